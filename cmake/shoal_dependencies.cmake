@@ -1,0 +1,25 @@
+# Finds what shoal needs and gives each library one imported name, dep_<name>.
+find_package(PkgConfig REQUIRED)
+find_package(MPI REQUIRED COMPONENTS C)
+find_package(OpenMP REQUIRED COMPONENTS C)
+
+function(shoal_pkg name package)
+  pkg_check_modules(${name}_pc REQUIRED IMPORTED_TARGET GLOBAL ${package})
+  add_library(dep_${name} INTERFACE)
+  target_link_libraries(dep_${name} INTERFACE PkgConfig::${name}_pc)
+endfunction()
+
+shoal_pkg(jansson jansson)
+shoal_pkg(hwloc hwloc)
+shoal_pkg(pcre2 libpcre2-8)
+shoal_pkg(utf8proc libutf8proc)
+shoal_pkg(xxhash libxxhash)
+shoal_pkg(hdf5 hdf5)
+
+add_library(dep_mpi INTERFACE)
+target_link_libraries(dep_mpi INTERFACE MPI::MPI_C)
+add_library(dep_omp INTERFACE)
+target_link_libraries(dep_omp INTERFACE OpenMP::OpenMP_C)
+add_library(dep_random123 INTERFACE)
+find_path(RANDOM123_INCLUDE Random123/philox.h REQUIRED)
+target_include_directories(dep_random123 INTERFACE ${RANDOM123_INCLUDE})

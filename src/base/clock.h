@@ -1,0 +1,16 @@
+/* Monotonic time. Never enters a result. */
+#ifndef SHOAL_BASE_CLOCK_H
+#define SHOAL_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Local. Nanoseconds since an arbitrary start. */
+static inline uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,23 @@
+/* Whole small files, and the safe way to replace one. */
+#ifndef SHOAL_BASE_FILE_H
+#define SHOAL_BASE_FILE_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+/* Local. Reads a regular file of at most max_bytes. *out is NUL-terminated, freed with mem_free.
+ * Errors: STATUS_INPUT names the path and why (missing, a FIFO, too large). */
+struct status file_read(const char *path, size_t max_bytes, char **out, size_t *n);
+
+/* Local. True when the path exists and is a regular file. */
+bool file_exists(const char *path);
+
+/* Local. fsyncs `temporary`, renames it to `path` and fsyncs the folder: the last step of every
+ * write that must be all or nothing. Errors: STATUS_IO. */
+struct status file_commit(const char *temporary, const char *path);
+
+/* Local. "folder/name" in new memory, to be freed with mem_free. */
+struct status file_join(const char *folder, const char *name, char **out);
+
+#endif

@@ -1,0 +1,139 @@
+/* JSON reading over jansson. */
+#include "base/json.h"
+
+#include "base/mem.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A js_node is jansson's json_t; a document is its root, of which it owns the one reference. */
+static json_t *as_json(const struct js_node *node)
+{
+    union {
+        const struct js_node *node;
+        json_t *json;
+    } u = {.node = node};
+    return u.json;
+}
+
+static const struct js_node *as_node(const json_t *json)
+{
+    return (const struct js_node *)json;
+}
+
+struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out)
+{
+    *out = NULL;
+    json_error_t error;
+    json_t *root =
+        json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
+    if (root == NULL) {
+        return status_make(STATUS_INPUT, "%s: line %d, column %d: %s", what, error.line,
+                           error.column, error.text);
+    }
+    *out = (struct js_doc *)root;
+    return status_ok();
+}
+
+void js_destroy(struct js_doc **doc)
+{
+    if (*doc != NULL) json_decref((json_t *)*doc);
+    *doc = NULL;
+}
+
+const struct js_node *js_root(const struct js_doc *doc)
+{
+    return (const struct js_node *)doc;
+}
+
+enum js_type js_type(const struct js_node *node)
+{
+    if (node == NULL) return JS_NULL;
+    switch (json_typeof(as_json(node))) {
+    case JSON_OBJECT:
+        return JS_OBJECT;
+    case JSON_ARRAY:
+        return JS_ARRAY;
+    case JSON_STRING:
+        return JS_STRING;
+    case JSON_INTEGER:
+        return JS_INT;
+    case JSON_REAL:
+        return JS_REAL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return JS_BOOL;
+    default:
+        return JS_NULL;
+    }
+}
+
+const struct js_node *js_get(const struct js_node *object, const char *key)
+{
+    return as_node(json_object_get(as_json(object), key));
+}
+
+const struct js_node *js_at(const struct js_node *array, size_t i)
+{
+    return as_node(json_array_get(as_json(array), i));
+}
+
+size_t js_count(const struct js_node *node)
+{
+    if (node == NULL) return 0;
+    return json_is_object(as_json(node)) ? json_object_size(as_json(node))
+                                         : json_array_size(as_json(node));
+}
+
+bool js_next(const struct js_node *object, const void **it, const char **key,
+             const struct js_node **value)
+{
+    json_t *o = as_json(object);
+    void *next = *it == NULL ? json_object_iter(o) : json_object_iter_next(o, (void *)*it);
+    *it = next;
+    if (next == NULL) return false;
+    *key = json_object_iter_key(next);
+    *value = as_node(json_object_iter_value(next));
+    return true;
+}
+
+bool js_int(const struct js_node *node, int64_t *out)
+{
+    if (js_type(node) != JS_INT) return false;
+    *out = json_integer_value(as_json(node));
+    return true;
+}
+
+bool js_number(const struct js_node *node, double *out)
+{
+    const enum js_type t = js_type(node);
+    if (t != JS_INT && t != JS_REAL) return false;
+    *out = json_number_value(as_json(node));
+    return true;
+}
+
+bool js_bool(const struct js_node *node, bool *out)
+{
+    if (js_type(node) != JS_BOOL) return false;
+    *out = json_is_true(as_json(node));
+    return true;
+}
+
+const char *js_string(const struct js_node *node, size_t *n)
+{
+    if (js_type(node) != JS_STRING) return NULL;
+    if (n != NULL) *n = json_string_length(as_json(node));
+    return json_string_value(as_json(node));
+}
+
+struct status js_dump(const struct js_node *node, char **out, size_t *n)
+{
+    *out = NULL;
+    char *text = json_dumps(as_json(node), JSON_COMPACT | JSON_ENCODE_ANY);
+    if (text == NULL) return status_make(STATUS_MEMORY, "JSON text: could not be written");
+    *n = strlen(text);
+    const struct status st = mem_strndup(out, text, *n);
+    free(text);
+    return st;
+}

@@ -1,0 +1,51 @@
+/* Reading JSON. Wraps the JSON library in one file so that it can be swapped.
+ * Duplicate keys, bad UTF-8 and nesting deeper than the library's limit (2048) are refused.
+ * Named js_ because the library owns json_. Nodes are borrowed from their document. Object members
+ * keep the order of the text. */
+#ifndef SHOAL_BASE_JSON_H
+#define SHOAL_BASE_JSON_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum js_type {
+    JS_NULL,
+    JS_BOOL,
+    JS_INT,
+    JS_REAL,
+    JS_STRING,
+    JS_ARRAY,
+    JS_OBJECT,
+};
+
+struct js_doc;  /* owns a parsed text */
+struct js_node; /* borrowed, lives as long as its document */
+
+/* Local. Parses n bytes; `what` names them in the error. Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out);
+void js_destroy(struct js_doc **doc);
+const struct js_node *js_root(const struct js_doc *doc);
+
+/* Local. All accept NULL nodes: type is null, get and at give NULL, counts are 0. */
+enum js_type js_type(const struct js_node *node);
+const struct js_node *js_get(const struct js_node *object, const char *key);
+const struct js_node *js_at(const struct js_node *array, size_t i);
+size_t js_count(const struct js_node *array_or_object);
+
+/* Local. The i-th walk over an object's members: start with *it = NULL; false at the end. */
+bool js_next(const struct js_node *object, const void **it, const char **key,
+             const struct js_node **value);
+
+/* Local. Values; false when the node has another type. js_number takes ints and reals. */
+bool js_int(const struct js_node *node, int64_t *out);
+bool js_number(const struct js_node *node, double *out);
+bool js_bool(const struct js_node *node, bool *out);
+/* The bytes may hold NULs; n may be NULL only when the caller does not care. */
+const char *js_string(const struct js_node *node, size_t *n);
+
+/* Local. Compact text of a node (object members in their order), to be freed with mem_free. */
+struct status js_dump(const struct js_node *node, char **out, size_t *n);
+
+#endif

@@ -1,0 +1,21 @@
+/* The log: rank-tagged lines on stderr. The only mutable global of the program is its sink.
+ * Levels: error, warn, info (the lead's progress), debug. As text or, with log_json, JSON lines. */
+#ifndef SHOAL_BASE_LOG_H
+#define SHOAL_BASE_LOG_H
+
+#include <stdbool.h>
+
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_COUNT };
+
+/* Local. Sets who speaks and how much. rank < 0: no MPI yet, untagged. Ranks other than 0 print
+ * errors only, unless level is LOG_DEBUG. */
+void log_init(int rank, enum log_level level, bool json);
+
+/* Local. Writes one line (a newline is added) with one write call, so that lines never interleave.
+ */
+void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Local. Parses "error", "warn", "info", "debug"; false when it is none of them. */
+bool log_level_parse(const char *name, enum log_level *out);
+
+#endif

@@ -1,0 +1,89 @@
+/* Checked allocation over aligned_alloc. */
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* Test hook; the only state here. Compute threads do not allocate. */
+static uint64_t n_allocations;
+static uint64_t fail_at;
+
+bool mem_mul(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+bool mem_add(size_t a, size_t b, size_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+static void *allocate_zeroed(size_t n_bytes)
+{
+    n_allocations++;
+    if (fail_at != 0 && n_allocations == fail_at) return NULL;
+    size_t rounded;
+    if (!mem_add(n_bytes, 2 * MEM_ALIGN - 1, &rounded)) return NULL;
+    rounded -= rounded % MEM_ALIGN;
+    void *p = aligned_alloc(MEM_ALIGN, rounded);
+    if (p != NULL) memset(p, 0, rounded);
+    return p;
+}
+
+struct status mem_alloc(void *out, size_t n, size_t elem_bytes, const char *what)
+{
+    void *p = NULL;
+    size_t n_bytes;
+    if (mem_mul(n, elem_bytes, &n_bytes)) p = allocate_zeroed(n_bytes);
+    memcpy(out, &p, sizeof p);
+    if (p != NULL) return status_ok();
+    return status_make(STATUS_MEMORY, "%s: could not allocate %zu x %zu bytes", what, n,
+                       elem_bytes);
+}
+
+struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_bytes, const char *what)
+{
+    void *grown = NULL;
+    void *old = NULL;
+    memcpy(&old, inout, sizeof old);
+    TRY(mem_alloc(&grown, n_new, elem_bytes, what));
+    if (old != NULL) memcpy(grown, old, (n_old < n_new ? n_old : n_new) * elem_bytes);
+    free(old);
+    memcpy(inout, &grown, sizeof grown);
+    return status_ok();
+}
+
+struct status mem_strndup(char **out, const char *text, size_t n)
+{
+    *out = NULL;
+    size_t with_nul;
+    if (!mem_add(n, 1, &with_nul)) return status_make(STATUS_MEMORY, "string: too long");
+    TRY(mem_alloc(out, with_nul, 1, "string"));
+    if (n > 0) memcpy(*out, text, n);
+    return status_ok();
+}
+
+void mem_free(void *inout)
+{
+    void *p = NULL;
+    memcpy(&p, inout, sizeof p);
+    free(p);
+    p = NULL;
+    memcpy(inout, &p, sizeof p);
+}
+
+uint64_t mem_fail_after(uint64_t n)
+{
+    const uint64_t made = n_allocations;
+    n_allocations = 0;
+    fail_at = n;
+    return made;
+}
+
+uint64_t mem_peak_bytes(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+    return (uint64_t)usage.ru_maxrss * 1024;
+}

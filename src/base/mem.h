@@ -1,0 +1,40 @@
+/* Checked allocation. Sizes are counts times element bytes, multiplied with overflow checks.
+ * All memory is zeroed and aligned to a cache line. Failures are statuses, never aborts.
+ * mem_fail_after lets a test make the n-th allocation fail, to walk every cleanup ladder. */
+#ifndef SHOAL_BASE_MEM_H
+#define SHOAL_BASE_MEM_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MEM_ALIGN = 64 };
+
+/* Local. *out = n * elem_bytes zeroed bytes, 64-byte aligned; `what` names it in the error.
+ * n = 0 gives a valid pointer. Owner: the caller, mem_free. Errors: STATUS_MEMORY. */
+struct status mem_alloc(void *out, size_t n, size_t elem_bytes, const char *what);
+
+/* Local. Grows *inout (from mem_alloc, or NULL) from n_old to n_new elements, keeping its content;
+ * on failure *inout is unchanged. */
+struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_bytes,
+                       const char *what);
+
+/* Local. A copy of n bytes and a terminating NUL. */
+struct status mem_strndup(char **out, const char *text, size_t n);
+
+/* Local. Frees what mem_alloc gave and sets the pointer to NULL; pass the pointer's address. */
+void mem_free(void *inout);
+
+/* Local. a * b and a + b; false when they overflow size_t. */
+bool mem_mul(size_t a, size_t b, size_t *out);
+bool mem_add(size_t a, size_t b, size_t *out);
+
+/* Local, tests only. The n-th allocation from now on fails (1 = the next); 0 switches it off.
+ * Returns how many allocations were made since the last call. */
+uint64_t mem_fail_after(uint64_t n);
+
+/* Local. Largest resident size of this process so far, in bytes; 0 when unknown. */
+uint64_t mem_peak_bytes(void);
+
+#endif

@@ -1,0 +1,70 @@
+/* A status: a code and one sentence for people. Returned by value; every failure that is not a bug
+ * travels as one. The sentence names what, where, expected and found.
+ * Does not print and does not exit: main alone turns a code into an exit status. */
+#ifndef SHOAL_BASE_STATUS_H
+#define SHOAL_BASE_STATUS_H
+
+#include <stdbool.h>
+
+/* name, process exit status (contracts: "Exit status"), what it means */
+#define STATUS_LIST(X)                                                                             \
+    X(OK, 0, "ok")                                                                                 \
+    X(REQUEST, 0, "one request cannot be served; the batch goes on")                               \
+    X(USAGE, 2, "wrong flags or configuration")                                                    \
+    X(INPUT, 3, "a checkpoint or an input cannot be used")                                         \
+    X(MEMORY, 3, "memory could not be had")                                                        \
+    X(IO, 3, "reading or writing failed")                                                          \
+    X(ROWS, 4, "some rows are error rows, and --strict was given")                                 \
+    X(DRAINED, 75, "drained before the end; the same command resumes")                             \
+    X(LOST, 76, "a rank was lost or hung")                                                         \
+    X(BUG, 70, "a bug in shoal")
+
+enum status_code {
+#define X(name, exit_status, meaning) STATUS_##name,
+    STATUS_LIST(X)
+#undef X
+        STATUS_COUNT
+};
+
+enum { STATUS_TEXT_MAX = 512 };
+
+struct status {
+    enum status_code code;
+    char text[STATUS_TEXT_MAX]; /* empty when code is STATUS_OK */
+};
+
+/* Local. The status without an error. */
+struct status status_ok(void);
+
+/* Local. A status with a printf-formatted sentence; too long a sentence is cut. */
+struct status status_make(enum status_code code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Local. `inner` with "what: " put before its sentence; code kept. OK stays OK. */
+struct status status_wrap(struct status inner, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Local. The process exit status, and the code's name, of a code. */
+int status_exit(enum status_code code);
+const char *status_name(enum status_code code);
+
+static inline bool status_failed(const struct status *s)
+{
+    return s->code != STATUS_OK;
+}
+
+/* Returns from the calling function when expr fails. For use before anything is acquired. */
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        struct status try_status_ = (expr);                                                        \
+        if (status_failed(&try_status_)) return try_status_;                                       \
+    } while (0)
+
+/* Sets `st` and jumps to the cleanup ladder's `label` when expr fails. */
+#define TRY_GOTO(st, expr, label)                                                                  \
+    do {                                                                                           \
+        (st) = (expr);                                                                             \
+        if (status_failed(&(st))) goto label;                                                      \
+    } while (0)
+
+#endif

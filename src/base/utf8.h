@@ -1,0 +1,26 @@
+/* UTF-8 as Unicode 15, table 3-7 defines it: no overlong forms, no surrogates, at most U+10FFFF. */
+#ifndef SHOAL_BASE_UTF8_H
+#define SHOAL_BASE_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Local. True when a well-formed sequence starts at p (n >= 1 bytes); *step is its length. False:
+ * *step is the length of the maximal ill-formed subpart (at least 1), to be replaced by one U+FFFD.
+ */
+bool utf8_sequence(const char *p, size_t n, size_t *step);
+
+/* Local. True when p could still become well-formed with more bytes behind its n (1..3) bytes. */
+bool utf8_incomplete(const char *p, size_t n);
+
+/* Local. The code point of a well-formed sequence; *step as above. */
+uint32_t utf8_decode(const char *p, size_t n, size_t *step);
+
+/* Local. Writes a code point's 1..4 bytes to out; returns how many. */
+size_t utf8_encode(uint32_t code_point, char out[4]);
+
+/* Local. True when all n bytes are well-formed; *bad_at is the first bad offset otherwise. */
+bool utf8_valid(const char *p, size_t n, size_t *bad_at);
+
+#endif

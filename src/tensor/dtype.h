@@ -1,0 +1,72 @@
+/* Element types: traits, and conversions that are exact or round to nearest even in integer code,
+ * the same on every CPU. Does no arithmetic. */
+#ifndef SHOAL_TENSOR_DTYPE_H
+#define SHOAL_TENSOR_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* name, bytes per element */
+#define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
+
+enum dtype {
+#define X(id, name, n_bytes) DTYPE_##id,
+    DTYPE_LIST(X)
+#undef X
+        DTYPE_COUNT
+};
+
+/* Local. "f32", "f16", "bf16"; bytes of one element; false when no type has that name. */
+const char *dtype_name(enum dtype t);
+size_t dtype_bytes(enum dtype t);
+bool dtype_parse(const char *name, enum dtype *out);
+
+static inline uint32_t f32_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float f32_from_bits(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float f32_from_bf16(uint16_t h)
+{
+    return f32_from_bits((uint32_t)h << 16);
+}
+
+/* IEEE 754 binary16 to binary32, exact; NaN payloads kept (quieted by shifting). */
+static inline float f32_from_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    const uint32_t exponent = (h >> 10) & 0x1Fu;
+    uint32_t mantissa = h & 0x3FFu;
+    if (exponent == 31)
+        return f32_from_bits(sign | 0x7F800000u | mantissa << 13 | (mantissa ? 0x400000u : 0));
+    if (exponent != 0) return f32_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    if (mantissa == 0) return f32_from_bits(sign);
+    uint32_t shift = 0;
+    while ((mantissa & 0x400u) == 0) {
+        mantissa <<= 1;
+        shift++;
+    }
+    return f32_from_bits(sign | (113 - shift) << 23 | (mantissa & 0x3FFu) << 13);
+}
+
+/* Round to nearest even; overflow gives infinity; NaN stays NaN. Equals VCVTPS2PH bit for bit. */
+uint16_t f16_from_f32(float x);
+uint16_t bf16_from_f32(float x);
+
+/* Local. out[n] = in[n] in f32, exact. */
+void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out);
+/* Local. out[n] = in[n] rounded to t. */
+void dtype_from_f32(enum dtype t, const float *in, size_t n, void *out);
+
+#endif

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# mpirun.sh RANKS COMMAND...: the launcher line all tests share. Works as root and with more ranks than cores.
+set -eu
+ranks=$1
+shift
+exec mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+    --mca btl_vader_single_copy_mechanism none -n "$ranks" "$@"
