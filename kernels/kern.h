@@ -1,0 +1,181 @@
+/* The table of kernels and the contract of each op: what every instruction set and device must
+ * compute, bit for bit. Kernels know pointers, shapes and formats; they never allocate, never
+ * communicate, never read the environment. Callers use the threaded ops of kernels/ops.h.
+ *
+ * A table entry works on a slice, so that ops.c may cut the work among threads in any way: the
+ * bits of an output never depend on the slice. Entries are filled with the complete reference
+ * (kernels/ref) first and then overridden by what this CPU has (kernels/select.c). */
+#ifndef SHOAL_KERN_H
+#define SHOAL_KERN_H
+
+#include "base/status.h"
+#include "tensor/dims.h"
+#include "tensor/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A weight matrix [N, K] (N outputs, K inputs) packed for the kernels: panels of PANEL_COLUMNS
+ * outputs, interleaved; K sequential inside a panel:
+ *     element (n, k) stands at data[(n / 16 * K + k) * 16 + n % 16]
+ * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves: its first
+ * input is the first input of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf). */
+struct packed {
+    enum dtype dtype;
+    uint32_t n_out;      /* N */
+    uint32_t n_in;       /* K */
+    uint32_t leaf;       /* inputs of one leaf; 0: column-parallel, no leaves */
+    uint32_t grid_bits;  /* g of the integer grid 2^-g (with leaves) */
+    const void *data;    /* borrowed, 64-byte aligned */
+};
+
+/* One weight applied to a run of consecutive rows; a dense linear is one group, the experts of a
+ * rank are one group each. */
+struct linear_group {
+    const struct packed *w;
+    size_t row0, n_rows;
+};
+
+/* y[row][n] = fma chain over k ascending from +0 of x[row][k] * w[n][k]          (no leaves)
+ * With leaves the same chain runs per leaf from +0, each leaf's f32 partial p goes to the grid,
+ *     llrint(p * 2^g), a leaf with !(|p| < 2^(51-g)) counting 0 instead and adding 1 to the row's
+ *     counter,  and  sums[row][n] = the integer sum over the local leaves.
+ * All groups have the same N and K. */
+struct linear_args {
+    const struct linear_group *groups;
+    size_t n_groups;
+    const float *x;      /* [rows, x_stride], x_stride >= K */
+    size_t x_stride;
+    float *y;            /* [rows, y_stride], y_stride >= N; written without leaves */
+    size_t y_stride;
+    int64_t *sums;       /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
+                            kernel adds to atomically (the op zeroes it first) */
+};
+
+/* Where a layer's keys and values stand. K of (block b, kv head g, slot s) is the Hd elements at
+ *     base + (((b * 2 + 0) * G + g) * KV_BLOCK_TOKENS + s) * Hd      (in elements; V: ... * 2 + 1) */
+struct kv_view {
+    void *base;          /* borrowed; this layer's blocks */
+    enum dtype dtype;    /* f16 or f32 */
+    uint32_t n_kv_heads; /* G held here */
+    uint32_t head_dim;   /* Hd */
+};
+
+/* The rows of one sequence in a step: n_rows consecutive rows from row0, at absolute positions
+ * pos0, pos0 + 1, ...; position p lives in block blocks[p / 64], slot p % 64. */
+struct seq_rows {
+    size_t row0, n_rows, pos0;
+    const int32_t *blocks; /* borrowed, ceil((pos0 + n_rows) / 64) entries */
+};
+
+/* Causal attention over the cache (the rows' own K and V are written before). For each row at
+ * position p and head h with kv head g = kv_of_head[h]:
+ *   tile t covers positions [64t, 64t + 64), cut to the visible ones, [lo, p] with
+ *       lo = window > 0 && p >= window ? p - window + 1 : 0
+ *   s_j = dot(q, k_j) * scale         dot: 16 lanes (lane i: fma chain over d = i mod 16,
+ *                                     ascending, from +0), tree 8-4-2-1; Hd is a multiple of 16
+ *   m = max s_j; e_j = exp(s_j - m); l: 16 lanes (lane i: plain adds over j - 64t = i mod 16,
+ *       ascending, from +0), tree; o_d = fma chain over j ascending of e_j * v_jd, from +0
+ *   fold, from the first visible tile on: M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
+ *       L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a); the first tile is taken as it is
+ *   out_d = O_d / L
+ * Invisible positions are never read. */
+struct attn_args {
+    const float *q;               /* [T, H, Hd] */
+    float *out;                   /* [T, H, Hd] */
+    struct kv_view kv;
+    const uint8_t *kv_of_head;    /* [H] local kv head of each local head */
+    uint32_t n_heads;             /* H held here */
+    float scale;
+    uint32_t window;              /* 0: all positions */
+    const struct seq_rows *seqs;  /* [S] */
+    size_t n_seqs;
+};
+
+/* Router scores to choices. From logits l[E] (f32): p_e = exp(l_e - max) ; the K experts with the
+ * largest key (l descending, id ascending) are chosen and listed by ascending id.
+ *   ROUTER_SOFTMAX:        weight = p_e / sum over all E (chain of plain adds, e ascending, from +0)
+ *   ROUTER_SOFTMAX_RENORM: those weights divided by their sum (chosen ids ascending, from +0) */
+enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_RENORM, ROUTER_COUNT };
+
+struct router_args {
+    const float *logits; /* [T, E] */
+    int32_t *ids;        /* [T, K] ascending in each row */
+    float *weights;      /* [T, K] */
+    uint32_t n_experts, n_chosen;
+    enum router_kind kind;
+};
+
+/* One instruction set's kernels. No entry is NULL after kern_select. */
+struct kern_table {
+    const char *name; /* "ref", "avx2" */
+
+    /* Outputs of panels [panel0, panel1), rows [row0, row1) of group `group` (rows counted from the
+     * group's first). Indexed by the weight's dtype. */
+    void (*linear[DTYPE_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
+                                size_t panel1, size_t row0, size_t row1);
+    void (*linear_leaf[DTYPE_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
+                                     size_t panel1, size_t row0, size_t row1);
+
+    /* y[i] = (float)((double)sums[i] * 2^-g) and h[i] = h[i] + that; n elements. */
+    void (*grid_to_f32)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
+    void (*grid_add)(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
+
+    /* One row: lanes i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1;
+     * r = 1 / sqrt(sum / (float)n + eps); y_d = (x_d * r) * w_d. y may be x. */
+    void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);
+
+    /* One head, rotate-half, in place: for i < rot/2, with c = cos[i], s = sin[i], a = x[i],
+     * b = x[i + rot/2]:  x[i] = fma(-b, s, a * c),  x[i + rot/2] = fma(a, s, b * c). */
+    void (*rope)(float *x, const float *cos, const float *sin, size_t rot);
+
+    /* n f32 values into the cache's type (round to nearest even). */
+    void (*kv_store[DTYPE_COUNT])(const float *x, size_t n, void *out);
+
+    /* Rows [row0, row1) of sequence `seq` (counted from its first), one head. By cache dtype. */
+    void (*attention[DTYPE_COUNT])(const struct attn_args *a, size_t seq, size_t head, size_t row0,
+                                   size_t row1);
+
+    /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
+    void (*swiglu)(const float *gate, const float *up, size_t n, float *y);
+
+    /* h_i = h_i + x_i */
+    void (*add)(float *h, const float *x, size_t n);
+
+    /* acc_i = fma(w, y_i, acc_i) */
+    void (*axpy)(float w, const float *y, size_t n, float *acc);
+
+    /* One row of the router. */
+    void (*router)(const struct router_args *a, size_t row);
+
+    /* mass_i = (u64)floor(exp(((l_i + 0) - max) * inv_t) * 2^32), exact as an integer; l_i <= max.
+     * The sum over i is returned. mass may be NULL: then only the sum. */
+    uint64_t (*mass)(const float *logits, size_t n, float max, float inv_t, uint64_t *mass);
+
+    /* max over i of key(l_i + 0, id0 + i): (ordered bits << 32) | ~id, so that the largest is the
+     * greatest logit with the smallest id. *n_bad counts the logits that are NaN or infinite. */
+    uint64_t (*argmax)(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
+};
+
+/* A float as a u32 that orders like it (negative below positive). */
+static inline uint32_t kern_ordered_bits(float x)
+{
+    const uint32_t u = f32_bits(x);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+static inline float kern_from_ordered_bits(uint32_t o)
+{
+    return f32_from_bits(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
+}
+
+/* Local. The table for this CPU; force = "ref", "avx2" or NULL for the best. Filled once at start,
+ * const afterwards. Runs the known-answer check of every entry. Errors: STATUS_USAGE when `force`
+ * is unknown or not supported by this CPU; STATUS_BUG when an answer is wrong. */
+struct status kern_select(const char *force, struct kern_table *out);
+
+/* Local. Fills a table with the reference; overrides what AVX2, FMA and F16C make faster. */
+void kern_fill_ref(struct kern_table *t);
+void kern_fill_avx2(struct kern_table *t);
+
+#endif

@@ -1,0 +1,59 @@
+/* Threaded ops over whole arrays: what the rooms above call. Each op cuts its work among the OpenMP
+ * threads, sets the floating-point environment of each thread (round to nearest, no flush to zero),
+ * and calls the table's slices. The bits do not depend on the number of threads.
+ * All are Local, allocate nothing, and never fail. */
+#ifndef SHOAL_KERNELS_OPS_H
+#define SHOAL_KERNELS_OPS_H
+
+#include "kernels/kern.h"
+
+/* y = x w^T per group (weights without leaves). */
+void op_linear(const struct kern_table *k, const struct linear_args *a);
+
+/* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. */
+void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
+
+/* h[T, N] += grid values of sums[T, N + 1]; bad[T] += the rows' counters (saturating at INT32_MAX).
+ * op_grid_to_f32 writes y[T, N] instead of adding. */
+void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
+                 uint32_t grid_bits, float *h, int32_t *bad);
+void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
+                    uint32_t grid_bits, float *y, int32_t *bad);
+
+/* y[n_rows, n] = rmsnorm of each row; y may be x. */
+void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
+                float eps, float *y);
+
+/* x[T, n_heads, Hd] in place with cos, sin [T, rot / 2]. */
+void op_rope(const struct kern_table *k, float *x, const float *cos, const float *sin,
+             size_t n_rows, size_t n_heads, size_t head_dim, size_t rot);
+
+/* Writes k, v [T, G, Hd] into the cache slots of the rows. */
+void op_kv_write(const struct kern_table *k, const float *key, const float *value,
+                 const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs);
+
+void op_attention(const struct kern_table *k, const struct attn_args *a);
+
+/* y[n_rows, F] from gate and up [n_rows, F] with row strides. y may be gate. */
+void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
+               size_t n_rows, size_t n, float *y, size_t y_stride);
+
+void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
+void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
+
+/* out[D] = row `id` of a packed [V, D] weight, in f32 (exact). */
+void op_embed_row(const struct packed *w, uint32_t id, float *out);
+
+/* cos, sin [T, rot / 2] of (float)positions[t] * inv_freq[i], each times `scale`. */
+void op_rope_table(const int32_t *positions, size_t n_rows, const float *inv_freq, size_t rot,
+                   float scale, float *cos, float *sin);
+
+/* Local. Bytes of a packed weight [n_out, n_in] of a type, and the address of its panel. */
+size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);
+
+/* Local. Packs rows [row0, row0 + n_rows) (outputs) of a row-major source [n_rows, n_in] with
+ * row_stride_bytes into `data` (a packed weight's memory, zeroed before the first call). */
+void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
+                     const void *rows, size_t row_stride_bytes);
+
+#endif
