@@ -1,0 +1,102 @@
+/* Who holds what: a pure function of the model's shape, the numbers of ranks and the flags. Every
+ * rank computes the same layout; it never negotiates, never reads weights, knows no MPI handle.
+ *
+ * World = dp x pp x tp. Inside one stage the experts spread over `ep` of the stage's dp x tp ranks;
+ * what is left over, dp x tp / ep, splits each expert (etp = gcd(dp x tp / ep, tp)) and then
+ * replicates them. Everything is split in whole units, unevenly where it does not divide: layers,
+ * heads (in units of o_proj's leaves), FFN columns (in leaves), experts, vocabulary rows. */
+#ifndef SHOAL_PARALLEL_LAYOUT_H
+#define SHOAL_PARALLEL_LAYOUT_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct range {
+    uint32_t begin, end; /* [begin, end) */
+};
+
+static inline uint32_t range_count(struct range r)
+{
+    return r.end - r.begin;
+}
+
+enum { LAYOUT_LAYERS_MAX = 512, LAYOUT_RANKS_MAX = 65536 };
+
+/* The model as far as a layout cares. Leaves are in elements (tensor/leaf.h). */
+struct layout_model {
+    char name[64];
+    uint32_t n_layers;
+    uint32_t width;                       /* D */
+    uint32_t n_heads, n_kv_heads;         /* H, G */
+    uint32_t head_dim;                    /* Hd */
+    uint32_t o_leaf;                      /* a multiple of Hd */
+    uint32_t ffn, ffn_leaf;               /* F of the dense layers (0: there are none) */
+    uint32_t n_experts, n_chosen;         /* E, K; 0: dense */
+    uint32_t expert_ffn, expert_leaf;     /* F of one expert */
+    bool layer_is_moe[LAYOUT_LAYERS_MAX];
+    uint32_t vocab;                       /* V */
+    bool tied;                            /* the head is the embedding */
+    bool qk_norm, attention_bias;
+    uint32_t weight_bytes;                /* bytes of one weight element in memory */
+    uint32_t context;                     /* longest context the model allows */
+};
+
+/* Flags; 0 = shoal chooses. */
+struct layout_flags {
+    uint32_t tp, pp, ep, dp;
+};
+
+/* One rank's place. */
+struct layout_place {
+    uint32_t dp, pp, tp; /* coordinates in the world */
+    uint32_t ep, etp;    /* which experts, which part of them */
+    uint32_t expert_replica;
+};
+
+struct layout {
+    uint32_t n_ranks, tp, pp, ep, dp, etp, n_expert_replicas;
+    bool pp_outermost; /* rank order: pp, dp, tp when ep spans replicas, else dp, pp, tp */
+    struct layout_model model;
+    uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
+    char why[512]; /* one sentence per choice, for people */
+};
+
+/* Local. Builds the layout of n_ranks ranks. tp beyond the query heads (in units of o_leaf), pp
+ * beyond the layers, ep that does not divide dp x tp or exceeds the experts, --ep above 1 for a
+ * dense model, a product unlike n_ranks: STATUS_USAGE with a sentence. `--ep N` alone means tp N
+ * with ep N. Flags left at 0 must have been chosen by layout_choose or follow from the others;
+ * what cannot be derived defaults to: ep = dp x tp for MoE (1 for dense), pp = 1, dp = rest. */
+struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
+                           const struct layout_flags *flags, struct layout *out);
+
+/* Local. The place of a rank of the reordered world, and back. */
+struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
+uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);
+
+/* Local. What a place holds. Ranges may be empty where there are more ranks than units. */
+struct range layout_layers(const struct layout *l, uint32_t pp);
+struct range layout_heads(const struct layout *l, uint32_t tp);
+/* The kv heads that these query heads read: [floor(h0 / (H/G)), ceil(h1 / (H/G))); kv heads that
+ * several ranks need are held by each of them. */
+struct range layout_kv_heads(const struct layout *l, uint32_t tp);
+struct range layout_ffn(const struct layout *l, uint32_t tp);
+struct range layout_vocab(const struct layout *l, uint32_t tp);
+struct range layout_experts(const struct layout *l, uint32_t ep);
+struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
+
+/* Local. The even split in whole units that all of the above use: part `i` of `n_parts` of
+ * [0, total), cut at multiples of `unit`; earlier parts get the remainders. */
+struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint32_t i);
+
+/* Bytes a rank needs. Shapes: weights as packed for the kernels, KV per block of 64 tokens. */
+struct layout_memory {
+    uint64_t weights_bytes, kv_block_bytes, workspace_bytes;
+};
+
+/* Local. kv_bytes: bytes of one cached element; step_tokens: rows of the largest step. */
+struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
+                                      uint32_t kv_bytes, uint32_t step_tokens);
+
+#endif
