@@ -1,0 +1,276 @@
+/* Packing and unpacking of plans and results. */
+#include "plan/step_plan.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* Makes room for `want` elements in an array that grows by half. */
+static struct status reserve(void *array, size_t *capacity, size_t n_now, size_t want,
+                             size_t elem_bytes, const char *what)
+{
+    if (want <= *capacity) return status_ok();
+    size_t grown = *capacity < 16 ? 16 : *capacity + *capacity / 2;
+    if (grown < want) grown = want;
+    TRY(mem_grow(array, n_now, grown, elem_bytes, what));
+    *capacity = grown;
+    return status_ok();
+}
+
+struct status step_plan_init(struct step_plan *p, int32_t n_replicas)
+{
+    memset(p, 0, sizeof *p);
+    p->n_replicas = n_replicas;
+    return mem_alloc(&p->replica_begin, (size_t)n_replicas + 1, sizeof(int32_t), "step plan");
+}
+
+void step_plan_fini(struct step_plan *p)
+{
+    mem_free(&p->replica_begin);
+    mem_free(&p->seqs);
+    mem_free(&p->tokens);
+    mem_free(&p->blocks);
+}
+
+void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
+{
+    p->kind = kind;
+    p->step = step;
+    p->n_seqs = p->n_tokens = p->n_blocks = 0;
+    memset(p->replica_begin, 0, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
+}
+
+static struct status reserve_plan(struct step_plan *p, size_t n_seqs, size_t n_tokens,
+                                  size_t n_blocks)
+{
+    TRY(reserve(&p->seqs, &p->seqs_capacity, p->n_seqs, n_seqs, sizeof *p->seqs, "step plan"));
+    TRY(reserve(&p->tokens, &p->tokens_capacity, p->n_tokens, n_tokens, sizeof *p->tokens,
+                "step plan"));
+    return reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n_blocks, sizeof *p->blocks,
+                   "step plan");
+}
+
+struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
+                            const int32_t *tokens, const int32_t *blocks)
+{
+    const size_t n_rows = (size_t)seq->n_rows;
+    const size_t n_blocks = (size_t)seq->n_blocks;
+    TRY(reserve_plan(p, p->n_seqs + 1, p->n_tokens + n_rows, p->n_blocks + n_blocks));
+    p->seqs[p->n_seqs++] = *seq;
+    memcpy(p->tokens + p->n_tokens, tokens, n_rows * sizeof *tokens);
+    memcpy(p->blocks + p->n_blocks, blocks, n_blocks * sizeof *blocks);
+    p->n_tokens += n_rows;
+    p->n_blocks += n_blocks;
+    p->replica_begin[replica + 1] = (int32_t)p->n_seqs;
+    return status_ok();
+}
+
+void step_plan_end_replica(struct step_plan *p, int32_t replica)
+{
+    p->replica_begin[replica + 1] = (int32_t)p->n_seqs;
+}
+
+void step_result_init(struct step_result *r)
+{
+    memset(r, 0, sizeof *r);
+}
+
+void step_result_fini(struct step_result *r)
+{
+    mem_free(&r->seqs);
+    mem_free(&r->scores);
+    mem_free(&r->logits);
+}
+
+void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab)
+{
+    r->step = step;
+    r->replica = replica;
+    r->vocab = vocab;
+    r->n_seqs = r->n_scores = r->n_logit_rows = 0;
+}
+
+struct status step_result_add(struct step_result *r, const struct result_seq *seq)
+{
+    TRY(reserve(&r->seqs, &r->seqs_capacity, r->n_seqs, r->n_seqs + 1, sizeof *seq, "step result"));
+    r->seqs[r->n_seqs++] = *seq;
+    return status_ok();
+}
+
+struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n)
+{
+    TRY(reserve(&r->scores, &r->scores_capacity, r->n_scores, r->n_scores + n, sizeof *scores,
+                "step result"));
+    memcpy(r->scores + r->n_scores, scores, n * sizeof *scores);
+    r->n_scores += n;
+    return status_ok();
+}
+
+struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows)
+{
+    const size_t width = (size_t)r->vocab;
+    const size_t used = r->n_logit_rows * width;
+    TRY(reserve(&r->logits, &r->logits_capacity, used, used + n_rows * width, sizeof *rows,
+                "step result"));
+    memcpy(r->logits + used, rows, n_rows * width * sizeof *rows);
+    r->n_logit_rows += n_rows;
+    return status_ok();
+}
+
+void plan_message_fini(struct plan_message *m)
+{
+    mem_free(&m->words);
+    memset(m, 0, sizeof *m);
+}
+
+struct status plan_message_reserve(struct plan_message *m, size_t n_words)
+{
+    return reserve(&m->words, &m->capacity, m->n_words, n_words, sizeof *m->words, "plan message");
+}
+
+/* A cursor over words, for writing and for reading; `short_read` sticks. */
+struct cursor {
+    int32_t *at;
+    size_t left; /* words */
+    bool short_read;
+};
+
+static size_t words_of(size_t n_bytes)
+{
+    return (n_bytes + sizeof(int32_t) - 1) / sizeof(int32_t);
+}
+
+static void put(struct cursor *c, const void *from, size_t n_bytes)
+{
+    if (n_bytes > 0) memcpy(c->at, from, n_bytes);
+    c->at += words_of(n_bytes);
+}
+
+static void get(struct cursor *c, void *to, size_t n_bytes)
+{
+    const size_t n = words_of(n_bytes);
+    if (n > c->left || c->short_read) {
+        c->short_read = true;
+        memset(to, 0, n_bytes);
+        return;
+    }
+    if (n_bytes > 0) memcpy(to, c->at, n_bytes);
+    c->at += n;
+    c->left -= n;
+}
+
+/* The counts that stand before the arrays; uint64 each so that both sides agree on the layout. */
+struct plan_header {
+    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks;
+};
+
+struct result_header {
+    uint64_t step, replica, vocab, n_seqs, n_scores, n_logit_rows;
+};
+
+struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
+{
+    const struct plan_header h = {p->kind,   p->step,     (uint64_t)p->n_replicas,
+                                  p->n_seqs, p->n_tokens, p->n_blocks};
+    const size_t n_replica_bytes = ((size_t)p->n_replicas + 1) * sizeof(int32_t);
+    const size_t n_seq_bytes = p->n_seqs * sizeof *p->seqs;
+    m->n_words = 0;
+    const size_t n_words = words_of(sizeof h) + words_of(n_replica_bytes) + words_of(n_seq_bytes) +
+                           p->n_tokens + p->n_blocks;
+    TRY(plan_message_reserve(m, n_words));
+    struct cursor c = {.at = m->words};
+    put(&c, &h, sizeof h);
+    put(&c, p->replica_begin, n_replica_bytes);
+    put(&c, p->seqs, n_seq_bytes);
+    put(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
+    put(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
+    m->n_words = n_words;
+    return status_ok();
+}
+
+static struct status malformed(const char *what, size_t n_words)
+{
+    return status_make(STATUS_BUG, "%s: a message of %zu words does not parse", what, n_words);
+}
+
+/* The sequences must account for exactly the tokens and blocks that came with them. */
+static bool plan_is_consistent(const struct step_plan *p)
+{
+    size_t n_tokens = 0, n_blocks = 0;
+    for (size_t i = 0; i < p->n_seqs; i++) {
+        if (p->seqs[i].n_rows < 0 || p->seqs[i].n_blocks < 0) return false;
+        n_tokens += (size_t)p->seqs[i].n_rows;
+        n_blocks += (size_t)p->seqs[i].n_blocks;
+    }
+    for (int32_t r = 0; r < p->n_replicas; r++) {
+        if (p->replica_begin[r] > p->replica_begin[r + 1] || p->replica_begin[r] < 0) return false;
+    }
+    return n_tokens == p->n_tokens && n_blocks == p->n_blocks &&
+           (size_t)p->replica_begin[p->n_replicas] == p->n_seqs;
+}
+
+struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step_plan *p)
+{
+    struct plan_header h;
+    struct cursor c = {.at = (int32_t *)words, .left = n_words};
+    get(&c, &h, sizeof h);
+    if (c.short_read || h.n_replicas != (uint64_t)p->n_replicas || h.n_seqs > n_words ||
+        h.n_tokens > n_words || h.n_blocks > n_words || h.kind > PLAN_STOP) {
+        return malformed("step plan", n_words);
+    }
+    step_plan_clear(p, (enum plan_kind)h.kind, h.step);
+    TRY(reserve_plan(p, h.n_seqs, h.n_tokens, h.n_blocks));
+    p->n_seqs = h.n_seqs;
+    p->n_tokens = h.n_tokens;
+    p->n_blocks = h.n_blocks;
+    get(&c, p->replica_begin, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
+    get(&c, p->seqs, p->n_seqs * sizeof *p->seqs);
+    get(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
+    get(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
+    if (c.short_read || c.left != 0 || !plan_is_consistent(p))
+        return malformed("step plan", n_words);
+    return status_ok();
+}
+
+struct status step_result_pack(const struct step_result *r, struct plan_message *m)
+{
+    const struct result_header h = {r->step,   (uint64_t)r->replica, (uint64_t)r->vocab,
+                                    r->n_seqs, r->n_scores,          r->n_logit_rows};
+    const size_t n_seq_bytes = r->n_seqs * sizeof *r->seqs;
+    const size_t n_logits = r->n_logit_rows * (size_t)r->vocab;
+    const size_t n_words = words_of(sizeof h) + words_of(n_seq_bytes) + r->n_scores + n_logits;
+    m->n_words = 0;
+    TRY(plan_message_reserve(m, n_words));
+    struct cursor c = {.at = m->words};
+    put(&c, &h, sizeof h);
+    put(&c, r->seqs, n_seq_bytes);
+    put(&c, r->scores, r->n_scores * sizeof *r->scores);
+    put(&c, r->logits, n_logits * sizeof *r->logits);
+    m->n_words = n_words;
+    return status_ok();
+}
+
+struct status step_result_unpack(const int32_t *words, size_t n_words, struct step_result *r)
+{
+    struct result_header h;
+    struct cursor c = {.at = (int32_t *)words, .left = n_words};
+    get(&c, &h, sizeof h);
+    if (c.short_read || h.n_seqs > n_words || h.n_scores > n_words || h.n_logit_rows > n_words ||
+        h.vocab > INT32_MAX) {
+        return malformed("step result", n_words);
+    }
+    step_result_clear(r, h.step, (int32_t)h.replica, (int32_t)h.vocab);
+    const size_t n_logits = h.n_logit_rows * h.vocab;
+    if (n_logits > n_words) return malformed("step result", n_words);
+    TRY(reserve(&r->seqs, &r->seqs_capacity, 0, h.n_seqs, sizeof *r->seqs, "step result"));
+    TRY(reserve(&r->scores, &r->scores_capacity, 0, h.n_scores, sizeof *r->scores, "step result"));
+    TRY(reserve(&r->logits, &r->logits_capacity, 0, n_logits, sizeof *r->logits, "step result"));
+    r->n_seqs = h.n_seqs;
+    r->n_scores = h.n_scores;
+    r->n_logit_rows = h.n_logit_rows;
+    get(&c, r->seqs, r->n_seqs * sizeof *r->seqs);
+    get(&c, r->scores, r->n_scores * sizeof *r->scores);
+    get(&c, r->logits, n_logits * sizeof *r->logits);
+    if (c.short_read || c.left != 0) return malformed("step result", n_words);
+    return status_ok();
+}

@@ -1,0 +1,111 @@
+/* The waist of the program: what the lead tells all ranks to do in one step (step_plan), and what
+ * the last stage tells the lead back (step_result). Flat integers and floats, no pointers to
+ * requests or weights; both pack into one int32 message. The ranks keep nothing between steps but
+ * the KV blocks: a plan carries tokens, positions, block tables and sampling values in full. */
+#ifndef SHOAL_PLAN_STEP_PLAN_H
+#define SHOAL_PLAN_STEP_PLAN_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum plan_kind { PLAN_RUN, PLAN_STOP };
+
+/* What the last stage does with a sequence's rows; bits of plan_seq.want. */
+enum plan_want {
+    PLAN_SAMPLE = 1, /* sample one token from the last row */
+    PLAN_SCORE = 2,  /* log-probability of each row's next token */
+    PLAN_LOGITS = 4, /* send every row's logits back */
+};
+
+/* One sequence's part of a step. */
+struct plan_seq {
+    int32_t id;         /* the lead's own number, returned in the result */
+    int32_t n_rows;     /* tokens computed in this step */
+    int32_t pos0;       /* absolute position of the first of them */
+    int32_t n_blocks;   /* ceil((pos0 + n_rows) / 64) entries of the block table */
+    int32_t want;       /* plan_want bits */
+    int32_t next_token; /* PLAN_SCORE: the token after the last row, -1: none */
+    int32_t top_k;      /* 0: off */
+    int32_t n_logprobs; /* reserved; 0 */
+    float temperature;  /* 0: greedy */
+    float top_p, min_p;
+    uint32_t key[2]; /* Philox key of the request's seed */
+    uint32_t choice; /* counter: (choice, position of the sampled token) */
+};
+
+/* Owned arrays that grow; init/fini are the caller's. Replica r has the sequences
+ * [replica_begin[r], replica_begin[r + 1]); tokens and blocks stand in the order of the sequences.
+ */
+struct step_plan {
+    enum plan_kind kind;
+    uint64_t step;
+    int32_t n_replicas;
+    int32_t *replica_begin; /* [n_replicas + 1] */
+    struct plan_seq *seqs;  /* [n_seqs] */
+    int32_t *tokens;        /* [n_tokens] */
+    int32_t *blocks;        /* [n_blocks] */
+    size_t n_seqs, n_tokens, n_blocks;
+    size_t seqs_capacity, tokens_capacity, blocks_capacity; /* elements */
+};
+
+/* Local. An empty plan for n_replicas. */
+struct status step_plan_init(struct step_plan *p, int32_t n_replicas);
+void step_plan_fini(struct step_plan *p);
+void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
+
+/* Local. Appends a sequence to replica `replica`; replicas are filled in ascending order.
+ * tokens [n_rows] and blocks [n_blocks] are copied. */
+struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
+                            const int32_t *tokens, const int32_t *blocks);
+
+/* Local. Ends replica `replica`; must be called for each, in order, after its sequences. */
+void step_plan_end_replica(struct step_plan *p, int32_t replica);
+
+/* One sequence's result. */
+struct result_seq {
+    int32_t id;
+    int32_t token;     /* sampled, -1 when none was asked for */
+    float logprob;     /* of the sampled token: natural log, before temperature */
+    int32_t n_bad;     /* rows whose arithmetic left the grid or was not finite: an error row */
+    int32_t n_dropped; /* expert choices dropped by a capacity factor */
+    int32_t n_scores;  /* entries in `scores` (PLAN_SCORE), one per row that has a next token */
+    int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
+};
+
+struct step_result {
+    uint64_t step;
+    int32_t replica;
+    int32_t vocab;           /* V; width of a logits row */
+    struct result_seq *seqs; /* [n_seqs], owned; in the plan's order */
+    float *scores;           /* [n_scores], owned; sequence after sequence */
+    float *logits;           /* [n_logit_rows, V], owned */
+    size_t n_seqs, n_scores, n_logit_rows;
+    size_t seqs_capacity, scores_capacity, logits_capacity; /* elements */
+};
+
+void step_result_init(struct step_result *r);
+void step_result_fini(struct step_result *r);
+void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
+struct status step_result_add(struct step_result *r, const struct result_seq *seq);
+struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
+struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows);
+
+/* A message buffer: int32 words, owned, grows. */
+struct plan_message {
+    int32_t *words;
+    size_t n_words, capacity;
+};
+
+void plan_message_fini(struct plan_message *m);
+struct status plan_message_reserve(struct plan_message *m, size_t n_words);
+
+/* Local. Pack into m (which grows), and unpack from n_words words; unpack checks every count
+ * against the message's length. Errors: STATUS_BUG when a message does not parse, STATUS_MEMORY. */
+struct status step_plan_pack(const struct step_plan *p, struct plan_message *m);
+struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step_plan *p);
+struct status step_result_pack(const struct step_result *r, struct plan_message *m);
+struct status step_result_unpack(const int32_t *words, size_t n_words, struct step_result *r);
+
+#endif
