@@ -1,0 +1,110 @@
+/* Reading GGUF, versions 2 and 3, little endian: metadata of all types, tensors dequantized to f32
+ * row by row. The bytes are hostile and checked before use. Does not know models: names and values
+ * come as they stand (see gguf_model.h). Called by convert.
+ * Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
+#ifndef SHOAL_CHECKPOINT_GGUF_H
+#define SHOAL_CHECKPOINT_GGUF_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    GGUF_DIMS_MAX = 4,
+    GGUF_STRING_MAX = 16 << 20, /* bytes of one string */
+    GGUF_KEYS_MAX = 1 << 16,    /* metadata entries */
+    GGUF_TENSORS_MAX = 1 << 20,
+    GGUF_ARRAY_MAX = 1 << 24,  /* elements of one array */
+    GGUF_META_MAX = 512 << 20, /* bytes before the tensors' data */
+};
+
+/* The file's value types, with its own numbers. */
+enum gguf_type {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPE_COUNT
+};
+
+/* id in the file, name, elements per block, bytes per block */
+#define GGUF_QUANT_LIST(X)                                                                         \
+    X(F32, 0, 1, 4)                                                                                \
+    X(F16, 1, 1, 2)                                                                                \
+    X(Q4_0, 2, 32, 18)                                                                             \
+    X(Q4_1, 3, 32, 20)                                                                             \
+    X(Q5_0, 6, 32, 22)                                                                             \
+    X(Q5_1, 7, 32, 24)                                                                             \
+    X(Q8_0, 8, 32, 34)                                                                             \
+    X(Q4_K, 12, 256, 144)                                                                          \
+    X(Q5_K, 13, 256, 176)                                                                          \
+    X(Q6_K, 14, 256, 210)                                                                          \
+    X(BF16, 30, 1, 2)
+
+enum gguf_quant {
+#define X(name, id, n_elems, n_bytes) GGUF_##name##_TENSOR = (id),
+    GGUF_QUANT_LIST(X)
+#undef X
+};
+
+struct gguf_tensor {
+    const char *name; /* borrowed */
+    enum gguf_quant quant;
+    uint32_t n_dims;              /* 1..GGUF_DIMS_MAX */
+    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is a row: the file's order reversed */
+    uint64_t n_rows, n_cols;
+    uint64_t row_bytes; /* as stored */
+    uint64_t offset;    /* in the file, bytes */
+};
+
+struct gguf;
+
+/* Local. Errors: STATUS_INPUT names file, key or tensor, and offset. */
+struct status gguf_open(const char *path, struct gguf **out);
+void gguf_close(struct gguf **g);
+const char *gguf_path(const struct gguf *g);
+
+/* Local. Metadata. False (or NULL) when the key is absent or has another kind of value; int takes
+ * every integer type that fits, float takes f32 and f64. Strings are borrowed, NUL-terminated
+ * after *n bytes. */
+bool gguf_int(const struct gguf *g, const char *key, int64_t *out);
+bool gguf_float(const struct gguf *g, const char *key, double *out);
+bool gguf_bool(const struct gguf *g, const char *key, bool *out);
+const char *gguf_string(const struct gguf *g, const char *key, size_t *n);
+bool gguf_has(const struct gguf *g, const char *key);
+
+/* Local. Arrays: element type and count; false when absent or no array. Elements by index. */
+bool gguf_array(const struct gguf *g, const char *key, enum gguf_type *type, uint64_t *n);
+const char *gguf_array_string(const struct gguf *g, const char *key, uint64_t i, size_t *n);
+bool gguf_array_int(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
+
+/* Local. Metadata keys in the file's order, for error messages and inspection. */
+size_t gguf_key_count(const struct gguf *g);
+const char *gguf_key_at(const struct gguf *g, size_t i);
+
+/* Local. Tensors in the file's order. */
+size_t gguf_count(const struct gguf *g);
+const struct gguf_tensor *gguf_at(const struct gguf *g, size_t i);
+const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
+
+/* Local. Rows [row0, row0 + n_rows) as stored: out [n_rows][row_bytes]. */
+struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
+                             uint64_t n_rows, void *out);
+
+/* Local. Dequantizes n elements (a multiple of the block) of stored bytes: exact products and sums
+ * in f32 in the order of the format's reference. */
+void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
+const char *gguf_quant_name(enum gguf_quant quant);
+
+#endif

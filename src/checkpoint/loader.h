@@ -1,0 +1,58 @@
+/* The parallel reader: every rank says which slabs it wants, each block that a host needs is read
+ * and verified by exactly one of its ranks and passed on through shared memory.
+ * Does not pack and does not keep anything. Called by the model room at load. */
+#ifndef SHOAL_CHECKPOINT_LOADER_H
+#define SHOAL_CHECKPOINT_LOADER_H
+
+#include "checkpoint/ckpt.h"
+
+#include <mpi.h>
+
+/* A slab: outer range x row range x column range of a tensor.
+ * [out, in]: outer0 = 0, n_outer = 1, rows of out, columns of in. [E, out, in]: outer is the range
+ * of experts, rows count inside an expert. A vector [n] is one row: row0 = 0, n_rows = 1. */
+struct slab_want {
+    const struct ckpt_tensor *tensor; /* borrowed, of the ckpt given to loader_run */
+    uint64_t outer0, n_outer;
+    uint64_t row0, n_rows;
+    uint64_t col0, n_cols;
+};
+
+/* Consecutive rows of one want, from one block, inside one outer index. */
+struct slab_piece {
+    size_t want;    /* index into the wants */
+    uint64_t outer; /* absolute index of the expert; 0 for 2-D and 1-D tensors */
+    uint64_t row;   /* absolute index of the first row (inside the expert) */
+    uint64_t n_rows;
+    const void *data;    /* borrowed during the call: element (row, col0) in the stored dtype */
+    size_t stride_bytes; /* from one row to the next */
+};
+
+/* Takes a piece: packs or copies it. Each element of each want comes exactly once; the pieces of a
+ * want come in ascending (outer, row). May fail: then every rank's loader_run fails. */
+typedef struct status slab_sink(void *ctx, const struct slab_piece *piece);
+
+struct loader_stats {
+    uint64_t n_blocks;      /* read by this rank */
+    uint64_t n_bytes;       /* read by this rank */
+    uint64_t n_blocks_host; /* read by all ranks of the host, each block once */
+    uint64_t n_bytes_host;  /* read by all ranks of the host */
+    double seconds;         /* of the whole call */
+};
+
+/* Local. The wants that give all of a tensor. */
+struct slab_want slab_whole(const struct ckpt_tensor *t);
+
+/* **Collective (host)**: every rank of `host` (ranks that share memory, see
+ * MPI_COMM_TYPE_SHARED) calls it with its own, maybe empty, list of wants. All ranks have opened
+ * the same file. Wants are [n_wants]; `stats` may be NULL.
+ * Memory: two blocks of the largest size per rank. Errors: the status of the first rank that
+ * failed, the same on all ranks of the host, all return together. */
+struct status loader_run(struct ckpt *c, MPI_Comm host, const struct slab_want *wants,
+                         size_t n_wants, slab_sink *sink, void *ctx, struct loader_stats *stats);
+
+/* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.
+ * Errors: STATUS_INPUT on all ranks, naming the first rank that differs. */
+struct status loader_check_same(const struct ckpt *c, MPI_Comm comm);
+
+#endif

@@ -1,0 +1,60 @@
+/* The leaf rule as a table: the shapes of real models, and the edges. */
+#include "tensor/leaf.h"
+
+#include <CUnit/CUnit.h>
+
+struct row {
+    const char *what;
+    uint64_t n_columns;
+    uint32_t unit, leaf;
+    uint64_t n_leaves;
+};
+
+static const struct row table[] = {
+    {"SmolLM2-135M o_proj", 576, 64, 64, 9},
+    {"SmolLM2-135M down_proj", 1536, 32, 96, 16},
+    {"Llama-3-8B o_proj", 4096, 128, 256, 16},
+    {"Llama-3-8B down_proj", 14336, 32, 512, 28},
+    {"Llama-3-70B o_proj", 8192, 128, 512, 16},
+    {"Mixtral-8x7B o_proj", 4096, 128, 256, 16},
+    {"Mixtral-8x7B w2", 14336, 32, 512, 28},
+    {"Qwen3-235B-A22B o_proj", 8192, 128, 512, 16},
+    {"Qwen3-235B-A22B down_proj", 1536, 32, 96, 16},
+    {"8 leaves when 16 cannot be", 480, 32, 64, 8},
+    {"a tail of its own", 100, 32, 32, 4},
+    {"fewer columns than a unit", 20, 32, 32, 1},
+    {"a unit above 512", 16 * 576, 576, 576, 16},
+    {"one unit", 64, 64, 64, 1},
+    {"nothing", 0, 32, 0, 0},
+    {"no unit", 64, 0, 0, 0},
+    {"too many leaves", 512ull * 4096 + 1, 32, 0, 0},
+    {"as many leaves as allowed", 512ull * 4096, 32, 512, 4096},
+};
+
+static void the_rule_is_the_table(void)
+{
+    for (unsigned i = 0; i < sizeof table / sizeof table[0]; i++) {
+        const uint32_t leaf = leaf_choose(table[i].n_columns, table[i].unit);
+        CU_ASSERT_EQUAL(leaf, table[i].leaf);
+        CU_ASSERT_EQUAL(leaf_count(table[i].n_columns, leaf), table[i].n_leaves);
+    }
+}
+
+static void leaves_are_whole_units_and_never_more_than_the_law_allows(void)
+{
+    for (uint64_t n = 1; n < 40000; n += 37) {
+        for (uint32_t unit = 32; unit <= 256; unit *= 2) {
+            const uint32_t leaf = leaf_choose(n, unit);
+            CU_ASSERT(leaf >= unit && leaf % unit == 0 && leaf <= LEAF_ELEMS_AIM);
+            CU_ASSERT(leaf_count(n, leaf) <= LEAF_COUNT_MAX);
+        }
+    }
+}
+
+void suite_leaf(CU_pSuite suite);
+void suite_leaf(CU_pSuite suite)
+{
+    CU_add_test(suite, "the rule is the table", the_rule_is_the_table);
+    CU_add_test(suite, "leaves are whole units, never too many",
+                leaves_are_whole_units_and_never_more_than_the_law_allows);
+}
