@@ -1,0 +1,349 @@
+/* Axes over MPI communicators, and the collectives that the rooms above use. */
+#include "parallel/comm.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct comm {
+    MPI_Comm axes[COMM_AXIS_COUNT];
+    int ranks[COMM_AXIS_COUNT];
+    int sizes[COMM_AXIS_COUNT];
+    struct comm_stats stats[COMM_AXIS_COUNT];
+};
+
+static const char *const axis_names[COMM_AXIS_COUNT] = {"world", "host", "stage",
+                                                        "tp",    "ep",   "etp"};
+
+/* No transfer may carry more than this many elements: counts are ints, and some transports want
+ * less than 2 GiB at once. */
+enum { ELEMS_AT_ONCE = 1 << 27 };
+
+static void check(struct comm *c, int rc, const char *op, enum comm_axis axis)
+{
+    if (rc == MPI_SUCCESS) return;
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    char host[256] = "";
+    int n = 0;
+    MPI_Error_string(rc, reason, &n);
+    gethostname(host, sizeof host - 1);
+    log_line(LOG_ERROR, "host %s: %s over %s failed: %s", host, op, axis_names[axis], reason);
+    comm_abort(c, status_exit(STATUS_LOST));
+}
+
+static void set_axis(struct comm *c, enum comm_axis axis, MPI_Comm handle)
+{
+    c->axes[axis] = handle;
+    MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(handle, &c->ranks[axis]);
+    MPI_Comm_size(handle, &c->sizes[axis]);
+}
+
+struct status comm_start(int *argc, char ***argv, struct comm **out)
+{
+    *out = NULL;
+    int provided;
+    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+        return status_make(STATUS_LOST, "MPI could not start");
+    }
+    struct comm *c = NULL;
+    TRY(mem_alloc(&c, 1, sizeof *c, "communicators"));
+    for (int i = 0; i < COMM_AXIS_COUNT; i++) c->axes[i] = MPI_COMM_NULL;
+    MPI_Comm world;
+    MPI_Comm_dup(MPI_COMM_WORLD, &world);
+    set_axis(c, COMM_WORLD, world);
+    *out = c;
+    return status_ok();
+}
+
+struct status comm_gather_topo(struct comm *c, struct topo **out)
+{
+    *out = NULL;
+    struct topo_self mine;
+    struct topo_self *all = NULL;
+    struct status st = topo_self_read(&mine);
+    TRY(comm_agree(c, st));
+    st = mem_alloc(&all, (size_t)c->sizes[COMM_WORLD], sizeof *all, "topology");
+    TRY(comm_agree(c, st));
+    comm_gather_bytes(c, COMM_WORLD, &mine, sizeof mine, all);
+    st = topo_join(all, (uint32_t)c->sizes[COMM_WORLD], out);
+    mem_free(&all);
+    return comm_agree(c, st);
+}
+
+/* Splits `parent` by color; the new ranks follow `key`. */
+static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int color, int key)
+{
+    MPI_Comm made;
+    check(c, MPI_Comm_split(parent, color, key, &made), "split", axis);
+    set_axis(c, axis, made);
+}
+
+struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order)
+{
+    int mine = -1;
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        if ((int)order[r] == c->ranks[COMM_WORLD]) mine = (int)r;
+    }
+    if (mine < 0 || (int)l->n_ranks != c->sizes[COMM_WORLD]) {
+        return status_make(STATUS_BUG, "layout: %u ranks, %d started", l->n_ranks,
+                           c->sizes[COMM_WORLD]);
+    }
+    MPI_Comm launched = c->axes[COMM_WORLD];
+    split_axis(c, COMM_WORLD, launched, 0, mine);
+    MPI_Comm_free(&launched);
+    const MPI_Comm world = c->axes[COMM_WORLD];
+    const struct layout_place p = layout_place_of(l, (uint32_t)mine);
+    const int in_stage = (int)(p.dp * l->tp + p.tp);
+    const int ep_color = (int)(p.pp * l->n_expert_replicas + p.expert_replica);
+    MPI_Comm host;
+    check(c, MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host), "split",
+          COMM_HOST);
+    set_axis(c, COMM_HOST, host);
+    split_axis(c, COMM_STAGE, world, (int)p.pp, in_stage);
+    split_axis(c, COMM_TP, world, (int)(p.dp * l->pp + p.pp), (int)p.tp);
+    split_axis(c, COMM_EP, world, ep_color, (int)(p.ep * l->etp + p.etp));
+    split_axis(c, COMM_ETP, world, (int)((uint32_t)ep_color * l->ep + p.ep), (int)p.etp);
+    return status_ok();
+}
+
+void comm_stop(struct comm **c)
+{
+    if (*c != NULL) {
+        for (int i = 0; i < COMM_AXIS_COUNT; i++) {
+            if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
+        }
+        mem_free(c);
+    }
+    int started = 0, ended = 0;
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    if (started && !ended) MPI_Finalize();
+}
+
+void comm_abort(struct comm *c, int exit_status)
+{
+    MPI_Abort(c != NULL ? c->axes[COMM_WORLD] : MPI_COMM_WORLD, exit_status);
+    _exit(exit_status);
+}
+
+int comm_rank(const struct comm *c, enum comm_axis axis)
+{
+    return c->ranks[axis];
+}
+
+int comm_size(const struct comm *c, enum comm_axis axis)
+{
+    return c->sizes[axis];
+}
+
+MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis)
+{
+    return c->axes[axis];
+}
+
+struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis)
+{
+    return c->stats[axis];
+}
+
+struct status comm_agree(struct comm *c, struct status mine)
+{
+    /* the worst code, and among equals the lowest rank, is the maximum of this */
+    const int rank = c->ranks[COMM_WORLD];
+    uint64_t key = (uint64_t)mine.code << 32 | (uint32_t)(INT_MAX - rank);
+    comm_max_u64(c, COMM_WORLD, &key, 1);
+    if (key >> 32 == STATUS_OK) return status_ok();
+    const int from = INT_MAX - (int)(uint32_t)key;
+    struct status worst = mine;
+    comm_broadcast(c, COMM_WORLD, from, &worst, sizeof worst);
+    if (from == rank || c->sizes[COMM_WORLD] == 1 || from == 0) return worst;
+    return status_wrap(worst, "rank %d", from);
+}
+
+static void account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
+{
+    struct comm_stats *s = &c->stats[axis];
+    s->n_calls++;
+    s->n_bytes += n_bytes;
+    s->ns += clock_ns() - since;
+}
+
+static void reduce(struct comm *c, enum comm_axis axis, void *buf, size_t n, size_t elem_bytes,
+                   MPI_Datatype type, MPI_Op op)
+{
+    if (c->sizes[axis] == 1) return;
+    const uint64_t since = clock_ns();
+    char *at = buf;
+    for (size_t left = n; left > 0;) {
+        const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
+        check(c, MPI_Allreduce(MPI_IN_PLACE, at, (int)now, type, op, c->axes[axis]), "all-reduce",
+              axis);
+        at += now * elem_bytes;
+        left -= now;
+    }
+    account(c, axis, since, n * elem_bytes);
+}
+
+void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n)
+{
+    reduce(c, axis, buf, n, sizeof *buf, MPI_INT64_T, MPI_SUM);
+}
+
+void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n)
+{
+    reduce(c, axis, buf, n, sizeof *buf, MPI_UINT32_T, MPI_BOR);
+}
+
+void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
+{
+    reduce(c, axis, buf, n, sizeof *buf, MPI_UINT64_T, MPI_MAX);
+}
+
+void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
+{
+    reduce(c, axis, buf, n, sizeof *buf, MPI_UINT64_T, MPI_MIN);
+}
+
+void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,
+                       const int *displs)
+{
+    if (c->sizes[axis] == 1) return;
+    const uint64_t since = clock_ns();
+    check(c,
+          MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
+                         c->axes[axis]),
+          "all-gather", axis);
+    account(c, axis, since, (size_t)counts[c->ranks[axis]] * 4);
+}
+
+void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, size_t n_bytes,
+                       void *all)
+{
+    const uint64_t since = clock_ns();
+    check(c,
+          MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, c->axes[axis]),
+          "all-gather", axis);
+    account(c, axis, since, n_bytes);
+}
+
+void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send, int32_t *recv,
+                       size_t n)
+{
+    if (c->sizes[axis] == 1) {
+        memcpy(recv, send, n * sizeof *send);
+        return;
+    }
+    const uint64_t since = clock_ns();
+    check(c, MPI_Alltoall(send, (int)n, MPI_INT32_T, recv, (int)n, MPI_INT32_T, c->axes[axis]),
+          "all-to-all of counts", axis);
+    account(c, axis, since, n * sizeof *send * (size_t)c->sizes[axis]);
+}
+
+void comm_exchange_words(struct comm *c, enum comm_axis axis, const void *send,
+                         const int *send_counts, const int *send_displs, void *recv,
+                         const int *recv_counts, const int *recv_displs)
+{
+    if (c->sizes[axis] == 1) {
+        const char *from = (const char *)send + (size_t)send_displs[0] * 4;
+        char *to = (char *)recv + (size_t)recv_displs[0] * 4;
+        memcpy(to, from, (size_t)send_counts[0] * 4);
+        return;
+    }
+    const uint64_t since = clock_ns();
+    size_t n_words = 0;
+    for (int i = 0; i < c->sizes[axis]; i++) n_words += (size_t)send_counts[i];
+    check(c,
+          MPI_Alltoallv(send, send_counts, send_displs, MPI_UINT32_T, recv, recv_counts,
+                        recv_displs, MPI_UINT32_T, c->axes[axis]),
+          "all-to-all", axis);
+    account(c, axis, since, n_words * 4);
+}
+
+void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes)
+{
+    if (c->sizes[axis] == 1) return;
+    const uint64_t since = clock_ns();
+    char *at = buf;
+    for (size_t left = n_bytes; left > 0;) {
+        const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
+        check(c, MPI_Bcast(at, (int)now, MPI_BYTE, root, c->axes[axis]), "broadcast", axis);
+        at += now;
+        left -= now;
+    }
+    account(c, axis, since, n_bytes);
+}
+
+void comm_barrier(struct comm *c, enum comm_axis axis)
+{
+    const uint64_t since = clock_ns();
+    check(c, MPI_Barrier(c->axes[axis]), "barrier", axis);
+    account(c, axis, since, 0);
+}
+
+void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf, size_t n_bytes,
+                     struct comm_request *r)
+{
+    if (n_bytes > INT_MAX) {
+        log_line(LOG_ERROR, "a message of %zu bytes is larger than 2 GiB", n_bytes);
+        comm_abort(c, status_exit(STATUS_BUG));
+    }
+    check(c, MPI_Isend(buf, (int)n_bytes, MPI_BYTE, to, tag, c->axes[COMM_WORLD], &r->mpi), "send",
+          COMM_WORLD);
+    r->active = true;
+}
+
+void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
+                     struct comm_request *r)
+{
+    const int n = max_bytes > INT_MAX ? INT_MAX : (int)max_bytes;
+    check(c, MPI_Irecv(buf, n, MPI_BYTE, from, tag, c->axes[COMM_WORLD], &r->mpi), "receive",
+          COMM_WORLD);
+    r->active = true;
+}
+
+size_t comm_wait(struct comm *c, struct comm_request *r)
+{
+    if (!r->active) return 0;
+    const uint64_t since = clock_ns();
+    MPI_Status status;
+    check(c, MPI_Wait(&r->mpi, &status), "wait", COMM_WORLD);
+    r->active = false;
+    int n = 0;
+    MPI_Get_count(&status, MPI_BYTE, &n);
+    if (n < 0) n = 0;
+    account(c, COMM_WORLD, since, (size_t)n);
+    return (size_t)n;
+}
+
+void comm_cancel(struct comm *c, struct comm_request *r)
+{
+    if (!r->active) return;
+    check(c, MPI_Cancel(&r->mpi), "cancel", COMM_WORLD);
+    check(c, MPI_Wait(&r->mpi, MPI_STATUS_IGNORE), "wait", COMM_WORLD);
+    r->active = false;
+}
+
+size_t comm_probe(struct comm *c, int from, enum comm_tag tag)
+{
+    const uint64_t since = clock_ns();
+    MPI_Status status;
+    check(c, MPI_Probe(from, tag, c->axes[COMM_WORLD], &status), "probe", COMM_WORLD);
+    int n = 0;
+    MPI_Get_count(&status, MPI_BYTE, &n);
+    account(c, COMM_WORLD, since, 0);
+    return (size_t)n;
+}
+
+void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes)
+{
+    check(c,
+          MPI_Recv(buf, (int)n_bytes, MPI_BYTE, from, tag, c->axes[COMM_WORLD], MPI_STATUS_IGNORE),
+          "receive", COMM_WORLD);
+}

@@ -1,0 +1,108 @@
+/* Communication along named axes, over MPI. Knows ranks and bytes, never tensors or requests.
+ * A failed MPI call inside a step cannot be mended: it is logged with rank, host and operation, and
+ * the job is aborted with the status of a lost rank; hence most functions return nothing.
+ * Time spent here is added up per axis, so that a run can say where it waited. */
+#ifndef SHOAL_PARALLEL_COMM_H
+#define SHOAL_PARALLEL_COMM_H
+
+#include "base/status.h"
+#include "parallel/layout.h"
+#include "parallel/topo.h"
+
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum comm_axis {
+    COMM_WORLD, /* all ranks, in the layout's order; rank 0 is the lead */
+    COMM_HOST,  /* ranks that share this host's memory */
+    COMM_STAGE, /* the dp x tp ranks of this pipeline stage, dp-major */
+    COMM_TP,    /* tensor parallel: same dp, same stage */
+    COMM_EP,    /* one replica of all experts: ep x etp ranks of the stage, ep-major */
+    COMM_ETP,   /* the ranks that hold parts of the same experts */
+    COMM_AXIS_COUNT
+};
+
+enum comm_tag { COMM_TAG_PLAN = 1, COMM_TAG_HIDDEN, COMM_TAG_RESULT };
+
+struct comm; /* one per process */
+
+/* A point-to-point transfer in flight; zero-initialised means none. */
+struct comm_request {
+    MPI_Request mpi;
+    bool active;
+};
+
+/* Local/**Collective (world)**. Starts MPI (funneled threads); the axes exist after comm_split. */
+struct status comm_start(int *argc, char ***argv, struct comm **out);
+
+/* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order. */
+struct status comm_gather_topo(struct comm *c, struct topo **out);
+
+/* **Collective (world)**. Makes the axes: launcher rank order[r] becomes rank r of the world. */
+struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order);
+
+/* **Collective (world)**. Ends MPI and frees; accepts NULL. */
+void comm_stop(struct comm **c);
+
+/* Local. Ends the whole job at once with this exit status. */
+void comm_abort(struct comm *c, int exit_status) __attribute__((noreturn));
+
+int comm_rank(const struct comm *c, enum comm_axis axis);
+int comm_size(const struct comm *c, enum comm_axis axis);
+MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis); /* borrowed */
+
+/* Time and payload of an axis since the start; point-to-point waits count to COMM_WORLD. */
+struct comm_stats {
+    uint64_t n_calls, n_bytes, ns;
+};
+struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
+
+/* **Collective (world)**. All ranks return the worst status of all (the first rank's that has it),
+ * with the rank named when it is not this one: the end of each start-up phase. */
+struct status comm_agree(struct comm *c, struct status mine);
+
+/* All below: **Collective (axis)** unless said otherwise; an axis of one rank costs nothing. */
+
+/* buf[n]: integer sum (exact in any order); bitwise or; maximum; minimum. In place. */
+void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n);
+void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n);
+void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
+void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
+
+/* Every rank's counts[i] words (4 bytes) come to `all` at displs[i], in rank order. In place: this
+ * rank's part already stands in `all`. */
+void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,
+                       const int *displs);
+
+/* Same number of bytes from each rank: all [size, n_bytes]. */
+void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, size_t n_bytes,
+                       void *all);
+
+/* n words to and from each rank: send, recv [size, n]. */
+void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send, int32_t *recv,
+                       size_t n);
+
+/* Words (4 bytes) to and from each rank, counts and displacements in words [size]. */
+void comm_exchange_words(struct comm *c, enum comm_axis axis, const void *send,
+                         const int *send_counts, const int *send_displs, void *recv,
+                         const int *recv_counts, const int *recv_displs);
+
+void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes);
+void comm_barrier(struct comm *c, enum comm_axis axis);
+
+/* Local. Point to point in the world; buffers are borrowed until the wait. */
+void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf, size_t n_bytes,
+                     struct comm_request *r);
+void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
+                     struct comm_request *r);
+/* Returns the bytes received (0 for sends and inactive requests). */
+size_t comm_wait(struct comm *c, struct comm_request *r);
+/* Gives up a receive that nothing will match. */
+void comm_cancel(struct comm *c, struct comm_request *r);
+
+/* Local. Waits for a message and tells its size; then receive it with comm_recv. */
+size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
+void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
+
+#endif
