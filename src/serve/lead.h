@@ -1,0 +1,78 @@
+/* The lead's side of a bulk job: reads request lines, plans steps, commits their results and writes
+ * result lines in input order, in bounded memory. Knows neither ranks nor tensors; main's lead loop
+ * calls it and carries plans and results between it and the ranks.
+ *
+ *   for (s = 0;; s++) {
+ *       g = s % n_groups;
+ *       if (s >= n_groups) for each replica: receive the result of step s - n_groups, lead_commit(g)
+ *       lead_next(lead, g, s, &plan, &done);  if (done) break;  broadcast the plan
+ *   }
+ */
+#ifndef SHOAL_SERVE_LEAD_H
+#define SHOAL_SERVE_LEAD_H
+
+#include "base/status.h"
+#include "plan/step_plan.h"
+#include "serve/request.h"
+#include "serve/stats.h"
+
+struct lead;
+struct tokenizer;
+
+enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
+
+/* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
+ * borrowed. After a preemption the same rows may come again, with the same values. */
+typedef struct status lead_logits_fn(void *user, uint64_t line, int32_t row0, const float *rows,
+                                     int32_t n_rows, int32_t vocab);
+
+/* Zero means the default where one is named. All pointers are borrowed and outlive the lead. */
+struct lead_options {
+    enum lead_mode mode;
+    const char *input_path;  /* JSONL; "-" is stdin */
+    const char *output_path; /* JSONL, truncated; "-" is stdout */
+    const struct tokenizer *tokenizer;
+    struct request_defaults defaults; /* flags over generation_config.json */
+    const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
+    size_t n_end_ids;
+    int32_t vocab_size;    /* of the model: ids in [0, vocab_size) are accepted */
+    int32_t max_model_len; /* tokens of a full context */
+    int32_t n_replicas;    /* dp */
+    int32_t n_groups;      /* pp: microbatch groups in flight */
+    int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks) */
+    int32_t max_batch;     /* sequences running in a replica, over all groups; 0: as many as fit */
+    int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
+    int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    size_t window_rows;    /* rows read and not yet written; 0: 4096 */
+    size_t window_bytes;   /* memory of such rows; 0: 64 MiB. One row may always be read */
+    const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
+    lead_logits_fn *logits; /* score only; NULL: none are asked for */
+    void *logits_user;
+    bool quiet; /* no progress on stderr */
+};
+
+/* Local. Opens input and output. Errors: STATUS_USAGE (a pool that cannot hold one full context, a
+ * size out of range, input and output the same file), STATUS_INPUT (the input cannot be opened;
+ * nothing was written), STATUS_IO, STATUS_MEMORY. */
+struct status lead_create(const struct lead_options *options, struct lead **out);
+void lead_destroy(struct lead **lead);
+
+/* Local. Reads as many lines as the window allows, admits and plans step `step` of group `group`
+ * into *plan (initialized by the caller for n_replicas; cleared here). The results of the group's
+ * previous plan must have been committed. The plan may be empty while other groups are in flight,
+ * or while a slow stdin has nothing. *done: every line was read and every row is written; *plan is
+ * then PLAN_STOP, and whatever is still in flight is empty. Blocks on the input only when no
+ * sequence runs. Errors: STATUS_IO, STATUS_MEMORY; a bad line is an error row, not an error. */
+struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
+                        bool *done);
+
+/* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas;
+ * for an empty plan or an idle replica a result without sequences is accepted, but not needed.
+ * Errors: STATUS_BUG when it does not answer the plan, STATUS_IO, STATUS_MEMORY. */
+struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
+
+/* Local. Flushes and fsyncs the output, ends the progress display, fills *summary. May be called
+ * before `done` (a drained run): rows behind an unfinished one are not written. */
+struct status lead_finish(struct lead *lead, struct serve_summary *summary);
+
+#endif
