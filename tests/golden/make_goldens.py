@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/models: tiny random checkpoints and what transformers says about them.
+
+Runs transformers alone (torch, f32 on the CPU), never shoal. Each model gets
+  hf/              the checkpoint directory as transformers saves it, with a small tokenizer.json
+  prompts.jsonl    token-id prompts, greedy, 32 tokens each: input of `shoal generate`
+  sequences.jsonl  the same prompts with the 32 greedy tokens behind them: input of `shoal score`
+  logits.N.f32     [T, V] little-endian f32, row t = logits after token t of sequence N
+  golden.json      greedy ids, gaps between the best two logits, largest logit, versions
+Weights are rounded to the stored type first; the goldens are computed in f32 from the rounded ones.
+usage: make_goldens.py [NAME...]
+"""
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+from transformers import (GenerationConfig, LlamaConfig, LlamaForCausalLM, MixtralConfig,
+                          MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+
+HERE = Path(__file__).resolve().parent
+PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
+N_DECODE = 32
+GAP_LEAST = 2e-3  # of the largest logit: greedy choices must not hang on rounding
+ROUTER_GAP_LEAST = 1e-4  # between the last chosen and the first rejected router logit
+TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish swims in the sea, "
+        "each one near the others, none of them leading; when one turns, they all turn. ") * 4
+
+COMMON = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, use_cache=True,
+              max_position_embeddings=512)
+
+MODELS = {
+    # dense, grouped queries, own head, shards with an index
+    "llama-gqa": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, shard="150KB",
+        config=lambda: LlamaConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=160, num_hidden_layers=4,
+            num_attention_heads=8, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+            rope_theta=10000.0, tie_word_embeddings=False, **COMMON)),
+    # tied embeddings, three KV heads, five layers, a vocabulary that nothing divides
+    "smollm-tied": dict(
+        cls=LlamaForCausalLM, dtype=torch.float16,
+        config=lambda: LlamaConfig(
+            vocab_size=307, hidden_size=96, intermediate_size=256, num_hidden_layers=5,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            rope_theta=100000.0, tie_word_embeddings=True, **COMMON)),
+    "mixtral": dict(
+        cls=MixtralForCausalLM, dtype=torch.bfloat16,
+        config=lambda: MixtralConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=8,
+            num_experts_per_tok=2, rms_norm_eps=1e-5, rope_theta=1e6, sliding_window=None,
+            tie_word_embeddings=False, **COMMON)),
+    # head_dim apart from hidden / heads, top 3 renormalised, f32, an expert width with a tail leaf
+    "qwen3-moe": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.float32,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=320, hidden_size=64, intermediate_size=128, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            num_experts=8, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[], rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=False,
+            **COMMON)),
+    # weights not renormalised; dense layers 0 and 2 (sparse step 2) and 3 (mlp_only_layers)
+    "qwen3-moe-mixed": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.float16,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=64,
+            num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=1, head_dim=32,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=2,
+            mlp_only_layers=[3], rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True,
+            **COMMON)),
+}
+
+
+def fill(model, generator):
+    """Random weights wide enough that logits are far apart and every expert gets work."""
+    def normal(p, std):
+        p.copy_(torch.randn(p.shape, generator=generator) * std)
+
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "norm" in name:
+                p.copy_(1 + 0.3 * torch.randn(p.shape, generator=generator))
+            elif "embed_tokens" in name:
+                normal(p, 0.4 if model.config.tie_word_embeddings else 1.0)
+            elif "lm_head" in name:
+                normal(p, 0.4)
+            elif name.endswith("gate.weight"):
+                normal(p, 1.5 / p.shape[-1] ** 0.5)
+            elif "q_proj" in name or "k_proj" in name:
+                normal(p, 1.4 / p.shape[-1] ** 0.5)
+            else:
+                normal(p, 1.0 / p.shape[-1] ** 0.5)
+
+
+def router_gaps(model, ids):
+    """The smallest distance between a chosen and a rejected expert, and the tokens per expert."""
+    found, hooks = [], []
+    k = getattr(model.config, "num_experts_per_tok", 0)
+    for name, module in model.named_modules():
+        if name.endswith(".gate"):
+            hooks.append(module.register_forward_hook(
+                lambda m, a, out: found.append(a[0].reshape(-1, a[0].shape[-1]) @ m.weight.T)))
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    if not found:
+        return None, None
+    logits = torch.cat(found)
+    best = logits.sort(dim=-1, descending=True).values
+    load = torch.bincount(logits.topk(k, dim=-1).indices.flatten(), minlength=logits.shape[-1])
+    return (best[:, k - 1] - best[:, k]).min().item(), load.tolist()
+
+
+def decode(model, prompt):
+    """Prefill, then N_DECODE greedy steps through transformers' cache: ids and logits [T, V]."""
+    rows, ids, cache = [], list(prompt), None
+    step = torch.tensor([ids])
+    for _ in range(N_DECODE + 1):
+        out = model(step, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        rows.append(out.logits[0])
+        if len(ids) == len(prompt) + N_DECODE:
+            break
+        ids.append(int(out.logits[0, -1].argmax()))
+        step = torch.tensor([ids[-1:]])
+    return ids, torch.cat(rows)
+
+
+def try_seed(spec, seed):
+    """One model of a seed with its goldens; None where a choice is too close to call."""
+    generator = torch.Generator().manual_seed(seed)
+    config = spec["config"]()
+    model = spec["cls"](config).eval()
+    fill(model, generator)
+    model = model.to(spec["dtype"]).to(torch.float32)
+    model.tie_weights()
+    goldens, gap_min, router_min, load_sum = [], 1.0, None, None
+    for length in PROMPT_LENGTHS:
+        prompt = torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()
+        ids, logits = decode(model, prompt)
+        whole = model(torch.tensor([ids])).logits[0]
+        largest = logits.abs().max().item()
+        assert (whole - logits).abs().max().item() < 2e-5 * largest
+        best = logits[length - 1:-1].topk(2, dim=-1).values
+        gaps = ((best[:, 0] - best[:, 1]) / largest).tolist()
+        gap_min = min(gap_min, *gaps)
+        router_gap, load = router_gaps(model, torch.tensor([ids]))
+        if router_gap is not None:
+            router_min = min(router_gap, router_min if router_min is not None else router_gap)
+            load_sum = load if load_sum is None else [a + b for a, b in zip(load_sum, load)]
+        goldens.append(dict(prompt=prompt, ids=ids, logits=logits, largest=largest, gaps=gaps))
+    if gap_min < GAP_LEAST or (router_min is not None and router_min < ROUTER_GAP_LEAST):
+        return None
+    return model, goldens, dict(seed=seed, gap_min=gap_min, router_gap_min=router_min,
+                                tokens_per_expert=load_sum)
+
+
+def write_tokenizer(directory, vocab_size):
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    bpe.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size, show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    assert bpe.get_vocab_size() == vocab_size
+    bpe.save(str(directory / "tokenizer.json"))
+
+
+def write_model(name, spec):
+    seed = 1
+    while (made := try_seed(spec, seed)) is None:
+        seed += 1
+    model, goldens, facts = made
+    folder = HERE / "models" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    hf = folder / "hf"
+    stored = model.to(spec["dtype"])
+    stored.generation_config = GenerationConfig()
+    stored.save_pretrained(hf, max_shard_size=spec.get("shard", "5GB"))
+    write_tokenizer(hf, model.config.vocab_size)
+    lines = {"prompts": [], "sequences": []}
+    for i, g in enumerate(goldens):
+        sampling = dict(max_tokens=N_DECODE, temperature=0)
+        lines["prompts"].append(dict(custom_id=f"p{i}", prompt_token_ids=g["prompt"], **sampling))
+        lines["sequences"].append(dict(custom_id=f"p{i}", prompt_token_ids=g["ids"]))
+        (folder / f"logits.{i}.f32").write_bytes(g["logits"].numpy().astype("<f4").tobytes())
+    for kind, rows in lines.items():
+        (folder / f"{kind}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    golden = dict(
+        model=name, dtype=str(spec["dtype"]).removeprefix("torch."), **facts,
+        vocab_size=model.config.vocab_size, n_decode=N_DECODE,
+        versions=dict(python=platform.python_version(), torch=torch.__version__,
+                      transformers=transformers.__version__, tokenizers=tokenizers.__version__),
+        sequences=[dict(n_prompt=len(g["prompt"]), n_tokens=len(g["ids"]), largest=g["largest"],
+                        greedy=g["ids"][len(g["prompt"]):],
+                        gaps=[float(f"{x:.3g}") for x in g["gaps"]]) for g in goldens])
+    fields = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in golden.items()]
+    (folder / "golden.json").write_text("{\n" + ",\n".join(fields) + "\n}\n")
+    print(f"{name}: {facts}")
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    names = sys.argv[1:] or list(MODELS)
+    with torch.no_grad():
+        for name in names:
+            write_model(name, MODELS[name])
+
+
+if __name__ == "__main__":
+    main()
