@@ -22,11 +22,11 @@
  * input is the first input of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf). */
 struct packed {
     enum dtype dtype;
-    uint32_t n_out;      /* N */
-    uint32_t n_in;       /* K */
-    uint32_t leaf;       /* inputs of one leaf; 0: column-parallel, no leaves */
-    uint32_t grid_bits;  /* g of the integer grid 2^-g (with leaves) */
-    const void *data;    /* borrowed, 64-byte aligned */
+    uint32_t n_out;     /* N */
+    uint32_t n_in;      /* K */
+    uint32_t leaf;      /* inputs of one leaf; 0: column-parallel, no leaves */
+    uint32_t grid_bits; /* g of the integer grid 2^-g (with leaves) */
+    const void *data;   /* borrowed, 64-byte aligned */
 };
 
 /* One weight applied to a run of consecutive rows; a dense linear is one group, the experts of a
@@ -44,16 +44,17 @@ struct linear_group {
 struct linear_args {
     const struct linear_group *groups;
     size_t n_groups;
-    const float *x;      /* [rows, x_stride], x_stride >= K */
+    const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
-    float *y;            /* [rows, y_stride], y_stride >= N; written without leaves */
+    float *y; /* [rows, y_stride], y_stride >= N; written without leaves */
     size_t y_stride;
-    int64_t *sums;       /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
-                            kernel adds to atomically (the op zeroes it first) */
+    int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
+                      kernel adds to atomically (the op zeroes it first) */
 };
 
 /* Where a layer's keys and values stand. K of (block b, kv head g, slot s) is the Hd elements at
- *     base + (((b * 2 + 0) * G + g) * KV_BLOCK_TOKENS + s) * Hd      (in elements; V: ... * 2 + 1) */
+ *     base + (((b * 2 + 0) * G + g) * KV_BLOCK_TOKENS + s) * Hd      (in elements; V: ... * 2 + 1)
+ */
 struct kv_view {
     void *base;          /* borrowed; this layer's blocks */
     enum dtype dtype;    /* f16 or f32 */
@@ -81,21 +82,21 @@ struct seq_rows {
  *   out_d = O_d / L
  * Invisible positions are never read. */
 struct attn_args {
-    const float *q;               /* [T, H, Hd] */
-    float *out;                   /* [T, H, Hd] */
+    const float *q; /* [T, H, Hd] */
+    float *out;     /* [T, H, Hd] */
     struct kv_view kv;
-    const uint8_t *kv_of_head;    /* [H] local kv head of each local head */
-    uint32_t n_heads;             /* H held here */
+    const uint8_t *kv_of_head; /* [H] local kv head of each local head */
+    uint32_t n_heads;          /* H held here */
     float scale;
-    uint32_t window;              /* 0: all positions */
-    const struct seq_rows *seqs;  /* [S] */
+    uint32_t window;             /* 0: all positions */
+    const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
 };
 
 /* Router scores to choices. From logits l[E] (f32): p_e = exp(l_e - max) ; the K experts with the
  * largest key (l descending, id ascending) are chosen and listed by ascending id.
- *   ROUTER_SOFTMAX:        weight = p_e / sum over all E (chain of plain adds, e ascending, from +0)
- *   ROUTER_SOFTMAX_RENORM: those weights divided by their sum (chosen ids ascending, from +0) */
+ *   ROUTER_SOFTMAX:        weight = p_e / sum over all E (chain of plain adds, e ascending, from
+ * +0) ROUTER_SOFTMAX_RENORM: those weights divided by their sum (chosen ids ascending, from +0) */
 enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_RENORM, ROUTER_COUNT };
 
 struct router_args {

@@ -1,0 +1,62 @@
+/* Small inlined pieces that the kernels of every instruction set share, so that they cannot differ:
+ * loading one element, the grid's constants, the router's key, the tiles that a row sees. */
+#ifndef SHOAL_KERNELS_BODY_H
+#define SHOAL_KERNELS_BODY_H
+
+#include "kernels/kern.h"
+
+/* Element i of an array of a constant type t, in f32 (exact). */
+static inline float kern_load(enum dtype t, const void *data, size_t i)
+{
+    if (t == DTYPE_F16) return f32_from_f16(((const uint16_t *)data)[i]);
+    if (t == DTYPE_BF16) return f32_from_bf16(((const uint16_t *)data)[i]);
+    return ((const float *)data)[i];
+}
+
+/* 2^e as a double and as a float, for exponents of normal numbers. */
+static inline double kern_pow2(int e)
+{
+    const uint64_t u = (uint64_t)(1023 + e) << 52;
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float kern_pow2f(int e)
+{
+    return f32_from_bits((uint32_t)(127 + e) << 23);
+}
+
+/* A leaf's f32 partial must stay below this to enter the grid 2^-g. */
+static inline float kern_grid_limit(uint32_t grid_bits)
+{
+    return kern_pow2f(51 - (int)grid_bits);
+}
+
+/* Adds a row's number of bad leaves to its counter; several threads may hold parts of the row. */
+static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
+{
+    if (n_bad != 0) __atomic_fetch_add(counter, n_bad, __ATOMIC_RELAXED);
+}
+
+/* The router's order: larger is better. -0 equals +0; a NaN comes last, whatever its bits. */
+static inline uint64_t kern_router_key(float score, uint32_t id)
+{
+    const uint32_t ordered = score != score ? 0 : kern_ordered_bits(score + 0.0f);
+    return (uint64_t)ordered << 32 | (uint32_t)~id;
+}
+
+/* The first position that position p sees. */
+static inline size_t kern_first_visible(size_t p, uint32_t window)
+{
+    return window > 0 && p >= window ? p - window + 1 : 0;
+}
+
+/* The element index in a layer's cache of kv head g, slot 0 of a block; what: 0 for K, 1 for V. */
+static inline size_t kern_kv_index(const struct kv_view *kv, int32_t block, int what, size_t g)
+{
+    const size_t half = (size_t)block * 2 + (size_t)what;
+    return (half * kv->n_kv_heads + g) * KV_BLOCK_TOKENS * kv->head_dim;
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* The bodies of the elementary functions, inlined where they are called: elementary.c exports them,
+ * the kernels of every instruction set use them for what they do one element at a time.
+ * Compiled with and without FMA instructions; fma is correctly rounded, so the bits are the same.
+ */
+#ifndef SHOAL_KERNELS_ELEMENTARY_BODY_H
+#define SHOAL_KERNELS_ELEMENTARY_BODY_H
+
+#include "tensor/dtype.h"
+
+#include <math.h>
+
+/* exp(x) = 2^n exp(r) with n the integer nearest x / ln 2, and exp(r) = 1 + r + r^2 q(r).
+ * ln 2 = hi + lo with hi short enough that n * hi is exact. q is the minimax polynomial of degree 4
+ * for the relative error on |r| <= ln 2 / 2 (3e-9). Adding EL_SHIFT rounds to an integer. */
+#define EL_EXP_LOW  (-87.0f)
+#define EL_EXP_HIGH 88.0f
+#define EL_LOG2E    0x1.715476p+0f
+#define EL_LN2_HI   0x1.63p-1f
+#define EL_LN2_LO   (-0x1.bd0106p-13f)
+#define EL_SHIFT    0x1.8p+23f
+#define EL_EXP_Q0   0x1.fffffcp-2f
+#define EL_EXP_Q1   0x1.555492p-3f
+#define EL_EXP_Q2   0x1.5558f2p-5f
+#define EL_EXP_Q3   0x1.123ap-7f
+#define EL_EXP_Q4   0x1.6a2402p-10f
+
+static inline float el_exp_body(float x)
+{
+    if (x != x) return x + x;
+    if (x < EL_EXP_LOW) return 0.0f;
+    if (x > EL_EXP_HIGH) return f32_from_bits(0x7F800000u);
+    const float shifted = fmaf(x, EL_LOG2E, EL_SHIFT);
+    const float n = shifted - EL_SHIFT;
+    const float r = fmaf(-n, EL_LN2_LO, fmaf(-n, EL_LN2_HI, x));
+    float q = EL_EXP_Q4;
+    q = fmaf(q, r, EL_EXP_Q3);
+    q = fmaf(q, r, EL_EXP_Q2);
+    q = fmaf(q, r, EL_EXP_Q1);
+    q = fmaf(q, r, EL_EXP_Q0);
+    const float p = fmaf(fmaf(q, r, 1.0f), r, 1.0f);
+    /* the low bits of `shifted` hold n as an integer; -126 <= n <= 127 */
+    return p * f32_from_bits((f32_bits(shifted) + 127u) << 23);
+}
+
+/* g / (1 + exp(-g)) * u */
+static inline float el_swiglu_body(float gate, float up)
+{
+    return gate / (1.0f + el_exp_body(-gate)) * up;
+}
+
+#endif

@@ -1,0 +1,348 @@
+/* The threaded ops: what each op's strips and units are, and what a unit costs. */
+#include "kernels/ops.h"
+
+#include "kernels/elementary.h"
+#include "kernels/part.h"
+
+#include <assert.h>
+
+enum {
+    LINEAR_ROWS = 96,     /* rows of one strip: their inputs stay in the second-level cache */
+    LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
+    ATTENTION_ROWS = 64,  /* rows of one strip: keys and values are fetched once for them */
+    ATTENTION_LOAD_COST = 2,
+    EXP_COST = 8, /* an exp or a division, in multiply-adds */
+};
+
+struct linear_job {
+    const struct linear_args *args;
+    void (*slice)(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
+                  size_t row0, size_t row1);
+};
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t panels_of(const struct packed *w)
+{
+    return ((size_t)w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+}
+
+/* Multiply-adds of one panel with n rows; never 0, so that a weight without inputs is cut too. */
+static uint64_t panel_cost(const struct packed *w, size_t n_rows)
+{
+    return (uint64_t)(w->n_in + 1) * PANEL_COLUMNS * (n_rows + LINEAR_LOAD_COST);
+}
+
+static void linear_part(const void *job_, struct part part)
+{
+    const struct linear_job *job = job_;
+    const struct linear_args *a = job->args;
+    size_t panel0, panel1;
+    for (size_t g = 0; g < a->n_groups; g++) {
+        const struct linear_group *group = &a->groups[g];
+        for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS) {
+            const size_t n_rows = min_size(group->n_rows - row, LINEAR_ROWS);
+            if (part_take(&part, panels_of(group->w), panel_cost(group->w, n_rows), &panel0,
+                          &panel1))
+                job->slice(a, g, panel0, panel1, row, row + n_rows);
+        }
+    }
+}
+
+static uint64_t linear_cost(const struct linear_args *a)
+{
+    uint64_t cost = 0;
+    for (size_t g = 0; g < a->n_groups; g++) {
+        const struct linear_group *group = &a->groups[g];
+        for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS)
+            cost += panels_of(group->w) *
+                    panel_cost(group->w, min_size(group->n_rows - row, LINEAR_ROWS));
+    }
+    return cost;
+}
+
+void op_linear(const struct kern_table *k, const struct linear_args *a)
+{
+    if (a->n_groups == 0) return;
+    const struct linear_job job = {a, k->linear[a->groups[0].w->dtype]};
+    part_run(linear_cost(a), linear_part, &job);
+}
+
+void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
+{
+    if (a->n_groups == 0) return;
+    const struct packed *w = a->groups[0].w;
+    assert(w->leaf > 0);
+    for (size_t g = 0; g < a->n_groups; g++) {
+        const struct linear_group *group = &a->groups[g];
+        for (size_t row = group->row0; row < group->row0 + group->n_rows; row++)
+            a->sums[row * ((size_t)w->n_out + 1) + w->n_out] = 0;
+    }
+    const struct linear_job job = {a, k->linear_leaf[w->dtype]};
+    part_run(linear_cost(a), linear_part, &job);
+}
+
+struct grid_job {
+    void (*slice)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
+    const int64_t *sums;
+    size_t n_rows, n_out;
+    uint32_t grid_bits;
+    float *y;
+    int32_t *bad;
+};
+
+static void grid_part(const void *job_, struct part part)
+{
+    const struct grid_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, job->n_out + 1, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++) {
+        const int64_t *sums = job->sums + row * (job->n_out + 1);
+        const int64_t room = INT32_MAX - (int64_t)job->bad[row], n_bad = sums[job->n_out];
+        job->slice(sums, job->n_out, job->grid_bits, job->y + row * job->n_out);
+        job->bad[row] = n_bad > room ? INT32_MAX : (int32_t)(job->bad[row] + n_bad);
+    }
+}
+
+void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
+                 uint32_t grid_bits, float *h, int32_t *bad)
+{
+    const struct grid_job job = {k->grid_add, sums, n_rows, n_out, grid_bits, h, bad};
+    part_run((uint64_t)n_rows * (n_out + 1), grid_part, &job);
+}
+
+void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
+                    uint32_t grid_bits, float *y, int32_t *bad)
+{
+    const struct grid_job job = {k->grid_to_f32, sums, n_rows, n_out, grid_bits, y, bad};
+    part_run((uint64_t)n_rows * (n_out + 1), grid_part, &job);
+}
+
+struct rmsnorm_job {
+    const struct kern_table *k;
+    const float *x, *w;
+    size_t n_rows, n;
+    float eps;
+    float *y;
+};
+
+static void rmsnorm_part(const void *job_, struct part part)
+{
+    const struct rmsnorm_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, job->n + 1, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++)
+        job->k->rmsnorm(job->x + row * job->n, job->w, job->n, job->eps, job->y + row * job->n);
+}
+
+void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
+                float eps, float *y)
+{
+    const struct rmsnorm_job job = {k, x, w, n_rows, n, eps, y};
+    part_run((uint64_t)n_rows * (n + 1), rmsnorm_part, &job);
+}
+
+struct rope_job {
+    const struct kern_table *k;
+    float *x;
+    const float *cos, *sin;
+    size_t n_rows, n_heads, head_dim, rot;
+};
+
+static void rope_part(const void *job_, struct part part)
+{
+    const struct rope_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, job->n_heads * job->rot + 1, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++) {
+        const size_t angle = row * (job->rot / 2);
+        for (size_t h = 0; h < job->n_heads; h++)
+            job->k->rope(job->x + (row * job->n_heads + h) * job->head_dim, job->cos + angle,
+                         job->sin + angle, job->rot);
+    }
+}
+
+void op_rope(const struct kern_table *k, float *x, const float *cos, const float *sin,
+             size_t n_rows, size_t n_heads, size_t head_dim, size_t rot)
+{
+    const struct rope_job job = {k, x, cos, sin, n_rows, n_heads, head_dim, rot};
+    part_run((uint64_t)n_rows * (n_heads * rot + 1), rope_part, &job);
+}
+
+struct kv_job {
+    const struct kern_table *k;
+    const float *key, *value;
+    const struct kv_view *kv;
+    const struct seq_rows *seqs;
+    size_t n_seqs;
+};
+
+/* One row's keys (what = 0) or values (what = 1) into its slot. */
+static void kv_put(const struct kv_job *job, const float *x, size_t row, int what, int32_t block,
+                   size_t slot)
+{
+    const struct kv_view *kv = job->kv;
+    const size_t hd = kv->head_dim, n_bytes = dtype_bytes(kv->dtype);
+    for (size_t g = 0; g < kv->n_kv_heads; g++) {
+        const size_t half = ((size_t)block * 2 + (size_t)what) * kv->n_kv_heads + g;
+        const size_t at = (half * KV_BLOCK_TOKENS + slot) * hd;
+        job->k->kv_store[kv->dtype](x + (row * kv->n_kv_heads + g) * hd, hd,
+                                    (char *)kv->base + at * n_bytes);
+    }
+}
+
+static void kv_part(const void *job_, struct part part)
+{
+    const struct kv_job *job = job_;
+    const uint64_t cost = (uint64_t)job->kv->n_kv_heads * job->kv->head_dim * 2 + 1;
+    size_t i0, i1;
+    for (size_t s = 0; s < job->n_seqs; s++) {
+        const struct seq_rows *seq = &job->seqs[s];
+        if (!part_take(&part, seq->n_rows, cost, &i0, &i1)) continue;
+        for (size_t i = i0; i < i1; i++) {
+            const size_t p = seq->pos0 + i, slot = p % KV_BLOCK_TOKENS;
+            const int32_t block = seq->blocks[p / KV_BLOCK_TOKENS];
+            kv_put(job, job->key, seq->row0 + i, 0, block, slot);
+            kv_put(job, job->value, seq->row0 + i, 1, block, slot);
+        }
+    }
+}
+
+void op_kv_write(const struct kern_table *k, const float *key, const float *value,
+                 const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs)
+{
+    const struct kv_job job = {k, key, value, kv, seqs, n_seqs};
+    uint64_t cost = 0;
+    for (size_t s = 0; s < n_seqs; s++)
+        cost += seqs[s].n_rows * ((uint64_t)kv->n_kv_heads * kv->head_dim * 2 + 1);
+    part_run(cost, kv_part, &job);
+}
+
+struct attention_job {
+    const struct kern_table *k;
+    const struct attn_args *a;
+};
+
+/* One head of rows [i, i + n) of a sequence: the positions that they see, each twice. */
+static uint64_t attention_cost(const struct attn_args *a, const struct seq_rows *seq, size_t i,
+                               size_t n)
+{
+    const size_t last = seq->pos0 + i + n, mean = last - n / 2;
+    const size_t seen = a->window > 0 ? min_size(mean, a->window) : mean;
+    return (uint64_t)(seen + EXP_COST) * (n + ATTENTION_LOAD_COST) * a->kv.head_dim * 2;
+}
+
+static void attention_part(const void *job_, struct part part)
+{
+    const struct attention_job *job = job_;
+    const struct attn_args *a = job->a;
+    size_t h0, h1;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const struct seq_rows *seq = &a->seqs[s];
+        for (size_t i = 0; i < seq->n_rows; i += ATTENTION_ROWS) {
+            const size_t n = min_size(seq->n_rows - i, ATTENTION_ROWS);
+            if (!part_take(&part, a->n_heads, attention_cost(a, seq, i, n), &h0, &h1)) continue;
+            for (size_t h = h0; h < h1; h++) job->k->attention[a->kv.dtype](a, s, h, i, i + n);
+        }
+    }
+}
+
+void op_attention(const struct kern_table *k, const struct attn_args *a)
+{
+    const struct attention_job job = {k, a};
+    uint64_t cost = 0;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const struct seq_rows *seq = &a->seqs[s];
+        for (size_t i = 0; i < seq->n_rows; i += ATTENTION_ROWS)
+            cost +=
+                a->n_heads * attention_cost(a, seq, i, min_size(seq->n_rows - i, ATTENTION_ROWS));
+    }
+    part_run(cost, attention_part, &job);
+}
+
+struct swiglu_job {
+    const struct kern_table *k;
+    const float *gate, *up;
+    size_t stride, n_rows, n;
+    float *y;
+    size_t y_stride;
+};
+
+static void swiglu_part(const void *job_, struct part part)
+{
+    const struct swiglu_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, job->n * EXP_COST + 1, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++)
+        job->k->swiglu(job->gate + row * job->stride, job->up + row * job->stride, job->n,
+                       job->y + row * job->y_stride);
+}
+
+void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
+               size_t n_rows, size_t n, float *y, size_t y_stride)
+{
+    const struct swiglu_job job = {k, gate, up, stride, n_rows, n, y, y_stride};
+    part_run((uint64_t)n_rows * (n * EXP_COST + 1), swiglu_part, &job);
+}
+
+struct add_job {
+    const struct kern_table *k;
+    float *h;
+    const float *x;
+    size_t n;
+};
+
+static void add_part(const void *job_, struct part part)
+{
+    const struct add_job *job = job_;
+    size_t i0, i1;
+    if (part_take(&part, job->n, 1, &i0, &i1)) job->k->add(job->h + i0, job->x + i0, i1 - i0);
+}
+
+void op_add(const struct kern_table *k, float *h, const float *x, size_t n)
+{
+    const struct add_job job = {k, h, x, n};
+    part_run(n, add_part, &job);
+}
+
+struct router_job {
+    const struct kern_table *k;
+    const struct router_args *a;
+    size_t n_rows;
+};
+
+static uint64_t router_cost(const struct router_args *a)
+{
+    return (uint64_t)a->n_experts * (EXP_COST + a->n_chosen) + 1;
+}
+
+static void router_part(const void *job_, struct part part)
+{
+    const struct router_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, router_cost(job->a), &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++) job->k->router(job->a, row);
+}
+
+void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows)
+{
+    const struct router_job job = {k, a, n_rows};
+    part_run(n_rows * router_cost(a), router_part, &job);
+}
+
+void op_rope_table(const int32_t *positions, size_t n_rows, const float *inv_freq, size_t rot,
+                   float scale, float *cos, float *sin)
+{
+    const size_t half = rot / 2;
+    for (size_t t = 0; t < n_rows; t++) {
+        for (size_t i = 0; i < half; i++) {
+            float s, c;
+            el_sincosf((float)positions[t] * inv_freq[i], &s, &c);
+            cos[t * half + i] = c * scale;
+            sin[t * half + i] = s * scale;
+        }
+    }
+}

@@ -1,0 +1,69 @@
+/* The ops on one row of f32 values: grid, norm, rope, the cache's rounding, SwiGLU, sums. */
+#include "kernels/ref/ref.h"
+
+#include "kernels/body.h"
+#include "kernels/elementary_body.h"
+
+#include <math.h>
+
+void k_grid_to_f32_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+{
+    const double unit = kern_pow2(-(int)grid_bits);
+    for (size_t i = 0; i < n; i++) y[i] = (float)((double)sums[i] * unit);
+}
+
+void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
+{
+    const double unit = kern_pow2(-(int)grid_bits);
+    for (size_t i = 0; i < n; i++) h[i] += (float)((double)sums[i] * unit);
+}
+
+void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y)
+{
+    float lanes[LANES] = {0};
+    for (size_t d = 0; d < n; d++) lanes[d % LANES] = fmaf(x[d], x[d], lanes[d % LANES]);
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t i = 0; i < half; i++) lanes[i] += lanes[i + half];
+    const float r = 1.0f / sqrtf(lanes[0] / (float)n + eps);
+    for (size_t d = 0; d < n; d++) y[d] = (x[d] * r) * w[d];
+}
+
+void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot)
+{
+    const size_t half = rot / 2;
+    for (size_t i = 0; i < half; i++) {
+        const float a = x[i], b = x[i + half];
+        x[i] = fmaf(-b, sin[i], a * cos[i]);
+        x[i + half] = fmaf(a, sin[i], b * cos[i]);
+    }
+}
+
+void k_kv_store_f32_ref(const float *x, size_t n, void *out)
+{
+    dtype_from_f32(DTYPE_F32, x, n, out);
+}
+
+void k_kv_store_f16_ref(const float *x, size_t n, void *out)
+{
+    dtype_from_f32(DTYPE_F16, x, n, out);
+}
+
+void k_kv_store_bf16_ref(const float *x, size_t n, void *out)
+{
+    dtype_from_f32(DTYPE_BF16, x, n, out);
+}
+
+void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = el_swiglu_body(gate[i], up[i]);
+}
+
+void k_add_f32_ref(float *h, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) h[i] += x[i];
+}
+
+void k_axpy_f32_ref(float w, const float *y, size_t n, float *acc)
+{
+    for (size_t i = 0; i < n; i++) acc[i] = fmaf(w, y[i], acc[i]);
+}

@@ -1,0 +1,44 @@
+/* Chooses the kernels once, at start: the reference overridden by the best set of this CPU. */
+#include "kernels/kern.h"
+
+#include <string.h>
+
+static bool cpu_has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+static bool cpu_has_anything(void)
+{
+    return true;
+}
+
+/* Best set last. */
+static const struct {
+    const char *name;
+    bool (*supported)(void);
+    void (*fill)(struct kern_table *t); /* overrides entries of a complete table */
+} sets[] = {
+    {"ref", cpu_has_anything, kern_fill_ref},
+    {"avx2", cpu_has_avx2, kern_fill_avx2},
+};
+
+struct status kern_select(const char *force, struct kern_table *out)
+{
+    kern_fill_ref(out);
+    for (size_t i = sizeof sets / sizeof sets[0]; i-- > 0;) {
+        if (force != NULL && strcmp(force, sets[i].name) != 0) continue;
+        if (sets[i].supported()) {
+            sets[i].fill(out);
+            return status_ok();
+        }
+        if (force != NULL)
+            return status_make(STATUS_USAGE,
+                               "kernel set '%s' was asked for, but this CPU lacks "
+                               "what it needs",
+                               force);
+    }
+    return status_make(STATUS_USAGE, "kernel set '%s' is unknown; known are 'ref' and 'avx2'",
+                       force);
+}
