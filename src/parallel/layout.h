@@ -22,25 +22,31 @@ static inline uint32_t range_count(struct range r)
     return r.end - r.begin;
 }
 
-enum { LAYOUT_LAYERS_MAX = 512, LAYOUT_RANKS_MAX = 65536 };
+enum {
+    LAYOUT_LAYERS_MAX = 512,
+    LAYOUT_RANKS_MAX = 65536,
+    /* PANEL_COLUMNS and KV_BLOCK_TOKENS of tensor/dims.h, which this room may not include */
+    LAYOUT_PANEL = 16,
+    LAYOUT_KV_BLOCK = 64,
+};
 
 /* The model as far as a layout cares. Leaves are in elements (tensor/leaf.h). */
 struct layout_model {
     char name[64];
     uint32_t n_layers;
-    uint32_t width;                       /* D */
-    uint32_t n_heads, n_kv_heads;         /* H, G */
-    uint32_t head_dim;                    /* Hd */
-    uint32_t o_leaf;                      /* a multiple of Hd */
-    uint32_t ffn, ffn_leaf;               /* F of the dense layers (0: there are none) */
-    uint32_t n_experts, n_chosen;         /* E, K; 0: dense */
-    uint32_t expert_ffn, expert_leaf;     /* F of one expert */
+    uint32_t width;                   /* D */
+    uint32_t n_heads, n_kv_heads;     /* H, G */
+    uint32_t head_dim;                /* Hd */
+    uint32_t o_leaf;                  /* a multiple of Hd */
+    uint32_t ffn, ffn_leaf;           /* F of the dense layers (0: there are none) */
+    uint32_t n_experts, n_chosen;     /* E, K; 0: dense */
+    uint32_t expert_ffn, expert_leaf; /* F of one expert */
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
-    uint32_t vocab;                       /* V */
-    bool tied;                            /* the head is the embedding */
+    uint32_t vocab; /* V */
+    bool tied;      /* the head is the embedding */
     bool qk_norm, attention_bias;
-    uint32_t weight_bytes;                /* bytes of one weight element in memory */
-    uint32_t context;                     /* longest context the model allows */
+    uint32_t weight_bytes; /* bytes of one weight element in memory */
+    uint32_t context;      /* longest context the model allows */
 };
 
 /* Flags; 0 = shoal chooses. */
@@ -60,8 +66,11 @@ struct layout {
     bool pp_outermost; /* rank order: pp, dp, tp when ep spans replicas, else dp, pp, tp */
     struct layout_model model;
     uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
-    char why[512]; /* one sentence per choice, for people */
+    char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
+
+/* Local. The largest tp: query heads in units of o_proj's leaves. */
+uint32_t layout_tp_max(const struct layout_model *model);
 
 /* Local. Builds the layout of n_ranks ranks. tp beyond the query heads (in units of o_leaf), pp
  * beyond the layers, ep that does not divide dp x tp or exceeds the experts, --ep above 1 for a
