@@ -1,0 +1,252 @@
+/* An open checkpoint: opening, accessors, verified reading of blocks. */
+#include "checkpoint/ckpt.h"
+
+#include "base/mem.h"
+#include "checkpoint/ckpt_private.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+static struct status file_open(struct ckpt *c)
+{
+    const hid_t access = h5_access_create();
+    if (access < 0) return h5_error(STATUS_INPUT, c->path, "access properties");
+    c->file = H5Fopen(c->path, H5F_ACC_RDONLY, access);
+    const struct status st =
+        c->file < 0 ? h5_error(STATUS_INPUT, c->path, "cannot be opened") : status_ok();
+    H5Pclose(access);
+    return st;
+}
+
+struct status ckpt_open(const char *path, struct ckpt **out)
+{
+    struct ckpt *c = NULL;
+    *out = NULL;
+    TRY(mem_alloc(&c, 1, sizeof *c, "a checkpoint"));
+    c->file = -1;
+    c->dataset = -1;
+    struct status st = mem_strndup(&c->path, path, strlen(path));
+    if (!status_failed(&st)) st = seal_check(path, &c->seal);
+    h5_quiet();
+    if (!status_failed(&st)) st = file_open(c);
+    if (!status_failed(&st)) st = ckpt_walk(c);
+    if (status_failed(&st)) ckpt_close(&c);
+    *out = c;
+    return st;
+}
+
+void ckpt_close(struct ckpt **c_)
+{
+    struct ckpt *c = *c_;
+    if (c == NULL) return;
+    if (c->dataset >= 0) H5Dclose(c->dataset);
+    if (c->file >= 0) H5Fclose(c->file);
+    for (size_t i = 0; i < c->n_entries; i++) {
+        mem_free(&c->entries[i].name);
+        mem_free(&c->entries[i].sums);
+    }
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) mem_free(&c->texts[i].text);
+    mem_free(&c->entries);
+    mem_free(&c->inv_freq);
+    mem_free(&c->source);
+    mem_free(&c->path);
+    mem_free(c_);
+}
+
+const char *ckpt_path(const struct ckpt *c)
+{
+    return c->path;
+}
+
+const char *ckpt_source(const struct ckpt *c)
+{
+    return c->source;
+}
+
+uint64_t ckpt_file_bytes(const struct ckpt *c)
+{
+    return c->seal.file_bytes;
+}
+
+const char *ckpt_text(const struct ckpt *c, enum ckpt_text which, size_t *n)
+{
+    if (n != NULL) *n = c->texts[which].n;
+    return c->texts[which].text;
+}
+
+const char *ckpt_config_json(const struct ckpt *c, size_t *n)
+{
+    return ckpt_text(c, CKPT_TEXT_CONFIG, n);
+}
+
+const char *ckpt_tokenizer_json(const struct ckpt *c, size_t *n)
+{
+    return ckpt_text(c, CKPT_TEXT_TOKENIZER, n);
+}
+
+const char *ckpt_tokenizer_config_json(const struct ckpt *c, size_t *n)
+{
+    return ckpt_text(c, CKPT_TEXT_TOKENIZER_CONFIG, n);
+}
+
+const char *ckpt_generation_config_json(const struct ckpt *c, size_t *n)
+{
+    return ckpt_text(c, CKPT_TEXT_GENERATION_CONFIG, n);
+}
+
+const char *ckpt_chat_template(const struct ckpt *c, size_t *n)
+{
+    return ckpt_text(c, CKPT_TEXT_CHAT_TEMPLATE, n);
+}
+
+const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n)
+{
+    *n = c->n_inv_freq;
+    return c->inv_freq;
+}
+
+size_t ckpt_tensor_count(const struct ckpt *c)
+{
+    return c->n_entries;
+}
+
+const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i)
+{
+    return &c->entries[i].tensor;
+}
+
+const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
+{
+    size_t low = 0, high = c->n_entries;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const int order = strcmp(name, c->entries[middle].name);
+        if (order == 0) return &c->entries[middle].tensor;
+        if (order < 0) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return NULL;
+}
+
+struct ckpt_digest ckpt_digest(const struct ckpt *c)
+{
+    return (struct ckpt_digest){c->seal.hash_low, c->seal.hash_high};
+}
+
+uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block)
+{
+    const uint64_t row0 = block * t->rows_per_block;
+    const uint64_t left = t->n_rows - row0;
+    return left < t->rows_per_block ? left : t->rows_per_block;
+}
+
+size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block)
+{
+    return (size_t)(ckpt_block_rows(t, block) * t->n_cols * dtype_bytes(t->dtype));
+}
+
+void ckpt_tensor_path(const char *root, const char *name, char *out)
+{
+    const int n = snprintf(out, CKPT_PATH_MAX, "%s/%s", root, name);
+    for (int i = (int)strlen(root); i < n && i < CKPT_PATH_MAX; i++) {
+        if (out[i] == '.') out[i] = '/';
+    }
+}
+
+static struct status dataset_open(struct ckpt *c, const struct ckpt_tensor *t)
+{
+    if (c->dataset >= 0 && c->dataset_index == t->index) return status_ok();
+    if (c->dataset >= 0) H5Dclose(c->dataset);
+    char path[CKPT_PATH_MAX];
+    ckpt_tensor_path("/weights", t->name, path);
+    c->dataset = H5Dopen2(c->file, path, H5P_DEFAULT);
+    c->dataset_index = t->index;
+    if (c->dataset < 0) return h5_error(STATUS_INPUT, c->path, "tensor %s", t->name);
+    return status_ok();
+}
+
+uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
+                           hsize_t *start, hsize_t *count)
+{
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        start[d] = 0;
+        count[d] = t->dims[d];
+    }
+    if (t->n_dims == 1) return 1;
+    if (t->n_dims == 2) {
+        start[0] = row;
+        count[0] = n_rows;
+        return n_rows;
+    }
+    const uint64_t out = t->dims[1];
+    start[0] = row / out;
+    if (row % out == 0 && n_rows >= out) {
+        count[0] = n_rows / out;
+        return count[0] * out;
+    }
+    const uint64_t left = out - row % out;
+    start[1] = row % out;
+    count[0] = 1;
+    count[1] = n_rows < left ? n_rows : left;
+    return count[1];
+}
+
+static struct status slab_read(struct ckpt *c, const struct ckpt_tensor *t, hid_t type,
+                               const hsize_t *start, const hsize_t *count, void *out)
+{
+    hsize_t dims[CKPT_DIMS_MAX];
+    for (uint32_t d = 0; d < t->n_dims; d++) dims[d] = t->dims[d];
+    const hid_t there = H5Screate_simple((int)t->n_dims, dims, NULL);
+    const hid_t here = H5Screate_simple((int)t->n_dims, count, NULL);
+    struct status st = status_ok();
+    if (there < 0 || here < 0 ||
+        H5Sselect_hyperslab(there, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dread(c->dataset, type, here, there, H5P_DEFAULT, out) < 0) {
+        st = h5_error(STATUS_INPUT, c->path, "tensor %s", t->name);
+    }
+    if (here >= 0) H5Sclose(here);
+    if (there >= 0) H5Sclose(there);
+    return st;
+}
+
+struct status ckpt_read_block(struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                              void *buf)
+{
+    TRY(dataset_open(c, t));
+    const hid_t type = h5_dtype_create(t->dtype);
+    if (type < 0) return h5_error(STATUS_INPUT, c->path, "tensor %s: type", t->name);
+    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
+    const uint64_t n_rows = ckpt_block_rows(t, block);
+    struct status st = status_ok();
+    for (uint64_t done = 0; done < n_rows && !status_failed(&st);) {
+        hsize_t start[CKPT_DIMS_MAX], count[CKPT_DIMS_MAX];
+        const uint64_t n =
+            ckpt_slab_of_rows(t, block * t->rows_per_block + done, n_rows - done, start, count);
+        st = slab_read(c, t, type, start, count, (char *)buf + done * row_bytes);
+        done += n;
+    }
+    H5Tclose(type);
+    if (status_failed(&st)) return st;
+    const XXH128_hash_t hash = XXH3_128bits(buf, ckpt_block_bytes(t, block));
+    const uint64_t *want = c->entries[t->index].sums + 2 * block;
+    if (hash.low64 == want[0] && hash.high64 == want[1]) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: tensor %s: block %llu of %llu is damaged: expected checksum "
+                       "%016llx%016llx, found %016llx%016llx",
+                       c->path, t->name, (unsigned long long)block, (unsigned long long)t->n_blocks,
+                       (unsigned long long)want[1], (unsigned long long)want[0],
+                       (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+}
+
+struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst)
+{
+    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
+    for (uint64_t b = 0; b < t->n_blocks; b++) {
+        TRY(ckpt_read_block(c, t, b, (char *)dst + b * t->rows_per_block * row_bytes));
+    }
+    return status_ok();
+}

@@ -1,0 +1,53 @@
+/* The inside of an open checkpoint, shared by ckpt.c (accessors, blocks) and ckpt_walk.c (checking
+ * the structure). Not for other rooms. */
+#ifndef SHOAL_CHECKPOINT_CKPT_PRIVATE_H
+#define SHOAL_CHECKPOINT_CKPT_PRIVATE_H
+
+#include "checkpoint/ckpt.h"
+#include "checkpoint/h5.h"
+#include "checkpoint/seal.h"
+
+enum {
+    CKPT_TENSORS_MAX = 1 << 20,
+    CKPT_TEXT_BYTES_MAX = 256 << 20,
+    CKPT_OBJECTS_MAX = 1 << 22, /* links walked at most */
+    CKPT_DEPTH_MAX = 64,        /* groups inside groups */
+    CKPT_PATH_MAX = CKPT_NAME_MAX + 32,
+};
+
+struct ckpt_entry {
+    struct ckpt_tensor tensor;
+    char *name;     /* owned */
+    uint64_t *sums; /* owned [n_blocks][2]: low, high */
+};
+
+struct ckpt {
+    char *path;   /* owned */
+    char *source; /* owned */
+    struct seal_info seal;
+    hid_t file;
+    struct {
+        char *text; /* owned, NULL when absent */
+        size_t n;
+    } texts[CKPT_TEXT_COUNT];
+    float *inv_freq; /* owned [n_inv_freq] */
+    size_t n_inv_freq;
+    struct ckpt_entry *entries; /* owned [n_entries], sorted by name when open is done */
+    size_t n_entries, n_entries_capacity;
+    hid_t dataset; /* of tensor dataset_index, or -1 */
+    uint32_t dataset_index;
+};
+
+/* Local. "/weights/a/b" of "a.b" into out [CKPT_PATH_MAX]; root is "/weights" or "/checksums". */
+void ckpt_tensor_path(const char *root, const char *name, char *out);
+
+/* Local. The largest hyperslab that starts at flattened row `row` and has at most n_rows rows:
+ * start and count per dimension; returns its rows. Rows of [E, out, in] are a slab only inside one
+ * expert or as whole experts. */
+uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
+                           hsize_t *start, hsize_t *count);
+
+/* Local. Walks all links, checks every object, gathers tensors, texts and checksums into c. */
+struct status ckpt_walk(struct ckpt *c);
+
+#endif
