@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { TOPO_RANKS_MAX = 65536 };
+
 /* One kind of node. */
 struct topo_node {
     char name[64];
@@ -20,17 +22,17 @@ struct topo_node {
 struct topo_rank {
     uint32_t host;
     int32_t package, numa, l3, first_pu;
-    uint32_t n_pus;  /* processing units that the launcher gave to this rank */
+    uint32_t n_pus; /* processing units that the launcher gave to this rank */
     uint32_t n_cores;
     uint32_t local_rank, n_local_ranks; /* among the ranks of its host */
-    uint64_t cpuset_hash; /* ranks with equal hashes on a host share their cores */
+    uint64_t cpuset_hash;               /* ranks with equal hashes on a host share their cores */
 };
 
 struct topo {
     uint32_t n_nodes;
-    struct topo_node *nodes;  /* [n_nodes], owned */
+    struct topo_node *nodes; /* [n_nodes], owned */
     uint32_t n_ranks;
-    struct topo_rank *ranks;  /* [n_ranks], owned; in the launcher's order */
+    struct topo_rank *ranks; /* [n_ranks], owned; in the launcher's order */
 };
 
 /* Local. A cluster described by `N x "hwloc synthetic"` (also just a synthetic string: one node) or
@@ -51,8 +53,8 @@ struct topo_self {
 /* Local. Fills `out` from hwloc and this process's binding. */
 struct status topo_self_read(struct topo_self *out);
 
-/* Local. Joins the gathered entries of all ranks ([n_ranks], in launcher order; equal node names are
- * one host) into a topo. */
+/* Local. Joins the gathered entries of all ranks ([n_ranks], in launcher order; equal node names
+ * are one host) into a topo. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
 /* Local. How many compute threads this rank should run: its share of the cores that the launcher

@@ -1,0 +1,28 @@
+/* Reading an hwloc topology into topo's structures; private to topo.c and topo_self.c. */
+#ifndef SHOAL_PARALLEL_TOPO_READ_H
+#define SHOAL_PARALLEL_TOPO_READ_H
+
+#include "parallel/topo.h"
+
+#include <hwloc.h>
+
+/* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file.
+ * with_devices: PCI devices too (slow, for counting GPUs). Owner: the caller,
+ * hwloc_topology_destroy. Errors: STATUS_USAGE quotes the string or path. */
+struct status topo_load(const char *synthetic, const char *xml, bool with_devices,
+                        hwloc_topology_t *out);
+
+/* Local. Counts a node's parts; name is left empty. */
+void topo_read_node(hwloc_topology_t h, struct topo_node *out);
+
+/* Local. Where a set of processing units lies; host and local ranks are left 0. */
+struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, struct topo_rank *out);
+
+/* Local. part `i` of `n` of the cores that touch `set`: [*begin, *end) among them. With more parts
+ * than cores several parts get the same core. */
+void topo_share(uint32_t n_cores, uint32_t n, uint32_t i, uint32_t *begin, uint32_t *end);
+
+/* Local. The next core, or processing unit where the machine shows no cores, that touches `set`. */
+hwloc_obj_t topo_next_core(hwloc_topology_t h, hwloc_const_cpuset_t set, hwloc_obj_t previous);
+
+#endif

@@ -1,0 +1,181 @@
+/* This process on the running machine: what hwloc, the launcher's binding and the control group's
+ * memory limit say; binding of threads. Changes nothing but thread bindings. */
+#include "parallel/topo.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "parallel/topo_read.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A control file that holds one number; UINT64_MAX when there is none ("max", no file). */
+static uint64_t read_limit(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return UINT64_MAX;
+    unsigned long long n = 0;
+    const bool ok = fscanf(file, "%llu", &n) == 1;
+    fclose(file);
+    return ok && n > 0 ? n : UINT64_MAX;
+}
+
+/* The smallest limit of a control group and the groups around it. */
+static uint64_t group_limit(const char *mount, const char *group, const char *file)
+{
+    char folder[512], path[640];
+    if (snprintf(folder, sizeof folder, "%s", group) >= (int)sizeof folder) return UINT64_MAX;
+    uint64_t least = UINT64_MAX;
+    for (bool more = true; more;) {
+        snprintf(path, sizeof path, "%s%s/%s", mount, folder, file);
+        const uint64_t limit = read_limit(path);
+        if (limit < least) least = limit;
+        char *slash = strrchr(folder, '/');
+        more = slash != NULL;
+        if (more) *slash = '\0';
+    }
+    return least;
+}
+
+/* Lines of /proc/self/cgroup: "0::/group" (version 2) or "7:memory:/group" (version 1). */
+static uint64_t memory_limit(void)
+{
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    if (file == NULL) return UINT64_MAX;
+    char line[1024];
+    uint64_t least = UINT64_MAX;
+    while (fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        const char *version1 = strstr(line, ":memory:");
+        uint64_t limit = UINT64_MAX;
+        if (strncmp(line, "0::", 3) == 0) {
+            limit = group_limit("/sys/fs/cgroup", line + 3, "memory.max");
+        } else if (version1 != NULL) {
+            limit = group_limit("/sys/fs/cgroup/memory", version1 + 8, "memory.limit_in_bytes");
+        }
+        if (limit < least) least = limit;
+    }
+    fclose(file);
+    return least;
+}
+
+/* What the launcher lets this process run on: its binding within the allowed units. */
+static struct status bound_set(hwloc_topology_t h, hwloc_cpuset_t *out)
+{
+    hwloc_cpuset_t set = hwloc_bitmap_alloc();
+    if (set == NULL) return status_make(STATUS_MEMORY, "hwloc: no memory for a CPU set");
+    const hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(h);
+    if (hwloc_get_cpubind(h, set, HWLOC_CPUBIND_PROCESS) == 0) hwloc_bitmap_and(set, set, allowed);
+    if (hwloc_bitmap_iszero(set)) hwloc_bitmap_copy(set, allowed);
+    *out = set;
+    return status_ok();
+}
+
+struct status topo_self_read(struct topo_self *out)
+{
+    memset(out, 0, sizeof *out);
+    hwloc_topology_t h;
+    TRY(topo_load(NULL, NULL, true, &h));
+    hwloc_cpuset_t set;
+    struct status st;
+    TRY_GOTO(st, bound_set(h, &set), destroy_topology);
+    topo_read_node(h, &out->node);
+    if (gethostname(out->node.name, sizeof out->node.name) != 0) {
+        snprintf(out->node.name, sizeof out->node.name, "unknown");
+    }
+    out->node.name[sizeof out->node.name - 1] = '\0';
+    const uint64_t limit = memory_limit();
+    if (limit < out->node.memory_bytes) out->node.memory_bytes = limit;
+    st = topo_read_place(h, set, &out->rank);
+    hwloc_bitmap_free(set);
+destroy_topology:
+    hwloc_topology_destroy(h);
+    return st;
+}
+
+/* --- binding ------------------------------------------------------------------------------ */
+
+/* This rank's number among the ranks with the same CPU set on its host, and how many they are. */
+static uint32_t sharers(const struct topo *t, uint32_t rank, uint32_t *n)
+{
+    const struct topo_rank *me = &t->ranks[rank];
+    uint32_t mine = 0;
+    *n = 0;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        const struct topo_rank *other = &t->ranks[r];
+        if (other->host != me->host || other->cpuset_hash != me->cpuset_hash) continue;
+        if (r == rank) mine = *n;
+        (*n)++;
+    }
+    return mine;
+}
+
+uint32_t topo_threads(const struct topo *t, uint32_t rank)
+{
+    uint32_t n, begin, end;
+    const uint32_t mine = sharers(t, rank, &n);
+    topo_share(t->ranks[rank].n_cores, n, mine, &begin, &end);
+    return end > begin ? end - begin : 1;
+}
+
+/* True when binding helps. Not with more threads than cores (the system balances them better), and
+ * not when an unbound job leaves cores idle: another job's threads could be bound to the same. */
+static bool worth_binding(const struct topo *t, uint32_t rank, uint32_t n_sharers,
+                          uint32_t n_threads, bool bound_by_launcher)
+{
+    const uint64_t n_cores = t->ranks[rank].n_cores, wanted = (uint64_t)n_sharers * n_threads;
+    return wanted <= n_cores && (bound_by_launcher || wanted == n_cores);
+}
+
+/* Binds thread i to cores[i], borrowed from h, as far as `given` has it (the launcher may have
+ * given one hardware thread of a core only). Returns how many could not be bound. */
+static int bind_each(hwloc_topology_t h, hwloc_const_cpuset_t given,
+                     const hwloc_const_cpuset_t *cores, uint32_t n_threads)
+{
+    int n_failed = 0;
+#pragma omp parallel num_threads((int)n_threads) reduction(+ : n_failed)
+    {
+        hwloc_cpuset_t mine = hwloc_bitmap_dup(cores[omp_get_thread_num()]);
+        if (mine != NULL) hwloc_bitmap_and(mine, mine, given);
+        if (mine == NULL || hwloc_set_cpubind(h, mine, HWLOC_CPUBIND_THREAD) != 0) n_failed++;
+        hwloc_bitmap_free(mine);
+    }
+    return n_failed;
+}
+
+void topo_bind_threads(const struct topo *t, uint32_t rank, uint32_t n_threads)
+{
+    uint32_t n, begin, end;
+    const uint32_t mine = sharers(t, rank, &n);
+    hwloc_topology_t h;
+    hwloc_cpuset_t set = NULL;
+    hwloc_const_cpuset_t *cores = NULL;
+    struct status st = topo_load(NULL, NULL, false, &h);
+    if (status_failed(&st)) goto warn;
+    TRY_GOTO(st, bound_set(h, &set), destroy_topology);
+    if (!worth_binding(t, rank, n, n_threads,
+                       !hwloc_bitmap_isequal(set, hwloc_topology_get_allowed_cpuset(h)))) {
+        goto free_set;
+    }
+    TRY_GOTO(st, mem_alloc(&cores, n_threads, sizeof *cores, "thread bindings"), free_set);
+    topo_share(t->ranks[rank].n_cores, n, mine, &begin, &end);
+    hwloc_obj_t core = topo_next_core(h, set, NULL);
+    for (uint32_t i = 0; i < begin && core != NULL; i++) core = topo_next_core(h, set, core);
+    uint32_t n_found = 0;
+    for (; n_found < n_threads && core != NULL; core = topo_next_core(h, set, core)) {
+        cores[n_found++] = core->cpuset;
+    }
+    if (n_found == n_threads && bind_each(h, set, cores, n_threads) > 0) {
+        st = status_make(STATUS_IO, "the system refused a binding");
+    }
+    mem_free(&cores);
+free_set:
+    hwloc_bitmap_free(set);
+destroy_topology:
+    hwloc_topology_destroy(h);
+warn:
+    if (status_failed(&st)) log_line(LOG_WARN, "threads stay unbound: %s", st.text);
+}
