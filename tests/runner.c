@@ -24,7 +24,7 @@ static const struct suite_entry suites[] = {
 #undef SUITE
 };
 
-int main(int argc, char **argv)
+static int suites_run(int argc, char **argv)
 {
     size_t n_added = 0;
     if (CU_initialize_registry() != CUE_SUCCESS) return 1;
@@ -43,4 +43,16 @@ int main(int argc, char **argv)
     const unsigned n_run = CU_get_number_of_asserts();
     CU_cleanup_registry();
     return n_failed > 0 || n_run == 0;
+}
+
+int main(int argc, char **argv)
+{
+#ifdef RUNNER_MPI
+    MPI_Init(&argc, &argv);
+#endif
+    const int result = suites_run(argc, argv);
+#ifdef RUNNER_MPI
+    MPI_Finalize();
+#endif
+    return result;
 }

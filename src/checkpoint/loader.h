@@ -45,7 +45,7 @@ struct slab_want slab_whole(const struct ckpt_tensor *t);
 
 /* **Collective (host)**: every rank of `host` (ranks that share memory, see
  * MPI_COMM_TYPE_SHARED) calls it with its own, maybe empty, list of wants. All ranks have opened
- * the same file. Wants are [n_wants]; `stats` may be NULL.
+ * the same file, which is checked. Wants are [n_wants]; `stats` may be NULL.
  * Memory: two blocks of the largest size per rank. Errors: the status of the first rank that
  * failed, the same on all ranks of the host, all return together. */
 struct status loader_run(struct ckpt *c, MPI_Comm host, const struct slab_want *wants,

@@ -1,0 +1,369 @@
+/* The parallel reader. One round: each rank of the host reads one block into its slot of shared
+ * memory, all agree that it went well, everyone takes what it wants from all slots. Each rank has
+ * two slots, so the agreement of a round also says that the slots of the round before are free. */
+#include "checkpoint/loader.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <limits.h>
+#include <string.h>
+
+struct slab_want slab_whole(const struct ckpt_tensor *t)
+{
+    struct slab_want want = {.tensor = t, .n_outer = 1, .n_rows = t->n_rows, .n_cols = t->n_cols};
+    if (t->n_dims == 3) {
+        want.n_outer = t->dims[0];
+        want.n_rows = t->dims[1];
+    }
+    return want;
+}
+
+/* Rows of one outer index: `out` of [E, out, in], else all rows. */
+static uint64_t inner_rows(const struct ckpt_tensor *t)
+{
+    return t->n_dims == 3 ? t->dims[1] : t->n_rows;
+}
+
+/* The loader during one call. */
+struct loader {
+    struct ckpt *c;
+    MPI_Comm host;
+    int rank, n_ranks;
+    const struct slab_want *wants;
+    size_t n_wants;
+    slab_sink *sink;
+    void *ctx;
+    uint64_t *first_block; /* owned [n_tensors + 1]: a tensor's first place among all blocks */
+    unsigned char *needed; /* owned [n_blocks / 8 + 1]: a bit per block, all ranks' wants */
+    size_t *order;         /* owned [n_wants]: wants sorted by tensor */
+    size_t next_want;      /* into order: wants before it lie in tensors that are done */
+    uint64_t n_blocks;
+    size_t slot_bytes;
+    MPI_Win window; /* MPI_WIN_NULL: not made */
+    char **slots;   /* owned [n_ranks]: every rank's two slots */
+    char *private_slots;
+};
+
+/* ---- agreement ---- */
+
+/* All ranks give their status and get that of the first rank that failed. */
+static struct status agree(MPI_Comm comm, struct status mine)
+{
+    int rank, worst;
+    MPI_Comm_rank(comm, &rank);
+    const int vote = status_failed(&mine) ? rank : INT_MAX;
+    MPI_Allreduce(&vote, &worst, 1, MPI_INT, MPI_MIN, comm);
+    if (worst == INT_MAX) return mine;
+    MPI_Bcast(&mine, (int)sizeof mine, MPI_BYTE, worst, comm);
+    return mine;
+}
+
+/* ---- what is needed ---- */
+
+static struct status want_check(const struct loader *l, const struct slab_want *want)
+{
+    const struct ckpt_tensor *t = want->tensor;
+    if (t == NULL || t->index >= ckpt_tensor_count(l->c) || ckpt_tensor_at(l->c, t->index) != t) {
+        return status_make(STATUS_BUG, "%s: a slab of a tensor that is not this file's",
+                           ckpt_path(l->c));
+    }
+    const uint64_t n_outer = t->n_dims == 3 ? t->dims[0] : 1, n_inner = inner_rows(t);
+    if (want->n_outer > n_outer || want->outer0 > n_outer - want->n_outer ||
+        want->n_rows > n_inner || want->row0 > n_inner - want->n_rows || want->n_cols > t->n_cols ||
+        want->col0 > t->n_cols - want->n_cols) {
+        return status_make(STATUS_BUG, "%s: tensor %s: a slab outside its shape", ckpt_path(l->c),
+                           t->name);
+    }
+    return status_ok();
+}
+
+static bool want_is_empty(const struct slab_want *want)
+{
+    return want->n_outer == 0 || want->n_rows == 0 || want->n_cols == 0;
+}
+
+static void want_mark(struct loader *l, const struct slab_want *want)
+{
+    const struct ckpt_tensor *t = want->tensor;
+    if (want_is_empty(want)) return;
+    for (uint64_t e = want->outer0; e < want->outer0 + want->n_outer; e++) {
+        const uint64_t row = e * inner_rows(t) + want->row0;
+        const uint64_t last = (row + want->n_rows - 1) / t->rows_per_block;
+        for (uint64_t b = row / t->rows_per_block; b <= last; b++) {
+            const uint64_t block = l->first_block[t->index] + b;
+            l->needed[block / CHAR_BIT] |= (unsigned char)(1u << block % CHAR_BIT);
+        }
+    }
+}
+
+static bool is_needed(const struct loader *l, uint64_t block)
+{
+    return (l->needed[block / CHAR_BIT] >> block % CHAR_BIT & 1u) != 0;
+}
+
+/* Counts wants per tensor and lays them out by tensor, keeping the caller's order inside one. */
+static struct status wants_sort(struct loader *l)
+{
+    const size_t n_tensors = ckpt_tensor_count(l->c);
+    size_t *at = NULL;
+    TRY(mem_alloc(&l->order, l->n_wants, sizeof l->order[0], "the order of slabs"));
+    TRY(mem_alloc(&at, n_tensors + 1, sizeof at[0], "the order of slabs"));
+    for (size_t i = 0; i < l->n_wants; i++) at[l->wants[i].tensor->index + 1]++;
+    for (size_t i = 0; i < n_tensors; i++) at[i + 1] += at[i];
+    for (size_t i = 0; i < l->n_wants; i++) l->order[at[l->wants[i].tensor->index]++] = i;
+    mem_free(&at);
+    return status_ok();
+}
+
+/* The part that needs no other rank. */
+static struct status prepare(struct loader *l)
+{
+    const size_t n_tensors = ckpt_tensor_count(l->c);
+    for (size_t i = 0; i < l->n_wants; i++) TRY(want_check(l, &l->wants[i]));
+    TRY(wants_sort(l));
+    TRY(mem_alloc(&l->first_block, n_tensors + 1, sizeof l->first_block[0], "blocks"));
+    for (size_t i = 0; i < n_tensors; i++) {
+        l->first_block[i + 1] = l->first_block[i] + ckpt_tensor_at(l->c, i)->n_blocks;
+    }
+    l->n_blocks = l->first_block[n_tensors];
+    if (l->n_blocks / CHAR_BIT >= INT_MAX) {
+        return status_make(STATUS_INPUT, "%s: too many blocks", ckpt_path(l->c));
+    }
+    TRY(mem_alloc(&l->needed, l->n_blocks / CHAR_BIT + 1, 1, "blocks"));
+    TRY(mem_alloc(&l->slots, (size_t)l->n_ranks, sizeof l->slots[0], "the slots' addresses"));
+    for (size_t i = 0; i < l->n_wants; i++) want_mark(l, &l->wants[i]);
+    return status_ok();
+}
+
+/* The place after `block` that is needed by any rank, or n_blocks; *tensor moves with it. */
+static uint64_t next_needed(const struct loader *l, uint64_t block, size_t *tensor)
+{
+    while (block < l->n_blocks && !is_needed(l, block)) block++;
+    while (block < l->n_blocks && block >= l->first_block[*tensor + 1]) (*tensor)++;
+    return block;
+}
+
+/* ---- shared slots ---- */
+
+static size_t largest_block(const struct loader *l)
+{
+    size_t largest = 0, tensor = 0;
+    for (uint64_t b = next_needed(l, 0, &tensor); b < l->n_blocks;
+         b = next_needed(l, b + 1, &tensor)) {
+        const size_t n = ckpt_block_bytes(ckpt_tensor_at(l->c, tensor), b - l->first_block[tensor]);
+        if (n > largest) largest = n;
+    }
+    return (largest + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+static struct status mpi_error(const struct loader *l, int error, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    MPI_Error_string(error, text, &n);
+    return status_make(STATUS_MEMORY, "%s: %s of %zu bytes for each of %d ranks: %.*s",
+                       ckpt_path(l->c), what, 2 * l->slot_bytes, l->n_ranks, n, text);
+}
+
+/* Shared memory for all ranks' slots; a host of one rank needs none. */
+static struct status slots_create(struct loader *l)
+{
+    if (l->n_ranks == 1) {
+        TRY(mem_alloc(&l->private_slots, 2 * l->slot_bytes, 1, "the loader's blocks"));
+        l->slots[0] = l->private_slots;
+        return status_ok();
+    }
+    void *mine = NULL;
+    MPI_Errhandler before;
+    MPI_Comm_get_errhandler(l->host, &before);
+    MPI_Comm_set_errhandler(l->host, MPI_ERRORS_RETURN);
+    const int error = MPI_Win_allocate_shared((MPI_Aint)(2 * l->slot_bytes), 1, MPI_INFO_NULL,
+                                              l->host, &mine, &l->window);
+    MPI_Comm_set_errhandler(l->host, before);
+    MPI_Errhandler_free(&before);
+    if (error != MPI_SUCCESS) {
+        l->window = MPI_WIN_NULL;
+        return mpi_error(l, error, "shared memory");
+    }
+    MPI_Win_lock_all(MPI_MODE_NOCHECK, l->window);
+    for (int r = 0; r < l->n_ranks; r++) {
+        MPI_Aint n_bytes;
+        int unit;
+        MPI_Win_shared_query(l->window, r, &n_bytes, &unit, &l->slots[r]);
+    }
+    return status_ok();
+}
+
+static void slots_destroy(struct loader *l)
+{
+    if (l->window != MPI_WIN_NULL) {
+        MPI_Win_unlock_all(l->window);
+        MPI_Win_free(&l->window);
+    }
+    mem_free(&l->private_slots);
+}
+
+/* ---- taking ---- */
+
+/* Hands the part of a block that lies in the want to the sink, outer index by outer index. */
+static struct status want_take(struct loader *l, size_t index, uint64_t block, const char *bytes)
+{
+    const struct slab_want *want = &l->wants[index];
+    const struct ckpt_tensor *t = want->tensor;
+    const uint64_t inner = inner_rows(t);
+    const size_t elem_bytes = dtype_bytes(t->dtype), row_bytes = (size_t)t->n_cols * elem_bytes;
+    const uint64_t low = block * t->rows_per_block, high = low + ckpt_block_rows(t, block);
+    if (want_is_empty(want)) return status_ok();
+    uint64_t e = low / inner;
+    if (e < want->outer0) e = want->outer0;
+    for (; e < want->outer0 + want->n_outer && e * inner < high; e++) {
+        uint64_t first = e * inner + want->row0, end = first + want->n_rows;
+        if (first < low) first = low;
+        if (end > high) end = high;
+        if (first >= end) continue;
+        const struct slab_piece piece = {
+            .want = index,
+            .outer = e,
+            .row = first - e * inner,
+            .n_rows = end - first,
+            .data = bytes + (first - low) * row_bytes + want->col0 * elem_bytes,
+            .stride_bytes = row_bytes,
+        };
+        TRY(l->sink(l->ctx, &piece));
+    }
+    return status_ok();
+}
+
+static struct status block_take(struct loader *l, size_t tensor, uint64_t block, const char *bytes)
+{
+    while (l->next_want < l->n_wants && l->wants[l->order[l->next_want]].tensor->index < tensor) {
+        l->next_want++;
+    }
+    for (size_t i = l->next_want; i < l->n_wants; i++) {
+        if (l->wants[l->order[i]].tensor->index != tensor) break;
+        TRY(want_take(l, l->order[i], block - l->first_block[tensor], bytes));
+    }
+    return status_ok();
+}
+
+/* ---- rounds ---- */
+
+static struct status block_read(struct loader *l, size_t tensor, uint64_t block, char *slot,
+                                struct loader_stats *stats)
+{
+    const struct ckpt_tensor *t = ckpt_tensor_at(l->c, tensor);
+    stats->n_blocks++;
+    stats->n_bytes += ckpt_block_bytes(t, block - l->first_block[tensor]);
+    return ckpt_read_block(l->c, t, block - l->first_block[tensor], slot);
+}
+
+static void window_sync(const struct loader *l)
+{
+    if (l->window != MPI_WIN_NULL) MPI_Win_sync(l->window);
+}
+
+/* Where a round starts: it deals this needed block and the following ones, one to each rank. */
+struct deal {
+    uint64_t block;
+    size_t tensor;
+};
+
+/* This rank reads its block of the round into its slot, unless `mine` already failed. */
+static struct status round_read(struct loader *l, struct deal at, char *slot, struct status mine,
+                                struct loader_stats *stats)
+{
+    for (int r = 0; r < l->rank && at.block < l->n_blocks; r++) {
+        at.block = next_needed(l, at.block + 1, &at.tensor);
+    }
+    if (at.block >= l->n_blocks || status_failed(&mine)) return mine;
+    return block_read(l, at.tensor, at.block, slot, stats);
+}
+
+/* This rank takes what it wants from all slots; *at moves to the next round whatever happens, so
+ * that all ranks count rounds alike. */
+static struct status round_take(struct loader *l, struct deal *at, size_t slot_offset)
+{
+    struct status st = status_ok();
+    for (int r = 0; r < l->n_ranks && at->block < l->n_blocks; r++) {
+        if (!status_failed(&st)) {
+            st = block_take(l, at->tensor, at->block, l->slots[r] + slot_offset);
+        }
+        at->block = next_needed(l, at->block + 1, &at->tensor);
+    }
+    return st;
+}
+
+/* All rounds. A rank whose sink fails says so at the agreement of the next round, or at the end. */
+static struct status rounds_run(struct loader *l, struct loader_stats *stats)
+{
+    struct deal at = {0};
+    struct status mine = status_ok();
+    at.block = next_needed(l, 0, &at.tensor);
+    for (unsigned round = 0; at.block < l->n_blocks; round++) {
+        const size_t slot_offset = (round % 2) * l->slot_bytes;
+        mine = round_read(l, at, l->slots[l->rank] + slot_offset, mine, stats);
+        window_sync(l);
+        TRY(agree(l->host, mine));
+        window_sync(l);
+        mine = round_take(l, &at, slot_offset);
+    }
+    return agree(l->host, mine);
+}
+
+struct status loader_run(struct ckpt *c, MPI_Comm host, const struct slab_want *wants,
+                         size_t n_wants, slab_sink *sink, void *ctx, struct loader_stats *stats)
+{
+    struct loader l = {.c = c,
+                       .host = host,
+                       .wants = wants,
+                       .n_wants = n_wants,
+                       .sink = sink,
+                       .ctx = ctx,
+                       .window = MPI_WIN_NULL};
+    struct loader_stats mine = {0};
+    const uint64_t start_ns = clock_ns();
+    MPI_Comm_rank(host, &l.rank);
+    MPI_Comm_size(host, &l.n_ranks);
+    struct status st;
+    TRY_GOTO(st, loader_check_same(c, host), out);
+    TRY_GOTO(st, agree(host, prepare(&l)), out);
+    MPI_Allreduce(MPI_IN_PLACE, l.needed, (int)(l.n_blocks / CHAR_BIT + 1), MPI_BYTE, MPI_BOR,
+                  host);
+    l.slot_bytes = largest_block(&l);
+    if (l.slot_bytes > 0) {
+        TRY_GOTO(st, agree(host, slots_create(&l)), out);
+        TRY_GOTO(st, rounds_run(&l, &mine), out);
+    }
+    uint64_t sums[2] = {mine.n_blocks, mine.n_bytes};
+    MPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_UINT64_T, MPI_SUM, host);
+    mine.n_blocks_host = sums[0];
+    mine.n_bytes_host = sums[1];
+    mine.seconds = (double)(clock_ns() - start_ns) * 1e-9;
+    if (stats != NULL) *stats = mine;
+out:
+    slots_destroy(&l);
+    mem_free(&l.slots);
+    mem_free(&l.needed);
+    mem_free(&l.first_block);
+    mem_free(&l.order);
+    return st;
+}
+
+struct status loader_check_same(const struct ckpt *c, MPI_Comm comm)
+{
+    struct ckpt_digest mine = ckpt_digest(c), first = mine;
+    int rank;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Bcast(&first, (int)sizeof first, MPI_BYTE, 0, comm);
+    struct status st = status_ok();
+    if (mine.low != first.low || mine.high != first.high) {
+        st = status_make(STATUS_INPUT,
+                         "%s: rank %d opened another file than rank 0: digest expected "
+                         "%016llx%016llx, found %016llx%016llx",
+                         ckpt_path(c), rank, (unsigned long long)first.high,
+                         (unsigned long long)first.low, (unsigned long long)mine.high,
+                         (unsigned long long)mine.low);
+    }
+    return agree(comm, st);
+}

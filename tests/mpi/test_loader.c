@@ -1,0 +1,272 @@
+/* The parallel loader over a random file with random overlapping slabs: everyone gets exactly its
+ * elements, each block is read once per host, and a failure anywhere ends all ranks together. */
+#include "checkpoint/ckpt_writer.h"
+#include "checkpoint/loader.h"
+
+#include <CUnit/CUnit.h>
+#include <fcntl.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_TENSORS = 6, N_WANTS = 24 };
+
+static const struct ckpt_tensor_spec specs[N_TENSORS] = {
+    {"a.experts.w", DTYPE_F16, 3, {5, 300, 4096}, 0, 0},
+    {"a.small.experts.w", DTYPE_BF16, 3, {7, 12, 16}, 0, 0},
+    {"b.odd.experts.w", DTYPE_F32, 3, {3, 1009, 700}, 0, 0},
+    {"c.bias", DTYPE_F32, 1, {257}, 0, 0},
+    {"c.o_proj.weight", DTYPE_BF16, 2, {900, 4096}, 512, 32},
+    {"d.weight", DTYPE_F32, 2, {64, 4096}, 0, 0},
+};
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static uint64_t below(uint32_t *state, uint64_t n)
+{
+    return n == 0 ? 0 : next_random(state) % n;
+}
+
+/* Byte j of tensor i. */
+static unsigned char byte_of(size_t i, uint64_t j)
+{
+    return (unsigned char)((j * 2654435761u >> 7) + i * 31 + (j >> 16));
+}
+
+static void path_of(char out[256])
+{
+    long pid = (long)getpid();
+    MPI_Bcast(&pid, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    snprintf(out, 256, "/tmp/shoal-test-loader-%ld.h5", pid);
+}
+
+static void file_write(const char *path)
+{
+    struct ckpt_writer *w = NULL;
+    struct status st = ckpt_writer_create(path, "loader test", &w);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    ckpt_writer_config(w, "{}", 2);
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        uint64_t n_rows = 1;
+        for (uint32_t d = 0; d + 1 < specs[i].n_dims; d++) n_rows *= specs[i].dims[d];
+        const uint64_t n =
+            n_rows * specs[i].dims[specs[i].n_dims - 1] * dtype_bytes(specs[i].dtype);
+        unsigned char *bytes = malloc(n);
+        for (uint64_t j = 0; j < n; j++) bytes[j] = byte_of(i, j);
+        ckpt_writer_tensor(w, &specs[i]);
+        ckpt_writer_rows(w, bytes, n_rows);
+        free(bytes);
+    }
+    st = ckpt_writer_finish(&w);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+}
+
+/* Rank 0 writes, everyone opens. */
+static struct ckpt *file_open(char path[256])
+{
+    int rank;
+    struct ckpt *c = NULL;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    path_of(path);
+    if (rank == 0) file_write(path);
+    MPI_Barrier(MPI_COMM_WORLD);
+    const struct status st = ckpt_open(path, &c);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    return c;
+}
+
+static void file_remove(struct ckpt *c, const char *path)
+{
+    ckpt_close(&c);
+    MPI_Barrier(MPI_COMM_WORLD);
+    unlink(path);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static uint64_t inner_of(const struct ckpt_tensor *t)
+{
+    return t->n_dims == 3 ? t->dims[1] : t->n_rows;
+}
+
+static struct slab_want want_random(const struct ckpt *c, uint32_t *state)
+{
+    const struct ckpt_tensor *t = ckpt_tensor_at(c, below(state, N_TENSORS));
+    struct slab_want want = slab_whole(t);
+    if (below(state, 8) == 0) return want;
+    want.outer0 = below(state, want.n_outer);
+    want.n_outer = below(state, want.n_outer - want.outer0 + 1);
+    want.row0 = below(state, want.n_rows);
+    want.n_rows = below(state, want.n_rows - want.row0 + 1);
+    want.col0 = below(state, want.n_cols);
+    want.n_cols = below(state, want.n_cols - want.col0 + 1);
+    return want;
+}
+
+/* What the sink checks pieces against. */
+struct expectation {
+    const struct slab_want *wants;
+    uint64_t next[N_WANTS]; /* rows that came of each want, counted over its outer range */
+    uint64_t n_wrong;
+    int fail_at; /* the sink fails at this piece; -1 never */
+    int n_pieces;
+};
+
+static struct status piece_check(void *ctx, const struct slab_piece *p)
+{
+    struct expectation *x = ctx;
+    const struct slab_want *want = &x->wants[p->want];
+    const struct ckpt_tensor *t = want->tensor;
+    const size_t elem = dtype_bytes(t->dtype);
+    if (x->n_pieces++ == x->fail_at) return status_make(STATUS_MEMORY, "the sink has enough");
+    const uint64_t place = (p->outer - want->outer0) * want->n_rows + (p->row - want->row0);
+    if (place != x->next[p->want]) x->n_wrong++;
+    x->next[p->want] += p->n_rows;
+    for (uint64_t r = 0; r < p->n_rows; r++) {
+        const unsigned char *row = (const unsigned char *)p->data + r * p->stride_bytes;
+        const uint64_t flat = p->outer * inner_of(t) + p->row + r;
+        const uint64_t first = (flat * t->n_cols + want->col0) * elem;
+        for (uint64_t j = 0; j < want->n_cols * elem; j++) {
+            x->n_wrong += row[j] != byte_of(t->index, first + j);
+        }
+    }
+    return status_ok();
+}
+
+/* Blocks that any rank's wants touch, counted from all wants, which all ranks can draw alike. */
+static uint64_t blocks_expected(const struct slab_want *all, size_t n)
+{
+    uint64_t n_expected = 0;
+    unsigned char *seen = calloc(N_TENSORS * 4096, 1);
+    for (size_t i = 0; i < n; i++) {
+        const struct ckpt_tensor *t = all[i].tensor;
+        for (uint64_t e = 0; e < all[i].n_outer && all[i].n_cols > 0; e++) {
+            for (uint64_t r = 0; r < all[i].n_rows; r++) {
+                const uint64_t flat = (all[i].outer0 + e) * inner_of(t) + all[i].row0 + r;
+                unsigned char *s = &seen[t->index * 4096 + flat / t->rows_per_block];
+                n_expected += *s == 0;
+                *s = 1;
+            }
+        }
+    }
+    free(seen);
+    return n_expected;
+}
+
+static void random_slabs_arrive_and_blocks_are_read_once(void)
+{
+    int rank, n_ranks;
+    char path[256];
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    struct ckpt *c = file_open(path);
+    for (uint32_t round = 0; round < 6; round++) {
+        struct slab_want *all = calloc((size_t)n_ranks * N_WANTS, sizeof *all);
+        uint32_t state = 77 + round;
+        for (size_t i = 0; i < (size_t)n_ranks * N_WANTS; i++) all[i] = want_random(c, &state);
+        struct expectation x = {.wants = all + (size_t)rank * N_WANTS, .fail_at = -1};
+        const size_t n_mine = round == 5 && rank == 0 ? 0 : N_WANTS;
+        struct loader_stats stats;
+        const struct status st =
+            loader_run(c, MPI_COMM_WORLD, x.wants, n_mine, piece_check, &x, &stats);
+        CU_ASSERT_EQUAL(st.code, STATUS_OK);
+        CU_ASSERT_EQUAL(x.n_wrong, 0);
+        for (size_t i = 0; i < n_mine; i++) {
+            const bool empty = x.wants[i].n_cols == 0;
+            CU_ASSERT_EQUAL(x.next[i], empty ? 0 : x.wants[i].n_outer * x.wants[i].n_rows);
+        }
+        if (round < 5) {
+            const uint64_t n = blocks_expected(all, (size_t)n_ranks * N_WANTS);
+            CU_ASSERT(n > 0 && stats.n_blocks_host == n);
+            CU_ASSERT(stats.n_blocks <= (n + (uint64_t)n_ranks - 1) / (uint64_t)n_ranks);
+        }
+        free(all);
+    }
+    file_remove(c, path);
+}
+
+static void nothing_wanted_is_nothing_read(void)
+{
+    char path[256];
+    struct ckpt *c = file_open(path);
+    struct expectation x = {.fail_at = -1};
+    struct loader_stats stats;
+    CU_ASSERT_EQUAL(loader_run(c, MPI_COMM_WORLD, NULL, 0, piece_check, &x, &stats).code,
+                    STATUS_OK);
+    CU_ASSERT(stats.n_blocks_host == 0 && x.n_pieces == 0);
+    file_remove(c, path);
+}
+
+/* One rank's sink fails at its first, a middle, its last piece: all ranks say the same. */
+static void a_failing_sink_ends_all_ranks_together(void)
+{
+    int rank, n_ranks;
+    char path[256];
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    struct ckpt *c = file_open(path);
+    struct slab_want wants[N_TENSORS];
+    int n_pieces = 0;
+    for (size_t i = 0; i < N_TENSORS; i++) wants[i] = slab_whole(ckpt_tensor_at(c, i));
+    for (int step = 0; step < 4; step++) {
+        const int fail_at[4] = {-1, 0, n_pieces / 2, n_pieces - 1};
+        struct expectation x = {.wants = wants, .fail_at = -1};
+        if (rank == n_ranks - 1) x.fail_at = fail_at[step];
+        const struct status st =
+            loader_run(c, MPI_COMM_WORLD, wants, N_TENSORS, piece_check, &x, NULL);
+        CU_ASSERT_EQUAL(st.code, step == 0 ? STATUS_OK : STATUS_MEMORY);
+        if (step > 0) CU_ASSERT_STRING_EQUAL(st.text, "the sink has enough");
+        if (step == 0) n_pieces = x.n_pieces;
+    }
+    wants[0].n_rows++;
+    struct expectation x = {.wants = wants, .fail_at = -1};
+    CU_ASSERT_EQUAL(
+        loader_run(c, MPI_COMM_WORLD, wants, rank == 0 ? 1 : 0, piece_check, &x, NULL).code,
+        STATUS_BUG);
+    file_remove(c, path);
+}
+
+/* A flipped byte in the middle of the weights is found by the one rank that reads it; all ranks
+ * name the tensor. */
+static void a_damaged_block_is_named_by_all_ranks(void)
+{
+    int rank;
+    char path[256];
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    struct ckpt *c = file_open(path);
+    if (rank == 0) {
+        const int fd = open(path, O_RDWR);
+        unsigned char byte;
+        const off_t middle = (off_t)(ckpt_file_bytes(c) / 2);
+        CU_ASSERT_EQUAL(pread(fd, &byte, 1, middle), 1);
+        byte ^= 0x10;
+        CU_ASSERT_EQUAL(pwrite(fd, &byte, 1, middle), 1);
+        close(fd);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    struct slab_want wants[N_TENSORS];
+    for (size_t i = 0; i < N_TENSORS; i++) wants[i] = slab_whole(ckpt_tensor_at(c, i));
+    struct expectation x = {.wants = wants, .fail_at = -1};
+    const struct status st = loader_run(c, MPI_COMM_WORLD, wants, N_TENSORS, piece_check, &x, NULL);
+    CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    CU_ASSERT(strstr(st.text, "tensor ") != NULL && strstr(st.text, "damaged") != NULL);
+    CU_ASSERT_EQUAL(x.n_wrong, 0);
+    file_remove(c, path);
+}
+
+void suite_loader(CU_pSuite suite);
+void suite_loader(CU_pSuite suite)
+{
+    CU_add_test(suite, "random slabs arrive, blocks are read once",
+                random_slabs_arrive_and_blocks_are_read_once);
+    CU_add_test(suite, "nothing wanted is nothing read", nothing_wanted_is_nothing_read);
+    CU_add_test(suite, "a failing sink ends all ranks together",
+                a_failing_sink_ends_all_ranks_together);
+    CU_add_test(suite, "a damaged block is named by all ranks",
+                a_damaged_block_is_named_by_all_ranks);
+}
