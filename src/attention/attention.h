@@ -1,0 +1,33 @@
+/* Attention over the heads that a rank holds: norm of q and k, RoPE, KV write, paged attention.
+ * Never communicates; the output projection and its sum over ranks belong to the model room. */
+#ifndef SHOAL_ATTENTION_ATTENTION_H
+#define SHOAL_ATTENTION_ATTENTION_H
+
+#include "kernels/kern.h"
+
+/* Constant for a stage. */
+struct attention_shape {
+    uint32_t n_heads, n_kv_heads, head_dim; /* held here */
+    const uint8_t *kv_of_head;              /* [n_heads], borrowed */
+    float scale;                            /* of q.k */
+    float norm_eps;                         /* of q and k norms */
+    uint32_t window;                        /* 0: none */
+};
+
+/* One layer's work. q, k, v are changed in place; out may not overlap them. */
+struct attention_work {
+    float *q;                     /* [T, H, Hd] */
+    float *k, *v;                 /* [T, G, Hd] */
+    float *out;                   /* [T, H, Hd] */
+    const float *q_norm, *k_norm; /* [Hd] or NULL */
+    const float *cos, *sin;       /* [T, Hd / 2] */
+    struct kv_view kv;
+    const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
+    size_t n_seqs, n_rows;
+};
+
+/* Local. Writes the rows' K and V to the cache, then attends; the cache alone is read. */
+void attention_run(const struct kern_table *kern, const struct attention_shape *shape,
+                   const struct attention_work *work);
+
+#endif

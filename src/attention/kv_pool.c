@@ -1,0 +1,59 @@
+/* KV block storage in anonymous memory, so that blocks nobody uses cost nothing. */
+#include "attention/kv_pool.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
+                             enum dtype dtype)
+{
+    return (uint64_t)n_layers * 2 * n_kv_heads * KV_BLOCK_TOKENS * head_dim * dtype_bytes(dtype);
+}
+
+struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,
+                             uint32_t head_dim, enum dtype dtype, struct kv_pool **out)
+{
+    *out = NULL;
+    struct kv_pool *p = NULL;
+    TRY(mem_alloc(&p, 1, sizeof *p, "KV pool"));
+    p->n_layers = n_layers;
+    p->n_blocks = n_blocks;
+    p->n_kv_heads = n_kv_heads;
+    p->head_dim = head_dim;
+    p->dtype = dtype;
+    p->layer_bytes = kv_pool_block_bytes(1, n_kv_heads, head_dim, dtype) * n_blocks;
+    p->n_bytes = p->layer_bytes * n_layers;
+    if (p->n_bytes > 0) {
+        p->data = mmap(NULL, p->n_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p->data == MAP_FAILED) {
+            const struct status st =
+                status_make(STATUS_MEMORY, "KV pool: %u blocks, %llu bytes: %s", n_blocks,
+                            (unsigned long long)p->n_bytes, strerror(errno));
+            mem_free(&p);
+            return st;
+        }
+    }
+    *out = p;
+    return status_ok();
+}
+
+void kv_pool_destroy(struct kv_pool **p)
+{
+    if (*p == NULL) return;
+    if ((*p)->n_bytes > 0) munmap((*p)->data, (*p)->n_bytes);
+    mem_free(p);
+}
+
+struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
+{
+    assert(layer < p->n_layers);
+    return (struct kv_view){.base = (char *)p->data + layer * p->layer_bytes,
+                            .dtype = p->dtype,
+                            .n_kv_heads = p->n_kv_heads,
+                            .head_dim = p->head_dim};
+}

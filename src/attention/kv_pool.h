@@ -1,0 +1,29 @@
+/* Paged KV storage of one rank: the blocks of its layers and kv heads. Knows nothing of who owns a
+ * block; the lead's plan says which block holds which tokens. Created by the engine. */
+#ifndef SHOAL_ATTENTION_KV_POOL_H
+#define SHOAL_ATTENTION_KV_POOL_H
+
+#include "base/status.h"
+#include "kernels/kern.h"
+
+struct kv_pool {
+    uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
+    enum dtype dtype;
+    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2, G, KV_BLOCK_TOKENS, Hd] */
+    void *data;           /* owned; [n_layers] of them; pages are touched when first written */
+    uint64_t n_bytes;
+};
+
+/* Local. Bytes that one block takes over all layers of a rank. */
+uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
+                             enum dtype dtype);
+
+/* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
+struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,
+                             uint32_t head_dim, enum dtype dtype, struct kv_pool **out);
+void kv_pool_destroy(struct kv_pool **p);
+
+/* Local. The view of local layer `layer` that the kernels read and write. */
+struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer);
+
+#endif

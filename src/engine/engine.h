@@ -1,0 +1,45 @@
+/* Runs steps on one rank: takes a plan, receives the hidden rows from the stage before, runs its
+ * own stage, sends them on; the last stage samples and sends the result to the lead. Knows plans
+ * and stages, never requests. With pp stages, pp steps are in flight (parallel/pipe_schedule.h). */
+#ifndef SHOAL_ENGINE_ENGINE_H
+#define SHOAL_ENGINE_ENGINE_H
+
+#include "model/stage.h"
+#include "plan/step_plan.h"
+
+struct engine;
+
+struct engine_options {
+    struct stage_options stage; /* borrowed parts outlive the engine */
+};
+
+/* What one rank did; times in nanoseconds. compute = busy - comm. */
+struct engine_stats {
+    uint64_t n_steps;
+    uint64_t busy_ns; /* inside steps, waiting excluded */
+    uint64_t comm_ns; /* in collectives of the step, part of busy_ns */
+    uint64_t wait_ns; /* for plans, hidden rows and results */
+    uint64_t n_rows;
+    uint64_t peak_bytes; /* resident */
+};
+
+/* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
+struct status engine_create(const struct engine_options *options, struct engine **out);
+void engine_destroy(struct engine **e);
+
+/* Lead only. Sends a plan to all stages and runs this rank's part of it (nothing for PLAN_STOP).
+ * The result of a step must be collected, in step order, before step + pp is submitted. */
+struct status engine_submit(struct engine *e, const struct step_plan *plan);
+
+/* Lead only. Receives replica `replica`'s result of the oldest step not yet collected for it. */
+struct status engine_collect(struct engine *e, int32_t replica, struct step_result *out);
+
+/* All ranks but the lead: runs steps until the plan says stop. */
+struct status engine_follow(struct engine *e);
+
+struct engine_stats engine_stats_of(const struct engine *e);
+
+/* Local. The stage, for its expert load and sizes. */
+const struct stage *engine_stage(const struct engine *e);
+
+#endif

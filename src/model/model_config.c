@@ -1,0 +1,343 @@
+/* config.json to model_config: families as data, every field accounted for. */
+#include "model/model_config.h"
+
+#include "base/json.h"
+#include "tensor/leaf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct family families[] = {
+    {.architecture = "LlamaForCausalLM", .title = "Llama"},
+    {.architecture = "MixtralForCausalLM",
+     .title = "Mixtral",
+     .sliding_window = true,
+     .has_experts = true,
+     .renormalise = true,
+     .moe = {.router = "block_sparse_moe.gate.weight",
+             .gate = "block_sparse_moe.experts.w1.weight",
+             .up = "block_sparse_moe.experts.w3.weight",
+             .down = "block_sparse_moe.experts.w2.weight"}},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .title = "Qwen3-MoE",
+     .qk_norm = true,
+     .has_experts = true,
+     .sparsity_keys = true,
+     .expert_ffn = "moe_intermediate_size",
+     .moe = {.router = "mlp.gate.weight",
+             .gate = "mlp.experts.gate_proj.weight",
+             .up = "mlp.experts.up_proj.weight",
+             .down = "mlp.experts.down_proj.weight"}},
+};
+
+/* Fields that model_config_parse reads. */
+static const char *const used_fields[] = {
+    "architectures",       "hidden_size",
+    "num_hidden_layers",   "num_attention_heads",
+    "num_key_value_heads", "head_dim",
+    "intermediate_size",   "vocab_size",
+    "rms_norm_eps",        "rope_theta",
+    "rope_parameters",     "rope_scaling",
+    "tie_word_embeddings", "hidden_act",
+    "num_local_experts",   "num_experts",
+    "num_experts_per_tok", "norm_topk_prob",
+    "decoder_sparse_step", "mlp_only_layers",
+    "sliding_window",      "use_sliding_window",
+    "max_window_layers",   "moe_intermediate_size",
+    "eos_token_id",        "max_position_embeddings",
+};
+
+/* Fields that do not change what a forward pass computes. */
+static const char *const inert_fields[] = {
+    "model_type",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+    "initializer_range",
+    "attention_dropout",
+    "bos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "pretraining_tp",
+    "router_aux_loss_coef",
+    "output_router_logits",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "is_encoder_decoder",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "chunk_size_feed_forward",
+    "is_llama_config",
+    "rope_interleaved",
+    "transformers.js_config",
+    "router_jitter_noise",
+    "hidden_dropout",
+    "use_mems",
+    "auto_map",
+};
+
+static bool listed(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(name, list[i]) == 0) return true;
+    }
+    return false;
+}
+
+#define LISTED(name, list) listed(name, list, sizeof(list) / sizeof((list)[0]))
+
+/* null, false, 0, "" and empty lists switch a feature off; such a field changes nothing. */
+static bool is_off(const struct js_node *node)
+{
+    bool flag;
+    double number;
+    size_t n;
+    if (js_bool(node, &flag)) return !flag;
+    if (js_number(node, &number)) return number == 0;
+    if (js_string(node, &n) != NULL) return n == 0;
+    return js_count(node) == 0;
+}
+
+static struct status check_fields(const struct js_node *root, const char *what)
+{
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    while (js_next(root, &it, &key, &value)) {
+        if (key[0] == '_' || LISTED(key, used_fields) || LISTED(key, inert_fields)) continue;
+        if (is_off(value)) continue;
+        return status_make(STATUS_INPUT,
+                           "%s: field \"%s\" is set, and shoal does not know whether it changes "
+                           "the arithmetic; it is not implemented",
+                           what, key);
+    }
+    return status_ok();
+}
+
+/* A positive integer field of at most `most`; absent or null: `otherwise` (0: required). */
+static struct status get_count(const struct js_node *root, const char *what, const char *key,
+                               uint32_t most, uint32_t otherwise, uint32_t *out)
+{
+    const struct js_node *node = js_get(root, key);
+    int64_t value;
+    if (js_type(node) == JS_NULL && otherwise > 0) {
+        *out = otherwise;
+        return status_ok();
+    }
+    if (!js_int(node, &value) || value < 1 || value > most) {
+        char found[64] = "another type";
+        if (js_type(node) == JS_NULL) snprintf(found, sizeof found, "nothing");
+        if (js_int(node, &value)) snprintf(found, sizeof found, "%lld", (long long)value);
+        return status_make(STATUS_INPUT,
+                           "%s: field \"%s\": expected an integer from 1 to %u, found %s", what,
+                           key, most, found);
+    }
+    *out = (uint32_t)value;
+    return status_ok();
+}
+
+static struct status find_family(const struct js_node *root, const char *what,
+                                 const struct family **out)
+{
+    const char *name = js_string(js_at(js_get(root, "architectures"), 0), NULL);
+    for (size_t i = 0; name != NULL && i < sizeof families / sizeof families[0]; i++) {
+        if (strcmp(name, families[i].architecture) != 0) continue;
+        *out = &families[i];
+        return status_ok();
+    }
+    return status_make(STATUS_INPUT,
+                       "%s: architecture \"%s\" is not implemented; shoal runs LlamaForCausalLM, "
+                       "MixtralForCausalLM and Qwen3MoeForCausalLM",
+                       what, name == NULL ? "(none)" : name);
+}
+
+/* Plain RoPE: rope_theta at the top (older files) or inside rope_parameters. */
+static struct status read_rope(const struct js_node *root, const char *what,
+                               struct model_config *out)
+{
+    const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    out->rope_theta = 10000.0;
+    js_number(js_get(root, "rope_theta"), &out->rope_theta);
+    for (size_t i = 0; i < 2; i++) {
+        const struct js_node *rope = js_get(root, keys[i]);
+        if (js_type(rope) == JS_NULL) continue;
+        const char *type = js_string(js_get(rope, "rope_type"), NULL);
+        if (type == NULL) type = js_string(js_get(rope, "type"), NULL);
+        if (type != NULL && strcmp(type, "default") != 0) {
+            return status_make(STATUS_INPUT, "%s: %s of type \"%s\" is not implemented", what,
+                               keys[i], type);
+        }
+        js_number(js_get(rope, "rope_theta"), &out->rope_theta);
+    }
+    if (!(out->rope_theta > 1.0 && out->rope_theta < 1e12)) {
+        return status_make(STATUS_INPUT, "%s: rope_theta: expected above 1, found %g", what,
+                           out->rope_theta);
+    }
+    return status_ok();
+}
+
+static struct status read_sizes(const struct js_node *root, const char *what,
+                                struct model_config *out)
+{
+    TRY(get_count(root, what, "num_hidden_layers", LAYOUT_LAYERS_MAX, 0, &out->n_layers));
+    TRY(get_count(root, what, "hidden_size", 1 << 20, 0, &out->width));
+    TRY(get_count(root, what, "num_attention_heads", 4096, 0, &out->n_heads));
+    TRY(get_count(root, what, "num_key_value_heads", 4096, out->n_heads, &out->n_kv_heads));
+    TRY(get_count(root, what, "head_dim", 1024, out->width / out->n_heads, &out->head_dim));
+    TRY(get_count(root, what, "vocab_size", 1 << 24, 0, &out->vocab));
+    TRY(get_count(root, what, "max_position_embeddings", 1 << 24, 0, &out->context));
+    if (out->n_heads % out->n_kv_heads != 0) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: num_attention_heads: expected a multiple of the %u KV heads, found %u", what,
+            out->n_kv_heads, out->n_heads);
+    }
+    if (out->head_dim % LANES != 0) {
+        return status_make(STATUS_INPUT, "%s: head_dim: expected a multiple of %d, found %u", what,
+                           LANES, out->head_dim);
+    }
+    if (out->n_heads / out->n_kv_heads > 256 || out->n_kv_heads > 256) {
+        return status_make(STATUS_INPUT, "%s: more than 256 KV heads are not implemented", what);
+    }
+    double eps = 1e-6;
+    js_number(js_get(root, "rms_norm_eps"), &eps);
+    out->norm_eps = (float)eps;
+    if (!(eps >= 0 && eps < 1)) {
+        return status_make(STATUS_INPUT, "%s: rms_norm_eps: expected 0 to 1, found %g", what, eps);
+    }
+    js_bool(js_get(root, "tie_word_embeddings"), &out->tied);
+    const char *act = js_string(js_get(root, "hidden_act"), NULL);
+    if (act != NULL && strcmp(act, "silu") != 0) {
+        return status_make(STATUS_INPUT, "%s: hidden_act \"%s\" is not implemented", what, act);
+    }
+    return status_ok();
+}
+
+static struct status read_window(const struct js_node *root, const char *what,
+                                 struct model_config *out)
+{
+    bool used = out->family->sliding_window;
+    js_bool(js_get(root, "use_sliding_window"), &used);
+    const struct js_node *node = js_get(root, "sliding_window");
+    if (!used || js_type(node) == JS_NULL) return status_ok();
+    if (!out->family->sliding_window) {
+        return status_make(STATUS_INPUT, "%s: use_sliding_window is not implemented for %s", what,
+                           out->family->title);
+    }
+    return get_count(root, what, "sliding_window", 1 << 24, 0, &out->window);
+}
+
+/* Which layers have experts (Qwen's keys): every decoder_sparse_step-th, except mlp_only_layers. */
+static struct status read_sparsity(const struct js_node *root, const char *what,
+                                   struct model_config *out)
+{
+    uint32_t step = 1;
+    const struct js_node *dense = js_get(root, "mlp_only_layers");
+    if (out->family->sparsity_keys) {
+        TRY(get_count(root, what, "decoder_sparse_step", 1 << 20, 1, &step));
+    } else {
+        dense = NULL;
+    }
+    for (uint32_t l = 0; l < out->n_layers; l++) out->layer_is_moe[l] = (l + 1) % step == 0;
+    for (size_t i = 0; i < js_count(dense); i++) {
+        int64_t l;
+        if (!js_int(js_at(dense, i), &l) || l < 0 || l >= out->n_layers) {
+            return status_make(STATUS_INPUT, "%s: mlp_only_layers[%zu]: expected a layer below %u",
+                               what, i, out->n_layers);
+        }
+        out->layer_is_moe[l] = false;
+    }
+    return status_ok();
+}
+
+static struct status read_ffn(const struct js_node *root, const char *what,
+                              struct model_config *out)
+{
+    const struct family *f = out->family;
+    if (!f->has_experts) return get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn);
+    const char *count_key =
+        js_type(js_get(root, "num_experts")) == JS_INT ? "num_experts" : "num_local_experts";
+    TRY(get_count(root, what, count_key, 4096, 0, &out->n_experts));
+    TRY(get_count(root, what, "num_experts_per_tok", 256, 0, &out->n_chosen));
+    if (out->n_chosen > out->n_experts) {
+        return status_make(STATUS_INPUT,
+                           "%s: num_experts_per_tok: expected at most the %u experts, found %u",
+                           what, out->n_experts, out->n_chosen);
+    }
+    const char *ffn_key = f->expert_ffn != NULL ? f->expert_ffn : "intermediate_size";
+    TRY(get_count(root, what, ffn_key, 1 << 24, 0, &out->expert_ffn));
+    TRY(read_sparsity(root, what, out));
+    bool any_dense = false;
+    for (uint32_t l = 0; l < out->n_layers; l++) any_dense |= !out->layer_is_moe[l];
+    if (any_dense) TRY(get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn));
+    bool renormalise = f->renormalise;
+    if (!renormalise) js_bool(js_get(root, "norm_topk_prob"), &renormalise);
+    out->router = renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX;
+    return status_ok();
+}
+
+static void read_eos(const struct js_node *root, struct model_config *out)
+{
+    const struct js_node *node = js_get(root, "eos_token_id");
+    int64_t id;
+    if (js_int(node, &id)) out->eos_ids[out->n_eos_ids++] = (int32_t)id;
+    for (size_t i = 0; js_type(node) == JS_ARRAY && i < js_count(node) && i < 16; i++) {
+        if (js_int(js_at(node, i), &id)) out->eos_ids[out->n_eos_ids++] = (int32_t)id;
+    }
+}
+
+static struct status parse_root(const struct js_node *root, const char *what,
+                                struct model_config *out)
+{
+    if (js_type(root) != JS_OBJECT) {
+        return status_make(STATUS_INPUT, "%s: expected a JSON object", what);
+    }
+    TRY(find_family(root, what, &out->family));
+    TRY(check_fields(root, what));
+    TRY(read_sizes(root, what, out));
+    TRY(read_rope(root, what, out));
+    TRY(read_window(root, what, out));
+    TRY(read_ffn(root, what, out));
+    read_eos(root, out);
+    return status_ok();
+}
+
+struct status model_config_parse(const char *json, size_t n, const char *what,
+                                 struct model_config *out)
+{
+    memset(out, 0, sizeof *out);
+    struct js_doc *doc = NULL;
+    TRY(js_parse(json, n, what, &doc));
+    const struct status st = parse_root(js_root(doc), what, out);
+    js_destroy(&doc);
+    return st;
+}
+
+void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
+                         struct layout_model *out)
+{
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%s, %u layers, D %u", m->family->title, m->n_layers,
+             m->width);
+    out->n_layers = m->n_layers;
+    out->width = m->width;
+    out->n_heads = m->n_heads;
+    out->n_kv_heads = m->n_kv_heads;
+    out->head_dim = m->head_dim;
+    out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->head_dim, m->head_dim);
+    out->ffn = m->ffn;
+    out->ffn_leaf = leaf_choose(m->ffn, 32);
+    out->n_experts = m->n_experts;
+    out->n_chosen = m->n_chosen;
+    out->expert_ffn = m->expert_ffn;
+    out->expert_leaf = leaf_choose(m->expert_ffn, 32);
+    memcpy(out->layer_is_moe, m->layer_is_moe, sizeof out->layer_is_moe);
+    out->vocab = m->vocab;
+    out->tied = m->tied;
+    out->qk_norm = m->family->qk_norm;
+    out->weight_bytes = weight_bytes;
+    out->context = m->context;
+}

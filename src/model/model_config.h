@@ -1,0 +1,56 @@
+/* What a model is, read from its config.json: sizes, and the few switches in which the families
+ * differ. A family is one row of data in model_config.c; no code is copied per family.
+ * A field that changes the arithmetic and is not implemented is refused by name, never ignored. */
+#ifndef SHOAL_MODEL_MODEL_CONFIG_H
+#define SHOAL_MODEL_MODEL_CONFIG_H
+
+#include "base/status.h"
+#include "kernels/kern.h"
+#include "parallel/layout.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where a family keeps its experts: tensor names behind "model.layers.N.". */
+struct family_names {
+    const char *router, *gate, *up, *down;
+};
+
+struct family {
+    const char *architecture; /* config.json "architectures"[0] */
+    const char *title;
+    bool qk_norm;        /* per-head RMSNorm of q and k before RoPE */
+    bool sliding_window; /* "sliding_window" applies to every layer */
+    bool has_experts;
+    bool sparsity_keys;     /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
+    bool renormalise;       /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
+    const char *expert_ffn; /* config field with one expert's width; NULL: intermediate_size */
+    struct family_names moe;
+};
+
+struct model_config {
+    const struct family *family;
+    uint32_t n_layers, width, n_heads, n_kv_heads, head_dim; /* L, D, H, G, Hd */
+    uint32_t ffn;                                            /* F of dense layers */
+    uint32_t n_experts, n_chosen, expert_ffn;                /* E, K, F of an expert; 0: dense */
+    uint32_t vocab, context;                                 /* V, max_position_embeddings */
+    uint32_t window;                                         /* sliding window, 0: none */
+    float norm_eps;
+    double rope_theta;
+    bool tied;
+    enum router_kind router;
+    bool layer_is_moe[LAYOUT_LAYERS_MAX];
+    int32_t eos_ids[16]; /* from config.json; the lead adds its own */
+    uint32_t n_eos_ids;
+};
+
+/* Local. Parses n bytes of a config.json; `what` names them in errors. STATUS_INPUT names the
+ * field, what was expected and what was found. */
+struct status model_config_parse(const char *json, size_t n, const char *what,
+                                 struct model_config *out);
+
+/* Local. The layout's view of the model, with leaves chosen as convert does. */
+void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
+                         struct layout_model *out);
+
+#endif

@@ -1,0 +1,64 @@
+/* One pipeline stage of one rank: its weights, its KV pool, its workspace; and the forward pass of
+ * a microbatch through its layers. Knows its own slice only: no other stages, no requests. */
+#ifndef SHOAL_MODEL_STAGE_H
+#define SHOAL_MODEL_STAGE_H
+
+#include "attention/kv_pool.h"
+#include "model/model_config.h"
+#include "model/weights.h"
+#include "moe/moe.h"
+#include "parallel/comm.h"
+
+/* The rows that travel along the pipeline, as one message: h, then the counters. */
+struct hidden {
+    size_t n_rows;    /* T */
+    float *h;         /* [T, D] residual stream */
+    int32_t *bad;     /* [T] leaves that left the grid */
+    int32_t *dropped; /* [T] expert choices dropped by a capacity factor */
+};
+
+/* Local. Bytes of a message of n_rows; and the view of `buffer` as such a message. */
+size_t hidden_bytes(size_t n_rows, uint32_t width);
+struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width);
+
+struct stage_options {
+    const struct model_config *model; /* all borrowed */
+    const struct layout *layout;
+    const struct weights *weights;
+    const struct kern_table *kern;
+    struct comm *comm;
+    uint32_t rank;
+    size_t max_rows; /* T of the largest step of a replica */
+    uint32_t n_kv_blocks;
+    enum dtype kv_dtype;
+    enum capacity_policy policy;
+    double capacity_factor;
+};
+
+struct stage;
+
+/* Local. Allocates everything a step needs but the MoE's exchange buffers, which grow.
+ * Errors: STATUS_MEMORY. destroy accepts NULL. */
+struct status stage_create(const struct stage_options *options, struct stage **out);
+void stage_destroy(struct stage **s);
+
+/* **Collective (TP)**. First stage: h = the embeddings of tokens [T], counters zero. */
+void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
+
+/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them.
+ * Errors: STATUS_MEMORY. */
+struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                            struct hidden *hidden);
+
+/* Local. Last stage: out [n, D] = final norm of the listed rows of h. */
+void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
+                      float *out);
+
+/* Local. [layers of this stage, E] how often this rank's tokens chose an expert; borrowed. */
+const uint64_t *stage_expert_load(const struct stage *s);
+
+/* Local. Bytes of the KV pool and of the workspace. */
+uint64_t stage_kv_bytes(const struct stage *s);
+uint64_t stage_workspace_bytes(const struct stage *s);
+
+#endif

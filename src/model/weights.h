@@ -1,0 +1,92 @@
+/* A rank's weights: which slabs of which tensors a place in the layout holds, and their memory as
+ * packed for the kernels. The list is pure; loading fills it from a checkpoint. */
+#ifndef SHOAL_MODEL_WEIGHTS_H
+#define SHOAL_MODEL_WEIGHTS_H
+
+#include "checkpoint/ckpt.h"
+#include "checkpoint/loader.h"
+#include "kernels/kern.h"
+#include "model/model_config.h"
+#include "parallel/comm.h"
+#include "parallel/layout.h"
+
+/* What a tensor is for. The roles of a layer stand together. */
+enum weight_role {
+    WEIGHT_EMBED,
+    WEIGHT_ATTN_NORM,
+    WEIGHT_Q,
+    WEIGHT_K,
+    WEIGHT_V,
+    WEIGHT_Q_NORM,
+    WEIGHT_K_NORM,
+    WEIGHT_O,
+    WEIGHT_FFN_NORM,
+    WEIGHT_GATE,
+    WEIGHT_UP,
+    WEIGHT_DOWN,
+    WEIGHT_ROUTER,
+    WEIGHT_EXPERT_GATE,
+    WEIGHT_EXPERT_UP,
+    WEIGHT_EXPERT_DOWN,
+    WEIGHT_FINAL_NORM,
+    WEIGHT_HEAD,
+    WEIGHT_ROLE_COUNT
+};
+
+/* One slab: of the whole tensor [n_outer, n_rows, n_cols], the ranges that a place holds. */
+struct weight_spec {
+    char name[128];
+    enum weight_role role;
+    uint32_t layer; /* absolute; 0 for roles outside layers */
+    bool is_vector; /* a norm: kept in f32; the tensor is [n_cols] */
+    bool is_expert; /* the tensor is [E, out, in]; outer is the range of experts */
+    uint32_t n_outer, n_rows, n_cols;
+    struct range outer, rows, cols;
+};
+
+/* Local. Calls emit for each slab of the place, in a fixed order, until one fails. Empty slabs are
+ * left out. A tied head is emitted where the embedding is not already held. */
+typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
+struct status weights_list(const struct model_config *m, const struct layout *l,
+                           struct layout_place place, weight_emit *emit, void *ctx);
+
+/* Local. Completes the layout's model with the leaves that the checkpoint stores, and its weight
+ * type. STATUS_INPUT when a tensor the model needs is missing, has another shape, or when the file
+ * has a tensor that the model does not know (a bias, say): nothing is ignored. */
+struct status weights_check(const struct model_config *m, const struct ckpt *c,
+                            struct layout_model *out);
+
+/* One layer of this stage; absent parts are zero. */
+struct layer_weights {
+    bool is_moe;
+    float *attn_norm, *ffn_norm;                          /* [D] */
+    float *q_norm, *k_norm;                               /* [Hd] or NULL */
+    struct packed q, k, v;                                /* [heads * Hd, D] */
+    struct packed o;                                      /* [D, heads * Hd], leaves */
+    struct packed gate, up;                               /* [F, D] */
+    struct packed down;                                   /* [D, F], leaves */
+    struct packed router;                                 /* [E, D] */
+    uint32_t n_experts;                                   /* held here */
+    struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
+};
+
+struct weights {
+    struct layout_place place;
+    struct range layers, heads, kv_heads, vocab, experts;
+    struct layer_weights *layers_of_stage; /* [layers], owned */
+    struct packed embed;                   /* [vocab rows, D], first stage */
+    struct packed head;                    /* [vocab rows, D], last stage; may share embed's data */
+    float *final_norm;                     /* [D], last stage */
+    float *inv_freq;                       /* [Hd / 2] */
+    uint64_t n_bytes;                      /* all of the above */
+    void **blocks;                         /* owned memory of everything here */
+    size_t n_blocks, blocks_capacity;
+};
+
+/* **Collective (host)**. Allocates and fills the weights of a place. */
+struct status weights_load(const struct model_config *m, const struct layout *l,
+                           struct layout_place place, struct ckpt *c, struct comm *comm,
+                           struct weights **out, struct loader_stats *stats);
+void weights_destroy(struct weights **w);
+
+#endif

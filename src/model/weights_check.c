@@ -1,0 +1,117 @@
+/* Holds a checkpoint's tensors against the model: every one that is needed is there in its shape,
+ * and there is none that the model does not know. */
+#include "model/weights.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct checking {
+    const struct ckpt *c;
+    bool *known;              /* [tensors of the file] */
+    struct layout_model *out; /* leaves are taken over */
+};
+
+static void print_dims(char *text, size_t n, const uint64_t *dims, uint32_t n_dims)
+{
+    size_t used = (size_t)snprintf(text, n, "[");
+    for (uint32_t i = 0; i < n_dims && used < n; i++) {
+        used += (size_t)snprintf(text + used, n - used, "%s%llu", i > 0 ? ", " : "",
+                                 (unsigned long long)dims[i]);
+    }
+    if (used < n) snprintf(text + used, n - used, "]");
+}
+
+static struct status check_shape(const struct checking *k, const struct weight_spec *s,
+                                 const struct ckpt_tensor *t)
+{
+    uint64_t want[3] = {s->n_outer, s->n_rows, s->n_cols};
+    const uint32_t n_dims = s->is_expert ? 3 : s->is_vector ? 1 : 2;
+    const uint64_t *dims = want + 3 - n_dims;
+    if (t->n_dims == n_dims && memcmp(t->dims, dims, n_dims * sizeof *dims) == 0)
+        return status_ok();
+    char expected[96], found[96];
+    print_dims(expected, sizeof expected, dims, n_dims);
+    print_dims(found, sizeof found, t->dims, t->n_dims);
+    return status_make(STATUS_INPUT, "%s: tensor %s: config.json asks for %s, found %s",
+                       ckpt_path(k->c), s->name, expected, found);
+}
+
+/* All row-parallel tensors of a kind must be cut alike: a layout has one leaf length for them. */
+static struct status take_leaf(const struct checking *k, const struct weight_spec *s,
+                               const struct ckpt_tensor *t)
+{
+    uint32_t *leaf = s->role == WEIGHT_O             ? &k->out->o_leaf
+                     : s->role == WEIGHT_DOWN        ? &k->out->ffn_leaf
+                     : s->role == WEIGHT_EXPERT_DOWN ? &k->out->expert_leaf
+                                                     : NULL;
+    if (leaf == NULL) return status_ok();
+    const bool first = *leaf == 0;
+    if (first) *leaf = t->leaf_elems;
+    if (t->leaf_elems == 0 || t->leaf_elems != *leaf || t->grid_bits == 0 || t->grid_bits > 48) {
+        return status_make(
+            STATUS_INPUT,
+            "%s: tensor %s: leaf of %u elements on grid 2^-%u, expected %u and 1 to 48",
+            ckpt_path(k->c), s->name, t->leaf_elems, t->grid_bits, *leaf);
+    }
+    if (s->role == WEIGHT_O && *leaf % k->out->head_dim != 0) {
+        return status_make(STATUS_INPUT, "%s: tensor %s: leaf of %u is not whole heads of %u",
+                           ckpt_path(k->c), s->name, *leaf, k->out->head_dim);
+    }
+    return status_ok();
+}
+
+static struct status check_one(void *ctx, const struct weight_spec *s)
+{
+    const struct checking *k = ctx;
+    const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
+    if (t == NULL) {
+        return status_make(STATUS_INPUT, "%s: tensor %s is missing", ckpt_path(k->c), s->name);
+    }
+    k->known[t->index] = true;
+    TRY(check_shape(k, s, t));
+    return take_leaf(k, s, t);
+}
+
+/* Tensors that some publishers keep beside the weights and that no forward pass reads. */
+static bool is_inert(const struct model_config *m, const char *name)
+{
+    const size_t n = strlen(name);
+    const char *suffix = "rotary_emb.inv_freq";
+    if (n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0) return true;
+    return m->tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+static struct status check_unknown(const struct model_config *m, const struct checking *k)
+{
+    for (size_t i = 0; i < ckpt_tensor_count(k->c); i++) {
+        const char *name = ckpt_tensor_at(k->c, i)->name;
+        if (k->known[i] || is_inert(m, name)) continue;
+        return status_make(STATUS_INPUT, "%s: tensor %s: %s has no such tensor; it is not ignored",
+                           ckpt_path(k->c), name, m->family->title);
+    }
+    return status_ok();
+}
+
+struct status weights_check(const struct model_config *m, const struct ckpt *c,
+                            struct layout_model *out)
+{
+    struct layout *l = NULL;
+    struct checking k = {.c = c, .out = out};
+    model_config_layout(m, 2, out);
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&l, 1, sizeof *l, "layout"), done);
+    TRY_GOTO(st, mem_alloc(&k.known, ckpt_tensor_count(c), sizeof *k.known, "tensor marks"), done);
+    const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
+    TRY_GOTO(st, layout_build(out, 1, &one_rank, l), done);
+    out->o_leaf = out->ffn_leaf = out->expert_leaf = 0;
+    TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), check_one, &k), done);
+    TRY_GOTO(st, check_unknown(m, &k), done);
+    const struct ckpt_tensor *q = ckpt_find(c, "model.layers.0.self_attn.q_proj.weight");
+    out->weight_bytes = (uint32_t)dtype_bytes(q->dtype);
+done:
+    mem_free(&k.known);
+    mem_free(&l);
+    return st;
+}

@@ -1,0 +1,160 @@
+/* The pure part of the weights: which slabs of which tensors a place holds. */
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What the walk over a place's tensors carries. */
+struct walk {
+    const struct model_config *m;
+    const struct layout *l;
+    struct layout_place place;
+    weight_emit *emit;
+    void *ctx;
+    uint32_t layer;
+};
+
+static struct range whole(uint32_t n)
+{
+    return (struct range){0, n};
+}
+
+/* Head ranges in units of rows. */
+static struct range times(struct range r, uint32_t factor)
+{
+    return (struct range){r.begin * factor, r.end * factor};
+}
+
+static struct status emit(const struct walk *w, struct weight_spec spec, const char *name)
+{
+    const bool in_layer = spec.role >= WEIGHT_ATTN_NORM && spec.role <= WEIGHT_EXPERT_DOWN;
+    spec.layer = in_layer ? w->layer : 0;
+    if (in_layer) {
+        snprintf(spec.name, sizeof spec.name, "model.layers.%u.%s", w->layer, name);
+    } else {
+        snprintf(spec.name, sizeof spec.name, "%s", name);
+    }
+    if (range_count(spec.outer) == 0 || range_count(spec.rows) == 0 ||
+        range_count(spec.cols) == 0) {
+        return status_ok();
+    }
+    return w->emit(w->ctx, &spec);
+}
+
+static struct status emit_vector(const struct walk *w, enum weight_role role, const char *name,
+                                 uint32_t n)
+{
+    return emit(w,
+                (struct weight_spec){.role = role,
+                                     .is_vector = true,
+                                     .n_outer = 1,
+                                     .n_rows = 1,
+                                     .n_cols = n,
+                                     .outer = whole(1),
+                                     .rows = whole(1),
+                                     .cols = whole(n)},
+                name);
+}
+
+static struct status emit_matrix(const struct walk *w, enum weight_role role, const char *name,
+                                 uint32_t n_rows, struct range rows, uint32_t n_cols,
+                                 struct range cols)
+{
+    return emit(w,
+                (struct weight_spec){.role = role,
+                                     .n_outer = 1,
+                                     .n_rows = n_rows,
+                                     .n_cols = n_cols,
+                                     .outer = whole(1),
+                                     .rows = rows,
+                                     .cols = cols},
+                name);
+}
+
+static struct status emit_experts(const struct walk *w, enum weight_role role, const char *name,
+                                  uint32_t n_rows, struct range rows, uint32_t n_cols,
+                                  struct range cols)
+{
+    return emit(w,
+                (struct weight_spec){.role = role,
+                                     .is_expert = true,
+                                     .n_outer = w->m->n_experts,
+                                     .n_rows = n_rows,
+                                     .n_cols = n_cols,
+                                     .outer = layout_experts(w->l, w->place.ep),
+                                     .rows = rows,
+                                     .cols = cols},
+                name);
+}
+
+static struct status walk_attention(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const uint32_t n_q = m->n_heads * m->head_dim, n_kv = m->n_kv_heads * m->head_dim;
+    const struct range q = times(layout_heads(w->l, w->place.tp), m->head_dim);
+    const struct range kv = times(layout_kv_heads(w->l, w->place.tp), m->head_dim);
+    const struct range width = whole(m->width);
+    TRY(emit_vector(w, WEIGHT_ATTN_NORM, "input_layernorm.weight", m->width));
+    TRY(emit_matrix(w, WEIGHT_Q, "self_attn.q_proj.weight", n_q, q, m->width, width));
+    TRY(emit_matrix(w, WEIGHT_K, "self_attn.k_proj.weight", n_kv, kv, m->width, width));
+    TRY(emit_matrix(w, WEIGHT_V, "self_attn.v_proj.weight", n_kv, kv, m->width, width));
+    if (m->family->qk_norm) {
+        TRY(emit_vector(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", m->head_dim));
+        TRY(emit_vector(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", m->head_dim));
+    }
+    return emit_matrix(w, WEIGHT_O, "self_attn.o_proj.weight", m->width, width, n_q, q);
+}
+
+static struct status walk_dense(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const struct range f = layout_ffn(w->l, w->place.tp);
+    const struct range width = whole(m->width);
+    TRY(emit_matrix(w, WEIGHT_GATE, "mlp.gate_proj.weight", m->ffn, f, m->width, width));
+    TRY(emit_matrix(w, WEIGHT_UP, "mlp.up_proj.weight", m->ffn, f, m->width, width));
+    return emit_matrix(w, WEIGHT_DOWN, "mlp.down_proj.weight", m->width, width, m->ffn, f);
+}
+
+static struct status walk_moe(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const struct family_names *names = &m->family->moe;
+    const struct range f = layout_expert_ffn(w->l, w->place.etp);
+    const struct range width = whole(m->width);
+    TRY(emit_matrix(w, WEIGHT_ROUTER, names->router, m->n_experts, whole(m->n_experts), m->width,
+                    width));
+    TRY(emit_experts(w, WEIGHT_EXPERT_GATE, names->gate, m->expert_ffn, f, m->width, width));
+    TRY(emit_experts(w, WEIGHT_EXPERT_UP, names->up, m->expert_ffn, f, m->width, width));
+    return emit_experts(w, WEIGHT_EXPERT_DOWN, names->down, m->width, width, m->expert_ffn, f);
+}
+
+static struct status walk_head(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const struct range rows = layout_vocab(w->l, w->place.tp);
+    TRY(emit_vector(w, WEIGHT_FINAL_NORM, "model.norm.weight", m->width));
+    if (!m->tied) {
+        return emit_matrix(w, WEIGHT_HEAD, "lm_head.weight", m->vocab, rows, m->width,
+                           whole(m->width));
+    }
+    if (w->l->pp == 1) return status_ok(); /* the embedding is here already */
+    return emit_matrix(w, WEIGHT_HEAD, "model.embed_tokens.weight", m->vocab, rows, m->width,
+                       whole(m->width));
+}
+
+struct status weights_list(const struct model_config *m, const struct layout *l,
+                           struct layout_place place, weight_emit *emit_one, void *ctx)
+{
+    struct walk w = {.m = m, .l = l, .place = place, .emit = emit_one, .ctx = ctx};
+    if (place.pp == 0) {
+        TRY(emit_matrix(&w, WEIGHT_EMBED, "model.embed_tokens.weight", m->vocab,
+                        layout_vocab(l, place.tp), m->width, whole(m->width)));
+    }
+    const struct range layers = layout_layers(l, place.pp);
+    for (w.layer = layers.begin; w.layer < layers.end; w.layer++) {
+        TRY(walk_attention(&w));
+        TRY(emit_vector(&w, WEIGHT_FFN_NORM, "post_attention_layernorm.weight", m->width));
+        TRY(m->layer_is_moe[w.layer] ? walk_moe(&w) : walk_dense(&w));
+    }
+    return place.pp + 1 == l->pp ? walk_head(&w) : status_ok();
+}

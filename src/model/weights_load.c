@@ -1,0 +1,244 @@
+/* Allocates a place's weights and fills them from the checkpoint, packed as the slabs arrive. */
+#include "model/weights.h"
+
+#include "base/mem.h"
+#include "kernels/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Where the pieces of one want go. */
+struct target {
+    struct weight_spec spec;
+    const struct ckpt_tensor *tensor;
+    float *vector;         /* for vectors */
+    struct packed *packed; /* otherwise: [outer] packed weights, in one memory block */
+};
+
+struct loading {
+    struct weights *w;
+    const struct ckpt *c;
+    struct target *targets; /* [n_targets] */
+    struct slab_want *wants;
+    size_t n_targets, capacity;
+};
+
+/* Memory that lives as long as the weights. */
+static struct status keep(struct weights *w, void *out, size_t n_bytes)
+{
+    void *p = NULL;
+    if (w->n_blocks == w->blocks_capacity) {
+        const size_t grown = w->blocks_capacity == 0 ? 64 : 2 * w->blocks_capacity;
+        TRY(mem_grow(&w->blocks, w->n_blocks, grown, sizeof *w->blocks, "weights"));
+        w->blocks_capacity = grown;
+    }
+    TRY(mem_alloc(&p, n_bytes, 1, "weights"));
+    w->blocks[w->n_blocks++] = p;
+    w->n_bytes += n_bytes;
+    memcpy(out, &p, sizeof p);
+    return status_ok();
+}
+
+static struct layer_weights *layer_of(struct weights *w, const struct weight_spec *s)
+{
+    return &w->layers_of_stage[s->layer - w->layers.begin];
+}
+
+static float **vector_of(struct weights *w, const struct weight_spec *s)
+{
+    switch (s->role) {
+    case WEIGHT_ATTN_NORM:
+        return &layer_of(w, s)->attn_norm;
+    case WEIGHT_FFN_NORM:
+        return &layer_of(w, s)->ffn_norm;
+    case WEIGHT_Q_NORM:
+        return &layer_of(w, s)->q_norm;
+    case WEIGHT_K_NORM:
+        return &layer_of(w, s)->k_norm;
+    default:
+        return &w->final_norm;
+    }
+}
+
+static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
+{
+    switch (s->role) {
+    case WEIGHT_EMBED:
+        return &w->embed;
+    case WEIGHT_HEAD:
+        return &w->head;
+    case WEIGHT_Q:
+        return &layer_of(w, s)->q;
+    case WEIGHT_K:
+        return &layer_of(w, s)->k;
+    case WEIGHT_V:
+        return &layer_of(w, s)->v;
+    case WEIGHT_O:
+        return &layer_of(w, s)->o;
+    case WEIGHT_GATE:
+        return &layer_of(w, s)->gate;
+    case WEIGHT_UP:
+        return &layer_of(w, s)->up;
+    case WEIGHT_DOWN:
+        return &layer_of(w, s)->down;
+    default:
+        return &layer_of(w, s)->router;
+    }
+}
+
+static struct packed **experts_of(struct weights *w, const struct weight_spec *s)
+{
+    struct layer_weights *layer = layer_of(w, s);
+    if (s->role == WEIGHT_EXPERT_GATE) return &layer->expert_gate;
+    return s->role == WEIGHT_EXPERT_UP ? &layer->expert_up : &layer->expert_down;
+}
+
+static struct status make_packed(struct weights *w, const struct target *t, uint32_t n_packed,
+                                 struct packed *out)
+{
+    const uint32_t n_out = range_count(t->spec.rows), n_in = range_count(t->spec.cols);
+    const size_t n_bytes = packed_bytes(t->tensor->dtype, n_out, n_in);
+    char *data = NULL;
+    TRY(keep(w, &data, n_packed * n_bytes));
+    for (uint32_t i = 0; i < n_packed; i++) {
+        out[i] = (struct packed){.dtype = t->tensor->dtype,
+                                 .n_out = n_out,
+                                 .n_in = n_in,
+                                 .leaf = t->tensor->leaf_elems,
+                                 .grid_bits = t->tensor->grid_bits,
+                                 .data = data + i * n_bytes};
+    }
+    return status_ok();
+}
+
+static struct status make_target(struct weights *w, struct target *t)
+{
+    if (t->spec.is_vector) {
+        float **vector = vector_of(w, &t->spec);
+        TRY(keep(w, vector, t->spec.n_cols * sizeof **vector));
+        t->vector = *vector;
+        return status_ok();
+    }
+    if (!t->spec.is_expert) {
+        t->packed = matrix_of(w, &t->spec);
+        return make_packed(w, t, 1, t->packed);
+    }
+    const uint32_t n_experts = range_count(t->spec.outer);
+    struct packed **experts = experts_of(w, &t->spec);
+    TRY(keep(w, experts, n_experts * sizeof **experts));
+    t->packed = *experts;
+    return make_packed(w, t, n_experts, t->packed);
+}
+
+static struct status add_target(void *ctx, const struct weight_spec *s)
+{
+    struct loading *ld = ctx;
+    if (ld->n_targets == ld->capacity) {
+        const size_t grown = ld->capacity == 0 ? 64 : 2 * ld->capacity;
+        TRY(mem_grow(&ld->targets, ld->n_targets, grown, sizeof *ld->targets, "weights"));
+        TRY(mem_grow(&ld->wants, ld->n_targets, grown, sizeof *ld->wants, "weights"));
+        ld->capacity = grown;
+    }
+    struct target *t = &ld->targets[ld->n_targets];
+    *t = (struct target){.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
+    ld->wants[ld->n_targets] = (struct slab_want){.tensor = t->tensor,
+                                                  .outer0 = s->outer.begin,
+                                                  .n_outer = range_count(s->outer),
+                                                  .row0 = s->rows.begin,
+                                                  .n_rows = range_count(s->rows),
+                                                  .col0 = s->cols.begin,
+                                                  .n_cols = range_count(s->cols)};
+    TRY(make_target(ld->w, t));
+    ld->n_targets++;
+    return status_ok();
+}
+
+static struct status take_piece(void *ctx, const struct slab_piece *piece)
+{
+    const struct loading *ld = ctx;
+    const struct target *t = &ld->targets[piece->want];
+    if (t->spec.is_vector) {
+        dtype_to_f32(t->tensor->dtype, piece->data, t->spec.n_cols, t->vector);
+        return status_ok();
+    }
+    struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
+    packed_put_rows(p->dtype, (void *)(uintptr_t)p->data, p->n_in,
+                    (size_t)(piece->row - t->spec.rows.begin), (size_t)piece->n_rows, piece->data,
+                    piece->stride_bytes);
+    return status_ok();
+}
+
+/* A rank without leaves of a down projection still reads the sums of the others, so it needs the
+ * tensor's grid. */
+static void fill_grids(struct loading *ld)
+{
+    const struct weights *w = ld->w;
+    for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
+        struct layer_weights *lw = &w->layers_of_stage[layer - w->layers.begin];
+        if (lw->is_moe) continue;
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.down_proj.weight", layer);
+        lw->down.grid_bits = ckpt_find(ld->c, name)->grid_bits;
+    }
+}
+
+static struct status prepare(struct loading *ld, const struct model_config *m,
+                             const struct layout *l)
+{
+    struct weights *w = ld->w;
+    const uint32_t n_layers = range_count(w->layers);
+    TRY(keep(w, &w->layers_of_stage, n_layers * sizeof *w->layers_of_stage));
+    for (uint32_t i = 0; i < n_layers; i++) {
+        w->layers_of_stage[i].is_moe = m->layer_is_moe[w->layers.begin + i];
+        w->layers_of_stage[i].n_experts = range_count(w->experts);
+    }
+    size_t n = 0;
+    const float *inv_freq = ckpt_rope_inv_freq(ld->c, &n);
+    if (n != m->head_dim / 2) {
+        return status_make(STATUS_INPUT, "%s: rope/inv_freq: expected %u values, found %zu",
+                           ckpt_path(ld->c), m->head_dim / 2, n);
+    }
+    TRY(keep(w, &w->inv_freq, n * sizeof *w->inv_freq));
+    memcpy(w->inv_freq, inv_freq, n * sizeof *inv_freq);
+    TRY(weights_list(m, l, w->place, add_target, ld));
+    fill_grids(ld);
+    return status_ok();
+}
+
+struct status weights_load(const struct model_config *m, const struct layout *l,
+                           struct layout_place place, struct ckpt *c, struct comm *comm,
+                           struct weights **out, struct loader_stats *stats)
+{
+    *out = NULL;
+    struct loading ld = {.c = c};
+    struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
+    if (!status_failed(&st)) {
+        *ld.w = (struct weights){.place = place,
+                                 .layers = layout_layers(l, place.pp),
+                                 .heads = layout_heads(l, place.tp),
+                                 .kv_heads = layout_kv_heads(l, place.tp),
+                                 .vocab = layout_vocab(l, place.tp),
+                                 .experts = layout_experts(l, place.ep)};
+        st = prepare(&ld, m, l);
+    }
+    st = comm_agree(comm, st); /* nobody reads unless all can */
+    if (!status_failed(&st)) {
+        st = loader_run(c, comm_handle(comm, COMM_HOST), ld.wants, ld.n_targets, take_piece, &ld,
+                        stats);
+        st = comm_agree(comm, st);
+    }
+    if (!status_failed(&st) && m->tied && l->pp == 1) ld.w->head = ld.w->embed;
+    mem_free(&ld.targets);
+    mem_free(&ld.wants);
+    if (status_failed(&st)) weights_destroy(&ld.w);
+    *out = ld.w;
+    return st;
+}
+
+void weights_destroy(struct weights **w)
+{
+    if (*w == NULL) return;
+    for (size_t i = 0; i < (*w)->n_blocks; i++) mem_free(&(*w)->blocks[i]);
+    mem_free(&(*w)->blocks);
+    mem_free(w);
+}

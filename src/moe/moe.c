@@ -1,0 +1,510 @@
+/* The MoE block's way of the data. */
+#include "moe/moe.h"
+
+#include "base/mem.h"
+#include "kernels/ops.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* An array that grows to the largest step seen and is never returned before the end. */
+struct grown {
+    void *data;
+    size_t n_bytes;
+};
+
+enum buffer {
+    BUF_LOGITS,  /* [n, E] router logits of this rank's slice */
+    BUF_IDS,     /* [n, K] chosen experts, ascending; -1 dropped */
+    BUF_WEIGHTS, /* [n, K] */
+    BUF_SLOT,    /* [n, K] where a choice's row stands in the send order */
+    BUF_SEND,    /* [rows out, D] rows in the order of their experts */
+    BUF_RECV,    /* [rows in, D] by source, then expert */
+    BUF_X,       /* [rows in, D] by expert, then source */
+    BUF_GATE,
+    BUF_UP,     /* [rows in, F] */
+    BUF_SUMS,   /* [rows in, D + 1] */
+    BUF_Y,      /* [rows in, D] */
+    BUF_BAD,    /* [rows in] */
+    BUF_BACK,   /* [rows in, D + 1] by source, then expert; the last word is the counter */
+    BUF_RESULT, /* [rows out, D + 1] in the send order */
+    BUF_OUT,    /* [T, D] the block's output */
+    BUF_MARKS,  /* [T, 2] bad and dropped of each token */
+    BUF_ALL_LOGITS,
+    BUF_ALL_IDS,
+    BUF_ALL_WEIGHTS, /* capacity: the whole microbatch */
+    BUF_KEPT_IDS,
+    BUF_KEPT_WEIGHTS,
+    BUF_LOAD,
+    BUF_DROPPED, /* capacity_work */
+    BUF_COUNT
+};
+
+struct moe {
+    struct moe_options o;
+    struct layout_place place;
+    struct range experts; /* held here */
+    uint32_t n_group;     /* ranks of the EP axis */
+    uint32_t n_local_max; /* experts of the rank that holds most */
+    struct grown buffers[BUF_COUNT];
+    int *ints; /* owned; the arrays below, [n_group] each unless said */
+    int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in words */
+    int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
+    int32_t *per_expert;              /* [E] rows of this rank's slice */
+    struct linear_group *groups;      /* [n_local] */
+    int *tp_counts, *tp_displs;       /* [tp] */
+    int *stage_counts, *stage_displs; /* [dp * tp] */
+    int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
+};
+
+static struct status grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out)
+{
+    struct grown *g = &m->buffers[which];
+    size_t n_bytes;
+    if (!mem_mul(n, elem_bytes, &n_bytes))
+        return status_make(STATUS_MEMORY, "MoE buffer: overflow");
+    if (n_bytes > g->n_bytes) {
+        /* some air, so that slowly growing steps do not allocate each time */
+        const size_t want = n_bytes + n_bytes / 4;
+        mem_free(&g->data);
+        g->n_bytes = 0;
+        TRY(mem_alloc(&g->data, want, 1, "MoE buffer"));
+        g->n_bytes = want;
+    }
+    memcpy(out, &g->data, sizeof g->data);
+    return status_ok();
+}
+
+struct status moe_create(const struct moe_options *o, struct moe **out)
+{
+    *out = NULL;
+    struct moe *m = NULL;
+    TRY(mem_alloc(&m, 1, sizeof *m, "MoE block"));
+    m->o = *o;
+    m->place = layout_place_of(o->layout, o->rank);
+    m->experts = layout_experts(o->layout, m->place.ep);
+    m->n_group = (uint32_t)comm_size(o->comm, COMM_EP);
+    m->n_local_max = (o->n_experts + o->layout->ep - 1) / o->layout->ep;
+    const size_t n_stage = (size_t)o->layout->dp * o->layout->tp;
+    const size_t per_group = (size_t)m->n_group * m->n_local_max;
+    struct status st;
+    TRY_GOTO(st,
+             mem_alloc(&m->ints, 4 * m->n_group + 2 * (o->layout->tp + n_stage), sizeof(int),
+                       "MoE counts"),
+             fail);
+    TRY_GOTO(st,
+             mem_alloc(&m->count_out, 2 * per_group + o->n_experts + n_stage, sizeof(int32_t),
+                       "MoE counts"),
+             fail);
+    TRY_GOTO(st, mem_alloc(&m->groups, m->n_local_max, sizeof *m->groups, "MoE groups"), fail);
+    m->send_counts = m->ints;
+    m->send_displs = m->send_counts + m->n_group;
+    m->recv_counts = m->send_displs + m->n_group;
+    m->recv_displs = m->recv_counts + m->n_group;
+    m->tp_counts = m->recv_displs + m->n_group;
+    m->tp_displs = m->tp_counts + o->layout->tp;
+    m->stage_counts = m->tp_displs + o->layout->tp;
+    m->stage_displs = m->stage_counts + n_stage;
+    m->count_in = m->count_out + per_group;
+    m->per_expert = m->count_in + per_group;
+    m->stage_sizes = m->per_expert + o->n_experts;
+    *out = m;
+    return status_ok();
+fail:
+    moe_destroy(&m);
+    return st;
+}
+
+void moe_destroy(struct moe **m)
+{
+    if (*m == NULL) return;
+    for (int i = 0; i < BUF_COUNT; i++) mem_free(&(*m)->buffers[i].data);
+    mem_free(&(*m)->groups);
+    mem_free(&(*m)->count_out);
+    mem_free(&(*m)->ints);
+    mem_free(m);
+}
+
+/* One call's state. */
+struct pass {
+    const struct moe_weights *w;
+    const float *x;     /* [T, D] */
+    size_t n_tokens;    /* T */
+    struct range slice; /* tokens whose source this rank is */
+    size_t n_out, n_in; /* rows sent and received */
+    int32_t *ids;       /* [n, K] */
+    float *weights;     /* [n, K] */
+    int32_t *slots;     /* [n, K] */
+    float *out;         /* [T, D] */
+    int32_t *marks;     /* [T, 2] */
+};
+
+static struct range slice_of(size_t n_tokens, uint32_t tp, uint32_t i)
+{
+    return layout_split((uint32_t)n_tokens, 1, tp, i);
+}
+
+/* Words of each tp rank's token slice, `per_token` words a token. */
+static void slice_words(const struct moe *m, size_t n_tokens, size_t per_token, int *counts,
+                        int *displs)
+{
+    for (uint32_t i = 0; i < m->o.layout->tp; i++) {
+        const struct range r = slice_of(n_tokens, m->o.layout->tp, i);
+        counts[i] = (int)(range_count(r) * per_token);
+        displs[i] = (int)(r.begin * per_token);
+    }
+}
+
+static struct status route(struct moe *m, struct pass *p, float **logits)
+{
+    const size_t n = range_count(p->slice), n_choices = n * m->o.n_chosen;
+    TRY(grow(m, BUF_LOGITS, n * m->o.n_experts, sizeof(float), logits));
+    TRY(grow(m, BUF_IDS, n_choices, sizeof(int32_t), &p->ids));
+    TRY(grow(m, BUF_WEIGHTS, n_choices, sizeof(float), &p->weights));
+    TRY(grow(m, BUF_SLOT, n_choices, sizeof(int32_t), &p->slots));
+    const struct linear_group group = {.w = p->w->router, .row0 = 0, .n_rows = n};
+    const struct linear_args linear = {.groups = &group,
+                                       .n_groups = 1,
+                                       .x = p->x + (size_t)p->slice.begin * m->o.width,
+                                       .x_stride = m->o.width,
+                                       .y = *logits,
+                                       .y_stride = m->o.n_experts};
+    op_linear(m->o.kern, &linear);
+    const struct router_args router = {.logits = *logits,
+                                       .ids = p->ids,
+                                       .weights = p->weights,
+                                       .n_experts = m->o.n_experts,
+                                       .n_chosen = m->o.n_chosen,
+                                       .kind = m->o.router};
+    op_router(m->o.kern, &router, n);
+    return status_ok();
+}
+
+/* Gathers [n, per_token] words of each source of the stage into [all tokens, per_token]. */
+static void gather_stage(struct moe *m, const int32_t *n_tokens_of, const void *mine,
+                         size_t per_token, void *all)
+{
+    int at = 0;
+    const int n_ranks = comm_size(m->o.comm, COMM_STAGE);
+    for (int i = 0; i < n_ranks; i++) {
+        m->stage_counts[i] = (int)((size_t)n_tokens_of[i] * per_token);
+        m->stage_displs[i] = at;
+        at += m->stage_counts[i];
+    }
+    const int me = comm_rank(m->o.comm, COMM_STAGE);
+    memcpy((char *)all + (size_t)m->stage_displs[me] * 4, mine, (size_t)m->stage_counts[me] * 4);
+    comm_gather_words(m->o.comm, COMM_STAGE, all, m->stage_counts, m->stage_displs);
+}
+
+/* Applies the capacity over the whole microbatch; all ranks of the stage compute the same. */
+static struct status limit(struct moe *m, struct pass *p, const float *logits, int32_t *counts)
+{
+    const int n_ranks = comm_size(m->o.comm, COMM_STAGE);
+    const int32_t n = (int32_t)range_count(p->slice);
+    comm_gather_bytes(m->o.comm, COMM_STAGE, &n, sizeof n, counts);
+    size_t n_all = 0, first = 0;
+    for (int i = 0; i < n_ranks; i++) {
+        if (i == comm_rank(m->o.comm, COMM_STAGE)) first = n_all;
+        n_all += (size_t)counts[i];
+    }
+    const size_t k = m->o.n_chosen;
+    float *all_logits, *all_weights;
+    int32_t *all_ids;
+    struct capacity_work work = {
+        .n_tokens = n_all, .n_experts = m->o.n_experts, .n_chosen = m->o.n_chosen};
+    TRY(grow(m, BUF_ALL_LOGITS, n_all * m->o.n_experts, sizeof(float), &all_logits));
+    TRY(grow(m, BUF_ALL_IDS, n_all * k, sizeof(int32_t), &all_ids));
+    TRY(grow(m, BUF_ALL_WEIGHTS, n_all * k, sizeof(float), &all_weights));
+    TRY(grow(m, BUF_KEPT_IDS, n_all * k, sizeof(int32_t), &work.kept_ids));
+    TRY(grow(m, BUF_KEPT_WEIGHTS, n_all * k, sizeof(float), &work.kept_weights));
+    TRY(grow(m, BUF_DROPPED, n_all, sizeof(int32_t), &work.n_dropped));
+    TRY(grow(m, BUF_LOAD, m->o.n_experts, sizeof(uint32_t), &work.load));
+    gather_stage(m, counts, logits, m->o.n_experts, all_logits);
+    gather_stage(m, counts, p->ids, k, all_ids);
+    gather_stage(m, counts, p->weights, k, all_weights);
+    work.logits = all_logits;
+    work.ids = all_ids;
+    work.weights = all_weights;
+    const uint32_t capacity =
+        capacity_of(m->o.capacity_factor, n_all, m->o.n_chosen, m->o.n_experts);
+    capacity_apply(m->o.policy, capacity, &work);
+    memcpy(p->ids, work.kept_ids + first * k, (size_t)n * k * sizeof *p->ids);
+    memcpy(p->weights, work.kept_weights + first * k, (size_t)n * k * sizeof *p->weights);
+    for (int32_t t = 0; t < n; t++) {
+        p->marks[2 * ((size_t)p->slice.begin + (size_t)t) + 1] = work.n_dropped[first + (size_t)t];
+    }
+    return status_ok();
+}
+
+/* Counts the choices per expert and gives each its slot in the send order: by expert, then token.
+ */
+static void assign_slots(struct moe *m, struct pass *p, uint64_t *load)
+{
+    const size_t n_choices = (size_t)range_count(p->slice) * m->o.n_chosen;
+    memset(m->per_expert, 0, m->o.n_experts * sizeof *m->per_expert);
+    for (size_t i = 0; i < n_choices; i++) {
+        if (p->ids[i] >= 0) m->per_expert[p->ids[i]]++;
+    }
+    int32_t at = 0;
+    for (uint32_t e = 0; e < m->o.n_experts; e++) {
+        const int32_t n = m->per_expert[e];
+        load[e] += (uint64_t)n;
+        m->per_expert[e] = at;
+        at += n;
+    }
+    for (size_t i = 0; i < n_choices; i++) {
+        p->slots[i] = p->ids[i] >= 0 ? m->per_expert[p->ids[i]]++ : -1;
+    }
+    /* per_expert[e] now stands at the end of e's rows, which is the start of e + 1's */
+    p->n_out = (size_t)at;
+}
+
+static int32_t rows_before(const struct moe *m, uint32_t expert)
+{
+    return expert == 0 ? 0 : m->per_expert[expert - 1];
+}
+
+/* Tells each rank of the group how many rows of each of its experts will come from here. */
+static void exchange_counts(struct moe *m, struct pass *p)
+{
+    const uint32_t etp = m->o.layout->etp;
+    memset(m->count_out, 0, (size_t)m->n_group * m->n_local_max * sizeof *m->count_out);
+    for (uint32_t g = 0; g < m->n_group; g++) {
+        const struct range e = layout_experts(m->o.layout, g / etp);
+        for (uint32_t i = e.begin; i < e.end; i++) {
+            m->count_out[g * m->n_local_max + i - e.begin] = m->per_expert[i] - rows_before(m, i);
+        }
+    }
+    comm_exchange_i32(m->o.comm, COMM_EP, m->count_out, m->count_in, m->n_local_max);
+    p->n_in = 0;
+    for (size_t i = 0; i < (size_t)m->n_group * m->n_local_max; i++) {
+        p->n_in += (size_t)m->count_in[i];
+    }
+}
+
+/* Words of rows to and from each rank of the group. `back`: the way of the results, which only the
+ * first of an expert's etp ranks sends. */
+static void row_words(struct moe *m, size_t per_row, bool back)
+{
+    const uint32_t etp = m->o.layout->etp;
+    size_t at = 0;
+    for (uint32_t g = 0; g < m->n_group; g++) {
+        const struct range e = layout_experts(m->o.layout, g / etp);
+        const int32_t first = rows_before(m, e.begin);
+        const int32_t n_out = range_count(e) == 0 ? 0 : m->per_expert[e.end - 1] - first;
+        int32_t n_in = 0;
+        for (uint32_t i = 0; i < m->n_local_max; i++) n_in += m->count_in[g * m->n_local_max + i];
+        const bool silent_there = back && g % etp != 0;
+        const bool silent_here = back && m->place.etp != 0;
+        m->send_counts[g] = silent_there ? 0 : (int)((size_t)n_out * per_row);
+        m->send_displs[g] = (int)((size_t)first * per_row);
+        m->recv_counts[g] = silent_here ? 0 : (int)((size_t)n_in * per_row);
+        m->recv_displs[g] = (int)(at * per_row);
+        at += (size_t)n_in;
+    }
+}
+
+static struct status dispatch(struct moe *m, struct pass *p, float **recv)
+{
+    const size_t d = m->o.width;
+    float *send;
+    TRY(grow(m, BUF_SEND, p->n_out * d, sizeof(float), &send));
+    TRY(grow(m, BUF_RECV, p->n_in * d, sizeof(float), recv));
+    const size_t n_choices = (size_t)range_count(p->slice) * m->o.n_chosen;
+    for (size_t i = 0; i < n_choices; i++) {
+        if (p->slots[i] < 0) continue;
+        const size_t t = p->slice.begin + i / m->o.n_chosen;
+        memcpy(send + (size_t)p->slots[i] * d, p->x + t * d, d * sizeof(float));
+    }
+    row_words(m, d, false);
+    comm_exchange_words(m->o.comm, COMM_EP, send, m->send_counts, m->send_displs, *recv,
+                        m->recv_counts, m->recv_displs);
+    return status_ok();
+}
+
+/* Calls move(ctx, row by expert, row by source, n_rows) for each run of rows of one expert and one
+ * source: the permutation between the order of arrival and the order of computation. */
+typedef void run_move(void *ctx, size_t by_expert, size_t by_source, size_t n_rows);
+
+static void walk_runs(const struct moe *m, run_move *move, void *ctx)
+{
+    size_t by_expert = 0;
+    for (uint32_t e = 0; e < range_count(m->experts); e++) {
+        size_t source_begin = 0;
+        for (uint32_t g = 0; g < m->n_group; g++) {
+            const int32_t *counts = m->count_in + (size_t)g * m->n_local_max;
+            size_t before = 0, all = 0;
+            for (uint32_t i = 0; i < m->n_local_max; i++) {
+                if (i < e) before += (size_t)counts[i];
+                all += (size_t)counts[i];
+            }
+            move(ctx, by_expert, source_begin + before, (size_t)counts[e]);
+            by_expert += (size_t)counts[e];
+            source_begin += all;
+        }
+    }
+}
+
+struct gather_rows {
+    const float *from;
+    float *to;
+    size_t width;
+};
+
+static void gather_run(void *ctx, size_t by_expert, size_t by_source, size_t n_rows)
+{
+    const struct gather_rows *c = ctx;
+    memcpy(c->to + by_expert * c->width, c->from + by_source * c->width,
+           n_rows * c->width * sizeof(float));
+}
+
+struct return_rows {
+    const float *y;
+    const int32_t *bad;
+    int32_t *back; /* [rows, D + 1] words */
+    size_t width;
+};
+
+static void return_run(void *ctx, size_t by_expert, size_t by_source, size_t n_rows)
+{
+    const struct return_rows *c = ctx;
+    for (size_t i = 0; i < n_rows; i++) {
+        int32_t *row = c->back + (by_source + i) * (c->width + 1);
+        memcpy(row, c->y + (by_expert + i) * c->width, c->width * sizeof(float));
+        row[c->width] = c->bad[by_expert + i];
+    }
+}
+
+/* Rows of each local expert, as groups of one grouped linear; returns the experts that have any. */
+static size_t make_groups(struct moe *m, const struct packed *weights)
+{
+    size_t n = 0, row = 0;
+    for (uint32_t e = 0; e < range_count(m->experts); e++) {
+        size_t n_rows = 0;
+        for (uint32_t g = 0; g < m->n_group; g++) {
+            n_rows += (size_t)m->count_in[(size_t)g * m->n_local_max + e];
+        }
+        if (n_rows > 0) {
+            m->groups[n++] = (struct linear_group){.w = &weights[e], .row0 = row, .n_rows = n_rows};
+        }
+        row += n_rows;
+    }
+    return n;
+}
+
+/* The experts' FFN over x [n_in, D]: y [n_in, D] and the rows' counters. */
+static struct status run_experts(struct moe *m, struct pass *p, const float *x, float **y,
+                                 int32_t **bad)
+{
+    const size_t d = m->o.width;
+    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
+    const size_t f = has_weights ? p->w->down[0].n_in : 0;
+    float *gate, *up;
+    int64_t *sums;
+    TRY(grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
+    TRY(grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
+    TRY(grow(m, BUF_SUMS, p->n_in * (d + 1), sizeof(int64_t), &sums));
+    TRY(grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
+    TRY(grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
+    memset(*bad, 0, p->n_in * sizeof **bad);
+    struct linear_args a = {.groups = m->groups, .x = x, .x_stride = d, .y_stride = f};
+    if (f > 0) {
+        a.n_groups = make_groups(m, p->w->gate);
+        a.y = gate;
+        op_linear(m->o.kern, &a);
+        make_groups(m, p->w->up);
+        a.y = up;
+        op_linear(m->o.kern, &a);
+        op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
+        make_groups(m, p->w->down);
+        a.x = gate;
+        a.x_stride = f;
+        a.sums = sums;
+        op_linear_leaf(m->o.kern, &a);
+    } else {
+        memset(sums, 0, p->n_in * (d + 1) * sizeof *sums);
+    }
+    comm_sum_i64(m->o.comm, COMM_ETP, sums, p->n_in * (d + 1));
+    const uint32_t grid_bits = has_weights ? p->w->down[0].grid_bits : 32;
+    op_grid_to_f32(m->o.kern, sums, p->n_in, d, grid_bits, *y, *bad);
+    return status_ok();
+}
+
+static struct status send_back(struct moe *m, struct pass *p, const float *y, const int32_t *bad,
+                               int32_t **result)
+{
+    const size_t d = m->o.width;
+    int32_t *back;
+    TRY(grow(m, BUF_BACK, p->n_in * (d + 1), sizeof(int32_t), &back));
+    TRY(grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), result));
+    struct return_rows rows = {.y = y, .bad = bad, .back = back, .width = d};
+    walk_runs(m, return_run, &rows);
+    row_words(m, d + 1, true);
+    /* the way back: what was received is sent, what was sent is received */
+    comm_exchange_words(m->o.comm, COMM_EP, back, m->recv_counts, m->recv_displs, *result,
+                        m->send_counts, m->send_displs);
+    return status_ok();
+}
+
+/* out[t] = sum over t's experts, ascending ids, of weight * result. */
+static void combine(struct moe *m, struct pass *p, const int32_t *result)
+{
+    const size_t d = m->o.width;
+    for (size_t i = 0; i < range_count(p->slice); i++) {
+        const size_t t = p->slice.begin + i;
+        float *acc = p->out + t * d;
+        memset(acc, 0, d * sizeof *acc);
+        for (size_t k = 0; k < m->o.n_chosen; k++) {
+            const int32_t slot = p->slots[i * m->o.n_chosen + k];
+            if (slot < 0) continue;
+            const int32_t *row = result + (size_t)slot * (d + 1);
+            m->o.kern->axpy(p->weights[i * m->o.n_chosen + k], (const float *)row, d, acc);
+            p->marks[2 * t] += row[d];
+        }
+    }
+}
+
+/* Every tp rank gets all tokens' outputs and marks. */
+static void share(struct moe *m, struct pass *p)
+{
+    slice_words(m, p->n_tokens, m->o.width, m->tp_counts, m->tp_displs);
+    comm_gather_words(m->o.comm, COMM_TP, p->out, m->tp_counts, m->tp_displs);
+    slice_words(m, p->n_tokens, 2, m->tp_counts, m->tp_displs);
+    comm_gather_words(m->o.comm, COMM_TP, p->marks, m->tp_counts, m->tp_displs);
+}
+
+static struct status prepare(struct moe *m, struct pass *p)
+{
+    TRY(grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
+    TRY(grow(m, BUF_MARKS, p->n_tokens * 2, sizeof(int32_t), &p->marks));
+    memset(p->marks, 0, p->n_tokens * 2 * sizeof *p->marks);
+    p->slice = slice_of(p->n_tokens, m->o.layout->tp, m->place.tp);
+    return status_ok();
+}
+
+struct status moe_forward(struct moe *m, const struct moe_weights *w, const float *x,
+                          size_t n_tokens, float *h, int32_t *bad, int32_t *dropped, uint64_t *load)
+{
+    struct pass p = {.w = w, .x = x, .n_tokens = n_tokens};
+    float *logits, *recv, *by_expert, *y;
+    int32_t *row_bad, *result;
+    TRY(prepare(m, &p));
+    TRY(route(m, &p, &logits));
+    if (m->o.policy != CAPACITY_DROPLESS) TRY(limit(m, &p, logits, m->stage_sizes));
+    assign_slots(m, &p, load);
+    exchange_counts(m, &p);
+    TRY(dispatch(m, &p, &recv));
+    TRY(grow(m, BUF_X, p.n_in * m->o.width, sizeof(float), &by_expert));
+    struct gather_rows rows = {.from = recv, .to = by_expert, .width = m->o.width};
+    walk_runs(m, gather_run, &rows);
+    TRY(run_experts(m, &p, by_expert, &y, &row_bad));
+    TRY(send_back(m, &p, y, row_bad, &result));
+    combine(m, &p, result);
+    share(m, &p);
+    op_add(m->o.kern, h, p.out, n_tokens * m->o.width);
+    for (size_t t = 0; t < n_tokens; t++) {
+        bad[t] += p.marks[2 * t];
+        dropped[t] += p.marks[2 * t + 1];
+    }
+    return status_ok();
+}

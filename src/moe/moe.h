@@ -1,0 +1,45 @@
+/* A Mixture-of-Experts block over the ranks of a stage: router -> permute -> all-to-all -> grouped
+ * expert FFN -> all-to-all -> combine at the source rank. Knows ranks and weights, not layers or
+ * requests. Each tp rank is the source of its slice of the replica's tokens.
+ * Order of the sums: numerics law, "MoE combine" and "The sum over ranks". */
+#ifndef SHOAL_MOE_MOE_H
+#define SHOAL_MOE_MOE_H
+
+#include "kernels/kern.h"
+#include "moe/capacity.h"
+#include "parallel/comm.h"
+#include "parallel/layout.h"
+
+struct moe_options {
+    const struct kern_table *kern;       /* borrowed */
+    struct comm *comm;                   /* borrowed */
+    const struct layout *layout;         /* borrowed */
+    uint32_t rank;                       /* in the world */
+    uint32_t width, n_experts, n_chosen; /* D, E, K */
+    enum router_kind router;
+    enum capacity_policy policy;
+    double capacity_factor;
+};
+
+/* One layer's weights, borrowed; experts are those held here. */
+struct moe_weights {
+    const struct packed *router;           /* [E, D] */
+    const struct packed *gate, *up, *down; /* [n_local] of [F, D], [F, D], [D, F] with leaves */
+};
+
+struct moe; /* options and buffers; the buffers grow to the largest step seen */
+
+/* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
+struct status moe_create(const struct moe_options *options, struct moe **out);
+void moe_destroy(struct moe **m);
+
+/* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h [T, D] += the block's output
+ * for x [T, D] (normed). x, h and the counters are equal on all tp ranks, before and after; T may
+ * be 0 and may differ between replicas. bad [T] and dropped [T] are added to; load [E] receives
+ * how often each expert was chosen by this rank's tokens (added to).
+ * Errors: STATUS_MEMORY when a buffer cannot grow. */
+struct status moe_forward(struct moe *m, const struct moe_weights *w, const float *x,
+                          size_t n_tokens, float *h, int32_t *bad, int32_t *dropped,
+                          uint64_t *load);
+
+#endif

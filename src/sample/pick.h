@@ -1,0 +1,39 @@
+/* One token from one row of logits: temperature, top-k, top-p, min-p and the draw, all in integers,
+ * so that the result does not depend on where the vocabulary was cut. Pure, Local.
+ * Law: numerics.md "logits, sampling"; randomness: Philox4x32-10 (Salmon et al., SC11). */
+#ifndef SHOAL_SAMPLE_PICK_H
+#define SHOAL_SAMPLE_PICK_H
+
+#include "kernels/kern.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct pick_options {
+    float temperature;         /* > 0 */
+    float top_p;               /* 1: off */
+    float min_p;               /* 0: off */
+    int32_t top_k;             /* 0: off */
+    uint32_t key[2];           /* of the request's seed */
+    uint32_t choice, position; /* the counter */
+};
+
+/* Scratch of one pick; all [V]. */
+struct pick_scratch {
+    uint64_t *mass;
+    uint64_t *keys; /* (inverted ordered bits, id), sorted as far as a draw needs */
+};
+
+/* Local. The 64 random bits of a counter. */
+uint64_t pick_random(const struct pick_options *o);
+
+/* Local. Draws from logits [V], all finite; max is the largest of them (after + 0.0f). Kept are, in
+ * the order (logit descending, id ascending): the top_k first; of these the shortest prefix whose
+ * mass is at least top_p of theirs; of these those of at least min_p times the first's mass. */
+int32_t pick_token(const struct kern_table *kern, const struct pick_options *o, const float *logits,
+                   size_t n_vocab, float max, const struct pick_scratch *scratch);
+
+/* Local. Natural-log probability of a logit, from the integer mass of all (at temperature 1). */
+float pick_logprob(float logit, float max, uint64_t total_mass);
+
+#endif

@@ -1,0 +1,262 @@
+/* Vocab-parallel logits: argmax, scores and draws over shards. */
+#include "sample/vocab_parallel.h"
+
+#include "base/mem.h"
+#include "kernels/ops.h"
+
+#include <string.h>
+
+struct vocab_parallel {
+    const struct kern_table *kern;
+    struct comm *comm;
+    const struct layout *layout;
+    struct range shard;     /* of the vocabulary, held here */
+    uint32_t n_ranks, rank; /* tp */
+    uint32_t n_own_max;     /* rows of a batch that one rank may own */
+    float *logits;          /* [AT_ONCE, shard] */
+    float *sent;            /* [AT_ONCE, shard] rows in the order of their owners */
+    float *received;        /* [n_own_max, V] shards of the rows owned here, by source */
+    float *row;             /* [V] */
+    struct pick_scratch scratch;
+    uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
+    int64_t *n_bad;                   /* [AT_ONCE] */
+    uint32_t *targets;                /* [AT_ONCE] bits of the targets' logits */
+    int *counts;                      /* [4, tp] send and receive counts and displacements */
+};
+
+uint64_t vocab_parallel_bytes(const struct layout *l)
+{
+    const uint64_t shard = range_count(layout_vocab(l, 0));
+    return 2 * VOCAB_ROWS_AT_ONCE * shard * 4 +
+           (VOCAB_ROWS_AT_ONCE + 1) * (uint64_t)l->model.vocab * 4 + l->model.vocab * 16ull;
+}
+
+struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
+                                    const struct layout *layout, struct vocab_parallel **out)
+{
+    *out = NULL;
+    struct vocab_parallel *v = NULL;
+    TRY(mem_alloc(&v, 1, sizeof *v, "sampler"));
+    v->kern = kern;
+    v->comm = comm;
+    v->layout = layout;
+    v->n_ranks = (uint32_t)comm_size(comm, COMM_TP);
+    v->rank = (uint32_t)comm_rank(comm, COMM_TP);
+    v->shard = layout_vocab(layout, v->rank);
+    /* logits rows all go to rank 0, so it may own a whole batch */
+    v->n_own_max = VOCAB_ROWS_AT_ONCE;
+    const size_t n = VOCAB_ROWS_AT_ONCE, width = range_count(v->shard);
+    const size_t vocab = layout->model.vocab;
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&v->logits, n * width, sizeof(float), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->sent, n * width, sizeof(float), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->received, v->n_own_max * vocab, sizeof(float), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->row, vocab, sizeof(float), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->scratch.mass, vocab, sizeof(uint64_t), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->scratch.keys, vocab, sizeof(uint64_t), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->keys, 3 * n, sizeof(uint64_t), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->n_bad, n, sizeof(int64_t), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->targets, n, sizeof(uint32_t), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->counts, 4 * (size_t)v->n_ranks, sizeof(int), "sampler"), fail);
+    v->totals = v->keys + n;
+    v->tokens = v->totals + n;
+    *out = v;
+    return status_ok();
+fail:
+    vocab_parallel_destroy(&v);
+    return st;
+}
+
+void vocab_parallel_destroy(struct vocab_parallel **v)
+{
+    if (*v == NULL) return;
+    struct vocab_parallel *p = *v;
+    mem_free(&p->logits);
+    mem_free(&p->sent);
+    mem_free(&p->received);
+    mem_free(&p->row);
+    mem_free(&p->scratch.mass);
+    mem_free(&p->scratch.keys);
+    mem_free(&p->keys);
+    mem_free(&p->n_bad);
+    mem_free(&p->targets);
+    mem_free(&p->counts);
+    mem_free(v);
+}
+
+static float *logits_row(struct vocab_parallel *v, size_t i)
+{
+    return v->logits + i * range_count(v->shard);
+}
+
+/* The largest logit of each row over all shards, as (ordered bits, ~id), and the bad ones. */
+static void find_maxima(struct vocab_parallel *v, size_t n_rows, struct vocab_got *got)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        uint64_t n_bad = 0;
+        v->keys[i] =
+            v->kern->argmax(logits_row(v, i), range_count(v->shard), v->shard.begin, &n_bad);
+        v->n_bad[i] = (int64_t)n_bad;
+    }
+    comm_max_u64(v->comm, COMM_TP, v->keys, n_rows);
+    comm_sum_i64(v->comm, COMM_TP, v->n_bad, n_rows);
+    for (size_t i = 0; i < n_rows; i++) {
+        got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)v->n_bad[i]};
+    }
+}
+
+static float row_max(const struct vocab_parallel *v, size_t i)
+{
+    return kern_from_ordered_bits((uint32_t)(v->keys[i] >> 32));
+}
+
+static bool wants_score(const struct vocab_want *w)
+{
+    return (w->want & PLAN_SCORE) != 0 && w->target >= 0;
+}
+
+static bool wants_draw(const struct vocab_want *w, const struct vocab_got *g)
+{
+    return (w->want & PLAN_SAMPLE) != 0 && w->pick.temperature > 0 && g->n_bad == 0;
+}
+
+static void score(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
+                  struct vocab_got *got)
+{
+    bool any = false;
+    for (size_t i = 0; i < n_rows; i++) {
+        v->totals[i] = 0;
+        v->targets[i] = 0;
+        if (!wants_score(&wants[i]) || got[i].n_bad > 0) continue;
+        any = true;
+        const float *row = logits_row(v, i);
+        v->totals[i] = v->kern->mass(row, range_count(v->shard), row_max(v, i), 1.0f, NULL);
+        const uint32_t t = (uint32_t)wants[i].target;
+        if (t >= v->shard.begin && t < v->shard.end) {
+            v->targets[i] = f32_bits(row[t - v->shard.begin]);
+        }
+    }
+    if (!any) return;
+    comm_sum_i64(v->comm, COMM_TP, (int64_t *)v->totals, n_rows);
+    comm_or_u32(v->comm, COMM_TP, v->targets, n_rows);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (!wants_score(&wants[i]) || got[i].n_bad > 0) continue;
+        got[i].logprob = pick_logprob(f32_from_bits(v->targets[i]), row_max(v, i), v->totals[i]);
+    }
+}
+
+/* Moves whole rows to their owners. rows [n]: which rows; owner_of(j): the tp rank that gets the
+ * j-th of them is j mod n_owners. Returns how many this rank owns; own row k, of source s, stands
+ * at received + own_offset. */
+static size_t move_rows(struct vocab_parallel *v, const size_t *rows, size_t n, uint32_t n_owners)
+{
+    const size_t width = range_count(v->shard);
+    int *send_counts = v->counts, *send_displs = send_counts + v->n_ranks;
+    int *recv_counts = send_displs + v->n_ranks, *recv_displs = recv_counts + v->n_ranks;
+    size_t at = 0;
+    for (uint32_t r = 0; r < v->n_ranks; r++) {
+        send_displs[r] = (int)(at * width);
+        for (size_t j = r; r < n_owners && j < n; j += n_owners) {
+            memcpy(v->sent + at++ * width, logits_row(v, rows[j]), width * sizeof(float));
+        }
+        send_counts[r] = (int)(at * width) - send_displs[r];
+    }
+    size_t n_own = 0;
+    for (size_t j = v->rank; v->rank < n_owners && j < n; j += n_owners) n_own++;
+    int displ = 0;
+    for (uint32_t s = 0; s < v->n_ranks; s++) {
+        recv_counts[s] = (int)(n_own * range_count(layout_vocab(v->layout, s)));
+        recv_displs[s] = displ;
+        displ += recv_counts[s];
+    }
+    comm_exchange_words(v->comm, COMM_TP, v->sent, send_counts, send_displs, v->received,
+                        recv_counts, recv_displs);
+    return n_own;
+}
+
+/* Puts the shards of own row k together. */
+static void join_row(struct vocab_parallel *v, size_t k, size_t n_own)
+{
+    size_t at = 0;
+    for (uint32_t s = 0; s < v->n_ranks; s++) {
+        const struct range shard = layout_vocab(v->layout, s);
+        const size_t width = range_count(shard);
+        memcpy(v->row + shard.begin, v->received + at + k * width, width * sizeof(float));
+        at += n_own * width;
+    }
+}
+
+static void draw(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
+                 struct vocab_got *got)
+{
+    size_t rows[VOCAB_ROWS_AT_ONCE];
+    size_t n = 0;
+    for (size_t i = 0; i < n_rows; i++) {
+        if (wants_draw(&wants[i], &got[i])) rows[n++] = i;
+    }
+    if (n == 0) return;
+    const size_t n_own = move_rows(v, rows, n, v->n_ranks);
+    memset(v->tokens, 0, n * sizeof *v->tokens);
+    for (size_t k = 0; k < n_own; k++) {
+        const size_t j = v->rank + k * v->n_ranks;
+        join_row(v, k, n_own);
+        v->tokens[j] =
+            (uint64_t)pick_token(v->kern, &wants[rows[j]].pick, v->row, v->layout->model.vocab,
+                                 row_max(v, rows[j]), &v->scratch);
+    }
+    comm_max_u64(v->comm, COMM_TP, v->tokens, n);
+    for (size_t j = 0; j < n; j++) got[rows[j]].token = (int32_t)v->tokens[j];
+}
+
+static struct status send_logits(struct vocab_parallel *v, const struct vocab_want *wants,
+                                 size_t n_rows, struct step_result *out)
+{
+    size_t rows[VOCAB_ROWS_AT_ONCE];
+    size_t n = 0;
+    for (size_t i = 0; i < n_rows; i++) {
+        if ((wants[i].want & PLAN_LOGITS) != 0) rows[n++] = i;
+    }
+    if (n == 0) return status_ok();
+    const size_t n_own = move_rows(v, rows, n, 1);
+    for (size_t k = 0; k < n_own; k++) {
+        join_row(v, k, n_own);
+        TRY(step_result_add_logits(out, v->row, 1));
+    }
+    return status_ok();
+}
+
+static struct status run_batch(struct vocab_parallel *v, const struct packed *head, const float *x,
+                               const struct vocab_want *wants, size_t n_rows, struct vocab_got *got,
+                               struct step_result *out)
+{
+    const size_t width = range_count(v->shard);
+    if (width > 0) {
+        const struct linear_group group = {.w = head, .row0 = 0, .n_rows = n_rows};
+        const struct linear_args args = {.groups = &group,
+                                         .n_groups = 1,
+                                         .x = x,
+                                         .x_stride = head->n_in,
+                                         .y = v->logits,
+                                         .y_stride = width};
+        op_linear(v->kern, &args);
+    }
+    find_maxima(v, n_rows, got);
+    for (size_t i = 0; i < n_rows; i++) {
+        const bool greedy = (wants[i].want & PLAN_SAMPLE) != 0 && wants[i].pick.temperature <= 0;
+        if (greedy && got[i].n_bad == 0) got[i].token = (int32_t) ~(uint32_t)v->keys[i];
+    }
+    score(v, wants, n_rows, got);
+    draw(v, wants, n_rows, got);
+    return send_logits(v, wants, n_rows, out);
+}
+
+struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *head,
+                                 const float *x, const struct vocab_want *wants, size_t n_rows,
+                                 struct vocab_got *got, struct step_result *out)
+{
+    for (size_t i = 0; i < n_rows; i += VOCAB_ROWS_AT_ONCE) {
+        const size_t n = n_rows - i < VOCAB_ROWS_AT_ONCE ? n_rows - i : VOCAB_ROWS_AT_ONCE;
+        TRY(run_batch(v, head, x + i * v->layout->model.width, wants + i, n, got + i, out));
+    }
+    return status_ok();
+}
