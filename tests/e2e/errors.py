@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Wrong flags and inputs: a sentence, the contract's exit status, and all ranks leave together.
+
+usage: errors.py SHOAL WORK_FOLDER
+Each case runs on 1 rank and on 4; a rank that stays behind is a failure (the run's time limit).
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from program import GOLDENS, Shoal, expect, main_of, read_rows, write_lines
+
+LIMIT_S = 60
+PROMPT = {"custom_id": "a", "prompt_token_ids": [1, 2, 3], "max_tokens": 4, "temperature": 0}
+
+
+class ErrorsTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.model = self.work / "llama.h5"
+        self.moe = self.work / "mixtral.h5"
+        self.input = self.work / "in.jsonl"
+        self.output = self.work / "out.jsonl"
+        self.n_cases = 0
+
+    def generate(self, ranks, *flags, model=None, source=None):
+        self.output.unlink(missing_ok=True)
+        return self.shoal("generate", "--model", model or self.model, "--input",
+                          source or self.input, "--output", self.output, *flags, ranks=ranks,
+                          limit_s=LIMIT_S)
+
+    def fails(self, status, words, done):
+        """The run left with this status and said a sentence that holds all words."""
+        self.n_cases += 1
+        expect(done.status == status, f"status {status} expected: {done}")
+        said = (done.err + done.out).lower()
+        missing = [w for w in words if w.lower() not in said]
+        expect(not missing, f"the sentence lacks {missing}: {done}")
+
+    def wrong_flags(self, ranks):
+        self.fails(2, ["--no-such-flag"], self.generate(ranks, "--no-such-flag"))
+        self.fails(2, ["max-tokens"], self.generate(ranks, "--max-tokens", "many"))
+        self.fails(2, ["temperature"], self.generate(ranks, "--temperature", "-1"))
+        self.fails(2, ["kv-dtype"], self.generate(ranks, "--kv-dtype", "f33"))
+        self.fails(2, ["kv"], self.generate(ranks, "--kv-blocks", "1"))
+        self.fails(2, ["--input"], self.shoal("generate", "--model", self.model, ranks=ranks,
+                                              limit_s=LIMIT_S))
+        self.fails(2, ["frobnicate"], self.shoal("frobnicate", ranks=ranks, limit_s=LIMIT_S))
+
+    def wrong_layouts(self, ranks):
+        # 9 and 5 are beyond 8 and 4 query heads; 7 divides no number of ranks used here
+        self.fails(2, ["tp"], self.generate(ranks, "--tp", "7"))
+        self.fails(2, ["pp"], self.generate(ranks, "--pp", "5"))
+        self.fails(2, ["ep"], self.generate(ranks, "--ep", "2", "--tp", "2"))
+        self.fails(2, ["tp"], self.generate(ranks, "--tp", "0"))
+
+    def wrong_inputs(self, ranks):
+        self.fails(3, ["nowhere.h5"], self.generate(ranks, model=self.work / "nowhere.h5"))
+        self.fails(3, ["nowhere.jsonl"], self.generate(ranks, source=self.work / "nowhere.jsonl"))
+        whole = self.model.read_bytes()
+        for name, data in (("cut.h5", whole[:len(whole) // 2]), ("head.h5", whole[:100]),
+                           ("empty.h5", b""), ("text.h5", b"no checkpoint at all\n" * 99)):
+            path = self.work / name
+            path.write_bytes(data)
+            self.fails(3, [name], self.generate(ranks, model=path))
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 1
+        path = self.work / "flipped.h5"
+        path.write_bytes(flipped)
+        self.fails(3, ["flipped.h5"], self.generate(ranks, model=path))
+
+    def error_rows(self, ranks):
+        """Bad lines are rows, the good ones around them are served."""
+        good = json.dumps(PROMPT)
+        lines = [good, "{not json", "", json.dumps({**PROMPT, "custom_id": "long",
+                 "prompt_token_ids": [1] * 600}),
+                 json.dumps({**PROMPT, "custom_id": "vocab", "prompt_token_ids": [320]}),
+                 json.dumps({**PROMPT, "custom_id": "minus", "max_tokens": -1}),
+                 json.dumps({**PROMPT, "custom_id": "nan"})[:-1] + ', "top_p": NaN}',
+                 good, json.dumps({**PROMPT, "custom_id": "last"})]
+        self.input.write_text("\n".join(lines))
+        done = self.generate(ranks)
+        expect(done.status == 0, f"status 0 expected: {done}")
+        rows = [json.loads(line) for line in self.output.read_bytes().splitlines()]
+        errors = ["error" in row for row in rows]
+        wanted = [False, True, True, True, True, True, True, True, False]
+        if len(errors) == len(wanted) - 1:  # a blank line may be no request line
+            del wanted[2]
+        expect(errors == wanted, f"error rows {errors}, wanted {wanted}: {rows}")
+        for row, error in zip(rows, errors):
+            if error:
+                expect(len(row["error"]["message"]) > 10 and row["error"]["code"], str(row))
+        expect(rows[0]["token_ids"] == rows[-1]["token_ids"], "good rows differ")
+        long_row = next(r for r in rows if r["custom_id"] == "long")
+        expect("600" in long_row["error"]["message"], str(long_row))
+        self.fails(4, [], self.generate(ranks, "--strict"))
+        write_lines(self.input, [PROMPT])
+
+    def tp_beyond_heads(self):
+        """Eight and five ranks on models of four heads (Mixtral)."""
+        for ranks, flags in ((8, ["--tp", "8"]), (5, ["--tp", "5", "--ep", "1"])):
+            done = self.generate(ranks, *flags, model=self.moe)
+            self.fails(2, ["tp", "4", "head"], done)
+        done = self.generate(4, "--ep", "3", model=self.moe)
+        self.fails(2, ["ep"], done)
+
+    def convert_refuses(self):
+        source = self.work / "hf"
+        shutil.copytree(GOLDENS / "mixtral" / "hf", source)
+        weights = source / "model.safetensors"
+        whole = weights.read_bytes()
+        for size in (0, 4, 1000, len(whole) - 1):
+            weights.write_bytes(whole[:size])
+            self.fails(3, ["model.safetensors"],
+                       self.shoal("convert", source, self.work / "never.h5", limit_s=LIMIT_S))
+            expect(not (self.work / "never.h5").exists(), "a failed convert left a file")
+        weights.write_bytes(whole)
+        config = json.loads((source / "config.json").read_text())
+        for change, words in (({"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch"},
+                               ["nosuch"]),
+                              ({"hidden_act": "gelu"}, ["hidden_act"]),
+                              ({"num_attention_heads": 0}, ["num_attention_heads"]),
+                              ({"num_attention_heads": 3}, ["heads"]),
+                              ({"num_experts_per_tok": 9}, ["num_experts_per_tok"]),
+                              ({"vocab_size": 321}, ["embed"])):
+            (source / "config.json").write_text(json.dumps({**config, **change}))
+            self.refused_somewhere(source, words)
+
+    def refused_somewhere(self, source, words):
+        """Either convert refuses a config, or generate does before it runs."""
+        path = self.work / "odd.h5"
+        path.unlink(missing_ok=True)
+        done = self.shoal("convert", source, path, limit_s=LIMIT_S)
+        if done.status == 0:
+            done = self.generate(1, model=path)
+        expect(done.status in (2, 3), f"status 2 or 3 expected: {done}")
+        self.fails(done.status, words, done)
+
+    def main(self):
+        self.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", self.model)
+        self.shoal.must("convert", GOLDENS / "mixtral" / "hf", self.moe)
+        write_lines(self.input, [PROMPT])
+        for ranks in (1, 4):
+            self.wrong_flags(ranks)
+            self.wrong_layouts(ranks)
+            self.wrong_inputs(ranks)
+            self.error_rows(ranks)
+        self.tp_beyond_heads()
+        self.convert_refuses()
+        done = self.generate(4)
+        expect(done.status == 0 and "a" in read_rows(self.output), f"the good run: {done}")
+        print(f"{self.n_cases} wrong inputs: each a sentence and its status")
+
+
+if __name__ == "__main__":
+    main_of(ErrorsTest(*sys.argv[1:3]).main)

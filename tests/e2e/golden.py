@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""shoal against transformers on one tiny random checkpoint of tests/golden/models.
+
+usage: golden.py SHOAL COMPARE_LOGITS WORK_FOLDER MODEL
+Every logit of prefill and decode within 1e-4 of the largest one, greedy tokens equal, on one rank
+and in several layouts, whole prompts and one token a step; and the same comparison must fail when
+one weight of the checkpoint is changed.
+"""
+import json
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+from program import GOLDENS, Shoal, expect, main_of, read_rows, run
+
+BOUND = "1e-4"
+DENSE_LAYOUTS = [["--tp", "2"], ["--tp", "3"], ["--pp", "2"], ["--dp", "2", "--tp", "2"]]
+MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
+               ["--dp", "2", "--tp", "2", "--ep", "4"]]
+# the element (row 3, column 5) of these is given the other sign and thrice its size
+MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
+           "mixtral": "model.layers.2.block_sparse_moe.experts.3.w2.weight",
+           "qwen3_moe": "model.layers.1.mlp.experts.5.up_proj.weight"}
+FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
+
+
+def n_ranks(layout):
+    """The ranks that a list of layout flags asks for; ep spreads over tp when alone."""
+    flags = dict(zip(layout[::2], map(int, layout[1::2])))
+    n = flags.get("--tp", 1) * flags.get("--pp", 1) * flags.get("--dp", 1)
+    return n if n > 1 else flags.get("--ep", 1)
+
+
+class GoldenTest:
+    def __init__(self, shoal, compare, work, name):
+        self.shoal, self.compare, self.name = Shoal(shoal), compare, name
+        self.golden = GOLDENS / name
+        self.facts = json.loads((self.golden / "golden.json").read_text())
+        self.config = json.loads((self.golden / "hf" / "config.json").read_text())
+        self.work = Path(work) / name
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+
+    def convert(self, source, name):
+        path = self.work / name
+        self.shoal.must("convert", source, path)
+        return path
+
+    def score(self, model, flags, ranks):
+        """compare_logits' finished run over the logits of one scoring run."""
+        logits = self.work / "logits.h5"
+        self.shoal.must("score", "--model", model, "--input", self.golden / "sequences.jsonl",
+                        "--output", self.work / "scores.jsonl", "--logits", logits,
+                        "--kv-dtype", "f32", *flags, ranks=ranks)
+        pairs = [f"{i + 1}={self.golden / f'logits.{i}.f32'}"
+                 for i in range(len(self.facts["sequences"]))]
+        return run([self.compare, logits, BOUND, *pairs])
+
+    def check_logits(self, model, flags, ranks):
+        done = self.score(model, flags, ranks)
+        print(f"  score {' '.join(flags) or '(whole prompts)'}: {done.out.strip()}")
+        expect(done.status == 0, f"logits differ from transformers: {done}\n{done.out}")
+
+    def check_greedy(self, model, flags, ranks):
+        output = self.work / "greedy.jsonl"
+        self.shoal.must("generate", "--model", model, "--input", self.golden / "prompts.jsonl",
+                        "--output", output, "--kv-dtype", "f32", *flags, ranks=ranks)
+        rows = read_rows(output)
+        for i, sequence in enumerate(self.facts["sequences"]):
+            found = rows[f"p{i}"].get("token_ids")
+            expect(found == sequence["greedy"],
+                   f"greedy tokens of p{i} with {flags}: {found}, golden {sequence['greedy']}")
+        print(f"  generate {' '.join(flags) or '(one rank)'}: greedy tokens equal")
+
+    def mutate(self):
+        """A copy of the checkpoint directory with one weight changed."""
+        copy = self.work / "mutated"
+        shutil.copytree(self.golden / "hf", copy)
+        wanted = MUTATED[self.config["model_type"]]
+        for path in sorted(copy.glob("*.safetensors")):
+            data = bytearray(path.read_bytes())
+            (n_header,) = struct.unpack_from("<Q", data)
+            tensor = json.loads(data[8:8 + n_header]).get(wanted)
+            if tensor is None:
+                continue
+            index = 3 * tensor["shape"][1] + 5
+            change(data, tensor["dtype"], 8 + n_header + tensor["data_offsets"][0], index)
+            path.write_bytes(data)
+            return copy
+        expect(False, f"no tensor {wanted} to mutate")
+
+    def main(self):
+        moe = self.config["model_type"] != "llama"
+        model = self.convert(self.golden / "hf", "model.h5")
+        self.shoal.must("inspect", model, "--verify")
+        self.check_logits(model, [], 0)
+        self.check_logits(model, ["--chunk", "1"], 0)
+        self.check_greedy(model, [], 0)
+        for layout in MOE_LAYOUTS if moe else DENSE_LAYOUTS:
+            self.check_logits(model, layout, n_ranks(layout))
+            self.check_greedy(model, [*layout, "--chunk", "7"], n_ranks(layout))
+        done = self.score(self.convert(self.mutate(), "mutated.h5"), [], 0)
+        print(f"  one weight changed: {done.out.strip()}")
+        expect(done.status == 1, f"one changed weight must fail the comparison: {done}")
+
+
+def change(data, dtype, start, index):
+    """Element `index` of the tensor at byte `start`: times -3; a value near 0 becomes 1."""
+    if dtype == "BF16":
+        at = start + 2 * index
+        (value,) = struct.unpack("<f", b"\0\0" + data[at:at + 2])
+        data[at:at + 2] = struct.pack("<f", -3 * value if abs(value) > 0.01 else 1.0)[2:]
+        return
+    form, size = FORMATS[dtype]
+    (value,) = struct.unpack_from(form, data, start + size * index)
+    struct.pack_into(form, data, start + size * index, -3 * value if abs(value) > 0.01 else 1.0)
+
+
+if __name__ == "__main__":
+    main_of(GoldenTest(*sys.argv[1:5]).main)

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""The law's test: the same rows on 1 rank and on many, in any batch, chunk, order and kernel set.
+
+usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--only TEXT]
+About 200 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
+WORK_FOLDER/state.json and are not repeated while the binary stays the same. One SHA-256 per model:
+that of its first run. A run fails when its hash differs, or when what it was asked to exercise
+(layout, kernels, preemption, ...) is not what its own report says it did.
+"""
+import argparse
+import hashlib
+import json
+import random
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pairwise
+from program import GOLDENS, REPO, Failure, Shoal, expect, hash_rows, main_of, read_rows, write_lines
+
+MODEL_LEN = 256  # --max-model-len: four blocks hold one full context
+BLOCKS = {"plenty": 96, "tight": 4}
+N_TOKENS = 24
+FAILURES_MAX = 5
+
+# flags, ranks, and the layout that must come of them; "dense" has no ep
+LAYOUTS = {
+    "1": (["--tp", "1"], 1, dict(tp=1, pp=1, dp=1, ep=1, etp=1)),
+    "tp2": (["--tp", "2", "--ep", "1"], 2, dict(tp=2, pp=1, dp=1, ep=1, etp=2)),
+    "tp3": (["--tp", "3", "--ep", "1"], 3, dict(tp=3, pp=1, dp=1, ep=1, etp=3)),
+    "tp4": (["--tp", "4", "--ep", "1"], 4, dict(tp=4, pp=1, dp=1, ep=1, etp=4)),
+    "pp2": (["--pp", "2"], 2, dict(tp=1, pp=2, dp=1, ep=1, etp=1)),
+    "pp3": (["--pp", "3"], 3, dict(tp=1, pp=3, dp=1, ep=1, etp=1)),
+    "pp4": (["--pp", "4"], 4, dict(tp=1, pp=4, dp=1, ep=1, etp=1)),
+    "ep2": (["--ep", "2"], 2, dict(tp=2, pp=1, dp=1, ep=2, etp=1)),
+    "ep4": (["--ep", "4"], 4, dict(tp=4, pp=1, dp=1, ep=4, etp=1)),
+    "dp2": (["--dp", "2"], 2, dict(tp=1, pp=1, dp=2, ep=2, etp=1)),
+    "dp2-ep1": (["--dp", "2", "--ep", "1"], 2, dict(tp=1, pp=1, dp=2, ep=1, etp=1)),
+    "tp2-pp2": (["--tp", "2", "--pp", "2"], 4, dict(tp=2, pp=2, dp=1, ep=2, etp=1)),
+    "dp2-tp2-ep4": (["--dp", "2", "--tp", "2", "--ep", "4"], 4,
+                    dict(tp=2, pp=1, dp=2, ep=4, etp=1)),
+    "dp2-tp2-ep2": (["--dp", "2", "--tp", "2", "--ep", "2"], 4,
+                    dict(tp=2, pp=1, dp=2, ep=2, etp=2)),
+    "pp2-ep2": (["--pp", "2", "--ep", "2"], 4, dict(tp=2, pp=2, dp=1, ep=2, etp=1)),
+    "tp2-pp2-dp2": (["--tp", "2", "--pp", "2", "--dp", "2"], 8,
+                    dict(tp=2, pp=2, dp=2, ep=4, etp=1)),
+}
+DIMENSIONS = {
+    "model": ["demo", "dense", "mixtral"],
+    "layout": list(LAYOUTS),
+    "batch": [0, 1, 5],  # 0: as many as fit
+    "chunk": [0, 7, 64],  # 0: whole prompts
+    "threads": [1, 2],
+    "kernels": ["ref", "avx2"],
+    "blocks": ["plenty", "tight"],
+    "order": ["given", "shuffled"],
+}
+SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf"}
+DEMO = REPO / "models" / "demo" / "demo.h5"
+
+
+if "avx2" not in Path("/proc/cpuinfo").read_text():
+    DIMENSIONS["kernels"].remove("avx2")
+
+
+def allowed(row):
+    """Dense models refuse ep; one sequence at a time never runs out of blocks."""
+    if row["model"] == "dense" and "ep" in row["layout"]:
+        return False
+    return not (row["batch"] == 1 and row["blocks"] == "tight")
+
+
+def sampling(i):
+    """Greedy, seeded and unseeded lines, every sampler, mixed in each input."""
+    kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=11),
+             dict(temperature=1.0, top_p=0.8), dict(temperature=1.3, min_p=0.02, seed=2**63 + 5),
+             dict(), dict(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, seed=0)]
+    return dict(kinds[i % len(kinds)], max_tokens=N_TOKENS - i % 4)
+
+
+def token_lines(n_vocab):
+    """Twelve prompts of ids around one tile of 64, one across two, one across four, one too long."""
+    draw = random.Random(20)
+    lengths = [3, 47, 52, 57, 61, 63, 64, 65, 44, 58, 110, 215, MODEL_LEN + 9]
+    return [dict(custom_id=f"r{i:02d}", prompt_token_ids=[draw.randrange(n_vocab) for _ in
+            range(length)], **sampling(i)) for i, length in enumerate(lengths)]
+
+
+def text_lines():
+    """The same in words, for the model that knows some."""
+    words = [json.loads(line)["prompt"] for line in
+             (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines()]
+    text = " ".join(words) * 20
+    sizes = [2, 120, 130, 140, 150, 160, 135, 145, 155, 125, 330, 560, 4000]
+    return [dict(custom_id=f"r{i:02d}", prompt=text[37 * i:37 * i + size], **sampling(i))
+            for i, size in enumerate(sizes)]
+
+
+class Law:
+    def __init__(self, args):
+        self.args, self.shoal = args, Shoal(args.shoal)
+        self.work = Path(args.work)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.state_path = self.work / "state.json"
+        self.binary = hashlib.sha256(Path(self.shoal.path).read_bytes()).hexdigest()
+        self.state = self.load_state()
+        self.base, self.failures = {}, []
+
+    def load_state(self):
+        """Hashes of finished runs of this binary, by the run's name."""
+        if self.args.full and self.state_path.exists():
+            state = json.loads(self.state_path.read_text())
+            if state["binary"] == self.binary:
+                return state
+        return {"binary": self.binary, "done": {}}
+
+    def model(self, name):
+        return DEMO if name == "demo" else self.work / f"{name}.h5"
+
+    def prepare(self):
+        for name, source in SOURCES.items():
+            self.shoal.must("convert", source, self.model(name))
+        for name in DIMENSIONS["model"]:
+            if name == "demo":
+                lines = text_lines()
+            else:
+                config = json.loads((SOURCES[name] / "config.json").read_text())
+                lines = token_lines(config["vocab_size"])
+            write_lines(self.work / f"{name}-given.jsonl", lines)
+            random.Random(7).shuffle(lines)
+            write_lines(self.work / f"{name}-shuffled.jsonl", lines)
+
+    def run(self, row, tag):
+        """One run's hash and report."""
+        flags, ranks, _ = LAYOUTS[row["layout"]]
+        output, report = self.work / f"{tag}.jsonl", self.work / f"{tag}.report.json"
+        for path in (output, report):
+            path.unlink(missing_ok=True)
+        argv = ["generate", "--model", self.model(row["model"]),
+                "--input", self.work / f"{row['model']}-{row['order']}.jsonl",
+                "--output", output, "--report", report, *flags, "--threads", row["threads"],
+                "--kv-blocks", BLOCKS[row["blocks"]], "--max-model-len", MODEL_LEN,
+                "--seed", 5, "--quiet"]
+        if row["batch"]:
+            argv += ["--max-batch", row["batch"]]
+        if row["chunk"]:
+            argv += ["--chunk", row["chunk"]]
+        self.shoal.must(*argv, ranks=ranks, limit_s=180, env={"SHOAL_KERNELS": row["kernels"]})
+        found = hash_rows(output), json.loads(report.read_text())
+        if tag != "base":
+            output.unlink()
+        report.unlink()
+        return found
+
+    def check_report(self, row, report):
+        """What was asked for was exercised."""
+        asked = dict(LAYOUTS[row["layout"]][2])
+        if row["model"] == "dense":
+            del asked["ep"], asked["etp"]
+        layout = report["layout"]
+        expect({k: layout[k] for k in asked} == asked, f"layout {layout}, asked {asked}")
+        for key, want in (("kernels", row["kernels"]), ("threads", row["threads"]),
+                          ("kv_blocks", BLOCKS[row["blocks"]])):
+            expect(report[key] == want, f"{key} {report[key]}, asked {want}")
+        expect(report["chunk"] == row["chunk"] or not row["chunk"], f"chunk {report['chunk']}")
+        peak = report["peak_batch"]
+        if row["blocks"] == "plenty":
+            n_least = {1: 1, 5: 5, 0: 6}[row["batch"]]
+            expect(peak >= n_least, f"at most {peak} sequences ran together, {n_least} expected")
+        expect(peak <= row["batch"] or not row["batch"], f"{peak} sequences ran together")
+        n = report["preemptions"]
+        expect(n > 0 if row["blocks"] == "tight" else n == 0,
+               f"{n} preemptions with {report['kv_blocks']} blocks")
+
+    def make_base(self, name):
+        """The hash that all others must have: one rank, reference kernels, nothing special."""
+        row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name}
+        self.base[name], report = self.run(row, "base")
+        self.check_report(row, report)
+        rows = read_rows(self.work / "base.jsonl")
+        n_errors = sum("error" in r for r in rows.values())
+        n_tokens = sum(len(r.get("token_ids", [])) for r in rows.values())
+        expect(len(rows) == 13 and n_errors == 1 and n_tokens > 100,
+               f"{name}: {len(rows)} rows, {n_errors} errors, {n_tokens} tokens")
+        print(f"{name}: {n_tokens} tokens, sha256 {self.base[name]}")
+
+    def one(self, numbered):
+        number, row = numbered
+        name = " ".join(f"{k}={v}" for k, v in row.items())
+        if len(self.failures) >= FAILURES_MAX or self.state["done"].get(name) == self.base[
+                row["model"]]:
+            return
+        started = time.monotonic()
+        try:
+            found, report = self.run(row, f"run{number}")
+            self.check_report(row, report)
+            expect(found == self.base[row["model"]], f"hash {found}")
+        except (Failure, KeyError) as failure:
+            self.failures.append(name)
+            print(f"{number} {name}\n  FAILED: {failure!r}" if isinstance(failure, KeyError)
+                  else f"{number} {name}\n  FAILED: {failure}")
+            return
+        self.state["done"][name] = found
+        layout = " ".join(f"{k}{v}" for k, v in report["layout"].items())
+        print(f"{number} {name} -> {layout}, {report['kernels']}, {report['preemptions']} "
+              f"preemptions, {found[:16]}, {time.monotonic() - started:.1f} s")
+        if self.args.full:
+            self.save_state()
+
+    def save_state(self):
+        new = self.state_path.with_suffix(".new")
+        new.write_text(json.dumps({"binary": self.binary, "done": dict(self.state["done"])}))
+        new.replace(self.state_path)
+
+    def main(self):
+        self.prepare()
+        for name in DIMENSIONS["model"]:
+            self.make_base(name)
+        rows = (pairwise.all_rows(DIMENSIONS, allowed) if self.args.full else
+                pairwise.cover(DIMENSIONS, allowed, ("model", "layout"), self.args.runs))
+        rows = [r for r in rows if self.args.only in " ".join(f"{k}={v}" for k, v in r.items())]
+        with ThreadPoolExecutor(self.args.jobs) as pool:
+            list(pool.map(self.one, enumerate(rows, 1)))
+        expect(not self.failures, f"{len(self.failures)} of {len(rows)} runs")
+        print(f"{len(rows)} runs, one hash per model: {self.base}")
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shoal")
+    parser.add_argument("work")
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="only runs whose name holds this")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main_of(Law(parse()).main)

@@ -1,0 +1,53 @@
+"""Deterministic covering arrays: few rows in which every pair (and chosen triples) of values occurs.
+
+Imported by law.py. Greedy, without randomness, so that the same dimensions give the same rows.
+"""
+import heapq
+from itertools import combinations, product
+
+
+def tuples_of(row, names, strength):
+    """The value tuples of the given strength that a row holds, e.g. (("tp", 2), ("chunk", 7))."""
+    return {tuple((n, row[n]) for n in chosen) for chosen in combinations(names, strength)}
+
+
+def all_rows(dimensions, allowed):
+    names = list(dimensions)
+    rows = (dict(zip(names, values)) for values in product(*dimensions.values()))
+    return [row for row in rows if allowed(row)]
+
+
+def take_all(gains, missing, taken, enough):
+    """Takes the row with most missing tuples until enough(missing) holds; returns their indices.
+
+    Gains only shrink, so a stale gain is an upper bound and one heap serves (lazy greedy).
+    """
+    heap = [(-len(gains[i] & missing), i) for i in range(len(gains)) if i not in taken]
+    heapq.heapify(heap)
+    order = []
+    while heap and not enough(missing, order):
+        _, i = heapq.heappop(heap)
+        gain = len(gains[i] & missing)
+        if heap and (-gain, i) > heap[0]:
+            heapq.heappush(heap, (-gain, i))
+            continue
+        missing -= gains[i]
+        order.append(i)
+    return order
+
+
+def cover(dimensions, allowed, fixed, n_least):
+    """Rows so that every pair of values that an allowed row can hold occurs, and every triple that
+    includes a value of each of the two `fixed` dimensions; then, up to n_least rows, those that
+    add most triples. Ties: the earlier row of the full product.
+    """
+    names = list(dimensions)
+    candidates = all_rows(dimensions, allowed)
+    triples = [tuples_of(row, names, 3) for row in candidates]
+    gains = [tuples_of(row, names, 2) | {t for t in held if set(fixed) <= {n for n, _ in t}}
+             for row, held in zip(candidates, triples)]
+    first = take_all(gains, set().union(*gains), set(), lambda missing, _: not missing)
+    missing = set().union(*triples).difference(*(triples[i] for i in first))
+    more = take_all(triples, missing, set(first),
+                    lambda _, order: len(first) + len(order) >= n_least)
+    return [candidates[i] for i in first + more]

@@ -1,0 +1,103 @@
+"""Starting shoal from tests: one rank or many, with a time limit, and what it wrote.
+
+Imported by the drivers beside it. Standard library only.
+"""
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+REPO = TESTS.parent
+GOLDENS = TESTS / "golden" / "models"
+SKIPPED = 77  # ctest's SKIP_RETURN_CODE
+FAILED = 1
+
+
+class Run:
+    """One finished run: argv, exit status (None: it was still running at the limit), outputs."""
+
+    def __init__(self, argv, status, out, err):
+        self.argv, self.status, self.out, self.err = argv, status, out, err
+
+    def __str__(self):
+        status = "no end within the limit" if self.status is None else f"status {self.status}"
+        return f"$ {' '.join(self.argv)}\n  {status}\n{self.err[-3000:]}"
+
+
+def run(argv, limit_s=120, env=None):
+    """Runs argv in a process group of its own, which is ended as a whole at the limit."""
+    argv = [str(a) for a in argv]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, errors="replace",
+                          env={**os.environ, **(env or {})}, start_new_session=True) as process:
+        try:
+            out, err = process.communicate(timeout=limit_s)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            status = None
+    return Run(argv, status, out, err)
+
+
+class Shoal:
+    """The binary under test."""
+
+    def __init__(self, path):
+        self.path = str(Path(path).resolve())
+
+    def __call__(self, *args, ranks=0, limit_s=120, env=None):
+        """ranks 0: the binary alone, without a launcher."""
+        launcher = [TESTS / "mpirun.sh", ranks] if ranks else []
+        return run([*launcher, self.path, *args], limit_s, env)
+
+    def must(self, *args, **how):
+        done = self(*args, **how)
+        if done.status != 0:
+            raise Failure(str(done))
+        return done
+
+
+class Failure(Exception):
+    """A test's sentence."""
+
+
+def expect(condition, sentence):
+    if not condition:
+        raise Failure(sentence)
+
+
+def read_rows(path):
+    """The result lines of a file, by custom_id."""
+    rows = {}
+    for line in Path(path).read_bytes().splitlines():
+        row = json.loads(line)
+        expect(row["custom_id"] not in rows, f"{path}: two rows of '{row['custom_id']}'")
+        rows[row["custom_id"]] = row
+    return rows
+
+
+def hash_rows(path):
+    """SHA-256 over a result file's lines, sorted by custom_id: the order of the input is no part."""
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    lines.sort(key=lambda line: json.loads(line)["custom_id"])
+    return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def write_lines(path, rows):
+    Path(path).write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+                          encoding="utf-8")
+
+
+def main_of(test):
+    """Runs test(); a Failure is printed and becomes the exit status."""
+    sys.stdout.reconfigure(line_buffering=True)
+    try:
+        sys.exit(test() or 0)
+    except Failure as failure:
+        print(f"FAILED: {failure}")
+        sys.exit(FAILED)

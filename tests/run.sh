@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# run.sh [--long] [--allow-skips] [--no-sanitizers]: installs, builds and runs every test.
+# A test that skips and is not in expected_skips.txt fails the run, unless --allow-skips (a machine
+# without a network, say). --long adds the label long. Ends with ctest's own summary.
+set -eu
+cd "$(dirname "$0")/.."
+long=no allow_skips=no sanitizers=yes
+for flag in "$@"; do
+    case $flag in
+    --long) long=yes ;;
+    --allow-skips) allow_skips=yes ;;
+    --no-sanitizers) sanitizers=no ;;
+    *)
+        echo "usage: tests/run.sh [--long] [--allow-skips] [--no-sanitizers]" >&2
+        exit 2
+        ;;
+    esac
+done
+export CTEST_OUTPUT_ON_FAILURE=1
+
+step()
+{
+    printf '\n== [%d s] %s\n' "$SECONDS" "$*"
+}
+
+build()
+{
+    local preset=$1
+    shift
+    mkdir -p build
+    cmake --preset "$preset" >"build/$preset.configure.log" 2>&1 ||
+        { cat "build/$preset.configure.log"; exit 1; }
+    cmake --build --preset "$preset" -- "$@"
+}
+
+# skipped LOG: names of the tests that ctest's log says were skipped, sorted
+skipped()
+{
+    sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: +([^ ]+) .*\*\*\*(Skipped|Not Run).*/\1/p' "$1" | sort
+}
+
+expected_skips()
+{
+    sed -E 's/#.*//; s/[[:space:]]+$//; /^$/d' tests/expected_skips.txt | sort
+}
+
+step "dependencies"
+jobs/install_deps.sh
+
+if [ $sanitizers = yes ]; then
+    step "unit and kernel tests under AddressSanitizer and UBSan"
+    build asan-ubsan unit kernels
+    LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:fast_unwind_on_malloc=0:print_suppressions=0" \
+        ctest --test-dir build/asan-ubsan -L '^(unit|kernels)$' -j2 --no-tests=error
+fi
+
+step "release build"
+build release
+
+step "tests"
+log=build/release/tests.log
+select=(-LE '^long$')
+[ $long = yes ] && select=()
+set +e
+ctest --test-dir build/release -j2 --no-tests=error "${select[@]}" 2>&1 | tee $log
+status=${PIPESTATUS[0]}
+set -e
+
+step "skipped tests against tests/expected_skips.txt"
+if ! diff <(expected_skips) <(skipped $log) >build/release/skips.diff; then
+    echo "expected (<) and found (>):"
+    cat build/release/skips.diff
+    [ $allow_skips = yes ] || status=1
+fi
+echo "status $status"
+sed -n '/tests passed,.* tests failed/,$p' $log
+exit "$status"
