@@ -4,8 +4,8 @@
  *
  *   for (s = 0;; s++) {
  *       g = s % n_groups;
- *       if (s >= n_groups) for each replica: receive the result of step s - n_groups, lead_commit(g)
- *       lead_next(lead, g, s, &plan, &done);  if (done) break;  broadcast the plan
+ *       if (s >= n_groups) for each replica: receive the result of step s - n_groups,
+ * lead_commit(g) lead_next(lead, g, s, &plan, &done);  if (done) break;  broadcast the plan
  *   }
  */
 #ifndef SHOAL_SERVE_LEAD_H
@@ -14,39 +14,34 @@
 #include "base/status.h"
 #include "plan/step_plan.h"
 #include "serve/request.h"
+#include "serve/scheduler.h"
 #include "serve/stats.h"
 
 struct lead;
-struct tokenizer;
 
 enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
-
-/* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
- * borrowed. After a preemption the same rows may come again, with the same values. */
-typedef struct status lead_logits_fn(void *user, uint64_t line, int32_t row0, const float *rows,
-                                     int32_t n_rows, int32_t vocab);
 
 /* Zero means the default where one is named. All pointers are borrowed and outlive the lead. */
 struct lead_options {
     enum lead_mode mode;
     const char *input_path;  /* JSONL; "-" is stdin */
     const char *output_path; /* JSONL, truncated; "-" is stdout */
-    const struct tokenizer *tokenizer;
+    struct tokenizer *tokenizer;
     struct request_defaults defaults; /* flags over generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
-    int32_t vocab_size;    /* of the model: ids in [0, vocab_size) are accepted */
-    int32_t max_model_len; /* tokens of a full context */
-    int32_t n_replicas;    /* dp */
-    int32_t n_groups;      /* pp: microbatch groups in flight */
-    int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks) */
-    int32_t max_batch;     /* sequences running in a replica, over all groups; 0: as many as fit */
-    int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
-    int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
-    size_t window_rows;    /* rows read and not yet written; 0: 4096 */
-    size_t window_bytes;   /* memory of such rows; 0: 64 MiB. One row may always be read */
+    int32_t vocab_size;     /* of the model: ids in [0, vocab_size) are accepted */
+    int32_t max_model_len;  /* tokens of a full context */
+    int32_t n_replicas;     /* dp */
+    int32_t n_groups;       /* pp: microbatch groups in flight */
+    int32_t n_blocks;       /* KV blocks of each replica's pool, ids [0, n_blocks) */
+    int32_t max_batch;      /* sequences running in a replica, over all groups; 0: as many as fit */
+    int32_t step_tokens;    /* rows of a replica in one step; 0: 2048 */
+    int32_t chunk_tokens;   /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    size_t window_rows;     /* rows read and not yet written; 0: 4096 */
+    size_t window_bytes;    /* memory of such rows; 0: 64 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
-    lead_logits_fn *logits; /* score only; NULL: none are asked for */
+    logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;
     bool quiet; /* no progress on stderr */
 };

@@ -1,10 +1,14 @@
-/* One request line: parsing, checking, its sampling values and key, and its life's data.
- * Knows ids, sampling, state and status; never ranks or tensors. Made by the lead from each line,
- * lent to the scheduler, turned into a result line by result_row. */
+/* One request line: its checked values, its key, and its life's data until its result line.
+ * Knows ids, sampling, state and status; never ranks or tensors. Made by the lead from each line
+ * (request_parse.c), lent to the scheduler, turned into a result line by result_row.c. */
 #ifndef SHOAL_SERVE_REQUEST_H
 #define SHOAL_SERVE_REQUEST_H
 
 #include "base/status.h"
+#include "base/strbuf.h"
+#include "text/detokenizer.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,28 +16,110 @@
 
 enum { REQUEST_STOPS_MAX = 64, REQUEST_STOP_BYTES_MAX = 1024 };
 
-/* A borrowed or owned byte string; may hold NULs. */
-struct request_bytes {
-    char *bytes;
-    size_t n;
-};
-
 /* Values of flags (over generation_config.json), which a line's own values override. */
 struct request_defaults {
-    int64_t max_tokens;        /* >= 1 */
-    double temperature;        /* >= 0; 0: greedy */
-    double top_p;              /* (0, 1] */
-    double min_p;              /* [0, 1] */
-    int64_t top_k;             /* 0 or -1: off */
-    uint64_t seed;             /* --seed: hashed with the custom_id */
-    const char *const *stops;  /* [n_stops], borrowed */
+    int64_t max_tokens;       /* >= 1 */
+    double temperature;       /* >= 0; 0: greedy */
+    double top_p;             /* (0, 1] */
+    double min_p;             /* [0, 1] */
+    int64_t top_k;            /* 0 or -1: off */
+    uint64_t seed;            /* --seed: hashed with the custom_id */
+    const char *const *stops; /* [n_stops], borrowed */
     size_t n_stops;
 };
 
 /* Local. 128, 1.0, 1.0, 0, 0, 0, no stops. */
 void request_defaults_init(struct request_defaults *d);
 
-/* Local. Checks flag values by the rules of request lines; `STATUS_USAGE` names the field. */
+/* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
 struct status request_defaults_check(const struct request_defaults *d);
+
+/* What a line is checked against. Everything is borrowed. */
+struct request_rules {
+    struct request_defaults defaults;
+    struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
+    const int32_t *end_ids;      /* [n_end_ids] */
+    size_t n_end_ids;
+    int32_t vocab_size;    /* token ids are in [0, vocab_size) */
+    int32_t max_model_len; /* tokens of a full context */
+    bool score;            /* prompts are scored, nothing is generated */
+};
+
+enum request_format { REQUEST_PLAIN, REQUEST_OPENAI };
+enum request_state { REQUEST_NEW, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED };
+enum request_finish { REQUEST_UNFINISHED, REQUEST_STOP, REQUEST_LENGTH, REQUEST_SCORED };
+
+/* An owned byte string; may hold NULs. */
+struct request_bytes {
+    char *bytes;
+    size_t n;
+};
+
+struct request {
+    /* the line */
+    uint64_t line;  /* number, from 1 */
+    uint64_t index; /* order of reading, from 0; smaller is older */
+    enum request_format format;
+    struct request_bytes custom_id;
+    struct request_bytes model; /* OpenAI lines: the body's "model"; may be empty */
+
+    /* sampling */
+    int32_t max_tokens, top_k;
+    float temperature, top_p, min_p;
+    uint32_t key[2];
+    struct stop_matcher *stop; /* owned; NULL: no stop strings */
+
+    /* tokens and results; owned */
+    int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
+    size_t n_tokens, n_prompt, tokens_capacity;
+    float *scores; /* score: [n_prompt], natural log; scores[0] is unused */
+    struct detokenizer detokenizer;
+    struct strbuf text;
+    uint64_t n_dropped; /* expert choices dropped by a capacity factor */
+    enum request_finish finish;
+    const char *error_code; /* NULL: no error. A constant */
+    char *error_message;    /* owned */
+
+    /* the scheduler's */
+    enum request_state state;
+    bool in_flight;         /* a planned step of it has not been committed */
+    int32_t replica, group; /* where it runs */
+    int32_t n_rows;         /* rows of the step being planned or in flight, from pos0 on */
+    size_t pos0;
+    size_t n_computed; /* tokens whose KV stands in its blocks */
+    size_t n_high;     /* the most that n_computed ever was */
+    int32_t *blocks;   /* [n_blocks], owned memory */
+    size_t n_blocks, blocks_capacity;
+    uint64_t first_plan_ns, first_token_ns, last_token_ns;
+    struct request *prev, *next; /* in the list of its state */
+};
+
+/* Local. The request of one line (n bytes, borrowed for the call). A line that cannot be served
+ * gives a request with error_code and error_message set, and OK. Owner of *out: the caller.
+ * Errors: STATUS_MEMORY. */
+struct status request_create(const struct request_rules *rules, uint64_t line_number,
+                             const char *text, size_t n, struct request **out);
+
+/* Local. The request of a line that was not read (too long): an error row from the start. */
+struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
+                                    struct request **out);
+void request_destroy(struct request **r);
+
+/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied. */
+struct status request_fail(struct request *r, const char *code, const char *message);
+
+/* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
+ * request: an end id or a stop string ("stop"), max_tokens or a full context ("length").
+ * Errors: STATUS_MEMORY. */
+struct status request_take_token(struct request *r, const struct request_rules *rules,
+                                 int32_t token);
+
+/* Local. An upper bound, in bytes, on what r may come to hold until its result line is written. */
+size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
+
+/* Local. The key of a line with its own seed (its low and high word), and of one without: XXH3-64
+ * of the custom_id's bytes, seeded with --seed. */
+void request_key_of_seed(int64_t seed, uint32_t key[2]);
+void request_key_of_id(uint64_t seed, const char *id, size_t n, uint32_t key[2]);
 
 #endif

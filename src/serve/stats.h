@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A log-spaced histogram of nanoseconds: 32 buckets per power of two, so that a percentile is off by
- * at most 1.6 %; minimum, maximum and mean are exact. Constant memory (15 KiB). */
+/* A log-spaced histogram of nanoseconds: 32 buckets per power of two, so that a percentile is off
+ * by at most 1.6 %; minimum, maximum and mean are exact. Constant memory (15 KiB). */
 enum { LATENCY_SUB_BITS = 5, LATENCY_BUCKETS = (64 - LATENCY_SUB_BITS + 1) << LATENCY_SUB_BITS };
 
 struct latency {
@@ -21,26 +21,27 @@ struct latency {
 /* Local. A zeroed struct is an empty histogram. */
 void latency_add(struct latency *l, uint64_t ns);
 
-/* Local. The value in seconds below which a share p of the samples lies (0 <= p <= 1); 0 if empty. */
+/* Local. The value in seconds below which a share p of the samples lies (0 <= p <= 1); 0 if empty.
+ */
 double latency_percentile_s(const struct latency *l, double p);
 double latency_mean_s(const struct latency *l);
 
 struct serve_summary {
-    uint64_t n_rows;             /* result lines written, error rows included */
+    uint64_t n_rows; /* result lines written, error rows included */
     uint64_t n_error_rows;
-    uint64_t n_prompt_tokens;    /* of requests that ran; computed once each */
-    uint64_t n_generated_tokens; /* sampled tokens kept */
+    uint64_t n_prompt_tokens;     /* of requests that ran; computed once each */
+    uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
     uint64_t n_preemptions;
-    uint64_t n_dropped;          /* expert choices dropped by a capacity factor */
-    uint64_t n_steps;            /* plans with at least one sequence */
-    double wall_s;               /* from create to finish */
+    uint64_t n_dropped;  /* expert choices dropped by a capacity factor */
+    uint64_t n_steps;    /* plans with at least one sequence */
+    double wall_s;       /* from create to finish */
     struct latency ttft; /* time to first token: from a request's first step being planned to its
                             first token being committed */
     struct latency tpot; /* time per output token behind the first, one sample per request */
-    uint64_t n_scored;           /* score: tokens with a log-probability */
-    double sum_logprob;          /* score: per request by position, then requests in input order */
-    double perplexity;           /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
+    uint64_t n_scored;   /* score: tokens with a log-probability */
+    double sum_logprob;  /* score: per request by position, then requests in input order */
+    double perplexity;   /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
 /* Local. The summary as lines of text for people. */

@@ -1,0 +1,49 @@
+/* Reads a JSONL input line by line in bounded memory: a file, a FIFO or stdin.
+ * Knows nothing of JSON. A line over the limit is skipped and reported, not fatal. Called by the
+ * lead. */
+#ifndef SHOAL_SERVE_LINE_READER_H
+#define SHOAL_SERVE_LINE_READER_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LINE_BYTES_MAX = 16 << 20 };
+
+struct line_reader;
+
+enum line_kind {
+    LINE_OK,
+    LINE_TOO_LONG, /* text is NULL, n the line's length */
+    LINE_WAIT,     /* nothing to read yet, and the caller would not block */
+    LINE_END,
+};
+
+/* One line without its end ("\n" or "\r\n"); a byte order mark at the input's start is left out. */
+struct line {
+    enum line_kind kind;
+    const char *text; /* borrowed until the next call; may hold NULs, not NUL-terminated */
+    size_t n;         /* bytes */
+    uint64_t number;  /* from 1 */
+    uint64_t offset;  /* of its first byte in the input */
+};
+
+/* Local. Opens `path`; "-" is stdin. max_bytes: longest line, 0: LINE_BYTES_MAX.
+ * Errors: STATUS_INPUT (cannot be opened, a folder), STATUS_MEMORY. */
+struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out);
+void line_reader_destroy(struct line_reader **r);
+
+/* Local. The next line. A last line without an end counts; an empty input has no line. When
+ * may_block is false and nothing can be read at once, LINE_WAIT. Errors: STATUS_IO, STATUS_MEMORY.
+ */
+struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
+
+/* Local. Bytes taken so far, and the input's size (0 when it is no regular file). */
+uint64_t line_reader_offset(const struct line_reader *r);
+uint64_t line_reader_size(const struct line_reader *r);
+
+/* Local. True when `path` names the file that is being read (by device and inode). */
+bool line_reader_is_file(const struct line_reader *r, const char *path);
+
+#endif

@@ -1,0 +1,48 @@
+/* A doubly linked list of requests through their own prev and next, kept in order of reading.
+ * Called by the scheduler. */
+#ifndef SHOAL_SERVE_REQUEST_LIST_H
+#define SHOAL_SERVE_REQUEST_LIST_H
+
+#include "serve/request.h"
+
+/* Zero-initialised it is empty. Owns nothing. */
+struct request_list {
+    struct request *head, *tail; /* the oldest and the youngest */
+    size_t n;
+};
+
+/* Local. Puts r before `next` (NULL: at the tail). */
+static inline void request_list_put(struct request_list *l, struct request *r, struct request *next)
+{
+    r->next = next;
+    r->prev = next != NULL ? next->prev : l->tail;
+    *(r->prev != NULL ? &r->prev->next : &l->head) = r;
+    *(next != NULL ? &next->prev : &l->tail) = r;
+    l->n++;
+}
+
+/* Local. Takes r out. */
+static inline void request_list_take(struct request_list *l, struct request *r)
+{
+    *(r->prev != NULL ? &r->prev->next : &l->head) = r->next;
+    *(r->next != NULL ? &r->next->prev : &l->tail) = r->prev;
+    r->prev = r->next = NULL;
+    l->n--;
+}
+
+/* Local. Puts r where its index belongs; looks from the head or from the tail. */
+static inline void request_list_put_from_head(struct request_list *l, struct request *r)
+{
+    struct request *next = l->head;
+    while (next != NULL && next->index < r->index) next = next->next;
+    request_list_put(l, r, next);
+}
+
+static inline void request_list_put_from_tail(struct request_list *l, struct request *r)
+{
+    struct request *prev = l->tail;
+    while (prev != NULL && prev->index > r->index) prev = prev->prev;
+    request_list_put(l, r, prev != NULL ? prev->next : l->head);
+}
+
+#endif

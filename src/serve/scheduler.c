@@ -1,0 +1,361 @@
+/* Planning. Requests are ordered by age everywhere (index, the order of reading): the oldest of a
+ * replica is never preempted, and the pool holds a full context, so it always gets on. */
+#include "serve/scheduler.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/scheduler_state.h"
+
+#include <string.h>
+
+static struct status check_options(const struct scheduler_options *o)
+{
+    const int64_t n_needed = scheduler_blocks_for((size_t)o->rules->max_model_len);
+    if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->max_batch < 0 ||
+        o->step_tokens < 0 || o->chunk_tokens < 0 || o->rules->max_model_len < 2) {
+        return status_make(STATUS_USAGE,
+                           "scheduler: a size is out of range: %d replicas, %d groups, %d blocks, "
+                           "batch limit %d, %d tokens a step, chunk %d, context %d",
+                           o->n_replicas, o->n_groups, o->n_blocks, o->max_batch, o->step_tokens,
+                           o->chunk_tokens, o->rules->max_model_len);
+    }
+    if (o->n_blocks < n_needed) {
+        return status_make(STATUS_USAGE,
+                           "KV pool: expected room for one full context of %d tokens, %lld blocks "
+                           "of %d, found %d; lower --max-model-len to at most %lld or give more "
+                           "memory",
+                           o->rules->max_model_len, (long long)n_needed, SCHEDULER_BLOCK_TOKENS,
+                           o->n_blocks, (long long)o->n_blocks * SCHEDULER_BLOCK_TOKENS);
+    }
+    return status_ok();
+}
+
+struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
+                               struct scheduler **out)
+{
+    *out = NULL;
+    TRY(check_options(options));
+    struct scheduler *s = NULL;
+    TRY(mem_alloc(&s, 1, sizeof *s, "scheduler"));
+    struct status st;
+    s->o = *options;
+    if (s->o.step_tokens == 0) s->o.step_tokens = SCHEDULER_STEP_TOKENS;
+    if (s->o.chunk_tokens == 0) s->o.chunk_tokens = s->o.step_tokens;
+    s->stats = stats;
+    const size_t n = (size_t)options->n_replicas;
+    TRY_GOTO(st, mem_alloc(&s->replicas, n, sizeof *s->replicas, "scheduler"), fail);
+    for (size_t i = 0; i < n; i++) {
+        struct replica *r = &s->replicas[i];
+        TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
+        TRY_GOTO(st,
+                 mem_alloc(&r->groups, (size_t)options->n_groups, sizeof *r->groups, "scheduler"),
+                 fail);
+    }
+    *out = s;
+    return st;
+fail:
+    scheduler_destroy(&s);
+    return st;
+}
+
+static void destroy_list(struct request_list *l)
+{
+    while (l->head != NULL) {
+        struct request *r = l->head;
+        request_list_take(l, r);
+        request_destroy(&r);
+    }
+}
+
+void scheduler_destroy(struct scheduler **scheduler)
+{
+    struct scheduler *s = *scheduler;
+    if (s == NULL) return;
+    destroy_list(&s->waiting);
+    destroy_list(&s->finished);
+    for (int32_t i = 0; s->replicas != NULL && i < s->o.n_replicas; i++) {
+        struct replica *r = &s->replicas[i];
+        for (int32_t g = 0; r->groups != NULL && g < s->o.n_groups; g++) {
+            destroy_list(&r->groups[g].running);
+            mem_free(&r->groups[g].flight);
+        }
+        mem_free(&r->groups);
+        block_pool_fini(&r->pool);
+    }
+    mem_free(&s->replicas);
+    mem_free(scheduler);
+}
+
+void scheduler_submit(struct scheduler *s, struct request *r)
+{
+    r->state = REQUEST_WAITING;
+    request_list_put(&s->waiting, r, NULL);
+}
+
+bool scheduler_wants_more(const struct scheduler *s)
+{
+    /* Enough to fill the next steps; not so many that reading holds a step up for long. */
+    const size_t n_ahead = 64;
+    return s->waiting.n < n_ahead + s->n_running;
+}
+
+bool scheduler_is_idle(const struct scheduler *s)
+{
+    return s->waiting.n == 0 && s->n_running == 0;
+}
+
+struct scheduler_load scheduler_load(const struct scheduler *s)
+{
+    struct scheduler_load load = {.n_waiting = s->waiting.n, .n_running = s->n_running};
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        load.n_free_blocks += s->replicas[i].pool.n_free;
+        load.n_blocks += s->replicas[i].pool.n_blocks;
+    }
+    return load;
+}
+
+struct request *scheduler_take_finished(struct scheduler *s)
+{
+    struct request *r = s->finished.head;
+    if (r != NULL) request_list_take(&s->finished, r);
+    return r;
+}
+
+void scheduler_leave(struct scheduler *s, struct request *r)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    struct microbatch *m = &replica->groups[r->group];
+    request_list_take(&m->running, r);
+    block_pool_give(&replica->pool, r->blocks, (int32_t)r->n_blocks);
+    m->n_blocks -= (int32_t)r->n_blocks;
+    r->n_blocks = 0;
+    r->n_computed = 0;
+    replica->n_running--;
+    s->n_running--;
+}
+
+/* Sends a sequence back to wait. It may be in flight in another group: that step was planned before
+ * whatever is planned next with its blocks, so every rank has used them by then, and its token is
+ * still good. */
+static void preempt(struct scheduler *s, struct request *r)
+{
+    scheduler_leave(s, r);
+    s->replicas[r->replica].preempted = true;
+    s->stats->n_preemptions++;
+    r->state = REQUEST_WAITING;
+    request_list_put_from_head(&s->waiting, r);
+}
+
+static struct request *youngest(const struct scheduler *s, const struct replica *replica)
+{
+    struct request *found = NULL;
+    for (int32_t g = 0; g < s->o.n_groups; g++) {
+        struct request *tail = replica->groups[g].running.tail;
+        if (tail != NULL && (found == NULL || tail->index > found->index)) found = tail;
+    }
+    return found;
+}
+
+/* Takes blocks from the pool until r's tokens fit; the pool must have them. */
+static struct status take_blocks(struct scheduler *s, struct request *r, size_t n_needed)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    if (n_needed > r->blocks_capacity) {
+        const size_t grown = n_needed + n_needed / 2;
+        TRY(mem_grow(&r->blocks, r->n_blocks, grown, sizeof *r->blocks, "block table"));
+        r->blocks_capacity = grown;
+    }
+    while (r->n_blocks < n_needed) {
+        r->blocks[r->n_blocks++] = block_pool_take(&replica->pool);
+        replica->groups[r->group].n_blocks++;
+    }
+    return status_ok();
+}
+
+/* Blocks for all tokens of a running request, preempting younger ones. When r itself is the
+ * youngest, it is r that waits again (r->state tells). */
+static struct status hold_blocks(struct scheduler *s, struct request *r)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
+    while (r->n_blocks + (size_t)replica->pool.n_free < n_needed) {
+        struct request *victim = youngest(s, replica);
+        preempt(s, victim);
+        if (victim == r) return status_ok();
+    }
+    return take_blocks(s, r, n_needed);
+}
+
+/* Rows for r's tokens that are not computed yet, within the chunk and the step's budget. */
+static void give_rows(const struct scheduler *s, struct microbatch *m, struct request *r)
+{
+    size_t n = r->n_tokens - r->n_computed;
+    const size_t left = (size_t)(s->o.step_tokens - m->n_rows);
+    if (n > (size_t)s->o.chunk_tokens) n = (size_t)s->o.chunk_tokens;
+    if (n > left) n = left;
+    r->n_rows = (int32_t)n;
+    m->n_rows += (int32_t)n;
+}
+
+/* Decode rows first, oldest first; what they leave of the budget goes to prefill chunks. A group
+ * never has more sequences than the budget has rows (see fits), so no decode row is left out. */
+static struct status plan_running(struct scheduler *s, struct replica *replica,
+                                  struct microbatch *m)
+{
+    replica->preempted = false;
+    m->n_rows = 0;
+    struct request *r = m->running.head;
+    while (r != NULL) {
+        struct request *prev = r->prev;
+        r->n_rows = 0;
+        if (r->n_tokens - r->n_computed == 1) {
+            TRY(hold_blocks(s, r));
+            if (r->state == REQUEST_RUNNING) give_rows(s, m, r);
+        }
+        /* Only r and younger ones can have been preempted. */
+        if (r->state == REQUEST_RUNNING)
+            r = r->next;
+        else
+            r = prev != NULL ? prev->next : m->running.head;
+    }
+    for (r = m->running.head; r != NULL; r = r->next) {
+        if (r->n_rows == 0) give_rows(s, m, r);
+    }
+    return status_ok();
+}
+
+/* How many sequences a group of a replica may run: an even share of all that there are, so that
+ * every group in flight has work, and of the batch limit. */
+static size_t group_share(const struct scheduler *s)
+{
+    const size_t n_groups = (size_t)s->o.n_groups;
+    const size_t n_shares = (size_t)s->o.n_replicas * n_groups;
+    size_t share = (s->n_running + s->waiting.n + n_shares - 1) / n_shares;
+    if (s->o.max_batch > 0) {
+        const size_t limit = ((size_t)s->o.max_batch + n_groups - 1) / n_groups;
+        if (share > limit) share = limit;
+    }
+    return share;
+}
+
+/* True when r can start in this group of this replica. Blocks for all its tokens must be free, with
+ * a hundredth of the pool to spare for those that run, and a group takes no more than its part of
+ * the pool; neither holds back the only sequence of a replica or group. */
+static bool fits(const struct scheduler *s, const struct replica *replica,
+                 const struct microbatch *m, const struct request *r)
+{
+    const int64_t n_blocks = s->o.n_blocks;
+    const int64_t n_needed = scheduler_blocks_for(r->n_tokens);
+    const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100;
+    const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
+    if (replica->preempted || m->n_rows >= s->o.step_tokens) return false;
+    if (m->running.n >= group_share(s) || m->running.n >= (size_t)s->o.step_tokens) return false;
+    if (s->o.max_batch > 0 && replica->n_running >= (size_t)s->o.max_batch) return false;
+    if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
+    return replica->pool.n_free >= n_needed + spare;
+}
+
+static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct request *r)
+{
+    struct replica *best = NULL;
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        struct replica *replica = &s->replicas[i];
+        if (!fits(s, replica, &replica->groups[group], r)) continue;
+        const bool better =
+            best == NULL || replica->n_running < best->n_running ||
+            (replica->n_running == best->n_running && replica->pool.n_free > best->pool.n_free);
+        if (better) best = replica;
+    }
+    return best;
+}
+
+/* Starts waiting requests in order. One that was preempted in flight waits for its token first. */
+static struct status admit(struct scheduler *s, int32_t group)
+{
+    for (;;) {
+        struct request *r = s->waiting.head;
+        if (r == NULL || r->in_flight) return status_ok();
+        struct replica *replica = choose_replica(s, group, r);
+        if (replica == NULL) return status_ok();
+        struct microbatch *m = &replica->groups[group];
+        r->replica = (int32_t)(replica - s->replicas);
+        r->group = group;
+        TRY(take_blocks(s, r, (size_t)scheduler_blocks_for(r->n_tokens)));
+        request_list_take(&s->waiting, r);
+        request_list_put_from_tail(&m->running, r);
+        r->state = REQUEST_RUNNING;
+        replica->n_running++;
+        s->n_running++;
+        give_rows(s, m, r);
+    }
+}
+
+static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
+{
+    const size_t end = r->n_computed + (size_t)r->n_rows;
+    const bool is_last = end == r->n_tokens;
+    struct plan_seq seq = {
+        .id = (int32_t)(r->index & INT32_MAX),
+        .n_rows = r->n_rows,
+        .pos0 = (int32_t)r->n_computed,
+        .n_blocks = (int32_t)scheduler_blocks_for(end),
+        .next_token = -1,
+        .top_k = r->top_k,
+        .temperature = r->temperature,
+        .top_p = r->top_p,
+        .min_p = r->min_p,
+        .key = {r->key[0], r->key[1]},
+    };
+    if (s->o.rules->score) {
+        seq.want = PLAN_SCORE;
+        if (!is_last) seq.next_token = r->tokens[end];
+        if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
+    } else if (is_last) {
+        seq.want = PLAN_SAMPLE;
+    }
+    TRY(step_plan_add(plan, r->replica, &seq, r->tokens + r->n_computed, r->blocks));
+    r->pos0 = r->n_computed;
+    r->in_flight = true;
+    if (r->first_plan_ns == 0) r->first_plan_ns = clock_ns();
+    return status_ok();
+}
+
+static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group, uint64_t step,
+                                  struct step_plan *plan)
+{
+    struct microbatch *m = &s->replicas[i].groups[group];
+    if (m->running.n > m->flight_capacity) {
+        const size_t grown = m->running.n + m->running.n / 2;
+        TRY(mem_grow(&m->flight, 0, grown, sizeof(struct request *), "scheduler"));
+        m->flight_capacity = grown;
+    }
+    m->step = step;
+    for (struct request *r = m->running.head; r != NULL; r = r->next) {
+        if (r->n_rows == 0) continue;
+        TRY(emit(s, plan, r));
+        m->flight[m->n_flight++] = r;
+    }
+    step_plan_end_replica(plan, i);
+    return status_ok();
+}
+
+struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
+                             struct step_plan *plan)
+{
+    step_plan_clear(plan, PLAN_RUN, step);
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        struct replica *replica = &s->replicas[i];
+        if (replica->groups[group].n_flight > 0) {
+            return status_make(STATUS_BUG,
+                               "step %llu: group %d is planned before replica %d's result of step "
+                               "%llu was committed",
+                               (unsigned long long)step, group, i,
+                               (unsigned long long)replica->groups[group].step);
+        }
+        TRY(plan_running(s, replica, &replica->groups[group]));
+    }
+    TRY(admit(s, group));
+    for (int32_t i = 0; i < s->o.n_replicas; i++) TRY(emit_replica(s, i, group, step, plan));
+    if (plan->n_seqs > 0) s->stats->n_steps++;
+    return status_ok();
+}

@@ -1,0 +1,74 @@
+/* Continuous batching: which rows of which requests each replica computes in each step, and which
+ * KV blocks hold them. Decides alone; the ranks execute its plans in order. What is sampled does
+ * not depend on anything decided here. Knows no text, files or ranks. Called by the lead. */
+#ifndef SHOAL_SERVE_SCHEDULER_H
+#define SHOAL_SERVE_SCHEDULER_H
+
+#include "base/status.h"
+#include "plan/step_plan.h"
+#include "serve/request.h"
+#include "serve/stats.h"
+
+enum { SCHEDULER_BLOCK_TOKENS = 64, SCHEDULER_STEP_TOKENS = 2048 };
+
+/* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
+ * borrowed. After a preemption the same rows may come again, with the same values. */
+typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, const float *rows,
+                                     int32_t n_rows, int32_t vocab);
+
+struct scheduler_options {
+    const struct request_rules *rules; /* borrowed */
+    int32_t n_replicas;
+    int32_t n_groups;       /* microbatch groups in flight (pp) */
+    int32_t n_blocks;       /* of each replica's pool */
+    int32_t max_batch;      /* sequences running in a replica, over all groups; 0: as many as fit */
+    int32_t step_tokens;    /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
+    int32_t chunk_tokens;   /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    logits_sink_fn *logits; /* NULL: none are asked for */
+    void *logits_user;
+};
+
+struct scheduler;
+
+/* What is going on, for the progress display. */
+struct scheduler_load {
+    size_t n_waiting, n_running;
+    int64_t n_free_blocks, n_blocks; /* over all replicas */
+};
+
+/* Local. Counts and latencies go to *stats (borrowed). Errors: STATUS_USAGE (a size out of range; a
+ * pool that cannot hold one full context, in which no progress could be promised), STATUS_MEMORY.
+ */
+struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
+                               struct scheduler **out);
+
+/* Local. Destroys the requests that it still holds, too. */
+void scheduler_destroy(struct scheduler **s);
+
+/* Local. Takes a checked request without an error; its index must be above all before. Owner: the
+ * scheduler, until scheduler_take_finished gives it back. */
+void scheduler_submit(struct scheduler *s, struct request *r);
+
+/* Local. True while more waiting requests could be of use; true for an empty scheduler. */
+bool scheduler_wants_more(const struct scheduler *s);
+
+/* Local. True when no request waits, runs or is in flight. */
+bool scheduler_is_idle(const struct scheduler *s);
+struct scheduler_load scheduler_load(const struct scheduler *s);
+
+/* Local. Plans step `step` of `group` into *plan, cleared first: each running sequence's next token
+ * (preempting the youngest sequences of the replica when blocks run out; they wait again and are
+ * recomputed), then prefill chunks within the token budget, then new requests for which blocks are
+ * free. Errors: STATUS_BUG when the group's last plan has not been committed, STATUS_MEMORY. */
+struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
+                             struct step_plan *plan);
+
+/* Local. Takes one replica's result of the group's last plan. Errors: STATUS_BUG when it does not
+ * answer that plan, STATUS_MEMORY, and the logits sink's. */
+struct status scheduler_commit(struct scheduler *s, int32_t group,
+                               const struct step_result *result);
+
+/* Local. A request that is done (an error row, too), or NULL. Owner: the caller. */
+struct request *scheduler_take_finished(struct scheduler *s);
+
+#endif

@@ -1,0 +1,132 @@
+/* Results: tokens, scores and logits go to their requests; finished requests leave. */
+#include "base/clock.h"
+#include "serve/scheduler_state.h"
+
+#include <math.h>
+
+/* Where a result's scores and logits stand; moves from sequence to sequence. */
+struct cursor {
+    const struct step_result *result;
+    size_t score, logit_row;
+};
+
+static void finish(struct scheduler *s, struct request *r)
+{
+    if (r->state == REQUEST_RUNNING) {
+        scheduler_leave(s, r);
+    } else {
+        request_list_take(&s->waiting, r);
+    }
+    r->state = REQUEST_FINISHED;
+    request_list_put(&s->finished, r, NULL);
+    const size_t n_generated = r->n_tokens - r->n_prompt;
+    if (n_generated > 1 && r->error_code == NULL) {
+        latency_add(&s->stats->tpot,
+                    (r->last_token_ns - r->first_token_ns) / (uint64_t)(n_generated - 1));
+    }
+}
+
+static void count_rows(struct scheduler *s, struct request *r)
+{
+    const size_t end = r->pos0 + (size_t)r->n_rows;
+    const size_t fresh_from = r->pos0 > r->n_high ? r->pos0 : r->n_high;
+    const size_t prompt_end = end < r->n_prompt ? end : r->n_prompt;
+    if (prompt_end > fresh_from) s->stats->n_prompt_tokens += prompt_end - fresh_from;
+    const size_t n_fresh = end > fresh_from ? end - fresh_from : 0;
+    s->stats->n_recomputed_tokens += (uint64_t)r->n_rows - n_fresh;
+    if (end > r->n_high) r->n_high = end;
+}
+
+static struct status take_token(struct scheduler *s, struct request *r, int32_t token)
+{
+    if (token < 0 || token >= s->o.rules->vocab_size) {
+        return status_make(STATUS_BUG, "line %llu: sampled token %d, expected 0 to %d",
+                           (unsigned long long)r->line, token, s->o.rules->vocab_size - 1);
+    }
+    TRY(request_take_token(r, s->o.rules, token));
+    s->stats->n_generated_tokens++;
+    r->last_token_ns = clock_ns();
+    if (r->first_token_ns == 0) {
+        r->first_token_ns = r->last_token_ns;
+        latency_add(&s->stats->ttft, r->first_token_ns - r->first_plan_ns);
+    }
+    return status_ok();
+}
+
+static struct status take_scores(struct scheduler *s, struct request *r,
+                                 const struct result_seq *seq, const struct cursor *c)
+{
+    const size_t end = r->pos0 + (size_t)r->n_rows;
+    const int32_t n_expected = r->n_rows - (end == r->n_tokens);
+    const int32_t n_logits = s->o.logits != NULL ? r->n_rows : 0;
+    if (seq->n_scores != n_expected || seq->n_logits != n_logits ||
+        c->score + (size_t)n_expected > c->result->n_scores ||
+        c->logit_row + (size_t)n_logits > c->result->n_logit_rows) {
+        return status_make(
+            STATUS_BUG, "line %llu: expected %d scores and %d rows of logits, found %d and %d",
+            (unsigned long long)r->line, n_expected, n_logits, seq->n_scores, seq->n_logits);
+    }
+    for (int32_t i = 0; i < n_expected; i++) {
+        r->scores[r->pos0 + 1 + (size_t)i] = c->result->scores[c->score + (size_t)i];
+    }
+    if (n_logits > 0) {
+        const float *rows = c->result->logits + c->logit_row * (size_t)c->result->vocab;
+        TRY(s->o.logits(s->o.logits_user, r->line, (int32_t)r->pos0, rows, n_logits,
+                        c->result->vocab));
+    }
+    if (end == r->n_tokens) r->finish = REQUEST_SCORED;
+    return status_ok();
+}
+
+static struct status take_result(struct scheduler *s, struct request *r,
+                                 const struct result_seq *seq, const struct cursor *c)
+{
+    const size_t end = r->pos0 + (size_t)r->n_rows;
+    r->in_flight = false;
+    if (r->state == REQUEST_RUNNING) r->n_computed = end;
+    r->n_dropped += (uint64_t)seq->n_dropped;
+    s->stats->n_dropped += (uint64_t)seq->n_dropped;
+    count_rows(s, r);
+    if (seq->n_bad > 0) {
+        TRY(request_fail(r, "numeric_error",
+                         "the model's arithmetic gave a value that is not finite or too large"));
+    } else if (s->o.rules->score) {
+        TRY(take_scores(s, r, seq, c));
+    } else if (end == r->n_tokens) {
+        TRY(take_token(s, r, seq->token));
+    }
+    if (r->error_code != NULL || r->finish != REQUEST_UNFINISHED) finish(s, r);
+    return status_ok();
+}
+
+struct status scheduler_commit(struct scheduler *s, int32_t group, const struct step_result *result)
+{
+    if (result->replica < 0 || result->replica >= s->o.n_replicas || group < 0 ||
+        group >= s->o.n_groups) {
+        return status_make(STATUS_BUG, "a result names replica %d and group %d of %d and %d",
+                           result->replica, group, s->o.n_replicas, s->o.n_groups);
+    }
+    struct microbatch *m = &s->replicas[result->replica].groups[group];
+    if (m->n_flight == 0 && result->n_seqs == 0) return status_ok();
+    if (result->step != m->step || result->n_seqs != m->n_flight) {
+        return status_make(STATUS_BUG,
+                           "replica %d: expected the %zu sequences of step %llu, found %zu of step "
+                           "%llu",
+                           result->replica, m->n_flight, (unsigned long long)m->step,
+                           result->n_seqs, (unsigned long long)result->step);
+    }
+    struct cursor c = {.result = result};
+    for (size_t i = 0; i < m->n_flight; i++) {
+        const struct result_seq *seq = &result->seqs[i];
+        if (seq->id != (int32_t)(m->flight[i]->index & INT32_MAX)) {
+            return status_make(STATUS_BUG, "step %llu, sequence %zu: expected id %llu, found %d",
+                               (unsigned long long)m->step, i,
+                               (unsigned long long)m->flight[i]->index, seq->id);
+        }
+        TRY(take_result(s, m->flight[i], seq, &c));
+        c.score += (size_t)seq->n_scores;
+        c.logit_row += (size_t)seq->n_logits;
+    }
+    m->n_flight = 0;
+    return status_ok();
+}
