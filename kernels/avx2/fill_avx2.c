@@ -1,7 +1,29 @@
-/* Overrides the table's entries with what AVX2, FMA and F16C make faster. */
-#include "kernels/kern.h"
+/* Overrides the table's entries with what AVX2, FMA and F16C make faster; storing f32 keys and
+ * values stays a copy. */
+#include "kernels/avx2/avx2.h"
 
 void kern_fill_avx2(struct kern_table *t)
 {
     t->name = "avx2";
+    t->linear[DTYPE_F32] = k_linear_f32_avx2;
+    t->linear[DTYPE_F16] = k_linear_f16_avx2;
+    t->linear[DTYPE_BF16] = k_linear_bf16_avx2;
+    t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_avx2;
+    t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_avx2;
+    t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_avx2;
+    t->grid_to_f32 = k_grid_to_f32_avx2;
+    t->grid_add = k_grid_add_avx2;
+    t->rmsnorm = k_rmsnorm_f32_avx2;
+    t->rope = k_rope_f32_avx2;
+    t->kv_store[DTYPE_F16] = k_kv_store_f16_avx2;
+    t->kv_store[DTYPE_BF16] = k_kv_store_bf16_avx2;
+    t->attention[DTYPE_F32] = k_attention_f32_avx2;
+    t->attention[DTYPE_F16] = k_attention_f16_avx2;
+    t->attention[DTYPE_BF16] = k_attention_bf16_avx2;
+    t->swiglu = k_swiglu_f32_avx2;
+    t->add = k_add_f32_avx2;
+    t->axpy = k_axpy_f32_avx2;
+    t->router = k_router_f32_avx2;
+    t->mass = k_mass_f32_avx2;
+    t->argmax = k_argmax_f32_avx2;
 }

@@ -1,0 +1,170 @@
+/* The ops on one row of f32 values. Tails use masked loads and stores and the same instructions. */
+#include "kernels/avx2/avx2.h"
+
+#include "kernels/avx2/vec.h"
+
+/* Elements [i, i + 8) that are below n; the others are +0 and are not written. */
+ALWAYS_INLINE __m256 tail_load(const float *x, size_t i, size_t n)
+{
+    return _mm256_maskload_ps(x + i, v8_first(n - i));
+}
+
+ALWAYS_INLINE void tail_store(float *y, size_t i, size_t n, __m256 v)
+{
+    _mm256_maskstore_ps(y + i, v8_first(n - i), v);
+}
+
+/* int64 to double, rounded once: hi * 2^32 is put together exactly, then the low half is added. */
+ALWAYS_INLINE __m256d double_from_int64(__m256i v)
+{
+    const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(v, 32),
+                                          _mm256_castpd_si256(_mm256_set1_pd(0x1p84 + 0x1p63)));
+    const __m256i low = _mm256_blend_epi32(v, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
+    const __m256d exact =
+        _mm256_sub_pd(_mm256_castsi256_pd(high), _mm256_set1_pd(0x1p84 + 0x1p63 + 0x1p52));
+    return _mm256_add_pd(exact, _mm256_castsi256_pd(low));
+}
+
+ALWAYS_INLINE __m128 grid_four(const int64_t *sums, __m256d unit)
+{
+    const __m256i v = _mm256_loadu_si256((const void *)sums);
+    return _mm256_cvtpd_ps(_mm256_mul_pd(double_from_int64(v), unit));
+}
+
+void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+{
+    const double unit = kern_pow2(-(int)grid_bits);
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) _mm_storeu_ps(y + i, grid_four(sums + i, _mm256_set1_pd(unit)));
+    for (; i < n; i++) y[i] = (float)((double)sums[i] * unit);
+}
+
+void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
+{
+    const double unit = kern_pow2(-(int)grid_bits);
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const __m128 y = grid_four(sums + i, _mm256_set1_pd(unit));
+        _mm_storeu_ps(h + i, _mm_add_ps(_mm_loadu_ps(h + i), y));
+    }
+    for (; i < n; i++) h[i] += (float)((double)sums[i] * unit);
+}
+
+/* Sum of squares in 16 lanes. */
+static float sum_of_squares(const float *x, size_t n)
+{
+    struct v16 lanes = v16_zero();
+    size_t d = 0;
+    for (; d + LANES <= n; d += LANES) {
+        const __m256 a = _mm256_loadu_ps(x + d), b = _mm256_loadu_ps(x + d + 8);
+        lanes.a = _mm256_fmadd_ps(a, a, lanes.a);
+        lanes.b = _mm256_fmadd_ps(b, b, lanes.b);
+    }
+    if (d < n) {
+        const __m256 a = tail_load(x, d, n);
+        lanes.a = _mm256_fmadd_ps(a, a, lanes.a);
+    }
+    if (d + 8 < n) {
+        const __m256 b = tail_load(x, d + 8, n);
+        lanes.b = _mm256_fmadd_ps(b, b, lanes.b);
+    }
+    return v16_tree(lanes);
+}
+
+void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y)
+{
+    const float scale = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + eps);
+    const __m256 r = _mm256_set1_ps(scale);
+    size_t d = 0;
+    for (; d + 8 <= n; d += 8) {
+        const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + d), r);
+        _mm256_storeu_ps(y + d, _mm256_mul_ps(v, _mm256_loadu_ps(w + d)));
+    }
+    for (; d < n; d++) y[d] = (x[d] * scale) * w[d];
+}
+
+void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot)
+{
+    const size_t half = rot / 2;
+    size_t i = 0;
+    for (; i + 8 <= half; i += 8) {
+        const __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
+        const __m256 c = _mm256_loadu_ps(cos + i), s = _mm256_loadu_ps(sin + i);
+        _mm256_storeu_ps(x + i, _mm256_fnmadd_ps(b, s, _mm256_mul_ps(a, c)));
+        _mm256_storeu_ps(x + half + i, _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)));
+    }
+    for (; i < half; i++) {
+        const float a = x[i], b = x[i + half];
+        x[i] = fmaf(-b, sin[i], a * cos[i]);
+        x[i + half] = fmaf(a, sin[i], b * cos[i]);
+    }
+}
+
+void k_kv_store_f16_avx2(const float *x, size_t n, void *out)
+{
+    uint16_t *h = out;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m128i v = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128((void *)(h + i), v);
+    }
+    dtype_from_f32(DTYPE_F16, x + i, n - i, h + i);
+}
+
+/* Rounding to nearest even in integers; a NaN is quieted instead. */
+ALWAYS_INLINE __m256i bf16_bits(__m256 x)
+{
+    const __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);
+    const __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    const __m256i nearest = _mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7FFF));
+    const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(nearest, 16), quiet, nan);
+}
+
+void k_kv_store_bf16_avx2(const float *x, size_t n, void *out)
+{
+    uint16_t *h = out;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256i v = bf16_bits(_mm256_loadu_ps(x + i));
+        const __m128i packed =
+            _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+        _mm_storeu_si128((void *)(h + i), packed);
+    }
+    dtype_from_f32(DTYPE_BF16, x + i, n - i, h + i);
+}
+
+ALWAYS_INLINE __m256 swiglu8(__m256 gate, __m256 up)
+{
+    const __m256 e = v8_exp(_mm256_xor_ps(gate, _mm256_set1_ps(-0.0f)));
+    const __m256 silu = _mm256_div_ps(gate, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+    return _mm256_mul_ps(silu, up);
+}
+
+void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, float *y)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, swiglu8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+    if (i < n) tail_store(y, i, n, swiglu8(tail_load(gate, i, n), tail_load(up, i, n)));
+}
+
+void k_add_f32_avx2(float *h, const float *x, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(h + i, _mm256_add_ps(_mm256_loadu_ps(h + i), _mm256_loadu_ps(x + i)));
+    for (; i < n; i++) h[i] += x[i];
+}
+
+void k_axpy_f32_avx2(float w, const float *y, size_t n, float *acc)
+{
+    const __m256 weight = _mm256_set1_ps(w);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 sum = _mm256_loadu_ps(acc + i);
+        _mm256_storeu_ps(acc + i, _mm256_fmadd_ps(weight, _mm256_loadu_ps(y + i), sum));
+    }
+    for (; i < n; i++) acc[i] = fmaf(w, y[i], acc[i]);
+}

@@ -1,0 +1,80 @@
+/* Pieces of the AVX2 kernels: 16 values in two registers, loads of every element type, exp, the
+ * tree over 16 lanes, masks for tails. Everything inlines; element types are constants. */
+#ifndef SHOAL_KERNELS_AVX2_VEC_H
+#define SHOAL_KERNELS_AVX2_VEC_H
+
+#include "kernels/body.h"
+#include "kernels/elementary_body.h"
+
+#include <immintrin.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Sixteen f32 lanes. */
+struct v16 {
+    __m256 a, b;
+};
+
+ALWAYS_INLINE struct v16 v16_zero(void)
+{
+    return (struct v16){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+
+/* Elements [i, i + 8) of an array of type t, in f32. */
+ALWAYS_INLINE __m256 v8_load(enum dtype t, const void *data, size_t i)
+{
+    if (t == DTYPE_F16)
+        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)data + i)));
+    if (t == DTYPE_BF16) {
+        const __m128i h = _mm_loadu_si128((const void *)((const uint16_t *)data + i));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    }
+    return _mm256_loadu_ps((const float *)data + i);
+}
+
+/* All ones in the first n of 8 lanes. */
+ALWAYS_INLINE __m256i v8_first(size_t n)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), lane);
+}
+
+/* The bits of el_exp_body, eight at a time. */
+ALWAYS_INLINE __m256 v8_exp(__m256 x)
+{
+    const __m256 low = _mm256_set1_ps(EL_EXP_LOW), high = _mm256_set1_ps(EL_EXP_HIGH);
+    const __m256 shift = _mm256_set1_ps(EL_SHIFT), one = _mm256_set1_ps(1.0f);
+    const __m256 inside = _mm256_min_ps(_mm256_max_ps(x, low), high);
+    const __m256 shifted = _mm256_fmadd_ps(inside, _mm256_set1_ps(EL_LOG2E), shift);
+    const __m256 n = _mm256_sub_ps(shifted, shift);
+    const __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EL_LN2_LO),
+                                      _mm256_fnmadd_ps(n, _mm256_set1_ps(EL_LN2_HI), inside));
+    __m256 q = _mm256_set1_ps(EL_EXP_Q4);
+    q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(EL_EXP_Q3));
+    q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(EL_EXP_Q2));
+    q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(EL_EXP_Q1));
+    q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(EL_EXP_Q0));
+    const __m256 p = _mm256_fmadd_ps(_mm256_fmadd_ps(q, r, one), r, one);
+    const __m256i power = _mm256_slli_epi32(
+        _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127)), 23);
+    __m256 y = _mm256_mul_ps(p, _mm256_castsi256_ps(power));
+    y = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), y);
+    y = _mm256_blendv_ps(y, _mm256_set1_ps(INFINITY), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+/* The sum over 8 lanes in the order 4-2-1. */
+ALWAYS_INLINE float v8_tree(__m256 v)
+{
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* The sum over 16 lanes in the order 8-4-2-1. */
+ALWAYS_INLINE float v16_tree(struct v16 v)
+{
+    return v8_tree(_mm256_add_ps(v.a, v.b));
+}
+
+#endif
