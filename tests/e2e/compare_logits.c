@@ -23,7 +23,8 @@ static bool read_found(hid_t file, struct pair *p)
     const hid_t set = H5Dopen2(file, p->name, H5P_DEFAULT);
     if (set < 0) return false;
     const hid_t space = H5Dget_space(set);
-    if (H5Sget_simple_extent_ndims(space) == 2 && H5Sget_simple_extent_dims(space, dims, NULL) == 2) {
+    if (H5Sget_simple_extent_ndims(space) == 2 &&
+        H5Sget_simple_extent_dims(space, dims, NULL) == 2) {
         p->n_tokens = (size_t)dims[0];
         p->n_vocab = (size_t)dims[1];
         p->found = malloc(p->n_tokens * p->n_vocab * sizeof *p->found);
@@ -41,8 +42,8 @@ static bool read_golden(const char *path, struct pair *p)
     FILE *f = fopen(path, "rb");
     if (f == NULL) return false;
     p->golden = malloc(n * sizeof *p->golden);
-    const bool ok = p->golden != NULL && fread(p->golden, sizeof *p->golden, n, f) == n &&
-                    fgetc(f) == EOF;
+    const bool ok =
+        p->golden != NULL && fread(p->golden, sizeof *p->golden, n, f) == n && fgetc(f) == EOF;
     fclose(f);
     return ok;
 }
@@ -76,9 +77,10 @@ static bool compare(const struct pair *p, double bound)
         n_argmax += argmax(p->golden + row, p->n_vocab) != argmax(p->found + row, p->n_vocab);
     }
     const bool within = all_finite && worst <= bound * largest;
-    printf("%s [%zu, %zu]: worst %.3e of the largest logit, at token %zu id %zu; %zu other argmax%s\n",
-           p->name, p->n_tokens, p->n_vocab, worst / largest, worst_at / p->n_vocab,
-           worst_at % p->n_vocab, n_argmax, within ? "" : " - BEYOND THE BOUND");
+    printf(
+        "%s [%zu, %zu]: worst %.3e of the largest logit, at token %zu id %zu; %zu other argmax%s\n",
+        p->name, p->n_tokens, p->n_vocab, worst / largest, worst_at / p->n_vocab,
+        worst_at % p->n_vocab, n_argmax, within ? "" : " - BEYOND THE BOUND");
     return within;
 }
 
