@@ -8,14 +8,14 @@
 #include "parallel/topo.h"
 
 struct layout_budget {
-    uint32_t kv_bytes;       /* bytes of one cached element */
-    uint32_t step_tokens;    /* rows of the largest step */
-    uint32_t min_kv_blocks;  /* blocks that must fit: one full context */
+    uint32_t kv_bytes;      /* bytes of one cached element */
+    uint32_t step_tokens;   /* rows of the largest step */
+    uint32_t min_kv_blocks; /* blocks that must fit: one full context */
 };
 
-/* Local. out: the layout; order[n_ranks]: order[r] is the launcher's rank that becomes rank r of the
- * reordered world. A layout that cannot fit in memory is still returned, with *fits = false and the
- * shortfall in out->why. Errors: STATUS_USAGE as in layout_build. */
+/* Local. out: the layout; order[n_ranks]: order[r] is the launcher's rank that becomes rank r of
+ * the reordered world. A layout that cannot fit in memory is still returned, with *fits = false and
+ * the shortfall in out->why. Errors: STATUS_USAGE as in layout_build. */
 struct status layout_choose(const struct layout_model *model, const struct topo *t,
                             const struct layout_flags *flags, const struct layout_budget *budget,
                             struct layout *out, uint32_t *order, bool *fits);
