@@ -6,6 +6,7 @@
 #define SHOAL_CHECKPOINT_GGUF_H
 
 #include "base/status.h"
+#include "tensor/dtype.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,24 +39,19 @@ enum gguf_type {
     GGUF_TYPE_COUNT
 };
 
-/* id in the file, name, elements per block, bytes per block */
-#define GGUF_QUANT_LIST(X)                                                                         \
-    X(F32, 0, 1, 4)                                                                                \
-    X(F16, 1, 1, 2)                                                                                \
-    X(Q4_0, 2, 32, 18)                                                                             \
-    X(Q4_1, 3, 32, 20)                                                                             \
-    X(Q5_0, 6, 32, 22)                                                                             \
-    X(Q5_1, 7, 32, 24)                                                                             \
-    X(Q8_0, 8, 32, 34)                                                                             \
-    X(Q4_K, 12, 256, 144)                                                                          \
-    X(Q5_K, 13, 256, 176)                                                                          \
-    X(Q6_K, 14, 256, 210)                                                                          \
-    X(BF16, 30, 1, 2)
-
+/* The tensor types that are read, with the file's numbers. */
 enum gguf_quant {
-#define X(name, id, n_elems, n_bytes) GGUF_##name##_TENSOR = (id),
-    GGUF_QUANT_LIST(X)
-#undef X
+    GGUF_F32_TENSOR = 0,
+    GGUF_F16_TENSOR = 1,
+    GGUF_Q4_0_TENSOR = 2,
+    GGUF_Q4_1_TENSOR = 3,
+    GGUF_Q5_0_TENSOR = 6,
+    GGUF_Q5_1_TENSOR = 7,
+    GGUF_Q8_0_TENSOR = 8,
+    GGUF_Q4_K_TENSOR = 12,
+    GGUF_Q5_K_TENSOR = 13,
+    GGUF_Q6_K_TENSOR = 14,
+    GGUF_BF16_TENSOR = 30,
 };
 
 struct gguf_tensor {
@@ -106,5 +102,9 @@ struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, 
  * in f32 in the order of the format's reference. */
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
 const char *gguf_quant_name(enum gguf_quant quant);
+/* Local. Elements and bytes of a block of a type by its number; false when it is not read. */
+bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes);
+/* Local. True when the type is one of the plain floats; *out is which. */
+bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out);
 
 #endif

@@ -1,0 +1,217 @@
+/* GGUF's block formats to f32. Every product of a scale with integers is exact in f32 but for
+ * Q6_K's last one; what is added or subtracted is rounded once. */
+#include "checkpoint/gguf.h"
+
+#include "tensor/dtype.h"
+
+#include <string.h>
+
+enum { SMALL = 32, SUPER = 256 }; /* elements of a block */
+
+static uint16_t u16_at(const uint8_t *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static uint32_t u32_at(const uint8_t *p)
+{
+    return (uint32_t)u16_at(p) | (uint32_t)u16_at(p + 2) << 16;
+}
+
+static float half_at(const uint8_t *p)
+{
+    return f32_from_f16(u16_at(p));
+}
+
+/* Bit `bit` of the fifth bits, as 16 or 0. */
+static int fifth(uint32_t bits, int bit)
+{
+    return (int)(bits >> bit & 1u) << 4;
+}
+
+static void q4_0_block(const uint8_t *p, float *out)
+{
+    const float d = half_at(p);
+    for (int i = 0; i < SMALL / 2; i++) {
+        out[i] = (float)((p[2 + i] & 15) - 8) * d;
+        out[i + SMALL / 2] = (float)((p[2 + i] >> 4) - 8) * d;
+    }
+}
+
+static void q4_1_block(const uint8_t *p, float *out)
+{
+    const float d = half_at(p), m = half_at(p + 2);
+    for (int i = 0; i < SMALL / 2; i++) {
+        out[i] = (float)(p[4 + i] & 15) * d + m;
+        out[i + SMALL / 2] = (float)(p[4 + i] >> 4) * d + m;
+    }
+}
+
+static void q5_0_block(const uint8_t *p, float *out)
+{
+    const float d = half_at(p);
+    const uint32_t high = u32_at(p + 2);
+    for (int i = 0; i < SMALL / 2; i++) {
+        out[i] = (float)(((p[6 + i] & 15) | fifth(high, i)) - 16) * d;
+        out[i + SMALL / 2] = (float)((p[6 + i] >> 4 | fifth(high, i + 16)) - 16) * d;
+    }
+}
+
+static void q5_1_block(const uint8_t *p, float *out)
+{
+    const float d = half_at(p), m = half_at(p + 2);
+    const uint32_t high = u32_at(p + 4);
+    for (int i = 0; i < SMALL / 2; i++) {
+        out[i] = (float)((p[8 + i] & 15) | fifth(high, i)) * d + m;
+        out[i + SMALL / 2] = (float)(p[8 + i] >> 4 | fifth(high, i + 16)) * d + m;
+    }
+}
+
+static void q8_0_block(const uint8_t *p, float *out)
+{
+    const float d = half_at(p);
+    for (int i = 0; i < SMALL; i++) out[i] = (float)(int8_t)p[2 + i] * d;
+}
+
+/* The 6-bit scale and minimum of sub-block j (0..7), packed in 12 bytes. */
+static void scale_and_min(const uint8_t *p, int j, int *scale, int *min)
+{
+    if (j < 4) {
+        *scale = p[j] & 63;
+        *min = p[j + 4] & 63;
+    } else {
+        *scale = (p[j + 4] & 15) | p[j - 4] >> 6 << 4;
+        *min = p[j + 4] >> 4 | p[j] >> 6 << 4;
+    }
+}
+
+/* Q4_K and Q5_K: eight sub-blocks of 32; high is NULL for Q4_K, else a byte of fifth bits per l. */
+static void k_block(const uint8_t *p, const uint8_t *high, const uint8_t *low, float *out)
+{
+    const float d = half_at(p), d_min = half_at(p + 2);
+    for (int j = 0; j < 8; j++) {
+        int scale, min;
+        scale_and_min(p + 4, j, &scale, &min);
+        const float s = d * (float)scale, m = d_min * (float)min;
+        for (int l = 0; l < 32; l++) {
+            const uint8_t pair = low[j / 2 * 32 + l];
+            const int q =
+                (j % 2 == 0 ? pair & 15 : pair >> 4) | (high != NULL ? fifth(high[l], j) : 0);
+            out[j * 32 + l] = s * (float)q - m;
+        }
+    }
+}
+
+static void q4_k_block(const uint8_t *p, float *out)
+{
+    k_block(p, NULL, p + 16, out);
+}
+
+static void q5_k_block(const uint8_t *p, float *out)
+{
+    k_block(p, p + 16, p + 48, out);
+}
+
+static void q6_k_block(const uint8_t *p, float *out)
+{
+    const uint8_t *low = p, *high = p + 128, *scales = p + 192;
+    const float d = half_at(p + 208);
+    for (int i = 0; i < SUPER; i++) {
+        const int half = i / 128, part = i % 128 / 32, l = i % 32;
+        const uint8_t pair = low[half * 64 + part % 2 * 32 + l];
+        const int four = part < 2 ? pair & 15 : pair >> 4;
+        const int two = high[half * 32 + l] >> 2 * part & 3;
+        const float s = d * (float)(int8_t)scales[i / 16];
+        out[i] = s * (float)((four | two << 4) - 32);
+    }
+}
+
+struct format {
+    const char *name;
+    uint32_t n_elems, n_bytes;
+    void (*block)(const uint8_t *p, float *out);
+};
+
+static bool format_of(enum gguf_quant quant, struct format *out)
+{
+    switch (quant) {
+    case GGUF_Q4_0_TENSOR:
+        *out = (struct format){"Q4_0", 32, 18, q4_0_block};
+        return true;
+    case GGUF_Q4_1_TENSOR:
+        *out = (struct format){"Q4_1", 32, 20, q4_1_block};
+        return true;
+    case GGUF_Q5_0_TENSOR:
+        *out = (struct format){"Q5_0", 32, 22, q5_0_block};
+        return true;
+    case GGUF_Q5_1_TENSOR:
+        *out = (struct format){"Q5_1", 32, 24, q5_1_block};
+        return true;
+    case GGUF_Q8_0_TENSOR:
+        *out = (struct format){"Q8_0", 32, 34, q8_0_block};
+        return true;
+    case GGUF_Q4_K_TENSOR:
+        *out = (struct format){"Q4_K", 256, 144, q4_k_block};
+        return true;
+    case GGUF_Q5_K_TENSOR:
+        *out = (struct format){"Q5_K", 256, 176, q5_k_block};
+        return true;
+    case GGUF_Q6_K_TENSOR:
+        *out = (struct format){"Q6_K", 256, 210, q6_k_block};
+        return true;
+    case GGUF_F32_TENSOR:
+        *out = (struct format){"F32", 1, 4, NULL};
+        return true;
+    case GGUF_F16_TENSOR:
+        *out = (struct format){"F16", 1, 2, NULL};
+        return true;
+    case GGUF_BF16_TENSOR:
+        *out = (struct format){"BF16", 1, 2, NULL};
+        return true;
+    }
+    return false;
+}
+
+const char *gguf_quant_name(enum gguf_quant quant)
+{
+    struct format f;
+    return format_of(quant, &f) ? f.name : "unknown";
+}
+
+bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes)
+{
+    struct format f;
+    if (!format_of((enum gguf_quant)id, &f)) return false;
+    *n_elems = f.n_elems;
+    *n_bytes = f.n_bytes;
+    return true;
+}
+
+bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out)
+{
+    switch (quant) {
+    case GGUF_F32_TENSOR:
+        *out = DTYPE_F32;
+        return true;
+    case GGUF_F16_TENSOR:
+        *out = DTYPE_F16;
+        return true;
+    case GGUF_BF16_TENSOR:
+        *out = DTYPE_BF16;
+        return true;
+    default:
+        return false;
+    }
+}
+
+void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out)
+{
+    enum dtype dtype;
+    struct format f;
+    if (gguf_quant_dtype(quant, &dtype)) {
+        dtype_to_f32(dtype, in, n, out);
+    } else if (format_of(quant, &f)) {
+        const uint8_t *p = in;
+        for (uint64_t i = 0; i < n; i += f.n_elems, p += f.n_bytes) f.block(p, out + i);
+    }
+}
