@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The law's test: the same rows on 1 rank and on many, in any batch, chunk, order and kernel set.
 
-usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--only TEXT]
+usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
+                [--only TEXT]
 About 200 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
 WORK_FOLDER/state.json and are not repeated while the binary stays the same. One SHA-256 per model:
 that of its first run. A run fails when its hash differs, or when what it was asked to exercise
@@ -119,9 +120,9 @@ class Law:
         return DEMO if name == "demo" else self.work / f"{name}.h5"
 
     def prepare(self):
-        for name, source in SOURCES.items():
-            self.shoal.must("convert", source, self.model(name))
         for name in DIMENSIONS["model"]:
+            if name in SOURCES:
+                self.shoal.must("convert", SOURCES[name], self.model(name))
             if name == "demo":
                 lines = text_lines()
             else:
@@ -233,8 +234,12 @@ def parse():
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--models", help="fewer models, by name, with commas")
     parser.add_argument("--only", default="", help="only runs whose name holds this")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.models:
+        DIMENSIONS["model"] = args.models.split(",")
+    return args
 
 
 if __name__ == "__main__":
