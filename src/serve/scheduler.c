@@ -140,7 +140,6 @@ void scheduler_leave(struct scheduler *s, struct request *r)
 static void preempt(struct scheduler *s, struct request *r)
 {
     scheduler_leave(s, r);
-    s->replicas[r->replica].preempted = true;
     s->stats->n_preemptions++;
     r->state = REQUEST_WAITING;
     request_list_put_from_head(&s->waiting, r);
@@ -197,12 +196,9 @@ static void give_rows(const struct scheduler *s, struct microbatch *m, struct re
     m->n_rows += (int32_t)n;
 }
 
-/* Decode rows first, oldest first; what they leave of the budget goes to prefill chunks. A group
- * never has more sequences than the budget has rows (see fits), so no decode row is left out. */
-static struct status plan_running(struct scheduler *s, struct replica *replica,
-                                  struct microbatch *m)
+/* Decode rows first, oldest first; what they leave of the budget goes to prefill chunks. */
+static struct status plan_running(struct scheduler *s, struct microbatch *m)
 {
-    replica->preempted = false;
     m->n_rows = 0;
     struct request *r = m->running.head;
     while (r != NULL) {
@@ -248,8 +244,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     const int64_t n_needed = scheduler_blocks_for(r->n_tokens);
     const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
-    if (replica->preempted || m->n_rows >= s->o.step_tokens) return false;
-    if (m->running.n >= group_share(s) || m->running.n >= (size_t)s->o.step_tokens) return false;
+    if (m->n_rows >= s->o.step_tokens || m->running.n >= group_share(s)) return false;
     if (s->o.max_batch > 0 && replica->n_running >= (size_t)s->o.max_batch) return false;
     if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
     return replica->pool.n_free >= n_needed + spare;
@@ -352,7 +347,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                                (unsigned long long)step, group, i,
                                (unsigned long long)replica->groups[group].step);
         }
-        TRY(plan_running(s, replica, &replica->groups[group]));
+        TRY(plan_running(s, &replica->groups[group]));
     }
     TRY(admit(s, group));
     for (int32_t i = 0; i < s->o.n_replicas; i++) TRY(emit_replica(s, i, group, step, plan));

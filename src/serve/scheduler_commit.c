@@ -94,6 +94,9 @@ static struct status take_result(struct scheduler *s, struct request *r,
         TRY(take_scores(s, r, seq, c));
     } else if (end == r->n_tokens) {
         TRY(take_token(s, r, seq->token));
+    } else if (seq->token != -1) {
+        return status_make(STATUS_BUG, "line %llu: a token was sampled that was not asked for",
+                           (unsigned long long)r->line);
     }
     if (r->error_code != NULL || r->finish != REQUEST_UNFINISHED) finish(s, r);
     return status_ok();

@@ -21,7 +21,6 @@ struct replica {
     struct block_pool pool;
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
-    bool preempted;            /* in the step being planned: nothing is admitted then */
 };
 
 struct scheduler {

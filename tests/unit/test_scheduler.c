@@ -1,0 +1,381 @@
+/* The scheduler under a fake engine: thousands of random layouts, limits and pools, in which every
+ * request must come to what it comes to alone. */
+#include "serve/scheduler.h"
+
+#include "base/mem.h"
+#include "serve/scheduler_state.h"
+#include "util_fake_engine.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GROUPS_MAX = 4, REPLICAS_MAX = 3, REQUESTS_MAX = 40, CONTEXT_MAX = 500 };
+
+static const int32_t end_ids[] = {FAKE_END_ID};
+
+/* One random run. */
+struct scenario {
+    struct request_rules rules;
+    struct scheduler_options o;
+    int32_t n_requests;
+    bool late; /* requests come a few at a time */
+    uint64_t seed;
+};
+
+struct outcome {
+    uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered;
+    bool stuck, leaked;
+    const char *wrong;
+};
+
+static struct scenario random_scenario(uint64_t seed, bool score)
+{
+    uint64_t x = seed * 0x9E3779B97F4A7C15u + 1;
+    struct scenario c = {.seed = seed};
+    for (int i = 0; i < 4; i++) fake_random(&x);
+    c.rules = (struct request_rules){.end_ids = end_ids, .n_end_ids = 1, .vocab_size = FAKE_VOCAB};
+    request_defaults_init(&c.rules.defaults);
+    c.rules.max_model_len = (int32_t)fake_between(&x, 2, 420);
+    c.rules.score = score;
+    const int32_t n_needed = (c.rules.max_model_len + 63) / 64;
+    c.o.n_replicas = (int32_t)fake_between(&x, 1, REPLICAS_MAX);
+    c.o.n_groups = (int32_t)fake_between(&x, 1, GROUPS_MAX);
+    c.o.n_blocks = n_needed + (int32_t)(fake_between(&x, 0, 3) == 0 ? fake_between(&x, 0, 200)
+                                                                    : fake_between(&x, 0, 6));
+    c.o.max_batch = fake_between(&x, 0, 1) ? 0 : (int32_t)fake_between(&x, 1, 9);
+    c.o.step_tokens = fake_between(&x, 0, 1) ? 0 : (int32_t)fake_between(&x, 1, 200);
+    c.o.chunk_tokens = fake_between(&x, 0, 2) ? (int32_t)fake_between(&x, 1, 130) : 0;
+    c.n_requests = (int32_t)fake_between(&x, 1, REQUESTS_MAX);
+    c.late = fake_between(&x, 0, 1);
+    return c;
+}
+
+/* Request i of a scenario, made from a line as always. */
+static struct request *make_request(const struct scenario *c, int32_t i)
+{
+    uint64_t x = (c->seed + 1) * 1000003u + (uint64_t)i * 7919u + 1;
+    for (int k = 0; k < 4; k++) fake_random(&x);
+    const int64_t most = c->rules.max_model_len - !c->rules.score;
+    const int64_t n_prompt = fake_between(&x, 0, 2) ? fake_between(&x, 1, most < 30 ? most : 30)
+                                                    : fake_between(&x, 1, most);
+    struct strbuf line;
+    strbuf_init(&line);
+    strbuf_printf(&line,
+                  "{\"custom_id\":\"r%d\",\"max_tokens\":%d,\"temperature\":%d,"
+                  "\"prompt_token_ids\":[",
+                  i, (int)fake_between(&x, 1, 160), (int)fake_between(&x, 0, 1));
+    for (int64_t k = 0; k < n_prompt; k++)
+        strbuf_printf(&line, k == 0 ? "%d" : ",%d", (int)fake_between(&x, 0, FAKE_VOCAB - 1));
+    strbuf_puts(&line, "]}");
+    struct request *r = NULL;
+    const struct status st = request_create(&c->rules, (uint64_t)i + 1, line.data, line.n, &r);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    r->index = (uint64_t)i;
+    strbuf_fini(&line);
+    return r;
+}
+
+static bool is_right(const struct scenario *c, const struct request *r)
+{
+    if (c->rules.score) {
+        for (size_t i = 1; i < r->n_prompt; i++)
+            if (r->scores[i] != fake_engine_score(r->tokens, i)) return false;
+        return r->finish == REQUEST_SCORED;
+    }
+    int32_t tokens[CONTEXT_MAX];
+    const size_t n = fake_engine_expect(r, c->rules.max_model_len, tokens);
+    const bool ended = tokens[r->n_prompt + n - 1] == FAKE_END_ID;
+    return r->n_tokens == r->n_prompt + n &&
+           memcmp(tokens, r->tokens, r->n_tokens * sizeof *tokens) == 0 &&
+           r->finish == (ended ? REQUEST_STOP : REQUEST_LENGTH);
+}
+
+/* Commits a group's results, replicas in descending order, and checks what is finished. */
+static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
+                   struct step_result *results, struct outcome *out)
+{
+    for (int32_t r = c->o.n_replicas - 1; r >= 0; r--) {
+        const struct status st = scheduler_commit(s, group, &results[r]);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    }
+    struct request *r;
+    while ((r = scheduler_take_finished(s)) != NULL) {
+        out->n_finished++;
+        out->n_different += !is_right(c, r);
+        request_destroy(&r);
+    }
+}
+
+/* The waiting ones are in order of age, and a preempted one is younger than all that run where it
+ * ran: the oldest is never preempted, and nobody overtakes. */
+static bool order_holds(const struct scheduler *s)
+{
+    for (const struct request *w = s->waiting.head; w != NULL; w = w->next) {
+        if (w->next != NULL && w->next->index < w->index) return false;
+        if (w->first_plan_ns == 0) continue;
+        const struct replica *replica = &s->replicas[w->replica];
+        for (int32_t g = 0; g < s->o.n_groups; g++) {
+            const struct request *tail = replica->groups[g].running.tail;
+            if (tail != NULL && tail->index > w->index) return false;
+        }
+    }
+    return true;
+}
+
+/* The lead's loop: n_groups plans in flight, executed in order. */
+static struct outcome run(struct scenario *c)
+{
+    struct outcome out = {0};
+    struct serve_summary stats = {0};
+    struct scheduler *s = NULL;
+    struct fake_engine engine;
+    struct step_plan plan;
+    struct step_result results[GROUPS_MAX][REPLICAS_MAX];
+    c->o.rules = &c->rules;
+    struct status st = scheduler_create(&c->o, &stats, &s);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = step_plan_init(&plan, c->o.n_replicas);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    fake_engine_init(&engine, c->o.n_replicas, c->o.n_blocks);
+    engine.step_tokens = c->o.step_tokens;
+    engine.max_batch = c->o.max_batch;
+    for (int g = 0; g < GROUPS_MAX; g++)
+        for (int r = 0; r < REPLICAS_MAX; r++) step_result_init(&results[g][r]);
+    int32_t n_submitted = 0;
+    for (uint64_t step = 0; out.n_finished < (uint64_t)c->n_requests; step++) {
+        const int32_t g = (int32_t)(step % (uint64_t)c->o.n_groups);
+        if (step >= (uint64_t)c->o.n_groups) commit(c, s, g, results[g], &out);
+        const int32_t n_wanted = c->late ? (int32_t)(step / 3) + 1 : c->n_requests;
+        while (n_submitted < n_wanted && n_submitted < c->n_requests)
+            scheduler_submit(s, make_request(c, n_submitted++));
+        st = scheduler_plan(s, g, step, &plan);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        out.n_unordered += !order_holds(s);
+        fake_engine_run(&engine, &plan, results[g]);
+        out.stuck = step > 400000;
+        if (out.stuck || engine.n_wrong > 0) break;
+    }
+    const struct scheduler_load load = scheduler_load(s);
+    out.leaked = !out.stuck && engine.n_wrong == 0 &&
+                 (load.n_free_blocks != load.n_blocks || !scheduler_is_idle(s));
+    out.n_wrong = engine.n_wrong;
+    out.wrong = engine.wrong;
+    out.n_preemptions = stats.n_preemptions;
+    out.n_recomputed = stats.n_recomputed_tokens;
+    for (int g = 0; g < GROUPS_MAX; g++)
+        for (int r = 0; r < REPLICAS_MAX; r++) step_result_fini(&results[g][r]);
+    fake_engine_fini(&engine);
+    step_plan_fini(&plan);
+    scheduler_destroy(&s);
+    return out;
+}
+
+static bool went_well(const struct scenario *c, const struct outcome *o)
+{
+    const bool well = o->n_finished == (uint64_t)c->n_requests && o->n_different == 0 &&
+                      o->n_wrong == 0 && o->n_unordered == 0 && !o->stuck && !o->leaked;
+    if (!well) {
+        printf("\n  scenario %llu: finished %llu of %d, different %llu, stuck %d, leaked %d, %s\n",
+               (unsigned long long)c->seed, (unsigned long long)o->n_finished, c->n_requests,
+               (unsigned long long)o->n_different, o->stuck, o->leaked,
+               o->wrong != NULL ? o->wrong : "plans fine");
+    }
+    return well;
+}
+
+static void check_scenarios(uint64_t first, uint64_t n, bool score)
+{
+    uint64_t n_bad = 0, n_preempted = 0, n_recomputed = 0;
+    for (uint64_t i = first; i < first + n; i++) {
+        struct scenario c = random_scenario(i, score);
+        const struct outcome o = run(&c);
+        n_bad += !went_well(&c, &o);
+        n_preempted += o.n_preemptions > 0;
+        n_recomputed += o.n_recomputed > 0;
+    }
+    CU_ASSERT_EQUAL(n_bad, 0);
+    /* Score mode holds all blocks from the start, so nothing is ever preempted. */
+    if (!score) {
+        CU_ASSERT(n_preempted > n / 20);
+        CU_ASSERT(n_recomputed > n / 20);
+    }
+}
+
+static void any_layout_and_limits_give_each_request_its_own_result(void)
+{
+    check_scenarios(0, 3000, false);
+}
+
+static void any_layout_and_limits_give_the_same_scores(void)
+{
+    check_scenarios(100000, 500, true);
+}
+
+static void a_tight_pool_preempts_and_a_wide_one_does_not(void)
+{
+    for (int wide = 0; wide < 2; wide++) {
+        for (int32_t groups = 1; groups <= 4; groups++) {
+            struct scenario c = random_scenario(5, false);
+            c.rules.max_model_len = 300;
+            c.o = (struct scheduler_options){.n_replicas = 1, .n_groups = groups};
+            c.o.n_blocks = wide ? 300 : 6;
+            c.n_requests = 40;
+            c.late = false;
+            const struct outcome o = run(&c);
+            CU_ASSERT(went_well(&c, &o));
+            CU_ASSERT_EQUAL(o.n_preemptions > 0, !wide);
+        }
+    }
+}
+
+static void a_batch_limit_of_one_runs_one_at_a_time(void)
+{
+    struct scenario c = random_scenario(11, false);
+    c.rules.max_model_len = 200;
+    c.o =
+        (struct scheduler_options){.n_replicas = 1, .n_groups = 3, .n_blocks = 40, .max_batch = 1};
+    c.n_requests = 12;
+    const struct outcome o = run(&c);
+    CU_ASSERT(went_well(&c, &o));
+    CU_ASSERT_EQUAL(o.n_preemptions, 0);
+}
+
+/* With enough requests, every group and every replica has work from the first round on. */
+static void work_is_spread_over_groups_and_replicas(void)
+{
+    struct scenario c = random_scenario(3, false);
+    struct serve_summary stats = {0};
+    struct scheduler *s = NULL;
+    struct step_plan plan;
+    c.rules.max_model_len = 100;
+    c.o = (struct scheduler_options){
+        .rules = &c.rules, .n_replicas = 2, .n_groups = 4, .n_blocks = 64};
+    struct status st = scheduler_create(&c.o, &stats, &s);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = step_plan_init(&plan, 2);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    for (int32_t i = 0; i < 24; i++) scheduler_submit(s, make_request(&c, i));
+    for (int32_t g = 0; g < 4; g++) {
+        st = scheduler_plan(s, g, (uint64_t)g, &plan);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        CU_ASSERT_EQUAL(plan.replica_begin[1], 3);
+        CU_ASSERT_EQUAL(plan.replica_begin[2], 6);
+    }
+    st = scheduler_plan(s, 0, 4, &plan);
+    CU_ASSERT_EQUAL(st.code, STATUS_BUG); /* step 0 was not committed */
+    step_plan_fini(&plan);
+    scheduler_destroy(&s);
+}
+
+static void a_pool_below_one_context_is_refused(void)
+{
+    struct scenario c = random_scenario(3, false);
+    struct serve_summary stats = {0};
+    struct scheduler *s = NULL;
+    c.rules.max_model_len = 257;
+    c.o = (struct scheduler_options){
+        .rules = &c.rules, .n_replicas = 1, .n_groups = 1, .n_blocks = 4};
+    struct status st = scheduler_create(&c.o, &stats, &s);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "5 blocks of 64, found 4"));
+    CU_ASSERT_PTR_NULL(s);
+    c.rules.max_model_len = 256;
+    st = scheduler_create(&c.o, &stats, &s);
+    CU_ASSERT_FALSE(status_failed(&st));
+    scheduler_destroy(&s);
+}
+
+/* A scheduler in which one request is in flight, and its plan. */
+static struct scheduler *one_in_flight(struct scenario *c, struct serve_summary *stats,
+                                       struct step_plan *plan)
+{
+    struct scheduler *s = NULL;
+    c->rules.max_model_len = 200;
+    c->o = (struct scheduler_options){
+        .rules = &c->rules, .n_replicas = 1, .n_groups = 1, .n_blocks = 8};
+    struct status st = scheduler_create(&c->o, stats, &s);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = step_plan_init(plan, 1);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    scheduler_submit(s, make_request(c, 0));
+    st = scheduler_plan(s, 0, 0, plan);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL_FATAL(plan->n_seqs, 1);
+    return s;
+}
+
+static void results_that_do_not_answer_the_plan_are_bugs(void)
+{
+    const struct {
+        uint64_t step;
+        struct result_seq seq;
+    } wrong[] = {
+        {1, {.id = 0, .token = 5}},
+        {0, {.id = 1, .token = 5}},
+        {0, {.id = 0, .token = FAKE_VOCAB}},
+        {0, {.id = 0, .token = -1}},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct scenario c = random_scenario(3, false);
+        struct serve_summary stats = {0};
+        struct step_plan plan;
+        struct step_result result;
+        struct scheduler *s = one_in_flight(&c, &stats, &plan);
+        step_result_init(&result);
+        step_result_clear(&result, wrong[i].step, 0, FAKE_VOCAB);
+        struct status st = step_result_add(&result, &wrong[i].seq);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        st = scheduler_commit(s, 0, &result);
+        CU_ASSERT_EQUAL(st.code, STATUS_BUG);
+        step_result_fini(&result);
+        step_plan_fini(&plan);
+        scheduler_destroy(&s);
+    }
+}
+
+static void bad_arithmetic_makes_an_error_of_that_request(void)
+{
+    struct scenario c = random_scenario(3, false);
+    struct serve_summary stats = {0};
+    struct step_plan plan;
+    struct step_result result;
+    struct scheduler *s = one_in_flight(&c, &stats, &plan);
+    const struct result_seq seq = {.id = 0, .token = 3, .n_bad = 2};
+    step_result_init(&result);
+    step_result_clear(&result, 0, 0, FAKE_VOCAB);
+    struct status st = step_result_add(&result, &seq);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = scheduler_commit(s, 0, &result);
+    CU_ASSERT_FALSE(status_failed(&st));
+    struct request *r = scheduler_take_finished(s);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r);
+    CU_ASSERT_STRING_EQUAL(r->error_code, "numeric_error");
+    CU_ASSERT_EQUAL(scheduler_load(s).n_free_blocks, 8);
+    request_destroy(&r);
+    step_result_fini(&result);
+    step_plan_fini(&plan);
+    scheduler_destroy(&s);
+}
+
+void suite_scheduler(CU_pSuite suite);
+void suite_scheduler(CU_pSuite suite)
+{
+    CU_add_test(suite, "any layout and limits give each request its own result",
+                any_layout_and_limits_give_each_request_its_own_result);
+    CU_add_test(suite, "any layout and limits give the same scores",
+                any_layout_and_limits_give_the_same_scores);
+    CU_add_test(suite, "a tight pool preempts and a wide one does not",
+                a_tight_pool_preempts_and_a_wide_one_does_not);
+    CU_add_test(suite, "a batch limit of one runs one at a time",
+                a_batch_limit_of_one_runs_one_at_a_time);
+    CU_add_test(suite, "work is spread over groups and replicas",
+                work_is_spread_over_groups_and_replicas);
+    CU_add_test(suite, "a pool below one context is refused", a_pool_below_one_context_is_refused);
+    CU_add_test(suite, "results that do not answer the plan are bugs",
+                results_that_do_not_answer_the_plan_are_bugs);
+    CU_add_test(suite, "bad arithmetic makes an error of that request",
+                bad_arithmetic_makes_an_error_of_that_request);
+}

@@ -1,0 +1,220 @@
+/* The fake engine. */
+#include "util_fake_engine.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { BLOCK = 64 };
+
+uint64_t fake_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t x = (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2))) * 0xBF58476D1CE4E5B9u;
+    x ^= x >> 29;
+    x *= 0x94D049BB133111EBu;
+    return x ^ (x >> 32);
+}
+
+/* The cache entry of a token, given the entry before it. */
+static uint64_t entry(uint64_t before, int32_t token, int64_t position)
+{
+    return mix(mix(before, (uint64_t)token), (uint64_t)position);
+}
+
+/* One in 40 is an end token. */
+static int32_t draw(uint64_t fold, int64_t position, const uint32_t key[2], float temperature)
+{
+    uint64_t h = mix(fold, (uint64_t)position);
+    if (temperature > 0) h = mix(mix(h, key[0]), key[1]);
+    return h % 40 == 0 ? FAKE_END_ID : (int32_t)(h / 40 % FAKE_VOCAB);
+}
+
+static float score_of(uint64_t fold, int32_t next)
+{
+    return -(float)(mix(fold, (uint64_t)next) % 100000) / 8192.0f;
+}
+
+static void wrong(struct fake_engine *e, const char *what)
+{
+    if (e->n_wrong++ == 0) e->wrong = what;
+}
+
+void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_blocks)
+{
+    *e = (struct fake_engine){.n_replicas = n_replicas, .n_blocks = n_blocks, .bad_token = -1};
+    const size_t n = (size_t)n_replicas * (size_t)n_blocks;
+    struct status st = mem_alloc(&e->cache, n * BLOCK, sizeof *e->cache, "fake cache");
+    assert(!status_failed(&st));
+    st = mem_alloc(&e->seqs, FAKE_SEQS, sizeof *e->seqs, "fake sequences");
+    assert(!status_failed(&st));
+    st = mem_alloc(&e->owner, n, sizeof *e->owner, "fake owners");
+    assert(!status_failed(&st));
+    for (size_t i = 0; i < n; i++) e->owner[i] = -1;
+}
+
+void fake_engine_fini(struct fake_engine *e)
+{
+    mem_free(&e->cache);
+    mem_free(&e->seqs);
+    mem_free(&e->owner);
+}
+
+static uint64_t *slot(struct fake_engine *e, int32_t replica, const int32_t *blocks, int64_t pos)
+{
+    const int64_t block = (int64_t)replica * e->n_blocks + blocks[pos / BLOCK];
+    return &e->cache[block * BLOCK + pos % BLOCK];
+}
+
+/* Everything that attention would read at `pos`. */
+static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t *blocks,
+                           int64_t pos)
+{
+    uint64_t fold = 0;
+    for (int64_t i = 0; i <= pos; i++) fold += mix(*slot(e, replica, blocks, i), (uint64_t)i);
+    return fold;
+}
+
+/* A sequence goes on where it stopped, in the same blocks, or starts anew; its table has exactly
+ * the blocks that its tokens need, and nobody else wrote into those that it relies on. */
+static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                      const int32_t *blocks)
+{
+    struct fake_seq *seen = &e->seqs[s->id % FAKE_SEQS];
+    const int32_t end = s->pos0 + s->n_rows;
+    const uint64_t n_before = e->n_wrong;
+    if (s->n_rows < 1) wrong(e, "a sequence without rows");
+    if (s->n_blocks != (end + BLOCK - 1) / BLOCK) wrong(e, "a table of another length than needed");
+    if (s->n_blocks > FAKE_TABLE) wrong(e, "a table longer than the context");
+    for (int32_t i = 0; i < s->n_blocks; i++)
+        if (blocks[i] < 0 || blocks[i] >= e->n_blocks) wrong(e, "a block id out of range");
+    if (e->n_wrong != n_before) return false;
+    if (s->pos0 > 0) {
+        if (seen->end != s->pos0) wrong(e, "a sequence does not go on where it stopped");
+        if (seen->replica != replica) wrong(e, "a sequence changed its replica");
+        for (int32_t i = 0; i < seen->n_blocks && i < s->n_blocks; i++) {
+            if (seen->blocks[i] != blocks[i]) wrong(e, "a block table changed");
+            if (e->owner[(int64_t)replica * e->n_blocks + blocks[i]] != s->id)
+                wrong(e, "another sequence was given a block still in use");
+        }
+    }
+    for (int32_t i = 0; i < s->n_blocks; i++)
+        e->owner[(int64_t)replica * e->n_blocks + blocks[i]] = s->id;
+    seen->replica = replica;
+    seen->end = end;
+    seen->n_blocks = s->n_blocks;
+    memcpy(seen->blocks, blocks, (size_t)s->n_blocks * sizeof *blocks);
+    return true;
+}
+
+static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                                 const int32_t *tokens, const int32_t *blocks,
+                                 struct step_result *result)
+{
+    struct result_seq out = {.id = s->id, .token = -1};
+    for (int32_t i = 0; i < s->n_rows; i++) {
+        const int64_t pos = s->pos0 + i;
+        const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
+        *slot(e, replica, blocks, pos) = entry(before, tokens[i], pos);
+        if (tokens[i] == e->bad_token) out.n_bad++;
+        if (s->want & PLAN_SCORE) {
+            const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
+            const float score = score_of(fold_cache(e, replica, blocks, pos), next);
+            if (next < 0) continue;
+            const struct status st = step_result_add_scores(result, &score, 1);
+            assert(!status_failed(&st));
+            out.n_scores++;
+        }
+    }
+    const int64_t last = s->pos0 + s->n_rows - 1;
+    if (s->want & PLAN_SAMPLE) {
+        out.token = draw(fold_cache(e, replica, blocks, last), last + 1, s->key, s->temperature);
+    }
+    if (s->want & PLAN_LOGITS) {
+        float row[FAKE_VOCAB];
+        for (int32_t i = 0; i < s->n_rows; i++) {
+            for (int v = 0; v < FAKE_VOCAB; v++) row[v] = (float)((s->pos0 + i) * 1000 + v);
+            const struct status st = step_result_add_logits(result, row, 1);
+            assert(!status_failed(&st));
+        }
+        out.n_logits = s->n_rows;
+    }
+    return out;
+}
+
+static void run_replica(struct fake_engine *e, int32_t replica, const struct step_plan *plan,
+                        size_t *token, size_t *block, struct step_result *result)
+{
+    step_result_clear(result, plan->step, replica, FAKE_VOCAB);
+    int64_t n_rows = 0;
+    const int32_t begin = plan->replica_begin[replica], end = plan->replica_begin[replica + 1];
+    bool *used = NULL;
+    struct status st = mem_alloc(&used, (size_t)e->n_blocks, sizeof *used, "used");
+    assert(!status_failed(&st));
+    for (int32_t i = begin; i < end; i++) {
+        const struct plan_seq *s = &plan->seqs[i];
+        const int32_t *blocks = plan->blocks + *block;
+        if (check_seq(e, replica, s, blocks)) {
+            for (int32_t b = 0; b < s->n_blocks; b++) {
+                if (used[blocks[b]]) wrong(e, "a block is held twice in one step");
+                used[blocks[b]] = true;
+            }
+            const struct result_seq out =
+                run_seq(e, replica, s, plan->tokens + *token, blocks, result);
+            st = step_result_add(result, &out);
+            assert(!status_failed(&st));
+        }
+        *token += (size_t)s->n_rows;
+        *block += (size_t)s->n_blocks;
+        n_rows += s->n_rows;
+    }
+    if (e->step_tokens > 0 && n_rows > e->step_tokens) wrong(e, "more rows than the token budget");
+    if (e->max_batch > 0 && end - begin > e->max_batch) wrong(e, "more sequences than the limit");
+    mem_free(&used);
+}
+
+void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
+                     struct step_result *results)
+{
+    size_t token = 0, block = 0;
+    for (int32_t r = 0; r < e->n_replicas; r++)
+        run_replica(e, r, plan, &token, &block, &results[r]);
+    if (token != plan->n_tokens || block != plan->n_blocks)
+        wrong(e, "a plan's counts do not add up");
+}
+
+size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens)
+{
+    uint64_t before = 1, fold = 0;
+    size_t n = r->n_prompt;
+    memcpy(tokens, r->tokens, n * sizeof *tokens);
+    for (size_t i = 0; i < n; i++) {
+        before = entry(before, tokens[i], (int64_t)i);
+        fold += mix(before, i);
+        if (i + 1 < r->n_prompt) continue;
+        const int32_t token = draw(fold, (int64_t)i + 1, r->key, r->temperature);
+        tokens[n++] = token;
+        if (token == FAKE_END_ID || n - r->n_prompt == (size_t)r->max_tokens ||
+            n == (size_t)max_model_len)
+            break;
+    }
+    return n - r->n_prompt;
+}
+
+float fake_engine_score(const int32_t *tokens, size_t at)
+{
+    uint64_t before = 1, fold = 0;
+    for (size_t i = 0; i < at; i++) {
+        before = entry(before, tokens[i], (int64_t)i);
+        fold += mix(before, i);
+    }
+    return score_of(fold, tokens[at]);
+}

@@ -1,0 +1,53 @@
+/* An engine of integers for tests of the scheduler and the lead: it executes plans as the ranks
+ * would, with a paged cache, and checks every plan. What it samples is a hash of all that the cache
+ * holds for the sequence, so that a stale, lost or foreign block changes the result. */
+#ifndef SHOAL_TESTS_UTIL_FAKE_ENGINE_H
+#define SHOAL_TESTS_UTIL_FAKE_ENGINE_H
+
+#include "plan/step_plan.h"
+#include "serve/request.h"
+
+#include <stdint.h>
+
+enum { FAKE_VOCAB = 251, FAKE_END_ID = 7 };
+
+/* What the engine remembers of a sequence between plans, to check block tables: by id modulo. */
+enum { FAKE_SEQS = 1 << 14, FAKE_TABLE = 16 };
+
+struct fake_seq {
+    int32_t replica, end, n_blocks, blocks[FAKE_TABLE];
+};
+
+struct fake_engine {
+    int32_t n_replicas, n_blocks, step_tokens, max_batch;
+    uint64_t *cache;       /* [n_replicas, n_blocks, 64] */
+    struct fake_seq *seqs; /* [FAKE_SEQS] */
+    int32_t *owner;        /* [n_replicas, n_blocks] id of the sequence of the last plan with it */
+    uint64_t n_wrong;      /* broken promises of plans */
+    const char *wrong;     /* the first of them */
+    int32_t bad_token;     /* a prompt token that makes a row bad; -1: none */
+    bool logits;
+};
+
+void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_blocks);
+void fake_engine_fini(struct fake_engine *e);
+
+/* Executes one plan: results[r] for each replica (initialized by the caller). */
+void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
+                     struct step_result *results);
+
+/* What a request must come to: appends sampled tokens to tokens[n_prompt..]; returns their number.
+ */
+size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens);
+
+/* The score of token i of tokens. */
+float fake_engine_score(const int32_t *tokens, size_t i);
+
+/* A small xorshift generator for test data. */
+uint64_t fake_random(uint64_t *state);
+static inline int64_t fake_between(uint64_t *state, int64_t low, int64_t high)
+{
+    return low + (int64_t)(fake_random(state) % (uint64_t)(high - low + 1));
+}
+
+#endif
