@@ -11,7 +11,7 @@ TRAIN_SHARE = 0.9
 ONE_SPEECH = 0.5      # share of documents that are one speech: this is how the model learns to stop
 MEAN_SPEECHES = 12    # mean length of the others
 MID_SPEECH = 0.3      # share of windows that begin inside a speech
-ALIGNED_LONG = 512    # length of the long windows
+LONG_ROW = 512         # length of the long windows
 
 
 def read_speeches(path):

@@ -83,7 +83,7 @@ def train_step(model, opt, speeches, eos, a, run):
     step = run["step"]
     torch.manual_seed(a.seed * 1_000_003 + step)
     rng = np.random.default_rng([a.seed, step])
-    length = data.ALIGNED_LONG if step % a.long_every == a.long_every - 1 else 256
+    length = data.LONG_ROW if step % a.long_every == a.long_every - 1 else 256
     x, y = data.batch(speeches, eos, length, a.batch_tokens // length, rng)
     for group in opt.param_groups:
         group["lr"] = learning_rate(a, run)
