@@ -1,6 +1,7 @@
 /* Checked allocation over aligned_alloc. */
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -86,4 +87,17 @@ uint64_t mem_peak_bytes(void)
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
     return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+uint64_t mem_available_bytes(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (f == NULL) return 0;
+    unsigned long long kib = 0;
+    char line[128];
+    while (fgets(line, sizeof line, f) != NULL) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+    }
+    fclose(f);
+    return (uint64_t)kib * 1024;
 }

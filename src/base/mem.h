@@ -37,4 +37,7 @@ uint64_t mem_fail_after(uint64_t n);
 /* Local. Largest resident size of this process so far, in bytes; 0 when unknown. */
 uint64_t mem_peak_bytes(void);
 
+/* Local. Bytes that this host could still give without swapping; 0 when unknown. */
+uint64_t mem_available_bytes(void);
+
 #endif

@@ -1,0 +1,20 @@
+/* The environment, read once at start; nothing else in shoal calls getenv.
+ *   SHOAL_KERNELS     "ref" or "avx2": the instruction set to use (default: the best)
+ *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
+ *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID   set by launchers */
+#ifndef SHOAL_BASE_CONFIG_H
+#define SHOAL_BASE_CONFIG_H
+
+#include <stdint.h>
+
+struct config {
+    const char *kernels; /* NULL: not set */
+    uint32_t n_threads;  /* 0: not set */
+    uint32_t
+        launcher_rank; /* this process's rank by the launcher's own variables, before MPI starts */
+};
+
+/* Local. Values are borrowed from the environment. */
+struct config config_read(void);
+
+#endif

@@ -1,0 +1,14 @@
+/* One function per subcommand. argv[0] is the subcommand's name. Each returns the process's exit
+ * status (contracts: "Exit status"). */
+#ifndef SHOAL_CMD_H
+#define SHOAL_CMD_H
+
+#include "base/config.h"
+
+int cmd_convert(struct config env, int argc, char **argv);
+int cmd_inspect(struct config env, int argc, char **argv);
+int cmd_plan(struct config env, int argc, char **argv);
+int cmd_generate(struct config env, int argc, char **argv);
+int cmd_score(struct config env, int argc, char **argv);
+
+#endif

@@ -1,0 +1,96 @@
+/* shoal convert and shoal inspect: work on files, serially. */
+#include "checkpoint/convert.h"
+#include "cmd.h"
+#include "flags.h"
+
+#include <stddef.h>
+#include <string.h>
+
+struct convert_flags {
+    const char *dtype;
+    bool quiet;
+};
+
+static const struct flag convert_table[] = {
+    {"dtype", FLAG_STRING, offsetof(struct convert_flags, dtype), 0, 0, "T",
+     "store all tensors as f32, f16 or bf16 (default: the source's own types; GGUF's quantized "
+     "ones become f16)"},
+    {"quiet", FLAG_SWITCH, offsetof(struct convert_flags, quiet), 0, 0, NULL, "no progress"},
+};
+
+static const struct flag inspect_table[] = {
+    {"tensors", FLAG_SWITCH, offsetof(struct inspect_options, tensors), 0, 0, NULL,
+     "one line per tensor"},
+    {"verify", FLAG_SWITCH, offsetof(struct inspect_options, verify), 0, 0, NULL,
+     "recompute every checksum"},
+};
+
+static int fail(const char *command, const struct status *st)
+{
+    fprintf(stderr, "shoal %s: %s\n", command, st->text);
+    return status_exit(st->code);
+}
+
+static int help(const char *usage, const struct flag *table, size_t n)
+{
+    printf("usage: shoal %s\n\n", usage);
+    flags_print(table, n, stdout);
+    return 0;
+}
+
+static void show_progress(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes)
+{
+    (void)ctx;
+    const double percent = total_bytes > 0 ? 100.0 * (double)done_bytes / (double)total_bytes : 100;
+    fprintf(stderr, "\r%5.1f %%  %-60.60s", percent, tensor);
+    if (done_bytes >= total_bytes) fprintf(stderr, "\n");
+}
+
+int cmd_convert(struct config env, int argc, char **argv)
+{
+    (void)env;
+    struct convert_flags flags = {.quiet = false};
+    struct positionals paths = {.n_wanted = 2};
+    bool wants_help = false;
+    const size_t n = sizeof convert_table / sizeof convert_table[0];
+    struct status st = flags_parse(convert_table, n, argc, argv, &flags, &paths, &wants_help);
+    if (wants_help) return help("convert SRC DST.h5", convert_table, n);
+    struct convert_options o = {.keep_dtype = flags.dtype == NULL,
+                                .progress = flags.quiet ? NULL : show_progress};
+    if (!status_failed(&st) && paths.n != 2) {
+        st = status_make(STATUS_USAGE, "expected SRC and DST.h5, found %zu arguments", paths.n);
+    }
+    if (!status_failed(&st) && flags.dtype != NULL && !dtype_parse(flags.dtype, &o.dtype)) {
+        st = status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
+                         flags.dtype);
+    }
+    if (status_failed(&st)) return fail(argv[0], &st);
+    o.source = paths.values[0];
+    o.path = paths.values[1];
+    struct convert_result result;
+    st = convert_run(&o, &result);
+    if (status_failed(&st)) return fail(argv[0], &st);
+    printf("%s: %llu tensors, %.1f MB in %.2f s\n", o.path, (unsigned long long)result.n_tensors,
+           (double)result.n_bytes / 1e6, result.seconds);
+    if (result.n_overflowed > 0) {
+        fprintf(stderr, "shoal convert: %llu values became infinite in the narrower type\n",
+                (unsigned long long)result.n_overflowed);
+    }
+    return 0;
+}
+
+int cmd_inspect(struct config env, int argc, char **argv)
+{
+    (void)env;
+    struct inspect_options o = {.tensors = false};
+    struct positionals paths = {.n_wanted = 1};
+    bool wants_help = false;
+    const size_t n = sizeof inspect_table / sizeof inspect_table[0];
+    struct status st = flags_parse(inspect_table, n, argc, argv, &o, &paths, &wants_help);
+    if (wants_help) return help("inspect FILE.h5", inspect_table, n);
+    if (!status_failed(&st) && paths.n != 1) {
+        st = status_make(STATUS_USAGE, "expected FILE.h5");
+    }
+    if (!status_failed(&st)) st = inspect_run(paths.values[0], &o, stdout);
+    return status_failed(&st) ? fail(argv[0], &st) : 0;
+}

@@ -1,0 +1,131 @@
+/* shoal generate and shoal score: their flags. */
+#include "cmd.h"
+#include "job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct job_options, field)
+
+static const struct flag files[] = {
+    {"model", FLAG_STRING, AT(model), 0, 0, "FILE.h5", "the checkpoint (shoal convert makes one)"},
+    {"input", FLAG_STRING, AT(input), 0, 0, "IN.jsonl", "request lines; - is stdin"},
+    {"output", FLAG_STRING, AT(output), 0, 0, "OUT.jsonl",
+     "result lines, in input order; - is stdout"},
+};
+
+static const struct flag layout_flags[] = {
+    {"tp", FLAG_COUNT, AT(tp), 1, 65536, "N",
+     "tensor parallel ranks (default: chosen from the topology)"},
+    {"tensor-parallel-size", FLAG_COUNT, AT(tp), 1, 65536, NULL, NULL},
+    {"pp", FLAG_COUNT, AT(pp), 1, 65536, "N", "pipeline stages"},
+    {"pipeline-parallel-size", FLAG_COUNT, AT(pp), 1, 65536, NULL, NULL},
+    {"ep", FLAG_COUNT, AT(ep), 1, 65536, "N", "ranks the experts spread over (default: dp x tp)"},
+    {"expert-parallel-size", FLAG_COUNT, AT(ep), 1, 65536, NULL, NULL},
+    {"dp", FLAG_COUNT, AT(dp), 1, 65536, "N", "replicas"},
+    {"data-parallel-size", FLAG_COUNT, AT(dp), 1, 65536, NULL, NULL},
+};
+
+static const struct flag run_flags[] = {
+    {"threads", FLAG_COUNT, AT(n_threads), 1, 4096, "N",
+     "compute threads a rank (default: its share of the cores)"},
+    {"max-batch", FLAG_COUNT, AT(max_batch), 1, 1 << 20, "N",
+     "sequences running in a replica (default: as many as fit)"},
+    {"step-tokens", FLAG_COUNT, AT(step_tokens), 1, 1 << 20, "N",
+     "rows of a replica in one step (default 512)"},
+    {"chunk", FLAG_COUNT, AT(chunk), 1, 1 << 20, "N",
+     "prompt rows of a sequence in one step (default: what the step leaves)"},
+    {"kv-blocks", FLAG_COUNT, AT(kv_blocks), 1, 1 << 30, "N",
+     "KV blocks of 64 tokens in a replica (default: from free memory)"},
+    {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default) or f32"},
+    {"max-model-len", FLAG_COUNT, AT(max_model_len), 1, 1 << 30, "N",
+     "longest context (default: the model's)"},
+    {"capacity-factor", FLAG_NUMBER, AT(capacity_factor), 0.01, 1000, "F",
+     "limit tokens per expert; leaves the same-bytes law"},
+    {"capacity-policy", FLAG_STRING, AT(capacity_policy), 0, 0, "P",
+     "drop (default), next or top1"},
+    {"moe-stats", FLAG_SWITCH, AT(moe_stats), 0, 0, NULL, "print the load of each expert"},
+    {"strict", FLAG_SWITCH, AT(strict), 0, 0, NULL, "exit with 4 when a row is an error row"},
+    {"report", FLAG_STRING, AT(report), 0, 0, "FILE", "write what was run and measured as JSON"},
+    {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress and no summary on stderr"},
+    {"log-level", FLAG_STRING, AT(log_level), 0, 0, "L", "error, warn, info (default) or debug"},
+    {"log-json", FLAG_SWITCH, AT(log_json), 0, 0, NULL, "log lines as JSON"},
+};
+
+static const struct flag sampling_flags[] = {
+    {"max-tokens", FLAG_I64, AT(max_tokens), 1, 1e9, "N", "tokens to generate (default 128)"},
+    {"temperature", FLAG_NUMBER, AT(temperature), 0, 1e3, "X", "0: greedy (default 1)"},
+    {"top-p", FLAG_NUMBER, AT(top_p), 0, 1, "X", "nucleus (default 1: off)"},
+    {"top-k", FLAG_I64, AT(top_k), 0, 1e9, "N", "0: off (default)"},
+    {"min-p", FLAG_NUMBER, AT(min_p), 0, 1, "X", "0: off (default)"},
+    {"seed", FLAG_U64, AT(seed), 0, 0, "N", "hashed with each custom_id (default 0)"},
+    {"stop", FLAG_LIST, AT(stops), 0, 0, "STR", "a string that ends a text; may be repeated"},
+};
+
+static const struct flag score_flags[] = {
+    {"logits", FLAG_STRING, AT(logits), 0, 0, "OUT.h5",
+     "also write every logit, one dataset per line"},
+};
+
+struct flag_table {
+    struct flag flags[64];
+    size_t n;
+};
+
+static void add(struct flag_table *t, const struct flag *flags, size_t n)
+{
+    memcpy(t->flags + t->n, flags, n * sizeof *flags);
+    t->n += n;
+}
+
+#define ADD(table, list) add(table, list, sizeof(list) / sizeof((list)[0]))
+
+static struct status parse(const struct flag_table *t, int argc, char **argv, struct job_options *o,
+                           bool *help)
+{
+    struct positionals none = {.n_wanted = 0};
+    TRY(flags_parse(t->flags, t->n, argc, argv, o, &none, help));
+    if (*help) return status_ok();
+    if (o->model == NULL) return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
+    if (o->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
+    if (o->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
+    return status_ok();
+}
+
+static int run_job(enum lead_mode mode, struct config env, int argc, char **argv)
+{
+    struct flag_table table = {.n = 0};
+    ADD(&table, files);
+    if (mode == LEAD_SCORE) ADD(&table, score_flags);
+    ADD(&table, layout_flags);
+    if (mode == LEAD_GENERATE) ADD(&table, sampling_flags);
+    ADD(&table, run_flags);
+    struct job_options o = {
+        .mode = mode, .max_tokens = 128, .temperature = -1, .top_p = -1, .top_k = -1, .min_p = -1};
+    bool help = false;
+    const struct status st = parse(&table, argc, argv, &o, &help);
+    if (status_failed(&st)) {
+        /* wrong flags are wrong on every rank alike; one voice is enough */
+        if (env.launcher_rank == 0) fprintf(stderr, "shoal %s: %s\n", argv[0], st.text);
+        return status_exit(st.code);
+    }
+    if (help && env.launcher_rank > 0) return 0;
+    if (help) {
+        printf(
+            "usage: [mpirun -n N] shoal %s --model FILE.h5 --input IN.jsonl --output OUT.jsonl\n\n",
+            argv[0]);
+        flags_print(table.flags, table.n, stdout);
+        return 0;
+    }
+    return job_run(&o, env, &argc, &argv);
+}
+
+int cmd_generate(struct config env, int argc, char **argv)
+{
+    return run_job(LEAD_GENERATE, env, argc, argv);
+}
+
+int cmd_score(struct config env, int argc, char **argv)
+{
+    return run_job(LEAD_SCORE, env, argc, argv);
+}

@@ -1,0 +1,51 @@
+/* Command-line flags as a table: name, kind, where the value goes, limits and help. One table makes
+ * the parser and the help text, so that they cannot disagree. Called by the cmd_*.c files. */
+#ifndef SHOAL_FLAGS_H
+#define SHOAL_FLAGS_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum flag_kind {
+    FLAG_STRING, /* const char * */
+    FLAG_COUNT,  /* uint32_t */
+    FLAG_U64,    /* uint64_t */
+    FLAG_I64,    /* int64_t */
+    FLAG_NUMBER, /* double */
+    FLAG_SWITCH, /* bool, no argument */
+    FLAG_LIST,   /* struct flag_list, may be repeated */
+};
+
+enum { FLAG_LIST_MAX = 64 };
+
+struct flag_list {
+    const char *values[FLAG_LIST_MAX];
+    size_t n;
+};
+
+struct flag {
+    const char *name; /* without the dashes; help NULL: an alias, not shown */
+    enum flag_kind kind;
+    size_t offset;      /* in the struct that is filled */
+    double least, most; /* of numbers; both 0: any */
+    const char *argument, *help;
+};
+
+/* What a command takes besides flags. */
+struct positionals {
+    const char *values[4];
+    size_t n, n_wanted;
+};
+
+/* Local. Fills `out` from argv[1..]; "--help" sets *help and stops. Errors: STATUS_USAGE names the
+ * flag, what was expected and what was found. */
+struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
+                          void *out, struct positionals *positionals, bool *help);
+
+/* Local. The table as help text. */
+void flags_print(const struct flag *table, size_t n_flags, FILE *out);
+
+#endif

@@ -1,0 +1,309 @@
+/* The life of a generate or score job: phases that all ranks end together, then the step loop. */
+#include "job.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "job_state.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { DEFAULT_STEP_TOKENS = 512, DEFAULT_CONTEXTS = 64 };
+
+static struct status check_options(struct job *j)
+{
+    const struct job_options *o = j->o;
+    j->kv_dtype = DTYPE_F16;
+    if (o->kv_dtype != NULL &&
+        (!dtype_parse(o->kv_dtype, &j->kv_dtype) || j->kv_dtype == DTYPE_BF16)) {
+        return status_make(STATUS_USAGE, "--kv-dtype: expected f16 or f32, found \"%s\"",
+                           o->kv_dtype);
+    }
+    if (o->capacity_policy != NULL && o->capacity_factor == 0) {
+        return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
+    }
+    if (o->capacity_factor == 0) return status_ok();
+    const char *policy = o->capacity_policy != NULL ? o->capacity_policy : "drop";
+    if (strcmp(policy, "drop") == 0) j->policy = CAPACITY_DROP;
+    if (strcmp(policy, "next") == 0) j->policy = CAPACITY_NEXT;
+    if (strcmp(policy, "top1") == 0) j->policy = CAPACITY_TOP1;
+    if (j->policy == CAPACITY_DROPLESS) {
+        return status_make(STATUS_USAGE,
+                           "--capacity-policy: expected drop, next or top1, found \"%s\"", policy);
+    }
+    log_line(LOG_WARN, "a capacity factor is on: results depend on the batch (same-bytes law off)");
+    return status_ok();
+}
+
+static struct status read_model(struct job *j)
+{
+    TRY(ckpt_open(j->o->model, &j->ckpt));
+    size_t n;
+    const char *config = ckpt_config_json(j->ckpt, &n);
+    TRY(status_wrap(model_config_parse(config, n, "config.json", &j->model), "%s", j->o->model));
+    TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
+    j->max_model_len = j->model.context;
+    if (j->o->max_model_len > 0) j->max_model_len = j->o->max_model_len;
+    if (j->max_model_len > j->model.context) {
+        return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
+                           j->model.context, j->max_model_len);
+    }
+    j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
+    return status_ok();
+}
+
+static struct status choose_layout(struct job *j)
+{
+    const size_t n_ranks = (size_t)comm_size(j->comm, COMM_WORLD);
+    TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
+    TRY(mem_alloc(&j->order, n_ranks, sizeof *j->order, "rank order"));
+    const struct layout_flags flags = {
+        .tp = j->o->tp, .pp = j->o->pp, .ep = j->o->ep, .dp = j->o->dp};
+    const struct layout_budget budget = {.kv_bytes = (uint32_t)dtype_bytes(j->kv_dtype),
+                                         .step_tokens = j->step_tokens,
+                                         .min_kv_blocks = (j->max_model_len + KV_BLOCK_TOKENS - 1) /
+                                                          KV_BLOCK_TOKENS};
+    bool fits = true;
+    TRY(layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits));
+    if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
+    return status_ok();
+}
+
+static void start_threads(struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    j->n_threads = j->o->n_threads > 0    ? j->o->n_threads
+                   : j->env.n_threads > 0 ? j->env.n_threads
+                                          : topo_threads(j->topo, launched);
+    omp_set_num_threads((int)j->n_threads);
+    topo_bind_threads(j->topo, launched, j->n_threads);
+}
+
+/* The blocks that all ranks can hold: a pool's size is the minimum over its replica, and the same
+ * in every replica, so that layout never changes what fits. */
+static struct status size_kv_pool(struct job *j)
+{
+    const struct weights *w = j->weights;
+    const uint64_t block_bytes = kv_pool_block_bytes(
+        range_count(w->layers), range_count(w->kv_heads), j->model.head_dim, j->kv_dtype);
+    const uint64_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
+    const uint64_t available = mem_available_bytes() / (uint64_t)comm_size(j->comm, COMM_HOST);
+    uint64_t n = available / 10 * 6 / (block_bytes > 0 ? block_bytes : 1);
+    const uint64_t useful =
+        per_context * (j->o->max_batch > 0 ? j->o->max_batch : DEFAULT_CONTEXTS);
+    if (n > useful) n = useful;
+    if (j->o->kv_blocks > 0) n = j->o->kv_blocks;
+    comm_barrier(j->comm, COMM_HOST); /* nobody allocates before all have looked */
+    comm_min_u64(j->comm, COMM_WORLD, &n, 1);
+    if (n > INT32_MAX) n = INT32_MAX;
+    if (n < per_context) {
+        return status_make(STATUS_USAGE,
+                           "KV pool: %llu blocks of %d tokens, one full context of %u tokens needs "
+                           "%llu; lower --max-model-len or raise --kv-blocks",
+                           (unsigned long long)n, KV_BLOCK_TOKENS, j->max_model_len,
+                           (unsigned long long)per_context);
+    }
+    j->n_kv_blocks = (uint32_t)n;
+    return status_ok();
+}
+
+static struct status start_engine(struct job *j)
+{
+    const struct engine_options options = {
+        .stage = {.model = &j->model,
+                  .layout = j->layout,
+                  .weights = j->weights,
+                  .kern = &j->kern,
+                  .comm = j->comm,
+                  .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
+                  .max_rows = j->step_tokens,
+                  .n_kv_blocks = j->n_kv_blocks,
+                  .kv_dtype = j->kv_dtype,
+                  .policy = j->policy,
+                  .capacity_factor = j->o->capacity_factor}};
+    return engine_create(&options, &j->engine);
+}
+
+static struct status sink_logits(void *user, uint64_t line, int32_t row0, const float *rows,
+                                 int32_t n_rows, int32_t vocab)
+{
+    return logits_file_write(user, line, row0, rows, n_rows, vocab);
+}
+
+static struct status start_lead(struct job *j)
+{
+    if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
+    const struct job_options *o = j->o;
+    TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
+    TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
+    if (o->logits != NULL) TRY(logits_file_create(o->logits, &j->logits));
+    const struct lead_options options = {.mode = o->mode,
+                                         .input_path = o->input,
+                                         .output_path = o->output,
+                                         .tokenizer = j->text.tokenizer,
+                                         .defaults = j->text.defaults,
+                                         .end_ids = j->text.end_ids,
+                                         .n_end_ids = j->text.n_end_ids,
+                                         .vocab_size = (int32_t)j->model.vocab,
+                                         .max_model_len = (int32_t)j->max_model_len,
+                                         .n_replicas = (int32_t)j->layout->dp,
+                                         .n_groups = (int32_t)j->layout->pp,
+                                         .n_blocks = (int32_t)j->n_kv_blocks,
+                                         .max_batch = (int32_t)o->max_batch,
+                                         .step_tokens = (int32_t)j->step_tokens,
+                                         .chunk_tokens = (int32_t)o->chunk,
+                                         .logits = j->logits != NULL ? sink_logits : NULL,
+                                         .logits_user = j->logits,
+                                         .quiet = o->quiet};
+    return lead_create(&options, &j->lead);
+}
+
+/* Ends a phase: every rank learns the worst status. */
+#define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
+
+static struct status start(struct job *j)
+{
+    PHASE(check_options(j));
+    PHASE(kern_select(j->env.kernels, &j->kern));
+    PHASE(read_model(j));
+    PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
+    TRY(comm_gather_topo(j->comm, &j->topo));
+    PHASE(choose_layout(j));
+    PHASE(comm_split(j->comm, j->layout, j->order));
+    log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
+    start_threads(j);
+    const struct layout_place place =
+        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
+    TRY(weights_load(&j->model, j->layout, place, j->ckpt, j->comm, &j->weights, &j->loaded));
+    PHASE(size_kv_pool(j));
+    PHASE(start_engine(j));
+    PHASE(start_lead(j));
+    return status_ok();
+}
+
+/* What the lead keeps between steps. */
+struct lead_loop {
+    struct step_plan plan;
+    struct step_result result;
+    bool *in_flight; /* [pp] */
+    uint32_t n_in_flight;
+};
+
+/* Takes the results of a group's last step from all replicas. After a failure they are only
+ * drained, so that no rank is left with a message nobody wants. */
+static struct status collect(struct job *j, struct lead_loop *l, uint32_t group, struct status st)
+{
+    for (uint32_t r = 0; r < j->layout->dp; r++) {
+        const struct status got = engine_collect(j->engine, (int32_t)r, &l->result);
+        if (status_failed(&st)) continue;
+        st = got;
+        if (!status_failed(&st)) st = lead_commit(j->lead, (int32_t)group, &l->result);
+    }
+    l->in_flight[group] = false;
+    l->n_in_flight--;
+    return st;
+}
+
+static struct status run_steps(struct job *j, struct lead_loop *l)
+{
+    struct status st = status_ok();
+    bool done = false;
+    for (uint64_t step = 0;; step++) {
+        const uint32_t group = (uint32_t)(step % j->layout->pp);
+        if (l->in_flight[group]) st = collect(j, l, group, st);
+        if (!done && !status_failed(&st)) {
+            st = lead_next(j->lead, (int32_t)group, step, &l->plan, &done);
+        }
+        if (done || status_failed(&st)) {
+            if (l->n_in_flight == 0) return st;
+            continue;
+        }
+        if (l->plan.n_seqs == 0) continue;
+        st = engine_submit(j->engine, &l->plan);
+        if (status_failed(&st)) {
+            /* other ranks are inside this step: there is no way back */
+            log_line(LOG_ERROR, "step %llu: %s", (unsigned long long)step, st.text);
+            comm_abort(j->comm, status_exit(STATUS_LOST));
+        }
+        l->in_flight[group] = true;
+        l->n_in_flight++;
+    }
+}
+
+static struct status lead_loop(struct job *j)
+{
+    struct lead_loop l = {0};
+    step_result_init(&l.result);
+    struct status st = step_plan_init(&l.plan, (int32_t)j->layout->dp);
+    if (!status_failed(&st)) {
+        st = mem_alloc(&l.in_flight, j->layout->pp, sizeof *l.in_flight, "lead loop");
+    }
+    if (!status_failed(&st)) st = run_steps(j, &l);
+    step_plan_clear(&l.plan, PLAN_STOP, 0);
+    const struct status stopped = engine_submit(j->engine, &l.plan);
+    const struct status finished = lead_finish(j->lead, j->summary);
+    if (!status_failed(&st)) st = stopped;
+    if (!status_failed(&st)) st = finished;
+    step_plan_fini(&l.plan);
+    step_result_fini(&l.result);
+    mem_free(&l.in_flight);
+    return st;
+}
+
+static struct status run(struct job *j)
+{
+    TRY(start(j));
+    j->ready_ns = clock_ns();
+    const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
+    if (is_lead) job_report_start(j);
+    struct status st = is_lead ? lead_loop(j) : engine_follow(j->engine);
+    if (status_failed(&st) && !is_lead) {
+        log_line(LOG_ERROR, "%s", st.text);
+        comm_abort(j->comm, status_exit(STATUS_LOST));
+    }
+    PHASE(st);
+    PHASE(logits_file_close(&j->logits));
+    TRY(job_report_end(j));
+    uint64_t n_errors = is_lead ? j->summary->n_error_rows : 0;
+    comm_max_u64(j->comm, COMM_WORLD, &n_errors, 1);
+    if (n_errors == 0 || !j->o->strict) return status_ok();
+    return status_make(STATUS_ROWS, "%llu rows are error rows", (unsigned long long)n_errors);
+}
+
+static void stop(struct job *j)
+{
+    lead_destroy(&j->lead);
+    const struct status ignored = logits_file_close(&j->logits);
+    (void)ignored;
+    job_text_fini(&j->text);
+    engine_destroy(&j->engine);
+    weights_destroy(&j->weights);
+    ckpt_close(&j->ckpt);
+    topo_destroy(&j->topo);
+    mem_free(&j->order);
+    mem_free(&j->layout);
+    mem_free(&j->summary);
+}
+
+int job_run(const struct job_options *options, struct config env, int *argc, char ***argv)
+{
+    struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
+    struct status st = comm_start(argc, argv, &j.comm);
+    j.level = options->quiet ? LOG_WARN : LOG_INFO;
+    if (options->log_level != NULL && !log_level_parse(options->log_level, &j.level)) {
+        st = status_make(STATUS_USAGE,
+                         "--log-level: expected error, warn, info or debug, found \"%s\"",
+                         options->log_level);
+    }
+    if (j.comm != NULL) log_init(comm_rank(j.comm, COMM_WORLD), j.level, options->log_json);
+    if (!status_failed(&st)) st = run(&j);
+    /* all ranks agreed on this status, so one voice is enough */
+    if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {
+        log_line(LOG_ERROR, "%s", st.text);
+    }
+    stop(&j);
+    comm_stop(&j.comm);
+    return status_exit(st.code);
+}

@@ -1,0 +1,33 @@
+/* What generate and score share: the flags of a job, and its life from MPI's start to the exit
+ * status. Each start-up phase ends with all ranks agreeing, so that they leave together. */
+#ifndef SHOAL_JOB_H
+#define SHOAL_JOB_H
+
+#include "base/config.h"
+#include "base/status.h"
+#include "flags.h"
+#include "serve/lead.h"
+
+struct job_options {
+    enum lead_mode mode;
+    const char *model, *input, *output, *logits, *report;
+    uint32_t tp, pp, ep, dp;
+    uint32_t n_threads, max_batch, chunk, step_tokens, kv_blocks, max_model_len;
+    const char *kv_dtype;
+    double capacity_factor;
+    const char *capacity_policy;
+    bool moe_stats, strict, quiet, log_json;
+    const char *log_level;
+    double temperature, top_p, min_p;
+    int64_t max_tokens, top_k;
+    uint64_t seed;
+    struct flag_list stops;
+    /* which sampling flags were given: they win over generation_config.json */
+    bool has_temperature, has_top_p, has_top_k, has_min_p;
+};
+
+/* **Collective (all processes of the launcher)**. Runs the job; argc and argv are for MPI. Returns
+ * the process's exit status. */
+int job_run(const struct job_options *options, struct config env, int *argc, char ***argv);
+
+#endif

@@ -1,0 +1,57 @@
+/* shoal: one binary, one table of subcommands. */
+#include "cmd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct command {
+    const char *name;
+    int (*run)(struct config env, int argc, char **argv);
+    const char *arguments, *summary;
+};
+
+static const struct command commands[] = {
+    {"convert", cmd_convert, "SRC DST.h5",
+     "make a checkpoint from a Hugging Face folder or a GGUF file"},
+    {"inspect", cmd_inspect, "FILE.h5", "show what a checkpoint holds; --verify its checksums"},
+    {"plan", cmd_plan, "--model FILE", "show topology, layout and memory without running"},
+    {"generate", cmd_generate, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
+     "offline bulk generation, the main job"},
+    {"score", cmd_score, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
+     "log-probabilities of given texts, perplexity"},
+};
+
+static void print_help(FILE *out)
+{
+    fprintf(out,
+            "shoal %s: language models on MPI clusters, the same bytes in every layout\n\n"
+            "usage: [mpirun -n N] shoal COMMAND ...\n\n",
+            SHOAL_VERSION);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    }
+    fprintf(out, "\n`shoal COMMAND --help` lists a command's flags.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("shoal %s (backends: cpu)\n", SHOAL_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            return commands[i].run(config_read(), argc - 1, argv + 1);
+        }
+    }
+    fprintf(stderr, "shoal: no command is named \"%s\"; see shoal --help\n", argv[1]);
+    return 2;
+}
