@@ -1,0 +1,345 @@
+/* The two kinds of source behind one face. */
+#include "checkpoint/source.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/gguf_model.h"
+#include "checkpoint/safetensors.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { TEXT_BYTES_MAX = 256 << 20, GROUP_BYTES_MAX = CKPT_BLOCK_BYTES_MAX };
+
+struct entry {
+    struct source_tensor tensor;
+    char *name; /* owned */
+    const struct safetensors_tensor *st;
+    const struct gguf_tensor *gguf;
+    uint32_t pair_rows; /* see gguf_model_name */
+};
+
+struct source {
+    char *path; /* owned */
+    struct safetensors *st;
+    struct gguf *gguf;
+    struct strbuf texts[CKPT_TEXT_COUNT];
+    struct js_doc *config;
+    struct entry *entries; /* owned [n_entries] */
+    size_t n_entries;
+};
+
+/* ---- tensors ---- */
+
+static struct status entry_fill(struct source *s, const char *name, enum dtype dtype,
+                                uint32_t n_dims, const uint64_t *dims, struct entry **out)
+{
+    struct entry *e = &s->entries[s->n_entries];
+    struct source_tensor *t = &e->tensor;
+    if (n_dims < 1 || n_dims > CKPT_DIMS_MAX) {
+        return status_make(STATUS_INPUT, "%s: tensor '%s': %u dimensions, expected 1 to %d",
+                           s->path, name, n_dims, CKPT_DIMS_MAX);
+    }
+    *t = (struct source_tensor){.dtype = dtype, .n_dims = n_dims, .n_rows = 1, .row_group = 1};
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (dims[d] == 0) {
+            return status_make(STATUS_INPUT, "%s: tensor '%s' has no elements", s->path, name);
+        }
+        t->dims[d] = dims[d];
+        if (d + 1 < n_dims) t->n_rows *= dims[d];
+    }
+    t->n_cols = dims[n_dims - 1];
+    TRY(mem_strndup(&e->name, name, strlen(name)));
+    t->name = e->name;
+    s->n_entries++;
+    *out = e;
+    return status_ok();
+}
+
+/* Buffers that some checkpoints carry and that convert computes itself. */
+static bool is_computed(const char *name)
+{
+    static const char suffix[] = "rotary_emb.inv_freq";
+    const size_t n = strlen(name);
+    return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
+}
+
+static struct status safetensors_list(struct source *s)
+{
+    const size_t n = safetensors_count(s->st);
+    TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
+    for (size_t i = 0; i < n; i++) {
+        const struct safetensors_tensor *t = safetensors_at(s->st, i);
+        struct entry *e;
+        if (is_computed(t->name)) continue;
+        TRY(entry_fill(s, t->name, t->dtype, t->n_dims, t->dims, &e));
+        e->st = t;
+    }
+    return status_ok();
+}
+
+static struct status gguf_list(struct source *s, const struct gguf_model *m)
+{
+    const size_t n = gguf_count(s->gguf);
+    TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
+    for (size_t i = 0; i < n; i++) {
+        const struct gguf_tensor *t = gguf_at(s->gguf, i);
+        char name[256];
+        uint32_t pair_rows;
+        enum dtype dtype = DTYPE_F16; /* quantized tensors, unless another type is asked for */
+        struct entry *e;
+        TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
+        gguf_quant_dtype(t->quant, &dtype);
+        TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
+        e->gguf = t;
+        e->pair_rows = pair_rows;
+        if (pair_rows > 0) e->tensor.row_group = pair_rows;
+        if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
+            return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
+        }
+    }
+    return status_ok();
+}
+
+/* ---- texts ---- */
+
+static struct status text_file(struct source *s, const char *name, enum ckpt_text which)
+{
+    char *path = NULL, *text = NULL;
+    size_t n;
+    struct stat info;
+    TRY(file_join(s->path, name, &path));
+    struct status st = status_ok();
+    if (stat(path, &info) == 0) st = file_read(path, TEXT_BYTES_MAX, &text, &n);
+    if (text != NULL) {
+        strbuf_clear(&s->texts[which]);
+        strbuf_add(&s->texts[which], text, n);
+        st = strbuf_status(&s->texts[which]);
+    }
+    mem_free(&text);
+    mem_free(&path);
+    return st;
+}
+
+/* The template of a node: a string, or the one named "default" of a list. */
+static void template_take(struct source *s, const struct js_node *node)
+{
+    size_t n;
+    const char *text = js_string(node, &n);
+    for (size_t i = 0; text == NULL && i < js_count(node); i++) {
+        const char *name = js_string(js_get(js_at(node, i), "name"), NULL);
+        if (name == NULL || strcmp(name, "default") != 0) continue;
+        text = js_string(js_get(js_at(node, i), "template"), &n);
+        break;
+    }
+    if (text != NULL) strbuf_add(&s->texts[CKPT_TEXT_CHAT_TEMPLATE], text, n);
+}
+
+/* chat_template.jinja wins over chat_template.json and over tokenizer_config.json. */
+static struct status chat_template_read(struct source *s)
+{
+    struct strbuf *text = &s->texts[CKPT_TEXT_CHAT_TEMPLATE];
+    struct strbuf *config = &s->texts[CKPT_TEXT_TOKENIZER_CONFIG];
+    TRY(text_file(s, "chat_template.jinja", CKPT_TEXT_CHAT_TEMPLATE));
+    if (text->n > 0) return status_ok();
+    TRY(text_file(s, "chat_template.json", CKPT_TEXT_CHAT_TEMPLATE));
+    const bool own_file = text->n > 0;
+    const struct strbuf *json = own_file ? text : config;
+    if (json->n == 0) return status_ok();
+    struct js_doc *doc = NULL;
+    TRY(js_parse(json->data, json->n, own_file ? "chat_template.json" : "tokenizer_config.json",
+                 &doc));
+    strbuf_clear(text);
+    template_take(s, js_get(js_root(doc), "chat_template"));
+    js_destroy(&doc);
+    return strbuf_status(text);
+}
+
+static struct status hf_texts_read(struct source *s)
+{
+    TRY(text_file(s, "config.json", CKPT_TEXT_CONFIG));
+    TRY(text_file(s, "generation_config.json", CKPT_TEXT_GENERATION_CONFIG));
+    TRY(text_file(s, "tokenizer.json", CKPT_TEXT_TOKENIZER));
+    TRY(text_file(s, "tokenizer_config.json", CKPT_TEXT_TOKENIZER_CONFIG));
+    if (s->texts[CKPT_TEXT_CONFIG].n == 0) {
+        return status_make(STATUS_INPUT, "%s: expected a config.json in it", s->path);
+    }
+    if (s->texts[CKPT_TEXT_TOKENIZER].n == 0) {
+        log_line(LOG_WARN, "%s: no tokenizer.json: the checkpoint takes prompt_token_ids only",
+                 s->path);
+    }
+    return chat_template_read(s);
+}
+
+static struct status gguf_texts_read(struct source *s, const struct gguf_model *m)
+{
+    size_t n;
+    TRY(gguf_model_config(m, &s->texts[CKPT_TEXT_CONFIG]));
+    TRY(gguf_model_generation_config(m, &s->texts[CKPT_TEXT_GENERATION_CONFIG]));
+    TRY(gguf_model_tokenizer(m, &s->texts[CKPT_TEXT_TOKENIZER]));
+    const char *template = gguf_string(s->gguf, "tokenizer.chat_template", &n);
+    if (template != NULL) strbuf_add(&s->texts[CKPT_TEXT_CHAT_TEMPLATE], template, n);
+    return strbuf_status(&s->texts[CKPT_TEXT_CHAT_TEMPLATE]);
+}
+
+/* ---- opening ---- */
+
+static struct status hf_open(struct source *s)
+{
+    TRY(hf_texts_read(s));
+    TRY(safetensors_open(s->path, &s->st));
+    return safetensors_list(s);
+}
+
+static struct status gguf_source_open(struct source *s)
+{
+    struct gguf_model m;
+    TRY(gguf_open(s->path, &s->gguf));
+    TRY(gguf_model_read(s->gguf, &m));
+    TRY(gguf_texts_read(s, &m));
+    return gguf_list(s, &m);
+}
+
+struct status source_open(const char *path, struct source **out)
+{
+    struct source *s = NULL;
+    struct stat info;
+    *out = NULL;
+    if (stat(path, &info) != 0) return status_make(STATUS_INPUT, "%s: %s", path, strerror(errno));
+    TRY(mem_alloc(&s, 1, sizeof *s, "a source"));
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_init(&s->texts[i]);
+    struct status st = mem_strndup(&s->path, path, strlen(path));
+    if (!status_failed(&st)) st = S_ISDIR(info.st_mode) ? hf_open(s) : gguf_source_open(s);
+    if (!status_failed(&st)) {
+        const struct strbuf *config = &s->texts[CKPT_TEXT_CONFIG];
+        st = js_parse(config->data, config->n, "config.json", &s->config);
+        st = status_wrap(st, "%s", path);
+    }
+    if (status_failed(&st)) source_close(&s);
+    *out = s;
+    return st;
+}
+
+void source_close(struct source **s_)
+{
+    struct source *s = *s_;
+    if (s == NULL) return;
+    for (size_t i = 0; i < s->n_entries; i++) mem_free(&s->entries[i].name);
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_fini(&s->texts[i]);
+    js_destroy(&s->config);
+    safetensors_close(&s->st);
+    gguf_close(&s->gguf);
+    mem_free(&s->entries);
+    mem_free(&s->path);
+    mem_free(s_);
+}
+
+const char *source_kind(const struct source *s)
+{
+    return s->gguf != NULL ? "GGUF" : "Hugging Face safetensors";
+}
+
+const struct strbuf *source_text(const struct source *s, enum ckpt_text which)
+{
+    return &s->texts[which];
+}
+
+const struct js_node *source_config(const struct source *s)
+{
+    return js_root(s->config);
+}
+
+size_t source_count(const struct source *s)
+{
+    return s->n_entries;
+}
+
+const struct source_tensor *source_at(const struct source *s, size_t i)
+{
+    return &s->entries[i].tensor;
+}
+
+/* ---- rows ---- */
+
+static size_t stored_row_bytes(const struct entry *e)
+{
+    if (e->gguf != NULL) return (size_t)e->gguf->row_bytes;
+    return (size_t)e->tensor.n_cols * dtype_bytes(e->st->dtype);
+}
+
+/* The stored rows come first in the scratch, a cache line apart the rows as f32. */
+static size_t wide_offset(const struct entry *e, uint64_t n_rows)
+{
+    return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows)
+{
+    const struct entry *e = &s->entries[i];
+    return wide_offset(e, n_rows) + (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
+}
+
+static struct status stored_rows(const struct source *s, const struct entry *e, uint64_t row0,
+                                 uint64_t n_rows, void *out)
+{
+    if (e->gguf != NULL) return gguf_read_rows(s->gguf, e->gguf, row0, n_rows, out);
+    const size_t row_bytes = stored_row_bytes(e);
+    return safetensors_read(s->st, e->st, row0 * row_bytes, n_rows * row_bytes, out);
+}
+
+/* Puts each head's paired rows into halves: stored row 2i + j goes to row j * pair_rows / 2 + i. */
+static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, size_t row_bytes,
+                        char *out)
+{
+    for (uint64_t r = 0; r < n_rows; r++) {
+        const uint64_t in_head = r % pair_rows;
+        const uint64_t to = r - in_head + in_head % 2 * (pair_rows / 2) + in_head / 2;
+        memcpy(out + to * row_bytes, in + r * row_bytes, row_bytes);
+    }
+}
+
+static uint64_t count_overflowed(const float *wide, enum dtype dtype, const void *out, size_t n)
+{
+    uint64_t n_overflowed = 0;
+    if (dtype == DTYPE_F32) return 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h = ((const uint16_t *)out)[i];
+        const float back = dtype == DTYPE_F16 ? f32_from_f16(h) : f32_from_bf16(h);
+        n_overflowed += isinf(back) && !isinf(wide[i]);
+    }
+    return n_overflowed;
+}
+
+struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
+                          enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed)
+{
+    const struct entry *e = &s->entries[i];
+    const size_t n = (size_t)(n_rows * e->tensor.n_cols), row_bytes = stored_row_bytes(e);
+    char *stored = scratch;
+    float *wide = (float *)(stored + wide_offset(e, n_rows));
+    enum dtype own = DTYPE_F32;
+    const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
+    if (e->gguf == NULL) own = e->st->dtype;
+    TRY(stored_rows(s, e, row0, n_rows, stored));
+    if (e->pair_rows > 0) {
+        rows_unpair(stored, n_rows, e->pair_rows, row_bytes, (char *)wide);
+        memcpy(stored, wide, n_rows * row_bytes); /* a stored row is no longer than its f32 row */
+    }
+    if (plain && own == dtype) {
+        memcpy(out, stored, n * dtype_bytes(dtype));
+        return status_ok();
+    }
+    if (plain) {
+        dtype_to_f32(own, stored, n, wide);
+    } else {
+        gguf_dequantize(e->gguf->quant, stored, n, wide);
+    }
+    dtype_from_f32(dtype, wide, n, out);
+    *n_overflowed += count_overflowed(wide, dtype, out, n);
+    return status_ok();
+}
