@@ -1,6 +1,6 @@
 /* Text to token ids and back, from a tokenizer.json of the byte-level BPE kind.
- * Knows no model, no chat template (text/chat.h) and no files. A parsed tokenizer is changed only by
- * encoding (scratch memory and a word cache inside), so one thread at a time encodes with it.
+ * Knows no model, no chat template (text/chat.h) and no files. A parsed tokenizer is changed only
+ * by encoding (scratch memory and a word cache inside), so one thread at a time encodes with it.
  * Called by the lead rank: requests in, and through text/detokenizer.h, results out. */
 #ifndef SHOAL_TEXT_TOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_H
@@ -26,8 +26,8 @@ enum tokenizer_flags {
 
 /* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors.
  * Understood: model BPE; pre-tokenizers ByteLevel, Split, Digits, Sequence; normalizers NFC,
- * Sequence; post-processors TemplateProcessing, ByteLevel, Sequence; decoder ByteLevel; added tokens
- * with all their flags. Whatever else would change ids is refused by name. `truncation` and
+ * Sequence; post-processors TemplateProcessing, ByteLevel, Sequence; decoder ByteLevel; added
+ * tokens with all their flags. Whatever else would change ids is refused by name. `truncation` and
  * `padding` are a batch's affair, not the text's, and have no effect here.
  * Owner of *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
@@ -47,8 +47,8 @@ struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_b
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
 /* Local. The raw bytes that a token stands for (a part of a UTF-8 sequence at times); for special
- * tokens their content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for a hole or an id out
- * of range. */
+ * tokens their content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for a hole or an id
+ * out of range. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
 /* Local. True for added tokens that the file calls special. */

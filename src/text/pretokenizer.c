@@ -1,0 +1,130 @@
+/* Running the steps: every step turns a list of spans into a finer one. */
+#include "text/pretokenizer.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static struct status span_add(struct span_list *l, size_t start, size_t end)
+{
+    if (end == start) return status_ok();
+    if (l->n == l->capacity) {
+        const size_t capacity = l->capacity < 64 ? 64 : l->capacity * 2;
+        TRY(mem_grow(&l->spans, l->n, capacity, sizeof l->spans[0], "pieces of a text"));
+        l->capacity = capacity;
+    }
+    l->spans[l->n++] = (struct span){.start = start, .n = end - start};
+    return status_ok();
+}
+
+/* What a split has not handed out yet. */
+struct splitting {
+    struct span_list *out;
+    enum split_behavior behavior;
+    size_t open_start, open_end; /* the piece that may still grow */
+    bool open;
+    bool open_is_delimiter;
+};
+
+static struct status close_piece(struct splitting *s)
+{
+    if (s->open) TRY(span_add(s->out, s->open_start, s->open_end));
+    s->open = false;
+    return status_ok();
+}
+
+/* True when the next part belongs to the open piece. */
+static bool joins(const struct splitting *s, bool delimiter)
+{
+    switch (s->behavior) {
+    case SPLIT_CONTIGUOUS:
+        return delimiter == s->open_is_delimiter;
+    case SPLIT_MERGED_WITH_PREVIOUS:
+        return delimiter && !s->open_is_delimiter;
+    case SPLIT_MERGED_WITH_NEXT:
+        return !delimiter && s->open_is_delimiter;
+    default:
+        return false;
+    }
+}
+
+/* Takes the next part of the text, a delimiter or what lies between two. */
+static struct status take_part(struct splitting *s, size_t start, size_t end, bool delimiter)
+{
+    if (s->behavior == SPLIT_REMOVED && delimiter) return status_ok();
+    if (s->open && joins(s, delimiter)) {
+        s->open_end = end;
+    } else {
+        TRY(close_piece(s));
+        s->open = true;
+        s->open_start = start;
+        s->open_end = end;
+    }
+    s->open_is_delimiter = delimiter;
+    return status_ok();
+}
+
+static struct status split_span(struct pretoken_step *step, const char *text, struct span in,
+                                struct span_list *out)
+{
+    struct splitting s = {.out = out, .behavior = step->behavior};
+    struct pattern_walk walk;
+    pattern_walk_init(&walk, text + in.start, in.n);
+    size_t at = 0, start = 0, end = 0;
+    for (;;) {
+        bool found;
+        TRY(pattern_next(step->pattern, &walk, &start, &end, &found));
+        if (!found) break;
+        if (at != start) TRY(take_part(&s, in.start + at, in.start + start, step->invert));
+        TRY(take_part(&s, in.start + start, in.start + end, !step->invert));
+        at = end;
+    }
+    if (at != in.n) TRY(take_part(&s, in.start + at, in.start + in.n, step->invert));
+    return close_piece(&s);
+}
+
+/* Copies the spans into one text with a blank before each that has none. */
+static struct status add_blanks(const char *text, const struct span_list *in, struct strbuf *to,
+                                struct span_list *out)
+{
+    for (size_t i = 0; i < in->n; i++) {
+        const size_t start = to->n;
+        if (text[in->spans[i].start] != ' ') strbuf_puts(to, " ");
+        strbuf_add(to, text + in->spans[i].start, in->spans[i].n);
+        TRY(strbuf_status(to));
+        TRY(span_add(out, start, to->n));
+    }
+    return status_ok();
+}
+
+struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, const char **cut)
+{
+    *cut = text;
+    p->spans.n = 0;
+    TRY(span_add(&p->spans, 0, n));
+    for (size_t i = 0; i < p->n_steps; i++) {
+        const struct span_list in = p->spans;
+        p->spans = p->before;
+        p->before = in;
+        p->spans.n = 0;
+        if (p->steps[i].pattern == NULL) { /* there is one such step at most */
+            strbuf_clear(&p->text);
+            TRY(add_blanks(*cut, &p->before, &p->text, &p->spans));
+            *cut = p->text.data != NULL ? p->text.data : text;
+            continue;
+        }
+        for (size_t k = 0; k < in.n; k++) {
+            TRY(split_span(&p->steps[i], *cut, in.spans[k], &p->spans));
+        }
+    }
+    return status_ok();
+}
+
+void pretokenizer_fini(struct pretokenizer *p)
+{
+    for (size_t i = 0; i < p->n_steps; i++) pattern_destroy(&p->steps[i].pattern);
+    mem_free(&p->spans.spans);
+    mem_free(&p->before.spans);
+    strbuf_fini(&p->text);
+    memset(p, 0, sizeof *p);
+}

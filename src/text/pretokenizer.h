@@ -1,0 +1,62 @@
+/* Cuts normalized text into the pieces that are encoded one by one.
+ * Built from tokenizer.json's "pre_tokenizer"; ends in the byte level, so pieces are plain bytes.
+ * Called by the tokenizer. */
+#ifndef SHOAL_TEXT_PRETOKENIZER_H
+#define SHOAL_TEXT_PRETOKENIZER_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "text/pattern.h"
+
+#include <stddef.h>
+
+/* What becomes of the delimiters that a split finds. */
+enum split_behavior {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS,
+    SPLIT_COUNT
+};
+
+struct pretoken_step {
+    struct pattern *pattern; /* owned; NULL: put a blank before pieces that have none */
+    enum split_behavior behavior;
+    bool invert; /* the pattern finds what is kept, not the delimiters */
+};
+
+struct span {
+    size_t start, n;
+};
+
+struct span_list {
+    struct span *spans; /* owned */
+    size_t n, capacity;
+};
+
+enum { PRETOKEN_STEPS_MAX = 16 };
+
+struct pretokenizer {
+    struct pretoken_step steps[PRETOKEN_STEPS_MAX];
+    size_t n_steps;
+    bool byte_level;         /* the byte level has been seen; nothing may follow it */
+    struct span_list spans;  /* owned scratch; after a cut, the pieces */
+    struct span_list before; /* owned scratch */
+    struct strbuf text;      /* owned scratch: the text with blanks put in */
+};
+
+/* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names the step or field
+ * that is not understood; STATUS_MEMORY. */
+struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node,
+                                const char *what);
+void pretokenizer_fini(struct pretokenizer *p);
+
+/* Local. Cuts n bytes of well-formed UTF-8. The pieces are p->spans over *cut (the text itself, or
+ * scratch of p), valid until the next call; none is empty. Errors: STATUS_MEMORY, STATUS_REQUEST.
+ */
+struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n,
+                               const char **cut);
+
+#endif

@@ -1,0 +1,154 @@
+/* tokenizer.json's "pre_tokenizer" into steps. */
+#include "text/pretokenizer.h"
+
+#include "text/json_read.h"
+#include "text/unicode.h"
+
+#include <string.h>
+
+enum { SEQUENCE_DEPTH_MAX = 8 };
+
+/* GPT-2's own pattern, which ByteLevel implies. */
+static const char GPT2_PATTERN[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* Digits asks Rust's char::is_numeric, one Unicode version ahead of its pattern library. */
+static const char DIGITS_PATTERN[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
+
+static struct status step_add(struct pretokenizer *p, struct pretoken_step step, const char *where)
+{
+    if (p->n_steps == PRETOKEN_STEPS_MAX) {
+        pattern_destroy(&step.pattern);
+        return status_make(STATUS_INPUT, "%s: more than %d pre-tokenizer steps", where,
+                           (int)PRETOKEN_STEPS_MAX);
+    }
+    p->steps[p->n_steps++] = step;
+    return status_ok();
+}
+
+static struct status load_byte_level(struct pretokenizer *p, const struct js_node *node,
+                                     const char *where)
+{
+    static const char *const KNOWN[] = {"type", "add_prefix_space", "trim_offsets", "use_regex",
+                                        NULL};
+    bool blank, use_regex;
+    TRY(json_known_fields(node, where, KNOWN));
+    TRY(json_bool_field(node, "add_prefix_space", where, true, &blank));
+    TRY(json_bool_field(node, "use_regex", where, true, &use_regex));
+    if (blank) TRY(step_add(p, (struct pretoken_step){.pattern = NULL}, where));
+    p->byte_level = true;
+    if (!use_regex) return status_ok();
+    struct pretoken_step step = {.behavior = SPLIT_ISOLATED};
+    TRY(pattern_create(GPT2_PATTERN, sizeof GPT2_PATTERN - 1, false, where, &step.pattern));
+    return step_add(p, step, where);
+}
+
+static struct status load_digits(struct pretokenizer *p, const struct js_node *node,
+                                 const char *where)
+{
+    static const char *const KNOWN[] = {"type", "individual_digits", NULL};
+    bool individual;
+    TRY(json_known_fields(node, where, KNOWN));
+    TRY(json_bool_field(node, "individual_digits", where, false, &individual));
+    struct pretoken_step step = {.behavior = individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS};
+    TRY(pattern_create(DIGITS_PATTERN, sizeof DIGITS_PATTERN - 1, false, where, &step.pattern));
+    return step_add(p, step, where);
+}
+
+static struct status parse_behavior(const struct js_node *node, const char *where,
+                                    enum split_behavior *out)
+{
+    static const char *const NAMES[SPLIT_COUNT] = {
+        [SPLIT_REMOVED] = "Removed",
+        [SPLIT_ISOLATED] = "Isolated",
+        [SPLIT_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+        [SPLIT_MERGED_WITH_NEXT] = "MergedWithNext",
+        [SPLIT_CONTIGUOUS] = "Contiguous",
+    };
+    const char *name;
+    size_t n;
+    TRY(json_string_field(node, "behavior", where, &name, &n));
+    for (int i = 0; i < SPLIT_COUNT; i++) {
+        if (strcmp(NAMES[i], name) != 0) continue;
+        *out = (enum split_behavior)i;
+        return status_ok();
+    }
+    return status_make(STATUS_INPUT, "%s: the behavior '%.40s' is not known", where, name);
+}
+
+static struct status load_split(struct pretokenizer *p, const struct js_node *node,
+                                const char *where)
+{
+    static const char *const KNOWN[] = {"type", "pattern", "behavior", "invert", NULL};
+    static const char *const KINDS[] = {"Regex", "String", NULL};
+    TRY(json_known_fields(node, where, KNOWN));
+    const struct js_node *pattern = js_get(node, "pattern");
+    TRY(json_known_fields(pattern, where, KINDS));
+    if (js_count(pattern) != 1) {
+        return status_make(STATUS_INPUT, "%s: 'pattern' must hold either Regex or String", where);
+    }
+    struct pretoken_step step = {0};
+    TRY(json_bool_field(node, "invert", where, false, &step.invert));
+    TRY(parse_behavior(node, where, &step.behavior));
+    const bool literal = js_get(pattern, "String") != NULL;
+    const char *text;
+    size_t n;
+    TRY(json_string_field(pattern, literal ? "String" : "Regex", where, &text, &n));
+    TRY(pattern_create(text, n, literal, where, &step.pattern));
+    return step_add(p, step, where);
+}
+
+static struct status load_step(struct pretokenizer *p, const struct js_node *node,
+                               const char *where, int depth);
+
+static struct status load_sequence(struct pretokenizer *p, const struct js_node *node,
+                                   const char *where, int depth)
+{
+    static const char *const KNOWN[] = {"type", "pretokenizers", NULL};
+    TRY(json_known_fields(node, where, KNOWN));
+    const struct js_node *list = js_get(node, "pretokenizers");
+    if (js_type(list) != JS_ARRAY || depth >= SEQUENCE_DEPTH_MAX) {
+        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
+                           where);
+    }
+    for (size_t i = 0; i < js_count(list); i++) {
+        TRY(load_step(p, js_at(list, i), where, depth + 1));
+    }
+    return status_ok();
+}
+
+static struct status load_step(struct pretokenizer *p, const struct js_node *node,
+                               const char *where, int depth)
+{
+    const char *type;
+    TRY(json_type_field(node, where, &type));
+    if (strcmp(type, "Sequence") == 0) return load_sequence(p, node, where, depth);
+    if (p->byte_level) {
+        return status_make(STATUS_INPUT, "%s: '%.40s' behind ByteLevel is not supported", where,
+                           type);
+    }
+    if (strcmp(type, "ByteLevel") == 0) return load_byte_level(p, node, where);
+    if (strcmp(type, "Digits") == 0) return load_digits(p, node, where);
+    if (strcmp(type, "Split") == 0) return load_split(p, node, where);
+    return status_make(STATUS_INPUT,
+                       "%s: '%.40s' is not supported; expected ByteLevel, Split, Digits or "
+                       "Sequence",
+                       where, type);
+}
+
+struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node,
+                                const char *what)
+{
+    memset(p, 0, sizeof *p);
+    strbuf_init(&p->text);
+    if (js_type(node) == JS_NULL) {
+        return status_make(STATUS_INPUT, "%s: no pre_tokenizer, expected one with ByteLevel", what);
+    }
+    struct status st = load_step(p, node, "pre_tokenizer", 0);
+    if (!status_failed(&st) && !p->byte_level) {
+        st = status_make(STATUS_INPUT, "pre_tokenizer: no ByteLevel; only byte-level BPE is "
+                                       "supported");
+    }
+    if (status_failed(&st)) pretokenizer_fini(p);
+    return status_wrap(st, "%s", what);
+}

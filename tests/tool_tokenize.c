@@ -1,0 +1,83 @@
+/* Tokenizes with any tokenizer.json: against a golden file, as ids, or against the clock.
+ *   tool_tokenize check TOKENIZER.json LINES GOLDEN   exit 1 when any line differs
+ *   tool_tokenize ids TOKENIZER.json LINES            prints the ids of each line
+ *   tool_tokenize speed TOKENIZER.json TEXT           prints MB/s */
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "unit/util_tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { FILE_MAX = 1 << 29, SPEED_ROUNDS = 5 };
+
+static struct status print_ids(struct tokenizer *t, const char *lines, size_t n)
+{
+    struct token_list ids = {0};
+    struct strbuf text;
+    struct status st = status_ok();
+    strbuf_init(&text);
+    size_t at = 0, line = 0;
+    while (!status_failed(&st) && util_next_line(lines, n, &at, &text, &st)) {
+        ids.n = 0;
+        st = tokenizer_encode(t, text.data, text.n, util_line_flags(line++), &ids);
+        for (size_t i = 0; i < ids.n; i++) printf("%s%d", i > 0 ? " " : "", (int)ids.ids[i]);
+        printf("\n");
+    }
+    strbuf_fini(&text);
+    token_list_fini(&ids);
+    return st;
+}
+
+static struct status time_encode(struct tokenizer *t, const char *text, size_t n)
+{
+    struct token_list ids = {0};
+    struct status st = status_ok();
+    double best_s = 1e30;
+    for (int round = 0; round < SPEED_ROUNDS && !status_failed(&st); round++) {
+        ids.n = 0;
+        const uint64_t start = clock_ns();
+        st = tokenizer_encode(t, text, n, 0, &ids);
+        const double s = (double)(clock_ns() - start) * 1e-9;
+        if (s < best_s) best_s = s;
+    }
+    printf("%zu bytes, %zu tokens, %.1f MB/s\n", n, ids.n, (double)n / best_s * 1e-6);
+    token_list_fini(&ids);
+    return st;
+}
+
+static struct status run(int argc, char **argv)
+{
+    char *json = NULL, *input = NULL;
+    size_t n_json, n_input, n_wrong = 0, n_lines = 0;
+    struct tokenizer *t = NULL;
+    struct status st;
+    if (argc < 4) return status_make(STATUS_USAGE, "see the head of tests/tool_tokenize.c");
+    TRY(file_read(argv[2], FILE_MAX, &json, &n_json));
+    TRY_GOTO(st, tokenizer_create(json, n_json, argv[2], &t), done);
+    TRY_GOTO(st, file_read(argv[3], FILE_MAX, &input, &n_input), done);
+    if (strcmp(argv[1], "check") == 0 && argc == 5) {
+        st = util_check_golden(t, argv[3], argv[4], &n_lines, &n_wrong);
+        printf("%zu lines, %zu differ\n", n_lines, n_wrong);
+        if (!status_failed(&st) && n_wrong > 0) st = status_make(STATUS_ROWS, "lines differ");
+    } else if (strcmp(argv[1], "ids") == 0) {
+        st = print_ids(t, input, n_input);
+    } else if (strcmp(argv[1], "speed") == 0) {
+        st = time_encode(t, input, n_input);
+    } else {
+        st = status_make(STATUS_USAGE, "unknown mode '%s'", argv[1]);
+    }
+done:
+    tokenizer_destroy(&t);
+    mem_free(&json);
+    mem_free(&input);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    const struct status st = run(argc, argv);
+    if (status_failed(&st)) fprintf(stderr, "%s\n", st.text);
+    return status_failed(&st) ? 1 : 0;
+}

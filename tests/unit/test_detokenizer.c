@@ -1,0 +1,104 @@
+/* Stop strings in pieces. Detokenization itself is compared in the tokenizer suite's cases. */
+#include "base/strbuf.h"
+#include "text/stop.h"
+
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+/* Feeds text in pieces of n_piece bytes; the whole output in out. */
+static bool feed_all(struct stop_matcher *m, const char *text, size_t n_piece, struct strbuf *out)
+{
+    bool stopped = false;
+    const size_t n = strlen(text);
+    for (size_t i = 0; i < n; i += n_piece) {
+        const size_t n_now = n - i < n_piece ? n - i : n_piece;
+        const struct status st = stop_feed(m, text + i, n_now, out, &stopped);
+        CU_ASSERT(!status_failed(&st));
+    }
+    const struct status st = stop_flush(m, out);
+    CU_ASSERT(!status_failed(&st));
+    return stopped;
+}
+
+struct stop_case {
+    const char *strings[3];
+    size_t n_strings;
+    const char *text;
+    const char *before; /* NULL: no match, all of the text */
+};
+
+static const struct stop_case CASES[] = {
+    {{"END"}, 1, "this is the END of it", "this is the "},
+    {{"END"}, 1, "this is the EN", NULL},
+    {{"aab"}, 1, "aaaab", "aa"},
+    {{"abab"}, 1, "abaabababx", "aba"},
+    {{"\n\n", "\nUser:"}, 2, "yes\nUser: no\n\n", "yes"},
+    {{"bcd", "abcde", "cd"}, 3, "xabcdef", "xa"},
+    {{"abc", "b"}, 2, "xabc", "xa"},
+    {{"\xC3\xA9"}, 1, "caf\xC3\xA8 caf\xC3\xA9!", "caf\xC3\xA8 caf"},
+    {{"x"}, 1, "x", ""},
+    {{NULL}, 0, "nothing stops this", NULL},
+};
+
+static void every_case_in_every_piece_size(void)
+{
+    for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
+        const struct stop_case *k = &CASES[c];
+        size_t n_bytes[3] = {0};
+        for (size_t i = 0; i < k->n_strings; i++) n_bytes[i] = strlen(k->strings[i]);
+        struct stop_matcher *m;
+        const struct status st = stop_create(k->strings, n_bytes, k->n_strings, &m);
+        CU_ASSERT_FATAL(!status_failed(&st));
+        for (size_t n_piece = 1; n_piece <= strlen(k->text); n_piece++) {
+            struct strbuf out;
+            strbuf_init(&out);
+            stop_reset(m);
+            const bool stopped = feed_all(m, k->text, n_piece, &out);
+            const char *want = k->before != NULL ? k->before : k->text;
+            CU_ASSERT_EQUAL(stopped, k->before != NULL);
+            CU_ASSERT(out.n == strlen(want) &&
+                      memcmp(out.data != NULL ? out.data : "", want, out.n) == 0);
+            strbuf_fini(&out);
+        }
+        stop_destroy(&m);
+    }
+}
+
+static void only_a_possible_beginning_is_held(void)
+{
+    const char *const strings[] = {"STOP"};
+    const size_t n_bytes[] = {4};
+    struct stop_matcher *m;
+    struct status st = stop_create(strings, n_bytes, 1, &m);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    struct strbuf out;
+    strbuf_init(&out);
+    bool stopped;
+    st = stop_feed(m, "go on ST", 8, &out, &stopped);
+    CU_ASSERT(!stopped && out.n == 6);
+    st = stop_feed(m, "ATE", 3, &out, &stopped);
+    CU_ASSERT(!stopped && out.n == 11 && memcmp(out.data, "go on STATE", 11) == 0);
+    strbuf_fini(&out);
+    stop_destroy(&m);
+}
+
+static void an_empty_stop_string_is_refused(void)
+{
+    const char *const strings[] = {"a", ""};
+    const size_t n_bytes[] = {1, 0};
+    struct stop_matcher *m;
+    const struct status st = stop_create(strings, n_bytes, 2, &m);
+    CU_ASSERT_EQUAL(st.code, STATUS_REQUEST);
+    CU_ASSERT_PTR_NULL(m);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "stop string 1"));
+}
+
+void suite_detokenizer(CU_pSuite suite);
+void suite_detokenizer(CU_pSuite suite)
+{
+    CU_add_test(suite, "stop strings: every case in every piece size",
+                every_case_in_every_piece_size);
+    CU_add_test(suite, "stop strings: only a possible beginning is held",
+                only_a_possible_beginning_is_held);
+    CU_add_test(suite, "stop strings: an empty one is refused", an_empty_stop_string_is_refused);
+}

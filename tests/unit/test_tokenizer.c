@@ -1,0 +1,230 @@
+/* The tokenizer against what the `tokenizers` package made of the same lines, and against bad
+ * files. */
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+#include "unit/util_tokenizer.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GOLDEN TEST_DATA_DIR "/golden/tokenizer/"
+
+enum { FILE_MAX = 1 << 26, LINES_MIN = 10000 };
+
+static const char *const NAMES[] = {"gpt2", "smollm", "llama3", "qwen2", "odd"};
+
+enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
+
+static char *read_json(const char *name, size_t *n)
+{
+    char path[512], *json = NULL;
+    snprintf(path, sizeof path, GOLDEN "%s.json", name);
+    const struct status st = file_read(path, FILE_MAX, &json, n);
+    if (status_failed(&st)) CU_FAIL_FATAL(st.text);
+    return json;
+}
+
+static struct tokenizer *open_golden(const char *name)
+{
+    size_t n;
+    char *json = read_json(name, &n);
+    struct tokenizer *t = NULL;
+    const struct status st = tokenizer_create(json, n, name, &t);
+    mem_free(&json);
+    if (status_failed(&st)) printf("%s\n", st.text);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    return t;
+}
+
+static void check_lines(const char *name)
+{
+    char path[512];
+    size_t n_lines, n_wrong;
+    snprintf(path, sizeof path, GOLDEN "%s.golden", name);
+    struct tokenizer *t = open_golden(name);
+    const struct status st = util_check_golden(t, GOLDEN "lines.jsonl", path, &n_lines, &n_wrong);
+    if (status_failed(&st)) printf("%s\n", st.text);
+    CU_ASSERT(!status_failed(&st));
+    CU_ASSERT(n_lines >= LINES_MIN);
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    tokenizer_destroy(&t);
+}
+
+static void gpt2_lines(void)
+{
+    check_lines("gpt2");
+}
+
+static void smollm_lines(void)
+{
+    check_lines("smollm");
+}
+
+static void llama3_lines(void)
+{
+    check_lines("llama3");
+}
+
+static void qwen2_lines(void)
+{
+    check_lines("qwen2");
+}
+
+static void odd_lines(void)
+{
+    check_lines("odd");
+}
+
+static void another_vocabulary_differs(void)
+{
+    size_t n_lines, n_wrong;
+    struct tokenizer *t = open_golden("smollm");
+    const struct status st =
+        util_check_golden(t, GOLDEN "lines.jsonl", GOLDEN "gpt2.golden", &n_lines, &n_wrong);
+    CU_ASSERT(!status_failed(&st));
+    CU_ASSERT(n_wrong > n_lines / 10);
+    tokenizer_destroy(&t);
+}
+
+static size_t from_hex(const char *hex, size_t n, char *out)
+{
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        const char byte[3] = {hex[i], hex[i + 1], '\0'};
+        out[i / 2] = (char)strtoul(byte, NULL, 16);
+    }
+    return n / 2;
+}
+
+static bool same_ids(const struct token_list *ids, const struct js_node *want)
+{
+    if (ids->n != js_count(want)) return false;
+    for (size_t i = 0; i < ids->n; i++) {
+        int64_t id;
+        if (!js_int(js_at(want, i), &id) || id != ids->ids[i]) return false;
+    }
+    return true;
+}
+
+static bool encode_case(struct tokenizer *t, const struct js_node *row)
+{
+    char text[4096];
+    size_t n;
+    int64_t turn = 0;
+    const char *hex = js_string(js_get(row, "hex"), &n);
+    js_int(js_get(row, "turn"), &turn);
+    if (hex == NULL || n > sizeof text) return false;
+    n = from_hex(hex, n, text);
+    struct token_list ids = {0};
+    const struct status st = tokenizer_encode(t, text, n, util_line_flags((size_t)turn), &ids);
+    const bool same = !status_failed(&st) && same_ids(&ids, js_get(row, "ids"));
+    token_list_fini(&ids);
+    return same;
+}
+
+static bool decode_case(struct tokenizer *t, const struct js_node *row)
+{
+    struct token_list ids = {0};
+    const struct js_node *list = js_get(row, "ids");
+    struct status st = token_list_reserve(&ids, js_count(list));
+    for (size_t i = 0; i < js_count(list); i++) {
+        int64_t id = -1;
+        js_int(js_at(list, i), &id);
+        ids.ids[ids.n++] = (int32_t)id;
+    }
+    bool skip = false, split = true;
+    js_bool(js_get(row, "skip"), &skip);
+    struct strbuf text;
+    strbuf_init(&text);
+    if (!status_failed(&st)) st = util_decode(t, &ids, skip, &text, &split);
+    size_t n;
+    const char *want = js_string(js_get(row, "decoded"), &n);
+    const bool same = !status_failed(&st) && !split && want != NULL && text.n == n &&
+                      (n == 0 || memcmp(text.data, want, n) == 0);
+    strbuf_fini(&text);
+    token_list_fini(&ids);
+    return same;
+}
+
+/* Whole ids, bytes that are no UTF-8, and decodings of random ids. */
+static void cases(void)
+{
+    struct tokenizer *t[N_NAMES];
+    size_t n, n_cases[2] = {0, 0}, n_wrong = 0;
+    for (size_t i = 0; i < N_NAMES; i++) t[i] = open_golden(NAMES[i]);
+    char *json = read_json("cases", &n);
+    struct js_doc *doc = NULL;
+    const struct status st = js_parse(json, n, "cases.json", &doc);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    for (size_t i = 0; i < js_count(js_root(doc)); i++) {
+        const struct js_node *row = js_at(js_root(doc), i);
+        const bool decode = js_get(row, "decoded") != NULL;
+        const char *name = js_string(js_get(row, "tokenizer"), NULL);
+        size_t k = 0;
+        while (k < N_NAMES && strcmp(NAMES[k], name) != 0) k++;
+        CU_ASSERT_FATAL(k < N_NAMES);
+        n_cases[decode]++;
+        if (decode ? decode_case(t[k], row) : encode_case(t[k], row)) continue;
+        if (n_wrong++ < 5) printf("case %zu of %s differs\n", i, name);
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    CU_ASSERT(n_cases[0] >= 100 * N_NAMES);
+    CU_ASSERT(n_cases[1] >= 50 * N_NAMES);
+    js_destroy(&doc);
+    mem_free(&json);
+    for (size_t i = 0; i < N_NAMES; i++) tokenizer_destroy(&t[i]);
+}
+
+static void tokens_by_id_and_content(void)
+{
+    struct tokenizer *t = open_golden("llama3");
+    const char begin[] = "<|begin_of_text|>";
+    const int32_t id = tokenizer_token_id(t, begin, strlen(begin));
+    size_t n;
+    CU_ASSERT(id >= 0 && tokenizer_is_special(t, id));
+    const char *bytes = tokenizer_token_bytes(t, id, &n);
+    CU_ASSERT(n == strlen(begin) && memcmp(bytes, begin, n) == 0);
+    const int32_t blank = tokenizer_token_id(t, "\xC4\xA0", 2); /* U+0120 stands for the blank */
+    CU_ASSERT(blank >= 0 && !tokenizer_is_special(t, blank));
+    bytes = tokenizer_token_bytes(t, blank, &n);
+    CU_ASSERT(n == 1 && bytes[0] == ' ');
+    CU_ASSERT_EQUAL(tokenizer_token_id(t, "no such token", 13), -1);
+    CU_ASSERT_PTR_NULL(tokenizer_token_bytes(t, -1, &n));
+    CU_ASSERT_PTR_NULL(tokenizer_token_bytes(t, tokenizer_vocab_size(t), &n));
+    CU_ASSERT_EQUAL(n, 0);
+    CU_ASSERT(!tokenizer_is_special(t, tokenizer_vocab_size(t)));
+    tokenizer_destroy(&t);
+}
+
+static void encode_appends(void)
+{
+    struct tokenizer *t = open_golden("gpt2");
+    struct token_list once = {0}, twice = {0};
+    struct status st = tokenizer_encode(t, "To be", 5, 0, &once);
+    CU_ASSERT(!status_failed(&st) && once.n > 0);
+    for (int i = 0; i < 2; i++) st = tokenizer_encode(t, "To be", 5, 0, &twice);
+    CU_ASSERT_EQUAL(twice.n, 2 * once.n);
+    CU_ASSERT(memcmp(twice.ids + once.n, once.ids, once.n * sizeof once.ids[0]) == 0);
+    token_list_fini(&once);
+    token_list_fini(&twice);
+    tokenizer_destroy(&t);
+}
+
+void suite_tokenizer(CU_pSuite suite);
+void suite_tokenizer(CU_pSuite suite)
+{
+    CU_add_test(suite, "GPT-2: every line as the tokenizers package", gpt2_lines);
+    CU_add_test(suite, "SmolLM2: every line as the tokenizers package", smollm_lines);
+    CU_add_test(suite, "Llama-3: every line as the tokenizers package", llama3_lines);
+    CU_add_test(suite, "Qwen2: every line as the tokenizers package", qwen2_lines);
+    CU_add_test(suite, "the other features: every line as the package", odd_lines);
+    CU_add_test(suite, "another vocabulary fails the line check", another_vocabulary_differs);
+    CU_add_test(suite, "cases: ids, broken UTF-8, decodings", cases);
+    CU_add_test(suite, "tokens by id and content", tokens_by_id_and_content);
+    CU_add_test(suite, "encode appends", encode_appends);
+}
