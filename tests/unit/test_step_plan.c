@@ -1,0 +1,97 @@
+/* Plans and results through their messages, and messages that lie about themselves. */
+#include "plan/step_plan.h"
+
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+static void fill(struct step_plan *p)
+{
+    const struct plan_seq a = {
+        .id = 1, .n_rows = 3, .n_blocks = 1, .want = PLAN_SAMPLE, .top_p = 0.5f};
+    const struct plan_seq b = {.id = 2, .n_rows = 1, .pos0 = 64, .n_blocks = 2, .key = {7, 8}};
+    const int32_t tokens[] = {10, 11, 12}, blocks[] = {5, 6};
+    step_plan_clear(p, PLAN_RUN, 42);
+    CU_ASSERT_EQUAL(step_plan_add(p, 0, &a, tokens, blocks).code, STATUS_OK);
+    step_plan_end_replica(p, 0);
+    CU_ASSERT_EQUAL(step_plan_add(p, 1, &b, tokens, blocks).code, STATUS_OK);
+    step_plan_end_replica(p, 1);
+}
+
+static void plans_survive_the_message(void)
+{
+    struct step_plan p, q;
+    struct plan_message m = {0};
+    CU_ASSERT_EQUAL(step_plan_init(&p, 2).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_init(&q, 2).code, STATUS_OK);
+    fill(&p);
+    CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_OK);
+    CU_ASSERT_EQUAL(q.step, 42);
+    CU_ASSERT_EQUAL(q.n_seqs, 2);
+    CU_ASSERT_EQUAL(memcmp(q.seqs, p.seqs, 2 * sizeof *p.seqs), 0);
+    CU_ASSERT_EQUAL(memcmp(q.tokens, p.tokens, 4 * sizeof *p.tokens), 0);
+    CU_ASSERT_EQUAL(memcmp(q.blocks, p.blocks, 3 * sizeof *p.blocks), 0);
+    CU_ASSERT_EQUAL(q.replica_begin[1], 1);
+    CU_ASSERT_EQUAL(q.replica_begin[2], 2);
+    plan_message_fini(&m);
+    step_plan_fini(&p);
+    step_plan_fini(&q);
+}
+
+/* Every truncation is refused, and so is every count that does not fit. */
+static void lying_messages_are_refused(void)
+{
+    struct step_plan p, q;
+    struct plan_message m = {0};
+    CU_ASSERT_EQUAL(step_plan_init(&p, 2).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_init(&q, 2).code, STATUS_OK);
+    fill(&p);
+    CU_ASSERT_EQUAL(step_plan_pack(&p, &m).code, STATUS_OK);
+    for (size_t n = 0; n < m.n_words; n++) {
+        CU_ASSERT_EQUAL(step_plan_unpack(m.words, n, &q).code, STATUS_BUG);
+    }
+    for (size_t word = 4; word < 12; word += 2) { /* the low halves of the header's counts */
+        const int32_t kept = m.words[word];
+        m.words[word] = kept + 1;
+        CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);
+        m.words[word] = kept;
+    }
+    plan_message_fini(&m);
+    step_plan_fini(&p);
+    step_plan_fini(&q);
+}
+
+static void results_survive_the_message(void)
+{
+    struct step_result r, s;
+    struct plan_message m = {0};
+    step_result_init(&r);
+    step_result_init(&s);
+    step_result_clear(&r, 9, 1, 3);
+    const struct result_seq seq = {.id = 4, .token = 17, .n_scores = 2, .n_logits = 1};
+    const float scores[] = {-1.5f, -2.5f}, logits[] = {1, 2, 3};
+    CU_ASSERT_EQUAL(step_result_add(&r, &seq).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_result_add_scores(&r, scores, 2).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_result_add_logits(&r, logits, 1).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_result_pack(&r, &m).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_result_unpack(m.words, m.n_words, &s).code, STATUS_OK);
+    CU_ASSERT_EQUAL(s.step, 9);
+    CU_ASSERT_EQUAL(s.replica, 1);
+    CU_ASSERT_EQUAL(memcmp(s.seqs, &seq, sizeof seq), 0);
+    CU_ASSERT_EQUAL(s.scores[1], -2.5f);
+    CU_ASSERT_EQUAL(s.logits[2], 3.0f);
+    for (size_t n = 0; n < m.n_words; n++) {
+        CU_ASSERT_EQUAL(step_result_unpack(m.words, n, &s).code, STATUS_BUG);
+    }
+    plan_message_fini(&m);
+    step_result_fini(&r);
+    step_result_fini(&s);
+}
+
+void suite_step_plan(CU_pSuite suite);
+void suite_step_plan(CU_pSuite suite)
+{
+    CU_add_test(suite, "plans survive the message", plans_survive_the_message);
+    CU_add_test(suite, "lying messages are refused", lying_messages_are_refused);
+    CU_add_test(suite, "results survive the message", results_survive_the_message);
+}
