@@ -33,7 +33,7 @@ struct comm_request {
     bool active;
 };
 
-/* Local/**Collective (world)**. Starts MPI (funneled threads); the axes exist after comm_split. */
+/* **Collective (world)**. Starts MPI (funneled threads); the axes exist after comm_split. */
 struct status comm_start(int *argc, char ***argv, struct comm **out);
 
 /* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order. */
