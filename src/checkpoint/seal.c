@@ -92,7 +92,7 @@ static int extent_compare(const void *a, const void *b)
 static struct status trailer_regions(const char *path, struct seal_extent *raw, size_t n,
                                      uint64_t eoa, struct trailer *t)
 {
-    qsort(raw, n, sizeof raw[0], extent_compare);
+    if (n > 0) qsort(raw, n, sizeof raw[0], extent_compare);
     uint64_t at = 0;
     for (size_t i = 0; i <= n; i++) {
         const uint64_t end = i < n ? raw[i].offset : eoa;
