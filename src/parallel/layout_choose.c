@@ -241,7 +241,9 @@ static void say_ep(struct text *text, const struct layout *l, const struct searc
     } else if (l->ep > 1) {
         say(text, "ep %u %s: each expert is read by one rank for all of them", l->ep, where);
     } else {
-        say(text, "ep 1: no group of ranks divides the experts");
+        say(text, "ep 1: %s",
+            l->dp * l->tp == 1 ? "a stage is one rank, which holds its layers' experts"
+                               : "no group of ranks inside a host divides the stage");
     }
     if (l->etp > 1) say(text, ", its columns split over %u ranks", l->etp);
     if (l->n_expert_replicas > 1) say(text, ", in %u copies", l->n_expert_replicas);

@@ -187,7 +187,7 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
                                struct topo_node *node)
 {
     const struct description *d = job->d;
-    TRY(topo_load(d->synthetic, d->files != NULL ? d->files[i] : NULL, true, h));
+    TRY(topo_load(d->synthetic, d->files != NULL ? d->files[i] : NULL, h));
     topo_read_node(*h, node);
     snprintf(node->name, sizeof node->name, "node%u", i);
     /* hwloc gives synthetic NUMA nodes 1 GiB when the text says nothing */

@@ -13,15 +13,14 @@ static void leave_out_device_libraries(hwloc_topology_t h)
     }
 }
 
-struct status topo_load(const char *synthetic, const char *xml, bool with_devices,
-                        hwloc_topology_t *out)
+struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out)
 {
     hwloc_topology_t h;
     if (hwloc_topology_init(&h) != 0) {
         return status_make(STATUS_MEMORY, "hwloc: no topology could be made");
     }
     leave_out_device_libraries(h);
-    if (with_devices) {
+    if (xml != NULL) {
         hwloc_topology_set_type_filter(h, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     }
     const char *what = synthetic != NULL ? synthetic : xml != NULL ? xml : "this machine";
@@ -47,15 +46,19 @@ static uint32_t count_of(hwloc_topology_t h, hwloc_obj_type_t type)
     return n < 0 ? 0 : (uint32_t)n;
 }
 
-/* By PCI class (display, 0x03xx) and maker, so that a server's management VGA does not count. */
-static uint32_t count_gpus(hwloc_topology_t h)
+bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor)
 {
     enum { NVIDIA = 0x10de, AMD = 0x1002, INTEL = 0x8086, CLASS_VGA = 0x0300 };
+    if (pci_class >> 8 != 0x03) return false;
+    if (pci_vendor == INTEL) return pci_class != CLASS_VGA;
+    return pci_vendor == NVIDIA || pci_vendor == AMD;
+}
+
+static uint32_t count_gpus(hwloc_topology_t h)
+{
     uint32_t n = 0;
     for (hwloc_obj_t o = NULL; (o = hwloc_get_next_pcidev(h, o)) != NULL;) {
-        const unsigned class_id = o->attr->pcidev.class_id, maker = o->attr->pcidev.vendor_id;
-        if (class_id >> 8 != 0x03) continue;
-        if (maker == NVIDIA || maker == AMD || (maker == INTEL && class_id != CLASS_VGA)) n++;
+        n += topo_is_gpu(o->attr->pcidev.class_id, o->attr->pcidev.vendor_id);
     }
     return n;
 }

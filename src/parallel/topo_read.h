@@ -6,11 +6,15 @@
 
 #include <hwloc.h>
 
-/* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file.
- * with_devices: PCI devices too (slow, for counting GPUs). Owner: the caller,
- * hwloc_topology_destroy. Errors: STATUS_USAGE quotes the string or path. */
-struct status topo_load(const char *synthetic, const char *xml, bool with_devices,
-                        hwloc_topology_t *out);
+/* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file. PCI
+ * devices come from XML only: on the running machine hwloc's plugin for them leaks, and topo_self.c
+ * needs only a count. Owner: the caller, hwloc_topology_destroy. Errors: STATUS_USAGE quotes the
+ * string or path. */
+struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
+
+/* Local. True for a display device (PCI class 0x03xx) that computes: by its maker, so that a
+ * server's management VGA does not count. */
+bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
 
 /* Local. Counts a node's parts; name is left empty. */
 void topo_read_node(hwloc_topology_t h, struct topo_node *out);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "parallel/topo_read.h"
 
+#include <dirent.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,34 @@ static uint64_t memory_limit(void)
     return least;
 }
 
+/* One hexadecimal number of a PCI device; 0 when it cannot be read. */
+static uint32_t read_pci(const char *device, const char *file)
+{
+    char path[512];
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/%s", device, file);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return 0;
+    unsigned n = 0;
+    if (fscanf(f, "%x", &n) != 1) n = 0;
+    fclose(f);
+    return n;
+}
+
+static uint32_t count_gpus(void)
+{
+    DIR *dir = opendir("/sys/bus/pci/devices");
+    if (dir == NULL) return 0;
+    uint32_t n = 0;
+    const struct dirent *entry;
+    while ((entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] == '.') continue;
+        /* the class file holds class and programming interface: 0x030200 */
+        n += topo_is_gpu(read_pci(entry->d_name, "class") >> 8, read_pci(entry->d_name, "vendor"));
+    }
+    closedir(dir);
+    return n;
+}
+
 /* What the launcher lets this process run on: its binding within the allowed units. */
 static struct status bound_set(hwloc_topology_t h, hwloc_cpuset_t *out)
 {
@@ -78,11 +107,12 @@ struct status topo_self_read(struct topo_self *out)
 {
     memset(out, 0, sizeof *out);
     hwloc_topology_t h;
-    TRY(topo_load(NULL, NULL, true, &h));
+    TRY(topo_load(NULL, NULL, &h));
     hwloc_cpuset_t set;
     struct status st;
     TRY_GOTO(st, bound_set(h, &set), destroy_topology);
     topo_read_node(h, &out->node);
+    out->node.n_gpus = count_gpus();
     if (gethostname(out->node.name, sizeof out->node.name) != 0) {
         snprintf(out->node.name, sizeof out->node.name, "unknown");
     }
@@ -153,7 +183,7 @@ void topo_bind_threads(const struct topo *t, uint32_t rank, uint32_t n_threads)
     hwloc_topology_t h;
     hwloc_cpuset_t set = NULL;
     hwloc_const_cpuset_t *cores = NULL;
-    struct status st = topo_load(NULL, NULL, false, &h);
+    struct status st = topo_load(NULL, NULL, &h);
     if (status_failed(&st)) goto warn;
     TRY_GOTO(st, bound_set(h, &set), destroy_topology);
     if (!worth_binding(t, rank, n, n_threads,

@@ -1,0 +1,367 @@
+/* The choice of a layout and the report of `shoal plan`: rules, flags, rank order, golden reports.
+ * SHOAL_GOLDEN_UPDATE=1 writes the reports anew. */
+#include "parallel/layout_choose.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "parallel/layout_cost.h"
+#include "parallel/plan_report.h"
+#include "util_models.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char cpu_node[] = "pack:2 numa:4 core:16 pu:1";
+
+/* A choice and what it was made from. */
+struct choice {
+    struct layout_model model;
+    struct layout_budget budget;
+    struct topo *t;
+    struct layout l;
+    uint32_t *order;
+    bool fits;
+    struct status st;
+};
+
+static void choice_init(struct choice *c, enum util_model model, const char *spec, uint32_t n_ranks,
+                        struct layout_flags flags)
+{
+    memset(c, 0, sizeof *c);
+    c->model = util_model(model);
+    c->budget = (struct layout_budget){2, 512, (c->model.context + 63) / 64};
+    c->st = topo_describe(spec, n_ranks, 0, 0, &c->t);
+    CU_ASSERT_STRING_EQUAL_FATAL(c->st.text, "");
+    c->st = mem_alloc(&c->order, c->t->n_ranks, sizeof *c->order, "order");
+    CU_ASSERT_FATAL(!status_failed(&c->st));
+    c->st = layout_choose(&c->model, c->t, &flags, &c->budget, &c->l, c->order, &c->fits);
+}
+
+static void choice_fini(struct choice *c)
+{
+    mem_free(&c->order);
+    topo_destroy(&c->t);
+}
+
+static void nodes_text(uint32_t n, char out[128])
+{
+    snprintf(out, 128, "%ux\"%s\"", n, cpu_node);
+}
+
+/* --- golden reports ----------------------------------------------------------------------- */
+
+static void expect_golden(const char *name, const struct strbuf *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/golden/plan/%s.txt", TEST_DATA_DIR, name);
+    if (getenv("SHOAL_GOLDEN_UPDATE") != NULL) {
+        FILE *file = fopen(path, "w");
+        CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+        fwrite(text->data, 1, text->n, file);
+        fclose(file);
+    }
+    char *want = NULL;
+    size_t n = 0;
+    const struct status st = file_read(path, 1u << 20, &want, &n);
+    CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
+    const bool equal = n == text->n && memcmp(want, text->data, n) == 0;
+    if (!equal) fprintf(stderr, "%s differs; the report is now:\n%s", path, text->data);
+    CU_ASSERT(equal);
+    mem_free(&want);
+}
+
+static void report_golden(const char *name, enum util_model model, const char *spec,
+                          uint32_t n_ranks, struct layout_flags flags)
+{
+    struct choice c;
+    choice_init(&c, model, spec, n_ranks, flags);
+    CU_ASSERT_STRING_EQUAL_FATAL(c.st.text, "");
+    struct strbuf text;
+    strbuf_init(&text);
+    const struct status st = plan_report(&c.l, c.t, c.order, &c.budget, &text);
+    CU_ASSERT_STRING_EQUAL(st.text, "");
+    expect_golden(name, &text);
+    strbuf_fini(&text);
+    choice_fini(&c);
+}
+
+static void reports_are_golden(void)
+{
+    static const struct {
+        const char *name;
+        enum util_model model;
+    } models[] = {{"smollm2", MODEL_SMOLLM2}, {"mixtral", MODEL_MIXTRAL}, {"qwen3", MODEL_QWEN3}};
+    static const uint32_t n_nodes[] = {1, 4, 16};
+    for (size_t m = 0; m < 3; m++) {
+        for (size_t i = 0; i < 3; i++) {
+            char name[64], spec[128];
+            snprintf(name, sizeof name, "%s_%u", models[m].name, n_nodes[i]);
+            nodes_text(n_nodes[i], spec);
+            report_golden(name, models[m].model, spec, 0, (struct layout_flags){0});
+        }
+    }
+}
+
+static void odd_reports_are_golden(void)
+{
+    report_golden("demo_4_ranks", MODEL_DEMO, "pack:1 core:2 pu:1", 4, (struct layout_flags){0});
+    report_golden("demo_tp2_pp2_dp2", MODEL_DEMO, "pack:1 core:2 pu:1", 8,
+                  (struct layout_flags){.tp = 2, .pp = 2, .dp = 2});
+    report_golden("odd_tp8", MODEL_ODD, "pack:2 core:4 pu:2", 8, (struct layout_flags){.tp = 8});
+    report_golden("two_kinds_of_nodes", MODEL_DEMO, TEST_DATA_DIR "/golden/plan/two_nodes", 0,
+                  (struct layout_flags){.pp = 3});
+    /* numbers instead of ranges */
+    char spec[128];
+    nodes_text(125, spec);
+    report_golden("qwen3_1000_ranks", MODEL_QWEN3, spec, 1000,
+                  (struct layout_flags){.tp = 8, .pp = 5, .ep = 100});
+}
+
+/* --- rules -------------------------------------------------------------------------------- */
+
+static void small_models_are_replicated(void)
+{
+    for (uint32_t n = 1; n <= 16; n *= 4) {
+        char spec[128];
+        nodes_text(n, spec);
+        struct choice c;
+        choice_init(&c, MODEL_SMOLLM2, spec, 0, (struct layout_flags){0});
+        CU_ASSERT(c.fits && c.l.dp == 8 * n && c.l.tp == 1 && c.l.pp == 1);
+        choice_fini(&c);
+    }
+}
+
+static void experts_stay_inside_a_host_and_stages_cross(void)
+{
+    struct choice c;
+    char spec[128];
+    nodes_text(16, spec);
+    choice_init(&c, MODEL_MIXTRAL, spec, 0, (struct layout_flags){0});
+    CU_ASSERT(c.fits && c.l.pp == 1 && c.l.ep == 8 && c.l.n_expert_replicas == 16);
+    CU_ASSERT(layout_link_of(c.t, c.order, c.l.ep * c.l.etp) != LINK_NET);
+    choice_fini(&c);
+    nodes_text(4, spec);
+    choice_init(&c, MODEL_QWEN3, spec, 0, (struct layout_flags){0});
+    CU_ASSERT(c.fits && c.l.pp == 4 && c.l.ep * c.l.etp == 8);
+    CU_ASSERT(layout_link_of(c.t, c.order, c.l.tp) != LINK_NET);
+    CU_ASSERT(layout_link_of(c.t, c.order, c.l.ep * c.l.etp) != LINK_NET);
+    choice_fini(&c);
+}
+
+/* One rank per node and 2 layers fewer than it takes: only experts across hosts can fit. */
+static void groups_cross_hosts_when_nothing_else_fits(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_MIXTRAL, "8x\"numa:1(memory=24GiB) core:8 pu:1\"", 0,
+                (struct layout_flags){.pp = 1});
+    CU_ASSERT(c.fits);
+    CU_ASSERT_EQUAL(c.l.ep * c.l.etp, 8);
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.l.why, "across hosts"));
+    choice_fini(&c);
+}
+
+static void what_does_not_fit_is_returned_with_its_lack(void)
+{
+    struct choice c;
+    char spec[128];
+    nodes_text(1, spec);
+    choice_init(&c, MODEL_QWEN3, spec, 0, (struct layout_flags){0});
+    CU_ASSERT(!status_failed(&c.st) && !c.fits);
+    const struct layout_fit fit = layout_fit_of(&c.l, c.t, &c.budget);
+    CU_ASSERT(!fit.fits && fit.needed_bytes > fit.budget_bytes);
+    CU_ASSERT_PTR_NOT_NULL(strstr(c.l.why, "DOES NOT FIT: rank 0 (stage 0, tp 0) needs 57.07 GiB "
+                                           "and may use 28.80 GiB, 28.27 GiB less."));
+    choice_fini(&c);
+}
+
+/* The fit of the tightest rank is the worst over all ranks. */
+static void fit_speaks_for_every_rank(void)
+{
+    static const struct layout_flags flags[] = {
+        {.tp = 6, .pp = 2}, {.tp = 3, .pp = 2, .ep = 3}, {.pp = 4, .tp = 1}, {.tp = 4, .ep = 6}};
+    for (size_t i = 0; i < 4; i++) {
+        struct choice c;
+        choice_init(&c, MODEL_QWEN3, "pack:2 core:12 pu:1", 12, flags[i]);
+        CU_ASSERT_STRING_EQUAL_FATAL(c.st.text, "");
+        const struct layout_fit fit = layout_fit_of(&c.l, c.t, &c.budget);
+        uint64_t most = 0;
+        for (uint32_t r = 0; r < 12; r++) {
+            const struct layout_memory m = layout_memory_of(&c.l, layout_place_of(&c.l, r), 2, 512);
+            const uint64_t all =
+                m.weights_bytes + m.workspace_bytes + c.budget.min_kv_blocks * m.kv_block_bytes;
+            if (all > most) most = all;
+        }
+        CU_ASSERT_EQUAL(fit.needed_bytes, most);
+        choice_fini(&c);
+    }
+}
+
+/* Flags are kept in every combination, or refused where layout_build has no way either. */
+static void flags_are_kept(void)
+{
+    uint32_t n_kept = 0, n_refused = 0;
+    for (uint32_t code = 0; code < 256 * 3; code++) {
+        const uint32_t n = code / 256 == 0 ? 4 : code / 256 == 1 ? 6 : 8;
+        const struct layout_flags f = {
+            .tp = code % 4, .pp = code / 4 % 4, .ep = code / 16 % 4, .dp = code / 64 % 4};
+        struct choice c;
+        choice_init(&c, MODEL_DEMO, "pack:2 core:4 pu:1", n, f);
+        if (status_failed(&c.st)) {
+            CU_ASSERT_EQUAL(c.st.code, STATUS_USAGE);
+            CU_ASSERT(strlen(c.st.text) > 10);
+            n_refused++;
+        } else {
+            CU_ASSERT(f.tp == 0 || c.l.tp == f.tp);
+            CU_ASSERT(f.pp == 0 || c.l.pp == f.pp);
+            CU_ASSERT(f.ep == 0 || c.l.ep == f.ep);
+            CU_ASSERT(f.dp == 0 || c.l.dp == f.dp);
+            CU_ASSERT_EQUAL(c.l.tp * c.l.pp * c.l.dp, n);
+            n_kept++;
+        }
+        struct layout direct;
+        const struct status st = layout_build(&c.model, n, &f, &direct);
+        if (!status_failed(&st)) CU_ASSERT(!status_failed(&c.st));
+        choice_fini(&c);
+    }
+    CU_ASSERT(n_kept > 100 && n_refused > 100);
+}
+
+static void ep_alone_is_tp(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_DEMO, "pack:2 core:4 pu:1", 4, (struct layout_flags){.ep = 2});
+    CU_ASSERT(c.l.tp == 2 && c.l.ep == 2);
+    choice_fini(&c);
+}
+
+static void a_full_product_spreads_experts_over_the_stage(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_DEMO, "4x\"core:2 pu:1\"", 8,
+                (struct layout_flags){.tp = 2, .pp = 1, .dp = 4});
+    CU_ASSERT_EQUAL(c.l.ep, 8); /* though it crosses hosts: as the contract says */
+    choice_fini(&c);
+}
+
+static void refusals_keep_their_sentences(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_SMOLLM2, "pack:1 core:16 pu:1", 16, (struct layout_flags){.tp = 16});
+    CU_ASSERT_STRING_EQUAL(c.st.text,
+                           "--tp 16: SmolLM2-135M has 9 query heads; tp may be at most 9");
+    choice_fini(&c);
+    choice_init(&c, MODEL_SMOLLM2, "pack:1 core:4 pu:1", 4, (struct layout_flags){.ep = 2});
+    CU_ASSERT_STRING_EQUAL(c.st.text,
+                           "--ep 2: SmolLM2-135M is dense, it has no experts; ep may only be 1");
+    choice_fini(&c);
+}
+
+/* --- the order of ranks ------------------------------------------------------------------- */
+
+/* Launchers that deal ranks out over hosts or sockets end in the same machine order. */
+static void ranks_are_sorted_by_place(void)
+{
+    struct topo_self selves[16];
+    memset(selves, 0, sizeof selves);
+    for (uint32_t r = 0; r < 16; r++) {
+        /* host by host in turns, on each host socket by socket in turns, high units first */
+        snprintf(selves[r].node.name, sizeof selves[r].node.name, "host%u", 7 - r % 2);
+        selves[r].node.memory_bytes = 64ull << 30;
+        selves[r].node.n_cores = 8;
+        const int32_t local = (int32_t)(r / 2);
+        selves[r].rank = (struct topo_rank){.package = local % 2,
+                                            .numa = local % 2,
+                                            .l3 = -1,
+                                            .first_pu = local % 2 * 4 + 3 - local / 2,
+                                            .n_pus = 1,
+                                            .n_cores = 1,
+                                            .cpuset_hash = r};
+    }
+    struct topo *t;
+    CU_ASSERT_EQUAL_FATAL(topo_join(selves, 16, &t).code, STATUS_OK);
+    const struct layout_model m = util_model(MODEL_DEMO);
+    const struct layout_budget budget = {2, 64, 16};
+    const struct layout_flags flags = {.tp = 4, .pp = 2, .dp = 2};
+    struct layout l;
+    uint32_t order[16];
+    bool fits;
+    const struct status st = layout_choose(&m, t, &flags, &budget, &l, order, &fits);
+    CU_ASSERT_STRING_EQUAL(st.text, "");
+    const uint32_t want[] = {12, 8, 4, 0, 14, 10, 6, 2, 13, 9, 5, 1, 15, 11, 7, 3};
+    for (uint32_t r = 0; r < 16; r++) CU_ASSERT_EQUAL(order[r], want[r]);
+    CU_ASSERT_EQUAL(layout_link_of(t, order, 4), LINK_NUMA);
+    CU_ASSERT_EQUAL(layout_link_of(t, order, 8), LINK_HOST);
+    CU_ASSERT_EQUAL(layout_link_of(t, order, 16), LINK_NET);
+    topo_destroy(&t);
+}
+
+static void unbound_ranks_keep_the_launchers_order(void)
+{
+    struct topo_self selves[6];
+    memset(selves, 0, sizeof selves);
+    for (uint32_t r = 0; r < 6; r++) {
+        selves[r].node.memory_bytes = 1ull << 30;
+        selves[r].node.n_cores = 2;
+        selves[r].rank = (struct topo_rank){.package = -1, .numa = -1, .l3 = -1, .n_cores = 2};
+    }
+    struct topo *t;
+    CU_ASSERT_EQUAL_FATAL(topo_join(selves, 6, &t).code, STATUS_OK);
+    const struct layout_model m = util_model(MODEL_DEMO);
+    const struct layout_budget budget = {2, 64, 16};
+    struct layout l;
+    uint32_t order[6];
+    bool fits;
+    CU_ASSERT_EQUAL(layout_choose(&m, t, &(struct layout_flags){0}, &budget, &l, order, &fits).code,
+                    STATUS_OK);
+    for (uint32_t r = 0; r < 6; r++) CU_ASSERT_EQUAL(order[r], r);
+    topo_destroy(&t);
+}
+
+/* --- failures ----------------------------------------------------------------------------- */
+
+static void allocation_failures_are_statuses(void)
+{
+    struct choice c;
+    choice_init(&c, MODEL_DEMO, "2x\"core:2 pu:1\"", 4, (struct layout_flags){0});
+    const struct layout chosen = c.l;
+    uint64_t n = 1;
+    for (bool failed = true; failed; n++) {
+        struct strbuf text;
+        strbuf_init(&text);
+        mem_fail_after(n);
+        struct status st = layout_choose(&c.model, c.t, &(struct layout_flags){0}, &c.budget, &c.l,
+                                         c.order, &c.fits);
+        if (!status_failed(&st)) st = plan_report(&c.l, c.t, c.order, &c.budget, &text);
+        mem_fail_after(0);
+        failed = status_failed(&st);
+        CU_ASSERT_EQUAL(st.code, failed ? STATUS_MEMORY : STATUS_OK);
+        strbuf_fini(&text);
+    }
+    CU_ASSERT(n > 20);
+    CU_ASSERT(c.l.tp == chosen.tp && c.l.ep == chosen.ep && c.l.dp == chosen.dp);
+    choice_fini(&c);
+}
+
+void suite_layout_choose(CU_pSuite suite);
+void suite_layout_choose(CU_pSuite suite)
+{
+    CU_add_test(suite, "reports are golden", reports_are_golden);
+    CU_add_test(suite, "odd reports are golden", odd_reports_are_golden);
+    CU_add_test(suite, "small models are replicated", small_models_are_replicated);
+    CU_add_test(suite, "experts inside a host, stages across",
+                experts_stay_inside_a_host_and_stages_cross);
+    CU_add_test(suite, "groups cross hosts when nothing else fits",
+                groups_cross_hosts_when_nothing_else_fits);
+    CU_add_test(suite, "what does not fit", what_does_not_fit_is_returned_with_its_lack);
+    CU_add_test(suite, "fit speaks for every rank", fit_speaks_for_every_rank);
+    CU_add_test(suite, "flags are kept", flags_are_kept);
+    CU_add_test(suite, "--ep alone is --tp", ep_alone_is_tp);
+    CU_add_test(suite, "a full product spreads experts",
+                a_full_product_spreads_experts_over_the_stage);
+    CU_add_test(suite, "refusals keep their sentences", refusals_keep_their_sentences);
+    CU_add_test(suite, "ranks are sorted by place", ranks_are_sorted_by_place);
+    CU_add_test(suite, "unbound ranks keep their order", unbound_ranks_keep_the_launchers_order);
+    CU_add_test(suite, "allocation failures", allocation_failures_are_statuses);
+}
