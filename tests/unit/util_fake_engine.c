@@ -30,12 +30,13 @@ static uint64_t entry(uint64_t before, int32_t token, int64_t position)
     return mix(mix(before, (uint64_t)token), (uint64_t)position);
 }
 
-/* One in 40 is an end token. */
+/* One in 40 is an end token, the others are mostly printable. */
 static int32_t draw(uint64_t fold, int64_t position, const uint32_t key[2], float temperature)
 {
     uint64_t h = mix(fold, (uint64_t)position);
     if (temperature > 0) h = mix(mix(h, key[0]), key[1]);
-    return h % 40 == 0 ? FAKE_END_ID : (int32_t)(h / 40 % FAKE_VOCAB);
+    if (h % 40 == 0) return FAKE_END_ID;
+    return h % 3 == 0 ? (int32_t)(h / 40 % FAKE_END_ID) : (int32_t)(' ' + h / 40 % 95);
 }
 
 static float score_of(uint64_t fold, int32_t next)
@@ -124,7 +125,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
         const int64_t pos = s->pos0 + i;
         const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
         *slot(e, replica, blocks, pos) = entry(before, tokens[i], pos);
-        if (tokens[i] == e->bad_token) out.n_bad++;
+        if (tokens[i] == e->bad_token && pos == 1) out.n_bad++;
         if (s->want & PLAN_SCORE) {
             const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
             const float score = score_of(fold_cache(e, replica, blocks, pos), next);

@@ -9,7 +9,8 @@
 
 #include <stdint.h>
 
-enum { FAKE_VOCAB = 251, FAKE_END_ID = 7 };
+/* Tokens are bytes (util_serve.h has the tokenizer), and one that ends a text. */
+enum { FAKE_VOCAB = 257, FAKE_END_ID = 256 };
 
 /* What the engine remembers of a sequence between plans, to check block tables: by id modulo. */
 enum { FAKE_SEQS = 1 << 14, FAKE_TABLE = 16 };
@@ -25,7 +26,7 @@ struct fake_engine {
     int32_t *owner;        /* [n_replicas, n_blocks] id of the sequence of the last plan with it */
     uint64_t n_wrong;      /* broken promises of plans */
     const char *wrong;     /* the first of them */
-    int32_t bad_token;     /* a prompt token that makes a row bad; -1: none */
+    int32_t bad_token;     /* at position 1 it makes a row bad; -1: none */
     bool logits;
 };
 
