@@ -454,7 +454,7 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
         3 * d + 2 * q + 2 * kv + 2ull * range_count(layout_ffn(l, place.tp)) + 2 * (d + 1);
     uint64_t n = 0;
     if (m->n_experts > 0) {
-        const uint64_t group = l->ep * l->etp;
+        const uint64_t group = (uint64_t)l->ep * l->etp;
         const uint64_t batches = group > l->tp ? group / l->tp : 1;
         const uint64_t chosen = min_u32(m->n_chosen, range_count(layout_experts(l, place.ep)));
         const uint64_t f = range_count(layout_expert_ffn(l, place.etp));

@@ -13,15 +13,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A control file that holds one number; UINT64_MAX when there is none ("max", no file). */
-static uint64_t read_limit(const char *path)
+/* The number at the start of a small system file; `none` when there is none ("max", no file). */
+static uint64_t read_number(const char *path, int base, uint64_t none)
 {
     FILE *file = fopen(path, "re");
-    if (file == NULL) return UINT64_MAX;
-    unsigned long long n = 0;
-    const bool ok = fscanf(file, "%llu", &n) == 1;
+    if (file == NULL) return none;
+    char line[64] = "", *end = line;
+    uint64_t n = 0;
+    if (fgets(line, sizeof line, file) != NULL) n = strtoull(line, &end, base);
     fclose(file);
-    return ok && n > 0 ? n : UINT64_MAX;
+    return end == line ? none : n;
 }
 
 /* The smallest limit of a control group and the groups around it. */
@@ -32,7 +33,7 @@ static uint64_t group_limit(const char *mount, const char *group, const char *fi
     uint64_t least = UINT64_MAX;
     for (bool more = true; more;) {
         snprintf(path, sizeof path, "%s%s/%s", mount, folder, file);
-        const uint64_t limit = read_limit(path);
+        const uint64_t limit = read_number(path, 10, UINT64_MAX);
         if (limit < least) least = limit;
         char *slash = strrchr(folder, '/');
         more = slash != NULL;
@@ -68,12 +69,7 @@ static uint32_t read_pci(const char *device, const char *file)
 {
     char path[512];
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/%s", device, file);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return 0;
-    unsigned n = 0;
-    if (fscanf(f, "%x", &n) != 1) n = 0;
-    fclose(f);
-    return n;
+    return (uint32_t)read_number(path, 16, 0);
 }
 
 static uint32_t count_gpus(void)
@@ -108,7 +104,7 @@ struct status topo_self_read(struct topo_self *out)
     memset(out, 0, sizeof *out);
     hwloc_topology_t h;
     TRY(topo_load(NULL, NULL, &h));
-    hwloc_cpuset_t set;
+    hwloc_cpuset_t set = NULL;
     struct status st;
     TRY_GOTO(st, bound_set(h, &set), destroy_topology);
     topo_read_node(h, &out->node);
