@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WINDOW_ROWS = 4096, WINDOW_BYTES = 64 << 20, LINES_PER_STEP = 1024 };
+enum { WINDOW_ROWS = 4096, WINDOW_BYTES = 256 << 20, LINES_PER_STEP = 1024 };
 
 struct lead {
     struct lead_options o;

@@ -39,7 +39,7 @@ struct lead_options {
     int32_t step_tokens;    /* rows of a replica in one step; 0: 2048 */
     int32_t chunk_tokens;   /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
     size_t window_rows;     /* rows read and not yet written; 0: 4096 */
-    size_t window_bytes;    /* memory of such rows; 0: 64 MiB. One row may always be read */
+    size_t window_bytes;    /* memory of such rows; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;

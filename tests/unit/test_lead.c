@@ -411,6 +411,88 @@ static void empty_inputs_give_empty_outputs(void)
     strbuf_fini(&out);
 }
 
+/* Two lines, the second written while the first runs; in between the pipe is open and empty. */
+static void a_slow_pipe_does_not_hold_up_what_runs(void)
+{
+    static const char first[] = "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":150}\n";
+    static const char second[] = "{\"prompt_token_ids\":[9,8],\"max_tokens\":1}\n";
+    int ends[2];
+    char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];
+    struct lead *lead = NULL;
+    struct fake_engine engine;
+    struct step_plan plan;
+    struct step_result result;
+    static struct serve_summary summary;
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    snprintf(input, sizeof input, "/proc/self/fd/%d", ends[0]);
+    util_file_create(output, "", 0);
+    struct lead_options o = util_lead_options(NULL, input, output);
+    o.n_end_ids = 0; /* so that the first runs on */
+    struct status st = lead_create(&o, &lead);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = step_plan_init(&plan, 1);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    step_result_init(&result);
+    fake_engine_init(&engine, 1, o.n_blocks);
+    CU_ASSERT_EQUAL(write(ends[1], first, strlen(first)), (ssize_t)strlen(first));
+    bool done = false;
+    size_t n_most = 0;
+    uint64_t step = 0;
+    for (; !done && step < 1000; step++) {
+        if (step == 50) {
+            CU_ASSERT_EQUAL(write(ends[1], second, strlen(second)), (ssize_t)strlen(second));
+            close(ends[1]);
+        }
+        st = lead_next(lead, 0, step, &plan, &done);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        if (done) break;
+        CU_ASSERT(plan.n_seqs > 0);
+        if (plan.n_seqs > n_most) n_most = plan.n_seqs;
+        fake_engine_run(&engine, &plan, &result);
+        st = lead_commit(lead, 0, &result);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    }
+    CU_ASSERT(done);
+    CU_ASSERT_EQUAL(step, 150);
+    CU_ASSERT_EQUAL(n_most, 2);
+    st = lead_finish(lead, &summary);
+    CU_ASSERT_FALSE(status_failed(&st));
+    CU_ASSERT_EQUAL(summary.n_rows, 2);
+    CU_ASSERT_EQUAL(summary.ttft.n, 2);
+    CU_ASSERT_EQUAL(summary.tpot.n, 1);
+    fake_engine_fini(&engine);
+    step_result_fini(&result);
+    step_plan_fini(&plan);
+    lead_destroy(&lead);
+    close(ends[0]);
+    util_file_remove(output);
+}
+
+/* The first of two lines with one id wins even when it is an error row. */
+static void ids_count_once_whatever_their_rows(void)
+{
+    static struct serve_summary summary;
+    static const char text[] = "{\"custom_id\":\"a\",\"prompt_token_ids\":[]}\n"
+                               "{\"custom_id\":\"a\",\"prompt_token_ids\":[3]}\n"
+                               "{\"custom_id\":\"4\",\"prompt_token_ids\":[3],\"max_tokens\":1}\n"
+                               "{\"prompt_token_ids\":[3]}";
+    struct strbuf out;
+    strbuf_init(&out);
+    struct lead_options o = util_lead_options(NULL, NULL, NULL);
+    uint64_t n_wrong = 0;
+    const struct status st = util_lead_run_text(&o, text, strlen(text), &summary, &n_wrong, &out);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(summary.n_rows, 4);
+    CU_ASSERT_EQUAL(summary.n_error_rows, 3);
+    const char *row = strchr(out.data, '\n') + 1;
+    const char *says = "{\"custom_id\":\"a\",\"error\":{\"code\":\"duplicate_id\"";
+    CU_ASSERT_EQUAL(strncmp(row, says, strlen(says)), 0);
+    row = strchr(strchr(row, '\n') + 1, '\n') + 1;
+    says = "{\"custom_id\":\"4\",\"error\":{\"code\":\"duplicate_id\"";
+    CU_ASSERT_EQUAL(strncmp(row, says, strlen(says)), 0);
+    strbuf_fini(&out);
+}
+
 /* Reading and planning with the n-th allocation failing, for every n: a status, never a crash. */
 static void every_failed_allocation_is_a_status(void)
 {
@@ -462,5 +544,8 @@ void suite_lead(CU_pSuite suite)
     CU_add_test(suite, "files that cannot be used are refused",
                 files_that_cannot_be_used_are_refused);
     CU_add_test(suite, "empty inputs give empty outputs", empty_inputs_give_empty_outputs);
+    CU_add_test(suite, "a slow pipe does not hold up what runs",
+                a_slow_pipe_does_not_hold_up_what_runs);
+    CU_add_test(suite, "ids count once whatever their rows", ids_count_once_whatever_their_rows);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
 }

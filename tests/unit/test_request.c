@@ -162,6 +162,40 @@ static void hostile_lines_are_error_rows(void)
     tokenizer_destroy(&t);
 }
 
+/* Damaged lines are rows or requests, never a crash; what passes is within the rules. */
+static void damaged_lines_do_no_harm(void)
+{
+    static const char good[] =
+        "{\"custom_id\":\"a\\u00e9\",\"prompt\":\"hi \\ud83d\\ude00\",\"max_tokens\":12,"
+        "\"temperature\":0.5,\"top_p\":0.9,\"top_k\":4,\"stop\":[\"x\",\"yz\"],\"seed\":3}";
+    struct tokenizer *t = util_byte_tokenizer();
+    const struct request_rules rules = make_rules(t);
+    uint64_t random = 17;
+    unsigned n_passed = 0, n_failed = 0, n_wild = 0;
+    for (int i = 0; i < 20000; i++) {
+        char line[sizeof good];
+        size_t n = sizeof good - 1;
+        memcpy(line, good, sizeof good);
+        for (int64_t k = fake_between(&random, 0, 3); k >= 0; k--)
+            line[fake_between(&random, 0, (int64_t)n - 1)] = (char)fake_between(&random, 0, 255);
+        if (fake_between(&random, 0, 9) == 0) n = (size_t)fake_between(&random, 0, (int64_t)n);
+        struct request *r = NULL;
+        const struct status st = request_create(&rules, 1, line, n, &r);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        n_failed += r->error_code != NULL;
+        n_passed += r->error_code == NULL;
+        n_wild += r->error_code != NULL
+                      ? r->error_message == NULL
+                      : r->n_prompt < 1 || r->n_prompt > 19 || r->max_tokens < 1 ||
+                            !(r->temperature >= 0) || !(r->top_p > 0);
+        request_destroy(&r);
+    }
+    CU_ASSERT_EQUAL(n_wild, 0);
+    CU_ASSERT(n_passed > 100);
+    CU_ASSERT(n_failed > 10000);
+    tokenizer_destroy(&t);
+}
+
 static void a_line_wins_over_the_flags(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -401,6 +435,7 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "every bad line gets a code and a sentence",
                 every_bad_line_gets_a_code_and_a_sentence);
     CU_add_test(suite, "hostile lines are error rows", hostile_lines_are_error_rows);
+    CU_add_test(suite, "damaged lines do no harm", damaged_lines_do_no_harm);
     CU_add_test(suite, "a line wins over the flags", a_line_wins_over_the_flags);
     CU_add_test(suite, "special tokens are parsed in prompts",
                 special_tokens_are_parsed_in_prompts);
