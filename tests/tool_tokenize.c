@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FILE_MAX = 1 << 29, SPEED_ROUNDS = 5 };
+enum { FILE_MAX = 1 << 29, SPEED_ROUNDS = 5, N_SHOWN = 20 };
 
 static struct status print_ids(struct tokenizer *t, const char *lines, size_t n)
 {
@@ -58,7 +58,7 @@ static struct status run(int argc, char **argv)
     TRY_GOTO(st, tokenizer_create(json, n_json, argv[2], &t), done);
     TRY_GOTO(st, file_read(argv[3], FILE_MAX, &input, &n_input), done);
     if (strcmp(argv[1], "check") == 0 && argc == 5) {
-        st = util_check_golden(t, argv[3], argv[4], &n_lines, &n_wrong);
+        st = util_check_golden(t, argv[3], argv[4], N_SHOWN, &n_lines, &n_wrong);
         printf("%zu lines, %zu differ\n", n_lines, n_wrong);
         if (!status_failed(&st) && n_wrong > 0) st = status_make(STATUS_ROWS, "lines differ");
     } else if (strcmp(argv[1], "ids") == 0) {

@@ -229,7 +229,7 @@ static bool merge_halves(const struct js_node *node, const char **left, size_t *
     return memchr(*right, ' ', *n_right) == NULL;
 }
 
-/* The id of left and right put together; join has room for both. */
+/* The id of left and right put together, or -1 (also when `join` has failed). */
 static int32_t joined_id(const struct tokenizer *t, const char *left, size_t n_left,
                          const char *right, size_t n_right, struct strbuf *join)
 {
@@ -250,6 +250,7 @@ static struct status load_merge(struct tokenizer *t, const struct js_node *node,
     const int32_t left_id = str_map_get(&t->keys, left, n_left);
     const int32_t right_id = str_map_get(&t->keys, right, n_right);
     const int32_t id = joined_id(t, left, n_left, right, n_right, join);
+    TRY(strbuf_status(join));
     if (left_id < 0 || right_id < 0 || id < 0) {
         return status_make(STATUS_INPUT,
                            "%s: merge %zu ('%.40s', '%.40s') names or makes a token "
@@ -257,7 +258,7 @@ static struct status load_merge(struct tokenizer *t, const struct js_node *node,
                            what, i, left, right);
     }
     bpe_add_merge(&t->bpe, left_id, right_id, id);
-    return strbuf_status(join);
+    return status_ok();
 }
 
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,

@@ -48,7 +48,8 @@ static void check_lines(const char *name)
     size_t n_lines, n_wrong;
     snprintf(path, sizeof path, GOLDEN "%s.golden", name);
     struct tokenizer *t = open_golden(name);
-    const struct status st = util_check_golden(t, GOLDEN "lines.jsonl", path, &n_lines, &n_wrong);
+    const struct status st =
+        util_check_golden(t, GOLDEN "lines.jsonl", path, 5, &n_lines, &n_wrong);
     if (status_failed(&st)) printf("%s\n", st.text);
     CU_ASSERT(!status_failed(&st));
     CU_ASSERT(n_lines >= LINES_MIN);
@@ -86,7 +87,7 @@ static void another_vocabulary_differs(void)
     size_t n_lines, n_wrong;
     struct tokenizer *t = open_golden("smollm");
     const struct status st =
-        util_check_golden(t, GOLDEN "lines.jsonl", GOLDEN "gpt2.golden", &n_lines, &n_wrong);
+        util_check_golden(t, GOLDEN "lines.jsonl", GOLDEN "gpt2.golden", 0, &n_lines, &n_wrong);
     CU_ASSERT(!status_failed(&st));
     CU_ASSERT(n_wrong > n_lines / 10);
     tokenizer_destroy(&t);

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FILE_MAX = 1 << 28, GOLDEN_BYTES = 8, SHOWN_MAX = 5 };
+enum { FILE_MAX = 1 << 28, GOLDEN_BYTES = 8 };
 
 unsigned util_line_flags(size_t line)
 {
@@ -87,7 +87,7 @@ struct check {
     struct tokenizer *t;
     struct token_list ids;
     struct strbuf text, decoded;
-    size_t n_lines, n_wrong;
+    size_t n_shown, n_lines, n_wrong;
 };
 
 static struct status check_line(struct check *c, const char *golden)
@@ -101,7 +101,7 @@ static struct status check_line(struct check *c, const char *golden)
     const bool same_ids = hash_ids(&c->ids) == read_u32(golden);
     const bool same_text = decoded == read_u32(golden + 4);
     if (same_ids && same_text && !split) return status_ok();
-    if (c->n_wrong++ < SHOWN_MAX) {
+    if (c->n_wrong++ < c->n_shown) {
         printf("line %zu: %s\n", c->n_lines + 1,
                !same_ids    ? "other ids"
                : !same_text ? "decodes to other text"
@@ -111,11 +111,12 @@ static struct status check_line(struct check *c, const char *golden)
 }
 
 struct status util_check_golden(struct tokenizer *t, const char *lines_path,
-                                const char *golden_path, size_t *n_lines, size_t *n_wrong)
+                                const char *golden_path, size_t n_shown, size_t *n_lines,
+                                size_t *n_wrong)
 {
     char *lines = NULL, *golden = NULL;
     size_t n, n_golden, at = 0;
-    struct check c = {.t = t};
+    struct check c = {.t = t, .n_shown = n_shown};
     struct status st;
     TRY(file_read(lines_path, FILE_MAX, &lines, &n));
     TRY_GOTO(st, file_read(golden_path, FILE_MAX, &golden, &n_golden), done);

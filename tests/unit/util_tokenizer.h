@@ -18,10 +18,11 @@ unsigned util_line_flags(size_t line);
 bool util_next_line(const char *lines, size_t n, size_t *at, struct strbuf *text,
                     struct status *st);
 
-/* Checks every line; prints the first few that differ. Fails when the golden has another number of
- * lines. */
+/* Checks every line; prints the first n_shown that differ. Fails when the golden has another number
+ * of lines. */
 struct status util_check_golden(struct tokenizer *t, const char *lines_path,
-                                const char *golden_path, size_t *n_lines, size_t *n_wrong);
+                                const char *golden_path, size_t n_shown, size_t *n_lines,
+                                size_t *n_wrong);
 
 /* Decodes ids incrementally, every piece checked to be whole UTF-8 (else *split is set). */
 struct status util_decode(const struct tokenizer *t, const struct token_list *ids,

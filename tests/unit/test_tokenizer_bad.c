@@ -1,0 +1,381 @@
+/* tokenizer.json files that must be refused by name, broken ones that must not crash, hostile texts
+ * that must not take long, failing allocations, and the pattern notation. */
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "text/pattern.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_synth.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char BASE[] =
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":["
+    "{\"id\":5,\"content\":\"<s>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true,"
+    "\"normalized\":false,\"special\":true},"
+    "{\"id\":6,\"content\":\"\xC3\xA9\",\"normalized\":true,\"special\":false}],"
+    "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}|x+?\"},\"behavior\":\"Isolated\","
+    "\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}]},"
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
+    "{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],"
+    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[5],\"tokens\":[\"<s>\"]}}},"
+    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
+    "\"unk_token\":null,\"byte_fallback\":false,\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,"
+    "\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
+    "ab\":4},\"merges\":[\"a b\",\"\xC4\xA0 ab\"]}}";
+
+struct refusal {
+    const char *find, *put; /* the first `find` in BASE becomes `put` */
+    const char *says;       /* part of the error; NULL: accepted all the same */
+};
+
+static const struct refusal REFUSALS[] = {
+    {"\"1.0\"", "\"1.0\"", NULL},
+    {"\"1.0\"", "\"2.0\"", "version"},
+    {"\"padding\"", "\"stuffing\"", "'stuffing'"},
+    {"\"NFC\"", "\"NFKC\"", "'NFKC'"},
+    {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}", NULL},
+    {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Strip\"}]}",
+     "'Strip'"},
+    {"\"type\":\"Split\"", "\"type\":\"Metaspace\"", "'Metaspace'"},
+    {"\"invert\":false", "\"inverted\":false", "'inverted'"},
+    {"\"invert\":false", "\"invert\":3", "'invert'"},
+    {"\"Isolated\"", "\"Scattered\"", "'Scattered'"},
+    {"\"Regex\":\"\\\\p{N}|x+?\"", "\"Regex\":\"(a\"", "group that does not end"},
+    {"\"Regex\":\"\\\\p{N}|x+?\"", "\"Regex\":\"\\\\w\"", "escape"},
+    {"\"Regex\":\"\\\\p{N}|x+?\"", "\"String\":\"(a\"", NULL},
+    {"{\"type\":\"ByteLevel\",\"add", "{\"type\":\"Digits\",\"add", "'add_prefix_space'"},
+    {"\"use_regex\":true}]", "\"use_regex\":true},{\"type\":\"Digits\"}]", "behind ByteLevel"},
+    {",{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}]", "]",
+     "no ByteLevel"},
+    {"\"TemplateProcessing\"", "\"BertProcessing\"", "'BertProcessing'"},
+    {"\"ids\":[5]", "\"ids\":[500]", "no token"},
+    {"{\"<s>\":{\"id\"", "{\"<t>\":{\"id\"", "'<s>'"},
+    {"\"id\":\"A\"", "\"id\":\"B\"", "sequence A"},
+    {"\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":null", "decoder"},
+    {"\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":{\"type\":\"WordPiece\"}", "WordPiece"},
+    {"\"BPE\"", "\"Unigram\"", "'Unigram'"},
+    {"\"dropout\":null", "\"dropout\":0.1", "dropout"},
+    {"\"dropout\":null", "\"dropout\":0.0", NULL},
+    {"\"dropout\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix"},
+    {"\"dropout\":null", "\"end_of_word_suffix\":\"\"", NULL},
+    {"\"dropout\":null", "\"temperature\":1", "'temperature'"},
+    {"\"unk_token\":null", "\"unk_token\":\"?\"", "unk_token"},
+    {"\"unk_token\":null", "\"unk_token\":\"a\"", NULL},
+    {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback"},
+    {"\"ab\":2", "\"ab\":1", "two tokens have the id 1"},
+    {"\"ab\":2", "\"ab\":-2", "'ab'"},
+    {"\"ab\":2", "\"ab\":2.0", "'ab'"},
+    {"\"ab\":2", "\"ab\":2000000000", "2000000000"},
+    {"\"ab\":2", "\"a\":2", "duplicate"},
+    {"[\"a b\"", "[\"a c\"", "merge 0"},
+    {"[\"a b\"", "[\"ab\"", "merge 0"},
+    {"[\"a b\"", "[\"a b \"", "merge 0"},
+    {"[\"a b\"", "[[\"a\",\"b\"]", "merge 1"},
+    {"[\"a b\"", "[\"#version: 0.2\",\"a b\"", NULL},
+    {"\"id\":6", "\"id\":7", "expected 6"},
+    {"\"id\":6", "\"id\":5", "expected 6"},
+    {"\"id\":5,", "\"id\":\"5\",", "added token 0"},
+    {"\"content\":\"<s>\"", "\"content\":\"\xC3\xA9\"", "expected"},
+    {"\"content\":\"<s>\"", "\"content\":\"ab\"", "'ab'"},
+    {"\"rstrip\":true", "\"rstrip\":1", "'rstrip'"},
+    {"\"rstrip\":true", "\"bold\":true", "'bold'"},
+    {"\"model\"", "\"madel\"", "'madel'"},
+};
+
+static struct status create(const char *json, size_t n)
+{
+    struct tokenizer *t;
+    const struct status st = tokenizer_create(json, n, "base.json", &t);
+    CU_ASSERT_EQUAL(t == NULL, status_failed(&st));
+    tokenizer_destroy(&t);
+    return st;
+}
+
+static void unknown_things_are_refused_by_name(void)
+{
+    for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
+        const struct refusal *r = &REFUSALS[i];
+        const char *at = strstr(BASE, r->find);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+        struct strbuf json;
+        strbuf_init(&json);
+        strbuf_add(&json, BASE, (size_t)(at - BASE));
+        strbuf_puts(&json, r->put);
+        strbuf_puts(&json, at + strlen(r->find));
+        const struct status st = create(json.data, json.n);
+        const bool right = r->says == NULL
+                               ? !status_failed(&st)
+                               : st.code == STATUS_INPUT && strstr(st.text, r->says) != NULL &&
+                                     strstr(st.text, "base.json") != NULL;
+        if (!right) printf("refusal %zu: '%s', expected '%s'\n", i, st.text, r->says);
+        CU_ASSERT(right);
+        strbuf_fini(&json);
+    }
+}
+
+static void every_truncation_is_refused(void)
+{
+    const size_t n = sizeof BASE - 1;
+    for (size_t i = 0; i < n; i++) {
+        const struct status st = create(BASE, i);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    }
+    const struct status st = create(BASE, n);
+    CU_ASSERT_EQUAL(st.code, STATUS_OK);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+/* Mutated files are refused or work; either way nothing breaks. */
+static void mutations_do_not_crash(void)
+{
+    uint64_t state = 1;
+    size_t n_accepted = 0, n_refused = 0;
+    for (int round = 0; round < 20000; round++) {
+        char json[sizeof BASE];
+        memcpy(json, BASE, sizeof BASE);
+        const size_t n_changes = 1 + next_random(&state) % 3;
+        for (size_t i = 0; i < n_changes; i++) {
+            const size_t at = next_random(&state) % (sizeof BASE - 1);
+            const size_t from = next_random(&state) % (sizeof BASE - 1);
+            const bool copied = next_random(&state) % 2 == 0;
+            json[at] = copied ? BASE[from] : (char)next_random(&state);
+        }
+        struct tokenizer *t;
+        struct token_list ids = {0};
+        struct status st = tokenizer_create(json, sizeof BASE - 1, "mutated", &t);
+        n_accepted += t != NULL;
+        n_refused += t == NULL;
+        if (t != NULL) st = tokenizer_encode(t, "ab <s> \xCC\x81 x12 ab", 16, 3, &ids);
+        CU_ASSERT(status_failed(&st) ? ids.n == 0 : t != NULL);
+        token_list_fini(&ids);
+        tokenizer_destroy(&t);
+    }
+    CU_ASSERT(n_accepted > 100);
+    CU_ASSERT(n_refused > 100);
+}
+
+static void golden_truncations_are_refused(void)
+{
+    char *json = NULL;
+    size_t n;
+    const struct status st =
+        file_read(TEST_DATA_DIR "/golden/tokenizer/llama3.json", 1 << 26, &json, &n);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    for (size_t i = 0; i + 2 < n; i += 211) {
+        const struct status cut = create(json, i);
+        CU_ASSERT_EQUAL(cut.code, STATUS_INPUT);
+    }
+    mem_free(&json);
+}
+
+static struct status create_and_encode(void)
+{
+    static const char TEXT[] = "ab ab <s>  e\xCC\x81\xFF 12 xxab abababababababababababab";
+    struct tokenizer *t;
+    struct token_list ids = {0};
+    TRY(tokenizer_create(BASE, sizeof BASE - 1, "base.json", &t));
+    const struct status st = tokenizer_encode(t, TEXT, sizeof TEXT - 1, 3, &ids);
+    CU_ASSERT(status_failed(&st) ? ids.n == 0 : ids.n > 10);
+    token_list_fini(&ids);
+    tokenizer_destroy(&t);
+    return st;
+}
+
+static void every_failed_allocation_is_a_status(void)
+{
+    uint64_t n = 1;
+    for (; n < 1000; n++) {
+        mem_fail_after(n);
+        const struct status st = create_and_encode();
+        mem_fail_after(0);
+        if (!status_failed(&st)) break;
+        CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
+    }
+    CU_ASSERT(n > 10 && n < 1000);
+}
+
+/* 400 kB of what is hard for patterns, merges, marks and added tokens: each well below a second. */
+static void hostile_texts_stay_fast(void)
+{
+    static const char *const PARTS[] = {
+        " ", "a",    "\n", "\r\n ", "e\xCC\x81",    "\xCC\x81\xCC\xA3",
+        "'", "<s> ", "<",  "1",     "\xE3\x80\x80", "!\n"};
+    static const char *const NAMES[] = {"odd", "qwen2", "llama3"};
+    for (size_t k = 0; k < 3; k++) {
+        char path[512], *json = NULL;
+        size_t n;
+        struct tokenizer *t = NULL;
+        snprintf(path, sizeof path, TEST_DATA_DIR "/golden/tokenizer/%s.json", NAMES[k]);
+        struct status st = file_read(path, 1 << 26, &json, &n);
+        if (!status_failed(&st)) st = tokenizer_create(json, n, path, &t);
+        mem_free(&json);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+        for (size_t i = 0; i < sizeof PARTS / sizeof PARTS[0]; i++) {
+            struct strbuf text;
+            struct token_list ids = {0};
+            strbuf_init(&text);
+            while (text.n < 400 * 1000) strbuf_puts(&text, PARTS[i]);
+            const uint64_t start = clock_ns();
+            st = tokenizer_encode(t, text.data, text.n, 3, &ids);
+            const double s = (double)(clock_ns() - start) * 1e-9;
+            if (s > 5) printf("%s: part %zu took %.1f s\n", NAMES[k], i, s);
+            CU_ASSERT(!status_failed(&st) && s < 5); /* quadratic would take minutes */
+            token_list_fini(&ids);
+            strbuf_fini(&text);
+        }
+        tokenizer_destroy(&t);
+    }
+}
+
+static void notation_is_translated_or_refused(void)
+{
+    static const struct {
+        const char *notation, *out; /* out NULL: refused */
+    } CASES[] = {
+        {"a|b+?", "a|b+?"},
+        {"(?:x){2,3}", "(?:x){2,3}"},
+        {"[^\\r\\n]", "[^\\r\\n]"},
+        {"\\p{Lt}", "[\\p{Lt}]"},
+        {"\\P{Lt}", "[^\\p{Lt}]"},
+        {"[\\u4e00-\\x{9fa5}]", "[\\x{4e00}-\\x{9fa5}]"},
+        {"(?i:'s|'re)", "(?i:'s|'re)"},
+        {"(?i:ss)", NULL},
+        {"(?i:\xC3\xA9)", NULL},
+        {"^a", NULL},
+        {"a$", NULL},
+        {"\\bx", NULL},
+        {"\\h", NULL},
+        {"(?<name>a)", NULL},
+        {"(?i)a", NULL},
+        {"(*UTF)", NULL},
+        {"a{2}+", NULL},
+        {"a{,3}", NULL},
+        {"[a[b]]", NULL},
+        {"[a&&b]", NULL},
+        {"[a-\\s]", NULL},
+        {"[\\s-z]", NULL},
+        {"[]a]", NULL},
+        {"[a", NULL},
+        {"a)", NULL},
+        {"\\p{Han}", NULL},
+        {"\\p{L", NULL},
+        {"\\", NULL},
+        {"\\x41", NULL},
+        {"\\x{}", NULL},
+        {"\xFF", NULL},
+        {"\\p{C}", NULL},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        struct strbuf out;
+        strbuf_init(&out);
+        const struct status st =
+            pattern_translate(CASES[i].notation, strlen(CASES[i].notation), "pre_tokenizer", &out);
+        const bool right = CASES[i].out == NULL
+                               ? st.code == STATUS_INPUT
+                               : !status_failed(&st) && strcmp(out.data, CASES[i].out) == 0;
+        if (!right) printf("notation %s: '%s' '%s'\n", CASES[i].notation, out.data, st.text);
+        CU_ASSERT(right);
+        strbuf_fini(&out);
+    }
+}
+
+static struct gguf_text text_of(const char *s)
+{
+    return (struct gguf_text){.bytes = s, .n = strlen(s)};
+}
+
+static void gguf_arrays_become_a_tokenizer(void)
+{
+    const struct gguf_text tokens[] = {text_of("<s>"), text_of("a"),      text_of("b"),
+                                       text_of("ab"),  text_of("[PAD4]"), text_of("<t>")};
+    const struct gguf_text merges[] = {text_of("a b")};
+    const int32_t types[] = {3, 1, 1, 1, 5, 4};
+    struct gguf_vocab v = {.model = "gpt2",
+                           .pre = "llama-bpe",
+                           .tokens = tokens,
+                           .token_types = types,
+                           .n_tokens = 6,
+                           .merges = merges,
+                           .n_merges = 1,
+                           .bos_id = 0,
+                           .eos_id = 5,
+                           .add_bos = -1,
+                           .add_eos = 1};
+    struct strbuf json;
+    struct tokenizer *t;
+    struct token_list ids = {0};
+    strbuf_init(&json);
+    struct status st = tokenizer_json_from_gguf(&v, &json);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    st = tokenizer_create(json.data, json.n, "synthesized", &t);
+    if (status_failed(&st)) printf("%s\n", st.text);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+    st = tokenizer_encode(t, "ab<t>ba<s>", 10, 3, &ids);
+    static const int32_t WANT[] = {0, 3, 5, 2, 1, 0, 5};
+    CU_ASSERT(ids.n == 7 && memcmp(ids.ids, WANT, sizeof WANT) == 0);
+    CU_ASSERT(tokenizer_is_special(t, 0) && !tokenizer_is_special(t, 5));
+    size_t n;
+    CU_ASSERT_PTR_NULL(tokenizer_token_bytes(t, 4, &n));
+    token_list_fini(&ids);
+    tokenizer_destroy(&t);
+    strbuf_fini(&json);
+}
+
+static void bad_gguf_arrays_are_refused(void)
+{
+    const struct gguf_text tokens[] = {text_of("a"), text_of("b"), text_of("\xFF")};
+    const struct gguf_text merges[] = {text_of("ab")};
+    const int32_t types[] = {1, 9, 1};
+    const struct gguf_vocab good = {.model = "gpt2",
+                                    .pre = "qwen2",
+                                    .tokens = tokens,
+                                    .n_tokens = 2,
+                                    .bos_id = -1,
+                                    .eos_id = -1};
+    struct {
+        struct gguf_vocab v;
+        const char *says;
+    } cases[8] = {{good, NULL},        {good, "'llama'"},     {good, "'mystery'"},
+                  {good, "(missing)"}, {good, "token 2"},     {good, "type 9"},
+                  {good, "merge 0"},   {good, "bos_token_id"}};
+    cases[1].v.model = "llama";
+    cases[2].v.pre = "mystery";
+    cases[3].v.pre = NULL;
+    cases[4].v.n_tokens = 3;
+    cases[5].v.token_types = types;
+    cases[6].v.merges = merges;
+    cases[6].v.n_merges = 1;
+    cases[7].v.add_bos = 1;
+    for (size_t i = 0; i < 8; i++) {
+        struct strbuf json;
+        strbuf_init(&json);
+        const struct status st = tokenizer_json_from_gguf(&cases[i].v, &json);
+        CU_ASSERT_EQUAL(st.code, cases[i].says == NULL ? STATUS_OK : STATUS_INPUT);
+        if (cases[i].says != NULL) CU_ASSERT_PTR_NOT_NULL(strstr(st.text, cases[i].says));
+        strbuf_fini(&json);
+    }
+}
+
+void suite_tokenizer_bad(CU_pSuite suite);
+void suite_tokenizer_bad(CU_pSuite suite)
+{
+    CU_add_test(suite, "unknown things are refused by name", unknown_things_are_refused_by_name);
+    CU_add_test(suite, "every truncation is refused", every_truncation_is_refused);
+    CU_add_test(suite, "mutations do not crash", mutations_do_not_crash);
+    CU_add_test(suite, "truncations of a golden are refused", golden_truncations_are_refused);
+    CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
+    CU_add_test(suite, "hostile texts stay fast", hostile_texts_stay_fast);
+    CU_add_test(suite, "notation is translated or refused", notation_is_translated_or_refused);
+    CU_add_test(suite, "GGUF arrays become a tokenizer", gguf_arrays_become_a_tokenizer);
+    CU_add_test(suite, "bad GGUF arrays are refused", bad_gguf_arrays_are_refused);
+}
