@@ -1,0 +1,110 @@
+/* config.json: what is understood, and what is refused by name. */
+#include "model/model_config.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LLAMA                                                                                      \
+    "\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"         \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"                \
+    "\"vocab_size\":100,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5"
+#define MIXTRAL                                                                                    \
+    "\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"       \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"                \
+    "\"vocab_size\":100,\"max_position_embeddings\":128,\"num_local_experts\":4,"                  \
+    "\"num_experts_per_tok\":2"
+#define QWEN3                                                                                      \
+    "\"architectures\":[\"Qwen3MoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"      \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,"                         \
+    "\"intermediate_size\":96,\"moe_intermediate_size\":48,\"vocab_size\":100,"                    \
+    "\"max_position_embeddings\":128,\"num_experts\":8,\"num_experts_per_tok\":2"
+
+static struct model_config m;
+
+static struct status parse(const char *body)
+{
+    char json[2048];
+    snprintf(json, sizeof json, "{%s}", body);
+    return model_config_parse(json, strlen(json), "config.json", &m);
+}
+
+/* The parse must fail, and its sentence must name `word`. */
+static void refuse(const char *body, const char *word)
+{
+    const struct status st = parse(body);
+    CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    if (strstr(st.text, word) == NULL) printf("[%s lacks %s] ", st.text, word);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, word));
+}
+
+static void families_are_understood(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.head_dim, 16);
+    CU_ASSERT_EQUAL(m.n_experts, 0);
+    CU_ASSERT_EQUAL(parse(MIXTRAL ",\"sliding_window\":32").code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.window, 32);
+    CU_ASSERT_EQUAL(m.router, ROUTER_SOFTMAX_RENORM);
+    CU_ASSERT_EQUAL(m.expert_ffn, 96);
+    CU_ASSERT_EQUAL(parse(QWEN3 ",\"norm_topk_prob\":false,\"decoder_sparse_step\":2,"
+                                "\"mlp_only_layers\":[3]")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_EQUAL(m.router, ROUTER_SOFTMAX);
+    CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && !m.layer_is_moe[2] && !m.layer_is_moe[3]);
+    CU_ASSERT_EQUAL(m.ffn, 96);
+    CU_ASSERT_EQUAL(m.expert_ffn, 48);
+}
+
+static void rope_theta_is_found_in_both_places(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.rope_theta, 5e5);
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\","
+                                "\"rope_theta\":1e6}")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_EQUAL(m.rope_theta, 1e6);
+}
+
+static void what_is_not_implemented_is_refused_by_name(void)
+{
+    refuse("\"architectures\":[\"GPT2LMHeadModel\"]", "GPT2LMHeadModel");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", "llama3");
+    refuse(LLAMA ",\"attention_bias\":true", "attention_bias");
+    refuse(LLAMA ",\"mlp_bias\":true", "mlp_bias");
+    refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
+    refuse(LLAMA ",\"logit_scale\":0.5", "logit_scale");
+    refuse(LLAMA ",\"quantization_config\":{\"bits\":4}", "quantization_config");
+    refuse(QWEN3 ",\"use_sliding_window\":true,\"sliding_window\":64", "use_sliding_window");
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":false,\"logit_scale\":null").code, STATUS_OK);
+}
+
+static void impossible_sizes_are_refused(void)
+{
+    refuse("\"architectures\":[\"LlamaForCausalLM\"]", "num_hidden_layers");
+    refuse(LLAMA ",\"head_dim\":24", "head_dim");
+    refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":0",
+           "num_hidden_layers");
+    refuse("\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":6,\"num_key_value_heads\":4,\"intermediate_size\":96,"
+           "\"vocab_size\":100,\"max_position_embeddings\":128,\"head_dim\":16",
+           "num_attention_heads");
+    refuse("\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+           "\"num_attention_heads\":4,\"intermediate_size\":96,\"vocab_size\":100,"
+           "\"max_position_embeddings\":128,\"num_local_experts\":2,\"num_experts_per_tok\":3",
+           "num_experts_per_tok");
+    refuse(QWEN3 ",\"mlp_only_layers\":[9]", "mlp_only_layers");
+    refuse(LLAMA ",\"rope_theta\":0", "rope_theta");
+}
+
+void suite_model_config(CU_pSuite suite);
+void suite_model_config(CU_pSuite suite)
+{
+    CU_add_test(suite, "families are understood", families_are_understood);
+    CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
+    CU_add_test(suite, "what is not implemented is refused by name",
+                what_is_not_implemented_is_refused_by_name);
+    CU_add_test(suite, "impossible sizes are refused", impossible_sizes_are_refused);
+}
