@@ -1,0 +1,237 @@
+"""Makes tests/golden/gguf/: what the readers of GGUF and safetensors are tested against.
+
+types.gguf    one tensor of every type that is read, random blocks with sane scales
+types.f32     what the gguf package dequantizes them to, f32 little endian, in the file's order
+ARCH/         the same tiny random model as a Hugging Face directory (hf/) and as model.gguf:
+              llama (one file), mixtral (two shards), qwen3moe (two shards, experts interleaved)
+versions.json the packages that made them
+
+Needs numpy, gguf and safetensors. Run it from anywhere: python make_gguf_goldens.py
+"""
+import json
+import pathlib
+
+import gguf
+import numpy as np
+import safetensors
+from gguf import GGMLQuantizationType as Q
+from safetensors.numpy import save_file
+
+HERE = pathlib.Path(__file__).parent / "gguf"
+N_COLS, N_ROWS = 512, 3
+
+# byte offsets of the f16 scales in a block
+SCALES = {Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q8_0: [0],
+          Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}
+
+
+def random_blocks(rng, kind):
+    block_elems, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    n = N_ROWS * N_COLS // block_elems
+    blocks = rng.integers(0, 256, (n, block_bytes), dtype=np.uint8)
+    for offset in SCALES[kind]:
+        scales = (rng.standard_normal(n) * 0.05).astype(np.float16)
+        scales[0] = np.float16(-6e-8)  # a subnormal
+        blocks[:, offset:offset + 2] = scales.view(np.uint8).reshape(n, 2)
+    return blocks.reshape(N_ROWS, -1)
+
+
+def make_types():
+    rng = np.random.default_rng(5)
+    writer = gguf.GGUFWriter(HERE / "types.gguf", "test")
+    add_values(writer)
+    expected = []
+    for kind in SCALES:
+        data = random_blocks(rng, kind)
+        writer.add_tensor(f"t.{kind.name}", data, raw_dtype=kind)
+        expected.append(gguf.quants.dequantize(data, kind).astype("<f4"))
+    plain = rng.standard_normal((N_ROWS, N_COLS)).astype(np.float32)
+    writer.add_tensor("t.F32", plain)
+    writer.add_tensor("t.F16", plain.astype(np.float16))
+    bf16 = (plain.view(np.uint32) >> 16).astype(np.uint16)
+    writer.add_tensor("t.BF16", bf16.view(np.uint8).reshape(N_ROWS, -1), raw_dtype=Q.BF16)
+    expected += [plain, plain.astype(np.float16).astype(np.float32),
+                 (bf16.astype(np.uint32) << 16).view(np.float32)]
+    finish(writer)
+    np.concatenate([e.reshape(-1) for e in expected]).astype("<f4").tofile(HERE / "types.f32")
+
+
+def add_values(writer):
+    """One key of every metadata type."""
+    writer.add_uint8("v.u8", 200)
+    writer.add_int8("v.i8", -7)
+    writer.add_uint16("v.u16", 60000)
+    writer.add_int16("v.i16", -30000)
+    writer.add_uint32("v.u32", 4000000000)
+    writer.add_int32("v.i32", -2000000000)
+    writer.add_float32("v.f32", 1.5)
+    writer.add_bool("v.bool", True)
+    writer.add_string("v.string", "z\u00fcrich")
+    writer.add_uint64("v.u64", 2**64 - 1)
+    writer.add_int64("v.i64", -(2**62))
+    writer.add_float64("v.f64", -0.1)
+    writer.add_array("v.strings", ["a", "", "ccc"])
+    writer.add_array("v.ints", [3, -1, 2])
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+D, H, G, HD, F, E, V = 32, 4, 2, 8, 64, 4, 60
+
+
+def weights(rng, arch):
+    """Hugging Face names and f16 weights; norms are f32."""
+    def w(*shape):
+        return rng.standard_normal(shape).astype(np.float16)
+
+    def norm(n):
+        return rng.standard_normal(n).astype(np.float32)
+
+    p = "model.layers.0."
+    t = {"model.embed_tokens.weight": w(V, D), "model.norm.weight": norm(D),
+         p + "input_layernorm.weight": norm(D), p + "post_attention_layernorm.weight": norm(D),
+         p + "self_attn.q_proj.weight": w(H * HD, D), p + "self_attn.k_proj.weight": w(G * HD, D),
+         p + "self_attn.v_proj.weight": w(G * HD, D), p + "self_attn.o_proj.weight": w(D, H * HD)}
+    if arch == "llama":
+        for name, shape in (("gate_proj", (F, D)), ("up_proj", (F, D)), ("down_proj", (D, F))):
+            t[p + f"mlp.{name}.weight"] = w(*shape)
+        return t
+    t["lm_head.weight"] = w(V, D)
+    if arch == "mixtral":
+        inner, names = "block_sparse_moe", ("w1", "w3", "w2")
+    else:
+        inner, names = "mlp", ("gate_proj", "up_proj", "down_proj")
+        t[p + "self_attn.q_norm.weight"] = norm(HD)
+        t[p + "self_attn.k_norm.weight"] = norm(HD)
+    t[p + inner + ".gate.weight"] = w(E, D)
+    for e in range(E):
+        for name, shape in zip(names, ((F, D), (F, D), (D, F))):
+            t[p + f"{inner}.experts.{e}.{name}.weight"] = w(*shape)
+    return t
+
+
+def config(arch):
+    c = {"llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+         "mixtral": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+                     "num_local_experts": E, "num_experts_per_tok": 2},
+         "qwen3moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+                      "num_experts": E, "num_experts_per_tok": 2, "moe_intermediate_size": F,
+                      "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+         }[arch]
+    c.update({"hidden_size": D, "intermediate_size": F, "num_hidden_layers": 1,
+              "num_attention_heads": H, "num_key_value_heads": G, "head_dim": HD, "vocab_size": V,
+              "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 50000.0,
+              "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu",
+              "tie_word_embeddings": arch == "llama"})
+    return c
+
+
+def save_hf(folder, arch, t):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config(arch), indent=1))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [1]}')
+    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    if arch == "llama":
+        save_file(t, folder / "model.safetensors")
+        return
+    names = sorted(t)
+    shards = [names[0::2], names[1::2]]
+    index = {"metadata": {}, "weight_map": {}}
+    for i, shard in enumerate(shards):
+        file = f"model-{i + 1:05}-of-00002.safetensors"
+        save_file({n: t[n] for n in shard}, folder / file)
+        index["weight_map"].update({n: file for n in shard})
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+              "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+              "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
+EXPERT_NAMES = {"w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
+                "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps",
+                "down_proj": "ffn_down_exps"}
+
+
+def paired(w, n_heads):
+    """Rows of each head from halves (rotate-half) to pairs (interleaved rotation)."""
+    return w.reshape(n_heads, 2, w.shape[0] // n_heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
+
+
+def gguf_tensors(arch, t):
+    out, experts = {}, {}
+    for name, w in t.items():
+        stem = name.removesuffix(".weight")
+        if stem == "model.embed_tokens":
+            out["token_embd.weight"] = w
+        elif stem == "model.norm":
+            out["output_norm.weight"] = w
+        elif stem == "lm_head":
+            out["output.weight"] = w
+        elif ".experts." in stem:
+            number, inner = stem.split(".experts.")[1].split(".")
+            experts.setdefault(EXPERT_NAMES[inner], {})[int(number)] = w
+        else:
+            inner = stem.removeprefix("model.layers.0.")
+            if arch != "qwen3moe" and inner in ("self_attn.q_proj", "self_attn.k_proj"):
+                w = paired(w, H if inner == "self_attn.q_proj" else G)
+            out[f"blk.0.{GGUF_NAMES[inner]}.weight"] = w
+    for name, group in experts.items():
+        out[f"blk.0.{name}.weight"] = np.stack([group[e] for e in range(E)])
+    return out
+
+
+def save_gguf(path, arch, t):
+    writer = gguf.GGUFWriter(path, "qwen3moe" if arch == "qwen3moe" else "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(D)
+    writer.add_feed_forward_length(F)
+    writer.add_head_count(H)
+    writer.add_head_count_kv(G)
+    writer.add_key_length(HD)
+    writer.add_value_length(HD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(50000.0)
+    if arch != "llama":
+        writer.add_expert_count(E)
+        writer.add_expert_used_count(2)
+    if arch == "qwen3moe":
+        writer.add_expert_feed_forward_length(F)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["<bos>", "<eos>"] + [chr(33 + i) for i in range(V - 4)] + ["!\"", "#$"])
+    writer.add_token_types([3, 3] + [1] * (V - 2))
+    writer.add_token_merges(["! \"", "# $"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_chat_template("{{ messages }}")
+    for name, w in gguf_tensors(arch, t).items():
+        writer.add_tensor(name, w)
+    finish(writer)
+
+
+def main():
+    HERE.mkdir(parents=True, exist_ok=True)
+    make_types()
+    for i, arch in enumerate(("llama", "mixtral", "qwen3moe")):
+        t = weights(np.random.default_rng(20 + i), arch)
+        save_hf(HERE / arch / "hf", arch, t)
+        save_gguf(HERE / arch / "model.gguf", arch, t)
+    versions = {"numpy": np.__version__, "safetensors": safetensors.__version__,
+                "gguf": __import__("importlib.metadata").metadata.version("gguf")}
+    (HERE / "versions.json").write_text(json.dumps(versions) + "\n")
+    for path in HERE.rglob("*.*"):
+        if path.is_file():
+            path.chmod(0o644)
+
+
+if __name__ == "__main__":
+    main()
