@@ -468,6 +468,29 @@ static void a_slow_pipe_does_not_hold_up_what_runs(void)
     util_file_remove(output);
 }
 
+static void a_line_over_the_limit_is_a_row(void)
+{
+    enum { N = 20000000 };
+    static struct serve_summary summary;
+    static const char good[] = "{\"prompt_token_ids\":[3],\"max_tokens\":1}\n";
+    struct strbuf in, out;
+    strbuf_init(&in);
+    strbuf_init(&out);
+    strbuf_puts(&in, good);
+    for (int i = 0; i < N / 10; i++) strbuf_puts(&in, "0123456789");
+    strbuf_puts(&in, "\n");
+    strbuf_puts(&in, good);
+    struct lead_options o = util_lead_options(NULL, NULL, NULL);
+    run_text(&o, &in, &summary, &out);
+    CU_ASSERT_EQUAL(summary.n_rows, 3);
+    CU_ASSERT_EQUAL(summary.n_error_rows, 1);
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(out.data, "\n{\"custom_id\":\"2\",\"error\":{\"code\":\"line_too_long\",\"message\":"
+                         "\"the line has 20000000 bytes, expected at most 16777216\"}}\n"));
+    strbuf_fini(&in);
+    strbuf_fini(&out);
+}
+
 /* The first of two lines with one id wins even when it is an error row. */
 static void ids_count_once_whatever_their_rows(void)
 {
@@ -546,6 +569,7 @@ void suite_lead(CU_pSuite suite)
     CU_add_test(suite, "empty inputs give empty outputs", empty_inputs_give_empty_outputs);
     CU_add_test(suite, "a slow pipe does not hold up what runs",
                 a_slow_pipe_does_not_hold_up_what_runs);
+    CU_add_test(suite, "a line over the limit is a row", a_line_over_the_limit_is_a_row);
     CU_add_test(suite, "ids count once whatever their rows", ids_count_once_whatever_their_rows);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
 }

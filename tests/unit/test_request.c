@@ -349,6 +349,63 @@ static void stop_strings_end_the_text_before_them(void)
         "\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":4}}\n");
 }
 
+static void what_a_model_lacks_is_said(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = make_rules(NULL);
+    struct request *r = parse(&rules, "{\"prompt\":\"a\"}");
+    CU_ASSERT_STRING_EQUAL(r->error_code, "unsupported");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "give prompt_token_ids"));
+    request_destroy(&r);
+    r = parse(&rules, "{\"prompt_token_ids\":[1],\"stop\":\"x\"}");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "stop: this model has no tokenizer"));
+    request_destroy(&r);
+    rules = make_rules(t);
+    rules.vocab_size = 'b'; /* the model's vocabulary is smaller than the tokenizer's */
+    r = parse(&rules, "{\"prompt\":\"aab\"}");
+    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "token 2 has id 98, expected 0 to 97"));
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
+/* The flags' stop strings hold where a line has none of its own; an empty list means none. */
+static void stop_flags_are_defaults(void)
+{
+    static const char *const stops[] = {"!"};
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = make_rules(t);
+    rules.defaults.stops = stops;
+    rules.defaults.n_stops = 1;
+    struct request *r = parse(&rules, "{\"prompt\":\"a\"}");
+    struct status st = request_take_token(r, &rules, '!');
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(r->finish, REQUEST_STOP);
+    request_destroy(&r);
+    r = parse(&rules, "{\"prompt\":\"a\",\"stop\":[]}");
+    st = request_take_token(r, &rules, '!');
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(r->finish, REQUEST_UNFINISHED);
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
+static void dropped_choices_stand_in_the_row(void)
+{
+    const struct request_rules rules = make_rules(NULL);
+    struct request *r = parse(&rules, "{\"prompt_token_ids\":[1],\"max_tokens\":1}");
+    struct status st = request_take_token(r, &rules, 65);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    r->n_dropped = 3;
+    struct strbuf row;
+    strbuf_init(&row);
+    st = result_row_write(r, &rules, NULL, &row);
+    CU_ASSERT_FALSE(status_failed(&st));
+    CU_ASSERT_PTR_NOT_NULL(strstr(row.data, "\"completion_tokens\":1},\"dropped\":3}\n"));
+    strbuf_fini(&row);
+    request_destroy(&r);
+}
+
 static void batch_rows_are_batch_results(void)
 {
     check_row(
@@ -443,6 +500,9 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "rows are those of the contract", rows_are_those_of_the_contract);
     CU_add_test(suite, "stop strings end the text before them",
                 stop_strings_end_the_text_before_them);
+    CU_add_test(suite, "what a model lacks is said", what_a_model_lacks_is_said);
+    CU_add_test(suite, "stop flags are defaults", stop_flags_are_defaults);
+    CU_add_test(suite, "dropped choices stand in the row", dropped_choices_stand_in_the_row);
     CU_add_test(suite, "batch rows are batch results", batch_rows_are_batch_results);
     CU_add_test(suite, "score rows start with null", score_rows_start_with_null);
     CU_add_test(suite, "flags are checked by the same rules", flags_are_checked_by_the_same_rules);
