@@ -1,6 +1,8 @@
 /* Chooses the kernels once, at start: the reference overridden by the best set of this CPU. */
 #include "kernels/kern.h"
 
+#include "kernels/kat.h"
+
 #include <string.h>
 
 static bool cpu_has_avx2(void)
@@ -31,7 +33,7 @@ struct status kern_select(const char *force, struct kern_table *out)
         if (force != NULL && strcmp(force, sets[i].name) != 0) continue;
         if (sets[i].supported()) {
             sets[i].fill(out);
-            return status_ok();
+            return kern_check(out);
         }
         if (force != NULL)
             return status_make(STATUS_USAGE,

@@ -1,0 +1,261 @@
+/* Known answers: every entry of a table on fixed inputs, hashed. A compiler flag, a library or a
+ * CPU that changes one bit is noticed before the first request. When a contract in kern.h changes,
+ * the new constant is the hash that the reference gives, which the error names. */
+#include "kernels/kat.h"
+
+#include "kernels/elementary.h"
+#include "kernels/fpenv.h"
+#include "kernels/ops.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    ROWS = 7,
+    OUTS = 40,
+    OUTS_PADDED = 48,
+    INS = 83,
+    LEAF = 32,
+    GRID_BITS = 32,
+    N = 45, /* length of the row ops: not a multiple of anything */
+    EXPERTS = 19,
+    CHOSEN = 3,
+    HEADS = 2,
+    HEAD_DIM = 32,
+    BLOCKS = 2,
+    FIRST_POS = 70,
+    CACHE = BLOCKS * 2 * KV_BLOCK_TOKENS * HEAD_DIM,
+};
+static_assert(CACHE >= OUTS_PADDED * INS, "the packed weight fits");
+
+/* All inputs and outputs of one check. */
+struct bench {
+    const struct kern_table *t;
+    float x[ROWS * INS], w[OUTS_PADDED * INS];
+    float kv[CACHE];
+    char data[CACHE * sizeof(float)] __attribute__((aligned(64))); /* a weight, or a cache */
+    float y[ROWS * OUTS_PADDED];
+    int64_t sums[ROWS * (OUTS + 1)];
+};
+
+static uint64_t hash(uint64_t h, const void *data, size_t n_bytes)
+{
+    const unsigned char *p = data;
+    for (size_t i = 0; i < n_bytes; i++) h = (h ^ p[i]) * 0x100000001B3u; /* FNV-1a */
+    return h;
+}
+
+static const uint64_t hash_start = 0xCBF29CE484222325u;
+
+static void fill(uint64_t seed, float *x, size_t n, float magnitude)
+{
+    uint64_t s = seed;
+    for (size_t i = 0; i < n; i++) {
+        s = s * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)(int32_t)(s >> 32) * 0x1p-31f * magnitude;
+    }
+}
+
+/* The linear of one type, for one row and for all. */
+static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
+{
+    uint64_t h = hash_start;
+    fill(1, b->x, ROWS * INS, 3.0f);
+    fill(2, b->w, OUTS_PADDED * INS, 1.0f);
+    dtype_from_f32(t, b->w, OUTS_PADDED * INS, b->data);
+    const struct packed w = {t, OUTS, INS, leaf, GRID_BITS, b->data};
+    for (size_t n_rows = 1; n_rows <= ROWS; n_rows += ROWS - 1) {
+        const struct linear_group group = {&w, 0, n_rows};
+        const struct linear_args a = {&group, 1, b->x, INS, b->y, OUTS_PADDED, b->sums};
+        memset(b->y, 0, sizeof b->y);
+        memset(b->sums, 0, sizeof b->sums);
+        (leaf > 0 ? b->t->linear_leaf : b->t->linear)[t](&a, 0, 0, OUTS_PADDED / 16, 0, n_rows);
+        h = hash(h, b->y, sizeof b->y);
+        h = hash(h, b->sums, sizeof b->sums);
+    }
+    return h;
+}
+
+static uint64_t kat_linear(struct bench *b, enum dtype t)
+{
+    return linear(b, t, 0);
+}
+
+static uint64_t kat_linear_leaf(struct bench *b, enum dtype t)
+{
+    return linear(b, t, LEAF);
+}
+
+/* All types: rounding into the cache, then reading it back, with and without a window. */
+static uint64_t kat_attention(struct bench *b, enum dtype t)
+{
+    static const uint8_t kv_of_head[HEADS] = {0, 0};
+    static const int32_t blocks[BLOCKS] = {1, 0};
+    enum { T = 5 };
+    uint64_t h = hash_start;
+    float out[T * HEADS * HEAD_DIM];
+    fill(3, b->kv, CACHE, 2.0f);
+    fill(4, b->x, T * HEADS * HEAD_DIM, 4.0f);
+    b->t->kv_store[t](b->kv, CACHE, b->data);
+    const struct seq_rows seq = {0, T, FIRST_POS, blocks};
+    struct attn_args a = {.q = b->x,
+                          .out = out,
+                          .kv = {b->data, t, 1, HEAD_DIM},
+                          .kv_of_head = kv_of_head,
+                          .n_heads = HEADS,
+                          .scale = 0.25f,
+                          .seqs = &seq,
+                          .n_seqs = 1};
+    for (a.window = 0; a.window <= 33; a.window += 33) {
+        for (size_t head = 0; head < HEADS; head++) b->t->attention[t](&a, 0, head, 0, T);
+        h = hash(h, out, sizeof out);
+        for (size_t head = 0; head < HEADS; head++) b->t->attention[t](&a, 0, head, T - 1, T);
+        h = hash(h, out, sizeof out);
+    }
+    return h;
+}
+
+static uint64_t kat_kv_store(struct bench *b, enum dtype t)
+{
+    fill(5, b->x, N, 70000.0f);
+    fill(6, b->x + N, N, 0x1p-14f);
+    b->t->kv_store[t](b->x, 2 * N, b->data);
+    return hash(hash_start, b->data, 2 * N * dtype_bytes(t));
+}
+
+static uint64_t kat_grid(struct bench *b, enum dtype t)
+{
+    (void)t;
+    uint64_t s = 7;
+    for (size_t i = 0; i < N; i++) {
+        s = s * 6364136223846793005u + 1442695040888963407u;
+        b->sums[i] = (int64_t)s >> (i % 50);
+    }
+    fill(8, b->y + N, N, 9.0f);
+    b->t->grid_to_f32(b->sums, N, GRID_BITS, b->y);
+    b->t->grid_add(b->sums, N, GRID_BITS, b->y + N);
+    return hash(hash_start, b->y, 2 * N * sizeof(float));
+}
+
+static uint64_t kat_rmsnorm(struct bench *b, enum dtype t)
+{
+    (void)t;
+    fill(9, b->x, N, 5.0f);
+    fill(10, b->w, N, 2.0f);
+    b->t->rmsnorm(b->x, b->w, N, 1e-5f, b->y);
+    return hash(hash_start, b->y, N * sizeof(float));
+}
+
+static uint64_t kat_rope(struct bench *b, enum dtype t)
+{
+    (void)t;
+    enum { HALF = 11 };
+    static const int32_t positions[1] = {12345};
+    float inv_freq[HALF], cos[HALF], sin[HALF];
+    for (size_t i = 0; i < HALF; i++) inv_freq[i] = el_expf(-(float)i);
+    op_rope_table(positions, 1, inv_freq, 2 * HALF, 1.25f, cos, sin);
+    fill(11, b->x, 2 * HALF, 3.0f);
+    b->t->rope(b->x, cos, sin, 2 * HALF);
+    return hash(hash_start, b->x, 2 * HALF * sizeof(float));
+}
+
+static uint64_t kat_swiglu(struct bench *b, enum dtype t)
+{
+    (void)t;
+    fill(12, b->x, N, 100.0f);
+    fill(13, b->w, N, 3.0f);
+    b->t->swiglu(b->x, b->w, N, b->y);
+    return hash(hash_start, b->y, N * sizeof(float));
+}
+
+static uint64_t kat_sums(struct bench *b, enum dtype t)
+{
+    (void)t;
+    fill(14, b->x, N, 1.0f);
+    fill(15, b->y, N, 1.0f);
+    b->t->add(b->y, b->x, N);
+    b->t->axpy(0.7f, b->x, N, b->y);
+    return hash(hash_start, b->y, N * sizeof(float));
+}
+
+static uint64_t kat_router(struct bench *b, enum dtype t)
+{
+    (void)t;
+    int32_t ids[ROWS * CHOSEN];
+    float weights[ROWS * CHOSEN];
+    uint64_t h = hash_start;
+    fill(16, b->x, ROWS * EXPERTS, 4.0f);
+    b->x[4] = b->x[2] = 5.0f; /* a tie */
+    for (int kind = 0; kind < ROUTER_COUNT; kind++) {
+        const struct router_args a = {b->x, ids, weights, EXPERTS, CHOSEN, (enum router_kind)kind};
+        for (size_t row = 0; row < ROWS; row++) b->t->router(&a, row);
+        h = hash(hash(h, ids, sizeof ids), weights, sizeof weights);
+    }
+    return h;
+}
+
+static uint64_t kat_choice(struct bench *b, enum dtype t)
+{
+    (void)t;
+    uint64_t mass[N], n_bad;
+    fill(17, b->x, N, 20.0f);
+    b->x[3] = b->x[40] = 20.0f;
+    const uint64_t best = b->t->argmax(b->x, N, 1000, &n_bad);
+    const uint64_t sum = b->t->mass(b->x, N, 20.0f, 1.5f, mass);
+    uint64_t h = hash(hash_start, &best, sizeof best);
+    h = hash(hash(h, &n_bad, sizeof n_bad), &sum, sizeof sum);
+    return hash(h, mass, sizeof mass);
+}
+
+static uint64_t kat_log(struct bench *b, enum dtype t)
+{
+    (void)t;
+    double y[N];
+    fill(18, b->x, N, 60.0f);
+    for (size_t i = 0; i < N; i++) y[i] = el_log((double)el_expf(b->x[i]));
+    return hash(hash_start, y, sizeof y);
+}
+
+static const struct {
+    const char *op;
+    uint64_t (*run)(struct bench *b, enum dtype t);
+    enum dtype dtype;
+    uint64_t want;
+} answers[] = {
+    {"linear f32", kat_linear, DTYPE_F32, 0x0CC77716E1FE3488u},
+    {"linear f16", kat_linear, DTYPE_F16, 0xC64810CC97723B6Cu},
+    {"linear bf16", kat_linear, DTYPE_BF16, 0x89ACA275450B83E9u},
+    {"linear_leaf f32", kat_linear_leaf, DTYPE_F32, 0x9859866D710A4608u},
+    {"linear_leaf f16", kat_linear_leaf, DTYPE_F16, 0x05DF9B73D9BF9F7Du},
+    {"linear_leaf bf16", kat_linear_leaf, DTYPE_BF16, 0xF3938603CFCA6326u},
+    {"attention f32", kat_attention, DTYPE_F32, 0x49DC164506B5D4E9u},
+    {"attention f16", kat_attention, DTYPE_F16, 0x91CEF685EA6BED4Du},
+    {"attention bf16", kat_attention, DTYPE_BF16, 0x70B772576537AC35u},
+    {"kv_store f32", kat_kv_store, DTYPE_F32, 0xB988E64744765189u},
+    {"kv_store f16", kat_kv_store, DTYPE_F16, 0x1AAF5317AE864FC7u},
+    {"kv_store bf16", kat_kv_store, DTYPE_BF16, 0x3B4D9AD4C557A732u},
+    {"grid_to_f32, grid_add", kat_grid, DTYPE_F32, 0x17FDA3D87D7376E9u},
+    {"rmsnorm", kat_rmsnorm, DTYPE_F32, 0xD7F5B4F45AC8152Bu},
+    {"rope", kat_rope, DTYPE_F32, 0xE4F4E5E9295720C3u},
+    {"swiglu", kat_swiglu, DTYPE_F32, 0x01ECA85FEFE9B1C9u},
+    {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
+    {"router", kat_router, DTYPE_F32, 0xFC61DD05368B8CC2u},
+    {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},
+    {"log", kat_log, DTYPE_F32, 0x826657538AEE6F2Du},
+};
+
+struct status kern_check(const struct kern_table *t)
+{
+    struct bench b = {.t = t};
+    fpenv_set();
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        const uint64_t found = answers[i].run(&b, answers[i].dtype);
+        if (found == answers[i].want) continue;
+        return status_make(STATUS_BUG,
+                           "kernel set '%s' does not give the known answer for %s: hash expected "
+                           "%016llx, found %016llx",
+                           t->name, answers[i].op, (unsigned long long)answers[i].want,
+                           (unsigned long long)found);
+    }
+    return status_ok();
+}

@@ -1,0 +1,164 @@
+/* The ops that choose: router, masses, argmax. */
+#include "util_kernels.h"
+
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <stdlib.h>
+
+static void masses_are_exponentials(void)
+{
+    const struct kern_table ref = table_ref();
+    struct rng r = {1};
+    float l[50];
+    uint64_t mass[50];
+    rng_floats(&r, l, 50, 15.0f);
+    l[7] = 15.0f;
+    l[8] = -0.0f;
+    const uint64_t sum = ref.mass(l, 50, 15.0f, 0.5f, mass);
+    uint64_t total = 0;
+    for (size_t i = 0; i < 50; i++) {
+        const double want = exp(((double)l[i] - 15.0) * 0.5) * 0x1p32;
+        CU_ASSERT_DOUBLE_EQUAL((double)mass[i], want, want * 2e-6 + 1);
+        total += mass[i];
+    }
+    CU_ASSERT_EQUAL(mass[7], (uint64_t)1 << 32);
+    CU_ASSERT_EQUAL(total, sum);
+}
+
+static void masses_agree(void)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {2};
+    for (size_t n = 0; n < 300; n++) {
+        float *l = test_floats(n);
+        uint64_t *a = test_memory(n * 8), *b = test_memory(n * 8);
+        rng_floats(&r, l, n, 30.0f);
+        if (n % 2) rng_specials(&r, l, n, 5);
+        const float inv_t = n % 3 ? 1.0f : 1e6f;
+        const uint64_t sum = ref.mass(l, n, 30.0f, inv_t, a);
+        CU_ASSERT_EQUAL(best.mass(l, n, 30.0f, inv_t, b), sum);
+        CU_ASSERT_EQUAL(best.mass(l, n, 30.0f, inv_t, NULL), sum);
+        CU_ASSERT_EQUAL(memcmp(a, b, n * 8), 0);
+        free(l);
+        free(a);
+        free(b);
+    }
+}
+
+static void argmax_takes_the_first_of_equals(void)
+{
+    const struct kern_table tables[] = {table_ref(), table_best()};
+    float l[40];
+    uint64_t n_bad;
+    for (size_t t = 0; t < 2; t++) {
+        for (size_t i = 0; i < 40; i++) l[i] = -5.0f;
+        l[13] = l[22] = l[39] = 2.5f;
+        uint64_t key = tables[t].argmax(l, 40, 500, &n_bad);
+        CU_ASSERT_EQUAL((uint32_t)~key, 513);
+        CU_ASSERT_EQUAL(kern_from_ordered_bits((uint32_t)(key >> 32)), 2.5f);
+        CU_ASSERT_EQUAL(n_bad, 0);
+        /* -0 is +0: the smaller id wins */
+        for (size_t i = 0; i < 40; i++) l[i] = -1.0f;
+        l[5] = -0.0f;
+        l[9] = 0.0f;
+        CU_ASSERT_EQUAL((uint32_t)~tables[t].argmax(l, 40, 0, &n_bad), 5);
+        l[30] = NAN;
+        l[31] = -INFINITY;
+        tables[t].argmax(l, 40, 0, &n_bad);
+        CU_ASSERT_EQUAL(n_bad, 2);
+        CU_ASSERT_EQUAL(tables[t].argmax(l, 0, 0, &n_bad), 0);
+        CU_ASSERT_EQUAL(n_bad, 0);
+    }
+}
+
+static void argmax_agrees(void)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {3};
+    for (size_t i = 0; i < 600; i++) {
+        const size_t n = i % 100;
+        float *l = test_floats(n);
+        uint64_t bad[2];
+        /* few distinct values, so that ties are frequent; all negative at times */
+        for (size_t j = 0; j < n; j++) l[j] = (float)rng_below(&r, 9) - (i % 2 ? 20.0f : 4.0f);
+        if (i % 3 == 0) rng_specials(&r, l, n, 7);
+        CU_ASSERT_EQUAL(ref.argmax(l, n, 77, &bad[0]), best.argmax(l, n, 77, &bad[1]));
+        CU_ASSERT_EQUAL(bad[0], bad[1]);
+        free(l);
+    }
+}
+
+/* The choice by sorting, in double. */
+static void check_router(const struct kern_table *k, const float *l, uint32_t n_experts,
+                         uint32_t n_chosen, enum router_kind kind)
+{
+    int32_t ids[64];
+    float weights[64];
+    const struct router_args a = {l, ids, weights, n_experts, n_chosen, kind};
+    k->router(&a, 0);
+    double sum = 0, chosen = 0;
+    for (uint32_t e = 0; e < n_experts; e++) sum += exp((double)l[e]);
+    for (uint32_t i = 0; i < n_chosen; i++) chosen += exp((double)l[ids[i]]);
+    for (uint32_t i = 0; i < n_chosen; i++) {
+        const uint32_t id = (uint32_t)ids[i];
+        uint32_t n_better = 0;
+        for (uint32_t e = 0; e < n_experts; e++)
+            n_better += l[e] > l[id] || (l[e] == l[id] && e < id);
+        CU_ASSERT(n_better < n_chosen);
+        CU_ASSERT(i == 0 || ids[i - 1] < ids[i]);
+        const double want = exp((double)l[id]) / (kind == ROUTER_SOFTMAX ? sum : chosen);
+        CU_ASSERT_DOUBLE_EQUAL(weights[i], want, 1e-5 * want);
+    }
+}
+
+static void router_takes_the_best_with_ties_by_id(void)
+{
+    const struct kern_table tables[] = {table_ref(), table_best()};
+    struct rng r = {4};
+    for (int i = 0; i < 600; i++) {
+        const uint32_t n_experts = 1 + (uint32_t)rng_below(&r, 64);
+        const uint32_t n_chosen = i % 7 == 0 ? n_experts : 1 + (uint32_t)rng_below(&r, n_experts);
+        float *l = test_floats(n_experts);
+        for (uint32_t e = 0; e < n_experts; e++)
+            l[e] = i % 2 ? (float)rng_below(&r, 5) - 2.0f : rng_float(&r, 6.0f);
+        if (i % 2) l[0] = -0.0f; /* ties with +0 */
+        check_router(&tables[i % 4 / 2], l, n_experts, n_chosen, (enum router_kind)(i % 3 % 2));
+        free(l);
+    }
+}
+
+static void routers_agree(void)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {5};
+    for (int i = 0; i < 600; i++) {
+        const uint32_t n_experts = 1 + (uint32_t)rng_below(&r, 140);
+        const uint32_t n_chosen = 1 + (uint32_t)rng_below(&r, n_experts < 12 ? n_experts : 12);
+        int32_t ids[2][3 * 12];
+        float weights[2][3 * 12];
+        float *l = test_floats(3 * (size_t)n_experts);
+        rng_floats(&r, l, 3 * (size_t)n_experts, 50.0f);
+        if (i % 2) rng_specials(&r, l, 3 * (size_t)n_experts, 20);
+        struct router_args a = {l,         ids[0],   weights[0],
+                                n_experts, n_chosen, (enum router_kind)(i / 2 % 2)};
+        for (size_t row = 0; row < 3; row++) ref.router(&a, row);
+        a.ids = ids[1];
+        a.weights = weights[1];
+        for (size_t row = 0; row < 3; row++) best.router(&a, row);
+        CU_ASSERT_EQUAL(memcmp(ids[0], ids[1], 3 * n_chosen * sizeof(int32_t)), 0);
+        CU_ASSERT_EQUAL(count_different(weights[0], weights[1], 3 * (size_t)n_chosen), 0);
+        free(l);
+    }
+}
+
+void suite_choose(CU_pSuite suite);
+void suite_choose(CU_pSuite suite)
+{
+    CU_add_test(suite, "masses are exponentials", masses_are_exponentials);
+    CU_add_test(suite, "masses agree", masses_agree);
+    CU_add_test(suite, "argmax takes the first of equals", argmax_takes_the_first_of_equals);
+    CU_add_test(suite, "argmax agrees", argmax_agrees);
+    CU_add_test(suite, "router takes the best with ties by id",
+                router_takes_the_best_with_ties_by_id);
+    CU_add_test(suite, "routers agree", routers_agree);
+}

@@ -1,0 +1,70 @@
+/* Packing: every element where kern.h says, in any pieces; rows read back; sizes. */
+#include "util_kernels.h"
+
+#include "kernels/ops.h"
+
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+
+/* Rows of 2 or 4 byte elements that are their own index, packed in random pieces. */
+static void elements_stand_where_the_contract_says(void)
+{
+    enum { N_OUT = 53, N_IN = 37, STRIDE = N_IN + 4 };
+    struct rng r = {1};
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        const size_t size = dtype_bytes((enum dtype)t);
+        const size_t n_bytes = packed_bytes((enum dtype)t, N_OUT, N_IN);
+        CU_ASSERT_EQUAL(n_bytes, 64 * N_IN * size);
+        char *rows = test_memory(N_OUT * STRIDE * size), *data = test_memory(n_bytes);
+        memset(data, 0, n_bytes);
+        for (uint32_t i = 0; i < N_OUT * STRIDE; i++) memcpy(rows + i * size, &i, size);
+        for (size_t n0 = 0, n = 0; n0 < N_OUT; n0 += n) {
+            n = 1 + rng_below(&r, N_OUT - n0);
+            packed_put_rows((enum dtype)t, data, N_IN, n0, n, rows + n0 * STRIDE * size,
+                            STRIDE * size);
+        }
+        size_t n_wrong = 0;
+        for (size_t n = 0; n < 64; n++) {
+            for (size_t k = 0; k < N_IN; k++) {
+                uint32_t found = 0;
+                memcpy(&found, data + ((n / 16 * N_IN + k) * 16 + n % 16) * size, size);
+                n_wrong += found != (n < N_OUT ? n * STRIDE + k : 0);
+            }
+        }
+        CU_ASSERT_EQUAL(n_wrong, 0);
+        free(rows);
+        free(data);
+    }
+}
+
+static void a_row_is_read_back(void)
+{
+    struct rng r = {2};
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        const struct packed w = random_packed(&r, (enum dtype)t, 40, 19, 0, 0, 9);
+        for (uint32_t n = 0; n < 40; n++) {
+            float got[19], want[19];
+            for (size_t k = 0; k < 19; k++) want[k] = packed_at(&w, n, k);
+            op_embed_row(&w, n, got);
+            CU_ASSERT_EQUAL(count_different(got, want, 19), 0);
+        }
+        free(packed_memory(&w));
+    }
+}
+
+static void sizes_that_overflow_are_the_largest(void)
+{
+    CU_ASSERT_EQUAL(packed_bytes(DTYPE_F32, SIZE_MAX, 1), SIZE_MAX);
+    CU_ASSERT_EQUAL(packed_bytes(DTYPE_F16, (size_t)1 << 40, (size_t)1 << 40), SIZE_MAX);
+    CU_ASSERT_EQUAL(packed_bytes(DTYPE_F16, 0, 7), 0);
+    CU_ASSERT_EQUAL(packed_bytes(DTYPE_F16, 1, 0), 0);
+}
+
+void suite_pack(CU_pSuite suite);
+void suite_pack(CU_pSuite suite)
+{
+    CU_add_test(suite, "elements stand where the contract says",
+                elements_stand_where_the_contract_says);
+    CU_add_test(suite, "a row is read back", a_row_is_read_back);
+    CU_add_test(suite, "sizes that overflow are the largest", sizes_that_overflow_are_the_largest);
+}

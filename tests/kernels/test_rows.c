@@ -1,0 +1,199 @@
+/* The ops on rows: the reference against straightforward double arithmetic, every other set against
+ * the reference bit for bit, over all lengths and special values. */
+#include "util_kernels.h"
+
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_N = 83, TRIALS = 200 };
+
+/* Inputs a, b, c of n elements and two outputs, each in memory of its exact size. */
+struct arrays {
+    size_t n;
+    float *in[3], *out[2];
+};
+
+static struct arrays arrays_make(struct rng *r, size_t n, float magnitude, size_t every)
+{
+    struct arrays a = {.n = n};
+    for (int i = 0; i < 3; i++) {
+        a.in[i] = test_floats(n);
+        rng_floats(r, a.in[i], n, magnitude);
+        if (every > 0) rng_specials(r, a.in[i], n, every);
+    }
+    for (int i = 0; i < 2; i++) a.out[i] = test_floats(n);
+    return a;
+}
+
+static void arrays_free(struct arrays *a)
+{
+    for (int i = 0; i < 3; i++) free(a->in[i]);
+    for (int i = 0; i < 2; i++) free(a->out[i]);
+}
+
+/* An op of one table on the arrays, result in out[which]. */
+typedef void row_op(const struct kern_table *k, const struct arrays *a, int which);
+
+static void compare(row_op *op, float magnitude, size_t even)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {11};
+    for (int i = 0; i < TRIALS; i++) {
+        const size_t n = (size_t)i % MAX_N / even * even;
+        struct arrays a = arrays_make(&r, n, magnitude, i < TRIALS / 2 ? 0 : 6);
+        op(&ref, &a, 0);
+        op(&best, &a, 1);
+        CU_ASSERT_EQUAL(count_different(a.out[0], a.out[1], n), 0);
+        arrays_free(&a);
+    }
+}
+
+static void run_rmsnorm(const struct kern_table *k, const struct arrays *a, int which)
+{
+    /* in place, as callers may */
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->rmsnorm(a->out[which], a->in[1], a->n, 1e-5f, a->out[which]);
+}
+
+static void run_swiglu(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->swiglu(a->out[which], a->in[1], a->n, a->out[which]);
+}
+
+static void run_add(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->add(a->out[which], a->in[1], a->n);
+}
+
+static void run_axpy(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->axpy(0.3f, a->in[1], a->n, a->out[which]);
+}
+
+static void run_rope(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->rope(a->out[which], a->in[1], a->in[2], a->n);
+}
+
+static void run_f16(const struct kern_table *k, const struct arrays *a, int which)
+{
+    uint16_t *h = test_memory(a->n * 2);
+    k->kv_store[DTYPE_F16](a->in[0], a->n, h);
+    for (size_t i = 0; i < a->n; i++) a->out[which][i] = f32_from_bits(h[i]);
+    free(h);
+}
+
+static void run_bf16(const struct kern_table *k, const struct arrays *a, int which)
+{
+    uint16_t *h = test_memory(a->n * 2);
+    k->kv_store[DTYPE_BF16](a->in[0], a->n, h);
+    for (size_t i = 0; i < a->n; i++) a->out[which][i] = f32_from_bits(h[i]);
+    free(h);
+}
+
+static void sets_agree(void)
+{
+    compare(run_rmsnorm, 3.0f, 1);
+    compare(run_swiglu, 95.0f, 1);
+    compare(run_add, 3.0f, 1);
+    compare(run_axpy, 3.0f, 1);
+    compare(run_rope, 2.0f, 2);
+    compare(run_f16, 70000.0f, 1);
+    compare(run_f16, 0x1p-13f, 1);
+    compare(run_bf16, 3.0f, 1);
+}
+
+/* Every f32 that rounding to f16 or bf16 treats in its own way: strided over all bits. */
+static void rounding_agrees_over_all_floats(void)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    size_t n_wrong = 0;
+    uint64_t u = 0;
+    while (u < 0x100000000u) {
+        float x[64];
+        uint16_t a[64], b[64];
+        for (size_t i = 0; i < 64; i++, u += 1021) x[i] = f32_from_bits((uint32_t)u);
+        for (int t = DTYPE_F16; t <= DTYPE_BF16; t++) {
+            ref.kv_store[t](x, 64, a);
+            best.kv_store[t](x, 64, b);
+            n_wrong += memcmp(a, b, sizeof a) != 0;
+        }
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+}
+
+static void grid_sets_agree(void)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {12};
+    for (size_t i = 0; i < 400; i++) {
+        const size_t n = i % 37;
+        int64_t *sums = test_memory(n * sizeof *sums);
+        struct arrays a = arrays_make(&r, n, 5.0f, 8);
+        for (size_t j = 0; j < n; j++) sums[j] = (int64_t)rng_next(&r) >> rng_below(&r, 64);
+        ref.grid_to_f32(sums, n, (uint32_t)i % 60, a.out[0]);
+        best.grid_to_f32(sums, n, (uint32_t)i % 60, a.out[1]);
+        CU_ASSERT_EQUAL(count_different(a.out[0], a.out[1], n), 0);
+        memcpy(a.out[0], a.in[0], n * sizeof(float));
+        memcpy(a.out[1], a.in[0], n * sizeof(float));
+        ref.grid_add(sums, n, 32, a.out[0]);
+        best.grid_add(sums, n, 32, a.out[1]);
+        CU_ASSERT_EQUAL(count_different(a.out[0], a.out[1], n), 0);
+        arrays_free(&a);
+        free(sums);
+    }
+}
+
+static void reference_norm_and_swiglu_are_right(void)
+{
+    const struct kern_table ref = table_ref();
+    struct rng r = {13};
+    for (size_t n = 1; n < MAX_N; n++) {
+        struct arrays a = arrays_make(&r, n, 4.0f, 0);
+        double squares = 0;
+        for (size_t i = 0; i < n; i++) squares += (double)a.in[0][i] * a.in[0][i];
+        const double scale = 1 / sqrt(squares / (double)n + (double)1e-5f);
+        ref.rmsnorm(a.in[0], a.in[1], n, 1e-5f, a.out[0]);
+        ref.swiglu(a.in[0], a.in[1], n, a.out[1]);
+        for (size_t i = 0; i < n; i++) {
+            const double x = a.in[0][i], w = a.in[1][i], norm = x * scale * w;
+            const double swiglu = x / (1 + exp(-x)) * w;
+            CU_ASSERT_DOUBLE_EQUAL(a.out[0][i], norm, 1e-6 * fabs(norm));
+            CU_ASSERT_DOUBLE_EQUAL(a.out[1][i], swiglu, 1e-6 * fabs(swiglu));
+        }
+        arrays_free(&a);
+    }
+}
+
+static void reference_rope_turns_pairs(void)
+{
+    const struct kern_table ref = table_ref();
+    float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, c[3], s[3];
+    const double angles[3] = {0.5, -1.25, 3.0};
+    for (size_t i = 0; i < 3; i++) {
+        c[i] = (float)cos(angles[i]);
+        s[i] = (float)sin(angles[i]);
+    }
+    ref.rope(x, c, s, 6);
+    for (size_t i = 0; i < 3; i++) {
+        const double a = (double)i + 1, b = (double)i + 4;
+        CU_ASSERT_DOUBLE_EQUAL(x[i], a * cos(angles[i]) - b * sin(angles[i]), 1e-6);
+        CU_ASSERT_DOUBLE_EQUAL(x[i + 3], b * cos(angles[i]) + a * sin(angles[i]), 1e-6);
+    }
+    CU_ASSERT(x[6] == 7 && x[7] == 8);
+}
+
+void suite_rows(CU_pSuite suite);
+void suite_rows(CU_pSuite suite)
+{
+    CU_add_test(suite, "reference norm and swiglu are right", reference_norm_and_swiglu_are_right);
+    CU_add_test(suite, "reference rope turns pairs", reference_rope_turns_pairs);
+    CU_add_test(suite, "sets agree", sets_agree);
+    CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);
+    CU_add_test(suite, "grid: sets agree", grid_sets_agree);
+}

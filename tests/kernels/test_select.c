@@ -1,0 +1,84 @@
+/* Selection and the known-answer check. */
+#include "kernels/kat.h"
+
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+static void an_unknown_set_is_a_usage_error(void)
+{
+    struct kern_table t;
+    const struct status st = kern_select("sse9", &t);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "sse9"));
+}
+
+static void every_set_gives_the_known_answers(void)
+{
+    static const char *const names[] = {"ref", "avx2", NULL};
+    for (size_t i = 0; i < 3; i++) {
+        struct kern_table t;
+        const struct status st = kern_select(names[i], &t);
+        if (st.code == STATUS_USAGE && i == 1) continue; /* a CPU without AVX2 */
+        CU_ASSERT_EQUAL(st.code, STATUS_OK);
+        if (status_failed(&st)) printf("%s\n", st.text);
+        if (names[i] != NULL) CU_ASSERT_STRING_EQUAL(t.name, names[i]);
+    }
+}
+
+/* Kernels that are wrong in one place each. */
+static void bad_linear(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
+                       size_t row0, size_t row1)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    ref.linear[DTYPE_F16](a, group, panel0, panel1, row0, row1);
+    a->y[0] = f32_from_bits(f32_bits(a->y[0]) ^ 1u);
+}
+
+static void bad_rmsnorm(const float *x, const float *w, size_t n, float eps, float *y)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    ref.rmsnorm(x, w, n, eps, y);
+    y[n - 1] = f32_from_bits(f32_bits(y[n - 1]) + 1u);
+}
+
+static uint64_t bad_mass(const float *logits, size_t n, float max, float inv_t, uint64_t *mass)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    return ref.mass(logits, n, max, inv_t, mass) + 1;
+}
+
+static void check_finds(const struct kern_table *t, const char *op)
+{
+    const struct status st = kern_check(t);
+    CU_ASSERT_EQUAL(st.code, STATUS_BUG);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, op));
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "'ref'"));
+}
+
+static void a_wrong_kernel_is_found_and_named(void)
+{
+    struct kern_table t;
+    kern_fill_ref(&t);
+    t.linear[DTYPE_F16] = bad_linear;
+    check_finds(&t, "linear f16");
+    kern_fill_ref(&t);
+    t.rmsnorm = bad_rmsnorm;
+    check_finds(&t, "rmsnorm");
+    kern_fill_ref(&t);
+    t.mass = bad_mass;
+    check_finds(&t, "mass");
+    kern_fill_ref(&t);
+    t.attention[DTYPE_F32] = t.attention[DTYPE_F16];
+    check_finds(&t, "attention f32");
+}
+
+void suite_select(CU_pSuite suite);
+void suite_select(CU_pSuite suite)
+{
+    CU_add_test(suite, "an unknown set is a usage error", an_unknown_set_is_a_usage_error);
+    CU_add_test(suite, "every set gives the known answers", every_set_gives_the_known_answers);
+    CU_add_test(suite, "a wrong kernel is found and named", a_wrong_kernel_is_found_and_named);
+}
