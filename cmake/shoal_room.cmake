@@ -6,6 +6,7 @@ set(SHOAL_ISA_FLAGS_avx2 "-mavx2;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_avx512 "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c")
 
 function(shoal_room name folder below)
+  set_property(GLOBAL APPEND PROPERTY SHOAL_ROOMS ${name})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c)
   foreach(isa ref avx2 avx512)
     file(GLOB isa_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${isa}/*.c)

@@ -25,17 +25,19 @@ static const struct flag inspect_table[] = {
      "recompute every checksum"},
 };
 
+static const char convert_text[] =
+    "SRC is a Hugging Face folder (config.json, *.safetensors with or without index, "
+    "tokenizer.json "
+    "and what stands beside them) or one .gguf file. DST.h5 appears only when all went well. The "
+    "same source makes the same bytes. Memory stays bounded whatever the model's size.";
+
+static const char inspect_text[] =
+    "Prints the config, sizes and types of a checkpoint; its structure is checked on the way.";
+
 static int fail(const char *command, const struct status *st)
 {
     fprintf(stderr, "shoal %s: %s\n", command, st->text);
     return status_exit(st->code);
-}
-
-static int help(const char *usage, const struct flag *table, size_t n)
-{
-    printf("usage: shoal %s\n\n", usage);
-    flags_print(table, n, stdout);
-    return 0;
 }
 
 static void show_progress(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes)
@@ -51,10 +53,19 @@ int cmd_convert(struct config env, int argc, char **argv)
     (void)env;
     struct convert_flags flags = {.quiet = false};
     struct positionals paths = {.n_wanted = 2};
-    bool wants_help = false;
+    enum flags_ask ask = FLAGS_RUN;
     const size_t n = sizeof convert_table / sizeof convert_table[0];
-    struct status st = flags_parse(convert_table, n, argc, argv, &flags, &paths, &wants_help);
-    if (wants_help) return help("convert SRC DST.h5", convert_table, n);
+    struct status st = flags_parse(convert_table, n, argc, argv, &flags, &paths, &ask);
+    if (ask != FLAGS_RUN) {
+        const struct flags_page page = {.command = argv[0],
+                                        .arguments = "SRC DST.h5",
+                                        .summary = "make a checkpoint file",
+                                        .description = convert_text,
+                                        .table = convert_table,
+                                        .n_flags = n};
+        flags_print(&page, ask, stdout);
+        return 0;
+    }
     struct convert_options o = {.keep_dtype = flags.dtype == NULL,
                                 .progress = flags.quiet ? NULL : show_progress};
     if (!status_failed(&st) && paths.n != 2) {
@@ -84,10 +95,19 @@ int cmd_inspect(struct config env, int argc, char **argv)
     (void)env;
     struct inspect_options o = {.tensors = false};
     struct positionals paths = {.n_wanted = 1};
-    bool wants_help = false;
+    enum flags_ask ask = FLAGS_RUN;
     const size_t n = sizeof inspect_table / sizeof inspect_table[0];
-    struct status st = flags_parse(inspect_table, n, argc, argv, &o, &paths, &wants_help);
-    if (wants_help) return help("inspect FILE.h5", inspect_table, n);
+    struct status st = flags_parse(inspect_table, n, argc, argv, &o, &paths, &ask);
+    if (ask != FLAGS_RUN) {
+        const struct flags_page page = {.command = argv[0],
+                                        .arguments = "FILE.h5",
+                                        .summary = "show what a checkpoint holds",
+                                        .description = inspect_text,
+                                        .table = inspect_table,
+                                        .n_flags = n};
+        flags_print(&page, ask, stdout);
+        return 0;
+    }
     if (!status_failed(&st) && paths.n != 1) {
         st = status_make(STATUS_USAGE, "expected FILE.h5");
     }

@@ -67,6 +67,19 @@ static const struct flag score_flags[] = {
      "also write every logit, one dataset per line"},
 };
 
+static const char generate_text[] =
+    "Reads one request a line (custom_id; prompt or prompt_token_ids; sampling values, which win "
+    "over the flags; OpenAI batch lines work as they are) and writes one result a line, in input "
+    "order. A line that cannot be served becomes an error row; the others go on.\n"
+    "Start it as it is for one rank, or under mpirun or srun for many. The bytes of a result "
+    "depend "
+    "on the checkpoint, the request and its seed alone: not on ranks, layout, batch or threads.";
+
+static const char score_text[] =
+    "Reads prompts as shoal generate does and writes the log-probability of each of their tokens "
+    "(natural log; the first has none), their sum, and at the end the perplexity of the whole "
+    "input.";
+
 struct flag_table {
     struct flag flags[64];
     size_t n;
@@ -81,11 +94,11 @@ static void add(struct flag_table *t, const struct flag *flags, size_t n)
 #define ADD(table, list) add(table, list, sizeof(list) / sizeof((list)[0]))
 
 static struct status parse(const struct flag_table *t, int argc, char **argv, struct job_options *o,
-                           bool *help)
+                           enum flags_ask *ask)
 {
     struct positionals none = {.n_wanted = 0};
-    TRY(flags_parse(t->flags, t->n, argc, argv, o, &none, help));
-    if (*help) return status_ok();
+    TRY(flags_parse(t->flags, t->n, argc, argv, o, &none, ask));
+    if (*ask != FLAGS_RUN) return status_ok();
     if (o->model == NULL) return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
     if (o->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (o->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
@@ -102,19 +115,23 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
     ADD(&table, run_flags);
     struct job_options o = {
         .mode = mode, .max_tokens = 128, .temperature = -1, .top_p = -1, .top_k = -1, .min_p = -1};
-    bool help = false;
-    const struct status st = parse(&table, argc, argv, &o, &help);
+    enum flags_ask ask = FLAGS_RUN;
+    const struct status st = parse(&table, argc, argv, &o, &ask);
     if (status_failed(&st)) {
         /* wrong flags are wrong on every rank alike; one voice is enough */
         if (env.launcher_rank == 0) fprintf(stderr, "shoal %s: %s\n", argv[0], st.text);
         return status_exit(st.code);
     }
-    if (help && env.launcher_rank > 0) return 0;
-    if (help) {
-        printf(
-            "usage: [mpirun -n N] shoal %s --model FILE.h5 --input IN.jsonl --output OUT.jsonl\n\n",
-            argv[0]);
-        flags_print(table.flags, table.n, stdout);
+    if (ask != FLAGS_RUN) {
+        const struct flags_page page = {
+            .command = argv[0],
+            .arguments = "--model FILE.h5 --input IN.jsonl --output OUT.jsonl [FLAGS]",
+            .summary = mode == LEAD_SCORE ? "log-probabilities of given texts, and their perplexity"
+                                          : "offline bulk generation over MPI ranks",
+            .description = mode == LEAD_SCORE ? score_text : generate_text,
+            .table = table.flags,
+            .n_flags = table.n};
+        if (env.launcher_rank == 0) flags_print(&page, ask, stdout);
         return 0;
     }
     return job_run(&o, env, &argc, &argv);

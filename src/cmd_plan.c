@@ -126,12 +126,12 @@ done:
     return st;
 }
 
-static struct status run(int argc, char **argv, bool *help)
+static struct status run(int argc, char **argv, enum flags_ask *ask)
 {
     struct plan_flags f = {.model = NULL};
     struct positionals none = {.n_wanted = 0};
-    TRY(flags_parse(table, N_FLAGS, argc, argv, &f, &none, help));
-    if (*help) return status_ok();
+    TRY(flags_parse(table, N_FLAGS, argc, argv, &f, &none, ask));
+    if (*ask != FLAGS_RUN) return status_ok();
     if (f.model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
     struct model_config m;
     struct layout_model layout_model;
@@ -146,15 +146,23 @@ static struct status run(int argc, char **argv, bool *help)
 int cmd_plan(struct config env, int argc, char **argv)
 {
     (void)env;
-    bool help = false;
-    const struct status st = run(argc, argv, &help);
+    enum flags_ask ask = FLAGS_RUN;
+    const struct status st = run(argc, argv, &ask);
     if (status_failed(&st)) {
         fprintf(stderr, "shoal plan: %s\n", st.text);
         return status_exit(st.code);
     }
-    if (help) {
-        printf("usage: shoal plan --model FILE [--ranks N or --topology SPEC]\n\n");
-        flags_print(table, N_FLAGS, stdout);
+    if (ask != FLAGS_RUN) {
+        const struct flags_page page = {
+            .command = argv[0],
+            .arguments = "--model FILE [--ranks N] [--topology SPEC] [FLAGS]",
+            .summary = "show topology, layout and memory without running",
+            .description = "Chooses the layout that a job would choose, says why, who holds what, "
+                           "what a rank needs for weights, KV cache and workspace, and what does "
+                           "not fit. Loads no weights; a bare config.json will do for a model.",
+            .table = table,
+            .n_flags = N_FLAGS};
+        flags_print(&page, ask, stdout);
     }
     return 0;
 }

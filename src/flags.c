@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAGS_MAX = 96, HELP_ID = 1000 };
+enum { FLAGS_MAX = 96, HELP_ID = 1000, MAN_ID };
 
 static struct status bad_value(const struct flag *f, const char *text, const char *expected)
 {
@@ -93,9 +93,9 @@ static struct status take_positionals(int argc, char **argv, int from, struct po
 }
 
 struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
-                          void *out, struct positionals *positionals, bool *help)
+                          void *out, struct positionals *positionals, enum flags_ask *ask)
 {
-    struct option options[FLAGS_MAX + 2];
+    struct option options[FLAGS_MAX + 3];
     memset(options, 0, sizeof options);
     for (size_t i = 0; i < n_flags; i++) {
         options[i] = (struct option){table[i].name,
@@ -103,15 +103,16 @@ struct status flags_parse(const struct flag *table, size_t n_flags, int argc, ch
                                      NULL, (int)i};
     }
     options[n_flags] = (struct option){"help", no_argument, NULL, HELP_ID};
-    *help = false;
+    options[n_flags + 1] = (struct option){"help-man", no_argument, NULL, MAN_ID};
+    *ask = FLAGS_RUN;
     opterr = 0;
     optind = 1;
     for (;;) {
         const int at = optind;
         const int id = getopt_long(argc, argv, ":", options, NULL);
         if (id == -1) break;
-        if (id == HELP_ID) {
-            *help = true;
+        if (id == HELP_ID || id == MAN_ID) {
+            *ask = id == HELP_ID ? FLAGS_HELP : FLAGS_MAN;
             return status_ok();
         }
         if (id == ':') {
@@ -126,13 +127,66 @@ struct status flags_parse(const struct flag *table, size_t n_flags, int argc, ch
     return take_positionals(argc, argv, optind, positionals);
 }
 
-void flags_print(const struct flag *table, size_t n_flags, FILE *out)
+static void print_help(const struct flags_page *p, FILE *out)
 {
-    for (size_t i = 0; i < n_flags; i++) {
-        if (table[i].help == NULL) continue;
+    fprintf(out, "usage: shoal %s %s\n%s\n\n%s\n\n", p->command, p->arguments, p->summary,
+            p->description);
+    for (size_t i = 0; i < p->n_flags; i++) {
+        const struct flag *f = &p->table[i];
+        if (f->help == NULL) continue;
         char left[64];
-        snprintf(left, sizeof left, "--%s %s", table[i].name,
-                 table[i].argument != NULL ? table[i].argument : "");
-        fprintf(out, "  %-28s %s\n", left, table[i].help);
+        snprintf(left, sizeof left, "--%s %s", f->name, f->argument != NULL ? f->argument : "");
+        fprintf(out, "  %-28s %s\n", left, f->help);
     }
+}
+
+/* Text for man(7): a line must not begin with a control character, hyphens and backslashes are
+ * escaped. */
+static void print_roff(const char *text, FILE *out)
+{
+    for (const char *c = text; *c != '\0'; c++) {
+        const bool line_start = c == text || c[-1] == '\n';
+        if (line_start && (*c == '.' || *c == '\'')) fputs("\\&", out);
+        if (*c == '-')
+            fputs("\\-", out);
+        else if (*c == '\\')
+            fputs("\\e", out);
+        else if (*c == '\n')
+            fputs("\n.PP\n", out);
+        else
+            fputc(*c, out);
+    }
+}
+
+static void print_man(const struct flags_page *p, FILE *out)
+{
+    fprintf(out, ".TH SHOAL-%s 1 \"\" \"shoal %s\"\n.SH NAME\nshoal\\-%s \\- ", p->command,
+            SHOAL_VERSION, p->command);
+    print_roff(p->summary, out);
+    fprintf(out, "\n.SH SYNOPSIS\n.B shoal %s\n", p->command);
+    print_roff(p->arguments, out);
+    fputs("\n.SH DESCRIPTION\n", out);
+    print_roff(p->description, out);
+    fputs("\n.SH OPTIONS\n", out);
+    for (size_t i = 0; i < p->n_flags; i++) {
+        const struct flag *f = &p->table[i];
+        if (f->help == NULL) continue;
+        fputs(".TP\n.B ", out);
+        print_roff("--", out);
+        print_roff(f->name, out);
+        fprintf(out, " %s\n", f->argument != NULL ? f->argument : "");
+        print_roff(f->help, out);
+        fputc('\n', out);
+    }
+    fputs(".SH EXIT STATUS\n0 done; 2 wrong flags; 3 a checkpoint or an input cannot be used; "
+          "4 error rows with \\-\\-strict; 75 drained before the end; 76 a rank was lost.\n",
+          out);
+}
+
+void flags_print(const struct flags_page *page, enum flags_ask ask, FILE *out)
+{
+    if (ask == FLAGS_MAN)
+        print_man(page, out);
+    else
+        print_help(page, out);
 }

@@ -40,12 +40,23 @@ struct positionals {
     size_t n, n_wanted;
 };
 
-/* Local. Fills `out` from argv[1..]; "--help" sets *help and stops. Errors: STATUS_USAGE names the
- * flag, what was expected and what was found. */
-struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
-                          void *out, struct positionals *positionals, bool *help);
+/* What the arguments ask for: to run, or to be told about (as text, as a manual page). */
+enum flags_ask { FLAGS_RUN, FLAGS_HELP, FLAGS_MAN };
 
-/* Local. The table as help text. */
-void flags_print(const struct flag *table, size_t n_flags, FILE *out);
+/* A command as its help and its manual page show it. */
+struct flags_page {
+    const char *command, *arguments, *summary;
+    const char *description; /* paragraphs, divided by newlines */
+    const struct flag *table;
+    size_t n_flags;
+};
+
+/* Local. Fills `out` from argv[1..]; "--help" and "--help-man" set *ask and stop. Errors:
+ * STATUS_USAGE names the flag, what was expected and what was found. */
+struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
+                          void *out, struct positionals *positionals, enum flags_ask *ask);
+
+/* Local. The page as help text or, for FLAGS_MAN, as a man(7) source. */
+void flags_print(const struct flags_page *page, enum flags_ask ask, FILE *out);
 
 #endif

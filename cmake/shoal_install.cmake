@@ -1,0 +1,36 @@
+# What `cmake --install` puts where: the program, one manual page per command (printed by the program
+# itself, so that they say what --help says), the rooms as libraries with their headers, shoal.pc.
+include(GNUInstallDirs)
+
+install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+set(pages "")
+foreach(command convert inspect plan generate score)
+  set(page ${CMAKE_BINARY_DIR}/man/shoal-${command}.1)
+  add_custom_command(OUTPUT ${page}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/man
+    COMMAND shoal ${command} --help-man > ${page}
+    DEPENDS shoal VERBATIM)
+  list(APPEND pages ${page})
+endforeach()
+add_custom_target(man ALL DEPENDS ${pages})
+install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+get_property(SHOAL_ROOMS GLOBAL PROPERTY SHOAL_ROOMS)
+set(SHOAL_PC_LIBS "")
+foreach(room ${SHOAL_ROOMS})
+  get_target_property(type shoal_${room} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY")
+    install(TARGETS shoal_${room} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal)
+    string(APPEND SHOAL_PC_LIBS "-lshoal_${room} ")
+  endif()
+endforeach()
+install(DIRECTORY src/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*/*.h")
+install(DIRECTORY kernels DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shoal FILES_MATCHING PATTERN "*.h")
+configure_file(cmake/shoal.pc.in ${CMAKE_BINARY_DIR}/shoal.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/shoal.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(CPACK_PACKAGE_NAME shoal)
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "language models on MPI clusters")
+include(CPack)
