@@ -105,10 +105,12 @@ static void write_json(const struct job *j, const struct engine_stats *all, stru
     strbuf_printf(s,
                   "\"rows\":%llu,\"error_rows\":%llu,\"prompt_tokens\":%llu,"
                   "\"generated_tokens\":%llu,\"recomputed_tokens\":%llu,\"preemptions\":%llu,"
+                  "\"peak_batch\":%llu,"
                   "\"dropped\":%llu,\"steps\":%llu,\"wall_s\":%.6f,\"load_s\":%.6f,",
                   (unsigned long long)m->n_rows, (unsigned long long)m->n_error_rows,
                   (unsigned long long)m->n_prompt_tokens, (unsigned long long)m->n_generated_tokens,
                   (unsigned long long)m->n_recomputed_tokens, (unsigned long long)m->n_preemptions,
+                  (unsigned long long)m->n_peak_batch,
                   (unsigned long long)m->n_dropped, (unsigned long long)m->n_steps, m->wall_s,
                   (double)(j->ready_ns - j->start_ns) * 1e-9);
     strbuf_printf(s,

@@ -280,6 +280,8 @@ static struct status admit(struct scheduler *s, int32_t group)
         request_list_put_from_tail(&m->running, r);
         r->state = REQUEST_RUNNING;
         replica->n_running++;
+        if (replica->n_running > s->stats->n_peak_batch)
+            s->stats->n_peak_batch = replica->n_running;
         s->n_running++;
         give_rows(s, m, r);
     }

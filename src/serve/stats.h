@@ -33,15 +33,16 @@ struct serve_summary {
     uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
     uint64_t n_preemptions;
-    uint64_t n_dropped;  /* expert choices dropped by a capacity factor */
-    uint64_t n_steps;    /* plans with at least one sequence */
-    double wall_s;       /* from create to finish */
-    struct latency ttft; /* time to first token: from a request's first step being planned to its
-                            first token being committed */
-    struct latency tpot; /* time per output token behind the first, one sample per request */
-    uint64_t n_scored;   /* score: tokens with a log-probability */
-    double sum_logprob;  /* score: per request by position, then requests in input order */
-    double perplexity;   /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
+    uint64_t n_peak_batch; /* most sequences that ran together in one replica */
+    uint64_t n_dropped;    /* expert choices dropped by a capacity factor */
+    uint64_t n_steps;      /* plans with at least one sequence */
+    double wall_s;         /* from create to finish */
+    struct latency ttft;   /* time to first token: from a request's first step being planned to its
+                              first token being committed */
+    struct latency tpot;   /* time per output token behind the first, one sample per request */
+    uint64_t n_scored;     /* score: tokens with a log-probability */
+    double sum_logprob;    /* score: per request by position, then requests in input order */
+    double perplexity;     /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
 
 /* Local. The summary as lines of text for people. */
