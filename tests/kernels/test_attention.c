@@ -1,0 +1,234 @@
+/* Attention over the paged cache: the reference against softmax in double, every other set against
+ * the reference, slices and threads, stale slots never read. */
+#include "util_kernels.h"
+
+#include "kernels/ops.h"
+
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+
+enum { MAX_SEQS = 3 };
+
+/* Sequences with their block tables over one cache whose invisible slots are NaN. */
+struct world {
+    size_t n_rows, n_blocks, q_floats;
+    struct attn_args args;
+    struct seq_rows seqs[MAX_SEQS];
+    int32_t *blocks[MAX_SEQS];
+    uint8_t kv_of_head[8];
+    float *q, *out[2], *key, *value; /* key, value: of the rows */
+};
+
+static void world_blocks(struct world *w)
+{
+    for (size_t s = 0, next = 0; s < w->args.n_seqs; s++) {
+        struct seq_rows *seq = &w->seqs[s];
+        const size_t n = (seq->pos0 + seq->n_rows + 63) / 64;
+        w->blocks[s] = test_memory(n * sizeof(int32_t));
+        /* from both ends, so that tables are neither ascending nor dense */
+        for (size_t i = 0; i < n; i++, next++)
+            w->blocks[s][i] = (int32_t)(next % 2 ? next : w->n_blocks - 1 - next);
+        seq->blocks = w->blocks[s];
+    }
+}
+
+/* Puts random keys and values at every visible position that is not one of the rows. */
+static void world_past(struct rng *r, struct world *w, const struct kern_table *k)
+{
+    const struct kv_view *kv = &w->args.kv;
+    const size_t n = (size_t)kv->n_kv_heads * kv->head_dim;
+    float *row = test_floats(n);
+    for (size_t s = 0; s < w->args.n_seqs; s++) {
+        for (size_t p = 0; p < w->seqs[s].pos0; p++) {
+            const struct seq_rows one = {0, 1, p, w->blocks[s]};
+            rng_floats(r, row, n, 1.5f);
+            op_kv_write(k, row, row, kv, &one, 1);
+        }
+    }
+    free(row);
+}
+
+static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, uint32_t n_kv,
+                                uint32_t n_heads, uint32_t window, size_t max_pos, size_t max_rows)
+{
+    const struct kern_table ref = table_ref();
+    struct world *w = test_memory(sizeof *w);
+    *w = (struct world){0};
+    w->args.n_seqs = 1 + rng_below(r, MAX_SEQS);
+    for (size_t s = 0; s < w->args.n_seqs; s++) {
+        w->seqs[s] =
+            (struct seq_rows){w->n_rows, 1 + rng_below(r, max_rows), rng_below(r, max_pos), NULL};
+        w->n_rows += w->seqs[s].n_rows;
+        w->n_blocks += 2 * ((w->seqs[s].pos0 + w->seqs[s].n_rows) / 64 + 1);
+    }
+    world_blocks(w);
+    const size_t n_cache = w->n_blocks * 2 * n_kv * KV_BLOCK_TOKENS * head_dim;
+    const size_t n_kv_floats = w->n_rows * n_kv * head_dim;
+    float *nan = test_floats(n_cache);
+    for (size_t i = 0; i < n_cache; i++) nan[i] = NAN;
+    w->args.kv = (struct kv_view){test_memory(n_cache * dtype_bytes(t)), t, n_kv, head_dim};
+    dtype_from_f32(t, nan, n_cache, w->args.kv.base);
+    free(nan);
+    for (uint32_t h = 0; h < n_heads; h++) w->kv_of_head[h] = (uint8_t)(h * n_kv / n_heads);
+    w->q_floats = w->n_rows * n_heads * head_dim;
+    w->q = test_floats(w->q_floats);
+    w->key = test_floats(n_kv_floats);
+    w->value = test_floats(n_kv_floats);
+    rng_floats(r, w->q, w->q_floats, 3.0f);
+    rng_floats(r, w->key, n_kv_floats, 1.5f);
+    rng_floats(r, w->value, n_kv_floats, 1.5f);
+    for (int i = 0; i < 2; i++) w->out[i] = test_floats(w->q_floats);
+    w->args.q = w->q;
+    w->args.kv_of_head = w->kv_of_head;
+    w->args.n_heads = n_heads;
+    w->args.scale = 0.3f;
+    w->args.window = window;
+    w->args.seqs = w->seqs;
+    world_past(r, w, &ref);
+    op_kv_write(&ref, w->key, w->value, &w->args.kv, w->seqs, w->args.n_seqs);
+    return w;
+}
+
+static void world_free(struct world *w)
+{
+    for (size_t s = 0; s < w->args.n_seqs; s++) free(w->blocks[s]);
+    free(w->args.kv.base);
+    free(w->q);
+    free(w->key);
+    free(w->value);
+    free(w->out[0]);
+    free(w->out[1]);
+    free(w);
+}
+
+/* Every head and row through the table's entries, rows cut at random places. */
+static void run_slices(struct rng *r, const struct kern_table *k, struct world *w, int which)
+{
+    w->args.out = w->out[which];
+    for (size_t s = 0; s < w->args.n_seqs; s++) {
+        for (size_t h = 0; h < w->args.n_heads; h++) {
+            for (size_t i = 0, j = 0; i < w->seqs[s].n_rows; i = j) {
+                j = i + 1 + rng_below(r, w->seqs[s].n_rows - i);
+                k->attention[w->args.kv.dtype](&w->args, s, h, i, j);
+            }
+        }
+    }
+}
+
+/* Element d of the key (what = 0) or value at a position. */
+static double cached(const struct world *w, size_t s, size_t p, int what, size_t g, size_t d)
+{
+    const struct kv_view *kv = &w->args.kv;
+    const size_t block = (size_t)w->blocks[s][p / 64];
+    const size_t at =
+        (((block * 2 + (size_t)what) * kv->n_kv_heads + g) * 64 + p % 64) * kv->head_dim + d;
+    float x;
+    dtype_to_f32(kv->dtype, (const char *)kv->base + at * dtype_bytes(kv->dtype), 1, &x);
+    return x;
+}
+
+/* The largest difference from softmax(q k) v in double. */
+static double softmax_error(const struct world *w, size_t s, size_t i, size_t h)
+{
+    const struct seq_rows *seq = &w->seqs[s];
+    const size_t hd = w->args.kv.head_dim, g = w->kv_of_head[h], p = seq->pos0 + i;
+    const size_t at = ((seq->row0 + i) * w->args.n_heads + h) * hd;
+    const size_t window = w->args.window, lo = window > 0 && p + 1 > window ? p + 1 - window : 0;
+    double total = 0, *sum = test_memory(hd * sizeof *sum), worst = 0;
+    for (size_t d = 0; d < hd; d++) sum[d] = 0;
+    for (size_t j = lo; j <= p; j++) {
+        double dot = 0;
+        for (size_t d = 0; d < hd; d++) dot += (double)w->q[at + d] * cached(w, s, j, 0, g, d);
+        const double e = exp(dot * 0.3 - 20); /* any constant: it cancels */
+        total += e;
+        for (size_t d = 0; d < hd; d++) sum[d] += e * cached(w, s, j, 1, g, d);
+    }
+    for (size_t d = 0; d < hd; d++) {
+        const double error = fabs(w->out[0][at + d] - sum[d] / total);
+        worst = error > worst || isnan(error) ? error : worst;
+    }
+    free(sum);
+    return worst;
+}
+
+static void reference_is_softmax(void)
+{
+    const struct kern_table ref = table_ref();
+    struct rng r = {1};
+    for (int i = 0; i < 12; i++) {
+        struct world *w =
+            world_make(&r, (enum dtype)(i % DTYPE_COUNT), 32, 2, 4, i % 2 ? 50 : 0, 150, 12);
+        run_slices(&r, &ref, w, 0);
+        for (size_t s = 0; s < w->args.n_seqs; s++)
+            for (size_t row = 0; row < w->seqs[s].n_rows; row++)
+                for (size_t h = 0; h < 4; h++) CU_ASSERT(softmax_error(w, s, row, h) < 2e-5);
+        world_free(w);
+    }
+}
+
+static void sets_agree(void)
+{
+    static const uint32_t dims[] = {16, 32, 48, 64, 80, 128, 144};
+    static const uint32_t windows[] = {0, 0, 1, 7, 64, 65, 100};
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {2};
+    for (int i = 0; i < 90; i++) {
+        const size_t max_rows = i % 3 == 0 ? 1 : i % 3 == 1 ? 5 : 150;
+        struct world *w =
+            world_make(&r, (enum dtype)(i % 9 / 3), dims[rng_below(&r, 7)], 1 + i % 2,
+                       2 + (uint32_t)i % 2 * 4, windows[rng_below(&r, 7)], 200, max_rows);
+        run_slices(&r, &ref, w, 0);
+        run_slices(&r, &best, w, 1);
+        CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
+        for (size_t j = 0; j < w->q_floats; j++)
+            if (!isfinite(w->out[0][j])) CU_FAIL("an invisible slot was used");
+        world_free(w);
+    }
+}
+
+static void sets_agree_on_special_values(void)
+{
+    const struct kern_table ref = table_ref(), best = table_best();
+    struct rng r = {3};
+    for (int i = 0; i < 40; i++) {
+        struct world *w =
+            world_make(&r, (enum dtype)(i % DTYPE_COUNT), 32, 1, 2, i % 2 ? 70 : 0, 130, 9);
+        rng_specials(&r, w->q, w->q_floats, 60);
+        rng_specials(&r, w->key, w->n_rows * 32, 60);
+        rng_specials(&r, w->value, w->n_rows * 32, 60);
+        op_kv_write(&ref, w->key, w->value, &w->args.kv, w->seqs, w->args.n_seqs);
+        run_slices(&r, &ref, w, 0);
+        run_slices(&r, &best, w, 1);
+        CU_ASSERT_EQUAL(count_different(w->out[0], w->out[1], w->q_floats), 0);
+        world_free(w);
+    }
+}
+
+static void threads_do_not_change_bits(void)
+{
+    const struct kern_table best = table_best();
+    const int n_threads = omp_get_max_threads();
+    struct rng r = {4};
+    for (int i = 0; i < 6; i++) {
+        struct world *w = world_make(&r, DTYPE_F16, 64, 2, 6, i % 2 ? 90 : 0, 300, 150);
+        for (int n = 1; n <= 2; n++) {
+            omp_set_num_threads(n);
+            w->args.out = w->out[n - 1];
+            op_attention(&best, &w->args);
+        }
+        CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
+        world_free(w);
+    }
+    omp_set_num_threads(n_threads);
+}
+
+void suite_attention(CU_pSuite suite);
+void suite_attention(CU_pSuite suite)
+{
+    CU_add_test(suite, "the reference is softmax", reference_is_softmax);
+    CU_add_test(suite, "sets agree", sets_agree);
+    CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
+    CU_add_test(suite, "threads do not change bits", threads_do_not_change_bits);
+}

@@ -1,0 +1,134 @@
+/* The threaded ops that are not linear or attention: 1 and 2 threads give the same bytes, strides
+ * and tables are right, the floating-point environment of every thread is set. */
+#include "util_kernels.h"
+
+#include "kernels/elementary.h"
+#include "kernels/ops.h"
+#include "kernels/part.h"
+
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <xmmintrin.h>
+
+enum { ROWS = 61, N = 2000 };
+
+/* Shares of any number of threads take every unit of every strip once. */
+static void parts_cover_all_units_once(void)
+{
+    static const size_t units[] = {1, 7, 0, 1000, 3};
+    static const uint64_t costs[] = {100, 1, 5, 3, 700};
+    uint64_t total = 0;
+    for (size_t s = 0; s < 5; s++) total += units[s] * costs[s];
+    for (uint64_t n_threads = 1; n_threads < 40; n_threads++) {
+        unsigned seen[5][1000] = {0};
+        for (uint64_t t = 0; t < n_threads; t++) {
+            struct part part = {total * t / n_threads, total * (t + 1) / n_threads, 0};
+            for (size_t s = 0, u0, u1; s < 5; s++)
+                if (part_take(&part, units[s], costs[s], &u0, &u1))
+                    for (size_t u = u0; u < u1; u++) seen[s][u]++;
+        }
+        size_t n_wrong = 0;
+        for (size_t s = 0; s < 5; s++)
+            for (size_t u = 0; u < units[s]; u++) n_wrong += seen[s][u] != 1;
+        CU_ASSERT_EQUAL(n_wrong, 0);
+    }
+}
+
+/* Runs every remaining op on `threads` threads; the results follow each other in out. */
+static size_t run_all(int n_threads, float *out)
+{
+    const struct kern_table k = table_best();
+    struct rng r = {1};
+    float *x = test_floats(ROWS * N), *w = test_floats(ROWS * N);
+    int64_t *sums = test_memory(ROWS * (N + 1) * sizeof *sums);
+    int32_t bad[ROWS] = {0}, ids[ROWS * 4];
+    rng_floats(&r, x, ROWS * N, 3.0f);
+    rng_floats(&r, w, ROWS * N, 2.0f);
+    for (size_t i = 0; i < ROWS * (N + 1); i++) sums[i] = (int64_t)rng_next(&r) >> 30;
+    float *y = out;
+    omp_set_num_threads(n_threads);
+    op_rmsnorm(&k, x, w, ROWS, N, 1e-6f, y);
+    y += ROWS * N;
+    op_swiglu(&k, x, w, N, ROWS, N - 5, y, N - 5);
+    y += ROWS * (N - 5);
+    op_grid_to_f32(&k, sums, ROWS, N, 32, y, bad);
+    y += ROWS * N;
+    op_add(&k, x, w, ROWS * N);
+    op_grid_add(&k, sums, ROWS, N, 20, x, bad);
+    memcpy(y, x, ROWS * N * sizeof *y);
+    op_rope(&k, y, w, w + ROWS * 20, ROWS, 40, 50, 40);
+    y += ROWS * N;
+    const struct router_args router = {x, ids, y, N, 4, ROUTER_SOFTMAX_RENORM};
+    op_router(&k, &router, ROWS);
+    y += ROWS * 4;
+    for (size_t i = 0; i < ROWS * 4; i++) *y++ = (float)ids[i];
+    for (size_t i = 0; i < ROWS; i++) *y++ = f32_from_bits((uint32_t)bad[i]);
+    free(x);
+    free(w);
+    free(sums);
+    return (size_t)(y - out);
+}
+
+static void threads_do_not_change_bits(void)
+{
+    const int n_threads = omp_get_max_threads();
+    float *out[2] = {test_floats(ROWS * (5 * N + 100)), test_floats(ROWS * (5 * N + 100))};
+    const size_t n = run_all(1, out[0]);
+    CU_ASSERT_EQUAL(run_all(2, out[1]), n);
+    CU_ASSERT_EQUAL(memcmp(out[0], out[1], n * sizeof(float)), 0);
+    omp_set_num_threads(n_threads);
+    free(out[0]);
+    free(out[1]);
+}
+
+/* A library may have set flush-to-zero in this thread; an op undoes it. */
+static void subnormals_survive_a_changed_environment(void)
+{
+    const struct kern_table k = table_best();
+    const unsigned before = _mm_getcsr();
+    float h[9], x[9];
+    for (size_t i = 0; i < 9; i++) h[i] = x[i] = 0x1p-140f;
+    _mm_setcsr(before | 0x8040u | 0x6000u); /* FTZ, DAZ, round to zero */
+    op_add(&k, h, x, 9);
+    _mm_setcsr(before);
+    for (size_t i = 0; i < 9; i++) CU_ASSERT_EQUAL(f32_bits(h[i]), f32_bits(0x1p-139f));
+}
+
+static void rope_table_holds_sin_and_cos(void)
+{
+    static const int32_t positions[2] = {0, 70001};
+    static const float inv_freq[3] = {1.0f, 0.1f, 1e-5f};
+    float c[6], s[6];
+    op_rope_table(positions, 2, inv_freq, 6, 1.5f, c, s);
+    for (size_t t = 0; t < 2; t++) {
+        for (size_t i = 0; i < 3; i++) {
+            const double angle = (double)((float)positions[t] * inv_freq[i]);
+            CU_ASSERT_DOUBLE_EQUAL(c[t * 3 + i], 1.5 * cos(angle), 2e-7);
+            CU_ASSERT_DOUBLE_EQUAL(s[t * 3 + i], 1.5 * sin(angle), 2e-7);
+        }
+    }
+}
+
+static void bad_rows_saturate(void)
+{
+    const struct kern_table k = table_best();
+    const int64_t sums[4] = {5, (int64_t)1 << 40, 6, 2};
+    float y[2];
+    int32_t bad[2] = {0, 3};
+    op_grid_to_f32(&k, sums, 2, 1, 0, y, bad);
+    CU_ASSERT(bad[0] == INT32_MAX && bad[1] == 5);
+    CU_ASSERT(y[0] == 5.0f && y[1] == 6.0f);
+}
+
+void suite_ops(CU_pSuite suite);
+void suite_ops(CU_pSuite suite)
+{
+    CU_add_test(suite, "parts cover all units once", parts_cover_all_units_once);
+    CU_add_test(suite, "threads do not change bits", threads_do_not_change_bits);
+    CU_add_test(suite, "subnormals survive a changed environment",
+                subnormals_survive_a_changed_environment);
+    CU_add_test(suite, "the rope table holds sin and cos", rope_table_holds_sin_and_cos);
+    CU_add_test(suite, "bad rows saturate", bad_rows_saturate);
+}
