@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "checkpoint/ckpt_config.h"
@@ -136,8 +137,9 @@ static struct status file_close(struct ckpt_writer *w)
     current_close(&w->now);
     if (w->dataset_plist >= 0) H5Pclose(w->dataset_plist);
     if (w->group_plist >= 0) H5Pclose(w->group_plist);
+    w->dataset_plist = w->group_plist = -1;
     if (w->file >= 0 && H5Fclose(w->file) < 0) st = h5_error(STATUS_IO, w->path, "closing");
-    w->file = w->group_plist = w->dataset_plist = -1;
+    w->file = -1;
     return st;
 }
 
@@ -145,6 +147,11 @@ void ckpt_writer_destroy(struct ckpt_writer **w_)
 {
     struct ckpt_writer *w = *w_;
     if (w == NULL) return;
+    if (w->created && w->file >= 0) {
+        /* HDF5 cannot close a file without writing what it holds, and a failed close leaves the
+         * library broken: on a full disk, the room that this takes is freed first */
+        if (truncate(w->temporary, 0) != 0) log_line(LOG_DEBUG, "%s: truncate", w->temporary);
+    }
     file_close(w);
     if (w->created) unlink(w->temporary);
     mem_free(&w->raw);
@@ -405,23 +412,25 @@ struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor
 }
 
 /* Writes the first *n_done of n_rows rows, as many as one hyperslab takes. */
-static herr_t slab_write(const struct current *now, uint64_t row, uint64_t n_rows, const void *rows,
-                         uint64_t *n_done)
+static struct status slab_write(struct ckpt_writer *w, uint64_t row, uint64_t n_rows,
+                                const void *rows, uint64_t *n_done)
 {
+    const struct current *now = &w->now;
     const struct ckpt_tensor *t = &now->shape;
     hsize_t dims[CKPT_DIMS_MAX], start[CKPT_DIMS_MAX], count[CKPT_DIMS_MAX];
     for (uint32_t d = 0; d < t->n_dims; d++) dims[d] = t->dims[d];
     *n_done = ckpt_slab_of_rows(t, row, n_rows, start, count);
     const hid_t there = H5Screate_simple((int)t->n_dims, dims, NULL);
     const hid_t here = H5Screate_simple((int)t->n_dims, count, NULL);
-    herr_t result = -1;
-    if (there >= 0 && here >= 0 &&
-        H5Sselect_hyperslab(there, H5S_SELECT_SET, start, NULL, count, NULL) >= 0) {
-        result = H5Dwrite(now->dataset, now->type, here, there, H5P_DEFAULT, rows);
+    struct status st = status_ok();
+    if (there < 0 || here < 0 ||
+        H5Sselect_hyperslab(there, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dwrite(now->dataset, now->type, here, there, H5P_DEFAULT, rows) < 0) {
+        st = h5_error(STATUS_IO, w->path, "tensor %s", now->name);
     }
     if (here >= 0) H5Sclose(here);
     if (there >= 0) H5Sclose(there);
-    return result;
+    return st;
 }
 
 /* Writes and sums the block that the buffer holds. */
@@ -432,8 +441,7 @@ static struct status block_flush(struct ckpt_writer *w)
     const uint64_t row0 = now->row - now->n_filled;
     for (uint64_t done = 0; done < now->n_filled;) {
         uint64_t n = 0;
-        if (slab_write(now, row0 + done, now->n_filled - done, w->block + done * row_bytes, &n) < 0)
-            return h5_error(STATUS_IO, w->path, "tensor %s", now->name);
+        TRY(slab_write(w, row0 + done, now->n_filled - done, w->block + done * row_bytes, &n));
         done += n;
     }
     const XXH128_hash_t hash = XXH3_128bits(w->block, now->n_filled * row_bytes);
@@ -471,6 +479,10 @@ struct status ckpt_writer_finish(struct ckpt_writer **w_)
     struct ckpt_writer *w = *w_;
     struct status st;
     TRY_GOTO(st, tensor_end(w), out);
+    if (H5Fflush(w->file, H5F_SCOPE_LOCAL) < 0) {
+        st = h5_error(STATUS_IO, w->path, "writing");
+        goto out;
+    }
     TRY_GOTO(st, file_close(w), out);
     TRY_GOTO(st, seal_append(w->temporary, w->raw, w->n_raw), out);
     TRY_GOTO(st, file_commit(w->temporary, w->path), out);

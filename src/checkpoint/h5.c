@@ -7,6 +7,7 @@
 
 void h5_quiet(void)
 {
+    H5dont_atexit(); /* a library that failed to write a file would fail again, or crash, at exit */
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     H5PLset_loading_state(0);
 }
@@ -16,11 +17,20 @@ struct reason {
     bool locking;
 };
 
+/* The innermost description, on one line; of a failed system call only what the system said. */
+static void reason_set(struct reason *reason, const char *text)
+{
+    static const char label[] = "error message = ";
+    const char *message = strstr(text, label);
+    const char *from = message != NULL ? message + strlen(label) : text;
+    snprintf(reason->text, sizeof reason->text, "%.*s", (int)strcspn(from, "\n,"), from);
+}
+
 static herr_t reason_visit(unsigned n, const H5E_error2_t *error, void *ctx)
 {
     struct reason *reason = ctx;
     const char *text = error->desc != NULL ? error->desc : "";
-    if (n == 0) snprintf(reason->text, sizeof reason->text, "%s", text);
+    if (n == 0) reason_set(reason, text);
     if (strstr(text, "lock") != NULL && strstr(text, "block") == NULL) reason->locking = true;
     return 0;
 }

@@ -8,9 +8,12 @@
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -108,6 +111,40 @@ static void what_is_no_checkpoint_is_refused(void)
     CU_ASSERT_EQUAL(seal_append(scratch("noise.h5"), none, 0).code, STATUS_OK);
     st = ckpt_open(scratch("noise.h5"), &c);
     CU_ASSERT(st.code == STATUS_INPUT && strstr(st.text, "cannot be opened") != NULL);
+    scratch_clear();
+}
+
+/* ---- a full disk ---- */
+
+/* Files may grow to *limit bytes. 0: a failed write said so and left nothing; 1: it fitted. */
+static int write_limited(void *ctx)
+{
+    const rlim_t *limit = ctx;
+    const char *path = scratch("full.h5");
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){*limit, *limit});
+    const struct status st = small_checkpoint(path, 1);
+    if (!status_failed(&st)) return 1;
+    DIR *folder = opendir(scratch("."));
+    size_t n = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) n += entry->d_name[0] != '.';
+    closedir(folder);
+    return st.code == STATUS_IO && n == 0 ? 0 : 2;
+}
+
+static void a_write_that_does_not_fit_leaves_nothing(void)
+{
+    size_t n;
+    small_checkpoint(scratch("whole.h5"), 1);
+    free(get_file(scratch("whole.h5"), &n));
+    unlink(scratch("whole.h5"));
+    for (rlim_t limit = 0; limit < n; limit += 499) {
+        CU_ASSERT_EQUAL(in_child(write_limited, &limit, 60), 0);
+    }
+    rlim_t limit = n - 1;
+    CU_ASSERT_EQUAL(in_child(write_limited, &limit, 60), 0);
+    limit = n;
+    CU_ASSERT_EQUAL(in_child(write_limited, &limit, 60), 1);
     scratch_clear();
 }
 
@@ -384,6 +421,8 @@ void suite_checkpoint_faults(CU_pSuite suite)
     CU_add_test(suite, "a flipped bit is found or harmless, and never hangs",
                 a_flipped_bit_is_found_or_harmless_and_never_hangs);
     CU_add_test(suite, "what is no checkpoint is refused", what_is_no_checkpoint_is_refused);
+    CU_add_test(suite, "a write that does not fit leaves nothing",
+                a_write_that_does_not_fit_leaves_nothing);
     CU_add_test(suite, "hostile structures are refused by name",
                 hostile_structures_are_refused_by_name);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
