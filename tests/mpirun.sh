@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# mpirun.sh RANKS COMMAND...: the launcher line all tests share. Works as root and with more ranks than cores.
+# mpirun.sh RANKS COMMAND...: the launcher line all tests share. Works as root and with more ranks than
+# cores, where threads and ranks that wait must not spin.
 set -eu
 ranks=$1
 shift
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 exec mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
     --mca btl_vader_single_copy_mechanism none -n "$ranks" "$@"
