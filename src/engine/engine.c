@@ -268,20 +268,25 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
 
 /* Hidden rows of this run: embedded here, or received. The next receive is posted before any
  * compute, so that the stage before never waits for this one. */
-static struct hidden begin_rows(struct engine *e, const struct batch *b)
+static struct status begin_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
     const size_t i = e->n_runs % N_HIDDEN;
-    struct hidden h = hidden_view(e->hidden[i], b->n_rows, e->o.model->width);
+    *h = hidden_view(e->hidden[i], b->n_rows, e->o.model->width);
     if (e->is_first) {
         comm_wait(e->o.comm, &e->sent[i]);
-        stage_embed(e->stage, b->tokens, &h);
-        return h;
+        stage_embed(e->stage, b->tokens, h);
+        return status_ok();
     }
     const uint64_t since = clock_ns();
-    comm_wait(e->o.comm, &e->received[i]);
+    const size_t n_bytes = comm_wait(e->o.comm, &e->received[i]);
     e->stats.wait_ns += clock_ns() - since;
+    const size_t expected = hidden_bytes(b->n_rows, e->o.model->width);
+    if (n_bytes != expected) {
+        return status_make(STATUS_BUG, "hidden rows: expected %zu bytes for %zu rows, found %zu",
+                           expected, b->n_rows, n_bytes);
+    }
     expect_hidden(e, e->n_runs + 1);
-    return h;
+    return status_ok();
 }
 
 static uint64_t collective_ns(const struct engine *e)
@@ -296,8 +301,10 @@ static uint64_t collective_ns(const struct engine *e)
 static struct status run_step(struct engine *e, const struct step_plan *plan)
 {
     struct batch b;
+    comm_mark_step(e->o.comm, plan->step);
     TRY(open_batch(e, plan, &b));
-    struct hidden h = begin_rows(e, &b);
+    struct hidden h;
+    TRY(begin_rows(e, &b, &h));
     const uint64_t since = clock_ns(), comm_before = collective_ns(e);
     TRY(stage_forward(e->stage, e->seqs, b.n_seqs, &h));
     if (e->is_last) {

@@ -256,9 +256,11 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
     const uint32_t n_layers = range_count(s->o.weights->layers);
     for (uint32_t l = 0; l < n_layers; l++) {
         const struct layer_weights *w = &s->o.weights->layers_of_stage[l];
+        comm_mark_layer(s->o.comm, (int32_t)(s->o.weights->layers.begin + l));
         attention_block(s, l, w, seqs, n_seqs, hidden);
         TRY(ffn_block(s, l, w, hidden));
     }
+    comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return status_ok();
 }
 

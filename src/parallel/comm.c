@@ -12,14 +12,22 @@
 #include <unistd.h>
 
 struct comm {
+    bool owns_mpi; /* started here, so ended here */
     MPI_Comm axes[COMM_AXIS_COUNT];
     int ranks[COMM_AXIS_COUNT];
     int sizes[COMM_AXIS_COUNT];
     struct comm_stats stats[COMM_AXIS_COUNT];
+    struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
+    struct flight own_flight;
 };
 
 static const char *const axis_names[COMM_AXIS_COUNT] = {"world", "host", "stage",
                                                         "tp",    "ep",   "etp"};
+
+const char *comm_axis_name(uint32_t axis)
+{
+    return axis < COMM_AXIS_COUNT ? axis_names[axis] : "an unknown axis";
+}
 
 /* No transfer may carry more than this many elements: counts are ints, and some transports want
  * less than 2 GiB at once. */
@@ -33,8 +41,51 @@ static void check(struct comm *c, int rc, const char *op, enum comm_axis axis)
     int n = 0;
     MPI_Error_string(rc, reason, &n);
     gethostname(host, sizeof host - 1);
-    log_line(LOG_ERROR, "host %s: %s over %s failed: %s", host, op, axis_names[axis], reason);
+    char last[256];
+    const struct flight_event e = flight_last(c->flight);
+    flight_print(&e, comm_axis_name(e.axis), last, sizeof last);
+    log_line(LOG_ERROR, "host %s: %s over %s failed: %s; last: %s", host, op, axis_names[axis],
+             reason, last);
     comm_abort(c, status_exit(STATUS_LOST));
+}
+
+void comm_mark_step(struct comm *c, uint64_t step)
+{
+    flight_mark_step(c->flight, step);
+}
+
+void comm_mark_layer(struct comm *c, int32_t layer)
+{
+    flight_mark_layer(c->flight, layer);
+}
+
+const struct flight *comm_flight(const struct comm *c)
+{
+    return c->flight;
+}
+
+void comm_record_in(struct comm *c, struct flight *f)
+{
+    memcpy(f, c->flight, sizeof *f);
+    c->flight = f;
+}
+
+/* An operation begins: recorded, and its time is returned for account. */
+static uint64_t begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
+{
+    const uint64_t now = clock_ns();
+    flight_begin(c->flight, op, axis, count, now);
+    return now;
+}
+
+static void account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
+{
+    const uint64_t now = clock_ns();
+    struct comm_stats *s = &c->stats[axis];
+    flight_end(c->flight, now);
+    s->n_calls++;
+    s->n_bytes += n_bytes;
+    s->ns += now - since;
 }
 
 static void set_axis(struct comm *c, enum comm_axis axis, MPI_Comm handle)
@@ -48,13 +99,17 @@ static void set_axis(struct comm *c, enum comm_axis axis, MPI_Comm handle)
 struct status comm_start(int *argc, char ***argv, struct comm **out)
 {
     *out = NULL;
-    int provided;
-    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+    int provided, running = 0;
+    MPI_Initialized(&running);
+    if (!running && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
         return status_make(STATUS_LOST, "MPI could not start");
     }
     struct comm *c = NULL;
     TRY(mem_alloc(&c, 1, sizeof *c, "communicators"));
     for (int i = 0; i < COMM_AXIS_COUNT; i++) c->axes[i] = MPI_COMM_NULL;
+    c->owns_mpi = !running;
+    flight_init(&c->own_flight);
+    c->flight = &c->own_flight;
     MPI_Comm world;
     MPI_Comm_dup(MPI_COMM_WORLD, &world);
     set_axis(c, COMM_WORLD, world);
@@ -81,7 +136,9 @@ struct status comm_gather_topo(struct comm *c, struct topo **out)
 static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int color, int key)
 {
     MPI_Comm made;
+    begin(c, FLIGHT_SPLIT, axis, 0);
     check(c, MPI_Comm_split(parent, color, key, &made), "split", axis);
+    flight_end(c->flight, clock_ns());
     set_axis(c, axis, made);
 }
 
@@ -115,6 +172,7 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
 
 void comm_stop(struct comm **c)
 {
+    const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
     if (*c != NULL) {
         for (int i = 0; i < COMM_AXIS_COUNT; i++) {
             if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
@@ -124,7 +182,7 @@ void comm_stop(struct comm **c)
     int started = 0, ended = 0;
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
-    if (started && !ended) MPI_Finalize();
+    if (owns_mpi && started && !ended) MPI_Finalize();
 }
 
 void comm_abort(struct comm *c, int exit_status)
@@ -167,19 +225,11 @@ struct status comm_agree(struct comm *c, struct status mine)
     return status_wrap(worst, "rank %d", from);
 }
 
-static void account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
-{
-    struct comm_stats *s = &c->stats[axis];
-    s->n_calls++;
-    s->n_bytes += n_bytes;
-    s->ns += clock_ns() - since;
-}
-
 static void reduce(struct comm *c, enum comm_axis axis, void *buf, size_t n, size_t elem_bytes,
                    MPI_Datatype type, MPI_Op op)
 {
     if (c->sizes[axis] == 1) return;
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, n);
     char *at = buf;
     for (size_t left = n; left > 0;) {
         const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
@@ -215,7 +265,7 @@ void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int
                        const int *displs)
 {
     if (c->sizes[axis] == 1) return;
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, (uint64_t)counts[c->ranks[axis]]);
     check(c,
           MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
                          c->axes[axis]),
@@ -226,7 +276,7 @@ void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int
 void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, size_t n_bytes,
                        void *all)
 {
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, n_bytes);
     check(c,
           MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, c->axes[axis]),
           "all-gather", axis);
@@ -240,36 +290,39 @@ void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send,
         memcpy(recv, send, n * sizeof *send);
         return;
     }
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n);
     check(c, MPI_Alltoall(send, (int)n, MPI_INT32_T, recv, (int)n, MPI_INT32_T, c->axes[axis]),
           "all-to-all of counts", axis);
     account(c, axis, since, n * sizeof *send * (size_t)c->sizes[axis]);
 }
 
-void comm_exchange_words(struct comm *c, enum comm_axis axis, const void *send,
-                         const int *send_counts, const int *send_displs, void *recv,
-                         const int *recv_counts, const int *recv_displs)
+void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
 {
+    const size_t row_bytes = x->row_words * 4;
     if (c->sizes[axis] == 1) {
-        const char *from = (const char *)send + (size_t)send_displs[0] * 4;
-        char *to = (char *)recv + (size_t)recv_displs[0] * 4;
-        memcpy(to, from, (size_t)send_counts[0] * 4);
+        const char *from = (const char *)x->send + (size_t)x->send_displs[0] * row_bytes;
+        char *to = (char *)x->recv + (size_t)x->recv_displs[0] * row_bytes;
+        memcpy(to, from, (size_t)x->send_counts[0] * row_bytes);
         return;
     }
     const uint64_t since = clock_ns();
-    size_t n_words = 0;
-    for (int i = 0; i < c->sizes[axis]; i++) n_words += (size_t)send_counts[i];
+    size_t n_rows = 0;
+    for (int i = 0; i < c->sizes[axis]; i++) n_rows += (size_t)x->send_counts[i];
+    MPI_Datatype row; /* so that displacements beyond 2^31 words fit an int */
+    check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
+    check(c, MPI_Type_commit(&row), "row type", axis);
     check(c,
-          MPI_Alltoallv(send, send_counts, send_displs, MPI_UINT32_T, recv, recv_counts,
-                        recv_displs, MPI_UINT32_T, c->axes[axis]),
+          MPI_Alltoallv(x->send, x->send_counts, x->send_displs, row, x->recv, x->recv_counts,
+                        x->recv_displs, row, c->axes[axis]),
           "all-to-all", axis);
-    account(c, axis, since, n_words * 4);
+    check(c, MPI_Type_free(&row), "row type", axis);
+    account(c, axis, since, n_rows * row_bytes);
 }
 
 void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes)
 {
     if (c->sizes[axis] == 1) return;
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_BROADCAST, axis, n_bytes);
     char *at = buf;
     for (size_t left = n_bytes; left > 0;) {
         const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
@@ -282,7 +335,7 @@ void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, si
 
 void comm_barrier(struct comm *c, enum comm_axis axis)
 {
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_BARRIER, axis, 0);
     check(c, MPI_Barrier(c->axes[axis]), "barrier", axis);
     account(c, axis, since, 0);
 }
@@ -294,8 +347,10 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
         log_line(LOG_ERROR, "a message of %zu bytes is larger than 2 GiB", n_bytes);
         comm_abort(c, status_exit(STATUS_BUG));
     }
+    begin(c, FLIGHT_SEND, COMM_WORLD, n_bytes);
     check(c, MPI_Isend(buf, (int)n_bytes, MPI_BYTE, to, tag, c->axes[COMM_WORLD], &r->mpi), "send",
           COMM_WORLD);
+    flight_end(c->flight, clock_ns());
     r->active = true;
 }
 
@@ -311,7 +366,7 @@ void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, siz
 size_t comm_wait(struct comm *c, struct comm_request *r)
 {
     if (!r->active) return 0;
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_WAIT, COMM_WORLD, 0);
     MPI_Status status;
     check(c, MPI_Wait(&r->mpi, &status), "wait", COMM_WORLD);
     r->active = false;
@@ -332,7 +387,7 @@ void comm_cancel(struct comm *c, struct comm_request *r)
 
 size_t comm_probe(struct comm *c, int from, enum comm_tag tag)
 {
-    const uint64_t since = clock_ns();
+    const uint64_t since = begin(c, FLIGHT_PROBE, COMM_WORLD, 0);
     MPI_Status status;
     check(c, MPI_Probe(from, tag, c->axes[COMM_WORLD], &status), "probe", COMM_WORLD);
     int n = 0;
@@ -343,7 +398,9 @@ size_t comm_probe(struct comm *c, int from, enum comm_tag tag)
 
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes)
 {
+    begin(c, FLIGHT_RECEIVE, COMM_WORLD, n_bytes);
     check(c,
           MPI_Recv(buf, (int)n_bytes, MPI_BYTE, from, tag, c->axes[COMM_WORLD], MPI_STATUS_IGNORE),
           "receive", COMM_WORLD);
+    flight_end(c->flight, clock_ns());
 }

@@ -6,6 +6,7 @@
 #define SHOAL_PARALLEL_COMM_H
 
 #include "base/status.h"
+#include "parallel/flight.h"
 #include "parallel/layout.h"
 #include "parallel/topo.h"
 
@@ -33,7 +34,8 @@ struct comm_request {
     bool active;
 };
 
-/* **Collective (world)**. Starts MPI (funneled threads); the axes exist after comm_split. */
+/* **Collective (world)**. Starts MPI (funneled threads) unless the caller has, who then ends it
+ * too; the axes exist after comm_split. */
 struct status comm_start(int *argc, char ***argv, struct comm **out);
 
 /* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order. */
@@ -58,8 +60,22 @@ struct comm_stats {
 };
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
 
+/* Local. The name of an enum comm_axis, for messages; any number is accepted. */
+const char *comm_axis_name(uint32_t axis);
+
+/* Local. What the communication from now on belongs to, for the flight recorder: a step (outside
+ * its layers), then one of its layers, numbered as in the model (FLIGHT_NO_LAYER: none). */
+void comm_mark_step(struct comm *c, uint64_t step);
+void comm_mark_layer(struct comm *c, int32_t layer);
+
+/* Local. This rank's recorder; any thread may read it. Borrowed. */
+const struct flight *comm_flight(const struct comm *c);
+
+/* Local. Records in `f` from now on (borrowed, outlives c), which gets what was recorded so far. */
+void comm_record_in(struct comm *c, struct flight *f);
+
 /* **Collective (world)**. All ranks return the worst status of all (the first rank's that has it),
- * with the rank named when it is not this one: the end of each start-up phase. */
+ * with the rank named when it is neither this one nor the lead: the end of each start-up phase. */
 struct status comm_agree(struct comm *c, struct status mine);
 
 /* All below: **Collective (axis)** unless said otherwise; an axis of one rank costs nothing. */
@@ -83,10 +99,18 @@ void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, si
 void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send, int32_t *recv,
                        size_t n);
 
-/* Words (4 bytes) to and from each rank, counts and displacements in words [size]. */
-void comm_exchange_words(struct comm *c, enum comm_axis axis, const void *send,
-                         const int *send_counts, const int *send_displs, void *recv,
-                         const int *recv_counts, const int *recv_displs);
+/* Rows to and from each rank; counts and displacements [size] are in rows. */
+struct comm_exchange {
+    size_t row_words; /* 4-byte words of one row */
+    const void *send;
+    const int *send_counts, *send_displs;
+    void *recv;
+    const int *recv_counts, *recv_displs;
+};
+
+/* A rank may receive more than 2^31 words in all (the experts of a large job do); what one rank
+ * sends to one other stays below 2 GiB. */
+void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_exchange *x);
 
 void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes);
 void comm_barrier(struct comm *c, enum comm_axis axis);
