@@ -83,7 +83,8 @@ struct weights {
     size_t n_blocks, blocks_capacity;
 };
 
-/* **Collective (host)**. Allocates and fills the weights of a place. */
+/* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all
+ * ranks: STATUS_INPUT, STATUS_MEMORY. */
 struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct layout_place place, struct ckpt *c, struct comm *comm,
                            struct weights **out, struct loader_stats *stats);

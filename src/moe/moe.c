@@ -48,7 +48,7 @@ struct moe {
     uint32_t n_local_max; /* experts of the rank that holds most */
     struct grown buffers[BUF_COUNT];
     int *ints; /* owned; the arrays below, [n_group] each unless said */
-    int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in words */
+    int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in rows */
     int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
     int32_t *per_expert;              /* [E] rows of this rank's slice */
     struct linear_group *groups;      /* [n_local] */
@@ -63,7 +63,7 @@ static struct status grow(struct moe *m, enum buffer which, size_t n, size_t ele
     size_t n_bytes;
     if (!mem_mul(n, elem_bytes, &n_bytes))
         return status_make(STATUS_MEMORY, "MoE buffer: overflow");
-    if (n_bytes > g->n_bytes) {
+    if (n_bytes > g->n_bytes || g->data == NULL) { /* also of nothing: never NULL */
         /* some air, so that slowly growing steps do not allocate each time */
         const size_t want = n_bytes + n_bytes / 4;
         mem_free(&g->data);
@@ -282,12 +282,12 @@ static void exchange_counts(struct moe *m, struct pass *p)
     }
 }
 
-/* Words of rows to and from each rank of the group. `back`: the way of the results, which only the
- * first of an expert's etp ranks sends. */
-static void row_words(struct moe *m, size_t per_row, bool back)
+/* Counts the rows to and from each rank of the group. `back`: the way of the results, which only
+ * the first of an expert's etp ranks sends. */
+static void count_rows(struct moe *m, bool back)
 {
     const uint32_t etp = m->o.layout->etp;
-    size_t at = 0;
+    int at = 0;
     for (uint32_t g = 0; g < m->n_group; g++) {
         const struct range e = layout_experts(m->o.layout, g / etp);
         const int32_t first = rows_before(m, e.begin);
@@ -296,11 +296,11 @@ static void row_words(struct moe *m, size_t per_row, bool back)
         for (uint32_t i = 0; i < m->n_local_max; i++) n_in += m->count_in[g * m->n_local_max + i];
         const bool silent_there = back && g % etp != 0;
         const bool silent_here = back && m->place.etp != 0;
-        m->send_counts[g] = silent_there ? 0 : (int)((size_t)n_out * per_row);
-        m->send_displs[g] = (int)((size_t)first * per_row);
-        m->recv_counts[g] = silent_here ? 0 : (int)((size_t)n_in * per_row);
-        m->recv_displs[g] = (int)(at * per_row);
-        at += (size_t)n_in;
+        m->send_counts[g] = silent_there ? 0 : n_out;
+        m->send_displs[g] = first;
+        m->recv_counts[g] = silent_here ? 0 : n_in;
+        m->recv_displs[g] = at;
+        at += n_in;
     }
 }
 
@@ -316,9 +316,15 @@ static struct status dispatch(struct moe *m, struct pass *p, float **recv)
         const size_t t = p->slice.begin + i / m->o.n_chosen;
         memcpy(send + (size_t)p->slots[i] * d, p->x + t * d, d * sizeof(float));
     }
-    row_words(m, d, false);
-    comm_exchange_words(m->o.comm, COMM_EP, send, m->send_counts, m->send_displs, *recv,
-                        m->recv_counts, m->recv_displs);
+    count_rows(m, false);
+    const struct comm_exchange there = {.row_words = d,
+                                        .send = send,
+                                        .send_counts = m->send_counts,
+                                        .send_displs = m->send_displs,
+                                        .recv = *recv,
+                                        .recv_counts = m->recv_counts,
+                                        .recv_displs = m->recv_displs};
+    comm_exchange_rows(m->o.comm, COMM_EP, &there);
     return status_ok();
 }
 
@@ -439,10 +445,16 @@ static struct status send_back(struct moe *m, struct pass *p, const float *y, co
     TRY(grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), result));
     struct return_rows rows = {.y = y, .bad = bad, .back = back, .width = d};
     walk_runs(m, return_run, &rows);
-    row_words(m, d + 1, true);
+    count_rows(m, true);
     /* the way back: what was received is sent, what was sent is received */
-    comm_exchange_words(m->o.comm, COMM_EP, back, m->recv_counts, m->recv_displs, *result,
-                        m->send_counts, m->send_displs);
+    const struct comm_exchange home = {.row_words = d + 1,
+                                       .send = back,
+                                       .send_counts = m->recv_counts,
+                                       .send_displs = m->recv_displs,
+                                       .recv = *result,
+                                       .recv_counts = m->send_counts,
+                                       .recv_displs = m->send_displs};
+    comm_exchange_rows(m->o.comm, COMM_EP, &home);
     return status_ok();
 }
 

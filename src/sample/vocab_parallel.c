@@ -169,8 +169,14 @@ static size_t move_rows(struct vocab_parallel *v, const size_t *rows, size_t n, 
         recv_displs[s] = displ;
         displ += recv_counts[s];
     }
-    comm_exchange_words(v->comm, COMM_TP, v->sent, send_counts, send_displs, v->received,
-                        recv_counts, recv_displs);
+    const struct comm_exchange x = {.row_words = 1, /* shards differ in width */
+                                    .send = v->sent,
+                                    .send_counts = send_counts,
+                                    .send_displs = send_displs,
+                                    .recv = v->received,
+                                    .recv_counts = recv_counts,
+                                    .recv_displs = recv_displs};
+    comm_exchange_rows(v->comm, COMM_TP, &x);
     return n_own;
 }
 
