@@ -6,10 +6,15 @@
 #include "base/mem.h"
 #include "job_state.h"
 
+#include <limits.h>
 #include <omp.h>
+#include <signal.h>
 #include <string.h>
 
 enum { DEFAULT_STEP_TOKENS = 512, DEFAULT_CONTEXTS = 64 };
+
+/* Of a result message: what a row may take beside its logits, and the message's header. */
+enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
 
 static struct status check_options(struct job *j)
 {
@@ -36,6 +41,19 @@ static struct status check_options(struct job *j)
     return status_ok();
 }
 
+/* What a step sends at once, hidden rows and with --logits the logits, stays below 2 GiB. */
+static struct status check_step_tokens(const struct job *j)
+{
+    size_t row_bytes = hidden_bytes(1, j->model.width);
+    if (j->o->logits != NULL && row_bytes < j->model.vocab * sizeof(float)) {
+        row_bytes = j->model.vocab * sizeof(float);
+    }
+    const size_t most = ((size_t)INT_MAX - MESSAGE_HEADERS_BYTES) / (row_bytes + SCORE_BYTES);
+    if (j->step_tokens <= most) return status_ok();
+    return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %u",
+                       j->o->logits != NULL ? " with --logits" : "", most, j->step_tokens);
+}
+
 static struct status read_model(struct job *j)
 {
     TRY(ckpt_open(j->o->model, &j->ckpt));
@@ -50,7 +68,17 @@ static struct status read_model(struct job *j)
                            j->model.context, j->max_model_len);
     }
     j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
-    return status_ok();
+    return check_step_tokens(j);
+}
+
+/* Launchers give stdin to their first rank alone, so that one must be the lead. */
+static void lead_by_first(uint32_t *order, size_t n_ranks)
+{
+    size_t at = 0;
+    while (at < n_ranks && order[at] != 0) at++;
+    if (at == n_ranks) return;
+    order[at] = order[0];
+    order[0] = 0;
 }
 
 static struct status choose_layout(struct job *j)
@@ -67,6 +95,7 @@ static struct status choose_layout(struct job *j)
     bool fits = true;
     TRY(layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits));
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
+    if (strcmp(j->o->input, "-") == 0) lead_by_first(j->order, n_ranks);
     return status_ok();
 }
 
@@ -76,6 +105,13 @@ static void start_threads(struct job *j)
     j->n_threads = j->o->n_threads > 0    ? j->o->n_threads
                    : j->env.n_threads > 0 ? j->env.n_threads
                                           : topo_threads(j->topo, launched);
+    const struct topo_rank *here = &j->topo->ranks[launched];
+    if (j->n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
+        log_line(LOG_WARN,
+                 "%u ranks x %u threads share %u processing units: OMP_WAIT_POLICY=passive keeps "
+                 "waiting threads from spinning",
+                 here->n_local_ranks, j->n_threads, j->topo->nodes[here->host].n_pus);
+    }
     omp_set_num_threads((int)j->n_threads);
     topo_bind_threads(j->topo, launched, j->n_threads);
 }
@@ -206,6 +242,13 @@ static struct status collect(struct job *j, struct lead_loop *l, uint32_t group,
     return st;
 }
 
+/* The other ranks are inside a step or wait for a plan that cannot come: there is no way back. */
+static void lose(struct job *j, const char *what, const struct status *st)
+{
+    log_line(LOG_ERROR, "%s: %s", what, st->text);
+    comm_abort(j->comm, status_exit(STATUS_LOST));
+}
+
 static struct status run_steps(struct job *j, struct lead_loop *l)
 {
     struct status st = status_ok();
@@ -222,11 +265,7 @@ static struct status run_steps(struct job *j, struct lead_loop *l)
         }
         if (l->plan.n_seqs == 0) continue;
         st = engine_submit(j->engine, &l->plan);
-        if (status_failed(&st)) {
-            /* other ranks are inside this step: there is no way back */
-            log_line(LOG_ERROR, "step %llu: %s", (unsigned long long)step, st.text);
-            comm_abort(j->comm, status_exit(STATUS_LOST));
-        }
+        if (status_failed(&st)) lose(j, "step", &st);
         l->in_flight[group] = true;
         l->n_in_flight++;
     }
@@ -237,14 +276,13 @@ static struct status lead_loop(struct job *j)
     struct lead_loop l = {0};
     step_result_init(&l.result);
     struct status st = step_plan_init(&l.plan, (int32_t)j->layout->dp);
-    if (!status_failed(&st)) {
-        st = mem_alloc(&l.in_flight, j->layout->pp, sizeof *l.in_flight, "lead loop");
-    }
+    if (status_failed(&st)) lose(j, "lead loop", &st);
+    st = mem_alloc(&l.in_flight, j->layout->pp, sizeof *l.in_flight, "lead loop");
     if (!status_failed(&st)) st = run_steps(j, &l);
     step_plan_clear(&l.plan, PLAN_STOP, 0);
     const struct status stopped = engine_submit(j->engine, &l.plan);
+    if (status_failed(&stopped)) lose(j, "the last plan", &stopped);
     const struct status finished = lead_finish(j->lead, j->summary);
-    if (!status_failed(&st)) st = stopped;
     if (!status_failed(&st)) st = finished;
     step_plan_fini(&l.plan);
     step_result_fini(&l.result);
@@ -290,6 +328,7 @@ static void stop(struct job *j)
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv)
 {
     struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of writing */
     struct status st = comm_start(argc, argv, &j.comm);
     j.level = options->quiet ? LOG_WARN : LOG_INFO;
     if (options->log_level != NULL && !log_level_parse(options->log_level, &j.level)) {

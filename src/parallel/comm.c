@@ -1,9 +1,11 @@
 /* Axes over MPI communicators, and the collectives that the rooms above use. */
+#define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "parallel/collective_check.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -19,6 +21,8 @@ struct comm {
     struct comm_stats stats[COMM_AXIS_COUNT];
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
+    const char *site_file; /* debug builds: who calls */
+    int site_line;
 };
 
 static const char *const axis_names[COMM_AXIS_COUNT] = {"world", "host", "stage",
@@ -77,6 +81,41 @@ static uint64_t begin(struct comm *c, enum flight_op op, enum comm_axis axis, ui
     flight_begin(c->flight, op, axis, count, now);
     return now;
 }
+
+#ifdef SHOAL_DEBUG
+struct comm *comm_site(struct comm *c, const char *file, int line)
+{
+    c->site_file = file;
+    c->site_line = line;
+    return c;
+}
+
+struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line)
+{
+    return comm_agree(comm_site(c, file, line), mine);
+}
+
+/* All ranks must be about to do the same. */
+static void agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
+                          size_t elem_bytes, int root)
+{
+    struct collective_call call;
+    collective_call_init(&call, op, c->site_file != NULL ? c->site_file : "?", c->site_line);
+    call.count = count;
+    call.elem_bytes = elem_bytes;
+    call.root = root;
+    const struct status st = collective_check(c->axes[axis], &call);
+    if (!status_failed(&st)) return;
+    log_line(LOG_ERROR, "axis %s: %s", axis_names[axis], st.text);
+    comm_abort(c, status_exit(st.code));
+}
+#else
+static void agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
+                          size_t elem_bytes, int root)
+{
+    (void)c, (void)op, (void)axis, (void)count, (void)elem_bytes, (void)root;
+}
+#endif
 
 static void account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
 {
@@ -229,6 +268,7 @@ static void reduce(struct comm *c, enum comm_axis axis, void *buf, size_t n, siz
                    MPI_Datatype type, MPI_Op op)
 {
     if (c->sizes[axis] == 1) return;
+    agree_on_call(c, "all-reduce", axis, n, elem_bytes, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, n);
     char *at = buf;
     for (size_t left = n; left > 0;) {
@@ -265,6 +305,7 @@ void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int
                        const int *displs)
 {
     if (c->sizes[axis] == 1) return;
+    agree_on_call(c, "all-gather", axis, 0, 4, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, (uint64_t)counts[c->ranks[axis]]);
     check(c,
           MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
@@ -276,6 +317,7 @@ void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int
 void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, size_t n_bytes,
                        void *all)
 {
+    agree_on_call(c, "all-gather", axis, n_bytes, 1, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, n_bytes);
     check(c,
           MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, c->axes[axis]),
@@ -290,6 +332,7 @@ void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send,
         memcpy(recv, send, n * sizeof *send);
         return;
     }
+    agree_on_call(c, "all-to-all of counts", axis, n, 4, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n);
     check(c, MPI_Alltoall(send, (int)n, MPI_INT32_T, recv, (int)n, MPI_INT32_T, c->axes[axis]),
           "all-to-all of counts", axis);
@@ -305,9 +348,10 @@ void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_e
         memcpy(to, from, (size_t)x->send_counts[0] * row_bytes);
         return;
     }
-    const uint64_t since = clock_ns();
     size_t n_rows = 0;
     for (int i = 0; i < c->sizes[axis]; i++) n_rows += (size_t)x->send_counts[i];
+    agree_on_call(c, "all-to-all", axis, 0, x->row_words * 4, -1);
+    const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n_rows * x->row_words);
     MPI_Datatype row; /* so that displacements beyond 2^31 words fit an int */
     check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
     check(c, MPI_Type_commit(&row), "row type", axis);
@@ -322,6 +366,7 @@ void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_e
 void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes)
 {
     if (c->sizes[axis] == 1) return;
+    agree_on_call(c, "broadcast", axis, n_bytes, 1, root);
     const uint64_t since = begin(c, FLIGHT_BROADCAST, axis, n_bytes);
     char *at = buf;
     for (size_t left = n_bytes; left > 0;) {
@@ -335,6 +380,7 @@ void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, si
 
 void comm_barrier(struct comm *c, enum comm_axis axis)
 {
+    agree_on_call(c, "barrier", axis, 0, 0, -1);
     const uint64_t since = begin(c, FLIGHT_BARRIER, axis, 0);
     check(c, MPI_Barrier(c->axes[axis]), "barrier", axis);
     account(c, axis, since, 0);
