@@ -129,4 +129,30 @@ void comm_cancel(struct comm *c, struct comm_request *r);
 size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
 
+#ifdef SHOAL_DEBUG
+/* Local. Remembers who calls; returns c. Debug builds compare operation, count, element size and
+ * caller over the axis before each collective, and end the job naming both callers when they
+ * differ (parallel/collective_check.h). */
+struct comm *comm_site(struct comm *c, const char *file, int line);
+/* `mine` may come from functions that communicate: the caller is noted after it is known. */
+struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line);
+#endif
+
+#if defined SHOAL_DEBUG && !defined COMM_INSIDE
+#define COMM_SITE(c)               comm_site(c, __FILE__, __LINE__)
+#define comm_gather_topo(c, ...)   comm_gather_topo(COMM_SITE(c), __VA_ARGS__)
+#define comm_split(c, ...)         comm_split(COMM_SITE(c), __VA_ARGS__)
+#define comm_agree(c, mine)        comm_agree_at(c, mine, __FILE__, __LINE__)
+#define comm_sum_i64(c, ...)       comm_sum_i64(COMM_SITE(c), __VA_ARGS__)
+#define comm_or_u32(c, ...)        comm_or_u32(COMM_SITE(c), __VA_ARGS__)
+#define comm_max_u64(c, ...)       comm_max_u64(COMM_SITE(c), __VA_ARGS__)
+#define comm_min_u64(c, ...)       comm_min_u64(COMM_SITE(c), __VA_ARGS__)
+#define comm_gather_words(c, ...)  comm_gather_words(COMM_SITE(c), __VA_ARGS__)
+#define comm_gather_bytes(c, ...)  comm_gather_bytes(COMM_SITE(c), __VA_ARGS__)
+#define comm_exchange_i32(c, ...)  comm_exchange_i32(COMM_SITE(c), __VA_ARGS__)
+#define comm_exchange_rows(c, ...) comm_exchange_rows(COMM_SITE(c), __VA_ARGS__)
+#define comm_broadcast(c, ...)     comm_broadcast(COMM_SITE(c), __VA_ARGS__)
+#define comm_barrier(c, ...)       comm_barrier(COMM_SITE(c), __VA_ARGS__)
+#endif
+
 #endif

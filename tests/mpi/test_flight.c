@@ -1,5 +1,6 @@
 /* The flight recorder: order, wraparound, readers beside a writer, and what comm puts into it. */
 #include "base/clock.h"
+#include "parallel/collective_check.h"
 #include "parallel/comm.h"
 #include "parallel/flight.h"
 
@@ -145,6 +146,39 @@ static void test_comm_records(void)
     free(moved);
 }
 
+/* Ranks that agree pass; one rank elsewhere, or with another count, is named with its place. */
+static void test_differing_collectives(void)
+{
+    int rank, size;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    struct collective_call call;
+    collective_call_init(&call, "broadcast", "/a/b/engine.c", 31);
+    call.count = 12;
+    call.elem_bytes = 1;
+    call.root = 0;
+    struct status st = collective_check(MPI_COMM_WORLD, &call);
+    CU_ASSERT_EQUAL(st.code, STATUS_OK);
+    if (rank == size - 1) {
+        collective_call_init(&call, "all-reduce", "moe.c", 7);
+        call.count = 3;
+        call.elem_bytes = 8;
+    }
+    st = collective_check(MPI_COMM_WORLD, &call);
+    if (size == 1) return;
+    char expected[256];
+    snprintf(expected, sizeof expected,
+             "collectives differ: rank 0 calls broadcast from rank 0 of 12 x 1 bytes at "
+             "engine.c:31, rank %d calls all-reduce of 3 x 8 bytes at moe.c:7",
+             size - 1);
+    CU_ASSERT_EQUAL(st.code, STATUS_BUG);
+    CU_ASSERT_STRING_EQUAL(st.text, expected);
+    collective_call_init(&call, "barrier", "engine.c", 31);
+    call.count = rank == 0 ? 1 : 2;
+    st = collective_check(MPI_COMM_WORLD, &call);
+    CU_ASSERT_EQUAL(st.code, STATUS_BUG);
+}
+
 void suite_flight(CU_pSuite suite);
 
 void suite_flight(CU_pSuite suite)
@@ -154,4 +188,5 @@ void suite_flight(CU_pSuite suite)
     CU_add_test(suite, "printing", test_printing);
     CU_add_test(suite, "time of an event", test_time_of_an_event);
     CU_add_test(suite, "comm records", test_comm_records);
+    CU_add_test(suite, "differing collectives", test_differing_collectives);
 }
