@@ -1,19 +1,16 @@
-/* Flag tables over getopt_long. */
+/* Reading arguments by a flag table, and printing one. */
 #include "flags.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAGS_MAX = 96, HELP_ID = 1000, MAN_ID };
-
 static struct status bad_value(const struct flag *f, const char *text, const char *expected)
 {
     if (f->least != 0 || f->most != 0) {
-        return status_make(STATUS_USAGE, "--%s: expected %s from %g to %g, found \"%s\"", f->name,
-                           expected, f->least, f->most, text);
+        return status_make(STATUS_USAGE, "--%s: expected %s from %.15g to %.15g, found \"%s\"",
+                           f->name, expected, f->least, f->most, text);
     }
     return status_make(STATUS_USAGE, "--%s: expected %s, found \"%s\"", f->name, expected, text);
 }
@@ -23,24 +20,42 @@ static bool in_limits(const struct flag *f, double value)
     return (f->least == 0 && f->most == 0) || (value >= f->least && value <= f->most);
 }
 
-static struct status set_integer(const struct flag *f, const char *text, char *at)
+/* Digits with an optional sign, nothing else: no blanks, no hexadecimal. */
+static bool is_decimal(const char *text)
 {
-    char *end;
+    const char *digits = *text == '-' || *text == '+' ? text + 1 : text;
+    return *digits != '\0' && digits[strspn(digits, "0123456789")] == '\0';
+}
+
+static struct status set_u64(const struct flag *f, const char *text, char *at)
+{
     errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    const bool parsed = *text != '\0' && *end == '\0' && errno == 0;
-    const bool negative_ok = f->kind == FLAG_I64;
-    if (!parsed || (value < 0 && !negative_ok) || !in_limits(f, (double)value) ||
-        (f->kind == FLAG_COUNT && value > UINT32_MAX)) {
+    const uint64_t value = strtoull(text, NULL, 10);
+    if (!is_decimal(text) || *text == '-' || errno != 0 || !in_limits(f, (double)value)) {
         return bad_value(f, text, "an integer");
     }
-    const uint32_t count = (uint32_t)value;
-    const int64_t wide = value;
-    if (f->kind == FLAG_COUNT) {
-        memcpy(at, &count, sizeof count);
-    } else {
-        memcpy(at, &wide, sizeof wide); /* FLAG_U64 and FLAG_I64: the value is in both ranges */
+    memcpy(at, &value, sizeof value);
+    return status_ok();
+}
+
+static struct status set_i64(const struct flag *f, const char *text, char *at)
+{
+    errno = 0;
+    const int64_t value = strtoll(text, NULL, 10);
+    if (!is_decimal(text) || errno != 0 || !in_limits(f, (double)value)) {
+        return bad_value(f, text, "an integer");
     }
+    memcpy(at, &value, sizeof value);
+    return status_ok();
+}
+
+static struct status set_count(const struct flag *f, const char *text, char *at)
+{
+    uint64_t value;
+    TRY(set_u64(f, text, (char *)&value));
+    const uint32_t count = (uint32_t)value;
+    if (value > UINT32_MAX) return bad_value(f, text, "an integer");
+    memcpy(at, &count, sizeof count);
     return status_ok();
 }
 
@@ -48,7 +63,8 @@ static struct status set_number(const struct flag *f, const char *text, char *at
 {
     char *end;
     const double value = strtod(text, &end);
-    if (*text == '\0' || *end != '\0' || !isfinite(value) || !in_limits(f, value)) {
+    const bool is_plain = text[strspn(text, "0123456789+-.eE")] == '\0'; /* strtod takes more */
+    if (!is_plain || *text == '\0' || *end != '\0' || !isfinite(value) || !in_limits(f, value)) {
         return bad_value(f, text, "a number");
     }
     memcpy(at, &value, sizeof value);
@@ -76,55 +92,74 @@ static struct status set_value(const struct flag *f, const char *text, void *out
         list->values[list->n++] = text;
         return status_ok();
     }
+    case FLAG_COUNT:
+        return set_count(f, text, at);
+    case FLAG_U64:
+        return set_u64(f, text, at);
     default:
-        return set_integer(f, text, at);
+        return set_i64(f, text, at);
     }
 }
 
-static struct status take_positionals(int argc, char **argv, int from, struct positionals *p)
+/* Only whole names are flags: an abbreviation would change its meaning when flags are added. */
+static const struct flag *find_flag(const struct flag *table, size_t n_flags, const char *name,
+                                    size_t n)
 {
-    for (int i = from; i < argc; i++) {
-        if (p->n == p->n_wanted) {
-            return status_make(STATUS_USAGE, "%s: unexpected argument \"%s\"", argv[0], argv[i]);
-        }
-        p->values[p->n++] = argv[i];
+    for (size_t i = 0; i < n_flags; i++) {
+        if (strlen(table[i].name) == n && memcmp(table[i].name, name, n) == 0) return &table[i];
     }
+    return NULL;
+}
+
+static struct status take_positional(char **argv, char *value, struct positionals *p)
+{
+    if (p->n == p->n_wanted) {
+        return status_make(STATUS_USAGE, "%s: unexpected argument \"%s\"", argv[0], value);
+    }
+    p->values[p->n++] = value;
     return status_ok();
+}
+
+/* Takes argv[*at], which begins with a dash, and its value. */
+static struct status take_flag(const struct flag *table, size_t n_flags, char **argv, int *at,
+                               void *out)
+{
+    const char *text = argv[*at];
+    const size_t n = strncmp(text, "--", 2) == 0 ? strcspn(text + 2, "=") : 0;
+    const struct flag *f = find_flag(table, n_flags, text + 2, n);
+    if (n == 0 || f == NULL) {
+        return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; see shoal %s --help",
+                           text, argv[0], argv[0]);
+    }
+    const char *value = text[2 + n] == '=' ? text + 3 + n : NULL;
+    if (f->kind == FLAG_SWITCH) {
+        if (value == NULL) return set_value(f, "", out);
+        return status_make(STATUS_USAGE, "--%s: takes no value, found \"%s\"", f->name, value);
+    }
+    if (value == NULL) value = argv[++*at];
+    if (value == NULL) return status_make(STATUS_USAGE, "--%s: needs a value", f->name);
+    return set_value(f, value, out);
 }
 
 struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
                           void *out, struct positionals *positionals, enum flags_ask *ask)
 {
-    struct option options[FLAGS_MAX + 3];
-    memset(options, 0, sizeof options);
-    for (size_t i = 0; i < n_flags; i++) {
-        options[i] = (struct option){table[i].name,
-                                     table[i].kind == FLAG_SWITCH ? no_argument : required_argument,
-                                     NULL, (int)i};
-    }
-    options[n_flags] = (struct option){"help", no_argument, NULL, HELP_ID};
-    options[n_flags + 1] = (struct option){"help-man", no_argument, NULL, MAN_ID};
+    bool flags_ended = false;
     *ask = FLAGS_RUN;
-    opterr = 0;
-    optind = 1;
-    for (;;) {
-        const int at = optind;
-        const int id = getopt_long(argc, argv, ":", options, NULL);
-        if (id == -1) break;
-        if (id == HELP_ID || id == MAN_ID) {
-            *ask = id == HELP_ID ? FLAGS_HELP : FLAGS_MAN;
+    for (int i = 1; i < argc; i++) {
+        const bool is_flag = !flags_ended && argv[i][0] == '-' && argv[i][1] != '\0';
+        if (!is_flag) {
+            TRY(take_positional(argv, argv[i], positionals));
+        } else if (strcmp(argv[i], "--") == 0) {
+            flags_ended = true;
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--help-man") == 0) {
+            *ask = argv[i][6] == '\0' ? FLAGS_HELP : FLAGS_MAN;
             return status_ok();
+        } else {
+            TRY(take_flag(table, n_flags, argv, &i, out));
         }
-        if (id == ':') {
-            return status_make(STATUS_USAGE, "%s: needs a value", argv[optind - 1]);
-        }
-        if (id == '?') {
-            return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; see shoal %s --help",
-                               argv[at], argv[0], argv[0]);
-        }
-        TRY(set_value(&table[id], optarg != NULL ? optarg : "", out));
     }
-    return take_positionals(argc, argv, optind, positionals);
+    return status_ok();
 }
 
 static void print_help(const struct flags_page *p, FILE *out)
