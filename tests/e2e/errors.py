@@ -104,8 +104,9 @@ class ErrorsTest:
         for ranks, flags in ((8, ["--tp", "8"]), (5, ["--tp", "5", "--ep", "1"])):
             done = self.generate(ranks, *flags, model=self.moe)
             self.fails(2, ["tp", "4", "head"], done)
-        done = self.generate(4, "--ep", "3", model=self.moe)
-        self.fails(2, ["ep"], done)
+        self.fails(2, ["3", "are 4"], self.generate(4, "--ep", "3", model=self.moe))
+        self.fails(2, ["ep", "8"], self.generate(8, "--dp", "4", "--tp", "2", "--ep", "3",
+                                                 model=self.moe))
 
     def convert_refuses(self):
         source = self.work / "hf"
