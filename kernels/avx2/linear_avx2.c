@@ -1,6 +1,6 @@
 /* The linear op. Lanes run across the 16 outputs of a panel, so each output keeps its own chain
- * over k. Few rows: several panels at once, weights converted in registers (bound by memory). Many
- * rows: a piece of a panel is converted once into a scratch that all rows of a block use. */
+ * over k. Few rows: weights are converted in registers and the next ones prefetched (bound by
+ * memory). Many rows: a piece of a panel is converted once into a scratch that all rows use. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
@@ -8,7 +8,8 @@
 enum {
     FEW_ROWS = 6,    /* rows of a register tile: 6 x 16 outputs are 12 accumulators */
     BLOCK_ROWS = 96, /* rows that share a converted piece */
-    PIECE = 256,     /* inputs of a piece: 16 KiB of f32 weights */
+    PIECE = 256,     /* inputs of a converted piece: 16 KiB of f32 weights */
+    FEW_PIECE = 512, /* inputs that are prefetched while as many are multiplied */
 };
 
 /* A rectangle of one group's outputs. */
@@ -55,11 +56,19 @@ ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
     if (n > 8) _mm256_maskstore_ps(y + 8, v8_first(n - 8), v.b);
 }
 
-/* c[row][panel] = the chain continued over n_k inputs. x: [n_rows, x_stride] from the first input;
- * w: element 0 of the first input, panels panel_stride elements apart. n_rows * n_panels <= 6. */
-ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, const float *x,
-                          size_t x_stride, const void *w, size_t panel_stride, size_t n_k,
-                          struct v16 *c)
+/* What a register tile reads. */
+struct operands {
+    const float *x; /* [n_rows, x_stride] from the first input */
+    size_t x_stride;
+    const void *w; /* the first input's weights of the first panel */
+    size_t panel_stride, n_k;
+    const char *ahead; /* weights to fetch meanwhile, laid out like w; any address will do */
+};
+
+/* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= 6. ahead_bytes is what
+ * one input of a panel takes where `ahead` points; 0: nothing is fetched. */
+ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t ahead_bytes,
+                          const struct operands *o, struct v16 *c)
 {
     __m256 a[FEW_ROWS], b[FEW_ROWS];
 #pragma GCC unroll 6
@@ -67,13 +76,16 @@ ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, const fl
         a[i] = c[i].a;
         b[i] = c[i].b;
     }
-    for (size_t k = 0; k < n_k; k++) {
+    for (size_t k = 0; k < o->n_k; k++) {
 #pragma GCC unroll 4
         for (size_t p = 0; p < n_panels; p++) {
-            const struct v16 wk = load_weights(t, w, p * panel_stride + k * PANEL_COLUMNS);
+            const size_t at = p * o->panel_stride + k * PANEL_COLUMNS;
+            const struct v16 wk = load_weights(t, o->w, at);
+            if (ahead_bytes > 0)
+                _mm_prefetch(o->ahead + at / PANEL_COLUMNS * ahead_bytes, _MM_HINT_T0);
 #pragma GCC unroll 6
             for (size_t r = 0; r < n_rows; r++) {
-                const __m256 xk = _mm256_broadcast_ss(x + r * x_stride + k);
+                const __m256 xk = _mm256_broadcast_ss(o->x + r * o->x_stride + k);
                 a[r * n_panels + p] = _mm256_fmadd_ps(xk, wk.a, a[r * n_panels + p]);
                 b[r * n_panels + p] = _mm256_fmadd_ps(xk, wk.b, b[r * n_panels + p]);
             }
@@ -81,6 +93,12 @@ ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, const fl
     }
 #pragma GCC unroll 6
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = (struct v16){a[i], b[i]};
+}
+
+/* Bytes of 16 weights: one input of a panel. */
+ALWAYS_INLINE size_t input_bytes(enum dtype t)
+{
+    return PANEL_COLUMNS * (t == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
 /* The grid's constants (numerics law: bits((double)p + magic) - bits(magic) is llrint(p * 2^g)).
@@ -173,40 +191,71 @@ ALWAYS_INLINE int64_t *sums_at(const struct slice *s, size_t r, size_t panel)
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
 }
 
+/* Where the weights after inputs [.., k) of a group of panels stand: the next inputs, or the next
+ * group of panels, or (at the end) these again. */
+static const char *after(const struct slice *s, size_t panel, size_t n_panels, size_t k,
+                         size_t n_bytes)
+{
+    const size_t next = k < s->w->n_in ? panel : panel + n_panels;
+    const size_t at = k < s->w->n_in ? k : 0;
+    const size_t last = (s->w->n_out - 1) / PANEL_COLUMNS;
+    return (const char *)s->w->data + ((next < last ? next : last) * s->w->n_in + at) * n_bytes;
+}
+
+/* The leaf sums of n panels' tiles, and each row's number of bad leaves. */
+struct leaf_sums {
+    struct sums16 sums[FEW_ROWS];
+    int64_t n_bad[FEW_ROWS];
+    size_t n_leaves;
+};
+
+/* Takes a leaf's partials from c to the grid and starts the next one at +0. */
+ALWAYS_INLINE void end_leaf(enum dtype t, size_t n_rows, size_t n_panels, const struct slice *s,
+                            size_t panel, const struct grid *g, struct v16 *c, struct leaf_sums *l)
+{
+    for (size_t i = 0; i < n_rows * n_panels; i++) {
+        const unsigned bad = grid_add(g, c[i], &l->sums[i]);
+        if (bad != 0)
+            l->n_bad[i / n_panels] +=
+                __builtin_popcount(bad & output_lanes(t, outputs_of(s->w, panel + i % n_panels)));
+        c[i] = v16_zero();
+    }
+    l->n_leaves++;
+}
+
 /* n_rows rows (all of the slice) times n_panels panels, both constant. */
 ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_panels,
                             const struct slice *s, size_t panel)
 {
     const struct packed *w = s->w;
-    const size_t k_all = w->n_in, stride = k_all * PANEL_COLUMNS;
-    const char *data = (const char *)w->data + panel * stride * dtype_bytes(t);
+    const size_t leaf = leaf_length(w, leafy);
     const struct grid g = grid_of(w);
+    struct leaf_sums l = {0};
     struct v16 c[FEW_ROWS];
-    struct sums16 sums[FEW_ROWS] = {0};
-    int64_t n_bad[FEW_ROWS] = {0};
-    size_t n_leaves = 0;
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = v16_zero();
-    for (size_t k = 0; k < k_all; k += leaf_length(w, leafy), n_leaves++) {
-        const size_t n_k = min_size(k_all - k, leaf_length(w, leafy));
-        chains(t, n_rows, n_panels, s->x + k, s->x_stride,
-               data + k * PANEL_COLUMNS * dtype_bytes(t), stride, n_k, c);
-        for (size_t i = 0; leafy && i < n_rows * n_panels; i++) {
-            const unsigned bad = grid_add(&g, c[i], &sums[i]);
-            if (bad != 0)
-                n_bad[i / n_panels] +=
-                    __builtin_popcount(bad & output_lanes(t, outputs_of(w, panel + i % n_panels)));
-            c[i] = v16_zero();
-        }
+    for (size_t k = 0, left = leaf, n_k; k < w->n_in; k += n_k, left -= n_k) {
+        if (left == 0) left = leaf;
+        n_k = min_size(min_size(left, w->n_in - k), FEW_PIECE);
+        const struct operands o = {.x = s->x + k,
+                                   .x_stride = s->x_stride,
+                                   .w = (const char *)w->data +
+                                        (panel * w->n_in + k) * input_bytes(t),
+                                   .panel_stride = (size_t)w->n_in * PANEL_COLUMNS,
+                                   .n_k = n_k,
+                                   .ahead = after(s, panel, n_panels, k + n_k, input_bytes(t))};
+        chains(t, n_rows, n_panels, input_bytes(t), &o, c);
+        if (leafy && (n_k == left || k + n_k == w->n_in))
+            end_leaf(t, n_rows, n_panels, s, panel, &g, c, &l);
     }
     for (size_t i = 0; i < n_rows * n_panels; i++) {
         const size_t r = i / n_panels, p = panel + i % n_panels;
         if (leafy)
-            store_sums(t, &sums[i], &g, n_leaves, outputs_of(w, p), sums_at(s, r, p));
+            store_sums(t, &l.sums[i], &g, l.n_leaves, outputs_of(w, p), sums_at(s, r, p));
         else
             store_outputs(t, c[i], outputs_of(w, p), y_at(s, r, p));
     }
     for (size_t r = 0; leafy && r < n_rows; r++)
-        kern_count_bad(sums_at(s, r, 0) + w->n_out, n_bad[r]);
+        kern_count_bad(sums_at(s, r, 0) + w->n_out, l.n_bad[r]);
 }
 
 /* A constant number of rows over panels [p, p1), n_panels at a time as long as there are. */
@@ -217,7 +266,8 @@ ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (; p < p1; p++) few_tile(t, leafy, n_rows, 1, s, p);
 }
 
-/* At most FEW_ROWS rows: enough panels at once for eight independent chains of fma. */
+/* At most FEW_ROWS rows: as many panels at once as make eight independent chains of fma, but one
+ * when three rows are there, whose six chains per panel leave no registers for a second. */
 ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p0, size_t p1)
 {
     switch (s->n_rows) {
@@ -228,7 +278,7 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p
         few_rows(t, leafy, 2, 2, s, p0, p1);
         break;
     case 3:
-        few_rows(t, leafy, 3, 2, s, p0, p1);
+        few_rows(t, leafy, 3, 1, s, p0, p1);
         break;
     case 4:
         few_rows(t, leafy, 4, 1, s, p0, p1);
@@ -258,36 +308,43 @@ ALWAYS_INLINE const float *piece_f32(enum dtype t, const struct packed *w, size_
     return scratch;
 }
 
-/* Continues the chains of n_rows rows over a piece of f32 weights, in register tiles as even as
- * can be. */
-static void piece_rows(const float *x, size_t x_stride, size_t n_rows, const float *w, size_t n_k,
-                       struct v16 *c)
+/* A register tile of n rows (1 to FEW_ROWS) over a piece of f32 weights. */
+ALWAYS_INLINE void piece_tile(size_t n, size_t ahead_bytes, const struct operands *o, struct v16 *c)
+{
+    switch (n) {
+    case 6:
+        chains(DTYPE_F32, 6, 1, ahead_bytes, o, c);
+        break;
+    case 5:
+        chains(DTYPE_F32, 5, 1, ahead_bytes, o, c);
+        break;
+    case 4:
+        chains(DTYPE_F32, 4, 1, ahead_bytes, o, c);
+        break;
+    case 3:
+        chains(DTYPE_F32, 3, 1, ahead_bytes, o, c);
+        break;
+    case 2:
+        chains(DTYPE_F32, 2, 1, ahead_bytes, o, c);
+        break;
+    default:
+        chains(DTYPE_F32, 1, 1, ahead_bytes, o, c);
+        break;
+    }
+}
+
+/* Continues the chains of n_rows rows over a piece of f32 weights, in register tiles as even as can
+ * be. The first one fetches what comes next. */
+ALWAYS_INLINE void piece_rows(size_t n_rows, size_t ahead_bytes, struct operands o, struct v16 *c)
 {
     size_t n = 0;
-    for (size_t r = 0; r < n_rows; r += n) {
+    for (size_t r = 0; r < n_rows; r += n, o.x += n * o.x_stride) {
         const size_t left = n_rows - r, n_tiles = (left + FEW_ROWS - 1) / FEW_ROWS;
-        const float *from = x + r * x_stride;
         n = (left + n_tiles - 1) / n_tiles;
-        switch (n) {
-        case 6:
-            chains(DTYPE_F32, 6, 1, from, x_stride, w, 0, n_k, c + r);
-            break;
-        case 5:
-            chains(DTYPE_F32, 5, 1, from, x_stride, w, 0, n_k, c + r);
-            break;
-        case 4:
-            chains(DTYPE_F32, 4, 1, from, x_stride, w, 0, n_k, c + r);
-            break;
-        case 3:
-            chains(DTYPE_F32, 3, 1, from, x_stride, w, 0, n_k, c + r);
-            break;
-        case 2:
-            chains(DTYPE_F32, 2, 1, from, x_stride, w, 0, n_k, c + r);
-            break;
-        default:
-            chains(DTYPE_F32, 1, 1, from, x_stride, w, 0, n_k, c + r);
-            break;
-        }
+        if (r == 0)
+            piece_tile(n, ahead_bytes, &o, c);
+        else
+            piece_tile(n, 0, &o, c + r);
     }
 }
 
@@ -311,8 +368,12 @@ ALWAYS_INLINE void many(enum dtype t, bool leafy, const struct slice *s, size_t 
         const size_t k1 = k0 + min_size(w->n_in - k0, leaf_length(w, leafy));
         for (size_t k = k0; k < k1; k += PIECE) {
             const size_t n_k = min_size(k1 - k, PIECE);
-            const float *piece = piece_f32(t, w, panel, k, n_k, scratch);
-            piece_rows(s->x + k, s->x_stride, s->n_rows, piece, n_k, c);
+            const struct operands o = {.x = s->x + k,
+                                       .x_stride = s->x_stride,
+                                       .w = piece_f32(t, w, panel, k, n_k, scratch),
+                                       .n_k = n_k,
+                                       .ahead = after(s, panel, 1, k + n_k, input_bytes(t))};
+            piece_rows(s->n_rows, input_bytes(t), o, c);
         }
         for (size_t r = 0; leafy && r < s->n_rows; r++) {
             const unsigned bad = grid_add(&g, c[r], &sums[r]);

@@ -1,85 +1,100 @@
-/* The linear op, one output at a time: the chain that every other kernel must reproduce. */
+/* The linear op in its plainest form: the chains that every other kernel must reproduce. The
+ * sixteen outputs of a panel run side by side because they stand side by side in memory; each is
+ * its own chain. Where the CPU has FMA the compiler may use it: fmaf is correctly rounded either
+ * way. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"
 
 #include <math.h>
 
-/* One output of a group: x points at its row's inputs, column n of the weight. */
-struct output {
-    const struct packed *w;
-    const float *x;
-    size_t n;
-};
-
-/* The fma chain over inputs [k0, k1), from +0. */
-static inline float chain(enum dtype t, struct output o, size_t k0, size_t k1)
+/* A panel's chains over inputs [k0, k1), each from +0; x points at the row's inputs. */
+static inline void chains(enum dtype t, const struct packed *w, size_t panel, const float *x,
+                          size_t k0, size_t k1, float acc[PANEL_COLUMNS])
 {
-    const size_t panel = o.n / PANEL_COLUMNS * o.w->n_in;
-    float acc = 0.0f;
+    for (size_t j = 0; j < PANEL_COLUMNS; j++) acc[j] = 0.0f;
     for (size_t k = k0; k < k1; k++) {
-        const size_t i = (panel + k) * PANEL_COLUMNS + o.n % PANEL_COLUMNS;
-        acc = fmaf(o.x[k], kern_load(t, o.w->data, i), acc);
+        const size_t i = (panel * w->n_in + k) * PANEL_COLUMNS;
+        for (size_t j = 0; j < PANEL_COLUMNS; j++) {
+            acc[j] = fmaf(x[k], kern_load(t, w->data, i + j), acc[j]);
+        }
     }
-    return acc;
 }
 
-/* The integer sum over all leaves; *n_bad grows by the leaves that do not fit the grid. */
-static inline int64_t leaf_sum(enum dtype t, struct output o, int64_t *n_bad)
+/* How many outputs of a panel are the weight's own; the rest is padding. */
+static inline size_t outputs_of(const struct packed *w, size_t panel)
 {
-    const float limit = kern_grid_limit(o.w->grid_bits);
-    const double scale = kern_pow2((int)o.w->grid_bits);
-    int64_t sum = 0;
-    for (size_t k0 = 0; k0 < o.w->n_in; k0 += o.w->leaf) {
-        const size_t left = o.w->n_in - k0;
-        const float p = chain(t, o, k0, k0 + (left < o.w->leaf ? left : o.w->leaf));
-        if (fabsf(p) < limit)
-            sum += (int64_t)llrint((double)p * scale);
-        else
-            (*n_bad)++;
-    }
-    return sum;
+    const size_t left = w->n_out - panel * PANEL_COLUMNS;
+    return left < PANEL_COLUMNS ? left : PANEL_COLUMNS;
 }
 
 static inline void linear(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
                           size_t panel1, size_t row0, size_t row1)
 {
     const struct linear_group *g = &a->groups[group];
-    const size_t n0 = panel0 * PANEL_COLUMNS, n_panels = panel1 * PANEL_COLUMNS;
-    const size_t n1 = n_panels < g->w->n_out ? n_panels : g->w->n_out;
     for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
-        for (size_t n = n0; n < n1; n++) {
-            const struct output o = {g->w, a->x + row * a->x_stride, n};
-            a->y[row * a->y_stride + n] = chain(t, o, 0, g->w->n_in);
+        for (size_t panel = panel0; panel < panel1; panel++) {
+            float acc[PANEL_COLUMNS];
+            chains(t, g->w, panel, a->x + row * a->x_stride, 0, g->w->n_in, acc);
+            float *y = a->y + row * a->y_stride + panel * PANEL_COLUMNS;
+            for (size_t j = 0; j < outputs_of(g->w, panel); j++) y[j] = acc[j];
         }
     }
+}
+
+/* Adds the grid values of one leaf's partials; returns how many of the weight's own did not fit. */
+static inline int64_t add_leaf(const struct packed *w, size_t panel, const float acc[PANEL_COLUMNS],
+                               int64_t *sums)
+{
+    const float limit = kern_grid_limit(w->grid_bits);
+    const double scale = kern_pow2((int)w->grid_bits);
+    int64_t n_bad = 0;
+    for (size_t j = 0; j < outputs_of(w, panel); j++) {
+        if (fabsf(acc[j]) < limit)
+            sums[j] += (int64_t)llrint((double)acc[j] * scale);
+        else
+            n_bad++;
+    }
+    return n_bad;
 }
 
 static inline void linear_leaf(enum dtype t, const struct linear_args *a, size_t group,
                                size_t panel0, size_t panel1, size_t row0, size_t row1)
 {
     const struct linear_group *g = &a->groups[group];
-    const size_t n0 = panel0 * PANEL_COLUMNS, n_panels = panel1 * PANEL_COLUMNS;
-    const size_t n1 = n_panels < g->w->n_out ? n_panels : g->w->n_out;
+    const struct packed *w = g->w;
     for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
-        int64_t *sums = a->sums + row * ((size_t)g->w->n_out + 1);
+        int64_t *sums = a->sums + row * ((size_t)w->n_out + 1);
         int64_t n_bad = 0;
-        for (size_t n = n0; n < n1; n++) {
-            const struct output o = {g->w, a->x + row * a->x_stride, n};
-            sums[n] = leaf_sum(t, o, &n_bad);
+        for (size_t panel = panel0; panel < panel1; panel++) {
+            int64_t *out = sums + panel * PANEL_COLUMNS;
+            for (size_t j = 0; j < outputs_of(w, panel); j++) out[j] = 0;
+            for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
+                const size_t k1 = k0 + w->leaf < w->n_in ? k0 + w->leaf : w->n_in;
+                float acc[PANEL_COLUMNS];
+                chains(t, w, panel, a->x + row * a->x_stride, k0, k1, acc);
+                n_bad += add_leaf(w, panel, acc, out);
+            }
         }
-        kern_count_bad(&sums[g->w->n_out], n_bad);
+        kern_count_bad(&sums[w->n_out], n_bad);
     }
 }
 
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define REF_CLONES __attribute__((target_clones("default", "arch=haswell")))
+#else
+#define REF_CLONES
+#endif
+
 #define LINEAR_REF(name, type)                                                                     \
-    void k_linear_##name##_ref(const struct linear_args *a, size_t group, size_t panel0,           \
-                               size_t panel1, size_t row0, size_t row1)                            \
+    REF_CLONES void k_linear_##name##_ref(const struct linear_args *a, size_t group,               \
+                                          size_t panel0, size_t panel1, size_t row0, size_t row1)  \
     {                                                                                              \
         linear(type, a, group, panel0, panel1, row0, row1);                                        \
     }                                                                                              \
-    void k_linear_leaf_##name##_ref(const struct linear_args *a, size_t group, size_t panel0,      \
-                                    size_t panel1, size_t row0, size_t row1)                       \
+    REF_CLONES void k_linear_leaf_##name##_ref(const struct linear_args *a, size_t group,          \
+                                               size_t panel0, size_t panel1, size_t row0,          \
+                                               size_t row1)                                        \
     {                                                                                              \
         linear_leaf(type, a, group, panel0, panel1, row0, row1);                                   \
     }
