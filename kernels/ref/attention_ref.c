@@ -21,14 +21,14 @@ struct state {
     float max, sum;
 };
 
-static float tree_sum(float lanes[LANES])
+REF_INLINE float tree_sum(float lanes[LANES])
 {
     for (size_t half = LANES / 2; half > 0; half /= 2)
         for (size_t i = 0; i < half; i++) lanes[i] += lanes[i + half];
     return lanes[0];
 }
 
-static inline float score(enum dtype t, const struct tile *tile, size_t j)
+REF_INLINE float score(enum dtype t, const struct tile *tile, size_t j)
 {
     float lanes[LANES] = {0};
     for (size_t d = 0; d < tile->head_dim; d++) {
@@ -39,7 +39,7 @@ static inline float score(enum dtype t, const struct tile *tile, size_t j)
 }
 
 /* e[j] = exp(s_j - m) of the visible slots; returns (m, l). */
-static inline struct state weights(enum dtype t, const struct tile *tile, float e[KV_BLOCK_TOKENS])
+REF_INLINE struct state weights(enum dtype t, const struct tile *tile, float e[KV_BLOCK_TOKENS])
 {
     struct state s = {-INFINITY, 0.0f};
     float lanes[LANES] = {0};
@@ -55,7 +55,7 @@ static inline struct state weights(enum dtype t, const struct tile *tile, float 
     return s;
 }
 
-static inline float weighted_value(enum dtype t, const struct tile *tile, const float *e, size_t d)
+REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const float *e, size_t d)
 {
     float o = 0.0f;
     for (size_t j = tile->j0; j < tile->j1; j++)
@@ -64,8 +64,8 @@ static inline float weighted_value(enum dtype t, const struct tile *tile, const 
 }
 
 /* Folds a tile into the row's state; the first one is taken as it is. */
-static inline void fold(enum dtype t, const struct tile *tile, bool first, struct state *total,
-                        float *out)
+REF_INLINE void fold(enum dtype t, const struct tile *tile, bool first, struct state *total,
+                     float *out)
 {
     float e[KV_BLOCK_TOKENS];
     const struct state part = weights(t, tile, e);
@@ -81,8 +81,8 @@ static inline void fold(enum dtype t, const struct tile *tile, bool first, struc
     *total = (struct state){max, fmaf(part.sum, b, total->sum * a)};
 }
 
-static inline void row(enum dtype t, const struct attn_args *a, const struct seq_rows *seq,
-                       size_t head, size_t i)
+REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct seq_rows *seq,
+                    size_t head, size_t i)
 {
     const size_t p = seq->pos0 + i, lo = kern_first_visible(p, a->window);
     const size_t hd = a->kv.head_dim, g = a->kv_of_head[head];
@@ -103,8 +103,8 @@ static inline void row(enum dtype t, const struct attn_args *a, const struct seq
 }
 
 #define ATTENTION_REF(name, type)                                                                  \
-    void k_attention_##name##_ref(const struct attn_args *a, size_t seq, size_t head, size_t row0, \
-                                  size_t row1)                                                     \
+    REF_CLONES void k_attention_##name##_ref(const struct attn_args *a, size_t seq, size_t head,   \
+                                             size_t row0, size_t row1)                             \
     {                                                                                              \
         for (size_t i = row0; i < row1; i++) row(type, a, &a->seqs[seq], head, i);                 \
     }

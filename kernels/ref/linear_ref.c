@@ -9,8 +9,8 @@
 #include <math.h>
 
 /* A panel's chains over inputs [k0, k1), each from +0; x points at the row's inputs. */
-static inline void chains(enum dtype t, const struct packed *w, size_t panel, const float *x,
-                          size_t k0, size_t k1, float acc[PANEL_COLUMNS])
+REF_INLINE void chains(enum dtype t, const struct packed *w, size_t panel, const float *x,
+                       size_t k0, size_t k1, float acc[PANEL_COLUMNS])
 {
     for (size_t j = 0; j < PANEL_COLUMNS; j++) acc[j] = 0.0f;
     for (size_t k = k0; k < k1; k++) {
@@ -28,8 +28,8 @@ static inline size_t outputs_of(const struct packed *w, size_t panel)
     return left < PANEL_COLUMNS ? left : PANEL_COLUMNS;
 }
 
-static inline void linear(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
-                          size_t panel1, size_t row0, size_t row1)
+REF_INLINE void linear(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
+                       size_t panel1, size_t row0, size_t row1)
 {
     const struct linear_group *g = &a->groups[group];
     for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
@@ -58,8 +58,8 @@ static inline int64_t add_leaf(const struct packed *w, size_t panel, const float
     return n_bad;
 }
 
-static inline void linear_leaf(enum dtype t, const struct linear_args *a, size_t group,
-                               size_t panel0, size_t panel1, size_t row0, size_t row1)
+REF_INLINE void linear_leaf(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
+                            size_t panel1, size_t row0, size_t row1)
 {
     const struct linear_group *g = &a->groups[group];
     const struct packed *w = g->w;
@@ -79,12 +79,6 @@ static inline void linear_leaf(enum dtype t, const struct linear_args *a, size_t
         kern_count_bad(&sums[w->n_out], n_bad);
     }
 }
-
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define REF_CLONES __attribute__((target_clones("default", "arch=haswell")))
-#else
-#define REF_CLONES
-#endif
 
 #define LINEAR_REF(name, type)                                                                     \
     REF_CLONES void k_linear_##name##_ref(const struct linear_args *a, size_t group,               \

@@ -5,6 +5,16 @@
 
 #include "kernels/kern.h"
 
+/* The same plain C, compiled once for any CPU and once for CPUs with FMA, where fmaf is an
+ * instruction instead of a call. It is correctly rounded either way; tests become five times
+ * faster. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define REF_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
+#else
+#define REF_CLONES
+#endif
+#define REF_INLINE static inline __attribute__((always_inline))
+
 #define REF_LINEAR(name)                                                                           \
     void name(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,             \
               size_t row0, size_t row1)
