@@ -1,0 +1,91 @@
+/* Communicators and layouts for the MPI suites. */
+#include "mpi/util_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t util_n_ranks(void)
+{
+    int n;
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return (uint32_t)n;
+}
+
+uint32_t util_rank(void)
+{
+    int r;
+    MPI_Comm_rank(MPI_COMM_WORLD, &r);
+    return (uint32_t)r;
+}
+
+struct layout_model util_layout_model(const struct util_shape *s)
+{
+    struct layout_model m = {.name = "test",
+                             .n_layers = 4,
+                             .width = s->width,
+                             .n_heads = 8,
+                             .n_kv_heads = 4,
+                             .head_dim = 16,
+                             .o_leaf = 16,
+                             .n_experts = s->n_experts,
+                             .n_chosen = s->n_chosen,
+                             .expert_ffn = s->expert_ffn,
+                             .expert_leaf = s->expert_leaf,
+                             .vocab = s->vocab,
+                             .weight_bytes = 4,
+                             .context = 1024};
+    for (uint32_t i = 0; i < m.n_layers; i++) m.layer_is_moe[i] = true;
+    return m;
+}
+
+struct comm *util_comm(const struct layout *l, uint32_t turn)
+{
+    struct comm *c = NULL;
+    int argc = 0;
+    char **argv = NULL;
+    uint32_t order[64];
+    CU_ASSERT_FATAL(l->n_ranks <= 64);
+    for (uint32_t r = 0; r < l->n_ranks; r++) order[r] = (r + turn) % l->n_ranks;
+    CU_ASSERT_EQUAL_FATAL(comm_start(&argc, &argv, &c).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(comm_split(c, l, order).code, STATUS_OK);
+    return c;
+}
+
+size_t util_each_layout(const struct layout_model *model, util_layout_use *use, void *ctx)
+{
+    const uint32_t n = util_n_ranks();
+    struct layout *l = malloc(sizeof *l);
+    size_t n_used = 0;
+    for (uint32_t tp = 1; tp <= n; tp++) {
+        for (uint32_t pp = 1; pp <= n; pp++) {
+            if (n % (tp * pp) != 0) continue;
+            const uint32_t dp = n / (tp * pp);
+            for (uint32_t ep = 1; ep <= dp * tp; ep++) {
+                const struct layout_flags flags = {.tp = tp, .pp = pp, .dp = dp, .ep = ep};
+                if (layout_build(model, n, &flags, l).code != STATUS_OK) continue;
+                use(l, ctx);
+                n_used++;
+            }
+        }
+    }
+    free(l);
+    return n_used;
+}
+
+uint32_t util_next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 33);
+}
+
+float util_uniform(uint64_t *state)
+{
+    return (float)(int32_t)(util_next(state) & 0xFFFFFF) * 0x1p-23f - 1.0f;
+}
+
+bool util_all(struct comm *c, bool mine)
+{
+    uint64_t ok = mine;
+    comm_min_u64(c, COMM_WORLD, &ok, 1);
+    return ok == 1;
+}

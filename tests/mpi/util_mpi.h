@@ -1,0 +1,38 @@
+/* What the MPI suites share: a communicator split for a layout, random numbers, one small model.
+ * Called by the suites of tests/mpi alone. */
+#ifndef SHOAL_TESTS_UTIL_MPI_H
+#define SHOAL_TESTS_UTIL_MPI_H
+
+#include "parallel/comm.h"
+#include "parallel/layout.h"
+#include "tensor/dtype.h"
+
+#include <CUnit/CUnit.h>
+
+/* Local. Ranks of MPI_COMM_WORLD, and this one. */
+uint32_t util_n_ranks(void);
+uint32_t util_rank(void);
+
+/* Local. A MoE model of one layer with these sizes; leaves of 16 elements. */
+struct util_shape {
+    uint32_t width, n_experts, n_chosen, expert_ffn, expert_leaf, vocab;
+};
+struct layout_model util_layout_model(const struct util_shape *shape);
+
+/* **Collective (world)**. A communicator split for the layout, with an order that turns the
+ * launcher's ranks by `turn`. Ends the test when it cannot. */
+struct comm *util_comm(const struct layout *l, uint32_t turn);
+
+/* Local. Calls use(layout, ctx) for every (tp, pp, dp, ep) whose product is the number of ranks and
+ * that layout_build takes; returns how many. */
+typedef void util_layout_use(const struct layout *l, void *ctx);
+size_t util_each_layout(const struct layout_model *model, util_layout_use *use, void *ctx);
+
+/* Local. Pseudo-random numbers: the same sequence from the same state everywhere. */
+uint32_t util_next(uint64_t *state);
+float util_uniform(uint64_t *state); /* [-1, 1) */
+
+/* **Collective (world)**. True on all ranks when it is on all. */
+bool util_all(struct comm *c, bool mine);
+
+#endif
