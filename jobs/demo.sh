@@ -9,9 +9,14 @@ prompts=models/demo/prompts.jsonl
 out=$build/demo
 shoal=$build/shoal
 
+bold="" plain=""
+if [ -t 1 ]; then
+    bold=$'\033[1m' plain=$'\033[0m'
+fi
+
 step()
 {
-    printf '\n== %s\n' "$*"
+    printf '\n%s== %s%s\n' "$bold" "$*" "$plain"
 }
 
 # field NAME FILE: the JSON string NAME of each line, escapes resolved; one answer per NUL
@@ -28,6 +33,7 @@ jobs/install_deps.sh
 echo "all there"
 
 step "Build ($build)"
+mkdir -p build
 cmake --preset release >"$build.configure.log" 2>&1 || { cat "$build.configure.log"; exit 1; }
 cmake --build --preset release --target shoal
 
@@ -35,15 +41,20 @@ step "The layout on 4 ranks"
 mkdir -p $out
 $shoal plan --model $model --ranks 4
 
-step "4 ranks answer $(wc -l <$prompts) prompts"
-jobs/mpirun.sh 4 $shoal generate --model $model --input $prompts --output $out/ranks4.jsonl
+# mpirun hands on stderr as a pipe, so a bar must be asked for
+bar=()
+[ -t 2 ] && bar=(--progress-bar)
 
-step "Answers (prompt | continuation)"
+step "4 ranks answer $(wc -l <$prompts) prompts"
+jobs/mpirun.sh 4 $shoal generate --model $model --input $prompts --output $out/ranks4.jsonl \
+    "${bar[@]}"
+
+step "Answers, each behind its prompt"
 mapfile -d '' -t asked < <(field prompt $prompts)
 mapfile -d '' -t answered < <(field text $out/ranks4.jsonl)
 for i in 0 1 2 3 4 5; do
     [ "$i" -lt "${#answered[@]}" ] || break
-    printf '\n\033[1m%s\033[0m%s\n' "${asked[$i]}" "${answered[$i]}"
+    printf '\n%s%s%s%s\n' "$bold" "${asked[$i]}" "$plain" "${answered[$i]}"
 done
 
 step "1 rank answers the same prompts"

@@ -48,6 +48,7 @@ static const struct flag run_flags[] = {
     {"strict", FLAG_SWITCH, AT(strict), 0, 0, NULL, "exit with 4 when a row is an error row"},
     {"report", FLAG_STRING, AT(report), 0, 0, "FILE", "write what was run and measured as JSON"},
     {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress and no summary on stderr"},
+    {"progress-bar", FLAG_SWITCH, AT(progress_bar), 0, 0, NULL, "draw a bar although stderr is no terminal (mpirun hands on a pipe)"},
     {"log-level", FLAG_STRING, AT(log_level), 0, 0, "L", "error, warn, info (default) or debug"},
     {"log-json", FLAG_SWITCH, AT(log_json), 0, 0, NULL, "log lines as JSON"},
 };

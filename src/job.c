@@ -192,7 +192,8 @@ static struct status start_lead(struct job *j)
                                          .chunk_tokens = (int32_t)o->chunk,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
-                                         .quiet = o->quiet};
+                                         .quiet = o->quiet,
+                                         .bar = o->progress_bar};
     return lead_create(&options, &j->lead);
 }
 

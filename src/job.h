@@ -16,7 +16,7 @@ struct job_options {
     const char *kv_dtype;
     double capacity_factor;
     const char *capacity_policy;
-    bool moe_stats, strict, quiet, log_json;
+    bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;
     double temperature, top_p, min_p;
     int64_t max_tokens, top_k;

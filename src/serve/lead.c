@@ -80,6 +80,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         result_writer_create(options->output_path, l->o.window_rows, l->o.window_bytes, &l->writer),
         fail);
     progress_init(&l->progress, options->quiet);
+    if (options->bar) l->progress.is_terminal = true;
     *out = l;
     return st;
 fail:

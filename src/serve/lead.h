@@ -44,6 +44,7 @@ struct lead_options {
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;
     bool quiet; /* no progress on stderr */
+    bool bar;   /* a progress bar even where stderr is no terminal, as behind mpirun */
 };
 
 /* Local. Opens input and output. Errors: STATUS_USAGE (a pool that cannot hold one full context, a
