@@ -13,6 +13,7 @@ import hashlib
 import json
 import random
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,6 +108,7 @@ class Law:
         self.binary = hashlib.sha256(Path(self.shoal.path).read_bytes()).hexdigest()
         self.state = self.load_state()
         self.base, self.failures = {}, []
+        self.saving = threading.Lock()
 
     def load_state(self):
         """Hashes of finished runs of this binary, by the run's name."""
@@ -212,6 +214,10 @@ class Law:
             self.save_state()
 
     def save_state(self):
+        with self.saving:
+            self.write_state()
+
+    def write_state(self):
         new = self.state_path.with_suffix(".new")
         new.write_text(json.dumps({"binary": self.binary, "done": dict(self.state["done"])}))
         new.replace(self.state_path)
