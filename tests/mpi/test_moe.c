@@ -1,0 +1,380 @@
+/* The MoE block on every layout of these ranks against one process that computes each token on its
+ * own, by the numerics law: bit-equal outputs, counters, drops and loads. */
+#include "mpi/util_mpi.h"
+
+#include "base/mem.h"
+#include "kernels/elementary.h"
+#include "kernels/ops.h"
+#include "moe/moe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { D = 48, E = 6, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80 };
+
+static const struct util_shape shape = {
+    .width = D, .n_experts = E, .n_chosen = K, .expert_ffn = F, .expert_leaf = LEAF, .vocab = 64};
+
+/* How the tokens come and what is done to them. */
+struct moe_case {
+    uint32_t n_tokens; /* of all replicas */
+    bool first_replica_idle;
+    bool one_expert; /* all tokens choose experts 2 and 3; the others get none */
+    bool huge;       /* expert 3's down projection leaves the grid */
+    enum router_kind router;
+    enum capacity_policy policy;
+    double capacity_factor;
+};
+
+struct model {
+    float router[E][D], gate[E][F][D], up[E][F][D], down[E][D][F];
+    float x[N_MAX][D], h[N_MAX][D];
+};
+
+struct answer {
+    float logits[N_MAX][E], h[N_MAX][D], weights[N_MAX][K];
+    int32_t ids[N_MAX][K], bad[N_MAX], dropped[N_MAX];
+    uint64_t load[E];
+};
+
+static void fill(float *out, size_t n, float scale, uint64_t *state)
+{
+    for (size_t i = 0; i < n; i++) out[i] = util_uniform(state) * scale;
+}
+
+static void make_model(const struct moe_case *c, struct model *m)
+{
+    uint64_t state = 7 + c->n_tokens;
+    fill(&m->router[0][0], sizeof m->router / 4, 1, &state);
+    fill(&m->gate[0][0][0], sizeof m->gate / 4, 1, &state);
+    fill(&m->up[0][0][0], sizeof m->up / 4, 1, &state);
+    fill(&m->down[0][0][0], sizeof m->down / 4, 1, &state);
+    fill(&m->x[0][0], sizeof m->x / 4, 1, &state);
+    fill(&m->h[0][0], sizeof m->h / 4, 4, &state);
+    for (size_t t = 0; t < N_MAX && c->one_expert; t++) m->x[t][0] = 1;
+    for (size_t e = 0; e < E && c->one_expert; e++) m->router[e][0] = e == 2 || e == 3 ? 60 : 0;
+    /* some outputs of some leaves only, so that the counts differ from token to token */
+    for (size_t n = 0; n < D && c->huge; n += 5) m->down[3][n][17] = 3e5f;
+}
+
+/* --- the reference: one token at a time --------------------------------------------------- */
+
+static float chain(const float *x, const float *w, size_t n)
+{
+    float acc = 0;
+    for (size_t i = 0; i < n; i++) acc = __builtin_fmaf(x[i], w[i], acc);
+    return acc;
+}
+
+static bool chosen(const struct answer *a, size_t t, size_t n, int32_t e)
+{
+    for (size_t k = 0; k < n; k++) {
+        if (a->ids[t][k] == e) return true;
+    }
+    return false;
+}
+
+static void route_token(const struct moe_case *c, const struct model *m, struct answer *a, size_t t)
+{
+    float *l = a->logits[t];
+    for (size_t e = 0; e < E; e++) l[e] = chain(m->x[t], m->router[e], D);
+    float max = l[0], sum = 0, kept = 0;
+    for (size_t e = 1; e < E; e++) max = l[e] > max ? l[e] : max;
+    for (size_t e = 0; e < E; e++) sum += el_expf(l[e] - max);
+    for (size_t k = 0; k < K; k++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < E; e++) {
+            if (!chosen(a, t, k, e) && (best < 0 || l[e] > l[best])) best = e;
+        }
+        a->ids[t][k] = best;
+    }
+    if (a->ids[t][0] > a->ids[t][1]) {
+        const int32_t other = a->ids[t][0];
+        a->ids[t][0] = a->ids[t][1];
+        a->ids[t][1] = other;
+    }
+    for (size_t k = 0; k < K; k++) {
+        a->weights[t][k] = el_expf(l[a->ids[t][k]] - max) / sum;
+        kept += a->weights[t][k];
+    }
+    for (size_t k = 0; k < K && c->router == ROUTER_SOFTMAX_RENORM; k++) a->weights[t][k] /= kept;
+}
+
+/* y = expert e of x; returns the leaves that left the grid. */
+static int32_t run_expert(const struct model *m, size_t e, const float *x, float *y)
+{
+    float mid[F];
+    int32_t n_bad = 0;
+    for (size_t f = 0; f < F; f++) {
+        const float g = chain(x, m->gate[e][f], D), u = chain(x, m->up[e][f], D);
+        mid[f] = (g / (1.0f + el_expf(-g))) * u;
+    }
+    for (size_t n = 0; n < D; n++) {
+        int64_t sum = 0;
+        for (size_t f = 0; f < F; f += LEAF) {
+            const float p = chain(mid + f, m->down[e][n] + f, F - f < LEAF ? F - f : LEAF);
+            const bool fits = p < 0x1p19f && p > -0x1p19f; /* 2^(51 - GRID) */
+            if (fits) sum += (int64_t)rint((double)p * 0x1p32);
+            n_bad += !fits;
+        }
+        y[n] = (float)((double)sum * 0x1p-32);
+    }
+    return n_bad;
+}
+
+static void limit_all(const struct moe_case *c, struct answer *a)
+{
+    static int32_t ids[N_MAX * K], dropped[N_MAX];
+    static float weights[N_MAX * K];
+    uint32_t load[E];
+    const struct capacity_work w = {.logits = &a->logits[0][0],
+                                    .ids = &a->ids[0][0],
+                                    .weights = &a->weights[0][0],
+                                    .kept_ids = ids,
+                                    .kept_weights = weights,
+                                    .n_dropped = dropped,
+                                    .load = load,
+                                    .n_tokens = c->n_tokens,
+                                    .n_experts = E,
+                                    .n_chosen = K};
+    capacity_apply(c->policy, capacity_of(c->capacity_factor, c->n_tokens, K, E), &w);
+    memcpy(a->ids, ids, c->n_tokens * sizeof a->ids[0]);
+    memcpy(a->weights, weights, c->n_tokens * sizeof a->weights[0]);
+    memcpy(a->dropped, dropped, c->n_tokens * sizeof dropped[0]);
+}
+
+static void answer(const struct moe_case *c, const struct model *m, struct answer *a)
+{
+    memset(a, 0, sizeof *a);
+    for (size_t t = 0; t < c->n_tokens; t++) route_token(c, m, a, t);
+    if (c->policy != CAPACITY_DROPLESS) limit_all(c, a);
+    for (size_t t = 0; t < c->n_tokens; t++) {
+        float acc[D] = {0};
+        for (size_t k = 0; k < K; k++) {
+            float y[D];
+            const int32_t e = a->ids[t][k];
+            if (e < 0) continue;
+            a->load[e]++;
+            a->bad[t] += run_expert(m, (size_t)e, m->x[t], y);
+            for (size_t n = 0; n < D; n++) acc[n] = __builtin_fmaf(a->weights[t][k], y[n], acc[n]);
+        }
+        for (size_t n = 0; n < D; n++) a->h[t][n] = m->h[t][n] + acc[n];
+    }
+}
+
+/* --- the block under test ----------------------------------------------------------------- */
+
+/* One rank's slices of the weights. */
+struct held {
+    struct packed router, gate[E], up[E], down[E];
+    void *data[3 * E + 1];
+    size_t n;
+};
+
+static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n_in, size_t stride)
+{
+    void *data = NULL;
+    CU_ASSERT_EQUAL_FATAL(
+        mem_alloc(&data, packed_bytes(DTYPE_F32, n_out, n_in), 1, "test weights").code, STATUS_OK);
+    packed_put_rows(DTYPE_F32, data, n_in, 0, n_out, w, stride * sizeof(float));
+    h->data[h->n++] = data;
+    return (struct packed){.dtype = DTYPE_F32,
+                           .n_out = (uint32_t)n_out,
+                           .n_in = (uint32_t)n_in,
+                           .leaf = LEAF,
+                           .grid_bits = GRID,
+                           .data = data};
+}
+
+/* As weights_load does it: what is empty is absent. */
+static struct moe_weights hold(const struct layout *l, struct layout_place p, const struct model *m,
+                               struct held *h)
+{
+    const struct range experts = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
+    const size_t n_f = range_count(f);
+    memset(h, 0, sizeof *h);
+    h->router = pack(h, &m->router[0][0], E, D, D);
+    for (uint32_t e = experts.begin; e < experts.end && n_f > 0; e++) {
+        const uint32_t i = e - experts.begin;
+        h->gate[i] = pack(h, m->gate[e][f.begin], n_f, D, D);
+        h->up[i] = pack(h, m->up[e][f.begin], n_f, D, D);
+        h->down[i] = pack(h, &m->down[e][0][f.begin], D, n_f, F);
+    }
+    if (n_f == 0) return (struct moe_weights){.router = &h->router};
+    return (struct moe_weights){
+        .router = &h->router, .gate = h->gate, .up = h->up, .down = h->down};
+}
+
+/* The tokens of a replica; with an idle first one the others share. */
+static struct range tokens_of(const struct layout *l, const struct moe_case *c, uint32_t dp)
+{
+    if (!c->first_replica_idle || l->dp == 1) return layout_split(c->n_tokens, 1, l->dp, dp);
+    return dp == 0 ? (struct range){0, 0} : layout_split(c->n_tokens, 1, l->dp - 1, dp - 1);
+}
+
+struct trial {
+    const struct moe_case *c;
+    const struct model *m;
+    const struct answer *want;
+    size_t n_layouts, n_empty_parts; /* layouts seen; ranks without a leaf */
+};
+
+static void check_tokens(const struct trial *t, struct range r, float h[][D], const int32_t *bad,
+                         const int32_t *dropped)
+{
+    const size_t n = range_count(r);
+    CU_ASSERT_EQUAL(memcmp(h, t->want->h[r.begin], n * sizeof h[0]), 0);
+    for (size_t i = 0; i < n; i++) {
+        /* both are added to what stood there */
+        CU_ASSERT_EQUAL(bad[i], 100 + t->want->bad[r.begin + i]);
+        CU_ASSERT_EQUAL(dropped[i], 200 + t->want->dropped[r.begin + i]);
+    }
+}
+
+static void check_layout(const struct layout *l, void *ctx)
+{
+    static float h[N_MAX][D];
+    int32_t bad[N_MAX], dropped[N_MAX];
+    int64_t load[E];
+    struct trial *t = ctx;
+    struct comm *c = util_comm(l, 0);
+    struct held held;
+    struct moe *moe = NULL;
+    struct kern_table kern;
+    const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
+    const struct layout_place p = layout_place_of(l, rank);
+    const struct moe_weights w = hold(l, p, t->m, &held);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    const struct moe_options o = {.kern = &kern,
+                                  .comm = c,
+                                  .layout = l,
+                                  .rank = rank,
+                                  .width = D,
+                                  .n_experts = E,
+                                  .n_chosen = K,
+                                  .router = t->c->router,
+                                  .policy = t->c->policy,
+                                  .capacity_factor = t->c->capacity_factor};
+    CU_ASSERT_EQUAL_FATAL(moe_create(&o, &moe).code, STATUS_OK);
+    const struct range r = tokens_of(l, t->c, p.dp);
+    /* twice: the second pass finds the buffers of the first */
+    for (int pass = 0; pass < 2; pass++) {
+        uint64_t mine[E] = {0};
+        memcpy(h, t->m->h[r.begin], range_count(r) * sizeof h[0]);
+        for (size_t i = 0; i < N_MAX; i++) {
+            bad[i] = 100;
+            dropped[i] = 200;
+        }
+        CU_ASSERT_EQUAL(
+            moe_forward(moe, &w, &t->m->x[r.begin][0], range_count(r), &h[0][0], bad, dropped, mine)
+                .code,
+            STATUS_OK);
+        check_tokens(t, r, h, bad, dropped);
+        for (size_t e = 0; e < E; e++) load[e] = (int64_t)mine[e];
+    }
+    comm_sum_i64(c, COMM_STAGE, load, E);
+    for (size_t e = 0; e < E; e++) CU_ASSERT_EQUAL(load[e], (int64_t)t->want->load[e]);
+    t->n_layouts++;
+    t->n_empty_parts += range_count(layout_expert_ffn(l, p.etp)) == 0;
+    moe_destroy(&moe);
+    for (size_t i = 0; i < held.n; i++) mem_free(&held.data[i]);
+    comm_stop(&c);
+}
+
+/* Runs a case on every layout; returns what one process says. */
+static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_parts)
+{
+    static struct model m;
+    static struct answer want;
+    const struct layout_model model = util_layout_model(&shape);
+    struct trial t = {.c = c, .m = &m, .want = &want};
+    make_model(c, &m);
+    answer(c, &m, &want);
+    util_each_layout(&model, check_layout, &t);
+    CU_ASSERT(t.n_layouts >= util_n_ranks());
+    if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
+    return &want;
+}
+
+static void every_layout_gives_the_same_bits(void)
+{
+    static const uint32_t counts[] = {0, 1, 2, 7, 33, N_MAX};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        struct moe_case c = {.n_tokens = counts[i], .router = ROUTER_SOFTMAX_RENORM};
+        try_case(&c, NULL);
+        c.router = ROUTER_SOFTMAX;
+        try_case(&c, NULL);
+    }
+}
+
+static void an_idle_replica_takes_part(void)
+{
+    const struct moe_case c = {.n_tokens = 9, .first_replica_idle = true};
+    try_case(&c, NULL);
+}
+
+static void all_tokens_may_choose_the_same_experts(void)
+{
+    const struct moe_case c = {.n_tokens = 21, .one_expert = true};
+    const struct answer *a = try_case(&c, NULL);
+    CU_ASSERT(a->load[2] == 21 && a->load[3] == 21 && a->load[0] == 0 && a->load[5] == 0);
+}
+
+static void ranks_without_a_leaf_take_part(void)
+{
+    size_t n_empty = 0;
+    const struct moe_case c = {.n_tokens = 11};
+    try_case(&c, &n_empty);
+    int64_t sum = 0, mine = (int64_t)n_empty;
+    MPI_Allreduce(&mine, &sum, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    CU_ASSERT_EQUAL(sum > 0, util_n_ranks() == 4); /* 3 leaves, etp 4 */
+}
+
+static void leaves_beyond_the_grid_are_counted_in_their_rows(void)
+{
+    const struct moe_case c = {.n_tokens = 33, .huge = true};
+    const struct answer *a = try_case(&c, NULL);
+    size_t n_bad = 0, n_good = 0;
+    for (size_t t = 0; t < c.n_tokens; t++) {
+        n_bad += a->bad[t] > 0;
+        n_good += a->bad[t] == 0;
+        if (a->bad[t] > 0) CU_ASSERT(chosen(a, t, K, 3));
+    }
+    CU_ASSERT(n_bad > 0 && n_good > 0);
+}
+
+static void capacity_is_agreed_over_the_microbatch(void)
+{
+    static const enum capacity_policy policies[] = {CAPACITY_DROP, CAPACITY_NEXT, CAPACITY_TOP1};
+    for (size_t i = 0; i < 3; i++) {
+        for (int idle = 0; idle < 2; idle++) {
+            const struct moe_case c = {.n_tokens = 33,
+                                       .first_replica_idle = idle == 1,
+                                       .one_expert = idle == 1,
+                                       .router = ROUTER_SOFTMAX_RENORM,
+                                       .policy = policies[i],
+                                       .capacity_factor = 0.7};
+            const struct answer *a = try_case(&c, NULL);
+            int64_t n_dropped = 0;
+            for (size_t t = 0; t < c.n_tokens; t++) n_dropped += a->dropped[t];
+            CU_ASSERT(n_dropped > 0);
+        }
+    }
+    const struct moe_case nothing = {.n_tokens = 0, .policy = CAPACITY_DROP, .capacity_factor = 1};
+    try_case(&nothing, NULL);
+}
+
+void suite_moe(CU_pSuite suite);
+void suite_moe(CU_pSuite suite)
+{
+    CU_add_test(suite, "every layout gives the same bits", every_layout_gives_the_same_bits);
+    CU_add_test(suite, "an idle replica takes part", an_idle_replica_takes_part);
+    CU_add_test(suite, "all tokens may choose the same experts",
+                all_tokens_may_choose_the_same_experts);
+    CU_add_test(suite, "ranks without a leaf take part", ranks_without_a_leaf_take_part);
+    CU_add_test(suite, "leaves beyond the grid are counted in their rows",
+                leaves_beyond_the_grid_are_counted_in_their_rows);
+    CU_add_test(suite, "capacity is agreed over the microbatch",
+                capacity_is_agreed_over_the_microbatch);
+}
