@@ -46,9 +46,13 @@ static const struct flag run_flags[] = {
      "drop (default), next or top1"},
     {"moe-stats", FLAG_SWITCH, AT(moe_stats), 0, 0, NULL, "print the load of each expert"},
     {"strict", FLAG_SWITCH, AT(strict), 0, 0, NULL, "exit with 4 when a row is an error row"},
+    {"watchdog", FLAG_COUNT, AT(watchdog_s), 0, 86400, "SECONDS",
+     "name a rank that died, stopped or was cut off within this time, and leave with 76 (default "
+     "30; 0: never)"},
     {"report", FLAG_STRING, AT(report), 0, 0, "FILE", "write what was run and measured as JSON"},
     {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress and no summary on stderr"},
-    {"progress-bar", FLAG_SWITCH, AT(progress_bar), 0, 0, NULL, "draw a bar although stderr is no terminal (mpirun hands on a pipe)"},
+    {"progress-bar", FLAG_SWITCH, AT(progress_bar), 0, 0, NULL,
+     "draw a bar although stderr is no terminal (mpirun hands on a pipe)"},
     {"log-level", FLAG_STRING, AT(log_level), 0, 0, "L", "error, warn, info (default) or debug"},
     {"log-json", FLAG_SWITCH, AT(log_json), 0, 0, NULL, "log lines as JSON"},
 };
@@ -114,8 +118,13 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
     ADD(&table, layout_flags);
     if (mode == LEAD_GENERATE) ADD(&table, sampling_flags);
     ADD(&table, run_flags);
-    struct job_options o = {
-        .mode = mode, .max_tokens = 128, .temperature = -1, .top_p = -1, .top_k = -1, .min_p = -1};
+    struct job_options o = {.mode = mode,
+                            .max_tokens = 128,
+                            .watchdog_s = 30,
+                            .temperature = -1,
+                            .top_p = -1,
+                            .top_k = -1,
+                            .min_p = -1};
     enum flags_ask ask = FLAGS_RUN;
     const struct status st = parse(&table, argc, argv, &o, &ask);
     if (status_failed(&st)) {

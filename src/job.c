@@ -210,6 +210,8 @@ static struct status start(struct job *j)
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
     log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
+    /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
+    TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
     start_threads(j);
     const struct layout_place place =
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
@@ -345,5 +347,6 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     }
     stop(&j);
     comm_stop(&j.comm);
+    watchdog_stop(&j.watchdog);
     return status_exit(st.code);
 }

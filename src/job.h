@@ -18,6 +18,7 @@ struct job_options {
     const char *capacity_policy;
     bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;
+    uint32_t watchdog_s; /* 0: off */
     double temperature, top_p, min_p;
     int64_t max_tokens, top_k;
     uint64_t seed;

@@ -10,12 +10,14 @@
 #include "job.h"
 #include "job_text.h"
 #include "parallel/layout_choose.h"
+#include "parallel/watchdog.h"
 
 struct job {
     const struct job_options *o;
     struct config env;
     enum log_level level;
     struct comm *comm;
+    struct watchdog *watchdog;
     struct topo *topo;
     uint32_t *order; /* [ranks] launcher rank of each world rank */
     struct ckpt *ckpt;

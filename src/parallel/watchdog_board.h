@@ -1,0 +1,47 @@
+/* The memory that a host's ranks share to watch each other: a slot per rank with its beats and its
+ * flight recorder, and one notice of a loss. Its name is gone once all have it: nothing stays
+ * behind after a crash. Private to watchdog. */
+#ifndef SHOAL_PARALLEL_WATCHDOG_BOARD_H
+#define SHOAL_PARALLEL_WATCHDOG_BOARD_H
+
+#include "parallel/comm.h"
+#include "parallel/flight.h"
+
+enum { WATCHDOG_HOST_MAX = 64 };
+
+/* What is known of a lost rank. Also travels between hosts: fixed sizes, no pointers. */
+struct watchdog_loss {
+    uint32_t rank, n_more; /* of the world; how many others of its host are lost with it */
+    uint32_t reporter;
+    uint32_t silent_ms;
+    char host[WATCHDOG_HOST_MAX];
+    struct flight_event last;
+};
+
+enum board_state { BOARD_EMPTY, BOARD_ALIVE, BOARD_LEFT };
+
+struct board_slot {
+    _Alignas(64) _Atomic uint64_t beats;
+    _Atomic uint32_t state; /* enum board_state */
+    uint32_t rank;          /* of the world; written before state leaves BOARD_EMPTY */
+    struct flight flight;
+};
+
+struct board {
+    _Atomic uint32_t claimed, posted;
+    struct watchdog_loss loss; /* valid once posted */
+    struct board_slot slots[]; /* [size of COMM_HOST] */
+};
+
+/* **Collective (host)**. The host's board, or with *shared = false one of this rank's own whose
+ * slot 0 is used. Returns its bytes for board_close; 0: there was no memory at all. */
+size_t board_open(struct comm *c, struct board **out, bool *shared);
+void board_close(struct board **b, size_t n_bytes);
+
+/* Local. The first of a host to post a loss wins; true for the winner. */
+bool board_post(struct board *b, const struct watchdog_loss *loss);
+
+/* Local. True when somebody posted. */
+bool board_read(const struct board *b, struct watchdog_loss *out);
+
+#endif
