@@ -1,0 +1,223 @@
+/* Tokens, scores and logits over a vocabulary cut in every way, against one process with all of it:
+ * bit for bit. */
+#include "mpi/util_mpi.h"
+
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "sample/vocab_parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { D = 32, V_MAX = 307, ROWS = 150 };
+
+/* What one process with the whole vocabulary says. */
+struct model {
+    uint32_t vocab;
+    struct kern_table kern;
+    float head[V_MAX][D], x[ROWS][D], logits[ROWS][V_MAX];
+    struct vocab_want wants[ROWS];
+    struct vocab_got got[ROWS];
+    size_t n_rows, n_greedy, n_drawn, n_scored, n_logits, n_bad;
+};
+
+static struct vocab_want want_of(uint64_t *state, uint32_t vocab, size_t row)
+{
+    static const int32_t kinds[] = {PLAN_SAMPLE,
+                                    PLAN_SCORE,
+                                    PLAN_LOGITS | PLAN_SCORE,
+                                    PLAN_SAMPLE,
+                                    PLAN_SAMPLE | PLAN_SCORE | PLAN_LOGITS,
+                                    0};
+    struct vocab_want w = {.want = kinds[util_next(state) % 6],
+                           .target = (int32_t)(util_next(state) % (vocab + 1)) - 1};
+    const bool greedy = util_next(state) % 3 == 0;
+    w.pick = (struct pick_options){.temperature = greedy ? 0 : 0.3f + 0.1f * (float)(row % 9),
+                                   .top_p = row % 4 == 0 ? 0.7f : 1,
+                                   .min_p = row % 5 == 0 ? 0.05f : 0,
+                                   .top_k = row % 3 == 0 ? 12 : 0,
+                                   .key = {util_next(state), util_next(state)},
+                                   .choice = (uint32_t)row % 2,
+                                   .position = (uint32_t)row};
+    return w;
+}
+
+static void expect_row(struct model *m, size_t i, const struct pick_scratch *scratch)
+{
+    const struct vocab_want *w = &m->wants[i];
+    struct vocab_got *g = &m->got[i];
+    uint64_t n_bad = 0;
+    const uint64_t key = m->kern.argmax(m->logits[i], m->vocab, 0, &n_bad);
+    const float max = kern_from_ordered_bits((uint32_t)(key >> 32));
+    *g = (struct vocab_got){.token = -1, .n_bad = (int32_t)n_bad};
+    m->n_bad += n_bad > 0;
+    m->n_logits += (w->want & PLAN_LOGITS) != 0;
+    if (n_bad > 0) return;
+    if ((w->want & PLAN_SCORE) != 0 && w->target >= 0) {
+        const uint64_t total = m->kern.mass(m->logits[i], m->vocab, max, 1, NULL);
+        g->logprob = pick_logprob(m->logits[i][w->target], max, total);
+        m->n_scored++;
+    }
+    if ((w->want & PLAN_SAMPLE) == 0) return;
+    if (w->pick.temperature > 0) {
+        g->token = pick_token(&m->kern, &w->pick, m->logits[i], m->vocab, max, scratch);
+        m->n_drawn++;
+        return;
+    }
+    g->token = 0;
+    for (uint32_t v = 1; v < m->vocab; v++) {
+        if (m->logits[i][v] > m->logits[i][g->token]) g->token = (int32_t)v;
+    }
+    m->n_greedy++;
+}
+
+static void make_model(struct model *m, uint32_t vocab, size_t n_rows)
+{
+    static uint64_t mass[V_MAX], keys[V_MAX];
+    const struct pick_scratch scratch = {.mass = mass, .keys = keys};
+    uint64_t state = vocab * 1000 + n_rows;
+    memset(m, 0, sizeof *m);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &m->kern).code, STATUS_OK);
+    m->vocab = vocab;
+    m->n_rows = n_rows;
+    for (size_t v = 0; v < vocab; v++) {
+        for (size_t d = 0; d < D; d++) m->head[v][d] = util_uniform(&state);
+    }
+    /* equal logits far apart: the smaller id wins, whoever holds it */
+    memcpy(m->head[vocab - 1], m->head[3], sizeof m->head[0]);
+    for (size_t i = 0; i < n_rows; i++) {
+        for (size_t d = 0; d < D; d++) m->x[i][d] = util_uniform(&state) * 2;
+        if (i % 10 == 6) memcpy(m->x[i], m->head[3], sizeof m->x[0]);
+        if (i % 37 == 20) m->x[i][4] = NAN;
+        if (i % 37 == 30) m->x[i][5] = m->x[i][6] = 3e38f; /* some logits become infinite */
+        m->wants[i] = want_of(&state, vocab, i);
+        for (size_t v = 0; v < vocab; v++) {
+            float acc = 0;
+            for (size_t d = 0; d < D; d++) {
+                acc = __builtin_fmaf(m->x[i][d], m->head[v][d], acc);
+            }
+            m->logits[i][v] = acc;
+        }
+        expect_row(m, i, &scratch);
+    }
+}
+
+struct trial {
+    const struct model *m;
+    size_t n_empty; /* ranks seen without a part of the vocabulary */
+};
+
+static void check_logits(const struct model *m, const struct step_result *r)
+{
+    size_t at = 0;
+    CU_ASSERT_EQUAL_FATAL(r->n_logit_rows, m->n_logits);
+    for (size_t i = 0; i < m->n_rows; i++) {
+        if ((m->wants[i].want & PLAN_LOGITS) == 0) continue;
+        const float *row = r->logits + at++ * m->vocab;
+        size_t n_wrong = 0;
+        for (size_t v = 0; v < m->vocab; v++) {
+            const bool both_nan = isnan(row[v]) && isnan(m->logits[i][v]);
+            n_wrong += !both_nan && f32_bits(row[v]) != f32_bits(m->logits[i][v]);
+        }
+        CU_ASSERT_EQUAL(n_wrong, 0);
+    }
+}
+
+static void check_layout(const struct layout *l, void *ctx)
+{
+    static struct vocab_got got[ROWS];
+    struct trial *t = ctx;
+    const struct model *m = t->m;
+    struct comm *c = util_comm(l, 0);
+    struct vocab_parallel *v = NULL;
+    struct step_result r;
+    void *data = NULL;
+    const struct range shard = layout_vocab(l, (uint32_t)comm_rank(c, COMM_TP));
+    const size_t n = range_count(shard);
+    CU_ASSERT_EQUAL_FATAL(mem_alloc(&data, packed_bytes(DTYPE_F32, n, D), 1, "test head").code,
+                          STATUS_OK);
+    packed_put_rows(DTYPE_F32, data, D, 0, n, m->head[shard.begin], D * sizeof(float));
+    const struct packed head = {.dtype = DTYPE_F32, .n_out = (uint32_t)n, .n_in = D, .data = data};
+    CU_ASSERT_EQUAL_FATAL(vocab_parallel_create(&m->kern, c, l, &v).code, STATUS_OK);
+    step_result_init(&r);
+    for (int pass = 0; pass < 2; pass++) {
+        memset(got, 0xEE, sizeof got);
+        step_result_clear(&r, 0, 0, (int32_t)m->vocab);
+        CU_ASSERT_EQUAL(
+            vocab_parallel_run(v, &head, &m->x[0][0], m->wants, m->n_rows, got, &r).code,
+            STATUS_OK);
+        for (size_t i = 0; i < m->n_rows; i++) {
+            CU_ASSERT_EQUAL(got[i].token, m->got[i].token);
+            CU_ASSERT_EQUAL(f32_bits(got[i].logprob), f32_bits(m->got[i].logprob));
+            CU_ASSERT_EQUAL(got[i].n_bad, m->got[i].n_bad);
+        }
+        if (comm_rank(c, COMM_TP) == 0) {
+            check_logits(m, &r);
+        } else {
+            CU_ASSERT_EQUAL(r.n_logit_rows, 0);
+        }
+    }
+    t->n_empty += n == 0;
+    step_result_fini(&r);
+    vocab_parallel_destroy(&v);
+    mem_free(&data);
+    comm_stop(&c);
+}
+
+static size_t try_vocab(struct model *m, uint32_t vocab, size_t n_rows)
+{
+    const struct util_shape shape = {.width = D,
+                                     .n_experts = 8,
+                                     .n_chosen = 2,
+                                     .expert_ffn = 64,
+                                     .expert_leaf = 16,
+                                     .vocab = vocab};
+    const struct layout_model model = util_layout_model(&shape);
+    struct trial t = {.m = m};
+    make_model(m, vocab, n_rows);
+    CU_ASSERT(util_each_layout(&model, check_layout, &t) >= util_n_ranks());
+    return t.n_empty;
+}
+
+static void an_uneven_vocabulary_never_shows(void)
+{
+    struct model *m = malloc(sizeof *m);
+    try_vocab(m, V_MAX, ROWS);
+    /* the case is what it says */
+    CU_ASSERT(m->n_greedy > 5 && m->n_drawn > 20 && m->n_scored > 20);
+    CU_ASSERT(m->n_logits > 20 && m->n_bad >= 6);
+    free(m);
+}
+
+static void batches_of_rows_have_edges(void)
+{
+    static const size_t n_rows[] = {0,
+                                    1,
+                                    VOCAB_ROWS_AT_ONCE - 1,
+                                    VOCAB_ROWS_AT_ONCE,
+                                    VOCAB_ROWS_AT_ONCE + 1,
+                                    2 * VOCAB_ROWS_AT_ONCE};
+    struct model *m = malloc(sizeof *m);
+    for (size_t i = 0; i < sizeof n_rows / sizeof n_rows[0]; i++) try_vocab(m, 100, n_rows[i]);
+    free(m);
+}
+
+/* Rows split in panels of 16: of 20 rows two ranks of four have none. */
+static void ranks_without_vocabulary_take_part(void)
+{
+    struct model *m = malloc(sizeof *m);
+    int64_t mine = (int64_t)try_vocab(m, 20, 70), sum = 0;
+    MPI_Allreduce(&mine, &sum, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    CU_ASSERT_EQUAL(sum > 0, util_n_ranks() > 2);
+    try_vocab(m, 5, 10);
+    free(m);
+}
+
+void suite_vocab_parallel(CU_pSuite suite);
+void suite_vocab_parallel(CU_pSuite suite)
+{
+    CU_add_test(suite, "an uneven vocabulary never shows", an_uneven_vocabulary_never_shows);
+    CU_add_test(suite, "batches of rows have edges", batches_of_rows_have_edges);
+    CU_add_test(suite, "ranks without vocabulary take part", ranks_without_vocabulary_take_part);
+}
