@@ -64,8 +64,16 @@ ALWAYS_INLINE __m128 dots4(enum dtype t, const struct tile *tile, const size_t s
     return tree4(a);
 }
 
-/* Scores of slots [j, j + 8); invisible ones are -infinity, and a visible slot is read instead. */
+/* Scores of slots [j, j + 8), all visible. */
 ALWAYS_INLINE __m256 scores8(enum dtype t, const struct tile *tile, size_t j)
+{
+    const size_t low[4] = {j, j + 1, j + 2, j + 3}, high[4] = {j + 4, j + 5, j + 6, j + 7};
+    const __m256 dots = _mm256_set_m128(dots4(t, tile, high), dots4(t, tile, low));
+    return _mm256_mul_ps(dots, _mm256_set1_ps(tile->scale));
+}
+
+/* The same where some are not: those are -infinity, and a visible slot is read instead. */
+ALWAYS_INLINE __m256 scores8_edge(enum dtype t, const struct tile *tile, size_t j)
 {
     size_t slot[8];
     for (size_t i = 0; i < 8; i++) {
@@ -97,7 +105,8 @@ ALWAYS_INLINE struct state weights(enum dtype t, const struct tile *tile, float 
     __m256 top = _mm256_set1_ps(-INFINITY);
     struct v16 lanes = v16_zero();
     for (size_t j = first; j < tile->j1; j += 8) {
-        const __m256 s = scores8(t, tile, j);
+        const bool inside = j >= tile->j0 && j + 8 <= tile->j1;
+        const __m256 s = inside ? scores8(t, tile, j) : scores8_edge(t, tile, j);
         _mm256_store_ps(e + j, s);
         top = _mm256_max_ps(s, top);
     }

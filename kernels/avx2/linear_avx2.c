@@ -213,6 +213,7 @@ struct leaf_sums {
 ALWAYS_INLINE void end_leaf(enum dtype t, size_t n_rows, size_t n_panels, const struct slice *s,
                             size_t panel, const struct grid *g, struct v16 *c, struct leaf_sums *l)
 {
+#pragma GCC unroll 6
     for (size_t i = 0; i < n_rows * n_panels; i++) {
         const unsigned bad = grid_add(g, c[i], &l->sums[i]);
         if (bad != 0)

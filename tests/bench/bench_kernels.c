@@ -1,0 +1,446 @@
+/* Times the kernels beside what this machine can do: read bandwidth of a large array, and the peak
+ * of twelve independent chains of fma. Each kernel's bits are compared with the reference's before
+ * it is timed. Not a test of speed: prints tables.
+ *
+ * usage: bench_kernels [linear] [law] [attention]      all when nothing is named */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "kernels/ops.h"
+
+#include <immintrin.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIG_FLOATS = 1 << 25, MAX_ROWS = 256, MIN_NS = 100000000 };
+
+struct machine {
+    double read_gbs, gflops; /* at the current number of threads */
+};
+
+static uint64_t random_state = 1;
+
+static float random_float(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(int32_t)(random_state >> 32) * 0x1p-31f;
+}
+
+static void *memory(size_t n_bytes)
+{
+    void *p;
+    const struct status st = mem_alloc(&p, n_bytes, 1, "a benchmark's array");
+    if (status_failed(&st)) {
+        fprintf(stderr, "%s\n", st.text);
+        exit(3);
+    }
+    return p;
+}
+
+static float *random_floats(size_t n)
+{
+    float *x = memory(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = random_float();
+    return x;
+}
+
+/* Seconds of the fastest of several calls. */
+static double best_seconds(void (*run)(const void *job), const void *job)
+{
+    uint64_t best = UINT64_MAX, total = 0;
+    for (int i = 0; i < 1000 && (i < 5 || total < MIN_NS); i++) {
+        const uint64_t start = clock_ns();
+        run(job);
+        const uint64_t ns = clock_ns() - start;
+        total += ns;
+        best = ns < best ? ns : best;
+    }
+    return (double)best * 1e-9;
+}
+
+/* Four streams, each with lines fetched ahead: the fastest way found here. */
+__attribute__((target("avx2,fma"))) static float read_all(const float *x, size_t n)
+{
+    const size_t quarter = n / 4 / 16 * 16;
+    __m256 s[8];
+    float out[8];
+    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_ps();
+    for (size_t i = 0; i < quarter; i += 16) {
+#pragma GCC unroll 4
+        for (size_t j = 0; j < 4; j++) {
+            const float *at = x + j * quarter + i;
+            _mm_prefetch((const char *)at + 8192, _MM_HINT_T0);
+            s[2 * j] = _mm256_add_ps(s[2 * j], _mm256_loadu_ps(at));
+            s[2 * j + 1] = _mm256_add_ps(s[2 * j + 1], _mm256_loadu_ps(at + 8));
+        }
+    }
+    for (int j = 1; j < 8; j++) s[0] = _mm256_add_ps(s[0], s[j]);
+    _mm256_storeu_ps(out, s[0]);
+    return out[0];
+}
+
+static void read_big(const void *job)
+{
+    const float *x = job;
+    float total = 0;
+#pragma omp parallel reduction(+ : total)
+    {
+        const size_t n_threads = (size_t)omp_get_num_threads();
+        const size_t n = BIG_FLOATS / n_threads, at = n * (size_t)omp_get_thread_num();
+        total += read_all(x + at, n);
+    }
+    if (total == 1.5f) printf("\n"); /* so that the sums are needed */
+}
+
+enum { FMA_ROUNDS = 200000 };
+
+__attribute__((target("avx2,fma"))) static float twelve_chains(void)
+{
+    const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
+    __m256 c[12];
+    float out[8];
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; i++) c[i] = _mm256_set1_ps((float)i);
+    for (int k = 0; k < FMA_ROUNDS; k++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; i++) c[i] = _mm256_fmadd_ps(c[i], x, y);
+    }
+#pragma GCC unroll 12
+    for (int i = 1; i < 12; i++) c[0] = _mm256_add_ps(c[0], c[i]);
+    _mm256_storeu_ps(out, c[0]);
+    return out[0];
+}
+
+static void fma_all(const void *job)
+{
+    (void)job;
+    float total = 0;
+#pragma omp parallel reduction(+ : total)
+    total += twelve_chains();
+    if (total == 1.5f) printf("\n");
+}
+
+static struct machine measure(const float *big)
+{
+    const double flops = 12.0 * 8 * 2 * FMA_ROUNDS * omp_get_max_threads();
+    struct machine m;
+    m.read_gbs = BIG_FLOATS * sizeof(float) * 1e-9 / best_seconds(read_big, big);
+    m.gflops = flops * 1e-9 / best_seconds(fma_all, NULL);
+    printf("\n%d thread(s): reads %.1f GB/s, fma %.1f GFLOP/s\n", omp_get_max_threads(), m.read_gbs,
+           m.gflops);
+    return m;
+}
+
+/* One linear on several copies of its weight, so that none is found in a cache. */
+struct linear_bench {
+    const struct kern_table *k;
+    struct packed w[512];
+    size_t n_copies, n_rows;
+    float *x, *y;
+    int64_t *sums;
+};
+
+static struct linear_args linear_args_of(const struct linear_bench *b,
+                                         const struct linear_group *group)
+{
+    return (struct linear_args){.groups = group,
+                                .n_groups = 1,
+                                .x = b->x,
+                                .x_stride = b->w[0].n_in,
+                                .y = b->y,
+                                .y_stride = b->w[0].n_out,
+                                .sums = b->sums};
+}
+
+static void linear_run(const void *job)
+{
+    const struct linear_bench *b = job;
+    for (size_t i = 0; i < b->n_copies; i++) {
+        const struct linear_group group = {&b->w[i], 0, b->n_rows};
+        const struct linear_args a = linear_args_of(b, &group);
+        (b->w[i].leaf > 0 ? op_linear_leaf : op_linear)(b->k, &a);
+    }
+}
+
+static void linear_init(struct linear_bench *b, const struct kern_table *k, enum dtype t,
+                        size_t n_out, size_t n_in)
+{
+    const size_t n = packed_bytes(t, n_out, n_in), copies = ((size_t)96 << 20) / n + 1;
+    b->k = k;
+    b->n_copies = copies < 512 ? copies : 512;
+    b->x = random_floats(MAX_ROWS * n_in);
+    b->y = memory(MAX_ROWS * n_out * sizeof(float));
+    b->sums = memory(MAX_ROWS * (n_out + 1) * sizeof(int64_t));
+    float *row = random_floats(n_in + n_out);
+    char *rounded = memory((n_in + n_out) * dtype_bytes(t));
+    dtype_from_f32(t, row, n_in + n_out, rounded);
+    for (size_t i = 0; i < b->n_copies; i++) {
+        void *data = memory(n);
+        for (size_t o = 0; i == 0 && o < n_out; o++)
+            packed_put_rows(t, data, n_in, o, 1, rounded + o * dtype_bytes(t), 0);
+        if (i > 0) memcpy(data, b->w[0].data, n);
+        b->w[i] = (struct packed){t, (uint32_t)n_out, (uint32_t)n_in, 0, 32, data};
+    }
+    mem_free(&row);
+    mem_free(&rounded);
+}
+
+static void linear_fini(struct linear_bench *b)
+{
+    for (size_t i = 0; i < b->n_copies; i++) {
+        void *data = (void *)(uintptr_t)b->w[i].data;
+        mem_free(&data);
+    }
+    mem_free(&b->x);
+    mem_free(&b->y);
+    mem_free(&b->sums);
+}
+
+/* Compares the first panels of all rows with the reference's bits. */
+static void linear_check(const struct linear_bench *b)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    const size_t n = (size_t)b->w[0].n_out, n_seen = n < 64 ? n : 64;
+    const struct linear_group group = {&b->w[0], 0, b->n_rows};
+    struct linear_args a = linear_args_of(b, &group);
+    float *y = memory(b->n_rows * n * sizeof(float));
+    int64_t *sums = memory(b->n_rows * (n + 1) * sizeof(int64_t));
+    const bool leafy = b->w[0].leaf > 0;
+    linear_run(b);
+    a.y = y;
+    a.sums = sums;
+    (leafy ? ref.linear_leaf : ref.linear)[b->w[0].dtype](&a, 0, 0, n_seen / 16, 0, b->n_rows);
+    for (size_t r = 0; r < b->n_rows; r++) {
+        const int bad = leafy ? memcmp(sums + r * (n + 1), b->sums + r * (n + 1), n_seen * 8)
+                              : memcmp(y + r * n, b->y + r * n, n_seen * 4);
+        if (bad == 0) continue;
+        fprintf(stderr, "row %zu differs from the reference\n", r);
+        exit(70);
+    }
+    mem_free(&y);
+    mem_free(&sums);
+}
+
+/* Microseconds of one call. */
+static double linear_time(struct linear_bench *b, size_t n_rows, uint32_t leaf)
+{
+    const size_t all = b->n_copies;
+    b->n_rows = n_rows;
+    for (size_t i = 0; i < all; i++) b->w[i].leaf = leaf;
+    b->n_copies = 1;
+    linear_check(b);
+    b->n_copies = n_rows < 16 ? all : (all + n_rows - 1) / n_rows;
+    const double us = best_seconds(linear_run, b) * 1e6 / (double)b->n_copies;
+    b->n_copies = all;
+    return us;
+}
+
+static const struct {
+    const char *name;
+    size_t n_out, n_in;
+} shapes[] = {
+    {"SmolLM2 up", 1536, 576},    {"SmolLM2 down", 576, 1536},    {"SmolLM2 head", 49152, 576},
+    {"TinyLlama up", 5632, 2048}, {"TinyLlama down", 2048, 5632},
+};
+
+static void bench_linear(const struct kern_table *k, struct machine m)
+{
+    static const size_t rows[] = {1, 4, 16, 64, 256};
+    printf("%-15s %-4s %5s %5s %10s %8s %6s %8s %6s\n", "linear", "type", "leaf", "rows", "us",
+           "GB/s", "%read", "GFLOP/s", "%fma");
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int t = 0; t < DTYPE_COUNT; t++) {
+            struct linear_bench b;
+            linear_init(&b, k, (enum dtype)t, shapes[s].n_out, shapes[s].n_in);
+            for (size_t i = 0; i < 10; i++) {
+                const uint32_t leaf = i < 5 ? 0 : 256;
+                const double us = linear_time(&b, rows[i % 5], leaf);
+                const double bytes = (double)packed_bytes((enum dtype)t, b.w->n_out, b.w->n_in);
+                const double gbs = bytes * 1e-3 / us;
+                const double gflops = 2e-3 * (double)shapes[s].n_out * (double)shapes[s].n_in *
+                                      (double)rows[i % 5] / us;
+                printf("%-15s %-4s %5u %5zu %10.1f %8.1f %6.0f %8.1f %6.0f\n", shapes[s].name,
+                       dtype_name((enum dtype)t), leaf, rows[i % 5], us, gbs,
+                       100 * gbs / m.read_gbs, gflops, 100 * gflops / m.gflops);
+            }
+            linear_fini(&b);
+        }
+    }
+}
+
+/* What sums in any order could do for one row: weights row by row, four times eight partial chains
+ * per output, reduced at the end. The lower bound for the price of the law in decode. */
+struct any_order {
+    const struct linear_bench *b;
+};
+
+__attribute__((target("avx2,fma,f16c"))) static void
+any_order_rows(const uint16_t *w, const float *x, size_t n0, size_t n1, size_t n_in, float *y)
+{
+    for (size_t n = n0; n < n1; n++) {
+        __m256 c[4];
+        float out[8];
+        for (int i = 0; i < 4; i++) c[i] = _mm256_setzero_ps();
+        for (size_t k = 0; k + 32 <= n_in; k += 32) {
+#pragma GCC unroll 4
+            for (size_t i = 0; i < 4; i++) {
+                const uint16_t *from = w + n * n_in + k + 8 * i;
+                const __m256 wk = _mm256_cvtph_ps(_mm_loadu_si128((const void *)from));
+                c[i] = _mm256_fmadd_ps(wk, _mm256_loadu_ps(x + k + 8 * i), c[i]);
+            }
+        }
+        c[0] = _mm256_add_ps(_mm256_add_ps(c[0], c[1]), _mm256_add_ps(c[2], c[3]));
+        _mm256_storeu_ps(out, c[0]);
+        y[n] = ((out[0] + out[1]) + (out[2] + out[3])) + ((out[4] + out[5]) + (out[6] + out[7]));
+    }
+}
+
+static void any_order_run(const void *job)
+{
+    const struct linear_bench *b = ((const struct any_order *)job)->b;
+    for (size_t i = 0; i < b->n_copies; i++) {
+        const uint16_t *w = b->w[i].data; /* read as if row-major: the bytes do not matter */
+#pragma omp parallel
+        {
+            const size_t n = (size_t)omp_get_num_threads(), t = (size_t)omp_get_thread_num();
+            any_order_rows(w, b->x, b->w[i].n_out * t / n, b->w[i].n_out * (t + 1) / n,
+                           b->w[i].n_in, b->y);
+        }
+    }
+}
+
+/* Row-parallel weights: leaves of several sizes beside one chain over all inputs. */
+static void bench_law(const struct kern_table *k)
+{
+    static const size_t rows[] = {1, 4, 16, 64, 256};
+    static const uint32_t leaves[] = {0, 96, 128, 256, 512};
+    printf("%-15s %5s %12s  time against one chain: leaf 96    128    256    512  any order\n",
+           "law, f16", "rows", "one chain us");
+    for (size_t s = 1; s < sizeof shapes / sizeof *shapes; s += 3) {
+        struct linear_bench b;
+        linear_init(&b, k, DTYPE_F16, shapes[s].n_out, shapes[s].n_in);
+        for (size_t i = 0; i < 5; i++) {
+            double us[5] = {0};
+            for (int again = 0; again < 5; again++) { /* in turn, so that noise hits all alike */
+                for (size_t l = 0; l < 5; l++) {
+                    const double t = linear_time(&b, rows[i], leaves[l]);
+                    us[l] = again == 0 || t < us[l] ? t : us[l];
+                }
+            }
+            printf("%-15s %5zu %12.1f %32.3f  %.3f  %.3f  %.3f", shapes[s].name, rows[i], us[0],
+                   us[1] / us[0], us[2] / us[0], us[3] / us[0], us[4] / us[0]);
+            const struct any_order any = {&b};
+            if (rows[i] == 1)
+                printf("  %.3f",
+                       best_seconds(any_order_run, &any) * 1e6 / (double)b.n_copies / us[0]);
+            printf("\n");
+        }
+        linear_fini(&b);
+    }
+}
+
+struct attention_bench {
+    const struct kern_table *k;
+    struct attn_args args;
+};
+
+static void attention_run(const void *job)
+{
+    const struct attention_bench *b = job;
+    op_attention(b->k, &b->args);
+}
+
+/* n_seqs sequences of n_rows rows at pos0 each; one head of the first is checked. */
+static void bench_attention_case(const struct kern_table *k, struct machine m, const char *name,
+                                 uint32_t n_heads, uint32_t n_kv, size_t n_seqs, size_t pos0,
+                                 size_t n_rows)
+{
+    enum { HD = 64 };
+    const size_t per_seq = (pos0 + n_rows + 63) / 64, n_q = n_seqs * n_rows * n_heads * HD;
+    const size_t n_cache = n_seqs * per_seq * 2 * n_kv * 64 * HD;
+    float *q = random_floats(n_q), *out = memory(n_q * sizeof *out), *from = random_floats(n_cache);
+    float *check = memory(n_q * sizeof *check);
+    uint16_t *cache = memory(n_cache * sizeof *cache);
+    int32_t *blocks = memory(n_seqs * per_seq * sizeof *blocks);
+    struct seq_rows *seqs = memory(n_seqs * sizeof *seqs);
+    uint8_t kv_of_head[64];
+    dtype_from_f32(DTYPE_F16, from, n_cache, cache);
+    for (size_t i = 0; i < n_seqs * per_seq; i++) blocks[i] = (int32_t)i;
+    for (size_t s = 0; s < n_seqs; s++)
+        seqs[s] = (struct seq_rows){s * n_rows, n_rows, pos0, blocks + s * per_seq};
+    for (uint32_t h = 0; h < n_heads; h++) kv_of_head[h] = (uint8_t)(h * n_kv / n_heads);
+    struct attention_bench b = {k,
+                                {.q = q,
+                                 .out = check,
+                                 .kv = {cache, DTYPE_F16, n_kv, HD},
+                                 .kv_of_head = kv_of_head,
+                                 .n_heads = n_heads,
+                                 .scale = 0.125f,
+                                 .seqs = seqs,
+                                 .n_seqs = n_seqs}};
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    ref.attention[DTYPE_F16](&b.args, 0, 0, 0, n_rows);
+    b.args.out = out;
+    attention_run(&b);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (memcmp(out + i * n_heads * HD, check + i * n_heads * HD, HD * sizeof *out) == 0)
+            continue;
+        fprintf(stderr, "attention row %zu differs from the reference\n", i);
+        exit(70);
+    }
+    const double s = best_seconds(attention_run, &b);
+    double seen = 0;
+    for (size_t i = 0; i < n_rows; i++) seen += (double)(pos0 + i + 1);
+    const double gflops = 4e-9 * seen * HD * n_heads * (double)n_seqs / s;
+    const double gbs = n_rows > 1 ? 0 : 1e-9 * seen * HD * 2 * 2 * n_kv * (double)n_seqs / s;
+    printf("%-28s %10.1f us %8.1f GB/s %4.0f %%read %8.1f GFLOP/s %4.0f %%fma\n", name, s * 1e6,
+           gbs, 100 * gbs / m.read_gbs, gflops, 100 * gflops / m.gflops);
+    mem_free(&q);
+    mem_free(&out);
+    mem_free(&check);
+    mem_free(&from);
+    mem_free(&cache);
+    mem_free(&blocks);
+    mem_free(&seqs);
+}
+
+static void bench_attention(const struct kern_table *k, struct machine m)
+{
+    printf("attention, f16 cache\n");
+    bench_attention_case(k, m, "SmolLM2 decode 8 x 1024", 9, 3, 8, 1024, 1);
+    bench_attention_case(k, m, "SmolLM2 decode 1 x 8000", 9, 3, 1, 8000, 1);
+    bench_attention_case(k, m, "SmolLM2 prefill 512", 9, 3, 1, 0, 512);
+    bench_attention_case(k, m, "SmolLM2 chunk 64 at 4096", 9, 3, 1, 4096, 64);
+    bench_attention_case(k, m, "TinyLlama decode 8 x 1024", 32, 4, 8, 1024, 1);
+    bench_attention_case(k, m, "TinyLlama prefill 512", 32, 4, 1, 0, 512);
+}
+
+static bool wanted(int argc, char **argv, const char *name)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], name) == 0) return true;
+    return argc == 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct kern_table k;
+    const struct status st = kern_select(NULL, &k);
+    if (status_failed(&st)) {
+        fprintf(stderr, "%s\n", st.text);
+        return status_exit(st.code);
+    }
+    float *big = random_floats(BIG_FLOATS);
+    for (int n = 1; n <= 2; n++) {
+        omp_set_num_threads(n);
+        const struct machine m = measure(big);
+        if (wanted(argc, argv, "linear")) bench_linear(&k, m);
+        if (wanted(argc, argv, "law")) bench_law(&k);
+        if (wanted(argc, argv, "attention")) bench_attention(&k, m);
+    }
+    mem_free(&big);
+    return 0;
+}
