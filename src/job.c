@@ -106,7 +106,7 @@ static void start_threads(struct job *j)
                    : j->env.n_threads > 0 ? j->env.n_threads
                                           : topo_threads(j->topo, launched);
     const struct topo_rank *here = &j->topo->ranks[launched];
-    if (j->n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
+    if (j->n_threads > 1 && j->n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
         log_line(LOG_WARN,
                  "%u ranks x %u threads share %u processing units: OMP_WAIT_POLICY=passive keeps "
                  "waiting threads from spinning",
