@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""What `cmake --install` leaves works: the program, its manual pages, the libraries by pkg-config.
+
+usage: install.py BUILD_FOLDER WORK_FOLDER
+"""
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from program import expect, main_of, run
+
+COMMANDS = ["convert", "inspect", "plan", "generate", "score"]
+PROGRAM = """
+#include "parallel/layout.h"
+#include "tensor/leaf.h"
+#include <stdio.h>
+int main(void)
+{
+    const struct range r = layout_split(10, 1, 3, 0);
+    printf("%u %u", leaf_choose(1536, 32), range_count(r));
+    return 0;
+}
+"""
+
+
+def check(argv, **how):
+    done = run(argv, **how)
+    expect(done.status == 0, str(done))
+    return done.out
+
+
+def check_manual(shoal, page, command):
+    """Every flag that --help shows stands in the manual page, too."""
+    flags = re.findall(r"^  (--[a-z0-9-]+)", check([shoal, command, "--help"]), re.MULTILINE)
+    text = page.read_text().replace("\\-", "-")
+    expect(flags, f"{command}: --help shows no flag")
+    for flag in flags:
+        expect(f"\n.B {flag} " in text or f"\n.B {flag}\n" in text, f"{page.name} lacks {flag}")
+
+
+def test():
+    build, work = Path(sys.argv[1]), Path(sys.argv[2])
+    shutil.rmtree(work, ignore_errors=True)
+    prefix = work / "prefix"
+    check(["cmake", "--install", build, "--prefix", prefix])
+    shoal = prefix / "bin" / "shoal"
+    expect(check([shoal, "--version"]).startswith("shoal "), "--version does not begin with shoal")
+    for command in COMMANDS:
+        check_manual(shoal, prefix / "share" / "man" / "man1" / f"shoal-{command}.1", command)
+    found = list(prefix.rglob("shoal.pc"))
+    expect(len(found) == 1, f"{len(found)} shoal.pc files")
+    # the build was configured for another prefix; pkg-config is told of this one
+    env = {"PKG_CONFIG_PATH": str(found[0].parent)}
+    flags = check(["pkg-config", f"--define-variable=prefix={prefix.resolve()}", "--cflags",
+                   "--libs", "shoal"], env={**os.environ, **env}).split()
+    source = work / "program.c"
+    source.write_text(PROGRAM)
+    check(["cc", source, "-o", work / "program", *flags])
+    expect(check([work / "program"]) == "96 4", "the program against the libraries answers wrongly")
+
+
+if __name__ == "__main__":
+    main_of(test)
