@@ -1,0 +1,380 @@
+/* Steps through real stages: tiny random models over every layout of these ranks, with idle
+ * replicas, empty plans and pp steps in flight. Greedy tokens are the committed goldens'; scores
+ * have the same bits in every layout, named here by their hash. */
+#include "mpi/util_mpi.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "checkpoint/convert.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_SEQS = 6, N_GOLDEN = 3, TOKENS_MAX = 192, DECODED = 32, BLOCKS = 3, CHUNK = 9 };
+
+/* A sequence on its way. */
+struct seq {
+    const int32_t *tokens; /* prompt, then what greedy decoding must yield */
+    int32_t n_tokens, pos;
+    int32_t blocks[BLOCKS];
+    float scores[TOKENS_MAX]; /* [i]: of token i + 1 */
+    int32_t n_scores;
+};
+
+struct model {
+    struct ckpt *ckpt;
+    struct model_config config;
+    struct layout_model layout_model;
+    int32_t tokens[N_GOLDEN][TOKENS_MAX];
+    int32_t n_tokens[N_GOLDEN];
+    uint64_t hash; /* of the scores; 0: not known yet */
+    size_t n_layouts, n_dp_layouts;
+};
+
+static void read_tokens(struct model *m, const char *dir)
+{
+    char path[512];
+    char *text = NULL;
+    size_t n;
+    snprintf(path, sizeof path, "%s/sequences.jsonl", dir);
+    CU_ASSERT_EQUAL_FATAL(file_read(path, 1 << 20, &text, &n).code, STATUS_OK);
+    char *line = text;
+    for (size_t i = 0; i < N_GOLDEN; i++) {
+        char *end = memchr(line, '\n', n - (size_t)(line - text));
+        struct js_doc *doc = NULL;
+        CU_ASSERT_PTR_NOT_NULL_FATAL(end);
+        CU_ASSERT_EQUAL_FATAL(js_parse(line, (size_t)(end - line), path, &doc).code, STATUS_OK);
+        const struct js_node *ids = js_get(js_root(doc), "prompt_token_ids");
+        CU_ASSERT_FATAL(js_count(ids) > DECODED && js_count(ids) <= TOKENS_MAX);
+        m->n_tokens[i] = (int32_t)js_count(ids);
+        for (size_t t = 0; t < js_count(ids); t++) {
+            int64_t id = -1;
+            CU_ASSERT(js_int(js_at(ids, t), &id));
+            m->tokens[i][t] = (int32_t)id;
+        }
+        js_destroy(&doc);
+        line = end + 1;
+    }
+    mem_free(&text);
+}
+
+/* Rank 0 converts, everyone opens; the file is gone afterwards. */
+static void open_model(struct model *m, const char *name)
+{
+    char dir[400], source[480], path[64];
+    long pid = (long)getpid();
+    MPI_Bcast(&pid, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    memset(m, 0, sizeof *m);
+    snprintf(path, sizeof path, "/tmp/shoal-test-engine-%ld.h5", pid);
+    snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, name);
+    snprintf(source, sizeof source, "%s/hf", dir);
+    const struct convert_options o = {.source = source, .path = path, .keep_dtype = true};
+    if (util_rank() == 0) CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL).code, STATUS_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+    CU_ASSERT_EQUAL_FATAL(ckpt_open(path, &m->ckpt).code, STATUS_OK);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (util_rank() == 0) unlink(path);
+    size_t n;
+    const char *config = ckpt_config_json(m->ckpt, &n);
+    CU_ASSERT_EQUAL_FATAL(model_config_parse(config, n, "config.json", &m->config).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(weights_check(&m->config, m->ckpt, &m->layout_model).code, STATUS_OK);
+    read_tokens(m, dir);
+}
+
+static void close_model(struct model *m)
+{
+    ckpt_close(&m->ckpt);
+}
+
+/* --- the lead's side ---------------------------------------------------------------------- */
+
+struct lead {
+    struct engine *engine;
+    const struct layout *l;
+    struct seq seqs[N_SEQS];
+    struct step_plan plan;
+    struct step_result result;
+    uint64_t submitted[64];                 /* [pp] step in flight of each group */
+    int32_t ids[64][N_SEQS], n_ids[64][64]; /* of the plan: ids in order, count per replica */
+    bool in_flight[64];
+    size_t n_empty_plans, n_idle_replicas, n_most_in_flight;
+};
+
+static void start_seqs(struct lead *d, const struct model *m)
+{
+    for (int32_t i = 0; i < N_SEQS; i++) {
+        struct seq *s = &d->seqs[i];
+        s->tokens = m->tokens[i % N_GOLDEN];
+        s->n_tokens = m->n_tokens[i % N_GOLDEN];
+        /* no block where one would expect it */
+        for (int32_t b = 0; b < BLOCKS; b++) s->blocks[b] = (b * N_SEQS + i * 5 % N_SEQS);
+    }
+}
+
+static void add_seq(struct lead *d, int32_t i, int32_t replica)
+{
+    struct seq *s = &d->seqs[i];
+    const int32_t prompt = s->n_tokens - DECODED;
+    int32_t n_rows = s->pos < prompt ? prompt - s->pos : 1;
+    if (n_rows > CHUNK) n_rows = CHUNK;
+    const int32_t end = s->pos + n_rows;
+    const struct plan_seq p = {.id = i,
+                               .n_rows = n_rows,
+                               .pos0 = s->pos,
+                               .n_blocks = (end + 63) / 64,
+                               .want = PLAN_SCORE | (end >= prompt ? PLAN_SAMPLE : 0) |
+                                       (i == 0 ? PLAN_LOGITS : 0),
+                               .next_token = s->tokens[end],
+                               .top_p = 1};
+    CU_ASSERT_EQUAL_FATAL(step_plan_add(&d->plan, replica, &p, s->tokens + s->pos, s->blocks).code,
+                          STATUS_OK);
+}
+
+/* Sequence i belongs to replica i mod dp and to group i / dp mod pp. */
+static void make_plan(struct lead *d, uint32_t group, uint64_t step)
+{
+    step_plan_clear(&d->plan, PLAN_RUN, step);
+    int32_t n = 0;
+    for (uint32_t r = 0; r < d->l->dp; r++) {
+        d->n_ids[group][r] = 0;
+        for (uint32_t i = r; i < N_SEQS; i += d->l->dp) {
+            if (i / d->l->dp % d->l->pp != group) continue;
+            if (d->seqs[i].pos + 1 >= d->seqs[i].n_tokens) continue;
+            add_seq(d, (int32_t)i, (int32_t)r);
+            d->ids[group][n++] = (int32_t)i;
+            d->n_ids[group][r]++;
+        }
+        step_plan_end_replica(&d->plan, (int32_t)r);
+        d->n_idle_replicas += d->n_ids[group][r] == 0;
+    }
+    d->n_empty_plans += n == 0;
+}
+
+/* Checks a sequence's part of a result, which begins at *score and *logit. */
+static void take_seq(struct lead *d, const struct result_seq *got, size_t *score, size_t *logit)
+{
+    struct seq *s = &d->seqs[got->id];
+    const int32_t prompt = s->n_tokens - DECODED, n_rows = got->n_scores;
+    CU_ASSERT_FATAL(n_rows > 0 && s->pos + n_rows < s->n_tokens);
+    CU_ASSERT_EQUAL(got->n_bad, 0);
+    CU_ASSERT_EQUAL(got->n_dropped, 0);
+    CU_ASSERT_EQUAL(got->n_logits, got->id == 0 ? n_rows : 0);
+    memcpy(s->scores + s->pos, d->result.scores + *score, (size_t)n_rows * sizeof(float));
+    *score += (size_t)n_rows;
+    *logit += (size_t)got->n_logits;
+    s->n_scores += n_rows;
+    s->pos += n_rows;
+    CU_ASSERT_EQUAL(got->token, s->pos < prompt ? -1 : s->tokens[s->pos]);
+    if (got->id != 0 || s->pos < prompt) return;
+    const float *row = d->result.logits + (*logit - 1) * (size_t)d->result.vocab;
+    int32_t best = 0;
+    for (int32_t v = 1; v < d->result.vocab; v++) best = row[v] > row[best] ? v : best;
+    CU_ASSERT_EQUAL(best, s->tokens[s->pos]);
+}
+
+static void collect(struct lead *d, uint32_t group)
+{
+    size_t at = 0;
+    for (uint32_t r = 0; r < d->l->dp; r++) {
+        CU_ASSERT_EQUAL_FATAL(engine_collect(d->engine, (int32_t)r, &d->result).code, STATUS_OK);
+        CU_ASSERT_EQUAL(d->result.step, d->submitted[group]);
+        CU_ASSERT_EQUAL(d->result.replica, (int32_t)r);
+        CU_ASSERT_EQUAL_FATAL(d->result.n_seqs, (size_t)d->n_ids[group][r]);
+        size_t score = 0, logit = 0;
+        for (size_t i = 0; i < d->result.n_seqs; i++) {
+            CU_ASSERT_EQUAL_FATAL(d->result.seqs[i].id, d->ids[group][at++]);
+            take_seq(d, &d->result.seqs[i], &score, &logit);
+        }
+        CU_ASSERT(score == d->result.n_scores && logit == d->result.n_logit_rows);
+    }
+    d->in_flight[group] = false;
+}
+
+static bool all_done(const struct lead *d)
+{
+    for (size_t i = 0; i < N_SEQS; i++) {
+        if (d->seqs[i].pos + 1 < d->seqs[i].n_tokens) return false;
+    }
+    return true;
+}
+
+static uint64_t hash_scores(const struct lead *d)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < N_SEQS; i++) {
+        const struct seq *s = &d->seqs[i];
+        CU_ASSERT_EQUAL(s->n_scores, s->n_tokens - 1);
+        for (int32_t t = 0; t < s->n_scores; t++) {
+            hash = (hash ^ f32_bits(s->scores[t])) * 1099511628211u;
+        }
+    }
+    return hash;
+}
+
+/* Until all sequences are through, and some empty plans more. */
+static uint64_t lead_run(struct engine *engine, const struct layout *l, const struct model *m)
+{
+    struct lead *d = calloc(1, sizeof *d);
+    d->engine = engine;
+    d->l = l;
+    start_seqs(d, m);
+    step_result_init(&d->result);
+    CU_ASSERT_EQUAL_FATAL(step_plan_init(&d->plan, (int32_t)l->dp).code, STATUS_OK);
+    size_t n_after = 0, n_in_flight = 0;
+    uint64_t step = 0;
+    for (; n_after < 2 * (size_t)l->pp + 3; step++) {
+        const uint32_t group = (uint32_t)(step % l->pp);
+        if (d->in_flight[group]) {
+            collect(d, group);
+            n_in_flight--;
+        }
+        n_after += all_done(d);
+        make_plan(d, group, step);
+        CU_ASSERT_EQUAL_FATAL(engine_submit(engine, &d->plan).code, STATUS_OK);
+        d->submitted[group] = step;
+        d->in_flight[group] = true;
+        if (++n_in_flight > d->n_most_in_flight) d->n_most_in_flight = n_in_flight;
+    }
+    for (uint32_t g = 0; g < l->pp; g++, step++) {
+        const uint32_t group = (uint32_t)(step % l->pp);
+        if (d->in_flight[group]) collect(d, group);
+    }
+    step_plan_clear(&d->plan, PLAN_STOP, 0);
+    CU_ASSERT_EQUAL(engine_submit(engine, &d->plan).code, STATUS_OK);
+    CU_ASSERT(d->n_empty_plans >= 3 && d->n_most_in_flight == l->pp);
+    CU_ASSERT(d->n_idle_replicas >= 3 * (size_t)l->dp);
+    const uint64_t hash = hash_scores(d);
+    step_plan_fini(&d->plan);
+    step_result_fini(&d->result);
+    free(d);
+    return hash;
+}
+
+/* --- a layout ----------------------------------------------------------------------------- */
+
+static void run_layout(const struct layout *l, void *ctx)
+{
+    struct model *m = ctx;
+    struct comm *c = util_comm(l, 1); /* never in the launcher's order */
+    struct weights *weights = NULL;
+    struct engine *engine = NULL;
+    struct kern_table kern;
+    struct loader_stats stats;
+    const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(
+        weights_load(&m->config, l, layout_place_of(l, rank), m->ckpt, c, &weights, &stats).code,
+        STATUS_OK);
+    const struct engine_options o = {.stage = {.model = &m->config,
+                                               .layout = l,
+                                               .weights = weights,
+                                               .kern = &kern,
+                                               .comm = c,
+                                               .rank = rank,
+                                               .max_rows = N_SEQS * CHUNK,
+                                               .n_kv_blocks = N_SEQS * BLOCKS,
+                                               .kv_dtype = DTYPE_F32}};
+    CU_ASSERT_EQUAL_FATAL(engine_create(&o, &engine).code, STATUS_OK);
+    uint64_t hash = 0;
+    if (rank == 0) {
+        hash = lead_run(engine, l, m);
+    } else {
+        CU_ASSERT_EQUAL(engine_follow(engine).code, STATUS_OK);
+    }
+    comm_broadcast(c, COMM_WORLD, 0, &hash, sizeof hash);
+    if (m->hash == 0) m->hash = hash;
+    CU_ASSERT_EQUAL(hash, m->hash);
+    CU_ASSERT(engine_stats_of(engine).n_steps > 20);
+    m->n_layouts++;
+    m->n_dp_layouts += l->dp > 1;
+    engine_destroy(&engine);
+    weights_destroy(&weights);
+    comm_stop(&c);
+}
+
+static void try_model(const char *name, uint64_t hash)
+{
+    struct model *m = malloc(sizeof *m);
+    open_model(m, name);
+    util_each_layout(&m->layout_model, run_layout, m);
+    CU_ASSERT(m->n_layouts >= util_n_ranks() - (util_n_ranks() == 4));
+    CU_ASSERT_EQUAL(m->hash, hash);
+    if (m->hash != hash) fprintf(stderr, "\n  %s: 0x%016llx\n", name, (unsigned long long)m->hash);
+    close_model(m);
+    free(m);
+}
+
+static void a_dense_model_runs_in_every_layout(void)
+{
+    try_model("llama-gqa", 0x1a7f8fe17f432625);
+}
+
+static void a_model_of_experts_runs_in_every_layout(void)
+{
+    try_model("qwen3-moe-mixed", 0xfaa573b02b9ebda5);
+}
+
+/* Engines that never run a step: a start-up that fails elsewhere ends here. */
+static void an_engine_may_end_before_its_first_step(void)
+{
+    struct model *m = malloc(sizeof *m);
+    open_model(m, "llama-gqa");
+    struct layout *l = malloc(sizeof *l);
+    const uint32_t n = util_n_ranks();
+    const struct layout_flags flags = {.tp = 1, .pp = n, .dp = 1};
+    CU_ASSERT_EQUAL_FATAL(layout_build(&m->layout_model, n, &flags, l).code, STATUS_OK);
+    struct comm *c = util_comm(l, 0);
+    struct weights *weights = NULL;
+    struct engine *engine = NULL;
+    struct kern_table kern;
+    struct loader_stats stats;
+    const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(
+        weights_load(&m->config, l, layout_place_of(l, rank), m->ckpt, c, &weights, &stats).code,
+        STATUS_OK);
+    struct engine_options o = {.stage = {.model = &m->config,
+                                         .layout = l,
+                                         .weights = weights,
+                                         .kern = &kern,
+                                         .comm = c,
+                                         .rank = rank,
+                                         .max_rows = 4,
+                                         .n_kv_blocks = 2,
+                                         .kv_dtype = DTYPE_F16}};
+    CU_ASSERT_EQUAL(engine_create(&o, &engine).code, STATUS_OK);
+    engine_destroy(&engine);
+    CU_ASSERT_PTR_NULL(engine);
+    /* every allocation may fail, and nothing is left behind */
+    uint64_t n_failed = 0;
+    for (uint64_t at = 1; at < 1000; at++) {
+        mem_fail_after(at);
+        const struct status st = engine_create(&o, &engine);
+        mem_fail_after(0);
+        if (!status_failed(&st)) break;
+        CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
+        CU_ASSERT_PTR_NULL(engine);
+        n_failed++;
+    }
+    CU_ASSERT(n_failed > 10 && engine != NULL);
+    engine_destroy(&engine);
+    weights_destroy(&weights);
+    comm_stop(&c);
+    free(l);
+    close_model(m);
+    free(m);
+}
+
+void suite_engine(CU_pSuite suite);
+void suite_engine(CU_pSuite suite)
+{
+    CU_add_test(suite, "a dense model runs in every layout", a_dense_model_runs_in_every_layout);
+    CU_add_test(suite, "a model of experts runs in every layout",
+                a_model_of_experts_runs_in_every_layout);
+    CU_add_test(suite, "an engine may end before its first step",
+                an_engine_may_end_before_its_first_step);
+}
