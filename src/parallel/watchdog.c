@@ -275,7 +275,7 @@ static void send_left(struct watchdog *w)
 }
 
 /* Tells the others, flushes, waits until all have heard, ends the process. Launchers end the rest
- * of a job at the first exit: so the lead, which flushes, goes first where it is alive. */
+ * of a job at the first exit: so all wait for the lead's flush, and the lead goes last. */
 static void leave(struct watchdog *w, const struct watchdog_loss *loss)
 {
     struct link_packet p;
@@ -293,9 +293,10 @@ static void leave(struct watchdog *w, const struct watchdog_loss *loss)
     }
     const uint64_t until = clock_ns() + LAST_WORDS_S * NS_PER_S;
     while (!is_lead(w) && loss->rank != 0 && !lead_has_left(w) && clock_ns() < until) {
-        sleep_ns(w->interval_ns);
+        sleep_ns(5 * NS_PER_MS);
     }
     send_left(w);
+    if (is_lead(w)) sleep_ns(w->interval_ns);
     _exit(status_exit(STATUS_LOST));
 }
 
@@ -391,6 +392,7 @@ static struct status start_thread(struct watchdog *w)
     pthread_sigmask(SIG_SETMASK, &all, &old);
     const int error = pthread_create(&w->thread, NULL, watch_loop, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error == 0) pthread_setname_np(w->thread, "watchdog");
     if (error != 0) return status_make(STATUS_MEMORY, "watchdog: thread: %s", strerror(error));
     w->running = true;
     return status_ok();
@@ -447,7 +449,7 @@ struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog *
     w->n_ranks = (uint32_t)comm_size(c, COMM_WORLD);
     w->fd = w->stop_fd = -1;
     /* silence is judged early enough to be told and left by the deadline */
-    w->limit_ns = seconds * NS_PER_S / 4 * 3 - seconds * NS_PER_S / BEATS_PER_DEADLINE;
+    w->limit_ns = seconds * NS_PER_S / 10 * 6;
     w->interval_ns = seconds * NS_PER_S / BEATS_PER_DEADLINE;
     if (w->interval_ns > NS_PER_S) w->interval_ns = NS_PER_S;
     pthread_mutex_init(&w->words_lock, NULL);

@@ -1,0 +1,359 @@
+#!/usr/bin/env python3
+"""A rank that stops, dies or is cut off, at any time, under a short --watchdog.
+
+usage: lost_rank.py SHOAL WORK_FOLDER CASE
+  stopped   SIGSTOP in the middle: all others name it and leave with 76 within the deadline
+  loading   the same before the first step
+  killed    SIGKILL: the job ends at once with the launcher's status
+  slow      the main thread alone is held for two deadlines: not lost, and the same bytes
+  suspended all ranks are stopped for two deadlines and continued: nobody lost, the same bytes
+  hosts     two hosts (network namespaces, needs root): the link goes down, both sides name the other
+Each rank's stderr and exit status are kept in files of its own, so that no launcher stands between.
+"""
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, main_of
+
+DEADLINE_S = 4
+START_S = 90  # a busy machine
+MODEL = "mixtral"
+LAYOUT = ["--tp", "2", "--pp", "2", "--threads", "1"]
+RANKS = 4
+ONE_HOST = [TESTS / "mpirun.sh", RANKS, "--mca", "orte_abort_on_non_zero_status", "0"]
+LOST = re.compile(r"rank (\d+) on host (\S+)(?: \(and \d+ more there\))? is lost or cut off: rank "
+                  r"(\d+) heard no heartbeat for ([\d.]+) s; its last communication: (.*?); mine, ")
+EVENT = re.compile(r"(all-reduce|all-gather|all-to-all|broadcast|barrier|send|receive|wait|probe) "
+                   r"over (world|host|stage|tp|ep|etp), count \d+, ")
+
+
+def wait_for(what, sentence, limit_s=START_S):
+    """what()'s first true value."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        value = what()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"no {sentence} within {limit_s} s")
+
+
+class Job:
+    """A running job with a folder for its output and its ranks' stderr and statuses."""
+
+    def __init__(self, shoal, work, name, launcher, model, prompts, *flags):
+        self.folder = work / name
+        self.folder.mkdir()
+        self.output = self.folder / "out.jsonl"
+        script = self.folder / "rank.sh"
+        script.write_text('r=$OMPI_COMM_WORLD_RANK; f=$1; shift\n'
+                          '"$@" 2>$f/err.$r & echo $! >$f/pid.$r; wait $!; echo $? >$f/status.$r\n'
+                          'exit $(cat $f/status.$r)\n')
+        argv = [*launcher, "sh", script, self.folder, shoal.path, "generate", "--model", model,
+                "--input", prompts, "--output", self.output, *LAYOUT, *flags]
+        self.log = (self.folder / "launcher").open("w")
+        self.process = subprocess.Popen([str(a) for a in argv], stdin=subprocess.DEVNULL,
+                                        stdout=self.log, stderr=self.log, start_new_session=True,
+                                        env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+
+    def text(self, kind, rank):
+        path = self.folder / f"{kind}.{rank}"
+        return path.read_text() if path.exists() else ""
+
+    def pid(self, rank):
+        return int(wait_for(lambda: self.text("pid", rank).strip(), f"rank {rank}"))
+
+    def status(self, rank):
+        text = self.text("status", rank).strip()
+        return int(text) if text else None
+
+    def signal(self, ranks, number):
+        for rank in ranks:
+            os.kill(self.pid(rank), number)
+
+    def wait_until_watched(self):
+        """Every rank has its watching thread."""
+        for rank in range(RANKS):
+            tasks = Path(f"/proc/{self.pid(rank)}/task")
+            wait_for(lambda: any(t.read_text() == "watchdog\n" for t in tasks.glob("*/comm")),
+                     f"watching thread of rank {rank}")
+
+    def wait_for_rows(self):
+        wait_for(lambda: self.output.exists() and self.output.stat().st_size > 0, "row")
+
+    def wait_for_statuses(self, ranks, limit_s):
+        wait_for(lambda: all(self.status(r) is not None for r in ranks), f"end of ranks {ranks}",
+                 limit_s)
+
+    def end(self):
+        """Ends what still runs; the launcher's status."""
+        for rank in range(RANKS):
+            pid = self.text("pid", rank).strip()
+            if pid and self.status(rank) is None:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        try:
+            status = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            status = None
+        self.log.close()
+        return status
+
+    def __str__(self):
+        parts = [f"launcher: {(self.folder / 'launcher').read_text()[-2000:]}"]
+        parts += [f"rank {r}: status {self.status(r)}\n{self.text('err', r)[-1500:]}"
+                  for r in range(RANKS)]
+        return "\n".join(parts)
+
+
+class LostRankTest:
+    def __init__(self, shoal, work, case):
+        self.shoal, self.case = Shoal(shoal), case
+        self.work = Path(work) / case
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.model = self.work / "model.h5"
+        self.shoal.must("convert", GOLDENS / MODEL / "hf", self.model)
+
+    def prompts(self, n):
+        path = self.work / f"in{n}.jsonl"
+        rows = [json.loads(line) for line in
+                (GOLDENS / MODEL / "prompts.jsonl").read_text().splitlines()]
+        with path.open("w") as f:
+            for i in range(n):
+                row = {**rows[i % len(rows)], "custom_id": f"r{i}", "max_tokens": 30}
+                f.write(json.dumps(row) + "\n")
+        return path
+
+    def job(self, name, prompts, launcher=ONE_HOST):
+        return Job(self.shoal, self.work, name, launcher, self.model, prompts, "--watchdog",
+                   DEADLINE_S)
+
+    def expect_named(self, job, rank, victims, host=None):
+        """The rank's own stderr names one of the victims, its host and its last communication."""
+        found = LOST.search(job.text("err", rank))
+        expect(found, f"rank {rank} named nobody\n{job}")
+        expect(int(found[1]) in victims, f"rank {rank} named rank {found[1]}, not {victims}\n{job}")
+        expect(host is None or found[2] == host, f"rank {rank}: host {found[2]}, not {host}")
+        expect(EVENT.match(found[5]), f"rank {rank}: no last communication in '{found[5]}'")
+        return found[5]
+
+    def lose(self, job, victim, needle):
+        """Stops a rank of a running job; the others must leave in time."""
+        since = time.monotonic()
+        job.signal([victim], signal.SIGSTOP)
+        others = [r for r in range(RANKS) if r != victim]
+        job.wait_for_statuses(others, DEADLINE_S + 1)
+        took_s = time.monotonic() - since
+        expect(took_s <= DEADLINE_S, f"the last survivor left after {took_s:.2f} s\n{job}")
+        for rank in others:
+            expect(job.status(rank) == 76, f"rank {rank}: status {job.status(rank)}, not 76\n{job}")
+            last = self.expect_named(job, rank, [victim])
+            expect(needle in last, f"rank {rank}: no '{needle}' in '{last}'")
+        print(f"rank {victim} stopped: all others left with 76 after {took_s:.2f} s; {last}")
+
+    def stopped(self):
+        prompts = self.prompts(50000)
+        for victim in (2, 0):
+            job = self.job(f"stopped{victim}", prompts)
+            try:
+                job.wait_for_rows()
+                self.lose(job, victim, ", step ")
+            finally:
+                job.end()
+        # as launchers are by default: the first exit ends all, and is the launcher's status
+        job = self.job("launcher", prompts, launcher=[TESTS / "mpirun.sh", RANKS])
+        try:
+            job.wait_for_rows()
+            job.signal([1], signal.SIGSTOP)
+            status = job.process.wait(DEADLINE_S + 10)
+        finally:
+            job.end()
+        expect(status == 76, f"launcher: {status}\n{job}")
+        for rank in (0, 2, 3):
+            self.expect_named(job, rank, [1])
+        print(f"rank 1 stopped: launcher's status {status}, three survivors named it")
+
+    def loading(self):
+        prompts = self.work / "pipe"
+        os.mkfifo(prompts)  # the lead waits for a writer, the others for the lead
+        job = self.job("loading", prompts)
+        try:
+            job.wait_until_watched()
+            self.lose(job, 3, "before the first step")
+        finally:
+            job.end()
+
+    def killed(self):
+        job = self.job("killed", self.prompts(50000), launcher=[TESTS / "mpirun.sh", RANKS])
+        try:
+            job.wait_for_rows()
+            since = time.monotonic()
+            job.signal([1], signal.SIGKILL)
+            status = job.process.wait(DEADLINE_S + 10)
+            took_s = time.monotonic() - since
+        finally:
+            job.end()
+        print(f"rank 1 killed: launcher's status {status} after {took_s:.2f} s")
+        expect(status == 137, f"launcher: {status}, not 137\n{job}")
+
+    def held(self, hold):
+        """A job during which hold(job) happens: status 0 and an undisturbed run's bytes."""
+        prompts = self.prompts(1500)
+        expected = self.work / "expected.jsonl"
+        self.shoal.must("generate", "--model", self.model, "--input", prompts, "--output", expected,
+                        ranks=1, limit_s=300)
+        job = self.job("held", prompts)
+        try:
+            job.wait_for_rows()
+            n_rows = len(job.output.read_bytes().splitlines())
+            hold(job)
+            status = job.process.wait(300)
+        finally:
+            job.end()
+        expect(n_rows < 1500, "the job had ended before it was disturbed")
+        expect(status == 0, f"launcher: {status}\n{job}")
+        expect(job.output.read_bytes() == expected.read_bytes(), "other bytes")
+        print(f"disturbed after {n_rows} of 1500 rows: nobody taken for lost, the same bytes")
+
+    def slow(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        seize, interrupt, detach = 0x4206, 0x4207, 17
+
+        def hold_main_thread(job):
+            pid = job.pid(3)
+            if libc.ptrace(seize, pid, None, None) != 0:
+                raise PermissionError(os.strerror(ctypes.get_errno()))
+            libc.ptrace(interrupt, pid, None, None)
+            os.waitpid(pid, 0x40000000)  # __WALL
+            time.sleep(2 * DEADLINE_S)
+            libc.ptrace(detach, pid, None, None)
+
+        try:
+            self.held(hold_main_thread)
+        except PermissionError as error:
+            print(f"skipped: one thread cannot be held here: {error}")
+            return SKIPPED
+
+    def suspended(self):
+        def suspend(job):
+            job.signal(range(RANKS), signal.SIGSTOP)
+            time.sleep(2 * DEADLINE_S)
+            job.signal(range(RANKS), signal.SIGCONT)
+
+        self.held(suspend)
+
+    def hosts(self):
+        hosts = TwoHosts(self.work)
+        try:
+            reason = hosts.up()
+            if reason:
+                print(f"skipped: {reason}")
+                return SKIPPED
+            return self.cut(hosts)
+        finally:
+            hosts.down()
+
+    def cut(self, hosts):
+        job = self.job("cut", self.prompts(50000), launcher=hosts.launcher())
+        try:
+            job.wait_for_rows()
+            since = time.monotonic()
+            hosts.cut()
+            job.wait_for_statuses(range(RANKS), DEADLINE_S + 1)
+            took_s = time.monotonic() - since
+        finally:
+            job.end()
+        expect(took_s <= DEADLINE_S, f"the last rank left after {took_s:.2f} s\n{job}")
+        for rank in range(RANKS):
+            here, there, others = ("hA", "hB", [2, 3]) if rank < 2 else ("hB", "hA", [0, 1])
+            last = self.expect_named(job, rank, others, there)
+            expect(f"mine, on host {here}:" in job.text("err", rank), f"rank {rank}: not on {here}")
+            expect(job.status(rank) == 76, f"rank {rank}: status {job.status(rank)}\n{job}")
+            print(f"rank {rank} on {here}: named {there}; {last}")
+        print(f"link down: all left with 76 after {took_s:.2f} s")
+
+
+class TwoHosts:
+    """Two network namespaces with host names of their own, joined by one link."""
+
+    def __init__(self, work):
+        self.work, self.tag = work, f"{os.getpid() % 100000}"
+        self.spaces = [f"shoalA{self.tag}", f"shoalB{self.tag}"]
+        self.links = [f"sA{self.tag}", f"sB{self.tag}"]
+
+    def ip(self, *args):
+        return subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
+
+    def up(self):
+        """None, or why there cannot be two hosts here."""
+        if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+            return "two hosts need root, iproute2 and unshare"
+        steps = [["netns", "add", s] for s in self.spaces]
+        steps.append(["link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1]])
+        for i, (space, link) in enumerate(zip(self.spaces, self.links)):
+            steps += [["link", "set", link, "netns", space],
+                      ["-n", space, "addr", "add", f"10.77.0.{i + 1}/24", "dev", link],
+                      ["-n", space, "link", "set", link, "up"],
+                      ["-n", space, "link", "set", "lo", "up"]]
+        for step in steps:
+            done = self.ip(*step)
+            if done.returncode != 0:
+                return f"ip {' '.join(step)}: {done.stderr.strip()}"
+        agent = self.work / "rsh.sh"
+        agent.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; h=$1; shift\n'
+                         f'[ $h = 10.77.0.1 ] && ns={self.spaces[0]} n=hA || '
+                         f'{{ ns={self.spaces[1]}; n=hB; }}\n'
+                         'exec ip netns exec $ns unshare --uts sh -c "hostname $n; $*"\n')
+        agent.chmod(0o755)
+        return None
+
+    def launcher(self):
+        net = "10.77.0.0/24"
+        mca = [("plm", "rsh"), ("plm_rsh_agent", self.work / "rsh.sh"),
+               ("plm_rsh_no_tree_spawn", 1), ("pml", "ob1"), ("btl", "tcp,self,vader"),
+               ("btl_vader_single_copy_mechanism", "none"), ("mpi_yield_when_idle", 1),
+               ("btl_tcp_if_include", net), ("oob_tcp_if_include", net),
+               ("orte_abort_on_non_zero_status", 0)]
+        flags = [str(word) for name, value in mca for word in ("--mca", name, value)]
+        return ["ip", "netns", "exec", self.spaces[0], "unshare", "--uts", "sh", "-c",
+                'hostname hA; exec "$@"', "sh", "mpirun", "--allow-run-as-root", "--oversubscribe",
+                "--bind-to", "none", *flags, "-x", "OMP_WAIT_POLICY", "--host",
+                "10.77.0.1:2,10.77.0.2:2", "-n", RANKS]
+
+    def cut(self):
+        self.ip("-n", self.spaces[1], "link", "set", self.links[1], "down")
+
+    def down(self):
+        for space in self.spaces:
+            for pid in self.ip("netns", "pids", space).stdout.split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            self.ip("netns", "del", space)
+
+
+def main():
+    test = LostRankTest(*sys.argv[1:])
+    try:
+        return getattr(test, test.case)()
+    except AssertionError as failure:
+        print(f"FAILED: {failure}")
+        return FAILED
+
+
+if __name__ == "__main__":
+    main_of(main)
