@@ -32,12 +32,17 @@ static struct status grow(struct id_set *s)
     return status_ok();
 }
 
-struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh)
+struct id_hash id_hash_of(const char *id, size_t n)
 {
-    if (4 * (s->n + 1) > 3 * s->n_slots) TRY(grow(s));
     const XXH128_hash_t hash = XXH3_128bits(id, n);
     struct id_hash h = {hash.low64, hash.high64};
     if (is_free(h)) h.low = 1;
+    return h;
+}
+
+struct status id_set_add_hash(struct id_set *s, struct id_hash h, bool *fresh)
+{
+    if (4 * (s->n + 1) > 3 * s->n_slots) TRY(grow(s));
     const size_t i = find(s, h);
     *fresh = is_free(s->slots[i]);
     if (*fresh) {
@@ -45,6 +50,11 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
         s->n++;
     }
     return status_ok();
+}
+
+struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh)
+{
+    return id_set_add_hash(s, id_hash_of(id, n), fresh);
 }
 
 void id_set_fini(struct id_set *s)

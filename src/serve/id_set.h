@@ -23,6 +23,10 @@ struct id_set {
 /* Local. Adds an id of n bytes; *fresh is false when it was there (two ids are taken for one with a
  * chance of 2^-128 a pair). Errors: STATUS_MEMORY. */
 struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh);
+
+/* Local. The hash of an id, and adding one by its hash. */
+struct id_hash id_hash_of(const char *id, size_t n);
+struct status id_set_add_hash(struct id_set *s, struct id_hash h, bool *fresh);
 void id_set_fini(struct id_set *s);
 
 #endif

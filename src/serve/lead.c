@@ -2,8 +2,11 @@
 #include "serve/lead.h"
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "serve/id_set.h"
+#include "serve/journal.h"
 #include "serve/line_reader.h"
 #include "serve/progress.h"
 #include "serve/result_row.h"
@@ -12,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { WINDOW_ROWS = 4096, WINDOW_BYTES = 256 << 20, LINES_PER_STEP = 1024 };
 
@@ -20,6 +24,7 @@ struct lead {
     struct request_rules rules;
     struct line_reader *reader;
     struct result_writer *writer;
+    struct journal *journal; /* NULL: none */
     struct scheduler *scheduler;
     struct id_set ids;
     struct strbuf row; /* scratch */
@@ -27,16 +32,18 @@ struct lead {
     struct serve_summary stats;
     uint64_t n_read, start_ns;
     bool all_read;
+    bool failed;      /* journal or output could not be written */
+    bool is_complete; /* by an earlier run */
 };
 
-static struct status create_scheduler(struct lead *l)
+struct status lead_start(struct lead *l, int32_t n_blocks)
 {
     const struct lead_options *o = &l->o;
     const struct scheduler_options so = {
         .rules = &l->rules,
         .n_replicas = o->n_replicas,
         .n_groups = o->n_groups,
-        .n_blocks = o->n_blocks,
+        .n_blocks = n_blocks,
         .max_batch = o->max_batch,
         .step_tokens = o->step_tokens,
         .chunk_tokens = o->chunk_tokens,
@@ -44,6 +51,243 @@ static struct status create_scheduler(struct lead *l)
         .logits_user = o->logits_user,
     };
     return scheduler_create(&so, &l->stats, &l->scheduler);
+}
+
+/* Hands a finished request's line to the journal and the writer. */
+static struct status put_row(struct lead *l, const struct request *r)
+{
+    strbuf_clear(&l->row);
+    TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
+    struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
+    row.sum_logprob = result_row_sum(r, &row.n_scored);
+    if (l->journal != NULL) {
+        const struct id_hash id = id_hash_of(r->custom_id.bytes, r->custom_id.n);
+        const struct journal_row facts = {.id_low = id.low,
+                                          .id_high = id.high,
+                                          .n_prompt = (uint32_t)r->n_prompt,
+                                          .n_generated = (uint32_t)(r->n_tokens - r->n_prompt),
+                                          .is_error = row.is_error,
+                                          .n_scored = row.n_scored,
+                                          .sum_logprob = row.sum_logprob};
+        struct journal_record record = {.type = JOURNAL_ROW,
+                                        .line = r->line,
+                                        .digest = {r->line_digest[0], r->line_digest[1]},
+                                        .bytes = row.text,
+                                        .n_bytes = row.n};
+        journal_row_pack(&facts, record.values);
+        TRY(journal_add(l->journal, &record));
+    }
+    return result_writer_put(l->writer, r->index, &row);
+}
+
+/* Rows reach the output when the journal has them, so that no row that was seen there is ever taken
+ * back; commits wait until they are due. */
+static struct status flush(struct lead *l, bool now)
+{
+    if (l->journal == NULL) return result_writer_flush(l->writer);
+    if (!now && journal_is_dirty(l->journal) && !journal_is_due(l->journal)) return status_ok();
+    struct status st = journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
+    if (!status_failed(&st)) st = result_writer_flush(l->writer);
+    l->failed = l->failed || status_failed(&st);
+    return st;
+}
+
+static struct status make_request(struct lead *l, const struct line *line, struct request **out)
+{
+    if (line->kind == LINE_TOO_LONG) {
+        char message[96];
+        snprintf(message, sizeof message, "the line has %zu bytes, expected at most %d", line->n,
+                 LINE_BYTES_MAX);
+        return request_create_failed(line->number, "line_too_long", message, out);
+    }
+    return request_create(&l->rules, line->number, line->text, line->n, out);
+}
+
+/* A row that an earlier run finished. */
+static struct status take_row(struct lead *l, const struct journal_hit *hit)
+{
+    const struct id_hash id = {hit->row.id_low, hit->row.id_high};
+    const struct result_row row = {.text = hit->text,
+                                   .n = hit->n_text,
+                                   .is_error = hit->row.is_error,
+                                   .n_scored = hit->row.n_scored,
+                                   .sum_logprob = hit->row.sum_logprob};
+    bool fresh;
+    uint64_t index;
+    TRY(id_set_add_hash(&l->ids, id, &fresh));
+    result_writer_open(l->writer, row.n, &index);
+    l->n_read++;
+    l->stats.n_resumed_rows++;
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_RESUME);
+    return result_writer_put(l->writer, index, &row);
+}
+
+/* Tokens that an earlier run sampled for a request. */
+static struct status take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
+{
+    for (size_t i = 0; i < hit->n_tokens && r->finish == REQUEST_UNFINISHED; i++) {
+        int32_t token;
+        memcpy(&token, &hit->tokens[i], sizeof token);
+        if (token < 0 || token >= l->rules.vocab_size) {
+            return status_make(STATUS_INPUT,
+                               "journal %s, line %llu: token %d, expected 0 to %d; begin anew with "
+                               "--restart",
+                               l->o.journal_path, (unsigned long long)r->line, token,
+                               l->rules.vocab_size - 1);
+        }
+        TRY(request_take_token(r, &l->rules, token));
+    }
+    r->n_dropped = hit->n_dropped;
+    r->n_resumed = r->n_saved = r->n_tokens - r->n_prompt;
+    l->stats.n_resumed_tokens += r->n_resumed;
+    return status_ok();
+}
+
+/* A line that is not finished becomes an open row, and either a waiting request or an error row. */
+static struct status take_request(struct lead *l, const struct line *line,
+                                  const struct line_digest *digest, const struct journal_hit *hit)
+{
+    struct request *r = NULL;
+    TRY(make_request(l, line, &r));
+    bool fresh;
+    struct status st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
+    if (!status_failed(&st) && !fresh) {
+        st = request_fail(r, "duplicate_id", "custom_id: an earlier line has the same");
+    }
+    if (!status_failed(&st) && r->error_code == NULL) st = take_tokens(l, r, hit);
+    if (status_failed(&st)) goto done;
+    r->line_digest[0] = digest->low;
+    r->line_digest[1] = digest->high;
+    result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
+    l->n_read++;
+    if (r->error_code == NULL && r->finish == REQUEST_UNFINISHED) {
+        scheduler_submit(l->scheduler, r);
+        return st;
+    }
+    st = put_row(l, r);
+done:
+    request_destroy(&r);
+    return st;
+}
+
+static struct status take_line(struct lead *l, const struct line *line)
+{
+    struct journal_hit hit = {.kind = JOURNAL_HIT_NONE};
+    struct line_digest digest = {0, 0};
+    if (l->journal != NULL) {
+        digest = line_digest_of(line);
+        TRY(journal_find(l->journal, line->number, &hit));
+        if (hit.kind != JOURNAL_HIT_NONE &&
+            (hit.digest.low != digest.low || hit.digest.high != digest.high)) {
+            return journal_line_changed(l->o.input_path, line->number);
+        }
+    }
+    return hit.kind == JOURNAL_HIT_ROW ? take_row(l, &hit) : take_request(l, line, &digest, &hit);
+}
+
+static struct status end_of_input(struct lead *l)
+{
+    l->all_read = true;
+    if (l->journal == NULL || journal_facts_of(l->journal)->last_line <= l->n_read) {
+        return status_ok();
+    }
+    return journal_line_changed(l->o.input_path, l->n_read + 1);
+}
+
+/* A step is not held up by reading for long: what does not fit waits for the next one. */
+static struct status read_lines(struct lead *l)
+{
+    for (int i = 0; i < LINES_PER_STEP && !l->all_read; i++) {
+        if (!result_writer_has_room(l->writer) || !scheduler_wants_more(l->scheduler)) break;
+        const bool may_wait = scheduler_is_idle(l->scheduler);
+        struct line line;
+        TRY(line_reader_next(l->reader, false, &line));
+        if (line.kind == LINE_WAIT && may_wait) {
+            TRY(flush(l, true));
+            TRY(line_reader_next(l->reader, true, &line));
+        }
+        if (line.kind == LINE_WAIT) break;
+        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+    }
+    return flush(l, false);
+}
+
+/* The output has rows and no journal says whose they are. */
+static struct status refuse_strange_output(const struct lead_options *o)
+{
+    struct stat info;
+    if (o->restart || file_exists(o->journal_path) || stat(o->output_path, &info) != 0 ||
+        info.st_size == 0) {
+        return status_ok();
+    }
+    return status_make(STATUS_USAGE,
+                       "output %s: it holds %lld bytes and there is no journal %s to resume from; "
+                       "name another output, or overwrite it with --restart (or --no-journal)",
+                       o->output_path, (long long)info.st_size, o->journal_path);
+}
+
+/* Rows of earlier runs, up to the first that is missing, go to the output where they are not there
+ * yet. */
+static struct status take_finished_rows(struct lead *l)
+{
+    struct journal_hit hit;
+    struct line line;
+    for (;;) {
+        TRY(journal_find(l->journal, l->n_read + 1, &hit));
+        if (hit.kind != JOURNAL_HIT_ROW) return status_ok();
+        TRY(line_reader_next(l->reader, true, &line));
+        if (line.kind == LINE_WAIT) continue;
+        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        if (l->all_read) return status_ok();
+    }
+}
+
+static struct status resume(struct lead *l)
+{
+    const struct journal_facts *facts = journal_facts_of(l->journal);
+    uint64_t n_bytes;
+    bool was_equal;
+    if (line_reader_size(l->reader) > 0 || facts->is_complete) {
+        TRY(journal_check_input(l->journal, l->o.input_path));
+    }
+    TRY(take_finished_rows(l));
+    TRY(result_writer_settle(l->writer, &n_bytes, &was_equal));
+    l->is_complete = facts->is_complete;
+    if (facts->n_rows + facts->n_partial_records == 0) return status_ok();
+    log_line(LOG_INFO, "journal %s: %llu rows are done, %llu stand in the output%s",
+             l->o.journal_path, (unsigned long long)facts->n_rows, (unsigned long long)l->n_read,
+             was_equal ? "" : " (which was mended)");
+    return status_ok();
+}
+
+static struct status open_journal(struct lead *l)
+{
+    const struct lead_options *o = &l->o;
+    const struct journal_options jo = {.path = o->journal_path,
+                                       .settings = o->settings != NULL ? o->settings : "",
+                                       .session = o->session,
+                                       .input_bytes = line_reader_size(l->reader),
+                                       .restart = o->restart,
+                                       .retry_errors = o->retry_errors,
+                                       .commit_bytes = o->commit_bytes,
+                                       .failpoint = o->failpoint};
+    TRY(refuse_strange_output(o));
+    TRY(journal_open(&jo, &l->journal));
+    TRY(result_writer_resume(o->output_path, o->window_rows, o->window_bytes, o->failpoint,
+                             &l->writer));
+    return resume(l);
+}
+
+static struct status open_files(struct lead *l)
+{
+    const struct lead_options *o = &l->o;
+    TRY(line_reader_create(o->input_path, 0, &l->reader));
+    if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->reader, o->output_path)) {
+        return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
+                           o->output_path, o->input_path);
+    }
+    if (o->journal_path != NULL) return open_journal(l);
+    return result_writer_create(o->output_path, o->window_rows, o->window_bytes, &l->writer);
 }
 
 struct status lead_create(const struct lead_options *options, struct lead **out)
@@ -67,20 +311,9 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     l->start_ns = clock_ns();
     strbuf_init(&l->row);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);
-    TRY_GOTO(st, create_scheduler(l), fail);
-    TRY_GOTO(st, line_reader_create(options->input_path, 0, &l->reader), fail);
-    if (strcmp(options->output_path, "-") != 0 &&
-        line_reader_is_file(l->reader, options->output_path)) {
-        st = status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
-                         options->output_path, options->input_path);
-        goto fail;
-    }
-    TRY_GOTO(
-        st,
-        result_writer_create(options->output_path, l->o.window_rows, l->o.window_bytes, &l->writer),
-        fail);
+    if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks), fail);
+    TRY_GOTO(st, open_files(l), fail);
     progress_init(&l->progress, options->quiet);
-    if (options->bar) l->progress.is_terminal = true;
     *out = l;
     return st;
 fail:
@@ -95,72 +328,15 @@ void lead_destroy(struct lead **lead)
     scheduler_destroy(&l->scheduler);
     line_reader_destroy(&l->reader);
     result_writer_destroy(&l->writer);
+    journal_destroy(&l->journal);
     id_set_fini(&l->ids);
     strbuf_fini(&l->row);
     mem_free(lead);
 }
 
-/* Hands a finished request's line to the writer. */
-static struct status put_row(struct lead *l, const struct request *r)
+bool lead_is_complete(const struct lead *l)
 {
-    strbuf_clear(&l->row);
-    TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
-    struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
-    row.sum_logprob = result_row_sum(r, &row.n_scored);
-    return result_writer_put(l->writer, r->index, &row);
-}
-
-static struct status make_request(struct lead *l, const struct line *line, struct request **out)
-{
-    if (line->kind == LINE_TOO_LONG) {
-        char message[96];
-        snprintf(message, sizeof message, "the line has %zu bytes, expected at most %d", line->n,
-                 LINE_BYTES_MAX);
-        return request_create_failed(line->number, "line_too_long", message, out);
-    }
-    return request_create(&l->rules, line->number, line->text, line->n, out);
-}
-
-/* One line becomes an open row, and either a waiting request or an error row. */
-static struct status take_line(struct lead *l, const struct line *line)
-{
-    struct request *r = NULL;
-    TRY(make_request(l, line, &r));
-    bool fresh;
-    struct status st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
-    if (!status_failed(&st) && !fresh) {
-        st = request_fail(r, "duplicate_id", "custom_id: an earlier line has the same");
-    }
-    if (status_failed(&st)) goto done;
-    result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
-    l->n_read++;
-    if (r->error_code == NULL) {
-        scheduler_submit(l->scheduler, r);
-        return st;
-    }
-    st = put_row(l, r);
-done:
-    request_destroy(&r);
-    return st;
-}
-
-/* A step is not held up by reading for long: what does not fit waits for the next one. */
-static struct status read_lines(struct lead *l)
-{
-    for (int i = 0; i < LINES_PER_STEP && !l->all_read; i++) {
-        if (!result_writer_has_room(l->writer) || !scheduler_wants_more(l->scheduler)) break;
-        const bool may_block = scheduler_is_idle(l->scheduler);
-        if (may_block) TRY(result_writer_flush(l->writer));
-        struct line line;
-        TRY(line_reader_next(l->reader, may_block, &line));
-        if (line.kind == LINE_WAIT) break;
-        if (line.kind == LINE_END) {
-            l->all_read = true;
-        } else {
-            TRY(take_line(l, &line));
-        }
-    }
-    return result_writer_flush(l->writer);
+    return l->is_complete;
 }
 
 static struct progress_view view(const struct lead *l)
@@ -173,8 +349,8 @@ static struct progress_view view(const struct lead *l)
         .read_fraction = size == 0 ? -1 : (double)line_reader_offset(l->reader) / (double)size,
         .n_prompt_tokens = l->stats.n_prompt_tokens,
         .n_generated_tokens = l->stats.n_generated_tokens,
-        .load = scheduler_load(l->scheduler),
     };
+    if (l->scheduler != NULL) v.load = scheduler_load(l->scheduler);
     return v;
 }
 
@@ -190,6 +366,30 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
     return scheduler_plan(l->scheduler, group, step, plan);
 }
 
+struct saving {
+    struct lead *lead;
+    size_t n_least;
+};
+
+static struct status save_tokens(void *user, struct request *r)
+{
+    const struct saving *saving = user;
+    if (r->error_code != NULL || r->n_tokens < r->n_prompt + r->n_saved + saving->n_least) {
+        return status_ok();
+    }
+    const size_t n = r->n_tokens - r->n_prompt - r->n_saved;
+    const struct journal_record record = {
+        .type = JOURNAL_PARTIAL,
+        .line = r->line,
+        .digest = {r->line_digest[0], r->line_digest[1]},
+        .values = {r->n_saved, r->n_dropped},
+        .bytes = (const char *)(r->tokens + r->n_prompt + r->n_saved),
+        .n_bytes = n * sizeof *r->tokens,
+    };
+    r->n_saved += n;
+    return journal_add(saving->lead->journal, &record);
+}
+
 struct status lead_commit(struct lead *l, int32_t group, const struct step_result *result)
 {
     TRY(scheduler_commit(l->scheduler, group, result));
@@ -199,14 +399,55 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
         request_destroy(&r);
         if (status_failed(&st)) return st;
     }
+    if (l->journal != NULL && l->o.checkpoint_tokens > 0) {
+        struct saving saving = {l, (size_t)l->o.checkpoint_tokens};
+        TRY(scheduler_visit(l->scheduler, group, save_tokens, &saving));
+    }
     const struct progress_view v = view(l);
     progress_update(&l->progress, &v);
-    return result_writer_flush(l->writer);
+    return flush(l, false);
+}
+
+struct status lead_drain(struct lead *l)
+{
+    if (l->journal == NULL) return status_ok();
+    struct saving saving = {l, 1};
+    TRY(scheduler_visit(l->scheduler, -1, save_tokens, &saving));
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_DRAIN);
+    return status_ok();
+}
+
+double lead_commit_s(const struct lead *l)
+{
+    return l->journal != NULL ? journal_commit_s(l->journal) : 0;
+}
+
+/* The journal's last words, once the output is durable. */
+static struct status end_journal(struct lead *l)
+{
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_FINISH);
+    const struct journal_record end = {.type = JOURNAL_END,
+                                       .values = {l->n_read, result_writer_offset(l->writer)}};
+    TRY(journal_add(l->journal, &end));
+    return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
+}
+
+static struct status close_files(struct lead *l)
+{
+    if (l->journal == NULL) return result_writer_close(l->writer);
+    if (l->failed) { /* of the output, perhaps: what is done can still go to the journal */
+        return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
+    }
+    TRY(flush(l, true));
+    const bool all_written = l->all_read && result_writer_n_open(l->writer) == 0;
+    if (!all_written && !l->is_complete) return status_ok();
+    TRY(result_writer_close(l->writer));
+    return l->is_complete ? status_ok() : end_journal(l);
 }
 
 struct status lead_finish(struct lead *l, struct serve_summary *summary)
 {
-    const struct status st = result_writer_close(l->writer);
+    const struct status st = close_files(l);
     const struct progress_view v = view(l);
     progress_end(&l->progress, &v);
     const struct result_totals t = result_writer_totals(l->writer);
@@ -217,5 +458,9 @@ struct status lead_finish(struct lead *l, struct serve_summary *summary)
     summary->n_scored = t.n_scored;
     if (t.n_scored > 0) summary->perplexity = exp(-t.sum_logprob / (double)t.n_scored);
     summary->wall_s = (double)(clock_ns() - l->start_ns) * 1e-9;
+    if (l->journal != NULL) {
+        summary->n_commits = journal_n_commits(l->journal);
+        summary->commit_s = journal_commit_s(l->journal);
+    }
     return st;
 }

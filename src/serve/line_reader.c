@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 64 << 10 };
+enum { READ_BYTES = 64 << 10, WAIT_MS = 200 };
 
 /* Bytes [begin, end) of `data` are read and not yet given out; those before `scanned` hold no line
  * end. While a long line is skipped its bytes are counted in n_skipped and dropped. */
@@ -104,12 +104,10 @@ static struct status make_room(struct line_reader *r)
 static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
 {
     *waiting = false;
-    if (!may_block) {
-        struct pollfd p = {.fd = r->fd, .events = POLLIN};
-        if (poll(&p, 1, 0) == 0) {
-            *waiting = true;
-            return status_ok();
-        }
+    struct pollfd p = {.fd = r->fd, .events = POLLIN};
+    if (poll(&p, 1, may_block ? WAIT_MS : 0) == 0) {
+        *waiting = true;
+        return status_ok();
     }
     TRY(make_room(r));
     ssize_t n;

@@ -34,8 +34,10 @@ struct line {
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out);
 void line_reader_destroy(struct line_reader **r);
 
-/* Local. The next line. A last line without an end counts; an empty input has no line. When
- * may_block is false and nothing can be read at once, LINE_WAIT. Errors: STATUS_IO, STATUS_MEMORY.
+/* Local. The next line. A last line without an end counts; an empty input has no line. When nothing
+ * can be read at once, LINE_WAIT; with may_block only after a fifth of a second, so that a caller
+ * with nothing else to do neither spins nor sleeps through a signal. Errors: STATUS_IO,
+ * STATUS_MEMORY.
  */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 

@@ -62,6 +62,7 @@ struct request {
     enum request_format format;
     struct request_bytes custom_id;
     struct request_bytes model; /* OpenAI lines: the body's "model"; may be empty */
+    uint64_t line_digest[2];    /* the journal's */
 
     /* sampling */
     int32_t max_tokens, top_k;
@@ -75,6 +76,8 @@ struct request {
     float *scores; /* score: [n_prompt], natural log; scores[0] is unused */
     struct detokenizer detokenizer;
     struct strbuf text;
+    size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
+    size_t n_saved;     /* sampled tokens that the journal has by now */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
     enum request_finish finish;
     const char *error_code; /* NULL: no error. A constant */

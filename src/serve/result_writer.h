@@ -5,7 +5,9 @@
 #define SHOAL_SERVE_RESULT_WRITER_H
 
 #include "base/status.h"
+#include "serve/failpoint.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +34,18 @@ struct result_totals {
 struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
                                    struct result_writer **out);
 
+/* Local. A writer for a job with a journal: the file is kept, and rows that are flushed before
+ * result_writer_settle are compared with what stands in it; from the first difference on the file
+ * is written anew. Rows behind it reach the file only in result_writer_flush, so that the caller
+ * can make them durable elsewhere first. failpoint: borrowed, NULL: none. Errors: as
+ * result_writer_create. */
+struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
+                                   struct failpoint *failpoint, struct result_writer **out);
+
+/* Local. Flushes; what stands behind the rows so far is cut off. *n_bytes: the file's size then;
+ * *was_equal: rows and file were equal, and nothing stood behind them. Errors: STATUS_IO. */
+struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal);
+
 /* Local. Closes without flushing; NULL is accepted. */
 void result_writer_destroy(struct result_writer **w);
 
@@ -52,6 +66,9 @@ struct status result_writer_flush(struct result_writer *w);
 
 /* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. */
 struct status result_writer_close(struct result_writer *w);
+
+/* Local. Bytes in the file. */
+uint64_t result_writer_offset(const struct result_writer *w);
 
 /* Local. Rows opened and not yet written, and what was written. */
 size_t result_writer_n_open(const struct result_writer *w);

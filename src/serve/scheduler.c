@@ -114,6 +114,25 @@ struct scheduler_load scheduler_load(const struct scheduler *s)
     return load;
 }
 
+static struct status visit_list(const struct request_list *l,
+                                struct status (*visit)(void *user, struct request *r), void *user)
+{
+    for (struct request *r = l->head; r != NULL; r = r->next) TRY(visit(user, r));
+    return status_ok();
+}
+
+struct status scheduler_visit(struct scheduler *s, int32_t group,
+                              struct status (*visit)(void *user, struct request *r), void *user)
+{
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        for (int32_t g = 0; g < s->o.n_groups; g++) {
+            if (group >= 0 && g != group) continue;
+            TRY(visit_list(&s->replicas[i].groups[g].running, visit, user));
+        }
+    }
+    return group >= 0 ? status_ok() : visit_list(&s->waiting, visit, user);
+}
+
 struct request *scheduler_take_finished(struct scheduler *s)
 {
     struct request *r = s->finished.head;

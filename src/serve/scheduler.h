@@ -68,6 +68,11 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
 struct status scheduler_commit(struct scheduler *s, int32_t group,
                                const struct step_result *result);
 
+/* Local. Calls visit for each running request of `group`; with group -1 for all that run or wait.
+ * Ends at the first error, which it returns. */
+struct status scheduler_visit(struct scheduler *s, int32_t group,
+                              struct status (*visit)(void *user, struct request *r), void *user);
+
 /* Local. A request that is done (an error row, too), or NULL. Owner: the caller. */
 struct request *scheduler_take_finished(struct scheduler *s);
 

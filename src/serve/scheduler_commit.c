@@ -19,7 +19,7 @@ static void finish(struct scheduler *s, struct request *r)
     }
     r->state = REQUEST_FINISHED;
     request_list_put(&s->finished, r, NULL);
-    const size_t n_generated = r->n_tokens - r->n_prompt;
+    const size_t n_generated = r->n_tokens - r->n_prompt - r->n_resumed;
     if (n_generated > 1 && r->error_code == NULL) {
         latency_add(&s->stats->tpot,
                     (r->last_token_ns - r->first_token_ns) / (uint64_t)(n_generated - 1));

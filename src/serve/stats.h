@@ -29,6 +29,10 @@ double latency_mean_s(const struct latency *l);
 struct serve_summary {
     uint64_t n_rows; /* result lines written, error rows included */
     uint64_t n_error_rows;
+    uint64_t n_resumed_rows;      /* of n_rows: taken over from the journal */
+    uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests taken over from it */
+    uint64_t n_commits;           /* of the journal */
+    double commit_s;              /* its longest of late */
     uint64_t n_prompt_tokens;     /* of requests that ran; computed once each */
     uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */

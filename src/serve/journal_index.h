@@ -1,0 +1,35 @@
+/* Finds what a journal holds of each line, asked in ascending order, in one pass and in memory of
+ * about one window: rows finish nearly in the order of their lines. Reads the bytes that were there
+ * when it was made; never what is appended later. Called by the lead when a job resumes, and by
+ * journal.c to rewrite a journal. */
+#ifndef SHOAL_SERVE_JOURNAL_INDEX_H
+#define SHOAL_SERVE_JOURNAL_INDEX_H
+
+#include "serve/journal_facts.h"
+
+struct journal_index;
+
+enum journal_hit_kind { JOURNAL_HIT_NONE, JOURNAL_HIT_ROW, JOURNAL_HIT_PARTIAL };
+
+struct journal_hit {
+    enum journal_hit_kind kind;
+    struct line_digest digest;
+    struct journal_row row; /* HIT_ROW */
+    const char *text;       /* HIT_ROW: the result line, [n_text]; borrowed until the next call */
+    size_t n_text;
+    const int32_t *tokens; /* HIT_PARTIAL: sampled so far, [n_tokens]; borrowed */
+    size_t n_tokens;
+    uint64_t n_dropped;
+};
+
+/* Local. fd stays open as long as the index. */
+struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
+                                   struct journal_index **out);
+void journal_index_destroy(struct journal_index **x);
+
+/* Local. What the journal has of line `line`, which must not be below the line asked for before
+ * (assert); the same line may be asked for again. The first row of a line counts. Errors:
+ * STATUS_IO, STATUS_MEMORY, STATUS_INPUT when records are further out of order than any window. */
+struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
+
+#endif
