@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A rank that stops, dies or is cut off, at any time, under a short --watchdog.
 
-usage: lost_rank.py SHOAL WORK_FOLDER CASE
+usage: lost_rank.py SHOAL MPI_UNIT WORK_FOLDER CASE
   stopped   SIGSTOP in the middle: all others name it and leave with 76 within the deadline
   loading   the same before the first step
   killed    SIGKILL: the job ends at once with the launcher's status
   slow      the main thread alone is held for two deadlines: not lost, and the same bytes
   suspended all ranks are stopped for two deadlines and continued: nobody lost, the same bytes
+  words     what the lead registered to say before it leaves is said, but not waited for for ever
   hosts     two hosts (network namespaces, needs root): the link goes down, both sides name the other
 Each rank's stderr and exit status are kept in files of its own, so that no launcher stands between.
 """
@@ -21,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, main_of
+from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, main_of, run
 
 DEADLINE_S = 4
 START_S = 90  # a busy machine
@@ -118,8 +119,8 @@ class Job:
 
 
 class LostRankTest:
-    def __init__(self, shoal, work, case):
-        self.shoal, self.case = Shoal(shoal), case
+    def __init__(self, shoal, mpi_unit, work, case):
+        self.shoal, self.mpi_unit, self.case = Shoal(shoal), mpi_unit, case
         self.work = Path(work) / case
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
@@ -254,6 +255,20 @@ class LostRankTest:
             job.signal(range(RANKS), signal.SIGCONT)
 
         self.held(suspend)
+
+    def words(self):
+        for ms, is_said in ((1000, True), (60000, False)):
+            folder = self.work / str(ms)
+            folder.mkdir()
+            since = time.monotonic()
+            done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], 60,
+                       {"SHOAL_TEST_LEAVE": f"{folder}:{ms}"})
+            took_s = time.monotonic() - since
+            expect(done.status == 76, f"words of {ms} ms\n{done}")
+            expect(len(LOST.findall(done.err)) == 2, f"words of {ms} ms: two must name rank 2\n{done}")
+            expect((folder / "words.0").exists() == is_said, f"words of {ms} ms: said: {not is_said}")
+            expect(("could not be flushed" in done.err) != is_said, f"words of {ms} ms\n{done}")
+            print(f"last words of {ms} ms: said: {is_said}; 76 after {took_s:.1f} s")
 
     def hosts(self):
         hosts = TwoHosts(self.work)
