@@ -47,7 +47,7 @@ bar=()
 
 step "4 ranks answer $(wc -l <$prompts) prompts"
 jobs/mpirun.sh 4 $shoal generate --model $model --input $prompts --output $out/ranks4.jsonl \
-    "${bar[@]}"
+    --restart "${bar[@]}"
 
 step "Answers, each behind its prompt"
 mapfile -d '' -t asked < <(field prompt $prompts)
@@ -58,7 +58,7 @@ for i in 0 1 2 3 4 5; do
 done
 
 step "1 rank answers the same prompts"
-$shoal generate --model $model --input $prompts --output $out/ranks1.jsonl
+$shoal generate --model $model --input $prompts --output $out/ranks1.jsonl --restart
 
 step "Are the files equal?"
 sha256sum $out/ranks4.jsonl $out/ranks1.jsonl

@@ -5,7 +5,7 @@ set -eu
 
 packages="gcc g++ cmake ninja-build pkg-config openmpi-bin libopenmpi-dev libhdf5-openmpi-dev
 hdf5-tools libhwloc-dev hwloc libcunit1-dev libjansson-dev libpcre2-dev libutf8proc-dev
-libxxhash-dev librandom123-dev python3 python3-pip"
+libxxhash-dev librandom123-dev python3 python3-pip iproute2 util-linux"
 
 say_what_to_load()
 {
@@ -15,7 +15,8 @@ This script cannot install packages here ($1). Load these as modules, or ask you
   Open MPI >= 4 (or another MPI 3 library)      HDF5 >= 1.10, built with that MPI (hdf5.pc)
   hwloc >= 2        jansson >= 2.13             PCRE2 (8 bit)       utf8proc >= 2
   xxHash >= 0.8     Random123 >= 1.14
-  for the tests: CUnit >= 2.1, Python >= 3.9 (standard library; pip for the real model's test)
+  for the tests: CUnit >= 2.1, Python >= 3.9 (standard library; pip for the real model's test),
+  iproute2 (ip) and util-linux (unshare) for two hosts on one machine
 Debian's names: $(echo $packages)
 END
 }
