@@ -57,6 +57,23 @@ static const struct flag run_flags[] = {
     {"log-json", FLAG_SWITCH, AT(log_json), 0, 0, NULL, "log lines as JSON"},
 };
 
+static const struct flag journal_flags[] = {
+    {"journal", FLAG_STRING, AT(journal), 0, 0, "DIR",
+     "keep the journal there (default: OUT.jsonl.journal, beside the output)"},
+    {"no-journal", FLAG_SWITCH, AT(no_journal), 0, 0, NULL,
+     "keep none: a run that is ended early begins anew"},
+    {"restart", FLAG_SWITCH, AT(restart), 0, 0, NULL,
+     "forget what earlier runs did and overwrite the output"},
+    {"retry-errors", FLAG_SWITCH, AT(retry_errors), 0, 0, NULL,
+     "run the error rows of earlier runs again"},
+    {"checkpoint-tokens", FLAG_COUNT, AT(checkpoint_tokens), 0, 1e9, "N",
+     "save the tokens of a running request every N (default 256; 0: only when the job is drained)"},
+    {"time-limit", FLAG_STRING, AT(time_limit), 0, 0, "TIME",
+     "drain and leave with 75 before it is over: seconds or H:M:S (in a Slurm job its limit counts "
+     "too)"},
+    {"failpoint", FLAG_STRING, AT(failpoint), 0, 0, NULL, NULL},
+};
+
 static const struct flag sampling_flags[] = {
     {"max-tokens", FLAG_I64, AT(max_tokens), 1, 1e9, "N", "tokens to generate (default 128)"},
     {"temperature", FLAG_NUMBER, AT(temperature), 0, 1e3, "X", "0: greedy (default 1)"},
@@ -78,7 +95,13 @@ static const char generate_text[] =
     "order. A line that cannot be served becomes an error row; the others go on.\n"
     "Start it as it is for one rank, or under mpirun or srun for many. The bytes of a result "
     "depend "
-    "on the checkpoint, the request and its seed alone: not on ranks, layout, batch or threads.";
+    "on the checkpoint, the request and its seed alone: not on ranks, layout, batch or threads.\n"
+    "What is done is kept in a journal beside the output. However a run ends, the same command "
+    "goes "
+    "on from there, on any number of ranks, and the output comes to the same bytes. SIGUSR1, "
+    "SIGTERM "
+    "or a time limit end a run in order with status 75, a second signal at once. `shoal status` "
+    "reads the journal.";
 
 static const char score_text[] =
     "Reads prompts as shoal generate does and writes the log-probability of each of their tokens "
@@ -118,9 +141,11 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
     ADD(&table, layout_flags);
     if (mode == LEAD_GENERATE) ADD(&table, sampling_flags);
     ADD(&table, run_flags);
+    ADD(&table, journal_flags);
     struct job_options o = {.mode = mode,
                             .max_tokens = 128,
                             .watchdog_s = 30,
+                            .checkpoint_tokens = 256,
                             .temperature = -1,
                             .top_p = -1,
                             .top_k = -1,

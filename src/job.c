@@ -4,11 +4,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "job_journal.h"
 #include "job_state.h"
+#include "slurm.h"
 
 #include <limits.h>
 #include <omp.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { DEFAULT_STEP_TOKENS = 512, DEFAULT_CONTEXTS = 64 };
@@ -19,6 +22,16 @@ enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_
 static struct status check_options(struct job *j)
 {
     const struct job_options *o = j->o;
+    uint64_t seconds = 0;
+    if (o->failpoint != NULL) TRY(failpoint_parse(o->failpoint, &j->failpoint));
+    if (o->time_limit != NULL) {
+        if (!drain_parse_time(o->time_limit, &seconds)) {
+            return status_make(STATUS_USAGE,
+                               "--time-limit: expected seconds or H:M:S, found \"%s\"",
+                               o->time_limit);
+        }
+        drain_limit(&j->drain, j->start_ns, seconds);
+    }
     j->kv_dtype = DTYPE_F16;
     if (o->kv_dtype != NULL &&
         (!dtype_parse(o->kv_dtype, &j->kv_dtype) || j->kv_dtype == DTYPE_BF16)) {
@@ -168,12 +181,17 @@ static struct status sink_logits(void *user, uint64_t line, int32_t row0, const 
     return logits_file_write(user, line, row0, rows, n_rows, vocab);
 }
 
-static struct status start_lead(struct job *j)
+/* The lead's files: before the weights are loaded, so that a job that cannot run says so soon, and
+ * one that is done already loads nothing. */
+static struct status open_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
     const struct job_options *o = j->o;
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
     TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
+    TRY(job_journal_path(o, &j->journal_path));
+    TRY(job_journal_settings(j, &j->settings));
+    TRY(job_journal_session(j, &j->session));
     if (o->logits != NULL) TRY(logits_file_create(o->logits, &j->logits));
     const struct lead_options options = {.mode = o->mode,
                                          .input_path = o->input,
@@ -186,15 +204,49 @@ static struct status start_lead(struct job *j)
                                          .max_model_len = (int32_t)j->max_model_len,
                                          .n_replicas = (int32_t)j->layout->dp,
                                          .n_groups = (int32_t)j->layout->pp,
-                                         .n_blocks = (int32_t)j->n_kv_blocks,
                                          .max_batch = (int32_t)o->max_batch,
                                          .step_tokens = (int32_t)j->step_tokens,
                                          .chunk_tokens = (int32_t)o->chunk,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
                                          .quiet = o->quiet,
-                                         .bar = o->progress_bar};
+                                         .bar = o->progress_bar,
+                                         .journal_path = j->journal_path,
+                                         .settings = j->settings.data,
+                                         .session = j->session.data,
+                                         .restart = o->restart,
+                                         .retry_errors = o->retry_errors,
+                                         .checkpoint_tokens = (int32_t)o->checkpoint_tokens,
+                                         .failpoint = &j->failpoint};
     return lead_create(&options, &j->lead);
+}
+
+/* Rows that are done reach the journal before this rank leaves because another is lost. */
+static void say_last_words(void *user)
+{
+    lead_save(user);
+}
+
+static struct status start_lead(struct job *j)
+{
+    if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
+    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks));
+    watchdog_set_last_words(j->watchdog, say_last_words, j->lead);
+    return status_ok();
+}
+
+static struct status drained(const struct job *j, const char *when)
+{
+    return status_make(STATUS_DRAINED, "drained %s (%s): the same command resumes", when,
+                       drain_reason(&j->drain));
+}
+
+/* A signal on any rank, or the time limit, while the job starts. */
+static struct status check_drain(struct job *j)
+{
+    const bool asked = drain_poll(&j->drain, 0) != DRAIN_NOT;
+    j->drain.last_ns = 0; /* loading is no step */
+    return asked ? drained(j, "while it was starting") : status_ok();
 }
 
 /* Ends a phase: every rank learns the worst status. */
@@ -206,6 +258,7 @@ static struct status start(struct job *j)
     PHASE(kern_select(j->env.kernels, &j->kern));
     PHASE(read_model(j));
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
+    PHASE(check_drain(j));
     TRY(comm_gather_topo(j->comm, &j->topo));
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
@@ -213,12 +266,21 @@ static struct status start(struct job *j)
     /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
     TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
     start_threads(j);
+    PHASE(open_lead(j));
+    uint64_t is_complete = j->lead != NULL && lead_is_complete(j->lead);
+    comm_max_u64(j->comm, COMM_WORLD, &is_complete, 1);
+    j->is_complete = is_complete != 0;
+    if (j->is_complete) return status_ok();
+    PHASE(check_drain(j));
+    (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
     const struct layout_place place =
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
     TRY(weights_load(&j->model, j->layout, place, j->ckpt, j->comm, &j->weights, &j->loaded));
+    PHASE(check_drain(j));
     PHASE(size_kv_pool(j));
     PHASE(start_engine(j));
     PHASE(start_lead(j));
+    PHASE(check_drain(j));
     return status_ok();
 }
 
@@ -228,6 +290,7 @@ struct lead_loop {
     struct step_result result;
     bool *in_flight; /* [pp] */
     uint32_t n_in_flight;
+    bool drains; /* the run ends early: nothing more is planned */
 };
 
 /* Takes the results of a group's last step from all replicas. After a failure they are only
@@ -252,6 +315,25 @@ static void lose(struct job *j, const char *what, const struct status *st)
     comm_abort(j->comm, status_exit(STATUS_LOST));
 }
 
+/* A second signal does not wait for the steps in flight. */
+static void leave_now(struct job *j)
+{
+    const struct status st = lead_finish(j->lead, j->summary);
+    if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
+    log_line(LOG_WARN, "a second signal: leaving at once; the same command resumes");
+    comm_abort(j->comm, status_exit(STATUS_DRAINED));
+}
+
+static void heed_drain(struct job *j, struct lead_loop *l)
+{
+    const enum drain_ask ask = drain_poll(&j->drain, lead_commit_s(j->lead));
+    if (ask == DRAIN_NOW) leave_now(j);
+    if (ask == DRAIN_ASKED && !l->drains) {
+        log_line(LOG_WARN, "%s: draining", drain_reason(&j->drain));
+        l->drains = true;
+    }
+}
+
 static struct status run_steps(struct job *j, struct lead_loop *l)
 {
     struct status st = status_ok();
@@ -259,14 +341,17 @@ static struct status run_steps(struct job *j, struct lead_loop *l)
     for (uint64_t step = 0;; step++) {
         const uint32_t group = (uint32_t)(step % j->layout->pp);
         if (l->in_flight[group]) st = collect(j, l, group, st);
-        if (!done && !status_failed(&st)) {
+        heed_drain(j, l);
+        if (!done && !l->drains && !status_failed(&st)) {
             st = lead_next(j->lead, (int32_t)group, step, &l->plan, &done);
         }
-        if (done || status_failed(&st)) {
-            if (l->n_in_flight == 0) return st;
-            continue;
+        if (done || l->drains || status_failed(&st)) {
+            if (l->n_in_flight > 0) continue;
+            l->drains = l->drains && !done && !status_failed(&st);
+            return l->drains ? lead_drain(j->lead) : st;
         }
         if (l->plan.n_seqs == 0) continue;
+        (void)failpoint_pass(&j->failpoint, FAILPOINT_STEP);
         st = engine_submit(j->engine, &l->plan);
         if (status_failed(&st)) lose(j, "step", &st);
         l->in_flight[group] = true;
@@ -287,15 +372,32 @@ static struct status lead_loop(struct job *j)
     if (status_failed(&stopped)) lose(j, "the last plan", &stopped);
     const struct status finished = lead_finish(j->lead, j->summary);
     if (!status_failed(&st)) st = finished;
+    if (!status_failed(&st) && l.drains) {
+        char when[64];
+        snprintf(when, sizeof when, "after %llu rows", (unsigned long long)j->summary->n_rows);
+        st = drained(j, when);
+    }
     step_plan_fini(&l.plan);
     step_result_fini(&l.result);
     mem_free(&l.in_flight);
     return st;
 }
 
-static struct status run(struct job *j)
+/* An earlier run had finished the job: lines, rows and files were compared, nothing is run. */
+static struct status end_complete(struct job *j)
 {
-    TRY(start(j));
+    if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
+    TRY(lead_finish(j->lead, j->summary));
+    log_line(LOG_INFO,
+             "%s: complete since an earlier run, %llu rows (%llu error rows) as the journal has "
+             "them; nothing to do",
+             j->o->output, (unsigned long long)j->summary->n_rows,
+             (unsigned long long)j->summary->n_error_rows);
+    return status_ok();
+}
+
+static struct status run_loaded(struct job *j)
+{
     j->ready_ns = clock_ns();
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
@@ -306,8 +408,14 @@ static struct status run(struct job *j)
     }
     PHASE(st);
     PHASE(logits_file_close(&j->logits));
-    TRY(job_report_end(j));
-    uint64_t n_errors = is_lead ? j->summary->n_error_rows : 0;
+    return job_report_end(j);
+}
+
+static struct status run(struct job *j)
+{
+    TRY(start(j));
+    TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
+    uint64_t n_errors = j->summary != NULL ? j->summary->n_error_rows : 0;
     comm_max_u64(j->comm, COMM_WORLD, &n_errors, 1);
     if (n_errors == 0 || !j->o->strict) return status_ok();
     return status_make(STATUS_ROWS, "%llu rows are error rows", (unsigned long long)n_errors);
@@ -315,7 +423,11 @@ static struct status run(struct job *j)
 
 static void stop(struct job *j)
 {
+    watchdog_set_last_words(j->watchdog, NULL, NULL);
     lead_destroy(&j->lead);
+    mem_free(&j->journal_path);
+    strbuf_fini(&j->settings);
+    strbuf_fini(&j->session);
     const struct status ignored = logits_file_close(&j->logits);
     (void)ignored;
     job_text_fini(&j->text);
@@ -328,10 +440,21 @@ static void stop(struct job *j)
     mem_free(&j->summary);
 }
 
+/* **Collective (world)**. The limit that the first process found counts for all. */
+static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
+{
+    comm_max_u64(j->comm, COMM_WORLD, &seconds, 1);
+    if (seconds > 0) drain_limit(&j->drain, since_ns, seconds);
+}
+
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv)
 {
     struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of writing */
+    drain_init(&j.drain);
+    uint64_t slurm_s = 0;
+    if (env.launcher_rank == 0 && !slurm_time_left(env.slurm_job, &slurm_s)) slurm_s = 0;
+    const uint64_t asked_ns = clock_ns();
     struct status st = comm_start(argc, argv, &j.comm);
     j.level = options->quiet ? LOG_WARN : LOG_INFO;
     if (options->log_level != NULL && !log_level_parse(options->log_level, &j.level)) {
@@ -340,10 +463,11 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
                          options->log_level);
     }
     if (j.comm != NULL) log_init(comm_rank(j.comm, COMM_WORLD), j.level, options->log_json);
+    if (j.comm != NULL) share_limit(&j, asked_ns, slurm_s);
     if (!status_failed(&st)) st = run(&j);
     /* all ranks agreed on this status, so one voice is enough */
     if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {
-        log_line(LOG_ERROR, "%s", st.text);
+        log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
     }
     stop(&j);
     comm_stop(&j.comm);

@@ -19,6 +19,11 @@ struct job_options {
     bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;
     uint32_t watchdog_s; /* 0: off */
+    const char *journal; /* folder; NULL: beside the output */
+    bool no_journal, restart, retry_errors;
+    uint32_t checkpoint_tokens;
+    const char *time_limit; /* NULL: none but Slurm's */
+    const char *failpoint;  /* tests only */
     double temperature, top_p, min_p;
     int64_t max_tokens, top_k;
     uint64_t seed;

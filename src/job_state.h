@@ -6,11 +6,13 @@
 #include "checkpoint/ckpt.h"
 #include "checkpoint/loader.h"
 #include "checkpoint/logits_file.h"
+#include "drain.h"
 #include "engine/engine.h"
 #include "job.h"
 #include "job_text.h"
 #include "parallel/layout_choose.h"
 #include "parallel/watchdog.h"
+#include "serve/failpoint.h"
 
 struct job {
     const struct job_options *o;
@@ -32,11 +34,16 @@ struct job {
     enum capacity_policy policy;
     uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
     uint64_t start_ns, ready_ns;
+    struct drain drain;
+    struct failpoint failpoint;
+    bool is_complete; /* an earlier run had finished the job */
     /* lead only */
     struct job_text text;
     struct lead *lead;
     struct logits_file *logits;
     struct serve_summary *summary;
+    char *journal_path; /* owned; NULL: none */
+    struct strbuf settings, session;
 };
 
 /* Local, lead. Says on stderr which layout was chosen and what was loaded. */

@@ -19,6 +19,7 @@ static const struct command commands[] = {
      "offline bulk generation, the main job"},
     {"score", cmd_score, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "log-probabilities of given texts, perplexity"},
+    {"status", cmd_status, "JOURNAL", "how far a job is, while it runs and after"},
 };
 
 static void print_help(FILE *out)

@@ -16,7 +16,7 @@ static uint32_t launcher_rank(void)
 
 struct config config_read(void)
 {
-    struct config c = {.kernels = getenv("SHOAL_KERNELS")};
+    struct config c = {.kernels = getenv("SHOAL_KERNELS"), .slurm_job = getenv("SLURM_JOB_ID")};
     if (c.kernels != NULL && c.kernels[0] == '\0') c.kernels = NULL;
     const char *threads = getenv("OMP_NUM_THREADS");
     if (threads != NULL) {

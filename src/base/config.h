@@ -1,6 +1,7 @@
 /* The environment, read once at start; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref" or "avx2": the instruction set to use (default: the best)
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
+ *   SLURM_JOB_ID      the job whose time limit is asked for
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID   set by launchers */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
@@ -8,8 +9,9 @@
 #include <stdint.h>
 
 struct config {
-    const char *kernels; /* NULL: not set */
-    uint32_t n_threads;  /* 0: not set */
+    const char *kernels;   /* NULL: not set */
+    uint32_t n_threads;    /* 0: not set */
+    const char *slurm_job; /* NULL: not in a Slurm job */
     uint32_t
         launcher_rank; /* this process's rank by the launcher's own variables, before MPI starts */
 };

@@ -197,6 +197,7 @@ struct status journal_open(const struct journal_options *options, struct journal
     *out = NULL;
     struct journal *j = NULL;
     TRY(mem_alloc(&j, 1, sizeof *j, "journal"));
+    pthread_mutex_init(&j->mutex, NULL);
     j->fd = -1;
     j->failpoint = options->failpoint;
     j->commit_bytes = options->commit_bytes > 0 ? options->commit_bytes : COMMIT_BYTES;
@@ -222,6 +223,7 @@ void journal_destroy(struct journal **journal)
     close_file(j);
     strbuf_fini(&j->gathered);
     mem_free(&j->path);
+    pthread_mutex_destroy(&j->mutex);
     mem_free(journal);
 }
 
@@ -235,9 +237,17 @@ const struct journal_facts *journal_facts_of(const struct journal *j)
     return &j->facts;
 }
 
-struct status journal_add(struct journal *j, const struct journal_record *r)
+static struct status gather(struct journal *j, const struct journal_record *r)
 {
     return journal_record_add(&j->gathered, r, j->end + j->gathered.n);
+}
+
+struct status journal_add(struct journal *j, const struct journal_record *r)
+{
+    pthread_mutex_lock(&j->mutex);
+    const struct status st = gather(j, r);
+    pthread_mutex_unlock(&j->mutex);
+    return st;
 }
 
 bool journal_is_dirty(const struct journal *j)
@@ -288,12 +298,12 @@ struct status journal_write_durably(struct journal *j, int fd, const struct strb
                        what, bytes->n, (unsigned long long)offset, strerror(error));
 }
 
-struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes)
+static struct status commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes)
 {
     if (j->gathered.n == 0 || j->failed) return status_ok();
-    const struct journal_record commit = {.type = JOURNAL_COMMIT,
+    const struct journal_record record = {.type = JOURNAL_COMMIT,
                                           .values = {unix_ns(), n_read, n_read_bytes}};
-    TRY(journal_add(j, &commit));
+    TRY(gather(j, &record));
     const uint64_t since = clock_ns();
     const struct status st = journal_write_durably(j, j->fd, &j->gathered, j->end);
     j->last_commit_ns = clock_ns();
@@ -312,6 +322,25 @@ struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read
     j->end += j->gathered.n;
     j->durable = j->end;
     strbuf_clear(&j->gathered);
+    return st;
+}
+
+struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes)
+{
+    pthread_mutex_lock(&j->mutex);
+    j->n_read = n_read;
+    j->n_read_bytes = n_read_bytes;
+    const struct status st = commit(j, n_read, n_read_bytes);
+    pthread_mutex_unlock(&j->mutex);
+    return st;
+}
+
+struct status journal_save(struct journal *j)
+{
+    pthread_mutex_lock(&j->mutex);
+    const struct status st = commit(j, j->n_read, j->n_read_bytes);
+    j->failed = true; /* whoever calls this ends the process: nothing may be torn behind it */
+    pthread_mutex_unlock(&j->mutex);
     return st;
 }
 

@@ -64,6 +64,10 @@ bool journal_is_due(const struct journal *j);
  * and no later commit writes. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes);
 
+/* Local. The last commit, from another thread than the one that adds (its records are whole at any
+ * moment): for the watchdog, just before it ends the process. Later commits do nothing. */
+struct status journal_save(struct journal *j);
+
 /* Local. The longest commit of late, in seconds, and how many there were. */
 double journal_commit_s(const struct journal *j);
 uint64_t journal_n_commits(const struct journal *j);

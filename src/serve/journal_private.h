@@ -5,7 +5,10 @@
 
 #include "serve/journal.h"
 
+#include <pthread.h>
+
 struct journal {
+    pthread_mutex_t mutex; /* over what follows `index`: the watchdog's thread may commit, too */
     int fd;
     char *path;
     struct journal_facts facts;  /* when it was opened */
@@ -13,6 +16,7 @@ struct journal {
     struct strbuf gathered;      /* records that wait for their commit */
     uint64_t end, durable;       /* bytes of the file; bytes that a commit made durable */
     uint64_t last_commit_ns, commit_ns, n_commits;
+    uint64_t n_read, n_read_bytes; /* when last committed */
     size_t commit_bytes;
     bool failed;
     struct failpoint *failpoint;

@@ -50,6 +50,9 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
     };
+    l->start_ns = clock_ns();
+    progress_init(&l->progress, o->quiet);
+    if (o->bar) l->progress.is_terminal = true;
     return scheduler_create(&so, &l->stats, &l->scheduler);
 }
 
@@ -308,12 +311,10 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .max_model_len = options->max_model_len,
         .score = options->mode == LEAD_SCORE,
     };
-    l->start_ns = clock_ns();
     strbuf_init(&l->row);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);
     if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks), fail);
     TRY_GOTO(st, open_files(l), fail);
-    progress_init(&l->progress, options->quiet);
     *out = l;
     return st;
 fail:
@@ -417,6 +418,13 @@ struct status lead_drain(struct lead *l)
     return status_ok();
 }
 
+void lead_save(struct lead *l)
+{
+    if (l->journal == NULL) return;
+    const struct status st = journal_save(l->journal);
+    if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
+}
+
 double lead_commit_s(const struct lead *l)
 {
     return l->journal != NULL ? journal_commit_s(l->journal) : 0;
@@ -449,7 +457,7 @@ struct status lead_finish(struct lead *l, struct serve_summary *summary)
 {
     const struct status st = close_files(l);
     const struct progress_view v = view(l);
-    progress_end(&l->progress, &v);
+    if (!l->is_complete) progress_end(&l->progress, &v);
     const struct result_totals t = result_writer_totals(l->writer);
     *summary = l->stats;
     summary->n_rows = t.n_rows;
@@ -457,7 +465,7 @@ struct status lead_finish(struct lead *l, struct serve_summary *summary)
     summary->sum_logprob = t.sum_logprob;
     summary->n_scored = t.n_scored;
     if (t.n_scored > 0) summary->perplexity = exp(-t.sum_logprob / (double)t.n_scored);
-    summary->wall_s = (double)(clock_ns() - l->start_ns) * 1e-9;
+    if (l->start_ns > 0) summary->wall_s = (double)(clock_ns() - l->start_ns) * 1e-9;
     if (l->journal != NULL) {
         summary->n_commits = journal_n_commits(l->journal);
         summary->commit_s = journal_commit_s(l->journal);

@@ -93,6 +93,10 @@ struct status lead_commit(struct lead *lead, int32_t group, const struct step_re
  * one it is lost). No plan is in flight. Errors: STATUS_MEMORY. */
 struct status lead_drain(struct lead *lead);
 
+/* Local. What is done goes to the journal, from another thread, just before the process ends; the
+ * lead may be anywhere. Nothing without a journal. */
+void lead_save(struct lead *lead);
+
 /* Local. How long the journal's commits take, in seconds: the longest of late. */
 double lead_commit_s(const struct lead *lead);
 
