@@ -3,8 +3,10 @@
  * communicate, never read the environment. Callers use the threaded ops of kernels/ops.h.
  *
  * A table entry works on a slice, so that ops.c may cut the work among threads in any way: the
- * bits of an output never depend on the slice. Entries are filled with the complete reference
- * (kernels/ref) first and then overridden by what this CPU has (kernels/select.c). */
+ * bits of an output never depend on the slice. Sets agree in every bit except the sign and payload
+ * of a NaN, which never leave a row: such a row is an error row. Entries are filled with the
+ * complete reference (kernels/ref) first and then overridden by what this CPU has
+ * (kernels/select.c). */
 #ifndef SHOAL_KERN_H
 #define SHOAL_KERN_H
 
@@ -150,7 +152,8 @@ struct kern_table {
     void (*router)(const struct router_args *a, size_t row);
 
     /* mass_i = (u64)floor(exp(((l_i + 0) - max) * inv_t) * 2^32), exact as an integer; l_i <= max.
-     * The sum over i is returned. mass may be NULL: then only the sum. */
+     * A NaN and a logit above max count 0. The sum over i is returned. mass may be NULL: then only
+     * the sum. */
     uint64_t (*mass)(const float *logits, size_t n, float max, float inv_t, uint64_t *mass);
 
     /* max over i of key(l_i + 0, id0 + i): (ordered bits << 32) | ~id, so that the largest is the

@@ -8,7 +8,7 @@
 /* The same plain C, compiled once for any CPU and once for CPUs with FMA, where fmaf is an
  * instruction instead of a call. It is correctly rounded either way; tests become five times
  * faster. */
-#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&                   \
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&                \
     !defined(__SANITIZE_THREAD__)
 #define REF_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
 #else
