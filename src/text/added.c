@@ -49,16 +49,30 @@ static size_t lower_bound(const struct added_set *s, size_t low, size_t high, si
     return low;
 }
 
-/* The longest token that starts at p, or NULL. */
-static const struct added_token *longest_at(const struct added_set *s, const char *p, size_t n)
+/* How many of n bytes are a user's. */
+static size_t n_user(const unsigned char *user, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += user[i];
+    return count;
+}
+
+/* The longest token that starts at `at`, or NULL. A special token partly made by a user leaves its
+ * place to the next shorter one, so that no user takes a token from the text around; one wholly
+ * made by a user is returned, for it hides what it covers wherever special tokens are plain. */
+static const struct added_token *longest_at(const struct added_set *s, const struct added_walk *w,
+                                            size_t at)
 {
     const struct added_token *best = NULL;
     size_t low = 0, high = s->n_tokens;
-    for (size_t depth = 0; depth < n && low < high; depth++) {
-        const int byte = (unsigned char)p[depth];
+    for (size_t depth = 0; depth < w->n - at && low < high; depth++) {
+        const int byte = (unsigned char)w->text[at + depth];
         low = lower_bound(s, low, high, depth, byte);
         high = lower_bound(s, low, high, depth, byte + 1);
-        if (low < high && s->tokens[low].n == depth + 1) best = &s->tokens[low];
+        if (low >= high || s->tokens[low].n != depth + 1) continue;
+        const size_t user =
+            w->user != NULL && s->tokens[low].special ? n_user(w->user + at, depth + 1) : 0;
+        if (user == 0 || user == depth + 1) best = &s->tokens[low];
     }
     return best;
 }
@@ -116,13 +130,13 @@ static bool find(const struct added_set *s, struct added_walk *w, const struct a
     while (s->n_tokens > 0 && w->search_at < w->n) {
         const size_t at = w->search_at;
         const struct added_token *t = NULL;
-        if (s->starts[(unsigned char)w->text[at]]) t = longest_at(s, w->text + at, w->n - at);
+        if (s->starts[(unsigned char)w->text[at]]) t = longest_at(s, w, at);
         if (t == NULL) {
             w->search_at++;
             continue;
         }
         w->search_at = at + t->n;
-        if (t->special && !w->parse_special) continue;
+        if (t->special && (!w->parse_special || (w->user != NULL && w->user[at] != 0))) continue;
         if (t->single_word && (word_before(w->text, at) || word_behind(w->text, at + t->n, w->n))) {
             continue;
         }

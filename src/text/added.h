@@ -45,6 +45,8 @@ struct added_walk {
     size_t token_end;          /* where the waiting token ends */
     int32_t token_id;          /* waits behind the plain piece just handed out; -1: none */
     bool parse_special;
+    const unsigned char *user; /* borrowed, [n], set after init: a special token that touches a
+                                * byte marked 1 is plain text; NULL: no byte is marked */
 };
 
 /* Local. Starts a walk over n bytes; parse_special false leaves special tokens in the plain text.

@@ -65,6 +65,8 @@ struct status tokenizer_create(const char *json, size_t n, const char *what, str
     TRY_GOTO(st, mem_alloc(&t, 1, sizeof *t, "tokenizer"), done);
     strbuf_init(&t->valid);
     strbuf_init(&t->normalized);
+    strbuf_init(&t->marks);
+    strbuf_init(&t->normalized_marks);
     byte_alphabet_init(&t->alphabet);
     st = load(t, js_root(doc), what);
 done:
@@ -89,6 +91,8 @@ void tokenizer_destroy(struct tokenizer **t)
     token_list_fini(&p->suffix);
     strbuf_fini(&p->valid);
     strbuf_fini(&p->normalized);
+    strbuf_fini(&p->marks);
+    strbuf_fini(&p->normalized_marks);
     mem_free(t);
 }
 
@@ -177,19 +181,42 @@ static struct status encode_plain(struct tokenizer *t, const char *text, size_t 
     return status_ok();
 }
 
-/* Encodes text between the added tokens of raw text: normalizes, then looks for the others. */
-static struct status encode_raw(struct tokenizer *t, const char *text, size_t n, bool parse_special,
-                                struct token_list *out)
+struct status tokenizer_nfc_marked(struct tokenizer *t, const char *text, const unsigned char *user,
+                                   size_t n)
+{
+    strbuf_clear(&t->normalized_marks);
+    strbuf_clear(&t->normalized);
+    for (size_t from = 0, to; from < n; from = to) {
+        /* nothing composes across the front of an ASCII character */
+        to = from + 1;
+        while (to < n && (unsigned char)text[to] >= 0x80) to++;
+        const size_t before = t->normalized.n;
+        TRY(unicode_nfc(text + from, to - from, &t->normalized));
+        const char mark = memchr(user + from, 1, to - from) != NULL;
+        for (size_t i = before; i < t->normalized.n; i++)
+            strbuf_add(&t->normalized_marks, &mark, 1);
+    }
+    TRY(strbuf_status(&t->normalized_marks));
+    return strbuf_status(&t->normalized);
+}
+
+/* Encodes text between the added tokens of raw text: normalizes, then looks for the others. `user`
+ * is NULL or marks the bytes in which special tokens are plain text. */
+static struct status encode_raw(struct tokenizer *t, const char *text, const unsigned char *user,
+                                size_t n, bool parse_special, struct token_list *out)
 {
     if (t->nfc && !unicode_is_plain(text, n)) {
         strbuf_clear(&t->normalized);
-        TRY(unicode_nfc(text, n, &t->normalized));
+        TRY(user != NULL ? tokenizer_nfc_marked(t, text, user, n)
+                         : unicode_nfc(text, n, &t->normalized));
+        if (user != NULL) user = (const unsigned char *)t->normalized_marks.data;
         text = t->normalized.data;
         n = t->normalized.n;
     }
     struct added_walk walk;
     struct added_piece piece;
     added_walk_init(&walk, text, n, parse_special);
+    walk.user = user;
     while (added_next(&t->normalized_set, &walk, &piece)) {
         if (piece.id >= 0) {
             TRY(token_list_add(out, &piece.id, 1));
@@ -200,8 +227,8 @@ static struct status encode_raw(struct tokenizer *t, const char *text, size_t n,
     return status_ok();
 }
 
-static struct status encode_text(struct tokenizer *t, const char *text, size_t n, unsigned flags,
-                                 struct token_list *out)
+static struct status encode_text(struct tokenizer *t, const char *text, const unsigned char *user,
+                                 size_t n, unsigned flags, struct token_list *out)
 {
     const bool parse_special = (flags & TOKENIZER_PARSE_SPECIAL) != 0;
     const bool add_special = (flags & TOKENIZER_ADD_SPECIAL) != 0;
@@ -209,11 +236,13 @@ static struct status encode_text(struct tokenizer *t, const char *text, size_t n
     struct added_walk walk;
     struct added_piece piece;
     added_walk_init(&walk, text, n, parse_special);
+    walk.user = user;
     while (added_next(&t->raw_set, &walk, &piece)) {
         if (piece.id >= 0) {
             TRY(token_list_add(out, &piece.id, 1));
         } else {
-            TRY(encode_raw(t, text + piece.start, piece.n, parse_special, out));
+            TRY(encode_raw(t, text + piece.start, user == NULL ? NULL : user + piece.start, piece.n,
+                           parse_special, out));
         }
     }
     if (add_special) TRY(token_list_add(out, t->suffix.ids, t->suffix.n));
@@ -245,7 +274,30 @@ struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_b
         text = t->valid.data;
         n_bytes = t->valid.n;
     }
-    const struct status st = encode_text(t, text, n_bytes, flags, out);
+    const struct status st = encode_text(t, text, NULL, n_bytes, flags, out);
+    if (status_failed(&st)) out->n = n_before;
+    return st;
+}
+
+struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
+                                     const struct text_span *spans, size_t n_spans, unsigned flags,
+                                     struct token_list *out)
+{
+    const size_t n_before = out->n;
+    size_t bad_at, covered = 0;
+    if (!utf8_valid(text, n_bytes, &bad_at)) {
+        return status_make(STATUS_REQUEST, "byte %zu of the chat text is not UTF-8", bad_at);
+    }
+    strbuf_clear(&t->marks);
+    for (size_t i = 0; i < n_spans; i++) {
+        assert(spans[i].begin == covered && spans[i].end >= covered);
+        const char mark = spans[i].is_user;
+        for (; covered < spans[i].end; covered++) strbuf_add(&t->marks, &mark, 1);
+    }
+    assert(covered == n_bytes);
+    TRY(strbuf_status(&t->marks));
+    const struct status st = encode_text(t, text, (const unsigned char *)t->marks.data, n_bytes,
+                                         flags | TOKENIZER_PARSE_SPECIAL, out);
     if (status_failed(&st)) out->n = n_before;
     return st;
 }

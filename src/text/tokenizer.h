@@ -43,6 +43,21 @@ void tokenizer_destroy(struct tokenizer **t);
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 
+/* A part of a text that one side made. */
+struct text_span {
+    size_t begin, end; /* bytes [begin, end) */
+    bool is_user;
+};
+
+/* Local. As tokenizer_encode, for a text of which users made parts: special tokens are parsed only
+ * where no byte of them is a user's; everything else is as if the whole text were one side's. So
+ * without special tokens in the users' parts the ids are those of tokenizer_encode with
+ * TOKENIZER_PARSE_SPECIAL, borders or not. The spans cover [0, n_bytes) in order. Of the flags
+ * TOKENIZER_ADD_SPECIAL alone matters. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
+struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
+                                     const struct text_span *spans, size_t n_spans, unsigned flags,
+                                     struct token_list *out);
+
 /* Local. One more than the largest id. Ids below it may be holes. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 

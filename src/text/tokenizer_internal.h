@@ -36,6 +36,8 @@ struct tokenizer {
     struct token_list prefix, suffix; /* what the post-processor puts around a text */
     struct strbuf valid;              /* owned scratch: the text with its bad bytes replaced */
     struct strbuf normalized;         /* owned scratch */
+    struct strbuf marks;              /* owned scratch: which bytes of the text are a user's */
+    struct strbuf normalized_marks;   /* owned scratch */
 };
 
 /* Local. The loader's parts, in the order in which they run. All fill a zeroed tokenizer, which
@@ -48,6 +50,11 @@ struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *li
                                    const char *what);
 struct status tokenizer_load_post_processor(struct tokenizer *t, const struct js_node *node,
                                             const char *what);
+
+/* Local. NFC of n bytes of valid UTF-8 into t->normalized, and into t->normalized_marks whose the
+ * characters are; a character composed of both sides' is a user's. Errors: STATUS_MEMORY. */
+struct status tokenizer_nfc_marked(struct tokenizer *t, const char *text, const unsigned char *user,
+                                   size_t n);
 
 /* Local. n bytes copied into the arena, which was sized beforehand; asserts that they fit. */
 char *tokenizer_arena_add(struct tokenizer *t, const char *bytes, size_t n);
