@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # mpirun.sh RANKS COMMAND...: the launcher line all tests share. Works as root and with more ranks than
-# cores, where threads and ranks that wait must not spin.
+# cores, where threads and ranks that wait must not spin. Each launcher has a session folder of its own:
+# two that start and end together race for Open MPI's common one ("mkdir: File exists").
 set -eu
 ranks=$1
 shift
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+session=${TMPDIR:-/tmp}/shoal-mpi/$$
+mkdir -p "$session"
 exec mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
-    --mca btl_vader_single_copy_mechanism none -n "$ranks" "$@"
+    --mca btl_vader_single_copy_mechanism none --mca orte_tmpdir_base "$session" -n "$ranks" "$@"
