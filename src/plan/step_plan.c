@@ -99,6 +99,7 @@ struct status step_result_add(struct step_result *r, const struct result_seq *se
 
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n)
 {
+    if (n == 0) return status_ok(); /* there may be no memory to point at yet */
     TRY(reserve(&r->scores, &r->scores_capacity, r->n_scores, r->n_scores + n, sizeof *scores,
                 "step result"));
     memcpy(r->scores + r->n_scores, scores, n * sizeof *scores);
