@@ -50,7 +50,7 @@ static void show_progress(void *ctx, const char *tensor, uint64_t done_bytes, ui
 
 int cmd_convert(struct config env, int argc, char **argv)
 {
-    (void)env;
+    if (env.launcher_rank != 0) return 0; /* serial: under a launcher the first rank does it */
     struct convert_flags flags = {.quiet = false};
     struct positionals paths = {.n_wanted = 2};
     enum flags_ask ask = FLAGS_RUN;
@@ -92,7 +92,7 @@ int cmd_convert(struct config env, int argc, char **argv)
 
 int cmd_inspect(struct config env, int argc, char **argv)
 {
-    (void)env;
+    if (env.launcher_rank != 0) return 0; /* serial, and said once */
     struct inspect_options o = {.tensors = false};
     struct positionals paths = {.n_wanted = 1};
     enum flags_ask ask = FLAGS_RUN;

@@ -104,7 +104,7 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     strbuf_init(&text);
     enum dtype kv = DTYPE_F16;
     struct status st;
-    if (f->kv_dtype != NULL && !dtype_parse(f->kv_dtype, &kv)) {
+    if (f->kv_dtype != NULL && (!dtype_parse(f->kv_dtype, &kv) || kv == DTYPE_BF16)) {
         return status_make(STATUS_USAGE, "--kv-dtype: expected f16 or f32, found \"%s\"",
                            f->kv_dtype);
     }
@@ -145,7 +145,7 @@ static struct status run(int argc, char **argv, enum flags_ask *ask)
 
 int cmd_plan(struct config env, int argc, char **argv)
 {
-    (void)env;
+    if (env.launcher_rank != 0) return 0; /* said once */
     enum flags_ask ask = FLAGS_RUN;
     const struct status st = run(argc, argv, &ask);
     if (status_failed(&st)) {
