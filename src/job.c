@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "job_journal.h"
+#include "job_paths.h"
 #include "job_state.h"
 #include "slurm.h"
 
@@ -187,6 +188,7 @@ static struct status open_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
     const struct job_options *o = j->o;
+    TRY(job_paths_check(o));
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
     TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
     TRY(job_journal_path(o, &j->journal_path));

@@ -110,8 +110,8 @@ static void write_json(const struct job *j, const struct engine_stats *all, stru
                   (unsigned long long)m->n_rows, (unsigned long long)m->n_error_rows,
                   (unsigned long long)m->n_prompt_tokens, (unsigned long long)m->n_generated_tokens,
                   (unsigned long long)m->n_recomputed_tokens, (unsigned long long)m->n_preemptions,
-                  (unsigned long long)m->n_peak_batch,
-                  (unsigned long long)m->n_dropped, (unsigned long long)m->n_steps, m->wall_s,
+                  (unsigned long long)m->n_peak_batch, (unsigned long long)m->n_dropped,
+                  (unsigned long long)m->n_steps, m->wall_s,
                   (double)(j->ready_ns - j->start_ns) * 1e-9);
     strbuf_printf(s,
                   "\"ttft_p50_s\":%.6f,\"ttft_p99_s\":%.6f,\"tpot_p50_s\":%.6f,\"tpot_p99_s\":%.6f,"
@@ -138,7 +138,9 @@ static struct status write_report(const struct job *j, const struct engine_stats
     write_json(j, all, &s);
     struct status st = strbuf_status(&s);
     FILE *f = status_failed(&st) ? NULL : fopen(j->o->report, "we");
-    if (f == NULL || fwrite(s.data, 1, s.n, f) != s.n || fclose(f) != 0) {
+    bool written = f != NULL && fwrite(s.data, 1, s.n, f) == s.n;
+    if (f != NULL && fclose(f) != 0) written = false;
+    if (!written && !status_failed(&st)) {
         st = status_make(STATUS_IO, "--report %s: %s", j->o->report, strerror(errno));
     }
     strbuf_fini(&s);

@@ -1,0 +1,70 @@
+/* Which file is which, by device and inode. */
+#include "job_paths.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct named {
+    const char *flag, *path; /* path NULL: not given */
+    bool writes;
+};
+
+/* True when both name one file, whether it exists yet or not. Devices and pipes may be shared. */
+static bool is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0) return strcmp(a, b) == 0;
+    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The folder that a file stands in; `out` holds at least as many bytes as the path. */
+static void folder_of(const char *path, char *out)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash == NULL ? 0 : (size_t)(slash - path);
+    if (slash == NULL) {
+        strcpy(out, ".");
+    } else if (n == 0) {
+        strcpy(out, "/");
+    } else {
+        memcpy(out, path, n);
+        out[n] = '\0';
+    }
+}
+
+static struct status check_writable(const struct named *f)
+{
+    char folder[4096];
+    if (strlen(f->path) >= sizeof folder) {
+        return status_make(STATUS_IO, "--%s: a path of %zu bytes, expected less than %zu", f->flag,
+                           strlen(f->path), sizeof folder);
+    }
+    folder_of(f->path, folder);
+    const bool ok =
+        access(f->path, F_OK) == 0 ? access(f->path, W_OK) == 0 : access(folder, W_OK | X_OK) == 0;
+    if (ok) return status_ok();
+    return status_make(STATUS_IO, "--%s %s: cannot be written: %s", f->flag, f->path,
+                       strerror(errno));
+}
+
+struct status job_paths_check(const struct job_options *o)
+{
+    const struct named files[] = {{"model", o->model, false},
+                                  {"input", o->input, false},
+                                  {"output", o->output, true},
+                                  {"logits", o->logits, true},
+                                  {"report", o->report, true}};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
+        if (!files[i].writes || is_stream) continue;
+        for (size_t k = 0; k < i; k++) {
+            if (files[k].path == NULL || !is_same(files[k].path, files[i].path)) continue;
+            return status_make(STATUS_USAGE, "--%s %s: expected another file than --%s's",
+                               files[i].flag, files[i].path, files[k].flag);
+        }
+        TRY(check_writable(&files[i]));
+    }
+    return status_ok();
+}

@@ -1,0 +1,97 @@
+/* The files of a job: what would destroy another is refused before anything is touched. */
+#include "job_paths.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[64], model[96], input[96], other[96], link_to_model[96];
+
+static void touch(const char *path)
+{
+    FILE *f = fopen(path, "w");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+    fputs("kept", f);
+    fclose(f);
+}
+
+static void setup(void)
+{
+    strcpy(dir, "/tmp/shoal-test-paths-XXXXXX");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
+    snprintf(model, sizeof model, "%s/m.h5", dir);
+    snprintf(input, sizeof input, "%s/in.jsonl", dir);
+    snprintf(other, sizeof other, "%s/other", dir);
+    snprintf(link_to_model, sizeof link_to_model, "%s/link.h5", dir);
+    touch(model);
+    touch(input);
+    CU_ASSERT_EQUAL_FATAL(symlink(model, link_to_model), 0);
+}
+
+static void teardown(void)
+{
+    unlink(link_to_model);
+    unlink(model);
+    unlink(input);
+    rmdir(dir);
+}
+
+static struct status check(const char *output, const char *logits, const char *report)
+{
+    const struct job_options o = {
+        .model = model, .input = input, .output = output, .logits = logits, .report = report};
+    return job_paths_check(&o);
+}
+
+static void files_of_their_own_are_taken(void)
+{
+    setup();
+    CU_ASSERT_EQUAL(check(other, NULL, NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(check("-", NULL, NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(check("/dev/null", NULL, "/dev/null").code, STATUS_OK);
+    CU_ASSERT_EQUAL(check("relative-and-new", NULL, NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(access(other, F_OK), -1); /* nothing was made */
+    teardown();
+}
+
+static void one_file_for_two_is_refused(void)
+{
+    setup();
+    char sentence[256];
+    const struct status st = check(model, NULL, NULL);
+    snprintf(sentence, sizeof sentence, "--output %s: expected another file than --model's", model);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_STRING_EQUAL(st.text, sentence);
+    CU_ASSERT_EQUAL(check(link_to_model, NULL, NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(check(input, NULL, NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(check(other, model, NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(check(other, NULL, input).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(check(other, NULL, other).code, STATUS_USAGE); /* neither exists yet */
+    CU_ASSERT_EQUAL(check(other, other, NULL).code, STATUS_USAGE);
+    teardown();
+}
+
+static void a_missing_folder_is_named_at_once(void)
+{
+    setup();
+    const struct status st = check(other, NULL, "/nonexistent/report.json");
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+    CU_ASSERT_STRING_EQUAL(st.text, "--report /nonexistent/report.json: cannot be written: No such "
+                                    "file or directory");
+    CU_ASSERT_EQUAL(check("/nonexistent/out.jsonl", NULL, NULL).code, STATUS_IO);
+    static char path[5000];
+    memset(path, 'x', sizeof path - 1);
+    CU_ASSERT_EQUAL(check(path, NULL, NULL).code, STATUS_IO);
+    teardown();
+}
+
+void suite_job_paths(CU_pSuite suite);
+void suite_job_paths(CU_pSuite suite)
+{
+    CU_add_test(suite, "files of their own are taken", files_of_their_own_are_taken);
+    CU_add_test(suite, "one file for two is refused", one_file_for_two_is_refused);
+    CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
+}
