@@ -64,13 +64,22 @@ static const char *find_setting(const char *settings, const char *name, size_t n
 static struct status setting_changed(const struct journal *j, const char *name, size_t n_name,
                                      const char *was, size_t n_was, const char *is, size_t n_is)
 {
+    const char *nothing = "(nothing)";
+    if (n_was == 0) {
+        was = nothing;
+        n_was = strlen(nothing);
+    }
+    if (n_is == 0) {
+        is = nothing;
+        n_is = strlen(nothing);
+    }
     const bool is_flag = strncmp(name, "--", 2) == 0;
     const size_t most = 80;
     return status_make(is_flag ? STATUS_USAGE : STATUS_INPUT,
                        "journal %s: %.*s was %.*s when the job began and is %.*s now; resume with "
                        "the same, or begin anew with --restart",
-                       j->path, (int)n_name, name, (int)(n_was < most ? n_was : most),
-                       was != NULL ? was : "", (int)(n_is < most ? n_is : most), is);
+                       j->path, (int)n_name, name, (int)(n_was < most ? n_was : most), was,
+                       (int)(n_is < most ? n_is : most), is);
 }
 
 static struct status check_settings(const struct journal *j, const char *settings)

@@ -1,0 +1,449 @@
+#!/usr/bin/env python3
+"""Jobs that are ended anywhere and resumed elsewhere: always the uninterrupted run's bytes.
+
+usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
+  sweep    N jobs; each is killed (a random rank or the launcher at a random moment, or itself at a
+           failpoint) and resumed on another layout until it is done: one SHA-256, no row twice
+  drain    USR1, TERM and a time limit, given or Slurm's: 75 in time, and the same bytes afterwards
+  faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing lost
+  refusals changed inputs, flags and files, a job that still runs: refused by name, nothing touched
+Prints what was killed where. Needs no network; the full disk needs root (else it is left out).
+"""
+import argparse
+import collections
+import fcntl
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from program import REPO, TESTS, Shoal, expect, main_of, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+N_LINES = 48
+LAYOUTS = {"one": ([], 0), "tp2": (["--tp", "2"], 2), "pp2": (["--pp", "2"], 2),
+           "dp2": (["--dp", "2"], 2), "pp3": (["--pp", "3"], 3), "tp3": (["--tp", "3"], 3),
+           "tp2-pp2": (["--tp", "2", "--pp", "2"], 4), "dp2-pp2": (["--dp", "2", "--pp", "2"], 4),
+           "ep4": (["--ep", "4"], 4)}
+# up to which pass each may strike, so that most do
+FAILPOINTS = {"load": 1, "journal_write": 6, "journal_fsync": 6, "journal_rename": 1,
+              "output_write": 3, "output_fsync": 1, "resume": N_LINES, "step": 40, "drain": 1,
+              "finish": 1}
+KILLS_MAX = 4  # of one job; then it may finish
+SLOW = ["--max-batch", 2]  # so that there is a middle to kill a job in
+LIMIT_S = 120
+PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
+          ("sampling: ", "loading"))
+
+
+def job_lines():
+    """Prompts of the demo model: greedy, seeded and unseeded, error rows and a duplicate."""
+    draw = random.Random(4)
+    text = " ".join(json.loads(line)["prompt"] for line in
+                    (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines())
+    lines = []
+    for i in range(N_LINES):
+        at = draw.randrange(len(text) - 400)
+        line = dict(custom_id=f"k{i}", prompt=text[at:at + draw.randrange(5, 200)],
+                    max_tokens=draw.randrange(20, 220), temperature=draw.choice([0, 0.8, 1]))
+        if i % 5 == 0:
+            line["seed"] = i
+        lines.append(line)
+    lines[7]["top_p"] = 3
+    lines[20]["custom_id"] = "k3"
+    return lines
+
+
+def processes_with(text):
+    """Ids of the processes whose command line holds text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes() and int(path.parts[2]) != os.getpid():
+                found.append(int(path.parts[2]))
+        except OSError:
+            continue
+    return found
+
+
+def ranks_of(shoal, output):
+    """Ids of the job's ranks, without its launcher."""
+    found = []
+    for pid in processes_with(str(output)):
+        try:
+            if os.readlink(f"/proc/{pid}/exe") == shoal.path:
+                found.append(pid)
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def kill(pid, number=signal.SIGKILL):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+class Started:
+    """A running job; its stderr goes to a file."""
+
+    def __init__(self, test, layout, *flags, env=None):
+        layout_flags, self.ranks = LAYOUTS[layout]
+        self.test, self.log = test, test.work / "stderr"
+        launcher = [TESTS / "mpirun.sh", self.ranks] if self.ranks else []
+        argv = [*launcher, test.shoal.path, "generate", "--model", DEMO, "--input", test.input,
+                "--output", test.output, "--threads", 1, *layout_flags, *flags]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [str(a) for a in argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env={**os.environ, "OMP_WAIT_POLICY": "passive",
+                                             **(env or {})})
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def phase(self):
+        text = self.text()
+        return next((name for word, name in PHASES if word in text), "before any word")
+
+    def wait(self, limit_s=LIMIT_S):
+        """The exit status, as a shell has it."""
+        try:
+            status = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.end()
+            expect(False, f"no end within {limit_s} s: {self.text()[-3000:]}")
+        return 128 - status if status < 0 else status
+
+    def wait_for(self, word, limit_s=LIMIT_S):
+        end = time.monotonic() + limit_s
+        while word not in self.text() and self.process.poll() is None:
+            expect(time.monotonic() < end, f"no '{word}': {self.text()[-3000:]}")
+            time.sleep(0.005)
+
+    def end(self):
+        """No process of the job is left."""
+        kill(self.process.pid)
+        self.process.wait()
+        since = time.monotonic()
+        while left := ranks_of(self.test.shoal, self.test.output):
+            if time.monotonic() - since > 20:
+                for pid in left:
+                    kill(pid)
+            time.sleep(0.02)
+
+
+class JournalTest:
+    def __init__(self, args):
+        self.args, self.shoal = args, Shoal(args.shoal)
+        self.work = Path(args.work) / args.case
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
+        self.journal = self.work / "out.jsonl.journal"
+        self.draw = random.Random(args.seed)
+        write_lines(self.input, job_lines())
+        whole = self.work / "whole.jsonl"
+        since = time.monotonic()
+        self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", whole,
+                        "--threads", 1, *SLOW)
+        self.whole_s = time.monotonic() - since
+        self.expected = whole.read_bytes()
+        self.sha = hashlib.sha256(self.expected).hexdigest()
+        rows = [json.loads(line) for line in self.expected.splitlines()]
+        n_errors = sum("error" in row for row in rows)
+        expect(len(rows) == N_LINES and n_errors == 2, f"{len(rows)} rows, {n_errors} error rows")
+        print(f"uninterrupted, one rank, no journal: {self.whole_s:.1f} s, sha256 {self.sha}")
+
+    def begin(self):
+        self.output.unlink(missing_ok=True)
+        self.journal.unlink(missing_ok=True)
+
+    def check_prefix(self, what):
+        found = self.output.read_bytes() if self.output.exists() else b""
+        expect(self.expected.startswith(found), f"{what}: the output is no prefix of the whole one")
+
+    def check_whole(self, what):
+        found = hashlib.sha256(self.output.read_bytes()).hexdigest()
+        expect(found == self.sha, f"{what}: sha256 {found}, {self.sha} expected")
+
+    def n_rows(self):
+        """Rows in the journal, as shoal status has it."""
+        if not self.journal.exists():
+            return 0
+        return json.loads(self.shoal.must("status", self.journal, "--json").out)["rows"]
+
+    def random_layout(self):
+        flags = ["--checkpoint-tokens", self.draw.choice([4, 16, 256])]
+        flags += ["--max-batch", self.draw.choice([2, 3, 8])]
+        if self.draw.random() < 0.3:
+            flags += ["--chunk", 7]
+        env = {"SHOAL_KERNELS": "ref"} if self.draw.random() < 0.2 else {}
+        return self.draw.choice(list(LAYOUTS)), flags, env
+
+    def finish(self, what, *flags, layout="one"):
+        job = Started(self, layout, *flags)
+        status = job.wait()
+        expect(status == 0, f"{what}: status {status}: {job.text()[-3000:]}")
+        self.check_whole(what)
+        return job.text()
+
+
+class Sweep(JournalTest):
+    """Kills of all kinds, counted."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.struck, self.phases, self.n_kills = collections.Counter(), collections.Counter(), 0
+
+    def kill_by_failpoint(self, name):
+        layout, flags, env = self.random_layout()
+        most = max(1, min(self.n_rows(), N_LINES)) if name == "resume" else FAILPOINTS[name]
+        n_pass = self.draw.randint(1, most)
+        job = Started(self, layout, *flags, "--failpoint", f"{name}:{n_pass}", env=env)
+        if name == "drain":
+            job.wait_for("loaded ")
+            for pid in ranks_of(self.shoal, self.output):
+                kill(pid, signal.SIGUSR1)
+        status = job.wait()
+        job.end()
+        # a job may be done, or drained, before the point is passed often enough
+        expect(status in (0, 75, 137), f"{name}: status {status}: {job.text()[-3000:]}")
+        if status == 137:
+            self.struck[name] += 1
+        return status, f"failpoint {name}:{n_pass} on {layout}", job
+
+    def kill_at_random(self):
+        layout, flags, env = self.random_layout()
+        job = Started(self, layout, *flags, env=env)
+        time.sleep(self.draw.uniform(0, self.whole_s + 0.5))
+        ranks = ranks_of(self.shoal, self.output)
+        phase = job.phase()
+        by_launcher = job.ranks > 0 and (not ranks or self.draw.random() < 0.4)
+        victim = job.process.pid if by_launcher or not ranks else self.draw.choice(ranks)
+        kill(victim)
+        status = job.wait()
+        if by_launcher and self.draw.random() < 0.5:
+            return status, f"launcher of {layout} in: {phase}; resumed at once", job
+        job.end()
+        expect(status in (0, 137), f"status {status}: {job.text()[-3000:]}")
+        which = "launcher" if by_launcher else f"rank {ranks.index(victim) if ranks else 0}"
+        return status, f"{which} of {layout} in: {phase}", job
+
+    def one(self, number):
+        """One job until it is done; its first kill is at a failpoint, in turn."""
+        self.begin()
+        names = list(FAILPOINTS)
+        first = [names[number % len(names)]]
+        if first == ["resume"]:
+            first.insert(0, "output_write")  # then there are rows to take over
+        for attempt in range(1, 50):
+            at_point = attempt <= len(first)
+            if attempt > KILLS_MAX:
+                layout, flags, env = self.random_layout()
+                job = Started(self, layout, *flags, env=env)
+                status, what = job.wait(), f"nobody on {layout}"
+                expect(status == 0, f"status {status}: {job.text()[-3000:]}")
+            elif at_point or self.draw.random() < 0.25:
+                status, what, job = self.kill_by_failpoint(
+                    first[attempt - 1] if at_point else self.draw.choice(names))
+            else:
+                status, what, job = self.kill_at_random()
+            if status == 137:
+                self.n_kills += 1
+                self.phases[job.phase()] += 1
+            self.check_prefix(f"job {number}, attempt {attempt}")
+            print(f"job {number} attempt {attempt}: killed {what}; status {status}, "
+                  f"{self.n_rows()} of {N_LINES} rows", flush=True)
+            if status == 0:
+                break
+        self.check_whole(f"job {number}")
+        ids = [json.loads(line)["custom_id"] for line in self.output.read_bytes().splitlines()]
+        expect(len(ids) == N_LINES and collections.Counter(ids).most_common(2)[1][1] == 1,
+               f"job {number}: a row twice")
+
+    def main(self):
+        for number in range(self.args.runs):
+            self.one(number)
+        print(f"{self.args.runs} of {self.args.runs} jobs with sha256 {self.sha}; {self.n_kills} "
+              f"kills, in {dict(self.phases)}; at failpoints {dict(self.struck)}")
+        n_least = self.args.runs // len(FAILPOINTS) // 2
+        for name in FAILPOINTS:
+            expect(self.struck[name] >= n_least,
+                   f"{name} struck {self.struck[name]} times, {n_least} expected")
+
+
+class Drain(JournalTest):
+    def drained(self, what, job, limit_s):
+        since = time.monotonic()
+        status = job.wait()
+        took_s = time.monotonic() - since
+        text = job.text()
+        job.end()
+        expect(status == 75, f"{what}: status {status}: {text[-3000:]}")
+        expect("the same command resumes" in text, f"{what}: {text[-3000:]}")
+        expect(took_s < limit_s, f"{what}: {took_s:.1f} s")
+        self.check_prefix(what)
+        state = json.loads(self.shoal.must("status", self.output, "--json").out)
+        expect(state["state"] == "stopped", f"{what}: {state}")
+        print(f"{what}: 75 after {took_s:.1f} s with {state['rows']} rows")
+
+    def signalled(self, layout, number, word, times=1):
+        self.begin()
+        job = Started(self, layout, *SLOW)
+        job.wait_for(word)
+        time.sleep(0.3 if word == "loaded " else 0)
+        for _ in range(times):
+            kill(job.process.pid, number)
+            time.sleep(0.05)
+        self.drained(f"{number.name} x {times} to {layout} behind '{word}'", job, 30)
+        return self.finish("resumed", layout=self.draw.choice(list(LAYOUTS)))
+
+    def main(self):
+        self.args.runs = 0
+        text = ""
+        for layout in ("one", "tp2", "dp2-pp2"):
+            text += self.signalled(layout, signal.SIGUSR1, "loaded ")
+        expect(re.search(r"from earlier runs: \d+ rows, [1-9]\d* tokens", text), text[-3000:])
+        self.signalled("pp2", signal.SIGUSR1, "sampling: ")
+        self.signalled("one", signal.SIGTERM, "loaded ")
+        self.signalled("tp2", signal.SIGUSR1, "loaded ", times=2)
+        self.begin()
+        job = Started(self, "tp2", "--time-limit", "0:03", *SLOW)
+        self.drained("--time-limit", job, 6)
+        self.finish("behind --time-limit", "--time-limit", "1:00:00")
+        folder = self.work / "bin"
+        folder.mkdir()
+        (folder / "squeue").write_text("#!/bin/sh\n[ \"$3\" = 77 ] && echo 0:03\n")
+        (folder / "squeue").chmod(0o755)
+        env = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
+        self.begin()
+        self.drained("Slurm's limit", Started(self, "pp2", *SLOW, env=env), 6)
+        self.finish("behind Slurm's limit")
+
+
+class Faults(JournalTest):
+    def failed(self, what, job, words):
+        status = job.wait()
+        text = job.text()
+        job.end()
+        expect(status == 3, f"{what}: status {status}: {text[-3000:]}")
+        for word in words:
+            expect(word in text, f"{what}: no '{word}': {text[-3000:]}")
+        self.check_prefix(what)
+        said = next(line for line in text.splitlines() if "failed" in line)
+        print(f"{what}: {said}")
+
+    def main(self):
+        for layout in ("one", "tp2-pp2"):
+            for point, file in (("journal_write:2", "journal"), ("journal_fsync:3", "journal"),
+                                ("output_write:1", "output"), ("output_fsync:1", "output")):
+                for error, word in (("EIO", "Input/output error"),
+                                    ("ENOSPC", "No space left")):
+                    self.begin()
+                    job = Started(self, layout, "--failpoint", f"{point}:{error}", *SLOW)
+                    self.failed(f"{point}:{error} on {layout}", job, [file, word])
+                    self.finish(f"behind {point}:{error}", layout="pp2" if error == "EIO" else "one")
+        self.full_disk()
+
+    def full_disk(self):
+        disk = self.work / "disk"
+        disk.mkdir()
+        for what, output, flags in (
+                ("output and journal", disk / "out.jsonl", []),
+                ("journal", self.output, ["--journal", disk]),
+                ("output", disk / "out.jsonl", ["--journal", self.work / "journals"])):
+            mount = ["mount", "-t", "tmpfs", "-o", "size=12k", "tmpfs", disk]
+            if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
+                print("no disk can be made full here: left out")
+                return
+            try:
+                self.fill(disk, what, output, flags)
+            finally:
+                subprocess.run(["umount", disk], check=True)
+
+    def fill(self, disk, what, output, flags):
+        self.begin()
+        before, self.output = self.output, output
+        self.failed(f"a full disk of the {what}", Started(self, "tp2", *flags, *SLOW),
+                    ["No space left"])
+        subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
+        text = self.finish(f"{what}: space again", *flags)
+        expect("rows are done" in text, f"{what}: nothing was resumed: {text[-2000:]}")
+        self.output = before
+
+
+class Refusals(JournalTest):
+    def refused(self, status, words, *flags, layout="one"):
+        before = [p.read_bytes() if p.exists() else None for p in (self.output, self.journal)]
+        job = Started(self, layout, *flags)
+        found = job.wait()
+        text = job.text()
+        expect(found == status, f"{flags}: status {found}: {text[-3000:]}")
+        for word in words:
+            expect(word in text, f"no '{word}': {text[-3000:]}")
+        after = [p.read_bytes() if p.exists() else None for p in (self.output, self.journal)]
+        expect(before == after, f"{flags}: a refused run changed a file")
+        print(next(line for line in text.splitlines() if words[0] in line))
+
+    def half(self):
+        self.begin()
+        job = Started(self, "one", "--failpoint", "output_write:2", *SLOW)
+        expect(job.wait() == 137, job.text())
+
+    def main(self):
+        self.half()
+        self.refused(2, ["--temperature was 1", "0.5 now"], "--temperature", 0.5)
+        self.refused(2, ["--seed"], "--seed", 9, layout="tp2")
+        self.refused(2, ["--stop"], "--stop", "the")
+        self.refused(2, ["--kv-dtype was f16"], "--kv-dtype", "f32")
+        lines = self.input.read_bytes()
+        self.input.write_bytes(lines.replace(b"k1\"", b"K1\"", 1))
+        self.refused(3, ["line 2: it changed"])
+        self.input.write_bytes(lines)
+        with self.journal.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            state = json.loads(self.shoal.must("status", self.output, "--json").out)
+            expect(state["state"] == "running", str(state))
+            self.refused(2, ["another process has it"])
+        self.finish("put back", layout="pp2")
+        expect("complete" in self.shoal.must("status", self.journal).out, "shoal status")
+        self.input.write_bytes(lines + b'{"prompt":"more"}\n')
+        self.refused(3, ["found more"])
+        self.input.write_bytes(lines)
+        text = self.finish("a finished job", layout="tp2")
+        expect("nothing to do" in text, text)
+        self.output.unlink()
+        text = self.finish("a finished job whose output is gone", layout="tp2")
+        expect("nothing to do" in text, text)
+        text = self.finish("retried", "--retry-errors", layout="dp2")
+        expect("2 error rows are run again" in text, text)
+        self.refused(2, ["--restart and --retry-errors"], "--restart", "--retry-errors")
+        self.finish("restarted", "--restart")
+        self.journal.unlink()
+        self.refused(2, ["there is no journal"])
+        self.output.unlink()
+        self.refused(2, ["--retry-errors"], "--retry-errors")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shoal")
+    parser.add_argument("work")
+    parser.add_argument("case")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    cases = dict(sweep=Sweep, drain=Drain, faults=Faults, refusals=Refusals)
+    main_of(lambda: cases[args.case](args).main())
+
+
+if __name__ == "__main__":
+    main()
