@@ -45,6 +45,8 @@ static const struct flag run_flags[] = {
     {"capacity-policy", FLAG_STRING, AT(capacity_policy), 0, 0, "P",
      "drop (default), next or top1"},
     {"moe-stats", FLAG_SWITCH, AT(moe_stats), 0, 0, NULL, "print the load of each expert"},
+    {"template-date", FLAG_STRING, AT(template_date), 0, 0, "DATE",
+     "the date that chat templates see, YYYY-MM-DD (default " CHAT_DATE_DEFAULT ")"},
     {"strict", FLAG_SWITCH, AT(strict), 0, 0, NULL, "exit with 4 when a row is an error row"},
     {"watchdog", FLAG_COUNT, AT(watchdog_s), 0, 86400, "SECONDS",
      "name a rank that died, stopped or was cut off within this time, and leave with 76 (default "

@@ -58,6 +58,8 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                   (unsigned long long)digest.low);
     strbuf_printf(out, "--max-model-len=%u\n--kv-dtype=%s\n", j->max_model_len,
                   dtype_name(j->kv_dtype));
+    strbuf_printf(out, "--template-date=%s\n",
+                  j->o->template_date != NULL ? j->o->template_date : CHAT_DATE_DEFAULT);
     strbuf_printf(out, "--capacity-factor=%.17g\n--capacity-policy=%d\n", j->o->capacity_factor,
                   (int)j->policy);
     if (j->o->mode == LEAD_SCORE) return strbuf_status(out);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void add_end_id(struct job_text *t, int64_t id)
@@ -50,19 +51,65 @@ static struct status read_generation_config(struct job_text *t, const struct ckp
 }
 
 /* tokenizer_config.json's eos_token: a string, or an object with "content". */
+static void read_end_token(struct job_text *t, const struct js_node *config)
+{
+    size_t n;
+    const struct js_node *eos = js_get(config, "eos_token");
+    if (js_type(eos) == JS_OBJECT) eos = js_get(eos, "content");
+    const char *content = js_string(eos, &n);
+    if (content != NULL) add_end_id(t, tokenizer_token_id(t->tokenizer, content, n));
+}
+
+/* Without a tokenizer_config.json (from GGUF), what bos_token and eos_token stand for in a template
+ * follows from the ids in config.json. */
+static struct status name_tokens(struct job_text *t, const struct ckpt *c)
+{
+    static const char *const names[][2] = {{"bos_token", "bos_token_id"},
+                                           {"eos_token", "eos_token_id"}};
+    size_t n;
+    const char *text = ckpt_config_json(c, &n);
+    struct js_doc *doc = NULL;
+    struct status st = js_parse(text, n, "config.json", &doc);
+    for (size_t i = 0; i < 2 && !status_failed(&st); i++) {
+        int64_t id;
+        if (!js_int(js_get(js_root(doc), names[i][1]), &id) || id < 0 || id > INT32_MAX) continue;
+        const char *bytes = tokenizer_token_bytes(t->tokenizer, (int32_t)id, &n);
+        if (bytes != NULL) st = chat_set_token(t->chat, names[i][0], bytes, n);
+    }
+    js_destroy(&doc);
+    return st;
+}
+
+/* A template that cannot be run is no reason to refuse plain prompts: rows with messages say so.
+ * config is tokenizer_config.json, or NULL. */
+static struct status read_chat_template(struct job_text *t, const struct ckpt *c,
+                                        const struct js_node *config)
+{
+    size_t n;
+    const char *source = ckpt_chat_template(c, &n);
+    if (source == NULL) {
+        snprintf(t->chat_missing, sizeof t->chat_missing, "this model has no chat template");
+        return status_ok();
+    }
+    const struct status st = chat_create(source, n, config, "chat template", &t->chat);
+    if (!status_failed(&st)) return config == NULL ? name_tokens(t, c) : status_ok();
+    snprintf(t->chat_missing, sizeof t->chat_missing, "%s", st.text);
+    log_line(LOG_WARN, "%s; lines with messages become error rows", st.text);
+    return status_ok();
+}
+
 static struct status read_tokenizer_config(struct job_text *t, const struct ckpt *c)
 {
     size_t n;
     const char *text = ckpt_tokenizer_config_json(c, &n);
-    if (text == NULL || t->tokenizer == NULL) return status_ok();
+    if (t->tokenizer == NULL) return status_ok();
     struct js_doc *doc = NULL;
-    TRY(js_parse(text, n, "tokenizer_config.json", &doc));
-    const struct js_node *eos = js_get(js_root(doc), "eos_token");
-    if (js_type(eos) == JS_OBJECT) eos = js_get(eos, "content");
-    const char *content = js_string(eos, &n);
-    if (content != NULL) add_end_id(t, tokenizer_token_id(t->tokenizer, content, n));
+    if (text != NULL) TRY(js_parse(text, n, "tokenizer_config.json", &doc));
+    const struct js_node *config = doc != NULL ? js_root(doc) : NULL;
+    read_end_token(t, config);
+    const struct status st = read_chat_template(t, c, config);
     js_destroy(&doc);
-    return status_ok();
+    return st;
 }
 
 static void take_flags(struct request_defaults *d, const struct job_options *o)
@@ -82,6 +129,8 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
 {
     memset(t, 0, sizeof *t);
     request_defaults_init(&t->defaults);
+    const char *date = o->template_date != NULL ? o->template_date : CHAT_DATE_DEFAULT;
+    TRY(status_wrap(chat_date_parse(date, &t->date), "--template-date"));
     size_t n;
     const char *json = ckpt_tokenizer_json(c, &n);
     if (json != NULL) {
@@ -103,5 +152,6 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
 
 void job_text_fini(struct job_text *t)
 {
+    chat_destroy(&t->chat);
     tokenizer_destroy(&t->tokenizer);
 }

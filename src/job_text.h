@@ -11,6 +11,9 @@ enum { JOB_END_IDS_MAX = 64 };
 
 struct job_text {
     struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
+    struct chat *chat;           /* owned; NULL when there is none, or none that can be run: */
+    char chat_missing[STATUS_TEXT_MAX]; /* why */
+    struct jinja_date date;
     struct request_defaults defaults;
     int32_t end_ids[JOB_END_IDS_MAX];
     size_t n_end_ids;

@@ -305,6 +305,9 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     l->rules = (struct request_rules){
         .defaults = options->defaults,
         .tokenizer = options->tokenizer,
+        .chat = options->chat,
+        .chat_missing = options->chat_missing,
+        .date = options->date,
         .end_ids = options->end_ids,
         .n_end_ids = options->n_end_ids,
         .vocab_size = options->vocab_size,

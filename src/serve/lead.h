@@ -27,6 +27,9 @@ struct lead_options {
     const char *input_path;  /* JSONL; "-" is stdin */
     const char *output_path; /* JSONL, truncated; "-" is stdout */
     struct tokenizer *tokenizer;
+    const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
+    const char *chat_missing; /* and this sentence says why */
+    struct jinja_date date;   /* what templates take for now */
     struct request_defaults defaults; /* flags over generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;

@@ -111,6 +111,7 @@ void request_destroy(struct request **request)
     strbuf_fini(&r->text);
     mem_free(&r->error_message);
     mem_free(&r->blocks);
+    mem_free(&r->block_keys);
     mem_free(request);
 }
 

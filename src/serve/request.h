@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "text/chat.h"
 #include "text/detokenizer.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
@@ -38,6 +39,9 @@ struct status request_defaults_check(const struct request_defaults *d);
 struct request_rules {
     struct request_defaults defaults;
     struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
+    const struct chat *chat;     /* the model's chat template; NULL: `messages` are error rows, */
+    const char *chat_missing;    /* and this sentence says why */
+    struct jinja_date date;      /* what templates take for now */
     const int32_t *end_ids;      /* [n_end_ids] */
     size_t n_end_ids;
     int32_t vocab_size;    /* token ids are in [0, vocab_size) */
@@ -45,7 +49,7 @@ struct request_rules {
     bool score;            /* prompts are scored, nothing is generated */
 };
 
-enum request_format { REQUEST_PLAIN, REQUEST_OPENAI };
+enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
 enum request_state { REQUEST_NEW, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED };
 enum request_finish { REQUEST_UNFINISHED, REQUEST_STOP, REQUEST_LENGTH, REQUEST_SCORED };
 
@@ -93,6 +97,10 @@ struct request {
     size_t n_high;     /* the most that n_computed ever was */
     int32_t *blocks;   /* [n_blocks], owned memory */
     size_t n_blocks, blocks_capacity;
+    size_t n_cached;      /* the first of them, which the prefix cache knows and others may hold */
+    int32_t n_own;        /* of n_blocks: taken from the pool for it */
+    uint64_t *block_keys; /* [n_block_keys] of its full blocks (serve/prefix_cache.h); owned */
+    size_t n_block_keys, block_keys_capacity;
     uint64_t first_plan_ns, first_token_ns, last_token_ns;
     struct request *prev, *next; /* in the list of its state */
 };

@@ -61,10 +61,10 @@ static const struct {
     {"guided_regex", 0},
     {"guided_choice", 0},
     {"guided_grammar", 0},
-    {"tools", 0},
     {"functions", 0},
     {"prompt_embeds", 0},
     {"chat_template", 0},
+    {"continue_final_message", 0},
 };
 
 /* Sets the row's code and returns its sentence. */
@@ -167,12 +167,11 @@ static struct status read_envelope(struct request *r, const struct js_node *root
         return bad(r, "invalid_request", "method: expected \"POST\", found %s",
                    method != NULL ? "another string" : type_name(js_get(root, "method")));
     }
-    if (url != NULL && strcmp(url, "/v1/chat/completions") == 0) {
-        return bad(r, "unsupported",
-                   "url /v1/chat/completions: chat templates are not supported by this version");
-    }
-    if (url == NULL || strcmp(url, "/v1/completions") != 0) {
-        return bad(r, "invalid_request", "url: expected \"/v1/completions\", found %s",
+    const bool is_chat = url != NULL && strcmp(url, "/v1/chat/completions") == 0;
+    if (is_chat) r->format = REQUEST_OPENAI_CHAT;
+    if (!is_chat && (url == NULL || strcmp(url, "/v1/completions") != 0)) {
+        return bad(r, "invalid_request",
+                   "url: expected \"/v1/completions\" or \"/v1/chat/completions\", found %s",
                    url != NULL ? "another string" : type_name(js_get(root, "url")));
     }
     if (js_type(body) != JS_OBJECT) {
@@ -326,7 +325,24 @@ static struct status read_ids(struct request *r, const struct request_rules *rul
     return status_ok();
 }
 
-/* The tokenizer's ids of a prompt, which may lie outside a model's smaller vocabulary. */
+/* Takes the tokenizer's ids, which may lie outside a model's smaller vocabulary. */
+static struct status take_list(struct request *r, const struct request_rules *rules,
+                               const struct token_list *list)
+{
+    TRY(check_length(r, rules, list->n));
+    for (size_t i = 0; i < list->n; i++) {
+        if (list->ids[i] >= 0 && list->ids[i] < rules->vocab_size) continue;
+        return bad(r, "invalid_request",
+                   "the prompt's token %zu has id %d, expected 0 to %d: the tokenizer knows more "
+                   "ids than the model",
+                   i, list->ids[i], rules->vocab_size - 1);
+    }
+    TRY(mem_alloc(&r->tokens, list->n, sizeof *r->tokens, "request tokens"));
+    memcpy(r->tokens, list->ids, list->n * sizeof *r->tokens);
+    r->n_tokens = r->n_prompt = r->tokens_capacity = list->n;
+    return status_ok();
+}
+
 static struct status read_text(struct request *r, const struct request_rules *rules,
                                const struct js_node *prompt)
 {
@@ -339,22 +355,40 @@ static struct status read_text(struct request *r, const struct request_rules *ru
     struct status st = tokenizer_encode(rules->tokenizer, text, n,
                                         TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
     if (st.code == STATUS_REQUEST) r->error_code = "invalid_request";
-    if (!status_failed(&st)) st = check_length(r, rules, list.n);
-    for (size_t i = 0; !status_failed(&st) && i < list.n; i++) {
-        if (list.ids[i] >= 0 && list.ids[i] < rules->vocab_size) continue;
-        st = bad(r, "invalid_request",
-                 "the prompt's token %zu has id %d, expected 0 to %d: the tokenizer knows more ids "
-                 "than the model",
-                 i, list.ids[i], rules->vocab_size - 1);
-    }
-    if (!status_failed(&st)) {
-        st = mem_alloc(&r->tokens, list.n, sizeof *r->tokens, "request tokens");
-    }
-    if (!status_failed(&st)) {
-        memcpy(r->tokens, list.ids, list.n * sizeof *r->tokens);
-        r->n_tokens = r->n_prompt = r->tokens_capacity = list.n;
-    }
+    if (!status_failed(&st)) st = take_list(r, rules, &list);
     token_list_fini(&list);
+    return st;
+}
+
+/* A conversation through the model's chat template, which gets nothing more around it. Special
+ * tokens are those that the template wrote; what a user wrote stays text. */
+static struct status read_messages(struct request *r, const struct request_rules *rules,
+                                   const struct js_node *fields)
+{
+    if (rules->chat == NULL || rules->tokenizer == NULL) {
+        return bad(r, "unsupported", "messages: %s",
+                   rules->chat_missing != NULL ? rules->chat_missing
+                                               : "this model has no chat template");
+    }
+    const struct js_node *asked = js_get(fields, "add_generation_prompt");
+    bool generation_prompt = !rules->score;
+    if (js_type(asked) != JS_NULL && !js_bool(asked, &generation_prompt)) {
+        return bad(r, "invalid_request", "add_generation_prompt: expected a boolean, found %s",
+                   type_name(asked));
+    }
+    const struct chat_options options = {.no_generation_prompt = !generation_prompt,
+                                         .tools = js_get(fields, "tools"),
+                                         .documents = js_get(fields, "documents"),
+                                         .extra = js_get(fields, "chat_template_kwargs"),
+                                         .date = rules->date};
+    struct chat_text text = {0};
+    struct token_list list = {0};
+    struct status st = chat_render(rules->chat, js_get(fields, "messages"), &options, &text);
+    if (!status_failed(&st)) st = chat_encode(rules->tokenizer, &text, &list);
+    if (st.code == STATUS_REQUEST) r->error_code = "invalid_request";
+    if (!status_failed(&st)) st = take_list(r, rules, &list);
+    token_list_fini(&list);
+    chat_text_fini(&text);
     return st;
 }
 
@@ -373,9 +407,10 @@ static struct status read_prompt(struct request *r, const struct request_rules *
                    "expected one of prompt, prompt_token_ids and messages, found %d of them",
                    n_given);
     }
-    if (js_type(nodes[2]) != JS_NULL) {
-        return bad(r, "unsupported", "messages: chat templates are not supported by this version");
+    if (r->format == REQUEST_OPENAI_CHAT && js_type(nodes[2]) == JS_NULL) {
+        return bad(r, "invalid_request", "messages: expected by /v1/chat/completions, found null");
     }
+    if (js_type(nodes[2]) != JS_NULL) return read_messages(r, rules, fields);
     if (js_type(nodes[1]) == JS_ARRAY) return read_ids(r, rules, nodes[1], keys[1]);
     if (js_type(nodes[1]) != JS_NULL) {
         return bad(r, "invalid_request", "prompt_token_ids: expected a list, found %s",

@@ -88,15 +88,19 @@ static void add_openai_body(struct strbuf *out, const struct request *r, const c
                             unsigned long long id)
 {
     const size_t n_generated = r->n_tokens - r->n_prompt;
-    strbuf_printf(out, "{\"id\":\"cmpl-%016llx\",\"object\":\"text_completion\",\"created\":0,",
-                  id);
+    const bool is_chat = r->format == REQUEST_OPENAI_CHAT;
+    strbuf_printf(out, "{\"id\":\"%s-%016llx\",\"object\":\"%s\",\"created\":0,",
+                  is_chat ? "chatcmpl" : "cmpl", id,
+                  is_chat ? "chat.completion" : "text_completion");
     if (model_name != NULL) {
         add_key_string(out, "model", model_name, strlen(model_name));
     } else {
         add_key_string(out, "model", r->model.bytes, r->model.n);
     }
     strbuf_puts(out, ",\"choices\":[{\"index\":0,");
-    add_key_string(out, "text", r->text.data, r->text.n);
+    if (is_chat) strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
+    add_key_string(out, is_chat ? "content" : "text", r->text.data, r->text.n);
+    if (is_chat) strbuf_puts(out, "}");
     strbuf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish_name(r));
     strbuf_printf(
         out, ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}}",
@@ -124,7 +128,7 @@ static void add_openai(struct strbuf *out, const struct request *r, const char *
 struct status result_row_write(const struct request *r, const struct request_rules *rules,
                                const char *model_name, struct strbuf *out)
 {
-    if (r->format == REQUEST_OPENAI && !rules->score) {
+    if (r->format != REQUEST_PLAIN && !rules->score) {
         add_openai(out, r, model_name);
         return strbuf_status(out);
     }

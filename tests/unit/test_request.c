@@ -50,7 +50,7 @@ static const struct bad_line bad_lines[] = {
     {"7", "invalid_json", "found an integer"},
     {"{}", "invalid_request", "found 0 of them"},
     {"{\"prompt\":\"a\",\"prompt_token_ids\":[1]}", "invalid_request", "found 2 of them"},
-    {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "unsupported", "chat templates"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "unsupported", "chat template"},
     {"{\"prompt\":\"\"}", "invalid_request", "no tokens"},
     {"{\"prompt\":[]}", "invalid_request", "no tokens"},
     {"{\"prompt\":7}", "invalid_request", "prompt: expected one string"},
@@ -95,7 +95,7 @@ static const struct bad_line bad_lines[] = {
     {"{\"method\":\"POST\",\"url\":\"/v1/embeddings\",\"body\":{\"prompt\":\"a\"}}",
      "invalid_request", "url"},
     {"{\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"messages\":[]}}",
-     "unsupported", "chat templates"},
+     "unsupported", "chat template"},
     {"{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":[]}", "invalid_request",
      "body: expected an object"},
     {"{\"method\":\"POST\",\"url\":\"/v1/completions\"}", "invalid_request", "found null"},
@@ -486,6 +486,43 @@ static void the_set_knows_every_id(void)
     id_set_fini(&s);
 }
 
+/* With a template, messages become its text; what a user wrote never becomes a special token. */
+static void messages_go_through_the_template(void)
+{
+    static const char template[] =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}";
+    static const char line[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+    static const char rendered[] = "<user>hi<assistant>";
+    struct tokenizer *t = util_byte_tokenizer();
+    struct chat *chat = NULL;
+    CU_ASSERT_EQUAL_FATAL(chat_create(template, sizeof template - 1, NULL, "template", &chat).code,
+                          STATUS_OK);
+    struct request_rules rules = make_rules(t);
+    rules.chat = chat;
+    struct request *r = parse(&rules, line);
+    CU_ASSERT_PTR_NULL(r->error_code);
+    struct token_list want = {0};
+    CU_ASSERT_EQUAL(tokenizer_encode(t, rendered, sizeof rendered - 1, 0, &want).code, STATUS_OK);
+    CU_ASSERT_EQUAL(r->n_prompt, want.n);
+    CU_ASSERT_EQUAL(memcmp(r->tokens, want.ids, want.n * sizeof *want.ids), 0);
+    request_destroy(&r);
+
+    static const char *const wrong[] = {
+        "{\"messages\":\"hi\"}", "{\"messages\":[1]}",
+        "{\"messages\":[],\"add_generation_prompt\":3}",
+        "{\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"prompt\":\"a\"}}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        r = parse(&rules, wrong[i]);
+        CU_ASSERT_PTR_NOT_NULL(r->error_code);
+        if (r->error_code != NULL) CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
+        request_destroy(&r);
+    }
+    token_list_fini(&want);
+    chat_destroy(&chat);
+    tokenizer_destroy(&t);
+}
+
 void suite_request(CU_pSuite suite);
 void suite_request(CU_pSuite suite)
 {
@@ -506,5 +543,6 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "batch rows are batch results", batch_rows_are_batch_results);
     CU_add_test(suite, "score rows start with null", score_rows_start_with_null);
     CU_add_test(suite, "flags are checked by the same rules", flags_are_checked_by_the_same_rules);
+    CU_add_test(suite, "messages go through the template", messages_go_through_the_template);
     CU_add_test(suite, "the set knows every id", the_set_knows_every_id);
 }
