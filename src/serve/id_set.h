@@ -1,6 +1,6 @@
-/* The custom_ids seen so far, as 128-bit hashes: 16 bytes a line and at most half of the table
- * free, so 20 to 64 bytes of memory for each line of the input. Called by the lead, for duplicates.
- */
+/* The custom_ids of the lines so far. Ids that are their line's own number, as those of lines
+ * without a custom_id, cost one bit; others are kept as 128-bit hashes, 21 to 43 bytes each. Called
+ * by the lead, for duplicates. */
 #ifndef SHOAL_SERVE_ID_SET_H
 #define SHOAL_SERVE_ID_SET_H
 
@@ -18,15 +18,19 @@ struct id_hash {
 struct id_set {
     struct id_hash *slots; /* [n_slots], a power of two; owned */
     size_t n_slots, n;
+    uint64_t *own_number; /* bit l: line l's id is its number; [n_words], owned */
+    size_t n_words;
+    uint64_t n_lines; /* ids added so far: one for each line, in order */
 };
 
-/* Local. Adds an id of n bytes; *fresh is false when it was there (two ids are taken for one with a
- * chance of 2^-128 a pair). Errors: STATUS_MEMORY. */
+/* Local. Adds the next line's id, of n bytes; *fresh is false when an earlier line has it (two ids
+ * are taken for one with a chance of 2^-128 a pair). Errors: STATUS_MEMORY. */
 struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh);
 
-/* Local. The hash of an id, and adding one by its hash. */
+/* Local. The hash of an id; and adding the next line's by its hash, when that line is known to be
+ * in order (a line that repeats an id may be added so, too). Errors: STATUS_MEMORY. */
 struct id_hash id_hash_of(const char *id, size_t n);
-struct status id_set_add_hash(struct id_set *s, struct id_hash h, bool *fresh);
+struct status id_set_add_hash(struct id_set *s, struct id_hash h);
 void id_set_fini(struct id_set *s);
 
 #endif

@@ -115,9 +115,8 @@ static struct status take_row(struct lead *l, const struct journal_hit *hit)
                                    .is_error = hit->row.is_error,
                                    .n_scored = hit->row.n_scored,
                                    .sum_logprob = hit->row.sum_logprob};
-    bool fresh;
     uint64_t index;
-    TRY(id_set_add_hash(&l->ids, id, &fresh));
+    TRY(id_set_add_hash(&l->ids, id));
     result_writer_open(l->writer, row.n, &index);
     l->n_read++;
     l->stats.n_resumed_rows++;

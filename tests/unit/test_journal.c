@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "serve/failpoint.h"
+#include "serve/id_set.h"
 #include "serve/journal.h"
 #include "util_serve.h"
 
@@ -615,6 +616,39 @@ static void a_long_journal_is_read_in_bounded_memory(void)
     unlink(path);
 }
 
+/* Ids that are line numbers cost a bit; whatever they are, the first of equal ones is fresh, also
+ * when the first half came from a journal. */
+static void equal_ids_are_found_of_every_kind(void)
+{
+    enum { N_IDS = 4000 };
+    static char ids[N_IDS][24];
+    struct id_set all = {0}, resumed = {0};
+    uint64_t x = 9;
+    unsigned n_wrong = 0, n_repeated = 0;
+    for (int i = 0; i < N_IDS; i++) {
+        const int64_t kind = fake_between(&x, 0, 9);
+        const int number = kind < 6 ? i + 1 : (int)fake_between(&x, 0, N_IDS + 50);
+        snprintf(ids[i], sizeof ids[i], kind == 9 ? "id-%d" : kind == 8 ? "0%d" : "%d", number);
+        bool repeated = false, fresh;
+        for (int k = 0; k < i && !repeated; k++) repeated = strcmp(ids[k], ids[i]) == 0;
+        struct status st = id_set_add(&all, ids[i], strlen(ids[i]), &fresh);
+        n_wrong += status_failed(&st) || fresh == repeated;
+        n_repeated += repeated;
+        if (i < N_IDS / 2) {
+            st = id_set_add_hash(&resumed, id_hash_of(ids[i], strlen(ids[i])));
+        } else {
+            st = id_set_add(&resumed, ids[i], strlen(ids[i]), &fresh);
+            n_wrong += fresh == repeated;
+        }
+        n_wrong += status_failed(&st);
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    CU_ASSERT(n_repeated > 200);
+    CU_ASSERT(all.n < N_IDS / 2);
+    id_set_fini(&all);
+    id_set_fini(&resumed);
+}
+
 void suite_journal(CU_pSuite suite);
 void suite_journal(CU_pSuite suite)
 {
@@ -634,6 +668,7 @@ void suite_journal(CU_pSuite suite)
     CU_add_test(suite, "error rows can be run again", error_rows_can_be_run_again);
     CU_add_test(suite, "failing writes end the run and nothing is lost",
                 failing_writes_end_the_run_and_nothing_is_lost);
+    CU_add_test(suite, "equal ids are found of every kind", equal_ids_are_found_of_every_kind);
     CU_add_test(suite, "failpoints are parsed", failpoints_are_parsed);
     CU_add_test(suite, "failing allocations are statuses", failing_allocations_are_statuses);
 }
