@@ -41,12 +41,15 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     s->o = *options;
     if (s->o.step_tokens == 0) s->o.step_tokens = SCHEDULER_STEP_TOKENS;
     if (s->o.chunk_tokens == 0) s->o.chunk_tokens = s->o.step_tokens;
+    if (s->o.rules->score) s->o.prefix_cache = false;
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
     TRY_GOTO(st, mem_alloc(&s->replicas, n, sizeof *s->replicas, "scheduler"), fail);
     for (size_t i = 0; i < n; i++) {
         struct replica *r = &s->replicas[i];
+        const int32_t n_cacheable = s->o.prefix_cache ? options->n_blocks : 0;
         TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
+        TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable), fail);
         TRY_GOTO(st,
                  mem_alloc(&r->groups, (size_t)options->n_groups, sizeof *r->groups, "scheduler"),
                  fail);
@@ -80,6 +83,7 @@ void scheduler_destroy(struct scheduler **scheduler)
             mem_free(&r->groups[g].flight);
         }
         mem_free(&r->groups);
+        prefix_cache_fini(&r->cache);
         block_pool_fini(&r->pool);
     }
     mem_free(&s->replicas);
@@ -108,7 +112,7 @@ struct scheduler_load scheduler_load(const struct scheduler *s)
 {
     struct scheduler_load load = {.n_waiting = s->waiting.n, .n_running = s->n_running};
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
-        load.n_free_blocks += s->replicas[i].pool.n_free;
+        load.n_free_blocks += replica_n_free(&s->replicas[i]);
         load.n_blocks += s->replicas[i].pool.n_blocks;
     }
     return load;
@@ -145,9 +149,11 @@ void scheduler_leave(struct scheduler *s, struct request *r)
     struct replica *replica = &s->replicas[r->replica];
     struct microbatch *m = &replica->groups[r->group];
     request_list_take(&m->running, r);
-    block_pool_give(&replica->pool, r->blocks, (int32_t)r->n_blocks);
-    m->n_blocks -= (int32_t)r->n_blocks;
+    block_pool_give(&replica->pool, r->blocks + r->n_cached, (int32_t)(r->n_blocks - r->n_cached));
+    while (r->n_cached > 0) prefix_cache_release(&replica->cache, r->blocks[--r->n_cached]);
+    m->n_blocks -= r->n_own;
     r->n_blocks = 0;
+    r->n_own = 0;
     r->n_computed = 0;
     replica->n_running--;
     s->n_running--;
@@ -174,17 +180,26 @@ static struct request *youngest(const struct scheduler *s, const struct replica 
     return found;
 }
 
-/* Takes blocks from the pool until r's tokens fit; the pool must have them. */
+static struct status grow_table(struct request *r, size_t n_needed)
+{
+    if (n_needed <= r->blocks_capacity) return status_ok();
+    const size_t grown = n_needed + n_needed / 2;
+    TRY(mem_grow(&r->blocks, r->n_blocks, grown, sizeof *r->blocks, "block table"));
+    r->blocks_capacity = grown;
+    return status_ok();
+}
+
+/* Takes blocks until r's table has n_needed; the replica must have them. Cached ones that nobody
+ * holds go when no others are left. */
 static struct status take_blocks(struct scheduler *s, struct request *r, size_t n_needed)
 {
     struct replica *replica = &s->replicas[r->replica];
-    if (n_needed > r->blocks_capacity) {
-        const size_t grown = n_needed + n_needed / 2;
-        TRY(mem_grow(&r->blocks, r->n_blocks, grown, sizeof *r->blocks, "block table"));
-        r->blocks_capacity = grown;
-    }
+    TRY(grow_table(r, n_needed));
     while (r->n_blocks < n_needed) {
-        r->blocks[r->n_blocks++] = block_pool_take(&replica->pool);
+        int32_t id = block_pool_take(&replica->pool);
+        if (id < 0) id = prefix_cache_evict(&replica->cache);
+        r->blocks[r->n_blocks++] = id;
+        r->n_own++;
         replica->groups[r->group].n_blocks++;
     }
     return status_ok();
@@ -196,7 +211,7 @@ static struct status hold_blocks(struct scheduler *s, struct request *r)
 {
     struct replica *replica = &s->replicas[r->replica];
     const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
-    while (r->n_blocks + (size_t)replica->pool.n_free < n_needed) {
+    while (r->n_blocks + (size_t)replica_n_free(replica) < n_needed) {
         struct request *victim = youngest(s, replica);
         preempt(s, victim);
         if (victim == r) return status_ok();
@@ -234,7 +249,9 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
             r = prev != NULL ? prev->next : m->running.head;
     }
     for (r = m->running.head; r != NULL; r = r->next) {
-        if (r->n_rows == 0) give_rows(s, m, r);
+        if (r->n_rows > 0) continue;
+        scheduler_prefix_adopt(s, r);
+        if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);
     }
     return status_ok();
 }
@@ -253,32 +270,41 @@ static size_t group_share(const struct scheduler *s)
     return share;
 }
 
-/* True when r can start in this group of this replica. Blocks for all its tokens must be free, with
- * a hundredth of the pool to spare for those that run, and a group takes no more than its part of
- * the pool; neither holds back the only sequence of a replica or group. */
+/* True when r can start in this group of this replica. Blocks for all its tokens but those that it
+ * shares must be free, with a hundredth of the pool to spare for those that run, and a group takes
+ * no more than its part of the pool; neither holds back the only sequence of a replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
-                 const struct microbatch *m, const struct request *r)
+                 const struct microbatch *m, const struct request *r,
+                 const struct prefix_match *match)
 {
     const int64_t n_blocks = s->o.n_blocks;
-    const int64_t n_needed = scheduler_blocks_for(r->n_tokens);
+    const int64_t n_needed = scheduler_blocks_for(r->n_tokens) - (int64_t)match->n_blocks;
     const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
     if (m->n_rows >= s->o.step_tokens || m->running.n >= group_share(s)) return false;
     if (s->o.max_batch > 0 && replica->n_running >= (size_t)s->o.max_batch) return false;
     if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
-    return replica->pool.n_free >= n_needed + spare;
+    return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
 }
 
+/* Of the replicas where r fits, the one that has or computes most of its prefix, then the one with
+ * the least work. Each replica takes its even share only, so a common prefix starves none. */
 static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct request *r)
 {
     struct replica *best = NULL;
+    size_t n_best = 0;
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         struct replica *replica = &s->replicas[i];
-        if (!fits(s, replica, &replica->groups[group], r)) continue;
-        const bool better =
-            best == NULL || replica->n_running < best->n_running ||
-            (replica->n_running == best->n_running && replica->pool.n_free > best->pool.n_free);
+        const struct prefix_match match = scheduler_prefix_match(s, replica, r);
+        if (!fits(s, replica, &replica->groups[group], r, &match)) continue;
+        bool better = best == NULL || match.n_coming > n_best;
+        if (!better && match.n_coming == n_best) {
+            better = replica->n_running < best->n_running ||
+                     (replica->n_running == best->n_running &&
+                      replica_n_free(replica) > replica_n_free(best));
+        }
         if (better) best = replica;
+        if (better) n_best = match.n_coming;
     }
     return best;
 }
@@ -289,12 +315,16 @@ static struct status admit(struct scheduler *s, int32_t group)
     for (;;) {
         struct request *r = s->waiting.head;
         if (r == NULL || r->in_flight) return status_ok();
+        TRY(scheduler_prefix_keys(s, r));
         struct replica *replica = choose_replica(s, group, r);
         if (replica == NULL) return status_ok();
         struct microbatch *m = &replica->groups[group];
         r->replica = (int32_t)(replica - s->replicas);
         r->group = group;
-        TRY(take_blocks(s, r, (size_t)scheduler_blocks_for(r->n_tokens)));
+        const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
+        TRY(grow_table(r, n_needed));
+        scheduler_prefix_adopt(s, r);
+        TRY(take_blocks(s, r, n_needed));
         request_list_take(&s->waiting, r);
         request_list_put_from_tail(&m->running, r);
         r->state = REQUEST_RUNNING;
@@ -302,7 +332,8 @@ static struct status admit(struct scheduler *s, int32_t group)
         if (replica->n_running > s->stats->n_peak_batch)
             s->stats->n_peak_batch = replica->n_running;
         s->n_running++;
-        give_rows(s, m, r);
+        r->n_rows = 0;
+        if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);
     }
 }
 

@@ -24,6 +24,8 @@ struct scheduler_options {
     int32_t max_batch;      /* sequences running in a replica, over all groups; 0: as many as fit */
     int32_t step_tokens;    /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
     int32_t chunk_tokens;   /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    bool prefix_cache;      /* prompts that begin alike share blocks; never when scoring, which
+                               needs every row. Must be off where a row depends on the batch */
     logits_sink_fn *logits; /* NULL: none are asked for */
     void *logits_user;
 };
@@ -33,7 +35,7 @@ struct scheduler;
 /* What is going on, for the progress display. */
 struct scheduler_load {
     size_t n_waiting, n_running;
-    int64_t n_free_blocks, n_blocks; /* over all replicas */
+    int64_t n_free_blocks, n_blocks; /* over all replicas; cached ones that nobody holds are free */
 };
 
 /* Local. Counts and latencies go to *stats (borrowed). Errors: STATUS_USAGE (a size out of range; a

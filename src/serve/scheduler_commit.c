@@ -90,7 +90,11 @@ static struct status take_result(struct scheduler *s, struct request *r,
     if (seq->n_bad > 0) {
         TRY(request_fail(r, "numeric_error",
                          "the model's arithmetic gave a value that is not finite or too large"));
-    } else if (s->o.rules->score) {
+        finish(s, r);
+        return status_ok();
+    }
+    if (r->state == REQUEST_RUNNING) TRY(scheduler_prefix_publish(s, r));
+    if (s->o.rules->score) {
         TRY(take_scores(s, r, seq, c));
     } else if (end == r->n_tokens) {
         TRY(take_token(s, r, seq->token));

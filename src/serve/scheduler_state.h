@@ -1,15 +1,17 @@
-/* The scheduler's inside, shared by scheduler.c (planning) and scheduler_commit.c (results). */
+/* The scheduler's inside, shared by scheduler.c (planning), scheduler_commit.c (results) and
+ * scheduler_prefix.c (blocks that requests share). */
 #ifndef SHOAL_SERVE_SCHEDULER_STATE_H
 #define SHOAL_SERVE_SCHEDULER_STATE_H
 
 #include "serve/block_pool.h"
+#include "serve/prefix_cache.h"
 #include "serve/request_list.h"
 #include "serve/scheduler.h"
 
 /* The sequences of one group in one replica. */
 struct microbatch {
     struct request_list running; /* oldest first */
-    int32_t n_blocks;            /* that they hold */
+    int32_t n_blocks;            /* that they took from the pool */
     int32_t n_rows;              /* planned so far in the step being planned */
     uint64_t step;               /* of the last plan */
     struct request **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
@@ -19,6 +21,7 @@ struct microbatch {
 
 struct replica {
     struct block_pool pool;
+    struct prefix_cache cache; /* empty when o.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
 };
@@ -37,7 +40,40 @@ static inline int64_t scheduler_blocks_for(size_t n_tokens)
     return (int64_t)((n_tokens + SCHEDULER_BLOCK_TOKENS - 1) / SCHEDULER_BLOCK_TOKENS);
 }
 
-/* Local. Takes a running request out of its group and frees its blocks. */
+/* Blocks that can be taken: nobody holds them. */
+static inline int32_t replica_n_free(const struct replica *r)
+{
+    return r->pool.n_free + r->cache.n_idle;
+}
+
+/* Local. Takes a running request out of its group and gives its blocks back; those that are cached
+ * stay so until others need them. */
 void scheduler_leave(struct scheduler *s, struct request *r);
+
+/* How many of a request's first blocks a replica has. */
+struct prefix_match {
+    size_t n_blocks; /* in its cache */
+    size_t n_idle;   /* of these: held by nobody */
+    size_t n_coming; /* n_blocks, and those behind them that a running request computes */
+};
+
+/* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
+
+/* Keys for all full blocks of r's tokens; before any of the others. Errors: STATUS_MEMORY. */
+struct status scheduler_prefix_keys(const struct scheduler *s, struct request *r);
+struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
+                                           const struct request *r);
+
+/* True when an older running request computes the next block of running r: to wait for it is
+ * cheaper. The oldest never waits. */
+bool scheduler_prefix_is_coming(const struct scheduler *s, const struct request *r);
+
+/* Running r, not in flight, with room in its table, goes on behind the cached blocks that come
+ * next; blocks of its own in their place go back to the pool. */
+void scheduler_prefix_adopt(struct scheduler *s, struct request *r);
+
+/* The full blocks that running r has computed enter the cache, or are exchanged for their equals
+ * there. Only after a result without a bad row. Errors: STATUS_MEMORY. */
+struct status scheduler_prefix_publish(struct scheduler *s, struct request *r);
 
 #endif

@@ -72,6 +72,10 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
         (unsigned long long)s->n_prompt_tokens, (double)s->n_prompt_tokens / wall_s,
         (unsigned long long)s->n_generated_tokens, (double)s->n_generated_tokens / wall_s,
         (unsigned long long)s->n_recomputed_tokens, s->wall_s);
+    if (s->n_prefix_hits > 0) {
+        fprintf(out, "prefix cache: %llu tokens not computed again, in %llu hits\n",
+                (unsigned long long)s->n_prefix_hit_tokens, (unsigned long long)s->n_prefix_hits);
+    }
     if (s->n_resumed_rows + s->n_resumed_tokens > 0) {
         fprintf(out, "from earlier runs: %llu rows, %llu tokens of unfinished rows\n",
                 (unsigned long long)s->n_resumed_rows, (unsigned long long)s->n_resumed_tokens);

@@ -33,9 +33,11 @@ struct serve_summary {
     uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests taken over from it */
     uint64_t n_commits;           /* of the journal */
     double commit_s;              /* its longest of late */
-    uint64_t n_prompt_tokens;     /* of requests that ran; computed once each */
+    uint64_t n_prompt_tokens;     /* of requests that ran; each counted once, cached or computed */
     uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
+    uint64_t n_prefix_hits;       /* times that a request went on behind cached blocks */
+    uint64_t n_prefix_hit_tokens; /* rows not computed for that reason, after preemptions too */
     uint64_t n_preemptions;
     uint64_t n_peak_batch; /* most sequences that ran together in one replica */
     uint64_t n_dropped;    /* expert choices dropped by a capacity factor */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUPS_MAX = 4, REPLICAS_MAX = 3, REQUESTS_MAX = 40, CONTEXT_MAX = 500 };
+enum { GROUPS_MAX = 4, REPLICAS_MAX = 3, REQUESTS_MAX = 40, CONTEXT_MAX = 2048 };
 
 static const int32_t end_ids[] = {FAKE_END_ID};
 
@@ -20,12 +20,17 @@ struct scenario {
     struct request_rules rules;
     struct scheduler_options o;
     int32_t n_requests;
-    bool late; /* requests come a few at a time */
+    bool late;         /* requests come a few at a time */
+    int32_t n_headers; /* prompts begin with one of so many; 0: each is on its own */
+    int32_t header_tokens, tail_tokens; /* 0: random lengths */
+    int32_t max_tokens;                 /* 0: random */
+    int32_t bad_token;                  /* at position 70 of a prompt; 0: none */
     uint64_t seed;
 };
 
 struct outcome {
-    uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered;
+    uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered, n_misheld;
+    uint64_t n_errors, n_rows, n_steps, n_prompt_tokens, n_hit_tokens;
     bool stuck, leaked;
     const char *wrong;
 };
@@ -52,22 +57,61 @@ static struct scenario random_scenario(uint64_t seed, bool score)
     return c;
 }
 
+/* The same with prompts that begin alike, and the cache on or off. */
+static struct scenario sharing_scenario(uint64_t seed, bool prefix_cache)
+{
+    struct scenario c = random_scenario(seed, false);
+    uint64_t x = seed * 0xD1B54A32D192ED03u + 1;
+    for (int i = 0; i < 4; i++) fake_random(&x);
+    c.rules.max_model_len = (int32_t)fake_between(&x, 70, 420);
+    const int32_t n_needed = (c.rules.max_model_len + 63) / 64;
+    c.o.n_blocks = n_needed + (int32_t)fake_between(&x, 0, fake_between(&x, 0, 2) ? 8 : 100);
+    c.n_headers = (int32_t)fake_between(&x, 1, 5);
+    c.bad_token = fake_between(&x, 0, 3) ? 0 : (int32_t)fake_between(&x, 1, 60);
+    c.o.prefix_cache = prefix_cache;
+    return c;
+}
+
+/* A prompt of `most` tokens at most: one of the scenario's headers, cut anywhere, and a tail. */
+static int64_t shared_prompt(const struct scenario *c, uint64_t *x, int64_t most, int32_t *tokens)
+{
+    const uint64_t header = (uint64_t)fake_between(x, 0, c->n_headers - 1);
+    uint64_t h = c->seed * 31 + header * 7777 + 5;
+    for (int k = 0; k < 4; k++) fake_random(&h);
+    int64_t n_header = fake_between(&h, 1, most), n_tail = fake_between(x, 0, 40);
+    if (!fake_between(x, 0, 3)) n_header = fake_between(x, 1, n_header);
+    if (c->header_tokens > 0) n_header = c->header_tokens;
+    if (c->tail_tokens > 0) n_tail = c->tail_tokens;
+    int64_t n = 0;
+    while (n < n_header && n < most) tokens[n++] = (int32_t)fake_between(&h, 0, FAKE_VOCAB - 1);
+    const int64_t end = n + n_tail < most ? n + n_tail : most;
+    while (n < end) tokens[n++] = (int32_t)fake_between(x, 0, FAKE_VOCAB - 1);
+    return n;
+}
+
 /* Request i of a scenario, made from a line as always. */
 static struct request *make_request(const struct scenario *c, int32_t i)
 {
     uint64_t x = (c->seed + 1) * 1000003u + (uint64_t)i * 7919u + 1;
     for (int k = 0; k < 4; k++) fake_random(&x);
     const int64_t most = c->rules.max_model_len - !c->rules.score;
-    const int64_t n_prompt = fake_between(&x, 0, 2) ? fake_between(&x, 1, most < 30 ? most : 30)
-                                                    : fake_between(&x, 1, most);
+    int64_t n_prompt = fake_between(&x, 0, 2) ? fake_between(&x, 1, most < 30 ? most : 30)
+                                              : fake_between(&x, 1, most);
+    const int max_tokens = (int)fake_between(&x, 1, 160), temperature = (int)fake_between(&x, 0, 1);
+    int32_t tokens[CONTEXT_MAX];
+    if (c->n_headers > 0) {
+        n_prompt = shared_prompt(c, &x, most, tokens);
+    } else {
+        for (int64_t k = 0; k < n_prompt; k++)
+            tokens[k] = (int32_t)fake_between(&x, 0, FAKE_VOCAB - 1);
+    }
     struct strbuf line;
     strbuf_init(&line);
     strbuf_printf(&line,
                   "{\"custom_id\":\"r%d\",\"max_tokens\":%d,\"temperature\":%d,"
                   "\"prompt_token_ids\":[",
-                  i, (int)fake_between(&x, 1, 160), (int)fake_between(&x, 0, 1));
-    for (int64_t k = 0; k < n_prompt; k++)
-        strbuf_printf(&line, k == 0 ? "%d" : ",%d", (int)fake_between(&x, 0, FAKE_VOCAB - 1));
+                  i, c->max_tokens > 0 ? c->max_tokens : max_tokens, temperature);
+    for (int64_t k = 0; k < n_prompt; k++) strbuf_printf(&line, k == 0 ? "%d" : ",%d", tokens[k]);
     strbuf_puts(&line, "]}");
     struct request *r = NULL;
     const struct status st = request_create(&c->rules, (uint64_t)i + 1, line.data, line.n, &r);
@@ -87,6 +131,9 @@ static bool is_right(const struct scenario *c, const struct request *r)
     }
     int32_t tokens[CONTEXT_MAX];
     const size_t n = fake_engine_expect(r, c->rules.max_model_len, tokens);
+    const size_t n_all = r->n_prompt + n; /* the last one is never computed */
+    if (c->bad_token > 0 && n_all > 71 && tokens[70] == c->bad_token)
+        return r->error_code != NULL && strcmp(r->error_code, "numeric_error") == 0;
     const bool ended = tokens[r->n_prompt + n - 1] == FAKE_END_ID;
     return r->n_tokens == r->n_prompt + n &&
            memcmp(tokens, r->tokens, r->n_tokens * sizeof *tokens) == 0 &&
@@ -105,6 +152,7 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
     while ((r = scheduler_take_finished(s)) != NULL) {
         out->n_finished++;
         out->n_different += !is_right(c, r);
+        out->n_errors += r->error_code != NULL;
         request_destroy(&r);
     }
 }
@@ -125,6 +173,47 @@ static bool order_holds(const struct scheduler *s)
     return true;
 }
 
+/* How often each block of a replica is held, by all that run in it. */
+static void count_holders(const struct scheduler *s, const struct replica *replica,
+                          int32_t *n_holders, int32_t *n_own)
+{
+    for (int32_t g = 0; g < s->o.n_groups; g++) {
+        const struct request *r = replica->groups[g].running.head;
+        for (; r != NULL; r = r->next) {
+            for (size_t b = 0; b < r->n_blocks; b++) {
+                n_holders[r->blocks[b]]++;
+                n_own[r->blocks[b]] += b >= r->n_cached;
+            }
+        }
+    }
+}
+
+/* Each block of each replica is free, or idle in the cache, or held as often as the cache says, or
+ * held once by its owner: none is lost, none is held by two that both write. */
+static bool holding_is_sound(const struct scheduler *s)
+{
+    bool sound = true;
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        const struct replica *replica = &s->replicas[i];
+        int32_t n_holders[512] = {0}, n_own[512] = {0}, n_idle = 0, n_cached = 0;
+        count_holders(s, replica, n_holders, n_own);
+        for (int32_t b = 0; b < s->o.n_blocks; b++) {
+            const bool is_cached = s->o.prefix_cache && replica->cache.nodes[b].is_cached;
+            n_cached += is_cached;
+            n_idle += is_cached && n_holders[b] == 0;
+            if (is_cached) {
+                sound = sound && n_own[b] == 0 && !replica->pool.is_free[b] &&
+                        replica->cache.nodes[b].n_refs == n_holders[b];
+            } else {
+                sound =
+                    sound && n_holders[b] == n_own[b] && n_own[b] + replica->pool.is_free[b] == 1;
+            }
+        }
+        sound = sound && n_idle == replica->cache.n_idle && n_cached == replica->cache.n_cached;
+    }
+    return sound;
+}
+
 /* The lead's loop: n_groups plans in flight, executed in order. */
 static struct outcome run(struct scenario *c)
 {
@@ -142,6 +231,9 @@ static struct outcome run(struct scenario *c)
     fake_engine_init(&engine, c->o.n_replicas, c->o.n_blocks);
     engine.step_tokens = c->o.step_tokens;
     engine.max_batch = c->o.max_batch;
+    engine.shares = c->o.prefix_cache;
+    if (c->bad_token > 0) engine.bad_token = c->bad_token;
+    if (c->bad_token > 0) engine.bad_position = 70;
     for (int g = 0; g < GROUPS_MAX; g++)
         for (int r = 0; r < REPLICAS_MAX; r++) step_result_init(&results[g][r]);
     int32_t n_submitted = 0;
@@ -154,6 +246,7 @@ static struct outcome run(struct scenario *c)
         st = scheduler_plan(s, g, step, &plan);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         out.n_unordered += !order_holds(s);
+        if (c->o.n_blocks <= 512) out.n_misheld += !holding_is_sound(s);
         fake_engine_run(&engine, &plan, results[g]);
         out.stuck = step > 400000;
         if (out.stuck || engine.n_wrong > 0) break;
@@ -165,6 +258,10 @@ static struct outcome run(struct scenario *c)
     out.wrong = engine.wrong;
     out.n_preemptions = stats.n_preemptions;
     out.n_recomputed = stats.n_recomputed_tokens;
+    out.n_rows = engine.n_rows;
+    out.n_steps = stats.n_steps;
+    out.n_prompt_tokens = stats.n_prompt_tokens;
+    out.n_hit_tokens = stats.n_prefix_hit_tokens;
     for (int g = 0; g < GROUPS_MAX; g++)
         for (int r = 0; r < REPLICAS_MAX; r++) step_result_fini(&results[g][r]);
     fake_engine_fini(&engine);
@@ -176,11 +273,14 @@ static struct outcome run(struct scenario *c)
 static bool went_well(const struct scenario *c, const struct outcome *o)
 {
     const bool well = o->n_finished == (uint64_t)c->n_requests && o->n_different == 0 &&
-                      o->n_wrong == 0 && o->n_unordered == 0 && !o->stuck && !o->leaked;
+                      o->n_wrong == 0 && o->n_unordered == 0 && o->n_misheld == 0 && !o->stuck &&
+                      !o->leaked;
     if (!well) {
-        printf("\n  scenario %llu: finished %llu of %d, different %llu, stuck %d, leaked %d, %s\n",
+        printf("\n  scenario %llu: finished %llu of %d, different %llu, unordered %llu, misheld "
+               "%llu, stuck %d, leaked %d, %s\n",
                (unsigned long long)c->seed, (unsigned long long)o->n_finished, c->n_requests,
-               (unsigned long long)o->n_different, o->stuck, o->leaked,
+               (unsigned long long)o->n_different, (unsigned long long)o->n_unordered,
+               (unsigned long long)o->n_misheld, o->stuck, o->leaked,
                o->wrong != NULL ? o->wrong : "plans fine");
     }
     return well;
@@ -212,6 +312,106 @@ static void any_layout_and_limits_give_each_request_its_own_result(void)
 static void any_layout_and_limits_give_the_same_scores(void)
 {
     check_scenarios(100000, 500, true);
+}
+
+/* is_right compares with what each request comes to alone, so on and off give the same. */
+static void shared_prefixes_change_no_result(void)
+{
+    uint64_t n_bad = 0, n_hit = 0, n_preempted = 0, n_both = 0, n_errors = 0, n_rows[2] = {0};
+    for (uint64_t i = 0; i < 2000; i++) {
+        for (int on = 0; on < 2; on++) {
+            struct scenario c = sharing_scenario(i, on);
+            const struct outcome o = run(&c);
+            n_bad += !went_well(&c, &o);
+            n_rows[on] += o.n_rows;
+            n_errors += on ? o.n_errors : 0;
+            if (!on) CU_ASSERT_EQUAL(o.n_hit_tokens, 0);
+            n_hit += o.n_hit_tokens > 0;
+            n_preempted += on && o.n_preemptions > 0;
+            n_both += o.n_preemptions > 0 && o.n_hit_tokens > 0;
+        }
+    }
+    CU_ASSERT_EQUAL(n_bad, 0);
+    CU_ASSERT(n_hit > 1000);
+    CU_ASSERT(n_preempted > 200);
+    CU_ASSERT(n_both > 200);
+    CU_ASSERT(n_errors > 20);
+    CU_ASSERT(n_rows[1] < n_rows[0] * 3 / 4);
+    printf("[%llu hit, %llu preempted, both %llu, %llu error rows, rows %llu -> %llu] ",
+           (unsigned long long)n_hit, (unsigned long long)n_preempted, (unsigned long long)n_both,
+           (unsigned long long)n_errors, (unsigned long long)n_rows[0],
+           (unsigned long long)n_rows[1]);
+}
+
+/* One node of the trie of all prompts: what a cache without limits could save at best. */
+struct trie_node {
+    int32_t token, child, sibling;
+};
+
+/* Adds a prompt; returns how many of its tokens stood there, its last one aside: that one is
+ * always computed. */
+static uint64_t trie_add(struct trie_node *nodes, int32_t *n_nodes, const struct request *r)
+{
+    int32_t at = 0;
+    uint64_t n_known = 0;
+    for (size_t i = 0; i < r->n_prompt; i++) {
+        int32_t child = nodes[at].child;
+        while (child >= 0 && nodes[child].token != r->tokens[i]) child = nodes[child].sibling;
+        if (child >= 0) {
+            n_known += i + 1 < r->n_prompt;
+        } else {
+            child = (*n_nodes)++;
+            nodes[child] = (struct trie_node){r->tokens[i], -1, nodes[at].child};
+            nodes[at].child = child;
+        }
+        at = child;
+    }
+    return n_known;
+}
+
+static uint64_t trie_bound(const struct scenario *c)
+{
+    struct trie_node *nodes = NULL;
+    struct status st = mem_alloc(&nodes, 1 << 20, sizeof *nodes, "trie");
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    nodes[0] = (struct trie_node){-1, -1, -1};
+    int32_t n_nodes = 1;
+    uint64_t bound = 0;
+    for (int32_t i = 0; i < c->n_requests; i++) {
+        struct request *r = make_request(c, i);
+        bound += trie_add(nodes, &n_nodes, r);
+        request_destroy(&r);
+    }
+    mem_free(&nodes);
+    return bound;
+}
+
+/* 2,000 prompts over 20 headers of 700 tokens, in random order, on one replica and on two with
+ * microbatches in flight. */
+static void shared_headers_are_computed_about_once(void)
+{
+    for (int32_t n_replicas = 1; n_replicas <= 2; n_replicas++) {
+        struct scenario c = {.seed = 77, .n_requests = 2000, .n_headers = 20};
+        c.rules = (struct request_rules){
+            .end_ids = end_ids, .n_end_ids = 1, .vocab_size = FAKE_VOCAB, .max_model_len = 1024};
+        request_defaults_init(&c.rules.defaults);
+        c.header_tokens = 700;
+        c.tail_tokens = 30;
+        c.max_tokens = 8;
+        c.o = (struct scheduler_options){
+            .n_replicas = n_replicas, .n_groups = 2 * n_replicas, .n_blocks = 500};
+        c.o.prefix_cache = true;
+        const struct outcome o = run(&c);
+        const uint64_t bound = trie_bound(&c);
+        CU_ASSERT(went_well(&c, &o));
+        CU_ASSERT(bound > 1300000);
+        CU_ASSERT(o.n_preemptions > 0 || o.n_hit_tokens <= bound);
+        CU_ASSERT(o.n_hit_tokens * 10 >= bound * 9);
+        CU_ASSERT_EQUAL(o.n_prompt_tokens, 2000 * 730);
+        printf("[%d replicas: %llu of %llu tokens saved, %.1f %%, %llu preemptions] ", n_replicas,
+               (unsigned long long)o.n_hit_tokens, (unsigned long long)bound,
+               100.0 * (double)o.n_hit_tokens / (double)bound, (unsigned long long)o.n_preemptions);
+    }
 }
 
 static void a_tight_pool_preempts_and_a_wide_one_does_not(void)
@@ -367,6 +567,9 @@ void suite_scheduler(CU_pSuite suite)
                 any_layout_and_limits_give_each_request_its_own_result);
     CU_add_test(suite, "any layout and limits give the same scores",
                 any_layout_and_limits_give_the_same_scores);
+    CU_add_test(suite, "shared prefixes change no result", shared_prefixes_change_no_result);
+    CU_add_test(suite, "shared headers are computed about once",
+                shared_headers_are_computed_about_once);
     CU_add_test(suite, "a tight pool preempts and a wide one does not",
                 a_tight_pool_preempts_and_a_wide_one_does_not);
     CU_add_test(suite, "a batch limit of one runs one at a time",

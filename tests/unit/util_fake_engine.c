@@ -52,6 +52,7 @@ static void wrong(struct fake_engine *e, const char *what)
 void fake_engine_init(struct fake_engine *e, int32_t n_replicas, int32_t n_blocks)
 {
     *e = (struct fake_engine){.n_replicas = n_replicas, .n_blocks = n_blocks, .bad_token = -1};
+    e->bad_position = 1;
     const size_t n = (size_t)n_replicas * (size_t)n_blocks;
     struct status st = mem_alloc(&e->cache, n * BLOCK, sizeof *e->cache, "fake cache");
     assert(!status_failed(&st));
@@ -84,6 +85,34 @@ static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t
     return fold;
 }
 
+/* With the blocks of its last plan: the same ones, which nobody else was given. */
+static void check_continued(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                            const struct fake_seq *seen, const int32_t *blocks)
+{
+    if (seen->end != s->pos0) wrong(e, "a sequence does not go on where it stopped");
+    if (seen->replica != replica) wrong(e, "a sequence changed its replica");
+    for (int32_t i = 0; i < seen->n_blocks && i < s->n_blocks; i++) {
+        if (seen->blocks[i] != blocks[i]) wrong(e, "a block table changed");
+        if (e->owner[(int64_t)replica * e->n_blocks + blocks[i]] != s->id)
+            wrong(e, "another sequence was given a block still in use");
+    }
+}
+
+/* Where blocks are shared: it goes on where it stopped, or behind full blocks; the block that it
+ * goes on in is its own still. What full blocks hold is checked by what comes of them. */
+static void check_shared(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
+                         const struct fake_seq *seen, const int32_t *blocks)
+{
+    if (s->pos0 % BLOCK == 0) return;
+    const int32_t at = s->pos0 / BLOCK;
+    if (seen->end != s->pos0) wrong(e, "a sequence does not go on where it stopped");
+    if (seen->replica != replica) wrong(e, "a sequence changed its replica");
+    if (seen->n_blocks != at + 1 || seen->blocks[at] != blocks[at])
+        wrong(e, "a block that is not full was exchanged");
+    if (e->owner[(int64_t)replica * e->n_blocks + blocks[at]] != s->id)
+        wrong(e, "another sequence was given a block still in use");
+}
+
 /* A sequence goes on where it stopped, in the same blocks, or starts anew; its table has exactly
  * the blocks that its tokens need, and nobody else wrote into those that it relies on. */
 static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
@@ -98,15 +127,7 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     for (int32_t i = 0; i < s->n_blocks; i++)
         if (blocks[i] < 0 || blocks[i] >= e->n_blocks) wrong(e, "a block id out of range");
     if (e->n_wrong != n_before) return false;
-    if (s->pos0 > 0) {
-        if (seen->end != s->pos0) wrong(e, "a sequence does not go on where it stopped");
-        if (seen->replica != replica) wrong(e, "a sequence changed its replica");
-        for (int32_t i = 0; i < seen->n_blocks && i < s->n_blocks; i++) {
-            if (seen->blocks[i] != blocks[i]) wrong(e, "a block table changed");
-            if (e->owner[(int64_t)replica * e->n_blocks + blocks[i]] != s->id)
-                wrong(e, "another sequence was given a block still in use");
-        }
-    }
+    if (s->pos0 > 0) (e->shares ? check_shared : check_continued)(e, replica, s, seen, blocks);
     for (int32_t i = 0; i < s->n_blocks; i++)
         e->owner[(int64_t)replica * e->n_blocks + blocks[i]] = s->id;
     seen->replica = replica;
@@ -125,7 +146,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
         const int64_t pos = s->pos0 + i;
         const uint64_t before = pos == 0 ? 1 : *slot(e, replica, blocks, pos - 1);
         *slot(e, replica, blocks, pos) = entry(before, tokens[i], pos);
-        if (tokens[i] == e->bad_token && pos == 1) out.n_bad++;
+        if (tokens[i] == e->bad_token && pos == e->bad_position) out.n_bad++;
         if (s->want & PLAN_SCORE) {
             const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
             const float score = score_of(fold_cache(e, replica, blocks, pos), next);
@@ -157,7 +178,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     step_result_clear(result, plan->step, replica, FAKE_VOCAB);
     int64_t n_rows = 0;
     const int32_t begin = plan->replica_begin[replica], end = plan->replica_begin[replica + 1];
-    bool *used = NULL;
+    enum { UNUSED, READ, WRITTEN } *used = NULL;
     struct status st = mem_alloc(&used, (size_t)e->n_blocks, sizeof *used, "used");
     assert(!status_failed(&st));
     for (int32_t i = begin; i < end; i++) {
@@ -165,8 +186,10 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
         const int32_t *blocks = plan->blocks + *block;
         if (check_seq(e, replica, s, blocks)) {
             for (int32_t b = 0; b < s->n_blocks; b++) {
-                if (used[blocks[b]]) wrong(e, "a block is held twice in one step");
-                used[blocks[b]] = true;
+                const bool is_full = e->shares && (b + 1) * BLOCK <= s->pos0;
+                if (used[blocks[b]] > (is_full ? READ : UNUSED))
+                    wrong(e, "a block is held twice in one step");
+                used[blocks[b]] = is_full ? READ : WRITTEN;
             }
             const struct result_seq out =
                 run_seq(e, replica, s, plan->tokens + *token, blocks, result);
@@ -177,6 +200,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
         *block += (size_t)s->n_blocks;
         n_rows += s->n_rows;
     }
+    e->n_rows += (uint64_t)n_rows;
     if (e->step_tokens > 0 && n_rows > e->step_tokens) wrong(e, "more rows than the token budget");
     if (e->max_batch > 0 && end - begin > e->max_batch) wrong(e, "more sequences than the limit");
     mem_free(&used);

@@ -13,7 +13,7 @@
 enum { FAKE_VOCAB = 257, FAKE_END_ID = 256 };
 
 /* What the engine remembers of a sequence between plans, to check block tables: by id modulo. */
-enum { FAKE_SEQS = 1 << 14, FAKE_TABLE = 16 };
+enum { FAKE_SEQS = 1 << 14, FAKE_TABLE = 32 };
 
 struct fake_seq {
     int32_t replica, end, n_blocks, blocks[FAKE_TABLE];
@@ -26,7 +26,11 @@ struct fake_engine {
     int32_t *owner;        /* [n_replicas, n_blocks] id of the sequence of the last plan with it */
     uint64_t n_wrong;      /* broken promises of plans */
     const char *wrong;     /* the first of them */
-    int32_t bad_token;     /* at position 1 it makes a row bad; -1: none */
+    int32_t bad_token;     /* at position bad_position it makes a row bad; -1: none */
+    int64_t bad_position;  /* 1 unless told */
+    bool shares;           /* sequences may share full blocks, begin behind them, and exchange a
+                              full block for one with the same content */
+    uint64_t n_rows;       /* computed so far */
     bool logits;
 };
 
