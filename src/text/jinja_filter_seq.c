@@ -134,6 +134,7 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     size_t n;
     const struct jfunction *fn = NULL;
     struct jargs rest = *args;
+    if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out); /* whatever it is */
     if (args->n == 0) {
         for (size_t i = 0; i < args->n_named; i++) {
             const struct jvalue name = {.type = JV_TEXT, .u.text = &args->named[i].name};
@@ -170,6 +171,7 @@ static bool choose(struct jrun *r, const struct jvalue *self, const struct jargs
     const size_t off = attr ? 1 : 0;
     const struct jfunction *test = NULL;
     struct jargs rest = {.named = args->named, .n_named = args->n_named};
+    if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out); /* whatever it is */
     if (attr && args->n == 0) return jfail(r, "selectattr and rejectattr want an attribute");
     if (args->n > off) {
         const struct jvalue *name = &args->v[off];

@@ -150,6 +150,7 @@ static enum flow run_for(struct jrun *r, struct jscope *s, const struct jnode *n
     *loop = (struct jloop){.v = items, .n = n_items};
     const struct jvalue handle = {.type = JV_LOOP, .u.loop = loop};
     const struct jname *name = jname_find(r->tpl, "loop", 4);
+    bool completed = false; /* some pass came to the end of the body: `else` goes by that */
     for (; loop->index0 < n_items; loop->index0++) {
         struct jscope *inner = jscope_new(r, s);
         if (inner == NULL || !jsteps(r, 1)) return FLOW_FAILED;
@@ -158,8 +159,9 @@ static enum flow run_for(struct jrun *r, struct jscope *s, const struct jnode *n
         const enum flow flow = run_list(r, inner, n->list);
         if (flow == FLOW_FAILED) return flow;
         if (flow == FLOW_BREAK) break;
+        if (flow == FLOW_NEXT) completed = true;
     }
-    if (n_items > 0 || n->d == NULL) return FLOW_NEXT;
+    if (completed || n->d == NULL) return FLOW_NEXT;
     struct jscope *inner = jscope_new(r, s);
     return inner == NULL ? FLOW_FAILED : run_list(r, inner, n->d->list);
 }

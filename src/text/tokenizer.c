@@ -181,15 +181,41 @@ static struct status encode_plain(struct tokenizer *t, const char *text, size_t 
     return status_ok();
 }
 
+/* Empties scratch memory; a failed allocation of an earlier text must not stick to this one. */
+static void scratch_clear(struct strbuf *s)
+{
+    if (s->failed) {
+        strbuf_fini(s);
+        strbuf_init(s);
+    }
+    strbuf_clear(s);
+}
+
+/* Where the piece that starts at `from` ends: ASCII that nothing behind composes with, or one
+ * character of it and what is not ASCII behind. Nothing composes across the front of an ASCII
+ * character, so pieces are normalized one by one. */
+static size_t nfc_piece(const char *text, size_t from, size_t n)
+{
+    size_t to = from;
+    while (to < n && (unsigned char)text[to] < 0x80) to++;
+    if (to == n) return n;
+    if (to > from + 1) return to - 1;
+    while (to < n && (unsigned char)text[to] >= 0x80) to++;
+    return to;
+}
+
 struct status tokenizer_nfc_marked(struct tokenizer *t, const char *text, const unsigned char *user,
                                    size_t n)
 {
-    strbuf_clear(&t->normalized_marks);
-    strbuf_clear(&t->normalized);
+    scratch_clear(&t->normalized_marks);
+    scratch_clear(&t->normalized);
     for (size_t from = 0, to; from < n; from = to) {
-        /* nothing composes across the front of an ASCII character */
-        to = from + 1;
-        while (to < n && (unsigned char)text[to] >= 0x80) to++;
+        to = nfc_piece(text, from, n);
+        if ((unsigned char)text[to - 1] < 0x80) {
+            strbuf_add(&t->normalized, text + from, to - from);
+            strbuf_add(&t->normalized_marks, (const char *)user + from, to - from);
+            continue;
+        }
         const size_t before = t->normalized.n;
         TRY(unicode_nfc(text + from, to - from, &t->normalized));
         const char mark = memchr(user + from, 1, to - from) != NULL;
@@ -206,7 +232,7 @@ static struct status encode_raw(struct tokenizer *t, const char *text, const uns
                                 size_t n, bool parse_special, struct token_list *out)
 {
     if (t->nfc && !unicode_is_plain(text, n)) {
-        strbuf_clear(&t->normalized);
+        scratch_clear(&t->normalized);
         TRY(user != NULL ? tokenizer_nfc_marked(t, text, user, n)
                          : unicode_nfc(text, n, &t->normalized));
         if (user != NULL) user = (const unsigned char *)t->normalized_marks.data;
@@ -252,7 +278,7 @@ static struct status encode_text(struct tokenizer *t, const char *text, const un
 /* Replaces every maximal ill-formed part by U+FFFD. */
 static struct status make_valid(const char *text, size_t n, struct strbuf *out)
 {
-    strbuf_clear(out);
+    scratch_clear(out);
     size_t good = 0, step;
     for (size_t i = 0; i < n; i += step) {
         if (utf8_sequence(text + i, n - i, &step)) continue;
@@ -288,7 +314,7 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
     if (!utf8_valid(text, n_bytes, &bad_at)) {
         return status_make(STATUS_REQUEST, "byte %zu of the chat text is not UTF-8", bad_at);
     }
-    strbuf_clear(&t->marks);
+    scratch_clear(&t->marks);
     for (size_t i = 0; i < n_spans; i++) {
         assert(spans[i].begin == covered && spans[i].end >= covered);
         const char mark = spans[i].is_user;
