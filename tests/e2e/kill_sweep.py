@@ -141,6 +141,8 @@ class Started:
 
 
 class JournalTest:
+    copies = 1  # of the lines
+
     def __init__(self, args):
         self.args, self.shoal = args, Shoal(args.shoal)
         self.work = Path(args.work) / args.case
@@ -149,7 +151,8 @@ class JournalTest:
         self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
         self.journal = self.work / "out.jsonl.journal"
         self.draw = random.Random(args.seed)
-        write_lines(self.input, job_lines())
+        write_lines(self.input, [{**line, "custom_id": line["custom_id"] + "+" * i}
+                                 for i in range(self.copies) for line in job_lines()])
         whole = self.work / "whole.jsonl"
         since = time.monotonic()
         self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", whole,
@@ -159,7 +162,7 @@ class JournalTest:
         self.sha = hashlib.sha256(self.expected).hexdigest()
         rows = [json.loads(line) for line in self.expected.splitlines()]
         n_errors = sum("error" in row for row in rows)
-        expect(len(rows) == N_LINES and n_errors == 2, f"{len(rows)} rows, {n_errors} error rows")
+        expect((len(rows), n_errors) == (N_LINES * self.copies, 2 * self.copies), f"{len(rows)} rows, {n_errors} error rows")
         print(f"uninterrupted, one rank, no journal: {self.whole_s:.1f} s, sha256 {self.sha}")
 
     def begin(self):
@@ -281,6 +284,8 @@ class Sweep(JournalTest):
 
 
 class Drain(JournalTest):
+    copies = 4  # so that a signal finds the job at work on fast machines, too
+
     def drained(self, what, job, limit_s):
         since = time.monotonic()
         status = job.wait()
@@ -307,7 +312,6 @@ class Drain(JournalTest):
         return self.finish("resumed", layout=self.draw.choice(list(LAYOUTS)))
 
     def main(self):
-        self.args.runs = 0
         text = ""
         for layout in ("one", "tp2", "dp2-pp2"):
             text += self.signalled(layout, signal.SIGUSR1, "loaded ")
