@@ -37,6 +37,9 @@ static const struct flag run_flags[] = {
      "prompt rows of a sequence in one step (default: what the step leaves)"},
     {"kv-blocks", FLAG_COUNT, AT(kv_blocks), 1, 1 << 30, "N",
      "KV blocks of 64 tokens in a replica (default: from free memory)"},
+    {"prefix-cache", FLAG_STRING, AT(prefix_cache), 0, 0, "on|off",
+     "prompts that begin alike share KV blocks (default on; off when scoring or with a capacity "
+     "factor)"},
     {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default) or f32"},
     {"max-model-len", FLAG_COUNT, AT(max_model_len), 1, 1 << 30, "N",
      "longest context (default: the model's)"},

@@ -55,6 +55,18 @@ static struct status check_options(struct job *j)
     return status_ok();
 }
 
+/* With a capacity factor a row depends on its batch, so it may not serve another request. */
+static struct status check_prefix_cache(struct job *j)
+{
+    const char *asked = j->o->prefix_cache != NULL ? j->o->prefix_cache : "on";
+    const bool on = strcmp(asked, "on") == 0;
+    if (!on && strcmp(asked, "off") != 0) {
+        return status_make(STATUS_USAGE, "--prefix-cache: expected on or off, found \"%s\"", asked);
+    }
+    j->prefix_cache = on && j->policy == CAPACITY_DROPLESS && j->o->mode == LEAD_GENERATE;
+    return status_ok();
+}
+
 /* What a step sends at once, hidden rows and with --logits the logits, stays below 2 GiB. */
 static struct status check_step_tokens(const struct job *j)
 {
@@ -81,6 +93,7 @@ static struct status read_model(struct job *j)
         return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
                            j->model.context, j->max_model_len);
     }
+    TRY(check_prefix_cache(j));
     j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
     return check_step_tokens(j);
 }
@@ -212,6 +225,7 @@ static struct status open_lead(struct job *j)
                                          .max_batch = (int32_t)o->max_batch,
                                          .step_tokens = (int32_t)j->step_tokens,
                                          .chunk_tokens = (int32_t)o->chunk,
+                                         .prefix_cache = j->prefix_cache,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
                                          .quiet = o->quiet,

@@ -17,6 +17,7 @@ struct job_options {
     const char *kv_dtype;
     double capacity_factor;
     const char *capacity_policy;
+    const char *prefix_cache; /* "on", "off"; NULL: on */
     bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;
     uint32_t watchdog_s; /* 0: off */

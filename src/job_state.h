@@ -32,6 +32,7 @@ struct job {
     struct engine *engine;
     enum dtype kv_dtype;
     enum capacity_policy policy;
+    bool prefix_cache;
     uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
     uint64_t start_ns, ready_ns;
     struct drain drain;

@@ -47,6 +47,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .max_batch = o->max_batch,
         .step_tokens = o->step_tokens,
         .chunk_tokens = o->chunk_tokens,
+        .prefix_cache = o->prefix_cache,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
     };

@@ -42,6 +42,7 @@ struct lead_options {
     int32_t max_batch;     /* sequences running in a replica, over all groups; 0: as many as fit */
     int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
     int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    bool prefix_cache;     /* as in serve/scheduler.h */
     size_t window_rows;    /* rows read and not yet written; 0: 4096 */
     size_t window_bytes;   /* memory of such rows; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */

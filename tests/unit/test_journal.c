@@ -87,6 +87,7 @@ static void run(struct job *job, int64_t n_steps, bool drains, struct outcome *o
     out->st = lead_create(&job->o, &lead);
     if (status_failed(&out->st)) return;
     fake_engine_init(&engine, job->o.n_replicas, job->o.n_blocks);
+    engine.shares = job->o.prefix_cache;
     engine.bad_token = job->bad_arithmetic ? 1 : -1;
     struct status st = step_plan_init(&plan, job->o.n_replicas);
     for (int g = 0; g < GROUPS_MAX; g++)
@@ -197,6 +198,7 @@ static void random_options(struct job *job, uint64_t *x)
     o->window_rows = fake_between(x, 0, 1) ? 0 : (size_t)fake_between(x, 1, 20);
     o->checkpoint_tokens = (int32_t)fake_between(x, 0, 9);
     o->commit_bytes = fake_between(x, 0, 2) ? 1 : (size_t)fake_between(x, 1, 5000);
+    o->prefix_cache = fake_between(x, 0, 1);
 }
 
 /* Ends and resumes a job until it is done. Returns the number of runs. */

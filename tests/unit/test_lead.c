@@ -66,6 +66,7 @@ static void random_options(struct lead_options *o, uint64_t *x)
     o->chunk_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 70);
     o->window_rows = fake_between(x, 0, 1) ? 0 : (size_t)fake_between(x, 1, 20);
     o->window_bytes = fake_between(x, 0, 2) ? 0 : (size_t)fake_between(x, 1, 20000);
+    o->prefix_cache = fake_between(x, 0, 1);
 }
 
 static void run_text(struct lead_options *o, const struct strbuf *in, struct serve_summary *s,

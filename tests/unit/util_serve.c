@@ -112,6 +112,7 @@ struct status util_lead_run(const struct lead_options *o, struct serve_summary *
     struct status st = step_plan_init(&plan, o->n_replicas);
     assert(!status_failed(&st));
     fake_engine_init(&engine, o->n_replicas, o->n_blocks);
+    engine.shares = o->prefix_cache;
     engine.bad_token = 1;
     for (int g = 0; g < GROUPS_MAX; g++)
         for (int r = 0; r < REPLICAS_MAX; r++) step_result_init(&results[g][r]);
