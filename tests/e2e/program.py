@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -55,7 +56,13 @@ class Shoal:
         """ranks 0: the binary alone, without a launcher."""
         launcher = [TESTS / "mpirun.sh", ranks] if ranks else []
         flags = ["--no-journal"] if args[0] in ("generate", "score") and not journal else []
-        return run([*launcher, self.path, *args, *flags], limit_s, env)
+        argv = [*launcher, self.path, *args, *flags]
+        if not ranks:
+            return run(argv, limit_s, env)
+        # Open MPI's session folders lie in TMPDIR, and two launchers that start and end together
+        # can take them from each other
+        with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as folder:
+            return run(argv, limit_s, {"TMPDIR": folder, **(env or {})})
 
     def must(self, *args, **how):
         done = self(*args, **how)
