@@ -15,7 +15,7 @@ This script cannot install packages here ($1). Load these as modules, or ask you
   Open MPI >= 4 (or another MPI 3 library)      HDF5 >= 1.10, built with that MPI (hdf5.pc)
   hwloc >= 2        jansson >= 2.13             PCRE2 (8 bit)       utf8proc >= 2
   xxHash >= 0.8     Random123 >= 1.14
-  for the tests: CUnit >= 2.1, Python >= 3.9 (standard library; pip for the real model's test),
+  for the tests: CUnit >= 2.1, Python >= 3.10 (standard library; pip for the real model's test),
   iproute2 (ip) and util-linux (unshare) for two hosts on one machine
 Debian's names: $(echo $packages)
 END
