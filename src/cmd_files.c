@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 struct convert_flags {
     const char *dtype;
@@ -67,7 +68,8 @@ int cmd_convert(struct config env, int argc, char **argv)
         return 0;
     }
     struct convert_options o = {.keep_dtype = flags.dtype == NULL,
-                                .progress = flags.quiet ? NULL : show_progress};
+                                .progress =
+                                    flags.quiet || !isatty(STDERR_FILENO) ? NULL : show_progress};
     if (!status_failed(&st) && paths.n != 2) {
         st = status_make(STATUS_USAGE, "expected SRC and DST.h5, found %zu arguments", paths.n);
     }

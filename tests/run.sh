@@ -52,7 +52,7 @@ if [ $sanitizers = yes ]; then
     build asan-ubsan unit kernels
     # a small quarantine: tests of bounded memory count freed bytes that ASan still holds
     ASAN_OPTIONS=quarantine_size_mb=4 \
-        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:fast_unwind_on_malloc=0:print_suppressions=0" \
+        LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
         ctest --test-dir build/asan-ubsan -L '^(unit|kernels)$' -j2 --no-tests=error || status=1
 fi
 

@@ -34,7 +34,8 @@ struct status status_wrap(struct status inner, const char *format, ...)
     vsnprintf(s.text, sizeof s.text, format, args);
     va_end(args);
     const size_t used = strlen(s.text);
-    snprintf(s.text + used, sizeof s.text - used, ": %s", inner.text);
+    const size_t room = sizeof s.text - used;
+    if (room > 2) snprintf(s.text + used, room, ": %.*s", (int)room - 3, inner.text);
     return s;
 }
 
