@@ -284,7 +284,7 @@ class Sweep(JournalTest):
 
 
 class Drain(JournalTest):
-    copies = 4  # so that a signal finds the job at work on fast machines, too
+    copies = 12  # so that a signal finds the job at work on fast machines, too
 
     def drained(self, what, job, limit_s):
         since = time.monotonic()
