@@ -24,6 +24,7 @@ void strbuf_fini(struct strbuf *s)
 void strbuf_clear(struct strbuf *s)
 {
     s->n = 0;
+    s->failed = false;
     if (s->data != NULL) s->data[0] = '\0';
 }
 

@@ -17,7 +17,7 @@ struct strbuf {
 
 void strbuf_init(struct strbuf *s);
 void strbuf_fini(struct strbuf *s);
-void strbuf_clear(struct strbuf *s); /* keeps the memory */
+void strbuf_clear(struct strbuf *s); /* keeps the memory, forgets a failure */
 struct status strbuf_status(const struct strbuf *s);
 
 void strbuf_add(struct strbuf *s, const char *bytes, size_t n);
