@@ -143,6 +143,18 @@ static void start_threads(struct job *j)
     topo_bind_threads(j->topo, launched, j->n_threads);
 }
 
+/* What this host could still give to the job: free memory, within a container's or job's limit. */
+static uint64_t free_bytes(const struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    const struct topo_rank *here = &j->topo->ranks[launched];
+    const uint64_t limit = j->topo->nodes[here->host].memory_bytes;
+    const uint64_t used = mem_peak_bytes() * here->n_local_ranks;
+    const uint64_t left = limit > used ? limit - used : 0;
+    const uint64_t available = mem_available_bytes();
+    return available < left ? available : left;
+}
+
 /* The blocks that all ranks can hold: a pool's size is the minimum over its replica, and the same
  * in every replica, so that layout never changes what fits. */
 static struct status size_kv_pool(struct job *j)
@@ -152,7 +164,7 @@ static struct status size_kv_pool(struct job *j)
         range_count(w->layers), range_count(w->kv_heads), j->model.head_dim, j->kv_dtype);
     const uint64_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
-    const uint64_t available = mem_available_bytes() / (uint64_t)comm_size(j->comm, COMM_HOST);
+    const uint64_t available = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
     uint64_t n = available / 10 * 6 / (block_bytes > 0 ? block_bytes : 1);
     const uint64_t useful =
         per_context * (j->o->max_batch > 0 ? j->o->max_batch : DEFAULT_CONTEXTS);
