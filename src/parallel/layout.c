@@ -341,7 +341,9 @@ static struct status derive_world(struct layout *l, const struct layout_flags *f
     if (open != NULL) *open = 1;
     const uint64_t known = (uint64_t)l->tp * l->pp * l->dp;
     if (open == NULL ? known != l->n_ranks : l->n_ranks % known != 0) {
-        return not_a_multiple(l, open, known);
+        const struct status st = not_a_multiple(l, open, known);
+        if (f->tp > 0 || f->dp > 0 || f->ep == 0) return st;
+        return status_wrap(st, "--ep %u alone means tp %u", f->ep, l->tp);
     }
     if (open != NULL) *open = (uint32_t)(l->n_ranks / known);
     return status_ok();
