@@ -334,6 +334,8 @@ class Drain(JournalTest):
 
 
 class Faults(JournalTest):
+    copies = 12  # so that the small disk below takes some commits and not all
+
     def failed(self, what, job, words):
         status = job.wait()
         text = job.text()
@@ -364,7 +366,7 @@ class Faults(JournalTest):
                 ("output and journal", disk / "out.jsonl", []),
                 ("journal", self.output, ["--journal", disk]),
                 ("output", disk / "out.jsonl", ["--journal", self.work / "journals"])):
-            mount = ["mount", "-t", "tmpfs", "-o", "size=12k", "tmpfs", disk]
+            mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", disk]
             if os.geteuid() != 0 or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
                 print("no disk can be made full here: left out")
                 return
