@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "tensor/dims.h"
 #include "tensor/dtype.h"
+#include "tensor/quant_format.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,14 +22,40 @@
  * outputs, interleaved; K sequential inside a panel:
  *     element (n, k) stands at data[(n / 16 * K + k) * 16 + n % 16]
  * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves: its first
- * input is the first input of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf). */
+ * input is the first input of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
+ *
+ * A quantized weight (quant.kind is not QUANT_NONE) has panels of 16 outputs too. K is padded to a
+ * multiple of the kernel group G with codes that count zero (their activations are zero as well):
+ *     int8, fp8:    data[panel][K / 4][16][4]      input k = 4i + j of output c at [i][c][j];
+ *                   int8 without zeros holds code + 128, so that all int8 codes are u8
+ *     int4, mxfp4:  data[panel][K / 8][16][4]      the low nibble is input 8i + j, the high one
+ *                   input 8i + 4 + j
+ *     scales[panel][K / G][16]  in quant.scale_dtype (mxfp4: u8 E8M0)
+ *     zeros[panel][K / G][16]   u8, with zeros
+ * G = quant_kernel_group; a per-channel scale is repeated for each group. */
 struct packed {
-    enum dtype dtype;
-    uint32_t n_out;     /* N */
-    uint32_t n_in;      /* K */
-    uint32_t leaf;      /* inputs of one leaf; 0: column-parallel, no leaves */
-    uint32_t grid_bits; /* g of the integer grid 2^-g (with leaves) */
-    const void *data;   /* borrowed, 64-byte aligned */
+    enum dtype dtype;          /* of the elements; meaningless when quantized */
+    struct quant_format quant; /* QUANT_NONE: elements of dtype */
+    uint32_t n_out;            /* N */
+    uint32_t n_in;             /* K */
+    uint32_t leaf;             /* inputs of one leaf; 0: column-parallel, no leaves */
+    uint32_t grid_bits;        /* g of the integer grid 2^-g (with leaves) */
+    const void *data;          /* borrowed, 64-byte aligned, as are: */
+    const void *scales;        /* quantized only */
+    const uint8_t *zeros;
+};
+
+/* Rows of activations as int8 codes, one scale for each kernel group of the weights that they meet.
+ * Per row and group of G inputs (the last may be short):  m = max |x|;
+ *     scale = m / 127, code = rne(x * (127 / m)) in [-127, 127]; m = 0: scale +0 and codes 0;
+ *     m not finite, or a NaN among x: scale NaN and codes 0, which makes an error row
+ *     sum = the sum of the group's codes */
+struct quant_rows {
+    uint32_t group;  /* G */
+    size_t n_groups; /* ceil(K / G) */
+    int8_t *codes;   /* [rows, n_groups * G], padded with zeros */
+    float *scales;   /* [rows, n_groups] */
+    int32_t *sums;   /* [rows, n_groups] */
 };
 
 /* One weight applied to a run of consecutive rows; a dense linear is one group, the experts of a
@@ -38,17 +65,27 @@ struct linear_group {
     size_t row0, n_rows;
 };
 
-/* y[row][n] = fma chain over k ascending from +0 of x[row][k] * w[n][k]          (no leaves)
+/* A linear with float weights:
+ * y[row][n] = fma chain over k ascending from +0 of x[row][k] * w[n][k]          (no leaves)
  * With leaves the same chain runs per leaf from +0, each leaf's f32 partial p goes to the grid,
  *     llrint(p * 2^g), a leaf with !(|p| < 2^(51-g)) counting 0 instead and adding 1 to the row's
  *     counter,  and  sums[row][n] = the integer sum over the local leaves.
- * All groups have the same N and K. */
+ * All groups have the same N and K.
+ *
+ * With quantized weights of an integer kind (int8, int4, mxfp4) and xq given:
+ *     acc = fma((float)isum, sw * sx, acc), groups ascending, from +0 (per leaf when leafy), where
+ *     isum = the exact integer sum over the group of (code - zero) * activation code, sw the
+ *     group's weight scale in f32 and sx its activation scale; a leaf is whole groups.
+ *     mxfp4: isum of doubled codes, sw = 2^(e - 128).
+ * With quantized weights and xq NULL (weight-only), and for fp8 always: the float linear over
+ *     w = (float)(code - zero) * sw, rounded once; fp8 and mxfp4 (float)value * sw. */
 struct linear_args {
     const struct linear_group *groups;
     size_t n_groups;
     const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
-    float *y; /* [rows, y_stride], y_stride >= N; written without leaves */
+    const struct quant_rows *xq; /* x as codes; NULL: weight-only */
+    float *y;                    /* [rows, y_stride], y_stride >= N; written without leaves */
     size_t y_stride;
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
@@ -119,6 +156,17 @@ struct kern_table {
                                 size_t panel1, size_t row0, size_t row1);
     void (*linear_leaf[DTYPE_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
                                      size_t panel1, size_t row0, size_t row1);
+
+    /* The same with quantized weights; what xq is says which arithmetic. By quant.kind; the entry
+     * of QUANT_NONE is never called. */
+    void (*linear_quant[QUANT_KIND_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
+                                           size_t panel1, size_t row0, size_t row1);
+    void (*linear_quant_leaf[QUANT_KIND_COUNT])(const struct linear_args *a, size_t group,
+                                                size_t panel0, size_t panel1, size_t row0,
+                                                size_t row1);
+
+    /* Row `row` of x as codes (struct quant_rows); n inputs. */
+    void (*quantize_row)(const float *x, size_t n, const struct quant_rows *out, size_t row);
 
     /* y[i] = (float)((double)sums[i] * 2^-g) and h[i] = h[i] + that; n elements. */
     void (*grid_to_f32)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);

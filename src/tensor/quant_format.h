@@ -1,0 +1,103 @@
+/* Quantized weight formats: which codes, scales and zero points make a value, and the shapes they
+ * are stored in. Pure facts, shared by quant (makes codes), checkpoint (stores them) and kernels
+ * (multiply with them). Does no arithmetic on weights.
+ *
+ *     value(n, k) = (code(n, k) - zero(n, k / group)) * scale(n, k / group)
+ *
+ * A weight [out, in] (experts: [E, out, in]) is a group of the checkpoint with the datasets
+ *     codes   [.., out, quant_code_bytes(in)]
+ *     scales  [.., out, quant_groups(in)]      f16 or f32 (u8 E8M0 for mxfp4)
+ *     zeros   [.., out, quant_groups(in)]      u8, only with has_zeros
+ * so that every shard is three plain hyperslabs. A scale over a whole tensor, or over blocks of
+ * outputs (DeepSeek's 128 x 128), is stored once for each output: 3 % of an fp8 weight, and no
+ * shard ever cuts one. */
+#ifndef SHOAL_TENSOR_QUANT_FORMAT_H
+#define SHOAL_TENSOR_QUANT_FORMAT_H
+
+#include "tensor/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* QUANT_INT8   codes i8 in [-127, 127], zero 0; with zeros: codes and zeros u8.
+ * QUANT_INT4   codes 0..15, two in a byte, the even input in the low nibble; zero 8, or, with
+ *              zeros, u8 0..15 (16 is allowed: GPTQ stores zero - 1).
+ * QUANT_FP8    codes are E4M3 numbers (OCP 8-bit floating point: bias 7, 0x7F and 0xFF are NaN, no
+ *              infinity), zero 0.
+ * QUANT_MXFP4  codes are E2M1 numbers, packed as in int4; value = e2m1 * 2^(scale - 127); a scale
+ *              is one E8M0 byte; group 32 (OCP Microscaling Formats, version 1.0). */
+enum quant_kind { QUANT_NONE, QUANT_INT8, QUANT_INT4, QUANT_FP8, QUANT_MXFP4, QUANT_KIND_COUNT };
+
+enum {
+    QUANT_GROUP_MAX = 128, /* inputs that the kernels sum as integers before a scale */
+    QUANT_INT4_ZERO = 8,
+    QUANT_CODE_ALIGN = 32, /* a group is a multiple of this, but the last of a row may be short */
+};
+
+struct quant_format {
+    enum quant_kind kind;   /* QUANT_NONE: not quantized, all else is meaningless */
+    bool has_zeros;         /* asymmetric; int8 and int4 only */
+    enum dtype scale_dtype; /* DTYPE_F16 or DTYPE_F32; meaningless for mxfp4 */
+    uint32_t group;         /* inputs with one scale: 32, 64 or 128; 0: all inputs (per channel) */
+};
+
+/* Inputs of one group as the kernels see it: a per-channel scale counts for groups of 128, each
+ * with its own activation scale. */
+static inline uint32_t quant_kernel_group(struct quant_format f)
+{
+    return f.group == 0 ? QUANT_GROUP_MAX : f.group;
+}
+
+/* Stored scales of a row of n inputs. */
+static inline uint64_t quant_groups(struct quant_format f, uint64_t n_in)
+{
+    return f.group == 0 ? 1 : (n_in + f.group - 1) / f.group;
+}
+
+static inline bool quant_is_nibbles(enum quant_kind k)
+{
+    return k == QUANT_INT4 || k == QUANT_MXFP4;
+}
+
+/* Stored bytes of a row of n codes. */
+static inline uint64_t quant_code_bytes(enum quant_kind k, uint64_t n_in)
+{
+    return quant_is_nibbles(k) ? (n_in + 1) / 2 : n_in;
+}
+
+/* E4M3 to f32, exact. */
+static inline float f32_from_e4m3(uint8_t c)
+{
+    const uint32_t sign = (uint32_t)(c & 0x80u) << 24;
+    const uint32_t exponent = (c >> 3) & 0xFu, mantissa = c & 7u;
+    if (exponent == 15 && mantissa == 7) return f32_from_bits(sign | 0x7FC00000u);
+    if (exponent == 0) {
+        const float tiny = (float)mantissa * 0x1p-9f;
+        return sign ? -tiny : tiny;
+    }
+    return f32_from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
+}
+
+/* Twice an E2M1 number: an integer in [-12, 12], so that mxfp4 sums exactly like int8. */
+static inline int8_t e2m1_doubled(uint8_t nibble)
+{
+    static const int8_t magnitude[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    const int8_t m = magnitude[nibble & 7];
+    return nibble & 8 ? (int8_t)-m : m;
+}
+
+/* 2^(e - 127); e = 255 is NaN (E8M0). */
+static inline float f32_from_e8m0(uint8_t e)
+{
+    if (e == 255) return f32_from_bits(0x7FC00000u);
+    return f32_from_bits(e == 0 ? 0x00400000u : (uint32_t)e << 23);
+}
+
+/* Local. "int8", "int8-asym-g64", "int4-g32", "int4-asym-g128", "fp8", "fp8-g128", "mxfp4": the
+ * name of a format as users write it and reports print it. Without -gN: int4 g32, int8 and fp8 per
+ * channel. parse gives false for anything else; name writes at most n bytes, NUL included. */
+bool quant_format_parse(const char *name, struct quant_format *out);
+void quant_format_name(struct quant_format f, char *out, size_t n);
+
+#endif
