@@ -1,40 +1,19 @@
-/* Reader -> request -> scheduler -> writer. */
+/* The lead's life, its rows and its journal; lead_input.c reads the lines. */
 #include "serve/lead.h"
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/id_set.h"
-#include "serve/journal.h"
-#include "serve/line_reader.h"
-#include "serve/progress.h"
+#include "serve/lead_state.h"
 #include "serve/result_row.h"
-#include "serve/result_writer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { WINDOW_ROWS = 4096, WINDOW_BYTES = 256 << 20, LINES_PER_STEP = 1024 };
-
-struct lead {
-    struct lead_options o;
-    struct request_rules rules;
-    struct line_reader *reader;
-    struct result_writer *writer;
-    struct journal *journal; /* NULL: none */
-    struct scheduler *scheduler;
-    struct id_set ids;
-    struct strbuf row; /* scratch */
-    struct progress progress;
-    struct serve_summary stats;
-    uint64_t n_read, start_ns;
-    bool all_read;
-    bool failed;      /* journal or output could not be written */
-    bool is_complete; /* by an earlier run */
-};
+enum { WINDOW_ROWS = 4096, WINDOW_BYTES = 256 << 20 };
 
 struct status lead_start(struct lead *l, int32_t n_blocks)
 {
@@ -57,8 +36,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
     return scheduler_create(&so, &l->stats, &l->scheduler);
 }
 
-/* Hands a finished request's line to the journal and the writer. */
-static struct status put_row(struct lead *l, const struct request *r)
+struct status lead_put_row(struct lead *l, const struct request *r)
 {
     strbuf_clear(&l->row);
     TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
@@ -84,9 +62,7 @@ static struct status put_row(struct lead *l, const struct request *r)
     return result_writer_put(l->writer, r->index, &row);
 }
 
-/* Rows reach the output when the journal has them, so that no row that was seen there is ever taken
- * back; commits wait until they are due. */
-static struct status flush(struct lead *l, bool now)
+struct status lead_flush(struct lead *l, bool now)
 {
     if (l->journal == NULL) return result_writer_flush(l->writer);
     if (!now && journal_is_dirty(l->journal) && !journal_is_due(l->journal)) return status_ok();
@@ -94,125 +70,6 @@ static struct status flush(struct lead *l, bool now)
     if (!status_failed(&st)) st = result_writer_flush(l->writer);
     l->failed = l->failed || status_failed(&st);
     return st;
-}
-
-static struct status make_request(struct lead *l, const struct line *line, struct request **out)
-{
-    if (line->kind == LINE_TOO_LONG) {
-        char message[96];
-        snprintf(message, sizeof message, "the line has %zu bytes, expected at most %d", line->n,
-                 LINE_BYTES_MAX);
-        return request_create_failed(line->number, "line_too_long", message, out);
-    }
-    return request_create(&l->rules, line->number, line->text, line->n, out);
-}
-
-/* A row that an earlier run finished. */
-static struct status take_row(struct lead *l, const struct journal_hit *hit)
-{
-    const struct id_hash id = {hit->row.id_low, hit->row.id_high};
-    const struct result_row row = {.text = hit->text,
-                                   .n = hit->n_text,
-                                   .is_error = hit->row.is_error,
-                                   .n_scored = hit->row.n_scored,
-                                   .sum_logprob = hit->row.sum_logprob};
-    uint64_t index;
-    TRY(id_set_add_hash(&l->ids, id));
-    result_writer_open(l->writer, row.n, &index);
-    l->n_read++;
-    l->stats.n_resumed_rows++;
-    (void)failpoint_pass(l->o.failpoint, FAILPOINT_RESUME);
-    return result_writer_put(l->writer, index, &row);
-}
-
-/* Tokens that an earlier run sampled for a request. */
-static struct status take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
-{
-    for (size_t i = 0; i < hit->n_tokens && r->finish == REQUEST_UNFINISHED; i++) {
-        int32_t token;
-        memcpy(&token, &hit->tokens[i], sizeof token);
-        if (token < 0 || token >= l->rules.vocab_size) {
-            return status_make(STATUS_INPUT,
-                               "journal %s, line %llu: token %d, expected 0 to %d; begin anew with "
-                               "--restart",
-                               l->o.journal_path, (unsigned long long)r->line, token,
-                               l->rules.vocab_size - 1);
-        }
-        TRY(request_take_token(r, &l->rules, token));
-    }
-    r->n_dropped = hit->n_dropped;
-    r->n_resumed = r->n_saved = r->n_tokens - r->n_prompt;
-    l->stats.n_resumed_tokens += r->n_resumed;
-    return status_ok();
-}
-
-/* A line that is not finished becomes an open row, and either a waiting request or an error row. */
-static struct status take_request(struct lead *l, const struct line *line,
-                                  const struct line_digest *digest, const struct journal_hit *hit)
-{
-    struct request *r = NULL;
-    TRY(make_request(l, line, &r));
-    bool fresh;
-    struct status st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
-    if (!status_failed(&st) && !fresh) {
-        st = request_fail(r, "duplicate_id", "custom_id: an earlier line has the same");
-    }
-    if (!status_failed(&st) && r->error_code == NULL) st = take_tokens(l, r, hit);
-    if (status_failed(&st)) goto done;
-    r->line_digest[0] = digest->low;
-    r->line_digest[1] = digest->high;
-    result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
-    l->n_read++;
-    if (r->error_code == NULL && r->finish == REQUEST_UNFINISHED) {
-        scheduler_submit(l->scheduler, r);
-        return st;
-    }
-    st = put_row(l, r);
-done:
-    request_destroy(&r);
-    return st;
-}
-
-static struct status take_line(struct lead *l, const struct line *line)
-{
-    struct journal_hit hit = {.kind = JOURNAL_HIT_NONE};
-    struct line_digest digest = {0, 0};
-    if (l->journal != NULL) {
-        digest = line_digest_of(line);
-        TRY(journal_find(l->journal, line->number, &hit));
-        if (hit.kind != JOURNAL_HIT_NONE &&
-            (hit.digest.low != digest.low || hit.digest.high != digest.high)) {
-            return journal_line_changed(l->o.input_path, line->number);
-        }
-    }
-    return hit.kind == JOURNAL_HIT_ROW ? take_row(l, &hit) : take_request(l, line, &digest, &hit);
-}
-
-static struct status end_of_input(struct lead *l)
-{
-    l->all_read = true;
-    if (l->journal == NULL || journal_facts_of(l->journal)->last_line <= l->n_read) {
-        return status_ok();
-    }
-    return journal_line_changed(l->o.input_path, l->n_read + 1);
-}
-
-/* A step is not held up by reading for long: what does not fit waits for the next one. */
-static struct status read_lines(struct lead *l)
-{
-    for (int i = 0; i < LINES_PER_STEP && !l->all_read; i++) {
-        if (!result_writer_has_room(l->writer) || !scheduler_wants_more(l->scheduler)) break;
-        const bool may_wait = scheduler_is_idle(l->scheduler);
-        struct line line;
-        TRY(line_reader_next(l->reader, false, &line));
-        if (line.kind == LINE_WAIT && may_wait) {
-            TRY(flush(l, true));
-            TRY(line_reader_next(l->reader, true, &line));
-        }
-        if (line.kind == LINE_WAIT) break;
-        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
-    }
-    return flush(l, false);
 }
 
 /* The output has rows and no journal says whose they are. */
@@ -229,31 +86,15 @@ static struct status refuse_strange_output(const struct lead_options *o)
                        o->output_path, (long long)info.st_size, o->journal_path);
 }
 
-/* Rows of earlier runs, up to the first that is missing, go to the output where they are not there
- * yet. */
-static struct status take_finished_rows(struct lead *l)
-{
-    struct journal_hit hit;
-    struct line line;
-    for (;;) {
-        TRY(journal_find(l->journal, l->n_read + 1, &hit));
-        if (hit.kind != JOURNAL_HIT_ROW) return status_ok();
-        TRY(line_reader_next(l->reader, true, &line));
-        if (line.kind == LINE_WAIT) continue;
-        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
-        if (l->all_read) return status_ok();
-    }
-}
-
 static struct status resume(struct lead *l)
 {
     const struct journal_facts *facts = journal_facts_of(l->journal);
     uint64_t n_bytes;
     bool was_equal;
     if (line_reader_size(l->reader) > 0 || facts->is_complete) {
-        TRY(journal_check_input(l->journal, l->o.input_path));
+        TRY(journal_check_input(l->journal, l->o.input_path, l->o.part));
     }
-    TRY(take_finished_rows(l));
+    TRY(lead_take_finished_rows(l));
     TRY(result_writer_settle(l->writer, &n_bytes, &was_equal));
     l->is_complete = facts->is_complete;
     if (facts->n_rows + facts->n_partial_records == 0) return status_ok();
@@ -285,6 +126,10 @@ static struct status open_files(struct lead *l)
 {
     const struct lead_options *o = &l->o;
     TRY(line_reader_create(o->input_path, 0, &l->reader));
+    if (o->part != NULL) {
+        TRY(line_reader_set_part(l->reader, o->part));
+        l->ids.n_lines = o->part->n_before; /* ids count lines of the whole input */
+    }
     if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->reader, o->output_path)) {
         return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
                            o->output_path, o->input_path);
@@ -358,16 +203,27 @@ static struct progress_view view(const struct lead *l)
     return v;
 }
 
+static void count_blocks(struct lead *l)
+{
+    const struct scheduler_load load = scheduler_load(l->scheduler);
+    const uint64_t n_used = (uint64_t)(load.n_blocks - load.n_free_blocks);
+    l->stats.n_blocks = (uint64_t)load.n_blocks;
+    l->stats.sum_used_blocks += n_used;
+    if (n_used > l->stats.n_peak_used_blocks) l->stats.n_peak_used_blocks = n_used;
+}
+
 struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done)
 {
-    TRY(read_lines(l));
+    TRY(lead_read_lines(l));
     *done = l->all_read && scheduler_is_idle(l->scheduler);
     if (*done) {
         step_plan_clear(plan, PLAN_STOP, step);
         return status_ok();
     }
-    return scheduler_plan(l->scheduler, group, step, plan);
+    TRY(scheduler_plan(l->scheduler, group, step, plan));
+    if (plan->n_seqs > 0) count_blocks(l);
+    return status_ok();
 }
 
 struct saving {
@@ -399,7 +255,7 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
     TRY(scheduler_commit(l->scheduler, group, result));
     struct request *r;
     while ((r = scheduler_take_finished(l->scheduler)) != NULL) {
-        const struct status st = put_row(l, r);
+        const struct status st = lead_put_row(l, r);
         request_destroy(&r);
         if (status_failed(&st)) return st;
     }
@@ -409,7 +265,7 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
     }
     const struct progress_view v = view(l);
     progress_update(&l->progress, &v);
-    return flush(l, false);
+    return lead_flush(l, false);
 }
 
 struct status lead_drain(struct lead *l)
@@ -449,18 +305,15 @@ static struct status close_files(struct lead *l)
     if (l->failed) { /* of the output, perhaps: what is done can still go to the journal */
         return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
     }
-    TRY(flush(l, true));
+    TRY(lead_flush(l, true));
     const bool all_written = l->all_read && result_writer_n_open(l->writer) == 0;
     if (!all_written && !l->is_complete) return status_ok();
     TRY(result_writer_close(l->writer));
     return l->is_complete ? status_ok() : end_journal(l);
 }
 
-struct status lead_finish(struct lead *l, struct serve_summary *summary)
+void lead_summary(const struct lead *l, struct serve_summary *summary)
 {
-    const struct status st = close_files(l);
-    const struct progress_view v = view(l);
-    if (!l->is_complete) progress_end(&l->progress, &v);
     const struct result_totals t = result_writer_totals(l->writer);
     *summary = l->stats;
     summary->n_rows = t.n_rows;
@@ -473,5 +326,18 @@ struct status lead_finish(struct lead *l, struct serve_summary *summary)
         summary->n_commits = journal_n_commits(l->journal);
         summary->commit_s = journal_commit_s(l->journal);
     }
+}
+
+struct scheduler_load lead_load(const struct lead *l)
+{
+    return scheduler_load(l->scheduler);
+}
+
+struct status lead_finish(struct lead *l, struct serve_summary *summary)
+{
+    const struct status st = close_files(l);
+    const struct progress_view v = view(l);
+    if (!l->is_complete) progress_end(&l->progress, &v);
+    lead_summary(l, summary);
     return st;
 }

@@ -1,0 +1,145 @@
+/* Lines to rows of earlier runs, error rows and waiting requests. */
+#include "serve/lead_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LINES_PER_STEP = 1024 };
+
+static struct status make_request(struct lead *l, const struct line *line, struct request **out)
+{
+    if (line->kind == LINE_TOO_LONG) {
+        char message[96];
+        snprintf(message, sizeof message, "the line has %zu bytes, expected at most %d", line->n,
+                 LINE_BYTES_MAX);
+        return request_create_failed(line->number, "line_too_long", message, out);
+    }
+    return request_create(&l->rules, line->number, line->text, line->n, out);
+}
+
+/* A row that an earlier run finished. */
+static struct status take_row(struct lead *l, const struct journal_hit *hit)
+{
+    const struct id_hash id = {hit->row.id_low, hit->row.id_high};
+    const struct result_row row = {.text = hit->text,
+                                   .n = hit->n_text,
+                                   .is_error = hit->row.is_error,
+                                   .n_scored = hit->row.n_scored,
+                                   .sum_logprob = hit->row.sum_logprob};
+    uint64_t index;
+    TRY(id_set_add_hash(&l->ids, id));
+    result_writer_open(l->writer, row.n, &index);
+    l->n_read++;
+    l->stats.n_resumed_rows++;
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_RESUME);
+    return result_writer_put(l->writer, index, &row);
+}
+
+/* Tokens that an earlier run sampled for a request. */
+static struct status take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
+{
+    for (size_t i = 0; i < hit->n_tokens && r->finish == REQUEST_UNFINISHED; i++) {
+        int32_t token;
+        memcpy(&token, &hit->tokens[i], sizeof token);
+        if (token < 0 || token >= l->rules.vocab_size) {
+            return status_make(STATUS_INPUT,
+                               "journal %s, line %llu: token %d, expected 0 to %d; begin anew with "
+                               "--restart",
+                               l->o.journal_path, (unsigned long long)r->line, token,
+                               l->rules.vocab_size - 1);
+        }
+        TRY(request_take_token(r, &l->rules, token));
+    }
+    r->n_dropped = hit->n_dropped;
+    r->n_resumed = r->n_saved = r->n_tokens - r->n_prompt;
+    l->stats.n_resumed_tokens += r->n_resumed;
+    return status_ok();
+}
+
+/* A line that is not finished becomes an open row, and either a waiting request or an error row. */
+static struct status take_request(struct lead *l, const struct line *line,
+                                  const struct line_digest *digest, const struct journal_hit *hit)
+{
+    struct request *r = NULL;
+    TRY(make_request(l, line, &r));
+    bool fresh;
+    struct status st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
+    if (!status_failed(&st) && !fresh) {
+        st = request_fail(r, "duplicate_id", "custom_id: an earlier line has the same");
+    }
+    if (!status_failed(&st) && r->error_code == NULL) st = take_tokens(l, r, hit);
+    if (status_failed(&st)) goto done;
+    r->line_digest[0] = digest->low;
+    r->line_digest[1] = digest->high;
+    result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
+    l->n_read++;
+    if (r->error_code == NULL && r->finish == REQUEST_UNFINISHED) {
+        scheduler_submit(l->scheduler, r);
+        return st;
+    }
+    st = lead_put_row(l, r);
+done:
+    request_destroy(&r);
+    return st;
+}
+
+static struct status take_line(struct lead *l, const struct line *line)
+{
+    struct journal_hit hit = {.kind = JOURNAL_HIT_NONE};
+    struct line_digest digest = {0, 0};
+    if (l->journal != NULL) {
+        digest = line_digest_of(line);
+        TRY(journal_find(l->journal, line->number, &hit));
+        if (hit.kind != JOURNAL_HIT_NONE &&
+            (hit.digest.low != digest.low || hit.digest.high != digest.high)) {
+            return journal_line_changed(l->o.input_path, line->number);
+        }
+    }
+    return hit.kind == JOURNAL_HIT_ROW ? take_row(l, &hit) : take_request(l, line, &digest, &hit);
+}
+
+/* The last line's number in the whole input. */
+static uint64_t lines_taken(const struct lead *l)
+{
+    return (l->o.part != NULL ? l->o.part->n_before : 0) + l->n_read;
+}
+
+static struct status end_of_input(struct lead *l)
+{
+    l->all_read = true;
+    if (l->journal == NULL || journal_facts_of(l->journal)->last_line <= lines_taken(l)) {
+        return status_ok();
+    }
+    return journal_line_changed(l->o.input_path, lines_taken(l) + 1);
+}
+
+struct status lead_read_lines(struct lead *l)
+{
+    for (int i = 0; i < LINES_PER_STEP && !l->all_read; i++) {
+        if (!result_writer_has_room(l->writer) || !scheduler_wants_more(l->scheduler)) break;
+        const bool may_wait = scheduler_is_idle(l->scheduler);
+        struct line line;
+        TRY(line_reader_next(l->reader, false, &line));
+        if (line.kind == LINE_WAIT && may_wait) {
+            TRY(lead_flush(l, true));
+            TRY(line_reader_next(l->reader, true, &line));
+        }
+        if (line.kind == LINE_WAIT) break;
+        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+    }
+    return lead_flush(l, false);
+}
+
+struct status lead_take_finished_rows(struct lead *l)
+{
+    struct journal_hit hit;
+    struct line line;
+    for (;;) {
+        TRY(journal_find(l->journal, lines_taken(l) + 1, &hit));
+        if (hit.kind != JOURNAL_HIT_ROW) return status_ok();
+        TRY(line_reader_next(l->reader, true, &line));
+        if (line.kind == LINE_WAIT) continue;
+        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        if (l->all_read) return status_ok();
+    }
+}
