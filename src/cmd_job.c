@@ -12,6 +12,9 @@ static const struct flag files[] = {
     {"input", FLAG_STRING, AT(input), 0, 0, "IN.jsonl", "request lines; - is stdin"},
     {"output", FLAG_STRING, AT(output), 0, 0, "OUT.jsonl",
      "result lines, in input order; - is stdout"},
+    {"input-part", FLAG_STRING, AT(input_part), 0, 0, "K/N",
+     "only the lines in the K-th of N equal ranges of the input's bytes, K from 1: for job arrays; "
+     "`shoal merge` joins the outputs"},
 };
 
 static const struct flag layout_flags[] = {

@@ -207,6 +207,18 @@ static struct status sink_logits(void *user, uint64_t line, int32_t row0, const 
     return logits_file_write(user, line, row0, rows, n_rows, vocab);
 }
 
+/* Lines before the part are counted here, so that the lines of it keep their numbers. */
+static struct status find_part(struct job *j)
+{
+    const char *text = j->o->input_part;
+    if (text == NULL) return status_ok();
+    if (!input_part_parse(text, &j->part)) {
+        return status_make(STATUS_USAGE,
+                           "--input-part: expected K/N with K from 1 to N, found \"%s\"", text);
+    }
+    return input_part_find(j->o->input, &j->part);
+}
+
 /* The lead's files: before the weights are loaded, so that a job that cannot run says so soon, and
  * one that is done already loads nothing. */
 static struct status open_lead(struct job *j)
@@ -216,6 +228,7 @@ static struct status open_lead(struct job *j)
     TRY(job_paths_check(o));
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
     TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
+    TRY(find_part(j));
     TRY(job_journal_path(o, &j->journal_path));
     TRY(job_journal_settings(j, &j->settings));
     TRY(job_journal_session(j, &j->session));
@@ -223,6 +236,7 @@ static struct status open_lead(struct job *j)
     const struct lead_options options = {.mode = o->mode,
                                          .input_path = o->input,
                                          .output_path = o->output,
+                                         .part = j->part.n > 0 ? &j->part : NULL,
                                          .tokenizer = j->text.tokenizer,
                                          .chat = j->text.chat,
                                          .chat_missing = j->text.chat_missing,

@@ -62,6 +62,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                   j->o->template_date != NULL ? j->o->template_date : CHAT_DATE_DEFAULT);
     strbuf_printf(out, "--capacity-factor=%.17g\n--capacity-policy=%d\n", j->o->capacity_factor,
                   (int)j->policy);
+    if (j->part.n > 0) input_part_setting(&j->part, out);
     if (j->o->mode == LEAD_SCORE) return strbuf_status(out);
     strbuf_printf(out, "--max-tokens=%lld\n--temperature=%.17g\n--top-p=%.17g\n--top-k=%lld\n",
                   (long long)d->max_tokens, d->temperature, d->top_p, (long long)d->top_k);

@@ -44,6 +44,7 @@ struct job {
     struct logits_file *logits;
     struct serve_summary *summary;
     char *journal_path; /* owned; NULL: none */
+    struct input_part part;
     struct strbuf settings, session;
 };
 

@@ -172,7 +172,8 @@ static struct status forget_errors(struct journal *j, const struct journal_optio
              (unsigned long long)j->facts.n_error_rows);
     struct journal_rewrite r;
     struct status st = journal_rewrite_begin(j, o->settings, &r);
-    for (uint64_t line = 1; !status_failed(&st) && line <= j->facts.last_line; line++) {
+    uint64_t line = j->facts.first_line;
+    for (; !status_failed(&st) && line <= j->facts.last_line; line++) {
         struct journal_hit hit;
         st = journal_index_find(j->index, line, &hit);
         if (!status_failed(&st)) st = journal_rewrite_line(j, &r, line, &hit);

@@ -39,12 +39,14 @@ static struct status check_lines(const struct journal *j, struct journal_index *
                        input_path, (unsigned long long)j->facts.end_lines);
 }
 
-struct status journal_check_input(const struct journal *j, const char *input_path)
+struct status journal_check_input(const struct journal *j, const char *input_path,
+                                  const struct input_part *part)
 {
     struct journal_index *x = NULL;
     struct line_reader *reader = NULL;
     struct status st = journal_index_create(j->fd, j->path, &j->facts, &x);
     if (!status_failed(&st)) st = line_reader_create(input_path, 0, &reader);
+    if (!status_failed(&st) && part != NULL) st = line_reader_set_part(reader, part);
     if (!status_failed(&st)) st = check_lines(j, x, reader, input_path);
     line_reader_destroy(&reader);
     journal_index_destroy(&x);

@@ -22,6 +22,7 @@ static void take_row(struct journal_facts *f, const struct journal_record *r)
 static void take(struct journal_facts *f, const struct journal_record *r, uint64_t end)
 {
     if (r->line > f->last_line) f->last_line = r->line;
+    if (r->line > 0 && (f->first_line == 0 || r->line < f->first_line)) f->first_line = r->line;
     f->is_complete = r->type == JOURNAL_END || (f->is_complete && r->type == JOURNAL_COMMIT);
     switch (r->type) {
     case JOURNAL_BASE:

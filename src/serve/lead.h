@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "plan/step_plan.h"
+#include "serve/input_part.h"
 #include "serve/request.h"
 #include "serve/scheduler.h"
 #include "serve/stats.h"
@@ -26,6 +27,7 @@ struct lead_options {
     enum lead_mode mode;
     const char *input_path;  /* JSONL; "-" is stdin */
     const char *output_path; /* JSONL, truncated; "-" is stdout */
+    const struct input_part *part; /* of the input, found (serve/input_part.h); NULL: all of it */
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
     const char *chat_missing; /* and this sentence says why */

@@ -22,6 +22,7 @@ struct line_reader {
     size_t capacity, begin, scanned, end, max_bytes;
     size_t n_skipped;
     uint64_t n_lines, offset, size;
+    uint64_t begin_offset, end_offset; /* of the part; end_offset 0: to the end */
     dev_t device;
     ino_t inode;
 };
@@ -68,9 +69,24 @@ void line_reader_destroy(struct line_reader **reader)
     mem_free(reader);
 }
 
+struct status line_reader_set_part(struct line_reader *r, const struct input_part *part)
+{
+    if (lseek(r->fd, (off_t)part->begin, SEEK_SET) < 0) {
+        return status_make(STATUS_IO, "input %s: going to byte %llu failed: %s", r->path,
+                           (unsigned long long)part->begin, strerror(errno));
+    }
+    r->started = part->begin > 0;
+    r->n_lines = part->n_before;
+    r->offset = r->begin_offset = part->begin;
+    r->end_offset = part->end;
+    r->size = part->end - part->begin;
+    r->at_end = r->size == 0;
+    return status_ok();
+}
+
 uint64_t line_reader_offset(const struct line_reader *r)
 {
-    return r->offset;
+    return r->offset - r->begin_offset;
 }
 
 uint64_t line_reader_size(const struct line_reader *r)
@@ -110,9 +126,12 @@ static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
         return status_ok();
     }
     TRY(make_room(r));
+    size_t most = r->capacity - r->end;
+    const uint64_t left = r->end_offset - (r->offset + (r->end - r->begin));
+    if (r->end_offset > 0 && left < most) most = (size_t)left;
     ssize_t n;
     do {
-        n = read(r->fd, r->data + r->end, r->capacity - r->end);
+        n = read(r->fd, r->data + r->end, most);
     } while (n < 0 && errno == EINTR);
     if (n < 0) {
         return status_make(STATUS_IO, "input %s: reading at byte %llu failed: %s", r->path,

@@ -5,6 +5,7 @@
 #define SHOAL_SERVE_LINE_READER_H
 
 #include "base/status.h"
+#include "serve/input_part.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,10 @@ struct line {
 struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out);
 void line_reader_destroy(struct line_reader **r);
 
+/* Local. From now on only the lines of a part of the file, with the numbers that they have in the
+ * whole of it. Before the first line_reader_next. Errors: STATUS_IO. */
+struct status line_reader_set_part(struct line_reader *r, const struct input_part *part);
+
 /* Local. The next line. A last line without an end counts; an empty input has no line. When nothing
  * can be read at once, LINE_WAIT; with may_block only after a fifth of a second, so that a caller
  * with nothing else to do neither spins nor sleeps through a signal. Errors: STATUS_IO,
@@ -41,7 +46,7 @@ void line_reader_destroy(struct line_reader **r);
  */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
-/* Local. Bytes taken so far, and the input's size (0 when it is no regular file). */
+/* Local. Bytes taken so far, and the input's size (0 when it is no regular file); of its part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 uint64_t line_reader_size(const struct line_reader *r);
 
