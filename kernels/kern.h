@@ -35,14 +35,14 @@
  * G = quant_kernel_group; a per-channel scale is repeated for each group. */
 struct packed {
     enum dtype dtype;          /* of the elements; meaningless when quantized */
-    struct quant_format quant; /* QUANT_NONE: elements of dtype */
     uint32_t n_out;            /* N */
     uint32_t n_in;             /* K */
     uint32_t leaf;             /* inputs of one leaf; 0: column-parallel, no leaves */
     uint32_t grid_bits;        /* g of the integer grid 2^-g (with leaves) */
-    const void *data;          /* borrowed, 64-byte aligned, as are: */
+    const void *data;          /* borrowed, 64-byte aligned, as are scales and zeros */
+    struct quant_format quant; /* QUANT_NONE: elements of dtype */
     const void *scales;        /* quantized only */
-    const uint8_t *zeros;
+    const uint8_t *zeros;      /* quantized with zeros only */
 };
 
 /* Rows of activations as int8 codes, one scale for each kernel group of the weights that they meet.
