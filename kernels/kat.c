@@ -63,10 +63,21 @@ static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
     fill(1, b->x, ROWS * INS, 3.0f);
     fill(2, b->w, OUTS_PADDED * INS, 1.0f);
     dtype_from_f32(t, b->w, OUTS_PADDED * INS, b->data);
-    const struct packed w = {t, OUTS, INS, leaf, GRID_BITS, b->data};
+    const struct packed w = {.dtype = t,
+                             .n_out = OUTS,
+                             .n_in = INS,
+                             .leaf = leaf,
+                             .grid_bits = GRID_BITS,
+                             .data = b->data};
     for (size_t n_rows = 1; n_rows <= ROWS; n_rows += ROWS - 1) {
         const struct linear_group group = {&w, 0, n_rows};
-        const struct linear_args a = {&group, 1, b->x, INS, b->y, OUTS_PADDED, b->sums};
+        const struct linear_args a = {.groups = &group,
+                                      .n_groups = 1,
+                                      .x = b->x,
+                                      .x_stride = INS,
+                                      .y = b->y,
+                                      .y_stride = OUTS_PADDED,
+                                      .sums = b->sums};
         memset(b->y, 0, sizeof b->y);
         memset(b->sums, 0, sizeof b->sums);
         (leaf > 0 ? b->t->linear_leaf : b->t->linear)[t](&a, 0, 0, OUTS_PADDED / 16, 0, n_rows);

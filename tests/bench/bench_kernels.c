@@ -180,7 +180,12 @@ static void linear_init(struct linear_bench *b, const struct kern_table *k, enum
         for (size_t o = 0; i == 0 && o < n_out; o++)
             packed_put_rows(t, data, n_in, o, 1, rounded + o * dtype_bytes(t), 0);
         if (i > 0) memcpy(data, b->w[0].data, n);
-        b->w[i] = (struct packed){t, (uint32_t)n_out, (uint32_t)n_in, 0, 32, data};
+        b->w[i] = (struct packed){.dtype = t,
+                                  .n_out = (uint32_t)n_out,
+                                  .n_in = (uint32_t)n_in,
+                                  .leaf = 0,
+                                  .grid_bits = 32,
+                                  .data = data};
     }
     mem_free(&row);
     mem_free(&rounded);

@@ -156,9 +156,20 @@ static void chain_runs_in_ascending_order(void)
         int64_t sums[2];
         int32_t bad = 0;
         packed_put_rows(DTYPE_F32, data, 4, 0, 1, one, sizeof one);
-        const struct packed w = {DTYPE_F32, 1, 4, cases[i / 2].leaf, 20, data};
+        const struct packed w = {.dtype = DTYPE_F32,
+                                 .n_out = 1,
+                                 .n_in = 4,
+                                 .leaf = cases[i / 2].leaf,
+                                 .grid_bits = 20,
+                                 .data = data};
         const struct linear_group group = {&w, 0, 1};
-        const struct linear_args a = {&group, 1, x, 4, &y, 1, sums};
+        const struct linear_args a = {.groups = &group,
+                                      .n_groups = 1,
+                                      .x = x,
+                                      .x_stride = 4,
+                                      .y = &y,
+                                      .y_stride = 1,
+                                      .sums = sums};
         if (w.leaf == 0) {
             op_linear(&tables[i % 2], &a);
         } else {
@@ -184,9 +195,16 @@ static void grid_counts_what_does_not_fit(void)
         int32_t bad[1] = {INT32_MAX - 7};
         packed_put_rows(DTYPE_F32, data, 8, 0, 1, one, sizeof one);
         packed_put_rows(DTYPE_F32, data, 8, 1, 1, one, sizeof one);
-        const struct packed w = {DTYPE_F32, 2, 8, 1, 32, data};
+        const struct packed w = {
+            .dtype = DTYPE_F32, .n_out = 2, .n_in = 8, .leaf = 1, .grid_bits = 32, .data = data};
         const struct linear_group group = {&w, 0, 1};
-        const struct linear_args a = {&group, 1, x, 8, NULL, 0, sums};
+        const struct linear_args a = {.groups = &group,
+                                      .n_groups = 1,
+                                      .x = x,
+                                      .x_stride = 8,
+                                      .y = NULL,
+                                      .y_stride = 0,
+                                      .sums = sums};
         op_linear_leaf(&tables[i], &a);
         const int64_t want = (int64_t)0x1fffffe << 26 | 0;
         /* 1.5 * 2^-33 = 0.75 units rounds to 1, -1.5 units to the even -2 */
@@ -221,7 +239,13 @@ static void threads_and_groups_do_not_change_bits(void)
         for (int i = 0; i < 4; i++) {
             y[i] = test_floats(N_ROWS * N_OUT);
             sums[i] = test_memory(N_ROWS * (N_OUT + 1) * sizeof(int64_t));
-            const struct linear_args a = {groups, N_GROUPS, x, N_IN, y[i], N_OUT, sums[i]};
+            const struct linear_args a = {.groups = groups,
+                                          .n_groups = N_GROUPS,
+                                          .x = x,
+                                          .x_stride = N_IN,
+                                          .y = y[i],
+                                          .y_stride = N_OUT,
+                                          .sums = sums[i]};
             omp_set_num_threads(1 + i / 2);
             (leaf > 0 ? op_linear_leaf : op_linear)(&tables[i % 2], &a);
             CU_ASSERT_EQUAL(memcmp(y[i], y[0], N_ROWS * N_OUT * sizeof(float)), 0);
@@ -254,10 +278,21 @@ static void shards_of_whole_leaves_add_up(void)
         void *data = test_memory(packed_bytes(DTYPE_F16, 50, n_in));
         memset(data, 0, packed_bytes(DTYPE_F16, 50, n_in));
         packed_put_rows(DTYPE_F16, data, n_in, 0, 50, rows, n_in * 2);
-        const struct packed w = {DTYPE_F16, 50, (uint32_t)n_in, 64, 32, data};
+        const struct packed w = {.dtype = DTYPE_F16,
+                                 .n_out = 50,
+                                 .n_in = (uint32_t)n_in,
+                                 .leaf = 64,
+                                 .grid_bits = 32,
+                                 .data = data};
         const struct linear_group group = {&w, 0, 9};
         int64_t *sums = test_memory(9 * 51 * sizeof(int64_t));
-        const struct linear_args a = {&group, 1, whole.x + k0, whole.x_stride, NULL, 0, sums};
+        const struct linear_args a = {.groups = &group,
+                                      .n_groups = 1,
+                                      .x = whole.x + k0,
+                                      .x_stride = whole.x_stride,
+                                      .y = NULL,
+                                      .y_stride = 0,
+                                      .sums = sums};
         op_linear_leaf(&best, &a);
         for (size_t i = 0; i < 9 * 51; i++) whole.sums[1][i] += sums[i];
         free(sums);

@@ -78,7 +78,12 @@ struct packed random_packed(struct rng *r, enum dtype t, size_t n_out, size_t n_
     packed_put_rows(t, data, n_in, 0, n_out, rows, row_bytes);
     free(values);
     free(rows);
-    return (struct packed){t, (uint32_t)n_out, (uint32_t)n_in, (uint32_t)leaf, grid_bits, data};
+    return (struct packed){.dtype = t,
+                           .n_out = (uint32_t)n_out,
+                           .n_in = (uint32_t)n_in,
+                           .leaf = (uint32_t)leaf,
+                           .grid_bits = grid_bits,
+                           .data = data};
 }
 
 void *packed_memory(const struct packed *w)
