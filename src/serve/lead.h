@@ -106,6 +106,10 @@ void lead_save(struct lead *lead);
 /* Local. How long the journal's commits take, in seconds: the longest of late. */
 double lead_commit_s(const struct lead *lead);
 
+/* Local. What was done and measured by now; and what runs and waits, after lead_start. */
+void lead_summary(const struct lead *lead, struct serve_summary *summary);
+struct scheduler_load lead_load(const struct lead *lead);
+
 /* Local. Flushes journal and output, ends the progress display, fills *summary; after the last row
  * the output is made durable and the journal says that it is complete. May be called before `done`
  * (a drained run, an error): rows behind an unfinished one are not written to the output. */

@@ -331,6 +331,7 @@ static struct status admit(struct scheduler *s, int32_t group)
         replica->n_running++;
         if (replica->n_running > s->stats->n_peak_batch)
             s->stats->n_peak_batch = replica->n_running;
+        s->stats->n_admissions++;
         s->n_running++;
         r->n_rows = 0;
         if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);

@@ -20,6 +20,7 @@ static void finish(struct scheduler *s, struct request *r)
     r->state = REQUEST_FINISHED;
     request_list_put(&s->finished, r, NULL);
     const size_t n_generated = r->n_tokens - r->n_prompt - r->n_resumed;
+    if (r->error_code == NULL) latency_add(&s->stats->e2e, clock_ns() - r->first_plan_ns);
     if (n_generated > 1 && r->error_code == NULL) {
         latency_add(&s->stats->tpot,
                     (r->last_token_ns - r->first_token_ns) / (uint64_t)(n_generated - 1));
@@ -32,6 +33,7 @@ static void count_rows(struct scheduler *s, struct request *r)
     const size_t fresh_from = r->pos0 > r->n_high ? r->pos0 : r->n_high;
     const size_t prompt_end = end < r->n_prompt ? end : r->n_prompt;
     if (prompt_end > fresh_from) s->stats->n_prompt_tokens += prompt_end - fresh_from;
+    if (prompt_end > r->pos0) s->stats->n_prompt_rows += prompt_end - r->pos0;
     const size_t n_fresh = end > fresh_from ? end - fresh_from : 0;
     s->stats->n_recomputed_tokens += (uint64_t)r->n_rows - n_fresh;
     if (end > r->n_high) r->n_high = end;
@@ -45,11 +47,14 @@ static struct status take_token(struct scheduler *s, struct request *r, int32_t 
     }
     TRY(request_take_token(r, s->o.rules, token));
     s->stats->n_generated_tokens++;
-    r->last_token_ns = clock_ns();
+    const uint64_t now = clock_ns();
     if (r->first_token_ns == 0) {
-        r->first_token_ns = r->last_token_ns;
-        latency_add(&s->stats->ttft, r->first_token_ns - r->first_plan_ns);
+        r->first_token_ns = now;
+        latency_add(&s->stats->ttft, now - r->first_plan_ns);
+    } else {
+        latency_add(&s->stats->itl, now - r->last_token_ns);
     }
+    r->last_token_ns = now;
     return status_ok();
 }
 

@@ -1,30 +1,12 @@
 /* What a job measured: counts, rates, and latencies in bounded memory. Fed by the lead; printed at
- * the end. Timing stands here and on stderr, never in a result line. */
+ * the end, and written by --metrics. Timing stands here and on stderr, never in a result line. */
 #ifndef SHOAL_SERVE_STATS_H
 #define SHOAL_SERVE_STATS_H
 
-#include "base/status.h"
+#include "serve/latency.h"
 
 #include <stdint.h>
 #include <stdio.h>
-
-/* A log-spaced histogram of nanoseconds: 32 buckets per power of two, so that a percentile is off
- * by at most 1.6 %; minimum, maximum and mean are exact. Constant memory (15 KiB). */
-enum { LATENCY_SUB_BITS = 5, LATENCY_BUCKETS = (64 - LATENCY_SUB_BITS + 1) << LATENCY_SUB_BITS };
-
-struct latency {
-    uint64_t n, min_ns, max_ns;
-    double sum_ns;
-    uint64_t buckets[LATENCY_BUCKETS];
-};
-
-/* Local. A zeroed struct is an empty histogram. */
-void latency_add(struct latency *l, uint64_t ns);
-
-/* Local. The value in seconds below which a share p of the samples lies (0 <= p <= 1); 0 if empty.
- */
-double latency_percentile_s(const struct latency *l, double p);
-double latency_mean_s(const struct latency *l);
 
 struct serve_summary {
     uint64_t n_rows; /* result lines written, error rows included */
@@ -38,18 +20,29 @@ struct serve_summary {
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
     uint64_t n_prefix_hits;       /* times that a request went on behind cached blocks */
     uint64_t n_prefix_hit_tokens; /* rows not computed for that reason, after preemptions too */
+    uint64_t n_prompt_rows;       /* of prompts, that were computed, after preemptions too */
+    uint64_t n_admissions;        /* times that a request began to run, after preemptions too */
     uint64_t n_preemptions;
     uint64_t n_peak_batch; /* most sequences that ran together in one replica */
     uint64_t n_dropped;    /* expert choices dropped by a capacity factor */
     uint64_t n_steps;      /* plans with at least one sequence */
-    double wall_s;         /* from create to finish */
-    struct latency ttft;   /* time to first token: from a request's first step being planned to its
-                              first token being committed */
-    struct latency tpot;   /* time per output token behind the first, one sample per request */
-    uint64_t n_scored;     /* score: tokens with a log-probability */
-    double sum_logprob;    /* score: per request by position, then requests in input order */
-    double perplexity;     /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
+    uint64_t n_blocks;     /* of all replicas' KV pools; those of cached prefixes that nobody holds
+                              count as free */
+    uint64_t n_peak_used_blocks;
+    uint64_t sum_used_blocks; /* one sample a step */
+    double wall_s;            /* from create to finish */
+    struct latency ttft;      /* time to first token: from a request's first step being planned to
+                                 its first token being committed */
+    struct latency tpot;      /* time per output token behind the first, one sample per request */
+    struct latency itl;       /* between two tokens of a request, one sample per token */
+    struct latency e2e;       /* from a request's first step being planned to its end */
+    uint64_t n_scored;        /* score: tokens with a log-probability */
+    double sum_logprob;       /* score: per request by position, then requests in input order */
+    double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
 };
+
+/* Local. The part of the prompts' rows that the prefix cache saved, 0 to 1. */
+double serve_summary_hit_rate(const struct serve_summary *s);
 
 /* Local. The summary as lines of text for people. */
 void serve_summary_print(const struct serve_summary *s, FILE *out);
