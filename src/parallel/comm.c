@@ -21,6 +21,7 @@ struct comm {
     struct comm_stats stats[COMM_AXIS_COUNT];
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
+    struct trace *trace; /* borrowed; NULL: none is kept */
     const char *site_file; /* debug builds: who calls */
     int site_line;
 };
@@ -74,6 +75,23 @@ void comm_record_in(struct comm *c, struct flight *f)
     c->flight = f;
 }
 
+void comm_trace_in(struct comm *c, struct trace *t)
+{
+    c->trace = t;
+}
+
+struct trace *comm_trace(const struct comm *c)
+{
+    return c->trace;
+}
+
+/* An operation ends. */
+static void end(struct comm *c, uint64_t now)
+{
+    flight_end(c->flight, now);
+    trace_add_comm(c->trace, c->flight);
+}
+
 /* An operation begins: recorded, and its time is returned for account. */
 static uint64_t begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
 {
@@ -121,7 +139,7 @@ static void account(struct comm *c, enum comm_axis axis, uint64_t since, size_t 
 {
     const uint64_t now = clock_ns();
     struct comm_stats *s = &c->stats[axis];
-    flight_end(c->flight, now);
+    end(c, now);
     s->n_calls++;
     s->n_bytes += n_bytes;
     s->ns += now - since;
@@ -177,7 +195,7 @@ static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int
     MPI_Comm made;
     begin(c, FLIGHT_SPLIT, axis, 0);
     check(c, MPI_Comm_split(parent, color, key, &made), "split", axis);
-    flight_end(c->flight, clock_ns());
+    end(c, clock_ns());
     set_axis(c, axis, made);
 }
 
@@ -396,7 +414,7 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
     begin(c, FLIGHT_SEND, COMM_WORLD, n_bytes);
     check(c, MPI_Isend(buf, (int)n_bytes, MPI_BYTE, to, tag, c->axes[COMM_WORLD], &r->mpi), "send",
           COMM_WORLD);
-    flight_end(c->flight, clock_ns());
+    end(c, clock_ns());
     r->active = true;
 }
 
@@ -448,5 +466,5 @@ void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_
     check(c,
           MPI_Recv(buf, (int)n_bytes, MPI_BYTE, from, tag, c->axes[COMM_WORLD], MPI_STATUS_IGNORE),
           "receive", COMM_WORLD);
-    flight_end(c->flight, clock_ns());
+    end(c, clock_ns());
 }

@@ -9,6 +9,7 @@
 #include "parallel/flight.h"
 #include "parallel/layout.h"
 #include "parallel/topo.h"
+#include "parallel/trace.h"
 
 #include <mpi.h>
 #include <stddef.h>
@@ -24,7 +25,13 @@ enum comm_axis {
     COMM_AXIS_COUNT
 };
 
-enum comm_tag { COMM_TAG_PLAN = 1, COMM_TAG_HIDDEN, COMM_TAG_RESULT };
+enum comm_tag {
+    COMM_TAG_PLAN = 1,
+    COMM_TAG_HIDDEN,
+    COMM_TAG_RESULT,
+    COMM_TAG_CLOCK,
+    COMM_TAG_TRACE
+};
 
 struct comm; /* one per process */
 
@@ -67,6 +74,11 @@ const char *comm_axis_name(uint32_t axis);
  * its layers), then one of its layers, numbered as in the model (FLIGHT_NO_LAYER: none). */
 void comm_mark_step(struct comm *c, uint64_t step);
 void comm_mark_layer(struct comm *c, int32_t layer);
+
+/* Local. Collectives and messages are added to the timeline `t` too from now on (borrowed, outlives
+ * c; NULL: none). comm_trace gives it back. */
+void comm_trace_in(struct comm *c, struct trace *t);
+struct trace *comm_trace(const struct comm *c);
 
 /* Local. This rank's recorder; any thread may read it. Borrowed. */
 const struct flight *comm_flight(const struct comm *c);
