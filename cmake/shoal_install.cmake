@@ -5,7 +5,7 @@ include(GNUInstallDirs)
 install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 set(pages "")
-foreach(command convert inspect plan generate score status)
+foreach(command convert inspect plan generate score status merge)
   set(page ${CMAKE_BINARY_DIR}/man/shoal-${command}.1)
   add_custom_command(OUTPUT ${page}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/man

@@ -10,6 +10,7 @@ int cmd_inspect(struct config env, int argc, char **argv);
 int cmd_plan(struct config env, int argc, char **argv);
 int cmd_generate(struct config env, int argc, char **argv);
 int cmd_status(struct config env, int argc, char **argv);
+int cmd_merge(struct config env, int argc, char **argv);
 int cmd_score(struct config env, int argc, char **argv);
 
 #endif

@@ -34,9 +34,11 @@ struct flag {
     const char *argument, *help;
 };
 
-/* What a command takes besides flags. */
+/* What a command takes besides flags: up to n_wanted values. */
+enum { POSITIONALS_MAX = 4096 };
+
 struct positionals {
-    const char *values[4];
+    const char *values[POSITIONALS_MAX];
     size_t n, n_wanted;
 };
 

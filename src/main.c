@@ -22,6 +22,8 @@ static const struct command commands[] = {
     {"status", cmd_status, "JOURNAL", "how far a job is, while it runs and after"},
 };
 
+    {"merge", cmd_merge, "--input IN.jsonl --output OUT.jsonl PART...",
+     "join the outputs of a job array, proving that no row is missing or double"},
 static void print_help(FILE *out)
 {
     fprintf(out,

@@ -77,7 +77,8 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
         if (s->n == 0) return status_ok();
         const uint64_t wanted = cut - 1 - s->offset, has = s->n - s->at;
         const char *end = s->buf + s->at + (wanted < has ? wanted : has);
-        for (const char *p = s->buf + s->at; (p = memchr(p, '\n', (size_t)(end - p))) != NULL; p++) {
+        for (const char *p = s->buf + s->at; (p = memchr(p, '\n', (size_t)(end - p))) != NULL;
+             p++) {
             s->n_lines++;
         }
         s->offset += (uint64_t)(end - (s->buf + s->at));

@@ -1,6 +1,7 @@
 /* One part of a big input, for job arrays: part K of N holds the lines whose first byte lies in the
- * K-th of N equal ranges of bytes. Lines keep the numbers that they have in the whole input, so that
- * ids, seeds and sentences are those of a job over all of it. Called by main and by merge.c. */
+ * K-th of N equal ranges of bytes. Lines keep the numbers that they have in the whole input, so
+ * that ids, seeds and sentences are those of a job over all of it. Called by main and by merge.c.
+ */
 #ifndef SHOAL_SERVE_INPUT_PART_H
 #define SHOAL_SERVE_INPUT_PART_H
 
@@ -29,12 +30,12 @@ struct status input_part_find(const char *path, struct input_part *part);
  * next start of a line. */
 uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
 
-/* Local. The journal's setting of a part, "--input-part=K/N ...": names the bytes too, so that a job
- * never goes on over another cut. Appended to `out`. */
+/* Local. The journal's setting of a part, "--input-part=K/N ...": names the bytes too, so that a
+ * job never goes on over another cut. Appended to `out`. */
 void input_part_setting(const struct input_part *part, struct strbuf *out);
 
-/* Local. The part that a journal's settings name; false when they name none. *at and *n_bytes: where
- * in `settings` its line stands. */
+/* Local. The part that a journal's settings name; false when they name none. *at and *n_bytes:
+ * where in `settings` its line stands. */
 bool input_part_of_settings(const char *settings, struct input_part *out, size_t *at,
                             size_t *n_bytes);
 

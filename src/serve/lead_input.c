@@ -65,7 +65,7 @@ static struct status take_request(struct lead *l, const struct line *line,
     bool fresh;
     struct status st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
     if (!status_failed(&st) && !fresh) {
-        st = request_fail(r, "duplicate_id", "custom_id: an earlier line has the same");
+        st = request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
     }
     if (!status_failed(&st) && r->error_code == NULL) st = take_tokens(l, r, hit);
     if (status_failed(&st)) goto done;

@@ -120,6 +120,10 @@ void request_destroy(struct request **r);
 struct status request_fail(struct request *r, const char *code, const char *message);
 
 /* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
+/* What makes a line an error row that repeats a custom_id; also merge.c writes it. */
+#define REQUEST_DUPLICATE_CODE "duplicate_id"
+#define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
+
  * request: an end id or a stop string ("stop"), max_tokens or a full context ("length").
  * Errors: STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
