@@ -73,7 +73,12 @@ hid_t h5_dtype_create(enum dtype t)
         return half_create(5, 10);
     case DTYPE_BF16:
         return half_create(8, 7);
-    case DTYPE_COUNT:
+    case DTYPE_I8:
+        return H5Tcopy(H5T_STD_I8LE);
+    case DTYPE_U8:
+        return H5Tcopy(H5T_STD_U8LE);
+    case DTYPE_COUNT: /* no types */
+    case DTYPE_STORED_COUNT:
         break;
     }
     return -1;
@@ -81,7 +86,7 @@ hid_t h5_dtype_create(enum dtype t)
 
 bool h5_dtype_match(hid_t type, enum dtype *out)
 {
-    for (int i = 0; i < DTYPE_COUNT; i++) {
+    for (int i = 0; i < DTYPE_STORED_COUNT; i++) {
         const hid_t ours = h5_dtype_create((enum dtype)i);
         const bool equal = ours >= 0 && H5Tequal(type, ours) > 0;
         if (ours >= 0) H5Tclose(ours);

@@ -12,9 +12,9 @@
 static const struct {
     const char *name;
     size_t n_bytes;
-} traits[DTYPE_COUNT] = {
+} traits[DTYPE_STORED_COUNT] = {
 #define X(id, text, bytes) [DTYPE_##id] = {text, bytes},
-    DTYPE_LIST(X)
+    DTYPE_LIST(X) DTYPE_STORED_LIST(X)
 #undef X
 };
 

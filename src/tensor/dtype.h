@@ -8,17 +8,24 @@
 #include <stdint.h>
 #include <string.h>
 
-/* name, bytes per element */
-#define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
+/* name, bytes per element: the float types that arithmetic reads, and the integers that only files
+ * hold (codes and zero points of quantized weights) */
+#define DTYPE_LIST(X)        X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
+#define DTYPE_STORED_LIST(X) X(I8, "i8", 1) X(U8, "u8", 1)
 
 enum dtype {
 #define X(id, name, n_bytes) DTYPE_##id,
     DTYPE_LIST(X)
 #undef X
-        DTYPE_COUNT
+        DTYPE_COUNT, /* of the float types, as tables of kernels have entries; itself no type */
+#define X(id, name, n_bytes) DTYPE_##id,
+    DTYPE_STORED_LIST(X)
+#undef X
+        DTYPE_STORED_COUNT
 };
 
-/* Local. "f32", "f16", "bf16"; bytes of one element; false when no type has that name. */
+/* Local. "f32", "f16", "bf16", "i8", "u8"; bytes of one element. parse knows the float types only
+ * and gives false for any other name. */
 const char *dtype_name(enum dtype t);
 size_t dtype_bytes(enum dtype t);
 bool dtype_parse(const char *name, enum dtype *out);

@@ -66,6 +66,24 @@ static inline uint64_t quant_code_bytes(enum quant_kind k, uint64_t n_in)
     return quant_is_nibbles(k) ? (n_in + 1) / 2 : n_in;
 }
 
+/* The element types of the stored codes and scales (zeros are u8). */
+static inline enum dtype quant_code_dtype(struct quant_format f)
+{
+    return f.kind == QUANT_INT8 && !f.has_zeros ? DTYPE_I8 : DTYPE_U8;
+}
+
+static inline enum dtype quant_scale_dtype(struct quant_format f)
+{
+    return f.kind == QUANT_MXFP4 ? DTYPE_U8 : f.scale_dtype;
+}
+
+/* Rows of a quantized weight as they are stored, row after row, in memory of the caller. */
+struct quant_block {
+    void *codes;    /* [n_rows, quant_code_bytes(in)] */
+    void *scales;   /* [n_rows, quant_groups(in)] of quant_scale_dtype */
+    uint8_t *zeros; /* [n_rows, quant_groups(in)], or NULL without zeros */
+};
+
 /* E4M3 to f32, exact. */
 static inline float f32_from_e4m3(uint8_t c)
 {

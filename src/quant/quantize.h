@@ -1,0 +1,67 @@
+/* Making codes: floats to a quantized format and back, group by group. Pure functions over
+ * row-major f32 matrices; the result never depends on the number of threads. Knows no files, no
+ * models and no calibration. Called by the quantizing methods, the importers' tests and
+ * `shoal quantize`.
+ *
+ * All arithmetic is f32, round to nearest even; quotients are x / scale with the scale as stored.
+ */
+#ifndef SHOAL_QUANT_QUANTIZE_H
+#define SHOAL_QUANT_QUANTIZE_H
+
+#include "base/status.h"
+#include "tensor/quant_format.h"
+
+/* A group's scale, exactly as it is stored, and its zero point (8 for int4 and 0 for all others
+ * without zeros). */
+struct quant_param {
+    float scale; /* mxfp4: 2^(e - 127) */
+    int32_t zero;
+};
+
+/* Local. The plain choice (round to nearest, "RTN") for the n values x[n] of one group; values that
+ * are not finite are passed over.
+ *   int8         max|x| / 127                       int8-asym  (hi - lo) / 255, zero rne(-lo /
+ * scale) int4         (x of largest magnitude) / -8      int4-asym  (hi - lo) / 15,  lo <= 0 <= hi
+ *   fp8          max|x| / 448                       mxfp4      2^(floor(log2 max|x|) - 2)
+ * (mxfp4: OCP Microscaling Formats 1.0, section 6.3; int4: a scale may be negative, so that the
+ * largest value meets the code with the largest magnitude.) */
+struct quant_param quant_fit(struct quant_format f, const float *x, size_t n);
+
+/* Local. A scale and a zero point of another choice as they would be stored: the scale rounded to
+ * the stored type (mxfp4: to the power of two below), the zero clamped. */
+struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero);
+
+/* Local. The nearest code of a value, saturating: the byte as it is stored, or 0..15; a scale of 0
+ * gives the code of zero. And the value of a code, rounded once. */
+uint8_t quant_encode(struct quant_format f, struct quant_param p, float x);
+float quant_decode(struct quant_format f, struct quant_param p, uint8_t code);
+
+/* Local. One element of a stored block: input k of row `row`, rows of n_in inputs. Codes of nibble
+ * formats are set one by one; the block starts as zeros. */
+void quant_put_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
+                    size_t k, uint8_t code);
+uint8_t quant_get_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
+                       size_t k);
+/* Local. The parameters of group g of a row. */
+void quant_put_param(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,
+                     size_t g, struct quant_param p);
+struct quant_param quant_get_param(struct quant_format f, const struct quant_block *b, size_t n_in,
+                                   size_t row, size_t g);
+
+/* Local. A zeroed block for n_rows rows of n_in inputs; destroy frees what create made and accepts
+ * an empty one. Errors: STATUS_MEMORY. */
+struct status quant_block_create(struct quant_format f, size_t n_rows, size_t n_in,
+                                 struct quant_block *out);
+void quant_block_destroy(struct quant_block *b);
+
+/* Local, threads over rows. RTN of rows [n_rows, n_in] into a block. Returns how many values were
+ * not finite: more than none means that the weight cannot be quantized. */
+uint64_t quant_rtn_rows(struct quant_format f, const float *rows, size_t n_rows, size_t n_in,
+                        const struct quant_block *out);
+
+/* Local, threads over rows. The values of a block: out [n_rows, n_in], what the kernels'
+ * weight-only arithmetic multiplies with, bit for bit. */
+void quant_dequantize_rows(struct quant_format f, const struct quant_block *b, size_t n_rows,
+                           size_t n_in, float *out);
+
+#endif

@@ -1,0 +1,175 @@
+/* Codes of every format: exact inverses, nearest values, the same bytes for any thread count. */
+#include "quant/quantize.h"
+
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {"int8",      "int8-g32",      "int8-asym-g64", "int4-g32",
+                                    "int4-g128", "int4-asym-g32", "int4-asym-g64", "fp8",
+                                    "fp8-g128",  "mxfp4"};
+enum { N_NAMES = sizeof names / sizeof names[0], ROWS = 13, INPUTS = 300 };
+
+static float next_value(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    const float u = (float)(*state >> 8) * 0x1p-24f - 0.5f;
+    return u * u * u * 0.4f;
+}
+
+static void fill(float *x, size_t n, uint32_t seed)
+{
+    for (size_t i = 0; i < n; i++) x[i] = next_value(&seed);
+}
+
+static bool is_code(struct quant_format f, int code)
+{
+    if (f.kind == QUANT_INT8) return f.has_zeros || (uint8_t)code != 0x80;
+    if (f.kind == QUANT_FP8) return (code & 0x7F) != 0x7F;
+    return code < 16;
+}
+
+/* Every code's value encodes to a code of the same value, in every format. */
+static void codes_are_inverse(void)
+{
+    for (size_t i = 0; i < N_NAMES; i++) {
+        struct quant_format f;
+        CU_ASSERT_TRUE_FATAL(quant_format_parse(names[i], &f));
+        const struct quant_param p = quant_param_of(f, 0.03125f, 5);
+        for (int code = 0; code < 256; code++) {
+            if (!is_code(f, code)) continue;
+            const float value = quant_decode(f, p, (uint8_t)code);
+            CU_ASSERT_EQUAL(quant_decode(f, p, quant_encode(f, p, value)), value);
+        }
+    }
+}
+
+/* No other code lies nearer to a value than the one chosen. */
+static void codes_are_nearest(void)
+{
+    float x[INPUTS];
+    fill(x, INPUTS, 3);
+    for (size_t i = 0; i < N_NAMES; i++) {
+        struct quant_format f;
+        CU_ASSERT_TRUE_FATAL(quant_format_parse(names[i], &f));
+        const struct quant_param p = quant_fit(f, x, INPUTS);
+        for (size_t k = 0; k < INPUTS; k++) {
+            const float chosen = quant_decode(f, p, quant_encode(f, p, x[k]));
+            float best = INFINITY;
+            for (int code = 0; code < 256; code++) {
+                if (!is_code(f, code)) continue;
+                best = fminf(best, fabsf(quant_decode(f, p, (uint8_t)code) - x[k]));
+            }
+            CU_ASSERT(fabsf(chosen - x[k]) <= best * 1.00001f);
+        }
+    }
+}
+
+/* The published numbers of E4M3 and E2M1, ties to even, saturation. */
+static void known_small_floats(void)
+{
+    static const struct {
+        const char *format;
+        float value;
+        uint8_t code;
+    } cases[] = {
+        {"fp8", 448.0f, 0x7E},  {"fp8", 1000.0f, 0x7E}, {"fp8", -1.0f, 0xB8},
+        {"fp8", 0x1p-9f, 0x01}, {"fp8", 0x1p-6f, 0x08}, {"fp8", 0x1p-10f, 0x00},
+        {"fp8", 1.0625f, 0x38}, {"fp8", 1.1875f, 0x3A}, {"fp8", 0x1.FFp-7f, 0x08},
+        {"mxfp4", 0.25f, 0},    {"mxfp4", 0.75f, 2},    {"mxfp4", 1.25f, 2},
+        {"mxfp4", 2.5f, 4},     {"mxfp4", 3.5f, 6},     {"mxfp4", 5.0f, 6},
+        {"mxfp4", 5.1f, 7},     {"mxfp4", 100.0f, 7},   {"mxfp4", -0.5f, 9},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct quant_format f;
+        CU_ASSERT_TRUE_FATAL(quant_format_parse(cases[i].format, &f));
+        const struct quant_param p = quant_param_of(f, 1.0f, 0);
+        CU_ASSERT_EQUAL(quant_encode(f, p, cases[i].value), cases[i].code);
+    }
+}
+
+/* Rows to codes and back: each value within half a step, stored parameters as used. */
+static void rows_come_back(void)
+{
+    float *x = malloc(ROWS * INPUTS * sizeof *x), *y = malloc(ROWS * INPUTS * sizeof *y);
+    fill(x, ROWS * INPUTS, 11);
+    memset(x + 2 * INPUTS, 0, INPUTS * sizeof *x); /* a row of zeros stays one */
+    for (size_t i = 0; i < N_NAMES; i++) {
+        struct quant_format f;
+        struct quant_block b;
+        CU_ASSERT_TRUE_FATAL(quant_format_parse(names[i], &f));
+        struct status st = quant_block_create(f, ROWS, INPUTS, &b);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        CU_ASSERT_EQUAL(quant_rtn_rows(f, x, ROWS, INPUTS, &b), 0);
+        quant_dequantize_rows(f, &b, ROWS, INPUTS, y);
+        double error = 0, size = 0;
+        for (size_t k = 0; k < ROWS * INPUTS; k++) {
+            error += (x[k] - y[k]) * (x[k] - y[k]);
+            size += x[k] * x[k];
+        }
+        const double bound = f.kind == QUANT_INT8 ? 1e-4 : f.kind == QUANT_FP8 ? 1.2e-3 : 2.5e-2;
+        CU_ASSERT(error > 0 && error / size < bound);
+        for (size_t k = 2 * INPUTS; k < 3 * INPUTS; k++) CU_ASSERT_EQUAL(y[k], 0.0f);
+        quant_block_destroy(&b);
+    }
+    free(y);
+    free(x);
+}
+
+static void threads_do_not_show(void)
+{
+    float *x = malloc(ROWS * INPUTS * sizeof *x);
+    struct quant_format f;
+    struct quant_block one, many;
+    fill(x, ROWS * INPUTS, 17);
+    CU_ASSERT_TRUE_FATAL(quant_format_parse("int4-asym-g32", &f));
+    struct status st = quant_block_create(f, ROWS, INPUTS, &one);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = quant_block_create(f, ROWS, INPUTS, &many);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(1);
+    quant_rtn_rows(f, x, ROWS, INPUTS, &one);
+    omp_set_num_threads(3);
+    quant_rtn_rows(f, x, ROWS, INPUTS, &many);
+    omp_set_num_threads(before);
+    CU_ASSERT_EQUAL(memcmp(one.codes, many.codes, ROWS * INPUTS / 2), 0);
+    CU_ASSERT_EQUAL(memcmp(one.zeros, many.zeros, ROWS * quant_groups(f, INPUTS)), 0);
+    quant_block_destroy(&many);
+    quant_block_destroy(&one);
+    free(x);
+}
+
+/* Values that are not finite are counted; tiny and huge ones do not break the scale. */
+static void bad_values(void)
+{
+    float x[64] = {0};
+    struct quant_format f;
+    struct quant_block b;
+    CU_ASSERT_TRUE_FATAL(quant_format_parse("int4-g32", &f));
+    struct status st = quant_block_create(f, 1, 64, &b);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    x[1] = NAN;
+    x[2] = -INFINITY;
+    x[3] = 1.0f;
+    x[40] = 1e-30f;
+    CU_ASSERT_EQUAL(quant_rtn_rows(f, x, 1, 64, &b), 2);
+    CU_ASSERT_EQUAL(
+        quant_decode(f, quant_get_param(f, &b, 64, 0, 0), quant_get_code(f, &b, 64, 0, 3)), 1.0f);
+    CU_ASSERT_EQUAL(quant_get_code(f, &b, 64, 0, 40), QUANT_INT4_ZERO);
+    CU_ASSERT_TRUE(isfinite(quant_param_of(f, 1e30f, 0).scale));
+    quant_block_destroy(&b);
+}
+
+void suite_quantize(CU_pSuite suite);
+void suite_quantize(CU_pSuite suite)
+{
+    CU_add_test(suite, "codes are inverse", codes_are_inverse);
+    CU_add_test(suite, "codes are nearest", codes_are_nearest);
+    CU_add_test(suite, "known small floats", known_small_floats);
+    CU_add_test(suite, "rows come back", rows_come_back);
+    CU_add_test(suite, "threads do not show", threads_do_not_show);
+    CU_add_test(suite, "bad values", bad_values);
+}
