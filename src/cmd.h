@@ -12,5 +12,6 @@ int cmd_generate(struct config env, int argc, char **argv);
 int cmd_status(struct config env, int argc, char **argv);
 int cmd_merge(struct config env, int argc, char **argv);
 int cmd_score(struct config env, int argc, char **argv);
+int cmd_bench(struct config env, int argc, char **argv);
 
 #endif

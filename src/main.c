@@ -19,11 +19,13 @@ static const struct command commands[] = {
      "offline bulk generation, the main job"},
     {"score", cmd_score, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "log-probabilities of given texts, perplexity"},
+    {"bench", cmd_bench, "--machine | --model M.h5",
+     "measure the machine, and latency and throughput on it"},
     {"status", cmd_status, "JOURNAL", "how far a job is, while it runs and after"},
-};
-
     {"merge", cmd_merge, "--input IN.jsonl --output OUT.jsonl PART...",
      "join the outputs of a job array, proving that no row is missing or double"},
+};
+
 static void print_help(FILE *out)
 {
     fprintf(out,

@@ -1,0 +1,58 @@
+/* What this machine can do at most, measured: bytes read from memory, fused multiply-adds, int8
+ * products. Loops that do nothing else, in the forms that kernels use; no kernel may claim more.
+ * Says nothing of caches or of mixed work. Called by `shoal bench` and by bench_kernels' readers.
+ */
+#ifndef SHOAL_KERNELS_PEAK_H
+#define SHOAL_KERNELS_PEAK_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* name in JSON, heading of a table, what one operation is */
+#define PEAK_LIST(X)                                                                               \
+    X(FMA_AVX2, "fma_f32_avx2_gflops", "f32 AVX2", "fused multiply-add, 8 lanes: two operations")  \
+    X(FMA_AVX512, "fma_f32_avx512_gflops", "f32 AVX512", "the same, 16 lanes")                     \
+    X(INT8_AVX2, "int8_avx2_gops", "int8 AVX2", "maddubs, maddwd, add to 32 bits")                 \
+    X(INT8_AVX2_16, "int8_avx2_16bit_gops", "..16 bit", "maddubs, add to 16 bits")                 \
+    X(INT8_VNNI, "int8_vnni_gops", "int8 VNNI", "dpbusd of AVX-512 VNNI")
+
+enum peak_kind {
+#define X(id, name, title, what) PEAK_##id,
+    PEAK_LIST(X)
+#undef X
+        PEAK_COUNT
+};
+
+/* Local. The kind's name in JSON and its heading. */
+const char *peak_name(enum peak_kind kind);
+const char *peak_title(enum peak_kind kind);
+
+/* Local. Runs one round of dependent chains on every thread of the current number of OpenMP
+ * threads; returns the operations done (a multiply-add is two), 0 where this CPU lacks the
+ * instructions. A round takes some milliseconds; the caller takes the time. */
+double peak_run(enum peak_kind kind);
+
+/* An array to read: huge pages where the system gives them, first touched by the threads that will
+ * read it. */
+struct peak_memory {
+    void *base; /* owned */
+    size_t n_bytes;
+};
+
+/* Local. Errors: STATUS_MEMORY. */
+struct status peak_memory_init(struct peak_memory *m, size_t n_bytes);
+void peak_memory_fini(struct peak_memory *m);
+
+/* Local. Reads all of it once with the current number of OpenMP threads; returns the bytes read.
+ * Variant 0 .. PEAK_READS - 1: ways to read, the best of which counts. */
+enum { PEAK_READS = 3 };
+double peak_read(const struct peak_memory *m, int variant);
+
+enum { PEAK_CPU_NAME_BYTES = 49 };
+
+/* Local. The CPU's own name, or "unknown". */
+void peak_cpu_name(char out[PEAK_CPU_NAME_BYTES]);
+
+#endif
