@@ -43,6 +43,13 @@ static const struct flag run_flags[] = {
     {"prefix-cache", FLAG_STRING, AT(prefix_cache), 0, 0, "on|off",
      "prompts that begin alike share KV blocks (default on; off when scoring or with a capacity "
      "factor)"},
+    {"result-cache", FLAG_STRING, AT(result_cache), 0, 0, "on|off",
+     "equal requests (prompt, sampling, seed or greedy) are computed once (default on; off when "
+     "scoring or with a capacity factor)"},
+    {"order", FLAG_STRING, AT(order), 0, 0, "auto|input|prefix",
+     "in which lines run, within a window; rows are written in the order of the input (default "
+     "auto: long and short, prompt-heavy and answer-heavy mixed, and together what begins alike "
+     "where the KV pool could not hold it; prefix: sorted by prompt)"},
     {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default) or f32"},
     {"max-model-len", FLAG_COUNT, AT(max_model_len), 1, 1 << 30, "N",
      "longest context (default: the model's)"},
@@ -99,7 +106,8 @@ static const struct flag score_flags[] = {
 
 static const char generate_text[] =
     "Reads one request a line (custom_id; prompt or prompt_token_ids; sampling values, which win "
-    "over the flags; OpenAI batch lines work as they are) and writes one result a line, in input "
+    "over the flags; priority, smaller ones run first; OpenAI batch lines work as they are) and "
+    "writes one result a line, in input "
     "order. A line that cannot be served becomes an error row; the others go on.\n"
     "Start it as it is for one rank, or under mpirun or srun for many. The bytes of a result "
     "depend "

@@ -55,15 +55,28 @@ static struct status check_options(struct job *j)
     return status_ok();
 }
 
-/* With a capacity factor a row depends on its batch, so it may not serve another request. */
-static struct status check_prefix_cache(struct job *j)
+/* *on = what an on|off flag says; NULL: on. */
+static struct status check_switch(const char *flag, const char *asked, bool *on)
 {
-    const char *asked = j->o->prefix_cache != NULL ? j->o->prefix_cache : "on";
-    const bool on = strcmp(asked, "on") == 0;
-    if (!on && strcmp(asked, "off") != 0) {
-        return status_make(STATUS_USAGE, "--prefix-cache: expected on or off, found \"%s\"", asked);
+    *on = asked == NULL || strcmp(asked, "on") == 0;
+    if (*on || strcmp(asked, "off") == 0) return status_ok();
+    return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
+}
+
+/* With a capacity factor a row depends on its batch, so it may not serve another request. */
+static struct status check_scheduling(struct job *j)
+{
+    const bool may_share = j->policy == CAPACITY_DROPLESS && j->o->mode == LEAD_GENERATE;
+    TRY(check_switch("prefix-cache", j->o->prefix_cache, &j->prefix_cache));
+    TRY(check_switch("result-cache", j->o->result_cache, &j->result_cache));
+    j->prefix_cache = j->prefix_cache && may_share;
+    j->result_cache = j->result_cache && may_share;
+    j->line_order = ORDER_AUTO;
+    if (j->o->order != NULL && !order_parse(j->o->order, &j->line_order)) {
+        return status_make(STATUS_USAGE, "--order: expected auto, input or prefix, found \"%s\"",
+                           j->o->order);
     }
-    j->prefix_cache = on && j->policy == CAPACITY_DROPLESS && j->o->mode == LEAD_GENERATE;
+    if (j->o->logits != NULL) j->line_order = ORDER_INPUT; /* of the datasets, too */
     return status_ok();
 }
 
@@ -93,7 +106,7 @@ static struct status read_model(struct job *j)
         return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
                            j->model.context, j->max_model_len);
     }
-    TRY(check_prefix_cache(j));
+    TRY(check_scheduling(j));
     j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
     return check_step_tokens(j);
 }
@@ -252,6 +265,8 @@ static struct status open_lead(struct job *j)
                                          .step_tokens = (int32_t)j->step_tokens,
                                          .chunk_tokens = (int32_t)o->chunk,
                                          .prefix_cache = j->prefix_cache,
+                                         .result_cache = j->result_cache,
+                                         .order = j->line_order,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
                                          .quiet = o->quiet,

@@ -19,6 +19,8 @@ struct job_options {
     double capacity_factor;
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */
+    const char *result_cache; /* the same */
+    const char *order;        /* "auto", "input", "prefix"; NULL: auto */
     bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;
     uint32_t watchdog_s; /* 0: off */

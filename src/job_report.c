@@ -97,21 +97,24 @@ static void write_json(const struct job *j, const struct engine_stats *all, stru
                   ",\"layout\":{\"ranks\":%u,\"tp\":%u,\"pp\":%u,\"dp\":%u,\"ep\":%u,\"etp\":%u,"
                   "\"expert_replicas\":%u},\"kernels\":\"%s\",\"threads\":%u,\"kv_blocks\":%u,"
                   "\"kv_dtype\":\"%s\",\"max_batch\":%u,\"chunk\":%u,\"step_tokens\":%u,"
-                  "\"prefix_cache\":%s,\"same_bytes_law\":%s,",
+                  "\"prefix_cache\":%s,\"result_cache\":%s,\"order\":\"%s\",\"same_bytes_law\":%s,",
                   l->n_ranks, l->tp, l->pp, l->dp, l->ep, l->etp, l->n_expert_replicas,
                   j->kern.name, j->n_threads, j->n_kv_blocks, dtype_name(j->kv_dtype),
                   j->o->max_batch, j->o->chunk, j->step_tokens, j->prefix_cache ? "true" : "false",
+                  j->result_cache ? "true" : "false", order_name(j->line_order),
                   j->policy == CAPACITY_DROPLESS ? "true" : "false");
     strbuf_printf(s,
                   "\"rows\":%llu,\"error_rows\":%llu,\"prompt_tokens\":%llu,"
                   "\"generated_tokens\":%llu,\"recomputed_tokens\":%llu,\"prefix_hits\":%llu,"
-                  "\"prefix_hit_tokens\":%llu,\"preemptions\":%llu,"
+                  "\"prefix_hit_tokens\":%llu,\"result_hits\":%llu,\"result_hit_tokens\":%llu,"
+                  "\"preemptions\":%llu,"
                   "\"peak_batch\":%llu,"
                   "\"dropped\":%llu,\"steps\":%llu,\"wall_s\":%.6f,\"load_s\":%.6f,",
                   (unsigned long long)m->n_rows, (unsigned long long)m->n_error_rows,
                   (unsigned long long)m->n_prompt_tokens, (unsigned long long)m->n_generated_tokens,
                   (unsigned long long)m->n_recomputed_tokens, (unsigned long long)m->n_prefix_hits,
-                  (unsigned long long)m->n_prefix_hit_tokens, (unsigned long long)m->n_preemptions,
+                  (unsigned long long)m->n_prefix_hit_tokens, (unsigned long long)m->n_result_hits,
+                  (unsigned long long)m->n_result_hit_tokens, (unsigned long long)m->n_preemptions,
                   (unsigned long long)m->n_peak_batch, (unsigned long long)m->n_dropped,
                   (unsigned long long)m->n_steps, m->wall_s,
                   (double)(j->ready_ns - j->start_ns) * 1e-9);

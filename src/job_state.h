@@ -32,7 +32,8 @@ struct job {
     struct engine *engine;
     enum dtype kv_dtype;
     enum capacity_policy policy;
-    bool prefix_cache;
+    bool prefix_cache, result_cache;
+    enum order_kind line_order;
     uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
     uint64_t start_ns, ready_ns;
     struct drain drain;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { WINDOW_ROWS = 4096, WINDOW_BYTES = 256 << 20 };
+enum { WINDOW_ROWS = 8192, WINDOW_BYTES = 256 << 20 };
 
 struct status lead_start(struct lead *l, int32_t n_blocks)
 {
@@ -30,6 +30,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
     };
+    l->o.n_blocks = n_blocks;
     l->start_ns = clock_ns();
     progress_init(&l->progress, o->quiet);
     if (o->bar) l->progress.is_terminal = true;
@@ -161,6 +162,13 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     };
     strbuf_init(&l->row);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);
+    l->window.capacity = (l->o.window_rows + 3) / 4;
+    TRY_GOTO(st,
+             mem_alloc(&l->window.requests, l->window.capacity, sizeof(struct request *), "window"),
+             fail);
+    if (l->o.result_cache && options->mode == LEAD_GENERATE) {
+        TRY_GOTO(st, result_cache_create(0, &l->results), fail);
+    }
     if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks), fail);
     TRY_GOTO(st, open_files(l), fail);
     *out = l;
@@ -175,6 +183,9 @@ void lead_destroy(struct lead **lead)
     struct lead *l = *lead;
     if (l == NULL) return;
     scheduler_destroy(&l->scheduler);
+    result_cache_destroy(&l->results);
+    for (size_t i = 0; i < l->window.n; i++) request_destroy(&l->window.requests[i]);
+    mem_free(&l->window.requests);
     line_reader_destroy(&l->reader);
     result_writer_destroy(&l->writer);
     journal_destroy(&l->journal);
@@ -216,7 +227,7 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
                         bool *done)
 {
     TRY(lead_read_lines(l));
-    *done = l->all_read && scheduler_is_idle(l->scheduler);
+    *done = l->all_read && l->window.n == 0 && scheduler_is_idle(l->scheduler);
     if (*done) {
         step_plan_clear(plan, PLAN_STOP, step);
         return status_ok();
@@ -250,15 +261,25 @@ static struct status save_tokens(void *user, struct request *r)
     return journal_add(saving->lead->journal, &record);
 }
 
+/* A request that ran: its row, and what waited for it. */
+static struct status end_request(struct lead *l, struct request *r)
+{
+    struct status st = lead_put_row(l, r);
+    if (!status_failed(&st) && l->results != NULL) st = result_cache_end(l->results, r);
+    request_destroy(&r);
+    while (!status_failed(&st) && l->results != NULL) {
+        r = result_cache_take(l->results);
+        if (r == NULL) break;
+        st = lead_take_request(l, r);
+    }
+    return st;
+}
+
 struct status lead_commit(struct lead *l, int32_t group, const struct step_result *result)
 {
     TRY(scheduler_commit(l->scheduler, group, result));
     struct request *r;
-    while ((r = scheduler_take_finished(l->scheduler)) != NULL) {
-        const struct status st = lead_put_row(l, r);
-        request_destroy(&r);
-        if (status_failed(&st)) return st;
-    }
+    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(end_request(l, r));
     if (l->journal != NULL && l->o.checkpoint_tokens > 0) {
         struct saving saving = {l, (size_t)l->o.checkpoint_tokens};
         TRY(scheduler_visit(l->scheduler, group, save_tokens, &saving));

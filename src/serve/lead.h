@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "plan/step_plan.h"
+#include "serve/order.h"
 #include "serve/input_part.h"
 #include "serve/request.h"
 #include "serve/scheduler.h"
@@ -45,7 +46,10 @@ struct lead_options {
     int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
     int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
     bool prefix_cache;     /* as in serve/scheduler.h */
-    size_t window_rows;    /* rows read and not yet written; 0: 4096 */
+    bool result_cache;     /* serve/result_cache.h; never when scoring. Must be off where a row
+                              depends on the batch */
+    enum order_kind order; /* of a quarter of the window at a time (serve/order.h) */
+    size_t window_rows;    /* rows read and not yet written; 0: 8192 */
     size_t window_bytes;   /* memory of such rows; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */

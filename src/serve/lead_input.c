@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINES_PER_STEP = 1024 };
+/* Lines read before a step: while the scheduler wants more, and ahead of that. */
+enum { LINES_PER_STEP = 1024, LINES_AHEAD = 64 };
 
 static struct status make_request(struct lead *l, const struct line *line, struct request **out)
 {
@@ -56,6 +57,42 @@ static struct status take_tokens(struct lead *l, struct request *r, const struct
     return status_ok();
 }
 
+/* Gives what was gathered to the scheduler, in the order in which it shall run. */
+static struct status order_window(struct lead *l)
+{
+    struct order_window *w = &l->window;
+    TRY(order_requests(l->o.order, l->o.n_blocks, w->requests, w->n));
+    for (size_t i = 0; i < w->n; i++) scheduler_submit(l->scheduler, w->requests[i]);
+    w->n = w->bytes = 0;
+    return status_ok();
+}
+
+struct status lead_add_request(struct lead *l, struct request *r)
+{
+    struct order_window *w = &l->window;
+    w->requests[w->n++] = r;
+    w->bytes += request_cost_bytes(r, &l->rules);
+    const bool is_full = w->n == w->capacity || w->bytes >= l->o.window_bytes / 4;
+    return is_full || l->o.order == ORDER_INPUT ? order_window(l) : status_ok();
+}
+
+struct status lead_take_request(struct lead *l, struct request *r)
+{
+    enum result_answer answer = RESULT_RUN;
+    struct status st = status_ok();
+    const size_t n_before = r->n_tokens;
+    if (l->results != NULL) st = result_cache_ask(l->results, &l->rules, r, &answer);
+    if (status_failed(&st)) goto done;
+    l->stats.n_result_hit_tokens += r->n_tokens - n_before;
+    if (answer == RESULT_WAITS) return st;
+    if (answer == RESULT_RUN) return lead_add_request(l, r);
+    l->stats.n_result_hits++;
+    st = lead_put_row(l, r);
+done:
+    request_destroy(&r);
+    return st;
+}
+
 /* A line that is not finished becomes an open row, and either a waiting request or an error row. */
 static struct status take_request(struct lead *l, const struct line *line,
                                   const struct line_digest *digest, const struct journal_hit *hit)
@@ -73,10 +110,8 @@ static struct status take_request(struct lead *l, const struct line *line,
     r->line_digest[1] = digest->high;
     result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
     l->n_read++;
-    if (r->error_code == NULL && r->finish == REQUEST_UNFINISHED) {
-        scheduler_submit(l->scheduler, r);
-        return st;
-    }
+    r->order = l->n_ordered++;
+    if (r->error_code == NULL && r->finish == REQUEST_UNFINISHED) return lead_take_request(l, r);
     st = lead_put_row(l, r);
 done:
     request_destroy(&r);
@@ -115,18 +150,22 @@ static struct status end_of_input(struct lead *l)
 
 struct status lead_read_lines(struct lead *l)
 {
-    for (int i = 0; i < LINES_PER_STEP && !l->all_read; i++) {
-        if (!result_writer_has_room(l->writer) || !scheduler_wants_more(l->scheduler)) break;
-        const bool may_wait = scheduler_is_idle(l->scheduler);
+    const int n_most = scheduler_wants_more(l->scheduler) ? LINES_PER_STEP : LINES_AHEAD;
+    bool waits = false;
+    for (int i = 0; i < n_most && !waits && !l->all_read; i++) {
+        if (!result_writer_has_room(l->writer)) break;
+        const bool may_wait = l->window.n == 0 && scheduler_is_idle(l->scheduler);
         struct line line;
         TRY(line_reader_next(l->reader, false, &line));
         if (line.kind == LINE_WAIT && may_wait) {
             TRY(lead_flush(l, true));
             TRY(line_reader_next(l->reader, true, &line));
         }
-        if (line.kind == LINE_WAIT) break;
-        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        waits = line.kind == LINE_WAIT;
+        if (!waits) TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
     }
+    /* nothing more can be read now, so what there is must do */
+    if (waits || l->all_read || !result_writer_has_room(l->writer)) TRY(order_window(l));
     return lead_flush(l, false);
 }
 

@@ -7,7 +7,15 @@
 #include "serve/lead.h"
 #include "serve/line_reader.h"
 #include "serve/progress.h"
+#include "serve/result_cache.h"
 #include "serve/result_writer.h"
+
+/* Requests that were read and are not ordered yet. The scheduler gets them a quarter of the
+ * writer's window at a time: while one quarter's last rows run, the next quarters can. */
+struct order_window {
+    struct request **requests; /* [n] of capacity; owned, and so are they */
+    size_t n, capacity, bytes; /* bytes: what they may come to hold */
+};
 
 struct lead {
     struct lead_options o;
@@ -16,11 +24,14 @@ struct lead {
     struct result_writer *writer;
     struct journal *journal; /* NULL: none */
     struct scheduler *scheduler;
+    struct order_window window;
+    struct result_cache *results; /* NULL: off */
     struct id_set ids;
     struct strbuf row; /* scratch */
     struct progress progress;
     struct serve_summary stats;
     uint64_t n_read, start_ns;
+    uint64_t n_ordered; /* order numbers given out */
     bool all_read;
     bool failed;      /* journal or output could not be written */
     bool is_complete; /* by an earlier run */
@@ -36,6 +47,12 @@ struct status lead_put_row(struct lead *l, const struct request *r);
 struct status lead_flush(struct lead *l, bool now);
 
 /* lead_input.c; all Local. */
+
+/* A request that is not finished, and that no equal one runs for, waits to be ordered. */
+struct status lead_add_request(struct lead *l, struct request *r);
+
+/* Asks the result cache, then: a row, a wait, or lead_add_request. Owner of r: the lead. */
+struct status lead_take_request(struct lead *l, struct request *r);
 
 /* Reads on. A step is not held up by reading for long: what does not fit waits for the next one. */
 struct status lead_read_lines(struct lead *l);

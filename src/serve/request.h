@@ -62,7 +62,9 @@ struct request_bytes {
 struct request {
     /* the line */
     uint64_t line;  /* number, from 1 */
-    uint64_t index; /* order of reading, from 0; smaller is older */
+    uint64_t index; /* order of reading, from 0 */
+    uint64_t order; /* in which it runs, among those of its priority; no two have the same */
+    int32_t priority; /* smaller runs first; 0 unless the line says so */
     enum request_format format;
     struct request_bytes custom_id;
     struct request_bytes model; /* OpenAI lines: the body's "model"; may be empty */
@@ -103,6 +105,8 @@ struct request {
     size_t n_block_keys, block_keys_capacity;
     uint64_t first_plan_ns, first_token_ns, last_token_ns;
     struct request *prev, *next; /* in the list of its state */
+
+    struct result_entry *shared; /* the result cache's, while r runs for others, too */
 };
 
 /* Local. The request of one line (n bytes, borrowed for the call). A line that cannot be served
@@ -116,14 +120,14 @@ struct status request_create_failed(uint64_t line_number, const char *code, cons
                                     struct request **out);
 void request_destroy(struct request **r);
 
-/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied. */
-struct status request_fail(struct request *r, const char *code, const char *message);
-
-/* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
 /* What makes a line an error row that repeats a custom_id; also merge.c writes it. */
 #define REQUEST_DUPLICATE_CODE "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
 
+/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied. */
+struct status request_fail(struct request *r, const char *code, const char *message);
+
+/* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
  * request: an end id or a stop string ("stop"), max_tokens or a full context ("length").
  * Errors: STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,

@@ -1,13 +1,19 @@
-/* A doubly linked list of requests through their own prev and next, kept in order of reading.
- * Called by the scheduler. */
+/* A doubly linked list of requests through their own prev and next, kept in the order in which they
+ * run. Called by the scheduler. */
 #ifndef SHOAL_SERVE_REQUEST_LIST_H
 #define SHOAL_SERVE_REQUEST_LIST_H
 
 #include "serve/request.h"
 
+/* Local. True when a runs before b: by priority, then by order. */
+static inline bool request_is_before(const struct request *a, const struct request *b)
+{
+    return a->priority != b->priority ? a->priority < b->priority : a->order < b->order;
+}
+
 /* Zero-initialised it is empty. Owns nothing. */
 struct request_list {
-    struct request *head, *tail; /* the oldest and the youngest */
+    struct request *head, *tail; /* the first and the last to run */
     size_t n;
 };
 
@@ -30,18 +36,18 @@ static inline void request_list_take(struct request_list *l, struct request *r)
     l->n--;
 }
 
-/* Local. Puts r where its index belongs; looks from the head or from the tail. */
+/* Local. Puts r where it belongs; looks from the head or from the tail. */
 static inline void request_list_put_from_head(struct request_list *l, struct request *r)
 {
     struct request *next = l->head;
-    while (next != NULL && next->index < r->index) next = next->next;
+    while (next != NULL && request_is_before(next, r)) next = next->next;
     request_list_put(l, r, next);
 }
 
 static inline void request_list_put_from_tail(struct request_list *l, struct request *r)
 {
     struct request *prev = l->tail;
-    while (prev != NULL && prev->index > r->index) prev = prev->prev;
+    while (prev != NULL && request_is_before(r, prev)) prev = prev->prev;
     request_list_put(l, r, prev != NULL ? prev->next : l->head);
 }
 

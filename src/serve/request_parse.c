@@ -222,7 +222,8 @@ static struct status read_sampling(struct request *r, const struct request_rules
                                    const struct js_node *fields)
 {
     struct request_defaults d = rules->defaults;
-    int64_t seed = 0;
+    int64_t seed = 0, priority = 0;
+    TRY(read_int(r, fields, "priority", INT32_MIN, INT32_MAX, &priority));
     TRY(read_int(r, fields, "max_tokens", 1, INT64_MAX, &d.max_tokens));
     TRY(read_int(r, fields, "top_k", -1, INT64_MAX, &d.top_k));
     TRY(read_real(r, fields, "temperature", "0 to 1e6", 0, 1e6, &d.temperature));
@@ -234,6 +235,7 @@ static struct status read_sampling(struct request *r, const struct request_rules
     } else {
         request_key_of_seed(seed, r->key);
     }
+    r->priority = (int32_t)priority;
     r->max_tokens = d.max_tokens > INT32_MAX ? INT32_MAX : (int32_t)d.max_tokens;
     r->top_k = d.top_k >= rules->vocab_size || d.top_k < 0 ? 0 : (int32_t)d.top_k;
     r->temperature = d.temperature < TEMPERATURE_MIN ? 0 : (float)d.temperature;

@@ -1,5 +1,5 @@
-/* Planning. Requests are ordered by age everywhere (index, the order of reading): the oldest of a
- * replica is never preempted, and the pool holds a full context, so it always gets on. */
+/* Planning. Requests have one order everywhere (request_is_before); "older" means earlier in it. The
+ * oldest of a replica is never preempted, and the pool holds a full context, so it always gets on. */
 #include "serve/scheduler.h"
 
 #include "base/clock.h"
@@ -93,7 +93,7 @@ void scheduler_destroy(struct scheduler **scheduler)
 void scheduler_submit(struct scheduler *s, struct request *r)
 {
     r->state = REQUEST_WAITING;
-    request_list_put(&s->waiting, r, NULL);
+    request_list_put_from_tail(&s->waiting, r);
 }
 
 bool scheduler_wants_more(const struct scheduler *s)
@@ -175,7 +175,7 @@ static struct request *youngest(const struct scheduler *s, const struct replica 
     struct request *found = NULL;
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         struct request *tail = replica->groups[g].running.tail;
-        if (tail != NULL && (found == NULL || tail->index > found->index)) found = tail;
+        if (tail != NULL && (found == NULL || request_is_before(found, tail))) found = tail;
     }
     return found;
 }

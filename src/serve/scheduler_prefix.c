@@ -76,7 +76,7 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct request 
     const struct replica *replica = &s->replicas[r->replica];
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         const struct request *q = replica->groups[g].running.head;
-        for (; q != NULL && q->index < r->index; q = q->next) {
+        for (; q != NULL && request_is_before(q, r); q = q->next) {
             if (will_have(q, r, b)) return true;
         }
     }

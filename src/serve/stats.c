@@ -41,6 +41,10 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
         (unsigned long long)s->n_prompt_tokens, (double)s->n_prompt_tokens / wall_s,
         (unsigned long long)s->n_generated_tokens, (double)s->n_generated_tokens / wall_s,
         (unsigned long long)s->n_recomputed_tokens, s->wall_s);
+    if (s->n_result_hits > 0) {
+        fprintf(out, "result cache: %llu rows, %llu tokens of them and of continued ones\n",
+                (unsigned long long)s->n_result_hits, (unsigned long long)s->n_result_hit_tokens);
+    }
     if (s->n_prefix_hits > 0) {
         fprintf(out,
                 "prefix cache: %llu tokens not computed again, in %llu hits; hit rate %.1f %%\n",

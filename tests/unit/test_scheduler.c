@@ -117,7 +117,7 @@ static struct request *make_request(const struct scenario *c, int32_t i)
     const struct status st = request_create(&c->rules, (uint64_t)i + 1, line.data, line.n, &r);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
-    r->index = (uint64_t)i;
+    r->index = r->order = (uint64_t)i;
     strbuf_fini(&line);
     return r;
 }
@@ -162,12 +162,12 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
 static bool order_holds(const struct scheduler *s)
 {
     for (const struct request *w = s->waiting.head; w != NULL; w = w->next) {
-        if (w->next != NULL && w->next->index < w->index) return false;
+        if (w->next != NULL && request_is_before(w->next, w)) return false;
         if (w->first_plan_ns == 0) continue;
         const struct replica *replica = &s->replicas[w->replica];
         for (int32_t g = 0; g < s->o.n_groups; g++) {
             const struct request *tail = replica->groups[g].running.tail;
-            if (tail != NULL && tail->index > w->index) return false;
+            if (tail != NULL && request_is_before(w, tail)) return false;
         }
     }
     return true;

@@ -1,0 +1,158 @@
+/* The order in which a window of requests runs: nobody is lost, what begins alike meets, and work
+ * of both kinds takes turns. */
+#include "serve/order.h"
+
+#include "base/mem.h"
+#include "serve/request_list.h"
+#include "util_fake_engine.h"
+
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+enum { MOST = 300 };
+
+/* A request with a prompt of n_header tokens of header `header` and n_tail of its own. */
+static struct request *make(uint64_t index, int header, size_t n_header, size_t n_tail,
+                            int32_t max_tokens)
+{
+    struct request *r = NULL;
+    struct status st = request_create_failed(index + 1, "test", "not a line", &r);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    uint64_t own = index * 77 + 5, shared = (uint64_t)header * 991 + 3;
+    for (int i = 0; i < 4; i++) fake_random(&own);
+    for (int i = 0; i < 4; i++) fake_random(&shared);
+    st = mem_alloc(&r->tokens, n_header + n_tail, sizeof *r->tokens, "tokens");
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    for (size_t i = 0; i < n_header; i++) r->tokens[i] = (int32_t)fake_between(&shared, 0, 999);
+    for (size_t i = 0; i < n_tail; i++)
+        r->tokens[n_header + i] = (int32_t)fake_between(&own, 0, 999);
+    r->n_tokens = r->n_prompt = n_header + n_tail;
+    r->max_tokens = max_tokens;
+    r->index = index;
+    r->order = 3 * index + 7; /* as when others were read between them */
+    return r;
+}
+
+static void destroy_all(struct request **requests, size_t n)
+{
+    for (size_t i = 0; i < n; i++) request_destroy(&requests[i]);
+}
+
+/* Each once, order numbers ascending and the ones that there were, priorities first. */
+static bool is_sound(struct request **requests, size_t n)
+{
+    bool seen[MOST] = {false};
+    for (size_t i = 0; i < n; i++) {
+        const struct request *r = requests[i];
+        if (seen[r->index] || r->order % 3 != 7 % 3 || r->order > 3 * (n - 1) + 7) return false;
+        seen[r->index] = true;
+        if (i > 0 && requests[i - 1]->order >= r->order) return false;
+        if (i > 0 && !request_is_before(requests[i - 1], r)) return false;
+    }
+    return true;
+}
+
+static void every_order_keeps_all_and_heeds_priorities(void)
+{
+    uint64_t x = 99;
+    for (int round = 0; round < 400; round++) {
+        struct request *requests[MOST];
+        const size_t n = (size_t)fake_between(&x, 0, MOST);
+        for (size_t i = 0; i < n; i++) {
+            requests[i] = make(i, (int)fake_between(&x, 0, 9), (size_t)fake_between(&x, 0, 3) * 50,
+                               (size_t)fake_between(&x, 1, 90), (int32_t)fake_between(&x, 1, 90));
+            if (round % 2 == 1) requests[i]->priority = (int32_t)fake_between(&x, -2, 2);
+        }
+        const enum order_kind kind = (enum order_kind)(round % ORDER_KIND_COUNT);
+        const struct status st =
+            order_requests(kind, (int32_t)fake_between(&x, 1, 200), requests, n);
+        CU_ASSERT_FALSE(status_failed(&st));
+        if (round % 2 == 1) { /* order numbers ascend within a priority only in what is checked */
+            for (size_t i = 1; i < n; i++)
+                CU_ASSERT(requests[i - 1]->priority <= requests[i]->priority);
+        }
+        CU_ASSERT(is_sound(requests, n));
+        if (kind == ORDER_INPUT && round % 2 == 0)
+            for (size_t i = 0; i < n; i++) CU_ASSERT_EQUAL(requests[i]->index, i);
+        destroy_all(requests, n);
+    }
+}
+
+/* How often neighbours begin with different blocks. */
+static size_t count_changes(struct request **requests, size_t n)
+{
+    size_t n_changes = 0;
+    for (size_t i = 1; i < n; i++)
+        n_changes +=
+            memcmp(requests[i - 1]->tokens, requests[i]->tokens, 64 * sizeof(int32_t)) != 0;
+    return n_changes;
+}
+
+static void shared_beginnings_meet_when_the_pool_is_small(void)
+{
+    for (int kind = 0; kind < ORDER_KIND_COUNT; kind++) {
+        for (int large = 0; large < 2; large++) {
+            struct request *requests[200];
+            for (size_t i = 0; i < 200; i++) requests[i] = make(i, (int)(i % 10), 130, 20, 30);
+            /* ten headers of two blocks: 20 shared blocks, a quarter of 80 */
+            const struct status st =
+                order_requests((enum order_kind)kind, large ? 80 : 79, requests, 200);
+            CU_ASSERT_FALSE(status_failed(&st));
+            const size_t n_changes = count_changes(requests, 200);
+            if (kind == ORDER_INPUT) CU_ASSERT_EQUAL(n_changes, 199);
+            if (kind == ORDER_PREFIX || (kind == ORDER_AUTO && !large))
+                CU_ASSERT_EQUAL(n_changes, 9);
+            destroy_all(requests, 200);
+        }
+    }
+}
+
+/* Half are long prompts with short answers, read first: in every eighth of the order both kinds of
+ * work stand in their proportion, and long and short ones. */
+static void prefill_and_decode_mix(void)
+{
+    struct request *requests[MOST];
+    uint64_t x = 5;
+    for (size_t i = 0; i < MOST; i++) {
+        const size_t size = (size_t)fake_between(&x, 1, 40) * 10;
+        requests[i] = i < MOST / 2 ? make(i, 0, 0, size, 4) : make(i, 0, 0, 4, (int32_t)size);
+    }
+    const struct status st = order_requests(ORDER_AUTO, 1000, requests, MOST);
+    CU_ASSERT_FALSE(status_failed(&st));
+    double all_prefill = 0, all_decode = 0, all = 0;
+    for (size_t i = 0; i < MOST; i++) all_prefill += (double)requests[i]->n_tokens;
+    for (size_t i = 0; i < MOST; i++) all_decode += requests[i]->max_tokens;
+    all = (all_prefill + all_decode) / MOST;
+    for (size_t begin = 0; begin + MOST / 6 <= MOST; begin += MOST / 6) {
+        double prefill = 0, decode = 0;
+        for (size_t i = begin; i < begin + MOST / 6; i++) {
+            prefill += (double)requests[i]->n_tokens;
+            decode += requests[i]->max_tokens;
+        }
+        const double share = prefill / (prefill + decode);
+        CU_ASSERT_DOUBLE_EQUAL(share, all_prefill / (all_prefill + all_decode), 0.1);
+        CU_ASSERT_DOUBLE_EQUAL((prefill + decode) / (MOST / 6.0) / all, 1, 0.25);
+    }
+    destroy_all(requests, MOST);
+}
+
+static void names_are_parsed(void)
+{
+    enum order_kind kind = ORDER_PREFIX;
+    for (int k = 0; k < ORDER_KIND_COUNT; k++) {
+        CU_ASSERT_TRUE(order_parse(order_name((enum order_kind)k), &kind));
+        CU_ASSERT_EQUAL((int)kind, k);
+    }
+    CU_ASSERT_FALSE(order_parse("random", &kind));
+}
+
+void suite_order(CU_pSuite suite);
+void suite_order(CU_pSuite suite)
+{
+    CU_add_test(suite, "every order keeps all and heeds priorities",
+                every_order_keeps_all_and_heeds_priorities);
+    CU_add_test(suite, "shared beginnings meet when the pool is small",
+                shared_beginnings_meet_when_the_pool_is_small);
+    CU_add_test(suite, "prefill and decode mix", prefill_and_decode_mix);
+    CU_add_test(suite, "names are parsed", names_are_parsed);
+}
