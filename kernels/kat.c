@@ -6,6 +6,7 @@
 #include "kernels/elementary.h"
 #include "kernels/fpenv.h"
 #include "kernels/ops.h"
+#include "kernels/quant_body.h"
 
 #include <assert.h>
 #include <string.h>
@@ -24,9 +25,12 @@ enum {
     HEAD_DIM = 32,
     BLOCKS = 2,
     FIRST_POS = 70,
+    QUANT_INS = 203,      /* inputs of quantized weights: the last group is short in all sizes */
+    QUANT_MAX_GROUPS = 8, /* of 32 inputs, or less of more */
     CACHE = BLOCKS * 2 * KV_BLOCK_TOKENS * HEAD_DIM,
 };
 static_assert(CACHE >= OUTS_PADDED * INS, "the packed weight fits");
+static_assert(CACHE >= OUTS_PADDED * QUANT_MAX_GROUPS * 8, "quantized: a quarter of its floats");
 
 /* All inputs and outputs of one check. */
 struct bench {
@@ -95,6 +99,74 @@ static uint64_t kat_linear(struct bench *b, enum dtype t)
 static uint64_t kat_linear_leaf(struct bench *b, enum dtype t)
 {
     return linear(b, t, LEAF);
+}
+
+/* The formats of the quantized answers. */
+static const struct quant_format quant_formats[] = {
+    {QUANT_INT8, false, DTYPE_F16, 0},   {QUANT_INT8, true, DTYPE_F32, 32},
+    {QUANT_INT4, false, DTYPE_F16, 32},  {QUANT_INT4, true, DTYPE_F16, 64},
+    {QUANT_MXFP4, false, DTYPE_F16, 32}, {QUANT_FP8, false, DTYPE_F32, 128},
+};
+
+/* A weight in any format: codes are bytes of a generator, so is what its scales and zeros are made
+ * of. */
+static void quant_weight(struct bench *b, struct quant_format f, void *scales, uint8_t *zeros)
+{
+    const size_t n = OUTS_PADDED * kern_quant_groups(f, QUANT_INS);
+    fill(19, b->w, n, 0.05f);
+    for (size_t i = 0; i < sizeof b->data; i++) b->data[i] = (char)(i * i * 7 + i / 3);
+    for (size_t i = 0; i < n; i++) zeros[i] = (uint8_t)(i * 5 % 17);
+    if (f.kind == QUANT_MXFP4)
+        for (size_t i = 0; i < n; i++) ((uint8_t *)scales)[i] = (uint8_t)(115 + i % 9);
+    else
+        dtype_from_f32(f.scale_dtype, b->w, n, scales);
+}
+
+/* Quantized weights of one format: codes and floats as activations, whole and in leaves. */
+static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
+{
+    const struct quant_format f = quant_formats[which];
+    const uint32_t group = quant_kernel_group(f);
+    uint64_t h = hash_start;
+    float scales[OUTS_PADDED * QUANT_MAX_GROUPS] __attribute__((aligned(64)));
+    uint8_t zeros[OUTS_PADDED * QUANT_MAX_GROUPS] __attribute__((aligned(64)));
+    int8_t codes[ROWS * QUANT_MAX_GROUPS * 32] __attribute__((aligned(64)));
+    float x_scales[ROWS * QUANT_MAX_GROUPS];
+    int32_t sums[ROWS * QUANT_MAX_GROUPS];
+    const struct quant_rows xq = {group, kern_quant_groups(f, QUANT_INS), codes, x_scales, sums};
+    quant_weight(b, f, scales, zeros);
+    fill(20, b->kv, ROWS * QUANT_INS, 3.0f);
+    for (size_t row = 0; row < ROWS; row++)
+        b->t->quantize_row(b->kv + row * QUANT_INS, QUANT_INS, &xq, row);
+    h = hash(h, codes, ROWS * xq.n_groups * group);
+    h = hash(h, x_scales, ROWS * xq.n_groups * sizeof(float));
+    h = hash(h, sums, ROWS * xq.n_groups * sizeof(int32_t));
+    for (size_t run = 0; run < 8; run++) {
+        const struct packed w = {.n_out = OUTS,
+                                 .n_in = QUANT_INS,
+                                 .leaf = run % 2 ? group : 0,
+                                 .grid_bits = GRID_BITS,
+                                 .data = b->data,
+                                 .quant = f,
+                                 .scales = scales,
+                                 .zeros = zeros};
+        const size_t n_rows = run / 2 % 2 ? ROWS : 1;
+        const struct linear_group g = {&w, 0, n_rows};
+        const struct linear_args a = {.groups = &g,
+                                      .n_groups = 1,
+                                      .x = b->kv,
+                                      .x_stride = QUANT_INS,
+                                      .xq = run / 4 ? NULL : &xq,
+                                      .y = b->y,
+                                      .y_stride = OUTS_PADDED,
+                                      .sums = b->sums};
+        memset(b->y, 0, sizeof b->y);
+        memset(b->sums, 0, sizeof b->sums);
+        (w.leaf > 0 ? b->t->linear_quant_leaf
+                    : b->t->linear_quant)[f.kind](&a, 0, 0, OUTS_PADDED / 16, 0, n_rows);
+        h = hash(hash(h, b->y, sizeof b->y), b->sums, sizeof b->sums);
+    }
+    return h;
 }
 
 /* All types: rounding into the cache, then reading it back, with and without a window. */
@@ -239,6 +311,12 @@ static const struct {
     {"linear_leaf f32", kat_linear_leaf, DTYPE_F32, 0x9859866D710A4608u},
     {"linear_leaf f16", kat_linear_leaf, DTYPE_F16, 0x05DF9B73D9BF9F7Du},
     {"linear_leaf bf16", kat_linear_leaf, DTYPE_BF16, 0xF3938603CFCA6326u},
+    {"linear_quant int8", kat_linear_quant, (enum dtype)0, 0x56171FF6324CF360u},
+    {"linear_quant int8 asymmetric", kat_linear_quant, (enum dtype)1, 0xD69E9BC4A88A5F9Au},
+    {"linear_quant int4", kat_linear_quant, (enum dtype)2, 0xB8230C5CCBBB9D0Au},
+    {"linear_quant int4 asymmetric", kat_linear_quant, (enum dtype)3, 0x06255AB1CA3D8510u},
+    {"linear_quant mxfp4", kat_linear_quant, (enum dtype)4, 0x02F2D3EC9B1110CBu},
+    {"linear_quant fp8", kat_linear_quant, (enum dtype)5, 0xE8A8A7C3442ED3CAu},
     {"attention f32", kat_attention, DTYPE_F32, 0x49DC164506B5D4E9u},
     {"attention f16", kat_attention, DTYPE_F16, 0x91CEF685EA6BED4Du},
     {"attention bf16", kat_attention, DTYPE_BF16, 0x70B772576537AC35u},

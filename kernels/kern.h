@@ -25,7 +25,8 @@
  * input is the first input of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
  *
  * A quantized weight (quant.kind is not QUANT_NONE) has panels of 16 outputs too. K is padded to a
- * multiple of the kernel group G with codes that count zero (their activations are zero as well):
+ * multiple of the kernel group G; what codes stand there does not matter, as their activation codes
+ * are zero:
  *     int8, fp8:    data[panel][K / 4][16][4]      input k = 4i + j of output c at [i][c][j];
  *                   int8 without zeros holds code + 128, so that all int8 codes are u8
  *     int4, mxfp4:  data[panel][K / 8][16][4]      the low nibble is input 8i + j, the high one
@@ -47,7 +48,8 @@ struct packed {
 
 /* Rows of activations as int8 codes, one scale for each kernel group of the weights that they meet.
  * Per row and group of G inputs (the last may be short):  m = max |x|;
- *     scale = m / 127, code = rne(x * (127 / m)) in [-127, 127]; m = 0: scale +0 and codes 0;
+ *     scale = m / 127, code = rne(x * (127 / m)) in [-127, 127];
+ *     m < 2^-120, where 127 / m may overflow: scale +0 and codes 0;
  *     m not finite, or a NaN among x: scale NaN and codes 0, which makes an error row
  *     sum = the sum of the group's codes */
 struct quant_rows {
@@ -84,7 +86,7 @@ struct linear_args {
     size_t n_groups;
     const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
-    const struct quant_rows *xq; /* x as codes; NULL: weight-only */
+    const struct quant_rows *xq; /* x as codes, x is not read; NULL: weight-only */
     float *y;                    /* [rows, y_stride], y_stride >= N; written without leaves */
     size_t y_stride;
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the

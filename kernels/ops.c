@@ -9,6 +9,7 @@
 enum {
     LINEAR_ROWS = 96,     /* rows of one strip: their inputs stay in the second-level cache */
     LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
+    QUANT_SPEED = 4,      /* int8 multiply-adds that cost as much as one of f32 */
     ATTENTION_ROWS = 64,  /* rows of one strip: keys and values are fetched once for them */
     ATTENTION_LOAD_COST = 2,
     EXP_COST = 8, /* an exp or a division, in multiply-adds */
@@ -31,9 +32,12 @@ static size_t panels_of(const struct packed *w)
 }
 
 /* Multiply-adds of one panel with n rows; never 0, so that a weight without inputs is cut too. */
-static uint64_t panel_cost(const struct packed *w, size_t n_rows)
+static uint64_t panel_cost(const struct linear_args *a, const struct packed *w, size_t n_rows)
 {
-    return (uint64_t)(w->n_in + 1) * PANEL_COLUMNS * (n_rows + LINEAR_LOAD_COST);
+    const uint64_t n_weights = (uint64_t)(w->n_in + 1) * PANEL_COLUMNS;
+    if (w->quant.kind == QUANT_NONE || a->xq == NULL)
+        return n_weights * (n_rows + LINEAR_LOAD_COST);
+    return n_weights / QUANT_SPEED * (n_rows + LINEAR_LOAD_COST);
 }
 
 static void linear_part(const void *job_, struct part part)
@@ -45,7 +49,7 @@ static void linear_part(const void *job_, struct part part)
         const struct linear_group *group = &a->groups[g];
         for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS) {
             const size_t n_rows = min_size(group->n_rows - row, LINEAR_ROWS);
-            if (part_take(&part, panels_of(group->w), panel_cost(group->w, n_rows), &panel0,
+            if (part_take(&part, panels_of(group->w), panel_cost(a, group->w, n_rows), &panel0,
                           &panel1))
                 job->slice(a, g, panel0, panel1, row, row + n_rows);
         }
@@ -59,7 +63,7 @@ static uint64_t linear_cost(const struct linear_args *a)
         const struct linear_group *group = &a->groups[g];
         for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS)
             cost += panels_of(group->w) *
-                    panel_cost(group->w, min_size(group->n_rows - row, LINEAR_ROWS));
+                    panel_cost(a, group->w, min_size(group->n_rows - row, LINEAR_ROWS));
     }
     return cost;
 }
@@ -67,7 +71,9 @@ static uint64_t linear_cost(const struct linear_args *a)
 void op_linear(const struct kern_table *k, const struct linear_args *a)
 {
     if (a->n_groups == 0) return;
-    const struct linear_job job = {a, k->linear[a->groups[0].w->dtype]};
+    const struct packed *w = a->groups[0].w;
+    const bool quant = w->quant.kind != QUANT_NONE;
+    const struct linear_job job = {a, quant ? k->linear_quant[w->quant.kind] : k->linear[w->dtype]};
     part_run(linear_cost(a), linear_part, &job);
 }
 
@@ -81,8 +87,33 @@ void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
         for (size_t row = group->row0; row < group->row0 + group->n_rows; row++)
             a->sums[row * ((size_t)w->n_out + 1) + w->n_out] = 0;
     }
-    const struct linear_job job = {a, k->linear_leaf[w->dtype]};
+    const bool quant = w->quant.kind != QUANT_NONE;
+    const struct linear_job job = {a, quant ? k->linear_quant_leaf[w->quant.kind]
+                                            : k->linear_leaf[w->dtype]};
     part_run(linear_cost(a), linear_part, &job);
+}
+
+struct quantize_job {
+    const struct kern_table *k;
+    const float *x;
+    size_t x_stride, n_rows, n;
+    const struct quant_rows *out;
+};
+
+static void quantize_part(const void *job_, struct part part)
+{
+    const struct quantize_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, job->n + 1, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++)
+        job->k->quantize_row(job->x + row * job->x_stride, job->n, job->out, row);
+}
+
+void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
+                      size_t n, const struct quant_rows *out)
+{
+    const struct quantize_job job = {k, x, x_stride, n_rows, n, out};
+    part_run((uint64_t)n_rows * (n + 1), quantize_part, &job);
 }
 
 struct grid_job {

@@ -7,11 +7,15 @@
 
 #include "kernels/kern.h"
 
-/* y = x w^T per group (weights without leaves). */
+/* y = x w^T per group (weights without leaves). All groups have weights of one type or format. */
 void op_linear(const struct kern_table *k, const struct linear_args *a);
 
 /* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
+
+/* Rows [0, n_rows) of x, n inputs each, as codes. */
+void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
+                      size_t n, const struct quant_rows *out);
 
 /* h[T, N] += grid values of sums[T, N + 1]; bad[T] += the rows' counters (saturating at INT32_MAX).
  * op_grid_to_f32 writes y[T, N] instead of adding. */
@@ -41,7 +45,8 @@ void op_swiglu(const struct kern_table *k, const float *gate, const float *up, s
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
 
-/* out[D] = row `id` of a packed [V, D] weight, in f32 (exact). */
+/* out[D] = row `id` of a packed [V, D] weight, in f32 (exact; quantized: as weight-only linears).
+ */
 void op_embed_row(const struct packed *w, uint32_t id, float *out);
 
 /* cos, sin [T, rot / 2] of (float)positions[t] * inv_freq[i], each times `scale`. */
@@ -55,5 +60,26 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);
  * row_stride_bytes into `data` (a packed weight's memory, zeroed before the first call). */
 void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
                      const void *rows, size_t row_stride_bytes);
+
+/* Local. Bytes of the three arrays of a packed quantized weight [n_out, n_in]; SIZE_MAX for one
+ * that overflows; 0 for zeros that the format has not. */
+struct packed_quant_sizes {
+    size_t data, scales, zeros;
+};
+struct packed_quant_sizes packed_quant_bytes(struct quant_format f, size_t n_out, size_t n_in);
+
+/* Local. Packs outputs [row0, row0 + n_rows) from rows as the checkpoint stores them
+ * (tensor/quant_format.h), row_stride_bytes apart, into an array of packed_quant_bytes, zeroed
+ * before the first call: codes into data, scales, zeros. */
+void packed_quant_put_codes(struct quant_format f, void *data, size_t n_in, size_t row0,
+                            size_t n_rows, const void *rows, size_t row_stride_bytes);
+void packed_quant_put_scales(struct quant_format f, void *scales, size_t n_in, size_t row0,
+                             size_t n_rows, const void *rows, size_t row_stride_bytes);
+void packed_quant_put_zeros(struct quant_format f, uint8_t *zeros, size_t n_in, size_t row0,
+                            size_t n_rows, const uint8_t *rows, size_t row_stride_bytes);
+
+/* Local. Element (n, k) of a packed quantized weight as a float: what weight-only linears and
+ * op_embed_row multiply with. */
+float packed_quant_value(const struct packed *w, size_t n, size_t k);
 
 #endif

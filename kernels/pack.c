@@ -45,6 +45,10 @@ void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t 
 
 void op_embed_row(const struct packed *w, uint32_t id, float *out)
 {
+    if (w->quant.kind != QUANT_NONE) {
+        for (size_t k = 0; k < w->n_in; k++) out[k] = packed_quant_value(w, id, k);
+        return;
+    }
     const size_t panel = (size_t)(id / PANEL_COLUMNS) * w->n_in;
     for (size_t k = 0; k < w->n_in; k++)
         out[k] = kern_load(w->dtype, w->data, (panel + k) * PANEL_COLUMNS + id % PANEL_COLUMNS);

@@ -25,6 +25,8 @@ REF_LINEAR(k_linear_bf16_ref);
 REF_LINEAR(k_linear_leaf_f32_ref);
 REF_LINEAR(k_linear_leaf_f16_ref);
 REF_LINEAR(k_linear_leaf_bf16_ref);
+REF_LINEAR(k_linear_quant_ref);
+REF_LINEAR(k_linear_quant_leaf_ref);
 #undef REF_LINEAR
 
 #define REF_ATTENTION(name)                                                                        \
@@ -34,6 +36,7 @@ REF_ATTENTION(k_attention_f16_ref);
 REF_ATTENTION(k_attention_bf16_ref);
 #undef REF_ATTENTION
 
+void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);
 void k_grid_to_f32_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
 void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y);

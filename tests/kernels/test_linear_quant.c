@@ -1,0 +1,368 @@
+/* Linears with quantized weights: the reference against the stored form in double, every other set
+ * against the reference, bit for bit, over odd shapes, strange scales, slices and threads. */
+#include "util_quant.h"
+
+#include <CUnit/CUnit.h>
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+
+/* One linear with its arrays; outputs of two runs to compare. */
+struct problem {
+    struct quant_weight q;
+    struct quant_rows xq;
+    struct linear_group group;
+    float *x, *y[2];
+    int64_t *sums[2];
+    size_t n_rows, x_stride, y_stride;
+    bool weight_only;
+};
+
+static struct problem problem_make(struct rng *r, struct quant_format f, size_t n_rows,
+                                   size_t n_out, size_t n_in, size_t leaf, size_t every)
+{
+    const struct kern_table ref = table_ref();
+    struct problem p = {.n_rows = n_rows, .x_stride = n_in + 3, .y_stride = n_out + 5};
+    p.q = quant_weight_make(r, f, n_out, n_in, leaf, every);
+    p.xq = quant_rows_make(n_rows, n_in, f);
+    p.x = test_floats(n_rows * p.x_stride);
+    rng_floats(r, p.x, n_rows * p.x_stride, 2.0f);
+    if (every > 0) rng_specials(r, p.x, n_rows * p.x_stride, every * 20);
+    op_quantize_rows(&ref, p.x, p.x_stride, n_rows, n_in, &p.xq);
+    for (int i = 0; i < 2; i++) {
+        p.y[i] = test_floats(n_rows * p.y_stride);
+        p.sums[i] = test_memory(n_rows * (n_out + 1) * sizeof(int64_t));
+    }
+    return p;
+}
+
+static void problem_free(struct problem *p)
+{
+    quant_weight_free(&p->q);
+    quant_rows_free(&p->xq);
+    free(p->x);
+    for (int i = 0; i < 2; i++) {
+        free(p->y[i]);
+        free(p->sums[i]);
+    }
+}
+
+static struct linear_args problem_args(struct problem *p, int which)
+{
+    p->group = (struct linear_group){&p->q.w, 0, p->n_rows};
+    return (struct linear_args){.groups = &p->group,
+                                .n_groups = 1,
+                                .x = p->x,
+                                .x_stride = p->x_stride,
+                                .xq = p->weight_only ? NULL : &p->xq,
+                                .y = p->y[which],
+                                .y_stride = p->y_stride,
+                                .sums = p->sums[which]};
+}
+
+/* Runs through the table's entries, rows and panels cut at random places. */
+static void run_slices(struct rng *r, const struct kern_table *k, struct problem *p, int which)
+{
+    const struct linear_args a = problem_args(p, which);
+    const struct packed *w = &p->q.w;
+    const size_t n_panels = (w->n_out + 15) / 16;
+    for (size_t row = 0; row < p->n_rows; row++)
+        p->sums[which][row * (w->n_out + 1) + w->n_out] = 0;
+    for (size_t r0 = 0, r1 = 0; r0 < p->n_rows; r0 = r1) {
+        r1 = r0 + 1 + rng_below(r, p->n_rows - r0);
+        if (rng_below(r, 2)) r1 = p->n_rows;
+        for (size_t p0 = 0, p1 = 0; p0 < n_panels; p0 = p1) {
+            p1 = p0 + 1 + rng_below(r, n_panels - p0);
+            if (w->leaf > 0)
+                k->linear_quant_leaf[w->quant.kind](&a, 0, p0, p1, r0, r1);
+            else
+                k->linear_quant[w->quant.kind](&a, 0, p0, p1, r0, r1);
+        }
+    }
+}
+
+static size_t differences(const struct problem *p)
+{
+    const struct packed *w = &p->q.w;
+    if (w->leaf == 0) return count_different(p->y[0], p->y[1], p->n_rows * p->y_stride);
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_rows * ((size_t)w->n_out + 1); i++)
+        n += p->sums[0][i] != p->sums[1][i];
+    return n;
+}
+
+static void check_problem(struct rng *r, struct problem *p)
+{
+    const struct kern_table ref = table_ref();
+    struct kern_table fast[2];
+    const size_t n_fast = tables_fast(fast);
+    run_slices(r, &ref, p, 0);
+    for (size_t i = 0; i < n_fast; i++) {
+        run_slices(r, &fast[i], p, 1);
+        const size_t n = differences(p);
+        CU_ASSERT_EQUAL(n, 0);
+        if (n == 0) continue;
+        char name[32];
+        quant_format_name(p->q.w.quant, name, sizeof name);
+        printf("%zu of [%zu, %u] differ in %s: %s%s, K %u, leaf %u\n", n, p->n_rows, p->q.w.n_out,
+               fast[i].name, name, p->weight_only ? ", weight-only" : "", p->q.w.n_in, p->q.w.leaf);
+    }
+}
+
+static void compare_sets(size_t every, uint64_t seed)
+{
+    static const size_t outs[] = {1, 15, 16, 17, 32, 33, 48, 63, 64, 65, 100, 130};
+    static const size_t ins[] = {0, 1, 7, 32, 64, 127, 128, 129, 255, 256, 257, 515, 600, 1100};
+    static const size_t rows[] = {0, 1, 1,  1,  2,  3,  4,  5,  6,  7,
+                                  8, 9, 11, 12, 13, 17, 24, 32, 33, 97};
+    static const size_t leaves[] = {0, 0, 1, 2, 3, 8};
+    struct rng r = {seed};
+    for (size_t i = 0; i < 30 * QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i % QUANT_TEST_FORMATS);
+        struct problem p = problem_make(&r, f, rows[rng_below(&r, 20)], outs[rng_below(&r, 12)],
+                                        ins[rng_below(&r, 14)],
+                                        leaves[rng_below(&r, 6)] * quant_kernel_group(f), every);
+        p.weight_only = f.kind == QUANT_FP8 || i / QUANT_TEST_FORMATS % 3 == 2;
+        check_problem(&r, &p);
+        problem_free(&p);
+    }
+}
+
+static void sets_agree(void)
+{
+    compare_sets(0, 1);
+}
+
+static void sets_agree_on_special_values(void)
+{
+    compare_sets(60, 2);
+    compare_sets(4, 3);
+}
+
+/* |y - dot| against a bound made of the terms' sizes. */
+static void check_dot(const struct problem *p, size_t row, size_t n)
+{
+    const struct packed *w = &p->q.w;
+    double dot = 0, size = 0;
+    for (size_t k = 0; k < w->n_in; k++) {
+        const size_t g = row * p->xq.n_groups + k / p->xq.group;
+        const double x = p->weight_only ? p->x[row * p->x_stride + k]
+                                        : p->xq.codes[row * p->xq.n_groups * p->xq.group + k] *
+                                              (double)p->xq.scales[g];
+        const double term = x * quant_weight_at(&p->q, n, k);
+        dot += term;
+        size += fabs(term);
+    }
+    const double y = w->leaf > 0 ? (double)p->sums[0][row * ((size_t)w->n_out + 1) + n] * 0x1p-32
+                                 : p->y[0][row * p->y_stride + n];
+    CU_ASSERT_DOUBLE_EQUAL(y, dot, size * (double)(w->n_in + 8) * 0x1p-24 + 1e-8);
+}
+
+static void reference_is_a_dot_product(void)
+{
+    const struct kern_table ref = table_ref();
+    struct rng r = {4};
+    for (size_t i = 0; i < 4 * QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i % QUANT_TEST_FORMATS);
+        const size_t leaf = i / QUANT_TEST_FORMATS % 2 ? quant_kernel_group(f) : 0;
+        struct problem p = problem_make(&r, f, 3, 37, 300, leaf, 0);
+        p.weight_only = f.kind == QUANT_FP8 || i >= 2 * QUANT_TEST_FORMATS;
+        run_slices(&r, &ref, &p, 0);
+        for (size_t row = 0; row < 3; row++)
+            for (size_t n = 0; n < 37; n++) check_dot(&p, row, n);
+        problem_free(&p);
+    }
+}
+
+/* Codes are the nearest multiples of the scale, and the sums are theirs. */
+static void rows_are_quantized(void)
+{
+    const struct kern_table ref = table_ref();
+    struct rng r = {5};
+    float x[2 * 300];
+    rng_floats(&r, x, 600, 3.0f);
+    struct quant_format f = quant_test_format(1);
+    struct quant_rows q = quant_rows_make(2, 300, f);
+    op_quantize_rows(&ref, x, 300, 2, 300, &q);
+    for (size_t row = 0; row < 2; row++) {
+        for (size_t g = 0; g < q.n_groups; g++) {
+            int32_t sum = 0;
+            float max = 0;
+            for (size_t k = g * 32; k < g * 32 + 32; k++) {
+                const int8_t code = q.codes[row * q.n_groups * 32 + k];
+                const float value = k < 300 ? x[row * 300 + k] : 0.0f;
+                const float scale = q.scales[row * q.n_groups + g];
+                sum += code;
+                max = fabsf(value) > max ? fabsf(value) : max;
+                CU_ASSERT_DOUBLE_EQUAL(code * (double)scale, value, 0.5001 * scale);
+            }
+            CU_ASSERT_EQUAL(sum, q.sums[row * q.n_groups + g]);
+            CU_ASSERT_EQUAL(max / 127.0f, q.scales[row * q.n_groups + g]);
+        }
+    }
+    quant_rows_free(&q);
+}
+
+static void strange_groups_are_zeros_or_errors(void)
+{
+    struct kern_table tables[3] = {table_ref()};
+    const size_t n_tables = 1 + tables_fast(tables + 1);
+    /* halves round to even: 127 is the largest, so x itself is the code */
+    float x[7 * 32] = {127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -126.5f};
+    x[32] = 0x1p-121f;
+    x[64] = 0x1p-120f;
+    x[96 + 5] = NAN;
+    x[96 + 6] = 3.0f;
+    x[128 + 31] = -INFINITY;
+    x[160] = 0x1.fffffep127f;
+    for (size_t t = 0; t < n_tables; t++) {
+        struct quant_rows q = quant_rows_make(1, 7 * 32, quant_test_format(1));
+        tables[t].quantize_row(x, 7 * 32, &q, 0);
+        static const int8_t want[7] = {127, 0, 2, 2, 0, -2, -126};
+        CU_ASSERT_EQUAL(memcmp(q.codes, want, 7), 0);
+        CU_ASSERT_EQUAL(q.sums[0], 127 + 2 + 2 - 2 - 126);
+        CU_ASSERT_EQUAL(f32_bits(q.scales[1]), 0);
+        CU_ASSERT_EQUAL(q.codes[32], 0);
+        CU_ASSERT_EQUAL(q.codes[64], 127);
+        CU_ASSERT(isnan(q.scales[3]));
+        CU_ASSERT_EQUAL(q.codes[96 + 6], 0);
+        CU_ASSERT_EQUAL(q.sums[3], 0);
+        CU_ASSERT(isnan(q.scales[4]));
+        CU_ASSERT_EQUAL(q.codes[160], 127);
+        CU_ASSERT_EQUAL(f32_bits(q.scales[6]), 0);
+        quant_rows_free(&q);
+    }
+}
+
+static void quantized_rows_agree(void)
+{
+    const struct kern_table ref = table_ref();
+    struct kern_table fast[2];
+    const size_t n_fast = tables_fast(fast);
+    struct rng r = {6};
+    for (size_t i = 0; i < 300; i++) {
+        const struct quant_format f = quant_test_format(1 + i % 3);
+        const size_t n = rng_below(&r, 500), n_groups = (n + f.group - 1) / f.group;
+        float *x = test_floats(n);
+        rng_floats(&r, x, n, 5.0f);
+        if (i % 2) rng_specials(&r, x, n, 40);
+        struct quant_rows a = quant_rows_make(1, n, f), b = quant_rows_make(1, n, f);
+        ref.quantize_row(x, n, &a, 0);
+        for (size_t t = 0; t < n_fast; t++) {
+            fast[t].quantize_row(x, n, &b, 0);
+            CU_ASSERT_EQUAL(memcmp(a.codes, b.codes, n_groups * f.group), 0);
+            CU_ASSERT_EQUAL(count_different(a.scales, b.scales, n_groups), 0);
+            CU_ASSERT_EQUAL(memcmp(a.sums, b.sums, n_groups * sizeof(int32_t)), 0);
+        }
+        free(x);
+        quant_rows_free(&a);
+        quant_rows_free(&b);
+    }
+}
+
+/* Groups of unlike row counts (experts), among them empty ones: 1 and 2 threads, all sets. */
+static void threads_and_groups_do_not_change_bits(void)
+{
+    enum { N_GROUPS = 5, N_ROWS = 150, N_OUT = 200, N_IN = 320 };
+    static const size_t n_rows[N_GROUPS] = {1, 0, 108, 9, 32};
+    struct kern_table tables[3] = {table_ref()};
+    const size_t n_tables = 1 + tables_fast(tables + 1);
+    const int n_threads = omp_get_max_threads();
+    struct rng r = {7};
+    for (size_t i = 0; i < 2 * QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i / 2);
+        const size_t leaf = i % 2 * 2 * quant_kernel_group(f);
+        struct quant_weight w[N_GROUPS];
+        struct linear_group groups[N_GROUPS];
+        struct quant_rows xq = quant_rows_make(N_ROWS, N_IN, f);
+        const size_t y_bytes = N_ROWS * N_OUT * sizeof(float);
+        const size_t sums_bytes = N_ROWS * (N_OUT + 1) * sizeof(int64_t);
+        float *x = test_floats(N_ROWS * N_IN), *want = NULL;
+        int64_t *want_sums = NULL;
+        rng_floats(&r, x, N_ROWS * N_IN, 1.0f);
+        op_quantize_rows(&tables[0], x, N_IN, N_ROWS, N_IN, &xq);
+        for (size_t g = 0, row = 0; g < N_GROUPS; row += n_rows[g++]) {
+            w[g] = quant_weight_make(&r, f, N_OUT, N_IN, leaf, 0);
+            groups[g] = (struct linear_group){&w[g].w, row, n_rows[g]};
+        }
+        for (size_t run = 0; run < 2 * n_tables; run++) {
+            float *y = test_memory(y_bytes);
+            int64_t *sums = test_memory(sums_bytes);
+            const struct linear_args a = {.groups = groups,
+                                          .n_groups = N_GROUPS,
+                                          .x = x,
+                                          .x_stride = N_IN,
+                                          .xq = &xq,
+                                          .y = y,
+                                          .y_stride = N_OUT,
+                                          .sums = sums};
+            omp_set_num_threads(1 + (int)(run / n_tables));
+            (leaf > 0 ? op_linear_leaf : op_linear)(&tables[run % n_tables], &a);
+            if (run == 0) {
+                want = y;
+                want_sums = sums;
+                continue;
+            }
+            CU_ASSERT_EQUAL(memcmp(y, want, y_bytes), 0);
+            CU_ASSERT_EQUAL(memcmp(sums, want_sums, sums_bytes), 0);
+            free(y);
+            free(sums);
+        }
+        omp_set_num_threads(n_threads);
+        for (int g = 0; g < N_GROUPS; g++) quant_weight_free(&w[g]);
+        quant_rows_free(&xq);
+        free(x);
+        free(want);
+        free(want_sums);
+    }
+}
+
+/* Every packed element is the stored one, and a row is read back as floats. */
+static void elements_are_read_back(void)
+{
+    struct rng r = {8};
+    for (size_t i = 0; i < QUANT_TEST_FORMATS; i++) {
+        struct quant_weight q = quant_weight_make(&r, quant_test_format(i), 41, 133, 0, 0);
+        float row[133];
+        for (uint32_t n = 0; n < 41; n++) {
+            op_embed_row(&q.w, n, row);
+            for (size_t k = 0; k < 133; k++) {
+                CU_ASSERT_EQUAL(row[k], (float)quant_weight_at(&q, n, k));
+                CU_ASSERT_EQUAL(row[k], packed_quant_value(&q.w, n, k));
+            }
+        }
+        quant_weight_free(&q);
+    }
+}
+
+static void sizes_follow_the_contract(void)
+{
+    struct packed_quant_sizes s = packed_quant_bytes(quant_test_format(14), 17, 33); /* mxfp4 */
+    CU_ASSERT_EQUAL(s.data, 32 * 64 / 2);
+    CU_ASSERT_EQUAL(s.scales, 32 * 2);
+    CU_ASSERT_EQUAL(s.zeros, 0);
+    s = packed_quant_bytes(quant_test_format(4), 16, 129); /* int8-asym, per channel, f16 */
+    CU_ASSERT_EQUAL(s.data, 16 * 256);
+    CU_ASSERT_EQUAL(s.scales, 16 * 2 * 2);
+    CU_ASSERT_EQUAL(s.zeros, 16 * 2);
+    s = packed_quant_bytes(quant_test_format(1), SIZE_MAX, 1);
+    CU_ASSERT_EQUAL(s.data, SIZE_MAX);
+    s = packed_quant_bytes(quant_test_format(8), (size_t)1 << 40, (size_t)1 << 40);
+    CU_ASSERT_EQUAL(s.data, SIZE_MAX);
+    CU_ASSERT_EQUAL(s.scales, SIZE_MAX);
+}
+
+void suite_linear_quant(CU_pSuite suite);
+void suite_linear_quant(CU_pSuite suite)
+{
+    CU_add_test(suite, "sizes follow the contract", sizes_follow_the_contract);
+    CU_add_test(suite, "elements are read back", elements_are_read_back);
+    CU_add_test(suite, "rows are quantized", rows_are_quantized);
+    CU_add_test(suite, "strange groups are zeros or errors", strange_groups_are_zeros_or_errors);
+    CU_add_test(suite, "quantized rows agree", quantized_rows_agree);
+    CU_add_test(suite, "the reference is a dot product", reference_is_a_dot_product);
+    CU_add_test(suite, "sets agree", sets_agree);
+    CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
+    CU_add_test(suite, "threads and groups do not change bits",
+                threads_and_groups_do_not_change_bits);
+}
