@@ -1,4 +1,4 @@
-/* Axes over MPI communicators, and the collectives that the rooms above use. */
+/* Axes over MPI communicators and host groups, and the collectives that the rooms above use. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm.h"
 
@@ -6,8 +6,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "parallel/collective_check.h"
+#include "parallel/host_group.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +21,12 @@ struct comm {
     int ranks[COMM_AXIS_COUNT];
     int sizes[COMM_AXIS_COUNT];
     struct comm_stats stats[COMM_AXIS_COUNT];
+    struct host_group
+        *groups[COMM_AXIS_COUNT]; /* NULL: over MPI; axes of the same ranks share one */
+    bool uses_memory[COMM_AXIS_COUNT];
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
-    struct trace *trace; /* borrowed; NULL: none is kept */
+    struct trace *trace;   /* borrowed; NULL: none is kept */
     const char *site_file; /* debug builds: who calls */
     int site_line;
 };
@@ -199,6 +204,81 @@ static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int
     set_axis(c, axis, made);
 }
 
+/* Another rank's message may need this one's MPI to move while it waits in shared memory. */
+static void poll_mpi(void *ctx)
+{
+    const struct comm *c = ctx;
+    int found;
+    MPI_Iprobe(MPI_ANY_SOURCE, COMM_TAG_POLL, c->axes[COMM_WORLD], &found, MPI_STATUS_IGNORE);
+}
+
+/* **Collective (host)**. More ranks than the units they may run on: waiting must not take them. */
+static bool is_crowded(struct comm *c)
+{
+    cpu_set_t units;
+    CPU_ZERO(&units);
+    if (sched_getaffinity(0, sizeof units, &units) != 0) memset(&units, 0xff, sizeof units);
+    MPI_Allreduce(MPI_IN_PLACE, &units, (int)sizeof units, MPI_BYTE, MPI_BOR, c->axes[COMM_HOST]);
+    return c->sizes[COMM_HOST] > CPU_COUNT(&units);
+}
+
+/* **Collective (world)**. Shared memory for the axes that stand on one host. */
+static void share_hosts(struct comm *c)
+{
+    const bool crowded = is_crowded(c);
+    for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
+        c->uses_memory[i] = true;
+        if (c->sizes[i] == 1) continue;
+        for (int k = COMM_STAGE; k < i && c->groups[i] == NULL; k++) {
+            int same = MPI_UNEQUAL;
+            MPI_Comm_compare(c->axes[i], c->axes[k], &same);
+            if (same == MPI_CONGRUENT) c->groups[i] = c->groups[k];
+        }
+        if (c->groups[i] == NULL) {
+            c->groups[i] = host_group_open(c->axes[i], crowded, poll_mpi, c);
+        }
+    }
+}
+
+static void close_groups(struct comm *c)
+{
+    for (int i = 0; i < COMM_AXIS_COUNT; i++) {
+        struct host_group *g = c->groups[i];
+        for (int k = 0; k < COMM_AXIS_COUNT; k++) {
+            if (c->groups[k] == g) c->groups[k] = NULL;
+        }
+        host_group_close(&g);
+    }
+}
+
+bool comm_shares_memory(const struct comm *c, enum comm_axis axis)
+{
+    return c->groups[axis] != NULL && c->uses_memory[axis];
+}
+
+void comm_use_memory(struct comm *c, enum comm_axis axis, bool on)
+{
+    c->uses_memory[axis] = on;
+}
+
+void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes)
+{
+    return c->groups[axis] != NULL ? host_group_lane(c->groups[axis], lane, n_bytes) : NULL;
+}
+
+/* The group that an operation goes through; NULL: MPI. */
+static struct host_group *group_of(const struct comm *c, enum comm_axis axis)
+{
+    return c->uses_memory[axis] ? c->groups[axis] : NULL;
+}
+
+static void check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis)
+{
+    if (ok) return;
+    log_line(LOG_ERROR, "%s over %s: this host has no memory left for it", op, axis_names[axis]);
+    comm_abort(c, status_exit(STATUS_MEMORY));
+}
+
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order)
 {
     int mine = -1;
@@ -224,6 +304,7 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     split_axis(c, COMM_TP, world, (int)(p.dp * l->pp + p.pp), (int)p.tp);
     split_axis(c, COMM_EP, world, ep_color, (int)(p.ep * l->etp + p.etp));
     split_axis(c, COMM_ETP, world, (int)((uint32_t)ep_color * l->ep + p.ep), (int)p.etp);
+    share_hosts(c);
     return status_ok();
 }
 
@@ -231,6 +312,7 @@ void comm_stop(struct comm **c)
 {
     const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
     if (*c != NULL) {
+        close_groups(*c);
         for (int i = 0; i < COMM_AXIS_COUNT; i++) {
             if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
         }
@@ -282,41 +364,104 @@ struct status comm_agree(struct comm *c, struct status mine)
     return status_wrap(worst, "rank %d", from);
 }
 
-static void reduce(struct comm *c, enum comm_axis axis, void *buf, size_t n, size_t elem_bytes,
-                   MPI_Datatype type, MPI_Op op)
+/* What an all-reduce is for MPI and for a host group. */
+struct reduction {
+    size_t elem_bytes;
+    MPI_Datatype type;
+    MPI_Op op;
+    enum host_reduction on_host;
+};
+
+static void reduce_by_mpi(struct comm *c, enum comm_axis axis, void *buf, size_t n,
+                          const struct reduction *r)
 {
-    if (c->sizes[axis] == 1) return;
-    agree_on_call(c, "all-reduce", axis, n, elem_bytes, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, n);
     char *at = buf;
     for (size_t left = n; left > 0;) {
         const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
-        check(c, MPI_Allreduce(MPI_IN_PLACE, at, (int)now, type, op, c->axes[axis]), "all-reduce",
-              axis);
-        at += now * elem_bytes;
+        check(c, MPI_Allreduce(MPI_IN_PLACE, at, (int)now, r->type, r->op, c->axes[axis]),
+              "all-reduce", axis);
+        at += now * r->elem_bytes;
         left -= now;
     }
-    account(c, axis, since, n * elem_bytes);
 }
+
+static void reduce(struct comm *c, enum comm_axis axis, void *buf, size_t n,
+                   const struct reduction *r)
+{
+    if (c->sizes[axis] == 1) return;
+    agree_on_call(c, "all-reduce", axis, n, r->elem_bytes, -1);
+    const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, n);
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_reduce(g, r->on_host, buf, n), "all-reduce", axis);
+    } else {
+        reduce_by_mpi(c, axis, buf, n, r);
+    }
+    account(c, axis, since, n * r->elem_bytes);
+}
+
+static const struct reduction sum_i64 = {sizeof(int64_t), MPI_INT64_T, MPI_SUM, HOST_SUM_I64};
+static const struct reduction or_u32 = {sizeof(uint32_t), MPI_UINT32_T, MPI_BOR, HOST_OR_U32};
+static const struct reduction max_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MAX, HOST_MAX_U64};
+static const struct reduction min_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MIN, HOST_MIN_U64};
 
 void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n)
 {
-    reduce(c, axis, buf, n, sizeof *buf, MPI_INT64_T, MPI_SUM);
+    reduce(c, axis, buf, n, &sum_i64);
 }
 
 void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n)
 {
-    reduce(c, axis, buf, n, sizeof *buf, MPI_UINT32_T, MPI_BOR);
+    reduce(c, axis, buf, n, &or_u32);
 }
 
 void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
 {
-    reduce(c, axis, buf, n, sizeof *buf, MPI_UINT64_T, MPI_MAX);
+    reduce(c, axis, buf, n, &max_u64);
 }
 
 void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
 {
-    reduce(c, axis, buf, n, sizeof *buf, MPI_UINT64_T, MPI_MIN);
+    reduce(c, axis, buf, n, &min_u64);
+}
+
+/* Sums that are here already, as words to take. */
+static void take_words(const struct comm_sum *s)
+{
+    uint32_t words[1024];
+    const size_t at_once = sizeof words / sizeof *words;
+    for (size_t i = 0; i < s->n; i += at_once) {
+        const size_t n = s->n - i < at_once ? s->n - i : at_once;
+        s->convert(s->ctx, s->sums + i, i, n, words);
+        s->take(s->ctx, words, i, n);
+    }
+}
+
+void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s)
+{
+    if (c->sizes[axis] == 1) {
+        take_words(s);
+        return;
+    }
+    agree_on_call(c, "all-reduce to words", axis, s->n, sizeof *s->sums, -1);
+    const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, s->n);
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_sum_words(g, s), "all-reduce", axis);
+    } else {
+        reduce_by_mpi(c, axis, s->sums, s->n, &sum_i64);
+        take_words(s);
+    }
+    account(c, axis, since, s->n * sizeof *s->sums);
+}
+
+static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const int *counts,
+                          const int *displs)
+{
+    check(c,
+          MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
+                         c->axes[axis]),
+          "all-gather", axis);
 }
 
 void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,
@@ -325,10 +470,12 @@ void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int
     if (c->sizes[axis] == 1) return;
     agree_on_call(c, "all-gather", axis, 0, 4, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, (uint64_t)counts[c->ranks[axis]]);
-    check(c,
-          MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
-                         c->axes[axis]),
-          "all-gather", axis);
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_gather_words(g, all, counts, displs), "all-gather", axis);
+    } else {
+        gather_by_mpi(c, axis, all, counts, displs);
+    }
     account(c, axis, since, (size_t)counts[c->ranks[axis]] * 4);
 }
 
@@ -337,9 +484,14 @@ void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, si
 {
     agree_on_call(c, "all-gather", axis, n_bytes, 1, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, n_bytes);
-    check(c,
-          MPI_Allgather(mine, (int)n_bytes, MPI_BYTE, all, (int)n_bytes, MPI_BYTE, c->axes[axis]),
-          "all-gather", axis);
+    const int n = (int)n_bytes;
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_gather_bytes(g, mine, n_bytes, all), "all-gather", axis);
+    } else {
+        check(c, MPI_Allgather(mine, n, MPI_BYTE, all, n, MPI_BYTE, c->axes[axis]), "all-gather",
+              axis);
+    }
     account(c, axis, since, n_bytes);
 }
 
@@ -352,9 +504,26 @@ void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send,
     }
     agree_on_call(c, "all-to-all of counts", axis, n, 4, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n);
-    check(c, MPI_Alltoall(send, (int)n, MPI_INT32_T, recv, (int)n, MPI_INT32_T, c->axes[axis]),
-          "all-to-all of counts", axis);
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_exchange_i32(g, send, recv, n), "all-to-all of counts", axis);
+    } else {
+        check(c, MPI_Alltoall(send, (int)n, MPI_INT32_T, recv, (int)n, MPI_INT32_T, c->axes[axis]),
+              "all-to-all of counts", axis);
+    }
     account(c, axis, since, n * sizeof *send * (size_t)c->sizes[axis]);
+}
+
+static void exchange_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
+{
+    MPI_Datatype row; /* so that displacements beyond 2^31 words fit an int */
+    check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
+    check(c, MPI_Type_commit(&row), "row type", axis);
+    check(c,
+          MPI_Alltoallv(x->send, x->send_counts, x->send_displs, row, x->recv, x->recv_counts,
+                        x->recv_displs, row, c->axes[axis]),
+          "all-to-all", axis);
+    check(c, MPI_Type_free(&row), "row type", axis);
 }
 
 void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
@@ -370,15 +539,25 @@ void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_e
     for (int i = 0; i < c->sizes[axis]; i++) n_rows += (size_t)x->send_counts[i];
     agree_on_call(c, "all-to-all", axis, 0, x->row_words * 4, -1);
     const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n_rows * x->row_words);
-    MPI_Datatype row; /* so that displacements beyond 2^31 words fit an int */
-    check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
-    check(c, MPI_Type_commit(&row), "row type", axis);
-    check(c,
-          MPI_Alltoallv(x->send, x->send_counts, x->send_displs, row, x->recv, x->recv_counts,
-                        x->recv_displs, row, c->axes[axis]),
-          "all-to-all", axis);
-    check(c, MPI_Type_free(&row), "row type", axis);
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_exchange_rows(g, x), "all-to-all", axis);
+    } else {
+        exchange_by_mpi(c, axis, x);
+    }
     account(c, axis, since, n_rows * row_bytes);
+}
+
+static void broadcast_by_mpi(struct comm *c, enum comm_axis axis, int root, void *buf,
+                             size_t n_bytes)
+{
+    char *at = buf;
+    for (size_t left = n_bytes; left > 0;) {
+        const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
+        check(c, MPI_Bcast(at, (int)now, MPI_BYTE, root, c->axes[axis]), "broadcast", axis);
+        at += now;
+        left -= now;
+    }
 }
 
 void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes)
@@ -386,12 +565,11 @@ void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, si
     if (c->sizes[axis] == 1) return;
     agree_on_call(c, "broadcast", axis, n_bytes, 1, root);
     const uint64_t since = begin(c, FLIGHT_BROADCAST, axis, n_bytes);
-    char *at = buf;
-    for (size_t left = n_bytes; left > 0;) {
-        const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
-        check(c, MPI_Bcast(at, (int)now, MPI_BYTE, root, c->axes[axis]), "broadcast", axis);
-        at += now;
-        left -= now;
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        check_memory(c, host_group_broadcast(g, root, buf, n_bytes), "broadcast", axis);
+    } else {
+        broadcast_by_mpi(c, axis, root, buf, n_bytes);
     }
     account(c, axis, since, n_bytes);
 }
@@ -400,7 +578,12 @@ void comm_barrier(struct comm *c, enum comm_axis axis)
 {
     agree_on_call(c, "barrier", axis, 0, 0, -1);
     const uint64_t since = begin(c, FLIGHT_BARRIER, axis, 0);
-    check(c, MPI_Barrier(c->axes[axis]), "barrier", axis);
+    struct host_group *g = group_of(c, axis);
+    if (g != NULL) {
+        host_group_barrier(g);
+    } else {
+        check(c, MPI_Barrier(c->axes[axis]), "barrier", axis);
+    }
     account(c, axis, since, 0);
 }
 

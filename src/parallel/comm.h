@@ -1,4 +1,5 @@
-/* Communication along named axes, over MPI. Knows ranks and bytes, never tensors or requests.
+/* Communication along named axes: over MPI, and inside a host through shared memory (stage, tp, ep
+ * and etp, when an axis stands on one host). Knows ranks and bytes, never tensors or requests.
  * A failed MPI call inside a step cannot be mended: it is logged with rank, host and operation, and
  * the job is aborted with the status of a lost rank; hence most functions return nothing.
  * Time spent here is added up per axis, so that a run can say where it waited. */
@@ -32,6 +33,8 @@ enum comm_tag {
     COMM_TAG_CLOCK,
     COMM_TAG_TRACE
 };
+
+enum { COMM_TAG_POLL = 99 }; /* sent by nobody: asking for it lets MPI work */
 
 struct comm; /* one per process */
 
@@ -67,6 +70,27 @@ struct comm_stats {
 };
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
 
+/* Local. Whether collectives over this axis go through the host's memory; and whether they shall,
+ * where they can (on at first): all ranks of the axis switch at the same place. For tests and
+ * measurements. */
+bool comm_shares_memory(const struct comm *c, enum comm_axis axis);
+void comm_use_memory(struct comm *c, enum comm_axis axis, bool on);
+
+/* Memory of this rank that the others of an axis can read, one piece for each purpose. */
+enum comm_lane {
+    COMM_LANE_SUMS,        /* partial sums of linears */
+    COMM_LANE_EXPERT_SUMS, /* of the experts' linears */
+    COMM_LANE_ROWS_OUT,    /* rows to the experts */
+    COMM_LANE_ROWS_BACK,   /* their results */
+    COMM_LANES
+};
+
+/* Local. Zeroed memory of at least n_bytes for one purpose, owned by c, until comm_stop; a later,
+ * larger call returns the same address and keeps the content. NULL where the axis shares no memory
+ * (then use memory of your own). comm_sum_words and comm_exchange_rows read what stands there
+ * without a copy. */
+void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
+
 /* Local. The name of an enum comm_axis, for messages; any number is accepted. */
 const char *comm_axis_name(uint32_t axis);
 
@@ -98,6 +122,20 @@ void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n);
 void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
 
+/* Partial sums whose total is wanted as words of 4 bytes, each computed from its total alone. */
+struct comm_sum {
+    int64_t *sums; /* [n], undefined afterwards */
+    size_t n;
+    /* words[k] from the total sums[k], which is element first + k. Both may be called on several
+     * threads at once, for any pieces of [0, n), in any order; only what is taken counts. */
+    void (*convert)(const void *ctx, const int64_t *sums, size_t first, size_t n, uint32_t *words);
+    void (*take)(const void *ctx, const uint32_t *words, size_t first, size_t n);
+    const void *ctx;
+};
+
+/* Every rank takes all n words. Half the bytes of comm_sum_i64, and the conversion is shared. */
+void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s);
+
 /* Every rank's counts[i] words (4 bytes) come to `all` at displs[i], in rank order. In place: this
  * rank's part already stands in `all`. */
 void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,
@@ -121,7 +159,8 @@ struct comm_exchange {
 };
 
 /* A rank may receive more than 2^31 words in all (the experts of a large job do); what one rank
- * sends to one other stays below 2 GiB. */
+ * sends to one other stays below 2 GiB. When `send` stands in a lane it must not change before
+ * another collective over the axis, to which every rank contributes, has returned. */
 void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_exchange *x);
 
 void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes);
@@ -156,6 +195,7 @@ struct status comm_agree_at(struct comm *c, struct status mine, const char *file
 #define comm_split(c, ...)         comm_split(COMM_SITE(c), __VA_ARGS__)
 #define comm_agree(c, mine)        comm_agree_at(c, mine, __FILE__, __LINE__)
 #define comm_sum_i64(c, ...)       comm_sum_i64(COMM_SITE(c), __VA_ARGS__)
+#define comm_sum_words(c, ...)     comm_sum_words(COMM_SITE(c), __VA_ARGS__)
 #define comm_or_u32(c, ...)        comm_or_u32(COMM_SITE(c), __VA_ARGS__)
 #define comm_max_u64(c, ...)       comm_max_u64(COMM_SITE(c), __VA_ARGS__)
 #define comm_min_u64(c, ...)       comm_min_u64(COMM_SITE(c), __VA_ARGS__)

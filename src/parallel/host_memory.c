@@ -1,0 +1,148 @@
+/* A memory file of the first rank, opened by the others through /proc, mapped sparsely. */
+#include "parallel/host_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PAGE_BYTES = 4096, GROW_BYTES = 1 << 16 };
+
+#define LANE_BYTES_MAX ((size_t)1 << 36)
+#define ADDRESS_BYTES  ((size_t)1 << 44) /* of all lanes; a process has 2^47 */
+
+/* How the others find the first rank's file. Where process numbers differ (containers of their own)
+ * the path leads elsewhere or nowhere: hence the size and the random number. */
+struct ticket {
+    char path[64];
+    uint64_t n_bytes, nonce; /* nonce stands at the start of the file; 0: there is no file */
+};
+
+static size_t round_up(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static bool back(int fd, size_t at, size_t n_bytes)
+{
+    int error;
+    do {
+        error = posix_fallocate(fd, (off_t)at, (off_t)n_bytes);
+    } while (error == EINTR);
+    return error == 0;
+}
+
+static int make_file(struct ticket *t, size_t backed_bytes)
+{
+    const int fd = memfd_create("shoal", MFD_CLOEXEC);
+    if (fd < 0) return -1;
+    if (getrandom(&t->nonce, sizeof t->nonce, 0) != (ssize_t)sizeof t->nonce) t->nonce = 0;
+    t->nonce |= 1;
+    if (ftruncate(fd, (off_t)t->n_bytes) == 0 && back(fd, 0, backed_bytes) &&
+        pwrite(fd, &t->nonce, sizeof t->nonce, 0) == (ssize_t)sizeof t->nonce) {
+        snprintf(t->path, sizeof t->path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+        return fd;
+    }
+    close(fd);
+    t->nonce = 0;
+    return -1;
+}
+
+static int open_file(const struct ticket *t)
+{
+    if (t->nonce == 0) return -1;
+    const int fd = open(t->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return -1;
+    struct stat st;
+    uint64_t nonce = 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == t->n_bytes &&
+        pread(fd, &nonce, sizeof nonce, 0) == (ssize_t)sizeof nonce && nonce == t->nonce) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+static bool map(struct host_memory *m)
+{
+    void *at = mmap(NULL, m->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->fd, 0);
+    if (at == MAP_FAILED) return false;
+    m->base = at;
+    madvise(at, m->n_bytes, MADV_DONTDUMP); /* a core file need not hold the gaps */
+    return true;
+}
+
+/* **Collective (comm)**. */
+static bool all_agree(MPI_Comm comm, bool mine)
+{
+    int ok = mine;
+    return MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, comm) == MPI_SUCCESS && ok != 0;
+}
+
+static bool on_one_host(MPI_Comm comm, int n_ranks)
+{
+    MPI_Comm host;
+    int n = 0;
+    if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) == MPI_SUCCESS) {
+        MPI_Comm_size(host, &n);
+        MPI_Comm_free(&host);
+    }
+    return all_agree(comm, n == n_ranks);
+}
+
+bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *out)
+{
+    int n_ranks, rank;
+    MPI_Comm_size(comm, &n_ranks);
+    MPI_Comm_rank(comm, &rank);
+    *out = (struct host_memory){.fd = -1, .rank = rank};
+    if (!on_one_host(comm, n_ranks)) return false;
+    struct host_memory m = {.fd = -1, .rank = rank};
+    const size_t n_lanes = (size_t)n_ranks * HOST_LANES;
+    m.lane_bytes = ADDRESS_BYTES / n_lanes / GROW_BYTES * GROW_BYTES;
+    if (m.lane_bytes > LANE_BYTES_MAX) m.lane_bytes = LANE_BYTES_MAX;
+    m.shared_bytes = round_up(sizeof(uint64_t) + shared_bytes, PAGE_BYTES);
+    m.n_bytes = m.shared_bytes + n_lanes * m.lane_bytes;
+    struct ticket t;
+    memset(&t, 0, sizeof t);
+    t.n_bytes = m.n_bytes;
+    if (rank == 0) m.fd = make_file(&t, m.shared_bytes);
+    bool ok = MPI_Bcast(&t, (int)sizeof t, MPI_BYTE, 0, comm) == MPI_SUCCESS;
+    if (ok && rank != 0) m.fd = open_file(&t);
+    ok = all_agree(comm, ok && m.fd >= 0 && map(&m));
+    if (ok && rank == 0) memset(m.base, 0, sizeof t.nonce);
+    ok = all_agree(comm, ok);
+    if (ok) *out = m;
+    if (!ok) host_memory_close(&m);
+    return ok;
+}
+
+void host_memory_close(struct host_memory *m)
+{
+    if (m->base != NULL) munmap(m->base, m->n_bytes);
+    if (m->fd >= 0) close(m->fd);
+    *m = (struct host_memory){.fd = -1};
+}
+
+char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane)
+{
+    return m->base + m->shared_bytes + ((size_t)rank * HOST_LANES + lane) * m->lane_bytes;
+}
+
+bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes)
+{
+    if (n_bytes <= m->backed[lane]) return true;
+    if (n_bytes > m->lane_bytes) return false;
+    /* some air, so that slowly growing steps do not ask each time */
+    size_t want = round_up(n_bytes + n_bytes / 4, GROW_BYTES);
+    if (want > m->lane_bytes) want = m->lane_bytes;
+    const size_t at = (size_t)(host_memory_lane(m, m->rank, lane) - m->base);
+    if (!back(m->fd, at + m->backed[lane], want - m->backed[lane])) return false;
+    m->backed[lane] = want;
+    return true;
+}
