@@ -1,5 +1,6 @@
 # What `cmake --install` puts where: the program, one manual page per command (printed by the program
-# itself, so that they say what --help says), the rooms as libraries with their headers, shoal.pc.
+# itself, so that they say what --help says), job scripts, the rooms as libraries with their headers,
+# shoal.pc.
 include(GNUInstallDirs)
 
 install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -15,6 +16,12 @@ foreach(command convert inspect plan generate score status merge)
 endforeach()
 add_custom_target(man ALL DEPENDS ${pages})
 install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+# Job scripts: shoal-job beside shoal, what is to be copied and edited apart.
+file(GLOB job_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/jobs/*.sbatch)
+install(PROGRAMS jobs/shoal-job DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(PROGRAMS jobs/hostfile.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
+install(FILES ${job_scripts} jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 
 get_property(SHOAL_ROOMS GLOBAL PROPERTY SHOAL_ROOMS)
 set(SHOAL_PC_LIBS "")

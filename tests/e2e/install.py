@@ -11,7 +11,7 @@ from pathlib import Path
 
 from program import expect, main_of, run
 
-COMMANDS = ["convert", "inspect", "plan", "generate", "score", "status"]
+COMMANDS = ["convert", "inspect", "plan", "generate", "score", "status", "merge"]
 PROGRAM = """
 #include "parallel/layout.h"
 #include "tensor/leaf.h"
