@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <omp.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -20,10 +21,9 @@ enum {
     ALL_READ_BYTES = 8192, /* up to here every rank adds everything: one meeting instead of two */
     BLOCK_ELEMS = 1024,    /* sums in flight of one thread: they stay in its first-level cache */
     BLOCKS_WORTH_WAKING = 32,
-    POLLS_BETWEEN_CLOCKS = 64,
-    SPIN_NS = 50000,
-    CROWDED_SPIN_NS = 0,
-    SLEEP_NS = 200000, /* then MPI is polled again */
+    SPINS = 50,        /* looks at a flag, a microsecond in all, before others may run */
+    YIELD_NS = 100000, /* then, so long, the unit is offered to others between looks */
+    SLEEP_NS = 200000, /* then this rank sleeps; when it wakes unasked, it polls MPI */
 };
 
 /* What a rank says to the others. Counts only grow, and every rank passes the same posts. */
@@ -41,7 +41,7 @@ struct host_group {
     uint32_t posted;    /* posts of this rank */
     uint32_t opened;    /* this rank's posts up to the first one of the operation before */
     unsigned turn;      /* the staging lane of this operation */
-    uint64_t spin_ns;
+    int n_spins;
     void (*poll)(void *ctx);
     void *poll_ctx;
 };
@@ -68,7 +68,7 @@ struct host_group *host_group_open(MPI_Comm comm, bool crowded, void (*poll)(voi
                              .n_ranks = n,
                              .rank = memory.rank,
                              .slots = (struct slot *)(void *)memory.base,
-                             .spin_ns = crowded ? CROWDED_SPIN_NS : SPIN_NS,
+                             .n_spins = crowded ? 0 : SPINS,
                              .poll = poll,
                              .poll_ctx = ctx};
     g->tables = (uint64_t *)(void *)(g->slots + n);
@@ -123,14 +123,15 @@ static void wait_for(struct host_group *g, int rank, uint32_t n)
 {
     struct slot *s = &g->slots[rank];
     if (has_posted(s, n)) return;
-    const uint64_t since = g->spin_ns > 0 ? clock_ns() : 0;
-    while (g->spin_ns > 0) {
-        for (int i = 0; i < POLLS_BETWEEN_CLOCKS; i++) {
-            pause_once();
-            if (has_posted(s, n)) return;
-        }
-        if (clock_ns() - since > g->spin_ns) break;
+    for (int i = 0; i < g->n_spins; i++) {
+        pause_once();
+        if (has_posted(s, n)) return;
     }
+    const uint64_t since = clock_ns();
+    do {
+        sched_yield();
+        if (has_posted(s, n)) return;
+    } while (clock_ns() - since < YIELD_NS);
     sleep_until(g, s, n);
 }
 
