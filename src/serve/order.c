@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Single requests are mixed so many at a time: several batches, and few enough that the output,
+ * which is in order of reading, grows all the time. */
+enum { MIX_REQUESTS = 256 };
+
 static const char *const names[ORDER_KIND_COUNT] = {
     [ORDER_AUTO] = "auto", [ORDER_INPUT] = "input", [ORDER_PREFIX] = "prefix"};
 
@@ -56,15 +60,22 @@ static int compare_tokens(const void *left, const void *right)
 /* Requests that stay together: [first, first + n) of the sorted ones. */
 struct unit {
     size_t first, n;
+    uint64_t order;         /* of its first request */
     double prefill, decode; /* tokens to compute */
-    double weight;          /* both, for sorting */
 };
 
-static int compare_units(const void *left, const void *right)
+static int compare_reading(const void *left, const void *right)
 {
     const struct unit *a = left, *b = right;
-    if (a->weight != b->weight) return a->weight > b->weight ? -1 : 1;
-    return compare_numbers(a->first, b->first);
+    return compare_numbers(a->order, b->order);
+}
+
+static int compare_sizes(const void *left, const void *right)
+{
+    const struct unit *a = left, *b = right;
+    const double a_size = a->prefill + a->decode, b_size = b->prefill + b->decode;
+    if (a_size != b_size) return a_size > b_size ? -1 : 1;
+    return compare_numbers(a->order, b->order);
 }
 
 /* Whole blocks that both have, and that r could take from the cache. */
@@ -86,9 +97,9 @@ static size_t n_shared_blocks(const struct request *before, const struct request
 /* What is worked out for requests of one priority, sorted by tokens. */
 struct mix {
     struct request **requests;
-    struct request **sorted; /* scratch, [n] */
-    struct unit *units;      /* scratch, [n] */
-    size_t *n_shared;        /* scratch, [n]: blocks shared with the one before */
+    struct request **sorted;      /* scratch, [n] */
+    struct unit *units, *scratch; /* scratch, [n] */
+    size_t *n_shared;             /* scratch, [n]: blocks shared with the one before */
     size_t n, n_units;
 };
 
@@ -109,59 +120,75 @@ static void make_units(struct mix *m, bool single)
     m->n_units = 0;
     for (size_t i = 0; i < m->n; i++) {
         const struct request *r = m->requests[i];
-        if (single || m->n_shared[i] == 0) m->units[m->n_units++] = (struct unit){.first = i};
+        if (single || m->n_shared[i] == 0)
+            m->units[m->n_units++] = (struct unit){.first = i, .order = r->order};
         struct unit *u = &m->units[m->n_units - 1];
         u->n++;
         u->prefill += (double)(r->n_tokens - m->n_shared[i] * PREFIX_BLOCK_TOKENS);
         u->decode += (double)r->max_tokens - (double)(r->n_tokens - r->n_prompt);
-        u->weight = u->prefill + u->decode;
     }
 }
 
 /* One kind of units, [from, to): the largest and the smallest are dealt in turn. */
 struct deck {
-    size_t from, to;
+    const struct unit *from, *to;
     bool small;
 };
 
-static size_t deal(struct deck *d)
+static const struct unit *deal(struct deck *d)
 {
     d->small = !d->small;
     return d->small ? d->from++ : --d->to;
 }
 
-/* Moves the prefill-heavy units to the front; returns how many they are. Both kinds stay sorted. */
-static size_t split(struct mix *m, double prefill, double decode, struct unit *scratch)
+/* Moves the prefill-heavy ones of n units to the front; returns how many they are. Both kinds stay
+ * sorted. */
+static size_t split(struct unit *units, size_t n, double prefill, double decode,
+                    struct unit *scratch)
 {
     size_t n_front = 0, n_back = 0;
-    for (size_t i = 0; i < m->n_units; i++) {
-        const struct unit u = m->units[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct unit u = units[i];
         const bool heavy = u.prefill * decode > u.decode * prefill;
-        *(heavy ? &m->units[n_front++] : &scratch[n_back++]) = u;
+        *(heavy ? &units[n_front++] : &scratch[n_back++]) = u;
     }
-    memcpy(m->units + n_front, scratch, n_back * sizeof *scratch);
+    memcpy(units + n_front, scratch, n_back * sizeof *scratch);
     return n_front;
 }
 
-static void mix_units(struct mix *m, struct unit *scratch)
+/* Appends the requests of n units to m->sorted, which has *at of them. */
+static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
 {
     double prefill = 0, decode = 0, had_prefill = 0, had_decode = 0;
-    for (size_t i = 0; i < m->n_units; i++) {
-        prefill += m->units[i].prefill;
-        decode += m->units[i].decode;
+    for (size_t i = 0; i < n; i++) {
+        prefill += units[i].prefill;
+        decode += units[i].decode;
     }
-    qsort(m->units, m->n_units, sizeof *m->units, compare_units);
-    const size_t n_front = split(m, prefill, decode, scratch);
-    struct deck front = {0, n_front, false}, back = {n_front, m->n_units, false};
-    size_t at = 0;
+    qsort(units, n, sizeof *units, compare_sizes);
+    const size_t n_front = split(units, n, prefill, decode, m->scratch);
+    struct deck front = {units, units + n_front, false}, back = {units + n_front, units + n, false};
     while (front.from < front.to || back.from < back.to) {
         bool take_front = had_prefill * decode <= had_decode * prefill;
         if (front.from == front.to) take_front = false;
         if (back.from == back.to) take_front = true;
-        const struct unit *u = &m->units[deal(take_front ? &front : &back)];
+        const struct unit *u = deal(take_front ? &front : &back);
         had_prefill += u->prefill;
         had_decode += u->decode;
-        for (size_t i = 0; i < u->n; i++) m->sorted[at++] = m->requests[u->first + i];
+        for (size_t i = 0; i < u->n; i++) m->sorted[(*at)++] = m->requests[u->first + i];
+    }
+}
+
+/* Requests of one priority. */
+static void mix(struct mix *m, int32_t n_blocks)
+{
+    const bool fits = count_shared(m) <= (size_t)n_blocks / 4;
+    size_t at = 0;
+    make_units(m, fits);
+    if (fits) qsort(m->units, m->n_units, sizeof *m->units, compare_reading);
+    const size_t n_most = fits ? MIX_REQUESTS : m->n_units;
+    for (size_t i = 0; i < m->n_units; i += n_most) {
+        const size_t left = m->n_units - i;
+        mix_units(m, m->units + i, left < n_most ? left : n_most, &at);
     }
     memcpy(m->requests, m->sorted, m->n * sizeof(struct request *));
 }
@@ -170,26 +197,23 @@ static void mix_units(struct mix *m, struct unit *scratch)
 static struct status mix_all(struct request **requests, size_t n, int32_t n_blocks)
 {
     struct mix m = {0};
-    struct unit *scratch = NULL;
     struct status st;
     TRY_GOTO(st, mem_alloc(&m.sorted, n, sizeof(struct request *), "order"), done);
     TRY_GOTO(st, mem_alloc(&m.units, n, sizeof *m.units, "order"), done);
     TRY_GOTO(st, mem_alloc(&m.n_shared, n, sizeof *m.n_shared, "order"), done);
-    TRY_GOTO(st, mem_alloc(&scratch, n, sizeof *scratch, "order"), done);
+    TRY_GOTO(st, mem_alloc(&m.scratch, n, sizeof *m.scratch, "order"), done);
     for (size_t first = 0; first < n; first += m.n) {
         m.requests = requests + first;
         for (m.n = 1; first + m.n < n; m.n++) {
             if (requests[first + m.n]->priority != requests[first]->priority) break;
         }
-        const bool fits = count_shared(&m) <= (size_t)n_blocks / 4;
-        make_units(&m, fits);
-        mix_units(&m, scratch);
+        mix(&m, n_blocks);
     }
 done:
     mem_free(&m.sorted);
     mem_free(&m.units);
     mem_free(&m.n_shared);
-    mem_free(&scratch);
+    mem_free(&m.scratch);
     return st;
 }
 

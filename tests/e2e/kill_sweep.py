@@ -43,7 +43,8 @@ PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", 
 
 
 def job_lines():
-    """Prompts of the demo model: greedy, seeded and unseeded, error rows and a duplicate."""
+    """Prompts of the demo model: greedy, seeded and unseeded, error rows, a duplicate, some requests
+    twice and some urgent."""
     draw = random.Random(4)
     text = " ".join(json.loads(line)["prompt"] for line in
                     (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines())
@@ -55,6 +56,10 @@ def job_lines():
         if i % 5 == 0:
             line["seed"] = i
         lines.append(line)
+    for at, same in ((19, 1), (31, 11), (33, 11), (45, 2)):
+        lines[same]["temperature"] = 0
+        lines[at] = {**lines[same], "custom_id": f"k{at}", "max_tokens": 30 + at}
+    lines[26]["priority"], lines[40]["priority"] = -1, 2
     lines[7]["top_p"] = 3
     lines[20]["custom_id"] = "k3"
     return lines
@@ -186,6 +191,7 @@ class JournalTest:
     def random_layout(self):
         flags = ["--checkpoint-tokens", self.draw.choice([4, 16, 256])]
         flags += ["--max-batch", self.draw.choice([2, 3, 8])]
+        flags += ["--order", self.draw.choice(["auto", "input", "prefix"])]
         if self.draw.random() < 0.3:
             flags += ["--chunk", 7]
         env = {"SHOAL_KERNELS": "ref"} if self.draw.random() < 0.2 else {}

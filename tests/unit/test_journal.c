@@ -61,7 +61,12 @@ static void make_lines(struct strbuf *s, int n_lines)
 {
     uint64_t x = 12;
     for (int i = 0; i < n_lines; i++) {
-        if (i % 13 == 7) {
+        if (i % 17 == 14) {
+            strbuf_printf(s,
+                          "{\"custom_id\":\"r%d\",\"prompt\":\"again\",\"temperature\":0,"
+                          "\"max_tokens\":%d}\n",
+                          i, 20 + i);
+        } else if (i % 13 == 7) {
             strbuf_puts(s, "{\"custom_id\":\"c3\",\"prompt\":\"twice or bad\",\"n\":9}\n");
         } else if (i % 11 == 5) {
             strbuf_puts(s, "{\"prompt_token_ids\":[5,1,5]}\n"); /* 1: bad arithmetic */
@@ -199,6 +204,8 @@ static void random_options(struct job *job, uint64_t *x)
     o->checkpoint_tokens = (int32_t)fake_between(x, 0, 9);
     o->commit_bytes = fake_between(x, 0, 2) ? 1 : (size_t)fake_between(x, 1, 5000);
     o->prefix_cache = fake_between(x, 0, 1);
+    o->result_cache = fake_between(x, 0, 1);
+    o->order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
 }
 
 /* Ends and resumes a job until it is done. Returns the number of runs. */
@@ -240,6 +247,7 @@ static void half_a_job(struct job *job, struct strbuf *journal, struct strbuf *o
     struct outcome out;
     job->o.checkpoint_tokens = 4;
     job->o.max_batch = 4;
+    job->o.order = ORDER_INPUT; /* so that there are rows in the output */
     run(job, 60, true, &out);
     CU_ASSERT_FALSE_FATAL(status_failed(&out.st));
     CU_ASSERT_FALSE(out.done);

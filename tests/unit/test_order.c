@@ -9,7 +9,7 @@
 #include <CUnit/CUnit.h>
 #include <string.h>
 
-enum { MOST = 300 };
+enum { MOST = 250 };
 
 /* A request with a prompt of n_header tokens of header `header` and n_tail of its own. */
 static struct request *make(uint64_t index, int header, size_t n_header, size_t n_tail,
@@ -107,7 +107,7 @@ static void shared_beginnings_meet_when_the_pool_is_small(void)
     }
 }
 
-/* Half are long prompts with short answers, read first: in every eighth of the order both kinds of
+/* Half are long prompts with short answers, read first: in every fifth of the order both kinds of
  * work stand in their proportion, and long and short ones. */
 static void prefill_and_decode_mix(void)
 {
@@ -123,17 +123,40 @@ static void prefill_and_decode_mix(void)
     for (size_t i = 0; i < MOST; i++) all_prefill += (double)requests[i]->n_tokens;
     for (size_t i = 0; i < MOST; i++) all_decode += requests[i]->max_tokens;
     all = (all_prefill + all_decode) / MOST;
-    for (size_t begin = 0; begin + MOST / 6 <= MOST; begin += MOST / 6) {
+    for (size_t begin = 0; begin < MOST; begin += MOST / 5) {
         double prefill = 0, decode = 0;
-        for (size_t i = begin; i < begin + MOST / 6; i++) {
+        for (size_t i = begin; i < begin + MOST / 5; i++) {
             prefill += (double)requests[i]->n_tokens;
             decode += requests[i]->max_tokens;
         }
         const double share = prefill / (prefill + decode);
         CU_ASSERT_DOUBLE_EQUAL(share, all_prefill / (all_prefill + all_decode), 0.1);
-        CU_ASSERT_DOUBLE_EQUAL((prefill + decode) / (MOST / 6.0) / all, 1, 0.25);
+        CU_ASSERT_DOUBLE_EQUAL((prefill + decode) / (MOST / 5.0) / all, 1, 0.25);
     }
     destroy_all(requests, MOST);
+}
+
+/* Rows are written in order of reading, so nobody is put off for long. */
+static void mixing_moves_nobody_far(void)
+{
+    enum { N = 1500, FAR = 256 };
+    static struct request *requests[N];
+    uint64_t x = 6;
+    for (size_t i = 0; i < N; i++) {
+        requests[i] = make(i, (int)(i % 20), 640, (size_t)fake_between(&x, 1, 90),
+                           (int32_t)fake_between(&x, 1, 200));
+    }
+    const struct status st = order_requests(ORDER_AUTO, 1000, requests, N);
+    CU_ASSERT_FALSE(status_failed(&st));
+    size_t n_far = 0, n_moved = 0;
+    for (size_t i = 0; i < N; i++) {
+        const size_t was = requests[i]->index;
+        n_far += (was > i ? was - i : i - was) >= FAR;
+        n_moved += was != i;
+    }
+    CU_ASSERT_EQUAL(n_far, 0);
+    CU_ASSERT(n_moved > N / 2);
+    destroy_all(requests, N);
 }
 
 static void names_are_parsed(void)
@@ -154,5 +177,6 @@ void suite_order(CU_pSuite suite)
     CU_add_test(suite, "shared beginnings meet when the pool is small",
                 shared_beginnings_meet_when_the_pool_is_small);
     CU_add_test(suite, "prefill and decode mix", prefill_and_decode_mix);
+    CU_add_test(suite, "mixing moves nobody far", mixing_moves_nobody_far);
     CU_add_test(suite, "names are parsed", names_are_parsed);
 }
