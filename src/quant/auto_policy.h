@@ -1,0 +1,31 @@
+/* Which format each tensor gets for a given number of bits: from the least format up, always the
+ * change that takes away the most error for its bits, while the budget lasts. Pure and
+ * deterministic; the errors are measured by calibrate. */
+#ifndef SHOAL_QUANT_AUTO_POLICY_H
+#define SHOAL_QUANT_AUTO_POLICY_H
+
+#include "base/status.h"
+#include "tensor/quant_format.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { AUTO_FORMATS_MAX = 8 };
+
+/* One tensor, or one class of tensors that stay together. */
+struct auto_item {
+    uint64_t n_weights;
+    double error[AUTO_FORMATS_MAX]; /* output error relative to the output's energy, per format */
+    uint64_t n_bits[AUTO_FORMATS_MAX]; /* stored bits, scales included, per format */
+    uint32_t choice;                   /* set by auto_policy_choose */
+};
+
+/* Local. Sets the choice of each item among n_formats, ordered from few bits to many, so that all
+ * items together take at most budget_bits. The worth of a change is (error now - error then) *
+ * n_weights / (bits then - bits now), any larger format being a change; ties go to the smaller
+ * index. Errors: STATUS_USAGE when even the least formats need more than the budget;
+ * the sentence names both. */
+struct status auto_policy_choose(struct auto_item *items, size_t n_items, uint32_t n_formats,
+                                 uint64_t budget_bits);
+
+#endif

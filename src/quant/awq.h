@@ -1,0 +1,34 @@
+/* AWQ: before rounding, each input of a linear is multiplied by a scale that grows with how large
+ * the activations there are, and whatever made the input divides by it (Lin et al. 2023, "AWQ:
+ * Activation-aware Weight Quantization for On-Device LLM Compression"). The power that the scales
+ * follow is searched on the output error; then ranges are (quant/fit.h).
+ * The caller folds scales into norms and weights. Pure functions; called by calibrate. */
+#ifndef SHOAL_QUANT_AWQ_H
+#define SHOAL_QUANT_AWQ_H
+
+#include "base/status.h"
+#include "tensor/quant_format.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Powers tried: 0 (all scales 1), 1/16, ... 1. */
+enum { AWQ_TRIED = 17 };
+
+/* Local. Scales s[n] of try `step`: mean |x_k| ^ (step / 16), at least 1e-4, over the square root
+ * of the largest times the smallest. sum_abs [n] over n_tokens; all 1 without tokens. */
+void awq_scales(const double *sum_abs, uint64_t n_tokens, uint32_t n, int step, float *s);
+
+/* Local, threads over rows. *error = the output error of rows [n_rows, n] when quantized by RTN
+ * with scales s: the sum of d^T H d of d = Q(w s) / s - w, H full [n, n].
+ * Errors: STATUS_MEMORY. */
+struct status awq_error(struct quant_format f, const float *rows, size_t n_rows, uint32_t n,
+                        const double *full, const float *s, double *error);
+
+/* Local. The try with the least error; the smaller power of equals. */
+int awq_best(const double errors[AWQ_TRIED]);
+
+/* Local. H of the scaled input x / s: full [n, n] becomes H_ij / (s_i s_j). */
+void awq_scale_moments(double *full, uint32_t n, const float *s);
+
+#endif

@@ -1,0 +1,164 @@
+/* Blocked Cholesky and triangular inverse. Blocks load and store their accumulators, so that
+ * blocking, like threading, changes no chain. */
+#include "quant/cholesky.h"
+
+#include "base/mem.h"
+#include "quant/fp_reset.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK = 48, STRIP = 16 };
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Row i of the factor in columns [k0, k1), by the diagonal block's rows; what comes from columns
+ * before k0 is subtracted already. Columns at and beyond the row's own diagonal stay. */
+static void solve_row(double *a, size_t n, size_t i, size_t k0, size_t k1)
+{
+    double *row = a + i * n;
+    for (size_t k = k0; k < least(k1, i); k++) {
+        const double *pivot_row = a + k * n;
+        double x = row[k];
+        for (size_t m = k0; m < k; m++) x -= row[m] * pivot_row[m];
+        row[k] = x / pivot_row[k];
+    }
+}
+
+/* The diagonal block. False: a pivot is not positive and finite. */
+static bool factor_block(double *a, size_t n, size_t k0, size_t k1)
+{
+    for (size_t i = k0; i < k1; i++) {
+        solve_row(a, n, i, k0, k1);
+        double x = a[i * n + i];
+        for (size_t m = k0; m < i; m++) x -= a[i * n + m] * a[i * n + m];
+        if (!(x > 0) || !isfinite(x)) return false;
+        a[i * n + i] = sqrt(x);
+    }
+    return true;
+}
+
+/* row[j] -= sum over the panel's columns k, ascending, of l[k] * panel[k][j], for j in [j0, j1) */
+QUANT_CLONES static void subtract_panel(double *row, const double *l, const double *panel,
+                                        size_t stride, size_t n_k, size_t j0, size_t j1)
+{
+    size_t j = j0;
+    for (; j + STRIP <= j1; j += STRIP) {
+        double acc[STRIP];
+        for (size_t c = 0; c < STRIP; c++) acc[c] = row[j + c];
+        for (size_t k = 0; k < n_k; k++) {
+            for (size_t c = 0; c < STRIP; c++) acc[c] -= l[k] * panel[k * stride + j + c];
+        }
+        for (size_t c = 0; c < STRIP; c++) row[j + c] = acc[c];
+    }
+    for (; j < j1; j++) {
+        for (size_t k = 0; k < n_k; k++) row[j] -= l[k] * panel[k * stride + j];
+    }
+}
+
+/* Columns [k0, k1) for the rows below, then their part of everything to the right. */
+static void factor_rest(double *a, size_t n, size_t k0, size_t k1, double *panel)
+{
+#pragma omp parallel
+    {
+        fp_reset();
+#pragma omp for schedule(dynamic, 8)
+        for (size_t i = k1; i < n; i++) {
+            solve_row(a, n, i, k0, k1);
+            for (size_t k = k0; k < k1; k++) panel[(k - k0) * n + i] = a[i * n + k];
+        }
+#pragma omp for schedule(dynamic, 8)
+        for (size_t i = k1; i < n; i++) {
+            subtract_panel(a + i * n, a + i * n + k0, panel, n, k1 - k0, k1, i + 1);
+        }
+    }
+}
+
+struct status cholesky_factor(double *a, size_t n, bool *definite)
+{
+    double *panel = NULL;
+    TRY(mem_alloc(&panel, n * BLOCK, sizeof *panel, "Cholesky factor"));
+    *definite = true;
+    for (size_t k0 = 0; k0 < n && *definite; k0 += BLOCK) {
+        const size_t k1 = least(k0 + BLOCK, n);
+        *definite = factor_block(a, n, k0, k1);
+        if (*definite) factor_rest(a, n, k0, k1, panel);
+    }
+    mem_free(&panel);
+    return status_ok();
+}
+
+/* Columns [j0, j1) of the inverse into m [n, STRIP]:
+ * m[i] = (e_i - sum over k in [j0, i) of l[i][k] m[k]) / l[i][i], k ascending. */
+QUANT_CLONES static void invert_strip(const double *l, size_t n, size_t j0, size_t j1, double *m)
+{
+    for (size_t i = j0; i < n; i++) {
+        double acc[STRIP] = {0};
+        if (i < j1) acc[i - j0] = 1;
+        for (size_t k = j0; k < i; k++) {
+            for (size_t c = 0; c < STRIP; c++) acc[c] -= l[i * n + k] * m[k * STRIP + c];
+        }
+        for (size_t c = 0; c < STRIP; c++) m[i * STRIP + c] = acc[c] / l[i * n + i];
+    }
+}
+
+struct status cholesky_invert_lower(const double *l, size_t n, double *inverse)
+{
+    const size_t n_strips = (n + STRIP - 1) / STRIP;
+    bool failed = false;
+#pragma omp parallel
+    {
+        double *m = NULL;
+        struct status st = mem_alloc(&m, n * STRIP, sizeof *m, "triangular inverse");
+        fp_reset();
+#pragma omp for schedule(dynamic, 1)
+        for (size_t s = 0; s < n_strips; s++) {
+            const size_t j0 = s * STRIP, j1 = least(j0 + STRIP, n);
+            if (status_failed(&st)) {
+#pragma omp atomic write
+                failed = true;
+                continue;
+            }
+            invert_strip(l, n, j0, j1, m);
+            for (size_t i = j0; i < n; i++) {
+                for (size_t j = j0; j < j1 && j <= i; j++) {
+                    inverse[i * n + j] = m[i * STRIP + j - j0];
+                }
+            }
+        }
+        mem_free(&m);
+    }
+    if (!failed) return status_ok();
+    return status_make(STATUS_MEMORY, "triangular inverse of %zu columns: no memory", n);
+}
+
+/* Both orders reversed: element (i, j) and (n - 1 - i, n - 1 - j) change places. */
+static void reverse(double *a, size_t n)
+{
+    for (size_t i = 0, j = n * n; i + 1 < j; i++) {
+        j--;
+        const double x = a[i];
+        a[i] = a[j];
+        a[j] = x;
+    }
+}
+
+struct status cholesky_inverse_factor(double *a, size_t n, bool *definite)
+{
+    double *inverse = NULL;
+    struct status st;
+    /* the factor works on lower triangles: reversed, the given upper one is that */
+    reverse(a, n);
+    TRY_GOTO(st, cholesky_factor(a, n, definite), out);
+    if (!*definite) goto out;
+    TRY_GOTO(st, mem_alloc(&inverse, n * n, sizeof *inverse, "inverse factor"), out);
+    TRY_GOTO(st, cholesky_invert_lower(a, n, inverse), out);
+    memcpy(a, inverse, n * n * sizeof *a);
+    reverse(a, n);
+out:
+    mem_free(&inverse);
+    return st;
+}

@@ -1,0 +1,22 @@
+/* A group's scale found by trying: its values are clipped to less and less of their range, and the
+ * scale with the smallest output error is kept (Lin et al. 2023, "AWQ: Activation-aware Weight
+ * Quantization", section on clipping). Called by awq and gptq. */
+#ifndef SHOAL_QUANT_FIT_H
+#define SHOAL_QUANT_FIT_H
+
+#include "quant/quantize.h"
+
+/* The search: ranges of 1, 1 - 1/20, ... 1/2 of the largest magnitude. */
+enum { FIT_STEPS = 20, FIT_TRIED = 11, FIT_BLOCK = 128 };
+
+/* Local. The best parameters for x[n] of one group, whose inputs have second moments h, rows of
+ * `stride`: the smallest d^T H d of d = decoded - x, ties to the wider range. Of more inputs than
+ * FIT_BLOCK (a scale per channel) the blocks of H beside the diagonal are left out. f64. */
+struct quant_param quant_fit_clipped(struct quant_format f, const float *x, size_t n,
+                                     const double *h, size_t stride);
+
+/* Local, threads over rows. RTN of rows [n_rows, n_in] with such scales, h [n_in, n_in]. */
+void quant_clipped_rows(struct quant_format f, const float *rows, size_t n_rows, size_t n_in,
+                        const double *h, const struct quant_block *out);
+
+#endif

@@ -1,0 +1,51 @@
+/* GPTQ: codes chosen column by column, each column's error made good by the columns still to come
+ * (Frantar, Ashkboos, Hoefler, Alistarh 2022, "GPTQ: Accurate Post-Training Quantization for
+ * Generative Pre-trained Transformers", algorithm 1).
+ *
+ * Outputs are independent of each other once H is factored, so ranks and threads divide outputs.
+ * All arithmetic between the codes is f64; an output's chain of updates runs over the columns in
+ * their order, and blocks of columns only change when it is done, never its bits.
+ *
+ * Order of activation: columns by falling H_kk, ties by number. The groups then keep their columns
+ * and are fitted before the first column is ("static groups"), so that the file needs no
+ * permutation and a group's inputs stay side by side (numerics law, rule 4). In plain order a group
+ * is fitted when its first column is reached, to the values as corrected until then. */
+#ifndef SHOAL_QUANT_GPTQ_H
+#define SHOAL_QUANT_GPTQ_H
+
+#include "base/status.h"
+#include "tensor/quant_format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct gptq_options {
+    double damping; /* lambda as a part of the mean of H's diagonal; the paper's 0.01 */
+    bool act_order;
+    bool clip; /* fit groups by quant_fit_clipped instead of quant_fit */
+};
+
+/* H factored for one linear. */
+struct gptq {
+    struct gptq_options options;
+    uint32_t n;      /* inputs */
+    uint32_t *order; /* owned [n]: the column done i-th */
+    bool *dead;      /* owned [n]: no token ever had it; its weights become 0 */
+    double *moments; /* owned [n, n]: H as given, for fitting; NULL without options.clip */
+    double *u;       /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in the order above */
+    double damped;   /* lambda that was used: it doubles until H is positive definite */
+};
+
+/* Local, threads. Takes H full [n, n] (hessian.h), which is not changed. destroy frees; accepts
+ * what create failed to make. Errors: STATUS_MEMORY; STATUS_INPUT when H is not finite. */
+struct status gptq_create(const double *full, uint32_t n, const struct gptq_options *options,
+                          struct gptq *out);
+void gptq_destroy(struct gptq *g);
+
+/* Local, threads over outputs. rows [n_rows, n] of weights to their codes: rows of `out`.
+ * Errors: STATUS_MEMORY. */
+struct status gptq_rows(const struct gptq *g, struct quant_format f, const float *rows,
+                        size_t n_rows, const struct quant_block *out);
+
+#endif

@@ -1,0 +1,51 @@
+/* Second moments of what a linear sees: H = sum over tokens of x x^T, and each input's mean and
+ * largest magnitude. All that the calibrated methods know of the calibration set.
+ * A rank holds some rows of H for all tokens, never all rows for some tokens: every element is one
+ * chain over the tokens in their order, from whatever ranks and threads (numerics law, rule 10).
+ * Products of two f32 are exact in f64, so an element is rounded once per token. */
+#ifndef SHOAL_QUANT_HESSIAN_H
+#define SHOAL_QUANT_HESSIAN_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct hessian {
+    uint32_t n;          /* inputs of the linear */
+    uint32_t begin, end; /* rows of H held here */
+    uint64_t n_tokens;   /* added so far */
+    double *h;           /* owned [end - begin, n]; of row i the columns from i on */
+    double *sum_abs;     /* owned [n] */
+    float *max_abs;      /* owned [n] */
+};
+
+/* Local. Bytes that a rank needs for rows [begin, end) of H over n inputs. */
+uint64_t hessian_bytes(uint32_t n, uint32_t begin, uint32_t end);
+
+/* Local. Where part i of n_parts begins (i = n_parts: n): contiguous rows, so cut that all parts
+ * have about the same number of elements on and above the diagonal. */
+uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
+
+/* Local. Zero. Errors: STATUS_MEMORY. fini accepts what init made or zeroes. */
+struct status hessian_init(struct hessian *h, uint32_t n, uint32_t begin, uint32_t end);
+void hessian_fini(struct hessian *h);
+
+/* Local. Adds n_tokens rows x [n_tokens, x_stride], the next of the calibration set. */
+void hessian_add(struct hessian *h, const float *x, size_t x_stride, size_t n_tokens);
+
+/* Local. full [n, n] with its rows' parts from the diagonal on given: fills the lower part. */
+void hessian_mirror(double *full, uint32_t n);
+
+enum { HESSIAN_LANES = 16 };
+
+/* Local. v^T H v of HESSIAN_LANES vectors at once (H full): v [n, HESSIAN_LANES], interleaved. Each
+ * is a chain over i ascending of v_i * (a chain over k ascending of H_ik v_k). */
+void hessian_norms(const double *full, uint32_t n, const double *v, double *out);
+
+/* Local. The output error of rows' differences d [n_rows, n]: the sum over the rows, ascending, of
+ * d^T H d. Threads over rows. Errors: STATUS_MEMORY. */
+struct status hessian_error(const double *full, uint32_t n, const float *d, size_t n_rows,
+                            double *out);
+
+#endif

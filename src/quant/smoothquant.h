@@ -1,0 +1,19 @@
+/* SmoothQuant: large activations become smaller and the weights that meet them larger, so that both
+ * can be rounded to 8 bits (Xiao et al. 2022, "SmoothQuant: Accurate and Efficient Post-Training
+ * Quantization for Large Language Models", equation 4). The caller folds the scales into the norm
+ * before. Pure; called by calibrate. */
+#ifndef SHOAL_QUANT_SMOOTHQUANT_H
+#define SHOAL_QUANT_SMOOTHQUANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Local. s_k = max|x_k|^alpha / max|w_k|^(1 - alpha), at least 1e-5, over the n inputs; alpha in
+ * 64ths. An input without activations or without weights gets 1. */
+void smoothquant_scales(const float *max_x, const float *max_w, uint32_t n, unsigned alpha_64ths,
+                        float *s);
+
+/* Local. max_w[k] becomes the largest |w_k| of it and of rows [n_rows, n]. */
+void smoothquant_see_weights(const float *rows, size_t n_rows, uint32_t n, float *max_w);
+
+#endif
