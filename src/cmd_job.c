@@ -64,7 +64,12 @@ static const struct flag run_flags[] = {
     {"watchdog", FLAG_COUNT, AT(watchdog_s), 0, 86400, "SECONDS",
      "name a rank that died, stopped or was cut off within this time, and leave with 76 (default "
      "30; 0: never)"},
-    {"report", FLAG_STRING, AT(report), 0, 0, "FILE", "write what was run and measured as JSON"},
+    {"metrics", FLAG_STRING, AT(metrics), 0, 0, "FILE",
+     "write what was run and measured as JSON: at the end, and every 10 s until then"},
+    {"report", FLAG_STRING, AT(metrics), 0, 0, NULL, NULL},
+    {"trace", FLAG_STRING, AT(trace), 0, 0, "FILE",
+     "write a timeline of all ranks at the end, for chrome://tracing or ui.perfetto.dev; a long "
+     "job's last events"},
     {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress and no summary on stderr"},
     {"progress-bar", FLAG_SWITCH, AT(progress_bar), 0, 0, NULL,
      "draw a bar although stderr is no terminal (mpirun hands on a pipe)"},

@@ -360,8 +360,10 @@ static struct status collect(struct job *j, struct lead_loop *l, uint32_t group,
     for (uint32_t r = 0; r < j->layout->dp; r++) {
         const struct status got = engine_collect(j->engine, (int32_t)r, &l->result);
         if (status_failed(&st)) continue;
+        const struct lead_span span = job_span_begin(j);
         st = got;
         if (!status_failed(&st)) st = lead_commit(j->lead, (int32_t)group, &l->result);
+        job_span_commit(j, span, l->result.step, r);
     }
     l->in_flight[group] = false;
     l->n_in_flight--;
@@ -394,6 +396,15 @@ static void heed_drain(struct job *j, struct lead_loop *l)
     }
 }
 
+static struct status plan_step(struct job *j, struct lead_loop *l, uint64_t step, bool *done)
+{
+    job_metrics_update(j);
+    const struct lead_span span = job_span_begin(j);
+    TRY(lead_next(j->lead, (int32_t)(step % j->layout->pp), step, &l->plan, done));
+    job_span_plan(j, span, &l->plan);
+    return status_ok();
+}
+
 static struct status run_steps(struct job *j, struct lead_loop *l)
 {
     struct status st = status_ok();
@@ -403,7 +414,7 @@ static struct status run_steps(struct job *j, struct lead_loop *l)
         if (l->in_flight[group]) st = collect(j, l, group, st);
         heed_drain(j, l);
         if (!done && !l->drains && !status_failed(&st)) {
-            st = lead_next(j->lead, (int32_t)group, step, &l->plan, &done);
+            st = plan_step(j, l, step, &done);
         }
         if (done || l->drains || status_failed(&st)) {
             if (l->n_in_flight > 0) continue;
@@ -458,17 +469,23 @@ static struct status end_complete(struct job *j)
 
 static struct status run_loaded(struct job *j)
 {
+    TRY(job_trace_start(j));
     j->ready_ns = clock_ns();
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
     struct status st = is_lead ? lead_loop(j) : engine_follow(j->engine);
+    j->elapsed_ns = clock_ns() - j->ready_ns;
     if (status_failed(&st) && !is_lead) {
         log_line(LOG_ERROR, "%s", st.text);
         comm_abort(j->comm, status_exit(STATUS_LOST));
     }
-    PHASE(st);
+    st = comm_agree(j->comm, st);
+    j->is_drained = st.code == STATUS_DRAINED;
+    if (status_failed(&st) && !j->is_drained) return st;
     PHASE(logits_file_close(&j->logits));
-    return job_report_end(j);
+    TRY(job_report_end(j));
+    TRY(job_trace_end(j));
+    return st;
 }
 
 static struct status run(struct job *j)
@@ -498,6 +515,8 @@ static void stop(struct job *j)
     mem_free(&j->order);
     mem_free(&j->layout);
     mem_free(&j->summary);
+    comm_trace_in(j->comm, NULL);
+    trace_destroy(&j->trace);
 }
 
 /* **Collective (world)**. The limit that the first process found counts for all. */

@@ -11,7 +11,7 @@
 struct job_options {
     enum lead_mode mode;
     const char *template_date;
-    const char *model, *input, *output, *logits, *report;
+    const char *model, *input, *output, *logits, *metrics, *trace;
     const char *input_part; /* "K/N"; NULL: the whole input */
     uint32_t tp, pp, ep, dp;
     uint32_t n_threads, max_batch, chunk, step_tokens, kv_blocks, max_model_len;

@@ -55,7 +55,8 @@ struct status job_paths_check(const struct job_options *o)
                                   {"input", o->input, false},
                                   {"output", o->output, true},
                                   {"logits", o->logits, true},
-                                  {"report", o->report, true}};
+                                  {"metrics", o->metrics, true},
+                                  {"trace", o->trace, true}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
         if (!files[i].writes || is_stream) continue;

@@ -11,6 +11,7 @@
 #include "job.h"
 #include "job_text.h"
 #include "parallel/layout_choose.h"
+#include "parallel/trace_file.h"
 #include "parallel/watchdog.h"
 #include "serve/failpoint.h"
 
@@ -36,6 +37,10 @@ struct job {
     enum order_kind line_order;
     uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
     uint64_t start_ns, ready_ns;
+    bool is_drained;
+    uint64_t plan_ns, elapsed_ns; /* of the step loop, as in engine_stats */
+    struct trace *trace;          /* NULL: none is asked for */
+    struct trace_clock clock;     /* at the start; of a trace only */
     struct drain drain;
     struct failpoint failpoint;
     bool is_complete; /* an earlier run had finished the job */
@@ -44,7 +49,8 @@ struct job {
     struct lead *lead;
     struct logits_file *logits;
     struct serve_summary *summary;
-    char *journal_path; /* owned; NULL: none */
+    uint64_t metrics_ns; /* when --metrics was last written */
+    char *journal_path;  /* owned; NULL: none */
     struct input_part part;
     struct strbuf settings, session;
 };
@@ -53,7 +59,41 @@ struct job {
 void job_report_start(const struct job *j);
 
 /* **Collective (world)**. After the last step: the lead prints the summary, the time per stage, the
- * experts' load when asked for, and writes --report. Errors: STATUS_IO, STATUS_MEMORY. */
+ * experts' load when asked for, and writes --metrics. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_report_end(struct job *j);
+
+/* What the ranks of one pipeline stage did: means over them in seconds, the largest peak. The parts
+ * add up to about `elapsed`. */
+struct stage_times {
+    double compute_s, communication_s, waiting_s, planning_s, elapsed_s;
+    uint64_t peak_bytes;
+};
+
+/* Local. all [ranks] */
+struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
+                                   uint32_t stage);
+
+/* Local, lead. Writes --metrics (docs/metrics.md) anew. all [ranks]; NULL while the run goes on.
+ * Errors: STATUS_IO, STATUS_MEMORY. */
+struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
+                                const struct engine_stats *all);
+
+/* Local, lead. Between steps: writes --metrics when 10 s have passed. A failure is logged, not
+ * more. */
+void job_metrics_update(struct job *j);
+
+/* **Collective (world)**. With --trace: measures the clocks and begins the timeline; ends it and
+ * writes the file. Errors: STATUS_IO, STATUS_MEMORY. */
+struct status job_trace_start(struct job *j);
+struct status job_trace_end(struct job *j);
+
+/* Local, lead. What lead_next and lead_commit took goes to j->plan_ns and to the timeline. begin
+ * gives what end wants. */
+struct lead_span {
+    uint64_t begin_ns, cpu_ns, n_admissions;
+};
+struct lead_span job_span_begin(const struct job *j);
+void job_span_plan(struct job *j, struct lead_span span, const struct step_plan *plan);
+void job_span_commit(struct job *j, struct lead_span span, uint64_t step, uint32_t replica);
 
 #endif

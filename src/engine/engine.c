@@ -44,8 +44,34 @@ struct engine {
     float *normed; /* [max_rows, D] */
     float *scores; /* [max_rows] */
 
+    uint64_t step; /* the last plan's */
     struct engine_stats stats;
 };
+
+/* A span that ends now goes to the timeline. Returns now. */
+static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)
+{
+    const uint64_t now = clock_ns();
+    trace_add(comm_trace(e->o.comm),
+              &(struct trace_event){
+                  .begin_ns = since, .end_ns = now, .step = e->step, .kind = (uint8_t)kind});
+    return now;
+}
+
+/* The same of a time in which this rank had nothing to do. */
+static void mark_wait(struct engine *e, enum trace_kind kind, uint64_t since)
+{
+    e->stats.wait_ns += mark(e, kind, since) - since;
+}
+
+/* A buffer's last content must have left before it is used again. */
+static void await_sent(struct engine *e, struct comm_request *sent)
+{
+    if (!sent->active) return;
+    const uint64_t since = clock_ns();
+    comm_wait(e->o.comm, sent);
+    mark_wait(e, TRACE_WAIT_SENT, since);
+}
 
 static struct status make_last_stage(struct engine *e)
 {
@@ -83,7 +109,7 @@ static int rank_in_pipe(const struct engine *e, uint32_t pp)
 static void expect_hidden(struct engine *e, uint64_t run)
 {
     const size_t i = run % N_HIDDEN;
-    comm_wait(e->o.comm, &e->sent[i]); /* the buffer's last rows must have left */
+    await_sent(e, &e->sent[i]);
     comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->hidden[i],
                     hidden_bytes(e->o.max_rows, e->o.model->width), &e->received[i]);
 }
@@ -258,7 +284,7 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     if (e->place.tp != 0) return status_ok();
     TRY(write_result(e, b, h, n));
     const size_t slot = e->n_runs % N_RESULTS;
-    comm_wait(e->o.comm, &e->result_sends[slot]);
+    await_sent(e, &e->result_sends[slot]);
     struct plan_message *m = &e->result_messages[slot];
     TRY(step_result_pack(&e->result, m));
     comm_send_start(e->o.comm, 0, COMM_TAG_RESULT, m->words, m->n_words * sizeof *m->words,
@@ -266,20 +292,19 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     return status_ok();
 }
 
-/* Hidden rows of this run: embedded here, or received. The next receive is posted before any
- * compute, so that the stage before never waits for this one. */
-static struct status begin_rows(struct engine *e, const struct batch *b, struct hidden *h)
+/* Room for the hidden rows of this run, and unless they are embedded here, the rows. The next
+ * receive is posted before any compute, so that the stage before never waits for this one. */
+static struct status await_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
     const size_t i = e->n_runs % N_HIDDEN;
     *h = hidden_view(e->hidden[i], b->n_rows, e->o.model->width);
     if (e->is_first) {
-        comm_wait(e->o.comm, &e->sent[i]);
-        stage_embed(e->stage, b->tokens, h);
+        await_sent(e, &e->sent[i]);
         return status_ok();
     }
     const uint64_t since = clock_ns();
     const size_t n_bytes = comm_wait(e->o.comm, &e->received[i]);
-    e->stats.wait_ns += clock_ns() - since;
+    mark_wait(e, TRACE_WAIT_ROWS, since);
     const size_t expected = hidden_bytes(b->n_rows, e->o.model->width);
     if (n_bytes != expected) {
         return status_make(STATUS_BUG, "hidden rows: expected %zu bytes for %zu rows, found %zu",
@@ -298,42 +323,73 @@ static uint64_t collective_ns(const struct engine *e)
     return ns;
 }
 
+static struct status compute(struct engine *e, const struct batch *b, struct hidden *h)
+{
+    uint64_t since = clock_ns();
+    if (e->is_first) {
+        stage_embed(e->stage, b->tokens, h);
+        since = mark(e, TRACE_EMBED, since);
+    }
+    TRY(stage_forward(e->stage, e->seqs, b->n_seqs, h));
+    since = mark(e, TRACE_LAYERS, since);
+    if (e->is_last) {
+        TRY(finish_batch(e, e->step, b, h));
+        mark(e, TRACE_HEAD, since);
+    } else {
+        const size_t i = e->n_runs % N_HIDDEN;
+        comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, h->h,
+                        hidden_bytes(b->n_rows, e->o.model->width), &e->sent[i]);
+    }
+    return status_ok();
+}
+
 static struct status run_step(struct engine *e, const struct step_plan *plan)
 {
     struct batch b;
+    struct hidden h;
+    struct trace *trace = comm_trace(e->o.comm);
+    e->step = plan->step;
     comm_mark_step(e->o.comm, plan->step);
     TRY(open_batch(e, plan, &b));
-    struct hidden h;
-    TRY(begin_rows(e, &b, &h));
-    const uint64_t since = clock_ns(), comm_before = collective_ns(e);
-    TRY(stage_forward(e->stage, e->seqs, b.n_seqs, &h));
-    if (e->is_last) {
-        TRY(finish_batch(e, plan->step, &b, &h));
-    } else {
-        const size_t i = e->n_runs % N_HIDDEN;
-        comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, h.h,
-                        hidden_bytes(b.n_rows, e->o.model->width), &e->sent[i]);
-    }
+    TRY(await_rows(e, &b, &h));
+    const uint64_t since = clock_ns(), cpu = trace_cpu_ns(trace);
+    const uint64_t comm_before = collective_ns(e), wait_before = e->stats.wait_ns;
+    TRY(compute(e, &b, &h));
+    const uint64_t now = clock_ns();
+    trace_add(trace,
+              &(struct trace_event){.begin_ns = since,
+                                    .end_ns = now,
+                                    .step = plan->step,
+                                    .counts = {b.n_rows, b.n_seqs, trace_cpu_ns(trace) - cpu},
+                                    .kind = TRACE_STEP});
     e->n_runs++;
     e->stats.n_steps++;
     e->stats.n_rows += b.n_rows;
-    e->stats.busy_ns += clock_ns() - since;
+    e->stats.busy_ns += now - since - (e->stats.wait_ns - wait_before);
     e->stats.comm_ns += collective_ns(e) - comm_before;
     return status_ok();
 }
 
-/* The stage's root has the plan; all of the stage get it. */
+/* The stage's root has the plan; all of the stage get it. For the others that is a wait. */
 static void share_plan(struct engine *e, struct plan_message *m)
 {
+    const uint64_t since = clock_ns();
     uint64_t n_words = m->n_words;
     comm_broadcast(e->o.comm, COMM_STAGE, 0, &n_words, sizeof n_words);
-    if (!e->is_stage_root) m->n_words = 0;
     if (!e->is_stage_root) {
+        m->n_words = 0;
         const struct status st = plan_message_reserve(m, n_words);
         if (status_failed(&st)) comm_abort(e->o.comm, status_exit(st.code));
         m->n_words = n_words;
     }
     comm_broadcast(e->o.comm, COMM_STAGE, 0, m->words, n_words * sizeof *m->words);
+    if (!e->is_stage_root) {
+        mark_wait(e, TRACE_WAIT_PLAN, since);
+        return;
+    }
+    const uint64_t ns = clock_ns() - since;
+    e->stats.busy_ns += ns;
+    e->stats.comm_ns += ns;
 }
 
 struct status engine_submit(struct engine *e, const struct step_plan *plan)
@@ -355,7 +411,7 @@ static struct status receive_message(struct engine *e, int from, enum comm_tag t
 {
     const uint64_t since = clock_ns();
     const size_t n_bytes = comm_probe(e->o.comm, from, tag);
-    e->stats.wait_ns += clock_ns() - since;
+    mark_wait(e, tag == COMM_TAG_PLAN ? TRACE_WAIT_PLAN : TRACE_WAIT_RESULT, since);
     e->incoming.n_words = 0;
     TRY(plan_message_reserve(&e->incoming, n_bytes / sizeof *e->incoming.words));
     comm_recv(e->o.comm, from, tag, e->incoming.words, n_bytes);
@@ -374,9 +430,7 @@ struct status engine_follow(struct engine *e)
 {
     for (;;) {
         if (e->is_stage_root) TRY(receive_message(e, 0, COMM_TAG_PLAN));
-        const uint64_t since = clock_ns();
         share_plan(e, &e->incoming);
-        if (!e->is_stage_root) e->stats.wait_ns += clock_ns() - since;
         TRY(step_plan_unpack(e->incoming.words, e->incoming.n_words, &e->plan));
         if (e->plan.kind == PLAN_STOP) return status_ok();
         TRY(run_step(e, &e->plan));

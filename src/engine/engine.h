@@ -13,12 +13,15 @@ struct engine_options {
     struct stage_options stage; /* borrowed parts outlive the engine */
 };
 
-/* What one rank did; times in nanoseconds. compute = busy - comm. */
+/* What one rank did; times in nanoseconds. compute = busy - comm. What a rank waits inside a
+ * collective for the others is part of comm. */
 struct engine_stats {
     uint64_t n_steps;
-    uint64_t busy_ns; /* inside steps, waiting excluded */
-    uint64_t comm_ns; /* in collectives of the step, part of busy_ns */
-    uint64_t wait_ns; /* for plans, hidden rows and results */
+    uint64_t busy_ns;    /* inside steps, waiting excluded */
+    uint64_t comm_ns;    /* in collectives of the step, part of busy_ns */
+    uint64_t wait_ns;    /* for plans, hidden rows, results and sends: the pipeline's bubble */
+    uint64_t plan_ns;    /* the lead's rank: reading, planning, committing; filled by its loop */
+    uint64_t elapsed_ns; /* from the first plan that was waited for to the last; filled likewise */
     uint64_t n_rows;
     uint64_t peak_bytes; /* resident */
 };

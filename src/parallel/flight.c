@@ -77,6 +77,11 @@ struct flight_event flight_last(const struct flight *f)
     return (struct flight_event){.number = 0};
 }
 
+const char *flight_op_name(uint32_t op)
+{
+    return op < FLIGHT_OP_COUNT ? op_names[op] : "unknown";
+}
+
 int flight_print(const struct flight_event *e, const char *axis_name, char *out, size_t out_bytes)
 {
     if (e->number == 0) return snprintf(out, out_bytes, "no communication yet");
@@ -85,8 +90,7 @@ int flight_print(const struct flight_event *e, const char *axis_name, char *out,
         snprintf(step, sizeof step, "step %llu", (unsigned long long)e->step);
     }
     if (e->layer != FLIGHT_NO_LAYER) snprintf(layer, sizeof layer, ", layer %d", e->layer);
-    const char *name = (unsigned)e->op < FLIGHT_OP_COUNT ? op_names[e->op] : "unknown";
-    return snprintf(out, out_bytes, "%s over %s, count %llu, %s%s (event %llu, %s)", name,
-                    axis_name, (unsigned long long)e->count, step, layer,
+    return snprintf(out, out_bytes, "%s over %s, count %llu, %s%s (event %llu, %s)",
+                    flight_op_name(e->op), axis_name, (unsigned long long)e->count, step, layer,
                     (unsigned long long)e->number, e->end_ns == 0 ? "inside" : "done");
 }

@@ -87,6 +87,9 @@ bool flight_read(const struct flight *f, uint64_t number, struct flight_event *o
 /* Local, reader, any thread. The newest event; number 0 when there is none. */
 struct flight_event flight_last(const struct flight *f);
 
+/* Local. The name of an enum flight_op, for messages; any number is accepted. */
+const char *flight_op_name(uint32_t op);
+
 /* Local. "all-reduce over tp, count 4160, step 17, layer 3"; axis_name comes from comm. Returns
  * the length as snprintf does. */
 int flight_print(const struct flight_event *e, const char *axis_name, char *out, size_t out_bytes);

@@ -60,6 +60,11 @@ uint64_t trace_cpu_ns(const struct trace *t)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+size_t trace_capacity(const struct trace *t)
+{
+    return t->capacity;
+}
+
 size_t trace_count(const struct trace *t)
 {
     return t->n_added < t->capacity ? (size_t)t->n_added : t->capacity;

@@ -349,6 +349,11 @@ void lead_summary(const struct lead *l, struct serve_summary *summary)
     }
 }
 
+const struct serve_summary *lead_stats(const struct lead *l)
+{
+    return &l->stats;
+}
+
 struct scheduler_load lead_load(const struct lead *l)
 {
     return scheduler_load(l->scheduler);

@@ -110,8 +110,10 @@ void lead_save(struct lead *lead);
 /* Local. How long the journal's commits take, in seconds: the longest of late. */
 double lead_commit_s(const struct lead *lead);
 
-/* Local. What was done and measured by now; and what runs and waits, after lead_start. */
+/* Local. What was done and measured by now: all of it; what the scheduler counts, borrowed; and
+ * what runs and waits. After lead_start. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
+const struct serve_summary *lead_stats(const struct lead *lead);
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display, fills *summary; after the last row

@@ -42,7 +42,7 @@ static void teardown(void)
 static struct status check(const char *output, const char *logits, const char *report)
 {
     const struct job_options o = {
-        .model = model, .input = input, .output = output, .logits = logits, .report = report};
+        .model = model, .input = input, .output = output, .logits = logits, .metrics = report};
     return job_paths_check(&o);
 }
 
@@ -79,7 +79,7 @@ static void a_missing_folder_is_named_at_once(void)
     setup();
     const struct status st = check(other, NULL, "/nonexistent/report.json");
     CU_ASSERT_EQUAL(st.code, STATUS_IO);
-    CU_ASSERT_STRING_EQUAL(st.text, "--report /nonexistent/report.json: cannot be written: No such "
+    CU_ASSERT_STRING_EQUAL(st.text, "--metrics /nonexistent/report.json: cannot be written: No such "
                                     "file or directory");
     CU_ASSERT_EQUAL(check("/nonexistent/out.jsonl", NULL, NULL).code, STATUS_IO);
     static char path[5000];
