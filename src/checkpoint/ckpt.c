@@ -44,6 +44,7 @@ void ckpt_close(struct ckpt **c_)
     if (c->file >= 0) H5Fclose(c->file);
     for (size_t i = 0; i < c->n_entries; i++) {
         mem_free(&c->entries[i].name);
+        mem_free(&c->entries[i].method);
         mem_free(&c->entries[i].sums);
     }
     for (int i = 0; i < CKPT_TEXT_COUNT; i++) mem_free(&c->texts[i].text);
@@ -108,6 +109,11 @@ const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n)
 
 size_t ckpt_tensor_count(const struct ckpt *c)
 {
+    return c->n_tensors;
+}
+
+size_t ckpt_stored_count(const struct ckpt *c)
+{
     return c->n_entries;
 }
 
@@ -118,7 +124,7 @@ const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i)
 
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name)
 {
-    size_t low = 0, high = c->n_entries;
+    size_t low = 0, high = c->n_tensors;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
         const int order = strcmp(name, c->entries[middle].name);
@@ -244,6 +250,10 @@ struct status ckpt_read_block(struct ckpt *c, const struct ckpt_tensor *t, uint6
 
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst)
 {
+    if (t->quant.kind != QUANT_NONE) {
+        return status_make(STATUS_BUG, "%s: tensor %s: a quantized tensor is read by its parts",
+                           c->path, t->name);
+    }
     const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
     for (uint64_t b = 0; b < t->n_blocks; b++) {
         TRY(ckpt_read_block(c, t, b, (char *)dst + b * t->rows_per_block * row_bytes));

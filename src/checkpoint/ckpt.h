@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "tensor/dtype.h"
+#include "tensor/quant_format.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,12 +35,21 @@ enum ckpt_text {
         CKPT_TEXT_COUNT
 };
 
+/* The datasets of a quantized tensor's group. */
+enum ckpt_part { CKPT_CODES, CKPT_SCALES, CKPT_ZEROS, CKPT_PART_COUNT };
+
+/* Local. "codes", "scales", "zeros"; the element type; how many elements a row of n_in inputs has.
+ */
+const char *ckpt_part_name(enum ckpt_part part);
+enum dtype ckpt_part_dtype(enum ckpt_part part, struct quant_format f);
+uint64_t ckpt_part_columns(enum ckpt_part part, struct quant_format f, uint64_t n_in);
+
 /* One tensor of /weights, seen as n_rows rows of n_cols elements (row-major, the last dimension is
  * a row; a vector is one row). [out, in] has out rows; experts [E, out, in] have E * out rows, the
  * row of (e, r) is e * out + r. */
 struct ckpt_tensor {
     const char *name; /* borrowed; the source's name with dots: "model.norm.weight" */
-    uint32_t index;   /* its place in ckpt_tensor_at; tensors are sorted by name (bytes) */
+    uint32_t index;   /* its place in ckpt_tensor_at */
     enum dtype dtype;
     uint32_t n_dims; /* 1..CKPT_DIMS_MAX */
     uint64_t dims[CKPT_DIMS_MAX];
@@ -49,7 +59,12 @@ struct ckpt_tensor {
     uint32_t leaf_elems; /* columns per leaf of a row-parallel weight; 0: not row-parallel */
     uint32_t grid_bits;  /* g of the numerics law; 0 when leaf_elems is 0 */
     uint64_t rows_per_block;
-    uint64_t n_blocks;
+    uint64_t n_blocks;         /* 0: quantized, its blocks are those of its parts */
+    struct quant_format quant; /* QUANT_NONE: plain, else dtype is meaningless and n_bytes is the
+                                  sum of the parts */
+    const char *method;        /* quantized: how the codes were made; borrowed */
+    const struct ckpt_tensor *parts[CKPT_PART_COUNT]; /* quantized: its datasets; zeros NULL where
+                                                         the format has none */
 };
 
 struct ckpt; /* an open file */
@@ -77,8 +92,11 @@ const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
  * convert. NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. Tensors, in the order of their names' bytes; find gives NULL when absent. */
+/* Local. Tensors, in the order of their names' bytes; find gives NULL when absent. Behind the
+ * tensors stand the parts of quantized ones (names "X.codes"), in the same order: with them,
+ * ckpt_tensor_at knows ckpt_stored_count entries. */
 size_t ckpt_tensor_count(const struct ckpt *c);
+size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
@@ -99,7 +117,8 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 struct status ckpt_read_block(struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
 
-/* Local. A whole small tensor (norms, tests): dst [n_rows][n_cols] in the stored dtype. */
+/* Local. A whole small plain tensor or part (norms, tests): dst [n_rows][n_cols] in the stored
+ * dtype. */
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst);
 
 #endif

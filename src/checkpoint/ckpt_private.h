@@ -18,7 +18,9 @@ enum {
 struct ckpt_entry {
     struct ckpt_tensor tensor;
     char *name;     /* owned */
+    char *method;   /* owned; quantized only */
     uint64_t *sums; /* owned [n_blocks][2]: low, high */
+    bool is_part;   /* a dataset of a quantized tensor */
 };
 
 struct ckpt {
@@ -32,8 +34,9 @@ struct ckpt {
     } texts[CKPT_TEXT_COUNT];
     float *inv_freq; /* owned [n_inv_freq] */
     size_t n_inv_freq;
-    struct ckpt_entry *entries; /* owned [n_entries], sorted by name when open is done */
-    size_t n_entries, n_entries_capacity;
+    struct ckpt_entry *entries; /* owned [n_entries]; when open is done: n_tensors tensors, then the
+                                   parts of quantized ones, both sorted by name */
+    size_t n_entries, n_entries_capacity, n_tensors;
     hid_t dataset; /* of tensor dataset_index, or -1 */
     uint32_t dataset_index;
 };
@@ -46,6 +49,25 @@ void ckpt_tensor_path(const char *root, const char *name, char *out);
  * expert or as whole experts. */
 uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
                            hsize_t *start, hsize_t *count);
+
+/* Local. Reads an integer attribute into *out, at most `max`; *out stays when the object has none.
+ */
+struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
+                                 const char *name, uint64_t max, uint64_t *out);
+/* Local. A string attribute of 1..max bytes into new memory. */
+struct status ckpt_string_attribute(const struct ckpt *c, const char *path, hid_t object,
+                                    const char *name, size_t max, char **out);
+/* Local. The attributes leaf and grid_bits of a dataset or group. */
+struct status ckpt_leaf_read(const struct ckpt *c, const char *path, hid_t object,
+                             struct ckpt_tensor *t);
+/* Local. Appends a tensor whose path below /weights gives the name. */
+struct status ckpt_entry_add(struct ckpt *c, const char *path, const struct ckpt_tensor *t);
+
+/* Local. Takes over a group below /weights if it is a quantized tensor: its attributes. */
+struct status ckpt_quant_read(struct ckpt *c, const char *path);
+/* Local. When all entries are there: sorts them, gives quantized tensors their parts and shapes,
+ * refuses what does not fit. */
+struct status ckpt_quant_link(struct ckpt *c);
 
 /* Local. Walks all links, checks every object, gathers tensors, texts and checksums into c. */
 struct status ckpt_walk(struct ckpt *c);

@@ -5,7 +5,6 @@
 #include "tensor/leaf.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Where the walk stands. HDF5's callbacks return an int only, so the status lies here. */
@@ -154,9 +153,8 @@ out:
     return st;
 }
 
-/* Reads an integer attribute into *out; *out stays when the object has none. */
-static struct status int_attribute(const struct ckpt *c, const char *path, hid_t object,
-                                   const char *name, uint64_t max, uint64_t *out)
+struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
+                                 const char *name, uint64_t max, uint64_t *out)
 {
     if (H5Aexists(object, name) <= 0) return status_ok();
     const hid_t attribute = H5Aopen(object, name, H5P_DEFAULT);
@@ -178,12 +176,12 @@ static struct status int_attribute(const struct ckpt *c, const char *path, hid_t
     return status_ok();
 }
 
-static struct status leaf_read(const struct ckpt *c, const char *path, hid_t dataset,
-                               struct ckpt_tensor *t)
+struct status ckpt_leaf_read(const struct ckpt *c, const char *path, hid_t dataset,
+                             struct ckpt_tensor *t)
 {
     uint64_t leaf = 0, bits = 0;
-    TRY(int_attribute(c, path, dataset, "leaf", UINT32_MAX, &leaf));
-    TRY(int_attribute(c, path, dataset, "grid_bits", 48, &bits));
+    TRY(ckpt_int_attribute(c, path, dataset, "leaf", UINT32_MAX, &leaf));
+    TRY(ckpt_int_attribute(c, path, dataset, "grid_bits", 48, &bits));
     t->leaf_elems = (uint32_t)leaf;
     t->grid_bits = (uint32_t)bits;
     if ((leaf == 0) != (bits == 0) || leaf_count(t->n_cols, t->leaf_elems) > LEAF_COUNT_MAX) {
@@ -195,7 +193,7 @@ static struct status leaf_read(const struct ckpt *c, const char *path, hid_t dat
     return status_ok();
 }
 
-static struct status tensor_add(struct ckpt *c, const char *path, const struct ckpt_tensor *t)
+struct status ckpt_entry_add(struct ckpt *c, const char *path, const struct ckpt_tensor *t)
 {
     if (c->n_entries == CKPT_TENSORS_MAX) return bad(c, path, "more tensors than 1048576");
     if (c->n_entries == c->n_entries_capacity) {
@@ -226,7 +224,7 @@ static struct status tensor_read(struct ckpt *c, const char *path)
     const hid_t type = H5Dget_type(dataset);
     struct status st = status_ok();
     if (type < 0 || !h5_dtype_match(type, &t.dtype) || shape.n_dims == 0) {
-        st = bad(c, path, "expected f32, f16 or bf16 in 1 to 3 dimensions");
+        st = bad(c, path, "expected f32, f16, bf16, i8 or u8 in 1 to 3 dimensions");
         goto out;
     }
     t.n_dims = (uint32_t)shape.n_dims;
@@ -235,8 +233,8 @@ static struct status tensor_read(struct ckpt *c, const char *path)
     t.n_rows = shape.n_elems / t.n_cols;
     t.n_bytes = shape.n_elems * dtype_bytes(t.dtype);
     TRY_GOTO(st, storage_check(c, path, dataset, t.n_bytes), out);
-    TRY_GOTO(st, leaf_read(c, path, dataset, &t), out);
-    st = tensor_add(c, path, &t);
+    TRY_GOTO(st, ckpt_leaf_read(c, path, dataset, &t), out);
+    st = ckpt_entry_add(c, path, &t);
 out:
     if (type >= 0) H5Tclose(type);
     H5Dclose(dataset);
@@ -247,7 +245,7 @@ static struct status sums_shape_check(const struct ckpt *c, const char *path, hi
                                       hid_t type, const struct shape *shape, struct ckpt_tensor *t)
 {
     uint64_t rows = 0;
-    TRY(int_attribute(c, path, dataset, "rows_per_block", INT64_MAX, &rows));
+    TRY(ckpt_int_attribute(c, path, dataset, "rows_per_block", INT64_MAX, &rows));
     const uint64_t row_bytes = t->n_bytes / t->n_rows;
     if (rows == 0 || rows > t->n_rows || row_bytes > CKPT_BLOCK_BYTES_MAX / rows) {
         return status_make(
@@ -319,6 +317,9 @@ static struct status object_visit(struct walk *w, hid_t group, const char *name)
     if (info.type == H5O_TYPE_DATASET) return dataset_visit(w->c, w->path);
     if (info.type != H5O_TYPE_GROUP) return bad(w->c, w->path, "is neither group nor dataset");
     if (w->depth == CKPT_DEPTH_MAX) return bad(w->c, w->path, "lies too deep");
+    if (strncmp(w->path, "/weights/", strlen("/weights/")) == 0) {
+        TRY(ckpt_quant_read(w->c, w->path));
+    }
     w->depth++;
     const struct status st = group_walk(w);
     w->depth--;
@@ -364,22 +365,28 @@ static struct status group_walk(struct walk *w)
     return st;
 }
 
-static struct status source_read(struct ckpt *c, hid_t root)
+struct status ckpt_string_attribute(const struct ckpt *c, const char *path, hid_t object,
+                                    const char *name, size_t max, char **out)
 {
-    if (H5Aexists(root, "source") <= 0) return bad(c, "/", "has no attribute source");
-    const hid_t attribute = H5Aopen(root, "source", H5P_DEFAULT);
-    if (attribute < 0) return h5_error(STATUS_INPUT, c->path, "attribute source");
+    *out = NULL;
+    if (H5Aexists(object, name) <= 0) {
+        return status_make(STATUS_INPUT, "%s: %s: has no attribute %s", c->path, path, name);
+    }
+    const hid_t attribute = H5Aopen(object, name, H5P_DEFAULT);
+    if (attribute < 0) return h5_error(STATUS_INPUT, c->path, "%s: attribute %s", path, name);
     const hid_t type = H5Aget_type(attribute);
     const hid_t space = H5Aget_space(attribute);
     struct status st = status_ok();
     size_t n;
     if (type < 0 || space < 0 || H5Sget_simple_extent_npoints(space) != 1 ||
-        !string_type(type, 4096, &n)) {
-        st = bad(c, "/", "attribute source: expected a string");
+        !string_type(type, max, &n)) {
+        st = status_make(STATUS_INPUT, "%s: %s: attribute %s: expected a string", c->path, path,
+                         name);
     } else {
-        st = mem_alloc(&c->source, n + 1, 1, "source");
-        if (!status_failed(&st) && H5Aread(attribute, type, c->source) < 0) {
-            st = h5_error(STATUS_INPUT, c->path, "attribute source");
+        st = mem_alloc(out, n + 1, 1, name);
+        if (!status_failed(&st) && H5Aread(attribute, type, *out) < 0) {
+            st = h5_error(STATUS_INPUT, c->path, "%s: attribute %s", path, name);
+            mem_free(out);
         }
     }
     if (space >= 0) H5Sclose(space);
@@ -393,20 +400,16 @@ static struct status root_read(struct ckpt *c)
     const hid_t root = H5Gopen2(c->file, "/", H5P_DEFAULT);
     if (root < 0) return h5_error(STATUS_INPUT, c->path, "the root group");
     uint64_t format = 0;
-    struct status st = int_attribute(c, "/", root, "shoal_format", INT32_MAX, &format);
+    struct status st = ckpt_int_attribute(c, "/", root, "shoal_format", INT32_MAX, &format);
     if (!status_failed(&st) && format != CKPT_FORMAT) {
         st = status_make(STATUS_INPUT, "%s: shoal_format: expected %d, found %llu", c->path,
                          CKPT_FORMAT, (unsigned long long)format);
     }
-    if (!status_failed(&st)) st = source_read(c, root);
+    if (!status_failed(&st)) {
+        st = ckpt_string_attribute(c, "/", root, "source", 4096, &c->source);
+    }
     H5Gclose(root);
     return st;
-}
-
-static int entry_compare(const void *a, const void *b)
-{
-    const struct ckpt_entry *x = a, *y = b;
-    return strcmp(x->name, y->name);
 }
 
 struct status ckpt_walk(struct ckpt *c)
@@ -415,10 +418,9 @@ struct status ckpt_walk(struct ckpt *c)
     TRY(root_read(c));
     TRY(group_walk(&w));
     if (c->texts[CKPT_TEXT_CONFIG].text == NULL) return bad(c, "/config/config_json", "is missing");
-    if (c->n_entries > 0) qsort(c->entries, c->n_entries, sizeof c->entries[0], entry_compare);
+    TRY(ckpt_quant_link(c));
     for (size_t i = 0; i < c->n_entries; i++) {
-        c->entries[i].tensor.index = (uint32_t)i;
-        TRY(sums_read(c, &c->entries[i]));
+        if (c->entries[i].tensor.quant.kind == QUANT_NONE) TRY(sums_read(c, &c->entries[i]));
     }
     return status_ok();
 }

@@ -1,6 +1,7 @@
 /* Writing shoal's checkpoint file: streamed, in bounded memory, all or nothing. The same calls make
  * the same bytes. Does not know where tensors come from. Called by convert, and by quantize.
- * Order of calls: create, config, texts, then (tensor, rows...) for each tensor, finish. */
+ * Order of calls: create, config, texts, then (tensor, rows...) for each tensor, finish; the rows
+ * of a quantized tensor come by quant_rows. */
 #ifndef SHOAL_CHECKPOINT_CKPT_WRITER_H
 #define SHOAL_CHECKPOINT_CKPT_WRITER_H
 
@@ -16,6 +17,9 @@ struct ckpt_tensor_spec {
     uint64_t dims[CKPT_DIMS_MAX];
     uint32_t leaf_elems; /* 0: not row-parallel; grid_bits is then ignored */
     uint32_t grid_bits;
+    struct quant_format quant; /* QUANT_NONE: rows of dtype; else dtype is ignored, dims are those
+                                  of the weight, leaves are whole kernel groups */
+    const char *method;        /* how the codes were made ("rtn"); quantized only */
 };
 
 /* Local. Starts a file beside `path` under a temporary name; nothing stands at `path` before
@@ -36,6 +40,10 @@ struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor
 
 /* Local. The next n_rows rows [n_rows][last dimension] of the tensor begun last. */
 struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
+
+/* Local. The same of a quantized tensor: n_rows rows of codes, scales and zeros. */
+struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
+                                     uint64_t n_rows);
 
 /* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder; *w becomes
  * NULL whatever happens, and on failure the temporary file is gone. */

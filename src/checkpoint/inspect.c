@@ -7,8 +7,18 @@
 
 #include <string.h>
 
+/* Tensors of one type or format. */
+struct inspect_sum {
+    char name[40];
+    uint64_t n_tensors, n_elems, n_bytes;
+};
+
+enum { SUMS_MAX = 64 }; /* more than there are types and formats */
+
 struct inspect_sums {
-    uint64_t n_tensors[DTYPE_COUNT], n_elems[DTYPE_COUNT], n_bytes[DTYPE_COUNT];
+    struct inspect_sum by_name[SUMS_MAX];
+    size_t n;
+    struct inspect_sum all;
     uint64_t n_blocks;
 };
 
@@ -17,24 +27,82 @@ static double mib(uint64_t n_bytes)
     return (double)n_bytes / (1024.0 * 1024.0);
 }
 
+/* "bf16", or "int4-g32, scales f16". */
+static void type_print(const struct ckpt_tensor *t, char *text, size_t n)
+{
+    if (t->quant.kind == QUANT_NONE) {
+        snprintf(text, n, "%s", dtype_name(t->dtype));
+        return;
+    }
+    char format[24];
+    quant_format_name(t->quant, format, sizeof format);
+    snprintf(text, n, "%s, scales %s", format,
+             t->quant.kind == QUANT_MXFP4 ? "e8m0" : dtype_name(t->quant.scale_dtype));
+}
+
+static uint64_t elems(const struct ckpt_tensor *t)
+{
+    return t->n_rows * t->n_cols;
+}
+
+static double bits_per_weight(uint64_t n_bytes, uint64_t n_elems)
+{
+    return n_elems > 0 ? 8.0 * (double)n_bytes / (double)n_elems : 0.0;
+}
+
+static void dims_print(const struct ckpt_tensor *t, FILE *out)
+{
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        fprintf(out, "%s%llu", d > 0 ? ", " : "[", (unsigned long long)t->dims[d]);
+    }
+    fprintf(out, "] %llu bytes", (unsigned long long)t->n_bytes);
+}
+
 static void tensor_print(const struct ckpt_tensor *t, FILE *out)
 {
-    fprintf(out, "  %s %s [", t->name, dtype_name(t->dtype));
-    for (uint32_t d = 0; d < t->n_dims; d++) {
-        fprintf(out, "%s%llu", d > 0 ? ", " : "", (unsigned long long)t->dims[d]);
+    char type[40];
+    type_print(t, type, sizeof type);
+    fprintf(out, "  %s %s ", t->name, type);
+    dims_print(t, out);
+    if (t->quant.kind == QUANT_NONE) {
+        fprintf(out, ", %llu blocks", (unsigned long long)t->n_blocks);
+    } else {
+        fprintf(out, ", %.3f bits per weight, method %s", bits_per_weight(t->n_bytes, elems(t)),
+                t->method);
     }
-    fprintf(out, "] %llu bytes, %llu blocks", (unsigned long long)t->n_bytes,
-            (unsigned long long)t->n_blocks);
     if (t->leaf_elems > 0) fprintf(out, ", leaf %u, grid 2^-%u", t->leaf_elems, t->grid_bits);
     fputc('\n', out);
+    for (int part = 0; part < CKPT_PART_COUNT; part++) {
+        const struct ckpt_tensor *p = t->parts[part];
+        if (p == NULL) continue;
+        fprintf(out, "    %s %s ", ckpt_part_name((enum ckpt_part)part), dtype_name(p->dtype));
+        dims_print(p, out);
+        fprintf(out, ", %llu blocks\n", (unsigned long long)p->n_blocks);
+    }
+}
+
+static void sum_add(struct inspect_sum *sum, const struct ckpt_tensor *t)
+{
+    sum->n_tensors++;
+    sum->n_elems += elems(t);
+    sum->n_bytes += t->n_bytes;
 }
 
 static void sums_take(struct inspect_sums *sums, const struct ckpt_tensor *t)
 {
-    sums->n_tensors[t->dtype]++;
-    sums->n_elems[t->dtype] += t->n_rows * t->n_cols;
-    sums->n_bytes[t->dtype] += t->n_bytes;
+    char type[40];
+    size_t i = 0;
+    type_print(t, type, sizeof type);
+    while (i < sums->n && strcmp(sums->by_name[i].name, type) != 0) i++;
+    if (i == sums->n && i < SUMS_MAX) {
+        memcpy(sums->by_name[sums->n++].name, type, sizeof type);
+    }
+    if (i < SUMS_MAX) sum_add(&sums->by_name[i], t);
+    sum_add(&sums->all, t);
     sums->n_blocks += t->n_blocks;
+    for (int part = 0; part < CKPT_PART_COUNT; part++) {
+        if (t->parts[part] != NULL) sums->n_blocks += t->parts[part]->n_blocks;
+    }
 }
 
 /* The config's fields in the order of their text, one line each. */
@@ -82,24 +150,25 @@ static void texts_print(const struct ckpt *c, FILE *out)
     fprintf(out, "  rope/inv_freq: %zu frequencies\n", n_freq);
 }
 
+static void sum_print(const struct inspect_sum *sum, const char *name, FILE *out)
+{
+    fprintf(out, "  %s: %llu tensors, %llu elements, %.1f MiB", name,
+            (unsigned long long)sum->n_tensors, (unsigned long long)sum->n_elems,
+            mib(sum->n_bytes));
+    if (strchr(name, ',') != NULL) { /* a quantized format */
+        fprintf(out, ", %.3f bits per weight", bits_per_weight(sum->n_bytes, sum->n_elems));
+    }
+    fputc('\n', out);
+}
+
 static void weights_print(const struct ckpt *c, bool tensors, FILE *out)
 {
-    struct inspect_sums sums = {0};
-    uint64_t n_elems = 0, n_bytes = 0;
+    struct inspect_sums sums = {.n = 0};
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) sums_take(&sums, ckpt_tensor_at(c, i));
-    for (int d = 0; d < DTYPE_COUNT; d++) {
-        n_elems += sums.n_elems[d];
-        n_bytes += sums.n_bytes[d];
-    }
-    fprintf(out, "weights: %zu tensors, %llu elements, %.1f MiB in %llu blocks\n",
-            ckpt_tensor_count(c), (unsigned long long)n_elems, mib(n_bytes),
-            (unsigned long long)sums.n_blocks);
-    for (int d = 0; d < DTYPE_COUNT; d++) {
-        if (sums.n_tensors[d] == 0) continue;
-        fprintf(out, "  %s: %llu tensors, %llu elements, %.1f MiB\n", dtype_name((enum dtype)d),
-                (unsigned long long)sums.n_tensors[d], (unsigned long long)sums.n_elems[d],
-                mib(sums.n_bytes[d]));
-    }
+    fprintf(out, "weights: %zu tensors, %llu elements, %.1f MiB in %llu blocks, %.3f bits each\n",
+            ckpt_tensor_count(c), (unsigned long long)sums.all.n_elems, mib(sums.all.n_bytes),
+            (unsigned long long)sums.n_blocks, bits_per_weight(sums.all.n_bytes, sums.all.n_elems));
+    for (size_t i = 0; i < sums.n; i++) sum_print(&sums.by_name[i], sums.by_name[i].name, out);
     if (!tensors) return;
     fprintf(out, "tensors:\n");
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) tensor_print(ckpt_tensor_at(c, i), out);
@@ -109,15 +178,16 @@ static struct status verify(struct ckpt *c, FILE *out)
 {
     size_t largest = 0;
     uint64_t n_blocks = 0, n_bytes = 0;
-    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
-        const size_t n = ckpt_block_bytes(ckpt_tensor_at(c, i), 0);
+    for (size_t i = 0; i < ckpt_stored_count(c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
+        const size_t n = t->n_blocks > 0 ? ckpt_block_bytes(t, 0) : 0;
         if (n > largest) largest = n;
     }
     char *block = NULL;
     TRY(mem_alloc(&block, largest, 1, "a block"));
     const uint64_t start_ns = clock_ns();
     struct status st = status_ok();
-    for (size_t i = 0; i < ckpt_tensor_count(c) && !status_failed(&st); i++) {
+    for (size_t i = 0; i < ckpt_stored_count(c) && !status_failed(&st); i++) {
         const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
         for (uint64_t b = 0; b < t->n_blocks && !status_failed(&st); b++) {
             st = ckpt_read_block(c, t, b, block);

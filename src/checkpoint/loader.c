@@ -64,8 +64,9 @@ static struct status agree(MPI_Comm comm, struct status mine)
 static struct status want_check(const struct loader *l, const struct slab_want *want)
 {
     const struct ckpt_tensor *t = want->tensor;
-    if (t == NULL || t->index >= ckpt_tensor_count(l->c) || ckpt_tensor_at(l->c, t->index) != t) {
-        return status_make(STATUS_BUG, "%s: a slab of a tensor that is not this file's",
+    if (t == NULL || t->index >= ckpt_stored_count(l->c) || t->n_blocks == 0 ||
+        ckpt_tensor_at(l->c, t->index) != t) {
+        return status_make(STATUS_BUG, "%s: a slab of a tensor that is not stored in this file",
                            ckpt_path(l->c));
     }
     const uint64_t n_outer = t->n_dims == 3 ? t->dims[0] : 1, n_inner = inner_rows(t);
@@ -105,7 +106,7 @@ static bool is_needed(const struct loader *l, uint64_t block)
 /* Counts wants per tensor and lays them out by tensor, keeping the caller's order inside one. */
 static struct status wants_sort(struct loader *l)
 {
-    const size_t n_tensors = ckpt_tensor_count(l->c);
+    const size_t n_tensors = ckpt_stored_count(l->c);
     size_t *at = NULL;
     TRY(mem_alloc(&l->order, l->n_wants, sizeof l->order[0], "the order of slabs"));
     TRY(mem_alloc(&at, n_tensors + 1, sizeof at[0], "the order of slabs"));
@@ -119,7 +120,7 @@ static struct status wants_sort(struct loader *l)
 /* The part that needs no other rank. */
 static struct status prepare(struct loader *l)
 {
-    const size_t n_tensors = ckpt_tensor_count(l->c);
+    const size_t n_tensors = ckpt_stored_count(l->c);
     for (size_t i = 0; i < l->n_wants; i++) TRY(want_check(l, &l->wants[i]));
     TRY(wants_sort(l));
     TRY(mem_alloc(&l->first_block, n_tensors + 1, sizeof l->first_block[0], "blocks"));

@@ -12,7 +12,8 @@
  * [out, in]: outer0 = 0, n_outer = 1, rows of out, columns of in. [E, out, in]: outer is the range
  * of experts, rows count inside an expert. A vector [n] is one row: row0 = 0, n_rows = 1. */
 struct slab_want {
-    const struct ckpt_tensor *tensor; /* borrowed, of the ckpt given to loader_run */
+    const struct ckpt_tensor *tensor; /* borrowed, of the ckpt given to loader_run; of a quantized
+                                         tensor its parts, each with its own columns */
     uint64_t outer0, n_outer;
     uint64_t row0, n_rows;
     uint64_t col0, n_cols;

@@ -33,7 +33,7 @@ static void what_is_written_is_read(void)
     CU_ASSERT_STRING_EQUAL(ckpt_source(c), "a test");
     CU_ASSERT_STRING_EQUAL(ckpt_chat_template(c, NULL), "{{ messages }}");
     CU_ASSERT_PTR_NULL(ckpt_generation_config_json(c, NULL));
-    CU_ASSERT_EQUAL(ckpt_tensor_count(c), 5);
+    CU_ASSERT_EQUAL(ckpt_tensor_count(c), 7);
     const struct ckpt_tensor *t = ckpt_find(c, "model.layers.0.mlp.experts.up_proj.weight");
     CU_ASSERT_PTR_NOT_NULL_FATAL(t);
     CU_ASSERT(t->dtype == DTYPE_F16 && t->n_dims == 3 && t->dims[0] == 4 && t->dims[1] == 6);
@@ -104,14 +104,22 @@ static struct status write_two(const struct ckpt_tensor_spec *first, uint64_t n_
 
 static void misuse_of_the_writer_is_a_sentence_and_leaves_nothing(void)
 {
-    const struct ckpt_tensor_spec a = {"a.b", DTYPE_F32, 2, {2, 4}, 0, 0};
-    const struct ckpt_tensor_spec below = {"a.b.c", DTYPE_F32, 1, {4}, 0, 0};
-    const struct ckpt_tensor_spec above = {"a", DTYPE_F32, 1, {4}, 0, 0};
-    const struct ckpt_tensor_spec slash = {"a/b", DTYPE_F32, 1, {4}, 0, 0};
-    const struct ckpt_tensor_spec dots = {"a..b", DTYPE_F32, 1, {4}, 0, 0};
-    const struct ckpt_tensor_spec empty = {"e", DTYPE_F32, 2, {0, 4}, 0, 0};
-    const struct ckpt_tensor_spec wide = {"e", DTYPE_F32, 1, {1 << 25}, 0, 0};
-    const struct ckpt_tensor_spec huge = {"e", DTYPE_F32, 3, {1ull << 40, 1ull << 40, 2}, 0, 0};
+    const struct ckpt_tensor_spec a = {
+        .name = "a.b", .dtype = DTYPE_F32, .n_dims = 2, .dims = {2, 4}};
+    const struct ckpt_tensor_spec below = {
+        .name = "a.b.c", .dtype = DTYPE_F32, .n_dims = 1, .dims = {4}};
+    const struct ckpt_tensor_spec above = {
+        .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .dims = {4}};
+    const struct ckpt_tensor_spec slash = {
+        .name = "a/b", .dtype = DTYPE_F32, .n_dims = 1, .dims = {4}};
+    const struct ckpt_tensor_spec dots = {
+        .name = "a..b", .dtype = DTYPE_F32, .n_dims = 1, .dims = {4}};
+    const struct ckpt_tensor_spec empty = {
+        .name = "e", .dtype = DTYPE_F32, .n_dims = 2, .dims = {0, 4}};
+    const struct ckpt_tensor_spec wide = {
+        .name = "e", .dtype = DTYPE_F32, .n_dims = 1, .dims = {1 << 25}};
+    const struct ckpt_tensor_spec huge = {
+        .name = "e", .dtype = DTYPE_F32, .n_dims = 3, .dims = {1ull << 40, 1ull << 40, 2}};
     struct status st = write_two(&a, 1, NULL);
     CU_ASSERT(st.code == STATUS_INPUT && says(&st, "tensor a.b: 1 rows came, expected 2"));
     st = write_two(&a, 3, NULL);
@@ -138,11 +146,14 @@ static void misuse_of_the_writer_is_a_sentence_and_leaves_nothing(void)
 static void large_tensors_stream_and_read_back(void)
 {
     enum { N_ROWS = 3 * 600, N_COLS = 4096 };
-    const struct ckpt_tensor_spec spec = {"x.w", DTYPE_F32, 3, {3, 600, N_COLS}, 0, 0};
+    const struct ckpt_tensor_spec spec = {
+        .name = "x.w", .dtype = DTYPE_F32, .n_dims = 3, .dims = {3, 600, N_COLS}};
     CU_ASSERT_EQUAL(ckpt_rows_per_block(&spec), 300);
-    const struct ckpt_tensor_spec flat = {"x.w", DTYPE_F32, 2, {1800, N_COLS}, 0, 0};
+    const struct ckpt_tensor_spec flat = {
+        .name = "x.w", .dtype = DTYPE_F32, .n_dims = 2, .dims = {1800, N_COLS}};
     CU_ASSERT_EQUAL(ckpt_rows_per_block(&flat), 512);
-    const struct ckpt_tensor_spec prime = {"x.w", DTYPE_F32, 3, {3, 100003, 64}, 0, 0};
+    const struct ckpt_tensor_spec prime = {
+        .name = "x.w", .dtype = DTYPE_F32, .n_dims = 3, .dims = {3, 100003, 64}};
     CU_ASSERT_EQUAL(ckpt_rows_per_block(&prime), 32768);
     float *all = malloc(sizeof(float) * N_ROWS * N_COLS);
     for (size_t i = 0; i < (size_t)N_ROWS * N_COLS; i++) all[i] = (float)i;

@@ -66,6 +66,30 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 8;
 }
 
+/* Rows of a quantized tensor with random codes and sound scales. */
+static struct status quant_put(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec,
+                               uint64_t n_rows, uint32_t *state)
+{
+    const struct quant_format f = spec->quant;
+    const uint64_t n_in = spec->dims[spec->n_dims - 1], n_groups = quant_groups(f, n_in);
+    const size_t n_codes = n_rows * quant_code_bytes(f.kind, n_in), n_params = n_rows * n_groups;
+    const size_t scale_bytes = dtype_bytes(quant_scale_dtype(f));
+    struct quant_block b = {.codes = malloc(n_codes), .scales = malloc(n_params * scale_bytes)};
+    if (f.has_zeros) b.zeros = malloc(n_params);
+    for (size_t i = 0; i < n_codes; i++) ((uint8_t *)b.codes)[i] = (uint8_t)next_random(state);
+    for (size_t i = 0; i < n_params * scale_bytes; i++) {
+        ((uint8_t *)b.scales)[i] = (uint8_t)(next_random(state) % 32);
+    }
+    for (size_t i = 0; f.has_zeros && i < n_params; i++) {
+        b.zeros[i] = (uint8_t)(next_random(state) % 16);
+    }
+    const struct status st = ckpt_writer_quant_rows(w, &b, n_rows);
+    free(b.zeros);
+    free(b.scales);
+    free(b.codes);
+    return st;
+}
+
 static struct status tensor_put(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec,
                                 uint32_t *state)
 {
@@ -73,6 +97,7 @@ static struct status tensor_put(struct ckpt_writer *w, const struct ckpt_tensor_
     for (uint32_t d = 0; d + 1 < spec->n_dims; d++) n_rows *= spec->dims[d];
     const size_t n_bytes = n_rows * spec->dims[spec->n_dims - 1] * dtype_bytes(spec->dtype);
     TRY(ckpt_writer_tensor(w, spec));
+    if (spec->quant.kind != QUANT_NONE) return quant_put(w, spec, n_rows, state);
     unsigned char *rows = malloc(n_bytes);
     for (size_t i = 0; i < n_bytes; i++) rows[i] = (unsigned char)next_random(state);
     const struct status st = ckpt_writer_rows(w, rows, n_rows);
@@ -83,11 +108,36 @@ static struct status tensor_put(struct ckpt_writer *w, const struct ckpt_tensor_
 struct status small_checkpoint(const char *path, uint32_t seed)
 {
     static const struct ckpt_tensor_spec specs[] = {
-        {"model.embed_tokens.weight", DTYPE_F32, 2, {12, 8}, 0, 0},
-        {"model.layers.0.mlp.down_proj.weight", DTYPE_BF16, 2, {8, 64}, 32, 32},
-        {"model.layers.0.mlp.experts.up_proj.weight", DTYPE_F16, 3, {4, 6, 8}, 0, 0},
-        {"model.layers.1.mlp.down_proj.weight", DTYPE_BF16, 2, {8, 64}, 32, 33},
-        {"model.norm.weight", DTYPE_F32, 1, {8}, 0, 0},
+        {.name = "model.embed_tokens.weight", .dtype = DTYPE_F32, .n_dims = 2, .dims = {12, 8}},
+        {.name = "model.layers.0.mlp.down_proj.weight",
+         .dtype = DTYPE_BF16,
+         .n_dims = 2,
+         .dims = {8, 64},
+         .leaf_elems = 32,
+         .grid_bits = 32},
+        {.name = "model.layers.0.mlp.experts.up_proj.weight",
+         .dtype = DTYPE_F16,
+         .n_dims = 3,
+         .dims = {4, 6, 8}},
+        {.name = "model.layers.1.mlp.down_proj.weight",
+         .dtype = DTYPE_BF16,
+         .n_dims = 2,
+         .dims = {8, 64},
+         .leaf_elems = 32,
+         .grid_bits = 33},
+        {.name = "model.layers.1.mlp.experts.down_proj.weight",
+         .n_dims = 3,
+         .dims = {3, 4, 96},
+         .leaf_elems = 64,
+         .grid_bits = 32,
+         .quant = {QUANT_INT4, true, DTYPE_F16, 32},
+         .method = "rtn"},
+        {.name = "model.layers.1.mlp.up_proj.weight",
+         .n_dims = 2,
+         .dims = {5, 40},
+         .quant = {QUANT_INT8, false, DTYPE_F32, 0},
+         .method = "a test"},
+        {.name = "model.norm.weight", .dtype = DTYPE_F32, .n_dims = 1, .dims = {8}},
     };
     static const char config[] = "{\"hidden_size\": 8, \"num_attention_heads\": 2, \"head_dim\": 4,"
                                  "\"rope_theta\": 10000.0, \"tie\": true, \"none\": null,"
@@ -116,9 +166,15 @@ static void mix(uint64_t *sum, const void *bytes, size_t n)
 static struct status tensor_mix(struct ckpt *c, const struct ckpt_tensor *t, uint64_t *sum)
 {
     char *bytes = NULL;
-    TRY(mem_alloc(&bytes, t->n_bytes, 1, t->name));
-    const struct status st = ckpt_read_tensor(c, t, bytes);
-    mix(sum, bytes, t->n_bytes);
+    struct status st = status_ok();
+    if (t->quant.kind == QUANT_NONE) { /* else its parts are tensors behind it */
+        TRY(mem_alloc(&bytes, t->n_bytes, 1, t->name));
+        st = ckpt_read_tensor(c, t, bytes);
+        mix(sum, bytes, t->n_bytes);
+    } else {
+        mix(sum, &t->quant, sizeof t->quant);
+        mix(sum, t->method, strlen(t->method));
+    }
     mix(sum, t->name, strlen(t->name));
     mix(sum, &t->dtype, sizeof t->dtype);
     mix(sum, t->dims, sizeof t->dims);
@@ -138,7 +194,7 @@ struct status checkpoint_content(const char *path, uint64_t *content)
         const char *text = ckpt_text(c, (enum ckpt_text)i, &n);
         mix(content, text, n);
     }
-    for (size_t i = 0; !status_failed(&st) && i < ckpt_tensor_count(c); i++) {
+    for (size_t i = 0; !status_failed(&st) && i < ckpt_stored_count(c); i++) {
         st = tensor_mix(c, ckpt_tensor_at(c, i), content);
     }
     if (!status_failed(&st)) {

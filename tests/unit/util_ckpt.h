@@ -16,8 +16,8 @@ void scratch_clear(void);
 void put_file(const char *path, const void *bytes, size_t n);
 char *get_file(const char *path, size_t *n);
 
-/* Writes a checkpoint with a config, a tokenizer and five small tensors of all types, experts among
- * them, whose bytes follow from seed. */
+/* Writes a checkpoint with a config, a tokenizer and seven small tensors of all types, experts and
+ * quantized ones among them, whose bytes follow from seed. */
 struct status small_checkpoint(const char *path, uint32_t seed);
 
 /* XXH3-free sum of everything a reader gets from a checkpoint: all texts, shapes and weights; 0 and
