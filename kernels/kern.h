@@ -150,7 +150,7 @@ struct router_args {
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
 struct kern_table {
-    const char *name; /* "ref", "avx2" */
+    const char *name; /* "ref", "avx2", "avx512" */
 
     /* Outputs of panels [panel0, panel1), rows [row0, row1) of group `group` (rows counted from the
      * group's first). Indexed by the weight's dtype. */
@@ -223,13 +223,15 @@ static inline float kern_from_ordered_bits(uint32_t o)
     return f32_from_bits(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
 
-/* Local. The table for this CPU; force = "ref", "avx2" or NULL for the best. Filled once at start,
+/* Local. The table for this CPU; force = "ref", "avx2", "avx512" or NULL for the best. Filled once at start,
  * const afterwards. Runs the known-answer check of every entry. Errors: STATUS_USAGE when `force`
  * is unknown or not supported by this CPU; STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
 
-/* Local. Fills a table with the reference; overrides what AVX2, FMA and F16C make faster. */
+/* Local. Fills a table with the reference; overrides what AVX2, FMA and F16C make faster; takes the
+ * AVX2 set and overrides what AVX-512 with VNNI makes faster. */
 void kern_fill_ref(struct kern_table *t);
 void kern_fill_avx2(struct kern_table *t);
+void kern_fill_avx512(struct kern_table *t);
 
 #endif

@@ -19,6 +19,13 @@ static bool cpu_has_avx2(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
 }
 
+static bool cpu_has_avx512(void)
+{
+    return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+
 static bool cpu_has_anything(void)
 {
     return true;
@@ -32,6 +39,7 @@ static const struct {
 } sets[] = {
     {"ref", cpu_has_anything, kern_fill_ref},
     {"avx2", cpu_has_avx2, kern_fill_avx2},
+    {"avx512", cpu_has_avx512, kern_fill_avx512},
 };
 
 struct status kern_select(const char *force, struct kern_table *out)
@@ -49,6 +57,6 @@ struct status kern_select(const char *force, struct kern_table *out)
                                "what it needs",
                                force);
     }
-    return status_make(STATUS_USAGE, "kernel set '%s' is unknown; known are 'ref' and 'avx2'",
-                       force);
+    return status_make(STATUS_USAGE,
+                       "kernel set '%s' is unknown; known are 'ref', 'avx2' and 'avx512'", force);
 }

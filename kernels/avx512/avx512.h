@@ -1,0 +1,14 @@
+/* The kernels for AVX-512 F, BW, VL, DQ and VNNI. Used by avx512/fill_avx512.c only. */
+#ifndef SHOAL_KERNELS_AVX512_H
+#define SHOAL_KERNELS_AVX512_H
+
+#include "kernels/kern.h"
+
+#define AVX512_LINEAR(name)                                                                        \
+    void name(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,             \
+              size_t row0, size_t row1)
+AVX512_LINEAR(k_linear_quant_avx512_6x32);
+AVX512_LINEAR(k_linear_quant_leaf_avx512_6x32);
+#undef AVX512_LINEAR
+
+#endif

@@ -1,0 +1,18 @@
+/* Overrides the AVX2 set's entries with what AVX-512 makes faster. One function for each file. */
+#include "kernels/avx512/avx512.h"
+
+static void fill_linear_quant(struct kern_table *t)
+{
+    static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4, QUANT_MXFP4};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        t->linear_quant[kinds[i]] = k_linear_quant_avx512_6x32;
+        t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_avx512_6x32;
+    }
+}
+
+void kern_fill_avx512(struct kern_table *t)
+{
+    kern_fill_avx2(t);
+    t->name = "avx512";
+    fill_linear_quant(t);
+}

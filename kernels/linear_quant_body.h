@@ -1,0 +1,251 @@
+/* The way through a linear with quantized weights and int8 activations, the same for every
+ * instruction set: blocks of rows, pairs of panels, leaves, pieces of K, register tiles. A set's
+ * file defines the pieces that are instructions (struct quant_tile and below) before it includes
+ * this; nothing here knows a vector. */
+#ifndef SHOAL_KERNELS_LINEAR_QUANT_BODY_H
+#define SHOAL_KERNELS_LINEAR_QUANT_BODY_H
+
+#include "kernels/quant_body.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* How the codes that a tile reads are written: bytes, or the packed nibbles themselves. */
+enum quant_source { SOURCE_BYTES, SOURCE_INT4, SOURCE_MXFP4 };
+
+enum {
+    QUANT_BLOCK_ROWS = 96, /* rows that share a piece's bytes, scales and zeros */
+    QUANT_PIECE = 512,     /* inputs of a piece: 2 x 8 KiB as bytes */
+    QUANT_PANELS = 2,      /* panels of a register tile */
+    QUANT_FEW_ROWS = 6,    /* so few read nibbles where they are */
+    QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
+    QUANT_LINE = 64,
+};
+
+/* What a register tile reads: n_rows rows and n_panels panels, whole groups of a piece. */
+struct quant_tile {
+    enum quant_source source;
+    bool has_zeros;
+    size_t n_rows, n_panels, n_groups, group;
+    const int8_t *x; /* codes of the first row's first group */
+    size_t x_stride;
+    const float *x_scales; /* [row][group], q_stride apart */
+    size_t q_stride;
+    const int32_t *start; /* [row][group], start_stride apart: -bias * sum; with zeros: sum */
+    size_t start_stride;
+    const uint8_t *w; /* the first panel's codes, w_stride bytes to the next panel's */
+    size_t w_stride;
+    const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
+    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: -zero, 16 bits */
+};
+
+/* To be defined by the set:
+ * the chains continued: acc[row][panel][16], rows at most SET_TILE_ROWS and panels QUANT_PANELS;
+ * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
+ * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
+ * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
+static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
+static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
+static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
+static void set_zeros(const uint8_t *in, size_t n, int32_t *out);
+static unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums);
+
+/* A rectangle of one group's outputs: at most QUANT_BLOCK_ROWS rows. */
+struct quant_slice {
+    const struct packed *w;
+    const struct quant_rows *xq;
+    size_t row, n_rows; /* rows of xq */
+    float *y;           /* of the first row; or */
+    size_t y_stride;
+    int64_t *sums;
+};
+
+/* What the rows of a block share, and where their chains stand. */
+struct quant_work {
+    float acc[QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    uint8_t bytes[QUANT_PANELS][QUANT_PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
+    float scales[QUANT_PANELS][QUANT_PIECE_GROUPS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    int32_t zeros[QUANT_PANELS][QUANT_PIECE_GROUPS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    int32_t start[QUANT_BLOCK_ROWS][QUANT_PIECE_GROUPS];
+};
+
+struct quant_sums {
+    int64_t sums[QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    int64_t n_bad[QUANT_BLOCK_ROWS];
+};
+
+static inline size_t quant_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t quant_outputs_of(const struct packed *w, size_t panel)
+{
+    return quant_min(w->n_out - panel * PANEL_COLUMNS, PANEL_COLUMNS);
+}
+
+static enum quant_source quant_source_of(enum quant_kind kind)
+{
+    return kind == QUANT_INT8 ? SOURCE_BYTES : kind == QUANT_INT4 ? SOURCE_INT4 : SOURCE_MXFP4;
+}
+
+/* What stands for 0 among a format's bytes when there are no zero points. */
+static int32_t quant_bias(enum quant_kind kind)
+{
+    return kind == QUANT_INT8   ? QUANT_INT8_BIAS
+           : kind == QUANT_INT4 ? QUANT_INT4_ZERO
+                                : QUANT_MXFP4_BIAS;
+}
+
+/* Asks for the weights behind the piece: line `i` of `n`, evenly among the piece's tiles. */
+static inline void quant_ahead(const struct quant_tile *t, size_t piece_bytes, size_t i, size_t n)
+{
+    const size_t n_lines = piece_bytes / QUANT_LINE;
+    for (size_t p = 0; p < t->n_panels; p++) {
+        const uint8_t *next = t->w + p * t->w_stride + piece_bytes;
+        for (size_t line = n_lines * i / n; line < n_lines * (i + 1) / n; line++)
+            __builtin_prefetch(next + line * QUANT_LINE);
+    }
+}
+
+/* Scales, zeros and starts of the groups [g, g + t->n_groups); sets them in t. */
+static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, struct quant_tile *t,
+                          struct quant_work *m)
+{
+    const struct packed *w = s->w;
+    for (size_t p = 0; p < t->n_panels; p++) {
+        const size_t i = kern_quant_scale_index(w, (panel + p) * PANEL_COLUMNS, g);
+        const size_t n = t->n_groups * PANEL_COLUMNS;
+        set_scales(w->quant, w->scales, i, n, m->scales[p][0]);
+        if (t->has_zeros) set_zeros(w->zeros + i, n, m->zeros[p][0]);
+    }
+    t->scales = m->scales;
+    t->zeros = m->zeros;
+    if (t->has_zeros) {
+        t->start = s->xq->sums + s->row * s->xq->n_groups + g;
+        t->start_stride = s->xq->n_groups;
+        return;
+    }
+    const int32_t bias = quant_bias(w->quant.kind);
+    for (size_t r = 0; r < s->n_rows; r++) {
+        const int32_t *sums = s->xq->sums + (s->row + r) * s->xq->n_groups + g;
+        for (size_t i = 0; i < t->n_groups; i++) m->start[r][i] = -bias * sums[i];
+    }
+    t->start = m->start[0];
+    t->start_stride = QUANT_PIECE_GROUPS;
+}
+
+/* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels. */
+static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g,
+                        size_t n_groups, struct quant_work *m)
+{
+    const struct packed *w = s->w;
+    const struct quant_rows *q = s->xq;
+    const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
+    const size_t group_bytes = panel_bytes / q->n_groups, piece_bytes = group_bytes * n_groups;
+    struct quant_tile t = {.source = quant_source_of(w->quant.kind),
+                           .has_zeros = w->quant.has_zeros,
+                           .n_panels = n_panels,
+                           .n_groups = n_groups,
+                           .group = q->group,
+                           .x_stride = q->n_groups * q->group,
+                           .q_stride = q->n_groups,
+                           .w = (const uint8_t *)w->data + panel * panel_bytes + g * group_bytes,
+                           .w_stride = panel_bytes};
+    quant_prepare(s, panel, g, &t, m);
+    struct quant_tile now = t;
+    if (t.source != SOURCE_BYTES && s->n_rows > QUANT_FEW_ROWS) {
+        for (size_t p = 0; p < n_panels; p++)
+            set_unpack(t.source, t.w + p * t.w_stride, piece_bytes / QUANT_LINE, m->bytes[p]);
+        now.source = SOURCE_BYTES;
+        now.w = m->bytes[0];
+        now.w_stride = sizeof m->bytes[0];
+    }
+    const size_t n_tiles = (s->n_rows + SET_TILE_ROWS - 1) / SET_TILE_ROWS;
+    for (size_t i = 0, r = 0; i < n_tiles; i++, r += now.n_rows) {
+        now.n_rows = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
+        now.x = q->codes + (s->row + r) * t.x_stride + g * q->group;
+        now.x_scales = q->scales + (s->row + r) * q->n_groups + g;
+        now.start = t.start + r * t.start_stride;
+        quant_ahead(&t, piece_bytes, i, n_tiles);
+        set_tile(&now, m->acc + r);
+    }
+}
+
+/* The chains of a leaf's groups [g0, g1), from +0, into m->acc. */
+static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
+                         size_t g1, struct quant_work *m)
+{
+    const size_t most = QUANT_PIECE / s->xq->group;
+    memset(m->acc, 0, s->n_rows * sizeof m->acc[0]);
+    for (size_t g = g0, n; g < g1; g += n) {
+        n = quant_min(g1 - g, most);
+        quant_piece(s, panel, n_panels, g, n, m);
+    }
+}
+
+static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_panels)
+{
+    struct quant_work m;
+    quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &m);
+    for (size_t r = 0; r < s->n_rows; r++)
+        for (size_t p = 0; p < n_panels; p++)
+            memcpy(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS, m.acc[r][p],
+                   quant_outputs_of(s->w, panel + p) * sizeof(float));
+}
+
+static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
+{
+    const struct packed *w = s->w;
+    const size_t leaf_groups = w->leaf / s->xq->group;
+    struct quant_work m;
+    struct quant_sums l;
+    memset(l.sums, 0, s->n_rows * sizeof l.sums[0]);
+    memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
+    for (size_t g = 0; g < s->xq->n_groups; g += leaf_groups) {
+        quant_chains(s, panel, n_panels, g, quant_min(g + leaf_groups, s->xq->n_groups), &m);
+        for (size_t r = 0; r < s->n_rows; r++) {
+            for (size_t p = 0; p < n_panels; p++) {
+                const unsigned lanes = (1u << quant_outputs_of(w, panel + p)) - 1;
+                const unsigned bad = set_grid_add(m.acc[r][p], w->grid_bits, l.sums[r][p]) & lanes;
+                if (bad != 0) l.n_bad[r] += __builtin_popcount(bad);
+            }
+        }
+    }
+    for (size_t r = 0; r < s->n_rows; r++) {
+        int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
+        for (size_t p = 0; p < n_panels; p++)
+            memcpy(sums + (panel + p) * PANEL_COLUMNS, l.sums[r][p],
+                   quant_outputs_of(w, panel + p) * sizeof(int64_t));
+        kern_count_bad(sums + w->n_out, l.n_bad[r]);
+    }
+}
+
+/* Rows [row0, row1) of a group, panels [panel0, panel1). */
+static inline void quant_linear(bool leafy, const struct linear_args *a, size_t group,
+                                size_t panel0, size_t panel1, size_t row0, size_t row1)
+{
+    const struct linear_group *g = &a->groups[group];
+    assert(a->xq->group == quant_kernel_group(g->w->quant));
+    for (size_t row = row0; row < row1; row += QUANT_BLOCK_ROWS) {
+        const size_t at = g->row0 + row;
+        struct quant_slice s = {.w = g->w,
+                                .xq = a->xq,
+                                .row = at,
+                                .n_rows = quant_min(row1 - row, QUANT_BLOCK_ROWS),
+                                .y_stride = a->y_stride};
+        if (leafy)
+            s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
+        else
+            s.y = a->y + at * a->y_stride;
+        for (size_t p = panel0; p < panel1; p += QUANT_PANELS) {
+            const size_t n_panels = quant_min(panel1 - p, QUANT_PANELS);
+            if (leafy)
+                quant_panels_leaf(&s, p, n_panels);
+            else
+                quant_panels(&s, p, n_panels);
+        }
+    }
+}
+
+#endif
