@@ -95,7 +95,8 @@ static struct status make_moe(struct stage *s)
                                   .n_chosen = m->n_chosen,
                                   .router = m->router,
                                   .policy = s->o.policy,
-                                  .capacity_factor = s->o.capacity_factor};
+                                  .capacity_factor = s->o.capacity_factor,
+                                  .tap = s->o.tap};
     TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->n_experts,
                   sizeof *s->expert_load, "expert load"));
     return moe_create(&o, &s->moe);
@@ -187,12 +188,18 @@ static void row_parallel(struct stage *s, const struct packed *w, const float *x
     op_grid_add(s->o.kern, s->sums, n_rows, d, w->grid_bits, hidden->h, hidden->bad);
 }
 
+static void show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)
+{
+    if (s->o.tap != NULL) s->o.tap->see(s->o.tap->ctx, site, 0, x, n_rows, n);
+}
+
 static void attention_block(struct stage *s, uint32_t layer, const struct layer_weights *w,
                             const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden)
 {
     const size_t n_rows = hidden->n_rows;
     op_rmsnorm(s->o.kern, hidden->h, w->attn_norm, n_rows, s->o.model->width, s->o.model->norm_eps,
                s->x);
+    show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
     column_parallel(s, &w->q, s->x, n_rows, s->q);
     column_parallel(s, &w->k, s->x, n_rows, s->k);
     column_parallel(s, &w->v, s->x, n_rows, s->v);
@@ -209,6 +216,7 @@ static void attention_block(struct stage *s, uint32_t layer, const struct layer_
                                         .n_seqs = n_seqs,
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
+    show(s, TAP_O, s->attended, n_rows, w->o.n_in);
     row_parallel(s, &w->o, s->attended, hidden);
 }
 
@@ -218,6 +226,7 @@ static void dense_block(struct stage *s, const struct layer_weights *w, struct h
     column_parallel(s, &w->gate, s->x, n_rows, s->gate);
     column_parallel(s, &w->up, s->x, n_rows, s->up);
     if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
+    show(s, TAP_DOWN, s->gate, n_rows, f);
     row_parallel(s, &w->down, s->gate, hidden);
 }
 
@@ -226,6 +235,7 @@ static struct status ffn_block(struct stage *s, uint32_t layer, const struct lay
 {
     op_rmsnorm(s->o.kern, hidden->h, w->ffn_norm, hidden->n_rows, s->o.model->width,
                s->o.model->norm_eps, s->x);
+    show(s, TAP_FFN, s->x, hidden->n_rows, s->o.model->width);
     if (!w->is_moe) {
         dense_block(s, w, hidden);
         return status_ok();

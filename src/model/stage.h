@@ -8,6 +8,7 @@
 #include "model/weights.h"
 #include "moe/moe.h"
 #include "parallel/comm.h"
+#include "tensor/tap.h"
 
 /* The rows that travel along the pipeline, as one message: h, then the counters. */
 struct hidden {
@@ -33,6 +34,7 @@ struct stage_options {
     enum dtype kv_dtype;
     enum capacity_policy policy;
     double capacity_factor;
+    const struct tap *tap; /* NULL: nobody watches */
 };
 
 struct stage;

@@ -398,6 +398,17 @@ static size_t make_groups(struct moe *m, const struct packed *weights)
     return n;
 }
 
+/* Each local expert's rows, to whoever watches. */
+static void show(const struct moe *m, enum tap_site site, const float *x, size_t n_groups, size_t n,
+                 const struct packed *first)
+{
+    for (size_t i = 0; m->o.tap != NULL && i < n_groups; i++) {
+        const struct linear_group *g = &m->groups[i];
+        m->o.tap->see(m->o.tap->ctx, site, m->experts.begin + (uint32_t)(g->w - first),
+                      x + g->row0 * n, g->n_rows, n);
+    }
+}
+
 /* The experts' FFN over x [n_in, D]: y [n_in, D] and the rows' counters. */
 static struct status run_experts(struct moe *m, struct pass *p, const float *x, float **y,
                                  int32_t **bad)
@@ -416,6 +427,7 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x, 
     struct linear_args a = {.groups = m->groups, .x = x, .x_stride = d, .y_stride = f};
     if (f > 0) {
         a.n_groups = make_groups(m, p->w->gate);
+        show(m, TAP_EXPERT, x, a.n_groups, d, p->w->gate);
         a.y = gate;
         op_linear(m->o.kern, &a);
         make_groups(m, p->w->up);
@@ -423,6 +435,7 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x, 
         op_linear(m->o.kern, &a);
         op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
         make_groups(m, p->w->down);
+        show(m, TAP_EXPERT_DOWN, gate, a.n_groups, f, p->w->down);
         a.x = gate;
         a.x_stride = f;
         a.sums = sums;

@@ -9,6 +9,7 @@
 #include "moe/capacity.h"
 #include "parallel/comm.h"
 #include "parallel/layout.h"
+#include "tensor/tap.h"
 
 struct moe_options {
     const struct kern_table *kern;       /* borrowed */
@@ -19,6 +20,7 @@ struct moe_options {
     enum router_kind router;
     enum capacity_policy policy;
     double capacity_factor;
+    const struct tap *tap; /* borrowed; NULL: nobody watches */
 };
 
 /* One layer's weights, borrowed; experts are those held here. */

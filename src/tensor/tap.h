@@ -1,0 +1,27 @@
+/* Watching a forward pass: what each linear of a layer gets to see, handed to whoever calibrates
+ * quantizers. Stage and MoE call it where a tap was given to them; a running job gives none. */
+#ifndef SHOAL_TENSOR_TAP_H
+#define SHOAL_TENSOR_TAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Whose input it is. */
+enum tap_site {
+    TAP_ATTENTION,   /* q, k and v: [T, D] */
+    TAP_O,           /* [T, H Hd] */
+    TAP_FFN,         /* gate and up, or the router: [T, D] */
+    TAP_DOWN,        /* [T, F] */
+    TAP_EXPERT,      /* gate and up of an expert: its tokens' rows, in the tokens' order */
+    TAP_EXPERT_DOWN, /* the same rows in front of down, [rows, F] */
+    TAP_SITE_COUNT
+};
+
+/* x [n_rows, n] is borrowed for the call; expert counts in the whole model, 0 elsewhere. */
+struct tap {
+    void (*see)(void *ctx, enum tap_site site, uint32_t expert, const float *x, size_t n_rows,
+                size_t n);
+    void *ctx;
+};
+
+#endif
