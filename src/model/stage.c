@@ -4,6 +4,7 @@
 
 #include "attention/attention.h"
 #include "base/mem.h"
+#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 
 #include <assert.h>
@@ -22,9 +23,10 @@ struct stage {
     float *q, *attended; /* [T, H Hd] */
     float *k, *v;        /* [T, G Hd] */
     float *gate, *up;    /* [T, F] */
-    int64_t *sums;       /* [T, D + 1] */
-    float *cos, *sin;    /* [T, Hd / 2] */
-    int32_t *positions;  /* [T] */
+    int64_t *sums;       /* [T, D + 1]; own_sums, or memory that the tp ranks share */
+    int64_t *own_sums;
+    float *cos, *sin;   /* [T, Hd / 2] */
+    int32_t *positions; /* [T] */
 };
 
 size_t hidden_bytes(size_t n_rows, uint32_t width)
@@ -45,6 +47,19 @@ static struct status take(struct stage *s, void *out, size_t n, size_t elem_byte
     return mem_alloc(out, n, elem_bytes, "workspace");
 }
 
+/* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
+static struct status take_sums(struct stage *s, size_t n)
+{
+    s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
+    if (s->sums == NULL) {
+        TRY(take(s, &s->own_sums, n, sizeof *s->own_sums));
+        s->sums = s->own_sums;
+        return status_ok();
+    }
+    s->workspace_bytes += n * sizeof *s->sums;
+    return status_ok();
+}
+
 static struct status make_workspace(struct stage *s)
 {
     const struct model_config *m = s->o.model;
@@ -59,7 +74,7 @@ static struct status make_workspace(struct stage *s)
     TRY(take(s, &s->v, t * n_kv, sizeof(float)));
     TRY(take(s, &s->gate, t * f, sizeof(float)));
     TRY(take(s, &s->up, t * f, sizeof(float)));
-    TRY(take(s, &s->sums, t * (d + 1), sizeof(int64_t)));
+    TRY(take_sums(s, t * (d + 1)));
     TRY(take(s, &s->cos, t * half, sizeof(float)));
     TRY(take(s, &s->sin, t * half, sizeof(float)));
     return take(s, &s->positions, t, sizeof(int32_t));
@@ -134,7 +149,7 @@ void stage_destroy(struct stage **stage)
     mem_free(&s->v);
     mem_free(&s->gate);
     mem_free(&s->up);
-    mem_free(&s->sums);
+    mem_free(&s->own_sums);
     mem_free(&s->cos);
     mem_free(&s->sin);
     mem_free(&s->positions);
@@ -175,17 +190,23 @@ static void column_parallel(struct stage *s, const struct packed *w, const float
 static void row_parallel(struct stage *s, const struct packed *w, const float *x,
                          struct hidden *hidden)
 {
-    const size_t n_rows = hidden->n_rows, d = s->o.model->width, n = n_rows * (d + 1);
+    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
     if (w->n_in > 0) {
         const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
         const struct linear_args args = {
             .groups = &group, .n_groups = 1, .x = x, .x_stride = w->n_in, .sums = s->sums};
         op_linear_leaf(s->o.kern, &args);
     } else {
-        memset(s->sums, 0, n * sizeof *s->sums);
+        memset(s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
     }
-    comm_sum_i64(s->o.comm, COMM_TP, s->sums, n);
-    op_grid_add(s->o.kern, s->sums, n_rows, d, w->grid_bits, hidden->h, hidden->bad);
+    const struct grid_sum sum = {.kern = s->o.kern,
+                                 .sums = s->sums,
+                                 .n_rows = n_rows,
+                                 .n_out = d,
+                                 .grid_bits = w->grid_bits,
+                                 .y = hidden->h,
+                                 .bad = hidden->bad};
+    grid_sum_add(&sum, s->o.comm, COMM_TP);
 }
 
 static void show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)

@@ -2,6 +2,7 @@
 #include "moe/moe.h"
 
 #include "base/mem.h"
+#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 
 #include <assert.h>
@@ -72,6 +73,16 @@ static struct status grow(struct moe *m, enum buffer which, size_t n, size_t ele
         g->n_bytes = want;
     }
     memcpy(out, &g->data, sizeof g->data);
+    return status_ok();
+}
+
+/* The same in memory that the ranks of an axis share, where there is such memory. */
+static struct status grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
+                                 enum comm_lane lane, size_t n_bytes, void *out)
+{
+    void *shared = comm_lane(m->o.comm, axis, lane, n_bytes);
+    if (shared == NULL) return grow(m, which, n_bytes, 1, out);
+    memcpy(out, &shared, sizeof shared);
     return status_ok();
 }
 
@@ -308,7 +319,7 @@ static struct status dispatch(struct moe *m, struct pass *p, float **recv)
 {
     const size_t d = m->o.width;
     float *send;
-    TRY(grow(m, BUF_SEND, p->n_out * d, sizeof(float), &send));
+    TRY(grow_shared(m, BUF_SEND, COMM_EP, COMM_LANE_ROWS_OUT, p->n_out * d * sizeof *send, &send));
     TRY(grow(m, BUF_RECV, p->n_in * d, sizeof(float), recv));
     const size_t n_choices = (size_t)range_count(p->slice) * m->o.n_chosen;
     for (size_t i = 0; i < n_choices; i++) {
@@ -420,7 +431,8 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x, 
     int64_t *sums;
     TRY(grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
-    TRY(grow(m, BUF_SUMS, p->n_in * (d + 1), sizeof(int64_t), &sums));
+    TRY(grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS, p->n_in * (d + 1) * sizeof *sums,
+                    &sums));
     TRY(grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
     memset(*bad, 0, p->n_in * sizeof **bad);
@@ -443,9 +455,14 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x, 
     } else {
         memset(sums, 0, p->n_in * (d + 1) * sizeof *sums);
     }
-    comm_sum_i64(m->o.comm, COMM_ETP, sums, p->n_in * (d + 1));
-    const uint32_t grid_bits = has_weights ? p->w->down[0].grid_bits : 32;
-    op_grid_to_f32(m->o.kern, sums, p->n_in, d, grid_bits, *y, *bad);
+    const struct grid_sum sum = {.kern = m->o.kern,
+                                 .sums = sums,
+                                 .n_rows = p->n_in,
+                                 .n_out = d,
+                                 .grid_bits = has_weights ? p->w->down[0].grid_bits : 32,
+                                 .y = *y,
+                                 .bad = *bad};
+    grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
     return status_ok();
 }
 
@@ -454,7 +471,8 @@ static struct status send_back(struct moe *m, struct pass *p, const float *y, co
 {
     const size_t d = m->o.width;
     int32_t *back;
-    TRY(grow(m, BUF_BACK, p->n_in * (d + 1), sizeof(int32_t), &back));
+    TRY(grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
+                    &back));
     TRY(grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), result));
     struct return_rows rows = {.y = y, .bad = bad, .back = back, .width = d};
     walk_runs(m, return_run, &rows);
