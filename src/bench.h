@@ -1,6 +1,6 @@
 /* shoal bench: what the machine can do, and what shoal does on it. Synthetic prompts run through
- * the job's own scheduler and engine, in process and without files. Called by cmd_bench.c; the
- * machine's peaks are measured by bench_machine.c. */
+ * the job's own scheduler and engine, in process and without files. Called by cmd_bench.c and, once
+ * a model is loaded, by job.c; the machine's peaks are measured by bench_machine.c. */
 #ifndef SHOAL_BENCH_H
 #define SHOAL_BENCH_H
 
@@ -18,9 +18,14 @@ struct bench_list {
 };
 
 struct bench_options {
-    struct job_options job; /* first: flag tables of a job fit */
+    struct job_options job; /* first: offsets into it are offsets into this */
     bool machine;
+    bool turns;       /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
+    bool throughput;  /* requests follow each other; else all of a repetition start together */
     const char *json; /* FILE; "-": stdout, instead of the table; NULL: none */
+    struct bench_list prompts, outputs, concurrency;
+    uint32_t n_requests; /* of a repetition, throughput only */
+    uint32_t n_warmup, n_repetitions;
 };
 
 /* Peaks of all ranks together, each with n_threads threads, all at work at the same time. */
@@ -30,9 +35,9 @@ struct bench_machine {
     double gops[PEAK_COUNT]; /* 1e9 operations a second; 0: the CPU lacks the instructions */
 };
 
-/* **Collective (world)**. Measures; `with_ops` false: reads and f32 only. Leaves n_threads OpenMP
+/* **Collective (world)**. Measures; `all` false: reads and f32 only. Leaves n_threads OpenMP
  * threads set. Errors, the same on all ranks: STATUS_MEMORY. */
-struct status bench_machine_measure(struct comm *c, uint32_t n_threads, bool with_ops,
+struct status bench_machine_measure(struct comm *c, uint32_t n_threads, bool all,
                                     struct bench_machine *out);
 
 /* Local. Appends the row as a JSON object. */
@@ -44,6 +49,13 @@ double bench_machine_fma(const struct bench_machine *m);
 /* **Collective (all processes of the launcher)**. `shoal bench --machine`. Returns the process's
  * exit status. */
 int bench_machine_run(const struct bench_options *o, int *argc, char ***argv);
+
+struct job;
+
+/* **Collective (world)**. All cases on the loaded model, or the turns that stdin asks for; prints
+ * and writes what was measured. Errors, the same on all ranks: STATUS_MEMORY, STATUS_IO,
+ * STATUS_INPUT (a line of stdin; a model whose arithmetic fails), STATUS_DRAINED (a signal). */
+struct status bench_run(struct job *j);
 
 /* Local. Writes text to the file of --json. Errors: STATUS_IO. */
 struct status bench_write_json(const char *path, const struct strbuf *text);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "bench.h"
 #include "job_journal.h"
 #include "job_paths.h"
 #include "job_state.h"
@@ -236,7 +237,7 @@ static struct status find_part(struct job *j)
  * one that is done already loads nothing. */
 static struct status open_lead(struct job *j)
 {
-    if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
+    if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->bench != NULL) return status_ok();
     const struct job_options *o = j->o;
     TRY(job_paths_check(o));
     TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
@@ -289,7 +290,7 @@ static void say_last_words(void *user)
 
 static struct status start_lead(struct job *j)
 {
-    if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
+    if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->bench != NULL) return status_ok();
     TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks));
     watchdog_set_last_words(j->watchdog, say_last_words, j->lead);
     return status_ok();
@@ -473,6 +474,7 @@ static struct status run_loaded(struct job *j)
     j->ready_ns = clock_ns();
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
+    if (j->o->bench != NULL) return bench_run(j);
     struct status st = is_lead ? lead_loop(j) : engine_follow(j->engine);
     j->elapsed_ns = clock_ns() - j->ready_ns;
     if (status_failed(&st) && !is_lead) {

@@ -8,6 +8,8 @@
 #include "flags.h"
 #include "serve/lead.h"
 
+struct bench_options;
+
 struct job_options {
     enum lead_mode mode;
     const char *template_date;
@@ -35,6 +37,7 @@ struct job_options {
     struct flag_list stops;
     /* which sampling flags were given: they win over generation_config.json */
     bool has_temperature, has_top_p, has_top_k, has_min_p;
+    const struct bench_options *bench; /* its own requests instead of lines; NULL: a job */
 };
 
 /* **Collective (all processes of the launcher)**. Runs the job; argc and argv are for MPI. Returns

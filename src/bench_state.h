@@ -1,0 +1,85 @@
+/* The inside of shoal bench, shared by bench_cost.c (bytes and operations of a step), bench_run.c
+ * (repetitions) and bench_report.c (tables and JSON). */
+#ifndef SHOAL_BENCH_STATE_H
+#define SHOAL_BENCH_STATE_H
+
+#include "bench.h"
+#include "job_state.h"
+#include "plan/step_plan.h"
+#include "serve/stats.h"
+
+/* What steps read and compute, over all ranks. */
+struct bench_cost {
+    double dense_bytes;     /* weights that every step reads: all but experts and the embedding */
+    double expert_bytes;    /* of one expert of one layer */
+    double kv_token_bytes;  /* of one position, all layers */
+    double row_flops;       /* linears of one row, the chosen experts only; a multiply-add is two */
+    double head_flops;      /* of one row whose logits are asked for */
+    double attention_flops; /* of one row and one position that it sees */
+    uint32_t n_moe_layers, n_experts, n_chosen, window;
+    bool counts_experts; /* one rank sees every choice; else the number of experts that a step reads
+                            is that of evenly spread choices */
+    uint64_t *load;      /* owned; [layers, E] choices before the step; NULL: not counted */
+};
+
+enum bench_phase_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_MIXED, BENCH_PHASE_COUNT };
+
+/* Steps of one kind: all rows of prompts, all rows behind them, or both. */
+struct bench_phase {
+    double s; /* from the results before to these results */
+    uint64_t n_steps, n_tokens;
+    double bytes, flops;
+};
+
+struct bench_case {
+    uint32_t prompt, output, concurrency;
+};
+
+/* One repetition. */
+struct bench_repetition {
+    struct bench_phase phases[BENCH_PHASE_COUNT];
+    double wall_s; /* from the first request to the last token */
+    uint64_t n_requests, n_output_tokens;
+};
+
+struct bench_result {
+    struct bench_case c;
+    struct latency ttft, e2e;     /* from a request's submission */
+    struct serve_summary stats;   /* its tpot and itl are shown */
+    struct bench_repetition *all; /* [n], owned */
+    size_t n;
+};
+
+/* **Collective (world)** init: fills what the job's model costs. Errors: STATUS_MEMORY. */
+struct status bench_cost_init(struct bench_cost *cost, struct job *j);
+void bench_cost_fini(struct bench_cost *cost);
+
+/* Local, lead. Adds a plan's rows, bytes and operations to *step, whose time is left alone, and
+ * tells its kind; prompts have n_prompt tokens. Before the plan is submitted, when experts are
+ * counted; bench_cost_experts adds their bytes afterwards. */
+enum bench_phase_kind bench_cost_step(struct bench_cost *cost, const struct step_plan *plan,
+                                      uint32_t n_prompt, const struct job *j,
+                                      struct bench_phase *step);
+void bench_cost_experts(const struct bench_cost *cost, const struct job *j,
+                        struct bench_phase *step);
+
+/* Local. The synthetic token at `position` of request `i`: spread evenly over the vocabulary. */
+uint32_t bench_token(uint32_t i, uint32_t position, uint32_t vocab);
+
+/* What a report shows beside the results. */
+struct bench_report {
+    const struct job *j;
+    struct bench_machine machine;
+    uint64_t peak_bytes_max, peak_bytes_all; /* resident, of one rank and of all */
+    const struct bench_result *results;      /* [n] */
+    size_t n;
+};
+
+/* Local, lead. The table on stdout. */
+void bench_report_print(const struct bench_report *r);
+/* Local, lead. */
+void bench_report_json(const struct bench_report *r, struct strbuf *s);
+/* Local, lead. One repetition as a line of JSON on stdout. */
+void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r);
+
+#endif
