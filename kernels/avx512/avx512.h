@@ -7,6 +7,12 @@
 #define AVX512_LINEAR(name)                                                                        \
     void name(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,             \
               size_t row0, size_t row1)
+AVX512_LINEAR(k_linear_f32_avx512);
+AVX512_LINEAR(k_linear_f16_avx512);
+AVX512_LINEAR(k_linear_bf16_avx512);
+AVX512_LINEAR(k_linear_leaf_f32_avx512);
+AVX512_LINEAR(k_linear_leaf_f16_avx512);
+AVX512_LINEAR(k_linear_leaf_bf16_avx512);
 AVX512_LINEAR(k_linear_quant_avx512_6x32);
 AVX512_LINEAR(k_linear_quant_leaf_avx512_6x32);
 #undef AVX512_LINEAR

@@ -1,6 +1,16 @@
 /* Overrides the AVX2 set's entries with what AVX-512 makes faster. One function for each file. */
 #include "kernels/avx512/avx512.h"
 
+static void fill_linear(struct kern_table *t)
+{
+    t->linear[DTYPE_F32] = k_linear_f32_avx512;
+    t->linear[DTYPE_F16] = k_linear_f16_avx512;
+    t->linear[DTYPE_BF16] = k_linear_bf16_avx512;
+    t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_avx512;
+    t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_avx512;
+    t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_avx512;
+}
+
 static void fill_linear_quant(struct kern_table *t)
 {
     static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4, QUANT_MXFP4};
@@ -14,5 +24,6 @@ void kern_fill_avx512(struct kern_table *t)
 {
     kern_fill_avx2(t);
     t->name = "avx512";
+    fill_linear(t);
     fill_linear_quant(t);
 }

@@ -1,0 +1,103 @@
+/* The linear op for AVX-512: sixteen outputs in one register, 24 accumulators at a time. */
+#include "kernels/avx512/avx512.h"
+
+#include "kernels/avx512/vec.h"
+
+enum {
+    TILE = 24,       /* accumulators of a register tile, of the 32 registers */
+    FEW_PANELS = 4,  /* panels of a tile with few rows */
+    MANY_PANELS = 2, /* panels that share the inputs' broadcasts when there are many rows */
+    PIECE = 128,     /* inputs of a converted piece: 8 KiB of f32 weights to a panel */
+};
+
+ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
+{
+    return v16_load(t, data, i);
+}
+
+/* acc + x w, lane by lane. */
+ALWAYS_INLINE struct v16 v16_fma(float x, struct v16 w, struct v16 acc)
+{
+    return (struct v16){_mm512_fmadd_ps(_mm512_set1_ps(x), w.v, acc.v)};
+}
+
+ALWAYS_INLINE void v16_store_aligned(float *y, struct v16 v)
+{
+    _mm512_store_ps(y, v.v);
+}
+
+/* The lanes of a panel that are outputs, n of them: the others are padding and never counted. */
+ALWAYS_INLINE unsigned output_lanes(enum dtype t, size_t n)
+{
+    (void)t;
+    return v16_first(n);
+}
+
+ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
+{
+    (void)t;
+    _mm512_mask_storeu_ps(y, v16_first(n), v.v);
+}
+
+/* The grid's constants (numerics law: bits((double)p + magic) - bits(magic) is llrint(p * 2^g)).
+ * The subtraction is done once for all leaves, at the end. */
+struct grid {
+    __m512 limit;
+    __m512d magic;
+};
+
+/* Sixteen integer sums. */
+struct sums16 {
+    __m512i s[2];
+};
+
+static struct grid grid_of(const struct packed *w)
+{
+    const int g = (int)w->grid_bits;
+    return (struct grid){_mm512_set1_ps(kern_grid_limit(w->grid_bits)),
+                         _mm512_set1_pd(1.5 * kern_pow2(52 - g))};
+}
+
+ALWAYS_INLINE __m512i add_eight(__m512i sum, __m256 p, __m512d magic)
+{
+    const __m512d shifted = _mm512_add_pd(_mm512_cvtps_pd(p), magic);
+    return _mm512_add_epi64(sum, _mm512_castpd_si512(shifted));
+}
+
+/* Adds a leaf's partials. Returns a bit for each lane that does not fit the grid and counts 0. */
+ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums16 *sums)
+{
+    const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(p.v), g->limit, _CMP_LT_OQ);
+    const __m512 v = _mm512_maskz_mov_ps(fits, p.v);
+    sums->s[0] = add_eight(sums->s[0], _mm512_castps512_ps256(v), g->magic);
+    sums->s[1] = add_eight(sums->s[1], _mm512_extractf32x8_ps(v, 1), g->magic);
+    return 0xFFFFu ^ (unsigned)fits;
+}
+
+ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const struct grid *g,
+                              size_t n_leaves, size_t n, int64_t *out)
+{
+    (void)t;
+    const __m512i all =
+        _mm512_mullo_epi64(_mm512_castpd_si512(g->magic), _mm512_set1_epi64((int64_t)n_leaves));
+    const __mmask16 lanes = v16_first(n);
+    _mm512_mask_storeu_epi64(out, (__mmask8)lanes, _mm512_sub_epi64(sums->s[0], all));
+    _mm512_mask_storeu_epi64(out + 8, (__mmask8)(lanes >> 8), _mm512_sub_epi64(sums->s[1], all));
+}
+
+#include "kernels/linear_body.h"
+
+#define LINEAR_AVX512(name, type)                                                                  \
+    void k_linear_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0,        \
+                                  size_t panel1, size_t row0, size_t row1)                         \
+    {                                                                                              \
+        linear(type, false, a, group, panel0, panel1, row0, row1);                                 \
+    }                                                                                              \
+    void k_linear_leaf_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0,   \
+                                       size_t panel1, size_t row0, size_t row1)                    \
+    {                                                                                              \
+        linear(type, true, a, group, panel0, panel1, row0, row1);                                  \
+    }
+LINEAR_AVX512(f32, DTYPE_F32)
+LINEAR_AVX512(f16, DTYPE_F16)
+LINEAR_AVX512(bf16, DTYPE_BF16)
