@@ -62,6 +62,59 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
     return status_ok();
 }
 
+static enum layout_class class_of(enum weight_role role)
+{
+    switch (role) {
+    case WEIGHT_EMBED:
+        return LAYOUT_EMBED;
+    case WEIGHT_HEAD:
+        return LAYOUT_HEAD;
+    case WEIGHT_ROUTER:
+        return LAYOUT_ROUTER;
+    case WEIGHT_GATE:
+    case WEIGHT_UP:
+    case WEIGHT_DOWN:
+        return LAYOUT_FFN;
+    case WEIGHT_EXPERT_GATE:
+    case WEIGHT_EXPERT_UP:
+    case WEIGHT_EXPERT_DOWN:
+        return LAYOUT_EXPERTS;
+    default:
+        return LAYOUT_ATTENTION;
+    }
+}
+
+/* What a group of inputs needs as packed: codes, scale, zero; of a plain tensor one element. */
+static struct layout_weight weight_of(const struct ckpt_tensor *t)
+{
+    const struct quant_format f = t->quant;
+    if (f.kind == QUANT_NONE) return (struct layout_weight){1, (uint32_t)dtype_bytes(t->dtype)};
+    const uint32_t group = quant_kernel_group(f);
+    const size_t n_bytes =
+        quant_code_bytes(f.kind, group) + dtype_bytes(quant_scale_dtype(f)) + (f.has_zeros ? 1 : 0);
+    return (struct layout_weight){group, (uint32_t)n_bytes};
+}
+
+/* Notes how the tensor's class stands in memory; where tensors of a class differ, the largest
+ * counts, so that plans are on the safe side. */
+static struct status take_weight(const struct checking *k, const struct weight_spec *s,
+                                 const struct ckpt_tensor *t)
+{
+    if (s->is_vector && t->quant.kind != QUANT_NONE) {
+        return status_make(STATUS_INPUT, "%s: tensor %s: a norm cannot be quantized",
+                           ckpt_path(k->c), s->name);
+    }
+    if (s->is_vector) return status_ok();
+    const struct layout_weight found = weight_of(t);
+    struct layout_weight *held = &k->out->weights[class_of(s->role)];
+    /* group_bytes / group, the larger one */
+    if (held->group == 0 ||
+        (uint64_t)found.group_bytes * held->group > (uint64_t)held->group_bytes * found.group) {
+        *held = found;
+    }
+    return status_ok();
+}
+
 static struct status check_one(void *ctx, const struct weight_spec *s)
 {
     const struct checking *k = ctx;
@@ -71,6 +124,7 @@ static struct status check_one(void *ctx, const struct weight_spec *s)
     }
     k->known[t->index] = true;
     TRY(check_shape(k, s, t));
+    TRY(take_weight(k, s, t));
     return take_leaf(k, s, t);
 }
 
@@ -108,8 +162,9 @@ struct status weights_check(const struct model_config *m, const struct ckpt *c,
     out->o_leaf = out->ffn_leaf = out->expert_leaf = 0;
     TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
+    if (m->tied) out->weights[LAYOUT_HEAD] = out->weights[LAYOUT_EMBED];
     const struct ckpt_tensor *q = ckpt_find(c, "model.layers.0.self_attn.q_proj.weight");
-    out->weight_bytes = (uint32_t)dtype_bytes(q->dtype);
+    if (q->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(q->dtype);
 done:
     mem_free(&k.known);
     mem_free(&l);

@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where the pieces of one want go. */
+/* Where the pieces of one want go. A quantized tensor has a target for each of its parts. */
 struct target {
     struct weight_spec spec;
-    const struct ckpt_tensor *tensor;
+    const struct ckpt_tensor *tensor; /* whole; wanted is it or its `part` */
+    enum ckpt_part part;
     float *vector;         /* for vectors */
     struct packed *packed; /* otherwise: [outer] packed weights, in one memory block */
 };
@@ -93,22 +94,57 @@ static struct packed **experts_of(struct weights *w, const struct weight_spec *s
     return s->role == WEIGHT_EXPERT_UP ? &layer->expert_up : &layer->expert_down;
 }
 
+static size_t aligned(size_t n_bytes)
+{
+    return (n_bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* The three arrays of n_packed quantized weights, each kind in one block. */
+static struct status make_quantized(struct weights *w, uint32_t n_packed, struct packed *out)
+{
+    const struct packed_quant_sizes n = packed_quant_bytes(out[0].quant, out[0].n_out, out[0].n_in);
+    char *data = NULL, *scales = NULL, *zeros = NULL;
+    size_t n_data, n_scales, n_zeros;
+    if (n.data > SIZE_MAX / 2 || n.scales > SIZE_MAX / 2 ||
+        !mem_mul(aligned(n.data), n_packed, &n_data) ||
+        !mem_mul(aligned(n.scales), n_packed, &n_scales) ||
+        !mem_mul(aligned(n.zeros), n_packed, &n_zeros)) {
+        return status_make(STATUS_MEMORY, "quantized weights [%u, %u] overflow", out[0].n_out,
+                           out[0].n_in);
+    }
+    TRY(keep(w, &data, n_data));
+    TRY(keep(w, &scales, n_scales));
+    if (n.zeros > 0) TRY(keep(w, &zeros, n_zeros));
+    for (uint32_t i = 0; i < n_packed; i++) {
+        out[i].data = data + i * aligned(n.data);
+        out[i].scales = scales + i * aligned(n.scales);
+        if (n.zeros > 0) out[i].zeros = (const uint8_t *)zeros + i * aligned(n.zeros);
+    }
+    return status_ok();
+}
+
+static struct status make_plain(struct weights *w, uint32_t n_packed, struct packed *out)
+{
+    const size_t n_bytes = packed_bytes(out[0].dtype, out[0].n_out, out[0].n_in);
+    char *data = NULL;
+    TRY(keep(w, &data, n_packed * n_bytes));
+    for (uint32_t i = 0; i < n_packed; i++) out[i].data = data + i * n_bytes;
+    return status_ok();
+}
+
 static struct status make_packed(struct weights *w, const struct target *t, uint32_t n_packed,
                                  struct packed *out)
 {
-    const uint32_t n_out = range_count(t->spec.rows), n_in = range_count(t->spec.cols);
-    const size_t n_bytes = packed_bytes(t->tensor->dtype, n_out, n_in);
-    char *data = NULL;
-    TRY(keep(w, &data, n_packed * n_bytes));
     for (uint32_t i = 0; i < n_packed; i++) {
         out[i] = (struct packed){.dtype = t->tensor->dtype,
-                                 .n_out = n_out,
-                                 .n_in = n_in,
+                                 .n_out = range_count(t->spec.rows),
+                                 .n_in = range_count(t->spec.cols),
                                  .leaf = t->tensor->leaf_elems,
                                  .grid_bits = t->tensor->grid_bits,
-                                 .data = data + i * n_bytes};
+                                 .quant = t->tensor->quant};
     }
-    return status_ok();
+    if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, n_packed, out);
+    return make_plain(w, n_packed, out);
 }
 
 static struct status make_target(struct weights *w, struct target *t)
@@ -130,27 +166,78 @@ static struct status make_target(struct weights *w, struct target *t)
     return make_packed(w, t, n_experts, t->packed);
 }
 
+static struct status reserve(struct loading *ld, size_t n)
+{
+    if (ld->n_targets + n <= ld->capacity) return status_ok();
+    const size_t grown = ld->capacity == 0 ? 64 : 2 * ld->capacity;
+    TRY(mem_grow(&ld->targets, ld->n_targets, grown, sizeof *ld->targets, "weights"));
+    TRY(mem_grow(&ld->wants, ld->n_targets, grown, sizeof *ld->wants, "weights"));
+    ld->capacity = grown;
+    return status_ok();
+}
+
+/* Wants one stored dataset for a target: columns [col0, col0 + n_cols) of it. */
+static void want(struct loading *ld, struct target t, const struct ckpt_tensor *stored,
+                 uint64_t col0, uint64_t n_cols)
+{
+    ld->wants[ld->n_targets] = (struct slab_want){.tensor = stored,
+                                                  .outer0 = t.spec.outer.begin,
+                                                  .n_outer = range_count(t.spec.outer),
+                                                  .row0 = t.spec.rows.begin,
+                                                  .n_rows = range_count(t.spec.rows),
+                                                  .col0 = col0,
+                                                  .n_cols = n_cols};
+    ld->targets[ld->n_targets++] = t;
+}
+
+/* The part's columns that hold the inputs of the target, which begin with a whole group. */
+static void want_part(struct loading *ld, struct target t, enum ckpt_part part)
+{
+    const struct ckpt_tensor *stored = t.tensor->parts[part];
+    const struct quant_format f = t.tensor->quant;
+    const struct range cols = t.spec.cols;
+    t.part = part;
+    if (stored == NULL) return;
+    if (part != CKPT_CODES && f.group == 0) { /* one scale for the whole row */
+        want(ld, t, stored, 0, 1);
+        return;
+    }
+    const uint64_t col0 = ckpt_part_columns(part, f, cols.begin);
+    want(ld, t, stored, col0, ckpt_part_columns(part, f, cols.end) - col0);
+}
+
 static struct status add_target(void *ctx, const struct weight_spec *s)
 {
     struct loading *ld = ctx;
-    if (ld->n_targets == ld->capacity) {
-        const size_t grown = ld->capacity == 0 ? 64 : 2 * ld->capacity;
-        TRY(mem_grow(&ld->targets, ld->n_targets, grown, sizeof *ld->targets, "weights"));
-        TRY(mem_grow(&ld->wants, ld->n_targets, grown, sizeof *ld->wants, "weights"));
-        ld->capacity = grown;
+    struct target t = {.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
+    TRY(reserve(ld, CKPT_PART_COUNT));
+    TRY(make_target(ld->w, &t));
+    if (t.tensor->quant.kind == QUANT_NONE) {
+        want(ld, t, t.tensor, s->cols.begin, range_count(s->cols));
+        return status_ok();
     }
-    struct target *t = &ld->targets[ld->n_targets];
-    *t = (struct target){.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
-    ld->wants[ld->n_targets] = (struct slab_want){.tensor = t->tensor,
-                                                  .outer0 = s->outer.begin,
-                                                  .n_outer = range_count(s->outer),
-                                                  .row0 = s->rows.begin,
-                                                  .n_rows = range_count(s->rows),
-                                                  .col0 = s->cols.begin,
-                                                  .n_cols = range_count(s->cols)};
-    TRY(make_target(ld->w, t));
-    ld->n_targets++;
+    for (int part = 0; part < CKPT_PART_COUNT; part++) want_part(ld, t, (enum ckpt_part)part);
     return status_ok();
+}
+
+static void take_part(const struct packed *p, enum ckpt_part part, size_t row0,
+                      const struct slab_piece *piece)
+{
+    const size_t n_rows = (size_t)piece->n_rows;
+    switch (part) {
+    case CKPT_CODES:
+        packed_quant_put_codes(p->quant, (void *)(uintptr_t)p->data, p->n_in, row0, n_rows,
+                               piece->data, piece->stride_bytes);
+        break;
+    case CKPT_SCALES:
+        packed_quant_put_scales(p->quant, (void *)(uintptr_t)p->scales, p->n_in, row0, n_rows,
+                                piece->data, piece->stride_bytes);
+        break;
+    default:
+        packed_quant_put_zeros(p->quant, (uint8_t *)(uintptr_t)p->zeros, p->n_in, row0, n_rows,
+                               piece->data, piece->stride_bytes);
+        break;
+    }
 }
 
 static struct status take_piece(void *ctx, const struct slab_piece *piece)
@@ -161,10 +248,14 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
         dtype_to_f32(t->tensor->dtype, piece->data, t->spec.n_cols, t->vector);
         return status_ok();
     }
-    struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
-    packed_put_rows(p->dtype, (void *)(uintptr_t)p->data, p->n_in,
-                    (size_t)(piece->row - t->spec.rows.begin), (size_t)piece->n_rows, piece->data,
-                    piece->stride_bytes);
+    const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
+    const size_t row0 = (size_t)(piece->row - t->spec.rows.begin);
+    if (t->tensor->quant.kind != QUANT_NONE) {
+        take_part(p, t->part, row0, piece);
+    } else {
+        packed_put_rows(p->dtype, (void *)(uintptr_t)p->data, p->n_in, row0, (size_t)piece->n_rows,
+                        piece->data, piece->stride_bytes);
+    }
     return status_ok();
 }
 

@@ -128,14 +128,15 @@ uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32
 static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
 {
     const uint64_t heads = 2ull * m->n_heads + 2ull * m->n_kv_heads;
-    uint64_t columns = heads * m->head_dim;
+    uint64_t bytes = heads * m->head_dim * layout_row_bytes(m, LAYOUT_ATTENTION, m->width);
     if (m->layer_is_moe[layer]) {
-        columns += 3ull * m->n_chosen * m->expert_ffn + m->n_experts;
+        bytes += 3ull * m->n_chosen * m->expert_ffn * layout_row_bytes(m, LAYOUT_EXPERTS, m->width);
+        bytes += m->n_experts * layout_row_bytes(m, LAYOUT_ROUTER, m->width);
     } else {
-        columns += 3ull * m->ffn;
+        bytes += 3ull * m->ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
     }
-    if (layer == m->n_layers - 1) columns += m->vocab;
-    return columns * m->width * m->weight_bytes;
+    if (layer == m->n_layers - 1) bytes += m->vocab * layout_row_bytes(m, LAYOUT_HEAD, m->width);
+    return bytes;
 }
 
 /* The number of stages when each takes layers until `cap` is full; 0 when a layer exceeds it. */
@@ -393,10 +394,24 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
 
 /* --- memory ------------------------------------------------------------------------------- */
 
-/* A weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
-static uint64_t packed_bytes(const struct layout_model *m, uint64_t n_out, uint64_t k)
+uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k)
 {
-    return (n_out + LAYOUT_PANEL - 1) / LAYOUT_PANEL * LAYOUT_PANEL * k * m->weight_bytes;
+    const struct layout_weight w = m->weights[c];
+    if (w.group == 0) return k * m->weight_bytes;
+    return (k + w.group - 1) / w.group * w.group_bytes;
+}
+
+double layout_weight_bytes(const struct layout_model *m, enum layout_class c)
+{
+    const struct layout_weight w = m->weights[c];
+    return w.group == 0 ? m->weight_bytes : (double)w.group_bytes / w.group;
+}
+
+/* A weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
+static uint64_t packed_bytes(const struct layout_model *m, enum layout_class c, uint64_t n_out,
+                             uint64_t k)
+{
+    return (n_out + LAYOUT_PANEL - 1) / LAYOUT_PANEL * LAYOUT_PANEL * layout_row_bytes(m, c, k);
 }
 
 static uint64_t attention_bytes(const struct layout *l, struct layout_place place)
@@ -407,24 +422,30 @@ static uint64_t attention_bytes(const struct layout *l, struct layout_place plac
     uint64_t n_f32 = 2ull * m->width; /* two norms */
     if (m->qk_norm) n_f32 += 2ull * m->head_dim;
     if (m->attention_bias) n_f32 += q + 2 * kv + m->width;
-    return packed_bytes(m, q, m->width) + 2 * packed_bytes(m, kv, m->width) +
-           packed_bytes(m, m->width, q) + 4 * n_f32;
+    return packed_bytes(m, LAYOUT_ATTENTION, q, m->width) +
+           2 * packed_bytes(m, LAYOUT_ATTENTION, kv, m->width) +
+           packed_bytes(m, LAYOUT_ATTENTION, m->width, q) + 4 * n_f32;
+}
+
+/* Gate, up and down of one FFN with f columns here. */
+static uint64_t ffn_bytes(const struct layout_model *m, enum layout_class c, uint64_t f)
+{
+    return 2 * packed_bytes(m, c, f, m->width) + packed_bytes(m, c, m->width, f);
 }
 
 static uint64_t experts_bytes(const struct layout *l, struct layout_place place)
 {
     const struct layout_model *m = &l->model;
-    const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
-    const uint64_t one = 2 * packed_bytes(m, f, m->width) + packed_bytes(m, m->width, f);
-    return range_count(layout_experts(l, place.ep)) * one + packed_bytes(m, m->n_experts, m->width);
+    const uint64_t one = ffn_bytes(m, LAYOUT_EXPERTS, range_count(layout_expert_ffn(l, place.etp)));
+    return range_count(layout_experts(l, place.ep)) * one +
+           packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width);
 }
 
 static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
 {
     const struct layout_model *m = &l->model;
     const struct range layers = layout_layers(l, place.pp);
-    const uint64_t f = range_count(layout_ffn(l, place.tp));
-    const uint64_t dense = 2 * packed_bytes(m, f, m->width) + packed_bytes(m, m->width, f);
+    const uint64_t dense = ffn_bytes(m, LAYOUT_FFN, range_count(layout_ffn(l, place.tp)));
     const uint64_t moe = m->n_experts > 0 ? experts_bytes(l, place) : 0;
     const uint64_t v = range_count(layout_vocab(l, place.tp));
     const bool first = place.pp == 0, last = place.pp == l->pp - 1;
@@ -432,9 +453,33 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
     for (uint32_t i = layers.begin; i < layers.end; i++) {
         bytes += m->layer_is_moe[i] ? moe : dense;
     }
-    if (first && !(last && m->tied)) bytes += v * m->width * m->weight_bytes;
-    if (last) bytes += packed_bytes(m, v, m->width) + 4ull * m->width;
+    if (first && !(last && m->tied)) bytes += v * layout_row_bytes(m, LAYOUT_EMBED, m->width);
+    if (last) bytes += packed_bytes(m, LAYOUT_HEAD, v, m->width) + 4ull * m->width;
     return bytes;
+}
+
+/* Words of a row of k activations as codes with a scale and a sum per group, for a quantized class.
+ */
+static uint64_t code_words(const struct layout_model *m, enum layout_class c, uint64_t k)
+{
+    const uint32_t group = m->weights[c].group;
+    if (group <= 1) return 0;
+    return (k + group - 1) / group * (group / 4 + 2);
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Codes of the activations that meet quantized weights, words: one buffer for all dense inputs. */
+static uint64_t dense_code_words(const struct layout *l, struct layout_place place)
+{
+    const struct layout_model *m = &l->model;
+    const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
+    const uint64_t f = range_count(layout_ffn(l, place.tp));
+    return max_u64(code_words(m, LAYOUT_ATTENTION, max_u64(m->width, q)),
+                   code_words(m, LAYOUT_FFN, max_u64(m->width, f)));
 }
 
 /* In units of 4 bytes, for T = step_tokens rows:
@@ -444,7 +489,8 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
  *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
  *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f)
- *   last stage: logits of 64 rows                                         64 v */
+ *   last stage: logits of 64 rows                                         64 v
+ *   quantized weights: the rows that meet them as codes */
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
                                 uint64_t step_tokens)
 {
@@ -452,8 +498,8 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
     const uint64_t d = m->width;
     const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
-    uint64_t per_row =
-        3 * d + 2 * q + 2 * kv + 2ull * range_count(layout_ffn(l, place.tp)) + 2 * (d + 1);
+    uint64_t per_row = 3 * d + 2 * q + 2 * kv + 2ull * range_count(layout_ffn(l, place.tp)) +
+                       2 * (d + 1) + dense_code_words(l, place);
     uint64_t n = 0;
     if (m->n_experts > 0) {
         const uint64_t group = (uint64_t)l->ep * l->etp;
@@ -461,7 +507,8 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
         const uint64_t chosen = min_u32(m->n_chosen, range_count(layout_experts(l, place.ep)));
         const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
         per_row += m->n_experts + 2ull * m->n_chosen * d;
-        n += step_tokens * batches * chosen * (2 * d + 2 * f);
+        n += step_tokens * batches * chosen *
+             (2 * d + 2 * f + code_words(m, LAYOUT_EXPERTS, max_u64(d, f)));
     }
     n += step_tokens * per_row;
     if (place.pp == l->pp - 1) n += 64ull * range_count(layout_vocab(l, place.tp));

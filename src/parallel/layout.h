@@ -30,6 +30,23 @@ enum {
     LAYOUT_KV_BLOCK = 64,
 };
 
+/* Classes of weights that may stand in memory in formats of their own. */
+enum layout_class {
+    LAYOUT_ATTENTION,
+    LAYOUT_FFN,
+    LAYOUT_EXPERTS,
+    LAYOUT_ROUTER,
+    LAYOUT_EMBED,
+    LAYOUT_HEAD,
+    LAYOUT_CLASS_COUNT
+};
+
+/* Each output of a class has ceil(inputs / group) groups of group_bytes, scales and zeros included;
+ * group 1: plain elements; group 0: not said, elements of weight_bytes. */
+struct layout_weight {
+    uint32_t group, group_bytes;
+};
+
 /* The model as far as a layout cares. Leaves are in elements (tensor/leaf.h). */
 struct layout_model {
     char name[64];
@@ -45,8 +62,9 @@ struct layout_model {
     uint32_t vocab; /* V */
     bool tied;      /* the head is the embedding */
     bool qk_norm, attention_bias;
-    uint32_t weight_bytes; /* bytes of one weight element in memory */
-    uint32_t context;      /* longest context the model allows */
+    uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */
+    struct layout_weight weights[LAYOUT_CLASS_COUNT];
+    uint32_t context; /* longest context the model allows */
 };
 
 /* Flags; 0 = shoal chooses. */
@@ -103,6 +121,10 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 struct layout_memory {
     uint64_t weights_bytes, kv_block_bytes, workspace_bytes;
 };
+
+/* Local. Bytes of the k inputs of one output; and of one weight on average, over whole groups. */
+uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k);
+double layout_weight_bytes(const struct layout_model *m, enum layout_class c);
 
 /* Local. kv_bytes: bytes of one cached element; step_tokens: rows of the largest step. */
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,

@@ -100,7 +100,7 @@ static struct group group_of(const struct topo *t, const uint32_t *order, const 
 
 /* Seconds to pass `rows` rows through `params` weights, of which `read` are read once. */
 static double linear_s(const struct rates *r, double rows, double params, double read,
-                       uint32_t weight_bytes)
+                       double weight_bytes)
 {
     const double compute = 2.0 * rows * params / r->flops, load = read * weight_bytes / r->bytes;
     return compute > load ? compute : load;
@@ -128,7 +128,7 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
     const double params = 2.0 * (q + kv) * m->head_dim * m->width;
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * 2.0 * kv * m->head_dim;
-    return linear_s(&s->rates, s->rows, params, params, m->weight_bytes) +
+    return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_ATTENTION)) +
            cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
 }
 
@@ -136,7 +136,7 @@ static double ffn_s(const struct stage_load *s, struct layout_place place)
 {
     const struct layout_model *m = &s->l->model;
     const double params = 3.0 * m->width * range_count(layout_ffn(s->l, place.tp));
-    return linear_s(&s->rates, s->rows, params, params, m->weight_bytes) +
+    return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_FFN)) +
            sum_s(&s->tp, s->rows, m->width);
 }
 
@@ -149,7 +149,8 @@ static double moe_s(const struct stage_load *s, struct layout_place place)
     const double n_batches = s->experts.n / l->tp;
     const double chosen = s->rows * n_batches * m->n_chosen * n_local / m->n_experts;
     const double touched = chosen < n_local ? chosen : n_local;
-    double seconds = linear_s(&s->rates, chosen, one, touched * one, m->weight_bytes);
+    double seconds =
+        linear_s(&s->rates, chosen, one, touched * one, layout_weight_bytes(m, LAYOUT_EXPERTS));
     if (s->experts.n < 2) return seconds;
     /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
     const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
@@ -174,7 +175,8 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
     }
     if (pp == l->pp - 1) {
         const double head = (double)range_count(layout_vocab(l, place.tp)) * m->width;
-        seconds += linear_s(&s->rates, s->rows / rows_per_slot, head, head, m->weight_bytes);
+        seconds += linear_s(&s->rates, s->rows / rows_per_slot, head, head,
+                            layout_weight_bytes(m, LAYOUT_HEAD));
     }
     if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;
     return seconds;

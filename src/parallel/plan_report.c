@@ -44,12 +44,49 @@ static void add_wrapped(struct strbuf *out, const char *text)
 
 /* --- model and machine -------------------------------------------------------------------- */
 
+static bool is_quantized(const struct layout_model *m)
+{
+    for (int c = 0; c < LAYOUT_CLASS_COUNT; c++) {
+        if (m->weights[c].group > 1) return true;
+    }
+    return false;
+}
+
+/* Bytes of all weights on one rank when an element has so many. */
+static struct status plain_bytes(const struct layout_model *m, uint32_t element, uint64_t *out)
+{
+    struct layout_model plain = *m;
+    struct layout whole;
+    plain.weight_bytes = element;
+    memset(plain.weights, 0, sizeof plain.weights);
+    TRY(layout_build(&plain, 1, &(struct layout_flags){0}, &whole));
+    *out = layout_memory_of(&whole, layout_place_of(&whole, 0), 2, 1).weights_bytes;
+    return status_ok();
+}
+
+/* "2 bytes each", or the mean of a quantized model: its norms, which stay f32, are left out. */
+static struct status add_weight_size(const struct layout_model *m, uint64_t all_bytes,
+                                     struct strbuf *line)
+{
+    if (!is_quantized(m)) {
+        strbuf_printf(line, "%u bytes each", m->weight_bytes);
+        return status_ok();
+    }
+    uint64_t one, two;
+    TRY(plain_bytes(m, 1, &one));
+    TRY(plain_bytes(m, 2, &two));
+    const double n_elems = (double)(two - one), f32_bytes = (double)(2 * one - two);
+    strbuf_printf(line, "%.2f bits each", 8.0 * ((double)all_bytes - f32_bytes) / n_elems);
+    return status_ok();
+}
+
 static struct status add_model(const struct layout_model *m, struct strbuf *out)
 {
     struct layout whole;
     TRY(layout_build(m, 1, &(struct layout_flags){0}, &whole));
     char weights[CELL_BYTES];
-    human_bytes(layout_memory_of(&whole, layout_place_of(&whole, 0), 2, 1).weights_bytes, weights);
+    const uint64_t all = layout_memory_of(&whole, layout_place_of(&whole, 0), 2, 1).weights_bytes;
+    human_bytes(all, weights);
     struct strbuf line;
     strbuf_init(&line);
     strbuf_printf(&line, "%s: %u layers of width %u, %u query and %u kv heads of %u", m->name,
@@ -59,9 +96,9 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
                       m->expert_ffn, m->n_chosen);
     }
     if (m->ffn > 0) strbuf_printf(&line, ", FFN of %u columns", m->ffn);
-    strbuf_printf(&line, ", vocabulary %u; %s of weights at %u bytes each", m->vocab, weights,
-                  m->weight_bytes);
-    struct status st = strbuf_status(&line);
+    strbuf_printf(&line, ", vocabulary %u; %s of weights at ", m->vocab, weights);
+    struct status st = add_weight_size(m, all, &line);
+    if (!status_failed(&st)) st = strbuf_status(&line);
     if (!status_failed(&st)) {
         strbuf_printf(out, "%-*s", INDENT, "Model");
         add_wrapped(out, line.data);
