@@ -1,5 +1,6 @@
 /* shoal generate and shoal score: their flags. */
 #include "cmd.h"
+#include "dry_run.h"
 #include "job.h"
 
 #include <stdio.h>
@@ -101,6 +102,10 @@ static const struct flag sampling_flags[] = {
     {"top-k", FLAG_I64, AT(top_k), 0, 1e9, "N", "0: off (default)"},
     {"min-p", FLAG_NUMBER, AT(min_p), 0, 1, "X", "0: off (default)"},
     {"seed", FLAG_U64, AT(seed), 0, 0, "N", "hashed with each custom_id (default 0)"},
+    {"dry-run", FLAG_SWITCH, AT(dry_run), 0, 0, NULL,
+     "check, order, plan, journal and write all lines without a model's weights, with made-up "
+     "answers of max_tokens each, for the ranks of --dp and --pp; without --model prompts must be "
+     "token ids"},
     {"stop", FLAG_LIST, AT(stops), 0, 0, "STR", "a string that ends a text; may be repeated"},
 };
 
@@ -148,7 +153,8 @@ static struct status parse(const struct flag_table *t, int argc, char **argv, st
     struct positionals none = {.n_wanted = 0};
     TRY(flags_parse(t->flags, t->n, argc, argv, o, &none, ask));
     if (*ask != FLAGS_RUN) return status_ok();
-    if (o->model == NULL) return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
+    if (o->model == NULL && !o->dry_run)
+        return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
     if (o->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (o->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
     return status_ok();
@@ -192,7 +198,7 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
         if (env.launcher_rank == 0) flags_print(&page, ask, stdout);
         return 0;
     }
-    return job_run(&o, env, &argc, &argv);
+    return o.dry_run ? dry_run(&o, env) : job_run(&o, env, &argc, &argv);
 }
 
 int cmd_generate(struct config env, int argc, char **argv)

@@ -5,112 +5,15 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench.h"
-#include "job_journal.h"
-#include "job_paths.h"
 #include "job_state.h"
 #include "slurm.h"
 
-#include <limits.h>
 #include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_STEP_TOKENS = 512, DEFAULT_CONTEXTS = 64 };
-
-/* Of a result message: what a row may take beside its logits, and the message's header. */
-enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
-
-static struct status check_options(struct job *j)
-{
-    const struct job_options *o = j->o;
-    uint64_t seconds = 0;
-    if (o->failpoint != NULL) TRY(failpoint_parse(o->failpoint, &j->failpoint));
-    if (o->time_limit != NULL) {
-        if (!drain_parse_time(o->time_limit, &seconds)) {
-            return status_make(STATUS_USAGE,
-                               "--time-limit: expected seconds or H:M:S, found \"%s\"",
-                               o->time_limit);
-        }
-        drain_limit(&j->drain, j->start_ns, seconds);
-    }
-    j->kv_dtype = DTYPE_F16;
-    if (o->kv_dtype != NULL &&
-        (!dtype_parse(o->kv_dtype, &j->kv_dtype) || j->kv_dtype == DTYPE_BF16)) {
-        return status_make(STATUS_USAGE, "--kv-dtype: expected f16 or f32, found \"%s\"",
-                           o->kv_dtype);
-    }
-    if (o->capacity_policy != NULL && o->capacity_factor == 0) {
-        return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
-    }
-    if (o->capacity_factor == 0) return status_ok();
-    const char *policy = o->capacity_policy != NULL ? o->capacity_policy : "drop";
-    if (strcmp(policy, "drop") == 0) j->policy = CAPACITY_DROP;
-    if (strcmp(policy, "next") == 0) j->policy = CAPACITY_NEXT;
-    if (strcmp(policy, "top1") == 0) j->policy = CAPACITY_TOP1;
-    if (j->policy == CAPACITY_DROPLESS) {
-        return status_make(STATUS_USAGE,
-                           "--capacity-policy: expected drop, next or top1, found \"%s\"", policy);
-    }
-    log_line(LOG_WARN, "a capacity factor is on: results depend on the batch (same-bytes law off)");
-    return status_ok();
-}
-
-/* *on = what an on|off flag says; NULL: on. */
-static struct status check_switch(const char *flag, const char *asked, bool *on)
-{
-    *on = asked == NULL || strcmp(asked, "on") == 0;
-    if (*on || strcmp(asked, "off") == 0) return status_ok();
-    return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
-}
-
-/* With a capacity factor a row depends on its batch, so it may not serve another request. */
-static struct status check_scheduling(struct job *j)
-{
-    const bool may_share = j->policy == CAPACITY_DROPLESS && j->o->mode == LEAD_GENERATE;
-    TRY(check_switch("prefix-cache", j->o->prefix_cache, &j->prefix_cache));
-    TRY(check_switch("result-cache", j->o->result_cache, &j->result_cache));
-    j->prefix_cache = j->prefix_cache && may_share;
-    j->result_cache = j->result_cache && may_share;
-    j->line_order = ORDER_AUTO;
-    if (j->o->order != NULL && !order_parse(j->o->order, &j->line_order)) {
-        return status_make(STATUS_USAGE, "--order: expected auto, input or prefix, found \"%s\"",
-                           j->o->order);
-    }
-    if (j->o->logits != NULL) j->line_order = ORDER_INPUT; /* of the datasets, too */
-    return status_ok();
-}
-
-/* What a step sends at once, hidden rows and with --logits the logits, stays below 2 GiB. */
-static struct status check_step_tokens(const struct job *j)
-{
-    size_t row_bytes = hidden_bytes(1, j->model.width);
-    if (j->o->logits != NULL && row_bytes < j->model.vocab * sizeof(float)) {
-        row_bytes = j->model.vocab * sizeof(float);
-    }
-    const size_t most = ((size_t)INT_MAX - MESSAGE_HEADERS_BYTES) / (row_bytes + SCORE_BYTES);
-    if (j->step_tokens <= most) return status_ok();
-    return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %u",
-                       j->o->logits != NULL ? " with --logits" : "", most, j->step_tokens);
-}
-
-static struct status read_model(struct job *j)
-{
-    TRY(ckpt_open(j->o->model, &j->ckpt));
-    size_t n;
-    const char *config = ckpt_config_json(j->ckpt, &n);
-    TRY(status_wrap(model_config_parse(config, n, "config.json", &j->model), "%s", j->o->model));
-    TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
-    j->max_model_len = j->model.context;
-    if (j->o->max_model_len > 0) j->max_model_len = j->o->max_model_len;
-    if (j->max_model_len > j->model.context) {
-        return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
-                           j->model.context, j->max_model_len);
-    }
-    TRY(check_scheduling(j));
-    j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
-    return check_step_tokens(j);
-}
+enum { DEFAULT_CONTEXTS = 64 };
 
 /* Launchers give stdin to their first rank alone, so that one must be the lead. */
 static void lead_by_first(uint32_t *order, size_t n_ranks)
@@ -215,71 +118,10 @@ static struct status start_engine(struct job *j)
     return engine_create(&options, &j->engine);
 }
 
-static struct status sink_logits(void *user, uint64_t line, int32_t row0, const float *rows,
-                                 int32_t n_rows, int32_t vocab)
-{
-    return logits_file_write(user, line, row0, rows, n_rows, vocab);
-}
-
-/* Lines before the part are counted here, so that the lines of it keep their numbers. */
-static struct status find_part(struct job *j)
-{
-    const char *text = j->o->input_part;
-    if (text == NULL) return status_ok();
-    if (!input_part_parse(text, &j->part)) {
-        return status_make(STATUS_USAGE,
-                           "--input-part: expected K/N with K from 1 to N, found \"%s\"", text);
-    }
-    return input_part_find(j->o->input, &j->part);
-}
-
-/* The lead's files: before the weights are loaded, so that a job that cannot run says so soon, and
- * one that is done already loads nothing. */
 static struct status open_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->bench != NULL) return status_ok();
-    const struct job_options *o = j->o;
-    TRY(job_paths_check(o));
-    TRY(mem_alloc(&j->summary, 1, sizeof *j->summary, "summary"));
-    TRY(job_text_init(&j->text, o, j->ckpt, &j->model));
-    TRY(find_part(j));
-    TRY(job_journal_path(o, &j->journal_path));
-    TRY(job_journal_settings(j, &j->settings));
-    TRY(job_journal_session(j, &j->session));
-    if (o->logits != NULL) TRY(logits_file_create(o->logits, &j->logits));
-    const struct lead_options options = {.mode = o->mode,
-                                         .input_path = o->input,
-                                         .output_path = o->output,
-                                         .part = j->part.n > 0 ? &j->part : NULL,
-                                         .tokenizer = j->text.tokenizer,
-                                         .chat = j->text.chat,
-                                         .chat_missing = j->text.chat_missing,
-                                         .date = j->text.date,
-                                         .defaults = j->text.defaults,
-                                         .end_ids = j->text.end_ids,
-                                         .n_end_ids = j->text.n_end_ids,
-                                         .vocab_size = (int32_t)j->model.vocab,
-                                         .max_model_len = (int32_t)j->max_model_len,
-                                         .n_replicas = (int32_t)j->layout->dp,
-                                         .n_groups = (int32_t)j->layout->pp,
-                                         .max_batch = (int32_t)o->max_batch,
-                                         .step_tokens = (int32_t)j->step_tokens,
-                                         .chunk_tokens = (int32_t)o->chunk,
-                                         .prefix_cache = j->prefix_cache,
-                                         .result_cache = j->result_cache,
-                                         .order = j->line_order,
-                                         .logits = j->logits != NULL ? sink_logits : NULL,
-                                         .logits_user = j->logits,
-                                         .quiet = o->quiet,
-                                         .bar = o->progress_bar,
-                                         .journal_path = j->journal_path,
-                                         .settings = j->settings.data,
-                                         .session = j->session.data,
-                                         .restart = o->restart,
-                                         .retry_errors = o->retry_errors,
-                                         .checkpoint_tokens = (int32_t)o->checkpoint_tokens,
-                                         .failpoint = &j->failpoint};
-    return lead_create(&options, &j->lead);
+    return job_open_lead(j);
 }
 
 /* Rows that are done reach the journal before this rank leaves because another is lost. */
@@ -315,9 +157,9 @@ static struct status check_drain(struct job *j)
 
 static struct status start(struct job *j)
 {
-    PHASE(check_options(j));
+    PHASE(job_check_options(j));
     PHASE(kern_select(j->env.kernels, &j->kern));
-    PHASE(read_model(j));
+    PHASE(job_read_model(j));
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
     PHASE(check_drain(j));
     TRY(comm_gather_topo(j->comm, &j->topo));
@@ -500,7 +342,7 @@ static struct status run(struct job *j)
     return status_make(STATUS_ROWS, "%llu rows are error rows", (unsigned long long)n_errors);
 }
 
-static void stop(struct job *j)
+void job_close(struct job *j)
 {
     watchdog_set_last_words(j->watchdog, NULL, NULL);
     lead_destroy(&j->lead);
@@ -517,7 +359,7 @@ static void stop(struct job *j)
     mem_free(&j->order);
     mem_free(&j->layout);
     mem_free(&j->summary);
-    comm_trace_in(j->comm, NULL);
+    if (j->comm != NULL) comm_trace_in(j->comm, NULL);
     trace_destroy(&j->trace);
 }
 
@@ -537,12 +379,8 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     if (env.launcher_rank == 0 && !slurm_time_left(env.slurm_job, &slurm_s)) slurm_s = 0;
     const uint64_t asked_ns = clock_ns();
     struct status st = comm_start(argc, argv, &j.comm);
-    j.level = options->quiet ? LOG_WARN : LOG_INFO;
-    if (options->log_level != NULL && !log_level_parse(options->log_level, &j.level)) {
-        st = status_make(STATUS_USAGE,
-                         "--log-level: expected error, warn, info or debug, found \"%s\"",
-                         options->log_level);
-    }
+    const struct status level = job_log_level(&j);
+    if (!status_failed(&st)) st = level;
     if (j.comm != NULL) log_init(comm_rank(j.comm, COMM_WORLD), j.level, options->log_json);
     if (j.comm != NULL) share_limit(&j, asked_ns, slurm_s);
     if (!status_failed(&st)) st = run(&j);
@@ -550,7 +388,7 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {
         log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
     }
-    stop(&j);
+    job_close(&j);
     comm_stop(&j.comm);
     watchdog_stop(&j.watchdog);
     return status_exit(st.code);

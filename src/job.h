@@ -26,6 +26,7 @@ struct job_options {
     bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;
     uint32_t watchdog_s; /* 0: off */
+    bool dry_run;
     const char *journal; /* folder; NULL: beside the output */
     bool no_journal, restart, retry_errors;
     uint32_t checkpoint_tokens;

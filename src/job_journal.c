@@ -49,11 +49,17 @@ struct status job_journal_path(const struct job_options *o, char **out)
     return strbuf_status(&path);
 }
 
+static const char *command_name(const struct job_options *o)
+{
+    if (o->dry_run) return "generate --dry-run";
+    return o->mode == LEAD_SCORE ? "score" : "generate";
+}
+
 struct status job_journal_settings(const struct job *j, struct strbuf *out)
 {
     const struct request_defaults *d = &j->text.defaults;
-    const struct ckpt_digest digest = ckpt_digest(j->ckpt);
-    strbuf_printf(out, "command=%s\n", j->o->mode == LEAD_SCORE ? "score" : "generate");
+    const struct ckpt_digest none = {0}, digest = j->ckpt != NULL ? ckpt_digest(j->ckpt) : none;
+    strbuf_printf(out, "command=%s\n", command_name(j->o));
     strbuf_printf(out, "checkpoint=%016llx%016llx\n", (unsigned long long)digest.high,
                   (unsigned long long)digest.low);
     strbuf_printf(out, "--max-model-len=%u\n--kv-dtype=%s\n", j->max_model_len,
@@ -79,8 +85,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
 struct status job_journal_session(const struct job *j, struct strbuf *out)
 {
     const struct layout *l = j->layout;
-    strbuf_printf(out, "%s %s, %u ranks = dp %u x pp %u x tp %u",
-                  j->o->mode == LEAD_SCORE ? "score" : "generate", j->layout_model.name, l->n_ranks,
-                  l->dp, l->pp, l->tp);
+    strbuf_printf(out, "%s %s, %u ranks = dp %u x pp %u x tp %u", command_name(j->o),
+                  j->layout_model.name, l->n_ranks, l->dp, l->pp, l->tp);
     return strbuf_status(out);
 }

@@ -1,4 +1,4 @@
-/* The parts of a running job, shared by job.c and job_report.c. */
+/* The parts of a running job, shared by job.c, job_open.c, job_report.c and dry_run.c. */
 #ifndef SHOAL_JOB_STATE_H
 #define SHOAL_JOB_STATE_H
 
@@ -54,6 +54,26 @@ struct job {
     struct input_part part;
     struct strbuf settings, session;
 };
+
+/* job_open.c; all Local. */
+
+/* --log-level and --quiet; the level is set in any case. Errors: STATUS_USAGE. */
+struct status job_log_level(struct job *j);
+
+/* Flags that need no checkpoint. Errors: STATUS_USAGE. */
+struct status job_check_options(struct job *j);
+
+/* Opens the checkpoint, reads its config, and holds flags against both. Errors: STATUS_INPUT,
+ * STATUS_USAGE, STATUS_MEMORY. job_read_limits is the part that needs j->model alone. */
+struct status job_read_model(struct job *j);
+struct status job_read_limits(struct job *j);
+
+/* The lead's files: before the weights are loaded, so that a job that cannot run says so soon, and
+ * one that is done already loads nothing. Errors: lead_create's. */
+struct status job_open_lead(struct job *j);
+
+/* job.c. Local. Gives everything back but comm and watchdog. */
+void job_close(struct job *j);
 
 /* Local, lead. Says on stderr which layout was chosen and what was loaded. */
 void job_report_start(const struct job *j);

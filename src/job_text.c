@@ -124,13 +124,9 @@ static void take_flags(struct request_defaults *d, const struct job_options *o)
     d->n_stops = o->stops.n;
 }
 
-struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
-                            const struct model_config *m)
+static struct status read_checkpoint(struct job_text *t, const struct ckpt *c,
+                                     const struct model_config *m)
 {
-    memset(t, 0, sizeof *t);
-    request_defaults_init(&t->defaults);
-    const char *date = o->template_date != NULL ? o->template_date : CHAT_DATE_DEFAULT;
-    TRY(status_wrap(chat_date_parse(date, &t->date), "--template-date"));
     size_t n;
     const char *json = ckpt_tokenizer_json(c, &n);
     if (json != NULL) {
@@ -139,7 +135,17 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     }
     for (uint32_t i = 0; i < m->n_eos_ids; i++) add_end_id(t, m->eos_ids[i]);
     TRY(status_wrap(read_generation_config(t, c), "%s", ckpt_path(c)));
-    TRY(status_wrap(read_tokenizer_config(t, c), "%s", ckpt_path(c)));
+    return status_wrap(read_tokenizer_config(t, c), "%s", ckpt_path(c));
+}
+
+struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
+                            const struct model_config *m)
+{
+    memset(t, 0, sizeof *t);
+    request_defaults_init(&t->defaults);
+    const char *date = o->template_date != NULL ? o->template_date : CHAT_DATE_DEFAULT;
+    TRY(status_wrap(chat_date_parse(date, &t->date), "--template-date"));
+    if (c != NULL) TRY(read_checkpoint(t, c, m));
     take_flags(&t->defaults, o);
     log_line(LOG_INFO,
              "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "

@@ -74,6 +74,7 @@ struct request {
     int32_t max_tokens, top_k;
     float temperature, top_p, min_p;
     uint32_t key[2];
+    bool is_seeded; /* by its line; else no other line has its key */
     struct stop_matcher *stop; /* owned; NULL: no stop strings */
 
     /* tokens and results; owned */

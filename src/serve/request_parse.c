@@ -234,6 +234,7 @@ static struct status read_sampling(struct request *r, const struct request_rules
         request_key_of_id(d.seed, r->custom_id.bytes, r->custom_id.n, r->key);
     } else {
         request_key_of_seed(seed, r->key);
+        r->is_seeded = true;
     }
     r->priority = (int32_t)priority;
     r->max_tokens = d.max_tokens > INT32_MAX ? INT32_MAX : (int32_t)d.max_tokens;

@@ -196,11 +196,12 @@ static struct status replay(const struct result_entry *e, const struct request_r
 struct status result_cache_ask(struct result_cache *c, const struct request_rules *rules,
                                struct request *r, enum result_answer *answer)
 {
+    *answer = RESULT_RUN;
+    if (r->temperature > 0 && !r->is_seeded) return status_ok();
     const struct sampling s = sampling_of(r);
     const uint64_t hash =
         XXH3_64bits_withSeed(r->tokens, r->n_prompt * sizeof *r->tokens, XXH3_64bits(&s, sizeof s));
     struct result_entry *e = find(c, r, hash, &s);
-    *answer = RESULT_RUN;
     if (e == NULL) return add(c, r, hash, &s);
     TRY(replay(e, rules, r));
     if (e->leader == NULL) unlink_use(c, e);

@@ -127,12 +127,18 @@ static void who_waits_for_whom(void)
     for (int i = 0; i < 5; i++) r[i] = make(&rules, 1, same[i]);
     struct request *other = make(&rules, 1, "\"temperature\":0.5,\"max_tokens\":8");
     struct request *another = make(&rules, 2, same[0]);
+    struct request *seeded = make(&rules, 3, "\"seed\":1"), *again = make(&rules, 3, "\"seed\":1");
+    struct request *unseeded = make(&rules, 3, "\"top_k\":0");
     CU_ASSERT_EQUAL(ask(c, &rules, r[0]), RESULT_RUN);
     CU_ASSERT_EQUAL(ask(c, &rules, r[1]), RESULT_WAITS);
     CU_ASSERT_EQUAL(ask(c, &rules, r[2]), RESULT_WAITS);
     CU_ASSERT_EQUAL(ask(c, &rules, r[3]), RESULT_RUN); /* more urgent than the one that runs */
     CU_ASSERT_EQUAL(ask(c, &rules, other), RESULT_RUN);
     CU_ASSERT_EQUAL(ask(c, &rules, another), RESULT_RUN);
+    CU_ASSERT_EQUAL(ask(c, &rules, seeded), RESULT_RUN);
+    CU_ASSERT_EQUAL(ask(c, &rules, again), RESULT_WAITS); /* and is destroyed with the cache */
+    CU_ASSERT_EQUAL(ask(c, &rules, unseeded), RESULT_RUN);
+    CU_ASSERT_PTR_NULL(unseeded->shared); /* nobody else has its key */
     CU_ASSERT_PTR_NULL(result_cache_take(c));
     end(c, &rules, r[0]);
     CU_ASSERT_PTR_EQUAL(result_cache_take(c), r[1]);
@@ -152,6 +158,8 @@ static void who_waits_for_whom(void)
     for (int i = 0; i < 5; i++) request_destroy(&r[i]);
     request_destroy(&other);
     request_destroy(&another);
+    request_destroy(&seeded);
+    request_destroy(&unseeded);
 }
 
 /* The oldest results go; one that failed is not kept. */
