@@ -4,6 +4,7 @@
 
 #include "attention/attention.h"
 #include "base/mem.h"
+#include "kernels/act.h"
 #include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 
@@ -27,6 +28,7 @@ struct stage {
     int64_t *own_sums;
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] */
+    void *codes;        /* the rows that meet quantized weights; NULL: there are none */
 };
 
 size_t hidden_bytes(size_t n_rows, uint32_t width)
@@ -60,6 +62,32 @@ static struct status take_sums(struct stage *s, size_t n)
     return status_ok();
 }
 
+static bool is_quantized(const struct layer_weights *w)
+{
+    const struct packed *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i]->quant.kind != QUANT_NONE) return true;
+    }
+    return false;
+}
+
+/* Codes of the widest input of a dense linear, if any of them is quantized. */
+static struct status take_codes(struct stage *s, size_t n_most)
+{
+    const struct weights *w = s->o.weights;
+    bool any = false;
+    for (uint32_t i = 0; i < range_count(w->layers); i++) {
+        any = any || is_quantized(&w->layers_of_stage[i]);
+    }
+    if (!any || s->o.weight_only) return status_ok();
+    return take(s, &s->codes, act_codes_bytes(s->o.max_rows, n_most), 1);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static struct status make_workspace(struct stage *s)
 {
     const struct model_config *m = s->o.model;
@@ -75,6 +103,7 @@ static struct status make_workspace(struct stage *s)
     TRY(take(s, &s->gate, t * f, sizeof(float)));
     TRY(take(s, &s->up, t * f, sizeof(float)));
     TRY(take_sums(s, t * (d + 1)));
+    TRY(take_codes(s, larger(d, larger(n_q, f))));
     TRY(take(s, &s->cos, t * half, sizeof(float)));
     TRY(take(s, &s->sin, t * half, sizeof(float)));
     return take(s, &s->positions, t, sizeof(int32_t));
@@ -111,6 +140,7 @@ static struct status make_moe(struct stage *s)
                                   .router = m->router,
                                   .policy = s->o.policy,
                                   .capacity_factor = s->o.capacity_factor,
+                                  .weight_only = s->o.weight_only,
                                   .tap = s->o.tap};
     TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->n_experts,
                   sizeof *s->expert_load, "expert load"));
@@ -153,6 +183,7 @@ void stage_destroy(struct stage **stage)
     mem_free(&s->cos);
     mem_free(&s->sin);
     mem_free(&s->positions);
+    mem_free(&s->codes);
     mem_free(stage);
 }
 
@@ -175,14 +206,24 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
     comm_or_u32(s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
 }
 
+/* Rows x [n_rows, n] as linears read them. */
+static struct act_rows input_of(const struct stage *s, const float *x, size_t n_rows, size_t n)
+{
+    return (struct act_rows){.x = x, .stride = n, .n_rows = n_rows, .n = n, .memory = s->codes};
+}
+
 /* y [T, N] = x w^T, a column-parallel linear: this rank's outputs. */
-static void column_parallel(struct stage *s, const struct packed *w, const float *x, size_t n_rows,
-                            float *y)
+static void column_parallel(struct stage *s, const struct packed *w, struct act_rows *in, float *y)
 {
     if (w->n_out == 0) return;
-    const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
-    const struct linear_args args = {
-        .groups = &group, .n_groups = 1, .x = x, .x_stride = w->n_in, .y = y, .y_stride = w->n_out};
+    const struct linear_group group = {.w = w, .row0 = 0, .n_rows = in->n_rows};
+    const struct linear_args args = {.groups = &group,
+                                     .n_groups = 1,
+                                     .x = in->x,
+                                     .x_stride = in->stride,
+                                     .xq = act_codes(s->o.kern, in, w),
+                                     .y = y,
+                                     .y_stride = w->n_out};
     op_linear(s->o.kern, &args);
 }
 
@@ -192,9 +233,14 @@ static void row_parallel(struct stage *s, const struct packed *w, const float *x
 {
     const size_t n_rows = hidden->n_rows, d = s->o.model->width;
     if (w->n_in > 0) {
+        struct act_rows in = input_of(s, x, n_rows, w->n_in);
         const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
-        const struct linear_args args = {
-            .groups = &group, .n_groups = 1, .x = x, .x_stride = w->n_in, .sums = s->sums};
+        const struct linear_args args = {.groups = &group,
+                                         .n_groups = 1,
+                                         .x = x,
+                                         .x_stride = w->n_in,
+                                         .xq = act_codes(s->o.kern, &in, w),
+                                         .sums = s->sums};
         op_linear_leaf(s->o.kern, &args);
     } else {
         memset(s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
@@ -221,9 +267,10 @@ static void attention_block(struct stage *s, uint32_t layer, const struct layer_
     op_rmsnorm(s->o.kern, hidden->h, w->attn_norm, n_rows, s->o.model->width, s->o.model->norm_eps,
                s->x);
     show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
-    column_parallel(s, &w->q, s->x, n_rows, s->q);
-    column_parallel(s, &w->k, s->x, n_rows, s->k);
-    column_parallel(s, &w->v, s->x, n_rows, s->v);
+    struct act_rows in = input_of(s, s->x, n_rows, s->o.model->width);
+    column_parallel(s, &w->q, &in, s->q);
+    column_parallel(s, &w->k, &in, s->k);
+    column_parallel(s, &w->v, &in, s->v);
     const struct attention_work work = {.q = s->q,
                                         .k = s->k,
                                         .v = s->v,
@@ -244,8 +291,9 @@ static void attention_block(struct stage *s, uint32_t layer, const struct layer_
 static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
 {
     const size_t n_rows = hidden->n_rows, f = w->gate.n_out;
-    column_parallel(s, &w->gate, s->x, n_rows, s->gate);
-    column_parallel(s, &w->up, s->x, n_rows, s->up);
+    struct act_rows in = input_of(s, s->x, n_rows, s->o.model->width);
+    column_parallel(s, &w->gate, &in, s->gate);
+    column_parallel(s, &w->up, &in, s->up);
     if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
     show(s, TAP_DOWN, s->gate, n_rows, f);
     row_parallel(s, &w->down, s->gate, hidden);

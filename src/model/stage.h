@@ -34,6 +34,7 @@ struct stage_options {
     enum dtype kv_dtype;
     enum capacity_policy policy;
     double capacity_factor;
+    bool weight_only;      /* quantized weights meet f32 activations */
     const struct tap *tap; /* NULL: nobody watches */
 };
 

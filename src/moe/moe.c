@@ -2,6 +2,7 @@
 #include "moe/moe.h"
 
 #include "base/mem.h"
+#include "kernels/act.h"
 #include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 
@@ -24,6 +25,7 @@ enum buffer {
     BUF_X,       /* [rows in, D] by expert, then source */
     BUF_GATE,
     BUF_UP,     /* [rows in, F] */
+    BUF_CODES,  /* [rows in, D or F] as codes, for quantized experts */
     BUF_SUMS,   /* [rows in, D + 1] */
     BUF_Y,      /* [rows in, D] */
     BUF_BAD,    /* [rows in] */
@@ -420,6 +422,47 @@ static void show(const struct moe *m, enum tap_site site, const float *x, size_t
     }
 }
 
+/* Memory for the codes of n_in rows of n inputs; NULL where no expert's weights ask for them. */
+static struct status codes_memory(struct moe *m, const struct pass *p, size_t n, void **out)
+{
+    *out = NULL;
+    if (m->o.weight_only ||
+        (p->w->gate[0].quant.kind == QUANT_NONE && p->w->up[0].quant.kind == QUANT_NONE &&
+         p->w->down[0].quant.kind == QUANT_NONE))
+        return status_ok();
+    return grow(m, BUF_CODES, act_codes_bytes(p->n_in, n), 1, out);
+}
+
+/* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
+static struct status expert_linears(struct moe *m, const struct pass *p, const float *x,
+                                    float *gate, float *up, int64_t *sums)
+{
+    const size_t d = m->o.width, f = p->w->down[0].n_in;
+    void *codes;
+    TRY(codes_memory(m, p, d > f ? d : f, &codes));
+    struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d, .memory = codes};
+    struct linear_args a = {.groups = m->groups, .x = x, .x_stride = d, .y_stride = f};
+    a.n_groups = make_groups(m, p->w->gate);
+    show(m, TAP_EXPERT, x, a.n_groups, d, p->w->gate);
+    a.xq = act_codes(m->o.kern, &in, p->w->gate);
+    a.y = gate;
+    op_linear(m->o.kern, &a);
+    make_groups(m, p->w->up);
+    a.xq = act_codes(m->o.kern, &in, p->w->up);
+    a.y = up;
+    op_linear(m->o.kern, &a);
+    op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
+    make_groups(m, p->w->down);
+    show(m, TAP_EXPERT_DOWN, gate, a.n_groups, f, p->w->down);
+    in = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f, .memory = codes};
+    a.xq = act_codes(m->o.kern, &in, p->w->down);
+    a.x = gate;
+    a.x_stride = f;
+    a.sums = sums;
+    op_linear_leaf(m->o.kern, &a);
+    return status_ok();
+}
+
 /* The experts' FFN over x [n_in, D]: y [n_in, D] and the rows' counters. */
 static struct status run_experts(struct moe *m, struct pass *p, const float *x, float **y,
                                  int32_t **bad)
@@ -436,22 +479,8 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x, 
     TRY(grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
     memset(*bad, 0, p->n_in * sizeof **bad);
-    struct linear_args a = {.groups = m->groups, .x = x, .x_stride = d, .y_stride = f};
     if (f > 0) {
-        a.n_groups = make_groups(m, p->w->gate);
-        show(m, TAP_EXPERT, x, a.n_groups, d, p->w->gate);
-        a.y = gate;
-        op_linear(m->o.kern, &a);
-        make_groups(m, p->w->up);
-        a.y = up;
-        op_linear(m->o.kern, &a);
-        op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
-        make_groups(m, p->w->down);
-        show(m, TAP_EXPERT_DOWN, gate, a.n_groups, f, p->w->down);
-        a.x = gate;
-        a.x_stride = f;
-        a.sums = sums;
-        op_linear_leaf(m->o.kern, &a);
+        TRY(expert_linears(m, p, x, gate, up, sums));
     } else {
         memset(sums, 0, p->n_in * (d + 1) * sizeof *sums);
     }

@@ -20,6 +20,7 @@ struct moe_options {
     enum router_kind router;
     enum capacity_policy policy;
     double capacity_factor;
+    bool weight_only;      /* quantized weights meet f32 activations */
     const struct tap *tap; /* borrowed; NULL: nobody watches */
 };
 

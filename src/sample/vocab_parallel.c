@@ -2,6 +2,7 @@
 #include "sample/vocab_parallel.h"
 
 #include "base/mem.h"
+#include "kernels/act.h"
 #include "kernels/ops.h"
 
 #include <string.h>
@@ -18,6 +19,7 @@ struct vocab_parallel {
     float *received;        /* [n_own_max, V] shards of the rows owned here, by source */
     float *row;             /* [V] */
     struct pick_scratch scratch;
+    void *codes;                      /* [AT_ONCE, D] as codes, for a quantized head; or NULL */
     uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
     int64_t *n_bad;                   /* [AT_ONCE] */
     uint32_t *targets;                /* [AT_ONCE] bits of the targets' logits */
@@ -32,7 +34,8 @@ uint64_t vocab_parallel_bytes(const struct layout *l)
 }
 
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
-                                    const struct layout *layout, struct vocab_parallel **out)
+                                    const struct layout *layout, bool head_reads_codes,
+                                    struct vocab_parallel **out)
 {
     *out = NULL;
     struct vocab_parallel *v = NULL;
@@ -54,6 +57,10 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     TRY_GOTO(st, mem_alloc(&v->row, vocab, sizeof(float), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->scratch.mass, vocab, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->scratch.keys, vocab, sizeof(uint64_t), "sampler"), fail);
+    if (head_reads_codes) {
+        TRY_GOTO(st, mem_alloc(&v->codes, act_codes_bytes(n, layout->model.width), 1, "sampler"),
+                 fail);
+    }
     TRY_GOTO(st, mem_alloc(&v->keys, 3 * n, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->n_bad, n, sizeof(int64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->targets, n, sizeof(uint32_t), "sampler"), fail);
@@ -75,6 +82,7 @@ void vocab_parallel_destroy(struct vocab_parallel **v)
     mem_free(&p->sent);
     mem_free(&p->received);
     mem_free(&p->row);
+    mem_free(&p->codes);
     mem_free(&p->scratch.mass);
     mem_free(&p->scratch.keys);
     mem_free(&p->keys);
@@ -238,10 +246,13 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
     const size_t width = range_count(v->shard);
     if (width > 0) {
         const struct linear_group group = {.w = head, .row0 = 0, .n_rows = n_rows};
+        struct act_rows in = {
+            .x = x, .stride = head->n_in, .n_rows = n_rows, .n = head->n_in, .memory = v->codes};
         const struct linear_args args = {.groups = &group,
                                          .n_groups = 1,
                                          .x = x,
                                          .x_stride = head->n_in,
+                                         .xq = act_codes(v->kern, &in, head),
                                          .y = v->logits,
                                          .y_stride = width};
         op_linear(v->kern, &args);

@@ -28,9 +28,11 @@ struct vocab_parallel; /* buffers for VOCAB_ROWS_AT_ONCE rows */
 
 enum { VOCAB_ROWS_AT_ONCE = 64 };
 
-/* Local. destroy accepts NULL. Errors: STATUS_MEMORY. */
+/* Local. head_reads_codes: a quantized head meets activations as int8 codes, not as floats.
+ * destroy accepts NULL. Errors: STATUS_MEMORY. */
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
-                                    const struct layout *layout, struct vocab_parallel **out);
+                                    const struct layout *layout, bool head_reads_codes,
+                                    struct vocab_parallel **out);
 void vocab_parallel_destroy(struct vocab_parallel **v);
 
 /* **Collective (TP)**. x [n_rows, D] (normed), equal on all tp ranks; head: this rank's rows of the

@@ -14,12 +14,17 @@
 enum { N_TENSORS = 6, N_WANTS = 24 };
 
 static const struct ckpt_tensor_spec specs[N_TENSORS] = {
-    {"a.experts.w", DTYPE_F16, 3, {5, 300, 4096}, 0, 0},
-    {"a.small.experts.w", DTYPE_BF16, 3, {7, 12, 16}, 0, 0},
-    {"b.odd.experts.w", DTYPE_F32, 3, {3, 1009, 700}, 0, 0},
-    {"c.bias", DTYPE_F32, 1, {257}, 0, 0},
-    {"c.o_proj.weight", DTYPE_BF16, 2, {900, 4096}, 512, 32},
-    {"d.weight", DTYPE_F32, 2, {64, 4096}, 0, 0},
+    {.name = "a.experts.w", .dtype = DTYPE_F16, .n_dims = 3, .dims = {5, 300, 4096}},
+    {.name = "a.small.experts.w", .dtype = DTYPE_BF16, .n_dims = 3, .dims = {7, 12, 16}},
+    {.name = "b.odd.experts.w", .dtype = DTYPE_F32, .n_dims = 3, .dims = {3, 1009, 700}},
+    {.name = "c.bias", .dtype = DTYPE_F32, .n_dims = 1, .dims = {257}},
+    {.name = "c.o_proj.weight",
+     .dtype = DTYPE_BF16,
+     .n_dims = 2,
+     .dims = {900, 4096},
+     .leaf_elems = 512,
+     .grid_bits = 32},
+    {.name = "d.weight", .dtype = DTYPE_F32, .n_dims = 2, .dims = {64, 4096}},
 };
 
 static uint32_t next_random(uint32_t *state)

@@ -139,7 +139,7 @@ static void check_layout(const struct layout *l, void *ctx)
                           STATUS_OK);
     packed_put_rows(DTYPE_F32, data, D, 0, n, m->head[shard.begin], D * sizeof(float));
     const struct packed head = {.dtype = DTYPE_F32, .n_out = (uint32_t)n, .n_in = D, .data = data};
-    CU_ASSERT_EQUAL_FATAL(vocab_parallel_create(&m->kern, c, l, &v).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(vocab_parallel_create(&m->kern, c, l, false, &v).code, STATUS_OK);
     step_result_init(&r);
     for (int pass = 0; pass < 2; pass++) {
         memset(got, 0xEE, sizeof got);

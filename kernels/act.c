@@ -1,0 +1,47 @@
+/* Activations as codes, made once per group length. */
+#include "kernels/act.h"
+
+#include "kernels/ops.h"
+
+enum { GROUP_MIN = 32, ALIGN = 64 };
+
+static size_t aligned(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+size_t act_codes_bytes(size_t n_rows, size_t n)
+{
+    const size_t n_codes = (n + QUANT_GROUP_MAX - 1) / QUANT_GROUP_MAX * QUANT_GROUP_MAX;
+    const size_t n_groups = (n + GROUP_MIN - 1) / GROUP_MIN;
+    size_t row_bytes, all;
+    if (__builtin_mul_overflow(n_groups, sizeof(float) + sizeof(int32_t), &row_bytes) ||
+        __builtin_add_overflow(row_bytes, n_codes, &row_bytes) ||
+        __builtin_mul_overflow(row_bytes, n_rows, &all) ||
+        __builtin_add_overflow(all, 3 * ALIGN, &all))
+        return SIZE_MAX;
+    return all;
+}
+
+static bool meets_codes(const struct packed *w)
+{
+    return w->quant.kind == QUANT_INT8 || w->quant.kind == QUANT_INT4 ||
+           w->quant.kind == QUANT_MXFP4;
+}
+
+const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
+                                   const struct packed *w)
+{
+    if (rows->memory == NULL || !meets_codes(w)) return NULL;
+    const uint32_t group = quant_kernel_group(w->quant);
+    if (rows->codes.group == group) return &rows->codes;
+    const size_t n_groups = (rows->n + group - 1) / group, n_params = rows->n_rows * n_groups;
+    char *at = rows->memory;
+    rows->codes = (struct quant_rows){.group = group, .n_groups = n_groups, .codes = (int8_t *)at};
+    at += aligned(n_params * group);
+    rows->codes.scales = (float *)at;
+    at += aligned(n_params * sizeof(float));
+    rows->codes.sums = (int32_t *)at;
+    op_quantize_rows(k, rows->x, rows->stride, rows->n_rows, rows->n, &rows->codes);
+    return &rows->codes;
+}

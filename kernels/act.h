@@ -1,0 +1,24 @@
+/* Rows of activations as one or more linears read them: floats, and codes once a quantized weight
+ * asks for them. What the rooms above pass instead of quantizing in each of their places. */
+#ifndef SHOAL_KERNELS_ACT_H
+#define SHOAL_KERNELS_ACT_H
+
+#include "kernels/kern.h"
+
+struct act_rows {
+    const float *x; /* [n_rows, stride], borrowed */
+    size_t stride, n_rows;
+    size_t n;     /* inputs, K of the linears */
+    void *memory; /* act_codes_bytes, 64-byte aligned, borrowed; NULL: weight-only arithmetic */
+    struct quant_rows codes; /* made by act_codes; group 0: not yet */
+};
+
+/* Local. Bytes of the codes of n_rows rows of n inputs, whatever the group. SIZE_MAX: overflow. */
+size_t act_codes_bytes(size_t n_rows, size_t n);
+
+/* Local. The rows as codes for w's group, made by the first call and kept for the next ones with
+ * the same group. NULL where the float arithmetic serves: plain weights, fp8, weight-only. */
+const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
+                                   const struct packed *w);
+
+#endif
