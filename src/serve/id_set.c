@@ -1,10 +1,15 @@
 /* A hash set of custom_ids. */
 #include "serve/id_set.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
+
+/* Of the table while there is a file: 16 MiB. */
+enum { SLOTS_MAX = 1 << 20 };
 
 static bool is_free(struct id_hash h)
 {
@@ -43,22 +48,61 @@ struct id_hash id_hash_of(const char *id, size_t n)
     return h;
 }
 
+void id_set_spill_beside(struct id_set *s, const char *path)
+{
+    s->spill_path = path;
+}
+
+/* Moves the table's ids to the file. */
+static struct status spill(struct id_set *s)
+{
+    if (s->spill == NULL) {
+        TRY(mem_alloc(&s->spill, 1, sizeof *s->spill, "set of custom_ids"));
+        TRY(id_spill_init(s->spill, s->spill_path));
+    }
+    struct id_hash *ids = NULL;
+    TRY(mem_alloc(&ids, s->n, sizeof *ids, "set of custom_ids"));
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_slots; i++) {
+        if (!is_free(s->slots[i])) ids[n++] = s->slots[i];
+    }
+    const struct status st = id_spill_add(s->spill, ids, n);
+    mem_free(&ids);
+    if (status_failed(&st)) return st;
+    memset(s->slots, 0, s->n_slots * sizeof *s->slots);
+    s->n = 0;
+    return st;
+}
+
+/* Room for one more: in the file what is too much for memory. */
+static struct status make_room(struct id_set *s)
+{
+    if (4 * (s->n + 1) <= 3 * s->n_slots) return status_ok();
+    if (s->spill_path == NULL || s->n_slots < SLOTS_MAX) return grow(s);
+    const struct status st = spill(s);
+    if (!status_failed(&st) || st.code == STATUS_MEMORY) return st;
+    log_line(LOG_WARN, "%s: custom_ids stay in memory from here on", st.text);
+    s->spill_path = NULL;
+    return grow(s);
+}
+
+static struct status contains(const struct id_set *s, struct id_hash h, bool *found)
+{
+    *found = s->n_slots > 0 && !is_free(s->slots[find(s, h)]);
+    return *found || s->spill == NULL ? status_ok() : id_spill_find(s->spill, h, found);
+}
+
 /* Enters a hash; *fresh is false when it is there. */
 static struct status enter(struct id_set *s, struct id_hash h, bool *fresh)
 {
-    if (4 * (s->n + 1) > 3 * s->n_slots) TRY(grow(s));
-    const size_t i = find(s, h);
-    *fresh = is_free(s->slots[i]);
-    if (*fresh) {
-        s->slots[i] = h;
-        s->n++;
-    }
+    bool found;
+    TRY(contains(s, h, &found));
+    *fresh = !found;
+    if (found) return status_ok();
+    TRY(make_room(s));
+    s->slots[find(s, h)] = h;
+    s->n++;
     return status_ok();
-}
-
-static bool contains(const struct id_set *s, struct id_hash h)
-{
-    return s->n_slots > 0 && !is_free(s->slots[find(s, h)]);
 }
 
 /* The line whose own number the id is, or 0: decimal digits as printf writes them. */
@@ -94,7 +138,9 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
     const uint64_t line = s->n_lines + 1, number = number_of(id, n);
     const struct id_hash h = id_hash_of(id, n);
     if (number == line) {
-        *fresh = !contains(s, h);
+        bool found;
+        TRY(contains(s, h, &found));
+        *fresh = !found;
         TRY(mark_own_number(s, line));
     } else if (has_own_number(s, number)) {
         *fresh = false;
@@ -123,6 +169,8 @@ struct status id_set_add_hash(struct id_set *s, struct id_hash h)
 
 void id_set_fini(struct id_set *s)
 {
+    if (s->spill != NULL) id_spill_fini(s->spill);
+    mem_free(&s->spill);
     mem_free(&s->slots);
     mem_free(&s->own_number);
     *s = (struct id_set){0};

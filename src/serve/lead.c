@@ -161,6 +161,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .score = options->mode == LEAD_SCORE,
     };
     strbuf_init(&l->row);
+    if (options->journal_path != NULL) id_set_spill_beside(&l->ids, options->journal_path);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);
     l->window.capacity = (l->o.window_rows + 3) / 4;
     TRY_GOTO(st,
