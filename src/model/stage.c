@@ -225,6 +225,7 @@ static void column_parallel(struct stage *s, const struct packed *w, struct act_
                                      .y = y,
                                      .y_stride = w->n_out};
     op_linear(s->o.kern, &args);
+    comm_poll(s->o.comm);
 }
 
 /* h [T, D] += x w^T, a row-parallel linear: the tp ranks' leaves summed on the integer grid. */
@@ -253,6 +254,7 @@ static void row_parallel(struct stage *s, const struct packed *w, const float *x
                                  .y = hidden->h,
                                  .bad = hidden->bad};
     grid_sum_add(&sum, s->o.comm, COMM_TP);
+    comm_poll(s->o.comm);
 }
 
 static void show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)

@@ -27,6 +27,7 @@ struct comm {
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
     struct trace *trace;   /* borrowed; NULL: none is kept */
+    bool has_stages;       /* ranks send each other messages while they compute */
     const char *site_file; /* debug builds: who calls */
     int site_line;
 };
@@ -212,6 +213,11 @@ static void poll_mpi(void *ctx)
     MPI_Iprobe(MPI_ANY_SOURCE, COMM_TAG_POLL, c->axes[COMM_WORLD], &found, MPI_STATUS_IGNORE);
 }
 
+void comm_poll(struct comm *c)
+{
+    if (c->has_stages) poll_mpi(c);
+}
+
 /* **Collective (host)**. More ranks than the units they may run on: waiting must not take them. */
 static bool is_crowded(struct comm *c)
 {
@@ -294,6 +300,7 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     MPI_Comm_free(&launched);
     const MPI_Comm world = c->axes[COMM_WORLD];
     const struct layout_place p = layout_place_of(l, (uint32_t)mine);
+    c->has_stages = l->pp > 1;
     const int in_stage = (int)(p.dp * l->tp + p.tp);
     const int ep_color = (int)(p.pp * l->n_expert_replicas + p.expert_replica);
     MPI_Comm host;

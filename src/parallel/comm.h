@@ -176,6 +176,11 @@ size_t comm_wait(struct comm *c, struct comm_request *r);
 /* Gives up a receive that nothing will match. */
 void comm_cancel(struct comm *c, struct comm_request *r);
 
+/* Local. Lets messages under way get on, between two pieces of computing: a message too large for
+ * the transport to take it at once moves only while both sides are inside MPI, and a stage that
+ * waited for the other's next call would wait for a whole step. Costs nothing without stages. */
+void comm_poll(struct comm *c);
+
 /* Local. Waits for a message and tells its size; then receive it with comm_recv. */
 size_t comm_probe(struct comm *c, int from, enum comm_tag tag);
 void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes);
