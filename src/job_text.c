@@ -138,6 +138,14 @@ static struct status read_checkpoint(struct job_text *t, const struct ckpt *c,
     return status_wrap(read_tokenizer_config(t, c), "%s", ckpt_path(c));
 }
 
+struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct model_config *m)
+{
+    memset(t, 0, sizeof *t);
+    request_defaults_init(&t->defaults);
+    TRY(chat_date_parse(CHAT_DATE_DEFAULT, &t->date));
+    return read_checkpoint(t, c, m);
+}
+
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct model_config *m)
 {

@@ -1,0 +1,182 @@
+/* One layer: its weights, its stage, and the list of what is to be quantized together. */
+#include "calibrate/calib.h"
+
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "quant/quantize.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SEARCH_ROWS = 512 }; /* outputs of a linear that searches look at */
+
+/* ---- members ---- */
+
+static float element(const struct packed *w, size_t at)
+{
+    switch (w->dtype) {
+    case DTYPE_F16:
+        return f32_from_f16(((const uint16_t *)w->data)[at]);
+    case DTYPE_BF16:
+        return f32_from_bf16(((const uint16_t *)w->data)[at]);
+    default:
+        return ((const float *)w->data)[at];
+    }
+}
+
+void calib_member_rows(const struct calib_member *m, size_t row0, size_t n_rows, float *out)
+{
+    const size_t n_in = m->w->n_in;
+    for (size_t r = 0; r < n_rows; r++) {
+        const size_t row = row0 + r;
+        const size_t first = row / PANEL_COLUMNS * n_in * PANEL_COLUMNS + row % PANEL_COLUMNS;
+        for (size_t k = 0; k < n_in; k++) {
+            float x = element(m->w, first + k * PANEL_COLUMNS);
+            if (m->s_in != NULL) x *= m->s_in[k];
+            if (m->s_out != NULL) x /= m->s_out[row];
+            out[r * n_in + k] = x;
+        }
+    }
+}
+
+struct status calib_some_rows(const struct calib_member *m, float **rows, size_t *n)
+{
+    const size_t n_out = m->w->n_out;
+    *n = n_out < SEARCH_ROWS ? n_out : SEARCH_ROWS;
+    TRY(mem_alloc(rows, *n * m->w->n_in, sizeof **rows, "rows for the search"));
+    for (size_t i = 0; i < *n; i++) {
+        calib_member_rows(m, i * n_out / *n, 1, *rows + i * m->w->n_in);
+    }
+    return status_ok();
+}
+
+/* ---- units ---- */
+
+/* The tensors of the layer by role, as the list of a place's weights has them. */
+struct finder {
+    const struct ckpt *ckpt;
+    const struct ckpt_tensor *of_role[WEIGHT_ROLE_COUNT];
+};
+
+static struct status find_one(void *ctx, const struct weight_spec *spec)
+{
+    struct finder *f = ctx;
+    f->of_role[spec->role] = ckpt_find(f->ckpt, spec->name);
+    return status_ok();
+}
+
+static void add_member(struct calib *c, const struct finder *f, enum weight_role role,
+                       struct packed *w)
+{
+    struct calib_unit *u = &c->units[c->n_units - 1];
+    const struct ckpt_tensor *t = f->of_role[role];
+    u->members[u->n_members++] = (struct calib_member){
+        .role = role, .w = w, .tensor = t, .format = c->o->format_of(c->o->format_ctx, t)};
+    u->is_quantized = u->is_quantized || u->members[u->n_members - 1].format.kind != QUANT_NONE;
+    u->n_in = w->n_in;
+    c->n_members++;
+}
+
+static void add_unit(struct calib *c, enum tap_site site, uint32_t expert)
+{
+    c->units[c->n_units++] =
+        (struct calib_unit){.site = site, .expert = expert, .members = c->members + c->n_members};
+}
+
+static void add_ffn(struct calib *c, const struct finder *f, struct layer_weights *w)
+{
+    add_unit(c, TAP_FFN, 0);
+    if (!w->is_moe) {
+        add_member(c, f, WEIGHT_GATE, &w->gate);
+        add_member(c, f, WEIGHT_UP, &w->up);
+        add_unit(c, TAP_DOWN, 0);
+        add_member(c, f, WEIGHT_DOWN, &w->down);
+        return;
+    }
+    add_member(c, f, WEIGHT_ROUTER, &w->router);
+    c->units[c->n_units - 1].members[0].format = (struct quant_format){.kind = QUANT_NONE};
+    c->units[c->n_units - 1].is_quantized = false;
+    for (uint32_t e = 0; e < w->n_experts; e++) {
+        add_unit(c, TAP_EXPERT, e);
+        add_member(c, f, WEIGHT_EXPERT_GATE, &w->expert_gate[e]);
+        add_member(c, f, WEIGHT_EXPERT_UP, &w->expert_up[e]);
+        add_unit(c, TAP_EXPERT_DOWN, e);
+        add_member(c, f, WEIGHT_EXPERT_DOWN, &w->expert_down[e]);
+    }
+}
+
+static struct status add_units(struct calib *c, struct layout_place place)
+{
+    struct layer_weights *w = &c->weights->layers_of_stage[0];
+    const size_t n_experts = w->is_moe ? w->n_experts : 1;
+    struct finder f = {.ckpt = c->o->ckpt};
+    TRY(mem_alloc(&c->members, 6 + 3 * n_experts, sizeof *c->members, "a layer's matrices"));
+    TRY(mem_alloc(&c->units, 4 + 2 * n_experts, sizeof *c->units, "a layer's linears"));
+    TRY(weights_list(c->o->model, c->layout, place, find_one, &f));
+    add_unit(c, TAP_ATTENTION, 0);
+    add_member(c, &f, WEIGHT_Q, &w->q);
+    add_member(c, &f, WEIGHT_K, &w->k);
+    add_member(c, &f, WEIGHT_V, &w->v);
+    add_unit(c, TAP_O, 0);
+    add_member(c, &f, WEIGHT_O, &w->o);
+    add_ffn(c, &f, w);
+    size_t widest = 0;
+    for (uint32_t i = 0; i < c->n_units; i++) {
+        if (c->units[i].n_in > widest) widest = c->units[i].n_in;
+    }
+    return mem_alloc(&c->full, widest * widest, sizeof *c->full, "second moments");
+}
+
+struct calib_unit *calib_unit_of(struct calib *c, enum tap_site site, uint32_t expert)
+{
+    const bool is_expert = site == TAP_EXPERT || site == TAP_EXPERT_DOWN;
+    const size_t i = is_expert ? 3 + 2 * (size_t)expert + (site == TAP_EXPERT_DOWN) : (size_t)site;
+    if (i >= c->n_units || c->units[i].site != site) return NULL;
+    return &c->units[i];
+}
+
+/* ---- load ---- */
+
+static struct status make_stage(struct calib *c, uint32_t rank)
+{
+    const struct stage_options options = {
+        .model = c->o->model,
+        .layout = c->layout,
+        .weights = c->weights,
+        .kern = c->o->kern,
+        .comm = c->o->comm,
+        .rank = rank,
+        .max_rows = c->longest,
+        .n_kv_blocks = (uint32_t)((c->longest + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS),
+        .kv_dtype = DTYPE_F16,
+        .tap = &c->tap};
+    return stage_create(&options, &c->stage);
+}
+
+struct status calib_load(struct calib *c, uint32_t layer)
+{
+    const uint32_t rank = layout_rank_of(c->layout, 0, layer, 0);
+    const struct layout_place place = layout_place_of(c->layout, rank);
+    c->layer = layer;
+    TRY(weights_load(c->o->model, c->layout, place, c->o->ckpt, c->o->comm, &c->weights, NULL));
+    struct status st = add_units(c, place);
+    if (!status_failed(&st)) st = make_stage(c, rank);
+    return comm_agree(c->o->comm, st);
+}
+
+void calib_unload(struct calib *c)
+{
+    calib_forget(c);
+    for (uint32_t i = 0; i < c->n_members; i++) {
+        quant_block_destroy(&c->members[i].block);
+        mem_free(&c->members[i].values);
+    }
+    for (uint32_t i = 0; i < c->n_units; i++) mem_free(&c->units[i].s);
+    mem_free(&c->v_scales);
+    stage_destroy(&c->stage);
+    weights_destroy(&c->weights);
+    mem_free(&c->members);
+    mem_free(&c->units);
+    mem_free(&c->full);
+    c->n_members = c->n_units = 0;
+}

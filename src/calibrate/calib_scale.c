@@ -1,0 +1,216 @@
+/* Scales between a layer's linears: who divides and who multiplies. AWQ searches them, SmoothQuant
+ * has an equation.
+ *   norm -> q, k, v     norm -> gate, up (and the router; all experts share one scale)
+ *   v -> o: an input of o is a channel of v; query heads that share a kv head share its scales
+ *   up -> down, in every expert by itself
+ * A scale is used only where all that it touches is quantized (the router becomes f32): rounding
+ * scaled floats back to a narrow type would be another error. */
+#include "calibrate/calib.h"
+
+#include "base/mem.h"
+#include "quant/smoothquant.h"
+
+#include <string.h>
+
+static bool all_quantized(const struct calib_unit *u)
+{
+    for (uint32_t i = 0; i < u->n_members; i++) {
+        if (u->members[i].format.kind == QUANT_NONE) return false;
+    }
+    return u->n_members > 0;
+}
+
+static bool experts_quantized(struct calib *c, enum tap_site site)
+{
+    const struct calib_unit *first = calib_unit_of(c, site, 0);
+    return first != NULL && all_quantized(first); /* one tensor holds all experts */
+}
+
+/* The member whose outputs are the inputs of `u`; NULL when a norm makes them. */
+static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u)
+{
+    if (u->site == TAP_O) return &calib_unit_of(c, TAP_ATTENTION, 0)->members[2];
+    if (u->site == TAP_DOWN) return &calib_unit_of(c, TAP_FFN, 0)->members[1];
+    if (u->site == TAP_EXPERT_DOWN) return &calib_unit_of(c, TAP_EXPERT, u->expert)->members[1];
+    return NULL;
+}
+
+/* Whether the input of a unit may be scaled at all. */
+static bool may_scale(struct calib *c, const struct calib_unit *u)
+{
+    const struct calib_member *maker = maker_of(c, u);
+    if (c->o->method == CALIBRATE_SMOOTHQUANT && maker != NULL) return false;
+    if (u->site == TAP_FFN && c->weights->layers_of_stage[0].is_moe) {
+        return experts_quantized(c, TAP_EXPERT);
+    }
+    if (u->site == TAP_EXPERT) return false; /* the FFN's scale is theirs */
+    return all_quantized(u) && (maker == NULL || maker->format.kind != QUANT_NONE);
+}
+
+/* What is averaged over query heads that share a kv head: in place, s [H Hd]. */
+static void share_heads(const struct model_config *m, float *s)
+{
+    const uint32_t per_kv = m->n_heads / m->n_kv_heads;
+    for (uint32_t g = 0; g < m->n_kv_heads; g++) {
+        for (uint32_t d = 0; d < m->head_dim; d++) {
+            double sum = 0;
+            for (uint32_t h = 0; h < per_kv; h++) sum += s[(g * per_kv + h) * m->head_dim + d];
+            for (uint32_t h = 0; h < per_kv; h++) {
+                s[(g * per_kv + h) * m->head_dim + d] = (float)(sum / per_kv);
+            }
+        }
+    }
+}
+
+static void scales_of_try(const struct calib *c, const struct calib_unit *u, int step, float *s)
+{
+    awq_scales(u->h.sum_abs, u->h.n_tokens, u->n_in, step, s);
+    if (u->site == TAP_O) share_heads(c->o->model, s);
+}
+
+/* ---- AWQ's search ---- */
+
+/* Tries of this rank: their errors on one member are added to `errors`. */
+static struct status try_member(struct calib *c, const struct calib_unit *scaled,
+                                const struct calib_member *m, double *errors)
+{
+    float *rows = NULL, *s = NULL;
+    size_t n_rows;
+    struct status st;
+    TRY_GOTO(st, calib_some_rows(m, &rows, &n_rows), out);
+    TRY_GOTO(st, mem_alloc(&s, m->w->n_in, sizeof *s, "scales"), out);
+    for (int step = 0; step < AWQ_TRIED; step++) {
+        double error;
+        if ((uint32_t)step % c->n_ranks != c->rank) continue;
+        scales_of_try(c, scaled, step, s);
+        TRY_GOTO(st, awq_error(m->format, rows, n_rows, m->w->n_in, c->full, s, &error), out);
+        errors[step] += error * (double)m->w->n_out / (double)n_rows;
+    }
+out:
+    mem_free(&s);
+    mem_free(&rows);
+    return st;
+}
+
+/* Every rank learns the errors of all tries and takes the best; none, when that is to do nothing
+ * or when too few tokens speak for it. */
+static struct status take_best(struct calib *c, struct calib_unit *u)
+{
+    for (int step = 0; step < AWQ_TRIED; step++) {
+        comm_broadcast(c->o->comm, COMM_WORLD, (int)((uint32_t)step % c->n_ranks), &u->errors[step],
+                       sizeof u->errors[step]);
+    }
+    const int best = awq_best(u->errors);
+    if (best == 0 || u->h.n_tokens < c->o->min_tokens) return status_ok();
+    struct status st = mem_alloc(&u->s, u->n_in, sizeof *u->s, "scales");
+    if (!status_failed(&st)) scales_of_try(c, u, best, u->s);
+    return comm_agree(c->o->comm, st);
+}
+
+/* The experts' share one scale, so it waits until all have spoken. */
+static struct status try_unit(struct calib *c, struct calib_unit *u, void *ctx)
+{
+    (void)ctx;
+    struct calib_unit *scaled = u->site == TAP_EXPERT ? calib_unit_of(c, TAP_FFN, 0) : u;
+    struct status st = status_ok();
+    if (!may_scale(c, scaled)) return status_ok();
+    for (uint32_t i = 0; i < u->n_members && !status_failed(&st); i++) {
+        st = try_member(c, scaled, &u->members[i], scaled->errors);
+    }
+    TRY(comm_agree(c->o->comm, st));
+    return scaled == u ? take_best(c, u) : status_ok();
+}
+
+static struct status choose_awq(struct calib *c)
+{
+    struct calib_unit *ffn = calib_unit_of(c, TAP_FFN, 0);
+    TRY(calib_visit_units(c, try_unit, NULL));
+    return !ffn->is_quantized && may_scale(c, ffn) ? take_best(c, ffn) : status_ok();
+}
+
+/* ---- SmoothQuant's equation ---- */
+
+static struct status see_weights(const struct calib_unit *u, float *max_w)
+{
+    float *row = NULL;
+    TRY(mem_alloc(&row, u->n_in, sizeof *row, "a row"));
+    for (uint32_t i = 0; i < u->n_members; i++) {
+        for (size_t r = 0; r < u->members[i].w->n_out; r++) {
+            calib_member_rows(&u->members[i], r, 1, row);
+            smoothquant_see_weights(row, 1, u->n_in, max_w);
+        }
+    }
+    mem_free(&row);
+    return status_ok();
+}
+
+static struct status choose_smooth(struct calib *c)
+{
+    TRY(calib_gather_statistics(c));
+    for (uint32_t i = 0; i < c->n_units; i++) {
+        struct calib_unit *u = &c->units[i];
+        float *max_w = NULL;
+        if (!may_scale(c, u)) continue;
+        TRY(mem_alloc(&u->s, u->n_in, sizeof *u->s, "scales"));
+        TRY(mem_alloc(&max_w, u->n_in, sizeof *max_w, "largest weights"));
+        struct status st = status_ok();
+        for (uint32_t e = 0; e < c->n_units && !status_failed(&st); e++) {
+            const struct calib_unit *sees = &c->units[e];
+            const bool is_expert = u->site == TAP_FFN && sees->site == TAP_EXPERT;
+            if (sees == u || is_expert) st = see_weights(sees, max_w);
+        }
+        smoothquant_scales(u->h.max_abs, max_w, u->n_in, c->o->alpha_64ths, u->s);
+        mem_free(&max_w);
+        TRY(st);
+    }
+    return status_ok();
+}
+
+/* ---- folding ---- */
+
+/* The outputs of v are fewer than the inputs of o: a kv head's scales stand once. */
+static void compact_heads(const struct model_config *m, const float *s, float *out)
+{
+    const uint32_t per_kv = m->n_heads / m->n_kv_heads;
+    for (uint32_t g = 0; g < m->n_kv_heads; g++) {
+        memcpy(out + g * m->head_dim, s + g * per_kv * m->head_dim, m->head_dim * sizeof *out);
+    }
+}
+
+static void fold_norm(float *norm, const float *s, size_t n)
+{
+    for (size_t k = 0; k < n; k++) norm[k] /= s[k];
+}
+
+static struct status fold(struct calib *c, struct calib_unit *u)
+{
+    struct layer_weights *w = &c->weights->layers_of_stage[0];
+    struct calib_member *maker = maker_of(c, u);
+    for (uint32_t i = 0; i < u->n_members; i++) u->members[i].s_in = u->s;
+    for (uint32_t e = 0; e < c->n_units && u->site == TAP_FFN; e++) {
+        if (c->units[e].site != TAP_EXPERT) continue;
+        c->units[e].members[0].s_in = c->units[e].members[1].s_in = u->s;
+    }
+    if (u->site == TAP_ATTENTION) fold_norm(w->attn_norm, u->s, u->n_in);
+    if (u->site == TAP_FFN) fold_norm(w->ffn_norm, u->s, u->n_in);
+    if (maker == NULL) return status_ok();
+    maker->s_out = u->s;
+    if (u->site != TAP_O) return status_ok();
+    float *compact = NULL;
+    TRY(mem_alloc(&compact, u->n_in, sizeof *compact, "scales"));
+    compact_heads(c->o->model, u->s, compact);
+    c->v_scales = compact;
+    maker->s_out = compact;
+    return status_ok();
+}
+
+struct status calib_scale(struct calib *c)
+{
+    struct status st = status_ok();
+    if (c->o->method == CALIBRATE_AWQ) st = choose_awq(c);
+    if (c->o->method == CALIBRATE_SMOOTHQUANT) st = choose_smooth(c);
+    for (uint32_t i = 0; i < c->n_units && !status_failed(&st); i++) {
+        if (c->units[i].s != NULL) st = fold(c, &c->units[i]);
+    }
+    return comm_agree(c->o->comm, st);
+}

@@ -1,0 +1,189 @@
+/* Copies, conversions and RTN, run by run of rows. */
+#include "calibrate/quantize_file.h"
+
+#include "base/mem.h"
+#include "calibrate/tensor_rows.h"
+#include "quant/quantize.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { RUN_BYTES = 8 << 20 }; /* of f32 rows in memory at once */
+
+struct status quantize_texts(struct quantize_file *q)
+{
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) {
+        size_t n;
+        const char *text = ckpt_text(q->c, (enum ckpt_text)i, &n);
+        if (i == CKPT_TEXT_CONFIG) {
+            TRY(ckpt_writer_config(q->writer, text, n));
+        } else if (text != NULL) {
+            TRY(ckpt_writer_text(q->writer, (enum ckpt_text)i, text, n));
+        }
+    }
+    return status_ok();
+}
+
+static uint64_t run_rows(const struct ckpt_tensor *t)
+{
+    const uint64_t n = RUN_BYTES / sizeof(float) / t->n_cols;
+    if (n == 0) return 1;
+    return n < t->n_rows ? n : t->n_rows;
+}
+
+static void advance(struct quantize_file *q, const struct ckpt_tensor *t, uint64_t n_rows)
+{
+    q->done_elems += n_rows * t->n_cols;
+    if (q->progress != NULL) {
+        q->progress(q->progress_ctx, t->name, q->done_elems, q->total_elems);
+    }
+}
+
+/* The same bytes again. */
+static struct status copy(struct quantize_file *q, struct tensor_rows *r)
+{
+    const struct ckpt_tensor *t = r->t;
+    const uint64_t n_run = run_rows(t);
+    struct quant_block b = {0};
+    struct status st;
+    void **parts[CKPT_PART_COUNT] = {&b.codes, &b.scales, (void **)&b.zeros};
+    for (int i = 0; i < CKPT_PART_COUNT; i++) {
+        const struct ckpt_tensor *stored = r->blocks[i].stored;
+        if (stored == NULL) continue;
+        TRY_GOTO(st, mem_alloc(parts[i], n_run, (size_t)(stored->n_bytes / stored->n_rows), "rows"),
+                 done);
+    }
+    for (uint64_t row = 0; row < t->n_rows; row += n_run) {
+        const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
+        for (int i = 0; i < CKPT_PART_COUNT; i++) {
+            if (r->blocks[i].stored == NULL) continue;
+            TRY_GOTO(st, tensor_rows_stored(r, (enum ckpt_part)i, row, n, *parts[i]), done);
+        }
+        if (t->quant.kind != QUANT_NONE) {
+            TRY_GOTO(st, ckpt_writer_quant_rows(q->writer, &b, n), done);
+        } else {
+            TRY_GOTO(st, ckpt_writer_rows(q->writer, b.codes, n), done);
+        }
+        advance(q, t, n);
+    }
+    st = status_ok();
+done:
+    quant_block_destroy(&b);
+    return st;
+}
+
+static uint64_t count_overflowed(enum dtype dtype, const float *from, const void *to, size_t n)
+{
+    const uint16_t *h = to;
+    uint64_t n_over = 0;
+    if (dtype == DTYPE_F32) return 0;
+    for (size_t i = 0; i < n; i++) {
+        const float y = dtype == DTYPE_F16 ? f32_from_f16(h[i]) : f32_from_bf16(h[i]);
+        n_over += isinf(y) && !isinf(from[i]);
+    }
+    return n_over;
+}
+
+static struct status convert(struct quantize_file *q, struct tensor_rows *r, enum dtype dtype)
+{
+    const struct ckpt_tensor *t = r->t;
+    const uint64_t n_run = run_rows(t);
+    float *x = NULL;
+    void *y = NULL;
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&x, n_run * t->n_cols, sizeof *x, "rows"), done);
+    TRY_GOTO(st, mem_alloc(&y, n_run * t->n_cols, dtype_bytes(dtype), "rows"), done);
+    for (uint64_t row = 0; row < t->n_rows; row += n_run) {
+        const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
+        TRY_GOTO(st, tensor_rows_f32(r, row, n, x), done);
+        dtype_from_f32(dtype, x, n * t->n_cols, y);
+        q->result.n_overflowed += count_overflowed(dtype, x, y, n * t->n_cols);
+        TRY_GOTO(st, ckpt_writer_rows(q->writer, y, n), done);
+        advance(q, t, n);
+    }
+    st = status_ok();
+done:
+    mem_free(&y);
+    mem_free(&x);
+    return st;
+}
+
+static struct status round_to_nearest(struct quantize_file *q, struct tensor_rows *r,
+                                      struct quant_format f)
+{
+    const struct ckpt_tensor *t = r->t;
+    const uint64_t n_run = run_rows(t);
+    struct quant_block b = {0};
+    float *x = NULL;
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&x, n_run * t->n_cols, sizeof *x, "rows"), done);
+    TRY_GOTO(st, quant_block_create(f, n_run, t->n_cols, &b), done);
+    for (uint64_t row = 0; row < t->n_rows; row += n_run) {
+        const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
+        TRY_GOTO(st, tensor_rows_f32(r, row, n, x), done);
+        const uint64_t n_bad = quant_rtn_rows(f, x, n, t->n_cols, &b);
+        if (n_bad > 0) {
+            st = status_make(STATUS_INPUT,
+                             "%s: tensor %s: %llu values of rows %llu to %llu are not finite",
+                             ckpt_path(q->c), t->name, (unsigned long long)n_bad,
+                             (unsigned long long)row, (unsigned long long)(row + n - 1));
+            goto done;
+        }
+        TRY_GOTO(st, ckpt_writer_quant_rows(q->writer, &b, n), done);
+        advance(q, t, n);
+    }
+    st = status_ok();
+done:
+    quant_block_destroy(&b);
+    mem_free(&x);
+    return st;
+}
+
+static uint64_t bytes_of(const struct ckpt_tensor_spec *s, uint64_t n_rows, uint64_t n_cols)
+{
+    if (s->quant.kind == QUANT_NONE) return n_rows * n_cols * dtype_bytes(s->dtype);
+    const uint64_t n_groups = quant_groups(s->quant, n_cols);
+    return n_rows * (quant_code_bytes(s->quant.kind, n_cols) +
+                     n_groups * (dtype_bytes(quant_scale_dtype(s->quant)) + s->quant.has_zeros));
+}
+
+struct status quantize_tensor(struct quantize_file *q, size_t i)
+{
+    const struct ckpt_tensor *t = ckpt_tensor_at(q->c, i);
+    const struct quantize_choice *choice = &q->choices[i];
+    const struct ckpt_tensor_spec spec = quantize_spec(t, choice, "rtn");
+    struct tensor_rows r;
+    TRY(tensor_rows_init(&r, q->c, t));
+    struct status st = ckpt_writer_tensor(q->writer, &spec);
+    if (status_failed(&st)) goto done;
+    if (choice->keep) {
+        st = copy(q, &r);
+    } else if (choice->format.kind == QUANT_NONE) {
+        st = convert(q, &r, choice->dtype);
+    } else {
+        st = round_to_nearest(q, &r, choice->format);
+    }
+    if (choice->keep || choice->format.kind == QUANT_NONE) {
+        q->result.n_kept++;
+    } else {
+        q->result.n_quantized++;
+    }
+    q->result.n_elems += t->n_rows * t->n_cols;
+    q->result.n_bytes += bytes_of(&spec, t->n_rows, t->n_cols);
+done:
+    tensor_rows_fini(&r);
+    return st;
+}
+
+struct status quantize_rest(struct quantize_file *q, const bool *skip)
+{
+    TRY(quantize_texts(q));
+    for (size_t i = 0; i < ckpt_tensor_count(q->c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(q->c, i);
+        q->total_elems += t->n_rows * t->n_cols;
+    }
+    for (size_t i = 0; i < ckpt_tensor_count(q->c); i++) {
+        if (skip == NULL || !skip[i]) TRY(quantize_tensor(q, i));
+    }
+    return status_ok();
+}

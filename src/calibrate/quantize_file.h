@@ -1,0 +1,41 @@
+/* One checkpoint file from another: texts copied, each tensor kept, turned into another float type
+ * or quantized, block by block in bounded memory. Decides nothing (quantize_plan does) and
+ * calibrates nothing. Called by `shoal quantize`; a calibrating method writes its own tensors
+ * between the others by the same writer. */
+#ifndef SHOAL_CALIBRATE_QUANTIZE_FILE_H
+#define SHOAL_CALIBRATE_QUANTIZE_FILE_H
+
+#include "calibrate/quantize_plan.h"
+
+/* What came of it. */
+struct quantize_result {
+    uint64_t n_quantized, n_kept; /* tensors; kept: also those in another float type */
+    uint64_t n_elems, n_bytes;    /* written, of all tensors */
+    uint64_t n_overflowed;        /* finite values that a narrower float type made infinite */
+};
+
+/* Called after each run of rows; may be NULL. */
+typedef void quantize_progress(void *ctx, const char *tensor, uint64_t done, uint64_t total);
+
+struct quantize_file {
+    struct ckpt *c; /* borrowed, as are: */
+    struct ckpt_writer *writer;
+    const struct quantize_choice *choices; /* [ckpt_tensor_count] */
+    quantize_progress *progress;
+    void *progress_ctx;
+    uint64_t done_elems, total_elems; /* for progress */
+    struct quantize_result result;
+};
+
+/* Local. Copies config and the other texts. */
+struct status quantize_texts(struct quantize_file *q);
+
+/* Local, threads over rows. Writes tensor i as its choice says, codes by RTN. Errors: STATUS_INPUT
+ * names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
+struct status quantize_tensor(struct quantize_file *q, size_t i);
+
+/* Local. Texts, then all tensors for which `skip` [ckpt_tensor_count] is not set (NULL: all), in
+ * the order of their names. */
+struct status quantize_rest(struct quantize_file *q, const bool *skip);
+
+#endif

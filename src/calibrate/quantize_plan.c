@@ -1,0 +1,292 @@
+/* Policies, formats and leaves. */
+#include "calibrate/quantize_plan.h"
+
+#include "base/mem.h"
+#include "tensor/leaf.h"
+
+#include <string.h>
+
+enum {
+    LEAVES_LEAST = 4,         /* of a dense row-parallel tensor, so that tp can cut it */
+    LEAVES_LEAST_EXPERTS = 2, /* experts spread over ranks before they are cut */
+    LEAVES_MANY = 8,
+    LEAF_LOW = 256, /* shorter leaves cost time, longer ones (LEAF_ELEMS_AIM) precision */
+    WORD_BYTES_MAX = 64,
+};
+
+static const char *const class_names[QUANTIZE_CLASS_COUNT] = {
+#define X(id, name) name,
+    QUANTIZE_CLASS_LIST(X)
+#undef X
+};
+
+/* ---- policies ---- */
+
+static struct status parse_format(const char *word, const char *where, struct quantize_choice *out)
+{
+    struct quantize_choice c = {.class = out->class};
+    c.keep = strcmp(word, "keep") == 0;
+    if (!c.keep && !quant_format_parse(word, &c.format)) {
+        c.format.kind = QUANT_NONE;
+        if (!dtype_parse(word, &c.dtype)) {
+            return status_make(STATUS_USAGE,
+                               "%s: expected int8, int4, fp8 (with -asym, -g32, -g64, -g128), "
+                               "mxfp4, f32, f16, bf16 or keep, found \"%s\"",
+                               where, word);
+        }
+    }
+    *out = c;
+    return status_ok();
+}
+
+/* The next word of a list that ends at `end`, without it; false at the end of the list. */
+static bool next_word(const char **at, char end, char *word)
+{
+    const size_t n = strcspn(*at, end == '=' ? "=," : ",");
+    if (**at == '\0' || n >= WORD_BYTES_MAX) return false;
+    memcpy(word, *at, n);
+    word[n] = '\0';
+    *at += n;
+    if (**at == end) (*at)++;
+    return true;
+}
+
+static struct status parse_classes(const char *policy, struct quantize_policy *out)
+{
+    char class[WORD_BYTES_MAX], format[WORD_BYTES_MAX];
+    for (const char *at = policy; *at != '\0';) {
+        if (!next_word(&at, '=', class) || !next_word(&at, ',', format)) {
+            return status_make(STATUS_USAGE, "--policy: expected CLASS=FORMAT,..., found \"%s\"",
+                               policy);
+        }
+        int i = 0;
+        while (i < QUANTIZE_CLASS_COUNT && strcmp(class, class_names[i]) != 0) i++;
+        if (i == QUANTIZE_CLASS_COUNT) {
+            return status_make(STATUS_USAGE,
+                               "--policy: expected embedding, attention, ffn, experts, router or "
+                               "head, found \"%s\"",
+                               class);
+        }
+        TRY(parse_format(format, "--policy", &out->classes[i]));
+    }
+    return status_ok();
+}
+
+struct status quantize_policy_parse(const char *format, const char *policy,
+                                    struct quantize_policy *out)
+{
+    struct quantize_choice all = {.class = QUANTIZE_OTHER};
+    TRY(parse_format(format, "--format", &all));
+    const bool is_float = !all.keep && all.format.kind == QUANT_NONE;
+    for (int i = 0; i < QUANTIZE_CLASS_COUNT; i++) {
+        struct quantize_choice *c = &out->classes[i];
+        *c = all;
+        if (!is_float && i == QUANTIZE_ROUTER) *c = (struct quantize_choice){.keep = true};
+        if ((i == QUANTIZE_EMBEDDING || i == QUANTIZE_HEAD) && !is_float && !all.keep &&
+            all.format.kind != QUANT_FP8) {
+            c->format = (struct quant_format){QUANT_INT8, false, DTYPE_F16, 128};
+        }
+        c->class = (enum quantize_class)i;
+    }
+    return policy == NULL ? status_ok() : parse_classes(policy, out);
+}
+
+/* ---- classes of tensors ---- */
+
+static enum quantize_class class_of(const struct weight_spec *s)
+{
+    if (s->is_vector) return QUANTIZE_OTHER;
+    switch (s->role) {
+    case WEIGHT_EMBED:
+        return QUANTIZE_EMBEDDING;
+    case WEIGHT_HEAD:
+        return QUANTIZE_HEAD;
+    case WEIGHT_ROUTER:
+        return QUANTIZE_ROUTER;
+    case WEIGHT_GATE:
+    case WEIGHT_UP:
+    case WEIGHT_DOWN:
+        return QUANTIZE_FFN;
+    case WEIGHT_EXPERT_GATE:
+    case WEIGHT_EXPERT_UP:
+    case WEIGHT_EXPERT_DOWN:
+        return QUANTIZE_EXPERTS;
+    default:
+        return QUANTIZE_ATTENTION;
+    }
+}
+
+static bool is_row_parallel(enum weight_role role)
+{
+    return role == WEIGHT_O || role == WEIGHT_DOWN || role == WEIGHT_EXPERT_DOWN;
+}
+
+static uint64_t leaves_least(enum weight_role role)
+{
+    return role == WEIGHT_EXPERT_DOWN ? LEAVES_LEAST_EXPERTS : LEAVES_LEAST;
+}
+
+static uint32_t gcd(uint32_t a, uint32_t b)
+{
+    while (b != 0) {
+        const uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* What a leaf is a multiple of: whole groups, and whole heads in o_proj. */
+static uint32_t leaf_unit(const struct model_config *m, enum weight_role role, uint32_t group)
+{
+    const uint32_t head = role == WEIGHT_O ? m->head_dim : 1;
+    return head / gcd(head, group) * group;
+}
+
+/* Smaller groups where the tensor is too short to be cut at larger ones. */
+static void fit_groups(const struct model_config *m, uint64_t n_cols, struct quantize_choice *c)
+{
+    static const uint32_t smaller[] = {64, 32};
+    if (!is_row_parallel(c->role)) return;
+    for (size_t i = 0; i < 2; i++) {
+        const uint32_t group = quant_kernel_group(c->format);
+        const uint32_t unit = leaf_unit(m, c->role, group);
+        if (unit <= LEAF_ELEMS_AIM && leaf_count(n_cols, unit) >= leaves_least(c->role)) return;
+        if (smaller[i] < group) c->format.group = smaller[i];
+    }
+}
+
+struct choosing {
+    const struct ckpt *c;
+    const struct model_config *m;
+    const struct quantize_policy *policy;
+    struct quantize_choice *choices;
+};
+
+static struct status choose_one(void *ctx, const struct weight_spec *s)
+{
+    const struct choosing *k = ctx;
+    const struct ckpt_tensor *t = ckpt_find(k->c, s->name);
+    if (t == NULL) {
+        return status_make(STATUS_INPUT, "%s: tensor %s is missing", ckpt_path(k->c), s->name);
+    }
+    struct quantize_choice *c = &k->choices[t->index];
+    if (c->class != QUANTIZE_OTHER) return status_ok(); /* tied: the embedding's class decides */
+    const enum quantize_class class = class_of(s);
+    if (class != QUANTIZE_OTHER) *c = k->policy->classes[class];
+    c->class = class;
+    c->role = s->role;
+    if (c->keep || c->format.kind == QUANT_NONE) return status_ok();
+    if (t->quant.kind != QUANT_NONE) {
+        return status_make(STATUS_USAGE,
+                           "%s: tensor %s is quantized already; start from the float model, or "
+                           "keep the class as it is",
+                           ckpt_path(k->c), s->name);
+    }
+    fit_groups(k->m, t->n_cols, c);
+    return status_ok();
+}
+
+struct status quantize_choose(const struct ckpt *c, const struct model_config *m,
+                              const struct quantize_policy *policy, struct quantize_choice **out)
+{
+    struct layout *l = NULL;
+    struct layout_model model;
+    struct choosing k = {.c = c, .m = m, .policy = policy};
+    struct status st;
+    *out = NULL;
+    TRY_GOTO(st, weights_check(m, c, &model), done);
+    TRY_GOTO(st, mem_alloc(&l, 1, sizeof *l, "layout"), done);
+    TRY_GOTO(st, mem_alloc(&k.choices, ckpt_tensor_count(c), sizeof *k.choices, "choices"), done);
+    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
+        k.choices[i] = (struct quantize_choice){.class = QUANTIZE_OTHER, .keep = true};
+    }
+    const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
+    TRY_GOTO(st, layout_build(&model, 1, &one_rank, l), done);
+    TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), choose_one, &k), done);
+    TRY_GOTO(st, quantize_leaves(c, m, k.choices), done);
+done:
+    mem_free(&l);
+    if (status_failed(&st)) mem_free(&k.choices);
+    *out = k.choices;
+    return st;
+}
+
+/* ---- leaves ---- */
+
+/* The largest multiple of unit up to `most` that gives at least n_least leaves; 0: there is none.
+ */
+static uint32_t largest_leaf(uint64_t n_cols, uint32_t unit, uint32_t most, uint64_t n_least)
+{
+    for (uint32_t leaf = most - most % unit; leaf >= unit; leaf -= unit) {
+        if (leaf_count(n_cols, leaf) >= n_least) return leaf;
+    }
+    return 0;
+}
+
+static uint32_t leaf_of(uint64_t n_cols, uint32_t unit, uint64_t n_least)
+{
+    uint32_t leaf = largest_leaf(n_cols, unit, LEAF_ELEMS_AIM, LEAVES_MANY);
+    if (leaf < LEAF_LOW) leaf = largest_leaf(n_cols, unit, LEAF_LOW, n_least);
+    return leaf > 0 ? leaf : unit;
+}
+
+/* The group that a tensor's leaves must respect; 0: it is plain. */
+static uint32_t group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
+{
+    const struct quant_format f = c->keep ? t->quant : c->format;
+    return f.kind == QUANT_NONE ? 0 : quant_kernel_group(f);
+}
+
+static bool has_role(const struct quantize_choice *c, enum weight_role role)
+{
+    return c->class != QUANTIZE_OTHER && c->role == role;
+}
+
+static struct status set_role(const struct ckpt *c, const struct model_config *m,
+                              struct quantize_choice *choices, enum weight_role role)
+{
+    uint32_t group = 0;
+    bool any_made = false;
+    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
+        if (!has_role(&choices[i], role)) continue;
+        const uint32_t one = group_of(ckpt_tensor_at(c, i), &choices[i]);
+        if (one > group) group = one;
+        any_made = any_made || (!choices[i].keep && one > 0);
+    }
+    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
+        if (!has_role(&choices[i], role)) continue;
+        choices[i].leaf_elems = t->leaf_elems;
+        choices[i].grid_bits = t->grid_bits;
+        if (!any_made) continue;
+        choices[i].leaf_elems = leaf_of(t->n_cols, leaf_unit(m, role, group), leaves_least(role));
+        if (leaf_count(t->n_cols, choices[i].leaf_elems) > LEAF_COUNT_MAX) {
+            return status_make(STATUS_INPUT, "%s: tensor %s: %llu columns are too many leaves",
+                               ckpt_path(c), t->name, (unsigned long long)t->n_cols);
+        }
+    }
+    return status_ok();
+}
+
+struct status quantize_leaves(const struct ckpt *c, const struct model_config *m,
+                              struct quantize_choice *choices)
+{
+    TRY(set_role(c, m, choices, WEIGHT_O));
+    TRY(set_role(c, m, choices, WEIGHT_DOWN));
+    return set_role(c, m, choices, WEIGHT_EXPERT_DOWN);
+}
+
+struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,
+                                      const struct quantize_choice *choice, const char *method)
+{
+    struct ckpt_tensor_spec spec = {.name = t->name,
+                                    .dtype = choice->keep ? t->dtype : choice->dtype,
+                                    .n_dims = t->n_dims,
+                                    .leaf_elems = choice->leaf_elems,
+                                    .grid_bits = choice->grid_bits,
+                                    .quant = choice->keep ? t->quant : choice->format,
+                                    .method = choice->keep ? t->method : method};
+    memcpy(spec.dims, t->dims, sizeof spec.dims);
+    return spec;
+}

@@ -1,0 +1,95 @@
+/* Rows out of blocks. */
+#include "calibrate/tensor_rows.h"
+
+#include "base/mem.h"
+#include "quant/quantize.h"
+
+#include <string.h>
+
+struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t)
+{
+    const bool is_quantized = t->quant.kind != QUANT_NONE;
+    *r = (struct tensor_rows){.c = c, .t = t};
+    for (int i = 0; i < CKPT_PART_COUNT; i++) {
+        struct tensor_block *b = &r->blocks[i];
+        b->stored = is_quantized ? t->parts[i] : i == 0 ? t : NULL;
+        if (b->stored == NULL) continue;
+        const struct status st = mem_alloc(&b->bytes, ckpt_block_bytes(b->stored, 0), 1, "a block");
+        if (status_failed(&st)) {
+            tensor_rows_fini(r);
+            return st;
+        }
+    }
+    return status_ok();
+}
+
+void tensor_rows_fini(struct tensor_rows *r)
+{
+    for (int i = 0; i < CKPT_PART_COUNT; i++) mem_free(&r->blocks[i].bytes);
+    quant_block_destroy(&r->scratch);
+}
+
+/* Has block `block` in memory. */
+static struct status fetch(struct tensor_rows *r, struct tensor_block *b, uint64_t block)
+{
+    if (b->n_blocks_read > 0 && b->block == block) return status_ok();
+    b->n_blocks_read = 0; /* a failed read leaves nothing that may be used */
+    TRY(ckpt_read_block(r->c, b->stored, block, b->bytes));
+    b->block = block;
+    b->n_blocks_read = 1;
+    return status_ok();
+}
+
+struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
+                                 uint64_t n_rows, void *out)
+{
+    struct tensor_block *b = &r->blocks[part];
+    const struct ckpt_tensor *t = b->stored;
+    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
+    for (uint64_t done = 0; done < n_rows;) {
+        const uint64_t row = row0 + done, block = row / t->rows_per_block;
+        const uint64_t skipped = row - block * t->rows_per_block;
+        TRY(fetch(r, b, block));
+        uint64_t n = ckpt_block_rows(t, block) - skipped;
+        if (n > n_rows - done) n = n_rows - done;
+        memcpy((char *)out + done * row_bytes, b->bytes + skipped * row_bytes, n * row_bytes);
+        done += n;
+    }
+    return status_ok();
+}
+
+static struct status quantized_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows,
+                                   float *out)
+{
+    const struct quant_format f = r->t->quant;
+    if (n_rows > r->n_scratch) {
+        quant_block_destroy(&r->scratch);
+        r->n_scratch = 0;
+        TRY(quant_block_create(f, n_rows, r->t->n_cols, &r->scratch));
+        r->n_scratch = n_rows;
+    }
+    TRY(tensor_rows_stored(r, CKPT_CODES, row0, n_rows, r->scratch.codes));
+    TRY(tensor_rows_stored(r, CKPT_SCALES, row0, n_rows, r->scratch.scales));
+    if (f.has_zeros) TRY(tensor_rows_stored(r, CKPT_ZEROS, row0, n_rows, r->scratch.zeros));
+    quant_dequantize_rows(f, &r->scratch, n_rows, r->t->n_cols, out);
+    return status_ok();
+}
+
+struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows, float *out)
+{
+    if (r->t->quant.kind != QUANT_NONE) return quantized_f32(r, row0, n_rows, out);
+    const struct ckpt_tensor *t = r->t;
+    struct tensor_block *b = &r->blocks[0];
+    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
+    for (uint64_t done = 0; done < n_rows;) {
+        const uint64_t row = row0 + done, block = row / t->rows_per_block;
+        const uint64_t skipped = row - block * t->rows_per_block;
+        TRY(fetch(r, b, block));
+        uint64_t n = ckpt_block_rows(t, block) - skipped;
+        if (n > n_rows - done) n = n_rows - done;
+        dtype_to_f32(t->dtype, b->bytes + skipped * row_bytes, (size_t)(n * t->n_cols),
+                     out + done * t->n_cols);
+        done += n;
+    }
+    return status_ok();
+}

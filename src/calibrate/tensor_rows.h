@@ -1,0 +1,35 @@
+/* Rows of a checkpoint's tensor in ascending order, as floats or as they are stored, whatever the
+ * blocks of the file: one verified block of each dataset is in memory at a time. */
+#ifndef SHOAL_CALIBRATE_TENSOR_ROWS_H
+#define SHOAL_CALIBRATE_TENSOR_ROWS_H
+
+#include "checkpoint/ckpt.h"
+
+/* A dataset and the block of it that is in memory. */
+struct tensor_block {
+    const struct ckpt_tensor *stored;
+    char *bytes; /* owned */
+    uint64_t block, n_blocks_read;
+};
+
+struct tensor_rows {
+    struct ckpt *c;                              /* borrowed, as is: */
+    const struct ckpt_tensor *t;                 /* plain or quantized */
+    struct tensor_block blocks[CKPT_PART_COUNT]; /* a plain tensor uses the first */
+    struct quant_block scratch;                  /* owned; codes on their way to floats */
+    uint64_t n_scratch;
+};
+
+/* Local. fini accepts what init failed to make. Errors: STATUS_MEMORY. */
+struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t);
+void tensor_rows_fini(struct tensor_rows *r);
+
+/* Local. Rows [row0, row0 + n_rows) as f32, codes as their values: out [n_rows, n_cols].
+ * Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows, float *out);
+
+/* Local. The same rows of one dataset as stored: the tensor itself, or a part (plain: part 0). */
+struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
+                                 uint64_t n_rows, void *out);
+
+#endif
