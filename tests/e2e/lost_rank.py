@@ -138,8 +138,9 @@ class LostRankTest:
         return path
 
     def job(self, name, prompts, launcher=ONE_HOST):
+        # without the result cache: the prompts repeat, and the job must last
         return Job(self.shoal, self.work, name, launcher, self.model, prompts, "--watchdog",
-                   DEADLINE_S)
+                   DEADLINE_S, "--result-cache", "off")
 
     def expect_named(self, job, rank, victims, host=None):
         """The rank's own stderr names one of the victims, its host and its last communication."""
