@@ -56,6 +56,8 @@ static const struct flag table[] = {
     {"kv-blocks", FLAG_COUNT, JOB(kv_blocks), 1, 1 << 30, "N",
      "KV blocks of 64 tokens in a replica (default: enough for the longest case)"},
     {"kv-dtype", FLAG_STRING, JOB(kv_dtype), 0, 0, "T", "the KV cache's type (default f16)"},
+    {"activations", FLAG_STRING, JOB(activations), 0, 0, "T",
+     "what quantized weights are multiplied with: int8 (default) or f32"},
     {"max-model-len", FLAG_COUNT, JOB(max_model_len), 1, 1 << 30, "N",
      "longest context (default: the longest prompt and output)"},
     {"watchdog", FLAG_COUNT, JOB(watchdog_s), 0, 86400, "SECONDS",

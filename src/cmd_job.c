@@ -52,6 +52,9 @@ static const struct flag run_flags[] = {
      "auto: long and short, prompt-heavy and answer-heavy mixed, and together what begins alike "
      "where the KV pool could not hold it; prefix: sorted by prompt)"},
     {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default) or f32"},
+    {"activations", FLAG_STRING, AT(activations), 0, 0, "T",
+     "what quantized weights are multiplied with: int8 (default) or f32, which is slower; fp8 "
+     "weights always meet f32"},
     {"max-model-len", FLAG_COUNT, AT(max_model_len), 1, 1 << 30, "N",
      "longest context (default: the model's)"},
     {"capacity-factor", FLAG_NUMBER, AT(capacity_factor), 0.01, 1000, "F",

@@ -114,7 +114,8 @@ static struct status start_engine(struct job *j)
                   .n_kv_blocks = j->n_kv_blocks,
                   .kv_dtype = j->kv_dtype,
                   .policy = j->policy,
-                  .capacity_factor = j->o->capacity_factor}};
+                  .capacity_factor = j->o->capacity_factor,
+                  .weight_only = j->weight_only}};
     return engine_create(&options, &j->engine);
 }
 

@@ -18,6 +18,7 @@ struct job_options {
     uint32_t tp, pp, ep, dp;
     uint32_t n_threads, max_batch, chunk, step_tokens, kv_blocks, max_model_len;
     const char *kv_dtype;
+    const char *activations;
     double capacity_factor;
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */

@@ -55,6 +55,14 @@ static const char *command_name(const struct job_options *o)
     return o->mode == LEAD_SCORE ? "score" : "generate";
 }
 
+static bool is_quantized(const struct layout_model *m)
+{
+    for (int c = 0; c < LAYOUT_CLASS_COUNT; c++) {
+        if (m->weights[c].group > 1) return true;
+    }
+    return false;
+}
+
 struct status job_journal_settings(const struct job *j, struct strbuf *out)
 {
     const struct request_defaults *d = &j->text.defaults;
@@ -64,6 +72,9 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
                   (unsigned long long)digest.low);
     strbuf_printf(out, "--max-model-len=%u\n--kv-dtype=%s\n", j->max_model_len,
                   dtype_name(j->kv_dtype));
+    if (is_quantized(&j->layout_model)) {
+        strbuf_printf(out, "--activations=%s\n", j->weight_only ? "f32" : "int8");
+    }
     strbuf_printf(out, "--template-date=%s\n",
                   j->o->template_date != NULL ? j->o->template_date : CHAT_DATE_DEFAULT);
     strbuf_printf(out, "--capacity-factor=%.17g\n--capacity-policy=%d\n", j->o->capacity_factor,

@@ -42,6 +42,12 @@ struct status job_check_options(struct job *j)
         return status_make(STATUS_USAGE, "--kv-dtype: expected f16 or f32, found \"%s\"",
                            o->kv_dtype);
     }
+    const char *activations = o->activations != NULL ? o->activations : "int8";
+    j->weight_only = strcmp(activations, "f32") == 0;
+    if (!j->weight_only && strcmp(activations, "int8") != 0) {
+        return status_make(STATUS_USAGE, "--activations: expected int8 or f32, found \"%s\"",
+                           activations);
+    }
     if (o->capacity_policy != NULL && o->capacity_factor == 0) {
         return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
     }

@@ -32,6 +32,7 @@ struct job {
     struct loader_stats loaded;
     struct engine *engine;
     enum dtype kv_dtype;
+    bool weight_only; /* --activations f32 */
     enum capacity_policy policy;
     bool prefix_cache, result_cache;
     enum order_kind line_order;
