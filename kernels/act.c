@@ -45,3 +45,9 @@ const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *
     op_quantize_rows(k, rows->x, rows->stride, rows->n_rows, rows->n, &rows->codes);
     return &rows->codes;
 }
+
+bool act_codes_replace(const struct act_rows *rows, const struct packed *w)
+{
+    return rows->memory != NULL && meets_codes(w) && rows->codes.group != 0 &&
+           rows->codes.group != quant_kernel_group(w->quant);
+}

@@ -15,10 +15,14 @@ enum {
     EXP_COST = 8, /* an exp or a division, in multiply-adds */
 };
 
+typedef void linear_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
+                          size_t row0, size_t row1);
+
 struct linear_job {
+    const struct kern_table *k;
     const struct linear_args *args;
-    void (*slice)(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                  size_t row0, size_t row1);
+    size_t n_args;
+    bool leafy;
 };
 
 static size_t min_size(size_t a, size_t b)
@@ -40,18 +44,28 @@ static uint64_t panel_cost(const struct linear_args *a, const struct packed *w, 
     return n_weights / QUANT_SPEED * (n_rows + LINEAR_LOAD_COST);
 }
 
+static linear_slice *slice_of(const struct kern_table *k, const struct packed *w, bool leafy)
+{
+    if (w->quant.kind != QUANT_NONE)
+        return leafy ? k->linear_quant_leaf[w->quant.kind] : k->linear_quant[w->quant.kind];
+    return leafy ? k->linear_leaf[w->dtype] : k->linear[w->dtype];
+}
+
 static void linear_part(const void *job_, struct part part)
 {
     const struct linear_job *job = job_;
-    const struct linear_args *a = job->args;
     size_t panel0, panel1;
-    for (size_t g = 0; g < a->n_groups; g++) {
-        const struct linear_group *group = &a->groups[g];
-        for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS) {
-            const size_t n_rows = min_size(group->n_rows - row, LINEAR_ROWS);
-            if (part_take(&part, panels_of(group->w), panel_cost(a, group->w, n_rows), &panel0,
-                          &panel1))
-                job->slice(a, g, panel0, panel1, row, row + n_rows);
+    for (size_t i = 0; i < job->n_args; i++) {
+        const struct linear_args *a = &job->args[i];
+        for (size_t g = 0; g < a->n_groups; g++) {
+            const struct linear_group *group = &a->groups[g];
+            linear_slice *slice = slice_of(job->k, group->w, job->leafy);
+            for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS) {
+                const size_t n_rows = min_size(group->n_rows - row, LINEAR_ROWS);
+                if (part_take(&part, panels_of(group->w), panel_cost(a, group->w, n_rows), &panel0,
+                              &panel1))
+                    slice(a, g, panel0, panel1, row, row + n_rows);
+            }
         }
     }
 }
@@ -68,13 +82,17 @@ static uint64_t linear_cost(const struct linear_args *a)
     return cost;
 }
 
+void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n)
+{
+    uint64_t cost = 0;
+    for (size_t i = 0; i < n; i++) cost += linear_cost(&a[i]);
+    const struct linear_job job = {k, a, n, false};
+    if (cost > 0) part_run(cost, linear_part, &job);
+}
+
 void op_linear(const struct kern_table *k, const struct linear_args *a)
 {
-    if (a->n_groups == 0) return;
-    const struct packed *w = a->groups[0].w;
-    const bool quant = w->quant.kind != QUANT_NONE;
-    const struct linear_job job = {a, quant ? k->linear_quant[w->quant.kind] : k->linear[w->dtype]};
-    part_run(linear_cost(a), linear_part, &job);
+    op_linears(k, a, 1);
 }
 
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
@@ -87,9 +105,7 @@ void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
         for (size_t row = group->row0; row < group->row0 + group->n_rows; row++)
             a->sums[row * ((size_t)w->n_out + 1) + w->n_out] = 0;
     }
-    const bool quant = w->quant.kind != QUANT_NONE;
-    const struct linear_job job = {a, quant ? k->linear_quant_leaf[w->quant.kind]
-                                            : k->linear_leaf[w->dtype]};
+    const struct linear_job job = {k, a, 1, true};
     part_run(linear_cost(a), linear_part, &job);
 }
 

@@ -10,6 +10,10 @@
 /* y = x w^T per group (weights without leaves). All groups have weights of one type or format. */
 void op_linear(const struct kern_table *k, const struct linear_args *a);
 
+/* The same for n of them that do not depend on each other, such as q, k and v: one waking of the
+ * threads for all. */
+void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n);
+
 /* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 
@@ -43,6 +47,28 @@ void op_swiglu(const struct kern_table *k, const float *gate, const float *up, s
                size_t n_rows, size_t n, float *y, size_t y_stride);
 
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
+
+/* Rows in the order of their experts: to[slots[i]] = x[i / per_row] for each of the n_slots that is
+ * not negative. */
+struct scatter_args {
+    const float *x;       /* [ceil(n_slots / per_row), D] */
+    const int32_t *slots; /* [n_slots] each row of `to` once, or negative */
+    size_t n_slots, per_row, width;
+    float *to; /* [.., D] */
+};
+void op_scatter_rows(const struct scatter_args *a);
+
+/* The MoE's combine: out[t] = the chain acc = fma(weights[t][k], y[slots[t][k]], acc) over the
+ * choices k ascending, from +0; negative slots are skipped. */
+struct combine_args {
+    const float *y; /* rows of D with a stride */
+    size_t y_stride, width;
+    const int32_t *slots; /* [T, K] */
+    const float *weights; /* [T, K] */
+    size_t n_rows, n_chosen;
+    float *out; /* [T, D] */
+};
+void op_combine_rows(const struct kern_table *k, const struct combine_args *a);
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
 
 /* out[D] = row `id` of a packed [V, D] weight, in f32 (exact; quantized: as weight-only linears).

@@ -212,19 +212,37 @@ static struct act_rows input_of(const struct stage *s, const float *x, size_t n_
     return (struct act_rows){.x = x, .stride = n, .n_rows = n_rows, .n = n, .memory = s->codes};
 }
 
-/* y [T, N] = x w^T, a column-parallel linear: this rank's outputs. */
-static void column_parallel(struct stage *s, const struct packed *w, struct act_rows *in, float *y)
+/* One column-parallel linear: y [T, N] = x w^T, this rank's outputs. */
+struct column {
+    const struct packed *w;
+    float *y;
+};
+
+/* Column-parallel linears of one input, at most three, in one op unless their codes differ. */
+static void column_parallel(struct stage *s, const struct column *columns, size_t n,
+                            struct act_rows *in)
 {
-    if (w->n_out == 0) return;
-    const struct linear_group group = {.w = w, .row0 = 0, .n_rows = in->n_rows};
-    const struct linear_args args = {.groups = &group,
-                                     .n_groups = 1,
-                                     .x = in->x,
-                                     .x_stride = in->stride,
-                                     .xq = act_codes(s->o.kern, in, w),
-                                     .y = y,
-                                     .y_stride = w->n_out};
-    op_linear(s->o.kern, &args);
+    struct linear_group groups[3];
+    struct linear_args args[3];
+    size_t n_args = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct packed *w = columns[i].w;
+        if (w->n_out == 0) continue;
+        if (act_codes_replace(in, w)) {
+            op_linears(s->o.kern, args, n_args);
+            n_args = 0;
+        }
+        groups[n_args] = (struct linear_group){.w = w, .row0 = 0, .n_rows = in->n_rows};
+        args[n_args] = (struct linear_args){.groups = &groups[n_args],
+                                            .n_groups = 1,
+                                            .x = in->x,
+                                            .x_stride = in->stride,
+                                            .xq = act_codes(s->o.kern, in, w),
+                                            .y = columns[i].y,
+                                            .y_stride = w->n_out};
+        n_args++;
+    }
+    op_linears(s->o.kern, args, n_args);
     comm_poll(s->o.comm);
 }
 
@@ -270,9 +288,8 @@ static void attention_block(struct stage *s, uint32_t layer, const struct layer_
                s->x);
     show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
     struct act_rows in = input_of(s, s->x, n_rows, s->o.model->width);
-    column_parallel(s, &w->q, &in, s->q);
-    column_parallel(s, &w->k, &in, s->k);
-    column_parallel(s, &w->v, &in, s->v);
+    const struct column qkv[] = {{&w->q, s->q}, {&w->k, s->k}, {&w->v, s->v}};
+    column_parallel(s, qkv, 3, &in);
     const struct attention_work work = {.q = s->q,
                                         .k = s->k,
                                         .v = s->v,
@@ -294,8 +311,8 @@ static void dense_block(struct stage *s, const struct layer_weights *w, struct h
 {
     const size_t n_rows = hidden->n_rows, f = w->gate.n_out;
     struct act_rows in = input_of(s, s->x, n_rows, s->o.model->width);
-    column_parallel(s, &w->gate, &in, s->gate);
-    column_parallel(s, &w->up, &in, s->up);
+    const struct column gate_up[] = {{&w->gate, s->gate}, {&w->up, s->up}};
+    column_parallel(s, gate_up, 2, &in);
     if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
     show(s, TAP_DOWN, s->gate, n_rows, f);
     row_parallel(s, &w->down, s->gate, hidden);

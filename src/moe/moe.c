@@ -52,9 +52,11 @@ struct moe {
     struct grown buffers[BUF_COUNT];
     int *ints; /* owned; the arrays below, [n_group] each unless said */
     int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in rows */
+    size_t *source_at;                /* [n_group] a walk's place in each source's rows */
     int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
     int32_t *per_expert;              /* [E] rows of this rank's slice */
-    struct linear_group *groups;      /* [n_local] */
+    struct linear_group *groups;      /* [n_local]; the gates', the downs' */
+    struct linear_group *up_groups;   /* [n_local] */
     int *tp_counts, *tp_displs;       /* [tp] */
     int *stage_counts, *stage_displs; /* [dp * tp] */
     int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
@@ -109,7 +111,10 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
              mem_alloc(&m->count_out, 2 * per_group + o->n_experts + n_stage, sizeof(int32_t),
                        "MoE counts"),
              fail);
-    TRY_GOTO(st, mem_alloc(&m->groups, m->n_local_max, sizeof *m->groups, "MoE groups"), fail);
+    TRY_GOTO(st, mem_alloc(&m->source_at, m->n_group, sizeof *m->source_at, "MoE counts"), fail);
+    TRY_GOTO(st, mem_alloc(&m->groups, 2 * (size_t)m->n_local_max, sizeof *m->groups, "MoE groups"),
+             fail);
+    m->up_groups = m->groups + m->n_local_max;
     m->send_counts = m->ints;
     m->send_displs = m->send_counts + m->n_group;
     m->recv_counts = m->send_displs + m->n_group;
@@ -133,6 +138,7 @@ void moe_destroy(struct moe **m)
     if (*m == NULL) return;
     for (int i = 0; i < BUF_COUNT; i++) mem_free(&(*m)->buffers[i].data);
     mem_free(&(*m)->groups);
+    mem_free(&(*m)->source_at);
     mem_free(&(*m)->count_out);
     mem_free(&(*m)->ints);
     mem_free(m);
@@ -317,49 +323,24 @@ static void count_rows(struct moe *m, bool back)
     }
 }
 
-static struct status dispatch(struct moe *m, struct pass *p, float **recv)
-{
-    const size_t d = m->o.width;
-    float *send;
-    TRY(grow_shared(m, BUF_SEND, COMM_EP, COMM_LANE_ROWS_OUT, p->n_out * d * sizeof *send, &send));
-    TRY(grow(m, BUF_RECV, p->n_in * d, sizeof(float), recv));
-    const size_t n_choices = (size_t)range_count(p->slice) * m->o.n_chosen;
-    for (size_t i = 0; i < n_choices; i++) {
-        if (p->slots[i] < 0) continue;
-        const size_t t = p->slice.begin + i / m->o.n_chosen;
-        memcpy(send + (size_t)p->slots[i] * d, p->x + t * d, d * sizeof(float));
-    }
-    count_rows(m, false);
-    const struct comm_exchange there = {.row_words = d,
-                                        .send = send,
-                                        .send_counts = m->send_counts,
-                                        .send_displs = m->send_displs,
-                                        .recv = *recv,
-                                        .recv_counts = m->recv_counts,
-                                        .recv_displs = m->recv_displs};
-    comm_exchange_rows(m->o.comm, COMM_EP, &there);
-    return status_ok();
-}
-
 /* Calls move(ctx, row by expert, row by source, n_rows) for each run of rows of one expert and one
  * source: the permutation between the order of arrival and the order of computation. */
 typedef void run_move(void *ctx, size_t by_expert, size_t by_source, size_t n_rows);
 
-static void walk_runs(const struct moe *m, run_move *move, void *ctx)
+static void walk_runs(struct moe *m, run_move *move, void *ctx)
 {
-    size_t by_expert = 0;
+    size_t by_expert = 0, all = 0;
+    for (uint32_t g = 0; g < m->n_group; g++) {
+        m->source_at[g] = all;
+        for (uint32_t i = 0; i < m->n_local_max; i++)
+            all += (size_t)m->count_in[(size_t)g * m->n_local_max + i];
+    }
     for (uint32_t e = 0; e < range_count(m->experts); e++) {
-        size_t source_begin = 0;
         for (uint32_t g = 0; g < m->n_group; g++) {
-            const int32_t *counts = m->count_in + (size_t)g * m->n_local_max;
-            size_t before = 0, all = 0;
-            for (uint32_t i = 0; i < m->n_local_max; i++) {
-                if (i < e) before += (size_t)counts[i];
-                all += (size_t)counts[i];
-            }
-            move(ctx, by_expert, source_begin + before, (size_t)counts[e]);
-            by_expert += (size_t)counts[e];
-            source_begin += all;
+            const size_t n = (size_t)m->count_in[(size_t)g * m->n_local_max + e];
+            move(ctx, by_expert, m->source_at[g], n);
+            by_expert += n;
+            m->source_at[g] += n;
         }
     }
 }
@@ -394,8 +375,49 @@ static void return_run(void *ctx, size_t by_expert, size_t by_source, size_t n_r
     }
 }
 
+/* x of this rank's tokens, one row for each choice, in the order of experts: [n_out, D]. */
+static void scatter(const struct moe *m, const struct pass *p, float *send)
+{
+    const struct scatter_args rows = {.x = p->x + (size_t)p->slice.begin * m->o.width,
+                                      .slots = p->slots,
+                                      .n_slots = (size_t)range_count(p->slice) * m->o.n_chosen,
+                                      .per_row = m->o.n_chosen,
+                                      .width = m->o.width,
+                                      .to = send};
+    op_scatter_rows(&rows);
+}
+
+/* The rows that this rank's experts compute, by expert, then source: [n_in, D]. A rank that is the
+ * only source has them in that order at once. */
+static struct status dispatch(struct moe *m, struct pass *p, float **by_expert)
+{
+    const size_t d = m->o.width;
+    float *send, *recv;
+    TRY(grow(m, BUF_X, p->n_in * d, sizeof(float), by_expert));
+    if (m->n_group == 1) {
+        scatter(m, p, *by_expert);
+        return status_ok();
+    }
+    TRY(grow_shared(m, BUF_SEND, COMM_EP, COMM_LANE_ROWS_OUT, p->n_out * d * sizeof *send, &send));
+    TRY(grow(m, BUF_RECV, p->n_in * d, sizeof(float), &recv));
+    scatter(m, p, send);
+    count_rows(m, false);
+    const struct comm_exchange there = {.row_words = d,
+                                        .send = send,
+                                        .send_counts = m->send_counts,
+                                        .send_displs = m->send_displs,
+                                        .recv = recv,
+                                        .recv_counts = m->recv_counts,
+                                        .recv_displs = m->recv_displs};
+    comm_exchange_rows(m->o.comm, COMM_EP, &there);
+    struct gather_rows rows = {.from = recv, .to = *by_expert, .width = d};
+    walk_runs(m, gather_run, &rows);
+    return status_ok();
+}
+
 /* Rows of each local expert, as groups of one grouped linear; returns the experts that have any. */
-static size_t make_groups(struct moe *m, const struct packed *weights)
+static size_t make_groups(const struct moe *m, const struct packed *weights,
+                          struct linear_group *groups)
 {
     size_t n = 0, row = 0;
     for (uint32_t e = 0; e < range_count(m->experts); e++) {
@@ -404,7 +426,7 @@ static size_t make_groups(struct moe *m, const struct packed *weights)
             n_rows += (size_t)m->count_in[(size_t)g * m->n_local_max + e];
         }
         if (n_rows > 0) {
-            m->groups[n++] = (struct linear_group){.w = &weights[e], .row0 = row, .n_rows = n_rows};
+            groups[n++] = (struct linear_group){.w = &weights[e], .row0 = row, .n_rows = n_rows};
         }
         row += n_rows;
     }
@@ -441,19 +463,23 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     void *codes;
     TRY(codes_memory(m, p, d > f ? d : f, &codes));
     struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d, .memory = codes};
-    struct linear_args a = {.groups = m->groups, .x = x, .x_stride = d, .y_stride = f};
-    a.n_groups = make_groups(m, p->w->gate);
-    show(m, TAP_EXPERT, x, a.n_groups, d, p->w->gate);
-    a.xq = act_codes(m->o.kern, &in, p->w->gate);
-    a.y = gate;
-    op_linear(m->o.kern, &a);
-    make_groups(m, p->w->up);
-    a.xq = act_codes(m->o.kern, &in, p->w->up);
-    a.y = up;
-    op_linear(m->o.kern, &a);
+    const size_t n_groups = make_groups(m, p->w->gate, m->groups);
+    make_groups(m, p->w->up, m->up_groups);
+    show(m, TAP_EXPERT, x, n_groups, d, p->w->gate);
+    struct linear_args a = {
+        .groups = m->groups, .n_groups = n_groups, .x = x, .x_stride = d, .y_stride = f};
+    struct linear_args both[2] = {a, a};
+    both[0].y = gate;
+    both[0].xq = act_codes(m->o.kern, &in, p->w->gate);
+    both[1].groups = m->up_groups;
+    both[1].y = up;
+    const bool apart = act_codes_replace(&in, p->w->up);
+    if (apart) op_linear(m->o.kern, &both[0]);
+    both[1].xq = act_codes(m->o.kern, &in, p->w->up);
+    op_linears(m->o.kern, both + apart, 2 - apart);
     op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
-    make_groups(m, p->w->down);
-    show(m, TAP_EXPERT_DOWN, gate, a.n_groups, f, p->w->down);
+    make_groups(m, p->w->down, m->groups);
+    show(m, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
     in = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f, .memory = codes};
     a.xq = act_codes(m->o.kern, &in, p->w->down);
     a.x = gate;
@@ -495,14 +521,25 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x, 
     return status_ok();
 }
 
+/* The experts' rows at their source, in the order of the slots. */
+struct results {
+    const float *y;     /* [n_out] rows of D, y_stride apart */
+    const int32_t *bad; /* [n_out] counters, bad_stride apart */
+    size_t y_stride, bad_stride;
+};
+
 static struct status send_back(struct moe *m, struct pass *p, const float *y, const int32_t *bad,
-                               int32_t **result)
+                               struct results *out)
 {
     const size_t d = m->o.width;
-    int32_t *back;
+    int32_t *back, *result;
+    if (m->n_group == 1) {
+        *out = (struct results){.y = y, .bad = bad, .y_stride = d, .bad_stride = 1};
+        return status_ok();
+    }
     TRY(grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
                     &back));
-    TRY(grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), result));
+    TRY(grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), &result));
     struct return_rows rows = {.y = y, .bad = bad, .back = back, .width = d};
     walk_runs(m, return_run, &rows);
     count_rows(m, true);
@@ -511,28 +548,32 @@ static struct status send_back(struct moe *m, struct pass *p, const float *y, co
                                        .send = back,
                                        .send_counts = m->recv_counts,
                                        .send_displs = m->recv_displs,
-                                       .recv = *result,
+                                       .recv = result,
                                        .recv_counts = m->send_counts,
                                        .recv_displs = m->send_displs};
     comm_exchange_rows(m->o.comm, COMM_EP, &home);
+    *out = (struct results){
+        .y = (const float *)result, .bad = result + d, .y_stride = d + 1, .bad_stride = d + 1};
     return status_ok();
 }
 
 /* out[t] = sum over t's experts, ascending ids, of weight * result. */
-static void combine(struct moe *m, struct pass *p, const int32_t *result)
+static void combine(struct moe *m, struct pass *p, const struct results *r)
 {
-    const size_t d = m->o.width;
-    for (size_t i = 0; i < range_count(p->slice); i++) {
-        const size_t t = p->slice.begin + i;
-        float *acc = p->out + t * d;
-        memset(acc, 0, d * sizeof *acc);
-        for (size_t k = 0; k < m->o.n_chosen; k++) {
-            const int32_t slot = p->slots[i * m->o.n_chosen + k];
-            if (slot < 0) continue;
-            const int32_t *row = result + (size_t)slot * (d + 1);
-            m->o.kern->axpy(p->weights[i * m->o.n_chosen + k], (const float *)row, d, acc);
-            p->marks[2 * t] += row[d];
-        }
+    const struct combine_args rows = {.y = r->y,
+                                      .y_stride = r->y_stride,
+                                      .width = m->o.width,
+                                      .slots = p->slots,
+                                      .weights = p->weights,
+                                      .n_rows = range_count(p->slice),
+                                      .n_chosen = m->o.n_chosen,
+                                      .out = p->out + (size_t)p->slice.begin * m->o.width};
+    op_combine_rows(m->o.kern, &rows);
+    for (size_t i = 0; i < rows.n_rows * rows.n_chosen; i++) {
+        const int32_t slot = p->slots[i];
+        if (slot >= 0)
+            p->marks[2 * (p->slice.begin + i / rows.n_chosen)] +=
+                r->bad[(size_t)slot * r->bad_stride];
     }
 }
 
@@ -558,20 +599,18 @@ struct status moe_forward(struct moe *m, const struct moe_weights *w, const floa
                           size_t n_tokens, float *h, int32_t *bad, int32_t *dropped, uint64_t *load)
 {
     struct pass p = {.w = w, .x = x, .n_tokens = n_tokens};
-    float *logits, *recv, *by_expert, *y;
-    int32_t *row_bad, *result;
+    float *logits, *by_expert, *y;
+    int32_t *row_bad;
+    struct results results;
     TRY(prepare(m, &p));
     TRY(route(m, &p, &logits));
     if (m->o.policy != CAPACITY_DROPLESS) TRY(limit(m, &p, logits, m->stage_sizes));
     assign_slots(m, &p, load);
     exchange_counts(m, &p);
-    TRY(dispatch(m, &p, &recv));
-    TRY(grow(m, BUF_X, p.n_in * m->o.width, sizeof(float), &by_expert));
-    struct gather_rows rows = {.from = recv, .to = by_expert, .width = m->o.width};
-    walk_runs(m, gather_run, &rows);
+    TRY(dispatch(m, &p, &by_expert));
     TRY(run_experts(m, &p, by_expert, &y, &row_bad));
-    TRY(send_back(m, &p, y, row_bad, &result));
-    combine(m, &p, result);
+    TRY(send_back(m, &p, y, row_bad, &results));
+    combine(m, &p, &results);
     share(m, &p);
     op_add(m->o.kern, h, p.out, n_tokens * m->o.width);
     for (size_t t = 0; t < n_tokens; t++) {

@@ -68,6 +68,7 @@ static void microscaling_values(void)
     CU_ASSERT_TRUE(isnan(f32_from_e8m0(255)));
 }
 
+void suite_quant_format(CU_pSuite suite);
 void suite_quant_format(CU_pSuite suite)
 {
     CU_ADD_TEST(suite, names_round_trip);

@@ -1,0 +1,50 @@
+/* The threaded ops that move and mix whole rows between tokens and experts. */
+#include "kernels/ops.h"
+
+#include "kernels/part.h"
+
+#include <string.h>
+
+static void scatter_part(const void *job, struct part part)
+{
+    const struct scatter_args *a = job;
+    size_t i, end;
+    if (!part_take(&part, a->n_slots, a->width, &i, &end)) return;
+    for (; i < end; i++) {
+        if (a->slots[i] < 0) continue;
+        memcpy(a->to + (size_t)a->slots[i] * a->width, a->x + i / a->per_row * a->width,
+               a->width * sizeof *a->to);
+    }
+}
+
+void op_scatter_rows(const struct scatter_args *a)
+{
+    part_run((uint64_t)a->n_slots * a->width, scatter_part, a);
+}
+
+struct combine_job {
+    const struct kern_table *k;
+    const struct combine_args *args;
+};
+
+static void combine_part(const void *job_, struct part part)
+{
+    const struct combine_job *job = job_;
+    const struct combine_args *a = job->args;
+    size_t t, end;
+    if (!part_take(&part, a->n_rows, a->width * a->n_chosen, &t, &end)) return;
+    for (; t < end; t++) {
+        float *acc = a->out + t * a->width;
+        memset(acc, 0, a->width * sizeof *acc);
+        for (size_t i = t * a->n_chosen; i < (t + 1) * a->n_chosen; i++) {
+            if (a->slots[i] < 0) continue;
+            job->k->axpy(a->weights[i], a->y + (size_t)a->slots[i] * a->y_stride, a->width, acc);
+        }
+    }
+}
+
+void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
+{
+    const struct combine_job job = {k, a};
+    part_run((uint64_t)a->n_rows * a->width * a->n_chosen, combine_part, &job);
+}
