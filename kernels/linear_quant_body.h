@@ -37,17 +37,21 @@ struct quant_tile {
     size_t w_stride;
     const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
     const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: -zero, 16 bits */
+    const uint8_t *ahead; /* codes to fetch meanwhile, ahead_stride bytes to the next panel's, */
+    size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
 };
 
 /* To be defined by the set:
  * the chains continued: acc[row][panel][16], rows at most SET_TILE_ROWS and panels QUANT_PANELS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
+ * n <= QUANT_PIECE_GROUPS sums times a factor;
  * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
 static void set_zeros(const uint8_t *in, size_t n, int32_t *out);
+static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
 static unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums);
 
 /* A rectangle of one group's outputs: at most QUANT_BLOCK_ROWS rows. */
@@ -97,17 +101,6 @@ static int32_t quant_bias(enum quant_kind kind)
                                 : QUANT_MXFP4_BIAS;
 }
 
-/* Asks for the weights behind the piece: line `i` of `n`, evenly among the piece's tiles. */
-static inline void quant_ahead(const struct quant_tile *t, size_t piece_bytes, size_t i, size_t n)
-{
-    const size_t n_lines = piece_bytes / QUANT_LINE;
-    for (size_t p = 0; p < t->n_panels; p++) {
-        const uint8_t *next = t->w + p * t->w_stride + piece_bytes;
-        for (size_t line = n_lines * i / n; line < n_lines * (i + 1) / n; line++)
-            __builtin_prefetch(next + line * QUANT_LINE);
-    }
-}
-
 /* Scales, zeros and starts of the groups [g, g + t->n_groups); sets them in t. */
 static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, struct quant_tile *t,
                           struct quant_work *m)
@@ -129,10 +122,21 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
     const int32_t bias = quant_bias(w->quant.kind);
     for (size_t r = 0; r < s->n_rows; r++) {
         const int32_t *sums = s->xq->sums + (s->row + r) * s->xq->n_groups + g;
-        for (size_t i = 0; i < t->n_groups; i++) m->start[r][i] = -bias * sums[i];
+        set_starts(sums, t->n_groups, -bias, m->start[r]);
     }
     t->start = m->start[0];
     t->start_stride = QUANT_PIECE_GROUPS;
+}
+
+/* Where the codes after the groups [.., g) of n panels stand: the next groups, or the next panels,
+ * or (at the end) these again. */
+static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n_panels, size_t g,
+                                  size_t n_groups, size_t panel_bytes)
+{
+    const size_t last = (w->n_out - 1) / PANEL_COLUMNS, group_bytes = panel_bytes / n_groups;
+    if (g < n_groups) return (const uint8_t *)w->data + panel * panel_bytes + g * group_bytes;
+    const size_t next = panel + n_panels <= last ? panel + n_panels : panel;
+    return (const uint8_t *)w->data + next * panel_bytes;
 }
 
 /* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels. */
@@ -142,33 +146,38 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     const struct packed *w = s->w;
     const struct quant_rows *q = s->xq;
     const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
-    const size_t group_bytes = panel_bytes / q->n_groups, piece_bytes = group_bytes * n_groups;
-    struct quant_tile t = {.source = quant_source_of(w->quant.kind),
-                           .has_zeros = w->quant.has_zeros,
-                           .n_panels = n_panels,
-                           .n_groups = n_groups,
-                           .group = q->group,
-                           .x_stride = q->n_groups * q->group,
-                           .q_stride = q->n_groups,
-                           .w = (const uint8_t *)w->data + panel * panel_bytes + g * group_bytes,
-                           .w_stride = panel_bytes};
-    quant_prepare(s, panel, g, &t, m);
-    struct quant_tile now = t;
-    if (t.source != SOURCE_BYTES && s->n_rows > QUANT_FEW_ROWS) {
-        for (size_t p = 0; p < n_panels; p++)
-            set_unpack(t.source, t.w + p * t.w_stride, piece_bytes / QUANT_LINE, m->bytes[p]);
-        now.source = SOURCE_BYTES;
-        now.w = m->bytes[0];
-        now.w_stride = sizeof m->bytes[0];
-    }
+    const size_t group_bytes = panel_bytes / q->n_groups;
     const size_t n_tiles = (s->n_rows + SET_TILE_ROWS - 1) / SET_TILE_ROWS;
-    for (size_t i = 0, r = 0; i < n_tiles; i++, r += now.n_rows) {
-        now.n_rows = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
-        now.x = q->codes + (s->row + r) * t.x_stride + g * q->group;
-        now.x_scales = q->scales + (s->row + r) * q->n_groups + g;
-        now.start = t.start + r * t.start_stride;
-        quant_ahead(&t, piece_bytes, i, n_tiles);
-        set_tile(&now, m->acc + r);
+    struct quant_tile t = {
+        .source = quant_source_of(w->quant.kind),
+        .has_zeros = w->quant.has_zeros,
+        .n_panels = n_panels,
+        .n_groups = n_groups,
+        .group = q->group,
+        .x_stride = q->n_groups * q->group,
+        .q_stride = q->n_groups,
+        .w = (const uint8_t *)w->data + panel * panel_bytes + g * group_bytes,
+        .w_stride = panel_bytes,
+        .ahead = quant_after(w, panel, n_panels, g + n_groups, q->n_groups, panel_bytes),
+        .ahead_stride = panel_bytes,
+        .ahead_step = (group_bytes + n_tiles - 1) / n_tiles};
+    quant_prepare(s, panel, g, &t, m);
+    if (t.source != SOURCE_BYTES && s->n_rows > QUANT_FEW_ROWS) {
+        const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
+        for (size_t p = 0; p < n_panels; p++)
+            set_unpack(t.source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
+        t.source = SOURCE_BYTES;
+        t.w = m->bytes[0];
+        t.w_stride = sizeof m->bytes[0];
+    }
+    const int32_t *start = t.start;
+    for (size_t i = 0, r = 0; i < n_tiles; i++, r += t.n_rows) {
+        t.n_rows = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
+        t.x = q->codes + (s->row + r) * t.x_stride + g * q->group;
+        t.x_scales = q->scales + (s->row + r) * q->n_groups + g;
+        t.start = start + r * t.start_stride;
+        set_tile(&t, m->acc + r);
+        t.ahead += n_groups * t.ahead_step;
     }
 }
 
@@ -177,9 +186,10 @@ static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_pan
                          size_t g1, struct quant_work *m)
 {
     const size_t most = QUANT_PIECE / s->xq->group;
+    const size_t n_pieces = (g1 - g0 + most - 1) / most;
     memset(m->acc, 0, s->n_rows * sizeof m->acc[0]);
-    for (size_t g = g0, n; g < g1; g += n) {
-        n = quant_min(g1 - g, most);
+    for (size_t i = 0, g = g0, n; i < n_pieces; i++, g += n) {
+        n = (g1 - g + n_pieces - i - 1) / (n_pieces - i);
         quant_piece(s, panel, n_panels, g, n, m);
     }
 }

@@ -51,12 +51,21 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
     const size_t n_quads = t->group / QUANT_QUAD;
     const size_t quad_bytes = QUANT_LINE / (source == SOURCE_BYTES ? 1 : 2);
     const int8_t *x = t->x;
-    const uint8_t *w = t->w;
+    const uint8_t *w = t->w, *next = t->ahead;
     __m512 acc[MOST];
 #pragma GCC unroll 12
     for (size_t i = 0; i < n_rows * n_panels; i++)
         acc[i] = _mm512_load_ps(out[i / n_panels][i % n_panels]);
-    for (size_t g = 0; g < t->n_groups; g++) {
+    for (size_t g = 0; g < t->n_groups; g++, next += t->ahead_step) {
+        for (size_t i = 0; i < t->ahead_step; i += QUANT_LINE) {
+#pragma GCC unroll 2
+            for (size_t p = 0; p < n_panels; p++)
+                _mm_prefetch(next + p * t->ahead_stride + i, _MM_HINT_T0);
+        }
+#pragma GCC unroll 6
+        for (size_t r = 0; r < n_rows;
+             r++) /* of the next tile, which are in no first-level cache */
+            _mm_prefetch(x + (n_rows + r) * t->x_stride, _MM_HINT_T0);
         __m512i sum[MOST];
 #pragma GCC unroll 12
         for (size_t i = 0; i < n_rows * n_panels; i++) {
@@ -207,6 +216,13 @@ static void set_zeros(const uint8_t *in, size_t n, int32_t *out)
         const __m512i negative = _mm512_sub_epi16(_mm512_setzero_si512(), v);
         _mm512_store_si512(out + i, negative);
     }
+}
+
+static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out)
+{
+    const __mmask16 there = (__mmask16)((1u << n) - 1);
+    const __m512i v = _mm512_maskz_loadu_epi32(there, sums);
+    _mm512_mask_storeu_epi32(out, there, _mm512_mullo_epi32(v, _mm512_set1_epi32(factor)));
 }
 
 static unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)

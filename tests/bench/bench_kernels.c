@@ -2,7 +2,9 @@
  * of twelve independent chains of fma. Each kernel's bits are compared with the reference's before
  * it is timed. Not a test of speed: prints tables.
  *
- * usage: bench_kernels [linear] [law] [attention]      all when nothing is named */
+ * usage: bench_kernels [linear] [law] [attention] [quant]      all when nothing is named */
+#include "bench_quant.h"
+
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
@@ -445,6 +447,7 @@ int main(int argc, char **argv)
         if (wanted(argc, argv, "linear")) bench_linear(&k, m);
         if (wanted(argc, argv, "law")) bench_law(&k);
         if (wanted(argc, argv, "attention")) bench_attention(&k, m);
+        if (wanted(argc, argv, "quant")) bench_quant(&k);
     }
     mem_free(&big);
     return 0;

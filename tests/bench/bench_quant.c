@@ -1,0 +1,294 @@
+/* Times linears with quantized weights and int8 activations: one row beside the reads of this
+ * machine, many rows beside its int8 peak, many small groups (experts). Every time is the fastest
+ * of several; the bits of each case are compared with the reference's first. */
+#include "bench_quant.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "kernels/peak.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROWS = 512, MAX_COPIES = 2048, BIG_BYTES = 192 << 20, MIN_NS = 150000000 };
+
+static void stop_on(struct status st)
+{
+    if (!status_failed(&st)) return;
+    fprintf(stderr, "%s\n", st.text);
+    exit(3);
+}
+
+static void *memory(size_t n_bytes)
+{
+    void *p = NULL;
+    stop_on(mem_alloc(&p, n_bytes, 1, "a benchmark's array"));
+    return p;
+}
+
+struct bench {
+    const struct kern_table *k;
+    struct packed w[MAX_COPIES];
+    struct linear_group groups[MAX_COPIES];
+    struct quant_rows xq;
+    float *x, *y;
+    int64_t *sums;
+    size_t n_copies, n_rows, n_groups;
+};
+
+static struct linear_args args_of(const struct bench *b)
+{
+    return (struct linear_args){.groups = b->groups,
+                                .n_groups = b->n_groups,
+                                .x = b->x,
+                                .x_stride = b->w[0].n_in,
+                                .xq = &b->xq,
+                                .y = b->y,
+                                .y_stride = b->w[0].n_out,
+                                .sums = b->sums};
+}
+
+static uint64_t random_state = 1;
+
+static uint32_t random_word(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 32);
+}
+
+static void *random_bytes(size_t n)
+{
+    uint8_t *p = memory(n);
+    for (size_t i = 0; i < n; i++) p[i] = (uint8_t)random_word();
+    return p;
+}
+
+/* Scales near 0.01 in the format's own type. */
+static void *random_scales(struct quant_format f, size_t n_bytes)
+{
+    uint8_t *p = memory(n_bytes);
+    const float scale = 0.01f;
+    for (size_t i = 0; f.kind == QUANT_MXFP4 && i < n_bytes; i++) p[i] = 120;
+    if (f.kind == QUANT_MXFP4) return p;
+    const size_t size = dtype_bytes(f.scale_dtype);
+    for (size_t i = 0; i + size <= n_bytes; i += size)
+        dtype_from_f32(f.scale_dtype, &scale, 1, p + i);
+    return p;
+}
+
+static size_t total_bytes(const struct bench *b)
+{
+    const struct packed_quant_sizes s =
+        packed_quant_bytes(b->w[0].quant, b->w[0].n_out, b->w[0].n_in);
+    return s.data + s.scales + s.zeros;
+}
+
+/* As many copies as no cache holds. */
+static struct bench *bench_make(const struct kern_table *k, struct quant_format f, size_t n_out,
+                                size_t n_in)
+{
+    struct bench *b = memory(sizeof *b);
+    const struct packed_quant_sizes sizes = packed_quant_bytes(f, n_out, n_in);
+    const size_t copies = BIG_BYTES / sizes.data + 1, group = quant_kernel_group(f);
+    const size_t n_groups = (n_in + group - 1) / group;
+    b->k = k;
+    b->n_copies = copies < MAX_COPIES ? copies : MAX_COPIES;
+    for (size_t i = 0; i < b->n_copies; i++) {
+        b->w[i] = (struct packed){.n_out = (uint32_t)n_out,
+                                  .n_in = (uint32_t)n_in,
+                                  .grid_bits = 32,
+                                  .data = memory(sizes.data),
+                                  .quant = f,
+                                  .scales = random_scales(f, sizes.scales),
+                                  .zeros = f.has_zeros ? random_bytes(sizes.zeros) : NULL};
+        if (i == 0) b->w[0].data = random_bytes(sizes.data);
+        if (i > 0) memcpy((void *)(uintptr_t)b->w[i].data, b->w[0].data, sizes.data);
+        if (i > 0 && f.has_zeros)
+            memcpy((void *)(uintptr_t)b->w[i].zeros, b->w[0].zeros, sizes.zeros);
+    }
+    b->x = memory(MAX_ROWS * n_in * sizeof *b->x);
+    for (size_t i = 0; i < MAX_ROWS * n_in; i++) b->x[i] = (float)(int32_t)random_word() * 0x1p-31f;
+    b->y = memory(MAX_ROWS * n_out * sizeof *b->y);
+    b->sums = memory(MAX_ROWS * (n_out + 1) * sizeof *b->sums);
+    b->xq = (struct quant_rows){.group = (uint32_t)group,
+                                .n_groups = n_groups,
+                                .codes = memory(MAX_ROWS * n_groups * group),
+                                .scales = memory(MAX_ROWS * n_groups * sizeof(float)),
+                                .sums = memory(MAX_ROWS * n_groups * sizeof(int32_t))};
+    op_quantize_rows(k, b->x, n_in, MAX_ROWS, n_in, &b->xq);
+    return b;
+}
+
+static void bench_free(struct bench *b)
+{
+    for (size_t i = 0; i < b->n_copies; i++) {
+        void *parts[3] = {(void *)(uintptr_t)b->w[i].data, (void *)(uintptr_t)b->w[i].scales,
+                          (void *)(uintptr_t)b->w[i].zeros};
+        for (int j = 0; j < 3; j++) mem_free(&parts[j]);
+    }
+    mem_free(&b->x);
+    mem_free(&b->y);
+    mem_free(&b->sums);
+    mem_free(&b->xq.codes);
+    mem_free(&b->xq.scales);
+    mem_free(&b->xq.sums);
+    mem_free(&b);
+}
+
+static void run(const struct bench *b)
+{
+    const struct linear_args a = args_of(b);
+    (b->w[0].leaf > 0 ? op_linear_leaf : op_linear)(b->k, &a);
+}
+
+/* The first panels of the first group beside the reference. */
+static void check(struct bench *b)
+{
+    struct kern_table ref;
+    kern_fill_ref(&ref);
+    struct linear_args a = args_of(b);
+    const struct packed *w = &b->w[0];
+    const bool leafy = w->leaf > 0;
+    const size_t n = w->n_out, n_seen = n < 64 ? n : 64;
+    const size_t n_rows = b->groups[0].n_rows < 32 ? b->groups[0].n_rows : 32;
+    run(b);
+    a.y = memory(n_rows * n * sizeof *a.y);
+    a.sums = memory(n_rows * (n + 1) * sizeof *a.sums);
+    (leafy ? ref.linear_quant_leaf : ref.linear_quant)[w->quant.kind](&a, 0, 0, n_seen / 16, 0,
+                                                                      n_rows);
+    for (size_t r = 0; r < n_rows; r++) {
+        const int bad =
+            leafy ? memcmp(a.sums + r * (n + 1), b->sums + r * (n + 1), n_seen * sizeof *a.sums)
+                  : memcmp(a.y + r * n, b->y + r * n, n_seen * sizeof *a.y);
+        if (bad == 0) continue;
+        fprintf(stderr, "row %zu differs from the reference\n", r);
+        exit(70);
+    }
+    mem_free(&a.y);
+    mem_free(&a.sums);
+}
+
+/* Seconds for all copies once, each with n_rows rows; the fastest of several. */
+static double time_copies(struct bench *b, size_t n_rows, size_t n_copies)
+{
+    uint64_t best = UINT64_MAX, total = 0;
+    b->n_groups = 1;
+    for (int i = 0; i < 200 && (i < 3 || total < MIN_NS); i++) {
+        const uint64_t start = clock_ns();
+        for (size_t c = 0; c < n_copies; c++) {
+            b->groups[0] = (struct linear_group){&b->w[c], 0, n_rows};
+            run(b);
+        }
+        const uint64_t ns = clock_ns() - start;
+        total += ns;
+        best = ns < best ? ns : best;
+    }
+    return (double)best * 1e-9 / (double)n_copies;
+}
+
+struct peaks {
+    double read_gbs, int8_gops;
+};
+
+static struct peaks measure(const char *set)
+{
+    struct peak_memory m;
+    struct peaks p = {0, 0};
+    const enum peak_kind kind = strcmp(set, "avx512") == 0 ? PEAK_INT8_VNNI : PEAK_INT8_AVX2;
+    stop_on(peak_memory_init(&m, BIG_BYTES));
+    for (int i = 0; i < 45; i++) {
+        uint64_t start = clock_ns();
+        const double n_bytes = peak_read(&m, i % PEAK_READS);
+        const double gbs = n_bytes / (double)(clock_ns() - start);
+        start = clock_ns();
+        const double gops = peak_run(kind) / (double)(clock_ns() - start);
+        p.read_gbs = gbs > p.read_gbs ? gbs : p.read_gbs;
+        p.int8_gops = gops > p.int8_gops ? gops : p.int8_gops;
+    }
+    peak_memory_fini(&m);
+    printf("\n%d thread(s), %s: reads %.1f GB/s, %s %.0f GOP/s\n", omp_get_max_threads(), set,
+           p.read_gbs, peak_title(kind), p.int8_gops);
+    return p;
+}
+
+static void bench_rows(struct bench *b, struct peaks m, const char *name)
+{
+    static const size_t rows[] = {1, 2, 4, 8, 16, 32, 128, 512};
+    for (size_t i = 0; i < 8; i++) {
+        const size_t n_rows = rows[i], all = b->n_copies;
+        b->n_groups = 1;
+        b->groups[0] = (struct linear_group){&b->w[0], 0, n_rows};
+        check(b);
+        const double s = time_copies(b, n_rows, n_rows < 16 ? all : (all + n_rows - 1) / n_rows);
+        const double gbs = (double)total_bytes(b) * 1e-9 / s;
+        const double gops = 2e-9 * b->w[0].n_out * b->w[0].n_in * (double)n_rows / s;
+        printf("%-16s [%5u,%5u] leaf %4u rows %4zu %10.1f us %7.1f GB/s %4.0f %% %8.1f GOP/s %4.0f "
+               "%%\n",
+               name, b->w[0].n_out, b->w[0].n_in, b->w[0].leaf, n_rows, s * 1e6, gbs,
+               100 * gbs / m.read_gbs, gops, 100 * gops / m.int8_gops);
+    }
+}
+
+/* 64 experts, 8 of them for each of n_tokens rows, unevenly: expert e gets about 1 / (e + 4). */
+static void bench_experts(const struct kern_table *k, struct peaks m, const char *name,
+                          struct quant_format f)
+{
+    static const size_t tokens[] = {1, 8, 32, 64};
+    enum { EXPERTS = 64 };
+    struct bench *b = bench_make(k, f, 384, 1024);
+    for (size_t i = 0; i < 4; i++) {
+        size_t n_rows = tokens[i] * 8, row = 0, n_used = 0;
+        b->n_groups = EXPERTS;
+        for (size_t e = 0; e < EXPERTS; e++) {
+            const size_t left = n_rows - row, share = (n_rows * 12 / 32) / (e + 4) + 1;
+            const size_t n = e == EXPERTS - 1 || left < share ? left : share;
+            b->groups[e] = (struct linear_group){&b->w[e], row, n};
+            n_used += n > 0;
+            row += n;
+        }
+        check(b);
+        uint64_t best = UINT64_MAX;
+        for (int t = 0; t < 60; t++) {
+            for (size_t e = 0; e < EXPERTS; e++) /* weights that no cache holds */
+                b->groups[e].w = &b->w[((size_t)t * EXPERTS + e) % b->n_copies];
+            const uint64_t start = clock_ns();
+            run(b);
+            const uint64_t ns = clock_ns() - start;
+            best = ns < best ? ns : best;
+        }
+        const double gops = 2.0 * 384 * 1024 * (double)n_rows / (double)best;
+        const double gbs = (double)(total_bytes(b) * n_used) / (double)best;
+        printf("%-16s experts [384, 1024]  tokens %4zu %10.1f us %7.1f GB/s %4.0f %% %8.1f GOP/s "
+               "%4.0f %%\n",
+               name, tokens[i], (double)best * 1e-3, gbs, 100 * gbs / m.read_gbs, gops,
+               100 * gops / m.int8_gops);
+    }
+    bench_free(b);
+}
+
+void bench_quant(const struct kern_table *k)
+{
+    static const char *const formats[] = {"int8-g32",      "int8",      "int4",
+                                          "int4-asym-g64", "int4-g128", "mxfp4"};
+    static const struct {
+        uint32_t n_out, n_in, leaf;
+    } shapes[] = {{1536, 576, 0},  {1024, 1024, 0},   {576, 1536, 384}, {5632, 2048, 0},
+                  {3584, 1024, 0}, {1024, 3584, 512}, {2048, 5632, 512}};
+    const struct peaks m = measure(k->name);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        struct quant_format f;
+        if (!quant_format_parse(formats[i], &f)) continue;
+        const size_t n_shapes = i == 0 || i == 2 ? sizeof shapes / sizeof *shapes : 1;
+        for (size_t s = 0; s < n_shapes; s++) {
+            const size_t at = n_shapes == 1 ? 3 : s;
+            struct bench *b = bench_make(k, f, shapes[at].n_out, shapes[at].n_in);
+            for (size_t c = 0; c < b->n_copies; c++) b->w[c].leaf = shapes[at].leaf;
+            bench_rows(b, m, formats[i]);
+            bench_free(b);
+        }
+        if (n_shapes > 1) bench_experts(k, m, formats[i], f);
+    }
+}

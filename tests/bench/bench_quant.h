@@ -1,0 +1,11 @@
+/* The table of quantized linears of bench_kernels. */
+#ifndef SHOAL_BENCH_QUANT_H
+#define SHOAL_BENCH_QUANT_H
+
+#include "kernels/kern.h"
+
+/* Times quantized linears with the current number of threads beside the machine's reads and int8
+ * peak, both measured here. */
+void bench_quant(const struct kern_table *k);
+
+#endif
