@@ -14,6 +14,8 @@ static const struct command commands[] = {
     {"convert", cmd_convert, "SRC DST.h5",
      "make a checkpoint from a Hugging Face folder or a GGUF file"},
     {"inspect", cmd_inspect, "FILE.h5", "show what a checkpoint holds; --verify its checksums"},
+    {"quantize", cmd_quantize, "SRC.h5 DST.h5 --format F",
+     "make a checkpoint with quantized weights"},
     {"plan", cmd_plan, "--model FILE", "show topology, layout and memory without running"},
     {"generate", cmd_generate, "--model M.h5 --input IN.jsonl --output OUT.jsonl",
      "offline bulk generation, the main job"},

@@ -214,21 +214,18 @@ done:
 
 /* ---- leaves ---- */
 
-/* The largest multiple of unit up to `most` that gives at least n_least leaves; 0: there is none.
- */
-static uint32_t largest_leaf(uint64_t n_cols, uint32_t unit, uint32_t most, uint64_t n_least)
-{
-    for (uint32_t leaf = most - most % unit; leaf >= unit; leaf -= unit) {
-        if (leaf_count(n_cols, leaf) >= n_least) return leaf;
-    }
-    return 0;
-}
-
+/* The leaf of a tensor: as many leaves as the lengths of 256 to 512 allow, up to 8, but at least
+ * n_least and as many as 512 asks for; of equal lengths as far as units go. */
 static uint32_t leaf_of(uint64_t n_cols, uint32_t unit, uint64_t n_least)
 {
-    uint32_t leaf = largest_leaf(n_cols, unit, LEAF_ELEMS_AIM, LEAVES_MANY);
-    if (leaf < LEAF_LOW) leaf = largest_leaf(n_cols, unit, LEAF_LOW, n_least);
-    return leaf > 0 ? leaf : unit;
+    uint64_t n = n_cols / LEAF_LOW;
+    if (n > LEAVES_MANY) n = LEAVES_MANY;
+    if (n < n_least) n = n_least;
+    if (n < leaf_count(n_cols, LEAF_ELEMS_AIM)) n = leaf_count(n_cols, LEAF_ELEMS_AIM);
+    const uint64_t even = (n_cols + n - 1) / n, up = (even + unit - 1) / unit * unit;
+    const bool fits = up <= LEAF_ELEMS_AIM && leaf_count(n_cols, (uint32_t)up) >= n_least;
+    const uint64_t leaf = fits ? up : even / unit * unit;
+    return leaf > 0 ? (uint32_t)leaf : unit;
 }
 
 /* The group that a tensor's leaves must respect; 0: it is plain. */
