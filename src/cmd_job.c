@@ -37,6 +37,9 @@ static const struct flag run_flags[] = {
      "sequences running in a replica (default: as many as fit)"},
     {"step-tokens", FLAG_COUNT, AT(step_tokens), 1, 1 << 20, "N",
      "rows of a replica in one step (default 512)"},
+    {"step-ms", FLAG_COUNT, AT(step_ms), 0, 1u << 30, "N",
+     "fewer rows, but at least 64, in a step while steps take longer than this (default 2000; 0: "
+     "never)"},
     {"chunk", FLAG_COUNT, AT(chunk), 1, 1 << 20, "N",
      "prompt rows of a sequence in one step (default: what the step leaves)"},
     {"kv-blocks", FLAG_COUNT, AT(kv_blocks), 1, 1 << 30, "N",
@@ -175,6 +178,7 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
     struct job_options o = {.mode = mode,
                             .max_tokens = 128,
                             .watchdog_s = 30,
+                            .step_ms = 2000,
                             .checkpoint_tokens = 256,
                             .temperature = -1,
                             .top_p = -1,

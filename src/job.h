@@ -16,7 +16,7 @@ struct job_options {
     const char *model, *input, *output, *logits, *metrics, *trace;
     const char *input_part; /* "K/N"; NULL: the whole input */
     uint32_t tp, pp, ep, dp;
-    uint32_t n_threads, max_batch, chunk, step_tokens, kv_blocks, max_model_len;
+    uint32_t n_threads, max_batch, chunk, step_tokens, step_ms, kv_blocks, max_model_len;
     const char *kv_dtype;
     const char *activations;
     double capacity_factor;

@@ -84,6 +84,7 @@ static void put_counts(const struct serve_summary *m, struct strbuf *s)
     put(s, "peak_batch", m->n_peak_batch);
     put(s, "dropped", m->n_dropped);
     put(s, "steps", m->n_steps);
+    put(s, "least_step_rows", m->n_least_step_rows);
     put(s, "commits", m->n_commits);
     put_real(s, "wall_s", m->wall_s);
     strbuf_puts(s, "\"blocks\":{");

@@ -171,6 +171,7 @@ struct status job_open_lead(struct job *j)
                                          .n_groups = (int32_t)j->layout->pp,
                                          .max_batch = (int32_t)o->max_batch,
                                          .step_tokens = (int32_t)j->step_tokens,
+                                         .step_ns = (uint64_t)o->step_ms * 1000000u,
                                          .chunk_tokens = (int32_t)o->chunk,
                                          .prefix_cache = j->prefix_cache,
                                          .result_cache = j->result_cache,

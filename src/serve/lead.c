@@ -25,6 +25,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .n_blocks = n_blocks,
         .max_batch = o->max_batch,
         .step_tokens = o->step_tokens,
+        .step_ns = o->step_ns,
         .chunk_tokens = o->chunk_tokens,
         .prefix_cache = o->prefix_cache,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,

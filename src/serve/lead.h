@@ -13,8 +13,8 @@
 
 #include "base/status.h"
 #include "plan/step_plan.h"
-#include "serve/order.h"
 #include "serve/input_part.h"
+#include "serve/order.h"
 #include "serve/request.h"
 #include "serve/scheduler.h"
 #include "serve/stats.h"
@@ -26,8 +26,8 @@ enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
 /* Zero means the default where one is named. All pointers are borrowed and outlive the lead. */
 struct lead_options {
     enum lead_mode mode;
-    const char *input_path;  /* JSONL; "-" is stdin */
-    const char *output_path; /* JSONL, truncated; "-" is stdout */
+    const char *input_path;        /* JSONL; "-" is stdin */
+    const char *output_path;       /* JSONL, truncated; "-" is stdout */
     const struct input_part *part; /* of the input, found (serve/input_part.h); NULL: all of it */
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
@@ -44,6 +44,7 @@ struct lead_options {
                               lead_start says */
     int32_t max_batch;     /* sequences running in a replica, over all groups; 0: as many as fit */
     int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
+    uint64_t step_ns;      /* as in serve/scheduler.h */
     int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
     bool prefix_cache;     /* as in serve/scheduler.h */
     bool result_cache;     /* serve/result_cache.h; never when scoring. Must be off where a row

@@ -1,5 +1,6 @@
-/* Planning. Requests have one order everywhere (request_is_before); "older" means earlier in it. The
- * oldest of a replica is never preempted, and the pool holds a full context, so it always gets on. */
+/* Planning. Requests have one order everywhere (request_is_before); "older" means earlier in it.
+ * The oldest of a replica is never preempted, and the pool holds a full context, so it always gets
+ * on. */
 #include "serve/scheduler.h"
 
 #include "base/clock.h"
@@ -7,6 +8,10 @@
 #include "serve/scheduler_state.h"
 
 #include <string.h>
+
+/* A preemption keeps a 64th of the pool more free; so many plans without one give an eighth back.
+ */
+enum { KEPT_PART = 64, CALM_PLANS = 32 };
 
 static struct status check_options(const struct scheduler_options *o)
 {
@@ -42,6 +47,7 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     if (s->o.step_tokens == 0) s->o.step_tokens = SCHEDULER_STEP_TOKENS;
     if (s->o.chunk_tokens == 0) s->o.chunk_tokens = s->o.step_tokens;
     if (s->o.rules->score) s->o.prefix_cache = false;
+    s->step_rows = s->o.step_tokens;
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
     TRY_GOTO(st, mem_alloc(&s->replicas, n, sizeof *s->replicas, "scheduler"), fail);
@@ -164,8 +170,12 @@ void scheduler_leave(struct scheduler *s, struct request *r)
  * still good. */
 static void preempt(struct scheduler *s, struct request *r)
 {
+    struct replica *replica = &s->replicas[r->replica];
     scheduler_leave(s, r);
     s->stats->n_preemptions++;
+    replica->n_kept += s->o.n_blocks / KEPT_PART + 1;
+    if (replica->n_kept > s->o.n_blocks / 2) replica->n_kept = s->o.n_blocks / 2;
+    replica->n_calm = 0;
     r->state = REQUEST_WAITING;
     request_list_put_from_head(&s->waiting, r);
 }
@@ -223,7 +233,7 @@ static struct status hold_blocks(struct scheduler *s, struct request *r)
 static void give_rows(const struct scheduler *s, struct microbatch *m, struct request *r)
 {
     size_t n = r->n_tokens - r->n_computed;
-    const size_t left = (size_t)(s->o.step_tokens - m->n_rows);
+    const size_t left = (size_t)(s->step_rows - m->n_rows);
     if (n > (size_t)s->o.chunk_tokens) n = (size_t)s->o.chunk_tokens;
     if (n > left) n = left;
     r->n_rows = (int32_t)n;
@@ -271,7 +281,8 @@ static size_t group_share(const struct scheduler *s)
 }
 
 /* True when r can start in this group of this replica. Blocks for all its tokens but those that it
- * shares must be free, with a hundredth of the pool to spare for those that run, and a group takes
+ * shares must be free, with a hundredth of the pool and what preemptions
+ * taught to keep to spare for those that run, and a group takes
  * no more than its part of the pool; neither holds back the only sequence of a replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
                  const struct microbatch *m, const struct request *r,
@@ -279,9 +290,9 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
 {
     const int64_t n_blocks = s->o.n_blocks;
     const int64_t n_needed = scheduler_blocks_for(r->n_tokens) - (int64_t)match->n_blocks;
-    const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100;
+    const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100 + replica->n_kept;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
-    if (m->n_rows >= s->o.step_tokens || m->running.n >= group_share(s)) return false;
+    if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
     if (s->o.max_batch > 0 && replica->n_running >= (size_t)s->o.max_batch) return false;
     if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
     return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
@@ -338,6 +349,14 @@ static struct status admit(struct scheduler *s, int32_t group)
     }
 }
 
+/* Fewer blocks are kept free the longer nobody was preempted. */
+static void calm_down(struct replica *replica)
+{
+    if (replica->n_kept == 0 || ++replica->n_calm < CALM_PLANS) return;
+    replica->n_kept -= replica->n_kept / 8 + 1;
+    replica->n_calm = 0;
+}
+
 static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
 {
     const size_t end = r->n_computed + (size_t)r->n_rows;
@@ -378,6 +397,7 @@ static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group,
         m->flight_capacity = grown;
     }
     m->step = step;
+    m->plan_ns = s->o.step_ns > 0 ? clock_ns() : 0;
     for (struct request *r = m->running.head; r != NULL; r = r->next) {
         if (r->n_rows == 0) continue;
         TRY(emit(s, plan, r));
@@ -401,6 +421,7 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                                (unsigned long long)replica->groups[group].step);
         }
         TRY(plan_running(s, &replica->groups[group]));
+        calm_down(replica);
     }
     TRY(admit(s, group));
     for (int32_t i = 0; i < s->o.n_replicas; i++) TRY(emit_replica(s, i, group, step, plan));

@@ -9,7 +9,8 @@
 #include "serve/request.h"
 #include "serve/stats.h"
 
-enum { SCHEDULER_BLOCK_TOKENS = 64, SCHEDULER_STEP_TOKENS = 2048 };
+/* SCHEDULER_STEP_LEAST: rows that a step is given however long it takes. */
+enum { SCHEDULER_BLOCK_TOKENS = 64, SCHEDULER_STEP_TOKENS = 2048, SCHEDULER_STEP_LEAST = 64 };
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
  * borrowed. After a preemption the same rows may come again, with the same values. */
@@ -23,6 +24,7 @@ struct scheduler_options {
     int32_t n_blocks;       /* of each replica's pool */
     int32_t max_batch;      /* sequences running in a replica, over all groups; 0: as many as fit */
     int32_t step_tokens;    /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
+    uint64_t step_ns;       /* steps are given fewer rows while they take longer; 0: never */
     int32_t chunk_tokens;   /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
     bool prefix_cache;      /* prompts that begin alike share blocks; never when scoring, which
                                needs every row. Must be off where a row depends on the batch */
@@ -48,7 +50,8 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
 void scheduler_destroy(struct scheduler **s);
 
 /* Local. Takes a checked request without an error; no two have the same index (for which the
- * request is known in plans) or order. Owner: the scheduler, until scheduler_take_finished gives it back. */
+ * request is known in plans) or order. Owner: the scheduler, until scheduler_take_finished gives it
+ * back. */
 void scheduler_submit(struct scheduler *s, struct request *r);
 
 /* Local. True while more waiting requests could be of use; true for an empty scheduler. */
@@ -61,7 +64,10 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
 /* Local. Plans step `step` of `group` into *plan, cleared first: each running sequence's next token
  * (preempting the youngest sequences of the replica when blocks run out; they wait again and are
  * recomputed), then prefill chunks within the token budget, then new requests for which blocks are
- * free. Errors: STATUS_BUG when the group's last plan has not been committed, STATUS_MEMORY. */
+ * free. The batch follows what was measured: a replica that had to preempt keeps more blocks free
+ * before it admits anyone, less and less as steps go well; and the budget of all shrinks while
+ * steps take longer than step_ns, and grows again when they take less than half. Errors: STATUS_BUG
+ * when the group's last plan has not been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

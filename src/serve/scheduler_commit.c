@@ -111,6 +111,27 @@ static struct status take_result(struct scheduler *s, struct request *r,
     return status_ok();
 }
 
+/* The budget follows how long the step took from its plan to its result. */
+static void adapt_budget(struct scheduler *s, const struct microbatch *m)
+{
+    const uint64_t target = s->o.step_ns;
+    if (target == 0) return;
+    const int32_t most = s->o.step_tokens;
+    const int32_t least = most < SCHEDULER_STEP_LEAST ? most : SCHEDULER_STEP_LEAST;
+    const uint64_t took = clock_ns() - m->plan_ns;
+    int32_t rows = s->step_rows;
+    if (took > target && m->n_rows > least) {
+        /* at most by half at once: one slow step is no rule */
+        const double part = took > 2 * target ? 0.5 : (double)target / (double)took;
+        if (rows > (int32_t)(part * m->n_rows)) rows = (int32_t)(part * m->n_rows);
+    } else if (took < target / 2 && m->n_rows >= s->step_rows) {
+        rows += rows / 4 + 1;
+    }
+    s->step_rows = rows < least ? least : rows > most ? most : rows;
+    if (s->stats->n_least_step_rows == 0 || (uint64_t)s->step_rows < s->stats->n_least_step_rows)
+        s->stats->n_least_step_rows = (uint64_t)s->step_rows;
+}
+
 struct status scheduler_commit(struct scheduler *s, int32_t group, const struct step_result *result)
 {
     if (result->replica < 0 || result->replica >= s->o.n_replicas || group < 0 ||
@@ -127,6 +148,7 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
                            result->replica, m->n_flight, (unsigned long long)m->step,
                            result->n_seqs, (unsigned long long)result->step);
     }
+    adapt_budget(s, m);
     struct cursor c = {.result = result};
     for (size_t i = 0; i < m->n_flight; i++) {
         const struct result_seq *seq = &result->seqs[i];

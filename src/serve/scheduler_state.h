@@ -12,8 +12,8 @@
 struct microbatch {
     struct request_list running; /* oldest first */
     int32_t n_blocks;            /* that they took from the pool */
-    int32_t n_rows;              /* planned so far in the step being planned */
-    uint64_t step;               /* of the last plan */
+    int32_t n_rows;              /* planned so far in the step being planned, or in flight */
+    uint64_t step, plan_ns;      /* of the last plan: its number and its time */
     struct request **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
                                     preempted one stays until its result comes */
     size_t n_flight, flight_capacity;
@@ -24,6 +24,8 @@ struct replica {
     struct prefix_cache cache; /* empty when o.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
+    int32_t n_kept; /* blocks that are kept free for those that run, since some were preempted */
+    int32_t n_calm; /* plans since the last preemption, or since n_kept shrank */
 };
 
 struct scheduler {
@@ -33,6 +35,7 @@ struct scheduler {
     struct request_list finished;
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
+    int32_t step_rows; /* the budget of a replica in one step: o.step_tokens, or less */
 };
 
 static inline int64_t scheduler_blocks_for(size_t n_tokens)

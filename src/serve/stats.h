@@ -25,11 +25,12 @@ struct serve_summary {
     uint64_t n_result_hits;       /* rows that came from the result cache */
     uint64_t n_result_hit_tokens; /* sampled tokens that did, those of continued rows included */
     uint64_t n_preemptions;
-    uint64_t n_peak_batch; /* most sequences that ran together in one replica */
-    uint64_t n_dropped;    /* expert choices dropped by a capacity factor */
-    uint64_t n_steps;      /* plans with at least one sequence */
-    uint64_t n_blocks;     /* of all replicas' KV pools; those of cached prefixes that nobody holds
-                              count as free */
+    uint64_t n_peak_batch;      /* most sequences that ran together in one replica */
+    uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
+    uint64_t n_steps;           /* plans with at least one sequence */
+    uint64_t n_least_step_rows; /* the smallest budget of a step so far; 0: it was not adapted */
+    uint64_t n_blocks; /* of all replicas' KV pools; those of cached prefixes that nobody holds
+                          count as free */
     uint64_t n_peak_used_blocks;
     uint64_t sum_used_blocks; /* one sample a step */
     double wall_s;            /* from create to finish */

@@ -54,6 +54,7 @@ static struct scenario random_scenario(uint64_t seed, bool score)
     c.o.chunk_tokens = fake_between(&x, 0, 2) ? (int32_t)fake_between(&x, 1, 130) : 0;
     c.n_requests = (int32_t)fake_between(&x, 1, REQUESTS_MAX);
     c.late = fake_between(&x, 0, 1);
+    c.o.step_ns = fake_between(&x, 0, 1) ? 0 : (uint64_t)fake_between(&x, 1, 40000);
     return c;
 }
 
