@@ -14,21 +14,19 @@
 
 enum { STAGES_MAX = 64 };
 
-/* A span; times in ns. */
-struct span {
-    const char *name, *category;
-    int64_t pid, step;
-    uint64_t begin, end, rows, seqs, cpu;
+/* One step of one stage; times in ns. */
+struct cell {
+    uint64_t begin, end, cpu, rows, seqs;
+    uint64_t waiting, lead, lead_cpu; /* between the end of the stage's step before and this end */
 };
 
 struct bubble {
     struct js_doc *doc;
-    struct span *spans; /* [n] */
-    size_t n;
     uint32_t pp;
     int64_t rank_of[STAGES_MAX]; /* of replica 0 */
-    int64_t first, last;         /* the steps that are looked at */
-    uint64_t rows;
+    int64_t step0, n_steps;      /* steps that the trace has */
+    struct cell *cells;          /* [n_steps, pp]; end 0: not in the trace */
+    int64_t first, last;         /* the steps that are looked at, from step0 on */
 };
 
 static uint64_t ns_of(const struct js_node *node)
@@ -63,19 +61,59 @@ static void take_name(struct bubble *b, const struct js_node *e)
     if (stage + 1 > b->pp) b->pp = stage + 1;
 }
 
-static void take_span(struct bubble *b, const struct js_node *e)
+static bool is_step(const struct js_node *e)
+{
+    return strcmp(text_of(js_get(e, "name")), "step") == 0;
+}
+
+static struct cell *cell_at(const struct bubble *b, int64_t step, uint32_t stage)
+{
+    return &b->cells[(size_t)step * b->pp + stage];
+}
+
+/* What happened on a stage since its last step; a rank's events stand in the order of their ends.
+ */
+static void take_span(struct bubble *b, const struct js_node *e, uint32_t stage, struct cell *since)
 {
     const struct js_node *args = js_get(e, "args");
-    const uint64_t begin = ns_of(js_get(e, "ts"));
-    b->spans[b->n++] = (struct span){.name = text_of(js_get(e, "name")),
-                                     .category = text_of(js_get(e, "cat")),
-                                     .pid = int_of(js_get(e, "pid"), -1),
-                                     .step = int_of(js_get(args, "step"), -1),
-                                     .begin = begin,
-                                     .end = begin + ns_of(js_get(e, "dur")),
-                                     .rows = (uint64_t)int_of(js_get(args, "rows"), 0),
-                                     .seqs = (uint64_t)int_of(js_get(args, "seqs"), 0),
-                                     .cpu = (uint64_t)int_of(js_get(args, "cpu_ns"), 0)};
+    const char *category = text_of(js_get(e, "cat"));
+    const uint64_t ns = ns_of(js_get(e, "dur")), cpu = (uint64_t)int_of(js_get(args, "cpu_ns"), 0);
+    if (strcmp(category, "waiting") == 0) since->waiting += ns;
+    if (strcmp(category, "lead") == 0) since->lead += ns;
+    if (strcmp(category, "lead") == 0) since->lead_cpu += cpu;
+    if (!is_step(e)) return;
+    since->begin = ns_of(js_get(e, "ts"));
+    since->end = since->begin + ns;
+    since->cpu = cpu;
+    since->rows = (uint64_t)int_of(js_get(args, "rows"), 0);
+    since->seqs = (uint64_t)int_of(js_get(args, "seqs"), 0);
+    *cell_at(b, int_of(js_get(args, "step"), 0) - b->step0, stage) = *since;
+    *since = (struct cell){0};
+}
+
+static struct status take_spans(struct bubble *b, const struct js_node *events)
+{
+    int64_t last = -1;
+    b->step0 = INT64_MAX;
+    for (size_t i = 0; i < js_count(events); i++) {
+        const struct js_node *e = js_at(events, i);
+        if (!is_step(e)) continue;
+        const int64_t step = int_of(js_get(js_get(e, "args"), "step"), 0);
+        if (step > last) last = step;
+        if (step < b->step0) b->step0 = step;
+    }
+    if (last < 0) return status_make(STATUS_INPUT, "no step is in the trace");
+    b->n_steps = last + 1 - b->step0;
+    TRY(mem_alloc(&b->cells, (size_t)b->n_steps * b->pp, sizeof *b->cells, "steps"));
+    struct cell since[STAGES_MAX] = {{0}};
+    for (size_t i = 0; i < js_count(events); i++) {
+        const struct js_node *e = js_at(events, i);
+        if (strcmp(text_of(js_get(e, "ph")), "X") != 0) continue;
+        for (uint32_t p = 0; p < b->pp; p++) {
+            if (int_of(js_get(e, "pid"), -1) == b->rank_of[p]) take_span(b, e, p, &since[p]);
+        }
+    }
+    return status_ok();
 }
 
 static struct status read_trace(struct bubble *b, const char *path)
@@ -87,75 +125,55 @@ static struct status read_trace(struct bubble *b, const char *path)
     mem_free(&text);
     TRY(st);
     const struct js_node *events = js_get(js_root(b->doc), "traceEvents");
-    TRY(mem_alloc(&b->spans, js_count(events), sizeof *b->spans, "spans"));
     for (size_t i = 0; i < js_count(events); i++) {
         const struct js_node *e = js_at(events, i);
-        const char *phase = text_of(js_get(e, "ph"));
-        if (strcmp(phase, "M") == 0) take_name(b, e);
-        if (strcmp(phase, "X") == 0) take_span(b, e);
+        if (strcmp(text_of(js_get(e, "ph")), "M") == 0) take_name(b, e);
     }
-    return b->pp > 0 ? st : status_make(STATUS_INPUT, "%s: no rank is named in it", path);
+    if (b->pp == 0) return status_make(STATUS_INPUT, "%s: no rank is named in it", path);
+    return take_spans(b, events);
 }
 
-static bool is_step_of(const struct span *s, int64_t pid)
+/* Steps that every stage ran, with one row a sequence. */
+static bool decodes(const struct bubble *b, int64_t step, uint64_t least)
 {
-    return s->pid == pid && strcmp(s->name, "step") == 0;
+    for (uint32_t p = 0; p < b->pp; p++) {
+        const struct cell *c = cell_at(b, step, p);
+        if (c->end == 0 || c->rows != c->seqs || c->seqs < least) return false;
+    }
+    return true;
 }
 
-/* The longest run of stage 0's steps with one row a sequence, and at least half as many sequences
- * as any of them; without its first steps, which still meet prompts in later stages. */
+/* The longest run of decoding steps that have at least half as many sequences as any; without its
+ * first ones, which still meet prompts in later stages. */
 static struct status find_decode(struct bubble *b)
 {
     uint64_t most = 0;
-    int64_t begin = -1, end = -1, last = -2;
-    for (size_t i = 0; i < b->n; i++) {
-        const struct span *s = &b->spans[i];
-        if (is_step_of(s, b->rank_of[0]) && s->rows == s->seqs && s->seqs > most) most = s->seqs;
+    for (int64_t s = 0; s < b->n_steps; s++) {
+        if (decodes(b, s, 1) && cell_at(b, s, 0)->seqs > most) most = cell_at(b, s, 0)->seqs;
     }
-    b->first = b->last = 0;
-    for (size_t i = 0; i < b->n; i++) {
-        const struct span *s = &b->spans[i];
-        if (!is_step_of(s, b->rank_of[0])) continue;
-        const bool decodes = s->rows == s->seqs && s->seqs * 2 >= most;
-        if (!decodes || s->step != last + 1) begin = s->step;
-        last = s->step;
-        end = decodes ? s->step + 1 : begin;
-        if (end - begin > b->last - b->first) {
-            b->first = begin;
-            b->last = end;
-        }
+    int64_t begin = 0;
+    for (int64_t s = 0; s < b->n_steps; s++) {
+        if (!decodes(b, s, (most + 1) / 2)) begin = s + 1;
+        if (s + 1 - begin <= b->last - b->first) continue;
+        b->first = begin;
+        b->last = s + 1;
     }
     b->first += 2 * (int64_t)b->pp;
-    b->rows = most;
     if (b->last - b->first >= 4 * (int64_t)b->pp) return status_ok();
     return status_make(STATUS_INPUT, "fewer than %u steps in a row that only decode", 6 * b->pp);
 }
 
-/* Times of one rank between its first step and the end of its last one. */
-struct rank_time {
-    uint64_t window, step, cpu, waiting, lead;
-};
-
-static struct rank_time rank_time_of(const struct bubble *b, int64_t pid)
+/* The processor was the ranks' own: no stage's computing took a twentieth longer than its processor
+ * time, in this step and those that were in flight with it. */
+static bool is_undisturbed(const struct bubble *b, int64_t step)
 {
-    uint64_t begin = 0, end = 0;
-    struct rank_time t = {0};
-    for (size_t i = 0; i < b->n; i++) {
-        const struct span *s = &b->spans[i];
-        if (!is_step_of(s, pid)) continue;
-        if (s->step == b->first - 1) begin = s->end;
-        if (s->step == b->last - 1) end = s->end;
+    for (int64_t s = step - (int64_t)b->pp; s <= step; s++) {
+        for (uint32_t p = 0; p < b->pp; p++) {
+            const struct cell *c = cell_at(b, s, p);
+            if (c->end - c->begin > c->cpu + c->cpu / 20) return false;
+        }
     }
-    for (size_t i = 0; i < b->n; i++) {
-        const struct span *s = &b->spans[i];
-        if (s->pid != pid || s->begin < begin || s->end > end) continue;
-        if (is_step_of(s, pid)) t.step += s->end - s->begin;
-        if (is_step_of(s, pid)) t.cpu += s->cpu;
-        if (strcmp(s->category, "waiting") == 0) t.waiting += s->end - s->begin;
-        if (strcmp(s->category, "lead") == 0) t.lead += s->end - s->begin;
-    }
-    t.window = end - begin;
-    return t;
+    return true;
 }
 
 static double share(uint64_t part, uint64_t whole)
@@ -163,42 +181,78 @@ static double share(uint64_t part, uint64_t whole)
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-static void print_recorded(const struct bubble *b)
+static void print_recorded(const struct bubble *b, bool undisturbed)
 {
-    const double n = (double)(b->last - b->first);
-    printf("steps %lld to %lld, up to %llu rows, recorded:\n", (long long)b->first,
-           (long long)b->last - 1, (unsigned long long)b->rows);
     for (uint32_t p = 0; p < b->pp; p++) {
-        const struct rank_time t = rank_time_of(b, b->rank_of[p]);
+        struct cell sum = {0};
+        uint64_t whole = 0, n = 0;
+        for (int64_t s = b->first; s < b->last; s++) {
+            const struct cell *c = cell_at(b, s, p);
+            if (undisturbed && !is_undisturbed(b, s)) continue;
+            n++;
+            whole += c->end - cell_at(b, s - 1, p)->end;
+            sum.end += c->end - c->begin;
+            sum.cpu += c->cpu;
+            sum.waiting += c->waiting;
+            sum.lead += c->lead;
+        }
+        const double ms = n > 0 ? 1e-6 / (double)n : 0;
+        if (undisturbed && n == 0) {
+            printf("RECORDED: no step while nobody else used the cores\n");
+            return;
+        }
+        if (p == 0) {
+            printf("RECORDED in steady decode, steps %lld to %lld, %llu %s:\n",
+                   (long long)(b->step0 + b->first), (long long)(b->step0 + b->last - 1),
+                   (unsigned long long)n,
+                   undisturbed ? "of them while nobody else used the cores" : "in all");
+        }
         printf("stage %u: %.3f ms a step, computing %.3f ms (%.3f ms of processor time), waiting "
                "%.2f %%, planning %.2f %%\n",
-               p, (double)t.window / n * 1e-6, (double)t.step / n * 1e-6, (double)t.cpu / n * 1e-6,
-               share(t.waiting, t.window), share(t.lead, t.window));
+               p, (double)whole * ms, (double)sum.end * ms, (double)sum.cpu * ms,
+               share(sum.waiting, whole), share(sum.lead, whole));
     }
 }
 
-/* stage_ns [steps, pp] and lead_ns [steps] from processor times: the commit of step - pp goes with
- * the plan of step. */
+/* Processor times: stage_ns [steps, pp] and lead_ns [steps]. */
 static void take_cpu(const struct bubble *b, uint64_t *stage_ns, uint64_t *lead_ns)
 {
-    const uint64_t n = (uint64_t)(b->last - b->first);
-    for (size_t i = 0; i < b->n; i++) {
-        const struct span *s = &b->spans[i];
-        const bool commits = strcmp(s->name, "commit") == 0;
-        const int64_t at = s->step - b->first + (commits ? (int64_t)b->pp : 0);
-        if (at < 0 || (uint64_t)at >= n) continue;
-        if (commits || strcmp(s->name, "plan") == 0) lead_ns[at] += s->cpu;
-        for (uint32_t p = 0; p < b->pp; p++) {
-            if (is_step_of(s, b->rank_of[p])) stage_ns[(size_t)at * b->pp + p] = s->cpu;
-        }
+    for (int64_t s = b->first; s < b->last; s++) {
+        const size_t at = (size_t)(s - b->first);
+        lead_ns[at] = cell_at(b, s, 0)->lead_cpu;
+        for (uint32_t p = 0; p < b->pp; p++) stage_ns[at * b->pp + p] = cell_at(b, s, p)->cpu;
+    }
+}
+
+static void print_replay(const struct pipe_replay *r)
+{
+    struct pipe_stage_time times[STAGES_MAX];
+    const struct status st = pipe_replay_run(r, times);
+    if (status_failed(&st)) printf("%s\n", st.text);
+    for (uint32_t p = 0; p < r->pp && !status_failed(&st); p++) {
+        const struct pipe_stage_time *t = &times[p];
+        const uint64_t all = t->busy_ns + t->lead_ns + t->wait_ns;
+        const double ms = 1e-6 / (double)(r->n_steps - r->first_step);
+        printf("stage %u: %.3f ms a step, computing %.3f ms, waiting %.2f %%, planning %.2f %%\n",
+               p, (double)all * ms, (double)t->busy_ns * ms, share(t->wait_ns, all),
+               share(t->lead_ns, all));
+    }
+}
+
+/* Every step takes its stage's mean. */
+static void smooth(const struct pipe_replay *r, uint64_t *stage_ns)
+{
+    for (uint32_t p = 0; p < r->pp; p++) {
+        uint64_t sum = 0;
+        for (uint64_t s = 0; s < r->n_steps; s++) sum += stage_ns[s * r->pp + p];
+        for (uint64_t s = 0; s < r->n_steps; s++) stage_ns[s * r->pp + p] = sum / r->n_steps;
     }
 }
 
 static struct status print_simulated(const struct bubble *b, double message_us)
 {
-    const uint64_t n = (uint64_t)(b->last - b->first);
+    const size_t n = (size_t)(b->last - b->first);
     uint64_t *stage_ns = NULL, *lead_ns = NULL;
-    struct pipe_stage_time times[STAGES_MAX];
     struct status st;
     TRY_GOTO(st, mem_alloc(&stage_ns, n * b->pp, sizeof *stage_ns, "replay"), done);
     TRY_GOTO(st, mem_alloc(&lead_ns, n, sizeof *lead_ns, "replay"), free_stage);
@@ -209,18 +263,12 @@ static struct status print_simulated(const struct bubble *b, double message_us)
                                   .lead_ns = lead_ns,
                                   .message_ns = (uint64_t)(message_us * 1000),
                                   .first_step = 2 * b->pp};
-    TRY_GOTO(st, pipe_replay_run(&r, times), free_lead);
     printf("SIMULATED from these processor times, a core for each rank, %.0f us a message:\n",
            message_us);
-    for (uint32_t p = 0; p < b->pp; p++) {
-        const struct pipe_stage_time *t = &times[p];
-        const uint64_t all = t->busy_ns + t->lead_ns + t->wait_ns;
-        printf("stage %u: %.3f ms a step, computing %.3f ms, waiting %.2f %%, planning %.2f %%\n",
-               p, (double)all / (double)(n - 2 * b->pp) * 1e-6,
-               (double)t->busy_ns / (double)(n - 2 * b->pp) * 1e-6, share(t->wait_ns, all),
-               share(t->lead_ns, all));
-    }
-free_lead:
+    print_replay(&r);
+    smooth(&r, stage_ns);
+    printf("SIMULATED likewise, each step taking its stage's mean:\n");
+    print_replay(&r);
     mem_free(&lead_ns);
 free_stage:
     mem_free(&stage_ns);
@@ -237,10 +285,11 @@ int main(int argc, char **argv)
     struct bubble b = {0};
     struct status st = read_trace(&b, argv[1]);
     if (!status_failed(&st)) st = find_decode(&b);
-    if (!status_failed(&st)) print_recorded(&b);
+    if (!status_failed(&st)) print_recorded(&b, false);
+    if (!status_failed(&st)) print_recorded(&b, true);
     if (!status_failed(&st)) st = print_simulated(&b, argc > 2 ? atof(argv[2]) : 20);
     if (status_failed(&st)) fprintf(stderr, "tool_bubble: %s\n", st.text);
-    mem_free(&b.spans);
+    mem_free(&b.cells);
     js_destroy(&b.doc);
     return status_failed(&st) ? status_exit(st.code) : 0;
 }
