@@ -16,7 +16,7 @@ fi
 hostfile=$1 model=$2 input=$3 output=$4
 shift 4
 PATH=$PATH:$(cd "$(dirname "$0")" && pwd) # shoal-job stands here, or beside shoal
-exec shoal-job --verify "$model" \
+exec shoal-job --verify "$model" --output "$output" \
     mpirun --hostfile "$hostfile" --map-by "slot:PE=$threads" --bind-to core -x PATH \
     "${SHOAL:-shoal}" generate --model "$model" --input "$input" --output "$output" \
     --threads "$threads" "$@"
