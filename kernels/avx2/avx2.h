@@ -22,6 +22,7 @@ AVX2_ATTENTION(k_attention_f16_avx2);
 AVX2_ATTENTION(k_attention_bf16_avx2);
 #undef AVX2_ATTENTION
 
+void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out, size_t row);
 void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
 void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y);

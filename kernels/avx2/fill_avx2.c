@@ -11,6 +11,7 @@ void kern_fill_avx2(struct kern_table *t)
     t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_avx2;
     t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_avx2;
     t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_avx2;
+    t->quantize_row = k_quantize_row_avx2;
     t->grid_to_f32 = k_grid_to_f32_avx2;
     t->grid_add = k_grid_add_avx2;
     t->rmsnorm = k_rmsnorm_f32_avx2;
