@@ -45,6 +45,7 @@ static struct bench_phase phase_over(const struct bench_result *r, enum bench_ph
     for (size_t i = 0; i < r->n; i++) {
         const struct bench_phase *p = &r->all[i].phases[kind];
         sum.s += p->s;
+        sum.cpu_s += p->cpu_s;
         sum.n_steps += p->n_steps;
         sum.n_tokens += p->n_tokens;
         sum.bytes += p->bytes;
@@ -194,10 +195,11 @@ static void json_latency(const char *name, const struct latency *l, struct strbu
 static void json_phase(const char *name, const struct bench_phase *p, struct strbuf *s)
 {
     strbuf_printf(s,
-                  "\"%s\":{\"seconds\":%.9f,\"steps\":%llu,\"tokens\":%llu,\"bytes\":%.0f,"
+                  "\"%s\":{\"seconds\":%.9f,\"cpu_seconds\":%.9f,\"steps\":%llu,\"tokens\":%llu,"
+                  "\"bytes\":%.0f,"
                   "\"flops\":%.0f}",
-                  name, p->s, (unsigned long long)p->n_steps, (unsigned long long)p->n_tokens,
-                  p->bytes, p->flops);
+                  name, p->s, p->cpu_s, (unsigned long long)p->n_steps,
+                  (unsigned long long)p->n_tokens, p->bytes, p->flops);
 }
 
 static void json_repetition(const struct bench_repetition *r, struct strbuf *s)

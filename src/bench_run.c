@@ -37,10 +37,17 @@ struct run {
     uint64_t *submitted_ns;    /* [n] */
     uint32_t *n_sampled;       /* [n] */
     size_t n, n_submitted, n_done;
-    uint64_t mark_ns; /* when the last results came */
+    uint64_t mark_ns, cpu_ns; /* when the last results came, and the process's time then */
     struct bench_repetition *out;
     struct latency *ttft, *e2e; /* NULL: a warm-up */
 };
+
+static uint64_t process_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* A request as a line would make it: the parser is the one that jobs use. */
 static struct status make_request(struct run *r, size_t i)
@@ -149,14 +156,16 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
         }
     }
     f->active = false;
-    const uint64_t now = clock_ns();
+    const uint64_t now = clock_ns(), cpu_now = process_ns();
     struct bench_phase *p = &r->out->phases[f->kind];
     p->s += (double)(now - r->mark_ns) * 1e-9;
+    p->cpu_s += (double)(cpu_now - r->cpu_ns) * 1e-9;
     p->n_steps += f->step.n_steps;
     p->n_tokens += f->step.n_tokens;
     p->bytes += f->step.bytes;
     p->flops += f->step.flops;
     r->mark_ns = now;
+    r->cpu_ns = cpu_now;
     return status_failed(&st) ? st : take_finished(r);
 }
 
@@ -189,6 +198,7 @@ static struct status run_steps(struct run *r)
     struct status st = status_ok();
     uint32_t n_idle = 0; /* groups one after the other with nothing to do */
     r->mark_ns = clock_ns();
+    r->cpu_ns = process_ns();
     const uint64_t since = r->mark_ns;
     for (; n_idle < pp || (r->n_done < r->n && !status_failed(&st)); b->n_steps++) {
         const uint32_t group = (uint32_t)(b->n_steps % pp);

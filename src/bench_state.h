@@ -26,7 +26,8 @@ enum bench_phase_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_MIXED, BENCH_PHASE_CO
 
 /* Steps of one kind: all rows of prompts, all rows behind them, or both. */
 struct bench_phase {
-    double s; /* from the results before to these results */
+    double s;     /* from the results before to these results */
+    double cpu_s; /* of this process meanwhile, all threads */
     uint64_t n_steps, n_tokens;
     double bytes, flops;
 };

@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""Runs shoal and llama.cpp turn by turn on the same models and the same work, and prints ratios.
+
+usage: peers.py --shoal build/release/shoal --python VENV/bin/python --models FOLDER --out FOLDER
+                [--shapes A,B,C,D] [--formats f16,...] [--threads 1,2] [--work decode1,decode32,prefill512]
+                [--pairs 11] [--turn-seconds 1] [--max-wait 60] [--again 3]
+       peers.py --table FOLDER/peers.json
+
+FOLDER holds the files of models.py; checkpoints that are missing are made beside them. VENV has llama-cpp-python.
+Both programs hold their model and wait; each turn is one repetition, every pair in the other order than the one
+before. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn that others disturbed
+is done again (--again times, then it stays and is marked). Rates are tokens a second of wall time; for one
+thread the ratio is also given by CPU time, which others disturb less.
+OUT/peers.json keeps every turn, disturbed ones too, with flags, versions and the bytes counted;
+OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from quiet import Quiet  # noqa: E402
+
+HERE = pathlib.Path(__file__).parent
+
+# A format is a row: llama.cpp's file type, and how shoal makes its checkpoint, from the F16 file or from the
+# checkpoint of another row. Quantized rows are rounded by each program in its own way: not the same model to the bit.
+FORMATS = {
+    "f16": {"gguf": "F16", "make": ["convert", "{f16_gguf}", "{out}"]},
+    "bf16": {"gguf": "F16", "make": ["convert", "--dtype", "bf16", "{f16_gguf}", "{out}"]},
+    "int8": {"gguf": "Q8_0", "from": "f16", "make": ["quantize", "{source}", "{out}", "--format", "int8"]},
+    "int4": {"gguf": "Q4_0", "from": "f16", "make": ["quantize", "{source}", "{out}", "--format", "int4-g32"]},
+}
+
+# prompt, output (0: as many as make a turn long enough), concurrency; the phase whose rate counts
+WORK = {
+    "decode1": (16, 0, 1, "decode"),
+    "decode32": (16, 0, 32, "decode"),
+    "prefill512": (512, 1, 1, "prefill"),
+}
+OUTPUT_LEAST, OUTPUT_MOST, CALIBRATION = 5, 400, 9
+CONTEXT = 512 + OUTPUT_MOST
+SCORED = [(7 * i * i + 31 * i + 5) % 30000 for i in range(32)]
+
+
+class Worker:
+    """A program that answers each line with a line of JSON."""
+
+    def __init__(self, command):
+        self.command = [str(c) for c in command]
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{' '.join(self.command)}: ended at \"{line}\"")
+        return json.loads(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def interval(values):
+    """Median, and the order statistics that hold it with at least 95 % (binomial); all values when too few."""
+    v, n = sorted(values), len(values)
+    k, below = 0, 0.0
+    while True:  # the largest k with 2 P(at most k - 1 of n below the median) <= 0.05
+        below += math.comb(n, k) / 2 ** n
+        if 2 * below > 0.05 or k + 1 > (n - 1) // 2:
+            break
+        k += 1
+    k = max(k, 1)
+    return statistics.median(v), v[k - 1], v[n - k]
+
+
+def score_shoal(shoal, checkpoint, folder):
+    source, out = folder / "score.in.jsonl", folder / "score.out.jsonl"
+    source.write_text(json.dumps({"prompt_token_ids": SCORED}) + "\n", encoding="utf-8")
+    subprocess.run([shoal, "score", "--model", checkpoint, "--input", source, "--output", out, "--no-journal",
+                    "--restart", "--quiet"], check=True)
+    return json.loads(out.read_text(encoding="utf-8"))["logprobs"][1:]
+
+
+def machine(shoal, n_threads):
+    run = subprocess.run([shoal, "bench", "--machine", "--threads", str(n_threads), "--json", "-"], check=True,
+                         capture_output=True, text=True)
+    return json.loads(run.stdout)["machine"][-1]
+
+
+class Comparison:
+    def __init__(self, args):
+        self.a = args
+        self.results = {"pairs": args.pairs, "arguments": sys.argv[1:], "rows": [], "started": time.time()}
+        args.out.mkdir(parents=True, exist_ok=True)
+
+    def checkpoint(self, shape, name):
+        f = FORMATS[name]
+        gguf = self.a.models / f"{shape}.{f['gguf']}.gguf"
+        out = self.a.models / f"{shape}.{name}.h5"
+        if not out.exists():
+            names = {"f16_gguf": self.a.models / f"{shape}.F16.gguf", "out": out}
+            if "from" in f:
+                names["source"] = self.checkpoint(shape, f["from"])[1]
+            subprocess.run([self.a.shoal, *(w.format(**names) for w in f["make"])], check=True, stdout=sys.stderr)
+        return gguf, out
+
+    def turn(self, who, line):
+        """One undisturbed repetition, if the machine lets us; all that were tried."""
+        tried = []
+        for _ in range(self.a.again + 1):
+            was_quiet = self.quiet.wait(self.a.max_wait)
+            mark = self.quiet.mark()
+            answer = self.workers[who].ask(line)
+            seen = self.quiet.since(mark)
+            disturbed = not was_quiet or self.quiet.is_disturbed(seen)
+            tried.append({"who": who, "disturbed": disturbed, **seen, **answer["repetition"]})
+            if not disturbed:
+                break
+        return tried
+
+    def length(self, name):
+        """The line of a work: long enough that the quicker one's turn takes --turn-seconds."""
+        prompt, output, n_seqs, phase = WORK[name]
+        if output == 0:
+            rates = []
+            for w in self.workers.values():
+                for _ in range(2):
+                    p = w.ask(f"{prompt} {CALIBRATION} {n_seqs}")["repetition"][phase]
+                rates.append(p["steps"] / p["seconds"])
+            output = 1 + int(max(rates) * self.a.turn_seconds)
+            output = min(max(output, OUTPUT_LEAST), OUTPUT_MOST)
+        return f"{prompt} {output} {n_seqs}", phase
+
+    def compare(self, row, name):
+        line, phase = self.length(name)
+        for w in self.workers.values():  # warm-up
+            w.ask(line)
+        turns, pairs = [], []
+        for i in range(self.a.pairs):
+            rate, cpu, disturbed = {}, {}, False
+            for who in ("shoal", "peer") if i % 2 == 0 else ("peer", "shoal"):
+                tried = self.turn(who, line)
+                turns.append(tried)
+                p = tried[-1][phase]
+                rate[who] = p["tokens"] / p["seconds"]
+                cpu[who] = p["cpu_seconds"] / p["tokens"]
+                disturbed = disturbed or tried[-1]["disturbed"]
+            pairs.append({**rate, "ratio": rate["shoal"] / rate["peer"], "disturbed": disturbed,
+                          "cpu_ratio": cpu["peer"] / cpu["shoal"]})
+        last = next(t[-1] for t in reversed(turns) if t[-1]["who"] == "shoal")[phase]
+        row["work"][name] = {"line": line, "phase": phase, "pairs": pairs, "turns": turns,
+                             "bytes_per_step": last["bytes"] / last["steps"],
+                             "flops_per_token": last["flops"] / last["tokens"]}
+
+    def run_row(self, shape, name, n_threads):
+        gguf, h5 = self.checkpoint(shape, name)
+        row = {"shape": shape, "format": name, "threads": n_threads, "work": {}}
+        most = max(WORK[w][2] for w in self.a.work)
+        self.workers = {
+            "shoal": Worker([self.a.shoal, "bench", "--turns", "--quiet", "--model", h5, "--threads", n_threads,
+                             "--prompt-lengths", 512, "--output-lengths", OUTPUT_MOST, "--concurrency", most]),
+            "peer": Worker([self.a.python, HERE / "llama_turns.py", gguf, "--threads", n_threads, "--context",
+                            CONTEXT]),
+        }
+        row["commands"] = {k: w.command for k, w in self.workers.items()}
+        self.quiet = Quiet([w.process.pid for w in self.workers.values()])
+        row["peer"] = self.workers["peer"].ask("about")
+        theirs = self.workers["peer"].ask("score " + " ".join(map(str, SCORED)))
+        ours = score_shoal(self.a.shoal, h5, self.a.out)
+        row["logprob_difference"] = max(abs(x - y) for x, y in zip(ours, theirs))
+        self.results["rows"].append(row)
+        for work in self.a.work:
+            self.compare(row, work)
+            self.save()
+        for w in self.workers.values():
+            w.close()
+        row["machine"] = machine(self.a.shoal, n_threads)
+        self.save()
+
+    def save(self):
+        path = self.a.out / "peers.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(self.results, indent=1), encoding="utf-8")
+        os.replace(part, path)
+        (self.a.out / "peers.md").write_text(table(self.results), encoding="utf-8")
+
+    def run(self):
+        for n_threads in self.a.threads:
+            for shape in self.a.shapes:
+                for name in self.a.formats:
+                    self.run_row(shape, name, n_threads)
+                    print(table({**self.results, "rows": self.results["rows"][-1:]}), file=sys.stderr)
+        print(table(self.results))
+
+
+def fraction(row, work, best):
+    """shoal's rate beside the machine's: reads for decoding, the best of f32 for prompts."""
+    m = row.get("machine")
+    if m is None:
+        return ""
+    if work["phase"] == "decode":
+        n_seqs = int(work["line"].split()[2])
+        return f"{100 * work['bytes_per_step'] * best / n_seqs * 1e-9 / m['read_gbs']:.0f} % reads"
+    peak = max(m["fma_f32_avx2_gflops"], m["fma_f32_avx512_gflops"])
+    return f"{100 * work['flops_per_token'] * best * 1e-9 / peak:.0f} % f32"
+
+
+def table(results):
+    lines = ["| shape | format | threads | work | shoal tok/s | llama.cpp tok/s | ratio | 95 % interval "
+             "| by CPU time | disturbed pairs | shoal by the machine |",
+             "|---|---|--:|---|--:|--:|--:|--:|--:|--:|--:|"]
+    for row in results["rows"]:
+        for name, work in row["work"].items():
+            pairs = work["pairs"]
+            mid, low, high = interval([p["ratio"] for p in pairs])
+            ours, theirs = (statistics.median(p[k] for p in pairs) for k in ("shoal", "peer"))
+            by_cpu = "{:.2f} ({:.2f} .. {:.2f})".format(*interval([p["cpu_ratio"] for p in pairs]))
+            n_bad = sum(p["disturbed"] for p in pairs)
+            lines.append(f"| {row['shape']} | {row['format']} | {row['threads']} | {name} | {ours:.1f} | {theirs:.1f} "
+                         f"| {mid:.2f} | {low:.2f} .. {high:.2f} | {by_cpu if row['threads'] == 1 else '-'} | {n_bad} of {len(pairs)} "
+                         f"| {fraction(row, work, ours)} |")
+    return "\n".join(lines) + "\n"
+
+
+def words(text):
+    return text.split(",")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--table", type=pathlib.Path)
+    p.add_argument("--shoal", type=pathlib.Path)
+    p.add_argument("--python", type=pathlib.Path, help="of the environment with llama-cpp-python")
+    p.add_argument("--models", type=pathlib.Path)
+    p.add_argument("--out", type=pathlib.Path)
+    p.add_argument("--shapes", type=words, default=list("ABCD"))
+    p.add_argument("--formats", type=words, default=["f16"])
+    p.add_argument("--threads", type=lambda t: [int(x) for x in t.split(",")], default=[1, 2])
+    p.add_argument("--work", type=words, default=list(WORK))
+    p.add_argument("--pairs", type=int, default=11)
+    p.add_argument("--turn-seconds", type=float, default=1.0)
+    p.add_argument("--max-wait", type=float, default=60.0)
+    p.add_argument("--again", type=int, default=3)
+    a = p.parse_args()
+    if a.table:
+        print(table(json.loads(a.table.read_text(encoding="utf-8"))))
+        return
+    for name in ("shoal", "python", "models", "out"):
+        if getattr(a, name) is None:
+            p.error(f"--{name} is missing")
+    Comparison(a).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Tells whether this machine is quiet: how much of its CPU time others take, what the hypervisor withholds, and
+whether a fixed spin runs as fast on every CPU as it ever did. Used by peers.py; Linux only."""
+import hashlib
+import os
+import threading
+import time
+
+SPIN = bytes(1 << 20)
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_times():
+    """(busy, stolen, all) seconds of all CPUs since boot."""
+    with open("/proc/stat", encoding="ascii") as f:
+        user, nice, system, idle, wait, irq, soft, steal = (int(x) / TICK for x in f.readline().split()[1:9])
+    busy = user + nice + system + irq + soft
+    return busy, steal, busy + idle + wait + steal
+
+
+def own_times(pids):
+    """Seconds that these processes ran, all their threads together."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        total += (int(fields[11]) + int(fields[12])) / TICK
+    return total
+
+
+def spin(cpu, n, out):
+    os.sched_setaffinity(0, {cpu})  # of this thread
+    best = float("inf")
+    for _ in range(n):
+        since = time.perf_counter()
+        hashlib.sha256(SPIN).digest()
+        best = min(best, time.perf_counter() - since)
+    out[cpu] = best
+
+
+def spin_all(n=1):
+    """Seconds of the fixed spin on each CPU, all at once, the best of n."""
+    out = {}
+    threads = [threading.Thread(target=spin, args=(cpu, n, out)) for cpu in sorted(os.sched_getaffinity(0))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return out
+
+
+class Quiet:
+    """others: the share of one CPU that others may take; spin: how much slower a spin may be."""
+
+    def __init__(self, own_pids=(), others=0.05, slower=1.05):
+        self.own_pids, self.others, self.slower = list(own_pids), others, slower
+        self.best = spin_all(50)
+
+    def since(self, mark):
+        """What happened since mark(): shares of one CPU that others took and that were stolen."""
+        busy, steal, _ = cpu_times()
+        own = own_times([os.getpid(), *self.own_pids])
+        seconds = max(time.perf_counter() - mark[0], 1e-9)
+        others = max(0.0, (busy - mark[1]) - (own - mark[3]) - 2 / TICK)  # both clocks tick
+        return {"others": others / seconds, "stolen": (steal - mark[2]) / seconds}
+
+    def mark(self):
+        busy, steal, _ = cpu_times()
+        return time.perf_counter(), busy, steal, own_times([os.getpid(), *self.own_pids])
+
+    def is_disturbed(self, seen):
+        return seen["others"] > self.others or seen["stolen"] > self.others
+
+    def look(self):
+        """True when the machine is quiet now; takes a fifth of a second."""
+        mark = self.mark()
+        time.sleep(0.2)
+        if self.is_disturbed(self.since(mark)):
+            return False
+        now = spin_all(3)
+        for cpu, seconds in now.items():
+            self.best[cpu] = min(self.best[cpu], seconds)
+        return all(seconds <= self.best[cpu] * self.slower for cpu, seconds in now.items())
+
+    def wait(self, most_s):
+        """Waits for quiet, at most most_s seconds; returns whether it came."""
+        end = time.perf_counter() + most_s
+        while True:
+            if self.look():
+                return True
+            if time.perf_counter() >= end:
+                return False
