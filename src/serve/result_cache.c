@@ -7,7 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256 };
+/* ENTRY_BYTES: what an entry takes beside its tokens, in the table and of the allocator. */
+enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 
 /* All that a request's tokens depend on but the prompt. No padding: hashed as bytes. */
 struct sampling {
@@ -83,7 +84,7 @@ void result_cache_destroy(struct result_cache **cache)
 
 static size_t entry_bytes(const struct result_entry *e)
 {
-    return sizeof *e + e->n_tokens * sizeof *e->tokens;
+    return ENTRY_BYTES + e->n_tokens * sizeof *e->tokens;
 }
 
 /* What is kept by use. */

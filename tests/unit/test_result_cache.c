@@ -168,7 +168,7 @@ static void memory_is_bounded(void)
     struct request_rules rules = {.vocab_size = FAKE_VOCAB, .max_model_len = 100};
     request_defaults_init(&rules.defaults);
     struct result_cache *c = NULL;
-    struct status st = result_cache_create(4000, &c);
+    struct status st = result_cache_create(12000, &c);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     static const char fields[] = "\"temperature\":0,\"max_tokens\":20";
     unsigned n_known = 0;

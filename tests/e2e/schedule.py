@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""What the scheduler promises of whole jobs.
+
+usage: schedule.py SHOAL WORK_FOLDER CASE
+  headers   2,000 prompts over 20 headers: at least 90 % of the tokens that a trie says could be
+            saved are saved; any order, caches on or off, preemption and killed runs: the same bytes
+  dry_run   --dry-run on 20,000 and 220,000 lines: the same memory; rows that depend on nothing but
+            their lines; a killed dry run goes on
+  replicas  replicas that run out of work one after the other, and some that never have any: no run
+            hangs, the same bytes
+Prints what was saved, how fast, and how much memory was used.
+"""
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from program import REPO, Shoal, expect, main_of, run, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+N_VOCAB = 2000
+N_HEADERS, N_PROMPTS = 20, 2000
+SAVED_LEAST = 0.90
+GROWTH_MAX_KIB = 8 * 1024  # from 20,000 to 220,000 lines without ids (test_id_spill has those)
+CACHE_MAX_KIB = 80 * 1024
+
+
+def header_lines():
+    """Prompts over shared headers of 550 to 850 tokens, in random order; greedy, seeded, unseeded."""
+    draw = random.Random(66)
+    headers = [[draw.randrange(N_VOCAB) for _ in range(draw.randrange(550, 850))]
+               for _ in range(N_HEADERS)]
+    kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=4), dict()]
+    return [dict(custom_id=f"h{i}", max_tokens=draw.randrange(2, 7), **kinds[i % 3],
+                 prompt_token_ids=headers[draw.randrange(N_HEADERS)] +
+                 [draw.randrange(N_VOCAB) for _ in range(draw.randrange(4, 40))])
+            for i in range(N_PROMPTS)]
+
+
+def trie_bound(lines):
+    """Tokens that stood in an earlier prompt, from the first on; the last of a prompt is always
+    computed. This counts single tokens, while the cache shares blocks of 64."""
+    root, bound = {}, 0
+    for line in lines:
+        at = root
+        for i, token in enumerate(line["prompt_token_ids"]):
+            bound += token in at and i + 1 < len(line["prompt_token_ids"])
+            at = at.setdefault(token, {})
+    return bound
+
+
+class ScheduleTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
+        self.report = self.work / "report.json"
+
+    def run(self, *flags, ranks=0, threads=1):
+        """The output's bytes, the report and the seconds of the steps."""
+        for path in (self.output, self.report):
+            path.unlink(missing_ok=True)
+        self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", self.output,
+                        "--report", self.report, "--threads", threads, *flags, ranks=ranks,
+                        limit_s=900, env={"OMP_WAIT_POLICY": "passive"})
+        return self.output.read_bytes(), json.loads(self.report.read_text())
+
+    def interrupted(self, *flags):
+        """A run that is killed twice, with every token in the journal, and resumed; in tokens that
+        were taken over."""
+        journal = self.output.with_name(self.output.name + ".journal")
+        for path in (self.output, journal):
+            path.unlink(missing_ok=True)
+        argv = ["generate", "--model", DEMO, "--input", self.input, "--output", self.output,
+                "--report", self.report, "--threads", 1, "--checkpoint-tokens", 1, *flags]
+        for step in (40, 90):
+            done = self.shoal(*argv, "--failpoint", f"step:{step}", journal=True, limit_s=600)
+            expect(done.status in (137, -9), str(done))
+        self.shoal.must(*argv, journal=True, limit_s=600)
+        journal.unlink()
+        return self.output.read_bytes(), json.loads(self.report.read_text())
+
+    def headers(self):
+        lines = header_lines()
+        write_lines(self.input, lines)
+        bound = trie_bound(lines)
+        n_tokens = sum(len(line["prompt_token_ids"]) for line in lines)
+        off = ["--prefix-cache", "off", "--result-cache", "off", "--order", "input"]
+        expected, without = self.run(*off)
+        expect(without["prefix_hit_tokens"] == 0, "hits without a cache")
+        print(f"{n_tokens} tokens, {bound} could be saved; without: {without['wall_s']:.1f} s, "
+              f"{n_tokens / without['wall_s']:.0f} prompt tokens/s")
+        for what, flags, ranks, saves in (
+                ("auto", [], 0, True), ("prefix", ["--order", "prefix"], 0, True),
+                ("input", ["--order", "input"], 0, True),
+                ("auto, pool too small for all headers", ["--kv-blocks", 60], 0, True),
+                ("auto, dp 2", ["--dp", 2], 2, True),
+                ("auto, preempted", ["--kv-blocks", 17, "--max-batch", 6], 0, False)):
+            found, report = self.run(*flags, ranks=ranks)
+            expect(found == expected, f"{what}: other bytes")
+            saved = report["prefix_hit_tokens"] / bound
+            print(f"{what}: {100 * saved:.1f} % saved, {report['wall_s']:.1f} s, "
+                  f"{without['wall_s'] / report['wall_s']:.1f} times as fast, "
+                  f"{report['preemptions']} preemptions")
+            if saves:
+                expect(saved >= SAVED_LEAST, f"{what}: {saved} saved")
+            else:
+                expect(report["preemptions"] > 0, f"{what}: nothing was preempted")
+        found, report = self.interrupted()
+        expect(found == expected, "interrupted: other bytes")
+        expect(report["resumed_tokens"] > 0, "interrupted: no tokens were resumed")
+        print(f"interrupted twice: {report['resumed_rows']} rows and {report['resumed_tokens']} "
+              "tokens were taken over")
+
+    def dry(self, name, *flags):
+        """The largest resident set of a dry run, and its seconds."""
+        output = self.work / f"{name}.out"
+        for path in (output, self.work / f"{name}.out.journal"):
+            path.unlink(missing_ok=True)
+        code = ("import resource, subprocess, sys; "
+                "status = subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode; "
+                "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(status)")
+        since = time.monotonic()
+        done = run([sys.executable, "-c", code, self.shoal.path, "generate", "--dry-run", "--input",
+                    self.work / f"{name}.in", "--output", output, *flags], 600)
+        expect(done.status == 0, str(done))
+        return int(done.out), time.monotonic() - since, output
+
+    def dry_lines(self, name, n):
+        draw = random.Random(5)
+        with (self.work / f"{name}.in").open("w") as out:
+            for i in range(n):
+                ids = [draw.randrange(30000) for _ in range(draw.randrange(1, 12))]
+                out.write(f'{{"prompt_token_ids":{ids},'
+                          f'"temperature":{i % 2},"max_tokens":{i % 6 + 1}}}\n')
+
+    def dry_run(self):
+        sizes = {"short": 20000, "long": 220000}
+        peaks = {}
+        for name, n in sizes.items():
+            self.dry_lines(name, n)
+            peaks[name], seconds, output = self.dry(name, "--result-cache", "off")
+            n_rows = sum(1 for _ in output.open("rb"))
+            expect(n_rows == n, f"{n_rows} rows for {n} lines")
+            print(f"{n} lines: {peaks[name]} KiB, {n / seconds:.0f} lines/s")
+        expect(peaks["long"] - peaks["short"] < GROWTH_MAX_KIB, "memory grows with the input")
+        expected = (self.work / "long.out").read_bytes()
+        peak, _, output = self.dry("long")
+        print(f"with results that are kept: {peak} KiB")
+        expect(output.read_bytes() == expected, "the result cache: other rows")
+        expect(peak - peaks["long"] < CACHE_MAX_KIB, "the result cache takes more than it may")
+        expected = (self.work / "short.out").read_bytes()
+        for flags in (["--dp", 3, "--pp", 2, "--order", "prefix"],
+                      ["--order", "input", "--kv-blocks", 70]):
+            _, _, output = self.dry("short", *flags)
+            expect(output.read_bytes() == expected, f"{flags}: other rows")
+        output = self.work / "short.out"
+        for path in (output, self.work / "short.out.journal"):
+            path.unlink()
+        argv = ["generate", "--dry-run", "--input", self.work / "short.in", "--output", output]
+        done = self.shoal(*argv, "--failpoint", "step:90", journal=True)
+        expect(done.status in (137, -9), str(done))
+        self.shoal.must(*argv, journal=True)
+        expect(output.read_bytes() == expected, "resumed: other rows")
+        done = self.shoal("generate", "--model", DEMO, "--input", self.work / "short.in",
+                          "--output", output, journal=True)
+        expect(done.status == 3 and "command was generate --dry-run" in done.err, str(done))
+
+    def replicas(self):
+        draw = random.Random(9)
+        for n_lines in (1, 2, 5):
+            write_lines(self.input, [
+                dict(custom_id=f"d{i}", max_tokens=200 if i == n_lines - 1 else i + 1,
+                     prompt_token_ids=[draw.randrange(N_VOCAB) for _ in range(5 + 40 * i)])
+                for i in range(n_lines)])
+            expected, _ = self.run()
+            for flags, ranks in ((["--dp", 2], 2), (["--dp", 3, "--ep", 3], 3),
+                                 (["--dp", 4, "--ep", 1], 4), (["--dp", 2, "--pp", 2], 4)):
+                found, report = self.run(*flags, ranks=ranks)
+                expect(found == expected, f"{n_lines} lines, {flags}: other bytes")
+                print(f"{n_lines} lines, {' '.join(map(str, flags))}: {report['steps']} steps")
+
+
+if __name__ == "__main__":
+    test = ScheduleTest(*sys.argv[1:3])
+    cases = dict(headers=test.headers, dry_run=test.dry_run, replicas=test.replicas)
+    main_of(cases[sys.argv[3]])
