@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 struct convert_flags {
-    const char *dtype;
+    const char *dtype, *quantized;
     bool quiet;
 };
 
@@ -16,6 +16,9 @@ static const struct flag convert_table[] = {
     {"dtype", FLAG_STRING, offsetof(struct convert_flags, dtype), 0, 0, "T",
      "store all tensors as f32, f16 or bf16 (default: the source's own types; GGUF's quantized "
      "ones become f16)"},
+    {"quantized", FLAG_STRING, offsetof(struct convert_flags, quantized), 0, 0, "W",
+     "dequantize (default), or keep: codes that shoal has a format for stay as they are (GGUF's "
+     "Q8_0 and Q4_0); other quantized tensors become floats"},
     {"quiet", FLAG_SWITCH, offsetof(struct convert_flags, quiet), 0, 0, NULL, "no progress"},
 };
 
@@ -76,6 +79,13 @@ int cmd_convert(struct config env, int argc, char **argv)
     if (!status_failed(&st) && flags.dtype != NULL && !dtype_parse(flags.dtype, &o.dtype)) {
         st = status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
                          flags.dtype);
+    }
+    if (!status_failed(&st) && flags.quantized != NULL) {
+        o.keep_codes = strcmp(flags.quantized, "keep") == 0;
+        if (!o.keep_codes && strcmp(flags.quantized, "dequantize") != 0) {
+            st = status_make(STATUS_USAGE, "--quantized: expected keep or dequantize, found \"%s\"",
+                             flags.quantized);
+        }
     }
     if (status_failed(&st)) return fail(argv[0], &st);
     o.source = paths.values[0];

@@ -6,13 +6,7 @@
 
 #include <string.h>
 
-enum {
-    LEAVES_LEAST = 4,         /* of a dense row-parallel tensor, so that tp can cut it */
-    LEAVES_LEAST_EXPERTS = 2, /* experts spread over ranks before they are cut */
-    LEAVES_MANY = 8,
-    LEAF_LOW = 256, /* shorter leaves cost time, longer ones (LEAF_ELEMS_AIM) precision */
-    WORD_BYTES_MAX = 64,
-};
+enum { WORD_BYTES_MAX = 64 };
 
 static const char *const class_names[QUANTIZE_CLASS_COUNT] = {
 #define X(id, name) name,
@@ -123,24 +117,13 @@ static bool is_row_parallel(enum weight_role role)
 
 static uint64_t leaves_least(enum weight_role role)
 {
-    return role == WEIGHT_EXPERT_DOWN ? LEAVES_LEAST_EXPERTS : LEAVES_LEAST;
-}
-
-static uint32_t gcd(uint32_t a, uint32_t b)
-{
-    while (b != 0) {
-        const uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
+    return role == WEIGHT_EXPERT_DOWN ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
 }
 
 /* What a leaf is a multiple of: whole groups, and whole heads in o_proj. */
 static uint32_t leaf_unit(const struct model_config *m, enum weight_role role, uint32_t group)
 {
-    const uint32_t head = role == WEIGHT_O ? m->head_dim : 1;
-    return head / gcd(head, group) * group;
+    return leaf_common_unit(role == WEIGHT_O ? m->head_dim : 1, group);
 }
 
 /* Smaller groups where the tensor is too short to be cut at larger ones. */
@@ -151,7 +134,8 @@ static void fit_groups(const struct model_config *m, uint64_t n_cols, struct qua
     for (size_t i = 0; i < 2; i++) {
         const uint32_t group = quant_kernel_group(c->format);
         const uint32_t unit = leaf_unit(m, c->role, group);
-        if (unit <= LEAF_ELEMS_AIM && leaf_count(n_cols, unit) >= leaves_least(c->role)) return;
+        if (unit > 0 && unit <= LEAF_ELEMS_AIM && leaf_count(n_cols, unit) >= leaves_least(c->role))
+            return;
         if (smaller[i] < group) c->format.group = smaller[i];
     }
 }
@@ -214,20 +198,6 @@ done:
 
 /* ---- leaves ---- */
 
-/* The leaf of a tensor: as many leaves as the lengths of 256 to 512 allow, up to 8, but at least
- * n_least and as many as 512 asks for; of equal lengths as far as units go. */
-static uint32_t leaf_of(uint64_t n_cols, uint32_t unit, uint64_t n_least)
-{
-    uint64_t n = n_cols / LEAF_LOW;
-    if (n > LEAVES_MANY) n = LEAVES_MANY;
-    if (n < n_least) n = n_least;
-    if (n < leaf_count(n_cols, LEAF_ELEMS_AIM)) n = leaf_count(n_cols, LEAF_ELEMS_AIM);
-    const uint64_t even = (n_cols + n - 1) / n, up = (even + unit - 1) / unit * unit;
-    const bool fits = up <= LEAF_ELEMS_AIM && leaf_count(n_cols, (uint32_t)up) >= n_least;
-    const uint64_t leaf = fits ? up : even / unit * unit;
-    return leaf > 0 ? (uint32_t)leaf : unit;
-}
-
 /* The group that a tensor's leaves must respect; 0: it is plain. */
 static uint32_t group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
@@ -257,9 +227,11 @@ static struct status set_role(const struct ckpt *c, const struct model_config *m
         choices[i].leaf_elems = t->leaf_elems;
         choices[i].grid_bits = t->grid_bits;
         if (!any_made) continue;
-        choices[i].leaf_elems = leaf_of(t->n_cols, leaf_unit(m, role, group), leaves_least(role));
-        if (leaf_count(t->n_cols, choices[i].leaf_elems) > LEAF_COUNT_MAX) {
-            return status_make(STATUS_INPUT, "%s: tensor %s: %llu columns are too many leaves",
+        choices[i].leaf_elems =
+            leaf_choose_quantized(t->n_cols, leaf_unit(m, role, group), leaves_least(role));
+        if (choices[i].leaf_elems == 0) {
+            return status_make(STATUS_INPUT,
+                               "%s: tensor %s: %llu columns cannot be cut into leaves",
                                ckpt_path(c), t->name, (unsigned long long)t->n_cols);
         }
     }

@@ -28,8 +28,11 @@ struct convert {
     struct part *parts; /* owned [n_parts], sorted by name, then expert */
     size_t n_parts;
     uint32_t head_dim;   /* 0: unknown */
+    uint32_t group;      /* the largest of kept codes, in inputs; 0: none are kept */
     char *scratch, *out; /* owned */
     size_t n_scratch_bytes, n_out_bytes;
+    char *codes[CKPT_PART_COUNT]; /* owned: rows of a quantized tensor */
+    size_t n_codes_bytes[CKPT_PART_COUNT];
     uint64_t done_bytes, total_bytes;
     struct convert_result result;
 };
@@ -85,6 +88,12 @@ static struct status parts_list(struct convert *c)
     return status_ok();
 }
 
+static bool same_format(struct quant_format a, struct quant_format b)
+{
+    return a.kind == b.kind && a.has_zeros == b.has_zeros && a.scale_dtype == b.scale_dtype &&
+           a.group == b.group;
+}
+
 /* How many parts from `first` on make one tensor; they must be experts 0, 1, ... of one shape. */
 static struct status group_check(const struct convert *c, size_t first, size_t *n)
 {
@@ -100,7 +109,7 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
                                p->name, i, *n, (long long)p[i].expert);
         }
         if (other->n_dims != 2 || other->dims[0] != t->dims[0] || other->dims[1] != t->dims[1] ||
-            other->dtype != t->dtype) {
+            other->dtype != t->dtype || !same_format(other->quant, t->quant)) {
             return status_make(STATUS_INPUT,
                                "tensor '%s': expert %zu differs from expert 0 in shape or type",
                                p->name, i);
@@ -129,6 +138,16 @@ static void head_dim_find(struct convert *c)
     c->head_dim = head_dim > 0 && head_dim <= UINT32_MAX / 2 ? (uint32_t)head_dim : 0;
 }
 
+/* Where codes are kept, all leaves are whole groups: a model's tensors of a kind are cut alike. */
+static uint32_t leaf_of(const struct convert *c, const char *name, uint64_t n_cols, uint32_t unit)
+{
+    if (c->group == 0) return leaf_choose(n_cols, unit);
+    const bool is_expert = strstr(name, ".experts.") != NULL;
+    const uint32_t whole = ends_with(name, ".o_proj.weight") ? unit : 1;
+    return leaf_choose_quantized(n_cols, leaf_common_unit(whole, c->group),
+                                 is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST);
+}
+
 static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
@@ -147,7 +166,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
         unit = DOWN_PROJ_UNIT;
     }
     if (unit == 0) return status_ok();
-    spec->leaf_elems = leaf_choose(n_cols, unit);
+    spec->leaf_elems = leaf_of(c, spec->name, n_cols, unit);
     spec->grid_bits = GRID_BITS_DEFAULT;
     if (spec->leaf_elems != 0) return status_ok();
     return status_make(STATUS_INPUT,
@@ -167,13 +186,70 @@ static struct status reserve(char **buffer, size_t *n_bytes, size_t n_wanted, co
     return status_ok();
 }
 
+static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
+{
+    return c->options->keep_codes && t->quant.kind != QUANT_NONE;
+}
+
+/* Rows read at once. */
+static uint64_t chunk_rows(const struct source_tensor *t)
+{
+    uint64_t n = CHUNK_BYTES / sizeof(float) / t->n_cols;
+    n -= n % t->row_group;
+    if (n == 0) n = t->row_group;
+    return n < t->n_rows ? n : t->n_rows;
+}
+
+static void advance(struct convert *c, const char *name, uint64_t n_bytes)
+{
+    c->done_bytes += n_bytes;
+    if (c->options->progress != NULL) {
+        c->options->progress(c->options->progress_ctx, name, c->done_bytes, c->total_bytes);
+    }
+}
+
+static uint64_t code_row_bytes(const struct source_tensor *t)
+{
+    uint64_t n = 0;
+    for (int part = 0; part < CKPT_PART_COUNT; part++) {
+        if (part == CKPT_ZEROS && !t->quant.has_zeros) continue;
+        n += ckpt_part_columns((enum ckpt_part)part, t->quant, t->n_cols) *
+             dtype_bytes(ckpt_part_dtype((enum ckpt_part)part, t->quant));
+    }
+    return n;
+}
+
+/* A quantized part, code by code. */
+static struct status part_keep(struct convert *c, size_t index, const char *name)
+{
+    const struct source_tensor *t = source_at(c->source, index);
+    const uint64_t n_chunk = chunk_rows(t);
+    TRY(reserve(&c->scratch, &c->n_scratch_bytes, source_scratch_bytes(c->source, index, n_chunk),
+                "rows of the source"));
+    for (int part = 0; part < CKPT_PART_COUNT; part++) {
+        const uint64_t n_cols = ckpt_part_columns((enum ckpt_part)part, t->quant, t->n_cols);
+        const size_t n_bytes = dtype_bytes(ckpt_part_dtype((enum ckpt_part)part, t->quant));
+        TRY(reserve(&c->codes[part], &c->n_codes_bytes[part], n_chunk * n_cols * n_bytes,
+                    "codes to be written"));
+    }
+    const struct quant_block block = {.codes = c->codes[CKPT_CODES],
+                                      .scales = c->codes[CKPT_SCALES],
+                                      .zeros = t->quant.has_zeros ? (uint8_t *)c->codes[CKPT_ZEROS]
+                                                                  : NULL};
+    for (uint64_t row = 0; row < t->n_rows; row += n_chunk) {
+        const uint64_t n = t->n_rows - row < n_chunk ? t->n_rows - row : n_chunk;
+        TRY(source_codes(c->source, index, row, n, c->scratch, &block));
+        TRY(ckpt_writer_quant_rows(c->writer, &block, n));
+        advance(c, name, n * code_row_bytes(t));
+    }
+    return status_ok();
+}
+
 static struct status part_write(struct convert *c, size_t index, const char *name, enum dtype dtype)
 {
     const struct source_tensor *t = source_at(c->source, index);
-    uint64_t n_chunk = CHUNK_BYTES / sizeof(float) / t->n_cols;
-    n_chunk -= n_chunk % t->row_group;
-    if (n_chunk == 0) n_chunk = t->row_group;
-    if (n_chunk > t->n_rows) n_chunk = t->n_rows;
+    if (keeps_codes(c, t)) return part_keep(c, index, name);
+    const uint64_t n_chunk = chunk_rows(t);
     const size_t row_bytes = (size_t)t->n_cols * dtype_bytes(dtype);
     TRY(reserve(&c->scratch, &c->n_scratch_bytes, source_scratch_bytes(c->source, index, n_chunk),
                 "rows of the source"));
@@ -183,10 +259,7 @@ static struct status part_write(struct convert *c, size_t index, const char *nam
         TRY(source_rows(c->source, index, row, n, dtype, c->scratch, c->out,
                         &c->result.n_overflowed));
         TRY(ckpt_writer_rows(c->writer, c->out, n));
-        c->done_bytes += n * row_bytes;
-        if (c->options->progress != NULL) {
-            c->options->progress(c->options->progress_ctx, name, c->done_bytes, c->total_bytes);
-        }
+        advance(c, name, n * row_bytes);
     }
     return status_ok();
 }
@@ -202,6 +275,10 @@ static struct status group_write(struct convert *c, size_t first, size_t n)
     const struct source_tensor *t = source_at(c->source, p->source);
     const bool merged = p->expert >= 0;
     struct ckpt_tensor_spec spec = {.name = p->name, .dtype = stored_dtype(c, t)};
+    if (keeps_codes(c, t)) {
+        spec.quant = t->quant;
+        spec.method = t->method;
+    }
     spec.n_dims = t->n_dims + (merged ? 1 : 0);
     spec.dims[0] = n;
     memcpy(spec.dims + (merged ? 1 : 0), t->dims, t->n_dims * sizeof t->dims[0]);
@@ -233,7 +310,11 @@ static struct status tensors_write(struct convert *c)
         TRY(group_check(c, first, &n));
         for (size_t i = 0; i < n; i++) {
             const struct source_tensor *t = source_at(c->source, c->parts[first + i].source);
-            c->total_bytes += t->n_rows * t->n_cols * dtype_bytes(stored_dtype(c, t));
+            const uint64_t row_bytes = t->n_cols * dtype_bytes(stored_dtype(c, t));
+            c->total_bytes += t->n_rows * (keeps_codes(c, t) ? code_row_bytes(t) : row_bytes);
+            if (keeps_codes(c, t) && quant_kernel_group(t->quant) > c->group) {
+                c->group = quant_kernel_group(t->quant);
+            }
         }
     }
     TRY(texts_write(c));
@@ -263,6 +344,7 @@ out:
     source_close(&c.source);
     mem_free(&c.parts);
     mem_free(&c.scratch);
+    for (int part = 0; part < CKPT_PART_COUNT; part++) mem_free(&c.codes[part]);
     mem_free(&c.out);
     return st;
 }

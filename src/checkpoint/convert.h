@@ -15,6 +15,7 @@ struct convert_options {
     const char *path;   /* the .h5 to be written */
     bool keep_dtype;    /* the source's own types; quantized GGUF tensors become f16 */
     enum dtype dtype;   /* otherwise every tensor is stored in this type */
+    bool keep_codes;    /* quantized tensors whose format shoal has stay as they are */
     /* Called after each block of rows; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "tensor/dtype.h"
+#include "tensor/quant_format.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,6 +102,13 @@ struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, 
 /* Local. Dequantizes n elements (a multiple of the block) of stored bytes: exact products and sums
  * in f32 in the order of the format's reference. */
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
+/* Local. The format that holds a type's codes as they are: Q8_0 is int8 in groups of 32, Q4_0 int4;
+ * false for all others (Q4_1 adds a float to each group, which no integer zero point can be). */
+bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out);
+/* Local. Rows of such a type into codes and scales. False when a
+ * Q8_0 code is -128, which llama.cpp never makes and int8 does not have. */
+bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
+                const struct quant_block *out);
 const char *gguf_quant_name(enum gguf_quant quant);
 /* Local. Elements and bytes of a block of a type by its number; false when it is not read. */
 bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes);

@@ -97,6 +97,9 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         gguf_quant_dtype(t->quant, &dtype);
         TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
         e->gguf = t;
+        if (gguf_quant_format(t->quant, &e->tensor.quant)) {
+            e->tensor.method = gguf_quant_name(t->quant);
+        }
         e->pair_rows = pair_rows;
         if (pair_rows > 0) e->tensor.row_group = pair_rows;
         if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
@@ -303,6 +306,19 @@ static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, siz
     }
 }
 
+/* Stored rows in Hugging Face's order, at the beginning of the scratch. */
+static struct status ordered_rows(const struct source *s, const struct entry *e, uint64_t row0,
+                                  uint64_t n_rows, void *scratch)
+{
+    const size_t row_bytes = stored_row_bytes(e);
+    TRY(stored_rows(s, e, row0, n_rows, scratch));
+    if (e->pair_rows == 0) return status_ok();
+    char *ordered = (char *)scratch + wide_offset(e, n_rows);
+    rows_unpair(scratch, n_rows, e->pair_rows, row_bytes, ordered);
+    memcpy(scratch, ordered, n_rows * row_bytes); /* a stored row is no longer than its f32 row */
+    return status_ok();
+}
+
 static uint64_t count_overflowed(const float *wide, enum dtype dtype, const void *out, size_t n)
 {
     uint64_t n_overflowed = 0;
@@ -319,17 +335,13 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed)
 {
     const struct entry *e = &s->entries[i];
-    const size_t n = (size_t)(n_rows * e->tensor.n_cols), row_bytes = stored_row_bytes(e);
+    const size_t n = (size_t)(n_rows * e->tensor.n_cols);
     char *stored = scratch;
     float *wide = (float *)(stored + wide_offset(e, n_rows));
     enum dtype own = DTYPE_F32;
     const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
     if (e->gguf == NULL) own = e->st->dtype;
-    TRY(stored_rows(s, e, row0, n_rows, stored));
-    if (e->pair_rows > 0) {
-        rows_unpair(stored, n_rows, e->pair_rows, row_bytes, (char *)wide);
-        memcpy(stored, wide, n_rows * row_bytes); /* a stored row is no longer than its f32 row */
-    }
+    TRY(ordered_rows(s, e, row0, n_rows, scratch));
     if (plain && own == dtype) {
         memcpy(out, stored, n * dtype_bytes(dtype));
         return status_ok();
@@ -342,4 +354,17 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     dtype_from_f32(dtype, wide, n, out);
     *n_overflowed += count_overflowed(wide, dtype, out, n);
     return status_ok();
+}
+
+struct status source_codes(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
+                           void *scratch, const struct quant_block *out)
+{
+    const struct entry *e = &s->entries[i];
+    TRY(ordered_rows(s, e, row0, n_rows, scratch));
+    if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
+    return status_make(
+        STATUS_INPUT,
+        "%s: tensor '%s': a code of -128 in rows %llu to %llu, expected -127 to 127; "
+        "only its values can be taken (--quantized dequantize)",
+        s->path, e->name, (unsigned long long)row0, (unsigned long long)(row0 + n_rows - 1));
 }

@@ -13,7 +13,9 @@ struct source_tensor {
     uint32_t n_dims;  /* 1..CKPT_DIMS_MAX */
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t n_rows, n_cols;
-    uint32_t row_group; /* rows are read in multiples of it */
+    uint32_t row_group;        /* rows are read in multiples of it */
+    struct quant_format quant; /* what source_codes gives; QUANT_NONE: only floats can be had */
+    const char *method;        /* of the codes, as the file names it; borrowed */
 };
 
 struct source;
@@ -40,5 +42,10 @@ size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
  * scratch [source_scratch_bytes]. */
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
+
+/* Local. The same rows as codes of tensor i's `quant`, as the source has them: nothing is rounded.
+ * Errors: STATUS_INPUT names a value that the format cannot hold. */
+struct status source_codes(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
+                           void *scratch, const struct quant_block *out);
 
 #endif

@@ -1,6 +1,8 @@
 /* The cut of row-parallel weights into leaves. */
 #include "tensor/leaf.h"
 
+#include <stdbool.h>
+
 uint64_t leaf_count(uint64_t n_columns, uint32_t leaf_elems)
 {
     if (leaf_elems == 0) return 0;
@@ -24,4 +26,32 @@ uint32_t leaf_choose(uint64_t n_columns, uint32_t unit)
     if (leaf == 0) leaf = largest_with(n_columns, unit, limit, LEAF_COUNT_LOW);
     if (leaf == 0) leaf = unit;
     return leaf_count(n_columns, leaf) <= LEAF_COUNT_MAX ? leaf : 0;
+}
+
+uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_least)
+{
+    if (n_columns == 0 || unit == 0 || n_least == 0) return 0;
+    uint64_t n = n_columns / LEAF_QUANTIZED_LOW;
+    if (n > LEAF_QUANTIZED_COUNT) n = LEAF_QUANTIZED_COUNT;
+    if (n < n_least) n = n_least;
+    if (n < leaf_count(n_columns, LEAF_ELEMS_AIM)) n = leaf_count(n_columns, LEAF_ELEMS_AIM);
+    const uint64_t even = n_columns / n + (n_columns % n != 0);
+    const uint64_t up = (even + unit - 1) / unit * unit;
+    const bool fits = up <= LEAF_ELEMS_AIM && leaf_count(n_columns, (uint32_t)up) >= n_least;
+    uint64_t leaf = fits ? up : even / unit * unit;
+    if (leaf == 0) leaf = unit;
+    if (leaf > UINT32_MAX || leaf_count(n_columns, (uint32_t)leaf) > LEAF_COUNT_MAX) return 0;
+    return (uint32_t)leaf;
+}
+
+uint32_t leaf_common_unit(uint32_t a, uint32_t b)
+{
+    uint32_t x = a, y = b;
+    while (y != 0) {
+        const uint32_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    const uint64_t unit = (uint64_t)a / x * b;
+    return unit > UINT32_MAX ? 0 : (uint32_t)unit;
 }

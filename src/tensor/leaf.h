@@ -12,6 +12,11 @@ enum {
     LEAF_COUNT_LOW = 8,   /* or at least as many as this */
     LEAF_COUNT_MAX = 4096,
     GRID_BITS_DEFAULT = 32,
+    LEAF_QUANTIZED_LOW =
+        256, /* quantized leaves are not shorter where the tensor is long enough, */
+    LEAF_QUANTIZED_COUNT = 8, /* nor more than these where 512 allows; */
+    LEAF_DENSE_LEAST = 4,     /* but at least so many, for tp to cut, */
+    LEAF_EXPERT_LEAST = 2,    /* and in experts, which spread over ranks first */
 };
 
 /* Local. Elements of one leaf for a tensor of K columns (the law's K), a multiple of `unit` (what
@@ -20,6 +25,16 @@ enum {
  * The last leaf is shorter when K is not a multiple. 0 when K or unit is 0 or when more than
  * LEAF_COUNT_MAX leaves would be needed. */
 uint32_t leaf_choose(uint64_t n_columns, uint32_t unit);
+
+/* Local. The same for a quantized tensor, whose short leaves cost more: as many leaves as lengths
+ * of 256 to 512 allow, up to 8, but at least n_least so that ranks can divide them; of equal
+ * lengths as far as multiples of `unit` (whole groups, whole heads) go; one unit when that is
+ * longer. */
+uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_least);
+
+/* Local. The least number that two lengths divide, both above 0; 0 when it has more than 32 bits.
+ */
+uint32_t leaf_common_unit(uint32_t a, uint32_t b);
 
 /* Local. Leaves of a tensor: ceil(n_columns / leaf_elems); 0 when leaf_elems is 0. */
 uint64_t leaf_count(uint64_t n_columns, uint32_t leaf_elems);

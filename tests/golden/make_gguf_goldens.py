@@ -4,6 +4,8 @@ types.gguf    one tensor of every type that is read, random blocks with sane sca
 types.f32     what the gguf package dequantizes them to, f32 little endian, in the file's order
 ARCH/         the same tiny random model as a Hugging Face directory (hf/) and as model.gguf:
               llama (one file), mixtral (two shards), qwen3moe (two shards, experts interleaved)
+quantized/    the mixtral model's linears and head in Q8_0, in Q4_0, and in Q4_0 with Q4_1 in its
+              down projections
 versions.json the packages that made them
 
 Needs numpy, gguf and safetensors. Run it from anywhere: python make_gguf_goldens.py
@@ -188,7 +190,21 @@ def gguf_tensors(arch, t):
     return out
 
 
-def save_gguf(path, arch, t):
+def is_linear(name):
+    return "norm" not in name and name not in ("token_embd.weight", "blk.0.ffn_gate_inp.weight")
+
+
+def add_weight(writer, name, w, kind):
+    """kind: None, or what the linears become; "Q4_1 down" is Q4_0 with Q4_1 in the down projections."""
+    if kind is None or not is_linear(name):
+        writer.add_tensor(name, w)
+        return
+    mixed = kind == "Q4_1 down"
+    one = Q.Q4_1 if mixed and "ffn_down" in name else Q.Q4_0 if mixed else kind
+    writer.add_tensor(name, gguf.quants.quantize(w.astype(np.float32), one), raw_dtype=one)
+
+
+def save_gguf(path, arch, t, kind=None):
     writer = gguf.GGUFWriter(path, "qwen3moe" if arch == "qwen3moe" else "llama")
     writer.add_block_count(1)
     writer.add_context_length(128)
@@ -214,7 +230,7 @@ def save_gguf(path, arch, t):
     writer.add_eos_token_id(1)
     writer.add_chat_template("{{ messages }}")
     for name, w in gguf_tensors(arch, t).items():
-        writer.add_tensor(name, w)
+        add_weight(writer, name, w, kind)
     finish(writer)
 
 
@@ -225,6 +241,10 @@ def main():
         t = weights(np.random.default_rng(20 + i), arch)
         save_hf(HERE / arch / "hf", arch, t)
         save_gguf(HERE / arch / "model.gguf", arch, t)
+        if arch == "mixtral":
+            (HERE / "quantized").mkdir(exist_ok=True)
+            for name, kind in (("q8_0", Q.Q8_0), ("q4_0", Q.Q4_0), ("mixed", "Q4_1 down")):
+                save_gguf(HERE / "quantized" / f"{name}.gguf", arch, t, kind)
     versions = {"numpy": np.__version__, "safetensors": safetensors.__version__,
                 "gguf": __import__("importlib.metadata").metadata.version("gguf")}
     (HERE / "versions.json").write_text(json.dumps(versions) + "\n")
