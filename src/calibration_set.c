@@ -45,8 +45,7 @@ static struct status take_line(struct growing *g, const struct request_rules *ru
         st = add_sequence(g, r->tokens, r->n_prompt);
     } else {
         g->s->n_skipped++;
-        log_line(LOG_WARN, "calibration line %llu is skipped: %s",
-                 (unsigned long long)line->number,
+        log_line(LOG_WARN, "calibration line %llu is skipped: %s", (unsigned long long)line->number,
                  r != NULL && r->error_message != NULL ? r->error_message : "no prompt in it");
     }
     request_destroy(&r);

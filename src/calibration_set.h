@@ -14,8 +14,8 @@ struct calibration_set {
     size_t n_skipped; /* lines that are no prompt */
 };
 
-/* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each is cut
- * to max_tokens tokens. Lines that cannot be read are said and skipped. Errors, on all ranks:
+/* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each is
+ * cut to max_tokens tokens. Lines that cannot be read are said and skipped. Errors, on all ranks:
  * STATUS_INPUT, STATUS_MEMORY. fini frees; accepts a zeroed set. */
 struct status calibration_set_read(struct calibration_set *s, const char *path, size_t max_tokens,
                                    const struct ckpt *c, const struct model_config *m,

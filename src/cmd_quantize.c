@@ -4,6 +4,7 @@
 #include "calibrate/quantize_file.h"
 #include "cmd.h"
 #include "flags.h"
+#include "quantize_job.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -11,9 +12,18 @@
 #include <unistd.h>
 
 struct quantize_flags {
-    const char *format, *method, *policy;
-    bool quiet;
+    const char *format, *method, *policy, *calibration;
+    double damping, alpha, auto_bits;
+    uint32_t max_tokens, min_tokens, memory_mib, n_threads;
+    bool act_order, quiet;
 };
+
+static const struct quantize_flags defaults = {.method = "rtn",
+                                               .damping = 0.01,
+                                               .alpha = 0.5,
+                                               .max_tokens = 2048,
+                                               .min_tokens = 64,
+                                               .memory_mib = 4096};
 
 #define AT(field) offsetof(struct quantize_flags, field)
 
@@ -21,9 +31,30 @@ static const struct flag table[] = {
     {"format", FLAG_STRING, AT(format), 0, 0, "F",
      "int8, int4 (with -asym, and -g32, -g64 or -g128), fp8 (with -g32, -g64 or -g128), mxfp4; or "
      "f32, f16, bf16, which turn codes back into floats"},
-    {"method", FLAG_STRING, AT(method), 0, 0, "M", "rtn: round to nearest (default)"},
+    {"method", FLAG_STRING, AT(method), 0, 0, "M",
+     "rtn: round to nearest (default); with --calibration: gptq, awq, smoothquant"},
     {"policy", FLAG_STRING, AT(policy), 0, 0, "C=F,...",
      "other formats, or keep, for embedding, attention, ffn, experts, router, head"},
+    {"calibration", FLAG_STRING, AT(calibration), 0, 0, "IN.jsonl",
+     "lines with a prompt, messages or prompt_token_ids, as shoal generate takes them; 128 texts "
+     "like those that the model is to read are a good set"},
+    {"calibration-tokens", FLAG_COUNT, AT(max_tokens), 1, 1 << 20, "N",
+     "cut each of them to N tokens (default 2048)"},
+    {"min-tokens", FLAG_COUNT, AT(min_tokens), 1, 1 << 30, "N",
+     "an expert that fewer tokens choose is rounded to nearest (default 64)"},
+    {"damping", FLAG_NUMBER, AT(damping), 1e-6, 1, "X",
+     "gptq: added to the diagonal of the second moments, as a part of its mean (default 0.01)"},
+    {"act-order", FLAG_SWITCH, AT(act_order), 0, 0, NULL,
+     "gptq: inputs with large activations first, groups fitted before"},
+    {"alpha", FLAG_NUMBER, AT(alpha), 0, 1, "X",
+     "smoothquant: how much of the activations' range goes to the weights (default 0.5; in 64ths)"},
+    {"auto-policy", FLAG_NUMBER, AT(auto_bits), 2, 32, "BITS",
+     "choose int4-g128, int4-g32, int8-g128 or keep for each linear of the layers by what rounding "
+     "does to its outputs, at BITS per weight on average; --format and --policy decide the rest"},
+    {"memory", FLAG_COUNT, AT(memory_mib), 1, 1 << 24, "MIB",
+     "second moments at once, a rank (default 4096); less means more passes"},
+    {"threads", FLAG_COUNT, AT(n_threads), 1, 4096, "N",
+     "compute threads a rank, with --calibration (default: its share of the cores)"},
     {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress"},
 };
 
@@ -38,7 +69,12 @@ static const char description[] =
     "norms stay as they are. --policy changes any of it.\n"
     "int8 has one scale for each output, int4 one for each 32 inputs, if no group is said. Where "
     "groups do not fit the heads of o_proj, or would leave too few parts of o_proj or down_proj "
-    "for ranks to divide, those tensors get smaller groups.";
+    "for ranks to divide, those tensors get smaller groups.\n"
+    "gptq, awq, smoothquant and --auto-policy run the calibration's prompts through the layers, "
+    "one "
+    "layer in memory at a time; start them under mpirun or srun to divide the work. Embedding and "
+    "head are rounded to nearest always. smoothquant prepares int8 weights for int8 activations; "
+    "for 4 bits gptq or awq is meant.";
 
 static void show_progress(void *ctx, const char *tensor, uint64_t done, uint64_t total)
 {
@@ -100,21 +136,61 @@ static struct status run(const struct quantize_flags *flags, const struct positi
     return status_ok();
 }
 
+static bool is_calibrated(const struct quantize_flags *f)
+{
+    return strcmp(f->method, "rtn") != 0 || f->auto_bits > 0;
+}
+
 static struct status check(const struct quantize_flags *f, const struct positionals *paths)
 {
+    enum calibrate_method method;
     if (paths->n != 2) {
         return status_make(STATUS_USAGE, "expected SRC.h5 and DST.h5, found %zu arguments",
                            paths->n);
     }
     if (f->format == NULL) return status_make(STATUS_USAGE, "--format F is missing");
-    if (f->method == NULL || strcmp(f->method, "rtn") == 0) return status_ok();
-    return status_make(STATUS_USAGE, "--method: expected rtn, found \"%s\"", f->method);
+    if (!quantize_method_parse(f->method, &method)) {
+        return status_make(STATUS_USAGE,
+                           "--method: expected rtn, gptq, awq or smoothquant, found \"%s\"",
+                           f->method);
+    }
+    if (is_calibrated(f) && f->calibration == NULL) {
+        return status_make(STATUS_USAGE, "%s: --calibration IN.jsonl is missing",
+                           f->auto_bits > 0 ? "--auto-policy" : f->method);
+    }
+    if (!is_calibrated(f) && f->calibration != NULL) {
+        return status_make(STATUS_USAGE, "--calibration: rounding to nearest needs none; expected "
+                                         "--method gptq, awq or smoothquant, or --auto-policy");
+    }
+    return status_ok();
 }
 
+static int run_calibrated(const struct quantize_flags *f, const struct positionals *paths,
+                          struct config env, int *argc, char ***argv)
+{
+    struct quantize_job_options o = {.source = paths->values[0],
+                                     .path = paths->values[1],
+                                     .format = f->format,
+                                     .policy = f->policy,
+                                     .calibration = f->calibration,
+                                     .auto_bits = f->auto_bits,
+                                     .damping = f->damping,
+                                     .alpha = f->alpha,
+                                     .act_order = f->act_order,
+                                     .quiet = f->quiet,
+                                     .max_tokens = f->max_tokens,
+                                     .min_tokens = f->min_tokens,
+                                     .memory_mib = f->memory_mib,
+                                     .n_threads = f->n_threads};
+    (void)quantize_method_parse(f->method, &o.method); /* check has seen to it */
+    return quantize_job_run(&o, env, argc, argv);
+}
+
+/* Every rank reads the flags and comes to the same status; one of them speaks. */
 int cmd_quantize(struct config env, int argc, char **argv)
 {
-    if (env.launcher_rank != 0) return 0; /* rounding needs one rank; its threads share the work */
-    struct quantize_flags flags = {.format = NULL};
+    const bool is_lead = env.launcher_rank == 0;
+    struct quantize_flags flags = defaults;
     struct positionals paths = {.n_wanted = 2};
     enum flags_ask ask = FLAGS_RUN;
     struct status st = flags_parse(table, N_FLAGS, argc, argv, &flags, &paths, &ask);
@@ -125,12 +201,16 @@ int cmd_quantize(struct config env, int argc, char **argv)
                                         .description = description,
                                         .table = table,
                                         .n_flags = N_FLAGS};
-        flags_print(&page, ask, stdout);
+        if (is_lead) flags_print(&page, ask, stdout);
         return 0;
     }
     if (!status_failed(&st)) st = check(&flags, &paths);
-    if (!status_failed(&st)) st = run(&flags, &paths);
+    if (!status_failed(&st) && is_calibrated(&flags)) {
+        return run_calibrated(&flags, &paths, env, &argc, &argv);
+    }
+    /* rounding needs one rank; its threads share the work */
+    if (!status_failed(&st) && is_lead) st = run(&flags, &paths);
     if (!status_failed(&st)) return 0;
-    fprintf(stderr, "shoal quantize: %s\n", st.text);
+    if (is_lead) fprintf(stderr, "shoal quantize: %s\n", st.text);
     return status_exit(st.code);
 }
