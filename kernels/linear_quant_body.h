@@ -10,8 +10,9 @@
 #include <assert.h>
 #include <string.h>
 
-/* How the codes that a tile reads are written: bytes, or the packed nibbles themselves. */
-enum quant_source { SOURCE_BYTES, SOURCE_INT4, SOURCE_MXFP4 };
+/* How the codes that a tile reads are written: bytes (small: none above 24, unpacked nibbles), or
+ * the packed nibbles themselves. */
+enum quant_source { SOURCE_BYTES, SOURCE_SMALL, SOURCE_INT4, SOURCE_MXFP4 };
 
 enum {
     QUANT_BLOCK_ROWS = 96, /* rows that share a piece's bytes, scales and zeros */
@@ -166,7 +167,7 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
         for (size_t p = 0; p < n_panels; p++)
             set_unpack(t.source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
-        t.source = SOURCE_BYTES;
+        t.source = SOURCE_SMALL;
         t.w = m->bytes[0];
         t.w_stride = sizeof m->bytes[0];
     }

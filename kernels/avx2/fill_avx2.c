@@ -2,6 +2,15 @@
  * values stays a copy. */
 #include "kernels/avx2/avx2.h"
 
+static void fill_linear_quant(struct kern_table *t)
+{
+    static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4, QUANT_MXFP4};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        t->linear_quant[kinds[i]] = k_linear_quant_avx2;
+        t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_avx2;
+    }
+}
+
 void kern_fill_avx2(struct kern_table *t)
 {
     t->name = "avx2";
@@ -11,6 +20,7 @@ void kern_fill_avx2(struct kern_table *t)
     t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_avx2;
     t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_avx2;
     t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_avx2;
+    fill_linear_quant(t);
     t->quantize_row = k_quantize_row_avx2;
     t->grid_to_f32 = k_grid_to_f32_avx2;
     t->grid_add = k_grid_add_avx2;

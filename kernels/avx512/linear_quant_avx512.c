@@ -157,7 +157,7 @@ TILES(mxfp4, SOURCE_MXFP4, false)
 
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    if (t->source == SOURCE_BYTES)
+    if (t->source == SOURCE_BYTES || t->source == SOURCE_SMALL)
         (t->has_zeros ? tiles_bytes_zeros : tiles_bytes)(t, acc);
     else if (t->source == SOURCE_INT4)
         (t->has_zeros ? tiles_int4_zeros : tiles_int4)(t, acc);
