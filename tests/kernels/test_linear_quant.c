@@ -139,6 +139,28 @@ static void sets_agree_on_special_values(void)
     compare_sets(4, 3);
 }
 
+/* The largest sums there are: every product of a group is the extreme one, where 16 bits or a
+ * saturating pair would show. */
+static void sets_agree_on_extreme_codes(void)
+{
+    static const size_t rows[] = {1, 4, 9};
+    static const uint8_t bytes[] = {0x00, 0x7F, 0x81, 0xFF, 0x77};
+    struct rng r = {9};
+    for (size_t i = 0; i < 2 * QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i / 2);
+        if (f.kind == QUANT_FP8) continue;
+        for (size_t b = 0; b < sizeof bytes; b++) {
+            struct problem p = problem_make(&r, f, rows[b % 3], 33, 300, 0, 0);
+            memset(p.q.data, bytes[b], packed_quant_bytes(f, 33, 300).data);
+            for (size_t k = 0; k < p.n_rows * p.x_stride; k++) p.x[k] = i % 2 ? 1.0f : -1.0f;
+            const struct kern_table ref = table_ref();
+            op_quantize_rows(&ref, p.x, p.x_stride, p.n_rows, 300, &p.xq);
+            check_problem(&r, &p);
+            problem_free(&p);
+        }
+    }
+}
+
 /* |y - dot| against a bound made of the terms' sizes. */
 static void check_dot(const struct problem *p, size_t row, size_t n)
 {
@@ -363,6 +385,7 @@ void suite_linear_quant(CU_pSuite suite)
     CU_add_test(suite, "the reference is a dot product", reference_is_a_dot_product);
     CU_add_test(suite, "sets agree", sets_agree);
     CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
+    CU_add_test(suite, "sets agree on extreme codes", sets_agree_on_extreme_codes);
     CU_add_test(suite, "threads and groups do not change bits",
                 threads_and_groups_do_not_change_bits);
 }
