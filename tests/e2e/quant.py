@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""shoal quantize, and running what it makes.
+
+usage: quant.py SHOAL WORK_FOLDER MODEL
+MODEL: demo, or one of tests/golden/models. For every kind of format: the file is the same from any
+number of ranks and threads; its checksums are right; with --activations f32 its rows are those of
+the same file turned into f32, digit for digit; with int8 activations they are near. The journal
+refuses to mix both. Codes are not quantized twice.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from program import GOLDENS, REPO, Shoal, expect, main_of, read_rows, write_lines
+
+FORMATS = ["int8", "int8-asym-g32", "int4", "int4-asym-g64", "fp8", "mxfp4"]
+DEMO = REPO / "models" / "demo"
+# mean difference of a token's log-probability that int8 activations may make: random networks have
+# logits of tens, where nothing averages errors out, and experts that flip
+BOUND = {"demo": 0.025, "llama-gqa": 0.1, "smollm-tied": 0.25, "mixtral": 0.2,
+         "qwen3-moe-mixed": 0.15}
+
+
+class QuantTest:
+    def __init__(self, shoal, work, name):
+        self.shoal, self.name = Shoal(shoal), name
+        self.work = Path(work) / name
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.input = self.work / "in.jsonl"
+
+    def prepare(self):
+        if self.name != "demo":
+            self.model = self.work / "model.h5"
+            self.shoal.must("convert", GOLDENS / self.name / "hf", self.model)
+            shutil.copyfile(GOLDENS / self.name / "sequences.jsonl", self.input)
+            return
+        self.model = DEMO / "demo.h5"
+        words = [json.loads(line)["prompt"] for line in
+                 (DEMO / "prompts.jsonl").read_text().splitlines()]
+        text = " ".join(words)
+        write_lines(self.input, [dict(custom_id=str(i), prompt=text[300 * i:300 * i + 500])
+                                 for i in range(6)])
+
+    def quantize(self, source, name, *flags, ranks=0, env=None):
+        path = self.work / name
+        self.shoal.must("quantize", source, path, *flags, ranks=ranks, env=env)
+        return path
+
+    def score(self, model, *flags, ranks=0):
+        output = self.work / "scores.jsonl"
+        output.unlink(missing_ok=True)
+        self.shoal.must("score", "--model", model, "--input", self.input, "--output", output,
+                        "--kv-dtype", "f32", "--quiet", *flags, ranks=ranks)
+        return {key: row["logprobs"][1:] for key, row in read_rows(output).items()}
+
+    def check_same_file(self, path, form):
+        for ranks, threads in ((0, 3), (2, 1)):
+            other = self.quantize(self.model, "again.h5", "--format", form, ranks=ranks,
+                                  env={"OMP_NUM_THREADS": str(threads)})
+            expect(other.read_bytes() == path.read_bytes(),
+                   f"{form}: {ranks} ranks of {threads} threads make another file")
+
+    def check_format(self, form):
+        path = self.quantize(self.model, f"{form}.h5", "--format", form)
+        found = self.shoal.must("inspect", path, "--verify").out
+        expect("bits per weight" in found and "every checksum is right" in found, found)
+        self.check_same_file(path, form)
+        floats = self.quantize(path, "floats.h5", "--format", "f32")
+        want = self.score(floats)
+        for layout, ranks in (([], 0), (["--tp", "2"], 2), (["--pp", "2", "--chunk", "5"], 2)):
+            expect(self.score(path, "--activations", "f32", *layout, ranks=ranks) == want,
+                   f"{form} {layout}: weight-only rows differ from those of the floats")
+        near = self.score(path)
+        pairs = [(a, b) for key in want for a, b in zip(near[key], want[key])]
+        mean = sum(abs(a - b) for a, b in pairs) / len(pairs)
+        print(f"  {form}: {len(pairs)} tokens, int8 activations differ by {mean:.4f} on average")
+        expect(mean == 0 if form == "fp8" else 0 < mean < BOUND[self.name],
+               f"{form}: log-probabilities differ by {mean} on average")
+        return path
+
+    def check_refusals(self, quantized):
+        for flags, word in ((["--format", "int4"], "quantized already"),
+                            (["--format", "int5"], "int5"),
+                            (["--format", "int8", "--policy", "norms=int8"], "norms")):
+            done = self.shoal("quantize", quantized, self.work / "no.h5", *flags)
+            expect(done.status == 2 and word in done.err, f"{flags}: {done}")
+            expect(not (self.work / "no.h5").exists(), "a refused run left a file")
+
+    def check_journal(self, quantized):
+        output = self.work / "out.jsonl"
+        argv = ["score", "--model", quantized, "--input", self.input, "--output", output]
+        self.shoal.must(*argv, journal=True)
+        done = self.shoal(*argv, "--activations", "f32", journal=True)
+        expect(done.status != 0 and "--activations" in done.err, f"mixed arithmetic: {done}")
+
+    def main(self):
+        self.prepare()
+        paths = [self.check_format(form) for form in FORMATS]
+        self.check_refusals(paths[0])
+        self.check_journal(paths[0])
+
+
+if __name__ == "__main__":
+    main_of(QuantTest(*sys.argv[1:4]).main)
