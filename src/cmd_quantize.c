@@ -186,7 +186,7 @@ static int run_calibrated(const struct quantize_flags *f, const struct positiona
     return quantize_job_run(&o, env, argc, argv);
 }
 
-/* Every rank reads the flags and comes to the same status; one of them speaks. */
+/* Every rank reads the flags; what is wrong with them is the lead's to say and to return. */
 int cmd_quantize(struct config env, int argc, char **argv)
 {
     const bool is_lead = env.launcher_rank == 0;
@@ -210,7 +210,8 @@ int cmd_quantize(struct config env, int argc, char **argv)
     }
     /* rounding needs one rank; its threads share the work */
     if (!status_failed(&st) && is_lead) st = run(&flags, &paths);
-    if (!status_failed(&st)) return 0;
-    if (is_lead) fprintf(stderr, "shoal quantize: %s\n", st.text);
+    /* a launcher ends the job at the first other status, maybe before the voice is heard */
+    if (!status_failed(&st) || !is_lead) return 0;
+    fprintf(stderr, "shoal quantize: %s\n", st.text);
     return status_exit(st.code);
 }

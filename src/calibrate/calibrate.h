@@ -61,7 +61,7 @@ struct calibrate_report {
 /* Local. The layout that calibration runs in: every rank a replica with all of a layer. */
 struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, struct layout *out);
 
-/* **Collective (world)**. Hands each tensor of the layers (and an untied head) that is quantized or
+/* **Collective (world)**. Hands each tensor of the layers that is quantized or
  * changed to the sink; all others are the caller's to copy or to round. Errors, the same on all
  * ranks: STATUS_USAGE (a source that is quantized already), STATUS_INPUT (values that are not
  * finite), STATUS_MEMORY, the sink's. */

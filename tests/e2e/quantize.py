@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""shoal quantize with calibration: the same file from any number of ranks, files that generate, and
+a sentence for what cannot be.
+
+usage: quantize.py SHOAL WORK_FOLDER
+"""
+import json
+import random
+import shutil
+import sys
+from pathlib import Path
+
+from program import GOLDENS, Shoal, expect, main_of, read_rows, write_lines
+
+LIMIT_S = 120
+SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "moe": GOLDENS / "qwen3-moe" / "hf"}
+METHODS = {"gptq": "int4-g32", "awq": "int4-g32", "smoothquant": "int8"}
+
+
+class QuantizeTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.set, self.input = self.work / "calibration.jsonl", self.work / "in.jsonl"
+
+    def quantize(self, source, to, *flags, ranks=1):
+        return self.shoal("quantize", self.work / f"{source}.h5", to, *flags, "--quiet",
+                          ranks=ranks, limit_s=LIMIT_S)
+
+    def prepare(self, name):
+        self.shoal.must("convert", SOURCES[name], self.work / f"{name}.h5")
+        n_vocab = json.loads((SOURCES[name] / "config.json").read_text())["vocab_size"]
+        draw = random.Random(5)
+        # seven texts: four ranks have unequal shares of them
+        write_lines(self.set, [dict(custom_id=str(i), prompt_token_ids=[
+            draw.randrange(n_vocab) for _ in range(length)])
+            for i, length in enumerate([40, 7, 60, 33, 64, 21, 50])])
+        write_lines(self.input, [dict(custom_id="a", prompt_token_ids=[1, 2, 3, 4], max_tokens=8,
+                                      temperature=0)])
+
+    def generates(self, model):
+        out = self.work / "out.jsonl"
+        self.shoal.must("generate", "--model", model, "--input", self.input, "--output", out)
+        row = read_rows(out)["a"]
+        expect(row.get("error") is None, f"{model}: {row}")
+
+    def same_file(self, name, label, *flags):
+        """From 1 and 4 ranks, and not what rounding to nearest makes."""
+        files = {}
+        for ranks in (1, 4):
+            to = self.work / f"{name}-{label}-{ranks}.h5"
+            done = self.quantize(name, to, *flags, "--calibration", self.set, "--min-tokens", "4",
+                                 ranks=ranks)
+            expect(done.status == 0, str(done))
+            files[ranks] = to.read_bytes()
+        expect(files[1] == files[4], f"{name} {label}: 4 ranks made another file than 1")
+        self.generates(to)
+        return files[1]
+
+    def methods(self, name):
+        made = {m: self.same_file(name, m, "--method", m, "--format", f)
+                for m, f in METHODS.items()}
+        made["order"] = self.same_file(name, "order", "--method", "gptq", "--format", "int4-g32",
+                                       "--act-order", "--damping", "0.05")
+        # one MiB holds few second moments: several passes, the same bytes
+        passes = self.same_file(name, "passes", "--method", "gptq", "--format", "int4-g32",
+                                "--memory", "1")
+        expect(passes == made["gptq"], f"{name}: --memory changed the file")
+        made["auto"] = self.same_file(name, "auto", "--method", "rtn", "--format", "int4-g32",
+                                      "--auto-policy", "6")
+        expect(len(set(made.values())) == len(made), f"{name}: two methods made the same file")
+
+    def refuses(self, words, *flags, ranks):
+        to = self.work / "refused.h5"
+        done = self.quantize("moe", to, *flags, ranks=ranks)
+        expect(done.status == 2, f"status 2 expected: {done}")
+        missing = [w for w in words if w not in done.err]
+        expect(not missing, f"the sentence lacks {missing}: {done}")
+        expect(not to.exists(), f"a file was left behind: {done}")
+
+    def wrong(self):
+        form, given = ("--format", "int4-g32"), ("--calibration", self.set)
+        empty = self.work / "empty.jsonl"
+        empty.write_text("")
+        for ranks in (1, 4):
+            self.refuses(["gptq", "--calibration"], *form, "--method", "gptq", ranks=ranks)
+            self.refuses(["--auto-policy", "--calibration"], *form, "--auto-policy", "4",
+                         ranks=ranks)
+            self.refuses(["--method", "magic"], *form, "--method", "magic", ranks=ranks)
+            self.refuses(["--calibration"], *form, *given, ranks=ranks)
+            self.refuses(["--damping"], *form, *given, "--method", "gptq", "--damping", "-1",
+                         ranks=ranks)
+            self.refuses(["int3"], "--format", "int3", *given, "--method", "gptq", ranks=ranks)
+            for lines in (empty, self.work / "none.jsonl"):
+                done = self.quantize("moe", self.work / "refused.h5", *form, "--method", "awq",
+                                     "--calibration", lines, ranks=ranks)
+                expect(done.status not in (0, None) and lines.name in done.err, str(done))
+
+    def main(self):
+        for name in SOURCES:
+            self.prepare(name)
+            self.methods(name)
+        self.wrong()
+        print("the same files from 1 and 4 ranks; each generates; wrong inputs are refused")
+
+
+if __name__ == "__main__":
+    main_of(QuantizeTest(*sys.argv[1:3]).main)
