@@ -3,7 +3,7 @@
 
 usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
                 [--only TEXT]
-About 200 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
+About 250 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
 WORK_FOLDER/state.json and are not repeated while the binary stays the same. One SHA-256 per model:
 that of its first run. A run fails when its hash differs, or when what it was asked to exercise
 (layout, kernels, preemption, ...) is not what its own report says it did.
@@ -57,6 +57,8 @@ DIMENSIONS = {
     "kernels": ["ref", "avx2", "avx512"],
     "blocks": ["plenty", "tight"],
     "order": ["given", "shuffled"],
+    "cache": ["off", "on"],  # of prefixes, and of results
+    "schedule": ["input", "auto", "prefix"],  # --order
 }
 SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf"}
 DEMO = REPO / "models" / "demo" / "demo.h5"
@@ -86,12 +88,20 @@ def sampling(i):
     return dict(kinds[i % len(kinds)], max_tokens=N_TOKENS - i % 4)
 
 
+def with_repeats(lines, key, n_shared):
+    """And one line that begins like another and goes on like a third, and one that repeats a greedy
+    one."""
+    begins = {**lines[11], "custom_id": "r13", key: lines[11][key][:n_shared] + lines[3][key]}
+    return lines + [begins, {**lines[6], "custom_id": "r14"}]
+
+
 def token_lines(n_vocab):
     """Twelve prompts of ids around one tile of 64, one across two, one across four, one too long."""
     draw = random.Random(20)
     lengths = [3, 47, 52, 57, 61, 63, 64, 65, 44, 58, 110, 215, MODEL_LEN + 9]
-    return [dict(custom_id=f"r{i:02d}", prompt_token_ids=[draw.randrange(n_vocab) for _ in
-            range(length)], **sampling(i)) for i, length in enumerate(lengths)]
+    return with_repeats([dict(custom_id=f"r{i:02d}", prompt_token_ids=[draw.randrange(n_vocab)
+                         for _ in range(length)], **sampling(i))
+                         for i, length in enumerate(lengths)], "prompt_token_ids", 100)
 
 
 def text_lines():
@@ -100,8 +110,8 @@ def text_lines():
              (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines()]
     text = " ".join(words) * 20
     sizes = [2, 120, 130, 140, 150, 160, 135, 145, 155, 125, 330, 560, 4000]
-    return [dict(custom_id=f"r{i:02d}", prompt=text[37 * i:37 * i + size], **sampling(i))
-            for i, size in enumerate(sizes)]
+    return with_repeats([dict(custom_id=f"r{i:02d}", prompt=text[37 * i:37 * i + size],
+                         **sampling(i)) for i, size in enumerate(sizes)], "prompt", 300)
 
 
 class Law:
@@ -153,7 +163,8 @@ class Law:
                 "--input", self.work / f"{row['model']}-{row['order']}.jsonl",
                 "--output", output, "--report", report, *flags, "--threads", row["threads"],
                 "--kv-blocks", BLOCKS[row["blocks"]], "--max-model-len", MODEL_LEN,
-                "--seed", 5, "--quiet"]
+                "--seed", 5, "--quiet", "--prefix-cache", row["cache"], "--result-cache",
+                row["cache"], "--order", row["schedule"]]
         if row["batch"]:
             argv += ["--max-batch", row["batch"]]
         if row["chunk"]:
@@ -175,7 +186,9 @@ class Law:
         layout = report["layout"]
         expect({k: layout[k] for k in asked} == asked, f"layout {layout}, asked {asked}")
         for key, want in (("kernels", row["kernels"]), ("threads", row["threads"]),
-                          ("kv_blocks", BLOCKS[row["blocks"]])):
+                          ("kv_blocks", BLOCKS[row["blocks"]]), ("order", row["schedule"]),
+                          ("prefix_cache", row["cache"] == "on"),
+                          ("result_hits", int(row["cache"] == "on"))):
             expect(report[key] == want, f"{key} {report[key]}, asked {want}")
         expect(report["chunk"] == row["chunk"] or not row["chunk"], f"chunk {report['chunk']}")
         peak = report["peak_batch"]
@@ -195,7 +208,7 @@ class Law:
         rows = read_rows(self.work / "base.jsonl")
         n_errors = sum("error" in r for r in rows.values())
         n_tokens = sum(len(r.get("token_ids", [])) for r in rows.values())
-        expect(len(rows) == 13 and n_errors == 1 and n_tokens > 100,
+        expect(len(rows) == 15 and n_errors == 1 and n_tokens > 100,
                f"{name}: {len(rows)} rows, {n_errors} errors, {n_tokens} tokens")
         print(f"{name}: {n_tokens} tokens, sha256 {self.base[name]}")
 
