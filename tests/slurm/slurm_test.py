@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""The job scripts of jobs/ on a real Slurm: whatever ends a job, it comes back by itself and the file
+is the uninterrupted run's.
+
+usage: slurm_test.py SHOAL WORK_FOLDER
+Starts a cluster of eight virtual nodes (cluster.py) and stops it. All cases run side by side, as nodes
+get free; most of the time is the minute of Slurm's shortest time limit. The first session of a job that shall be
+hit is slowed: its ranks stand still for most of every second. Later sessions run as they can.
+"""
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import cluster
+from cluster import REPO, Cluster, Job, expect, run
+from program import SKIPPED, Failure, Shoal, main_of, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+N_LINES = 160
+SLOW = """#!/usr/bin/env bash
+# shoal, with small batches and standing still for most of every second in the first session of a job
+# (of an array: of its second task)
+if [ "$1" = generate ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ]; then
+    (
+        trap '' TERM USR1
+        while kill -0 $$ 2>/dev/null; do
+            kill -STOP $$
+            now=$((10#${EPOCHREALTIME#*.}))
+            sleep "0.$(printf %06d $((999999 - now)))"
+            kill -CONT $$
+            sleep 0.015
+        done 2>/dev/null
+    ) >/dev/null 2>&1 &
+    set -- "$@" --max-batch 4
+fi
+exec "$SHOAL_REAL" "$@"
+"""
+
+
+def request_lines():
+    """Prompts of the demo model; every third without an id of its own, two ids twice, one error."""
+    draw = random.Random(11)
+    text = " ".join(json.loads(line)["prompt"] for line in
+                    (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines())
+    lines = []
+    for i in range(N_LINES):
+        at = draw.randrange(len(text) - 300)
+        line = dict(prompt=text[at:at + draw.randrange(5, 120)], max_tokens=draw.randrange(20, 240),
+                    temperature=draw.choice([0, 0.8, 1]))
+        if i % 8 == 5:
+            line["max_tokens"] = 2  # rows that a slow session finishes
+        if i % 3:
+            line["custom_id"] = f"s{i}"
+        lines.append(line)
+    lines[50]["top_p"] = 3
+    lines[90]["custom_id"] = "s1"  # of another part of the array
+    lines[120]["custom_id"] = "13"  # line 13's own number
+    return lines
+
+
+class SlurmTest:
+    def __init__(self, shoal, work):
+        self.shoal = Shoal(shoal)
+        self.work = Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.input = self.work / "in.jsonl"
+        write_lines(self.input, request_lines())
+        self.slow = self.work / "slow-shoal"
+        self.slow.write_text(SLOW)
+        self.slow.chmod(0o755)
+        os.environ.update({
+            "PATH": f"{REPO / 'jobs'}:{Path(self.shoal.path).parent}:{os.environ['PATH']}",
+            "SHOAL_REAL": self.shoal.path, "OMP_WAIT_POLICY": "passive",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "PMIX_MCA_psec": "native"})
+        os.environ.pop("SLURM_JOB_ID", None)
+        self.began = time.monotonic()
+
+    def run_whole(self):
+        whole = self.work / "whole.jsonl"
+        self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", whole)
+        self.sha = hashlib.sha256(whole.read_bytes()).hexdigest()
+        self.say(f"uninterrupted: {N_LINES} rows, sha256 {self.sha}")
+
+    def say(self, text):
+        print(f"[{time.monotonic() - self.began:5.1f} s] {text}")
+
+    def output(self, name):
+        return self.work / f"{name}.jsonl"
+
+    def submit(self, name, script="many_nodes.sbatch", nodes=2, launcher="srun", slow=True, flags=(),
+               more=()):
+        sizes = [f"--nodes={nodes}", "--ntasks-per-node=2", "--cpus-per-task=1", "--time=10"]
+        env = {"SHOAL_LAUNCHER": launcher, "SHOAL": str(self.slow) if slow else self.shoal.path}
+        return self.cluster.submit(name, script, DEMO, self.input, self.output(name), *more,
+                                   flags=[*sizes, *flags], env=env)
+
+    def n_rows(self, name):
+        journal = self.work / f"{name}.jsonl.journal"
+        if not journal.exists():
+            return 0
+        done = self.shoal("status", journal, "--json")
+        return json.loads(done.out)["rows"] if done.status == 0 else 0
+
+    def wait_at_work(self, job):
+        self.cluster.wait_for(f"row of {job.name}", lambda: self.n_rows(job.name) > 0)
+
+    def check_file(self, name):
+        found = hashlib.sha256(self.output(name).read_bytes()).hexdigest()
+        expect(found == self.sha, f"{name}: sha256 {found}, {self.sha} expected")
+
+    def finished(self, job, why, n_restarts=1):
+        """The job ends by itself, after restarts, with the uninterrupted run's bytes."""
+        info = job.must_complete()
+        expect(int(info["Restarts"]) >= n_restarts,
+               f"{job.name}: {info['Restarts']} restarts, {n_restarts} expected\n{job.text()}")
+        for word in why:
+            expect(re.search(word, job.text()), f"{job.name}: no '{word}' in\n{job.text()}")
+        self.check_file(job.name)
+        self.say(f"{job.name}: {why[0]}; requeued {info['Restarts']} times, completed, same sha256")
+
+    def limit(self):
+        """The job finds its time limit through squeue."""
+        job = self.submit("limit", "one_node.sbatch", 1, more=["--tp", "2"],
+                          flags=["--time=1", "--signal=B:CONT@1"])
+        self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
+
+    def warned(self):
+        """The script is told of the time limit by Slurm's signal."""
+        job = self.submit("warned", "one_node.sbatch", 1, "mpirun", flags=["--time=1"],
+                          more=["--pp", "2"])
+        self.finished(job, ["drained after \\d+ rows \\(SIGUSR1\\)", "status 75: requeued"])
+
+    def usr1(self, launcher):
+        """scancel --signal=USR1: the nodes back, the job later."""
+        job = self.submit(f"usr1-{launcher}", launcher=launcher)
+        self.wait_at_work(job)
+        done = run(["scancel", "--signal=USR1", job.id])
+        expect(done.status == 0, str(done))
+        self.finished(job, ["drained after \\d+ rows \\(SIGUSR1\\)", "status 75: requeued"])
+
+    def cancel(self):
+        """scancel: ends for good; the same line goes on another day."""
+        job = self.submit("cancel", nodes=1)
+        self.wait_at_work(job)
+        run(["scancel", job.id])
+        self.cluster.wait_for("end of the cancelled job", job.has_ended)
+        time.sleep(1)
+        expect(job.state() == "CANCELLED", f"cancelled job: {job.state()}\n{job.text()}")
+        n_rows = self.n_rows("cancel")
+        self.submit("cancel", nodes=1, slow=False).must_complete()
+        self.check_file("cancel")
+        self.say(f"scancel: CANCELLED after {n_rows} rows, not requeued; resumed, same sha256")
+
+    def array(self):
+        """Five tasks over one input, one of them drained on the way, and their merge."""
+        output = self.output("array")
+        sizes = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--time=10"]
+        array = self.cluster.submit("array", "array.sbatch", DEMO, self.input, output,
+                                    flags=["--array=1-5", *sizes], env={"SHOAL": str(self.slow)})
+        merge = self.cluster.submit("merge", "merge.sbatch", self.input, output, "5",
+                                    flags=[f"--dependency=afterok:{array.id}"])
+        tasks = [Job(self.cluster, f"array_{i}", f"{array.id}_{i}", array.log) for i in range(1, 6)]
+        part = "array.part-2-of-5"
+        self.cluster.wait_for("row of task 2", lambda: self.n_rows(part) > 0)
+        run(["scancel", "--signal=USR1", tasks[1].id])
+        self.cluster.wait_for("requeue of task 2", lambda: tasks[1].restarts() or
+                              tasks[1].has_ended())
+        merge.must_complete()
+        n_restarts = [task.restarts() for task in tasks]
+        expect(n_restarts[1] >= 1, f"task 2 was not requeued: {n_restarts}\n{array.text()}")
+        self.check_file("array")
+        self.say(f"array of 5: restarts {n_restarts}; {merge.text().strip()}; same sha256")
+        (self.work / f"{part}.jsonl").unlink()
+        again = run(["bash", REPO / "jobs" / "merge.sbatch", self.input, output, "5"],
+                    env={"SHOAL": self.shoal.path})
+        expect(again.status == 3 and part in again.err, f"a part is missing: {again}")
+
+    def lost_node(self, launcher):
+        """A node's slurmd, steps and ranks are killed."""
+        job = self.submit(f"lost-{launcher}", launcher=launcher)
+        self.wait_at_work(job)
+        nodes = run(["scontrol", "show", "hostnames", job.info()["NodeList"]]).out.split()
+        killed = self.cluster.kill_node(nodes[1])
+        self.cluster.wait_for("requeue", lambda: job.restarts() > 0 or job.has_ended())
+        self.say(f"{nodes[1]} killed, {killed} processes: requeued")
+        self.cluster.start_node(nodes[1])
+        self.finished(job, ["earlier runs: [1-9]\\d* rows"])
+
+    def preempted(self):
+        """A job of a better partition takes the nodes."""
+        job = self.submit("preempted", "preemptible.sbatch")
+        self.wait_at_work(job)
+        nodes = job.info()["NodeList"]
+        better = self.submit("better", slow=False, flags=[f"--nodelist={nodes}"])
+        self.cluster.wait_for("preemption", lambda: job.restarts() > 0)
+        better.must_complete()
+        self.finished(job, ["earlier runs: [1-9]\\d* rows"])
+
+    def refused(self):
+        """A bad checkpoint, and GPUs that would idle: said first, and the status is shoal's."""
+        bad = self.work / "bad.h5"
+        data = bytearray(DEMO.read_bytes())
+        data[len(data) // 2] ^= 1
+        bad.write_bytes(data)
+        sizes = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--gpus-per-node=2"]
+        for name, script, model, status, word in (
+                ("bad", "one_node.sbatch", bad, "3:0", "bad.h5: the check failed with status 3"),
+                ("gpus", "gpus.sbatch", DEMO, "2:0", "no CUDA backend")):
+            job = self.cluster.submit(name, script, model, self.input, self.output(name),
+                                      flags=sizes)
+            self.cluster.wait_for(f"end of {name}", job.has_ended)
+            expect((job.state(), job.info()["ExitCode"]) == ("FAILED", status) and
+                   word in job.text() and not self.output(name).exists(),
+                   f"{name}: {job.info()}\n{job.text()}")
+            self.say(f"{script}: {word}; exit code {status}")
+        job = self.cluster.submit("gpus", "gpus.sbatch", DEMO, self.input, self.output("gpus"),
+                                  flags=sizes, env={"SHOAL_CPU_ON_GPU_NODES": "yes"})
+        job.must_complete()
+        self.check_file("gpus")
+        self.say("gpus.sbatch with SHOAL_CPU_ON_GPU_NODES=yes: same sha256")
+
+    def main(self):
+        with tempfile.TemporaryDirectory(prefix="shoal-slurm-") as folder:
+            os.chmod(folder, 0o755)  # munged wants its socket in reach
+            self.cluster = Cluster(folder)
+            self.cluster.start()
+            self.say("the nodes are idle")
+            self.run_whole()
+            self.side_by_side([
+                self.limit, self.warned, lambda: self.lost_node("srun"),
+                lambda: self.usr1("mpirun"), self.array, lambda: self.lost_node("mpirun"),
+                lambda: self.usr1("srun"), self.preempted, self.cancel, self.refused])
+
+    def side_by_side(self, cases):
+        """The first failure ends the test, and with it the cluster."""
+        with ThreadPoolExecutor(len(cases)) as pool:
+            running = []
+            for case in cases:
+                running.append(pool.submit(case))
+                time.sleep(0.5)  # Slurm takes them in this order
+            for done in as_completed(running):
+                try:
+                    done.result()
+                except Failure as failure:
+                    print(f"FAILED: {failure}", flush=True)
+                    os._exit(1)  # no case is waited for
+
+
+def main():
+    if sys.argv[1] == "--inside":
+        return SlurmTest(*sys.argv[2:]).main()
+    reason = cluster.missing()
+    if reason:
+        print(f"skipped: {reason}")
+        return SKIPPED
+    return cluster.in_namespaces([sys.executable, __file__, "--inside", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main_of(main)
