@@ -281,9 +281,9 @@ static size_t group_share(const struct scheduler *s)
 }
 
 /* True when r can start in this group of this replica. Blocks for all its tokens but those that it
- * shares must be free, with a hundredth of the pool and what preemptions
- * taught to keep to spare for those that run, and a group takes
- * no more than its part of the pool; neither holds back the only sequence of a replica or group. */
+ * shares must be free, and for those that run a hundredth of the pool and what preemptions taught
+ * to keep; and a group takes no more than its part of the pool. Neither holds back the only
+ * sequence of a replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
                  const struct microbatch *m, const struct request *r,
                  const struct prefix_match *match)

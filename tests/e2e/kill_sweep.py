@@ -407,7 +407,7 @@ class Refusals(JournalTest):
 
     def half(self):
         self.begin()
-        job = Started(self, "one", "--failpoint", "output_write:2", *SLOW)
+        job = Started(self, "one", "--failpoint", "output_write:1", *SLOW)
         expect(job.wait() == 137, job.text())
 
     def main(self):
