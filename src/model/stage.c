@@ -1,35 +1,11 @@
 /* The forward pass of a stage. Reads like the paper: norm, attention, sum; norm, FFN or MoE, sum.
  */
-#include "model/stage.h"
-
-#include "attention/attention.h"
 #include "base/mem.h"
-#include "kernels/act.h"
-#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
+#include "model/stage_private.h"
 
 #include <assert.h>
 #include <string.h>
-
-struct stage {
-    struct stage_options o;
-    struct attention_shape attention;
-    uint8_t kv_of_head[4096]; /* local kv head of each local head */
-    struct kv_pool *kv;
-    struct moe *moe;       /* NULL for dense models */
-    uint64_t *expert_load; /* [layers, E] */
-    uint64_t workspace_bytes;
-    /* workspace, for T <= max_rows */
-    float *x;            /* [T, D] normed input of a block */
-    float *q, *attended; /* [T, H Hd] */
-    float *k, *v;        /* [T, G Hd] */
-    float *gate, *up;    /* [T, F] */
-    int64_t *sums;       /* [T, D + 1]; own_sums, or memory that the tp ranks share */
-    int64_t *own_sums;
-    float *cos, *sin;   /* [T, Hd / 2] */
-    int32_t *positions; /* [T] */
-    void *codes;        /* the rows that meet quantized weights; NULL: there are none */
-};
 
 size_t hidden_bytes(size_t n_rows, uint32_t width)
 {
@@ -109,53 +85,15 @@ static struct status make_workspace(struct stage *s)
     return take(s, &s->positions, t, sizeof(int32_t));
 }
 
-static void describe_attention(struct stage *s)
-{
-    const struct model_config *m = s->o.model;
-    const struct weights *w = s->o.weights;
-    const uint32_t heads_per_kv = m->n_heads / m->n_kv_heads;
-    s->attention = (struct attention_shape){.n_heads = range_count(w->heads),
-                                            .n_kv_heads = range_count(w->kv_heads),
-                                            .head_dim = m->head_dim,
-                                            .kv_of_head = s->kv_of_head,
-                                            .scale = 1.0f / __builtin_sqrtf((float)m->head_dim),
-                                            .norm_eps = m->norm_eps,
-                                            .window = m->window};
-    for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
-        s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
-    }
-}
-
-static struct status make_moe(struct stage *s)
-{
-    const struct model_config *m = s->o.model;
-    if (m->n_experts == 0) return status_ok();
-    const struct moe_options o = {.kern = s->o.kern,
-                                  .comm = s->o.comm,
-                                  .layout = s->o.layout,
-                                  .rank = s->o.rank,
-                                  .width = m->width,
-                                  .n_experts = m->n_experts,
-                                  .n_chosen = m->n_chosen,
-                                  .router = m->router,
-                                  .policy = s->o.policy,
-                                  .capacity_factor = s->o.capacity_factor,
-                                  .weight_only = s->o.weight_only,
-                                  .tap = s->o.tap};
-    TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->n_experts,
-                  sizeof *s->expert_load, "expert load"));
-    return moe_create(&o, &s->moe);
-}
-
 struct status stage_create(const struct stage_options *o, struct stage **out)
 {
     *out = NULL;
     struct stage *s = NULL;
     TRY(mem_alloc(&s, 1, sizeof *s, "stage"));
     s->o = *o;
-    describe_attention(s);
+    stage_describe_attention(s);
     struct status st = make_workspace(s);
-    if (!status_failed(&st)) st = make_moe(s);
+    if (!status_failed(&st)) st = stage_make_moe(s);
     if (!status_failed(&st)) {
         st = kv_pool_create(range_count(o->weights->layers), o->n_kv_blocks,
                             s->attention.n_kv_heads, o->model->head_dim, o->kv_dtype, &s->kv);
@@ -206,157 +144,17 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
     comm_or_u32(s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
 }
 
-/* Rows x [n_rows, n] as linears read them. */
-static struct act_rows input_of(const struct stage *s, const float *x, size_t n_rows, size_t n)
-{
-    return (struct act_rows){.x = x, .stride = n, .n_rows = n_rows, .n = n, .memory = s->codes};
-}
-
-/* One column-parallel linear: y [T, N] = x w^T, this rank's outputs. */
-struct column {
-    const struct packed *w;
-    float *y;
-};
-
-/* Column-parallel linears of one input, at most three, in one op unless their codes differ. */
-static void column_parallel(struct stage *s, const struct column *columns, size_t n,
-                            struct act_rows *in)
-{
-    struct linear_group groups[3];
-    struct linear_args args[3];
-    size_t n_args = 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct packed *w = columns[i].w;
-        if (w->n_out == 0) continue;
-        if (act_codes_replace(in, w)) {
-            op_linears(s->o.kern, args, n_args);
-            n_args = 0;
-        }
-        groups[n_args] = (struct linear_group){.w = w, .row0 = 0, .n_rows = in->n_rows};
-        args[n_args] = (struct linear_args){.groups = &groups[n_args],
-                                            .n_groups = 1,
-                                            .x = in->x,
-                                            .x_stride = in->stride,
-                                            .xq = act_codes(s->o.kern, in, w),
-                                            .y = columns[i].y,
-                                            .y_stride = w->n_out};
-        n_args++;
-    }
-    op_linears(s->o.kern, args, n_args);
-    comm_poll(s->o.comm);
-}
-
-/* h [T, D] += x w^T, a row-parallel linear: the tp ranks' leaves summed on the integer grid. */
-static void row_parallel(struct stage *s, const struct packed *w, const float *x,
-                         struct hidden *hidden)
-{
-    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
-    if (w->n_in > 0) {
-        struct act_rows in = input_of(s, x, n_rows, w->n_in);
-        const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
-        const struct linear_args args = {.groups = &group,
-                                         .n_groups = 1,
-                                         .x = x,
-                                         .x_stride = w->n_in,
-                                         .xq = act_codes(s->o.kern, &in, w),
-                                         .sums = s->sums};
-        op_linear_leaf(s->o.kern, &args);
-    } else {
-        memset(s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
-    }
-    const struct grid_sum sum = {.kern = s->o.kern,
-                                 .sums = s->sums,
-                                 .n_rows = n_rows,
-                                 .n_out = d,
-                                 .grid_bits = w->grid_bits,
-                                 .y = hidden->h,
-                                 .bad = hidden->bad};
-    grid_sum_add(&sum, s->o.comm, COMM_TP);
-    comm_poll(s->o.comm);
-}
-
-static void show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)
-{
-    if (s->o.tap != NULL) s->o.tap->see(s->o.tap->ctx, site, 0, x, n_rows, n);
-}
-
-static void attention_block(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                            const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden)
-{
-    const size_t n_rows = hidden->n_rows;
-    op_rmsnorm(s->o.kern, hidden->h, w->attn_norm, n_rows, s->o.model->width, s->o.model->norm_eps,
-               s->x);
-    show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
-    struct act_rows in = input_of(s, s->x, n_rows, s->o.model->width);
-    const struct column qkv[] = {{&w->q, s->q}, {&w->k, s->k}, {&w->v, s->v}};
-    column_parallel(s, qkv, 3, &in);
-    const struct attention_work work = {.q = s->q,
-                                        .k = s->k,
-                                        .v = s->v,
-                                        .out = s->attended,
-                                        .q_norm = w->q_norm,
-                                        .k_norm = w->k_norm,
-                                        .cos = s->cos,
-                                        .sin = s->sin,
-                                        .kv = kv_pool_layer(s->kv, layer),
-                                        .seqs = seqs,
-                                        .n_seqs = n_seqs,
-                                        .n_rows = n_rows};
-    attention_run(s->o.kern, &s->attention, &work);
-    show(s, TAP_O, s->attended, n_rows, w->o.n_in);
-    row_parallel(s, &w->o, s->attended, hidden);
-}
-
-static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
-{
-    const size_t n_rows = hidden->n_rows, f = w->gate.n_out;
-    struct act_rows in = input_of(s, s->x, n_rows, s->o.model->width);
-    const struct column gate_up[] = {{&w->gate, s->gate}, {&w->up, s->up}};
-    column_parallel(s, gate_up, 2, &in);
-    if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
-    show(s, TAP_DOWN, s->gate, n_rows, f);
-    row_parallel(s, &w->down, s->gate, hidden);
-}
-
-static struct status ffn_block(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                               struct hidden *hidden)
-{
-    op_rmsnorm(s->o.kern, hidden->h, w->ffn_norm, hidden->n_rows, s->o.model->width,
-               s->o.model->norm_eps, s->x);
-    show(s, TAP_FFN, s->x, hidden->n_rows, s->o.model->width);
-    if (!w->is_moe) {
-        dense_block(s, w, hidden);
-        return status_ok();
-    }
-    const struct moe_weights moe = {
-        .router = &w->router, .gate = w->expert_gate, .up = w->expert_up, .down = w->expert_down};
-    return moe_forward(s->moe, &moe, s->x, hidden->n_rows, hidden->h, hidden->bad, hidden->dropped,
-                       s->expert_load + (size_t)layer * s->o.model->n_experts);
-}
-
-/* Positions of all rows, and their rotations, which all layers share. */
-static void rotate_rows(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
-{
-    for (size_t i = 0; i < n_seqs; i++) {
-        for (size_t r = 0; r < seqs[i].n_rows; r++) {
-            s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
-        }
-    }
-    op_rope_table(s->positions, n_rows, s->o.weights->inv_freq, s->o.model->head_dim, 1.0f, s->cos,
-                  s->sin);
-}
-
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             struct hidden *hidden)
 {
     assert(hidden->n_rows <= s->o.max_rows);
-    rotate_rows(s, seqs, n_seqs, hidden->n_rows);
+    stage_rotate(s, seqs, n_seqs, hidden->n_rows);
     const uint32_t n_layers = range_count(s->o.weights->layers);
     for (uint32_t l = 0; l < n_layers; l++) {
         const struct layer_weights *w = &s->o.weights->layers_of_stage[l];
         comm_mark_layer(s->o.comm, (int32_t)(s->o.weights->layers.begin + l));
-        attention_block(s, l, w, seqs, n_seqs, hidden);
-        TRY(ffn_block(s, l, w, hidden));
+        stage_attention(s, l, w, seqs, n_seqs, hidden);
+        TRY(stage_ffn(s, l, w, hidden));
     }
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return status_ok();

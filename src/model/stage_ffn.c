@@ -1,0 +1,52 @@
+/* The FFN block of a layer: norm, then a dense FFN or the experts. */
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "model/stage_private.h"
+
+struct status stage_make_moe(struct stage *s)
+{
+    const struct model_config *m = s->o.model;
+    if (m->n_experts == 0) return status_ok();
+    const struct moe_options o = {.kern = s->o.kern,
+                                  .comm = s->o.comm,
+                                  .layout = s->o.layout,
+                                  .rank = s->o.rank,
+                                  .width = m->width,
+                                  .n_experts = m->n_experts,
+                                  .n_chosen = m->n_chosen,
+                                  .router = m->router,
+                                  .policy = s->o.policy,
+                                  .capacity_factor = s->o.capacity_factor,
+                                  .weight_only = s->o.weight_only,
+                                  .tap = s->o.tap};
+    TRY(mem_alloc(&s->expert_load, (size_t)range_count(s->o.weights->layers) * m->n_experts,
+                  sizeof *s->expert_load, "expert load"));
+    return moe_create(&o, &s->moe);
+}
+
+static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
+{
+    const size_t n_rows = hidden->n_rows, f = w->gate.n_out;
+    struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
+    const struct column gate_up[] = {{&w->gate, s->gate}, {&w->up, s->up}};
+    stage_columns(s, gate_up, 2, &in);
+    if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
+    stage_show(s, TAP_DOWN, s->gate, n_rows, f);
+    stage_row_parallel(s, &w->down, s->gate, hidden);
+}
+
+struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                        struct hidden *hidden)
+{
+    op_rmsnorm(s->o.kern, hidden->h, w->ffn_norm, hidden->n_rows, s->o.model->width,
+               s->o.model->norm_eps, s->x);
+    stage_show(s, TAP_FFN, s->x, hidden->n_rows, s->o.model->width);
+    if (!w->is_moe) {
+        dense_block(s, w, hidden);
+        return status_ok();
+    }
+    const struct moe_weights moe = {
+        .router = &w->router, .gate = w->expert_gate, .up = w->expert_up, .down = w->expert_down};
+    return moe_forward(s->moe, &moe, s->x, hidden->n_rows, hidden->h, hidden->bad, hidden->dropped,
+                       s->expert_load + (size_t)layer * s->o.model->n_experts);
+}

@@ -1,0 +1,70 @@
+/* The linears of a stage: column-parallel, row-parallel with its sum over ranks. */
+#include "kernels/grid_sum.h"
+#include "kernels/ops.h"
+#include "model/stage_private.h"
+
+#include <string.h>
+
+struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n)
+{
+    return (struct act_rows){.x = x, .stride = n, .n_rows = n_rows, .n = n, .memory = s->codes};
+}
+
+void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in)
+{
+    struct linear_group groups[3];
+    struct linear_args args[3];
+    size_t n_args = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct packed *w = columns[i].w;
+        if (w->n_out == 0) continue;
+        if (act_codes_replace(in, w)) {
+            op_linears(s->o.kern, args, n_args);
+            n_args = 0;
+        }
+        groups[n_args] = (struct linear_group){.w = w, .row0 = 0, .n_rows = in->n_rows};
+        args[n_args] = (struct linear_args){.groups = &groups[n_args],
+                                            .n_groups = 1,
+                                            .x = in->x,
+                                            .x_stride = in->stride,
+                                            .xq = act_codes(s->o.kern, in, w),
+                                            .y = columns[i].y,
+                                            .y_stride = w->n_out};
+        n_args++;
+    }
+    op_linears(s->o.kern, args, n_args);
+    comm_poll(s->o.comm);
+}
+
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *x,
+                        struct hidden *hidden)
+{
+    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    if (w->n_in > 0) {
+        struct act_rows in = stage_input(s, x, n_rows, w->n_in);
+        const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
+        const struct linear_args args = {.groups = &group,
+                                         .n_groups = 1,
+                                         .x = x,
+                                         .x_stride = w->n_in,
+                                         .xq = act_codes(s->o.kern, &in, w),
+                                         .sums = s->sums};
+        op_linear_leaf(s->o.kern, &args);
+    } else {
+        memset(s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
+    }
+    const struct grid_sum sum = {.kern = s->o.kern,
+                                 .sums = s->sums,
+                                 .n_rows = n_rows,
+                                 .n_out = d,
+                                 .grid_bits = w->grid_bits,
+                                 .y = hidden->h,
+                                 .bad = hidden->bad};
+    grid_sum_add(&sum, s->o.comm, COMM_TP);
+    comm_poll(s->o.comm);
+}
+
+void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)
+{
+    if (s->o.tap != NULL) s->o.tap->see(s->o.tap->ctx, site, 0, x, n_rows, n);
+}

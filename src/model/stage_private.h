@@ -1,0 +1,67 @@
+/* A stage from inside, shared by the stage_*.c files; not for others. */
+#ifndef SHOAL_MODEL_STAGE_PRIVATE_H
+#define SHOAL_MODEL_STAGE_PRIVATE_H
+
+#include "attention/attention.h"
+#include "kernels/act.h"
+#include "model/stage.h"
+
+struct stage {
+    struct stage_options o;
+    struct attention_shape attention;
+    uint8_t kv_of_head[4096]; /* local kv head of each local head */
+    struct kv_pool *kv;
+    struct moe *moe;       /* NULL for dense models */
+    uint64_t *expert_load; /* [layers, E] */
+    uint64_t workspace_bytes;
+    /* workspace, for T <= max_rows */
+    float *x;            /* [T, D] normed input of a block */
+    float *q, *attended; /* [T, H Hd] */
+    float *k, *v;        /* [T, G Hd] */
+    float *gate, *up;    /* [T, F] */
+    int64_t *sums;       /* [T, D + 1]; own_sums, or memory that the tp ranks share */
+    int64_t *own_sums;
+    float *cos, *sin;   /* [T, Hd / 2] */
+    int32_t *positions; /* [T] */
+    void *codes;        /* the rows that meet quantized weights; NULL: there are none */
+};
+
+/* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
+struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n);
+
+/* One column-parallel linear: y [T, N] = x w^T, this rank's outputs. */
+struct column {
+    const struct packed *w;
+    float *y;
+};
+
+/* Local. Column-parallel linears of one input, at most three, in one op unless their codes differ.
+ */
+void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
+
+/* **Collective (TP)**. h [T, D] += x w^T, a row-parallel linear: the ranks' leaves summed on the
+ * integer grid. */
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *x,
+                        struct hidden *hidden);
+
+/* Local. Shows x [n_rows, n] to the tap, if there is one. */
+void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n);
+
+/* stage_attention.c. Local. What attention needs to know of this stage's heads. */
+void stage_describe_attention(struct stage *s);
+
+/* Local. Positions of all rows, and their rotations, which all layers share. */
+void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);
+
+/* **Collective (TP)**. h += attention of the normed h; `layer` counts from the stage's first. */
+void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                     const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden);
+
+/* stage_ffn.c. Local. The MoE block, if the model has experts. Errors: STATUS_MEMORY. */
+struct status stage_make_moe(struct stage *s);
+
+/* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: STATUS_MEMORY. */
+struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                        struct hidden *hidden);
+
+#endif
