@@ -5,25 +5,27 @@
 #include "kernels/body.h"
 #include "kernels/elementary_body.h"
 
+#include <stdbool.h>
+
 /* ids[0..n) holds the best n so far, best first; puts `id` in its place and drops the last. */
-static inline void kern_router_insert(const float *logits, int32_t *ids, uint32_t n, uint32_t n_max,
+static inline void kern_router_insert(const float *keys, int32_t *ids, uint32_t n, uint32_t n_max,
                                       uint32_t id)
 {
-    const uint64_t key = kern_router_key(logits[id], id);
+    const uint64_t key = kern_router_key(keys[id], id);
     uint32_t at = n;
-    while (at > 0 && kern_router_key(logits[ids[at - 1]], (uint32_t)ids[at - 1]) < key) {
+    while (at > 0 && kern_router_key(keys[ids[at - 1]], (uint32_t)ids[at - 1]) < key) {
         if (at < n_max) ids[at] = ids[at - 1];
         at--;
     }
     if (at < n_max) ids[at] = (int32_t)id;
 }
 
-/* ids[n_chosen] = the experts with the largest keys, by ascending id; n_chosen <= n_experts. */
-static inline void kern_router_choose(const float *logits, uint32_t n_experts, uint32_t n_chosen,
+/* ids[n_chosen] = the ids of [0, n) with the largest keys, ascending; n_chosen <= n. */
+static inline void kern_router_choose(const float *keys, uint32_t n, uint32_t n_chosen,
                                       int32_t *ids)
 {
-    for (uint32_t e = 0; e < n_experts; e++)
-        kern_router_insert(logits, ids, e < n_chosen ? e : n_chosen, n_chosen, e);
+    for (uint32_t e = 0; e < n; e++)
+        kern_router_insert(keys, ids, e < n_chosen ? e : n_chosen, n_chosen, e);
     for (uint32_t i = 1; i < n_chosen; i++) {
         const int32_t id = ids[i];
         uint32_t at = i;
@@ -32,18 +34,88 @@ static inline void kern_router_choose(const float *logits, uint32_t n_experts, u
     }
 }
 
-/* weights[i] = exp(l - max) / sum of the chosen ones; renormalised, each divided by
- * their own sum. */
+static inline bool kern_router_is_sigmoid(const struct router_args *a)
+{
+    return a->rule.kind == ROUTER_SIGMOID || a->rule.kind == ROUTER_SIGMOID_RENORM;
+}
+
+static inline float kern_sigmoid(float x)
+{
+    return 1.0f / (1.0f + el_exp_body(-x));
+}
+
+/* The key of a run of n experts. */
+static inline float kern_router_group_key(const float *keys, uint32_t n, bool two)
+{
+    float best = -INFINITY, second = -INFINITY;
+    for (uint32_t e = 0; e < n; e++) {
+        if (keys[e] > best) {
+            second = best;
+            best = keys[e];
+        } else if (keys[e] > second) {
+            second = keys[e];
+        }
+    }
+    return two && n > 1 ? best + second : best;
+}
+
+/* Experts outside the best runs get the key -infinity. */
+static inline void kern_router_limit(const struct router_args *a, float *keys)
+{
+    const uint32_t n = a->n_experts / a->rule.n_groups;
+    float groups[ROUTER_GROUPS_MAX];
+    int32_t chosen[ROUTER_GROUPS_MAX];
+    for (uint32_t g = 0; g < a->rule.n_groups; g++)
+        groups[g] = kern_router_group_key(keys + g * n, n, kern_router_is_sigmoid(a));
+    kern_router_choose(groups, a->rule.n_groups, a->rule.n_groups_chosen, chosen);
+    for (uint32_t g = 0, i = 0; g < a->rule.n_groups; g++) {
+        if (i < a->rule.n_groups_chosen && chosen[i] == (int32_t)g) {
+            i++;
+            continue;
+        }
+        for (uint32_t e = 0; e < n; e++) keys[g * n + e] = -INFINITY;
+    }
+}
+
+/* The keys of all experts: the logits themselves, or `own` [E] filled. */
+static inline const float *kern_router_keys(const struct router_args *a, const float *logits,
+                                            float *own)
+{
+    const bool sigmoid = kern_router_is_sigmoid(a);
+    if (!sigmoid && a->rule.n_groups <= 1) return logits;
+    for (uint32_t e = 0; e < a->n_experts; e++) {
+        own[e] = sigmoid ? kern_sigmoid(logits[e]) : logits[e];
+        if (sigmoid && a->bias != NULL) own[e] += a->bias[e];
+    }
+    if (a->rule.n_groups > 1) kern_router_limit(a, own);
+    return own;
+}
+
+/* ids[n_chosen] of one row. */
+static inline void kern_router_ids(const struct router_args *a, const float *logits, int32_t *ids)
+{
+    float own[ROUTER_EXPERTS_MAX];
+    kern_router_choose(kern_router_keys(a, logits, own), a->n_experts, a->n_chosen, ids);
+}
+
+/* The chosen ones' scores, renormalised and scaled. max and sum are those of the exponentials. */
 static inline void kern_router_weights(const struct router_args *a, const float *logits,
                                        const int32_t *ids, float max, float sum, float *weights)
 {
+    const bool sigmoid = kern_router_is_sigmoid(a);
+    const bool renormalised =
+        a->rule.kind == ROUTER_SOFTMAX_RENORM || a->rule.kind == ROUTER_SIGMOID_RENORM;
     float chosen = 0.0f;
     for (uint32_t i = 0; i < a->n_chosen; i++) {
-        weights[i] = el_exp_body(logits[ids[i]] - max) / sum;
+        const float l = logits[ids[i]];
+        weights[i] = sigmoid ? kern_sigmoid(l) : el_exp_body(l - max) / sum;
         chosen += weights[i];
     }
-    if (a->kind != ROUTER_SOFTMAX_RENORM) return;
-    for (uint32_t i = 0; i < a->n_chosen; i++) weights[i] /= chosen;
+    if (sigmoid) chosen += 1e-20f;
+    for (uint32_t i = 0; i < a->n_chosen; i++) {
+        if (renormalised) weights[i] /= chosen;
+        if (a->rule.scale != 0.0f) weights[i] *= a->rule.scale;
+    }
 }
 
 #endif

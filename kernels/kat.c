@@ -269,8 +269,17 @@ static uint64_t kat_router(struct bench *b, enum dtype t)
     uint64_t h = hash_start;
     fill(16, b->x, ROWS * EXPERTS, 4.0f);
     b->x[4] = b->x[2] = 5.0f; /* a tie */
-    for (int kind = 0; kind < ROUTER_COUNT; kind++) {
-        const struct router_args a = {b->x, ids, weights, EXPERTS, CHOSEN, (enum router_kind)kind};
+    fill(21, b->w, EXPERTS, 0.5f);
+    for (int run = 0; run < 2 * ROUTER_COUNT; run++) { /* without and with groups, bias, scale */
+        const struct router_rule plain = {.kind = (enum router_kind)(run / 2)};
+        const struct router_rule grouped = {plain.kind, 3, 2, 2.5f};
+        const struct router_args a = {.logits = b->x,
+                                      .ids = ids,
+                                      .weights = weights,
+                                      .n_experts = run % 2 ? EXPERTS - 1 : EXPERTS,
+                                      .n_chosen = CHOSEN,
+                                      .rule = run % 2 ? grouped : plain,
+                                      .bias = run % 2 ? b->w : NULL};
         for (size_t row = 0; row < ROWS; row++) b->t->router(&a, row);
         h = hash(hash(h, ids, sizeof ids), weights, sizeof weights);
     }
@@ -328,7 +337,7 @@ static const struct {
     {"rope", kat_rope, DTYPE_F32, 0xE4F4E5E9295720C3u},
     {"swiglu", kat_swiglu, DTYPE_F32, 0x01ECA85FEFE9B1C9u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
-    {"router", kat_router, DTYPE_F32, 0xFC61DD05368B8CC2u},
+    {"router", kat_router, DTYPE_F32, 0x1E0B44FA4787A054u},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},
     {"log", kat_log, DTYPE_F32, 0x826657538AEE6F2Du},
 };

@@ -134,18 +134,39 @@ struct attn_args {
     size_t n_seqs;
 };
 
-/* Router scores to choices. From logits l[E] (f32): p_e = exp(l_e - max) ; the K experts with the
- * largest key (l descending, id ascending) are chosen and listed by ascending id.
- *   ROUTER_SOFTMAX:        weight = p_e / sum over all E (chain of plain adds, e ascending, from
- * +0) ROUTER_SOFTMAX_RENORM: those weights divided by their sum (chosen ids ascending, from +0) */
-enum router_kind { ROUTER_SOFTMAX, ROUTER_SOFTMAX_RENORM, ROUTER_COUNT };
+/* Router scores to choices. From logits l[E] (f32) each expert gets a score and a key:
+ *   softmax:  p_e = exp(l_e - max), score p_e / sum over all E (chain of plain adds, e ascending,
+ *             from +0); key l_e
+ *   sigmoid:  score 1 / (1 + exp(-l_e)); key = score, with a bias score + bias_e
+ * With n_groups above 1 the experts stand in as many equal runs; a run's key is its largest key, of
+ * sigmoids the sum of its two largest; only experts of the n_groups_chosen runs with the largest
+ * keys (ties: the first) can be chosen. The K experts with the largest key (ties: the smallest id)
+ * are chosen and listed by ascending id; their weight is their score.
+ *   ..._RENORM: weights divided by their sum (chosen ids ascending, from +0; sigmoid: sum + 1e-20)
+ * Last, a scale that is not 0 multiplies the weights. */
+enum router_kind {
+    ROUTER_SOFTMAX,
+    ROUTER_SOFTMAX_RENORM,
+    ROUTER_SIGMOID,
+    ROUTER_SIGMOID_RENORM,
+    ROUTER_COUNT
+};
+
+enum { ROUTER_EXPERTS_MAX = 4096, ROUTER_GROUPS_MAX = 256 };
+
+struct router_rule {
+    enum router_kind kind;
+    uint32_t n_groups, n_groups_chosen; /* up to 1: no groups */
+    float scale;                        /* 0: none */
+};
 
 struct router_args {
     const float *logits; /* [T, E] */
     int32_t *ids;        /* [T, K] ascending in each row */
     float *weights;      /* [T, K] */
     uint32_t n_experts, n_chosen;
-    enum router_kind kind;
+    struct router_rule rule;
+    const float *bias; /* [E], of sigmoids; NULL: none */
 };
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
@@ -223,9 +244,9 @@ static inline float kern_from_ordered_bits(uint32_t o)
     return f32_from_bits(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
 
-/* Local. The table for this CPU; force = "ref", "avx2", "avx512" or NULL for the best. Filled once at start,
- * const afterwards. Runs the known-answer check of every entry. Errors: STATUS_USAGE when `force`
- * is unknown or not supported by this CPU; STATUS_BUG when an answer is wrong. */
+/* Local. The table for this CPU; force = "ref", "avx2", "avx512" or NULL for the best. Filled once
+ * at start, const afterwards. Runs the known-answer check of every entry. Errors: STATUS_USAGE when
+ * `force` is unknown or not supported by this CPU; STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
 
 /* Local. Fills a table with the reference; overrides what AVX2, FMA and F16C make faster; takes the

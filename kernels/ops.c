@@ -355,6 +355,47 @@ void op_add(const struct kern_table *k, float *h, const float *x, size_t n)
     part_run(n, add_part, &job);
 }
 
+struct axpy_job {
+    const struct kern_table *k;
+    float w;
+    const float *x;
+    size_t n;
+    float *acc;
+};
+
+static void axpy_part(const void *job_, struct part part)
+{
+    const struct axpy_job *job = job_;
+    size_t i0, i1;
+    if (part_take(&part, job->n, 1, &i0, &i1))
+        job->k->axpy(job->w, job->x + i0, i1 - i0, job->acc + i0);
+}
+
+void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc)
+{
+    const struct axpy_job job = {k, w, x, n, acc};
+    part_run(n, axpy_part, &job);
+}
+
+struct scale_job {
+    float *x, w;
+    size_t n;
+};
+
+static void scale_part(const void *job_, struct part part)
+{
+    const struct scale_job *job = job_;
+    size_t i0, i1;
+    if (!part_take(&part, job->n, 1, &i0, &i1)) return;
+    for (size_t i = i0; i < i1; i++) job->x[i] *= job->w;
+}
+
+void op_scale(float *x, float w, size_t n)
+{
+    const struct scale_job job = {x, w, n};
+    part_run(n, scale_part, &job);
+}
+
 struct router_job {
     const struct kern_table *k;
     const struct router_args *a;

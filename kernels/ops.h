@@ -48,6 +48,12 @@ void op_swiglu(const struct kern_table *k, const float *gate, const float *up, s
 
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 
+/* acc_i = fma(w, x_i, acc_i); w 1 gives the bits of op_add. */
+void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc);
+
+/* x_i = x_i * w */
+void op_scale(float *x, float w, size_t n);
+
 /* Rows in the order of their experts: to[slots[i]] = x[i / per_row] for each of the n_slots that is
  * not negative. */
 struct scatter_args {

@@ -21,11 +21,11 @@ void k_router_f32_avx2(const struct router_args *a, size_t row)
 {
     const float *logits = a->logits + row * a->n_experts;
     int32_t *ids = a->ids + row * a->n_chosen;
-    float max = -INFINITY;
+    float max = -INFINITY, sum = 0.0f;
     for (uint32_t e = 0; e < a->n_experts; e++) max = logits[e] > max ? logits[e] : max;
-    kern_router_choose(logits, a->n_experts, a->n_chosen, ids);
-    kern_router_weights(a, logits, ids, max, exp_sum(logits, a->n_experts, max),
-                        a->weights + row * a->n_chosen);
+    if (!kern_router_is_sigmoid(a)) sum = exp_sum(logits, a->n_experts, max);
+    kern_router_ids(a, logits, ids);
+    kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);
 }
 
 /* Eight values of exp as integers in units of 2^-32. */

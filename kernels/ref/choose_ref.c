@@ -11,8 +11,9 @@ void k_router_f32_ref(const struct router_args *a, size_t row)
     int32_t *ids = a->ids + row * a->n_chosen;
     float max = -INFINITY, sum = 0.0f;
     for (uint32_t e = 0; e < a->n_experts; e++) max = logits[e] > max ? logits[e] : max;
-    for (uint32_t e = 0; e < a->n_experts; e++) sum += el_exp_body(logits[e] - max);
-    kern_router_choose(logits, a->n_experts, a->n_chosen, ids);
+    for (uint32_t e = 0; e < a->n_experts && !kern_router_is_sigmoid(a); e++)
+        sum += el_exp_body(logits[e] - max);
+    kern_router_ids(a, logits, ids);
     kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);
 }
 

@@ -275,7 +275,7 @@ static struct status read_ffn(const struct js_node *root, const char *what,
     if (any_dense) TRY(get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn));
     bool renormalise = f->renormalise;
     if (!renormalise) js_bool(js_get(root, "norm_topk_prob"), &renormalise);
-    out->router = renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX;
+    out->router.kind = renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX;
     return status_ok();
 }
 

@@ -38,7 +38,7 @@ struct model_config {
     float norm_eps;
     double rope_theta;
     bool tied;
-    enum router_kind router;
+    struct router_rule router;
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */
     uint32_t n_eos_ids;

@@ -47,6 +47,11 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
     }
     const struct moe_weights moe = {
         .router = &w->router, .gate = w->expert_gate, .up = w->expert_up, .down = w->expert_down};
-    return moe_forward(s->moe, &moe, s->x, hidden->n_rows, hidden->h, hidden->bad, hidden->dropped,
-                       s->expert_load + (size_t)layer * s->o.model->n_experts);
+    const struct moe_rows rows = {.n_tokens = hidden->n_rows,
+                                  .x = s->x,
+                                  .h = hidden->h,
+                                  .bad = hidden->bad,
+                                  .dropped = hidden->dropped,
+                                  .load = s->expert_load + (size_t)layer * s->o.model->n_experts};
+    return moe_forward(s->moe, &moe, &rows);
 }

@@ -194,7 +194,8 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
                                        .weights = p->weights,
                                        .n_experts = m->o.n_experts,
                                        .n_chosen = m->o.n_chosen,
-                                       .kind = m->o.router};
+                                       .rule = m->o.router,
+                                       .bias = p->w->bias};
     op_router(m->o.kern, &router, n);
     return status_ok();
 }
@@ -595,27 +596,29 @@ static struct status prepare(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-struct status moe_forward(struct moe *m, const struct moe_weights *w, const float *x,
-                          size_t n_tokens, float *h, int32_t *bad, int32_t *dropped, uint64_t *load)
+struct status moe_forward(struct moe *m, const struct moe_weights *w, const struct moe_rows *rows)
 {
-    struct pass p = {.w = w, .x = x, .n_tokens = n_tokens};
+    const size_t n = rows->n_tokens;
+    struct pass p = {.w = w, .x = rows->x, .n_tokens = n};
     float *logits, *by_expert, *y;
     int32_t *row_bad;
     struct results results;
     TRY(prepare(m, &p));
     TRY(route(m, &p, &logits));
     if (m->o.policy != CAPACITY_DROPLESS) TRY(limit(m, &p, logits, m->stage_sizes));
-    assign_slots(m, &p, load);
+    assign_slots(m, &p, rows->load);
     exchange_counts(m, &p);
     TRY(dispatch(m, &p, &by_expert));
     TRY(run_experts(m, &p, by_expert, &y, &row_bad));
     TRY(send_back(m, &p, y, row_bad, &results));
     combine(m, &p, &results);
     share(m, &p);
-    op_add(m->o.kern, h, p.out, n_tokens * m->o.width);
-    for (size_t t = 0; t < n_tokens; t++) {
-        bad[t] += p.marks[2 * t];
-        dropped[t] += p.marks[2 * t + 1];
+    if (rows->shared != NULL) op_add(m->o.kern, p.out, rows->shared, n * m->o.width);
+    const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
+    op_axpy(m->o.kern, scale, p.out, n * m->o.width, rows->h);
+    for (size_t t = 0; t < n; t++) {
+        rows->bad[t] += p.marks[2 * t];
+        rows->dropped[t] += p.marks[2 * t + 1];
     }
     return status_ok();
 }

@@ -17,7 +17,8 @@ struct moe_options {
     const struct layout *layout;         /* borrowed */
     uint32_t rank;                       /* in the world */
     uint32_t width, n_experts, n_chosen; /* D, E, K */
-    enum router_kind router;
+    struct router_rule router;
+    float residual_scale; /* of what is added to h; 0: 1 */
     enum capacity_policy policy;
     double capacity_factor;
     bool weight_only;      /* quantized weights meet f32 activations */
@@ -27,7 +28,19 @@ struct moe_options {
 /* One layer's weights, borrowed; experts are those held here. */
 struct moe_weights {
     const struct packed *router;           /* [E, D] */
+    const float *bias;                     /* [E] of the choice alone (router_args); or NULL */
     const struct packed *gate, *up, *down; /* [n_local] of [F, D], [F, D], [D, F] with leaves */
+};
+
+/* One call's rows. x, h, shared and the counters are equal on all tp ranks, before and after; T may
+ * be 0 and may differ between replicas. */
+struct moe_rows {
+    size_t n_tokens;        /* T */
+    const float *x;         /* [T, D] normed */
+    const float *shared;    /* [T, D] joins the experts' sum; NULL: nothing */
+    float *h;               /* [T, D] */
+    int32_t *bad, *dropped; /* [T] added to */
+    uint64_t *load;         /* [E] how often this rank's tokens chose an expert, added to */
 };
 
 struct moe; /* options and buffers; the buffers grow to the largest step seen */
@@ -36,13 +49,8 @@ struct moe; /* options and buffers; the buffers grow to the largest step seen */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h [T, D] += the block's output
- * for x [T, D] (normed). x, h and the counters are equal on all tp ranks, before and after; T may
- * be 0 and may differ between replicas. bad [T] and dropped [T] are added to; load [E] receives
- * how often each expert was chosen by this rank's tokens (added to).
- * Errors: STATUS_MEMORY when a buffer cannot grow. */
-struct status moe_forward(struct moe *m, const struct moe_weights *w, const float *x,
-                          size_t n_tokens, float *h, int32_t *bad, int32_t *dropped,
-                          uint64_t *load);
+/* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += residual_scale * (the
+ * experts' output for x + shared). Errors: STATUS_MEMORY when a buffer cannot grow. */
+struct status moe_forward(struct moe *m, const struct moe_weights *w, const struct moe_rows *rows);
 
 #endif

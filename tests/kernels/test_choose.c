@@ -95,7 +95,7 @@ static void check_router(const struct kern_table *k, const float *l, uint32_t n_
 {
     int32_t ids[64];
     float weights[64];
-    const struct router_args a = {l, ids, weights, n_experts, n_chosen, kind};
+    const struct router_args a = {l, ids, weights, n_experts, n_chosen, {.kind = kind}, NULL};
     k->router(&a, 0);
     double sum = 0, chosen = 0;
     for (uint32_t e = 0; e < n_experts; e++) sum += exp((double)l[e]);
@@ -128,6 +128,82 @@ static void router_takes_the_best_with_ties_by_id(void)
     }
 }
 
+enum { GROUPED = 24 };
+
+static double score_of(float l, bool sigmoid, double max, double sum)
+{
+    return sigmoid ? 1 / (1 + exp(-(double)l)) : exp((double)l - max) / sum;
+}
+
+/* The places before e when all are sorted by key, in double. */
+static uint32_t rank_of(const double *keys, uint32_t n, uint32_t e)
+{
+    uint32_t n_better = 0;
+    for (uint32_t i = 0; i < n; i++) n_better += keys[i] > keys[e] || (keys[i] == keys[e] && i < e);
+    return n_better;
+}
+
+/* keys[GROUPED], those outside the best groups at -infinity. */
+static void limit_keys(double *keys, const struct router_rule *rule, bool sigmoid)
+{
+    const uint32_t n = GROUPED / rule->n_groups;
+    double groups[GROUPED];
+    for (uint32_t g = 0; g < rule->n_groups; g++) {
+        double best = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * n; e < (g + 1) * n; e++) {
+            second = fmax(second, fmin(best, keys[e]));
+            best = fmax(best, keys[e]);
+        }
+        groups[g] = sigmoid && n > 1 ? best + second : best;
+    }
+    for (uint32_t e = 0; e < GROUPED; e++) {
+        if (rank_of(groups, rule->n_groups, e / n) >= rule->n_groups_chosen) keys[e] = -INFINITY;
+    }
+}
+
+static void check_grouped(const struct kern_table *k, const float *l, const float *bias,
+                          struct router_rule rule, uint32_t n_chosen)
+{
+    const bool sigmoid = rule.kind == ROUTER_SIGMOID || rule.kind == ROUTER_SIGMOID_RENORM;
+    double keys[GROUPED], max = -INFINITY, sum = 0, chosen = 0;
+    int32_t ids[GROUPED];
+    float weights[GROUPED];
+    const struct router_args a = {l, ids, weights, GROUPED, n_chosen, rule, bias};
+    k->router(&a, 0);
+    for (uint32_t e = 0; e < GROUPED; e++) max = fmax(max, l[e]);
+    for (uint32_t e = 0; e < GROUPED; e++) sum += exp((double)l[e] - max);
+    for (uint32_t e = 0; e < GROUPED; e++)
+        keys[e] = score_of(l[e], sigmoid, max, sum) + (sigmoid ? (double)bias[e] : 0);
+    if (rule.n_groups > 1) limit_keys(keys, &rule, sigmoid);
+    for (uint32_t i = 0; i < n_chosen; i++) chosen += score_of(l[ids[i]], sigmoid, max, sum);
+    for (uint32_t i = 0; i < n_chosen; i++) {
+        CU_ASSERT(rank_of(keys, GROUPED, (uint32_t)ids[i]) < n_chosen);
+        CU_ASSERT(i == 0 || ids[i - 1] < ids[i]);
+        double want = score_of(l[ids[i]], sigmoid, max, sum) * (double)rule.scale;
+        if (rule.kind == ROUTER_SIGMOID_RENORM || rule.kind == ROUTER_SOFTMAX_RENORM)
+            want /= chosen;
+        CU_ASSERT_DOUBLE_EQUAL(weights[i], want, 1e-5 * want);
+    }
+}
+
+static void groups_limit_the_choice(void)
+{
+    const struct kern_table tables[] = {table_ref(), table_best()};
+    struct rng r = {6};
+    float l[GROUPED], bias[GROUPED];
+    for (int i = 0; i < 600; i++) {
+        static const uint32_t counts[] = {1, 2, 3, 4, 8, 12, 24};
+        const uint32_t n_groups = counts[i % 7];
+        const uint32_t n_taken = 1 + (uint32_t)rng_below(&r, n_groups);
+        const uint32_t n_most = GROUPED / n_groups * n_taken;
+        const struct router_rule rule = {(enum router_kind)(i % ROUTER_COUNT), n_groups, n_taken,
+                                         1.5f};
+        rng_floats(&r, l, GROUPED, 4.0f);
+        rng_floats(&r, bias, GROUPED, 0.4f);
+        check_grouped(&tables[i % 2], l, bias, rule, 1 + (uint32_t)rng_below(&r, n_most));
+    }
+}
+
 static void routers_agree(void)
 {
     const struct kern_table ref = table_ref(), best = table_best();
@@ -140,8 +216,13 @@ static void routers_agree(void)
         float *l = test_floats(3 * (size_t)n_experts);
         rng_floats(&r, l, 3 * (size_t)n_experts, 50.0f);
         if (i % 2) rng_specials(&r, l, 3 * (size_t)n_experts, 20);
-        struct router_args a = {l,         ids[0],   weights[0],
-                                n_experts, n_chosen, (enum router_kind)(i / 2 % 2)};
+        struct router_args a = {l,
+                                ids[0],
+                                weights[0],
+                                n_experts,
+                                n_chosen,
+                                {.kind = (enum router_kind)(i / 2 % ROUTER_COUNT)},
+                                i % 3 ? l : NULL};
         for (size_t row = 0; row < 3; row++) ref.router(&a, row);
         a.ids = ids[1];
         a.weights = weights[1];
@@ -161,5 +242,6 @@ void suite_choose(CU_pSuite suite)
     CU_add_test(suite, "argmax agrees", argmax_agrees);
     CU_add_test(suite, "router takes the best with ties by id",
                 router_takes_the_best_with_ties_by_id);
+    CU_add_test(suite, "groups limit the choice", groups_limit_the_choice);
     CU_add_test(suite, "routers agree", routers_agree);
 }

@@ -60,7 +60,7 @@ static size_t run_all(int n_threads, float *out)
     memcpy(y, x, ROWS * N * sizeof *y);
     op_rope(&k, y, w, w + ROWS * 20, ROWS, 40, 50, 40);
     y += ROWS * N;
-    const struct router_args router = {x, ids, y, N, 4, ROUTER_SOFTMAX_RENORM};
+    const struct router_args router = {x, ids, y, N, 4, {.kind = ROUTER_SOFTMAX_RENORM}, NULL};
     op_router(&k, &router, ROWS);
     y += ROWS * 4;
     for (size_t i = 0; i < ROWS * 4; i++) *y++ = (float)ids[i];

@@ -20,16 +20,18 @@ static const struct util_shape shape = {
 struct moe_case {
     uint32_t n_tokens; /* of all replicas */
     bool first_replica_idle;
-    bool one_expert; /* all tokens choose experts 2 and 3; the others get none */
-    bool huge;       /* expert 3's down projection leaves the grid */
-    enum router_kind router;
+    bool one_expert;         /* all tokens choose experts 2 and 3; the others get none */
+    bool huge;               /* expert 3's down projection leaves the grid */
+    enum router_kind router; /* of sigmoids: 3 groups, 2 chosen, with a bias */
+    bool has_shared;
+    float residual_scale;
     enum capacity_policy policy;
     double capacity_factor;
 };
 
 struct model {
     float router[E][D], gate[E][F][D], up[E][F][D], down[E][D][F];
-    float x[N_MAX][D], h[N_MAX][D];
+    float x[N_MAX][D], h[N_MAX][D], shared[N_MAX][D], bias[E];
 };
 
 struct answer {
@@ -52,6 +54,8 @@ static void make_model(const struct moe_case *c, struct model *m)
     fill(&m->down[0][0][0], sizeof m->down / 4, 1, &state);
     fill(&m->x[0][0], sizeof m->x / 4, 1, &state);
     fill(&m->h[0][0], sizeof m->h / 4, 4, &state);
+    fill(&m->shared[0][0], sizeof m->shared / 4, 2, &state);
+    fill(m->bias, E, 0.3f, &state);
     for (size_t t = 0; t < N_MAX && c->one_expert; t++) m->x[t][0] = 1;
     for (size_t e = 0; e < E && c->one_expert; e++) m->router[e][0] = e == 2 || e == 3 ? 60 : 0;
     /* some outputs of some leaves only, so that the counts differ from token to token */
@@ -75,10 +79,31 @@ static bool chosen(const struct answer *a, size_t t, size_t n, int32_t e)
     return false;
 }
 
+static struct router_rule rule_of(const struct moe_case *c)
+{
+    if (c->router == ROUTER_SIGMOID) return (struct router_rule){ROUTER_SIGMOID, 3, 2, 2.5f};
+    return (struct router_rule){.kind = c->router};
+}
+
+/* The rows of the router itself are tests/kernels' matter. */
+static void route_sigmoid(const struct moe_case *c, const struct model *m, struct answer *a,
+                          size_t t)
+{
+    struct kern_table ref;
+    CU_ASSERT_EQUAL_FATAL(kern_select("ref", &ref).code, STATUS_OK);
+    const struct router_args args = {a->logits[t], a->ids[t], a->weights[t], E, K,
+                                     rule_of(c),   m->bias};
+    ref.router(&args, 0);
+}
+
 static void route_token(const struct moe_case *c, const struct model *m, struct answer *a, size_t t)
 {
     float *l = a->logits[t];
     for (size_t e = 0; e < E; e++) l[e] = chain(m->x[t], m->router[e], D);
+    if (c->router == ROUTER_SIGMOID) {
+        route_sigmoid(c, m, a, t);
+        return;
+    }
     float max = l[0], sum = 0, kept = 0;
     for (size_t e = 1; e < E; e++) max = l[e] > max ? l[e] : max;
     for (size_t e = 0; e < E; e++) sum += el_expf(l[e] - max);
@@ -159,7 +184,11 @@ static void answer(const struct moe_case *c, const struct model *m, struct answe
             a->bad[t] += run_expert(m, (size_t)e, m->x[t], y);
             for (size_t n = 0; n < D; n++) acc[n] = __builtin_fmaf(a->weights[t][k], y[n], acc[n]);
         }
-        for (size_t n = 0; n < D; n++) a->h[t][n] = m->h[t][n] + acc[n];
+        const float scale = c->residual_scale != 0 ? c->residual_scale : 1;
+        for (size_t n = 0; n < D; n++) {
+            if (c->has_shared) acc[n] += m->shared[t][n];
+            a->h[t][n] = __builtin_fmaf(scale, acc[n], m->h[t][n]);
+        }
     }
 }
 
@@ -201,9 +230,9 @@ static struct moe_weights hold(const struct layout *l, struct layout_place p, co
         h->up[i] = pack(h, m->up[e][f.begin], n_f, D, D);
         h->down[i] = pack(h, &m->down[e][0][f.begin], D, n_f, F);
     }
-    if (n_f == 0) return (struct moe_weights){.router = &h->router};
+    if (n_f == 0) return (struct moe_weights){.router = &h->router, .bias = m->bias};
     return (struct moe_weights){
-        .router = &h->router, .gate = h->gate, .up = h->up, .down = h->down};
+        .router = &h->router, .bias = m->bias, .gate = h->gate, .up = h->up, .down = h->down};
 }
 
 /* The tokens of a replica; with an idle first one the others share. */
@@ -253,7 +282,8 @@ static void check_layout(const struct layout *l, void *ctx)
                                   .width = D,
                                   .n_experts = E,
                                   .n_chosen = K,
-                                  .router = t->c->router,
+                                  .router = rule_of(t->c),
+                                  .residual_scale = t->c->residual_scale,
                                   .policy = t->c->policy,
                                   .capacity_factor = t->c->capacity_factor};
     CU_ASSERT_EQUAL_FATAL(moe_create(&o, &moe).code, STATUS_OK);
@@ -266,10 +296,14 @@ static void check_layout(const struct layout *l, void *ctx)
             bad[i] = 100;
             dropped[i] = 200;
         }
-        CU_ASSERT_EQUAL(
-            moe_forward(moe, &w, &t->m->x[r.begin][0], range_count(r), &h[0][0], bad, dropped, mine)
-                .code,
-            STATUS_OK);
+        const struct moe_rows rows = {.n_tokens = range_count(r),
+                                      .x = &t->m->x[r.begin][0],
+                                      .shared = t->c->has_shared ? &t->m->shared[r.begin][0] : NULL,
+                                      .h = &h[0][0],
+                                      .bad = bad,
+                                      .dropped = dropped,
+                                      .load = mine};
+        CU_ASSERT_EQUAL(moe_forward(moe, &w, &rows).code, STATUS_OK);
         check_tokens(t, r, h, bad, dropped);
         for (size_t e = 0; e < E; e++) load[e] = (int64_t)mine[e];
     }
@@ -306,6 +340,13 @@ static void every_layout_gives_the_same_bits(void)
         c.router = ROUTER_SOFTMAX;
         try_case(&c, NULL);
     }
+}
+
+static void groups_shared_rows_and_scales_give_the_same_bits(void)
+{
+    const struct moe_case c = {
+        .n_tokens = 33, .router = ROUTER_SIGMOID, .has_shared = true, .residual_scale = 0.22f};
+    try_case(&c, NULL);
 }
 
 static void an_idle_replica_takes_part(void)
@@ -369,6 +410,8 @@ void suite_moe(CU_pSuite suite);
 void suite_moe(CU_pSuite suite)
 {
     CU_add_test(suite, "every layout gives the same bits", every_layout_gives_the_same_bits);
+    CU_add_test(suite, "groups, shared rows and scales give the same bits",
+                groups_shared_rows_and_scales_give_the_same_bits);
     CU_add_test(suite, "an idle replica takes part", an_idle_replica_takes_part);
     CU_add_test(suite, "all tokens may choose the same experts",
                 all_tokens_may_choose_the_same_experts);

@@ -45,13 +45,13 @@ static void families_are_understood(void)
     CU_ASSERT_EQUAL(m.n_experts, 0);
     CU_ASSERT_EQUAL(parse(MIXTRAL ",\"sliding_window\":32").code, STATUS_OK);
     CU_ASSERT_EQUAL(m.window, 32);
-    CU_ASSERT_EQUAL(m.router, ROUTER_SOFTMAX_RENORM);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX_RENORM);
     CU_ASSERT_EQUAL(m.expert_ffn, 96);
     CU_ASSERT_EQUAL(parse(QWEN3 ",\"norm_topk_prob\":false,\"decoder_sparse_step\":2,"
                                 "\"mlp_only_layers\":[3]")
                         .code,
                     STATUS_OK);
-    CU_ASSERT_EQUAL(m.router, ROUTER_SOFTMAX);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX);
     CU_ASSERT(!m.layer_is_moe[0] && m.layer_is_moe[1] && !m.layer_is_moe[2] && !m.layer_is_moe[3]);
     CU_ASSERT_EQUAL(m.ffn, 96);
     CU_ASSERT_EQUAL(m.expert_ffn, 48);
