@@ -50,6 +50,7 @@ void ckpt_close(struct ckpt **c_)
     for (int i = 0; i < CKPT_TEXT_COUNT; i++) mem_free(&c->texts[i].text);
     mem_free(&c->entries);
     mem_free(&c->inv_freq);
+    mem_free(&c->rope_factors);
     mem_free(&c->source);
     mem_free(&c->path);
     mem_free(c_);
@@ -105,6 +106,12 @@ const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n)
 {
     *n = c->n_inv_freq;
     return c->inv_freq;
+}
+
+struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c)
+{
+    if (c->rope_factors == NULL) return (struct ckpt_rope_factors){1, 1};
+    return (struct ckpt_rope_factors){c->rope_factors[0], c->rope_factors[1]};
 }
 
 size_t ckpt_tensor_count(const struct ckpt *c)

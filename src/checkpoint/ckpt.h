@@ -88,9 +88,16 @@ const char *ckpt_tokenizer_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_generation_config_json(const struct ckpt *c, size_t *n);
 const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
 
-/* Local. /rope/inv_freq [*n]: rotary frequencies of plain RoPE, radians per position, made by
- * convert. NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
+/* Local. /rope/inv_freq [*n]: rotary frequencies, radians per position, made by convert
+ * (rope_freq.h). NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
+
+/* Local. What goes with them: 1 and 1 but for YaRN. */
+struct ckpt_rope_factors {
+    float attention; /* cos and sin are multiplied by it */
+    float softmax;   /* the scale of q.k is */
+};
+struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c);
 
 /* Local. Tensors, in the order of their names' bytes; find gives NULL when absent. Behind the
  * tensors stand the parts of quantized ones (names "X.codes"), in the same order: with them,

@@ -1,9 +1,8 @@
-/* Config fields as typed attributes; plain rotary frequencies. */
+/* Config fields as typed attributes. */
 #include "checkpoint/ckpt_config.h"
 
 #include "base/mem.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Writes one attribute of the given types; consumes nothing. */
@@ -102,45 +101,5 @@ struct status config_attributes_write(hid_t group, const char *path, const struc
         if (key[0] == '\0' || strlen(key) > 255) continue;
         TRY(field_write(group, path, key, value));
     }
-    return status_ok();
-}
-
-/* True when the scaling object (rope_scaling, rope_parameters) leaves RoPE plain. */
-static bool rope_is_plain(const struct js_node *scaling)
-{
-    if (js_type(scaling) == JS_NULL) return true;
-    const struct js_node *type = js_get(scaling, "rope_type");
-    if (type == NULL) type = js_get(scaling, "type");
-    if (type == NULL) return js_get(scaling, "factor") == NULL;
-    const char *name = js_string(type, NULL);
-    return name != NULL && strcmp(name, "default") == 0;
-}
-
-static double number_or(const struct js_node *object, const char *key, double otherwise)
-{
-    double x;
-    return js_number(js_get(object, key), &x) ? x : otherwise;
-}
-
-struct status config_rope(const struct js_node *config, float **out, size_t *n)
-{
-    const struct js_node *parameters = js_get(config, "rope_parameters");
-    const double heads = number_or(config, "num_attention_heads", 0);
-    const double width = number_or(config, "hidden_size", 0);
-    const double head_dim = number_or(config, "head_dim", heads >= 1 ? width / heads : 0);
-    const double theta =
-        number_or(parameters, "rope_theta", number_or(config, "rope_theta", 10000.0));
-    const double part = number_or(parameters, "partial_rotary_factor",
-                                  number_or(config, "partial_rotary_factor", 1.0));
-    const double rotated = floor(head_dim * part);
-    *out = NULL;
-    *n = 0;
-    if (!rope_is_plain(parameters) || !rope_is_plain(js_get(config, "rope_scaling")) ||
-        !(rotated >= 2 && rotated <= 2.0 * ROPE_FREQ_MAX) || !(theta > 0)) {
-        return status_ok();
-    }
-    *n = (size_t)rotated / 2;
-    TRY(mem_alloc(out, *n, sizeof(float), "rotary frequencies"));
-    for (size_t i = 0; i < *n; i++) (*out)[i] = (float)pow(theta, -(2.0 * (double)i) / rotated);
     return status_ok();
 }

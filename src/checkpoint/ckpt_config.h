@@ -1,15 +1,11 @@
-/* The config of a checkpoint as HDF5: typed attributes, and the rotary frequencies it asks for.
- * Called by ckpt_writer.c only. */
+/* The config of a checkpoint as HDF5: typed attributes. Called by ckpt_writer.c only. */
 #ifndef SHOAL_CHECKPOINT_CKPT_CONFIG_H
 #define SHOAL_CHECKPOINT_CKPT_CONFIG_H
 
 #include "base/json.h"
 #include "checkpoint/h5.h"
 
-enum {
-    CONFIG_ATTRIBUTE_MAX = 32768, /* longer values stay in config_json alone */
-    ROPE_FREQ_MAX = 65536,
-};
+enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values stay in config_json alone */ };
 
 /* Local. One attribute of `group` per member of the object: int64, float64, bool (an enum of
  * int8), string; arrays and objects as their JSON text; null as an empty attribute. */
@@ -20,11 +16,5 @@ struct status h5_string_attribute(hid_t object, const char *path, const char *na
                                   const char *text, size_t n);
 /* Local. Writes one integer attribute, stored as int64. */
 struct status h5_int_attribute(hid_t object, const char *path, const char *name, int64_t value);
-
-/* Local. The rotated part's frequencies: inv_freq[i] = theta^(-2i/d), i in [0, d/2), computed in
- * double and rounded once to f32; d = head_dim * partial_rotary_factor. *n = 0 when the config has
- * no attention shape or asks for a scaled RoPE, which the model room must know or refuse.
- * *out: mem_free. Su et al. 2021, RoFormer. */
-struct status config_rope(const struct js_node *config, float **out, size_t *n);
 
 #endif

@@ -128,7 +128,8 @@ out:
     return st;
 }
 
-static struct status rope_read(struct ckpt *c, const char *path)
+/* A vector of at most 65536 f32 into new memory. */
+static struct status floats_read(struct ckpt *c, const char *path, float **out, size_t *n)
 {
     hid_t dataset;
     struct shape shape;
@@ -142,15 +143,22 @@ static struct status rope_read(struct ckpt *c, const char *path)
         goto out;
     }
     TRY_GOTO(st, storage_check(c, path, dataset, shape.n_elems * sizeof(float)), out);
-    TRY_GOTO(st, mem_alloc(&c->inv_freq, shape.n_elems, sizeof(float), path), out);
-    c->n_inv_freq = shape.n_elems;
-    if (H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, c->inv_freq) < 0) {
+    TRY_GOTO(st, mem_alloc(out, shape.n_elems, sizeof(float), path), out);
+    *n = shape.n_elems;
+    if (H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *out) < 0) {
         st = h5_error(STATUS_INPUT, c->path, "%s", path);
     }
 out:
     if (type >= 0) H5Tclose(type);
     H5Dclose(dataset);
     return st;
+}
+
+static struct status rope_factors_read(struct ckpt *c, const char *path)
+{
+    size_t n = 0;
+    TRY(floats_read(c, path, &c->rope_factors, &n));
+    return n == 2 ? status_ok() : bad(c, path, "expected two values");
 }
 
 struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
@@ -297,7 +305,10 @@ static struct status dataset_visit(struct ckpt *c, const char *path)
         if (strcmp(path, text_paths[i]) == 0) return text_read(c, path, (enum ckpt_text)i);
     }
     if (strncmp(path, "/weights/", strlen("/weights/")) == 0) return tensor_read(c, path);
-    if (strcmp(path, "/rope/inv_freq") == 0) return rope_read(c, path);
+    if (strcmp(path, "/rope/inv_freq") == 0) {
+        return floats_read(c, path, &c->inv_freq, &c->n_inv_freq);
+    }
+    if (strcmp(path, "/rope/factors") == 0) return rope_factors_read(c, path);
     hid_t dataset;
     struct shape shape;
     TRY(dataset_open(c, path, &dataset, &shape));

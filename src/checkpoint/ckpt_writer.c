@@ -8,6 +8,7 @@
 #include "base/strbuf.h"
 #include "checkpoint/ckpt_config.h"
 #include "checkpoint/ckpt_writer_private.h"
+#include "checkpoint/rope_freq.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -190,20 +191,29 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
     return st;
 }
 
+/* Frequencies, and the factors where there are any. */
+static struct status rope_write(struct ckpt_writer *w, const struct js_node *config)
+{
+    struct rope_freq r;
+    TRY(rope_freq_make(config, &r));
+    const float factors[2] = {r.attention_factor, r.softmax_factor};
+    const hsize_t n[1] = {r.n}, two[1] = {2};
+    struct status st = status_ok();
+    if (r.n > 0) st = small_write(w, "/rope/inv_freq", H5T_IEEE_F32LE, 1, n, r.inv_freq);
+    if (!status_failed(&st) && r.n > 0 && (factors[0] != 1 || factors[1] != 1)) {
+        st = small_write(w, "/rope/factors", H5T_IEEE_F32LE, 1, two, factors);
+    }
+    mem_free(&r.inv_freq);
+    return st;
+}
+
 static struct status config_write(struct ckpt_writer *w, const struct js_node *config)
 {
     const hid_t group = H5Gopen2(w->file, "/config", H5P_DEFAULT);
     if (group < 0) return h5_error(STATUS_IO, w->path, "/config");
     struct status st = config_attributes_write(group, w->path, config);
     H5Gclose(group);
-    float *inv_freq = NULL;
-    size_t n = 0;
-    if (!status_failed(&st)) st = config_rope(config, &inv_freq, &n);
-    if (!status_failed(&st) && n > 0) {
-        const hsize_t dims[1] = {n};
-        st = small_write(w, "/rope/inv_freq", H5T_IEEE_F32LE, 1, dims, inv_freq);
-    }
-    mem_free(&inv_freq);
+    if (!status_failed(&st)) st = rope_write(w, config);
     return st;
 }
 

@@ -148,6 +148,11 @@ static void texts_print(const struct ckpt *c, FILE *out)
     size_t n_freq;
     ckpt_rope_inv_freq(c, &n_freq);
     fprintf(out, "  rope/inv_freq: %zu frequencies\n", n_freq);
+    const struct ckpt_rope_factors f = ckpt_rope_factors(c);
+    if (f.attention != 1 || f.softmax != 1) {
+        fprintf(out, "  rope/factors: attention %g, softmax %g\n", (double)f.attention,
+                (double)f.softmax);
+    }
 }
 
 static void sum_print(const struct inspect_sum *sum, const char *name, FILE *out)

@@ -154,7 +154,41 @@ static struct status find_family(const struct js_node *root, const char *what,
                        what, name == NULL ? "(none)" : name);
 }
 
-/* Plain RoPE: rope_theta at the top (older files) or inside rope_parameters. */
+/* What a RoPE object may say. What the values mean is checkpoint/rope_freq.c's: convert made the
+ * frequencies and factors of them. */
+static struct status check_rope(const struct js_node *rope, const char *what, const char *where)
+{
+    static const char *const rules[] = {"default", "linear", "llama3", "yarn"};
+    static const char *const fields[] = {
+        "rope_type",       "type",
+        "rope_theta",      "partial_rotary_factor",
+        "factor",          "original_max_position_embeddings",
+        "low_freq_factor", "high_freq_factor",
+        "beta_fast",       "beta_slow",
+        "mscale",          "mscale_all_dim",
+        "truncate",        "attention_factor",
+        "finetuned",
+    };
+    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
+    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
+    if (rule != NULL && !LISTED(rule, rules)) {
+        return status_make(STATUS_INPUT,
+                           "%s: %s of type \"%s\" is not implemented; shoal knows default, "
+                           "linear, llama3 and yarn",
+                           what, where, rule);
+    }
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    while (js_next(rope, &it, &key, &value)) {
+        if (LISTED(key, fields) || is_off(value)) continue;
+        return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", what, where,
+                           key);
+    }
+    return status_ok();
+}
+
+/* rope_theta stands at the top (older files) or inside rope_parameters. */
 static struct status read_rope(const struct js_node *root, const char *what,
                                struct model_config *out)
 {
@@ -163,13 +197,7 @@ static struct status read_rope(const struct js_node *root, const char *what,
     js_number(js_get(root, "rope_theta"), &out->rope_theta);
     for (size_t i = 0; i < 2; i++) {
         const struct js_node *rope = js_get(root, keys[i]);
-        if (js_type(rope) == JS_NULL) continue;
-        const char *type = js_string(js_get(rope, "rope_type"), NULL);
-        if (type == NULL) type = js_string(js_get(rope, "type"), NULL);
-        if (type != NULL && strcmp(type, "default") != 0) {
-            return status_make(STATUS_INPUT, "%s: %s of type \"%s\" is not implemented", what,
-                               keys[i], type);
-        }
+        TRY(check_rope(rope, what, keys[i]));
         js_number(js_get(rope, "rope_theta"), &out->rope_theta);
     }
     if (!(out->rope_theta > 1.0 && out->rope_theta < 1e12)) {

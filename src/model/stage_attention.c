@@ -11,7 +11,8 @@ void stage_describe_attention(struct stage *s)
                                             .n_kv_heads = range_count(w->kv_heads),
                                             .head_dim = m->head_dim,
                                             .kv_of_head = s->kv_of_head,
-                                            .scale = 1.0f / __builtin_sqrtf((float)m->head_dim),
+                                            .scale = w->rope_factors.softmax /
+                                                     __builtin_sqrtf((float)m->head_dim),
                                             .norm_eps = m->norm_eps,
                                             .window = m->window};
     for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
@@ -26,8 +27,8 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
-    op_rope_table(s->positions, n_rows, s->o.weights->inv_freq, s->o.model->head_dim, 1.0f, s->cos,
-                  s->sin);
+    op_rope_table(s->positions, n_rows, s->o.weights->inv_freq, s->o.model->head_dim,
+                  s->o.weights->rope_factors.attention, s->cos, s->sin);
 }
 
 void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,

@@ -78,6 +78,7 @@ struct weights {
     struct packed head;                    /* [vocab rows, D], last stage; may share embed's data */
     float *final_norm;                     /* [D], last stage */
     float *inv_freq;                       /* [Hd / 2] */
+    struct ckpt_rope_factors rope_factors;
     uint64_t n_bytes;                      /* all of the above */
     void **blocks;                         /* owned memory of everything here */
     size_t n_blocks, blocks_capacity;

@@ -291,6 +291,7 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
     }
     TRY(keep(w, &w->inv_freq, n * sizeof *w->inv_freq));
     memcpy(w->inv_freq, inv_freq, n * sizeof *inv_freq);
+    w->rope_factors = ckpt_rope_factors(ld->c);
     TRY(weights_list(m, l, w->place, add_target, ld));
     fill_grids(ld);
     return status_ok();

@@ -24,6 +24,7 @@ from transformers import (GenerationConfig, LlamaConfig, LlamaForCausalLM, Mixtr
 
 HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
+SHORTER = (7, 130)  # for models that need fewer
 N_DECODE = 32
 GAP_LEAST = 2e-3  # of the largest logit: greedy choices must not hang on rounding
 ROUTER_GAP_LEAST = 1e-4  # between the last chosen and the first rejected router logit
@@ -48,6 +49,25 @@ MODELS = {
             vocab_size=307, hidden_size=96, intermediate_size=256, num_hidden_layers=5,
             num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
             rope_theta=100000.0, tie_word_embeddings=True, **COMMON)),
+    # rotary frequencies by Llama 3's rule: plain, between and scaled ones
+    "llama3-scaled": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="llama3", rope_theta=500000.0, factor=8.0,
+                                 low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=False, **COMMON)),
+    # YaRN with its attention factor, tied
+    "llama-yarn": dict(
+        cls=LlamaForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, head_dim=16, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=True, **COMMON)),
     "mixtral": dict(
         cls=MixtralForCausalLM, dtype=torch.bfloat16,
         config=lambda: MixtralConfig(
@@ -140,7 +160,7 @@ def try_seed(spec, seed):
     for p in model.parameters():  # not .to(dtype) of the whole: rotary frequencies stay f32
         p.copy_(p.to(spec["dtype"]).to(torch.float32))
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
-    for length in PROMPT_LENGTHS:
+    for length in spec.get("prompts", PROMPT_LENGTHS):
         prompt = torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()
         ids, logits = decode(model, prompt)
         whole = model(torch.tensor([ids])).logits[0]

@@ -3,13 +3,11 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "checkpoint/ckpt.h"
-#include "checkpoint/ckpt_config.h"
 #include "checkpoint/ckpt_writer.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,41 +177,6 @@ static void large_tensors_stream_and_read_back(void)
     scratch_clear();
 }
 
-static size_t rope_of(const char *json, float *last)
-{
-    struct js_doc *doc = NULL;
-    float *inv_freq = NULL;
-    size_t n = 99;
-    js_parse(json, strlen(json), "test", &doc);
-    config_rope(js_root(doc), &inv_freq, &n);
-    if (n > 0) *last = inv_freq[n - 1];
-    mem_free(&inv_freq);
-    js_destroy(&doc);
-    return n;
-}
-
-static void rotary_frequencies_are_made_for_plain_rope_only(void)
-{
-    float last = 0;
-    CU_ASSERT_EQUAL(
-        rope_of("{\"hidden_size\":576,\"num_attention_heads\":9,\"rope_theta\":1e5}", &last), 32);
-    CU_ASSERT_EQUAL(last, (float)(1.0 / pow(1e5, 62.0 / 64.0)));
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":128,\"rope_parameters\":{\"rope_type\":\"default\","
-                            "\"rope_theta\":1000000.0}}",
-                            &last),
-                    64);
-    CU_ASSERT_EQUAL(last, (float)(1.0 / pow(1e6, 126.0 / 128.0)));
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":128,\"partial_rotary_factor\":0.25}", &last), 16);
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":128,\"rope_scaling\":null}", &last), 64);
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":128,\"rope_scaling\":{\"type\":\"yarn\"}}", &last), 0);
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":128,\"rope_scaling\":{\"factor\":8}}", &last), 0);
-    CU_ASSERT_EQUAL(
-        rope_of("{\"head_dim\":128,\"rope_parameters\":{\"rope_type\":\"llama3\"}}", &last), 0);
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":1e300}", &last), 0);
-    CU_ASSERT_EQUAL(rope_of("{\"head_dim\":64,\"rope_theta\":-1}", &last), 0);
-    CU_ASSERT_EQUAL(rope_of("{}", &last), 0);
-}
-
 void suite_checkpoint(CU_pSuite suite);
 void suite_checkpoint(CU_pSuite suite)
 {
@@ -222,6 +185,4 @@ void suite_checkpoint(CU_pSuite suite)
     CU_add_test(suite, "misuse of the writer is a sentence and leaves nothing",
                 misuse_of_the_writer_is_a_sentence_and_leaves_nothing);
     CU_add_test(suite, "large tensors stream and read back", large_tensors_stream_and_read_back);
-    CU_add_test(suite, "rotary frequencies are made for plain RoPE only",
-                rotary_frequencies_are_made_for_plain_rope_only);
 }

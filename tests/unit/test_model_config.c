@@ -71,7 +71,11 @@ static void rope_theta_is_found_in_both_places(void)
 static void what_is_not_implemented_is_refused_by_name(void)
 {
     refuse("\"architectures\":[\"GPT2LMHeadModel\"]", "GPT2LMHeadModel");
-    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}", "llama3");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":8}", "dynamic");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"factor\":8}", "longrope");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"sections\":[8]}", "sections");
+    refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}",
+           "full_attention");
     refuse(LLAMA ",\"attention_bias\":true", "attention_bias");
     refuse(LLAMA ",\"mlp_bias\":true", "mlp_bias");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
