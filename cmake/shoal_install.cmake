@@ -6,7 +6,7 @@ include(GNUInstallDirs)
 install(TARGETS shoal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 set(pages "")
-foreach(command convert inspect plan generate score status merge)
+foreach(command convert inspect quantize plan generate score bench status merge)
   set(page ${CMAKE_BINARY_DIR}/man/shoal-${command}.1)
   add_custom_command(OUTPUT ${page}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/man
@@ -22,6 +22,15 @@ file(GLOB job_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/jobs/*.sbatc
 install(PROGRAMS jobs/shoal-job DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS jobs/hostfile.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 install(FILES ${job_scripts} jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
+
+# The modulefile names the folder that `cmake --install --prefix` was told, not the configured one.
+foreach(name PROJECT_VERSION CMAKE_INSTALL_BINDIR CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_MANDIR
+    CMAKE_INSTALL_DATADIR)
+  install(CODE "set(${name} \"${${name}}\")")
+endforeach()
+install(CODE "configure_file(\"${CMAKE_CURRENT_SOURCE_DIR}/packaging/lmod/shoal.lua.in\"
+  \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/shoal/modulefiles/shoal/${PROJECT_VERSION}.lua\"
+  @ONLY)")
 
 get_property(SHOAL_ROOMS GLOBAL PROPERTY SHOAL_ROOMS)
 set(SHOAL_PC_LIBS "")

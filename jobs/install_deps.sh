@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# install_deps.sh: installs what shoal's build and tests need, where this machine has apt and lets us.
-# Elsewhere it says exactly what to load, and leaves with 1 when the build would not find it.
+# install_deps.sh [--tests]: installs what shoal's build needs, and its tests, where this machine has apt
+# and lets us. Elsewhere it says exactly what to load, and leaves with 1 when the build would not find it.
 set -eu
 
 packages="gcc g++ cmake ninja-build pkg-config openmpi-bin libopenmpi-dev libhdf5-openmpi-dev
 hdf5-tools libhwloc-dev hwloc libcunit1-dev libjansson-dev libpcre2-dev libutf8proc-dev
-libxxhash-dev librandom123-dev python3 python3-pip iproute2 util-linux"
+libxxhash-dev librandom123-dev python3"
+[ "${1-}" = --tests ] && packages="$packages python3-pip iproute2 util-linux slurm-wlm munge"
 
 say_what_to_load()
 {
@@ -16,7 +17,7 @@ This script cannot install packages here ($1). Load these as modules, or ask you
   hwloc >= 2        jansson >= 2.13             PCRE2 (8 bit)       utf8proc >= 2
   xxHash >= 0.8     Random123 >= 1.14
   for the tests: CUnit >= 2.1, Python >= 3.10 (standard library; pip for the real model's test),
-  iproute2 (ip) and util-linux (unshare) for two hosts on one machine
+  iproute2 (ip) and util-linux (unshare) for two hosts on one machine, Slurm and MUNGE for job scripts
 Debian's names: $(echo $packages)
 END
 }

@@ -45,7 +45,7 @@ expected_skips()
 }
 
 step "dependencies"
-jobs/install_deps.sh
+jobs/install_deps.sh --tests
 
 if [ $sanitizers = yes ]; then
     step "unit and kernel tests under AddressSanitizer and UBSan"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from program import expect, main_of, run
 
-COMMANDS = ["convert", "inspect", "plan", "generate", "score", "status", "merge"]
+COMMANDS = ["convert", "inspect", "quantize", "plan", "generate", "score", "bench", "status", "merge"]
 PROGRAM = """
 #include "parallel/layout.h"
 #include "tensor/leaf.h"
@@ -40,6 +40,18 @@ def check_manual(shoal, page, command):
         expect(f"\n.B {flag} " in text or f"\n.B {flag}\n" in text, f"{page.name} lacks {flag}")
 
 
+def check_modulefile(prefix):
+    """Every folder that it names is there, below the prefix of this installation."""
+    pages = list((prefix / "share" / "shoal" / "modulefiles" / "shoal").glob("*.lua"))
+    expect(len(pages) == 1, f"{len(pages)} modulefiles")
+    text = pages[0].read_text()
+    expect(f'local base = "{prefix.resolve()}"' in text, f"not below {prefix}:\n{text}")
+    named = re.findall(r'pathJoin\(base, "([^"]+)"\)', text)
+    expect(len(named) == 4, f"{named} named")
+    for path in named:
+        expect((prefix / path).is_dir(), f"the modulefile names {path}, which is not there")
+
+
 def test():
     build, work = Path(sys.argv[1]), Path(sys.argv[2])
     shutil.rmtree(work, ignore_errors=True)
@@ -49,6 +61,7 @@ def test():
     expect(check([shoal, "--version"]).startswith("shoal "), "--version does not begin with shoal")
     for command in COMMANDS:
         check_manual(shoal, prefix / "share" / "man" / "man1" / f"shoal-{command}.1", command)
+    check_modulefile(prefix)
     found = list(prefix.rglob("shoal.pc"))
     expect(len(found) == 1, f"{len(found)} shoal.pc files")
     # the build was configured for another prefix; pkg-config is told of this one

@@ -22,6 +22,7 @@ import sys
 import time
 from pathlib import Path
 
+from hosts import TwoHosts
 from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, main_of, run
 
 DEADLINE_S = 4
@@ -283,7 +284,7 @@ class LostRankTest:
             hosts.down()
 
     def cut(self, hosts):
-        job = self.job("cut", self.prompts(50000), launcher=hosts.launcher())
+        job = self.job("cut", self.prompts(50000), launcher=hosts.launcher(RANKS))
         try:
             job.wait_for_rows()
             since = time.monotonic()
@@ -300,68 +301,6 @@ class LostRankTest:
             expect(job.status(rank) == 76, f"rank {rank}: status {job.status(rank)}\n{job}")
             print(f"rank {rank} on {here}: named {there}; {last}")
         print(f"link down: all left with 76 after {took_s:.2f} s")
-
-
-class TwoHosts:
-    """Two network namespaces with host names of their own, joined by one link."""
-
-    def __init__(self, work):
-        self.work, self.tag = work, f"{os.getpid() % 100000}"
-        self.spaces = [f"shoalA{self.tag}", f"shoalB{self.tag}"]
-        self.links = [f"sA{self.tag}", f"sB{self.tag}"]
-
-    def ip(self, *args):
-        return subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
-
-    def up(self):
-        """None, or why there cannot be two hosts here."""
-        if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-            return "two hosts need root, iproute2 and unshare"
-        steps = [["netns", "add", s] for s in self.spaces]
-        steps.append(["link", "add", self.links[0], "type", "veth", "peer", "name", self.links[1]])
-        for i, (space, link) in enumerate(zip(self.spaces, self.links)):
-            steps += [["link", "set", link, "netns", space],
-                      ["-n", space, "addr", "add", f"10.77.0.{i + 1}/24", "dev", link],
-                      ["-n", space, "link", "set", link, "up"],
-                      ["-n", space, "link", "set", "lo", "up"]]
-        for step in steps:
-            done = self.ip(*step)
-            if done.returncode != 0:
-                return f"ip {' '.join(step)}: {done.stderr.strip()}"
-        agent = self.work / "rsh.sh"
-        agent.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; h=$1; shift\n'
-                         f'[ $h = 10.77.0.1 ] && ns={self.spaces[0]} n=hA || '
-                         f'{{ ns={self.spaces[1]}; n=hB; }}\n'
-                         'exec ip netns exec $ns unshare --uts sh -c "hostname $n; $*"\n')
-        agent.chmod(0o755)
-        return None
-
-    def launcher(self):
-        net = "10.77.0.0/24"
-        mca = [("plm", "rsh"), ("plm_rsh_agent", self.work / "rsh.sh"),
-               ("plm_rsh_no_tree_spawn", 1), ("pml", "ob1"), ("btl", "tcp,self,vader"),
-               ("btl_vader_single_copy_mechanism", "none"), ("mpi_yield_when_idle", 1),
-               ("btl_tcp_if_include", net), ("oob_tcp_if_include", net),
-               ("orte_abort_on_non_zero_status", 0)]
-        flags = [str(word) for name, value in mca for word in ("--mca", name, value)]
-        return ["ip", "netns", "exec", self.spaces[0], "unshare", "--uts", "sh", "-c",
-                'hostname hA; exec "$@"', "sh", "mpirun", "--allow-run-as-root", "--oversubscribe",
-                "--bind-to", "none", *flags, "-x", "OMP_WAIT_POLICY", "--host",
-                "10.77.0.1:2,10.77.0.2:2", "-n", RANKS]
-
-    def cut(self):
-        self.ip("-n", self.spaces[1], "link", "set", self.links[1], "down")
-
-    def down(self):
-        if shutil.which("ip") is None:
-            return
-        for space in self.spaces:
-            for pid in self.ip("netns", "pids", space).stdout.split():
-                try:
-                    os.kill(int(pid), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            self.ip("netns", "del", space)
 
 
 def main():

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Jobs on two hosts: every kind of parallelism across the link, and a link that is slow.
+
+usage: two_hosts.py SHOAL WORK_FOLDER CASE
+  same       tp, pp, ep and dp across the link: the bytes of one rank
+  slow_link  a link of 100 Mbit/s: the layout that is chosen when none is given is ahead of the worst
+             one; prints what every layout of four ranks does
+The hosts are network namespaces (hosts.py): needs root, else skipped. A lost link is lost_rank.py's.
+"""
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from hosts import TwoHosts
+from program import GOLDENS, REPO, SKIPPED, Shoal, expect, hash_rows, main_of, run, write_lines
+
+RANKS = 4
+LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2, "--tp", 2],
+           "pp 4": ["--pp", 4], "dp 4": ["--dp", 4, "--ep", 1], "dp 4, ep 4": ["--dp", 4, "--ep", 4],
+           "tp 2, dp 2, ep 4": ["--tp", 2, "--dp", 2, "--ep", 4],
+           "tp 2, pp 2 by default": ["--tp", 2, "--pp", 2, "--ep", 2]}
+RATE = "100mbit"
+DEMO = REPO / "models" / "demo" / "demo.h5"
+LAYOUT_LINE = re.compile(r"^layout: .*", re.MULTILINE)
+
+
+class TwoHostsTest:
+    def __init__(self, shoal, work, case):
+        self.shoal = Shoal(shoal)
+        self.work = Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.case = case
+        self.hosts = TwoHosts(self.work)
+
+    def generate(self, model, prompts, *flags):
+        """On four ranks of two hosts; the output, what was said, and the job's own figures."""
+        output, metrics = self.work / "out.jsonl", self.work / "metrics.json"
+        output.unlink(missing_ok=True)
+        done = run([*self.hosts.launcher(RANKS), self.shoal.path, "generate", "--model", model, "--input",
+                    prompts, "--output", output, "--no-journal", "--threads", 1, "--metrics", metrics,
+                    *flags], limit_s=300, env={"OMP_WAIT_POLICY": "passive"})
+        expect(done.status == 0, f"{flags}: {done}")
+        return output, done.err, json.loads(metrics.read_text())
+
+    def same(self):
+        model = self.work / "mixtral.h5"
+        self.shoal.must("convert", GOLDENS / "mixtral" / "hf", model)
+        prompts = GOLDENS / "mixtral" / "prompts.jsonl"
+        whole = self.work / "whole.jsonl"
+        self.shoal.must("generate", "--model", model, "--input", prompts, "--output", whole)
+        for name, flags in LAYOUTS.items():
+            output, said, _ = self.generate(model, prompts, *flags)
+            expect("across hosts" in said or name != "tp 4", f"not on two hosts\n{said}")
+            expect(hash_rows(output) == hash_rows(whole), f"{name}: other bytes than one rank\n{said}")
+            print(f"{name}: sha256 {hash_rows(output)}, as on one rank")
+
+    def slow_link(self):
+        reason = self.hosts.limit(RATE)
+        if reason:
+            print(f"skipped: {reason}")
+            return SKIPPED
+        texts = [json.loads(line)["prompt"] for line in
+                 (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines()]
+        prompts = self.work / "in.jsonl"
+        write_lines(prompts, [dict(custom_id=f"l{i}", prompt=texts[i % len(texts)], max_tokens=24,
+                                   temperature=0) for i in range(32)])
+        seconds, hashes = {}, set()
+        for name, flags in {"chosen": [], **LAYOUTS}.items():
+            output, said, metrics = self.generate(DEMO, prompts, *flags)
+            hashes.add(hash_rows(output))
+            seconds[name] = metrics["wall_s"]
+            layout = LAYOUT_LINE.search(said)
+            print(f"{name}: {seconds[name]:.2f} s" +
+                  (f"; {layout.group(0)}" if not flags and layout else ""))
+        expect(len(hashes) == 1, "layouts differ in their bytes")
+        worst = max(seconds, key=seconds.get)
+        expect(worst != "chosen" and seconds["chosen"] < 0.8 * seconds[worst],
+               f"chosen {seconds['chosen']:.2f} s, worst ({worst}) {seconds[worst]:.2f} s")
+        print(f"over {RATE} the chosen layout takes {seconds['chosen'] / seconds[worst]:.2f} of the "
+              f"worst one's time ({worst}), {seconds['chosen'] / min(seconds.values()):.2f} of the best's")
+
+    def main(self):
+        try:
+            reason = self.hosts.up()
+            if reason:
+                print(f"skipped: {reason}")
+                return SKIPPED
+            return getattr(self, self.case)()
+        finally:
+            self.hosts.down()
+
+
+if __name__ == "__main__":
+    main_of(lambda: TwoHostsTest(*sys.argv[1:]).main())
