@@ -1,0 +1,111 @@
+/* A report that is written anew: readers see the old one or the new one; pipes are written to. */
+#include "base/file_replace.h"
+
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct place {
+    char folder[64], path[96], temporary[96];
+};
+
+static void place_make(struct place *p)
+{
+    strcpy(p->folder, "/tmp/shoal-replace-XXXXXX");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(p->folder));
+    snprintf(p->path, sizeof p->path, "%s/report", p->folder);
+    snprintf(p->temporary, sizeof p->temporary, "%s/report.tmp", p->folder);
+}
+
+static void place_remove(struct place *p)
+{
+    unlink(p->path);
+    unlink(p->temporary);
+    CU_ASSERT_EQUAL(rmdir(p->folder), 0); /* nothing else was left */
+}
+
+static bool holds(const char *path, const char *text)
+{
+    char found[64] = "";
+    FILE *f = fopen(path, "r");
+    if (f == NULL) return false;
+    const size_t n = fread(found, 1, sizeof found - 1, f);
+    fclose(f);
+    return n == strlen(text) && strcmp(found, text) == 0;
+}
+
+static struct status write_report(const char *path, const char *text, struct status outcome)
+{
+    struct file_replace f;
+    TRY(file_replace_begin(&f, path));
+    fputs(text, f.file);
+    return file_replace_end(&f, outcome);
+}
+
+static void old_one_stands_until_the_end(void)
+{
+    struct place p;
+    place_make(&p);
+    struct status st = write_report(p.path, "first", status_ok());
+    CU_ASSERT(!status_failed(&st) && holds(p.path, "first"));
+    struct file_replace f;
+    st = file_replace_begin(&f, p.path);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    fputs("second", f.file);
+    fflush(f.file);
+    CU_ASSERT(holds(p.path, "first"));
+    st = file_replace_end(&f, status_ok());
+    CU_ASSERT(!status_failed(&st) && holds(p.path, "second"));
+    CU_ASSERT_NOT_EQUAL(access(p.temporary, F_OK), 0);
+    place_remove(&p);
+}
+
+static void failure_leaves_the_old_one(void)
+{
+    struct place p;
+    place_make(&p);
+    (void)write_report(p.path, "first", status_ok());
+    const struct status bad = status_make(STATUS_MEMORY, "half of it is missing");
+    struct status st = write_report(p.path, "sec", bad);
+    CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
+    CU_ASSERT(holds(p.path, "first"));
+    CU_ASSERT_NOT_EQUAL(access(p.temporary, F_OK), 0);
+    st = write_report("/nonexistent-folder/report", "x", status_ok());
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+    place_remove(&p);
+}
+
+static void failed_write_is_said(void)
+{
+    const struct status st = write_report("/dev/full", "no room", status_ok());
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+}
+
+static void pipe_is_written_to(void)
+{
+    struct place p;
+    place_make(&p);
+    CU_ASSERT_EQUAL_FATAL(mkfifo(p.path, 0600), 0);
+    FILE *reader = fopen(p.path, "r+"); /* keeps the pipe open on both sides */
+    CU_ASSERT_PTR_NOT_NULL_FATAL(reader);
+    const struct status st = write_report(p.path, "word\n", status_ok());
+    CU_ASSERT(!status_failed(&st));
+    char line[16] = "";
+    CU_ASSERT_PTR_NOT_NULL(fgets(line, sizeof line, reader));
+    CU_ASSERT_STRING_EQUAL(line, "word\n");
+    struct stat info;
+    CU_ASSERT(stat(p.path, &info) == 0 && S_ISFIFO(info.st_mode));
+    fclose(reader);
+    place_remove(&p);
+}
+
+void suite_file_replace(CU_pSuite suite);
+void suite_file_replace(CU_pSuite suite)
+{
+    CU_add_test(suite, "the old one stands until the end", old_one_stands_until_the_end);
+    CU_add_test(suite, "a failure leaves the old one", failure_leaves_the_old_one);
+    CU_add_test(suite, "a failed write is said", failed_write_is_said);
+    CU_add_test(suite, "a pipe is written to", pipe_is_written_to);
+}

@@ -1,0 +1,89 @@
+/* The ring of a timeline, moments mapped to rank 0's clock, and events as JSON that a viewer reads.
+ */
+#include "base/json.h"
+#include "base/mem.h"
+#include "parallel/trace_file.h"
+
+#include <CUnit/CUnit.h>
+#include <string.h>
+
+static struct trace_event span(uint64_t begin_ns)
+{
+    return (struct trace_event){.begin_ns = begin_ns,
+                                .end_ns = begin_ns + 1500,
+                                .step = 7,
+                                .kind = TRACE_STEP,
+                                .counts = {3, 2, 900, 0}};
+}
+
+static void ring_keeps_the_last_events(void)
+{
+    struct trace *t;
+    struct status st = trace_create(1u << 20, &t); /* so many ranks: the smallest ring */
+    CU_ASSERT_FATAL(!status_failed(&st));
+    const size_t room = trace_capacity(t);
+    CU_ASSERT_EQUAL(room, TRACE_EVENTS_MIN);
+    for (uint64_t i = 0; i < room + 5; i++) {
+        const struct trace_event e = span(i);
+        trace_add(t, &e);
+    }
+    CU_ASSERT_EQUAL(trace_count(t), room);
+    CU_ASSERT_EQUAL(trace_n_lost(t), 5);
+    struct trace_event *kept;
+    st = mem_alloc(&kept, room, sizeof *kept, "events");
+    CU_ASSERT_FATAL(!status_failed(&st));
+    trace_copy(t, kept);
+    size_t n_wrong = 0;
+    for (size_t i = 0; i < room; i++) n_wrong += kept[i].begin_ns != i + 5;
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    mem_free(&kept);
+    trace_destroy(&t);
+    CU_ASSERT_PTR_NULL(t);
+}
+
+static void clock_drifts_evenly(void)
+{
+    /* 1000 ns ahead at 10,000, 3000 ns ahead at 30,000 */
+    const struct trace_clock drifting[2] = {{.at_ns = 10000, .offset_ns = 1000},
+                                            {.at_ns = 30000, .offset_ns = 3000}};
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 10000), 9000);
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 20000), 18000);
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 30000), 27000);
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 40000), 36000); /* beyond: likewise */
+    CU_ASSERT_EQUAL(trace_clock_map(drifting, 0), 0);         /* and before */
+    const struct trace_clock behind[2] = {{.at_ns = 10, .offset_ns = -500},
+                                          {.at_ns = 10, .offset_ns = -500}};
+    CU_ASSERT_EQUAL(trace_clock_map(behind, 10), 510);
+    CU_ASSERT_EQUAL(trace_clock_map(behind, 1000), 1500);
+}
+
+static void event_is_json(void)
+{
+    const struct trace_clock same[2] = {{.at_ns = 0}, {.at_ns = 1}};
+    const struct trace_event e = span(5000);
+    struct strbuf out;
+    strbuf_init(&out);
+    strbuf_puts(&out, "[{}");
+    trace_event_print(&e, 3, same, 1000, &out);
+    strbuf_puts(&out, "]");
+    struct js_doc *doc = NULL;
+    const struct status st = js_parse(out.data, out.n, "an event", &doc);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    const struct js_node *event = js_at(js_root(doc), 1);
+    CU_ASSERT_STRING_EQUAL(js_string(js_get(event, "name"), NULL), "step");
+    CU_ASSERT_STRING_EQUAL(js_string(js_get(event, "ph"), NULL), "X");
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "\"ts\":4.000"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "\"dur\":1.500"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "\"rows\":3"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "\"cpu_ns\":900"));
+    js_destroy(&doc);
+    strbuf_fini(&out);
+}
+
+void suite_trace(CU_pSuite suite);
+void suite_trace(CU_pSuite suite)
+{
+    CU_add_test(suite, "the ring keeps the last events", ring_keeps_the_last_events);
+    CU_add_test(suite, "a clock that drifts evenly", clock_drifts_evenly);
+    CU_add_test(suite, "an event is JSON", event_is_json);
+}
