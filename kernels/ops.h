@@ -48,6 +48,9 @@ void op_swiglu(const struct kern_table *k, const float *gate, const float *up, s
 
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 
+/* y[n_rows, n] += bias [n] in each row. */
+void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t n_rows, size_t n);
+
 /* acc_i = fma(w, x_i, acc_i); w 1 gives the bits of op_add. */
 void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc);
 

@@ -22,6 +22,28 @@ void op_scatter_rows(const struct scatter_args *a)
     part_run((uint64_t)a->n_slots * a->width, scatter_part, a);
 }
 
+struct bias_job {
+    const struct kern_table *k;
+    float *y;
+    const float *bias;
+    size_t n_rows, n;
+};
+
+static void bias_part(const void *job_, struct part part)
+{
+    const struct bias_job *job = job_;
+    size_t row0, row1;
+    if (!part_take(&part, job->n_rows, job->n + 1, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++)
+        job->k->add(job->y + row * job->n, job->bias, job->n);
+}
+
+void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t n_rows, size_t n)
+{
+    const struct bias_job job = {k, y, bias, n_rows, n};
+    part_run((uint64_t)n_rows * (n + 1), bias_part, &job);
+}
+
 struct combine_job {
     const struct kern_table *k;
     const struct combine_args *args;

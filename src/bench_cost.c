@@ -46,7 +46,10 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     const struct weights *w = j->weights;
     *cost = (struct bench_cost){
         .n_experts = m->n_experts, .n_chosen = m->n_chosen, .window = m->window};
-    for (uint32_t i = 0; i < m->n_layers; i++) cost->n_moe_layers += m->layer_is_moe[i];
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        cost->n_moe_layers += m->layer_is_moe[i];
+        cost->windowed += m->layer_has_window[i] ? 1.0 / m->n_layers : 0;
+    }
     const double experts = expert_bytes_here(w);
     const bool lone_embedding = w->embed.data != NULL && w->embed.data != w->head.data;
     const double unread = lone_embedding ? bytes_of(&w->embed) : 0;
@@ -73,11 +76,11 @@ void bench_cost_fini(struct bench_cost *cost)
     mem_free(&cost->load);
 }
 
-/* Positions that a row at `position` sees. */
+/* Positions that a row at `position` sees, on average over the layers. */
 static double seen(const struct bench_cost *cost, double position)
 {
     const double n = position + 1;
-    return cost->window > 0 && n > cost->window ? cost->window : n;
+    return n > cost->window ? n - cost->windowed * (n - cost->window) : n;
 }
 
 /* Experts of one layer that n choices by `n_rows` rows touch when all are alike. */

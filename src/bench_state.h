@@ -17,6 +17,7 @@ struct bench_cost {
     double head_flops;      /* of one row whose logits are asked for */
     double attention_flops; /* of one row and one position that it sees */
     uint32_t n_moe_layers, n_experts, n_chosen, window;
+    double windowed;     /* fraction of the layers that have the window */
     bool counts_experts; /* one rank sees every choice; else the number of experts that a step reads
                             is that of evenly spread choices */
     uint64_t *load;      /* owned; [layers, E] choices before the step; NULL: not counted */

@@ -11,7 +11,6 @@ struct attention_shape {
     const uint8_t *kv_of_head;              /* [n_heads], borrowed */
     float scale;                            /* of q.k */
     float norm_eps;                         /* of q and k norms */
-    uint32_t window;                        /* 0: none */
 };
 
 /* One layer's work. q, k, v are changed in place; out may not overlap them. */
@@ -21,6 +20,7 @@ struct attention_work {
     float *out;                   /* [T, H, Hd] */
     const float *q_norm, *k_norm; /* [Hd] or NULL */
     const float *cos, *sin;       /* [T, Hd / 2] */
+    uint32_t window;              /* positions that a row sees; 0: all */
     struct kv_view kv;
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;

@@ -2,6 +2,7 @@
 #include "model/model_config.h"
 
 #include "base/json.h"
+#include "base/strbuf.h"
 #include "tensor/leaf.h"
 
 #include <stdio.h>
@@ -9,9 +10,20 @@
 
 static const struct family families[] = {
     {.architecture = "LlamaForCausalLM", .title = "Llama"},
+    {.architecture = "MistralForCausalLM", .title = "Mistral", .window = WINDOW_ALL},
+    {.architecture = "Qwen2ForCausalLM",
+     .title = "Qwen2",
+     .qkv_bias = true,
+     .window = WINDOW_UPPER,
+     .window_switch = true},
+    {.architecture = "Qwen3ForCausalLM",
+     .title = "Qwen3",
+     .qk_norm = true,
+     .window = WINDOW_UPPER,
+     .window_switch = true},
     {.architecture = "MixtralForCausalLM",
      .title = "Mixtral",
-     .sliding_window = true,
+     .window = WINDOW_ALL,
      .has_experts = true,
      .renormalise = true,
      .moe = {.router = "block_sparse_moe.gate.weight",
@@ -45,6 +57,7 @@ static const char *const used_fields[] = {
     "sliding_window",      "use_sliding_window",
     "max_window_layers",   "moe_intermediate_size",
     "eos_token_id",        "max_position_embeddings",
+    "attention_bias",      "layer_types",
 };
 
 /* Fields that do not change what a forward pass computes. */
@@ -139,6 +152,21 @@ static struct status get_count(const struct js_node *root, const char *what, con
     return status_ok();
 }
 
+/* The sentence for an architecture that is in no row. */
+static struct status unknown_family(const char *what, const char *name)
+{
+    struct strbuf known;
+    strbuf_init(&known);
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        strbuf_printf(&known, "%s%s", i > 0 ? ", " : "", families[i].architecture);
+    }
+    const struct status st =
+        status_make(STATUS_INPUT, "%s: architecture \"%s\" is not implemented; shoal runs %s", what,
+                    name, known.data == NULL ? "others" : known.data);
+    strbuf_fini(&known);
+    return st;
+}
+
 static struct status find_family(const struct js_node *root, const char *what,
                                  const struct family **out)
 {
@@ -148,10 +176,7 @@ static struct status find_family(const struct js_node *root, const char *what,
         *out = &families[i];
         return status_ok();
     }
-    return status_make(STATUS_INPUT,
-                       "%s: architecture \"%s\" is not implemented; shoal runs LlamaForCausalLM, "
-                       "MixtralForCausalLM and Qwen3MoeForCausalLM",
-                       what, name == NULL ? "(none)" : name);
+    return unknown_family(what, name == NULL ? "(none)" : name);
 }
 
 /* What a RoPE object may say. What the values mean is checkpoint/rope_freq.c's: convert made the
@@ -237,6 +262,9 @@ static struct status read_sizes(const struct js_node *root, const char *what,
         return status_make(STATUS_INPUT, "%s: rms_norm_eps: expected 0 to 1, found %g", what, eps);
     }
     js_bool(js_get(root, "tie_word_embeddings"), &out->tied);
+    js_bool(js_get(root, "attention_bias"), &out->qkv_bias);
+    out->o_bias = out->qkv_bias && !out->family->qkv_bias;
+    out->qkv_bias = out->qkv_bias || out->family->qkv_bias;
     const char *act = js_string(js_get(root, "hidden_act"), NULL);
     if (act != NULL && strcmp(act, "silu") != 0) {
         return status_make(STATUS_INPUT, "%s: hidden_act \"%s\" is not implemented", what, act);
@@ -244,18 +272,54 @@ static struct status read_sizes(const struct js_node *root, const char *what,
     return status_ok();
 }
 
+/* "layer_types" names each layer's attention. Where the family's own rule is for all layers, it may
+ * say nothing else. */
+static struct status read_layer_types(const struct js_node *root, const char *what,
+                                      struct model_config *out)
+{
+    const struct js_node *types = js_get(root, "layer_types");
+    const enum window_rule rule = out->family->window;
+    if (js_type(types) == JS_NULL) return status_ok();
+    if (js_type(types) != JS_ARRAY || js_count(types) != out->n_layers) {
+        return status_make(STATUS_INPUT, "%s: layer_types: expected a list of %u", what,
+                           out->n_layers);
+    }
+    for (uint32_t l = 0; l < out->n_layers; l++) {
+        const char *type = js_string(js_at(types, l), NULL);
+        const bool slides = type != NULL && strcmp(type, "sliding_attention") == 0;
+        const bool may = rule == WINDOW_UPPER || rule == WINDOW_EVEN;
+        if ((!slides && (type == NULL || strcmp(type, "full_attention") != 0)) ||
+            (slides && out->window == 0) || (!may && slides != out->layer_has_window[l])) {
+            return status_make(STATUS_INPUT,
+                               "%s: layer_types[%u] \"%s\" is not implemented for %s with "
+                               "sliding_window %u",
+                               what, l, type == NULL ? "(no text)" : type, out->family->title,
+                               out->window);
+        }
+        out->layer_has_window[l] = slides;
+    }
+    return status_ok();
+}
+
 static struct status read_window(const struct js_node *root, const char *what,
                                  struct model_config *out)
 {
-    bool used = out->family->sliding_window;
-    js_bool(js_get(root, "use_sliding_window"), &used);
-    const struct js_node *node = js_get(root, "sliding_window");
-    if (!used || js_type(node) == JS_NULL) return status_ok();
-    if (!out->family->sliding_window) {
+    const struct family *f = out->family;
+    bool used = f->window != WINDOW_NONE && !f->window_switch;
+    int64_t first = f->window == WINDOW_UPPER ? 28 : 0;
+    if (!used) js_bool(js_get(root, "use_sliding_window"), &used);
+    if (used && f->window == WINDOW_NONE) {
         return status_make(STATUS_INPUT, "%s: use_sliding_window is not implemented for %s", what,
-                           out->family->title);
+                           f->title);
     }
-    return get_count(root, what, "sliding_window", 1 << 24, 0, &out->window);
+    if (used && js_type(js_get(root, "sliding_window")) != JS_NULL) {
+        TRY(get_count(root, what, "sliding_window", 1 << 24, 0, &out->window));
+        if (f->window == WINDOW_UPPER) js_int(js_get(root, "max_window_layers"), &first);
+        for (uint32_t l = 0; l < out->n_layers; l++) {
+            out->layer_has_window[l] = f->window == WINDOW_EVEN ? l % 2 == 0 : l >= first;
+        }
+    }
+    return read_layer_types(root, what, out);
 }
 
 /* Which layers have experts (Qwen's keys): every decoder_sparse_step-th, except mlp_only_layers. */
@@ -366,6 +430,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->vocab = m->vocab;
     out->tied = m->tied;
     out->qk_norm = m->family->qk_norm;
+    out->attention_bias = m->qkv_bias;
     out->weight_bytes = weight_bytes;
     out->context = m->context;
 }

@@ -16,11 +16,21 @@ struct family_names {
     const char *router, *gate, *up, *down;
 };
 
+/* The layers that "sliding_window" is for, unless "layer_types" lists them. */
+enum window_rule {
+    WINDOW_NONE,
+    WINDOW_ALL,
+    WINDOW_UPPER, /* from "max_window_layers" on */
+    WINDOW_EVEN,  /* 0, 2, 4, ... */
+};
+
 struct family {
     const char *architecture; /* config.json "architectures"[0] */
     const char *title;
-    bool qk_norm;        /* per-head RMSNorm of q and k before RoPE */
-    bool sliding_window; /* "sliding_window" applies to every layer */
+    bool qk_norm;  /* per-head RMSNorm of q and k before RoPE */
+    bool qkv_bias; /* q, k and v have biases, o has none (else "attention_bias" says: all) */
+    enum window_rule window;
+    bool window_switch; /* there is a window only where "use_sliding_window" is true */
     bool has_experts;
     bool sparsity_keys;     /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
     bool renormalise;       /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
@@ -34,10 +44,12 @@ struct model_config {
     uint32_t ffn;                                            /* F of dense layers */
     uint32_t n_experts, n_chosen, expert_ffn;                /* E, K, F of an expert; 0: dense */
     uint32_t vocab, context;                                 /* V, max_position_embeddings */
-    uint32_t window;                                         /* sliding window, 0: none */
+    uint32_t window; /* positions that a row sees in layers that have a window; 0: none has */
+    bool layer_has_window[LAYOUT_LAYERS_MAX];
     float norm_eps;
     double rope_theta;
     bool tied;
+    bool qkv_bias, o_bias;
     struct router_rule router;
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */

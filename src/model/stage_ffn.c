@@ -28,11 +28,11 @@ static void dense_block(struct stage *s, const struct layer_weights *w, struct h
 {
     const size_t n_rows = hidden->n_rows, f = w->gate.n_out;
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
-    const struct column gate_up[] = {{&w->gate, s->gate}, {&w->up, s->up}};
+    const struct column gate_up[] = {{&w->gate, s->gate, NULL}, {&w->up, s->up, NULL}};
     stage_columns(s, gate_up, 2, &in);
     if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
-    stage_row_parallel(s, &w->down, s->gate, hidden);
+    stage_row_parallel(s, &w->down, NULL, s->gate, hidden);
 }
 
 struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,

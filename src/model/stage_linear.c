@@ -13,7 +13,7 @@ struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in)
 {
     struct linear_group groups[3];
-    struct linear_args args[3];
+    struct linear_args args[3] = {{0}};
     size_t n_args = 0;
     for (size_t i = 0; i < n; i++) {
         const struct packed *w = columns[i].w;
@@ -33,10 +33,14 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
         n_args++;
     }
     op_linears(s->o.kern, args, n_args);
+    for (size_t i = 0; i < n; i++) {
+        if (columns[i].bias != NULL)
+            op_add_bias(s->o.kern, columns[i].y, columns[i].bias, in->n_rows, columns[i].w->n_out);
+    }
     comm_poll(s->o.comm);
 }
 
-void stage_row_parallel(struct stage *s, const struct packed *w, const float *x,
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
                         struct hidden *hidden)
 {
     const size_t n_rows = hidden->n_rows, d = s->o.model->width;
@@ -61,6 +65,7 @@ void stage_row_parallel(struct stage *s, const struct packed *w, const float *x,
                                  .y = hidden->h,
                                  .bad = hidden->bad};
     grid_sum_add(&sum, s->o.comm, COMM_TP);
+    if (bias != NULL) op_add_bias(s->o.kern, hidden->h, bias, n_rows, d);
     comm_poll(s->o.comm);
 }
 

@@ -29,10 +29,11 @@ struct stage {
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n);
 
-/* One column-parallel linear: y [T, N] = x w^T, this rank's outputs. */
+/* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
 struct column {
     const struct packed *w;
     float *y;
+    const float *bias; /* [N] or NULL */
 };
 
 /* Local. Column-parallel linears of one input, at most three, in one op unless their codes differ.
@@ -40,8 +41,8 @@ struct column {
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
 /* **Collective (TP)**. h [T, D] += x w^T, a row-parallel linear: the ranks' leaves summed on the
- * integer grid. */
-void stage_row_parallel(struct stage *s, const struct packed *w, const float *x,
+ * integer grid. Then, once, bias [D] unless NULL. */
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
                         struct hidden *hidden);
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */

@@ -19,6 +19,10 @@ enum weight_role {
     WEIGHT_V,
     WEIGHT_Q_NORM,
     WEIGHT_K_NORM,
+    WEIGHT_Q_BIAS,
+    WEIGHT_K_BIAS,
+    WEIGHT_V_BIAS,
+    WEIGHT_O_BIAS,
     WEIGHT_O,
     WEIGHT_FFN_NORM,
     WEIGHT_GATE,
@@ -38,7 +42,7 @@ struct weight_spec {
     char name[128];
     enum weight_role role;
     uint32_t layer; /* absolute; 0 for roles outside layers */
-    bool is_vector; /* a norm: kept in f32; the tensor is [n_cols] */
+    bool is_vector; /* a norm or a bias: kept in f32; the tensor is [n_cols] */
     bool is_expert; /* the tensor is [E, out, in]; outer is the range of experts */
     uint32_t n_outer, n_rows, n_cols;
     struct range outer, rows, cols;
@@ -61,6 +65,7 @@ struct layer_weights {
     bool is_moe;
     float *attn_norm, *ffn_norm;                          /* [D] */
     float *q_norm, *k_norm;                               /* [Hd] or NULL */
+    float *q_bias, *k_bias, *v_bias, *o_bias;             /* [outputs of q, ...] or NULL */
     struct packed q, k, v;                                /* [heads * Hd, D] */
     struct packed o;                                      /* [D, heads * Hd], leaves */
     struct packed gate, up;                               /* [F, D] */
@@ -79,8 +84,8 @@ struct weights {
     float *final_norm;                     /* [D], last stage */
     float *inv_freq;                       /* [Hd / 2] */
     struct ckpt_rope_factors rope_factors;
-    uint64_t n_bytes;                      /* all of the above */
-    void **blocks;                         /* owned memory of everything here */
+    uint64_t n_bytes; /* all of the above */
+    void **blocks;    /* owned memory of everything here */
     size_t n_blocks, blocks_capacity;
 };
 

@@ -101,7 +101,7 @@ static struct status take_weight(const struct checking *k, const struct weight_s
                                  const struct ckpt_tensor *t)
 {
     if (s->is_vector && t->quant.kind != QUANT_NONE) {
-        return status_make(STATUS_INPUT, "%s: tensor %s: a norm cannot be quantized",
+        return status_make(STATUS_INPUT, "%s: tensor %s: a vector cannot be quantized",
                            ckpt_path(k->c), s->name);
     }
     if (s->is_vector) return status_ok();

@@ -41,8 +41,8 @@ static struct status emit(const struct walk *w, struct weight_spec spec, const c
     return w->emit(w->ctx, &spec);
 }
 
-static struct status emit_vector(const struct walk *w, enum weight_role role, const char *name,
-                                 uint32_t n)
+static struct status emit_slice(const struct walk *w, enum weight_role role, const char *name,
+                                uint32_t n, struct range held)
 {
     return emit(w,
                 (struct weight_spec){.role = role,
@@ -52,8 +52,14 @@ static struct status emit_vector(const struct walk *w, enum weight_role role, co
                                      .n_cols = n,
                                      .outer = whole(1),
                                      .rows = whole(1),
-                                     .cols = whole(n)},
+                                     .cols = held},
                 name);
+}
+
+static struct status emit_vector(const struct walk *w, enum weight_role role, const char *name,
+                                 uint32_t n)
+{
+    return emit_slice(w, role, name, n, whole(n));
 }
 
 static struct status emit_matrix(const struct walk *w, enum weight_role role, const char *name,
@@ -98,6 +104,12 @@ static struct status walk_attention(const struct walk *w)
     TRY(emit_matrix(w, WEIGHT_Q, "self_attn.q_proj.weight", n_q, q, m->width, width));
     TRY(emit_matrix(w, WEIGHT_K, "self_attn.k_proj.weight", n_kv, kv, m->width, width));
     TRY(emit_matrix(w, WEIGHT_V, "self_attn.v_proj.weight", n_kv, kv, m->width, width));
+    if (m->qkv_bias) {
+        TRY(emit_slice(w, WEIGHT_Q_BIAS, "self_attn.q_proj.bias", n_q, q));
+        TRY(emit_slice(w, WEIGHT_K_BIAS, "self_attn.k_proj.bias", n_kv, kv));
+        TRY(emit_slice(w, WEIGHT_V_BIAS, "self_attn.v_proj.bias", n_kv, kv));
+    }
+    if (m->o_bias) TRY(emit_vector(w, WEIGHT_O_BIAS, "self_attn.o_proj.bias", m->width));
     if (m->family->qk_norm) {
         TRY(emit_vector(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", m->head_dim));
         TRY(emit_vector(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", m->head_dim));

@@ -56,6 +56,14 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
         return &layer_of(w, s)->q_norm;
     case WEIGHT_K_NORM:
         return &layer_of(w, s)->k_norm;
+    case WEIGHT_Q_BIAS:
+        return &layer_of(w, s)->q_bias;
+    case WEIGHT_K_BIAS:
+        return &layer_of(w, s)->k_bias;
+    case WEIGHT_V_BIAS:
+        return &layer_of(w, s)->v_bias;
+    case WEIGHT_O_BIAS:
+        return &layer_of(w, s)->o_bias;
     default:
         return &w->final_norm;
     }
@@ -151,7 +159,7 @@ static struct status make_target(struct weights *w, struct target *t)
 {
     if (t->spec.is_vector) {
         float **vector = vector_of(w, &t->spec);
-        TRY(keep(w, vector, t->spec.n_cols * sizeof **vector));
+        TRY(keep(w, vector, range_count(t->spec.cols) * sizeof **vector));
         t->vector = *vector;
         return status_ok();
     }
@@ -245,7 +253,7 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     const struct loading *ld = ctx;
     const struct target *t = &ld->targets[piece->want];
     if (t->spec.is_vector) {
-        dtype_to_f32(t->tensor->dtype, piece->data, t->spec.n_cols, t->vector);
+        dtype_to_f32(t->tensor->dtype, piece->data, range_count(t->spec.cols), t->vector);
         return status_ok();
     }
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];

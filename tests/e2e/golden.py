@@ -20,6 +20,9 @@ MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
                ["--dp", "2", "--tp", "2", "--ep", "4"]]
 # the element (row 3, column 5) of these is given the other sign and thrice its size
 MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
+           "mistral": "model.layers.1.self_attn.v_proj.weight",
+           "qwen2": "model.layers.1.self_attn.k_proj.weight",
+           "qwen3": "model.layers.1.self_attn.k_proj.weight",
            "mixtral": "model.layers.2.block_sparse_moe.experts.3.w2.weight",
            "qwen3_moe": "model.layers.1.mlp.experts.5.up_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
@@ -91,7 +94,7 @@ class GoldenTest:
         expect(False, f"no tensor {wanted} to mutate")
 
     def main(self):
-        moe = self.config["model_type"] != "llama"
+        moe = any(key in self.config for key in ("num_experts", "num_local_experts"))
         model = self.convert(self.golden / "hf", "model.h5")
         self.shoal.must("inspect", model, "--verify")
         self.check_logits(model, [], 0)

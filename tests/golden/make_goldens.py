@@ -19,8 +19,9 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
-from transformers import (GenerationConfig, LlamaConfig, LlamaForCausalLM, MixtralConfig,
-                          MixtralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+from transformers import (GenerationConfig, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
@@ -68,6 +69,48 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
                                  original_max_position_embeddings=64),
             tie_word_embeddings=True, **COMMON)),
+    # biases of q, k and v, tied, heads not a divisor of the width
+    "qwen2": dict(
+        cls=Qwen2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2Config(
+            vocab_size=272, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, **COMMON)),
+    # a window of less than a tile in the upper two layers alone, untied
+    "qwen2-window": dict(
+        cls=Qwen2ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen2Config(
+            vocab_size=267, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, rms_norm_eps=1e-6,
+            use_sliding_window=True, sliding_window=40, max_window_layers=1,
+            tie_word_embeddings=False, **COMMON)),
+    # a window that ends inside a tile, two tiles long; then a short one, tied
+    "mistral": dict(
+        cls=MistralForCausalLM, dtype=torch.bfloat16, prompts=(7, 190),
+        config=lambda: MistralConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            sliding_window=100, tie_word_embeddings=False, **COMMON)),
+    "mistral-short": dict(
+        cls=MistralForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: MistralConfig(
+            vocab_size=267, hidden_size=96, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            sliding_window=17, tie_word_embeddings=True, **COMMON)),
+    # q and k norms, head_dim apart from hidden / heads
+    "qwen3": dict(
+        cls=Qwen3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen3Config(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, **COMMON)),
+    # the same with biases of q, k, v and o, tied
+    "qwen3-bias": dict(
+        cls=Qwen3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen3Config(
+            vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
+            attention_bias=True, tie_word_embeddings=True, **COMMON)),
     "mixtral": dict(
         cls=MixtralForCausalLM, dtype=torch.bfloat16,
         config=lambda: MixtralConfig(
@@ -111,6 +154,8 @@ def fill(model, generator):
                 normal(p, 0.4)
             elif name.endswith("gate.weight"):
                 normal(p, 1.5 / p.shape[-1] ** 0.5)
+            elif name.endswith("_proj.bias"):
+                normal(p, 0.5)
             elif "q_proj" in name or "k_proj" in name:
                 normal(p, 1.4 / p.shape[-1] ** 0.5)
             else:

@@ -5,8 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LLAMA                                                                                      \
-    "\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"         \
+#define LLAMA OF("LlamaForCausalLM")
+#define OF(architecture)                                                                           \
+    "\"architectures\":[\"" architecture "\"],\"hidden_size\":64,\"num_hidden_layers\":2,"         \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":96,"                \
     "\"vocab_size\":100,\"max_position_embeddings\":128,\"rms_norm_eps\":1e-5"
 #define MIXTRAL                                                                                    \
@@ -57,6 +58,56 @@ static void families_are_understood(void)
     CU_ASSERT_EQUAL(m.expert_ffn, 48);
 }
 
+static void biases_are_those_of_the_family(void)
+{
+    CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
+    CU_ASSERT(!m.qkv_bias && !m.o_bias);
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"attention_bias\":true").code, STATUS_OK);
+    CU_ASSERT(m.qkv_bias && m.o_bias);
+    CU_ASSERT_EQUAL(parse(OF("Qwen2ForCausalLM")).code, STATUS_OK);
+    CU_ASSERT(m.qkv_bias && !m.o_bias && !m.family->qk_norm);
+    CU_ASSERT_EQUAL(parse(OF("Qwen3ForCausalLM")).code, STATUS_OK);
+    CU_ASSERT(!m.qkv_bias && m.family->qk_norm);
+}
+
+/* The layers with a window as a text: "1100". */
+static const char *windows(void)
+{
+    static char text[LAYOUT_LAYERS_MAX + 1];
+    for (uint32_t l = 0; l < m.n_layers; l++) text[l] = m.layer_has_window[l] ? '1' : '0';
+    text[m.n_layers] = '\0';
+    return text;
+}
+
+static void windows_are_those_of_the_layers(void)
+{
+    CU_ASSERT_EQUAL(parse(OF("MistralForCausalLM") ",\"sliding_window\":32").code, STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "11");
+    CU_ASSERT_EQUAL(m.window, 32);
+    CU_ASSERT_EQUAL(parse(OF("MistralForCausalLM") ",\"sliding_window\":null").code, STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "00");
+    CU_ASSERT_EQUAL(parse(OF("Qwen2ForCausalLM") ",\"sliding_window\":32").code, STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "00");
+    CU_ASSERT_EQUAL(parse(OF("Qwen2ForCausalLM") ",\"sliding_window\":32,\"max_window_layers\":1,"
+                                                 "\"use_sliding_window\":true")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "01");
+    CU_ASSERT_EQUAL(parse(OF("Qwen3ForCausalLM") ",\"sliding_window\":32,"
+                                                 "\"use_sliding_window\":true,\"layer_types\":["
+                                                 "\"sliding_attention\",\"full_attention\"]")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "10");
+    refuse(OF("Qwen3ForCausalLM") ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
+           "layer_types[0]");
+    refuse(OF("MistralForCausalLM") ",\"sliding_window\":32,\"layer_types\":["
+                                    "\"sliding_attention\",\"full_attention\"]",
+           "layer_types[1]");
+    refuse(LLAMA ",\"layer_types\":[\"full_attention\",\"chunked_attention\"]", "chunked");
+    refuse(LLAMA ",\"layer_types\":[\"full_attention\"]", "layer_types");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -76,7 +127,6 @@ static void what_is_not_implemented_is_refused_by_name(void)
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"sections\":[8]}", "sections");
     refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}",
            "full_attention");
-    refuse(LLAMA ",\"attention_bias\":true", "attention_bias");
     refuse(LLAMA ",\"mlp_bias\":true", "mlp_bias");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
     refuse(LLAMA ",\"logit_scale\":0.5", "logit_scale");
@@ -107,6 +157,8 @@ void suite_model_config(CU_pSuite suite);
 void suite_model_config(CU_pSuite suite)
 {
     CU_add_test(suite, "families are understood", families_are_understood);
+    CU_add_test(suite, "biases are those of the family", biases_are_those_of_the_family);
+    CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);

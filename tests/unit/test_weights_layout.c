@@ -15,6 +15,10 @@ static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":96,\"num_hidden_layers\":5,"
     "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"head_dim\":16,\"intermediate_size\":208,"
     "\"vocab_size\":307,\"max_position_embeddings\":512,\"tie_word_embeddings\":true}",
+    /* Qwen2: biases of q, k and v follow their heads */
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"intermediate_size\":96,"
+    "\"head_dim\":16,\"vocab_size\":100,\"max_position_embeddings\":512}",
     /* Mixtral, 5 experts, untied */
     "{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,\"intermediate_size\":96,"
@@ -131,7 +135,10 @@ static bool stage_is_right(struct model_tensors *all, const struct model_config 
                            const struct layout *l, const struct weight_spec *s, uint32_t row,
                            uint16_t holders, uint32_t stage)
 {
-    if (s->is_vector || s->role == WEIGHT_ROUTER) {
+    if (s->role == WEIGHT_K_BIAS || s->role == WEIGHT_V_BIAS) {
+        return kv_is_right(all, m, l, s, row, holders, stage);
+    }
+    if ((s->is_vector && s->role != WEIGHT_Q_BIAS) || s->role == WEIGHT_ROUTER) {
         return count_in(l, holders, stage, -1) == l->dp * l->tp;
     }
     if (s->is_expert) return count_in(l, holders, stage, -1) == l->n_expert_replicas;
@@ -152,9 +159,10 @@ static size_t count_wrong(struct model_tensors *all, const struct model_config *
     size_t n_wrong = 0;
     bool right = true;
     for (size_t i = 0; i < element_count(s); i++) {
-        const uint32_t row = (uint32_t)(i / s->n_cols % s->n_rows);
+        /* element i of a bias belongs to output i */
+        const uint32_t row = (uint32_t)(s->is_vector ? i : i / s->n_cols % s->n_rows);
         /* a neighbour in the same row with the same holders has the same verdict */
-        if (i % s->n_cols == 0 || t->holders[i] != t->holders[i - 1]) {
+        if (s->is_vector || i % s->n_cols == 0 || t->holders[i] != t->holders[i - 1]) {
             right = true;
             for (uint32_t p = 0; p < l->pp; p++) {
                 right &= stages >> p & 1 ? stage_is_right(all, m, l, s, row, t->holders[i], p)
