@@ -2,6 +2,8 @@
 find_package(PkgConfig REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(OpenMP REQUIRED COMPONENTS C)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
 
 function(shoal_pkg name package)
   pkg_check_modules(${name}_pc REQUIRED IMPORTED_TARGET GLOBAL ${package})
@@ -18,6 +20,8 @@ shoal_pkg(hdf5 hdf5)
 
 add_library(dep_mpi INTERFACE)
 target_link_libraries(dep_mpi INTERFACE MPI::MPI_C)
+add_library(dep_threads INTERFACE)
+target_link_libraries(dep_threads INTERFACE Threads::Threads)
 add_library(dep_omp INTERFACE)
 target_link_libraries(dep_omp INTERFACE OpenMP::OpenMP_C)
 add_library(dep_random123 INTERFACE)

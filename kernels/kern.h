@@ -11,6 +11,7 @@
 #define SHOAL_KERN_H
 
 #include "base/status.h"
+#include "base/team.h"
 #include "tensor/dims.h"
 #include "tensor/dtype.h"
 #include "tensor/quant_format.h"
@@ -172,6 +173,9 @@ struct router_args {
 /* One instruction set's kernels. No entry is NULL after kern_select. */
 struct kern_table {
     const char *name; /* "ref", "avx2", "avx512" */
+
+    /* The threads of the ops; borrowed. NULL, as kern_select leaves it: the calling one alone. */
+    struct team *team;
 
     /* Outputs of panels [panel0, panel1), rows [row0, row1) of group `group` (rows counted from the
      * group's first). Indexed by the weight's dtype. */

@@ -87,7 +87,7 @@ void op_linears(const struct kern_table *k, const struct linear_args *a, size_t 
     uint64_t cost = 0;
     for (size_t i = 0; i < n; i++) cost += linear_cost(&a[i]);
     const struct linear_job job = {k, a, n, false};
-    if (cost > 0) part_run(cost, linear_part, &job);
+    if (cost > 0) part_run(k->team, cost, linear_part, &job);
 }
 
 void op_linear(const struct kern_table *k, const struct linear_args *a)
@@ -106,7 +106,7 @@ void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
             a->sums[row * ((size_t)w->n_out + 1) + w->n_out] = 0;
     }
     const struct linear_job job = {k, a, 1, true};
-    part_run(linear_cost(a), linear_part, &job);
+    part_run(k->team, linear_cost(a), linear_part, &job);
 }
 
 struct quantize_job {
@@ -129,7 +129,7 @@ void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_strid
                       size_t n, const struct quant_rows *out)
 {
     const struct quantize_job job = {k, x, x_stride, n_rows, n, out};
-    part_run((uint64_t)n_rows * (n + 1), quantize_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n + 1), quantize_part, &job);
 }
 
 struct grid_job {
@@ -158,14 +158,14 @@ void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows,
                  uint32_t grid_bits, float *h, int32_t *bad)
 {
     const struct grid_job job = {k->grid_add, sums, n_rows, n_out, grid_bits, h, bad};
-    part_run((uint64_t)n_rows * (n_out + 1), grid_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
 }
 
 void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
                     uint32_t grid_bits, float *y, int32_t *bad)
 {
     const struct grid_job job = {k->grid_to_f32, sums, n_rows, n_out, grid_bits, y, bad};
-    part_run((uint64_t)n_rows * (n_out + 1), grid_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
 }
 
 struct rmsnorm_job {
@@ -189,7 +189,7 @@ void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size
                 float eps, float *y)
 {
     const struct rmsnorm_job job = {k, x, w, n_rows, n, eps, y};
-    part_run((uint64_t)n_rows * (n + 1), rmsnorm_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n + 1), rmsnorm_part, &job);
 }
 
 struct rope_job {
@@ -216,7 +216,7 @@ void op_rope(const struct kern_table *k, float *x, const float *cos, const float
              size_t n_rows, size_t n_heads, size_t head_dim, size_t rot)
 {
     const struct rope_job job = {k, x, cos, sin, n_rows, n_heads, head_dim, rot};
-    part_run((uint64_t)n_rows * (n_heads * rot + 1), rope_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n_heads * rot + 1), rope_part, &job);
 }
 
 struct kv_job {
@@ -265,7 +265,7 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
     uint64_t cost = 0;
     for (size_t s = 0; s < n_seqs; s++)
         cost += seqs[s].n_rows * ((uint64_t)kv->n_kv_heads * kv->head_dim * 2 + 1);
-    part_run(cost, kv_part, &job);
+    part_run(k->team, cost, kv_part, &job);
 }
 
 struct attention_job {
@@ -307,7 +307,7 @@ void op_attention(const struct kern_table *k, const struct attn_args *a)
             cost +=
                 a->n_heads * attention_cost(a, seq, i, min_size(seq->n_rows - i, ATTENTION_ROWS));
     }
-    part_run(cost, attention_part, &job);
+    part_run(k->team, cost, attention_part, &job);
 }
 
 struct swiglu_job {
@@ -332,7 +332,7 @@ void op_swiglu(const struct kern_table *k, const float *gate, const float *up, s
                size_t n_rows, size_t n, float *y, size_t y_stride)
 {
     const struct swiglu_job job = {k, gate, up, stride, n_rows, n, y, y_stride};
-    part_run((uint64_t)n_rows * (n * EXP_COST + 1), swiglu_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n * EXP_COST + 1), swiglu_part, &job);
 }
 
 struct add_job {
@@ -352,7 +352,7 @@ static void add_part(const void *job_, struct part part)
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n)
 {
     const struct add_job job = {k, h, x, n};
-    part_run(n, add_part, &job);
+    part_run(k->team, n, add_part, &job);
 }
 
 struct axpy_job {
@@ -418,7 +418,7 @@ static void router_part(const void *job_, struct part part)
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows)
 {
     const struct router_job job = {k, a, n_rows};
-    part_run(n_rows * router_cost(a), router_part, &job);
+    part_run(k->team, n_rows * router_cost(a), router_part, &job);
 }
 
 void op_rope_table(const int32_t *positions, size_t n_rows, const float *inv_freq, size_t rot,

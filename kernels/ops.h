@@ -1,7 +1,7 @@
-/* Threaded ops over whole arrays: what the rooms above call. Each op cuts its work among the OpenMP
- * threads, sets the floating-point environment of each thread (round to nearest, no flush to zero),
- * and calls the table's slices. The bits do not depend on the number of threads.
- * All are Local, allocate nothing, and never fail. */
+/* Threaded ops over whole arrays: what the rooms above call. Each op cuts its work among the
+ * threads of the table's team, sets the floating-point environment of each thread (round to
+ * nearest, no flush to zero), and calls the table's slices. The bits do not depend on the number of
+ * threads. All are Local, allocate nothing, and never fail. */
 #ifndef SHOAL_KERNELS_OPS_H
 #define SHOAL_KERNELS_OPS_H
 
@@ -65,7 +65,7 @@ struct scatter_args {
     size_t n_slots, per_row, width;
     float *to; /* [.., D] */
 };
-void op_scatter_rows(const struct scatter_args *a);
+void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a);
 
 /* The MoE's combine: out[t] = the chain acc = fma(weights[t][k], y[slots[t][k]], acc) over the
  * choices k ascending, from +0; negative slots are skipped. */

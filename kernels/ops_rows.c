@@ -17,9 +17,9 @@ static void scatter_part(const void *job, struct part part)
     }
 }
 
-void op_scatter_rows(const struct scatter_args *a)
+void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a)
 {
-    part_run((uint64_t)a->n_slots * a->width, scatter_part, a);
+    part_run(k->team, (uint64_t)a->n_slots * a->width, scatter_part, a);
 }
 
 struct bias_job {
@@ -68,5 +68,5 @@ static void combine_part(const void *job_, struct part part)
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
 {
     const struct combine_job job = {k, a};
-    part_run((uint64_t)a->n_rows * a->width * a->n_chosen, combine_part, &job);
+    part_run(k->team, (uint64_t)a->n_rows * a->width * a->n_chosen, combine_part, &job);
 }

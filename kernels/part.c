@@ -1,30 +1,46 @@
-/* Runs an op's shares on the OpenMP threads. */
+/* Runs an op's shares on the threads of a team. */
 #include "kernels/part.h"
 
 #include "kernels/fpenv.h"
 
-#include <omp.h>
+enum {
+    /* Telling the team costs a microsecond or two: about this many multiply-adds of one thread. */
+    PART_WORTH_TELLING = 1 << 16,
+    /* A thread with more than this gets its share in pieces, which others may take over. */
+    PART_WORTH_CUTTING = 1 << 21,
+    PIECES = 4,
+};
 
-/* Waking the team costs a few microseconds: about this many multiply-adds of one thread. */
-enum { PART_WORTH_WAKING = 1 << 16 };
-
-static struct part share(uint64_t cost, unsigned thread, unsigned n_threads)
+static struct part share(uint64_t cost, uint32_t i, uint32_t n)
 {
-    const uint64_t each = cost / n_threads, rest = cost % n_threads;
-    const uint64_t begin = each * thread + (thread < rest ? thread : rest);
-    return (struct part){begin, begin + each + (thread < rest), 0};
+    const uint64_t each = cost / n, rest = cost % n;
+    const uint64_t begin = each * i + (i < rest ? i : rest);
+    return (struct part){begin, begin + each + (i < rest), 0};
 }
 
-void part_run(uint64_t cost, part_fn *fn, const void *job)
+struct share_job {
+    part_fn *fn;
+    const void *job;
+    uint64_t cost;
+    uint32_t n_shares;
+};
+
+static void run_share(void *job, uint32_t i)
 {
-    if (cost < PART_WORTH_WAKING || omp_get_max_threads() == 1 || omp_in_parallel()) {
-        fpenv_set();
-        fn(job, share(cost, 0, 1));
+    const struct share_job *j = job;
+    fpenv_set();
+    j->fn(j->job, share(j->cost, i, j->n_shares));
+}
+
+void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job)
+{
+    const uint32_t n = team_size(team);
+    const uint32_t pieces = n > 1 && cost / n > PART_WORTH_CUTTING ? PIECES : 1;
+    struct share_job j = {fn, job, cost, n * pieces};
+    if (n == 1 || cost < PART_WORTH_TELLING) {
+        j.n_shares = 1;
+        run_share(&j, 0);
         return;
     }
-#pragma omp parallel
-    {
-        fpenv_set();
-        fn(job, share(cost, (unsigned)omp_get_thread_num(), (unsigned)omp_get_num_threads()));
-    }
+    team_run(team, pieces, run_share, &j);
 }

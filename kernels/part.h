@@ -4,6 +4,8 @@
 #ifndef SHOAL_KERNELS_PART_H
 #define SHOAL_KERNELS_PART_H
 
+#include "base/team.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,9 +32,9 @@ static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost,
 /* Does an op's work on one thread's share. */
 typedef void part_fn(const void *job, struct part part);
 
-/* Local. Runs fn over shares that cover `cost` (about one multiply-add each), on all OpenMP threads
- * when the work is worth waking them, else on the calling one. Sets the floating-point environment
- * of each. */
-void part_run(uint64_t cost, part_fn *fn, const void *job);
+/* Local. Runs fn over shares that cover `cost` (about one multiply-add each), on all threads of the
+ * team when the work is worth telling them, else on the calling one. Sets the floating-point
+ * environment of each. */
+void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job);
 
 #endif

@@ -4,7 +4,6 @@
 #include "kernels/peak_isa.h"
 
 #include <cpuid.h>
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -65,32 +64,45 @@ static void look_at(float total)
     __asm__ volatile("" : : "x"(total));
 }
 
-double peak_run(enum peak_kind kind)
+static void run_chains(void *kind, uint32_t thread)
+{
+    (void)thread;
+    look_at(kinds[*(const enum peak_kind *)kind].run());
+}
+
+double peak_run(struct team *team, enum peak_kind kind)
 {
     if (!kinds[kind].supported()) return 0;
-    int n_threads = 1;
-#pragma omp parallel
-    {
-#pragma omp single nowait
-        n_threads = omp_get_num_threads();
-        look_at(kinds[kind].run());
-    }
-    return kinds[kind].ops * PEAK_ROUNDS * n_threads;
+    team_run_each(team, run_chains, &kind);
+    return kinds[kind].ops * PEAK_ROUNDS * team_size(team);
 }
 
-struct slice {
-    char *from;
-    size_t n;
+/* Every thread has as many bytes as the others. */
+struct read_job {
+    char *base;
+    size_t n; /* of one thread */
+    float (*read)(const char *from, size_t n);
 };
 
-/* This thread's part. */
-static struct slice my_slice(const struct peak_memory *m)
+static struct read_job read_job_of(const struct peak_memory *m, const struct team *team)
 {
-    const size_t n = m->n_bytes / (size_t)omp_get_num_threads() / SLICE_BYTES * SLICE_BYTES;
-    return (struct slice){(char *)m->base + n * (size_t)omp_get_thread_num(), n};
+    return (struct read_job){.base = m->base,
+                             .n = m->n_bytes / team_size(team) / SLICE_BYTES * SLICE_BYTES};
 }
 
-struct status peak_memory_init(struct peak_memory *m, size_t n_bytes)
+static void touch_slice(void *job, uint32_t thread)
+{
+    const struct read_job *j = job;
+    memset(j->base + j->n * thread, 1, j->n);
+}
+
+static void read_slice(void *job, uint32_t thread)
+{
+    const struct read_job *j = job;
+    look_at(j->read(j->base + j->n * thread, j->n));
+}
+
+struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes)
 {
     m->n_bytes = (n_bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     m->base = mmap(NULL, m->n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,11 +112,8 @@ struct status peak_memory_init(struct peak_memory *m, size_t n_bytes)
                            m->n_bytes);
     }
     (void)madvise(m->base, m->n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */
-#pragma omp parallel
-    {
-        const struct slice mine = my_slice(m);
-        memset(mine.from, 1, mine.n);
-    }
+    struct read_job job = read_job_of(m, team);
+    team_run_each(team, touch_slice, &job);
     return status_ok();
 }
 
@@ -125,19 +134,14 @@ static float read_plain(const char *from, size_t n)
     return (float)sum;
 }
 
-double peak_read(const struct peak_memory *m, int variant)
+double peak_read(const struct peak_memory *m, struct team *team, int variant)
 {
-    float (*read)(const char *from, size_t n) = read_plain;
-    double n_read = 0;
-    if (cpu_has_avx2()) read = variant == 1 ? k_peak_read_4_avx2 : k_peak_read_1_avx2;
-    if (cpu_has_avx512() && variant == 2) read = k_peak_read_1_avx512;
-#pragma omp parallel reduction(+ : n_read)
-    {
-        const struct slice mine = my_slice(m);
-        look_at(read(mine.from, mine.n));
-        n_read += (double)mine.n;
-    }
-    return n_read;
+    struct read_job job = read_job_of(m, team);
+    job.read = read_plain;
+    if (cpu_has_avx2()) job.read = variant == 1 ? k_peak_read_4_avx2 : k_peak_read_1_avx2;
+    if (cpu_has_avx512() && variant == 2) job.read = k_peak_read_1_avx512;
+    team_run_each(team, read_slice, &job);
+    return (double)job.n * team_size(team);
 }
 
 void peak_cpu_name(char out[PEAK_CPU_NAME_BYTES])

@@ -6,6 +6,7 @@
 #define SHOAL_KERNELS_PEAK_H
 
 #include "base/status.h"
+#include "base/team.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,10 +30,10 @@ enum peak_kind {
 const char *peak_name(enum peak_kind kind);
 const char *peak_title(enum peak_kind kind);
 
-/* Local. Runs one round of dependent chains on every thread of the current number of OpenMP
- * threads; returns the operations done (a multiply-add is two), 0 where this CPU lacks the
+/* Local. Runs one round of dependent chains on every thread of the team (NULL: the
+ * calling one); returns the operations done (a multiply-add is two), 0 where this CPU lacks the
  * instructions. A round takes some milliseconds; the caller takes the time. */
-double peak_run(enum peak_kind kind);
+double peak_run(struct team *team, enum peak_kind kind);
 
 /* An array to read: huge pages where the system gives them, first touched by the threads that will
  * read it. */
@@ -42,13 +43,13 @@ struct peak_memory {
 };
 
 /* Local. Errors: STATUS_MEMORY. */
-struct status peak_memory_init(struct peak_memory *m, size_t n_bytes);
+struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes);
 void peak_memory_fini(struct peak_memory *m);
 
-/* Local. Reads all of it once with the current number of OpenMP threads; returns the bytes read.
+/* Local. Reads all of it once on all threads of the team; returns the bytes read.
  * Variant 0 .. PEAK_READS - 1: ways to read, the best of which counts. */
 enum { PEAK_READS = 3 };
-double peak_read(const struct peak_memory *m, int variant);
+double peak_read(const struct peak_memory *m, struct team *team, int variant);
 
 enum { PEAK_CPU_NAME_BYTES = 49 };
 

@@ -37,7 +37,7 @@ struct bench_machine {
 
 /* **Collective (world)**. Measures; `all` false: reads and f32 only. Leaves n_threads OpenMP
  * threads set. Errors, the same on all ranks: STATUS_MEMORY. */
-struct status bench_machine_measure(struct comm *c, uint32_t n_threads, bool all,
+struct status bench_machine_measure(struct comm *c, struct team *team, bool all,
                                     struct bench_machine *out);
 
 /* Local. Appends the row as a JSON object. */

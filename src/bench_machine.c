@@ -7,7 +7,6 @@
 #include "base/mem.h"
 
 #include <errno.h>
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,13 +25,15 @@ static const size_t sum_bytes[N_SUMS] = {4096, 65536};
 
 /* What one pass of a probe does; the amount is in operations or bytes. */
 struct probe {
+    struct team *team;
     const struct peak_memory *memory; /* NULL: arithmetic */
     int which;                        /* variant of a read, or enum peak_kind */
 };
 
 static double pass(const struct probe *p)
 {
-    return p->memory != NULL ? peak_read(p->memory, p->which) : peak_run((enum peak_kind)p->which);
+    return p->memory != NULL ? peak_read(p->memory, p->team, p->which)
+                             : peak_run(p->team, (enum peak_kind)p->which);
 }
 
 /* **Collective (world)**. 1e9 a second of the fastest pass, all ranks at it together: a pass takes
@@ -54,29 +55,28 @@ static double best_rate(struct comm *c, const struct probe *p)
     return (double)amount / (double)best;
 }
 
-struct status bench_machine_measure(struct comm *c, uint32_t n_threads, bool with_ops,
+struct status bench_machine_measure(struct comm *c, struct team *team, bool with_ops,
                                     struct bench_machine *out)
 {
-    *out = (struct bench_machine){.n_threads = n_threads};
+    *out = (struct bench_machine){.n_threads = team_size(team)};
     struct peak_memory memory;
-    omp_set_num_threads((int)n_threads);
     size_t n_bytes = READ_BYTES / (size_t)comm_size(c, COMM_HOST);
     if (n_bytes < READ_BYTES_MIN) n_bytes = READ_BYTES_MIN;
-    const struct status mine = peak_memory_init(&memory, n_bytes);
+    const struct status mine = peak_memory_init(&memory, team, n_bytes);
     const struct status st = comm_agree(c, mine);
     if (status_failed(&st)) {
         if (!status_failed(&mine)) peak_memory_fini(&memory);
         return st;
     }
     for (int variant = 0; variant < PEAK_READS; variant++) {
-        const struct probe p = {.memory = &memory, .which = variant};
+        const struct probe p = {.team = team, .memory = &memory, .which = variant};
         const double rate = best_rate(c, &p);
         if (rate > out->read_gbs) out->read_gbs = rate;
     }
     peak_memory_fini(&memory);
     for (int kind = 0; kind < PEAK_COUNT; kind++) {
         if (!with_ops && kind != PEAK_FMA_AVX2 && kind != PEAK_FMA_AVX512) continue;
-        const struct probe p = {.which = kind};
+        const struct probe p = {.team = team, .which = kind};
         out->gops[kind] = best_rate(c, &p);
     }
     return st;
@@ -111,6 +111,7 @@ struct machine_report {
     struct layout layout;
     uint32_t *order; /* [ranks] */
     uint32_t n_threads;
+    struct team *team;
     struct bench_machine rows[THREAD_ROWS_MAX];
     size_t n_rows;
     int64_t *sum_buf; /* zeros, so that sums stay zero */
@@ -145,7 +146,8 @@ static struct status measure_threads(struct machine_report *r)
 {
     uint32_t n = 1;
     while (r->n_rows < THREAD_ROWS_MAX) {
-        TRY(bench_machine_measure(r->comm, n, true, &r->rows[r->n_rows]));
+        team_use(r->team, n);
+        TRY(bench_machine_measure(r->comm, r->team, true, &r->rows[r->n_rows]));
         r->n_rows++;
         if (n == r->n_threads) break;
         n = 2 * n > r->n_threads ? r->n_threads : 2 * n;
@@ -161,8 +163,9 @@ static struct status measure(struct machine_report *r, uint32_t n_threads)
     uint64_t most = n_threads > 0 ? n_threads : topo_threads(r->topo, rank);
     comm_min_u64(r->comm, COMM_WORLD, &most, 1); /* ranks take part in every row */
     r->n_threads = (uint32_t)most;
-    omp_set_num_threads((int)r->n_threads);
-    topo_bind_threads(r->topo, rank, r->n_threads);
+    TRY(comm_agree(r->comm, team_create(r->n_threads, &r->team)));
+    topo_bind_threads(r->topo, rank, r->team);
+    comm_use_team(r->comm, r->team);
     TRY(measure_threads(r));
     TRY(comm_agree(r->comm, mem_alloc(&r->sum_buf, sum_bytes[N_SUMS - 1], 1, "buffer of sums")));
     for (size_t i = 0; i < N_SUMS; i++) {
@@ -296,6 +299,8 @@ int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)
     }
     if (r != NULL) {
         topo_destroy(&r->topo);
+        comm_use_team(comm, NULL);
+        team_destroy(&r->team);
         mem_free(&r->order);
         mem_free(&r->sum_buf);
     }

@@ -373,7 +373,7 @@ static struct status measure(struct bench *b, struct bench_result *results)
     if (b->o->turns) return status_ok();
     struct bench_report r = {.j = j, .results = results, .n = count_cases(b->o)};
     gather_peak_bytes(&r);
-    TRY(bench_machine_measure(j->comm, j->n_threads, true, &r.machine));
+    TRY(bench_machine_measure(j->comm, j->team, true, &r.machine));
     return comm_agree(j->comm, report(&r, b->o->json));
 }
 

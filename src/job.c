@@ -8,7 +8,6 @@
 #include "job_state.h"
 #include "slurm.h"
 
-#include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +42,7 @@ static struct status choose_layout(struct job *j)
     return status_ok();
 }
 
-static void start_threads(struct job *j)
+static struct status start_threads(struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
     j->n_threads = j->o->n_threads > 0    ? j->o->n_threads
@@ -51,13 +50,14 @@ static void start_threads(struct job *j)
                                           : topo_threads(j->topo, launched);
     const struct topo_rank *here = &j->topo->ranks[launched];
     if (j->n_threads > 1 && j->n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
-        log_line(LOG_WARN,
-                 "%u ranks x %u threads share %u processing units: OMP_WAIT_POLICY=passive keeps "
-                 "waiting threads from spinning",
-                 here->n_local_ranks, j->n_threads, j->topo->nodes[here->host].n_pus);
+        log_line(LOG_WARN, "%u ranks x %u threads share %u processing units", here->n_local_ranks,
+                 j->n_threads, j->topo->nodes[here->host].n_pus);
     }
-    omp_set_num_threads((int)j->n_threads);
-    topo_bind_threads(j->topo, launched, j->n_threads);
+    TRY(team_create(j->n_threads, &j->team));
+    topo_bind_threads(j->topo, launched, j->team);
+    j->kern.team = j->team;
+    comm_use_team(j->comm, j->team);
+    return status_ok();
 }
 
 /* What this host could still give to the job: free memory, within a container's or job's limit. */
@@ -169,7 +169,7 @@ static struct status start(struct job *j)
     log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
     /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
     TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
-    start_threads(j);
+    PHASE(start_threads(j));
     PHASE(open_lead(j));
     uint64_t is_complete = j->lead != NULL && lead_is_complete(j->lead);
     comm_max_u64(j->comm, COMM_WORLD, &is_complete, 1);
@@ -361,6 +361,8 @@ void job_close(struct job *j)
     mem_free(&j->layout);
     mem_free(&j->summary);
     if (j->comm != NULL) comm_trace_in(j->comm, NULL);
+    if (j->comm != NULL) comm_use_team(j->comm, NULL);
+    team_destroy(&j->team);
     trace_destroy(&j->trace);
 }
 

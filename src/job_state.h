@@ -27,6 +27,7 @@ struct job {
     struct model_config model;
     struct layout_model layout_model;
     struct layout *layout;
+    struct team *team; /* the compute threads; NULL: this one alone */
     struct kern_table kern;
     struct weights *weights;
     struct loader_stats loaded;

@@ -37,6 +37,7 @@ struct quantize_job {
     struct topo *topo;
     struct layout *layout; /* owned */
     uint32_t *order;       /* owned [ranks] */
+    struct team *team;     /* the threads of forward passes; those of src/quant are OpenMP's */
     struct kern_table kern;
     struct ckpt *ckpt;
     struct model_config model;
@@ -77,14 +78,18 @@ static struct status make_layout(struct quantize_job *j)
     return calibrate_layout(&j->layout_model, n_ranks, j->layout);
 }
 
-static void start_threads(struct quantize_job *j)
+static struct status start_threads(struct quantize_job *j)
 {
     const uint32_t rank = (uint32_t)comm_rank(j->comm, COMM_WORLD);
     const uint32_t n = j->o->n_threads > 0    ? j->o->n_threads
                        : j->env.n_threads > 0 ? j->env.n_threads
                                               : topo_threads(j->topo, rank);
     omp_set_num_threads((int)n);
-    topo_bind_threads(j->topo, rank, n);
+    TRY(team_create(n, &j->team));
+    topo_bind_threads(j->topo, rank, j->team);
+    j->kern.team = j->team;
+    comm_use_team(j->comm, j->team);
+    return status_ok();
 }
 
 static struct status start(struct quantize_job *j)
@@ -94,7 +99,7 @@ static struct status start(struct quantize_job *j)
     TRY(comm_gather_topo(j->comm, &j->topo));
     PHASE(make_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
-    start_threads(j);
+    PHASE(start_threads(j));
     const size_t context = j->model.context, most = j->o->max_tokens;
     TRY(calibration_set_read(&j->set, j->o->calibration, most < context ? most : context, j->ckpt,
                              &j->model, j->comm));
@@ -294,6 +299,8 @@ static void stop(struct quantize_job *j)
     mem_free(&j->is_written);
     mem_free(&j->choices);
     ckpt_close(&j->ckpt);
+    if (j->comm != NULL) comm_use_team(j->comm, NULL);
+    team_destroy(&j->team);
     topo_destroy(&j->topo);
     mem_free(&j->order);
     mem_free(&j->layout);

@@ -385,7 +385,7 @@ static void scatter(const struct moe *m, const struct pass *p, float *send)
                                       .per_row = m->o.n_chosen,
                                       .width = m->o.width,
                                       .to = send};
-    op_scatter_rows(&rows);
+    op_scatter_rows(m->o.kern, &rows);
 }
 
 /* The rows that this rank's experts compute, by expert, then source: [n_in, D]. A rank that is the

@@ -246,6 +246,12 @@ static void share_hosts(struct comm *c)
     }
 }
 
+void comm_use_team(struct comm *c, struct team *team)
+{
+    for (int i = 0; i < COMM_AXIS_COUNT; i++)
+        if (c->groups[i] != NULL) host_group_use_team(c->groups[i], team);
+}
+
 static void close_groups(struct comm *c)
 {
     for (int i = 0; i < COMM_AXIS_COUNT; i++) {

@@ -7,6 +7,7 @@
 #define SHOAL_PARALLEL_COMM_H
 
 #include "base/status.h"
+#include "base/team.h"
 #include "parallel/flight.h"
 #include "parallel/layout.h"
 #include "parallel/topo.h"
@@ -53,6 +54,10 @@ struct status comm_gather_topo(struct comm *c, struct topo **out);
 
 /* **Collective (world)**. Makes the axes: launcher rank order[r] becomes rank r of the world. */
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order);
+
+/* Local. The threads that share the work of large sums inside a host from now on, after comm_split;
+ * borrowed until comm_stop or another call. NULL, as at first: the caller alone. */
+void comm_use_team(struct comm *c, struct team *team);
 
 /* **Collective (world)**. Ends MPI and frees; accepts NULL. */
 void comm_stop(struct comm **c);

@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -42,6 +41,7 @@ struct host_group {
     uint32_t opened;    /* this rank's posts up to the first one of the operation before */
     unsigned turn;      /* the staging lane of this operation */
     int n_spins;
+    struct team *team; /* borrowed; NULL: this thread alone */
     void (*poll)(void *ctx);
     void *poll_ctx;
 };
@@ -80,6 +80,11 @@ void host_group_close(struct host_group **g)
     if (*g == NULL) return;
     host_memory_close(&(*g)->memory);
     mem_free(g);
+}
+
+void host_group_use_team(struct host_group *g, struct team *team)
+{
+    g->team = team;
 }
 
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes)
@@ -316,16 +321,26 @@ static void take_block(const struct words_job *j, size_t block)
     j->s->take(j->s->ctx, j->words + first, first, left < BLOCK_ELEMS ? left : BLOCK_ELEMS);
 }
 
+struct blocks_job {
+    const struct words_job *words;
+    void (*work)(const struct words_job *j, size_t block);
+    size_t n_blocks, n_parts;
+};
+
+static void work_on_part(void *job, uint32_t part)
+{
+    const struct blocks_job *j = job;
+    const size_t end = (part + 1) * j->n_blocks / j->n_parts;
+    for (size_t i = part * j->n_blocks / j->n_parts; i < end; i++) j->work(j->words, i);
+}
+
 static void for_blocks(const struct words_job *j,
                        void (*work)(const struct words_job *j, size_t block))
 {
     const size_t n = (j->end - j->begin + BLOCK_ELEMS - 1) / BLOCK_ELEMS;
-    if (n < BLOCKS_WORTH_WAKING || omp_get_max_threads() == 1) {
-        for (size_t i = 0; i < n; i++) work(j, i);
-        return;
-    }
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n; i++) work(j, i);
+    struct team *team = n < BLOCKS_WORTH_WAKING ? NULL : j->g->team;
+    struct blocks_job blocks = {j, work, n, team_size(team)};
+    team_run(team, 1, work_on_part, &blocks);
 }
 
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)

@@ -4,6 +4,7 @@
 #ifndef SHOAL_PARALLEL_HOST_GROUP_H
 #define SHOAL_PARALLEL_HOST_GROUP_H
 
+#include "base/team.h"
 #include "parallel/comm.h"
 
 struct host_group;
@@ -13,6 +14,9 @@ struct host_group;
  * and then while this rank waits. */
 struct host_group *host_group_open(MPI_Comm comm, bool crowded, void (*poll)(void *ctx), void *ctx);
 void host_group_close(struct host_group **g);
+
+/* Local. The threads that share the work of large sums from now on; borrowed. NULL: the caller. */
+void host_group_use_team(struct host_group *g, struct team *team);
 
 /* Local. This rank's lane of the caller's (0 to COMM_LANES - 1), backed for n_bytes; NULL: there is
  * no such room. It never moves. */

@@ -5,6 +5,7 @@
 #define SHOAL_PARALLEL_TOPO_H
 
 #include "base/status.h"
+#include "base/team.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,8 +62,8 @@ struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct
  * gave (ranks of a host with the same cpuset divide it), at least 1. */
 uint32_t topo_threads(const struct topo *t, uint32_t rank);
 
-/* Local. Binds the calling process's OpenMP threads inside what the launcher gave: thread i of
- * n_threads to one core of this rank's share. Failing to bind is a warning, never an error. */
-void topo_bind_threads(const struct topo *t, uint32_t rank, uint32_t n_threads);
+/* Local. Binds the threads of a team (NULL: the calling thread) inside what the launcher gave: each
+ * to one core of this rank's share. Failing to bind is a warning, never an error. */
+void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team);
 
 #endif

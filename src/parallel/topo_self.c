@@ -7,7 +7,6 @@
 #include "parallel/topo_read.h"
 
 #include <dirent.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,24 +155,27 @@ static bool worth_binding(const struct topo *t, uint32_t rank, uint32_t n_sharer
     return wanted <= n_cores && (bound_by_launcher || wanted == n_cores);
 }
 
-/* Binds thread i to cores[i], borrowed from h, as far as `given` has it (the launcher may have
- * given one hardware thread of a core only). Returns how many could not be bound. */
-static int bind_each(hwloc_topology_t h, hwloc_const_cpuset_t given,
-                     const hwloc_const_cpuset_t *cores, uint32_t n_threads)
+struct bind_job {
+    hwloc_topology_t h;
+    hwloc_const_cpuset_t given;
+    const hwloc_const_cpuset_t *cores; /* [threads] borrowed from h */
+    _Atomic int n_failed;
+};
+
+/* Binds a thread to its core as far as `given` has it (the launcher may have given one hardware
+ * thread of a core only). */
+static void bind_thread(void *job, uint32_t thread)
 {
-    int n_failed = 0;
-#pragma omp parallel num_threads((int)n_threads) reduction(+ : n_failed)
-    {
-        hwloc_cpuset_t mine = hwloc_bitmap_dup(cores[omp_get_thread_num()]);
-        if (mine != NULL) hwloc_bitmap_and(mine, mine, given);
-        if (mine == NULL || hwloc_set_cpubind(h, mine, HWLOC_CPUBIND_THREAD) != 0) n_failed++;
-        hwloc_bitmap_free(mine);
-    }
-    return n_failed;
+    struct bind_job *j = job;
+    hwloc_cpuset_t mine = hwloc_bitmap_dup(j->cores[thread]);
+    if (mine != NULL) hwloc_bitmap_and(mine, mine, j->given);
+    if (mine == NULL || hwloc_set_cpubind(j->h, mine, HWLOC_CPUBIND_THREAD) != 0) j->n_failed++;
+    hwloc_bitmap_free(mine);
 }
 
-void topo_bind_threads(const struct topo *t, uint32_t rank, uint32_t n_threads)
+void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team)
 {
+    const uint32_t n_threads = team_size(team);
     uint32_t n, begin, end;
     const uint32_t mine = sharers(t, rank, &n);
     hwloc_topology_t h;
@@ -194,8 +196,10 @@ void topo_bind_threads(const struct topo *t, uint32_t rank, uint32_t n_threads)
     for (; n_found < n_threads && core != NULL; core = topo_next_core(h, set, core)) {
         cores[n_found++] = core->cpuset;
     }
-    if (n_found == n_threads && bind_each(h, set, cores, n_threads) > 0) {
-        st = status_make(STATUS_IO, "the system refused a binding");
+    if (n_found == n_threads) {
+        struct bind_job job = {.h = h, .given = set, .cores = cores};
+        team_run_each(team, bind_thread, &job);
+        if (job.n_failed > 0) st = status_make(STATUS_IO, "the system refused a binding");
     }
     mem_free(&cores);
 free_set:

@@ -1,6 +1,6 @@
 /* Times the kernels beside what this machine can do: read bandwidth of a large array, and the peak
- * of twelve independent chains of fma. Each kernel's bits are compared with the reference's before
- * it is timed. Not a test of speed: prints tables.
+ * of independent chains of fma (kernels/peak.h). Each kernel's bits are compared with the
+ * reference's before it is timed. Not a test of speed: prints tables.
  *
  * usage: bench_kernels [linear] [law] [attention] [quant]      all when nothing is named */
 #include "bench_quant.h"
@@ -8,17 +8,17 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
+#include "kernels/peak.h"
 
 #include <immintrin.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BIG_FLOATS = 1 << 25, MAX_ROWS = 256, MIN_NS = 100000000 };
+enum { BIG_BYTES = 1 << 27, MAX_ROWS = 256, MIN_NS = 100000000 };
 
 struct machine {
-    double read_gbs, gflops; /* at the current number of threads */
+    double read_gbs, gflops; /* with the table's team */
 };
 
 static uint64_t random_state = 1;
@@ -61,76 +61,29 @@ static double best_seconds(void (*run)(const void *job), const void *job)
     return (double)best * 1e-9;
 }
 
-/* Four streams, each with lines fetched ahead: the fastest way found here. */
-__attribute__((target("avx2,fma"))) static float read_all(const float *x, size_t n)
+/* The best of many passes over memory, and of many rounds of the set's fma chains. */
+static struct machine measure(const struct kern_table *k)
 {
-    const size_t quarter = n / 4 / 16 * 16;
-    __m256 s[8];
-    float out[8];
-    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_ps();
-    for (size_t i = 0; i < quarter; i += 16) {
-#pragma GCC unroll 4
-        for (size_t j = 0; j < 4; j++) {
-            const float *at = x + j * quarter + i;
-            _mm_prefetch((const char *)at + 8192, _MM_HINT_T0);
-            s[2 * j] = _mm256_add_ps(s[2 * j], _mm256_loadu_ps(at));
-            s[2 * j + 1] = _mm256_add_ps(s[2 * j + 1], _mm256_loadu_ps(at + 8));
-        }
+    const enum peak_kind kind = strcmp(k->name, "avx512") == 0 ? PEAK_FMA_AVX512 : PEAK_FMA_AVX2;
+    struct machine m = {0, 0};
+    struct peak_memory big;
+    const struct status st = peak_memory_init(&big, k->team, BIG_BYTES);
+    if (status_failed(&st)) {
+        fprintf(stderr, "%s\n", st.text);
+        exit(3);
     }
-    for (int j = 1; j < 8; j++) s[0] = _mm256_add_ps(s[0], s[j]);
-    _mm256_storeu_ps(out, s[0]);
-    return out[0];
-}
-
-static void read_big(const void *job)
-{
-    const float *x = job;
-    float total = 0;
-#pragma omp parallel reduction(+ : total)
-    {
-        const size_t n_threads = (size_t)omp_get_num_threads();
-        const size_t n = BIG_FLOATS / n_threads, at = n * (size_t)omp_get_thread_num();
-        total += read_all(x + at, n);
+    for (int i = 0; i < 15 * PEAK_READS; i++) {
+        uint64_t start = clock_ns();
+        const double n_bytes = peak_read(&big, k->team, i % PEAK_READS);
+        const double gbs = n_bytes / (double)(clock_ns() - start);
+        start = clock_ns();
+        const double gflops = peak_run(k->team, kind) / (double)(clock_ns() - start);
+        m.read_gbs = gbs > m.read_gbs ? gbs : m.read_gbs;
+        m.gflops = gflops > m.gflops ? gflops : m.gflops;
     }
-    if (total == 1.5f) printf("\n"); /* so that the sums are needed */
-}
-
-enum { FMA_ROUNDS = 200000 };
-
-__attribute__((target("avx2,fma"))) static float twelve_chains(void)
-{
-    const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
-    __m256 c[12];
-    float out[8];
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; i++) c[i] = _mm256_set1_ps((float)i);
-    for (int k = 0; k < FMA_ROUNDS; k++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) c[i] = _mm256_fmadd_ps(c[i], x, y);
-    }
-#pragma GCC unroll 12
-    for (int i = 1; i < 12; i++) c[0] = _mm256_add_ps(c[0], c[i]);
-    _mm256_storeu_ps(out, c[0]);
-    return out[0];
-}
-
-static void fma_all(const void *job)
-{
-    (void)job;
-    float total = 0;
-#pragma omp parallel reduction(+ : total)
-    total += twelve_chains();
-    if (total == 1.5f) printf("\n");
-}
-
-static struct machine measure(const float *big)
-{
-    const double flops = 12.0 * 8 * 2 * FMA_ROUNDS * omp_get_max_threads();
-    struct machine m;
-    m.read_gbs = BIG_FLOATS * sizeof(float) * 1e-9 / best_seconds(read_big, big);
-    m.gflops = flops * 1e-9 / best_seconds(fma_all, NULL);
-    printf("\n%d thread(s): reads %.1f GB/s, fma %.1f GFLOP/s\n", omp_get_max_threads(), m.read_gbs,
-           m.gflops);
+    peak_memory_fini(&big);
+    printf("\n%u thread(s), %s: reads %.1f GB/s, fma %.1f GFLOP/s\n", team_size(k->team), k->name,
+           m.read_gbs, m.gflops);
     return m;
 }
 
@@ -304,17 +257,27 @@ any_order_rows(const uint16_t *w, const float *x, size_t n0, size_t n1, size_t n
     }
 }
 
+struct any_order_part {
+    const struct linear_bench *b;
+    const uint16_t *w;
+    size_t n_threads;
+};
+
+static void any_order_thread(void *job, uint32_t t)
+{
+    const struct any_order_part *p = job;
+    const size_t n_out = p->b->w[0].n_out;
+    any_order_rows(p->w, p->b->x, n_out * t / p->n_threads, n_out * (t + 1) / p->n_threads,
+                   p->b->w[0].n_in, p->b->y);
+}
+
 static void any_order_run(const void *job)
 {
     const struct linear_bench *b = ((const struct any_order *)job)->b;
     for (size_t i = 0; i < b->n_copies; i++) {
         const uint16_t *w = b->w[i].data; /* read as if row-major: the bytes do not matter */
-#pragma omp parallel
-        {
-            const size_t n = (size_t)omp_get_num_threads(), t = (size_t)omp_get_thread_num();
-            any_order_rows(w, b->x, b->w[i].n_out * t / n, b->w[i].n_out * (t + 1) / n,
-                           b->w[i].n_in, b->y);
-        }
+        struct any_order_part part = {b, w, team_size(b->k->team)};
+        team_run_each(b->k->team, any_order_thread, &part);
     }
 }
 
@@ -435,20 +398,23 @@ static bool wanted(int argc, char **argv, const char *name)
 int main(int argc, char **argv)
 {
     struct kern_table k;
-    const struct status st = kern_select(NULL, &k);
+    struct status st = kern_select(NULL, &k);
     if (status_failed(&st)) {
         fprintf(stderr, "%s\n", st.text);
         return status_exit(st.code);
     }
-    float *big = random_floats(BIG_FLOATS);
-    for (int n = 1; n <= 2; n++) {
-        omp_set_num_threads(n);
-        const struct machine m = measure(big);
+    struct team *team;
+    st = team_create(2, &team);
+    if (status_failed(&st)) return status_exit(st.code);
+    k.team = team;
+    for (uint32_t n = 1; n <= 2; n++) {
+        team_use(team, n);
+        const struct machine m = measure(&k);
         if (wanted(argc, argv, "linear")) bench_linear(&k, m);
         if (wanted(argc, argv, "law")) bench_law(&k);
         if (wanted(argc, argv, "attention")) bench_attention(&k, m);
         if (wanted(argc, argv, "quant")) bench_quant(&k);
     }
-    mem_free(&big);
+    team_destroy(&team);
     return 0;
 }

@@ -8,7 +8,6 @@
 #include "kernels/ops.h"
 #include "kernels/peak.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,23 +192,23 @@ struct peaks {
     double read_gbs, int8_gops;
 };
 
-static struct peaks measure(const char *set)
+static struct peaks measure(const struct kern_table *k)
 {
     struct peak_memory m;
     struct peaks p = {0, 0};
-    const enum peak_kind kind = strcmp(set, "avx512") == 0 ? PEAK_INT8_VNNI : PEAK_INT8_AVX2;
-    stop_on(peak_memory_init(&m, BIG_BYTES));
+    const enum peak_kind kind = strcmp(k->name, "avx512") == 0 ? PEAK_INT8_VNNI : PEAK_INT8_AVX2;
+    stop_on(peak_memory_init(&m, k->team, BIG_BYTES));
     for (int i = 0; i < 45; i++) {
         uint64_t start = clock_ns();
-        const double n_bytes = peak_read(&m, i % PEAK_READS);
+        const double n_bytes = peak_read(&m, k->team, i % PEAK_READS);
         const double gbs = n_bytes / (double)(clock_ns() - start);
         start = clock_ns();
-        const double gops = peak_run(kind) / (double)(clock_ns() - start);
+        const double gops = peak_run(k->team, kind) / (double)(clock_ns() - start);
         p.read_gbs = gbs > p.read_gbs ? gbs : p.read_gbs;
         p.int8_gops = gops > p.int8_gops ? gops : p.int8_gops;
     }
     peak_memory_fini(&m);
-    printf("\n%d thread(s), %s: reads %.1f GB/s, %s %.0f GOP/s\n", omp_get_max_threads(), set,
+    printf("\n%u thread(s), %s: reads %.1f GB/s, %s %.0f GOP/s\n", team_size(k->team), k->name,
            p.read_gbs, peak_title(kind), p.int8_gops);
     return p;
 }
@@ -277,7 +276,7 @@ void bench_quant(const struct kern_table *k)
         uint32_t n_out, n_in, leaf;
     } shapes[] = {{1536, 576, 0},  {1024, 1024, 0},   {576, 1536, 384}, {5632, 2048, 0},
                   {3584, 1024, 0}, {1024, 3584, 512}, {2048, 5632, 512}};
-    const struct peaks m = measure(k->name);
+    const struct peaks m = measure(k);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         struct quant_format f;
         if (!quant_format_parse(formats[i], &f)) continue;

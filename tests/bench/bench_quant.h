@@ -4,7 +4,7 @@
 
 #include "kernels/kern.h"
 
-/* Times quantized linears with the current number of threads beside the machine's reads and int8
+/* Times quantized linears with the table's team beside the machine's reads and int8
  * peak, both measured here. */
 void bench_quant(const struct kern_table *k);
 

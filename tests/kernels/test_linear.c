@@ -6,7 +6,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 
 /* One linear with its arrays; outputs of two runs to compare. */
@@ -223,8 +222,8 @@ static void threads_and_groups_do_not_change_bits(void)
 {
     enum { N_GROUPS = 5, N_ROWS = 150, N_OUT = 200, N_IN = 320 };
     static const size_t n_rows[N_GROUPS] = {1, 0, 108, 9, 32};
-    const struct kern_table tables[] = {table_ref(), table_best()};
-    const int n_threads = omp_get_max_threads();
+    struct kern_table tables[] = {table_ref(), table_best()};
+    struct team *team = test_team(2);
     struct rng r = {5};
     for (uint32_t leaf = 0; leaf <= 96; leaf += 96) {
         struct packed w[N_GROUPS];
@@ -246,12 +245,11 @@ static void threads_and_groups_do_not_change_bits(void)
                                           .y = y[i],
                                           .y_stride = N_OUT,
                                           .sums = sums[i]};
-            omp_set_num_threads(1 + i / 2);
+            tables[i % 2].team = i < 2 ? NULL : team;
             (leaf > 0 ? op_linear_leaf : op_linear)(&tables[i % 2], &a);
             CU_ASSERT_EQUAL(memcmp(y[i], y[0], N_ROWS * N_OUT * sizeof(float)), 0);
             CU_ASSERT_EQUAL(memcmp(sums[i], sums[0], N_ROWS * (N_OUT + 1) * sizeof(int64_t)), 0);
         }
-        omp_set_num_threads(n_threads);
         free(x);
         for (int g = 0; g < N_GROUPS; g++) free(packed_memory(&w[g]));
         for (int i = 0; i < 4; i++) {
@@ -259,6 +257,7 @@ static void threads_and_groups_do_not_change_bits(void)
             free(sums[i]);
         }
     }
+    team_destroy(&team);
 }
 
 /* Leaf sums of a shard that holds some of the leaves add up to the whole's. */

@@ -4,7 +4,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 
 /* One linear with its arrays; outputs of two runs to compare. */
@@ -289,7 +288,7 @@ static void threads_and_groups_do_not_change_bits(void)
     static const size_t n_rows[N_GROUPS] = {1, 0, 108, 9, 32};
     struct kern_table tables[3] = {table_ref()};
     const size_t n_tables = 1 + tables_fast(tables + 1);
-    const int n_threads = omp_get_max_threads();
+    struct team *team = test_team(2);
     struct rng r = {7};
     for (size_t i = 0; i < 2 * QUANT_TEST_FORMATS; i++) {
         const struct quant_format f = quant_test_format(i / 2);
@@ -318,7 +317,7 @@ static void threads_and_groups_do_not_change_bits(void)
                                           .y = y,
                                           .y_stride = N_OUT,
                                           .sums = sums};
-            omp_set_num_threads(1 + (int)(run / n_tables));
+            tables[run % n_tables].team = run < n_tables ? NULL : team;
             (leaf > 0 ? op_linear_leaf : op_linear)(&tables[run % n_tables], &a);
             if (run == 0) {
                 want = y;
@@ -330,13 +329,13 @@ static void threads_and_groups_do_not_change_bits(void)
             free(y);
             free(sums);
         }
-        omp_set_num_threads(n_threads);
         for (int g = 0; g < N_GROUPS; g++) quant_weight_free(&w[g]);
         quant_rows_free(&xq);
         free(x);
         free(want);
         free(want_sums);
     }
+    team_destroy(&team);
 }
 
 /* Every packed element is the stored one, and a row is read back as floats. */

@@ -8,7 +8,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <xmmintrin.h>
 
@@ -36,10 +35,10 @@ static void parts_cover_all_units_once(void)
     }
 }
 
-/* Runs every remaining op on `threads` threads; the results follow each other in out. */
-static size_t run_all(int n_threads, float *out)
+/* Runs every remaining op on a team; the results follow each other in out. */
+static size_t run_all(struct team *team, float *out)
 {
-    const struct kern_table k = table_best();
+    struct kern_table k = table_best();
     struct rng r = {1};
     float *x = test_floats(ROWS * N), *w = test_floats(ROWS * N);
     int64_t *sums = test_memory(ROWS * (N + 1) * sizeof *sums);
@@ -48,7 +47,7 @@ static size_t run_all(int n_threads, float *out)
     rng_floats(&r, w, ROWS * N, 2.0f);
     for (size_t i = 0; i < ROWS * (N + 1); i++) sums[i] = (int64_t)rng_next(&r) >> 30;
     float *y = out;
-    omp_set_num_threads(n_threads);
+    k.team = team;
     op_rmsnorm(&k, x, w, ROWS, N, 1e-6f, y);
     y += ROWS * N;
     op_swiglu(&k, x, w, N, ROWS, N - 5, y, N - 5);
@@ -73,12 +72,12 @@ static size_t run_all(int n_threads, float *out)
 
 static void threads_do_not_change_bits(void)
 {
-    const int n_threads = omp_get_max_threads();
+    struct team *team = test_team(2);
     float *out[2] = {test_floats(ROWS * (5 * N + 100)), test_floats(ROWS * (5 * N + 100))};
-    const size_t n = run_all(1, out[0]);
-    CU_ASSERT_EQUAL(run_all(2, out[1]), n);
+    const size_t n = run_all(NULL, out[0]);
+    CU_ASSERT_EQUAL(run_all(team, out[1]), n);
     CU_ASSERT_EQUAL(memcmp(out[0], out[1], n * sizeof(float)), 0);
-    omp_set_num_threads(n_threads);
+    team_destroy(&team);
     free(out[0]);
     free(out[1]);
 }

@@ -4,7 +4,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +32,8 @@ static void rows_reach_their_slots(void)
     rng_floats(&r, x, N_TOKENS * WIDTH, 1.0f);
     const struct scatter_args a = {
         .x = x, .slots = slots, .n_slots = N_SLOTS, .per_row = N_CHOSEN, .width = WIDTH, .to = to};
-    op_scatter_rows(&a);
+    const struct kern_table table = table_best();
+    op_scatter_rows(&table, &a);
     size_t n_wrong = 0;
     for (size_t i = 0; i < N_SLOTS; i++)
         if (slots[i] >= 0 &&
@@ -89,8 +89,8 @@ static void linears_together_equal_linears_alone(void)
     enum { N_IN = 300, N_ROWS = 101, N = 3 };
     static const size_t n_out[N] = {130, 0, 77};
     static const enum dtype types[N] = {DTYPE_F16, DTYPE_F32, DTYPE_BF16};
-    const struct kern_table table = table_best();
-    const int n_threads = omp_get_max_threads();
+    struct kern_table table = table_best();
+    struct team *team = test_team(3);
     struct rng r = {6};
     struct packed w[N];
     struct linear_group groups[N];
@@ -112,14 +112,15 @@ static void linears_together_equal_linears_alone(void)
         op_linear(&table, &args[i]);
         args[i].y = together[i];
     }
-    for (int threads = 1; threads <= 3; threads++) {
-        omp_set_num_threads(threads);
+    table.team = team;
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        team_use(team, threads);
         for (size_t i = 0; i < N; i++) memset(together[i], 0xFF, N_ROWS * n_out[i] * sizeof *x);
         op_linears(&table, args, N);
         for (size_t i = 0; i < N; i++)
             CU_ASSERT_EQUAL(memcmp(alone[i], together[i], N_ROWS * n_out[i] * sizeof *x), 0);
     }
-    omp_set_num_threads(n_threads);
+    team_destroy(&team);
     free(x);
     for (size_t i = 0; i < N; i++) {
         free(packed_memory(&w[i]));

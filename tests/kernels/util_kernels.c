@@ -99,6 +99,14 @@ float packed_at(const struct packed *w, size_t n, size_t k)
     return x;
 }
 
+struct team *test_team(uint32_t n)
+{
+    struct team *t;
+    const struct status st = team_create(n, &t);
+    if (status_failed(&st)) exit(1);
+    return t;
+}
+
 struct kern_table table_ref(void)
 {
     struct kern_table t;

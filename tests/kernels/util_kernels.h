@@ -31,6 +31,9 @@ void *packed_memory(const struct packed *w);
 /* Weight (n, k) of a packed matrix, in f32. */
 float packed_at(const struct packed *w, size_t n, size_t k);
 
+/* A team of n threads; free it with team_destroy. */
+struct team *test_team(uint32_t n);
+
 /* The reference, and the best set of this CPU (the reference again where there is nothing else). */
 struct kern_table table_ref(void);
 struct kern_table table_best(void);

@@ -5,7 +5,7 @@
 #include "parallel/topo_read.h"
 
 #include <CUnit/CUnit.h>
-#include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,7 +204,7 @@ static void the_launchers_binding_is_respected(void)
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(&self, 1, &t).code, STATUS_OK);
     CU_ASSERT_EQUAL(topo_threads(t, 0), 1);
-    topo_bind_threads(t, 0, 1);
+    topo_bind_threads(t, 0, NULL);
     cpu_set_t now;
     CU_ASSERT_EQUAL(sched_getaffinity(0, sizeof now, &now), 0);
     CU_ASSERT(CPU_EQUAL(&now, &one));
@@ -221,6 +221,27 @@ static void computing_display_devices_are_gpus(void)
     CU_ASSERT(!topo_is_gpu(0x0200, 0x10de)); /* a network card of a GPU maker */
 }
 
+struct seen_units {
+    pthread_mutex_t mutex;
+    cpu_set_t all, together;
+    uint32_t n_bound; /* threads that share no unit with one before */
+};
+
+/* What this thread is bound to; unbinds it. */
+static void look_at_units(void *job, uint32_t thread)
+{
+    struct seen_units *seen = job;
+    cpu_set_t mine, both;
+    (void)thread;
+    sched_getaffinity(0, sizeof mine, &mine);
+    pthread_mutex_lock(&seen->mutex);
+    CPU_AND(&both, &seen->together, &mine);
+    if (CPU_COUNT(&both) == 0) seen->n_bound++;
+    CPU_OR(&seen->together, &seen->together, &mine);
+    pthread_mutex_unlock(&seen->mutex);
+    sched_setaffinity(0, sizeof seen->all, &seen->all);
+}
+
 /* All threads that topo_threads allows: each on a core of its own, when they fill the machine. */
 static void threads_get_a_core_each(void)
 {
@@ -230,26 +251,19 @@ static void threads_get_a_core_each(void)
     CU_ASSERT_EQUAL_FATAL(topo_self_read(&self).code, STATUS_OK);
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(&self, 1, &t).code, STATUS_OK);
-    const int n = (int)topo_threads(t, 0);
-    topo_bind_threads(t, 0, (uint32_t)n);
-    cpu_set_t together;
-    CPU_ZERO(&together);
-    int n_bound = 0;
-#pragma omp parallel num_threads(n)
-    {
-        cpu_set_t mine, both;
-        sched_getaffinity(0, sizeof mine, &mine);
-#pragma omp critical
-        {
-            CPU_AND(&both, &together, &mine);
-            if (CPU_COUNT(&both) == 0) n_bound++;
-            CPU_OR(&together, &together, &mine);
-        }
-        sched_setaffinity(0, sizeof all, &all);
-    }
-    CU_ASSERT_EQUAL(n_bound, n);
-    CPU_AND(&together, &together, &all);
-    CU_ASSERT(CPU_EQUAL(&together, &all));
+    struct team *team;
+    const uint32_t n = topo_threads(t, 0);
+    CU_ASSERT_EQUAL_FATAL(team_create(n, &team).code, STATUS_OK);
+    topo_bind_threads(t, 0, team);
+    struct seen_units seen = {.all = all};
+    CPU_ZERO(&seen.together);
+    pthread_mutex_init(&seen.mutex, NULL);
+    team_run_each(team, look_at_units, &seen);
+    pthread_mutex_destroy(&seen.mutex);
+    CU_ASSERT_EQUAL(seen.n_bound, n);
+    CPU_AND(&seen.together, &seen.together, &all);
+    CU_ASSERT(CPU_EQUAL(&seen.together, &all));
+    team_destroy(&team);
     topo_destroy(&t);
 }
 
@@ -265,13 +279,13 @@ static void partial_jobs_stay_unbound(void)
     CU_ASSERT_EQUAL_FATAL(sched_getaffinity(0, sizeof before, &before), 0);
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, n, &t).code, STATUS_OK);
-    topo_bind_threads(t, n - 1, 1);
+    topo_bind_threads(t, n - 1, NULL);
     sched_getaffinity(0, sizeof after, &after);
     CU_ASSERT(CPU_EQUAL(&before, &after));
     topo_destroy(&t);
     if (selves[0].rank.n_cores < 2) return;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, 1, &t).code, STATUS_OK);
-    topo_bind_threads(t, 0, 1);
+    topo_bind_threads(t, 0, NULL);
     sched_getaffinity(0, sizeof after, &after);
     CU_ASSERT(CPU_EQUAL(&before, &after));
     topo_destroy(&t);

@@ -1,0 +1,276 @@
+/* The team's threads: a piece of work is told by a generation number, its parts are claimed by
+ * counting down a word of the thread that they belong to. */
+#include "base/team.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    SPINS = 64,           /* some microseconds: as long as the gap between two ops */
+    YIELD_NS = 300000,    /* longer than an exchange between ranks, shorter than anybody notices */
+    LATE_NS = 20000,      /* a yield that takes longer gave the core to somebody else */
+    HURRIED_WAITS = 4096, /* after a late yield so many waits sleep at once: who sleeps is woken
+                             before those who compute, who yields comes after them */
+    OWNER_ONLY = 1 << 30  /* in a claim: other threads leave the parts alone */
+};
+
+/* Parts of one thread that nobody has begun. Whoever takes one off may read the work: it cannot be
+ * over, or another one, before that part is done. */
+struct claim {
+    _Alignas(MEM_ALIGN) _Atomic uint32_t n_left;
+};
+
+struct worker {
+    _Alignas(MEM_ALIGN) struct team *team;
+    uint32_t index;
+    uint32_t n_hurried; /* waits to come that do not yield */
+    pthread_t thread;
+};
+
+struct team {
+    /* the work; written between two pieces */
+    team_fn *fn;
+    void *job;
+    uint32_t parts_each, n_threads;
+    _Atomic uint32_t n_used;
+    struct claim *claims;   /* owned [n_threads] */
+    struct worker *workers; /* owned [n_threads]; 0 is the owner */
+    bool is_running;        /* of the owner: no work within work */
+    /* what everybody looks at while waiting */
+    _Alignas(MEM_ALIGN) _Atomic uint32_t generation;
+    _Atomic bool stops;
+    _Alignas(MEM_ALIGN) _Atomic uint32_t n_undone;
+    /* sleeping */
+    _Alignas(MEM_ALIGN) _Atomic uint32_t n_asleep; /* workers */
+    _Atomic bool owner_asleep;
+    pthread_mutex_t mutex;
+    pthread_cond_t work, done;
+};
+
+static void pause_once(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
+/* Whether `what` left the value `was` within the time that is worth staying awake. */
+static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(what, memory_order_acquire) != was) return true;
+        pause_once();
+    }
+    if (me->n_hurried > 0) {
+        me->n_hurried--;
+        return false;
+    }
+    const uint64_t start = clock_ns();
+    for (uint64_t now = start, before = start; now - start < YIELD_NS; before = now) {
+        sched_yield();
+        if (atomic_load_explicit(what, memory_order_acquire) != was) return true;
+        now = clock_ns();
+        if (now - before > LATE_NS) {
+            me->n_hurried = HURRIED_WAITS;
+            break;
+        }
+    }
+    return false;
+}
+
+/* Waits for the next generation; false when the team ends. The orders are sequential where a
+ * sleeper and a waker each write one word and read the other's. */
+static bool next_work(struct worker *me, uint32_t *seen)
+{
+    struct team *t = me->team;
+    if (!changed_soon(me, &t->generation, *seen)) {
+        pthread_mutex_lock(&t->mutex);
+        atomic_fetch_add(&t->n_asleep, 1);
+        while (atomic_load(&t->generation) == *seen) pthread_cond_wait(&t->work, &t->mutex);
+        atomic_fetch_sub(&t->n_asleep, 1);
+        pthread_mutex_unlock(&t->mutex);
+    }
+    *seen = atomic_load(&t->generation);
+    return !atomic_load(&t->stops);
+}
+
+static void tell_workers(struct team *t)
+{
+    atomic_fetch_add(&t->generation, 1);
+    if (atomic_load(&t->n_asleep) == 0) return;
+    pthread_mutex_lock(&t->mutex);
+    pthread_cond_broadcast(&t->work);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+static void wait_done(struct team *t)
+{
+    uint32_t n;
+    while ((n = atomic_load_explicit(&t->n_undone, memory_order_acquire)) != 0) {
+        if (changed_soon(&t->workers[0], &t->n_undone, n)) continue;
+        pthread_mutex_lock(&t->mutex);
+        atomic_store(&t->owner_asleep, true);
+        while (atomic_load(&t->n_undone) != 0) pthread_cond_wait(&t->done, &t->mutex);
+        atomic_store(&t->owner_asleep, false);
+        pthread_mutex_unlock(&t->mutex);
+    }
+}
+
+static void part_done(struct team *t)
+{
+    if (atomic_fetch_sub(&t->n_undone, 1) != 1 || !atomic_load(&t->owner_asleep)) return;
+    pthread_mutex_lock(&t->mutex);
+    pthread_cond_signal(&t->done);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+/* Takes parts of thread `owner` until none is left. */
+static void run_parts_of(struct team *t, uint32_t owner, bool mine)
+{
+    _Atomic uint32_t *claim = &t->claims[owner].n_left;
+    uint32_t n = atomic_load_explicit(claim, memory_order_relaxed);
+    for (;;) {
+        const uint32_t n_left = n & ~(uint32_t)OWNER_ONLY;
+        if (n_left == 0 || (n_left != n && !mine)) return;
+        if (!atomic_compare_exchange_weak_explicit(claim, &n, n - 1, memory_order_acq_rel,
+                                                   memory_order_relaxed))
+            continue;
+        t->fn(t->job, owner * t->parts_each + (t->parts_each - n_left));
+        part_done(t);
+        n = atomic_load_explicit(claim, memory_order_relaxed);
+    }
+}
+
+static void run_parts(struct team *t, uint32_t me)
+{
+    if (me >= atomic_load_explicit(&t->n_used, memory_order_relaxed)) return;
+    run_parts_of(t, me, true);
+    for (uint32_t i = 1; i < t->n_threads; i++) run_parts_of(t, (me + i) % t->n_threads, false);
+}
+
+static void *worker_main(void *worker_)
+{
+    struct worker *w = worker_;
+    uint32_t seen = 0;
+    while (next_work(w, &seen)) run_parts(w->team, w->index);
+    return NULL;
+}
+
+static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_fn *fn, void *job)
+{
+    assert(!t->is_running);
+    t->is_running = true;
+    t->fn = fn;
+    t->job = job;
+    t->parts_each = parts_each;
+    atomic_store_explicit(&t->n_undone, t->n_used * parts_each, memory_order_relaxed);
+    for (uint32_t i = 0; i < t->n_used; i++)
+        atomic_store_explicit(&t->claims[i].n_left, parts_each | flags, memory_order_release);
+    tell_workers(t);
+    run_parts(t, 0);
+    wait_done(t);
+    t->is_running = false;
+}
+
+void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job)
+{
+    if (team_size(t) > 1) {
+        run(t, parts_each, 0, fn, job);
+        return;
+    }
+    for (uint32_t i = 0; i < parts_each; i++) fn(job, i);
+}
+
+void team_run_each(struct team *t, team_fn *fn, void *job)
+{
+    if (team_size(t) > 1)
+        run(t, 1, OWNER_ONLY, fn, job);
+    else
+        fn(job, 0);
+}
+
+uint32_t team_size(const struct team *t)
+{
+    return t != NULL ? t->n_used : 1;
+}
+
+void team_use(struct team *t, uint32_t n)
+{
+    assert(n > 0 && n <= t->n_threads && !t->is_running);
+    t->n_used = n;
+}
+
+/* Ends and joins workers [1, n). */
+static void stop_workers(struct team *t, uint32_t n)
+{
+    atomic_store(&t->stops, true);
+    tell_workers(t);
+    for (uint32_t i = 1; i < n; i++) pthread_join(t->workers[i].thread, NULL);
+}
+
+/* Signals go to the thread that knows what to do with them, not to a worker. */
+static struct status start_workers(struct team *t)
+{
+    sigset_t all, before;
+    uint32_t n = 1;
+    int error = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; n < t->n_threads && error == 0; n++) {
+        t->workers[n] = (struct worker){.team = t, .index = n};
+        error = pthread_create(&t->workers[n].thread, NULL, worker_main, &t->workers[n]);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) return status_ok();
+    stop_workers(t, n - 1);
+    return status_make(STATUS_MEMORY, "thread %u of %u could not be started: %s", n - 1,
+                       t->n_threads, strerror(error));
+}
+
+struct status team_create(uint32_t n_threads, struct team **out)
+{
+    assert(n_threads > 0 && n_threads < 1 << 16);
+    struct team *t;
+    struct status st;
+    *out = NULL;
+    TRY(mem_alloc(&t, 1, sizeof *t, "team of threads"));
+    t->n_threads = n_threads;
+    t->n_used = n_threads;
+    pthread_mutex_init(&t->mutex, NULL);
+    pthread_cond_init(&t->work, NULL);
+    pthread_cond_init(&t->done, NULL);
+    TRY_GOTO(st, mem_alloc(&t->claims, n_threads, sizeof *t->claims, "claims"), free_team);
+    TRY_GOTO(st, mem_alloc(&t->workers, n_threads, sizeof *t->workers, "workers"), free_claims);
+    TRY_GOTO(st, start_workers(t), free_workers);
+    *out = t;
+    return st;
+free_workers:
+    mem_free(&t->workers);
+free_claims:
+    mem_free(&t->claims);
+free_team:
+    mem_free(&t);
+    return st;
+}
+
+void team_destroy(struct team **t_)
+{
+    struct team *t = *t_;
+    if (t == NULL) return;
+    stop_workers(t, t->n_threads);
+    pthread_cond_destroy(&t->done);
+    pthread_cond_destroy(&t->work);
+    pthread_mutex_destroy(&t->mutex);
+    mem_free(&t->workers);
+    mem_free(&t->claims);
+    mem_free(t_);
+}

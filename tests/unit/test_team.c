@@ -1,0 +1,131 @@
+/* Teams of threads: every part once, whoever does it; ends; more threads than cores. */
+#include "base/team.h"
+
+#include "base/mem.h"
+
+#include <CUnit/CUnit.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { MOST = 64 };
+
+struct seen {
+    _Atomic uint32_t n[MOST];
+    pthread_t by[MOST];
+};
+
+static void see(void *job, uint32_t part)
+{
+    struct seen *s = job;
+    s->n[part]++;
+    s->by[part] = pthread_self();
+}
+
+static struct team *made(uint32_t n)
+{
+    struct team *t;
+    CU_ASSERT_EQUAL_FATAL(team_create(n, &t).code, STATUS_OK);
+    return t;
+}
+
+static uint32_t n_wrong(const struct seen *s, uint32_t n_parts, uint32_t times)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < MOST; i++) n += s->n[i] != (i < n_parts ? times : 0);
+    return n;
+}
+
+static void every_part_is_done_once(void)
+{
+    for (uint32_t threads = 1; threads <= 5; threads++) {
+        struct team *t = made(threads);
+        CU_ASSERT_EQUAL(team_size(t), threads);
+        for (uint32_t each = 1; each <= 4; each++) {
+            struct seen s = {0};
+            for (int i = 0; i < 2000; i++) team_run(t, each, see, &s);
+            CU_ASSERT_EQUAL(n_wrong(&s, threads * each, 2000), 0);
+        }
+        team_destroy(&t);
+        CU_ASSERT_PTR_NULL(t);
+    }
+}
+
+static void without_a_team_the_caller_does_all(void)
+{
+    struct seen s = {0};
+    team_run(NULL, 3, see, &s);
+    CU_ASSERT_EQUAL(n_wrong(&s, 3, 1), 0);
+    team_run_each(NULL, see, &s);
+    CU_ASSERT(s.n[0] == 2 && s.n[1] == 1);
+    CU_ASSERT_EQUAL(team_size(NULL), 1);
+    CU_ASSERT(pthread_equal(s.by[2], pthread_self()));
+    struct team *none = NULL;
+    team_destroy(&none);
+}
+
+/* Also after the threads fell asleep, and with some of them left out. */
+static void each_thread_does_its_own(void)
+{
+    struct team *t = made(4);
+    const struct timespec nap = {.tv_nsec = 3000000};
+    struct seen first = {0};
+    team_run_each(t, see, &first);
+    for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t k = 0; k < i; k++) CU_ASSERT(!pthread_equal(first.by[i], first.by[k]));
+    CU_ASSERT(pthread_equal(first.by[0], pthread_self()));
+    for (uint32_t round = 0; round < 40; round++) {
+        const uint32_t n = 1 + round % 4;
+        struct seen s = {0};
+        if (round % 5 == 0) nanosleep(&nap, NULL);
+        team_use(t, n);
+        team_run_each(t, see, &s);
+        CU_ASSERT_EQUAL(n_wrong(&s, n, 1), 0);
+        for (uint32_t i = 0; i < n; i++) CU_ASSERT(pthread_equal(s.by[i], first.by[i]));
+    }
+    team_destroy(&t);
+}
+
+/* Part 0 waits until all others are done: others must take over what the caller has not begun. */
+static void wait_for_others(void *job, uint32_t part)
+{
+    struct seen *s = job;
+    const struct timespec nap = {.tv_nsec = 1000000};
+    for (uint32_t n = 0; part == 0 && n < 7;) {
+        n = 0;
+        for (uint32_t i = 1; i < 8; i++) n += s->n[i] > 0;
+        if (n < 7) nanosleep(&nap, NULL);
+    }
+    see(job, part);
+}
+
+static void idle_threads_take_over(void)
+{
+    struct team *t = made(2);
+    struct seen s = {0};
+    team_run(t, 4, wait_for_others, &s);
+    CU_ASSERT_EQUAL(n_wrong(&s, 8, 1), 0);
+    team_destroy(&t);
+}
+
+static void failures_leave_nothing_behind(void)
+{
+    for (uint64_t n = 1; n <= 3; n++) {
+        struct team *t;
+        (void)mem_fail_after(n);
+        const struct status st = team_create(3, &t);
+        (void)mem_fail_after(0);
+        CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
+        CU_ASSERT_PTR_NULL(t);
+    }
+}
+
+void suite_team(CU_pSuite suite);
+void suite_team(CU_pSuite suite)
+{
+    CU_add_test(suite, "every part is done once", every_part_is_done_once);
+    CU_add_test(suite, "without a team the caller does all", without_a_team_the_caller_does_all);
+    CU_add_test(suite, "each thread does its own", each_thread_does_its_own);
+    CU_add_test(suite, "idle threads take over", idle_threads_take_over);
+    CU_add_test(suite, "failures leave nothing behind", failures_leave_nothing_behind);
+}
