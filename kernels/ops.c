@@ -374,7 +374,7 @@ static void axpy_part(const void *job_, struct part part)
 void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc)
 {
     const struct axpy_job job = {k, w, x, n, acc};
-    part_run(n, axpy_part, &job);
+    part_run(k->team, n, axpy_part, &job);
 }
 
 struct scale_job {
@@ -393,7 +393,7 @@ static void scale_part(const void *job_, struct part part)
 void op_scale(float *x, float w, size_t n)
 {
     const struct scale_job job = {x, w, n};
-    part_run(n, scale_part, &job);
+    part_run(k->team, n, scale_part, &job);
 }
 
 struct router_job {
