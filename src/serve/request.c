@@ -109,6 +109,7 @@ void request_destroy(struct request **request)
     mem_free(&r->tokens);
     mem_free(&r->scores);
     strbuf_fini(&r->text);
+    detokenizer_fini(&r->detokenizer);
     mem_free(&r->error_message);
     mem_free(&r->blocks);
     mem_free(&r->block_keys);
@@ -132,6 +133,15 @@ static struct status add_text(struct request *r, const struct strbuf *piece, boo
     return strbuf_status(&r->text);
 }
 
+/* True when the text would end in a stop string if no more tokens came. */
+static bool stops_ahead(struct request *r, const struct request_rules *rules)
+{
+    if (r->stop == NULL) return false;
+    size_t n;
+    const char *text = detokenizer_pending(&r->detokenizer, rules->tokenizer, &n);
+    return n > 0 && stop_peek(r->stop, text, n);
+}
+
 /* Feeds one token, or with last set ends the text. */
 static struct status feed_text(struct request *r, const struct request_rules *rules, int32_t token,
                                bool last, bool *stopped)
@@ -140,9 +150,14 @@ static struct status feed_text(struct request *r, const struct request_rules *ru
     if (rules->tokenizer == NULL) return status_ok();
     struct strbuf piece;
     strbuf_init(&piece);
-    struct status st = last ? detokenizer_flush(&r->detokenizer, &piece)
+    struct status st = last ? detokenizer_flush(&r->detokenizer, rules->tokenizer, &piece)
                             : detokenizer_feed(&r->detokenizer, rules->tokenizer, token, &piece);
     if (!status_failed(&st) && piece.n > 0) st = add_text(r, &piece, stopped);
+    if (!status_failed(&st) && !last && !*stopped && stops_ahead(r, rules)) {
+        strbuf_clear(&piece);
+        st = detokenizer_flush(&r->detokenizer, rules->tokenizer, &piece);
+        if (!status_failed(&st)) st = add_text(r, &piece, stopped);
+    }
     if (!status_failed(&st) && last && r->stop != NULL) st = stop_flush(r->stop, &r->text);
     strbuf_fini(&piece);
     return st;

@@ -2,7 +2,7 @@
 #include "text/bpe.h"
 
 #include "base/mem.h"
-#include "text/str_map.h"
+#include "base/utf8.h"
 
 #include <assert.h>
 #include <string.h>
@@ -15,6 +15,7 @@ struct status bpe_init(struct bpe *b, size_t n_merges)
 {
     memset(b, 0, sizeof *b);
     memset(b->byte_id, 0xFF, sizeof b->byte_id);
+    memset(b->ascii_id, 0xFF, sizeof b->ascii_id);
     b->unk_id = -1;
     b->merge_capacity = n_merges;
     size_t n_slots = 16;
@@ -33,6 +34,7 @@ void bpe_fini(struct bpe *b)
     mem_free(&b->symbols);
     mem_free(&b->heap);
     mem_free(&b->cache);
+    str_map_fini(&b->chars);
 }
 
 static uint64_t pair_of(int32_t left, int32_t right)
@@ -113,7 +115,8 @@ static void push_pair(const struct bpe *b, size_t *n_heap, int32_t at)
     heap_push(b->heap, n_heap, (uint64_t)m->rank << 32 | (uint32_t)at);
 }
 
-static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
+/* The symbols that bytes start as; returns how many. */
+static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
 {
     size_t n_symbols = 0;
     bool in_unk = false;
@@ -123,6 +126,45 @@ static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
         in_unk = id < 0;
         b->symbols[n_symbols++].id = id < 0 ? b->unk_id : id;
     }
+    return n_symbols;
+}
+
+/* Puts the symbols of a character's bytes at `to`; false when a byte has none. */
+static bool fall_back(const struct bpe *b, const char *character, size_t n, struct bpe_symbol *to)
+{
+    if (!b->byte_fallback) return false;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t id = b->byte_id[(unsigned char)character[i]];
+        if (id < 0) return false;
+        to[i].id = id;
+    }
+    return true;
+}
+
+/* The symbols that characters start as; returns how many. An unknown one waits until it is known
+ * whether the next is one, too; like the reference's, it waits behind characters that fell back. */
+static size_t char_symbols(const struct bpe *b, const char *piece, size_t n)
+{
+    size_t n_symbols = 0, step;
+    bool unk_waits = false;
+    for (size_t i = 0; i < n; i += step) {
+        const uint32_t c = utf8_decode(piece + i, n - i, &step);
+        const int32_t id = c < 0x80 ? b->ascii_id[c] : str_map_get(&b->chars, piece + i, step);
+        if (id < 0 && fall_back(b, piece + i, step, b->symbols + n_symbols)) {
+            n_symbols += step;
+            continue;
+        }
+        if (unk_waits && (id >= 0 || !b->fuse_unk)) b->symbols[n_symbols++].id = b->unk_id;
+        if (id >= 0) b->symbols[n_symbols++].id = id;
+        unk_waits = id < 0 && b->unk_id >= 0;
+    }
+    if (unk_waits) b->symbols[n_symbols++].id = b->unk_id;
+    return n_symbols;
+}
+
+static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
+{
+    const size_t n_symbols = b->by_char ? char_symbols(b, piece, n) : byte_symbols(b, piece, n);
     for (size_t i = 0; i < n_symbols; i++) {
         struct bpe_symbol *s = &b->symbols[i];
         s->prev = (int32_t)i - 1;

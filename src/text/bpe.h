@@ -1,10 +1,11 @@
-/* Byte-pair encoding of one piece of text (Sennrich et al. 2016, over bytes as in GPT-2).
- * Knows ids and merge ranks, not strings: pieces come cut, and bytes come with their ids.
+/* Byte-pair encoding of one piece of text (Sennrich et al. 2016), from bytes as in GPT-2 or from
+ * characters as in SentencePiece. Knows ids and merge ranks, not strings: pieces come cut.
  * Called by the tokenizer for every piece. */
 #ifndef SHOAL_TEXT_BPE_H
 #define SHOAL_TEXT_BPE_H
 
 #include "base/status.h"
+#include "text/str_map.h"
 #include "text/tokenizer.h"
 
 #include <stddef.h>
@@ -31,9 +32,13 @@ struct bpe_cached {
 };
 
 struct bpe {
-    int32_t byte_id[256]; /* the id a single byte starts with; -1: none */
-    int32_t unk_id;       /* stands for bytes without an id; -1: they vanish */
-    bool fuse_unk;        /* one unk_id for a run of them */
+    int32_t byte_id[256];  /* the id a byte starts with (by_char: falls back to); -1: none */
+    int32_t unk_id;        /* stands for what has no id; -1: it vanishes */
+    bool fuse_unk;         /* one unk_id for a run of them */
+    bool by_char;          /* a piece starts as its characters, not as its bytes */
+    bool byte_fallback;    /* a character without an id is its bytes when all of them have one */
+    int32_t ascii_id[128]; /* by_char: ids of ASCII characters, -1: none */
+    struct str_map chars;  /* owned; by_char: ids of the other characters */
 
     struct bpe_merge *merges; /* owned hash table, [merge_mask + 1] */
     size_t merge_mask;

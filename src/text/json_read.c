@@ -1,6 +1,8 @@
 /* Fields of tokenizer.json, checked. */
 #include "text/json_read.h"
 
+#include "base/utf8.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -48,4 +50,52 @@ struct status json_type_field(const struct js_node *object, const char *where, c
     assert(*out != NULL);
     if (strlen(*out) == n) return status_ok();
     return status_make(STATUS_INPUT, "%s: 'type' holds a NUL", where);
+}
+
+struct status json_char_field(const struct js_node *object, const char *key, const char *where,
+                              char bytes[4], size_t *n)
+{
+    const char *text;
+    size_t step;
+    TRY(json_string_field(object, key, where, &text, n));
+    if (*n == 0 || *n > 4 || !utf8_sequence(text, *n, &step) || step != *n) {
+        return status_make(STATUS_INPUT, "%s: '%s' must be one character", where, key);
+    }
+    memcpy(bytes, text, *n);
+    return status_ok();
+}
+
+static struct status prepend_field(const struct js_node *object, const char *where,
+                                   enum json_prepend *out)
+{
+    static const char *const NAMES[] = {"always", "first", "never"};
+    const char *name;
+    size_t n;
+    bool blank;
+    *out = JSON_PREPEND_ALWAYS;
+    if (js_get(object, "prepend_scheme") != NULL) {
+        TRY(json_string_field(object, "prepend_scheme", where, &name, &n));
+        int i = 0;
+        while (i < 3 && strcmp(NAMES[i], name) != 0) i++;
+        if (i == 3) {
+            return status_make(STATUS_INPUT, "%s: the prepend_scheme '%.40s' is not known", where,
+                               name);
+        }
+        *out = (enum json_prepend)i;
+    }
+    TRY(json_bool_field(object, "add_prefix_space", where, true, &blank));
+    if (blank || *out == JSON_PREPEND_NEVER) return status_ok();
+    return status_make(STATUS_INPUT, "%s: add_prefix_space is false, prepend_scheme is not 'never'",
+                       where);
+}
+
+struct status json_metaspace_fields(const struct js_node *object, const char *where,
+                                    struct json_metaspace *out)
+{
+    static const char *const KNOWN[] = {
+        "type", "replacement", "add_prefix_space", "prepend_scheme", "split", "str_rep", NULL};
+    TRY(json_known_fields(object, where, KNOWN));
+    TRY(json_char_field(object, "replacement", where, out->blank, &out->n_blank));
+    TRY(json_bool_field(object, "split", where, true, &out->split));
+    return prepend_field(object, where, &out->prepend);
 }

@@ -19,6 +19,7 @@ struct translation {
     int depth;        /* open groups */
     int caseless_at;  /* depth of the outermost (?i: group, 0 outside */
     char last_letter; /* lower case, of the literal just before, in a (?i: group */
+    bool in_intersection;
 };
 
 static struct status refuse(const struct translation *t, const char *construct)
@@ -57,7 +58,7 @@ static struct status property(struct translation *t, bool in_class)
     const size_t n_name = (size_t)(close - name);
     if (!in_class) strbuf_puts(t->out, negated ? "[^" : "[");
     if (!unicode_category_class(name, n_name, t->out)) {
-        return refuse(t, "a \\p of something that is no general category");
+        return refuse(t, "a \\p of something that is neither a general category nor Han");
     }
     if (!in_class) strbuf_puts(t->out, "]");
     t->at += 3 + n_name + 1;
@@ -129,7 +130,6 @@ static struct status class_item(struct translation *t, bool first)
 {
     const char c = peek(t, 0);
     if (c == '[') return refuse(t, "a class inside a class");
-    if (c == '&' && peek(t, 1) == '&') return refuse(t, "an intersection of classes");
     if (c == '\\') {
         const bool set = at_set(t);
         TRY(escape(t, true));
@@ -141,13 +141,48 @@ static struct status class_item(struct translation *t, bool first)
     return status_ok();
 }
 
+static struct status char_class(struct translation *t);
+
+/* [A&&[B]], where PCRE2 has no such thing: (?:(?=[B])[A]). t->at stands on &&; what was written of
+ * the class begins at `from`. */
+static struct status intersection(struct translation *t, size_t from)
+{
+    struct strbuf left;
+    if (peek(t, 2) != '[' || t->out->data[from + 1] == '^' || t->out->n == from + 1 ||
+        t->in_intersection) {
+        return refuse(t, "an intersection that is not [class&&[class]]");
+    }
+    strbuf_init(&left);
+    strbuf_add(&left, t->out->data + from, t->out->n - from);
+    t->out->n = from;
+    t->at += 2;
+    strbuf_puts(t->out, "(?:(?=");
+    t->in_intersection = true;
+    struct status st = char_class(t);
+    t->in_intersection = false;
+    if (!status_failed(&st) && peek(t, 0) != ']')
+        st = refuse(t, "something behind [class&&[class]");
+    if (!status_failed(&st)) st = strbuf_status(&left);
+    strbuf_puts(t->out, ")");
+    strbuf_add(t->out, left.data, left.n);
+    strbuf_puts(t->out, "])");
+    strbuf_fini(&left);
+    t->at++;
+    return st;
+}
+
 static struct status char_class(struct translation *t)
 {
+    const size_t from = t->out->n;
     copy(t, 1);
     if (peek(t, 0) == '^') copy(t, 1);
     if (peek(t, 0) == ']') return refuse(t, "a class that begins with ]");
     bool first = true;
     while (t->at < t->n && peek(t, 0) != ']') {
+        if (peek(t, 0) == '&' && peek(t, 1) == '&') {
+            TRY(strbuf_status(t->out));
+            return intersection(t, from);
+        }
         TRY(class_item(t, first));
         first = false;
     }

@@ -97,6 +97,33 @@ static struct status load_template(struct tokenizer *t, const struct js_node *no
     return st;
 }
 
+/* The id of ["</s>", 2], a field of BertProcessing and RobertaProcessing. */
+static struct status push_pair(const struct tokenizer *t, const struct js_node *node,
+                               const char *key, struct token_list *out)
+{
+    const struct js_node *pair = js_get(node, key);
+    int64_t id;
+    if (js_count(pair) != 2 || js_type(js_at(pair, 0)) != JS_STRING ||
+        !js_int(js_at(pair, 1), &id) || id < 0 || (size_t)id >= t->n_tokens) {
+        return status_make(STATUS_INPUT, "%s: '%s' is not [token, id]", WHERE, key);
+    }
+    return push(out, (int32_t)id);
+}
+
+static struct status load_bert(struct tokenizer *t, const struct js_node *node)
+{
+    static const char *const KNOWN[] = {"type", "sep", "cls", "trim_offsets", "add_prefix_space",
+                                        NULL};
+    struct token_list prefix = {0}, suffix = {0};
+    TRY(json_known_fields(node, WHERE, KNOWN));
+    struct status st = push_pair(t, node, "cls", &prefix);
+    if (!status_failed(&st)) st = push_pair(t, node, "sep", &suffix);
+    if (!status_failed(&st)) st = wrap(t, &prefix, &suffix);
+    token_list_fini(&prefix);
+    token_list_fini(&suffix);
+    return st;
+}
+
 static struct status load_processor(struct tokenizer *t, const struct js_node *node, int depth)
 {
     static const char *const KNOWN_BYTE_LEVEL[] = {"type", "add_prefix_space", "trim_offsets",
@@ -105,12 +132,14 @@ static struct status load_processor(struct tokenizer *t, const struct js_node *n
     const char *type;
     TRY(json_type_field(node, WHERE, &type));
     if (strcmp(type, "TemplateProcessing") == 0) return load_template(t, node);
+    if (strcmp(type, "BertProcessing") == 0) return load_bert(t, node);
+    if (strcmp(type, "RobertaProcessing") == 0) return load_bert(t, node);
     if (strcmp(type, "ByteLevel") == 0) return json_known_fields(node, WHERE, KNOWN_BYTE_LEVEL);
     const struct js_node *list = js_get(node, "processors");
     if (strcmp(type, "Sequence") != 0 || js_type(list) != JS_ARRAY || depth > SEQUENCE_DEPTH_MAX) {
         return status_make(STATUS_INPUT,
-                           "%s: '%.40s' is not supported; expected TemplateProcessing, ByteLevel "
-                           "or a Sequence of them",
+                           "%s: '%.40s' is not supported; expected TemplateProcessing, ByteLevel, "
+                           "BertProcessing, RobertaProcessing or a Sequence of them",
                            WHERE, type);
     }
     TRY(json_known_fields(node, WHERE, KNOWN_SEQUENCE));

@@ -83,21 +83,54 @@ static struct status split_span(struct pretoken_step *step, const char *text, st
     return close_piece(&s);
 }
 
-/* Copies the spans into one text with a blank before each that has none. */
-static struct status add_blanks(const char *text, const struct span_list *in, struct strbuf *to,
-                                struct span_list *out)
+/* Copies a span, its blanks replaced. */
+static void replace_blanks(const char *text, size_t n, const struct json_metaspace *m,
+                           struct strbuf *to)
 {
+    for (size_t i = 0; i < n;) {
+        const char *blank = memchr(text + i, ' ', n - i);
+        const size_t end = blank != NULL ? (size_t)(blank - text) : n;
+        strbuf_add(to, text + i, end - i);
+        if (blank != NULL) strbuf_add(to, m->blank, m->n_blank);
+        i = end + 1;
+    }
+}
+
+/* True when a blank is put before a span of n bytes. */
+static bool prepends(const struct pretoken_step *step, const char *text, size_t n, bool first)
+{
+    if (text[0] == ' ') return false;
+    if (step->kind == PRETOKEN_BLANK) return true;
+    const struct json_metaspace *m = &step->metaspace;
+    if (n >= m->n_blank && memcmp(text, m->blank, m->n_blank) == 0) return false;
+    return m->prepend == JSON_PREPEND_ALWAYS || (m->prepend == JSON_PREPEND_FIRST && first);
+}
+
+/* Copies the spans into one text, blanks put in or replaced. */
+static struct status rewrite(const struct pretoken_step *step, const char *text, bool at_start,
+                             const struct span_list *in, struct strbuf *to, struct span_list *out)
+{
+    static const struct json_metaspace BLANK = {.blank = " ", .n_blank = 1};
+    const struct json_metaspace *m = step->kind == PRETOKEN_BLANK ? &BLANK : &step->metaspace;
     for (size_t i = 0; i < in->n; i++) {
         const size_t start = to->n;
-        if (text[in->spans[i].start] != ' ') strbuf_puts(to, " ");
-        strbuf_add(to, text + in->spans[i].start, in->spans[i].n);
+        const struct span s = in->spans[i];
+        if (prepends(step, text + s.start, s.n, at_start && s.start == 0)) {
+            strbuf_add(to, m->blank, m->n_blank);
+        }
+        if (step->kind == PRETOKEN_BLANK) {
+            strbuf_add(to, text + s.start, s.n);
+        } else {
+            replace_blanks(text + s.start, s.n, m, to);
+        }
         TRY(strbuf_status(to));
         TRY(span_add(out, start, to->n));
     }
     return status_ok();
 }
 
-struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, const char **cut)
+struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
+                               const char **cut)
 {
     *cut = text;
     p->spans.n = 0;
@@ -107,9 +140,9 @@ struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t 
         p->spans = p->before;
         p->before = in;
         p->spans.n = 0;
-        if (p->steps[i].pattern == NULL) { /* there is one such step at most */
+        if (p->steps[i].kind != PRETOKEN_SPLIT) { /* there is one such step at most */
             strbuf_clear(&p->text);
-            TRY(add_blanks(*cut, &p->before, &p->text, &p->spans));
+            TRY(rewrite(&p->steps[i], *cut, at_start, &in, &p->text, &p->spans));
             *cut = p->text.data != NULL ? p->text.data : text;
             continue;
         }

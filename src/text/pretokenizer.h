@@ -1,5 +1,5 @@
 /* Cuts normalized text into the pieces that are encoded one by one.
- * Built from tokenizer.json's "pre_tokenizer"; ends in the byte level, so pieces are plain bytes.
+ * Built from tokenizer.json's "pre_tokenizer"; knows no vocabulary.
  * Called by the tokenizer. */
 #ifndef SHOAL_TEXT_PRETOKENIZER_H
 #define SHOAL_TEXT_PRETOKENIZER_H
@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "text/json_read.h"
 #include "text/pattern.h"
 
 #include <stddef.h>
@@ -21,10 +22,18 @@ enum split_behavior {
     SPLIT_COUNT
 };
 
+enum pretoken_kind {
+    PRETOKEN_SPLIT,
+    PRETOKEN_BLANK,     /* puts a blank before pieces that have none */
+    PRETOKEN_METASPACE, /* one character stands for the blank, and is put before pieces */
+};
+
 struct pretoken_step {
-    struct pattern *pattern; /* owned; NULL: put a blank before pieces that have none */
+    enum pretoken_kind kind;
+    struct pattern *pattern; /* owned; SPLIT */
     enum split_behavior behavior;
-    bool invert; /* the pattern finds what is kept, not the delimiters */
+    bool invert;                     /* the pattern finds what is kept, not the delimiters */
+    struct json_metaspace metaspace; /* METASPACE */
 };
 
 struct span {
@@ -41,22 +50,24 @@ enum { PRETOKEN_STEPS_MAX = 16 };
 struct pretokenizer {
     struct pretoken_step steps[PRETOKEN_STEPS_MAX];
     size_t n_steps;
-    bool byte_level;         /* the byte level has been seen; nothing may follow it */
+    bool byte_level;         /* pieces are bytes; else they are text */
+    bool rewrites;           /* one step changes the text; a second one may not */
     struct span_list spans;  /* owned scratch; after a cut, the pieces */
     struct span_list before; /* owned scratch */
     struct strbuf text;      /* owned scratch: the text with blanks put in */
 };
 
-/* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names the step or field
- * that is not understood; STATUS_MEMORY. */
+/* Local. Reads the JSON node (NULL or null: the text is one piece); `what` names the file. Errors:
+ * STATUS_INPUT names the step or field that is not understood; STATUS_MEMORY. */
 struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node,
                                 const char *what);
 void pretokenizer_fini(struct pretokenizer *p);
 
-/* Local. Cuts n bytes of well-formed UTF-8. The pieces are p->spans over *cut (the text itself, or
- * scratch of p), valid until the next call; none is empty. Errors: STATUS_MEMORY, STATUS_REQUEST.
+/* Local. Cuts n bytes of well-formed UTF-8; at_start when a whole text begins with them. The pieces
+ * are p->spans over *cut (the text itself, or scratch of p), valid until the next call; none is
+ * empty. Errors: STATUS_MEMORY, STATUS_REQUEST.
  */
-struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n,
+struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
                                const char **cut);
 
 #endif

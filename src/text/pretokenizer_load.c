@@ -17,11 +17,13 @@ static const char DIGITS_PATTERN[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x
 
 static struct status step_add(struct pretokenizer *p, struct pretoken_step step, const char *where)
 {
-    if (p->n_steps == PRETOKEN_STEPS_MAX) {
+    if (p->n_steps == PRETOKEN_STEPS_MAX || (step.kind != PRETOKEN_SPLIT && p->rewrites)) {
         pattern_destroy(&step.pattern);
-        return status_make(STATUS_INPUT, "%s: more than %d pre-tokenizer steps", where,
+        return status_make(STATUS_INPUT,
+                           "%s: more than %d pre-tokenizer steps, or two that put blanks", where,
                            (int)PRETOKEN_STEPS_MAX);
     }
+    if (step.kind != PRETOKEN_SPLIT) p->rewrites = true;
     p->steps[p->n_steps++] = step;
     return status_ok();
 }
@@ -35,7 +37,7 @@ static struct status load_byte_level(struct pretokenizer *p, const struct js_nod
     TRY(json_known_fields(node, where, KNOWN));
     TRY(json_bool_field(node, "add_prefix_space", where, true, &blank));
     TRY(json_bool_field(node, "use_regex", where, true, &use_regex));
-    if (blank) TRY(step_add(p, (struct pretoken_step){.pattern = NULL}, where));
+    if (blank) TRY(step_add(p, (struct pretoken_step){.kind = PRETOKEN_BLANK}, where));
     p->byte_level = true;
     if (!use_regex) return status_ok();
     struct pretoken_step step = {.behavior = SPLIT_ISOLATED};
@@ -98,6 +100,32 @@ static struct status load_split(struct pretokenizer *p, const struct js_node *no
     return step_add(p, step, where);
 }
 
+static struct status load_metaspace(struct pretokenizer *p, const struct js_node *node,
+                                    const char *where)
+{
+    struct pretoken_step step = {.kind = PRETOKEN_METASPACE};
+    TRY(json_metaspace_fields(node, where, &step.metaspace));
+    if (step.metaspace.prepend == JSON_PREPEND_FIRST && p->n_steps > 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: Metaspace with 'first' behind others is not supported", where);
+    }
+    TRY(step_add(p, step, where));
+    if (!step.metaspace.split) return status_ok();
+    struct pretoken_step split = {.behavior = SPLIT_MERGED_WITH_NEXT};
+    TRY(pattern_create(step.metaspace.blank, step.metaspace.n_blank, true, where, &split.pattern));
+    return step_add(p, split, where);
+}
+
+static struct status load_whitespace_split(struct pretokenizer *p, const struct js_node *node,
+                                           const char *where)
+{
+    static const char *const KNOWN[] = {"type", NULL};
+    struct pretoken_step step = {.behavior = SPLIT_REMOVED};
+    TRY(json_known_fields(node, where, KNOWN));
+    TRY(pattern_create("\\s", 2, false, where, &step.pattern));
+    return step_add(p, step, where);
+}
+
 static struct status load_step(struct pretokenizer *p, const struct js_node *node,
                                const char *where, int depth);
 
@@ -130,10 +158,20 @@ static struct status load_step(struct pretokenizer *p, const struct js_node *nod
     if (strcmp(type, "ByteLevel") == 0) return load_byte_level(p, node, where);
     if (strcmp(type, "Digits") == 0) return load_digits(p, node, where);
     if (strcmp(type, "Split") == 0) return load_split(p, node, where);
+    if (strcmp(type, "Metaspace") == 0) return load_metaspace(p, node, where);
+    if (strcmp(type, "WhitespaceSplit") == 0) return load_whitespace_split(p, node, where);
     return status_make(STATUS_INPUT,
-                       "%s: '%.40s' is not supported; expected ByteLevel, Split, Digits or "
-                       "Sequence",
+                       "%s: '%.40s' is not supported; expected ByteLevel, Metaspace, Split, "
+                       "Digits, WhitespaceSplit or Sequence",
                        where, type);
+}
+
+static bool has_metaspace(const struct pretokenizer *p)
+{
+    for (size_t i = 0; i < p->n_steps; i++) {
+        if (p->steps[i].kind == PRETOKEN_METASPACE) return true;
+    }
+    return false;
 }
 
 struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node,
@@ -141,13 +179,10 @@ struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *no
 {
     memset(p, 0, sizeof *p);
     strbuf_init(&p->text);
-    if (js_type(node) == JS_NULL) {
-        return status_make(STATUS_INPUT, "%s: no pre_tokenizer, expected one with ByteLevel", what);
-    }
+    if (js_type(node) == JS_NULL) return status_ok();
     struct status st = load_step(p, node, "pre_tokenizer", 0);
-    if (!status_failed(&st) && !p->byte_level) {
-        st = status_make(STATUS_INPUT, "pre_tokenizer: no ByteLevel; only byte-level BPE is "
-                                       "supported");
+    if (!status_failed(&st) && p->byte_level && has_metaspace(p)) {
+        st = status_make(STATUS_INPUT, "pre_tokenizer: Metaspace with ByteLevel is not supported");
     }
     if (status_failed(&st)) pretokenizer_fini(p);
     return status_wrap(st, "%s", what);

@@ -11,12 +11,14 @@ struct stop_string {
     uint32_t *borders; /* owned, [n]: length of the longest proper border of bytes[0..i] */
     size_t n;
     size_t matched; /* how many bytes of it the text ends with */
+    size_t peeked;  /* the same for the text with what was peeked at behind it */
 };
 
 struct stop_matcher {
     struct stop_string *strings; /* owned, [n_strings] */
     size_t n_strings;
     struct strbuf held; /* owned: text that may begin a stop string */
+    size_t n_peeked;    /* bytes that were peeked at since the last feed */
     bool stopped;
 };
 
@@ -70,6 +72,13 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
+/* How many bytes of s a text ends with that ended with `matched` of them, and now with `byte`. */
+static size_t match_next(const struct stop_string *s, size_t matched, char byte)
+{
+    while (matched > 0 && s->bytes[matched] != byte) matched = s->borders[matched - 1];
+    return s->bytes[matched] == byte ? matched + 1 : matched;
+}
+
 /* Moves every string on by one byte of text. Returns the length of the longest one that ends here
  * (0: none); *n_keep is how many bytes at the text's end may begin a stop string. */
 static size_t advance(struct stop_matcher *m, char byte, size_t *n_keep)
@@ -78,10 +87,7 @@ static size_t advance(struct stop_matcher *m, char byte, size_t *n_keep)
     *n_keep = 0;
     for (size_t i = 0; i < m->n_strings; i++) {
         struct stop_string *s = &m->strings[i];
-        while (s->matched > 0 && s->bytes[s->matched] != byte) {
-            s->matched = s->borders[s->matched - 1];
-        }
-        if (s->bytes[s->matched] == byte) s->matched++;
+        s->matched = match_next(s, s->matched, byte);
         if (s->matched == s->n && s->n > n_match) n_match = s->n;
         if (s->matched > *n_keep) *n_keep = s->matched;
     }
@@ -102,6 +108,7 @@ struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, stru
                         bool *stopped)
 {
     size_t n_keep = m->held.n;
+    m->n_peeked = 0;
     for (size_t i = 0; i < n && !m->stopped; i++) {
         const size_t n_match = advance(m, text[i], &n_keep);
         strbuf_add(&m->held, text + i, 1);
@@ -117,6 +124,22 @@ struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, stru
     return strbuf_status(out);
 }
 
+bool stop_peek(struct stop_matcher *m, const char *text, size_t n)
+{
+    for (size_t k = 0; k < m->n_strings && m->n_peeked == 0; k++) {
+        m->strings[k].peeked = m->strings[k].matched;
+    }
+    for (size_t i = m->n_peeked; i < n; i++) {
+        for (size_t k = 0; k < m->n_strings; k++) {
+            struct stop_string *s = &m->strings[k];
+            s->peeked = match_next(s, s->peeked, text[i]);
+            if (s->peeked == s->n) return true;
+        }
+        m->n_peeked = i + 1;
+    }
+    return false;
+}
+
 struct status stop_flush(struct stop_matcher *m, struct strbuf *out)
 {
     release(m, 0, out);
@@ -127,5 +150,6 @@ void stop_reset(struct stop_matcher *m)
 {
     for (size_t i = 0; i < m->n_strings; i++) m->strings[i].matched = 0;
     strbuf_clear(&m->held);
+    m->n_peeked = 0;
     m->stopped = false;
 }

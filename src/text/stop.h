@@ -24,6 +24,11 @@ void stop_destroy(struct stop_matcher **m);
 struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, struct strbuf *out,
                         bool *stopped);
 
+/* Local. Looks ahead into text that may follow what was fed: true when a stop string ends in it.
+ * The next call without a stop_feed between them gives the same bytes again, with more behind: only
+ * those are looked at. */
+bool stop_peek(struct stop_matcher *m, const char *text, size_t n);
+
 /* Local. The text has ended: appends what was held back; nothing after a match. */
 struct status stop_flush(struct stop_matcher *m, struct strbuf *out);
 

@@ -5,7 +5,6 @@
 #include "base/utf8.h"
 #include "text/json_read.h"
 #include "text/tokenizer_internal.h"
-#include "text/unicode.h"
 
 #include <assert.h>
 #include <string.h>
@@ -64,9 +63,8 @@ struct status tokenizer_create(const char *json, size_t n, const char *what, str
     struct status st;
     TRY_GOTO(st, mem_alloc(&t, 1, sizeof *t, "tokenizer"), done);
     strbuf_init(&t->valid);
-    strbuf_init(&t->normalized);
     strbuf_init(&t->marks);
-    strbuf_init(&t->normalized_marks);
+    strbuf_init(&t->spoken);
     byte_alphabet_init(&t->alphabet);
     st = load(t, js_root(doc), what);
 done:
@@ -85,59 +83,37 @@ void tokenizer_destroy(struct tokenizer **t)
     str_map_fini(&p->keys);
     str_map_fini(&p->bytes);
     bpe_fini(&p->bpe);
+    unigram_fini(&p->unigram);
+    normalizer_fini(&p->normalizer);
+    decoder_fini(&p->decoder);
+    strbuf_fini(&p->spoken);
     pretokenizer_fini(&p->pretokenizer);
+    for (size_t i = 0; p->normal_contents != NULL && i < p->n_added; i++) {
+        mem_free(&p->normal_contents[i]);
+    }
+    mem_free(&p->normal_contents);
     mem_free(&p->added);
     token_list_fini(&p->prefix);
     token_list_fini(&p->suffix);
     strbuf_fini(&p->valid);
-    strbuf_fini(&p->normalized);
     strbuf_fini(&p->marks);
-    strbuf_fini(&p->normalized_marks);
     mem_free(t);
 }
 
-static struct status load_normalizer(struct tokenizer *t, const struct js_node *node,
-                                     const char *what, int depth)
+/* The pieces, the model and the decoder speak of bytes, or of characters. */
+static struct status check_level(const struct tokenizer *t, const char *what)
 {
-    static const char *const KNOWN[] = {"type", "normalizers", NULL};
-    if (js_type(node) == JS_NULL) return status_ok();
-    const char *type;
-    TRY(status_wrap(json_known_fields(node, "normalizer", KNOWN), "%s", what));
-    TRY(status_wrap(json_type_field(node, "normalizer", &type), "%s", what));
-    const struct js_node *list = js_get(node, "normalizers");
-    if (strcmp(type, "NFC") == 0 && list == NULL) {
-        t->nfc = true;
-        return status_ok();
-    }
-    if (strcmp(type, "Sequence") != 0 || js_type(list) != JS_ARRAY || depth > 4) {
+    const bool decodes_bytes = t->decoder.kind == DECODER_BYTE_LEVEL;
+    if (t->byte_level && t->is_unigram) {
         return status_make(STATUS_INPUT,
-                           "%s: normalizer: '%.40s' is not supported; expected NFC or a Sequence "
-                           "of it",
-                           what, type);
+                           "%s: Unigram with a ByteLevel pre_tokenizer is not "
+                           "supported",
+                           what);
     }
-    for (size_t i = 0; i < js_count(list); i++) {
-        if (js_type(js_at(list, i)) == JS_NULL) {
-            return status_make(STATUS_INPUT, "%s: normalizer: a null in a Sequence", what);
-        }
-        TRY(load_normalizer(t, js_at(list, i), what, depth + 1));
-    }
-    return status_ok();
-}
-
-static struct status check_decoder(const struct js_node *node, const char *what)
-{
-    const char *type;
-    if (js_type(node) == JS_NULL) {
-        return status_make(STATUS_INPUT, "%s: no decoder, expected ByteLevel", what);
-    }
-    TRY(status_wrap(json_type_field(node, "decoder", &type), "%s", what));
-    const struct js_node *list = js_get(node, "decoders");
-    if (strcmp(type, "Sequence") == 0 && js_count(list) == 1) {
-        TRY(status_wrap(json_type_field(js_at(list, 0), "decoder", &type), "%s", what));
-    }
-    if (strcmp(type, "ByteLevel") == 0) return status_ok();
-    return status_make(STATUS_INPUT, "%s: decoder: '%.40s' is not supported; expected ByteLevel",
-                       what, type);
+    if (t->byte_level == decodes_bytes) return status_ok();
+    return status_make(STATUS_INPUT, "%s: the %s is ByteLevel, but there is no ByteLevel %s", what,
+                       decodes_bytes ? "decoder" : "pre_tokenizer",
+                       decodes_bytes ? "pre_tokenizer" : "decoder");
 }
 
 static struct status load(struct tokenizer *t, const struct js_node *root, const char *what)
@@ -152,31 +128,42 @@ static struct status load(struct tokenizer *t, const struct js_node *root, const
     }
     const struct js_node *added = js_get(root, "added_tokens");
     const struct js_node *model = js_get(root, "model");
-    TRY(load_normalizer(t, js_get(root, "normalizer"), what, 0));
-    TRY(check_decoder(js_get(root, "decoder"), what));
+    const char *type = js_string(js_get(model, "type"), NULL);
+    t->is_unigram = type != NULL && strcmp(type, "Unigram") == 0;
+    TRY(normalizer_init(&t->normalizer, js_get(root, "normalizer"), what));
+    TRY(decoder_init(&t->decoder, js_get(root, "decoder"), what));
     TRY(pretokenizer_init(&t->pretokenizer, js_get(root, "pre_tokenizer"), what));
+    t->byte_level = t->pretokenizer.byte_level;
+    TRY(check_level(t, what));
     TRY(tokenizer_load_vocab(t, model, added, what));
-    TRY(tokenizer_load_merges(t, model, what));
+    TRY(t->is_unigram ? tokenizer_load_unigram(t, model, what)
+                      : tokenizer_load_merges(t, model, what));
     TRY(tokenizer_load_added(t, added, what));
+    if (!t->byte_level) TRY(tokenizer_load_spoken(t, what));
     return tokenizer_load_post_processor(t, js_get(root, "post_processor"), what);
 }
 
-/* Encodes text without added tokens. */
-static struct status encode_plain(struct tokenizer *t, const char *text, size_t n,
+static struct status encode_piece(struct tokenizer *t, const char *piece, size_t n,
+                                  struct token_list *out)
+{
+    if (t->is_unigram) return unigram_encode(&t->unigram, piece, n, out);
+    if (t->ignore_merges) {
+        const int32_t id =
+            t->byte_level ? str_map_get(&t->bytes, piece, n) : tokenizer_model_id(t, piece, n);
+        if (id >= 0) return token_list_add(out, &id, 1);
+    }
+    return bpe_encode(&t->bpe, piece, n, out);
+}
+
+/* Encodes text without added tokens; at_start when the whole text begins with it. */
+static struct status encode_plain(struct tokenizer *t, const char *text, size_t n, bool at_start,
                                   struct token_list *out)
 {
     const char *cut;
-    TRY(pretokenizer_cut(&t->pretokenizer, text, n, &cut));
+    TRY(pretokenizer_cut(&t->pretokenizer, text, n, at_start, &cut));
     const struct span_list *pieces = &t->pretokenizer.spans;
     for (size_t i = 0; i < pieces->n; i++) {
-        const char *piece = cut + pieces->spans[i].start;
-        const size_t n_piece = pieces->spans[i].n;
-        const int32_t id = t->ignore_merges ? str_map_get(&t->bytes, piece, n_piece) : -1;
-        if (id >= 0) {
-            TRY(token_list_add(out, &id, 1));
-        } else {
-            TRY(bpe_encode(&t->bpe, piece, n_piece, out));
-        }
+        TRY(encode_piece(t, cut + pieces->spans[i].start, pieces->spans[i].n, out));
     }
     return status_ok();
 }
@@ -191,63 +178,22 @@ static void scratch_clear(struct strbuf *s)
     strbuf_clear(s);
 }
 
-/* Where the piece that starts at `from` ends: ASCII that nothing behind composes with, or one
- * character of it and what is not ASCII behind. Nothing composes across the front of an ASCII
- * character, so pieces are normalized one by one. */
-static size_t nfc_piece(const char *text, size_t from, size_t n)
-{
-    size_t to = from;
-    while (to < n && (unsigned char)text[to] < 0x80) to++;
-    if (to == n) return n;
-    if (to > from + 1) return to - 1;
-    while (to < n && (unsigned char)text[to] >= 0x80) to++;
-    return to;
-}
-
-struct status tokenizer_nfc_marked(struct tokenizer *t, const char *text, const unsigned char *user,
-                                   size_t n)
-{
-    scratch_clear(&t->normalized_marks);
-    scratch_clear(&t->normalized);
-    for (size_t from = 0, to; from < n; from = to) {
-        to = nfc_piece(text, from, n);
-        if ((unsigned char)text[to - 1] < 0x80) {
-            strbuf_add(&t->normalized, text + from, to - from);
-            strbuf_add(&t->normalized_marks, (const char *)user + from, to - from);
-            continue;
-        }
-        const size_t before = t->normalized.n;
-        TRY(unicode_nfc(text + from, to - from, &t->normalized));
-        const char mark = memchr(user + from, 1, to - from) != NULL;
-        for (size_t i = before; i < t->normalized.n; i++)
-            strbuf_add(&t->normalized_marks, &mark, 1);
-    }
-    TRY(strbuf_status(&t->normalized_marks));
-    return strbuf_status(&t->normalized);
-}
-
 /* Encodes text between the added tokens of raw text: normalizes, then looks for the others. `user`
  * is NULL or marks the bytes in which special tokens are plain text. */
-static struct status encode_raw(struct tokenizer *t, const char *text, const unsigned char *user,
-                                size_t n, bool parse_special, struct token_list *out)
+static struct status encode_raw(struct tokenizer *t, struct normal_text text, bool parse_special,
+                                struct token_list *out)
 {
-    if (t->nfc && !unicode_is_plain(text, n)) {
-        scratch_clear(&t->normalized);
-        TRY(user != NULL ? tokenizer_nfc_marked(t, text, user, n)
-                         : unicode_nfc(text, n, &t->normalized));
-        if (user != NULL) user = (const unsigned char *)t->normalized_marks.data;
-        text = t->normalized.data;
-        n = t->normalized.n;
-    }
+    TRY(normalizer_run(&t->normalizer, &text));
     struct added_walk walk;
     struct added_piece piece;
-    added_walk_init(&walk, text, n, parse_special);
-    walk.user = user;
+    added_walk_init(&walk, text.bytes, text.n, parse_special);
+    walk.user = text.user;
     while (added_next(&t->normalized_set, &walk, &piece)) {
         if (piece.id >= 0) {
             TRY(token_list_add(out, &piece.id, 1));
         } else {
-            TRY(encode_plain(t, text + piece.start, piece.n, out));
+            TRY(encode_plain(t, text.bytes + piece.start, piece.n,
+                             text.at_start && piece.start == 0, out));
         }
     }
     return status_ok();
@@ -267,8 +213,11 @@ static struct status encode_text(struct tokenizer *t, const char *text, const un
         if (piece.id >= 0) {
             TRY(token_list_add(out, &piece.id, 1));
         } else {
-            TRY(encode_raw(t, text + piece.start, user == NULL ? NULL : user + piece.start, piece.n,
-                           parse_special, out));
+            const struct normal_text raw = {.bytes = text + piece.start,
+                                            .user = user == NULL ? NULL : user + piece.start,
+                                            .n = piece.n,
+                                            .at_start = piece.start == 0};
+            TRY(encode_raw(t, raw, parse_special, out));
         }
     }
     if (add_special) TRY(token_list_add(out, t->suffix.ids, t->suffix.n));
@@ -354,4 +303,10 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 int32_t tokenizer_token_id(const struct tokenizer *t, const char *content, size_t n)
 {
     return str_map_get(&t->keys, content, n);
+}
+
+int32_t tokenizer_model_id(const struct tokenizer *t, const char *key, size_t n)
+{
+    const int32_t id = str_map_get(&t->keys, key, n);
+    return id >= 0 && t->tokens[id].in_model ? id : -1;
 }

@@ -1,4 +1,4 @@
-/* Text to token ids and back, from a tokenizer.json of the byte-level BPE kind.
+/* Text to token ids and back, from a tokenizer.json: BPE over bytes or characters, Unigram.
  * Knows no model, no chat template (text/chat.h) and no files. A parsed tokenizer is changed only
  * by encoding (scratch memory and a word cache inside), so one thread at a time encodes with it.
  * Called by the lead rank: requests in, and through text/detokenizer.h, results out. */
@@ -25,8 +25,11 @@ enum tokenizer_flags {
 };
 
 /* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors.
- * Understood: model BPE; pre-tokenizers ByteLevel, Split, Digits, Sequence; normalizers NFC,
- * Sequence; post-processors TemplateProcessing, ByteLevel, Sequence; decoder ByteLevel; added
+ * Understood: models BPE (at the byte level, or of characters with or without byte fallback) and
+ * Unigram; pre-tokenizers ByteLevel, Metaspace, Split, Digits, WhitespaceSplit, Sequence, or none;
+ * normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Sequence;
+ * post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence;
+ * decoders ByteLevel, Metaspace, and Replace, Strip, ByteFallback, Fuse, Strip in this order; added
  * tokens with all their flags. Whatever else would change ids is refused by name. `truncation` and
  * `padding` are a batch's affair, not the text's, and have no effect here.
  * Owner of *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */

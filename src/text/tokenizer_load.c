@@ -2,13 +2,13 @@
 #include "text/tokenizer_internal.h"
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "text/json_read.h"
-#include "text/unicode.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { TOKEN_BYTES_MAX = 1 << 20 };
+enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30 };
 
 /* What the vocabulary and the added tokens need, found before anything is stored. */
 struct sizes {
@@ -17,18 +17,46 @@ struct sizes {
     int64_t id_max;
 };
 
+/* A walk over the vocabulary: an object {token: id}, or Unigram's list [[token, score], ..] where
+ * the place is the id. */
+struct vocab_walk {
+    const struct js_node *vocab;
+    const void *it;
+    int64_t n;
+};
+
+/* The next token; *id is -1 when the file gives none that is a count, *key is NULL when it has no
+ * token there. False at the end. */
+static bool vocab_next(struct vocab_walk *w, const char **key, size_t *n, int64_t *id)
+{
+    const struct js_node *value;
+    if (js_type(w->vocab) == JS_ARRAY) {
+        *id = w->n;
+        *key = js_string(js_at(js_at(w->vocab, (size_t)w->n), 0), n);
+        return w->n++ < (int64_t)js_count(w->vocab);
+    }
+    if (!js_next(w->vocab, &w->it, key, &value)) return false;
+    *n = strlen(*key);
+    if (!js_int(value, id) || *id < 0) *id = -1;
+    return true;
+}
+
 static struct status measure_vocab(const struct js_node *vocab, struct sizes *s, const char *what)
 {
-    const void *it = NULL;
+    struct vocab_walk walk = {.vocab = vocab};
     const char *key;
-    const struct js_node *value;
-    while (js_next(vocab, &it, &key, &value)) {
-        int64_t id;
-        if (!js_int(value, &id) || id < 0) {
+    size_t n;
+    int64_t id;
+    while (vocab_next(&walk, &key, &n, &id)) {
+        if (key == NULL) {
+            return status_make(STATUS_INPUT, "%s: vocabulary entry %lld is no [token, score]", what,
+                               (long long)id);
+        }
+        if (id < 0) {
             return status_make(STATUS_INPUT, "%s: the id of token '%.40s' is no count", what, key);
         }
         s->n_vocab++;
-        s->key_bytes += strlen(key);
+        s->key_bytes += n;
         if (id > s->id_max) s->id_max = id;
     }
     return status_ok();
@@ -70,55 +98,80 @@ static struct status measure(const struct js_node *vocab, const struct js_node *
     return status_ok();
 }
 
-/* Room for everything that s counted; keys, bytes, and the normalized form of added tokens. */
+/* Room for everything that s counted: keys, and their bytes. */
 static struct status make_room(struct tokenizer *t, const struct sizes *s)
 {
     t->n_tokens = (size_t)s->id_max + 1;
     t->n_vocab = s->n_vocab;
-    t->arena_bytes = 8 * s->key_bytes + 1;
+    t->arena_bytes = 2 * s->key_bytes + 1;
     TRY(mem_alloc(&t->arena, t->arena_bytes, 1, "vocabulary"));
     TRY(mem_alloc(&t->tokens, t->n_tokens, sizeof t->tokens[0], "vocabulary"));
     TRY(mem_alloc(&t->added, s->n_added, sizeof t->added[0], "added tokens"));
+    TRY(mem_alloc(&t->normal_contents, s->n_added, sizeof t->normal_contents[0], "added tokens"));
     TRY(str_map_init(&t->keys, s->n_vocab + s->n_added));
-    if (t->ignore_merges) TRY(str_map_init(&t->bytes, s->n_vocab));
+    if (!t->byte_level && !t->is_unigram) TRY(str_map_init(&t->bpe.chars, s->n_vocab));
+    if (t->byte_level && t->ignore_merges) TRY(str_map_init(&t->bytes, s->n_vocab));
     return status_ok();
 }
 
-/* The bytes that a key stands for: decoded when all of it is byte-level, else as it is. */
-static void set_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
-                      bool *byte_level)
+/* The bytes that a key stands for, into to[n]: decoded when all of it is byte-level, else as it is.
+ * Returns which. */
+static bool set_bytes(const struct tokenizer *t, struct token_info *info, const char *key, size_t n,
+                      char *to)
 {
-    char *to = tokenizer_arena_add(t, key, n);
     size_t n_bytes = n;
-    *byte_level = byte_alphabet_decode(&t->alphabet, key, n, to, &n_bytes);
-    if (!*byte_level && n > 0) memcpy(to, key, n);
+    const bool byte_level = byte_alphabet_decode(&t->alphabet, key, n, to, &n_bytes);
+    if (!byte_level && n > 0) memcpy(to, key, n);
     info->bytes = to;
-    info->n = (uint32_t)(*byte_level ? n_bytes : n);
+    info->n = (uint32_t)(byte_level ? n_bytes : n);
+    return byte_level;
+}
+
+/* At the byte level: what the token stands for, and what that makes of it for the model. */
+static void store_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
+                        int32_t id)
+{
+    if (!set_bytes(t, info, key, n, tokenizer_arena_add(t, key, n))) return;
+    if (t->ignore_merges) str_map_add(&t->bytes, info->bytes, info->n, id);
+    if (info->n == 1) t->bpe.byte_id[(unsigned char)info->bytes[0]] = id;
+}
+
+/* At the character level: single characters are what BPE starts from. */
+static void store_char(struct tokenizer *t, const char *key, size_t n, int32_t id)
+{
+    size_t step;
+    if (t->is_unigram || n == 0 || !utf8_sequence(key, n, &step) || step != n) return;
+    if (n == 1) {
+        t->bpe.ascii_id[(unsigned char)key[0]] = id;
+    } else {
+        str_map_add(&t->bpe.chars, key, n, id);
+    }
 }
 
 static struct status store_vocab(struct tokenizer *t, const struct js_node *vocab, const char *what)
 {
-    const void *it = NULL;
+    struct vocab_walk walk = {.vocab = vocab};
     const char *text;
-    const struct js_node *value;
-    while (js_next(vocab, &it, &text, &value)) {
-        int64_t id;
-        js_int(value, &id);
+    size_t n;
+    int64_t id;
+    while (vocab_next(&walk, &text, &n, &id)) {
         struct token_info *info = &t->tokens[id];
         if (info->in_model) {
             return status_make(STATUS_INPUT, "%s: two tokens have the id %lld, one is '%.40s'",
                                what, (long long)id, text);
         }
-        const size_t n = strlen(text);
-        const char *key = tokenizer_arena_add(t, text, n);
-        bool byte_level;
-        set_bytes(t, info, key, n, &byte_level);
         info->in_model = true;
-        str_map_add(&t->keys, key, n, (int32_t)id);
-        if (t->ignore_merges && byte_level) {
-            str_map_add(&t->bytes, info->bytes, info->n, (int32_t)id);
+        info->key = tokenizer_arena_add(t, text, n);
+        info->n_key = (uint32_t)n;
+        info->byte = -1;
+        if (!str_map_add(&t->keys, info->key, n, (int32_t)id)) {
+            return status_make(STATUS_INPUT, "%s: two tokens are '%.40s'", what, text);
         }
-        if (byte_level && info->n == 1) t->bpe.byte_id[(unsigned char)info->bytes[0]] = (int32_t)id;
+        if (t->byte_level) {
+            store_bytes(t, info, info->key, n, (int32_t)id);
+        } else {
+            store_char(t, info->key, n, (int32_t)id);
+        }
     }
     return status_ok();
 }
@@ -130,7 +183,7 @@ static bool is_empty(const struct js_node *node)
 }
 
 /* Fields of the model that must have no effect. */
-static struct status check_model(const struct js_node *model, const char *what)
+static struct status check_bpe(const struct js_node *model, const char *what)
 {
     static const char *const KNOWN[] = {"type",
                                         "dropout",
@@ -149,7 +202,7 @@ static struct status check_model(const struct js_node *model, const char *what)
     if (type != NULL && (name == NULL || strcmp(name, "BPE") != 0)) {
         return status_make(STATUS_INPUT,
                            "%s: the model type '%.40s' is not supported; expected "
-                           "BPE",
+                           "BPE or Unigram",
                            what, name != NULL ? name : "(no string)");
     }
     TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
@@ -170,7 +223,26 @@ static struct status check_model(const struct js_node *model, const char *what)
     return status_ok();
 }
 
-/* What becomes of bytes that the vocabulary lacks. */
+/* Fields of a Unigram model. */
+static struct status check_unigram(const struct js_node *model, const char *what)
+{
+    static const char *const KNOWN[] = {"type", "unk_id", "vocab", "byte_fallback", NULL};
+    TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
+    if (js_type(js_get(model, "vocab")) == JS_ARRAY) return status_ok();
+    return status_make(STATUS_INPUT, "%s: the Unigram model has no list 'vocab'", what);
+}
+
+/* The ids of <0x00> to <0xFF>, -1 for those that the vocabulary lacks. */
+static void load_fallback_bytes(const struct tokenizer *t, int32_t byte_id[256])
+{
+    for (int i = 0; i < 256; i++) {
+        char key[8];
+        const int n = snprintf(key, sizeof key, "<0x%02X>", i);
+        byte_id[i] = str_map_get(&t->keys, key, (size_t)n);
+    }
+}
+
+/* What becomes of bytes or characters that the vocabulary lacks. */
 static struct status load_unknown(struct tokenizer *t, const struct js_node *model,
                                   const char *what)
 {
@@ -179,9 +251,14 @@ static struct status load_unknown(struct tokenizer *t, const struct js_node *mod
                     what));
     TRY(status_wrap(json_bool_field(model, "fuse_unk", "model", false, &t->bpe.fuse_unk), "%s",
                     what));
-    bool complete = true;
+    if (!t->byte_level) {
+        t->bpe.by_char = true;
+        t->bpe.byte_fallback = fallback;
+        load_fallback_bytes(t, t->bpe.byte_id);
+    }
+    bool complete = t->byte_level;
     for (int i = 0; i < 256; i++) complete = complete && t->bpe.byte_id[i] >= 0;
-    if (fallback && !complete) {
+    if (t->byte_level && fallback && !complete) {
         return status_make(STATUS_INPUT,
                            "%s: byte_fallback with a vocabulary that lacks bytes is "
                            "not supported",
@@ -200,14 +277,47 @@ struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *mo
                                    const struct js_node *added, const char *what)
 {
     struct sizes sizes;
-    TRY(check_model(model, what));
+    TRY(t->is_unigram ? check_unigram(model, what) : check_bpe(model, what));
     TRY(status_wrap(json_bool_field(model, "ignore_merges", "model", false, &t->ignore_merges),
                     "%s", what));
     TRY(bpe_init(&t->bpe, js_count(js_get(model, "merges"))));
     TRY(measure(js_get(model, "vocab"), added, &sizes, what));
     TRY(make_room(t, &sizes));
     TRY(store_vocab(t, js_get(model, "vocab"), what));
-    return load_unknown(t, model, what);
+    return t->is_unigram ? status_ok() : load_unknown(t, model, what);
+}
+
+struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
+                                     const char *what)
+{
+    struct unigram *u = &t->unigram;
+    const struct js_node *vocab = js_get(model, "vocab");
+    const struct js_node *unk = js_get(model, "unk_id");
+    int64_t unk_id = -1;
+    if (js_type(unk) != JS_NULL &&
+        (!js_int(unk, &unk_id) || unk_id < 0 || (size_t)unk_id >= t->n_vocab)) {
+        return status_make(STATUS_INPUT, "%s: the unk_id is none of %zu tokens", what, t->n_vocab);
+    }
+    TRY(unigram_init(u, t->n_vocab, t->n_arena));
+    u->unk_id = (int32_t)unk_id;
+    TRY(status_wrap(json_bool_field(model, "byte_fallback", "model", false, &u->byte_fallback),
+                    "%s", what));
+    load_fallback_bytes(t, u->byte_id);
+    for (size_t i = 0; i < t->n_vocab; i++) {
+        const struct js_node *entry = js_at(vocab, i);
+        const struct token_info *info = &t->tokens[i];
+        double score;
+        if (js_count(entry) != 2 || !js_number(js_at(entry, 1), &score)) {
+            return status_make(STATUS_INPUT, "%s: vocabulary entry %zu is no [token, score]", what,
+                               i);
+        }
+        if (info->n_key > UNIGRAM_TOKEN_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: token %zu has %u bytes, expected at most %d",
+                               what, i, info->n_key, (int)UNIGRAM_TOKEN_BYTES_MAX);
+        }
+        unigram_add(u, info->key, info->n_key, (int32_t)i, score);
+    }
+    return status_ok();
 }
 
 /* The two halves of a merge: "left right" or ["left", "right"]. */
@@ -311,33 +421,41 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
     return status_ok();
 }
 
-/* Normalizes what is searched in normalized text, and sets what the token stands for. */
+/* What is searched for in normalized text: the normalized content, with room for as many bytes
+ * behind it. */
+static struct status normalize_added(struct tokenizer *t, struct added_token *token)
+{
+    struct normal_text text = {.bytes = token->content, .n = token->n};
+    if (!token->normalized) return status_ok();
+    TRY(normalizer_run(&t->normalizer, &text));
+    if (text.bytes == token->content) return status_ok();
+    if (text.n == 0) {
+        return status_make(STATUS_INPUT,
+                           "added token '%.40s': nothing is left of it when normalized",
+                           token->content);
+    }
+    char **owned = &t->normal_contents[token - t->added];
+    TRY(mem_alloc(owned, text.n, 2, "added token"));
+    memcpy(*owned, text.bytes, text.n);
+    token->content = *owned;
+    token->n = text.n;
+    return status_ok();
+}
+
+/* Sets what is searched for, and what the token stands for. */
 static struct status finish_added(struct tokenizer *t, struct added_token *token)
 {
     struct token_info *info = &t->tokens[token->id];
+    TRY(normalize_added(t, token));
     info->added = true;
     info->special = token->special;
-    if (token->normalized && t->nfc && !unicode_is_plain(token->content, token->n)) {
-        struct strbuf nfc;
-        strbuf_init(&nfc);
-        struct status st = unicode_nfc(token->content, token->n, &nfc);
-        if (!status_failed(&st) && nfc.n > 3 * token->n) {
-            st = status_make(STATUS_BUG, "NFC made %zu bytes of %zu", nfc.n, token->n);
-        }
-        if (!status_failed(&st)) {
-            token->content = tokenizer_arena_add(t, nfc.data, nfc.n);
-            token->n = nfc.n;
-        }
-        strbuf_fini(&nfc);
-        if (status_failed(&st)) return st;
-    }
-    if (token->special) {
-        info->bytes = token->content;
-        info->n = (uint32_t)token->n;
-        return status_ok();
-    }
-    bool byte_level;
-    set_bytes(t, info, token->content, token->n, &byte_level);
+    info->key = info->bytes = token->content;
+    info->n_key = info->n = (uint32_t)token->n;
+    info->byte = -1;
+    if (!t->byte_level || token->special) return status_ok();
+    char *owned = t->normal_contents[token - t->added];
+    char *to = owned != NULL ? owned + token->n : tokenizer_arena_add(t, token->content, token->n);
+    set_bytes(t, info, token->content, token->n, to);
     return status_ok();
 }
 
@@ -374,10 +492,35 @@ struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *li
         js_string(js_get(js_at(list, i), "content"), &n_content);
         if (n_content == 0) continue; /* the reference passes over these, too */
         TRY(status_wrap(read_added(t, js_at(list, i), token, &next_id), "%s", what));
-        TRY(finish_added(t, token));
         t->n_added++;
+        TRY(status_wrap(finish_added(t, token), "%s", what));
     }
     const size_t n_raw = raw_first(t->added, t->n_added);
     TRY(set_init(&t->raw_set, t->added, n_raw, what));
     return set_init(&t->normalized_set, t->added + n_raw, t->n_added - n_raw, what);
+}
+
+struct status tokenizer_load_spoken(struct tokenizer *t, const char *what)
+{
+    size_t *starts;
+    TRY(mem_alloc(&starts, t->n_tokens, sizeof starts[0], "vocabulary"));
+    struct status st = status_ok();
+    for (size_t i = 0; i < t->n_tokens && !status_failed(&st); i++) {
+        struct token_info *info = &t->tokens[i];
+        int byte;
+        starts[i] = t->spoken.n;
+        if (info->key == NULL) continue;
+        st = decoder_token(&t->decoder, info->key, info->n_key, &t->spoken, &byte);
+        info->byte = (int16_t)byte;
+        info->n = (uint32_t)(t->spoken.n - starts[i]);
+        if (t->spoken.n > SPOKEN_BYTES_MAX) {
+            st = status_make(STATUS_INPUT, "the decoder makes more than %d bytes of the vocabulary",
+                             (int)SPOKEN_BYTES_MAX);
+        }
+    }
+    for (size_t i = 0; i < t->n_tokens && !status_failed(&st); i++) {
+        if (t->tokens[i].key != NULL) t->tokens[i].bytes = t->spoken.data + starts[i];
+    }
+    mem_free(&starts);
+    return status_wrap(st, "%s", what);
 }

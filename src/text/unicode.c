@@ -1,4 +1,4 @@
-/* Blanks, word characters, categories and NFC, over utf8proc. */
+/* Blanks, word characters, categories, case and normal forms, over utf8proc. */
 #include "text/unicode.h"
 
 #include "base/mem.h"
@@ -66,8 +66,15 @@ static const struct category CATEGORIES[] = {
 
 enum { N_CATEGORIES = sizeof CATEGORIES / sizeof CATEGORIES[0] };
 
+/* Script=Han, with the ideographs of Unicode 15 and 15.1. */
+static const char HAN[] = "\\p{sc:Han}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}";
+
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out)
 {
+    if (n == 3 && memcmp(name, "Han", 3) == 0) {
+        strbuf_puts(out, HAN);
+        return true;
+    }
     if (n < 1 || n > 2) return false;
     if (n == 1 && name[0] == 'C') return false; /* unassigned code points differ by version */
     bool known = false;
@@ -114,20 +121,24 @@ bool unicode_is_word(uint32_t c)
     }
 }
 
-bool unicode_is_plain(const char *text, size_t n)
+bool unicode_is_normal(enum unicode_form form, const char *text, size_t n)
 {
+    /* lead byte of U+0300 and above, or of anything beyond ASCII */
+    const unsigned char from = form == UNICODE_NFC ? 0xCC : 0x80;
     for (size_t i = 0; i < n; i++) {
-        if ((unsigned char)text[i] >= 0xCC) return false; /* lead byte of U+0300 and above */
+        if ((unsigned char)text[i] >= from) return false;
     }
     return true;
 }
 
 /* The reference normalizes by Unicode 9. These came later and order, decompose or compose since; to
  * it they are inert. */
-/* clang-format off */
-static const struct {
+struct code_range {
     uint32_t first, last;
-} NEWER[] = {
+};
+
+/* clang-format off */
+static const struct code_range NEWER[] = {
     {0x7FD, 0x7FD}, {0x897, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C},
     {0xD3B, 0xD3C}, {0xEBA, 0xEBA}, {0xECE, 0xECE}, {0x1715, 0x1715}, {0x1ABF, 0x1ACE},
     {0x1DF6, 0x1DFA}, {0xA82C, 0xA82C}, {0x105C9, 0x105C9}, {0x105E4, 0x105E4},
@@ -145,22 +156,107 @@ static const struct {
     {0x16D67, 0x16D6A}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136},
     {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF},
 };
+
+/* Compatible decompositions that came after Unicode 9. */
+static const struct code_range NEWER_COMPATIBLE[] = {
+    {0x32FF, 0x32FF}, {0xA7F1, 0xA7F4}, {0xAB69, 0xAB69}, {0x10781, 0x10785}, {0x10787, 0x107B0},
+    {0x107B2, 0x107BA}, {0x1CCD6, 0x1CCF9}, {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C},
+    {0x1FBF0, 0x1FBF9},
+};
+
+/* Marks that came after Unicode 9, and marks that are none any more. */
+static const struct code_range NEWER_MARKS[] = {
+    {0x7FD, 0x7FD}, {0x897, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xAFA, 0xAFF},
+    {0xB55, 0xB55}, {0xC04, 0xC04}, {0xC3C, 0xC3C}, {0xCF3, 0xCF3}, {0xD00, 0xD00},
+    {0xD3B, 0xD3C}, {0xD81, 0xD81}, {0xEBA, 0xEBA}, {0xECE, 0xECE}, {0x1715, 0x1715},
+    {0x180F, 0x180F}, {0x1ABF, 0x1ACE}, {0x1CF7, 0x1CF7}, {0x1DF6, 0x1DFA}, {0xA82C, 0xA82C},
+    {0xA8FF, 0xA8FF}, {0x10D24, 0x10D27}, {0x10D69, 0x10D6D}, {0x10EAB, 0x10EAC},
+    {0x10EFC, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070},
+    {0x11073, 0x11074}, {0x110C2, 0x110C2}, {0x11145, 0x11146}, {0x111C9, 0x111C9},
+    {0x111CE, 0x111CF}, {0x11241, 0x11241}, {0x1133B, 0x1133B}, {0x113B8, 0x113D2},
+    {0x113E1, 0x113E2}, {0x1145E, 0x1145E}, {0x1182C, 0x1183A}, {0x11930, 0x11935},
+    {0x11937, 0x11938}, {0x1193B, 0x1193E}, {0x11940, 0x11940}, {0x11942, 0x11943},
+    {0x119D1, 0x119D7}, {0x119DA, 0x119E0}, {0x119E4, 0x119E4}, {0x11A01, 0x11A0A},
+    {0x11A33, 0x11A39}, {0x11A3B, 0x11A3E}, {0x11A47, 0x11A47}, {0x11A51, 0x11A5B},
+    {0x11A8A, 0x11A99}, {0x11D31, 0x11D36}, {0x11D3A, 0x11D3A}, {0x11D3C, 0x11D3D},
+    {0x11D3F, 0x11D45}, {0x11D47, 0x11D47}, {0x11D8A, 0x11D8E}, {0x11D90, 0x11D91},
+    {0x11D93, 0x11D97}, {0x11EF3, 0x11EF6}, {0x11F00, 0x11F01}, {0x11F03, 0x11F03},
+    {0x11F34, 0x11F3A}, {0x11F3E, 0x11F42}, {0x11F5A, 0x11F5A}, {0x13440, 0x13440},
+    {0x13447, 0x13455}, {0x1611E, 0x1612F}, {0x16F4F, 0x16F4F}, {0x16F7F, 0x16F87},
+    {0x16FE4, 0x16FE4}, {0x16FF0, 0x16FF1}, {0x1CF00, 0x1CF2D}, {0x1CF30, 0x1CF46},
+    {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+    {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF},
+};
+static const struct code_range FORMER_MARKS[] = {
+    {0x1CF2, 0x1CF3},
+};
+
+/* Letters that got a lower case in Unicode 16 and 17: to the reference they have it. */
+static const struct {
+    uint32_t first, last, lower;
+} NEWER_CASES[] = {
+    {0x1C89, 0x1C89, 0x1C8A}, {0xA7CB, 0xA7CB, 0x264}, {0xA7CC, 0xA7CC, 0xA7CD},
+    {0xA7CE, 0xA7CE, 0xA7CF}, {0xA7D2, 0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D4, 0xA7D5},
+    {0xA7DA, 0xA7DA, 0xA7DB}, {0xA7DC, 0xA7DC, 0x19B}, {0x10D50, 0x10D65, 0x10D70},
+    {0x16EA0, 0x16EB8, 0x16EBB},
+};
 /* clang-format on */
 
-static bool is_newer(uint32_t c)
+#define COUNT(ranges) (sizeof(ranges) / sizeof(ranges)[0])
+
+/* Binary search in ascending ranges. */
+static bool in_ranges(uint32_t c, const struct code_range *ranges, size_t n)
 {
-    size_t low = 0, high = sizeof NEWER / sizeof NEWER[0];
+    size_t low = 0, high = n;
     while (low < high) {
         const size_t mid = low + (high - low) / 2;
-        if (c > NEWER[mid].last) {
+        if (c > ranges[mid].last) {
             low = mid + 1;
-        } else if (c < NEWER[mid].first) {
+        } else if (c < ranges[mid].first) {
             high = mid;
         } else {
             return true;
         }
     }
     return false;
+}
+
+static bool is_newer(uint32_t c)
+{
+    return in_ranges(c, NEWER, COUNT(NEWER));
+}
+
+static bool is_newer_compatible(uint32_t c)
+{
+    return in_ranges(c, NEWER_COMPATIBLE, COUNT(NEWER_COMPATIBLE));
+}
+
+bool unicode_is_mark(uint32_t c)
+{
+    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+        return !in_ranges(c, NEWER_MARKS, COUNT(NEWER_MARKS));
+    default:
+        return in_ranges(c, FORMER_MARKS, COUNT(FORMER_MARKS));
+    }
+}
+
+size_t unicode_lowercase(uint32_t c, uint32_t out[2])
+{
+    if (c == 0x130) { /* the one character whose lower case is two */
+        out[0] = 'i';
+        out[1] = 0x307;
+        return 2;
+    }
+    out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    if (c < 0x1C89) return 1;
+    for (size_t i = 0; i < COUNT(NEWER_CASES); i++) {
+        if (c < NEWER_CASES[i].first || c > NEWER_CASES[i].last) continue;
+        out[0] = NEWER_CASES[i].lower + (c - NEWER_CASES[i].first);
+    }
+    return 1;
 }
 
 static int combining_class(int32_t c)
@@ -194,51 +290,65 @@ static void sort_marks(int32_t *points, size_t n, int32_t *scratch)
     }
 }
 
-/* Canonical decomposition of text into points (room for capacity); returns how many. */
-static size_t decompose(const char *text, size_t n, int32_t *points, size_t capacity)
+/* Decomposition of text into points (room for capacity); returns how many. */
+static size_t decompose(const char *text, size_t n, bool compatible, int32_t *points,
+                        size_t capacity)
 {
+    const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     size_t n_points = 0, step;
     for (size_t i = 0; i < n; i += step) {
         const uint32_t c = utf8_decode(text + i, n - i, &step);
-        if (is_newer(c)) {
+        if (is_newer(c) || (compatible && is_newer_compatible(c))) {
             points[n_points++] = (int32_t)c;
             continue;
         }
         int boundary = 0;
         const utf8proc_ssize_t got = utf8proc_decompose_char(
             (utf8proc_int32_t)c, points + n_points, (utf8proc_ssize_t)(capacity - n_points),
-            UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
+            compatible ? options | UTF8PROC_COMPAT : options, &boundary);
         if (got > 0) n_points += (size_t)got;
     }
     return n_points;
 }
 
-/* Canonical composition of n ordered points, appended as UTF-8. */
-static void compose(int32_t *points, size_t n, struct strbuf *out)
+static void put_points(const int32_t *points, size_t n, struct strbuf *out)
 {
-    const utf8proc_ssize_t n_composed =
-        utf8proc_normalize_utf32(points, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    for (utf8proc_ssize_t i = 0; i < n_composed; i++) {
+    for (size_t i = 0; i < n; i++) {
         char bytes[4];
         strbuf_add(out, bytes, utf8_encode((uint32_t)points[i], bytes));
     }
 }
 
-struct status unicode_nfc(const char *text, size_t n, struct strbuf *out)
+/* Canonical composition of n ordered points, appended as UTF-8. */
+static void compose(int32_t *points, size_t n, struct strbuf *out)
 {
-    /* A code point of k bytes decomposes into at most k + 2 points (UAX 15: 3x in UTF-8 bytes). */
+    for (size_t i = 0, end; i < n; i = end) { /* inert ones never join what is before */
+        end = i + 1;
+        while (end < n && !is_newer((uint32_t)points[end])) end++;
+        const utf8proc_ssize_t n_composed = utf8proc_normalize_utf32(
+            points + i, (utf8proc_ssize_t)(end - i), UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        if (n_composed > 0) put_points(points + i, (size_t)n_composed, out);
+    }
+}
+
+struct status unicode_normalize(enum unicode_form form, const char *text, size_t n,
+                                struct strbuf *out)
+{
+    const bool compatible = form == UNICODE_NFKC || form == UNICODE_NFKD;
+    const bool composed = form == UNICODE_NFC || form == UNICODE_NFKC;
+    /* A code point of k bytes becomes at most k + 2 points, or 6 k compatible ones (U+FDFA). */
     size_t capacity;
-    if (!mem_mul(n, 3, &capacity) || !mem_add(capacity, 4, &capacity)) {
+    if (!mem_mul(n, compatible ? 6 : 3, &capacity) || !mem_add(capacity, 4, &capacity)) {
         return status_make(STATUS_MEMORY, "normalizing a text of %zu bytes", n);
     }
     int32_t *points;
     TRY(mem_alloc(&points, capacity, 2 * sizeof points[0], "code points to normalize"));
-    const size_t n_points = decompose(text, n, points, capacity);
+    const size_t n_points = decompose(text, n, compatible, points, capacity);
     sort_marks(points, n_points, points + capacity);
-    for (size_t i = 0, end; i < n_points; i = end) { /* inert ones never join what is before */
-        end = i + 1;
-        while (end < n_points && !is_newer((uint32_t)points[end])) end++;
-        compose(points + i, end - i, out);
+    if (composed) {
+        compose(points, n_points, out);
+    } else {
+        put_points(points, n_points, out);
     }
     mem_free(&points);
     return strbuf_status(out);

@@ -1,6 +1,7 @@
-/* The Unicode facts that tokenizers depend on: blanks, word characters, categories, NFC.
- * Knows no patterns and no tokens. The reference is Unicode 16 with the tokenizers library's own
- * ideas where it has some. Called by the pattern translator, the added tokens and the encoder. */
+/* The Unicode facts that tokenizers depend on: blanks, word characters, categories, case, normal
+ * forms. Knows no patterns and no tokens. The reference is Unicode 16 with the tokenizers library's
+ * own ideas where it has some. Called by the pattern translator, the added tokens and the encoder.
+ */
 #ifndef SHOAL_TEXT_UNICODE_H
 #define SHOAL_TEXT_UNICODE_H
 
@@ -28,15 +29,27 @@ bool unicode_is_space(uint32_t c);
  * Connector_Punctuation, Join_Control. */
 bool unicode_is_word(uint32_t c);
 
-/* Local. True for a general category's name ("L", "Lu", ...). When so, appends to `out` the inside
- * of a PCRE2 class that means this category in Unicode 16 whatever the library's own version. */
+/* Local. True for a general category's name ("L", "Lu", ...), and for the script Han. When so,
+ * appends to `out` the inside of a PCRE2 class that means this in Unicode 16 whatever the library's
+ * own version. */
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out);
 
-/* Local. Appends the canonical composition (UAX 15, NFC) of n bytes of well-formed UTF-8. Linear
- * but for the sorting of runs of combining marks. Errors: STATUS_MEMORY. */
-struct status unicode_nfc(const char *text, size_t n, struct strbuf *out);
+/* The normalization forms of UAX 15. */
+enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
-/* Local. True when no code point reaches U+0300: such text is its own NFC. */
-bool unicode_is_plain(const char *text, size_t n);
+/* Local. Appends the normal form of n bytes of well-formed UTF-8, by Unicode 9 as the reference
+ * does. Linear but for the sorting of runs of combining marks. Errors: STATUS_MEMORY. */
+struct status unicode_normalize(enum unicode_form form, const char *text, size_t n,
+                                struct strbuf *out);
+
+/* Local. True when a glance shows that text is its own normal form: no byte leads to a code point
+ * that any form changes. */
+bool unicode_is_normal(enum unicode_form form, const char *text, size_t n);
+
+/* Local. A combining mark (general category M) of Unicode 9. */
+bool unicode_is_mark(uint32_t c);
+
+/* Local. The lower case of one code point, without context; returns how many, 1 or 2. */
+size_t unicode_lowercase(uint32_t c, uint32_t out[2]);
 
 #endif

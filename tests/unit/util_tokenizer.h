@@ -18,8 +18,8 @@ unsigned util_line_flags(size_t line);
 bool util_next_line(const char *lines, size_t n, size_t *at, struct strbuf *text,
                     struct status *st);
 
-/* Checks every line; prints the first n_shown that differ. Fails when the golden has another number
- * of lines. */
+/* Checks the lines that the golden has; prints the first n_shown that differ. Fails when it has more
+ * lines, or a part of one. */
 struct status util_check_golden(struct tokenizer *t, const char *lines_path,
                                 const char *golden_path, size_t n_shown, size_t *n_lines,
                                 size_t *n_wrong);

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Makes the goldens of tests/golden/tokenizer that make_tokenizer_goldens.py does not: further
+pre-tokenizers, and vocabularies of characters (SentencePiece's kind) with every normalizer,
+pre-tokenizer, post-processor and decoder that the tokenizer knows.
+
+  make_tokenizer_goldens_more.py
+
+Deterministic. Trains on tests/golden/tokenizer/lines.jsonl; the goldens cover its first N_LINES.
+cases_more.json is as cases.json; versions_more.json says what made the files.
+"""
+import json
+import platform
+import random
+import struct
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import processors, trainers
+
+from make_tokenizer_goldens import byte_level, encode, fnv, split
+
+HERE = Path(__file__).resolve().parent / "tokenizer"
+N_LINES = 5000
+BYTES = [f"<0x{b:02X}>" for b in range(256)]
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+DEEPSEEK = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+            r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")
+UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{CONTRACTIONS}"
+         rf"|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*{CONTRACTIONS}"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+NO_HAN = r"&&[^\p{Han}]"
+KIMI = (rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}{NO_HAN}]*[{LOWER}{NO_HAN}]+{CONTRACTIONS}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}{NO_HAN}]+[{LOWER}{NO_HAN}]*{CONTRACTIONS}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+PLAIN = dict(normalized=False, special=True)
+SP_SPECIALS = ["<unk>", "<s>", "</s>"]
+SP_DECODER = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
+def metaspace(module, scheme, split_it=True):
+    extra = {"split": split_it} if module is pre_tokenizers or not split_it else {}
+    return module.Metaspace(replacement="▁", prepend_scheme=scheme, **extra)
+
+
+def byte_family(t, name):
+    t.decoder = decoders.ByteLevel()
+    seq = pre_tokenizers.Sequence
+    if name == "deepseek3":
+        t.normalizer = normalizers.Sequence([])
+        t.pre_tokenizer = seq([split(r"\p{N}{1,3}"), split("[一-龥぀-ゟ゠-ヿ]+"), split(DEEPSEEK),
+                               byte_level(False)])
+        return ([AddedToken(c, **PLAIN) for c in ("<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>")]
+                + [AddedToken("<think>", normalized=False, special=False)])
+    if name == "o200k":
+        t.pre_tokenizer = seq([split(O200K), byte_level(False)])
+        return [AddedToken(c, **PLAIN) for c in ("<|start|>", "<|message|>", "<|im_end|>")]
+    assert name == "kimi"
+    t.pre_tokenizer = seq([split(KIMI), byte_level(False)])
+    return [AddedToken(c, **PLAIN) for c in ("[BOS]", "<|im_end|>", "<|im_start|>")]
+
+
+def char_family(t, name):
+    """Sets everything but the model; returns the added tokens beyond SP_SPECIALS."""
+    strip = SP_DECODER + [decoders.Strip(" ", 1, 0)]
+    if name == "llama2":
+        t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        t.decoder = decoders.Sequence(strip)
+        return [AddedToken("<|im_end|>", rstrip=True, **PLAIN),
+                AddedToken("word", normalized=True, special=False),
+                AddedToken("<mask>", lstrip=True, normalized=False, special=False)]
+    if name == "mistral":
+        t.pre_tokenizer = metaspace(pre_tokenizers, "first", False)
+        t.decoder = decoders.Sequence(strip)
+        return [AddedToken("<|im_start|>", **PLAIN), AddedToken("<mask>", single_word=True, special=False)]
+    if name == "gemma":
+        t.normalizer = normalizers.Replace(" ", "▁")
+        t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        t.decoder = decoders.Sequence(SP_DECODER)
+        return [AddedToken("\n" * n, normalized=False, special=False) for n in (2, 3)]
+    if name == "folded":
+        t.normalizer = normalizers.Sequence([
+            normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Strip(),
+            normalizers.Replace(Regex(r"[0-9]{2,}|\p{Sc}*x"), "#"), normalizers.Prepend("x")])
+        t.pre_tokenizer = metaspace(pre_tokenizers, "always")
+        t.decoder = metaspace(decoders, "always")
+        t.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
+        return [AddedToken("Word", normalized=True, special=False), AddedToken("[STRIP]", **PLAIN)]
+    if name == "unigram":
+        t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(left=False, right=True),
+                                             normalizers.Replace(Regex(" {2,}"), " ")])
+        t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(),
+                                                   metaspace(pre_tokenizers, "always")])
+        t.decoder = metaspace(decoders, "always")
+        t.post_processor = processors.BertProcessing(("</s>", 2), ("<s>", 1))
+        return [AddedToken("<tool_call>", **PLAIN)]
+    assert name == "unigram_bytes"
+    t.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Strip(left=True, right=False)])
+    t.pre_tokenizer = metaspace(pre_tokenizers, "first", False)
+    t.decoder = decoders.Sequence(strip)
+    return [AddedToken("<|endoftext|>", **PLAIN)]
+
+
+def train_bytes(name, lines):
+    t = Tokenizer(models.BPE())
+    added = byte_family(t, name)
+    t.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=1600, show_progress=False,
+                                                     initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+    t.add_tokens(added)
+    return json.loads(t.to_str())
+
+
+def train_chars(name, lines):
+    """The vocabulary is trained on words; then the family's own parts are put in."""
+    unigram, folded = name.startswith("unigram"), name == "folded"
+    fallback = name not in ("folded", "unigram")
+    t = Tokenizer(models.Unigram() if unigram else models.BPE(unk_token="<unk>", fuse_unk=True))
+    t.pre_tokenizer = metaspace(pre_tokenizers, "always")
+    if folded or name == "unigram":
+        char_family(t, name)
+    specials = SP_SPECIALS + (BYTES if fallback else [])
+    common = dict(vocab_size=1500, special_tokens=specials, show_progress=False)
+    # limited alphabets, so that characters are unknown
+    if unigram:
+        lines = [l for l in lines if all(ord(c) < 0x460 or c in "…“”😀\u3000中文ﬁ" for c in l)]
+    trainer = (trainers.UnigramTrainer(unk_token="<unk>", **common) if unigram
+               else trainers.BpeTrainer(limit_alphabet=400, **common))
+    t.train_from_iterator(lines, trainer)
+    file = json.loads(t.to_str())
+    keep = {token["content"]: token for token in file["added_tokens"] if token["content"] in SP_SPECIALS}
+    file["added_tokens"] = [keep[c] for c in SP_SPECIALS]
+    file["model"]["byte_fallback"] = fallback
+    if unigram:
+        file["model"]["vocab"] = thin(file["model"]["vocab"])
+    if name == "mistral":
+        file["model"]["ignore_merges"] = True
+    blank = Tokenizer(models.BPE())
+    added = char_family(blank, name)
+    parts = json.loads(blank.to_str())
+    for part in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+        file[part] = parts[part]
+    t = Tokenizer.from_str(json.dumps(file))
+    t.add_tokens(added)
+    if name not in ("folded", "unigram"):
+        t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
+                                                         special_tokens=[("<s>", 1)])
+    return json.loads(t.to_str())
+
+
+def thin(vocab):
+    """Without the rarest single characters: they become unknown."""
+    kept = [e for i, e in enumerate(vocab) if not (len(e[0]) == 1 and ord(e[0]) > 0x2FF and i % 2)]
+    return [[piece, round(score, 9)] for piece, score in kept]
+
+
+def cases(name, t, lines, r):
+    rows = []
+    for i in [i for i, l in enumerate(lines[:2000]) if 0 < len(l) < 50][:40]:
+        rows.append(dict(tokenizer=name, turn=i % 3, hex=lines[i].encode().hex(), ids=encode(t, lines[i], i)))
+    texts = ["", " ", "  ", " a", "a ", "▁", "▁▁a", "a▁b", "<s>", "a<s>b", "<s> a", " <s>", "<0x41>", "A",
+             "\n", "\n\n\n", "é", "e\u0301", "\u0301x", "中文", "😀", "x\u0000y", "word", "Hello word!", "<mask> <mask>",
+             " <mask>", "a<mask>b", "<|im_end|>  x", "ǅ ﬁ ﷺ", "İSTANBUL", "\u1cf2", "1234 12", "$$x €x"]
+    for turn, text in enumerate(texts):
+        rows.append(dict(tokenizer=name, turn=turn % 3, hex=text.encode().hex(), ids=encode(t, text, turn)))
+    for k in range(60):
+        ids = [r.randrange(t.get_vocab_size()) for _ in range(r.randint(1, 10))]
+        if k % 2:
+            ids = [r.choice([r.choice([0xC3, 0xA9, 0xE4, 0xB8, 0xAD, 0x41, 0x20]) + 3, i]) for i in ids]
+        rows.append(dict(tokenizer=name, ids=ids, skip=bool(k % 3),
+                         decoded=t.decode(ids, skip_special_tokens=bool(k % 3))))
+    return rows
+
+
+def main():
+    lines = [json.loads(l) for l in (HERE / "lines.jsonl").read_text().split("\n") if l]
+    short = [l for l in lines[::2] if len(l) < 500]
+    rows, r, sizes = [], random.Random(11), {}
+    for name in ["deepseek3", "o200k", "kimi", "llama2", "mistral", "gemma", "folded", "unigram", "unigram_bytes"]:
+        file = (train_bytes if name in ("deepseek3", "o200k", "kimi") else train_chars)(name, short)
+        text = json.dumps(file, ensure_ascii=False, separators=(",", ":"))
+        (HERE / f"{name}.json").write_text(text + "\n")
+        t = Tokenizer.from_str(text)
+        out = bytearray()
+        for i, line in enumerate(lines[:N_LINES]):
+            ids = encode(t, line, i)
+            out += struct.pack("<II", fnv(struct.pack(f"<{len(ids)}I", *ids)),
+                               fnv(t.decode(ids, skip_special_tokens=True).encode()))
+        (HERE / f"{name}.golden").write_bytes(bytes(out))
+        rows += cases(name, t, lines, r)
+        sizes[name] = t.get_vocab_size()
+    (HERE / "cases_more.json").write_text(
+        "[" + ",\n".join(json.dumps(x, ensure_ascii=False, separators=(",", ":")) for x in rows) + "]\n")
+    versions = dict(tokenizers=tokenizers.__version__, python=platform.python_version(), lines=N_LINES,
+                    tokens=sizes)
+    (HERE / "versions_more.json").write_text(json.dumps(versions, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
