@@ -60,7 +60,16 @@ DIMENSIONS = {
     "cache": ["off", "on"],  # of prefixes, and of results
     "schedule": ["input", "auto", "prefix"],  # --order
 }
-SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf"}
+# the other families, each with all pairs of fewer values: what they add is inside a layer
+FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias"]
+FAMILY_RUNS = 9  # each
+FAMILY_DIMENSIONS = {
+    **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
+    "schedule": ["input", "prefix"],
+    "layout": ["1", "tp2", "tp3", "pp2", "ep2", "dp2", "dp2-tp2-ep2", "tp2-pp2-dp2"],
+}
+SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf",
+           **{name: GOLDENS / name / "hf" for name in FAMILIES}}
 DEMO = REPO / "models" / "demo" / "demo.h5"
 # quantized from the model before the dash; codes meet int8 activations
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32"}
@@ -73,9 +82,22 @@ for kernel_set, features in NEEDS.items():
         DIMENSIONS["kernels"].remove(kernel_set)
 
 
+def source_of(name):
+    """The model that a quantized one was made of; others are their own."""
+    return name.split("-")[0] if name in QUANTIZED else name
+
+
+def has_experts(name):
+    config = SOURCES.get(source_of(name))
+    return config is None or "experts" in (config / "config.json").read_text()
+
+
+HAS_EXPERTS = {name: has_experts(name) for name in DIMENSIONS["model"] + FAMILIES}
+
+
 def allowed(row):
     """Dense models refuse ep; one sequence at a time never runs out of blocks."""
-    if row["model"].startswith("dense") and "ep" in row["layout"]:
+    if not HAS_EXPERTS[row["model"]] and "ep" in row["layout"]:
         return False
     return not (row["batch"] == 1 and row["blocks"] == "tight")
 
@@ -133,12 +155,28 @@ class Law:
                 return state
         return {"binary": self.binary, "done": {}}
 
+    def dimensions(self):
+        """What is covered: the chosen models in all layouts, the families in some."""
+        chosen = self.args.models.split(",") if self.args.models else None
+        return [{**d, "model": [m for m in d["model"] if chosen is None or m in chosen]}
+                for d in (DIMENSIONS, FAMILY_DIMENSIONS)]
+
+    def rows(self):
+        main, families = self.dimensions()
+        if self.args.full:
+            return pairwise.all_rows(main, allowed) + pairwise.all_rows(families, allowed)
+        return (pairwise.cover(main, allowed, ("model", "layout"), self.args.runs) +
+                pairwise.cover(families, allowed, None, FAMILY_RUNS * len(families["model"])))
+
+    def models(self):
+        return [name for d in self.dimensions() for name in d["model"]]
+
     def model(self, name):
         return DEMO if name == "demo" else self.work / f"{name}.h5"
 
     def prepare(self):
-        for name in DIMENSIONS["model"]:
-            source = name.split("-")[0]
+        for name in self.models():
+            source = source_of(name)
             if source != "demo":
                 self.shoal.must("convert", SOURCES[source], self.model(source))
             if name in QUANTIZED:
@@ -181,7 +219,7 @@ class Law:
     def check_report(self, row, report):
         """What was asked for was exercised."""
         asked = dict(LAYOUTS[row["layout"]][2])
-        if row["model"].startswith("dense"):
+        if not HAS_EXPERTS[row["model"]]:
             del asked["ep"], asked["etp"]
         layout = report["layout"]
         expect({k: layout[k] for k in asked} == asked, f"layout {layout}, asked {asked}")
@@ -246,10 +284,9 @@ class Law:
 
     def main(self):
         self.prepare()
-        for name in DIMENSIONS["model"]:
+        for name in self.models():
             self.make_base(name)
-        rows = (pairwise.all_rows(DIMENSIONS, allowed) if self.args.full else
-                pairwise.cover(DIMENSIONS, allowed, ("model", "layout"), self.args.runs))
+        rows = self.rows()
         rows = [r for r in rows if self.args.only in " ".join(f"{k}={v}" for k, v in r.items())]
         with ThreadPoolExecutor(self.args.jobs) as pool:
             list(pool.map(self.one, enumerate(rows, 1)))
@@ -266,10 +303,7 @@ def parse():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--models", help="fewer models, by name, with commas")
     parser.add_argument("--only", default="", help="only runs whose name holds this")
-    args = parser.parse_args()
-    if args.models:
-        DIMENSIONS["model"] = args.models.split(",")
-    return args
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -38,13 +38,14 @@ def take_all(gains, missing, taken, enough):
 
 def cover(dimensions, allowed, fixed, n_least):
     """Rows so that every pair of values that an allowed row can hold occurs, and every triple that
-    includes a value of each of the two `fixed` dimensions; then, up to n_least rows, those that
-    add most triples. Ties: the earlier row of the full product.
+    includes a value of each of the two `fixed` dimensions (None: no triples); then, up to n_least
+    rows, those that add most triples. Ties: the earlier row of the full product.
     """
     names = list(dimensions)
     candidates = all_rows(dimensions, allowed)
     triples = [tuples_of(row, names, 3) for row in candidates]
-    gains = [tuples_of(row, names, 2) | {t for t in held if set(fixed) <= {n for n, _ in t}}
+    gains = [tuples_of(row, names, 2) |
+             {t for t in held if fixed is not None and set(fixed) <= {n for n, _ in t}}
              for row, held in zip(candidates, triples)]
     first = take_all(gains, set().union(*gains), set(), lambda missing, _: not missing)
     missing = set().union(*triples).difference(*(triples[i] for i in first))
