@@ -136,7 +136,11 @@ static struct status parse(int argc, char **argv, struct bench_flags *f, enum fl
 {
     struct positionals none = {.n_wanted = 0};
     TRY(flags_parse(table, N_FLAGS, argc, argv, f, &none, ask));
-    if (*ask != FLAGS_RUN || f->o.machine) return status_ok();
+    if (*ask != FLAGS_RUN) return status_ok();
+    if (f->o.machine && f->o.job.model != NULL) {
+        return status_make(STATUS_USAGE, "--machine and --model are asked for one at a time");
+    }
+    if (f->o.machine) return status_ok();
     if (f->o.job.model == NULL) {
         return status_make(STATUS_USAGE, "--machine or --model FILE.h5 is missing");
     }

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""`shoal bench`: what it counts is what was run; its JSON, its table, its turns, the drawing of it.
+
+usage: bench.py SHOAL WORK_FOLDER
+No speed is judged: a test machine is shared.
+"""
+import json
+import shutil
+import sys
+from itertools import product
+from pathlib import Path
+from xml.etree import ElementTree
+
+from program import REPO, Shoal, expect, main_of, run
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+PROMPTS, OUTPUTS, CONCURRENCY, REPETITIONS = (8, 70), (1, 5), (1, 3), 2
+ORDERED = ["min", "p50", "p90", "p95", "p99", "max"]
+
+
+def check_latency(name, seen, n):
+    expect(seen["n"] == n, f"{name}: {seen['n']} samples, expected {n}")
+    if n == 0:
+        return
+    values = [seen[key] for key in ORDERED]
+    expect(values == sorted(values) and seen["min"] <= seen["mean"] <= seen["max"] and
+           seen["min"] > 0, f"{name}: {seen}")
+
+
+def check_case(case, n_requests):
+    """Tokens and latencies of one case; n_requests of a repetition."""
+    prompt, output = case["prompt"], case["output"]
+    name = f"prompt {prompt}, output {output}, {case['concurrency']} at a time"
+    expect(len(case["repetitions"]) == REPETITIONS, f"{name}: {len(case['repetitions'])} repetitions")
+    for seen in case["repetitions"]:
+        phases = [seen["prefill"], seen["decode"], seen["mixed"]]
+        computed = sum(phase["tokens"] for phase in phases)
+        expect(computed == n_requests * (prompt + output - 1), f"{name}: {computed} tokens computed")
+        expect(seen["output_tokens"] == n_requests * output, f"{name}: {seen}")
+        expect(sum(phase["seconds"] for phase in phases) <= seen["wall_s"] * 1.001, f"{name}: {seen}")
+        for phase in phases:
+            expect((phase["steps"] > 0) == (phase["bytes"] > 0) == (phase["flops"] > 0), f"{name}: {seen}")
+    n = REPETITIONS * n_requests
+    check_latency(f"{name}: ttft", case["ttft_s"], n)
+    check_latency(f"{name}: e2e", case["e2e_s"], n)
+    check_latency(f"{name}: tpot", case["tpot_s"], n if output > 1 else 0)
+    check_latency(f"{name}: itl", case["itl_s"], n * (output - 1))
+    expect(case["ttft_s"]["min"] <= case["e2e_s"]["min"], f"{name}: an end before the first token")
+
+
+class BenchTest:
+    def __init__(self, shoal, work):
+        self.shoal = Shoal(shoal)
+        self.work = Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+
+    def bench(self, *flags, ranks=0):
+        done = self.shoal.must("bench", "--model", DEMO, "--prompt-lengths", "8,70", "--output-lengths",
+                               "1,5", "--concurrency", "1,3", "--repetitions", REPETITIONS, "--json",
+                               "-", "--quiet", *flags, ranks=ranks)
+        return json.loads(done.out)
+
+    def latency(self):
+        first = None
+        for flags, ranks in (([], 0), (["--tp", 2, "--threads", 1], 2), (["--pp", 2, "--threads", 1], 2)):
+            result = self.bench(*flags, ranks=ranks)
+            cases = result["cases"]
+            found = [(c["prompt"], c["output"], c["concurrency"]) for c in cases]
+            expect(found == list(product(PROMPTS, OUTPUTS, CONCURRENCY)), f"{flags}: {found}")
+            for case in cases:
+                check_case(case, case["concurrency"])
+            flops = [sum(case["repetitions"][0][phase]["flops"] for phase in ("prefill", "decode", "mixed"))
+                     for case in cases]
+            first = first or flops
+            expect(flops == first, f"{flags}: other operations counted: {flops}, {first}")
+            path = self.work / f"result-{len(flags)}-{ranks}.json"
+            path.write_text(json.dumps(result))
+            self.draw(path, len(cases))
+        print(f"latency: {len(found)} cases on 1 rank, tp 2 and pp 2, the same operations counted")
+
+    def throughput(self):
+        result = self.bench("--mode", "throughput", "--requests", 7)
+        for case in result["cases"]:
+            check_case(case, 7)
+        print("throughput: 7 requests a repetition")
+
+    def draw(self, path, n_cases):
+        picture = path.with_suffix(".svg")
+        done = run([sys.executable, REPO / "bench" / "plot", path, picture])
+        expect(done.status == 0, str(done))
+        bars = [e for e in ElementTree.parse(picture).iter() if e.tag.endswith("rect")]
+        expect(len(bars) >= 2 * n_cases, f"{picture}: {len(bars)} bars for {n_cases} cases")
+
+    def machine(self):
+        result = json.loads(self.shoal.must("bench", "--machine", "--threads", 1, "--json", "-", "--quiet",
+                                            ranks=2).out)
+        expect(result["ranks"] == 2 and len(result["sums"]) >= 2, f"{result}")
+        for row in result["machine"]:
+            expect(all(value > 0 for value in row.values()), f"{row}")
+        print(f"machine: {len(result['machine'])} numbers of threads, {len(result['sums'])} sums")
+
+    def refused(self):
+        for words, flags in (("--model", []), ("--machine", ["--machine", "--model", DEMO]),
+                             ("prompt", ["--model", DEMO, "--prompt-lengths", "0"]),
+                             ("the model allows 1024", ["--model", DEMO, "--prompt-lengths", "10000000"]),
+                             ("concurrency", ["--model", DEMO, "--concurrency", "x"])):
+            done = self.shoal("bench", "--quiet", *flags)
+            expect(done.status == 2 and words in done.err, f"{words}: {done}")
+        print("refused: five wrong command lines")
+
+    def main(self):
+        self.latency()
+        self.throughput()
+        self.machine()
+        self.refused()
+
+
+if __name__ == "__main__":
+    main_of(lambda: BenchTest(*sys.argv[1:]).main())
