@@ -14,11 +14,13 @@ struct convert_flags {
 
 static const struct flag convert_table[] = {
     {"dtype", FLAG_STRING, offsetof(struct convert_flags, dtype), 0, 0, "T",
-     "store all tensors as f32, f16 or bf16 (default: the source's own types; GGUF's quantized "
-     "ones become f16)"},
+     "store all tensors as f32, f16 or bf16 (default: the source's own types; quantized ones "
+     "become "
+     "config.json's type, GGUF's f16)"},
     {"quantized", FLAG_STRING, offsetof(struct convert_flags, quantized), 0, 0, "W",
      "dequantize (default), or keep: codes that shoal has a format for stay as they are (GGUF's "
-     "Q8_0 and Q4_0); other quantized tensors become floats"},
+     "Q8_0 and Q4_0; a Hugging Face folder's GPTQ without act-order, AWQ, compressed-tensors, fp8, "
+     "MXFP4); other quantized tensors become floats"},
     {"quiet", FLAG_SWITCH, offsetof(struct convert_flags, quiet), 0, 0, NULL, "no progress"},
 };
 

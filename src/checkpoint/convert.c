@@ -109,7 +109,8 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
                                p->name, i, *n, (long long)p[i].expert);
         }
         if (other->n_dims != 2 || other->dims[0] != t->dims[0] || other->dims[1] != t->dims[1] ||
-            other->dtype != t->dtype || !same_format(other->quant, t->quant)) {
+            other->dtype != t->dtype ||
+            (c->options->keep_codes && !same_format(other->quant, t->quant))) {
             return status_make(STATUS_INPUT,
                                "tensor '%s': expert %zu differs from expert 0 in shape or type",
                                p->name, i);

@@ -91,10 +91,12 @@ static struct status bad(const struct shard *s, const char *tensor, const char *
 
 static bool dtype_of(const char *name, enum dtype *out)
 {
-    static const char *const names[DTYPE_COUNT] = {
-        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
-    for (int i = 0; i < DTYPE_COUNT; i++) {
-        if (strcmp(name, names[i]) == 0) {
+    static const char *const names[DTYPE_STORED_COUNT] = {
+        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16",         [DTYPE_BF16] = "BF16",
+        [DTYPE_I8] = "I8",   [DTYPE_U8] = "U8",           [DTYPE_I32] = "I32",
+        [DTYPE_I64] = "I64", [DTYPE_F8_E4M3] = "F8_E4M3", [DTYPE_F8_E5M2] = "F8_E5M2"};
+    for (int i = 0; i < DTYPE_STORED_COUNT; i++) {
+        if (names[i] != NULL && strcmp(name, names[i]) == 0) {
             *out = (enum dtype)i;
             return true;
         }
@@ -132,9 +134,11 @@ static struct status tensor_parse(const struct shard *s, uint64_t data, const ch
     int64_t first, end;
     if (name[0] == '\0' || strlen(name) > NAME_MAX_BYTES) return bad(s, name, "bad name");
     if (dtype == NULL || !dtype_of(dtype, &t->dtype)) {
-        return status_make(STATUS_INPUT,
-                           "%s: tensor '%s': dtype: expected F32, F16 or BF16, found %.40s",
-                           s->path, name, dtype != NULL ? dtype : "none");
+        return status_make(
+            STATUS_INPUT,
+            "%s: tensor '%s': dtype: expected F32, F16, BF16, or F8_E4M3, F8_E5M2, I8, "
+            "U8, I32, I64 of quantized weights, found %.40s",
+            s->path, name, dtype != NULL ? dtype : "none");
     }
     TRY(shape_parse(s, name, js_get(node, "shape"), t));
     if (js_count(offsets) != 2 || !js_int(js_at(offsets, 0), &first) ||

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/hf_quant.h"
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>
@@ -21,7 +22,8 @@ struct entry {
     char *name; /* owned */
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
-    uint32_t pair_rows; /* see gguf_model_name */
+    struct hf_quant *quant; /* owned; a quantized weight of several safetensors */
+    uint32_t pair_rows;     /* see gguf_model_name */
 };
 
 struct source {
@@ -32,6 +34,7 @@ struct source {
     struct js_doc *config;
     struct entry *entries; /* owned [n_entries] */
     size_t n_entries;
+    struct hf_raw *raw; /* owned; what is in memory of one quantized weight */
 };
 
 /* ---- tensors ---- */
@@ -69,17 +72,52 @@ static bool is_computed(const char *name)
     return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
 }
 
+/* The model's own type, which a quantized weight's values get. */
+static enum dtype config_dtype(const struct source *s)
+{
+    const struct js_node *config = js_root(s->config);
+    const char *name = js_string(js_get(config, "torch_dtype"), NULL);
+    if (name == NULL) name = js_string(js_get(config, "dtype"), NULL);
+    if (name != NULL && strcmp(name, "bfloat16") == 0) return DTYPE_BF16;
+    if (name != NULL && strcmp(name, "float32") == 0) return DTYPE_F32;
+    return DTYPE_F16;
+}
+
+static struct status quant_add(struct source *s, const struct hf_quant *q)
+{
+    struct entry *e;
+    TRY(entry_fill(s, q->name, config_dtype(s), q->n_dims, q->dims, &e));
+    e->tensor.quant = q->format;
+    e->tensor.method = q->method;
+    TRY(mem_alloc(&e->quant, 1, sizeof *e->quant, "a quantized weight"));
+    *e->quant = *q;
+    return status_ok();
+}
+
+static struct status safetensors_add(struct source *s, const struct safetensors_tensor *t)
+{
+    struct hf_quant q;
+    struct entry *e;
+    if (is_computed(t->name) || hf_quant_is_part(s->st, t->name)) return status_ok();
+    TRY(hf_quant_find(s->st, t, js_root(s->config), &q));
+    if (q.layout != HF_PLAIN) return quant_add(s, &q);
+    if (t->dtype >= DTYPE_COUNT) {
+        return status_make(STATUS_INPUT,
+                           "%s: tensor '%.200s': type %s belongs to no quantized layout that shoal "
+                           "knows",
+                           safetensors_path(s->st, t), t->name, dtype_name(t->dtype));
+    }
+    TRY(entry_fill(s, t->name, t->dtype, t->n_dims, t->dims, &e));
+    e->st = t;
+    return status_ok();
+}
+
 static struct status safetensors_list(struct source *s)
 {
     const size_t n = safetensors_count(s->st);
     TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
-    for (size_t i = 0; i < n; i++) {
-        const struct safetensors_tensor *t = safetensors_at(s->st, i);
-        struct entry *e;
-        if (is_computed(t->name)) continue;
-        TRY(entry_fill(s, t->name, t->dtype, t->n_dims, t->dims, &e));
-        e->st = t;
-    }
+    TRY(mem_alloc(&s->raw, 1, sizeof *s->raw, "rows of a quantized weight"));
+    for (size_t i = 0; i < n; i++) TRY(safetensors_add(s, safetensors_at(s->st, i)));
     return status_ok();
 }
 
@@ -192,9 +230,18 @@ static struct status gguf_texts_read(struct source *s, const struct gguf_model *
 
 /* ---- opening ---- */
 
+static struct status config_parse(struct source *s)
+{
+    const struct strbuf *config = &s->texts[CKPT_TEXT_CONFIG];
+    const struct status st = js_parse(config->data, config->n, "config.json", &s->config);
+    return status_wrap(st, "%s", s->path);
+}
+
 static struct status hf_open(struct source *s)
 {
     TRY(hf_texts_read(s));
+    TRY(config_parse(s));
+    TRY(status_wrap(hf_quant_check(js_root(s->config)), "%s", s->path));
     TRY(safetensors_open(s->path, &s->st));
     return safetensors_list(s);
 }
@@ -205,6 +252,7 @@ static struct status gguf_source_open(struct source *s)
     TRY(gguf_open(s->path, &s->gguf));
     TRY(gguf_model_read(s->gguf, &m));
     TRY(gguf_texts_read(s, &m));
+    TRY(config_parse(s));
     return gguf_list(s, &m);
 }
 
@@ -218,11 +266,6 @@ struct status source_open(const char *path, struct source **out)
     for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_init(&s->texts[i]);
     struct status st = mem_strndup(&s->path, path, strlen(path));
     if (!status_failed(&st)) st = S_ISDIR(info.st_mode) ? hf_open(s) : gguf_source_open(s);
-    if (!status_failed(&st)) {
-        const struct strbuf *config = &s->texts[CKPT_TEXT_CONFIG];
-        st = js_parse(config->data, config->n, "config.json", &s->config);
-        st = status_wrap(st, "%s", path);
-    }
     if (status_failed(&st)) source_close(&s);
     *out = s;
     return st;
@@ -232,7 +275,12 @@ void source_close(struct source **s_)
 {
     struct source *s = *s_;
     if (s == NULL) return;
-    for (size_t i = 0; i < s->n_entries; i++) mem_free(&s->entries[i].name);
+    for (size_t i = 0; i < s->n_entries; i++) {
+        mem_free(&s->entries[i].name);
+        mem_free(&s->entries[i].quant);
+    }
+    if (s->raw != NULL) hf_raw_fini(s->raw);
+    mem_free(&s->raw);
     for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_fini(&s->texts[i]);
     js_destroy(&s->config);
     safetensors_close(&s->st);
@@ -271,6 +319,7 @@ const struct source_tensor *source_at(const struct source *s, size_t i)
 
 static size_t stored_row_bytes(const struct entry *e)
 {
+    if (e->quant != NULL) return 0; /* it has memory of its own */
     if (e->gguf != NULL) return (size_t)e->gguf->row_bytes;
     return (size_t)e->tensor.n_cols * dtype_bytes(e->st->dtype);
 }
@@ -339,6 +388,12 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     char *stored = scratch;
     float *wide = (float *)(stored + wide_offset(e, n_rows));
     enum dtype own = DTYPE_F32;
+    if (e->quant != NULL) {
+        TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
+        dtype_from_f32(dtype, wide, n, out);
+        *n_overflowed += count_overflowed(wide, dtype, out, n);
+        return status_ok();
+    }
     const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
     if (e->gguf == NULL) own = e->st->dtype;
     TRY(ordered_rows(s, e, row0, n_rows, scratch));
@@ -360,6 +415,7 @@ struct status source_codes(const struct source *s, size_t i, uint64_t row0, uint
                            void *scratch, const struct quant_block *out)
 {
     const struct entry *e = &s->entries[i];
+    if (e->quant != NULL) return hf_quant_codes(s->st, e->quant, s->raw, row0, n_rows, out);
     TRY(ordered_rows(s, e, row0, n_rows, scratch));
     if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
     return status_make(

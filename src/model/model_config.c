@@ -66,6 +66,7 @@ static const char *const inert_fields[] = {
     "torch_dtype",
     "dtype",
     "transformers_version",
+    "quantization_config", /* of the tensors' layout in the source; the checkpoint says its own */
     "use_cache",
     "initializer_range",
     "attention_dropout",

@@ -139,16 +139,7 @@ uint8_t quant_encode(struct quant_format f, struct quant_param p, float x)
 
 float quant_decode(struct quant_format f, struct quant_param p, uint8_t code)
 {
-    switch (f.kind) {
-    case QUANT_INT8:
-        return (float)(f.has_zeros ? (int32_t)code - p.zero : (int8_t)code) * p.scale;
-    case QUANT_INT4:
-        return (float)((int32_t)code - p.zero) * p.scale;
-    case QUANT_FP8:
-        return f32_from_e4m3(code) * p.scale;
-    default:
-        return (float)e2m1_doubled(code) * 0.5f * p.scale;
-    }
+    return quant_value(f, code, p.zero, p.scale);
 }
 
 void quant_put_code(struct quant_format f, const struct quant_block *b, size_t n_in, size_t row,

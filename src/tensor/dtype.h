@@ -8,10 +8,16 @@
 #include <stdint.h>
 #include <string.h>
 
-/* name, bytes per element: the float types that arithmetic reads, and the integers that only files
- * hold (codes and zero points of quantized weights) */
-#define DTYPE_LIST(X)        X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
-#define DTYPE_STORED_LIST(X) X(I8, "i8", 1) X(U8, "u8", 1)
+/* name, bytes per element: the float types that arithmetic reads, and what only files hold:
+ * codes and zero points of quantized weights, ours as bytes and others' in larger words */
+#define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
+#define DTYPE_STORED_LIST(X)                                                                       \
+    X(I8, "i8", 1)                                                                                 \
+    X(U8, "u8", 1)                                                                                 \
+    X(F8_E4M3, "f8_e4m3", 1)                                                                       \
+    X(F8_E5M2, "f8_e5m2", 1)                                                                       \
+    X(I32, "i32", 4)                                                                               \
+    X(I64, "i64", 8)
 
 enum dtype {
 #define X(id, name, n_bytes) DTYPE_##id,
@@ -24,7 +30,7 @@ enum dtype {
         DTYPE_STORED_COUNT
 };
 
-/* Local. "f32", "f16", "bf16", "i8", "u8"; bytes of one element. parse knows the float types only
+/* Local. "f32", "f16", "bf16", "i8", ...; bytes of one element. parse knows the float types only
  * and gives false for any other name. */
 const char *dtype_name(enum dtype t);
 size_t dtype_bytes(enum dtype t);

@@ -22,7 +22,7 @@
 
 /* QUANT_INT8   codes i8 in [-127, 127], zero 0; with zeros: codes and zeros u8.
  * QUANT_INT4   codes 0..15, two in a byte, the even input in the low nibble; zero 8, or, with
- *              zeros, u8 0..15 (16 is allowed: GPTQ stores zero - 1).
+ *              zeros, u8 0..15 (16 is allowed).
  * QUANT_FP8    codes are E4M3 numbers (OCP 8-bit floating point: bias 7, 0x7F and 0xFF are NaN, no
  *              infinity), zero 0.
  * QUANT_MXFP4  codes are E2M1 numbers, packed as in int4; value = e2m1 * 2^(scale - 127); a scale
@@ -97,6 +97,12 @@ static inline float f32_from_e4m3(uint8_t c)
     return f32_from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
 }
 
+/* E5M2 to f32, exact: the upper byte of a binary16. */
+static inline float f32_from_e5m2(uint8_t c)
+{
+    return f32_from_f16((uint16_t)(c << 8));
+}
+
 /* Twice an E2M1 number: an integer in [-12, 12], so that mxfp4 sums exactly like int8. */
 static inline int8_t e2m1_doubled(uint8_t nibble)
 {
@@ -110,6 +116,21 @@ static inline float f32_from_e8m0(uint8_t e)
 {
     if (e == 255) return f32_from_bits(0x7FC00000u);
     return f32_from_bits(e == 0 ? 0x00400000u : (uint32_t)e << 23);
+}
+
+/* The value of a stored code (nibbles: 0..15), rounded once. mxfp4: scale is 2^(e - 127). */
+static inline float quant_value(struct quant_format f, uint8_t code, int32_t zero, float scale)
+{
+    switch (f.kind) {
+    case QUANT_INT8:
+        return (float)(f.has_zeros ? (int32_t)code - zero : (int8_t)code) * scale;
+    case QUANT_INT4:
+        return (float)((int32_t)code - zero) * scale;
+    case QUANT_FP8:
+        return f32_from_e4m3(code) * scale;
+    default:
+        return (float)e2m1_doubled(code) * 0.5f * scale;
+    }
 }
 
 /* Local. "int8", "int8-asym-g64", "int4-g32", "int4-asym-g128", "fp8", "fp8-g128", "mxfp4": the
