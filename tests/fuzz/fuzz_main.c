@@ -1,0 +1,308 @@
+/* fuzz TARGET [--seed S] [--first K] [--cases N] [--seconds T] [--case-seconds T] [--out DIR]
+ *   first every file of tests/fuzz/regress/TARGET, then cases K..K+N of seed S (or as many as fit
+ *   into T seconds), in children of this process; a crash, a hang or a leak becomes a file in DIR.
+ * fuzz TARGET FILE...   those inputs alone, in this process (for gdb). fuzz --list: the targets. */
+#include "base/log.h"
+#include "fuzz/fuzz.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BATCH = 512, LEAK_STATUS = 23, BAD_MAX = 20, MEMORY_MIB = 3072 };
+
+/* Compiled with AddressSanitizer: how it behaves unless the environment says otherwise. Outside
+ * bytes may ask for any amount of memory, and must be answered by a status. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1:hard_rss_limit_mb=3072:quarantine_size_mb=16:"
+           "max_allocation_size_mb=2048:handle_abort=1:exitcode=23";
+}
+
+/* Where the child is, seen by its parent. */
+struct shared {
+    uint64_t number; /* of the case that runs */
+    uint64_t n_taken, n_refused;
+    size_t n;
+    char bytes[FUZZ_BYTES_MAX];
+};
+
+struct run {
+    const struct fuzz_target *target;
+    struct fuzz_seeds seeds;
+    struct shared *shared;
+    uint64_t seed, first, n_cases;
+    double seconds; /* 0: no limit */
+    unsigned case_seconds;
+    const char *out;
+    unsigned n_bad;
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void try_one(struct run *r, const char *bytes, size_t n)
+{
+    memcpy(r->shared->bytes, bytes, n);
+    r->shared->n = n;
+    alarm(r->case_seconds);
+    const bool taken = r->target->run(bytes, n);
+    alarm(0);
+    r->shared->n_taken += taken;
+    r->shared->n_refused += !taken;
+}
+
+static int end_of_child(struct run *r)
+{
+    fuzz_scratch_clear();
+    for (size_t i = 0; i < r->seeds.n; i++) free(r->seeds.items[i].bytes);
+    exit(0); /* with the leak check */
+}
+
+static void run_cases(struct run *r, uint64_t first, uint64_t end)
+{
+    for (uint64_t i = first; i < end; i++) {
+        r->shared->number = i;
+        const struct fuzz_bytes b = fuzz_case(r->target, &r->seeds, r->seed, i);
+        try_one(r, b.bytes, b.n);
+        free(b.bytes);
+    }
+}
+
+/* A child's end: 0 when it is sound, else what happened in *what. */
+static int child_wait(pid_t pid, const char **what)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    *what = "crash";
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) *what = "hang";
+    return status;
+}
+
+static pid_t child_start(void)
+{
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid < 0) {
+        perror("fork");
+        exit(2);
+    }
+    return pid;
+}
+
+static void keep_bad(struct run *r, const char *what)
+{
+    char path[512];
+    r->n_bad++;
+    snprintf(path, sizeof path, "%s/%s-%s-%llu-%llu", r->out, what, r->target->name,
+             (unsigned long long)r->seed, (unsigned long long)r->shared->number);
+    FILE *f = fopen(path, "wb");
+    if (f != NULL) {
+        fwrite(r->shared->bytes, 1, r->shared->n, f);
+        fclose(f);
+    }
+    fprintf(stderr, "%s: %s at case %llu of seed %llu, %zu bytes kept as %s\n", r->target->name,
+            what, (unsigned long long)r->shared->number, (unsigned long long)r->seed, r->shared->n,
+            f != NULL ? path : "nothing");
+}
+
+/* Cases [first, end) leaked, or some child ended after its last case: halves until it is one. */
+static void bisect(struct run *r, uint64_t first, uint64_t end)
+{
+    const char *what;
+    while (end - first > 1) {
+        const uint64_t middle = first + (end - first) / 2;
+        const pid_t pid = child_start();
+        if (pid == 0) {
+            run_cases(r, first, middle);
+            end_of_child(r);
+        }
+        if (child_wait(pid, &what) != 0) {
+            end = middle;
+        } else {
+            first = middle;
+        }
+    }
+    const struct fuzz_bytes b = fuzz_case(r->target, &r->seeds, r->seed, first);
+    memcpy(r->shared->bytes, b.bytes, b.n);
+    r->shared->n = b.n;
+    r->shared->number = first;
+    free(b.bytes);
+    keep_bad(r, "leak");
+}
+
+/* Runs a batch in children; a child that ends early is followed by one behind the bad case. */
+static void run_batch(struct run *r, uint64_t first, uint64_t end)
+{
+    while (first < end && r->n_bad < BAD_MAX) {
+        const char *what;
+        const uint64_t n_before = r->shared->n_taken + r->shared->n_refused;
+        const pid_t pid = child_start();
+        if (pid == 0) {
+            run_cases(r, first, end);
+            end_of_child(r);
+        }
+        if (child_wait(pid, &what) == 0) return;
+        const uint64_t n_done = r->shared->n_taken + r->shared->n_refused - n_before;
+        if (n_done == end - first) { /* all were well, the end was not */
+            bisect(r, first, end);
+            return;
+        }
+        keep_bad(r, what);
+        first = r->shared->number + 1;
+    }
+}
+
+static unsigned replay(struct run *r)
+{
+    char folder[512];
+    unsigned n = 0;
+    snprintf(folder, sizeof folder, TEST_DATA_DIR "/fuzz/regress/%s", r->target->name);
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        char path[1024];
+        const char *what;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        struct fuzz_bytes b = fuzz_read(path);
+        const pid_t pid = child_start();
+        if (pid == 0) {
+            try_one(r, b.bytes, b.n);
+            free(b.bytes);
+            end_of_child(r);
+        }
+        free(b.bytes);
+        if (child_wait(pid, &what) != 0) {
+            fprintf(stderr, "%s: %s in regress/%s\n", r->target->name, what, e->d_name);
+            r->n_bad++;
+        }
+        n++;
+    }
+    if (d != NULL) closedir(d);
+    return n;
+}
+
+static int run_all(struct run *r)
+{
+    const double start = now_s();
+    const unsigned n_files = replay(r);
+    r->shared->n_taken = r->shared->n_refused = 0;
+    uint64_t at = r->first;
+    const uint64_t end = r->first + r->n_cases;
+    while (at < end && r->n_bad < BAD_MAX) {
+        const uint64_t next = end - at < BATCH ? end : at + BATCH;
+        run_batch(r, at, next);
+        at = next;
+        if (r->seconds > 0 && now_s() - start > r->seconds) break;
+    }
+    printf("%s: %llu cases from %llu on of seed %llu, %llu taken, %llu refused, %u files replayed, "
+           "%u bad, %.1f s\n",
+           r->target->name, (unsigned long long)(at - r->first), (unsigned long long)r->first,
+           (unsigned long long)r->seed, (unsigned long long)r->shared->n_taken,
+           (unsigned long long)r->shared->n_refused, n_files, r->n_bad, now_s() - start);
+    if (at - r->first >= 1000 && (r->shared->n_taken == 0 || r->shared->n_refused == 0)) {
+        fprintf(stderr, "%s: expected inputs that are taken and inputs that are refused\n",
+                r->target->name);
+        return 1;
+    }
+    return r->n_bad > 0;
+}
+
+/* A target's seeds must be good, or nothing behind its first check is ever reached. */
+static void check_seeds(struct run *r)
+{
+    for (size_t i = 0; i < r->seeds.n; i++) {
+        FUZZ_CHECK(r->target->run(r->seeds.items[i].bytes, r->seeds.items[i].n),
+                   "%s: seed %zu is refused", r->target->name, i);
+    }
+}
+
+static int run_files(struct run *r, int n, char **paths)
+{
+    fuzz_set_verbose();
+    for (int i = 0; i < n; i++) {
+        struct fuzz_bytes b = fuzz_read(paths[i]);
+        const bool taken = r->target->run(b.bytes, b.n);
+        printf("%s: %s\n", paths[i], taken ? "taken" : "refused");
+        free(b.bytes);
+    }
+    fuzz_scratch_clear();
+    return 0;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: fuzz TARGET [--seed S] [--first K] [--cases N] [--seconds T] "
+                    "[--case-seconds T] [--out DIR] | fuzz TARGET FILE... | fuzz --list\n");
+    return 2;
+}
+
+static int parse(struct run *r, int argc, char **argv, int *files)
+{
+    *files = argc;
+    for (int i = 2; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strncmp(argv[i], "--", 2) != 0) {
+            *files = i;
+            return 0;
+        }
+        if (value == NULL) return usage();
+        if (strcmp(argv[i], "--seed") == 0) {
+            r->seed = strtoull(value, NULL, 10);
+        } else if (strcmp(argv[i], "--first") == 0) {
+            r->first = strtoull(value, NULL, 10);
+        } else if (strcmp(argv[i], "--cases") == 0) {
+            r->n_cases = strtoull(value, NULL, 10);
+        } else if (strcmp(argv[i], "--seconds") == 0) {
+            r->seconds = strtod(value, NULL);
+        } else if (strcmp(argv[i], "--case-seconds") == 0) {
+            r->case_seconds = (unsigned)strtoul(value, NULL, 10);
+        } else if (strcmp(argv[i], "--out") == 0) {
+            r->out = value;
+        } else {
+            return usage();
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct run r = {.seed = 1, .n_cases = 2000, .case_seconds = 20, .out = "."};
+    int files;
+    if (argc < 2) return usage();
+    if (strcmp(argv[1], "--list") == 0) {
+        for (size_t i = 0; fuzz_targets[i] != NULL; i++) puts(fuzz_targets[i]->name);
+        return 0;
+    }
+    r.target = fuzz_target_find(argv[1]);
+    if (r.target == NULL || parse(&r, argc, argv, &files) != 0) return usage();
+#ifndef __SANITIZE_ADDRESS__
+    const rlim_t most = (rlim_t)MEMORY_MIB << 20;
+    setrlimit(RLIMIT_AS, &(struct rlimit){most, most});
+#endif
+    r.shared =
+        mmap(NULL, sizeof *r.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (r.shared == MAP_FAILED) return usage();
+    log_init(-1, LOG_ERROR, false);
+    r.target->begin(&r.seeds);
+    if (files < argc) return run_files(&r, argc - files, argv + files);
+    check_seeds(&r);
+    fuzz_scratch_clear();
+    return run_all(&r);
+}

@@ -1,0 +1,159 @@
+/* Target: the lines of an input file, read, parsed and answered by result rows. */
+#include "base/json.h"
+#include "base/mem.h"
+#include "fuzz/fuzz.h"
+#include "serve/line_reader.h"
+#include "serve/request.h"
+#include "serve/result_row.h"
+#include "unit/util_serve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_MOST = 4096, VOCAB = 257, MODEL_LEN = 128 };
+
+static const char *const words[] = {"\"custom_id\":",
+                                    "\"prompt\":",
+                                    "\"messages\":[",
+                                    "\"prompt_token_ids\":[",
+                                    "\"max_tokens\":",
+                                    "\"temperature\":",
+                                    "\"top_p\":",
+                                    "\"top_k\":",
+                                    "\"min_p\":",
+                                    "\"seed\":",
+                                    "\"stop\":[",
+                                    "\"n\":",
+                                    "\"priority\":",
+                                    "\"logprobs\":",
+                                    "\"logit_bias\":{",
+                                    "\"method\":\"POST\"",
+                                    "\"url\":\"/v1/chat/completions\"",
+                                    "\"url\":\"/v1/completions\"",
+                                    "\"body\":{",
+                                    "\"role\":\"user\"",
+                                    "\"content\":",
+                                    "\"stream\":true",
+                                    "\"max_completion_tokens\":",
+                                    "<|end|>",
+                                    "\xEF\xBB\xBF",
+                                    "\r\n",
+                                    "\n",
+                                    "\"a\":[[[[[[[[[[[[[[[[",
+                                    "\\ud83d",
+                                    "1e309",
+                                    NULL};
+
+static struct request_rules rules;
+
+static void check_request(const struct request *r)
+{
+    if (r->error_code != NULL) {
+        const struct status st = status_make(STATUS_REQUEST, "%s", r->error_message);
+        (void)fuzz_refused(&st);
+        return;
+    }
+    FUZZ_CHECK(r->n_prompt > 0 && r->n_tokens == r->n_prompt, "%zu tokens", r->n_tokens);
+    FUZZ_CHECK(r->n_prompt <= MODEL_LEN, "a prompt of %zu tokens", r->n_prompt);
+    for (size_t i = 0; i < r->n_tokens; i++) {
+        FUZZ_CHECK(r->tokens[i] >= 0 && r->tokens[i] < VOCAB, "token %d", r->tokens[i]);
+    }
+    FUZZ_CHECK(r->max_tokens >= 1, "max_tokens %d", r->max_tokens);
+    FUZZ_CHECK(r->temperature >= 0 && isfinite(r->temperature), "temperature %g",
+               (double)r->temperature);
+    FUZZ_CHECK(r->top_p > 0 && r->top_p <= 1, "top_p %g", (double)r->top_p);
+    FUZZ_CHECK(r->min_p >= 0 && r->min_p <= 1, "min_p %g", (double)r->min_p);
+    FUZZ_CHECK(r->top_k >= 0, "top_k %d", r->top_k);
+}
+
+/* A line is served, some tokens long, or is an error row; both are one line of JSON. */
+static bool serve_line(const struct line *line)
+{
+    struct request *r = NULL;
+    struct status st =
+        line->kind == LINE_TOO_LONG
+            ? request_create_failed(line->number, "line_too_long", "the line is too long", &r)
+            : request_create(&rules, line->number, line->text, line->n, &r);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    check_request(r);
+    const bool served = r->error_code == NULL;
+    for (int32_t i = 0; served && r->finish == REQUEST_UNFINISHED && i < 40; i++) {
+        st = request_take_token(r, &rules, 'a' + i % 26);
+        FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    }
+    struct strbuf row;
+    struct js_doc *doc = NULL;
+    strbuf_init(&row);
+    st = result_row_write(r, &rules, NULL, &row);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    FUZZ_CHECK(memchr(row.data, '\n', row.n) == row.data + row.n - 1, "a row of several lines");
+    st = js_parse(row.data, row.n, "row", &doc);
+    FUZZ_CHECK(!status_failed(&st), "%s in %s", st.text, row.data);
+    FUZZ_CHECK((js_type(js_get(js_root(doc), "error")) == JS_OBJECT) == !served, "%s", row.data);
+    js_destroy(&doc);
+    strbuf_fini(&row);
+    request_destroy(&r);
+    return served;
+}
+
+static bool run(const char *bytes, size_t n)
+{
+    struct line_reader *reader = NULL;
+    struct line line = {.kind = LINE_OK};
+    uint64_t n_lines = 0, n_served = 0;
+    const char *path = fuzz_scratch("in.jsonl");
+    fuzz_write(path, bytes, n);
+    struct status st = line_reader_create(path, LINE_MOST, &reader);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    for (;;) {
+        st = line_reader_next(reader, true, &line);
+        FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+        if (line.kind == LINE_END) break;
+        FUZZ_CHECK(line.kind != LINE_WAIT, "a file that must be waited for");
+        FUZZ_CHECK(line.number == ++n_lines, "line %llu", (unsigned long long)line.number);
+        n_served += serve_line(&line);
+    }
+    uint64_t n_ends = 0;
+    for (size_t i = 0; i < n; i++) n_ends += bytes[i] == '\n';
+    FUZZ_CHECK(n_lines == n_ends || n_lines == n_ends + 1, "%llu lines, %llu line ends",
+               (unsigned long long)n_lines, (unsigned long long)n_ends);
+    line_reader_destroy(&reader);
+    return n_lines > 0 && n_served == n_lines;
+}
+
+static const char *const lines[] = {
+    "{\"custom_id\":\"a1\",\"prompt\":\"Once upon\",\"max_tokens\":16,\"temperature\":0.7,"
+    "\"top_p\":0.9,\"top_k\":40,\"min_p\":0.05,\"seed\":7,\"stop\":[\"abc\",\"z\"]}\n",
+    "{\"prompt_token_ids\":[1,2,3,255],\"max_tokens\":4,\"temperature\":0}\n"
+    "{\"custom_id\":\"\\u00e9\",\"prompt\":\"<|end|>x\",\"stop\":\"q\",\"priority\":-3}\r\n",
+    "{\"custom_id\":\"o\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"model\":"
+    "\"m\",\"prompt\":\"Hi\",\"max_tokens\":5,\"temperature\":0}}",
+    "{\"custom_id\":\"c\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"model\":"
+    "\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"Be.\"},{\"role\":\"user\",\"content\":"
+    "\"\xF0\x9F\x98\x80 <|end|>\"}],\"max_tokens\":5}}\n",
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"line\\none\\\"\"}],\"max_tokens\":1}\n"};
+
+static void begin(struct fuzz_seeds *seeds)
+{
+    static const char TEMPLATE[] = "{% for m in messages %}<|end|>{{ m.role }}: {{ m.content }}\n"
+                                   "{% endfor %}";
+    struct chat *chat = NULL;
+    const struct status st =
+        chat_create(TEMPLATE, sizeof TEMPLATE - 1, NULL, "chat template", &chat);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    static const int32_t end_ids[] = {256};
+    rules = (struct request_rules){.tokenizer = util_byte_tokenizer(),
+                                   .chat = chat,
+                                   .end_ids = end_ids,
+                                   .n_end_ids = 1,
+                                   .vocab_size = VOCAB,
+                                   .max_model_len = MODEL_LEN};
+    request_defaults_init(&rules.defaults);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        fuzz_seed_add(seeds, lines[i], strlen(lines[i]));
+    }
+}
+
+extern const struct fuzz_target fuzz_request;
+const struct fuzz_target fuzz_request = {"request", words, begin, run};

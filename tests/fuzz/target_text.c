@@ -1,0 +1,355 @@
+/* Targets: tokenizer.json, a chat template, config.json. */
+#include "base/json.h"
+#include "base/strbuf.h"
+#include "base/utf8.h"
+#include "fuzz/fuzz.h"
+#include "model/model_config.h"
+#include "text/chat.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tokenizer.json ---- */
+
+static const char *const tokenizer_words[] = {"\"type\":\"ByteLevel\"",
+                                              "\"Split\"",
+                                              "\"Regex\"",
+                                              "\\\\p{N}",
+                                              "(?i:",
+                                              "(?=",
+                                              "\"Digits\"",
+                                              "\"Sequence\"",
+                                              "\"NFC\"",
+                                              "\"Replace\"",
+                                              "\"Prepend\"",
+                                              "\"Metaspace\"",
+                                              "\"Unigram\"",
+                                              "\"ByteFallback\"",
+                                              "\"byte_fallback\":true",
+                                              "\"merges\"",
+                                              "\"vocab\"",
+                                              "\"added_tokens\"",
+                                              "\"special\":true",
+                                              "\"lstrip\":true",
+                                              "\"normalized\":true",
+                                              "\"id\":",
+                                              "\"content\":\"",
+                                              "\"single_word\":true",
+                                              "\"unk_token\"",
+                                              "\"ignore_merges\"",
+                                              "\"TemplateProcessing\"",
+                                              "{1,1000}",
+                                              "\\u0120",
+                                              "<0x0A>",
+                                              "(a*)*",
+                                              NULL};
+
+static const char *const texts[] = {
+    "ab ab <s>  e\xCC\x81\xFF 12 xxab abababababababababababab",
+    "Hello, world!\r\n\t It's 12345 <|end|> \xF0\x9F\x98\x80 \xE6\x97\xA5\xE6\x9C\xAC", "",
+    "                                                        a",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"};
+
+/* Ids are in the vocabulary, the same twice, and can be read back. */
+static void encode_text(struct tokenizer *t, const char *text, unsigned flags)
+{
+    const size_t n = strlen(text);
+    struct token_list once = {0}, twice = {0};
+    const struct status st = tokenizer_encode(t, text, n, flags, &once);
+    const struct status again = tokenizer_encode(t, text, n, flags, &twice);
+    FUZZ_CHECK(st.code == again.code, "%s, then %s", st.text, again.text);
+    if (status_failed(&st)) (void)fuzz_refused(&st);
+    FUZZ_CHECK(once.n == twice.n &&
+                   (once.n == 0 || memcmp(once.ids, twice.ids, once.n * sizeof *once.ids) == 0),
+               "%zu ids, then %zu others", once.n, twice.n);
+    struct detokenizer d;
+    struct strbuf out;
+    detokenizer_init(&d, false);
+    strbuf_init(&out);
+    for (size_t i = 0; i < once.n; i++) {
+        FUZZ_CHECK(once.ids[i] >= 0 && once.ids[i] < tokenizer_vocab_size(t), "id %d", once.ids[i]);
+        const struct status fed = detokenizer_feed(&d, t, once.ids[i], &out);
+        FUZZ_CHECK(!status_failed(&fed), "%s", fed.text);
+    }
+    const struct status flushed = detokenizer_flush(&d, &out);
+    size_t bad_at;
+    FUZZ_CHECK(!status_failed(&flushed), "%s", flushed.text);
+    FUZZ_CHECK(out.n == 0 || utf8_valid(out.data, out.n, &bad_at), "text that is not UTF-8");
+    strbuf_fini(&out);
+    token_list_fini(&twice);
+    token_list_fini(&once);
+}
+
+static bool run_tokenizer(const char *bytes, size_t n)
+{
+    struct tokenizer *t = NULL;
+    const struct status st = tokenizer_create(bytes, n, "tokenizer.json", &t);
+    if (status_failed(&st)) return fuzz_refused(&st);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        encode_text(t, texts[i], 0);
+        encode_text(t, texts[i], TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL);
+    }
+    size_t n_bytes;
+    FUZZ_CHECK(tokenizer_token_bytes(t, tokenizer_vocab_size(t), &n_bytes) == NULL,
+               "a token behind the vocabulary");
+    FUZZ_CHECK(tokenizer_token_bytes(t, -1, &n_bytes) == NULL, "a token before the vocabulary");
+    tokenizer_destroy(&t);
+    return true;
+}
+
+static const char SMALL_TOKENIZER[] =
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":["
+    "{\"id\":5,\"content\":\"<s>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true,"
+    "\"normalized\":false,\"special\":true},"
+    "{\"id\":6,\"content\":\"\xC3\xA9\",\"normalized\":true,\"special\":false}],"
+    "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}|x+?\"},\"behavior\":\"Isolated\","
+    "\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}]},"
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
+    "{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],"
+    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[5],\"tokens\":[\"<s>\"]}}},"
+    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
+    "\"unk_token\":null,\"byte_fallback\":false,\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,"
+    "\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
+    "ab\":4},\"merges\":[\"a b\",\"\xC4\xA0 ab\"]}}";
+
+static void begin_tokenizer(struct fuzz_seeds *seeds)
+{
+    /* small ones weigh more: a change of a large one mostly changes its vocabulary */
+    for (int i = 0; i < 3; i++) {
+        fuzz_seed_add(seeds, SMALL_TOKENIZER, sizeof SMALL_TOKENIZER - 1);
+        fuzz_seed_file(seeds, "golden/models/llama-gqa/hf/tokenizer.json");
+        fuzz_seed_file(seeds, "golden/models/qwen3-moe-mixed/hf/tokenizer.json");
+    }
+    fuzz_seed_file(seeds, "golden/models/smollm-tied/hf/tokenizer.json");
+    fuzz_seed_file(seeds, "golden/tokenizer/odd.json");
+}
+
+/* ---- a chat template ---- */
+
+static const char *const chat_words[] = {"{%- if ",
+                                         "{% for m in messages %}",
+                                         "{% endfor %}",
+                                         "{% endif %}",
+                                         "{%- else %}",
+                                         "{{ ",
+                                         " }}",
+                                         "{% set ",
+                                         "namespace(",
+                                         "{% macro f(x) %}",
+                                         "{% endmacro %}",
+                                         "raise_exception(",
+                                         "strftime_now('%Y')",
+                                         "|tojson",
+                                         "|trim",
+                                         "|length",
+                                         "|join(',')",
+                                         "|map(attribute='a')",
+                                         "|selectattr(",
+                                         "|replace(",
+                                         "|indent",
+                                         ".split(' ')",
+                                         ".strip()",
+                                         "[::-1]",
+                                         "[1:]",
+                                         "loop.index0",
+                                         "loop.last",
+                                         "range(1000000000)",
+                                         "'a' * 999999999",
+                                         "~",
+                                         "is defined",
+                                         "not in",
+                                         "**",
+                                         "//",
+                                         "%}",
+                                         "{#",
+                                         "#}",
+                                         "{% break %}",
+                                         "messages[0]['content']",
+                                         "f(f)",
+                                         "{% call ",
+                                         "{% filter upper %}",
+                                         "{% raw %}",
+                                         "((((((((((",
+                                         "[[[[[[[[[[",
+                                         "\\x41",
+                                         "'%s' % ",
+                                         ".format(",
+                                         "|upper",
+                                         NULL};
+
+static struct js_doc *conversations[3];
+
+/* U+E000 stands in the conversations alone: wherever it comes out, it is a user's. */
+#define MARK "\xEE\x80\x80"
+static const char *const conversation_texts[] = {
+    "{\"messages\":[{\"role\":\"system\",\"content\":\" Be " MARK ". \"},{\"role\":\"user\","
+    "\"content\":\"" MARK
+    "<s> H\xC3\xA9 <|im_start|>\"},{\"role\":\"assistant\",\"content\":\"" MARK
+    " ok\"},{\"role\":\"user\",\"content\":\"" MARK "\"}]}",
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"" MARK "\"},{\"role\":\"assistant\","
+    "\"content\":null,\"tool_calls\":[{\"type\":\"function\",\"id\":\"c1\",\"function\":{\"name\":"
+    "\"" MARK "f\",\"arguments\":{\"a\":1,\"b\":[1.5,true,null,\"" MARK "\"]}}}]},{\"role\":"
+    "\"tool\",\"content\":\"12\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"w\","
+    "\"description\":\"" MARK "\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":"
+    "{\"type\":\"string\"}},\"required\":[\"a\"]}}}]}"};
+
+static void check_text(const struct chat_text *text, bool has_mark)
+{
+    size_t at = 0, bad_at;
+    FUZZ_CHECK(utf8_valid(text->bytes, text->n, &bad_at), "output that is not UTF-8");
+    for (size_t i = 0; i < text->n_spans; i++) {
+        const struct text_span *s = &text->spans[i];
+        FUZZ_CHECK(s->begin == at && s->end > s->begin, "span %zu begins at %zu", i, s->begin);
+        FUZZ_CHECK(i == 0 || s->is_user != text->spans[i - 1].is_user, "span %zu", i);
+        at = s->end;
+        if (s->is_user || has_mark || s->end - s->begin < 3) continue;
+        FUZZ_CHECK(memmem(text->bytes + s->begin, s->end - s->begin, MARK, 3) == NULL,
+                   "a user's text passes for the template's");
+    }
+    FUZZ_CHECK(at == text->n, "spans end at %zu of %zu", at, text->n);
+}
+
+static bool run_chat(const char *bytes, size_t n)
+{
+    struct chat *chat = NULL;
+    const struct status st = chat_create(bytes, n, NULL, "chat template", &chat);
+    if (status_failed(&st)) return fuzz_refused(&st);
+    /* a template may make the mark itself */
+    const bool has_mark =
+        n > 0 && (memchr(bytes, 0xEE, n) != NULL || memchr(bytes, '\\', n) != NULL);
+    for (size_t i = 0; i < sizeof conversations / sizeof conversations[0]; i++) {
+        const struct js_node *root = js_root(conversations[i]);
+        struct chat_text text = {0};
+        const struct chat_options options = {.tools = js_get(root, "tools"),
+                                             .extra = js_get(root, "extra"),
+                                             .limits = {.max_steps = 300000,
+                                                        .max_memory_bytes = 8 << 20,
+                                                        .max_output_bytes = 1 << 20}};
+        const struct status done = chat_render(chat, js_get(root, "messages"), &options, &text);
+        if (status_failed(&done)) {
+            (void)fuzz_refused(&done);
+        } else {
+            check_text(&text, has_mark);
+        }
+        chat_text_fini(&text);
+    }
+    chat_destroy(&chat);
+    return true;
+}
+
+static void begin_chat(struct fuzz_seeds *seeds)
+{
+    static const char *const names[] = {"channel", "chatml", "header", "inst", "observe",  "odd",
+                                        "plain",   "roles",  "state",  "sys",  "thinking", "turn"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "golden/chat/%s.jinja", names[i]);
+        fuzz_seed_file(seeds, path);
+    }
+    struct fuzz_bytes features = fuzz_read("golden/chat/features_chat.json");
+    for (size_t i = 0; i < 3; i++) {
+        const char *text = i < 2 ? conversation_texts[i] : features.bytes;
+        const struct status st = js_parse(text, strlen(text), "conversation", &conversations[i]);
+        FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    }
+    free(features.bytes);
+    /* expressions of all kinds, a line each */
+    struct fuzz_bytes lines = fuzz_read("golden/chat/features.jsonl");
+    for (char *line = strtok(lines.bytes, "\n"); line != NULL && seeds->n < FUZZ_SEEDS_MAX / 2;
+         line = strtok(NULL, "\n")) {
+        struct js_doc *doc = NULL;
+        const struct status st = js_parse(line, strlen(line), "feature", &doc);
+        size_t n = 0;
+        const char *template =
+            status_failed(&st) ? NULL : js_string(js_get(js_root(doc), "template"), &n);
+        struct chat *chat = NULL;
+        const struct status made =
+            template == NULL ? st : chat_create(template, n, NULL, "feature", &chat);
+        if (template != NULL && !status_failed(&made)) fuzz_seed_add(seeds, template, n);
+        chat_destroy(&chat);
+        js_destroy(&doc);
+    }
+    free(lines.bytes);
+}
+
+/* ---- config.json ---- */
+
+static const char *const config_words[] = {"\"num_hidden_layers\":",
+                                           "\"hidden_size\":",
+                                           "\"num_attention_heads\":",
+                                           "\"num_key_value_heads\":",
+                                           "\"head_dim\":",
+                                           "\"vocab_size\":",
+                                           "\"intermediate_size\":",
+                                           "\"max_position_embeddings\":",
+                                           "\"rope_theta\":",
+                                           "\"rope_scaling\":{\"rope_type\":\"yarn\"}",
+                                           "\"sliding_window\":",
+                                           "\"num_local_experts\":",
+                                           "\"num_experts_per_tok\":",
+                                           "\"num_experts\":",
+                                           "\"moe_intermediate_size\":",
+                                           "\"decoder_sparse_step\":",
+                                           "\"mlp_only_layers\":[",
+                                           "\"norm_topk_prob\":",
+                                           "\"tie_word_embeddings\":",
+                                           "\"rms_norm_eps\":",
+                                           "\"eos_token_id\":[",
+                                           "\"LlamaForCausalLM\"",
+                                           "\"MixtralForCausalLM\"",
+                                           "\"Qwen3MoeForCausalLM\"",
+                                           "\"architectures\":[",
+                                           "\"hidden_act\":\"silu\"",
+                                           "\"use_sliding_window\":true",
+                                           NULL};
+
+static bool run_config(const char *bytes, size_t n)
+{
+    struct model_config m;
+    struct status st = model_config_parse(bytes, n, "config.json", &m);
+    if (status_failed(&st)) return fuzz_refused(&st);
+    FUZZ_CHECK(m.n_heads > 0 && m.n_kv_heads > 0 && m.n_heads % m.n_kv_heads == 0,
+               "%u and %u heads", m.n_heads, m.n_kv_heads);
+    FUZZ_CHECK(m.n_layers > 0 && m.n_layers <= LAYOUT_LAYERS_MAX && m.head_dim > 0, "%u layers",
+               m.n_layers);
+    FUZZ_CHECK(m.n_chosen <= m.n_experts, "%u of %u experts", m.n_chosen, m.n_experts);
+    FUZZ_CHECK(m.n_eos_ids <= sizeof m.eos_ids / sizeof m.eos_ids[0], "%u end ids", m.n_eos_ids);
+    struct layout_model shape;
+    struct layout *layout = malloc(sizeof *layout);
+    model_config_layout(&m, 2, &shape);
+    const struct layout_flags flags = {.tp = 2, .pp = 1};
+    st = layout_build(&shape, 4, &flags, layout);
+    if (status_failed(&st)) {
+        (void)fuzz_refused(&st);
+    } else {
+        const struct layout_memory memory =
+            layout_memory_of(layout, layout_place_of(layout, 3), 2, 512);
+        FUZZ_CHECK(memory.weights_bytes < 1ull << 62, "%llu bytes",
+                   (unsigned long long)memory.weights_bytes);
+    }
+    free(layout);
+    return true;
+}
+
+static void begin_config(struct fuzz_seeds *seeds)
+{
+    static const char *const names[] = {"models/llama-gqa/hf",       "models/mixtral/hf",
+                                        "models/qwen3-moe/hf",       "models/smollm-tied/hf",
+                                        "models/qwen3-moe-mixed/hf", "configs/mixtral-8x7b",
+                                        "configs/qwen3-235b-a22b"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "golden/%s/config.json", names[i]);
+        fuzz_seed_file(seeds, path);
+    }
+}
+
+extern const struct fuzz_target fuzz_tokenizer, fuzz_chat, fuzz_config;
+const struct fuzz_target fuzz_tokenizer = {"tokenizer", tokenizer_words, begin_tokenizer,
+                                           run_tokenizer};
+const struct fuzz_target fuzz_chat = {"chat", chat_words, begin_chat, run_chat};
+const struct fuzz_target fuzz_config = {"config", config_words, begin_config, run_config};
