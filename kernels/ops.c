@@ -390,7 +390,7 @@ static void scale_part(const void *job_, struct part part)
     for (size_t i = i0; i < i1; i++) job->x[i] *= job->w;
 }
 
-void op_scale(float *x, float w, size_t n)
+void op_scale(const struct kern_table *k, float *x, float w, size_t n)
 {
     const struct scale_job job = {x, w, n};
     part_run(k->team, n, scale_part, &job);

@@ -55,7 +55,7 @@ void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t
 void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc);
 
 /* x_i = x_i * w */
-void op_scale(float *x, float w, size_t n);
+void op_scale(const struct kern_table *k, float *x, float w, size_t n);
 
 /* Rows in the order of their experts: to[slots[i]] = x[i / per_row] for each of the n_slots that is
  * not negative. */

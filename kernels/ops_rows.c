@@ -41,7 +41,7 @@ static void bias_part(const void *job_, struct part part)
 void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t n_rows, size_t n)
 {
     const struct bias_job job = {k, y, bias, n_rows, n};
-    part_run((uint64_t)n_rows * (n + 1), bias_part, &job);
+    part_run(k->team, (uint64_t)n_rows * (n + 1), bias_part, &job);
 }
 
 struct combine_job {
