@@ -107,6 +107,15 @@ static const struct flag sampling_flags[] = {
     {"top-p", FLAG_NUMBER, AT(top_p), 0, 1, "X", "nucleus (default 1: off)"},
     {"top-k", FLAG_I64, AT(top_k), 0, 1e9, "N", "0: off (default)"},
     {"min-p", FLAG_NUMBER, AT(min_p), 0, 1, "X", "0: off (default)"},
+    {"repetition-penalty", FLAG_NUMBER, AT(repetition_penalty), 0.001, 100, "X",
+     "of all tokens so far, above 1 against repeating (default 1: off)"},
+    {"presence-penalty", FLAG_NUMBER, AT(presence_penalty), -2, 2, "X",
+     "taken from the logit of what the answer has (default 0)"},
+    {"frequency-penalty", FLAG_NUMBER, AT(frequency_penalty), -2, 2, "X",
+     "the same, times how often it has it (default 0)"},
+    {"n", FLAG_I64, AT(n), 1, 128, "N", "answers to each line (default 1)"},
+    {"logprobs", FLAG_I64, AT(logprobs), 0, 20, "N",
+     "log-probabilities of each token and of the N most likely in its place (default 0: none)"},
     {"seed", FLAG_U64, AT(seed), 0, 0, "N", "hashed with each custom_id (default 0)"},
     {"dry-run", FLAG_SWITCH, AT(dry_run), 0, 0, NULL,
      "check, order, plan, journal and write all lines without a model's weights, with made-up "
@@ -141,7 +150,7 @@ static const char score_text[] =
     "input.";
 
 struct flag_table {
-    struct flag flags[64];
+    struct flag flags[80];
     size_t n;
 };
 

@@ -46,6 +46,23 @@ static int32_t stub_token(const struct job *j, const struct plan_seq *s)
     return token;
 }
 
+/* The log-probabilities that a plan asks for, made up like the tokens. */
+static struct status stub_logprobs(const struct plan_seq *seq, struct step_result *result,
+                                   struct result_seq *out)
+{
+    const float half = -0.693147182f;
+    if ((seq->want & PLAN_SCORE) != 0) out->n_scores = seq->n_rows - (seq->next_token < 0);
+    for (int32_t i = 0; i < out->n_scores; i++) TRY(step_result_add_scores(result, &half, 1));
+    out->logprob = half;
+    out->n_tops = out->n_scores * seq->n_prompt_logprobs;
+    if ((seq->want & PLAN_LOGPROB) != 0) out->n_tops += seq->n_logprobs;
+    for (int32_t i = 0; i < out->n_tops; i++) {
+        const struct plan_top top = {.id = i % PLAN_TOPS_MAX, .logprob = half};
+        TRY(step_result_add_tops(result, &top, 1));
+    }
+    return status_ok();
+}
+
 static struct status stub_submit(struct stub *s, const struct job *j, uint32_t group,
                                  const struct step_plan *plan)
 {
@@ -56,6 +73,7 @@ static struct status stub_submit(struct stub *s, const struct job *j, uint32_t g
             const struct plan_seq *seq = &plan->seqs[i];
             struct result_seq out = {.id = seq->id, .token = -1};
             if ((seq->want & PLAN_SAMPLE) != 0) out.token = stub_token(j, seq);
+            TRY(stub_logprobs(seq, result, &out));
             s->n_rows += (uint64_t)seq->n_rows;
             TRY(step_result_add(result, &out));
         }

@@ -35,6 +35,9 @@ struct job_options {
     const char *failpoint;  /* tests only */
     double temperature, top_p, min_p;
     int64_t max_tokens, top_k;
+    int64_t n, logprobs;       /* 0: as if not given */
+    double repetition_penalty; /* 0: not given */
+    double presence_penalty, frequency_penalty;
     uint64_t seed;
     struct flag_list stops;
     /* which sampling flags were given: they win over generation_config.json */

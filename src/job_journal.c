@@ -83,6 +83,10 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     if (j->o->mode == LEAD_SCORE) return strbuf_status(out);
     strbuf_printf(out, "--max-tokens=%lld\n--temperature=%.17g\n--top-p=%.17g\n--top-k=%lld\n",
                   (long long)d->max_tokens, d->temperature, d->top_p, (long long)d->top_k);
+    strbuf_printf(out, "--repetition-penalty=%.17g\n--presence-penalty=%.17g\n",
+                  d->repetition_penalty, d->presence_penalty);
+    strbuf_printf(out, "--frequency-penalty=%.17g\n--n=%lld\n--logprobs=%lld\n",
+                  d->frequency_penalty, (long long)d->n, (long long)d->logprobs);
     strbuf_printf(out, "--min-p=%.17g\n--seed=%llu\n--stop=", d->min_p,
                   (unsigned long long)d->seed);
     for (size_t i = 0; i < d->n_stops; i++) {

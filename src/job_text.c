@@ -44,6 +44,7 @@ static struct status read_generation_config(struct job_text *t, const struct ckp
     take_number(root, "temperature", &t->defaults.temperature);
     take_number(root, "top_p", &t->defaults.top_p);
     take_number(root, "min_p", &t->defaults.min_p);
+    take_number(root, "repetition_penalty", &t->defaults.repetition_penalty);
     int64_t top_k;
     if (js_int(js_get(root, "top_k"), &top_k)) t->defaults.top_k = top_k;
     js_destroy(&doc);
@@ -118,6 +119,11 @@ static void take_flags(struct request_defaults *d, const struct job_options *o)
     if (o->top_p >= 0) d->top_p = o->top_p;
     if (o->min_p >= 0) d->min_p = o->min_p;
     if (o->top_k >= 0) d->top_k = o->top_k;
+    if (o->repetition_penalty > 0) d->repetition_penalty = o->repetition_penalty;
+    if (o->n > 0) d->n = o->n;
+    d->logprobs = o->logprobs;
+    d->presence_penalty = o->presence_penalty;
+    d->frequency_penalty = o->frequency_penalty;
     d->max_tokens = o->max_tokens;
     d->seed = o->seed;
     d->stops = o->stops.values;
@@ -157,10 +163,10 @@ struct status job_text_init(struct job_text *t, const struct job_options *o, con
     take_flags(&t->defaults, o);
     log_line(LOG_INFO,
              "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "
-             "seed %llu; %zu end tokens",
+             "repetition penalty %g, seed %llu; %zu end tokens",
              (long long)t->defaults.max_tokens, t->defaults.temperature, t->defaults.top_p,
-             (long long)t->defaults.top_k, t->defaults.min_p, (unsigned long long)t->defaults.seed,
-             t->n_end_ids);
+             (long long)t->defaults.top_k, t->defaults.min_p, t->defaults.repetition_penalty,
+             (unsigned long long)t->defaults.seed, t->n_end_ids);
     return request_defaults_check(&t->defaults);
 }
 

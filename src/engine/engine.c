@@ -41,8 +41,10 @@ struct engine {
     size_t *rows;
     struct vocab_want *wants;
     struct vocab_got *got;
-    float *normed; /* [max_rows, D] */
-    float *scores; /* [max_rows] */
+    float *normed;         /* [max_rows, D] */
+    float *scores;         /* [max_rows] */
+    struct plan_top *tops; /* of the wants, one after another; grows */
+    size_t tops_capacity;
 
     uint64_t step; /* the last plan's */
     struct engine_stats stats;
@@ -170,6 +172,7 @@ void engine_destroy(struct engine **engine)
     mem_free(&e->got);
     mem_free(&e->normed);
     mem_free(&e->scores);
+    mem_free(&e->tops);
     mem_free(engine);
 }
 
@@ -177,20 +180,24 @@ void engine_destroy(struct engine **engine)
 struct batch {
     const struct plan_seq *seqs; /* [n_seqs] */
     size_t n_seqs, n_rows;
-    const int32_t *tokens; /* [n_rows] */
+    const int32_t *tokens;             /* [n_rows] */
+    const struct plan_adjust *adjusts; /* sequence after sequence */
 };
 
 static struct status open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
 {
     const size_t first = (size_t)plan->replica_begin[e->place.dp];
     const size_t last = (size_t)plan->replica_begin[e->place.dp + 1];
-    size_t token = 0, block = 0;
+    size_t token = 0, block = 0, adjust = 0;
     for (size_t i = 0; i < first; i++) {
         token += (size_t)plan->seqs[i].n_rows;
         block += (size_t)plan->seqs[i].n_blocks;
+        adjust += (size_t)plan->seqs[i].n_adjusts;
     }
-    *out = (struct batch){
-        .seqs = plan->seqs + first, .n_seqs = last - first, .tokens = plan->tokens + token};
+    *out = (struct batch){.seqs = plan->seqs + first,
+                          .n_seqs = last - first,
+                          .tokens = plan->tokens + token,
+                          .adjusts = plan->adjusts + adjust};
     for (size_t i = first; i < last; i++) {
         const struct plan_seq *s = &plan->seqs[i];
         if (out->n_rows + (size_t)s->n_rows > e->o.max_rows || s->n_rows < 1) {
@@ -214,10 +221,52 @@ static int32_t next_token(const struct plan_seq *s, const int32_t *tokens, int32
     return r + 1 < s->n_rows ? tokens[r + 1] : s->next_token;
 }
 
+/* What is wanted of a row whose token is sampled. */
+static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts)
+{
+    return (struct vocab_want){
+        .want = s->want,
+        .target = s->next_token,
+        .pick = {.temperature = s->temperature,
+                 .top_p = s->top_p,
+                 .min_p = s->min_p,
+                 .top_k = s->top_k,
+                 .key = {s->key[0], s->key[1]},
+                 .choice = s->choice,
+                 .position = (uint32_t)(s->pos0 + s->n_rows)},
+        .adjust = {.penalties = s->penalties, .entries = adjusts, .n = (size_t)s->n_adjusts},
+        .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
+}
+
+/* What is wanted of another one. */
+static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
+{
+    const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;
+    return (struct vocab_want){.want = s->want & ~(PLAN_SAMPLE | PLAN_LOGPROB),
+                               .target = target,
+                               .n_top = has_tops ? s->n_prompt_logprobs : 0};
+}
+
+/* Room for the rows' most likely tokens. */
+static struct status place_tops(struct engine *e, size_t n_wants)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_wants; i++) n += (size_t)e->wants[i].n_top;
+    if (n > e->tops_capacity) {
+        TRY(mem_grow(&e->tops, 0, 2 * n, sizeof *e->tops, "engine"));
+        e->tops_capacity = 2 * n;
+    }
+    for (size_t i = 0, at = 0; i < n_wants; at += (size_t)e->wants[i++].n_top) {
+        e->wants[i].tops = e->tops + at;
+    }
+    return status_ok();
+}
+
 /* Lists the rows whose logits somebody wants; returns how many. */
 static size_t list_wants(struct engine *e, const struct batch *b)
 {
     size_t n = 0;
+    const struct plan_adjust *adjusts = b->adjusts;
     for (size_t i = 0; i < b->n_seqs; i++) {
         const struct plan_seq *s = &b->seqs[i];
         const int32_t *tokens = b->tokens + e->seqs[i].row0;
@@ -227,16 +276,9 @@ static size_t list_wants(struct engine *e, const struct batch *b)
             if (!all_rows && !samples) continue;
             e->rows[n] = e->seqs[i].row0 + (size_t)r;
             e->wants[n++] =
-                (struct vocab_want){.want = samples ? s->want : s->want & ~PLAN_SAMPLE,
-                                    .target = next_token(s, tokens, r),
-                                    .pick = {.temperature = s->temperature,
-                                             .top_p = s->top_p,
-                                             .min_p = s->min_p,
-                                             .top_k = s->top_k,
-                                             .key = {s->key[0], s->key[1]},
-                                             .choice = s->choice,
-                                             .position = (uint32_t)(s->pos0 + s->n_rows)}};
+                samples ? sampled_want(s, adjusts) : scored_want(s, next_token(s, tokens, r));
         }
+        adjusts += s->n_adjusts;
     }
     return n;
 }
@@ -251,6 +293,7 @@ static struct status write_result(struct engine *e, const struct batch *b, const
                                   size_t n_wants)
 {
     size_t at = 0; /* in wants and got, which follow the sequences' rows */
+    const struct plan_top *tops = e->tops;
     for (size_t i = 0; i < b->n_seqs; i++) {
         struct result_seq r = {.id = b->seqs[i].id, .token = -1};
         int64_t n_bad = 0, n_dropped = 0;
@@ -261,7 +304,11 @@ static struct status write_result(struct engine *e, const struct batch *b, const
         }
         for (; at < n_wants && e->rows[at] < row_end; at++) {
             n_bad += e->got[at].n_bad;
-            if ((e->wants[at].want & PLAN_SAMPLE) != 0) r.token = e->got[at].token;
+            r.n_tops += e->wants[at].n_top;
+            if ((e->wants[at].want & PLAN_SAMPLE) != 0) {
+                r.token = e->got[at].token;
+                r.logprob = e->got[at].token_logprob;
+            }
             if ((e->wants[at].want & PLAN_LOGITS) != 0) r.n_logits++;
             if ((e->wants[at].want & PLAN_SCORE) == 0 || e->wants[at].target < 0) continue;
             e->scores[r.n_scores++] = e->got[at].logprob;
@@ -270,6 +317,8 @@ static struct status write_result(struct engine *e, const struct batch *b, const
         r.n_dropped = clamp_count(n_dropped);
         TRY(step_result_add(&e->result, &r));
         TRY(step_result_add_scores(&e->result, e->scores, (size_t)r.n_scores));
+        TRY(step_result_add_tops(&e->result, tops, (size_t)r.n_tops));
+        tops += r.n_tops;
     }
     return status_ok();
 }
@@ -278,6 +327,7 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
                                   const struct hidden *h)
 {
     const size_t n = list_wants(e, b);
+    TRY(place_tops(e, n));
     step_result_clear(&e->result, step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
     stage_final_norm(e->stage, h, e->rows, n, e->normed);
     TRY(vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->wants, n, e->got,

@@ -30,37 +30,45 @@ void step_plan_fini(struct step_plan *p)
     mem_free(&p->seqs);
     mem_free(&p->tokens);
     mem_free(&p->blocks);
+    mem_free(&p->adjusts);
 }
 
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
 {
     p->kind = kind;
     p->step = step;
-    p->n_seqs = p->n_tokens = p->n_blocks = 0;
+    p->n_seqs = p->n_tokens = p->n_blocks = p->n_adjusts = 0;
     memset(p->replica_begin, 0, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
 }
 
 static struct status reserve_plan(struct step_plan *p, size_t n_seqs, size_t n_tokens,
-                                  size_t n_blocks)
+                                  size_t n_blocks, size_t n_adjusts)
 {
     TRY(reserve(&p->seqs, &p->seqs_capacity, p->n_seqs, n_seqs, sizeof *p->seqs, "step plan"));
     TRY(reserve(&p->tokens, &p->tokens_capacity, p->n_tokens, n_tokens, sizeof *p->tokens,
+                "step plan"));
+    TRY(reserve(&p->adjusts, &p->adjusts_capacity, p->n_adjusts, n_adjusts, sizeof *p->adjusts,
                 "step plan"));
     return reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n_blocks, sizeof *p->blocks,
                    "step plan");
 }
 
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
-                            const int32_t *tokens, const int32_t *blocks)
+                            const int32_t *tokens, const int32_t *blocks,
+                            const struct plan_adjust *adjusts)
 {
     const size_t n_rows = (size_t)seq->n_rows;
     const size_t n_blocks = (size_t)seq->n_blocks;
-    TRY(reserve_plan(p, p->n_seqs + 1, p->n_tokens + n_rows, p->n_blocks + n_blocks));
+    const size_t n_adjusts = (size_t)seq->n_adjusts;
+    TRY(reserve_plan(p, p->n_seqs + 1, p->n_tokens + n_rows, p->n_blocks + n_blocks,
+                     p->n_adjusts + n_adjusts));
     p->seqs[p->n_seqs++] = *seq;
     memcpy(p->tokens + p->n_tokens, tokens, n_rows * sizeof *tokens);
     memcpy(p->blocks + p->n_blocks, blocks, n_blocks * sizeof *blocks);
+    if (n_adjusts > 0) memcpy(p->adjusts + p->n_adjusts, adjusts, n_adjusts * sizeof *adjusts);
     p->n_tokens += n_rows;
     p->n_blocks += n_blocks;
+    p->n_adjusts += n_adjusts;
     p->replica_begin[replica + 1] = (int32_t)p->n_seqs;
     return status_ok();
 }
@@ -80,6 +88,7 @@ void step_result_fini(struct step_result *r)
     mem_free(&r->seqs);
     mem_free(&r->scores);
     mem_free(&r->logits);
+    mem_free(&r->tops);
 }
 
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab)
@@ -87,7 +96,7 @@ void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, in
     r->step = step;
     r->replica = replica;
     r->vocab = vocab;
-    r->n_seqs = r->n_scores = r->n_logit_rows = 0;
+    r->n_seqs = r->n_scores = r->n_logit_rows = r->n_tops = 0;
 }
 
 struct status step_result_add(struct step_result *r, const struct result_seq *seq)
@@ -104,6 +113,16 @@ struct status step_result_add_scores(struct step_result *r, const float *scores,
                 "step result"));
     memcpy(r->scores + r->n_scores, scores, n * sizeof *scores);
     r->n_scores += n;
+    return status_ok();
+}
+
+struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n)
+{
+    if (n == 0) return status_ok();
+    TRY(reserve(&r->tops, &r->tops_capacity, r->n_tops, r->n_tops + n, sizeof *tops,
+                "step result"));
+    memcpy(r->tops + r->n_tops, tops, n * sizeof *tops);
+    r->n_tops += n;
     return status_ok();
 }
 
@@ -162,22 +181,24 @@ static void get(struct cursor *c, void *to, size_t n_bytes)
 
 /* The counts that stand before the arrays; uint64 each so that both sides agree on the layout. */
 struct plan_header {
-    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks;
+    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts;
 };
 
 struct result_header {
-    uint64_t step, replica, vocab, n_seqs, n_scores, n_logit_rows;
+    uint64_t step, replica, vocab, n_seqs, n_scores, n_logit_rows, n_tops;
 };
 
 struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
 {
-    const struct plan_header h = {p->kind,   p->step,     (uint64_t)p->n_replicas,
-                                  p->n_seqs, p->n_tokens, p->n_blocks};
+    const struct plan_header h = {p->kind,     p->step,     (uint64_t)p->n_replicas,
+                                  p->n_seqs,   p->n_tokens, p->n_blocks,
+                                  p->n_adjusts};
     const size_t n_replica_bytes = ((size_t)p->n_replicas + 1) * sizeof(int32_t);
     const size_t n_seq_bytes = p->n_seqs * sizeof *p->seqs;
+    const size_t n_adjust_bytes = p->n_adjusts * sizeof *p->adjusts;
     m->n_words = 0;
     const size_t n_words = words_of(sizeof h) + words_of(n_replica_bytes) + words_of(n_seq_bytes) +
-                           p->n_tokens + p->n_blocks;
+                           p->n_tokens + p->n_blocks + words_of(n_adjust_bytes);
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
     put(&c, &h, sizeof h);
@@ -185,6 +206,7 @@ struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
     put(&c, p->seqs, n_seq_bytes);
     put(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
     put(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
+    put(&c, p->adjusts, n_adjust_bytes);
     m->n_words = n_words;
     return status_ok();
 }
@@ -197,16 +219,20 @@ static struct status malformed(const char *what, size_t n_words)
 /* The sequences must account for exactly the tokens and blocks that came with them. */
 static bool plan_is_consistent(const struct step_plan *p)
 {
-    size_t n_tokens = 0, n_blocks = 0;
+    size_t n_tokens = 0, n_blocks = 0, n_adjusts = 0;
     for (size_t i = 0; i < p->n_seqs; i++) {
-        if (p->seqs[i].n_rows < 0 || p->seqs[i].n_blocks < 0) return false;
-        n_tokens += (size_t)p->seqs[i].n_rows;
-        n_blocks += (size_t)p->seqs[i].n_blocks;
+        const struct plan_seq *s = &p->seqs[i];
+        if (s->n_rows < 0 || s->n_blocks < 0 || s->n_adjusts < 0) return false;
+        if (s->n_logprobs < 0 || s->n_logprobs > PLAN_TOPS_MAX) return false;
+        if (s->n_prompt_logprobs < 0 || s->n_prompt_logprobs > PLAN_TOPS_MAX) return false;
+        n_tokens += (size_t)s->n_rows;
+        n_blocks += (size_t)s->n_blocks;
+        n_adjusts += (size_t)s->n_adjusts;
     }
     for (int32_t r = 0; r < p->n_replicas; r++) {
         if (p->replica_begin[r] > p->replica_begin[r + 1] || p->replica_begin[r] < 0) return false;
     }
-    return n_tokens == p->n_tokens && n_blocks == p->n_blocks &&
+    return n_tokens == p->n_tokens && n_blocks == p->n_blocks && n_adjusts == p->n_adjusts &&
            (size_t)p->replica_begin[p->n_replicas] == p->n_seqs;
 }
 
@@ -216,18 +242,21 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
     struct cursor c = {.at = (int32_t *)words, .left = n_words};
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_replicas != (uint64_t)p->n_replicas || h.n_seqs > n_words ||
-        h.n_tokens > n_words || h.n_blocks > n_words || h.kind > PLAN_STOP) {
+        h.n_tokens > n_words || h.n_blocks > n_words || h.n_adjusts > n_words ||
+        h.kind > PLAN_STOP) {
         return malformed("step plan", n_words);
     }
     step_plan_clear(p, (enum plan_kind)h.kind, h.step);
-    TRY(reserve_plan(p, h.n_seqs, h.n_tokens, h.n_blocks));
+    TRY(reserve_plan(p, h.n_seqs, h.n_tokens, h.n_blocks, h.n_adjusts));
     p->n_seqs = h.n_seqs;
     p->n_tokens = h.n_tokens;
     p->n_blocks = h.n_blocks;
+    p->n_adjusts = h.n_adjusts;
     get(&c, p->replica_begin, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
     get(&c, p->seqs, p->n_seqs * sizeof *p->seqs);
     get(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
     get(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
+    get(&c, p->adjusts, p->n_adjusts * sizeof *p->adjusts);
     if (c.short_read || c.left != 0 || !plan_is_consistent(p))
         return malformed("step plan", n_words);
     return status_ok();
@@ -236,10 +265,13 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
 struct status step_result_pack(const struct step_result *r, struct plan_message *m)
 {
     const struct result_header h = {r->step,   (uint64_t)r->replica, (uint64_t)r->vocab,
-                                    r->n_seqs, r->n_scores,          r->n_logit_rows};
+                                    r->n_seqs, r->n_scores,          r->n_logit_rows,
+                                    r->n_tops};
     const size_t n_seq_bytes = r->n_seqs * sizeof *r->seqs;
     const size_t n_logits = r->n_logit_rows * (size_t)r->vocab;
-    const size_t n_words = words_of(sizeof h) + words_of(n_seq_bytes) + r->n_scores + n_logits;
+    const size_t n_top_bytes = r->n_tops * sizeof *r->tops;
+    const size_t n_words =
+        words_of(sizeof h) + words_of(n_seq_bytes) + r->n_scores + n_logits + words_of(n_top_bytes);
     m->n_words = 0;
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
@@ -247,6 +279,7 @@ struct status step_result_pack(const struct step_result *r, struct plan_message 
     put(&c, r->seqs, n_seq_bytes);
     put(&c, r->scores, r->n_scores * sizeof *r->scores);
     put(&c, r->logits, n_logits * sizeof *r->logits);
+    put(&c, r->tops, n_top_bytes);
     m->n_words = n_words;
     return status_ok();
 }
@@ -257,7 +290,7 @@ struct status step_result_unpack(const int32_t *words, size_t n_words, struct st
     struct cursor c = {.at = (int32_t *)words, .left = n_words};
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_seqs > n_words || h.n_scores > n_words || h.n_logit_rows > n_words ||
-        h.vocab > INT32_MAX) {
+        h.n_tops > n_words || h.vocab > INT32_MAX) {
         return malformed("step result", n_words);
     }
     step_result_clear(r, h.step, (int32_t)h.replica, (int32_t)h.vocab);
@@ -266,12 +299,15 @@ struct status step_result_unpack(const int32_t *words, size_t n_words, struct st
     TRY(reserve(&r->seqs, &r->seqs_capacity, 0, h.n_seqs, sizeof *r->seqs, "step result"));
     TRY(reserve(&r->scores, &r->scores_capacity, 0, h.n_scores, sizeof *r->scores, "step result"));
     TRY(reserve(&r->logits, &r->logits_capacity, 0, n_logits, sizeof *r->logits, "step result"));
+    TRY(reserve(&r->tops, &r->tops_capacity, 0, h.n_tops, sizeof *r->tops, "step result"));
     r->n_seqs = h.n_seqs;
+    r->n_tops = h.n_tops;
     r->n_scores = h.n_scores;
     r->n_logit_rows = h.n_logit_rows;
     get(&c, r->seqs, r->n_seqs * sizeof *r->seqs);
     get(&c, r->scores, r->n_scores * sizeof *r->scores);
     get(&c, r->logits, n_logits * sizeof *r->logits);
+    get(&c, r->tops, r->n_tops * sizeof *r->tops);
     if (c.short_read || c.left != 0) return malformed("step result", n_words);
     return status_ok();
 }

@@ -14,40 +14,67 @@ enum plan_kind { PLAN_RUN, PLAN_STOP };
 
 /* What the last stage does with a sequence's rows; bits of plan_seq.want. */
 enum plan_want {
-    PLAN_SAMPLE = 1, /* sample one token from the last row */
-    PLAN_SCORE = 2,  /* log-probability of each row's next token */
-    PLAN_LOGITS = 4, /* send every row's logits back */
+    PLAN_SAMPLE = 1,  /* sample one token from the last row */
+    PLAN_SCORE = 2,   /* log-probability of each row's next token */
+    PLAN_LOGITS = 4,  /* send every row's logits back */
+    PLAN_LOGPROB = 8, /* the sampled token's log-probability, and the n_logprobs largest */
+};
+
+/* The most log-probabilities that can be asked for of one row. */
+enum { PLAN_TOPS_MAX = 64 };
+
+/* How often sampled tokens are pressed down. 1, 0 and 0 change nothing. */
+struct plan_penalties {
+    float
+        repetition;  /* > 0: divides positive logits, multiplies negative ones; prompt tokens too */
+    float frequency; /* times how often it was sampled, taken from the logit */
+    float presence;  /* taken from the logit of what was sampled at all */
+};
+
+/* bits of plan_adjust.flags */
+enum { PLAN_IN_PROMPT = 1, PLAN_FORBIDDEN = 2 };
+
+/* What changes one token's logit before a draw. */
+struct plan_adjust {
+    int32_t id;
+    int32_t n_sampled; /* how often it was sampled so far */
+    uint32_t flags;
+    float bias; /* added before the penalties */
 };
 
 /* One sequence's part of a step. */
 struct plan_seq {
-    int32_t id;         /* the lead's own number, returned in the result */
-    int32_t n_rows;     /* tokens computed in this step */
-    int32_t pos0;       /* absolute position of the first of them */
-    int32_t n_blocks;   /* ceil((pos0 + n_rows) / 64) entries of the block table */
-    int32_t want;       /* plan_want bits */
-    int32_t next_token; /* PLAN_SCORE: the token after the last row, -1: none */
-    int32_t top_k;      /* 0: off */
-    int32_t n_logprobs; /* reserved; 0 */
-    float temperature;  /* 0: greedy */
+    int32_t id;                /* the lead's own number, returned in the result */
+    int32_t n_rows;            /* tokens computed in this step */
+    int32_t pos0;              /* absolute position of the first of them */
+    int32_t n_blocks;          /* ceil((pos0 + n_rows) / 64) entries of the block table */
+    int32_t want;              /* plan_want bits */
+    int32_t next_token;        /* PLAN_SCORE: the token after the last row, -1: none */
+    int32_t top_k;             /* 0: off */
+    int32_t n_logprobs;        /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
+    int32_t n_prompt_logprobs; /* PLAN_SCORE: the same, of every row that has a next token */
+    int32_t n_adjusts;         /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */
+    struct plan_penalties penalties;
+    float temperature; /* 0: greedy */
     float top_p, min_p;
     uint32_t key[2]; /* Philox key of the request's seed */
     uint32_t choice; /* counter: (choice, position of the sampled token) */
 };
 
 /* Owned arrays that grow; init/fini are the caller's. Replica r has the sequences
- * [replica_begin[r], replica_begin[r + 1]); tokens and blocks stand in the order of the sequences.
- */
+ * [replica_begin[r], replica_begin[r + 1]); tokens, blocks and adjusts stand in the order of the
+ * sequences. */
 struct step_plan {
     enum plan_kind kind;
     uint64_t step;
     int32_t n_replicas;
-    int32_t *replica_begin; /* [n_replicas + 1] */
-    struct plan_seq *seqs;  /* [n_seqs] */
-    int32_t *tokens;        /* [n_tokens] */
-    int32_t *blocks;        /* [n_blocks] */
-    size_t n_seqs, n_tokens, n_blocks;
-    size_t seqs_capacity, tokens_capacity, blocks_capacity; /* elements */
+    int32_t *replica_begin;      /* [n_replicas + 1] */
+    struct plan_seq *seqs;       /* [n_seqs] */
+    int32_t *tokens;             /* [n_tokens] */
+    int32_t *blocks;             /* [n_blocks] */
+    struct plan_adjust *adjusts; /* [n_adjusts] */
+    size_t n_seqs, n_tokens, n_blocks, n_adjusts;
+    size_t seqs_capacity, tokens_capacity, blocks_capacity, adjusts_capacity; /* elements */
 };
 
 /* Local. An empty plan for n_replicas. */
@@ -56,9 +83,10 @@ void step_plan_fini(struct step_plan *p);
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
 
 /* Local. Appends a sequence to replica `replica`; replicas are filled in ascending order.
- * tokens [n_rows] and blocks [n_blocks] are copied. */
+ * tokens [n_rows], blocks [n_blocks] and adjusts [n_adjusts] are copied. */
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
-                            const int32_t *tokens, const int32_t *blocks);
+                            const int32_t *tokens, const int32_t *blocks,
+                            const struct plan_adjust *adjusts);
 
 /* Local. Ends replica `replica`; must be called for each, in order, after its sequences. */
 void step_plan_end_replica(struct step_plan *p, int32_t replica);
@@ -66,12 +94,20 @@ void step_plan_end_replica(struct step_plan *p, int32_t replica);
 /* One sequence's result. */
 struct result_seq {
     int32_t id;
-    int32_t token;     /* sampled, -1 when none was asked for */
-    float logprob;     /* of the sampled token: natural log, before temperature */
-    int32_t n_bad;     /* rows whose arithmetic left the grid or was not finite: an error row */
+    int32_t token; /* sampled, -1 when none was asked for */
+    float logprob; /* PLAN_LOGPROB, of the sampled token: natural log, of the logits as the model
+                      gave them */
+    int32_t n_bad; /* rows whose arithmetic left the grid or was not finite: an error row */
     int32_t n_dropped; /* expert choices dropped by a capacity factor */
     int32_t n_scores;  /* entries in `scores` (PLAN_SCORE), one per row that has a next token */
     int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
+    int32_t n_tops;    /* entries in `tops`: n_prompt_logprobs for each score, then n_logprobs */
+};
+
+/* One of a row's most likely tokens; they stand in the order (logit descending, id ascending). */
+struct plan_top {
+    int32_t id;
+    float logprob;
 };
 
 struct step_result {
@@ -81,8 +117,9 @@ struct step_result {
     struct result_seq *seqs; /* [n_seqs], owned; in the plan's order */
     float *scores;           /* [n_scores], owned; sequence after sequence */
     float *logits;           /* [n_logit_rows, V], owned */
-    size_t n_seqs, n_scores, n_logit_rows;
-    size_t seqs_capacity, scores_capacity, logits_capacity; /* elements */
+    struct plan_top *tops;   /* [n_tops], owned; sequence after sequence */
+    size_t n_seqs, n_scores, n_logit_rows, n_tops;
+    size_t seqs_capacity, scores_capacity, logits_capacity, tops_capacity; /* elements */
 };
 
 void step_result_init(struct step_result *r);
@@ -90,6 +127,7 @@ void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
 struct status step_result_add(struct step_result *r, const struct result_seq *seq);
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
+struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
 struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows);
 
 /* A message buffer: int32 words, owned, grows. */

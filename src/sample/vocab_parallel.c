@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "kernels/act.h"
 #include "kernels/ops.h"
+#include "sample/top.h"
 
 #include <string.h>
 
@@ -23,14 +24,19 @@ struct vocab_parallel {
     uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
     int64_t *n_bad;                   /* [AT_ONCE] */
     uint32_t *targets;                /* [AT_ONCE] bits of the targets' logits */
-    int *counts;                      /* [4, tp] send and receive counts and displacements */
+    float *maxima;                    /* [AT_ONCE] largest logits, before they are adjusted */
+    uint64_t *tops;                   /* [AT_ONCE, tp, n_top]: room for PLAN_TOPS_MAX */
+    float *saved;                     /* logits that were adjusted, row after row; grows */
+    size_t saved_capacity;
+    int *counts; /* [4, tp] send and receive counts and displacements */
 };
 
 uint64_t vocab_parallel_bytes(const struct layout *l)
 {
     const uint64_t shard = range_count(layout_vocab(l, 0));
     return 2 * VOCAB_ROWS_AT_ONCE * shard * 4 +
-           (VOCAB_ROWS_AT_ONCE + 1) * (uint64_t)l->model.vocab * 4 + l->model.vocab * 16ull;
+           (VOCAB_ROWS_AT_ONCE + 1) * (uint64_t)l->model.vocab * 4 + l->model.vocab * 16ull +
+           VOCAB_ROWS_AT_ONCE * (uint64_t)l->tp * PLAN_TOPS_MAX * 8;
 }
 
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
@@ -64,6 +70,9 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     TRY_GOTO(st, mem_alloc(&v->keys, 3 * n, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->n_bad, n, sizeof(int64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->targets, n, sizeof(uint32_t), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->maxima, n, sizeof(float), "sampler"), fail);
+    TRY_GOTO(st, mem_alloc(&v->tops, n * v->n_ranks * PLAN_TOPS_MAX, sizeof(uint64_t), "sampler"),
+             fail);
     TRY_GOTO(st, mem_alloc(&v->counts, 4 * (size_t)v->n_ranks, sizeof(int), "sampler"), fail);
     v->totals = v->keys + n;
     v->tokens = v->totals + n;
@@ -88,6 +97,9 @@ void vocab_parallel_destroy(struct vocab_parallel **v)
     mem_free(&p->keys);
     mem_free(&p->n_bad);
     mem_free(&p->targets);
+    mem_free(&p->maxima);
+    mem_free(&p->tops);
+    mem_free(&p->saved);
     mem_free(&p->counts);
     mem_free(v);
 }
@@ -95,6 +107,11 @@ void vocab_parallel_destroy(struct vocab_parallel **v)
 static float *logits_row(struct vocab_parallel *v, size_t i)
 {
     return v->logits + i * range_count(v->shard);
+}
+
+static float row_max(const struct vocab_parallel *v, size_t i)
+{
+    return kern_from_ordered_bits((uint32_t)(v->keys[i] >> 32));
 }
 
 /* The largest logit of each row over all shards, as (ordered bits, ~id), and the bad ones. */
@@ -110,12 +127,21 @@ static void find_maxima(struct vocab_parallel *v, size_t n_rows, struct vocab_go
     comm_sum_i64(v->comm, COMM_TP, v->n_bad, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)v->n_bad[i]};
+        v->maxima[i] = row_max(v, i);
     }
 }
 
-static float row_max(const struct vocab_parallel *v, size_t i)
+/* The bits of a token's logit on the rank that holds it, 0 on the others. */
+static uint32_t bits_of(struct vocab_parallel *v, size_t i, int32_t token)
 {
-    return kern_from_ordered_bits((uint32_t)(v->keys[i] >> 32));
+    const uint32_t t = (uint32_t)token;
+    if (t < v->shard.begin || t >= v->shard.end) return 0;
+    return f32_bits(logits_row(v, i)[t - v->shard.begin]);
+}
+
+static float logprob_of(const struct vocab_parallel *v, size_t i, float logit)
+{
+    return pick_logprob(logit, v->maxima[i], v->totals[i]);
 }
 
 static bool wants_score(const struct vocab_want *w)
@@ -128,6 +154,12 @@ static bool wants_draw(const struct vocab_want *w, const struct vocab_got *g)
     return (w->want & PLAN_SAMPLE) != 0 && w->pick.temperature > 0 && g->n_bad == 0;
 }
 
+static bool wants_logprob(const struct vocab_want *w)
+{
+    return (w->want & PLAN_LOGPROB) != 0 || w->n_top > 0 || wants_score(w);
+}
+
+/* The masses of all rows of which log-probabilities are wanted, and the scores. */
 static void score(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
                   struct vocab_got *got)
 {
@@ -135,21 +167,108 @@ static void score(struct vocab_parallel *v, const struct vocab_want *wants, size
     for (size_t i = 0; i < n_rows; i++) {
         v->totals[i] = 0;
         v->targets[i] = 0;
-        if (!wants_score(&wants[i]) || got[i].n_bad > 0) continue;
+        if (!wants_logprob(&wants[i]) || got[i].n_bad > 0) continue;
         any = true;
-        const float *row = logits_row(v, i);
-        v->totals[i] = v->kern->mass(row, range_count(v->shard), row_max(v, i), 1.0f, NULL);
-        const uint32_t t = (uint32_t)wants[i].target;
-        if (t >= v->shard.begin && t < v->shard.end) {
-            v->targets[i] = f32_bits(row[t - v->shard.begin]);
-        }
+        v->totals[i] =
+            v->kern->mass(logits_row(v, i), range_count(v->shard), v->maxima[i], 1.0f, NULL);
+        if (wants_score(&wants[i])) v->targets[i] = bits_of(v, i, wants[i].target);
     }
     if (!any) return;
     comm_sum_i64(v->comm, COMM_TP, (int64_t *)v->totals, n_rows);
     comm_or_u32(v->comm, COMM_TP, v->targets, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         if (!wants_score(&wants[i]) || got[i].n_bad > 0) continue;
-        got[i].logprob = pick_logprob(f32_from_bits(v->targets[i]), row_max(v, i), v->totals[i]);
+        got[i].logprob = logprob_of(v, i, f32_from_bits(v->targets[i]));
+    }
+}
+
+/* The most likely tokens of rows of which they are wanted. */
+static void list_tops(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
+                      const struct vocab_got *got)
+{
+    size_t n_most = 0;
+    for (size_t i = 0; i < n_rows; i++) {
+        if ((size_t)wants[i].n_top > n_most) n_most = (size_t)wants[i].n_top;
+    }
+    if (n_most == 0) return;
+    const size_t row_keys = v->n_ranks * n_most;
+    memset(v->tops, 0, n_rows * row_keys * sizeof *v->tops);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (wants[i].n_top == 0 || got[i].n_bad > 0) continue;
+        top_of_shard(logits_row(v, i), range_count(v->shard), v->shard.begin,
+                     (size_t)wants[i].n_top, v->tops + i * row_keys + v->rank * n_most);
+    }
+    comm_max_u64(v->comm, COMM_TP, v->tops, n_rows * row_keys);
+    for (size_t i = 0; i < n_rows && v->rank == 0; i++) {
+        uint64_t keys[PLAN_TOPS_MAX];
+        const size_t n = (size_t)wants[i].n_top;
+        top_merge(v->tops + i * row_keys, v->n_ranks, n_most, n, keys);
+        for (size_t k = 0; k < n; k++) {
+            wants[i].tops[k] = (struct plan_top){.id = -1};
+            if (keys[k] == 0) continue;
+            wants[i].tops[k] = (struct plan_top){.id = top_id(keys[k]),
+                                                 .logprob = logprob_of(v, i, top_logit(keys[k]))};
+        }
+    }
+}
+
+static bool is_adjusted(const struct vocab_want *w, const struct vocab_got *g)
+{
+    return (w->want & PLAN_SAMPLE) != 0 && w->adjust.n > 0 && g->n_bad == 0;
+}
+
+/* Bias and penalties, and the maxima that come of them. */
+static struct status adjust(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
+                            const struct vocab_got *got)
+{
+    const size_t width = range_count(v->shard);
+    size_t n_entries = 0, at = 0;
+    for (size_t i = 0; i < n_rows; i++) {
+        if (is_adjusted(&wants[i], &got[i])) n_entries += wants[i].adjust.n;
+    }
+    if (n_entries == 0) return status_ok();
+    if (n_entries > v->saved_capacity) {
+        TRY(mem_grow(&v->saved, 0, 2 * n_entries, sizeof *v->saved, "sampler"));
+        v->saved_capacity = 2 * n_entries;
+    }
+    for (size_t i = 0; i < n_rows; i++) {
+        if (!is_adjusted(&wants[i], &got[i])) continue;
+        float *row = logits_row(v, i);
+        uint64_t n_bad = 0;
+        at += adjust_row(&wants[i].adjust, v->shard.begin, width, row, v->saved + at);
+        v->keys[i] = v->kern->argmax(row, width, v->shard.begin, &n_bad);
+    }
+    comm_max_u64(v->comm, COMM_TP, v->keys, n_rows);
+    return status_ok();
+}
+
+/* The logits as the model gave them again. */
+static void undo_adjust(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
+                        const struct vocab_got *got)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n_rows; i++) {
+        if (!is_adjusted(&wants[i], &got[i])) continue;
+        at += adjust_undo(&wants[i].adjust, v->shard.begin, range_count(v->shard), logits_row(v, i),
+                          v->saved + at);
+    }
+}
+
+static void score_tokens(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
+                         struct vocab_got *got)
+{
+    bool any = false;
+    for (size_t i = 0; i < n_rows; i++) {
+        v->targets[i] = 0;
+        if ((wants[i].want & PLAN_LOGPROB) == 0 || got[i].token < 0) continue;
+        any = true;
+        v->targets[i] = bits_of(v, i, got[i].token);
+    }
+    if (!any) return;
+    comm_or_u32(v->comm, COMM_TP, v->targets, n_rows);
+    for (size_t i = 0; i < n_rows; i++) {
+        if ((wants[i].want & PLAN_LOGPROB) == 0 || got[i].token < 0) continue;
+        got[i].token_logprob = logprob_of(v, i, f32_from_bits(v->targets[i]));
     }
 }
 
@@ -258,12 +377,16 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
         op_linear(v->kern, &args);
     }
     find_maxima(v, n_rows, got);
+    score(v, wants, n_rows, got);
+    list_tops(v, wants, n_rows, got);
+    TRY(adjust(v, wants, n_rows, got));
     for (size_t i = 0; i < n_rows; i++) {
         const bool greedy = (wants[i].want & PLAN_SAMPLE) != 0 && wants[i].pick.temperature <= 0;
         if (greedy && got[i].n_bad == 0) got[i].token = (int32_t) ~(uint32_t)v->keys[i];
     }
-    score(v, wants, n_rows, got);
     draw(v, wants, n_rows, got);
+    undo_adjust(v, wants, n_rows, got);
+    score_tokens(v, wants, n_rows, got);
     return send_logits(v, wants, n_rows, out);
 }
 

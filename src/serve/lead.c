@@ -49,7 +49,7 @@ struct status lead_put_row(struct lead *l, const struct request *r)
         const struct journal_row facts = {.id_low = id.low,
                                           .id_high = id.high,
                                           .n_prompt = (uint32_t)r->n_prompt,
-                                          .n_generated = (uint32_t)(r->n_tokens - r->n_prompt),
+                                          .n_generated = (uint32_t)result_row_n_generated(r),
                                           .is_error = row.is_error,
                                           .n_scored = row.n_scored,
                                           .sum_logprob = row.sum_logprob};
@@ -247,7 +247,8 @@ struct saving {
 static struct status save_tokens(void *user, struct request *r)
 {
     const struct saving *saving = user;
-    if (r->error_code != NULL || r->n_tokens < r->n_prompt + r->n_saved + saving->n_least) {
+    if (r->error_code != NULL || !request_is_replayable(r) ||
+        r->n_tokens < r->n_prompt + r->n_saved + saving->n_least) {
         return status_ok();
     }
     const size_t n = r->n_tokens - r->n_prompt - r->n_saved;

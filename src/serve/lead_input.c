@@ -39,6 +39,7 @@ static struct status take_row(struct lead *l, const struct journal_hit *hit)
 /* Tokens that an earlier run sampled for a request. */
 static struct status take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
 {
+    if (!request_is_replayable(r)) return status_ok(); /* begins anew */
     for (size_t i = 0; i < hit->n_tokens && r->finish == REQUEST_UNFINISHED; i++) {
         int32_t token;
         memcpy(&token, &hit->tokens[i], sizeof token);

@@ -11,7 +11,26 @@
 
 void request_defaults_init(struct request_defaults *d)
 {
-    *d = (struct request_defaults){.max_tokens = 128, .temperature = 1.0, .top_p = 1.0};
+    *d = (struct request_defaults){
+        .max_tokens = 128, .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0, .n = 1};
+}
+
+static struct status check_penalties(const struct request_defaults *d)
+{
+    if (!(d->repetition_penalty >= 0x1p-20 && d->repetition_penalty <= 100)) {
+        return status_make(STATUS_USAGE,
+                           "--repetition-penalty: expected above 0 and up to 100, found %g",
+                           d->repetition_penalty);
+    }
+    if (!(d->presence_penalty >= -2 && d->presence_penalty <= 2)) {
+        return status_make(STATUS_USAGE, "--presence-penalty: expected -2 to 2, found %g",
+                           d->presence_penalty);
+    }
+    if (!(d->frequency_penalty >= -2 && d->frequency_penalty <= 2)) {
+        return status_make(STATUS_USAGE, "--frequency-penalty: expected -2 to 2, found %g",
+                           d->frequency_penalty);
+    }
+    return status_ok();
 }
 
 struct status request_defaults_check(const struct request_defaults *d)
@@ -35,6 +54,15 @@ struct status request_defaults_check(const struct request_defaults *d)
         return status_make(STATUS_USAGE, "--top-k: expected 0 (off) or more, found %lld",
                            (long long)d->top_k);
     }
+    if (d->n < 1 || d->n > REQUEST_CHOICES_MAX) {
+        return status_make(STATUS_USAGE, "--n: expected 1 to %d, found %lld", REQUEST_CHOICES_MAX,
+                           (long long)d->n);
+    }
+    if (d->logprobs < 0 || d->logprobs > REQUEST_LOGPROBS_MAX) {
+        return status_make(STATUS_USAGE, "--logprobs: expected 0 to %d, found %lld",
+                           REQUEST_LOGPROBS_MAX, (long long)d->logprobs);
+    }
+    TRY(check_penalties(d));
     if (d->n_stops > REQUEST_STOPS_MAX) {
         return status_make(STATUS_USAGE, "--stop: expected at most %d strings, found %zu",
                            REQUEST_STOPS_MAX, d->n_stops);
@@ -69,6 +97,8 @@ static struct status create_bare(uint64_t line_number, struct request **out)
     struct request *r = NULL;
     TRY(mem_alloc(&r, 1, sizeof *r, "request"));
     r->line = line_number;
+    r->n_choices = 1;
+    r->n_logprobs = r->n_prompt_logprobs = -1;
     strbuf_init(&r->text);
     detokenizer_init(&r->detokenizer, true);
     char digits[24];
@@ -108,6 +138,12 @@ void request_destroy(struct request **request)
     stop_destroy(&r->stop);
     mem_free(&r->tokens);
     mem_free(&r->scores);
+    mem_free(&r->prompt_tops);
+    mem_free(&r->logprobs);
+    mem_free(&r->tops);
+    mem_free(&r->stop_ids);
+    mem_free(&r->biases);
+    mem_free(&r->adjusts);
     strbuf_fini(&r->text);
     detokenizer_fini(&r->detokenizer);
     mem_free(&r->error_message);
@@ -128,7 +164,10 @@ static struct status add_text(struct request *r, const struct strbuf *piece, boo
 {
     *stopped = false;
     TRY(strbuf_status(piece));
-    if (r->stop != NULL) return stop_feed(r->stop, piece->data, piece->n, &r->text, stopped);
+    const bool may_stop = r->n_tokens > r->n_prompt + (size_t)r->min_tokens;
+    if (r->stop != NULL && may_stop) {
+        return stop_feed(r->stop, piece->data, piece->n, &r->text, stopped);
+    }
     strbuf_add(&r->text, piece->data, piece->n);
     return strbuf_status(&r->text);
 }
@@ -163,11 +202,17 @@ static struct status feed_text(struct request *r, const struct request_rules *ru
     return st;
 }
 
-static bool is_end_id(const struct request_rules *rules, int32_t token)
+static bool has_id(const int32_t *ids, size_t n, int32_t id)
 {
-    for (size_t i = 0; i < rules->n_end_ids; i++)
-        if (rules->end_ids[i] == token) return true;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == id) return true;
     return false;
+}
+
+static bool is_end_id(const struct request *r, const struct request_rules *rules, int32_t token)
+{
+    return (!r->ignore_eos && has_id(rules->end_ids, rules->n_end_ids, token)) ||
+           has_id(r->stop_ids, r->n_stop_ids, token);
 }
 
 struct status request_take_token(struct request *r, const struct request_rules *rules,
@@ -179,7 +224,7 @@ struct status request_take_token(struct request *r, const struct request_rules *
         r->tokens_capacity = grown;
     }
     r->tokens[r->n_tokens++] = token;
-    bool stopped = is_end_id(rules, token);
+    bool stopped = is_end_id(r, rules, token);
     const bool ended = stopped;
     if (!ended) TRY(feed_text(r, rules, token, false, &stopped));
     if (stopped) {
@@ -193,6 +238,32 @@ struct status request_take_token(struct request *r, const struct request_rules *
     return feed_text(r, rules, -1, true, &ignored);
 }
 
+struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops)
+{
+    const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->n_logprobs;
+    if (n == r->logprobs_capacity) {
+        const size_t grown = n + n / 2 + 64;
+        TRY(mem_grow(&r->logprobs, n, grown, sizeof *r->logprobs, "log-probabilities"));
+        TRY(mem_grow(&r->tops, n * n_tops, grown * n_tops + 1, sizeof *r->tops,
+                     "log-probabilities"));
+        r->logprobs_capacity = grown;
+    }
+    r->logprobs[n] = logprob;
+    if (n_tops > 0) memcpy(r->tops + n * n_tops, tops, n_tops * sizeof *tops);
+    return status_ok();
+}
+
+bool request_is_replayable(const struct request *r)
+{
+    return r->n_choices == 1 && r->n_logprobs < 0 && r->n_prompt_logprobs < 0;
+}
+
+/* Bytes of a token's log-probability and of those beside it, and of their decimals. */
+static size_t logprob_bytes(int32_t n_tops)
+{
+    return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;
+}
+
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
@@ -204,5 +275,8 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     }
     if (rules->score) n_grow = 2 * r->n_prompt; /* scores, and their decimals */
     n += r->n_prompt * sizeof(int32_t);
-    return n + n_grow * (sizeof(int32_t) + row_bytes_per_token);
+    n += r->n_prompt * logprob_bytes(r->n_prompt_logprobs);
+    n += (r->n_biases + (size_t)r->n_stop_ids) * sizeof *r->biases;
+    const size_t per_token = sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->n_logprobs);
+    return n + (size_t)r->n_choices * n_grow * per_token;
 }

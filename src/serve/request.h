@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "plan/step_plan.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
 #include "text/stop.h"
@@ -15,21 +16,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REQUEST_STOPS_MAX = 64, REQUEST_STOP_BYTES_MAX = 1024 };
+enum {
+    REQUEST_STOPS_MAX = 64,
+    REQUEST_STOP_BYTES_MAX = 1024,
+    REQUEST_STOP_IDS_MAX = 1024,
+    REQUEST_BIASES_MAX = 4096,
+    REQUEST_LOGPROBS_MAX = 20,
+    REQUEST_CHOICES_MAX = 128,
+};
 
 /* Values of flags (over generation_config.json), which a line's own values override. */
 struct request_defaults {
-    int64_t max_tokens;       /* >= 1 */
-    double temperature;       /* >= 0; 0: greedy */
-    double top_p;             /* (0, 1] */
-    double min_p;             /* [0, 1] */
-    int64_t top_k;            /* 0 or -1: off */
+    int64_t max_tokens;        /* >= 1 */
+    double temperature;        /* >= 0; 0: greedy */
+    double top_p;              /* (0, 1] */
+    double min_p;              /* [0, 1] */
+    int64_t top_k;             /* 0 or -1: off */
+    double repetition_penalty; /* above 0; 1: off */
+    double presence_penalty;   /* [-2, 2]; 0: off; so the next */
+    double frequency_penalty;
+    int64_t n;                /* choices of a line, >= 1 */
+    int64_t logprobs;         /* alternatives to each token; 0: no log-probabilities at all */
     uint64_t seed;            /* --seed: hashed with the custom_id */
     const char *const *stops; /* [n_stops], borrowed */
     size_t n_stops;
 };
 
-/* Local. 128, 1.0, 1.0, 0, 0, 0, no stops. */
+/* Local. 128 tokens, one choice, temperature 1, everything else off. */
 void request_defaults_init(struct request_defaults *d);
 
 /* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
@@ -61,9 +74,9 @@ struct request_bytes {
 
 struct request {
     /* the line */
-    uint64_t line;  /* number, from 1 */
-    uint64_t index; /* order of reading, from 0 */
-    uint64_t order; /* in which it runs, among those of its priority; no two have the same */
+    uint64_t line;    /* number, from 1 */
+    uint64_t index;   /* order of reading, from 0 */
+    uint64_t order;   /* in which it runs, among those of its priority; no two have the same */
     int32_t priority; /* smaller runs first; 0 unless the line says so */
     enum request_format format;
     struct request_bytes custom_id;
@@ -74,25 +87,42 @@ struct request {
     int32_t max_tokens, top_k;
     float temperature, top_p, min_p;
     uint32_t key[2];
-    bool is_seeded; /* by its line; else no other line has its key */
+    bool is_seeded;            /* by its line; else no other line has its key */
     struct stop_matcher *stop; /* owned; NULL: no stop strings */
+    struct plan_penalties penalties;
+    int32_t min_tokens; /* before which it neither ends nor stops */
+    bool ignore_eos;    /* the model's end tokens do not end it */
+    int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
+    size_t n_stop_ids;
+    struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
+    size_t n_biases;
+    int32_t n_logprobs,
+        n_prompt_logprobs; /* alternatives to each token; -1: no log-probabilities */
+    int32_t n_choices;
 
     /* tokens and results; owned */
     int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
     size_t n_tokens, n_prompt, tokens_capacity;
-    float *scores; /* score: [n_prompt], natural log; scores[0] is unused */
+    float *scores; /* score and n_prompt_logprobs: [n_prompt], natural log; scores[0] is unused */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; the first are unused */
+    float *logprobs;              /* of sampled tokens; and the most likely ones, n_logprobs each */
+    struct plan_top *tops;
+    size_t logprobs_capacity; /* tokens */
     struct detokenizer detokenizer;
     struct strbuf text;
     size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
     size_t n_saved;     /* sampled tokens that the journal has by now */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
     enum request_finish finish;
-    const char *error_code; /* NULL: no error. A constant */
-    char *error_message;    /* owned */
+    struct request **choices; /* [n_choices], owned, each NULL until it is finished; NULL: r is its
+                                 own only answer */
+    const char *error_code;   /* NULL: no error. A constant */
+    char *error_message;      /* owned */
 
     /* the scheduler's */
     enum request_state state;
     bool in_flight;         /* a planned step of it has not been committed */
+    bool is_scored;         /* that step gives log-probabilities of prompt tokens */
     int32_t replica, group; /* where it runs */
     int32_t n_rows;         /* rows of the step being planned or in flight, from pos0 on */
     size_t pos0;
@@ -104,6 +134,10 @@ struct request {
     int32_t n_own;        /* of n_blocks: taken from the pool for it */
     uint64_t *block_keys; /* [n_block_keys] of its full blocks (serve/prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
+    struct plan_adjust *adjusts; /* [n_adjusts] for its next draw (serve/request_adjust.h); owned */
+    size_t n_adjusts, adjusts_capacity;
+    size_t n_counted; /* tokens that are in them; 0: none were made yet */
+    bool forbids;     /* end tokens are among them */
     uint64_t first_plan_ns, first_token_ns, last_token_ns;
     struct request *prev, *next; /* in the list of its state */
 
@@ -122,7 +156,7 @@ struct status request_create_failed(uint64_t line_number, const char *code, cons
 void request_destroy(struct request **r);
 
 /* What makes a line an error row that repeats a custom_id; also merge.c writes it. */
-#define REQUEST_DUPLICATE_CODE "duplicate_id"
+#define REQUEST_DUPLICATE_CODE    "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
 
 /* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied. */
@@ -133,6 +167,13 @@ struct status request_fail(struct request *r, const char *code, const char *mess
  * Errors: STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
+
+/* Local. The log-probability of the token that is taken next, and the n_logprobs most likely ones.
+ * Errors: STATUS_MEMORY. */
+struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
+
+/* Local. True when r is no more than its tokens: they can be taken from another run or request. */
+bool request_is_replayable(const struct request *r);
 
 /* Local. An upper bound, in bytes, on what r may come to hold until its result line is written. */
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);

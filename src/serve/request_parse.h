@@ -1,12 +1,35 @@
-/* Between request.c and request_parse.c only: the JSON side of a request. */
+/* Between request.c and the files that read a line's fields only: the JSON side of a request. */
 #ifndef SHOAL_SERVE_REQUEST_PARSE_H
 #define SHOAL_SERVE_REQUEST_PARSE_H
 
+#include "base/json.h"
 #include "serve/request.h"
 
 /* Local. Fills r from a line. Errors: STATUS_REQUEST with r->error_code set (an error row; what is
  * known of custom_id and format is in r), STATUS_MEMORY. */
 struct status request_parse(struct request *r, const struct request_rules *rules, const char *text,
                             size_t n);
+
+/* All of these are Local and fail as request_parse does. */
+
+/* request_fields.c: refuses fields that would change the output and that nobody here reads, and in
+ * the body of a batch line also fields that nobody knows. */
+struct status request_check_fields(struct request *r, const struct js_node *fields);
+
+/* request_sampling.c: everything about how tokens are drawn and when a text ends. */
+struct status request_read_sampling(struct request *r, const struct request_rules *rules,
+                                    const struct js_node *fields);
+
+/* request_read.c: sets the row's code and returns its sentence; "a boolean" and so on; and fields
+ * by type: *value = the field, when it is there and not null. */
+struct status request_bad(struct request *r, const char *code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+const char *request_type_name(const struct js_node *node);
+struct status request_read_int(struct request *r, const struct js_node *fields, const char *key,
+                               int64_t low, int64_t high, int64_t *value);
+struct status request_read_real(struct request *r, const struct js_node *fields, const char *key,
+                                const char *range, double low, double high, double *value);
+struct status request_read_bool(struct request *r, const struct js_node *fields, const char *key,
+                                bool *value);
 
 #endif

@@ -15,6 +15,9 @@ struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2];
+    struct plan_penalties penalties;
+    int32_t min_tokens;        /* and with it the end tokens that are forbidden until then */
+    uint64_t stop_ids, biases; /* hashes; 0: none that count */
 };
 
 /* Known once `tokens` is set; on its way while `leader` is. Both: a longer result is. */
@@ -145,7 +148,13 @@ static struct sampling sampling_of(const struct request *r)
 {
     struct sampling s;
     memset(&s, 0, sizeof s);
-    if (r->temperature == 0) return s; /* greedy: nothing else counts */
+    s.penalties = r->penalties;
+    s.min_tokens = r->min_tokens;
+    if (r->min_tokens > 0 && r->n_stop_ids > 0) {
+        s.stop_ids = XXH3_64bits(r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
+    }
+    if (r->n_biases > 0) s.biases = XXH3_64bits(r->biases, r->n_biases * sizeof *r->biases);
+    if (r->temperature == 0) return s; /* greedy: chance does not count */
     s.temperature = r->temperature;
     s.top_p = r->top_p;
     s.min_p = r->min_p;
@@ -198,6 +207,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
                                struct request *r, enum result_answer *answer)
 {
     *answer = RESULT_RUN;
+    if (!request_is_replayable(r)) return status_ok();
     if (r->temperature > 0 && !r->is_seeded) return status_ok();
     const struct sampling s = sampling_of(r);
     const uint64_t hash =

@@ -1,6 +1,8 @@
 /* Result lines, as contracts has them. */
 #include "serve/result_row.h"
 
+#include "serve/result_logprobs.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +61,21 @@ double result_row_sum(const struct request *r, uint64_t *n_scored)
     return sum;
 }
 
+const struct request *result_row_choice(const struct request *r, int32_t i)
+{
+    return r->choices != NULL ? r->choices[i] : r;
+}
+
+size_t result_row_n_generated(const struct request *r)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        const struct request *c = result_row_choice(r, i);
+        n += c->n_tokens - c->n_prompt;
+    }
+    return n;
+}
+
 static void add_scored(struct strbuf *out, const struct request *r)
 {
     uint64_t n_scored;
@@ -72,22 +89,78 @@ static void add_scored(struct strbuf *out, const struct request *r)
     add_double(out, result_row_sum(r, &n_scored));
 }
 
-static void add_generated(struct strbuf *out, const struct request *r)
+/* One answer to the line: its text, tokens and log-probabilities. */
+static void add_choice(struct strbuf *out, const struct request *c)
 {
-    const size_t n_generated = r->n_tokens - r->n_prompt;
-    add_key_string(out, "text", r->text.data, r->text.n);
+    add_key_string(out, "text", c->text.data, c->text.n);
     strbuf_puts(out, ",");
-    add_ids(out, r->tokens + r->n_prompt, n_generated);
-    strbuf_printf(out,
-                  ",\"finish_reason\":\"%s\",\"usage\":{\"prompt_tokens\":%zu,"
-                  "\"completion_tokens\":%zu}",
-                  finish_name(r), r->n_prompt, n_generated);
+    add_ids(out, c->tokens + c->n_prompt, c->n_tokens - c->n_prompt);
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"", finish_name(c));
+    if (c->n_logprobs < 0) return;
+    strbuf_puts(out, ",\"logprobs\":");
+    result_logprobs_plain(c, out);
 }
 
-static void add_openai_body(struct strbuf *out, const struct request *r, const char *model_name,
+/* Prompt tokens count once, however many answers there are. */
+static void add_usage(struct strbuf *out, const struct request *r)
+{
+    const size_t n_generated = result_row_n_generated(r);
+    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu", r->n_prompt,
+                  n_generated);
+    if (r->format != REQUEST_PLAIN) {
+        strbuf_printf(out, ",\"total_tokens\":%zu", r->n_prompt + n_generated);
+    }
+    strbuf_puts(out, "}");
+}
+
+/* The request that has the prompt's log-probabilities. */
+static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
+{
+    if (r->n_prompt_logprobs < 0) return;
+    strbuf_puts(out, ",\"prompt_logprobs\":");
+    result_logprobs_prompt(result_row_choice(r, 0), out);
+}
+
+static void add_generated(struct strbuf *out, const struct request *r)
+{
+    if (r->choices == NULL) {
+        add_choice(out, r);
+    } else {
+        strbuf_puts(out, "\"choices\":[");
+        for (int32_t i = 0; i < r->n_choices; i++) {
+            strbuf_printf(out, i > 0 ? ",{\"index\":%d," : "{\"index\":%d,", i);
+            add_choice(out, r->choices[i]);
+            strbuf_puts(out, "}");
+        }
+        strbuf_puts(out, "]");
+    }
+    add_prompt_logprobs(out, r);
+    add_usage(out, r);
+}
+
+static void add_openai_choice(struct strbuf *out, const struct request *c,
+                              const struct request_rules *rules, int32_t index)
+{
+    const bool is_chat = c->format == REQUEST_OPENAI_CHAT;
+    strbuf_printf(out, "{\"index\":%d,", index);
+    if (is_chat) strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
+    add_key_string(out, is_chat ? "content" : "text", c->text.data, c->text.n);
+    if (is_chat) strbuf_puts(out, "}");
+    strbuf_puts(out, ",\"logprobs\":");
+    if (c->n_logprobs < 0) {
+        strbuf_puts(out, "null");
+    } else if (is_chat) {
+        result_logprobs_chat(c, rules, out);
+    } else {
+        result_logprobs_completion(c, rules, out);
+    }
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
+}
+
+static void add_openai_body(struct strbuf *out, const struct request *r,
+                            const struct request_rules *rules, const char *model_name,
                             unsigned long long id)
 {
-    const size_t n_generated = r->n_tokens - r->n_prompt;
     const bool is_chat = r->format == REQUEST_OPENAI_CHAT;
     strbuf_printf(out, "{\"id\":\"%s-%016llx\",\"object\":\"%s\",\"created\":0,",
                   is_chat ? "chatcmpl" : "cmpl", id,
@@ -97,18 +170,20 @@ static void add_openai_body(struct strbuf *out, const struct request *r, const c
     } else {
         add_key_string(out, "model", r->model.bytes, r->model.n);
     }
-    strbuf_puts(out, ",\"choices\":[{\"index\":0,");
-    if (is_chat) strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
-    add_key_string(out, is_chat ? "content" : "text", r->text.data, r->text.n);
-    if (is_chat) strbuf_puts(out, "}");
-    strbuf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"}]", finish_name(r));
-    strbuf_printf(
-        out, ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu}}",
-        r->n_prompt, n_generated, r->n_tokens);
+    strbuf_puts(out, ",\"choices\":[");
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        add_openai_choice(out, result_row_choice(r, i), rules, i);
+    }
+    strbuf_puts(out, "]");
+    add_prompt_logprobs(out, r);
+    add_usage(out, r);
+    strbuf_puts(out, "}");
 }
 
 /* The ids of a batch result come from the custom_id alone: no clock, no counter, no chance. */
-static void add_openai(struct strbuf *out, const struct request *r, const char *model_name)
+static void add_openai(struct strbuf *out, const struct request *r,
+                       const struct request_rules *rules, const char *model_name)
 {
     const unsigned long long id = XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
     strbuf_printf(out, "{\"id\":\"batch_req_%016llx\",", id);
@@ -119,7 +194,7 @@ static void add_openai(struct strbuf *out, const struct request *r, const char *
     } else {
         strbuf_printf(
             out, ",\"response\":{\"status_code\":200,\"request_id\":\"%016llx\",\"body\":", id);
-        add_openai_body(out, r, model_name, id);
+        add_openai_body(out, r, rules, model_name, id);
         strbuf_puts(out, "},\"error\":null");
     }
     strbuf_puts(out, "}\n");
@@ -129,7 +204,7 @@ struct status result_row_write(const struct request *r, const struct request_rul
                                const char *model_name, struct strbuf *out)
 {
     if (r->format != REQUEST_PLAIN && !rules->score) {
-        add_openai(out, r, model_name);
+        add_openai(out, r, rules, model_name);
         return strbuf_status(out);
     }
     strbuf_puts(out, "{");

@@ -15,4 +15,8 @@ struct status result_row_write(const struct request *r, const struct request_rul
  */
 double result_row_sum(const struct request *r, uint64_t *n_scored);
 
+/* Local. Answer i of a finished request, borrowed; and how many tokens all answers have. */
+const struct request *result_row_choice(const struct request *r, int32_t i);
+size_t result_row_n_generated(const struct request *r);
+
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "serve/request_adjust.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
@@ -357,6 +358,21 @@ static void calm_down(struct replica *replica)
     replica->n_calm = 0;
 }
 
+/* How r's next token is drawn. */
+static void plan_draw(const struct request *r, struct plan_seq *seq)
+{
+    seq->want |= PLAN_SAMPLE;
+    seq->top_k = r->top_k;
+    seq->temperature = r->temperature;
+    seq->top_p = r->top_p;
+    seq->min_p = r->min_p;
+    seq->penalties = r->penalties;
+    seq->n_adjusts = (int32_t)r->n_adjusts;
+    if (r->n_logprobs < 0) return;
+    seq->want |= PLAN_LOGPROB;
+    seq->n_logprobs = r->n_logprobs;
+}
+
 static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
 {
     const size_t end = r->n_computed + (size_t)r->n_rows;
@@ -367,20 +383,22 @@ static struct status emit(struct scheduler *s, struct step_plan *plan, struct re
         .pos0 = (int32_t)r->n_computed,
         .n_blocks = (int32_t)scheduler_blocks_for(end),
         .next_token = -1,
-        .top_k = r->top_k,
-        .temperature = r->temperature,
-        .top_p = r->top_p,
-        .min_p = r->min_p,
         .key = {r->key[0], r->key[1]},
     };
-    if (s->o.rules->score) {
+    r->is_scored =
+        s->o.rules->score || (r->n_prompt_logprobs >= 0 && r->n_computed + 1 < r->n_prompt);
+    if (r->is_scored) {
         seq.want = PLAN_SCORE;
         if (!is_last) seq.next_token = r->tokens[end];
-        if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
-    } else if (is_last) {
-        seq.want = PLAN_SAMPLE;
     }
-    TRY(step_plan_add(plan, r->replica, &seq, r->tokens + r->n_computed, r->blocks));
+    if (s->o.rules->score) {
+        if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
+    } else {
+        if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
+        if (is_last) TRY(request_adjust(r, s->o.rules));
+        if (is_last) plan_draw(r, &seq);
+    }
+    TRY(step_plan_add(plan, r->replica, &seq, r->tokens + r->n_computed, r->blocks, r->adjusts));
     r->pos0 = r->n_computed;
     r->in_flight = true;
     if (r->first_plan_ns == 0) r->first_plan_ns = clock_ns();

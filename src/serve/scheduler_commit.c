@@ -3,11 +3,12 @@
 #include "serve/scheduler_state.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Where a result's scores and logits stand; moves from sequence to sequence. */
 struct cursor {
     const struct step_result *result;
-    size_t score, logit_row;
+    size_t score, logit_row, top;
 };
 
 static void finish(struct scheduler *s, struct request *r)
@@ -71,16 +72,41 @@ static struct status take_scores(struct scheduler *s, struct request *r,
             STATUS_BUG, "line %llu: expected %d scores and %d rows of logits, found %d and %d",
             (unsigned long long)r->line, n_expected, n_logits, seq->n_scores, seq->n_logits);
     }
-    for (int32_t i = 0; i < n_expected; i++) {
-        r->scores[r->pos0 + 1 + (size_t)i] = c->result->scores[c->score + (size_t)i];
+    for (size_t i = 0; i < (size_t)n_expected && r->pos0 + 1 + i < r->n_prompt; i++) {
+        r->scores[r->pos0 + 1 + i] = c->result->scores[c->score + i];
     }
     if (n_logits > 0) {
         const float *rows = c->result->logits + c->logit_row * (size_t)c->result->vocab;
         TRY(s->o.logits(s->o.logits_user, r->line, (int32_t)r->pos0, rows, n_logits,
                         c->result->vocab));
     }
-    if (end == r->n_tokens) r->finish = REQUEST_SCORED;
     return status_ok();
+}
+
+/* How many of the most likely tokens a result brings: for each prompt token scored, and for the one
+ * that is sampled. */
+static struct status take_tops(const struct scheduler *s, struct request *r,
+                               const struct result_seq *seq, const struct cursor *c)
+{
+    const bool samples = !s->o.rules->score && r->pos0 + (size_t)r->n_rows == r->n_tokens;
+    const size_t n_each = r->is_scored && r->n_prompt_logprobs > 0 && !s->o.rules->score
+                              ? (size_t)r->n_prompt_logprobs
+                              : 0;
+    const size_t n_scored = (size_t)seq->n_scores * n_each;
+    const size_t n_sampled = samples && r->n_logprobs > 0 ? (size_t)r->n_logprobs : 0;
+    if ((size_t)seq->n_tops != n_scored + n_sampled ||
+        c->top + n_scored + n_sampled > c->result->n_tops) {
+        return status_make(STATUS_BUG, "line %llu: expected %zu likely tokens, found %d",
+                           (unsigned long long)r->line, n_scored + n_sampled, seq->n_tops);
+    }
+    const struct plan_top *tops = c->result->tops + c->top;
+    for (size_t i = 0; i < (size_t)seq->n_scores && r->pos0 + 1 + i < r->n_prompt; i++) {
+        if (n_each == 0) break;
+        memcpy(r->prompt_tops + (r->pos0 + 1 + i) * n_each, tops + i * n_each,
+               n_each * sizeof *tops);
+    }
+    if (!samples || r->n_logprobs < 0) return status_ok();
+    return request_take_logprob(r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
 }
 
 static struct status take_result(struct scheduler *s, struct request *r,
@@ -99,8 +125,10 @@ static struct status take_result(struct scheduler *s, struct request *r,
         return status_ok();
     }
     if (r->state == REQUEST_RUNNING) TRY(scheduler_prefix_publish(s, r));
+    if (r->is_scored) TRY(take_scores(s, r, seq, c));
+    TRY(take_tops(s, r, seq, c));
     if (s->o.rules->score) {
-        TRY(take_scores(s, r, seq, c));
+        if (end == r->n_tokens) r->finish = REQUEST_SCORED;
     } else if (end == r->n_tokens) {
         TRY(take_token(s, r, seq->token));
     } else if (seq->token != -1) {
@@ -160,6 +188,7 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
         TRY(take_result(s, m->flight[i], seq, &c));
         c.score += (size_t)seq->n_scores;
         c.logit_row += (size_t)seq->n_logits;
+        c.top += (size_t)seq->n_tops;
     }
     m->n_flight = 0;
     return status_ok();

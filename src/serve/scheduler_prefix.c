@@ -34,9 +34,11 @@ static int32_t find(const struct replica *replica, const struct request *r, size
                              r->tokens + b * block_tokens);
 }
 
-/* Blocks that r may take from others: its last token is always computed, for what follows it. */
+/* Blocks that r may take from others: its last token is always computed, for what follows it, and
+ * all of them where each is asked for. */
 static size_t n_sharable(const struct request *r)
 {
+    if (r->n_prompt_logprobs >= 0) return 0;
     return (r->n_tokens - 1) / block_tokens;
 }
 

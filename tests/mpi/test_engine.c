@@ -130,8 +130,8 @@ static void add_seq(struct lead *d, int32_t i, int32_t replica)
                                        (i == 0 ? PLAN_LOGITS : 0),
                                .next_token = s->tokens[end],
                                .top_p = 1};
-    CU_ASSERT_EQUAL_FATAL(step_plan_add(&d->plan, replica, &p, s->tokens + s->pos, s->blocks).code,
-                          STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(
+        step_plan_add(&d->plan, replica, &p, s->tokens + s->pos, s->blocks, NULL).code, STATUS_OK);
 }
 
 /* Sequence i belongs to replica i mod dp and to group i / dp mod pp. */

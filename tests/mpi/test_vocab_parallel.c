@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { D = 32, V_MAX = 307, ROWS = 150 };
+enum { D = 32, V_MAX = 307, ROWS = 150, TOPS = 9, ADJUSTS = 40 };
 
 /* What one process with the whole vocabulary says. */
 struct model {
@@ -19,6 +19,9 @@ struct model {
     float head[V_MAX][D], x[ROWS][D], logits[ROWS][V_MAX];
     struct vocab_want wants[ROWS];
     struct vocab_got got[ROWS];
+    struct plan_top tops[ROWS][TOPS];
+    struct plan_adjust adjusts[ROWS][ADJUSTS];
+    size_t n_adjusted, n_topped;
     size_t n_rows, n_greedy, n_drawn, n_scored, n_logits, n_bad;
 };
 
@@ -29,8 +32,10 @@ static struct vocab_want want_of(uint64_t *state, uint32_t vocab, size_t row)
                                     PLAN_LOGITS | PLAN_SCORE,
                                     PLAN_SAMPLE,
                                     PLAN_SAMPLE | PLAN_SCORE | PLAN_LOGITS,
+                                    PLAN_SAMPLE | PLAN_LOGPROB,
+                                    PLAN_SAMPLE | PLAN_LOGPROB,
                                     0};
-    struct vocab_want w = {.want = kinds[util_next(state) % 6],
+    struct vocab_want w = {.want = kinds[util_next(state) % 8],
                            .target = (int32_t)(util_next(state) % (vocab + 1)) - 1};
     const bool greedy = util_next(state) % 3 == 0;
     w.pick = (struct pick_options){.temperature = greedy ? 0 : 0.3f + 0.1f * (float)(row % 9),
@@ -40,7 +45,68 @@ static struct vocab_want want_of(uint64_t *state, uint32_t vocab, size_t row)
                                    .key = {util_next(state), util_next(state)},
                                    .choice = (uint32_t)row % 2,
                                    .position = (uint32_t)row};
+    if (row % 3 == 1) w.n_top = 1 + (int32_t)(util_next(state) % TOPS);
     return w;
+}
+
+/* Some entries, ids ascending: biases, tokens of prompt and answer, forbidden ones. */
+static void add_adjusts(struct model *m, size_t row, uint64_t *state)
+{
+    struct adjust *a = &m->wants[row].adjust;
+    if (row % 2 == 0 || (m->wants[row].want & PLAN_SAMPLE) == 0) return;
+    a->entries = m->adjusts[row];
+    a->penalties = (struct plan_penalties){.repetition = row % 4 == 1 ? 1 : 1.3f,
+                                           .frequency = row % 5 == 0 ? 0 : 0.25f,
+                                           .presence = row % 7 == 0 ? -0.5f : 0.75f};
+    for (int32_t id = (int32_t)(util_next(state) % 3); id < (int32_t)m->vocab;
+         id += 1 + (int32_t)(util_next(state) % 12)) {
+        if (a->n == ADJUSTS) break;
+        struct plan_adjust *e = &m->adjusts[row][a->n++];
+        e->id = id;
+        e->n_sampled = (int32_t)(util_next(state) % 4);
+        e->flags = util_next(state) % 4; /* any of in prompt and forbidden */
+        e->bias = util_next(state) % 2 ? 0 : 4 * util_uniform(state);
+    }
+    if (row % 11 == 3) m->adjusts[row][a->n - 1].bias = 3e38f;
+}
+
+/* The row as it is drawn from. */
+static void expect_adjusted(const struct model *m, size_t row, float *logits)
+{
+    const struct adjust *a = &m->wants[row].adjust;
+    memcpy(logits, m->logits[row], m->vocab * sizeof *logits);
+    for (size_t i = 0; i < a->n; i++) {
+        const struct plan_adjust *e = &a->entries[i];
+        volatile float x = logits[e->id] + e->bias; /* volatile: each step is rounded */
+        if (e->n_sampled > 0 || e->flags & PLAN_IN_PROMPT) {
+            if (x > 0)
+                x = x / a->penalties.repetition;
+            else
+                x = x * a->penalties.repetition;
+        }
+        volatile float often = (float)e->n_sampled * a->penalties.frequency;
+        if (e->n_sampled > 0) x = x - often;
+        if (e->n_sampled > 0) x = x - a->penalties.presence;
+        if (e->flags & PLAN_FORBIDDEN) x = -3.402823466e38f;
+        logits[e->id] = fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f);
+    }
+}
+
+/* By looking for the best one that was not taken yet, again and again. */
+static void expect_tops(struct model *m, size_t row, float max, uint64_t total)
+{
+    bool taken[V_MAX] = {false};
+    for (int32_t k = 0; k < m->wants[row].n_top; k++) {
+        int32_t best = -1;
+        for (uint32_t v = 0; v < m->vocab; v++) {
+            if (!taken[v] && (best < 0 || m->logits[row][v] > m->logits[row][best]))
+                best = (int32_t)v;
+        }
+        m->tops[row][k] = (struct plan_top){.id = best};
+        if (best < 0) continue;
+        m->tops[row][k].logprob = pick_logprob(m->logits[row][best], max, total);
+        taken[best] = true;
+    }
 }
 
 static void expect_row(struct model *m, size_t i, const struct pick_scratch *scratch)
@@ -53,23 +119,33 @@ static void expect_row(struct model *m, size_t i, const struct pick_scratch *scr
     *g = (struct vocab_got){.token = -1, .n_bad = (int32_t)n_bad};
     m->n_bad += n_bad > 0;
     m->n_logits += (w->want & PLAN_LOGITS) != 0;
+    for (int32_t k = 0; k < w->n_top; k++) m->tops[i][k].id = -1;
     if (n_bad > 0) return;
+    float drawn_from[V_MAX];
+    const uint64_t total = m->kern.mass(m->logits[i], m->vocab, max, 1, NULL);
+    expect_tops(m, i, max, total);
+    expect_adjusted(m, i, drawn_from);
+    m->n_topped += w->n_top > 0;
+    m->n_adjusted += w->adjust.n > 0;
     if ((w->want & PLAN_SCORE) != 0 && w->target >= 0) {
-        const uint64_t total = m->kern.mass(m->logits[i], m->vocab, max, 1, NULL);
         g->logprob = pick_logprob(m->logits[i][w->target], max, total);
         m->n_scored++;
     }
     if ((w->want & PLAN_SAMPLE) == 0) return;
     if (w->pick.temperature > 0) {
-        g->token = pick_token(&m->kern, &w->pick, m->logits[i], m->vocab, max, scratch);
+        float most = drawn_from[0];
+        for (uint32_t v = 1; v < m->vocab; v++) most = fmaxf(most, drawn_from[v]);
+        g->token = pick_token(&m->kern, &w->pick, drawn_from, m->vocab, most, scratch);
         m->n_drawn++;
-        return;
+    } else {
+        g->token = 0;
+        for (uint32_t v = 1; v < m->vocab; v++) {
+            if (drawn_from[v] > drawn_from[g->token]) g->token = (int32_t)v;
+        }
+        m->n_greedy++;
     }
-    g->token = 0;
-    for (uint32_t v = 1; v < m->vocab; v++) {
-        if (m->logits[i][v] > m->logits[i][g->token]) g->token = (int32_t)v;
-    }
-    m->n_greedy++;
+    if ((w->want & PLAN_LOGPROB) == 0) return;
+    g->token_logprob = pick_logprob(m->logits[i][g->token], max, total);
 }
 
 static void make_model(struct model *m, uint32_t vocab, size_t n_rows)
@@ -92,6 +168,7 @@ static void make_model(struct model *m, uint32_t vocab, size_t n_rows)
         if (i % 37 == 20) m->x[i][4] = NAN;
         if (i % 37 == 30) m->x[i][5] = m->x[i][6] = 3e38f; /* some logits become infinite */
         m->wants[i] = want_of(&state, vocab, i);
+        add_adjusts(m, i, &state);
         for (size_t v = 0; v < vocab; v++) {
             float acc = 0;
             for (size_t d = 0; d < D; d++) {
@@ -127,6 +204,8 @@ static void check_logits(const struct model *m, const struct step_result *r)
 static void check_layout(const struct layout *l, void *ctx)
 {
     static struct vocab_got got[ROWS];
+    static struct vocab_want wants[ROWS];
+    static struct plan_top tops[ROWS][TOPS];
     struct trial *t = ctx;
     const struct model *m = t->m;
     struct comm *c = util_comm(l, 0);
@@ -143,14 +222,20 @@ static void check_layout(const struct layout *l, void *ctx)
     step_result_init(&r);
     for (int pass = 0; pass < 2; pass++) {
         memset(got, 0xEE, sizeof got);
+        memset(tops, 0xEE, sizeof tops);
+        memcpy(wants, m->wants, sizeof wants);
+        for (size_t i = 0; i < m->n_rows; i++) wants[i].tops = tops[i];
         step_result_clear(&r, 0, 0, (int32_t)m->vocab);
-        CU_ASSERT_EQUAL(
-            vocab_parallel_run(v, &head, &m->x[0][0], m->wants, m->n_rows, got, &r).code,
-            STATUS_OK);
+        CU_ASSERT_EQUAL(vocab_parallel_run(v, &head, &m->x[0][0], wants, m->n_rows, got, &r).code,
+                        STATUS_OK);
         for (size_t i = 0; i < m->n_rows; i++) {
             CU_ASSERT_EQUAL(got[i].token, m->got[i].token);
             CU_ASSERT_EQUAL(f32_bits(got[i].logprob), f32_bits(m->got[i].logprob));
             CU_ASSERT_EQUAL(got[i].n_bad, m->got[i].n_bad);
+            CU_ASSERT_EQUAL(f32_bits(got[i].token_logprob), f32_bits(m->got[i].token_logprob));
+            if (comm_rank(c, COMM_TP) > 0) continue;
+            CU_ASSERT_EQUAL(memcmp(tops[i], m->tops[i], (size_t)m->wants[i].n_top * sizeof **tops),
+                            0);
         }
         if (comm_rank(c, COMM_TP) == 0) {
             check_logits(m, &r);
@@ -186,6 +271,7 @@ static void an_uneven_vocabulary_never_shows(void)
     try_vocab(m, V_MAX, ROWS);
     /* the case is what it says */
     CU_ASSERT(m->n_greedy > 5 && m->n_drawn > 20 && m->n_scored > 20);
+    CU_ASSERT(m->n_adjusted > 20 && m->n_topped > 20);
     CU_ASSERT(m->n_logits > 20 && m->n_bad >= 6);
     free(m);
 }

@@ -7,13 +7,14 @@
 static void fill(struct step_plan *p)
 {
     const struct plan_seq a = {
-        .id = 1, .n_rows = 3, .n_blocks = 1, .want = PLAN_SAMPLE, .top_p = 0.5f};
+        .id = 1, .n_rows = 3, .n_blocks = 1, .want = PLAN_SAMPLE, .top_p = 0.5f, .n_adjusts = 2};
+    const struct plan_adjust adjusts[] = {{.id = 4, .n_sampled = 2}, {.id = 9, .bias = -1.5f}};
     const struct plan_seq b = {.id = 2, .n_rows = 1, .pos0 = 64, .n_blocks = 2, .key = {7, 8}};
     const int32_t tokens[] = {10, 11, 12}, blocks[] = {5, 6};
     step_plan_clear(p, PLAN_RUN, 42);
-    CU_ASSERT_EQUAL(step_plan_add(p, 0, &a, tokens, blocks).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_add(p, 0, &a, tokens, blocks, adjusts).code, STATUS_OK);
     step_plan_end_replica(p, 0);
-    CU_ASSERT_EQUAL(step_plan_add(p, 1, &b, tokens, blocks).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_add(p, 1, &b, tokens, blocks, NULL).code, STATUS_OK);
     step_plan_end_replica(p, 1);
 }
 
@@ -31,6 +32,8 @@ static void plans_survive_the_message(void)
     CU_ASSERT_EQUAL(memcmp(q.seqs, p.seqs, 2 * sizeof *p.seqs), 0);
     CU_ASSERT_EQUAL(memcmp(q.tokens, p.tokens, 4 * sizeof *p.tokens), 0);
     CU_ASSERT_EQUAL(memcmp(q.blocks, p.blocks, 3 * sizeof *p.blocks), 0);
+    CU_ASSERT_EQUAL(q.n_adjusts, 2);
+    CU_ASSERT_EQUAL(memcmp(q.adjusts, p.adjusts, 2 * sizeof *p.adjusts), 0);
     CU_ASSERT_EQUAL(q.replica_begin[1], 1);
     CU_ASSERT_EQUAL(q.replica_begin[2], 2);
     plan_message_fini(&m);
@@ -50,7 +53,7 @@ static void lying_messages_are_refused(void)
     for (size_t n = 0; n < m.n_words; n++) {
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, n, &q).code, STATUS_BUG);
     }
-    for (size_t word = 4; word < 12; word += 2) { /* the low halves of the header's counts */
+    for (size_t word = 4; word < 14; word += 2) { /* the low halves of the header's counts */
         const int32_t kept = m.words[word];
         m.words[word] = kept + 1;
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);
@@ -68,16 +71,20 @@ static void results_survive_the_message(void)
     step_result_init(&r);
     step_result_init(&s);
     step_result_clear(&r, 9, 1, 3);
-    const struct result_seq seq = {.id = 4, .token = 17, .n_scores = 2, .n_logits = 1};
+    const struct result_seq seq = {.id = 4, .token = 17, .n_scores = 2, .n_logits = 1, .n_tops = 2};
+    const struct plan_top tops[] = {{3, -0.5f}, {1, -2}};
     const float scores[] = {-1.5f, -2.5f}, logits[] = {1, 2, 3};
     CU_ASSERT_EQUAL(step_result_add(&r, &seq).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_add_scores(&r, scores, 2).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_add_logits(&r, logits, 1).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_result_add_tops(&r, tops, 2).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_pack(&r, &m).code, STATUS_OK);
     CU_ASSERT_EQUAL(step_result_unpack(m.words, m.n_words, &s).code, STATUS_OK);
     CU_ASSERT_EQUAL(s.step, 9);
     CU_ASSERT_EQUAL(s.replica, 1);
     CU_ASSERT_EQUAL(memcmp(s.seqs, &seq, sizeof seq), 0);
+    CU_ASSERT_EQUAL(s.n_tops, 2);
+    CU_ASSERT_EQUAL(memcmp(s.tops, tops, sizeof tops), 0);
     CU_ASSERT_EQUAL(s.scores[1], -2.5f);
     CU_ASSERT_EQUAL(s.logits[2], 3.0f);
     for (size_t n = 0; n < m.n_words; n++) {

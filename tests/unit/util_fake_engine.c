@@ -31,12 +31,29 @@ static uint64_t entry(uint64_t before, int32_t token, int64_t position)
 }
 
 /* One in 40 is an end token, the others are mostly printable. */
-static int32_t draw(uint64_t fold, int64_t position, const uint32_t key[2], float temperature)
+static int32_t draw(uint64_t fold, int64_t position, const struct plan_seq *s, uint64_t adjusts)
 {
     uint64_t h = mix(fold, (uint64_t)position);
-    if (temperature > 0) h = mix(mix(h, key[0]), key[1]);
+    if (s->temperature > 0) h = mix(mix(h, s->key[0]), s->key[1]);
+    if (s->temperature > 0 && s->choice > 0) h = mix(h, s->choice);
+    if (adjusts != 0) h = mix(h, adjusts);
     if (h % 40 == 0) return FAKE_END_ID;
     return h % 3 == 0 ? (int32_t)(h / 40 % FAKE_END_ID) : (int32_t)(' ' + h / 40 % 95);
+}
+
+/* Whatever the plan does to logits counts. */
+static uint64_t mix_adjusts(const struct plan_seq *s, const struct plan_adjust *adjusts)
+{
+    uint64_t h = 0;
+    if (s->penalties.repetition != 1 || s->penalties.frequency != 0 || s->penalties.presence != 0)
+        h = mix(1, (uint64_t)(s->penalties.repetition * 1000 + s->penalties.frequency * 100 +
+                              s->penalties.presence * 10 + 500));
+    for (int32_t i = 0; i < s->n_adjusts; i++) {
+        const struct plan_adjust *a = &adjusts[i];
+        h = mix(h, (uint64_t)a->id << 32 | (uint32_t)a->n_sampled);
+        h = mix(h, (uint64_t)(a->bias * 8 + 2000) << 8 | a->flags);
+    }
+    return h;
 }
 
 static float score_of(uint64_t fold, int32_t next)
@@ -137,9 +154,23 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     return true;
 }
 
+/* The most likely tokens: ids and log-probabilities that fall, out of the cache. */
+static void add_tops(struct result_seq *out, uint64_t fold, int32_t n, struct step_result *result)
+{
+    for (int32_t k = 0; k < n; k++) {
+        const uint64_t h = mix(fold, (uint64_t)k);
+        /* no two ids of a row are the same: one in each stride of 4 */
+        const struct plan_top top = {.id = 4 * k + (int32_t)(h % 4),
+                                     .logprob = -(float)k - (float)(h % 8192) / 8192.0f};
+        const struct status st = step_result_add_tops(result, &top, 1);
+        assert(!status_failed(&st));
+        out->n_tops++;
+    }
+}
+
 static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                                  const int32_t *tokens, const int32_t *blocks,
-                                 struct step_result *result)
+                                 const struct plan_adjust *adjusts, struct step_result *result)
 {
     struct result_seq out = {.id = s->id, .token = -1};
     for (int32_t i = 0; i < s->n_rows; i++) {
@@ -149,8 +180,10 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
         if (tokens[i] == e->bad_token && pos == e->bad_position) out.n_bad++;
         if (s->want & PLAN_SCORE) {
             const int32_t next = i + 1 < s->n_rows ? tokens[i + 1] : s->next_token;
-            const float score = score_of(fold_cache(e, replica, blocks, pos), next);
+            const uint64_t fold = fold_cache(e, replica, blocks, pos);
+            const float score = score_of(fold, next);
             if (next < 0) continue;
+            add_tops(&out, fold, s->n_prompt_logprobs, result);
             const struct status st = step_result_add_scores(result, &score, 1);
             assert(!status_failed(&st));
             out.n_scores++;
@@ -158,7 +191,10 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     }
     const int64_t last = s->pos0 + s->n_rows - 1;
     if (s->want & PLAN_SAMPLE) {
-        out.token = draw(fold_cache(e, replica, blocks, last), last + 1, s->key, s->temperature);
+        const uint64_t fold = fold_cache(e, replica, blocks, last);
+        out.token = draw(fold, last + 1, s, mix_adjusts(s, adjusts));
+        out.logprob = score_of(fold, out.token);
+        if (s->want & PLAN_LOGPROB) add_tops(&out, fold, s->n_logprobs, result);
     }
     if (s->want & PLAN_LOGITS) {
         float row[FAKE_VOCAB];
@@ -172,8 +208,13 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     return out;
 }
 
+/* Where a sequence's part of the plan's arrays begins. */
+struct plan_at {
+    size_t token, block, adjust;
+};
+
 static void run_replica(struct fake_engine *e, int32_t replica, const struct step_plan *plan,
-                        size_t *token, size_t *block, struct step_result *result)
+                        struct plan_at *at, struct step_result *result)
 {
     step_result_clear(result, plan->step, replica, FAKE_VOCAB);
     int64_t n_rows = 0;
@@ -183,7 +224,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     assert(!status_failed(&st));
     for (int32_t i = begin; i < end; i++) {
         const struct plan_seq *s = &plan->seqs[i];
-        const int32_t *blocks = plan->blocks + *block;
+        const int32_t *blocks = plan->blocks + at->block;
         if (check_seq(e, replica, s, blocks)) {
             for (int32_t b = 0; b < s->n_blocks; b++) {
                 const bool is_full = e->shares && (b + 1) * BLOCK <= s->pos0;
@@ -191,13 +232,14 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
                     wrong(e, "a block is held twice in one step");
                 used[blocks[b]] = is_full ? READ : WRITTEN;
             }
-            const struct result_seq out =
-                run_seq(e, replica, s, plan->tokens + *token, blocks, result);
+            const struct result_seq out = run_seq(e, replica, s, plan->tokens + at->token, blocks,
+                                                  plan->adjusts + at->adjust, result);
             st = step_result_add(result, &out);
             assert(!status_failed(&st));
         }
-        *token += (size_t)s->n_rows;
-        *block += (size_t)s->n_blocks;
+        at->token += (size_t)s->n_rows;
+        at->block += (size_t)s->n_blocks;
+        at->adjust += (size_t)s->n_adjusts;
         n_rows += s->n_rows;
     }
     e->n_rows += (uint64_t)n_rows;
@@ -209,10 +251,9 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
 void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
                      struct step_result *results)
 {
-    size_t token = 0, block = 0;
-    for (int32_t r = 0; r < e->n_replicas; r++)
-        run_replica(e, r, plan, &token, &block, &results[r]);
-    if (token != plan->n_tokens || block != plan->n_blocks)
+    struct plan_at at = {0};
+    for (int32_t r = 0; r < e->n_replicas; r++) run_replica(e, r, plan, &at, &results[r]);
+    if (at.token != plan->n_tokens || at.block != plan->n_blocks || at.adjust != plan->n_adjusts)
         wrong(e, "a plan's counts do not add up");
 }
 
@@ -225,7 +266,10 @@ size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_
         before = entry(before, tokens[i], (int64_t)i);
         fold += mix(before, i);
         if (i + 1 < r->n_prompt) continue;
-        const int32_t token = draw(fold, (int64_t)i + 1, r->key, r->temperature);
+        const struct plan_seq s = {.temperature = r->temperature,
+                                   .penalties = {.repetition = 1},
+                                   .key = {r->key[0], r->key[1]}};
+        const int32_t token = draw(fold, (int64_t)i + 1, &s, mix_adjusts(&s, NULL));
         tokens[n++] = token;
         if (token == FAKE_END_ID || n - r->n_prompt == (size_t)r->max_tokens ||
             n == (size_t)max_model_len)

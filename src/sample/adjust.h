@@ -1,0 +1,33 @@
+/* Bias and penalties on one rank's part of a row of logits. What is done to a logit depends on the
+ * logit and on its own entry alone, so where the vocabulary was cut never shows. Called by
+ * vocab_parallel.c. */
+#ifndef SHOAL_SAMPLE_ADJUST_H
+#define SHOAL_SAMPLE_ADJUST_H
+
+#include "plan/step_plan.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What is done to one row before its draw. Borrowed. */
+struct adjust {
+    struct plan_penalties penalties;
+    const struct plan_adjust *entries; /* [n], ids ascending */
+    size_t n;
+};
+
+/* Local. One logit, in f32 and in this order: the bias is added; the repetition penalty (Keskar et
+ * al. 2019) divides a positive logit and multiplies another, for tokens of prompt and answer; the
+ * frequency penalty times n_sampled is taken away; the presence penalty is. What leaves the finite
+ * floats becomes the nearest of them; a forbidden token becomes the least. */
+float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit);
+
+/* Local. Adjusts the logits of ids [id0, id0 + width) in place; what they were goes to saved, in
+ * the order of the entries. Returns how many that were: at most a->n. */
+size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved);
+
+/* Local. The inverse: puts back what was saved. Returns the same. */
+size_t adjust_undo(const struct adjust *a, uint32_t id0, size_t width, float *logits,
+                   const float *saved);
+
+#endif
