@@ -137,6 +137,16 @@ bool gguf_array_int(const struct gguf *g, const char *key, uint64_t i, int64_t *
     return gguf_scalar_int(v->array.type, raw, out);
 }
 
+bool gguf_array_f32(const struct gguf *g, const char *key, uint64_t i, float *out)
+{
+    const struct gguf_value *v = value_find(g, key);
+    if (v == NULL || v->type != GGUF_ARRAY || v->array.type != GGUF_F32 || i >= v->array.n) {
+        return false;
+    }
+    memcpy(out, v->array.bytes.data + i * sizeof *out, sizeof *out);
+    return true;
+}
+
 size_t gguf_key_count(const struct gguf *g)
 {
     return g->n_values;

@@ -85,6 +85,7 @@ bool gguf_has(const struct gguf *g, const char *key);
 bool gguf_array(const struct gguf *g, const char *key, enum gguf_type *type, uint64_t *n);
 const char *gguf_array_string(const struct gguf *g, const char *key, uint64_t i, size_t *n);
 bool gguf_array_int(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
+bool gguf_array_f32(const struct gguf *g, const char *key, uint64_t i, float *out);
 
 /* Local. Metadata keys in the file's order, for error messages and inspection. */
 size_t gguf_key_count(const struct gguf *g);

@@ -402,6 +402,21 @@ static struct status types_get(const struct gguf_model *m, size_t n_tokens, int3
     return status_ok();
 }
 
+static struct status scores_get(const struct gguf_model *m, size_t n_tokens, float **out)
+{
+    static const char key[] = "tokenizer.ggml.scores";
+    enum gguf_type type;
+    uint64_t n;
+    if (!gguf_has(m->file, key)) return status_ok();
+    if (!gguf_array(m->file, key, &type, &n) || n != n_tokens || type != GGUF_F32) {
+        return status_make(STATUS_INPUT, "%s: key %s: expected a list of %zu f32",
+                           gguf_path(m->file), key, n_tokens);
+    }
+    TRY(mem_alloc(out, n, sizeof **out, key));
+    for (uint64_t i = 0; i < n; i++) gguf_array_f32(m->file, key, i, &(*out)[i]);
+    return status_ok();
+}
+
 static int64_t id_or_none(const struct gguf_model *m, const char *key)
 {
     int64_t id;
@@ -418,6 +433,7 @@ struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *ou
 {
     struct gguf_text *tokens = NULL, *merges = NULL;
     int32_t *types = NULL;
+    float *scores = NULL;
     struct gguf_vocab v = {
         .model = gguf_string(m->file, "tokenizer.ggml.model", NULL),
         .pre = gguf_string(m->file, "tokenizer.ggml.pre", NULL),
@@ -425,6 +441,7 @@ struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *ou
         .eos_id = id_or_none(m, "tokenizer.ggml.eos_token_id"),
         .add_bos = flag_or_absent(m, "tokenizer.ggml.add_bos_token"),
         .add_eos = flag_or_absent(m, "tokenizer.ggml.add_eos_token"),
+        .add_blank = flag_or_absent(m, "tokenizer.ggml.add_space_prefix"),
     };
     if (v.model == NULL) {
         return status_make(STATUS_INPUT, "%s: has no tokenizer.ggml.model", gguf_path(m->file));
@@ -433,16 +450,19 @@ struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *ou
     struct status st;
     TRY_GOTO(st, texts_get(m, "tokenizer.ggml.tokens", &tokens, &v.n_tokens), out);
     TRY_GOTO(st, types_get(m, v.n_tokens, &types), out);
+    TRY_GOTO(st, scores_get(m, v.n_tokens, &scores), out);
     if (gguf_has(m->file, "tokenizer.ggml.merges")) {
         TRY_GOTO(st, texts_get(m, "tokenizer.ggml.merges", &merges, &v.n_merges), out);
     }
     v.tokens = tokens;
     v.token_types = types;
+    v.scores = scores;
     v.merges = merges;
     st = tokenizer_json_from_gguf(&v, out);
     st = status_wrap(st, "%s", gguf_path(m->file));
 out:
     mem_free(&types);
+    mem_free(&scores);
     mem_free(&merges);
     mem_free(&tokens);
     return st;

@@ -3,15 +3,18 @@
 pre-tokenizers, and vocabularies of characters (SentencePiece's kind) with every normalizer,
 pre-tokenizer, post-processor and decoder that the tokenizer knows.
 
-  make_tokenizer_goldens_more.py
+  make_tokenizer_goldens_more.py [--train]
 
-Deterministic. Trains on tests/golden/tokenizer/lines.jsonl; the goldens cover its first N_LINES.
+With --train the vocabularies are made anew from tests/golden/tokenizer/lines.jsonl; the trainers break ties
+at random, so they come out otherwise each time. All else follows from the vocabularies that lie there. The
+goldens cover the first N_LINES lines.
 cases_more.json is as cases.json; versions_more.json says what made the files.
 """
 import json
 import platform
 import random
 import struct
+import sys
 from pathlib import Path
 
 import tokenizers
@@ -156,6 +159,38 @@ def thin(vocab):
     return [[piece, round(score, 9)] for piece, score in kept]
 
 
+def spm(lines):
+    """A vocabulary with scores and types as a GGUF file of the tokenizer model "llama" has them, and the
+    tokenizer.json that a conversion of such a SentencePiece model makes: all splits, by falling score."""
+    file = train_chars("llama2", lines)
+    rank = {}
+    for i, (left, right) in enumerate(file["model"]["merges"]):
+        rank.setdefault(left + right, i)
+    vocab = file["model"]["vocab"]
+    control, kinds, scores = {"<s>", "</s>", "<|im_end|>"}, [], []
+    for c in sorted(vocab, key=vocab.get):
+        kinds.append(2 if c == "<unk>" else 3 if c in control else 4 if c == "<mask>" else 6 if c in BYTES else 1)
+        scores.append(-float(rank.get(c, 0) + 1 if c in rank else 10**6 + vocab[c]) if kinds[-1] == 1 else 0.0)
+    ordinary = {c for c in vocab if kinds[vocab[c]] == 1}
+    merges = [(scores[vocab[c]], k, len(c) - k, c[:k], c[k:]) for c in sorted(ordinary, key=vocab.get)
+              for k in range(1, len(c)) if c[:k] in ordinary and c[k:] in ordinary]
+    merges.sort(key=lambda m: m[:3], reverse=True)
+    file["model"]["merges"] = [list(m[3:]) for m in merges]
+    file["added_tokens"] = [dict(id=i, content=c, single_word=False, lstrip=False, rstrip=False, normalized=False,
+                                 special=kinds[i] != 4)
+                            for c, i in sorted(vocab.items(), key=lambda x: x[1]) if kinds[i] in (2, 3, 4)]
+    return file, dict(tokens=sorted(vocab, key=vocab.get), scores=scores, types=kinds)
+
+
+def train(name, lines):
+    if name == "spm":
+        file, arrays = spm(lines)
+        (HERE / "spm_gguf.json").write_text(json.dumps(arrays, ensure_ascii=False, separators=(",", ":")) + "\n")
+    else:
+        file = (train_bytes if name in ("deepseek3", "o200k", "kimi") else train_chars)(name, lines)
+    (HERE / f"{name}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 def cases(name, t, lines, r):
     rows = []
     for i in [i for i, l in enumerate(lines[:2000]) if 0 < len(l) < 50][:40]:
@@ -178,10 +213,11 @@ def main():
     lines = [json.loads(l) for l in (HERE / "lines.jsonl").read_text().split("\n") if l]
     short = [l for l in lines[::2] if len(l) < 500]
     rows, r, sizes = [], random.Random(11), {}
-    for name in ["deepseek3", "o200k", "kimi", "llama2", "mistral", "gemma", "folded", "unigram", "unigram_bytes"]:
-        file = (train_bytes if name in ("deepseek3", "o200k", "kimi") else train_chars)(name, short)
-        text = json.dumps(file, ensure_ascii=False, separators=(",", ":"))
-        (HERE / f"{name}.json").write_text(text + "\n")
+    for name in ["deepseek3", "o200k", "kimi", "llama2", "mistral", "gemma", "folded", "unigram", "unigram_bytes",
+                 "spm"]:
+        if "--train" in sys.argv:
+            train(name, short)
+        text = (HERE / f"{name}.json").read_text()
         t = Tokenizer.from_str(text)
         out = bytearray()
         for i, line in enumerate(lines[:N_LINES]):

@@ -386,6 +386,51 @@ static void stop_strings_end_the_text_before_them(void)
         "\"finish_reason\":\"stop\",\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":4}}\n");
 }
 
+/* Feeds tokens by name; the text and the number taken until the request stopped. */
+static void check_stop(struct tokenizer *t, const char *line, const char *const *tokens,
+                       size_t n_taken, const char *text)
+{
+    struct request_rules rules = make_rules(t);
+    rules.vocab_size = tokenizer_vocab_size(t);
+    struct request *r = parse(&rules, line);
+    size_t i = 0;
+    while (tokens[i] != NULL && r->finish == REQUEST_UNFINISHED) {
+        const int32_t id = tokenizer_token_id(t, tokens[i], strlen(tokens[i]));
+        CU_ASSERT_FATAL(id >= 0);
+        const struct status st = request_take_token(r, &rules, id);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        i++;
+    }
+    CU_ASSERT_EQUAL(i, n_taken);
+    CU_ASSERT_NOT_EQUAL(r->finish, REQUEST_UNFINISHED);
+    CU_ASSERT(r->text.n == strlen(text) && memcmp(r->text.data, text, r->text.n) == 0);
+    request_destroy(&r);
+}
+
+/* Bytes that tokens fall back to are text only when the run of them is; a stop string among them
+ * ends the request at its own last token all the same. */
+static void stop_strings_in_bytes_end_it_at_once(void)
+{
+    static const char *const LINES[] = {"a", "<0x0A>", "<0x0A>", "b", "a", NULL};
+    static const char *const ACCENT[] = {"a", "<0x0A>", "<0xC3>", "<0xA9>", "b", NULL};
+    static const char *const BROKEN[] = {"a", "<0xC3>", "<0xA9>", "<0xA9>", NULL};
+    char *json = NULL;
+    size_t n;
+    struct tokenizer *t = NULL;
+    struct status st = file_read(TEST_DATA_DIR "/golden/tokenizer/llama2.json", 1 << 24, &json, &n);
+    if (!status_failed(&st)) st = tokenizer_create(json, n, "llama2.json", &t);
+    mem_free(&json);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    check_stop(t, "{\"prompt\":\"x\",\"stop\":\"\\n\"}", LINES, 2, "a");
+    check_stop(t, "{\"prompt\":\"x\",\"stop\":\"\\n\\n\"}", LINES, 3, "a");
+    check_stop(t, "{\"prompt\":\"x\",\"stop\":\"\\n\\nb\"}", LINES, 4, "a");
+    check_stop(t, "{\"prompt\":\"x\",\"stop\":\"a\\n\xC3\xA9\"}", ACCENT, 4, "");
+    check_stop(t, "{\"prompt\":\"x\",\"stop\":\"z\",\"max_tokens\":2}", LINES, 2, "a\n");
+    check_stop(t, "{\"prompt\":\"x\",\"stop\":\"z\",\"max_tokens\":4}", BROKEN, 4,
+               "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+    tokenizer_destroy(&t);
+}
+
 static void what_a_model_lacks_is_said(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -572,6 +617,8 @@ void suite_request(CU_pSuite suite)
                 special_tokens_are_parsed_in_prompts);
     CU_add_test(suite, "keys come from seeds and ids", keys_come_from_seeds_and_ids);
     CU_add_test(suite, "rows are those of the contract", rows_are_those_of_the_contract);
+    CU_add_test(suite, "stop strings in bytes end it at once",
+                stop_strings_in_bytes_end_it_at_once);
     CU_add_test(suite, "stop strings end the text before them",
                 stop_strings_end_the_text_before_them);
     CU_add_test(suite, "what a model lacks is said", what_a_model_lacks_is_said);

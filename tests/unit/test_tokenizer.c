@@ -6,6 +6,7 @@
 #include "base/strbuf.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_synth.h"
 #include "unit/util_tokenizer.h"
 
 #include <CUnit/CUnit.h>
@@ -17,9 +18,9 @@
 
 enum { FILE_MAX = 1 << 26, LINES_MIN = 5000 };
 
-static const char *const NAMES[] = {"gpt2",      "smollm", "llama3",  "qwen2",        "odd",
-                                    "deepseek3", "o200k",  "kimi",    "llama2",       "mistral",
-                                    "gemma",     "folded", "unigram", "unigram_bytes"};
+static const char *const NAMES[] = {"gpt2",      "smollm", "llama3",  "qwen2",         "odd",
+                                    "deepseek3", "o200k",  "kimi",    "llama2",        "mistral",
+                                    "gemma",     "folded", "unigram", "unigram_bytes", "spm"};
 
 enum { N_NAMES = sizeof NAMES / sizeof NAMES[0] };
 
@@ -78,6 +79,152 @@ LINES(gemma)
 LINES(folded)
 LINES(unigram)
 LINES(unigram_bytes)
+LINES(spm)
+
+/* A vocabulary as a GGUF file has it. */
+struct arrays {
+    struct gguf_vocab v;
+    struct gguf_text *tokens, *merges; /* owned */
+    int32_t *types;                    /* owned */
+    float *scores;                     /* owned */
+};
+
+static void arrays_init(struct arrays *a, size_t n_tokens, size_t n_merges)
+{
+    *a = (struct arrays){
+        .v = {.bos_id = -1, .eos_id = -1, .add_bos = -1, .add_eos = -1, .add_blank = -1}};
+    struct status st = mem_alloc(&a->tokens, n_tokens, sizeof a->tokens[0], "test");
+    if (!status_failed(&st)) st = mem_alloc(&a->merges, n_merges, sizeof a->merges[0], "test");
+    if (!status_failed(&st)) st = mem_alloc(&a->types, n_tokens, sizeof a->types[0], "test");
+    if (!status_failed(&st)) st = mem_alloc(&a->scores, n_tokens, sizeof a->scores[0], "test");
+    CU_ASSERT_FATAL(!status_failed(&st));
+    a->v.tokens = a->tokens;
+    a->v.merges = a->merges;
+    a->v.token_types = a->types;
+    a->v.n_tokens = n_tokens;
+    a->v.n_merges = n_merges;
+}
+
+/* Makes a tokenizer of the arrays, and checks it against a golden. */
+static void check_arrays(struct arrays *a, const char *name)
+{
+    char path[512];
+    struct strbuf json;
+    struct tokenizer *t = NULL;
+    size_t n_lines = 0, n_wrong = 0;
+    strbuf_init(&json);
+    snprintf(path, sizeof path, GOLDEN "%s.golden", name);
+    struct status st = tokenizer_json_from_gguf(&a->v, &json);
+    if (!status_failed(&st)) st = tokenizer_create(json.data, json.n, name, &t);
+    if (!status_failed(&st)) {
+        st = util_check_golden(t, GOLDEN "lines.jsonl", path, 5, &n_lines, &n_wrong);
+    }
+    if (status_failed(&st)) printf("%s\n", st.text);
+    CU_ASSERT(!status_failed(&st) && n_lines >= LINES_MIN && n_wrong == 0);
+    strbuf_fini(&json);
+    tokenizer_destroy(&t);
+    mem_free(&a->tokens);
+    mem_free(&a->merges);
+    mem_free(&a->types);
+    mem_free(&a->scores);
+}
+
+static void spm_of_gguf(void)
+{
+    size_t n;
+    char *json = read_json("spm_gguf", &n);
+    struct js_doc *doc = NULL;
+    const struct status st = js_parse(json, n, "spm_gguf.json", &doc);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    const struct js_node *tokens = js_get(js_root(doc), "tokens");
+    struct arrays a;
+    arrays_init(&a, js_count(tokens), 0);
+    for (size_t i = 0; i < a.v.n_tokens; i++) {
+        int64_t type = 0;
+        double score = 0;
+        a.tokens[i].bytes = js_string(js_at(tokens, i), &a.tokens[i].n);
+        js_int(js_at(js_get(js_root(doc), "types"), i), &type);
+        js_number(js_at(js_get(js_root(doc), "scores"), i), &score);
+        a.types[i] = (int32_t)type;
+        a.scores[i] = (float)score;
+    }
+    a.v.model = "llama";
+    a.v.scores = a.scores;
+    a.v.bos_id = 1;
+    check_arrays(&a, "spm");
+    js_destroy(&doc);
+    mem_free(&json);
+}
+
+/* A golden's tokens as arrays, strings borrowed from the document. */
+static void fill_tokens(struct arrays *a, const struct js_node *root)
+{
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value, *added = js_get(root, "added_tokens");
+    int64_t id;
+    while (js_next(js_get(js_get(root, "model"), "vocab"), &it, &key, &value)) {
+        js_int(value, &id);
+        a->tokens[id] = (struct gguf_text){.bytes = key, .n = strlen(key)};
+        a->types[id] = GGUF_TOKEN_NORMAL;
+    }
+    for (size_t i = 0; i < js_count(added); i++) {
+        bool special = false;
+        js_int(js_get(js_at(added, i), "id"), &id);
+        js_bool(js_get(js_at(added, i), "special"), &special);
+        a->tokens[id].bytes = js_string(js_get(js_at(added, i), "content"), &a->tokens[id].n);
+        a->types[id] = special ? GGUF_TOKEN_CONTROL : GGUF_TOKEN_USER_DEFINED;
+    }
+}
+
+/* Its merges as "left right", in `text`. */
+static void fill_merges(struct arrays *a, const struct js_node *merges, struct strbuf *text)
+{
+    for (size_t i = 0; i < a->v.n_merges; i++) {
+        strbuf_puts(text, js_string(js_at(js_at(merges, i), 0), NULL));
+        strbuf_puts(text, " ");
+        strbuf_puts(text, js_string(js_at(js_at(merges, i), 1), NULL));
+        strbuf_puts(text, "\n");
+    }
+    const char *at = text->data;
+    for (size_t i = 0; i < a->v.n_merges; i++) {
+        const char *end = strchr(at, '\n');
+        a->merges[i] = (struct gguf_text){.bytes = at, .n = (size_t)(end - at)};
+        at = end + 1;
+    }
+}
+
+/* The arrays that a golden's tokenizer.json would have been, under a name of "pre". */
+static void check_pre(const char *name, const char *pre)
+{
+    size_t n;
+    char *json = read_json(name, &n);
+    struct js_doc *doc = NULL;
+    const struct status st = js_parse(json, n, name, &doc);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    const struct js_node *merges = js_get(js_get(js_root(doc), "model"), "merges");
+    struct tokenizer *t = open_golden(name);
+    struct arrays a;
+    struct strbuf text;
+    strbuf_init(&text);
+    arrays_init(&a, (size_t)tokenizer_vocab_size(t), js_count(merges));
+    fill_tokens(&a, js_root(doc));
+    fill_merges(&a, merges, &text);
+    a.v.model = "gpt2";
+    a.v.pre = pre;
+    check_arrays(&a, name);
+    strbuf_fini(&text);
+    tokenizer_destroy(&t);
+    js_destroy(&doc);
+    mem_free(&json);
+}
+
+static void byte_level_of_gguf(void)
+{
+    check_pre("deepseek3", "deepseek-v3");
+    check_pre("o200k", "gpt-4o");
+    check_pre("kimi", "kimi-k2");
+}
 
 static void another_vocabulary_differs(void)
 {
@@ -186,7 +333,7 @@ static void cases(void)
 
 static void more_cases(void)
 {
-    check_cases("cases_more", 600, 500);
+    check_cases("cases_more", 700, 600);
 }
 
 static void tokens_by_id_and_content(void)
@@ -241,6 +388,9 @@ void suite_tokenizer(CU_pSuite suite)
     CU_add_test(suite, "folding normalizers: every line as the package", folded_lines);
     CU_add_test(suite, "Unigram: every line as the package", unigram_lines);
     CU_add_test(suite, "Unigram with bytes: every line as the package", unigram_bytes_lines);
+    CU_add_test(suite, "SentencePiece's BPE: every line as the package", spm_lines);
+    CU_add_test(suite, "SentencePiece's BPE out of GGUF arrays", spm_of_gguf);
+    CU_add_test(suite, "pre-tokenizers of GGUF names", byte_level_of_gguf);
     CU_add_test(suite, "another vocabulary fails the line check", another_vocabulary_differs);
     CU_add_test(suite, "cases: ids, broken UTF-8, decodings", cases);
     CU_add_test(suite, "cases of the other vocabularies", more_cases);

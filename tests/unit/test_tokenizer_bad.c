@@ -9,6 +9,7 @@
 #include "text/tokenizer_synth.h"
 
 #include <CUnit/CUnit.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -397,10 +398,18 @@ static void bad_gguf_arrays_are_refused(void)
     struct {
         struct gguf_vocab v;
         const char *says;
-    } cases[8] = {{good, NULL},        {good, "'llama'"},     {good, "'mystery'"},
-                  {good, "(missing)"}, {good, "token 2"},     {good, "type 9"},
-                  {good, "merge 0"},   {good, "bos_token_id"}};
-    cases[1].v.model = "llama";
+    } cases[11] = {{good, NULL},
+                   {good, "'t5'"},
+                   {good, "'mystery'"},
+                   {good, "(missing)"},
+                   {good, "token 2"},
+                   {good, "type 9"},
+                   {good, "merge 0"},
+                   {good, "bos_token_id"},
+                   {good, "scores is missing"},
+                   {good, "token 1 has no finite"},
+                   {good, "expected 1 to 6"}};
+    cases[1].v.model = "t5";
     cases[2].v.pre = "mystery";
     cases[3].v.pre = NULL;
     cases[4].v.n_tokens = 3;
@@ -408,7 +417,12 @@ static void bad_gguf_arrays_are_refused(void)
     cases[6].v.merges = merges;
     cases[6].v.n_merges = 1;
     cases[7].v.add_bos = 1;
-    for (size_t i = 0; i < 8; i++) {
+    const float scores[] = {0, NAN};
+    const int32_t byte_types[] = {1, 7};
+    for (size_t i = 8; i < 11; i++) cases[i].v.model = "llama";
+    cases[9].v.scores = cases[10].v.scores = scores;
+    cases[10].v.token_types = byte_types;
+    for (size_t i = 0; i < 11; i++) {
         struct strbuf json;
         strbuf_init(&json);
         const struct status st = tokenizer_json_from_gguf(&cases[i].v, &json);
