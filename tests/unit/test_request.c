@@ -1,6 +1,7 @@
 /* Request lines: what they set, and a sentence for each way of being wrong. */
 #include "serve/request.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "serve/id_set.h"
 #include "serve/result_row.h"
