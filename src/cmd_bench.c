@@ -152,11 +152,7 @@ int cmd_bench(struct config env, int argc, char **argv)
     struct bench_flags f = {.o = {.n_warmup = 1, .n_repetitions = 5}};
     enum flags_ask ask = FLAGS_RUN;
     const struct status st = parse(argc, argv, &f, &ask);
-    if (status_failed(&st)) {
-        if (env.launcher_rank != 0) return 0; /* one voice is enough */
-        fprintf(stderr, "shoal bench: %s\n", st.text);
-        return status_exit(st.code);
-    }
+    if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
     if (ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "--machine | --model FILE.h5 [FLAGS]",

@@ -195,13 +195,7 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
                             .min_p = -1};
     enum flags_ask ask = FLAGS_RUN;
     const struct status st = parse(&table, argc, argv, &o, &ask);
-    if (status_failed(&st)) {
-        /* wrong flags are wrong on every rank alike; one voice is enough, and the others leave with
-         * 0: a launcher ends the job at the first other status, maybe before the voice is heard */
-        if (env.launcher_rank != 0) return 0;
-        fprintf(stderr, "shoal %s: %s\n", argv[0], st.text);
-        return status_exit(st.code);
-    }
+    if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
     if (ask != FLAGS_RUN) {
         const struct flags_page page = {
             .command = argv[0],

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static struct status bad_value(const struct flag *f, const char *text, const char *expected)
 {
@@ -224,4 +225,14 @@ void flags_print(const struct flags_page *page, enum flags_ask ask, FILE *out)
         print_man(page, out);
     else
         print_help(page, out);
+}
+
+int flags_refuse(const char *command, uint32_t launcher_rank, const struct status *st)
+{
+    const struct timespec pause = {.tv_sec = 3};
+    if (launcher_rank != 0) nanosleep(&pause, NULL);
+    fprintf(stderr, "shoal %s: ", command);
+    if (launcher_rank != 0) fprintf(stderr, "rank %u: ", launcher_rank);
+    fprintf(stderr, "%s\n", st->text);
+    return status_exit(st->code);
 }

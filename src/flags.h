@@ -58,6 +58,11 @@ struct flags_page {
 struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
                           void *out, struct positionals *positionals, enum flags_ask *ask);
 
+/* Local. Says what is wrong with a command's flags and returns the exit status. Wrong flags are
+ * mostly wrong on every rank alike, and the first rank's sentence ends the job: the others wait for
+ * that end, and only one that is alone with its flags comes to speak. */
+int flags_refuse(const char *command, uint32_t launcher_rank, const struct status *st);
+
 /* Local. The page as help text or, for FLAGS_MAN, as a man(7) source. */
 void flags_print(const struct flags_page *page, enum flags_ask ask, FILE *out);
 

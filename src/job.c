@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench.h"
+#include "job_same.h"
 #include "job_state.h"
 #include "slurm.h"
 
@@ -383,9 +384,10 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     const uint64_t asked_ns = clock_ns();
     struct status st = comm_start(argc, argv, &j.comm);
     const struct status level = job_log_level(&j);
-    if (!status_failed(&st)) st = level;
     if (j.comm != NULL) log_init(comm_rank(j.comm, COMM_WORLD), j.level, options->log_json);
-    if (j.comm != NULL) share_limit(&j, asked_ns, slurm_s);
+    if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
+    if (!status_failed(&st)) st = level; /* of the flags, so the same on all ranks */
+    if (!status_failed(&st)) share_limit(&j, asked_ns, slurm_s);
     if (!status_failed(&st)) st = run(&j);
     /* all ranks agreed on this status, so one voice is enough */
     if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {

@@ -7,6 +7,7 @@
 #include "calibrate/quantize_file.h"
 #include "calibration_set.h"
 #include "checkpoint/loader.h"
+#include "job_same.h"
 #include "quant/auto_policy.h"
 
 #include <omp.h>
@@ -314,6 +315,7 @@ int quantize_job_run(const struct quantize_job_options *o, struct config env, in
     const bool is_lead = j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0;
     log_init(j.comm == NULL ? -1 : comm_rank(j.comm, COMM_WORLD), o->quiet ? LOG_WARN : LOG_INFO,
              false);
+    if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
     if (!status_failed(&st)) st = run(&j);
     /* all ranks agreed on this status, so one voice is enough */
     if (is_lead && status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);

@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from program import GOLDENS, Shoal, expect, main_of, read_rows, write_lines
+from program import GOLDENS, TESTS, Shoal, expect, main_of, read_rows, run, write_lines
 
 LIMIT_S = 60
 PROMPT = {"custom_id": "a", "prompt_token_ids": [1, 2, 3], "max_tokens": 4, "temperature": 0}
@@ -108,6 +108,26 @@ class ErrorsTest:
         self.fails(2, ["ep", "8"], self.generate(8, "--dp", "4", "--tp", "2", "--ep", "3",
                                                  model=self.moe))
 
+    def ranks_that_differ(self):
+        """A rank with another build, other flags, or another file behind the same name."""
+        other = self.work / "shoal-other"
+        shutil.copy(self.shoal.path, other)
+        with other.open("ab") as program:
+            program.write(b"another build")
+        job = ["generate", "--no-journal", "--model", self.model, "--input", self.input, "--output",
+               self.output, "--tp", "2"]
+        seven, eight = [*job, "--seed", "7"], [*job, "--seed", "8"]
+        for status, words, second in (
+                (3, ["rank 1", "another program", "rank 0"], [other, *seven]),
+                (2, ["rank 1", "other flags", "\"--seed\"", "\"7\"", "\"8\""],
+                 [self.shoal.path, *eight]),
+                (2, ["rank 1", "other flags", "expected \"nothing\"", "--quiet"],
+                 [self.shoal.path, *seven, "--quiet"]),
+                (2, ["rank 1", "--frobnicate"], [self.shoal.path, *seven, "--frobnicate"])):
+            done = run([TESTS / "mpirun.sh", 1, self.shoal.path, *seven, ":", "-n", 1, *second],
+                       LIMIT_S)
+            self.fails(status, words, done)
+
     def convert_refuses(self):
         source = self.work / "hf"
         shutil.copytree(GOLDENS / "mixtral" / "hf", source)
@@ -150,6 +170,7 @@ class ErrorsTest:
             self.wrong_inputs(ranks)
             self.error_rows(ranks)
         self.tp_beyond_heads()
+        self.ranks_that_differ()
         self.convert_refuses()
         done = self.generate(4)
         expect(done.status == 0 and "a" in read_rows(self.output), f"the good run: {done}")
