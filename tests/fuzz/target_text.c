@@ -74,7 +74,7 @@ static void encode_text(struct tokenizer *t, const char *text, unsigned flags)
         const struct status fed = detokenizer_feed(&d, t, once.ids[i], &out);
         FUZZ_CHECK(!status_failed(&fed), "%s", fed.text);
     }
-    const struct status flushed = detokenizer_flush(&d, &out);
+    const struct status flushed = detokenizer_flush(&d, t, &out);
     size_t bad_at;
     FUZZ_CHECK(!status_failed(&flushed), "%s", flushed.text);
     FUZZ_CHECK(out.n == 0 || utf8_valid(out.data, out.n, &bad_at), "text that is not UTF-8");
