@@ -3,6 +3,7 @@
 #ifndef SHOAL_KERNELS_BODY_H
 #define SHOAL_KERNELS_BODY_H
 
+#include "kernels/elementary_body.h"
 #include "kernels/kern.h"
 
 /* Element i of an array of a constant type t, in f32 (exact). */
@@ -50,6 +51,12 @@ static inline uint64_t kern_router_key(float score, uint32_t id)
 static inline size_t kern_first_visible(size_t p, uint32_t window)
 {
     return window > 0 && p >= window ? p - window + 1 : 0;
+}
+
+/* What a row's output is divided by. A sink far above all scores makes it infinite, the row 0. */
+static inline float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)
+{
+    return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
 /* The element index in a layer's cache of kv head g, slot 0 of a block; what: 0 for K, 1 for V. */

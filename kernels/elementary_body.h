@@ -48,4 +48,12 @@ static inline float el_swiglu_body(float gate, float up)
     return gate / (1.0f + el_exp_body(-gate)) * up;
 }
 
+/* g / (1 + exp(-(alpha g))) * (u + 1) of clamped g and u; comparisons that keep a NaN */
+static inline float el_swiglu_clamped_body(float gate, float up, float alpha, float limit)
+{
+    const float g = limit < gate ? limit : gate, below = limit < up ? limit : up;
+    const float u = -limit > below ? -limit : below;
+    return g / (1.0f + el_exp_body(-(alpha * g))) * (u + 1.0f);
+}
+
 #endif

@@ -198,6 +198,30 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
     return h;
 }
 
+/* Sinks below and above the scores. */
+static uint64_t kat_sinks(struct bench *b, enum dtype t)
+{
+    static const uint8_t kv_of_head[HEADS] = {0, 0};
+    static const int32_t blocks[BLOCKS] = {1, 0};
+    static const float sinks[HEADS] = {-1.5f, 9.0f};
+    float out[HEADS * HEAD_DIM];
+    fill(3, b->kv, CACHE, 2.0f);
+    fill(4, b->x, HEADS * HEAD_DIM, 4.0f);
+    b->t->kv_store[t](b->kv, CACHE, b->data);
+    const struct seq_rows seq = {0, 1, FIRST_POS, blocks};
+    const struct attn_args a = {.q = b->x,
+                                .out = out,
+                                .kv = {b->data, t, 1, HEAD_DIM},
+                                .kv_of_head = kv_of_head,
+                                .n_heads = HEADS,
+                                .scale = 0.25f,
+                                .sinks = sinks,
+                                .seqs = &seq,
+                                .n_seqs = 1};
+    for (size_t head = 0; head < HEADS; head++) b->t->attention[t](&a, 0, head, 0, 1);
+    return hash(hash_start, out, sizeof out);
+}
+
 static uint64_t kat_kv_store(struct bench *b, enum dtype t)
 {
     fill(5, b->x, N, 70000.0f);
@@ -248,6 +272,15 @@ static uint64_t kat_swiglu(struct bench *b, enum dtype t)
     fill(12, b->x, N, 100.0f);
     fill(13, b->w, N, 3.0f);
     b->t->swiglu(b->x, b->w, N, b->y);
+    return hash(hash_start, b->y, N * sizeof(float));
+}
+
+static uint64_t kat_swiglu_clamped(struct bench *b, enum dtype t)
+{
+    (void)t;
+    fill(12, b->x, N, 20.0f);
+    fill(13, b->w, N, 12.0f);
+    b->t->swiglu_clamped(b->x, b->w, N, 1.702f, 7.0f, b->y);
     return hash(hash_start, b->y, N * sizeof(float));
 }
 
@@ -336,6 +369,8 @@ static const struct {
     {"rmsnorm", kat_rmsnorm, DTYPE_F32, 0xD7F5B4F45AC8152Bu},
     {"rope", kat_rope, DTYPE_F32, 0xE4F4E5E9295720C3u},
     {"swiglu", kat_swiglu, DTYPE_F32, 0x01ECA85FEFE9B1C9u},
+    {"attention with sinks", kat_sinks, DTYPE_F16, 0xCE8FE6BDA93B669Fu},
+    {"swiglu, clamped", kat_swiglu_clamped, DTYPE_F32, 0x2BF5898A320B61C4u},
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"router", kat_router, DTYPE_F32, 0x1E0B44FA4787A054u},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},

@@ -121,7 +121,7 @@ struct seq_rows {
  *       ascending, from +0), tree; o_d = fma chain over j ascending of e_j * v_jd, from +0
  *   fold, from the first visible tile on: M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
  *       L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a); the first tile is taken as it is
- *   out_d = O_d / L
+ *   out_d = O_d / L, with a sink of the head  O_d / (L + exp(sink - M))
  * Invisible positions are never read. */
 struct attn_args {
     const float *q; /* [T, H, Hd] */
@@ -130,6 +130,7 @@ struct attn_args {
     const uint8_t *kv_of_head; /* [H] local kv head of each local head */
     uint32_t n_heads;          /* H held here */
     float scale;
+    const float *sinks;          /* [H] a score that takes weight and has no value; NULL: none */
     uint32_t window;             /* 0: all positions */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
@@ -216,6 +217,11 @@ struct kern_table {
 
     /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
     void (*swiglu)(const float *gate, const float *up, size_t n, float *y);
+
+    /* The same with g_i = min(g_i, limit), u_i = min(max(u_i, -limit), limit) before:
+     * y_i = (g_i / (1 + exp(-(alpha * g_i)))) * (u_i + 1); a NaN stays one */
+    void (*swiglu_clamped)(const float *gate, const float *up, size_t n, float alpha, float limit,
+                           float *y);
 
     /* h_i = h_i + x_i */
     void (*add)(float *h, const float *x, size_t n);

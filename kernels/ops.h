@@ -46,6 +46,10 @@ void op_attention(const struct kern_table *k, const struct attn_args *a);
 void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
                size_t n_rows, size_t n, float *y, size_t y_stride);
 
+/* gate [n] = swiglu_clamped(gate, up). */
+void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up, size_t n,
+                       float alpha, float limit);
+
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n);
 
 /* y[n_rows, n] += bias [n] in each row. */

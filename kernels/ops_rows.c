@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { CLAMPED_COST = 10 /* of one value of a clamped SwiGLU, in multiply-adds */ };
+
 static void scatter_part(const void *job, struct part part)
 {
     const struct scatter_args *a = job;
@@ -20,6 +22,30 @@ static void scatter_part(const void *job, struct part part)
 void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a)
 {
     part_run(k->team, (uint64_t)a->n_slots * a->width, scatter_part, a);
+}
+
+struct clamped_job {
+    const struct kern_table *k;
+    float *gate;
+    const float *up;
+    size_t n;
+    float alpha, limit;
+};
+
+static void clamped_part(const void *job_, struct part part)
+{
+    const struct clamped_job *job = job_;
+    size_t i0, i1;
+    if (part_take(&part, job->n, CLAMPED_COST, &i0, &i1))
+        job->k->swiglu_clamped(job->gate + i0, job->up + i0, i1 - i0, job->alpha, job->limit,
+                               job->gate + i0);
+}
+
+void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up, size_t n,
+                       float alpha, float limit)
+{
+    const struct clamped_job job = {k, gate, up, n, alpha, limit};
+    part_run(k->team, (uint64_t)n * CLAMPED_COST, clamped_part, &job);
 }
 
 struct bias_job {

@@ -233,7 +233,8 @@ ALWAYS_INLINE void block_rows(enum dtype t, struct block *b)
     }
     for (size_t i = 0; i < b->n_rows; i++) {
         float *out = a->out + output_at(b, i);
-        const __m256 sum = _mm256_set1_ps(b->total[i].sum);
+        const __m256 sum =
+            _mm256_set1_ps(kern_attention_sum(a, b->head, b->total[i].max, b->total[i].sum));
         for (size_t d = 0; d < hd; d += 8)
             _mm256_storeu_ps(out + d, _mm256_div_ps(_mm256_loadu_ps(out + d), sum));
     }

@@ -32,6 +32,8 @@ void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot);
 void k_kv_store_f16_avx2(const float *x, size_t n, void *out);
 void k_kv_store_bf16_avx2(const float *x, size_t n, void *out);
 void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, float *y);
+void k_swiglu_clamped_f32_avx2(const float *gate, const float *up, size_t n, float alpha,
+                               float limit, float *y);
 void k_add_f32_avx2(float *h, const float *x, size_t n);
 void k_axpy_f32_avx2(float w, const float *y, size_t n, float *acc);
 void k_router_f32_avx2(const struct router_args *a, size_t row);

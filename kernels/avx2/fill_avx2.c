@@ -32,6 +32,7 @@ void kern_fill_avx2(struct kern_table *t)
     t->attention[DTYPE_F16] = k_attention_f16_avx2;
     t->attention[DTYPE_BF16] = k_attention_bf16_avx2;
     t->swiglu = k_swiglu_f32_avx2;
+    t->swiglu_clamped = k_swiglu_clamped_f32_avx2;
     t->add = k_add_f32_avx2;
     t->axpy = k_axpy_f32_avx2;
     t->router = k_router_f32_avx2;

@@ -150,6 +150,32 @@ void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, float *y)
     if (i < n) tail_store(y, i, n, swiglu8(tail_load(gate, i, n), tail_load(up, i, n)));
 }
 
+ALWAYS_INLINE __m256 swiglu_clamped8(__m256 gate, __m256 up, float alpha, float limit)
+{
+    /* minimum and maximum give their second operand where one is a NaN */
+    const __m256 top = _mm256_set1_ps(limit), one = _mm256_set1_ps(1.0f);
+    const __m256 g = _mm256_min_ps(top, gate);
+    const __m256 u = _mm256_max_ps(_mm256_set1_ps(-limit), _mm256_min_ps(top, up));
+    const __m256 scaled = _mm256_mul_ps(_mm256_set1_ps(alpha), g);
+    const __m256 e = v8_exp(_mm256_xor_ps(scaled, _mm256_set1_ps(-0.0f)));
+    return _mm256_mul_ps(_mm256_div_ps(g, _mm256_add_ps(one, e)), _mm256_add_ps(u, one));
+}
+
+void k_swiglu_clamped_f32_avx2(const float *gate, const float *up, size_t n, float alpha,
+                               float limit, float *y)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v =
+            swiglu_clamped8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i), alpha, limit);
+        _mm256_storeu_ps(y + i, v);
+    }
+    if (i < n) {
+        const __m256 g = tail_load(gate, i, n), u = tail_load(up, i, n);
+        tail_store(y, i, n, swiglu_clamped8(g, u, alpha, limit));
+    }
+}
+
 void k_add_f32_avx2(float *h, const float *x, size_t n)
 {
     size_t i = 0;

@@ -99,7 +99,8 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct seq_ro
         tile.j1 = left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS;
         fold(t, &tile, n == lo / KV_BLOCK_TOKENS, &total, a->out + at);
     }
-    for (size_t d = 0; d < hd; d++) a->out[at + d] /= total.sum;
+    const float sum = kern_attention_sum(a, head, total.max, total.sum);
+    for (size_t d = 0; d < hd; d++) a->out[at + d] /= sum;
 }
 
 #define ATTENTION_REF(name, type)                                                                  \

@@ -31,6 +31,7 @@ void kern_fill_ref(struct kern_table *t)
                       [DTYPE_F16] = k_attention_f16_ref,
                       [DTYPE_BF16] = k_attention_bf16_ref},
         .swiglu = k_swiglu_f32_ref,
+        .swiglu_clamped = k_swiglu_clamped_f32_ref,
         .add = k_add_f32_ref,
         .axpy = k_axpy_f32_ref,
         .router = k_router_f32_ref,

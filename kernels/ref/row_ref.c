@@ -58,6 +58,12 @@ void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float *y)
     for (size_t i = 0; i < n; i++) y[i] = el_swiglu_body(gate[i], up[i]);
 }
 
+void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
+                              float limit, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = el_swiglu_clamped_body(gate[i], up[i], alpha, limit);
+}
+
 void k_add_f32_ref(float *h, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) h[i] += x[i];

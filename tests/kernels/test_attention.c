@@ -17,6 +17,7 @@ struct world {
     struct seq_rows seqs[MAX_SEQS];
     int32_t *blocks[MAX_SEQS];
     uint8_t kv_of_head[8];
+    float sinks[8];                  /* of every other world's heads */
     float *q, *out[2], *key, *value; /* key, value: of the rows */
 };
 
@@ -84,6 +85,8 @@ static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, 
     w->args.n_heads = n_heads;
     w->args.scale = 0.3f;
     w->args.window = window;
+    rng_floats(r, w->sinks, n_heads, 6.0f);
+    if (rng_below(r, 2) > 0) w->args.sinks = w->sinks;
     w->args.seqs = w->seqs;
     world_past(r, w, &ref);
     op_kv_write(&ref, w->key, w->value, &w->args.kv, w->seqs, w->args.n_seqs);
@@ -135,7 +138,8 @@ static double softmax_error(const struct world *w, size_t s, size_t i, size_t h)
     const size_t hd = w->args.kv.head_dim, g = w->kv_of_head[h], p = seq->pos0 + i;
     const size_t at = ((seq->row0 + i) * w->args.n_heads + h) * hd;
     const size_t window = w->args.window, lo = window > 0 && p + 1 > window ? p + 1 - window : 0;
-    double total = 0, *sum = test_memory(hd * sizeof *sum), worst = 0;
+    double total = w->args.sinks != NULL ? exp((double)w->sinks[h] - 20) : 0;
+    double *sum = test_memory(hd * sizeof *sum), worst = 0;
     for (size_t d = 0; d < hd; d++) sum[d] = 0;
     for (size_t j = lo; j <= p; j++) {
         double dot = 0;

@@ -62,6 +62,25 @@ static void run_swiglu(const struct kern_table *k, const struct arrays *a, int w
     k->swiglu(a->out[which], a->in[1], a->n, a->out[which]);
 }
 
+static void run_swiglu_clamped(const struct kern_table *k, const struct arrays *a, int which)
+{
+    memcpy(a->out[which], a->in[0], a->n * sizeof(float));
+    k->swiglu_clamped(a->out[which], a->in[1], a->n, 1.702f, 7.0f, a->out[which]);
+}
+
+static void clamped_swiglu_is_its_equation(void)
+{
+    const struct kern_table ref = table_ref();
+    for (int i = -400; i < 400; i++) {
+        const float gate = (float)i * 0.05f, up = (float)(i * 37 % 401) * 0.05f;
+        const double g = fmin((double)gate, 7), u = fmax(fmin((double)up, 7), -7);
+        float y;
+        ref.swiglu_clamped(&gate, &up, 1, 1.702f, 7.0f, &y);
+        const double want = g / (1 + exp(-(double)1.702f * g)) * (u + 1);
+        CU_ASSERT(fabs((double)y - want) <= 1e-6 * fabs(want) + 1e-7);
+    }
+}
+
 static void run_add(const struct kern_table *k, const struct arrays *a, int which)
 {
     memcpy(a->out[which], a->in[0], a->n * sizeof(float));
@@ -100,6 +119,7 @@ static void sets_agree(void)
 {
     compare(run_rmsnorm, 3.0f, 1);
     compare(run_swiglu, 95.0f, 1);
+    compare(run_swiglu_clamped, 12.0f, 1);
     compare(run_add, 3.0f, 1);
     compare(run_axpy, 3.0f, 1);
     compare(run_rope, 2.0f, 2);
@@ -194,6 +214,7 @@ void suite_rows(CU_pSuite suite)
     CU_add_test(suite, "reference norm and swiglu are right", reference_norm_and_swiglu_are_right);
     CU_add_test(suite, "reference rope turns pairs", reference_rope_turns_pairs);
     CU_add_test(suite, "sets agree", sets_agree);
+    CU_add_test(suite, "clamped SwiGLU is its equation", clamped_swiglu_is_its_equation);
     CU_add_test(suite, "rounding agrees over all floats", rounding_agrees_over_all_floats);
     CU_add_test(suite, "grid: sets agree", grid_sets_agree);
 }
