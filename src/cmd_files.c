@@ -1,7 +1,9 @@
-/* shoal convert and shoal inspect: work on files, serially. */
+/* shoal convert, by as many ranks as a launcher starts, and shoal inspect, by one. */
+#include "base/log.h"
 #include "checkpoint/convert.h"
 #include "cmd.h"
 #include "flags.h"
+#include "parallel/comm.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -35,7 +37,8 @@ static const char convert_text[] =
     "SRC is a Hugging Face folder (config.json, *.safetensors with or without index, "
     "tokenizer.json "
     "and what stands beside them) or one .gguf file. DST.h5 appears only when all went well. The "
-    "same source makes the same bytes. Memory stays bounded whatever the model's size.";
+    "same source makes the same bytes, from one rank or, under mpirun, from many, which share the "
+    "work. Memory stays bounded whatever the model's size.";
 
 static const char inspect_text[] =
     "Prints the config, sizes and types of a checkpoint; its structure is checked on the way.";
@@ -54,9 +57,58 @@ static void show_progress(void *ctx, const char *tensor, uint64_t done_bytes, ui
     if (done_bytes >= total_bytes) fprintf(stderr, "\n");
 }
 
+static struct status convert_check(const struct convert_flags *f, const struct positionals *paths,
+                                   struct convert_options *o)
+{
+    if (paths->n != 2) {
+        return status_make(STATUS_USAGE, "expected SRC and DST.h5, found %zu arguments", paths->n);
+    }
+    if (f->dtype != NULL && !dtype_parse(f->dtype, &o->dtype)) {
+        return status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
+                           f->dtype);
+    }
+    o->keep_codes = f->quantized != NULL && strcmp(f->quantized, "keep") == 0;
+    if (f->quantized != NULL && !o->keep_codes && strcmp(f->quantized, "dequantize") != 0) {
+        return status_make(STATUS_USAGE, "--quantized: expected keep or dequantize, found \"%s\"",
+                           f->quantized);
+    }
+    o->keep_dtype = f->dtype == NULL;
+    o->source = paths->values[0];
+    o->path = paths->values[1];
+    return status_ok();
+}
+
+static void convert_say(const struct convert_options *o, const struct convert_result *r)
+{
+    char kept[64] = "";
+    if (o->keep_codes) {
+        snprintf(kept, sizeof kept, " (%llu kept as codes)", (unsigned long long)r->n_kept);
+    }
+    printf("%s: %llu tensors%s, %.1f MB in %.2f s\n", o->path, (unsigned long long)r->n_tensors,
+           kept, (double)r->n_bytes / 1e6, r->seconds);
+    if (r->n_overflowed > 0) {
+        fprintf(stderr, "shoal convert: %llu values became infinite in the narrower type\n",
+                (unsigned long long)r->n_overflowed);
+    }
+}
+
+/* The ranks that the launcher started share the work; without one MPI stays out of it. */
+static struct status convert_shared(const struct convert_options *o, struct config env, int *argc,
+                                    char ***argv, struct convert_result *result)
+{
+    struct comm *comm = NULL;
+    if (env.launcher_size <= 1) return convert_run(o, NULL, result);
+    TRY(comm_start(argc, argv, &comm));
+    const int rank = comm_rank(comm, COMM_WORLD);
+    log_init(rank, rank == 0 ? LOG_INFO : LOG_ERROR, false);
+    const struct status st = convert_run(o, comm, result);
+    comm_stop(&comm);
+    return st;
+}
+
 int cmd_convert(struct config env, int argc, char **argv)
 {
-    if (env.launcher_rank != 0) return 0; /* serial: under a launcher the first rank does it */
+    const bool is_lead = env.launcher_rank == 0;
     struct convert_flags flags = {.quiet = false};
     struct positionals paths = {.n_wanted = 2};
     enum flags_ask ask = FLAGS_RUN;
@@ -69,38 +121,18 @@ int cmd_convert(struct config env, int argc, char **argv)
                                         .description = convert_text,
                                         .table = convert_table,
                                         .n_flags = n};
-        flags_print(&page, ask, stdout);
+        if (is_lead) flags_print(&page, ask, stdout);
         return 0;
     }
-    struct convert_options o = {.keep_dtype = flags.dtype == NULL,
-                                .progress =
+    struct convert_options o = {.progress =
                                     flags.quiet || !isatty(STDERR_FILENO) ? NULL : show_progress};
-    if (!status_failed(&st) && paths.n != 2) {
-        st = status_make(STATUS_USAGE, "expected SRC and DST.h5, found %zu arguments", paths.n);
-    }
-    if (!status_failed(&st) && flags.dtype != NULL && !dtype_parse(flags.dtype, &o.dtype)) {
-        st = status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
-                         flags.dtype);
-    }
-    if (!status_failed(&st) && flags.quantized != NULL) {
-        o.keep_codes = strcmp(flags.quantized, "keep") == 0;
-        if (!o.keep_codes && strcmp(flags.quantized, "dequantize") != 0) {
-            st = status_make(STATUS_USAGE, "--quantized: expected keep or dequantize, found \"%s\"",
-                             flags.quantized);
-        }
-    }
-    if (status_failed(&st)) return fail(argv[0], &st);
-    o.source = paths.values[0];
-    o.path = paths.values[1];
     struct convert_result result;
-    st = convert_run(&o, &result);
-    if (status_failed(&st)) return fail(argv[0], &st);
-    printf("%s: %llu tensors, %.1f MB in %.2f s\n", o.path, (unsigned long long)result.n_tensors,
-           (double)result.n_bytes / 1e6, result.seconds);
-    if (result.n_overflowed > 0) {
-        fprintf(stderr, "shoal convert: %llu values became infinite in the narrower type\n",
-                (unsigned long long)result.n_overflowed);
-    }
+    if (!status_failed(&st)) st = convert_check(&flags, &paths, &o);
+    if (!status_failed(&st)) st = convert_shared(&o, env, &argc, &argv, &result);
+    /* a launcher ends the job at the first other status, maybe before the voice is heard */
+    if (!is_lead) return 0;
+    if (status_failed(&st)) return fail("convert", &st);
+    convert_say(&o, &result);
     return 0;
 }
 

@@ -3,19 +3,24 @@
 
 #include <stdlib.h>
 
-static uint32_t launcher_rank(void)
+enum { N_LAUNCHERS = 4 };
+
+/* The number in the first of the variables that is set. */
+static uint32_t launcher_number(const char *const names[N_LAUNCHERS], uint32_t otherwise)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                        "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < N_LAUNCHERS; i++) {
         const char *text = getenv(names[i]);
         if (text != NULL) return (uint32_t)strtoul(text, NULL, 10);
     }
-    return 0;
+    return otherwise;
 }
 
 struct config config_read(void)
 {
+    static const char *const ranks[N_LAUNCHERS] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                                   "SLURM_PROCID"};
+    static const char *const sizes[N_LAUNCHERS] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                                   "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
     struct config c = {.kernels = getenv("SHOAL_KERNELS"), .slurm_job = getenv("SLURM_JOB_ID")};
     if (c.kernels != NULL && c.kernels[0] == '\0') c.kernels = NULL;
     const char *threads = getenv("OMP_NUM_THREADS");
@@ -23,6 +28,7 @@ struct config config_read(void)
         const long n = strtol(threads, NULL, 10);
         if (n > 0 && n < 4096) c.n_threads = (uint32_t)n;
     }
-    c.launcher_rank = launcher_rank();
+    c.launcher_rank = launcher_number(ranks, 0);
+    c.launcher_size = launcher_number(sizes, 1);
     return c;
 }

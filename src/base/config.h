@@ -2,7 +2,8 @@
  *   SHOAL_KERNELS     "ref", "avx2" or "avx512": the instruction set to use (default: the best)
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the job whose time limit is asked for
- *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID   set by launchers */
+ *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
+ *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS   set by launchers */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 
@@ -12,8 +13,9 @@ struct config {
     const char *kernels;   /* NULL: not set */
     uint32_t n_threads;    /* 0: not set */
     const char *slurm_job; /* NULL: not in a Slurm job */
-    uint32_t
-        launcher_rank; /* this process's rank by the launcher's own variables, before MPI starts */
+    /* by the launcher's own variables, before MPI starts: */
+    uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
+    uint32_t launcher_size; /* how many ranks it started; 1 when it does not say */
 };
 
 /* Local. Values are borrowed from the environment. */

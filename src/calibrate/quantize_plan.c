@@ -129,15 +129,11 @@ static uint32_t leaf_unit(const struct model_config *m, enum weight_role role, u
 /* Smaller groups where the tensor is too short to be cut at larger ones. */
 static void fit_groups(const struct model_config *m, uint64_t n_cols, struct quantize_choice *c)
 {
-    static const uint32_t smaller[] = {64, 32};
     if (!is_row_parallel(c->role)) return;
-    for (size_t i = 0; i < 2; i++) {
-        const uint32_t group = quant_kernel_group(c->format);
-        const uint32_t unit = leaf_unit(m, c->role, group);
-        if (unit > 0 && unit <= LEAF_ELEMS_AIM && leaf_count(n_cols, unit) >= leaves_least(c->role))
-            return;
-        if (smaller[i] < group) c->format.group = smaller[i];
-    }
+    const uint32_t group = quant_kernel_group(c->format);
+    const uint32_t fit =
+        leaf_fit_group(n_cols, c->role == WEIGHT_O ? m->head_dim : 1, group, leaves_least(c->role));
+    if (fit < group) c->format.group = fit;
 }
 
 struct choosing {

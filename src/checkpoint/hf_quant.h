@@ -64,11 +64,11 @@ struct hf_raw {
 };
 void hf_raw_fini(struct hf_raw *raw);
 
-/* Local. Rows [row0, row0 + n_rows): as codes of q->format, or as values out [n_rows, n_in] in f32.
- * Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Rows [row0, row0 + n_rows): as codes of `format`, which is q->format, maybe with a smaller
+ * group, or as values out [n_rows, n_in] in f32. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant *q,
-                             struct hf_raw *raw, uint64_t row0, uint64_t n_rows,
-                             const struct quant_block *out);
+                             struct hf_raw *raw, struct quant_format format, uint64_t row0,
+                             uint64_t n_rows, const struct quant_block *out);
 struct status hf_quant_values(const struct safetensors *s, const struct hf_quant *q,
                               struct hf_raw *raw, uint64_t row0, uint64_t n_rows, float *out);
 

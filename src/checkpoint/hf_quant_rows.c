@@ -202,46 +202,50 @@ static void put_codes(const struct hf_quant *q, const struct hf_raw *raw, uint8_
     }
 }
 
-/* Scales and zeros of row n; the source's groups are whole numbers of ours, or all inputs. */
-static struct status put_params(const struct safetensors *s, const struct hf_quant *q,
-                                const struct hf_raw *raw, uint64_t n, uint64_t row,
-                                const struct quant_block *out)
+/* A symmetric int4 has its zero point in the middle. */
+static struct status zeros_check(const struct safetensors *s, const struct hf_quant *q,
+                                 const struct hf_raw *raw)
 {
-    const struct quant_format f = q->format;
-    const uint64_t n_groups = quant_groups(f, q->n_in);
-    for (uint64_t g = 0; g < n_groups; g++) {
-        const uint64_t at = row * n_groups + g, theirs = g * f.group / q->group;
-        const float scale = raw->row_scales[theirs];
-        if (f.kind == QUANT_MXFP4) {
-            ((uint8_t *)out->scales)[at] = ((const uint8_t *)raw->scales)[scale_place(q, n, g)];
-        } else if (f.scale_dtype == DTYPE_F16) {
-            ((uint16_t *)out->scales)[at] = f16_from_f32(scale); /* it was one */
-        } else {
-            ((float *)out->scales)[at] = scale;
-        }
-        if (f.has_zeros) {
-            out->zeros[at] = raw->row_zeros[theirs];
-        } else if (f.kind == QUANT_INT4 && raw->row_zeros[theirs] != QUANT_INT4_ZERO) {
-            return status_make(STATUS_INPUT,
-                               "%s: weight '%.200s': a zero point of %u, expected %d, for "
-                               "quantization_config says that it is symmetric",
-                               safetensors_path(s, q->codes), q->name, raw->row_zeros[theirs],
-                               QUANT_INT4_ZERO);
-        }
+    for (uint64_t g = 0; g < q->n_groups; g++) {
+        if (raw->row_zeros[g] == QUANT_INT4_ZERO) continue;
+        return status_make(STATUS_INPUT,
+                           "%s: weight '%.200s': a zero point of %u, expected %d, for "
+                           "quantization_config says that it is symmetric",
+                           safetensors_path(s, q->codes), q->name, raw->row_zeros[g],
+                           QUANT_INT4_ZERO);
     }
     return status_ok();
 }
 
-struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant *q,
-                             struct hf_raw *raw, uint64_t row0, uint64_t n_rows,
-                             const struct quant_block *out)
+/* Scales and zeros of the row; the source's groups are whole numbers of ours, or all inputs. */
+static void put_params(const struct hf_quant *q, const struct hf_raw *raw, struct quant_format f,
+                       uint64_t n, uint64_t row, const struct quant_block *out)
 {
-    const uint64_t row_bytes = quant_code_bytes(q->format.kind, q->n_in);
+    const uint64_t n_groups = quant_groups(f, q->n_in);
+    for (uint64_t g = 0; g < n_groups; g++) {
+        const uint64_t at = row * n_groups + g, theirs = g * f.group / q->group;
+        if (f.kind == QUANT_MXFP4) {
+            ((uint8_t *)out->scales)[at] = ((const uint8_t *)raw->scales)[scale_place(q, n, g)];
+        } else if (f.scale_dtype == DTYPE_F16) {
+            ((uint16_t *)out->scales)[at] = f16_from_f32(raw->row_scales[theirs]); /* it was one */
+        } else {
+            ((float *)out->scales)[at] = raw->row_scales[theirs];
+        }
+        if (f.has_zeros) out->zeros[at] = raw->row_zeros[theirs];
+    }
+}
+
+struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant *q,
+                             struct hf_raw *raw, struct quant_format format, uint64_t row0,
+                             uint64_t n_rows, const struct quant_block *out)
+{
+    const uint64_t row_bytes = quant_code_bytes(format.kind, q->n_in);
     TRY(fetch(s, q, raw, row0, n_rows));
     for (uint64_t row = 0; row < n_rows; row++) {
         row_take(q, raw, row0 + row);
         put_codes(q, raw, (uint8_t *)out->codes + row * row_bytes);
-        TRY(put_params(s, q, raw, row0 + row, row, out));
+        if (format.kind == QUANT_INT4 && !format.has_zeros) TRY(zeros_check(s, q, raw));
+        put_params(q, raw, format, row0 + row, row, out);
     }
     return status_ok();
 }

@@ -411,11 +411,12 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     return status_ok();
 }
 
-struct status source_codes(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
-                           void *scratch, const struct quant_block *out)
+struct status source_codes(const struct source *s, size_t i, struct quant_format format,
+                           uint64_t row0, uint64_t n_rows, void *scratch,
+                           const struct quant_block *out)
 {
     const struct entry *e = &s->entries[i];
-    if (e->quant != NULL) return hf_quant_codes(s->st, e->quant, s->raw, row0, n_rows, out);
+    if (e->quant != NULL) return hf_quant_codes(s->st, e->quant, s->raw, format, row0, n_rows, out);
     TRY(ordered_rows(s, e, row0, n_rows, scratch));
     if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
     return status_make(

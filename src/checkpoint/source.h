@@ -43,9 +43,11 @@ size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
 
-/* Local. The same rows as codes of tensor i's `quant`, as the source has them: nothing is rounded.
+/* Local. The same rows as codes, as the source has them: nothing is rounded. `format` is tensor i's
+ * `quant`, or that with a smaller group, whose scales are then repeated.
  * Errors: STATUS_INPUT names a value that the format cannot hold. */
-struct status source_codes(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
-                           void *scratch, const struct quant_block *out);
+struct status source_codes(const struct source *s, size_t i, struct quant_format format,
+                           uint64_t row0, uint64_t n_rows, void *scratch,
+                           const struct quant_block *out);
 
 #endif

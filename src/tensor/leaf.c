@@ -55,3 +55,12 @@ uint32_t leaf_common_unit(uint32_t a, uint32_t b)
     const uint64_t unit = (uint64_t)a / x * b;
     return unit > UINT32_MAX ? 0 : (uint32_t)unit;
 }
+
+uint32_t leaf_fit_group(uint64_t n_columns, uint32_t whole, uint32_t group, uint64_t n_least)
+{
+    for (; group > LEAF_GROUP_LEAST; group /= 2) {
+        const uint32_t unit = leaf_common_unit(whole, group);
+        if (unit > 0 && unit <= LEAF_ELEMS_AIM && leaf_count(n_columns, unit) >= n_least) break;
+    }
+    return group;
+}

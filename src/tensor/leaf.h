@@ -17,6 +17,7 @@ enum {
     LEAF_QUANTIZED_COUNT = 8, /* nor more than these where 512 allows; */
     LEAF_DENSE_LEAST = 4,     /* but at least so many, for tp to cut, */
     LEAF_EXPERT_LEAST = 2,    /* and in experts, which spread over ranks first */
+    LEAF_GROUP_LEAST = 32,    /* the smallest group that a scale serves */
 };
 
 /* Local. Elements of one leaf for a tensor of K columns (the law's K), a multiple of `unit` (what
@@ -31,6 +32,11 @@ uint32_t leaf_choose(uint64_t n_columns, uint32_t unit);
  * lengths as far as multiples of `unit` (whole groups, whole heads) go; one unit when that is
  * longer. */
 uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_least);
+
+/* Local. The largest group, `group` itself or 64 or 32 below it, with which a row-parallel tensor
+ * has leaves of at most 512 that are whole groups and multiples of `whole` (head_dim; 1: none), and
+ * at least n_least of them; 32 when none does. */
+uint32_t leaf_fit_group(uint64_t n_columns, uint32_t whole, uint32_t group, uint64_t n_least);
 
 /* Local. The least number that two lengths divide, both above 0; 0 when it has more than 32 bits.
  */

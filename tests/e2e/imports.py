@@ -4,7 +4,7 @@
 usage: imports.py SHOAL COMPARE_LOGITS WORK_FOLDER
 Every logit of the converted model within 1e-4 of what transformers makes of the weights that the
 layout's own library dequantizes. With --quantized keep the rows of --activations f32 are those of
-the same file turned into f32, digit for digit; with int8 activations near.
+the same file turned into f32, digit for digit, on one rank and on two; with int8 activations near.
 """
 import shutil
 import sys
@@ -42,7 +42,7 @@ class ImportTest:
         self.shoal.must("convert", case / "hf", kept, "--quantized", "keep")
         self.shoal.must("quantize", kept, floats, "--format", "f32")
         want = self.score(case, floats)
-        for layout, ranks in (([], 0),):
+        for layout, ranks in ([], 0), (["--tp", "2"], 2):
             expect(self.score(case, kept, "--activations", "f32", *layout, ranks=ranks) == want,
                    f"{case.name} {layout}: kept codes and their floats give other rows")
         near = self.score(case, kept)

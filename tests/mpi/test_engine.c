@@ -73,7 +73,7 @@ static void open_model(struct model *m, const char *name)
     snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, name);
     snprintf(source, sizeof source, "%s/hf", dir);
     const struct convert_options o = {.source = source, .path = path, .keep_dtype = true};
-    if (util_rank() == 0) CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL).code, STATUS_OK);
+    if (util_rank() == 0) CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL, NULL).code, STATUS_OK);
     MPI_Barrier(MPI_COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(ckpt_open(path, &m->ckpt).code, STATUS_OK);
     MPI_Barrier(MPI_COMM_WORLD);

@@ -24,7 +24,7 @@ static struct status convert(const char *source, const char *path, const char *d
 {
     struct convert_options options = {.source = source, .path = path, .keep_dtype = dtype == NULL};
     if (dtype != NULL) CU_ASSERT_FATAL(dtype_parse(dtype, &options.dtype));
-    return convert_run(&options, NULL);
+    return convert_run(&options, NULL, NULL);
 }
 
 static struct ckpt *converted(const char *source, const char *name, const char *dtype)

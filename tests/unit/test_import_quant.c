@@ -17,7 +17,7 @@ static struct status convert(const char *source, const char *path, bool keep)
 {
     const struct convert_options o = {
         .source = source, .path = path, .keep_dtype = keep, .dtype = DTYPE_F32, .keep_codes = keep};
-    return convert_run(&o, NULL);
+    return convert_run(&o, NULL, NULL);
 }
 
 static float *values_of(struct ckpt *c, const struct ckpt_tensor *t)

@@ -51,10 +51,40 @@ static void leaves_are_whole_units_and_never_more_than_the_law_allows(void)
     }
 }
 
+/* Short tensors too, such as the demo's 192 columns: whole groups, whole heads, enough leaves where
+ * the smallest group gives enough. */
+static void quantized_leaves_are_whole_groups_and_enough_of_them(void)
+{
+    static const uint32_t wholes[] = {1, 16, 32, 48, 64, 80, 96, 128, 192};
+    for (uint64_t n = 1; n < 6000; n += 1 + n / 64) {
+        for (unsigned i = 0; i < sizeof wholes / sizeof wholes[0]; i++) {
+            for (uint32_t group = 32; group <= 128; group *= 2) {
+                const uint32_t fit = leaf_fit_group(n, wholes[i], group, LEAF_DENSE_LEAST);
+                const uint32_t unit = leaf_common_unit(wholes[i], fit);
+                const uint32_t leaf = leaf_choose_quantized(n, unit, LEAF_DENSE_LEAST);
+                const uint32_t least = leaf_common_unit(wholes[i], LEAF_GROUP_LEAST);
+                CU_ASSERT(fit >= LEAF_GROUP_LEAST && fit <= group && group % fit == 0);
+                CU_ASSERT_FATAL(leaf > 0 && leaf % fit == 0 && leaf % wholes[i] == 0);
+                CU_ASSERT(leaf <= LEAF_ELEMS_AIM || leaf == unit);
+                if (leaf_count(n, least) >= LEAF_DENSE_LEAST && least <= LEAF_ELEMS_AIM) {
+                    CU_ASSERT(leaf_count(n, leaf) >= LEAF_DENSE_LEAST);
+                }
+            }
+        }
+    }
+    CU_ASSERT_EQUAL(leaf_fit_group(192, 1, 128, LEAF_DENSE_LEAST), 32);
+    CU_ASSERT_EQUAL(leaf_fit_group(192, 1, 128, LEAF_EXPERT_LEAST), 128);
+    CU_ASSERT_EQUAL(leaf_fit_group(512, 80, 128, LEAF_DENSE_LEAST), 32); /* 128, 80 meet at 640 */
+    CU_ASSERT_EQUAL(leaf_fit_group(1280, 80, 128, LEAF_DENSE_LEAST), 64);
+    CU_ASSERT_EQUAL(leaf_fit_group(512, 64, 128, LEAF_DENSE_LEAST), 128);
+}
+
 void suite_leaf(CU_pSuite suite);
 void suite_leaf(CU_pSuite suite)
 {
     CU_add_test(suite, "the rule is the table", the_rule_is_the_table);
     CU_add_test(suite, "leaves are whole units, never too many",
                 leaves_are_whole_units_and_never_more_than_the_law_allows);
+    CU_add_test(suite, "quantized leaves are whole groups, and enough",
+                quantized_leaves_are_whole_groups_and_enough_of_them);
 }

@@ -135,6 +135,8 @@ static void leaves_fit_heads_groups_and_ranks(void)
     check_leaves(8, 16, 160, "int4", 32, 32, 32);
     check_leaves(16, 80, 1024, "int4-g128", 320, 64, 256); /* 128 and 80 meet at 640 only */
     check_leaves(4, 64, 512, "f32", 64, 0, 32);            /* floats keep their leaves */
+    check_leaves(6, 32, 192, "int8", 32, 32, 32);          /* 192 is one and a half groups */
+    check_leaves(4, 48, 192, "int8", 96, 32, 32);
 }
 
 void suite_quantize_plan(CU_pSuite suite);

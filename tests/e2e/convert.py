@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""shoal convert by several ranks.
+
+usage: convert.py SHOAL WORK_FOLDER
+The same bytes from 1, 2 and 4 ranks, of floats, kept codes and GGUF; one sentence and the right
+status when the source is wrong, whatever the number of ranks; a convert that is killed in the middle
+leaves nothing under the final name, and the next one succeeds.
+"""
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from program import GOLDENS, TESTS, Shoal, expect, main_of
+
+GGUF, IMPORTS = TESTS / "golden" / "gguf", TESTS / "golden" / "imports"
+SOURCES = [(GOLDENS / "mixtral" / "hf", []), (GOLDENS / "llama-gqa" / "hf", ["--dtype", "f16"]),
+           (GGUF / "qwen3moe" / "model.gguf", []),
+           (GGUF / "quantized" / "mixed.gguf", ["--quantized", "keep"]),
+           (IMPORTS / "awq" / "hf", []), (IMPORTS / "ct-int8" / "hf", ["--quantized", "keep"])]
+BIG_ROWS, BIG_COLS = 24576, 2048  # 200 MB in f32: some seconds to be killed in
+
+
+class ConvertTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+
+    def check_same_bytes(self):
+        one, many = self.work / "one.h5", self.work / "many.h5"
+        for source, flags in SOURCES:
+            self.shoal.must("convert", source, one, *flags)
+            for ranks in (2, 4):
+                done = self.shoal.must("convert", source, many, *flags, ranks=ranks)
+                expect(done.out.count("tensors") == 1, f"{source}: {ranks} ranks: {done.out}")
+                expect(many.read_bytes() == one.read_bytes(),
+                       f"{source} {flags}: {ranks} ranks make another file")
+        print(f"  {len(SOURCES)} sources: the same bytes from 1, 2 and 4 ranks")
+
+    def check_refusals(self):
+        target = self.work / "no.h5"
+        folder = self.work / "cut"
+        shutil.copytree(IMPORTS / "gptq" / "hf", folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"]["sym"] = True
+        config["quantization_config"]["group_size"] = 64
+        (folder / "config.json").write_text(json.dumps(config))
+        for argv, status, word in (((folder, target), 3, "group_size"),
+                                   ((self.work / "absent", target), 3, "absent"),
+                                   ((GOLDENS / "mixtral" / "hf", self.work / "no" / "a.h5"), 3, "no"),
+                                   ((folder, target, "--dtype", "f8"), 2, "--dtype")):
+            for ranks in (0, 3):
+                done = self.shoal("convert", *argv, ranks=ranks)
+                expect(done.status == status and done.err.count(word) >= 1, f"{argv}: {done}")
+                expect(not target.exists(), "a refused convert left a file")
+        print("  refusals: one sentence from one rank and from three")
+
+    def big_source(self):
+        """A folder whose one tensor takes a while."""
+        folder = self.work / "big"
+        folder.mkdir()
+        (folder / "config.json").write_text('{"hidden_size": 64, "num_attention_heads": 4}')
+        n = BIG_ROWS * BIG_COLS * 2
+        header = json.dumps({"big.weight": {"dtype": "BF16", "shape": [BIG_ROWS, BIG_COLS],
+                                            "data_offsets": [0, n]}}).encode()
+        with open(folder / "model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + n)
+        return folder
+
+    def check_killed(self):
+        folder, target = self.big_source(), self.work / "killed.h5"
+        for ranks in (1, 3):
+            argv = [TESTS / "mpirun.sh", ranks] if ranks > 1 else []
+            argv = [str(a) for a in (*argv, self.shoal.path, "convert", folder, target,
+                                     "--dtype", "f32")]
+            before = set(self.work.iterdir())
+            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  start_new_session=True) as process:
+                while process.poll() is None:
+                    begun = [p for p in self.work.iterdir() if p not in before]
+                    if any(p.stat().st_size > 8 << 20 for p in begun if p.exists()):
+                        break
+                    time.sleep(0.005)
+                expect(process.poll() is None, "the convert ended before it could be killed")
+                os.killpg(process.pid, signal.SIGKILL)
+            expect(not target.exists(), f"{ranks} ranks: a killed convert left {target}")
+        done = self.shoal.must("convert", folder, target, "--dtype", "f32", ranks=2)
+        expect("1 tensors" in done.out and target.stat().st_size > BIG_ROWS * BIG_COLS * 4,
+               f"after the kills: {done}")
+        print("  killed: nothing under the final name; the next one succeeds")
+
+    def main(self):
+        self.check_same_bytes()
+        self.check_refusals()
+        self.check_killed()
+        shutil.rmtree(self.work)
+
+
+if __name__ == "__main__":
+    main_of(ConvertTest(*sys.argv[1:3]).main)
