@@ -491,7 +491,7 @@ struct status source_codes(const struct source *s, size_t i, struct quant_format
     if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
     return status_make(
         STATUS_INPUT,
-        "%s: tensor '%s': a code of -128 in rows %llu to %llu, expected -127 to 127; "
-        "only its values can be taken (--quantized dequantize)",
+        "%s: tensor '%s': a code of -128 or a scale that is NaN in rows %llu to %llu, "
+        "expected -127 to 127; only its values can be taken (--quantized dequantize)",
         s->path, e->name, (unsigned long long)row0, (unsigned long long)(row0 + n_rows - 1));
 }
