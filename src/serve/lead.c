@@ -188,6 +188,11 @@ void lead_destroy(struct lead **lead)
     result_cache_destroy(&l->results);
     for (size_t i = 0; i < l->window.n; i++) request_destroy(&l->window.requests[i]);
     mem_free(&l->window.requests);
+    while (l->parents.head != NULL) { /* after all that borrow from them */
+        struct request *p = l->parents.head;
+        request_list_take(&l->parents, p);
+        request_destroy(&p);
+    }
     line_reader_destroy(&l->reader);
     result_writer_destroy(&l->writer);
     journal_destroy(&l->journal);
@@ -247,7 +252,7 @@ struct saving {
 static struct status save_tokens(void *user, struct request *r)
 {
     const struct saving *saving = user;
-    if (r->error_code != NULL || !request_is_replayable(r) ||
+    if (r->error_code != NULL || r->parent != NULL || !request_is_replayable(r) ||
         r->n_tokens < r->n_prompt + r->n_saved + saving->n_least) {
         return status_ok();
     }
@@ -265,11 +270,15 @@ static struct status save_tokens(void *user, struct request *r)
 }
 
 /* A request that ran: its row, and what waited for it. */
-static struct status end_request(struct lead *l, struct request *r)
+static struct status take_finished(struct lead *l, struct request *r)
 {
-    struct status st = lead_put_row(l, r);
-    if (!status_failed(&st) && l->results != NULL) st = result_cache_end(l->results, r);
-    request_destroy(&r);
+    struct status st = status_ok();
+    if (l->results != NULL) st = result_cache_end(l->results, r);
+    if (status_failed(&st)) {
+        request_destroy(&r);
+        return st;
+    }
+    st = lead_end_request(l, r);
     while (!status_failed(&st) && l->results != NULL) {
         r = result_cache_take(l->results);
         if (r == NULL) break;
@@ -282,7 +291,7 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
 {
     TRY(scheduler_commit(l->scheduler, group, result));
     struct request *r;
-    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(end_request(l, r));
+    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(take_finished(l, r));
     if (l->journal != NULL && l->o.checkpoint_tokens > 0) {
         struct saving saving = {l, (size_t)l->o.checkpoint_tokens};
         TRY(scheduler_visit(l->scheduler, group, save_tokens, &saving));

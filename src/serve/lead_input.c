@@ -81,6 +81,7 @@ struct status lead_take_request(struct lead *l, struct request *r)
 {
     enum result_answer answer = RESULT_RUN;
     struct status st = status_ok();
+    if (r->n_choices > 1 || r->beam.width > 0) return lead_open_choices(l, r);
     const size_t n_before = r->n_tokens;
     if (l->results != NULL) st = result_cache_ask(l->results, &l->rules, r, &answer);
     if (status_failed(&st)) goto done;
@@ -88,7 +89,7 @@ struct status lead_take_request(struct lead *l, struct request *r)
     if (answer == RESULT_WAITS) return st;
     if (answer == RESULT_RUN) return lead_add_request(l, r);
     l->stats.n_result_hits++;
-    st = lead_put_row(l, r);
+    return lead_end_request(l, r);
 done:
     request_destroy(&r);
     return st;

@@ -7,6 +7,7 @@
 #include "serve/lead.h"
 #include "serve/line_reader.h"
 #include "serve/progress.h"
+#include "serve/request_list.h"
 #include "serve/result_cache.h"
 #include "serve/result_writer.h"
 
@@ -26,6 +27,7 @@ struct lead {
     struct scheduler *scheduler;
     struct order_window window;
     struct result_cache *results; /* NULL: off */
+    struct request_list parents;  /* lines with several answers, until all are there; owned */
     struct id_set ids;
     struct strbuf row; /* scratch */
     struct progress progress;
@@ -46,12 +48,21 @@ struct status lead_put_row(struct lead *l, const struct request *r);
  * back; commits wait until they are due, or do not (now). */
 struct status lead_flush(struct lead *l, bool now);
 
+/* lead_choices.c; both Local. */
+
+/* Makes the requests that find p's answers. Owner of p: the lead. */
+struct status lead_open_choices(struct lead *l, struct request *p);
+
+/* r is finished and nobody else's: its row, or a place among its line's answers. */
+struct status lead_end_request(struct lead *l, struct request *r);
+
 /* lead_input.c; all Local. */
 
 /* A request that is not finished, and that no equal one runs for, waits to be ordered. */
 struct status lead_add_request(struct lead *l, struct request *r);
 
-/* Asks the result cache, then: a row, a wait, or lead_add_request. Owner of r: the lead. */
+/* Several answers: lead_open_choices. Else asks the result cache, then: a row, a wait, or
+ * lead_add_request. Owner of r: the lead. */
 struct status lead_take_request(struct lead *l, struct request *r);
 
 /* Reads on. A step is not held up by reading for long: what does not fit waits for the next one. */

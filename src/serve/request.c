@@ -2,6 +2,7 @@
 #include "serve/request.h"
 
 #include "base/mem.h"
+#include "serve/beam.h"
 #include "serve/request_parse.h"
 
 #include <math.h>
@@ -141,9 +142,12 @@ void request_destroy(struct request **request)
     mem_free(&r->prompt_tops);
     mem_free(&r->logprobs);
     mem_free(&r->tops);
-    mem_free(&r->stop_ids);
-    mem_free(&r->biases);
+    if (r->parent == NULL) mem_free(&r->stop_ids);
+    if (r->parent == NULL) mem_free(&r->biases);
     mem_free(&r->adjusts);
+    for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
+    mem_free(&r->choices);
+    beam_destroy(&r->search);
     strbuf_fini(&r->text);
     detokenizer_fini(&r->detokenizer);
     mem_free(&r->error_message);
@@ -255,7 +259,7 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
 
 bool request_is_replayable(const struct request *r)
 {
-    return r->n_choices == 1 && r->n_logprobs < 0 && r->n_prompt_logprobs < 0;
+    return r->n_choices == 1 && r->beam.width == 0 && r->n_logprobs < 0 && r->n_prompt_logprobs < 0;
 }
 
 /* Bytes of a token's log-probability and of those beside it, and of their decimals. */
@@ -278,5 +282,8 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     n += r->n_prompt * logprob_bytes(r->n_prompt_logprobs);
     n += (r->n_biases + (size_t)r->n_stop_ids) * sizeof *r->biases;
     const size_t per_token = sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->n_logprobs);
-    return n + (size_t)r->n_choices * n_grow * per_token;
+    /* hypotheses that run, those that ended, and probes */
+    const size_t n_answers = r->beam.width > 0 ? 4 * (size_t)r->beam.width : (size_t)r->n_choices;
+    if (n_answers > 1) n += n_answers * (sizeof *r + r->n_prompt * sizeof(int32_t));
+    return n + n_answers * n_grow * per_token;
 }

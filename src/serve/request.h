@@ -23,6 +23,7 @@ enum {
     REQUEST_BIASES_MAX = 4096,
     REQUEST_LOGPROBS_MAX = 20,
     REQUEST_CHOICES_MAX = 128,
+    REQUEST_BEAMS_MAX = 32,
 };
 
 /* Values of flags (over generation_config.json), which a line's own values override. */
@@ -72,10 +73,21 @@ struct request_bytes {
     size_t n;
 };
 
+/* When a beam search with `width` ended hypotheses is over: when none that runs can be better by
+ * its sum at its present length; at once; or when none can at any length. */
+enum beam_early { BEAM_NOT_EARLY, BEAM_EARLY, BEAM_NEVER };
+
+struct request_beam {
+    int32_t width; /* 0: no beam search */
+    enum beam_early early;
+    double length_penalty;
+};
+
 struct request {
     /* the line */
     uint64_t line;    /* number, from 1 */
     uint64_t index;   /* order of reading, from 0 */
+    int32_t plan_id;  /* its name in plans */
     uint64_t order;   /* in which it runs, among those of its priority; no two have the same */
     int32_t priority; /* smaller runs first; 0 unless the line says so */
     enum request_format format;
@@ -99,6 +111,8 @@ struct request {
     int32_t n_logprobs,
         n_prompt_logprobs; /* alternatives to each token; -1: no log-probabilities */
     int32_t n_choices;
+    uint32_t choice; /* which of them it is */
+    struct request_beam beam;
 
     /* tokens and results; owned */
     int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
@@ -114,10 +128,14 @@ struct request {
     size_t n_saved;     /* sampled tokens that the journal has by now */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
     enum request_finish finish;
-    struct request **choices; /* [n_choices], owned, each NULL until it is finished; NULL: r is its
-                                 own only answer */
-    const char *error_code;   /* NULL: no error. A constant */
-    char *error_message;      /* owned */
+    struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the
+                                 answers are the first n_choices. NULL: r is its own only answer */
+    size_t choices_capacity;
+    int32_t n_open;             /* of them: not finished */
+    struct request *parent;     /* whose choice it is, and whose lists it borrows; NULL: none */
+    struct beam_search *search; /* owned */
+    const char *error_code;     /* NULL: no error. A constant */
+    char *error_message;        /* owned */
 
     /* the scheduler's */
     enum request_state state;

@@ -11,12 +11,6 @@ static const struct {
     double neutral;
 } not_implemented[] = {
     {"no_repeat_ngram_size", 0},
-    {"best_of", 1},
-    {"use_beam_search", 0},
-    {"beam", NAN},
-    {"beam_width", 1},
-    {"num_beams", 1},
-    {"length_penalty", 1},
     {"do_sample", 1},
     {"echo", 0},
     {"suffix", 0},
@@ -68,10 +62,15 @@ static const struct {
 /* What a body may hold: fields that are read, and those that change no token. */
 static const char *const known_in_body[] = {
     "add_generation_prompt",
+    "beam",
+    "beam_width",
+    "best_of",
     "chat_template_kwargs",
     "documents",
+    "early_stopping",
     "frequency_penalty",
     "ignore_eos",
+    "length_penalty",
     "logit_bias",
     "logprobs",
     "max_completion_tokens",
@@ -83,6 +82,7 @@ static const char *const known_in_body[] = {
     "modalities",
     "model",
     "n",
+    "num_beams",
     "parallel_tool_calls",
     "presence_penalty",
     "priority",
@@ -103,6 +103,7 @@ static const char *const known_in_body[] = {
     "top_k",
     "top_logprobs",
     "top_p",
+    "use_beam_search",
     "user",
 };
 

@@ -20,6 +20,10 @@ struct status request_check_fields(struct request *r, const struct js_node *fiel
 struct status request_read_sampling(struct request *r, const struct request_rules *rules,
                                     const struct js_node *fields);
 
+/* request_choices.c: how many answers a line gets, and beam search; after all other sampling. */
+struct status request_read_choices(struct request *r, const struct request_rules *rules,
+                                   const struct js_node *fields);
+
 /* request_read.c: sets the row's code and returns its sentence; "a boolean" and so on; and fields
  * by type: *value = the field, when it is there and not null. */
 struct status request_bad(struct request *r, const char *code, const char *format, ...)

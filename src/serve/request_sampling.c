@@ -238,16 +238,6 @@ static struct status read_logprobs(struct request *r, const struct request_rules
     return status_ok();
 }
 
-static struct status read_choices(struct request *r, const struct request_rules *rules,
-                                  const struct js_node *fields)
-{
-    int64_t n = rules->defaults.n;
-    TRY(request_read_int(r, fields, "n", 1, REQUEST_CHOICES_MAX, &n));
-    r->n_choices = (int32_t)n;
-    if (n == 1) return status_ok();
-    return request_bad(r, "unsupported", "n: expected 1 in this version, found %lld", (long long)n);
-}
-
 struct status request_read_sampling(struct request *r, const struct request_rules *rules,
                                     const struct js_node *fields)
 {
@@ -258,5 +248,5 @@ struct status request_read_sampling(struct request *r, const struct request_rule
     TRY(read_stops(r, rules, fields));
     TRY(read_stop_ids(r, rules, fields));
     TRY(read_logprobs(r, rules, fields));
-    return read_choices(r, rules, fields);
+    return request_read_choices(r, rules, fields);
 }

@@ -14,7 +14,7 @@ enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
-    uint32_t key[2];
+    uint32_t key[2], choice, unused;
     struct plan_penalties penalties;
     int32_t min_tokens;        /* and with it the end tokens that are forbidden until then */
     uint64_t stop_ids, biases; /* hashes; 0: none that count */
@@ -159,6 +159,7 @@ static struct sampling sampling_of(const struct request *r)
     s.top_p = r->top_p;
     s.min_p = r->min_p;
     s.top_k = r->top_k;
+    s.choice = r->choice;
     s.key[0] = r->key[0];
     s.key[1] = r->key[1];
     return s;

@@ -71,6 +71,7 @@ size_t result_row_n_generated(const struct request *r)
     size_t n = 0;
     for (int32_t i = 0; i < r->n_choices; i++) {
         const struct request *c = result_row_choice(r, i);
+        if (c == NULL) continue; /* of an error row */
         n += c->n_tokens - c->n_prompt;
     }
     return n;
@@ -123,8 +124,8 @@ static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 
 static void add_generated(struct strbuf *out, const struct request *r)
 {
-    if (r->choices == NULL) {
-        add_choice(out, r);
+    if (r->n_choices == 1) {
+        add_choice(out, result_row_choice(r, 0));
     } else {
         strbuf_puts(out, "\"choices\":[");
         for (int32_t i = 0; i < r->n_choices; i++) {

@@ -100,6 +100,7 @@ void scheduler_destroy(struct scheduler **scheduler)
 void scheduler_submit(struct scheduler *s, struct request *r)
 {
     r->state = REQUEST_WAITING;
+    r->plan_id = (int32_t)(s->n_submitted++ & INT32_MAX);
     request_list_put_from_tail(&s->waiting, r);
 }
 
@@ -378,12 +379,13 @@ static struct status emit(struct scheduler *s, struct step_plan *plan, struct re
     const size_t end = r->n_computed + (size_t)r->n_rows;
     const bool is_last = end == r->n_tokens;
     struct plan_seq seq = {
-        .id = (int32_t)(r->index & INT32_MAX),
+        .id = r->plan_id,
         .n_rows = r->n_rows,
         .pos0 = (int32_t)r->n_computed,
         .n_blocks = (int32_t)scheduler_blocks_for(end),
         .next_token = -1,
         .key = {r->key[0], r->key[1]},
+        .choice = r->choice,
     };
     r->is_scored =
         s->o.rules->score || (r->n_prompt_logprobs >= 0 && r->n_computed + 1 < r->n_prompt);

@@ -49,8 +49,8 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
 /* Local. Destroys the requests that it still holds, too. */
 void scheduler_destroy(struct scheduler **s);
 
-/* Local. Takes a checked request without an error; no two have the same index (for which the
- * request is known in plans) or order. Owner: the scheduler, until scheduler_take_finished gives it
+/* Local. Takes a checked request without an error; no two have the same
+ * order. Owner: the scheduler, until scheduler_take_finished gives it
  * back. */
 void scheduler_submit(struct scheduler *s, struct request *r);
 

@@ -180,10 +180,9 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
     struct cursor c = {.result = result};
     for (size_t i = 0; i < m->n_flight; i++) {
         const struct result_seq *seq = &result->seqs[i];
-        if (seq->id != (int32_t)(m->flight[i]->index & INT32_MAX)) {
-            return status_make(STATUS_BUG, "step %llu, sequence %zu: expected id %llu, found %d",
-                               (unsigned long long)m->step, i,
-                               (unsigned long long)m->flight[i]->index, seq->id);
+        if (seq->id != m->flight[i]->plan_id) {
+            return status_make(STATUS_BUG, "step %llu, sequence %zu: expected id %d, found %d",
+                               (unsigned long long)m->step, i, m->flight[i]->plan_id, seq->id);
         }
         TRY(take_result(s, m->flight[i], seq, &c));
         c.score += (size_t)seq->n_scores;

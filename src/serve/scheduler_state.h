@@ -35,6 +35,7 @@ struct scheduler {
     struct request_list finished;
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
+    uint64_t n_submitted;
     int32_t step_rows; /* the budget of a replica in one step: o.step_tokens, or less */
 };
 

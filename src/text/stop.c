@@ -60,6 +60,25 @@ fail:
     return st;
 }
 
+struct status stop_copy(const struct stop_matcher *m, struct stop_matcher **out)
+{
+    const char **strings = NULL;
+    size_t *n_bytes = NULL;
+    *out = NULL;
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&strings, m->n_strings, sizeof *strings, "stop strings"), done);
+    TRY_GOTO(st, mem_alloc(&n_bytes, m->n_strings, sizeof *n_bytes, "stop strings"), done);
+    for (size_t i = 0; i < m->n_strings; i++) {
+        strings[i] = m->strings[i].bytes;
+        n_bytes[i] = m->strings[i].n;
+    }
+    st = stop_create(strings, n_bytes, m->n_strings, out);
+done:
+    mem_free(&strings);
+    mem_free(&n_bytes);
+    return st;
+}
+
 void stop_destroy(struct stop_matcher **m)
 {
     if (*m == NULL) return;

@@ -17,6 +17,9 @@ struct status stop_create(const char *const *strings, const size_t *n_bytes, siz
                           struct stop_matcher **out);
 void stop_destroy(struct stop_matcher **m);
 
+/* Local. A matcher of the same strings, before any text. Errors: STATUS_MEMORY. */
+struct status stop_copy(const struct stop_matcher *m, struct stop_matcher **out);
+
 /* Local. Takes n more bytes of text; appends to `out` what is now safe to emit. The match that ends
  * first wins, among those the longest; then *stopped is true, the text before the match has been
  * appended, and later calls append nothing. Pieces of whole UTF-8 sequences give pieces of whole
