@@ -2,7 +2,6 @@
 #include "serve/beam.h"
 
 #include "base/mem.h"
-#include "kernels/elementary.h"
 #include "serve/request_choice.h"
 
 #include <math.h>
@@ -144,13 +143,20 @@ static size_t list_candidates(struct beam_search *b, struct request *const *prob
     return n;
 }
 
-/* length^penalty: by multiplication where the penalty is a whole number, so that 1 is exact. */
+/* length^penalty out of multiplications and square roots, which IEEE 754 rounds the same
+ * everywhere; exact for a penalty of 1. A fraction of the penalty counts to its 24th bit. */
 static double length_factor(size_t length, double penalty)
 {
-    if (penalty != floor(penalty))
-        return (double)el_expf((float)(penalty * el_log((double)length)));
-    double factor = 1;
-    for (int i = 0; i < (int)fabs(penalty); i++) factor *= (double)length;
+    const double size = fabs(penalty);
+    double factor = 1, root = (double)length, rest = size - floor(size);
+    for (int i = 0; i < (int)size; i++) factor *= (double)length;
+    for (int bit = 0; bit < 24 && rest > 0; bit++) {
+        root = sqrt(root);
+        rest *= 2;
+        if (rest < 1) continue;
+        factor *= root;
+        rest -= 1;
+    }
     return penalty < 0 ? 1 / factor : factor;
 }
 

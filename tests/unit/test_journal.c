@@ -74,7 +74,10 @@ static void make_lines(struct strbuf *s, int n_lines)
             strbuf_printf(s, "{\"custom_id\":\"c%d\",\"prompt\":\"", i);
             for (int64_t k = fake_between(&x, 1, 12); k > 0; k--)
                 strbuf_printf(s, "word%d ", (int)fake_between(&x, 0, 99));
-            strbuf_printf(s, "\",\"max_tokens\":%d%s}\n", (int)fake_between(&x, 1, 90),
+            /* several answers begin anew with each run, so they must be short */
+            const bool is_short = i % 16 == 2 || i % 16 == 6;
+            strbuf_printf(s, "\",\"max_tokens\":%d%s}\n",
+                          (int)fake_between(&x, 1, is_short ? 4 : 90),
                           i % 4 == 1    ? ",\"stop\":[\"ab\",\"Q\"]"
                           : i % 16 == 2 ? ",\"n\":3,\"logprobs\":1"
                           : i % 16 == 6 ? ",\"num_beams\":3,\"n\":2"
