@@ -200,6 +200,10 @@ struct kern_table {
     void (*grid_to_f32)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
     void (*grid_add)(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
 
+    /* One run: lanes i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1.
+     */
+    float (*square_sum)(const float *x, size_t n);
+
     /* One row: lanes i: fma chain of x_d * x_d over d = i mod 16 ascending from +0; tree 8-4-2-1;
      * r = 1 / sqrt(sum / (float)n + eps); y_d = (x_d * r) * w_d. y may be x. */
     void (*rmsnorm)(const float *x, const float *w, size_t n, float eps, float *y);

@@ -32,6 +32,29 @@ void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_ro
 void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
                 float eps, float *y);
 
+/* A norm over a projection whose heads stand on several ranks, in two parts. sums[T, stride]: entry
+ * h of a row = the square_sum of head h of x [T, n_heads, Hd], as bits. */
+void op_head_square_sums(const struct kern_table *k, const float *x, size_t n_rows, size_t n_heads,
+                         size_t head_dim, uint32_t *sums, size_t stride);
+
+/* x [T, n] in place: r = 1 / sqrt(sum / (float)n_whole + eps), where sum = the chain of plain adds
+ * of the row's n_sums entries of sums [T, stride] from +0; x_i = (x_i * r) * w_i. */
+struct norm_whole {
+    float *x;
+    const float *w;       /* [n] */
+    const uint32_t *sums; /* floats as bits */
+    size_t n_rows, n, n_whole, n_sums, stride;
+    float eps;
+};
+void op_norm_whole(const struct kern_table *k, const struct norm_whole *a);
+
+/* x_i = min(max(x_i, -limit), limit); a NaN stays. */
+void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
+
+/* x[t] [n] = x[t] * (1 / (1 + exp(-gate[t]))) */
+void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
+                     size_t n);
+
 /* x[T, n_heads, Hd] in place with cos, sin [T, rot / 2]. */
 void op_rope(const struct kern_table *k, float *x, const float *cos, const float *sin,
              size_t n_rows, size_t n_heads, size_t head_dim, size_t rot);

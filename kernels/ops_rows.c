@@ -1,8 +1,11 @@
-/* The threaded ops that move and mix whole rows between tokens and experts. */
+/* The threaded ops that work on whole rows: moved and mixed between tokens and experts, normed over
+ * ranks, gated. */
 #include "kernels/ops.h"
 
+#include "kernels/elementary.h"
 #include "kernels/part.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { CLAMPED_COST = 10 /* of one value of a clamped SwiGLU, in multiply-adds */ };
@@ -95,4 +98,96 @@ void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
 {
     const struct combine_job job = {k, a};
     part_run(k->team, (uint64_t)a->n_rows * a->width * a->n_chosen, combine_part, &job);
+}
+
+struct square_sums_job {
+    const struct kern_table *k;
+    const float *x;
+    size_t n_rows, n_heads, head_dim;
+    uint32_t *sums;
+    size_t stride;
+};
+
+static void square_sums_part(const void *job_, struct part part)
+{
+    const struct square_sums_job *job = job_;
+    size_t t, end;
+    if (!part_take(&part, job->n_rows, job->n_heads * job->head_dim, &t, &end)) return;
+    for (; t < end; t++) {
+        for (size_t h = 0; h < job->n_heads; h++) {
+            const float *head = job->x + (t * job->n_heads + h) * job->head_dim;
+            job->sums[t * job->stride + h] = f32_bits(job->k->square_sum(head, job->head_dim));
+        }
+    }
+}
+
+void op_head_square_sums(const struct kern_table *k, const float *x, size_t n_rows, size_t n_heads,
+                         size_t head_dim, uint32_t *sums, size_t stride)
+{
+    const struct square_sums_job job = {k, x, n_rows, n_heads, head_dim, sums, stride};
+    part_run(k->team, (uint64_t)n_rows * n_heads * head_dim, square_sums_part, &job);
+}
+
+static void norm_whole_part(const void *job, struct part part)
+{
+    const struct norm_whole *a = job;
+    size_t t, end;
+    if (!part_take(&part, a->n_rows, a->n, &t, &end)) return;
+    for (; t < end; t++) {
+        float sum = 0.0f, *x = a->x + t * a->n;
+        for (size_t i = 0; i < a->n_sums; i++) sum += f32_from_bits(a->sums[t * a->stride + i]);
+        const float r = 1.0f / sqrtf(sum / (float)a->n_whole + a->eps);
+        for (size_t i = 0; i < a->n; i++) x[i] = (x[i] * r) * a->w[i];
+    }
+}
+
+void op_norm_whole(const struct kern_table *k, const struct norm_whole *a)
+{
+    part_run(k->team, (uint64_t)a->n_rows * a->n, norm_whole_part, a);
+}
+
+struct clamp_job {
+    float *x, limit;
+    size_t n;
+};
+
+static void clamp_part(const void *job_, struct part part)
+{
+    const struct clamp_job *job = job_;
+    size_t i, end;
+    if (!part_take(&part, job->n, 1, &i, &end)) return;
+    for (; i < end; i++) {
+        if (job->x[i] > job->limit) job->x[i] = job->limit;
+        if (job->x[i] < -job->limit) job->x[i] = -job->limit;
+    }
+}
+
+void op_clamp(const struct kern_table *k, float *x, float limit, size_t n)
+{
+    const struct clamp_job job = {x, limit, n};
+    part_run(k->team, n, clamp_part, &job);
+}
+
+struct sigmoid_rows_job {
+    float *x;
+    const float *gate;
+    size_t n_rows, n;
+};
+
+static void sigmoid_rows_part(const void *job_, struct part part)
+{
+    const struct sigmoid_rows_job *job = job_;
+    size_t t, end;
+    if (!part_take(&part, job->n_rows, job->n, &t, &end)) return;
+    for (; t < end; t++) {
+        const float scale = 1.0f / (1.0f + el_expf(-job->gate[t]));
+        for (size_t i = 0; i < job->n; i++) job->x[t * job->n + i] *= scale;
+    }
+}
+
+void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
+                     size_t n)
+{
+    const struct sigmoid_rows_job job = {x, gate, n_rows, n};
+    part_run(k->team, (uint64_t)n_rows * n, sigmoid_rows_part, &job);
 }

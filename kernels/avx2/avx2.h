@@ -27,6 +27,7 @@ AVX2_ATTENTION(k_attention_bf16_avx2);
 void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out, size_t row);
 void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
+float k_square_sum_f32_avx2(const float *x, size_t n);
 void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y);
 void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot);
 void k_kv_store_f16_avx2(const float *x, size_t n, void *out);

@@ -24,6 +24,7 @@ void kern_fill_avx2(struct kern_table *t)
     t->quantize_row = k_quantize_row_avx2;
     t->grid_to_f32 = k_grid_to_f32_avx2;
     t->grid_add = k_grid_add_avx2;
+    t->square_sum = k_square_sum_f32_avx2;
     t->rmsnorm = k_rmsnorm_f32_avx2;
     t->rope = k_rope_f32_avx2;
     t->kv_store[DTYPE_F16] = k_kv_store_f16_avx2;

@@ -50,8 +50,7 @@ void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h
     for (; i < n; i++) h[i] += (float)((double)sums[i] * unit);
 }
 
-/* Sum of squares in 16 lanes. */
-static float sum_of_squares(const float *x, size_t n)
+float k_square_sum_f32_avx2(const float *x, size_t n)
 {
     struct v16 lanes = v16_zero();
     size_t d = 0;
@@ -73,7 +72,7 @@ static float sum_of_squares(const float *x, size_t n)
 
 void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y)
 {
-    const float scale = 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + eps);
+    const float scale = 1.0f / sqrtf(k_square_sum_f32_avx2(x, n) / (float)n + eps);
     const __m256 r = _mm256_set1_ps(scale);
     size_t d = 0;
     for (; d + 8 <= n; d += 8) {

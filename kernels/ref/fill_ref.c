@@ -22,6 +22,7 @@ void kern_fill_ref(struct kern_table *t)
         .quantize_row = k_quantize_row_ref,
         .grid_to_f32 = k_grid_to_f32_ref,
         .grid_add = k_grid_add_ref,
+        .square_sum = k_square_sum_f32_ref,
         .rmsnorm = k_rmsnorm_f32_ref,
         .rope = k_rope_f32_ref,
         .kv_store = {[DTYPE_F32] = k_kv_store_f32_ref,

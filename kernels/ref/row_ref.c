@@ -18,13 +18,18 @@ void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
     for (size_t i = 0; i < n; i++) h[i] += (float)((double)sums[i] * unit);
 }
 
-void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y)
+float k_square_sum_f32_ref(const float *x, size_t n)
 {
     float lanes[LANES] = {0};
     for (size_t d = 0; d < n; d++) lanes[d % LANES] = fmaf(x[d], x[d], lanes[d % LANES]);
     for (size_t half = LANES / 2; half > 0; half /= 2)
         for (size_t i = 0; i < half; i++) lanes[i] += lanes[i + half];
-    const float r = 1.0f / sqrtf(lanes[0] / (float)n + eps);
+    return lanes[0];
+}
+
+void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y)
+{
+    const float r = 1.0f / sqrtf(k_square_sum_f32_ref(x, n) / (float)n + eps);
     for (size_t d = 0; d < n; d++) y[d] = (x[d] * r) * w[d];
 }
 

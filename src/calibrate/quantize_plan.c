@@ -96,10 +96,14 @@ static enum quantize_class class_of(const struct weight_spec *s)
     case WEIGHT_HEAD:
         return QUANTIZE_HEAD;
     case WEIGHT_ROUTER:
+    case WEIGHT_SHARED_MIX:
         return QUANTIZE_ROUTER;
     case WEIGHT_GATE:
     case WEIGHT_UP:
     case WEIGHT_DOWN:
+    case WEIGHT_SHARED_GATE:
+    case WEIGHT_SHARED_UP:
+    case WEIGHT_SHARED_DOWN:
         return QUANTIZE_FFN;
     case WEIGHT_EXPERT_GATE:
     case WEIGHT_EXPERT_UP:
@@ -112,7 +116,8 @@ static enum quantize_class class_of(const struct weight_spec *s)
 
 static bool is_row_parallel(enum weight_role role)
 {
-    return role == WEIGHT_O || role == WEIGHT_DOWN || role == WEIGHT_EXPERT_DOWN;
+    return role == WEIGHT_O || role == WEIGHT_DOWN || role == WEIGHT_SHARED_DOWN ||
+           role == WEIGHT_EXPERT_DOWN;
 }
 
 static uint64_t leaves_least(enum weight_role role)
@@ -239,6 +244,7 @@ struct status quantize_leaves(const struct ckpt *c, const struct model_config *m
 {
     TRY(set_role(c, m, choices, WEIGHT_O));
     TRY(set_role(c, m, choices, WEIGHT_DOWN));
+    TRY(set_role(c, m, choices, WEIGHT_SHARED_DOWN));
     return set_role(c, m, choices, WEIGHT_EXPERT_DOWN);
 }
 

@@ -28,7 +28,7 @@ static struct status part_name(const char *name, struct convert_part *out)
         const char *suffix = strrchr(name, '.');
         if (strcmp(suffix, ".weight") == 0 || strcmp(suffix, ".bias") == 0) return status_ok();
         return status_make(STATUS_INPUT,
-                           "tensor '%s': fused experts of this kind are not implemented; save the model in its "
+                           "tensor '%s': fused experts are not implemented; save the model in its "
                            "original format",
                            name);
     }
@@ -119,7 +119,7 @@ static void head_dim_find(struct convert *c)
 static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
-    const bool is_expert = strstr(spec->name, ".experts.") != NULL;
+    const bool is_expert = spec->n_dims == 3;
     const uint64_t n_least = is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
     const uint32_t group = leaf_fit_group(n_cols, whole, c->group, n_least);
     if (spec->quant.kind != QUANT_NONE && quant_kernel_group(spec->quant) > group) {
@@ -143,6 +143,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
                                spec->name);
         }
     } else if (ends_with(spec->name, ".down_proj.weight") ||
+               ends_with(spec->name, ".output_linear.weight") ||
                ends_with(spec->name, ".experts.w2.weight")) {
         unit = DOWN_PROJ_UNIT;
     }

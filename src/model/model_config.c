@@ -40,24 +40,76 @@ static const struct family families[] = {
              .gate = "mlp.experts.gate_proj.weight",
              .up = "mlp.experts.up_proj.weight",
              .down = "mlp.experts.down_proj.weight"}},
+    {.architecture = "Qwen2MoeForCausalLM",
+     .title = "Qwen2-MoE",
+     .qkv_bias = true,
+     .window = WINDOW_EVEN,
+     .window_switch = true,
+     .has_experts = true,
+     .sparsity_keys = true,
+     .expert_ffn = "moe_intermediate_size",
+     .shared_ffn = "shared_expert_intermediate_size",
+     .moe = {.router = "mlp.gate.weight",
+             .gate = "mlp.experts.gate_proj.weight",
+             .up = "mlp.experts.up_proj.weight",
+             .down = "mlp.experts.down_proj.weight",
+             .shared = "mlp.shared_expert.",
+             .shared_gate = "mlp.shared_expert_gate.weight"}},
+    {.architecture = "OlmoeForCausalLM",
+     .title = "OLMoE",
+     .qk_norm_whole = true,
+     .has_experts = true,
+     .moe = {.router = "mlp.gate.weight",
+             .gate = "mlp.experts.gate_proj.weight",
+             .up = "mlp.experts.up_proj.weight",
+             .down = "mlp.experts.down_proj.weight"}},
+    {.architecture = "GraniteMoeForCausalLM",
+     .title = "Granite-MoE",
+     .has_experts = true,
+     .renormalise = true,
+     .moe = {.router = "block_sparse_moe.router.layer.weight",
+             .gate = "block_sparse_moe.input_linear.weight",
+             .up = "block_sparse_moe.input_linear.weight",
+             .down = "block_sparse_moe.output_linear.weight"}},
 };
 
 /* Fields that model_config_parse reads. */
 static const char *const used_fields[] = {
-    "architectures",       "hidden_size",
-    "num_hidden_layers",   "num_attention_heads",
-    "num_key_value_heads", "head_dim",
-    "intermediate_size",   "vocab_size",
-    "rms_norm_eps",        "rope_theta",
-    "rope_parameters",     "rope_scaling",
-    "tie_word_embeddings", "hidden_act",
-    "num_local_experts",   "num_experts",
-    "num_experts_per_tok", "norm_topk_prob",
-    "decoder_sparse_step", "mlp_only_layers",
-    "sliding_window",      "use_sliding_window",
-    "max_window_layers",   "moe_intermediate_size",
-    "eos_token_id",        "max_position_embeddings",
-    "attention_bias",      "layer_types",
+    "architectures",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_parameters",
+    "rope_scaling",
+    "tie_word_embeddings",
+    "hidden_act",
+    "num_local_experts",
+    "num_experts",
+    "num_experts_per_tok",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "moe_intermediate_size",
+    "eos_token_id",
+    "max_position_embeddings",
+    "attention_bias",
+    "layer_types",
+    "qkv_bias",
+    "clip_qkv",
+    "shared_expert_intermediate_size",
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
 };
 
 /* Fields that do not change what a forward pass computes. */
@@ -302,6 +354,36 @@ static struct status read_layer_types(const struct js_node *root, const char *wh
     return status_ok();
 }
 
+/* A factor above 0; absent: 1. */
+static struct status get_scale(const struct js_node *root, const char *what, const char *key,
+                               float *out)
+{
+    double value = 1.0;
+    js_number(js_get(root, key), &value);
+    *out = (float)value;
+    if (*out > 0 && *out < 1e6f) return status_ok();
+    return status_make(STATUS_INPUT, "%s: %s: expected above 0, found %g", what, key, value);
+}
+
+/* Scales of rows and scores; logits are divided by theirs. */
+static struct status read_scales(const struct js_node *root, const char *what,
+                                 struct model_config *out)
+{
+    float divisor;
+    double clip = 0;
+    TRY(get_scale(root, what, "embedding_multiplier", &out->embed_scale));
+    TRY(get_scale(root, what, "residual_multiplier", &out->residual_scale));
+    TRY(get_scale(root, what, "logits_scaling", &divisor));
+    out->logits_scale = 1.0f / divisor;
+    out->attention_scale = 1.0f / __builtin_sqrtf((float)out->head_dim);
+    if (js_type(js_get(root, "attention_multiplier")) != JS_NULL)
+        TRY(get_scale(root, what, "attention_multiplier", &out->attention_scale));
+    js_number(js_get(root, "clip_qkv"), &clip);
+    out->clip_qkv = (float)clip;
+    if (clip == 0 || (out->clip_qkv > 0 && out->clip_qkv < 1e6f)) return status_ok();
+    return status_make(STATUS_INPUT, "%s: clip_qkv: expected above 0, found %g", what, clip);
+}
+
 static struct status read_window(const struct js_node *root, const char *what,
                                  struct model_config *out)
 {
@@ -363,6 +445,8 @@ static struct status read_ffn(const struct js_node *root, const char *what,
     const char *ffn_key = f->expert_ffn != NULL ? f->expert_ffn : "intermediate_size";
     TRY(get_count(root, what, ffn_key, 1 << 24, 0, &out->expert_ffn));
     TRY(read_sparsity(root, what, out));
+    if (f->shared_ffn != NULL)
+        TRY(get_count(root, what, f->shared_ffn, 1 << 24, 0, &out->shared_ffn));
     bool any_dense = false;
     for (uint32_t l = 0; l < out->n_layers; l++) any_dense |= !out->layer_is_moe[l];
     if (any_dense) TRY(get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn));
@@ -392,6 +476,7 @@ static struct status parse_root(const struct js_node *root, const char *what,
     TRY(check_fields(root, what));
     TRY(read_sizes(root, what, out));
     TRY(read_rope(root, what, out));
+    TRY(read_scales(root, what, out));
     TRY(read_window(root, what, out));
     TRY(read_ffn(root, what, out));
     read_eos(root, out);
@@ -427,6 +512,8 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->n_chosen = m->n_chosen;
     out->expert_ffn = m->expert_ffn;
     out->expert_leaf = leaf_choose(m->expert_ffn, 32);
+    out->shared_ffn = m->shared_ffn;
+    out->shared_leaf = leaf_choose(m->shared_ffn, 32);
     memcpy(out->layer_is_moe, m->layer_is_moe, sizeof out->layer_is_moe);
     out->vocab = m->vocab;
     out->tied = m->tied;

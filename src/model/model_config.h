@@ -13,7 +13,9 @@
 
 /* Where a family keeps its experts: tensor names behind "model.layers.N.". */
 struct family_names {
-    const char *router, *gate, *up, *down;
+    const char *router, *gate, *up, *down; /* gate is up: the halves of one tensor [E, 2 F, D] */
+    const char *shared;      /* what all tokens pass, up to "gate_proj.weight"; NULL: nothing */
+    const char *shared_gate; /* [1, D]: its sigmoid times the shared output; NULL: none */
 };
 
 /* The layers that "sliding_window" is for, unless "layer_types" lists them. */
@@ -27,14 +29,16 @@ enum window_rule {
 struct family {
     const char *architecture; /* config.json "architectures"[0] */
     const char *title;
-    bool qk_norm;  /* per-head RMSNorm of q and k before RoPE */
-    bool qkv_bias; /* q, k and v have biases, o has none (else "attention_bias" says: all) */
+    bool qk_norm;       /* per-head RMSNorm of q and k before RoPE */
+    bool qk_norm_whole; /* RMSNorm of all of q and all of k */
+    bool qkv_bias;      /* q, k and v have biases, o has none (else "attention_bias" says: all) */
     enum window_rule window;
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
     bool has_experts;
     bool sparsity_keys;     /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
     bool renormalise;       /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
     const char *expert_ffn; /* config field with one expert's width; NULL: intermediate_size */
+    const char *shared_ffn; /* config field with the shared width */
     struct family_names moe;
 };
 
@@ -43,13 +47,17 @@ struct model_config {
     uint32_t n_layers, width, n_heads, n_kv_heads, head_dim; /* L, D, H, G, Hd */
     uint32_t ffn;                                            /* F of dense layers */
     uint32_t n_experts, n_chosen, expert_ffn;                /* E, K, F of an expert; 0: dense */
-    uint32_t vocab, context;                                 /* V, max_position_embeddings */
+    uint32_t shared_ffn;     /* F of what all tokens pass in MoE layers; 0: nothing */
+    uint32_t vocab, context; /* V, max_position_embeddings */
     uint32_t window; /* positions that a row sees in layers that have a window; 0: none has */
     bool layer_has_window[LAYOUT_LAYERS_MAX];
     float norm_eps;
     double rope_theta;
     bool tied;
     bool qkv_bias, o_bias;
+    float clip_qkv;                                  /* q, k and v stay within it; 0: no limit */
+    float attention_scale;                           /* of q.k */
+    float embed_scale, residual_scale, logits_scale; /* of rows; 1: none */
     struct router_rule router;
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */

@@ -70,7 +70,9 @@ static struct status make_workspace(struct stage *s)
     const size_t t = s->o.max_rows, d = m->width, half = m->head_dim / 2;
     const size_t n_q = (size_t)s->attention.n_heads * m->head_dim;
     const size_t n_kv = (size_t)s->attention.n_kv_heads * m->head_dim;
-    const size_t f = range_count(layout_ffn(s->o.layout, s->o.weights->place.tp));
+    const uint32_t tp = s->o.weights->place.tp;
+    const size_t f = larger(range_count(layout_ffn(s->o.layout, tp)),
+                            range_count(layout_shared_ffn(s->o.layout, tp)));
     TRY(take(s, &s->x, t * d, sizeof(float)));
     TRY(take(s, &s->q, t * n_q, sizeof(float)));
     TRY(take(s, &s->attended, t * n_q, sizeof(float)));
@@ -78,6 +80,10 @@ static struct status make_workspace(struct stage *s)
     TRY(take(s, &s->v, t * n_kv, sizeof(float)));
     TRY(take(s, &s->gate, t * f, sizeof(float)));
     TRY(take(s, &s->up, t * f, sizeof(float)));
+    if (m->shared_ffn > 0) TRY(take(s, &s->shared, t * d, sizeof(float)));
+    if (m->shared_ffn > 0) TRY(take(s, &s->mix, t, sizeof(float)));
+    if (m->family->qk_norm_whole)
+        TRY(take(s, &s->head_sums, t * (m->n_heads + m->n_kv_heads), sizeof(uint32_t)));
     TRY(take_sums(s, t * (d + 1)));
     TRY(take_codes(s, larger(d, larger(n_q, f))));
     TRY(take(s, &s->cos, t * half, sizeof(float)));
@@ -117,6 +123,9 @@ void stage_destroy(struct stage **stage)
     mem_free(&s->v);
     mem_free(&s->gate);
     mem_free(&s->up);
+    mem_free(&s->shared);
+    mem_free(&s->mix);
+    mem_free(&s->head_sums);
     mem_free(&s->own_sums);
     mem_free(&s->cos);
     mem_free(&s->sin);
@@ -142,6 +151,8 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
     memset(hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
     /* the owner's bytes are moved: all others hold zero bits */
     comm_or_u32(s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
+    if (s->o.model->embed_scale != 1.0f)
+        op_scale(s->o.kern, hidden->h, s->o.model->embed_scale, hidden->n_rows * d);
 }
 
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
@@ -166,6 +177,7 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
     const size_t d = s->o.model->width;
     for (size_t i = 0; i < n; i++) memcpy(out + i * d, hidden->h + rows[i] * d, d * sizeof *out);
     op_rmsnorm(s->o.kern, out, s->o.weights->final_norm, n, d, s->o.model->norm_eps, out);
+    if (s->o.model->logits_scale != 1.0f) op_scale(s->o.kern, out, s->o.model->logits_scale, n * d);
 }
 
 const uint64_t *stage_expert_load(const struct stage *s)

@@ -2,6 +2,8 @@
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
+#include <string.h>
+
 void stage_describe_attention(struct stage *s)
 {
     const struct model_config *m = s->o.model;
@@ -11,8 +13,7 @@ void stage_describe_attention(struct stage *s)
                                             .n_kv_heads = range_count(w->kv_heads),
                                             .head_dim = m->head_dim,
                                             .kv_of_head = s->kv_of_head,
-                                            .scale = w->rope_factors.softmax /
-                                                     __builtin_sqrtf((float)m->head_dim),
+                                            .scale = w->rope_factors.softmax * m->attention_scale,
                                             .norm_eps = m->norm_eps};
     for (uint32_t h = w->heads.begin; h < w->heads.end; h++) {
         s->kv_of_head[h - w->heads.begin] = (uint8_t)(h / heads_per_kv - w->kv_heads.begin);
@@ -36,6 +37,47 @@ static uint32_t window_of(const struct stage *s, uint32_t layer)
     return m->layer_has_window[s->o.weights->layers.begin + layer] ? m->window : 0;
 }
 
+/* q and k normed over all their heads, which may stand on several ranks: each head's sum of squares
+ * comes from any rank that holds it, and all ranks add them in the heads' order. */
+static void norm_whole(struct stage *s, const struct layer_weights *w, size_t n_rows)
+{
+    const struct model_config *m = s->o.model;
+    const struct range q = s->o.weights->heads, kv = s->o.weights->kv_heads;
+    const size_t n = m->n_heads + m->n_kv_heads;
+    uint32_t *q_sums = s->head_sums, *k_sums = s->head_sums + m->n_heads;
+    memset(s->head_sums, 0, n_rows * n * sizeof *s->head_sums);
+    op_head_square_sums(s->o.kern, s->q, n_rows, range_count(q), m->head_dim, q_sums + q.begin, n);
+    op_head_square_sums(s->o.kern, s->k, n_rows, range_count(kv), m->head_dim, k_sums + kv.begin,
+                        n);
+    comm_or_u32(s->o.comm, COMM_TP, s->head_sums, n_rows * n);
+    struct norm_whole a = {.x = s->q,
+                           .w = w->q_norm,
+                           .sums = q_sums,
+                           .n_rows = n_rows,
+                           .n = (size_t)range_count(q) * m->head_dim,
+                           .n_whole = (size_t)m->n_heads * m->head_dim,
+                           .n_sums = m->n_heads,
+                           .stride = n,
+                           .eps = m->norm_eps};
+    op_norm_whole(s->o.kern, &a);
+    a.x = s->k;
+    a.w = w->k_norm;
+    a.sums = k_sums;
+    a.n = (size_t)range_count(kv) * m->head_dim;
+    a.n_whole = (size_t)m->n_kv_heads * m->head_dim;
+    a.n_sums = m->n_kv_heads;
+    op_norm_whole(s->o.kern, &a);
+}
+
+static void clip(struct stage *s, size_t n_rows)
+{
+    const size_t n_q = (size_t)s->attention.n_heads * s->attention.head_dim;
+    const size_t n_kv = (size_t)s->attention.n_kv_heads * s->attention.head_dim;
+    op_clamp(s->o.kern, s->q, s->o.model->clip_qkv, n_rows * n_q);
+    op_clamp(s->o.kern, s->k, s->o.model->clip_qkv, n_rows * n_kv);
+    op_clamp(s->o.kern, s->v, s->o.model->clip_qkv, n_rows * n_kv);
+}
+
 void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
                      const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden)
 {
@@ -47,12 +89,15 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
     const struct column qkv[] = {
         {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
     stage_columns(s, qkv, 3, &in);
+    const bool whole = s->o.model->family->qk_norm_whole;
+    if (whole) norm_whole(s, w, n_rows);
+    if (s->o.model->clip_qkv > 0) clip(s, n_rows);
     const struct attention_work work = {.q = s->q,
                                         .k = s->k,
                                         .v = s->v,
                                         .out = s->attended,
-                                        .q_norm = w->q_norm,
-                                        .k_norm = w->k_norm,
+                                        .q_norm = whole ? NULL : w->q_norm,
+                                        .k_norm = whole ? NULL : w->k_norm,
                                         .cos = s->cos,
                                         .sin = s->sin,
                                         .window = window_of(s, layer),

@@ -15,6 +15,7 @@ struct status stage_make_moe(struct stage *s)
                                   .n_experts = m->n_experts,
                                   .n_chosen = m->n_chosen,
                                   .router = m->router,
+                                  .residual_scale = m->residual_scale,
                                   .policy = s->o.policy,
                                   .capacity_factor = s->o.capacity_factor,
                                   .weight_only = s->o.weight_only,
@@ -24,15 +25,34 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
+/* s->gate [T, F] = the FFN's inner rows. */
+static void swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows)
 {
-    const size_t n_rows = hidden->n_rows, f = w->gate.n_out;
+    const size_t f = w->gate.n_out;
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
     const struct column gate_up[] = {{&w->gate, s->gate, NULL}, {&w->up, s->up, NULL}};
     stage_columns(s, gate_up, 2, &in);
     if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
+}
+
+static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
+{
+    swiglu(s, w, hidden->n_rows);
     stage_row_parallel(s, &w->down, NULL, s->gate, hidden);
+}
+
+/* s->shared = what all tokens pass in a MoE layer; the same on all tp ranks. */
+static void shared_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
+{
+    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    swiglu(s, w, n_rows);
+    stage_row_parallel_to(s, &w->down, s->gate, s->shared, hidden);
+    if (w->mix.n_out == 0) return;
+    struct act_rows in = stage_input(s, s->x, n_rows, d);
+    const struct column mix = {&w->mix, s->mix, NULL};
+    stage_columns(s, &mix, 1, &in);
+    op_sigmoid_rows(s->o.kern, s->shared, s->mix, n_rows, d);
 }
 
 struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
@@ -45,10 +65,13 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
         dense_block(s, w, hidden);
         return status_ok();
     }
+    const bool has_shared = s->o.model->shared_ffn > 0;
+    if (has_shared) shared_block(s, w, hidden);
     const struct moe_weights moe = {
         .router = &w->router, .gate = w->expert_gate, .up = w->expert_up, .down = w->expert_down};
     const struct moe_rows rows = {.n_tokens = hidden->n_rows,
                                   .x = s->x,
+                                  .shared = has_shared ? s->shared : NULL,
                                   .h = hidden->h,
                                   .bad = hidden->bad,
                                   .dropped = hidden->dropped,

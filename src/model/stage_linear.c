@@ -40,8 +40,9 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
     comm_poll(s->o.comm);
 }
 
-void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
-                        struct hidden *hidden)
+/* This rank's leaf sums of x w^T, to be added over ranks into y. */
+static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, const float *x, float *y,
+                                 struct hidden *hidden)
 {
     const size_t n_rows = hidden->n_rows, d = s->o.model->width;
     if (w->n_in > 0) {
@@ -57,13 +58,35 @@ void stage_row_parallel(struct stage *s, const struct packed *w, const float *bi
     } else {
         memset(s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
     }
-    const struct grid_sum sum = {.kern = s->o.kern,
-                                 .sums = s->sums,
-                                 .n_rows = n_rows,
-                                 .n_out = d,
-                                 .grid_bits = w->grid_bits,
-                                 .y = hidden->h,
-                                 .bad = hidden->bad};
+    return (struct grid_sum){.kern = s->o.kern,
+                             .sums = s->sums,
+                             .n_rows = n_rows,
+                             .n_out = d,
+                             .grid_bits = w->grid_bits,
+                             .y = y,
+                             .bad = hidden->bad};
+}
+
+void stage_row_parallel_to(struct stage *s, const struct packed *w, const float *x, float *y,
+                           struct hidden *hidden)
+{
+    const struct grid_sum sum = leaf_sums(s, w, x, y, hidden);
+    grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
+    comm_poll(s->o.comm);
+}
+
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
+                        struct hidden *hidden)
+{
+    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    const float scale = s->o.model->residual_scale;
+    if (scale != 1.0f) {
+        stage_row_parallel_to(s, w, x, s->x, hidden); /* x of the block was read */
+        if (bias != NULL) op_add_bias(s->o.kern, s->x, bias, n_rows, d);
+        op_axpy(s->o.kern, scale, s->x, n_rows * d, hidden->h);
+        return;
+    }
+    const struct grid_sum sum = leaf_sums(s, w, x, hidden->h, hidden);
     grid_sum_add(&sum, s->o.comm, COMM_TP);
     if (bias != NULL) op_add_bias(s->o.kern, hidden->h, bias, n_rows, d);
     comm_poll(s->o.comm);

@@ -19,6 +19,9 @@ struct stage {
     float *q, *attended; /* [T, H Hd] */
     float *k, *v;        /* [T, G Hd] */
     float *gate, *up;    /* [T, F] */
+    float *shared;       /* [T, D] what all tokens pass beside the experts */
+    float *mix;          /* [T] its gate */
+    uint32_t *head_sums; /* [T, H + G] of norms over whole projections, as bits */
     int64_t *sums;       /* [T, D + 1]; own_sums, or memory that the tp ranks share */
     int64_t *own_sums;
     float *cos, *sin;   /* [T, Hd / 2] */
@@ -44,6 +47,10 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
  * integer grid. Then, once, bias [D] unless NULL. */
 void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
                         struct hidden *hidden);
+
+/* **Collective (TP)**. y [T, D] = x w^T, likewise; the rows' counters go to hidden. */
+void stage_row_parallel_to(struct stage *s, const struct packed *w, const float *x, float *y,
+                           struct hidden *hidden);
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n);

@@ -28,6 +28,10 @@ enum weight_role {
     WEIGHT_GATE,
     WEIGHT_UP,
     WEIGHT_DOWN,
+    WEIGHT_SHARED_GATE, /* of what all tokens pass in a MoE layer */
+    WEIGHT_SHARED_UP,
+    WEIGHT_SHARED_DOWN,
+    WEIGHT_SHARED_MIX, /* [1, D] its sigmoid gate */
     WEIGHT_ROUTER,
     WEIGHT_EXPERT_GATE,
     WEIGHT_EXPERT_UP,
@@ -63,15 +67,16 @@ struct status weights_check(const struct model_config *m, const struct ckpt *c,
 /* One layer of this stage; absent parts are zero. */
 struct layer_weights {
     bool is_moe;
-    float *attn_norm, *ffn_norm;                          /* [D] */
-    float *q_norm, *k_norm;                               /* [Hd] or NULL */
-    float *q_bias, *k_bias, *v_bias, *o_bias;             /* [outputs of q, ...] or NULL */
-    struct packed q, k, v;                                /* [heads * Hd, D] */
-    struct packed o;                                      /* [D, heads * Hd], leaves */
-    struct packed gate, up;                               /* [F, D] */
-    struct packed down;                                   /* [D, F], leaves */
-    struct packed router;                                 /* [E, D] */
-    uint32_t n_experts;                                   /* held here */
+    float *attn_norm, *ffn_norm;              /* [D] */
+    float *q_norm, *k_norm;                   /* [Hd], of whole q, k [heads * Hd]; or NULL */
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
+    struct packed q, k, v;                    /* [heads * Hd, D] */
+    struct packed o;                          /* [D, heads * Hd], leaves */
+    struct packed gate, up;                   /* [F, D], dense or shared */
+    struct packed down;                       /* [D, F], leaves */
+    struct packed mix;                        /* [1, D] shared gate, or empty */
+    struct packed router;                     /* [E, D] */
+    uint32_t n_experts;                       /* held here */
     struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
 };
 

@@ -45,6 +45,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
     uint32_t *leaf = s->role == WEIGHT_O             ? &k->out->o_leaf
                      : s->role == WEIGHT_DOWN        ? &k->out->ffn_leaf
                      : s->role == WEIGHT_EXPERT_DOWN ? &k->out->expert_leaf
+                     : s->role == WEIGHT_SHARED_DOWN ? &k->out->shared_leaf
                                                      : NULL;
     if (leaf == NULL) return status_ok();
     const bool first = *leaf == 0;
@@ -70,10 +71,14 @@ static enum layout_class class_of(enum weight_role role)
     case WEIGHT_HEAD:
         return LAYOUT_HEAD;
     case WEIGHT_ROUTER:
+    case WEIGHT_SHARED_MIX:
         return LAYOUT_ROUTER;
     case WEIGHT_GATE:
     case WEIGHT_UP:
     case WEIGHT_DOWN:
+    case WEIGHT_SHARED_GATE:
+    case WEIGHT_SHARED_UP:
+    case WEIGHT_SHARED_DOWN:
         return LAYOUT_FFN;
     case WEIGHT_EXPERT_GATE:
     case WEIGHT_EXPERT_UP:
@@ -159,7 +164,7 @@ struct status weights_check(const struct model_config *m, const struct ckpt *c,
     TRY_GOTO(st, mem_alloc(&k.known, ckpt_tensor_count(c), sizeof *k.known, "tensor marks"), done);
     const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     TRY_GOTO(st, layout_build(out, 1, &one_rank, l), done);
-    out->o_leaf = out->ffn_leaf = out->expert_leaf = 0;
+    out->o_leaf = out->ffn_leaf = out->expert_leaf = out->shared_leaf = 0;
     TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
     if (m->tied) out->weights[LAYOUT_HEAD] = out->weights[LAYOUT_EMBED];

@@ -110,6 +110,10 @@ static struct status walk_attention(const struct walk *w)
         TRY(emit_slice(w, WEIGHT_V_BIAS, "self_attn.v_proj.bias", n_kv, kv));
     }
     if (m->o_bias) TRY(emit_vector(w, WEIGHT_O_BIAS, "self_attn.o_proj.bias", m->width));
+    if (m->family->qk_norm_whole) {
+        TRY(emit_slice(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", n_q, q));
+        TRY(emit_slice(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", n_kv, kv));
+    }
     if (m->family->qk_norm) {
         TRY(emit_vector(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", m->head_dim));
         TRY(emit_vector(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", m->head_dim));
@@ -127,17 +131,48 @@ static struct status walk_dense(const struct walk *w)
     return emit_matrix(w, WEIGHT_DOWN, "mlp.down_proj.weight", m->width, width, m->ffn, f);
 }
 
-static struct status walk_moe(const struct walk *w)
+static struct status emit_shared(const struct walk *w, enum weight_role role, const char *name,
+                                 uint32_t n_rows, struct range rows, uint32_t n_cols,
+                                 struct range cols)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s%s", w->m->family->moe.shared, name);
+    return emit_matrix(w, role, full, n_rows, rows, n_cols, cols);
+}
+
+static struct status walk_shared(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const struct range f = layout_shared_ffn(w->l, w->place.tp), width = whole(m->width);
+    const uint32_t n = m->shared_ffn, d = m->width;
+    TRY(emit_shared(w, WEIGHT_SHARED_GATE, "gate_proj.weight", n, f, d, width));
+    TRY(emit_shared(w, WEIGHT_SHARED_UP, "up_proj.weight", n, f, d, width));
+    TRY(emit_shared(w, WEIGHT_SHARED_DOWN, "down_proj.weight", d, width, n, f));
+    if (m->family->moe.shared_gate == NULL) return status_ok();
+    return emit_matrix(w, WEIGHT_SHARED_MIX, m->family->moe.shared_gate, 1, whole(1), d, width);
+}
+
+/* Gate and up, which may be the halves of one tensor. */
+static struct status walk_experts(const struct walk *w)
 {
     const struct model_config *m = w->m;
     const struct family_names *names = &m->family->moe;
-    const struct range f = layout_expert_ffn(w->l, w->place.etp);
-    const struct range width = whole(m->width);
-    TRY(emit_matrix(w, WEIGHT_ROUTER, names->router, m->n_experts, whole(m->n_experts), m->width,
-                    width));
-    TRY(emit_experts(w, WEIGHT_EXPERT_GATE, names->gate, m->expert_ffn, f, m->width, width));
-    TRY(emit_experts(w, WEIGHT_EXPERT_UP, names->up, m->expert_ffn, f, m->width, width));
-    return emit_experts(w, WEIGHT_EXPERT_DOWN, names->down, m->width, width, m->expert_ffn, f);
+    const struct range f = layout_expert_ffn(w->l, w->place.etp), width = whole(m->width);
+    const bool fused = strcmp(names->gate, names->up) == 0;
+    const uint32_t n = m->expert_ffn, n_rows = fused ? 2 * n : n;
+    const struct range up = fused ? (struct range){f.begin + n, f.end + n} : f;
+    TRY(emit_experts(w, WEIGHT_EXPERT_GATE, names->gate, n_rows, f, m->width, width));
+    TRY(emit_experts(w, WEIGHT_EXPERT_UP, names->up, n_rows, up, m->width, width));
+    return emit_experts(w, WEIGHT_EXPERT_DOWN, names->down, m->width, width, n, f);
+}
+
+static struct status walk_moe(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    TRY(emit_matrix(w, WEIGHT_ROUTER, m->family->moe.router, m->n_experts, whole(m->n_experts),
+                    m->width, whole(m->width)));
+    if (m->shared_ffn > 0) TRY(walk_shared(w));
+    return walk_experts(w);
 }
 
 static struct status walk_head(const struct walk *w)

@@ -85,11 +85,16 @@ static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
     case WEIGHT_O:
         return &layer_of(w, s)->o;
     case WEIGHT_GATE:
+    case WEIGHT_SHARED_GATE:
         return &layer_of(w, s)->gate;
     case WEIGHT_UP:
+    case WEIGHT_SHARED_UP:
         return &layer_of(w, s)->up;
     case WEIGHT_DOWN:
+    case WEIGHT_SHARED_DOWN:
         return &layer_of(w, s)->down;
+    case WEIGHT_SHARED_MIX:
+        return &layer_of(w, s)->mix;
     default:
         return &layer_of(w, s)->router;
     }
@@ -269,14 +274,15 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
 
 /* A rank without leaves of a down projection still reads the sums of the others, so it needs the
  * tensor's grid. */
-static void fill_grids(struct loading *ld)
+static void fill_grids(struct loading *ld, const struct model_config *m)
 {
     const struct weights *w = ld->w;
     for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
         struct layer_weights *lw = &w->layers_of_stage[layer - w->layers.begin];
-        if (lw->is_moe) continue;
-        char name[64];
-        snprintf(name, sizeof name, "model.layers.%u.mlp.down_proj.weight", layer);
+        const char *prefix = lw->is_moe ? m->family->moe.shared : "mlp.";
+        char name[96];
+        if (prefix == NULL) continue;
+        snprintf(name, sizeof name, "model.layers.%u.%sdown_proj.weight", layer, prefix);
         lw->down.grid_bits = ckpt_find(ld->c, name)->grid_bits;
     }
 }
@@ -301,7 +307,7 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
     memcpy(w->inv_freq, inv_freq, n * sizeof *inv_freq);
     w->rope_factors = ckpt_rope_factors(ld->c);
     TRY(weights_list(m, l, w->place, add_target, ld));
-    fill_grids(ld);
+    fill_grids(ld, m);
     return status_ok();
 }
 

@@ -99,6 +99,12 @@ struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
     return layout_split(l->model.expert_ffn, l->model.expert_leaf, l->etp, etp);
 }
 
+struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
+{
+    if (l->model.shared_ffn == 0) return (struct range){0, 0};
+    return layout_split(l->model.shared_ffn, l->model.shared_leaf, l->tp, tp);
+}
+
 /* --- places ------------------------------------------------------------------------------- */
 
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank)
@@ -132,6 +138,7 @@ static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
     if (m->layer_is_moe[layer]) {
         bytes += 3ull * m->n_chosen * m->expert_ffn * layout_row_bytes(m, LAYOUT_EXPERTS, m->width);
         bytes += m->n_experts * layout_row_bytes(m, LAYOUT_ROUTER, m->width);
+        bytes += 3ull * m->shared_ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
     } else {
         bytes += 3ull * m->ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
     }
@@ -446,7 +453,8 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
     const struct layout_model *m = &l->model;
     const struct range layers = layout_layers(l, place.pp);
     const uint64_t dense = ffn_bytes(m, LAYOUT_FFN, range_count(layout_ffn(l, place.tp)));
-    const uint64_t moe = m->n_experts > 0 ? experts_bytes(l, place) : 0;
+    const uint64_t shared = ffn_bytes(m, LAYOUT_FFN, range_count(layout_shared_ffn(l, place.tp)));
+    const uint64_t moe = m->n_experts > 0 ? experts_bytes(l, place) + shared : 0;
     const uint64_t v = range_count(layout_vocab(l, place.tp));
     const bool first = place.pp == 0, last = place.pp == l->pp - 1;
     uint64_t bytes = range_count(layers) * attention_bytes(l, place);
@@ -472,12 +480,19 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Columns of the widest FFN that is no expert's. */
+static uint64_t dense_columns(const struct layout *l, struct layout_place place)
+{
+    return max_u64(range_count(layout_ffn(l, place.tp)),
+                   range_count(layout_shared_ffn(l, place.tp)));
+}
+
 /* Codes of the activations that meet quantized weights, words: one buffer for all dense inputs. */
 static uint64_t dense_code_words(const struct layout *l, struct layout_place place)
 {
     const struct layout_model *m = &l->model;
     const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
-    const uint64_t f = range_count(layout_ffn(l, place.tp));
+    const uint64_t f = dense_columns(l, place);
     return max_u64(code_words(m, LAYOUT_ATTENTION, max_u64(m->width, q)),
                    code_words(m, LAYOUT_FFN, max_u64(m->width, f)));
 }
@@ -489,6 +504,7 @@ static uint64_t dense_code_words(const struct layout *l, struct layout_place pla
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
  *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
  *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f)
+ *   what all tokens pass beside the experts: its output                  T D
  *   last stage: logits of 64 rows                                         64 v
  *   quantized weights: the rows that meet them as codes */
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
@@ -498,8 +514,9 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
     const uint64_t d = m->width;
     const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
-    uint64_t per_row = 3 * d + 2 * q + 2 * kv + 2ull * range_count(layout_ffn(l, place.tp)) +
-                       2 * (d + 1) + dense_code_words(l, place);
+    uint64_t per_row = 3 * d + 2 * q + 2 * kv + 2 * dense_columns(l, place) + 2 * (d + 1) +
+                       dense_code_words(l, place);
+    if (m->shared_ffn > 0) per_row += d;
     uint64_t n = 0;
     if (m->n_experts > 0) {
         const uint64_t group = (uint64_t)l->ep * l->etp;

@@ -58,6 +58,7 @@ struct layout_model {
     uint32_t ffn, ffn_leaf;           /* F of the dense layers (0: there are none) */
     uint32_t n_experts, n_chosen;     /* E, K; 0: dense */
     uint32_t expert_ffn, expert_leaf; /* F of one expert */
+    uint32_t shared_ffn, shared_leaf; /* F of what all tokens pass in MoE layers; 0: nothing */
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
     uint32_t vocab; /* V */
     bool tied;      /* the head is the embedding */
@@ -112,6 +113,7 @@ struct range layout_ffn(const struct layout *l, uint32_t tp);
 struct range layout_vocab(const struct layout *l, uint32_t tp);
 struct range layout_experts(const struct layout *l, uint32_t ep);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
+struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
 
 /* Local. The even split in whole units that all of the above use: part `i` of `n_parts` of
  * [0, total), cut at multiples of `unit`; earlier parts get the remainders. */

@@ -151,6 +151,12 @@ static double moe_s(const struct stage_load *s, struct layout_place place)
     const double touched = chosen < n_local ? chosen : n_local;
     double seconds =
         linear_s(&s->rates, chosen, one, touched * one, layout_weight_bytes(m, LAYOUT_EXPERTS));
+    const double shared = 3.0 * m->width * range_count(layout_shared_ffn(l, place.tp));
+    if (shared > 0) {
+        seconds +=
+            linear_s(&s->rates, s->rows, shared, shared, layout_weight_bytes(m, LAYOUT_FFN)) +
+            sum_s(&s->tp, s->rows, m->width);
+    }
     if (s->experts.n < 2) return seconds;
     /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
     const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);

@@ -24,7 +24,10 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "qwen2": "model.layers.1.self_attn.k_proj.weight",
            "qwen3": "model.layers.1.self_attn.k_proj.weight",
            "mixtral": "model.layers.2.block_sparse_moe.experts.3.w2.weight",
-           "qwen3_moe": "model.layers.1.mlp.experts.5.up_proj.weight"}
+           "qwen3_moe": "model.layers.1.mlp.experts.5.up_proj.weight",
+           "qwen2_moe": "model.layers.1.mlp.shared_expert.up_proj.weight",
+           "olmoe": "model.layers.1.self_attn.q_proj.weight",
+           "granitemoe": "model.layers.0.self_attn.v_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
 

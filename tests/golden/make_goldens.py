@@ -19,9 +19,13 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
-from transformers import (GenerationConfig, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
+                          DeepseekV3ForCausalLM, GenerationConfig, Glm4MoeConfig,
+                          Glm4MoeForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 HERE = Path(__file__).resolve().parent
 PROMPT_LENGTHS = (5, 37, 130)  # the last one crosses two tiles of 64 positions
@@ -136,6 +140,60 @@ MODELS = {
             num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=2,
             mlp_only_layers=[3], rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True,
             **COMMON)),
+    # a shared expert behind its sigmoid, QKV bias, a dense first layer, weights not renormalised
+    "qwen2-moe": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            shared_expert_intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, num_experts=6, num_experts_per_tok=2, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[0], rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6), **COMMON)),
+    # every second layer sparse, renormalised, tied, a shared expert wider than a leaf
+    "qwen2-moe-mixed": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            shared_expert_intermediate_size=160, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=4, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True,
+            decoder_sparse_step=2, mlp_only_layers=[], rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # norms over the whole of q and k
+    "olmoe": dict(
+        cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=4, num_experts=8, num_experts_per_tok=3,
+            norm_topk_prob=False, rms_norm_eps=1e-5, tie_word_embeddings=False, clip_qkv=None,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # fewer KV heads than queries, clipped, renormalised, tied
+    "olmoe-clip": dict(
+        cls=OlmoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: OlmoeConfig(
+            vocab_size=280, hidden_size=96, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=6, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, rms_norm_eps=1e-5, tie_word_embeddings=True, clip_qkv=1.5,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # all four multipliers, tied
+    "granite-moe": dict(
+        cls=GraniteMoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GraniteMoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, num_local_experts=8,
+            num_experts_per_tok=3, embedding_multiplier=0.3, residual_multiplier=0.22,
+            attention_multiplier=0.3, logits_scaling=6.0, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
+    # some multipliers, own head, an odd number of experts
+    "granite-moe-untied": dict(
+        cls=GraniteMoeForCausalLM, dtype=torch.float32, prompts=SHORTER,
+        config=lambda: GraniteMoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=40, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=1, num_local_experts=5,
+            num_experts_per_tok=2, embedding_multiplier=1.0, residual_multiplier=0.5,
+            attention_multiplier=0.25, logits_scaling=1.0, rms_norm_eps=1e-6,
+            tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
 }
 
 
@@ -152,7 +210,7 @@ def fill(model, generator):
                 normal(p, 0.4 if model.config.tie_word_embeddings else 1.0)
             elif "lm_head" in name:
                 normal(p, 0.4)
-            elif name.endswith("gate.weight"):
+            elif name.endswith(("gate.weight", "router.weight")):
                 normal(p, 1.5 / p.shape[-1] ** 0.5)
             elif name.endswith("_proj.bias"):
                 normal(p, 0.5)
@@ -167,7 +225,7 @@ def router_gaps(model, ids):
     found, hooks = [], []
     k = getattr(model.config, "num_experts_per_tok", 0)
     for name, module in model.named_modules():
-        if name.endswith(".gate"):
+        if name.endswith((".gate", ".router")):
             hooks.append(module.register_forward_hook(
                 lambda m, a, out: found.append(a[0].reshape(-1, a[0].shape[-1]) @ m.weight.T)))
     model(ids)

@@ -108,6 +108,33 @@ static void windows_are_those_of_the_layers(void)
     refuse(LLAMA ",\"layer_types\":[\"full_attention\"]", "layer_types");
 }
 
+static void mixtures_are_understood(void)
+{
+    const char *qwen = "\"architectures\":[\"Qwen2MoeForCausalLM\"],\"hidden_size\":64,"
+                       "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100,"
+                       "\"intermediate_size\":96,\"moe_intermediate_size\":48,\"num_experts\":8,"
+                       "\"shared_expert_intermediate_size\":80,\"num_experts_per_tok\":2,"
+                       "\"mlp_only_layers\":[0],\"max_position_embeddings\":128";
+    CU_ASSERT_EQUAL(parse(qwen).code, STATUS_OK);
+    CU_ASSERT(m.qkv_bias && !m.o_bias && !m.layer_is_moe[0] && m.layer_is_moe[1]);
+    CU_ASSERT_EQUAL(m.shared_ffn, 80);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX);
+    CU_ASSERT_EQUAL(m.attention_scale, 0.25f);
+    const char *granite =
+        "\"architectures\":[\"GraniteMoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+        "\"num_attention_heads\":4,\"vocab_size\":100,\"intermediate_size\":96,"
+        "\"num_local_experts\":8,\"num_experts_per_tok\":2,\"max_position_embeddings\":128,"
+        "\"embedding_multiplier\":12.0,\"attention_multiplier\":0.015625,"
+        "\"residual_multiplier\":0.22,";
+    char body[1024];
+    snprintf(body, sizeof body, "%s\"logits_scaling\":8", granite);
+    CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
+    CU_ASSERT(m.embed_scale == 12.0f && m.attention_scale == 0.015625f);
+    CU_ASSERT(m.residual_scale == 0.22f && m.logits_scale == 0.125f);
+    snprintf(body, sizeof body, "%s\"logits_scaling\":0", granite);
+    refuse(body, "logits_scaling");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -130,7 +157,6 @@ static void what_is_not_implemented_is_refused_by_name(void)
     refuse(LLAMA ",\"mlp_bias\":true", "mlp_bias");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
     refuse(LLAMA ",\"logit_scale\":0.5", "logit_scale");
-    refuse(LLAMA ",\"quantization_config\":{\"bits\":4}", "quantization_config");
     refuse(QWEN3 ",\"use_sliding_window\":true,\"sliding_window\":64", "use_sliding_window");
     CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":false,\"logit_scale\":null").code, STATUS_OK);
 }
@@ -159,6 +185,7 @@ void suite_model_config(CU_pSuite suite)
     CU_add_test(suite, "families are understood", families_are_understood);
     CU_add_test(suite, "biases are those of the family", biases_are_those_of_the_family);
     CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);
+    CU_add_test(suite, "mixtures are understood", mixtures_are_understood);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);

@@ -29,6 +29,22 @@ static const char *const configs[] = {
     "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"head_dim\":32,\"intermediate_size\":64,"
     "\"moe_intermediate_size\":96,\"num_experts\":8,\"num_experts_per_tok\":3,"
     "\"decoder_sparse_step\":2,\"vocab_size\":100,\"max_position_embeddings\":512}",
+    /* Qwen2-MoE: a shared expert is cut like a dense FFN */
+    "{\"architectures\":[\"Qwen2MoeForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"intermediate_size\":64,"
+    "\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":96,\"num_experts\":4,"
+    "\"num_experts_per_tok\":2,\"mlp_only_layers\":[0],\"vocab_size\":100,"
+    "\"max_position_embeddings\":512}",
+    /* OLMoE: norms follow their heads */
+    "{\"architectures\":[\"OlmoeForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":64,"
+    "\"num_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":100,"
+    "\"max_position_embeddings\":512}",
+    /* Granite-MoE: gate and up are one tensor */
+    "{\"architectures\":[\"GraniteMoeForCausalLM\"],\"hidden_size\":32,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":96,"
+    "\"num_local_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":100,"
+    "\"max_position_embeddings\":512}",
 };
 
 /* All tensors of the model, from the list of a single rank, and who holds each element. */
@@ -48,21 +64,22 @@ static size_t element_count(const struct weight_spec *s)
     return (size_t)s->n_outer * s->n_rows * s->n_cols;
 }
 
-static struct status add_tensor(void *ctx, const struct weight_spec *spec)
-{
-    struct model_tensors *all = ctx;
-    struct tensor *t = &all->tensors[all->n++];
-    t->spec = *spec;
-    t->holders = calloc(element_count(spec), sizeof *t->holders);
-    return status_ok();
-}
-
 static struct tensor *find(struct model_tensors *all, const char *name)
 {
     for (size_t i = 0; i < all->n; i++) {
         if (strcmp(all->tensors[i].spec.name, name) == 0) return &all->tensors[i];
     }
     return NULL;
+}
+
+static struct status add_tensor(void *ctx, const struct weight_spec *spec)
+{
+    struct model_tensors *all = ctx;
+    if (find(all, spec->name) != NULL) return status_ok(); /* its other half */
+    struct tensor *t = &all->tensors[all->n++];
+    t->spec = *spec;
+    t->holders = calloc(element_count(spec), sizeof *t->holders);
+    return status_ok();
 }
 
 static struct status mark_held(void *ctx, const struct weight_spec *s)
@@ -135,10 +152,14 @@ static bool stage_is_right(struct model_tensors *all, const struct model_config 
                            const struct layout *l, const struct weight_spec *s, uint32_t row,
                            uint16_t holders, uint32_t stage)
 {
-    if (s->role == WEIGHT_K_BIAS || s->role == WEIGHT_V_BIAS) {
+    const bool follows_heads =
+        s->role == WEIGHT_Q_BIAS || (s->role == WEIGHT_Q_NORM && m->family->qk_norm_whole);
+    if (s->role == WEIGHT_K_BIAS || s->role == WEIGHT_V_BIAS ||
+        (s->role == WEIGHT_K_NORM && m->family->qk_norm_whole)) {
         return kv_is_right(all, m, l, s, row, holders, stage);
     }
-    if ((s->is_vector && s->role != WEIGHT_Q_BIAS) || s->role == WEIGHT_ROUTER) {
+    if ((s->is_vector && !follows_heads) || s->role == WEIGHT_ROUTER ||
+        s->role == WEIGHT_SHARED_MIX) {
         return count_in(l, holders, stage, -1) == l->dp * l->tp;
     }
     if (s->is_expert) return count_in(l, holders, stage, -1) == l->n_expert_replicas;
