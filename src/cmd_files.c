@@ -21,8 +21,9 @@ static const struct flag convert_table[] = {
      "config.json's type, GGUF's f16)"},
     {"quantized", FLAG_STRING, offsetof(struct convert_flags, quantized), 0, 0, "W",
      "dequantize (default), or keep: codes that shoal has a format for stay as they are (GGUF's "
-     "Q8_0 and Q4_0; a Hugging Face folder's GPTQ without act-order, AWQ, compressed-tensors, fp8, "
-     "MXFP4); other quantized tensors become floats"},
+     "Q8_0, Q5_0, Q4_0, IQ4_NL, IQ4_XS, MXFP4; a Hugging Face folder's GPTQ without act-order, "
+     "AWQ, "
+     "compressed-tensors, fp8, MXFP4); other quantized tensors become floats"},
     {"quiet", FLAG_SWITCH, offsetof(struct convert_flags, quiet), 0, 0, NULL, "no progress"},
 };
 

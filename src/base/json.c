@@ -22,12 +22,30 @@ static const struct js_node *as_node(const json_t *json)
     return (const struct js_node *)json;
 }
 
+/* The library takes some failed allocations for bad JSON and goes on behind others with a part of
+ * the text; its allocator gets no context: this thread's note that one failed. */
+static _Thread_local bool has_failed;
+
+static void *allocate(size_t n)
+{
+    void *p = malloc(n);
+    has_failed |= p == NULL;
+    return p;
+}
+
 struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out)
 {
     *out = NULL;
     json_error_t error;
+    json_set_alloc_funcs(allocate, free);
+    has_failed = false;
     json_t *root =
         json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
+    if (has_failed) {
+        json_decref(root);
+        return status_make(STATUS_MEMORY, "%s: %zu bytes of JSON: no memory for their values", what,
+                           n);
+    }
     if (root == NULL) {
         return status_make(STATUS_INPUT, "%s: line %d, column %d: %s", what, error.line,
                            error.column, error.text);

@@ -1,14 +1,23 @@
 /* Checked allocation over aligned_alloc. */
 #include "base/mem.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-/* Test hook; the only state here. Compute threads do not allocate. */
-static uint64_t n_allocations;
-static uint64_t fail_at;
+/* Test hook; the only state here. Atomic: the watchdog's thread may allocate beside the main one.
+ */
+static _Atomic uint64_t n_allocations;
+static _Atomic uint64_t fail_at;
+
+/* Counts an allocation; true when a test wants it to fail. */
+static bool must_fail(void)
+{
+    const uint64_t n = atomic_fetch_add_explicit(&n_allocations, 1, memory_order_relaxed) + 1;
+    return n == atomic_load_explicit(&fail_at, memory_order_relaxed);
+}
 
 bool mem_mul(size_t a, size_t b, size_t *out)
 {
@@ -22,8 +31,7 @@ bool mem_add(size_t a, size_t b, size_t *out)
 
 static void *allocate_zeroed(size_t n_bytes)
 {
-    n_allocations++;
-    if (fail_at != 0 && n_allocations == fail_at) return NULL;
+    if (must_fail()) return NULL;
     size_t rounded;
     if (!mem_add(n_bytes, 2 * MEM_ALIGN - 1, &rounded)) return NULL;
     rounded -= rounded % MEM_ALIGN;
@@ -76,9 +84,8 @@ void mem_free(void *inout)
 
 uint64_t mem_fail_after(uint64_t n)
 {
-    const uint64_t made = n_allocations;
-    n_allocations = 0;
-    fail_at = n;
+    const uint64_t made = atomic_exchange(&n_allocations, 0);
+    atomic_store(&fail_at, n);
     return made;
 }
 

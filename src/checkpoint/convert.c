@@ -28,7 +28,7 @@ static struct status part_name(const char *name, struct convert_part *out)
         const char *suffix = strrchr(name, '.');
         if (strcmp(suffix, ".weight") == 0 || strcmp(suffix, ".bias") == 0) return status_ok();
         return status_make(STATUS_INPUT,
-                           "tensor '%s': fused experts are not implemented; save the model in its "
+                           "tensor '%s': fused experts of this kind are not implemented; save the model in its "
                            "original format",
                            name);
     }

@@ -49,10 +49,15 @@ enum gguf_quant {
     GGUF_Q5_0_TENSOR = 6,
     GGUF_Q5_1_TENSOR = 7,
     GGUF_Q8_0_TENSOR = 8,
+    GGUF_Q2_K_TENSOR = 10,
+    GGUF_Q3_K_TENSOR = 11,
     GGUF_Q4_K_TENSOR = 12,
     GGUF_Q5_K_TENSOR = 13,
     GGUF_Q6_K_TENSOR = 14,
+    GGUF_IQ4_NL_TENSOR = 20,
+    GGUF_IQ4_XS_TENSOR = 23,
     GGUF_BF16_TENSOR = 30,
+    GGUF_MXFP4_TENSOR = 39,
 };
 
 struct gguf_tensor {
@@ -103,13 +108,19 @@ struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, 
 /* Local. Dequantizes n elements (a multiple of the block) of stored bytes: exact products and sums
  * in f32 in the order of the format's reference. */
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
-/* Local. The format that holds a type's codes as they are: Q8_0 is int8 in groups of 32, Q4_0 int4;
- * false for all others (Q4_1 adds a float to each group, which no integer zero point can be). */
+/* Local. The format that holds a type's codes as they are: Q4_0 is int4 in groups of 32, MXFP4
+ * itself; Q8_0, Q5_0, IQ4_NL and IQ4_XS are int8 in groups of 32. False for all others: Q4_1, Q5_1
+ * and most K types add a float to each group, which no integer zero point can be; the others have
+ * groups of 16. */
 bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out);
-/* Local. Rows of such a type into codes and scales. False when a
- * Q8_0 code is -128, which llama.cpp never makes and int8 does not have. */
+/* Local. Rows of such a type into codes and scales. False when a Q8_0 code is -128, which llama.cpp
+ * never makes and int8 does not have, or an MXFP4 scale is 255, which means NaN elsewhere. */
 bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
                 const struct quant_block *out);
+/* What the codes of IQ4_NL and IQ4_XS stand for; the scale of the 32 elements j of an IQ4_XS block.
+ */
+extern const int8_t gguf_iq4_values[16];
+float gguf_iq4_xs_scale(const uint8_t *block, int j);
 const char *gguf_quant_name(enum gguf_quant quant);
 /* Local. Elements and bytes of a block of a type by its number; false when it is not read. */
 bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes);

@@ -1,54 +1,143 @@
-/* GGUF's block formats as shoal's codes and scales: the same integers in another order. */
+/* GGUF's block formats as shoal's codes and scales: the same numbers in another order. Formats of 4
+ * and 5 bits that are multiples of a scale, but not int4, are int8 here: twice the bytes, and
+ * exact.
+ */
 #include "checkpoint/gguf.h"
 
 #include <string.h>
 
-enum { SMALL = 32, Q4_0_BYTES = 2 + SMALL / 2, Q8_0_BYTES = 2 + SMALL };
+enum { SMALL = 32, SUPER = 256 };
 
-bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out)
+static uint16_t u16_at(const uint8_t *p)
 {
-    if (quant != GGUF_Q8_0_TENSOR && quant != GGUF_Q4_0_TENSOR) return false;
-    *out = (struct quant_format){.kind = quant == GGUF_Q8_0_TENSOR ? QUANT_INT8 : QUANT_INT4,
-                                 .scale_dtype = DTYPE_F16,
-                                 .group = SMALL};
-    return true;
-}
-
-static bool q8_0_codes(const uint8_t *block, uint8_t *codes)
-{
-    bool good = true;
-    memcpy(codes, block + 2, SMALL);
-    for (int i = 0; i < SMALL; i++) good = good && codes[i] != 0x80;
-    return good;
+    return (uint16_t)(p[0] | p[1] << 8);
 }
 
 /* Byte i has element i in its low and element i + 16 in its high nibble; ours has 2i and 2i + 1. */
-static void q4_0_codes(const uint8_t *block, uint8_t *codes)
+static void nibbles_codes(const uint8_t *q, uint8_t *codes)
 {
-    const uint8_t *q = block + 2;
     for (int i = 0; i < SMALL / 4; i++) {
         codes[i] = (uint8_t)((q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
         codes[i + SMALL / 4] = (uint8_t)(q[2 * i] >> 4 | (q[2 * i + 1] & 0xF0));
     }
 }
 
+/* The same nibbles as what a table says of them, a byte each. */
+static void table_codes(const uint8_t *q, uint8_t *codes)
+{
+    for (int i = 0; i < SMALL / 2; i++) {
+        codes[i] = (uint8_t)gguf_iq4_values[q[i] & 15];
+        codes[i + SMALL / 2] = (uint8_t)gguf_iq4_values[q[i] >> 4];
+    }
+}
+
+static bool q4_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
+{
+    *(uint16_t *)scales = u16_at(block);
+    nibbles_codes(block + 2, codes);
+    return true;
+}
+
+static bool q5_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
+{
+    const uint32_t high = (uint32_t)u16_at(block + 2) | (uint32_t)u16_at(block + 4) << 16;
+    *(uint16_t *)scales = u16_at(block);
+    for (int i = 0; i < SMALL; i++) {
+        const uint8_t four = block[6 + i % 16] >> i / 16 * 4 & 15;
+        codes[i] = (uint8_t)((four | (high >> i & 1u) << 4) - 16);
+    }
+    return true;
+}
+
+static bool q8_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
+{
+    bool good = true;
+    *(uint16_t *)scales = u16_at(block);
+    memcpy(codes, block + 2, SMALL);
+    for (int i = 0; i < SMALL; i++) good = good && codes[i] != 0x80;
+    return good;
+}
+
+static bool iq4_nl_codes(const uint8_t *block, uint8_t *codes, void *scales)
+{
+    *(uint16_t *)scales = u16_at(block);
+    table_codes(block + 2, codes);
+    return true;
+}
+
+static bool iq4_xs_codes(const uint8_t *block, uint8_t *codes, void *scales)
+{
+    for (int j = 0; j < SUPER / SMALL; j++) {
+        ((float *)scales)[j] = gguf_iq4_xs_scale(block, j);
+        table_codes(block + 8 + 16 * j, codes + SMALL * j);
+    }
+    return true;
+}
+
+static bool mxfp4_codes(const uint8_t *block, uint8_t *codes, void *scales)
+{
+    *(uint8_t *)scales = block[0];
+    nibbles_codes(block + 1, codes);
+    return block[0] != 255; /* NaN by the specification, 2^128 in GGUF */
+}
+
+struct layout {
+    enum quant_kind kind;
+    enum dtype scale_dtype;
+    bool (*codes)(const uint8_t *block, uint8_t *codes, void *scales);
+};
+
+static bool layout_of(enum gguf_quant quant, struct layout *out)
+{
+    switch (quant) {
+    case GGUF_Q4_0_TENSOR:
+        *out = (struct layout){QUANT_INT4, DTYPE_F16, q4_0_codes};
+        return true;
+    case GGUF_Q5_0_TENSOR:
+        *out = (struct layout){QUANT_INT8, DTYPE_F16, q5_0_codes};
+        return true;
+    case GGUF_Q8_0_TENSOR:
+        *out = (struct layout){QUANT_INT8, DTYPE_F16, q8_0_codes};
+        return true;
+    case GGUF_IQ4_NL_TENSOR:
+        *out = (struct layout){QUANT_INT8, DTYPE_F16, iq4_nl_codes};
+        return true;
+    case GGUF_IQ4_XS_TENSOR:
+        *out = (struct layout){QUANT_INT8, DTYPE_F32, iq4_xs_codes};
+        return true;
+    case GGUF_MXFP4_TENSOR:
+        *out = (struct layout){QUANT_MXFP4, DTYPE_F16, mxfp4_codes};
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out)
+{
+    struct layout l;
+    if (!layout_of(quant, &l)) return false;
+    *out = (struct quant_format){.kind = l.kind, .scale_dtype = l.scale_dtype, .group = SMALL};
+    return true;
+}
+
 bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
                 const struct quant_block *out)
 {
-    const bool is_q8 = quant == GGUF_Q8_0_TENSOR;
+    struct layout l;
+    struct quant_format f;
+    uint32_t n_elems, n_bytes;
+    if (!layout_of(quant, &l) || !gguf_quant_format(quant, &f) ||
+        !gguf_quant_block(quant, &n_elems, &n_bytes))
+        return false;
     const uint8_t *block = in;
-    uint8_t *codes = out->codes;
-    uint16_t *scales = out->scales;
+    uint8_t *codes = out->codes, *scales = out->scales;
     bool good = true;
-    for (uint64_t i = 0; i < n_rows * (n_cols / SMALL); i++) {
-        *scales++ = (uint16_t)(block[0] | block[1] << 8);
-        if (is_q8) {
-            good = q8_0_codes(block, codes) && good;
-        } else {
-            q4_0_codes(block, codes);
-        }
-        block += is_q8 ? Q8_0_BYTES : Q4_0_BYTES;
-        codes += is_q8 ? SMALL : SMALL / 2;
+    for (uint64_t i = 0; i < n_rows * (n_cols / n_elems); i++) {
+        good = l.codes(block, codes, scales) && good;
+        block += n_bytes;
+        codes += quant_code_bytes(l.kind, n_elems);
+        scales += n_elems / SMALL * dtype_bytes(quant_scale_dtype(f));
     }
     return good;
 }

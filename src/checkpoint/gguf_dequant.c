@@ -126,6 +126,71 @@ static void q6_k_block(const uint8_t *p, float *out)
     }
 }
 
+/* Q2_K: 16 sub-blocks of 16, each with a scale and a minimum of 4 bits. */
+static void q2_k_block(const uint8_t *p, float *out)
+{
+    const uint8_t *scales = p, *low = p + 16;
+    const float d = half_at(p + 80), d_min = half_at(p + 82);
+    for (int i = 0; i < SUPER; i++) {
+        const int half = i / 128, part = i % 128 / 32;
+        const int q = low[half * 32 + i % 32] >> 2 * part & 3;
+        const float s = d * (float)(scales[i / 16] & 15), m = d_min * (float)(scales[i / 16] >> 4);
+        out[i] = s * (float)q - m;
+    }
+}
+
+/* Q3_K: 16 sub-blocks of 16; the 6-bit scale of sub-block j is 4 bits of one byte, 2 of another; a
+ * third bit of an element that is not set takes 4 off. */
+static void q3_k_block(const uint8_t *p, float *out)
+{
+    const uint8_t *third = p, *low = p + 32, *scales = p + 96;
+    const float d = half_at(p + 108);
+    for (int i = 0; i < SUPER; i++) {
+        const int half = i / 128, part = i % 128 / 32, j = i / 16;
+        const int four = scales[j % 8] >> j / 8 * 4 & 15, two = scales[8 + j % 4] >> j / 4 * 2 & 3;
+        const int q = low[half * 32 + i % 32] >> 2 * part & 3;
+        const int off = third[i % 32] >> i / 32 & 1 ? 0 : 4;
+        out[i] = d * (float)((four | two << 4) - 32) * (float)(q - off);
+    }
+}
+
+const int8_t gguf_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                    1,    13,   25,  38,  53,  69,  89,  113};
+
+static void table_block(const uint8_t *q, float d, const int8_t *values, float *out)
+{
+    for (int i = 0; i < SMALL / 2; i++) {
+        out[i] = d * (float)values[q[i] & 15];
+        out[i + SMALL / 2] = d * (float)values[q[i] >> 4];
+    }
+}
+
+static void iq4_nl_block(const uint8_t *p, float *out)
+{
+    table_block(p + 2, half_at(p), gguf_iq4_values, out);
+}
+
+float gguf_iq4_xs_scale(const uint8_t *block, int j)
+{
+    const int four = block[4 + j / 2] >> j % 2 * 4 & 15, two = u16_at(block + 2) >> 2 * j & 3;
+    return half_at(block) * (float)((four | two << 4) - 32);
+}
+
+static void iq4_xs_block(const uint8_t *p, float *out)
+{
+    for (int j = 0; j < SUPER / SMALL; j++) {
+        table_block(p + 8 + 16 * j, gguf_iq4_xs_scale(p, j), gguf_iq4_values, out + SMALL * j);
+    }
+}
+
+/* The values are doubled, so the scale is 2^(e - 128), which for e below 2 is a subnormal. */
+static void mxfp4_block(const uint8_t *p, float *out)
+{
+    static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const uint32_t e = p[0];
+    table_block(p + 1, f32_from_bits(e < 2 ? 0x200000u << e : (e - 1) << 23), doubled, out);
+}
+
 struct format {
     const char *name;
     uint32_t n_elems, n_bytes;
@@ -158,6 +223,21 @@ static bool format_of(enum gguf_quant quant, struct format *out)
         return true;
     case GGUF_Q6_K_TENSOR:
         *out = (struct format){"Q6_K", 256, 210, q6_k_block};
+        return true;
+    case GGUF_Q2_K_TENSOR:
+        *out = (struct format){"Q2_K", 256, 84, q2_k_block};
+        return true;
+    case GGUF_Q3_K_TENSOR:
+        *out = (struct format){"Q3_K", 256, 110, q3_k_block};
+        return true;
+    case GGUF_IQ4_NL_TENSOR:
+        *out = (struct format){"IQ4_NL", 32, 18, iq4_nl_block};
+        return true;
+    case GGUF_IQ4_XS_TENSOR:
+        *out = (struct format){"IQ4_XS", 256, 136, iq4_xs_block};
+        return true;
+    case GGUF_MXFP4_TENSOR:
+        *out = (struct format){"MXFP4", 32, 17, mxfp4_block};
         return true;
     case GGUF_F32_TENSOR:
         *out = (struct format){"F32", 1, 4, NULL};

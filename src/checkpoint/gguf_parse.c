@@ -325,7 +325,7 @@ static struct status tensor_take(const struct gguf *g, struct cursor *c, struct 
     if (type > UINT32_MAX || !gguf_quant_block((uint32_t)type, &n_elems, &n_bytes)) {
         return status_make(STATUS_INPUT,
                            "%s: tensor '%s': type %llu is not read (expected F32, F16, BF16, Q4_0, "
-                           "Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K)",
+                           "Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4)",
                            g->path, t->name, (unsigned long long)type);
     }
     t->quant = (enum gguf_quant)type;

@@ -31,6 +31,7 @@ struct hf_quant {
     uint32_t bits;              /* of a code */
     uint64_t group, n_groups;   /* inputs with one scale in the source; how many such */
     uint64_t block_rows;        /* outputs with one scale */
+    uint64_t step, first;       /* row r of the weight is the source's row first + r * step */
     bool zero_is_one_less;      /* GPTQ's first version stores zero - 1 */
     bool has_zeros;             /* zero points that are not the middle of the codes */
     struct quant_format format; /* in which its codes can be kept; QUANT_NONE: values only */

@@ -240,12 +240,13 @@ struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant 
                              uint64_t n_rows, const struct quant_block *out)
 {
     const uint64_t row_bytes = quant_code_bytes(format.kind, q->n_in);
-    TRY(fetch(s, q, raw, row0, n_rows));
+    const uint64_t first = q->first + row0 * q->step;
+    TRY(fetch(s, q, raw, first, (n_rows - 1) * q->step + 1));
     for (uint64_t row = 0; row < n_rows; row++) {
-        row_take(q, raw, row0 + row);
+        row_take(q, raw, first + row * q->step);
         put_codes(q, raw, (uint8_t *)out->codes + row * row_bytes);
         if (format.kind == QUANT_INT4 && !format.has_zeros) TRY(zeros_check(s, q, raw));
-        put_params(q, raw, format, row0 + row, row, out);
+        put_params(q, raw, format, first + row * q->step, row, out);
     }
     return status_ok();
 }
@@ -270,9 +271,10 @@ static void row_values(const struct hf_quant *q, const struct hf_raw *raw, float
 struct status hf_quant_values(const struct safetensors *s, const struct hf_quant *q,
                               struct hf_raw *raw, uint64_t row0, uint64_t n_rows, float *out)
 {
-    TRY(fetch(s, q, raw, row0, n_rows));
+    const uint64_t first = q->first + row0 * q->step;
+    TRY(fetch(s, q, raw, first, (n_rows - 1) * q->step + 1));
     for (uint64_t row = 0; row < n_rows; row++) {
-        row_take(q, raw, row0 + row);
+        row_take(q, raw, first + row * q->step);
         row_values(q, raw, out + row * q->n_in);
     }
     return status_ok();

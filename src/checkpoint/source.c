@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "checkpoint/fused_experts.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/hf_quant.h"
@@ -22,8 +23,9 @@ struct entry {
     char *name; /* owned */
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
-    struct hf_quant *quant; /* owned; a quantized weight of several safetensors */
-    uint32_t pair_rows;     /* see gguf_model_name */
+    struct hf_quant *quant;   /* owned; a quantized weight of several safetensors */
+    struct fused_part *fused; /* owned; a part of st; row_group rows are one expert */
+    uint32_t pair_rows;       /* see gguf_model_name */
 };
 
 struct source {
@@ -94,19 +96,62 @@ static struct status quant_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
+/* The parts of a tensor that holds gpt-oss's experts; false in *found when it holds none. */
+static struct status fused_add(struct source *s, const struct safetensors_tensor *t, bool *found)
+{
+    struct fused_part parts[FUSED_PARTS_MAX];
+    size_t n;
+    TRY(fused_experts_parts(js_root(s->config), t->name, t->n_dims, t->dims, false, parts, &n));
+    for (size_t i = 0; i < n; i++) {
+        struct entry *e;
+        TRY(entry_fill(s, parts[i].name, t->dtype, parts[i].n_dims, parts[i].dims, &e));
+        e->st = t;
+        if (parts[i].n_dims == 3) e->tensor.row_group = (uint32_t)parts[i].dims[1];
+        TRY(mem_alloc(&e->fused, 1, sizeof *e->fused, "a part of the experts"));
+        *e->fused = parts[i];
+        if (parts[i].dims[1] * e->tensor.n_cols > GROUP_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: tensor '%s': an expert is too large", s->path,
+                               t->name);
+        }
+    }
+    *found = n > 0;
+    return status_ok();
+}
+
+/* The same of a quantized one, whose rows are outputs already. */
+static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
+{
+    struct fused_part parts[FUSED_PARTS_MAX];
+    size_t n;
+    TRY(fused_experts_parts(js_root(s->config), q->name, q->n_dims, q->dims, true, parts, &n));
+    if (n == 0) return quant_add(s, q);
+    for (size_t i = 0; i < n; i++) {
+        struct hf_quant part = *q;
+        memcpy(part.name, parts[i].name, sizeof part.name);
+        memcpy(part.dims, parts[i].dims, sizeof part.dims);
+        part.step = parts[i].step;
+        part.first = parts[i].first;
+        TRY(quant_add(s, &part));
+    }
+    return status_ok();
+}
+
 static struct status safetensors_add(struct source *s, const struct safetensors_tensor *t)
 {
     struct hf_quant q;
     struct entry *e;
+    bool is_fused = false;
     if (is_computed(t->name) || hf_quant_is_part(s->st, t->name)) return status_ok();
     TRY(hf_quant_find(s->st, t, js_root(s->config), &q));
-    if (q.layout != HF_PLAIN) return quant_add(s, &q);
+    if (q.layout != HF_PLAIN) return quant_parts_add(s, &q);
     if (t->dtype >= DTYPE_COUNT) {
         return status_make(STATUS_INPUT,
                            "%s: tensor '%.200s': type %s belongs to no quantized layout that shoal "
                            "knows",
                            safetensors_path(s->st, t), t->name, dtype_name(t->dtype));
     }
+    TRY(fused_add(s, t, &is_fused));
+    if (is_fused) return status_ok();
     TRY(entry_fill(s, t->name, t->dtype, t->n_dims, t->dims, &e));
     e->st = t;
     return status_ok();
@@ -115,7 +160,7 @@ static struct status safetensors_add(struct source *s, const struct safetensors_
 static struct status safetensors_list(struct source *s)
 {
     const size_t n = safetensors_count(s->st);
-    TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
+    TRY(mem_alloc(&s->entries, n * FUSED_PARTS_MAX, sizeof s->entries[0], "the list of tensors"));
     TRY(mem_alloc(&s->raw, 1, sizeof *s->raw, "rows of a quantized weight"));
     for (size_t i = 0; i < n; i++) TRY(safetensors_add(s, safetensors_at(s->st, i)));
     return status_ok();
@@ -278,6 +323,7 @@ void source_close(struct source **s_)
     for (size_t i = 0; i < s->n_entries; i++) {
         mem_free(&s->entries[i].name);
         mem_free(&s->entries[i].quant);
+        mem_free(&s->entries[i].fused);
     }
     if (s->raw != NULL) hf_raw_fini(s->raw);
     mem_free(&s->raw);
@@ -321,7 +367,8 @@ static size_t stored_row_bytes(const struct entry *e)
 {
     if (e->quant != NULL) return 0; /* it has memory of its own */
     if (e->gguf != NULL) return (size_t)e->gguf->row_bytes;
-    return (size_t)e->tensor.n_cols * dtype_bytes(e->st->dtype);
+    const size_t step = e->fused != NULL ? e->fused->step : 1; /* the other parts' rows as well */
+    return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
 }
 
 /* The stored rows come first in the scratch, a cache line apart the rows as f32. */
@@ -333,7 +380,9 @@ static size_t wide_offset(const struct entry *e, uint64_t n_rows)
 size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows)
 {
     const struct entry *e = &s->entries[i];
-    return wide_offset(e, n_rows) + (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
+    const size_t wide = (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
+    const size_t n_wide = e->fused != NULL ? e->fused->step + 1 : 1;
+    return wide_offset(e, n_rows) + wide * n_wide;
 }
 
 static struct status stored_rows(const struct source *s, const struct entry *e, uint64_t row0,
@@ -380,6 +429,21 @@ static uint64_t count_overflowed(const float *wide, enum dtype dtype, const void
     return n_overflowed;
 }
 
+/* Whole experts: stored rows to f32, then the part's elements to where they belong; `wide` has room
+ * for both. Returns the latter. */
+static const float *fused_rows(const struct entry *e, const void *stored, uint64_t n_rows,
+                               float *wide)
+{
+    const bool is_bias = e->tensor.n_dims == 2;
+    const uint64_t n_out = e->fused->dims[1], n_in = is_bias ? 1 : e->tensor.n_cols;
+    const size_t n = (size_t)(n_rows * e->tensor.n_cols), n_stored = n * e->fused->step;
+    dtype_to_f32(e->st->dtype, stored, n_stored, wide);
+    for (size_t at = 0; at < n; at += n_out * n_in) {
+        fused_experts_take(e->fused, wide + at * e->fused->step, n_out, n_in, wide + n_stored + at);
+    }
+    return wide + n_stored;
+}
+
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed)
 {
@@ -397,6 +461,12 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
     if (e->gguf == NULL) own = e->st->dtype;
     TRY(ordered_rows(s, e, row0, n_rows, scratch));
+    if (e->fused != NULL) {
+        const float *taken = fused_rows(e, stored, n_rows, wide);
+        dtype_from_f32(dtype, taken, n, out);
+        *n_overflowed += count_overflowed(taken, dtype, out, n);
+        return status_ok();
+    }
     if (plain && own == dtype) {
         memcpy(out, stored, n * dtype_bytes(dtype));
         return status_ok();
@@ -421,7 +491,7 @@ struct status source_codes(const struct source *s, size_t i, struct quant_format
     if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
     return status_make(
         STATUS_INPUT,
-        "%s: tensor '%s': a code of -128 in rows %llu to %llu, expected -127 to 127; "
-        "only its values can be taken (--quantized dequantize)",
+        "%s: tensor '%s': a code of -128 or a scale that is NaN in rows %llu to %llu, "
+        "expected -127 to 127; only its values can be taken (--quantized dequantize)",
         s->path, e->name, (unsigned long long)row0, (unsigned long long)(row0 + n_rows - 1));
 }

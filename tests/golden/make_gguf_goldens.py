@@ -24,7 +24,8 @@ N_COLS, N_ROWS = 512, 3
 
 # byte offsets of the f16 scales in a block
 SCALES = {Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q8_0: [0],
-          Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208]}
+          Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.Q2_K: [80, 82], Q.Q3_K: [108],
+          Q.IQ4_NL: [0], Q.IQ4_XS: [0], Q.MXFP4: []}
 
 
 def random_blocks(rng, kind):
@@ -35,6 +36,8 @@ def random_blocks(rng, kind):
         scales = (rng.standard_normal(n) * 0.05).astype(np.float16)
         scales[0] = np.float16(-6e-8)  # a subnormal
         blocks[:, offset:offset + 2] = scales.view(np.uint8).reshape(n, 2)
+    if kind == Q.MXFP4:  # exponents, the least two among them
+        blocks[:, 0] = [0, 1, 2, *rng.integers(100, 140, n - 3)]
     return blocks.reshape(N_ROWS, -1)
 
 
