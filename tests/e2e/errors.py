@@ -99,6 +99,48 @@ class ErrorsTest:
         self.fails(4, [], self.generate(ranks, "--strict"))
         write_lines(self.input, [PROMPT])
 
+    def hostile_lines(self):
+        """Every kind of line that must become an error row, between lines that must be served; and
+        line ends, a byte order mark and a last line without an end, which are no errors."""
+        good = json.dumps(PROMPT).encode()
+
+        def with_field(text):
+            return good[:-1].replace(b'"a"', b'"x"') + b", " + text + b"}"
+
+        bad = [b"", b"\xff\xfe{}", b'{"prompt_token_ids":[1],"custom_id":"\xc3"}',
+               b'{"custom_id":"nul\x00","prompt_token_ids":[1]}', b"[" * 100000, b"[]", b"7",
+               b"x" * (100 << 20), with_field(b'"n":1000000000'), with_field(b'"n":0'),
+               with_field(b'"top_p":-1'), with_field(b'"top_k":9223372036854775808'),
+               with_field(b'"seed":1e400'), with_field(b'"min_p":NaN'),
+               with_field(b'"stop":[' + b",".join([b'"x"'] * 100000) + b"]"),
+               with_field(b'"stop":[""]'), with_field(b'"messages":[]'),
+               b'{"custom_id":"m","prompt_token_ids":[1],"max_tokens":9223372036854775808}',
+               b'{"custom_id":"z","prompt_token_ids":[1],"max_tokens":0}',
+               b'{"custom_id":"t","prompt_token_ids":[1],"temperature":1e999}',
+               b'{"custom_id":"v","prompt_token_ids":[2147483648]}',
+               b'{"custom_id":"w","prompt_token_ids":[-1]}',
+               b'{"custom_id":"e","prompt_token_ids":[]}', b'{"custom_id":"p"}',
+               b'{"custom_id":"q","prompt":7}', b'{"custom_id":{},"prompt_token_ids":[1]}',
+               b'{"custom_id":"a","prompt_token_ids":[1]}',
+               b'{"custom_id":"k","custom_id":"k","prompt_token_ids":[1]}',
+               b'{"custom_id":"u","method":"GET","url":"/v1/completions","body":{}}',
+               b'{"custom_id":"b","method":"POST","url":"/v1/nothing","body":{"prompt":"x"}}']
+        lines = [b"\xef\xbb\xbf" + good + b"\r"]
+        for i, line in enumerate(bad):
+            lines += [line, json.dumps({**PROMPT, "custom_id": f"good {i}"}).encode()]
+        self.input.write_bytes(b"\n".join(lines))
+        done = self.generate(2, "--tp", "2")
+        expect(done.status == 0, f"status 0 expected: {done}")
+        rows = [json.loads(line) for line in self.output.read_bytes().splitlines()]
+        expect(len(rows) == len(lines), f"{len(rows)} rows for {len(lines)} lines")
+        for i, row in enumerate(rows):
+            wrong = "error" in row
+            expect(wrong == (i % 2 == 1), f"line {i + 1}, {lines[i][:80]}: {str(row)[:300]}")
+            expect(not wrong or len(row["error"]["message"]) > 10, str(row))
+            expect(wrong or row["token_ids"] == rows[0]["token_ids"], f"row {i + 1} differs")
+        self.n_cases += len(bad)
+        write_lines(self.input, [PROMPT])
+
     def tp_beyond_heads(self):
         """Eight and five ranks on models of four heads (Mixtral)."""
         for ranks, flags in ((8, ["--tp", "8"]), (5, ["--tp", "5", "--ep", "1"])):
@@ -169,6 +211,7 @@ class ErrorsTest:
             self.wrong_layouts(ranks)
             self.wrong_inputs(ranks)
             self.error_rows(ranks)
+        self.hostile_lines()
         self.tp_beyond_heads()
         self.ranks_that_differ()
         self.convert_refuses()

@@ -264,6 +264,34 @@ static void a_damaged_block_is_named_by_all_ranks(void)
     file_remove(c, path);
 }
 
+/* The last rank has another file behind the same name: all ranks name it, and nobody else. */
+static void ranks_with_different_files_are_named(void)
+{
+    int rank, n_ranks;
+    char path[256], other[300], name[32];
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    struct ckpt *c = file_open(path);
+    CU_ASSERT_EQUAL(loader_check_same(c, MPI_COMM_WORLD).code, STATUS_OK);
+    if (n_ranks > 1 && rank == n_ranks - 1) {
+        struct ckpt_writer *w = NULL;
+        ckpt_close(&c);
+        snprintf(other, sizeof other, "%s.other", path);
+        CU_ASSERT_EQUAL_FATAL(ckpt_writer_create(other, "loader test", &w).code, STATUS_OK);
+        ckpt_writer_config(w, "{\"another\":1}", 13);
+        CU_ASSERT_EQUAL(ckpt_writer_finish(&w).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(ckpt_open(other, &c).code, STATUS_OK);
+        unlink(other);
+    }
+    if (n_ranks > 1) {
+        const struct status st = loader_check_same(c, MPI_COMM_WORLD);
+        snprintf(name, sizeof name, "rank %d opened another", n_ranks - 1);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, name));
+    }
+    file_remove(c, path);
+}
+
 void suite_loader(CU_pSuite suite);
 void suite_loader(CU_pSuite suite)
 {
@@ -274,4 +302,6 @@ void suite_loader(CU_pSuite suite)
                 a_failing_sink_ends_all_ranks_together);
     CU_add_test(suite, "a damaged block is named by all ranks",
                 a_damaged_block_is_named_by_all_ranks);
+    CU_add_test(suite, "ranks with different files are named",
+                ranks_with_different_files_are_named);
 }
