@@ -3,10 +3,13 @@
  * ones prefetched (bound by memory). Many rows: pieces of panels are converted once into a scratch
  * that all rows use.
  *
+ * Quantized weights that meet float activations take the second way whatever the number of rows:
+ * their pieces become floats in the scratch.
+ *
  * The including file has defined: TILE, FEW_PANELS, MANY_PANELS, PIECE; struct v16 with v16_zero,
- * v16_fma, v16_store_aligned; load_weights (which may order the lanes as it likes), store_outputs
- * and output_lanes (which know that order); struct grid and struct sums16 with grid_of, grid_add,
- * store_sums. */
+ * v16_fma, v16_store_aligned; dequantize; load_weights (which may order the lanes as it likes),
+ * store_outputs and output_lanes (which know that order); struct grid and struct sums16 with
+ * grid_of, grid_add, store_sums. */
 #ifndef SHOAL_KERNELS_LINEAR_BODY_H
 #define SHOAL_KERNELS_LINEAR_BODY_H
 
@@ -209,20 +212,29 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p
     }
 }
 
-/* Inputs [k, k + n_k) of n_panels panels in f32: converted into `scratch`, PIECE inputs to a panel,
- * or where they are. */
-ALWAYS_INLINE void piece_f32(enum dtype t, const struct packed *w, size_t panel, size_t n_panels,
-                             size_t k, struct operands *o, float *scratch)
+/* Inputs of a piece: as many floats of n_panels panels as the scratch holds. */
+ALWAYS_INLINE size_t piece_length(size_t n_panels)
+{
+    return (size_t)PIECE * MANY_PANELS / n_panels;
+}
+
+/* Inputs [k, k + n_k) of n_panels panels in f32: converted into `scratch`, or where they are. */
+ALWAYS_INLINE void piece_f32(enum dtype t, bool quantized, const struct packed *w, size_t panel,
+                             size_t n_panels, size_t k, struct operands *o, float *scratch)
 {
     const size_t stride = (size_t)w->n_in * PANEL_COLUMNS, at = panel * stride + k * PANEL_COLUMNS;
-    if (t == DTYPE_F32) {
+    if (t == DTYPE_F32 && !quantized) {
         o->w = (const float *)w->data + at;
         o->panel_stride = stride;
         return;
     }
     o->w = scratch;
-    o->panel_stride = (size_t)PIECE * PANEL_COLUMNS;
+    o->panel_stride = piece_length(n_panels) * PANEL_COLUMNS;
     for (size_t p = 0; p < n_panels; p++) {
+        if (quantized) {
+            dequantize(w, panel + p, k, o->n_k, scratch + p * o->panel_stride);
+            continue;
+        }
         for (size_t i = 0; i < o->n_k * PANEL_COLUMNS; i += PANEL_COLUMNS)
             v16_store_aligned(scratch + p * o->panel_stride + i,
                               load_weights(t, w->data, at + p * stride + i));
@@ -275,10 +287,11 @@ ALWAYS_INLINE void piece_rows(size_t n_rows, size_t n_panels, size_t ahead_bytes
 }
 
 /* n_panels panels (constant), at most BLOCK_ROWS rows. */
-ALWAYS_INLINE void many(enum dtype t, bool leafy, size_t n_panels, const struct slice *s,
-                        size_t panel)
+ALWAYS_INLINE void many(enum dtype t, bool quantized, bool leafy, size_t n_panels,
+                        const struct slice *s, size_t panel)
 {
     const struct packed *w = s->w;
+    const size_t piece = piece_length(n_panels), ahead_bytes = quantized ? 0 : input_bytes(t);
     const struct grid g = grid_of(w);
     float scratch[MANY_PANELS * PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
     struct v16 c[MANY_PANELS * BLOCK_ROWS];
@@ -291,12 +304,12 @@ ALWAYS_INLINE void many(enum dtype t, bool leafy, size_t n_panels, const struct 
     }
     for (size_t k0 = 0; k0 < w->n_in; k0 += leaf_length(w, leafy), n_leaves++) {
         const size_t k1 = k0 + min_size(w->n_in - k0, leaf_length(w, leafy));
-        for (size_t k = k0; k < k1; k += PIECE) {
+        for (size_t k = k0; k < k1; k += piece) {
             struct operands o = {
-                .x = s->x + k, .x_stride = s->x_stride, .n_k = min_size(k1 - k, PIECE)};
-            o.ahead = after(s, panel, n_panels, k + o.n_k, input_bytes(t));
-            piece_f32(t, w, panel, n_panels, k, &o, scratch);
-            piece_rows(s->n_rows, n_panels, input_bytes(t), o, c);
+                .x = s->x + k, .x_stride = s->x_stride, .n_k = min_size(k1 - k, piece)};
+            if (!quantized) o.ahead = after(s, panel, n_panels, k + o.n_k, ahead_bytes);
+            piece_f32(t, quantized, w, panel, n_panels, k, &o, scratch);
+            piece_rows(s->n_rows, n_panels, ahead_bytes, o, c);
         }
         for (size_t i = 0; leafy && i < s->n_rows * n_panels; i++)
             n_bad[i / n_panels] += end_leaf(t, s, panel + i % n_panels, &g, &c[i], &sums[i]);
@@ -313,8 +326,8 @@ ALWAYS_INLINE void many(enum dtype t, bool leafy, size_t n_panels, const struct 
 }
 
 /* Rows [row0, row1) of a group as slices of a block of rows. */
-ALWAYS_INLINE void linear(enum dtype t, bool leafy, const struct linear_args *a, size_t group,
-                          size_t panel0, size_t panel1, size_t row0, size_t row1)
+ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
+                          size_t group, size_t panel0, size_t panel1, size_t row0, size_t row1)
 {
     const struct linear_group *g = &a->groups[group];
     for (size_t row = row0; row < row1; row += BLOCK_ROWS) {
@@ -328,13 +341,17 @@ ALWAYS_INLINE void linear(enum dtype t, bool leafy, const struct linear_args *a,
             s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
         else
             s.y = a->y + at * a->y_stride;
-        if (s.n_rows <= FEW_ROWS) {
+        size_t p = panel0;
+        if (s.n_rows <= FEW_ROWS && !quantized) {
             few(t, leafy, &s, panel0, panel1);
             continue;
         }
-        size_t p = panel0;
-        for (; p + MANY_PANELS <= panel1; p += MANY_PANELS) many(t, leafy, MANY_PANELS, &s, p);
-        for (; p < panel1; p++) many(t, leafy, 1, &s, p);
+        if (s.n_rows <= FEW_ROWS) /* so many chains side by side */
+            for (; p + FEW_PANELS <= panel1; p += FEW_PANELS)
+                many(t, quantized, leafy, FEW_PANELS, &s, p);
+        for (; p + MANY_PANELS <= panel1; p += MANY_PANELS)
+            many(t, quantized, leafy, MANY_PANELS, &s, p);
+        for (; p < panel1; p++) many(t, quantized, leafy, 1, &s, p);
     }
 }
 

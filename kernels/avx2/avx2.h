@@ -13,6 +13,8 @@ AVX2_LINEAR(k_linear_bf16_avx2);
 AVX2_LINEAR(k_linear_leaf_f32_avx2);
 AVX2_LINEAR(k_linear_leaf_f16_avx2);
 AVX2_LINEAR(k_linear_leaf_bf16_avx2);
+AVX2_LINEAR(k_linear_dequant_avx2);
+AVX2_LINEAR(k_linear_leaf_dequant_avx2);
 AVX2_LINEAR(k_linear_quant_avx2);
 AVX2_LINEAR(k_linear_quant_leaf_avx2);
 #undef AVX2_LINEAR

@@ -118,19 +118,33 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
     for (size_t i = 0; i < n_stored; i++) out[i] = t == DTYPE_BF16 ? v[i / 2 + i % 2 * 8] : v[i];
 }
 
+#include "kernels/avx2/dequantize.h"
 #include "kernels/linear_body.h"
 
 #define LINEAR_AVX2(name, type)                                                                    \
     void k_linear_##name##_avx2(const struct linear_args *a, size_t group, size_t panel0,          \
                                 size_t panel1, size_t row0, size_t row1)                           \
     {                                                                                              \
-        linear(type, false, a, group, panel0, panel1, row0, row1);                                 \
+        linear(type, false, false, a, group, panel0, panel1, row0, row1);                          \
     }                                                                                              \
     void k_linear_leaf_##name##_avx2(const struct linear_args *a, size_t group, size_t panel0,     \
                                      size_t panel1, size_t row0, size_t row1)                      \
     {                                                                                              \
-        linear(type, true, a, group, panel0, panel1, row0, row1);                                  \
+        linear(type, false, true, a, group, panel0, panel1, row0, row1);                           \
     }
 LINEAR_AVX2(f32, DTYPE_F32)
 LINEAR_AVX2(f16, DTYPE_F16)
 LINEAR_AVX2(bf16, DTYPE_BF16)
+
+/* Any quantized format as floats; the arithmetic is that of f32 weights. */
+void k_linear_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
+                           size_t row0, size_t row1)
+{
+    linear(DTYPE_F32, true, false, a, group, panel0, panel1, row0, row1);
+}
+
+void k_linear_leaf_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0,
+                                size_t panel1, size_t row0, size_t row1)
+{
+    linear(DTYPE_F32, true, true, a, group, panel0, panel1, row0, row1);
+}

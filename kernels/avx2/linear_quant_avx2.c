@@ -2,11 +2,8 @@
  * as 16 bits (a pair of them at 8 bits would saturate); codes of at most 24 as bytes, four products
  * of two summed in 16 bits. What the unsigned codes are too large by is in the sums' start. */
 #include "kernels/avx2/avx2.h"
-#include "kernels/ref/ref.h"
 
-#include <immintrin.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "kernels/avx2/scales.h"
 
 enum { SET_TILE_ROWS = 4 };
 
@@ -212,30 +209,9 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
     }
 }
 
-/* Half of an E8M0 scale: exponents 0 and 1 give subnormals, 255 is NaN. */
-ALWAYS_INLINE __m256 half_e8m0(__m256i e)
-{
-    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
-    const __m256i nan = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255));
-    const __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
-    const __m256i v = _mm256_blendv_epi8(normal, subnormal, small);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(v, _mm256_set1_epi32(0x7FC00000), nan));
-}
-
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out)
 {
-    for (size_t end = i + n; i < end; i += 8, out += 8) {
-        __m256 v;
-        if (f.kind == QUANT_MXFP4)
-            v = half_e8m0(
-                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)((const uint8_t *)in + i))));
-        else if (f.scale_dtype == DTYPE_F16)
-            v = _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)in + i)));
-        else
-            v = _mm256_loadu_ps((const float *)in + i);
-        _mm256_store_ps(out, v);
-    }
+    for (size_t end = i + n; i < end; i += 8, out += 8) _mm256_store_ps(out, v8_scales(f, in, i));
 }
 
 static void set_zeros(const uint8_t *in, size_t n, int32_t *out)
@@ -278,7 +254,7 @@ void k_linear_quant_avx2(const struct linear_args *a, size_t group, size_t panel
                          size_t row0, size_t row1)
 {
     if (a->xq == NULL)
-        k_linear_quant_ref(a, group, panel0, panel1, row0, row1);
+        k_linear_dequant_avx2(a, group, panel0, panel1, row0, row1);
     else
         quant_linear(false, a, group, panel0, panel1, row0, row1);
 }
@@ -287,7 +263,7 @@ void k_linear_quant_leaf_avx2(const struct linear_args *a, size_t group, size_t 
                               size_t panel1, size_t row0, size_t row1)
 {
     if (a->xq == NULL)
-        k_linear_quant_leaf_ref(a, group, panel0, panel1, row0, row1);
+        k_linear_leaf_dequant_avx2(a, group, panel0, panel1, row0, row1);
     else
         quant_linear(true, a, group, panel0, panel1, row0, row1);
 }

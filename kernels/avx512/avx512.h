@@ -13,6 +13,8 @@ AVX512_LINEAR(k_linear_bf16_avx512);
 AVX512_LINEAR(k_linear_leaf_f32_avx512);
 AVX512_LINEAR(k_linear_leaf_f16_avx512);
 AVX512_LINEAR(k_linear_leaf_bf16_avx512);
+AVX512_LINEAR(k_linear_dequant_avx512);
+AVX512_LINEAR(k_linear_leaf_dequant_avx512);
 AVX512_LINEAR(k_linear_quant_avx512_6x32);
 AVX512_LINEAR(k_linear_quant_leaf_avx512_6x32);
 #undef AVX512_LINEAR

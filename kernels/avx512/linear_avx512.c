@@ -85,19 +85,33 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
     _mm512_mask_storeu_epi64(out + 8, (__mmask8)(lanes >> 8), _mm512_sub_epi64(sums->s[1], all));
 }
 
+#include "kernels/avx512/dequantize.h"
 #include "kernels/linear_body.h"
 
 #define LINEAR_AVX512(name, type)                                                                  \
     void k_linear_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0,        \
                                   size_t panel1, size_t row0, size_t row1)                         \
     {                                                                                              \
-        linear(type, false, a, group, panel0, panel1, row0, row1);                                 \
+        linear(type, false, false, a, group, panel0, panel1, row0, row1);                          \
     }                                                                                              \
     void k_linear_leaf_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0,   \
                                        size_t panel1, size_t row0, size_t row1)                    \
     {                                                                                              \
-        linear(type, true, a, group, panel0, panel1, row0, row1);                                  \
+        linear(type, false, true, a, group, panel0, panel1, row0, row1);                           \
     }
 LINEAR_AVX512(f32, DTYPE_F32)
 LINEAR_AVX512(f16, DTYPE_F16)
 LINEAR_AVX512(bf16, DTYPE_BF16)
+
+/* Any quantized format as floats; the arithmetic is that of f32 weights. */
+void k_linear_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
+                             size_t panel1, size_t row0, size_t row1)
+{
+    linear(DTYPE_F32, true, false, a, group, panel0, panel1, row0, row1);
+}
+
+void k_linear_leaf_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
+                                  size_t panel1, size_t row0, size_t row1)
+{
+    linear(DTYPE_F32, true, true, a, group, panel0, panel1, row0, row1);
+}

@@ -2,11 +2,8 @@
  * operand of dpbusd, four inputs of 16 outputs in a register; four activation codes of a row are
  * broadcast. What the unsigned codes are too large by is in the sums' start. */
 #include "kernels/avx512/avx512.h"
-#include "kernels/ref/ref.h"
 
-#include <immintrin.h>
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "kernels/avx512/scales.h"
 
 enum { SET_TILE_ROWS = 6 };
 
@@ -183,30 +180,10 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
         unpack(SOURCE_INT4, in, n_vectors, out);
 }
 
-/* Half of an E8M0 scale: exponents 0 and 1 give subnormals, 255 is NaN. */
-ALWAYS_INLINE __m512 half_e8m0(__m512i e)
-{
-    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
-    const __mmask16 small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
-    const __mmask16 nan = _mm512_cmpeq_epi32_mask(e, _mm512_set1_epi32(255));
-    const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
-    const __m512i v = _mm512_mask_mov_epi32(normal, small, subnormal);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(v, nan, _mm512_set1_epi32(0x7FC00000)));
-}
-
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out)
 {
-    for (size_t end = i + n; i < end; i += PANEL_COLUMNS, out += PANEL_COLUMNS) {
-        __m512 v;
-        if (f.kind == QUANT_MXFP4)
-            v = half_e8m0(
-                _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)((const uint8_t *)in + i))));
-        else if (f.scale_dtype == DTYPE_F16)
-            v = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)((const uint16_t *)in + i)));
-        else
-            v = _mm512_loadu_ps((const float *)in + i);
-        _mm512_store_ps(out, v);
-    }
+    for (size_t end = i + n; i < end; i += PANEL_COLUMNS, out += PANEL_COLUMNS)
+        _mm512_store_ps(out, v16_scales(f, in, i));
 }
 
 static void set_zeros(const uint8_t *in, size_t n, int32_t *out)
@@ -247,7 +224,7 @@ void k_linear_quant_avx512_6x32(const struct linear_args *a, size_t group, size_
                                 size_t panel1, size_t row0, size_t row1)
 {
     if (a->xq == NULL)
-        k_linear_quant_ref(a, group, panel0, panel1, row0, row1);
+        k_linear_dequant_avx512(a, group, panel0, panel1, row0, row1);
     else
         quant_linear(false, a, group, panel0, panel1, row0, row1);
 }
@@ -256,7 +233,7 @@ void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, size_t group, 
                                      size_t panel1, size_t row0, size_t row1)
 {
     if (a->xq == NULL)
-        k_linear_quant_leaf_ref(a, group, panel0, panel1, row0, row1);
+        k_linear_leaf_dequant_avx512(a, group, panel0, panel1, row0, row1);
     else
         quant_linear(true, a, group, panel0, panel1, row0, row1);
 }

@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+
+enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 /* Test hook; the only state here. Atomic: the watchdog's thread may allocate beside the main one.
  */
@@ -61,6 +64,45 @@ struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_byte
     free(old);
     memcpy(inout, &grown, sizeof grown);
     return status_ok();
+}
+
+/* Maps more than is wanted and gives back what stands around it. */
+static void *map_aligned(size_t n_bytes)
+{
+    size_t most;
+    if (must_fail() || !mem_add(n_bytes, HUGE_PAGE_BYTES, &most)) return NULL;
+    char *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    const size_t before = (HUGE_PAGE_BYTES - (uintptr_t)p % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+    if (before > 0) munmap(p, before);
+    munmap(p + before + n_bytes, most - before - n_bytes);
+    (void)madvise(p + before, n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */
+    return p + before;
+}
+
+/* Whole pages, as map_aligned and munmap want them. */
+static size_t whole_pages(size_t n_bytes)
+{
+    size_t rounded;
+    if (!mem_add(n_bytes, HUGE_PAGE_BYTES, &rounded)) return n_bytes;
+    return n_bytes == 0 ? HUGE_PAGE_BYTES : (rounded - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+}
+
+struct status mem_map(void *out, size_t n_bytes, const char *what)
+{
+    void *p = map_aligned(whole_pages(n_bytes));
+    memcpy(out, &p, sizeof p);
+    if (p != NULL) return status_ok();
+    return status_make(STATUS_MEMORY, "%s: could not allocate %zu bytes", what, n_bytes);
+}
+
+void mem_unmap(void *inout, size_t n_bytes)
+{
+    void *p = NULL;
+    memcpy(&p, inout, sizeof p);
+    if (p != NULL) munmap(p, whole_pages(n_bytes));
+    p = NULL;
+    memcpy(inout, &p, sizeof p);
 }
 
 struct status mem_strndup(char **out, const char *text, size_t n)

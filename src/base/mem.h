@@ -26,6 +26,12 @@ struct status mem_strndup(char **out, const char *text, size_t n);
 /* Local. Frees what mem_alloc gave and sets the pointer to NULL; pass the pointer's address. */
 void mem_free(void *inout);
 
+/* Local. *out = n_bytes zeroed bytes, 2 MiB aligned, in huge pages where the system gives them.
+ * Pages belong to who touches them first. Owner: the caller, mem_unmap with the same n_bytes.
+ * Errors: STATUS_MEMORY. */
+struct status mem_map(void *out, size_t n_bytes, const char *what);
+void mem_unmap(void *inout, size_t n_bytes);
+
 /* Local. a * b and a + b; false when they overflow size_t. */
 bool mem_mul(size_t a, size_t b, size_t *out);
 bool mem_add(size_t a, size_t b, size_t *out);

@@ -80,6 +80,12 @@ struct layer_weights {
     struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
 };
 
+/* Mapped memory that tensors are cut from. */
+struct weights_block {
+    void *base; /* owned */
+    size_t n_bytes, n_used;
+};
+
 struct weights {
     struct layout_place place;
     struct range layers, heads, kv_heads, vocab, experts;
@@ -89,8 +95,8 @@ struct weights {
     float *final_norm;                     /* [D], last stage */
     float *inv_freq;                       /* [Hd / 2] */
     struct ckpt_rope_factors rope_factors;
-    uint64_t n_bytes; /* all of the above */
-    void **blocks;    /* owned memory of everything here */
+    uint64_t n_bytes;             /* all of the above */
+    struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
 };
 

@@ -24,17 +24,37 @@ struct loading {
     size_t n_targets, capacity;
 };
 
-/* Memory that lives as long as the weights. */
-static struct status keep(struct weights *w, void *out, size_t n_bytes)
+enum { WEIGHTS_BLOCK_BYTES = 64 << 20 }; /* of address space: pages come when they are filled */
+
+static struct status new_block(struct weights *w, size_t n_bytes)
 {
-    void *p = NULL;
+    struct weights_block b = {.n_bytes =
+                                  n_bytes > WEIGHTS_BLOCK_BYTES ? n_bytes : WEIGHTS_BLOCK_BYTES};
     if (w->n_blocks == w->blocks_capacity) {
         const size_t grown = w->blocks_capacity == 0 ? 64 : 2 * w->blocks_capacity;
         TRY(mem_grow(&w->blocks, w->n_blocks, grown, sizeof *w->blocks, "weights"));
         w->blocks_capacity = grown;
     }
-    TRY(mem_alloc(&p, n_bytes, 1, "weights"));
-    w->blocks[w->n_blocks++] = p;
+    TRY(mem_map(&b.base, b.n_bytes, "weights"));
+    w->blocks[w->n_blocks++] = b;
+    return status_ok();
+}
+
+/* Memory that lives as long as the weights: zeroed, behind what was taken before, so that few pages
+ * hold all of it. */
+static struct status keep(struct weights *w, void *out, size_t n_bytes)
+{
+    size_t rounded;
+    if (!mem_add(n_bytes, MEM_ALIGN - 1, &rounded))
+        return status_make(STATUS_MEMORY, "weights: %zu bytes of one tensor", n_bytes);
+    rounded -= rounded % MEM_ALIGN;
+    struct weights_block *b = w->n_blocks > 0 ? &w->blocks[w->n_blocks - 1] : NULL;
+    if (b == NULL || b->n_bytes - b->n_used < rounded) {
+        TRY(new_block(w, rounded));
+        b = &w->blocks[w->n_blocks - 1];
+    }
+    void *p = (char *)b->base + b->n_used;
+    b->n_used += rounded;
     w->n_bytes += n_bytes;
     memcpy(out, &p, sizeof p);
     return status_ok();
@@ -344,7 +364,8 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
 void weights_destroy(struct weights **w)
 {
     if (*w == NULL) return;
-    for (size_t i = 0; i < (*w)->n_blocks; i++) mem_free(&(*w)->blocks[i]);
+    for (size_t i = 0; i < (*w)->n_blocks; i++)
+        mem_unmap(&(*w)->blocks[i].base, (*w)->blocks[i].n_bytes);
     mem_free(&(*w)->blocks);
     mem_free(w);
 }

@@ -1,0 +1,29 @@
+/* Scales of quantized weights as floats on AVX2. */
+#ifndef SHOAL_KERNELS_AVX2_SCALES_H
+#define SHOAL_KERNELS_AVX2_SCALES_H
+
+#include "kernels/avx2/vec.h"
+
+/* Half of an E8M0 scale: exponents 0 and 1 give subnormals, 255 is NaN. */
+ALWAYS_INLINE __m256 v8_half_e8m0(__m256i e)
+{
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+    const __m256i nan = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255));
+    const __m256i subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    const __m256i v = _mm256_blendv_epi8(normal, subnormal, small);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(v, _mm256_set1_epi32(0x7FC00000), nan));
+}
+
+/* Packed scales [i, i + 8) of a format, as kern_quant_scale has them. */
+ALWAYS_INLINE __m256 v8_scales(struct quant_format f, const void *in, size_t i)
+{
+    if (f.kind == QUANT_MXFP4)
+        return v8_half_e8m0(
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)((const uint8_t *)in + i))));
+    if (f.scale_dtype == DTYPE_F16)
+        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)in + i)));
+    return _mm256_loadu_ps((const float *)in + i);
+}
+
+#endif
