@@ -1,68 +1,12 @@
 /* The MoE block's way of the data. */
-#include "moe/moe.h"
-
 #include "base/mem.h"
-#include "kernels/act.h"
-#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
+#include "moe/moe_private.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* An array that grows to the largest step seen and is never returned before the end. */
-struct grown {
-    void *data;
-    size_t n_bytes;
-};
-
-enum buffer {
-    BUF_LOGITS,  /* [n, E] router logits of this rank's slice */
-    BUF_IDS,     /* [n, K] chosen experts, ascending; -1 dropped */
-    BUF_WEIGHTS, /* [n, K] */
-    BUF_SLOT,    /* [n, K] where a choice's row stands in the send order */
-    BUF_SEND,    /* [rows out, D] rows in the order of their experts */
-    BUF_RECV,    /* [rows in, D] by source, then expert */
-    BUF_X,       /* [rows in, D] by expert, then source */
-    BUF_GATE,
-    BUF_UP,     /* [rows in, F] */
-    BUF_CODES,  /* [rows in, D or F] as codes, for quantized experts */
-    BUF_SUMS,   /* [rows in, D + 1] */
-    BUF_Y,      /* [rows in, D] */
-    BUF_BAD,    /* [rows in] */
-    BUF_BACK,   /* [rows in, D + 1] by source, then expert; the last word is the counter */
-    BUF_RESULT, /* [rows out, D + 1] in the send order */
-    BUF_OUT,    /* [T, D] the block's output */
-    BUF_MARKS,  /* [T, 2] bad and dropped of each token */
-    BUF_ALL_LOGITS,
-    BUF_ALL_IDS,
-    BUF_ALL_WEIGHTS, /* capacity: the whole microbatch */
-    BUF_KEPT_IDS,
-    BUF_KEPT_WEIGHTS,
-    BUF_LOAD,
-    BUF_DROPPED, /* capacity_work */
-    BUF_COUNT
-};
-
-struct moe {
-    struct moe_options o;
-    struct layout_place place;
-    struct range experts; /* held here */
-    uint32_t n_group;     /* ranks of the EP axis */
-    uint32_t n_local_max; /* experts of the rank that holds most */
-    struct grown buffers[BUF_COUNT];
-    int *ints; /* owned; the arrays below, [n_group] each unless said */
-    int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in rows */
-    size_t *source_at;                /* [n_group] a walk's place in each source's rows */
-    int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
-    int32_t *per_expert;              /* [E] rows of this rank's slice */
-    struct linear_group *groups;      /* [n_local]; the gates', the downs' */
-    struct linear_group *up_groups;   /* [n_local] */
-    int *tp_counts, *tp_displs;       /* [tp] */
-    int *stage_counts, *stage_displs; /* [dp * tp] */
-    int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
-};
-
-static struct status grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out)
+struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out)
 {
     struct grown *g = &m->buffers[which];
     size_t n_bytes;
@@ -80,12 +24,11 @@ static struct status grow(struct moe *m, enum buffer which, size_t n, size_t ele
     return status_ok();
 }
 
-/* The same in memory that the ranks of an axis share, where there is such memory. */
-static struct status grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
-                                 enum comm_lane lane, size_t n_bytes, void *out)
+struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
+                              enum comm_lane lane, size_t n_bytes, void *out)
 {
     void *shared = comm_lane(m->o.comm, axis, lane, n_bytes);
-    if (shared == NULL) return grow(m, which, n_bytes, 1, out);
+    if (shared == NULL) return moe_grow(m, which, n_bytes, 1, out);
     memcpy(out, &shared, sizeof shared);
     return status_ok();
 }
@@ -144,20 +87,6 @@ void moe_destroy(struct moe **m)
     mem_free(m);
 }
 
-/* One call's state. */
-struct pass {
-    const struct moe_weights *w;
-    const float *x;     /* [T, D] */
-    size_t n_tokens;    /* T */
-    struct range slice; /* tokens whose source this rank is */
-    size_t n_out, n_in; /* rows sent and received */
-    int32_t *ids;       /* [n, K] */
-    float *weights;     /* [n, K] */
-    int32_t *slots;     /* [n, K] */
-    float *out;         /* [T, D] */
-    int32_t *marks;     /* [T, 2] */
-};
-
 static struct range slice_of(size_t n_tokens, uint32_t tp, uint32_t i)
 {
     return layout_split((uint32_t)n_tokens, 1, tp, i);
@@ -177,10 +106,10 @@ static void slice_words(const struct moe *m, size_t n_tokens, size_t per_token, 
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->slice), n_choices = n * m->o.n_chosen;
-    TRY(grow(m, BUF_LOGITS, n * m->o.n_experts, sizeof(float), logits));
-    TRY(grow(m, BUF_IDS, n_choices, sizeof(int32_t), &p->ids));
-    TRY(grow(m, BUF_WEIGHTS, n_choices, sizeof(float), &p->weights));
-    TRY(grow(m, BUF_SLOT, n_choices, sizeof(int32_t), &p->slots));
+    TRY(moe_grow(m, BUF_LOGITS, n * m->o.n_experts, sizeof(float), logits));
+    TRY(moe_grow(m, BUF_IDS, n_choices, sizeof(int32_t), &p->ids));
+    TRY(moe_grow(m, BUF_WEIGHTS, n_choices, sizeof(float), &p->weights));
+    TRY(moe_grow(m, BUF_SLOT, n_choices, sizeof(int32_t), &p->slots));
     const struct linear_group group = {.w = p->w->router, .row0 = 0, .n_rows = n};
     const struct linear_args linear = {.groups = &group,
                                        .n_groups = 1,
@@ -189,6 +118,8 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
                                        .y = *logits,
                                        .y_stride = m->o.n_experts};
     op_linear(m->o.kern, &linear);
+    if (p->w->router_bias != NULL)
+        op_add_bias(m->o.kern, *logits, p->w->router_bias, n, m->o.n_experts);
     const struct router_args router = {.logits = *logits,
                                        .ids = p->ids,
                                        .weights = p->weights,
@@ -232,13 +163,13 @@ static struct status limit(struct moe *m, struct pass *p, const float *logits, i
     int32_t *all_ids;
     struct capacity_work work = {
         .n_tokens = n_all, .n_experts = m->o.n_experts, .n_chosen = m->o.n_chosen};
-    TRY(grow(m, BUF_ALL_LOGITS, n_all * m->o.n_experts, sizeof(float), &all_logits));
-    TRY(grow(m, BUF_ALL_IDS, n_all * k, sizeof(int32_t), &all_ids));
-    TRY(grow(m, BUF_ALL_WEIGHTS, n_all * k, sizeof(float), &all_weights));
-    TRY(grow(m, BUF_KEPT_IDS, n_all * k, sizeof(int32_t), &work.kept_ids));
-    TRY(grow(m, BUF_KEPT_WEIGHTS, n_all * k, sizeof(float), &work.kept_weights));
-    TRY(grow(m, BUF_DROPPED, n_all, sizeof(int32_t), &work.n_dropped));
-    TRY(grow(m, BUF_LOAD, m->o.n_experts, sizeof(uint32_t), &work.load));
+    TRY(moe_grow(m, BUF_ALL_LOGITS, n_all * m->o.n_experts, sizeof(float), &all_logits));
+    TRY(moe_grow(m, BUF_ALL_IDS, n_all * k, sizeof(int32_t), &all_ids));
+    TRY(moe_grow(m, BUF_ALL_WEIGHTS, n_all * k, sizeof(float), &all_weights));
+    TRY(moe_grow(m, BUF_KEPT_IDS, n_all * k, sizeof(int32_t), &work.kept_ids));
+    TRY(moe_grow(m, BUF_KEPT_WEIGHTS, n_all * k, sizeof(float), &work.kept_weights));
+    TRY(moe_grow(m, BUF_DROPPED, n_all, sizeof(int32_t), &work.n_dropped));
+    TRY(moe_grow(m, BUF_LOAD, m->o.n_experts, sizeof(uint32_t), &work.load));
     gather_stage(m, counts, logits, m->o.n_experts, all_logits);
     gather_stage(m, counts, p->ids, k, all_ids);
     gather_stage(m, counts, p->weights, k, all_weights);
@@ -394,13 +325,14 @@ static struct status dispatch(struct moe *m, struct pass *p, float **by_expert)
 {
     const size_t d = m->o.width;
     float *send, *recv;
-    TRY(grow(m, BUF_X, p->n_in * d, sizeof(float), by_expert));
+    TRY(moe_grow(m, BUF_X, p->n_in * d, sizeof(float), by_expert));
     if (m->n_group == 1) {
         scatter(m, p, *by_expert);
         return status_ok();
     }
-    TRY(grow_shared(m, BUF_SEND, COMM_EP, COMM_LANE_ROWS_OUT, p->n_out * d * sizeof *send, &send));
-    TRY(grow(m, BUF_RECV, p->n_in * d, sizeof(float), &recv));
+    TRY(moe_grow_shared(m, BUF_SEND, COMM_EP, COMM_LANE_ROWS_OUT, p->n_out * d * sizeof *send,
+                        &send));
+    TRY(moe_grow(m, BUF_RECV, p->n_in * d, sizeof(float), &recv));
     scatter(m, p, send);
     count_rows(m, false);
     const struct comm_exchange there = {.row_words = d,
@@ -413,112 +345,6 @@ static struct status dispatch(struct moe *m, struct pass *p, float **by_expert)
     comm_exchange_rows(m->o.comm, COMM_EP, &there);
     struct gather_rows rows = {.from = recv, .to = *by_expert, .width = d};
     walk_runs(m, gather_run, &rows);
-    return status_ok();
-}
-
-/* Rows of each local expert, as groups of one grouped linear; returns the experts that have any. */
-static size_t make_groups(const struct moe *m, const struct packed *weights,
-                          struct linear_group *groups)
-{
-    size_t n = 0, row = 0;
-    for (uint32_t e = 0; e < range_count(m->experts); e++) {
-        size_t n_rows = 0;
-        for (uint32_t g = 0; g < m->n_group; g++) {
-            n_rows += (size_t)m->count_in[(size_t)g * m->n_local_max + e];
-        }
-        if (n_rows > 0) {
-            groups[n++] = (struct linear_group){.w = &weights[e], .row0 = row, .n_rows = n_rows};
-        }
-        row += n_rows;
-    }
-    return n;
-}
-
-/* Each local expert's rows, to whoever watches. */
-static void show(const struct moe *m, enum tap_site site, const float *x, size_t n_groups, size_t n,
-                 const struct packed *first)
-{
-    for (size_t i = 0; m->o.tap != NULL && i < n_groups; i++) {
-        const struct linear_group *g = &m->groups[i];
-        m->o.tap->see(m->o.tap->ctx, site, m->experts.begin + (uint32_t)(g->w - first),
-                      x + g->row0 * n, g->n_rows, n);
-    }
-}
-
-/* Memory for the codes of n_in rows of n inputs; NULL where no expert's weights ask for them. */
-static struct status codes_memory(struct moe *m, const struct pass *p, size_t n, void **out)
-{
-    *out = NULL;
-    if (m->o.weight_only ||
-        (p->w->gate[0].quant.kind == QUANT_NONE && p->w->up[0].quant.kind == QUANT_NONE &&
-         p->w->down[0].quant.kind == QUANT_NONE))
-        return status_ok();
-    return grow(m, BUF_CODES, act_codes_bytes(p->n_in, n), 1, out);
-}
-
-/* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
-static struct status expert_linears(struct moe *m, const struct pass *p, const float *x,
-                                    float *gate, float *up, int64_t *sums)
-{
-    const size_t d = m->o.width, f = p->w->down[0].n_in;
-    void *codes;
-    TRY(codes_memory(m, p, d > f ? d : f, &codes));
-    struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d, .memory = codes};
-    const size_t n_groups = make_groups(m, p->w->gate, m->groups);
-    make_groups(m, p->w->up, m->up_groups);
-    show(m, TAP_EXPERT, x, n_groups, d, p->w->gate);
-    struct linear_args a = {
-        .groups = m->groups, .n_groups = n_groups, .x = x, .x_stride = d, .y_stride = f};
-    struct linear_args both[2] = {a, a};
-    both[0].y = gate;
-    both[0].xq = act_codes(m->o.kern, &in, p->w->gate);
-    both[1].groups = m->up_groups;
-    both[1].y = up;
-    const bool apart = act_codes_replace(&in, p->w->up);
-    if (apart) op_linear(m->o.kern, &both[0]);
-    both[1].xq = act_codes(m->o.kern, &in, p->w->up);
-    op_linears(m->o.kern, both + apart, 2 - apart);
-    op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
-    make_groups(m, p->w->down, m->groups);
-    show(m, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
-    in = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f, .memory = codes};
-    a.xq = act_codes(m->o.kern, &in, p->w->down);
-    a.x = gate;
-    a.x_stride = f;
-    a.sums = sums;
-    op_linear_leaf(m->o.kern, &a);
-    return status_ok();
-}
-
-/* The experts' FFN over x [n_in, D]: y [n_in, D] and the rows' counters. */
-static struct status run_experts(struct moe *m, struct pass *p, const float *x, float **y,
-                                 int32_t **bad)
-{
-    const size_t d = m->o.width;
-    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
-    const size_t f = has_weights ? p->w->down[0].n_in : 0;
-    float *gate, *up;
-    int64_t *sums;
-    TRY(grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
-    TRY(grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
-    TRY(grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS, p->n_in * (d + 1) * sizeof *sums,
-                    &sums));
-    TRY(grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
-    TRY(grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
-    memset(*bad, 0, p->n_in * sizeof **bad);
-    if (f > 0) {
-        TRY(expert_linears(m, p, x, gate, up, sums));
-    } else {
-        memset(sums, 0, p->n_in * (d + 1) * sizeof *sums);
-    }
-    const struct grid_sum sum = {.kern = m->o.kern,
-                                 .sums = sums,
-                                 .n_rows = p->n_in,
-                                 .n_out = d,
-                                 .grid_bits = has_weights ? p->w->down[0].grid_bits : 32,
-                                 .y = *y,
-                                 .bad = *bad};
-    grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
     return status_ok();
 }
 
@@ -538,9 +364,9 @@ static struct status send_back(struct moe *m, struct pass *p, const float *y, co
         *out = (struct results){.y = y, .bad = bad, .y_stride = d, .bad_stride = 1};
         return status_ok();
     }
-    TRY(grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
-                    &back));
-    TRY(grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), &result));
+    TRY(moe_grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
+                        &back));
+    TRY(moe_grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), &result));
     struct return_rows rows = {.y = y, .bad = bad, .back = back, .width = d};
     walk_runs(m, return_run, &rows);
     count_rows(m, true);
@@ -589,8 +415,8 @@ static void share(struct moe *m, struct pass *p)
 
 static struct status prepare(struct moe *m, struct pass *p)
 {
-    TRY(grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
-    TRY(grow(m, BUF_MARKS, p->n_tokens * 2, sizeof(int32_t), &p->marks));
+    TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
+    TRY(moe_grow(m, BUF_MARKS, p->n_tokens * 2, sizeof(int32_t), &p->marks));
     memset(p->marks, 0, p->n_tokens * 2 * sizeof *p->marks);
     p->slice = slice_of(p->n_tokens, m->o.layout->tp, m->place.tp);
     return status_ok();
@@ -609,7 +435,7 @@ struct status moe_forward(struct moe *m, const struct moe_weights *w, const stru
     assign_slots(m, &p, rows->load);
     exchange_counts(m, &p);
     TRY(dispatch(m, &p, &by_expert));
-    TRY(run_experts(m, &p, by_expert, &y, &row_bad));
+    TRY(moe_run_experts(m, &p, by_expert, &y, &row_bad));
     TRY(send_back(m, &p, y, row_bad, &results));
     combine(m, &p, &results);
     share(m, &p);

@@ -18,7 +18,8 @@ struct moe_options {
     uint32_t rank;                       /* in the world */
     uint32_t width, n_experts, n_chosen; /* D, E, K */
     struct router_rule router;
-    float residual_scale; /* of what is added to h; 0: 1 */
+    float residual_scale;             /* of what is added to h; 0: 1 */
+    float swiglu_alpha, swiglu_limit; /* clamped SwiGLU; limit 0: the plain one */
     enum capacity_policy policy;
     double capacity_factor;
     bool weight_only;      /* quantized weights meet f32 activations */
@@ -30,6 +31,9 @@ struct moe_weights {
     const struct packed *router;           /* [E, D] */
     const float *bias;                     /* [E] of the choice alone (router_args); or NULL */
     const struct packed *gate, *up, *down; /* [n_local] of [F, D], [F, D], [D, F] with leaves */
+    const float *router_bias;              /* [E] added to the router's logits; or NULL */
+    const float *gate_bias, *up_bias;      /* [n_local, F]; or NULL */
+    const float *down_bias;                /* [n_local, D] added once, after the sum; or NULL */
 };
 
 /* One call's rows. x, h, shared and the counters are equal on all tp ranks, before and after; T may

@@ -1,0 +1,140 @@
+/* The FFN of the experts that a rank holds, over the rows that came for them. */
+#include "kernels/act.h"
+#include "kernels/grid_sum.h"
+#include "kernels/ops.h"
+#include "moe/moe_private.h"
+
+#include <string.h>
+
+/* Rows of each local expert, as groups of one grouped linear; returns the experts that have any. */
+static size_t make_groups(const struct moe *m, const struct packed *weights,
+                          struct linear_group *groups)
+{
+    size_t n = 0, row = 0;
+    for (uint32_t e = 0; e < range_count(m->experts); e++) {
+        size_t n_rows = 0;
+        for (uint32_t g = 0; g < m->n_group; g++) {
+            n_rows += (size_t)m->count_in[(size_t)g * m->n_local_max + e];
+        }
+        if (n_rows > 0) {
+            groups[n++] = (struct linear_group){.w = &weights[e], .row0 = row, .n_rows = n_rows};
+        }
+        row += n_rows;
+    }
+    return n;
+}
+
+/* Each local expert's rows, to whoever watches. */
+static void show(const struct moe *m, enum tap_site site, const float *x, size_t n_groups, size_t n,
+                 const struct packed *first)
+{
+    for (size_t i = 0; m->o.tap != NULL && i < n_groups; i++) {
+        const struct linear_group *g = &m->groups[i];
+        m->o.tap->see(m->o.tap->ctx, site, m->experts.begin + (uint32_t)(g->w - first),
+                      x + g->row0 * n, g->n_rows, n);
+    }
+}
+
+/* y [n_in, n] += each row's expert's bias [n_local, n], if there is any; groups of `first`'s kind.
+ */
+static void add_biases(const struct moe *m, const float *bias, size_t n, size_t n_groups,
+                       const struct packed *first, float *y)
+{
+    for (size_t i = 0; bias != NULL && i < n_groups; i++) {
+        const struct linear_group *g = &m->groups[i];
+        op_add_bias(m->o.kern, y + g->row0 * n, bias + (size_t)(g->w - first) * n, g->n_rows, n);
+    }
+}
+
+/* gate [n_in, F] = the activation of gate and up, whose groups stand in m->groups. */
+static void activate(const struct moe *m, const struct pass *p, size_t n_groups, size_t f,
+                     float *gate, float *up)
+{
+    add_biases(m, p->w->gate_bias, f, n_groups, p->w->gate, gate);
+    add_biases(m, p->w->up_bias, f, n_groups, p->w->gate, up);
+    if (m->o.swiglu_limit > 0) {
+        op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.swiglu_alpha, m->o.swiglu_limit);
+    } else {
+        op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
+    }
+}
+
+/* Memory for the codes of n_in rows of n inputs; NULL where no expert's weights ask for them. */
+static struct status codes_memory(struct moe *m, const struct pass *p, size_t n, void **out)
+{
+    *out = NULL;
+    if (m->o.weight_only ||
+        (p->w->gate[0].quant.kind == QUANT_NONE && p->w->up[0].quant.kind == QUANT_NONE &&
+         p->w->down[0].quant.kind == QUANT_NONE))
+        return status_ok();
+    return moe_grow(m, BUF_CODES, act_codes_bytes(p->n_in, n), 1, out);
+}
+
+/* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
+static struct status expert_linears(struct moe *m, const struct pass *p, const float *x,
+                                    float *gate, float *up, int64_t *sums)
+{
+    const size_t d = m->o.width, f = p->w->down[0].n_in;
+    void *codes;
+    TRY(codes_memory(m, p, d > f ? d : f, &codes));
+    struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d, .memory = codes};
+    const size_t n_groups = make_groups(m, p->w->gate, m->groups);
+    make_groups(m, p->w->up, m->up_groups);
+    show(m, TAP_EXPERT, x, n_groups, d, p->w->gate);
+    struct linear_args a = {
+        .groups = m->groups, .n_groups = n_groups, .x = x, .x_stride = d, .y_stride = f};
+    struct linear_args both[2] = {a, a};
+    both[0].y = gate;
+    both[0].xq = act_codes(m->o.kern, &in, p->w->gate);
+    both[1].groups = m->up_groups;
+    both[1].y = up;
+    const bool apart = act_codes_replace(&in, p->w->up);
+    if (apart) op_linear(m->o.kern, &both[0]);
+    both[1].xq = act_codes(m->o.kern, &in, p->w->up);
+    op_linears(m->o.kern, both + apart, 2 - apart);
+    activate(m, p, n_groups, f, gate, up);
+    make_groups(m, p->w->down, m->groups);
+    show(m, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
+    in = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f, .memory = codes};
+    a.xq = act_codes(m->o.kern, &in, p->w->down);
+    a.x = gate;
+    a.x_stride = f;
+    a.sums = sums;
+    op_linear_leaf(m->o.kern, &a);
+    return status_ok();
+}
+
+struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
+                              int32_t **bad)
+{
+    const size_t d = m->o.width;
+    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
+    const size_t f = has_weights ? p->w->down[0].n_in : 0;
+    float *gate, *up;
+    int64_t *sums;
+    TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
+    TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
+    TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
+                        p->n_in * (d + 1) * sizeof *sums, &sums));
+    TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
+    TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
+    memset(*bad, 0, p->n_in * sizeof **bad);
+    if (f > 0) {
+        TRY(expert_linears(m, p, x, gate, up, sums));
+    } else {
+        memset(sums, 0, p->n_in * (d + 1) * sizeof *sums);
+    }
+    const struct grid_sum sum = {.kern = m->o.kern,
+                                 .sums = sums,
+                                 .n_rows = p->n_in,
+                                 .n_out = d,
+                                 .grid_bits = has_weights ? p->w->down[0].grid_bits : 32,
+                                 .y = *y,
+                                 .bad = *bad};
+    grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
+    if (p->w->down_bias != NULL) {
+        const size_t n_groups = make_groups(m, p->w->down, m->groups);
+        add_biases(m, p->w->down_bias, d, n_groups, p->w->down, *y);
+    }
+    return status_ok();
+}

@@ -1,0 +1,86 @@
+/* A MoE block from inside, shared by the moe*.c files; not for others. */
+#ifndef SHOAL_MOE_MOE_PRIVATE_H
+#define SHOAL_MOE_MOE_PRIVATE_H
+
+#include "moe/moe.h"
+
+/* An array that grows to the largest step seen and is never returned before the end. */
+struct grown {
+    void *data;
+    size_t n_bytes;
+};
+
+enum buffer {
+    BUF_LOGITS,  /* [n, E] router logits of this rank's slice */
+    BUF_IDS,     /* [n, K] chosen experts, ascending; -1 dropped */
+    BUF_WEIGHTS, /* [n, K] */
+    BUF_SLOT,    /* [n, K] where a choice's row stands in the send order */
+    BUF_SEND,    /* [rows out, D] rows in the order of their experts */
+    BUF_RECV,    /* [rows in, D] by source, then expert */
+    BUF_X,       /* [rows in, D] by expert, then source */
+    BUF_GATE,
+    BUF_UP,     /* [rows in, F] */
+    BUF_CODES,  /* [rows in, D or F] as codes, for quantized experts */
+    BUF_SUMS,   /* [rows in, D + 1] */
+    BUF_Y,      /* [rows in, D] */
+    BUF_BAD,    /* [rows in] */
+    BUF_BACK,   /* [rows in, D + 1] by source, then expert; the last word is the counter */
+    BUF_RESULT, /* [rows out, D + 1] in the send order */
+    BUF_OUT,    /* [T, D] the block's output */
+    BUF_MARKS,  /* [T, 2] bad and dropped of each token */
+    BUF_ALL_LOGITS,
+    BUF_ALL_IDS,
+    BUF_ALL_WEIGHTS, /* capacity: the whole microbatch */
+    BUF_KEPT_IDS,
+    BUF_KEPT_WEIGHTS,
+    BUF_LOAD,
+    BUF_DROPPED, /* capacity_work */
+    BUF_COUNT
+};
+
+struct moe {
+    struct moe_options o;
+    struct layout_place place;
+    struct range experts; /* held here */
+    uint32_t n_group;     /* ranks of the EP axis */
+    uint32_t n_local_max; /* experts of the rank that holds most */
+    struct grown buffers[BUF_COUNT];
+    int *ints; /* owned; the arrays below, [n_group] each unless said */
+    int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in rows */
+    size_t *source_at;                /* [n_group] a walk's place in each source's rows */
+    int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
+    int32_t *per_expert;              /* [E] rows of this rank's slice */
+    struct linear_group *groups;      /* [n_local]; the gates', the downs' */
+    struct linear_group *up_groups;   /* [n_local] */
+    int *tp_counts, *tp_displs;       /* [tp] */
+    int *stage_counts, *stage_displs; /* [dp * tp] */
+    int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
+};
+
+/* One call's state. */
+struct pass {
+    const struct moe_weights *w;
+    const float *x;     /* [T, D] */
+    size_t n_tokens;    /* T */
+    struct range slice; /* tokens whose source this rank is */
+    size_t n_out, n_in; /* rows sent and received */
+    int32_t *ids;       /* [n, K] */
+    float *weights;     /* [n, K] */
+    int32_t *slots;     /* [n, K] */
+    float *out;         /* [T, D] */
+    int32_t *marks;     /* [T, 2] */
+};
+
+/* Local. The buffer with room for n elements; its content is not kept. Errors: STATUS_MEMORY. */
+struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out);
+
+/* Local. The same in memory that the ranks of an axis share, where there is such memory. */
+struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
+                              enum comm_lane lane, size_t n_bytes, void *out);
+
+/* moe_experts.c. **Collective (ETP)**. The experts' FFN over x [n_in, D]: *y [n_in, D] and the
+ * rows' counters. Errors: STATUS_MEMORY. */
+struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
+                              int32_t **bad);
+
+#endif
