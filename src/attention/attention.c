@@ -20,6 +20,7 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                    .kv_of_head = s->kv_of_head,
                                    .n_heads = s->n_heads,
                                    .scale = s->scale,
+                                   .sinks = w->sinks,
                                    .window = w->window,
                                    .seqs = w->seqs,
                                    .n_seqs = w->n_seqs};

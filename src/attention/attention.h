@@ -19,6 +19,7 @@ struct attention_work {
     float *k, *v;                 /* [T, G, Hd] */
     float *out;                   /* [T, H, Hd] */
     const float *q_norm, *k_norm; /* [Hd] or NULL */
+    const float *sinks;           /* [H] or NULL */
     const float *cos, *sin;       /* [T, Hd / 2] */
     uint32_t window;              /* positions that a row sees; 0: all */
     struct kv_view kv;

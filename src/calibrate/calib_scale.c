@@ -41,6 +41,7 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     const struct calib_member *maker = maker_of(c, u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT && maker != NULL) return false;
     if (u->site == TAP_O && c->o->model->qkv_bias) return false; /* v's bias is not scaled */
+    if (u->site == TAP_EXPERT_DOWN && c->o->model->family->expert_bias) return false; /* nor up's */
     if (u->site == TAP_FFN && c->weights->layers_of_stage[0].is_moe) {
         return experts_quantized(c, TAP_EXPERT);
     }

@@ -7,16 +7,17 @@
 /* Their tensors behind ".mlp.experts." and the names of what they hold. */
 static const struct fused_kind {
     const char *suffix, *parts[FUSED_PARTS_MAX];
-    bool is_bias;
+    bool is_bias, by_output;
 } kinds[] = {
-    {"gate_up_proj", {"gate_proj.weight", "up_proj.weight"}, false},
-    {"gate_up_proj_bias", {"gate_proj.bias", "up_proj.bias"}, true},
-    {"down_proj", {"down_proj.weight", NULL}, false},
-    {"down_proj_bias", {"down_proj.bias", NULL}, true},
+    {"gate_up_proj", {"gate_proj.weight", "up_proj.weight"}, false, false},
+    {"gate_up_proj.weight", {"gate_proj.weight", "up_proj.weight"}, false, true},
+    {"gate_up_proj_bias", {"gate_proj.bias", "up_proj.bias"}, true, false},
+    {"down_proj", {"down_proj.weight", NULL}, false, false},
+    {"down_proj_bias", {"down_proj.bias", NULL}, true, false},
 };
 
 static const struct fused_kind *kind_of(const struct js_node *config, const char *name,
-                                        const char **end)
+                                        bool by_output, const char **end)
 {
     static const char where[] = ".mlp.experts.";
     const char *model = js_string(js_at(js_get(config, "architectures"), 0), NULL);
@@ -24,7 +25,7 @@ static const struct fused_kind *kind_of(const struct js_node *config, const char
     if (model == NULL || strcmp(model, "GptOssForCausalLM") != 0 || found == NULL) return NULL;
     *end = found + strlen(where);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (strcmp(*end, kinds[i].suffix) == 0) return &kinds[i];
+        if (by_output == kinds[i].by_output && strcmp(*end, kinds[i].suffix) == 0) return &kinds[i];
     }
     return NULL;
 }
@@ -34,7 +35,7 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
                                   struct fused_part parts[FUSED_PARTS_MAX], size_t *n)
 {
     const char *end = NULL;
-    const struct fused_kind *k = kind_of(config, name, &end);
+    const struct fused_kind *k = kind_of(config, name, by_output, &end);
     *n = 0;
     if (k == NULL) return status_ok();
     const uint64_t step = k->parts[1] != NULL ? 2 : 1;

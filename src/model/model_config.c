@@ -30,6 +30,18 @@ static const struct family families[] = {
              .gate = "block_sparse_moe.experts.w1.weight",
              .up = "block_sparse_moe.experts.w3.weight",
              .down = "block_sparse_moe.experts.w2.weight"}},
+    {.architecture = "GptOssForCausalLM",
+     .title = "gpt-oss",
+     .window = WINDOW_EVEN,
+     .has_experts = true,
+     .renormalise = true,
+     .sinks = true,
+     .expert_bias = true,
+     .clamped = true,
+     .moe = {.router = "mlp.router.weight",
+             .gate = "mlp.experts.gate_proj.weight",
+             .up = "mlp.experts.up_proj.weight",
+             .down = "mlp.experts.down_proj.weight"}},
     {.architecture = "Qwen3MoeForCausalLM",
      .title = "Qwen3-MoE",
      .qk_norm = true,
@@ -110,6 +122,8 @@ static const char *const used_fields[] = {
     "attention_multiplier",
     "residual_multiplier",
     "logits_scaling",
+    "swiglu_alpha",
+    "swiglu_limit",
 };
 
 /* Fields that do not change what a forward pass computes. */
@@ -121,6 +135,8 @@ static const char *const inert_fields[] = {
     "quantization_config", /* of the tensors' layout in the source; the checkpoint says its own */
     "use_cache",
     "initializer_range",
+    "initial_context_length", /* of the training; rope_scaling says it too */
+    "experts_per_token",      /* gpt-oss says num_experts_per_tok beside it */
     "attention_dropout",
     "bos_token_id",
     "pad_token_id",
@@ -428,6 +444,26 @@ static struct status read_sparsity(const struct js_node *root, const char *what,
     return status_ok();
 }
 
+/* gpt-oss: the published configs name the limit only. */
+static struct status read_activation(const struct js_node *root, const char *what,
+                                     struct model_config *out)
+{
+    double alpha = 1.702, limit = 7.0;
+    if (!out->family->clamped) {
+        if (is_off(js_get(root, "swiglu_limit"))) return status_ok();
+        return status_make(STATUS_INPUT, "%s: swiglu_limit is not implemented for %s", what,
+                           out->family->title);
+    }
+    js_number(js_get(root, "swiglu_alpha"), &alpha);
+    js_number(js_get(root, "swiglu_limit"), &limit);
+    out->swiglu_alpha = (float)alpha;
+    out->swiglu_limit = (float)limit;
+    if (alpha > 0 && alpha < 1e3 && limit > 0 && limit < 1e6) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: swiglu_alpha, swiglu_limit: expected above 0, found %g and %g", what,
+                       alpha, limit);
+}
+
 static struct status read_ffn(const struct js_node *root, const char *what,
                               struct model_config *out)
 {
@@ -479,6 +515,7 @@ static struct status parse_root(const struct js_node *root, const char *what,
     TRY(read_scales(root, what, out));
     TRY(read_window(root, what, out));
     TRY(read_ffn(root, what, out));
+    TRY(read_activation(root, what, out));
     read_eos(root, out);
     return status_ok();
 }

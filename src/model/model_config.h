@@ -33,6 +33,9 @@ struct family {
     bool qk_norm_whole; /* RMSNorm of all of q and all of k */
     bool qkv_bias;      /* q, k and v have biases, o has none (else "attention_bias" says: all) */
     enum window_rule window;
+    bool sinks;         /* a score per head that takes weight and has no value */
+    bool expert_bias;   /* router and experts have biases */
+    bool clamped;       /* clamped SwiGLU in the experts */
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
     bool has_experts;
     bool sparsity_keys;     /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
@@ -58,6 +61,7 @@ struct model_config {
     float clip_qkv;                                  /* q, k and v stay within it; 0: no limit */
     float attention_scale;                           /* of q.k */
     float embed_scale, residual_scale, logits_scale; /* of rows; 1: none */
+    float swiglu_alpha, swiglu_limit;                /* of clamped SwiGLU; limit 0: the plain one */
     struct router_rule router;
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */

@@ -98,6 +98,7 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
                                         .out = s->attended,
                                         .q_norm = whole ? NULL : w->q_norm,
                                         .k_norm = whole ? NULL : w->k_norm,
+                                        .sinks = w->sinks,
                                         .cos = s->cos,
                                         .sin = s->sin,
                                         .window = window_of(s, layer),

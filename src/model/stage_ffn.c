@@ -16,6 +16,8 @@ struct status stage_make_moe(struct stage *s)
                                   .n_chosen = m->n_chosen,
                                   .router = m->router,
                                   .residual_scale = m->residual_scale,
+                                  .swiglu_alpha = m->swiglu_alpha,
+                                  .swiglu_limit = m->swiglu_limit,
                                   .policy = s->o.policy,
                                   .capacity_factor = s->o.capacity_factor,
                                   .weight_only = s->o.weight_only,
@@ -67,8 +69,14 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
     }
     const bool has_shared = s->o.model->shared_ffn > 0;
     if (has_shared) shared_block(s, w, hidden);
-    const struct moe_weights moe = {
-        .router = &w->router, .gate = w->expert_gate, .up = w->expert_up, .down = w->expert_down};
+    const struct moe_weights moe = {.router = &w->router,
+                                    .gate = w->expert_gate,
+                                    .up = w->expert_up,
+                                    .down = w->expert_down,
+                                    .router_bias = w->router_bias,
+                                    .gate_bias = w->expert_gate_bias,
+                                    .up_bias = w->expert_up_bias,
+                                    .down_bias = w->expert_down_bias};
     const struct moe_rows rows = {.n_tokens = hidden->n_rows,
                                   .x = s->x,
                                   .shared = has_shared ? s->shared : NULL,

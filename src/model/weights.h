@@ -23,6 +23,7 @@ enum weight_role {
     WEIGHT_K_BIAS,
     WEIGHT_V_BIAS,
     WEIGHT_O_BIAS,
+    WEIGHT_SINKS,
     WEIGHT_O,
     WEIGHT_FFN_NORM,
     WEIGHT_GATE,
@@ -33,6 +34,10 @@ enum weight_role {
     WEIGHT_SHARED_DOWN,
     WEIGHT_SHARED_MIX, /* [1, D] its sigmoid gate */
     WEIGHT_ROUTER,
+    WEIGHT_ROUTER_BIAS,
+    WEIGHT_EXPERT_GATE_BIAS, /* of the experts held: is_vector and is_expert */
+    WEIGHT_EXPERT_UP_BIAS,
+    WEIGHT_EXPERT_DOWN_BIAS,
     WEIGHT_EXPERT_GATE,
     WEIGHT_EXPERT_UP,
     WEIGHT_EXPERT_DOWN,
@@ -47,7 +52,8 @@ struct weight_spec {
     enum weight_role role;
     uint32_t layer; /* absolute; 0 for roles outside layers */
     bool is_vector; /* a norm or a bias: kept in f32; the tensor is [n_cols] */
-    bool is_expert; /* the tensor is [E, out, in]; outer is the range of experts */
+    bool is_expert; /* the tensor is [E, out, in]; outer is the range of experts. With is_vector it
+                       is [E, n_cols], rows is the range of experts */
     uint32_t n_outer, n_rows, n_cols;
     struct range outer, rows, cols;
 };
@@ -76,6 +82,10 @@ struct layer_weights {
     struct packed down;                       /* [D, F], leaves */
     struct packed mix;                        /* [1, D] shared gate, or empty */
     struct packed router;                     /* [E, D] */
+    float *sinks;                             /* [heads] or NULL */
+    float *router_bias;                       /* [E] or NULL */
+    float *expert_gate_bias, *expert_up_bias; /* [n_experts, F] or NULL */
+    float *expert_down_bias;                  /* [n_experts, D] or NULL */
     uint32_t n_experts;                       /* held here */
     struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
 };

@@ -27,7 +27,7 @@ static struct status check_shape(const struct checking *k, const struct weight_s
                                  const struct ckpt_tensor *t)
 {
     uint64_t want[3] = {s->n_outer, s->n_rows, s->n_cols};
-    const uint32_t n_dims = s->is_expert ? 3 : s->is_vector ? 1 : 2;
+    const uint32_t n_dims = s->is_expert == s->is_vector ? 2 : s->is_vector ? 1 : 3;
     const uint64_t *dims = want + 3 - n_dims;
     if (t->n_dims == n_dims && memcmp(t->dims, dims, n_dims * sizeof *dims) == 0)
         return status_ok();

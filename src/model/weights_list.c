@@ -93,6 +93,22 @@ static struct status emit_experts(const struct walk *w, enum weight_role role, c
                 name);
 }
 
+static struct status emit_expert_bias(const struct walk *w, enum weight_role role, const char *name,
+                                      uint32_t n, struct range held)
+{
+    return emit(w,
+                (struct weight_spec){.role = role,
+                                     .is_vector = true,
+                                     .is_expert = true,
+                                     .n_outer = 1,
+                                     .n_rows = w->m->n_experts,
+                                     .n_cols = n,
+                                     .outer = whole(1),
+                                     .rows = layout_experts(w->l, w->place.ep),
+                                     .cols = held},
+                name);
+}
+
 static struct status walk_attention(const struct walk *w)
 {
     const struct model_config *m = w->m;
@@ -113,6 +129,10 @@ static struct status walk_attention(const struct walk *w)
     if (m->family->qk_norm_whole) {
         TRY(emit_slice(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", n_q, q));
         TRY(emit_slice(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", n_kv, kv));
+    }
+    if (m->family->sinks) {
+        TRY(emit_slice(w, WEIGHT_SINKS, "self_attn.sinks", m->n_heads,
+                       layout_heads(w->l, w->place.tp)));
     }
     if (m->family->qk_norm) {
         TRY(emit_vector(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", m->head_dim));
@@ -166,12 +186,26 @@ static struct status walk_experts(const struct walk *w)
     return emit_experts(w, WEIGHT_EXPERT_DOWN, names->down, m->width, width, n, f);
 }
 
+/* Biases of gpt-oss's router and experts. */
+static struct status walk_expert_biases(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const struct range f = layout_expert_ffn(w->l, w->place.etp);
+    TRY(emit_vector(w, WEIGHT_ROUTER_BIAS, "mlp.router.bias", m->n_experts));
+    TRY(emit_expert_bias(w, WEIGHT_EXPERT_GATE_BIAS, "mlp.experts.gate_proj.bias", m->expert_ffn,
+                         f));
+    TRY(emit_expert_bias(w, WEIGHT_EXPERT_UP_BIAS, "mlp.experts.up_proj.bias", m->expert_ffn, f));
+    return emit_expert_bias(w, WEIGHT_EXPERT_DOWN_BIAS, "mlp.experts.down_proj.bias", m->width,
+                            whole(m->width));
+}
+
 static struct status walk_moe(const struct walk *w)
 {
     const struct model_config *m = w->m;
     TRY(emit_matrix(w, WEIGHT_ROUTER, m->family->moe.router, m->n_experts, whole(m->n_experts),
                     m->width, whole(m->width)));
     if (m->shared_ffn > 0) TRY(walk_shared(w));
+    if (m->family->expert_bias) TRY(walk_expert_biases(w));
     return walk_experts(w);
 }
 

@@ -84,6 +84,16 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
         return &layer_of(w, s)->v_bias;
     case WEIGHT_O_BIAS:
         return &layer_of(w, s)->o_bias;
+    case WEIGHT_SINKS:
+        return &layer_of(w, s)->sinks;
+    case WEIGHT_ROUTER_BIAS:
+        return &layer_of(w, s)->router_bias;
+    case WEIGHT_EXPERT_GATE_BIAS:
+        return &layer_of(w, s)->expert_gate_bias;
+    case WEIGHT_EXPERT_UP_BIAS:
+        return &layer_of(w, s)->expert_up_bias;
+    case WEIGHT_EXPERT_DOWN_BIAS:
+        return &layer_of(w, s)->expert_down_bias;
     default:
         return &w->final_norm;
     }
@@ -184,7 +194,8 @@ static struct status make_target(struct weights *w, struct target *t)
 {
     if (t->spec.is_vector) {
         float **vector = vector_of(w, &t->spec);
-        TRY(keep(w, vector, range_count(t->spec.cols) * sizeof **vector));
+        TRY(keep(w, vector,
+                 (size_t)range_count(t->spec.rows) * range_count(t->spec.cols) * sizeof **vector));
         t->vector = *vector;
         return status_ok();
     }
@@ -273,12 +284,22 @@ static void take_part(const struct packed *p, enum ckpt_part part, size_t row0,
     }
 }
 
+/* Rows of a vector, or of the experts' biases. */
+static void take_floats(const struct target *t, const struct slab_piece *piece)
+{
+    const size_t n = range_count(t->spec.cols), first = (size_t)piece->row - t->spec.rows.begin;
+    for (size_t r = 0; r < piece->n_rows; r++) {
+        dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n,
+                     t->vector + (first + r) * n);
+    }
+}
+
 static struct status take_piece(void *ctx, const struct slab_piece *piece)
 {
     const struct loading *ld = ctx;
     const struct target *t = &ld->targets[piece->want];
     if (t->spec.is_vector) {
-        dtype_to_f32(t->tensor->dtype, piece->data, range_count(t->spec.cols), t->vector);
+        take_floats(t, piece);
         return status_ok();
     }
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];

@@ -132,7 +132,7 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
                                  .y = *y,
                                  .bad = *bad};
     grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
-    if (p->w->down_bias != NULL) {
+    if (has_weights && p->w->down_bias != NULL) {
         const size_t n_groups = make_groups(m, p->w->down, m->groups);
         add_biases(m, p->w->down_bias, d, n_groups, p->w->down, *y);
     }

@@ -20,6 +20,7 @@ MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
                ["--dp", "2", "--tp", "2", "--ep", "4"]]
 # the element (row 3, column 5) of these is given the other sign and thrice its size
 MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
+           "gpt_oss": "model.layers.1.self_attn.v_proj.weight",
            "mistral": "model.layers.1.self_attn.v_proj.weight",
            "qwen2": "model.layers.1.self_attn.k_proj.weight",
            "qwen3": "model.layers.1.self_attn.k_proj.weight",

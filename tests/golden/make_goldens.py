@@ -19,9 +19,11 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
                           DeepseekV3ForCausalLM, GenerationConfig, Glm4MoeConfig,
-                          Glm4MoeForCausalLM, GraniteMoeConfig, GraniteMoeForCausalLM,
+                          Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
+                          GraniteMoeForCausalLM,
                           LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
@@ -115,6 +117,29 @@ MODELS = {
             vocab_size=267, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
             num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
             attention_bias=True, tie_word_embeddings=True, **COMMON)),
+    # sinks, windows in every other layer, YaRN, biases everywhere, a clamp that bites; bf16 experts
+    # stored input by input, an expert width with a tail leaf
+    "gpt-oss": dict(
+        cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: GptOssConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_local_experts=6,
+            num_experts_per_tok=3, sliding_window=24, swiglu_limit=1.5, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=8.0, beta_fast=32.0,
+                                 beta_slow=1.0, truncate=False,
+                                 original_max_position_embeddings=64),
+            tie_word_embeddings=False, **COMMON)),
+    # experts in MXFP4 as they are published, a window that ends inside the second tile
+    "gpt-oss-mxfp4": dict(
+        cls=GptOssForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, mxfp4=True,
+        config=lambda: GptOssConfig(
+            vocab_size=267, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=1, head_dim=32, num_local_experts=4,
+            num_experts_per_tok=2, sliding_window=70, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0,
+                                 beta_slow=1.0, truncate=False,
+                                 original_max_position_embeddings=128),
+            tie_word_embeddings=False, **COMMON)),
     "mixtral": dict(
         cls=MixtralForCausalLM, dtype=torch.bfloat16,
         config=lambda: MixtralConfig(
@@ -212,12 +237,47 @@ def fill(model, generator):
                 normal(p, 0.4)
             elif name.endswith(("gate.weight", "router.weight")):
                 normal(p, 1.5 / p.shape[-1] ** 0.5)
-            elif name.endswith("_proj.bias"):
+            elif name.endswith(("bias", "sinks")):
                 normal(p, 0.5)
             elif "q_proj" in name or "k_proj" in name:
                 normal(p, 1.4 / p.shape[-1] ** 0.5)
             else:
                 normal(p, 1.0 / p.shape[-1] ** 0.5)
+
+
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def mxfp4_of(weight):
+    """Codes [E, out, groups, 16] and scales [E, out, groups] of experts [E, in, out], and their
+    values in the model's shape. OCP Microscaling 1.0: 32 inputs share 2^(scale - 127)."""
+    groups = weight.transpose(1, 2).reshape(weight.shape[0], weight.shape[2], -1, 32)
+    exponent = (groups.abs().amax(-1, keepdim=True) / 6).log2().ceil()
+    near = (groups / 2**exponent).abs()[..., None] - FP4
+    codes = near.abs().argmin(-1) + 8 * (groups < 0)
+    values = torch.where(groups < 0, -1, 1) * FP4[codes % 8] * 2**exponent
+    blocks = (codes[..., ::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+    values = values.reshape(weight.shape[0], weight.shape[2], -1).transpose(1, 2).contiguous()
+    return blocks, (exponent[..., 0] + 127).to(torch.uint8), values
+
+
+def experts_of(model):
+    return [(name, p) for name, p in model.named_parameters()
+            if name.endswith((".gate_up_proj", "experts.down_proj"))]
+
+
+def publish_mxfp4(hf, model):
+    """The saved checkpoint with its experts as blocks and scales, as gpt-oss has them."""
+    path = hf / "model.safetensors"
+    tensors = load_file(path)
+    for name, p in experts_of(model):
+        del tensors[name]
+        tensors[name + "_blocks"], tensors[name + "_scales"], values = mxfp4_of(p.float())
+        assert torch.equal(values, p.float())
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((hf / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="mxfp4")
+    (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def router_gaps(model, ids):
@@ -226,8 +286,9 @@ def router_gaps(model, ids):
     k = getattr(model.config, "num_experts_per_tok", 0)
     for name, module in model.named_modules():
         if name.endswith((".gate", ".router")):
-            hooks.append(module.register_forward_hook(
-                lambda m, a, out: found.append(a[0].reshape(-1, a[0].shape[-1]) @ m.weight.T)))
+            bias = module.bias if getattr(module, "bias", None) is not None else 0
+            hooks.append(module.register_forward_hook(lambda m, a, out, bias=bias: found.append(
+                a[0].reshape(-1, a[0].shape[-1]) @ m.weight.T + bias)))
     model(ids)
     for hook in hooks:
         hook.remove()
@@ -260,6 +321,8 @@ def try_seed(spec, seed):
     config = spec["config"]()
     model = spec["cls"](config).eval()
     fill(model, generator)
+    for _, p in experts_of(model) if spec.get("mxfp4") else []:
+        p.copy_(mxfp4_of(p)[2])
     for p in model.parameters():  # not .to(dtype) of the whole: rotary frequencies stay f32
         p.copy_(p.to(spec["dtype"]).to(torch.float32))
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
@@ -305,6 +368,8 @@ def write_model(name, spec):
     stored = model.to(spec["dtype"])
     stored.generation_config = GenerationConfig()
     stored.save_pretrained(hf, max_shard_size=spec.get("shard", "5GB"))
+    if spec.get("mxfp4"):
+        publish_mxfp4(hf, model)
     write_tokenizer(hf, model.config.vocab_size)
     lines = {"prompts": [], "sequences": []}
     for i, g in enumerate(goldens):

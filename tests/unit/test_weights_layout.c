@@ -19,6 +19,11 @@ static const char *const configs[] = {
     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"intermediate_size\":96,"
     "\"head_dim\":16,\"vocab_size\":100,\"max_position_embeddings\":512}",
+    /* gpt-oss: sinks follow their heads, biases their experts */
+    "{\"architectures\":[\"GptOssForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,"
+    "\"intermediate_size\":96,\"num_local_experts\":6,\"num_experts_per_tok\":2,"
+    "\"vocab_size\":100,\"max_position_embeddings\":512,\"attention_bias\":true}",
     /* Mixtral, 5 experts, untied */
     "{\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"
     "\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":16,\"intermediate_size\":96,"
@@ -158,7 +163,13 @@ static bool stage_is_right(struct model_tensors *all, const struct model_config 
         (s->role == WEIGHT_K_NORM && m->family->qk_norm_whole)) {
         return kv_is_right(all, m, l, s, row, holders, stage);
     }
-    if ((s->is_vector && !follows_heads) || s->role == WEIGHT_ROUTER ||
+    if (s->role == WEIGHT_EXPERT_DOWN_BIAS) {
+        return count_in(l, holders, stage, -1) == l->n_expert_replicas * l->etp;
+    }
+    if (s->role == WEIGHT_EXPERT_GATE_BIAS || s->role == WEIGHT_EXPERT_UP_BIAS) {
+        return count_in(l, holders, stage, -1) == l->n_expert_replicas;
+    }
+    if ((s->is_vector && !follows_heads && s->role != WEIGHT_SINKS) || s->role == WEIGHT_ROUTER ||
         s->role == WEIGHT_SHARED_MIX) {
         return count_in(l, holders, stage, -1) == l->dp * l->tp;
     }
