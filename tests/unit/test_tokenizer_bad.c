@@ -258,8 +258,10 @@ static void hostile_texts_stay_fast(void)
     static const char *const PARTS[] = {
         " ", "a",    "\n", "\r\n ", "e\xCC\x81",    "\xCC\x81\xCC\xA3",
         "'", "<s> ", "<",  "1",     "\xE3\x80\x80", "!\n"};
-    static const char *const NAMES[] = {"odd", "qwen2", "llama3"};
-    for (size_t k = 0; k < 3; k++) {
+    static const char *const NAMES[] = {"odd",    "qwen2",  "llama3", "deepseek3",
+                                        "o200k",  "kimi",   "llama2", "folded",
+                                        "unigram"};
+    for (size_t k = 0; k < sizeof NAMES / sizeof NAMES[0]; k++) {
         char path[512], *json = NULL;
         size_t n;
         struct tokenizer *t = NULL;
