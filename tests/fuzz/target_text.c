@@ -78,6 +78,7 @@ static void encode_text(struct tokenizer *t, const char *text, unsigned flags)
     size_t bad_at;
     FUZZ_CHECK(!status_failed(&flushed), "%s", flushed.text);
     FUZZ_CHECK(out.n == 0 || utf8_valid(out.data, out.n, &bad_at), "text that is not UTF-8");
+    detokenizer_fini(&d);
     strbuf_fini(&out);
     token_list_fini(&twice);
     token_list_fini(&once);
@@ -116,16 +117,55 @@ static const char SMALL_TOKENIZER[] =
     "\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
     "ab\":4},\"merges\":[\"a b\",\"\xC4\xA0 ab\"]}}";
 
+/* Characters instead of bytes: every normalizer, Metaspace, byte fallback, the chain of decoders.
+ */
+static const char SMALL_CHARS[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"
+    "{\"id\":9,\"content\":\"E\xCC\x81x\",\"normalized\":true,\"lstrip\":true,\"special\":false}],"
+    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKD\"},{\"type\":"
+    "\"StripAccents\"},{\"type\":\"Lowercase\"},{\"type\":\"Strip\",\"strip_left\":true,"
+    "\"strip_right\":true},{\"type\":\"NFC\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
+    "\"x{2,}\"},\"content\":\"b\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"  \"},"
+    "\"content\":\" \"},{\"type\":\"Prepend\",\"prepend\":\"a\"}]},\"pre_tokenizer\":{\"type\":"
+    "\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"first\",\"split\":true},"
+    "\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"b\",3],\"cls\":[\"a\",2]},"
+    "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{"
+    "\"String\":"
+    "\"\xE2\x96\x81\"},\"content\":\" "
+    "\"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":"
+    "\"Strip\",\"content\":\" "
+    "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"unk_token\":"
+    "\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{\"<unk>\":0,\"<0x21>\":1,\"a\":"
+    "2,"
+    "\"b\":3,\"ab\":4,\"\xE2\x96\x81\":5,\"\xE2\x96\x81"
+    "ab\":6,\"<0xC3>\":7,\"<0xA9>\":8},\"merges\":[[\"a\",\"b\"],[\"\xE2\x96\x81\",\"ab\"]]}}";
+
+static const char SMALL_UNIGRAM[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":{\"type\":\"NFKC\"},\"pre_tokenizer\":"
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":"
+    "\"Metaspace\","
+    "\"replacement\":\"_\",\"prepend_scheme\":\"always\"}]},\"post_processor\":{\"type\":"
+    "\"BertProcessing\",\"sep\":[\"a\",1],\"cls\":[\"b\",2]},\"decoder\":{\"type\":\"Metaspace\","
+    "\"replacement\":\"_\",\"prepend_scheme\":\"always\"},\"model\":{\"type\":\"Unigram\",\"unk_"
+    "id\":0,"
+    "\"byte_fallback\":true,\"vocab\":[[\"<unk>\",0],[\"a\",-1.5],[\"b\",-2],[\"ab\",-2.25],[\"_\","
+    "-3],"
+    "[\"_ab\",-4.5],[\"<0x21>\",-9],[\"aaaa\",-5]]}}";
+
 static void begin_tokenizer(struct fuzz_seeds *seeds)
 {
     /* small ones weigh more: a change of a large one mostly changes its vocabulary */
     for (int i = 0; i < 3; i++) {
         fuzz_seed_add(seeds, SMALL_TOKENIZER, sizeof SMALL_TOKENIZER - 1);
+        fuzz_seed_add(seeds, SMALL_CHARS, sizeof SMALL_CHARS - 1);
+        fuzz_seed_add(seeds, SMALL_UNIGRAM, sizeof SMALL_UNIGRAM - 1);
         fuzz_seed_file(seeds, "golden/models/llama-gqa/hf/tokenizer.json");
         fuzz_seed_file(seeds, "golden/models/qwen3-moe-mixed/hf/tokenizer.json");
     }
     fuzz_seed_file(seeds, "golden/models/smollm-tied/hf/tokenizer.json");
     fuzz_seed_file(seeds, "golden/tokenizer/odd.json");
+    fuzz_seed_file(seeds, "golden/tokenizer/mistral.json");
+    fuzz_seed_file(seeds, "golden/tokenizer/unigram_bytes.json");
 }
 
 /* ---- a chat template ---- */
