@@ -13,11 +13,54 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
     return n;
 }
 
+typedef uint16_t u16x8 __attribute__((vector_size(16)));
+
+/* Transposes 8 x 8: element j of row i becomes element i of row j. */
+static inline void transpose(u16x8 r[8])
+{
+    u16x8 a[8], b[8];
+    for (int i = 0; i < 4; i++) {
+        a[2 * i] = __builtin_shufflevector(r[i], r[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+        a[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 4; i++) {
+        b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+        b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[2 * i] = __builtin_shufflevector(b[i], b[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+        r[2 * i + 1] = __builtin_shufflevector(b[i], b[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+}
+
+/* All outputs of one panel of 2-byte elements, 8 inputs at a time; returns the inputs done. */
+static size_t put_whole_panel(char *panel, size_t n_in, const char *rows, size_t row_stride_bytes)
+{
+    size_t k = 0;
+    for (; k + 8 <= n_in; k += 8) {
+        for (size_t half = 0; half < PANEL_COLUMNS; half += 8) {
+            u16x8 r[8];
+            const char *from = rows + half * row_stride_bytes + k * sizeof r[0][0];
+            char *to = panel + (k * PANEL_COLUMNS + half) * sizeof r[0][0];
+            for (size_t i = 0; i < 8; i++) memcpy(&r[i], from + i * row_stride_bytes, sizeof r[i]);
+            transpose(r);
+            for (size_t i = 0; i < 8; i++) {
+                memcpy(to + i * PANEL_COLUMNS * sizeof r[0][0], &r[i], sizeof r[i]);
+            }
+        }
+    }
+    return k;
+}
+
 /* Outputs [lane0, lane1) of one panel, from consecutive rows; n_bytes is 2 or 4, a constant. */
 static inline void put_panel(size_t n_bytes, char *panel, size_t n_in, size_t lane0, size_t lane1,
                              const char *rows, size_t row_stride_bytes)
 {
-    for (size_t k = 0; k < n_in; k++) {
+    size_t k = 0;
+    if (n_bytes == 2 && lane1 - lane0 == PANEL_COLUMNS) {
+        k = put_whole_panel(panel, n_in, rows, row_stride_bytes);
+    }
+    for (; k < n_in; k++) {
         char *out = panel + k * PANEL_COLUMNS * n_bytes;
         for (size_t lane = lane0; lane < lane1; lane++)
             memcpy(out + lane * n_bytes, rows + (lane - lane0) * row_stride_bytes + k * n_bytes,

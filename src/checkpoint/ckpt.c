@@ -4,19 +4,28 @@
 #include "base/mem.h"
 #include "checkpoint/ckpt_private.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
+
+enum { READ_STEP_BYTES = 256 << 10 };
 
 static struct status file_open(struct ckpt *c)
 {
     const hid_t access = h5_access_create();
     if (access < 0) return h5_error(STATUS_INPUT, c->path, "access properties");
     c->file = H5Fopen(c->path, H5F_ACC_RDONLY, access);
-    const struct status st =
-        c->file < 0 ? h5_error(STATUS_INPUT, c->path, "cannot be opened") : status_ok();
     H5Pclose(access);
-    return st;
+    if (c->file < 0) return h5_error(STATUS_INPUT, c->path, "cannot be opened");
+    void *fd = NULL; /* HDF5's own, so that both read the same file */
+    if (H5Fget_vfd_handle(c->file, H5P_DEFAULT, &fd) < 0 || fd == NULL) {
+        return h5_error(STATUS_INPUT, c->path, "has no file descriptor");
+    }
+    c->fd = *(const int *)fd;
+    return status_ok();
 }
 
 struct status ckpt_open(const char *path, struct ckpt **out)
@@ -25,7 +34,6 @@ struct status ckpt_open(const char *path, struct ckpt **out)
     *out = NULL;
     TRY(mem_alloc(&c, 1, sizeof *c, "a checkpoint"));
     c->file = -1;
-    c->dataset = -1;
     struct status st = mem_strndup(&c->path, path, strlen(path));
     if (!status_failed(&st)) st = seal_check(path, &c->seal);
     h5_quiet();
@@ -40,7 +48,6 @@ void ckpt_close(struct ckpt **c_)
 {
     struct ckpt *c = *c_;
     if (c == NULL) return;
-    if (c->dataset >= 0) H5Dclose(c->dataset);
     if (c->file >= 0) H5Fclose(c->file);
     for (size_t i = 0; i < c->n_entries; i++) {
         mem_free(&c->entries[i].name);
@@ -170,18 +177,6 @@ void ckpt_tensor_path(const char *root, const char *name, char *out)
     }
 }
 
-static struct status dataset_open(struct ckpt *c, const struct ckpt_tensor *t)
-{
-    if (c->dataset >= 0 && c->dataset_index == t->index) return status_ok();
-    if (c->dataset >= 0) H5Dclose(c->dataset);
-    char path[CKPT_PATH_MAX];
-    ckpt_tensor_path("/weights", t->name, path);
-    c->dataset = H5Dopen2(c->file, path, H5P_DEFAULT);
-    c->dataset_index = t->index;
-    if (c->dataset < 0) return h5_error(STATUS_INPUT, c->path, "tensor %s", t->name);
-    return status_ok();
-}
-
 uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
                            hsize_t *start, hsize_t *count)
 {
@@ -208,43 +203,51 @@ uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n
     return count[1];
 }
 
-static struct status slab_read(struct ckpt *c, const struct ckpt_tensor *t, hid_t type,
-                               const hsize_t *start, const hsize_t *count, void *out)
+/* Reads n bytes at `offset` and adds them to the checksum while the cache still holds them. */
+static struct status step_read(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t offset,
+                               size_t n, char *out, XXH3_state_t *sum)
 {
-    hsize_t dims[CKPT_DIMS_MAX];
-    for (uint32_t d = 0; d < t->n_dims; d++) dims[d] = t->dims[d];
-    const hid_t there = H5Screate_simple((int)t->n_dims, dims, NULL);
-    const hid_t here = H5Screate_simple((int)t->n_dims, count, NULL);
-    struct status st = status_ok();
-    if (there < 0 || here < 0 ||
-        H5Sselect_hyperslab(there, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
-        H5Dread(c->dataset, type, here, there, H5P_DEFAULT, out) < 0) {
-        st = h5_error(STATUS_INPUT, c->path, "tensor %s", t->name);
+    for (size_t done = 0; done < n;) {
+        const ssize_t got = pread(c->fd, out + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            return status_make(STATUS_INPUT, "%s: tensor %s: byte %llu of the file: %s", c->path,
+                               t->name, (unsigned long long)(offset + done),
+                               got < 0 ? strerror(errno) : "the file ends");
+        }
+        done += (size_t)got;
     }
-    if (here >= 0) H5Sclose(here);
-    if (there >= 0) H5Sclose(there);
-    return st;
+    XXH3_128bits_update(sum, out, n);
+    return status_ok();
 }
 
-struct status ckpt_read_block(struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+static uint64_t block_offset(const struct ckpt_tensor *t, uint64_t block)
+{
+    return t->offset + block * t->rows_per_block * t->n_cols * dtype_bytes(t->dtype);
+}
+
+void ckpt_advise_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block)
+{
+    posix_fadvise(c->fd, (off_t)block_offset(t, block), (off_t)ckpt_block_bytes(t, block),
+                  POSIX_FADV_WILLNEED);
+}
+
+struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf)
 {
-    TRY(dataset_open(c, t));
-    const hid_t type = h5_dtype_create(t->dtype);
-    if (type < 0) return h5_error(STATUS_INPUT, c->path, "tensor %s: type", t->name);
-    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
-    const uint64_t n_rows = ckpt_block_rows(t, block);
+    const size_t n_bytes = ckpt_block_bytes(t, block);
+    const uint64_t offset = block_offset(t, block);
+    XXH3_state_t *sum = XXH3_createState();
+    if (sum == NULL) return status_make(STATUS_MEMORY, "tensor %s: a checksum's state", t->name);
+    XXH3_128bits_reset(sum);
     struct status st = status_ok();
-    for (uint64_t done = 0; done < n_rows && !status_failed(&st);) {
-        hsize_t start[CKPT_DIMS_MAX], count[CKPT_DIMS_MAX];
-        const uint64_t n =
-            ckpt_slab_of_rows(t, block * t->rows_per_block + done, n_rows - done, start, count);
-        st = slab_read(c, t, type, start, count, (char *)buf + done * row_bytes);
-        done += n;
+    for (size_t done = 0; done < n_bytes && !status_failed(&st); done += READ_STEP_BYTES) {
+        const size_t n = n_bytes - done < READ_STEP_BYTES ? n_bytes - done : READ_STEP_BYTES;
+        st = step_read(c, t, offset + done, n, (char *)buf + done, sum);
     }
-    H5Tclose(type);
+    const XXH128_hash_t hash = XXH3_128bits_digest(sum);
+    XXH3_freeState(sum);
     if (status_failed(&st)) return st;
-    const XXH128_hash_t hash = XXH3_128bits(buf, ckpt_block_bytes(t, block));
     const uint64_t *want = c->entries[t->index].sums + 2 * block;
     if (hash.low64 == want[0] && hash.high64 == want[1]) return status_ok();
     return status_make(STATUS_INPUT,

@@ -58,6 +58,7 @@ struct ckpt_tensor {
     uint64_t n_bytes;
     uint32_t leaf_elems; /* columns per leaf of a row-parallel weight; 0: not row-parallel */
     uint32_t grid_bits;  /* g of the numerics law; 0 when leaf_elems is 0 */
+    uint64_t offset;     /* of its first byte in the file; quantized: meaningless */
     uint64_t rows_per_block;
     uint64_t n_blocks;         /* 0: quantized, its blocks are those of its parts */
     struct quant_format quant; /* QUANT_NONE: plain, else dtype is meaningless and n_bytes is the
@@ -120,9 +121,12 @@ uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block);
 size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
 
 /* Local. Reads block `block` of t into buf [ckpt_block_rows][n_cols] in the stored dtype and
- * verifies its checksum. Errors: STATUS_INPUT names file, tensor and block. Not thread-safe. */
-struct status ckpt_read_block(struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+ * verifies its checksum. Errors: STATUS_INPUT names file, tensor and block. Threads may read
+ * different blocks at once. */
+struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
+/* Local. Tells the system that the block will be read soon; it may begin to. */
+void ckpt_advise_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block);
 
 /* Local. A whole small plain tensor or part (norms, tests): dst [n_rows][n_cols] in the stored
  * dtype. */

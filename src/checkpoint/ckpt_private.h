@@ -34,12 +34,11 @@ struct ckpt {
     } texts[CKPT_TEXT_COUNT];
     float *inv_freq; /* owned [n_inv_freq] */
     size_t n_inv_freq;
-    float *rope_factors; /* owned [2]: attention, softmax; NULL: both are 1 */
+    float *rope_factors;        /* owned [2]: attention, softmax; NULL: both are 1 */
     struct ckpt_entry *entries; /* owned [n_entries]; when open is done: n_tensors tensors, then the
                                    parts of quantized ones, both sorted by name */
     size_t n_entries, n_entries_capacity, n_tensors;
-    hid_t dataset; /* of tensor dataset_index, or -1 */
-    uint32_t dataset_index;
+    int fd; /* HDF5's, for reading the weights without it */
 };
 
 /* Local. "/weights/a/b" of "a.b" into out [CKPT_PATH_MAX]; root is "/weights" or "/checksums". */

@@ -241,6 +241,7 @@ static struct status tensor_read(struct ckpt *c, const char *path)
     t.n_rows = shape.n_elems / t.n_cols;
     t.n_bytes = shape.n_elems * dtype_bytes(t.dtype);
     TRY_GOTO(st, storage_check(c, path, dataset, t.n_bytes), out);
+    t.offset = H5Dget_offset(dataset);
     TRY_GOTO(st, ckpt_leaf_read(c, path, dataset, &t), out);
     st = ckpt_entry_add(c, path, &t);
 out:

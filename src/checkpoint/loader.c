@@ -9,6 +9,8 @@
 #include <limits.h>
 #include <string.h>
 
+enum { AHEAD_ROUNDS = 4 }; /* blocks of this rank that the system is reading while it packs one */
+
 struct slab_want slab_whole(const struct ckpt_tensor *t)
 {
     struct slab_want want = {.tensor = t, .n_outer = 1, .n_rows = t->n_rows, .n_cols = t->n_cols};
@@ -25,6 +27,12 @@ static uint64_t inner_rows(const struct ckpt_tensor *t)
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;
 }
 
+/* Where a round starts: it deals this needed block and the following ones, one to each rank. */
+struct deal {
+    uint64_t block;
+    size_t tensor;
+};
+
 /* The loader during one call. */
 struct loader {
     struct ckpt *c;
@@ -39,6 +47,7 @@ struct loader {
     size_t *order;         /* owned [n_wants]: wants sorted by tensor */
     size_t next_want;      /* into order: wants before it lie in tensors that are done */
     uint64_t n_blocks;
+    struct deal ahead; /* the block that this rank has the system read next */
     size_t slot_bytes;
     MPI_Win window; /* MPI_WIN_NULL: not made */
     char **slots;   /* owned [n_ranks]: every rank's two slots */
@@ -264,19 +273,28 @@ static void window_sync(const struct loader *l)
     if (l->window != MPI_WIN_NULL) MPI_Win_sync(l->window);
 }
 
-/* Where a round starts: it deals this needed block and the following ones, one to each rank. */
-struct deal {
-    uint64_t block;
-    size_t tensor;
-};
+/* Moves n needed blocks on. */
+static void deal_skip(const struct loader *l, struct deal *at, int n)
+{
+    for (int i = 0; i < n && at->block < l->n_blocks; i++) {
+        at->block = next_needed(l, at->block + 1, &at->tensor);
+    }
+}
+
+/* Has the system begin to read a block that comes AHEAD_ROUNDS later, while this rank packs. */
+static void advise_next(struct loader *l)
+{
+    if (l->ahead.block >= l->n_blocks) return;
+    ckpt_advise_block(l->c, ckpt_tensor_at(l->c, l->ahead.tensor),
+                      l->ahead.block - l->first_block[l->ahead.tensor]);
+    deal_skip(l, &l->ahead, l->n_ranks);
+}
 
 /* This rank reads its block of the round into its slot, unless `mine` already failed. */
 static struct status round_read(struct loader *l, struct deal at, char *slot, struct status mine,
                                 struct loader_stats *stats)
 {
-    for (int r = 0; r < l->rank && at.block < l->n_blocks; r++) {
-        at.block = next_needed(l, at.block + 1, &at.tensor);
-    }
+    deal_skip(l, &at, l->rank);
     if (at.block >= l->n_blocks || status_failed(&mine)) return mine;
     return block_read(l, at.tensor, at.block, slot, stats);
 }
@@ -301,8 +319,12 @@ static struct status rounds_run(struct loader *l, struct loader_stats *stats)
     struct deal at = {0};
     struct status mine = status_ok();
     at.block = next_needed(l, 0, &at.tensor);
+    l->ahead = at;
+    deal_skip(l, &l->ahead, l->rank);
+    for (int i = 0; i < AHEAD_ROUNDS; i++) advise_next(l);
     for (unsigned round = 0; at.block < l->n_blocks; round++) {
         const size_t slot_offset = (round % 2) * l->slot_bytes;
+        advise_next(l);
         mine = round_read(l, at, l->slots[l->rank] + slot_offset, mine, stats);
         window_sync(l);
         TRY(agree(l->host, mine));
