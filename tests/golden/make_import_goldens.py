@@ -273,8 +273,13 @@ def write_mxfp4(folder):
         blocks = torch.randint(0, 256, shape, generator=g, dtype=torch.uint8)
         scales = torch.randint(110, 135, shape[:3], generator=g, dtype=torch.uint8)
         stored[stem + "_blocks"], stored[stem + "_scales"] = blocks, scales
-        # theirs is [E, in, out]
-        values[stem + ".weight"] = convert_moe_packed_tensors(blocks, scales).transpose(1, 2)
+        # theirs is [E, in, out], with gate and up alternating
+        value = convert_moe_packed_tensors(blocks, scales).transpose(1, 2)
+        parts = {"down_proj": value}
+        if name == "gate_up_proj":
+            parts = {"gate_proj": value[:, 0::2], "up_proj": value[:, 1::2]}
+        for part, one in parts.items():
+            values[f"model.layers.0.mlp.experts.{part}.weight"] = one
     config = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64,
               "num_attention_heads": 4, "head_dim": 16, "torch_dtype": "bfloat16",
               "quantization_config": {"quant_method": "mxfp4"}}
