@@ -16,7 +16,8 @@ struct arch_names {
     const char *model_type;
     const char *experts; /* where experts and their gate live in a layer */
     const char *gate_proj, *up_proj, *down_proj;
-    bool paired; /* q and k rows are stored in pairs */
+    bool paired;        /* q and k rows are stored in pairs */
+    const char *router; /* behind `experts`; NULL: "gate" */
 };
 
 static const struct arch_names arch_names[GGUF_ARCH_COUNT] = {
@@ -27,6 +28,8 @@ static const struct arch_names arch_names[GGUF_ARCH_COUNT] = {
     [GGUF_QWEN3] = {"qwen3", "Qwen3ForCausalLM", "qwen3", NULL, NULL, NULL, NULL, false},
     [GGUF_QWEN3_MOE] = {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", "mlp", "gate_proj",
                         "up_proj", "down_proj", false},
+    [GGUF_GPT_OSS] = {"gpt-oss", "GptOssForCausalLM", "gpt_oss", "mlp", "gate_proj", "up_proj",
+                      "down_proj", false, "router"},
 };
 
 /* ---- metadata ---- */
@@ -73,12 +76,28 @@ static struct status float_get(const struct gguf_model *m, const char *key, doub
 static bool key_is_known(const char *key)
 {
     static const char *const known[] = {
-        "block_count",          "context_length",         "embedding_length",
-        "feed_forward_length",  "attention.head_count",   "attention.head_count_kv",
-        "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
-        "rope.freq_base",       "rope.dimension_count",   "rope.scaling.type",
-        "expert_count",         "expert_used_count",      "expert_feed_forward_length",
-        "vocab_size",           "tensor_data_layout",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.freq_base",
+        "rope.dimension_count",
+        "rope.scaling.type",
+        "expert_count",
+        "expert_used_count",
+        "expert_feed_forward_length",
+        "vocab_size",
+        "tensor_data_layout",
+        "rope.scaling.factor",
+        "rope.scaling.original_context_length",
+        "rope.scaling.finetuned",
+        "rope.scaling.yarn_beta_fast",
+        "rope.scaling.yarn_beta_slow",
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(key, known[i]) == 0) return true;
@@ -90,19 +109,14 @@ static struct status keys_check(const struct gguf_model *m)
 {
     const char *prefix = arch_names[m->arch].gguf;
     const size_t n = strlen(prefix);
-    char full[128];
     for (size_t i = 0; i < gguf_key_count(m->file); i++) {
         const char *key = gguf_key_at(m->file, i);
         if (strncmp(key, prefix, n) != 0 || key[n] != '.') continue;
-        if (!key_is_known(key + n + 1)) {
+        const bool is_window = strcmp(key + n + 1, "attention.sliding_window") == 0;
+        if (!key_is_known(key + n + 1) && !(is_window && m->arch == GGUF_GPT_OSS)) {
             return status_make(STATUS_INPUT, "%s: key %.200s is not implemented",
                                gguf_path(m->file), key);
         }
-    }
-    key_full(m, "rope.scaling.type", full);
-    const char *scaling = gguf_string(m->file, full, NULL);
-    if (gguf_has(m->file, full) && (scaling == NULL || strcmp(scaling, "none") != 0)) {
-        return key_bad(m, "rope.scaling.type", "none; scaled RoPE in GGUF is not implemented");
     }
     int64_t n_split = 0;
     if (gguf_int(m->file, "split.count", &n_split) && n_split > 1) {
@@ -127,8 +141,8 @@ static struct status arch_get(struct gguf_model *m)
         return status_ok();
     }
     return status_make(STATUS_INPUT,
-                       "%s: architecture %.80s is not implemented (expected llama, qwen2, qwen3 or "
-                       "qwen3moe)",
+                       "%s: architecture %.80s is not implemented (expected llama, qwen2, qwen3, "
+                       "qwen3moe or gpt-oss)",
                        gguf_path(m->file), name);
 }
 
@@ -168,6 +182,7 @@ struct status gguf_model_read(const struct gguf *g, struct gguf_model *out)
     TRY(size_get(&m, "feed_forward_length", -1, &m.ffn));
     TRY(heads_get(&m));
     TRY(experts_get(&m));
+    if (m.arch == GGUF_GPT_OSS) TRY(size_get(&m, "attention.sliding_window", -1, &m.window));
     TRY(float_get(&m, "rope.freq_base", 10000.0, &m.rope_theta));
     TRY(float_get(&m, "attention.layer_norm_rms_epsilon", -1, &m.norm_eps));
     const struct gguf_tensor *embedding = gguf_find(g, "token_embd.weight");
@@ -204,6 +219,9 @@ static const struct name_pair layer_names[] = {
     {"attn_k.bias", "self_attn.k_proj.bias"},
     {"attn_v.bias", "self_attn.v_proj.bias"},
     {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
     {"attn_k_norm.weight", "self_attn.k_norm.weight"},
     {"ffn_gate.weight", "mlp.gate_proj.weight"},
@@ -214,16 +232,19 @@ static const struct name_pair layer_names[] = {
 /* The name inside a layer of an expert tensor; false when it is none. */
 static bool expert_name(const struct arch_names *a, const char *suffix, char *out, size_t n_max)
 {
-    const struct name_pair pairs[] = {{"ffn_gate_exps.weight", a->gate_proj},
-                                      {"ffn_up_exps.weight", a->up_proj},
-                                      {"ffn_down_exps.weight", a->down_proj}};
-    if (a->experts == NULL) return false;
-    if (strcmp(suffix, "ffn_gate_inp.weight") == 0) {
-        return snprintf(out, n_max, "%s.gate.weight", a->experts) < (int)n_max;
+    const struct name_pair pairs[] = {{"ffn_gate_exps", a->gate_proj},
+                                      {"ffn_up_exps", a->up_proj},
+                                      {"ffn_down_exps", a->down_proj}};
+    const char *kind = strrchr(suffix, '.'); /* ".weight", ".bias" */
+    if (a->experts == NULL || kind == NULL) return false;
+    const size_t n = (size_t)(kind - suffix);
+    if (n == strlen("ffn_gate_inp") && strncmp(suffix, "ffn_gate_inp", n) == 0) {
+        const char *router = a->router != NULL ? a->router : "gate";
+        return snprintf(out, n_max, "%s.%s%s", a->experts, router, kind) < (int)n_max;
     }
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        if (strcmp(suffix, pairs[i].gguf) != 0) continue;
-        return snprintf(out, n_max, "%s.experts.%s.weight", a->experts, pairs[i].hf) < (int)n_max;
+        if (n != strlen(pairs[i].gguf) || strncmp(suffix, pairs[i].gguf, n) != 0) continue;
+        return snprintf(out, n_max, "%s.experts.%s%s", a->experts, pairs[i].hf, kind) < (int)n_max;
     }
     return false;
 }
@@ -308,7 +329,7 @@ static void put_experts(const struct gguf_model *m, struct strbuf *out)
 {
     if (m->n_experts == 0) return;
     put_int(out, "num_experts_per_tok", m->n_experts_used);
-    if (m->arch == GGUF_MIXTRAL) {
+    if (m->arch == GGUF_MIXTRAL || m->arch == GGUF_GPT_OSS) {
         put_int(out, "num_local_experts", m->n_experts);
         return;
     }
@@ -324,7 +345,8 @@ struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)
     strbuf_printf(out, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n",
                   a->architecture, a->model_type);
     put_int(out, "hidden_size", m->width);
-    put_int(out, "intermediate_size", m->arch == GGUF_MIXTRAL ? m->expert_ffn : m->ffn);
+    put_int(out, "intermediate_size",
+            m->arch == GGUF_MIXTRAL || m->arch == GGUF_GPT_OSS ? m->expert_ffn : m->ffn);
     put_int(out, "num_hidden_layers", m->n_layers);
     put_int(out, "num_attention_heads", m->n_heads);
     put_int(out, "num_key_value_heads", m->n_kv_heads);
@@ -333,6 +355,8 @@ struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)
     put_int(out, "max_position_embeddings", m->n_context);
     put_float(out, "rms_norm_eps", m->norm_eps);
     put_float(out, "rope_theta", m->rope_theta);
+    TRY(gguf_model_rope(m, a->gguf, out));
+    if (m->window > 0) put_int(out, "sliding_window", m->window);
     put_experts(m, out);
     put_token(m, out, "bos_token_id", "tokenizer.ggml.bos_token_id");
     put_token(m, out, "eos_token_id", "tokenizer.ggml.eos_token_id");

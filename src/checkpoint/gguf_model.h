@@ -1,6 +1,6 @@
 /* What a GGUF file means as a Hugging Face checkpoint: tensor names, the order of q and k rows,
  * config.json, generation_config.json and tokenizer.json. Reads no weights. Called by convert.
- * Architectures: llama (dense, and with experts: Mixtral), qwen2, qwen3, qwen3moe. */
+ * Architectures: llama (dense, and with experts: Mixtral), qwen2, qwen3, qwen3moe, gpt-oss. */
 #ifndef SHOAL_CHECKPOINT_GGUF_MODEL_H
 #define SHOAL_CHECKPOINT_GGUF_MODEL_H
 
@@ -13,6 +13,7 @@ enum gguf_arch {
     GGUF_QWEN2,
     GGUF_QWEN3,
     GGUF_QWEN3_MOE,
+    GGUF_GPT_OSS,
     GGUF_ARCH_COUNT
 };
 
@@ -22,6 +23,7 @@ struct gguf_model {
     enum gguf_arch arch;
     int64_t n_layers, n_context, width, ffn, n_heads, n_kv_heads, head_dim, n_vocab;
     int64_t n_experts, n_experts_used, expert_ffn; /* 0 without experts */
+    int64_t window;                                /* sliding window of gpt-oss; 0: no key */
     double rope_theta, norm_eps;
     bool tied;           /* no output.weight: the head is the embedding */
     bool attention_bias; /* q, k and v have biases */
@@ -41,5 +43,12 @@ struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tens
 struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out);
 struct status gguf_model_generation_config(const struct gguf_model *m, struct strbuf *out);
 struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *out);
+
+/* The tensor of Llama 3's rotary scaling, which is no weight. */
+#define GGUF_ROPE_FREQS "rope_freqs.weight"
+
+/* gguf_rope.c. Local. "rope_scaling", where the file has any; `prefix`: of the architecture's keys.
+ * Errors: STATUS_INPUT for a kind that is not understood. */
+struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, struct strbuf *out);
 
 #endif

@@ -163,6 +163,23 @@ static struct status make_yarn(const struct rope *r, struct rope_freq *out)
     return yarn_factors(r, factor, out);
 }
 
+static struct status make_divided(const struct rope *r, struct rope_freq *out)
+{
+    const struct js_node *factors = js_get(r->scaling, "factors");
+    for (size_t i = 0; i < out->n; i++) {
+        double factor;
+        if (js_count(factors) != out->n || !js_number(js_at(factors, i), &factor) ||
+            !(factor > 1e-6 && factor < 1e9)) {
+            return status_make(STATUS_INPUT,
+                               "config.json: RoPE scaling: field \"factors\": expected %zu numbers "
+                               "above 0",
+                               out->n);
+        }
+        out->inv_freq[i] = (float)(plain_of(r, i) / (double)(float)factor);
+    }
+    return status_ok();
+}
+
 static struct status make_plain(const struct rope *r, struct rope_freq *out)
 {
     for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)plain_of(r, i);
@@ -172,7 +189,10 @@ static struct status make_plain(const struct rope *r, struct rope_freq *out)
 static const struct {
     const char *rule;
     struct status (*make)(const struct rope *r, struct rope_freq *out);
-} rules[] = {{"linear", make_linear}, {"llama3", make_llama3}, {"yarn", make_yarn}};
+} rules[] = {{"linear", make_linear},
+             {"llama3", make_llama3},
+             {"yarn", make_yarn},
+             {"frequency_factors", make_divided}};
 
 struct status rope_freq_make(const struct js_node *config, struct rope_freq *out)
 {

@@ -24,6 +24,7 @@ struct rope_freq {
  *     plain    theta^(-2i/d)                                   (Su et al. 2021, RoFormer)
  *     linear   plain / factor                                  (Chen et al. 2023)
  *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
+ *     frequency_factors   plain / factors[i]   (GGUF's Llama 3)
  *     yarn     a ramp from plain / factor to plain, and the factors (Peng et al. 2023, YaRN)
  * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:
  * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */

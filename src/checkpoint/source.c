@@ -176,6 +176,7 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         uint32_t pair_rows;
         enum dtype dtype = DTYPE_F16; /* quantized tensors, unless another type is asked for */
         struct entry *e;
+        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* the config has it */
         TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
         gguf_quant_dtype(t->quant, &dtype);
         TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));

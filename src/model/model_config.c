@@ -252,7 +252,7 @@ static struct status find_family(const struct js_node *root, const char *what,
  * frequencies and factors of them. */
 static struct status check_rope(const struct js_node *rope, const char *what, const char *where)
 {
-    static const char *const rules[] = {"default", "linear", "llama3", "yarn"};
+    static const char *const rules[] = {"default", "linear", "llama3", "yarn", "frequency_factors"};
     static const char *const fields[] = {
         "rope_type",       "type",
         "rope_theta",      "partial_rotary_factor",
@@ -261,7 +261,7 @@ static struct status check_rope(const struct js_node *rope, const char *what, co
         "beta_fast",       "beta_slow",
         "mscale",          "mscale_all_dim",
         "truncate",        "attention_factor",
-        "finetuned",
+        "finetuned",       "factors",
     };
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);

@@ -3,15 +3,18 @@
 types.gguf    one tensor of every type that is read, random blocks with sane scales
 types.f32     what the gguf package dequantizes them to, f32 little endian, in the file's order
 ARCH/         the same tiny random model as a Hugging Face directory (hf/) and as model.gguf:
-              llama (one file), mixtral (two shards), qwen3moe (two shards, experts interleaved)
+              llama (one file), mixtral (two shards), qwen3moe (two shards, experts interleaved),
+              llama3 (rotary factors in a tensor), qwen2 (biases), qwen3, gpt-oss (plain experts as
+              its directories store them, YaRN)
 quantized/    the mixtral model's linears and head in Q8_0, in Q4_0, and in Q4_0 with Q4_1 in its
               down projections
 versions.json the packages that made them
 
-Needs numpy, gguf and safetensors. Run it from anywhere: python make_gguf_goldens.py
+Needs numpy, gguf and safetensors. Run it from anywhere: python make_gguf_goldens.py [ARCH...]
 """
 import json
 import pathlib
+import sys
 
 import gguf
 import numpy as np
@@ -87,6 +90,11 @@ def finish(writer):
 
 
 D, H, G, HD, F, E, V = 32, 4, 2, 8, 64, 4, 60
+ONE_FILE = ("llama", "llama3", "qwen2", "qwen3", "gpt-oss")
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 32}
 
 
 def weights(rng, arch):
@@ -102,7 +110,22 @@ def weights(rng, arch):
          p + "input_layernorm.weight": norm(D), p + "post_attention_layernorm.weight": norm(D),
          p + "self_attn.q_proj.weight": w(H * HD, D), p + "self_attn.k_proj.weight": w(G * HD, D),
          p + "self_attn.v_proj.weight": w(G * HD, D), p + "self_attn.o_proj.weight": w(D, H * HD)}
-    if arch == "llama":
+    if arch in ("qwen2", "gpt-oss"):
+        for name, n in (("q", H * HD), ("k", G * HD), ("v", G * HD)):
+            t[p + f"self_attn.{name}_proj.bias"] = norm(n)
+    if arch == "qwen3":
+        t[p + "self_attn.q_norm.weight"] = norm(HD)
+        t[p + "self_attn.k_norm.weight"] = norm(HD)
+    if arch == "gpt-oss":
+        t.update({"lm_head.weight": w(V, D), p + "self_attn.o_proj.bias": norm(D),
+                  p + "self_attn.sinks": norm(H), p + "mlp.router.weight": w(E, D),
+                  p + "mlp.router.bias": norm(E),
+                  p + "mlp.experts.gate_up_proj": w(E, D, 2 * F),
+                  p + "mlp.experts.gate_up_proj_bias": norm(E * 2 * F).reshape(E, 2 * F),
+                  p + "mlp.experts.down_proj": w(E, F, D),
+                  p + "mlp.experts.down_proj_bias": norm(E * D).reshape(E, D)})
+        return t
+    if arch in ONE_FILE:
         for name, shape in (("gate_proj", (F, D)), ("up_proj", (F, D)), ("down_proj", (D, F))):
             t[p + f"mlp.{name}.weight"] = w(*shape)
         return t
@@ -122,6 +145,13 @@ def weights(rng, arch):
 
 def config(arch):
     c = {"llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+         "llama3": {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+                    "rope_scaling": LLAMA3},
+         "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
+         "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+         "gpt-oss": {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
+                     "num_local_experts": E, "num_experts_per_tok": 2, "attention_bias": True,
+                     "sliding_window": 16, "rope_scaling": YARN},
          "mixtral": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
                      "num_local_experts": E, "num_experts_per_tok": 2},
          "qwen3moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
@@ -132,7 +162,7 @@ def config(arch):
               "num_attention_heads": H, "num_key_value_heads": G, "head_dim": HD, "vocab_size": V,
               "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 50000.0,
               "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu",
-              "tie_word_embeddings": arch == "llama"})
+              "tie_word_embeddings": arch in ONE_FILE and arch != "gpt-oss"})
     return c
 
 
@@ -141,7 +171,7 @@ def save_hf(folder, arch, t):
     (folder / "config.json").write_text(json.dumps(config(arch), indent=1))
     (folder / "generation_config.json").write_text('{"eos_token_id": [1]}')
     (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
-    if arch == "llama":
+    if arch in ONE_FILE:
         save_file(t, folder / "model.safetensors")
         return
     names = sorted(t)
@@ -159,6 +189,7 @@ GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_n
               "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
               "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+              "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks",
               "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
 EXPERT_NAMES = {"w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps",
                 "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps",
@@ -170,10 +201,36 @@ def paired(w, n_heads):
     return w.reshape(n_heads, 2, w.shape[0] // n_heads // 2, -1).swapaxes(1, 2).reshape(w.shape)
 
 
+def oss_experts(name, w):
+    """gpt-oss's fused tensors under GGUF's names; experts as [E, out, in]."""
+    kind = "bias" if name.endswith("_bias") else "weight"
+    w = w if kind == "bias" else w.swapaxes(1, 2)
+    if "gate_up" not in name:
+        return {f"blk.0.ffn_down_exps.{kind}": np.ascontiguousarray(w)}
+    return {f"blk.0.ffn_gate_exps.{kind}": np.ascontiguousarray(w[:, 0::2]),
+            f"blk.0.ffn_up_exps.{kind}": np.ascontiguousarray(w[:, 1::2])}
+
+
+def llama3_factors():
+    """What plain frequencies are divided by."""
+    plain = 50000.0 ** -(np.arange(0, HD, 2) / HD)
+    turns = LLAMA3["original_max_position_embeddings"] * plain / (2 * np.pi)
+    low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / LLAMA3["factor"] + smooth)).astype(np.float32)
+
+
 def gguf_tensors(arch, t):
     out, experts = {}, {}
+    if arch == "llama3":
+        out["rope_freqs.weight"] = llama3_factors()
     for name, w in t.items():
-        stem = name.removesuffix(".weight")
+        stem, kind = name.removesuffix(".weight"), "weight"
+        if ".experts.gate_up_proj" in name or ".experts.down_proj" in name:
+            out.update(oss_experts(name, w))
+            continue
+        if stem.endswith(".bias"):
+            stem, kind = stem.removesuffix(".bias"), "bias"
         if stem == "model.embed_tokens":
             out["token_embd.weight"] = w
         elif stem == "model.norm":
@@ -185,9 +242,12 @@ def gguf_tensors(arch, t):
             experts.setdefault(EXPERT_NAMES[inner], {})[int(number)] = w
         else:
             inner = stem.removeprefix("model.layers.0.")
-            if arch != "qwen3moe" and inner in ("self_attn.q_proj", "self_attn.k_proj"):
+            if arch in ("llama", "llama3", "mixtral") and inner in ("self_attn.q_proj", "self_attn.k_proj"):
                 w = paired(w, H if inner == "self_attn.q_proj" else G)
-            out[f"blk.0.{GGUF_NAMES[inner]}.weight"] = w
+            name = GGUF_NAMES[inner]
+            if arch == "gpt-oss" and name == "ffn_norm":
+                name = "post_attention_norm"
+            out[f"blk.0.{name}.{kind}"] = w
     for name, group in experts.items():
         out[f"blk.0.{name}.weight"] = np.stack([group[e] for e in range(E)])
     return out
@@ -208,7 +268,7 @@ def add_weight(writer, name, w, kind):
 
 
 def save_gguf(path, arch, t, kind=None):
-    writer = gguf.GGUFWriter(path, "qwen3moe" if arch == "qwen3moe" else "llama")
+    writer = gguf.GGUFWriter(path, "llama" if arch in ("llama3", "mixtral") else arch)
     writer.add_block_count(1)
     writer.add_context_length(128)
     writer.add_embedding_length(D)
@@ -219,10 +279,15 @@ def save_gguf(path, arch, t, kind=None):
     writer.add_value_length(HD)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(50000.0)
-    if arch != "llama":
+    if arch == "gpt-oss":
+        writer.add_sliding_window(16)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(YARN["factor"])
+        writer.add_rope_scaling_orig_ctx_len(YARN["original_max_position_embeddings"])
+    if arch in ("mixtral", "qwen3moe", "gpt-oss"):
         writer.add_expert_count(E)
         writer.add_expert_used_count(2)
-    if arch == "qwen3moe":
+    if arch in ("qwen3moe", "gpt-oss"):
         writer.add_expert_feed_forward_length(F)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -239,8 +304,12 @@ def save_gguf(path, arch, t, kind=None):
 
 def main():
     HERE.mkdir(parents=True, exist_ok=True)
-    make_types()
-    for i, arch in enumerate(("llama", "mixtral", "qwen3moe")):
+    if len(sys.argv) < 2:
+        make_types()
+    for i, arch in enumerate(("llama", "mixtral", "qwen3moe", "llama3", "qwen2", "qwen3",
+                              "gpt-oss")):
+        if len(sys.argv) > 1 and arch not in sys.argv[1:]:
+            continue
         t = weights(np.random.default_rng(20 + i), arch)
         save_hf(HERE / arch / "hf", arch, t)
         save_gguf(HERE / arch / "model.gguf", arch, t)

@@ -74,6 +74,8 @@ static void senseless_parameters_are_refused_by_name(void)
            "\"original_max_position_embeddings\":-1",
            "original_max_position_embeddings");
     refuse("\"rope_type\":\"yarn\",\"factor\":-4", "factor");
+    refuse("\"rope_type\":\"frequency_factors\",\"factors\":[1,2]", "factors");
+    refuse("\"rope_type\":\"frequency_factors\"", "factors");
     refuse("\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":true", "beta_fast");
     refuse("\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":1e9", "mscale");
 }
