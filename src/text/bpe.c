@@ -218,7 +218,9 @@ struct status bpe_encode(struct bpe *b, const char *piece, size_t n, struct toke
     struct bpe_cached *slot = &b->cache[str_hash(piece, n) & (BPE_CACHE_SLOTS - 1)];
     if (slot->n_bytes == n && memcmp(slot->bytes, piece, n) == 0) {
         TRY(token_list_reserve(out, slot->n_ids));
-        memcpy(out->ids + out->n, slot->ids, slot->n_ids * sizeof slot->ids[0]);
+        if (slot->n_ids > 0) {
+            memcpy(out->ids + out->n, slot->ids, slot->n_ids * sizeof slot->ids[0]);
+        }
         out->n += slot->n_ids;
         return status_ok();
     }

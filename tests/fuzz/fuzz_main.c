@@ -28,6 +28,12 @@ const char *__asan_default_options(void)
            "max_allocation_size_mb=2048:handle_abort=1:exitcode=23";
 }
 
+const char *__lsan_default_options(void);
+const char *__lsan_default_options(void)
+{
+    return "print_suppressions=0";
+}
+
 /* HDF5 loses memory of its own where it refuses a damaged file. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
