@@ -173,10 +173,12 @@ static struct status forget_errors(struct journal *j, const struct journal_optio
     struct journal_rewrite r;
     struct status st = journal_rewrite_begin(j, o->settings, &r);
     uint64_t line = j->facts.first_line;
-    for (; !status_failed(&st) && line <= j->facts.last_line; line++) {
+    while (!status_failed(&st) && line <= j->facts.last_line && line < UINT64_MAX) {
         struct journal_hit hit;
         st = journal_index_find(j->index, line, &hit);
-        if (!status_failed(&st)) st = journal_rewrite_line(j, &r, line, &hit);
+        if (status_failed(&st)) break;
+        st = journal_rewrite_line(j, &r, line, &hit);
+        line = hit.kind == JOURNAL_HIT_NONE ? journal_index_next(j->index) : line + 1;
     }
     if (!status_failed(&st)) st = journal_rewrite_end(j, &r);
     journal_rewrite_fini(&r);

@@ -202,3 +202,13 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     *hit = x->hit;
     return status_ok();
 }
+
+/* The find has read the tail to its end, so all that is left of it lies in slots. */
+uint64_t journal_index_next(const struct journal_index *x)
+{
+    const uint64_t next = x->base_has ? x->base_next.line : UINT64_MAX;
+    for (uint64_t i = 1; i < x->n_slots && i < next - x->line; i++) {
+        if (x->slots[(x->line + i) & (x->n_slots - 1)].line == x->line + i) return x->line + i;
+    }
+    return next;
+}

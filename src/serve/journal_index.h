@@ -32,4 +32,8 @@ void journal_index_destroy(struct journal_index **x);
  * STATUS_IO, STATUS_MEMORY, STATUS_INPUT when records are further out of order than any window. */
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
 
+/* Local. After a find that hit nothing: the next line of which there may be something; UINT64_MAX
+ * when there is nothing more. */
+uint64_t journal_index_next(const struct journal_index *x);
+
 #endif
