@@ -126,7 +126,7 @@ static void read_lines(struct journal *j, bool is_strict)
 /* What is added to a journal that was taken is there when it is opened again. */
 static void go_on(const char *path, struct journal **j)
 {
-    const uint64_t line = 1000000;
+    const uint64_t line = N_LINES + 100;
     const struct journal_options o = options_of(path);
     add_line(*j, line, 9);
     struct status st = journal_commit(*j, 1, 1);
