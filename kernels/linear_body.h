@@ -15,6 +15,15 @@
 
 #include "kernels/body.h"
 
+/* Constant loops over a register tile disappear. AddressSanitizer checks every access to a tile,
+ * and took ten minutes to compile them unrolled: there they stay loops. */
+#define UNROLL_WORDS(words) _Pragma(#words)
+#ifdef __SANITIZE_ADDRESS__
+#define UNROLL(n)
+#else
+#define UNROLL(n) UNROLL_WORDS(GCC unroll n)
+#endif
+
 enum {
     BLOCK_ROWS = 96,    /* rows that share a converted piece */
     AHEAD_BYTES = 4096, /* of each panel, fetched while as many are multiplied: the first-level
@@ -48,26 +57,26 @@ ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t a
                           const struct operands *o, struct v16 *c)
 {
     struct v16 a[TILE];
-#pragma GCC unroll 32
+    UNROLL(32)
     for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = c[i];
     for (size_t k = 0; k < o->n_k; k++) {
         struct v16 wk[FEW_PANELS];
-#pragma GCC unroll 4
+        UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {
             const size_t at = p * o->panel_stride + k * PANEL_COLUMNS;
             wk[p] = load_weights(t, o->w, at);
             if (ahead_bytes > 0)
                 _mm_prefetch(o->ahead + at / PANEL_COLUMNS * ahead_bytes, _MM_HINT_T0);
         }
-#pragma GCC unroll 16
+        UNROLL(16)
         for (size_t r = 0; r < n_rows; r++) {
             const float xk = o->x[r * o->x_stride + k];
-#pragma GCC unroll 4
+            UNROLL(4)
             for (size_t p = 0; p < n_panels; p++)
                 a[r * n_panels + p] = v16_fma(xk, wk[p], a[r * n_panels + p]);
         }
     }
-#pragma GCC unroll 32
+    UNROLL(32)
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = a[i];
 }
 
@@ -158,7 +167,7 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
                                    .ahead = after(s, panel, n_panels, k + n_k, n_bytes)};
         chains(t, n_rows, n_panels, n_bytes, &o, c);
         if (!leafy || (n_k < left && k + n_k < w->n_in)) continue;
-#pragma GCC unroll 32
+        UNROLL(32)
         for (size_t i = 0; i < n_rows * n_panels; i++)
             n_bad[i / n_panels] += end_leaf(t, s, panel + i % n_panels, &g, &c[i], &sums[i]);
         n_leaves++;
