@@ -59,11 +59,26 @@ static inline float kern_attention_sum(const struct attn_args *a, size_t head, f
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
-/* The element index in a layer's cache of kv head g, slot 0 of a block; what: 0 for K, 1 for V. */
-static inline size_t kern_kv_index(const struct kv_view *kv, int32_t block, int what, size_t g)
+/* Keys (what = 0) or values (1) of kv head g in a block, from slot 0; and their scales. */
+static inline void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
 {
-    const size_t half = (size_t)block * 2 + (size_t)what;
-    return (half * kv->n_kv_heads + g) * KV_BLOCK_TOKENS * kv->head_dim;
+    const size_t half = ((size_t)block * 2 + (size_t)what) * kv->n_kv_heads + g;
+    return (char *)kv->base + half * kv_half_bytes(kv->dtype, kv->head_dim);
+}
+
+static inline float *kern_kv_scales(const void *half, size_t head_dim)
+{
+    return (float *)((uintptr_t)half + KV_BLOCK_TOKENS * head_dim);
+}
+
+/* Element d of slot j, in f32; t is constant. */
+static inline float kern_kv_load(enum dtype t, const void *half, size_t head_dim, size_t j,
+                                 size_t d)
+{
+    const size_t i = j * head_dim + d;
+    if (t == DTYPE_F8_E4M3) return f32_from_e4m3(((const uint8_t *)half)[i]);
+    if (t == DTYPE_I8) return (float)((const int8_t *)half)[i] * kern_kv_scales(half, head_dim)[j];
+    return kern_load(t, half, i);
 }
 
 #endif

@@ -169,6 +169,18 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
     return h;
 }
 
+/* The cache's values, token by token, as elements of type t. */
+static void fill_cache(struct bench *b, enum dtype t)
+{
+    const struct kv_view kv = {b->data, t, 1, HEAD_DIM};
+    for (size_t i = 0; i < CACHE / HEAD_DIM; i++) {
+        const size_t half = i / KV_BLOCK_TOKENS, slot = i % KV_BLOCK_TOKENS;
+        char *at = kern_kv_half(&kv, (int32_t)(half / 2), (int)(half % 2), 0);
+        b->t->kv_store[t](b->kv + i * HEAD_DIM, HEAD_DIM, at + slot * HEAD_DIM * dtype_bytes(t),
+                          kern_kv_scales(at, HEAD_DIM) + slot);
+    }
+}
+
 /* All types: rounding into the cache, then reading it back, with and without a window. */
 static uint64_t kat_attention(struct bench *b, enum dtype t)
 {
@@ -179,7 +191,7 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
     float out[T * HEADS * HEAD_DIM];
     fill(3, b->kv, CACHE, 2.0f);
     fill(4, b->x, T * HEADS * HEAD_DIM, 4.0f);
-    b->t->kv_store[t](b->kv, CACHE, b->data);
+    fill_cache(b, t);
     const struct seq_rows seq = {0, T, FIRST_POS, blocks};
     struct attn_args a = {.q = b->x,
                           .out = out,
@@ -207,7 +219,7 @@ static uint64_t kat_sinks(struct bench *b, enum dtype t)
     float out[HEADS * HEAD_DIM];
     fill(3, b->kv, CACHE, 2.0f);
     fill(4, b->x, HEADS * HEAD_DIM, 4.0f);
-    b->t->kv_store[t](b->kv, CACHE, b->data);
+    fill_cache(b, t);
     const struct seq_rows seq = {0, 1, FIRST_POS, blocks};
     const struct attn_args a = {.q = b->x,
                                 .out = out,
@@ -226,8 +238,10 @@ static uint64_t kat_kv_store(struct bench *b, enum dtype t)
 {
     fill(5, b->x, N, 70000.0f);
     fill(6, b->x + N, N, 0x1p-14f);
-    b->t->kv_store[t](b->x, 2 * N, b->data);
-    return hash(hash_start, b->data, 2 * N * dtype_bytes(t));
+    float scale = 0.0f;
+    b->t->kv_store[t](b->x, 2 * N, b->data, &scale);
+    const uint64_t h = hash(hash_start, b->data, 2 * N * dtype_bytes(t));
+    return t == DTYPE_I8 ? hash(h, &scale, sizeof scale) : h;
 }
 
 static uint64_t kat_grid(struct bench *b, enum dtype t)
@@ -363,9 +377,13 @@ static const struct {
     {"attention f32", kat_attention, DTYPE_F32, 0x49DC164506B5D4E9u},
     {"attention f16", kat_attention, DTYPE_F16, 0x91CEF685EA6BED4Du},
     {"attention bf16", kat_attention, DTYPE_BF16, 0x70B772576537AC35u},
+    {"attention i8", kat_attention, DTYPE_I8, 0x75C57FDFF1A4F8FDu},
+    {"attention fp8", kat_attention, DTYPE_F8_E4M3, 0x606D71D6D60C6765u},
     {"kv_store f32", kat_kv_store, DTYPE_F32, 0xB988E64744765189u},
     {"kv_store f16", kat_kv_store, DTYPE_F16, 0x1AAF5317AE864FC7u},
     {"kv_store bf16", kat_kv_store, DTYPE_BF16, 0x3B4D9AD4C557A732u},
+    {"kv_store i8", kat_kv_store, DTYPE_I8, 0xF9417F4D3A07F330u},
+    {"kv_store fp8", kat_kv_store, DTYPE_F8_E4M3, 0xE1DF541D6ECB7BF8u},
     {"grid_to_f32, grid_add", kat_grid, DTYPE_F32, 0x17FDA3D87D7376E9u},
     {"rmsnorm, square_sum", kat_rmsnorm, DTYPE_F32, 0xCADFD5844FCFED6Du},
     {"rope", kat_rope, DTYPE_F32, 0xE4F4E5E9295720C3u},

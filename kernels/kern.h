@@ -94,15 +94,27 @@ struct linear_args {
                       kernel adds to atomically (the op zeroes it first) */
 };
 
-/* Where a layer's keys and values stand. K of (block b, kv head g, slot s) is the Hd elements at
- *     base + (((b * 2 + 0) * G + g) * KV_BLOCK_TOKENS + s) * Hd      (in elements; V: ... * 2 + 1)
- */
+/* Where a layer's keys and values stand. K (what = 0) or V (1) of (block b, kv head g) begins at
+ *     base + ((b * 2 + what) * G + g) * kv_half_bytes      (in bytes)
+ * with [KV_BLOCK_TOKENS][Hd] elements. By type:
+ *     f32, f16, bf16: rounded to nearest even
+ *     i8:      codes, and behind them [KV_BLOCK_TOKENS] scales in f32, one for each token and head,
+ *              both as struct quant_rows with a group of Hd; an element is (float)code * scale,
+ *              rounded once
+ *     f8_e4m3: nearest even, what is beyond 448 becomes 448, what is not finite NaN */
 struct kv_view {
-    void *base;          /* borrowed; this layer's blocks */
-    enum dtype dtype;    /* f16 or f32 */
+    void *base; /* borrowed; this layer's blocks */
+    enum dtype dtype;
     uint32_t n_kv_heads; /* G held here */
     uint32_t head_dim;   /* Hd */
 };
+
+/* Bytes of one block's keys, or values, of one kv head. */
+static inline size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
+{
+    const size_t scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0;
+    return KV_BLOCK_TOKENS * (head_dim * dtype_bytes(t) + scale_bytes);
+}
 
 /* The rows of one sequence in a step: n_rows consecutive rows from row0, at absolute positions
  * pos0, pos0 + 1, ...; position p lives in block blocks[p / 64], slot p % 64. */
@@ -212,12 +224,13 @@ struct kern_table {
      * b = x[i + rot/2]:  x[i] = fma(-b, s, a * c),  x[i + rot/2] = fma(a, s, b * c). */
     void (*rope)(float *x, const float *cos, const float *sin, size_t rot);
 
-    /* n f32 values into the cache's type (round to nearest even). */
-    void (*kv_store[DTYPE_COUNT])(const float *x, size_t n, void *out);
+    /* One token's n = Hd values of a kv head as elements of the cache (struct kv_view); an i8's
+     * scale goes to *scale. The types of the cache have entries, the others none. */
+    void (*kv_store[DTYPE_STORED_COUNT])(const float *x, size_t n, void *out, float *scale);
 
     /* Rows [row0, row1) of sequence `seq` (counted from its first), one head. By cache dtype. */
-    void (*attention[DTYPE_COUNT])(const struct attn_args *a, size_t seq, size_t head, size_t row0,
-                                   size_t row1);
+    void (*attention[DTYPE_STORED_COUNT])(const struct attn_args *a, size_t seq, size_t head,
+                                          size_t row0, size_t row1);
 
     /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
     void (*swiglu)(const float *gate, const float *up, size_t n, float *y);

@@ -1,6 +1,7 @@
 /* The threaded ops: what each op's strips and units are, and what a unit costs. */
 #include "kernels/ops.h"
 
+#include "kernels/body.h"
 #include "kernels/elementary.h"
 #include "kernels/part.h"
 
@@ -232,12 +233,12 @@ static void kv_put(const struct kv_job *job, const float *x, size_t row, int wha
                    size_t slot)
 {
     const struct kv_view *kv = job->kv;
-    const size_t hd = kv->head_dim, n_bytes = dtype_bytes(kv->dtype);
+    const size_t hd = kv->head_dim;
     for (size_t g = 0; g < kv->n_kv_heads; g++) {
-        const size_t half = ((size_t)block * 2 + (size_t)what) * kv->n_kv_heads + g;
-        const size_t at = (half * KV_BLOCK_TOKENS + slot) * hd;
+        char *half = kern_kv_half(kv, block, what, g);
+        float *scale = kv->dtype == DTYPE_I8 ? kern_kv_scales(half, hd) + slot : NULL;
         job->k->kv_store[kv->dtype](x + (row * kv->n_kv_heads + g) * hd, hd,
-                                    (char *)kv->base + at * n_bytes);
+                                    half + slot * hd * dtype_bytes(kv->dtype), scale);
     }
 }
 

@@ -54,7 +54,7 @@ static const struct flag run_flags[] = {
      "in which lines run, within a window; rows are written in the order of the input (default "
      "auto: long and short, prompt-heavy and answer-heavy mixed, and together what begins alike "
      "where the KV pool could not hold it; prefix: sorted by prompt)"},
-    {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default) or f32"},
+    {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default), f32, int8 or fp8"},
     {"activations", FLAG_STRING, AT(activations), 0, 0, "T",
      "what quantized weights are multiplied with: int8 (default) or f32, which is slower; fp8 "
      "weights always meet f32"},

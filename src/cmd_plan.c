@@ -1,4 +1,5 @@
 /* shoal plan: topology, layout and memory, without loading weights and without MPI. */
+#include "attention/kv_pool.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/ckpt.h"
@@ -37,7 +38,7 @@ static const struct flag table[] = {
     {"expert-parallel-size", FLAG_COUNT, AT(ep), 1, 65536, NULL, NULL},
     {"data-parallel-size", FLAG_COUNT, AT(dp), 1, 65536, NULL, NULL},
     {"dtype", FLAG_STRING, AT(dtype), 0, 0, "T", "weight type for a config.json (default bf16)"},
-    {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default) or f32"},
+    {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default), f32, int8 or fp8"},
     {"step-tokens", FLAG_COUNT, AT(step_tokens), 1, 1 << 20, "N",
      "rows of a replica in one step (default 512)"},
     {"max-model-len", FLAG_COUNT, AT(max_model_len), 1, 1 << 30, "N",
@@ -104,10 +105,7 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     strbuf_init(&text);
     enum dtype kv = DTYPE_F16;
     struct status st;
-    if (f->kv_dtype != NULL && (!dtype_parse(f->kv_dtype, &kv) || kv == DTYPE_BF16)) {
-        return status_make(STATUS_USAGE, "--kv-dtype: expected f16 or f32, found \"%s\"",
-                           f->kv_dtype);
-    }
+    if (f->kv_dtype != NULL) TRY(kv_dtype_parse(f->kv_dtype, &kv));
     const uint32_t context = f->max_model_len > 0 ? f->max_model_len : m->context;
     const struct layout_budget budget = {.kv_bytes = (uint32_t)dtype_bytes(kv),
                                          .step_tokens = f->step_tokens > 0 ? f->step_tokens : 512,

@@ -71,7 +71,7 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     strbuf_printf(out, "checkpoint=%016llx%016llx\n", (unsigned long long)digest.high,
                   (unsigned long long)digest.low);
     strbuf_printf(out, "--max-model-len=%u\n--kv-dtype=%s\n", j->max_model_len,
-                  dtype_name(j->kv_dtype));
+                  kv_dtype_name(j->kv_dtype));
     if (is_quantized(&j->layout_model)) {
         strbuf_printf(out, "--activations=%s\n", j->weight_only ? "f32" : "int8");
     }

@@ -49,7 +49,7 @@ static void put_setup(const struct job *j, struct strbuf *s)
     put(s, "expert_replicas", l->n_expert_replicas);
     end(s, "},");
     strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
-                  dtype_name(j->kv_dtype));
+                  kv_dtype_name(j->kv_dtype));
     put(s, "threads", j->n_threads);
     put(s, "kv_blocks", j->n_kv_blocks);
     put(s, "max_batch", j->o->max_batch);

@@ -37,11 +37,7 @@ struct status job_check_options(struct job *j)
         drain_limit(&j->drain, j->start_ns, seconds);
     }
     j->kv_dtype = DTYPE_F16;
-    if (o->kv_dtype != NULL &&
-        (!dtype_parse(o->kv_dtype, &j->kv_dtype) || j->kv_dtype == DTYPE_BF16)) {
-        return status_make(STATUS_USAGE, "--kv-dtype: expected f16 or f32, found \"%s\"",
-                           o->kv_dtype);
-    }
+    if (o->kv_dtype != NULL) TRY(kv_dtype_parse(o->kv_dtype, &j->kv_dtype));
     const char *activations = o->activations != NULL ? o->activations : "int8";
     j->weight_only = strcmp(activations, "f32") == 0;
     if (!j->weight_only && strcmp(activations, "int8") != 0) {

@@ -2,12 +2,14 @@
  * are several. Dots run in the law's 16 lanes, values in lanes across the head dimension. */
 #include "kernels/avx2/avx2.h"
 
-#include "kernels/avx2/vec.h"
+#include "kernels/avx2/scales.h"
+#include "kernels/ref/ref.h"
 
 enum {
     BLOCK_ROWS = 64,   /* rows that share a converted tile */
-    WORTH_ROWS = 3,    /* rows from which converting a tile pays */
-    SCRATCH_DIM = 128, /* largest head dimension that is converted: 2 x 32 KiB */
+    WORTH_ROWS = 3,    /* rows from which converting a tile of floats pays */
+    WORTH_DIM = 128,   /* and the largest head dimension: 2 x 32 KiB */
+    SCRATCH_DIM = 256, /* codes are always converted, up to this head dimension */
     TILE = KV_BLOCK_TOKENS,
 };
 
@@ -202,10 +204,37 @@ ALWAYS_INLINE void block_tile(enum dtype t, struct block *b, size_t n, const voi
     }
 }
 
+/* Whether the cache holds bytes that no arithmetic reads. */
+ALWAYS_INLINE bool is_coded(enum dtype t)
+{
+    return t == DTYPE_I8 || t == DTYPE_F8_E4M3;
+}
+
+ALWAYS_INLINE void convert_codes(enum dtype t, const void *from, size_t j0, size_t j1, size_t hd,
+                                 float *to)
+{
+    const float *scales = kern_kv_scales(from, hd);
+    for (size_t j = j0; j < j1; j++) {
+        const __m256 scale = _mm256_set1_ps(t == DTYPE_I8 ? scales[j] : 1.0f);
+        for (size_t i = j * hd; i < (j + 1) * hd; i += 8) {
+            const __m128i codes = _mm_loadl_epi64((const void *)((const uint8_t *)from + i));
+            const __m256 v =
+                t == DTYPE_I8
+                    ? _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale)
+                    : v8_e4m3(_mm256_cvtepu8_epi32(codes));
+            _mm256_store_ps(to + i, v);
+        }
+    }
+}
+
 /* Slots [j0, j1) of a tile in f32. */
 ALWAYS_INLINE void convert(enum dtype t, const void *from, size_t j0, size_t j1, size_t hd,
                            float *to)
 {
+    if (is_coded(t)) {
+        convert_codes(t, from, j0, j1, hd, to);
+        return;
+    }
     for (size_t i = j0 * hd; i < j1 * hd; i += 8) _mm256_store_ps(to + i, v8_load(t, from, i));
 }
 
@@ -214,13 +243,13 @@ ALWAYS_INLINE void block_rows(enum dtype t, struct block *b)
     const struct attn_args *a = b->args;
     const size_t p0 = b->seq->pos0 + b->row0, p1 = p0 + b->n_rows - 1, hd = a->kv.head_dim;
     const size_t lo = kern_first_visible(p0, a->window);
-    const bool converts = t != DTYPE_F32 && b->n_rows >= WORTH_ROWS && hd <= SCRATCH_DIM;
+    const bool converts =
+        is_coded(t) || (t != DTYPE_F32 && b->n_rows >= WORTH_ROWS && hd <= WORTH_DIM);
     struct scratch scratch;
     for (size_t n = lo / TILE; n <= p1 / TILE; n++) {
         const size_t start = n * TILE, g = a->kv_of_head[b->head];
-        const char *base = a->kv.base;
-        const char *keys = base + kern_kv_index(&a->kv, b->seq->blocks[n], 0, g) * dtype_bytes(t);
-        const char *values = base + kern_kv_index(&a->kv, b->seq->blocks[n], 1, g) * dtype_bytes(t);
+        const void *keys = kern_kv_half(&a->kv, b->seq->blocks[n], 0, g);
+        const void *values = kern_kv_half(&a->kv, b->seq->blocks[n], 1, g);
         if (!converts) {
             block_tile(t, b, n, keys, values);
             continue;
@@ -259,3 +288,15 @@ ALWAYS_INLINE void attention(enum dtype t, const struct attn_args *a, size_t seq
 ATTENTION_AVX2(f32, DTYPE_F32)
 ATTENTION_AVX2(f16, DTYPE_F16)
 ATTENTION_AVX2(bf16, DTYPE_BF16)
+
+#define ATTENTION_CODES_AVX2(name, type)                                                           \
+    void k_attention_##name##_avx2(const struct attn_args *a, size_t seq, size_t head,             \
+                                   size_t row0, size_t row1)                                       \
+    {                                                                                              \
+        if (a->kv.head_dim <= SCRATCH_DIM)                                                         \
+            attention(type, a, seq, head, row0, row1);                                             \
+        else                                                                                       \
+            k_attention_##name##_ref(a, seq, head, row0, row1);                                    \
+    }
+ATTENTION_CODES_AVX2(i8, DTYPE_I8)
+ATTENTION_CODES_AVX2(fp8, DTYPE_F8_E4M3)

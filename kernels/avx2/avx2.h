@@ -24,6 +24,8 @@ AVX2_LINEAR(k_linear_quant_leaf_avx2);
 AVX2_ATTENTION(k_attention_f32_avx2);
 AVX2_ATTENTION(k_attention_f16_avx2);
 AVX2_ATTENTION(k_attention_bf16_avx2);
+AVX2_ATTENTION(k_attention_i8_avx2);
+AVX2_ATTENTION(k_attention_fp8_avx2);
 #undef AVX2_ATTENTION
 
 void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out, size_t row);
@@ -32,8 +34,9 @@ void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h
 float k_square_sum_f32_avx2(const float *x, size_t n);
 void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y);
 void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot);
-void k_kv_store_f16_avx2(const float *x, size_t n, void *out);
-void k_kv_store_bf16_avx2(const float *x, size_t n, void *out);
+void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scale);
+void k_kv_store_bf16_avx2(const float *x, size_t n, void *out, float *scale);
+void k_kv_store_i8_avx2(const float *x, size_t n, void *out, float *scale);
 void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, float *y);
 void k_swiglu_clamped_f32_avx2(const float *gate, const float *up, size_t n, float alpha,
                                float limit, float *y);

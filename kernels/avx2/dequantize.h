@@ -6,21 +6,6 @@
 #include "kernels/avx2/scales.h"
 #include "kernels/quant_body.h"
 
-/* The E4M3 number in the low byte of each lane; what stands above it is ignored. */
-ALWAYS_INLINE __m256 v8_e4m3(__m256i b)
-{
-    const __m256i bits = _mm256_and_si256(b, _mm256_set1_epi32(0x7F));
-    const __m256i normal =
-        _mm256_add_epi32(_mm256_slli_epi32(bits, 20), _mm256_set1_epi32(120 << 23));
-    const __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(bits), _mm256_set1_ps(0x1p-9f));
-    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), bits);
-    const __m256i is_nan = _mm256_cmpeq_epi32(bits, _mm256_set1_epi32(0x7F));
-    __m256i v = _mm256_blendv_epi8(normal, _mm256_castps_si256(small), is_small);
-    v = _mm256_blendv_epi8(v, _mm256_set1_epi32(0x7FC00000), is_nan);
-    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(b, 7), 31);
-    return _mm256_castsi256_ps(_mm256_or_si256(v, sign));
-}
-
 /* The doubled E2M1 number in the low nibble of each lane. */
 ALWAYS_INLINE __m256i v8_e2m1(__m256i b)
 {

@@ -1,5 +1,5 @@
 /* Overrides the table's entries with what AVX2, FMA and F16C make faster; storing f32 keys and
- * values stays a copy. */
+ * values stays a copy, storing fp8 the reference. */
 #include "kernels/avx2/avx2.h"
 
 static void fill_linear_quant(struct kern_table *t)
@@ -31,9 +31,12 @@ void kern_fill_avx2(struct kern_table *t)
     t->rope = k_rope_f32_avx2;
     t->kv_store[DTYPE_F16] = k_kv_store_f16_avx2;
     t->kv_store[DTYPE_BF16] = k_kv_store_bf16_avx2;
+    t->kv_store[DTYPE_I8] = k_kv_store_i8_avx2;
     t->attention[DTYPE_F32] = k_attention_f32_avx2;
     t->attention[DTYPE_F16] = k_attention_f16_avx2;
     t->attention[DTYPE_BF16] = k_attention_bf16_avx2;
+    t->attention[DTYPE_I8] = k_attention_i8_avx2;
+    t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx2;
     t->swiglu = k_swiglu_f32_avx2;
     t->swiglu_clamped = k_swiglu_clamped_f32_avx2;
     t->add = k_add_f32_avx2;

@@ -1,6 +1,7 @@
 /* Activations as int8 codes on AVX2: the bits of the reference, 32 inputs at a time. Both fast sets
  * use it: a row is read from the first-level cache. */
 #include "kernels/avx2/avx2.h"
+#include "kernels/ref/ref.h"
 
 #include "kernels/avx2/vec.h"
 #include "kernels/quant_body.h"
@@ -85,4 +86,12 @@ void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out,
         const size_t length = left < out->group ? left : out->group;
         out->scales[i] = quantize_group(x + at, length, out->group, codes + at, &out->sums[i]);
     }
+}
+
+/* Head dimensions that are no whole vectors go the reference's way. */
+void k_kv_store_i8_avx2(const float *x, size_t n, void *out, float *scale)
+{
+    int32_t sum;
+    const struct quant_rows one = {(uint32_t)n, 1, out, scale, &sum};
+    (n % QUANT_CODE_ALIGN == 0 ? k_quantize_row_avx2 : k_quantize_row_ref)(x, n, &one, 0);
 }

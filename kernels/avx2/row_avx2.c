@@ -99,8 +99,9 @@ void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot)
     }
 }
 
-void k_kv_store_f16_avx2(const float *x, size_t n, void *out)
+void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scale)
 {
+    (void)scale;
     uint16_t *h = out;
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -121,8 +122,9 @@ ALWAYS_INLINE __m256i bf16_bits(__m256 x)
     return _mm256_blendv_epi8(_mm256_srli_epi32(nearest, 16), quiet, nan);
 }
 
-void k_kv_store_bf16_avx2(const float *x, size_t n, void *out)
+void k_kv_store_bf16_avx2(const float *x, size_t n, void *out, float *scale)
 {
+    (void)scale;
     uint16_t *h = out;
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {

@@ -32,7 +32,7 @@ REF_INLINE float score(enum dtype t, const struct tile *tile, size_t j)
 {
     float lanes[LANES] = {0};
     for (size_t d = 0; d < tile->head_dim; d++) {
-        const float k = kern_load(t, tile->keys, j * tile->head_dim + d);
+        const float k = kern_kv_load(t, tile->keys, tile->head_dim, j, d);
         lanes[d % LANES] = fmaf(tile->q[d], k, lanes[d % LANES]);
     }
     return tree_sum(lanes) * tile->scale;
@@ -59,7 +59,7 @@ REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const flo
 {
     float o = 0.0f;
     for (size_t j = tile->j0; j < tile->j1; j++)
-        o = fmaf(e[j], kern_load(t, tile->values, j * tile->head_dim + d), o);
+        o = fmaf(e[j], kern_kv_load(t, tile->values, tile->head_dim, j, d), o);
     return o;
 }
 
@@ -91,10 +91,8 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct seq_ro
     struct state total = {0};
     for (size_t n = lo / KV_BLOCK_TOKENS; n <= p / KV_BLOCK_TOKENS; n++) {
         const size_t start = n * KV_BLOCK_TOKENS, left = p + 1 - start;
-        tile.keys =
-            (const char *)a->kv.base + kern_kv_index(&a->kv, seq->blocks[n], 0, g) * dtype_bytes(t);
-        tile.values =
-            (const char *)a->kv.base + kern_kv_index(&a->kv, seq->blocks[n], 1, g) * dtype_bytes(t);
+        tile.keys = kern_kv_half(&a->kv, seq->blocks[n], 0, g);
+        tile.values = kern_kv_half(&a->kv, seq->blocks[n], 1, g);
         tile.j0 = lo > start ? lo - start : 0;
         tile.j1 = left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS;
         fold(t, &tile, n == lo / KV_BLOCK_TOKENS, &total, a->out + at);
@@ -112,3 +110,5 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct seq_ro
 ATTENTION_REF(f32, DTYPE_F32)
 ATTENTION_REF(f16, DTYPE_F16)
 ATTENTION_REF(bf16, DTYPE_BF16)
+ATTENTION_REF(i8, DTYPE_I8)
+ATTENTION_REF(fp8, DTYPE_F8_E4M3)

@@ -35,6 +35,8 @@ REF_LINEAR(k_linear_quant_leaf_ref);
 REF_ATTENTION(k_attention_f32_ref);
 REF_ATTENTION(k_attention_f16_ref);
 REF_ATTENTION(k_attention_bf16_ref);
+REF_ATTENTION(k_attention_i8_ref);
+REF_ATTENTION(k_attention_fp8_ref);
 #undef REF_ATTENTION
 
 void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);
@@ -43,9 +45,11 @@ void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
 float k_square_sum_f32_ref(const float *x, size_t n);
 void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y);
 void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot);
-void k_kv_store_f32_ref(const float *x, size_t n, void *out);
-void k_kv_store_f16_ref(const float *x, size_t n, void *out);
-void k_kv_store_bf16_ref(const float *x, size_t n, void *out);
+void k_kv_store_f32_ref(const float *x, size_t n, void *out, float *scale);
+void k_kv_store_f16_ref(const float *x, size_t n, void *out, float *scale);
+void k_kv_store_bf16_ref(const float *x, size_t n, void *out, float *scale);
+void k_kv_store_i8_ref(const float *x, size_t n, void *out, float *scale);
+void k_kv_store_fp8_ref(const float *x, size_t n, void *out, float *scale);
 void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float *y);
 void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
                               float limit, float *y);

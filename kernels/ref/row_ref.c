@@ -43,19 +43,36 @@ void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot)
     }
 }
 
-void k_kv_store_f32_ref(const float *x, size_t n, void *out)
+void k_kv_store_f32_ref(const float *x, size_t n, void *out, float *scale)
 {
+    (void)scale;
     dtype_from_f32(DTYPE_F32, x, n, out);
 }
 
-void k_kv_store_f16_ref(const float *x, size_t n, void *out)
+void k_kv_store_f16_ref(const float *x, size_t n, void *out, float *scale)
 {
+    (void)scale;
     dtype_from_f32(DTYPE_F16, x, n, out);
 }
 
-void k_kv_store_bf16_ref(const float *x, size_t n, void *out)
+void k_kv_store_bf16_ref(const float *x, size_t n, void *out, float *scale)
 {
+    (void)scale;
     dtype_from_f32(DTYPE_BF16, x, n, out);
+}
+
+void k_kv_store_i8_ref(const float *x, size_t n, void *out, float *scale)
+{
+    int32_t sum;
+    const struct quant_rows one = {(uint32_t)n, 1, out, scale, &sum};
+    k_quantize_row_ref(x, n, &one, 0);
+}
+
+void k_kv_store_fp8_ref(const float *x, size_t n, void *out, float *scale)
+{
+    uint8_t *codes = out;
+    (void)scale;
+    for (size_t i = 0; i < n; i++) codes[i] = isfinite(x[i]) ? e4m3_from_f32(x[i]) : 0x7F;
 }
 
 void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float *y)

@@ -8,10 +8,33 @@
 #include <string.h>
 #include <sys/mman.h>
 
+static const struct {
+    const char *name;
+    enum dtype dtype;
+} kv_types[] = {{"f16", DTYPE_F16}, {"f32", DTYPE_F32}, {"int8", DTYPE_I8}, {"fp8", DTYPE_F8_E4M3}};
+
+struct status kv_dtype_parse(const char *name, enum dtype *out)
+{
+    for (size_t i = 0; i < sizeof kv_types / sizeof *kv_types; i++) {
+        if (strcmp(name, kv_types[i].name) != 0) continue;
+        *out = kv_types[i].dtype;
+        return status_ok();
+    }
+    return status_make(STATUS_USAGE, "--kv-dtype: expected f16, f32, int8 or fp8, found \"%s\"",
+                       name);
+}
+
+const char *kv_dtype_name(enum dtype t)
+{
+    for (size_t i = 0; i < sizeof kv_types / sizeof *kv_types; i++)
+        if (kv_types[i].dtype == t) return kv_types[i].name;
+    return dtype_name(t);
+}
+
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype)
 {
-    return (uint64_t)n_layers * 2 * n_kv_heads * KV_BLOCK_TOKENS * head_dim * dtype_bytes(dtype);
+    return (uint64_t)n_layers * 2 * n_kv_heads * kv_half_bytes(dtype, head_dim);
 }
 
 struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,

@@ -9,10 +9,14 @@
 struct kv_pool {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
-    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2, G, KV_BLOCK_TOKENS, Hd] */
+    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2, G] of kv_half_bytes */
     void *data;           /* owned; [n_layers] of them; pages are touched when first written */
     uint64_t n_bytes;
 };
+
+/* Local. The cache's types as users name them. Errors: STATUS_USAGE. */
+struct status kv_dtype_parse(const char *name, enum dtype *out);
+const char *kv_dtype_name(enum dtype t);
 
 /* Local. Bytes that one block takes over all layers of a rank. */
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,

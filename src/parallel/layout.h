@@ -128,7 +128,8 @@ struct layout_memory {
 uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k);
 double layout_weight_bytes(const struct layout_model *m, enum layout_class c);
 
-/* Local. kv_bytes: bytes of one cached element; step_tokens: rows of the largest step. */
+/* Local. kv_bytes: bytes of one cached element (the scales of int8, 4 bytes a head, are left out);
+ * step_tokens: rows of the largest step. */
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
                                       uint32_t kv_bytes, uint32_t step_tokens);
 

@@ -99,17 +99,6 @@ struct quant_param quant_fit(struct quant_format f, const float *x, size_t n)
     }
 }
 
-/* Round to nearest even, saturating at 448; x finite. OCP 8-bit floating point, E4M3. */
-static uint8_t e4m3_from_f32(float x)
-{
-    const uint8_t sign = (uint8_t)(f32_bits(x) >> 24 & 0x80u);
-    const float m = __builtin_fabsf(x);
-    if (!(m < e4m3_most)) return sign | 0x7Eu;
-    if (m < 0x1p-6f) return sign | (uint8_t)__builtin_rintf(m * 512.0f);
-    const uint32_t u = f32_bits(m), rounded = u + 0x7FFFFu + (u >> 20 & 1u);
-    return (uint8_t)(sign | ((rounded >> 20) - (120u << 3)));
-}
-
 /* Round to nearest, ties to the even code, saturating at 6. */
 static uint8_t e2m1_from_f32(float x)
 {

@@ -97,6 +97,17 @@ static inline float f32_from_e4m3(uint8_t c)
     return f32_from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
 }
 
+/* f32 to E4M3: round to nearest even, saturating at 448; x finite. OCP 8-bit floating point. */
+static inline uint8_t e4m3_from_f32(float x)
+{
+    const uint8_t sign = (uint8_t)(f32_bits(x) >> 24 & 0x80u);
+    const float m = __builtin_fabsf(x);
+    if (!(m < 448.0f)) return sign | 0x7Eu;
+    if (m < 0x1p-6f) return sign | (uint8_t)__builtin_rintf(m * 512.0f);
+    const uint32_t u = f32_bits(m), rounded = u + 0x7FFFFu + (u >> 20 & 1u);
+    return (uint8_t)(sign | ((rounded >> 20) - (120u << 3)));
+}
+
 /* E5M2 to f32, exact: the upper byte of a binary16. */
 static inline float f32_from_e5m2(uint8_t c)
 {

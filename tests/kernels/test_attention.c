@@ -8,7 +8,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_SEQS = 3 };
+enum { MAX_SEQS = 3, N_TYPES = 5 };
+
+static const enum dtype types[N_TYPES] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I8,
+                                          DTYPE_F8_E4M3};
 
 /* Sequences with their block tables over one cache whose invisible slots are NaN. */
 struct world {
@@ -64,13 +67,10 @@ static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, 
         w->n_blocks += 2 * ((w->seqs[s].pos0 + w->seqs[s].n_rows) / 64 + 1);
     }
     world_blocks(w);
-    const size_t n_cache = w->n_blocks * 2 * n_kv * KV_BLOCK_TOKENS * head_dim;
+    const size_t n_cache = w->n_blocks * 2 * n_kv * kv_half_bytes(t, head_dim);
     const size_t n_kv_floats = w->n_rows * n_kv * head_dim;
-    float *nan = test_floats(n_cache);
-    for (size_t i = 0; i < n_cache; i++) nan[i] = NAN;
-    w->args.kv = (struct kv_view){test_memory(n_cache * dtype_bytes(t)), t, n_kv, head_dim};
-    dtype_from_f32(t, nan, n_cache, w->args.kv.base);
-    free(nan);
+    w->args.kv = (struct kv_view){test_memory(n_cache), t, n_kv, head_dim};
+    memset(w->args.kv.base, 0xFF, n_cache); /* NaN in every type, and as a scale */
     for (uint32_t h = 0; h < n_heads; h++) w->kv_of_head[h] = (uint8_t)(h * n_kv / n_heads);
     w->q_floats = w->n_rows * n_heads * head_dim;
     w->q = test_floats(w->q_floats);
@@ -123,11 +123,16 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct world *
 static double cached(const struct world *w, size_t s, size_t p, int what, size_t g, size_t d)
 {
     const struct kv_view *kv = &w->args.kv;
-    const size_t block = (size_t)w->blocks[s][p / 64];
-    const size_t at =
-        (((block * 2 + (size_t)what) * kv->n_kv_heads + g) * 64 + p % 64) * kv->head_dim + d;
+    const size_t half = ((size_t)w->blocks[s][p / 64] * 2 + (size_t)what) * kv->n_kv_heads + g;
+    const char *from = (const char *)kv->base + half * kv_half_bytes(kv->dtype, kv->head_dim);
+    const char *at = from + (p % 64 * kv->head_dim + d) * dtype_bytes(kv->dtype);
     float x;
-    dtype_to_f32(kv->dtype, (const char *)kv->base + at * dtype_bytes(kv->dtype), 1, &x);
+    if (kv->dtype == DTYPE_I8) {
+        memcpy(&x, from + 64 * kv->head_dim + p % 64 * sizeof x, sizeof x);
+        return (double)(float)(*(const int8_t *)at * x);
+    }
+    if (kv->dtype == DTYPE_F8_E4M3) return f32_from_e4m3(*(const uint8_t *)at);
+    dtype_to_f32(kv->dtype, at, 1, &x);
     return x;
 }
 
@@ -160,9 +165,8 @@ static void reference_is_softmax(void)
 {
     const struct kern_table ref = table_ref();
     struct rng r = {1};
-    for (int i = 0; i < 12; i++) {
-        struct world *w =
-            world_make(&r, (enum dtype)(i % DTYPE_COUNT), 32, 2, 4, i % 2 ? 50 : 0, 150, 12);
+    for (int i = 0; i < 20; i++) {
+        struct world *w = world_make(&r, types[i % N_TYPES], 32, 2, 4, i % 2 ? 50 : 0, 150, 12);
         run_slices(&r, &ref, w, 0);
         for (size_t s = 0; s < w->args.n_seqs; s++)
             for (size_t row = 0; row < w->seqs[s].n_rows; row++)
@@ -173,14 +177,14 @@ static void reference_is_softmax(void)
 
 static void sets_agree(void)
 {
-    static const uint32_t dims[] = {16, 32, 48, 64, 80, 128, 144};
+    static const uint32_t dims[] = {16, 32, 48, 64, 80, 128, 144, 272};
     static const uint32_t windows[] = {0, 0, 1, 7, 64, 65, 100};
     const struct kern_table ref = table_ref(), best = table_best();
     struct rng r = {2};
     for (int i = 0; i < 90; i++) {
         const size_t max_rows = i % 3 == 0 ? 1 : i % 3 == 1 ? 5 : 150;
         struct world *w =
-            world_make(&r, (enum dtype)(i % 9 / 3), dims[rng_below(&r, 7)], 1 + i % 2,
+            world_make(&r, types[i % 15 / 3], dims[rng_below(&r, 8)], 1 + i % 2,
                        2 + (uint32_t)i % 2 * 4, windows[rng_below(&r, 7)], 200, max_rows);
         run_slices(&r, &ref, w, 0);
         run_slices(&r, &best, w, 1);
@@ -196,8 +200,7 @@ static void sets_agree_on_special_values(void)
     const struct kern_table ref = table_ref(), best = table_best();
     struct rng r = {3};
     for (int i = 0; i < 40; i++) {
-        struct world *w =
-            world_make(&r, (enum dtype)(i % DTYPE_COUNT), 32, 1, 2, i % 2 ? 70 : 0, 130, 9);
+        struct world *w = world_make(&r, types[i % N_TYPES], 32, 1, 2, i % 2 ? 70 : 0, 130, 9);
         rng_specials(&r, w->q, w->q_floats, 60);
         rng_specials(&r, w->key, w->n_rows * 32, 60);
         rng_specials(&r, w->value, w->n_rows * 32, 60);

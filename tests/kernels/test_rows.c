@@ -102,7 +102,7 @@ static void run_rope(const struct kern_table *k, const struct arrays *a, int whi
 static void run_f16(const struct kern_table *k, const struct arrays *a, int which)
 {
     uint16_t *h = test_memory(a->n * 2);
-    k->kv_store[DTYPE_F16](a->in[0], a->n, h);
+    k->kv_store[DTYPE_F16](a->in[0], a->n, h, NULL);
     for (size_t i = 0; i < a->n; i++) a->out[which][i] = f32_from_bits(h[i]);
     free(h);
 }
@@ -110,7 +110,7 @@ static void run_f16(const struct kern_table *k, const struct arrays *a, int whic
 static void run_bf16(const struct kern_table *k, const struct arrays *a, int which)
 {
     uint16_t *h = test_memory(a->n * 2);
-    k->kv_store[DTYPE_BF16](a->in[0], a->n, h);
+    k->kv_store[DTYPE_BF16](a->in[0], a->n, h, NULL);
     for (size_t i = 0; i < a->n; i++) a->out[which][i] = f32_from_bits(h[i]);
     free(h);
 }
@@ -139,8 +139,8 @@ static void rounding_agrees_over_all_floats(void)
         uint16_t a[64], b[64];
         for (size_t i = 0; i < 64; i++, u += 1021) x[i] = f32_from_bits((uint32_t)u);
         for (int t = DTYPE_F16; t <= DTYPE_BF16; t++) {
-            ref.kv_store[t](x, 64, a);
-            best.kv_store[t](x, 64, b);
+            ref.kv_store[t](x, 64, a, NULL);
+            best.kv_store[t](x, 64, b, NULL);
             n_wrong += memcmp(a, b, sizeof a) != 0;
         }
     }
