@@ -75,6 +75,8 @@ SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral"
 DEMO = REPO / "models" / "demo" / "demo.h5"
 # quantized from the model before the dash; codes meet int8 activations
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32"}
+# the model before the dash with another type of cache, in as many runs as a family
+KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
 
 
 CPU = Path("/proc/cpuinfo").read_text()
@@ -86,7 +88,7 @@ for kernel_set, features in NEEDS.items():
 
 def source_of(name):
     """The model that a quantized one was made of; others are their own."""
-    return name.split("-")[0] if name in QUANTIZED else name
+    return name.split("-")[0] if name in QUANTIZED or name in KV_TYPES else name
 
 
 def has_experts(name):
@@ -94,7 +96,9 @@ def has_experts(name):
     return config is None or "experts" in (config / "config.json").read_text()
 
 
-HAS_EXPERTS = {name: has_experts(name) for name in DIMENSIONS["model"] + FAMILIES}
+FAMILY_DIMENSIONS["model"] = FAMILIES + list(KV_TYPES)
+HAS_EXPERTS = {name: has_experts(name) for name in
+               DIMENSIONS["model"] + FAMILY_DIMENSIONS["model"]}
 
 
 def allowed(row):
@@ -186,6 +190,8 @@ class Law:
         return [name for d in self.dimensions() for name in d["model"]]
 
     def model(self, name):
+        if name in KV_TYPES:
+            name = source_of(name)
         return DEMO if name == "demo" else self.work / f"{name}.h5"
 
     def prepare(self):
@@ -217,6 +223,8 @@ class Law:
                 "--kv-blocks", BLOCKS[row["blocks"]], "--max-model-len", MODEL_LEN,
                 "--seed", 5, "--quiet", "--prefix-cache", row["cache"], "--result-cache",
                 row["cache"], "--order", row["schedule"]]
+        if row["model"] in KV_TYPES:
+            argv += ["--kv-dtype", KV_TYPES[row["model"]]]
         if row["batch"]:
             argv += ["--max-batch", row["batch"]]
         if row["chunk"]:
