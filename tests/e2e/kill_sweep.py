@@ -417,8 +417,8 @@ class Refusals(JournalTest):
         self.refused(2, ["--stop"], "--stop", "the")
         self.refused(2, ["--kv-dtype was f16"], "--kv-dtype", "f32")
         lines = self.input.read_bytes()
-        self.input.write_bytes(lines.replace(b"k1\"", b"K1\"", 1))
-        self.refused(3, ["line 2: it changed"])
+        self.input.write_bytes(lines.replace(b"k0\"", b"K0\"", 1))  # its row was the first written
+        self.refused(3, ["line 1: it changed"])
         self.input.write_bytes(lines)
         with self.journal.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX)

@@ -217,7 +217,9 @@ static void damaged_lines_do_no_harm(void)
 {
     static const char good[] =
         "{\"custom_id\":\"a\\u00e9\",\"prompt\":\"hi \\ud83d\\ude00\",\"max_tokens\":12,"
-        "\"temperature\":0.5,\"top_p\":0.9,\"top_k\":4,\"stop\":[\"x\",\"yz\"],\"seed\":3}";
+        "\"temperature\":0.5,\"top_p\":0.9,\"top_k\":4,\"stop\":[\"x\",\"yz\"],\"seed\":3,"
+        "\"logit_bias\":{\"7\":2},\"stop_token_ids\":[3],\"n\":2,\"logprobs\":1,"
+        "\"repetition_penalty\":1.5,\"min_tokens\":2,\"prompt_logprobs\":0}";
     struct tokenizer *t = util_byte_tokenizer();
     const struct request_rules rules = make_rules(t);
     uint64_t random = 17;
