@@ -48,12 +48,17 @@ step "dependencies"
 jobs/install_deps.sh --tests
 
 if [ $sanitizers = yes ]; then
-    step "unit and kernel tests under AddressSanitizer and UBSan"
-    build asan-ubsan unit kernels
+    step "unit and kernel tests, mutated inputs and two ranks under AddressSanitizer and UBSan"
+    build asan-ubsan unit kernels fuzz shoal
     # a small quarantine: tests of bounded memory count freed bytes that ASan still holds
     ASAN_OPTIONS=quarantine_size_mb=4 \
         LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-        ctest --test-dir build/asan-ubsan -L '^(unit|kernels)$' -j2 --no-tests=error || status=1
+        ctest --test-dir build/asan-ubsan -L '^(unit|kernels|fuzz|sanitized)$' \
+        -LE '^long$' -j2 --no-tests=error || status=1
+
+    step "what has threads under ThreadSanitizer"
+    build tsan threads
+    ctest --test-dir build/tsan -L '^threads$' --no-tests=error || status=1
 fi
 
 step "release build"

@@ -27,6 +27,14 @@ static const char *const words[] = {"\"custom_id\":",
                                     "\"n\":",
                                     "\"priority\":",
                                     "\"logprobs\":",
+                                    "\"top_logprobs\":",
+                                    "\"prompt_logprobs\":",
+                                    "\"presence_penalty\":",
+                                    "\"repetition_penalty\":",
+                                    "\"stop_token_ids\":[",
+                                    "\"min_tokens\":",
+                                    "\"ignore_eos\":true",
+                                    "\"use_beam_search\":true",
                                     "\"logit_bias\":{",
                                     "\"method\":\"POST\"",
                                     "\"url\":\"/v1/chat/completions\"",
@@ -78,7 +86,15 @@ static bool serve_line(const struct line *line)
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     check_request(r);
     const bool served = r->error_code == NULL;
+    if (served && (r->n_choices > 1 || r->beam.width > 0 || r->n_prompt_logprobs >= 0)) {
+        request_destroy(&r); /* the scheduler gives it what its row needs */
+        return true;
+    }
     for (int32_t i = 0; served && r->finish == REQUEST_UNFINISHED && i < 40; i++) {
+        struct plan_top tops[32] = {{.id = 0}};
+        FUZZ_CHECK(r->n_logprobs <= 32, "%d alternatives", r->n_logprobs);
+        if (r->n_logprobs >= 0) st = request_take_logprob(r, -0.5f, tops);
+        FUZZ_CHECK(!status_failed(&st), "%s", st.text);
         st = request_take_token(r, &rules, 'a' + i % 26);
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
@@ -132,7 +148,14 @@ static const char *const lines[] = {
     "{\"custom_id\":\"c\",\"method\":\"POST\",\"url\":\"/v1/chat/completions\",\"body\":{\"model\":"
     "\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"Be.\"},{\"role\":\"user\",\"content\":"
     "\"\xF0\x9F\x98\x80 <|end|>\"}],\"max_tokens\":5}}\n",
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"line\\none\\\"\"}],\"max_tokens\":1}\n"};
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"line\\none\\\"\"}],\"max_tokens\":1}\n",
+    "{\"prompt\":\"a "
+    "b\",\"max_tokens\":9,\"logprobs\":3,\"presence_penalty\":0.5,\"frequency_penalty\":"
+    "-0.5,\"repetition_penalty\":1.1,\"logit_bias\":{\"97\":-100,\"98\":2.5},\"stop_token_ids\":[5]"
+    ","
+    "\"min_tokens\":2}\n",
+    "{\"prompt\":\"a b\",\"max_tokens\":9,\"n\":3,\"best_of\":3,\"ignore_eos\":true}\n",
+    "{\"prompt\":\"a b\",\"max_tokens\":4,\"prompt_logprobs\":2}\n"};
 
 static void begin(struct fuzz_seeds *seeds)
 {
