@@ -79,6 +79,7 @@ static void encode_text(struct tokenizer *t, const char *text, unsigned flags)
     FUZZ_CHECK(!status_failed(&flushed), "%s", flushed.text);
     FUZZ_CHECK(out.n == 0 || utf8_valid(out.data, out.n, &bad_at), "text that is not UTF-8");
     detokenizer_fini(&d);
+    detokenizer_fini(&d);
     strbuf_fini(&out);
     token_list_fini(&twice);
     token_list_fini(&once);

@@ -68,19 +68,17 @@ struct status util_decode(const struct tokenizer *t, const struct token_list *id
                           bool skip_special, struct strbuf *out, bool *split)
 {
     struct detokenizer d;
+    struct status st = status_ok();
     detokenizer_init(&d, skip_special);
     *split = false;
-    for (size_t i = 0; i <= ids->n; i++) {
+    for (size_t i = 0; i <= ids->n && !status_failed(&st); i++) {
         const size_t from = out->n;
         size_t bad_at;
-        if (i < ids->n) {
-            TRY(detokenizer_feed(&d, t, ids->ids[i], out));
-        } else {
-            TRY(detokenizer_flush(&d, t, out));
-        }
+        st = i < ids->n ? detokenizer_feed(&d, t, ids->ids[i], out) : detokenizer_flush(&d, t, out);
         if (out->n > from && !utf8_valid(out->data + from, out->n - from, &bad_at)) *split = true;
     }
-    return status_ok();
+    detokenizer_fini(&d);
+    return st;
 }
 
 struct check {
