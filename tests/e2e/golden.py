@@ -52,9 +52,9 @@ class GoldenTest:
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
 
-    def convert(self, source, name):
+    def convert(self, source, name, *flags):
         path = self.work / name
-        self.shoal.must("convert", source, path)
+        self.shoal.must("convert", source, path, *flags)
         return path
 
     def score(self, model, flags, ranks):
@@ -113,6 +113,9 @@ class GoldenTest:
         for layout in layouts:
             self.check_logits(model, layout, n_ranks(layout))
             self.check_greedy(model, [*layout, "--chunk", "7"], n_ranks(layout))
+        if "quantization_config" in self.config:
+            kept = self.convert(self.golden / "hf", "kept.h5", "--quantized", "keep")
+            self.check_logits(kept, ["--activations", "f32", "--tp", "2", "--ep", "1"], 2)
         done = self.score(self.convert(self.mutate(), "mutated.h5"), [], 0)
         print(f"  one weight changed: {done.out.strip()}")
         expect(done.status == 1, f"one changed weight must fail the comparison: {done}")
