@@ -75,6 +75,13 @@ class RequestsTest:
                    f"token {token} is drawn at {share}, expected {probability} +- {bound}")
         expect(set(seen) == set(golden["kept"]), f"{set(seen)} were drawn of {golden['kept']}")
 
+    def check_choices(self, rows):
+        """The i-th answer is the same for every n, and another one than the others."""
+        answers = [c["token_ids"] for c in rows["n3"]["choices"]]
+        expect(len({tuple(a) for a in answers}) == 3, f"answers: {answers}")
+        expect([c["token_ids"] for c in rows["n2"]["choices"]] == answers[:2] and
+               rows["n1"]["token_ids"] == answers[0], "answers depend on n")
+
     def golden(self):
         golden = json.loads((GOLDENS.parent / "requests.json").read_text())
         lines = [{"custom_id": f"{kind[0]}{i}", "prompt_token_ids": case["prompt_token_ids"],
@@ -85,6 +92,8 @@ class RequestsTest:
         n_drawn = 600
         lines += [{"custom_id": f"m{i}", "max_tokens": 1, **{k: golden["min_p"][k] for k in (
             "prompt_token_ids", "temperature", "min_p")}} for i in range(n_drawn)]
+        drawn = {"prompt_token_ids": [5, 6, 7], "max_tokens": 8, "seed": 4}
+        lines += [{"custom_id": f"n{n}", "n": n, **drawn} for n in (1, 2, 3)]
         write_lines(self.work / "in.jsonl", lines)
         first = None
         for flags, ranks in (([], 0), (["--tp", "3"], 3), (["--pp", "2", "--prefix-cache", "off",
@@ -94,6 +103,7 @@ class RequestsTest:
             self.check_tokens(rows, golden)
             self.check_logprobs(rows["l"], golden["logprobs"])
             self.check_min_p(rows, golden["min_p"], n_drawn)
+            self.check_choices(rows)
             first = first or output.read_bytes()
             expect(output.read_bytes() == first, f"other bytes with {flags}")
 

@@ -525,6 +525,49 @@ static void batch_rows_are_batch_results(void)
               " expected at least one\"}}\n");
 }
 
+/* Two sampled tokens, the second no whole character, with two alternatives each. */
+static void check_logprobs(const char *line, const char *expected)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    const struct request_rules rules = make_rules(t);
+    const struct plan_top tops[2][2] = {{{120, -0.5f}, {34, -1.5f}}, {{33, -0.125f}, {256, -3}}};
+    struct request *r = parse(&rules, line);
+    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    struct status st = request_take_logprob(r, -0.5f, tops[0]);
+    if (!status_failed(&st)) st = request_take_token(r, &rules, 'x');
+    if (!status_failed(&st)) st = request_take_logprob(r, -0.1f, tops[1]);
+    if (!status_failed(&st)) st = request_take_token(r, &rules, 0xE2);
+    for (size_t i = 1; r->scores != NULL && i < r->n_prompt; i++) r->scores[i] = -4;
+    struct strbuf row;
+    strbuf_init(&row);
+    if (!status_failed(&st)) st = result_row_write(r, &rules, NULL, &row);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_PTR_NOT_NULL(strstr(row.data, expected));
+    if (strstr(row.data, expected) == NULL)
+        printf("\n  expected %s\n  found    %s", expected, row.data);
+    strbuf_fini(&row);
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
+static void log_probabilities_stand_in_rows(void)
+{
+    check_logprobs(
+        "{\"prompt\":\"hi\",\"max_tokens\":2,\"logprobs\":2,\"prompt_logprobs\":0}",
+        "\"finish_reason\":\"length\",\"logprobs\":[{\"id\":120,\"logprob\":-0.5,\"top\":"
+        "[[120,-0.5],[34,-1.5]]},{\"id\":226,\"logprob\":-0.1,\"top\":[[33,-0.125],"
+        "[256,-3]]}],\"prompt_logprobs\":[null,{\"id\":105,\"logprob\":-4,\"top\":[]}],"
+        "\"usage\"");
+    check_logprobs(
+        "{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"hi\","
+        "\"max_tokens\":2,\"logprobs\":2}}",
+        "\"logprobs\":{\"tokens\":[\"x\",\"bytes:\\\\xe2\"],\"token_logprobs\":[-0.5,"
+        "-0.1],\"top_logprobs\":[{\"x\":-0.5,\"\\\"\":-1.5},{\"!\":-0.125,\"<|end|>\":-3,"
+        "\"bytes:\\\\xe2\":-0.1}],\"text_offset\":[0,1]}");
+    check_logprobs("{\"prompt\":\"hi\",\"max_tokens\":2,\"logprobs\":true,\"top_logprobs\":2}",
+                   "\"logprobs\":[{\"id\":120,");
+}
+
 static void score_rows_start_with_null(void)
 {
     check_row("{\"prompt\":\"abc\"}", "", false, true,
@@ -641,6 +684,7 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "stop flags are defaults", stop_flags_are_defaults);
     CU_add_test(suite, "dropped choices stand in the row", dropped_choices_stand_in_the_row);
     CU_add_test(suite, "batch rows are batch results", batch_rows_are_batch_results);
+    CU_add_test(suite, "log-probabilities stand in rows", log_probabilities_stand_in_rows);
     CU_add_test(suite, "score rows start with null", score_rows_start_with_null);
     CU_add_test(suite, "flags are checked by the same rules", flags_are_checked_by_the_same_rules);
     CU_add_test(suite, "messages go through the template", messages_go_through_the_template);
