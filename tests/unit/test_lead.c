@@ -56,6 +56,28 @@ static void add_line(struct strbuf *s, uint64_t *x, int id)
     }
 }
 
+/* Lines that begin alike, for more than a block, and differ in what they want: none may take from
+ * another what is not its own. */
+enum { ALIKE = 7 };
+
+static void add_alike(struct strbuf *s)
+{
+    static const char *const wants[ALIKE] = {
+        "",
+        ",\"prompt_logprobs\":1",
+        ",\"repetition_penalty\":1.5",
+        ",\"presence_penalty\":1",
+        ",\"logit_bias\":{\"65\":3}",
+        ",\"min_tokens\":9",
+        ",\"stop_token_ids\":[101],\"min_tokens\":9",
+    };
+    for (int i = 0; i < ALIKE; i++) {
+        strbuf_puts(s, "{\"prompt\":\"");
+        for (int k = 0; k < 10; k++) strbuf_puts(s, "alike... ");
+        strbuf_printf(s, "\",\"temperature\":0,\"max_tokens\":20%s}\n", wants[i]);
+    }
+}
+
 static void make_input(struct strbuf *s, uint64_t seed, bool with_ids)
 {
     uint64_t x = seed * 77 + 1;
@@ -65,6 +87,7 @@ static void make_input(struct strbuf *s, uint64_t seed, bool with_ids)
         if (i == 11) strbuf_puts(s, duplicate);
         add_line(s, &x, with_ids ? i : -1);
     }
+    add_alike(s);
 }
 
 static void random_options(struct lead_options *o, uint64_t *x)
@@ -111,7 +134,7 @@ static void check_options(enum lead_mode mode, uint64_t n_options, uint64_t *n_p
     struct lead_options o = util_lead_options(t, NULL, NULL);
     o.mode = mode;
     run_text(&o, &in, &first, &expected);
-    CU_ASSERT_EQUAL(first.n_rows, LINES + 3);
+    CU_ASSERT_EQUAL(first.n_rows, LINES + 3 + ALIKE);
     CU_ASSERT(first.n_error_rows > 3);
     CU_ASSERT(first.n_error_rows < LINES / 2);
     unsigned n_different = 0;
@@ -175,7 +198,8 @@ static void expect_plain(const struct request *r, const char *const *stops, size
 /* Drawn as fake_engine_expect draws. */
 static bool is_simple(const struct request *r)
 {
-    return r->penalties.repetition == 1 && r->penalties.frequency == 0 && r->n_biases == 0 &&
+    return r->penalties.repetition == 1 && r->penalties.frequency == 0 &&
+           r->penalties.presence == 0 && r->min_tokens == 0 && r->n_biases == 0 &&
            r->n_stop_ids == 0 && !r->ignore_eos && r->n_choices == 1 && r->beam.width == 0;
 }
 
@@ -326,7 +350,7 @@ static void a_long_input_runs_in_bounded_memory(void)
 
 /* Sees every row of logits once or more, with the right values. */
 struct logits_seen {
-    uint8_t rows[LINES + 10][200];
+    uint8_t rows[LINES + 20][200];
     unsigned n_bad;
 };
 
