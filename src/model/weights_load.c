@@ -7,6 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
+enum {
+    SHARES_EACH = 4,               /* of a piece's rows, for each thread, */
+    SHARED_BYTES_LEAST = 64 << 10, /* unless there are fewer bytes than these */
+};
+
 /* Where the pieces of one want go. A quantized tensor has a target for each of its parts. */
 struct target {
     struct weight_spec spec;
@@ -18,6 +23,7 @@ struct target {
 
 struct loading {
     struct weights *w;
+    struct team *team; /* borrowed; NULL: this thread alone packs */
     const struct ckpt *c;
     struct target *targets; /* [n_targets] */
     struct slab_want *wants;
@@ -264,24 +270,56 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
-static void take_part(const struct packed *p, enum ckpt_part part, size_t row0,
-                      const struct slab_piece *piece)
+/* Rows of one piece on their way into panels: cut at whole panels, a share for each part of a team.
+ */
+struct put_job {
+    const struct target *target;
+    const struct packed *packed;
+    size_t row0; /* the first one's place among the packed rows */
+    const struct slab_piece *piece;
+    uint32_t n_shares;
+};
+
+static void put_rows(const struct put_job *j, size_t row0, size_t n_rows, const void *rows)
 {
-    const size_t n_rows = (size_t)piece->n_rows;
-    switch (part) {
+    const struct packed *p = j->packed;
+    const size_t stride = j->piece->stride_bytes;
+    void *data = (void *)(uintptr_t)p->data;
+    if (p->quant.kind == QUANT_NONE) {
+        packed_put_rows(p->dtype, data, p->n_in, row0, n_rows, rows, stride);
+        return;
+    }
+    switch (j->target->part) {
     case CKPT_CODES:
-        packed_quant_put_codes(p->quant, (void *)(uintptr_t)p->data, p->n_in, row0, n_rows,
-                               piece->data, piece->stride_bytes);
+        packed_quant_put_codes(p->quant, data, p->n_in, row0, n_rows, rows, stride);
         break;
     case CKPT_SCALES:
-        packed_quant_put_scales(p->quant, (void *)(uintptr_t)p->scales, p->n_in, row0, n_rows,
-                                piece->data, piece->stride_bytes);
+        packed_quant_put_scales(p->quant, (void *)(uintptr_t)p->scales, p->n_in, row0, n_rows, rows,
+                                stride);
         break;
     default:
         packed_quant_put_zeros(p->quant, (uint8_t *)(uintptr_t)p->zeros, p->n_in, row0, n_rows,
-                               piece->data, piece->stride_bytes);
+                               rows, stride);
         break;
     }
+}
+
+/* Where share i begins, in rows of the piece. */
+static size_t share_begin(const struct put_job *j, uint32_t i)
+{
+    const size_t n = (size_t)j->piece->n_rows, at = j->row0 + n / j->n_shares * i;
+    const size_t panel = at - at % PANEL_COLUMNS;
+    if (i == j->n_shares) return n;
+    return panel > j->row0 ? panel - j->row0 : 0;
+}
+
+static void put_share(void *job, uint32_t i)
+{
+    const struct put_job *j = job;
+    const size_t begin = share_begin(j, i), end = share_begin(j, i + 1);
+    if (begin == end) return;
+    put_rows(j, j->row0 + begin, end - begin,
+             (const char *)j->piece->data + begin * j->piece->stride_bytes);
 }
 
 /* Rows of a vector, or of the experts' biases. */
@@ -303,13 +341,17 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
         return status_ok();
     }
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
-    const size_t row0 = (size_t)(piece->row - t->spec.rows.begin);
-    if (t->tensor->quant.kind != QUANT_NONE) {
-        take_part(p, t->part, row0, piece);
-    } else {
-        packed_put_rows(p->dtype, (void *)(uintptr_t)p->data, p->n_in, row0, (size_t)piece->n_rows,
-                        piece->data, piece->stride_bytes);
+    struct put_job job = {.target = t,
+                          .packed = p,
+                          .row0 = (size_t)(piece->row - t->spec.rows.begin),
+                          .piece = piece,
+                          .n_shares = 1};
+    if (piece->n_rows * piece->stride_bytes < SHARED_BYTES_LEAST) {
+        put_share(&job, 0);
+        return status_ok();
     }
+    job.n_shares = SHARES_EACH * team_size(ld->team);
+    team_run(ld->team, SHARES_EACH, put_share, &job);
     return status_ok();
 }
 
@@ -357,7 +399,7 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct weights **out, struct loader_stats *stats)
 {
     *out = NULL;
-    struct loading ld = {.c = c};
+    struct loading ld = {.c = c, .team = comm_team(comm)};
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
         *ld.w = (struct weights){.place = place,

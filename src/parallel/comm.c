@@ -26,6 +26,7 @@ struct comm {
     bool uses_memory[COMM_AXIS_COUNT];
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
+    struct team *team;     /* borrowed; NULL: none */
     struct trace *trace;   /* borrowed; NULL: none is kept */
     bool has_stages;       /* ranks send each other messages while they compute */
     const char *site_file; /* debug builds: who calls */
@@ -246,8 +247,14 @@ static void share_hosts(struct comm *c)
     }
 }
 
+struct team *comm_team(const struct comm *c)
+{
+    return c->team;
+}
+
 void comm_use_team(struct comm *c, struct team *team)
 {
+    c->team = team;
     for (int i = 0; i < COMM_AXIS_COUNT; i++)
         if (c->groups[i] != NULL) host_group_use_team(c->groups[i], team);
 }

@@ -58,6 +58,8 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
 /* Local. The threads that share the work of large sums inside a host from now on, after comm_split;
  * borrowed until comm_stop or another call. NULL, as at first: the caller alone. */
 void comm_use_team(struct comm *c, struct team *team);
+/* Local. That team; borrowed. */
+struct team *comm_team(const struct comm *c);
 
 /* **Collective (world)**. Ends MPI and frees; accepts NULL. */
 void comm_stop(struct comm **c);
