@@ -135,6 +135,62 @@ static void mixtures_are_understood(void)
     refuse(body, "logits_scaling");
 }
 
+/* The fields of published models, layers cut where they are listed. */
+static void published_configs_are_taken(void)
+{
+    CU_ASSERT_EQUAL(
+        parse("\"architectures\":[\"GptOssForCausalLM\"],\"attention_bias\":true,\"attention_dr"
+              "opout\":0.0,\"eos_token_id\":200002,\"experts_per_token\":4,\"head_dim\":64,\"hi"
+              "dden_act\":\"silu\",\"hidden_size\":2880,\"initial_context_length\":4096,\"inter"
+              "mediate_size\":2880,\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
+              "\"max_position_embeddings\":131072,\"model_type\":\"gpt_oss\",\"num_attention_he"
+              "ads\":64,\"num_experts_per_tok\":4,\"num_hidden_layers\":2,\"num_key_value_heads"
+              "\":8,\"num_local_experts\":32,\"output_router_logits\":false,\"quantization_conf"
+              "ig\":{\"quant_method\":\"mxfp4\"},\"rms_norm_eps\":1e-05,\"rope_scaling\":{\"bet"
+              "a_fast\":32.0,\"beta_slow\":1.0,\"factor\":32.0,\"original_max_position_embeddin"
+              "gs\":4096,\"rope_type\":\"yarn\",\"truncate\":false},\"rope_theta\":150000,\"rou"
+              "ter_aux_loss_coef\":0.9,\"sliding_window\":128,\"swiglu_limit\":7.0,\"tie_word_e"
+              "mbeddings\":false,\"use_cache\":true,\"vocab_size\":201088")
+            .code,
+        STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(windows(), "10");
+    CU_ASSERT(m.window == 128 && m.qkv_bias && m.o_bias && m.swiglu_limit == 7.0f);
+    CU_ASSERT(m.swiglu_alpha == 1.702f && m.expert_ffn == 2880 && m.n_chosen == 4);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SOFTMAX_RENORM);
+    CU_ASSERT_EQUAL(
+        parse("\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":false,\"mlp_bias\":f"
+              "alse,\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,\""
+              "max_position_embeddings\":131072,\"num_attention_heads\":32,\"num_hidden_layers"
+              "\":32,\"num_key_value_heads\":8,\"pretraining_tp\":1,\"rms_norm_eps\":1e-05,\"ro"
+              "pe_scaling\":{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\""
+              "original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"},\"rope_theta\""
+              ":500000.0,\"tie_word_embeddings\":false,\"vocab_size\":128256,\"eos_token_id\":["
+              "128001,128008,128009]")
+            .code,
+        STATUS_OK);
+    CU_ASSERT(m.window == 0 && !m.qkv_bias && m.swiglu_limit == 0 && m.n_eos_ids == 3);
+    CU_ASSERT_EQUAL(
+        parse("\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\""
+              ":3584,\"intermediate_size\":18944,\"max_position_embeddings\":32768,\"max_window"
+              "_layers\":28,\"num_attention_heads\":28,\"num_hidden_layers\":28,\"num_key_value"
+              "_heads\":4,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"sliding_window\":13"
+              "1072,\"use_sliding_window\":false,\"tie_word_embeddings\":false,\"vocab_size\":1"
+              "52064")
+            .code,
+        STATUS_OK);
+    CU_ASSERT(m.window == 0 && m.qkv_bias && !m.o_bias && m.head_dim == 128);
+    CU_ASSERT_EQUAL(
+        parse("\"architectures\":[\"MistralForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size"
+              "\":4096,\"intermediate_size\":14336,\"max_position_embeddings\":32768,\"num_atte"
+              "ntion_heads\":32,\"num_hidden_layers\":32,\"num_key_value_heads\":8,\"rms_norm_e"
+              "ps\":1e-05,\"rope_theta\":10000.0,\"sliding_window\":4096,\"tie_word_embeddings"
+              "\":false,\"vocab_size\":32000")
+            .code,
+        STATUS_OK);
+    CU_ASSERT(m.window == 4096 && m.layer_has_window[0] && m.layer_has_window[31]);
+    refuse(LLAMA ",\"swiglu_limit\":7.0", "swiglu_limit");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -186,6 +242,7 @@ void suite_model_config(CU_pSuite suite)
     CU_add_test(suite, "biases are those of the family", biases_are_those_of_the_family);
     CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);
     CU_add_test(suite, "mixtures are understood", mixtures_are_understood);
+    CU_add_test(suite, "published configs are taken", published_configs_are_taken);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);
