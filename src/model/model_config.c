@@ -556,6 +556,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->tied = m->tied;
     out->qk_norm = m->family->qk_norm;
     out->attention_bias = m->qkv_bias;
+    out->expert_bias = m->family->expert_bias;
     out->weight_bytes = weight_bytes;
     out->context = m->context;
 }

@@ -443,9 +443,12 @@ static uint64_t ffn_bytes(const struct layout_model *m, enum layout_class c, uin
 static uint64_t experts_bytes(const struct layout *l, struct layout_place place)
 {
     const struct layout_model *m = &l->model;
-    const uint64_t one = ffn_bytes(m, LAYOUT_EXPERTS, range_count(layout_expert_ffn(l, place.etp)));
+    const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
+    uint64_t one = ffn_bytes(m, LAYOUT_EXPERTS, f);
+    if (m->expert_bias) one += 4 * (2 * f + m->width);
     return range_count(layout_experts(l, place.ep)) * one +
-           packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width);
+           packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width) +
+           (m->expert_bias ? 4ull * m->n_experts : 0);
 }
 
 static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
