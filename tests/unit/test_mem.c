@@ -1,0 +1,42 @@
+/* Mapped memory: aligned, zeroed, failing when it is to fail. */
+#include "base/mem.h"
+
+#include <CUnit/CUnit.h>
+#include <stdint.h>
+
+static void mapped_memory_is_aligned_and_zeroed(void)
+{
+    static const size_t sizes[] = {0, 1, 4096, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 7 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        unsigned char *p;
+        CU_ASSERT_EQUAL_FATAL(mem_map(&p, sizes[i], "test").code, STATUS_OK);
+        CU_ASSERT_EQUAL((uintptr_t)p % (2 << 20), 0);
+        size_t n_set = 0;
+        for (size_t k = 0; k < sizes[i]; k += 511) n_set += p[k] != 0;
+        if (sizes[i] > 0) p[sizes[i] - 1] = 1;
+        CU_ASSERT_EQUAL(n_set, 0);
+        mem_unmap(&p, sizes[i]);
+        CU_ASSERT_PTR_NULL(p);
+        mem_unmap(&p, sizes[i]);
+    }
+}
+
+static void what_cannot_be_mapped_is_an_error(void)
+{
+    static const size_t sizes[] = {SIZE_MAX, SIZE_MAX - (2 << 20), SIZE_MAX / 2};
+    void *p;
+    for (size_t i = 0; i < 3; i++) {
+        CU_ASSERT_EQUAL(mem_map(&p, sizes[i], "test").code, STATUS_MEMORY);
+        CU_ASSERT_PTR_NULL(p);
+    }
+    (void)mem_fail_after(1);
+    CU_ASSERT_EQUAL(mem_map(&p, 1, "test").code, STATUS_MEMORY);
+    (void)mem_fail_after(0);
+}
+
+void suite_mem(CU_pSuite suite);
+void suite_mem(CU_pSuite suite)
+{
+    CU_add_test(suite, "mapped memory is aligned and zeroed", mapped_memory_is_aligned_and_zeroed);
+    CU_add_test(suite, "what cannot be mapped is an error", what_cannot_be_mapped_is_an_error);
+}
