@@ -199,6 +199,28 @@ static struct status check_fields(const struct js_node *root, const char *what)
     return status_ok();
 }
 
+/* A field of a wrong type is not an absent one: its default would change the arithmetic in silence.
+ */
+static struct status check_types(const struct js_node *root, const char *what)
+{
+    static const char *const numbers[] = {"rope_theta", "rms_norm_eps", "clip_qkv", "swiglu_alpha",
+                                          "swiglu_limit"};
+    static const char *const switches[] = {"tie_word_embeddings", "attention_bias",
+                                           "use_sliding_window", "norm_topk_prob"};
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    while (js_next(root, &it, &key, &value)) {
+        const enum js_type type = js_type(value);
+        const bool is_number = LISTED(key, numbers), is_switch = LISTED(key, switches);
+        if (type == JS_NULL || (!is_number && !is_switch)) continue;
+        if (is_number ? type == JS_INT || type == JS_REAL : type == JS_BOOL) continue;
+        return status_make(STATUS_INPUT, "%s: field \"%s\": expected %s, found another type", what,
+                           key, is_number ? "a number" : "true or false");
+    }
+    return status_ok();
+}
+
 /* A positive integer field of at most `most`; absent or null: `otherwise` (0: required). */
 static struct status get_count(const struct js_node *root, const char *what, const char *key,
                                uint32_t most, uint32_t otherwise, uint32_t *out)
@@ -510,6 +532,7 @@ static struct status parse_root(const struct js_node *root, const char *what,
     }
     TRY(find_family(root, what, &out->family));
     TRY(check_fields(root, what));
+    TRY(check_types(root, what));
     TRY(read_sizes(root, what, out));
     TRY(read_rope(root, what, out));
     TRY(read_scales(root, what, out));

@@ -233,6 +233,8 @@ static void impossible_sizes_are_refused(void)
            "num_experts_per_tok");
     refuse(QWEN3 ",\"mlp_only_layers\":[9]", "mlp_only_layers");
     refuse(LLAMA ",\"rope_theta\":0", "rope_theta");
+    refuse(LLAMA ",\"rms_norm_eps\":\"1e-5\"", "rms_norm_eps");
+    refuse(LLAMA ",\"tie_word_embeddings\":1", "tie_word_embeddings");
 }
 
 void suite_model_config(CU_pSuite suite);
