@@ -62,7 +62,8 @@ static inline float kern_attention_sum(const struct attn_args *a, size_t head, f
 /* Keys (what = 0) or values (1) of kv head g in a block, from slot 0; and their scales. */
 static inline void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
 {
-    const size_t half = ((size_t)block * 2 + (size_t)what) * kv->n_kv_heads + g;
+    const size_t part = kv->latent ? (size_t)block : (size_t)block * 2 + (size_t)what;
+    const size_t half = part * kv->n_kv_heads + g;
     return (char *)kv->base + half * kv_half_bytes(kv->dtype, kv->head_dim);
 }
 

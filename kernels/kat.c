@@ -172,7 +172,7 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
 /* The cache's values, token by token, as elements of type t. */
 static void fill_cache(struct bench *b, enum dtype t)
 {
-    const struct kv_view kv = {b->data, t, 1, HEAD_DIM};
+    const struct kv_view kv = {b->data, t, 1, HEAD_DIM, false};
     for (size_t i = 0; i < CACHE / HEAD_DIM; i++) {
         const size_t half = i / KV_BLOCK_TOKENS, slot = i % KV_BLOCK_TOKENS;
         char *at = kern_kv_half(&kv, (int32_t)(half / 2), (int)(half % 2), 0);

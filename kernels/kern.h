@@ -16,6 +16,7 @@
 #include "tensor/dtype.h"
 #include "tensor/quant_format.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -107,6 +108,7 @@ struct kv_view {
     enum dtype dtype;
     uint32_t n_kv_heads; /* G held here */
     uint32_t head_dim;   /* Hd */
+    bool latent; /* V is K and stands once: base + ((b * G + g) * KV_BLOCK_TOKENS + s) * Hd */
 };
 
 /* Bytes of one block's keys, or values, of one kv head. */

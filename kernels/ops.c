@@ -254,7 +254,7 @@ static void kv_part(const void *job_, struct part part)
             const size_t p = seq->pos0 + i, slot = p % KV_BLOCK_TOKENS;
             const int32_t block = seq->blocks[p / KV_BLOCK_TOKENS];
             kv_put(job, job->key, seq->row0 + i, 0, block, slot);
-            kv_put(job, job->value, seq->row0 + i, 1, block, slot);
+            if (!job->kv->latent) kv_put(job, job->value, seq->row0 + i, 1, block, slot);
         }
     }
 }

@@ -32,6 +32,19 @@ void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_ro
 void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
                 float eps, float *y);
 
+/* A rotated part that stands behind each head: rot elements from x, x_stride apart from head to
+ * head of [T, n_heads], to out, rotated like op_rope; `pairs`: neighbours 2i and 2i + 1 become i
+ * and i + rot / 2 first. */
+struct rope_tails {
+    const float *x;
+    float *out;
+    size_t x_stride, out_stride;
+    const float *cos, *sin; /* [T, rot / 2] */
+    size_t n_rows, n_heads, rot;
+    bool pairs;
+};
+void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
+
 /* A norm over a projection whose heads stand on several ranks, in two parts. sums[T, stride]: entry
  * h of a row = the square_sum of head h of x [T, n_heads, Hd], as bits. */
 void op_head_square_sums(const struct kern_table *k, const float *x, size_t n_rows, size_t n_heads,
@@ -122,6 +135,10 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);
  * row_stride_bytes into `data` (a packed weight's memory, zeroed before the first call). */
 void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
                      const void *rows, size_t row_stride_bytes);
+
+/* Local. Packs input k of all n_out outputs from consecutive elements: the transposed way. */
+void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n_out,
+                       const void *elements);
 
 /* Local. Bytes of the three arrays of a packed quantized weight [n_out, n_in]; SIZE_MAX for one
  * that overflows; 0 for zeros that the format has not. */

@@ -191,3 +191,34 @@ void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, si
     const struct sigmoid_rows_job job = {x, gate, n_rows, n};
     part_run(k->team, (uint64_t)n_rows * n, sigmoid_rows_part, &job);
 }
+
+struct rope_tails_job {
+    const struct kern_table *k;
+    const struct rope_tails *a;
+};
+
+static void rope_tails_part(const void *job_, struct part part)
+{
+    const struct rope_tails_job *job = job_;
+    const struct rope_tails *a = job->a;
+    const size_t half = a->rot / 2;
+    size_t t, end;
+    if (!part_take(&part, a->n_rows, a->n_heads * a->rot, &t, &end)) return;
+    for (; t < end; t++) {
+        for (size_t h = t * a->n_heads; h < (t + 1) * a->n_heads; h++) {
+            const float *x = a->x + h * a->x_stride;
+            float *out = a->out + h * a->out_stride;
+            for (size_t i = 0; i < half; i++) {
+                out[i] = a->pairs ? x[2 * i] : x[i];
+                out[half + i] = a->pairs ? x[2 * i + 1] : x[half + i];
+            }
+            job->k->rope(out, a->cos + t * half, a->sin + t * half, a->rot);
+        }
+    }
+}
+
+void op_rope_tails(const struct kern_table *k, const struct rope_tails *a)
+{
+    const struct rope_tails_job job = {k, a};
+    part_run(k->team, (uint64_t)a->n_rows * a->n_heads * a->rot, rope_tails_part, &job);
+}

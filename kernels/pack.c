@@ -86,6 +86,18 @@ void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t 
     }
 }
 
+void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n_out,
+                       const void *elements)
+{
+    const size_t n_bytes = dtype_bytes(t);
+    for (size_t n = 0; n < n_out; n += PANEL_COLUMNS) {
+        const size_t left = n_out - n, count = left < PANEL_COLUMNS ? left : PANEL_COLUMNS;
+        char *panel = (char *)data + n * n_in * n_bytes;
+        memcpy(panel + k * PANEL_COLUMNS * n_bytes, (const char *)elements + n * n_bytes,
+               count * n_bytes);
+    }
+}
+
 void op_embed_row(const struct packed *w, uint32_t id, float *out)
 {
     if (w->quant.kind != QUANT_NONE) {

@@ -59,9 +59,9 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     const double n_copies =
         (double)cost->n_moe_layers * m->n_experts * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
-    cost->kv_token_bytes =
-        (double)kv_pool_block_bytes(m->n_layers, m->n_kv_heads, m->head_dim, j->kv_dtype) /
-        KV_BLOCK_TOKENS;
+    cost->kv_token_bytes = (double)kv_pool_block_bytes(m->n_layers, m->n_kv_heads, m->head_dim,
+                                                       j->kv_dtype, m->kv_lora > 0) /
+                           KV_BLOCK_TOKENS;
     cost->row_flops = linear_flops(m, cost->n_moe_layers);
     cost->head_flops = 2.0 * m->width * m->vocab;
     cost->attention_flops = 4.0 * m->n_heads * m->head_dim * m->n_layers;

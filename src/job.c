@@ -78,8 +78,9 @@ static uint64_t free_bytes(const struct job *j)
 static struct status size_kv_pool(struct job *j)
 {
     const struct weights *w = j->weights;
-    const uint64_t block_bytes = kv_pool_block_bytes(
-        range_count(w->layers), range_count(w->kv_heads), j->model.head_dim, j->kv_dtype);
+    const uint64_t block_bytes =
+        kv_pool_block_bytes(range_count(w->layers), range_count(w->kv_heads), j->model.head_dim,
+                            j->kv_dtype, j->model.kv_lora > 0);
     const uint64_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
     const uint64_t available = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);

@@ -1,6 +1,6 @@
 /* The reference kernels: plain C, one element at a time, in the order that kern.h writes down.
- * They are the oracle of every other set. Used by ref/fill_ref.c, and by other sets for caches in
- * int8 or fp8 with head dimensions that they do not take. */
+ * They are the oracle of every other set. Used by ref/fill_ref.c, and by other sets' quantized
+ * linears where the activations are floats. */
 #ifndef SHOAL_KERNELS_REF_H
 #define SHOAL_KERNELS_REF_H
 

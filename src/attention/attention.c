@@ -11,8 +11,8 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
         op_rmsnorm(kern, w->q, w->q_norm, w->n_rows * s->n_heads, hd, s->norm_eps, w->q);
         op_rmsnorm(kern, w->k, w->k_norm, w->n_rows * s->n_kv_heads, hd, s->norm_eps, w->k);
     }
-    op_rope(kern, w->q, w->cos, w->sin, w->n_rows, s->n_heads, hd, hd);
-    op_rope(kern, w->k, w->cos, w->sin, w->n_rows, s->n_kv_heads, hd, hd);
+    op_rope(kern, w->q, w->cos, w->sin, w->n_rows, s->n_heads, hd, s->rotary);
+    op_rope(kern, w->k, w->cos, w->sin, w->n_rows, s->n_kv_heads, hd, s->rotary);
     op_kv_write(kern, w->k, w->v, &w->kv, w->seqs, w->n_seqs);
     const struct attn_args args = {.q = w->q,
                                    .out = w->out,

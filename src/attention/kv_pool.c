@@ -32,13 +32,13 @@ const char *kv_dtype_name(enum dtype t)
 }
 
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
-                             enum dtype dtype)
+                             enum dtype dtype, bool latent)
 {
-    return (uint64_t)n_layers * 2 * n_kv_heads * kv_half_bytes(dtype, head_dim);
+    return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_half_bytes(dtype, head_dim);
 }
 
 struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,
-                             uint32_t head_dim, enum dtype dtype, struct kv_pool **out)
+                             uint32_t head_dim, enum dtype dtype, bool latent, struct kv_pool **out)
 {
     *out = NULL;
     struct kv_pool *p = NULL;
@@ -48,7 +48,8 @@ struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv
     p->n_kv_heads = n_kv_heads;
     p->head_dim = head_dim;
     p->dtype = dtype;
-    p->layer_bytes = kv_pool_block_bytes(1, n_kv_heads, head_dim, dtype) * n_blocks;
+    p->latent = latent;
+    p->layer_bytes = kv_pool_block_bytes(1, n_kv_heads, head_dim, dtype, latent) * n_blocks;
     p->n_bytes = p->layer_bytes * n_layers;
     if (p->n_bytes > 0) {
         p->data = mmap(NULL, p->n_bytes, PROT_READ | PROT_WRITE,
@@ -78,5 +79,6 @@ struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
     return (struct kv_view){.base = (char *)p->data + layer * p->layer_bytes,
                             .dtype = p->dtype,
                             .n_kv_heads = p->n_kv_heads,
-                            .head_dim = p->head_dim};
+                            .head_dim = p->head_dim,
+                            .latent = p->latent};
 }

@@ -9,7 +9,8 @@
 struct kv_pool {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
-    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2, G] of kv_half_bytes */
+    bool latent;          /* V is K: one half per block */
+    uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_half_bytes */
     void *data;           /* owned; [n_layers] of them; pages are touched when first written */
     uint64_t n_bytes;
 };
@@ -20,11 +21,12 @@ const char *kv_dtype_name(enum dtype t);
 
 /* Local. Bytes that one block takes over all layers of a rank. */
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
-                             enum dtype dtype);
+                             enum dtype dtype, bool latent);
 
 /* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,
-                             uint32_t head_dim, enum dtype dtype, struct kv_pool **out);
+                             uint32_t head_dim, enum dtype dtype, bool latent,
+                             struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 
 /* Local. The view of local layer `layer` that the kernels read and write. */

@@ -89,7 +89,7 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 
 static enum quantize_class class_of(const struct weight_spec *s)
 {
-    if (s->is_vector) return QUANTIZE_OTHER;
+    if (s->is_vector || s->role == WEIGHT_KV_B) return QUANTIZE_OTHER;
     switch (s->role) {
     case WEIGHT_EMBED:
         return QUANTIZE_EMBEDDING;
@@ -128,7 +128,7 @@ static uint64_t leaves_least(enum weight_role role)
 /* What a leaf is a multiple of: whole groups, and whole heads in o_proj. */
 static uint32_t leaf_unit(const struct model_config *m, enum weight_role role, uint32_t group)
 {
-    return leaf_common_unit(role == WEIGHT_O ? m->head_dim : 1, group);
+    return leaf_common_unit(role == WEIGHT_O ? m->value_dim : 1, group);
 }
 
 /* Smaller groups where the tensor is too short to be cut at larger ones. */
@@ -136,8 +136,8 @@ static void fit_groups(const struct model_config *m, uint64_t n_cols, struct qua
 {
     if (!is_row_parallel(c->role)) return;
     const uint32_t group = quant_kernel_group(c->format);
-    const uint32_t fit =
-        leaf_fit_group(n_cols, c->role == WEIGHT_O ? m->head_dim : 1, group, leaves_least(c->role));
+    const uint32_t fit = leaf_fit_group(n_cols, c->role == WEIGHT_O ? m->value_dim : 1, group,
+                                        leaves_least(c->role));
     if (fit < group) c->format.group = fit;
 }
 

@@ -1,6 +1,7 @@
 /* What becomes of a source: the experts of a layer and projection become one tensor, tensors are
  * written in the order of their names, each with its type or format and its leaves. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "checkpoint/convert_private.h"
 #include "tensor/leaf.h"
@@ -49,14 +50,41 @@ static int part_compare(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
+/* Multi-token prediction stands behind the model's own layers; indexers choose positions for sparse
+ * attention. No forward pass here reads them. */
+static bool is_unused(const char *name, int64_t n_layers)
+{
+    const char *prefix = "model.layers.";
+    if (strstr(name, ".self_attn.indexer.") != NULL) return true;
+    if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
+    return strtol(name + strlen(prefix), NULL, 10) >= n_layers;
+}
+
 static struct status parts_list(struct convert *c)
 {
-    c->n_parts = source_count(c->source);
-    if (c->n_parts == 0) return status_make(STATUS_INPUT, "%s: no tensors", c->options->source);
-    TRY(mem_alloc(&c->parts, c->n_parts, sizeof c->parts[0], "the list of tensors"));
-    for (size_t i = 0; i < c->n_parts; i++) {
-        c->parts[i].source = i;
-        TRY(part_name(source_at(c->source, i)->name, &c->parts[i]));
+    const size_t n = source_count(c->source);
+    const struct js_node *config = source_config(c->source);
+    const char *unused = NULL;
+    size_t n_unused = 0;
+    int64_t n_layers = 0, n_mtp = 0;
+    if (js_int(js_get(config, "num_nextn_predict_layers"), &n_mtp) && n_mtp > 0)
+        js_int(js_get(config, "num_hidden_layers"), &n_layers);
+    if (n == 0) return status_make(STATUS_INPUT, "%s: no tensors", c->options->source);
+    TRY(mem_alloc(&c->parts, n, sizeof c->parts[0], "the list of tensors"));
+    for (size_t i = 0; i < n; i++) {
+        const char *name = source_at(c->source, i)->name;
+        if (is_unused(name, n_layers)) {
+            if (n_unused++ == 0) unused = name;
+            continue;
+        }
+        c->parts[c->n_parts].source = i;
+        TRY(part_name(name, &c->parts[c->n_parts++]));
+    }
+    if (n_unused > 0 && c->rank == 0) {
+        log_line(LOG_WARN,
+                 "%s: %zu tensors are left out, for nothing reads them: multi-token prediction or "
+                 "an indexer, the first is %s",
+                 c->options->source, n_unused, unused);
     }
     qsort(c->parts, c->n_parts, sizeof c->parts[0], part_compare);
     return status_ok();
@@ -105,7 +133,8 @@ static void head_dim_find(struct convert *c)
 {
     const struct js_node *config = source_config(c->source);
     int64_t head_dim = 0, width = 0, n_heads = 0;
-    if (!js_int(js_get(config, "head_dim"), &head_dim) &&
+    if (!js_int(js_get(config, "v_head_dim"), &head_dim) &&
+        !js_int(js_get(config, "head_dim"), &head_dim) &&
         js_int(js_get(config, "hidden_size"), &width) &&
         js_int(js_get(config, "num_attention_heads"), &n_heads) && n_heads > 0) {
         head_dim = width / n_heads;
@@ -164,7 +193,9 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
 
 static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
 {
-    return c->options->keep_codes && t->quant.kind != QUANT_NONE;
+    /* latent attention takes this one apart */
+    return c->options->keep_codes && t->quant.kind != QUANT_NONE &&
+           !ends_with(t->name, ".kv_b_proj.weight");
 }
 
 static struct status spec_make(const struct convert *c, size_t first, size_t n,
@@ -175,6 +206,8 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     const bool merged = p->expert >= 0;
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
+    /* differences of a small part of its values decide */
+    if (ends_with(p->name, ".e_score_correction_bias")) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
         spec.method = t->method;

@@ -1,4 +1,5 @@
-/* config.json to model_config: families as data, every field accounted for. */
+/* config.json to model_config: every field accounted for. The families stand in
+ * model_family.c. */
 #include "model/model_config.h"
 
 #include "base/json.h"
@@ -7,83 +8,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-static const struct family families[] = {
-    {.architecture = "LlamaForCausalLM", .title = "Llama"},
-    {.architecture = "MistralForCausalLM", .title = "Mistral", .window = WINDOW_ALL},
-    {.architecture = "Qwen2ForCausalLM",
-     .title = "Qwen2",
-     .qkv_bias = true,
-     .window = WINDOW_UPPER,
-     .window_switch = true},
-    {.architecture = "Qwen3ForCausalLM",
-     .title = "Qwen3",
-     .qk_norm = true,
-     .window = WINDOW_UPPER,
-     .window_switch = true},
-    {.architecture = "MixtralForCausalLM",
-     .title = "Mixtral",
-     .window = WINDOW_ALL,
-     .has_experts = true,
-     .renormalise = true,
-     .moe = {.router = "block_sparse_moe.gate.weight",
-             .gate = "block_sparse_moe.experts.w1.weight",
-             .up = "block_sparse_moe.experts.w3.weight",
-             .down = "block_sparse_moe.experts.w2.weight"}},
-    {.architecture = "GptOssForCausalLM",
-     .title = "gpt-oss",
-     .window = WINDOW_EVEN,
-     .has_experts = true,
-     .renormalise = true,
-     .sinks = true,
-     .expert_bias = true,
-     .clamped = true,
-     .moe = {.router = "mlp.router.weight",
-             .gate = "mlp.experts.gate_proj.weight",
-             .up = "mlp.experts.up_proj.weight",
-             .down = "mlp.experts.down_proj.weight"}},
-    {.architecture = "Qwen3MoeForCausalLM",
-     .title = "Qwen3-MoE",
-     .qk_norm = true,
-     .has_experts = true,
-     .sparsity_keys = true,
-     .expert_ffn = "moe_intermediate_size",
-     .moe = {.router = "mlp.gate.weight",
-             .gate = "mlp.experts.gate_proj.weight",
-             .up = "mlp.experts.up_proj.weight",
-             .down = "mlp.experts.down_proj.weight"}},
-    {.architecture = "Qwen2MoeForCausalLM",
-     .title = "Qwen2-MoE",
-     .qkv_bias = true,
-     .window = WINDOW_EVEN,
-     .window_switch = true,
-     .has_experts = true,
-     .sparsity_keys = true,
-     .expert_ffn = "moe_intermediate_size",
-     .shared_ffn = "shared_expert_intermediate_size",
-     .moe = {.router = "mlp.gate.weight",
-             .gate = "mlp.experts.gate_proj.weight",
-             .up = "mlp.experts.up_proj.weight",
-             .down = "mlp.experts.down_proj.weight",
-             .shared = "mlp.shared_expert.",
-             .shared_gate = "mlp.shared_expert_gate.weight"}},
-    {.architecture = "OlmoeForCausalLM",
-     .title = "OLMoE",
-     .qk_norm_whole = true,
-     .has_experts = true,
-     .moe = {.router = "mlp.gate.weight",
-             .gate = "mlp.experts.gate_proj.weight",
-             .up = "mlp.experts.up_proj.weight",
-             .down = "mlp.experts.down_proj.weight"}},
-    {.architecture = "GraniteMoeForCausalLM",
-     .title = "Granite-MoE",
-     .has_experts = true,
-     .renormalise = true,
-     .moe = {.router = "block_sparse_moe.router.layer.weight",
-             .gate = "block_sparse_moe.input_linear.weight",
-             .up = "block_sparse_moe.input_linear.weight",
-             .down = "block_sparse_moe.output_linear.weight"}},
-};
 
 /* Fields that model_config_parse reads. */
 static const char *const used_fields[] = {
@@ -124,6 +48,24 @@ static const char *const used_fields[] = {
     "logits_scaling",
     "swiglu_alpha",
     "swiglu_limit",
+    "n_routed_experts",
+    "n_shared_experts",
+    "first_k_dense_replace",
+    "moe_layer_freq",
+    "n_group",
+    "topk_group",
+    "topk_method",
+    "scoring_func",
+    "routed_scaling_factor",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "qk_head_dim",
+    "v_head_dim",
+    "rope_interleave",
+    "use_qk_norm",
+    "partial_rotary_factor",
 };
 
 /* Fields that do not change what a forward pass computes. */
@@ -159,6 +101,11 @@ static const char *const inert_fields[] = {
     "hidden_dropout",
     "use_mems",
     "auto_map",
+    "num_nextn_predict_layers", /* convert leaves them out */
+    "num_mtp_layers",
+    "seq_aux",
+    "aux_loss_alpha",
+    "ep_size",
 };
 
 static bool listed(const char *name, const char *const *list, size_t n)
@@ -203,10 +150,22 @@ static struct status check_fields(const struct js_node *root, const char *what)
  */
 static struct status check_types(const struct js_node *root, const char *what)
 {
-    static const char *const numbers[] = {"rope_theta", "rms_norm_eps", "clip_qkv", "swiglu_alpha",
-                                          "swiglu_limit"};
+    static const char *const numbers[] = {"rope_theta",
+                                          "rms_norm_eps",
+                                          "clip_qkv",
+                                          "swiglu_alpha",
+                                          "swiglu_limit",
+                                          "routed_scaling_factor",
+                                          "partial_rotary_factor",
+                                          "embedding_multiplier",
+                                          "residual_multiplier",
+                                          "attention_multiplier",
+                                          "logits_scaling",
+                                          "first_k_dense_replace",
+                                          "moe_layer_freq"};
     static const char *const switches[] = {"tie_word_embeddings", "attention_bias",
-                                           "use_sliding_window", "norm_topk_prob"};
+                                           "use_sliding_window",  "norm_topk_prob",
+                                           "use_qk_norm",         "rope_interleave"};
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
@@ -248,8 +207,8 @@ static struct status unknown_family(const char *what, const char *name)
 {
     struct strbuf known;
     strbuf_init(&known);
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        strbuf_printf(&known, "%s%s", i > 0 ? ", " : "", families[i].architecture);
+    for (size_t i = 0; model_family_at(i) != NULL; i++) {
+        strbuf_printf(&known, "%s%s", i > 0 ? ", " : "", model_family_at(i)->architecture);
     }
     const struct status st =
         status_make(STATUS_INPUT, "%s: architecture \"%s\" is not implemented; shoal runs %s", what,
@@ -262,9 +221,9 @@ static struct status find_family(const struct js_node *root, const char *what,
                                  const struct family **out)
 {
     const char *name = js_string(js_at(js_get(root, "architectures"), 0), NULL);
-    for (size_t i = 0; name != NULL && i < sizeof families / sizeof families[0]; i++) {
-        if (strcmp(name, families[i].architecture) != 0) continue;
-        *out = &families[i];
+    for (size_t i = 0; name != NULL && model_family_at(i) != NULL; i++) {
+        if (strcmp(name, model_family_at(i)->architecture) != 0) continue;
+        *out = model_family_at(i);
         return status_ok();
     }
     return unknown_family(what, name == NULL ? "(none)" : name);
@@ -323,14 +282,61 @@ static struct status read_rope(const struct js_node *root, const char *what,
     return status_ok();
 }
 
+/* Latent attention. What a token leaves in the cache, its latent and the rotated key that all heads
+ * share, is one KV head; the heads' own parts of keys and values go to the query and the output. */
+static struct status read_latent(const struct js_node *root, const char *what,
+                                 struct model_config *out)
+{
+    uint32_t own;
+    TRY(get_count(root, what, "kv_lora_rank", 960, 0, &out->kv_lora));
+    TRY(get_count(root, what, "qk_rope_head_dim", 1024 - out->kv_lora, 0, &out->rotary));
+    TRY(get_count(root, what, "qk_nope_head_dim", 1024, 0, &own));
+    TRY(get_count(root, what, "v_head_dim", 1024, 0, &out->value_dim));
+    if (js_type(js_get(root, "q_lora_rank")) != JS_NULL)
+        TRY(get_count(root, what, "q_lora_rank", 1 << 20, 0, &out->q_lora));
+    if (out->kv_lora % LANES != 0 || out->rotary % LANES != 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: kv_lora_rank, qk_rope_head_dim: expected multiples of %d, found %u "
+                           "and %u",
+                           what, LANES, out->kv_lora, out->rotary);
+    }
+    out->query_dim = own + out->rotary;
+    out->head_dim = out->kv_lora + out->rotary;
+    out->n_kv_heads = 1;
+    out->rope_pairs = out->family->rope_pairs;
+    js_bool(js_get(root, "rope_interleave"), &out->rope_pairs);
+    return status_ok();
+}
+
+/* Heads as they are in most families; a part of each may be all that is rotated. */
+static struct status read_heads(const struct js_node *root, const char *what,
+                                struct model_config *out)
+{
+    double part = 1.0;
+    TRY(get_count(root, what, "num_attention_heads", 4096, 0, &out->n_heads));
+    if (out->family->mla) return read_latent(root, what, out);
+    TRY(get_count(root, what, "num_key_value_heads", 4096, out->n_heads, &out->n_kv_heads));
+    TRY(get_count(root, what, "head_dim", 1024, out->width / out->n_heads, &out->head_dim));
+    js_number(js_get(root, "partial_rotary_factor"), &part);
+    js_number(js_get(js_get(root, "rope_parameters"), "partial_rotary_factor"), &part);
+    if (!(part > 0 && part <= 1)) {
+        return status_make(
+            STATUS_INPUT, "%s: partial_rotary_factor: expected above 0 to 1, found %g", what, part);
+    }
+    out->query_dim = out->value_dim = out->head_dim;
+    out->rotary = (uint32_t)(out->head_dim * part);
+    if (out->rotary >= 2 && out->rotary % 2 == 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: partial_rotary_factor: %u rotated elements, expected an even number",
+                       what, out->rotary);
+}
+
 static struct status read_sizes(const struct js_node *root, const char *what,
                                 struct model_config *out)
 {
     TRY(get_count(root, what, "num_hidden_layers", LAYOUT_LAYERS_MAX, 0, &out->n_layers));
     TRY(get_count(root, what, "hidden_size", 1 << 20, 0, &out->width));
-    TRY(get_count(root, what, "num_attention_heads", 4096, 0, &out->n_heads));
-    TRY(get_count(root, what, "num_key_value_heads", 4096, out->n_heads, &out->n_kv_heads));
-    TRY(get_count(root, what, "head_dim", 1024, out->width / out->n_heads, &out->head_dim));
+    TRY(read_heads(root, what, out));
     TRY(get_count(root, what, "vocab_size", 1 << 24, 0, &out->vocab));
     TRY(get_count(root, what, "max_position_embeddings", 1 << 24, 0, &out->context));
     if (out->n_heads % out->n_kv_heads != 0) {
@@ -354,8 +360,10 @@ static struct status read_sizes(const struct js_node *root, const char *what,
     }
     js_bool(js_get(root, "tie_word_embeddings"), &out->tied);
     js_bool(js_get(root, "attention_bias"), &out->qkv_bias);
-    out->o_bias = out->qkv_bias && !out->family->qkv_bias;
+    out->o_bias = out->qkv_bias && !out->family->qkv_bias && !out->family->o_unbiased;
     out->qkv_bias = out->qkv_bias || out->family->qkv_bias;
+    out->qk_norm = out->family->qk_norm;
+    js_bool(js_get(root, "use_qk_norm"), &out->qk_norm);
     const char *act = js_string(js_get(root, "hidden_act"), NULL);
     if (act != NULL && strcmp(act, "silu") != 0) {
         return status_make(STATUS_INPUT, "%s: hidden_act \"%s\" is not implemented", what, act);
@@ -413,7 +421,7 @@ static struct status read_scales(const struct js_node *root, const char *what,
     TRY(get_scale(root, what, "residual_multiplier", &out->residual_scale));
     TRY(get_scale(root, what, "logits_scaling", &divisor));
     out->logits_scale = 1.0f / divisor;
-    out->attention_scale = 1.0f / __builtin_sqrtf((float)out->head_dim);
+    out->attention_scale = 1.0f / __builtin_sqrtf((float)out->query_dim);
     if (js_type(js_get(root, "attention_multiplier")) != JS_NULL)
         TRY(get_scale(root, what, "attention_multiplier", &out->attention_scale));
     js_number(js_get(root, "clip_qkv"), &clip);
@@ -448,13 +456,23 @@ static struct status read_sparsity(const struct js_node *root, const char *what,
                                    struct model_config *out)
 {
     uint32_t step = 1;
+    int64_t n_dense = 0, every = 1;
     const struct js_node *dense = js_get(root, "mlp_only_layers");
     if (out->family->sparsity_keys) {
         TRY(get_count(root, what, "decoder_sparse_step", 1 << 20, 1, &step));
     } else {
         dense = NULL;
     }
-    for (uint32_t l = 0; l < out->n_layers; l++) out->layer_is_moe[l] = (l + 1) % step == 0;
+    js_int(js_get(root, "first_k_dense_replace"), &n_dense);
+    js_int(js_get(root, "moe_layer_freq"), &every);
+    if (n_dense < 0 || every < 1) {
+        return status_make(STATUS_INPUT,
+                           "%s: first_k_dense_replace, moe_layer_freq: expected at least 0 and 1, "
+                           "found %lld and %lld",
+                           what, (long long)n_dense, (long long)every);
+    }
+    for (uint32_t l = 0; l < out->n_layers; l++)
+        out->layer_is_moe[l] = (l + 1) % step == 0 && l >= n_dense && l % every == 0;
     for (size_t i = 0; i < js_count(dense); i++) {
         int64_t l;
         if (!js_int(js_at(dense, i), &l) || l < 0 || l >= out->n_layers) {
@@ -486,13 +504,70 @@ static struct status read_activation(const struct js_node *root, const char *wha
                        alpha, limit);
 }
 
+static struct status read_shared(const struct js_node *root, const char *what,
+                                 struct model_config *out)
+{
+    const struct family *f = out->family;
+    uint32_t n = 0;
+    if (f->shared_ffn != NULL)
+        return get_count(root, what, f->shared_ffn, 1 << 24, 0, &out->shared_ffn);
+    if (f->shared_count == NULL || is_off(js_get(root, f->shared_count))) return status_ok();
+    TRY(get_count(root, what, f->shared_count, 256, 0, &n));
+    out->shared_ffn = n * out->expert_ffn;
+    return status_ok();
+}
+
+/* Experts in groups of which a few are open to a token. */
+static struct status read_groups(const struct js_node *root, const char *what,
+                                 struct model_config *out)
+{
+    struct router_rule *r = &out->router;
+    const char *method = js_string(js_get(root, "topk_method"), NULL);
+    const char *wanted = out->family->sigmoid ? "noaux_tc" : "group_limited_greedy";
+    if (is_off(js_get(root, "n_group")) || (method != NULL && strcmp(method, "greedy") == 0))
+        return status_ok();
+    if (method != NULL && strcmp(method, wanted) != 0) {
+        return status_make(STATUS_INPUT, "%s: topk_method \"%s\" is not implemented for %s", what,
+                           method, out->family->title);
+    }
+    TRY(get_count(root, what, "n_group", ROUTER_GROUPS_MAX, 0, &r->n_groups));
+    TRY(get_count(root, what, "topk_group", r->n_groups, 0, &r->n_groups_chosen));
+    if (out->n_experts % r->n_groups == 0 &&
+        out->n_chosen <= out->n_experts / r->n_groups * r->n_groups_chosen)
+        return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: n_group: %u experts, %u of them in %u of %u equal groups, cannot be",
+                       what, out->n_experts, out->n_chosen, r->n_groups_chosen, r->n_groups);
+}
+
+static struct status read_router(const struct js_node *root, const char *what,
+                                 struct model_config *out)
+{
+    const struct family *f = out->family;
+    const char *scores = js_string(js_get(root, "scoring_func"), NULL);
+    const char *wanted = f->sigmoid ? "sigmoid" : "softmax";
+    bool renormalise = f->renormalise;
+    if (scores != NULL && strcmp(scores, wanted) != 0) {
+        return status_make(STATUS_INPUT, "%s: scoring_func \"%s\" is not implemented for %s", what,
+                           scores, f->title);
+    }
+    if (!renormalise) js_bool(js_get(root, "norm_topk_prob"), &renormalise);
+    out->router.kind = f->sigmoid ? (renormalise ? ROUTER_SIGMOID_RENORM : ROUTER_SIGMOID)
+                                  : (renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX);
+    if (!renormalise || !f->scaled_or_renormalised)
+        TRY(get_scale(root, what, "routed_scaling_factor", &out->router.scale));
+    if (out->router.scale == 1.0f) out->router.scale = 0.0f;
+    return read_groups(root, what, out);
+}
+
 static struct status read_ffn(const struct js_node *root, const char *what,
                               struct model_config *out)
 {
     const struct family *f = out->family;
     if (!f->has_experts) return get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn);
-    const char *count_key =
-        js_type(js_get(root, "num_experts")) == JS_INT ? "num_experts" : "num_local_experts";
+    const char *count_key = "num_local_experts";
+    if (js_type(js_get(root, "n_routed_experts")) == JS_INT) count_key = "n_routed_experts";
+    if (js_type(js_get(root, "num_experts")) == JS_INT) count_key = "num_experts";
     TRY(get_count(root, what, count_key, 4096, 0, &out->n_experts));
     TRY(get_count(root, what, "num_experts_per_tok", 256, 0, &out->n_chosen));
     if (out->n_chosen > out->n_experts) {
@@ -503,15 +578,11 @@ static struct status read_ffn(const struct js_node *root, const char *what,
     const char *ffn_key = f->expert_ffn != NULL ? f->expert_ffn : "intermediate_size";
     TRY(get_count(root, what, ffn_key, 1 << 24, 0, &out->expert_ffn));
     TRY(read_sparsity(root, what, out));
-    if (f->shared_ffn != NULL)
-        TRY(get_count(root, what, f->shared_ffn, 1 << 24, 0, &out->shared_ffn));
+    TRY(read_shared(root, what, out));
     bool any_dense = false;
     for (uint32_t l = 0; l < out->n_layers; l++) any_dense |= !out->layer_is_moe[l];
     if (any_dense) TRY(get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn));
-    bool renormalise = f->renormalise;
-    if (!renormalise) js_bool(js_get(root, "norm_topk_prob"), &renormalise);
-    out->router.kind = renormalise ? ROUTER_SOFTMAX_RENORM : ROUTER_SOFTMAX;
-    return status_ok();
+    return read_router(root, what, out);
 }
 
 static void read_eos(const struct js_node *root, struct model_config *out)
@@ -564,8 +635,14 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->width = m->width;
     out->n_heads = m->n_heads;
     out->n_kv_heads = m->n_kv_heads;
-    out->head_dim = m->head_dim;
-    out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->head_dim, m->head_dim);
+    out->head_dim = m->value_dim;
+    out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim);
+    if (m->kv_lora > 0) {
+        out->query_dim = m->query_dim;
+        out->q_lora = m->q_lora;
+        out->kv_lora = m->kv_lora;
+        out->rotary = m->rotary;
+    }
     out->ffn = m->ffn;
     out->ffn_leaf = leaf_choose(m->ffn, 32);
     out->n_experts = m->n_experts;
@@ -577,7 +654,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     memcpy(out->layer_is_moe, m->layer_is_moe, sizeof out->layer_is_moe);
     out->vocab = m->vocab;
     out->tied = m->tied;
-    out->qk_norm = m->family->qk_norm;
+    out->qk_norm = m->qk_norm;
     out->attention_bias = m->qkv_bias;
     out->expert_bias = m->family->expert_bias;
     out->weight_bytes = weight_bytes;

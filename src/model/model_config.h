@@ -1,5 +1,5 @@
 /* What a model is, read from its config.json: sizes, and the few switches in which the families
- * differ. A family is one row of data in model_config.c; no code is copied per family.
+ * differ. A family is one row of data in model_family.c; no code is copied per family.
  * A field that changes the arithmetic and is not implemented is refused by name, never ignored. */
 #ifndef SHOAL_MODEL_MODEL_CONFIG_H
 #define SHOAL_MODEL_MODEL_CONFIG_H
@@ -14,6 +14,7 @@
 /* Where a family keeps its experts: tensor names behind "model.layers.N.". */
 struct family_names {
     const char *router, *gate, *up, *down; /* gate is up: the halves of one tensor [E, 2 F, D] */
+    const char *bias;        /* [E] added to a sigmoid's score for the choice; NULL: none */
     const char *shared;      /* what all tokens pass, up to "gate_proj.weight"; NULL: nothing */
     const char *shared_gate; /* [1, D]: its sigmoid times the shared output; NULL: none */
 };
@@ -37,19 +38,32 @@ struct family {
     bool expert_bias;   /* router and experts have biases */
     bool clamped;       /* clamped SwiGLU in the experts */
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
+    bool o_unbiased;    /* "attention_bias" says q, k and v only */
+    bool mla;           /* multi-head latent attention */
+    bool rope_pairs;    /* rotates neighbours, unless "rope_interleave" says no */
     bool has_experts;
-    bool sparsity_keys;     /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
-    bool renormalise;       /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
-    const char *expert_ffn; /* config field with one expert's width; NULL: intermediate_size */
-    const char *shared_ffn; /* config field with the shared width */
+    bool sigmoid;                /* the router's score */
+    bool scaled_or_renormalised; /* "routed_scaling_factor" is for weights that are not */
+    bool sparsity_keys;          /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
+    bool renormalise;            /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
+    const char *expert_ffn;      /* config field with one expert's width; NULL: intermediate_size */
+    const char *shared_ffn;      /* config field with the shared width; or of */
+    const char *shared_count;    /* how many experts' widths */
     struct family_names moe;
 };
 
 struct model_config {
     const struct family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads, head_dim; /* L, D, H, G, Hd */
-    uint32_t ffn;                                            /* F of dense layers */
-    uint32_t n_experts, n_chosen, expert_ffn;                /* E, K, F of an expert; 0: dense */
+    uint32_t rotary; /* elements of a head that are rotated */
+    uint32_t query_dim,
+        value_dim; /* of a head of q and of o's input; Hd but for latent attention */
+    /* Latent attention: Hd is what is cached of a token, kv_lora + rotary; 0: no such thing. q_lora
+     * 0: q in one step. */
+    uint32_t q_lora, kv_lora;
+    bool rope_pairs, qk_norm;
+    uint32_t ffn;                             /* F of dense layers */
+    uint32_t n_experts, n_chosen, expert_ffn; /* E, K, F of an expert; 0: dense */
     uint32_t shared_ffn;     /* F of what all tokens pass in MoE layers; 0: nothing */
     uint32_t vocab, context; /* V, max_position_embeddings */
     uint32_t window; /* positions that a row sees in layers that have a window; 0: none has */
@@ -67,6 +81,9 @@ struct model_config {
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */
     uint32_t n_eos_ids;
 };
+
+/* Local. The i-th family; NULL behind the last. */
+const struct family *model_family_at(size_t i);
 
 /* Local. Parses n bytes of a config.json; `what` names them in errors. STATUS_INPUT names the
  * field, what was expected and what was found. */

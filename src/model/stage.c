@@ -19,7 +19,7 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
-static struct status take(struct stage *s, void *out, size_t n, size_t elem_bytes)
+struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes)
 {
     s->workspace_bytes += n * elem_bytes;
     return mem_alloc(out, n, elem_bytes, "workspace");
@@ -30,7 +30,7 @@ static struct status take_sums(struct stage *s, size_t n)
 {
     s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
     if (s->sums == NULL) {
-        TRY(take(s, &s->own_sums, n, sizeof *s->own_sums));
+        TRY(stage_take(s, &s->own_sums, n, sizeof *s->own_sums));
         s->sums = s->own_sums;
         return status_ok();
     }
@@ -56,7 +56,7 @@ static struct status take_codes(struct stage *s, size_t n_most)
         any = any || is_quantized(&w->layers_of_stage[i]);
     }
     if (!any || s->o.weight_only) return status_ok();
-    return take(s, &s->codes, act_codes_bytes(s->o.max_rows, n_most), 1);
+    return stage_take(s, &s->codes, act_codes_bytes(s->o.max_rows, n_most), 1);
 }
 
 static size_t larger(size_t a, size_t b)
@@ -67,28 +67,30 @@ static size_t larger(size_t a, size_t b)
 static struct status make_workspace(struct stage *s)
 {
     const struct model_config *m = s->o.model;
-    const size_t t = s->o.max_rows, d = m->width, half = m->head_dim / 2;
-    const size_t n_q = (size_t)s->attention.n_heads * m->head_dim;
+    const size_t t = s->o.max_rows, d = m->width, half = m->rotary / 2;
+    const size_t n_q = (size_t)s->attention.n_heads * m->query_dim;
+    const size_t n_o = (size_t)s->attention.n_heads * m->value_dim;
     const size_t n_kv = (size_t)s->attention.n_kv_heads * m->head_dim;
     const uint32_t tp = s->o.weights->place.tp;
     const size_t f = larger(range_count(layout_ffn(s->o.layout, tp)),
                             range_count(layout_shared_ffn(s->o.layout, tp)));
-    TRY(take(s, &s->x, t * d, sizeof(float)));
-    TRY(take(s, &s->q, t * n_q, sizeof(float)));
-    TRY(take(s, &s->attended, t * n_q, sizeof(float)));
-    TRY(take(s, &s->k, t * n_kv, sizeof(float)));
-    TRY(take(s, &s->v, t * n_kv, sizeof(float)));
-    TRY(take(s, &s->gate, t * f, sizeof(float)));
-    TRY(take(s, &s->up, t * f, sizeof(float)));
-    if (m->shared_ffn > 0) TRY(take(s, &s->shared, t * d, sizeof(float)));
-    if (m->shared_ffn > 0) TRY(take(s, &s->mix, t, sizeof(float)));
+    TRY(stage_take(s, &s->x, t * d, sizeof(float)));
+    TRY(stage_take(s, &s->q, t * n_q, sizeof(float)));
+    TRY(stage_take(s, &s->attended, t * n_o, sizeof(float)));
+    TRY(stage_take(s, &s->k, t * n_kv, sizeof(float)));
+    TRY(stage_take(s, &s->v, t * n_kv, sizeof(float)));
+    TRY(stage_take(s, &s->gate, t * f, sizeof(float)));
+    TRY(stage_take(s, &s->up, t * f, sizeof(float)));
+    if (m->shared_ffn > 0) TRY(stage_take(s, &s->shared, t * d, sizeof(float)));
+    if (m->shared_ffn > 0) TRY(stage_take(s, &s->mix, t, sizeof(float)));
     if (m->family->qk_norm_whole)
-        TRY(take(s, &s->head_sums, t * (m->n_heads + m->n_kv_heads), sizeof(uint32_t)));
+        TRY(stage_take(s, &s->head_sums, t * (m->n_heads + m->n_kv_heads), sizeof(uint32_t)));
     TRY(take_sums(s, t * (d + 1)));
-    TRY(take_codes(s, larger(d, larger(n_q, f))));
-    TRY(take(s, &s->cos, t * half, sizeof(float)));
-    TRY(take(s, &s->sin, t * half, sizeof(float)));
-    return take(s, &s->positions, t, sizeof(int32_t));
+    TRY(take_codes(s, larger(larger(d, m->q_lora), larger(n_o, f))));
+    TRY(stage_make_latent(s));
+    TRY(stage_take(s, &s->cos, t * half, sizeof(float)));
+    TRY(stage_take(s, &s->sin, t * half, sizeof(float)));
+    return stage_take(s, &s->positions, t, sizeof(int32_t));
 }
 
 struct status stage_create(const struct stage_options *o, struct stage **out)
@@ -101,8 +103,9 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
     if (!status_failed(&st)) {
-        st = kv_pool_create(range_count(o->weights->layers), o->n_kv_blocks,
-                            s->attention.n_kv_heads, o->model->head_dim, o->kv_dtype, &s->kv);
+        st =
+            kv_pool_create(range_count(o->weights->layers), o->n_kv_blocks, s->attention.n_kv_heads,
+                           o->model->head_dim, o->kv_dtype, o->model->kv_lora > 0, &s->kv);
     }
     if (status_failed(&st)) stage_destroy(&s);
     *out = s;
@@ -121,6 +124,7 @@ void stage_destroy(struct stage **stage)
     mem_free(&s->attended);
     mem_free(&s->k);
     mem_free(&s->v);
+    stage_free_latent(s);
     mem_free(&s->gate);
     mem_free(&s->up);
     mem_free(&s->shared);

@@ -12,6 +12,7 @@ void stage_describe_attention(struct stage *s)
     s->attention = (struct attention_shape){.n_heads = range_count(w->heads),
                                             .n_kv_heads = range_count(w->kv_heads),
                                             .head_dim = m->head_dim,
+                                            .rotary = m->rotary,
                                             .kv_of_head = s->kv_of_head,
                                             .scale = w->rope_factors.softmax * m->attention_scale,
                                             .norm_eps = m->norm_eps};
@@ -27,7 +28,7 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
-    op_rope_table(s->positions, n_rows, s->o.weights->inv_freq, s->o.model->head_dim,
+    op_rope_table(s->positions, n_rows, s->o.weights->inv_freq, s->o.model->rotary,
                   s->o.weights->rope_factors.attention, s->cos, s->sin);
 }
 
@@ -78,13 +79,10 @@ static void clip(struct stage *s, size_t n_rows)
     op_clamp(s->o.kern, s->v, s->o.model->clip_qkv, n_rows * n_kv);
 }
 
-void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                     const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden)
+/* s->attended = attention of the normed s->x. */
+static void attend(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                   const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
 {
-    const size_t n_rows = hidden->n_rows;
-    op_rmsnorm(s->o.kern, hidden->h, w->attn_norm, n_rows, s->o.model->width, s->o.model->norm_eps,
-               s->x);
-    stage_show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
     const struct column qkv[] = {
         {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
@@ -107,6 +105,20 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
                                         .n_seqs = n_seqs,
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
+}
+
+void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                     const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden)
+{
+    const size_t n_rows = hidden->n_rows;
+    op_rmsnorm(s->o.kern, hidden->h, w->attn_norm, n_rows, s->o.model->width, s->o.model->norm_eps,
+               s->x);
+    stage_show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
+    if (s->o.model->kv_lora > 0) {
+        stage_latent(s, layer, w, seqs, n_seqs, n_rows);
+    } else {
+        attend(s, layer, w, seqs, n_seqs, n_rows);
+    }
     stage_show(s, TAP_O, s->attended, n_rows, w->o.n_in);
     stage_row_parallel(s, &w->o, w->o_bias, s->attended, hidden);
 }

@@ -7,6 +7,10 @@ struct status stage_make_moe(struct stage *s)
 {
     const struct model_config *m = s->o.model;
     if (m->n_experts == 0) return status_ok();
+    if (s->o.policy != CAPACITY_DROPLESS && (m->family->sigmoid || m->router.n_groups > 1)) {
+        return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
+                           m->family->title);
+    }
     const struct moe_options o = {.kern = s->o.kern,
                                   .comm = s->o.comm,
                                   .layout = s->o.layout,
@@ -70,6 +74,7 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
     const bool has_shared = s->o.model->shared_ffn > 0;
     if (has_shared) shared_block(s, w, hidden);
     const struct moe_weights moe = {.router = &w->router,
+                                    .bias = w->select_bias,
                                     .gate = w->expert_gate,
                                     .up = w->expert_up,
                                     .down = w->expert_down,

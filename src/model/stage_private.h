@@ -16,13 +16,19 @@ struct stage {
     uint64_t workspace_bytes;
     /* workspace, for T <= max_rows */
     float *x;            /* [T, D] normed input of a block */
-    float *q, *attended; /* [T, H Hd] */
+    float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
     float *k, *v;        /* [T, G Hd] */
-    float *gate, *up;    /* [T, F] */
-    float *shared;       /* [T, D] what all tokens pass beside the experts */
-    float *mix;          /* [T] its gate */
-    uint32_t *head_sums; /* [T, H + G] of norms over whole projections, as bits */
-    int64_t *sums;       /* [T, D + 1]; own_sums, or memory that the tp ranks share */
+    /* latent attention */
+    float *q_low;                /* [T, q_lora] */
+    float *k_rope;               /* [T, rotary] */
+    float *q_latent, *o_latent;  /* [T, H, Hd] */
+    struct linear_args *heads;   /* [H] of the heads' own linears */
+    struct linear_group *groups; /* [H] */
+    float *gate, *up;            /* [T, F] */
+    float *shared;               /* [T, D] what all tokens pass beside the experts */
+    float *mix;                  /* [T] its gate */
+    uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
+    int64_t *sums;               /* [T, D + 1]; own_sums, or memory that the tp ranks share */
     int64_t *own_sums;
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] */
@@ -64,6 +70,18 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
 /* **Collective (TP)**. h += attention of the normed h; `layer` counts from the stage's first. */
 void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
                      const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden);
+
+/* stage_latent.c. Local. Memory for latent attention, if the model has it. Errors: STATUS_MEMORY.
+ */
+struct status stage_make_latent(struct stage *s);
+void stage_free_latent(struct stage *s);
+
+/* Local. s->attended = latent attention of the normed s->x. */
+void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                  const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);
+
+/* Local. A piece of the workspace, counted. */
+struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes);
 
 /* stage_ffn.c. Local. The MoE block, if the model has experts. Errors: STATUS_MEMORY. */
 struct status stage_make_moe(struct stage *s);

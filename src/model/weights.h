@@ -19,6 +19,12 @@ enum weight_role {
     WEIGHT_V,
     WEIGHT_Q_NORM,
     WEIGHT_K_NORM,
+    WEIGHT_Q_A, /* latent attention: q's latent, then Q from it */
+    WEIGHT_Q_A_NORM,
+    WEIGHT_KV_A,
+    WEIGHT_K_ROPE,
+    WEIGHT_KV_A_NORM,
+    WEIGHT_KV_B, /* the heads' own parts of keys and values, never quantized */
     WEIGHT_Q_BIAS,
     WEIGHT_K_BIAS,
     WEIGHT_V_BIAS,
@@ -35,6 +41,7 @@ enum weight_role {
     WEIGHT_SHARED_MIX, /* [1, D] its sigmoid gate */
     WEIGHT_ROUTER,
     WEIGHT_ROUTER_BIAS,
+    WEIGHT_SELECT_BIAS,      /* of the choice of experts alone */
     WEIGHT_EXPERT_GATE_BIAS, /* of the experts held: is_vector and is_expert */
     WEIGHT_EXPERT_UP_BIAS,
     WEIGHT_EXPERT_DOWN_BIAS,
@@ -77,16 +84,23 @@ struct layer_weights {
     float *q_norm, *k_norm;                   /* [Hd], of whole q, k [heads * Hd]; or NULL */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
     struct packed q, k, v;                    /* [heads * Hd, D] */
-    struct packed o;                          /* [D, heads * Hd], leaves */
-    struct packed gate, up;                   /* [F, D], dense or shared */
-    struct packed down;                       /* [D, F], leaves */
-    struct packed mix;                        /* [1, D] shared gate, or empty */
-    struct packed router;                     /* [E, D] */
-    float *sinks;                             /* [heads] or NULL */
-    float *router_bias;                       /* [E] or NULL */
-    float *expert_gate_bias, *expert_up_bias; /* [n_experts, F] or NULL */
-    float *expert_down_bias;                  /* [n_experts, D] or NULL */
-    uint32_t n_experts;                       /* held here */
+    /* latent attention: [q_lora, D], [kv_lora, D], [rotary, D]; norms [q_lora], [kv_lora]; of each
+     * head [kv_lora, query_dim - rotary], q into the latents, and [value_dim, kv_lora], out of them
+     */
+    struct packed q_a, kv_a, k_rope;
+    float *q_a_norm, *kv_a_norm;
+    struct packed *k_b, *v_b;
+    struct packed o;                                      /* [D, heads * Hd], leaves */
+    struct packed gate, up;                               /* [F, D], dense or shared */
+    struct packed down;                                   /* [D, F], leaves */
+    struct packed mix;                                    /* [1, D] shared gate, or empty */
+    struct packed router;                                 /* [E, D] */
+    float *sinks;                                         /* [heads] or NULL */
+    float *router_bias;                                   /* [E] or NULL */
+    float *select_bias;                                   /* [E] or NULL */
+    float *expert_gate_bias, *expert_up_bias;             /* [n_experts, F] or NULL */
+    float *expert_down_bias;                              /* [n_experts, D] or NULL */
+    uint32_t n_experts;                                   /* held here */
     struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
 };
 
@@ -103,7 +117,7 @@ struct weights {
     struct packed embed;                   /* [vocab rows, D], first stage */
     struct packed head;                    /* [vocab rows, D], last stage; may share embed's data */
     float *final_norm;                     /* [D], last stage */
-    float *inv_freq;                       /* [Hd / 2] */
+    float *inv_freq;                       /* [rotary / 2] */
     struct ckpt_rope_factors rope_factors;
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */

@@ -72,6 +72,7 @@ static enum layout_class class_of(enum weight_role role)
         return LAYOUT_HEAD;
     case WEIGHT_ROUTER:
     case WEIGHT_SHARED_MIX:
+    case WEIGHT_KV_B: /* plain, whatever the rest of attention is */
         return LAYOUT_ROUTER;
     case WEIGHT_GATE:
     case WEIGHT_UP:
@@ -107,6 +108,12 @@ static struct status take_weight(const struct checking *k, const struct weight_s
 {
     if (s->is_vector && t->quant.kind != QUANT_NONE) {
         return status_make(STATUS_INPUT, "%s: tensor %s: a vector cannot be quantized",
+                           ckpt_path(k->c), s->name);
+    }
+    if (s->role == WEIGHT_KV_B && t->quant.kind != QUANT_NONE) {
+        return status_make(STATUS_INPUT,
+                           "%s: tensor %s: is turned into two others on loading, so it cannot be "
+                           "quantized; convert with --quantized dequantize",
                            ckpt_path(k->c), s->name);
     }
     if (s->is_vector) return status_ok();
@@ -168,8 +175,8 @@ struct status weights_check(const struct model_config *m, const struct ckpt *c,
     TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
     if (m->tied) out->weights[LAYOUT_HEAD] = out->weights[LAYOUT_EMBED];
-    const struct ckpt_tensor *q = ckpt_find(c, "model.layers.0.self_attn.q_proj.weight");
-    if (q->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(q->dtype);
+    const struct ckpt_tensor *o = ckpt_find(c, "model.layers.0.self_attn.o_proj.weight");
+    if (o->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(o->dtype);
 done:
     mem_free(&k.known);
     mem_free(&l);

@@ -109,6 +109,35 @@ static struct status emit_expert_bias(const struct walk *w, enum weight_role rol
                 name);
 }
 
+/* Latent attention, under the names of DeepSeek. */
+static struct status walk_latent(const struct walk *w)
+{
+    const struct model_config *m = w->m;
+    const struct range heads = layout_heads(w->l, w->place.tp), width = whole(m->width);
+    const uint32_t r = m->kv_lora, both = r + m->rotary, n_q = m->n_heads * m->query_dim;
+    const uint32_t own = m->query_dim - m->rotary + m->value_dim;
+    const struct range q = times(heads, m->query_dim), o = times(heads, m->value_dim);
+    TRY(emit_vector(w, WEIGHT_ATTN_NORM, "input_layernorm.weight", m->width));
+    if (m->q_lora > 0) {
+        TRY(emit_matrix(w, WEIGHT_Q_A, "self_attn.q_a_proj.weight", m->q_lora, whole(m->q_lora),
+                        m->width, width));
+        TRY(emit_vector(w, WEIGHT_Q_A_NORM, "self_attn.q_a_layernorm.weight", m->q_lora));
+        TRY(emit_matrix(w, WEIGHT_Q, "self_attn.q_b_proj.weight", n_q, q, m->q_lora,
+                        whole(m->q_lora)));
+    } else {
+        TRY(emit_matrix(w, WEIGHT_Q, "self_attn.q_proj.weight", n_q, q, m->width, width));
+    }
+    TRY(emit_matrix(w, WEIGHT_KV_A, "self_attn.kv_a_proj_with_mqa.weight", both, whole(r), m->width,
+                    width));
+    TRY(emit_matrix(w, WEIGHT_K_ROPE, "self_attn.kv_a_proj_with_mqa.weight", both,
+                    (struct range){r, both}, m->width, width));
+    TRY(emit_vector(w, WEIGHT_KV_A_NORM, "self_attn.kv_a_layernorm.weight", r));
+    TRY(emit_matrix(w, WEIGHT_KV_B, "self_attn.kv_b_proj.weight", m->n_heads * own,
+                    times(heads, own), r, whole(r)));
+    return emit_matrix(w, WEIGHT_O, "self_attn.o_proj.weight", m->width, width,
+                       m->n_heads * m->value_dim, o);
+}
+
 static struct status walk_attention(const struct walk *w)
 {
     const struct model_config *m = w->m;
@@ -134,7 +163,7 @@ static struct status walk_attention(const struct walk *w)
         TRY(emit_slice(w, WEIGHT_SINKS, "self_attn.sinks", m->n_heads,
                        layout_heads(w->l, w->place.tp)));
     }
-    if (m->family->qk_norm) {
+    if (m->qk_norm) {
         TRY(emit_vector(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", m->head_dim));
         TRY(emit_vector(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", m->head_dim));
     }
@@ -204,6 +233,8 @@ static struct status walk_moe(const struct walk *w)
     const struct model_config *m = w->m;
     TRY(emit_matrix(w, WEIGHT_ROUTER, m->family->moe.router, m->n_experts, whole(m->n_experts),
                     m->width, whole(m->width)));
+    if (m->family->moe.bias != NULL)
+        TRY(emit_vector(w, WEIGHT_SELECT_BIAS, m->family->moe.bias, m->n_experts));
     if (m->shared_ffn > 0) TRY(walk_shared(w));
     if (m->family->expert_bias) TRY(walk_expert_biases(w));
     return walk_experts(w);
@@ -233,7 +264,7 @@ struct status weights_list(const struct model_config *m, const struct layout *l,
     }
     const struct range layers = layout_layers(l, place.pp);
     for (w.layer = layers.begin; w.layer < layers.end; w.layer++) {
-        TRY(walk_attention(&w));
+        TRY(m->kv_lora > 0 ? walk_latent(&w) : walk_attention(&w));
         TRY(emit_vector(&w, WEIGHT_FFN_NORM, "post_attention_layernorm.weight", m->width));
         TRY(m->layer_is_moe[w.layer] ? walk_moe(&w) : walk_dense(&w));
     }

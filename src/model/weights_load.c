@@ -24,6 +24,7 @@ struct target {
 struct loading {
     struct weights *w;
     struct team *team; /* borrowed; NULL: this thread alone packs */
+    const struct model_config *m;
     const struct ckpt *c;
     struct target *targets; /* [n_targets] */
     struct slab_want *wants;
@@ -100,6 +101,12 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
         return &layer_of(w, s)->expert_up_bias;
     case WEIGHT_EXPERT_DOWN_BIAS:
         return &layer_of(w, s)->expert_down_bias;
+    case WEIGHT_Q_A_NORM:
+        return &layer_of(w, s)->q_a_norm;
+    case WEIGHT_KV_A_NORM:
+        return &layer_of(w, s)->kv_a_norm;
+    case WEIGHT_SELECT_BIAS:
+        return &layer_of(w, s)->select_bias;
     default:
         return &w->final_norm;
     }
@@ -129,6 +136,12 @@ static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
     case WEIGHT_DOWN:
     case WEIGHT_SHARED_DOWN:
         return &layer_of(w, s)->down;
+    case WEIGHT_Q_A:
+        return &layer_of(w, s)->q_a;
+    case WEIGHT_KV_A:
+        return &layer_of(w, s)->kv_a;
+    case WEIGHT_K_ROPE:
+        return &layer_of(w, s)->k_rope;
     case WEIGHT_SHARED_MIX:
         return &layer_of(w, s)->mix;
     default:
@@ -196,8 +209,49 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
     return make_plain(w, n_packed, out);
 }
 
-static struct status make_target(struct weights *w, struct target *t)
+/* n zeroed weights [n_out, n_in] of a type, in one block. */
+static struct status make_heads(struct weights *w, const struct packed *like, uint32_t n,
+                                struct packed **out)
 {
+    TRY(keep(w, out, n * sizeof **out));
+    for (uint32_t h = 0; h < n; h++) (*out)[h] = *like;
+    return make_plain(w, n, *out);
+}
+
+/* kv_b's rows, head by head: what takes q into the latents, transposed, and what takes the output
+ * out of them. */
+static struct status make_latent(struct weights *w, const struct model_config *m, struct target *t)
+{
+    struct layer_weights *layer = layer_of(w, &t->spec);
+    const struct packed k = {
+        .dtype = t->tensor->dtype, .n_out = m->kv_lora, .n_in = m->query_dim - m->rotary};
+    const struct packed v = {.dtype = t->tensor->dtype, .n_out = m->value_dim, .n_in = m->kv_lora};
+    TRY(make_heads(w, &k, range_count(w->heads), &layer->k_b));
+    return make_heads(w, &v, range_count(w->heads), &layer->v_b);
+}
+
+static void take_latent(const struct layer_weights *layer, const struct target *t,
+                        const struct slab_piece *piece)
+{
+    const uint32_t n_k = layer->k_b[0].n_in, n_v = layer->v_b[0].n_out;
+    for (uint64_t i = 0; i < piece->n_rows; i++) {
+        const uint64_t row = piece->row - t->spec.rows.begin + i, at = row % (n_k + n_v);
+        const struct packed *k = &layer->k_b[row / (n_k + n_v)];
+        const struct packed *v = &layer->v_b[row / (n_k + n_v)];
+        const char *from = (const char *)piece->data + i * piece->stride_bytes;
+        if (at < n_k) {
+            packed_put_column(k->dtype, (void *)(uintptr_t)k->data, n_k, at, k->n_out, from);
+        } else {
+            packed_put_rows(v->dtype, (void *)(uintptr_t)v->data, v->n_in, at - n_k, 1, from,
+                            piece->stride_bytes);
+        }
+    }
+}
+
+static struct status make_target(struct loading *ld, struct target *t)
+{
+    struct weights *w = ld->w;
+    if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
         float **vector = vector_of(w, &t->spec);
         TRY(keep(w, vector,
@@ -261,7 +315,7 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     struct loading *ld = ctx;
     struct target t = {.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
     TRY(reserve(ld, CKPT_PART_COUNT));
-    TRY(make_target(ld->w, &t));
+    TRY(make_target(ld, &t));
     if (t.tensor->quant.kind == QUANT_NONE) {
         want(ld, t, t.tensor, s->cols.begin, range_count(s->cols));
         return status_ok();
@@ -340,6 +394,10 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
         take_floats(t, piece);
         return status_ok();
     }
+    if (t->spec.role == WEIGHT_KV_B) {
+        take_latent(layer_of(ld->w, &t->spec), t, piece);
+        return status_ok();
+    }
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
     struct put_job job = {.target = t,
                           .packed = p,
@@ -382,9 +440,9 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
     }
     size_t n = 0;
     const float *inv_freq = ckpt_rope_inv_freq(ld->c, &n);
-    if (n != m->head_dim / 2) {
+    if (n != m->rotary / 2) {
         return status_make(STATUS_INPUT, "%s: rope/inv_freq: expected %u values, found %zu",
-                           ckpt_path(ld->c), m->head_dim / 2, n);
+                           ckpt_path(ld->c), m->rotary / 2, n);
     }
     TRY(keep(w, &w->inv_freq, n * sizeof *w->inv_freq));
     memcpy(w->inv_freq, inv_freq, n * sizeof *inv_freq);
@@ -399,7 +457,7 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct weights **out, struct loader_stats *stats)
 {
     *out = NULL;
-    struct loading ld = {.c = c, .team = comm_team(comm)};
+    struct loading ld = {.c = c, .m = m, .team = comm_team(comm)};
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
         *ld.w = (struct weights){.place = place,

@@ -130,11 +130,22 @@ uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32
 
 /* --- stages ------------------------------------------------------------------------------- */
 
+static uint64_t latent_layer_cost(const struct layout_model *m)
+{
+    const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width, h = m->n_heads;
+    const uint64_t from_width = m->q_lora + m->kv_lora + m->rotary + h * m->head_dim;
+    const uint64_t absorbed = m->query_dim - m->rotary + m->head_dim;
+    return from_width * layout_row_bytes(m, LAYOUT_ATTENTION, m->width) +
+           h * m->query_dim * layout_row_bytes(m, LAYOUT_ATTENTION, q_in) +
+           h * absorbed * layout_row_bytes(m, LAYOUT_ROUTER, m->kv_lora);
+}
+
 /* Weight bytes that one token reads in a layer; the head counts with the last layer. */
 static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
 {
     const uint64_t heads = 2ull * m->n_heads + 2ull * m->n_kv_heads;
     uint64_t bytes = heads * m->head_dim * layout_row_bytes(m, LAYOUT_ATTENTION, m->width);
+    if (m->kv_lora > 0) bytes = latent_layer_cost(m);
     if (m->layer_is_moe[layer]) {
         bytes += 3ull * m->n_chosen * m->expert_ffn * layout_row_bytes(m, LAYOUT_EXPERTS, m->width);
         bytes += m->n_experts * layout_row_bytes(m, LAYOUT_ROUTER, m->width);
@@ -421,8 +432,24 @@ static uint64_t packed_bytes(const struct layout_model *m, enum layout_class c, 
     return (n_out + LAYOUT_PANEL - 1) / LAYOUT_PANEL * LAYOUT_PANEL * layout_row_bytes(m, c, k);
 }
 
+/* Latent attention: what makes latents stands on every tp rank, the rest follows the heads. */
+static uint64_t latent_bytes(const struct layout *l, struct layout_place place)
+{
+    const struct layout_model *m = &l->model;
+    const enum layout_class c = LAYOUT_ATTENTION;
+    const uint64_t h = range_count(layout_heads(l, place.tp)), own = m->query_dim - m->rotary;
+    const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width;
+    const uint64_t absorbed = packed_bytes(m, LAYOUT_ROUTER, m->kv_lora, own) +
+                              packed_bytes(m, LAYOUT_ROUTER, m->head_dim, m->kv_lora);
+    return packed_bytes(m, c, m->q_lora, m->width) + packed_bytes(m, c, h * m->query_dim, q_in) +
+           packed_bytes(m, c, m->kv_lora, m->width) + packed_bytes(m, c, m->rotary, m->width) +
+           h * absorbed + packed_bytes(m, c, m->width, h * m->head_dim) +
+           4 * (2ull * m->width + m->q_lora + m->kv_lora);
+}
+
 static uint64_t attention_bytes(const struct layout *l, struct layout_place place)
 {
+    if (l->model.kv_lora > 0) return latent_bytes(l, place);
     const struct layout_model *m = &l->model;
     const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
     const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
@@ -508,6 +535,7 @@ static uint64_t dense_code_words(const struct layout *l, struct layout_place pla
  *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
  *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f)
  *   what all tokens pass beside the experts: its output                  T D
+ *   latent attention: q's and kv's latents, q and output in the latents' space
  *   last stage: logits of 64 rows                                         64 v
  *   quantized weights: the rows that meet them as codes */
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
@@ -520,6 +548,11 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
     uint64_t per_row = 3 * d + 2 * q + 2 * kv + 2 * dense_columns(l, place) + 2 * (d + 1) +
                        dense_code_words(l, place);
     if (m->shared_ffn > 0) per_row += d;
+    if (m->kv_lora > 0) {
+        const uint64_t h = range_count(layout_heads(l, place.tp));
+        per_row += m->q_lora + 2 * m->kv_lora + 2 * m->rotary +
+                   h * (m->query_dim + 2 * (m->kv_lora + m->rotary));
+    }
     uint64_t n = 0;
     if (m->n_experts > 0) {
         const uint64_t group = (uint64_t)l->ep * l->etp;
@@ -540,9 +573,11 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
 {
     const uint64_t kv_rows = (uint64_t)range_count(layout_layers(l, place.pp)) *
                              range_count(layout_kv_heads(l, place.tp));
+    const struct layout_model *m = &l->model;
+    const uint64_t per_head = m->kv_lora > 0 ? m->kv_lora + m->rotary : 2ull * m->head_dim;
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place),
-        .kv_block_bytes = 2 * kv_rows * LAYOUT_KV_BLOCK * l->model.head_dim * kv_bytes,
+        .kv_block_bytes = kv_rows * LAYOUT_KV_BLOCK * per_head * kv_bytes,
         .workspace_bytes = workspace_bytes(l, place, step_tokens),
     };
 }

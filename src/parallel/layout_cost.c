@@ -126,8 +126,15 @@ static double attention_s(const struct stage_load *s, struct layout_place place)
     const struct layout_model *m = &s->l->model;
     const double q = range_count(layout_heads(s->l, place.tp));
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
-    const double params = 2.0 * (q + kv) * m->head_dim * m->width;
-    const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * 2.0 * kv * m->head_dim;
+    double params = 2.0 * (q + kv) * m->head_dim * m->width, token = 2.0 * kv * m->head_dim;
+    if (m->kv_lora > 0) {
+        const double q_in = m->q_lora > 0 ? m->q_lora : m->width;
+        token = m->kv_lora + m->rotary;
+        params = (double)m->width * (m->q_lora + token + q * m->head_dim) +
+                 q * (m->query_dim * q_in +
+                      (double)m->kv_lora * (m->query_dim - m->rotary + m->head_dim));
+    }
+    const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
     return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_ATTENTION)) +
            cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
 }

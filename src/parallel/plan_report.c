@@ -91,11 +91,17 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
     strbuf_init(&line);
     strbuf_printf(&line, "%s: %u layers of width %u, %u query and %u kv heads of %u", m->name,
                   m->n_layers, m->width, m->n_heads, m->n_kv_heads, m->head_dim);
+    if (m->kv_lora > 0) {
+        strbuf_printf(&line,
+                      ", latent attention: %u + %u elements cached of a token, on each tp rank",
+                      m->kv_lora, m->rotary);
+    }
     if (m->n_experts > 0) {
         strbuf_printf(&line, ", %u experts of %u columns (%u per token)", m->n_experts,
                       m->expert_ffn, m->n_chosen);
     }
     if (m->ffn > 0) strbuf_printf(&line, ", FFN of %u columns", m->ffn);
+    if (m->shared_ffn > 0) strbuf_printf(&line, ", %u columns that all tokens pass", m->shared_ffn);
     strbuf_printf(&line, ", vocabulary %u; %s of weights at ", m->vocab, weights);
     struct status st = add_weight_size(m, all, &line);
     if (!status_failed(&st)) st = strbuf_status(&line);

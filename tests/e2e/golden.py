@@ -31,7 +31,10 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "qwen3_moe": "model.layers.1.mlp.experts.5.up_proj.weight",
            "qwen2_moe": "model.layers.1.mlp.shared_expert.up_proj.weight",
            "olmoe": "model.layers.1.self_attn.q_proj.weight",
-           "granitemoe": "model.layers.0.self_attn.v_proj.weight"}
+           "granitemoe": "model.layers.0.self_attn.v_proj.weight",
+           "deepseek_v2": "model.layers.1.self_attn.kv_b_proj.weight",
+           "deepseek_v3": "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
+           "glm4_moe": "model.layers.1.mlp.shared_experts.down_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
 
@@ -101,7 +104,8 @@ class GoldenTest:
         expect(False, f"no tensor {wanted} to mutate")
 
     def main(self):
-        moe = any(key in self.config for key in ("num_experts", "num_local_experts"))
+        moe = any(key in self.config for key in ("num_experts", "num_local_experts",
+                                              "n_routed_experts"))
         model = self.convert(self.golden / "hf", "model.h5")
         self.shoal.must("inspect", model, "--verify")
         self.check_logits(model, [], 0)

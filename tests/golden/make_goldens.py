@@ -219,6 +219,77 @@ MODELS = {
             attention_multiplier=0.25, logits_scaling=1.0, rms_norm_eps=1e-6,
             tie_word_embeddings=False, rope_parameters=dict(rope_type="default", rope_theta=1e4),
             **COMMON)),
+    # latent attention with q in one step, softmax without groups, YaRN with mscale
+    "deepseek-v2-lite": dict(
+        cls=DeepseekV2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: DeepseekV2Config(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None,
+            kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, topk_method="greedy",
+            n_group=1, topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=False,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32,
+                                 beta_slow=1, mscale=0.707, mscale_all_dim=0.707,
+                                 original_max_position_embeddings=64), **COMMON)),
+    # q through a latent, the best groups by their best expert, scaled; heads of q and v unlike
+    "deepseek-v2": dict(
+        cls=DeepseekV2ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: DeepseekV2Config(
+            vocab_size=280, hidden_size=96, intermediate_size=64, moe_intermediate_size=32,
+            num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=48,
+            kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32,
+            n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1,
+            topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            routed_scaling_factor=4.0, norm_topk_prob=False, first_k_dense_replace=0,
+            rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # sigmoids with a selection bias, groups by their best two, YaRN, a dense first layer
+    "deepseek-v3": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: DeepseekV3Config(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=32,
+            kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+            n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=1, n_group=4,
+            topk_group=2, routed_scaling_factor=2.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
+                                 beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+                                 original_max_position_embeddings=128), **COMMON)),
+    # as Kimi-K2: one group, no YaRN; q in one step, tied, rotation by halves
+    "kimi-k2": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: DeepseekV3Config(
+            vocab_size=280, hidden_size=64, intermediate_size=64, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=None,
+            kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=32, v_head_dim=16,
+            n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2, n_group=1,
+            topk_group=1, routed_scaling_factor=2.827, norm_topk_prob=True, rope_interleave=False,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=5e4), **COMMON)),
+    # half of each head rotated, QKV bias, q and k norms, sigmoids, a shared expert, dense first layer
+    "glm4-moe": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=293, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1,
+            routed_scaling_factor=2.5, norm_topk_prob=True, first_k_dense_replace=1,
+            use_qk_norm=True, attention_bias=True, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5),
+            **COMMON)),
+    # neither norms nor biases nor dense layers; weights as they are, tied
+    "glm4-moe-plain": dict(
+        cls=Glm4MoeForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: Glm4MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=48,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, head_dim=16,
+            n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=2, n_group=2, topk_group=1,
+            routed_scaling_factor=1.0, norm_topk_prob=False, first_k_dense_replace=0,
+            use_qk_norm=False, attention_bias=False, rms_norm_eps=1e-5, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+            **COMMON)),
 }
 
 
@@ -280,24 +351,44 @@ def publish_mxfp4(hf, model):
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def routing_keys(config, module, x):
+    """What experts are chosen by, closed groups at -inf; the smallest distance between groups."""
+    keys = x.reshape(-1, x.shape[-1]) @ module.weight.T
+    if getattr(module, "bias", None) is not None:
+        keys = keys + module.bias
+    if hasattr(module, "e_score_correction_bias"):
+        keys = keys.sigmoid() + module.e_score_correction_bias
+    n_groups = getattr(config, "n_group", None) or 1
+    if n_groups == 1 or getattr(config, "topk_method", None) == "greedy":
+        return keys, 1.0
+    groups = keys.view(keys.shape[0], n_groups, -1)
+    best = groups.topk(2, dim=-1).values
+    best = best.sum(-1) if hasattr(module, "e_score_correction_bias") else best[..., 0]
+    order = best.sort(dim=-1, descending=True)
+    n_open = config.topk_group
+    closed = torch.ones_like(best).scatter_(1, order.indices[:, :n_open], 0).bool()
+    gap = (order.values[:, n_open - 1] - order.values[:, n_open]).min().item()
+    return groups.masked_fill(closed.unsqueeze(-1), float("-inf")).reshape(keys.shape), gap
+
+
 def router_gaps(model, ids):
     """The smallest distance between a chosen and a rejected expert, and the tokens per expert."""
     found, hooks = [], []
     k = getattr(model.config, "num_experts_per_tok", 0)
     for name, module in model.named_modules():
         if name.endswith((".gate", ".router")):
-            bias = module.bias if getattr(module, "bias", None) is not None else 0
-            hooks.append(module.register_forward_hook(lambda m, a, out, bias=bias: found.append(
-                a[0].reshape(-1, a[0].shape[-1]) @ m.weight.T + bias)))
+            hooks.append(module.register_forward_hook(
+                lambda m, a, out: found.append(routing_keys(model.config, m, a[0]))))
     model(ids)
     for hook in hooks:
         hook.remove()
     if not found:
         return None, None
-    logits = torch.cat(found)
-    best = logits.sort(dim=-1, descending=True).values
-    load = torch.bincount(logits.topk(k, dim=-1).indices.flatten(), minlength=logits.shape[-1])
-    return (best[:, k - 1] - best[:, k]).min().item(), load.tolist()
+    keys = torch.cat([rows for rows, _ in found])
+    best = keys.sort(dim=-1, descending=True).values
+    load = torch.bincount(keys.topk(k, dim=-1).indices.flatten(), minlength=keys.shape[-1])
+    gap = (best[:, k - 1] - best[:, k]).min().item()
+    return min([gap, *(g for _, g in found)]), load.tolist()
 
 
 def decode(model, prompt):
@@ -325,6 +416,10 @@ def try_seed(spec, seed):
         p.copy_(mxfp4_of(p)[2])
     for p in model.parameters():  # not .to(dtype) of the whole: rotary frequencies stay f32
         p.copy_(p.to(spec["dtype"]).to(torch.float32))
+    for name, p in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            bias = 0.1 * torch.randn(p.shape, generator=generator)
+            p.copy_(bias.to(spec["dtype"]).to(torch.float32))
     goldens, gap_min, router_min, load_sum = [], 1.0, None, None
     for length in spec.get("prompts", PROMPT_LENGTHS):
         prompt = torch.randint(0, config.vocab_size, (length,), generator=generator).tolist()

@@ -60,9 +60,23 @@ static void sizes_that_overflow_are_the_largest(void)
     CU_ASSERT_EQUAL(packed_bytes(DTYPE_F16, 1, 0), 0);
 }
 
+/* Column by column from the transposed matrix gives the bytes that row by row gives. */
+static void columns_pack_like_rows(void)
+{
+    enum { OUT = 37, IN = 11 };
+    static float rows[OUT][IN], columns[IN][OUT];
+    for (size_t n = 0; n < OUT; n++)
+        for (size_t k = 0; k < IN; k++) rows[n][k] = columns[k][n] = (float)(n * 100 + k);
+    static float by_row[48 * IN], by_column[48 * IN];
+    packed_put_rows(DTYPE_F32, by_row, IN, 0, OUT, rows, sizeof rows[0]);
+    for (size_t k = 0; k < IN; k++) packed_put_column(DTYPE_F32, by_column, IN, k, OUT, columns[k]);
+    CU_ASSERT_EQUAL(memcmp(by_row, by_column, sizeof by_row), 0);
+}
+
 void suite_pack(CU_pSuite suite);
 void suite_pack(CU_pSuite suite)
 {
+    CU_add_test(suite, "columns pack like rows", columns_pack_like_rows);
     CU_add_test(suite, "elements stand where the contract says",
                 elements_stand_where_the_contract_says);
     CU_add_test(suite, "a row is read back", a_row_is_read_back);

@@ -307,7 +307,7 @@ static struct status make_pools(void)
     struct kv_pool *kv = NULL;
     struct status st = block_pool_init(&blocks, 100);
     if (!status_failed(&st)) st = prefix_cache_init(&prefixes, 100);
-    if (!status_failed(&st)) st = kv_pool_create(2, 3, 2, 16, DTYPE_F16, &kv);
+    if (!status_failed(&st)) st = kv_pool_create(2, 3, 2, 16, DTYPE_F16, false, &kv);
     kv_pool_destroy(&kv);
     prefix_cache_fini(&prefixes);
     block_pool_fini(&blocks);

@@ -191,6 +191,35 @@ static void published_configs_are_taken(void)
     refuse(LLAMA ",\"swiglu_limit\":7.0", "swiglu_limit");
 }
 
+#define DEEPSEEK                                                                                   \
+    "\"architectures\":[\"DeepseekV3ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":4,"    \
+    "\"num_attention_heads\":4,\"vocab_size\":100,\"intermediate_size\":96,"                       \
+    "\"max_position_embeddings\":128,\"moe_intermediate_size\":32,\"n_routed_experts\":8,"         \
+    "\"n_shared_experts\":2,\"num_experts_per_tok\":3,\"norm_topk_prob\":true,"                    \
+    "\"first_k_dense_replace\":3,\"kv_lora_rank\":32,\"qk_nope_head_dim\":24,"                     \
+    "\"qk_rope_head_dim\":16,\"num_nextn_predict_layers\":1"
+
+static void latent_attention_is_understood(void)
+{
+    CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"q_lora_rank\":48,\"n_group\":4,"
+                                   "\"topk_group\":2,\"topk_method\":\"noaux_tc\","
+                                   "\"scoring_func\":\"sigmoid\",\"routed_scaling_factor\":2.5")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(m.head_dim == 48 && m.n_kv_heads == 1 && m.query_dim == 40 && m.value_dim == 16);
+    CU_ASSERT(m.q_lora == 48 && m.kv_lora == 32 && m.rotary == 16 && m.rope_pairs);
+    CU_ASSERT(m.shared_ffn == 64 && !m.layer_is_moe[2] && m.layer_is_moe[3]);
+    CU_ASSERT_EQUAL(m.router.kind, ROUTER_SIGMOID_RENORM);
+    CU_ASSERT(m.router.n_groups == 4 && m.router.n_groups_chosen == 2 && m.router.scale == 2.5f);
+    CU_ASSERT_EQUAL(parse(DEEPSEEK ",\"v_head_dim\":16,\"q_lora_rank\":null").code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.q_lora, 0);
+    refuse(DEEPSEEK, "v_head_dim");
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"scoring_func\":\"softmax\"", "scoring_func");
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"topk_method\":\"other\",\"n_group\":2", "topk_method");
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"n_group\":3,\"topk_group\":1", "n_group");
+    refuse(DEEPSEEK ",\"v_head_dim\":16,\"n_group\":4,\"topk_group\":1", "n_group");
+}
+
 static void rope_theta_is_found_in_both_places(void)
 {
     CU_ASSERT_EQUAL(parse(LLAMA ",\"rope_theta\":5e5").code, STATUS_OK);
@@ -245,6 +274,7 @@ void suite_model_config(CU_pSuite suite)
     CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);
     CU_add_test(suite, "mixtures are understood", mixtures_are_understood);
     CU_add_test(suite, "published configs are taken", published_configs_are_taken);
+    CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);

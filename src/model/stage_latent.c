@@ -1,0 +1,115 @@
+/* Multi-head latent attention in its absorbed form, for prefill and decode alike: a token leaves
+ * one latent and one rotated key, q is taken into the latents' space, and the output out of it.
+ * DeepSeek-V2, 2024 (arXiv 2405.04434), section 2.1. Called by stage_attention. */
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "model/stage_private.h"
+
+#include <string.h>
+
+struct status stage_make_latent(struct stage *s)
+{
+    const struct model_config *m = s->o.model;
+    const size_t t = s->o.max_rows, n_heads = s->attention.n_heads;
+    if (m->kv_lora == 0) return status_ok();
+    TRY(stage_take(s, &s->q_low, t * m->q_lora, sizeof(float)));
+    TRY(stage_take(s, &s->k_rope, t * m->rotary, sizeof(float)));
+    TRY(stage_take(s, &s->q_latent, t * n_heads * m->head_dim, sizeof(float)));
+    TRY(stage_take(s, &s->o_latent, t * n_heads * m->head_dim, sizeof(float)));
+    TRY(stage_take(s, &s->heads, n_heads, sizeof *s->heads));
+    return stage_take(s, &s->groups, n_heads, sizeof *s->groups);
+}
+
+void stage_free_latent(struct stage *s)
+{
+    mem_free(&s->q_low);
+    mem_free(&s->k_rope);
+    mem_free(&s->q_latent);
+    mem_free(&s->o_latent);
+    mem_free(&s->heads);
+    mem_free(&s->groups);
+}
+
+/* y of head h [T, w's outputs] = its part of x by its own weight; strides from head to head. */
+static void head_linears(struct stage *s, const struct packed *w, const float *x, size_t x_stride,
+                         float *y, size_t y_stride, size_t n_rows)
+{
+    const size_t n_heads = s->attention.n_heads;
+    for (size_t h = 0; h < n_heads; h++) {
+        s->groups[h] = (struct linear_group){.w = &w[h], .row0 = 0, .n_rows = n_rows};
+        s->heads[h] = (struct linear_args){.groups = &s->groups[h],
+                                           .n_groups = 1,
+                                           .x = x + h * x_stride,
+                                           .x_stride = n_heads * x_stride,
+                                           .y = y + h * y_stride,
+                                           .y_stride = n_heads * y_stride};
+    }
+    op_linears(s->o.kern, s->heads, n_heads);
+    comm_poll(s->o.comm);
+}
+
+/* s->q [T, H, query_dim], s->v [T, kv_lora] normed latents, s->k_rope [T, rotary] before rotation.
+ */
+static void project(struct stage *s, const struct layer_weights *w, size_t n_rows)
+{
+    const struct model_config *m = s->o.model;
+    struct act_rows in = stage_input(s, s->x, n_rows, m->width);
+    const bool low = m->q_lora > 0;
+    const struct column columns[] = {{low ? &w->q_a : &w->q, low ? s->q_low : s->q, NULL},
+                                     {&w->kv_a, s->v, NULL},
+                                     {&w->k_rope, s->k_rope, NULL}};
+    stage_columns(s, columns, 3, &in);
+    op_rmsnorm(s->o.kern, s->v, w->kv_a_norm, n_rows, m->kv_lora, m->norm_eps, s->v);
+    if (!low) return;
+    op_rmsnorm(s->o.kern, s->q_low, w->q_a_norm, n_rows, m->q_lora, m->norm_eps, s->q_low);
+    in = stage_input(s, s->q_low, n_rows, m->q_lora);
+    const struct column q = {&w->q, s->q, NULL};
+    stage_columns(s, &q, 1, &in);
+}
+
+/* s->k [T, Hd] = latent, rotated key; s->q_latent [T, H, Hd] = q for them. */
+static void enter_latents(struct stage *s, const struct layer_weights *w, size_t n_rows)
+{
+    const struct model_config *m = s->o.model;
+    const size_t own = m->query_dim - m->rotary, r = m->kv_lora;
+    head_linears(s, w->k_b, s->q, m->query_dim, s->q_latent, m->head_dim, n_rows);
+    struct rope_tails a = {.x = s->q + own,
+                           .out = s->q_latent + r,
+                           .x_stride = m->query_dim,
+                           .out_stride = m->head_dim,
+                           .cos = s->cos,
+                           .sin = s->sin,
+                           .n_rows = n_rows,
+                           .n_heads = s->attention.n_heads,
+                           .rot = m->rotary,
+                           .pairs = m->rope_pairs};
+    op_rope_tails(s->o.kern, &a);
+    a.x = s->k_rope;
+    a.out = s->k + r;
+    a.x_stride = m->rotary;
+    a.n_heads = 1;
+    op_rope_tails(s->o.kern, &a);
+    for (size_t t = 0; t < n_rows; t++)
+        memcpy(s->k + t * m->head_dim, s->v + t * r, r * sizeof *s->k);
+}
+
+void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
+                  const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+{
+    const struct model_config *m = s->o.model;
+    const struct kv_view kv = kv_pool_layer(s->kv, layer);
+    if (s->attention.n_heads == 0) return;
+    project(s, w, n_rows);
+    enter_latents(s, w, n_rows);
+    op_kv_write(s->o.kern, s->k, NULL, &kv, seqs, n_seqs);
+    const struct attn_args args = {.q = s->q_latent,
+                                   .out = s->o_latent,
+                                   .kv = kv,
+                                   .kv_of_head = s->attention.kv_of_head,
+                                   .n_heads = s->attention.n_heads,
+                                   .scale = s->attention.scale,
+                                   .seqs = seqs,
+                                   .n_seqs = n_seqs};
+    op_attention(s->o.kern, &args);
+    head_linears(s, w->v_b, s->o_latent, m->head_dim, s->attended, m->value_dim, n_rows);
+}
