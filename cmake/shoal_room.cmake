@@ -1,7 +1,9 @@
 # shoal_room(NAME FOLDER ROOMS_BELOW EXTERNAL...): the static library shoal_NAME of a folder's *.c files.
 # A folder's subfolder named after an instruction set is compiled with that set's flags; headers are
 # included by their path below src/ ("base/status.h") or as "kernels/kern.h".
+# The folder cuda holds a device's runtime in plain C, always compiled; its *.cu are shoal_cuda.cmake's.
 set(SHOAL_ISA_FLAGS_ref "")
+set(SHOAL_ISA_FLAGS_cuda "")
 set(SHOAL_ISA_FLAGS_avx2 "-mavx2;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_avx512 "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c")
 
@@ -16,7 +18,7 @@ endif()
 function(shoal_room name folder below)
   set_property(GLOBAL APPEND PROPERTY SHOAL_ROOMS ${name})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c)
-  foreach(isa ref avx2 avx512)
+  foreach(isa ref avx2 avx512 cuda)
     file(GLOB isa_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${isa}/*.c)
     set_source_files_properties(${isa_sources} PROPERTIES COMPILE_OPTIONS "${SHOAL_ISA_FLAGS_${isa}}")
     list(APPEND sources ${isa_sources})

@@ -7,7 +7,7 @@
 #include "kernels/kern.h"
 
 /* Element i of an array of a constant type t, in f32 (exact). */
-static inline float kern_load(enum dtype t, const void *data, size_t i)
+DEVICE_INLINE float kern_load(enum dtype t, const void *data, size_t i)
 {
     if (t == DTYPE_F16) return f32_from_f16(((const uint16_t *)data)[i]);
     if (t == DTYPE_BF16) return f32_from_bf16(((const uint16_t *)data)[i]);
@@ -15,7 +15,7 @@ static inline float kern_load(enum dtype t, const void *data, size_t i)
 }
 
 /* 2^e as a double and as a float, for exponents of normal numbers. */
-static inline double kern_pow2(int e)
+DEVICE_INLINE double kern_pow2(int e)
 {
     const uint64_t u = (uint64_t)(1023 + e) << 52;
     double x;
@@ -23,13 +23,13 @@ static inline double kern_pow2(int e)
     return x;
 }
 
-static inline float kern_pow2f(int e)
+DEVICE_INLINE float kern_pow2f(int e)
 {
     return f32_from_bits((uint32_t)(127 + e) << 23);
 }
 
 /* A leaf's f32 partial must stay below this to enter the grid 2^-g. */
-static inline float kern_grid_limit(uint32_t grid_bits)
+DEVICE_INLINE float kern_grid_limit(uint32_t grid_bits)
 {
     return kern_pow2f(51 - (int)grid_bits);
 }
@@ -41,20 +41,20 @@ static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
 }
 
 /* The router's order: larger is better. -0 equals +0; a NaN comes last, whatever its bits. */
-static inline uint64_t kern_router_key(float score, uint32_t id)
+DEVICE_INLINE uint64_t kern_router_key(float score, uint32_t id)
 {
     const uint32_t ordered = score != score ? 0 : kern_ordered_bits(score + 0.0f);
     return (uint64_t)ordered << 32 | (uint32_t)~id;
 }
 
 /* The first position that position p sees. */
-static inline size_t kern_first_visible(size_t p, uint32_t window)
+DEVICE_INLINE size_t kern_first_visible(size_t p, uint32_t window)
 {
     return window > 0 && p >= window ? p - window + 1 : 0;
 }
 
 /* What a row's output is divided by. A sink far above all scores makes it infinite, the row 0. */
-static inline float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)
+DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)
 {
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }

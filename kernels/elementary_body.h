@@ -24,7 +24,7 @@
 #define EL_EXP_Q3   0x1.123ap-7f
 #define EL_EXP_Q4   0x1.6a2402p-10f
 
-static inline float el_exp_body(float x)
+DEVICE_INLINE float el_exp_body(float x)
 {
     if (x != x) return x + x;
     if (x < EL_EXP_LOW) return 0.0f;
@@ -43,17 +43,75 @@ static inline float el_exp_body(float x)
 }
 
 /* g / (1 + exp(-g)) * u */
-static inline float el_swiglu_body(float gate, float up)
+DEVICE_INLINE float el_swiglu_body(float gate, float up)
 {
     return gate / (1.0f + el_exp_body(-gate)) * up;
 }
 
 /* g / (1 + exp(-(alpha g))) * (u + 1) of clamped g and u; comparisons that keep a NaN */
-static inline float el_swiglu_clamped_body(float gate, float up, float alpha, float limit)
+DEVICE_INLINE float el_swiglu_clamped_body(float gate, float up, float alpha, float limit)
 {
     const float g = limit < gate ? limit : gate, below = limit < up ? limit : up;
     const float u = -limit > below ? -limit : below;
     return g / (1.0f + el_exp_body(-(alpha * g))) * (u + 1.0f);
+}
+
+DEVICE_INLINE double el_f64_from_bits(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+DEVICE_INLINE uint64_t el_f64_bits(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* Taylor series on |r| <= pi/4; the first term left out is below 2^-53 of the result. */
+DEVICE_INLINE double el_sin_series(double r)
+{
+    const double z = r * r;
+    double s = -1.0 / 1307674368000.0; /* 15! */
+    s = fma(s, z, 1.0 / 6227020800.0);
+    s = fma(s, z, -1.0 / 39916800.0);
+    s = fma(s, z, 1.0 / 362880.0);
+    s = fma(s, z, -1.0 / 5040.0);
+    s = fma(s, z, 1.0 / 120.0);
+    s = fma(s, z, -1.0 / 6.0);
+    return fma(s * z, r, r);
+}
+
+DEVICE_INLINE double el_cos_series(double r)
+{
+    const double z = r * r;
+    double c = 1.0 / 20922789888000.0; /* 16! */
+    c = fma(c, z, -1.0 / 87178291200.0);
+    c = fma(c, z, 1.0 / 479001600.0);
+    c = fma(c, z, -1.0 / 3628800.0);
+    c = fma(c, z, 1.0 / 40320.0);
+    c = fma(c, z, -1.0 / 720.0);
+    c = fma(c, z, 1.0 / 24.0);
+    c = fma(c, z, -0.5);
+    return fma(c, z, 1.0);
+}
+
+/* sin and cos of a finite |x| < 2^24. */
+DEVICE_INLINE void el_sincos_body(float x, float *sin, float *cos)
+{
+    /* pi/2 = hi + lo to 107 bits. k < 2^24, so x - k * hi is exact in one fma. */
+    const double hi = 0x1.921fb54442d18p+0, lo = 0x1.1a62633145c07p-54;
+    const double two_over_pi = 0x1.45f306dc9c883p-1, shift = 0x1.8p+52;
+    const double shifted = fma((double)x, two_over_pi, shift);
+    const double k = shifted - shift;
+    const double r = fma(-k, lo, fma(-k, hi, (double)x));
+    const double s = el_sin_series(r), c = el_cos_series(r);
+    const uint64_t quadrant = el_f64_bits(shifted) & 3u;
+    const double sine = quadrant & 1u ? c : s, cosine = quadrant & 1u ? s : c;
+    *sin = (float)(quadrant & 2u ? -sine : sine);
+    *cos = (float)(quadrant == 1 || quadrant == 2 ? -cosine : cosine);
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* Rows of sums as one run of words: values, then the row's counter, then the next row. */
 #include "kernels/grid_sum.h"
 
+#include "kernels/device_comm.h"
 #include "kernels/fpenv.h"
 #include "kernels/ops.h"
 
@@ -82,7 +83,8 @@ static struct comm_sum sum_of(const struct grid_sum *s)
 
 void grid_sum_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
-    if (comm_size(c, axis) == 1) {
+    if (comm_size(c, axis) == 1 || s->kern->device != NULL) {
+        device_sum_i64(s->kern, c, axis, s->sums, s->n_rows * (s->n_out + 1));
         op_grid_add(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
         return;
     }
@@ -93,7 +95,8 @@ void grid_sum_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
-    if (comm_size(c, axis) == 1) {
+    if (comm_size(c, axis) == 1 || s->kern->device != NULL) {
+        device_sum_i64(s->kern, c, axis, s->sums, s->n_rows * (s->n_out + 1));
         op_grid_to_f32(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
         return;
     }

@@ -187,7 +187,8 @@ struct router_args {
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
 struct kern_table {
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name;      /* "ref", "avx2", "avx512" */
+    struct device *device; /* where the ops of ops.h run; NULL: here, by the entries below */
 
     /* The threads of the ops; borrowed. NULL, as kern_select leaves it: the calling one alone. */
     struct team *team;
@@ -262,13 +263,13 @@ struct kern_table {
 };
 
 /* A float as a u32 that orders like it (negative below positive). */
-static inline uint32_t kern_ordered_bits(float x)
+DEVICE_INLINE uint32_t kern_ordered_bits(float x)
 {
     const uint32_t u = f32_bits(x);
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-static inline float kern_from_ordered_bits(uint32_t o)
+DEVICE_INLINE float kern_from_ordered_bits(uint32_t o)
 {
     return f32_from_bits(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }

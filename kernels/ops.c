@@ -1,7 +1,8 @@
-/* The threaded ops: what each op's strips and units are, and what a unit costs. */
+/* The ops: a device's, or threaded: what each op's strips and units are, and what a unit costs. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
+#include "kernels/cuda/ops_cuda.h"
 #include "kernels/elementary.h"
 #include "kernels/part.h"
 
@@ -83,8 +84,18 @@ static uint64_t linear_cost(const struct linear_args *a)
     return cost;
 }
 
+void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
+                   size_t n_rows)
+{
+    if (k->device != NULL) cuda_op_step_begin(k->device, seqs, n_seqs, n_rows);
+}
+
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n)
 {
+    if (k->device != NULL) {
+        cuda_op_linears(k->device, a, n);
+        return;
+    }
     uint64_t cost = 0;
     for (size_t i = 0; i < n; i++) cost += linear_cost(&a[i]);
     const struct linear_job job = {k, a, n, false};
@@ -98,6 +109,10 @@ void op_linear(const struct kern_table *k, const struct linear_args *a)
 
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
 {
+    if (k->device != NULL) {
+        cuda_op_linear_leaf(k->device, a);
+        return;
+    }
     if (a->n_groups == 0) return;
     const struct packed *w = a->groups[0].w;
     assert(w->leaf > 0);
@@ -129,6 +144,10 @@ static void quantize_part(const void *job_, struct part part)
 void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
                       size_t n, const struct quant_rows *out)
 {
+    if (k->device != NULL) {
+        cuda_op_quantize_rows(k->device, x, x_stride, n_rows, n, out);
+        return;
+    }
     const struct quantize_job job = {k, x, x_stride, n_rows, n, out};
     part_run(k->team, (uint64_t)n_rows * (n + 1), quantize_part, &job);
 }
@@ -158,6 +177,10 @@ static void grid_part(const void *job_, struct part part)
 void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
                  uint32_t grid_bits, float *h, int32_t *bad)
 {
+    if (k->device != NULL) {
+        cuda_op_grid(k->device, sums, n_rows, n_out, grid_bits, true, h, bad);
+        return;
+    }
     const struct grid_job job = {k->grid_add, sums, n_rows, n_out, grid_bits, h, bad};
     part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
 }
@@ -165,6 +188,10 @@ void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows,
 void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
                     uint32_t grid_bits, float *y, int32_t *bad)
 {
+    if (k->device != NULL) {
+        cuda_op_grid(k->device, sums, n_rows, n_out, grid_bits, false, y, bad);
+        return;
+    }
     const struct grid_job job = {k->grid_to_f32, sums, n_rows, n_out, grid_bits, y, bad};
     part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
 }
@@ -189,6 +216,10 @@ static void rmsnorm_part(const void *job_, struct part part)
 void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
                 float eps, float *y)
 {
+    if (k->device != NULL) {
+        cuda_op_rmsnorm(k->device, x, w, n_rows, n, eps, y);
+        return;
+    }
     const struct rmsnorm_job job = {k, x, w, n_rows, n, eps, y};
     part_run(k->team, (uint64_t)n_rows * (n + 1), rmsnorm_part, &job);
 }
@@ -216,6 +247,10 @@ static void rope_part(const void *job_, struct part part)
 void op_rope(const struct kern_table *k, float *x, const float *cos, const float *sin,
              size_t n_rows, size_t n_heads, size_t head_dim, size_t rot)
 {
+    if (k->device != NULL) {
+        cuda_op_rope(k->device, x, cos, sin, n_rows, n_heads, head_dim, rot);
+        return;
+    }
     const struct rope_job job = {k, x, cos, sin, n_rows, n_heads, head_dim, rot};
     part_run(k->team, (uint64_t)n_rows * (n_heads * rot + 1), rope_part, &job);
 }
@@ -262,6 +297,10 @@ static void kv_part(const void *job_, struct part part)
 void op_kv_write(const struct kern_table *k, const float *key, const float *value,
                  const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs)
 {
+    if (k->device != NULL) {
+        cuda_op_kv_write(k->device, key, value, kv);
+        return;
+    }
     const struct kv_job job = {k, key, value, kv, seqs, n_seqs};
     uint64_t cost = 0;
     for (size_t s = 0; s < n_seqs; s++)
@@ -300,6 +339,10 @@ static void attention_part(const void *job_, struct part part)
 
 void op_attention(const struct kern_table *k, const struct attn_args *a)
 {
+    if (k->device != NULL) {
+        cuda_op_attention(k->device, a);
+        return;
+    }
     const struct attention_job job = {k, a};
     uint64_t cost = 0;
     for (size_t s = 0; s < a->n_seqs; s++) {
@@ -332,6 +375,10 @@ static void swiglu_part(const void *job_, struct part part)
 void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
                size_t n_rows, size_t n, float *y, size_t y_stride)
 {
+    if (k->device != NULL) {
+        cuda_op_swiglu(k->device, gate, up, stride, n_rows, n, y, y_stride);
+        return;
+    }
     const struct swiglu_job job = {k, gate, up, stride, n_rows, n, y, y_stride};
     part_run(k->team, (uint64_t)n_rows * (n * EXP_COST + 1), swiglu_part, &job);
 }
@@ -352,6 +399,10 @@ static void add_part(const void *job_, struct part part)
 
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n)
 {
+    if (k->device != NULL) {
+        cuda_op_add(k->device, h, x, n);
+        return;
+    }
     const struct add_job job = {k, h, x, n};
     part_run(k->team, n, add_part, &job);
 }
@@ -374,6 +425,10 @@ static void axpy_part(const void *job_, struct part part)
 
 void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc)
 {
+    if (k->device != NULL) {
+        cuda_op_axpy(k->device, w, x, n, acc);
+        return;
+    }
     const struct axpy_job job = {k, w, x, n, acc};
     part_run(k->team, n, axpy_part, &job);
 }
@@ -393,6 +448,10 @@ static void scale_part(const void *job_, struct part part)
 
 void op_scale(const struct kern_table *k, float *x, float w, size_t n)
 {
+    if (k->device != NULL) {
+        cuda_op_scale(k->device, x, w, n);
+        return;
+    }
     const struct scale_job job = {x, w, n};
     part_run(k->team, n, scale_part, &job);
 }
@@ -418,13 +477,21 @@ static void router_part(const void *job_, struct part part)
 
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows)
 {
+    if (k->device != NULL) {
+        cuda_op_router(k->device, a, n_rows);
+        return;
+    }
     const struct router_job job = {k, a, n_rows};
     part_run(k->team, n_rows * router_cost(a), router_part, &job);
 }
 
-void op_rope_table(const int32_t *positions, size_t n_rows, const float *inv_freq, size_t rot,
-                   float scale, float *cos, float *sin)
+void op_rope_table(const struct kern_table *k, const int32_t *positions, size_t n_rows,
+                   const float *inv_freq, size_t rot, float scale, float *cos, float *sin)
 {
+    if (k->device != NULL) {
+        cuda_op_rope_table(k->device, n_rows, inv_freq, rot, scale, cos, sin);
+        return;
+    }
     const size_t half = rot / 2;
     for (size_t t = 0; t < n_rows; t++) {
         for (size_t i = 0; i < half; i++) {

@@ -1,11 +1,18 @@
-/* Threaded ops over whole arrays: what the rooms above call. Each op cuts its work among the
- * threads of the table's team, sets the floating-point environment of each thread (round to
- * nearest, no flush to zero), and calls the table's slices. The bits do not depend on the number of
- * threads. All are Local, allocate nothing, and never fail. */
+/* Ops over whole arrays: what the rooms above call; threaded, or on the table's device. Each op
+ * cuts its work among the threads of the table's team, sets the floating-point environment of each
+ * thread (round to nearest, no flush to zero), and calls the table's slices. The bits do not depend
+ * on the number of threads. All are Local, allocate nothing, and never fail. On a device
+ * (kernels/device.h) arrays are device memory, what is called a list stays host memory, and
+ * failures show in device_status. */
 #ifndef SHOAL_KERNELS_OPS_H
 #define SHOAL_KERNELS_OPS_H
 
 #include "kernels/kern.h"
+
+/* Says which rows the ops that follow work on, until the next call: rope_table, kv_write and
+ * attention of a device read it. seqs [n_seqs] cover all n_rows. */
+void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
+                   size_t n_rows);
 
 /* y = x w^T per group (weights without leaves). All groups have weights of one type or format. */
 void op_linear(const struct kern_table *k, const struct linear_args *a);
@@ -101,7 +108,7 @@ void op_scale(const struct kern_table *k, float *x, float w, size_t n);
  * not negative. */
 struct scatter_args {
     const float *x;       /* [ceil(n_slots / per_row), D] */
-    const int32_t *slots; /* [n_slots] each row of `to` once, or negative */
+    const int32_t *slots; /* list [n_slots]: each row of `to` once, or negative */
     size_t n_slots, per_row, width;
     float *to; /* [.., D] */
 };
@@ -112,21 +119,68 @@ void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a);
 struct combine_args {
     const float *y; /* rows of D with a stride */
     size_t y_stride, width;
-    const int32_t *slots; /* [T, K] */
+    const int32_t *slots; /* list [T, K] */
     const float *weights; /* [T, K] */
     size_t n_rows, n_chosen;
-    float *out; /* [T, D] */
+    float *out;         /* [T, D] */
+    const int32_t *bad; /* counters of the rows of y, bad_stride apart; NULL: none */
+    size_t bad_stride;
+    int32_t *marks; /* [T, 2]; [0] += those of the rows that were combined */
 };
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a);
+/* bad[t] += marks[t, 0], dropped[t] += marks[t, 1] of n tokens. */
+void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, int32_t *bad,
+                   int32_t *dropped);
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows);
+
+/* h[T, D] = the rows of tokens (a list) of a packed [V, D] weight that holds `vocab`; zeros for
+ * other tokens. */
+struct embed_args {
+    const struct packed *w;
+    const int32_t *tokens;
+    size_t n_rows;
+    uint32_t vocab_begin, vocab_end;
+    float *h;
+};
+void op_embed(const struct kern_table *k, const struct embed_args *a);
+
+/* to[i] = from[rows[i]], `width` floats each; rows is a list. */
+struct gather_args {
+    const float *from;
+    const int32_t *rows;
+    size_t n_rows, width;
+    float *to;
+};
+void op_gather_rows(const struct kern_table *k, const struct gather_args *a);
+
+/* Rows of 4-byte words: to[to_row[i] * to_stride ..] = from[from_row[i]], `width` words each, both
+ * lists; then, with extra, the word extra[from_row[i]]. */
+struct move_args {
+    const void *from;
+    const int32_t *from_row, *to_row;
+    size_t n_rows, width, to_stride;
+    const int32_t *extra; /* or NULL */
+    void *to;
+};
+void op_move_rows(const struct kern_table *k, const struct move_args *a);
+
+/* Rows [row0, row0 + n_rows) (outputs) of a plain weight from a row-major source in host memory;
+ * and of a part of a quantized one, as the checkpoint stores it. The weight's memory was zeroed
+ * before its first rows. */
+enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
+void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
+                  const void *rows, size_t row_stride_bytes);
+void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
+                   size_t row0, size_t n_rows, const void *rows, size_t row_stride_bytes);
 
 /* out[D] = row `id` of a packed [V, D] weight, in f32 (exact; quantized: as weight-only linears).
  */
 void op_embed_row(const struct packed *w, uint32_t id, float *out);
 
-/* cos, sin [T, rot / 2] of (float)positions[t] * inv_freq[i], each times `scale`. */
-void op_rope_table(const int32_t *positions, size_t n_rows, const float *inv_freq, size_t rot,
-                   float scale, float *cos, float *sin);
+/* cos, sin [T, rot / 2] of (float)positions[t] * inv_freq[i], each times `scale`. positions is a
+ * list; a device takes those of op_step_begin, which are the same. */
+void op_rope_table(const struct kern_table *k, const int32_t *positions, size_t n_rows,
+                   const float *inv_freq, size_t rot, float scale, float *cos, float *sin);
 
 /* Local. Bytes of a packed weight [n_out, n_in] of a type, and the address of its panel. */
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);

@@ -2,6 +2,7 @@
  * ranks, gated. */
 #include "kernels/ops.h"
 
+#include "kernels/cuda/ops_cuda.h"
 #include "kernels/elementary.h"
 #include "kernels/part.h"
 
@@ -24,6 +25,10 @@ static void scatter_part(const void *job, struct part part)
 
 void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a)
 {
+    if (k->device != NULL) {
+        cuda_op_scatter_rows(k->device, a);
+        return;
+    }
     part_run(k->team, (uint64_t)a->n_slots * a->width, scatter_part, a);
 }
 
@@ -69,6 +74,10 @@ static void bias_part(const void *job_, struct part part)
 
 void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t n_rows, size_t n)
 {
+    if (k->device != NULL) {
+        cuda_op_add_bias(k->device, y, bias, n_rows, n);
+        return;
+    }
     const struct bias_job job = {k, y, bias, n_rows, n};
     part_run(k->team, (uint64_t)n_rows * (n + 1), bias_part, &job);
 }
@@ -96,8 +105,16 @@ static void combine_part(const void *job_, struct part part)
 
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
 {
+    if (k->device != NULL) {
+        cuda_op_combine_rows(k->device, a);
+        return;
+    }
     const struct combine_job job = {k, a};
     part_run(k->team, (uint64_t)a->n_rows * a->width * a->n_chosen, combine_part, &job);
+    for (size_t i = 0; a->bad != NULL && i < a->n_rows * a->n_chosen; i++) {
+        if (a->slots[i] >= 0)
+            a->marks[2 * (i / a->n_chosen)] += a->bad[(size_t)a->slots[i] * a->bad_stride];
+    }
 }
 
 struct square_sums_job {
@@ -164,6 +181,10 @@ static void clamp_part(const void *job_, struct part part)
 
 void op_clamp(const struct kern_table *k, float *x, float limit, size_t n)
 {
+    if (k->device != NULL) {
+        cuda_op_clamp(k->device, x, limit, n);
+        return;
+    }
     const struct clamp_job job = {x, limit, n};
     part_run(k->team, n, clamp_part, &job);
 }

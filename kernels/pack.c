@@ -2,6 +2,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
+#include "kernels/cuda/ops_cuda.h"
 
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
 {
@@ -96,6 +97,23 @@ void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n
         memcpy(panel + k * PANEL_COLUMNS * n_bytes, (const char *)elements + n * n_bytes,
                count * n_bytes);
     }
+}
+
+void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
+                  const void *rows, size_t row_stride_bytes)
+{
+    if (k->device != NULL) {
+        cuda_pack(k->device, &(struct cuda_pack_args){.w = w,
+                                                      .row0 = row0,
+                                                      .n_rows = n_rows,
+                                                      .n_columns = w->n_in,
+                                                      .rows = rows,
+                                                      .row_bytes = w->n_in * dtype_bytes(w->dtype),
+                                                      .row_stride_bytes = row_stride_bytes});
+        return;
+    }
+    packed_put_rows(w->dtype, (void *)(uintptr_t)w->data, w->n_in, row0, n_rows, rows,
+                    row_stride_bytes);
 }
 
 void op_embed_row(const struct packed *w, uint32_t id, float *out)

@@ -2,6 +2,7 @@
  * element back. */
 #include "kernels/ops.h"
 
+#include "kernels/cuda/ops_cuda.h"
 #include "kernels/quant_body.h"
 
 enum { BYTES_AT_ONCE = 4 };
@@ -111,4 +112,35 @@ void packed_quant_put_zeros(struct quant_format f, uint8_t *zeros, size_t n_in, 
 float packed_quant_value(const struct packed *w, size_t n, size_t k)
 {
     return kern_quant_float(w, n, k);
+}
+
+static size_t part_row_bytes(const struct packed *w, enum packed_part part)
+{
+    if (part == PACKED_CODES) return quant_code_bytes(w->quant.kind, w->n_in);
+    return quant_groups(w->quant, w->n_in) * (part == PACKED_SCALES ? scale_bytes(w->quant) : 1);
+}
+
+void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
+                   size_t row0, size_t n_rows, const void *rows, size_t row_stride_bytes)
+{
+    if (k->device != NULL) {
+        const size_t row_bytes = part_row_bytes(w, part);
+        cuda_pack(k->device, &(struct cuda_pack_args){.w = w,
+                                                      .part = part,
+                                                      .row0 = row0,
+                                                      .n_rows = n_rows,
+                                                      .n_columns = row_bytes,
+                                                      .rows = rows,
+                                                      .row_bytes = row_bytes,
+                                                      .row_stride_bytes = row_stride_bytes});
+    } else if (part == PACKED_CODES) {
+        packed_quant_put_codes(w->quant, (void *)(uintptr_t)w->data, w->n_in, row0, n_rows, rows,
+                               row_stride_bytes);
+    } else if (part == PACKED_SCALES) {
+        packed_quant_put_scales(w->quant, (void *)(uintptr_t)w->scales, w->n_in, row0, n_rows, rows,
+                                row_stride_bytes);
+    } else {
+        packed_quant_put_zeros(w->quant, (uint8_t *)(uintptr_t)w->zeros, w->n_in, row0, n_rows,
+                               rows, row_stride_bytes);
+    }
 }

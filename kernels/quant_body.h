@@ -12,28 +12,28 @@ enum {
 };
 
 /* Groups of a packed weight's row of n inputs. */
-static inline size_t kern_quant_groups(struct quant_format f, size_t n_in)
+DEVICE_INLINE size_t kern_quant_groups(struct quant_format f, size_t n_in)
 {
     const size_t group = quant_kernel_group(f);
     return n_in / group + (n_in % group != 0);
 }
 
 /* Bytes of one panel's codes. */
-static inline size_t kern_quant_panel_bytes(struct quant_format f, size_t n_in)
+DEVICE_INLINE size_t kern_quant_panel_bytes(struct quant_format f, size_t n_in)
 {
     const size_t padded = kern_quant_groups(f, n_in) * quant_kernel_group(f);
     return padded * PANEL_COLUMNS / (quant_is_nibbles(f.kind) ? 2 : 1);
 }
 
 /* Index of (output n, group g) in packed scales and zeros. */
-static inline size_t kern_quant_scale_index(const struct packed *w, size_t n, size_t g)
+DEVICE_INLINE size_t kern_quant_scale_index(const struct packed *w, size_t n, size_t g)
 {
     const size_t n_groups = kern_quant_groups(w->quant, w->n_in);
     return (n / PANEL_COLUMNS * n_groups + g) * PANEL_COLUMNS + n % PANEL_COLUMNS;
 }
 
 /* The stored code, int8 without zeros with its bias. */
-static inline uint8_t kern_quant_code(const struct packed *w, size_t n, size_t k)
+DEVICE_INLINE uint8_t kern_quant_code(const struct packed *w, size_t n, size_t k)
 {
     const uint8_t *panel =
         (const uint8_t *)w->data + n / PANEL_COLUMNS * kern_quant_panel_bytes(w->quant, w->n_in);
@@ -44,14 +44,14 @@ static inline uint8_t kern_quant_code(const struct packed *w, size_t n, size_t k
     return k / QUANT_QUAD % 2 == 0 ? both & 15 : both >> 4;
 }
 
-static inline int32_t kern_quant_zero(const struct packed *w, size_t n, size_t g)
+DEVICE_INLINE int32_t kern_quant_zero(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.has_zeros) return w->zeros[kern_quant_scale_index(w, n, g)];
-    return w->quant.kind == QUANT_INT8 ? QUANT_INT8_BIAS : QUANT_INT4_ZERO;
+    return w->quant.kind == QUANT_INT8 ? (int32_t)QUANT_INT8_BIAS : (int32_t)QUANT_INT4_ZERO;
 }
 
 /* code - zero of an integer kind; mxfp4: twice the number. */
-static inline int32_t kern_quant_int(const struct packed *w, size_t n, size_t k)
+DEVICE_INLINE int32_t kern_quant_int(const struct packed *w, size_t n, size_t k)
 {
     const uint8_t code = kern_quant_code(w, n, k);
     if (w->quant.kind == QUANT_MXFP4) return e2m1_doubled(code);
@@ -59,7 +59,7 @@ static inline int32_t kern_quant_int(const struct packed *w, size_t n, size_t k)
 }
 
 /* What kern_quant_int counts in: the weight's scale, for mxfp4 half of it. */
-static inline float kern_quant_scale(const struct packed *w, size_t n, size_t g)
+DEVICE_INLINE float kern_quant_scale(const struct packed *w, size_t n, size_t g)
 {
     const size_t i = kern_quant_scale_index(w, n, g);
     if (w->quant.kind == QUANT_MXFP4) return f32_from_e8m0(((const uint8_t *)w->scales)[i]) * 0.5f;
@@ -68,7 +68,7 @@ static inline float kern_quant_scale(const struct packed *w, size_t n, size_t g)
 }
 
 /* The weight as a float, rounded once. */
-static inline float kern_quant_float(const struct packed *w, size_t n, size_t k)
+DEVICE_INLINE float kern_quant_float(const struct packed *w, size_t n, size_t k)
 {
     const float scale = kern_quant_scale(w, n, k / quant_kernel_group(w->quant));
     if (w->quant.kind == QUANT_FP8) return f32_from_e4m3(kern_quant_code(w, n, k)) * scale;
@@ -77,7 +77,7 @@ static inline float kern_quant_float(const struct packed *w, size_t n, size_t k)
 
 /* The scale and the factor of a group whose largest |x| has these bits; *factor is 0 where all
  * codes are 0. */
-static inline float kern_quantize_scale(uint32_t max_bits, float *factor)
+DEVICE_INLINE float kern_quantize_scale(uint32_t max_bits, float *factor)
 {
     const float max = f32_from_bits(max_bits);
     *factor = 0.0f;

@@ -55,6 +55,8 @@ static const struct flag run_flags[] = {
      "auto: long and short, prompt-heavy and answer-heavy mixed, and together what begins alike "
      "where the KV pool could not hold it; prefix: sorted by prompt)"},
     {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default), f32, int8 or fp8"},
+    {"device", FLAG_STRING, AT(device), 0, 0, "D",
+     "cpu (default) or cuda: one GPU a rank, several ranks may share one"},
     {"activations", FLAG_STRING, AT(activations), 0, 0, "T",
      "what quantized weights are multiplied with: int8 (default) or f32, which is slower; fp8 "
      "weights always meet f32"},

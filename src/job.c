@@ -7,6 +7,7 @@
 #include "bench.h"
 #include "job_same.h"
 #include "job_state.h"
+#include "kernels/device.h"
 #include "slurm.h"
 
 #include <signal.h>
@@ -61,6 +62,24 @@ static struct status start_threads(struct job *j)
     return status_ok();
 }
 
+/* This rank's GPU, where one was asked for. */
+static struct status open_device(struct job *j)
+{
+    if (j->o->device == NULL || strcmp(j->o->device, "cpu") == 0) return status_ok();
+    const struct topo_rank *here = &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
+    const struct device_options options = {.name = j->o->device,
+                                           .local_rank = here->local_rank,
+                                           .n_local_ranks = here->n_local_ranks,
+                                           .deadline_s = 4 * j->o->watchdog_s};
+    TRY(model_on_device(&j->model, j->o->device));
+    TRY(device_open(&options, &j->device));
+    j->kern.device = j->device;
+    char text[256];
+    device_describe(j->device, text, sizeof text);
+    log_line(comm_rank(j->comm, COMM_WORLD) == 0 ? LOG_INFO : LOG_DEBUG, "%s", text);
+    return status_ok();
+}
+
 /* What this host could still give to the job: free memory, within a container's or job's limit. */
 static uint64_t free_bytes(const struct job *j)
 {
@@ -83,7 +102,9 @@ static struct status size_kv_pool(struct job *j)
                             j->kv_dtype, j->model.kv_lora > 0);
     const uint64_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
-    const uint64_t available = free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
+    const uint64_t available = j->device != NULL
+                                   ? device_free_bytes(j->device)
+                                   : free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
     uint64_t n = available / 10 * 6 / (block_bytes > 0 ? block_bytes : 1);
     const uint64_t useful =
         per_context * (j->o->max_batch > 0 ? j->o->max_batch : DEFAULT_CONTEXTS);
@@ -172,6 +193,7 @@ static struct status start(struct job *j)
     /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
     TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
     PHASE(start_threads(j));
+    PHASE(open_device(j));
     PHASE(open_lead(j));
     uint64_t is_complete = j->lead != NULL && lead_is_complete(j->lead);
     comm_max_u64(j->comm, COMM_WORLD, &is_complete, 1);
@@ -181,7 +203,8 @@ static struct status start(struct job *j)
     (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
     const struct layout_place place =
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
-    TRY(weights_load(&j->model, j->layout, place, j->ckpt, j->comm, &j->weights, &j->loaded));
+    TRY(weights_load(&j->model, j->layout, place, &j->kern, j->ckpt, j->comm, &j->weights,
+                     &j->loaded));
     PHASE(check_drain(j));
     PHASE(size_kv_pool(j));
     PHASE(start_engine(j));
@@ -357,6 +380,7 @@ void job_close(struct job *j)
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     weights_destroy(&j->weights);
+    device_close(&j->device);
     ckpt_close(&j->ckpt);
     topo_destroy(&j->topo);
     mem_free(&j->order);

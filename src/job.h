@@ -19,6 +19,7 @@ struct job_options {
     uint32_t n_threads, max_batch, chunk, step_tokens, step_ms, kv_blocks, max_model_len;
     const char *kv_dtype;
     const char *activations;
+    const char *device; /* "cpu", "cuda"; NULL: cpu */
     double capacity_factor;
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */

@@ -44,6 +44,14 @@ struct status job_check_options(struct job *j)
         return status_make(STATUS_USAGE, "--activations: expected int8 or f32, found \"%s\"",
                            activations);
     }
+    const bool on_cpu = o->device == NULL || strcmp(o->device, "cpu") == 0;
+    if (!on_cpu && strcmp(o->device, "cuda") != 0)
+        return status_make(STATUS_USAGE, "--device: expected cpu or cuda, found \"%s\"", o->device);
+    if (!on_cpu && j->kv_dtype != DTYPE_F16 && j->kv_dtype != DTYPE_F32)
+        return status_make(STATUS_USAGE, "--kv-dtype: --device %s knows f16 and f32, found \"%s\"",
+                           o->device, o->kv_dtype);
+    if (!on_cpu && o->capacity_factor != 0)
+        return status_make(STATUS_USAGE, "--capacity-factor: not with --device %s", o->device);
     if (o->capacity_policy != NULL && o->capacity_factor == 0) {
         return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
     }

@@ -29,6 +29,7 @@ struct job {
     struct layout *layout;
     struct team *team; /* the compute threads; NULL: this one alone */
     struct kern_table kern;
+    struct device *device; /* what kern works on; NULL: the CPU */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;

@@ -1,5 +1,6 @@
 /* shoal: one binary, one table of subcommands. */
 #include "cmd.h"
+#include "kernels/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +52,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("shoal %s (backends: cpu)\n", SHOAL_VERSION);
+        printf("shoal %s (backends: %s)\n", SHOAL_VERSION, device_backends());
         return 0;
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

@@ -64,6 +64,12 @@ fi
 step "release build"
 build release
 
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    step "CUDA: everything compiles and links, for one architecture"
+    PATH=$PATH:/usr/local/cuda/bin build cuda open_device
+    build/cuda/tests/cuda/open_device || [ $? = 77 ] || status=1
+fi
+
 step "tests"
 log=build/release/tests.log
 select=(-LE '^long$')

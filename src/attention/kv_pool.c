@@ -1,7 +1,8 @@
-/* KV block storage in anonymous memory, so that blocks nobody uses cost nothing. */
+/* KV block storage: the device's memory, or anonymous memory of the host. */
 #include "attention/kv_pool.h"
 
 #include "base/mem.h"
+#include "kernels/device.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,12 +38,29 @@ uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t he
     return (uint64_t)n_layers * (latent ? 1 : 2) * n_kv_heads * kv_half_bytes(dtype, head_dim);
 }
 
-struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,
-                             uint32_t head_dim, enum dtype dtype, bool latent, struct kv_pool **out)
+/* On the host pages are touched when first written, so blocks nobody uses cost nothing. */
+static struct status make_blocks(struct kv_pool *p)
+{
+    if (p->n_bytes == 0) return status_ok();
+    if (p->kern->device != NULL) return mem_ops_alloc(p->kern, &p->data, p->n_bytes, 1, "KV pool");
+    void *data = mmap(NULL, p->n_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) {
+        return status_make(STATUS_MEMORY, "KV pool: %u blocks, %llu bytes: %s", p->n_blocks,
+                           (unsigned long long)p->n_bytes, strerror(errno));
+    }
+    p->data = data;
+    return status_ok();
+}
+
+struct status kv_pool_create(const struct kern_table *kern, uint32_t n_layers, uint32_t n_blocks,
+                             uint32_t n_kv_heads, uint32_t head_dim, enum dtype dtype, bool latent,
+                             struct kv_pool **out)
 {
     *out = NULL;
     struct kv_pool *p = NULL;
     TRY(mem_alloc(&p, 1, sizeof *p, "KV pool"));
+    p->kern = kern;
     p->n_layers = n_layers;
     p->n_blocks = n_blocks;
     p->n_kv_heads = n_kv_heads;
@@ -51,26 +69,22 @@ struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv
     p->latent = latent;
     p->layer_bytes = kv_pool_block_bytes(1, n_kv_heads, head_dim, dtype, latent) * n_blocks;
     p->n_bytes = p->layer_bytes * n_layers;
-    if (p->n_bytes > 0) {
-        p->data = mmap(NULL, p->n_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p->data == MAP_FAILED) {
-            const struct status st =
-                status_make(STATUS_MEMORY, "KV pool: %u blocks, %llu bytes: %s", n_blocks,
-                            (unsigned long long)p->n_bytes, strerror(errno));
-            mem_free(&p);
-            return st;
-        }
-    }
+    const struct status st = make_blocks(p);
+    if (status_failed(&st)) mem_free(&p);
     *out = p;
-    return status_ok();
+    return st;
 }
 
-void kv_pool_destroy(struct kv_pool **p)
+void kv_pool_destroy(struct kv_pool **pool)
 {
-    if (*p == NULL) return;
-    if ((*p)->n_bytes > 0) munmap((*p)->data, (*p)->n_bytes);
-    mem_free(p);
+    if (*pool == NULL) return;
+    struct kv_pool *p = *pool;
+    if (p->kern->device != NULL) {
+        mem_ops_free(p->kern, &p->data);
+    } else if (p->n_bytes > 0) {
+        munmap(p->data, p->n_bytes);
+    }
+    mem_free(pool);
 }
 
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)

@@ -13,6 +13,7 @@ struct kv_pool {
     uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_half_bytes */
     void *data;           /* owned; [n_layers] of them; pages are touched when first written */
     uint64_t n_bytes;
+    const struct kern_table *kern; /* borrowed: where the blocks stand */
 };
 
 /* Local. The cache's types as users name them. Errors: STATUS_USAGE. */
@@ -23,9 +24,9 @@ const char *kv_dtype_name(enum dtype t);
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype, bool latent);
 
-/* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
-struct status kv_pool_create(uint32_t n_layers, uint32_t n_blocks, uint32_t n_kv_heads,
-                             uint32_t head_dim, enum dtype dtype, bool latent,
+/* Local. Blocks where kern's ops work. Errors: STATUS_MEMORY. destroy accepts NULL. */
+struct status kv_pool_create(const struct kern_table *kern, uint32_t n_layers, uint32_t n_blocks,
+                             uint32_t n_kv_heads, uint32_t head_dim, enum dtype dtype, bool latent,
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 

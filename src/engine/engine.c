@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "kernels/device.h"
 #include "parallel/pipe_schedule.h"
 #include "sample/vocab_parallel.h"
 
@@ -23,7 +24,9 @@ struct engine {
     struct stage *stage;
     struct vocab_parallel *vocab; /* last stage */
 
-    void *hidden[N_HIDDEN];
+    void *hidden[N_HIDDEN]; /* where the stage works */
+    void *wire[N_HIDDEN];   /* the same in host memory, for messages; without a device it is it */
+    int32_t *counters;      /* last stage: [2 * max_rows] bad and dropped, host memory */
     struct comm_request received[N_HIDDEN], sent[N_HIDDEN];
     uint64_t n_runs; /* steps run so far: names the hidden buffer */
 
@@ -84,13 +87,20 @@ static struct status make_last_stage(struct engine *e)
     TRY(mem_alloc(&e->wants, t, sizeof *e->wants, "engine"));
     TRY(mem_alloc(&e->got, t, sizeof *e->got, "engine"));
     TRY(mem_alloc(&e->scores, t, sizeof *e->scores, "engine"));
-    return mem_alloc(&e->normed, t * e->o.model->width, sizeof *e->normed, "engine");
+    TRY(mem_alloc(&e->counters, 2 * t, sizeof *e->counters, "engine"));
+    return mem_ops_alloc(e->o.kern, &e->normed, t * e->o.model->width, sizeof *e->normed, "engine");
 }
 
 static struct status make_buffers(struct engine *e)
 {
     const size_t n_bytes = hidden_bytes(e->o.max_rows, e->o.model->width);
-    for (int i = 0; i < N_HIDDEN; i++) TRY(mem_alloc(&e->hidden[i], n_bytes, 1, "hidden rows"));
+    for (int i = 0; i < N_HIDDEN; i++) {
+        TRY(mem_ops_alloc(e->o.kern, &e->hidden[i], n_bytes, 1, "hidden rows"));
+        e->wire[i] = e->hidden[i];
+        if (e->o.kern->device == NULL) continue;
+        e->wire[i] = NULL;
+        TRY(mem_alloc(&e->wire[i], n_bytes, 1, "hidden rows"));
+    }
     TRY(mem_alloc(&e->seqs, e->o.max_rows, sizeof *e->seqs, "engine"));
     TRY(step_plan_init(&e->plan, (int32_t)e->o.layout->dp));
     if (e->is_lead) {
@@ -113,7 +123,7 @@ static void expect_hidden(struct engine *e, uint64_t run)
 {
     const size_t i = run % N_HIDDEN;
     await_sent(e, &e->sent[i]);
-    comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->hidden[i],
+    comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->wire[i],
                     hidden_bytes(e->o.max_rows, e->o.model->width), &e->received[i]);
 }
 
@@ -155,7 +165,8 @@ void engine_destroy(struct engine **engine)
     for (int i = 0; i < N_HIDDEN; i++) {
         comm_wait(e->o.comm, &e->sent[i]);
         comm_cancel(e->o.comm, &e->received[i]);
-        mem_free(&e->hidden[i]);
+        if (e->wire[i] != e->hidden[i]) mem_free(&e->wire[i]);
+        mem_ops_free(e->o.kern, &e->hidden[i]);
     }
     for (int i = 0; i < N_RESULTS; i++) {
         comm_wait(e->o.comm, &e->result_sends[i]);
@@ -170,7 +181,8 @@ void engine_destroy(struct engine **engine)
     mem_free(&e->rows);
     mem_free(&e->wants);
     mem_free(&e->got);
-    mem_free(&e->normed);
+    mem_ops_free(e->o.kern, &e->normed);
+    mem_free(&e->counters);
     mem_free(&e->scores);
     mem_free(&e->tops);
     mem_free(engine);
@@ -299,8 +311,8 @@ static struct status write_result(struct engine *e, const struct batch *b, const
         int64_t n_bad = 0, n_dropped = 0;
         const size_t row_end = e->seqs[i].row0 + e->seqs[i].n_rows;
         for (size_t t = e->seqs[i].row0; t < row_end; t++) {
-            n_bad += h->bad[t];
-            n_dropped += h->dropped[t];
+            n_bad += e->counters[t];
+            n_dropped += e->counters[h->n_rows + t];
         }
         for (; at < n_wants && e->rows[at] < row_end; at++) {
             n_bad += e->got[at].n_bad;
@@ -333,6 +345,9 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     TRY(vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->wants, n, e->got,
                            &e->result));
     if (e->place.tp != 0) return status_ok();
+    /* the message's counters stand behind each other */
+    mem_ops_get(e->o.kern, e->counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
+    TRY(device_status(e->o.kern->device));
     TRY(write_result(e, b, h, n));
     const size_t slot = e->n_runs % N_RESULTS;
     await_sent(e, &e->result_sends[slot]);
@@ -361,6 +376,7 @@ static struct status await_rows(struct engine *e, const struct batch *b, struct 
         return status_make(STATUS_BUG, "hidden rows: expected %zu bytes for %zu rows, found %zu",
                            expected, b->n_rows, n_bytes);
     }
+    mem_ops_put(e->o.kern, e->hidden[i], e->wire[i], n_bytes);
     expect_hidden(e, e->n_runs + 1);
     return status_ok();
 }
@@ -387,9 +403,11 @@ static struct status compute(struct engine *e, const struct batch *b, struct hid
         TRY(finish_batch(e, e->step, b, h));
         mark(e, TRACE_HEAD, since);
     } else {
-        const size_t i = e->n_runs % N_HIDDEN;
-        comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, h->h,
-                        hidden_bytes(b->n_rows, e->o.model->width), &e->sent[i]);
+        const size_t i = e->n_runs % N_HIDDEN, n_bytes = hidden_bytes(b->n_rows, e->o.model->width);
+        mem_ops_get(e->o.kern, e->wire[i], h->h, n_bytes);
+        TRY(device_status(e->o.kern->device));
+        comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, e->wire[i],
+                        n_bytes, &e->sent[i]);
     }
     return status_ok();
 }

@@ -1,11 +1,12 @@
 /* The forward pass of a stage. Reads like the paper: norm, attention, sum; norm, FFN or MoE, sum.
  */
 #include "base/mem.h"
+#include "kernels/device.h"
+#include "kernels/device_comm.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
 #include <assert.h>
-#include <string.h>
 
 size_t hidden_bytes(size_t n_rows, uint32_t width)
 {
@@ -22,13 +23,15 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
 struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes)
 {
     s->workspace_bytes += n * elem_bytes;
-    return mem_alloc(out, n, elem_bytes, "workspace");
+    return mem_ops_alloc(s->o.kern, out, n, elem_bytes, "workspace");
 }
 
 /* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
 static struct status take_sums(struct stage *s, size_t n)
 {
-    s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
+    s->sums = NULL;
+    if (s->o.kern->device == NULL)
+        s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
     if (s->sums == NULL) {
         TRY(stage_take(s, &s->own_sums, n, sizeof *s->own_sums));
         s->sums = s->own_sums;
@@ -90,7 +93,8 @@ static struct status make_workspace(struct stage *s)
     TRY(stage_make_latent(s));
     TRY(stage_take(s, &s->cos, t * half, sizeof(float)));
     TRY(stage_take(s, &s->sin, t * half, sizeof(float)));
-    return stage_take(s, &s->positions, t, sizeof(int32_t));
+    TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
+    return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
 }
 
 struct status stage_create(const struct stage_options *o, struct stage **out)
@@ -103,9 +107,9 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
     if (!status_failed(&st)) {
-        st =
-            kv_pool_create(range_count(o->weights->layers), o->n_kv_blocks, s->attention.n_kv_heads,
-                           o->model->head_dim, o->kv_dtype, o->model->kv_lora > 0, &s->kv);
+        st = kv_pool_create(o->kern, range_count(o->weights->layers), o->n_kv_blocks,
+                            s->attention.n_kv_heads, o->model->head_dim, o->kv_dtype,
+                            o->model->kv_lora > 0, &s->kv);
     }
     if (status_failed(&st)) stage_destroy(&s);
     *out = s;
@@ -116,25 +120,17 @@ void stage_destroy(struct stage **stage)
 {
     if (*stage == NULL) return;
     struct stage *s = *stage;
+    void *arrays[] = {&s->x,    &s->q,   &s->attended, &s->k,       &s->v,
+                      &s->gate, &s->up,  &s->shared,   &s->mix,     &s->head_sums,
+                      &s->cos,  &s->sin, &s->codes,    &s->own_sums};
     kv_pool_destroy(&s->kv);
     moe_destroy(&s->moe);
     mem_free(&s->expert_load);
-    mem_free(&s->x);
-    mem_free(&s->q);
-    mem_free(&s->attended);
-    mem_free(&s->k);
-    mem_free(&s->v);
     stage_free_latent(s);
-    mem_free(&s->gate);
-    mem_free(&s->up);
-    mem_free(&s->shared);
-    mem_free(&s->mix);
-    mem_free(&s->head_sums);
-    mem_free(&s->own_sums);
-    mem_free(&s->cos);
-    mem_free(&s->sin);
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        mem_ops_free(s->o.kern, arrays[i]);
     mem_free(&s->positions);
-    mem_free(&s->codes);
+    mem_free(&s->final_rows);
     mem_free(stage);
 }
 
@@ -142,19 +138,21 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
 {
     const struct weights *w = s->o.weights;
     const size_t d = s->o.model->width;
-    for (size_t t = 0; t < hidden->n_rows; t++) {
-        const uint32_t id = (uint32_t)tokens[t];
-        float *row = hidden->h + t * d;
-        if (id >= w->vocab.begin && id < w->vocab.end) {
-            op_embed_row(&w->embed, id - w->vocab.begin, row);
-        } else {
-            memset(row, 0, d * sizeof *row);
-        }
+    const struct embed_args args = {.w = &w->embed,
+                                    .tokens = tokens,
+                                    .n_rows = hidden->n_rows,
+                                    .vocab_begin = w->vocab.begin,
+                                    .vocab_end = w->vocab.end,
+                                    .h = hidden->h};
+    if (range_count(w->vocab) > 0) {
+        op_embed(s->o.kern, &args);
+    } else {
+        mem_ops_fill(s->o.kern, hidden->h, 0, hidden->n_rows * d * sizeof(float));
     }
-    memset(hidden->bad, 0, hidden->n_rows * sizeof *hidden->bad);
-    memset(hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
+    mem_ops_fill(s->o.kern, hidden->bad, 0, hidden->n_rows * sizeof *hidden->bad);
+    mem_ops_fill(s->o.kern, hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
     /* the owner's bytes are moved: all others hold zero bits */
-    comm_or_u32(s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
+    device_or_u32(s->o.kern, s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
     if (s->o.model->embed_scale != 1.0f)
         op_scale(s->o.kern, hidden->h, s->o.model->embed_scale, hidden->n_rows * d);
 }
@@ -172,14 +170,17 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
         TRY(stage_ffn(s, l, w, hidden));
     }
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
-    return status_ok();
+    return device_status(s->o.kern->device);
 }
 
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,
                       float *out)
 {
     const size_t d = s->o.model->width;
-    for (size_t i = 0; i < n; i++) memcpy(out + i * d, hidden->h + rows[i] * d, d * sizeof *out);
+    for (size_t i = 0; i < n; i++) s->final_rows[i] = (int32_t)rows[i];
+    const struct gather_args args = {
+        .from = hidden->h, .rows = s->final_rows, .n_rows = n, .width = d, .to = out};
+    op_gather_rows(s->o.kern, &args);
     op_rmsnorm(s->o.kern, out, s->o.weights->final_norm, n, d, s->o.model->norm_eps, out);
     if (s->o.model->logits_scale != 1.0f) op_scale(s->o.kern, out, s->o.model->logits_scale, n * d);
 }

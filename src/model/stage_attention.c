@@ -1,8 +1,8 @@
 /* The attention block of a layer: norm, q k v, attention over the cache, output projection. */
+#include "kernels/device.h"
+#include "kernels/device_comm.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
-
-#include <string.h>
 
 void stage_describe_attention(struct stage *s)
 {
@@ -28,7 +28,8 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
             s->positions[seqs[i].row0 + r] = (int32_t)(seqs[i].pos0 + r);
         }
     }
-    op_rope_table(s->positions, n_rows, s->o.weights->inv_freq, s->o.model->rotary,
+    op_step_begin(s->o.kern, seqs, n_seqs, n_rows);
+    op_rope_table(s->o.kern, s->positions, n_rows, s->o.weights->inv_freq, s->o.model->rotary,
                   s->o.weights->rope_factors.attention, s->cos, s->sin);
 }
 
@@ -46,11 +47,11 @@ static void norm_whole(struct stage *s, const struct layer_weights *w, size_t n_
     const struct range q = s->o.weights->heads, kv = s->o.weights->kv_heads;
     const size_t n = m->n_heads + m->n_kv_heads;
     uint32_t *q_sums = s->head_sums, *k_sums = s->head_sums + m->n_heads;
-    memset(s->head_sums, 0, n_rows * n * sizeof *s->head_sums);
+    mem_ops_fill(s->o.kern, s->head_sums, 0, n_rows * n * sizeof *s->head_sums);
     op_head_square_sums(s->o.kern, s->q, n_rows, range_count(q), m->head_dim, q_sums + q.begin, n);
     op_head_square_sums(s->o.kern, s->k, n_rows, range_count(kv), m->head_dim, k_sums + kv.begin,
                         n);
-    comm_or_u32(s->o.comm, COMM_TP, s->head_sums, n_rows * n);
+    device_or_u32(s->o.kern, s->o.comm, COMM_TP, s->head_sums, n_rows * n);
     struct norm_whole a = {.x = s->q,
                            .w = w->q_norm,
                            .sums = q_sums,

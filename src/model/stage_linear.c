@@ -1,9 +1,8 @@
 /* The linears of a stage: column-parallel, row-parallel with its sum over ranks. */
+#include "kernels/device.h"
 #include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
-
-#include <string.h>
 
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n)
 {
@@ -56,7 +55,7 @@ static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, const 
                                          .sums = s->sums};
         op_linear_leaf(s->o.kern, &args);
     } else {
-        memset(s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
+        mem_ops_fill(s->o.kern, s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
     }
     return (struct grid_sum){.kern = s->o.kern,
                              .sums = s->sums,

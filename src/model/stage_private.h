@@ -31,8 +31,9 @@ struct stage {
     int64_t *sums;               /* [T, D + 1]; own_sums, or memory that the tp ranks share */
     int64_t *own_sums;
     float *cos, *sin;   /* [T, Hd / 2] */
-    int32_t *positions; /* [T] */
-    void *codes;        /* the rows that meet quantized weights; NULL: there are none */
+    int32_t *positions; /* [T] host memory, as is the next */
+    int32_t *final_rows;
+    void *codes; /* the rows that meet quantized weights; NULL: there are none */
 };
 
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */

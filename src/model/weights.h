@@ -108,6 +108,7 @@ struct layer_weights {
 struct weights_block {
     void *base; /* owned */
     size_t n_bytes, n_used;
+    bool on_device; /* where the ops work, else the host's */
 };
 
 struct weights {
@@ -122,13 +123,14 @@ struct weights {
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
+    const struct kern_table *kern; /* borrowed: where matrices, vectors and inv_freq stand */
 };
 
-/* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all
- * ranks: STATUS_INPUT, STATUS_MEMORY. */
+/* **Collective (world)**. Allocates and fills the weights of a place, where kern's ops work; kern
+ * outlives them. Errors, the same on all ranks: STATUS_INPUT, STATUS_MEMORY. */
 struct status weights_load(const struct model_config *m, const struct layout *l,
-                           struct layout_place place, struct ckpt *c, struct comm *comm,
-                           struct weights **out, struct loader_stats *stats);
+                           struct layout_place place, const struct kern_table *kern, struct ckpt *c,
+                           struct comm *comm, struct weights **out, struct loader_stats *stats);
 void weights_destroy(struct weights **w);
 
 #endif

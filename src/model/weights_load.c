@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include "base/mem.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 
 #include <stdio.h>
@@ -33,16 +34,20 @@ struct loading {
 
 enum { WEIGHTS_BLOCK_BYTES = 64 << 20 }; /* of address space: pages come when they are filled */
 
-static struct status new_block(struct weights *w, size_t n_bytes)
+static struct status new_block(struct weights *w, size_t n_bytes, bool on_device)
 {
-    struct weights_block b = {.n_bytes =
-                                  n_bytes > WEIGHTS_BLOCK_BYTES ? n_bytes : WEIGHTS_BLOCK_BYTES};
+    const size_t least = on_device ? 0 : WEIGHTS_BLOCK_BYTES;
+    struct weights_block b = {.n_bytes = n_bytes > least ? n_bytes : least, .on_device = on_device};
     if (w->n_blocks == w->blocks_capacity) {
         const size_t grown = w->blocks_capacity == 0 ? 64 : 2 * w->blocks_capacity;
         TRY(mem_grow(&w->blocks, w->n_blocks, grown, sizeof *w->blocks, "weights"));
         w->blocks_capacity = grown;
     }
-    TRY(mem_map(&b.base, b.n_bytes, "weights"));
+    if (on_device) {
+        TRY(mem_ops_alloc(w->kern, &b.base, b.n_bytes, 1, "weights"));
+    } else {
+        TRY(mem_map(&b.base, b.n_bytes, "weights"));
+    }
     w->blocks[w->n_blocks++] = b;
     return status_ok();
 }
@@ -56,14 +61,24 @@ static struct status keep(struct weights *w, void *out, size_t n_bytes)
         return status_make(STATUS_MEMORY, "weights: %zu bytes of one tensor", n_bytes);
     rounded -= rounded % MEM_ALIGN;
     struct weights_block *b = w->n_blocks > 0 ? &w->blocks[w->n_blocks - 1] : NULL;
-    if (b == NULL || b->n_bytes - b->n_used < rounded) {
-        TRY(new_block(w, rounded));
+    if (b == NULL || b->on_device || b->n_bytes - b->n_used < rounded) {
+        TRY(new_block(w, rounded, false));
         b = &w->blocks[w->n_blocks - 1];
     }
     void *p = (char *)b->base + b->n_used;
     b->n_used += rounded;
     w->n_bytes += n_bytes;
     memcpy(out, &p, sizeof p);
+    return status_ok();
+}
+
+/* The same where the ops work. */
+static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
+{
+    if (w->kern->device == NULL) return keep(w, out, n_bytes);
+    TRY(new_block(w, n_bytes, true));
+    w->n_bytes += n_bytes;
+    memcpy(out, &w->blocks[w->n_blocks - 1].base, sizeof(void *));
     return status_ok();
 }
 
@@ -174,9 +189,9 @@ static struct status make_quantized(struct weights *w, uint32_t n_packed, struct
         return status_make(STATUS_MEMORY, "quantized weights [%u, %u] overflow", out[0].n_out,
                            out[0].n_in);
     }
-    TRY(keep(w, &data, n_data));
-    TRY(keep(w, &scales, n_scales));
-    if (n.zeros > 0) TRY(keep(w, &zeros, n_zeros));
+    TRY(keep_array(w, &data, n_data));
+    TRY(keep_array(w, &scales, n_scales));
+    if (n.zeros > 0) TRY(keep_array(w, &zeros, n_zeros));
     for (uint32_t i = 0; i < n_packed; i++) {
         out[i].data = data + i * aligned(n.data);
         out[i].scales = scales + i * aligned(n.scales);
@@ -189,7 +204,7 @@ static struct status make_plain(struct weights *w, uint32_t n_packed, struct pac
 {
     const size_t n_bytes = packed_bytes(out[0].dtype, out[0].n_out, out[0].n_in);
     char *data = NULL;
-    TRY(keep(w, &data, n_packed * n_bytes));
+    TRY(keep_array(w, &data, n_packed * n_bytes));
     for (uint32_t i = 0; i < n_packed; i++) out[i].data = data + i * n_bytes;
     return status_ok();
 }
@@ -254,8 +269,9 @@ static struct status make_target(struct loading *ld, struct target *t)
     if (t->spec.role == WEIGHT_KV_B) return make_latent(w, ld->m, t);
     if (t->spec.is_vector) {
         float **vector = vector_of(w, &t->spec);
-        TRY(keep(w, vector,
-                 (size_t)range_count(t->spec.rows) * range_count(t->spec.cols) * sizeof **vector));
+        TRY(keep_array(w, vector,
+                       (size_t)range_count(t->spec.rows) * range_count(t->spec.cols) *
+                           sizeof **vector));
         t->vector = *vector;
         return status_ok();
     }
@@ -327,6 +343,7 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
 /* Rows of one piece on their way into panels: cut at whole panels, a share for each part of a team.
  */
 struct put_job {
+    const struct kern_table *kern;
     const struct target *target;
     const struct packed *packed;
     size_t row0; /* the first one's place among the packed rows */
@@ -334,27 +351,20 @@ struct put_job {
     uint32_t n_shares;
 };
 
+static enum packed_part part_of(enum ckpt_part part)
+{
+    if (part == CKPT_CODES) return PACKED_CODES;
+    return part == CKPT_SCALES ? PACKED_SCALES : PACKED_ZEROS;
+}
+
 static void put_rows(const struct put_job *j, size_t row0, size_t n_rows, const void *rows)
 {
     const struct packed *p = j->packed;
     const size_t stride = j->piece->stride_bytes;
-    void *data = (void *)(uintptr_t)p->data;
     if (p->quant.kind == QUANT_NONE) {
-        packed_put_rows(p->dtype, data, p->n_in, row0, n_rows, rows, stride);
-        return;
-    }
-    switch (j->target->part) {
-    case CKPT_CODES:
-        packed_quant_put_codes(p->quant, data, p->n_in, row0, n_rows, rows, stride);
-        break;
-    case CKPT_SCALES:
-        packed_quant_put_scales(p->quant, (void *)(uintptr_t)p->scales, p->n_in, row0, n_rows, rows,
-                                stride);
-        break;
-    default:
-        packed_quant_put_zeros(p->quant, (uint8_t *)(uintptr_t)p->zeros, p->n_in, row0, n_rows,
-                               rows, stride);
-        break;
+        op_pack_rows(j->kern, p, row0, n_rows, rows, stride);
+    } else {
+        op_pack_quant(j->kern, p, part_of(j->target->part), row0, n_rows, rows, stride);
     }
 }
 
@@ -377,36 +387,41 @@ static void put_share(void *job, uint32_t i)
 }
 
 /* Rows of a vector, or of the experts' biases. */
-static void take_floats(const struct target *t, const struct slab_piece *piece)
+static struct status take_floats(const struct loading *ld, const struct target *t,
+                                 const struct slab_piece *piece)
 {
     const size_t n = range_count(t->spec.cols), first = (size_t)piece->row - t->spec.rows.begin;
+    float *values = NULL;
+    TRY(mem_alloc(&values, n, sizeof *values, "a vector"));
     for (size_t r = 0; r < piece->n_rows; r++) {
         dtype_to_f32(t->tensor->dtype, (const char *)piece->data + r * piece->stride_bytes, n,
-                     t->vector + (first + r) * n);
+                     values);
+        mem_ops_put(ld->w->kern, t->vector + (first + r) * n, values, n * sizeof *values);
     }
+    mem_free(&values);
+    return device_status(ld->w->kern->device);
 }
 
 static struct status take_piece(void *ctx, const struct slab_piece *piece)
 {
     const struct loading *ld = ctx;
     const struct target *t = &ld->targets[piece->want];
-    if (t->spec.is_vector) {
-        take_floats(t, piece);
-        return status_ok();
-    }
+    if (t->spec.is_vector) return take_floats(ld, t, piece);
     if (t->spec.role == WEIGHT_KV_B) {
         take_latent(layer_of(ld->w, &t->spec), t, piece);
         return status_ok();
     }
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
-    struct put_job job = {.target = t,
+    struct put_job job = {.kern = ld->w->kern,
+                          .target = t,
                           .packed = p,
                           .row0 = (size_t)(piece->row - t->spec.rows.begin),
                           .piece = piece,
                           .n_shares = 1};
-    if (piece->n_rows * piece->stride_bytes < SHARED_BYTES_LEAST) {
+    /* a device takes one piece at a time */
+    if (job.kern->device != NULL || piece->n_rows * piece->stride_bytes < SHARED_BYTES_LEAST) {
         put_share(&job, 0);
-        return status_ok();
+        return device_status(job.kern->device);
     }
     job.n_shares = SHARES_EACH * team_size(ld->team);
     team_run(ld->team, SHARES_EACH, put_share, &job);
@@ -444,8 +459,8 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
         return status_make(STATUS_INPUT, "%s: rope/inv_freq: expected %u values, found %zu",
                            ckpt_path(ld->c), m->rotary / 2, n);
     }
-    TRY(keep(w, &w->inv_freq, n * sizeof *w->inv_freq));
-    memcpy(w->inv_freq, inv_freq, n * sizeof *inv_freq);
+    TRY(keep_array(w, &w->inv_freq, n * sizeof *w->inv_freq));
+    mem_ops_put(w->kern, w->inv_freq, inv_freq, n * sizeof *inv_freq);
     w->rope_factors = ckpt_rope_factors(ld->c);
     TRY(weights_list(m, l, w->place, add_target, ld));
     fill_grids(ld, m);
@@ -453,14 +468,15 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
 }
 
 struct status weights_load(const struct model_config *m, const struct layout *l,
-                           struct layout_place place, struct ckpt *c, struct comm *comm,
-                           struct weights **out, struct loader_stats *stats)
+                           struct layout_place place, const struct kern_table *kern, struct ckpt *c,
+                           struct comm *comm, struct weights **out, struct loader_stats *stats)
 {
     *out = NULL;
     struct loading ld = {.c = c, .m = m, .team = comm_team(comm)};
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
-        *ld.w = (struct weights){.place = place,
+        *ld.w = (struct weights){.kern = kern,
+                                 .place = place,
                                  .layers = layout_layers(l, place.pp),
                                  .heads = layout_heads(l, place.tp),
                                  .kv_heads = layout_kv_heads(l, place.tp),
@@ -485,8 +501,14 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
 void weights_destroy(struct weights **w)
 {
     if (*w == NULL) return;
-    for (size_t i = 0; i < (*w)->n_blocks; i++)
-        mem_unmap(&(*w)->blocks[i].base, (*w)->blocks[i].n_bytes);
+    for (size_t i = 0; i < (*w)->n_blocks; i++) {
+        struct weights_block *b = &(*w)->blocks[i];
+        if (b->on_device) {
+            mem_ops_free((*w)->kern, &b->base);
+        } else {
+            mem_unmap(&b->base, b->n_bytes);
+        }
+    }
     mem_free(&(*w)->blocks);
     mem_free(w);
 }

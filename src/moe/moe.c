@@ -1,10 +1,27 @@
 /* The MoE block's way of the data. */
 #include "base/mem.h"
+#include "kernels/device.h"
+#include "kernels/device_comm.h"
 #include "kernels/ops.h"
 #include "moe/moe_private.h"
 
 #include <assert.h>
 #include <string.h>
+
+static void drop(struct moe *m, struct grown *g)
+{
+    if (g->on_device) {
+        mem_ops_free(m->o.kern, &g->data);
+    } else {
+        mem_free(&g->data);
+    }
+}
+
+/* What the host reads and writes; all else stands where the ops work. */
+static bool is_list(enum buffer which)
+{
+    return which == BUF_LIST_IDS || which == BUF_SLOT || which >= BUF_MOVE;
+}
 
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out)
 {
@@ -15,9 +32,14 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
     if (n_bytes > g->n_bytes || g->data == NULL) { /* also of nothing: never NULL */
         /* some air, so that slowly growing steps do not allocate each time */
         const size_t want = n_bytes + n_bytes / 4;
-        mem_free(&g->data);
+        drop(m, g);
         g->n_bytes = 0;
-        TRY(mem_alloc(&g->data, want, 1, "MoE buffer"));
+        g->on_device = m->o.kern->device != NULL && !is_list(which);
+        if (g->on_device) {
+            TRY(mem_ops_alloc(m->o.kern, &g->data, want, 1, "MoE buffer"));
+        } else {
+            TRY(mem_alloc(&g->data, want, 1, "MoE buffer"));
+        }
         g->n_bytes = want;
     }
     memcpy(out, &g->data, sizeof g->data);
@@ -27,7 +49,7 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
 struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
                               enum comm_lane lane, size_t n_bytes, void *out)
 {
-    void *shared = comm_lane(m->o.comm, axis, lane, n_bytes);
+    void *shared = m->o.kern->device == NULL ? comm_lane(m->o.comm, axis, lane, n_bytes) : NULL;
     if (shared == NULL) return moe_grow(m, which, n_bytes, 1, out);
     memcpy(out, &shared, sizeof shared);
     return status_ok();
@@ -79,7 +101,7 @@ fail:
 void moe_destroy(struct moe **m)
 {
     if (*m == NULL) return;
-    for (int i = 0; i < BUF_COUNT; i++) mem_free(&(*m)->buffers[i].data);
+    for (int i = 0; i < BUF_COUNT; i++) drop(*m, &(*m)->buffers[i]);
     mem_free(&(*m)->groups);
     mem_free(&(*m)->source_at);
     mem_free(&(*m)->count_out);
@@ -107,7 +129,9 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->slice), n_choices = n * m->o.n_chosen;
     TRY(moe_grow(m, BUF_LOGITS, n * m->o.n_experts, sizeof(float), logits));
-    TRY(moe_grow(m, BUF_IDS, n_choices, sizeof(int32_t), &p->ids));
+    int32_t *ids;
+    TRY(moe_grow(m, BUF_IDS, n_choices, sizeof(int32_t), &ids));
+    TRY(moe_grow(m, BUF_LIST_IDS, n_choices, sizeof(int32_t), &p->ids));
     TRY(moe_grow(m, BUF_WEIGHTS, n_choices, sizeof(float), &p->weights));
     TRY(moe_grow(m, BUF_SLOT, n_choices, sizeof(int32_t), &p->slots));
     const struct linear_group group = {.w = p->w->router, .row0 = 0, .n_rows = n};
@@ -121,14 +145,15 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
     if (p->w->router_bias != NULL)
         op_add_bias(m->o.kern, *logits, p->w->router_bias, n, m->o.n_experts);
     const struct router_args router = {.logits = *logits,
-                                       .ids = p->ids,
+                                       .ids = ids,
                                        .weights = p->weights,
                                        .n_experts = m->o.n_experts,
                                        .n_chosen = m->o.n_chosen,
                                        .rule = m->o.router,
                                        .bias = p->w->bias};
     op_router(m->o.kern, &router, n);
-    return status_ok();
+    mem_ops_get(m->o.kern, p->ids, ids, n_choices * sizeof *ids);
+    return device_status(m->o.kern->device);
 }
 
 /* Gathers [n, per_token] words of each source of the stage into [all tokens, per_token]. */
@@ -277,34 +302,27 @@ static void walk_runs(struct moe *m, run_move *move, void *ctx)
     }
 }
 
-struct gather_rows {
-    const float *from;
-    float *to;
-    size_t width;
+struct run_lists {
+    int32_t *by_expert, *by_source; /* [rows in] */
+    size_t n;
 };
 
-static void gather_run(void *ctx, size_t by_expert, size_t by_source, size_t n_rows)
+static void list_run(void *ctx, size_t by_expert, size_t by_source, size_t n_rows)
 {
-    const struct gather_rows *c = ctx;
-    memcpy(c->to + by_expert * c->width, c->from + by_source * c->width,
-           n_rows * c->width * sizeof(float));
+    struct run_lists *l = ctx;
+    for (size_t i = 0; i < n_rows; i++) {
+        l->by_expert[l->n] = (int32_t)(by_expert + i);
+        l->by_source[l->n++] = (int32_t)(by_source + i);
+    }
 }
 
-struct return_rows {
-    const float *y;
-    const int32_t *bad;
-    int32_t *back; /* [rows, D + 1] words */
-    size_t width;
-};
-
-static void return_run(void *ctx, size_t by_expert, size_t by_source, size_t n_rows)
+static struct status list_runs(struct moe *m, const struct pass *p, struct run_lists *out)
 {
-    const struct return_rows *c = ctx;
-    for (size_t i = 0; i < n_rows; i++) {
-        int32_t *row = c->back + (by_source + i) * (c->width + 1);
-        memcpy(row, c->y + (by_expert + i) * c->width, c->width * sizeof(float));
-        row[c->width] = c->bad[by_expert + i];
-    }
+    *out = (struct run_lists){.n = 0};
+    TRY(moe_grow(m, BUF_MOVE, 2 * p->n_in, sizeof(int32_t), &out->by_expert));
+    out->by_source = out->by_expert + p->n_in;
+    walk_runs(m, list_run, out);
+    return status_ok();
 }
 
 /* x of this rank's tokens, one row for each choice, in the order of experts: [n_out, D]. */
@@ -342,9 +360,17 @@ static struct status dispatch(struct moe *m, struct pass *p, float **by_expert)
                                         .recv = recv,
                                         .recv_counts = m->recv_counts,
                                         .recv_displs = m->recv_displs};
-    comm_exchange_rows(m->o.comm, COMM_EP, &there);
-    struct gather_rows rows = {.from = recv, .to = *by_expert, .width = d};
-    walk_runs(m, gather_run, &rows);
+    device_exchange_rows(m->o.kern, m->o.comm, COMM_EP, &there);
+    struct run_lists runs;
+    TRY(list_runs(m, p, &runs));
+    const struct move_args rows = {.from = recv,
+                                   .from_row = runs.by_source,
+                                   .to_row = runs.by_expert,
+                                   .n_rows = runs.n,
+                                   .width = d,
+                                   .to_stride = d,
+                                   .to = *by_expert};
+    op_move_rows(m->o.kern, &rows);
     return status_ok();
 }
 
@@ -367,8 +393,17 @@ static struct status send_back(struct moe *m, struct pass *p, const float *y, co
     TRY(moe_grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
                         &back));
     TRY(moe_grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), &result));
-    struct return_rows rows = {.y = y, .bad = bad, .back = back, .width = d};
-    walk_runs(m, return_run, &rows);
+    struct run_lists runs;
+    TRY(list_runs(m, p, &runs));
+    const struct move_args rows = {.from = y,
+                                   .from_row = runs.by_expert,
+                                   .to_row = runs.by_source,
+                                   .n_rows = runs.n,
+                                   .width = d,
+                                   .to_stride = d + 1,
+                                   .extra = bad,
+                                   .to = back};
+    op_move_rows(m->o.kern, &rows);
     count_rows(m, true);
     /* the way back: what was received is sent, what was sent is received */
     const struct comm_exchange home = {.row_words = d + 1,
@@ -378,7 +413,7 @@ static struct status send_back(struct moe *m, struct pass *p, const float *y, co
                                        .recv = result,
                                        .recv_counts = m->send_counts,
                                        .recv_displs = m->send_displs};
-    comm_exchange_rows(m->o.comm, COMM_EP, &home);
+    device_exchange_rows(m->o.kern, m->o.comm, COMM_EP, &home);
     *out = (struct results){
         .y = (const float *)result, .bad = result + d, .y_stride = d + 1, .bad_stride = d + 1};
     return status_ok();
@@ -394,30 +429,27 @@ static void combine(struct moe *m, struct pass *p, const struct results *r)
                                       .weights = p->weights,
                                       .n_rows = range_count(p->slice),
                                       .n_chosen = m->o.n_chosen,
-                                      .out = p->out + (size_t)p->slice.begin * m->o.width};
+                                      .out = p->out + (size_t)p->slice.begin * m->o.width,
+                                      .bad = r->bad,
+                                      .bad_stride = r->bad_stride,
+                                      .marks = p->marks + 2 * (size_t)p->slice.begin};
     op_combine_rows(m->o.kern, &rows);
-    for (size_t i = 0; i < rows.n_rows * rows.n_chosen; i++) {
-        const int32_t slot = p->slots[i];
-        if (slot >= 0)
-            p->marks[2 * (p->slice.begin + i / rows.n_chosen)] +=
-                r->bad[(size_t)slot * r->bad_stride];
-    }
 }
 
 /* Every tp rank gets all tokens' outputs and marks. */
 static void share(struct moe *m, struct pass *p)
 {
     slice_words(m, p->n_tokens, m->o.width, m->tp_counts, m->tp_displs);
-    comm_gather_words(m->o.comm, COMM_TP, p->out, m->tp_counts, m->tp_displs);
+    device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->out, m->tp_counts, m->tp_displs);
     slice_words(m, p->n_tokens, 2, m->tp_counts, m->tp_displs);
-    comm_gather_words(m->o.comm, COMM_TP, p->marks, m->tp_counts, m->tp_displs);
+    device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->marks, m->tp_counts, m->tp_displs);
 }
 
 static struct status prepare(struct moe *m, struct pass *p)
 {
     TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
     TRY(moe_grow(m, BUF_MARKS, p->n_tokens * 2, sizeof(int32_t), &p->marks));
-    memset(p->marks, 0, p->n_tokens * 2 * sizeof *p->marks);
+    mem_ops_fill(m->o.kern, p->marks, 0, p->n_tokens * 2 * sizeof *p->marks);
     p->slice = slice_of(p->n_tokens, m->o.layout->tp, m->place.tp);
     return status_ok();
 }
@@ -442,9 +474,6 @@ struct status moe_forward(struct moe *m, const struct moe_weights *w, const stru
     if (rows->shared != NULL) op_add(m->o.kern, p.out, rows->shared, n * m->o.width);
     const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
     op_axpy(m->o.kern, scale, p.out, n * m->o.width, rows->h);
-    for (size_t t = 0; t < n; t++) {
-        rows->bad[t] += p.marks[2 * t];
-        rows->dropped[t] += p.marks[2 * t + 1];
-    }
-    return status_ok();
+    op_take_marks(m->o.kern, p.marks, n, rows->bad, rows->dropped);
+    return device_status(m->o.kern->device);
 }

@@ -1,5 +1,6 @@
 /* The FFN of the experts that a rank holds, over the rows that came for them. */
 #include "kernels/act.h"
+#include "kernels/device.h"
 #include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "moe/moe_private.h"
@@ -118,11 +119,11 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
                         p->n_in * (d + 1) * sizeof *sums, &sums));
     TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
-    memset(*bad, 0, p->n_in * sizeof **bad);
+    mem_ops_fill(m->o.kern, *bad, 0, p->n_in * sizeof **bad);
     if (f > 0) {
         TRY(expert_linears(m, p, x, gate, up, sums));
     } else {
-        memset(sums, 0, p->n_in * (d + 1) * sizeof *sums);
+        mem_ops_fill(m->o.kern, sums, 0, p->n_in * (d + 1) * sizeof *sums);
     }
     const struct grid_sum sum = {.kern = m->o.kern,
                                  .sums = sums,

@@ -8,16 +8,18 @@
 struct grown {
     void *data;
     size_t n_bytes;
+    bool on_device;
 };
 
 enum buffer {
-    BUF_LOGITS,  /* [n, E] router logits of this rank's slice */
-    BUF_IDS,     /* [n, K] chosen experts, ascending; -1 dropped */
-    BUF_WEIGHTS, /* [n, K] */
-    BUF_SLOT,    /* [n, K] where a choice's row stands in the send order */
-    BUF_SEND,    /* [rows out, D] rows in the order of their experts */
-    BUF_RECV,    /* [rows in, D] by source, then expert */
-    BUF_X,       /* [rows in, D] by expert, then source */
+    BUF_LOGITS,   /* [n, E] router logits of this rank's slice */
+    BUF_IDS,      /* [n, K] chosen experts, ascending */
+    BUF_LIST_IDS, /* the same in host memory; -1 dropped */
+    BUF_WEIGHTS,  /* [n, K] */
+    BUF_SLOT,     /* [n, K] where a choice's row stands in the send order */
+    BUF_SEND,     /* [rows out, D] rows in the order of their experts */
+    BUF_RECV,     /* [rows in, D] by source, then expert */
+    BUF_X,        /* [rows in, D] by expert, then source */
     BUF_GATE,
     BUF_UP,     /* [rows in, F] */
     BUF_CODES,  /* [rows in, D or F] as codes, for quantized experts */
@@ -28,6 +30,7 @@ enum buffer {
     BUF_RESULT, /* [rows out, D + 1] in the send order */
     BUF_OUT,    /* [T, D] the block's output */
     BUF_MARKS,  /* [T, 2] bad and dropped of each token */
+    BUF_MOVE,   /* [rows in, 2] a permutation; host memory, as all that follow */
     BUF_ALL_LOGITS,
     BUF_ALL_IDS,
     BUF_ALL_WEIGHTS, /* capacity: the whole microbatch */

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "kernels/act.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "sample/top.h"
 
@@ -16,6 +17,7 @@ struct vocab_parallel {
     uint32_t n_ranks, rank; /* tp */
     uint32_t n_own_max;     /* rows of a batch that one rank may own */
     float *logits;          /* [AT_ONCE, shard] */
+    float *made;            /* the same where the head's op works; without a device logits itself */
     float *sent;            /* [AT_ONCE, shard] rows in the order of their owners */
     float *received;        /* [n_own_max, V] shards of the rows owned here, by source */
     float *row;             /* [V] */
@@ -58,14 +60,21 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     const size_t vocab = layout->model.vocab;
     struct status st;
     TRY_GOTO(st, mem_alloc(&v->logits, n * width, sizeof(float), "sampler"), fail);
+    v->made = v->logits;
+    if (kern->device != NULL) {
+        v->made = NULL;
+        TRY_GOTO(st, mem_ops_alloc(kern, &v->made, n * width, sizeof(float), "sampler"), fail);
+    }
     TRY_GOTO(st, mem_alloc(&v->sent, n * width, sizeof(float), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->received, v->n_own_max * vocab, sizeof(float), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->row, vocab, sizeof(float), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->scratch.mass, vocab, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->scratch.keys, vocab, sizeof(uint64_t), "sampler"), fail);
     if (head_reads_codes) {
-        TRY_GOTO(st, mem_alloc(&v->codes, act_codes_bytes(n, layout->model.width), 1, "sampler"),
-                 fail);
+        TRY_GOTO(
+            st,
+            mem_ops_alloc(kern, &v->codes, act_codes_bytes(n, layout->model.width), 1, "sampler"),
+            fail);
     }
     TRY_GOTO(st, mem_alloc(&v->keys, 3 * n, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->n_bad, n, sizeof(int64_t), "sampler"), fail);
@@ -87,11 +96,12 @@ void vocab_parallel_destroy(struct vocab_parallel **v)
 {
     if (*v == NULL) return;
     struct vocab_parallel *p = *v;
+    if (p->made != p->logits) mem_ops_free(p->kern, &p->made);
     mem_free(&p->logits);
     mem_free(&p->sent);
     mem_free(&p->received);
     mem_free(&p->row);
-    mem_free(&p->codes);
+    mem_ops_free(p->kern, &p->codes);
     mem_free(&p->scratch.mass);
     mem_free(&p->scratch.keys);
     mem_free(&p->keys);
@@ -372,9 +382,10 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
                                          .x = x,
                                          .x_stride = head->n_in,
                                          .xq = act_codes(v->kern, &in, head),
-                                         .y = v->logits,
+                                         .y = v->made,
                                          .y_stride = width};
         op_linear(v->kern, &args);
+        mem_ops_get(v->kern, v->logits, v->made, n_rows * width * sizeof *v->logits);
     }
     find_maxima(v, n_rows, got);
     score(v, wants, n_rows, got);
@@ -398,5 +409,5 @@ struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *
         const size_t n = n_rows - i < VOCAB_ROWS_AT_ONCE ? n_rows - i : VOCAB_ROWS_AT_ONCE;
         TRY(run_batch(v, head, x + i * v->layout->model.width, wants + i, n, got + i, out));
     }
-    return status_ok();
+    return device_status(v->kern->device);
 }

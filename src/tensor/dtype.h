@@ -3,6 +3,8 @@
 #ifndef SHOAL_TENSOR_DTYPE_H
 #define SHOAL_TENSOR_DTYPE_H
 
+#include "tensor/inline.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,27 +38,27 @@ const char *dtype_name(enum dtype t);
 size_t dtype_bytes(enum dtype t);
 bool dtype_parse(const char *name, enum dtype *out);
 
-static inline uint32_t f32_bits(float x)
+DEVICE_INLINE uint32_t f32_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-static inline float f32_from_bits(uint32_t u)
+DEVICE_INLINE float f32_from_bits(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-static inline float f32_from_bf16(uint16_t h)
+DEVICE_INLINE float f32_from_bf16(uint16_t h)
 {
     return f32_from_bits((uint32_t)h << 16);
 }
 
 /* IEEE 754 binary16 to binary32, exact; NaN payloads kept (quieted by shifting). */
-static inline float f32_from_f16(uint16_t h)
+DEVICE_INLINE float f32_from_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     const uint32_t exponent = (h >> 10) & 0x1Fu;
@@ -73,9 +75,39 @@ static inline float f32_from_f16(uint16_t h)
     return f32_from_bits(sign | (113 - shift) << 23 | (mantissa & 0x3FFu) << 13);
 }
 
+/* value >> shift, rounded to nearest even; 1 <= shift <= 31 */
+DEVICE_INLINE uint32_t f32_shift_rne(uint32_t value, uint32_t shift)
+{
+    const uint32_t rest = value & ((1u << shift) - 1);
+    const uint32_t half = 1u << (shift - 1);
+    const uint32_t down = value >> shift;
+    return down + (rest > half || (rest == half && (down & 1)));
+}
+
 /* Round to nearest even; overflow gives infinity; NaN stays NaN. Equals VCVTPS2PH bit for bit. */
-uint16_t f16_from_f32(float x);
-uint16_t bf16_from_f32(float x);
+DEVICE_INLINE uint16_t f16_from_f32(float x)
+{
+    const uint32_t u = f32_bits(x);
+    const uint32_t sign = u >> 16 & 0x8000u;
+    const uint32_t magnitude = u & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) return (uint16_t)(sign | 0x7E00u | (magnitude >> 13 & 0x3FFu));
+    if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7C00u);
+    if (magnitude >= 0x38800000u) {
+        /* normal: rounding may carry into the exponent, up to infinity, as it should */
+        return (uint16_t)(sign | f32_shift_rne(magnitude - 0x38000000u, 13));
+    }
+    const uint32_t exponent = magnitude >> 23;
+    if (exponent < 102) return (uint16_t)sign;
+    const uint32_t mantissa = (magnitude & 0x7FFFFFu) | 0x800000u;
+    return (uint16_t)(sign | f32_shift_rne(mantissa, 126 - exponent));
+}
+
+DEVICE_INLINE uint16_t bf16_from_f32(float x)
+{
+    const uint32_t u = f32_bits(x);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)(((u >> 16 & 1) + 0x7FFFu + u) >> 16);
+}
 
 /* Local. out[n] = in[n] in f32, exact. */
 void dtype_to_f32(enum dtype t, const void *in, size_t n, float *out);

@@ -44,35 +44,35 @@ struct quant_format {
 
 /* Inputs of one group as the kernels see it: a per-channel scale counts for groups of 128, each
  * with its own activation scale. */
-static inline uint32_t quant_kernel_group(struct quant_format f)
+DEVICE_INLINE uint32_t quant_kernel_group(struct quant_format f)
 {
-    return f.group == 0 ? QUANT_GROUP_MAX : f.group;
+    return f.group == 0 ? (uint32_t)QUANT_GROUP_MAX : f.group;
 }
 
 /* Stored scales of a row of n inputs. */
-static inline uint64_t quant_groups(struct quant_format f, uint64_t n_in)
+DEVICE_INLINE uint64_t quant_groups(struct quant_format f, uint64_t n_in)
 {
     return f.group == 0 ? 1 : (n_in + f.group - 1) / f.group;
 }
 
-static inline bool quant_is_nibbles(enum quant_kind k)
+DEVICE_INLINE bool quant_is_nibbles(enum quant_kind k)
 {
     return k == QUANT_INT4 || k == QUANT_MXFP4;
 }
 
 /* Stored bytes of a row of n codes. */
-static inline uint64_t quant_code_bytes(enum quant_kind k, uint64_t n_in)
+DEVICE_INLINE uint64_t quant_code_bytes(enum quant_kind k, uint64_t n_in)
 {
     return quant_is_nibbles(k) ? (n_in + 1) / 2 : n_in;
 }
 
 /* The element types of the stored codes and scales (zeros are u8). */
-static inline enum dtype quant_code_dtype(struct quant_format f)
+DEVICE_INLINE enum dtype quant_code_dtype(struct quant_format f)
 {
     return f.kind == QUANT_INT8 && !f.has_zeros ? DTYPE_I8 : DTYPE_U8;
 }
 
-static inline enum dtype quant_scale_dtype(struct quant_format f)
+DEVICE_INLINE enum dtype quant_scale_dtype(struct quant_format f)
 {
     return f.kind == QUANT_MXFP4 ? DTYPE_U8 : f.scale_dtype;
 }
@@ -85,7 +85,7 @@ struct quant_block {
 };
 
 /* E4M3 to f32, exact. */
-static inline float f32_from_e4m3(uint8_t c)
+DEVICE_INLINE float f32_from_e4m3(uint8_t c)
 {
     const uint32_t sign = (uint32_t)(c & 0x80u) << 24;
     const uint32_t exponent = (c >> 3) & 0xFu, mantissa = c & 7u;
@@ -115,7 +115,7 @@ static inline float f32_from_e5m2(uint8_t c)
 }
 
 /* Twice an E2M1 number: an integer in [-12, 12], so that mxfp4 sums exactly like int8. */
-static inline int8_t e2m1_doubled(uint8_t nibble)
+DEVICE_INLINE int8_t e2m1_doubled(uint8_t nibble)
 {
     static const int8_t magnitude[8] = {0, 1, 2, 3, 4, 6, 8, 12};
     const int8_t m = magnitude[nibble & 7];
@@ -123,7 +123,7 @@ static inline int8_t e2m1_doubled(uint8_t nibble)
 }
 
 /* 2^(e - 127); e = 255 is NaN (E8M0). */
-static inline float f32_from_e8m0(uint8_t e)
+DEVICE_INLINE float f32_from_e8m0(uint8_t e)
 {
     if (e == 255) return f32_from_bits(0x7FC00000u);
     return f32_from_bits(e == 0 ? 0x00400000u : (uint32_t)e << 23);

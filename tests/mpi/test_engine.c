@@ -267,7 +267,8 @@ static void run_layout(const struct layout *l, void *ctx)
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(
-        weights_load(&m->config, l, layout_place_of(l, rank), m->ckpt, c, &weights, &stats).code,
+        weights_load(&m->config, l, layout_place_of(l, rank), &kern, m->ckpt, c, &weights, &stats)
+            .code,
         STATUS_OK);
     const struct engine_options o = {.stage = {.model = &m->config,
                                                .layout = l,
@@ -335,7 +336,8 @@ static void an_engine_may_end_before_its_first_step(void)
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(
-        weights_load(&m->config, l, layout_place_of(l, rank), m->ckpt, c, &weights, &stats).code,
+        weights_load(&m->config, l, layout_place_of(l, rank), &kern, m->ckpt, c, &weights, &stats)
+            .code,
         STATUS_OK);
     struct engine_options o = {.stage = {.model = &m->config,
                                          .layout = l,

@@ -1,0 +1,394 @@
+/* A device's life: choosing and opening it, its memory, copies through pinned staging, waiting with
+ * a deadline. Knows no op. */
+#include "kernels/cuda/device_cuda.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { DEADLINE_S = 600, SPIN_NS = 20000, NAP_NS = 20000, LEAST_MAJOR = 8 };
+
+const char *device_backends(void)
+{
+    const struct cuda_driver *driver = cuda_driver_here();
+    return driver == NULL ? "cpu" : driver->name;
+}
+
+bool device_failed(struct device *d, int error, const char *what)
+{
+    if (error == 0) return false;
+    if (device_is_lost(d)) return true;
+    d->failed = status_make(d->driver->error_class(error), "GPU %d (%s, %s): %s: %s", d->index,
+                            d->facts.name, d->facts.pci, what, d->driver->error_text(error));
+    return true;
+}
+
+/* --- choosing ------------------------------------------------------------------------------ */
+
+static struct status no_driver(const char *name)
+{
+    return status_make(STATUS_USAGE,
+                       "--device %s: this shoal was built without CUDA (shoal --version shows "
+                       "what is in); build with -DSHOAL_CUDA=ON",
+                       name);
+}
+
+/* The device of each rank of the host: what topology prefers where it knows the same devices, else
+ * they are dealt round. */
+static int device_of(const struct device_options *o, uint32_t rank, int n_devices)
+{
+    if (o->preferred != NULL && o->n_preferred == (uint32_t)n_devices && o->preferred[rank] >= 0 &&
+        o->preferred[rank] < n_devices)
+        return o->preferred[rank];
+    return (int)(rank % (uint32_t)n_devices);
+}
+
+static struct status choose(struct device *d, const struct device_options *o)
+{
+    int n = 0;
+    const int error = d->driver->device_count(&n);
+    if (error != 0)
+        return status_make(STATUS_USAGE, "--device %s: %s", o->name, d->driver->error_text(error));
+    if (n < 1)
+        return status_make(STATUS_USAGE, "--device %s: no GPU is visible to this rank", o->name);
+    d->index = device_of(o, o->local_rank, n);
+    for (uint32_t r = 0; r < o->n_local_ranks; r++) d->n_sharers += device_of(o, r, n) == d->index;
+    return status_ok();
+}
+
+static struct status inspect(struct device *d, const struct device_options *o)
+{
+    int error = d->driver->device_use(d->index);
+    if (error == 0) error = d->driver->device_facts(d->index, &d->facts);
+    if (error != 0) {
+        return status_make(d->driver->error_class(error), "--device %s: GPU %d: %s", o->name,
+                           d->index, d->driver->error_text(error));
+    }
+    if (d->facts.major >= LEAST_MAJOR) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--device %s: GPU %d (%s) has compute capability %u.%u; shoal's kernels "
+                       "need at least %d.0",
+                       o->name, d->index, d->facts.name, d->facts.major, d->facts.minor,
+                       LEAST_MAJOR);
+}
+
+/* --- life ---------------------------------------------------------------------------------- */
+
+static struct status made(struct device *d, int error, const char *what)
+{
+    (void)device_failed(d, error, what);
+    return d->failed;
+}
+
+/* One small launch: an architecture that was not built shows here, not inside a step. */
+static struct status try_launch(struct device *d)
+{
+    const struct add_work nothing = {.n = 0};
+    device_launch(d, CUDA_KERNEL_add, (struct cuda_grid){1, 1, 1, 0}, &nothing);
+    device_wait(d);
+    return d->failed;
+}
+
+static struct status make(struct device *d)
+{
+    void *p = NULL;
+    TRY(made(d, d->driver->stream_create(&d->compute), "making a stream"));
+    TRY(made(d, d->driver->event_create(&d->waits), "making an event"));
+    for (int i = 0; i < N_STAGES; i++) {
+        TRY(made(d, d->driver->alloc_pinned(&d->stages[i].pinned, STAGE_BYTES), "pinned memory"));
+        TRY(made(d, d->driver->event_create(&d->stages[i].event), "making an event"));
+    }
+    TRY(made(d, d->driver->alloc_pinned(&p, CALL_BYTES), "pinned memory"));
+    d->calls_pinned = p;
+    TRY(device_alloc(d, &p, CALL_BYTES, "arguments"));
+    d->calls = p;
+    TRY(device_alloc(d, &p, STATES_BYTES, "attention states"));
+    d->states = p;
+    TRY(device_alloc(d, &d->landing, STAGE_BYTES, "staging"));
+    return try_launch(d);
+}
+
+struct status device_open(const struct device_options *o, struct device **out)
+{
+    *out = NULL;
+    const struct cuda_driver *driver = cuda_driver_here();
+    if (driver == NULL) return no_driver(o->name);
+    struct device *d = NULL;
+    TRY(mem_alloc(&d, 1, sizeof *d, "device"));
+    d->driver = driver;
+    d->failed = status_ok();
+    d->deadline_ns = (o->deadline_s > 0 ? o->deadline_s : DEADLINE_S) * 1000000000ull;
+    struct status st = choose(d, o);
+    if (!status_failed(&st)) st = inspect(d, o);
+    if (!status_failed(&st)) st = make(d);
+    if (status_failed(&st)) device_close(&d);
+    *out = d;
+    return st;
+}
+
+/* Goes on after failures: what the driver still takes back it gets. */
+void device_close(struct device **device)
+{
+    if (*device == NULL) return;
+    struct device *d = *device;
+    void *calls = d->calls, *states = d->states, *step = d->step;
+    device_release(d, &calls);
+    device_release(d, &states);
+    device_release(d, &d->landing);
+    device_release(d, &step);
+    mem_free(&d->step_host);
+    for (int i = 0; i < DEVICE_WIRES; i++) mem_free(&d->wires[i].data);
+    if (d->calls_pinned != NULL) (void)d->driver->release_pinned(d->calls_pinned);
+    for (int i = 0; i < N_STAGES; i++) {
+        if (d->stages[i].pinned != NULL) (void)d->driver->release_pinned(d->stages[i].pinned);
+        if (d->stages[i].event != NULL) (void)d->driver->event_destroy(d->stages[i].event);
+    }
+    if (d->waits != NULL) (void)d->driver->event_destroy(d->waits);
+    if (d->compute != NULL) (void)d->driver->stream_destroy(d->compute);
+    mem_free(device);
+}
+
+void device_describe(const struct device *d, char *out, size_t n)
+{
+    snprintf(out, n, "GPU %d: %s, %s, %.1f GB, capability %u.%u%s", d->index, d->facts.name,
+             d->facts.pci, (double)d->facts.memory_bytes * 1e-9, d->facts.major, d->facts.minor,
+             d->n_sharers > 1 ? "; shared by several ranks" : "");
+}
+
+uint32_t device_n_sharers(const struct device *d)
+{
+    return d->n_sharers;
+}
+
+uint32_t device_index(const struct device *d)
+{
+    return (uint32_t)d->index;
+}
+
+struct status device_status(const struct device *d)
+{
+    return d == NULL ? status_ok() : d->failed;
+}
+
+uint64_t device_free_bytes(const struct device *d)
+{
+    uint64_t n = 0;
+    return d->driver->memory_free(&n) == 0 ? n / d->n_sharers : 0;
+}
+
+uint64_t device_used_bytes(const struct device *d)
+{
+    return d == NULL ? 0 : d->used_bytes;
+}
+
+/* --- waiting ------------------------------------------------------------------------------- */
+
+static void await(struct device *d, void *event)
+{
+    const uint64_t since = clock_ns();
+    bool done = false;
+    while (!device_is_lost(d)) {
+        if (device_failed(d, d->driver->event_query(event, &done), "waiting") || done) return;
+        const uint64_t waited = clock_ns() - since;
+        if (waited > d->deadline_ns) {
+            d->failed = status_make(
+                STATUS_LOST, "GPU %d (%s, %s): no answer for %llu s: it hangs or has gone",
+                d->index, d->facts.name, d->facts.pci, (unsigned long long)(waited / 1000000000u));
+            return;
+        }
+        if (waited < SPIN_NS) {
+            sched_yield();
+        } else {
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        }
+    }
+}
+
+void device_wait(struct device *d)
+{
+    if (d == NULL || device_is_lost(d)) return;
+    if (device_failed(d, d->driver->event_record(d->waits, d->compute), "an event")) return;
+    await(d, d->waits);
+}
+
+/* --- memory -------------------------------------------------------------------------------- */
+
+struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what)
+{
+    *out = NULL;
+    TRY(d->failed);
+    const int error = d->driver->alloc(out, n_bytes > 0 ? n_bytes : 1, d->compute);
+    if (error != 0) {
+        *out = NULL;
+        return status_make(d->driver->error_class(error),
+                           "GPU %d (%s): %s: %zu bytes: %s (%.2f GB are used by this rank, %.2f GB "
+                           "free)",
+                           d->index, d->facts.name, what, n_bytes, d->driver->error_text(error),
+                           (double)d->used_bytes * 1e-9, (double)device_free_bytes(d) * 1e-9);
+    }
+    d->used_bytes += n_bytes;
+    (void)device_failed(d, d->driver->fill(*out, 0, n_bytes > 0 ? n_bytes : 1, d->compute),
+                        "clearing memory");
+    return d->failed;
+}
+
+void device_release(struct device *d, void **inout)
+{
+    if (*inout != NULL) (void)device_failed(d, d->driver->release(*inout, d->compute), "freeing");
+    *inout = NULL;
+}
+
+struct device_stage *device_stage_next(struct device *d)
+{
+    struct device_stage *s = &d->stages[d->next_stage];
+    d->next_stage = (d->next_stage + 1) % N_STAGES;
+    if (s->busy) await(d, s->event);
+    s->busy = false;
+    return device_is_lost(d) ? NULL : s;
+}
+
+void device_stage_send(struct device *d, struct device_stage *s, void *to, size_t n_bytes)
+{
+    if (device_failed(d, d->driver->copy(to, s->pinned, n_bytes, CUDA_COPY_IN, d->compute),
+                      "a copy to the device") ||
+        device_failed(d, d->driver->event_record(s->event, d->compute), "an event"))
+        return;
+    s->busy = true;
+}
+
+void device_put(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+    for (size_t at = 0; at < n_bytes && !device_is_lost(d); at += STAGE_BYTES) {
+        const size_t n = n_bytes - at < STAGE_BYTES ? n_bytes - at : STAGE_BYTES;
+        struct device_stage *s = device_stage_next(d);
+        if (s == NULL) return;
+        memcpy(s->pinned, (const char *)from + at, n);
+        device_stage_send(d, s, (char *)to + at, n);
+    }
+}
+
+void device_get(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+    for (size_t at = 0; at < n_bytes; at += STAGE_BYTES) {
+        const size_t n = n_bytes - at < STAGE_BYTES ? n_bytes - at : STAGE_BYTES;
+        struct device_stage *s = device_stage_next(d);
+        if (s == NULL || device_failed(d,
+                                       d->driver->copy(s->pinned, (const char *)from + at, n,
+                                                       CUDA_COPY_OUT, d->compute),
+                                       "a copy from the device"))
+            return;
+        device_wait(d);
+        if (device_is_lost(d)) return;
+        memcpy((char *)to + at, s->pinned, n);
+    }
+}
+
+struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes)
+{
+    if (n_bytes <= d->wires[which].n_bytes && d->wires[which].data != NULL) return status_ok();
+    mem_free(&d->wires[which].data);
+    d->wires[which].n_bytes = 0;
+    TRY(mem_alloc(&d->wires[which].data, n_bytes + n_bytes / 4, 1, "staging of collectives"));
+    d->wires[which].n_bytes = n_bytes + n_bytes / 4;
+    return status_ok();
+}
+
+void *device_call(struct device *d, const void *from, size_t n_bytes)
+{
+    const size_t n = (n_bytes + CALL_ALIGN - 1) / CALL_ALIGN * CALL_ALIGN;
+    if (device_is_lost(d)) return NULL;
+    if (n > CALL_BYTES) {
+        d->failed = status_make(STATUS_BUG, "GPU %d: %zu bytes of arguments for one call; %d fit",
+                                d->index, n_bytes, CALL_BYTES);
+        return NULL;
+    }
+    if (d->calls_at + n > CALL_BYTES) {
+        device_wait(d);
+        d->calls_at = 0;
+    }
+    char *pinned = d->calls_pinned + d->calls_at, *to = d->calls + d->calls_at;
+    d->calls_at += n;
+    if (n_bytes == 0) return to;
+    memcpy(pinned, from, n_bytes);
+    return device_failed(d, d->driver->copy(to, pinned, n_bytes, CUDA_COPY_IN, d->compute),
+                         "a copy to the device")
+               ? NULL
+               : to;
+}
+
+void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
+                   const void *args)
+{
+    if (device_is_lost(d) || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    (void)device_failed(d, d->driver->launch(kernel, grid, args, d->compute), "starting a kernel");
+}
+
+/* --- what the rooms above call ---------------------------------------------------------------- */
+
+struct status mem_ops_alloc(const struct kern_table *k, void *out, size_t n, size_t elem_bytes,
+                            const char *what)
+{
+    if (k->device == NULL) return mem_alloc(out, n, elem_bytes, what);
+    void *p = NULL;
+    size_t n_bytes;
+    if (!mem_mul(n, elem_bytes, &n_bytes))
+        return status_make(STATUS_MEMORY, "%s: %zu x %zu bytes overflow", what, n, elem_bytes);
+    TRY(device_alloc(k->device, &p, n_bytes, what));
+    memcpy(out, &p, sizeof p);
+    return status_ok();
+}
+
+void mem_ops_free(const struct kern_table *k, void *inout)
+{
+    if (k->device == NULL) {
+        mem_free(inout);
+        return;
+    }
+    void *p;
+    memcpy(&p, inout, sizeof p);
+    device_release(k->device, &p);
+    memcpy(inout, &p, sizeof p);
+}
+
+void mem_ops_put(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
+{
+    if (k->device != NULL) {
+        device_put(k->device, to, from, n_bytes);
+    } else if (to != from) {
+        memcpy(to, from, n_bytes);
+    }
+}
+
+void mem_ops_get(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
+{
+    if (k->device != NULL) {
+        device_get(k->device, to, from, n_bytes);
+    } else if (to != from) {
+        memcpy(to, from, n_bytes);
+    }
+}
+
+void mem_ops_copy(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
+{
+    struct device *d = k->device;
+    if (d == NULL) {
+        memcpy(to, from, n_bytes);
+    } else if (!device_is_lost(d) && n_bytes > 0) {
+        (void)device_failed(d, d->driver->copy(to, from, n_bytes, CUDA_COPY_WITHIN, d->compute),
+                            "a copy");
+    }
+}
+
+void mem_ops_fill(const struct kern_table *k, void *p, int byte, size_t n_bytes)
+{
+    struct device *d = k->device;
+    if (d == NULL) {
+        memset(p, byte, n_bytes);
+    } else if (!device_is_lost(d) && n_bytes > 0) {
+        (void)device_failed(d, d->driver->fill(p, byte, n_bytes, d->compute), "clearing memory");
+    }
+}

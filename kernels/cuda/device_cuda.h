@@ -1,0 +1,79 @@
+/* The inside of a device: shared by device_cuda.c (life, memory) and those that launch
+ * (ops_cuda.c, linear_cuda.c), and by device_comm.c. */
+#ifndef SHOAL_KERNELS_CUDA_DEVICE_CUDA_H
+#define SHOAL_KERNELS_CUDA_DEVICE_CUDA_H
+
+#include "kernels/cuda/driver.h"
+#include "kernels/device.h"
+
+enum {
+    STAGE_BYTES = 8 << 20, /* of each pinned staging buffer */
+    N_STAGES = 2,          /* one is filled while the other is copied */
+    CALL_BYTES = 4 << 20,  /* arguments on their way to the device */
+    CALL_ALIGN = 256,
+    STATES_BYTES = 64 << 20, /* attention states of a step's tiles */
+};
+
+/* Pinned memory that goes to the device piece by piece. */
+struct device_stage {
+    void *pinned, *event;
+    bool busy; /* the event says when not any more */
+};
+
+/* Host memory that collectives are staged in. */
+enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
+
+struct device {
+    const struct cuda_driver *driver;
+    int index;
+    uint32_t n_sharers;
+    uint64_t deadline_ns;
+    struct cuda_facts facts;
+    struct status failed;
+    void *compute, *waits; /* stream; event of device_wait */
+    struct device_stage stages[N_STAGES];
+    uint32_t next_stage;
+    char *calls, *calls_pinned; /* [CALL_BYTES] a ring */
+    size_t calls_at;
+    float *states; /* [STATES_BYTES] */
+    void *landing; /* [STAGE_BYTES] device memory for weights before they are packed */
+    uint64_t used_bytes;
+    int32_t *step, *step_host; /* [step_words] where the step's rows stand */
+    size_t step_words;
+    struct cuda_rows rows; /* of the step, in `step` */
+    size_t n_rows;
+    uint32_t n_tiles_max; /* of a row of the step */
+    struct {
+        void *data;
+        size_t n_bytes;
+    } wires[DEVICE_WIRES];
+};
+
+/* Local. Keeps the first failure; `what` was tried. Returns true when the call failed. */
+bool device_failed(struct device *d, int error, const char *what);
+static inline bool device_is_lost(const struct device *d)
+{
+    return status_failed(&d->failed);
+}
+
+struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
+void device_release(struct device *d, void **inout);
+
+/* Local. A copy of n bytes of the host's, on the device until the ring comes round again (which
+ * waits). n is at most CALL_BYTES. NULL after a failure. */
+void *device_call(struct device *d, const void *from, size_t n_bytes);
+
+/* Local. A pinned buffer of STAGE_BYTES that nothing is copied from any more, and the copy of its
+ * first n bytes. NULL after a failure. */
+struct device_stage *device_stage_next(struct device *d);
+void device_stage_send(struct device *d, struct device_stage *s, void *to, size_t n_bytes);
+
+/* Local. At least n bytes of a wire, which may move and forgets its content. STATUS_MEMORY. */
+struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes);
+
+void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
+void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
+void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
+                   const void *args);
+
+#endif

@@ -1,0 +1,155 @@
+/* The dialect in which kernels are written: C11 that nvcc compiles for the GPU and a C compiler for
+ * the tests. A block is a function of its arguments, its place and its shared memory, written as
+ * phases: FOR_THREADS runs a phase for each thread of the block, BLOCK_SYNC ends it. What must live
+ * longer than a phase stands in shared memory. Included by the *.cu of this folder alone. */
+#ifndef SHOAL_KERNELS_CUDA_DIALECT_H
+#define SHOAL_KERNELS_CUDA_DIALECT_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/body.h"
+#include "kernels/cuda/launch.h"
+
+struct cuda_block {
+    uint32_t x, y, z;
+};
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+
+#define BLOCK_INLINE   static __device__ __forceinline__
+#define BLOCK_UNROLL   _Pragma("unroll")
+#define FOR_THREADS(t) for (uint32_t t = threadIdx.x, once_ = 1; once_ != 0; once_ = 0)
+#define BLOCK_SYNC()   __syncthreads()
+
+BLOCK_INLINE void block_add_i64(int64_t *sum, int64_t x)
+{
+    atomicAdd((unsigned long long *)sum, (unsigned long long)x);
+}
+
+BLOCK_INLINE void block_add_i32(int32_t *sum, int32_t x)
+{
+    atomicAdd(sum, x);
+}
+
+BLOCK_INLINE void block_max_u32(uint32_t *max, uint32_t x)
+{
+    atomicMax(max, x);
+}
+
+BLOCK_INLINE int64_t block_round(double x)
+{
+    return __double2ll_rn(x);
+}
+
+BLOCK_INLINE int32_t block_round_f32(float x)
+{
+    return __float2int_rn(x);
+}
+
+BLOCK_INLINE float block_load_f16(const void *data, size_t i)
+{
+    return __half2float(((const __half *)data)[i]);
+}
+
+/* sum + the four products of signed bytes. */
+BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
+{
+    return __dp4a((int)a, (int)b, sum);
+}
+
+#define CUDA_KERNEL(name, args)                                                                    \
+    __global__ void __launch_bounds__(CUDA_THREADS)                                                \
+        kernel_##name(const __grid_constant__ struct args a)                                       \
+    {                                                                                              \
+        extern __shared__ uint64_t shared_[];                                                      \
+        struct cuda_block b;                                                                       \
+        b.x = blockIdx.y;                                                                          \
+        b.y = blockIdx.x;                                                                          \
+        b.z = blockIdx.z;                                                                          \
+        name##_block(&a, b, shared_);                                                              \
+    }                                                                                              \
+    extern "C" const void *cuda_entry_##name(void)                                                 \
+    {                                                                                              \
+        return (const void *)kernel_##name;                                                        \
+    }
+#else
+#define BLOCK_INLINE static inline
+#define BLOCK_UNROLL
+#define FOR_THREADS(t) for (uint32_t t = 0; t < CUDA_THREADS; t++)
+#define BLOCK_SYNC()   ((void)0)
+
+BLOCK_INLINE void block_add_i64(int64_t *sum, int64_t x)
+{
+    *sum += x;
+}
+
+BLOCK_INLINE void block_add_i32(int32_t *sum, int32_t x)
+{
+    *sum += x;
+}
+
+BLOCK_INLINE void block_max_u32(uint32_t *max, uint32_t x)
+{
+    if (x > *max) *max = x;
+}
+
+BLOCK_INLINE int64_t block_round(double x)
+{
+    return llrint(x);
+}
+
+BLOCK_INLINE int32_t block_round_f32(float x)
+{
+    return (int32_t)lrintf(x);
+}
+
+BLOCK_INLINE float block_load_f16(const void *data, size_t i)
+{
+    return kern_load(DTYPE_F16, data, i);
+}
+
+BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
+{
+    for (int i = 0; i < 4; i++) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
+    return sum;
+}
+
+/* The tests' driver calls these, one block after the other. */
+#define CUDA_KERNEL(name, args)                                                                    \
+    void cuda_run_##name(const void *a, struct cuda_block b, void *shared);                        \
+    void cuda_run_##name(const void *a, struct cuda_block b, void *shared)                         \
+    {                                                                                              \
+        name##_block((const struct args *)a, b, shared);                                           \
+    }
+#endif
+
+/* Element i of an array of a constant type t, in f32 (exact). */
+BLOCK_INLINE float block_load(enum dtype t, const void *data, size_t i)
+{
+    return t == DTYPE_F16 ? block_load_f16(data, i) : kern_load(t, data, i);
+}
+
+/* The element index of kv head g, slot 0 of a block; what: 0 for K, 1 for V. */
+BLOCK_INLINE size_t block_kv_index(const struct kv_view *kv, int32_t block, int what, size_t g)
+{
+    const size_t half = (size_t)block * 2 + (size_t)what;
+    return (half * kv->n_kv_heads + g) * KV_BLOCK_TOKENS * kv->head_dim;
+}
+
+/* x[LANES] to their sum, as the law has it: 8-4-2-1. */
+BLOCK_INLINE float block_tree(const float *x)
+{
+    float a[LANES / 2];
+    BLOCK_UNROLL
+    for (int i = 0; i < LANES / 2; i++) a[i] = x[i] + x[i + LANES / 2];
+    BLOCK_UNROLL
+    for (int i = 0; i < 4; i++) a[i] += a[i + 4];
+    BLOCK_UNROLL
+    for (int i = 0; i < 2; i++) a[i] += a[i + 2];
+    return a[0] + a[1];
+}
+
+#endif

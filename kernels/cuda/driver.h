@@ -1,0 +1,50 @@
+/* The few calls through which shoal reaches a GPU: CUDA's runtime behind one table, so that a build
+ * without the toolkit compiles the same runtime code, and tests put a driver of their own here: one
+ * that runs kernels on the CPU, fails when told to, and keeps host code off device memory.
+ * All return 0 or the driver's own error number. Called by kernels/cuda alone. */
+#ifndef SHOAL_KERNELS_CUDA_DRIVER_H
+#define SHOAL_KERNELS_CUDA_DRIVER_H
+
+#include "base/status.h"
+#include "kernels/cuda/launch.h"
+
+struct cuda_facts {
+    char name[128], pci[32]; /* "0000:3b:00.0" */
+    uint64_t memory_bytes;
+    uint32_t major, minor; /* compute capability */
+    uint32_t n_processors;
+};
+
+enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
+
+struct cuda_driver {
+    const char *name; /* for --version */
+    int (*device_count)(int *n);
+    int (*device_facts)(int device, struct cuda_facts *out);
+    int (*device_use)(int device); /* for the calling thread */
+    int (*memory_free)(uint64_t *free_bytes);
+
+    int (*alloc)(void **out, size_t n_bytes, void *stream);
+    int (*release)(void *p, void *stream);
+    int (*alloc_pinned)(void **out, size_t n_bytes);
+    int (*release_pinned)(void *p);
+
+    int (*stream_create)(void **out);
+    int (*stream_destroy)(void *stream);
+    int (*event_create)(void **out);
+    int (*event_destroy)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event, bool *done);
+
+    int (*copy)(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream);
+    int (*fill)(void *p, int byte, size_t n_bytes, void *stream);
+    int (*launch)(enum cuda_kernel kernel, struct cuda_grid grid, const void *args, void *stream);
+
+    const char *(*error_text)(int error);
+    enum status_code (*error_class)(int error); /* MEMORY, USAGE or LOST */
+};
+
+/* Local. The driver that this program was linked with; NULL: built without CUDA. */
+const struct cuda_driver *cuda_driver_here(void);
+
+#endif

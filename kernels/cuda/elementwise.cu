@@ -1,0 +1,38 @@
+/* Element by element: SwiGLU; grid sums to floats, with the rows' counters. */
+#include "kernels/cuda/dialect.h"
+#include "kernels/elementary_body.h"
+
+BLOCK_INLINE void swiglu_block(const struct swiglu_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, at = b.y * a->stride + i;
+        if (i < a->n) a->y[b.y * a->y_stride + i] = el_swiglu_body(a->gate[at], a->up[at]);
+    }
+}
+CUDA_KERNEL(swiglu, swiglu_work)
+
+BLOCK_INLINE void grid_count(int32_t *bad, int64_t n)
+{
+    const int64_t room = INT32_MAX - (int64_t)*bad;
+    *bad = n > room ? INT32_MAX : (int32_t)(*bad + n);
+}
+
+BLOCK_INLINE void grid_block(const struct grid_work *a, struct cuda_block b, void *shared)
+{
+    const double unit = kern_pow2(-(int)a->grid_bits);
+    const int64_t *sums = a->sums + b.y * (a->n_out + 1);
+    float *y = a->y + b.y * a->n_out;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t;
+        if (i < a->n_out) {
+            const float x = (float)((double)sums[i] * unit);
+            y[i] = a->adds ? y[i] + x : x;
+        }
+        if (i == a->n_out) grid_count(&a->bad[b.y], sums[i]);
+    }
+}
+CUDA_KERNEL(grid, grid_work)

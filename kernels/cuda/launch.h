@@ -1,0 +1,205 @@
+/* What can be launched on a device: the list of kernels and the arguments of each, all pointers to
+ * device memory unless said. One op per *.cu beside this file; its body is plain C11 and CUDA
+ * alike, so that tests run it on the CPU. ops_cuda.c fills the arguments, a cuda_driver launches.
+ */
+#ifndef SHOAL_KERNELS_CUDA_LAUNCH_H
+#define SHOAL_KERNELS_CUDA_LAUNCH_H
+
+#include "kernels/ops.h"
+
+/* name, argument struct */
+#define CUDA_KERNELS(X)                                                                            \
+    X(embed, embed_work)                                                                           \
+    X(gather_rows, gather_work)                                                                    \
+    X(rmsnorm, rmsnorm_work)                                                                       \
+    X(rope_table, rope_table_work)                                                                 \
+    X(rope, rope_work)                                                                             \
+    X(kv_write, kv_write_work)                                                                     \
+    X(attention_rows, attention_work_cuda)                                                         \
+    X(attention_tiles, attention_work_cuda)                                                        \
+    X(attention_fold, attention_work_cuda)                                                         \
+    X(swiglu, swiglu_work)                                                                         \
+    X(add, add_work)                                                                               \
+    X(axpy, add_work)                                                                              \
+    X(scale, add_work)                                                                             \
+    X(clamp, add_work)                                                                             \
+    X(add_bias, add_work)                                                                          \
+    X(grid, grid_work)                                                                             \
+    X(quantize, quantize_work)                                                                     \
+    X(router, router_args)                                                                         \
+    X(scatter_rows, scatter_args)                                                                  \
+    X(combine_rows, combine_args)                                                                  \
+    X(take_marks, marks_work)                                                                      \
+    X(move_rows, move_work)                                                                        \
+    X(linear, linear_work)                                                                         \
+    X(linear_leaf, linear_work)                                                                    \
+    X(linear_quant, linear_work)                                                                   \
+    X(linear_quant_leaf, linear_work)                                                              \
+    X(pack_rows, pack_work)                                                                        \
+    X(pack_quant, pack_work)
+
+enum cuda_kernel {
+#define X(name, args) CUDA_KERNEL_##name,
+    CUDA_KERNELS(X)
+#undef X
+        CUDA_KERNEL_COUNT
+};
+
+enum {
+    CUDA_THREADS = 128,      /* of every block */
+    CUDA_LINEAR_ROWS = 8,    /* rows of one block of a linear */
+    CUDA_ATTENTION_ROWS = 4, /* rows of one block of attention_rows */
+    CUDA_HEADS_MAX = 1024,   /* query heads of a rank */
+    CUDA_HEAD_DIM_MAX = 512,
+    CUDA_EXPERTS_MAX = 4096,
+    CUDA_SHARED_MAX = 48 << 10, /* bytes of a block's shared memory, on every architecture */
+};
+
+/* Blocks of a launch; threads are CUDA_THREADS. y, where rows are, < 2^31; x, z < 65536. */
+struct cuda_grid {
+    uint32_t x, y, z;
+    uint32_t shared_bytes;
+};
+
+/* Where a row of the step stands: [T] each, made once a step. */
+struct cuda_rows {
+    const int32_t *position;    /* absolute */
+    const int32_t *first_block; /* index into blocks of the row's sequence's first */
+    const int32_t *blocks;
+};
+
+/* h[T, D] = the rows of tokens in [vocab0, vocab1), zeros for the others. */
+struct embed_work {
+    struct packed w;
+    const int32_t *tokens;
+    uint32_t vocab0, vocab1;
+    size_t n_rows;
+    float *h;
+};
+
+struct gather_work { /* to[i] = from[rows[i]] */
+    const float *from;
+    const int32_t *rows;
+    size_t n_rows, width;
+    float *to;
+};
+
+struct rmsnorm_work {
+    const float *x, *w;
+    size_t n_rows, n;
+    float eps;
+    float *y;
+};
+
+struct rope_table_work {
+    const int32_t *positions;
+    const float *inv_freq;
+    size_t n_rows, half;
+    float scale;
+    float *cos, *sin;
+};
+
+struct rope_work {
+    float *x;
+    const float *cos, *sin;
+    size_t n_rows, n_heads, head_dim, rot;
+};
+
+struct kv_write_work {
+    const float *key, *value;
+    struct kv_view kv;
+    struct cuda_rows rows;
+    size_t n_rows;
+};
+
+/* Rows [0, n_rows) of the step. attention_tiles leaves one state (m, l, o[Hd]) for each row, head
+ * and tile in `states`, n_tiles of them each; attention_fold folds those of a row left to right. */
+struct attention_work_cuda {
+    const float *q;
+    float *out;
+    struct kv_view kv;
+    struct cuda_rows rows;
+    size_t row0, n_rows;
+    uint32_t n_heads, window;
+    float scale;
+    const float *sinks; /* [H] or NULL */
+    float *states;      /* [n_rows, H, n_tiles, Hd + 2] */
+    uint32_t n_tiles;
+    uint8_t kv_of_head[CUDA_HEADS_MAX];
+};
+
+struct swiglu_work {
+    const float *gate, *up;
+    size_t stride, n_rows, n;
+    float *y;
+    size_t y_stride;
+};
+
+/* add: h += x; axpy: h = fma(w, x, h); scale: h *= w; clamp: h within w; add_bias: x [width] to
+ * each row of h. */
+struct add_work {
+    float *h;
+    const float *x;
+    size_t n, width;
+    float w;
+};
+
+struct grid_work {
+    const int64_t *sums;
+    size_t n_rows, n_out;
+    uint32_t grid_bits;
+    bool adds;
+    float *y;
+    int32_t *bad;
+};
+
+struct quantize_work {
+    const float *x;
+    size_t x_stride, n_rows, n;
+    struct quant_rows out;
+};
+
+struct marks_work {
+    const int32_t *marks; /* [T, 2] */
+    size_t n;
+    int32_t *bad, *dropped;
+};
+
+/* Words of rows moved: to[to_row[i]] = from[from_row[i]], width words each; with `extra` one more
+ * word follows each row of `to`, extra[from_row[i]]. */
+struct move_work {
+    const uint32_t *from;
+    const int32_t *from_row, *to_row;
+    size_t n_rows, width, to_stride;
+    const int32_t *extra;
+    uint32_t *to;
+};
+
+/* Up to CUDA_LINEAR_ROWS consecutive rows of one group. */
+struct linear_tile {
+    uint32_t group, row0, n_rows;
+};
+
+struct linear_work {
+    struct packed one;               /* with weights NULL: the only group's */
+    const struct packed *weights;    /* [groups] */
+    const struct linear_tile *tiles; /* with weights; else row tiles from row0 on */
+    size_t row0, n_rows;
+    const float *x;
+    size_t x_stride;
+    struct quant_rows xq; /* group 0: float arithmetic */
+    float *y;
+    size_t y_stride;
+    int64_t *sums; /* zeroed */
+};
+
+/* Rows [row0, row0 + n_rows) of outputs into a packed weight, from row-major `rows`. part: as the
+ * checkpoint's parts: codes, scales, zeros. */
+struct pack_work {
+    struct packed w; /* its memory is written */
+    int part;        /* enum packed_part */
+    size_t row0, n_rows, row_stride_bytes, n_columns;
+    const void *rows;
+};
+
+#endif

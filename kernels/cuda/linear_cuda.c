@@ -1,0 +1,130 @@
+/* Linears as launches, and weights on their way into device memory. Own
+ * kernels only: a library's product has another order of additions. */
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/ops_cuda.h"
+
+#include "base/mem.h"
+#include "kernels/quant_body.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { PANELS = CUDA_THREADS / PANEL_COLUMNS, PACK_ROWS_MAX = 1 << 15 };
+
+static uint32_t panel_blocks(const struct packed *w)
+{
+    const uint32_t n_panels = (w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    return (n_panels + PANELS - 1) / PANELS;
+}
+
+static size_t row_tiles(size_t n_rows)
+{
+    return (n_rows + CUDA_LINEAR_ROWS - 1) / CUDA_LINEAR_ROWS;
+}
+
+/* The groups' weights and row tiles, on the device. Returns the tiles; 0 after a failure. */
+static size_t list_tiles(struct device *d, const struct linear_args *a, struct linear_work *w)
+{
+    size_t n = 0, at = 0;
+    for (size_t g = 0; g < a->n_groups; g++) n += row_tiles(a->groups[g].n_rows);
+    struct linear_tile *tiles = NULL;
+    struct packed *weights = NULL;
+    struct status st = mem_alloc(&tiles, n, sizeof *tiles, "row tiles");
+    if (!status_failed(&st)) st = mem_alloc(&weights, a->n_groups, sizeof *weights, "row tiles");
+    for (size_t g = 0; !status_failed(&st) && g < a->n_groups; g++) {
+        const struct linear_group *group = &a->groups[g];
+        weights[g] = *group->w;
+        for (size_t row = 0; row < group->n_rows; row += CUDA_LINEAR_ROWS) {
+            const size_t left = group->n_rows - row;
+            tiles[at++] = (struct linear_tile){
+                .group = (uint32_t)g,
+                .row0 = (uint32_t)(group->row0 + row),
+                .n_rows = (uint32_t)(left < CUDA_LINEAR_ROWS ? left : CUDA_LINEAR_ROWS)};
+        }
+    }
+    if (!status_failed(&st)) {
+        w->tiles = device_call(d, tiles, n * sizeof *tiles);
+        w->weights = device_call(d, weights, a->n_groups * sizeof *weights);
+    } else if (!device_is_lost(d)) {
+        d->failed = st;
+    }
+    mem_free(&tiles);
+    mem_free(&weights);
+    return device_is_lost(d) ? 0 : n;
+}
+
+static void run(struct device *d, const struct linear_args *a, bool leafy)
+{
+    if (a->n_groups == 0) return;
+    const struct packed *first = a->groups[0].w;
+    struct linear_work w = {.one = *first,
+                            .row0 = a->groups[0].row0,
+                            .n_rows = a->groups[0].n_rows,
+                            .x = a->x,
+                            .x_stride = a->x_stride,
+                            .y = a->y,
+                            .y_stride = a->y_stride,
+                            .sums = a->sums};
+    if (a->xq != NULL) w.xq = *a->xq;
+    const bool quantized = first->quant.kind != QUANT_NONE;
+    const size_t n_tiles = a->n_groups == 1 ? row_tiles(w.n_rows) : list_tiles(d, a, &w);
+    const uint32_t n_leaves = leafy ? (first->n_in + first->leaf - 1) / first->leaf : 1;
+    const enum cuda_kernel kernel =
+        quantized ? (leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant)
+                  : (leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear);
+    device_launch(d, kernel,
+                  (struct cuda_grid){panel_blocks(first), (uint32_t)n_tiles, n_leaves, 0}, &w);
+}
+
+void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++) run(d, &a[i], false);
+}
+
+void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
+{
+    for (size_t g = 0; g < a->n_groups && !device_is_lost(d); g++) {
+        const struct linear_group *group = &a->groups[g];
+        const size_t width = (size_t)group->w->n_out + 1;
+        (void)device_failed(d,
+                            d->driver->fill(a->sums + group->row0 * width, 0,
+                                            group->n_rows * width * sizeof *a->sums, d->compute),
+                            "clearing sums");
+    }
+    run(d, a, true);
+}
+
+/* Threads that one row's elements take. */
+static size_t pack_width(const struct cuda_pack_args *a)
+{
+    if (a->w->quant.kind == QUANT_NONE) return a->w->n_in;
+    return a->part == PACKED_CODES ? a->n_columns + QUANT_QUAD
+                                   : kern_quant_groups(a->w->quant, a->w->n_in);
+}
+
+void cuda_pack(struct device *d, const struct cuda_pack_args *a)
+{
+    const size_t fit = a->row_bytes > 0 ? STAGE_BYTES / a->row_bytes : PACK_ROWS_MAX;
+    const size_t at_once = fit < PACK_ROWS_MAX ? fit : PACK_ROWS_MAX;
+    const uint32_t n_blocks = (uint32_t)((pack_width(a) + CUDA_THREADS - 1) / CUDA_THREADS);
+    assert(at_once > 0);
+    for (size_t row = 0; row < a->n_rows; row += at_once) {
+        const size_t n = a->n_rows - row < at_once ? a->n_rows - row : at_once;
+        struct device_stage *s = device_stage_next(d);
+        if (s == NULL) return;
+        for (size_t i = 0; i < n; i++)
+            memcpy((char *)s->pinned + i * a->row_bytes,
+                   (const char *)a->rows + (row + i) * a->row_stride_bytes, a->row_bytes);
+        device_stage_send(d, s, d->landing, n * a->row_bytes);
+        const struct pack_work work = {.w = *a->w,
+                                       .part = (int)a->part,
+                                       .row0 = a->row0 + row,
+                                       .n_rows = n,
+                                       .row_stride_bytes = a->row_bytes,
+                                       .n_columns = a->n_columns,
+                                       .rows = d->landing};
+        device_launch(
+            d, a->w->quant.kind == QUANT_NONE ? CUDA_KERNEL_pack_rows : CUDA_KERNEL_pack_quant,
+            (struct cuda_grid){n_blocks, (uint32_t)n, 1, 0}, &work);
+    }
+}

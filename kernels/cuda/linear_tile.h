@@ -1,0 +1,64 @@
+/* What the linears of all weight types share: which outputs and rows a thread has. A block has
+ * eight panels of sixteen outputs and up to eight rows; b.z is the leaf. One thread is one output's
+ * chains, so the order of k is the law's and cutting outputs and rows cuts nothing. */
+#ifndef SHOAL_KERNELS_CUDA_LINEAR_TILE_H
+#define SHOAL_KERNELS_CUDA_LINEAR_TILE_H
+
+#include "kernels/cuda/dialect.h"
+
+struct linear_part {
+    const struct packed *w;
+    size_t row0;        /* of x and y */
+    uint32_t n_rows;    /* 1 to CUDA_LINEAR_ROWS */
+    uint32_t n, k0, k1; /* output; inputs */
+    uint32_t panel, column;
+};
+
+/* False: the thread has no output. */
+BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block b, uint32_t thread,
+                                 bool leafy, struct linear_part *p)
+{
+    const size_t row = (size_t)b.y * CUDA_LINEAR_ROWS;
+    p->w = &a->one;
+    p->row0 = a->row0 + row;
+    if (a->weights != NULL) {
+        const struct linear_tile *tile = &a->tiles[b.y];
+        p->w = &a->weights[tile->group];
+        p->row0 = tile->row0;
+        p->n_rows = tile->n_rows;
+    } else {
+        p->n_rows =
+            a->n_rows - row < CUDA_LINEAR_ROWS ? (uint32_t)(a->n_rows - row) : CUDA_LINEAR_ROWS;
+    }
+    p->panel = b.x * (CUDA_THREADS / PANEL_COLUMNS) + thread / PANEL_COLUMNS;
+    p->column = thread % PANEL_COLUMNS;
+    p->n = p->panel * PANEL_COLUMNS + p->column;
+    p->k0 = leafy ? b.z * p->w->leaf : 0;
+    p->k1 = leafy && p->w->n_in - p->k0 > p->w->leaf ? p->k0 + p->w->leaf : p->w->n_in;
+    return p->n < p->w->n_out;
+}
+
+/* Row r of the part; one beyond its end reads its last one again. */
+BLOCK_INLINE size_t linear_row(const struct linear_part *p, uint32_t r)
+{
+    return p->row0 + (r < p->n_rows ? r : p->n_rows - 1);
+}
+
+BLOCK_INLINE void linear_store(const struct linear_work *a, const struct linear_part *p, uint32_t r,
+                               float acc)
+{
+    if (r < p->n_rows) a->y[(p->row0 + r) * a->y_stride + p->n] = acc;
+}
+
+BLOCK_INLINE void linear_store_leaf(const struct linear_work *a, const struct linear_part *p,
+                                    uint32_t r, float acc)
+{
+    if (r >= p->n_rows) return;
+    int64_t *sums = a->sums + (p->row0 + r) * ((size_t)p->w->n_out + 1);
+    if (fabsf(acc) < kern_grid_limit(p->w->grid_bits))
+        block_add_i64(&sums[p->n], block_round((double)acc * kern_pow2((int)p->w->grid_bits)));
+    else
+        block_add_i64(&sums[p->w->n_out], 1);
+}
+
+#endif

@@ -1,0 +1,276 @@
+/* Ops as launches: the grid of each, and the arguments' way to the device. Weights: linear_cuda.c.
+ */
+#include "kernels/cuda/ops_cuda.h"
+
+#include "base/mem.h"
+#include "kernels/cuda/device_cuda.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Enough blocks for every processor some times over: below, tiles become blocks of their own. */
+enum { BLOCKS_ENOUGH = 1024 };
+
+static uint32_t chunks(size_t n)
+{
+    return (uint32_t)((n + CUDA_THREADS - 1) / CUDA_THREADS);
+}
+
+/* A thread for each of `width` elements of each row. */
+static void launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, size_t width,
+                        const void *args)
+{
+    device_launch(d, kernel, (struct cuda_grid){chunks(width), (uint32_t)n_rows, 1, 0}, args);
+}
+
+/* --- the step ------------------------------------------------------------------------------ */
+
+static size_t count_blocks(const struct seq_rows *seqs, size_t n_seqs)
+{
+    size_t n = 0;
+    for (size_t s = 0; s < n_seqs; s++)
+        n += (seqs[s].pos0 + seqs[s].n_rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    return n;
+}
+
+/* words: positions [n_rows], first blocks [n_rows], blocks. Returns the most tiles of a row. */
+static uint32_t fill_rows(int32_t *words, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+{
+    int32_t *first = words + n_rows, *blocks = first + n_rows;
+    size_t at = 0, most = 0;
+    for (size_t s = 0; s < n_seqs; s++) {
+        const struct seq_rows *q = &seqs[s];
+        const size_t n = (q->pos0 + q->n_rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        for (size_t r = 0; r < q->n_rows; r++) {
+            words[q->row0 + r] = (int32_t)(q->pos0 + r);
+            first[q->row0 + r] = (int32_t)at;
+        }
+        memcpy(blocks + at, q->blocks, n * sizeof *blocks);
+        at += n;
+        most = n > most ? n : most;
+    }
+    return (uint32_t)most;
+}
+
+void cuda_op_step_begin(struct device *d, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+{
+    const size_t n_words = 2 * n_rows + count_blocks(seqs, n_seqs);
+    if (n_words > d->step_words) {
+        void *old = d->step;
+        d->step = NULL;
+        device_release(d, &old);
+        mem_free(&d->step_host);
+        d->step_words = n_words + n_words / 2;
+        struct status st = mem_alloc(&d->step_host, d->step_words, sizeof(int32_t), "step");
+        void *p = NULL;
+        if (!status_failed(&st))
+            st = device_alloc(d, &p, d->step_words * sizeof(int32_t), "rows of a step");
+        d->step = p;
+        if (status_failed(&st)) {
+            d->step_words = 0;
+            if (!device_is_lost(d)) d->failed = st;
+            return;
+        }
+    }
+    d->n_tiles_max = fill_rows(d->step_host, seqs, n_seqs, n_rows);
+    device_put(d, d->step, d->step_host, n_words * sizeof(int32_t));
+    d->n_rows = n_rows;
+    d->rows = (struct cuda_rows){d->step, d->step + n_rows, d->step + 2 * n_rows};
+}
+
+void cuda_op_embed(struct device *d, const struct embed_args *a)
+{
+    const struct embed_work w = {.w = *a->w,
+                                 .tokens = device_call(d, a->tokens, a->n_rows * sizeof *a->tokens),
+                                 .vocab0 = a->vocab_begin,
+                                 .vocab1 = a->vocab_end,
+                                 .n_rows = a->n_rows,
+                                 .h = a->h};
+    launch_rows(d, CUDA_KERNEL_embed, a->n_rows, a->w->n_in, &w);
+}
+
+void cuda_op_gather_rows(struct device *d, const struct gather_args *a)
+{
+    const struct gather_work w = {.from = a->from,
+                                  .rows = device_call(d, a->rows, a->n_rows * sizeof *a->rows),
+                                  .n_rows = a->n_rows,
+                                  .width = a->width,
+                                  .to = a->to};
+    launch_rows(d, CUDA_KERNEL_gather_rows, a->n_rows, a->width, &w);
+}
+
+/* --- rows ---------------------------------------------------------------------------------- */
+
+void cuda_op_quantize_rows(struct device *d, const float *x, size_t x_stride, size_t n_rows,
+                           size_t n, const struct quant_rows *out)
+{
+    const struct quantize_work w = {x, x_stride, n_rows, n, *out};
+    assert(out->group <= CUDA_THREADS);
+    device_launch(d, CUDA_KERNEL_quantize,
+                  (struct cuda_grid){(uint32_t)out->n_groups, (uint32_t)n_rows, 1, 8}, &w);
+}
+
+void cuda_op_grid(struct device *d, const int64_t *sums, size_t n_rows, size_t n_out,
+                  uint32_t grid_bits, bool adds, float *y, int32_t *bad)
+{
+    const struct grid_work w = {sums, n_rows, n_out, grid_bits, adds, y, bad};
+    launch_rows(d, CUDA_KERNEL_grid, n_rows, n_out + 1, &w);
+}
+
+void cuda_op_rmsnorm(struct device *d, const float *x, const float *w, size_t n_rows, size_t n,
+                     float eps, float *y)
+{
+    const struct rmsnorm_work a = {x, w, n_rows, n, eps, y};
+    device_launch(d, CUDA_KERNEL_rmsnorm,
+                  (struct cuda_grid){1, (uint32_t)n_rows, 1, (LANES + 1) * sizeof(float)}, &a);
+}
+
+void cuda_op_rope(struct device *d, float *x, const float *cos, const float *sin, size_t n_rows,
+                  size_t n_heads, size_t head_dim, size_t rot)
+{
+    const struct rope_work w = {x, cos, sin, n_rows, n_heads, head_dim, rot};
+    launch_rows(d, CUDA_KERNEL_rope, n_rows, n_heads * (rot / 2), &w);
+}
+
+void cuda_op_rope_table(struct device *d, size_t n_rows, const float *inv_freq, size_t rot,
+                        float scale, float *cos, float *sin)
+{
+    const struct rope_table_work w = {d->rows.position, inv_freq, n_rows, rot / 2, scale, cos, sin};
+    assert(n_rows == d->n_rows);
+    launch_rows(d, CUDA_KERNEL_rope_table, n_rows, rot / 2, &w);
+}
+
+void cuda_op_kv_write(struct device *d, const float *key, const float *value,
+                      const struct kv_view *kv)
+{
+    const struct kv_write_work w = {key, value, *kv, d->rows, d->n_rows};
+    launch_rows(d, CUDA_KERNEL_kv_write, d->n_rows, (size_t)kv->n_kv_heads * kv->head_dim, &w);
+}
+
+/* Tiles of rows [row0, row0 + n) as blocks of their own, then their fold. */
+static void attention_split(struct device *d, struct attention_work_cuda *w, uint32_t n_tiles)
+{
+    const uint32_t n_rows = (uint32_t)w->n_rows;
+    w->n_tiles = n_tiles;
+    const uint32_t shared = (KV_BLOCK_TOKENS + 2 * LANES) * sizeof(float);
+    device_launch(d, CUDA_KERNEL_attention_tiles,
+                  (struct cuda_grid){n_tiles, w->n_heads, n_rows, shared}, w);
+    device_launch(d, CUDA_KERNEL_attention_fold, (struct cuda_grid){w->n_heads, n_rows, 1, shared},
+                  w);
+}
+
+void cuda_op_attention(struct device *d, const struct attn_args *a)
+{
+    struct attention_work_cuda w = {.q = a->q,
+                                    .out = a->out,
+                                    .kv = a->kv,
+                                    .rows = d->rows,
+                                    .n_rows = d->n_rows,
+                                    .n_heads = a->n_heads,
+                                    .window = a->window,
+                                    .scale = a->scale,
+                                    .sinks = a->sinks,
+                                    .states = d->states};
+    assert(a->n_heads <= CUDA_HEADS_MAX && a->kv.head_dim <= CUDA_HEAD_DIM_MAX);
+    if (a->n_heads == 0) return;
+    memcpy(w.kv_of_head, a->kv_of_head, a->n_heads);
+    const uint32_t in_window = a->window / KV_BLOCK_TOKENS + 2;
+    const uint32_t n_tiles =
+        a->window > 0 && in_window < d->n_tiles_max ? in_window : d->n_tiles_max;
+    const size_t state_bytes =
+        (size_t)a->n_heads * n_tiles * (a->kv.head_dim + 2) * sizeof(float) * d->n_rows;
+    const size_t n_blocks =
+        (d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS * a->n_heads;
+    if (n_blocks < BLOCKS_ENOUGH && state_bytes <= STATES_BYTES && d->n_rows < UINT16_MAX) {
+        attention_split(d, &w, n_tiles);
+        return;
+    }
+    const uint32_t per_row = KV_BLOCK_TOKENS + 2 * LANES + 2;
+    device_launch(d, CUDA_KERNEL_attention_rows,
+                  (struct cuda_grid){
+                      (uint32_t)((d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS),
+                      a->n_heads, 1, (uint32_t)(CUDA_ATTENTION_ROWS * per_row * sizeof(float))},
+                  &w);
+}
+
+void cuda_op_swiglu(struct device *d, const float *gate, const float *up, size_t stride,
+                    size_t n_rows, size_t n, float *y, size_t y_stride)
+{
+    const struct swiglu_work w = {gate, up, stride, n_rows, n, y, y_stride};
+    launch_rows(d, CUDA_KERNEL_swiglu, n_rows, n, &w);
+}
+
+void cuda_op_add(struct device *d, float *h, const float *x, size_t n)
+{
+    const struct add_work w = {.h = h, .x = x, .n = n};
+    device_launch(d, CUDA_KERNEL_add, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
+}
+
+void cuda_op_axpy(struct device *d, float w, const float *x, size_t n, float *acc)
+{
+    const struct add_work a = {.h = acc, .x = x, .n = n, .w = w};
+    device_launch(d, CUDA_KERNEL_axpy, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
+}
+
+void cuda_op_scale(struct device *d, float *x, float w, size_t n)
+{
+    const struct add_work a = {.h = x, .n = n, .w = w};
+    device_launch(d, CUDA_KERNEL_scale, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
+}
+
+void cuda_op_clamp(struct device *d, float *x, float limit, size_t n)
+{
+    const struct add_work a = {.h = x, .n = n, .w = limit};
+    device_launch(d, CUDA_KERNEL_clamp, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
+}
+
+void cuda_op_add_bias(struct device *d, float *y, const float *bias, size_t n_rows, size_t n)
+{
+    const struct add_work a = {.h = y, .x = bias, .n = n_rows * n, .width = n};
+    device_launch(d, CUDA_KERNEL_add_bias, (struct cuda_grid){1, chunks(n_rows * n), 1, 0}, &a);
+}
+
+/* --- experts ------------------------------------------------------------------------------- */
+
+void cuda_op_router(struct device *d, const struct router_args *a, size_t n_rows)
+{
+    const uint32_t shared = (uint32_t)((a->n_experts + 1) * sizeof(float) + a->n_experts);
+    assert(a->n_experts <= CUDA_EXPERTS_MAX && a->rule.n_groups <= 1 &&
+           (a->rule.kind == ROUTER_SOFTMAX || a->rule.kind == ROUTER_SOFTMAX_RENORM));
+    device_launch(d, CUDA_KERNEL_router, (struct cuda_grid){1, (uint32_t)n_rows, 1, shared}, a);
+}
+
+void cuda_op_scatter_rows(struct device *d, const struct scatter_args *a)
+{
+    struct scatter_args w = *a;
+    w.slots = device_call(d, a->slots, a->n_slots * sizeof *a->slots);
+    launch_rows(d, CUDA_KERNEL_scatter_rows, a->n_slots, a->width, &w);
+}
+
+void cuda_op_combine_rows(struct device *d, const struct combine_args *a)
+{
+    struct combine_args w = *a;
+    w.slots = device_call(d, a->slots, a->n_rows * a->n_chosen * sizeof *a->slots);
+    launch_rows(d, CUDA_KERNEL_combine_rows, a->n_rows, a->width, &w);
+}
+
+void cuda_op_take_marks(struct device *d, const int32_t *marks, size_t n, int32_t *bad,
+                        int32_t *dropped)
+{
+    const struct marks_work w = {marks, n, bad, dropped};
+    device_launch(d, CUDA_KERNEL_take_marks, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
+}
+
+void cuda_op_move_rows(struct device *d, const struct move_args *a)
+{
+    const struct move_work w = {.from = a->from,
+                                .from_row =
+                                    device_call(d, a->from_row, a->n_rows * sizeof *a->from_row),
+                                .to_row = device_call(d, a->to_row, a->n_rows * sizeof *a->to_row),
+                                .n_rows = a->n_rows,
+                                .width = a->width,
+                                .to_stride = a->to_stride,
+                                .extra = a->extra,
+                                .to = a->to};
+    launch_rows(d, CUDA_KERNEL_move_rows, a->n_rows, a->width, &w);
+}

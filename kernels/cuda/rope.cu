@@ -1,0 +1,39 @@
+/* RoPE: the angles of a step's rows, and turning the pairs of all heads. One thread a pair. */
+#include "kernels/cuda/dialect.h"
+#include "kernels/elementary_body.h"
+
+BLOCK_INLINE void rope_table_block(const struct rope_table_work *a, struct cuda_block b,
+                                   void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t;
+        if (i < a->half) {
+            float s, c;
+            el_sincos_body((float)a->positions[b.y] * a->inv_freq[i], &s, &c);
+            a->cos[b.y * a->half + i] = c * a->scale;
+            a->sin[b.y * a->half + i] = s * a->scale;
+        }
+    }
+}
+CUDA_KERNEL(rope_table, rope_table_work)
+
+BLOCK_INLINE void rope_block(const struct rope_work *a, struct cuda_block b, void *shared)
+{
+    const size_t half = a->rot / 2;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t pair = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (pair < a->n_heads * half) {
+            const size_t i = pair % half;
+            const float c = a->cos[row * half + i], s = a->sin[row * half + i];
+            float *x = a->x + (row * a->n_heads + pair / half) * a->head_dim + i;
+            const float x0 = x[0], x1 = x[half];
+            x[0] = fmaf(-x1, s, x0 * c);
+            x[half] = fmaf(x0, s, x1 * c);
+        }
+    }
+}
+CUDA_KERNEL(rope, rope_work)

@@ -1,0 +1,137 @@
+/* Moving and adding rows: gather, permutation, scatter to experts, combine, add. */
+#include "kernels/cuda/dialect.h"
+#include "kernels/ops.h"
+
+BLOCK_INLINE void gather_rows_block(const struct gather_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t k = (size_t)b.x * CUDA_THREADS + t;
+        if (k < a->width) a->to[b.y * a->width + k] = a->from[(size_t)a->rows[b.y] * a->width + k];
+    }
+}
+CUDA_KERNEL(gather_rows, gather_work)
+
+BLOCK_INLINE void move_rows_block(const struct move_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t k = (size_t)b.x * CUDA_THREADS + t;
+        const size_t from = (size_t)a->from_row[b.y], to = (size_t)a->to_row[b.y];
+        if (k < a->width) a->to[to * a->to_stride + k] = a->from[from * a->width + k];
+        if (k == 0 && a->extra != NULL)
+            a->to[to * a->to_stride + a->width] = (uint32_t)a->extra[from];
+    }
+}
+CUDA_KERNEL(move_rows, move_work)
+
+BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_block b,
+                                     void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t k = (size_t)b.x * CUDA_THREADS + t;
+        const int32_t slot = a->slots[b.y];
+        if (slot >= 0 && k < a->width)
+            a->to[(size_t)slot * a->width + k] = a->x[b.y / a->per_row * a->width + k];
+    }
+}
+CUDA_KERNEL(scatter_rows, scatter_args)
+
+BLOCK_INLINE void combine_rows_block(const struct combine_args *a, struct cuda_block b,
+                                     void *shared)
+{
+    const int32_t *slots = a->slots + (size_t)b.y * a->n_chosen;
+    const float *weights = a->weights + (size_t)b.y * a->n_chosen;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t d = (size_t)b.x * CUDA_THREADS + t;
+        if (d < a->width) {
+            float acc = 0.0f;
+            for (size_t i = 0; i < a->n_chosen; i++)
+                if (slots[i] >= 0)
+                    acc = fmaf(weights[i], a->y[(size_t)slots[i] * a->y_stride + d], acc);
+            a->out[b.y * a->width + d] = acc;
+        }
+        if (d == 0 && a->bad != NULL) {
+            for (size_t i = 0; i < a->n_chosen; i++)
+                if (slots[i] >= 0)
+                    a->marks[2 * (size_t)b.y] += a->bad[(size_t)slots[i] * a->bad_stride];
+        }
+    }
+}
+CUDA_KERNEL(combine_rows, combine_args)
+
+BLOCK_INLINE void take_marks_block(const struct marks_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) {
+            a->bad[i] += a->marks[2 * i];
+            a->dropped[i] += a->marks[2 * i + 1];
+        }
+    }
+}
+CUDA_KERNEL(take_marks, marks_work)
+
+BLOCK_INLINE void add_block(const struct add_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) a->h[i] += a->x[i];
+    }
+}
+CUDA_KERNEL(add, add_work)
+
+BLOCK_INLINE void axpy_block(const struct add_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) a->h[i] = fmaf(a->w, a->x[i], a->h[i]);
+    }
+}
+CUDA_KERNEL(axpy, add_work)
+
+BLOCK_INLINE void scale_block(const struct add_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) a->h[i] = a->h[i] * a->w;
+    }
+}
+CUDA_KERNEL(scale, add_work)
+
+BLOCK_INLINE void clamp_block(const struct add_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n && a->h[i] > a->w) a->h[i] = a->w;
+        if (i < a->n && a->h[i] < -a->w) a->h[i] = -a->w;
+    }
+}
+CUDA_KERNEL(clamp, add_work)
+
+BLOCK_INLINE void add_bias_block(const struct add_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) a->h[i] += a->x[i % a->width];
+    }
+}
+CUDA_KERNEL(add_bias, add_work)

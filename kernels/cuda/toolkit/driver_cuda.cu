@@ -1,0 +1,192 @@
+/* The driver of a build with the CUDA toolkit: CUDA's runtime behind the table of
+ * driver.h. C++ only because nvcc compiles it. Holds no state of its own. */
+#include <cuda_runtime.h>
+
+#include <stdio.h>
+#include <string.h>
+
+extern "C" {
+#include "kernels/cuda/driver.h"
+
+#define X(name, args) const void *cuda_entry_##name(void);
+CUDA_KERNELS(X)
+#undef X
+}
+
+static cudaStream_t stream_of(void *stream)
+{
+    return (cudaStream_t)stream;
+}
+
+static int drv_device_count(int *n)
+{
+    return cudaGetDeviceCount(n);
+}
+
+static int drv_device_facts(int device, struct cuda_facts *out)
+{
+    cudaDeviceProp p;
+    const cudaError_t error = cudaGetDeviceProperties(&p, device);
+    if (error != cudaSuccess) return error;
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, p.name);
+    snprintf(out->pci, sizeof out->pci, "%04x:%02x:%02x.0", (unsigned)p.pciDomainID,
+             (unsigned)p.pciBusID, (unsigned)p.pciDeviceID);
+    out->memory_bytes = p.totalGlobalMem;
+    out->major = (uint32_t)p.major;
+    out->minor = (uint32_t)p.minor;
+    out->n_processors = (uint32_t)p.multiProcessorCount;
+    return 0;
+}
+
+/* The pool keeps what is returned to it: steps allocate nothing, and start-up soon nothing new. */
+static int drv_device_use(int device)
+{
+    cudaError_t error = cudaSetDevice(device);
+    cudaMemPool_t pool;
+    if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, device);
+    uint64_t keep = UINT64_MAX;
+    if (error == cudaSuccess)
+        error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+    return error;
+}
+
+static int drv_memory_free(uint64_t *free_bytes)
+{
+    size_t n = 0, total = 0;
+    const cudaError_t error = cudaMemGetInfo(&n, &total);
+    *free_bytes = n;
+    return error;
+}
+
+static int drv_alloc(void **out, size_t n_bytes, void *stream)
+{
+    const cudaError_t error = cudaMallocAsync(out, n_bytes, stream_of(stream));
+    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError(); /* it is not sticky */
+    return error;
+}
+
+static int drv_release(void *p, void *stream)
+{
+    return cudaFreeAsync(p, stream_of(stream));
+}
+
+static int drv_alloc_pinned(void **out, size_t n_bytes)
+{
+    return cudaHostAlloc(out, n_bytes, cudaHostAllocPortable);
+}
+
+static int drv_release_pinned(void *p)
+{
+    return cudaFreeHost(p);
+}
+
+static int drv_stream_create(void **out)
+{
+    return cudaStreamCreateWithFlags((cudaStream_t *)out, cudaStreamNonBlocking);
+}
+
+static int drv_stream_destroy(void *stream)
+{
+    return cudaStreamDestroy(stream_of(stream));
+}
+
+static int drv_event_create(void **out)
+{
+    return cudaEventCreateWithFlags((cudaEvent_t *)out, cudaEventDisableTiming);
+}
+
+static int drv_event_destroy(void *event)
+{
+    return cudaEventDestroy((cudaEvent_t)event);
+}
+
+static int drv_event_record(void *event, void *stream)
+{
+    return cudaEventRecord((cudaEvent_t)event, stream_of(stream));
+}
+
+static int drv_event_query(void *event, bool *done)
+{
+    const cudaError_t error = cudaEventQuery((cudaEvent_t)event);
+    *done = error == cudaSuccess;
+    return error == cudaErrorNotReady ? cudaSuccess : error;
+}
+
+static int drv_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream)
+{
+    const cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                    cudaMemcpyDeviceToDevice};
+    return cudaMemcpyAsync(to, from, n_bytes, kinds[kind], stream_of(stream));
+}
+
+static int drv_fill(void *p, int byte, size_t n_bytes, void *stream)
+{
+    return cudaMemsetAsync(p, byte, n_bytes, stream_of(stream));
+}
+
+static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
+                      void *stream)
+{
+    static const void *(*const entries[CUDA_KERNEL_COUNT])(void) = {
+#define X(name, args) cuda_entry_##name,
+        CUDA_KERNELS(X)
+#undef X
+    };
+    void *list[] = {(void *)args};
+    return cudaLaunchKernel(entries[kernel](), dim3(grid.y, grid.x, grid.z), dim3(CUDA_THREADS),
+                            list, grid.shared_bytes, stream_of(stream));
+}
+
+static const char *drv_error_text(int error)
+{
+    return cudaGetErrorString((cudaError_t)error);
+}
+
+static enum status_code drv_error_class(int error)
+{
+    switch (error) {
+    case cudaErrorMemoryAllocation:
+        return STATUS_MEMORY;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInvalidDevice:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorInitializationError:
+    case cudaErrorDevicesUnavailable:
+        return STATUS_USAGE;
+    default:
+        return STATUS_LOST;
+    }
+}
+
+static const struct cuda_driver driver = {
+    .name = "cpu, cuda " SHOAL_CUDA_VERSION " (" SHOAL_CUDA_ARCHITECTURES ")",
+    .device_count = drv_device_count,
+    .device_facts = drv_device_facts,
+    .device_use = drv_device_use,
+    .memory_free = drv_memory_free,
+    .alloc = drv_alloc,
+    .release = drv_release,
+    .alloc_pinned = drv_alloc_pinned,
+    .release_pinned = drv_release_pinned,
+    .stream_create = drv_stream_create,
+    .stream_destroy = drv_stream_destroy,
+    .event_create = drv_event_create,
+    .event_destroy = drv_event_destroy,
+    .event_record = drv_event_record,
+    .event_query = drv_event_query,
+    .copy = drv_copy,
+    .fill = drv_fill,
+    .launch = drv_launch,
+    .error_text = drv_error_text,
+    .error_class = drv_error_class,
+};
+
+extern "C" const struct cuda_driver *cuda_driver_here(void)
+{
+    return &driver;
+}

@@ -1,0 +1,61 @@
+/* The ops that find and move rows: embedding, gathering, permuting; not threaded on the CPU. */
+#include "kernels/ops.h"
+
+#include "kernels/cuda/ops_cuda.h"
+
+#include <string.h>
+
+void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, int32_t *bad,
+                   int32_t *dropped)
+{
+    if (k->device != NULL) {
+        cuda_op_take_marks(k->device, marks, n, bad, dropped);
+        return;
+    }
+    for (size_t t = 0; t < n; t++) {
+        bad[t] += marks[2 * t];
+        dropped[t] += marks[2 * t + 1];
+    }
+}
+
+void op_embed(const struct kern_table *k, const struct embed_args *a)
+{
+    if (k->device != NULL) {
+        cuda_op_embed(k->device, a);
+        return;
+    }
+    for (size_t t = 0; t < a->n_rows; t++) {
+        const uint32_t id = (uint32_t)a->tokens[t];
+        float *row = a->h + t * a->w->n_in;
+        if (id >= a->vocab_begin && id < a->vocab_end) {
+            op_embed_row(a->w, id - a->vocab_begin, row);
+        } else {
+            memset(row, 0, a->w->n_in * sizeof *row);
+        }
+    }
+}
+
+void op_gather_rows(const struct kern_table *k, const struct gather_args *a)
+{
+    if (k->device != NULL) {
+        cuda_op_gather_rows(k->device, a);
+        return;
+    }
+    for (size_t i = 0; i < a->n_rows; i++)
+        memcpy(a->to + i * a->width, a->from + (size_t)a->rows[i] * a->width,
+               a->width * sizeof *a->to);
+}
+
+void op_move_rows(const struct kern_table *k, const struct move_args *a)
+{
+    if (k->device != NULL) {
+        cuda_op_move_rows(k->device, a);
+        return;
+    }
+    for (size_t i = 0; i < a->n_rows; i++) {
+        const size_t from = (size_t)a->from_row[i];
+        uint32_t *to = (uint32_t *)a->to + (size_t)a->to_row[i] * a->to_stride;
+        memcpy(to, (const uint32_t *)a->from + from * a->width, a->width * sizeof *to);
+        if (a->extra != NULL) to[a->width] = (uint32_t)a->extra[from];
+    }
+}

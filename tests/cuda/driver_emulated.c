@@ -1,0 +1,336 @@
+/* A cuda_driver that runs the kernels' own source on the CPU, one block after the other. Work waits
+ * in a queue until somebody asks for an event, as on a device, so that host memory which is reused
+ * too early shows; device memory can be touched by that work alone, so that host code which
+ * dereferences an array of the device ends at once; shared memory starts as garbage and its end is
+ * watched. It says nothing about a real GPU. */
+#include "driver_emulated.h"
+
+#include "kernels/cuda/driver.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct cuda_block {
+    uint32_t x, y, z;
+};
+
+#define X(name, args) void cuda_run_##name(const void *a, struct cuda_block b, void *shared);
+CUDA_KERNELS(X)
+#undef X
+
+typedef void run_block(const void *a, struct cuda_block b, void *shared);
+static run_block *const kernels[CUDA_KERNEL_COUNT] = {
+#define X(name, args) cuda_run_##name,
+    CUDA_KERNELS(X)
+#undef X
+};
+static const size_t args_bytes[CUDA_KERNEL_COUNT] = {
+#define X(name, args) sizeof(struct args),
+    CUDA_KERNELS(X)
+#undef X
+};
+
+enum { GARBAGE = 0xA5, CANARY_BYTES = 64 };
+static const size_t region_bytes = (size_t)1 << 36;
+
+enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL };
+struct work {
+    enum work_kind kind;
+    enum cuda_kernel kernel;
+    struct cuda_grid grid;
+    char args[sizeof(struct attention_work_cuda)];
+    void *to;
+    const void *from;
+    size_t n_bytes;
+    int byte;
+};
+
+struct queue {
+    struct work *work;
+    size_t n, capacity;
+};
+
+static struct {
+    struct emulated e;
+    bool is_read;
+    char *region;
+    size_t used;
+    uint64_t n_calls, n_launches;
+    struct queue stream;
+} all;
+
+void emulated_set(struct emulated e)
+{
+    all.e = e;
+    all.is_read = true;
+    all.n_calls = 0;
+    all.n_launches = 0;
+    all.used = 0;
+    all.stream.n = 0;
+}
+
+uint64_t emulated_launches(void)
+{
+    return all.n_launches;
+}
+
+static uint64_t word(const char *text, const char *name)
+{
+    const char *at = text != NULL ? strstr(text, name) : NULL;
+    return at != NULL ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+static void read_environment(void)
+{
+    if (all.is_read) return;
+    const char *text = getenv("SHOAL_EMULATED");
+    all.is_read = true;
+    all.e = (struct emulated){.devices = word(text, "devices="),
+                              .count_error = word(text, "count_error="),
+                              .major = word(text, "major="),
+                              .memory_bytes = word(text, "memory="),
+                              .launch_error = word(text, "launch_error="),
+                              .lost_after = word(text, "lost="),
+                              .hangs_after = word(text, "hangs=")};
+}
+
+static int called(void)
+{
+    all.n_calls++;
+    return all.e.lost_after > 0 && all.n_calls > all.e.lost_after ? EMULATED_LOST : 0;
+}
+
+static void open_region(bool on)
+{
+    if (all.region == NULL) return;
+    const size_t n = (all.used + 4095) / 4096 * 4096;
+    if (n > 0 && mprotect(all.region, n, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
+}
+
+static void append(struct queue *q, const struct work *w)
+{
+    if (q->n == q->capacity) {
+        q->capacity = q->capacity == 0 ? 64 : 2 * q->capacity;
+        q->work = realloc(q->work, q->capacity * sizeof *q->work);
+        if (q->work == NULL) abort();
+    }
+    q->work[q->n++] = *w;
+}
+
+static int enqueue(const struct work *w)
+{
+    const int error = called();
+    if (error != 0) return error;
+    append(&all.stream, w);
+    return 0;
+}
+
+static void run_launch(const struct work *w)
+{
+    char *shared = malloc(w->grid.shared_bytes + CANARY_BYTES);
+    if (shared == NULL) abort();
+    for (uint32_t z = 0; z < w->grid.z; z++) {
+        for (uint32_t y = 0; y < w->grid.y; y++) {
+            for (uint32_t x = 0; x < w->grid.x; x++) {
+                memset(shared, GARBAGE, w->grid.shared_bytes + CANARY_BYTES);
+                kernels[w->kernel](w->args, (struct cuda_block){x, y, z}, shared);
+                for (size_t i = 0; i < CANARY_BYTES; i++)
+                    assert((unsigned char)shared[w->grid.shared_bytes + i] == GARBAGE);
+            }
+        }
+    }
+    free(shared);
+    all.n_launches++;
+}
+
+static void run_stream(void)
+{
+    if (all.stream.n == 0) return;
+    open_region(true);
+    for (size_t i = 0; i < all.stream.n; i++) {
+        const struct work *w = &all.stream.work[i];
+        if (w->kind == WORK_LAUNCH) run_launch(w);
+        if (w->kind == WORK_COPY) memmove(w->to, w->from, w->n_bytes);
+        if (w->kind == WORK_FILL) memset(w->to, w->byte, w->n_bytes);
+    }
+    all.stream.n = 0;
+    open_region(false);
+}
+
+static int emu_device_count(int *n)
+{
+    read_environment();
+    *n = all.e.devices == 0 ? 1 : (int)all.e.devices;
+    if (all.e.count_error == EMULATED_NO_DEVICE) *n = 0;
+    return (int)all.e.count_error;
+}
+
+static int emu_device_facts(int device, struct cuda_facts *out)
+{
+    *out = (struct cuda_facts){.memory_bytes =
+                                   all.e.memory_bytes > 0 ? all.e.memory_bytes : (uint64_t)8 << 30,
+                               .major = all.e.major > 0 ? (uint32_t)all.e.major : 9,
+                               .n_processors = 4};
+    snprintf(out->name, sizeof out->name, "emulated");
+    snprintf(out->pci, sizeof out->pci, "0000:%02x:00.0", device + 1);
+    return 0;
+}
+
+static int emu_device_use(int device)
+{
+    (void)device;
+    if (all.region != NULL) return 0;
+    void *p =
+        mmap(NULL, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return EMULATED_MEMORY;
+    all.region = p;
+    return 0;
+}
+
+static uint64_t memory_bytes(void)
+{
+    return all.e.memory_bytes > 0 ? all.e.memory_bytes : (uint64_t)8 << 30;
+}
+
+static int emu_memory_free(uint64_t *free_bytes)
+{
+    *free_bytes = memory_bytes() > all.used ? memory_bytes() - all.used : 0;
+    return 0;
+}
+
+/* What is given back stays unused: a use after it is one of forbidden memory or of old values. */
+static int emu_alloc(void **out, size_t n_bytes, void *stream)
+{
+    (void)stream;
+    const int error = called();
+    if (error != 0) return error;
+    if (n_bytes > memory_bytes() - all.used) return EMULATED_MEMORY;
+    run_stream();
+    *out = all.region + all.used;
+    all.used += (n_bytes + 255) / 256 * 256;
+    return 0;
+}
+
+static int emu_release(void *p, void *stream)
+{
+    (void)p;
+    (void)stream;
+    return 0;
+}
+
+static int emu_alloc_pinned(void **out, size_t n_bytes)
+{
+    *out = malloc(n_bytes);
+    return *out == NULL ? EMULATED_MEMORY : called();
+}
+
+static int emu_release_pinned(void *p)
+{
+    free(p);
+    return 0;
+}
+
+static int emu_create(void **out)
+{
+    *out = &all;
+    return called();
+}
+
+static int emu_destroy(void *p)
+{
+    (void)p;
+    return 0;
+}
+
+static int emu_event_record(void *event, void *stream)
+{
+    (void)event;
+    (void)stream;
+    return called();
+}
+
+static int emu_event_query(void *event, bool *done)
+{
+    (void)event;
+    const int error = called();
+    if (error != 0) return error;
+    *done = all.e.hangs_after == 0 || all.n_launches < all.e.hangs_after;
+    if (*done) run_stream();
+    return 0;
+}
+
+static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream)
+{
+    (void)kind;
+    (void)stream;
+    return enqueue(&(struct work){.kind = WORK_COPY, .to = to, .from = from, .n_bytes = n_bytes});
+}
+
+static int emu_fill(void *p, int byte, size_t n_bytes, void *stream)
+{
+    (void)stream;
+    return enqueue(&(struct work){.kind = WORK_FILL, .to = p, .byte = byte, .n_bytes = n_bytes});
+}
+
+static int emu_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
+                      void *stream)
+{
+    (void)stream;
+    if (all.e.launch_error != 0) return (int)all.e.launch_error;
+    assert(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < 65536 && grid.z < 65536);
+    assert(grid.shared_bytes <= CUDA_SHARED_MAX && grid.y < 1u << 31);
+    struct work w = {.kind = WORK_LAUNCH, .kernel = kernel, .grid = grid};
+    assert(args_bytes[kernel] <= sizeof w.args);
+    memcpy(w.args, args, args_bytes[kernel]);
+    return enqueue(&w);
+}
+
+static const char *emu_error_text(int error)
+{
+    static const char *const texts[] = {
+        "no error",
+        "no CUDA-capable device is detected",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "no kernel image is available for execution on the device",
+        "out of memory",
+        "the device is gone",
+    };
+    return texts[error];
+}
+
+static enum status_code emu_error_class(int error)
+{
+    if (error == EMULATED_MEMORY) return STATUS_MEMORY;
+    return error == EMULATED_LOST ? STATUS_LOST : STATUS_USAGE;
+}
+
+static const struct cuda_driver driver = {
+    .name = "cpu, cuda emulated on the CPU for tests",
+    .device_count = emu_device_count,
+    .device_facts = emu_device_facts,
+    .device_use = emu_device_use,
+    .memory_free = emu_memory_free,
+    .alloc = emu_alloc,
+    .release = emu_release,
+    .alloc_pinned = emu_alloc_pinned,
+    .release_pinned = emu_release_pinned,
+    .stream_create = emu_create,
+    .stream_destroy = emu_destroy,
+    .event_create = emu_create,
+    .event_destroy = emu_destroy,
+    .event_record = emu_event_record,
+    .event_query = emu_event_query,
+    .copy = emu_copy,
+    .fill = emu_fill,
+    .launch = emu_launch,
+    .error_text = emu_error_text,
+    .error_class = emu_error_class,
+};
+
+const struct cuda_driver *cuda_driver_here(void)
+{
+    return &driver;
+}

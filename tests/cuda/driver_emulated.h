@@ -1,0 +1,32 @@
+/* What tests tell the emulated driver (driver_emulated.c). */
+#ifndef SHOAL_TESTS_DRIVER_EMULATED_H
+#define SHOAL_TESTS_DRIVER_EMULATED_H
+
+#include <stdint.h>
+
+/* Errors of the emulated driver. */
+enum {
+    EMULATED_NO_DEVICE = 1,
+    EMULATED_OLD_DRIVER,
+    EMULATED_NO_IMAGE, /* an architecture that was not built */
+    EMULATED_MEMORY,
+    EMULATED_LOST, /* the GPU is gone */
+};
+
+/* What the machine is like from now on; all zero: one device of capability 9.0 that works. Read
+ * from SHOAL_EMULATED as well: words like "devices=2 major=7 lost=100 memory=1000000 hangs=1". */
+struct emulated {
+    uint64_t devices;      /* 0: one; a number above: that many */
+    uint64_t count_error;  /* of asking for devices */
+    uint64_t major;        /* 0: 9 */
+    uint64_t memory_bytes; /* 0: 8 GiB */
+    uint64_t launch_error; /* of every launch */
+    uint64_t lost_after;   /* calls until the device is gone; 0: never */
+    uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
+};
+void emulated_set(struct emulated e);
+
+/* Kernels run since the start: a test that expected some to run says so. */
+uint64_t emulated_launches(void);
+
+#endif
