@@ -1,6 +1,7 @@
-/* Axes over MPI communicators and host groups, and the collectives that the rooms above use. */
+/* The life of the axes: MPI communicators, host groups, who is where; what every operation records.
+ * The operations stand in comm_collective.c and comm_message.c. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
-#include "parallel/comm.h"
+#include "parallel/comm_private.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,24 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-struct comm {
-    bool owns_mpi; /* started here, so ended here */
-    MPI_Comm axes[COMM_AXIS_COUNT];
-    int ranks[COMM_AXIS_COUNT];
-    int sizes[COMM_AXIS_COUNT];
-    struct comm_stats stats[COMM_AXIS_COUNT];
-    struct host_group
-        *groups[COMM_AXIS_COUNT]; /* NULL: over MPI; axes of the same ranks share one */
-    bool uses_memory[COMM_AXIS_COUNT];
-    struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
-    struct flight own_flight;
-    struct team *team;     /* borrowed; NULL: none */
-    struct trace *trace;   /* borrowed; NULL: none is kept */
-    bool has_stages;       /* ranks send each other messages while they compute */
-    const char *site_file; /* debug builds: who calls */
-    int site_line;
-};
-
 static const char *const axis_names[COMM_AXIS_COUNT] = {"world", "host", "stage",
                                                         "tp",    "ep",   "etp"};
 
@@ -41,11 +24,7 @@ const char *comm_axis_name(uint32_t axis)
     return axis < COMM_AXIS_COUNT ? axis_names[axis] : "an unknown axis";
 }
 
-/* No transfer may carry more than this many elements: counts are ints, and some transports want
- * less than 2 GiB at once. */
-enum { ELEMS_AT_ONCE = 1 << 27 };
-
-static void check(struct comm *c, int rc, const char *op, enum comm_axis axis)
+void comm_check(struct comm *c, int rc, const char *op, enum comm_axis axis)
 {
     if (rc == MPI_SUCCESS) return;
     char reason[MPI_MAX_ERROR_STRING] = "";
@@ -93,14 +72,14 @@ struct trace *comm_trace(const struct comm *c)
 }
 
 /* An operation ends. */
-static void end(struct comm *c, uint64_t now)
+void comm_end(struct comm *c, uint64_t now)
 {
     flight_end(c->flight, now);
     trace_add_comm(c->trace, c->flight);
 }
 
 /* An operation begins: recorded, and its time is returned for account. */
-static uint64_t begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
+uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
 {
     const uint64_t now = clock_ns();
     flight_begin(c->flight, op, axis, count, now);
@@ -121,8 +100,8 @@ struct status comm_agree_at(struct comm *c, struct status mine, const char *file
 }
 
 /* All ranks must be about to do the same. */
-static void agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
-                          size_t elem_bytes, int root)
+void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
+                        size_t elem_bytes, int root)
 {
     struct collective_call call;
     collective_call_init(&call, op, c->site_file != NULL ? c->site_file : "?", c->site_line);
@@ -135,18 +114,18 @@ static void agree_on_call(struct comm *c, const char *op, enum comm_axis axis, u
     comm_abort(c, status_exit(st.code));
 }
 #else
-static void agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
-                          size_t elem_bytes, int root)
+void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
+                        size_t elem_bytes, int root)
 {
     (void)c, (void)op, (void)axis, (void)count, (void)elem_bytes, (void)root;
 }
 #endif
 
-static void account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
+void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
 {
     const uint64_t now = clock_ns();
     struct comm_stats *s = &c->stats[axis];
-    end(c, now);
+    comm_end(c, now);
     s->n_calls++;
     s->n_bytes += n_bytes;
     s->ns += now - since;
@@ -200,9 +179,9 @@ struct status comm_gather_topo(struct comm *c, struct topo **out)
 static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int color, int key)
 {
     MPI_Comm made;
-    begin(c, FLIGHT_SPLIT, axis, 0);
-    check(c, MPI_Comm_split(parent, color, key, &made), "split", axis);
-    end(c, clock_ns());
+    comm_begin(c, FLIGHT_SPLIT, axis, 0);
+    comm_check(c, MPI_Comm_split(parent, color, key, &made), "split", axis);
+    comm_end(c, clock_ns());
     set_axis(c, axis, made);
 }
 
@@ -286,12 +265,12 @@ void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t
 }
 
 /* The group that an operation goes through; NULL: MPI. */
-static struct host_group *group_of(const struct comm *c, enum comm_axis axis)
+struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis)
 {
     return c->uses_memory[axis] ? c->groups[axis] : NULL;
 }
 
-static void check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis)
+void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis)
 {
     if (ok) return;
     log_line(LOG_ERROR, "%s over %s: this host has no memory left for it", op, axis_names[axis]);
@@ -317,8 +296,8 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     const int in_stage = (int)(p.dp * l->tp + p.tp);
     const int ep_color = (int)(p.pp * l->n_expert_replicas + p.expert_replica);
     MPI_Comm host;
-    check(c, MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host), "split",
-          COMM_HOST);
+    comm_check(c, MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host),
+               "split", COMM_HOST);
     set_axis(c, COMM_HOST, host);
     split_axis(c, COMM_STAGE, world, (int)p.pp, in_stage);
     split_axis(c, COMM_TP, world, (int)(p.dp * l->pp + p.pp), (int)p.tp);
@@ -382,292 +361,4 @@ struct status comm_agree(struct comm *c, struct status mine)
     comm_broadcast(c, COMM_WORLD, from, &worst, sizeof worst);
     if (from == rank || c->sizes[COMM_WORLD] == 1 || from == 0) return worst;
     return status_wrap(worst, "rank %d", from);
-}
-
-/* What an all-reduce is for MPI and for a host group. */
-struct reduction {
-    size_t elem_bytes;
-    MPI_Datatype type;
-    MPI_Op op;
-    enum host_reduction on_host;
-};
-
-static void reduce_by_mpi(struct comm *c, enum comm_axis axis, void *buf, size_t n,
-                          const struct reduction *r)
-{
-    char *at = buf;
-    for (size_t left = n; left > 0;) {
-        const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
-        check(c, MPI_Allreduce(MPI_IN_PLACE, at, (int)now, r->type, r->op, c->axes[axis]),
-              "all-reduce", axis);
-        at += now * r->elem_bytes;
-        left -= now;
-    }
-}
-
-static void reduce(struct comm *c, enum comm_axis axis, void *buf, size_t n,
-                   const struct reduction *r)
-{
-    if (c->sizes[axis] == 1) return;
-    agree_on_call(c, "all-reduce", axis, n, r->elem_bytes, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, n);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_reduce(g, r->on_host, buf, n), "all-reduce", axis);
-    } else {
-        reduce_by_mpi(c, axis, buf, n, r);
-    }
-    account(c, axis, since, n * r->elem_bytes);
-}
-
-static const struct reduction sum_i64 = {sizeof(int64_t), MPI_INT64_T, MPI_SUM, HOST_SUM_I64};
-static const struct reduction or_u32 = {sizeof(uint32_t), MPI_UINT32_T, MPI_BOR, HOST_OR_U32};
-static const struct reduction max_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MAX, HOST_MAX_U64};
-static const struct reduction min_u64 = {sizeof(uint64_t), MPI_UINT64_T, MPI_MIN, HOST_MIN_U64};
-
-void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n)
-{
-    reduce(c, axis, buf, n, &sum_i64);
-}
-
-void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n)
-{
-    reduce(c, axis, buf, n, &or_u32);
-}
-
-void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
-{
-    reduce(c, axis, buf, n, &max_u64);
-}
-
-void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
-{
-    reduce(c, axis, buf, n, &min_u64);
-}
-
-/* Sums that are here already, as words to take. */
-static void take_words(const struct comm_sum *s)
-{
-    uint32_t words[1024];
-    const size_t at_once = sizeof words / sizeof *words;
-    for (size_t i = 0; i < s->n; i += at_once) {
-        const size_t n = s->n - i < at_once ? s->n - i : at_once;
-        s->convert(s->ctx, s->sums + i, i, n, words);
-        s->take(s->ctx, words, i, n);
-    }
-}
-
-void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *s)
-{
-    if (c->sizes[axis] == 1) {
-        take_words(s);
-        return;
-    }
-    agree_on_call(c, "all-reduce to words", axis, s->n, sizeof *s->sums, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_REDUCE, axis, s->n);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_sum_words(g, s), "all-reduce", axis);
-    } else {
-        reduce_by_mpi(c, axis, s->sums, s->n, &sum_i64);
-        take_words(s);
-    }
-    account(c, axis, since, s->n * sizeof *s->sums);
-}
-
-static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const int *counts,
-                          const int *displs)
-{
-    check(c,
-          MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
-                         c->axes[axis]),
-          "all-gather", axis);
-}
-
-void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,
-                       const int *displs)
-{
-    if (c->sizes[axis] == 1) return;
-    agree_on_call(c, "all-gather", axis, 0, 4, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, (uint64_t)counts[c->ranks[axis]]);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_gather_words(g, all, counts, displs), "all-gather", axis);
-    } else {
-        gather_by_mpi(c, axis, all, counts, displs);
-    }
-    account(c, axis, since, (size_t)counts[c->ranks[axis]] * 4);
-}
-
-void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, size_t n_bytes,
-                       void *all)
-{
-    agree_on_call(c, "all-gather", axis, n_bytes, 1, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_GATHER, axis, n_bytes);
-    const int n = (int)n_bytes;
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_gather_bytes(g, mine, n_bytes, all), "all-gather", axis);
-    } else {
-        check(c, MPI_Allgather(mine, n, MPI_BYTE, all, n, MPI_BYTE, c->axes[axis]), "all-gather",
-              axis);
-    }
-    account(c, axis, since, n_bytes);
-}
-
-void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send, int32_t *recv,
-                       size_t n)
-{
-    if (c->sizes[axis] == 1) {
-        memcpy(recv, send, n * sizeof *send);
-        return;
-    }
-    agree_on_call(c, "all-to-all of counts", axis, n, 4, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_exchange_i32(g, send, recv, n), "all-to-all of counts", axis);
-    } else {
-        check(c, MPI_Alltoall(send, (int)n, MPI_INT32_T, recv, (int)n, MPI_INT32_T, c->axes[axis]),
-              "all-to-all of counts", axis);
-    }
-    account(c, axis, since, n * sizeof *send * (size_t)c->sizes[axis]);
-}
-
-static void exchange_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
-{
-    MPI_Datatype row; /* so that displacements beyond 2^31 words fit an int */
-    check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
-    check(c, MPI_Type_commit(&row), "row type", axis);
-    check(c,
-          MPI_Alltoallv(x->send, x->send_counts, x->send_displs, row, x->recv, x->recv_counts,
-                        x->recv_displs, row, c->axes[axis]),
-          "all-to-all", axis);
-    check(c, MPI_Type_free(&row), "row type", axis);
-}
-
-void comm_exchange_rows(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
-{
-    const size_t row_bytes = x->row_words * 4;
-    if (c->sizes[axis] == 1) {
-        const char *from = (const char *)x->send + (size_t)x->send_displs[0] * row_bytes;
-        char *to = (char *)x->recv + (size_t)x->recv_displs[0] * row_bytes;
-        memcpy(to, from, (size_t)x->send_counts[0] * row_bytes);
-        return;
-    }
-    size_t n_rows = 0;
-    for (int i = 0; i < c->sizes[axis]; i++) n_rows += (size_t)x->send_counts[i];
-    agree_on_call(c, "all-to-all", axis, 0, x->row_words * 4, -1);
-    const uint64_t since = begin(c, FLIGHT_ALL_TO_ALL, axis, n_rows * x->row_words);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_exchange_rows(g, x), "all-to-all", axis);
-    } else {
-        exchange_by_mpi(c, axis, x);
-    }
-    account(c, axis, since, n_rows * row_bytes);
-}
-
-static void broadcast_by_mpi(struct comm *c, enum comm_axis axis, int root, void *buf,
-                             size_t n_bytes)
-{
-    char *at = buf;
-    for (size_t left = n_bytes; left > 0;) {
-        const size_t now = left < ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE;
-        check(c, MPI_Bcast(at, (int)now, MPI_BYTE, root, c->axes[axis]), "broadcast", axis);
-        at += now;
-        left -= now;
-    }
-}
-
-void comm_broadcast(struct comm *c, enum comm_axis axis, int root, void *buf, size_t n_bytes)
-{
-    if (c->sizes[axis] == 1) return;
-    agree_on_call(c, "broadcast", axis, n_bytes, 1, root);
-    const uint64_t since = begin(c, FLIGHT_BROADCAST, axis, n_bytes);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        check_memory(c, host_group_broadcast(g, root, buf, n_bytes), "broadcast", axis);
-    } else {
-        broadcast_by_mpi(c, axis, root, buf, n_bytes);
-    }
-    account(c, axis, since, n_bytes);
-}
-
-void comm_barrier(struct comm *c, enum comm_axis axis)
-{
-    agree_on_call(c, "barrier", axis, 0, 0, -1);
-    const uint64_t since = begin(c, FLIGHT_BARRIER, axis, 0);
-    struct host_group *g = group_of(c, axis);
-    if (g != NULL) {
-        host_group_barrier(g);
-    } else {
-        check(c, MPI_Barrier(c->axes[axis]), "barrier", axis);
-    }
-    account(c, axis, since, 0);
-}
-
-void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf, size_t n_bytes,
-                     struct comm_request *r)
-{
-    if (n_bytes > INT_MAX) {
-        log_line(LOG_ERROR, "a message of %zu bytes is larger than 2 GiB", n_bytes);
-        comm_abort(c, status_exit(STATUS_BUG));
-    }
-    begin(c, FLIGHT_SEND, COMM_WORLD, n_bytes);
-    check(c, MPI_Isend(buf, (int)n_bytes, MPI_BYTE, to, tag, c->axes[COMM_WORLD], &r->mpi), "send",
-          COMM_WORLD);
-    end(c, clock_ns());
-    r->active = true;
-}
-
-void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
-                     struct comm_request *r)
-{
-    const int n = max_bytes > INT_MAX ? INT_MAX : (int)max_bytes;
-    check(c, MPI_Irecv(buf, n, MPI_BYTE, from, tag, c->axes[COMM_WORLD], &r->mpi), "receive",
-          COMM_WORLD);
-    r->active = true;
-}
-
-size_t comm_wait(struct comm *c, struct comm_request *r)
-{
-    if (!r->active) return 0;
-    const uint64_t since = begin(c, FLIGHT_WAIT, COMM_WORLD, 0);
-    MPI_Status status;
-    check(c, MPI_Wait(&r->mpi, &status), "wait", COMM_WORLD);
-    r->active = false;
-    int n = 0;
-    MPI_Get_count(&status, MPI_BYTE, &n);
-    if (n < 0) n = 0;
-    account(c, COMM_WORLD, since, (size_t)n);
-    return (size_t)n;
-}
-
-void comm_cancel(struct comm *c, struct comm_request *r)
-{
-    if (!r->active) return;
-    check(c, MPI_Cancel(&r->mpi), "cancel", COMM_WORLD);
-    check(c, MPI_Wait(&r->mpi, MPI_STATUS_IGNORE), "wait", COMM_WORLD);
-    r->active = false;
-}
-
-size_t comm_probe(struct comm *c, int from, enum comm_tag tag)
-{
-    const uint64_t since = begin(c, FLIGHT_PROBE, COMM_WORLD, 0);
-    MPI_Status status;
-    check(c, MPI_Probe(from, tag, c->axes[COMM_WORLD], &status), "probe", COMM_WORLD);
-    int n = 0;
-    MPI_Get_count(&status, MPI_BYTE, &n);
-    account(c, COMM_WORLD, since, 0);
-    return (size_t)n;
-}
-
-void comm_recv(struct comm *c, int from, enum comm_tag tag, void *buf, size_t n_bytes)
-{
-    begin(c, FLIGHT_RECEIVE, COMM_WORLD, n_bytes);
-    check(c,
-          MPI_Recv(buf, (int)n_bytes, MPI_BYTE, from, tag, c->axes[COMM_WORLD], MPI_STATUS_IGNORE),
-          "receive", COMM_WORLD);
-    end(c, clock_ns());
 }
