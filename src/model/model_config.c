@@ -1,184 +1,14 @@
-/* config.json to model_config: every field accounted for. The families stand in
- * model_family.c. */
+/* config.json to model_config. Which fields may stand there is model_fields.c's, the families
+ * model_family.c's. */
 #include "model/model_config.h"
 
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "model/model_fields.h"
 #include "tensor/leaf.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Fields that model_config_parse reads. */
-static const char *const used_fields[] = {
-    "architectures",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
-    "vocab_size",
-    "rms_norm_eps",
-    "rope_theta",
-    "rope_parameters",
-    "rope_scaling",
-    "tie_word_embeddings",
-    "hidden_act",
-    "num_local_experts",
-    "num_experts",
-    "num_experts_per_tok",
-    "norm_topk_prob",
-    "decoder_sparse_step",
-    "mlp_only_layers",
-    "sliding_window",
-    "use_sliding_window",
-    "max_window_layers",
-    "moe_intermediate_size",
-    "eos_token_id",
-    "max_position_embeddings",
-    "attention_bias",
-    "layer_types",
-    "qkv_bias",
-    "clip_qkv",
-    "shared_expert_intermediate_size",
-    "embedding_multiplier",
-    "attention_multiplier",
-    "residual_multiplier",
-    "logits_scaling",
-    "swiglu_alpha",
-    "swiglu_limit",
-    "n_routed_experts",
-    "n_shared_experts",
-    "first_k_dense_replace",
-    "moe_layer_freq",
-    "n_group",
-    "topk_group",
-    "topk_method",
-    "scoring_func",
-    "routed_scaling_factor",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "qk_head_dim",
-    "v_head_dim",
-    "rope_interleave",
-    "use_qk_norm",
-    "partial_rotary_factor",
-};
-
-/* Fields that do not change what a forward pass computes. */
-static const char *const inert_fields[] = {
-    "model_type",
-    "torch_dtype",
-    "dtype",
-    "transformers_version",
-    "quantization_config", /* of the tensors' layout in the source; the checkpoint says its own */
-    "use_cache",
-    "initializer_range",
-    "initial_context_length", /* of the training; rope_scaling says it too */
-    "experts_per_token",      /* gpt-oss says num_experts_per_tok beside it */
-    "attention_dropout",
-    "bos_token_id",
-    "pad_token_id",
-    "unk_token_id",
-    "pretraining_tp",
-    "router_aux_loss_coef",
-    "output_router_logits",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "is_encoder_decoder",
-    "id2label",
-    "label2id",
-    "problem_type",
-    "chunk_size_feed_forward",
-    "is_llama_config",
-    "rope_interleaved",
-    "transformers.js_config",
-    "router_jitter_noise",
-    "hidden_dropout",
-    "use_mems",
-    "auto_map",
-    "num_nextn_predict_layers", /* convert leaves them out */
-    "num_mtp_layers",
-    "seq_aux",
-    "aux_loss_alpha",
-    "ep_size",
-};
-
-static bool listed(const char *name, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(name, list[i]) == 0) return true;
-    }
-    return false;
-}
-
-#define LISTED(name, list) listed(name, list, sizeof(list) / sizeof((list)[0]))
-
-/* null, false, 0, "" and empty lists switch a feature off; such a field changes nothing. */
-static bool is_off(const struct js_node *node)
-{
-    bool flag;
-    double number;
-    size_t n;
-    if (js_bool(node, &flag)) return !flag;
-    if (js_number(node, &number)) return number == 0;
-    if (js_string(node, &n) != NULL) return n == 0;
-    return js_count(node) == 0;
-}
-
-static struct status check_fields(const struct js_node *root, const char *what)
-{
-    const void *it = NULL;
-    const char *key;
-    const struct js_node *value;
-    while (js_next(root, &it, &key, &value)) {
-        if (key[0] == '_' || LISTED(key, used_fields) || LISTED(key, inert_fields)) continue;
-        if (is_off(value)) continue;
-        return status_make(STATUS_INPUT,
-                           "%s: field \"%s\" is set, and shoal does not know whether it changes "
-                           "the arithmetic; it is not implemented",
-                           what, key);
-    }
-    return status_ok();
-}
-
-/* A field of a wrong type is not an absent one: its default would change the arithmetic in silence.
- */
-static struct status check_types(const struct js_node *root, const char *what)
-{
-    static const char *const numbers[] = {"rope_theta",
-                                          "rms_norm_eps",
-                                          "clip_qkv",
-                                          "swiglu_alpha",
-                                          "swiglu_limit",
-                                          "routed_scaling_factor",
-                                          "partial_rotary_factor",
-                                          "embedding_multiplier",
-                                          "residual_multiplier",
-                                          "attention_multiplier",
-                                          "logits_scaling",
-                                          "first_k_dense_replace",
-                                          "moe_layer_freq"};
-    static const char *const switches[] = {"tie_word_embeddings", "attention_bias",
-                                           "use_sliding_window",  "norm_topk_prob",
-                                           "use_qk_norm",         "rope_interleave"};
-    const void *it = NULL;
-    const char *key;
-    const struct js_node *value;
-    while (js_next(root, &it, &key, &value)) {
-        const enum js_type type = js_type(value);
-        const bool is_number = LISTED(key, numbers), is_switch = LISTED(key, switches);
-        if (type == JS_NULL || (!is_number && !is_switch)) continue;
-        if (is_number ? type == JS_INT || type == JS_REAL : type == JS_BOOL) continue;
-        return status_make(STATUS_INPUT, "%s: field \"%s\": expected %s, found another type", what,
-                           key, is_number ? "a number" : "true or false");
-    }
-    return status_ok();
-}
 
 /* A positive integer field of at most `most`; absent or null: `otherwise` (0: required). */
 static struct status get_count(const struct js_node *root, const char *what, const char *key,
@@ -229,40 +59,6 @@ static struct status find_family(const struct js_node *root, const char *what,
     return unknown_family(what, name == NULL ? "(none)" : name);
 }
 
-/* What a RoPE object may say. What the values mean is checkpoint/rope_freq.c's: convert made the
- * frequencies and factors of them. */
-static struct status check_rope(const struct js_node *rope, const char *what, const char *where)
-{
-    static const char *const rules[] = {"default", "linear", "llama3", "yarn", "frequency_factors"};
-    static const char *const fields[] = {
-        "rope_type",       "type",
-        "rope_theta",      "partial_rotary_factor",
-        "factor",          "original_max_position_embeddings",
-        "low_freq_factor", "high_freq_factor",
-        "beta_fast",       "beta_slow",
-        "mscale",          "mscale_all_dim",
-        "truncate",        "attention_factor",
-        "finetuned",       "factors",
-    };
-    const char *rule = js_string(js_get(rope, "rope_type"), NULL);
-    if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
-    if (rule != NULL && !LISTED(rule, rules)) {
-        return status_make(STATUS_INPUT,
-                           "%s: %s of type \"%s\" is not implemented; shoal knows default, "
-                           "linear, llama3 and yarn",
-                           what, where, rule);
-    }
-    const void *it = NULL;
-    const char *key;
-    const struct js_node *value;
-    while (js_next(rope, &it, &key, &value)) {
-        if (LISTED(key, fields) || is_off(value)) continue;
-        return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", what, where,
-                           key);
-    }
-    return status_ok();
-}
-
 /* rope_theta stands at the top (older files) or inside rope_parameters. */
 static struct status read_rope(const struct js_node *root, const char *what,
                                struct model_config *out)
@@ -272,7 +68,7 @@ static struct status read_rope(const struct js_node *root, const char *what,
     js_number(js_get(root, "rope_theta"), &out->rope_theta);
     for (size_t i = 0; i < 2; i++) {
         const struct js_node *rope = js_get(root, keys[i]);
-        TRY(check_rope(rope, what, keys[i]));
+        TRY(model_fields_check_rope(rope, what, keys[i]));
         js_number(js_get(rope, "rope_theta"), &out->rope_theta);
     }
     if (!(out->rope_theta > 1.0 && out->rope_theta < 1e12)) {
@@ -490,7 +286,7 @@ static struct status read_activation(const struct js_node *root, const char *wha
 {
     double alpha = 1.702, limit = 7.0;
     if (!out->family->clamped) {
-        if (is_off(js_get(root, "swiglu_limit"))) return status_ok();
+        if (model_field_is_off(js_get(root, "swiglu_limit"))) return status_ok();
         return status_make(STATUS_INPUT, "%s: swiglu_limit is not implemented for %s", what,
                            out->family->title);
     }
@@ -511,7 +307,8 @@ static struct status read_shared(const struct js_node *root, const char *what,
     uint32_t n = 0;
     if (f->shared_ffn != NULL)
         return get_count(root, what, f->shared_ffn, 1 << 24, 0, &out->shared_ffn);
-    if (f->shared_count == NULL || is_off(js_get(root, f->shared_count))) return status_ok();
+    if (f->shared_count == NULL || model_field_is_off(js_get(root, f->shared_count)))
+        return status_ok();
     TRY(get_count(root, what, f->shared_count, 256, 0, &n));
     out->shared_ffn = n * out->expert_ffn;
     return status_ok();
@@ -524,7 +321,8 @@ static struct status read_groups(const struct js_node *root, const char *what,
     struct router_rule *r = &out->router;
     const char *method = js_string(js_get(root, "topk_method"), NULL);
     const char *wanted = out->family->sigmoid ? "noaux_tc" : "group_limited_greedy";
-    if (is_off(js_get(root, "n_group")) || (method != NULL && strcmp(method, "greedy") == 0))
+    if (model_field_is_off(js_get(root, "n_group")) ||
+        (method != NULL && strcmp(method, "greedy") == 0))
         return status_ok();
     if (method != NULL && strcmp(method, wanted) != 0) {
         return status_make(STATUS_INPUT, "%s: topk_method \"%s\" is not implemented for %s", what,
@@ -602,8 +400,7 @@ static struct status parse_root(const struct js_node *root, const char *what,
         return status_make(STATUS_INPUT, "%s: expected a JSON object", what);
     }
     TRY(find_family(root, what, &out->family));
-    TRY(check_fields(root, what));
-    TRY(check_types(root, what));
+    TRY(model_fields_check(root, what));
     TRY(read_sizes(root, what, out));
     TRY(read_rope(root, what, out));
     TRY(read_scales(root, what, out));
