@@ -61,6 +61,29 @@ class ConvertTest:
                 expect(not target.exists(), "a refused convert left a file")
         print("  refusals: one sentence from one rank and from three")
 
+    def check_unused(self):
+        """Layers behind the model's own, for multi-token prediction, and indexers: named, and left out."""
+        plain, folder = GOLDENS / "deepseek-v3" / "hf", self.work / "more"
+        shutil.copytree(plain, folder)
+        data = (plain / "model.safetensors").read_bytes()
+        n = struct.unpack("<Q", data[:8])[0]
+        header, values = json.loads(data[8:8 + n]), bytearray(data[8 + n:])
+        n_layers = json.loads((plain / "config.json").read_text())["num_hidden_layers"]
+        for name in (f"layers.{n_layers}.eh_proj.weight", f"layers.{n_layers}.mlp.gate.weight",
+                     "layers.0.self_attn.indexer.wk.weight"):
+            header["model." + name] = {"dtype": "F32", "shape": [4, 4],
+                                       "data_offsets": [len(values), len(values) + 64]}
+            values += bytes(64)
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
+        one, other = self.work / "plain.h5", self.work / "more.h5"
+        self.shoal.must("convert", plain, one)
+        done = self.shoal.must("convert", folder, other)
+        expect("3 tensors are left out" in done.err and ("eh_proj" in done.err or "indexer" in done.err),
+               f"not named: {done}")
+        expect(one.read_bytes() == other.read_bytes(), "tensors that nothing reads change the file")
+        print("  prediction layers and indexers: named, left out, the same file")
+
     def big_source(self):
         """A folder whose one tensor takes a while."""
         folder = self.work / "big"
@@ -99,6 +122,7 @@ class ConvertTest:
     def main(self):
         self.check_same_bytes()
         self.check_refusals()
+        self.check_unused()
         self.check_killed()
         shutil.rmtree(self.work)
 
