@@ -2,12 +2,8 @@
  * result lines in input order, in bounded memory. Knows neither ranks nor tensors; main's lead loop
  * calls it and carries plans and results between it and the ranks.
  *
- *   for (s = 0;; s++) {
- *       g = s % n_groups;
- *       if (s >= n_groups) for each replica: receive the result of step s - n_groups,
- * lead_commit(g) lead_next(lead, g, s, &plan, &done);  if (done) break;  broadcast the plan
- *   }
- */
+ * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
+ * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
 #ifndef SHOAL_SERVE_LEAD_H
 #define SHOAL_SERVE_LEAD_H
 

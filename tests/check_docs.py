@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Fails where a page names a file that is not there, or docs/tour.md a function that its file lacks.
+
+usage: check_docs.py [ROOT]; check_docs.py --self-test proves that it can fail.
+"""
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+PAGES = ["README.md", "*/README.md", "docs/*.md", "src/*/README.md"]
+SUFFIXES = "c|h|cu|py|sh|md|sbatch|cmake|json|txt|h5|jsonl"
+FILE = re.compile(rf"`((?![A-Z]+/)(?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))`")  # OUT/... is the reader's
+STOP = re.compile(r"^`([^`]+\.[ch])`: (`.*`)", re.MULTILINE)
+
+
+def stands(root, page, name):
+    """A path may count from the root, from src/, or from the page's own folder."""
+    return any((base / name).exists() for base in (root, root / "src", page.parent))
+
+
+def findings(root):
+    pages = sorted({page for glob in PAGES for page in root.glob(glob)})
+    for page in pages:
+        text, where = page.read_text(), page.relative_to(root)
+        for name in FILE.findall(text):
+            if not stands(root, page, name):
+                yield f"{where}: `{name}` is not there"
+        for name, functions in STOP.findall(text):
+            source = root / name
+            code = source.read_text() if source.exists() else ""
+            for function in re.findall(r"`(\w+)`", functions):
+                if not re.search(rf"^\S.*\b{function}\(", code, re.MULTILINE):
+                    yield f"{where}: no function {function} in {name}"
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "docs").mkdir()
+        (root / "src" / "room").mkdir(parents=True)
+        (root / "src" / "room" / "a.c").write_text("static int here(void)\n{\n    gone();\n}\n")
+        page = root / "docs" / "tour.md"
+        page.write_text("`src/room/a.c`: `here`\nSee `room/a.c`.\n")
+        assert not list(findings(root))
+        page.write_text("`src/room/a.c`: `here`, `gone`\nSee `room/b.c`.\n")
+        assert len(list(findings(root))) == 2
+    return 0
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    found = list(findings(root))
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
