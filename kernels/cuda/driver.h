@@ -35,6 +35,8 @@ struct cuda_driver {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_query)(void *event, bool *done);
+    /* Work put on the stream from now on waits for what the event recorded. */
+    int (*stream_await)(void *stream, void *event);
 
     int (*copy)(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream);
     int (*fill)(void *p, int byte, size_t n_bytes, void *stream);

@@ -262,6 +262,14 @@ static int emu_event_query(void *event, bool *done)
     return 0;
 }
 
+/* One queue for all streams: what comes later runs later. */
+static int emu_stream_await(void *stream, void *event)
+{
+    (void)stream;
+    (void)event;
+    return called();
+}
+
 static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream)
 {
     (void)kind;
@@ -323,6 +331,7 @@ static const struct cuda_driver driver = {
     .event_destroy = emu_destroy,
     .event_record = emu_event_record,
     .event_query = emu_event_query,
+    .stream_await = emu_stream_await,
     .copy = emu_copy,
     .fill = emu_fill,
     .launch = emu_launch,

@@ -113,6 +113,11 @@ static int drv_event_query(void *event, bool *done)
     return error == cudaErrorNotReady ? cudaSuccess : error;
 }
 
+static int drv_stream_await(void *stream, void *event)
+{
+    return cudaStreamWaitEvent(stream_of(stream), (cudaEvent_t)event, 0);
+}
+
 static int drv_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream)
 {
     const cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
@@ -179,6 +184,7 @@ static const struct cuda_driver driver = {
     .event_destroy = drv_event_destroy,
     .event_record = drv_event_record,
     .event_query = drv_event_query,
+    .stream_await = drv_stream_await,
     .copy = drv_copy,
     .fill = drv_fill,
     .launch = drv_launch,
