@@ -1,5 +1,6 @@
 /* shoal generate and shoal score: their flags. */
 #include "cmd.h"
+#include "drain.h"
 #include "dry_run.h"
 #include "job.h"
 
@@ -179,6 +180,7 @@ static struct status parse(const struct flag_table *t, int argc, char **argv, st
 
 static int run_job(enum lead_mode mode, struct config env, int argc, char **argv)
 {
+    drain_hold_signals();
     struct flag_table table = {.n = 0};
     ADD(&table, files);
     if (mode == LEAD_SCORE) ADD(&table, score_flags);
@@ -197,6 +199,7 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
                             .min_p = -1};
     enum flags_ask ask = FLAGS_RUN;
     const struct status st = parse(&table, argc, argv, &o, &ask);
+    if (status_failed(&st) || ask != FLAGS_RUN) drain_let_signals();
     if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
     if (ask != FLAGS_RUN) {
         const struct flags_page page = {

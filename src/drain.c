@@ -6,13 +6,36 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+static void signal_set(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGTERM);
+}
+
+void drain_hold_signals(void)
+{
+    sigset_t set;
+    signal_set(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    /* a script that shields itself (trap '' USR1) hands that on, and ignored signals are discarded
+     */
+    signal(SIGUSR1, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+}
+
+void drain_let_signals(void)
+{
+    sigset_t set;
+    signal_set(&set);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
 void drain_init(struct drain *d)
 {
     *d = (struct drain){.n_signals = 0};
-    sigemptyset(&d->signals);
-    sigaddset(&d->signals, SIGUSR1);
-    sigaddset(&d->signals, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &d->signals, NULL);
+    signal_set(&d->signals);
+    drain_hold_signals();
 }
 
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds)

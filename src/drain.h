@@ -21,7 +21,15 @@ struct drain {
 
 enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
 
-/* Local. Blocks the signals: before MPI starts, whose threads inherit that. */
+/* Local. Blocks the signals, so that they wait for drain_poll. A job's first act: until then they
+ * end the process. */
+void drain_hold_signals(void);
+
+/* Local. Undoes it, where there will be no job. */
+void drain_let_signals(void);
+
+/* Local. Nothing was asked for yet. Holds the signals, too: before MPI starts, whose threads
+ * inherit that. */
 void drain_init(struct drain *d);
 
 /* Local. Takes a limit of `seconds` from `start_ns` on; the earliest of several counts. */

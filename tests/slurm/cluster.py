@@ -53,8 +53,8 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 JobRequeue=1
 KillWait=5
-SlurmdTimeout=5
-MessageTimeout=5
+SlurmdTimeout=10
+MessageTimeout=10
 GresTypes=gpu
 NodeName=n[1-8] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[17001-17008] CPUs=2 RealMemory=2000 Gres=gpu:2
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10
@@ -165,7 +165,7 @@ class Cluster:
         expect(done.status == 0, str(done))
         return done.out
 
-    def wait_for(self, what, condition, limit_s=240):
+    def wait_for(self, what, condition, limit_s=600):
         end = time.monotonic() + limit_s
         while not condition():
             expect(time.monotonic() < end, f"no {what} within {limit_s} s\n{self}")

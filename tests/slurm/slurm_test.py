@@ -5,7 +5,8 @@ is the uninterrupted run's.
 usage: slurm_test.py SHOAL WORK_FOLDER
 Starts a cluster of eight virtual nodes (cluster.py) and stops it. Cases run side by side, as nodes get
 free; most of the time is the minute of Slurm's shortest time limit. The first session of a job that shall be
-hit is slowed: its ranks stand still for most of every second. Later sessions run as they can.
+hit is slowed: from its first row on, its ranks stand still for most of every second. Later sessions run as
+they can.
 """
 import hashlib
 import json
@@ -26,11 +27,18 @@ from program import SKIPPED, Failure, Shoal, main_of, write_lines
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 160
 SLOW = """#!/usr/bin/env bash
-# shoal, with small batches and standing still for most of every second in the first session of a job
-# (of an array: of its second task)
+# shoal, with small batches and, from its first row on, standing still for most of every second in the
+# first session of a job (of an array: of its second task)
 if [ "$1" = generate ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ]; then
+    for ((i = 1; i < $#; i++)); do
+        next=$((i + 1))
+        [ "${!i}" != --output ] || output=${!next}
+    done
     (
         trap '' TERM USR1
+        while kill -0 $$ && ! [ -s "$output" ]; do
+            sleep 0.02
+        done 2>/dev/null
         while kill -0 $$ 2>/dev/null; do
             kill -STOP $$
             now=$((10#${EPOCHREALTIME#*.}))
@@ -136,10 +144,21 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
 
     def warned(self):
-        """The script is told of the time limit by Slurm's signal."""
-        job = self.submit("warned", "one_node.sbatch", 1, "mpirun", flags=["--time=1"],
-                          more=["--pp", "2"])
-        self.finished(job, ["drained .* \\(SIGUSR1\\)", "status 75: requeued"])
+        """The script is told of the time limit by Slurm's signal, 120 s before it and up to 30 s earlier.
+        The limit comes that near only when there are rows; shoal itself has asked for it before."""
+        job = self.submit("warned", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"])
+        self.wait_at_work(job)
+        minutes, _ = job.info()["RunTime"].rsplit(":", 1)
+        limit = int(minutes.split(":")[-1]) + 3  # minutes
+        done = run(["scontrol", "update", f"JobId={job.id}", f"TimeLimit={limit}"])
+        expect(done.status == 0, str(done))
+        self.finished(job, ["drained after \\d+ rows \\(SIGUSR1\\)", "status 75: requeued"])
+
+    def too_early(self):
+        """The signal comes before anything could take it: nothing is lost, and the job comes back."""
+        job = self.submit("early", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"],
+                          flags=["--time=1"])
+        self.finished(job, ["the signal came before|drained .* \\(SIGUSR1\\)", "status 75: requeued"])
 
     def usr1(self, launcher):
         """scancel --signal=USR1: the nodes back, the job later. Of mpirun Slurm knows the daemons only, so
@@ -241,7 +260,7 @@ class SlurmTest:
             self.run_whole()
             self.side_by_side([self.preempted])  # alone: any other job's wait would preempt it early
             self.side_by_side([
-                self.limit, self.warned, lambda: self.lost_node("srun"),
+                self.limit, self.warned, self.too_early, lambda: self.lost_node("srun"),
                 lambda: self.usr1("mpirun"), self.array, lambda: self.lost_node("mpirun"),
                 lambda: self.usr1("srun"), self.cancel, self.refused])
 
