@@ -1,8 +1,8 @@
-/* Tokenizes with any tokenizer.json: against a golden file, as ids, or against the clock.
- *   tool_tokenize check TOKENIZER.json LINES GOLDEN   exit 1 when any line differs
- *   tool_tokenize ids TOKENIZER.json LINES            prints the ids of each line
- *   tool_tokenize speed TOKENIZER.json TEXT [BYTES]   prints MB/s, of texts of so many bytes each
- */
+/* Tokenizes with any tokenizer.json, or a folder with a tiktoken.model: against a golden file, as
+ * ids, or against the clock.
+ *   check TOKENIZER.json LINES GOLDEN   exit 1 when any line differs
+ *   ids TOKENIZER.json LINES            prints the ids of each line
+ *   speed TOKENIZER.json TEXT [BYTES]   prints MB/s, of texts of so many bytes each */
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -53,13 +53,12 @@ static struct status time_encode(struct tokenizer *t, const char *text, size_t n
 
 static struct status run(int argc, char **argv)
 {
-    char *json = NULL, *input = NULL;
-    size_t n_json, n_input, n_wrong = 0, n_lines = 0;
+    char *input = NULL;
+    size_t n_input, n_wrong = 0, n_lines = 0;
     struct tokenizer *t = NULL;
     struct status st;
     if (argc < 4) return status_make(STATUS_USAGE, "see the head of tests/tool_tokenize.c");
-    TRY(file_read(argv[2], FILE_MAX, &json, &n_json));
-    TRY_GOTO(st, tokenizer_create(json, n_json, argv[2], &t), done);
+    TRY(util_tokenizer_open(argv[2], &t));
     TRY_GOTO(st, file_read(argv[3], FILE_MAX, &input, &n_input), done);
     if (strcmp(argv[1], "check") == 0 && argc == 5) {
         st = util_check_golden(t, argv[3], argv[4], N_SHOWN, &n_lines, &n_wrong);
@@ -75,7 +74,6 @@ static struct status run(int argc, char **argv)
     }
 done:
     tokenizer_destroy(&t);
-    mem_free(&json);
     mem_free(&input);
     return st;
 }

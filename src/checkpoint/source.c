@@ -9,6 +9,7 @@
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/hf_quant.h"
 #include "checkpoint/safetensors.h"
+#include "text/tiktoken.h"
 
 #include <errno.h>
 #include <math.h>
@@ -247,6 +248,27 @@ static struct status chat_template_read(struct source *s)
     return strbuf_status(text);
 }
 
+/* A tokenizer.json out of what Kimi-K2 publishes in its place. */
+static struct status tiktoken_read(struct source *s)
+{
+    const struct strbuf *config = &s->texts[CKPT_TEXT_TOKENIZER_CONFIG];
+    struct strbuf *text = &s->texts[CKPT_TEXT_TOKENIZER];
+    struct js_doc *doc = NULL;
+    struct strbuf ranks;
+    TRY(text_file(s, "tiktoken.model", CKPT_TEXT_TOKENIZER));
+    if (text->n == 0) return status_ok();
+    ranks = *text;
+    strbuf_init(text);
+    struct status st = status_ok();
+    if (config->n > 0) st = js_parse(config->data, config->n, "tokenizer_config.json", &doc);
+    if (!status_failed(&st)) {
+        st = tokenizer_json_from_tiktoken(ranks.data, ranks.n, js_root(doc), text);
+    }
+    js_destroy(&doc);
+    strbuf_fini(&ranks);
+    return status_wrap(st, "%s", s->path);
+}
+
 static struct status hf_texts_read(struct source *s)
 {
     TRY(text_file(s, "config.json", CKPT_TEXT_CONFIG));
@@ -256,9 +278,12 @@ static struct status hf_texts_read(struct source *s)
     if (s->texts[CKPT_TEXT_CONFIG].n == 0) {
         return status_make(STATUS_INPUT, "%s: expected a config.json in it", s->path);
     }
+    if (s->texts[CKPT_TEXT_TOKENIZER].n == 0) TRY(tiktoken_read(s));
     if (s->texts[CKPT_TEXT_TOKENIZER].n == 0) {
-        log_line(LOG_WARN, "%s: no tokenizer.json: the checkpoint takes prompt_token_ids only",
-                 s->path);
+        log_line(
+            LOG_WARN,
+            "%s: no tokenizer.json or tiktoken.model: the checkpoint takes prompt_token_ids only",
+            s->path);
     }
     return chat_template_read(s);
 }

@@ -11,20 +11,26 @@ enum { PIECE_MAX = 0x40000000 };
 
 static const uint64_t NO_PAIR = UINT64_MAX;
 
-struct status bpe_init(struct bpe *b, size_t n_merges)
+struct status bpe_init(struct bpe *b)
 {
     memset(b, 0, sizeof *b);
     memset(b->byte_id, 0xFF, sizeof b->byte_id);
     memset(b->ascii_id, 0xFF, sizeof b->ascii_id);
     b->unk_id = -1;
+    return mem_alloc(&b->cache, BPE_CACHE_SLOTS, sizeof b->cache[0], "cache of pieces");
+}
+
+struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result)
+{
+    assert(b->merges == NULL);
     b->merge_capacity = n_merges;
+    b->by_result = by_result;
     size_t n_slots = 16;
     while (n_slots / 2 < n_merges && n_slots <= SIZE_MAX / 4) n_slots *= 2;
     TRY(mem_alloc(&b->merges, n_slots, sizeof b->merges[0], "merges"));
     for (size_t i = 0; i < n_slots; i++) b->merges[i].pair = NO_PAIR;
     b->merge_mask = n_slots - 1;
-    TRY(mem_alloc(&b->merged, n_merges, sizeof b->merged[0], "merges"));
-    return mem_alloc(&b->cache, BPE_CACHE_SLOTS, sizeof b->cache[0], "cache of pieces");
+    return mem_alloc(&b->merged, by_result ? 0 : n_merges, sizeof b->merged[0], "merges");
 }
 
 void bpe_fini(struct bpe *b)
@@ -58,8 +64,15 @@ void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result)
     assert(b->n_merges < b->merge_capacity);
     struct bpe_merge *m = find_pair(b, pair_of(left, right));
     m->pair = pair_of(left, right);
-    m->rank = (uint32_t)b->n_merges;
-    b->merged[b->n_merges++] = result;
+    m->rank = b->by_result ? (uint32_t)result : (uint32_t)b->n_merges;
+    if (!b->by_result) b->merged[b->n_merges] = result;
+    b->n_merges++;
+}
+
+/* What a merge of this rank makes. */
+static int32_t result_of(const struct bpe *b, uint32_t rank)
+{
+    return b->by_result ? (int32_t)rank : b->merged[rank];
 }
 
 static struct status reserve(struct bpe *b, size_t n)
@@ -183,12 +196,12 @@ static void merge_all(const struct bpe *b, size_t n_symbols)
     while (n_heap > 0) {
         const uint64_t top = heap_pop(b->heap, &n_heap);
         const int32_t at = (int32_t)(uint32_t)top;
-        const int32_t result = b->merged[top >> 32];
+        const int32_t result = result_of(b, (uint32_t)(top >> 32));
         struct bpe_symbol *left = &b->symbols[at];
         if (!left->alive || left->next < 0) continue;
         struct bpe_symbol *right = &b->symbols[left->next];
         const struct bpe_merge *m = find_pair(b, pair_of(left->id, right->id));
-        if (m->pair == NO_PAIR || b->merged[m->rank] != result) continue;
+        if (m->pair == NO_PAIR || result_of(b, m->rank) != result) continue;
         left->id = result;
         left->next = right->next;
         right->alive = 0;

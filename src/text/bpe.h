@@ -44,6 +44,7 @@ struct bpe {
     size_t merge_mask;
     int32_t *merged; /* owned, [n_merges]: what the merge of a rank makes */
     size_t n_merges, merge_capacity;
+    bool by_result; /* a merge's rank is the id that it makes; `merged` is not used */
 
     struct bpe_symbol *symbols; /* owned scratch, [n_symbols_max] */
     uint64_t *heap;             /* owned scratch, [3 * n_symbols_max]: rank << 32 | position */
@@ -51,13 +52,17 @@ struct bpe {
     struct bpe_cached *cache; /* owned, [BPE_CACHE_SLOTS] */
 };
 
-/* Local. An empty model with room for n_merges; byte_id all -1, unk_id -1. Errors: STATUS_MEMORY.
- */
-struct status bpe_init(struct bpe *b, size_t n_merges);
+/* Local. An empty model without merges; byte_id all -1, unk_id -1. Errors: STATUS_MEMORY. */
+struct status bpe_init(struct bpe *b);
 void bpe_fini(struct bpe *b);
 
-/* Local. Adds the next merge; its rank is the number of merges before it. A pair that comes twice
- * has the later rank. At most n_merges are added. */
+/* Local. Room for n_merges, asked for once and before the first. `by_result`: their ranks are what
+ * they make, so that several ways to one token are equal and the leftmost goes first, as tiktoken
+ * has it. Errors: STATUS_MEMORY. */
+struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
+
+/* Local. Adds the next merge; its rank is the number of merges before it, or by_result. A pair that
+ * comes twice has the later rank. At most n_merges are added. */
 void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result);
 
 /* Local. Appends the ids of one piece. n log n in its bytes. Errors: STATUS_MEMORY. */

@@ -130,14 +130,16 @@ static struct status load(struct tokenizer *t, const struct js_node *root, const
     const struct js_node *model = js_get(root, "model");
     const char *type = js_string(js_get(model, "type"), NULL);
     t->is_unigram = type != NULL && strcmp(type, "Unigram") == 0;
+    t->is_tiktoken = type != NULL && strcmp(type, "Tiktoken") == 0;
     TRY(normalizer_init(&t->normalizer, js_get(root, "normalizer"), what));
     TRY(decoder_init(&t->decoder, js_get(root, "decoder"), what));
     TRY(pretokenizer_init(&t->pretokenizer, js_get(root, "pre_tokenizer"), what));
     t->byte_level = t->pretokenizer.byte_level;
     TRY(check_level(t, what));
     TRY(tokenizer_load_vocab(t, model, added, what));
-    TRY(t->is_unigram ? tokenizer_load_unigram(t, model, what)
-                      : tokenizer_load_merges(t, model, what));
+    TRY(t->is_unigram    ? tokenizer_load_unigram(t, model, what)
+        : t->is_tiktoken ? tokenizer_load_ranks(t, what)
+                         : tokenizer_load_merges(t, model, what));
     TRY(tokenizer_load_added(t, added, what));
     if (!t->byte_level) TRY(tokenizer_load_spoken(t, what));
     return tokenizer_load_post_processor(t, js_get(root, "post_processor"), what);

@@ -25,8 +25,8 @@ enum tokenizer_flags {
 };
 
 /* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors.
- * Understood: models BPE (at the byte level, or of characters with or without byte fallback) and
- * Unigram; pre-tokenizers ByteLevel, Metaspace, Split, Digits, WhitespaceSplit, Sequence, or none;
+ * Understood: models BPE (at the byte level, or of characters with or without byte fallback), Unigram
+ * and Tiktoken (text/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split, Digits, WhitespaceSplit, Sequence, or none;
  * normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Sequence;
  * post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence;
  * decoders ByteLevel, Metaspace, and Replace, Strip, ByteFallback, Fuse, Strip in this order; added

@@ -35,6 +35,7 @@ struct tokenizer {
     bool ignore_merges;   /* a piece that is a token is that token, whatever the merges say */
     bool byte_level;      /* the model sees bytes; else characters */
     bool is_unigram;      /* of the two models that one */
+    bool is_tiktoken;     /* BPE at the byte level whose merges follow from the ids */
     struct bpe bpe;
     struct unigram unigram;
     struct normalizer normalizer;
@@ -58,6 +59,8 @@ struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *
                                      const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
+/* All ways to put a token together from two, by its rank, as tiktoken merges. */
+struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);
 struct status tokenizer_load_spoken(struct tokenizer *t, const char *what);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30 };
+enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30, RANKED_BYTES_MAX = 1 << 10 };
 
 /* What the vocabulary and the added tokens need, found before anything is stored. */
 struct sizes {
@@ -242,6 +242,16 @@ static void load_fallback_bytes(const struct tokenizer *t, int32_t byte_id[256])
     }
 }
 
+/* Fields of ranks. */
+static struct status check_tiktoken(const struct tokenizer *t, const struct js_node *model,
+                                    const char *what)
+{
+    static const char *const KNOWN[] = {"type", "vocab", NULL};
+    TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
+    if (t->byte_level && js_type(js_get(model, "vocab")) == JS_OBJECT) return status_ok();
+    return status_make(STATUS_INPUT, "%s: Tiktoken without vocab or ByteLevel", what);
+}
+
 /* What becomes of bytes or characters that the vocabulary lacks. */
 static struct status load_unknown(struct tokenizer *t, const struct js_node *model,
                                   const char *what)
@@ -258,6 +268,9 @@ static struct status load_unknown(struct tokenizer *t, const struct js_node *mod
     }
     bool complete = t->byte_level;
     for (int i = 0; i < 256; i++) complete = complete && t->bpe.byte_id[i] >= 0;
+    if (t->is_tiktoken && !complete) {
+        return status_make(STATUS_INPUT, "%s: the vocabulary lacks bytes", what);
+    }
     if (t->byte_level && fallback && !complete) {
         return status_make(STATUS_INPUT,
                            "%s: byte_fallback with a vocabulary that lacks bytes is "
@@ -277,10 +290,13 @@ struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *mo
                                    const struct js_node *added, const char *what)
 {
     struct sizes sizes;
-    TRY(t->is_unigram ? check_unigram(model, what) : check_bpe(model, what));
-    TRY(status_wrap(json_bool_field(model, "ignore_merges", "model", false, &t->ignore_merges),
-                    "%s", what));
-    TRY(bpe_init(&t->bpe, js_count(js_get(model, "merges"))));
+    TRY(t->is_tiktoken  ? check_tiktoken(t, model, what)
+        : t->is_unigram ? check_unigram(model, what)
+                        : check_bpe(model, what));
+    TRY(status_wrap(
+        json_bool_field(model, "ignore_merges", "model", t->is_tiktoken, &t->ignore_merges), "%s",
+        what));
+    TRY(bpe_init(&t->bpe));
     TRY(measure(js_get(model, "vocab"), added, &sizes, what));
     TRY(make_room(t, &sizes));
     TRY(store_vocab(t, js_get(model, "vocab"), what));
@@ -376,6 +392,7 @@ struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *m
 {
     const struct js_node *merges = js_get(model, "merges");
     const bool legacy = js_string(js_at(merges, 0), NULL) != NULL;
+    TRY(bpe_merges_init(&t->bpe, js_count(merges), false));
     struct strbuf join;
     strbuf_init(&join);
     struct status st = status_ok();
@@ -390,6 +407,37 @@ struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *m
     }
     strbuf_fini(&join);
     return st;
+}
+
+/* The number of ways to put token `id` together from two; `add`: each becomes a merge. */
+static size_t each_split(struct tokenizer *t, int32_t id, bool add)
+{
+    const struct token_info *info = &t->tokens[id];
+    size_t n = 0;
+    for (size_t at = 1; at < info->n; at++) {
+        const int32_t left = str_map_get(&t->bytes, info->bytes, at);
+        const int32_t right =
+            left >= 0 ? str_map_get(&t->bytes, info->bytes + at, info->n - at) : -1;
+        if (right < 0) continue;
+        if (add) bpe_add_merge(&t->bpe, left, right, id);
+        n++;
+    }
+    return n;
+}
+
+struct status tokenizer_load_ranks(struct tokenizer *t, const char *what)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_tokens; i++) {
+        if (t->tokens[i].n > RANKED_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: token %zu has %u bytes, expected at most %d",
+                               what, i, t->tokens[i].n, (int)RANKED_BYTES_MAX);
+        }
+        n += each_split(t, (int32_t)i, false);
+    }
+    TRY(bpe_merges_init(&t->bpe, n, true));
+    for (size_t i = 0; i < t->n_tokens; i++) each_split(t, (int32_t)i, true);
+    return status_ok();
 }
 
 /* One added token; *next_id is the id that a token new to the vocabulary must have. */

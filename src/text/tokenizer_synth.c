@@ -406,3 +406,8 @@ struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf
     strbuf_puts(out, "]}}\n");
     return strbuf_status(out);
 }
+
+const char *tokenizer_synth_kimi(void)
+{
+    return KIMI;
+}

@@ -48,4 +48,7 @@ struct gguf_vocab {
  * not understood; STATUS_MEMORY. */
 struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf *out);
 
+/* Local. The pre_tokenizer of Kimi-K2, as tokenizer.json has it. */
+const char *tokenizer_synth_kimi(void);
+
 #endif

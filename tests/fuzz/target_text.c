@@ -1,4 +1,4 @@
-/* Targets: tokenizer.json, a chat template, config.json. */
+/* Targets: tokenizer.json, tiktoken.model, a chat template, config.json. */
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
@@ -6,6 +6,7 @@
 #include "model/model_config.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
+#include "text/tiktoken.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
@@ -85,11 +86,8 @@ static void encode_text(struct tokenizer *t, const char *text, unsigned flags)
     token_list_fini(&once);
 }
 
-static bool run_tokenizer(const char *bytes, size_t n)
+static void use_tokenizer(struct tokenizer *t)
 {
-    struct tokenizer *t = NULL;
-    const struct status st = tokenizer_create(bytes, n, "tokenizer.json", &t);
-    if (status_failed(&st)) return fuzz_refused(&st);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         encode_text(t, texts[i], 0);
         encode_text(t, texts[i], TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL);
@@ -98,6 +96,14 @@ static bool run_tokenizer(const char *bytes, size_t n)
     FUZZ_CHECK(tokenizer_token_bytes(t, tokenizer_vocab_size(t), &n_bytes) == NULL,
                "a token behind the vocabulary");
     FUZZ_CHECK(tokenizer_token_bytes(t, -1, &n_bytes) == NULL, "a token before the vocabulary");
+}
+
+static bool run_tokenizer(const char *bytes, size_t n)
+{
+    struct tokenizer *t = NULL;
+    const struct status st = tokenizer_create(bytes, n, "tokenizer.json", &t);
+    if (status_failed(&st)) return fuzz_refused(&st);
+    use_tokenizer(t);
     tokenizer_destroy(&t);
     return true;
 }
@@ -167,6 +173,41 @@ static void begin_tokenizer(struct fuzz_seeds *seeds)
     fuzz_seed_file(seeds, "golden/tokenizer/odd.json");
     fuzz_seed_file(seeds, "golden/tokenizer/mistral.json");
     fuzz_seed_file(seeds, "golden/tokenizer/unigram_bytes.json");
+}
+
+/* ---- tiktoken.model ---- */
+
+static const char *const tiktoken_words[] = {
+    "YWI= ", "YQ== 0\n", "AAA= 999999999\n", "=", "\r\n", "\n", " 256\n", " 0\n", NULL};
+
+static struct js_doc *kimi_config;
+
+static bool run_tiktoken(const char *bytes, size_t n)
+{
+    struct tokenizer *t = NULL;
+    struct strbuf json;
+    strbuf_init(&json);
+    struct status st = tokenizer_json_from_tiktoken(bytes, n, js_root(kimi_config), &json);
+    if (!status_failed(&st)) st = tokenizer_create(json.data, json.n, "tiktoken.model", &t);
+    strbuf_fini(&json);
+    if (status_failed(&st)) return fuzz_refused(&st);
+    use_tokenizer(t);
+    tokenizer_destroy(&t);
+    return true;
+}
+
+static void begin_tiktoken(struct fuzz_seeds *seeds)
+{
+    struct fuzz_bytes config = fuzz_read("golden/tokenizer/tiktoken/tokenizer_config.json");
+    const struct status st = js_parse(config.bytes, config.n, "config", &kimi_config);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    free(config.bytes);
+    struct fuzz_bytes ranks = fuzz_read("golden/tokenizer/tiktoken/tiktoken.model");
+    size_t n_lines = 0, n = 0;
+    while (n_lines < 270) n_lines += ranks.bytes[n++] == '\n'; /* the bytes and a few more */
+    for (int i = 0; i < 3; i++) fuzz_seed_add(seeds, ranks.bytes, n);
+    fuzz_seed_add(seeds, ranks.bytes, ranks.n);
+    free(ranks.bytes);
 }
 
 /* ---- a chat template ---- */
@@ -389,8 +430,9 @@ static void begin_config(struct fuzz_seeds *seeds)
     }
 }
 
-extern const struct fuzz_target fuzz_tokenizer, fuzz_chat, fuzz_config;
+extern const struct fuzz_target fuzz_tokenizer, fuzz_tiktoken, fuzz_chat, fuzz_config;
 const struct fuzz_target fuzz_tokenizer = {"tokenizer", tokenizer_words, begin_tokenizer,
                                            run_tokenizer};
+const struct fuzz_target fuzz_tiktoken = {"tiktoken", tiktoken_words, begin_tiktoken, run_tiktoken};
 const struct fuzz_target fuzz_chat = {"chat", chat_words, begin_chat, run_chat};
 const struct fuzz_target fuzz_config = {"config", config_words, begin_config, run_config};

@@ -17,6 +17,7 @@
     X(checkpoint)                                                                                  \
     X(checkpoint_sealed)                                                                           \
     X(tokenizer)                                                                                   \
+    X(tiktoken)                                                                                    \
     X(chat)                                                                                        \
     X(request)                                                                                     \
     X(journal)                                                                                     \

@@ -35,11 +35,10 @@ static char *read_json(const char *name, size_t *n)
 
 static struct tokenizer *open_golden(const char *name)
 {
-    size_t n;
-    char *json = read_json(name, &n);
+    char path[512];
     struct tokenizer *t = NULL;
-    const struct status st = tokenizer_create(json, n, name, &t);
-    mem_free(&json);
+    snprintf(path, sizeof path, GOLDEN "%s%s", name, strcmp(name, "tiktoken") == 0 ? "" : ".json");
+    const struct status st = util_tokenizer_open(path, &t);
     if (status_failed(&st)) printf("%s\n", st.text);
     CU_ASSERT_PTR_NOT_NULL_FATAL(t);
     return t;
@@ -80,6 +79,7 @@ LINES(folded)
 LINES(unigram)
 LINES(unigram_bytes)
 LINES(spm)
+LINES(tiktoken)
 
 /* A vocabulary as a GGUF file has it. */
 struct arrays {
@@ -389,6 +389,7 @@ void suite_tokenizer(CU_pSuite suite)
     CU_add_test(suite, "Unigram: every line as the package", unigram_lines);
     CU_add_test(suite, "Unigram with bytes: every line as the package", unigram_bytes_lines);
     CU_add_test(suite, "SentencePiece's BPE: every line as the package", spm_lines);
+    CU_add_test(suite, "tiktoken's ranks (Kimi-K2): every line as the package", tiktoken_lines);
     CU_add_test(suite, "SentencePiece's BPE out of GGUF arrays", spm_of_gguf);
     CU_add_test(suite, "pre-tokenizers of GGUF names", byte_level_of_gguf);
     CU_add_test(suite, "another vocabulary fails the line check", another_vocabulary_differs);

@@ -2,9 +2,11 @@
  * that must not take long, failing allocations, and the pattern notation. */
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "text/pattern.h"
+#include "text/tiktoken.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_synth.h"
 
@@ -252,15 +254,106 @@ static void every_failed_allocation_is_a_status(void)
     CU_ASSERT(n > 10 && n < 1000);
 }
 
+/* A tiktoken.model: 256 bytes at the ranks 0 to 255, then `more`. */
+static struct status from_ranks(const char *more, const char *config_text)
+{
+    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    struct strbuf ranks, json;
+    struct js_doc *config = NULL;
+    struct tokenizer *t = NULL;
+    strbuf_init(&ranks);
+    strbuf_init(&json);
+    for (unsigned b = 0; b < 256; b++) {
+        strbuf_printf(&ranks, "%c%c== %u\n", DIGITS[b >> 2], DIGITS[(b & 3) << 4], b);
+    }
+    strbuf_puts(&ranks, more);
+    struct status st;
+    TRY_GOTO(st, strbuf_status(&ranks), done);
+    if (config_text != NULL) {
+        TRY_GOTO(st, js_parse(config_text, strlen(config_text), "config", &config), done);
+    }
+    TRY_GOTO(st, tokenizer_json_from_tiktoken(ranks.data, ranks.n, js_root(config), &json), done);
+    TRY_GOTO(st, tokenizer_create(json.data, json.n, "tiktoken.model", &t), done);
+    CU_ASSERT_EQUAL(tokenizer_vocab_size(t) % 256, 2);
+    tokenizer_destroy(&t);
+done:
+    js_destroy(&config);
+    strbuf_fini(&json);
+    strbuf_fini(&ranks);
+    return st;
+}
+
+static void bad_ranks_are_refused(void)
+{
+    static const struct {
+        const char *more, *config, *says; /* NULL: taken */
+    } CASES[] = {
+        {"YWI= 256\nYWFi 257", NULL, NULL},
+        {"YWI= 256\r\n\r\nYWFi 257\r\n", NULL, NULL},
+        {"YWI= 256\nYWFi 257\n",
+         "{\"tokenizer_class\":\"TikTokenTokenizer\",\"added_tokens_decoder\":{\"258\":{"
+         "\"content\":\"[BOS]\",\"special\":true},\"9999\":{\"content\":\"far\"}}}",
+         NULL},
+        {"YWI= 256\nYWFi 257\n", "{\"tokenizer_class\":\"QWenTokenizer\"}", "QWenTokenizer"},
+        {"YWI= 256\nYWFi 257\n",
+         "{\"added_tokens_decoder\":{\"258\":{\"content\":\"xx\"},\"259\":{\"content\":\"xx\"}}}",
+         "259"},
+        {"YWI= 256\nYWFi 259\n", NULL, "the last is 259"},
+        {"YWI= 256\nYWFi 256\nYWJh 258\n", NULL, "the id 256"},
+        {"YWI= 256\nYWI= 257\n", NULL, "duplicate"},
+        {"YWI 256\n", NULL, "entry 257"},
+        {"YW=I 256\n", NULL, "entry 257"},
+        {"=== 256\n", NULL, "entry 257"},
+        {"==== 256\n", NULL, "entry 257"},
+        {"Y\xC3\xA9W 256\n", NULL, "entry 257"},
+        {"YWI=256\n", NULL, "entry 257"},
+        {"YWI= \n", NULL, "entry 257"},
+        {" 256\n", NULL, "entry 257"},
+        {"YWI= -1\n", NULL, "entry 257"},
+        {"YWI= 256 1\n", NULL, "entry 257"},
+        {"YWI= 99999999999999999999999\n", NULL, "entry 257"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        const struct status st = from_ranks(CASES[i].more, CASES[i].config);
+        const bool right = CASES[i].says == NULL
+                               ? !status_failed(&st)
+                               : st.code == STATUS_INPUT && strstr(st.text, CASES[i].says) != NULL;
+        if (!right) printf("ranks %zu: '%s'\n", i, st.text);
+        CU_ASSERT(right);
+    }
+    struct strbuf json;
+    strbuf_init(&json);
+    struct status st = tokenizer_json_from_tiktoken("YQ== 0\n", 7, NULL, &json);
+    if (!status_failed(&st)) st = create(json.data, json.n);
+    CU_ASSERT(st.code == STATUS_INPUT && strstr(st.text, "lacks bytes") != NULL);
+    strbuf_fini(&json);
+}
+
+static void ranks_live_without_memory(void)
+{
+    uint64_t n = 1;
+    for (; n < 2000; n++) {
+        mem_fail_after(n);
+        const struct status st = from_ranks("YWI= 256\nYWFi 257\n", "{\"a\":1}");
+        const bool passed = mem_fail_after(0) < n;
+        if (passed) {
+            CU_ASSERT(!status_failed(&st));
+            break;
+        }
+        if (st.code != STATUS_MEMORY) printf("%llu: %s\n", (unsigned long long)n, st.text);
+        CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
+    }
+    CU_ASSERT(n > 10 && n < 2000);
+}
+
 /* 400 kB of what is hard for patterns, merges, marks and added tokens: each well below a second. */
 static void hostile_texts_stay_fast(void)
 {
     static const char *const PARTS[] = {
         " ", "a",    "\n", "\r\n ", "e\xCC\x81",    "\xCC\x81\xCC\xA3",
         "'", "<s> ", "<",  "1",     "\xE3\x80\x80", "!\n"};
-    static const char *const NAMES[] = {"odd",    "qwen2",  "llama3", "deepseek3",
-                                        "o200k",  "kimi",   "llama2", "folded",
-                                        "unigram"};
+    static const char *const NAMES[] = {"odd",  "qwen2",  "llama3", "deepseek3", "o200k",
+                                        "kimi", "llama2", "folded", "unigram"};
     for (size_t k = 0; k < sizeof NAMES / sizeof NAMES[0]; k++) {
         char path[512], *json = NULL;
         size_t n;
@@ -442,6 +535,8 @@ void suite_tokenizer_bad(CU_pSuite suite)
     CU_add_test(suite, "mutations do not crash", mutations_do_not_crash);
     CU_add_test(suite, "truncations of a golden are refused", golden_truncations_are_refused);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
+    CU_add_test(suite, "bad ranks are refused", bad_ranks_are_refused);
+    CU_add_test(suite, "ranks live without memory", ranks_live_without_memory);
     CU_add_test(suite, "hostile texts stay fast", hostile_texts_stay_fast);
     CU_add_test(suite, "notation is translated or refused", notation_is_translated_or_refused);
     CU_add_test(suite, "GGUF arrays become a tokenizer", gguf_arrays_become_a_tokenizer);

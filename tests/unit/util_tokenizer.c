@@ -6,11 +6,55 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/detokenizer.h"
+#include "text/tiktoken.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { FILE_MAX = 1 << 28, GOLDEN_BYTES = 8 };
+
+/* The tokenizer.json of a folder with tiktoken.model. */
+static struct status tiktoken_json(const char *folder, struct strbuf *json)
+{
+    char path[1024], *ranks = NULL, *text = NULL;
+    size_t n_ranks, n_text;
+    struct js_doc *config = NULL;
+    snprintf(path, sizeof path, "%s/tiktoken.model", folder);
+    TRY(file_read(path, FILE_MAX, &ranks, &n_ranks));
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    struct status st;
+    TRY_GOTO(st, file_read(path, FILE_MAX, &text, &n_text), done);
+    TRY_GOTO(st, js_parse(text, n_text, path, &config), done);
+    st = tokenizer_json_from_tiktoken(ranks, n_ranks, js_root(config), json);
+done:
+    js_destroy(&config);
+    mem_free(&ranks);
+    mem_free(&text);
+    return st;
+}
+
+struct status util_tokenizer_open(const char *path, struct tokenizer **out)
+{
+    struct strbuf json;
+    struct stat info;
+    char *text = NULL;
+    size_t n = 0;
+    *out = NULL;
+    if (stat(path, &info) != 0) return status_make(STATUS_INPUT, "%s is not there", path);
+    strbuf_init(&json);
+    struct status st;
+    if (S_ISDIR(info.st_mode)) {
+        st = tiktoken_json(path, &json);
+    } else {
+        st = file_read(path, FILE_MAX, &text, &n);
+        if (!status_failed(&st)) strbuf_add(&json, text, n);
+    }
+    if (!status_failed(&st)) st = tokenizer_create(json.data, json.n, path, out);
+    mem_free(&text);
+    strbuf_fini(&json);
+    return st;
+}
 
 unsigned util_line_flags(size_t line)
 {
@@ -124,8 +168,7 @@ struct status util_check_golden(struct tokenizer *t, const char *lines_path,
         c.n_lines++;
     }
     if (!status_failed(&st) && c.n_lines * GOLDEN_BYTES != n_golden) {
-        st = status_make(STATUS_INPUT, "%s: not for whole lines of %s", golden_path,
-                         lines_path);
+        st = status_make(STATUS_INPUT, "%s: not for whole lines of %s", golden_path, lines_path);
     }
 done:
     *n_lines = c.n_lines;

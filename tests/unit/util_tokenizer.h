@@ -11,6 +11,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* A tokenizer of a tokenizer.json, or of a folder with tiktoken.model and tokenizer_config.json. */
+struct status util_tokenizer_open(const char *path, struct tokenizer **out);
+
 /* The encode flags of a line: lines take turns. */
 unsigned util_line_flags(size_t line);
 
@@ -18,8 +21,8 @@ unsigned util_line_flags(size_t line);
 bool util_next_line(const char *lines, size_t n, size_t *at, struct strbuf *text,
                     struct status *st);
 
-/* Checks the lines that the golden has; prints the first n_shown that differ. Fails when it has more
- * lines, or a part of one. */
+/* Checks the lines that the golden has; prints the first n_shown that differ. Fails when it has
+ * more lines, or a part of one. */
 struct status util_check_golden(struct tokenizer *t, const char *lines_path,
                                 const char *golden_path, size_t n_shown, size_t *n_lines,
                                 size_t *n_wrong);
