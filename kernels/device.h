@@ -13,6 +13,14 @@
 
 struct device;
 
+/* How the order of a device's floating sums is chosen. */
+enum device_arithmetic {
+    DEVICE_LAW,   /* fixed, so that rows, batch and layout change no byte on one type of device */
+    DEVICE_EXACT, /* the CPU's own: its bytes (--exact-across-devices) */
+    DEVICE_FREE,  /* by libraries as they like: bytes may depend on batch and layout
+                     (--fast-reductions) */
+};
+
 struct device_options {
     const char *name;    /* "cuda" */
     uint32_t local_rank; /* among the ranks of this host */
@@ -20,6 +28,7 @@ struct device_options {
     const int32_t *preferred; /* [n_local_ranks] device that topology gives each; NULL: none */
     uint32_t n_preferred;     /* devices that topology knows */
     uint32_t deadline_s;      /* a wait longer than this means a lost device; 0: 600 */
+    enum device_arithmetic arithmetic;
 };
 
 /* Local. Opens this rank's device. Errors: STATUS_USAGE (built without, no driver, no device, an
@@ -32,6 +41,10 @@ const char *device_backends(void);
 
 /* Local. One line for the log: which device, how many ranks share it. */
 void device_describe(const struct device *d, char *out, size_t n);
+
+/* Local. In which order floats are added here, for journals: "the CPU's", also without a device;
+ * else what decides it, such as "NVIDIA H100 PCIe, cublasLt 130002". */
+void device_sums(const struct device *d, char *out, size_t n);
 
 /* Local. Ranks that use the same device; the device's number on this host. */
 uint32_t device_n_sharers(const struct device *d);

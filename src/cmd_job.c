@@ -58,6 +58,10 @@ static const struct flag run_flags[] = {
     {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default), f32, int8 or fp8"},
     {"device", FLAG_STRING, AT(device), 0, 0, "D",
      "cpu (default) or cuda: one GPU a rank, several ranks may share one"},
+    {"exact-across-devices", FLAG_SWITCH, AT(exact_across_devices), 0, 0, NULL,
+     "a device's results are the CPU's, byte for byte: no library adds, which is slower"},
+    {"fast-reductions", FLAG_SWITCH, AT(fast_reductions), 0, 0, NULL,
+     "with --device cuda: libraries add as they like (without TF32); leaves the same-bytes law"},
     {"activations", FLAG_STRING, AT(activations), 0, 0, "T",
      "what quantized weights are multiplied with: int8 (default) or f32, which is slower; fp8 "
      "weights always meet f32"},

@@ -62,6 +62,12 @@ static struct status start_threads(struct job *j)
     return status_ok();
 }
 
+static enum device_arithmetic arithmetic_of(const struct job_options *o)
+{
+    if (o->exact_across_devices) return DEVICE_EXACT;
+    return o->fast_reductions ? DEVICE_FREE : DEVICE_LAW;
+}
+
 /* This rank's GPU, where one was asked for. */
 static struct status open_device(struct job *j)
 {
@@ -70,7 +76,8 @@ static struct status open_device(struct job *j)
     const struct device_options options = {.name = j->o->device,
                                            .local_rank = here->local_rank,
                                            .n_local_ranks = here->n_local_ranks,
-                                           .deadline_s = 4 * j->o->watchdog_s};
+                                           .deadline_s = 4 * j->o->watchdog_s,
+                                           .arithmetic = arithmetic_of(j->o)};
     TRY(model_on_device(&j->model, j->o->device));
     TRY(device_open(&options, &j->device));
     j->kern.device = j->device;

@@ -20,6 +20,7 @@ struct job_options {
     const char *kv_dtype;
     const char *activations;
     const char *device; /* "cpu", "cuda"; NULL: cpu */
+    bool exact_across_devices, fast_reductions;
     double capacity_factor;
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "kernels/device.h"
 
 #include <errno.h>
 #include <string.h>
@@ -75,6 +76,9 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     if (is_quantized(&j->layout_model)) {
         strbuf_printf(out, "--activations=%s\n", j->weight_only ? "f32" : "int8");
     }
+    char sums[256];
+    device_sums(j->device, sums, sizeof sums);
+    strbuf_printf(out, "sums=%s\n", sums);
     strbuf_printf(out, "--template-date=%s\n",
                   j->o->template_date != NULL ? j->o->template_date : CHAT_DATE_DEFAULT);
     strbuf_printf(out, "--capacity-factor=%.17g\n--capacity-policy=%d\n", j->o->capacity_factor,

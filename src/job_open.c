@@ -52,6 +52,14 @@ struct status job_check_options(struct job *j)
                            o->device, o->kv_dtype);
     if (!on_cpu && o->capacity_factor != 0)
         return status_make(STATUS_USAGE, "--capacity-factor: not with --device %s", o->device);
+    if (o->fast_reductions && on_cpu)
+        return status_make(STATUS_USAGE, "--fast-reductions: needs --device cuda");
+    if (o->fast_reductions && o->exact_across_devices)
+        return status_make(STATUS_USAGE,
+                           "--fast-reductions and --exact-across-devices: expected one of them");
+    if (o->fast_reductions)
+        log_line(LOG_WARN, "--fast-reductions: results depend on the batch and the layout "
+                           "(same-bytes law off)");
     if (o->capacity_policy != NULL && o->capacity_factor == 0) {
         return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
     }
@@ -76,10 +84,12 @@ static struct status check_switch(const char *flag, const char *asked, bool *on)
     return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
 }
 
-/* With a capacity factor a row depends on its batch, so it may not serve another request. */
+/* With a capacity factor or free sums a row depends on its batch, so it may not serve another
+ * request. */
 static struct status check_scheduling(struct job *j)
 {
-    const bool may_share = j->policy == CAPACITY_DROPLESS && j->o->mode == LEAD_GENERATE;
+    const bool may_share =
+        j->policy == CAPACITY_DROPLESS && !j->o->fast_reductions && j->o->mode == LEAD_GENERATE;
     TRY(check_switch("prefix-cache", j->o->prefix_cache, &j->prefix_cache));
     TRY(check_switch("result-cache", j->o->result_cache, &j->result_cache));
     j->prefix_cache = j->prefix_cache && may_share;

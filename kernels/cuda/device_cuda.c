@@ -121,6 +121,7 @@ struct status device_open(const struct device_options *o, struct device **out)
     TRY(mem_alloc(&d, 1, sizeof *d, "device"));
     d->driver = driver;
     d->failed = status_ok();
+    d->arithmetic = o->arithmetic;
     d->deadline_ns = (o->deadline_s > 0 ? o->deadline_s : DEADLINE_S) * 1000000000ull;
     struct status st = choose(d, o);
     if (!status_failed(&st)) st = inspect(d, o);
@@ -157,6 +158,12 @@ void device_describe(const struct device *d, char *out, size_t n)
     snprintf(out, n, "GPU %d: %s, %s, %.1f GB, capability %u.%u%s", d->index, d->facts.name,
              d->facts.pci, (double)d->facts.memory_bytes * 1e-9, d->facts.major, d->facts.minor,
              d->n_sharers > 1 ? "; shared by several ranks" : "");
+}
+
+void device_sums(const struct device *d, char *out, size_t n)
+{
+    (void)d;
+    snprintf(out, n, "the CPU's");
 }
 
 uint32_t device_n_sharers(const struct device *d)

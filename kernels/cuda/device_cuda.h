@@ -28,6 +28,7 @@ struct device {
     int index;
     uint32_t n_sharers;
     uint64_t deadline_ns;
+    enum device_arithmetic arithmetic;
     struct cuda_facts facts;
     struct status failed;
     void *compute, *waits; /* stream; event of device_wait */

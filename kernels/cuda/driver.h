@@ -17,6 +17,21 @@ struct cuda_facts {
 
 enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
 
+/* One product of a library: y[rows, n] (f32) = x[rows, k] times w[n, k]^T, x and w of `dtype`, f32
+ * sums, `batch` times, each array by its step further; strides and steps in elements. `algorithm`
+ * counts the library's choices for (dtype, k), which depend on nothing else and split no sum;
+ * CUDA_GEMM_FREE: its best for this shape, which may. */
+struct cuda_gemm {
+    enum dtype dtype;
+    const void *x, *w;
+    float *y;
+    size_t rows, n, k, x_stride, w_stride, y_stride;
+    size_t batch, x_step, w_step, y_step;
+    uint32_t algorithm;
+};
+enum { CUDA_GEMM_NONE = -1 }; /* gemm_run: there is no such algorithm, or not for this shape */
+#define CUDA_GEMM_FREE UINT32_MAX
+
 struct cuda_driver {
     const char *name; /* for --version */
     int (*device_count)(int *n);
@@ -41,6 +56,19 @@ struct cuda_driver {
     int (*copy)(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream);
     int (*fill)(void *p, int byte, size_t n_bytes, void *stream);
     int (*launch)(enum cuda_kernel kernel, struct cuda_grid grid, const void *args, void *stream);
+
+    /* What is put into a stream meanwhile is kept, and not run; the graph runs it, again and again.
+     * After a failure of capture_end the stream takes work as before. */
+    int (*capture_begin)(void *stream);
+    int (*capture_end)(void *stream, void **graph);
+    int (*graph_launch)(void *graph, void *stream);
+    int (*graph_destroy)(void *graph);
+
+    /* A library for dense products of one stream; `library` (n bytes) gets its name and version.
+     * An error, or NULL: there is none. */
+    int (*gemm_open)(void *stream, void **out, char *library, size_t n);
+    int (*gemm_close)(void *gemm);
+    int (*gemm_run)(void *gemm, const struct cuda_gemm *g);
 
     const char *(*error_text)(int error);
     enum status_code (*error_class)(int error); /* MEMORY, USAGE or LOST */

@@ -1,0 +1,24 @@
+/* cuBLASLt behind the gemm entries of a cuda_driver. Called by driver_cuda.cu alone. */
+#ifndef SHOAL_KERNELS_CUDA_GEMM_CUBLAS_H
+#define SHOAL_KERNELS_CUDA_GEMM_CUBLAS_H
+
+#include "base/status.h"
+
+struct cuda_gemm;
+
+enum {
+    GEMM_ERROR_BASE = 1 << 20, /* cuBLAS's errors stand above CUDA's */
+    GEMM_NO_LIBRARY = GEMM_ERROR_BASE + 1000,
+};
+
+/* Local. The library, opened where the program runs, its workspace, and what it chose so far. */
+int gemm_cublas_open(void *stream, void **out, char *library, size_t n);
+int gemm_cublas_close(void *gemm);
+
+/* Local. As gemm_run of driver.h. */
+int gemm_cublas_run(void *gemm, const struct cuda_gemm *g);
+
+const char *gemm_cublas_error_text(int error);
+enum status_code gemm_cublas_error_class(int error);
+
+#endif
