@@ -21,6 +21,9 @@ enum {
     QUANT_FEW_ROWS = 6,    /* so few read nibbles where they are */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
+    QUANT_ROW_AHEAD = 6144,   /* bytes of codes on their way while one row is multiplied: what a
+                                 core can wait for at once, and a first-level cache holds */
+    QUANT_SCALES_AHEAD = 512, /* the same of scales */
 };
 
 /* What a register tile reads: n_rows rows and n_panels panels, whole groups of a piece. */
@@ -42,12 +45,30 @@ struct quant_tile {
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
 };
 
+/* What the chains of one row and one panel read, straight from the packed weight. */
+struct quant_row {
+    enum quant_source source;
+    struct quant_format format;
+    size_t n_groups, group;
+    const int8_t *x; /* codes, scales and sums of the first group */
+    const float *x_scales;
+    const int32_t *sums;
+    const uint8_t *w;
+    const void *scales;
+    size_t scale; /* index of the first group's in scales and zeros */
+    const uint8_t *zeros;
+    const char *scales_ahead; /* to fetch meanwhile, scales_step bytes in each group */
+    size_t scales_step;
+};
+
 /* To be defined by the set:
+ * one row's chains continued: acc[16];
  * the chains continued: acc[row][panel][16], rows at most SET_TILE_ROWS and panels QUANT_PANELS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
  * n <= QUANT_PIECE_GROUPS sums times a factor;
  * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
+static void set_row(const struct quant_row *t, float *acc);
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
@@ -232,6 +253,51 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     }
 }
 
+/* One row, one panel after the other: codes and scales are two streams from end to end, and memory
+ * is all that limits. */
+static inline void quant_row_panel(bool leafy, const struct quant_slice *s, size_t panel)
+{
+    const struct packed *w = s->w;
+    const struct quant_rows *q = s->xq;
+    const size_t leaf_groups = leafy ? w->leaf / q->group : q->n_groups;
+    const size_t n_outputs = quant_outputs_of(w, panel), lanes = (1u << n_outputs) - 1;
+    const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
+    float acc[PANEL_COLUMNS] __attribute__((aligned(64))) = {0};
+    int64_t sums[PANEL_COLUMNS] __attribute__((aligned(64))) = {0}, n_bad = 0;
+    struct quant_row t = {.source = quant_source_of(w->quant.kind),
+                          .format = w->quant,
+                          .group = q->group,
+                          .x = q->codes + s->row * q->n_groups * q->group,
+                          .x_scales = q->scales + s->row * q->n_groups,
+                          .sums = q->sums + s->row * q->n_groups,
+                          .w = (const uint8_t *)w->data + panel * panel_bytes,
+                          .scales = w->scales,
+                          .scale = kern_quant_scale_index(w, panel * PANEL_COLUMNS, 0),
+                          .zeros = w->zeros,
+                          .scales_step = PANEL_COLUMNS * kern_quant_scale_bytes(w->quant)};
+    t.scales_ahead =
+        (const char *)t.scales + t.scale / PANEL_COLUMNS * t.scales_step + QUANT_SCALES_AHEAD;
+    for (size_t g = 0; g < q->n_groups; g += t.n_groups) {
+        t.n_groups = quant_min(leaf_groups, q->n_groups - g);
+        set_row(&t, acc);
+        t.x += t.n_groups * t.group;
+        t.x_scales += t.n_groups;
+        t.sums += t.n_groups;
+        t.w += t.n_groups * (panel_bytes / q->n_groups);
+        t.scale += t.n_groups * PANEL_COLUMNS;
+        t.scales_ahead += t.n_groups * t.scales_step;
+        if (!leafy) continue;
+        n_bad += __builtin_popcount(set_grid_add(acc, w->grid_bits, sums) & (unsigned)lanes);
+        memset(acc, 0, sizeof acc);
+    }
+    if (!leafy) {
+        memcpy(s->y + panel * PANEL_COLUMNS, acc, n_outputs * sizeof *acc);
+        return;
+    }
+    memcpy(s->sums + panel * PANEL_COLUMNS, sums, n_outputs * sizeof *sums);
+    kern_count_bad(s->sums + w->n_out, n_bad);
+}
+
 /* Rows [row0, row1) of a group, panels [panel0, panel1). */
 static inline void quant_linear(bool leafy, const struct linear_args *a, size_t group,
                                 size_t panel0, size_t panel1, size_t row0, size_t row1)
@@ -249,7 +315,8 @@ static inline void quant_linear(bool leafy, const struct linear_args *a, size_t 
             s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
         else
             s.y = a->y + at * a->y_stride;
-        for (size_t p = panel0; p < panel1; p += QUANT_PANELS) {
+        for (size_t p = panel0; s.n_rows == 1 && p < panel1; p++) quant_row_panel(leafy, &s, p);
+        for (size_t p = panel0; s.n_rows > 1 && p < panel1; p += QUANT_PANELS) {
             const size_t n_panels = quant_min(panel1 - p, QUANT_PANELS);
             if (leafy)
                 quant_panels_leaf(&s, p, n_panels);

@@ -13,12 +13,6 @@ static size_t product(size_t a, size_t b)
     return __builtin_mul_overflow(a, b, &n) ? SIZE_MAX : n;
 }
 
-static size_t scale_bytes(struct quant_format f)
-{
-    if (f.kind == QUANT_MXFP4) return 1;
-    return f.scale_dtype == DTYPE_F16 ? 2 : 4;
-}
-
 struct packed_quant_sizes packed_quant_bytes(struct quant_format f, size_t n_out, size_t n_in)
 {
     const size_t n_panels = n_out / PANEL_COLUMNS + (n_out % PANEL_COLUMNS != 0);
@@ -26,7 +20,7 @@ struct packed_quant_sizes packed_quant_bytes(struct quant_format f, size_t n_out
     const size_t n_codes = product(n_scales, quant_kernel_group(f));
     return (struct packed_quant_sizes){
         .data = n_codes == SIZE_MAX || !quant_is_nibbles(f.kind) ? n_codes : n_codes / 2,
-        .scales = product(n_scales, scale_bytes(f)),
+        .scales = product(n_scales, kern_quant_scale_bytes(f)),
         .zeros = f.has_zeros ? n_scales : 0};
 }
 
@@ -95,9 +89,9 @@ static inline void put_elements(struct quant_format f, size_t size, char *out, s
 void packed_quant_put_scales(struct quant_format f, void *scales, size_t n_in, size_t row0,
                              size_t n_rows, const void *rows, size_t row_stride_bytes)
 {
-    if (scale_bytes(f) == 1)
+    if (kern_quant_scale_bytes(f) == 1)
         put_elements(f, 1, scales, n_in, row0, n_rows, rows, row_stride_bytes);
-    else if (scale_bytes(f) == 2)
+    else if (kern_quant_scale_bytes(f) == 2)
         put_elements(f, 2, scales, n_in, row0, n_rows, rows, row_stride_bytes);
     else
         put_elements(f, 4, scales, n_in, row0, n_rows, rows, row_stride_bytes);
@@ -117,7 +111,8 @@ float packed_quant_value(const struct packed *w, size_t n, size_t k)
 static size_t part_row_bytes(const struct packed *w, enum packed_part part)
 {
     if (part == PACKED_CODES) return quant_code_bytes(w->quant.kind, w->n_in);
-    return quant_groups(w->quant, w->n_in) * (part == PACKED_SCALES ? scale_bytes(w->quant) : 1);
+    return quant_groups(w->quant, w->n_in) *
+           (part == PACKED_SCALES ? kern_quant_scale_bytes(w->quant) : 1);
 }
 
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,

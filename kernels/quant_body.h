@@ -32,6 +32,13 @@ DEVICE_INLINE size_t kern_quant_scale_index(const struct packed *w, size_t n, si
     return (n / PANEL_COLUMNS * n_groups + g) * PANEL_COLUMNS + n % PANEL_COLUMNS;
 }
 
+/* Bytes of one packed scale. */
+DEVICE_INLINE size_t kern_quant_scale_bytes(struct quant_format f)
+{
+    if (f.kind == QUANT_MXFP4) return 1;
+    return f.scale_dtype == DTYPE_F16 ? sizeof(uint16_t) : sizeof(float);
+}
+
 /* The stored code, int8 without zeros with its bias. */
 DEVICE_INLINE uint8_t kern_quant_code(const struct packed *w, size_t n, size_t k)
 {

@@ -197,6 +197,62 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
     tiles[t->source](t, acc);
 }
 
+/* One row and panel; all constant but t. */
+ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
+                       const struct quant_row *t, float *out)
+{
+    const size_t quad_bytes = source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2;
+    const int8_t *x = t->x;
+    const uint8_t *w = t->w;
+    const char *next = t->scales_ahead;
+    __m256 acc[HALVES] = {_mm256_load_ps(out), _mm256_load_ps(out + 8)};
+    for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
+        const size_t at = t->scale + g * PANEL_COLUMNS;
+        __m256i sum[1][HALVES];
+#pragma GCC unroll 2
+        for (size_t h = 0; h < HALVES; h++) {
+            sum[0][h] = _mm256_set1_epi32(t->sums[g] * -bias);
+            if (!has_zeros) continue;
+            const __m256i zeros =
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(t->zeros + at + 8 * h)));
+            sum[0][h] = _mm256_madd_epi16(zeros, _mm256_set1_epi32(-t->sums[g]));
+        }
+        for (size_t q = 0; q < t->group / QUANT_QUAD; q += STEP) {
+            for (size_t i = 0; i < STEP * quad_bytes; i += QUANT_LINE)
+                _mm_prefetch(w + i + QUANT_ROW_AHEAD, _MM_HINT_T0);
+            if (source == SOURCE_BYTES)
+                add_wide(1, x, 0, w, sum);
+            else
+                add_small(source, 1, x, 0, w, sum);
+            x += STEP * QUANT_QUAD;
+            w += STEP * quad_bytes;
+        }
+        _mm_prefetch(next, _MM_HINT_T0);
+#pragma GCC unroll 2
+        for (size_t h = 0; h < HALVES; h++) {
+            const __m256 scale = _mm256_mul_ps(v8_scales(t->format, t->scales, at + 8 * h),
+                                               _mm256_set1_ps(t->x_scales[g]));
+            acc[h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[0][h]), scale, acc[h]);
+        }
+    }
+    _mm256_store_ps(out, acc[0]);
+    _mm256_store_ps(out + 8, acc[1]);
+}
+
+static void set_row(const struct quant_row *t, float *acc)
+{
+    if (t->source == SOURCE_MXFP4)
+        row(SOURCE_MXFP4, false, QUANT_MXFP4_BIAS, t, acc);
+    else if (t->source == SOURCE_INT4 && t->format.has_zeros)
+        row(SOURCE_INT4, true, 0, t, acc);
+    else if (t->source == SOURCE_INT4)
+        row(SOURCE_INT4, false, QUANT_INT4_ZERO, t, acc);
+    else if (t->format.has_zeros)
+        row(SOURCE_BYTES, true, 0, t, acc);
+    else
+        row(SOURCE_BYTES, false, QUANT_INT8_BIAS, t, acc);
+}
+
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out)
 {
     for (size_t i = 0; i < n_vectors; i++, in += QUANT_LINE, out += 2 * QUANT_LINE) {

@@ -162,6 +162,64 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
         tiles_mxfp4(t, acc);
 }
 
+/* One row and panel; all constant but t. A group's sum has parts, so that a dot need not wait for
+ * the one before. */
+ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
+                       const struct quant_row *t, float *out)
+{
+    enum { UNROLL = QUANT_CODE_ALIGN / QUANT_QUAD, PARTS = 4 };
+    const size_t line_quads = source == SOURCE_BYTES ? 1 : 2;
+    const int8_t *x = t->x;
+    const uint8_t *w = t->w;
+    const char *next = t->scales_ahead;
+    __m512 acc = _mm512_load_ps(out);
+    for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
+        const size_t at = t->scale + g * PANEL_COLUMNS;
+        __m512i sum[PARTS];
+        sum[0] = _mm512_set1_epi32(t->sums[g] * -bias);
+        if (has_zeros) {
+            const __m512i zeros =
+                _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(t->zeros + at)));
+            sum[0] = _mm512_madd_epi16(zeros, _mm512_set1_epi32(-t->sums[g]));
+        }
+#pragma GCC unroll 4
+        for (size_t k = 1; k < PARTS; k++) sum[k] = _mm512_setzero_si512();
+        for (size_t i = 0; i < t->group; i += QUANT_CODE_ALIGN) {
+#pragma GCC unroll 8
+            for (size_t k = 0; k < UNROLL; k++) {
+                if (k % line_quads == 0)
+                    _mm_prefetch(w + k / line_quads * QUANT_LINE + QUANT_ROW_AHEAD, _MM_HINT_T0);
+                const __m512i wk = load_quad(source, w, k);
+                sum[k % PARTS] =
+                    _mm512_dpbusd_epi32(sum[k % PARTS], wk, broadcast_quad(x + k * QUANT_QUAD));
+            }
+            x += QUANT_CODE_ALIGN;
+            w += UNROLL / line_quads * QUANT_LINE;
+        }
+        _mm_prefetch(next, _MM_HINT_T0);
+        const __m512i all =
+            _mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3]));
+        const __m512 scale =
+            _mm512_mul_ps(v16_scales(t->format, t->scales, at), _mm512_set1_ps(t->x_scales[g]));
+        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), scale, acc);
+    }
+    _mm512_store_ps(out, acc);
+}
+
+static void set_row(const struct quant_row *t, float *acc)
+{
+    if (t->source == SOURCE_MXFP4)
+        row(SOURCE_MXFP4, false, QUANT_MXFP4_BIAS, t, acc);
+    else if (t->source == SOURCE_INT4 && t->format.has_zeros)
+        row(SOURCE_INT4, true, 0, t, acc);
+    else if (t->source == SOURCE_INT4)
+        row(SOURCE_INT4, false, QUANT_INT4_ZERO, t, acc);
+    else if (t->format.has_zeros)
+        row(SOURCE_BYTES, true, 0, t, acc);
+    else
+        row(SOURCE_BYTES, false, QUANT_INT8_BIAS, t, acc);
+}
+
 ALWAYS_INLINE void unpack(enum quant_source source, const uint8_t *in, size_t n_vectors,
                           uint8_t *out)
 {
