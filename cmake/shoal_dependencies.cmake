@@ -1,7 +1,6 @@
 # Finds what shoal needs and gives each library one imported name, dep_<name>.
 find_package(PkgConfig REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
-find_package(OpenMP REQUIRED COMPONENTS C)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
@@ -22,8 +21,6 @@ add_library(dep_mpi INTERFACE)
 target_link_libraries(dep_mpi INTERFACE MPI::MPI_C)
 add_library(dep_threads INTERFACE)
 target_link_libraries(dep_threads INTERFACE Threads::Threads)
-add_library(dep_omp INTERFACE)
-target_link_libraries(dep_omp INTERFACE OpenMP::OpenMP_C)
 add_library(dep_random123 INTERFACE)
 find_path(RANDOM123_INCLUDE Random123/philox.h REQUIRED)
 target_include_directories(dep_random123 INTERFACE ${RANDOM123_INCLUDE})

@@ -35,8 +35,8 @@ struct bench_machine {
     double gops[PEAK_COUNT]; /* 1e9 operations a second; 0: the CPU lacks the instructions */
 };
 
-/* **Collective (world)**. Measures; `all` false: reads and f32 only. Leaves n_threads OpenMP
- * threads set. Errors, the same on all ranks: STATUS_MEMORY. */
+/* **Collective (world)**. Measures; `all` false: reads and f32 only. Errors, the same on all
+ * ranks: STATUS_MEMORY. */
 struct status bench_machine_measure(struct comm *c, struct team *team, bool all,
                                     struct bench_machine *out);
 

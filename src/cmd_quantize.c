@@ -4,6 +4,7 @@
 #include "calibrate/quantize_file.h"
 #include "cmd.h"
 #include "flags.h"
+#include "parallel/topo.h"
 #include "quantize_job.h"
 
 #include <stddef.h>
@@ -54,7 +55,7 @@ static const struct flag table[] = {
     {"memory", FLAG_COUNT, AT(memory_mib), 1, 1 << 24, "MIB",
      "second moments at once, a rank (default 4096); less means more passes"},
     {"threads", FLAG_COUNT, AT(n_threads), 1, 4096, "N",
-     "compute threads a rank, with --calibration (default: its share of the cores)"},
+     "compute threads a rank (default: its share of the cores)"},
     {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress"},
 };
 
@@ -91,7 +92,23 @@ struct quantize_job {
     struct quantize_policy policy;
     struct quantize_choice *choices; /* owned */
     struct ckpt_writer *writer;
+    struct team *team;
 };
+
+static struct status start_threads(struct quantize_job *j, struct config env)
+{
+    struct topo_self self;
+    struct topo *topo = NULL;
+    TRY(topo_self_read(&self));
+    TRY(topo_join(&self, 1, &topo));
+    const uint32_t n = j->flags->n_threads > 0 ? j->flags->n_threads
+                       : env.n_threads > 0     ? env.n_threads
+                                               : topo_threads(topo, 0);
+    const struct status st = team_create(n, &j->team);
+    if (!status_failed(&st)) topo_bind_threads(topo, 0, j->team);
+    topo_destroy(&topo);
+    return st;
+}
 
 static struct status open_source(struct quantize_job *j)
 {
@@ -105,7 +122,7 @@ static struct status open_source(struct quantize_job *j)
 
 static struct status write_all(struct quantize_job *j, struct quantize_result *result)
 {
-    struct quantize_file q = {.c = j->ckpt, .choices = j->choices};
+    struct quantize_file q = {.c = j->ckpt, .choices = j->choices, .team = j->team};
     if (!j->flags->quiet && isatty(STDERR_FILENO)) q.progress = show_progress;
     TRY(ckpt_writer_create(j->to, ckpt_source(j->ckpt), &j->writer));
     q.writer = j->writer;
@@ -114,13 +131,16 @@ static struct status write_all(struct quantize_job *j, struct quantize_result *r
     return ckpt_writer_finish(&j->writer);
 }
 
-static struct status run(const struct quantize_flags *flags, const struct positionals *paths)
+static struct status run(const struct quantize_flags *flags, const struct positionals *paths,
+                         struct config env)
 {
     struct quantize_job j = {.flags = flags, .from = paths->values[0], .to = paths->values[1]};
     struct quantize_result r;
     const uint64_t start_ns = clock_ns();
     struct status st = open_source(&j);
+    if (!status_failed(&st)) st = start_threads(&j, env);
     if (!status_failed(&st)) st = write_all(&j, &r);
+    team_destroy(&j.team);
     ckpt_writer_destroy(&j.writer);
     mem_free(&j.choices);
     ckpt_close(&j.ckpt);
@@ -209,7 +229,7 @@ int cmd_quantize(struct config env, int argc, char **argv)
         return run_calibrated(&flags, &paths, env, &argc, &argv);
     }
     /* rounding needs one rank; its threads share the work */
-    if (!status_failed(&st) && is_lead) st = run(&flags, &paths);
+    if (!status_failed(&st) && is_lead) st = run(&flags, &paths, env);
     /* a launcher ends the job at the first other status, maybe before the voice is heard */
     if (!status_failed(&st) || !is_lead) return 0;
     fprintf(stderr, "shoal quantize: %s\n", st.text);

@@ -10,7 +10,6 @@
 #include "job_same.h"
 #include "quant/auto_policy.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +37,7 @@ struct quantize_job {
     struct topo *topo;
     struct layout *layout; /* owned */
     uint32_t *order;       /* owned [ranks] */
-    struct team *team;     /* the threads of forward passes; those of src/quant are OpenMP's */
+    struct team *team;     /* owned */
     struct kern_table kern;
     struct ckpt *ckpt;
     struct model_config model;
@@ -85,7 +84,6 @@ static struct status start_threads(struct quantize_job *j)
     const uint32_t n = j->o->n_threads > 0    ? j->o->n_threads
                        : j->env.n_threads > 0 ? j->env.n_threads
                                               : topo_threads(j->topo, rank);
-    omp_set_num_threads((int)n);
     TRY(team_create(n, &j->team));
     topo_bind_threads(j->topo, rank, j->team);
     j->kern.team = j->team;
@@ -156,6 +154,7 @@ static struct status open_file(struct quantize_job *j)
     TRY(ckpt_writer_create(j->o->path, ckpt_source(j->ckpt), &j->file.writer));
     j->file.c = j->ckpt;
     j->file.choices = j->choices;
+    j->file.team = j->team;
     return quantize_texts(&j->file);
 }
 

@@ -44,7 +44,7 @@ static void add_seen(struct calib *c, const struct calib_capture *k)
     const float *rows = k->rows;
     for (size_t i = 0; i < k->n_seen; i++) {
         const struct calib_seen *s = &k->seen[i];
-        hessian_add(&c->units[s->unit].h, rows, s->n, s->n_rows);
+        hessian_add(c->o->kern->team, &c->units[s->unit].h, rows, s->n, s->n_rows);
         rows += s->n_rows * s->n;
     }
 }

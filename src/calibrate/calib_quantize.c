@@ -59,9 +59,9 @@ static struct status round_rows(struct calib *c, const struct rounding *how, str
     } else if (how->gptq != NULL) {
         st = gptq_rows(how->gptq, m->format, rows, n_rows, &out);
     } else if (is_clipped(how, m)) {
-        quant_clipped_rows(m->format, rows, n_rows, n_in, c->full, &out);
+        quant_clipped_rows(c->o->kern->team, m->format, rows, n_rows, n_in, c->full, &out);
     } else {
-        quant_rtn_rows(m->format, rows, n_rows, n_in, &out);
+        quant_rtn_rows(c->o->kern->team, m->format, rows, n_rows, n_in, &out);
     }
     mem_free(&rows);
     return st;
@@ -107,11 +107,11 @@ static struct status add_error(struct calib *c, const struct calib_member *m)
         const size_t row = i * n_out / n;
         const struct quant_block block = block_at(m, row);
         calib_member_rows(m, row, 1, before + i * n_in);
-        quant_dequantize_rows(m->format, &block, 1, n_in, after + i * n_in);
+        quant_dequantize_rows(NULL, m->format, &block, 1, n_in, after + i * n_in);
     }
     for (size_t i = 0; i < n * n_in; i++) after[i] -= before[i];
-    TRY_GOTO(st, hessian_error(c->full, (uint32_t)n_in, after, n, &error), out);
-    TRY_GOTO(st, hessian_error(c->full, (uint32_t)n_in, before, n, &energy), out);
+    TRY_GOTO(st, hessian_error(c->o->kern->team, c->full, (uint32_t)n_in, after, n, &error), out);
+    TRY_GOTO(st, hessian_error(c->o->kern->team, c->full, (uint32_t)n_in, before, n, &energy), out);
     c->report.error += error * (double)n_out / (double)n;
     c->report.energy += energy * (double)n_out / (double)n;
 out:
@@ -133,7 +133,7 @@ static struct status show_values(struct calib_member *m)
             calib_member_rows(m, r, 1, row);
         } else {
             const struct quant_block block = block_at(m, r);
-            quant_dequantize_rows(m->format, &block, 1, n_in, row);
+            quant_dequantize_rows(NULL, m->format, &block, 1, n_in, row);
         }
         packed_put_rows(DTYPE_F32, m->values, n_in, r, 1, row, n_in * sizeof *row);
     }
@@ -175,7 +175,7 @@ static struct status round_unit(struct calib *c, struct calib_unit *u, void *ctx
     struct status st = status_ok();
     if (u->members[0].s_in != NULL) awq_scale_moments(c->full, u->n_in, u->members[0].s_in);
     if (c->o->method == CALIBRATE_GPTQ && !is_scarce(c, u)) {
-        st = gptq_create(c->full, u->n_in, &c->o->gptq, &gptq);
+        st = gptq_create(c->o->kern->team, c->full, u->n_in, &c->o->gptq, &gptq);
         how.gptq = &gptq;
     }
     st = comm_agree(c->o->comm, st);

@@ -81,11 +81,12 @@ static struct status try_member(struct calib *c, const struct calib_unit *scaled
     struct status st;
     TRY_GOTO(st, calib_some_rows(m, &rows, &n_rows), out);
     TRY_GOTO(st, mem_alloc(&s, m->w->n_in, sizeof *s, "scales"), out);
+    const struct awq_linear linear = {m->format, rows, n_rows, m->w->n_in, c->full};
     for (int step = 0; step < AWQ_TRIED; step++) {
         double error;
         if ((uint32_t)step % c->n_ranks != c->rank) continue;
         scales_of_try(c, scaled, step, s);
-        TRY_GOTO(st, awq_error(m->format, rows, n_rows, m->w->n_in, c->full, s, &error), out);
+        TRY_GOTO(st, awq_error(c->o->kern->team, &linear, s, &error), out);
         errors[step] += error * (double)m->w->n_out / (double)n_rows;
     }
 out:

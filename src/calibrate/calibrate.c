@@ -171,11 +171,11 @@ static struct status rtn_error(struct calib *c, struct quant_format f, const flo
 {
     struct quant_block block;
     TRY(quant_block_create(f, n_rows, n_in, &block));
-    quant_rtn_rows(f, rows, n_rows, n_in, &block);
-    quant_dequantize_rows(f, &block, n_rows, n_in, d);
+    quant_rtn_rows(c->o->kern->team, f, rows, n_rows, n_in, &block);
+    quant_dequantize_rows(c->o->kern->team, f, &block, n_rows, n_in, d);
     quant_block_destroy(&block);
     for (size_t i = 0; i < n_rows * n_in; i++) d[i] -= rows[i];
-    return hessian_error(c->full, (uint32_t)n_in, d, n_rows, error);
+    return hessian_error(c->o->kern->team, c->full, (uint32_t)n_in, d, n_rows, error);
 }
 
 static struct status sense_member(struct calib *c, struct sensing *s, const struct calib_member *m)
@@ -188,7 +188,7 @@ static struct status sense_member(struct calib *c, struct sensing *s, const stru
     TRY_GOTO(st, calib_some_rows(m, &rows, &n_rows), out);
     TRY_GOTO(st, entry_of(s, m->tensor, &at), out);
     TRY_GOTO(st, mem_alloc(&d, n_rows * n_in, sizeof *d, "rows"), out);
-    TRY_GOTO(st, hessian_error(c->full, n_in, rows, n_rows, &error), out);
+    TRY_GOTO(st, hessian_error(c->o->kern->team, c->full, n_in, rows, n_rows, &error), out);
     s->energy[at] += error;
     for (uint32_t f = 0; f < s->n_formats; f++) {
         TRY_GOTO(st, rtn_error(c, s->formats[f], rows, n_rows, n_in, d, &error), out);

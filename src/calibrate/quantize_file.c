@@ -121,7 +121,7 @@ static struct status round_to_nearest(struct quantize_file *q, struct tensor_row
     for (uint64_t row = 0; row < t->n_rows; row += n_run) {
         const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
         TRY_GOTO(st, tensor_rows_f32(r, row, n, x), done);
-        const uint64_t n_bad = quant_rtn_rows(f, x, n, t->n_cols, &b);
+        const uint64_t n_bad = quant_rtn_rows(q->team, f, x, n, t->n_cols, &b);
         if (n_bad > 0) {
             st = status_make(STATUS_INPUT,
                              "%s: tensor %s: %llu values of rows %llu to %llu are not finite",
@@ -153,7 +153,7 @@ struct status quantize_tensor(struct quantize_file *q, size_t i)
     const struct quantize_choice *choice = &q->choices[i];
     const struct ckpt_tensor_spec spec = quantize_spec(t, choice, "rtn");
     struct tensor_rows r;
-    TRY(tensor_rows_init(&r, q->c, t));
+    TRY(tensor_rows_init(&r, q->c, t, q->team));
     struct status st = ckpt_writer_tensor(q->writer, &spec);
     if (status_failed(&st)) goto done;
     if (choice->keep) {

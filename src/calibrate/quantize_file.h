@@ -21,6 +21,7 @@ struct quantize_file {
     struct ckpt *c; /* borrowed, as are: */
     struct ckpt_writer *writer;
     const struct quantize_choice *choices; /* [ckpt_tensor_count] */
+    struct team *team;                     /* may be NULL */
     quantize_progress *progress;
     void *progress_ctx;
     uint64_t done_elems, total_elems; /* for progress */
@@ -30,8 +31,8 @@ struct quantize_file {
 /* Local. Copies config and the other texts. */
 struct status quantize_texts(struct quantize_file *q);
 
-/* Local, threads over rows. Writes tensor i as its choice says, codes by RTN. Errors: STATUS_INPUT
- * names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
+/* Local, the team's threads over rows. Writes tensor i as its choice says, codes by RTN. Errors:
+ * STATUS_INPUT names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
 struct status quantize_tensor(struct quantize_file *q, size_t i);
 
 /* Local. Texts, then all tensors for which `skip` [ckpt_tensor_count] is not set (NULL: all), in

@@ -6,10 +6,11 @@
 
 #include <string.h>
 
-struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t)
+struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t,
+                               struct team *team)
 {
     const bool is_quantized = t->quant.kind != QUANT_NONE;
-    *r = (struct tensor_rows){.c = c, .t = t};
+    *r = (struct tensor_rows){.c = c, .t = t, .team = team};
     for (int i = 0; i < CKPT_PART_COUNT; i++) {
         struct tensor_block *b = &r->blocks[i];
         b->stored = is_quantized ? t->parts[i] : i == 0 ? t : NULL;
@@ -71,7 +72,7 @@ static struct status quantized_f32(struct tensor_rows *r, uint64_t row0, uint64_
     TRY(tensor_rows_stored(r, CKPT_CODES, row0, n_rows, r->scratch.codes));
     TRY(tensor_rows_stored(r, CKPT_SCALES, row0, n_rows, r->scratch.scales));
     if (f.has_zeros) TRY(tensor_rows_stored(r, CKPT_ZEROS, row0, n_rows, r->scratch.zeros));
-    quant_dequantize_rows(f, &r->scratch, n_rows, r->t->n_cols, out);
+    quant_dequantize_rows(r->team, f, &r->scratch, n_rows, r->t->n_cols, out);
     return status_ok();
 }
 

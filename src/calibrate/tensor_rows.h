@@ -3,6 +3,7 @@
 #ifndef SHOAL_CALIBRATE_TENSOR_ROWS_H
 #define SHOAL_CALIBRATE_TENSOR_ROWS_H
 
+#include "base/team.h"
 #include "checkpoint/ckpt.h"
 
 /* A dataset and the block of it that is in memory. */
@@ -15,13 +16,15 @@ struct tensor_block {
 struct tensor_rows {
     struct ckpt *c;                              /* borrowed, as is: */
     const struct ckpt_tensor *t;                 /* plain or quantized */
+    struct team *team;                           /* turns codes into floats; may be NULL */
     struct tensor_block blocks[CKPT_PART_COUNT]; /* a plain tensor uses the first */
     struct quant_block scratch;                  /* owned; codes on their way to floats */
     uint64_t n_scratch;
 };
 
 /* Local. fini accepts what init failed to make. Errors: STATUS_MEMORY. */
-struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t);
+struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const struct ckpt_tensor *t,
+                               struct team *team);
 void tensor_rows_fini(struct tensor_rows *r);
 
 /* Local. Rows [row0, row0 + n_rows) as f32, codes as their values: out [n_rows, n_cols].

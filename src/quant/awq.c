@@ -2,10 +2,10 @@
 #include "quant/awq.h"
 
 #include "base/mem.h"
-#include "quant/fp_reset.h"
 #include "quant/hessian.h"
 #include "quant/power.h"
 #include "quant/quantize.h"
+#include "quant/share.h"
 
 #include <math.h>
 
@@ -42,25 +42,34 @@ static void difference(struct quant_format f, const float *w, uint32_t n, const 
     }
 }
 
-struct status awq_error(struct quant_format f, const float *rows, size_t n_rows, uint32_t n,
-                        const double *full, const float *s, double *error)
+struct error_job {
+    const struct awq_linear *l;
+    const float *s;
+    float *scaled, *d; /* [n_rows, n] */
+};
+
+static void error_piece(void *ctx, size_t begin, size_t end)
 {
-    float *d = NULL, *scaled = NULL;
-    struct status st;
-    TRY_GOTO(st, mem_alloc(&d, n_rows * n, sizeof *d, "AWQ rows"), out);
-    TRY_GOTO(st, mem_alloc(&scaled, n_rows * n, sizeof *scaled, "AWQ rows"), out);
-#pragma omp parallel
-    {
-        fp_reset();
-#pragma omp for schedule(static)
-        for (size_t r = 0; r < n_rows; r++) {
-            difference(f, rows + r * n, n, s, scaled + r * n, d + r * n);
-        }
+    const struct error_job *j = ctx;
+    for (size_t r = begin; r < end; r++) {
+        const size_t at = r * j->l->n;
+        difference(j->l->format, j->l->rows + at, j->l->n, j->s, j->scaled + at, j->d + at);
     }
-    st = hessian_error(full, n, d, n_rows, error);
+}
+
+struct status awq_error(struct team *team, const struct awq_linear *l, const float *s,
+                        double *error)
+{
+    const size_t n_elems = l->n_rows * l->n;
+    struct error_job j = {.l = l, .s = s};
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&j.d, n_elems, sizeof *j.d, "AWQ rows"), out);
+    TRY_GOTO(st, mem_alloc(&j.scaled, n_elems, sizeof *j.scaled, "AWQ rows"), out);
+    share_run(team, l->n_rows, 16, error_piece, &j);
+    st = hessian_error(team, l->full, l->n, j.d, l->n_rows, error);
 out:
-    mem_free(&scaled);
-    mem_free(&d);
+    mem_free(&j.scaled);
+    mem_free(&j.d);
     return st;
 }
 

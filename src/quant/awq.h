@@ -7,6 +7,7 @@
 #define SHOAL_QUANT_AWQ_H
 
 #include "base/status.h"
+#include "base/team.h"
 #include "tensor/quant_format.h"
 
 #include <stddef.h>
@@ -19,11 +20,19 @@ enum { AWQ_TRIED = 17 };
  * of the largest times the smallest. sum_abs [n] over n_tokens; all 1 without tokens. */
 void awq_scales(const double *sum_abs, uint64_t n_tokens, uint32_t n, int step, float *s);
 
-/* Local, threads over rows. *error = the output error of rows [n_rows, n] when quantized by RTN
- * with scales s: the sum of d^T H d of d = Q(w s) / s - w, H full [n, n].
- * Errors: STATUS_MEMORY. */
-struct status awq_error(struct quant_format f, const float *rows, size_t n_rows, uint32_t n,
-                        const double *full, const float *s, double *error);
+/* What scales are tried on. */
+struct awq_linear {
+    struct quant_format format;
+    const float *rows; /* borrowed [n_rows, n] */
+    size_t n_rows;
+    uint32_t n;
+    const double *full; /* borrowed [n, n]: H */
+};
+
+/* Local, the team's threads over rows. *error = the output error of the rows when quantized by RTN
+ * with scales s [n]: the sum of d^T H d of d = Q(w s) / s - w. Errors: STATUS_MEMORY. */
+struct status awq_error(struct team *team, const struct awq_linear *l, const float *s,
+                        double *error);
 
 /* Local. The try with the least error; the smaller power of equals. */
 int awq_best(const double errors[AWQ_TRIED]);

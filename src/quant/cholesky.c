@@ -4,11 +4,13 @@
 
 #include "base/mem.h"
 #include "quant/fp_reset.h"
+#include "quant/share.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
-enum { BLOCK = 48, STRIP = 16 };
+enum { BLOCK = 48, STRIP = 16, PIECE_ROWS = 8 };
 
 static size_t least(size_t a, size_t b)
 {
@@ -59,25 +61,40 @@ QUANT_CLONES static void subtract_panel(double *row, const double *l, const doub
     }
 }
 
-/* Columns [k0, k1) for the rows below, then their part of everything to the right. */
-static void factor_rest(double *a, size_t n, size_t k0, size_t k1, double *panel)
+/* Columns [k0, k1) of the factor are at work; pieces are of the rows below k1. */
+struct factor_job {
+    double *a, *panel;
+    size_t n, k0, k1;
+};
+
+static void solve_piece(void *ctx, size_t begin, size_t end)
 {
-#pragma omp parallel
-    {
-        fp_reset();
-#pragma omp for schedule(dynamic, 8)
-        for (size_t i = k1; i < n; i++) {
-            solve_row(a, n, i, k0, k1);
-            for (size_t k = k0; k < k1; k++) panel[(k - k0) * n + i] = a[i * n + k];
-        }
-#pragma omp for schedule(dynamic, 8)
-        for (size_t i = k1; i < n; i++) {
-            subtract_panel(a + i * n, a + i * n + k0, panel, n, k1 - k0, k1, i + 1);
+    const struct factor_job *j = ctx;
+    for (size_t i = j->k1 + begin; i < j->k1 + end; i++) {
+        solve_row(j->a, j->n, i, j->k0, j->k1);
+        for (size_t k = j->k0; k < j->k1; k++) {
+            j->panel[(k - j->k0) * j->n + i] = j->a[i * j->n + k];
         }
     }
 }
 
-struct status cholesky_factor(double *a, size_t n, bool *definite)
+static void subtract_piece(void *ctx, size_t begin, size_t end)
+{
+    const struct factor_job *j = ctx;
+    for (size_t i = j->k1 + begin; i < j->k1 + end; i++) {
+        double *row = j->a + i * j->n;
+        subtract_panel(row, row + j->k0, j->panel, j->n, j->k1 - j->k0, j->k1, i + 1);
+    }
+}
+
+/* Columns [k0, k1) for the rows below, then their part of everything to the right. */
+static void factor_rest(struct team *team, struct factor_job *j)
+{
+    share_run(team, j->n - j->k1, PIECE_ROWS, solve_piece, j);
+    share_run(team, j->n - j->k1, PIECE_ROWS, subtract_piece, j);
+}
+
+struct status cholesky_factor(struct team *team, double *a, size_t n, bool *definite)
 {
     double *panel = NULL;
     TRY(mem_alloc(&panel, n * BLOCK, sizeof *panel, "Cholesky factor"));
@@ -85,7 +102,8 @@ struct status cholesky_factor(double *a, size_t n, bool *definite)
     for (size_t k0 = 0; k0 < n && *definite; k0 += BLOCK) {
         const size_t k1 = least(k0 + BLOCK, n);
         *definite = factor_block(a, n, k0, k1);
-        if (*definite) factor_rest(a, n, k0, k1, panel);
+        struct factor_job j = {a, panel, n, k0, k1};
+        if (*definite) factor_rest(team, &j);
     }
     mem_free(&panel);
     return status_ok();
@@ -105,33 +123,38 @@ QUANT_CLONES static void invert_strip(const double *l, size_t n, size_t j0, size
     }
 }
 
-struct status cholesky_invert_lower(const double *l, size_t n, double *inverse)
+struct invert_job {
+    const double *l;
+    size_t n;
+    double *inverse;
+    atomic_bool failed;
+};
+
+/* Columns [j0, j1), at most STRIP. */
+static void invert_piece(void *ctx, size_t j0, size_t j1)
 {
-    const size_t n_strips = (n + STRIP - 1) / STRIP;
-    bool failed = false;
-#pragma omp parallel
-    {
-        double *m = NULL;
-        struct status st = mem_alloc(&m, n * STRIP, sizeof *m, "triangular inverse");
-        fp_reset();
-#pragma omp for schedule(dynamic, 1)
-        for (size_t s = 0; s < n_strips; s++) {
-            const size_t j0 = s * STRIP, j1 = least(j0 + STRIP, n);
-            if (status_failed(&st)) {
-#pragma omp atomic write
-                failed = true;
-                continue;
-            }
-            invert_strip(l, n, j0, j1, m);
-            for (size_t i = j0; i < n; i++) {
-                for (size_t j = j0; j < j1 && j <= i; j++) {
-                    inverse[i * n + j] = m[i * STRIP + j - j0];
-                }
-            }
-        }
-        mem_free(&m);
+    struct invert_job *job = ctx;
+    const size_t n = job->n;
+    double *m = NULL;
+    const struct status st = mem_alloc(&m, n * STRIP, sizeof *m, "triangular inverse");
+    if (status_failed(&st)) {
+        atomic_store(&job->failed, true);
+        return;
     }
-    if (!failed) return status_ok();
+    invert_strip(job->l, n, j0, j1, m);
+    for (size_t i = j0; i < n; i++) {
+        for (size_t j = j0; j < j1 && j <= i; j++) {
+            job->inverse[i * n + j] = m[i * STRIP + j - j0];
+        }
+    }
+    mem_free(&m);
+}
+
+struct status cholesky_invert_lower(struct team *team, const double *l, size_t n, double *inverse)
+{
+    struct invert_job job = {.l = l, .n = n, .inverse = inverse};
+    share_run(team, n, STRIP, invert_piece, &job);
+    if (!job.failed) return status_ok();
     return status_make(STATUS_MEMORY, "triangular inverse of %zu columns: no memory", n);
 }
 
@@ -146,16 +169,16 @@ static void reverse(double *a, size_t n)
     }
 }
 
-struct status cholesky_inverse_factor(double *a, size_t n, bool *definite)
+struct status cholesky_inverse_factor(struct team *team, double *a, size_t n, bool *definite)
 {
     double *inverse = NULL;
     struct status st;
     /* the factor works on lower triangles: reversed, the given upper one is that */
     reverse(a, n);
-    TRY_GOTO(st, cholesky_factor(a, n, definite), out);
+    TRY_GOTO(st, cholesky_factor(team, a, n, definite), out);
     if (!*definite) goto out;
     TRY_GOTO(st, mem_alloc(&inverse, n * n, sizeof *inverse, "inverse factor"), out);
-    TRY_GOTO(st, cholesky_invert_lower(a, n, inverse), out);
+    TRY_GOTO(st, cholesky_invert_lower(team, a, n, inverse), out);
     memcpy(a, inverse, n * n * sizeof *a);
     reverse(a, n);
 out:

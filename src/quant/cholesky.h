@@ -1,10 +1,11 @@
 /* Cholesky factors in a fixed order: every element is one chain over k ascending, whatever the
- * number of threads, so that calibrated files have the same bytes everywhere (numerics law,
- * rule 10). Dense, row-major, f64. Called by gptq. */
+ * number of threads of the team, so that calibrated files have the same bytes everywhere (numerics
+ * law, rule 10). Dense, row-major, f64. Called by gptq. */
 #ifndef SHOAL_QUANT_CHOLESKY_H
 #define SHOAL_QUANT_CHOLESKY_H
 
 #include "base/status.h"
+#include "base/team.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,15 +13,15 @@
 /* Local. The lower triangle of a [n, n] becomes L with A = L L^T; what stands above the diagonal is
  * neither read nor kept. *definite is false, and a undefined, when a pivot is not positive and
  * finite. Errors: STATUS_MEMORY. */
-struct status cholesky_factor(double *a, size_t n, bool *definite);
+struct status cholesky_factor(struct team *team, double *a, size_t n, bool *definite);
 
 /* Local. The inverse of the lower triangle l [n, n] into the lower triangle of inverse [n, n]; what
  * stands above is not touched. Errors: STATUS_MEMORY. */
-struct status cholesky_invert_lower(const double *l, size_t n, double *inverse);
+struct status cholesky_invert_lower(struct team *team, const double *l, size_t n, double *inverse);
 
 /* Local. The upper triangle of a [n, n], of a symmetric A, becomes U with inverse(A) = U^T U, and
  * the rest zero. By the factor of A in reversed order, so that no inverse of A is ever formed.
  * *definite as above. Errors: STATUS_MEMORY. */
-struct status cholesky_inverse_factor(double *a, size_t n, bool *definite);
+struct status cholesky_inverse_factor(struct team *team, double *a, size_t n, bool *definite);
 
 #endif

@@ -1,7 +1,7 @@
 /* The search for a group's range. */
 #include "quant/fit.h"
 
-#include "quant/fp_reset.h"
+#include "quant/share.h"
 
 #include <math.h>
 
@@ -65,30 +65,39 @@ struct quant_param quant_fit_clipped(struct quant_format f, const float *x, size
     return best;
 }
 
-static void clipped_row(struct quant_format f, const float *x, size_t n_in, const double *h,
-                        const struct quant_block *out, size_t row)
+struct clipped_job {
+    struct quant_format f;
+    const float *rows;
+    size_t n_in;
+    const double *h;
+    const struct quant_block *out;
+};
+
+static void clipped_row(const struct clipped_job *j, size_t row)
 {
+    const struct quant_format f = j->f;
+    const float *x = j->rows + row * j->n_in;
+    const size_t n_in = j->n_in;
     const size_t group = f.group == 0 ? n_in : f.group;
     for (size_t g = 0; g * group < n_in; g++) {
         const size_t begin = g * group, end = begin + group < n_in ? begin + group : n_in;
         const struct quant_param p =
-            quant_fit_clipped(f, x + begin, end - begin, h + begin * n_in + begin, n_in);
-        quant_put_param(f, out, n_in, row, g, p);
+            quant_fit_clipped(f, x + begin, end - begin, j->h + begin * n_in + begin, n_in);
+        quant_put_param(f, j->out, n_in, row, g, p);
         for (size_t k = begin; k < end; k++) {
-            quant_put_code(f, out, n_in, row, k, quant_encode(f, p, x[k]));
+            quant_put_code(f, j->out, n_in, row, k, quant_encode(f, p, x[k]));
         }
     }
 }
 
-void quant_clipped_rows(struct quant_format f, const float *rows, size_t n_rows, size_t n_in,
-                        const double *h, const struct quant_block *out)
+static void clipped_piece(void *ctx, size_t begin, size_t end)
 {
-#pragma omp parallel
-    {
-        fp_reset();
-#pragma omp for schedule(dynamic, 4)
-        for (size_t row = 0; row < n_rows; row++) {
-            clipped_row(f, rows + row * n_in, n_in, h, out, row);
-        }
-    }
+    for (size_t row = begin; row < end; row++) clipped_row(ctx, row);
+}
+
+void quant_clipped_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
+                        size_t n_in, const double *h, const struct quant_block *out)
+{
+    struct clipped_job j = {f, rows, n_in, h, out};
+    share_run(team, n_rows, 4, clipped_piece, &j);
 }

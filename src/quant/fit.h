@@ -15,8 +15,9 @@ enum { FIT_STEPS = 20, FIT_TRIED = 11, FIT_BLOCK = 128 };
 struct quant_param quant_fit_clipped(struct quant_format f, const float *x, size_t n,
                                      const double *h, size_t stride);
 
-/* Local, threads over rows. RTN of rows [n_rows, n_in] with such scales, h [n_in, n_in]. */
-void quant_clipped_rows(struct quant_format f, const float *rows, size_t n_rows, size_t n_in,
-                        const double *h, const struct quant_block *out);
+/* Local, the team's threads over rows. RTN of rows [n_rows, n_in] with such scales, h [n_in, n_in].
+ */
+void quant_clipped_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
+                        size_t n_in, const double *h, const struct quant_block *out);
 
 #endif

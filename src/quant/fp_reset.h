@@ -1,6 +1,6 @@
-/* The floating-point environment of a thread (numerics law, rule 8), set first in each parallel
- * region of this room, and how its loops over doubles are compiled: for any CPU and for wider ones.
- * Never with FMA: contraction is off, and clones must agree in every bit. */
+/* The floating-point environment of a thread (numerics law, rule 8), set by share_run for every
+ * piece of a loop, and how this room's loops over doubles are compiled: for any CPU and for wider
+ * ones. Never with FMA: contraction is off, and clones must agree in every bit. */
 #ifndef SHOAL_QUANT_FP_RESET_H
 #define SHOAL_QUANT_FP_RESET_H
 

@@ -6,8 +6,10 @@
 #include "quant/fit.h"
 #include "quant/fp_reset.h"
 #include "quant/quantize.h"
+#include "quant/share.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -55,17 +57,17 @@ static struct status factor(struct gptq *g, const double *full)
     for (int i = 0; i < DAMPING_TRIES; i++) {
         bool definite;
         fill_damped(g, full, g->damped);
-        TRY(cholesky_inverse_factor(g->u, g->n, &definite));
+        TRY(cholesky_inverse_factor(g->team, g->u, g->n, &definite));
         if (definite) return status_ok();
         g->damped *= 2;
     }
     return status_make(STATUS_INPUT, "second moments of %u inputs: not positive definite", g->n);
 }
 
-struct status gptq_create(const double *full, uint32_t n, const struct gptq_options *options,
-                          struct gptq *out)
+struct status gptq_create(struct team *team, const double *full, uint32_t n,
+                          const struct gptq_options *options, struct gptq *out)
 {
-    *out = (struct gptq){.options = *options, .n = n};
+    *out = (struct gptq){.options = *options, .team = team, .n = n};
     const size_t n_elems = (size_t)n * n;
     struct status st;
     TRY_GOTO(st, mem_alloc(&out->order, n, sizeof *out->order, "column order"), fail);
@@ -104,6 +106,7 @@ struct walk {
     double *error;              /* [BLOCK, LANES] of the block's columns, over U's diagonal */
     struct quant_param *params; /* [groups, LANES] */
     float *values;              /* [n] of one group */
+    uint32_t *place;            /* [n]: where the order has a column */
 };
 
 static size_t group_of(const struct walk *k, size_t column)
@@ -111,15 +114,14 @@ static size_t group_of(const struct walk *k, size_t column)
     return k->f.group == 0 ? 0 : column / k->f.group;
 }
 
-/* Fits group `group` of each output to the values as they stand; `place` tells where column c is
- * in w, NULL: at c. */
-static void fit_group(const struct walk *k, size_t group, const uint32_t *place)
+/* Fits group `group` of each output to the values as they stand. */
+static void fit_group(const struct walk *k, size_t group)
 {
     const size_t n = k->g->n, size = k->f.group == 0 ? n : k->f.group;
     const size_t begin = group * size, end = begin + size < n ? begin + size : n;
     for (size_t r = 0; r < k->n_rows; r++) {
         for (size_t c = begin; c < end; c++) {
-            k->values[c - begin] = (float)k->w[(place != NULL ? place[c] : c) * LANES + r];
+            k->values[c - begin] = (float)k->w[k->place[c] * LANES + r];
         }
         struct quant_param *p = &k->params[group * LANES + r];
         *p = k->g->moments == NULL ? quant_fit(k->f, k->values, end - begin)
@@ -164,7 +166,7 @@ static void walk_columns(const struct walk *k)
         const size_t end = b + BLOCK < n ? b + BLOCK : n;
         for (size_t i = b; i < end; i++) {
             const bool begins = k->f.group == 0 ? i == 0 : i % k->f.group == 0;
-            if (!k->g->options.act_order && begins) fit_group(k, group_of(k, i), NULL);
+            if (!k->g->options.act_order && begins) fit_group(k, group_of(k, i));
             quantize_column(k, i, k->error + (i - b) * LANES);
             correct(k->w, k->error + (i - b) * LANES, k->g->u, n, i, 1, i + 1, end);
         }
@@ -185,53 +187,57 @@ static void load_rows(const struct walk *k, const float *rows)
     }
 }
 
-/* place[column]: where the order has it. */
-static void place_columns(const struct gptq *g, uint32_t *place)
-{
-    for (uint32_t i = 0; i < g->n; i++) place[g->order[i]] = i;
-}
-
-static struct status walk_init(struct walk *k, uint32_t **place)
+static struct status walk_init(struct walk *k)
 {
     const size_t n = k->g->n;
     TRY(mem_alloc(&k->w, n * LANES, sizeof *k->w, "GPTQ rows"));
     TRY(mem_alloc(&k->error, BLOCK * LANES, sizeof *k->error, "GPTQ errors"));
     TRY(mem_alloc(&k->params, quant_groups(k->f, n) * LANES, sizeof *k->params, "GPTQ groups"));
     TRY(mem_alloc(&k->values, n, sizeof *k->values, "GPTQ groups"));
-    return mem_alloc(place, n, sizeof **place, "GPTQ order");
+    TRY(mem_alloc(&k->place, n, sizeof *k->place, "GPTQ order"));
+    for (uint32_t i = 0; i < n; i++) k->place[k->g->order[i]] = i;
+    return status_ok();
+}
+
+static void walk_fini(struct walk *k)
+{
+    mem_free(&k->place);
+    mem_free(&k->values);
+    mem_free(&k->params);
+    mem_free(&k->error);
+    mem_free(&k->w);
+}
+
+struct rows_job {
+    const struct gptq *g;
+    struct quant_format f;
+    const float *rows;
+    const struct quant_block *out;
+    atomic_bool failed;
+};
+
+/* At most LANES outputs. */
+static void rows_piece(void *ctx, size_t begin, size_t end)
+{
+    struct rows_job *j = ctx;
+    struct walk k = {.g = j->g, .f = j->f, .out = j->out, .row0 = begin, .n_rows = end - begin};
+    const struct status st = walk_init(&k);
+    if (status_failed(&st)) {
+        atomic_store(&j->failed, true);
+    } else {
+        load_rows(&k, j->rows);
+        const size_t n_groups = j->g->options.act_order ? quant_groups(j->f, j->g->n) : 0;
+        for (size_t i = 0; i < n_groups; i++) fit_group(&k, i);
+        walk_columns(&k);
+    }
+    walk_fini(&k);
 }
 
 struct status gptq_rows(const struct gptq *g, struct quant_format f, const float *rows,
                         size_t n_rows, const struct quant_block *out)
 {
-    const size_t n_tiles = (n_rows + LANES - 1) / LANES, n_groups = quant_groups(f, g->n);
-    bool failed = false;
-#pragma omp parallel
-    {
-        struct walk k = {.g = g, .f = f, .out = out};
-        uint32_t *place = NULL;
-        const struct status st = walk_init(&k, &place);
-        fp_reset();
-        if (!status_failed(&st)) place_columns(g, place);
-#pragma omp for schedule(dynamic, 1)
-        for (size_t t = 0; t < n_tiles; t++) {
-            if (status_failed(&st)) {
-#pragma omp atomic write
-                failed = true;
-                continue;
-            }
-            k.row0 = t * LANES;
-            k.n_rows = n_rows - k.row0 < LANES ? n_rows - k.row0 : LANES;
-            load_rows(&k, rows);
-            for (size_t i = 0; i < n_groups && g->options.act_order; i++) fit_group(&k, i, place);
-            walk_columns(&k);
-        }
-        mem_free(&place);
-        mem_free(&k.values);
-        mem_free(&k.params);
-        mem_free(&k.error);
-        mem_free(&k.w);
-    }
-    if (!failed) return status_ok();
+    struct rows_job j = {.g = g, .f = f, .rows = rows, .out = out};
+    share_run(g->team, n_rows, LANES, rows_piece, &j);
+    if (!j.failed) return status_ok();
     return status_make(STATUS_MEMORY, "GPTQ of %u inputs: no memory", g->n);
 }

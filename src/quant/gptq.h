@@ -14,6 +14,7 @@
 #define SHOAL_QUANT_GPTQ_H
 
 #include "base/status.h"
+#include "base/team.h"
 #include "tensor/quant_format.h"
 
 #include <stdbool.h>
@@ -29,22 +30,23 @@ struct gptq_options {
 /* H factored for one linear. */
 struct gptq {
     struct gptq_options options;
-    uint32_t n;      /* inputs */
-    uint32_t *order; /* owned [n]: the column done i-th */
-    bool *dead;      /* owned [n]: no token ever had it; its weights become 0 */
-    double *moments; /* owned [n, n]: H as given, for fitting; NULL without options.clip */
-    double *u;       /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in the order above */
-    double damped;   /* lambda that was used: it doubles until H is positive definite */
+    struct team *team; /* borrowed */
+    uint32_t n;        /* inputs */
+    uint32_t *order;   /* owned [n]: the column done i-th */
+    bool *dead;        /* owned [n]: no token ever had it; its weights become 0 */
+    double *moments;   /* owned [n, n]: H as given, for fitting; NULL without options.clip */
+    double *u;         /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in the order above */
+    double damped;     /* lambda that was used: it doubles until H is positive definite */
 };
 
-/* Local, threads. Takes H full [n, n] (hessian.h), which is not changed. destroy frees; accepts
- * what create failed to make. Errors: STATUS_MEMORY; STATUS_INPUT when H is not finite. */
-struct status gptq_create(const double *full, uint32_t n, const struct gptq_options *options,
-                          struct gptq *out);
+/* Local, the team's threads. Takes H full [n, n] (hessian.h), which is not changed. destroy frees;
+ * accepts what create failed to make. Errors: STATUS_MEMORY; STATUS_INPUT when H is not finite. */
+struct status gptq_create(struct team *team, const double *full, uint32_t n,
+                          const struct gptq_options *options, struct gptq *out);
 void gptq_destroy(struct gptq *g);
 
-/* Local, threads over outputs. rows [n_rows, n] of weights to their codes: rows of `out`.
- * Errors: STATUS_MEMORY. */
+/* Local, the team's threads over outputs. rows [n_rows, n] of weights to their codes: rows of
+ * `out`. Errors: STATUS_MEMORY. */
 struct status gptq_rows(const struct gptq *g, struct quant_format f, const float *rows,
                         size_t n_rows, const struct quant_block *out);
 

@@ -3,9 +3,10 @@
 
 #include "base/mem.h"
 #include "quant/fp_reset.h"
+#include "quant/share.h"
 
 #include <math.h>
-#include <stdbool.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { TILE_ROWS = 4, TILE_COLUMNS = 16, CHUNK_TOKENS = 128 };
@@ -99,23 +100,29 @@ static void add_magnitudes(struct hessian *h, const float *x, size_t stride, siz
     }
 }
 
-void hessian_add(struct hessian *h, const float *x, size_t x_stride, size_t n_tokens)
+struct add_job {
+    struct hessian *h;
+    const float *x;
+    size_t x_stride, n_tokens;
+};
+
+/* Rows of H, counted from the first that is held here; a whole tile but for the last. */
+static void add_piece(void *ctx, size_t begin, size_t end)
+{
+    const struct add_job *j = ctx;
+    struct hessian *h = j->h;
+    strip(h->h + begin * h->n, h->n, j->x, j->x_stride, j->n_tokens, h->begin + begin, end - begin);
+}
+
+void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
+                 size_t n_tokens)
 {
     add_magnitudes(h, x, x_stride, n_tokens);
     h->n_tokens += n_tokens;
     for (size_t t = 0; t < n_tokens; t += CHUNK_TOKENS) {
         const size_t n = n_tokens - t < CHUNK_TOKENS ? n_tokens - t : CHUNK_TOKENS;
-        const size_t n_strips = (h->end - h->begin + TILE_ROWS - 1) / TILE_ROWS;
-#pragma omp parallel
-        {
-            fp_reset();
-#pragma omp for schedule(dynamic, 1)
-            for (size_t s = 0; s < n_strips; s++) {
-                const size_t i = h->begin + s * TILE_ROWS;
-                const size_t n_i = h->end - i < TILE_ROWS ? h->end - i : TILE_ROWS;
-                strip(h->h + s * TILE_ROWS * h->n, h->n, x + t * x_stride, x_stride, n, i, n_i);
-            }
-        }
+        struct add_job j = {h, x + t * x_stride, x_stride, n};
+        share_run(team, h->end - h->begin, TILE_ROWS, add_piece, &j);
     }
 }
 
@@ -152,35 +159,39 @@ static void interleave(const float *d, uint32_t n, size_t row, size_t n_lanes, d
     }
 }
 
-struct status hessian_error(const double *full, uint32_t n, const float *d, size_t n_rows,
-                            double *out)
+struct error_job {
+    const double *full;
+    uint32_t n;
+    const float *d;
+    double *sums;
+    atomic_bool failed;
+};
+
+/* At most HESSIAN_LANES rows. */
+static void error_piece(void *ctx, size_t begin, size_t end)
 {
-    const size_t n_tiles = (n_rows + HESSIAN_LANES - 1) / HESSIAN_LANES;
-    double *sums = NULL;
-    bool failed = false;
-    TRY(mem_alloc(&sums, n_tiles * HESSIAN_LANES, sizeof *sums, "output errors"));
-#pragma omp parallel
-    {
-        double *v = NULL;
-        const struct status st =
-            mem_alloc(&v, (size_t)n * HESSIAN_LANES, sizeof *v, "output errors");
-        fp_reset();
-#pragma omp for schedule(dynamic, 1)
-        for (size_t t = 0; t < n_tiles; t++) {
-            const size_t row = t * HESSIAN_LANES, left = n_rows - row;
-            if (status_failed(&st)) {
-#pragma omp atomic write
-                failed = true;
-                continue;
-            }
-            interleave(d, n, row, left < HESSIAN_LANES ? left : HESSIAN_LANES, v);
-            hessian_norms(full, n, v, sums + row);
-        }
-        mem_free(&v);
+    struct error_job *j = ctx;
+    double *v = NULL;
+    const struct status st =
+        mem_alloc(&v, (size_t)j->n * HESSIAN_LANES, sizeof *v, "output errors");
+    if (status_failed(&st)) {
+        atomic_store(&j->failed, true);
+        return;
     }
+    interleave(j->d, j->n, begin, end - begin, v);
+    hessian_norms(j->full, j->n, v, j->sums + begin);
+    mem_free(&v);
+}
+
+struct status hessian_error(struct team *team, const double *full, uint32_t n, const float *d,
+                            size_t n_rows, double *out)
+{
+    struct error_job j = {.full = full, .n = n, .d = d};
+    TRY(mem_alloc(&j.sums, n_rows + HESSIAN_LANES, sizeof *j.sums, "output errors"));
+    share_run(team, n_rows, HESSIAN_LANES, error_piece, &j);
     *out = 0;
-    for (size_t i = 0; i < n_rows; i++) *out += sums[i];
-    mem_free(&sums);
-    if (!failed) return status_ok();
+    for (size_t i = 0; i < n_rows; i++) *out += j.sums[i];
+    mem_free(&j.sums);
+    if (!j.failed) return status_ok();
     return status_make(STATUS_MEMORY, "output errors of %u inputs: no memory", n);
 }

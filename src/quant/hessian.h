@@ -7,6 +7,7 @@
 #define SHOAL_QUANT_HESSIAN_H
 
 #include "base/status.h"
+#include "base/team.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,8 +32,10 @@ uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
 struct status hessian_init(struct hessian *h, uint32_t n, uint32_t begin, uint32_t end);
 void hessian_fini(struct hessian *h);
 
-/* Local. Adds n_tokens rows x [n_tokens, x_stride], the next of the calibration set. */
-void hessian_add(struct hessian *h, const float *x, size_t x_stride, size_t n_tokens);
+/* Local, the team's threads over rows of H. Adds n_tokens rows x [n_tokens, x_stride], the next of
+ * the calibration set. */
+void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
+                 size_t n_tokens);
 
 /* Local. full [n, n] with its rows' parts from the diagonal on given: fills the lower part. */
 void hessian_mirror(double *full, uint32_t n);
@@ -44,8 +47,8 @@ enum { HESSIAN_LANES = 16 };
 void hessian_norms(const double *full, uint32_t n, const double *v, double *out);
 
 /* Local. The output error of rows' differences d [n_rows, n]: the sum over the rows, ascending, of
- * d^T H d. Threads over rows. Errors: STATUS_MEMORY. */
-struct status hessian_error(const double *full, uint32_t n, const float *d, size_t n_rows,
-                            double *out);
+ * d^T H d. The team's threads over rows. Errors: STATUS_MEMORY. */
+struct status hessian_error(struct team *team, const double *full, uint32_t n, const float *d,
+                            size_t n_rows, double *out);
 
 #endif

@@ -9,6 +9,7 @@
 #define SHOAL_QUANT_QUANTIZE_H
 
 #include "base/status.h"
+#include "base/team.h"
 #include "tensor/quant_format.h"
 
 /* A group's scale, exactly as it is stored, and its zero point (8 for int4 and 0 for all others
@@ -54,14 +55,14 @@ struct status quant_block_create(struct quant_format f, size_t n_rows, size_t n_
                                  struct quant_block *out);
 void quant_block_destroy(struct quant_block *b);
 
-/* Local, threads over rows. RTN of rows [n_rows, n_in] into a block. Returns how many values were
- * not finite: more than none means that the weight cannot be quantized. */
-uint64_t quant_rtn_rows(struct quant_format f, const float *rows, size_t n_rows, size_t n_in,
-                        const struct quant_block *out);
+/* Local, the team's threads over rows. RTN of rows [n_rows, n_in] into a block. Returns how many
+ * values were not finite: more than none means that the weight cannot be quantized. */
+uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
+                        size_t n_in, const struct quant_block *out);
 
-/* Local, threads over rows. The values of a block: out [n_rows, n_in], what the kernels'
+/* Local, the team's threads over rows. The values of a block: out [n_rows, n_in], what the kernels'
  * weight-only arithmetic multiplies with, bit for bit. */
-void quant_dequantize_rows(struct quant_format f, const struct quant_block *b, size_t n_rows,
-                           size_t n_in, float *out);
+void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,
+                           size_t n_rows, size_t n_in, float *out);
 
 #endif

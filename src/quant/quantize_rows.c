@@ -1,9 +1,18 @@
 /* Whole rows to codes and back, threads over rows. */
 #include "quant/quantize.h"
 
-#include "quant/fp_reset.h"
+#include "quant/share.h"
 
 #include <float.h>
+#include <stdatomic.h>
+
+enum { PIECE_ELEMS = 1 << 14 }; /* about what a thread takes at once */
+
+/* Rows that a thread takes at once. */
+static size_t piece_rows(size_t n_in)
+{
+    return n_in < PIECE_ELEMS ? PIECE_ELEMS / n_in : 1;
+}
 
 /* The inputs of group g: [begin, end). */
 static void group_bounds(struct quant_format f, size_t n_in, size_t g, size_t *begin, size_t *end)
@@ -34,20 +43,31 @@ static void rtn_row(struct quant_format f, const float *x, size_t n_in,
     }
 }
 
-uint64_t quant_rtn_rows(struct quant_format f, const float *rows, size_t n_rows, size_t n_in,
-                        const struct quant_block *out)
+struct rtn_job {
+    struct quant_format f;
+    const float *rows;
+    size_t n_in;
+    const struct quant_block *out;
+    atomic_uint_fast64_t n_bad;
+};
+
+static void rtn_piece(void *ctx, size_t begin, size_t end)
 {
-    uint64_t n_bad = 0;
-#pragma omp parallel reduction(+ : n_bad)
-    {
-        fp_reset();
-#pragma omp for schedule(static)
-        for (size_t row = 0; row < n_rows; row++) {
-            n_bad += count_bad(rows + row * n_in, n_in);
-            rtn_row(f, rows + row * n_in, n_in, out, row);
-        }
+    struct rtn_job *j = ctx;
+    for (size_t row = begin; row < end; row++) {
+        const float *x = j->rows + row * j->n_in;
+        const uint64_t n_bad = count_bad(x, j->n_in);
+        if (n_bad > 0) atomic_fetch_add(&j->n_bad, n_bad);
+        rtn_row(j->f, x, j->n_in, j->out, row);
     }
-    return n_bad;
+}
+
+uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
+                        size_t n_in, const struct quant_block *out)
+{
+    struct rtn_job j = {.f = f, .rows = rows, .n_in = n_in, .out = out};
+    share_run(team, n_rows, piece_rows(n_in), rtn_piece, &j);
+    return j.n_bad;
 }
 
 static void dequantize_row(struct quant_format f, const struct quant_block *b, size_t n_in,
@@ -64,15 +84,24 @@ static void dequantize_row(struct quant_format f, const struct quant_block *b, s
     }
 }
 
-void quant_dequantize_rows(struct quant_format f, const struct quant_block *b, size_t n_rows,
-                           size_t n_in, float *out)
+struct dequantize_job {
+    struct quant_format f;
+    const struct quant_block *b;
+    size_t n_in;
+    float *out;
+};
+
+static void dequantize_piece(void *ctx, size_t begin, size_t end)
 {
-#pragma omp parallel
-    {
-        fp_reset();
-#pragma omp for schedule(static)
-        for (size_t row = 0; row < n_rows; row++) {
-            dequantize_row(f, b, n_in, row, out + row * n_in);
-        }
+    const struct dequantize_job *j = ctx;
+    for (size_t row = begin; row < end; row++) {
+        dequantize_row(j->f, j->b, j->n_in, row, j->out + row * j->n_in);
     }
+}
+
+void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,
+                           size_t n_rows, size_t n_in, float *out)
+{
+    struct dequantize_job j = {f, b, n_in, out};
+    share_run(team, n_rows, piece_rows(n_in), dequantize_piece, &j);
 }

@@ -7,7 +7,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 /* Numbers in [-1, 1) without a library's generator. */
@@ -42,8 +41,8 @@ static void second_moments_are_one_chain_per_element(void)
     struct hessian h;
     struct status st = hessian_init(&h, (uint32_t)n, 0, (uint32_t)n);
     CU_ASSERT_FATAL(!status_failed(&st));
-    hessian_add(&h, x, n + STRIDE_MORE, 129);
-    hessian_add(&h, x + 129 * (n + STRIDE_MORE), n + STRIDE_MORE, N_TOKENS - 129);
+    hessian_add(NULL, &h, x, n + STRIDE_MORE, 129);
+    hessian_add(NULL, &h, x + 129 * (n + STRIDE_MORE), n + STRIDE_MORE, N_TOKENS - 129);
     CU_ASSERT_EQUAL(h.n_tokens, N_TOKENS);
     size_t n_wrong = 0;
     for (size_t i = 0; i < n; i++) {
@@ -75,10 +74,12 @@ static void cuts_cover_all_rows_and_change_no_bit(void)
     float *x = tokens(n, 2);
     double *parts = memory((size_t)n * n, sizeof *parts);
     struct hessian whole;
+    struct team *team;
     struct status st = hessian_init(&whole, n, 0, n);
     CU_ASSERT_FATAL(!status_failed(&st));
-    omp_set_num_threads(3);
-    hessian_add(&whole, x, n + STRIDE_MORE, N_TOKENS);
+    st = team_create(3, &team);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    hessian_add(team, &whole, x, n + STRIDE_MORE, N_TOKENS);
     for (uint32_t n_parts = 1; n_parts < 90; n_parts += 8) {
         CU_ASSERT_EQUAL(hessian_cut(n, n_parts, 0), 0);
         CU_ASSERT_EQUAL(hessian_cut(n, n_parts, n_parts), n);
@@ -88,7 +89,7 @@ static void cuts_cover_all_rows_and_change_no_bit(void)
             CU_ASSERT_FATAL(begin <= end);
             st = hessian_init(&part, n, begin, end);
             CU_ASSERT_FATAL(!status_failed(&st));
-            hessian_add(&part, x, n + STRIDE_MORE, N_TOKENS);
+            hessian_add(NULL, &part, x, n + STRIDE_MORE, N_TOKENS);
             memcpy(parts + (size_t)begin * n, part.h, (size_t)(end - begin) * n * sizeof *parts);
             hessian_fini(&part);
         }
@@ -102,6 +103,7 @@ static void cuts_cover_all_rows_and_change_no_bit(void)
         }
         CU_ASSERT_EQUAL(n_wrong, 0);
     }
+    team_destroy(&team);
     hessian_fini(&whole);
     mem_free(&parts);
     mem_free(&x);
@@ -113,7 +115,7 @@ static double *moments(uint32_t n, uint32_t seed, double ridge)
     struct hessian h;
     const struct status st = hessian_init(&h, n, 0, n);
     CU_ASSERT_FATAL(!status_failed(&st));
-    hessian_add(&h, x, n + STRIDE_MORE, N_TOKENS);
+    hessian_add(NULL, &h, x, n + STRIDE_MORE, N_TOKENS);
     double *full = memory((size_t)n * n, sizeof *full);
     memcpy(full, h.h, (size_t)n * n * sizeof *full);
     hessian_mirror(full, n);
@@ -147,7 +149,7 @@ static void factors_leave_no_residual_at_any_size(void)
         double *l = memory((size_t)n * n, sizeof *l);
         bool definite = false;
         memcpy(l, a, (size_t)n * n * sizeof *l);
-        const struct status st = cholesky_factor(l, n, &definite);
+        const struct status st = cholesky_factor(NULL, l, n, &definite);
         CU_ASSERT(!status_failed(&st));
         CU_ASSERT(definite);
         CU_ASSERT(factor_residual(a, l, n) < 1e-14 * (double)n);
@@ -166,7 +168,7 @@ static void inverse_factors_invert_at_any_size(void)
         double *u = memory(n * n, sizeof *u), *ua = memory(n * n, sizeof *ua);
         bool definite = false;
         memcpy(u, a, n * n * sizeof *u);
-        const struct status st = cholesky_inverse_factor(u, n, &definite);
+        const struct status st = cholesky_inverse_factor(NULL, u, n, &definite);
         CU_ASSERT(!status_failed(&st));
         CU_ASSERT(definite);
         double worst = 0;
@@ -195,16 +197,17 @@ static void factors_do_not_depend_on_threads(void)
 {
     const size_t n = 201;
     double *a = moments((uint32_t)n, 3, 1.0), *u[2];
-    const int n_before = omp_get_max_threads();
     for (int i = 0; i < 2; i++) {
         bool definite;
-        omp_set_num_threads(i == 0 ? 1 : 4);
+        struct team *team;
+        struct status st = team_create(i == 0 ? 1 : 4, &team);
+        CU_ASSERT_FATAL(!status_failed(&st));
         u[i] = memory(n * n, sizeof *u[i]);
         memcpy(u[i], a, n * n * sizeof *a);
-        const struct status st = cholesky_inverse_factor(u[i], n, &definite);
+        st = cholesky_inverse_factor(team, u[i], n, &definite);
         CU_ASSERT(!status_failed(&st) && definite);
+        team_destroy(&team);
     }
-    omp_set_num_threads(n_before);
     CU_ASSERT_EQUAL(memcmp(u[0], u[1], n * n * sizeof *a), 0);
     mem_free(&u[0]);
     mem_free(&u[1]);
@@ -215,11 +218,11 @@ static void indefinite_matrices_are_found_out(void)
 {
     double indefinite[4] = {1, 2, 2, 1}, not_a_number[4] = {1, 0, 0, NAN}, zero[1] = {0};
     bool definite = true;
-    struct status st = cholesky_factor(indefinite, 2, &definite);
+    struct status st = cholesky_factor(NULL, indefinite, 2, &definite);
     CU_ASSERT(!status_failed(&st) && !definite);
-    st = cholesky_factor(not_a_number, 2, &definite);
+    st = cholesky_factor(NULL, not_a_number, 2, &definite);
     CU_ASSERT(!status_failed(&st) && !definite);
-    st = cholesky_inverse_factor(zero, 1, &definite);
+    st = cholesky_inverse_factor(NULL, zero, 1, &definite);
     CU_ASSERT(!status_failed(&st) && !definite);
 }
 

@@ -59,7 +59,7 @@ static void value_hash(struct ckpt *c, const struct ckpt_tensor *t, enum dtype d
     const size_t n = (size_t)(t->n_rows * t->n_cols);
     float *wide = malloc(n * sizeof *wide);
     void *narrow = malloc(n * sizeof *wide);
-    CU_ASSERT_EQUAL_FATAL(tensor_rows_init(&r, c, t).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(tensor_rows_init(&r, c, t, NULL).code, STATUS_OK);
     CU_ASSERT_EQUAL(tensor_rows_f32(&r, 0, t->n_rows, wide).code, STATUS_OK);
     tensor_rows_fini(&r);
     for (size_t i = 0; i < n; i++) wide[i] += 0.0f; /* -0 counts as 0 */

@@ -24,7 +24,7 @@ static float *values_of(struct ckpt *c, const struct ckpt_tensor *t)
 {
     struct tensor_rows r;
     float *out = malloc(t->n_rows * t->n_cols * sizeof *out);
-    CU_ASSERT_EQUAL_FATAL(tensor_rows_init(&r, c, t).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(tensor_rows_init(&r, c, t, NULL).code, STATUS_OK);
     CU_ASSERT_EQUAL(tensor_rows_f32(&r, 0, t->n_rows, out).code, STATUS_OK);
     tensor_rows_fini(&r);
     return out;

@@ -11,7 +11,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,7 +70,7 @@ static void problem_init(struct problem *p, const struct js_node *node)
     p->w = matrix(js_get(node, "w"), p->n_in, 1.0 / 4096, &p->n_out);
     struct status st = hessian_init(&p->h, p->n_in, 0, p->n_in);
     CU_ASSERT_FATAL(!status_failed(&st));
-    hessian_add(&p->h, p->x, p->n_in, p->n_tokens);
+    hessian_add(NULL, &p->h, p->x, p->n_in, p->n_tokens);
     st = mem_alloc(&p->full, (size_t)p->n_in * p->n_in, sizeof *p->full, "test");
     CU_ASSERT_FATAL(!status_failed(&st));
     memcpy(p->full, p->h.h, (size_t)p->n_in * p->n_in * sizeof *p->full);
@@ -115,7 +114,7 @@ static void gptq_is_the_papers(void)
             const struct gptq_options o = {.damping = 0.01, .act_order = act_order != 0};
             struct gptq g;
             struct quant_block block;
-            struct status st = gptq_create(p.full, p.n_in, &o, &g);
+            struct status st = gptq_create(NULL, p.full, p.n_in, &o, &g);
             CU_ASSERT_FATAL(!status_failed(&st));
             st = quant_block_create(p.f, p.n_out, p.n_in, &block);
             CU_ASSERT_FATAL(!status_failed(&st));
@@ -133,6 +132,7 @@ static void gptq_is_the_papers(void)
 static void check_tries(const struct problem *p, const struct js_node *tries)
 {
     float s[256];
+    const struct awq_linear linear = {p->f, p->w, p->n_out, p->n_in, p->full};
     CU_ASSERT_EQUAL(js_count(tries), AWQ_TRIED);
     for (int step = 0; step < AWQ_TRIED; step++) {
         const struct js_node *want = js_get(js_at(tries, (size_t)step), "scales");
@@ -142,7 +142,7 @@ static void check_tries(const struct problem *p, const struct js_node *tries)
         for (size_t k = 0; k < js_count(want); k++) {
             CU_ASSERT_DOUBLE_EQUAL(s[k] / number(js_at(want, k)), 1, 1e-5);
         }
-        const struct status st = awq_error(p->f, p->w, p->n_out, p->n_in, p->full, s, &error);
+        const struct status st = awq_error(NULL, &linear, s, &error);
         CU_ASSERT(!status_failed(&st));
         CU_ASSERT_DOUBLE_EQUAL(error / want_error, 1, 1e-4); /* scales differ in their last bit */
     }
@@ -161,7 +161,7 @@ static void awq_is_the_papers(void)
         check_tries(&p, js_get(awq, "tries"));
         const struct status st = quant_block_create(p.f, p.n_out, p.n_in, &block);
         CU_ASSERT_FATAL(!status_failed(&st));
-        quant_clipped_rows(p.f, p.w, p.n_out, p.n_in, p.full, &block);
+        quant_clipped_rows(NULL, p.f, p.w, p.n_out, p.n_in, p.full, &block);
         check_result(&p, js_get(awq, "clipped"), &block);
         quant_block_destroy(&block);
         problem_fini(&p);
@@ -209,19 +209,19 @@ static void gptq_and_clipping_beat_rtn_on_their_own_measure(void)
     double errors[3];
     struct status st = mem_alloc(&values, n, sizeof *values, "test");
     CU_ASSERT_FATAL(!status_failed(&st));
-    st = gptq_create(p.full, p.n_in, &(struct gptq_options){.damping = 0.01}, &g);
+    st = gptq_create(NULL, p.full, p.n_in, &(struct gptq_options){.damping = 0.01}, &g);
     CU_ASSERT_FATAL(!status_failed(&st));
     for (int method = 0; method < 3; method++) {
         struct quant_block block;
         st = quant_block_create(p.f, p.n_out, p.n_in, &block);
         CU_ASSERT_FATAL(!status_failed(&st));
-        if (method == 0) quant_rtn_rows(p.f, p.w, p.n_out, p.n_in, &block);
+        if (method == 0) quant_rtn_rows(NULL, p.f, p.w, p.n_out, p.n_in, &block);
         if (method == 1) st = gptq_rows(&g, p.f, p.w, p.n_out, &block);
-        if (method == 2) quant_clipped_rows(p.f, p.w, p.n_out, p.n_in, p.full, &block);
+        if (method == 2) quant_clipped_rows(NULL, p.f, p.w, p.n_out, p.n_in, p.full, &block);
         CU_ASSERT(!status_failed(&st));
-        quant_dequantize_rows(p.f, &block, p.n_out, p.n_in, values);
+        quant_dequantize_rows(NULL, p.f, &block, p.n_out, p.n_in, values);
         for (size_t i = 0; i < n; i++) values[i] -= p.w[i];
-        st = hessian_error(p.full, p.n_in, values, p.n_out, &errors[method]);
+        st = hessian_error(NULL, p.full, p.n_in, values, p.n_out, &errors[method]);
         CU_ASSERT(!status_failed(&st));
         quant_block_destroy(&block);
     }
@@ -233,28 +233,30 @@ static void gptq_and_clipping_beat_rtn_on_their_own_measure(void)
     js_destroy(&doc);
 }
 
+static const struct gptq_options clipped = {.damping = 0.01, .clip = true};
+
 /* Rule 10: the bytes do not depend on the threads. */
 static void codes_do_not_depend_on_threads(void)
 {
     struct js_doc *doc = goldens();
-    const int n_before = omp_get_max_threads();
     struct quant_block blocks[2];
     struct problem p;
     for (int i = 0; i < 2; i++) {
         struct gptq g;
-        omp_set_num_threads(i == 0 ? 1 : 5);
+        struct team *team;
+        struct status st = team_create(i == 0 ? 1 : 5, &team);
+        CU_ASSERT_FATAL(!status_failed(&st));
         problem_init(&p, js_at(js_root(doc), 1));
-        struct status st =
-            gptq_create(p.full, p.n_in, &(struct gptq_options){.damping = 0.01, .clip = true}, &g);
+        st = gptq_create(team, p.full, p.n_in, &clipped, &g);
         CU_ASSERT_FATAL(!status_failed(&st));
         st = quant_block_create(p.f, p.n_out, p.n_in, &blocks[i]);
         CU_ASSERT_FATAL(!status_failed(&st));
         st = gptq_rows(&g, p.f, p.w, p.n_out, &blocks[i]);
         CU_ASSERT(!status_failed(&st));
         gptq_destroy(&g);
+        team_destroy(&team);
         if (i == 0) problem_fini(&p);
     }
-    omp_set_num_threads(n_before);
     CU_ASSERT_EQUAL(
         memcmp(blocks[0].codes, blocks[1].codes, p.n_out * quant_code_bytes(p.f.kind, p.n_in)), 0);
     quant_block_destroy(&blocks[0]);
@@ -271,8 +273,7 @@ static void every_failed_allocation_is_a_status(void)
     for (uint64_t n = 1; n < 6; n++) {
         struct gptq g;
         mem_fail_after(n);
-        const struct status st =
-            gptq_create(p.full, p.n_in, &(struct gptq_options){.damping = 0.01, .clip = true}, &g);
+        const struct status st = gptq_create(NULL, p.full, p.n_in, &clipped, &g);
         mem_fail_after(0);
         CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
         gptq_destroy(&g);

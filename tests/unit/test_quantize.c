@@ -3,7 +3,6 @@
 
 #include <CUnit/CUnit.h>
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,8 +101,8 @@ static void rows_come_back(void)
         CU_ASSERT_TRUE_FATAL(quant_format_parse(names[i], &f));
         struct status st = quant_block_create(f, ROWS, INPUTS, &b);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
-        CU_ASSERT_EQUAL(quant_rtn_rows(f, x, ROWS, INPUTS, &b), 0);
-        quant_dequantize_rows(f, &b, ROWS, INPUTS, y);
+        CU_ASSERT_EQUAL(quant_rtn_rows(NULL, f, x, ROWS, INPUTS, &b), 0);
+        quant_dequantize_rows(NULL, f, &b, ROWS, INPUTS, y);
         double error = 0, size = 0;
         for (size_t k = 0; k < ROWS * INPUTS; k++) {
             error += (x[k] - y[k]) * (x[k] - y[k]);
@@ -123,20 +122,20 @@ static void threads_do_not_show(void)
     float *x = malloc(ROWS * INPUTS * sizeof *x);
     struct quant_format f;
     struct quant_block one, many;
+    struct team *team;
     fill(x, ROWS * INPUTS, 17);
     CU_ASSERT_TRUE_FATAL(quant_format_parse("int4-asym-g32", &f));
     struct status st = quant_block_create(f, ROWS, INPUTS, &one);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = quant_block_create(f, ROWS, INPUTS, &many);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(1);
-    quant_rtn_rows(f, x, ROWS, INPUTS, &one);
-    omp_set_num_threads(3);
-    quant_rtn_rows(f, x, ROWS, INPUTS, &many);
-    omp_set_num_threads(before);
+    st = team_create(3, &team);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    quant_rtn_rows(NULL, f, x, ROWS, INPUTS, &one);
+    quant_rtn_rows(team, f, x, ROWS, INPUTS, &many);
     CU_ASSERT_EQUAL(memcmp(one.codes, many.codes, ROWS * INPUTS / 2), 0);
     CU_ASSERT_EQUAL(memcmp(one.zeros, many.zeros, ROWS * quant_groups(f, INPUTS)), 0);
+    team_destroy(&team);
     quant_block_destroy(&many);
     quant_block_destroy(&one);
     free(x);
@@ -155,7 +154,7 @@ static void bad_values(void)
     x[2] = -INFINITY;
     x[3] = 1.0f;
     x[40] = 1e-30f;
-    CU_ASSERT_EQUAL(quant_rtn_rows(f, x, 1, 64, &b), 2);
+    CU_ASSERT_EQUAL(quant_rtn_rows(NULL, f, x, 1, 64, &b), 2);
     CU_ASSERT_EQUAL(
         quant_decode(f, quant_get_param(f, &b, 64, 0, 0), quant_get_code(f, &b, 64, 0, 3)), 1.0f);
     CU_ASSERT_EQUAL(quant_get_code(f, &b, 64, 0, 40), QUANT_INT4_ZERO);
