@@ -13,12 +13,14 @@
 #include <string.h>
 
 enum {
-    SPINS = 64,           /* some microseconds: as long as the gap between two ops */
-    YIELD_NS = 300000,    /* longer than an exchange between ranks, shorter than anybody notices */
-    LATE_NS = 20000,      /* a yield that takes longer gave the core to somebody else */
-    HURRIED_WAITS = 4096, /* after a late yield so many waits sleep at once: who sleeps is woken
-                             before those who compute, who yields comes after them */
-    OWNER_ONLY = 1 << 30  /* in a claim: other threads leave the parts alone */
+    SPINS = 64,        /* some microseconds: as long as the gap between two ops */
+    YIELD_NS = 300000, /* longer than an exchange between ranks, shorter than anybody notices */
+    LATE_NS = 20000,   /* a yield that takes longer gave the core to somebody else */
+    WAKE_NS = 40000,   /* what a sleep costs more than a yield */
+    LATE_MOST_NS = 4 << 20,
+    HURRY_MOST = 64,
+    CALM_YIELDS = 64,
+    OWNER_ONLY = 1 << 30 /* in a claim: other threads leave the parts alone */
 };
 
 /* Parts of one thread that nobody has begun. Whoever takes one off may read the work: it cannot be
@@ -30,7 +32,9 @@ struct claim {
 struct worker {
     _Alignas(MEM_ALIGN) struct team *team;
     uint32_t index;
-    uint32_t n_hurried; /* waits to come that do not yield */
+    uint32_t n_hurried; /* waits to come that sleep at once */
+    uint32_t hurry;     /* how many times the waits that cost what the last late yield lost */
+    uint32_t n_calm;    /* waits since that yielded and were not late */
     pthread_t thread;
 };
 
@@ -63,6 +67,25 @@ static void pause_once(void)
 #endif
 }
 
+/* A yield gave the core away for `late_ns`. Who sleeps is woken before those who compute, who
+ * yields comes after them: as many waits sleep at once as cost what was lost, and twice as many
+ * again each time that it was not enough. A core that is taken away once in a while costs little
+ * so, and a core that others compute on is yielded seldom. */
+static void hurry(struct worker *me, uint64_t late_ns)
+{
+    const uint64_t lost_ns = late_ns < LATE_MOST_NS ? late_ns : LATE_MOST_NS;
+    if (me->hurry < HURRY_MOST) me->hurry = me->hurry == 0 ? 1 : 2 * me->hurry;
+    me->n_hurried = (uint32_t)(lost_ns * me->hurry / WAKE_NS) + 1;
+    me->n_calm = 0;
+}
+
+static void calm(struct worker *me)
+{
+    if (me->hurry == 0 || ++me->n_calm < CALM_YIELDS) return;
+    me->n_calm = 0;
+    me->hurry /= 2;
+}
+
 /* Whether `what` left the value `was` within the time that is worth staying awake. */
 static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was)
 {
@@ -77,11 +100,17 @@ static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was
     const uint64_t start = clock_ns();
     for (uint64_t now = start, before = start; now - start < YIELD_NS; before = now) {
         sched_yield();
-        if (atomic_load_explicit(what, memory_order_acquire) != was) return true;
         now = clock_ns();
+        if (atomic_load_explicit(what, memory_order_acquire) != was) {
+            if (now - before <= LATE_NS)
+                calm(me);
+            else
+                hurry(me, now - before);
+            return true;
+        }
         if (now - before > LATE_NS) {
-            me->n_hurried = HURRIED_WAITS;
-            break;
+            hurry(me, now - before);
+            return false;
         }
     }
     return false;
