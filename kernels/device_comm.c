@@ -1,7 +1,52 @@
-/* Collectives over device arrays, staged through host memory. */
+/* Communication of device arrays: over NCCL where there is a communicator, else staged through host
+ * memory. */
 #include "kernels/device_comm.h"
 
+#include "base/strbuf.h"
 #include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/links.h"
+
+#include <stdio.h>
+
+/* One line: what goes over NCCL, what does not and why. */
+static void describe(const struct device *d, const struct comm *c, struct strbuf *out)
+{
+    static const enum comm_axis axes[] = {COMM_TP, COMM_EP, COMM_ETP};
+    const struct links *l = d->links;
+    char why[192] = "--device-comm staged";
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        if (comm_size(c, axes[i]) == 1) continue;
+        const bool linked = l != NULL && l->axes[i].comm != NULL;
+        if (!linked && l != NULL)
+            (void)links_possible(l->members, l->axes[i].world, l->axes[i].n_ranks, why, sizeof why);
+        strbuf_printf(out, "%s%s", out->n == 0 ? "" : ", ", comm_axis_name(axes[i]));
+        if (linked) strbuf_printf(out, " over %s", l->nccl->name);
+        if (!linked) strbuf_printf(out, " through host memory (%s)", why);
+    }
+    for (int i = 0; l != NULL && i < LINK_PAIRS; i++) {
+        if (l->pairs[i].n_ranks < 2) continue;
+        const bool linked = l->pairs[i].comm != NULL;
+        if (!linked) (void)links_possible(l->members, l->pairs[i].world, 2, why, sizeof why);
+        strbuf_printf(out, "%srows of the stage %s", out->n == 0 ? "" : ", ",
+                      i == LINK_BEFORE ? "before" : "behind");
+        if (linked) strbuf_printf(out, " over %s", l->nccl->name);
+        if (!linked) strbuf_printf(out, " through host memory (%s)", why);
+    }
+}
+
+struct status device_comm_open(const struct kern_table *k, struct comm *c,
+                               const struct device_comm_options *o, char *said, size_t n)
+{
+    said[0] = '\0';
+    if (k->device == NULL) return status_ok();
+    TRY(links_open(k->device, c, o));
+    struct strbuf text;
+    strbuf_init(&text);
+    describe(k->device, c, &text);
+    if (text.n > 0) snprintf(said, n, "between GPUs: %s", text.data);
+    strbuf_fini(&text);
+    return status_ok();
+}
 
 /* Host memory for n bytes, kept by the device; NULL after a failure, which sticks. */
 static void *wire(struct device *d, enum device_wire which, size_t n_bytes)
@@ -29,6 +74,11 @@ void device_sum_i64(const struct kern_table *k, struct comm *c, enum comm_axis a
         comm_sum_i64(c, axis, buf, n);
         return;
     }
+    struct link *link = links_of(d, axis);
+    if (link != NULL) {
+        links_sum_i64(d, link, buf, n);
+        return;
+    }
     int64_t *host = wire_or_abort(d, c, DEVICE_WIRE_OUT, n * sizeof *host);
     device_get(d, host, buf, n * sizeof *host);
     comm_sum_i64(c, axis, host, n);
@@ -42,6 +92,11 @@ void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis ax
     if (comm_size(c, axis) == 1) return;
     if (d == NULL) {
         comm_or_u32(c, axis, buf, n);
+        return;
+    }
+    struct link *link = links_of(d, axis);
+    if (link != NULL) {
+        links_max_u32(d, link, buf, n);
         return;
     }
     uint32_t *host = wire_or_abort(d, c, DEVICE_WIRE_OUT, n * sizeof *host);
@@ -71,6 +126,11 @@ void device_gather_words(const struct kern_table *k, struct comm *c, enum comm_a
         comm_gather_words(c, axis, all, counts, displs);
         return;
     }
+    struct link *link = links_of(d, axis);
+    if (link != NULL) {
+        links_gather_words(d, link, all, counts, displs);
+        return;
+    }
     const size_t n_bytes = words_of(counts, displs, n_ranks, 1) * sizeof(uint32_t);
     uint32_t *host = wire_or_abort(d, c, DEVICE_WIRE_OUT, n_bytes);
     device_get(d, host + displs[me], (uint32_t *)all + displs[me],
@@ -88,6 +148,11 @@ void device_exchange_rows(const struct kern_table *k, struct comm *c, enum comm_
         comm_exchange_rows(c, axis, x);
         return;
     }
+    struct link *link = links_of(d, axis);
+    if (link != NULL) {
+        links_exchange_rows(d, link, x);
+        return;
+    }
     const size_t out_bytes = words_of(x->send_counts, x->send_displs, n_ranks, x->row_words) * 4;
     const size_t in_bytes = words_of(x->recv_counts, x->recv_displs, n_ranks, x->row_words) * 4;
     struct comm_exchange staged = *x;
@@ -97,4 +162,40 @@ void device_exchange_rows(const struct kern_table *k, struct comm *c, enum comm_
     staged.send = out;
     comm_exchange_rows(c, axis, &staged);
     device_put(d, x->recv, staged.recv, in_bytes);
+}
+
+static bool has_pair(const struct kern_table *k, int pair)
+{
+    return k->device != NULL && k->device->links != NULL &&
+           k->device->links->pairs[pair].comm != NULL;
+}
+
+bool device_pipe_receives(const struct kern_table *k)
+{
+    return has_pair(k, LINK_BEFORE);
+}
+
+bool device_pipe_sends(const struct kern_table *k)
+{
+    return has_pair(k, LINK_BEHIND);
+}
+
+void device_pipe_receive(const struct kern_table *k, uint32_t slot, void *to, size_t n_bytes)
+{
+    links_receive(k->device, slot, to, n_bytes);
+}
+
+void device_pipe_send(const struct kern_table *k, uint32_t slot, const void *from, size_t n_bytes)
+{
+    links_send(k->device, slot, from, n_bytes);
+}
+
+void device_pipe_release(const struct kern_table *k, uint32_t slot)
+{
+    links_release(k->device, slot);
+}
+
+void device_pipe_claim(const struct kern_table *k, uint32_t slot)
+{
+    links_claim(k->device, slot);
 }

@@ -25,7 +25,7 @@
 #endif
 
 enum {
-    BLOCK_ROWS = 256,   /* rows that share a converted piece */
+    BLOCK_ROWS = 96,    /* rows that share a converted piece */
     AHEAD_BYTES = 4096, /* of each panel, fetched while as many are multiplied: the first-level
                            cache holds them for four panels */
     MOST_ROWS = 12,     /* of a register tile */

@@ -62,6 +62,9 @@ static const struct flag run_flags[] = {
      "a device's results are the CPU's, byte for byte: no library adds, which is slower"},
     {"fast-reductions", FLAG_SWITCH, AT(fast_reductions), 0, 0, NULL,
      "with --device cuda: libraries add as they like (without TF32); leaves the same-bytes law"},
+    {"device-comm", FLAG_STRING, AT(device_comm), 0, 0, "auto|nccl|staged",
+     "how GPUs exchange data: NCCL where every rank has a GPU of its own, else staged through host "
+     "memory and MPI (default auto; nccl: an error where it cannot be)"},
     {"activations", FLAG_STRING, AT(activations), 0, 0, "T",
      "what quantized weights are multiplied with: int8 (default) or f32, which is slower; fp8 "
      "weights always meet f32"},

@@ -8,6 +8,7 @@
 #include "job_same.h"
 #include "job_state.h"
 #include "kernels/device.h"
+#include "kernels/device_comm.h"
 #include "slurm.h"
 
 #include <signal.h>
@@ -84,6 +85,29 @@ static struct status open_device(struct job *j)
     char text[256];
     device_describe(j->device, text, sizeof text);
     log_line(comm_rank(j->comm, COMM_WORLD) == 0 ? LOG_INFO : LOG_DEBUG, "%s", text);
+    return status_ok();
+}
+
+/* **Collective (world)**. How arrays of the GPUs get from rank to rank. */
+static struct status open_device_comm(struct job *j)
+{
+    static const struct {
+        const char *name;
+        enum device_way way;
+    } ways[] = {
+        {"auto", DEVICE_WAY_AUTO}, {"nccl", DEVICE_WAY_NCCL}, {"staged", DEVICE_WAY_STAGED}};
+    const struct topo_rank *here = &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
+    const uint32_t me = (uint32_t)comm_rank(j->comm, COMM_WORLD), pp = j->layout->pp;
+    const struct layout_place p = layout_place_of(j->layout, me);
+    struct device_comm_options o = {
+        .host = j->topo->nodes[here->host].name, .previous = -1, .next = -1};
+    if (p.pp > 0) o.previous = (int)layout_rank_of(j->layout, p.dp, p.pp - 1, p.tp);
+    if (p.pp + 1 < pp) o.next = (int)layout_rank_of(j->layout, p.dp, p.pp + 1, p.tp);
+    for (size_t i = 0; j->o->device_comm != NULL && i < sizeof ways / sizeof ways[0]; i++)
+        if (strcmp(j->o->device_comm, ways[i].name) == 0) o.way = ways[i].way;
+    char text[512];
+    TRY(device_comm_open(&j->kern, j->comm, &o, text, sizeof text));
+    if (text[0] != '\0') log_line(me == 0 ? LOG_INFO : LOG_DEBUG, "%s", text);
     return status_ok();
 }
 
@@ -201,6 +225,7 @@ static struct status start(struct job *j)
     TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
     PHASE(start_threads(j));
     PHASE(open_device(j));
+    PHASE(open_device_comm(j));
     PHASE(open_lead(j));
     uint64_t is_complete = j->lead != NULL && lead_is_complete(j->lead);
     comm_max_u64(j->comm, COMM_WORLD, &is_complete, 1);

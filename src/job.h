@@ -21,6 +21,7 @@ struct job_options {
     const char *activations;
     const char *device; /* "cpu", "cuda"; NULL: cpu */
     bool exact_across_devices, fast_reductions;
+    const char *device_comm; /* "auto", "nccl", "staged"; NULL: auto */
     double capacity_factor;
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */

@@ -60,6 +60,11 @@ struct status job_check_options(struct job *j)
     if (o->fast_reductions)
         log_line(LOG_WARN, "--fast-reductions: results depend on the batch and the layout "
                            "(same-bytes law off)");
+    if (o->device_comm != NULL && strcmp(o->device_comm, "auto") != 0 &&
+        strcmp(o->device_comm, "nccl") != 0 && strcmp(o->device_comm, "staged") != 0)
+        return status_make(STATUS_USAGE,
+                           "--device-comm: expected auto, nccl or staged, found \"%s\"",
+                           o->device_comm);
     if (o->capacity_policy != NULL && o->capacity_factor == 0) {
         return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
     }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "kernels/cuda/links.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -136,6 +137,7 @@ void device_close(struct device **device)
 {
     if (*device == NULL) return;
     struct device *d = *device;
+    links_close(d);
     void *calls = d->calls, *states = d->states, *step = d->step;
     device_release(d, &calls);
     device_release(d, &states);
@@ -194,17 +196,27 @@ uint64_t device_used_bytes(const struct device *d)
 
 /* --- waiting ------------------------------------------------------------------------------- */
 
+static void no_answer(struct device *d, uint64_t waited_ns)
+{
+    char waiting[256];
+    links_waiting(d, waiting, sizeof waiting);
+    d->failed = status_make(
+        STATUS_LOST, "GPU %d (%s, %s): no answer for %llu s%s: %s", d->index, d->facts.name,
+        d->facts.pci, (unsigned long long)(waited_ns / 1000000000u), waiting,
+        waiting[0] == '\0' ? "it hangs or has gone" : "it hangs, or a rank does not take part");
+    links_abort(d);
+}
+
 static void await(struct device *d, void *event)
 {
     const uint64_t since = clock_ns();
     bool done = false;
     while (!device_is_lost(d)) {
         if (device_failed(d, d->driver->event_query(event, &done), "waiting") || done) return;
+        if (!links_check(d)) return;
         const uint64_t waited = clock_ns() - since;
         if (waited > d->deadline_ns) {
-            d->failed = status_make(
-                STATUS_LOST, "GPU %d (%s, %s): no answer for %llu s: it hangs or has gone",
-                d->index, d->facts.name, d->facts.pci, (unsigned long long)(waited / 1000000000u));
+            no_answer(d, waited);
             return;
         }
         if (waited < SPIN_NS) {
@@ -220,6 +232,7 @@ void device_wait(struct device *d)
     if (d == NULL || device_is_lost(d)) return;
     if (device_failed(d, d->driver->event_record(d->waits, d->compute), "an event")) return;
     await(d, d->waits);
+    if (!device_is_lost(d)) links_waited(d);
 }
 
 /* --- memory -------------------------------------------------------------------------------- */

@@ -23,6 +23,8 @@ struct device_stage {
 /* Host memory that collectives are staged in. */
 enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
 
+struct links;
+
 struct device {
     const struct cuda_driver *driver;
     int index;
@@ -48,6 +50,7 @@ struct device {
         void *data;
         size_t n_bytes;
     } wires[DEVICE_WIRES];
+    struct links *links; /* communicators between GPUs; NULL: none */
 };
 
 /* Local. Keeps the first failure; `what` was tried. Returns true when the call failed. */

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/device.h"
+#include "kernels/device_comm.h"
 #include "parallel/pipe_schedule.h"
 #include "sample/vocab_parallel.h"
 
@@ -122,6 +123,7 @@ static int rank_in_pipe(const struct engine *e, uint32_t pp)
 static void expect_hidden(struct engine *e, uint64_t run)
 {
     const size_t i = run % N_HIDDEN;
+    if (device_pipe_receives(e->o.kern)) return; /* asked for when their number is known */
     await_sent(e, &e->sent[i]);
     comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->wire[i],
                     hidden_bytes(e->o.max_rows, e->o.model->width), &e->received[i]);
@@ -165,6 +167,7 @@ void engine_destroy(struct engine **engine)
     for (int i = 0; i < N_HIDDEN; i++) {
         comm_wait(e->o.comm, &e->sent[i]);
         comm_cancel(e->o.comm, &e->received[i]);
+        if (device_pipe_sends(e->o.kern)) device_pipe_claim(e->o.kern, (uint32_t)i);
         if (e->wire[i] != e->hidden[i]) mem_free(&e->wire[i]);
         mem_ops_free(e->o.kern, &e->hidden[i]);
     }
@@ -364,8 +367,14 @@ static struct status await_rows(struct engine *e, const struct batch *b, struct 
 {
     const size_t i = e->n_runs % N_HIDDEN;
     *h = hidden_view(e->hidden[i], b->n_rows, e->o.model->width);
+    if (device_pipe_sends(e->o.kern)) device_pipe_claim(e->o.kern, (uint32_t)i);
     if (e->is_first) {
         await_sent(e, &e->sent[i]);
+        return status_ok();
+    }
+    if (device_pipe_receives(e->o.kern)) {
+        device_pipe_receive(e->o.kern, (uint32_t)i, e->hidden[i],
+                            hidden_bytes(b->n_rows, e->o.model->width));
         return status_ok();
     }
     const uint64_t since = clock_ns();
@@ -390,6 +399,20 @@ static uint64_t collective_ns(const struct engine *e)
     return ns;
 }
 
+static struct status send_rows(struct engine *e, const struct hidden *h)
+{
+    const size_t i = e->n_runs % N_HIDDEN, n_bytes = hidden_bytes(h->n_rows, e->o.model->width);
+    if (device_pipe_sends(e->o.kern)) {
+        device_pipe_send(e->o.kern, (uint32_t)i, h->h, n_bytes);
+        return device_status(e->o.kern->device);
+    }
+    mem_ops_get(e->o.kern, e->wire[i], h->h, n_bytes);
+    TRY(device_status(e->o.kern->device));
+    comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, e->wire[i],
+                    n_bytes, &e->sent[i]);
+    return status_ok();
+}
+
 static struct status compute(struct engine *e, const struct batch *b, struct hidden *h)
 {
     uint64_t since = clock_ns();
@@ -403,12 +426,10 @@ static struct status compute(struct engine *e, const struct batch *b, struct hid
         TRY(finish_batch(e, e->step, b, h));
         mark(e, TRACE_HEAD, since);
     } else {
-        const size_t i = e->n_runs % N_HIDDEN, n_bytes = hidden_bytes(b->n_rows, e->o.model->width);
-        mem_ops_get(e->o.kern, e->wire[i], h->h, n_bytes);
-        TRY(device_status(e->o.kern->device));
-        comm_send_start(e->o.comm, rank_in_pipe(e, e->place.pp + 1), COMM_TAG_HIDDEN, e->wire[i],
-                        n_bytes, &e->sent[i]);
+        TRY(send_rows(e, h));
     }
+    if (device_pipe_receives(e->o.kern) && !device_pipe_sends(e->o.kern))
+        device_pipe_release(e->o.kern, (uint32_t)(e->n_runs % N_HIDDEN));
     return status_ok();
 }
 

@@ -32,7 +32,8 @@ enum comm_tag {
     COMM_TAG_HIDDEN,
     COMM_TAG_RESULT,
     COMM_TAG_CLOCK,
-    COMM_TAG_TRACE
+    COMM_TAG_TRACE,
+    COMM_TAG_DEVICE
 };
 
 enum { COMM_TAG_POLL = 99 }; /* sent by nobody: asking for it lets MPI work */
@@ -97,6 +98,12 @@ enum comm_lane {
  * (then use memory of your own). comm_sum_words and comm_exchange_rows read what stands there
  * without a copy. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
+
+/* Local. An operation over an axis begins: recorded, and its time is returned for comm_account,
+ * which ends and counts it. For those who move data by a way of their own (kernels/device_comm.h),
+ * which may still be under way when it is accounted. */
+uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);
+void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes);
 
 /* Local. The name of an enum comm_axis, for messages; any number is accepted. */
 const char *comm_axis_name(uint32_t axis);

@@ -33,10 +33,7 @@ enum { ELEMS_AT_ONCE = 1 << 27 };
 void comm_check(struct comm *c, int rc, const char *op, enum comm_axis axis);
 void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis);
 
-/* Local. An operation begins: recorded, and its time is returned for comm_account, which ends and
- * counts it; comm_end ends one that is not counted. */
-uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);
-void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes);
+/* Local. Ends an operation that is not counted. */
 void comm_end(struct comm *c, uint64_t now);
 
 /* **Collective (axis)** in debug builds: all ranks must be about to do the same, or the job ends

@@ -2,12 +2,15 @@
  * in a queue until somebody asks for an event, as on a device, so that host memory which is reused
  * too early shows; device memory can be touched by that work alone, so that host code which
  * dereferences an array of the device ends at once; shared memory starts as garbage and its end is
- * watched. It says nothing about a real GPU. */
+ * watched. Calls of the emulated NCCL (and what stands before them) run at once, on a thread, since
+ * other ranks wait for them. It says nothing about a real GPU. */
 #include "driver_emulated.h"
 
 #include "kernels/cuda/driver.h"
+#include "nccl_emulated.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +39,7 @@ static const size_t args_bytes[CUDA_KERNEL_COUNT] = {
 enum { GARBAGE = 0xA5, CANARY_BYTES = 64 };
 static const size_t region_bytes = (size_t)1 << 36;
 
-enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL };
+enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_CALL };
 struct work {
     enum work_kind kind;
     enum cuda_kernel kernel;
@@ -46,11 +49,14 @@ struct work {
     const void *from;
     size_t n_bytes;
     int byte;
+    void (*call)(void *arg);
+    void *arg;
 };
 
 struct queue {
     struct work *work;
-    size_t n, capacity;
+    size_t head, n, capacity; /* [head, n) is still to be run */
+    size_t n_calls;           /* of these and the one that runs: the thread's */
 };
 
 static struct {
@@ -60,7 +66,11 @@ static struct {
     size_t used;
     uint64_t n_calls, n_launches;
     struct queue stream;
+    bool has_thread;
 } all;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the queue and of device memory */
+static pthread_cond_t called_for = PTHREAD_COND_INITIALIZER;
 
 void emulated_set(struct emulated e)
 {
@@ -69,7 +79,7 @@ void emulated_set(struct emulated e)
     all.n_calls = 0;
     all.n_launches = 0;
     all.used = 0;
-    all.stream.n = 0;
+    all.stream.head = all.stream.n = 0;
 }
 
 uint64_t emulated_launches(void)
@@ -81,6 +91,11 @@ static uint64_t word(const char *text, const char *name)
 {
     const char *at = text != NULL ? strstr(text, name) : NULL;
     return at != NULL ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+uint64_t emulated_word(const char *name)
+{
+    return word(getenv("SHOAL_EMULATED"), name);
 }
 
 static void read_environment(void)
@@ -124,7 +139,9 @@ static int enqueue(const struct work *w)
 {
     const int error = called();
     if (error != 0) return error;
+    pthread_mutex_lock(&lock);
     append(&all.stream, w);
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -146,18 +163,83 @@ static void run_launch(const struct work *w)
     all.n_launches++;
 }
 
-static void run_stream(void)
+static void run_one(const struct work *w)
 {
-    if (all.stream.n == 0) return;
+    if (w->kind == WORK_LAUNCH) run_launch(w);
+    if (w->kind == WORK_COPY) memmove(w->to, w->from, w->n_bytes);
+    if (w->kind == WORK_FILL) memset(w->to, w->byte, w->n_bytes);
+}
+
+/* Runs what waits, under the lock; false when the thread has something to do first. */
+static bool run_stream(void)
+{
+    if (all.stream.n_calls > 0) return false;
+    if (all.stream.head == all.stream.n) return true;
     open_region(true);
-    for (size_t i = 0; i < all.stream.n; i++) {
-        const struct work *w = &all.stream.work[i];
-        if (w->kind == WORK_LAUNCH) run_launch(w);
-        if (w->kind == WORK_COPY) memmove(w->to, w->from, w->n_bytes);
-        if (w->kind == WORK_FILL) memset(w->to, w->byte, w->n_bytes);
-    }
-    all.stream.n = 0;
+    for (; all.stream.head < all.stream.n; all.stream.head++)
+        run_one(&all.stream.work[all.stream.head]);
+    all.stream.head = all.stream.n = 0;
     open_region(false);
+    return true;
+}
+
+/* The thread: what stands before a call, then the call. */
+static void *run_calls(void *none)
+{
+    struct queue *q = &all.stream;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (q->n_calls == 0) pthread_cond_wait(&called_for, &lock);
+        open_region(true);
+        while (q->work[q->head].kind != WORK_CALL) run_one(&q->work[q->head++]);
+        open_region(false);
+        const struct work w = q->work[q->head++];
+        pthread_mutex_unlock(&lock);
+        w.call(w.arg);
+        pthread_mutex_lock(&lock);
+        q->n_calls--;
+    }
+    return none;
+}
+
+int emulated_call(void (*run)(void *arg), void *arg)
+{
+    const int error = called();
+    if (error != 0) return error;
+    pthread_mutex_lock(&lock);
+    pthread_t thread;
+    if (!all.has_thread && pthread_create(&thread, NULL, run_calls, NULL) != 0) abort();
+    all.has_thread = true;
+    append(&all.stream, &(struct work){.kind = WORK_CALL, .call = run, .arg = arg});
+    all.stream.n_calls++;
+    pthread_cond_signal(&called_for);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* Only the pages of p: to open all memory takes a while. */
+static void open_pages(const void *p, size_t n_bytes, bool on)
+{
+    const uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = (uintptr_t)p + n_bytes;
+    if (mprotect((void *)begin, end - begin, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
+}
+
+void emulated_read(void *to, const void *from, size_t n_bytes)
+{
+    pthread_mutex_lock(&lock);
+    open_pages(from, n_bytes, true);
+    memcpy(to, from, n_bytes);
+    open_pages(from, n_bytes, false);
+    pthread_mutex_unlock(&lock);
+}
+
+void emulated_write(void *to, const void *from, size_t n_bytes)
+{
+    pthread_mutex_lock(&lock);
+    open_pages(to, n_bytes, true);
+    memcpy(to, from, n_bytes);
+    open_pages(to, n_bytes, false);
+    pthread_mutex_unlock(&lock);
 }
 
 static int emu_device_count(int *n)
@@ -208,9 +290,11 @@ static int emu_alloc(void **out, size_t n_bytes, void *stream)
     const int error = called();
     if (error != 0) return error;
     if (n_bytes > memory_bytes() - all.used) return EMULATED_MEMORY;
-    run_stream();
+    pthread_mutex_lock(&lock);
+    (void)run_stream();
     *out = all.region + all.used;
     all.used += (n_bytes + 255) / 256 * 256;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -258,7 +342,9 @@ static int emu_event_query(void *event, bool *done)
     const int error = called();
     if (error != 0) return error;
     *done = all.e.hangs_after == 0 || all.n_launches < all.e.hangs_after;
-    if (*done) run_stream();
+    pthread_mutex_lock(&lock);
+    if (*done) *done = run_stream();
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 

@@ -1,5 +1,7 @@
-/* Opens this machine's GPU with the real driver and adds two rows on it, or prints why it cannot.
+/* Opens this machine's GPU with the real driver and adds two rows on it, or prints why it cannot;
+ * loads the real NCCL with all that is used of it, or prints that there is none.
  * Exit status: 0 the sum was right; 77 no GPU here, said in one sentence; 1 anything else. */
+#include "kernels/cuda/nccl_table.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
@@ -28,8 +30,19 @@ static bool add_rows(struct device *d)
     return right;
 }
 
+static void load_nccl(void)
+{
+    const struct nccl_table *nccl = nccl_table_here();
+    const int error = nccl != NULL ? nccl->load() : 0;
+    printf("%s: %s\n", nccl != NULL ? nccl->name : "built without NCCL",
+           nccl == NULL ? "-"
+           : error == 0 ? "loaded"
+                        : nccl->error_text(error));
+}
+
 int main(void)
 {
+    load_nccl();
     const struct device_options o = {.name = "cuda", .n_local_ranks = 1};
     struct device *d = NULL;
     const struct status st = device_open(&o, &d);

@@ -1,0 +1,94 @@
+/* NCCL communicators of this rank's device: one for each axis whose ranks all have a GPU of their
+ * own, and one for each neighbour in the pipeline. Ranks that share a GPU have none: device_comm.c
+ * stages for them. Operations are put on streams; what waits is device_wait, which asks links_check
+ * for errors of peers and keeps the deadline. Called by device_comm.c and device_cuda.c. */
+#ifndef SHOAL_KERNELS_CUDA_LINKS_H
+#define SHOAL_KERNELS_CUDA_LINKS_H
+
+#include "kernels/cuda/nccl_table.h"
+#include "kernels/device.h"
+#include "kernels/device_comm.h"
+
+enum { LINK_HOST_BYTES = 64, LINK_PCI_BYTES = 32, LINK_AXES = 3 };
+enum { LINK_BEFORE, LINK_BEHIND, LINK_PAIRS }; /* the pipeline's stage before, and behind */
+
+/* What decides about a link: where a rank's GPU is. Gathered from all ranks. */
+struct link_member {
+    char host[LINK_HOST_BYTES], pci[LINK_PCI_BYTES];
+    uint32_t has_nccl;
+};
+
+/* A communicator. comm NULL: staged. */
+struct link {
+    void *comm;
+    int n_ranks, rank;
+    const int *world; /* [n_ranks] ranks of the world, owned by links */
+    enum comm_axis axis;
+    const char *last; /* the operation asked for last */
+    uint64_t n_asked, n_done;
+};
+
+/* The streams of a pipeline's rows, and for each slot when its rows are there, when they may be
+ * overwritten. */
+struct link_pipe {
+    void *in, *out, *computed;
+    void *arrived[DEVICE_PIPE_SLOTS], *left[DEVICE_PIPE_SLOTS];
+    uint32_t last_sent;
+};
+
+struct links {
+    const struct nccl_table *nccl; /* NULL: none; then every comm is NULL */
+    struct comm *comm;
+    struct link_member *members; /* [size of the world], owned */
+    struct link axes[LINK_AXES]; /* axes of the same ranks have the same communicator */
+    struct link pairs[LINK_PAIRS];
+    struct link_pipe pipe;
+    bool aborted;
+};
+
+/* Local. Whether the ranks world[n] can be one communicator: all have NCCL and no two of them the
+ * same GPU. If not, `why` says it. */
+bool links_possible(const struct link_member *members, const int *world, int n, char *why,
+                    size_t why_bytes);
+
+/* **Collective (world)**. Opens what is possible (device_comm.h). links_close accepts NULL; after a
+ * failure it aborts what is open. */
+struct status links_open(struct device *d, struct comm *c, const struct device_comm_options *o);
+void links_close(struct device *d);
+
+/* Local. This rank's communicator of an axis; NULL: staged. */
+struct link *links_of(struct device *d, enum comm_axis axis);
+
+/* Local. While the host waits for the device: false when a communicator failed, which is then the
+ * device's failure. links_waited: all that was asked for is done. links_waiting: what is not, for a
+ * sentence: " (all-reduce over tp with rank 1 on node2)" or nothing. links_abort: ends what runs.
+ */
+bool links_check(struct device *d);
+void links_waited(struct device *d);
+void links_waiting(const struct device *d, char *out, size_t n);
+void links_abort(struct device *d);
+
+/* Local. Waits until the library has taken in what was asked of it (not until the device has done
+ * it); error is what the call returned. False after a failure, which is then the device's, of this
+ * class. */
+bool links_settle(struct device *d, const struct link *link, int error, enum status_code code);
+
+/* **Collective (axis)** each, on the compute stream. */
+void links_sum_i64(struct device *d, struct link *l, int64_t *buf, size_t n);
+void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n);
+void links_gather_words(struct device *d, struct link *l, void *all, const int *counts,
+                        const int *displs);
+void links_exchange_rows(struct device *d, struct link *l, const struct comm_exchange *x);
+
+/* Local. The pipeline's streams; close is given what open left. */
+struct status links_pipe_open(struct device *d);
+void links_pipe_close(struct device *d);
+
+/* Local. device_pipe_* of device_comm.h; whether the last rows sent have left. */
+void links_receive(struct device *d, uint32_t slot, void *to, size_t n_bytes);
+void links_send(struct device *d, uint32_t slot, const void *from, size_t n_bytes);
+void links_release(struct device *d, uint32_t slot);
+void links_claim(struct device *d, uint32_t slot);
+bool links_all_sent(struct device *d);
+
+#endif

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Communication between GPUs on the tests' driver and the tests' NCCL, which work on the CPU.
+
+usage: links.py SHOAL_EMULATED WORK_FOLDER CASE
+law: rows of ranks with a GPU each, over NCCL and staged, are one rank's on the CPU, byte for byte.
+ways: which way is taken is chosen from who shares a GPU, can be asked for, and is said. faults: no
+NCCL, an NCCL that does not start, a rank that does nothing any more or hangs up: one sentence, the
+contract's status, no hang. It says nothing about NCCL itself or a GPU.
+"""
+import shutil
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS / "e2e"))
+from program import GOLDENS, Shoal, expect, main_of  # noqa: E402
+
+LAYOUTS = {"smollm-tied": [(["--tp", "2", "--pp", "2"], 4)],
+           "qwen3-moe-mixed": [(["--tp", "2", "--ep", "2"], 2), (["--dp", "3", "--ep", "3"], 3)]}
+LINES = ['{"prompt": "Once upon a time", "max_tokens": 3}', '{"prompt": "It", "max_tokens": 2}']
+
+
+class LinksTest:
+    def __init__(self, shoal, work, case):
+        self.shoal, self.case = Shoal(shoal), case
+        self.work = Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.input = self.work / "in.jsonl"
+        self.input.write_text("\n".join(LINES) + "\n")
+
+    def convert(self, name):
+        model = self.work / f"{name}.h5"
+        self.shoal.must("convert", GOLDENS / name / "hf", model)
+        return model
+
+    def run(self, model, flags, ranks=0, machine=""):
+        """A run of generate; its rows' bytes are in .rows where it ended well."""
+        output = self.work / "rows.jsonl"
+        done = self.shoal("generate", "--model", model, "--input", self.input, "--output", output,
+                          *flags, ranks=ranks, env={"SHOAL_EMULATED": machine})
+        done.rows = output.read_bytes() if done.status == 0 else None
+        return done
+
+    def law(self):
+        for name, layouts in LAYOUTS.items():
+            model = self.convert(name)
+            want = self.run(model, []).rows
+            for layout, ranks in layouts:
+                done = self.run(model, ["--device", "cuda", *layout], ranks, f"devices={ranks}")
+                expect(done.rows == want, f"{name} {layout}: other rows over NCCL: {done}")
+                expect("over NCCL" in done.err, f"{layout}: not over NCCL: {done}")
+                print(f"  {name} {' '.join(layout)}: the same bytes over NCCL, {ranks} ranks")
+
+    def ways(self):
+        model = self.convert("smollm-tied")
+        tp2 = ["--device", "cuda", "--tp", "2"]
+        for machine, flags, words in [
+                ("devices=1", [], ["ranks 0 and 1 share GPU 0000:01:00.0", "through host memory"]),
+                ("devices=2", ["--device-comm", "staged"], ["through host memory", "staged"]),
+                ("devices=2", ["--device-comm", "nccl"], ["tp over NCCL"]),
+                ("devices=2 nccl_missing=1", [], ["rank 0 has no NCCL"])]:
+            done = self.run(model, [*tp2, *flags], 2, machine)
+            expect(done.status == 0, f"{machine}: {done}")
+            for word in words:
+                expect(word in done.err, f"{machine} {flags}: no '{word}' in: {done}")
+            print(f"  {machine} {' '.join(flags)}: {words[0]}")
+        self.refused(model, tp2 + ["--device-comm", "nccl"], "devices=1", 2, ["share GPU"])
+        self.refused(model, tp2 + ["--device-comm", "radio"], "devices=2", 2, ["auto, nccl or staged"])
+
+    def refused(self, model, flags, machine, status, words, ranks=2):
+        done = self.run(model, flags, ranks, machine)
+        expect(done.status == status, f"{machine}: expected status {status}: {done}")
+        for word in words:
+            expect(word in done.err, f"{machine}: no '{word}' in: {done}")
+        said = [line for line in done.err.splitlines() if words[0] in line]
+        print(f"  {machine}: status {status}: {said[0][:170]}")
+
+    def faults(self):
+        dense, tp2 = self.convert("smollm-tied"), ["--device", "cuda", "--tp", "2"]
+        soon = ["--watchdog", "1"]
+        for error in ("id", "open"):
+            self.refused(dense, tp2, f"devices=2 nccl_{error}_error=2", 2,
+                         ["opening a communicator over tp with rank 1", "unhandled system error"])
+        # a rank that does nothing: whose deadline is over first ends it for both
+        self.refused(dense, [*tp2, *soon], "devices=2 nccl_rank=1 nccl_silent=20", 76,
+                     ["all-reduce over tp with rank"])
+        self.refused(dense, tp2, "devices=2 nccl_rank=1 nccl_gone=20", 76,
+                     ["all-reduce over tp with rank", "remote process exited"])
+        self.refused(dense, ["--device", "cuda", "--pp", "2", *soon],
+                     "devices=2 nccl_rank=0 nccl_silent=1", 76, ["with rank 0 on"])
+        moe = self.convert("qwen3-moe-mixed")
+        self.refused(moe, ["--device", "cuda", "--dp", "2", "--ep", "2", *soon],
+                     "devices=2 nccl_rank=1 nccl_silent=3", 76, ["all-to-all over ep with rank"])
+
+    def main(self):
+        getattr(self, self.case)()
+
+
+if __name__ == "__main__":
+    main_of(LinksTest(*sys.argv[1:4]).main)
