@@ -9,6 +9,8 @@
 #include "quant/hessian.h"
 #include "tensor/tap.h"
 
+enum { CALIB_NO_UNIT = UINT32_MAX };
+
 struct calib_member {
     enum weight_role role;
     struct packed *w; /* of the layer's weights; once quantized, its values as f32 */
@@ -66,9 +68,11 @@ struct calib {
     struct calib_member *members; /* owned [n_members] */
     struct calib_unit *units;     /* owned [n_units] */
     uint32_t n_members, n_units;
-    float *v_scales;  /* owned [G Hd]: what v's outputs are divided by, or NULL */
-    bool is_gathered; /* the second moments of all units stand ready */
-    double *full;     /* owned [largest n_in]^2: one unit's H, on all ranks */
+    uint32_t
+        unit_of[TAP_SITE_COUNT]; /* experts': of expert 0, then every other; or CALIB_NO_UNIT */
+    float *v_scales;             /* owned [G Hd]: what v's outputs are divided by, or NULL */
+    bool is_gathered;            /* the second moments of all units stand ready */
+    double *full;                /* owned [largest n_in]^2: one unit's H, on all ranks */
 };
 
 /* calib_layer.c: **Collective (world)** load: the weights of a layer, its stage and its units.
@@ -85,6 +89,9 @@ struct status calib_some_rows(const struct calib_member *m, float **rows, size_t
 
 /* Local. The unit of a layer that sees `site`; NULL when the layer has none. */
 struct calib_unit *calib_unit_of(struct calib *c, enum tap_site site, uint32_t expert);
+
+/* Local. The unit's member of a role; NULL when it has none. */
+struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_role role);
 
 /* calib_gather.c: **Collective (world)**. Visits every quantized unit of the layer with its H in
  * c->full, in order, running as many passes as memory asks for. The statistics of all units are in

@@ -6,7 +6,6 @@
 #include "quant/quantize.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { SEARCH_ROWS = 512 }; /* outputs of a linear that searches look at */
 
@@ -65,37 +64,52 @@ static struct status find_one(void *ctx, const struct weight_spec *spec)
     return status_ok();
 }
 
+static void add_unit(struct calib *c, enum tap_site site, uint32_t expert)
+{
+    if (expert == 0) c->unit_of[site] = c->n_units;
+    c->units[c->n_units++] =
+        (struct calib_unit){.site = site, .expert = expert, .members = c->members + c->n_members};
+}
+
+/* A matrix of the last unit. */
 static void add_member(struct calib *c, const struct finder *f, enum weight_role role,
                        struct packed *w)
 {
     struct calib_unit *u = &c->units[c->n_units - 1];
     const struct ckpt_tensor *t = f->of_role[role];
-    u->members[u->n_members++] = (struct calib_member){
-        .role = role, .w = w, .tensor = t, .format = c->o->format_of(c->o->format_ctx, t)};
-    u->is_quantized = u->is_quantized || u->members[u->n_members - 1].format.kind != QUANT_NONE;
+    struct calib_member m = {.role = role, .w = w, .tensor = t};
+    /* what chooses stays as it is, whatever the policy says of its class */
+    if (role != WEIGHT_ROUTER && role != WEIGHT_SHARED_MIX)
+        m.format = c->o->format_of(c->o->format_ctx, t);
+    u->members[u->n_members++] = m;
+    u->is_quantized = u->is_quantized || m.format.kind != QUANT_NONE;
     u->n_in = w->n_in;
     c->n_members++;
 }
 
-static void add_unit(struct calib *c, enum tap_site site, uint32_t expert)
+static void add_attention(struct calib *c, const struct finder *f, struct layer_weights *w)
 {
-    c->units[c->n_units++] =
-        (struct calib_unit){.site = site, .expert = expert, .members = c->members + c->n_members};
+    const struct model_config *m = c->o->model;
+    add_unit(c, TAP_ATTENTION, 0);
+    if (m->kv_lora == 0) {
+        add_member(c, f, WEIGHT_Q, &w->q);
+        add_member(c, f, WEIGHT_K, &w->k);
+        add_member(c, f, WEIGHT_V, &w->v);
+    } else {
+        add_member(c, f, m->q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q, m->q_lora > 0 ? &w->q_a : &w->q);
+        add_member(c, f, WEIGHT_KV_A, &w->kv_a);
+        add_member(c, f, WEIGHT_K_ROPE, &w->k_rope);
+    }
+    if (m->q_lora > 0) {
+        add_unit(c, TAP_Q_LATENT, 0);
+        add_member(c, f, WEIGHT_Q, &w->q);
+    }
+    add_unit(c, TAP_O, 0);
+    add_member(c, f, WEIGHT_O, &w->o);
 }
 
-static void add_ffn(struct calib *c, const struct finder *f, struct layer_weights *w)
+static void add_experts(struct calib *c, const struct finder *f, struct layer_weights *w)
 {
-    add_unit(c, TAP_FFN, 0);
-    if (!w->is_moe) {
-        add_member(c, f, WEIGHT_GATE, &w->gate);
-        add_member(c, f, WEIGHT_UP, &w->up);
-        add_unit(c, TAP_DOWN, 0);
-        add_member(c, f, WEIGHT_DOWN, &w->down);
-        return;
-    }
-    add_member(c, f, WEIGHT_ROUTER, &w->router);
-    c->units[c->n_units - 1].members[0].format = (struct quant_format){.kind = QUANT_NONE};
-    c->units[c->n_units - 1].is_quantized = false;
     for (uint32_t e = 0; e < w->n_experts; e++) {
         add_unit(c, TAP_EXPERT, e);
         add_member(c, f, WEIGHT_EXPERT_GATE, &w->expert_gate[e]);
@@ -105,20 +119,33 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer_weight
     }
 }
 
+/* Router and shared FFN see the same rows; so do the experts, but each only its own. */
+static void add_ffn(struct calib *c, const struct finder *f, struct layer_weights *w)
+{
+    const bool shared = w->is_moe && c->o->model->shared_ffn > 0;
+    add_unit(c, TAP_FFN, 0);
+    if (w->is_moe) add_member(c, f, WEIGHT_ROUTER, &w->router);
+    if (w->mix.n_out > 0) add_member(c, f, WEIGHT_SHARED_MIX, &w->mix);
+    if (!w->is_moe || shared) {
+        add_member(c, f, shared ? WEIGHT_SHARED_GATE : WEIGHT_GATE, &w->gate);
+        add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->up);
+        add_unit(c, TAP_DOWN, 0);
+        add_member(c, f, shared ? WEIGHT_SHARED_DOWN : WEIGHT_DOWN, &w->down);
+    }
+    if (w->is_moe) add_experts(c, f, w);
+}
+
 static struct status add_units(struct calib *c, struct layout_place place)
 {
+    enum { MEMBERS = 10, UNITS = 5 }; /* beside the experts' */
     struct layer_weights *w = &c->weights->layers_of_stage[0];
-    const size_t n_experts = w->is_moe ? w->n_experts : 1;
+    const size_t n_experts = w->is_moe ? w->n_experts : 0;
     struct finder f = {.ckpt = c->o->ckpt};
-    TRY(mem_alloc(&c->members, 6 + 3 * n_experts, sizeof *c->members, "a layer's matrices"));
-    TRY(mem_alloc(&c->units, 4 + 2 * n_experts, sizeof *c->units, "a layer's linears"));
+    TRY(mem_alloc(&c->members, MEMBERS + 3 * n_experts, sizeof *c->members, "a layer's matrices"));
+    TRY(mem_alloc(&c->units, UNITS + 2 * n_experts, sizeof *c->units, "a layer's linears"));
     TRY(weights_list(c->o->model, c->layout, place, find_one, &f));
-    add_unit(c, TAP_ATTENTION, 0);
-    add_member(c, &f, WEIGHT_Q, &w->q);
-    add_member(c, &f, WEIGHT_K, &w->k);
-    add_member(c, &f, WEIGHT_V, &w->v);
-    add_unit(c, TAP_O, 0);
-    add_member(c, &f, WEIGHT_O, &w->o);
+    for (int site = 0; site < TAP_SITE_COUNT; site++) c->unit_of[site] = CALIB_NO_UNIT;
+    add_attention(c, &f, w);
     add_ffn(c, &f, w);
     size_t widest = 0;
     for (uint32_t i = 0; i < c->n_units; i++) {
@@ -129,10 +156,16 @@ static struct status add_units(struct calib *c, struct layout_place place)
 
 struct calib_unit *calib_unit_of(struct calib *c, enum tap_site site, uint32_t expert)
 {
-    const bool is_expert = site == TAP_EXPERT || site == TAP_EXPERT_DOWN;
-    const size_t i = is_expert ? 3 + 2 * (size_t)expert + (site == TAP_EXPERT_DOWN) : (size_t)site;
-    if (i >= c->n_units || c->units[i].site != site) return NULL;
-    return &c->units[i];
+    if (c->unit_of[site] == CALIB_NO_UNIT) return NULL;
+    return &c->units[c->unit_of[site] + 2 * expert];
+}
+
+struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_role role)
+{
+    for (uint32_t i = 0; i < u->n_members; i++) {
+        if (u->members[i].role == role) return &u->members[i];
+    }
+    return NULL;
 }
 
 /* ---- load ---- */

@@ -215,19 +215,23 @@ static struct status emit_plain(struct calib *c, const struct calib_member *m)
     return st;
 }
 
-/* All members of a role are one tensor: experts stand in it one after the other. */
-static struct status emit_role(struct calib *c, enum weight_role role)
+/* The tensor of member `first`, if no member before has it. Members stand in the order of a
+ * tensor's rows: experts one after the other, of each gate before up where they are one tensor. */
+static struct status emit_tensor(struct calib *c, uint32_t first)
 {
-    bool begun = false;
-    for (uint32_t i = 0; i < c->n_members; i++) {
-        const struct calib_member *m = &c->members[i];
-        if (m->role != role || m->values == NULL) continue;
-        if (m->format.kind == QUANT_NONE) return emit_plain(c, m);
-        if (!begun) TRY(c->o->sink.begin(c->o->sink.ctx, m->tensor, m->format));
-        begun = true;
-        TRY(c->o->sink.rows(c->o->sink.ctx, &m->block, m->w->n_out));
+    const struct calib_member *m = &c->members[first];
+    if (m->values == NULL) return status_ok();
+    for (uint32_t i = 0; i < first; i++) {
+        if (c->members[i].tensor == m->tensor) return status_ok();
     }
-    c->report.n_tensors += begun;
+    if (m->format.kind == QUANT_NONE) return emit_plain(c, m);
+    c->report.n_tensors++;
+    TRY(c->o->sink.begin(c->o->sink.ctx, m->tensor, m->format));
+    for (uint32_t i = first; i < c->n_members; i++) {
+        const struct calib_member *part = &c->members[i];
+        if (part->tensor != m->tensor) continue;
+        TRY(c->o->sink.rows(c->o->sink.ctx, &part->block, part->w->n_out));
+    }
     return status_ok();
 }
 
@@ -235,7 +239,8 @@ static struct status emit_norm(struct calib *c, const char *name, const float *v
                                enum tap_site site)
 {
     char full_name[128];
-    if (calib_unit_of(c, site, 0)->s == NULL) return status_ok();
+    const struct calib_unit *u = calib_unit_of(c, site, 0);
+    if (u == NULL || u->s == NULL) return status_ok();
     snprintf(full_name, sizeof full_name, "model.layers.%u.%s.weight", c->layer, name);
     return c->o->sink.plain(c->o->sink.ctx, ckpt_find(c->o->ckpt, full_name), values);
 }
@@ -246,12 +251,11 @@ struct status calib_emit(struct calib *c)
     struct status st = status_ok();
     if (c->rank == 0) {
         st = emit_norm(c, "input_layernorm", w->attn_norm, TAP_ATTENTION);
-        if (!status_failed(&st)) {
+        if (!status_failed(&st))
+            st = emit_norm(c, "self_attn.q_a_layernorm", w->q_a_norm, TAP_Q_LATENT);
+        if (!status_failed(&st))
             st = emit_norm(c, "post_attention_layernorm", w->ffn_norm, TAP_FFN);
-        }
-        for (int role = 0; role < WEIGHT_ROLE_COUNT && !status_failed(&st); role++) {
-            st = emit_role(c, (enum weight_role)role);
-        }
+        for (uint32_t i = 0; i < c->n_members && !status_failed(&st); i++) st = emit_tensor(c, i);
     }
     return comm_agree(c->o->comm, st);
 }

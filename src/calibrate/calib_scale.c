@@ -1,6 +1,7 @@
 /* Scales between a layer's linears: who divides and who multiplies. AWQ searches them, SmoothQuant
  * has an equation.
- *   norm -> q, k, v     norm -> gate, up (and the router; all experts share one scale)
+ *   norm -> q, k, v     norm -> gate, up (and the router; all experts and the shared FFN share one)
+ *   norm -> latents     norm of q's latent -> q
  *   v -> o: an input of o is a channel of v; query heads that share a kv head share its scales
  *   up -> down, in every expert by itself
  * A scale is used only where all that it touches is quantized (the router becomes f32): rounding
@@ -12,41 +13,54 @@
 
 #include <string.h>
 
+/* Routers aside, which become f32. */
 static bool all_quantized(const struct calib_unit *u)
 {
     for (uint32_t i = 0; i < u->n_members; i++) {
-        if (u->members[i].format.kind == QUANT_NONE) return false;
+        const struct calib_member *m = &u->members[i];
+        const bool chooses = m->role == WEIGHT_ROUTER || m->role == WEIGHT_SHARED_MIX;
+        if (!chooses && m->format.kind == QUANT_NONE) return false;
     }
-    return u->n_members > 0;
+    return true;
 }
 
-static bool experts_quantized(struct calib *c, enum tap_site site)
+static bool experts_quantized(struct calib *c)
 {
-    const struct calib_unit *first = calib_unit_of(c, site, 0);
-    return first != NULL && all_quantized(first); /* one tensor holds all experts */
+    const struct calib_unit *first = calib_unit_of(c, TAP_EXPERT, 0);
+    return first == NULL || all_quantized(first); /* one tensor holds all experts */
 }
 
-/* The member whose outputs are the inputs of `u`; NULL when a norm makes them. */
+static bool after_norm(const struct calib_unit *u)
+{
+    return u->site == TAP_ATTENTION || u->site == TAP_Q_LATENT || u->site == TAP_FFN;
+}
+
+/* The member whose outputs are the inputs of `u`; NULL when a norm makes them, or no member. */
 static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u)
 {
-    if (u->site == TAP_O) return &calib_unit_of(c, TAP_ATTENTION, 0)->members[2];
-    if (u->site == TAP_DOWN) return &calib_unit_of(c, TAP_FFN, 0)->members[1];
-    if (u->site == TAP_EXPERT_DOWN) return &calib_unit_of(c, TAP_EXPERT, u->expert)->members[1];
+    if (u->site == TAP_O) return calib_member_of(calib_unit_of(c, TAP_ATTENTION, 0), WEIGHT_V);
+    if (u->site == TAP_DOWN) {
+        const struct calib_unit *ffn = calib_unit_of(c, TAP_FFN, 0);
+        struct calib_member *up = calib_member_of(ffn, WEIGHT_UP);
+        return up != NULL ? up : calib_member_of(ffn, WEIGHT_SHARED_UP);
+    }
+    if (u->site == TAP_EXPERT_DOWN)
+        return calib_member_of(calib_unit_of(c, TAP_EXPERT, u->expert), WEIGHT_EXPERT_UP);
     return NULL;
 }
 
 /* Whether the input of a unit may be scaled at all. */
 static bool may_scale(struct calib *c, const struct calib_unit *u)
 {
+    const struct model_config *m = c->o->model;
     const struct calib_member *maker = maker_of(c, u);
-    if (c->o->method == CALIBRATE_SMOOTHQUANT && maker != NULL) return false;
-    if (u->site == TAP_O && c->o->model->qkv_bias) return false; /* v's bias is not scaled */
-    if (u->site == TAP_EXPERT_DOWN && c->o->model->family->expert_bias) return false; /* nor up's */
-    if (u->site == TAP_FFN && c->weights->layers_of_stage[0].is_moe) {
-        return experts_quantized(c, TAP_EXPERT);
-    }
     if (u->site == TAP_EXPERT) return false; /* the FFN's scale is theirs */
-    return all_quantized(u) && (maker == NULL || maker->format.kind != QUANT_NONE);
+    if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
+    if (after_norm(u)) return all_quantized(u);
+    if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
+    if (u->site == TAP_O && (m->qkv_bias || m->clip_qkv > 0)) return false; /* not of v alone */
+    if (u->site == TAP_EXPERT_DOWN && m->family->expert_bias) return false; /* nor of up */
+    return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }
 
 /* What is averaged over query heads that share a kv head: in place, s [H Hd]. */
@@ -110,7 +124,7 @@ static struct status take_best(struct calib *c, struct calib_unit *u)
     return comm_agree(c->o->comm, st);
 }
 
-/* The experts' share one scale, so it waits until all have spoken. */
+/* The FFN's scale is that of the experts, too, so it waits until all have spoken. */
 static struct status try_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;
@@ -118,17 +132,18 @@ static struct status try_unit(struct calib *c, struct calib_unit *u, void *ctx)
     struct status st = status_ok();
     if (!may_scale(c, scaled)) return status_ok();
     for (uint32_t i = 0; i < u->n_members && !status_failed(&st); i++) {
+        if (u->members[i].format.kind == QUANT_NONE) continue;
         st = try_member(c, scaled, &u->members[i], scaled->errors);
     }
     TRY(comm_agree(c->o->comm, st));
-    return scaled == u ? take_best(c, u) : status_ok();
+    return scaled->site == TAP_FFN ? status_ok() : take_best(c, u);
 }
 
 static struct status choose_awq(struct calib *c)
 {
     struct calib_unit *ffn = calib_unit_of(c, TAP_FFN, 0);
     TRY(calib_visit_units(c, try_unit, NULL));
-    return !ffn->is_quantized && may_scale(c, ffn) ? take_best(c, ffn) : status_ok();
+    return may_scale(c, ffn) ? take_best(c, ffn) : status_ok();
 }
 
 /* ---- SmoothQuant's equation ---- */
@@ -195,6 +210,7 @@ static struct status fold(struct calib *c, struct calib_unit *u)
         c->units[e].members[0].s_in = c->units[e].members[1].s_in = u->s;
     }
     if (u->site == TAP_ATTENTION) fold_norm(w->attn_norm, u->s, u->n_in);
+    if (u->site == TAP_Q_LATENT) fold_norm(w->q_a_norm, u->s, u->n_in);
     if (u->site == TAP_FFN) fold_norm(w->ffn_norm, u->s, u->n_in);
     if (maker == NULL) return status_ok();
     maker->s_out = u->s;

@@ -7,7 +7,6 @@
 #include "quant/quantize.h"
 
 #include <stdio.h>
-#include <string.h>
 
 struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, struct layout *out)
 {
@@ -58,14 +57,6 @@ static struct status check_source(const struct calib *c)
 
 static struct status start(struct calib *c)
 {
-    const struct model_config *m = c->o->model;
-    const struct family_names *names = &m->family->moe;
-    const bool fused = names->gate != NULL && strcmp(names->gate, names->up) == 0;
-    if (m->kv_lora > 0 || m->shared_ffn > 0 || fused) {
-        return status_make(STATUS_USAGE,
-                           "calibration is not implemented for %s; --method rtn needs none",
-                           m->family->title);
-    }
     struct status st = check_source(c);
     if (!status_failed(&st)) st = make_layout(c);
     if (!status_failed(&st)) st = make_hidden(c);

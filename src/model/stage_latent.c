@@ -62,6 +62,7 @@ static void project(struct stage *s, const struct layer_weights *w, size_t n_row
     op_rmsnorm(s->o.kern, s->v, w->kv_a_norm, n_rows, m->kv_lora, m->norm_eps, s->v);
     if (!low) return;
     op_rmsnorm(s->o.kern, s->q_low, w->q_a_norm, n_rows, m->q_lora, m->norm_eps, s->q_low);
+    stage_show(s, TAP_Q_LATENT, s->q_low, n_rows, m->q_lora);
     in = stage_input(s, s->q_low, n_rows, m->q_lora);
     const struct column q = {&w->q, s->q, NULL};
     stage_columns(s, &q, 1, &in);

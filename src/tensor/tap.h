@@ -8,10 +8,11 @@
 
 /* Whose input it is. */
 enum tap_site {
-    TAP_ATTENTION,   /* q, k and v: [T, D] */
-    TAP_O,           /* [T, H Hd] */
-    TAP_FFN,         /* gate and up, or the router: [T, D] */
-    TAP_DOWN,        /* [T, F] */
+    TAP_ATTENTION,   /* q, k and v, or what makes latents: [T, D] */
+    TAP_Q_LATENT,    /* q of latent attention, from its own latent: [T, q_lora] */
+    TAP_O,           /* [T, H Hd], or H value_dim */
+    TAP_FFN,         /* gate and up, dense or shared, and the router: [T, D] */
+    TAP_DOWN,        /* dense or shared: [T, F] */
     TAP_EXPERT,      /* gate and up of an expert: its tokens' rows, in the tokens' order */
     TAP_EXPERT_DOWN, /* the same rows in front of down, [rows, F] */
     TAP_SITE_COUNT
