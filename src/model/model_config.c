@@ -160,6 +160,11 @@ static struct status read_sizes(const struct js_node *root, const char *what,
     out->qkv_bias = out->qkv_bias || out->family->qkv_bias;
     out->qk_norm = out->family->qk_norm;
     js_bool(js_get(root, "use_qk_norm"), &out->qk_norm);
+    js_bool(js_get(root, "mlp_bias"), &out->ffn_bias);
+    if (out->ffn_bias && !out->family->mlp_bias) {
+        return status_make(STATUS_INPUT, "%s: mlp_bias is not implemented for %s", what,
+                           out->family->title);
+    }
     const char *act = js_string(js_get(root, "hidden_act"), NULL);
     if (act != NULL && strcmp(act, "silu") != 0) {
         return status_make(STATUS_INPUT, "%s: hidden_act \"%s\" is not implemented", what, act);
@@ -453,6 +458,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->tied = m->tied;
     out->qk_norm = m->qk_norm;
     out->attention_bias = m->qkv_bias;
+    out->ffn_bias = m->ffn_bias;
     out->expert_bias = m->family->expert_bias;
     out->weight_bytes = weight_bytes;
     out->context = m->context;

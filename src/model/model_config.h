@@ -39,6 +39,7 @@ struct family {
     bool clamped;       /* clamped SwiGLU in the experts */
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
     bool o_unbiased;    /* "attention_bias" says q, k and v only */
+    bool mlp_bias;      /* may have biases of the dense FFN: "mlp_bias" */
     bool mla;           /* multi-head latent attention */
     bool rope_pairs;    /* rotates neighbours, unless "rope_interleave" says no */
     bool has_experts;
@@ -71,7 +72,7 @@ struct model_config {
     float norm_eps;
     double rope_theta;
     bool tied;
-    bool qkv_bias, o_bias;
+    bool qkv_bias, o_bias, ffn_bias;
     float clip_qkv;                                  /* q, k and v stay within it; 0: no limit */
     float attention_scale;                           /* of q.k */
     float embed_scale, residual_scale, logits_scale; /* of rows; 1: none */

@@ -2,7 +2,7 @@
 #include "model/model_config.h"
 
 static const struct family families[] = {
-    {.architecture = "LlamaForCausalLM", .title = "Llama"},
+    {.architecture = "LlamaForCausalLM", .title = "Llama", .mlp_bias = true},
     {.architecture = "MistralForCausalLM", .title = "Mistral", .window = WINDOW_ALL},
     {.architecture = "Qwen2ForCausalLM",
      .title = "Qwen2",
@@ -38,6 +38,8 @@ static const struct family families[] = {
     {.architecture = "Qwen3MoeForCausalLM",
      .title = "Qwen3-MoE",
      .qk_norm = true,
+     .window = WINDOW_ALL,
+     .window_switch = true,
      .has_experts = true,
      .sparsity_keys = true,
      .expert_ffn = "moe_intermediate_size",

@@ -32,6 +32,7 @@ static const char *const used_fields[] = {
     "eos_token_id",
     "max_position_embeddings",
     "attention_bias",
+    "mlp_bias",
     "layer_types",
     "qkv_bias",
     "clip_qkv",
@@ -156,9 +157,9 @@ static struct status check_types(const struct js_node *root, const char *what)
                                           "logits_scaling",
                                           "first_k_dense_replace",
                                           "moe_layer_freq"};
-    static const char *const switches[] = {"tie_word_embeddings", "attention_bias",
-                                           "use_sliding_window",  "norm_topk_prob",
-                                           "use_qk_norm",         "rope_interleave"};
+    static const char *const switches[] = {"tie_word_embeddings", "attention_bias", "mlp_bias",
+                                           "use_sliding_window",  "norm_topk_prob", "use_qk_norm",
+                                           "rope_interleave"};
     const void *it = NULL;
     const char *key;
     const struct js_node *value;

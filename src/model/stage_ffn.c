@@ -36,7 +36,8 @@ static void swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows
 {
     const size_t f = w->gate.n_out;
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
-    const struct column gate_up[] = {{&w->gate, s->gate, NULL}, {&w->up, s->up, NULL}};
+    const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
+                                     {&w->up, s->up, w->up_bias}};
     stage_columns(s, gate_up, 2, &in);
     if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
@@ -45,7 +46,7 @@ static void swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows
 static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
 {
     swiglu(s, w, hidden->n_rows);
-    stage_row_parallel(s, &w->down, NULL, s->gate, hidden);
+    stage_row_parallel(s, &w->down, w->down_bias, s->gate, hidden);
 }
 
 /* s->shared = what all tokens pass in a MoE layer; the same on all tp ranks. */

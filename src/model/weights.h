@@ -35,6 +35,9 @@ enum weight_role {
     WEIGHT_GATE,
     WEIGHT_UP,
     WEIGHT_DOWN,
+    WEIGHT_GATE_BIAS,
+    WEIGHT_UP_BIAS,
+    WEIGHT_DOWN_BIAS,
     WEIGHT_SHARED_GATE, /* of what all tokens pass in a MoE layer */
     WEIGHT_SHARED_UP,
     WEIGHT_SHARED_DOWN,
@@ -95,6 +98,7 @@ struct layer_weights {
     struct packed down;                                   /* [D, F], leaves */
     struct packed mix;                                    /* [1, D] shared gate, or empty */
     struct packed router;                                 /* [E, D] */
+    float *gate_bias, *up_bias, *down_bias;               /* [F], [F], [D], dense, or NULL */
     float *sinks;                                         /* [heads] or NULL */
     float *router_bias;                                   /* [E] or NULL */
     float *select_bias;                                   /* [E] or NULL */

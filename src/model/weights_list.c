@@ -177,7 +177,11 @@ static struct status walk_dense(const struct walk *w)
     const struct range width = whole(m->width);
     TRY(emit_matrix(w, WEIGHT_GATE, "mlp.gate_proj.weight", m->ffn, f, m->width, width));
     TRY(emit_matrix(w, WEIGHT_UP, "mlp.up_proj.weight", m->ffn, f, m->width, width));
-    return emit_matrix(w, WEIGHT_DOWN, "mlp.down_proj.weight", m->width, width, m->ffn, f);
+    TRY(emit_matrix(w, WEIGHT_DOWN, "mlp.down_proj.weight", m->width, width, m->ffn, f));
+    if (!m->ffn_bias) return status_ok();
+    TRY(emit_slice(w, WEIGHT_GATE_BIAS, "mlp.gate_proj.bias", m->ffn, f));
+    TRY(emit_slice(w, WEIGHT_UP_BIAS, "mlp.up_proj.bias", m->ffn, f));
+    return emit_vector(w, WEIGHT_DOWN_BIAS, "mlp.down_proj.bias", m->width);
 }
 
 static struct status emit_shared(const struct walk *w, enum weight_role role, const char *name,

@@ -108,6 +108,12 @@ static float **vector_of(struct weights *w, const struct weight_spec *s)
         return &layer_of(w, s)->o_bias;
     case WEIGHT_SINKS:
         return &layer_of(w, s)->sinks;
+    case WEIGHT_GATE_BIAS:
+        return &layer_of(w, s)->gate_bias;
+    case WEIGHT_UP_BIAS:
+        return &layer_of(w, s)->up_bias;
+    case WEIGHT_DOWN_BIAS:
+        return &layer_of(w, s)->down_bias;
     case WEIGHT_ROUTER_BIAS:
         return &layer_of(w, s)->router_bias;
     case WEIGHT_EXPERT_GATE_BIAS:

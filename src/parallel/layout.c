@@ -482,7 +482,9 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
 {
     const struct layout_model *m = &l->model;
     const struct range layers = layout_layers(l, place.pp);
-    const uint64_t dense = ffn_bytes(m, LAYOUT_FFN, range_count(layout_ffn(l, place.tp)));
+    const uint64_t f = range_count(layout_ffn(l, place.tp));
+    const uint64_t biases = m->ffn_bias ? 4 * (2 * f + m->width) : 0;
+    const uint64_t dense = ffn_bytes(m, LAYOUT_FFN, f) + biases;
     const uint64_t shared = ffn_bytes(m, LAYOUT_FFN, range_count(layout_shared_ffn(l, place.tp)));
     const uint64_t moe = m->n_experts > 0 ? experts_bytes(l, place) + shared : 0;
     const uint64_t v = range_count(layout_vocab(l, place.tp));

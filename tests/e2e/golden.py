@@ -12,7 +12,7 @@ import struct
 import sys
 from pathlib import Path
 
-from program import GOLDENS, Shoal, expect, main_of, read_rows, run
+from program import GOLDENS, Shoal, expect, main_of, read_rows, run, write_lines
 
 BOUND = "1e-4"
 DENSE_LAYOUTS = [["--tp", "2"], ["--tp", "3"], ["--pp", "2"], ["--dp", "2", "--tp", "2"]]
@@ -21,7 +21,7 @@ MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
 # the models of two prompts; the law's test has their layouts
 LIGHT_LAYOUTS = {False: [["--tp", "3"], ["--pp", "2"]],
                  True: [["--tp", "2", "--ep", "1"], ["--dp", "2", "--tp", "2", "--ep", "4"]]}
-# the element (row 3, column 5) of these is given the other sign and thrice its size
+# by model or type; the element (row 3, column 5) of these is given the other sign and thrice its size
 MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "gpt_oss": "model.layers.1.self_attn.v_proj.weight",
            "mistral": "model.layers.1.self_attn.v_proj.weight",
@@ -34,6 +34,9 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "granitemoe": "model.layers.0.self_attn.v_proj.weight",
            "deepseek_v2": "model.layers.1.self_attn.kv_b_proj.weight",
            "deepseek_v3": "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
+           "qwen3-moe-window": "model.layers.2.mlp.experts.5.up_proj.weight",
+           "deepseek-v3-fp8": "model.layers.1.input_layernorm.weight",  # one that is not in fp8
+           "kimi_k2": "model.layers.1.self_attn.kv_b_proj.weight",
            "glm4_moe": "model.layers.1.mlp.shared_experts.down_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
@@ -57,7 +60,7 @@ class GoldenTest:
 
     def convert(self, source, name, *flags):
         path = self.work / name
-        self.shoal.must("convert", source, path, *flags)
+        self.shoal.must("convert", source, path, *self.facts.get("convert", []), *flags)
         return path
 
     def score(self, model, flags, ranks):
@@ -86,18 +89,29 @@ class GoldenTest:
                    f"greedy tokens of p{i} with {flags}: {found}, golden {sequence['greedy']}")
         print(f"  generate {' '.join(flags) or '(one rank)'}: greedy tokens equal")
 
+    def check_text(self, model):
+        """A prompt in words has the ids that the golden's tokenizer gives it."""
+        text, lines, output = self.facts["text"], self.work / "text.jsonl", self.work / "out.jsonl"
+        write_lines(lines, [dict(custom_id="w", prompt=text["prompt"], temperature=0, max_tokens=8),
+                            dict(custom_id="i", prompt_token_ids=text["ids"], temperature=0,
+                                 max_tokens=8)])
+        self.shoal.must("generate", "--model", model, "--input", lines, "--output", output)
+        rows = read_rows(output)
+        for key in "token_ids", "text", "usage":
+            expect(rows["w"][key] == rows["i"][key], f"{key} of a text and of its ids: {rows}")
+
     def mutate(self):
         """A copy of the checkpoint directory with one weight changed."""
         copy = self.work / "mutated"
         shutil.copytree(self.golden / "hf", copy)
-        wanted = MUTATED[self.config["model_type"]]
+        wanted = MUTATED.get(self.name) or MUTATED[self.config["model_type"]]
         for path in sorted(copy.glob("*.safetensors")):
             data = bytearray(path.read_bytes())
             (n_header,) = struct.unpack_from("<Q", data)
             tensor = json.loads(data[8:8 + n_header]).get(wanted)
             if tensor is None:
                 continue
-            index = 3 * tensor["shape"][1] + 5
+            index = 3 * tensor["shape"][-1] + 5 if len(tensor["shape"]) > 1 else 5
             change(data, tensor["dtype"], 8 + n_header + tensor["data_offsets"][0], index)
             path.write_bytes(data)
             return copy
@@ -111,6 +125,8 @@ class GoldenTest:
         self.check_logits(model, [], 0)
         self.check_logits(model, ["--chunk", "1"], 0)
         self.check_greedy(model, [], 0)
+        if "text" in self.facts:
+            self.check_text(model)
         layouts = MOE_LAYOUTS if moe else DENSE_LAYOUTS
         if len(self.facts["sequences"]) < 3:
             layouts = LIGHT_LAYOUTS[moe]

@@ -75,6 +75,22 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
                                  original_max_position_embeddings=64),
             tie_word_embeddings=True, **COMMON)),
+    # rotary frequencies of a linear rule, biases of q, k, v and o
+    "llama-linear": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=272, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0),
+            attention_bias=True, tie_word_embeddings=False, **COMMON)),
+    # biases everywhere, those of the FFN too, tied
+    "llama-bias": dict(
+        cls=LlamaForCausalLM, dtype=torch.float16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=267, hidden_size=96, intermediate_size=160, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="linear", rope_theta=50000.0, factor=2.5),
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=True, **COMMON)),
     # biases of q, k and v, tied, heads not a divisor of the width
     "qwen2": dict(
         cls=Qwen2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
@@ -165,6 +181,15 @@ MODELS = {
             num_experts=6, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=2,
             mlp_only_layers=[3], rms_norm_eps=1e-6, rope_theta=10000.0, tie_word_embeddings=True,
             **COMMON)),
+    # a window in all layers, whatever max_window_layers says
+    "qwen3-moe-window": dict(
+        cls=Qwen3MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen3MoeConfig(
+            vocab_size=280, hidden_size=64, intermediate_size=96, moe_intermediate_size=32,
+            num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[1], use_sliding_window=True, sliding_window=50, max_window_layers=1,
+            rms_norm_eps=1e-6, rope_theta=1e4, tie_word_embeddings=False, **COMMON)),
     # a shared expert behind its sigmoid, QKV bias, a dense first layer, weights not renormalised
     "qwen2-moe": dict(
         cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
@@ -257,11 +282,25 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
                                  beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
                                  original_max_position_embeddings=128), **COMMON)),
-    # as Kimi-K2: one group, no YaRN; q in one step, tied, rotation by halves
-    "kimi-k2": dict(
-        cls=DeepseekV3ForCausalLM, dtype=torch.float16, prompts=SHORTER,
+    # linears in fp8 blocks as they are published, blocks with tails, two groups of experts
+    "deepseek-v3-fp8": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fp8=True,
         config=lambda: DeepseekV3Config(
-            vocab_size=280, hidden_size=64, intermediate_size=64, moe_intermediate_size=48,
+            vocab_size=293, hidden_size=160, intermediate_size=192, moe_intermediate_size=64,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=144,
+            kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=2,
+            topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
+                                 beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+                                 original_max_position_embeddings=128), **COMMON)),
+    # as Kimi-K2, with its names and its tokenizer: one group, no YaRN; q in one step, tied, rotation
+    # by halves
+    "kimi-k2": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.float16, prompts=SHORTER, published="kimi_k2",
+        config=lambda: DeepseekV3Config(
+            vocab_size=544, hidden_size=64, intermediate_size=64, moe_intermediate_size=48,
             num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=None,
             kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=32, v_head_dim=16,
             n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=2, n_group=1,
@@ -346,8 +385,55 @@ def publish_mxfp4(hf, model):
         tensors[name + "_blocks"], tensors[name + "_scales"], values = mxfp4_of(p.float())
         assert torch.equal(values, p.float())
     save_file(tensors, path, metadata={"format": "pt"})
+    edit_config(hf, quantization_config=dict(quant_method="mxfp4"))
+
+
+def fp8_of(weight):
+    """Codes and scales of blocks of 128 x 128 as DeepSeek-V3 has them, and the values. Scales have 12 bits, so
+    that values give the same codes again."""
+    rows, cols = weight.shape
+    blocks = torch.nn.functional.pad(weight, (0, -cols % 128, 0, -rows % 128))
+    blocks = blocks.view(blocks.shape[0] // 128, 128, -1, 128)
+    mantissa, exponent = torch.frexp(blocks.abs().amax((1, 3)) / 448)
+    scales = torch.ldexp((mantissa * 4096).ceil() / 4096, exponent)
+    wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)[:rows, :cols]
+    codes = (weight / wide).to(torch.float8_e4m3fn)
+    return codes, scales, codes.to(torch.float32) * wide
+
+
+def in_fp8(name):
+    return name.endswith(("_proj.weight", "_with_mqa.weight")) and "lm_head" not in name
+
+
+def round_fp8(model):
+    """Values of codes into the linears; one expert's gate and up are blocks of their own."""
+    for name, p in model.named_parameters():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            for expert in p:
+                for half in expert.chunk(2) if "gate_up" in name else [expert]:
+                    half.copy_(fp8_of(half)[2])
+        elif in_fp8(name):
+            p.copy_(fp8_of(p)[2])
+
+
+def publish_fp8(hf, dtype):
+    """The saved f32 checkpoint with its linears as codes and scales, the rest as `dtype`."""
+    tensors = {}
+    for name, p in load_file(hf / "model.safetensors").items():
+        if in_fp8(name):
+            tensors[name], tensors[name + "_scale_inv"], values = fp8_of(p)
+            assert torch.equal(values, p)
+        else:
+            tensors[name] = p if name.endswith("correction_bias") else p.to(dtype)
+            assert torch.equal(tensors[name].float(), p)
+    save_file(tensors, hf / "model.safetensors", metadata={"format": "pt"})
+    edit_config(hf, dtype="bfloat16", quantization_config=dict(
+        quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128]))
+
+
+def edit_config(hf, **fields):
     config = json.loads((hf / "config.json").read_text())
-    config["quantization_config"] = dict(quant_method="mxfp4")
+    config.update(fields)
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -416,6 +502,8 @@ def try_seed(spec, seed):
         p.copy_(mxfp4_of(p)[2])
     for p in model.parameters():  # not .to(dtype) of the whole: rotary frequencies stay f32
         p.copy_(p.to(spec["dtype"]).to(torch.float32))
+    if spec.get("fp8"):
+        round_fp8(model)
     for name, p in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             bias = 0.1 * torch.randn(p.shape, generator=generator)
@@ -441,7 +529,7 @@ def try_seed(spec, seed):
                                 tokens_per_expert=load_sum)
 
 
-def write_tokenizer(directory, vocab_size):
+def train_tokenizer(vocab_size):
     bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
     bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = tokenizers.decoders.ByteLevel()
@@ -449,7 +537,19 @@ def write_tokenizer(directory, vocab_size):
         vocab_size=vocab_size, show_progress=False,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
     assert bpe.get_vocab_size() == vocab_size
-    bpe.save(str(directory / "tokenizer.json"))
+    return bpe
+
+
+def write_tiktoken(directory, vocab_size):
+    """tiktoken.model and tokenizer_config.json as Kimi-K2 has them. Returns a text and its ids."""
+    import tiktoken
+    from make_tiktoken_goldens import PIECES, tokens_of, write_ranks
+    vocab = train_tokenizer(vocab_size - 256).get_vocab()
+    ranks = {token: rank for rank, token in enumerate(tokens_of(vocab))}
+    special = write_ranks(directory, ranks)
+    encoding = tiktoken.Encoding("kimi", pat_str=PIECES, mergeable_ranks=ranks, special_tokens=special)
+    text = "<|im_user|>The fish 1234 swims 中文字 in the Sea's\n\n  shoal<|im_end|><|reserved_token_300|>"
+    return dict(prompt=text, ids=encoding.encode(text, allowed_special="all"))
 
 
 def write_model(name, spec):
@@ -460,12 +560,19 @@ def write_model(name, spec):
     folder = HERE / "models" / name
     shutil.rmtree(folder, ignore_errors=True)
     hf = folder / "hf"
-    stored = model.to(spec["dtype"])
+    stored = model if spec.get("fp8") else model.to(spec["dtype"])
     stored.generation_config = GenerationConfig()
     stored.save_pretrained(hf, max_shard_size=spec.get("shard", "5GB"))
     if spec.get("mxfp4"):
         publish_mxfp4(hf, model)
-    write_tokenizer(hf, model.config.vocab_size)
+    if spec.get("fp8"):
+        publish_fp8(hf, spec["dtype"])
+        facts["convert"] = ["--dtype", "f32"]  # codes times scales are no bfloat16
+    if "published" in spec:
+        edit_config(hf, model_type=spec["published"])
+        facts["text"] = write_tiktoken(hf, model.config.vocab_size)
+    else:
+        train_tokenizer(model.config.vocab_size).save(str(hf / "tokenizer.json"))
     lines = {"prompts": [], "sequences": []}
     for i, g in enumerate(goldens):
         sampling = dict(max_tokens=N_DECODE, temperature=0)

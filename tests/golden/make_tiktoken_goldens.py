@@ -31,15 +31,19 @@ PIECES = "|".join([r"[\p{Han}]+", rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+{
                    r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
 
 
-def ranks_of(r):
-    """bytes -> rank: the 256 bytes, then kimi.json's tokens with made up ones among them."""
-    vocab = json.loads((HERE / "kimi.json").read_text())["model"]["vocab"]
+def tokens_of(vocab):
+    """The bytes of a byte-level vocabulary's tokens, in the order of their ids."""
     bytes_of = {}
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     for b in range(256):
         char = chr(b) if b in printable else chr(256 + sum(c not in printable for c in range(b)))
         bytes_of[char] = bytes([b])
-    tokens = [b"".join(bytes_of[c] for c in key) for key in sorted(vocab, key=vocab.get)]
+    return [b"".join(bytes_of[c] for c in key) for key in sorted(vocab, key=vocab.get)]
+
+
+def ranks_of(r):
+    """bytes -> rank: the 256 bytes, then kimi.json's tokens with made up ones among them."""
+    tokens = tokens_of(json.loads((HERE / "kimi.json").read_text())["model"]["vocab"])
     singles, longer = [t for t in tokens if len(t) == 1], [t for t in tokens if len(t) > 1]
     known = set(tokens)
     for _ in range(N_MADE_UP):
@@ -59,6 +63,17 @@ def special_tokens(n_ranks):
     decoder = {str(n_ranks + i): dict(content=name, lstrip=False, normalized=False, rstrip=False,
                                       single_word=False, special=name != PLAIN_ADDED) for i, name in names.items()}
     return decoder, {names.get(i, f"<|reserved_token_{n_ranks + i}|>"): n_ranks + i for i in range(256)}
+
+
+def write_ranks(folder, ranks):
+    """tiktoken.model and tokenizer_config.json. Returns the special tokens."""
+    decoder, special = special_tokens(len(ranks))
+    (folder / "tiktoken.model").write_text("".join(f"{base64.b64encode(t).decode()} {rank}\n"
+                                                   for t, rank in ranks.items()))
+    config = dict(added_tokens_decoder=decoder, bos_token="[BOS]", eos_token="[EOS]", model_max_length=131072,
+                  tokenizer_class="TikTokenTokenizer")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    return special
 
 
 def golden(encoding, special, lines):
@@ -91,14 +106,9 @@ def main():
     folder = HERE / "tiktoken"
     folder.mkdir(exist_ok=True)
     ranks = ranks_of(r)
-    decoder, special = special_tokens(len(ranks))
+    special = write_ranks(folder, ranks)
     encoding = tiktoken.Encoding("golden", pat_str=PIECES, mergeable_ranks=ranks, special_tokens=special)
     lines = [json.loads(l) for l in (HERE / "lines.jsonl").read_text().split("\n") if l]
-    (folder / "tiktoken.model").write_text("".join(f"{base64.b64encode(t).decode()} {rank}\n"
-                                                   for t, rank in ranks.items()))
-    config = dict(added_tokens_decoder=decoder, bos_token="[BOS]", eos_token="[EOS]", model_max_length=131072,
-                  tokenizer_class="TikTokenTokenizer")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
     (HERE / "tiktoken.golden").write_bytes(golden(encoding, special, lines[:N_LINES]))
     (folder / "versions.json").write_text(json.dumps(dict(tiktoken=tiktoken.__version__, ranks=len(ranks))) + "\n")
     if "--lines" in sys.argv:

@@ -63,7 +63,9 @@ static void biases_are_those_of_the_family(void)
     CU_ASSERT_EQUAL(parse(LLAMA).code, STATUS_OK);
     CU_ASSERT(!m.qkv_bias && !m.o_bias);
     CU_ASSERT_EQUAL(parse(LLAMA ",\"attention_bias\":true").code, STATUS_OK);
-    CU_ASSERT(m.qkv_bias && m.o_bias);
+    CU_ASSERT(m.qkv_bias && m.o_bias && !m.ffn_bias);
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":true").code, STATUS_OK);
+    CU_ASSERT(!m.qkv_bias && m.ffn_bias);
     CU_ASSERT_EQUAL(parse(OF("Qwen2ForCausalLM")).code, STATUS_OK);
     CU_ASSERT(m.qkv_bias && !m.o_bias && !m.family->qk_norm);
     CU_ASSERT_EQUAL(parse(OF("Qwen3ForCausalLM")).code, STATUS_OK);
@@ -99,6 +101,13 @@ static void windows_are_those_of_the_layers(void)
                         .code,
                     STATUS_OK);
     CU_ASSERT_STRING_EQUAL(windows(), "10");
+    CU_ASSERT_EQUAL(parse(QWEN3 ",\"sliding_window\":32,\"max_window_layers\":1").code, STATUS_OK);
+    CU_ASSERT_EQUAL(m.window, 0);
+    CU_ASSERT_EQUAL(parse(QWEN3 ",\"sliding_window\":32,\"max_window_layers\":1,"
+                                "\"use_sliding_window\":true")
+                        .code,
+                    STATUS_OK); /* as transformers: all layers */
+    CU_ASSERT(m.window == 32 && m.layer_has_window[0] && m.layer_has_window[m.n_layers - 1]);
     refuse(OF("Qwen3ForCausalLM") ",\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
            "layer_types[0]");
     refuse(OF("MistralForCausalLM") ",\"sliding_window\":32,\"layer_types\":["
@@ -239,10 +248,13 @@ static void what_is_not_implemented_is_refused_by_name(void)
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"sections\":[8]}", "sections");
     refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}",
            "full_attention");
-    refuse(LLAMA ",\"mlp_bias\":true", "mlp_bias");
+    refuse(QWEN3 ",\"mlp_bias\":true", "mlp_bias is not implemented for Qwen3-MoE");
+    refuse(LLAMA ",\"mlp_bias\":1", "true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"", "gelu");
     refuse(LLAMA ",\"logit_scale\":0.5", "logit_scale");
-    refuse(QWEN3 ",\"use_sliding_window\":true,\"sliding_window\":64", "use_sliding_window");
+    refuse(OF("OlmoeForCausalLM") ",\"num_experts\":4,\"num_experts_per_tok\":2,"
+                                  "\"use_sliding_window\":true",
+           "use_sliding_window is not implemented for OLMoE");
     CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":false,\"logit_scale\":null").code, STATUS_OK);
 }
 
