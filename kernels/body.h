@@ -60,20 +60,20 @@ DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, f
 }
 
 /* Keys (what = 0) or values (1) of kv head g in a block, from slot 0; and their scales. */
-static inline void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
+DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
 {
     const size_t part = kv->latent ? (size_t)block : (size_t)block * 2 + (size_t)what;
     const size_t half = part * kv->n_kv_heads + g;
     return (char *)kv->base + half * kv_half_bytes(kv->dtype, kv->head_dim);
 }
 
-static inline float *kern_kv_scales(const void *half, size_t head_dim)
+DEVICE_INLINE float *kern_kv_scales(const void *half, size_t head_dim)
 {
     return (float *)((uintptr_t)half + KV_BLOCK_TOKENS * head_dim);
 }
 
 /* Element d of slot j, in f32; t is constant. */
-static inline float kern_kv_load(enum dtype t, const void *half, size_t head_dim, size_t j,
+DEVICE_INLINE float kern_kv_load(enum dtype t, const void *half, size_t head_dim, size_t j,
                                  size_t d)
 {
     const size_t i = j * head_dim + d;

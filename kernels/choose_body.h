@@ -1,4 +1,4 @@
-/* The router's choice of experts, shared by every instruction set. */
+/* The router's choice of experts, shared by every instruction set and the device. */
 #ifndef SHOAL_KERNELS_CHOOSE_BODY_H
 #define SHOAL_KERNELS_CHOOSE_BODY_H
 
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* ids[0..n) holds the best n so far, best first; puts `id` in its place and drops the last. */
-static inline void kern_router_insert(const float *keys, int32_t *ids, uint32_t n, uint32_t n_max,
+DEVICE_INLINE void kern_router_insert(const float *keys, int32_t *ids, uint32_t n, uint32_t n_max,
                                       uint32_t id)
 {
     const uint64_t key = kern_router_key(keys[id], id);
@@ -21,7 +21,7 @@ static inline void kern_router_insert(const float *keys, int32_t *ids, uint32_t 
 }
 
 /* ids[n_chosen] = the ids of [0, n) with the largest keys, ascending; n_chosen <= n. */
-static inline void kern_router_choose(const float *keys, uint32_t n, uint32_t n_chosen,
+DEVICE_INLINE void kern_router_choose(const float *keys, uint32_t n, uint32_t n_chosen,
                                       int32_t *ids)
 {
     for (uint32_t e = 0; e < n; e++)
@@ -34,18 +34,18 @@ static inline void kern_router_choose(const float *keys, uint32_t n, uint32_t n_
     }
 }
 
-static inline bool kern_router_is_sigmoid(const struct router_args *a)
+DEVICE_INLINE bool kern_router_is_sigmoid(const struct router_args *a)
 {
     return a->rule.kind == ROUTER_SIGMOID || a->rule.kind == ROUTER_SIGMOID_RENORM;
 }
 
-static inline float kern_sigmoid(float x)
+DEVICE_INLINE float kern_sigmoid(float x)
 {
     return 1.0f / (1.0f + el_exp_body(-x));
 }
 
 /* The key of a run of n experts. */
-static inline float kern_router_group_key(const float *keys, uint32_t n, bool two)
+DEVICE_INLINE float kern_router_group_key(const float *keys, uint32_t n, bool two)
 {
     float best = -INFINITY, second = -INFINITY;
     for (uint32_t e = 0; e < n; e++) {
@@ -60,7 +60,7 @@ static inline float kern_router_group_key(const float *keys, uint32_t n, bool tw
 }
 
 /* Experts outside the best runs get the key -infinity. */
-static inline void kern_router_limit(const struct router_args *a, float *keys)
+DEVICE_INLINE void kern_router_limit(const struct router_args *a, float *keys)
 {
     const uint32_t n = a->n_experts / a->rule.n_groups;
     float groups[ROUTER_GROUPS_MAX];
@@ -78,7 +78,7 @@ static inline void kern_router_limit(const struct router_args *a, float *keys)
 }
 
 /* The keys of all experts: the logits themselves, or `own` [E] filled. */
-static inline const float *kern_router_keys(const struct router_args *a, const float *logits,
+DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
                                             float *own)
 {
     const bool sigmoid = kern_router_is_sigmoid(a);
@@ -92,14 +92,14 @@ static inline const float *kern_router_keys(const struct router_args *a, const f
 }
 
 /* ids[n_chosen] of one row. */
-static inline void kern_router_ids(const struct router_args *a, const float *logits, int32_t *ids)
+DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *logits, int32_t *ids)
 {
     float own[ROUTER_EXPERTS_MAX];
     kern_router_choose(kern_router_keys(a, logits, own), a->n_experts, a->n_chosen, ids);
 }
 
 /* The chosen ones' scores, renormalised and scaled. max and sum are those of the exponentials. */
-static inline void kern_router_weights(const struct router_args *a, const float *logits,
+DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float *logits,
                                        const int32_t *ids, float max, float sum, float *weights)
 {
     const bool sigmoid = kern_router_is_sigmoid(a);

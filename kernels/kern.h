@@ -112,10 +112,11 @@ struct kv_view {
 };
 
 /* Bytes of one block's keys, or values, of one kv head. */
-static inline size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
+DEVICE_INLINE size_t kv_half_bytes(enum dtype t, uint32_t head_dim)
 {
     const size_t scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0;
-    return KV_BLOCK_TOKENS * (head_dim * dtype_bytes(t) + scale_bytes);
+    const size_t elem_bytes = t == DTYPE_F32 ? 4 : t == DTYPE_F16 || t == DTYPE_BF16 ? 2 : 1;
+    return KV_BLOCK_TOKENS * (head_dim * elem_bytes + scale_bytes);
 }
 
 /* The rows of one sequence in a step: n_rows consecutive rows from row0, at absolute positions

@@ -164,6 +164,14 @@ struct move_args {
 };
 void op_move_rows(const struct kern_table *k, const struct move_args *a);
 
+/* Rows into the front of wider rows: to[i * to_stride ..] = from[i], `width` floats each. */
+struct place_args {
+    const float *from;
+    size_t n_rows, width, to_stride;
+    float *to;
+};
+void op_place_rows(const struct kern_table *k, const struct place_args *a);
+
 /* Rows [row0, row0 + n_rows) (outputs) of a plain weight from a row-major source in host memory;
  * and of a part of a quantized one, as the checkpoint stores it. The weight's memory was zeroed
  * before its first rows. */
@@ -172,6 +180,10 @@ void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row
                   const void *rows, size_t row_stride_bytes);
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
                    size_t row0, size_t n_rows, const void *rows, size_t row_stride_bytes);
+
+/* The transposed way: inputs [k0, k0 + n) of all outputs of a plain weight, one a row. */
+void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t k0, size_t n,
+                     const void *rows, size_t row_stride_bytes);
 
 /* out[D] = row `id` of a packed [V, D] weight, in f32 (exact; quantized: as weight-only linears).
  */

@@ -46,6 +46,16 @@ void op_gather_rows(const struct kern_table *k, const struct gather_args *a)
                a->width * sizeof *a->to);
 }
 
+void op_place_rows(const struct kern_table *k, const struct place_args *a)
+{
+    if (k->device != NULL) {
+        cuda_op_place_rows(k->device, a);
+        return;
+    }
+    for (size_t i = 0; i < a->n_rows; i++)
+        memcpy(a->to + i * a->to_stride, a->from + i * a->width, a->width * sizeof *a->to);
+}
+
 void op_move_rows(const struct kern_table *k, const struct move_args *a)
 {
     if (k->device != NULL) {

@@ -52,6 +52,10 @@ static void clamped_part(const void *job_, struct part part)
 void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up, size_t n,
                        float alpha, float limit)
 {
+    if (k->device != NULL) {
+        cuda_op_swiglu_clamped(k->device, gate, up, n, alpha, limit);
+        return;
+    }
     const struct clamped_job job = {k, gate, up, n, alpha, limit};
     part_run(k->team, (uint64_t)n * CLAMPED_COST, clamped_part, &job);
 }
@@ -141,6 +145,10 @@ static void square_sums_part(const void *job_, struct part part)
 void op_head_square_sums(const struct kern_table *k, const float *x, size_t n_rows, size_t n_heads,
                          size_t head_dim, uint32_t *sums, size_t stride)
 {
+    if (k->device != NULL) {
+        cuda_op_head_square_sums(k->device, x, n_rows, n_heads, head_dim, sums, stride);
+        return;
+    }
     const struct square_sums_job job = {k, x, n_rows, n_heads, head_dim, sums, stride};
     part_run(k->team, (uint64_t)n_rows * n_heads * head_dim, square_sums_part, &job);
 }
@@ -160,6 +168,10 @@ static void norm_whole_part(const void *job, struct part part)
 
 void op_norm_whole(const struct kern_table *k, const struct norm_whole *a)
 {
+    if (k->device != NULL) {
+        cuda_op_norm_whole(k->device, a);
+        return;
+    }
     part_run(k->team, (uint64_t)a->n_rows * a->n, norm_whole_part, a);
 }
 
@@ -209,6 +221,10 @@ static void sigmoid_rows_part(const void *job_, struct part part)
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n)
 {
+    if (k->device != NULL) {
+        cuda_op_sigmoid_rows(k->device, x, gate, n_rows, n);
+        return;
+    }
     const struct sigmoid_rows_job job = {x, gate, n_rows, n};
     part_run(k->team, (uint64_t)n_rows * n, sigmoid_rows_part, &job);
 }
@@ -240,6 +256,10 @@ static void rope_tails_part(const void *job_, struct part part)
 
 void op_rope_tails(const struct kern_table *k, const struct rope_tails *a)
 {
+    if (k->device != NULL) {
+        cuda_op_rope_tails(k->device, a);
+        return;
+    }
     const struct rope_tails_job job = {k, a};
     part_run(k->team, (uint64_t)a->n_rows * a->n_heads * a->rot, rope_tails_part, &job);
 }

@@ -116,6 +116,25 @@ void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row
                     row_stride_bytes);
 }
 
+void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t k0, size_t n,
+                     const void *rows, size_t row_stride_bytes)
+{
+    if (k->device != NULL) {
+        cuda_pack(k->device, &(struct cuda_pack_args){.w = w,
+                                                      .transposed = true,
+                                                      .row0 = k0,
+                                                      .n_rows = n,
+                                                      .n_columns = w->n_out,
+                                                      .rows = rows,
+                                                      .row_bytes = w->n_out * dtype_bytes(w->dtype),
+                                                      .row_stride_bytes = row_stride_bytes});
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        packed_put_column(w->dtype, (void *)(uintptr_t)w->data, w->n_in, k0 + i, w->n_out,
+                          (const char *)rows + i * row_stride_bytes);
+}
+
 void op_embed_row(const struct packed *w, uint32_t id, float *out)
 {
     if (w->quant.kind != QUANT_NONE) {

@@ -47,11 +47,6 @@ struct status job_check_options(struct job *j)
     const bool on_cpu = o->device == NULL || strcmp(o->device, "cpu") == 0;
     if (!on_cpu && strcmp(o->device, "cuda") != 0)
         return status_make(STATUS_USAGE, "--device: expected cpu or cuda, found \"%s\"", o->device);
-    if (!on_cpu && j->kv_dtype != DTYPE_F16 && j->kv_dtype != DTYPE_F32)
-        return status_make(STATUS_USAGE, "--kv-dtype: --device %s knows f16 and f32, found \"%s\"",
-                           o->device, o->kv_dtype);
-    if (!on_cpu && o->capacity_factor != 0)
-        return status_make(STATUS_USAGE, "--capacity-factor: not with --device %s", o->device);
     if (o->fast_reductions && on_cpu)
         return status_make(STATUS_USAGE, "--fast-reductions: needs --device cuda");
     if (o->fast_reductions && o->exact_across_devices)

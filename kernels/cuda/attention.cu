@@ -38,35 +38,52 @@ BLOCK_INLINE void attention_visible(const struct attention_part *p, uint32_t r, 
     if (*j0 > *j1) *j0 = *j1;
 }
 
-/* Index of slot 0 of the tile's keys (what 0) or values (what 1). */
-BLOCK_INLINE size_t attention_cache(const struct attention_part *p, uint32_t r, int what)
+/* The tile's keys (what 0) or values (what 1), from slot 0. */
+BLOCK_INLINE const void *attention_cache(const struct attention_part *p, uint32_t r, int what)
 {
     const struct cuda_rows *rows = &p->a->rows;
     const int32_t block = rows->blocks[rows->first_block[p->row0 + r] + (int32_t)p->tile];
-    return block_kv_index(&p->a->kv, block, what, p->a->kv_of_head[p->head]);
+    return kern_kv_half(&p->a->kv, block, what, p->a->kv_of_head[p->head]);
 }
 
-BLOCK_INLINE float attention_load(const struct kv_view *kv, size_t i)
+/* Element d of slot j; t is constant. */
+BLOCK_INLINE float attention_load(enum dtype t, const void *half, size_t hd, size_t j, size_t d)
 {
-    return kv->dtype == DTYPE_F16 ? block_load(DTYPE_F16, kv->base, i)
-                                  : kern_load(kv->dtype, kv->base, i);
+    return t == DTYPE_F16 ? block_load_f16(half, j * hd + d) : kern_kv_load(t, half, hd, j, d);
 }
 
-BLOCK_INLINE float attention_score(const struct attention_part *p, uint32_t r, uint32_t j)
+BLOCK_INLINE float attention_dot(enum dtype t, const float *q, const void *keys, uint32_t hd,
+                                 uint32_t j)
 {
-    const struct attention_work_cuda *a = p->a;
-    const uint32_t hd = a->kv.head_dim;
-    const float *q = a->q + ((p->row0 + r) * a->n_heads + p->head) * hd;
-    const size_t key = attention_cache(p, r, 0) + (size_t)j * hd;
     float lanes[LANES];
     BLOCK_UNROLL
     for (int i = 0; i < LANES; i++) lanes[i] = 0.0f;
     for (uint32_t d = 0; d < hd; d += LANES) {
         BLOCK_UNROLL
         for (int i = 0; i < LANES; i++)
-            lanes[i] = fmaf(q[d + i], attention_load(&a->kv, key + d + i), lanes[i]);
+            lanes[i] =
+                fmaf(q[d + (uint32_t)i], attention_load(t, keys, hd, j, d + (uint32_t)i), lanes[i]);
     }
-    return block_tree(lanes) * a->scale;
+    return block_tree(lanes);
+}
+
+/* expression(type) with the cache's type as a constant */
+#define ATTENTION_TYPES(type, expression)                                                          \
+    ((type) == DTYPE_F16         ? expression(DTYPE_F16)                                           \
+     : (type) == DTYPE_F32       ? expression(DTYPE_F32)                                           \
+     : (type) == DTYPE_BF16      ? expression(DTYPE_BF16)                                          \
+     : (type) == DTYPE_I8        ? expression(DTYPE_I8)                                            \
+                                 : expression(DTYPE_F8_E4M3))
+
+BLOCK_INLINE float attention_score(const struct attention_part *p, uint32_t r, uint32_t j)
+{
+    const struct attention_work_cuda *a = p->a;
+    const uint32_t hd = a->kv.head_dim;
+    const float *q = a->q + ((p->row0 + r) * a->n_heads + p->head) * hd;
+    const void *keys = attention_cache(p, r, 0);
+#define DOT(t) attention_dot(t, q, keys, hd, j)
+    return ATTENTION_TYPES(a->kv.dtype, DOT) * a->scale;
+#undef DOT
 }
 
 BLOCK_INLINE float attention_max(const struct attention_part *p, uint32_t r)
@@ -128,16 +145,25 @@ BLOCK_INLINE void attention_weights(const struct attention_part *p)
     BLOCK_SYNC();
 }
 
+/* Element d of slots [j0, j1), each with its weight. */
+BLOCK_INLINE float attention_mix(enum dtype t, const float *e, const void *values, uint32_t hd,
+                                 uint32_t d, uint32_t j0, uint32_t j1)
+{
+    float o = 0.0f;
+    for (uint32_t j = j0; j < j1; j++) o = fmaf(e[j], attention_load(t, values, hd, j, d), o);
+    return o;
+}
+
 BLOCK_INLINE float attention_value(const struct attention_part *p, uint32_t r, uint32_t d)
 {
     const struct kv_view *kv = &p->a->kv;
-    const size_t values = attention_cache(p, r, 1) + d;
+    const void *values = attention_cache(p, r, 1);
+    const float *e = p->e + r * TILE;
     uint32_t j0, j1;
-    float o = 0.0f;
     attention_visible(p, r, &j0, &j1);
-    for (uint32_t j = j0; j < j1; j++)
-        o = fmaf(p->e[r * TILE + j], attention_load(kv, values + (size_t)j * kv->head_dim), o);
-    return o;
+#define MIX(t) attention_mix(t, e, values, kv->head_dim, d, j0, j1)
+    return ATTENTION_TYPES(kv->dtype, MIX);
+#undef MIX
 }
 
 /* A state folded into another: max, sum and one element of o. */

@@ -132,13 +132,6 @@ BLOCK_INLINE float block_load(enum dtype t, const void *data, size_t i)
     return t == DTYPE_F16 ? block_load_f16(data, i) : kern_load(t, data, i);
 }
 
-/* The element index of kv head g, slot 0 of a block; what: 0 for K, 1 for V. */
-BLOCK_INLINE size_t block_kv_index(const struct kv_view *kv, int32_t block, int what, size_t g)
-{
-    const size_t half = (size_t)block * 2 + (size_t)what;
-    return (half * kv->n_kv_heads + g) * KV_BLOCK_TOKENS * kv->head_dim;
-}
-
 /* x[LANES] to their sum, as the law has it: 8-4-2-1. */
 BLOCK_INLINE float block_tree(const float *x)
 {

@@ -1,4 +1,4 @@
-/* Element by element: SwiGLU; grid sums to floats, with the rows' counters. */
+/* Element by element: SwiGLU, plain and clamped; a gate for each row; grid sums to floats, with the rows' counters. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
@@ -12,6 +12,31 @@ BLOCK_INLINE void swiglu_block(const struct swiglu_work *a, struct cuda_block b,
     }
 }
 CUDA_KERNEL(swiglu, swiglu_work)
+
+BLOCK_INLINE void swiglu_clamped_block(const struct swiglu_clamped_work *a, struct cuda_block b,
+                                       void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n)
+            a->gate[i] = el_swiglu_clamped_body(a->gate[i], a->up[i], a->alpha, a->limit);
+    }
+}
+CUDA_KERNEL(swiglu_clamped, swiglu_clamped_work)
+
+BLOCK_INLINE void sigmoid_rows_block(const struct sigmoid_rows_work *a, struct cuda_block b,
+                                     void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t;
+        if (i < a->n) a->x[b.y * a->n + i] *= 1.0f / (1.0f + el_exp_body(-a->gate[b.y]));
+    }
+}
+CUDA_KERNEL(sigmoid_rows, sigmoid_rows_work)
 
 BLOCK_INLINE void grid_count(int32_t *bad, int64_t n)
 {

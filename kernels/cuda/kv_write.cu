@@ -1,29 +1,58 @@
-/* The rows' keys and values into their cache slots, rounded to the cache's type. One thread an
- * element. */
+/* The rows' keys and values into their cache slots, as the cache's type has them. One block a row,
+ * kv head and K or V; the largest magnitude of codes is an integer, so atomics find it. */
 #include "kernels/cuda/dialect.h"
+#include "kernels/quant_body.h"
 
-BLOCK_INLINE void kv_put(const struct kv_view *kv, float x, size_t at)
+BLOCK_INLINE void kv_put_codes(const float *x, uint32_t n, int8_t *codes, float *scale,
+                               uint32_t *max)
 {
-    if (kv->dtype == DTYPE_F32)
-        ((float *)kv->base)[at] = x;
+    FOR_THREADS(t)
+    {
+        if (t == 0) *max = 0;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        for (uint32_t d = t; d < n; d += CUDA_THREADS)
+            block_max_u32(max, f32_bits(x[d]) & 0x7FFFFFFFu);
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        float factor;
+        const float own = kern_quantize_scale(*max, &factor);
+        for (uint32_t d = t; d < n; d += CUDA_THREADS)
+            codes[d] = factor != 0.0f ? (int8_t)block_round_f32(x[d] * factor) : (int8_t)0;
+        if (t == 0) *scale = own;
+    }
+}
+
+BLOCK_INLINE void kv_put(enum dtype type, float x, void *to, size_t at)
+{
+    if (type == DTYPE_F32)
+        ((float *)to)[at] = x;
+    else if (type == DTYPE_F8_E4M3)
+        ((uint8_t *)to)[at] = (f32_bits(x) & 0x7F800000u) == 0x7F800000u ? 0x7F : e4m3_from_f32(x);
     else
-        ((uint16_t *)kv->base)[at] = kv->dtype == DTYPE_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+        ((uint16_t *)to)[at] = type == DTYPE_F16 ? f16_from_f32(x) : bf16_from_f32(x);
 }
 
 BLOCK_INLINE void kv_write_block(const struct kv_write_work *a, struct cuda_block b, void *shared)
 {
-    const size_t hd = a->kv.head_dim, width = a->kv.n_kv_heads * hd, row = b.y;
-    const int32_t p = a->rows.position[row];
-    const int32_t block = a->rows.blocks[a->rows.first_block[row] + p / KV_BLOCK_TOKENS];
-    (void)shared;
+    const uint32_t hd = a->kv.head_dim;
+    const int32_t p = a->rows.position[b.y], slot = p % KV_BLOCK_TOKENS;
+    const int32_t block = a->rows.blocks[a->rows.first_block[b.y] + p / KV_BLOCK_TOKENS];
+    const float *x = (b.z == 0 ? a->key : a->value) + ((size_t)b.y * a->kv.n_kv_heads + b.x) * hd;
+    void *half = kern_kv_half(&a->kv, block, (int)b.z, b.x);
+    if (a->kv.dtype == DTYPE_I8) {
+        kv_put_codes(x, hd, (int8_t *)half + (size_t)slot * hd, kern_kv_scales(half, hd) + slot,
+                     (uint32_t *)shared);
+        return;
+    }
     FOR_THREADS(t)
     {
-        const size_t i = (size_t)b.x * CUDA_THREADS + t;
-        if (i < width) {
-            const size_t at = (size_t)(p % KV_BLOCK_TOKENS) * hd + i % hd;
-            kv_put(&a->kv, a->key[row * width + i], block_kv_index(&a->kv, block, 0, i / hd) + at);
-            kv_put(&a->kv, a->value[row * width + i], block_kv_index(&a->kv, block, 1, i / hd) + at);
-        }
+        for (uint32_t d = t; d < hd; d += CUDA_THREADS)
+            kv_put(a->kv.dtype, x[d], half, (size_t)slot * hd + d);
     }
 }
 CUDA_KERNEL(kv_write, kv_write_work)

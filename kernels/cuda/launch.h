@@ -19,6 +19,12 @@
     X(attention_tiles, attention_work_cuda)                                                        \
     X(attention_fold, attention_work_cuda)                                                         \
     X(swiglu, swiglu_work)                                                                         \
+    X(swiglu_clamped, swiglu_clamped_work)                                                         \
+    X(sigmoid_rows, sigmoid_rows_work)                                                             \
+    X(rope_tails, rope_tails)                                                                      \
+    X(square_sums, square_sums_work)                                                               \
+    X(norm_whole, norm_whole)                                                                      \
+    X(place_rows, place_args)                                                                      \
     X(add, add_work)                                                                               \
     X(axpy, add_work)                                                                              \
     X(scale, add_work)                                                                             \
@@ -36,6 +42,7 @@
     X(linear_quant, linear_work)                                                                   \
     X(linear_quant_leaf, linear_work)                                                              \
     X(pack_rows, pack_work)                                                                        \
+    X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
 
 enum cuda_kernel {
@@ -50,7 +57,7 @@ enum {
     CUDA_LINEAR_ROWS = 8,    /* rows of one block of a linear */
     CUDA_ATTENTION_ROWS = 4, /* rows of one block of attention_rows */
     CUDA_HEADS_MAX = 1024,   /* query heads of a rank */
-    CUDA_HEAD_DIM_MAX = 512,
+    CUDA_HEAD_DIM_MAX = 1024, /* latents and their rotated part count */
     CUDA_EXPERTS_MAX = 4096,
     CUDA_SHARED_MAX = 48 << 10, /* bytes of a block's shared memory, on every architecture */
 };
@@ -106,7 +113,7 @@ struct rope_work {
 };
 
 struct kv_write_work {
-    const float *key, *value;
+    const float *key, *value; /* of latents no value */
     struct kv_view kv;
     struct cuda_rows rows;
     size_t n_rows;
@@ -133,6 +140,27 @@ struct swiglu_work {
     size_t stride, n_rows, n;
     float *y;
     size_t y_stride;
+};
+
+/* gate = swiglu_clamped(gate, up) of n elements. */
+struct swiglu_clamped_work {
+    float *gate;
+    const float *up;
+    size_t n;
+    float alpha, limit;
+};
+
+struct sigmoid_rows_work {
+    float *x;
+    const float *gate;
+    size_t n_rows, n;
+};
+
+struct square_sums_work {
+    const float *x;
+    size_t n_heads, head_dim;
+    uint32_t *sums;
+    size_t stride;
 };
 
 /* add: h += x; axpy: h = fma(w, x, h); scale: h *= w; clamp: h within w; add_bias: x [width] to

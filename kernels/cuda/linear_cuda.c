@@ -97,9 +97,15 @@ void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
 /* Threads that one row's elements take. */
 static size_t pack_width(const struct cuda_pack_args *a)
 {
-    if (a->w->quant.kind == QUANT_NONE) return a->w->n_in;
+    if (a->w->quant.kind == QUANT_NONE) return a->n_columns;
     return a->part == PACKED_CODES ? a->n_columns + QUANT_QUAD
                                    : kern_quant_groups(a->w->quant, a->w->n_in);
+}
+
+static enum cuda_kernel pack_kernel(const struct cuda_pack_args *a)
+{
+    if (a->w->quant.kind != QUANT_NONE) return CUDA_KERNEL_pack_quant;
+    return a->transposed ? CUDA_KERNEL_pack_columns : CUDA_KERNEL_pack_rows;
 }
 
 void cuda_pack(struct device *d, const struct cuda_pack_args *a)
@@ -123,8 +129,6 @@ void cuda_pack(struct device *d, const struct cuda_pack_args *a)
                                        .row_stride_bytes = a->row_bytes,
                                        .n_columns = a->n_columns,
                                        .rows = d->landing};
-        device_launch(
-            d, a->w->quant.kind == QUANT_NONE ? CUDA_KERNEL_pack_rows : CUDA_KERNEL_pack_quant,
-            (struct cuda_grid){n_blocks, (uint32_t)n, 1, 0}, &work);
+        device_launch(d, pack_kernel(a), (struct cuda_grid){n_blocks, (uint32_t)n, 1, 0}, &work);
     }
 }

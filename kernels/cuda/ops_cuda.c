@@ -140,11 +140,35 @@ void cuda_op_rope_table(struct device *d, size_t n_rows, const float *inv_freq, 
     launch_rows(d, CUDA_KERNEL_rope_table, n_rows, rot / 2, &w);
 }
 
+void cuda_op_rope_tails(struct device *d, const struct rope_tails *a)
+{
+    launch_rows(d, CUDA_KERNEL_rope_tails, a->n_rows, a->n_heads * (a->rot / 2), a);
+}
+
+void cuda_op_head_square_sums(struct device *d, const float *x, size_t n_rows, size_t n_heads,
+                              size_t head_dim, uint32_t *sums, size_t stride)
+{
+    const struct square_sums_work w = {x, n_heads, head_dim, sums, stride};
+    device_launch(d, CUDA_KERNEL_square_sums,
+                  (struct cuda_grid){chunks(n_heads * LANES), (uint32_t)n_rows, 1,
+                                     CUDA_THREADS * sizeof(float)},
+                  &w);
+}
+
+void cuda_op_norm_whole(struct device *d, const struct norm_whole *a)
+{
+    device_launch(d, CUDA_KERNEL_norm_whole,
+                  (struct cuda_grid){1, (uint32_t)a->n_rows, 1, sizeof(float)}, a);
+}
+
 void cuda_op_kv_write(struct device *d, const float *key, const float *value,
                       const struct kv_view *kv)
 {
     const struct kv_write_work w = {key, value, *kv, d->rows, d->n_rows};
-    launch_rows(d, CUDA_KERNEL_kv_write, d->n_rows, (size_t)kv->n_kv_heads * kv->head_dim, &w);
+    device_launch(d, CUDA_KERNEL_kv_write,
+                  (struct cuda_grid){kv->n_kv_heads, (uint32_t)d->n_rows, kv->latent ? 1 : 2,
+                                     sizeof(uint32_t)},
+                  &w);
 }
 
 /* Tiles of rows [row0, row0 + n) as blocks of their own, then their fold. */
@@ -200,6 +224,19 @@ void cuda_op_swiglu(struct device *d, const float *gate, const float *up, size_t
     launch_rows(d, CUDA_KERNEL_swiglu, n_rows, n, &w);
 }
 
+void cuda_op_swiglu_clamped(struct device *d, float *gate, const float *up, size_t n, float alpha,
+                            float limit)
+{
+    const struct swiglu_clamped_work w = {gate, up, n, alpha, limit};
+    device_launch(d, CUDA_KERNEL_swiglu_clamped, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
+}
+
+void cuda_op_sigmoid_rows(struct device *d, float *x, const float *gate, size_t n_rows, size_t n)
+{
+    const struct sigmoid_rows_work w = {x, gate, n_rows, n};
+    launch_rows(d, CUDA_KERNEL_sigmoid_rows, n_rows, n, &w);
+}
+
 void cuda_op_add(struct device *d, float *h, const float *x, size_t n)
 {
     const struct add_work w = {.h = h, .x = x, .n = n};
@@ -234,9 +271,10 @@ void cuda_op_add_bias(struct device *d, float *y, const float *bias, size_t n_ro
 
 void cuda_op_router(struct device *d, const struct router_args *a, size_t n_rows)
 {
-    const uint32_t shared = (uint32_t)((a->n_experts + 1) * sizeof(float) + a->n_experts);
-    assert(a->n_experts <= CUDA_EXPERTS_MAX && a->rule.n_groups <= 1 &&
-           (a->rule.kind == ROUTER_SOFTMAX || a->rule.kind == ROUTER_SOFTMAX_RENORM));
+    const uint32_t n = a->n_experts, n_groups = a->rule.n_groups;
+    const uint32_t shared =
+        (uint32_t)((2 * n + n_groups + 1) * sizeof(float)) + n + n_groups; /* router_part_of */
+    assert(n <= CUDA_EXPERTS_MAX && n_groups <= ROUTER_GROUPS_MAX);
     device_launch(d, CUDA_KERNEL_router, (struct cuda_grid){1, (uint32_t)n_rows, 1, shared}, a);
 }
 
@@ -273,4 +311,9 @@ void cuda_op_move_rows(struct device *d, const struct move_args *a)
                                 .extra = a->extra,
                                 .to = a->to};
     launch_rows(d, CUDA_KERNEL_move_rows, a->n_rows, a->width, &w);
+}
+
+void cuda_op_place_rows(struct device *d, const struct place_args *a)
+{
+    launch_rows(d, CUDA_KERNEL_place_rows, a->n_rows, a->width, a);
 }

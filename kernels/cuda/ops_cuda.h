@@ -29,6 +29,13 @@ void cuda_op_kv_write(struct device *d, const float *key, const float *value,
 void cuda_op_attention(struct device *d, const struct attn_args *a);
 void cuda_op_swiglu(struct device *d, const float *gate, const float *up, size_t stride,
                     size_t n_rows, size_t n, float *y, size_t y_stride);
+void cuda_op_swiglu_clamped(struct device *d, float *gate, const float *up, size_t n, float alpha,
+                            float limit);
+void cuda_op_sigmoid_rows(struct device *d, float *x, const float *gate, size_t n_rows, size_t n);
+void cuda_op_rope_tails(struct device *d, const struct rope_tails *a);
+void cuda_op_head_square_sums(struct device *d, const float *x, size_t n_rows, size_t n_heads,
+                              size_t head_dim, uint32_t *sums, size_t stride);
+void cuda_op_norm_whole(struct device *d, const struct norm_whole *a);
 void cuda_op_add(struct device *d, float *h, const float *x, size_t n);
 void cuda_op_axpy(struct device *d, float w, const float *x, size_t n, float *acc);
 void cuda_op_scale(struct device *d, float *x, float w, size_t n);
@@ -40,12 +47,14 @@ void cuda_op_combine_rows(struct device *d, const struct combine_args *a);
 void cuda_op_take_marks(struct device *d, const int32_t *marks, size_t n, int32_t *bad,
                         int32_t *dropped);
 void cuda_op_move_rows(struct device *d, const struct move_args *a);
+void cuda_op_place_rows(struct device *d, const struct place_args *a);
 
 /* Rows of the checkpoint into a packed weight in device memory, through pinned staging; n_columns
  * are elements, of a quantized part bytes. */
 struct cuda_pack_args {
     const struct packed *w;
     enum packed_part part;
+    bool transposed; /* rows are inputs */
     size_t row0, n_rows, n_columns;
     const void *rows; /* host memory, row_stride_bytes apart */
     size_t row_bytes, row_stride_bytes;

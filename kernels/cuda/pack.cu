@@ -22,6 +22,25 @@ BLOCK_INLINE void pack_rows_block(const struct pack_work *a, struct cuda_block b
 }
 CUDA_KERNEL(pack_rows, pack_work)
 
+/* The transposed way: row b.y holds input row0 + b.y of all outputs. */
+BLOCK_INLINE void pack_columns_block(const struct pack_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t n = (size_t)b.x * CUDA_THREADS + t, k = a->row0 + b.y;
+        const char *row = (const char *)a->rows + b.y * a->row_stride_bytes;
+        const size_t to = (n / PANEL_COLUMNS * a->w.n_in + k) * PANEL_COLUMNS + n % PANEL_COLUMNS;
+        if (n < a->w.n_out) {
+            if (a->w.dtype == DTYPE_F32)
+                ((uint32_t *)(uintptr_t)a->w.data)[to] = ((const uint32_t *)(const void *)row)[n];
+            else
+                ((uint16_t *)(uintptr_t)a->w.data)[to] = ((const uint16_t *)(const void *)row)[n];
+        }
+    }
+}
+CUDA_KERNEL(pack_columns, pack_work)
+
 /* Codes: byte i of a stored row to its place. Nibbles come even input low, and leave split: input j
  * of eight low, 4 + j high, of byte j. */
 BLOCK_INLINE void pack_code(const struct pack_work *a, size_t n, size_t byte, const uint8_t *row)

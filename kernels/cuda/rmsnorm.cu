@@ -1,4 +1,5 @@
-/* RMSNorm: one block a row; sixteen threads keep the law's sixteen chains, all write. */
+/* RMSNorm: one block a row; sixteen threads keep the law's sixteen chains, all write. And the norm
+ * over all heads of a projection, in its two parts. */
 #include "kernels/cuda/dialect.h"
 
 BLOCK_INLINE void rmsnorm_block(const struct rmsnorm_work *a, struct cuda_block b, void *shared)
@@ -26,3 +27,49 @@ BLOCK_INLINE void rmsnorm_block(const struct rmsnorm_work *a, struct cuda_block 
     }
 }
 CUDA_KERNEL(rmsnorm, rmsnorm_work)
+
+/* b.x: which CUDA_THREADS / LANES heads of row b.y. */
+BLOCK_INLINE void square_sums_block(const struct square_sums_work *a, struct cuda_block b,
+                                    void *shared)
+{
+    float *lanes = (float *)shared; /* [CUDA_THREADS] */
+    const size_t first = (size_t)b.x * (CUDA_THREADS / LANES);
+    FOR_THREADS(t)
+    {
+        const size_t head = first + t / LANES;
+        if (head < a->n_heads) {
+            const float *x = a->x + ((size_t)b.y * a->n_heads + head) * a->head_dim;
+            float chain = 0.0f;
+            for (size_t d = t % LANES; d < a->head_dim; d += LANES) chain = fmaf(x[d], x[d], chain);
+            lanes[t] = chain;
+        }
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        const size_t head = first + t / LANES;
+        if (t % LANES == 0 && head < a->n_heads)
+            a->sums[b.y * a->stride + head] = f32_bits(block_tree(lanes + t));
+    }
+}
+CUDA_KERNEL(square_sums, square_sums_work)
+
+BLOCK_INLINE void norm_whole_block(const struct norm_whole *a, struct cuda_block b, void *shared)
+{
+    float *factor = (float *)shared;
+    float *x = a->x + b.y * a->n;
+    FOR_THREADS(t)
+    {
+        if (t == 0) {
+            float sum = 0.0f;
+            for (size_t i = 0; i < a->n_sums; i++) sum += f32_from_bits(a->sums[b.y * a->stride + i]);
+            *factor = 1.0f / sqrtf(sum / (float)a->n_whole + a->eps);
+        }
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        for (size_t d = t; d < a->n; d += CUDA_THREADS) x[d] = (x[d] * *factor) * a->w[d];
+    }
+}
+CUDA_KERNEL(norm_whole, norm_whole)

@@ -37,3 +37,24 @@ BLOCK_INLINE void rope_block(const struct rope_work *a, struct cuda_block b, voi
     }
 }
 CUDA_KERNEL(rope, rope_work)
+
+BLOCK_INLINE void rope_tails_block(const struct rope_tails *a, struct cuda_block b, void *shared)
+{
+    const size_t half = a->rot / 2;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t pair = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (pair < a->n_heads * half) {
+            const size_t i = pair % half, head = row * a->n_heads + pair / half;
+            const float c = a->cos[row * half + i], s = a->sin[row * half + i];
+            const float *x = a->x + head * a->x_stride;
+            float *out = a->out + head * a->out_stride;
+            const float x0 = a->pairs ? x[2 * i] : x[i];
+            const float x1 = a->pairs ? x[2 * i + 1] : x[half + i];
+            out[i] = fmaf(-x1, s, x0 * c);
+            out[half + i] = fmaf(x0, s, x1 * c);
+        }
+    }
+}
+CUDA_KERNEL(rope_tails, rope_tails)

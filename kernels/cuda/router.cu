@@ -1,67 +1,115 @@
 /* The router: one block a row. An expert is chosen when fewer than K have a larger key, which all
  * experts find out side by side; the sums are chains, so one thread adds. */
 #include "kernels/cuda/dialect.h"
-#include "kernels/elementary_body.h"
+#include "kernels/choose_body.h"
 
-/* shared: [E] exp(l - max); [1] max */
-BLOCK_INLINE void router_maximum(const float *logits, uint32_t n, float *max)
+/* A row's shared memory; ops_cuda.c says how much. */
+struct router_part {
+    const float *logits;
+    float *keys;        /* [E] */
+    float *p;           /* [E] exp(l - max), of softmax */
+    float *group_keys;  /* [n_groups] */
+    float *max;         /* [1] */
+    uint8_t *chosen;    /* [E] */
+    uint8_t *group_out; /* [n_groups] its experts cannot be chosen */
+};
+
+BLOCK_INLINE struct router_part router_part_of(const struct router_args *a, size_t row,
+                                               void *shared)
 {
+    struct router_part r;
+    r.logits = a->logits + row * a->n_experts;
+    r.keys = (float *)shared;
+    r.p = r.keys + a->n_experts;
+    r.group_keys = r.p + a->n_experts;
+    r.max = r.group_keys + a->rule.n_groups;
+    r.chosen = (uint8_t *)(r.max + 1);
+    r.group_out = r.chosen + a->n_experts;
+    return r;
+}
+
+/* How many of n have a key greater than that of number i. */
+BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
+{
+    const uint64_t key = kern_router_key(keys[i], i);
+    uint32_t n_before = 0;
+    for (uint32_t e = 0; e < n; e++) n_before += kern_router_key(keys[e], e) > key;
+    return n_before;
+}
+
+BLOCK_INLINE void router_keys(const struct router_args *a, const struct router_part *r)
+{
+    const bool sigmoid = kern_router_is_sigmoid(a);
     FOR_THREADS(t)
     {
+        for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS) {
+            r->keys[e] = sigmoid ? kern_sigmoid(r->logits[e]) : r->logits[e];
+            if (sigmoid && a->bias != NULL) r->keys[e] += a->bias[e];
+        }
         if (t == 0) {
             float m = -INFINITY;
-            for (uint32_t e = 0; e < n; e++) m = logits[e] > m ? logits[e] : m;
-            *max = m;
+            for (uint32_t e = 0; e < a->n_experts; e++) m = r->logits[e] > m ? r->logits[e] : m;
+            *r->max = m;
         }
     }
     BLOCK_SYNC();
 }
 
-BLOCK_INLINE bool router_is_chosen(const float *logits, uint32_t n, uint32_t n_chosen, uint32_t e)
+/* Experts outside the best runs get the key -infinity. */
+BLOCK_INLINE void router_limit(const struct router_args *a, const struct router_part *r)
 {
-    const uint64_t key = kern_router_key(logits[e], e);
-    uint32_t n_before = 0;
-    for (uint32_t i = 0; i < n; i++) n_before += kern_router_key(logits[i], i) > key;
-    return n_before < n_chosen;
+    const uint32_t n_groups = a->rule.n_groups, n = a->n_experts / n_groups;
+    FOR_THREADS(t)
+    {
+        for (uint32_t g = t; g < n_groups; g += CUDA_THREADS)
+            r->group_keys[g] =
+                kern_router_group_key(r->keys + g * n, n, kern_router_is_sigmoid(a));
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        for (uint32_t g = t; g < n_groups; g += CUDA_THREADS)
+            r->group_out[g] =
+                router_n_before(r->group_keys, n_groups, g) >= a->rule.n_groups_chosen;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        for (uint32_t e = t; e < n * n_groups; e += CUDA_THREADS)
+            if (r->group_out[e / n]) r->keys[e] = -INFINITY;
+    }
+    BLOCK_SYNC();
 }
 
-BLOCK_INLINE void router_write(const struct router_args *a, size_t row, const float *p,
-                               const uint8_t *chosen)
+BLOCK_INLINE void router_write(const struct router_args *a, size_t row,
+                               const struct router_part *r)
 {
     int32_t *ids = a->ids + row * a->n_chosen;
-    float *weights = a->weights + row * a->n_chosen;
-    float sum = 0.0f, chosen_sum = 0.0f;
+    float sum = 0.0f;
     uint32_t n = 0;
-    for (uint32_t e = 0; e < a->n_experts; e++) sum += p[e];
-    for (uint32_t e = 0; e < a->n_experts; e++) {
-        if (!chosen[e]) continue;
-        ids[n] = (int32_t)e;
-        weights[n] = p[e] / sum;
-        chosen_sum += weights[n++];
-    }
-    for (uint32_t i = 0; i < a->n_chosen; i++) {
-        if (a->rule.kind == ROUTER_SOFTMAX_RENORM) weights[i] /= chosen_sum;
-        if (a->rule.scale != 0.0f) weights[i] *= a->rule.scale;
-    }
+    if (!kern_router_is_sigmoid(a))
+        for (uint32_t e = 0; e < a->n_experts; e++) sum += r->p[e];
+    for (uint32_t e = 0; e < a->n_experts; e++)
+        if (r->chosen[e]) ids[n++] = (int32_t)e;
+    kern_router_weights(a, r->logits, ids, *r->max, sum, a->weights + row * a->n_chosen);
 }
 
 BLOCK_INLINE void router_block(const struct router_args *a, struct cuda_block b, void *shared)
 {
-    const float *logits = a->logits + (size_t)b.y * a->n_experts;
-    float *p = (float *)shared, *max = p + a->n_experts;
-    uint8_t *chosen = (uint8_t *)(max + 1);
-    router_maximum(logits, a->n_experts, max);
+    const struct router_part r = router_part_of(a, b.y, shared);
+    router_keys(a, &r);
+    if (a->rule.n_groups > 1) router_limit(a, &r);
     FOR_THREADS(t)
     {
         for (uint32_t e = t; e < a->n_experts; e += CUDA_THREADS) {
-            p[e] = el_exp_body(logits[e] - *max);
-            chosen[e] = router_is_chosen(logits, a->n_experts, a->n_chosen, e);
+            r.p[e] = kern_router_is_sigmoid(a) ? 0.0f : el_exp_body(r.logits[e] - *r.max);
+            r.chosen[e] = router_n_before(r.keys, a->n_experts, e) < a->n_chosen;
         }
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
     {
-        if (t == 0) router_write(a, b.y, p, chosen);
+        if (t == 0) router_write(a, b.y, &r);
     }
 }
 CUDA_KERNEL(router, router_args)

@@ -1,4 +1,4 @@
-/* Moving and adding rows: gather, permutation, scatter to experts, combine, add. */
+/* Moving and adding rows: gather, permutation, rows into wider ones, scatter to experts, combine, add. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 
@@ -26,6 +26,17 @@ BLOCK_INLINE void move_rows_block(const struct move_work *a, struct cuda_block b
     }
 }
 CUDA_KERNEL(move_rows, move_work)
+
+BLOCK_INLINE void place_rows_block(const struct place_args *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t k = (size_t)b.x * CUDA_THREADS + t;
+        if (k < a->width) a->to[b.y * a->to_stride + k] = a->from[b.y * a->width + k];
+    }
+}
+CUDA_KERNEL(place_rows, place_args)
 
 BLOCK_INLINE void scatter_rows_block(const struct scatter_args *a, struct cuda_block b,
                                      void *shared)

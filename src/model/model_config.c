@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "kernels/cuda/launch.h"
 #include "model/model_fields.h"
 #include "tensor/leaf.h"
 
@@ -466,17 +467,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
 
 struct status model_on_device(const struct model_config *m, const char *name)
 {
-    const bool softmax =
-        m->router.kind == ROUTER_SOFTMAX || m->router.kind == ROUTER_SOFTMAX_RENORM;
-    const char *what = NULL;
-    if (m->n_experts > 0 && !softmax) what = "a sigmoid router";
-    if (m->n_experts > 0 && m->router.n_groups > 1) what = "groups of experts";
-    if (m->family->qk_norm_whole) what = "a norm over all heads";
-    if (m->swiglu_limit != 0.0f || m->family->expert_bias)
-        what = "clamped SwiGLU and experts' biases";
-    if (m->shared_ffn > 0 && m->family->moe.shared_gate != NULL) what = "a gated shared expert";
-    if (m->kv_lora > 0) what = "attention over latents";
-    if (what == NULL) return status_ok();
-    return status_make(STATUS_USAGE, "--device %s: %s needs %s, which has no kernel there yet",
-                       name, m->family->title, what);
+    if (m->n_heads <= CUDA_HEADS_MAX) return status_ok();
+    return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
+                       (int)CUDA_HEADS_MAX, m->family->title, m->n_heads);
 }

@@ -95,7 +95,7 @@ struct status model_config_parse(const char *json, size_t n, const char *what,
 void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
                          struct layout_model *out);
 
-/* Local. STATUS_USAGE naming what this model needs that --device `name` has no kernel for. */
+/* Local. STATUS_USAGE naming what of this model is more than the kernels of --device `name` take. */
 struct status model_on_device(const struct model_config *m, const char *name);
 
 #endif

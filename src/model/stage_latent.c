@@ -2,10 +2,9 @@
  * one latent and one rotated key, q is taken into the latents' space, and the output out of it.
  * DeepSeek-V2, 2024 (arXiv 2405.04434), section 2.1. Called by stage_attention. */
 #include "base/mem.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
-
-#include <string.h>
 
 struct status stage_make_latent(struct stage *s)
 {
@@ -16,16 +15,15 @@ struct status stage_make_latent(struct stage *s)
     TRY(stage_take(s, &s->k_rope, t * m->rotary, sizeof(float)));
     TRY(stage_take(s, &s->q_latent, t * n_heads * m->head_dim, sizeof(float)));
     TRY(stage_take(s, &s->o_latent, t * n_heads * m->head_dim, sizeof(float)));
-    TRY(stage_take(s, &s->heads, n_heads, sizeof *s->heads));
-    return stage_take(s, &s->groups, n_heads, sizeof *s->groups);
+    TRY(mem_alloc(&s->heads, n_heads, sizeof *s->heads, "workspace"));
+    return mem_alloc(&s->groups, n_heads, sizeof *s->groups, "workspace");
 }
 
 void stage_free_latent(struct stage *s)
 {
-    mem_free(&s->q_low);
-    mem_free(&s->k_rope);
-    mem_free(&s->q_latent);
-    mem_free(&s->o_latent);
+    void *arrays[] = {&s->q_low, &s->k_rope, &s->q_latent, &s->o_latent};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        mem_ops_free(s->o.kern, arrays[i]);
     mem_free(&s->heads);
     mem_free(&s->groups);
 }
@@ -90,8 +88,9 @@ static void enter_latents(struct stage *s, const struct layer_weights *w, size_t
     a.x_stride = m->rotary;
     a.n_heads = 1;
     op_rope_tails(s->o.kern, &a);
-    for (size_t t = 0; t < n_rows; t++)
-        memcpy(s->k + t * m->head_dim, s->v + t * r, r * sizeof *s->k);
+    const struct place_args latents = {
+        .from = s->v, .n_rows = n_rows, .width = r, .to_stride = m->head_dim, .to = s->k};
+    op_place_rows(s->o.kern, &latents);
 }
 
 void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,

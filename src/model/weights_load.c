@@ -251,20 +251,20 @@ static struct status make_latent(struct weights *w, const struct model_config *m
     return make_heads(w, &v, range_count(w->heads), &layer->v_b);
 }
 
-static void take_latent(const struct layer_weights *layer, const struct target *t,
-                        const struct slab_piece *piece)
+static void take_latent(const struct kern_table *kern, const struct layer_weights *layer,
+                        const struct target *t, const struct slab_piece *piece)
 {
     const uint32_t n_k = layer->k_b[0].n_in, n_v = layer->v_b[0].n_out;
-    for (uint64_t i = 0; i < piece->n_rows; i++) {
+    for (uint64_t i = 0, n; i < piece->n_rows; i += n) {
         const uint64_t row = piece->row - t->spec.rows.begin + i, at = row % (n_k + n_v);
-        const struct packed *k = &layer->k_b[row / (n_k + n_v)];
-        const struct packed *v = &layer->v_b[row / (n_k + n_v)];
+        const uint64_t head = row / (n_k + n_v), left = piece->n_rows - i;
+        const uint64_t of_part = at < n_k ? n_k - at : n_k + n_v - at;
         const char *from = (const char *)piece->data + i * piece->stride_bytes;
+        n = left < of_part ? left : of_part;
         if (at < n_k) {
-            packed_put_column(k->dtype, (void *)(uintptr_t)k->data, n_k, at, k->n_out, from);
+            op_pack_columns(kern, &layer->k_b[head], at, n, from, piece->stride_bytes);
         } else {
-            packed_put_rows(v->dtype, (void *)(uintptr_t)v->data, v->n_in, at - n_k, 1, from,
-                            piece->stride_bytes);
+            op_pack_rows(kern, &layer->v_b[head], at - n_k, n, from, piece->stride_bytes);
         }
     }
 }
@@ -414,8 +414,8 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     const struct target *t = &ld->targets[piece->want];
     if (t->spec.is_vector) return take_floats(ld, t, piece);
     if (t->spec.role == WEIGHT_KV_B) {
-        take_latent(layer_of(ld->w, &t->spec), t, piece);
-        return status_ok();
+        take_latent(ld->w->kern, layer_of(ld->w, &t->spec), t, piece);
+        return device_status(ld->w->kern->device);
     }
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
     struct put_job job = {.kern = ld->w->kern,

@@ -172,6 +172,36 @@ static void gather_stage(struct moe *m, const int32_t *n_tokens_of, const void *
     comm_gather_words(m->o.comm, COMM_STAGE, all, m->stage_counts, m->stage_displs);
 }
 
+/* An array of n bytes for the host to read: the array itself, or, of a device, a copy. */
+static struct status to_host(struct moe *m, enum buffer which, const void *array, size_t n_bytes,
+                             const void **out)
+{
+    void *copy;
+    *out = array;
+    if (m->o.kern->device == NULL) return status_ok();
+    TRY(moe_grow(m, which, n_bytes, 1, &copy));
+    mem_ops_get(m->o.kern, copy, array, n_bytes);
+    *out = copy;
+    return device_status(m->o.kern->device);
+}
+
+/* This rank's part of what was kept, and how many choices each of its tokens lost. */
+static struct status take_kept(struct moe *m, struct pass *p, const struct capacity_work *work,
+                               size_t first)
+{
+    const size_t n = range_count(p->slice), k = m->o.n_chosen;
+    int32_t *marks;
+    TRY(moe_grow(m, BUF_MARK_LIST, 2 * n, sizeof *marks, &marks));
+    memcpy(p->ids, work->kept_ids + first * k, n * k * sizeof *p->ids);
+    mem_ops_put(m->o.kern, p->weights, work->kept_weights + first * k, n * k * sizeof *p->weights);
+    for (size_t t = 0; t < n; t++) {
+        marks[2 * t] = 0;
+        marks[2 * t + 1] = work->n_dropped[first + t];
+    }
+    mem_ops_put(m->o.kern, p->marks + 2 * (size_t)p->slice.begin, marks, 2 * n * sizeof *marks);
+    return status_ok();
+}
+
 /* Applies the capacity over the whole microbatch; all ranks of the stage compute the same. */
 static struct status limit(struct moe *m, struct pass *p, const float *logits, int32_t *counts)
 {
@@ -195,21 +225,19 @@ static struct status limit(struct moe *m, struct pass *p, const float *logits, i
     TRY(moe_grow(m, BUF_KEPT_WEIGHTS, n_all * k, sizeof(float), &work.kept_weights));
     TRY(moe_grow(m, BUF_DROPPED, n_all, sizeof(int32_t), &work.n_dropped));
     TRY(moe_grow(m, BUF_LOAD, m->o.n_experts, sizeof(uint32_t), &work.load));
-    gather_stage(m, counts, logits, m->o.n_experts, all_logits);
+    const void *own;
+    TRY(to_host(m, BUF_HOST_LOGITS, logits, (size_t)n * m->o.n_experts * sizeof *logits, &own));
+    gather_stage(m, counts, own, m->o.n_experts, all_logits);
     gather_stage(m, counts, p->ids, k, all_ids);
-    gather_stage(m, counts, p->weights, k, all_weights);
+    TRY(to_host(m, BUF_HOST_WEIGHTS, p->weights, (size_t)n * k * sizeof *p->weights, &own));
+    gather_stage(m, counts, own, k, all_weights);
     work.logits = all_logits;
     work.ids = all_ids;
     work.weights = all_weights;
     const uint32_t capacity =
         capacity_of(m->o.capacity_factor, n_all, m->o.n_chosen, m->o.n_experts);
     capacity_apply(m->o.policy, capacity, &work);
-    memcpy(p->ids, work.kept_ids + first * k, (size_t)n * k * sizeof *p->ids);
-    memcpy(p->weights, work.kept_weights + first * k, (size_t)n * k * sizeof *p->weights);
-    for (int32_t t = 0; t < n; t++) {
-        p->marks[2 * ((size_t)p->slice.begin + (size_t)t) + 1] = work.n_dropped[first + (size_t)t];
-    }
-    return status_ok();
+    return take_kept(m, p, &work, first);
 }
 
 /* Counts the choices per expert and gives each its slot in the send order: by expert, then token.

@@ -38,6 +38,9 @@ enum buffer {
     BUF_KEPT_WEIGHTS,
     BUF_LOAD,
     BUF_DROPPED, /* capacity_work */
+    BUF_HOST_LOGITS,
+    BUF_HOST_WEIGHTS, /* what a device holds, for the capacity */
+    BUF_MARK_LIST,    /* [n, 2] */
     BUF_COUNT
 };
 

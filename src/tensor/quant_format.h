@@ -16,6 +16,7 @@
 
 #include "tensor/dtype.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -98,12 +99,12 @@ DEVICE_INLINE float f32_from_e4m3(uint8_t c)
 }
 
 /* f32 to E4M3: round to nearest even, saturating at 448; x finite. OCP 8-bit floating point. */
-static inline uint8_t e4m3_from_f32(float x)
+DEVICE_INLINE uint8_t e4m3_from_f32(float x)
 {
     const uint8_t sign = (uint8_t)(f32_bits(x) >> 24 & 0x80u);
-    const float m = __builtin_fabsf(x);
+    const float m = fabsf(x);
     if (!(m < 448.0f)) return sign | 0x7Eu;
-    if (m < 0x1p-6f) return sign | (uint8_t)__builtin_rintf(m * 512.0f);
+    if (m < 0x1p-6f) return sign | (uint8_t)rintf(m * 512.0f);
     const uint32_t u = f32_bits(m), rounded = u + 0x7FFFFu + (u >> 20 & 1u);
     return (uint8_t)(sign | ((rounded >> 20) - (120u << 3)));
 }

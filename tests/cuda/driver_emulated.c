@@ -64,6 +64,7 @@ static struct {
     bool is_read;
     char *region;
     size_t used;
+    const void *fresh; /* given out last and not touched: zeros, whose pages cost nothing */
     uint64_t n_calls, n_launches;
     struct queue stream;
     bool has_thread;
@@ -137,6 +138,7 @@ static void append(struct queue *q, const struct work *w)
 
 static int enqueue(const struct work *w)
 {
+    all.fresh = NULL;
     const int error = called();
     if (error != 0) return error;
     pthread_mutex_lock(&lock);
@@ -293,6 +295,7 @@ static int emu_alloc(void **out, size_t n_bytes, void *stream)
     pthread_mutex_lock(&lock);
     (void)run_stream();
     *out = all.region + all.used;
+    all.fresh = *out;
     all.used += (n_bytes + 255) / 256 * 256;
     pthread_mutex_unlock(&lock);
     return 0;
@@ -366,6 +369,7 @@ static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy k
 static int emu_fill(void *p, int byte, size_t n_bytes, void *stream)
 {
     (void)stream;
+    if (p == all.fresh && byte == 0) return called();
     return enqueue(&(struct work){.kind = WORK_FILL, .to = p, .byte = byte, .n_bytes = n_bytes});
 }
 

@@ -2,8 +2,9 @@
 """The CUDA backend's whole path on the tests' driver, which runs the kernels' source on the CPU.
 
 usage: emulated.py SHOAL_EMULATED WORK_FOLDER CASE
-law: rows of --device cuda are those of --device cpu, byte for byte, for dense and MoE models, float
-and quantized, over layouts and chunks, with ranks that share one device. errors: what goes wrong
+law: rows of --device cuda are those of --device cpu, byte for byte, for a dense and a MoE model, float
+and quantized, each type of cache, over layouts and chunks, with ranks that share one device.
+families: so are those of every family's arithmetic. errors: what goes wrong
 with a device ends in one sentence and the contract's status. No GPU is touched: this proves the host
 side and the arithmetic, and nothing about a GPU.
 """
@@ -15,12 +16,33 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "e2e"))
 from program import GOLDENS, Shoal, expect, main_of  # noqa: E402
 
-MODELS = ["smollm-tied", "qwen3-moe-mixed"]
-LAYOUTS = {"smollm-tied": [(["--pp", "2", "--chunk", "3"], 2)],
-           "qwen3-moe-mixed": [(["--ep", "2"], 2)]}
-FORMATS = {"smollm-tied": ["int8-asym-g32", "mxfp4"], "qwen3-moe-mixed": ["int4", "fp8"]}
 CUDA = ["--device", "cuda"]
 EXACT = [*CUDA, "--exact-across-devices"]
+PLAIN = ""
+# model: {format: [(arithmetic, for the CPU too), (layout, ranks)]}
+ONE = ([], [([], 0)])
+MODELS = {
+    "smollm-tied": {
+        PLAIN: [ONE, ([], [(["--pp", "2", "--chunk", "3"], 2)]),
+                (["--kv-dtype", "int8"], [([], 0), (["--chunk", "5"], 0)])],
+        "int8-asym-g32": [ONE, (["--activations", "f32"], [([], 0)])], "mxfp4": [ONE]},
+    "qwen3-moe-mixed": {
+        PLAIN: [ONE, ([], [(["--ep", "2"], 2)]), (["--kv-dtype", "fp8"], [([], 0)]),
+                (["--capacity-factor", "1.0", "--max-batch", "2", "--order", "input"], [([], 0)]),
+                (["--capacity-factor", "0.5", "--capacity-policy", "next", "--max-batch", "1"],
+                 [([], 0)])],
+        "int4": [ONE], "fp8": [ONE]},
+    "qwen2-window": {PLAIN: [([], [(["--chunk", "4"], 0)])]},
+    "qwen2-moe": {PLAIN: [ONE, ([], [(["--ep", "2"], 2)])]},
+    "olmoe-clip": {PLAIN: [ONE, ([], [(["--tp", "2"], 2)])]},
+    "granite-moe": {PLAIN: [ONE]},
+    "gpt-oss-mxfp4": {PLAIN: [ONE, (["--kv-dtype", "int8"], [(["--tp", "2"], 2)])]},
+    "deepseek-v2": {PLAIN: [ONE]},
+    "deepseek-v3": {PLAIN: [ONE, (["--kv-dtype", "int8"], [([], 0)]),
+                            (["--kv-dtype", "fp8"], [(["--tp", "2"], 2)])]},
+    "glm4-moe": {PLAIN: [ONE]},
+}
+LAW = ["smollm-tied", "qwen3-moe-mixed"]
 
 
 class EmulatedTest:
@@ -45,23 +67,27 @@ class EmulatedTest:
         source = GOLDENS / name
         plain = self.work / f"{name}.h5"
         self.shoal.must("convert", source / "hf", plain)
-        files = [plain]
-        for form in FORMATS[name]:
-            files.append(self.work / f"{name}-{form}.h5")
-            self.shoal.must("quantize", plain, files[-1], "--format", form)
-        for model in files:
-            want = self.rows(model, source, [])
-            expect(self.rows(model, source, EXACT) == want, f"{model.name}: other rows on a device")
-            print(f"  {model.name}: the same bytes, one rank")
-        want = self.rows(plain, source, [])
-        for layout, ranks in LAYOUTS[name]:
-            expect(self.rows(plain, source, [*EXACT, *layout], ranks) == want,
-                   f"{name} {layout}: other rows on a device")
-            print(f"  {name} {' '.join(layout)}: the same bytes, {ranks} ranks")
+        for form, checks in MODELS[name].items():
+            model = plain
+            if form:
+                model = self.work / f"{name}-{form}.h5"
+                self.shoal.must("quantize", plain, model, "--format", form)
+            for flags, layouts in checks:
+                want = self.rows(model, source, flags)
+                for layout, ranks in layouts:
+                    said = " ".join([model.name, *flags, *layout])
+                    found = self.rows(model, source, [*EXACT, *flags, *layout], ranks)
+                    expect(found == want, f"{said}: other rows on a device")
+                    print(f"  {said}: the same bytes", flush=True)
 
     def law(self):
-        for name in MODELS:
+        for name in LAW:
             self.check_model(name)
+
+    def families(self):
+        for name in MODELS:
+            if name not in LAW:
+                self.check_model(name)
 
     def refused(self, env, status, words, *flags, ranks=0):
         source = GOLDENS / "smollm-tied"
@@ -85,7 +111,7 @@ class EmulatedTest:
         self.refused("hangs=60", 76, ["no answer for"], "--watchdog", "2")
 
     def main(self):
-        {"law": self.law, "errors": self.errors}[self.case]()
+        {"law": self.law, "families": self.families, "errors": self.errors}[self.case]()
 
 
 if __name__ == "__main__":
