@@ -15,7 +15,7 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
 fi
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON \
     -DSHOAL_CUDA_ARCHITECTURES="${SHOAL_CUDA_ARCHITECTURES:-80;86;89;90}" >/dev/null || exit 1
-cmake --build "$build" --target shoal >/dev/null || exit 1
+cmake --build "$build" --target shoal kernels_gpu >/dev/null || exit 1
 shoal=$build/shoal
 mkdir -p "$work"
 : >"$table"
@@ -59,6 +59,9 @@ speed()
 }
 
 { nvidia-smi -L; "$shoal" --version; } | tee -a "$table"
+for suite in rows choose linears attention; do
+    row "kernels against the reference: $suite" "$build/tests/cuda/kernels_gpu" $suite
+done
 for model in smollm-tied qwen3-moe-mixed mixtral; do
     row "convert $model" "$shoal" convert "tests/golden/models/$model/hf" "$work/$model.h5"
     for format in int8 int4 fp8 mxfp4; do

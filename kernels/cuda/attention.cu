@@ -69,11 +69,11 @@ BLOCK_INLINE float attention_dot(enum dtype t, const float *q, const void *keys,
 
 /* expression(type) with the cache's type as a constant */
 #define ATTENTION_TYPES(type, expression)                                                          \
-    ((type) == DTYPE_F16         ? expression(DTYPE_F16)                                           \
-     : (type) == DTYPE_F32       ? expression(DTYPE_F32)                                           \
-     : (type) == DTYPE_BF16      ? expression(DTYPE_BF16)                                          \
-     : (type) == DTYPE_I8        ? expression(DTYPE_I8)                                            \
-                                 : expression(DTYPE_F8_E4M3))
+    ((type) == DTYPE_F16    ? expression(DTYPE_F16)                                                \
+     : (type) == DTYPE_F32  ? expression(DTYPE_F32)                                                \
+     : (type) == DTYPE_BF16 ? expression(DTYPE_BF16)                                               \
+     : (type) == DTYPE_I8   ? expression(DTYPE_I8)                                                 \
+                            : expression(DTYPE_F8_E4M3))
 
 BLOCK_INLINE float attention_score(const struct attention_part *p, uint32_t r, uint32_t j)
 {

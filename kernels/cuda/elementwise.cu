@@ -1,4 +1,5 @@
-/* Element by element: SwiGLU, plain and clamped; a gate for each row; grid sums to floats, with the rows' counters. */
+/* Element by element: SwiGLU, plain and clamped; a gate for each row; grid sums to floats, with the
+ * rows' counters. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
@@ -20,8 +21,7 @@ BLOCK_INLINE void swiglu_clamped_block(const struct swiglu_clamped_work *a, stru
     FOR_THREADS(t)
     {
         const size_t i = (size_t)b.y * CUDA_THREADS + t;
-        if (i < a->n)
-            a->gate[i] = el_swiglu_clamped_body(a->gate[i], a->up[i], a->alpha, a->limit);
+        if (i < a->n) a->gate[i] = el_swiglu_clamped_body(a->gate[i], a->up[i], a->alpha, a->limit);
     }
 }
 CUDA_KERNEL(swiglu_clamped, swiglu_clamped_work)

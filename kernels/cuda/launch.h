@@ -53,10 +53,10 @@ enum cuda_kernel {
 };
 
 enum {
-    CUDA_THREADS = 128,      /* of every block */
-    CUDA_LINEAR_ROWS = 8,    /* rows of one block of a linear */
-    CUDA_ATTENTION_ROWS = 4, /* rows of one block of attention_rows */
-    CUDA_HEADS_MAX = 1024,   /* query heads of a rank */
+    CUDA_THREADS = 128,       /* of every block */
+    CUDA_LINEAR_ROWS = 8,     /* rows of one block of a linear */
+    CUDA_ATTENTION_ROWS = 4,  /* rows of one block of attention_rows */
+    CUDA_HEADS_MAX = 1024,    /* query heads of a rank */
     CUDA_HEAD_DIM_MAX = 1024, /* latents and their rotated part count */
     CUDA_EXPERTS_MAX = 4096,
     CUDA_SHARED_MAX = 48 << 10, /* bytes of a block's shared memory, on every architecture */

@@ -62,7 +62,8 @@ BLOCK_INLINE void norm_whole_block(const struct norm_whole *a, struct cuda_block
     {
         if (t == 0) {
             float sum = 0.0f;
-            for (size_t i = 0; i < a->n_sums; i++) sum += f32_from_bits(a->sums[b.y * a->stride + i]);
+            for (size_t i = 0; i < a->n_sums; i++)
+                sum += f32_from_bits(a->sums[b.y * a->stride + i]);
             *factor = 1.0f / sqrtf(sum / (float)a->n_whole + a->eps);
         }
     }

@@ -1,7 +1,7 @@
 /* The router: one block a row. An expert is chosen when fewer than K have a larger key, which all
  * experts find out side by side; the sums are chains, so one thread adds. */
-#include "kernels/cuda/dialect.h"
 #include "kernels/choose_body.h"
+#include "kernels/cuda/dialect.h"
 
 /* A row's shared memory; ops_cuda.c says how much. */
 struct router_part {
@@ -62,8 +62,7 @@ BLOCK_INLINE void router_limit(const struct router_args *a, const struct router_
     FOR_THREADS(t)
     {
         for (uint32_t g = t; g < n_groups; g += CUDA_THREADS)
-            r->group_keys[g] =
-                kern_router_group_key(r->keys + g * n, n, kern_router_is_sigmoid(a));
+            r->group_keys[g] = kern_router_group_key(r->keys + g * n, n, kern_router_is_sigmoid(a));
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
@@ -81,8 +80,7 @@ BLOCK_INLINE void router_limit(const struct router_args *a, const struct router_
     BLOCK_SYNC();
 }
 
-BLOCK_INLINE void router_write(const struct router_args *a, size_t row,
-                               const struct router_part *r)
+BLOCK_INLINE void router_write(const struct router_args *a, size_t row, const struct router_part *r)
 {
     int32_t *ids = a->ids + row * a->n_chosen;
     float sum = 0.0f;

@@ -1,4 +1,5 @@
-/* Moving and adding rows: gather, permutation, rows into wider ones, scatter to experts, combine, add. */
+/* Moving and adding rows: gather, permutation, rows into wider ones, scatter to experts, combine,
+ * add. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 

@@ -63,8 +63,8 @@ static struct {
     struct emulated e;
     bool is_read;
     char *region;
-    size_t used;
-    const void *fresh; /* given out last and not touched: zeros, whose pages cost nothing */
+    size_t used, n_arrays; /* n_arrays were given out and not taken back */
+    const void *fresh;     /* given out last and not touched: zeros, whose pages cost nothing */
     uint64_t n_calls, n_launches;
     struct queue stream;
     bool has_thread;
@@ -297,6 +297,7 @@ static int emu_alloc(void **out, size_t n_bytes, void *stream)
     *out = all.region + all.used;
     all.fresh = *out;
     all.used += (n_bytes + 255) / 256 * 256;
+    all.n_arrays++;
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -305,6 +306,13 @@ static int emu_release(void *p, void *stream)
 {
     (void)p;
     (void)stream;
+    if (--all.n_arrays > 0) return 0;
+    pthread_mutex_lock(&lock); /* of the last device: all begins anew */
+    if (run_stream()) {
+        (void)madvise(all.region, region_bytes, MADV_DONTNEED);
+        all.used = 0;
+    }
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 

@@ -1,0 +1,250 @@
+/* Ops on rows, on the device and the reference: norms, rotation, gates, sums, rows moved. */
+#include "util_device.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    size_t rows, n;
+} shapes[] = {{1, 1},  {1, 16},  {3, 17},   {5, 127},  {2, 128}, {2, 129},
+              {7, 96}, {61, 40}, {1, 5000}, {8192, 3}, {33, 260}};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void norms(void)
+{
+    struct both b = both_open(1);
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        const size_t rows = shapes[i].rows, n = shapes[i].n;
+        struct twin x = twin_floats(&b, rows * n, 3.0f, 900), w = twin_floats(&b, n, 2.0f, 0);
+        struct twin y = twin_zeros(&b, rows * n * sizeof(float));
+        op_rmsnorm(&b.cpu, x.host, w.host, rows, n, 1e-5f, y.host);
+        op_rmsnorm(&b.gpu, x.device, w.device, rows, n, 1e-5f, y.device);
+        twin_same_floats(&b, &y, "rmsnorm");
+        twin_free(&b, &x);
+        twin_free(&b, &w);
+        twin_free(&b, &y);
+    }
+    both_close(&b);
+}
+
+/* Heads of several ranks: more entries in the sums than heads here. */
+static void norms_over_all_heads(void)
+{
+    static const size_t n_heads[] = {1, 3, 8, 9, 40};
+    struct both b = both_open(2);
+    for (size_t i = 0; i < sizeof n_heads / sizeof n_heads[0]; i++) {
+        const size_t rows = 1 + 4 * i, hd = 16 * (i + 1), n = n_heads[i] * hd;
+        const size_t stride = n_heads[i] + 5;
+        struct twin x = twin_floats(&b, rows * n, 3.0f, 500), w = twin_floats(&b, n, 2.0f, 0);
+        struct twin sums = twin_floats(&b, rows * stride, 1.0f, 0);
+        op_head_square_sums(&b.cpu, x.host, rows, n_heads[i], hd, (uint32_t *)sums.host + 2,
+                            stride);
+        op_head_square_sums(&b.gpu, x.device, rows, n_heads[i], hd, (uint32_t *)sums.device + 2,
+                            stride);
+        twin_same_floats(&b, &sums, "square sums");
+        struct norm_whole a = {x.host, w.host, sums.host, rows, n, 2 * n, stride, stride, 1e-6f};
+        op_norm_whole(&b.cpu, &a);
+        a.x = x.device;
+        a.w = w.device;
+        a.sums = sums.device;
+        op_norm_whole(&b.gpu, &a);
+        twin_same_floats(&b, &x, "norm over all heads");
+        twin_free(&b, &x);
+        twin_free(&b, &w);
+        twin_free(&b, &sums);
+    }
+    both_close(&b);
+}
+
+static void rotations(void)
+{
+    struct both b = both_open(3);
+    static const int32_t positions[5] = {0, 63, 64, 70001, 5};
+    static const int32_t blocks[2000] = {0};
+    struct seq_rows seqs[5];
+    for (size_t i = 0; i < 5; i++) seqs[i] = (struct seq_rows){i, 1, (size_t)positions[i], blocks};
+    for (size_t rot = 2; rot <= 70; rot += 34) {
+        const size_t heads = 3, hd = rot + 10, half = rot / 2;
+        struct twin inv = twin_floats(&b, half, 1.0f, 0);
+        struct twin c = twin_zeros(&b, 5 * half * 4), s = twin_zeros(&b, 5 * half * 4);
+        struct twin x = twin_floats(&b, 5 * heads * hd, 3.0f, 200);
+        struct twin out = twin_zeros(&b, 5 * heads * (hd + 1) * 4);
+        op_step_begin(&b.gpu, seqs, 5, 5);
+        op_rope_table(&b.cpu, positions, 5, inv.host, rot, 1.5f, c.host, s.host);
+        op_rope_table(&b.gpu, positions, 5, inv.device, rot, 1.5f, c.device, s.device);
+        twin_same_floats(&b, &c, "cos");
+        twin_same_floats(&b, &s, "sin");
+        for (int pairs = 0; pairs < 2; pairs++) {
+            struct rope_tails a = {.x = twin_host(&x) + 7,
+                                   .out = twin_host(&out) + 3,
+                                   .x_stride = hd,
+                                   .out_stride = hd + 1,
+                                   .cos = c.host,
+                                   .sin = s.host,
+                                   .n_rows = 5,
+                                   .n_heads = heads,
+                                   .rot = rot,
+                                   .pairs = pairs == 1};
+            op_rope_tails(&b.cpu, &a);
+            a.x = twin_device(&x) + 7;
+            a.out = twin_device(&out) + 3;
+            a.cos = c.device;
+            a.sin = s.device;
+            op_rope_tails(&b.gpu, &a);
+            twin_same_floats(&b, &out, "rotated tails");
+        }
+        op_rope(&b.cpu, x.host, c.host, s.host, 5, heads, hd, rot);
+        op_rope(&b.gpu, x.device, c.device, s.device, 5, heads, hd, rot);
+        twin_same_floats(&b, &x, "rope");
+        struct twin *all[] = {&inv, &c, &s, &x, &out};
+        for (size_t i = 0; i < 5; i++) twin_free(&b, all[i]);
+    }
+    both_close(&b);
+}
+
+/* One op after another on the same rows, so that a wrong one shows in all that follow. */
+static void elements(void)
+{
+    struct both b = both_open(4);
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        const size_t rows = shapes[i].rows, n = shapes[i].n, all = rows * n;
+        struct twin h = twin_floats(&b, all, 3.0f, 300), x = twin_floats(&b, all, 3.0f, 300);
+        struct twin bias = twin_floats(&b, n, 1.0f, 0), gate = twin_floats(&b, rows, 4.0f, 0);
+        struct twin y = twin_zeros(&b, rows * (n + 3) * sizeof(float));
+        for (int gpu = 0; gpu < 2; gpu++) {
+            const struct kern_table *k = gpu ? &b.gpu : &b.cpu;
+            float *hh = gpu ? h.device : h.host, *xx = gpu ? x.device : x.host;
+            float *yy = gpu ? y.device : y.host;
+            op_swiglu(k, hh, xx, n, rows, n, yy, n + 3);
+            op_swiglu_clamped(k, hh, xx, all, 1.702f, 2.0f);
+            op_sigmoid_rows(k, hh, gpu ? gate.device : gate.host, rows, n);
+            op_add(k, hh, xx, all);
+            op_axpy(k, 0.3f, xx, all, hh);
+            op_add_bias(k, hh, gpu ? bias.device : bias.host, rows, n);
+            op_scale(k, hh, 1.25f, all);
+            op_clamp(k, hh, 2.0f, all);
+        }
+        twin_same_floats(&b, &h, "elements");
+        twin_same_floats(&b, &y, "swiglu");
+        struct twin *twins[] = {&h, &x, &bias, &gate, &y};
+        for (size_t j = 0; j < 5; j++) twin_free(&b, twins[j]);
+    }
+    both_close(&b);
+}
+
+static void grid_sums(void)
+{
+    struct both b = both_open(5);
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        const size_t rows = shapes[i].rows, n = shapes[i].n;
+        int64_t *random = test_memory(rows * (n + 1) * sizeof *random);
+        for (size_t j = 0; j < rows * (n + 1); j++) random[j] = (int64_t)rng_next(&b.rng) >> 8;
+        for (size_t j = 0; j < rows; j++) random[j * (n + 1) + n] = j % 3 == 0 ? 5000000000 : 3;
+        struct twin sums = twin_of(&b, random, rows * (n + 1) * sizeof *random);
+        struct twin y = twin_floats(&b, rows * n, 100.0f, 0);
+        struct twin bad = twin_zeros(&b, rows * sizeof(int32_t));
+        op_grid_add(&b.cpu, sums.host, rows, n, 20, y.host, bad.host);
+        op_grid_add(&b.gpu, sums.device, rows, n, 20, y.device, bad.device);
+        twin_same(&b, &y, "grid_add");
+        op_grid_to_f32(&b.cpu, sums.host, rows, n, 32, y.host, bad.host);
+        op_grid_to_f32(&b.gpu, sums.device, rows, n, 32, y.device, bad.device);
+        twin_same(&b, &y, "grid_to_f32");
+        twin_same(&b, &bad, "counters of rows");
+        twin_free(&b, &sums);
+        twin_free(&b, &y);
+        twin_free(&b, &bad);
+        free(random);
+    }
+    both_close(&b);
+}
+
+static void rows_moved(void)
+{
+    enum { N = 29, WIDTH = 131 };
+    struct both b = both_open(6);
+    struct twin from = twin_floats(&b, N * WIDTH, 1.0f, 50);
+    struct twin to = twin_floats(&b, N * (WIDTH + 2), 1.0f, 0);
+    struct twin extra = twin_floats(&b, N, 1.0f, 0);
+    int32_t forth[N], back[N];
+    for (int32_t i = 0; i < N; i++) {
+        forth[i] = (i * 7 + 3) % N;
+        back[i] = (i * 11 + 1) % N;
+    }
+    for (int gpu = 0; gpu < 2; gpu++) {
+        const struct kern_table *k = gpu ? &b.gpu : &b.cpu;
+        float *x = gpu ? from.device : from.host, *y = gpu ? to.device : to.host;
+        op_move_rows(k, &(struct move_args){x, forth, back, N, WIDTH, WIDTH + 2,
+                                            gpu ? extra.device : extra.host, y});
+        op_gather_rows(k, &(struct gather_args){y, forth, N - 1, WIDTH, x});
+        op_place_rows(k, &(struct place_args){x, N, WIDTH - 5, WIDTH + 2, y});
+    }
+    twin_same(&b, &from, "gathered rows");
+    twin_same(&b, &to, "moved rows");
+    twin_free(&b, &from);
+    twin_free(&b, &to);
+    twin_free(&b, &extra);
+    both_close(&b);
+}
+
+/* Tokens to experts and back; every fourth choice was dropped. */
+static void rows_to_experts_and_back(void)
+{
+    enum { ROWS = 13, K = 3, WIDTH = 70, SLOTS = ROWS * K };
+    struct both b = both_open(7);
+    struct twin x = twin_floats(&b, ROWS * WIDTH, 1.0f, 90);
+    struct twin sent = twin_zeros(&b, SLOTS * (WIDTH + 1) * sizeof(float));
+    struct twin out = twin_floats(&b, ROWS * WIDTH, 1.0f, 0);
+    struct twin weights = twin_floats(&b, SLOTS, 1.0f, 0);
+    struct twin marks = twin_zeros(&b, 2 * ROWS * sizeof(int32_t));
+    struct twin bad = twin_zeros(&b, SLOTS * sizeof(int32_t));
+    struct twin counts = twin_zeros(&b, 2 * ROWS * sizeof(int32_t));
+    int32_t slots[SLOTS];
+    for (int32_t i = 0; i < SLOTS; i++) {
+        slots[i] = i % 4 == 1 ? -1 : (i * 5 + 2) % SLOTS;
+        ((int32_t *)bad.host)[i] = i % 5;
+    }
+    mem_ops_put(&b.gpu, bad.device, bad.host, sizeof slots);
+    for (int gpu = 0; gpu < 2; gpu++) {
+        const struct kern_table *k = gpu ? &b.gpu : &b.cpu;
+        float *s = gpu ? sent.device : sent.host;
+        int32_t *m = gpu ? marks.device : marks.host, *c = gpu ? counts.device : counts.host;
+        op_scatter_rows(k, &(struct scatter_args){.x = gpu ? x.device : x.host,
+                                                  .slots = slots,
+                                                  .n_slots = SLOTS,
+                                                  .per_row = K,
+                                                  .width = WIDTH,
+                                                  .to = s});
+        op_combine_rows(k, &(struct combine_args){.y = s,
+                                                  .y_stride = WIDTH,
+                                                  .width = WIDTH,
+                                                  .slots = slots,
+                                                  .weights = gpu ? weights.device : weights.host,
+                                                  .n_rows = ROWS,
+                                                  .n_chosen = K,
+                                                  .out = gpu ? out.device : out.host,
+                                                  .bad = gpu ? bad.device : bad.host,
+                                                  .bad_stride = 1,
+                                                  .marks = m});
+        op_take_marks(k, m, ROWS, c, c + ROWS);
+    }
+    twin_same(&b, &sent, "scattered rows");
+    twin_same_floats(&b, &out, "combined rows");
+    twin_same(&b, &counts, "marks");
+    struct twin *all[] = {&x, &sent, &out, &weights, &marks, &bad, &counts};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) twin_free(&b, all[i]);
+    both_close(&b);
+}
+
+void suite_rows(CU_pSuite suite);
+void suite_rows(CU_pSuite suite)
+{
+    CU_ADD_TEST(suite, norms);
+    CU_ADD_TEST(suite, norms_over_all_heads);
+    CU_ADD_TEST(suite, rotations);
+    CU_ADD_TEST(suite, elements);
+    CU_ADD_TEST(suite, grid_sums);
+    CU_ADD_TEST(suite, rows_moved);
+    CU_ADD_TEST(suite, rows_to_experts_and_back);
+}
