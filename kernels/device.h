@@ -12,6 +12,7 @@
 #include "kernels/kern.h"
 
 struct device;
+struct topo_node;
 
 /* How the order of a device's floating sums is chosen. */
 enum device_arithmetic {
@@ -25,11 +26,15 @@ struct device_options {
     const char *name;    /* "cuda" */
     uint32_t local_rank; /* among the ranks of this host */
     uint32_t n_local_ranks;
-    const int32_t *preferred; /* [n_local_ranks] device that topology gives each; NULL: none */
-    uint32_t n_preferred;     /* devices that topology knows */
-    uint32_t deadline_s;      /* a wait longer than this means a lost device; 0: 600 */
+    const struct topo_node *node; /* this host, with its GPUs */
+    const int32_t *numas; /* [n_local_ranks] NUMA node of each rank of the host; -1: several */
+    uint32_t deadline_s;  /* a wait longer than this means a lost device; 0: 600 */
     enum device_arithmetic arithmetic;
 };
+
+/* Local. Which device this rank will open, without touching it: the only one that it sees, else by
+ * gpu_place (parallel/gpu_place.h). Its bus id, "0000:3b:00.0". Errors as device_open. */
+struct status device_locate(const struct device_options *o, char pci[32]);
 
 /* Local. Opens this rank's device. Errors: STATUS_USAGE (built without, no driver, no device, an
  * architecture that was not built), STATUS_MEMORY. close accepts NULL. */
@@ -46,7 +51,8 @@ void device_describe(const struct device *d, char *out, size_t n);
  * else what decides it, such as "NVIDIA H100 PCIe, cublasLt 130002". */
 void device_sums(const struct device *d, char *out, size_t n);
 
-/* Local. Ranks that use the same device; the device's number on this host. */
+/* Local. Ranks that use the same device (known from device_comm_open on, 1 before); the device's
+ * number, as this rank sees devices. */
 uint32_t device_n_sharers(const struct device *d);
 uint32_t device_index(const struct device *d);
 

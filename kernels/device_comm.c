@@ -2,11 +2,13 @@
  * memory. */
 #include "kernels/device_comm.h"
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/links.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* One line: what goes over NCCL, what does not and why. */
 static void describe(const struct device *d, const struct comm *c, struct strbuf *out)
@@ -34,11 +36,27 @@ static void describe(const struct device *d, const struct comm *c, struct strbuf
     }
 }
 
+/* **Collective (host)**. How many ranks opened this rank's device. */
+static struct status count_sharers(struct device *d, struct comm *c)
+{
+    enum { PCI_BYTES = sizeof d->facts.pci };
+    const size_t n = (size_t)comm_size(c, COMM_HOST);
+    char *all = NULL;
+    const struct status st = mem_alloc(&all, n, PCI_BYTES, "GPUs");
+    TRY(comm_agree(c, st));
+    comm_gather_bytes(c, COMM_HOST, d->facts.pci, PCI_BYTES, all);
+    d->n_sharers = 0;
+    for (size_t r = 0; r < n; r++) d->n_sharers += strcmp(all + r * PCI_BYTES, d->facts.pci) == 0;
+    mem_free(&all);
+    return st;
+}
+
 struct status device_comm_open(const struct kern_table *k, struct comm *c,
                                const struct device_comm_options *o, char *said, size_t n)
 {
     said[0] = '\0';
     if (k->device == NULL) return status_ok();
+    TRY(count_sharers(k->device, c));
     TRY(links_open(k->device, c, o));
     struct strbuf text;
     strbuf_init(&text);

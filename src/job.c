@@ -8,7 +8,6 @@
 #include "job_same.h"
 #include "job_state.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
 #include "slurm.h"
 
 #include <signal.h>
@@ -57,57 +56,9 @@ static struct status start_threads(struct job *j)
                  j->n_threads, j->topo->nodes[here->host].n_pus);
     }
     TRY(team_create(j->n_threads, &j->team));
-    topo_bind_threads(j->topo, launched, j->team);
+    if (!j->is_near_device) topo_bind_threads(j->topo, launched, j->team);
     j->kern.team = j->team;
     comm_use_team(j->comm, j->team);
-    return status_ok();
-}
-
-static enum device_arithmetic arithmetic_of(const struct job_options *o)
-{
-    if (o->exact_across_devices) return DEVICE_EXACT;
-    return o->fast_reductions ? DEVICE_FREE : DEVICE_LAW;
-}
-
-/* This rank's GPU, where one was asked for. */
-static struct status open_device(struct job *j)
-{
-    if (j->o->device == NULL || strcmp(j->o->device, "cpu") == 0) return status_ok();
-    const struct topo_rank *here = &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
-    const struct device_options options = {.name = j->o->device,
-                                           .local_rank = here->local_rank,
-                                           .n_local_ranks = here->n_local_ranks,
-                                           .deadline_s = 4 * j->o->watchdog_s,
-                                           .arithmetic = arithmetic_of(j->o)};
-    TRY(model_on_device(&j->model, j->o->device));
-    TRY(device_open(&options, &j->device));
-    j->kern.device = j->device;
-    char text[256];
-    device_describe(j->device, text, sizeof text);
-    log_line(comm_rank(j->comm, COMM_WORLD) == 0 ? LOG_INFO : LOG_DEBUG, "%s", text);
-    return status_ok();
-}
-
-/* **Collective (world)**. How arrays of the GPUs get from rank to rank. */
-static struct status open_device_comm(struct job *j)
-{
-    static const struct {
-        const char *name;
-        enum device_way way;
-    } ways[] = {
-        {"auto", DEVICE_WAY_AUTO}, {"nccl", DEVICE_WAY_NCCL}, {"staged", DEVICE_WAY_STAGED}};
-    const struct topo_rank *here = &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
-    const uint32_t me = (uint32_t)comm_rank(j->comm, COMM_WORLD), pp = j->layout->pp;
-    const struct layout_place p = layout_place_of(j->layout, me);
-    struct device_comm_options o = {
-        .host = j->topo->nodes[here->host].name, .previous = -1, .next = -1};
-    if (p.pp > 0) o.previous = (int)layout_rank_of(j->layout, p.dp, p.pp - 1, p.tp);
-    if (p.pp + 1 < pp) o.next = (int)layout_rank_of(j->layout, p.dp, p.pp + 1, p.tp);
-    for (size_t i = 0; j->o->device_comm != NULL && i < sizeof ways / sizeof ways[0]; i++)
-        if (strcmp(j->o->device_comm, ways[i].name) == 0) o.way = ways[i].way;
-    char text[512];
-    TRY(device_comm_open(&j->kern, j->comm, &o, text, sizeof text));
-    if (text[0] != '\0') log_line(me == 0 ? LOG_INFO : LOG_DEBUG, "%s", text);
     return status_ok();
 }
 
@@ -223,9 +174,10 @@ static struct status start(struct job *j)
     log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
     /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
     TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
+    PHASE(job_place_by_device(j));
     PHASE(start_threads(j));
-    PHASE(open_device(j));
-    PHASE(open_device_comm(j));
+    PHASE(job_open_device(j));
+    PHASE(job_open_device_comm(j));
     PHASE(open_lead(j));
     uint64_t is_complete = j->lead != NULL && lead_is_complete(j->lead);
     comm_max_u64(j->comm, COMM_WORLD, &is_complete, 1);

@@ -30,6 +30,8 @@ struct job {
     struct team *team; /* the compute threads; NULL: this one alone */
     struct kern_table kern;
     struct device *device; /* what kern works on; NULL: the CPU */
+    bool
+        is_near_device; /* this rank runs on its GPU's NUMA node, which is less than it was given */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;
@@ -74,6 +76,12 @@ struct status job_read_limits(struct job *j);
 /* The lead's files: before the weights are loaded, so that a job that cannot run says so soon, and
  * one that is done already loads nothing. Errors: lead_create's. */
 struct status job_open_lead(struct job *j);
+
+/* This rank's GPU with --device cuda: binds the rank near it, before threads and large memory are
+ * made; opens it; **Collective (world)**: opens the ways between GPUs and says both in the log. */
+struct status job_place_by_device(struct job *j);
+struct status job_open_device(struct job *j);
+struct status job_open_device_comm(struct job *j);
 
 /* job.c. Local. Gives everything back but comm and watchdog. */
 void job_close(struct job *j);

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/cuda/links.h"
+#include "parallel/gpu_place.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -38,26 +39,67 @@ static struct status no_driver(const char *name)
                        name);
 }
 
-/* The device of each rank of the host: what topology prefers where it knows the same devices, else
- * they are dealt round. */
-static int device_of(const struct device_options *o, uint32_t rank, int n_devices)
+/* The NUMA node of every device that this rank sees. */
+static struct status read_numas(const struct cuda_driver *driver, const struct device_options *o,
+                                int n, int32_t *out)
 {
-    if (o->preferred != NULL && o->n_preferred == (uint32_t)n_devices && o->preferred[rank] >= 0 &&
-        o->preferred[rank] < n_devices)
-        return o->preferred[rank];
-    return (int)(rank % (uint32_t)n_devices);
+    for (int i = 0; i < n; i++) {
+        struct cuda_facts facts;
+        const int error = driver->device_facts(i, &facts);
+        if (error != 0)
+            return status_make(driver->error_class(error), "--device %s: GPU %d: %s", o->name, i,
+                               driver->error_text(error));
+        out[i] = o->node != NULL ? gpu_numa_of(o->node, facts.pci) : -1;
+    }
+    return status_ok();
 }
 
-static struct status choose(struct device *d, const struct device_options *o)
+/* All ranks of a host that see several devices are taken to see the same ones. */
+static struct status choose_among(const struct cuda_driver *driver, const struct device_options *o,
+                                  int n, int *index)
+{
+    int32_t *numas = NULL, *ranks = NULL;
+    uint32_t *gpu_of = NULL;
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&numas, (size_t)n, sizeof *numas, "GPUs"), done);
+    TRY_GOTO(st, mem_alloc(&ranks, o->n_local_ranks, sizeof *ranks, "GPUs"), done);
+    TRY_GOTO(st, mem_alloc(&gpu_of, o->n_local_ranks, sizeof *gpu_of, "GPUs"), done);
+    TRY_GOTO(st, read_numas(driver, o, n, numas), done);
+    for (uint32_t r = 0; r < o->n_local_ranks; r++) ranks[r] = o->numas != NULL ? o->numas[r] : -1;
+    TRY_GOTO(st, gpu_place(numas, (uint32_t)n, ranks, o->n_local_ranks, gpu_of), done);
+    *index = (int)gpu_of[o->local_rank];
+done:
+    mem_free(&numas);
+    mem_free(&ranks);
+    mem_free(&gpu_of);
+    return st;
+}
+
+static struct status choose(const struct cuda_driver *driver, const struct device_options *o,
+                            int *index)
 {
     int n = 0;
-    const int error = d->driver->device_count(&n);
+    const int error = driver->device_count(&n);
     if (error != 0)
-        return status_make(STATUS_USAGE, "--device %s: %s", o->name, d->driver->error_text(error));
+        return status_make(STATUS_USAGE, "--device %s: %s", o->name, driver->error_text(error));
     if (n < 1)
         return status_make(STATUS_USAGE, "--device %s: no GPU is visible to this rank", o->name);
-    d->index = device_of(o, o->local_rank, n);
-    for (uint32_t r = 0; r < o->n_local_ranks; r++) d->n_sharers += device_of(o, r, n) == d->index;
+    *index = 0;
+    return n == 1 ? status_ok() : choose_among(driver, o, n, index);
+}
+
+struct status device_locate(const struct device_options *o, char pci[32])
+{
+    const struct cuda_driver *driver = cuda_driver_here();
+    int index = 0;
+    struct cuda_facts facts;
+    if (driver == NULL) return no_driver(o->name);
+    TRY(choose(driver, o, &index));
+    const int error = driver->device_facts(index, &facts);
+    if (error != 0)
+        return status_make(driver->error_class(error), "--device %s: GPU %d: %s", o->name, index,
+                           driver->error_text(error));
+    snprintf(pci, 32, "%s", facts.pci);
     return status_ok();
 }
 
@@ -124,7 +166,8 @@ struct status device_open(const struct device_options *o, struct device **out)
     d->failed = status_ok();
     d->arithmetic = o->arithmetic;
     d->deadline_ns = (o->deadline_s > 0 ? o->deadline_s : DEADLINE_S) * 1000000000ull;
-    struct status st = choose(d, o);
+    d->n_sharers = 1;
+    struct status st = choose(driver, o, &d->index);
     if (!status_failed(&st)) st = inspect(d, o);
     if (!status_failed(&st)) st = make(d);
     if (status_failed(&st)) device_close(&d);
@@ -157,9 +200,11 @@ void device_close(struct device **device)
 
 void device_describe(const struct device *d, char *out, size_t n)
 {
+    char shared[48] = "";
+    if (d->n_sharers > 1) snprintf(shared, sizeof shared, "; shared by %u ranks", d->n_sharers);
     snprintf(out, n, "GPU %d: %s, %s, %.1f GB, capability %u.%u%s", d->index, d->facts.name,
              d->facts.pci, (double)d->facts.memory_bytes * 1e-9, d->facts.major, d->facts.minor,
-             d->n_sharers > 1 ? "; shared by several ranks" : "");
+             shared);
 }
 
 void device_sums(const struct device *d, char *out, size_t n)

@@ -2,6 +2,7 @@
 #include "parallel/plan_report.h"
 
 #include "base/mem.h"
+#include "parallel/gpu_place.h"
 #include "parallel/layout_cost.h"
 #include "parallel/pipe_schedule.h"
 
@@ -476,6 +477,7 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
     add_kv(l, budget, &fit, out);
     add_lack(l, &table, budget, &fit, out);
     if (!fit.fits) add_total(l, &fit, out);
+    TRY_GOTO(st, gpu_report(t, order, out), done);
     add_pipeline(l, out);
     st = strbuf_status(out);
 done:

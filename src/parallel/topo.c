@@ -183,6 +183,14 @@ struct describe_job {
     uint64_t memory_bytes;
 };
 
+/* So many GPUs, of which nothing is known. */
+static void forget_gpus(struct topo_node *node, const struct describe_job *job)
+{
+    node->n_gpus = job->gpus_per_node;
+    memset(node->gpus, 0, sizeof node->gpus);
+    for (int i = 0; i < TOPO_GPUS_MAX; i++) node->gpus[i].numa = -1;
+}
+
 static struct status load_node(const struct describe_job *job, uint32_t i, hwloc_topology_t *h,
                                struct topo_node *node)
 {
@@ -195,7 +203,7 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
         d->synthetic == NULL ? node->memory_bytes > 0 : strstr(d->synthetic, "memory=") != NULL;
     if (!said) node->memory_bytes = default_memory_bytes;
     if (job->memory_bytes > 0) node->memory_bytes = job->memory_bytes;
-    if (job->gpus_per_node > 0) node->n_gpus = job->gpus_per_node;
+    if (job->gpus_per_node > 0 && job->gpus_per_node != node->n_gpus) forget_gpus(node, job);
     return status_ok();
 }
 

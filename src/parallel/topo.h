@@ -10,13 +10,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TOPO_RANKS_MAX = 65536 };
+enum { TOPO_RANKS_MAX = 65536, TOPO_GPUS_MAX = 16 };
+
+/* One GPU of a node. */
+struct topo_gpu {
+    char pci[16];          /* bus id, "0000:3b:00.0"; empty: unknown */
+    int32_t numa;          /* node index inside the host; -1: unknown */
+    uint64_t memory_bytes; /* 0: unknown */
+};
 
 /* One kind of node. */
 struct topo_node {
     char name[64];
     uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
     uint64_t memory_bytes;
+    struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus, by bus id */
 };
 
 /* One rank's place; indices count inside its host; -1: the rank may run in several. */
@@ -65,5 +73,10 @@ uint32_t topo_threads(const struct topo *t, uint32_t rank);
 /* Local. Binds the threads of a team (NULL: the calling thread) inside what the launcher gave: each
  * to one core of this rank's share. Failing to bind is a warning, never an error. */
 void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team);
+
+/* Local. Puts the calling thread, and the memory that it will touch, on a NUMA node of this machine
+ * (index inside the host) within what the launcher gave; threads made later inherit both. *moved:
+ * whether the thread runs on less than before. Failing to bind is a warning, never an error. */
+void topo_bind_near(int32_t numa, bool *moved);
 
 #endif

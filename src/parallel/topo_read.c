@@ -1,6 +1,7 @@
 /* Reading hwloc: the only file, with topo_self.c, that knows its objects. */
 #include "parallel/topo_read.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t
     leave_out_device_libraries(h);
     if (xml != NULL) {
         hwloc_topology_set_type_filter(h, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+        hwloc_topology_set_type_filter(h, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     }
     const char *what = synthetic != NULL ? synthetic : xml != NULL ? xml : "this machine";
     int failed = 0;
@@ -54,13 +56,54 @@ bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor)
     return pci_vendor == NVIDIA || pci_vendor == AMD;
 }
 
-static uint32_t count_gpus(hwloc_topology_t h)
+/* The only NUMA node near an object, else -1. */
+static int32_t numa_near(hwloc_topology_t h, hwloc_obj_t o)
 {
-    uint32_t n = 0;
-    for (hwloc_obj_t o = NULL; (o = hwloc_get_next_pcidev(h, o)) != NULL;) {
-        n += topo_is_gpu(o->attr->pcidev.class_id, o->attr->pcidev.vendor_id);
+    const hwloc_obj_t holder = hwloc_get_non_io_ancestor_obj(h, o);
+    if (holder == NULL || holder->nodeset == NULL || hwloc_bitmap_weight(holder->nodeset) != 1)
+        return -1;
+    const hwloc_obj_t numa =
+        hwloc_get_numanode_obj_by_os_index(h, (unsigned)hwloc_bitmap_first(holder->nodeset));
+    return numa != NULL ? (int32_t)numa->logical_index : -1;
+}
+
+/* What a GPU's own library said of its memory when the description was made. */
+static uint64_t memory_of(hwloc_obj_t pci)
+{
+    for (hwloc_obj_t o = pci->io_first_child; o != NULL; o = o->next_sibling) {
+        const char *kib = hwloc_obj_get_info_by_name(o, "CUDAGlobalMemorySize");
+        if (kib != NULL) return strtoull(kib, NULL, 10) << 10;
     }
-    return n;
+    return 0;
+}
+
+static int compare_gpus(const void *a, const void *b)
+{
+    const struct topo_gpu *x = a, *y = b;
+    return strcmp(x->pci, y->pci);
+}
+
+void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t memory_bytes)
+{
+    if (n->n_gpus < TOPO_GPUS_MAX) {
+        struct topo_gpu *g = &n->gpus[n->n_gpus];
+        *g = (struct topo_gpu){.numa = numa, .memory_bytes = memory_bytes};
+        snprintf(g->pci, sizeof g->pci, "%s", pci);
+        qsort(n->gpus, n->n_gpus + 1, sizeof *g, compare_gpus);
+    }
+    n->n_gpus++;
+}
+
+static void read_gpus(hwloc_topology_t h, struct topo_node *out)
+{
+    for (hwloc_obj_t o = NULL; (o = hwloc_get_next_pcidev(h, o)) != NULL;) {
+        const struct hwloc_pcidev_attr_s *p = &o->attr->pcidev;
+        char pci[32];
+        if (!topo_is_gpu(p->class_id, p->vendor_id)) continue;
+        snprintf(pci, sizeof pci, "%04x:%02x:%02x.%01x", (unsigned)p->domain, p->bus, p->dev,
+                 p->func);
+        topo_add_gpu(out, pci, numa_near(h, o), memory_of(o));
+    }
 }
 
 void topo_read_node(hwloc_topology_t h, struct topo_node *out)
@@ -72,7 +115,7 @@ void topo_read_node(hwloc_topology_t h, struct topo_node *out)
     out->n_pus = count_of(h, HWLOC_OBJ_PU);
     out->n_cores = count_of(h, HWLOC_OBJ_CORE);
     if (out->n_cores == 0) out->n_cores = out->n_pus;
-    out->n_gpus = count_gpus(h);
+    read_gpus(h, out);
     out->memory_bytes = hwloc_get_root_obj(h)->total_memory;
 }
 

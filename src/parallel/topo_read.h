@@ -16,6 +16,9 @@ struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t
  * server's management VGA does not count. */
 bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
 
+/* Local. One GPU more; the first TOPO_GPUS_MAX are kept, by bus id. */
+void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t memory_bytes);
+
 /* Local. Counts a node's parts; name is left empty. */
 void topo_read_node(hwloc_topology_t h, struct topo_node *out);
 

@@ -71,19 +71,30 @@ static uint32_t read_pci(const char *device, const char *file)
     return (uint32_t)read_number(path, 16, 0);
 }
 
-static uint32_t count_gpus(void)
+/* The system's number of a NUMA node as an index inside the host. */
+static int32_t numa_of(hwloc_topology_t h, const char *device)
+{
+    char path[512];
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/numa_node", device);
+    const uint64_t os = read_number(path, 10, UINT64_MAX); /* -1 where nobody knows */
+    if (os > UINT16_MAX) return -1;
+    const hwloc_obj_t numa = hwloc_get_numanode_obj_by_os_index(h, (unsigned)os);
+    return numa != NULL ? (int32_t)numa->logical_index : -1;
+}
+
+static void read_gpus(hwloc_topology_t h, struct topo_node *out)
 {
     DIR *dir = opendir("/sys/bus/pci/devices");
-    if (dir == NULL) return 0;
-    uint32_t n = 0;
+    if (dir == NULL) return;
     const struct dirent *entry;
     while ((entry = readdir(dir)) != NULL) {
-        if (entry->d_name[0] == '.') continue;
+        const char *name = entry->d_name;
+        if (name[0] == '.') continue;
         /* the class file holds class and programming interface: 0x030200 */
-        n += topo_is_gpu(read_pci(entry->d_name, "class") >> 8, read_pci(entry->d_name, "vendor"));
+        if (topo_is_gpu(read_pci(name, "class") >> 8, read_pci(name, "vendor")))
+            topo_add_gpu(out, name, numa_of(h, name), 0);
     }
     closedir(dir);
-    return n;
 }
 
 /* What the launcher lets this process run on: its binding within the allowed units. */
@@ -107,7 +118,7 @@ struct status topo_self_read(struct topo_self *out)
     struct status st;
     TRY_GOTO(st, bound_set(h, &set), destroy_topology);
     topo_read_node(h, &out->node);
-    out->node.n_gpus = count_gpus();
+    read_gpus(h, &out->node);
     if (gethostname(out->node.name, sizeof out->node.name) != 0) {
         snprintf(out->node.name, sizeof out->node.name, "unknown");
     }
@@ -208,4 +219,42 @@ destroy_topology:
     hwloc_topology_destroy(h);
 warn:
     if (status_failed(&st)) log_line(LOG_WARN, "threads stay unbound: %s", st.text);
+}
+
+/* The NUMA node's units that the launcher gave, and its memory, for the calling thread. */
+static struct status bind_near(hwloc_topology_t h, hwloc_const_cpuset_t given, int32_t numa,
+                               bool *moved)
+{
+    const hwloc_obj_t node = hwloc_get_obj_by_type(h, HWLOC_OBJ_NUMANODE, (unsigned)numa);
+    if (node == NULL) return status_ok();
+    if (!hwloc_bitmap_intersects(node->cpuset, given)) {
+        return status_make(STATUS_IO,
+                           "the GPU is near NUMA node %d, the launcher bound this rank elsewhere",
+                           numa);
+    }
+    (void)hwloc_set_membind(h, node->nodeset, HWLOC_MEMBIND_BIND,
+                            HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET);
+    if (hwloc_bitmap_isincluded(given, node->cpuset)) return status_ok();
+    hwloc_cpuset_t mine = hwloc_bitmap_dup(node->cpuset);
+    if (mine == NULL) return status_make(STATUS_MEMORY, "hwloc: no memory for a CPU set");
+    hwloc_bitmap_and(mine, mine, given);
+    *moved = hwloc_set_cpubind(h, mine, HWLOC_CPUBIND_THREAD) == 0;
+    hwloc_bitmap_free(mine);
+    return *moved ? status_ok() : status_make(STATUS_IO, "the system refused a binding");
+}
+
+void topo_bind_near(int32_t numa, bool *moved)
+{
+    hwloc_topology_t h;
+    hwloc_cpuset_t set = NULL;
+    *moved = false;
+    if (numa < 0) return;
+    struct status st = topo_load(NULL, NULL, &h);
+    if (!status_failed(&st)) {
+        st = bound_set(h, &set);
+        if (!status_failed(&st)) st = bind_near(h, set, numa, moved);
+        hwloc_bitmap_free(set);
+        hwloc_topology_destroy(h);
+    }
+    if (status_failed(&st)) log_line(LOG_WARN, "%s", st.text);
 }

@@ -56,7 +56,8 @@ class LinksTest:
         model = self.convert("smollm-tied")
         tp2 = ["--device", "cuda", "--tp", "2"]
         for machine, flags, words in [
-                ("devices=1", [], ["ranks 0 and 1 share GPU 0000:01:00.0", "through host memory"]),
+                ("devices=1", [], ["ranks 0 and 1 share GPU 0000:01:00.0", "through host memory",
+                                   "shared by 2 ranks"]),
                 ("devices=2", ["--device-comm", "staged"], ["through host memory", "staged"]),
                 ("devices=2", ["--device-comm", "nccl"], ["tp over NCCL"]),
                 ("devices=2 nccl_missing=1", [], ["rank 0 has no NCCL"])]:

@@ -112,6 +112,8 @@ static void odd_reports_are_golden(void)
     report_golden("odd_tp8", MODEL_ODD, "pack:2 core:4 pu:2", 8, (struct layout_flags){.tp = 8});
     report_golden("two_kinds_of_nodes", MODEL_DEMO, TEST_DATA_DIR "/golden/plan/two_nodes", 0,
                   (struct layout_flags){.pp = 3});
+    report_golden("gpu_node_6_ranks", MODEL_DEMO, TEST_DATA_DIR "/golden/plan/gpu_nodes", 6,
+                  (struct layout_flags){.dp = 6});
     /* numbers instead of ranges */
     char spec[128];
     nodes_text(125, spec);

@@ -1,0 +1,79 @@
+/* Which GPU belongs to which rank. */
+#include "parallel/gpu_place.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX = 16 };
+
+/* One digit for each: NUMA nodes ('-': unknown) and the GPUs that come out. */
+static void expect_places(const char *gpus, const char *ranks, const char *want)
+{
+    int32_t gpu_numa[MAX] = {0}, rank_numa[MAX] = {0};
+    uint32_t gpu_of[MAX] = {0};
+    char found[MAX + 1] = "";
+    const uint32_t n_gpus = (uint32_t)strlen(gpus), n_ranks = (uint32_t)strlen(ranks);
+    for (uint32_t i = 0; i < n_gpus; i++) gpu_numa[i] = gpus[i] == '-' ? -1 : gpus[i] - '0';
+    for (uint32_t i = 0; i < n_ranks; i++) rank_numa[i] = ranks[i] == '-' ? -1 : ranks[i] - '0';
+    const struct status st = gpu_place(gpu_numa, n_gpus, rank_numa, n_ranks, gpu_of);
+    CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
+    for (uint32_t i = 0; i < n_ranks; i++) found[i] = (char)('0' + gpu_of[i]);
+    if (strcmp(found, want) != 0) fprintf(stderr, "%s, %s: %s\n", gpus, ranks, found);
+    CU_ASSERT_STRING_EQUAL(found, want);
+}
+
+static void a_rank_gets_a_gpu_of_its_node(void)
+{
+    expect_places("0011", "0011", "0123");
+    expect_places("0101", "0011", "0213");
+    expect_places("1100", "0011", "2301");
+    expect_places("0011", "0101", "0213");
+    expect_places("0011", "1", "2");
+}
+
+static void ranks_are_dealt_evenly(void)
+{
+    expect_places("0011", "0000", "0123"); /* all bound to one node: nobody shares */
+    expect_places("0011", "----", "0123");
+    expect_places("0011", "00000011", "01012323"); /* two each, whatever the nodes say */
+    expect_places("0011", "00001", "01032");
+    expect_places("0", "000", "000");
+    expect_places("--", "0101", "0101");
+    expect_places("01", "-1", "01"); /* who is bound nowhere takes what is left */
+}
+
+static void a_bus_id_is_found(void)
+{
+    struct topo_node n = {.n_gpus = 2};
+    snprintf(n.gpus[0].pci, sizeof n.gpus[0].pci, "0000:17:00.0");
+    snprintf(n.gpus[1].pci, sizeof n.gpus[1].pci, "0000:ca:00.0");
+    n.gpus[0].numa = 1;
+    n.gpus[1].numa = 3;
+    CU_ASSERT_EQUAL(gpu_numa_of(&n, "0000:CA:00.0"), 3);
+    CU_ASSERT_EQUAL(gpu_numa_of(&n, "0000:17:00.0"), 1);
+    CU_ASSERT_EQUAL(gpu_numa_of(&n, "0000:18:00.0"), -1);
+}
+
+static void gpus_come_from_a_description(void)
+{
+    struct topo *t = NULL;
+    const struct status st = topo_describe(TEST_DATA_DIR "/golden/plan/gpu_nodes", 0, 0, 0, &t);
+    CU_ASSERT_STRING_EQUAL_FATAL(st.text, "");
+    const struct topo_node *n = &t->nodes[0];
+    CU_ASSERT_EQUAL_FATAL(n->n_gpus, 4); /* the management display is none */
+    CU_ASSERT_STRING_EQUAL(n->gpus[1].pci, "0000:31:00.0");
+    CU_ASSERT(n->gpus[0].numa == 0 && n->gpus[1].numa == 1 && n->gpus[2].numa == 0);
+    CU_ASSERT_EQUAL(n->gpus[3].memory_bytes, 83384960ull << 10);
+    CU_ASSERT_EQUAL(t->n_ranks, 4);
+    topo_destroy(&t);
+}
+
+void suite_gpu_place(CU_pSuite suite);
+void suite_gpu_place(CU_pSuite suite)
+{
+    CU_add_test(suite, "near", a_rank_gets_a_gpu_of_its_node);
+    CU_add_test(suite, "evenly", ranks_are_dealt_evenly);
+    CU_add_test(suite, "bus id", a_bus_id_is_found);
+    CU_add_test(suite, "described", gpus_come_from_a_description);
+}
