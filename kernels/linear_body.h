@@ -26,8 +26,8 @@
 
 enum {
     BLOCK_ROWS = 96,    /* rows that share a converted piece */
-    AHEAD_BYTES = 4096, /* of each panel, fetched while as many are multiplied: the first-level
-                           cache holds them for four panels */
+    AHEAD_BYTES = 8192, /* of weights on their way while few rows are multiplied: what a core can
+                           wait for at once, and a first-level cache holds */
     MOST_ROWS = 12,     /* of a register tile */
 };
 
@@ -114,21 +114,13 @@ ALWAYS_INLINE int64_t *sums_at(const struct slice *s, size_t r, size_t panel)
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
 }
 
-/* Inputs that a tile of few rows multiplies in one go while it fetches the next ones: pieces of a
- * leaf as even as can be, so that what is fetched is what comes next. */
-ALWAYS_INLINE size_t few_piece(enum dtype t, size_t leaf)
-{
-    const size_t most = AHEAD_BYTES / input_bytes(t), n_pieces = (leaf + most - 1) / most;
-    return n_pieces == 0 ? 1 : (leaf + n_pieces - 1) / n_pieces;
-}
-
-/* Where the weights after inputs [.., k) of a group of panels stand: the next inputs, or the next
- * group of panels, or (at the end) these again. */
+/* Where input k of a group of panels stands; an input beyond the last one is the next group's, or
+ * (at the end) these again. */
 static const char *after(const struct slice *s, size_t panel, size_t n_panels, size_t k,
                          size_t n_bytes)
 {
     const size_t next = k < s->w->n_in ? panel : panel + n_panels;
-    const size_t at = k < s->w->n_in ? k : 0;
+    const size_t at = k < s->w->n_in ? k : k - s->w->n_in;
     const size_t last = (s->w->n_out - 1) / PANEL_COLUMNS;
     return (const char *)s->w->data + ((next < last ? next : last) * s->w->n_in + at) * n_bytes;
 }
@@ -149,7 +141,7 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
 {
     const struct packed *w = s->w;
     const size_t leaf = leaf_length(w, leafy), n_bytes = input_bytes(t);
-    const size_t piece = few_piece(t, leaf);
+    const size_t n_ahead = min_size(AHEAD_BYTES / n_bytes / n_panels, w->n_in);
     const struct grid g = grid_of(w);
     struct sums16 sums[TILE] = {0};
     int64_t n_bad[TILE] = {0};
@@ -157,14 +149,15 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     size_t n_leaves = 0;
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = v16_zero();
     for (size_t k = 0, left = leaf, n_k; k < w->n_in; k += n_k, left -= n_k) {
-        if (left == 0) left = leaf;
-        n_k = min_size(min_size(left, w->n_in - k), piece);
+        const size_t next = k + n_ahead; /* what is fetched meanwhile: inputs of these panels */
+        if (left == 0) left = leaf;      /* as long as there are, then of those that follow */
+        n_k = min_size(left, (next < w->n_in ? w->n_in - n_ahead : w->n_in) - k);
         const struct operands o = {.x = s->x + k,
                                    .x_stride = s->x_stride,
                                    .w = (const char *)w->data + (panel * w->n_in + k) * n_bytes,
                                    .panel_stride = (size_t)w->n_in * PANEL_COLUMNS,
                                    .n_k = n_k,
-                                   .ahead = after(s, panel, n_panels, k + n_k, n_bytes)};
+                                   .ahead = after(s, panel, n_panels, next, n_bytes)};
         chains(t, n_rows, n_panels, n_bytes, &o, c);
         if (!leafy || (n_k < left && k + n_k < w->n_in)) continue;
         UNROLL(32)
