@@ -197,7 +197,9 @@ class SlurmTest:
         run(["scancel", "--signal=USR1", tasks[1].id])
         self.cluster.wait_for("requeue of task 2", lambda: tasks[1].restarts() or
                               tasks[1].has_ended())
-        merge.must_complete()
+        self.cluster.wait_for("end of the merge", lambda: merge.has_ended() or
+                              merge.info().get("Reason") == "DependencyNeverSatisfied")
+        merge.must_complete(0)
         n_restarts = [task.restarts() for task in tasks]
         expect(n_restarts[1] >= 1, f"task 2 was not requeued: {n_restarts}\n{array.text()}")
         self.check_file("array")
@@ -276,6 +278,7 @@ class SlurmTest:
                     done.result()
                 except Failure as failure:
                     print(f"FAILED: {failure}", flush=True)
+                    shutil.rmtree(self.cluster.folder, ignore_errors=True)
                     os._exit(1)  # no case is waited for
 
 
