@@ -107,6 +107,80 @@ struct status beam_make_probe(const struct beam_search *b, int32_t i, struct req
     return st;
 }
 
+size_t beam_n_steps(const struct beam_search *b)
+{
+    return b->n_running > 0 ? b->running[0].n : 0;
+}
+
+/* Before a hypothesis's tokens. */
+struct packed_hypothesis {
+    double score;
+    uint64_t n;
+};
+
+static void pack(const struct hypothesis *list, int32_t n, struct strbuf *out)
+{
+    const uint64_t count = (uint64_t)n;
+    strbuf_add(out, (const char *)&count, sizeof count);
+    for (int32_t i = 0; i < n; i++) {
+        const struct packed_hypothesis head = {list[i].score, list[i].n};
+        strbuf_add(out, (const char *)&head, sizeof head);
+        strbuf_add(out, (const char *)list[i].tokens, list[i].n * sizeof *list[i].tokens);
+    }
+}
+
+void beam_pack(const struct beam_search *b, struct strbuf *out)
+{
+    pack(b->running, b->n_running, out);
+    pack(b->ended, b->n_ended, out);
+}
+
+/* Takes n bytes of what is left; false: there are fewer. */
+static bool take_bytes(const char **at, const char *end, void *out, size_t n)
+{
+    if ((size_t)(end - *at) < n) return false;
+    memcpy(out, *at, n);
+    *at += n;
+    return true;
+}
+
+static struct status unpack_one(const struct beam_search *b, const char **at, const char *end,
+                                struct hypothesis *h, bool *taken)
+{
+    struct packed_hypothesis head;
+    *taken = take_bytes(at, end, &head, sizeof head) && !isnan(head.score) && head.n > 0 &&
+             head.n <= b->n_most && head.n <= (size_t)(end - *at) / sizeof *h->tokens;
+    if (!*taken) return status_ok();
+    TRY(mem_alloc(&h->tokens, head.n, sizeof *h->tokens, "beam search"));
+    h->n = head.n;
+    h->score = head.score;
+    *taken = take_bytes(at, end, h->tokens, h->n * sizeof *h->tokens);
+    for (size_t i = 0; i < h->n; i++)
+        *taken = *taken && h->tokens[i] >= 0 && h->tokens[i] < b->rules->vocab_size;
+    return status_ok();
+}
+
+static struct status unpack(const struct beam_search *b, const char **at, const char *end,
+                            struct hypothesis *list, int32_t *n, bool *taken)
+{
+    uint64_t count = 0;
+    *taken = take_bytes(at, end, &count, sizeof count) && count <= (uint64_t)b->r->beam.width;
+    *n = *taken ? (int32_t)count : 0;
+    for (int32_t i = 0; i < *n && *taken; i++) TRY(unpack_one(b, at, end, &list[i], taken));
+    return status_ok();
+}
+
+struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken)
+{
+    const char *end = bytes + n;
+    TRY(unpack(b, &bytes, end, b->running, &b->n_running, taken));
+    if (*taken) TRY(unpack(b, &bytes, end, b->ended, &b->n_ended, taken));
+    *taken = *taken && bytes == end && b->n_running > 0 && b->running[0].n < b->n_most;
+    for (int32_t i = 1; i < b->n_running; i++)
+        *taken = *taken && b->running[i].n == b->running[0].n;
+    return status_ok();
+}
+
 static bool is_end(const struct beam_search *b, int32_t token)
 {
     const struct request *r = b->r;

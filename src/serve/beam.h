@@ -36,6 +36,15 @@ struct status beam_make_probe(const struct beam_search *b, int32_t i, struct req
  * STATUS_MEMORY. */
 struct status beam_advance(struct beam_search *b, struct request *const *probes);
 
+/* Local. How many steps the search has made: sampled tokens of each running hypothesis. */
+size_t beam_n_steps(const struct beam_search *b);
+
+/* Local. Appends the search's state between two steps, at least one made, and takes it back into a
+ * search just made. *taken is false for bytes that are no state of such a search; it is to be
+ * destroyed then. Little-endian. Errors: STATUS_MEMORY. */
+void beam_pack(const struct beam_search *b, struct strbuf *out);
+struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
+
 /* Local. After the search: the i-th best answer, finished, i below the request's n_choices. Stop
  * strings end its text here; they do not guide the search. Errors: STATUS_MEMORY. */
 struct status beam_make_answer(const struct beam_search *b, int32_t i, struct request **out);

@@ -43,8 +43,8 @@ struct status journal_find(struct journal *j, uint64_t line, struct journal_hit 
 const struct journal_facts *journal_facts_of(const struct journal *j);
 
 /* Local. Compares every line of the input file (or of its part; NULL: all of it) that has records
- * with what it was then; for inputs that can be read twice. Errors: STATUS_INPUT names the first line that changed or is missing,
- * STATUS_IO, STATUS_MEMORY. */
+ * with what it was then; for inputs that can be read twice. Errors: STATUS_INPUT names the first
+ * line that changed or is missing, STATUS_IO, STATUS_MEMORY. */
 struct status journal_check_input(const struct journal *j, const char *input_path,
                                   const struct input_part *part);
 

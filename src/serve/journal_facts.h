@@ -14,8 +14,8 @@ struct journal_facts {
     uint64_t n_partial_records;
     uint64_t n_prompt_tokens, n_generated_tokens; /* of finished rows */
     uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
-    bool is_complete;                             /* END stands at the end */
-    uint64_t end_lines, end_bytes;                /* END's values */
+    bool is_complete;               /* END stands at the end */
+    uint64_t end_lines, end_bytes;  /* END's values */
     /* sessions; times are unix nanoseconds */
     uint64_t n_sessions, session_ns, input_bytes; /* of the last session */
     uint64_t session_rows, session_generated;     /* finished in the last session */

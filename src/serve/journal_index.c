@@ -14,9 +14,8 @@ struct slot {
     uint64_t line;
     uint64_t row_at; /* offset of its row's record; 0: none */
     struct line_digest digest;
-    int32_t *tokens; /* owned */
-    size_t n_tokens, capacity;
-    uint64_t n_dropped;
+    struct journal_part *parts; /* [n_parts], owned, and so are their bytes */
+    size_t n_parts;
 };
 
 struct journal_index {
@@ -28,6 +27,13 @@ struct journal_index {
     uint64_t line; /* asked for last; lower lines are gone */
     struct journal_hit hit;
 };
+
+static void drop_parts(struct slot *s)
+{
+    for (size_t i = 0; i < s->n_parts; i++) mem_free(&s->parts[i].bytes);
+    mem_free(&s->parts);
+    s->n_parts = 0;
+}
 
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out)
@@ -55,7 +61,7 @@ void journal_index_destroy(struct journal_index **index)
 {
     struct journal_index *x = *index;
     if (x == NULL) return;
-    for (size_t i = 0; x->slots != NULL && i < x->n_slots; i++) mem_free(&x->slots[i].tokens);
+    for (size_t i = 0; x->slots != NULL && i < x->n_slots; i++) drop_parts(&x->slots[i]);
     mem_free(&x->slots);
     journal_cursor_fini(&x->base);
     journal_cursor_fini(&x->tail);
@@ -93,19 +99,43 @@ static struct status slot_of(struct journal_index *x, uint64_t line, struct slot
     return status_ok();
 }
 
-/* Tokens of a line go on where its last record ended; a record that does not fit is left out. */
+/* The answer that a record begins or goes on with; NULL: there is none to go on with. */
+static struct status part_of(struct slot *s, size_t number, bool begins, struct journal_part **out)
+{
+    *out = NULL;
+    if (number >= s->n_parts && !begins) return status_ok();
+    if (number >= s->n_parts) {
+        TRY(mem_grow(&s->parts, s->n_parts, number + 1, sizeof *s->parts, "journal index"));
+        s->n_parts = number + 1;
+    }
+    *out = &s->parts[number];
+    return status_ok();
+}
+
+/* Items go on where the answer's last record ended, or begin anew; a record that does not fit is
+ * left out. */
 static struct status take_partial(struct slot *s, const struct journal_record *r)
 {
-    const size_t n = r->n_bytes / sizeof(int32_t);
-    if (r->values[0] != s->n_tokens || n == 0) return status_ok();
-    if (s->n_tokens + n > s->capacity) {
-        const size_t grown = 2 * (s->n_tokens + n);
-        TRY(mem_grow(&s->tokens, s->n_tokens, grown, sizeof *s->tokens, "journal index"));
-        s->capacity = grown;
+    struct journal_part *p = NULL;
+    const size_t item_bytes = r->values[3] == 0 ? sizeof(int32_t) : r->values[3];
+    const size_t n = r->n_bytes / item_bytes;
+    if (r->values[2] >= JOURNAL_PARTS_MAX || n == 0 || n * item_bytes != r->n_bytes)
+        return status_ok();
+    TRY(part_of(s, r->values[2], r->values[0] == 0, &p));
+    if (p == NULL) return status_ok();
+    if (r->values[0] == 0) {
+        p->n_items = 0;
+        p->item_bytes = item_bytes;
     }
-    memcpy(s->tokens + s->n_tokens, r->bytes, n * sizeof(int32_t));
-    s->n_tokens += n;
-    s->n_dropped = r->values[1];
+    if (r->values[0] != p->n_items || item_bytes != p->item_bytes) return status_ok();
+    const size_t n_had = p->n_items * item_bytes, n_needed = n_had + r->n_bytes;
+    if (n_needed > p->capacity) {
+        TRY(mem_grow(&p->bytes, n_had, 2 * n_needed, 1, "journal index"));
+        p->capacity = 2 * n_needed;
+    }
+    memcpy(p->bytes + n_had, r->bytes, r->n_bytes);
+    p->n_items += n;
+    p->n_dropped = r->values[1];
     s->digest = r->digest;
     return status_ok();
 }
@@ -134,8 +164,7 @@ static struct status read_tail(struct journal_index *x, bool *more)
     s->row_at = at;
     if (r.line == x->line) hit_row(&x->hit, &r);
     s->digest = r.digest;
-    mem_free(&s->tokens);
-    s->n_tokens = s->capacity = 0;
+    drop_parts(s);
     return status_ok();
 }
 
@@ -162,7 +191,7 @@ static void move_to(struct journal_index *x, uint64_t line)
     if (last - x->line > x->n_slots) last = x->line + x->n_slots;
     for (uint64_t l = x->line; l < last; l++) {
         struct slot *s = &x->slots[l & (x->n_slots - 1)];
-        mem_free(&s->tokens);
+        drop_parts(s);
         *s = (struct slot){.line = 0};
     }
     x->line = line;
@@ -191,12 +220,11 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
         }
         if (s->line == line && s->row_at != 0) {
             if (x->hit.kind == JOURNAL_HIT_NONE) TRY(read_row(x, s->row_at, &x->hit));
-        } else if (s->line == line && s->n_tokens > 0) {
+        } else if (s->line == line && s->n_parts > 0) {
             x->hit = (struct journal_hit){.kind = JOURNAL_HIT_PARTIAL,
                                           .digest = s->digest,
-                                          .tokens = s->tokens,
-                                          .n_tokens = s->n_tokens,
-                                          .n_dropped = s->n_dropped};
+                                          .parts = s->parts,
+                                          .n_parts = s->n_parts};
         }
     }
     *hit = x->hit;

@@ -11,15 +11,23 @@ struct journal_index;
 
 enum journal_hit_kind { JOURNAL_HIT_NONE, JOURNAL_HIT_ROW, JOURNAL_HIT_PARTIAL };
 
+/* What was saved of an answer that was not finished. */
+struct journal_part {
+    char *bytes; /* [n_items, item_bytes] */
+    size_t n_items, item_bytes, capacity;
+    uint64_t n_dropped;
+};
+
+enum { JOURNAL_PARTS_MAX = 256 }; /* of a row */
+
 struct journal_hit {
     enum journal_hit_kind kind;
     struct line_digest digest;
     struct journal_row row; /* HIT_ROW */
     const char *text;       /* HIT_ROW: the result line, [n_text]; borrowed until the next call */
     size_t n_text;
-    const int32_t *tokens; /* HIT_PARTIAL: sampled so far, [n_tokens]; borrowed */
-    size_t n_tokens;
-    uint64_t n_dropped;
+    const struct journal_part *parts; /* HIT_PARTIAL: [n_parts], some empty; borrowed */
+    size_t n_parts;
 };
 
 /* Local. fd stays open as long as the index. */

@@ -27,9 +27,11 @@ enum journal_type {
     JOURNAL_BASE,       /* a row, as JOURNAL_ROW: taken over when the journal was rewritten; these
                            stand right behind the header, by ascending line */
     JOURNAL_ROW,        /* bytes: the result line; values: id hash (2), counts, scored, sum */
-    JOURNAL_PARTIAL,    /* bytes: sampled tokens (i32); values: how many came before, dropped */
-    JOURNAL_COMMIT,     /* values: unix ns, lines read, bytes of the input read */
-    JOURNAL_END,        /* the output is complete and durable; values: lines, bytes of the output */
+    JOURNAL_PARTIAL, /* of an unfinished row, bytes: items, one for each sampled token; values: how
+                        many came before (0: they take the place of what was there), dropped,
+                        part (answer) of the row, bytes of an item (0: 4) */
+    JOURNAL_COMMIT,  /* values: unix ns, lines read, bytes of the input read */
+    JOURNAL_END,     /* the output is complete and durable; values: lines, bytes of the output */
     JOURNAL_TYPE_COUNT
 };
 

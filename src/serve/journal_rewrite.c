@@ -38,21 +38,29 @@ struct status journal_rewrite_begin(struct journal *j, const char *settings,
     return journal_record_add(&r->rows, &header, JOURNAL_MAGIC_BYTES);
 }
 
+/* Its place, and so its checksum, is not known before all rows are: see rewrite_end. */
+static struct status keep_part(struct journal_rewrite *r, uint64_t line,
+                               const struct journal_hit *hit, size_t number)
+{
+    const struct journal_part *p = &hit->parts[number];
+    const struct journal_record record = {.type = JOURNAL_PARTIAL,
+                                          .line = line,
+                                          .digest = hit->digest,
+                                          .values = {0, p->n_dropped, number, p->item_bytes},
+                                          .n_bytes = p->n_items * p->item_bytes};
+    if (record.n_bytes == 0) return status_ok();
+    strbuf_add(&r->rest, (const char *)&record, sizeof record);
+    strbuf_add(&r->rest, p->bytes, record.n_bytes);
+    r->n_partials++;
+    return strbuf_status(&r->rest);
+}
+
 struct status journal_rewrite_line(struct journal *j, struct journal_rewrite *r, uint64_t line,
                                    const struct journal_hit *hit)
 {
     struct journal_record record = {.line = line, .digest = hit->digest};
-    if (hit->kind == JOURNAL_HIT_PARTIAL) {
-        /* Its place, and so its checksum, is not known before all rows are: see rewrite_end. */
-        record.type = JOURNAL_PARTIAL;
-        record.values[1] = hit->n_dropped;
-        record.bytes = (const char *)hit->tokens;
-        record.n_bytes = hit->n_tokens * sizeof *hit->tokens;
-        strbuf_add(&r->rest, (const char *)&record, sizeof record);
-        strbuf_add(&r->rest, record.bytes, record.n_bytes);
-        r->n_partials++;
-        return strbuf_status(&r->rest);
-    }
+    for (size_t i = 0; hit->kind == JOURNAL_HIT_PARTIAL && i < hit->n_parts; i++)
+        TRY(keep_part(r, line, hit, i));
     if (hit->kind != JOURNAL_HIT_ROW || hit->row.is_error) return status_ok();
     record.type = JOURNAL_BASE;
     record.bytes = hit->text;

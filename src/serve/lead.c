@@ -244,31 +244,6 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
     return status_ok();
 }
 
-struct saving {
-    struct lead *lead;
-    size_t n_least;
-};
-
-static struct status save_tokens(void *user, struct request *r)
-{
-    const struct saving *saving = user;
-    if (r->error_code != NULL || r->parent != NULL || !request_is_replayable(r) ||
-        r->n_tokens < r->n_prompt + r->n_saved + saving->n_least) {
-        return status_ok();
-    }
-    const size_t n = r->n_tokens - r->n_prompt - r->n_saved;
-    const struct journal_record record = {
-        .type = JOURNAL_PARTIAL,
-        .line = r->line,
-        .digest = {r->line_digest[0], r->line_digest[1]},
-        .values = {r->n_saved, r->n_dropped},
-        .bytes = (const char *)(r->tokens + r->n_prompt + r->n_saved),
-        .n_bytes = n * sizeof *r->tokens,
-    };
-    r->n_saved += n;
-    return journal_add(saving->lead->journal, &record);
-}
-
 /* A request that ran: its row, and what waited for it. */
 static struct status take_finished(struct lead *l, struct request *r)
 {
@@ -282,9 +257,15 @@ static struct status take_finished(struct lead *l, struct request *r)
     while (!status_failed(&st) && l->results != NULL) {
         r = result_cache_take(l->results);
         if (r == NULL) break;
-        st = lead_take_request(l, r);
+        st = lead_take_request(l, r, NULL);
     }
     return st;
+}
+
+static struct status save_running(void *user, struct request *r)
+{
+    struct lead *l = user;
+    return lead_save_tokens(l, r, (size_t)l->o.checkpoint_tokens);
 }
 
 struct status lead_commit(struct lead *l, int32_t group, const struct step_result *result)
@@ -293,8 +274,7 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
     struct request *r;
     while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(take_finished(l, r));
     if (l->journal != NULL && l->o.checkpoint_tokens > 0) {
-        struct saving saving = {l, (size_t)l->o.checkpoint_tokens};
-        TRY(scheduler_visit(l->scheduler, group, save_tokens, &saving));
+        TRY(scheduler_visit(l->scheduler, group, save_running, l));
     }
     const struct progress_view v = view(l);
     progress_update(&l->progress, &v);
@@ -304,8 +284,7 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
 struct status lead_drain(struct lead *l)
 {
     if (l->journal == NULL) return status_ok();
-    struct saving saving = {l, 1};
-    TRY(scheduler_visit(l->scheduler, -1, save_tokens, &saving));
+    TRY(lead_save_all(l));
     (void)failpoint_pass(l->o.failpoint, FAILPOINT_DRAIN);
     return status_ok();
 }

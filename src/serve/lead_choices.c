@@ -6,12 +6,13 @@
 #include "serve/request_choice.h"
 
 /* Owner of c: the lead, through the scheduler or a cache. */
-static struct status run_choice(struct lead *l, struct request *p, uint32_t i)
+static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
+                                const struct journal_hit *hit)
 {
     struct request *c = NULL;
     TRY(request_create_choice(p, i, &c));
     c->order = l->n_ordered++;
-    return lead_take_request(l, c);
+    return lead_take_request(l, c, hit);
 }
 
 /* A probe goes where its line stood: the search holds its place among those that wait. */
@@ -28,7 +29,7 @@ static struct status run_probes(struct lead *l, struct request *p)
     return status_ok();
 }
 
-struct status lead_open_choices(struct lead *l, struct request *p)
+struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit)
 {
     const bool is_beam = p->beam.width > 0;
     const size_t n = (size_t)(is_beam ? p->beam.width : p->n_choices);
@@ -38,10 +39,11 @@ struct status lead_open_choices(struct lead *l, struct request *p)
     if (is_beam) {
         l->n_ordered += n - 1; /* its own number is the first of them */
         TRY(beam_create(p, &l->rules, &p->search));
+        TRY(lead_take_search(l, p, hit));
         return run_probes(l, p);
     }
     p->n_open = (int32_t)n;
-    for (uint32_t i = 0; i < n; i++) TRY(run_choice(l, p, i));
+    for (uint32_t i = 0; i < n; i++) TRY(run_choice(l, p, i, hit)); /* the last may end p */
     return status_ok();
 }
 
@@ -55,6 +57,7 @@ static struct status advance(struct lead *l, struct request *p)
 {
     TRY(beam_advance(p->search, p->choices));
     drop_choices(p);
+    if (l->o.checkpoint_tokens > 0) TRY(lead_save_search(l, p, (size_t)l->o.checkpoint_tokens));
     if (beam_n_running(p->search) > 0) return run_probes(l, p);
     for (int32_t i = 0; i < p->n_choices; i++) TRY(beam_make_answer(p->search, i, &p->choices[i]));
     return status_ok();
@@ -78,7 +81,7 @@ struct status lead_end_request(struct lead *l, struct request *r)
         struct request *p = r->parent;
         p->choices[r->choice] = r;
         p->n_dropped += r->n_dropped;
-        if (--p->n_open > 0) return st;
+        if (--p->n_open > 0) return l->o.checkpoint_tokens > 0 ? lead_save_tokens(l, r, 1) : st;
         st = take_errors(p);
         if (!status_failed(&st) && p->error_code == NULL && p->search != NULL) st = advance(l, p);
         if (status_failed(&st) || p->n_open > 0) return st; /* the lead has it still */

@@ -2,7 +2,6 @@
 #include "serve/lead_state.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* Lines read before a step: while the scheduler wants more, and ahead of that. */
 enum { LINES_PER_STEP = 1024, LINES_AHEAD = 64 };
@@ -36,28 +35,6 @@ static struct status take_row(struct lead *l, const struct journal_hit *hit)
     return result_writer_put(l->writer, index, &row);
 }
 
-/* Tokens that an earlier run sampled for a request. */
-static struct status take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
-{
-    if (!request_is_replayable(r)) return status_ok(); /* begins anew */
-    for (size_t i = 0; i < hit->n_tokens && r->finish == REQUEST_UNFINISHED; i++) {
-        int32_t token;
-        memcpy(&token, &hit->tokens[i], sizeof token);
-        if (token < 0 || token >= l->rules.vocab_size) {
-            return status_make(STATUS_INPUT,
-                               "journal %s, line %llu: token %d, expected 0 to %d; begin anew with "
-                               "--restart",
-                               l->o.journal_path, (unsigned long long)r->line, token,
-                               l->rules.vocab_size - 1);
-        }
-        TRY(request_take_token(r, &l->rules, token));
-    }
-    r->n_dropped = hit->n_dropped;
-    r->n_resumed = r->n_saved = r->n_tokens - r->n_prompt;
-    l->stats.n_resumed_tokens += r->n_resumed;
-    return status_ok();
-}
-
 /* Gives what was gathered to the scheduler, in the order in which it shall run. */
 static struct status order_window(struct lead *l)
 {
@@ -77,11 +54,14 @@ struct status lead_add_request(struct lead *l, struct request *r)
     return is_full || l->o.order == ORDER_INPUT ? order_window(l) : status_ok();
 }
 
-struct status lead_take_request(struct lead *l, struct request *r)
+struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit)
 {
     enum result_answer answer = RESULT_RUN;
     struct status st = status_ok();
-    if (r->n_choices > 1 || r->beam.width > 0) return lead_open_choices(l, r);
+    if (r->n_choices > 1 || r->beam.width > 0) return lead_open_choices(l, r, hit);
+    st = lead_take_tokens(l, r, hit);
+    if (status_failed(&st)) goto done;
+    if (r->finish != REQUEST_UNFINISHED) return lead_end_request(l, r);
     const size_t n_before = r->n_tokens;
     if (l->results != NULL) st = result_cache_ask(l->results, &l->rules, r, &answer);
     if (status_failed(&st)) goto done;
@@ -106,14 +86,13 @@ static struct status take_request(struct lead *l, const struct line *line,
     if (!status_failed(&st) && !fresh) {
         st = request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
     }
-    if (!status_failed(&st) && r->error_code == NULL) st = take_tokens(l, r, hit);
     if (status_failed(&st)) goto done;
     r->line_digest[0] = digest->low;
     r->line_digest[1] = digest->high;
     result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
     l->n_read++;
     r->order = l->n_ordered++;
-    if (r->error_code == NULL && r->finish == REQUEST_UNFINISHED) return lead_take_request(l, r);
+    if (r->error_code == NULL) return lead_take_request(l, r, hit);
     st = lead_put_row(l, r);
 done:
     request_destroy(&r);

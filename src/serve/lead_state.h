@@ -1,4 +1,5 @@
-/* The lead's inside, shared by lead.c (rows, journal, results) and lead_input.c (lines). */
+/* The lead's inside, shared by lead.c (rows, journal, results), lead_input.c (lines),
+ * lead_choices.c (several answers to one line) and lead_partial.c (unfinished rows). */
 #ifndef SHOAL_SERVE_LEAD_STATE_H
 #define SHOAL_SERVE_LEAD_STATE_H
 
@@ -50,20 +51,38 @@ struct status lead_flush(struct lead *l, bool now);
 
 /* lead_choices.c; both Local. */
 
-/* Makes the requests that find p's answers. Owner of p: the lead. */
-struct status lead_open_choices(struct lead *l, struct request *p);
+/* Makes the requests that find p's answers, as far as earlier runs came with them (hit NULL: none).
+ * Owner of p: the lead. */
+struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* r is finished and nobody else's: its row, or a place among its line's answers. */
 struct status lead_end_request(struct lead *l, struct request *r);
+
+/* lead_partial.c, all Local: what of unfinished rows goes to the journal, and comes back. Without a
+ * journal they do nothing. */
+
+/* Saves what r sampled since it was last saved, n_least tokens or more. */
+struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least);
+
+/* Saves a search, n_least steps or more since it was last saved. */
+struct status lead_save_search(struct lead *l, struct request *p, size_t n_least);
+
+/* Saves all that is not finished. */
+struct status lead_save_all(struct lead *l);
+
+/* Gives r, or a search just made, what an earlier run saved of it. What is not of r's form is left:
+ * r begins anew. Errors: STATUS_INPUT for tokens outside the vocabulary, STATUS_MEMORY. */
+struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
+struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* lead_input.c; all Local. */
 
 /* A request that is not finished, and that no equal one runs for, waits to be ordered. */
 struct status lead_add_request(struct lead *l, struct request *r);
 
-/* Several answers: lead_open_choices. Else asks the result cache, then: a row, a wait, or
- * lead_add_request. Owner of r: the lead. */
-struct status lead_take_request(struct lead *l, struct request *r);
+/* Several answers: lead_open_choices. Else takes what an earlier run sampled (hit; NULL: nothing),
+ * asks the result cache, then: a row, a wait, or lead_add_request. Owner of r: the lead. */
+struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* Reads on. A step is not held up by reading for long: what does not fit waits for the next one. */
 struct status lead_read_lines(struct lead *l);

@@ -23,11 +23,11 @@ const char *order_name(enum order_kind kind);
  *
  * Mixed: what a request costs is estimated as the prompt tokens that it does not share with its
  * neighbour in order of tokens (prefill) and as max_tokens (decode). Those with more prefill than
- * the average and those with more decode take turns, so that the ratio stays near the average; of each kind the largest and the smallest take turns, so that the blocks in use do.
- * While a quarter of the pool holds all blocks that several of the window share, single requests
- * are mixed, 256 at a time, so that the output's first rows do not wait for long; else all runs of
- * requests with the same first block, which stay together.
- * Errors: STATUS_MEMORY. */
+ * the average and those with more decode take turns, so that the ratio stays near the average; of
+ * each kind the largest and the smallest take turns, so that the blocks in use do. While a quarter
+ * of the pool holds all blocks that several of the window share, single requests are mixed, 256 at
+ * a time, so that the output's first rows do not wait for long; else all runs of requests with the
+ * same first block, which stay together. Errors: STATUS_MEMORY. */
 struct status order_requests(enum order_kind kind, int32_t n_blocks, struct request **requests,
                              size_t n);
 

@@ -125,7 +125,7 @@ struct request {
     struct detokenizer detokenizer;
     struct strbuf text;
     size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
-    size_t n_saved;     /* sampled tokens that the journal has by now */
+    size_t n_saved;     /* sampled tokens that the journal has by now; of a search, its steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
     enum request_finish finish;
     struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the

@@ -28,6 +28,7 @@ struct status request_create_choice(struct request *r, uint32_t choice, struct r
         .order = r->order,
         .priority = r->priority,
         .format = r->format,
+        .line_digest = {r->line_digest[0], r->line_digest[1]},
         .max_tokens = r->max_tokens,
         .top_k = r->top_k,
         .temperature = r->temperature,

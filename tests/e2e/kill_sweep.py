@@ -35,6 +35,9 @@ LAYOUTS = {"one": ([], 0), "tp2": (["--tp", "2"], 2), "pp2": (["--pp", "2"], 2),
 FAILPOINTS = {"load": 1, "journal_write": 6, "journal_fsync": 6, "journal_rename": 1,
               "output_write": 3, "output_fsync": 1, "resume": N_LINES, "step": 40, "drain": 1,
               "finish": 1}
+SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beams=3, n=2, max_tokens=60),
+           22: dict(n=2, logprobs=1, prompt_logprobs=1, temperature=1), 28: dict(logprobs=0),
+           35: dict(num_beams=2, max_tokens=90), 42: dict(n=4, max_tokens=150, temperature=0.9)}
 KILLS_MAX = 4  # of one job; then it may finish
 SLOW = ["--max-batch", 2]  # so that there is a middle to kill a job in
 LIMIT_S = 120
@@ -43,8 +46,8 @@ PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", 
 
 
 def job_lines():
-    """Prompts of the demo model: greedy, seeded and unseeded, error rows, a duplicate, some requests
-    twice and some urgent."""
+    """Prompts of the demo model: greedy, seeded and unseeded, several answers, searches and
+    log-probabilities, error rows, a duplicate, some requests twice and some urgent."""
     draw = random.Random(4)
     text = " ".join(json.loads(line)["prompt"] for line in
                     (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines())
@@ -56,6 +59,8 @@ def job_lines():
         if i % 5 == 0:
             line["seed"] = i
         lines.append(line)
+    for at, more in SPECIAL.items():
+        lines[at].update(more)
     for at, same in ((19, 1), (31, 11), (33, 11), (45, 2)):
         lines[same]["temperature"] = 0
         lines[at] = {**lines[same], "custom_id": f"k{at}", "max_tokens": 30 + at}

@@ -33,7 +33,12 @@ static uint64_t hit_sum(uint64_t line, const struct journal_hit *hit)
         sum = fuzz_mix(sum, &hit->row.is_error, sizeof hit->row.is_error);
         return fuzz_mix(sum, hit->text, hit->n_text);
     }
-    return fuzz_mix(sum, hit->tokens, hit->n_tokens * sizeof *hit->tokens);
+    for (size_t i = 0; i < hit->n_parts; i++) {
+        const struct journal_part *p = &hit->parts[i];
+        sum = fuzz_mix(sum, &p->item_bytes, sizeof p->item_bytes);
+        sum = fuzz_mix(sum, p->bytes, p->n_items * p->item_bytes);
+    }
+    return sum;
 }
 
 static void add_line(struct journal *j, uint64_t line, uint32_t seed)
@@ -46,6 +51,8 @@ static void add_line(struct journal *j, uint64_t line, uint32_t seed)
         r.type = JOURNAL_PARTIAL;
         r.bytes = (const char *)tokens;
         r.n_bytes = sizeof tokens;
+        r.values[2] = seed & 1; /* of two answers */
+        r.values[3] = seed == 3 ? sizeof tokens / 2 : sizeof *tokens;
     } else {
         const struct journal_row row = {.id_low = line * seed,
                                         .id_high = line,

@@ -1,0 +1,136 @@
+/* What stands around a journal: its index over many lines, ids, points where tests make it fail. */
+#include "serve/journal_index.h"
+
+#include "base/mem.h"
+#include "serve/failpoint.h"
+#include "serve/id_set.h"
+#include "util_fake_engine.h"
+
+#include <CUnit/CUnit.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void failpoints_are_parsed(void)
+{
+    struct failpoint f;
+    struct status st = failpoint_parse("journal_fsync:12:EIO", &f);
+    CU_ASSERT_FALSE(status_failed(&st));
+    CU_ASSERT_EQUAL(f.name, FAILPOINT_JOURNAL_FSYNC);
+    CU_ASSERT_EQUAL(f.n_left, 12);
+    CU_ASSERT_EQUAL(f.error, EIO);
+    static const char *const bad[] = {"", "step", "step:", "step:0", "step:x", "no:1", "step:1:E"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        st = failpoint_parse(bad[i], &f);
+        CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    }
+    CU_ASSERT_FALSE(failpoint_due(NULL, FAILPOINT_STEP));
+}
+
+/* Rows are missing in the last window only, as where a run was ended. */
+enum { N = 300000, WINDOW = 4096 };
+
+static bool is_done(uint64_t line)
+{
+    return line < N - WINDOW || line % 100 != 0;
+}
+
+/* An index over rows in a shuffled order within a window finds them all in small memory. */
+static void a_long_journal_is_read_in_bounded_memory(void)
+{
+    char path[] = "/tmp/shoal-journal-XXXXXX";
+    const int fd = mkstemp(path);
+    struct strbuf s;
+    strbuf_init(&s);
+    static uint64_t lines[WINDOW];
+    struct journal_facts facts;
+    struct journal_index *index = NULL;
+    uint64_t x = 3, offset = 0;
+    struct journal_record header = {.type = JOURNAL_HEADER};
+    strbuf_add(&s, JOURNAL_MAGIC, JOURNAL_MAGIC_BYTES);
+    struct status st = journal_record_add(&s, &header, JOURNAL_MAGIC_BYTES);
+    for (uint64_t line = 0; line < (uint64_t)N; line += WINDOW) {
+        for (uint64_t i = 0; i < WINDOW; i++) lines[i] = line + i + 1;
+        for (uint64_t i = WINDOW - 1; i > 0; i--) {
+            const uint64_t k = fake_random(&x) % (i + 1), was = lines[i];
+            lines[i] = lines[k];
+            lines[k] = was;
+        }
+        for (uint64_t i = 0; i < WINDOW; i++) {
+            char text[64];
+            const int n = snprintf(text, sizeof text, "row %llu", (unsigned long long)lines[i]);
+            const struct journal_record r = {
+                .type = JOURNAL_ROW, .line = lines[i], .bytes = text, .n_bytes = (size_t)n};
+            if (is_done(lines[i])) st = journal_record_add(&s, &r, offset + s.n);
+        }
+        CU_ASSERT_EQUAL(write(fd, s.data, s.n), (ssize_t)s.n);
+        offset += s.n;
+        strbuf_clear(&s);
+    }
+    CU_ASSERT_FALSE(status_failed(&st));
+    st = journal_facts_read(fd, path, &facts);
+    CU_ASSERT_EQUAL(facts.good_bytes, offset);
+    const uint64_t before = mem_peak_bytes();
+    st = journal_index_create(fd, path, &facts, &index);
+    unsigned n_wrong = 0;
+    for (uint64_t line = 1; line <= N; line++) {
+        struct journal_hit hit;
+        char text[64];
+        const int n = snprintf(text, sizeof text, "row %llu", (unsigned long long)line);
+        st = journal_index_find(index, line, &hit);
+        const bool wanted = is_done(line);
+        n_wrong += status_failed(&st) || (hit.kind == JOURNAL_HIT_ROW) != wanted ||
+                   (wanted && (hit.n_text != (size_t)n || memcmp(hit.text, text, hit.n_text) != 0));
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    CU_ASSERT(mem_peak_bytes() - before < (uint64_t)4 << 20);
+    journal_index_destroy(&index);
+    journal_facts_fini(&facts);
+    strbuf_fini(&s);
+    close(fd);
+    unlink(path);
+}
+
+/* Ids that are line numbers cost a bit; whatever they are, the first of equal ones is fresh, also
+ * when the first half came from a journal. */
+static void equal_ids_are_found_of_every_kind(void)
+{
+    enum { N_IDS = 4000 };
+    static char ids[N_IDS][24];
+    struct id_set all = {0}, resumed = {0};
+    uint64_t x = 9;
+    unsigned n_wrong = 0, n_repeated = 0;
+    for (int i = 0; i < N_IDS; i++) {
+        const int64_t kind = fake_between(&x, 0, 9);
+        const int number = kind < 6 ? i + 1 : (int)fake_between(&x, 0, N_IDS + 50);
+        snprintf(ids[i], sizeof ids[i], kind == 9 ? "id-%d" : kind == 8 ? "0%d" : "%d", number);
+        bool repeated = false, fresh;
+        for (int k = 0; k < i && !repeated; k++) repeated = strcmp(ids[k], ids[i]) == 0;
+        struct status st = id_set_add(&all, ids[i], strlen(ids[i]), &fresh);
+        n_wrong += status_failed(&st) || fresh == repeated;
+        n_repeated += repeated;
+        if (i < N_IDS / 2) {
+            st = id_set_add_hash(&resumed, id_hash_of(ids[i], strlen(ids[i])));
+        } else {
+            st = id_set_add(&resumed, ids[i], strlen(ids[i]), &fresh);
+            n_wrong += fresh == repeated;
+        }
+        n_wrong += status_failed(&st);
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    CU_ASSERT(n_repeated > 200);
+    CU_ASSERT(all.n < N_IDS / 2);
+    id_set_fini(&all);
+    id_set_fini(&resumed);
+}
+
+void suite_journal_index(CU_pSuite suite);
+void suite_journal_index(CU_pSuite suite)
+{
+    CU_add_test(suite, "a long journal is read in bounded memory",
+                a_long_journal_is_read_in_bounded_memory);
+    CU_add_test(suite, "equal ids are found of every kind", equal_ids_are_found_of_every_kind);
+    CU_add_test(suite, "failpoints are parsed", failpoints_are_parsed);
+}
