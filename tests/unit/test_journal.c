@@ -81,6 +81,13 @@ static void half_a_job(struct util_job *job, struct strbuf *journal, struct strb
     CU_ASSERT_FATAL(journal->n > 1000);
 }
 
+/* The header and the first records byte by byte, the rest, which is alike, in strides that meet
+ * every place of a record. */
+static size_t next_byte(size_t n)
+{
+    return n + (n < 2048 ? 1 : 7);
+}
+
 static void a_journal_torn_at_any_byte_is_good_up_to_there(void)
 {
     struct util_job job;
@@ -89,7 +96,7 @@ static void a_journal_torn_at_any_byte_is_good_up_to_there(void)
     util_job_init(&job, 12, true);
     half_a_job(&job, &journal, &output);
     const size_t header = JOURNAL_MAGIC_BYTES + JOURNAL_FRAME_BYTES + strlen(util_job_settings);
-    for (size_t n = 0; n < journal.n; n++) {
+    for (size_t n = 0; n < journal.n; n = next_byte(n)) {
         struct util_outcome out;
         util_write_file(job.journal, journal.data, n);
         util_write_file(job.output, output.data, output.n);
@@ -112,7 +119,7 @@ static void flipped_bits_never_reach_the_output(void)
     unsigned n_refused = 0, n_wrong = 0;
     util_job_init(&job, 12, true);
     half_a_job(&job, &journal, &output);
-    for (size_t n = 0; n < journal.n; n++) {
+    for (size_t n = 0; n < journal.n; n = next_byte(n)) {
         struct util_outcome out;
         journal.data[n] ^= (char)(1 << n % 8);
         util_write_file(job.journal, journal.data, journal.n);
