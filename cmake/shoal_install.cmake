@@ -19,7 +19,7 @@ install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 
 # Job scripts: shoal-job beside shoal, what is to be copied and edited apart.
 file(GLOB job_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/jobs/*.sbatch)
-install(PROGRAMS jobs/shoal-job DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(PROGRAMS jobs/shoal-job jobs/gpu-rank DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS jobs/hostfile.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 install(FILES ${job_scripts} jobs/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/shoal/jobs)
 
