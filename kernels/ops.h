@@ -164,6 +164,51 @@ struct move_args {
 };
 void op_move_rows(const struct kern_table *k, const struct move_args *a);
 
+/* What samples, on a device alone (the CPU's way: sample/vocab_parallel.c). keys [n_rows] of logits
+ * [n_rows, n] of ids from id0 on: the table's argmax; n_bad [n_rows]. Both are arrays. */
+struct argmax_args {
+    const float *logits;
+    size_t n_rows, n;
+    uint32_t id0;
+    uint64_t *keys;
+    int64_t *n_bad;
+};
+void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a);
+
+enum { LOGIT_FORBIDDEN = 1, LOGIT_REPEATED = 2, LOGIT_SAMPLED = 4 };
+
+/* Bias and penalties of one logit: x = l + bias; REPEATED: x / repetition, x * repetition where it
+ * is not positive; SAMPLED: x - often - presence; then the nearest finite float. FORBIDDEN: the
+ * least. */
+struct logit_change {
+    uint32_t row, at, flags;
+    float bias, repetition, often, presence;
+};
+
+/* logits [.., n] in place; changes is a list, no two of one logit. */
+struct change_logits_args {
+    float *logits;
+    size_t n;
+    const struct logit_change *changes;
+    size_t n_changes;
+};
+void op_change_logits(const struct kern_table *k, const struct change_logits_args *a);
+
+/* The draw of sample/pick.h from rows [n_rows, n] of whole vocabularies; rows is a list. */
+struct pick_row {
+    float max, inv_t; /* largest logit; 1 / temperature */
+    float top_p, min_p;
+    int32_t top_k, best; /* the largest logit's token */
+    uint64_t random;
+};
+struct pick_args {
+    const float *logits;
+    const struct pick_row *rows;
+    size_t n_rows, n;
+    int32_t *tokens; /* array [n_rows] */
+};
+void op_pick_rows(const struct kern_table *k, const struct pick_args *a);
+
 /* Rows into the front of wider rows: to[i * to_stride ..] = from[i], `width` floats each. */
 struct place_args {
     const float *from;

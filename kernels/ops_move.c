@@ -1,8 +1,10 @@
-/* The ops that find and move rows: embedding, gathering, permuting; not threaded on the CPU. */
+/* The ops that find and move rows: embedding, gathering, permuting; not threaded on the CPU. And
+ * those that only a device has. */
 #include "kernels/ops.h"
 
 #include "kernels/cuda/ops_cuda.h"
 
+#include <assert.h>
 #include <string.h>
 
 void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, int32_t *bad,
@@ -68,4 +70,22 @@ void op_move_rows(const struct kern_table *k, const struct move_args *a)
         memcpy(to, (const uint32_t *)a->from + from * a->width, a->width * sizeof *to);
         if (a->extra != NULL) to[a->width] = (uint32_t)a->extra[from];
     }
+}
+
+void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a)
+{
+    assert(k->device != NULL);
+    cuda_op_argmax_rows(k->device, a);
+}
+
+void op_change_logits(const struct kern_table *k, const struct change_logits_args *a)
+{
+    assert(k->device != NULL);
+    cuda_op_change_logits(k->device, a);
+}
+
+void op_pick_rows(const struct kern_table *k, const struct pick_args *a)
+{
+    assert(k->device != NULL);
+    cuda_op_pick_rows(k->device, a);
 }

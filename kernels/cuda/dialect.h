@@ -39,6 +39,11 @@ BLOCK_INLINE void block_max_u32(uint32_t *max, uint32_t x)
     atomicMax(max, x);
 }
 
+BLOCK_INLINE void block_max_u64(uint64_t *max, uint64_t x)
+{
+    atomicMax((unsigned long long *)max, (unsigned long long)x);
+}
+
 BLOCK_INLINE int64_t block_round(double x)
 {
     return __double2ll_rn(x);
@@ -92,6 +97,11 @@ BLOCK_INLINE void block_add_i32(int32_t *sum, int32_t x)
 }
 
 BLOCK_INLINE void block_max_u32(uint32_t *max, uint32_t x)
+{
+    if (x > *max) *max = x;
+}
+
+BLOCK_INLINE void block_max_u64(uint64_t *max, uint64_t x)
 {
     if (x > *max) *max = x;
 }

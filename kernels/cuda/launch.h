@@ -41,6 +41,9 @@
     X(linear_leaf, linear_work)                                                                    \
     X(linear_quant, linear_work)                                                                   \
     X(linear_quant_leaf, linear_work)                                                              \
+    X(argmax, argmax_args)                                                                         \
+    X(change_logits, change_logits_args)                                                           \
+    X(pick, pick_args)                                                                             \
     X(pack_rows, pack_work)                                                                        \
     X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
@@ -56,6 +59,7 @@ enum {
     CUDA_THREADS = 128,       /* of every block */
     CUDA_LINEAR_ROWS = 8,     /* rows of one block of a linear */
     CUDA_ATTENTION_ROWS = 4,  /* rows of one block of attention_rows */
+    CUDA_ARGMAX_SPAN = 4096,  /* logits of one block of argmax */
     CUDA_HEADS_MAX = 1024,    /* query heads of a rank */
     CUDA_HEAD_DIM_MAX = 1024, /* latents and their rotated part count */
     CUDA_EXPERTS_MAX = 4096,

@@ -317,3 +317,41 @@ void cuda_op_place_rows(struct device *d, const struct place_args *a)
 {
     launch_rows(d, CUDA_KERNEL_place_rows, a->n_rows, a->width, a);
 }
+
+/* --- sampling ------------------------------------------------------------------------------ */
+
+static void clear(struct device *d, void *p, size_t n_bytes)
+{
+    if (!device_is_lost(d) && n_bytes > 0)
+        (void)device_failed(d, d->driver->fill(p, 0, n_bytes, d->compute), "clearing memory");
+}
+
+void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a)
+{
+    clear(d, a->keys, a->n_rows * sizeof *a->keys);
+    clear(d, a->n_bad, a->n_rows * sizeof *a->n_bad);
+    device_launch(d, CUDA_KERNEL_argmax,
+                  (struct cuda_grid){(uint32_t)((a->n + CUDA_ARGMAX_SPAN - 1) / CUDA_ARGMAX_SPAN),
+                                     (uint32_t)a->n_rows, 1, 2 * sizeof(uint64_t)},
+                  a);
+}
+
+void cuda_op_change_logits(struct device *d, const struct change_logits_args *a)
+{
+    enum { AT_ONCE = CALL_BYTES / 2 / sizeof(struct logit_change) };
+    for (size_t i = 0; i < a->n_changes; i += AT_ONCE) {
+        struct change_logits_args w = *a;
+        w.n_changes = a->n_changes - i < AT_ONCE ? a->n_changes - i : AT_ONCE;
+        w.changes = device_call(d, a->changes + i, w.n_changes * sizeof *a->changes);
+        device_launch(d, CUDA_KERNEL_change_logits,
+                      (struct cuda_grid){1, chunks(w.n_changes), 1, 0}, &w);
+    }
+}
+
+void cuda_op_pick_rows(struct device *d, const struct pick_args *a)
+{
+    struct pick_args w = *a;
+    w.rows = device_call(d, a->rows, a->n_rows * sizeof *a->rows);
+    device_launch(d, CUDA_KERNEL_pick,
+                  (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (256 + 2) * sizeof(uint64_t)}, &w);
+}

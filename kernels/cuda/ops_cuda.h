@@ -48,6 +48,9 @@ void cuda_op_take_marks(struct device *d, const int32_t *marks, size_t n, int32_
                         int32_t *dropped);
 void cuda_op_move_rows(struct device *d, const struct move_args *a);
 void cuda_op_place_rows(struct device *d, const struct place_args *a);
+void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a);
+void cuda_op_change_logits(struct device *d, const struct change_logits_args *a);
+void cuda_op_pick_rows(struct device *d, const struct pick_args *a);
 
 /* Rows of the checkpoint into a packed weight in device memory, through pinned staging; n_columns
  * are elements, of a quantized part bytes. */

@@ -1,21 +1,26 @@
-/* Bias and penalties. Single f32 operations, each rounded once: the same on every CPU. */
+/* Bias and penalties; their arithmetic stands in kernels/logit_body.h. */
 #include "sample/adjust.h"
 
-#include <float.h>
+#include "kernels/logit_body.h"
+
+struct logit_change adjust_change(const struct plan_penalties *p, const struct plan_adjust *entry)
+{
+    const bool sampled = entry->n_sampled > 0;
+    const bool seen = sampled || (entry->flags & PLAN_IN_PROMPT) != 0;
+    const bool forbidden = (entry->flags & PLAN_FORBIDDEN) != 0;
+    return (struct logit_change){.flags = (forbidden ? LOGIT_FORBIDDEN : 0u) |
+                                          (seen ? LOGIT_REPEATED : 0u) |
+                                          (sampled ? LOGIT_SAMPLED : 0u),
+                                 .bias = entry->bias,
+                                 .repetition = p->repetition,
+                                 .often = p->frequency * (float)entry->n_sampled,
+                                 .presence = p->presence};
+}
 
 float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit)
 {
-    if ((entry->flags & PLAN_FORBIDDEN) != 0) return -FLT_MAX;
-    float x = logit + entry->bias;
-    if (entry->n_sampled > 0 || (entry->flags & PLAN_IN_PROMPT) != 0) {
-        x = x > 0 ? x / p->repetition : x * p->repetition;
-    }
-    if (entry->n_sampled > 0) {
-        const float often = p->frequency * (float)entry->n_sampled;
-        x = x - often;
-        x = x - p->presence;
-    }
-    return x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+    const struct logit_change c = adjust_change(p, entry);
+    return kern_changed_logit(&c, logit);
 }
 
 /* The first entry with an id of at least id0. */
@@ -40,6 +45,20 @@ size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *log
         if (at >= width) break;
         saved[n++] = logits[at];
         logits[at] = adjust_logit(&a->penalties, &a->entries[i], logits[at]);
+    }
+    return n;
+}
+
+size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t row,
+                   struct logit_change *out)
+{
+    size_t n = 0;
+    for (size_t i = first_of(a, id0); i < a->n; i++) {
+        const size_t at = (size_t)((uint32_t)a->entries[i].id - id0);
+        if (at >= width) break;
+        out[n] = adjust_change(&a->penalties, &a->entries[i]);
+        out[n].row = row;
+        out[n++].at = (uint32_t)at;
     }
     return n;
 }

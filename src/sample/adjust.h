@@ -4,6 +4,7 @@
 #ifndef SHOAL_SAMPLE_ADJUST_H
 #define SHOAL_SAMPLE_ADJUST_H
 
+#include "kernels/ops.h"
 #include "plan/step_plan.h"
 
 #include <stddef.h>
@@ -21,6 +22,14 @@ struct adjust {
  * frequency penalty times n_sampled is taken away; the presence penalty is. What leaves the finite
  * floats becomes the nearest of them; a forbidden token becomes the least. */
 float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit);
+
+/* Local. The same as a change for kern_changed_logit, without its place. */
+struct logit_change adjust_change(const struct plan_penalties *p, const struct plan_adjust *entry);
+
+/* Local. The changes of the logits of ids [id0, id0 + width), row `row` of a device's logits.
+ * Returns how many that were: at most a->n. */
+size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t row,
+                   struct logit_change *out);
 
 /* Local. Adjusts the logits of ids [id0, id0 + width) in place; what they were goes to saved, in
  * the order of the entries. Returns how many that were: at most a->n. */

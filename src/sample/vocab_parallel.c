@@ -5,6 +5,7 @@
 #include "kernels/act.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "sample/draw_device.h"
 #include "sample/top.h"
 
 #include <string.h>
@@ -30,7 +31,8 @@ struct vocab_parallel {
     uint64_t *tops;                   /* [AT_ONCE, tp, n_top]: room for PLAN_TOPS_MAX */
     float *saved;                     /* logits that were adjusted, row after row; grows */
     size_t saved_capacity;
-    int *counts; /* [4, tp] send and receive counts and displacements */
+    struct draw_device *device; /* for rows of which tokens alone are wanted; NULL: no device */
+    int *counts;                /* [4, tp] send and receive counts and displacements */
 };
 
 uint64_t vocab_parallel_bytes(const struct layout *l)
@@ -64,6 +66,7 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     if (kern->device != NULL) {
         v->made = NULL;
         TRY_GOTO(st, mem_ops_alloc(kern, &v->made, n * width, sizeof(float), "sampler"), fail);
+        TRY_GOTO(st, draw_device_create(kern, comm, layout, &v->device), fail);
     }
     TRY_GOTO(st, mem_alloc(&v->sent, n * width, sizeof(float), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->received, v->n_own_max * vocab, sizeof(float), "sampler"), fail);
@@ -97,6 +100,7 @@ void vocab_parallel_destroy(struct vocab_parallel **v)
     if (*v == NULL) return;
     struct vocab_parallel *p = *v;
     if (p->made != p->logits) mem_ops_free(p->kern, &p->made);
+    draw_device_destroy(&p->device);
     mem_free(&p->logits);
     mem_free(&p->sent);
     mem_free(&p->received);
@@ -385,8 +389,10 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
                                          .y = v->made,
                                          .y_stride = width};
         op_linear(v->kern, &args);
-        mem_ops_get(v->kern, v->logits, v->made, n_rows * width * sizeof *v->logits);
     }
+    if (v->device != NULL && draw_device_serves(wants, n_rows))
+        return draw_device_run(v->device, v->made, wants, n_rows, got);
+    mem_ops_get(v->kern, v->logits, v->made, n_rows * width * sizeof *v->logits);
     find_maxima(v, n_rows, got);
     score(v, wants, n_rows, got);
     list_tops(v, wants, n_rows, got);

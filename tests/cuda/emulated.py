@@ -4,9 +4,9 @@
 usage: emulated.py SHOAL_EMULATED WORK_FOLDER CASE
 law: rows of --device cuda are those of --device cpu, byte for byte, for a dense and a MoE model, float
 and quantized, each type of cache, over layouts and chunks, with ranks that share one device.
-families: so are those of every family's arithmetic. errors: what goes wrong
-with a device ends in one sentence and the contract's status. No GPU is touched: this proves the host
-side and the arithmetic, and nothing about a GPU.
+families: so are those of every family's arithmetic. draws: so are sampled tokens. errors: what goes
+wrong with a device ends in one sentence and the contract's status. No GPU is touched: this proves
+the host side and the arithmetic, and nothing about a GPU.
 """
 import shutil
 import sys
@@ -14,7 +14,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "e2e"))
-from program import GOLDENS, Shoal, expect, main_of  # noqa: E402
+from program import GOLDENS, Shoal, expect, main_of, read_rows, write_lines  # noqa: E402
 
 CUDA = ["--device", "cuda"]
 EXACT = [*CUDA, "--exact-across-devices"]
@@ -89,6 +89,31 @@ class EmulatedTest:
             if name not in LAW:
                 self.check_model(name)
 
+    def draws(self):
+        """Tokens drawn on the device, and lines that go to the host, are those of the CPU."""
+        kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=11), dict(),
+                 dict(temperature=1.0, top_p=0.8), dict(temperature=1.3, min_p=0.02, seed=2**62),
+                 dict(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, seed=0, n=2),
+                 dict(temperature=1.5, repetition_penalty=1.3, frequency_penalty=0.5,
+                      presence_penalty=0.2),
+                 dict(temperature=0, logit_bias={"7": 100, "11": -100}),
+                 dict(temperature=1.0, logit_bias={"5": 3.5, "9": -2}, top_p=0.95)]
+        source, model = GOLDENS / "smollm-tied", self.work / "draws.h5"
+        prompts = list(read_rows(source / "prompts.jsonl").values())
+        lines = [dict(prompts[i % len(prompts)], custom_id=f"d{i}", max_tokens=6, **kind)
+                 for i, kind in enumerate(kinds)]
+        self.shoal.must("convert", source / "hf", model)
+        for more in ({}, dict(logprobs=2)):
+            write_lines(self.work / "lines.jsonl", [dict(line, **more) for line in lines])
+            found = []
+            for flags, ranks in (([], 0), (EXACT, 0), ([*EXACT, "--tp", "2"], 2)):
+                self.shoal.must("generate", "--model", model, "--input", self.work / "lines.jsonl",
+                                "--output", self.work / "rows.jsonl", "--quiet", *flags, ranks=ranks)
+                found.append((self.work / "rows.jsonl").read_bytes())
+                expect(b"error" not in found[0], f"an error row: {found[0]}")
+                expect(found[0] == found[-1], f"{more} {flags}: other tokens on a device")
+            print(f"  {len(lines)} lines {more}: the same tokens, 1 and 2 ranks")
+
     def refused(self, env, status, words, *flags, ranks=0):
         source = GOLDENS / "smollm-tied"
         done = self.shoal("generate", "--model", self.work / "model.h5", "--input",
@@ -111,7 +136,8 @@ class EmulatedTest:
         self.refused("hangs=60", 76, ["no answer for"], "--watchdog", "2")
 
     def main(self):
-        {"law": self.law, "families": self.families, "errors": self.errors}[self.case]()
+        {"law": self.law, "families": self.families, "draws": self.draws,
+         "errors": self.errors}[self.case]()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
-/* What chooses, on the device and the reference: the router of every kind. */
+/* What chooses, on the device and the reference: the router of every kind; the sampler. */
 #include "util_device.h"
 
+#include "kernels/logit_body.h"
+#include "sample/pick.h"
+
 #include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 static void check_router(struct both *b, struct router_args a, size_t rows, bool biased,
                          size_t every)
@@ -74,9 +79,123 @@ static void ties(void)
     both_close(&b);
 }
 
+/* Rows of logits with runs of equal ones and far tails; every third row is nearly flat. */
+static struct twin logits_of(struct both *b, size_t rows, size_t n)
+{
+    struct twin t = twin_floats(b, rows * n, 12.0f, 0);
+    float *x = t.host;
+    for (size_t i = 0; i < rows * n; i++) {
+        if (rng_below(&b->rng, 3) == 0) x[i] = (float)(int)x[i];
+        if (i / n % 3 == 2) x[i] *= 0.01f;
+    }
+    mem_ops_put(&b->gpu, t.device, t.host, t.n_bytes);
+    return t;
+}
+
+static void argmaxima(void)
+{
+    static const size_t sizes[] = {1, 127, 4096, 4097, 50000};
+    enum { ROWS = 9 };
+    struct both b = both_open(13);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const size_t n = sizes[i];
+        struct twin logits = twin_floats(&b, ROWS * n, 4.0f, i % 2 ? 700 : 0);
+        struct twin keys = twin_zeros(&b, ROWS * sizeof(uint64_t));
+        struct twin bad = twin_zeros(&b, ROWS * sizeof(int64_t));
+        for (size_t r = 0; r < ROWS; r++) {
+            uint64_t n_bad;
+            ((uint64_t *)keys.host)[r] = b.cpu.argmax(twin_host(&logits) + r * n, n, 100, &n_bad);
+            ((int64_t *)bad.host)[r] = (int64_t)n_bad;
+        }
+        const struct argmax_args a = {logits.device, ROWS, n, 100, keys.device, bad.device};
+        op_argmax_rows(&b.gpu, &a);
+        twin_same(&b, &keys, "largest logits");
+        twin_same(&b, &bad, "bad logits");
+        twin_free(&b, &logits);
+        twin_free(&b, &keys);
+        twin_free(&b, &bad);
+    }
+    both_close(&b);
+}
+
+static void changes(void)
+{
+    enum { N = 500, ROWS = 3 };
+    struct both b = both_open(14);
+    struct twin logits = twin_floats(&b, ROWS * N, 4.0f, 30);
+    struct logit_change list[ROWS * N];
+    size_t n = 0;
+    for (uint32_t i = 0; i < ROWS * N; i += 1 + (uint32_t)rng_below(&b.rng, 3)) {
+        list[n] = (struct logit_change){.row = i / N,
+                                        .at = i % N,
+                                        .flags = (uint32_t)rng_below(&b.rng, 8),
+                                        .bias = rng_float(&b.rng, 3.0f),
+                                        .repetition = 1.3f,
+                                        .often = 0.2f,
+                                        .presence = 0.1f};
+        float *logit = twin_host(&logits) + i;
+        *logit = kern_changed_logit(&list[n++], *logit);
+    }
+    const struct change_logits_args a = {logits.device, N, list, n};
+    op_change_logits(&b.gpu, &a);
+    twin_same_floats(&b, &logits, "changed logits");
+    twin_free(&b, &logits);
+    both_close(&b);
+}
+
+static struct pick_options random_options(struct rng *r, size_t n)
+{
+    static const float top_p[] = {1.0f, 1.0f, 0.9f, 0.5f, 1e-12f, 0.999f};
+    static const float min_p[] = {0.0f, 0.0f, 0.01f, 0.3f, 1.0f};
+    const int32_t top_k[] = {0, 0, 1, 5, 40, (int32_t)n, (int32_t)n + 3};
+    return (struct pick_options){.temperature = 0.2f + (float)rng_below(r, 20) * 0.1f,
+                                 .top_p = top_p[rng_below(r, 6)],
+                                 .min_p = min_p[rng_below(r, 5)],
+                                 .top_k = top_k[rng_below(r, 7)],
+                                 .key = {(uint32_t)rng_next(r), (uint32_t)rng_next(r)},
+                                 .choice = 1,
+                                 .position = (uint32_t)rng_below(r, 1000)};
+}
+
+/* Tokens of the sampler's own pick. */
+static void draws(void)
+{
+    static const size_t sizes[] = {1, 2, 130, 1000, 20000};
+    enum { ROWS = 60 };
+    struct both b = both_open(15);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const size_t n = sizes[i], rows = n > 10000 ? 12 : ROWS;
+        struct twin logits = logits_of(&b, rows, n);
+        struct twin tokens = twin_zeros(&b, rows * sizeof(int32_t));
+        const struct pick_scratch scratch = {test_memory(n * 8), test_memory(n * 8)};
+        struct pick_row picks[ROWS];
+        for (size_t r = 0; r < rows; r++) {
+            const struct pick_options o = random_options(&b.rng, n);
+            const float *row = twin_host(&logits) + r * n;
+            uint64_t n_bad;
+            const uint64_t key = b.cpu.argmax(row, n, 0, &n_bad);
+            const float max = kern_from_ordered_bits((uint32_t)(key >> 32));
+            picks[r] = (struct pick_row){max,     1.0f / o.temperature,     o.top_p,        o.min_p,
+                                         o.top_k, (int32_t) ~(uint32_t)key, pick_random(&o)};
+            ((int32_t *)tokens.host)[r] = pick_token(&b.cpu, &o, row, n, max, &scratch);
+        }
+        const struct pick_args a = {logits.device, picks, rows, n, tokens.device};
+        op_pick_rows(&b.gpu, &a);
+        twin_same(&b, &tokens, "drawn tokens");
+        twin_free(&b, &logits);
+        twin_free(&b, &tokens);
+        free(scratch.mass);
+        free(scratch.keys);
+    }
+    both_close(&b);
+}
+
 void suite_choose(CU_pSuite suite);
 void suite_choose(CU_pSuite suite)
 {
     CU_ADD_TEST(suite, routers);
     CU_ADD_TEST(suite, ties);
+    CU_ADD_TEST(suite, argmaxima);
+    CU_ADD_TEST(suite, changes);
+    CU_ADD_TEST(suite, draws);
 }

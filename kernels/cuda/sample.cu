@@ -1,0 +1,237 @@
+/* From logits to tokens in integers: the largest logit, bias and penalties, and the draw under
+ * top-k, top-p and min-p. The order is that of keys, so each limit is the largest key for which a
+ * sum over keys that are at least as large suffices; it is found a byte at a time, by sums for each
+ * value of the byte, and integers may be added in any order. */
+#include "kernels/cuda/dialect.h"
+#include "kernels/elementary_body.h"
+#include "kernels/logit_body.h"
+
+typedef unsigned __int128 uint128;
+
+/* (ordered bits, ~id): the greatest logit with the smallest id is the largest. */
+BLOCK_INLINE uint64_t sample_key(float logit, uint32_t id)
+{
+    return (uint64_t)kern_ordered_bits(logit + 0.0f) << 32 | (uint32_t)~id;
+}
+
+/* CUDA_ARGMAX_SPAN logits a block. */
+BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b, void *shared)
+{
+    uint64_t *best = (uint64_t *)shared;
+    int64_t *n_bad = (int64_t *)shared + 1;
+    const float *logits = a->logits + b.y * a->n;
+    const size_t first = (size_t)b.x * CUDA_ARGMAX_SPAN, left = a->n - first;
+    const size_t end = first + (left < CUDA_ARGMAX_SPAN ? left : CUDA_ARGMAX_SPAN);
+    FOR_THREADS(t)
+    {
+        if (t == 0) *best = 0;
+        if (t == 0) *n_bad = 0;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        uint64_t own = 0;
+        int64_t bad = 0;
+        for (size_t i = first + t; i < end; i += CUDA_THREADS) {
+            const float l = logits[i] + 0.0f;
+            const uint64_t key = sample_key(l, a->id0 + (uint32_t)i);
+            own = key > own ? key : own;
+            bad += (f32_bits(l) & 0x7F800000u) == 0x7F800000u;
+        }
+        block_max_u64(best, own);
+        if (bad > 0) block_add_i64(n_bad, bad);
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        if (t == 0) block_max_u64(&a->keys[b.y], *best);
+        if (t == 0 && *n_bad > 0) block_add_i64(&a->n_bad[b.y], *n_bad);
+    }
+}
+CUDA_KERNEL(argmax, argmax_args)
+
+BLOCK_INLINE void change_logits_block(const struct change_logits_args *a, struct cuda_block b,
+                                      void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n_changes) {
+            const struct logit_change *c = &a->changes[i];
+            float *logit = a->logits + c->row * a->n + c->at;
+            *logit = kern_changed_logit(c, *logit);
+        }
+    }
+}
+CUDA_KERNEL(change_logits, change_logits_args)
+
+enum { BYTE_VALUES = 256 };
+
+/* One row, what of it is kept, and the block's shared memory. */
+struct pick_part {
+    const float *logits;
+    size_t n;
+    float max, inv_t;
+    uint64_t least;  /* keys below are not kept */
+    bool counts;     /* each counts 1 instead of its mass */
+    int64_t *sums;   /* shared [BYTE_VALUES] for each value of a byte of the key */
+    uint64_t *key;   /* shared: what was found of it */
+    uint64_t *above; /* shared: the sum over greater keys */
+};
+
+BLOCK_INLINE uint64_t pick_mass(const struct pick_part *p, float logit)
+{
+    const float e = el_exp_body(((logit + 0.0f) - p->max) * p->inv_t);
+    return e <= 1.0f ? (uint64_t)((double)e * 0x1p32) : 0;
+}
+
+/* sums[value] over the kept keys whose bytes above `shift` are those of *key. Neighbours seldom
+ * differ in the first byte, so each thread adds up runs before it adds to shared memory. */
+BLOCK_INLINE void pick_add_byte(const struct pick_part *p, int shift)
+{
+    FOR_THREADS(t)
+    {
+        for (uint32_t i = t; i < BYTE_VALUES; i += CUDA_THREADS) p->sums[i] = 0;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        uint32_t value = 0;
+        int64_t run = 0;
+        for (size_t i = t; i < p->n; i += CUDA_THREADS) {
+            const uint64_t key = sample_key(p->logits[i], (uint32_t)i);
+            const bool fits = shift == 56 || key >> (shift + 8) == *p->key >> (shift + 8);
+            if (!fits || key < p->least) continue;
+            if ((key >> shift & 255) != value && run != 0) block_add_i64(&p->sums[value], run);
+            if ((key >> shift & 255) != value) run = 0;
+            value = key >> shift & 255;
+            run += p->counts ? 1 : (int64_t)pick_mass(p, p->logits[i]);
+        }
+        if (run != 0) block_add_i64(&p->sums[value], run);
+    }
+    BLOCK_SYNC();
+}
+
+/* The largest key whose sum over kept keys from it on, times 2^shift, is at least `want`; 0 where
+ * all of them are not enough. */
+BLOCK_INLINE uint64_t pick_largest(const struct pick_part *p, int want_shift, uint128 want)
+{
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        if (t == 0) *p->key = *p->above = 0;
+    }
+    BLOCK_SYNC();
+    for (int shift = 56; shift >= 0; shift -= 8) {
+        pick_add_byte(p, shift);
+        FOR_THREADS(t)
+        {
+            if (t == 0) {
+                uint64_t sum = *p->above;
+                uint32_t value = BYTE_VALUES;
+                while (value > 0) {
+                    const uint64_t next = sum + (uint64_t)p->sums[--value];
+                    if ((uint128)next << want_shift >= want) break;
+                    if (value > 0) sum = next;
+                }
+                *p->above = sum;
+                *p->key |= (uint64_t)value << shift;
+            }
+        }
+        BLOCK_SYNC();
+    }
+    return *p->key;
+}
+
+/* The sum over what is kept. */
+BLOCK_INLINE uint64_t pick_sum(const struct pick_part *p)
+{
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        if (t == 0) p->sums[0] = 0;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        int64_t sum = 0;
+        for (size_t i = t; i < p->n; i += CUDA_THREADS)
+            if (sample_key(p->logits[i], (uint32_t)i) >= p->least)
+                sum += (int64_t)pick_mass(p, p->logits[i]);
+        block_add_i64(p->sums, sum);
+    }
+    BLOCK_SYNC();
+    return (uint64_t)p->sums[0];
+}
+
+/* The largest kept key whose mass is below least_mass: where min-p cuts; 0: nowhere. */
+BLOCK_INLINE uint64_t pick_first_below(const struct pick_part *p, uint64_t least_mass)
+{
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        if (t == 0) *p->key = 0;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        uint64_t most = 0;
+        for (size_t i = t; i < p->n; i += CUDA_THREADS) {
+            const uint64_t key = sample_key(p->logits[i], (uint32_t)i);
+            if (key >= p->least && key > most && pick_mass(p, p->logits[i]) < least_mass)
+                most = key;
+        }
+        block_max_u64(p->key, most);
+    }
+    BLOCK_SYNC();
+    return *p->key;
+}
+
+BLOCK_INLINE uint64_t pick_fixed(float fraction)
+{
+    return (uint64_t)((double)fraction * 0x1p32);
+}
+
+/* The key of the token that is drawn from what is kept; 0: nothing is kept. */
+BLOCK_INLINE uint64_t pick_draw(struct pick_part *p, const struct pick_row *o)
+{
+    if (o->top_k > 0 && (size_t)o->top_k < p->n) {
+        p->counts = true;
+        p->least = pick_largest(p, 0, (uint128)(uint32_t)o->top_k);
+        p->counts = false;
+    }
+    if (o->top_p < 1.0f) {
+        const uint128 want = (uint128)pick_fixed(o->top_p) * pick_sum(p);
+        const uint64_t key = pick_largest(p, 32, want > 0 ? want : 1);
+        if (key > p->least) p->least = key;
+    }
+    if (o->min_p > 0.0f) {
+        const uint64_t cut = pick_first_below(p, pick_fixed(o->min_p));
+        if (cut > 0) p->least = cut + 1;
+    }
+    const uint64_t kept = pick_sum(p);
+    if (kept == 0) return 0;
+    return pick_largest(p, 0, (uint128)(uint64_t)(((uint128)o->random * kept) >> 64) + 1);
+}
+
+BLOCK_INLINE void pick_block(const struct pick_args *a, struct cuda_block b, void *shared)
+{
+    const struct pick_row *o = &a->rows[b.y];
+    struct pick_part p;
+    p.logits = a->logits + b.y * a->n;
+    p.n = a->n;
+    p.max = o->max;
+    p.inv_t = o->inv_t;
+    p.least = 0;
+    p.counts = false;
+    p.sums = (int64_t *)shared;
+    p.key = (uint64_t *)(p.sums + BYTE_VALUES);
+    p.above = p.key + 1;
+    const uint64_t key = pick_draw(&p, o);
+    FOR_THREADS(t)
+    {
+        if (t == 0) a->tokens[b.y] = key == 0 ? o->best : (int32_t) ~(uint32_t)key;
+    }
+}
+CUDA_KERNEL(pick, pick_args)

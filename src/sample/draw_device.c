@@ -1,0 +1,223 @@
+/* The largest logits over all shards by keys; drawn rows go whole to their owners. */
+#include "sample/draw_device.h"
+
+#include "base/mem.h"
+#include "kernels/body.h"
+#include "kernels/device.h"
+#include "kernels/device_comm.h"
+#include "kernels/ops.h"
+
+enum { N_MAX = VOCAB_ROWS_AT_ONCE };
+
+struct draw_device {
+    const struct kern_table *kern;
+    struct comm *comm;
+    const struct layout *layout;
+    struct range shard;
+    uint32_t n_ranks, rank;         /* tp */
+    uint64_t *keys_device;          /* [N_MAX] */
+    int64_t *n_bad_device;          /* [N_MAX] */
+    int32_t *tokens_device;         /* [N_MAX] */
+    float *sent, *received, *whole; /* with shards: [N_MAX, shard], [N_MAX, V] twice */
+    uint64_t keys[N_MAX], tokens[N_MAX];
+    int64_t n_bad[N_MAX];
+    struct logit_change *changes; /* grows */
+    size_t n_changes_max;
+    int *counts; /* [4, tp] as comm_exchange has them */
+};
+
+static struct status make_arrays(struct draw_device *d)
+{
+    const struct kern_table *k = d->kern;
+    const size_t width = range_count(d->shard), vocab = d->layout->model.vocab;
+    TRY(mem_ops_alloc(k, &d->keys_device, N_MAX, sizeof *d->keys_device, "sampler"));
+    TRY(mem_ops_alloc(k, &d->n_bad_device, N_MAX, sizeof *d->n_bad_device, "sampler"));
+    TRY(mem_ops_alloc(k, &d->tokens_device, N_MAX, sizeof *d->tokens_device, "sampler"));
+    TRY(mem_alloc(&d->counts, 4 * (size_t)d->n_ranks, sizeof *d->counts, "sampler"));
+    TRY(mem_ops_alloc(k, &d->sent, N_MAX * width, sizeof *d->sent, "sampler"));
+    if (d->n_ranks == 1) return status_ok();
+    /* rows are dealt round, so a rank owns its share of them */
+    const size_t n_own = (N_MAX + d->n_ranks - 1) / d->n_ranks;
+    TRY(mem_ops_alloc(k, &d->received, n_own * vocab, sizeof *d->received, "sampler"));
+    return mem_ops_alloc(k, &d->whole, n_own * vocab, sizeof *d->whole, "sampler");
+}
+
+struct status draw_device_create(const struct kern_table *kern, struct comm *comm,
+                                 const struct layout *layout, struct draw_device **out)
+{
+    *out = NULL;
+    struct draw_device *d = NULL;
+    TRY(mem_alloc(&d, 1, sizeof *d, "sampler"));
+    d->kern = kern;
+    d->comm = comm;
+    d->layout = layout;
+    d->n_ranks = (uint32_t)comm_size(comm, COMM_TP);
+    d->rank = (uint32_t)comm_rank(comm, COMM_TP);
+    d->shard = layout_vocab(layout, d->rank);
+    const struct status st = make_arrays(d);
+    if (status_failed(&st)) draw_device_destroy(&d);
+    *out = d;
+    return st;
+}
+
+void draw_device_destroy(struct draw_device **draw)
+{
+    if (*draw == NULL) return;
+    struct draw_device *d = *draw;
+    void *arrays[] = {&d->keys_device, &d->n_bad_device, &d->tokens_device,
+                      &d->sent,        &d->received,     &d->whole};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_ops_free(d->kern, arrays[i]);
+    mem_free(&d->changes);
+    mem_free(&d->counts);
+    mem_free(draw);
+}
+
+bool draw_device_serves(const struct vocab_want *wants, size_t n_rows)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        const bool more = (wants[i].want & (PLAN_SCORE | PLAN_LOGPROB | PLAN_LOGITS)) != 0;
+        if (more || wants[i].n_top > 0) return false;
+    }
+    return true;
+}
+
+/* keys [n_rows] of all shards. */
+static void find_maxima(struct draw_device *d, const float *logits, size_t n_rows)
+{
+    const struct argmax_args a = {.logits = logits,
+                                  .n_rows = n_rows,
+                                  .n = range_count(d->shard),
+                                  .id0 = d->shard.begin,
+                                  .keys = d->keys_device,
+                                  .n_bad = d->n_bad_device};
+    op_argmax_rows(d->kern, &a);
+    mem_ops_get(d->kern, d->keys, d->keys_device, n_rows * sizeof *d->keys);
+    mem_ops_get(d->kern, d->n_bad, d->n_bad_device, n_rows * sizeof *d->n_bad);
+    comm_max_u64(d->comm, COMM_TP, d->keys, n_rows);
+}
+
+static bool samples(const struct vocab_want *w, const struct vocab_got *g)
+{
+    return (w->want & PLAN_SAMPLE) != 0 && g->n_bad == 0;
+}
+
+/* Bias and penalties, and the maxima that come of them. */
+static struct status adjust(struct draw_device *d, float *logits, const struct vocab_want *wants,
+                            size_t n_rows, const struct vocab_got *got)
+{
+    size_t n_most = 0, n = 0;
+    for (size_t i = 0; i < n_rows; i++)
+        if (samples(&wants[i], &got[i])) n_most += wants[i].adjust.n;
+    if (n_most == 0) return status_ok();
+    if (n_most > d->n_changes_max) {
+        TRY(mem_grow(&d->changes, 0, 2 * n_most, sizeof *d->changes, "sampler"));
+        d->n_changes_max = 2 * n_most;
+    }
+    for (size_t i = 0; i < n_rows; i++) {
+        if (samples(&wants[i], &got[i]))
+            n += adjust_list(&wants[i].adjust, d->shard.begin, range_count(d->shard), (uint32_t)i,
+                             d->changes + n);
+    }
+    const struct change_logits_args a = {logits, range_count(d->shard), d->changes, n};
+    op_change_logits(d->kern, &a);
+    find_maxima(d, logits, n_rows);
+    return status_ok();
+}
+
+/* The shards of the rows that this rank owns, as whole rows; rows [n], the j-th is owned by tp rank
+ * j mod n_ranks. Returns the whole rows, *n_own of them. */
+static const float *move_rows(struct draw_device *d, const float *logits, const int32_t *rows,
+                              size_t n, size_t *n_own)
+{
+    const size_t width = range_count(d->shard), vocab = d->layout->model.vocab;
+    int32_t in_order[N_MAX];
+    int *send_counts = d->counts, *send_displs = send_counts + d->n_ranks;
+    int *recv_counts = send_displs + d->n_ranks, *recv_displs = recv_counts + d->n_ranks;
+    size_t at = 0;
+    for (uint32_t r = 0; r < d->n_ranks; r++) {
+        send_displs[r] = (int)(at * width);
+        for (size_t j = r; j < n; j += d->n_ranks) in_order[at++] = rows[j];
+        send_counts[r] = (int)(at * width) - send_displs[r];
+    }
+    const struct gather_args gather = {logits, in_order, n, width, d->sent};
+    op_gather_rows(d->kern, &gather);
+    *n_own = (n + d->n_ranks - 1 - d->rank) / d->n_ranks;
+    if (d->n_ranks == 1) return d->sent;
+    for (uint32_t s = 0, displ = 0; s < d->n_ranks; s++) {
+        recv_counts[s] = (int)(*n_own * range_count(layout_vocab(d->layout, s)));
+        recv_displs[s] = (int)displ;
+        displ += (uint32_t)recv_counts[s];
+    }
+    const struct comm_exchange x = {.row_words = 1, /* shards differ in width */
+                                    .send = d->sent,
+                                    .send_counts = send_counts,
+                                    .send_displs = send_displs,
+                                    .recv = d->received,
+                                    .recv_counts = recv_counts,
+                                    .recv_displs = recv_displs};
+    device_exchange_rows(d->kern, d->comm, COMM_TP, &x);
+    for (uint32_t s = 0; s < d->n_ranks; s++) {
+        const struct range shard = layout_vocab(d->layout, s);
+        const struct place_args place = {.from = d->received + recv_displs[s],
+                                         .n_rows = *n_own,
+                                         .width = range_count(shard),
+                                         .to_stride = vocab,
+                                         .to = d->whole + shard.begin};
+        op_place_rows(d->kern, &place);
+    }
+    return d->whole;
+}
+
+static int32_t best_of(const struct draw_device *d, size_t i)
+{
+    return (int32_t) ~(uint32_t)d->keys[i];
+}
+
+/* The tokens of rows [n], which want a draw. */
+static void draw(struct draw_device *d, const float *logits, const int32_t *rows, size_t n,
+                 const struct vocab_want *wants, struct vocab_got *got)
+{
+    struct pick_row picks[N_MAX];
+    int32_t tokens[N_MAX];
+    size_t n_own;
+    const float *whole = move_rows(d, logits, rows, n, &n_own);
+    for (size_t k = 0; k < n_own; k++) {
+        const size_t i = (size_t)rows[d->rank + k * d->n_ranks];
+        const struct pick_options *o = &wants[i].pick;
+        picks[k] = (struct pick_row){.max = kern_from_ordered_bits((uint32_t)(d->keys[i] >> 32)),
+                                     .inv_t = 1.0f / o->temperature,
+                                     .top_p = o->top_p,
+                                     .min_p = o->min_p,
+                                     .top_k = o->top_k,
+                                     .best = best_of(d, i),
+                                     .random = pick_random(o)};
+    }
+    const struct pick_args a = {whole, picks, n_own, d->layout->model.vocab, d->tokens_device};
+    op_pick_rows(d->kern, &a);
+    mem_ops_get(d->kern, tokens, d->tokens_device, n_own * sizeof *tokens);
+    for (size_t j = 0; j < n; j++) d->tokens[j] = 0;
+    for (size_t k = 0; k < n_own; k++) d->tokens[d->rank + k * d->n_ranks] = (uint64_t)tokens[k];
+    comm_max_u64(d->comm, COMM_TP, d->tokens, n);
+    for (size_t j = 0; j < n; j++) got[rows[j]].token = (int32_t)d->tokens[j];
+}
+
+struct status draw_device_run(struct draw_device *d, float *logits, const struct vocab_want *wants,
+                              size_t n_rows, struct vocab_got *got)
+{
+    int32_t rows[N_MAX];
+    size_t n = 0;
+    find_maxima(d, logits, n_rows);
+    comm_sum_i64(d->comm, COMM_TP, d->n_bad, n_rows);
+    for (size_t i = 0; i < n_rows; i++)
+        got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)d->n_bad[i]};
+    TRY(adjust(d, logits, wants, n_rows, got));
+    for (size_t i = 0; i < n_rows; i++) {
+        if (!samples(&wants[i], &got[i])) continue;
+        if (wants[i].pick.temperature > 0)
+            rows[n++] = (int32_t)i;
+        else
+            got[i].token = best_of(d, i);
+    }
+    if (n > 0) draw(d, logits, rows, n, wants, got);
+    return device_status(d->kern->device);
+}

@@ -1,0 +1,23 @@
+/* Tokens from logits that stand on a device, where nothing but tokens is wanted: the bytes of
+ * vocab_parallel.c's own way, and only keys and tokens come to the host. Called by it alone. */
+#ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
+#define SHOAL_SAMPLE_DRAW_DEVICE_H
+
+#include "sample/vocab_parallel.h"
+
+struct draw_device; /* buffers for VOCAB_ROWS_AT_ONCE rows */
+
+/* Local. destroy accepts NULL. Errors: STATUS_MEMORY. */
+struct status draw_device_create(const struct kern_table *kern, struct comm *comm,
+                                 const struct layout *layout, struct draw_device **out);
+void draw_device_destroy(struct draw_device **d);
+
+/* Local. Whether all rows want tokens alone, or nothing. */
+bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
+
+/* **Collective (TP)**. logits: an array [n_rows, shard], which is changed; wants equal on all tp
+ * ranks. got [n_rows]. Errors: STATUS_MEMORY, and what became of the device. */
+struct status draw_device_run(struct draw_device *d, float *logits, const struct vocab_want *wants,
+                              size_t n_rows, struct vocab_got *got);
+
+#endif
