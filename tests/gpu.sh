@@ -1,46 +1,108 @@
 #!/usr/bin/env bash
 # gpu.sh [BUILD_FOLDER]: on a machine with a GPU, builds shoal with CUDA and runs everything that needs one;
-# one table at the end. Needs nvcc, MPI, HDF5, hwloc as jobs/install_deps.sh lists them. 0: all passed;
-# 77: no GPU here.
+#   prints one table: tests, sanitizers, goldens and law on the GPU, CPU = GPU, speed.
+# gpu.sh --prebuilt FOLDER: the same with what gpu_bundle.sh packed, where nothing can be built.
+# gpu.sh --emulated BUILD_FOLDER: tries the flow of this script on the tests' emulated GPU; proves nothing else.
+# GPU_QUICK=1 leaves out what takes minutes (law, sanitizers but memcheck, models above 1b).
+# Exit status: 0 all passed; 1 something failed; 77 no GPU here.
+# shellcheck disable=SC2317 # functions are called through row
 set -u
-cd "$(dirname "$0")/.."
-build=${1:-build/gpu}
-work=$build/gpu-work
-table=$work/table
-failed=0
-
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
+cd "$(dirname "$0")/.." || exit 1
+how=build build=build/gpu
+case ${1:-} in
+--prebuilt | --emulated)
+    how=${1#--} build=${2:?a folder}
+    ;;
+-*)
+    sed -n '2,7s/^# //p' "$0" >&2
+    exit 2
+    ;;
+?*) build=$1 ;;
+esac
+quick=${GPU_QUICK:-0} failed=0
+if [ "$how" != emulated ] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
     echo "gpu.sh: no GPU here (nvidia-smi lists none): nothing was run" >&2
     exit 77
 fi
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON \
-    -DSHOAL_CUDA_ARCHITECTURES="${SHOAL_CUDA_ARCHITECTURES:-80;86;89;90}" >/dev/null || exit 1
-cmake --build "$build" --target shoal kernels_gpu >/dev/null || exit 1
-shoal=$build/shoal
-mkdir -p "$work"
+if [ "$how" = build ]; then
+    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON \
+        -DSHOAL_CUDA_ARCHITECTURES="${SHOAL_CUDA_ARCHITECTURES:-80;86;89;90}" || exit 1
+    cmake --build "$build" || exit 1
+fi
+case $how in
+build) bin=$build tests=$build/tests/cuda compare=$build/tests/e2e/compare_logits ;;
+prebuilt)
+    bin=$build/bin tests=$build/bin compare=$build/bin/compare_logits
+    # shellcheck disable=SC1091 # of the bundle
+    . "$build/env.sh" || exit 1
+    ;;
+emulated)
+    bin=$build/tests/cuda tests=$build/tests/cuda compare=$build/tests/e2e/compare_logits quick=1
+    ;;
+esac
+work=$PWD/build/gpu-work
+table=$work/table
+mkdir -p "$work/bin"
 : >"$table"
+shoal=$(realpath "$bin/shoal")
+[ "$how" = emulated ] && shoal=$(realpath "$bin/shoal_emulated")
+# goldens and law are tests of a program: this one computes on the GPU
+cat >"$work/bin/shoal-cuda" <<END
+#!/usr/bin/env bash
+case \$1 in
+generate | score) exec "$shoal" "\$@" --device cuda ;;
+*) exec "$shoal" "\$@" ;;
+esac
+END
+chmod +x "$work/bin/shoal-cuda"
 
-# row NAME COMMAND...: runs it, notes passed or failed and its last line
-row()
+line()
 {
-    local name=$1 log=$work/log start=$SECONDS result=passed
-    shift
-    "$@" >"$log" 2>&1 || { result=FAILED; failed=1; cp "$log" "$work/$(echo "$name" | tr ' /' '__').log"; }
-    printf '%-44s %-7s %4d s  %s\n' "$name" $result $((SECONDS - start)) \
-        "$(tail -n 1 "$log" | cut -c1-90)" | tee -a "$table"
+    printf '%-52s %-7s %5s  %s\n' "$@" | tee -a "$table"
 }
 
-# same FILE RANKS FLAGS...: rows of the GPU are those of the CPU; FILE is a model or MODEL@FORMAT
+# row NAME COMMAND...: runs it, notes how it ended and its last line; its output stays beside the table
+row()
+{
+    local name=$1 start=$SECONDS result=passed status=0
+    local log=$work/${name//[ \/=,]/_}.log
+    shift
+    "$@" >"$log" 2>&1 || status=$?
+    case $status in
+    0) ;;
+    77) result=skipped ;;
+    *) result=FAILED failed=1 ;;
+    esac
+    line "$name" $result "$((SECONDS - start)) s" "$(grep -v '^$' "$log" | tail -n 1 | cut -c1-100)"
+}
+
+# rows_of DEVICE RANKS MODEL FLAGS...: the file of a run
+rows_of()
+{
+    local device=$1 ranks=$2 model=$3 launch=()
+    shift 3
+    [ "$ranks" -gt 1 ] && launch=(tests/mpirun.sh "$ranks")
+    "${launch[@]}" "$shoal" generate --model "$work/$model.h5" --no-journal --quiet --device "$device" \
+        --input "tests/golden/models/${model%@*}/prompts.jsonl" --output "$work/$device-$ranks.jsonl" \
+        --max-tokens "$([ "$how" = emulated ] && echo 3 || echo 24)" "$@"
+}
+
+# same MODEL[@FORMAT] FLAGS...: rows of the GPU are those of the CPU
 same()
 {
-    local model=$1 ranks=$2 lines=tests/golden/models/${1%@*}/prompts.jsonl launch=()
+    local model=$1
+    shift
+    rows_of cpu 1 "$model" "$@" && rows_of cuda 1 "$model" --exact-across-devices "$@" &&
+        cmp "$work/cpu-1.jsonl" "$work/cuda-1.jsonl" && sha256sum <"$work/cuda-1.jsonl"
+}
+
+# shared MODEL RANKS FLAGS...: ranks that share this GPU write the rows of one
+shared()
+{
+    local model=$1 ranks=$2
     shift 2
-    [ "$ranks" -gt 1 ] && launch=(tests/mpirun.sh "$ranks")
-    for device in cpu cuda; do
-        "${launch[@]}" "$shoal" generate --model "$work/$model.h5" --input "$lines" --no-journal \
-            --output "$work/$device.jsonl" --max-tokens 24 --quiet --device $device "$@" || return 1
-    done
-    cmp "$work/cpu.jsonl" "$work/cuda.jsonl" && sha256sum "$work/cuda.jsonl"
+    rows_of cuda 1 "$model" && rows_of cuda "$ranks" "$model" "$@" &&
+        cmp "$work/cuda-1.jsonl" "$work/cuda-$ranks.jsonl" && sha256sum <"$work/cuda-1.jsonl"
 }
 
 sanitize()
@@ -50,36 +112,113 @@ sanitize()
         --output "$work/sanitized.jsonl" --max-tokens 3
 }
 
-# speed DEVICE: tokens a second of the demo model, from the program's own report
-speed()
+# --- correctness -------------------------------------------------------------------------------------
+
 {
-    "$shoal" generate --model models/demo/demo.h5 --input models/demo/prompts.jsonl --no-journal \
-        --output "$work/speed.jsonl" --max-tokens 64 --temperature 0 --device "$1" --metrics "$work/metrics.json" \
-        2>&1 | grep -E "tok/s|tokens" | tail -n 1
+    [ "$how" = emulated ] && echo "EMULATED: this tries the script; no GPU was touched"
+    [ "$how" = emulated ] || nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+    "$shoal" --version
+    ldd --version | head -n 1
+} | tee -a "$table"
+[ "$how" = emulated ] || row "the driver, NCCL, one launch" "$tests/open_device"
+kernels=$tests/kernels_gpu
+[ "$how" = emulated ] && kernels=$tests/kernels_emulated
+for suite in tests/cuda/kernels/test_*.c; do
+    suite=$(basename "$suite" .c)
+    row "kernels against the reference: ${suite#test_}" "$kernels" "${suite#test_}"
+done
+models="smollm-tied qwen3-moe-mixed mixtral" formats="int8 int4 fp8 mxfp4"
+[ "$how" = emulated ] && models=smollm-tied formats=int8
+for model in $models; do
+    row "convert $model" "$shoal" convert "tests/golden/models/$model/hf" "$work/$model.h5"
+    row "CPU = GPU $model" same "$model"
+    row "CPU = GPU $model, 2 tokens a step" same "$model" --chunk 2
+    for format in $formats; do
+        row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$model@$format.h5" \
+            --format "$format"
+        row "CPU = GPU $model $format" same "$model@$format"
+    done
+    row "2 ranks share the GPU, $model, tp 2" shared "$model" 2 --tp 2
+    [ "$how" = emulated ] || row "4 ranks share the GPU, $model, dp 2 pp 2" shared "$model" 4 --dp 2 --pp 2
+done
+goldens="llama-gqa mixtral qwen3-moe deepseek-v2 glm4-moe gpt-oss qwen2-moe"
+[ "$how" = emulated ] && goldens=
+for model in $goldens; do
+    row "golden $model" python3 tests/e2e/golden.py "$work/bin/shoal-cuda" "$compare" "$work/golden" "$model"
+done
+[ "$quick" = 1 ] || row "law: 40 runs over layouts, batches, chunks" python3 tests/e2e/law.py \
+    "$work/bin/shoal-cuda" "$work/law" --runs 40 --jobs 2
+if [ "$how" != emulated ] && command -v compute-sanitizer >/dev/null; then
+    row "compute-sanitizer memcheck" sanitize memcheck
+    for tool in racecheck initcheck synccheck; do
+        [ "$quick" = 1 ] || row "compute-sanitizer $tool" sanitize $tool
+    done
+else
+    line compute-sanitizer skipped "0 s" "not here"
+fi
+
+# --- speed -------------------------------------------------------------------------------------------
+
+# bench NAME MODEL WHAT SHAPES ROWS FLAGS...: a rate of shoal bench beside what the GPU gives at most
+bench()
+{
+    local model=$1 what=$2 rows=$3 shapes=$4 json=$work/bench.json
+    shift 4
+    "$shoal" bench --model "$work/$model.h5" --device cuda --quiet --json "$json" "$@" || return 1
+    if [ -x "$tests/peaks" ]; then
+        # shellcheck disable=SC2086 # a list of shapes
+        "$tests/peaks" "$rows" $shapes >"$work/peaks.json" || return 1
+    else
+        echo '{"copy_gbs":0,"chain_tflops":0}' >"$work/peaks.json"
+    fi
+    python3 tests/gpu_models.py --ratio "$what" "$json" "$work/peaks.json"
 }
 
-{ nvidia-smi -L; "$shoal" --version; } | tee -a "$table"
-for suite in rows choose linears attention; do
-    row "kernels against the reference: $suite" "$build/tests/cuda/kernels_gpu" $suite
-done
-for model in smollm-tied qwen3-moe-mixed mixtral; do
-    row "convert $model" "$shoal" convert "tests/golden/models/$model/hf" "$work/$model.h5"
-    for format in int8 int4 fp8 mxfp4; do
-        row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$model@$format.h5" \
-            --format $format
-        row "CPU = GPU $model $format" same "$model@$format" 1
+# q, k and v, o, gate and up, down of a layer; the MoE's chosen experts as one dense FFN
+# shellcheck disable=SC2034 # used by name
+shapes_1b="2560x2048 2048x2048 11264x2048 2048x5632"
+# shellcheck disable=SC2034
+shapes_8b="6144x4096 4096x4096 28672x4096 4096x14336"
+shapes_moe="2560x2048 2048x2048 16384x2048 2048x8192"
+once="--repetitions 3 --warmup 1"
+speeds="1b 8b" formats="bf16 int8 int4" long=4096
+[ "$quick" = 1 ] && speeds=1b
+[ "$how" = emulated ] && speeds=tiny formats=bf16 long=128 once="--repetitions 1 --warmup 0"
+for model in $speeds; do
+    shapes=shapes_$model
+    row "random weights $model" python3 tests/gpu_models.py "$work" "$model"
+    row "convert $model" "$shoal" convert "$work/$model" "$work/$model.h5"
+    for format in $formats; do
+        file=$model
+        if [ "$format" != bf16 ]; then
+            file=$model@$format
+            row "quantize $model $format" "$shoal" quantize "$work/$model.h5" "$work/$file.h5" --format "$format"
+        fi
+        # shellcheck disable=SC2086 # a list of flags
+        row "decode, batch 1, $model $format" bench "$file" decode 64 "${!shapes:-}" $once \
+            --prompt-lengths 16 --output-lengths $((long / 32))
+        # shellcheck disable=SC2086
+        row "decode, batch 64, $model $format" bench "$file" decode 64 "${!shapes:-}" $once \
+            --prompt-lengths 16 --output-lengths $((long / 64)) --concurrency $((long / 64))
+        # shellcheck disable=SC2086
+        row "prefill $long, $model $format" bench "$file" prefill $long "${!shapes:-}" $once \
+            --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64))
     done
-    row "CPU = GPU $model" same $model 1
-    row "CPU = GPU $model, one token a step" same $model 1 --chunk 1
-    row "CPU = GPU $model, 2 ranks on it, pp 2" same $model 2 --pp 2
-    row "CPU = GPU $model, 4 ranks on it" same $model 4 --dp 2 --pp 2
+    # shellcheck disable=SC2086
+    row "prefill $long, $model, --fast-reductions" bench "$model" prefill $long "${!shapes:-}" $once \
+        --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64)) \
+        --fast-reductions
+    # shellcheck disable=SC2086
+    row "prefill $long, $model, --exact-across-devices" bench "$model" prefill $long "${!shapes:-}" $once \
+        --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64)) \
+        --exact-across-devices
 done
-if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck synccheck; do row "compute-sanitizer $tool" sanitize $tool; done
-else
-    printf '%-44s %s\n' "compute-sanitizer" "not installed" | tee -a "$table"
+if [ "$how" != emulated ]; then
+    row "random weights moe" python3 tests/gpu_models.py "$work" moe
+    row "convert moe" "$shoal" convert "$work/moe" "$work/moe.h5"
+    # shellcheck disable=SC2086
+    row "prefill 4096, 64 experts of 1024, 8 chosen" bench moe prefill 4096 "$shapes_moe" $once \
+        --prompt-lengths 4096 --output-lengths 1 --step-tokens 4096 --max-model-len 4160
 fi
-row "speed, CPU" speed cpu
-row "speed, GPU" speed cuda
-printf '\nthe table stands in %s\n' "$table"
+printf '\nthe table stands in %s, each row'"'"'s output beside it\n' "$table"
 exit $failed
