@@ -16,6 +16,20 @@ struct cuda_block {
     uint32_t x, y, z;
 };
 
+/* The part of an int8 product [16, 32] x [32, 8] that one lane of a warp holds: a row lane / 4 and
+ * the one 8 below, inputs from 4 (lane % 4) on and 16 behind; b output lane / 4, the same inputs; c
+ * those rows, outputs 2 (lane % 4) and the next. */
+enum { WARP_THREADS = 32, MMA_M = 16, MMA_N = 8, MMA_K = 32 };
+struct mma_a {
+    uint32_t v[4]; /* row, row + 8, row behind, row + 8 behind */
+};
+struct mma_b {
+    uint32_t v[2];
+};
+struct mma_c {
+    int32_t v[4];
+};
+
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
 
@@ -63,6 +77,22 @@ BLOCK_INLINE float block_load_f16(const void *data, size_t i)
 BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
 {
     return __dp4a((int)a, (int)b, sum);
+}
+
+/* A phase of warps, and in it one of a warp's lanes; i is the lane's place in arrays of WARP_LANES,
+ * which hold what a lane keeps in registers. */
+#define WARP_LANES 1
+#define FOR_WARPS(w)                                                                               \
+    for (uint32_t w = threadIdx.x / WARP_THREADS, once_w_ = 1; once_w_ != 0; once_w_ = 0)
+#define FOR_LANES(lane, i) for (uint32_t lane = threadIdx.x % WARP_THREADS, i = 0; i < 1; i++)
+
+/* c += a b of int8, all lanes of a warp together (PTX ISA, mma.m16n8k32). */
+BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const struct mma_b *b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c->v[0]), "+r"(c->v[1]), "+r"(c->v[2]), "+r"(c->v[3])
+        : "r"(a->v[0]), "r"(a->v[1]), "r"(a->v[2]), "r"(a->v[3]), "r"(b->v[0]), "r"(b->v[1]));
 }
 
 #define CUDA_KERNEL(name, args)                                                                    \
@@ -125,6 +155,23 @@ BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
 {
     for (int i = 0; i < 4; i++) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
     return sum;
+}
+
+#define WARP_LANES         WARP_THREADS
+#define FOR_WARPS(w)       for (uint32_t w = 0; w < CUDA_THREADS / WARP_THREADS; w++)
+#define FOR_LANES(lane, i) for (uint32_t lane = 0, i = 0; lane < WARP_THREADS; i = ++lane)
+
+BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const struct mma_b *b)
+{
+    for (uint32_t row = 0; row < MMA_M; row++) {
+        for (uint32_t n = 0; n < MMA_N; n++) {
+            int32_t *sum = &c[row % 8 * 4 + n / 2].v[row / 8 * 2 + n % 2];
+            for (uint32_t q = 0; q < 4; q++) {
+                *sum = block_dot4(a[row % 8 * 4 + q].v[row / 8], b[n * 4 + q].v[0], *sum);
+                *sum = block_dot4(a[row % 8 * 4 + q].v[row / 8 + 2], b[n * 4 + q].v[1], *sum);
+            }
+        }
+    }
 }
 
 /* The tests' driver calls these, one block after the other. */

@@ -44,6 +44,8 @@
     X(argmax, argmax_args)                                                                         \
     X(change_logits, change_logits_args)                                                           \
     X(pick, pick_args)                                                                             \
+    X(linear_mma, linear_work)                                                                     \
+    X(linear_mma_leaf, linear_work)                                                                \
     X(pack_rows, pack_work)                                                                        \
     X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
@@ -58,6 +60,8 @@ enum cuda_kernel {
 enum {
     CUDA_THREADS = 128,       /* of every block */
     CUDA_LINEAR_ROWS = 8,     /* rows of one block of a linear */
+    CUDA_MMA_ROWS = 32,       /* of one block of a linear on tensor cores, */
+    CUDA_MMA_OUTPUTS = 128,   /* and its outputs */
     CUDA_ATTENTION_ROWS = 4,  /* rows of one block of attention_rows */
     CUDA_ARGMAX_SPAN = 4096,  /* logits of one block of argmax */
     CUDA_HEADS_MAX = 1024,    /* query heads of a rank */
@@ -207,7 +211,7 @@ struct move_work {
     uint32_t *to;
 };
 
-/* Up to CUDA_LINEAR_ROWS consecutive rows of one group. */
+/* Up to CUDA_LINEAR_ROWS, of linear_mma CUDA_MMA_ROWS, consecutive rows of one group. */
 struct linear_tile {
     uint32_t group, row0, n_rows;
 };

@@ -9,24 +9,23 @@
 #include <assert.h>
 #include <string.h>
 
-enum { PANELS = CUDA_THREADS / PANEL_COLUMNS, PACK_ROWS_MAX = 1 << 15 };
+enum {
+    MMA_ROWS_LEAST = 12, /* of a group, on average: below, most of a tile on tensor cores is air */
+    PACK_ROWS_MAX = 1 << 15
+};
 
-static uint32_t panel_blocks(const struct packed *w)
+static size_t row_tiles(size_t n_rows, uint32_t at_once)
 {
-    const uint32_t n_panels = (w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
-    return (n_panels + PANELS - 1) / PANELS;
+    return (n_rows + at_once - 1) / at_once;
 }
 
-static size_t row_tiles(size_t n_rows)
-{
-    return (n_rows + CUDA_LINEAR_ROWS - 1) / CUDA_LINEAR_ROWS;
-}
-
-/* The groups' weights and row tiles, on the device. Returns the tiles; 0 after a failure. */
-static size_t list_tiles(struct device *d, const struct linear_args *a, struct linear_work *w)
+/* The groups' weights and tiles of up to at_once rows, on the device. Returns the tiles; 0 after a
+ * failure. */
+static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t at_once,
+                         struct linear_work *w)
 {
     size_t n = 0, at = 0;
-    for (size_t g = 0; g < a->n_groups; g++) n += row_tiles(a->groups[g].n_rows);
+    for (size_t g = 0; g < a->n_groups; g++) n += row_tiles(a->groups[g].n_rows, at_once);
     struct linear_tile *tiles = NULL;
     struct packed *weights = NULL;
     struct status st = mem_alloc(&tiles, n, sizeof *tiles, "row tiles");
@@ -34,12 +33,12 @@ static size_t list_tiles(struct device *d, const struct linear_args *a, struct l
     for (size_t g = 0; !status_failed(&st) && g < a->n_groups; g++) {
         const struct linear_group *group = &a->groups[g];
         weights[g] = *group->w;
-        for (size_t row = 0; row < group->n_rows; row += CUDA_LINEAR_ROWS) {
+        for (size_t row = 0; row < group->n_rows; row += at_once) {
             const size_t left = group->n_rows - row;
-            tiles[at++] = (struct linear_tile){
-                .group = (uint32_t)g,
-                .row0 = (uint32_t)(group->row0 + row),
-                .n_rows = (uint32_t)(left < CUDA_LINEAR_ROWS ? left : CUDA_LINEAR_ROWS)};
+            tiles[at++] =
+                (struct linear_tile){.group = (uint32_t)g,
+                                     .row0 = (uint32_t)(group->row0 + row),
+                                     .n_rows = (uint32_t)(left < at_once ? left : at_once)};
         }
     }
     if (!status_failed(&st)) {
@@ -51,6 +50,26 @@ static size_t list_tiles(struct device *d, const struct linear_args *a, struct l
     mem_free(&tiles);
     mem_free(&weights);
     return device_is_lost(d) ? 0 : n;
+}
+
+/* Rows and outputs of one block of a kernel; the bits are the same whichever runs. */
+struct choice {
+    enum cuda_kernel kernel;
+    uint32_t n_rows, n_outputs;
+};
+
+static struct choice choose(const struct linear_args *a, bool leafy)
+{
+    const enum quant_kind kind = a->groups[0].w->quant.kind;
+    struct choice c = {leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear, CUDA_LINEAR_ROWS,
+                       CUDA_THREADS};
+    if (kind == QUANT_NONE) return c;
+    c.kernel = leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant;
+    size_t n_rows = 0;
+    for (size_t g = 0; g < a->n_groups; g++) n_rows += a->groups[g].n_rows;
+    if (a->xq == NULL || kind == QUANT_FP8 || n_rows < MMA_ROWS_LEAST * a->n_groups) return c;
+    return (struct choice){leafy ? CUDA_KERNEL_linear_mma_leaf : CUDA_KERNEL_linear_mma,
+                           CUDA_MMA_ROWS, CUDA_MMA_OUTPUTS};
 }
 
 static void run(struct device *d, const struct linear_args *a, bool leafy)
@@ -66,14 +85,12 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
                             .y_stride = a->y_stride,
                             .sums = a->sums};
     if (a->xq != NULL) w.xq = *a->xq;
-    const bool quantized = first->quant.kind != QUANT_NONE;
-    const size_t n_tiles = a->n_groups == 1 ? row_tiles(w.n_rows) : list_tiles(d, a, &w);
+    const struct choice c = choose(a, leafy);
+    const size_t n_tiles =
+        a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows) : list_tiles(d, a, c.n_rows, &w);
     const uint32_t n_leaves = leafy ? (first->n_in + first->leaf - 1) / first->leaf : 1;
-    const enum cuda_kernel kernel =
-        quantized ? (leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant)
-                  : (leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear);
-    device_launch(d, kernel,
-                  (struct cuda_grid){panel_blocks(first), (uint32_t)n_tiles, n_leaves, 0}, &w);
+    const uint32_t n_blocks = (first->n_out + c.n_outputs - 1) / c.n_outputs;
+    device_launch(d, c.kernel, (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, 0}, &w);
 }
 
 void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n)

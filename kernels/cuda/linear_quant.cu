@@ -1,7 +1,6 @@
 /* Linears with quantized weights: exact integer sums of a group by four-byte dots, where the
  * activations are codes; else chains over the weights as floats. */
 #include "kernels/cuda/linear_tile.h"
-#include "kernels/quant_body.h"
 
 /* Where an output's codes stand: words of four inputs, PANEL_COLUMNS words apart. */
 BLOCK_INLINE const uint32_t *quant_words(const struct linear_part *p)
@@ -9,16 +8,6 @@ BLOCK_INLINE const uint32_t *quant_words(const struct linear_part *p)
     const uint8_t *panel = (const uint8_t *)p->w->data +
                            (size_t)p->panel * kern_quant_panel_bytes(p->w->quant, p->w->n_in);
     return (const uint32_t *)(const void *)panel + p->column;
-}
-
-/* Four doubled E2M1 numbers of the low nibbles of a word's bytes, as signed bytes. */
-BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
-{
-    uint32_t v = 0;
-    BLOCK_UNROLL
-    for (int i = 0; i < 4; i++)
-        v |= (uint32_t)(uint8_t)e2m1_doubled((uint8_t)(nibbles >> 8 * i & 15)) << 8 * i;
-    return v;
 }
 
 /* isum of row codes x over group g of G inputs. */
@@ -43,14 +32,6 @@ BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint
         sum = block_dot4(high, x[2 * i + 1], sum);
     }
     return sum;
-}
-
-/* What the codes' own zero adds for each unit of activation. */
-BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
-{
-    if (w->quant.kind == QUANT_MXFP4) return 0;
-    const int32_t zero = kern_quant_zero(w, n, g);
-    return w->quant.kind == QUANT_INT8 ? QUANT_INT8_BIAS - zero : -zero;
 }
 
 BLOCK_INLINE void quant_codes(enum quant_kind kind, const struct linear_work *a,

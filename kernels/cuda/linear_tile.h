@@ -5,6 +5,7 @@
 #define SHOAL_KERNELS_CUDA_LINEAR_TILE_H
 
 #include "kernels/cuda/dialect.h"
+#include "kernels/quant_body.h"
 
 struct linear_part {
     const struct packed *w;
@@ -14,11 +15,11 @@ struct linear_part {
     uint32_t panel, column;
 };
 
-/* False: the thread has no output. */
-BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block b, uint32_t thread,
-                                 bool leafy, struct linear_part *p)
+/* The weight and the rows of block b.y, of up to `at_once` rows. */
+BLOCK_INLINE void linear_rows_of(const struct linear_work *a, struct cuda_block b, uint32_t at_once,
+                                 struct linear_part *p)
 {
-    const size_t row = (size_t)b.y * CUDA_LINEAR_ROWS;
+    const size_t row = (size_t)b.y * at_once;
     p->w = &a->one;
     p->row0 = a->row0 + row;
     if (a->weights != NULL) {
@@ -27,14 +28,26 @@ BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block 
         p->row0 = tile->row0;
         p->n_rows = tile->n_rows;
     } else {
-        p->n_rows =
-            a->n_rows - row < CUDA_LINEAR_ROWS ? (uint32_t)(a->n_rows - row) : CUDA_LINEAR_ROWS;
+        p->n_rows = a->n_rows - row < at_once ? (uint32_t)(a->n_rows - row) : at_once;
     }
+}
+
+/* The inputs of block b.z: its leaf's, or all. */
+BLOCK_INLINE void linear_inputs_of(struct cuda_block b, bool leafy, struct linear_part *p)
+{
+    p->k0 = leafy ? b.z * p->w->leaf : 0;
+    p->k1 = leafy && p->w->n_in - p->k0 > p->w->leaf ? p->k0 + p->w->leaf : p->w->n_in;
+}
+
+/* False: the thread has no output. */
+BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block b, uint32_t thread,
+                                 bool leafy, struct linear_part *p)
+{
+    linear_rows_of(a, b, CUDA_LINEAR_ROWS, p);
+    linear_inputs_of(b, leafy, p);
     p->panel = b.x * (CUDA_THREADS / PANEL_COLUMNS) + thread / PANEL_COLUMNS;
     p->column = thread % PANEL_COLUMNS;
     p->n = p->panel * PANEL_COLUMNS + p->column;
-    p->k0 = leafy ? b.z * p->w->leaf : 0;
-    p->k1 = leafy && p->w->n_in - p->k0 > p->w->leaf ? p->k0 + p->w->leaf : p->w->n_in;
     return p->n < p->w->n_out;
 }
 
@@ -59,6 +72,24 @@ BLOCK_INLINE void linear_store_leaf(const struct linear_work *a, const struct li
         block_add_i64(&sums[p->n], block_round((double)acc * kern_pow2((int)p->w->grid_bits)));
     else
         block_add_i64(&sums[p->w->n_out], 1);
+}
+
+/* Four doubled E2M1 numbers of the low nibbles of a word's bytes, as signed bytes. */
+BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
+{
+    uint32_t v = 0;
+    BLOCK_UNROLL
+    for (int i = 0; i < 4; i++)
+        v |= (uint32_t)(uint8_t)e2m1_doubled((uint8_t)(nibbles >> 8 * i & 15)) << 8 * i;
+    return v;
+}
+
+/* What the codes' own zero adds for each unit of activation. */
+BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
+{
+    if (w->quant.kind == QUANT_MXFP4) return 0;
+    const int32_t zero = kern_quant_zero(w, n, g);
+    return w->quant.kind == QUANT_INT8 ? QUANT_INT8_BIAS - zero : -zero;
 }
 
 #endif

@@ -80,7 +80,7 @@ static const struct {
     size_t n_out, n_in;
 } shapes[] = {{1, 1}, {16, 64}, {17, 65}, {130, 96}, {129, 33}, {300, 200}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
-static const size_t row_counts[] = {1, 2, 7, 8, 9, 33};
+static const size_t row_counts[] = {1, 2, 7, 8, 9, 12, 33, 80};
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
 
 static void plain_linears(void)
@@ -124,7 +124,7 @@ static void quantized_linears(void)
 /* Experts of one to many rows; an empty one is never listed, as moe_experts.c leaves it out. */
 static void grouped_linears(void)
 {
-    static const size_t rows[2][GROUPS_MAX] = {{1, 9, 8, 1, 40}, {3, 1, 16, 17, 2}};
+    static const size_t rows[2][GROUPS_MAX] = {{1, 9, 8, 1, 40}, {3, 1, 66, 17, 2}};
     struct both b = both_open(23);
     for (size_t i = 0; i < 2 * (1 + QUANT_TEST_FORMATS); i++) {
         const size_t leaf = i % 2 ? 128 : 0, n_in = 200, n_out = 40;
