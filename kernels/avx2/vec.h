@@ -77,4 +77,68 @@ ALWAYS_INLINE float v16_tree(struct v16 v)
     return v8_tree(_mm256_add_ps(v.a, v.b));
 }
 
+ALWAYS_INLINE struct v16 v16_set1(float x)
+{
+    return (struct v16){_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+
+/* Elements [i, i + 16) of an array of type t, in f32. */
+ALWAYS_INLINE struct v16 v16_load(enum dtype t, const void *data, size_t i)
+{
+    return (struct v16){v8_load(t, data, i), v8_load(t, data, i + 8)};
+}
+
+ALWAYS_INLINE void v16_store(float *y, struct v16 v)
+{
+    _mm256_storeu_ps(y, v.a);
+    _mm256_storeu_ps(y + 8, v.b);
+}
+
+#define V16_EACH(name, instruction)                                                                \
+    ALWAYS_INLINE struct v16 name(struct v16 x, struct v16 y)                                      \
+    {                                                                                              \
+        return (struct v16){instruction(x.a, y.a), instruction(x.b, y.b)};                         \
+    }
+V16_EACH(v16_add, _mm256_add_ps)
+V16_EACH(v16_sub, _mm256_sub_ps)
+V16_EACH(v16_mul, _mm256_mul_ps)
+V16_EACH(v16_div, _mm256_div_ps)
+V16_EACH(v16_max, _mm256_max_ps) /* y where one is a NaN */
+#undef V16_EACH
+
+/* x y + z */
+ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
+{
+    return (struct v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+
+ALWAYS_INLINE struct v16 v16_exp(struct v16 x)
+{
+    return (struct v16){v8_exp(x.a), v8_exp(x.b)};
+}
+
+ALWAYS_INLINE float v16_max_lane(struct v16 v)
+{
+    const __m256 eight = _mm256_max_ps(v.a, v.b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+/* -infinity in the lanes that stand for an index, i + lane, outside [i0, i1). */
+ALWAYS_INLINE struct v16 v16_visible(struct v16 v, size_t i, size_t i0, size_t i1)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i first = _mm256_set1_epi32((int)i0), last = _mm256_set1_epi32((int)i1 - 1);
+    const __m256i a = _mm256_add_epi32(_mm256_set1_epi32((int)i), lane);
+    const __m256i b = _mm256_add_epi32(_mm256_set1_epi32((int)i + 8), lane);
+    const __m256 none = _mm256_set1_ps(-INFINITY);
+    const __m256i hides_a =
+        _mm256_or_si256(_mm256_cmpgt_epi32(first, a), _mm256_cmpgt_epi32(a, last));
+    const __m256i hides_b =
+        _mm256_or_si256(_mm256_cmpgt_epi32(first, b), _mm256_cmpgt_epi32(b, last));
+    return (struct v16){_mm256_blendv_ps(v.a, none, _mm256_castsi256_ps(hides_a)),
+                        _mm256_blendv_ps(v.b, none, _mm256_castsi256_ps(hides_b))};
+}
+
 #endif

@@ -22,10 +22,20 @@ static void fill_linear_quant(struct kern_table *t)
     t->linear_quant_leaf[QUANT_FP8] = k_linear_leaf_dequant_avx512;
 }
 
+static void fill_attention(struct kern_table *t)
+{
+    t->attention[DTYPE_F32] = k_attention_f32_avx512;
+    t->attention[DTYPE_F16] = k_attention_f16_avx512;
+    t->attention[DTYPE_BF16] = k_attention_bf16_avx512;
+    t->attention[DTYPE_I8] = k_attention_i8_avx512;
+    t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx512;
+}
+
 void kern_fill_avx512(struct kern_table *t)
 {
     kern_fill_avx2(t);
     t->name = "avx512";
     fill_linear(t);
     fill_linear_quant(t);
+    fill_attention(t);
 }

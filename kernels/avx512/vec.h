@@ -37,4 +37,79 @@ ALWAYS_INLINE __mmask16 v16_first(size_t n)
     return n < 16 ? (__mmask16)((1u << n) - 1) : (__mmask16)0xFFFFu;
 }
 
+ALWAYS_INLINE struct v16 v16_set1(float x)
+{
+    return (struct v16){_mm512_set1_ps(x)};
+}
+
+ALWAYS_INLINE void v16_store(float *y, struct v16 v)
+{
+    _mm512_storeu_ps(y, v.v);
+}
+
+#define V16_EACH(name, instruction)                                                                \
+    ALWAYS_INLINE struct v16 name(struct v16 x, struct v16 y)                                      \
+    {                                                                                              \
+        return (struct v16){instruction(x.v, y.v)};                                                \
+    }
+V16_EACH(v16_add, _mm512_add_ps)
+V16_EACH(v16_sub, _mm512_sub_ps)
+V16_EACH(v16_mul, _mm512_mul_ps)
+V16_EACH(v16_div, _mm512_div_ps)
+V16_EACH(v16_max, _mm512_max_ps) /* y where one is a NaN */
+#undef V16_EACH
+
+/* x y + z */
+ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
+{
+    return (struct v16){_mm512_fmadd_ps(x.v, y.v, z.v)};
+}
+
+/* The bits of el_exp_body, sixteen at a time. */
+ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
+{
+    const __m512 low = _mm512_set1_ps(EL_EXP_LOW), high = _mm512_set1_ps(EL_EXP_HIGH);
+    const __m512 shift = _mm512_set1_ps(EL_SHIFT), one = _mm512_set1_ps(1.0f), x = v.v;
+    const __m512 inside = _mm512_min_ps(_mm512_max_ps(x, low), high);
+    const __m512 shifted = _mm512_fmadd_ps(inside, _mm512_set1_ps(EL_LOG2E), shift);
+    const __m512 n = _mm512_sub_ps(shifted, shift);
+    const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EL_LN2_LO),
+                                      _mm512_fnmadd_ps(n, _mm512_set1_ps(EL_LN2_HI), inside));
+    __m512 q = _mm512_set1_ps(EL_EXP_Q4);
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(EL_EXP_Q3));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(EL_EXP_Q2));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(EL_EXP_Q1));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(EL_EXP_Q0));
+    const __m512 p = _mm512_fmadd_ps(_mm512_fmadd_ps(q, r, one), r, one);
+    const __m512i power = _mm512_slli_epi32(
+        _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127)), 23);
+    __m512 y = _mm512_mul_ps(p, _mm512_castsi512_ps(power));
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, low, _CMP_LT_OQ), _mm512_setzero_ps());
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), _mm512_set1_ps(INFINITY));
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+    return (struct v16){y};
+}
+
+/* The sum over 16 lanes in the order 8-4-2-1. */
+ALWAYS_INLINE float v16_tree(struct v16 v)
+{
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v.v), _mm512_extractf32x8_ps(v.v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+ALWAYS_INLINE float v16_max_lane(struct v16 v)
+{
+    return _mm512_reduce_max_ps(v.v);
+}
+
+/* -infinity in the lanes that stand for an index, i + lane, outside [i0, i1). */
+ALWAYS_INLINE struct v16 v16_visible(struct v16 v, size_t i, size_t i0, size_t i1)
+{
+    const unsigned below = i < i0 ? v16_first(i0 - i) : 0, until = i < i1 ? v16_first(i1 - i) : 0;
+    const __mmask16 seen = (__mmask16)(until & ~below);
+    return (struct v16){_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, v.v)};
+}
+
 #endif

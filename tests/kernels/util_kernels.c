@@ -121,3 +121,10 @@ struct kern_table table_best(void)
     if (status_failed(&st)) exit(1);
     return t;
 }
+
+struct kern_table table_in_turn(size_t i)
+{
+    struct kern_table t;
+    const struct status st = kern_select(i % 2 > 0 ? "avx2" : NULL, &t);
+    return status_failed(&st) ? table_best() : t;
+}

@@ -38,4 +38,7 @@ struct team *test_team(uint32_t n);
 struct kern_table table_ref(void);
 struct kern_table table_best(void);
 
+/* The fast sets of this CPU in turn. */
+struct kern_table table_in_turn(size_t i);
+
 #endif
