@@ -79,6 +79,12 @@ ctest --test-dir build/release -j2 --no-tests=error "${select[@]}" 2>&1 | tee $l
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
 set -e
 
+if [ $long = yes ] && command -v clang >/dev/null; then
+    step "libFuzzer, ten minutes a target"
+    build libfuzzer fuzz_libfuzzer
+    tests/fuzz/libfuzzer.sh build/libfuzzer/tests/fuzz_libfuzzer 600 build/libfuzzer/found || status=1
+fi
+
 step "skipped tests against tests/expected_skips.txt"
 if ! diff <(expected_skips) <(skipped $log) >build/release/skips.diff; then
     echo "expected (<) and found (>):"

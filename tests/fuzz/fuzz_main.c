@@ -19,28 +19,6 @@
 
 enum { BATCH = 512, LEAK_STATUS = 23, BAD_MAX = 20, MEMORY_MIB = 3072 };
 
-/* Compiled with AddressSanitizer: how it behaves unless the environment says otherwise. Outside
- * bytes may ask for any amount of memory, and must be answered by a status. */
-const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "allocator_may_return_null=1:hard_rss_limit_mb=3072:quarantine_size_mb=16:"
-           "max_allocation_size_mb=2048:handle_abort=1:exitcode=23";
-}
-
-const char *__lsan_default_options(void);
-const char *__lsan_default_options(void)
-{
-    return "print_suppressions=0";
-}
-
-/* HDF5 loses memory of its own where it refuses a damaged file. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libhdf5\n";
-}
-
 /* Where the child is, seen by its parent. */
 struct shared {
     uint64_t number; /* of the case that runs */

@@ -146,17 +146,43 @@ static struct status create(const char *json, size_t n)
     return st;
 }
 
+/* BASE with its first `find` replaced. */
+static void refusal_text(const struct refusal *r, struct strbuf *json)
+{
+    const char *at = strstr(BASE, r->find);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+    strbuf_init(json);
+    strbuf_add(json, BASE, (size_t)(at - BASE));
+    strbuf_puts(json, r->put);
+    strbuf_puts(json, at + strlen(r->find));
+}
+
+/* Every way out of the loaders, with every allocation before it failing: under AddressSanitizer
+ * nothing is leaked. */
+static void refusals_live_without_memory(void)
+{
+    for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
+        struct strbuf json;
+        uint64_t n = 1;
+        refusal_text(&REFUSALS[i], &json);
+        for (; n < 1000; n++) {
+            mem_fail_after(n);
+            const struct status st = create(json.data, json.n);
+            if (mem_fail_after(0) < n) break;
+            const bool refused = REFUSALS[i].says != NULL && st.code == STATUS_INPUT;
+            CU_ASSERT(st.code == STATUS_MEMORY || refused);
+        }
+        CU_ASSERT(n < 1000);
+        strbuf_fini(&json);
+    }
+}
+
 static void unknown_things_are_refused_by_name(void)
 {
     for (size_t i = 0; i < sizeof REFUSALS / sizeof REFUSALS[0]; i++) {
         const struct refusal *r = &REFUSALS[i];
-        const char *at = strstr(BASE, r->find);
-        CU_ASSERT_PTR_NOT_NULL_FATAL(at);
         struct strbuf json;
-        strbuf_init(&json);
-        strbuf_add(&json, BASE, (size_t)(at - BASE));
-        strbuf_puts(&json, r->put);
-        strbuf_puts(&json, at + strlen(r->find));
+        refusal_text(r, &json);
         const struct status st = create(json.data, json.n);
         const bool right = r->says == NULL
                                ? !status_failed(&st)
@@ -340,7 +366,6 @@ static void ranks_live_without_memory(void)
             CU_ASSERT(!status_failed(&st));
             break;
         }
-        if (st.code != STATUS_MEMORY) printf("%llu: %s\n", (unsigned long long)n, st.text);
         CU_ASSERT_EQUAL(st.code, STATUS_MEMORY);
     }
     CU_ASSERT(n > 10 && n < 2000);
@@ -535,6 +560,7 @@ void suite_tokenizer_bad(CU_pSuite suite)
     CU_add_test(suite, "mutations do not crash", mutations_do_not_crash);
     CU_add_test(suite, "truncations of a golden are refused", golden_truncations_are_refused);
     CU_add_test(suite, "every failed allocation is a status", every_failed_allocation_is_a_status);
+    CU_add_test(suite, "refusals live without memory", refusals_live_without_memory);
     CU_add_test(suite, "bad ranks are refused", bad_ranks_are_refused);
     CU_add_test(suite, "ranks live without memory", ranks_live_without_memory);
     CU_add_test(suite, "hostile texts stay fast", hostile_texts_stay_fast);
