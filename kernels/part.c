@@ -6,9 +6,10 @@
 enum {
     /* Telling the team costs a microsecond or two: about this many multiply-adds of one thread. */
     PART_WORTH_TELLING = 1 << 16,
-    /* A thread with more than this gets its share in pieces, which others may take over. */
-    PART_WORTH_CUTTING = 1 << 21,
-    PIECES = 4,
+    /* A thread's share comes in pieces of this at least, which others may take over; but in no
+     * more than so many. */
+    PART_PIECE = 1 << 18,
+    PIECES_MOST = 16,
 };
 
 static struct part share(uint64_t cost, uint32_t i, uint32_t n)
@@ -35,7 +36,8 @@ static void run_share(void *job, uint32_t i)
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job)
 {
     const uint32_t n = team_size(team);
-    const uint32_t pieces = n > 1 && cost / n > PART_WORTH_CUTTING ? PIECES : 1;
+    const uint64_t most = cost / n / PART_PIECE;
+    const uint32_t pieces = most < 1 ? 1 : most < PIECES_MOST ? (uint32_t)most : PIECES_MOST;
     struct share_job j = {fn, job, cost, n * pieces};
     if (n == 1 || cost < PART_WORTH_TELLING) {
         j.n_shares = 1;
