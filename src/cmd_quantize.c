@@ -33,7 +33,9 @@ static const struct flag table[] = {
      "int8, int4 (with -asym, and -g32, -g64 or -g128), fp8 (with -g32, -g64 or -g128), mxfp4; or "
      "f32, f16, bf16, which turn codes back into floats"},
     {"method", FLAG_STRING, AT(method), 0, 0, "M",
-     "rtn: round to nearest (default); with --calibration: gptq, awq, smoothquant"},
+     "rtn: round to nearest (default), with --calibration it is said what that does to the "
+     "outputs; "
+     "with --calibration: gptq, awq, smoothquant"},
     {"policy", FLAG_STRING, AT(policy), 0, 0, "C=F,...",
      "other formats, or keep, for embedding, attention, ffn, experts, router, head"},
     {"calibration", FLAG_STRING, AT(calibration), 0, 0, "IN.jsonl",
@@ -158,7 +160,7 @@ static struct status run(const struct quantize_flags *flags, const struct positi
 
 static bool is_calibrated(const struct quantize_flags *f)
 {
-    return strcmp(f->method, "rtn") != 0 || f->auto_bits > 0;
+    return strcmp(f->method, "rtn") != 0 || f->auto_bits > 0 || f->calibration != NULL;
 }
 
 static struct status check(const struct quantize_flags *f, const struct positionals *paths)
@@ -177,10 +179,6 @@ static struct status check(const struct quantize_flags *f, const struct position
     if (is_calibrated(f) && f->calibration == NULL) {
         return status_make(STATUS_USAGE, "%s: --calibration IN.jsonl is missing",
                            f->auto_bits > 0 ? "--auto-policy" : f->method);
-    }
-    if (!is_calibrated(f) && f->calibration != NULL) {
-        return status_make(STATUS_USAGE, "--calibration: rounding to nearest needs none; expected "
-                                         "--method gptq, awq or smoothquant, or --auto-policy");
     }
     return status_ok();
 }

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What quantizing costs: size, perplexity and divergence of every format and method, as a Markdown table.
+
+usage: quality.py --shoal SHOAL --model M.h5 --text TEXT --work FOLDER [--only WORD,...] [--activations T]
+       [--prompts N] [--excerpts N]
+
+TEXT is cut at blank lines: its last tenth is scored in prompts of up to 700 characters (the first N), 128
+excerpts (N) of 900 characters spread over the rest are the calibration. Perplexity is shoal's. KL is the mean over
+the scored positions of KL(source || quantized) in nats over the whole vocabulary, from `score --logits`, with its
+standard error. "KL by rtn" is the mean by that of rounding to nearest in the same format, and the share of positions
+where it is smaller. "output error" is what the calibrated methods report: what rounding adds to the outputs of the
+linears, by their sum of squares. Needs numpy and h5py.
+"""
+import argparse
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+PROMPT_CHARACTERS, EXCERPT_CHARACTERS = 700, 900
+INTS = [f"{kind}{asym}{group}" for kind in ("int8", "int4") for asym in ("", "-asym")
+        for group in ("", "-g32", "-g64", "-g128") if kind == "int8" or group]
+FORMATS = ["f16", *INTS, "fp8", "fp8-g32", "fp8-g128", "mxfp4"]
+CALIBRATED = {"gptq": ["--method", "gptq"], "gptq, act order": ["--method", "gptq", "--act-order"],
+              "awq": ["--method", "awq"]}
+
+
+def rows():
+    """(format, method, flags)"""
+    for form in FORMATS:
+        yield form, "rtn", []
+        if form.startswith("int4") or form == "mxfp4":
+            yield from ((form, method, flags) for method, flags in CALIBRATED.items())
+        elif form in ("int8", "int8-asym"):
+            yield form, "gptq", ["--method", "gptq"]
+            yield form, "smoothquant", ["--method", "smoothquant"]
+
+
+def pieces(text, limit):
+    """Runs of paragraphs of up to `limit` characters."""
+    run = ""
+    for paragraph in text.split("\n\n"):
+        if run and len(run) + len(paragraph) > limit:
+            yield run[:limit]
+            run = ""
+        run += ("\n\n" if run else "") + paragraph
+    yield run[:limit]
+
+
+def write_lines(path, prompts):
+    path.write_text("".join(json.dumps(dict(custom_id=str(i), prompt=p)) + "\n" for i, p in enumerate(prompts)))
+
+
+def prepare(o):
+    text = o.text.read_text()
+    cut = text.index("\n\n", len(text) * 9 // 10)
+    write_lines(o.work / "held-out.jsonl", list(pieces(text[cut:].strip(), PROMPT_CHARACTERS))[:o.prompts])
+    step = (cut - EXCERPT_CHARACTERS) // o.excerpts
+    write_lines(o.work / "calibration.jsonl",
+                [text[i * step:i * step + EXCERPT_CHARACTERS] for i in range(o.excerpts)])
+
+
+def run(*argv):
+    done = subprocess.run([str(a) for a in argv], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{argv}: {done.stderr}")
+    return done.stdout + done.stderr
+
+
+def score(o, model, logits):
+    """The perplexity; every logit goes into a file."""
+    found = run(o.shoal, "score", "--model", model, "--input", o.work / "held-out.jsonl", "--output",
+                o.work / "rows.jsonl", "--logits", logits, "--activations", o.activations, "--no-journal", "--restart")
+    return float(re.search(r"perplexity: ([0-9.]+)", found).group(1))
+
+
+def log_probabilities(logits):
+    x = logits[:].astype(np.float64)
+    x -= x.max(axis=1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
+def divergences(p_file, q_file):
+    """KL(p || q) of each position of all prompts."""
+    found = []
+    with h5py.File(p_file) as p_all, h5py.File(q_file) as q_all:
+        for key in sorted(p_all, key=int):
+            p, q = log_probabilities(p_all[key]), log_probabilities(q_all[key])
+            found.append((np.exp(p) * (p - q)).sum(axis=1))
+    return np.concatenate(found)
+
+
+def main():
+    a = argparse.ArgumentParser()
+    for name in ("shoal", "model", "text", "work"):
+        a.add_argument(f"--{name}", required=True, type=Path)
+    a.add_argument("--only", default="", help="formats and methods that are one of these words")
+    a.add_argument("--activations", default="int8")
+    a.add_argument("--prompts", type=int)
+    a.add_argument("--excerpts", type=int, default=128)
+    o = a.parse_args()
+    o.work.mkdir(parents=True, exist_ok=True)
+    prepare(o)
+    source, found = o.work / "source-logits.h5", o.work / "logits.h5"
+    source_perplexity = score(o, o.model, source)
+    print("| format | method | file bytes | perplexity | change | KL | KL by rtn | output error |\n"
+          "|---|---|--:|--:|--:|--:|--:|--:|")
+    print(f"| source | | {o.model.stat().st_size:,} | {source_perplexity:.4f} | | | | |", flush=True)
+    rtn = None
+    for form, method, flags in rows():
+        if o.only and not any(word in (form, method) for word in o.only.split(",")):
+            continue
+        made = o.work / "quantized.h5"
+        given = ["--calibration", o.work / "calibration.jsonl"] if method != "rtn" or form[:3] == "int" else []
+        said = run(o.shoal, "quantize", o.model, made, "--format", form, *flags, *given, "--quiet")
+        perplexity = score(o, made, found)
+        kl = divergences(source, found)
+        rtn = kl if method == "rtn" else rtn
+        against = "" if method == "rtn" else f"{kl.mean() / rtn.mean():.2f} ({(kl < rtn).mean():.0%})"
+        error = re.search(r"output error ([0-9.e+-]+)", said)
+        print(f"| {form} | {method} | {made.stat().st_size:,} | {perplexity:.4f} | "
+              f"{perplexity / source_perplexity - 1:+.3%} | {kl.mean():.2e} ± {kl.std() / math.sqrt(len(kl)):.0e} | "
+              f"{against} | {error.group(1) if error else ''} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
