@@ -2,8 +2,9 @@
 """What the scheduler promises of whole jobs.
 
 usage: schedule.py SHOAL WORK_FOLDER CASE
-  headers   2,000 prompts over 20 headers: at least 90 % of the tokens that a trie says could be
+  headers   700 prompts over 7 headers: at least 90 % of the tokens that a trie says could be
             saved are saved; any order, caches on or off, preemption and killed runs: the same bytes
+  headers_long the same of 2,000 prompts over 20 headers
   dry_run   --dry-run on 20,000 and 220,000 lines: the same memory; rows that depend on nothing but
             their lines; a killed dry run goes on
   replicas  replicas that run out of work one after the other, and some that never have any: no run
@@ -20,22 +21,23 @@ from program import REPO, Shoal, expect, main_of, run, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_VOCAB = 2000
-N_HEADERS, N_PROMPTS = 20, 2000
+N_HEADERS, PER_HEADER = 7, 100
+N_HEADERS_LONG = 20
 SAVED_LEAST = 0.90
 GROWTH_MAX_KIB = 8 * 1024  # from 20,000 to 220,000 lines without ids (test_id_spill has those)
 CACHE_MAX_KIB = 80 * 1024
 
 
-def header_lines():
+def header_lines(n_headers):
     """Prompts over shared headers of 550 to 850 tokens, in random order; greedy, seeded, unseeded."""
     draw = random.Random(66)
     headers = [[draw.randrange(N_VOCAB) for _ in range(draw.randrange(550, 850))]
-               for _ in range(N_HEADERS)]
+               for _ in range(n_headers)]
     kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=4), dict()]
     return [dict(custom_id=f"h{i}", max_tokens=draw.randrange(2, 7), **kinds[i % 3],
-                 prompt_token_ids=headers[draw.randrange(N_HEADERS)] +
+                 prompt_token_ids=headers[draw.randrange(n_headers)] +
                  [draw.randrange(N_VOCAB) for _ in range(draw.randrange(4, 40))])
-            for i in range(N_PROMPTS)]
+            for i in range(n_headers * PER_HEADER)]
 
 
 def trie_bound(lines):
@@ -74,15 +76,18 @@ class ScheduleTest:
             path.unlink(missing_ok=True)
         argv = ["generate", "--model", DEMO, "--input", self.input, "--output", self.output,
                 "--report", self.report, "--threads", 1, "--checkpoint-tokens", 1, *flags]
-        for step in (40, 90):
+        for step in (20, 25):  # of 80 or more
             done = self.shoal(*argv, "--failpoint", f"step:{step}", journal=True, limit_s=600)
             expect(done.status in (137, -9), str(done))
         self.shoal.must(*argv, journal=True, limit_s=600)
         journal.unlink()
         return self.output.read_bytes(), json.loads(self.report.read_text())
 
-    def headers(self):
-        lines = header_lines()
+    def headers_long(self):
+        self.headers(N_HEADERS_LONG)
+
+    def headers(self, n_headers=N_HEADERS):
+        lines = header_lines(n_headers)
         write_lines(self.input, lines)
         bound = trie_bound(lines)
         n_tokens = sum(len(line["prompt_token_ids"]) for line in lines)
@@ -94,7 +99,7 @@ class ScheduleTest:
         for what, flags, ranks, saves in (
                 ("auto", [], 0, True), ("prefix", ["--order", "prefix"], 0, True),
                 ("input", ["--order", "input"], 0, True),
-                ("auto, pool too small for all headers", ["--kv-blocks", 60], 0, True),
+                ("auto, pool too small for all headers", ["--kv-blocks", 3 * n_headers + 15], 0, True),
                 ("auto, dp 2", ["--dp", 2], 2, True),
                 ("auto, preempted", ["--kv-blocks", 17, "--max-batch", 6], 0, False)):
             found, report = self.run(*flags, ranks=ranks)
@@ -184,5 +189,5 @@ class ScheduleTest:
 
 if __name__ == "__main__":
     test = ScheduleTest(*sys.argv[1:3])
-    cases = dict(headers=test.headers, dry_run=test.dry_run, replicas=test.replicas)
+    cases = dict(headers=test.headers, headers_long=test.headers_long, dry_run=test.dry_run, replicas=test.replicas)
     main_of(cases[sys.argv[3]])

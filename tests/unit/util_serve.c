@@ -149,3 +149,22 @@ struct status util_lead_run_text(struct lead_options *o, const char *text, size_
     util_file_remove(output);
     return st;
 }
+
+struct request_rules util_request_rules(struct tokenizer *t)
+{
+    struct request_rules rules = {.tokenizer = t,
+                                  .end_ids = end_ids,
+                                  .n_end_ids = 1,
+                                  .vocab_size = FAKE_VOCAB,
+                                  .max_model_len = 20};
+    request_defaults_init(&rules.defaults);
+    return rules;
+}
+
+struct request *util_request_parse(const struct request_rules *rules, const char *line)
+{
+    struct request *r = NULL;
+    const struct status st = request_create(rules, 12, line, strlen(line), &r);
+    assert(!status_failed(&st));
+    return r;
+}

@@ -14,6 +14,10 @@ enum { UTIL_PATH_MAX = 64 };
 void util_file_create(char path[UTIL_PATH_MAX], const char *bytes, size_t n);
 void util_file_remove(const char path[UTIL_PATH_MAX]);
 
+/* Rules of a fake model with a context of 20 tokens, and the request of a line, number 12. */
+struct request_rules util_request_rules(struct tokenizer *t);
+struct request *util_request_parse(const struct request_rules *rules, const char *line);
+
 /* Options for a fake model: context of 200 tokens, one replica, one group, a wide pool. */
 struct lead_options util_lead_options(struct tokenizer *t, const char *input, const char *output);
 

@@ -1,0 +1,187 @@
+/* Whole jobs over the fake engine, as far as their files go: what is refused, empty, slow, too
+ * long. */
+#include "base/file.h"
+#include "base/mem.h"
+#include "util_serve.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void files_that_cannot_be_used_are_refused(void)
+{
+    static struct serve_summary summary;
+    char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];
+    uint64_t n_wrong;
+    util_file_create(input, "{\"prompt_token_ids\":[3]}\n", 25);
+    util_file_create(output, "kept", 4);
+    struct lead_options o = util_lead_options(NULL, "/nowhere/in.jsonl", output);
+    struct status st = util_lead_run(&o, &summary, &n_wrong);
+    CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+    char *bytes = NULL;
+    size_t n = 0;
+    st = file_read(output, 100, &bytes, &n);
+    CU_ASSERT_EQUAL(n, 4); /* the old output is not truncated before the input is there */
+    mem_free(&bytes);
+    o = util_lead_options(NULL, input, input);
+    st = util_lead_run(&o, &summary, &n_wrong);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "expected another file"));
+    o = util_lead_options(NULL, input, "/dev/full");
+    st = util_lead_run(&o, &summary, &n_wrong);
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+    o = util_lead_options(NULL, input, output);
+    o.n_blocks = 3;
+    st = util_lead_run(&o, &summary, &n_wrong);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "--max-model-len"));
+    o = util_lead_options(NULL, input, output);
+    o.defaults.min_p = 2;
+    st = util_lead_run(&o, &summary, &n_wrong);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    o = util_lead_options(NULL, input, output);
+    st = util_lead_run(&o, &summary, &n_wrong);
+    CU_ASSERT_FALSE(status_failed(&st));
+    CU_ASSERT_EQUAL(summary.n_rows, 1);
+    util_file_remove(input);
+    util_file_remove(output);
+}
+
+static void empty_inputs_give_empty_outputs(void)
+{
+    static struct serve_summary summary;
+    struct strbuf in, out;
+    strbuf_init(&in);
+    strbuf_init(&out);
+    struct lead_options o = util_lead_options(NULL, NULL, NULL);
+    o.n_groups = 3;
+    uint64_t n_wrong = 0;
+    const struct status st = util_lead_run_text(&o, "", 0, &summary, &n_wrong, &out);
+    CU_ASSERT_FALSE(status_failed(&st));
+    CU_ASSERT_EQUAL(out.n, 0);
+    CU_ASSERT_EQUAL(summary.n_rows, 0);
+    strbuf_fini(&in);
+    strbuf_fini(&out);
+}
+
+/* Two lines, the second written while the first runs; in between the pipe is open and empty. */
+static void a_slow_pipe_does_not_hold_up_what_runs(void)
+{
+    static const char first[] = "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":150}\n";
+    static const char second[] = "{\"prompt_token_ids\":[9,8],\"max_tokens\":1}\n";
+    int ends[2];
+    char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];
+    struct lead *lead = NULL;
+    struct fake_engine engine;
+    struct step_plan plan;
+    struct step_result result;
+    static struct serve_summary summary;
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    snprintf(input, sizeof input, "/proc/self/fd/%d", ends[0]);
+    util_file_create(output, "", 0);
+    struct lead_options o = util_lead_options(NULL, input, output);
+    o.n_end_ids = 0; /* so that the first runs on */
+    struct status st = lead_create(&o, &lead);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    st = step_plan_init(&plan, 1);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    step_result_init(&result);
+    fake_engine_init(&engine, 1, o.n_blocks);
+    CU_ASSERT_EQUAL(write(ends[1], first, strlen(first)), (ssize_t)strlen(first));
+    bool done = false;
+    size_t n_most = 0;
+    uint64_t step = 0;
+    for (; !done && step < 1000; step++) {
+        if (step == 50) {
+            CU_ASSERT_EQUAL(write(ends[1], second, strlen(second)), (ssize_t)strlen(second));
+            close(ends[1]);
+        }
+        st = lead_next(lead, 0, step, &plan, &done);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        if (done) break;
+        CU_ASSERT(plan.n_seqs > 0);
+        if (plan.n_seqs > n_most) n_most = plan.n_seqs;
+        fake_engine_run(&engine, &plan, &result);
+        st = lead_commit(lead, 0, &result);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    }
+    CU_ASSERT(done);
+    CU_ASSERT_EQUAL(step, 150);
+    CU_ASSERT_EQUAL(n_most, 2);
+    st = lead_finish(lead, &summary);
+    CU_ASSERT_FALSE(status_failed(&st));
+    CU_ASSERT_EQUAL(summary.n_rows, 2);
+    CU_ASSERT_EQUAL(summary.ttft.n, 2);
+    CU_ASSERT_EQUAL(summary.tpot.n, 1);
+    fake_engine_fini(&engine);
+    step_result_fini(&result);
+    step_plan_fini(&plan);
+    lead_destroy(&lead);
+    close(ends[0]);
+    util_file_remove(output);
+}
+
+static void a_line_over_the_limit_is_a_row(void)
+{
+    enum { N = 20000000 };
+    static struct serve_summary summary;
+    static const char good[] = "{\"prompt_token_ids\":[3],\"max_tokens\":1}\n";
+    struct strbuf in, out;
+    strbuf_init(&in);
+    strbuf_init(&out);
+    strbuf_puts(&in, good);
+    for (int i = 0; i < N / 10; i++) strbuf_puts(&in, "0123456789");
+    strbuf_puts(&in, "\n");
+    strbuf_puts(&in, good);
+    struct lead_options o = util_lead_options(NULL, NULL, NULL);
+    uint64_t n_wrong = 0;
+    const struct status st = util_lead_run_text(&o, in.data, in.n, &summary, &n_wrong, &out);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    CU_ASSERT_EQUAL(summary.n_rows, 3);
+    CU_ASSERT_EQUAL(summary.n_error_rows, 1);
+    CU_ASSERT_PTR_NOT_NULL(
+        strstr(out.data, "\n{\"custom_id\":\"2\",\"error\":{\"code\":\"line_too_long\",\"message\":"
+                         "\"the line has 20000000 bytes, expected at most 16777216\"}}\n"));
+    strbuf_fini(&in);
+    strbuf_fini(&out);
+}
+
+/* The first of two lines with one id wins even when it is an error row. */
+static void ids_count_once_whatever_their_rows(void)
+{
+    static struct serve_summary summary;
+    static const char text[] = "{\"custom_id\":\"a\",\"prompt_token_ids\":[]}\n"
+                               "{\"custom_id\":\"a\",\"prompt_token_ids\":[3]}\n"
+                               "{\"custom_id\":\"4\",\"prompt_token_ids\":[3],\"max_tokens\":1}\n"
+                               "{\"prompt_token_ids\":[3]}";
+    struct strbuf out;
+    strbuf_init(&out);
+    struct lead_options o = util_lead_options(NULL, NULL, NULL);
+    uint64_t n_wrong = 0;
+    const struct status st = util_lead_run_text(&o, text, strlen(text), &summary, &n_wrong, &out);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(summary.n_rows, 4);
+    CU_ASSERT_EQUAL(summary.n_error_rows, 3);
+    const char *row = strchr(out.data, '\n') + 1;
+    const char *says = "{\"custom_id\":\"a\",\"error\":{\"code\":\"duplicate_id\"";
+    CU_ASSERT_EQUAL(strncmp(row, says, strlen(says)), 0);
+    row = strchr(strchr(row, '\n') + 1, '\n') + 1;
+    says = "{\"custom_id\":\"4\",\"error\":{\"code\":\"duplicate_id\"";
+    CU_ASSERT_EQUAL(strncmp(row, says, strlen(says)), 0);
+    strbuf_fini(&out);
+}
+
+void suite_lead_input(CU_pSuite suite);
+void suite_lead_input(CU_pSuite suite)
+{
+    CU_add_test(suite, "files that cannot be used are refused",
+                files_that_cannot_be_used_are_refused);
+    CU_add_test(suite, "empty inputs give empty outputs", empty_inputs_give_empty_outputs);
+    CU_add_test(suite, "a slow pipe does not hold up what runs",
+                a_slow_pipe_does_not_hold_up_what_runs);
+    CU_add_test(suite, "a line over the limit is a row", a_line_over_the_limit_is_a_row);
+    CU_add_test(suite, "ids count once whatever their rows", ids_count_once_whatever_their_rows);
+}
