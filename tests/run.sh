@@ -66,7 +66,7 @@ build release
 
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     step "CUDA: everything compiles and links, for one architecture"
-    PATH=$PATH:/usr/local/cuda/bin build cuda open_device
+    PATH=$PATH:/usr/local/cuda/bin build cuda open_device kernels_gpu peaks
     build/cuda/tests/cuda/open_device || [ $? = 77 ] || status=1
 fi
 
