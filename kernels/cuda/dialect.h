@@ -35,6 +35,7 @@ struct mma_c {
 
 #define BLOCK_INLINE   static __device__ __forceinline__
 #define BLOCK_UNROLL   _Pragma("unroll")
+#define BLOCK_UNROLL16 _Pragma("unroll 16")
 #define FOR_THREADS(t) for (uint32_t t = threadIdx.x, once_ = 1; once_ != 0; once_ = 0)
 #define BLOCK_SYNC()   __syncthreads()
 
@@ -79,6 +80,27 @@ BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
     return __dp4a((int)a, (int)b, sum);
 }
 
+/* 16 bytes, both addresses multiples of 16, on their way into shared memory; what a thread asked
+ * for up to an end is one group, and the thread waits until at most n of its groups are missing. */
+BLOCK_INLINE void block_fetch16(void *shared, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from)
+                 : "memory");
+}
+
+BLOCK_INLINE void block_fetch_end(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+#define BLOCK_FETCH_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+
+/* FOR_THREADS with the thread's place in arrays of THREAD_SLOTS, which hold what it keeps from
+ * phase to phase. */
+#define THREAD_SLOTS         1
+#define FOR_THREADS_AT(t, i) for (uint32_t t = threadIdx.x, i = 0; i < 1; i++)
+
 /* A phase of warps, and in it one of a warp's lanes; i is the lane's place in arrays of WARP_LANES,
  * which hold what a lane keeps in registers. */
 #define WARP_LANES 1
@@ -113,8 +135,9 @@ BLOCK_INLINE void warp_mma_s8(struct mma_c *c, const struct mma_a *a, const stru
 #else
 #define BLOCK_INLINE static inline
 #define BLOCK_UNROLL
-#define FOR_THREADS(t) for (uint32_t t = 0; t < CUDA_THREADS; t++)
-#define BLOCK_SYNC()   ((void)0)
+#define BLOCK_UNROLL16
+#define FOR_THREADS(t)      for (uint32_t t = 0; t < CUDA_THREADS; t++)
+#define BLOCK_SYNC()        ((void)0)
 
 BLOCK_INLINE void block_add_i64(int64_t *sum, int64_t x)
 {
@@ -156,6 +179,17 @@ BLOCK_INLINE int32_t block_dot4(uint32_t a, uint32_t b, int32_t sum)
     for (int i = 0; i < 4; i++) sum += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
     return sum;
 }
+
+BLOCK_INLINE void block_fetch16(void *shared, const void *from)
+{
+    memcpy(shared, from, 16);
+}
+
+BLOCK_INLINE void block_fetch_end(void) {}
+#define BLOCK_FETCH_WAIT(n) ((void)(n))
+
+#define THREAD_SLOTS         CUDA_THREADS
+#define FOR_THREADS_AT(t, i) for (uint32_t t = 0, i = 0; t < CUDA_THREADS; i = ++t)
 
 #define WARP_LANES         WARP_THREADS
 #define FOR_WARPS(w)       for (uint32_t w = 0; w < CUDA_THREADS / WARP_THREADS; w++)

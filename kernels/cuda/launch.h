@@ -44,6 +44,8 @@
     X(argmax, argmax_args)                                                                         \
     X(change_logits, change_logits_args)                                                           \
     X(pick, pick_args)                                                                             \
+    X(linear_few, linear_work)                                                                     \
+    X(linear_few_leaf, linear_work)                                                                \
     X(linear_mma, linear_work)                                                                     \
     X(linear_mma_leaf, linear_work)                                                                \
     X(pack_rows, pack_work)                                                                        \
@@ -58,8 +60,13 @@ enum cuda_kernel {
 };
 
 enum {
-    CUDA_THREADS = 128,       /* of every block */
-    CUDA_LINEAR_ROWS = 8,     /* rows of one block of a linear */
+    CUDA_THREADS = 128,                    /* of every block */
+    CUDA_LINEAR_ROWS = 8,                  /* rows of one block of a linear */
+    CUDA_FEW_OUTPUTS = 32,                 /* of one block of linear_few, */
+    CUDA_FEW_BYTES = 4096,                 /* of a panel at once, */
+    CUDA_FEW_STAGES = 5,                   /* how many of them it holds, */
+    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* and their distance: panels in other banks */
+    CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
     CUDA_MMA_ROWS = 32,       /* of one block of a linear on tensor cores, */
     CUDA_MMA_OUTPUTS = 128,   /* and its outputs */
     CUDA_ATTENTION_ROWS = 4,  /* rows of one block of attention_rows */

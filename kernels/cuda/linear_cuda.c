@@ -10,7 +10,8 @@
 #include <string.h>
 
 enum {
-    MMA_ROWS_LEAST = 12, /* of a group, on average: below, most of a tile on tensor cores is air */
+    MMA_ROWS_LEAST = 12, /* of a group, on average: below, most of a tile on tensor cores is air,
+                            and weights are read for few rows */
     PACK_ROWS_MAX = 1 << 15
 };
 
@@ -55,21 +56,24 @@ static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t
 /* Rows and outputs of one block of a kernel; the bits are the same whichever runs. */
 struct choice {
     enum cuda_kernel kernel;
-    uint32_t n_rows, n_outputs;
+    uint32_t n_rows, n_outputs, shared_bytes;
 };
 
 static struct choice choose(const struct linear_args *a, bool leafy)
 {
     const enum quant_kind kind = a->groups[0].w->quant.kind;
-    struct choice c = {leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear, CUDA_LINEAR_ROWS,
-                       CUDA_THREADS};
-    if (kind == QUANT_NONE) return c;
-    c.kernel = leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant;
+    const bool floats = kind == QUANT_NONE || kind == QUANT_FP8;
     size_t n_rows = 0;
     for (size_t g = 0; g < a->n_groups; g++) n_rows += a->groups[g].n_rows;
-    if (a->xq == NULL || kind == QUANT_FP8 || n_rows < MMA_ROWS_LEAST * a->n_groups) return c;
-    return (struct choice){leafy ? CUDA_KERNEL_linear_mma_leaf : CUDA_KERNEL_linear_mma,
-                           CUDA_MMA_ROWS, CUDA_MMA_OUTPUTS};
+    if (n_rows < MMA_ROWS_LEAST * a->n_groups && (floats || a->xq != NULL))
+        return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
+                               CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED};
+    if (!floats && a->xq != NULL)
+        return (struct choice){leafy ? CUDA_KERNEL_linear_mma_leaf : CUDA_KERNEL_linear_mma,
+                               CUDA_MMA_ROWS, CUDA_MMA_OUTPUTS, 0};
+    const enum cuda_kernel plain = leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear;
+    const enum cuda_kernel quant = leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant;
+    return (struct choice){kind == QUANT_NONE ? plain : quant, CUDA_LINEAR_ROWS, CUDA_THREADS, 0};
 }
 
 static void run(struct device *d, const struct linear_args *a, bool leafy)
@@ -90,7 +94,8 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
         a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows) : list_tiles(d, a, c.n_rows, &w);
     const uint32_t n_leaves = leafy ? (first->n_in + first->leaf - 1) / first->leaf : 1;
     const uint32_t n_blocks = (first->n_out + c.n_outputs - 1) / c.n_outputs;
-    device_launch(d, c.kernel, (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, 0}, &w);
+    device_launch(d, c.kernel,
+                  (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, c.shared_bytes}, &w);
 }
 
 void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n)

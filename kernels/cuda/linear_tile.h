@@ -84,6 +84,30 @@ BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
     return v;
 }
 
+/* isum of row codes x over group g of G inputs. */
+BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint32_t g, uint32_t G,
+                               const uint32_t *x)
+{
+    int32_t sum = 0;
+    if (kind == QUANT_INT8) {
+        for (uint32_t i = 0; i < G / 4; i++)
+            sum = block_dot4(words[(size_t)(g * (G / 4) + i) * PANEL_COLUMNS] ^ 0x80808080u, x[i],
+                             sum);
+        return sum;
+    }
+    for (uint32_t i = 0; i < G / 8; i++) {
+        const uint32_t v = words[(size_t)(g * (G / 8) + i) * PANEL_COLUMNS];
+        uint32_t low = v & 0x0F0F0F0Fu, high = v >> 4 & 0x0F0F0F0Fu;
+        if (kind == QUANT_MXFP4) {
+            low = quant_doubled(low);
+            high = quant_doubled(high);
+        }
+        sum = block_dot4(low, x[2 * i], sum);
+        sum = block_dot4(high, x[2 * i + 1], sum);
+    }
+    return sum;
+}
+
 /* What the codes' own zero adds for each unit of activation. */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {

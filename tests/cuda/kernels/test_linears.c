@@ -78,7 +78,7 @@ static void check(struct both *b, const struct job *j)
 
 static const struct {
     size_t n_out, n_in;
-} shapes[] = {{1, 1}, {16, 64}, {17, 65}, {130, 96}, {129, 33}, {300, 200}};
+} shapes[] = {{1, 1}, {16, 64}, {17, 65}, {130, 96}, {129, 33}, {300, 200}, {40, 1400}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 static const size_t row_counts[] = {1, 2, 7, 8, 9, 12, 33, 80};
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof row_counts[0] };
@@ -88,7 +88,7 @@ static void plain_linears(void)
     static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     struct both b = both_open(21);
     for (size_t i = 0; i < 3 * N_SHAPES * 2; i++) {
-        const size_t s = i / 6, leaf = i % 2 ? 32 : 0;
+        const size_t s = i / 6, leaf = i % 2 ? s == 6 ? 600 : 32 : 0;
         struct packed w = random_packed(&b.rng, types[i / 2 % 3], shapes[s].n_out, shapes[s].n_in,
                                         leaf, 30, i % 4 == 3 ? 500 : 0);
         for (size_t r = 0; r < N_ROW_COUNTS; r++)
@@ -106,7 +106,8 @@ static void quantized_linears(void)
     struct both b = both_open(22);
     for (size_t i = 0; i < QUANT_TEST_FORMATS * 2; i++) {
         const struct quant_format f = quant_test_format(i / 2);
-        const size_t s = i % N_SHAPES, leaf = i % 2 ? quant_kernel_group(f) : 0;
+        const size_t s = i % N_SHAPES, groups = s == 6 ? 5 : 1;
+        const size_t leaf = i % 2 ? groups * quant_kernel_group(f) : 0;
         struct quant_weight w = quant_weight_make(&b.rng, f, shapes[s].n_out, shapes[s].n_in, leaf,
                                                   i % 5 == 4 ? 40 : 0);
         for (int codes = 0; codes < (f.kind == QUANT_FP8 ? 1 : 2); codes++)
