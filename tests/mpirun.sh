@@ -5,7 +5,6 @@
 set -eu
 ranks=$1
 shift
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 session=${TMPDIR:-/tmp}/shoal-mpi/$$
 mkdir -p "$session"
 exec mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
