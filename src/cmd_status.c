@@ -23,7 +23,9 @@ static const struct flag table[] = {
 };
 
 static const char text[] =
-    "JOURNAL is a job's journal or its output file. Says how many rows are done, how many of them "
+    "JOURNAL is a job's journal or its output file; of several, as those of a job array, each gets "
+    "a "
+    "line, and their sum. Says how many rows are done, how many of them "
     "are error rows, the rate of the last run and about how long the rest takes. Reads only, also "
     "while the job runs.";
 
@@ -120,7 +122,28 @@ static struct status read_journal(const char *path, bool *is_running, struct jou
     return st;
 }
 
-static struct status show(const char *path, const struct status_flags *flags)
+/* What several journals come to. */
+struct sum {
+    uint64_t n_journals, n_complete, n_rows, n_error_rows;
+};
+
+static void print_line(const struct view *v, const char *path, struct sum *sum)
+{
+    char part[16] = "?";
+    if (v->total >= 0) {
+        const double whole = v->total > 0 ? (double)v->f->n_rows / v->total : 1;
+        snprintf(part, sizeof part, "%.1f %%", 100 * whole);
+    }
+    printf("%-9s %12llu rows %8llu errors %8s  %s\n", v->state, (unsigned long long)v->f->n_rows,
+           (unsigned long long)v->f->n_error_rows, part, path);
+    sum->n_journals++;
+    sum->n_complete += v->f->is_complete;
+    sum->n_rows += v->f->n_rows;
+    sum->n_error_rows += v->f->n_error_rows;
+}
+
+/* sum NULL: the only one. */
+static struct status show(const char *path, const struct status_flags *flags, struct sum *sum)
 {
     struct journal_facts facts;
     bool is_running;
@@ -140,6 +163,8 @@ static struct status show(const char *path, const struct status_flags *flags)
     const struct view v = view_of(&facts, is_running);
     if (flags->json) {
         print_json(&v);
+    } else if (sum != NULL) {
+        print_line(&v, path, sum);
     } else {
         print_text(&v);
     }
@@ -147,17 +172,30 @@ static struct status show(const char *path, const struct status_flags *flags)
     return status_ok();
 }
 
+static struct status show_all(const struct positionals *paths, const struct status_flags *flags)
+{
+    struct sum sum = {.n_journals = 0};
+    if (paths->n == 0) return status_make(STATUS_USAGE, "expected JOURNAL");
+    if (paths->n == 1) return show(paths->values[0], flags, NULL);
+    for (size_t i = 0; i < paths->n; i++) TRY(show(paths->values[i], flags, &sum));
+    if (flags->json) return status_ok();
+    printf("%llu rows, %llu of them error rows; %llu of %llu complete\n",
+           (unsigned long long)sum.n_rows, (unsigned long long)sum.n_error_rows,
+           (unsigned long long)sum.n_complete, (unsigned long long)sum.n_journals);
+    return status_ok();
+}
+
 int cmd_status(struct config env, int argc, char **argv)
 {
     (void)env;
     struct status_flags flags = {.json = false};
-    struct positionals paths = {.n_wanted = 1};
+    struct positionals paths = {.n_wanted = POSITIONALS_MAX};
     enum flags_ask ask = FLAGS_RUN;
     const size_t n = sizeof table / sizeof table[0];
     struct status st = flags_parse(table, n, argc, argv, &flags, &paths, &ask);
     if (ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
-                                        .arguments = "JOURNAL",
+                                        .arguments = "JOURNAL...",
                                         .summary = "how far a job is",
                                         .description = text,
                                         .table = table,
@@ -165,8 +203,7 @@ int cmd_status(struct config env, int argc, char **argv)
         flags_print(&page, ask, stdout);
         return 0;
     }
-    if (!status_failed(&st) && paths.n != 1) st = status_make(STATUS_USAGE, "expected JOURNAL");
-    if (!status_failed(&st)) st = show(paths.values[0], &flags);
+    if (!status_failed(&st)) st = show_all(&paths, &flags);
     if (!status_failed(&st)) return 0;
     fprintf(stderr, "shoal status: %s\n", st.text);
     return status_exit(st.code);

@@ -112,10 +112,47 @@ static const struct flag *find_flag(const struct flag *table, size_t n_flags, co
     return NULL;
 }
 
+/* How many letters must be changed, added or taken away to make b of a; both shorter than 64. */
+static size_t distance(const char *a, size_t n, const char *b, size_t m)
+{
+    size_t row[64];
+    for (size_t k = 0; k <= m; k++) row[k] = k;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t k = 1; k <= m; k++) {
+            size_t least = diagonal + (a[i - 1] != b[k - 1]);
+            if (least > row[k] + 1) least = row[k] + 1;
+            if (least > row[k - 1] + 1) least = row[k - 1] + 1;
+            diagonal = row[k];
+            row[k] = least;
+        }
+    }
+    return row[m];
+}
+
+/* The flag that was perhaps meant; NULL: none is near. */
+static const struct flag *near_flag(const struct flag *table, size_t n_flags, const char *name,
+                                    size_t n)
+{
+    const struct flag *found = NULL;
+    size_t best = 3;
+    for (size_t i = 0; i < n_flags && n > 3 && n < 64; i++) {
+        const size_t m = strlen(table[i].name);
+        const size_t d = m < 64 && table[i].help != NULL ? distance(name, n, table[i].name, m) : 64;
+        if (d < best) found = &table[i];
+        if (d < best) best = d;
+    }
+    return found;
+}
+
 static struct status take_positional(char **argv, char *value, struct positionals *p)
 {
     if (p->n == p->n_wanted) {
-        return status_make(STATUS_USAGE, "%s: unexpected argument \"%s\"", argv[0], value);
+        return status_make(STATUS_USAGE, "\"%s\": %s; see shoal %s --help", value,
+                           p->n_wanted == 0 ? "no argument is taken but flags, which begin with --"
+                                            : "an argument too many",
+                           argv[0]);
     }
     p->values[p->n++] = value;
     return status_ok();
@@ -128,6 +165,11 @@ static struct status take_flag(const struct flag *table, size_t n_flags, char **
     const char *text = argv[*at];
     const size_t n = strncmp(text, "--", 2) == 0 ? strcspn(text + 2, "=") : 0;
     const struct flag *f = find_flag(table, n_flags, text + 2, n);
+    const struct flag *meant = f == NULL ? near_flag(table, n_flags, text + 2, n) : NULL;
+    if (meant != NULL) {
+        return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; did you mean --%s?",
+                           text, argv[0], meant->name);
+    }
     if (n == 0 || f == NULL) {
         return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; see shoal %s --help",
                            text, argv[0], argv[0]);
@@ -153,8 +195,11 @@ struct status flags_parse(const struct flag *table, size_t n_flags, int argc, ch
             TRY(take_positional(argv, argv[i], positionals));
         } else if (strcmp(argv[i], "--") == 0) {
             flags_ended = true;
-        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--help-man") == 0) {
-            *ask = argv[i][6] == '\0' ? FLAGS_HELP : FLAGS_MAN;
+        } else if (strcmp(argv[i], "--help-man") == 0) {
+            *ask = FLAGS_MAN;
+            return status_ok();
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            *ask = FLAGS_HELP;
             return status_ok();
         } else {
             TRY(take_flag(table, n_flags, argv, &i, out));

@@ -53,7 +53,7 @@ struct flags_page {
     size_t n_flags;
 };
 
-/* Local. Fills `out` from argv[1..]; "--help" and "--help-man" set *ask and stop. Errors:
+/* Local. Fills `out` from argv[1..]; "--help" (or "-h") and "--help-man" set *ask and stop. Errors:
  * STATUS_USAGE names the flag, what was expected and what was found. */
 struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
                           void *out, struct positionals *positionals, enum flags_ask *ask);

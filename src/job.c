@@ -38,7 +38,14 @@ static struct status choose_layout(struct job *j)
                                          .min_kv_blocks = (j->max_model_len + KV_BLOCK_TOKENS - 1) /
                                                           KV_BLOCK_TOKENS};
     bool fits = true;
-    TRY(layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits));
+    const struct status st =
+        layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits);
+    if (st.code == STATUS_USAGE && n_ranks == 1) {
+        return status_make(
+            st.code, "%s; start it under mpirun or srun, of the MPI that shoal was built with",
+            st.text);
+    }
+    TRY(st);
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
     if (strcmp(j->o->input, "-") == 0) lead_by_first(j->order, n_ranks);
     return status_ok();

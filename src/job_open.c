@@ -118,6 +118,7 @@ static struct status check_step_tokens(const struct job *j)
 
 struct status job_read_model(struct job *j)
 {
+    TRY(job_paths_check_model(j->o->model));
     TRY(ckpt_open(j->o->model, &j->ckpt));
     size_t n;
     const char *config = ckpt_config_json(j->ckpt, &n);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,14 +50,24 @@ static struct status check_writable(const struct named *f)
                        strerror(errno));
 }
 
+struct status job_paths_check_model(const char *model)
+{
+    struct stat info;
+    const char *end = strrchr(model, '.');
+    const bool is_source =
+        end != NULL && (strcasecmp(end, ".gguf") == 0 || strcasecmp(end, ".safetensors") == 0);
+    if (!is_source && (stat(model, &info) != 0 || !S_ISDIR(info.st_mode))) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "--model %s: expected a checkpoint of shoal's, found a %s; make one of it "
+                       "with: shoal convert SRC DST.h5",
+                       model, is_source ? "file of another kind" : "folder");
+}
+
 struct status job_paths_check(const struct job_options *o)
 {
-    const struct named files[] = {{"model", o->model, false},
-                                  {"input", o->input, false},
-                                  {"output", o->output, true},
-                                  {"logits", o->logits, true},
-                                  {"metrics", o->metrics, true},
-                                  {"trace", o->trace, true}};
+    const struct named files[] = {{"model", o->model, false},    {"input", o->input, false},
+                                  {"output", o->output, true},   {"logits", o->logits, true},
+                                  {"metrics", o->metrics, true}, {"trace", o->trace, true}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
         if (!files[i].writes || is_stream) continue;

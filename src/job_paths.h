@@ -9,4 +9,7 @@
  * STATUS_IO when a file cannot be written where it should be. */
 struct status job_paths_check(const struct job_options *options);
 
+/* Local. Errors: STATUS_INPUT when the model is what `shoal convert` makes checkpoints of. */
+struct status job_paths_check_model(const char *model);
+
 #endif

@@ -24,7 +24,7 @@ static const struct command commands[] = {
      "log-probabilities of given texts, perplexity"},
     {"bench", cmd_bench, "--machine | --model M.h5",
      "measure the machine, and latency and throughput on it"},
-    {"status", cmd_status, "JOURNAL", "how far a job is, while it runs and after"},
+    {"status", cmd_status, "JOURNAL...", "how far a job is, while it runs and after"},
     {"merge", cmd_merge, "--input IN.jsonl --output OUT.jsonl PART...",
      "join the outputs of a job array, proving that no row is missing or double"},
 };
@@ -47,7 +47,8 @@ int main(int argc, char **argv)
         print_help(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return 0;
     }

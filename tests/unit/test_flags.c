@@ -178,12 +178,23 @@ static void positionals_stand_anywhere(void)
     CU_ASSERT_STRING_EQUAL(p.p.values[1], "-");
     CU_ASSERT_STRING_EQUAL(p.p.values[2], "--text");
     CU_ASSERT(p.v.on && p.v.count == 2 && p.v.text == NULL);
-    check_refused(PARSE(1, "a", "b"), "cmd: unexpected argument \"b\"");
-    check_refused(PARSE(0, ""), "cmd: unexpected argument \"\"");
+    check_refused(PARSE(1, "a", "b"), "\"b\": an argument too many; see shoal cmd --help");
+    check_refused(PARSE(0, ""),
+                  "\"\": no argument is taken but flags, which begin with --; see shoal "
+                  "cmd --help");
+}
+
+static void a_flag_that_was_nearly_meant_is_named(void)
+{
+    check_refused(PARSE(0, "--cuont", "3"),
+                  "--cuont: no such flag for `shoal cmd`; did you mean --count?");
+    check_refused(PARSE(0, "--counts=3"),
+                  "--counts=3: no such flag for `shoal cmd`; did you mean --count?");
 }
 
 static void help_stops_the_reading(void)
 {
+    CU_ASSERT_EQUAL(PARSE(0, "-h", "--bogus").ask, FLAGS_HELP);
     CU_ASSERT_EQUAL(PARSE(0, "--help", "--bogus").ask, FLAGS_HELP);
     CU_ASSERT_EQUAL(PARSE(0, "--on", "--help-man").ask, FLAGS_MAN);
     CU_ASSERT_EQUAL(PARSE(0, "--help").st.code, STATUS_OK);
@@ -242,6 +253,8 @@ void suite_flags(CU_pSuite suite)
     CU_add_test(suite, "values are asked for and refused", values_are_asked_for_and_refused);
     CU_add_test(suite, "a list has an end", a_list_has_an_end);
     CU_add_test(suite, "positionals stand anywhere", positionals_stand_anywhere);
+    CU_add_test(suite, "a flag that was nearly meant is named",
+                a_flag_that_was_nearly_meant_is_named);
     CU_add_test(suite, "help stops the reading", help_stops_the_reading);
     CU_add_test(suite, "pages show every flag but aliases", pages_show_every_flag_but_aliases);
 }

@@ -57,6 +57,21 @@ static void files_of_their_own_are_taken(void)
     teardown();
 }
 
+static void models_that_are_none_yet_are_named(void)
+{
+    setup();
+    CU_ASSERT_EQUAL(job_paths_check_model(model).code, STATUS_OK);
+    CU_ASSERT_EQUAL(job_paths_check_model("not-there").code,
+                    STATUS_OK); /* opening it will say so */
+    const char *const sources[] = {dir, "a.gguf", "a/b.safetensors"};
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        const struct status st = job_paths_check_model(sources[i]);
+        CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "shoal convert"));
+    }
+    teardown();
+}
+
 static void one_file_for_two_is_refused(void)
 {
     setup();
@@ -79,8 +94,9 @@ static void a_missing_folder_is_named_at_once(void)
     setup();
     const struct status st = check(other, NULL, "/nonexistent/report.json");
     CU_ASSERT_EQUAL(st.code, STATUS_IO);
-    CU_ASSERT_STRING_EQUAL(st.text, "--metrics /nonexistent/report.json: cannot be written: No such "
-                                    "file or directory");
+    CU_ASSERT_STRING_EQUAL(st.text,
+                           "--metrics /nonexistent/report.json: cannot be written: No such "
+                           "file or directory");
     CU_ASSERT_EQUAL(check("/nonexistent/out.jsonl", NULL, NULL).code, STATUS_IO);
     static char path[5000];
     memset(path, 'x', sizeof path - 1);
@@ -91,6 +107,7 @@ static void a_missing_folder_is_named_at_once(void)
 void suite_job_paths(CU_pSuite suite);
 void suite_job_paths(CU_pSuite suite)
 {
+    CU_add_test(suite, "models that are none yet are named", models_that_are_none_yet_are_named);
     CU_add_test(suite, "files of their own are taken", files_of_their_own_are_taken);
     CU_add_test(suite, "one file for two is refused", one_file_for_two_is_refused);
     CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
