@@ -65,7 +65,8 @@ static struct choice choose(const struct linear_args *a, bool leafy)
     const bool floats = kind == QUANT_NONE || kind == QUANT_FP8;
     size_t n_rows = 0;
     for (size_t g = 0; g < a->n_groups; g++) n_rows += a->groups[g].n_rows;
-    if (n_rows < MMA_ROWS_LEAST * a->n_groups && (floats || a->xq != NULL))
+    const bool fits = a->groups[0].w->n_out < (uint32_t)CUDA_FEW_OUTPUTS * UINT16_MAX;
+    if (n_rows < MMA_ROWS_LEAST * a->n_groups && (floats || a->xq != NULL) && fits)
         return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
                                CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED};
     if (!floats && a->xq != NULL)

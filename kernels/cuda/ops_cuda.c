@@ -205,7 +205,8 @@ void cuda_op_attention(struct device *d, const struct attn_args *a)
         (size_t)a->n_heads * n_tiles * (a->kv.head_dim + 2) * sizeof(float) * d->n_rows;
     const size_t n_blocks =
         (d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS * a->n_heads;
-    if (n_blocks < BLOCKS_ENOUGH && state_bytes <= STATES_BYTES && d->n_rows < UINT16_MAX) {
+    if (n_blocks < BLOCKS_ENOUGH && state_bytes <= STATES_BYTES && d->n_rows < UINT16_MAX &&
+        n_tiles < UINT16_MAX) {
         attention_split(d, &w, n_tiles);
         return;
     }

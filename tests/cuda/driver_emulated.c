@@ -65,7 +65,7 @@ static struct {
     char *region;
     size_t used, n_arrays; /* n_arrays were given out and not taken back */
     const void *fresh;     /* given out last and not touched: zeros, whose pages cost nothing */
-    uint64_t n_calls, n_launches;
+    uint64_t n_calls, n_launches, n_bad_launches;
     struct queue stream;
     bool has_thread;
 } all;
@@ -78,9 +78,14 @@ void emulated_set(struct emulated e)
     all.e = e;
     all.is_read = true;
     all.n_calls = 0;
-    all.n_launches = 0;
+    all.n_launches = all.n_bad_launches = 0;
     all.used = 0;
     all.stream.head = all.stream.n = 0;
+}
+
+uint64_t emulated_bad_launches(void)
+{
+    return all.n_bad_launches;
 }
 
 uint64_t emulated_launches(void)
@@ -140,7 +145,7 @@ static int enqueue(const struct work *w)
 {
     all.fresh = NULL;
     const int error = called();
-    if (error != 0) return error;
+    if (error != 0 || all.e.dry != 0) return error;
     pthread_mutex_lock(&lock);
     append(&all.stream, w);
     pthread_mutex_unlock(&lock);
@@ -381,13 +386,23 @@ static int emu_fill(void *p, int byte, size_t n_bytes, void *stream)
     return enqueue(&(struct work){.kind = WORK_FILL, .to = p, .byte = byte, .n_bytes = n_bytes});
 }
 
+static bool fits(struct cuda_grid grid)
+{
+    return grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < 65536 && grid.z < 65536 &&
+           grid.y < 1u << 31 && grid.shared_bytes <= CUDA_SHARED_MAX;
+}
+
 static int emu_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                       void *stream)
 {
     (void)stream;
     if (all.e.launch_error != 0) return (int)all.e.launch_error;
-    assert(grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x < 65536 && grid.z < 65536);
-    assert(grid.shared_bytes <= CUDA_SHARED_MAX && grid.y < 1u << 31);
+    if (all.e.dry != 0) {
+        all.n_launches++;
+        all.n_bad_launches += !fits(grid);
+        return 0;
+    }
+    if (!fits(grid)) abort();
     struct work w = {.kind = WORK_LAUNCH, .kernel = kernel, .grid = grid};
     assert(args_bytes[kernel] <= sizeof w.args);
     memcpy(w.args, args, args_bytes[kernel]);

@@ -23,10 +23,14 @@ struct emulated {
     uint64_t launch_error; /* of every launch */
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
     uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
+    uint64_t dry;          /* not 0: launches are checked, nothing is run */
 };
 void emulated_set(struct emulated e);
 
 /* Kernels run since the start: a test that expected some to run says so. */
 uint64_t emulated_launches(void);
+
+/* Dry launches beyond what every device takes; others end the process. */
+uint64_t emulated_bad_launches(void);
 
 #endif

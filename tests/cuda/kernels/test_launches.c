@@ -1,0 +1,137 @@
+/* Launches of extreme shapes, checked and not run: every grid within what a device takes, no more
+ * shared memory than every architecture has, nothing of size zero. On the emulated driver alone. */
+#include "util_device.h"
+
+#include "cuda/driver_emulated.h"
+#include "kernels/cuda/launch.h"
+
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+
+enum { ROWS = 100000, WIDTH = 1 << 17, VOCAB = 1 << 22 };
+
+static struct both open_dry(void)
+{
+    emulated_set((struct emulated){.dry = 1});
+    return both_open(41);
+}
+
+static void close_dry(struct both *b, uint64_t n_least)
+{
+    CU_ASSERT_TRUE(emulated_launches() >= n_least);
+    CU_ASSERT_EQUAL(emulated_bad_launches(), 0);
+    both_close(b);
+    emulated_set((struct emulated){0});
+}
+
+static void rows_of_all_widths(void)
+{
+    static const size_t rows[] = {0, 1, ROWS}, widths[] = {1, WIDTH};
+    struct both b = open_dry();
+    const struct kern_table *k = &b.gpu;
+    for (size_t i = 0; i < 6; i++) {
+        const size_t r = rows[i / 2], n = widths[i % 2];
+        op_rmsnorm(k, NULL, NULL, r, n, 1e-6f, NULL);
+        op_rope(k, NULL, NULL, NULL, r, 1024, 1024, n == 1 ? 0 : 1024);
+        op_swiglu(k, NULL, NULL, n, r, n, NULL, n);
+        op_swiglu_clamped(k, NULL, NULL, r * n, 1, 1);
+        op_sigmoid_rows(k, NULL, NULL, r, n);
+        op_add(k, NULL, NULL, r * n);
+        op_axpy(k, 1, NULL, r * n, NULL);
+        op_scale(k, NULL, 1, r * n);
+        op_clamp(k, NULL, 1, r * n);
+        op_add_bias(k, NULL, NULL, r, n);
+        op_head_square_sums(k, NULL, r, n == 1 ? 0 : 1024, 1024, NULL, 1);
+        op_norm_whole(k, &(struct norm_whole){.n_rows = r, .n = n});
+        op_rope_tails(k, &(struct rope_tails){.n_rows = r, .n_heads = 1024, .rot = 64});
+        op_grid_add(k, NULL, r, n, 20, NULL, NULL);
+        op_place_rows(k, &(struct place_args){.n_rows = r, .width = n});
+        op_take_marks(k, NULL, r, NULL, NULL);
+        op_argmax_rows(k, &(struct argmax_args){.n_rows = r > 64 ? 64 : r, .n = n * 64});
+        op_quantize_rows(k, NULL, n, r, n,
+                         &(struct quant_rows){.group = 32, .n_groups = (n + 31) / 32});
+    }
+    close_dry(&b, 60);
+}
+
+static void routers_and_lists(void)
+{
+    struct both b = open_dry();
+    const struct kern_table *k = &b.gpu;
+    int32_t *list = calloc(ROWS, sizeof *list);
+    struct pick_row picks[64] = {{0}};
+    for (size_t r = 0; r <= ROWS; r += ROWS / 2) {
+        for (uint32_t groups = 0; groups <= ROUTER_GROUPS_MAX; groups += ROUTER_GROUPS_MAX)
+            op_router(k,
+                      &(struct router_args){.n_experts = ROUTER_EXPERTS_MAX,
+                                            .n_chosen = 32,
+                                            .rule = {ROUTER_SIGMOID, groups, 4, 0}},
+                      r);
+        op_gather_rows(k, &(struct gather_args){NULL, list, r, WIDTH, NULL});
+        op_move_rows(k, &(struct move_args){NULL, list, list, r, WIDTH, WIDTH, NULL, NULL});
+        op_scatter_rows(k, &(struct scatter_args){NULL, list, r, 1, WIDTH, NULL});
+        op_combine_rows(k, &(struct combine_args){
+                               .slots = list, .width = WIDTH, .n_rows = r / 8, .n_chosen = 8});
+        const struct packed w = {.n_out = VOCAB, .n_in = WIDTH};
+        op_embed(k, &(struct embed_args){&w, list, r, 0, VOCAB, NULL});
+        op_pick_rows(k, &(struct pick_args){NULL, picks, r > 0 ? 64 : 0, VOCAB, NULL});
+    }
+    free(list);
+    close_dry(&b, 16);
+}
+
+static void linears_of_all_sizes(void)
+{
+    static const size_t rows[] = {1, 8, 100, ROWS};
+    struct both b = open_dry();
+    struct packed w[2] = {{.n_out = VOCAB, .n_in = WIDTH}, {.n_out = VOCAB, .n_in = WIDTH}};
+    const struct quant_rows xq = {.group = 128, .n_groups = WIDTH / 128};
+    for (size_t i = 0; i < QUANT_TEST_FORMATS + 1; i++) {
+        for (size_t j = 0; j < 4; j++) {
+            w[0].quant = w[1].quant = i > 0 ? quant_test_format(i - 1) : (struct quant_format){0};
+            const struct linear_group groups[2] = {{&w[0], 0, rows[j]}, {&w[1], rows[j], 3}};
+            struct linear_args a = {.groups = groups, .n_groups = 1, .xq = i % 2 ? &xq : NULL};
+            w[0].leaf = w[1].leaf = 0;
+            op_linear(&b.gpu, &a);
+            w[0].leaf = w[1].leaf = WIDTH / 4096;
+            a.n_groups = 2;
+            op_linear_leaf(&b.gpu, &a);
+        }
+    }
+    close_dry(&b, 2 * 4 * QUANT_TEST_FORMATS);
+}
+
+/* One token, a context of four million, thousands of rows; the most heads and the widest. */
+static void attention_of_all_sizes(void)
+{
+    static const struct {
+        size_t rows, past;
+    } shapes[] = {{1, 0}, {1, 1 << 22}, {8192, 0}, {70000, 1 << 20}};
+    static uint8_t kv_of_head[CUDA_HEADS_MAX];
+    struct both b = open_dry();
+    int32_t *blocks = calloc((1 << 16) + 2000, sizeof *blocks);
+    for (size_t i = 0; i < 4; i++) {
+        for (uint32_t wide = 0; wide < 2; wide++) {
+            const struct seq_rows seq = {0, shapes[i].rows, shapes[i].past, blocks};
+            const struct kv_view kv = {NULL, DTYPE_F16, wide ? 256 : 1, wide ? 1024 : 16, false};
+            op_step_begin(&b.gpu, &seq, 1, seq.n_rows);
+            op_kv_write(&b.gpu, NULL, NULL, &kv, &seq, 1);
+            op_attention(&b.gpu, &(struct attn_args){.kv = kv,
+                                                     .kv_of_head = kv_of_head,
+                                                     .n_heads = wide ? CUDA_HEADS_MAX : 1,
+                                                     .seqs = &seq,
+                                                     .n_seqs = 1});
+        }
+    }
+    free(blocks);
+    close_dry(&b, 16);
+}
+
+void suite_launches(CU_pSuite suite);
+void suite_launches(CU_pSuite suite)
+{
+    CU_ADD_TEST(suite, rows_of_all_widths);
+    CU_ADD_TEST(suite, routers_and_lists);
+    CU_ADD_TEST(suite, linears_of_all_sizes);
+    CU_ADD_TEST(suite, attention_of_all_sizes);
+}
