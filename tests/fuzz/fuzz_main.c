@@ -17,6 +17,15 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Its shadow needs more address space than a limit would leave. */
+#ifdef __SANITIZE_ADDRESS__
+#define HAS_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAS_ASAN
+#endif
+#endif
+
 enum { BATCH = 512, LEAK_STATUS = 23, BAD_MAX = 20, MEMORY_MIB = 3072 };
 
 /* Where the child is, seen by its parent. */
@@ -290,7 +299,7 @@ int main(int argc, char **argv)
     }
     r.target = fuzz_target_find(argv[1]);
     if (r.target == NULL || parse(&r, argc, argv, &files) != 0) return usage();
-#ifndef __SANITIZE_ADDRESS__
+#ifndef HAS_ASAN
     const rlim_t most = (rlim_t)MEMORY_MIB << 20;
     setrlimit(RLIMIT_AS, &(struct rlimit){most, most});
 #endif

@@ -1,6 +1,5 @@
 /* tokenizer.json files that must be refused by name, broken ones that must not crash, hostile texts
  * that must not take long, failing allocations, and the pattern notation. */
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -14,6 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static const char BASE[] =
     "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":["
@@ -371,6 +371,14 @@ static void ranks_live_without_memory(void)
     CU_ASSERT(n > 10 && n < 2000);
 }
 
+/* Of this process alone, whatever else the machine does. */
+static double cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* 400 kB of what is hard for patterns, merges, marks and added tokens: each well below a second. */
 static void hostile_texts_stay_fast(void)
 {
@@ -393,9 +401,9 @@ static void hostile_texts_stay_fast(void)
             struct token_list ids = {0};
             strbuf_init(&text);
             while (text.n < 400 * 1000) strbuf_puts(&text, PARTS[i]);
-            const uint64_t start = clock_ns();
+            const double start = cpu_s();
             st = tokenizer_encode(t, text.data, text.n, 3, &ids);
-            const double s = (double)(clock_ns() - start) * 1e-9;
+            const double s = cpu_s() - start;
             if (s > 5) printf("%s: part %zu took %.1f s\n", NAMES[k], i, s);
             CU_ASSERT(!status_failed(&st) && s < 5); /* quadratic would take minutes */
             token_list_fini(&ids);

@@ -171,12 +171,14 @@ static struct status tensor_mix(struct ckpt *c, const struct ckpt_tensor *t, uin
         TRY(mem_alloc(&bytes, t->n_bytes, 1, t->name));
         st = ckpt_read_tensor(c, t, bytes);
         mix(sum, bytes, t->n_bytes);
-    } else {
-        mix(sum, &t->quant, sizeof t->quant);
+        mix(sum, &t->dtype, sizeof t->dtype);
+    } else { /* not the bytes of the structure, some of which mean nothing */
+        const unsigned format[] = {t->quant.kind, t->quant.has_zeros, t->quant.scale_dtype,
+                                   t->quant.group};
+        mix(sum, format, sizeof format);
         mix(sum, t->method, strlen(t->method));
     }
     mix(sum, t->name, strlen(t->name));
-    mix(sum, &t->dtype, sizeof t->dtype);
     mix(sum, t->dims, sizeof t->dims);
     mix(sum, &t->leaf_elems, sizeof t->leaf_elems);
     mix(sum, &t->grid_bits, sizeof t->grid_bits);
