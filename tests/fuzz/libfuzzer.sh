@@ -12,7 +12,7 @@ for target in "$@"; do
     mkdir -p "$folder/$target"
     "$program" --target="$target" --corpus="$folder/$target" -max_total_time="$seconds" \
         -max_len=65536 -rss_limit_mb=3000 -timeout=20 -artifact_prefix="$folder/$target-" \
-        -verbosity=0 "$folder/$target" >"$folder/$target.log" 2>&1 || status=1
+        "$folder/$target" >"$folder/$target.log" 2>&1 || status=1
     echo "$target: $(tail -n 1 "$folder/$target.log")"
 done
 exit $status
