@@ -46,6 +46,8 @@ struct packed {
     struct quant_format quant; /* QUANT_NONE: elements of dtype */
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
+    uint32_t flat;             /* 0: panels; else row-major, so many elements from output to output,
+                                  for a device's library (op_place_weight) */
 };
 
 /* Rows of activations as int8 codes, one scale for each kernel group of the weights that they meet.

@@ -217,6 +217,14 @@ struct place_args {
 };
 void op_place_rows(const struct kern_table *k, const struct place_args *a);
 
+/* Before memory is taken for a plain weight of linears with one group: decides on a device whether
+ * a library multiplies with it, and its layout (w->flat). Its bytes then; and, once it has memory
+ * and before its first rows, whether the library keeps the law for its shape, which writes that
+ * memory. Errors: STATUS_USAGE. */
+void op_place_weight(const struct kern_table *k, struct packed *w);
+size_t packed_bytes_of(const struct packed *w);
+struct status op_check_weight(const struct kern_table *k, const struct packed *w);
+
 /* Rows [row0, row0 + n_rows) (outputs) of a plain weight from a row-major source in host memory;
  * and of a part of a quantized one, as the checkpoint stores it. The weight's memory was zeroed
  * before its first rows. */

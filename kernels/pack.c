@@ -99,6 +99,25 @@ void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n
     }
 }
 
+void op_place_weight(const struct kern_table *k, struct packed *w)
+{
+    w->flat = 0;
+    if (k->device != NULL) cuda_place_weight(k->device, w);
+}
+
+size_t packed_bytes_of(const struct packed *w)
+{
+    if (w->flat == 0) return packed_bytes(w->dtype, w->n_out, w->n_in);
+    size_t n;
+    return __builtin_mul_overflow((size_t)w->flat * dtype_bytes(w->dtype), w->n_out, &n) ? SIZE_MAX
+                                                                                         : n;
+}
+
+struct status op_check_weight(const struct kern_table *k, const struct packed *w)
+{
+    return w->flat != 0 ? cuda_check_weight(k->device, w) : status_ok();
+}
+
 void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
                   const void *rows, size_t row_stride_bytes)
 {

@@ -152,6 +152,7 @@ static struct status make(struct device *d)
     TRY(device_alloc(d, &p, STATES_BYTES, "attention states"));
     d->states = p;
     TRY(device_alloc(d, &d->landing, STAGE_BYTES, "staging"));
+    TRY(device_gemm_open(d));
     return try_launch(d);
 }
 
@@ -182,6 +183,7 @@ void device_close(struct device **device)
     struct device *d = *device;
     links_close(d);
     void *calls = d->calls, *states = d->states, *step = d->step;
+    device_gemm_close(d);
     device_release(d, &calls);
     device_release(d, &states);
     device_release(d, &d->landing);
@@ -209,8 +211,13 @@ void device_describe(const struct device *d, char *out, size_t n)
 
 void device_sums(const struct device *d, char *out, size_t n)
 {
-    (void)d;
-    snprintf(out, n, "the CPU's");
+    if (d == NULL || d->arithmetic == DEVICE_EXACT) {
+        snprintf(out, n, "the CPU's");
+        return;
+    }
+    snprintf(out, n, "%s, %s%s", d->facts.name,
+             d->gemm.library != NULL ? d->gemm.name : "own kernels",
+             d->arithmetic == DEVICE_FREE ? ", free" : "");
 }
 
 uint32_t device_n_sharers(const struct device *d)

@@ -11,7 +11,8 @@ enum {
     N_STAGES = 2,          /* one is filled while the other is copied */
     CALL_BYTES = 4 << 20,  /* arguments on their way to the device */
     CALL_ALIGN = 256,
-    STATES_BYTES = 64 << 20, /* attention states of a step's tiles */
+    STATES_BYTES = 64 << 20, /* attention states of a step's tiles; partials of a product */
+    GEMM_X_BYTES = 32 << 20, /* a product's rows */
 };
 
 /* Pinned memory that goes to the device piece by piece. */
@@ -24,6 +25,34 @@ struct device_stage {
 enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
 
 struct links;
+
+/* What the library's products of a type and a number of inputs are made with. */
+struct device_algorithm {
+    enum dtype dtype;
+    bool batched;
+    size_t k;
+    uint32_t algorithm; /* CUDA_GEMM_FREE: none passed */
+};
+
+/* Rows that stand in device_gemm.x. */
+struct device_rounded {
+    const float *x; /* NULL: none */
+    size_t n;
+    uint32_t stride;
+    enum dtype dtype;
+};
+
+struct device_gemm {
+    void *library;
+    char name[64];
+    void *x;          /* [GEMM_X_BYTES] rows as the library reads them */
+    int32_t *differs; /* words found to differ */
+    struct device_algorithm algorithms[64];
+    uint32_t n_algorithms;
+    struct packed checked[64]; /* shapes that held */
+    uint32_t n_checked;
+    struct device_rounded rounded; /* until an op ends */
+};
 
 struct device {
     const struct cuda_driver *driver;
@@ -41,6 +70,7 @@ struct device {
     float *states; /* [STATES_BYTES] */
     void *landing; /* [STAGE_BYTES] device memory for weights before they are packed */
     uint64_t used_bytes;
+    struct device_gemm gemm;   /* library NULL: own kernels alone */
     int32_t *step, *step_host; /* [step_words] where the step's rows stand */
     size_t step_words;
     struct cuda_rows rows; /* of the step, in `step` */
@@ -74,6 +104,14 @@ void device_stage_send(struct device *d, struct device_stage *s, void *to, size_
 
 /* Local. At least n bytes of a wire, which may move and forgets its content. STATUS_MEMORY. */
 struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes);
+
+/* gemm_cuda.c. Local. Opens the library, unless the device's arithmetic is the CPU's or there is
+ * none; its failure is none of the device's. */
+struct status device_gemm_open(struct device *d);
+void device_gemm_close(struct device *d);
+
+/* Local. A linear of one group with a flat weight, with leaves or without. */
+void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy);
 
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);

@@ -14,10 +14,10 @@ BLOCK_INLINE void embed_block(const struct embed_work *a, struct cuda_block b, v
             float x = 0.0f;
             if (token >= a->vocab0 && token < a->vocab1) {
                 const size_t panel = (size_t)(id / PANEL_COLUMNS) * n_in;
-                x = a->w.quant.kind != QUANT_NONE
-                        ? kern_quant_float(&a->w, id, k)
-                        : kern_load(a->w.dtype, a->w.data,
-                                    (panel + k) * PANEL_COLUMNS + id % PANEL_COLUMNS);
+                const size_t at = a->w.flat != 0 ? (size_t)id * a->w.flat + k
+                                                 : (panel + k) * PANEL_COLUMNS + id % PANEL_COLUMNS;
+                x = a->w.quant.kind != QUANT_NONE ? kern_quant_float(&a->w, id, k)
+                                                  : kern_load(a->w.dtype, a->w.data, at);
             }
             a->h[row * n_in + k] = x;
         }

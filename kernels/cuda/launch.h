@@ -48,6 +48,11 @@
     X(linear_few_leaf, linear_work)                                                                \
     X(linear_mma, linear_work)                                                                     \
     X(linear_mma_leaf, linear_work)                                                                \
+    X(gemm_round, gemm_round_work)                                                                 \
+    X(gemm_leaves, gemm_leaves_work)                                                               \
+    X(gemm_take, gemm_take_work)                                                                   \
+    X(gemm_differ, gemm_differ_work)                                                               \
+    X(gemm_pattern, gemm_pattern_work)                                                             \
     X(pack_rows, pack_work)                                                                        \
     X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
@@ -231,9 +236,48 @@ struct linear_work {
     const float *x;
     size_t x_stride;
     struct quant_rows xq; /* group 0: float arithmetic */
+    uint32_t leaf0;       /* the first leaf of a launch over leaves */
     float *y;
     size_t y_stride;
     int64_t *sums; /* zeroed */
+};
+
+/* Around a library's product. round: rows of x, n each, as elements of a type (nearest even), what
+ * lies beyond f16 infinite. */
+struct gemm_round_work {
+    const float *x;
+    size_t x_stride, n;
+    enum dtype dtype;
+    void *to;
+    size_t to_stride;
+};
+
+/* sums[row][o] += the grid values of n_parts partials, `step` apart, rows of `stride`; what does
+ * not enter the grid counts in sums[row][n_out]. */
+struct gemm_leaves_work {
+    const float *parts;
+    size_t n_parts, step, stride, n_out;
+    uint32_t grid_bits;
+    int64_t *sums;
+};
+
+struct gemm_take_work { /* rows of n floats from one stride to another */
+    const float *from;
+    float *to;
+    size_t from_stride, to_stride, n;
+};
+
+struct gemm_differ_work { /* *count += words of rows of n that are not the same bits */
+    const uint32_t *a, *b;
+    size_t a_stride, b_stride, n;
+    int32_t *count;
+};
+
+struct gemm_pattern_work { /* rows of n elements of a type, of all signs and some sizes */
+    void *to;
+    enum dtype dtype;
+    size_t stride, n;
+    uint32_t seed;
 };
 
 /* Rows [row0, row0 + n_rows) of outputs into a packed weight, from row-major `rows`. part: as the

@@ -7,14 +7,16 @@ BLOCK_INLINE void linear_chains(enum dtype t, int R, const struct linear_work *a
                                 const struct linear_part *p, float *acc)
 {
     const float *x[CUDA_LINEAR_ROWS];
-    const size_t first = (size_t)p->panel * p->w->n_in * PANEL_COLUMNS + p->column;
+    const size_t flat = p->w->flat, step = flat != 0 ? 1 : PANEL_COLUMNS;
+    const size_t first =
+        flat != 0 ? p->n * flat : (size_t)p->panel * p->w->n_in * PANEL_COLUMNS + p->column;
     BLOCK_UNROLL
     for (int r = 0; r < R; r++) {
         x[r] = a->x + linear_row(p, (uint32_t)r) * a->x_stride;
         acc[r] = 0.0f;
     }
     for (uint32_t k = p->k0; k < p->k1; k++) {
-        const float w = block_load(t, p->w->data, first + (size_t)k * PANEL_COLUMNS);
+        const float w = block_load(t, p->w->data, first + k * step);
         BLOCK_UNROLL
         for (int r = 0; r < R; r++) acc[r] = fmaf(x[r][k], w, acc[r]);
     }

@@ -1,5 +1,5 @@
-/* Linears as launches, and weights on their way into device memory. Own
- * kernels only: a library's product has another order of additions. */
+/* Linears as launches of own kernels, and weights on their way into device memory. Flat weights go
+ * to a library: gemm_cuda.c. */
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -81,6 +81,10 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
 {
     if (a->n_groups == 0) return;
     const struct packed *first = a->groups[0].w;
+    if (first->flat != 0 && a->n_groups == 1) {
+        device_gemm_run(d, a, leafy);
+        return;
+    }
     struct linear_work w = {.one = *first,
                             .row0 = a->groups[0].row0,
                             .n_rows = a->groups[0].n_rows,
@@ -102,6 +106,7 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
 void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n)
 {
     for (size_t i = 0; i < n; i++) run(d, &a[i], false);
+    d->gemm.rounded.x = NULL;
 }
 
 void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
@@ -115,6 +120,7 @@ void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
                             "clearing sums");
     }
     run(d, a, true);
+    d->gemm.rounded.x = NULL;
 }
 
 /* Threads that one row's elements take. */

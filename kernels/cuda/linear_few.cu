@@ -184,7 +184,7 @@ BLOCK_INLINE void few_run(const struct linear_work *a, struct cuda_block b, void
     float acc[THREAD_SLOTS][THREAD_ROWS];
     f.a = a;
     linear_rows_of(a, b, CUDA_LINEAR_ROWS, &f.rows);
-    linear_inputs_of(b, leafy, &f.rows);
+    linear_inputs_of(a, b, leafy, &f.rows);
     if (f.rows.k0 >= f.rows.w->n_in) return;
     const struct packed *w = f.rows.w;
     const uint32_t all = (w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;

@@ -162,7 +162,7 @@ BLOCK_INLINE void mma_warp(const struct linear_work *a, struct cuda_block b, uin
     struct mma_part p;
     p.a = a;
     linear_rows_of(a, b, CUDA_MMA_ROWS, &p.rows);
-    linear_inputs_of(b, leafy, &p.rows);
+    linear_inputs_of(a, b, leafy, &p.rows);
     p.n = b.x * CUDA_MMA_OUTPUTS + warp * (COLUMN_TILES * MMA_N);
     p.G = a->xq.group;
     p.g0 = p.rows.k0 / p.G;

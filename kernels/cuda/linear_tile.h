@@ -33,9 +33,10 @@ BLOCK_INLINE void linear_rows_of(const struct linear_work *a, struct cuda_block 
 }
 
 /* The inputs of block b.z: its leaf's, or all. */
-BLOCK_INLINE void linear_inputs_of(struct cuda_block b, bool leafy, struct linear_part *p)
+BLOCK_INLINE void linear_inputs_of(const struct linear_work *a, struct cuda_block b, bool leafy,
+                                   struct linear_part *p)
 {
-    p->k0 = leafy ? b.z * p->w->leaf : 0;
+    p->k0 = leafy ? (a->leaf0 + b.z) * p->w->leaf : 0;
     p->k1 = leafy && p->w->n_in - p->k0 > p->w->leaf ? p->k0 + p->w->leaf : p->w->n_in;
 }
 
@@ -44,7 +45,7 @@ BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block 
                                  bool leafy, struct linear_part *p)
 {
     linear_rows_of(a, b, CUDA_LINEAR_ROWS, p);
-    linear_inputs_of(b, leafy, p);
+    linear_inputs_of(a, b, leafy, p);
     p->panel = b.x * (CUDA_THREADS / PANEL_COLUMNS) + thread / PANEL_COLUMNS;
     p->column = thread % PANEL_COLUMNS;
     p->n = p->panel * PANEL_COLUMNS + p->column;

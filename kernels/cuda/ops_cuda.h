@@ -52,6 +52,10 @@ void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a);
 void cuda_op_change_logits(struct device *d, const struct change_logits_args *a);
 void cuda_op_pick_rows(struct device *d, const struct pick_args *a);
 
+/* gemm_cuda.c. As op_place_weight and op_check_weight. */
+void cuda_place_weight(struct device *d, struct packed *w);
+struct status cuda_check_weight(struct device *d, const struct packed *w);
+
 /* Rows of the checkpoint into a packed weight in device memory, through pinned staging; n_columns
  * are elements, of a quantized part bytes. */
 struct cuda_pack_args {

@@ -11,7 +11,9 @@ BLOCK_INLINE void pack_rows_block(const struct pack_work *a, struct cuda_block b
     {
         const size_t k = (size_t)b.x * CUDA_THREADS + t, n = a->row0 + b.y, n_in = a->w.n_in;
         const char *row = (const char *)a->rows + b.y * a->row_stride_bytes;
-        const size_t to = (n / PANEL_COLUMNS * n_in + k) * PANEL_COLUMNS + n % PANEL_COLUMNS;
+        const size_t to = a->w.flat != 0
+                              ? n * a->w.flat + k
+                              : (n / PANEL_COLUMNS * n_in + k) * PANEL_COLUMNS + n % PANEL_COLUMNS;
         if (k < n_in) {
             if (a->w.dtype == DTYPE_F32)
                 ((uint32_t *)(uintptr_t)a->w.data)[to] = ((const uint32_t *)(const void *)row)[k];

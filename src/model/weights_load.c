@@ -208,11 +208,34 @@ static struct status make_quantized(struct weights *w, uint32_t n_packed, struct
 
 static struct status make_plain(struct weights *w, uint32_t n_packed, struct packed *out)
 {
-    const size_t n_bytes = packed_bytes(out[0].dtype, out[0].n_out, out[0].n_in);
+    const size_t n_bytes = packed_bytes_of(&out[0]);
     char *data = NULL;
     TRY(keep_array(w, &data, n_packed * n_bytes));
     for (uint32_t i = 0; i < n_packed; i++) out[i].data = data + i * n_bytes;
-    return status_ok();
+    return op_check_weight(w->kern, &out[0]);
+}
+
+/* The linears of all tokens, which a library may multiply with. A router's choices are of the
+ * runtime's own arithmetic everywhere. */
+static bool is_dense(const struct weight_spec *s)
+{
+    switch (s->role) {
+    case WEIGHT_EMBED: /* may be the head, too */
+    case WEIGHT_HEAD:
+    case WEIGHT_Q:
+    case WEIGHT_K:
+    case WEIGHT_V:
+    case WEIGHT_O:
+    case WEIGHT_GATE:
+    case WEIGHT_UP:
+    case WEIGHT_DOWN:
+    case WEIGHT_SHARED_GATE:
+    case WEIGHT_SHARED_UP:
+    case WEIGHT_SHARED_DOWN:
+        return !s->is_expert;
+    default:
+        return false;
+    }
 }
 
 static struct status make_packed(struct weights *w, const struct target *t, uint32_t n_packed,
@@ -227,6 +250,7 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
                                  .quant = t->tensor->quant};
     }
     if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, n_packed, out);
+    if (is_dense(&t->spec)) op_place_weight(w->kern, &out[0]);
     return make_plain(w, n_packed, out);
 }
 

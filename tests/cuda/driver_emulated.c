@@ -39,12 +39,13 @@ static const size_t args_bytes[CUDA_KERNEL_COUNT] = {
 enum { GARBAGE = 0xA5, CANARY_BYTES = 64 };
 static const size_t region_bytes = (size_t)1 << 36;
 
-enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_CALL };
+enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_GEMM, WORK_CALL };
 struct work {
     enum work_kind kind;
     enum cuda_kernel kernel;
     struct cuda_grid grid;
     char args[sizeof(struct attention_work_cuda)];
+    struct cuda_gemm gemm;
     void *to;
     const void *from;
     size_t n_bytes;
@@ -115,7 +116,10 @@ static void read_environment(void)
                               .memory_bytes = word(text, "memory="),
                               .launch_error = word(text, "launch_error="),
                               .lost_after = word(text, "lost="),
-                              .hangs_after = word(text, "hangs=")};
+                              .hangs_after = word(text, "hangs="),
+                              .no_gemm = word(text, "no_gemm="),
+                              .gemm_varies = word(text, "gemm_varies="),
+                              .gemm_wide = word(text, "gemm_wide=")};
 }
 
 static int called(void)
@@ -175,6 +179,7 @@ static void run_one(const struct work *w)
     if (w->kind == WORK_LAUNCH) run_launch(w);
     if (w->kind == WORK_COPY) memmove(w->to, w->from, w->n_bytes);
     if (w->kind == WORK_FILL) memset(w->to, w->byte, w->n_bytes);
+    if (w->kind == WORK_GEMM) emulated_gemm(&w->gemm, &all.e);
 }
 
 /* Runs what waits, under the lock; false when the thread has something to do first. */
@@ -409,6 +414,26 @@ static int emu_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void
     return enqueue(&w);
 }
 
+enum { EMULATED_ALGORITHMS = 3 };
+
+static int emu_gemm_open(void *stream, void **out, char *library, size_t n)
+{
+    (void)stream;
+    *out = &all;
+    snprintf(library, n, "emulated library 1");
+    return all.e.no_gemm > 0 ? EMULATED_NO_LIBRARY : called();
+}
+
+static int emu_gemm_run(void *gemm, const struct cuda_gemm *g)
+{
+    (void)gemm;
+    if (g->algorithm != CUDA_GEMM_FREE && g->algorithm >= EMULATED_ALGORITHMS)
+        return CUDA_GEMM_NONE;
+    assert(g->rows > 0 && g->n > 0 && g->k > 0 && g->batch > 0);
+    assert(g->x_stride >= g->k && g->w_stride >= g->k && g->y_stride >= g->n);
+    return enqueue(&(struct work){.kind = WORK_GEMM, .gemm = *g});
+}
+
 static const char *emu_error_text(int error)
 {
     static const char *const texts[] = {
@@ -418,6 +443,7 @@ static const char *emu_error_text(int error)
         "no kernel image is available for execution on the device",
         "out of memory",
         "the device is gone",
+        "the library for products could not be loaded",
     };
     return texts[error];
 }
@@ -448,6 +474,9 @@ static const struct cuda_driver driver = {
     .copy = emu_copy,
     .fill = emu_fill,
     .launch = emu_launch,
+    .gemm_open = emu_gemm_open,
+    .gemm_close = emu_destroy,
+    .gemm_run = emu_gemm_run,
     .error_text = emu_error_text,
     .error_class = emu_error_class,
 };

@@ -11,6 +11,7 @@ enum {
     EMULATED_NO_IMAGE, /* an architecture that was not built */
     EMULATED_MEMORY,
     EMULATED_LOST, /* the GPU is gone */
+    EMULATED_NO_LIBRARY,
 };
 
 /* What the machine is like from now on; all zero: one device of capability 9.0 that works. Read
@@ -24,8 +25,17 @@ struct emulated {
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
     uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
     uint64_t dry;          /* not 0: launches are checked, nothing is run */
+    uint64_t no_gemm;      /* there is no library for products */
+    uint64_t gemm_varies;  /* so many of its algorithms depend on the rows */
+    uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
 };
 void emulated_set(struct emulated e);
+
+struct cuda_gemm;
+
+/* gemm_emulated.c: a library's product, in an order of additions of its own, and in another one
+ * where e says that it varies. */
+void emulated_gemm(const struct cuda_gemm *g, const struct emulated *e);
 
 /* Kernels run since the start: a test that expected some to run says so. */
 uint64_t emulated_launches(void);

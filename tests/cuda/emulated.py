@@ -2,11 +2,14 @@
 """The CUDA backend's whole path on the tests' driver, which runs the kernels' source on the CPU.
 
 usage: emulated.py SHOAL_EMULATED WORK_FOLDER CASE
-law: rows of --device cuda are those of --device cpu, byte for byte, for a dense and a MoE model, float
-and quantized, each type of cache, over layouts and chunks, with ranks that share one device.
-families: so are those of every family's arithmetic. draws: so are sampled tokens. errors: what goes
-wrong with a device ends in one sentence and the contract's status. No GPU is touched: this proves
-the host side and the arithmetic, and nothing about a GPU.
+law: rows of --device cuda --exact-across-devices are those of --device cpu, byte for byte, for a dense
+and a MoE model, float and quantized, each type of cache, over layouts and chunks, with ranks that
+share one device. families: so are those of every family's arithmetic. draws: so are sampled tokens.
+library: with the driver's library for products rows are the same bytes over layouts and chunks, and
+not the CPU's; an algorithm whose bits depend on the rows is not taken, nor one that depends on the
+outputs; where none is left, or no library is there, rows are the CPU's. errors: what goes wrong with
+a device ends in one sentence and the contract's status. No GPU is touched: this proves the host side
+and the arithmetic, and nothing about a GPU.
 """
 import shutil
 import sys
@@ -114,9 +117,52 @@ class EmulatedTest:
                 expect(found[0] == found[-1], f"{more} {flags}: other tokens on a device")
             print(f"  {len(lines)} lines {more}: the same tokens, 1 and 2 ranks")
 
+    def scores(self, model, source, *flags, ranks=0, env=None):
+        output = self.work / "scores.jsonl"
+        done = self.shoal.must("score", "--model", model, "--input", source / "sequences.jsonl",
+                               "--output", output, "--log-level", "debug", *flags, ranks=ranks,
+                               env=env and {"SHOAL_EMULATED": env})
+        return output.read_bytes(), done.err
+
+    def library(self):
+        for name, layout in (("smollm-tied", ["--pp", "2", "--chunk", "3"]),
+                             ("llama-gqa", ["--tp", "2", "--threads", "1"])):
+            source, model = GOLDENS / name, self.work / f"{name}.h5"
+            self.shoal.must("convert", source / "hf", model)
+            cpu, _ = self.scores(model, source)
+            want, said = self.scores(model, source, *CUDA)
+            expect("algorithm 0 of emulated library" in said, f"{name}: no library: {said}")
+            expect(want != cpu, f"{name}: the library's rows are the CPU's: it was not called")
+            expect(self.scores(model, source, *CUDA, *layout, ranks=2)[0] == want,
+                   f"{name} {layout}: other rows with the library")
+            print(f"  {name} {' '.join(layout)}: the same bytes with the library")
+        source, model = GOLDENS / "smollm-tied", self.work / "smollm-tied.h5"
+        cpu, _ = self.scores(model, source)
+        rows, said = self.scores(model, source, *CUDA, env="gemm_varies=2")
+        expect("algorithm 2 of" in said and rows != cpu, f"two algorithms vary: {said}")
+        for env, words in (("gemm_varies=3", "own kernels multiply"), ("no_gemm=1", "not be loaded")):
+            rows, said = self.scores(model, source, *CUDA, env=env)
+            expect(words in said and rows == cpu, f"{env}: not the own kernels' rows: {said}")
+            print(f"  {env}: own kernels, the CPU's bytes")
+        _, said = self.scores(model, source, *CUDA, "--fast-reductions")
+        expect("law off" in said, f"--fast-reductions says nothing: {said}")
+        self.refused_at("smollm-tied.h5", "gemm_wide=100", 2, ["--exact-across-devices"])
+        self.check_journal(model, source)
+
+    def check_journal(self, model, source):
+        """Rows of different sums do not meet in one output."""
+        argv = ["score", "--model", model, "--input", source / "sequences.jsonl", "--output",
+                self.work / "kept.jsonl", "--quiet"]
+        self.shoal.must(*argv, *CUDA, journal=True)
+        done = self.shoal(*argv, *EXACT, journal=True)
+        expect(done.status != 0 and "sums was emulated" in done.err, f"mixed sums: {done}")
+
     def refused(self, env, status, words, *flags, ranks=0):
+        self.refused_at("model.h5", env, status, words, *flags, ranks=ranks)
+
+    def refused_at(self, model, env, status, words, *flags, ranks=0):
         source = GOLDENS / "smollm-tied"
-        done = self.shoal("generate", "--model", self.work / "model.h5", "--input",
+        done = self.shoal("generate", "--model", self.work / model, "--input",
                           source / "prompts.jsonl", "--output", self.work / "no.jsonl", "--device",
                           "cuda", *flags, ranks=ranks, env={"SHOAL_EMULATED": env})
         expect(done.status == status, f"{env}: expected status {status}: {done}")
@@ -137,7 +183,7 @@ class EmulatedTest:
 
     def main(self):
         {"law": self.law, "families": self.families, "draws": self.draws,
-         "errors": self.errors}[self.case]()
+         "library": self.library, "errors": self.errors}[self.case]()
 
 
 if __name__ == "__main__":

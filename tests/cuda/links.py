@@ -19,6 +19,7 @@ LAYOUTS = {"smollm-tied": [(["--tp", "2", "--pp", "2"], 4)],
            "qwen3-moe-mixed": [(["--tp", "2", "--ep", "2"], 2), (["--dp", "3", "--ep", "3"], 3)]}
 LINES = ['{"prompt": "Once upon a time", "max_tokens": 3}', '{"prompt": "It", "max_tokens": 2}']
 
+EXACT = ["--device", "cuda", "--exact-across-devices"]
 
 class LinksTest:
     def __init__(self, shoal, work, case):
@@ -47,14 +48,14 @@ class LinksTest:
             model = self.convert(name)
             want = self.run(model, []).rows
             for layout, ranks in layouts:
-                done = self.run(model, ["--device", "cuda", *layout], ranks, f"devices={ranks}")
+                done = self.run(model, [*EXACT, *layout], ranks, f"devices={ranks}")
                 expect(done.rows == want, f"{name} {layout}: other rows over NCCL: {done}")
                 expect("over NCCL" in done.err, f"{layout}: not over NCCL: {done}")
                 print(f"  {name} {' '.join(layout)}: the same bytes over NCCL, {ranks} ranks")
 
     def ways(self):
         model = self.convert("smollm-tied")
-        tp2 = ["--device", "cuda", "--tp", "2"]
+        tp2 = [*EXACT, "--tp", "2"]
         for machine, flags, words in [
                 ("devices=1", [], ["ranks 0 and 1 share GPU 0000:01:00.0", "through host memory",
                                    "shared by 2 ranks"]),
@@ -78,7 +79,7 @@ class LinksTest:
         print(f"  {machine}: status {status}: {said[0][:170]}")
 
     def faults(self):
-        dense, tp2 = self.convert("smollm-tied"), ["--device", "cuda", "--tp", "2"]
+        dense, tp2 = self.convert("smollm-tied"), [*EXACT, "--tp", "2"]
         soon = ["--watchdog", "1"]
         for error in ("id", "open"):
             self.refused(dense, tp2, f"devices=2 nccl_{error}_error=2", 2,
@@ -88,10 +89,10 @@ class LinksTest:
                      ["all-reduce over tp with rank"])
         self.refused(dense, tp2, "devices=2 nccl_rank=1 nccl_gone=20", 76,
                      ["all-reduce over tp with rank", "remote process exited"])
-        self.refused(dense, ["--device", "cuda", "--pp", "2", *soon],
+        self.refused(dense, [*EXACT, "--pp", "2", *soon],
                      "devices=2 nccl_rank=0 nccl_silent=1", 76, ["with rank 0 on"])
         moe = self.convert("qwen3-moe-mixed")
-        self.refused(moe, ["--device", "cuda", "--dp", "2", "--ep", "2", *soon],
+        self.refused(moe, [*EXACT, "--dp", "2", "--ep", "2", *soon],
                      "devices=2 nccl_rank=1 nccl_silent=3", 76, ["all-to-all over ep with rank"])
 
     def main(self):

@@ -1,0 +1,96 @@
+/* Around a library's products: rows as it reads them, partials to the grid, and what the tests of
+ * its algorithms need. One thread an element. */
+#include "kernels/cuda/dialect.h"
+
+BLOCK_INLINE void gemm_store(enum dtype t, void *to, size_t i, float x)
+{
+    if (t == DTYPE_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = t == DTYPE_F16 ? f16_from_f32(x) : bf16_from_f32(x);
+}
+
+BLOCK_INLINE void gemm_round_block(const struct gemm_round_work *a, struct cuda_block b,
+                                   void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (i < a->n)
+            gemm_store(a->dtype, a->to, row * a->to_stride + i, a->x[row * a->x_stride + i]);
+    }
+}
+CUDA_KERNEL(gemm_round, gemm_round_work)
+
+BLOCK_INLINE void gemm_leaves_block(const struct gemm_leaves_work *a, struct cuda_block b,
+                                    void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (i < a->n_out) {
+            int64_t *sums = a->sums + row * (a->n_out + 1), sum = 0, n_bad = 0;
+            for (size_t leaf = 0; leaf < a->n_parts; leaf++) {
+                const float p = a->parts[leaf * a->step + row * a->stride + i];
+                if (fabsf(p) < kern_grid_limit(a->grid_bits))
+                    sum += block_round((double)p * kern_pow2((int)a->grid_bits));
+                else
+                    n_bad++;
+            }
+            sums[i] += sum;
+            if (n_bad > 0) block_add_i64(&sums[a->n_out], n_bad);
+        }
+    }
+}
+CUDA_KERNEL(gemm_leaves, gemm_leaves_work)
+
+BLOCK_INLINE void gemm_take_block(const struct gemm_take_work *a, struct cuda_block b, void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (i < a->n) a->to[row * a->to_stride + i] = a->from[row * a->from_stride + i];
+    }
+}
+CUDA_KERNEL(gemm_take, gemm_take_work)
+
+BLOCK_INLINE void gemm_differ_block(const struct gemm_differ_work *a, struct cuda_block b,
+                                    void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (i < a->n && a->a[row * a->a_stride + i] != a->b[row * a->b_stride + i])
+            block_add_i32(a->count, 1);
+    }
+}
+CUDA_KERNEL(gemm_differ, gemm_differ_work)
+
+/* A mixed hash of the element's place as a fraction in [-1, 1), an eighth of it for most. */
+BLOCK_INLINE float gemm_element(uint32_t seed, uint32_t row, uint32_t i)
+{
+    uint32_t h = seed * 0x9E3779B9u ^ row * 0x85EBCA6Bu ^ i * 0xC2B2AE35u;
+    h = (h ^ h >> 16) * 0x7FEB352Du;
+    h = (h ^ h >> 15) * 0x846CA68Bu;
+    h ^= h >> 16;
+    const float x = (float)(int32_t)h * 0x1p-31f;
+    return (h & 7) == 0 ? x : x * 0.125f;
+}
+
+BLOCK_INLINE void gemm_pattern_block(const struct gemm_pattern_work *a, struct cuda_block b,
+                                     void *shared)
+{
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t, row = b.y;
+        if (i < a->n)
+            gemm_store(a->dtype, a->to, row * a->stride + i,
+                       gemm_element(a->seed, (uint32_t)row, (uint32_t)i));
+    }
+}
+CUDA_KERNEL(gemm_pattern, gemm_pattern_work)

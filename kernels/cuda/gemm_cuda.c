@@ -1,0 +1,460 @@
+/* Dense products by the driver's library. In the law's arithmetic an algorithm is chosen for each
+ * element type and number of inputs, never for rows or outputs, and only one that is seen here to
+ * give the same bits for every number of either; a weight's shape is tried once more at load. */
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/ops_cuda.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    ALIGN_ELEMENTS = 8, /* of rows that the library reads; 16 bytes of the smallest type */
+    ALIGN_FLOATS = 4,   /* of rows that it writes */
+    ALGORITHMS_MAX = 16,
+    TRIED_OUTPUTS = 96, /* of the products that algorithms are tried with */
+    TRIED_ROWS = 512,
+    TRIED_LEAVES = 3,
+    CHECKED_ROWS = 128, /* of a weight's shape at load */
+    W_BYTES = STATES_BYTES / 2,
+};
+
+static size_t rounded_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+struct status device_gemm_open(struct device *d)
+{
+    struct device_gemm *g = &d->gemm;
+    if (d->arithmetic == DEVICE_EXACT || d->driver->gemm_open == NULL) return status_ok();
+    const int error = d->driver->gemm_open(d->compute, &g->library, g->name, sizeof g->name);
+    if (error != 0) {
+        g->library = NULL;
+        log_line(LOG_WARN, "GPU %d: %s: own kernels multiply, which is slower", d->index,
+                 d->driver->error_text(error));
+        return status_ok();
+    }
+    void *p = NULL;
+    TRY(device_alloc(d, &g->x, GEMM_X_BYTES, "rows of products"));
+    TRY(device_alloc(d, &p, sizeof *g->differs, "rows of products"));
+    g->differs = p;
+    return status_ok();
+}
+
+void device_gemm_close(struct device *d)
+{
+    void *differs = d->gemm.differs;
+    device_release(d, &d->gemm.x);
+    device_release(d, &differs);
+    if (d->gemm.library != NULL) (void)d->driver->gemm_close(d->gemm.library);
+    d->gemm.library = NULL;
+}
+
+static void launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, size_t width,
+                        const void *args)
+{
+    const uint32_t x = (uint32_t)((width + CUDA_THREADS - 1) / CUDA_THREADS);
+    device_launch(d, kernel, (struct cuda_grid){x, (uint32_t)n_rows, 1, 0}, args);
+}
+
+/* --- trying algorithms ----------------------------------------------------------------------- */
+
+/* One product over a weight's first `outputs`, from x to y; false: not with this algorithm. */
+static bool product(struct device *d, const struct cuda_gemm *g)
+{
+    if (device_is_lost(d)) return true;
+    const int error = d->driver->gemm_run(d->gemm.library, g);
+    if (error == CUDA_GEMM_NONE) return false;
+    (void)device_failed(d, error, "a product");
+    return true;
+}
+
+static void compare(struct device *d, const float *a, const float *b, size_t a_stride,
+                    size_t b_stride, size_t rows, size_t n)
+{
+    const struct gemm_differ_work w = {(const uint32_t *)(const void *)a,
+                                       (const uint32_t *)(const void *)b,
+                                       a_stride,
+                                       b_stride,
+                                       n,
+                                       d->gemm.differs};
+    launch_rows(d, CUDA_KERNEL_gemm_differ, rows, n, &w);
+}
+
+static void pattern(struct device *d, enum dtype t, void *to, size_t rows, size_t stride, size_t n,
+                    uint32_t seed)
+{
+    const struct gemm_pattern_work w = {to, t, stride, n, seed};
+    launch_rows(d, CUDA_KERNEL_gemm_pattern, rows, n, &w);
+}
+
+static void forget_differs(struct device *d)
+{
+    if (device_is_lost(d)) return;
+    (void)device_failed(d, d->driver->fill(d->gemm.differs, 0, sizeof *d->gemm.differs, d->compute),
+                        "clearing");
+}
+
+static bool nothing_differs(struct device *d)
+{
+    int32_t n = 1;
+    device_get(d, &n, d->gemm.differs, sizeof n);
+    return !device_is_lost(d) && n == 0;
+}
+
+/* Rows [row0, row0 + n) of `all`, whose result stands at all->y, on their own into y. */
+static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row0, size_t n,
+                       float *y)
+{
+    struct cuda_gemm some = *all;
+    some.rows = n;
+    some.x = (const char *)all->x + row0 * all->x_stride * dtype_bytes(all->dtype);
+    some.y = y;
+    some.y_step = n * all->y_stride;
+    if (!product(d, &some)) return false;
+    for (size_t i = 0; i < all->batch; i++)
+        compare(d, y + i * some.y_step, all->y + i * all->y_step + row0 * all->y_stride,
+                all->y_stride, all->y_stride, n, all->n);
+    return true;
+}
+
+/* Outputs [n0, n0 + n) of all rows and of each product of a batch on their own. */
+static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t n0, size_t n,
+                          float *y)
+{
+    const size_t bytes = dtype_bytes(all->dtype);
+    for (size_t i = 0; i < all->batch; i++) {
+        struct cuda_gemm some = *all;
+        some.n = n;
+        some.batch = 1;
+        some.w = (const char *)all->w + (n0 * all->w_stride + i * all->w_step) * bytes;
+        some.x = (const char *)all->x + i * all->x_step * bytes;
+        some.y = y;
+        some.y_stride = rounded_up(n, ALIGN_FLOATS);
+        if (!product(d, &some)) return false;
+        compare(d, y, all->y + i * all->y_step + n0, some.y_stride, all->y_stride, all->rows, n);
+    }
+    return true;
+}
+
+/* Whether every row of `all` has the bits that it has among other numbers of rows. */
+static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, float *y)
+{
+    static const size_t counts[] = {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 128, 200, 256, 384, 511};
+    if (!rows_alone(d, all, all->rows - 1, 1, y)) return false;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const size_t n = counts[i];
+        const size_t row0 = n < all->rows ? (all->rows - n) / (i % 3 + 1) : 0;
+        if (n < all->rows && !rows_alone(d, all, row0, n, y)) return false;
+    }
+    return true;
+}
+
+/* Products over patterns, of TRIED_OUTPUTS outputs; of several leaves when batched. */
+static bool passes(struct device *d, const struct device_algorithm *a)
+{
+    const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
+    const size_t stride = rounded_up(leaves * a->k, ALIGN_ELEMENTS), n = TRIED_OUTPUTS;
+    const size_t rows = smaller(TRIED_ROWS, GEMM_X_BYTES / (stride * bytes));
+    float *y = d->states + W_BYTES / sizeof *y, *other = y + leaves * rows * n;
+    if (n * stride * bytes > W_BYTES || rows == 0) return false;
+    const struct cuda_gemm all = {.dtype = a->dtype,
+                                  .x = d->gemm.x,
+                                  .w = d->states,
+                                  .y = y,
+                                  .rows = rows,
+                                  .n = n,
+                                  .k = a->k,
+                                  .x_stride = stride,
+                                  .w_stride = stride,
+                                  .y_stride = n,
+                                  .batch = leaves,
+                                  .x_step = a->k,
+                                  .w_step = a->k,
+                                  .y_step = rows * n,
+                                  .algorithm = a->algorithm};
+    pattern(d, a->dtype, d->gemm.x, rows, stride, leaves * a->k, 1);
+    pattern(d, a->dtype, d->states, n, stride, leaves * a->k, 2);
+    forget_differs(d);
+    return product(d, &all) && rows_do_not_matter(d, &all, other) &&
+           outputs_alone(d, &all, 0, n / 2, other) && outputs_alone(d, &all, n - 8, 8, other) &&
+           nothing_differs(d);
+}
+
+/* The algorithm for a type and k, tried once. NULL: own kernels. */
+static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
+                                                    bool batched)
+{
+    struct device_gemm *g = &d->gemm;
+    const size_t most = sizeof g->algorithms / sizeof g->algorithms[0];
+    struct device_algorithm *a = g->algorithms;
+    for (uint32_t i = 0; i < g->n_algorithms; i++, a++) {
+        if (a->dtype == t && a->k == k && a->batched == batched)
+            return a->algorithm != CUDA_GEMM_FREE ? a : NULL;
+    }
+    if (g->n_algorithms == most) return NULL;
+    *a = (struct device_algorithm){.dtype = t, .k = k, .batched = batched};
+    while (a->algorithm < ALGORITHMS_MAX && !device_is_lost(d) && !passes(d, a)) a->algorithm++;
+    if (a->algorithm == ALGORITHMS_MAX) a->algorithm = CUDA_GEMM_FREE;
+    g->n_algorithms++;
+    if (a->algorithm == CUDA_GEMM_FREE) {
+        log_line(LOG_INFO,
+                 "GPU %d: products of %s with %zu inputs: the bits of each algorithm of %s depend "
+                 "on the rows; own kernels multiply",
+                 d->index, dtype_name(t), k, g->name);
+        return NULL;
+    }
+    log_line(LOG_DEBUG, "GPU %d: products of %s with %zu inputs: algorithm %u of %s", d->index,
+             dtype_name(t), k, a->algorithm, g->name);
+    return a;
+}
+
+/* --- weights --------------------------------------------------------------------------------- */
+
+void cuda_place_weight(struct device *d, struct packed *w)
+{
+    if (d->gemm.library == NULL || device_is_lost(d) || w->n_out == 0 || w->n_in == 0) return;
+    const bool leafy = w->leaf > 0;
+    const size_t k = leafy ? w->leaf : w->n_in;
+    if (d->arithmetic == DEVICE_LAW &&
+        ((leafy && k % ALIGN_ELEMENTS != 0) || algorithm_for(d, w->dtype, k, leafy) == NULL))
+        return;
+    w->flat = (uint32_t)rounded_up(w->n_in, ALIGN_ELEMENTS);
+}
+
+/* Part of a flat weight's products: `batch` times k inputs from input k0 on. */
+struct gemm_part {
+    size_t k0, k, batch;
+    uint32_t algorithm;
+};
+
+static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *p)
+{
+    return (struct cuda_gemm){.dtype = w->dtype,
+                              .w = (const char *)w->data + p->k0 * dtype_bytes(w->dtype),
+                              .n = w->n_out,
+                              .k = p->k,
+                              .w_stride = w->flat,
+                              .x_stride = w->flat,
+                              .batch = p->batch,
+                              .x_step = p->k,
+                              .w_step = p->k,
+                              .algorithm = p->algorithm};
+}
+
+/* The same bits for this weight's outputs as for a few of them. */
+static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
+{
+    struct cuda_gemm all = part_of(w, p);
+    const size_t few = smaller(TRIED_OUTPUTS, w->n_out);
+    all.y_stride = rounded_up(w->n_out, ALIGN_FLOATS);
+    const size_t bytes = all.y_stride * sizeof(float);
+    all.batch = smaller(p->batch, TRIED_LEAVES);
+    const size_t fit =
+        smaller(STATES_BYTES / (2 * all.batch * bytes), GEMM_X_BYTES / (w->flat * sizeof(float)));
+    all.rows = smaller(CHECKED_ROWS, fit);
+    all.x = d->gemm.x;
+    all.y = d->states;
+    all.y_step = all.rows * all.y_stride;
+    float *other = d->states + all.batch * all.y_step;
+    if (all.rows == 0) return false;
+    forget_differs(d);
+    return product(d, &all) && rows_alone(d, &all, all.rows - 1, 1, other) &&
+           (all.rows < 20 || rows_alone(d, &all, 2, 17, other)) &&
+           outputs_alone(d, &all, 0, few, other) &&
+           outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
+}
+
+/* What the library multiplies of a weight: columns or whole leaves, and a last short leaf. */
+static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
+{
+    const bool free = d->arithmetic == DEVICE_FREE;
+    const size_t leaf = w->leaf > 0 && !free ? w->leaf : w->n_in;
+    const size_t n_whole = w->n_in / leaf, tail = w->n_in % leaf;
+    size_t n = 0;
+    if (free) {
+        parts[n++] = (struct gemm_part){0, w->n_in, 1, CUDA_GEMM_FREE};
+        return n;
+    }
+    const struct device_algorithm *a = NULL;
+    if (n_whole > 0) a = algorithm_for(d, w->dtype, leaf, w->leaf > 0);
+    if (a != NULL) parts[n++] = (struct gemm_part){0, leaf, n_whole, a->algorithm};
+    if (tail > 0) a = algorithm_for(d, w->dtype, tail, false);
+    if (tail > 0 && a != NULL)
+        parts[n++] = (struct gemm_part){n_whole * leaf, tail, 1, a->algorithm};
+    return n;
+}
+
+static bool was_checked(const struct device_gemm *g, const struct packed *w)
+{
+    const size_t most = sizeof g->checked / sizeof g->checked[0];
+    for (size_t i = 0; i < smaller(g->n_checked, most); i++) {
+        const struct packed *c = &g->checked[i];
+        if (c->dtype == w->dtype && c->n_out == w->n_out && c->n_in == w->n_in &&
+            c->leaf == w->leaf)
+            return true;
+    }
+    return false;
+}
+
+struct status cuda_check_weight(struct device *d, const struct packed *w)
+{
+    struct device_gemm *g = &d->gemm;
+    struct gemm_part parts[2];
+    if (d->arithmetic == DEVICE_FREE || was_checked(g, w)) return device_status(d);
+    const size_t n = list_parts(d, w, parts);
+    pattern(d, w->dtype, (void *)(uintptr_t)w->data, w->n_out, w->flat, w->n_in, 2);
+    pattern(d, w->dtype, d->gemm.x, smaller(CHECKED_ROWS, GEMM_X_BYTES / (w->flat * sizeof(float))),
+            w->flat, w->n_in, 1);
+    for (size_t i = 0; i < n && !device_is_lost(d); i++) {
+        if (holds(d, w, &parts[i])) continue;
+        TRY(device_status(d));
+        return status_make(STATUS_USAGE,
+                           "GPU %d (%s): %s: a product with %u outputs has other bits than one "
+                           "with %d; --exact-across-devices does without the library",
+                           d->index, d->facts.name, g->name, w->n_out, TRIED_OUTPUTS);
+    }
+    g->checked[g->n_checked++ % (sizeof g->checked / sizeof g->checked[0])] = *w;
+    return device_status(d);
+}
+
+/* --- products -------------------------------------------------------------------------------- */
+
+/* Rows of one linear that fit the scratch memory at once. */
+struct gemm_rows {
+    const struct linear_args *a;
+    const struct packed *w;
+    size_t row0, n; /* of x and y */
+    size_t stride;  /* floats of a row of scratch */
+};
+
+/* Own kernel for the inputs that no algorithm was found for: leaves from leaf0 on, or all. */
+static void run_own(struct device *d, const struct gemm_rows *r, bool leafy, uint32_t leaf0)
+{
+    const struct packed *w = r->w;
+    const struct linear_work work = {.one = *w,
+                                     .row0 = r->row0,
+                                     .n_rows = r->n,
+                                     .x = r->a->x,
+                                     .x_stride = r->a->x_stride,
+                                     .y = r->a->y,
+                                     .y_stride = r->a->y_stride,
+                                     .sums = r->a->sums,
+                                     .leaf0 = leaf0};
+    const uint32_t x = (w->n_out + CUDA_THREADS - 1) / CUDA_THREADS;
+    const uint32_t y = (uint32_t)((r->n + CUDA_LINEAR_ROWS - 1) / CUDA_LINEAR_ROWS);
+    const uint32_t z = leafy ? (w->n_in + w->leaf - 1) / w->leaf - leaf0 : 1;
+    device_launch(d, leafy ? CUDA_KERNEL_linear_leaf : CUDA_KERNEL_linear,
+                  (struct cuda_grid){x, y, z, 0}, &work);
+}
+
+static void round_rows(struct device *d, const struct gemm_rows *r)
+{
+    struct device_gemm *g = &d->gemm;
+    const float *x = r->a->x + r->row0 * r->a->x_stride;
+    const struct device_rounded is = {x, r->n, r->w->flat, r->w->dtype};
+    if (g->rounded.x == x && g->rounded.n == is.n && g->rounded.stride == is.stride &&
+        g->rounded.dtype == is.dtype)
+        return;
+    const struct gemm_round_work w = {x, r->a->x_stride, r->w->n_in, r->w->dtype, g->x, r->w->flat};
+    launch_rows(d, CUDA_KERNEL_gemm_round, r->n, r->w->n_in, &w);
+    g->rounded = is;
+}
+
+/* False: the library has no product of this shape, which only a free choice may find out now. */
+static bool run_product(struct device *d, const struct cuda_gemm *g)
+{
+    if (product(d, g)) return true;
+    if (g->algorithm != CUDA_GEMM_FREE && !device_is_lost(d))
+        d->failed = status_make(STATUS_LOST, "GPU %d (%s): %s: algorithm %u took %zu rows no more",
+                                d->index, d->facts.name, d->gemm.name, g->algorithm, g->rows);
+    return false;
+}
+
+static void run_columns(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
+{
+    float *y = r->a->y + r->row0 * r->a->y_stride;
+    const bool aligned =
+        r->a->y_stride % ALIGN_FLOATS == 0 && (uintptr_t)y % (ALIGN_FLOATS * sizeof *y) == 0;
+    struct cuda_gemm g = part_of(r->w, p);
+    g.x = d->gemm.x;
+    g.rows = r->n;
+    g.y = aligned ? y : d->states;
+    g.y_stride = aligned ? r->a->y_stride : r->stride;
+    if (!run_product(d, &g)) {
+        run_own(d, r, false, 0);
+        return;
+    }
+    if (aligned) return;
+    const struct gemm_take_work w = {d->states, y, r->stride, r->a->y_stride, r->w->n_out};
+    launch_rows(d, CUDA_KERNEL_gemm_take, r->n, r->w->n_out, &w);
+}
+
+/* Partials of a part's leaves, as many at a time as fit, to the row's sums. */
+static bool run_leaves(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
+{
+    const size_t bytes = dtype_bytes(r->w->dtype), step = r->n * r->stride;
+    const size_t at_once = smaller(p->batch, STATES_BYTES / (step * sizeof(float)));
+    assert(at_once > 0);
+    for (size_t leaf = 0; leaf < p->batch; leaf += at_once) {
+        struct cuda_gemm g = part_of(r->w, p);
+        g.batch = smaller(at_once, p->batch - leaf);
+        g.w = (const char *)g.w + leaf * p->k * bytes;
+        g.x = (const char *)d->gemm.x + (p->k0 + leaf * p->k) * bytes;
+        g.rows = r->n;
+        g.y = d->states;
+        g.y_stride = r->stride;
+        g.y_step = step;
+        if (!run_product(d, &g)) return false;
+        const struct gemm_leaves_work w = {.parts = d->states,
+                                           .n_parts = g.batch,
+                                           .step = step,
+                                           .stride = r->stride,
+                                           .n_out = r->w->n_out,
+                                           .grid_bits = r->w->grid_bits,
+                                           .sums = r->a->sums + r->row0 * (r->w->n_out + 1u)};
+        launch_rows(d, CUDA_KERNEL_gemm_leaves, r->n, r->w->n_out, &w);
+    }
+    return true;
+}
+
+static void run_row_parallel(struct device *d, const struct gemm_rows *r,
+                             const struct gemm_part *parts, size_t n)
+{
+    size_t k_done = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!run_leaves(d, r, &parts[i])) break;
+        k_done = parts[i].k0 + parts[i].k * parts[i].batch;
+    }
+    if (k_done < r->w->n_in) run_own(d, r, true, (uint32_t)(k_done / r->w->leaf));
+}
+
+void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy)
+{
+    const struct linear_group *group = &a->groups[0];
+    const struct packed *w = group->w;
+    struct gemm_part parts[2];
+    struct gemm_rows r = {.a = a, .w = w, .stride = rounded_up(w->n_out, ALIGN_FLOATS)};
+    const size_t n_parts = list_parts(d, w, parts);
+    const size_t most = d->arithmetic == DEVICE_LAW ? TRIED_ROWS : SIZE_MAX;
+    const size_t fit = smaller(most, smaller(GEMM_X_BYTES / (w->flat * dtype_bytes(w->dtype)),
+                                             STATES_BYTES / (r.stride * sizeof(float))));
+    assert(fit > 0 && (leafy || n_parts == 1));
+    for (size_t row = 0; row < group->n_rows && !device_is_lost(d); row += r.n) {
+        r.row0 = group->row0 + row;
+        r.n = smaller(fit, group->n_rows - row);
+        round_rows(d, &r);
+        if (leafy)
+            run_row_parallel(d, &r, parts, n_parts);
+        else
+            run_columns(d, &r, &parts[0]);
+    }
+}
