@@ -8,7 +8,7 @@ enum {
     PART_WORTH_TELLING = 1 << 16,
     /* A thread's share comes in pieces of this at least, which others may take over; but in no
      * more than so many. */
-    PART_PIECE = 1 << 18,
+    PART_PIECE = 1 << 20,
     PIECES_MOST = 16,
 };
 
