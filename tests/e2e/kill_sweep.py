@@ -41,6 +41,7 @@ SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beam
 KILLS_MAX = 4  # of one job; then it may finish
 SLOW = ["--max-batch", 2]  # so that there is a middle to kill a job in
 LIMIT_S = 120
+LEAVES_S = 15  # with a time limit of 3: a busy machine starts and ends slowly, and the status is 75
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
           ("sampling: ", "loading"))
 
@@ -334,7 +335,7 @@ class Drain(JournalTest):
         self.signalled("tp2", signal.SIGUSR1, "loaded ", times=2)
         self.begin()
         job = Started(self, "tp2", "--time-limit", "0:03", *SLOW)
-        self.drained("--time-limit", job, 6)
+        self.drained("--time-limit", job, LEAVES_S)
         self.finish("behind --time-limit", "--time-limit", "1:00:00")
         folder = self.work / "bin"
         folder.mkdir()
@@ -342,7 +343,7 @@ class Drain(JournalTest):
         (folder / "squeue").chmod(0o755)
         env = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
         self.begin()
-        self.drained("Slurm's limit", Started(self, "pp2", *SLOW, env=env), 6)
+        self.drained("Slurm's limit", Started(self, "pp2", *SLOW, env=env), LEAVES_S)
         self.finish("behind Slurm's limit")
 
 
