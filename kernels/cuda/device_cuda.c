@@ -256,7 +256,7 @@ static void no_answer(struct device *d, uint64_t waited_ns)
         STATUS_LOST, "GPU %d (%s, %s): no answer for %llu s%s: %s", d->index, d->facts.name,
         d->facts.pci, (unsigned long long)(waited_ns / 1000000000u), waiting,
         waiting[0] == '\0' ? "it hangs or has gone" : "it hangs, or a rank does not take part");
-    links_abort(d);
+    if (d->links != NULL) links_leave(d);
 }
 
 static void await(struct device *d, void *event)
@@ -265,7 +265,7 @@ static void await(struct device *d, void *event)
     bool done = false;
     while (!device_is_lost(d)) {
         if (device_failed(d, d->driver->event_query(event, &done), "waiting") || done) return;
-        if (!links_check(d)) return;
+        links_check(d);
         const uint64_t waited = clock_ns() - since;
         if (waited > d->deadline_ns) {
             no_answer(d, waited);

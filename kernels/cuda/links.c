@@ -2,6 +2,7 @@
 #include "kernels/cuda/links.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "kernels/cuda/device_cuda.h"
@@ -302,6 +303,14 @@ void links_abort(struct device *d)
     d->links = NULL;
 }
 
+void links_leave(struct device *d)
+{
+    struct comm *c = d->links->comm;
+    log_line(LOG_ERROR, "%s", d->failed.text);
+    links_abort(d);
+    comm_abort(c, status_exit(STATUS_LOST));
+}
+
 static void finish_one(const struct links *l, const struct link *link)
 {
     const uint64_t since = clock_ns();
@@ -341,9 +350,9 @@ static struct link *link_at(struct links *l, int i)
     return i < LINK_AXES ? &l->axes[i] : &l->pairs[i - LINK_AXES];
 }
 
-bool links_check(struct device *d)
+void links_check(struct device *d)
 {
-    if (d->links == NULL || d->links->aborted) return true;
+    if (d->links == NULL || d->links->aborted) return;
     for (int i = 0; i < LINK_AXES + LINK_PAIRS; i++) {
         const struct link *link = link_at(d->links, i);
         bool busy;
@@ -351,10 +360,8 @@ bool links_check(struct device *d)
         const int error = d->links->nccl->poll(link->comm, &busy);
         if (error == 0) continue;
         fail(d, link, STATUS_LOST, d->links->nccl->error_text(error));
-        links_abort(d);
-        return false;
+        links_leave(d);
     }
-    return true;
 }
 
 void links_waited(struct device *d)

@@ -59,13 +59,16 @@ void links_close(struct device *d);
 /* Local. This rank's communicator of an axis; NULL: staged. */
 struct link *links_of(struct device *d, enum comm_axis axis);
 
-/* Local. While the host waits for the device: false when a communicator failed, which is then the
- * device's failure. links_waited: all that was asked for is done. links_waiting: what is not, for a
- * sentence: " (all-reduce over tp with rank 1 on node2)" or nothing. links_abort: ends what runs.
- */
-bool links_check(struct device *d);
+/* Local. While the host waits for the device: links_check ends the job when a communicator failed.
+ * links_waited: all that was asked for is done. links_waiting: what is not, for a sentence:
+ * " (all-reduce over tp with rank 1 on node2)" or nothing. */
+void links_check(struct device *d);
 void links_waited(struct device *d);
 void links_waiting(const struct device *d, char *out, size_t n);
+
+/* Local. Ends what runs; leave also logs the device's failure and ends the job with the status of a
+ * lost rank: a rank without its communicators could only wait for others that wait for it. */
+void links_leave(struct device *d) __attribute__((noreturn));
 void links_abort(struct device *d);
 
 /* Local. Waits until the library has taken in what was asked of it (not until the device has done

@@ -12,8 +12,8 @@ static uint64_t begin(struct device *d, struct link *link, enum flight_op op, ui
 
 static void end(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes)
 {
-    if (!links_settle(d, link, error, STATUS_LOST)) links_abort(d);
-    if (d->links != NULL) comm_account(d->links->comm, link->axis, since, n_bytes);
+    if (!links_settle(d, link, error, STATUS_LOST)) links_leave(d);
+    comm_account(d->links->comm, link->axis, since, n_bytes);
 }
 
 void links_sum_i64(struct device *d, struct link *l, int64_t *buf, size_t n)

@@ -84,7 +84,10 @@ class LinksTest:
         for error in ("id", "open"):
             self.refused(dense, tp2, f"devices=2 nccl_{error}_error=2", 2,
                          ["opening a communicator over tp with rank 1", "unhandled system error"])
-        # a rank that does nothing: whose deadline is over first ends it for both
+        # a rank whose host comes no further: the other names it
+        self.refused(dense, [*tp2, *soon], "devices=2 nccl_rank=1 nccl_stuck=20", 76,
+                     ["all-reduce over tp with rank 1 on", "no answer for"])
+        # one whose GPU does nothing: whose deadline is over first ends it for both
         self.refused(dense, [*tp2, *soon], "devices=2 nccl_rank=1 nccl_silent=20", 76,
                      ["all-reduce over tp with rank"])
         self.refused(dense, tp2, "devices=2 nccl_rank=1 nccl_gone=20", 76,

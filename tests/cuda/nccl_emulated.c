@@ -2,8 +2,9 @@
  * what a rank's device sends goes out without its host, a receive waits for its peer, a peer that
  * ends is an error of the communicator, one that does nothing is waited for until an abort. Faults
  * come from SHOAL_EMULATED: nccl_missing=1 (no library), nccl_id_error=, nccl_open_error= (the
- * call's error), and for one rank (nccl_rank=) nccl_silent= and nccl_gone=: operations until it
- * does nothing any more, or hangs up. It says nothing about NCCL itself. */
+ * call's error), and for one rank (nccl_rank=) nccl_silent=, nccl_gone= and nccl_stuck=: operations
+ * until its GPU does nothing any more, it hangs up, its host comes no further. It says nothing
+ * about NCCL itself. */
 #include "nccl_emulated.h"
 
 #include "kernels/cuda/nccl_table.h"
@@ -27,7 +28,7 @@ struct emulated_comm {
     int n_ranks, rank, listener;
     char id[NCCL_ID_BYTES];
     int sockets[RANKS_MAX]; /* -1: not yet */
-    uint64_t n_ops;
+    uint64_t n_ops, n_asked;
     _Atomic bool aborted;
     _Atomic int error;
 };
@@ -131,10 +132,10 @@ static bool is_faulty_rank(void)
     return rank != NULL && strtoull(rank, NULL, 10) == emulated_word("nccl_rank=");
 }
 
-static bool fault(const struct emulated_comm *c, const char *word)
+static bool fault(uint64_t n, const char *word)
 {
     const uint64_t after = emulated_word(word);
-    return after > 0 && is_faulty_rank() && c->n_ops > after;
+    return after > 0 && is_faulty_rank() && n > after;
 }
 
 static int emu_poll(void *comm, bool *busy)
@@ -259,8 +260,8 @@ static void run_call(void *arg)
     struct call *call = arg;
     struct emulated_comm *c = call->comm;
     c->n_ops++;
-    if (fault(c, "nccl_gone=")) hang_up(c);
-    if (fault(c, "nccl_silent=")) {
+    if (fault(c->n_ops, "nccl_gone=")) hang_up(c);
+    if (fault(c->n_ops, "nccl_silent=")) {
         spin(c);
     } else {
         for (int i = 0; i < call->n_pieces; i++) {
@@ -299,6 +300,14 @@ static void add_piece(struct call *call, int peer, const void *from, void *to, s
     assert(p->bytes != NULL);
 }
 
+static int submit(struct call *call)
+{
+    if (fault(++call->comm->n_asked, "nccl_stuck=")) {
+        for (;;) pause();
+    }
+    return emulated_call(run_call, call);
+}
+
 static int emu_group_begin(void)
 {
     assert(group == NULL);
@@ -310,7 +319,7 @@ static int emu_group_end(void)
 {
     struct call *call = group;
     group = NULL;
-    if (call->n_pieces > 0) return emulated_call(run_call, call);
+    if (call->n_pieces > 0) return submit(call);
     free(call);
     return 0;
 }
@@ -321,7 +330,7 @@ static int emu_send(const void *buf, size_t n_bytes, int to, void *comm, void *s
     struct call *call = group != NULL ? group : call_of(comm);
     call->comm = comm;
     add_piece(call, to, buf, NULL, n_bytes);
-    return group != NULL ? 0 : emulated_call(run_call, call);
+    return group != NULL ? 0 : submit(call);
 }
 
 static int emu_receive(void *buf, size_t n_bytes, int from, void *comm, void *stream)
@@ -330,7 +339,7 @@ static int emu_receive(void *buf, size_t n_bytes, int from, void *comm, void *st
     struct call *call = group != NULL ? group : call_of(comm);
     call->comm = comm;
     add_piece(call, from, NULL, buf, n_bytes);
-    return group != NULL ? 0 : emulated_call(run_call, call);
+    return group != NULL ? 0 : submit(call);
 }
 
 /* Everybody's to everybody. */
@@ -345,7 +354,7 @@ static int reduction(void *buf, size_t n_bytes, struct emulated_comm *c, enum op
         add_piece(call, r, buf, NULL, n_bytes);
         add_piece(call, r, NULL, buf, n_bytes);
     }
-    return emulated_call(run_call, call);
+    return submit(call);
 }
 
 static int emu_sum_i64(void *buf, size_t n, void *comm, void *stream)
@@ -371,7 +380,7 @@ static int emu_gather(void *all, size_t n_bytes, int rank, void *comm, void *str
         add_piece(call, r, (char *)all + (size_t)rank * n_bytes, NULL, n_bytes);
         add_piece(call, r, NULL, (char *)all + (size_t)r * n_bytes, n_bytes);
     }
-    return emulated_call(run_call, call);
+    return submit(call);
 }
 
 static const char *emu_error_text(int error)
