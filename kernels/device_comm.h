@@ -27,6 +27,13 @@ struct device_comm_options {
 struct status device_comm_open(const struct kern_table *k, struct comm *c,
                                const struct device_comm_options *o, char *said, size_t n);
 
+/* **Collective (world)**. Whether all ranks' devices compute alike: the same sums (device_sums) and
+ * compute capability, and one algorithm for each kind of product that was met so far, so it is
+ * asked when the devices are open and when the weights are loaded. Nothing without a device, or
+ * when the bytes are the CPU's. `host`: of this rank. The same result on all ranks. Errors:
+ * STATUS_USAGE names two ranks that differ; STATUS_MEMORY. */
+struct status device_comm_same(const struct kern_table *k, struct comm *c, const char *host);
+
 /* **Collective (axis)**. As comm_sum_i64, comm_or_u32, comm_gather_words and comm_exchange_rows;
  * of the words that are or-ed together, those that are not 0 are equal. A rank whose device is lost
  * takes part with whatever is there; the step fails afterwards. */

@@ -196,6 +196,7 @@ static struct status start(struct job *j)
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
     TRY(weights_load(&j->model, j->layout, place, &j->kern, j->ckpt, j->comm, &j->weights,
                      &j->loaded));
+    PHASE(job_devices_same(j));
     PHASE(check_drain(j));
     PHASE(size_kv_pool(j));
     PHASE(start_engine(j));

@@ -70,6 +70,11 @@ struct status job_open_device(struct job *j)
     return st;
 }
 
+struct status job_devices_same(struct job *j)
+{
+    return device_comm_same(&j->kern, j->comm, j->topo->nodes[place_of(j)->host].name);
+}
+
 static enum device_way way_of(const struct job_options *o)
 {
     if (o->device_comm == NULL || strcmp(o->device_comm, "auto") == 0) return DEVICE_WAY_AUTO;
@@ -88,6 +93,7 @@ struct status job_open_device_comm(struct job *j)
     if (p.pp > 0) o.previous = (int)layout_rank_of(j->layout, p.dp, p.pp - 1, p.tp);
     if (p.pp + 1 < j->layout->pp) o.next = (int)layout_rank_of(j->layout, p.dp, p.pp + 1, p.tp);
     char text[512];
+    TRY(job_devices_same(j));
     TRY(device_comm_open(&j->kern, j->comm, &o, text, sizeof text));
     char device[256];
     device_describe(j->device, device, sizeof device);

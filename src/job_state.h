@@ -78,10 +78,12 @@ struct status job_read_limits(struct job *j);
 struct status job_open_lead(struct job *j);
 
 /* This rank's GPU with --device cuda: binds the rank near it, before threads and large memory are
- * made; opens it; **Collective (world)**: opens the ways between GPUs and says both in the log. */
+ * made; opens it; **Collective (world)**: opens the ways between GPUs and says both in the log;
+ * whether all compute alike (device_comm_same): before the ways are opened, and after loading. */
 struct status job_place_by_device(struct job *j);
 struct status job_open_device(struct job *j);
 struct status job_open_device_comm(struct job *j);
+struct status job_devices_same(struct job *j);
 
 /* job.c. Local. Gives everything back but comm and watchdog. */
 void job_close(struct job *j);

@@ -13,6 +13,7 @@ enum {
     CALL_ALIGN = 256,
     STATES_BYTES = 64 << 20, /* attention states of a step's tiles; partials of a product */
     GEMM_X_BYTES = 32 << 20, /* a product's rows */
+    DEVICE_ALGORITHMS = 64,  /* kinds of products */
 };
 
 /* Pinned memory that goes to the device piece by piece. */
@@ -47,7 +48,7 @@ struct device_gemm {
     char name[64];
     void *x;          /* [GEMM_X_BYTES] rows as the library reads them */
     int32_t *differs; /* words found to differ */
-    struct device_algorithm algorithms[64];
+    struct device_algorithm algorithms[DEVICE_ALGORITHMS];
     uint32_t n_algorithms;
     struct packed checked[64]; /* shapes that held */
     uint32_t n_checked;

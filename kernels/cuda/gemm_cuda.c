@@ -194,13 +194,12 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
                                                     bool batched)
 {
     struct device_gemm *g = &d->gemm;
-    const size_t most = sizeof g->algorithms / sizeof g->algorithms[0];
     struct device_algorithm *a = g->algorithms;
     for (uint32_t i = 0; i < g->n_algorithms; i++, a++) {
         if (a->dtype == t && a->k == k && a->batched == batched)
             return a->algorithm != CUDA_GEMM_FREE ? a : NULL;
     }
-    if (g->n_algorithms == most) return NULL;
+    if (g->n_algorithms == DEVICE_ALGORITHMS) return NULL;
     *a = (struct device_algorithm){.dtype = t, .k = k, .batched = batched};
     while (a->algorithm < ALGORITHMS_MAX && !device_is_lost(d) && !passes(d, a)) a->algorithm++;
     if (a->algorithm == ALGORITHMS_MAX) a->algorithm = CUDA_GEMM_FREE;

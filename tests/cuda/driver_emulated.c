@@ -113,12 +113,14 @@ static void read_environment(void)
     all.e = (struct emulated){.devices = word(text, "devices="),
                               .count_error = word(text, "count_error="),
                               .major = word(text, "major="),
+                              .another_from = word(text, "another_from="),
                               .memory_bytes = word(text, "memory="),
                               .launch_error = word(text, "launch_error="),
                               .lost_after = word(text, "lost="),
                               .hangs_after = word(text, "hangs="),
                               .no_gemm = word(text, "no_gemm="),
                               .gemm_varies = word(text, "gemm_varies="),
+                              .gemm_from = word(text, "gemm_from="),
                               .gemm_wide = word(text, "gemm_wide=")};
 }
 
@@ -268,14 +270,15 @@ static int emu_device_facts(int device, struct cuda_facts *out)
                                    all.e.memory_bytes > 0 ? all.e.memory_bytes : (uint64_t)8 << 30,
                                .major = all.e.major > 0 ? (uint32_t)all.e.major : 9,
                                .n_processors = 4};
-    snprintf(out->name, sizeof out->name, "emulated");
+    const bool is_another = all.e.another_from > 0 && (uint64_t)device >= all.e.another_from;
+    snprintf(out->name, sizeof out->name, is_another ? "emulated, another" : "emulated");
     snprintf(out->pci, sizeof out->pci, "0000:%02x:00.0", device + 1);
     return 0;
 }
 
 static int emu_device_use(int device)
 {
-    (void)device;
+    if ((uint64_t)device < all.e.gemm_from) all.e.gemm_varies = 0;
     if (all.region != NULL) return 0;
     void *p =
         mmap(NULL, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -20,6 +20,7 @@ struct emulated {
     uint64_t devices;      /* 0: one; a number above: that many */
     uint64_t count_error;  /* of asking for devices */
     uint64_t major;        /* 0: 9 */
+    uint64_t another_from; /* devices from this one on are of another type; 0: none */
     uint64_t memory_bytes; /* 0: 8 GiB */
     uint64_t launch_error; /* of every launch */
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
@@ -27,6 +28,7 @@ struct emulated {
     uint64_t dry;          /* not 0: launches are checked, nothing is run */
     uint64_t no_gemm;      /* there is no library for products */
     uint64_t gemm_varies;  /* so many of its algorithms depend on the rows */
+    uint64_t gemm_from;    /* on devices from this one on */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
 };
 void emulated_set(struct emulated e);

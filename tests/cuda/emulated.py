@@ -168,7 +168,8 @@ class EmulatedTest:
         expect(done.status == status, f"{env}: expected status {status}: {done}")
         for word in words:
             expect(word in done.err, f"{env}: no '{word}' in: {done}")
-        print(f"  {env}: status {status}: {done.err.strip().splitlines()[-1][:150]}")
+        said = [line for line in done.err.splitlines() if not words or words[0] in line]
+        print(f"  {env}: status {status}: {said[-1][:150]}")
 
     def errors(self):
         self.shoal.must("convert", GOLDENS / "smollm-tied" / "hf", self.work / "model.h5")
@@ -180,6 +181,20 @@ class EmulatedTest:
         self.refused("lost=800", 76, ["the device is gone"])
         self.refused("lost=800", 76, ["the device is gone"], "--tp", "2", ranks=2)
         self.refused("hangs=60", 76, ["no answer for"], "--watchdog", "2")
+
+        self.unlike()
+
+    def unlike(self):
+        """Ranks whose GPUs add in other orders do not compute together."""
+        for env, layout, words in (
+                ("another_from=1", "--tp",
+                 ["rank 1 on", "with emulated, another, emulated library 1", "rank 0 on"]),
+                ("gemm_varies=2 gemm_from=1", "--tp",
+                 ["inputs: rank 1 on", "algorithm 2", "rank 0 on", "algorithm 0"]),
+                ("gemm_varies=3 gemm_from=1", "--dp", ["inputs: rank 1 on", "took own kernels"])):
+            self.refused(f"devices=2 {env}", 2, words, layout, "2", ranks=2)
+        self.refused("devices=2 another_from=1", 0, ["over NCCL"], "--tp", "2",
+                     "--exact-across-devices", ranks=2)
 
     def main(self):
         {"law": self.law, "families": self.families, "draws": self.draws,
