@@ -51,15 +51,17 @@ struct pretokenizer {
     struct pretoken_step steps[PRETOKEN_STEPS_MAX];
     size_t n_steps;
     bool byte_level;         /* pieces are bytes; else they are text */
+    bool normalized;         /* what is cut may not be what was given */
     bool rewrites;           /* one step changes the text; a second one may not */
     struct span_list spans;  /* owned scratch; after a cut, the pieces */
     struct span_list before; /* owned scratch */
     struct strbuf text;      /* owned scratch: the text with blanks put in */
 };
 
-/* Local. Reads the JSON node (NULL or null: the text is one piece); `what` names the file. Errors:
- * STATUS_INPUT names the step or field that is not understood; STATUS_MEMORY. */
-struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node,
+/* Local. Reads the JSON node (NULL or null: the text is one piece); `normalized` when texts go
+ * through a normalizer before; `what` names the file. Errors: STATUS_INPUT names the step or field
+ * that is not understood; STATUS_MEMORY. */
+struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node, bool normalized,
                                 const char *what);
 void pretokenizer_fini(struct pretokenizer *p);
 

@@ -105,9 +105,11 @@ static struct status load_metaspace(struct pretokenizer *p, const struct js_node
 {
     struct pretoken_step step = {.kind = PRETOKEN_METASPACE};
     TRY(json_metaspace_fields(node, where, &step.metaspace));
-    if (step.metaspace.prepend == JSON_PREPEND_FIRST && p->n_steps > 0) {
+    if (step.metaspace.prepend == JSON_PREPEND_FIRST && p->n_steps > 0 && p->normalized) {
         return status_make(STATUS_INPUT,
-                           "%s: Metaspace with 'first' behind others is not supported", where);
+                           "%s: Metaspace with 'first' behind others is not supported beside a "
+                           "normalizer",
+                           where);
     }
     TRY(step_add(p, step, where));
     if (!step.metaspace.split) return status_ok();
@@ -174,10 +176,11 @@ static bool has_metaspace(const struct pretokenizer *p)
     return false;
 }
 
-struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node,
+struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node, bool normalized,
                                 const char *what)
 {
     memset(p, 0, sizeof *p);
+    p->normalized = normalized;
     strbuf_init(&p->text);
     if (js_type(node) == JS_NULL) return status_ok();
     struct status st = load_step(p, node, "pre_tokenizer", 0);

@@ -133,7 +133,8 @@ static struct status load(struct tokenizer *t, const struct js_node *root, const
     t->is_tiktoken = type != NULL && strcmp(type, "Tiktoken") == 0;
     TRY(normalizer_init(&t->normalizer, js_get(root, "normalizer"), what));
     TRY(decoder_init(&t->decoder, js_get(root, "decoder"), what));
-    TRY(pretokenizer_init(&t->pretokenizer, js_get(root, "pre_tokenizer"), what));
+    const bool normalized = t->normalizer.n_steps > 0;
+    TRY(pretokenizer_init(&t->pretokenizer, js_get(root, "pre_tokenizer"), normalized, what));
     t->byte_level = t->pretokenizer.byte_level;
     TRY(check_level(t, what));
     TRY(tokenizer_load_vocab(t, model, added, what));

@@ -73,13 +73,14 @@ static const struct family SPM_BARE = {"", BLANKS_OUT, "null", false, true};
                  CONTRACTIONS) "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*" BLANKS),  \
              "false")
 #define DEEPSEEK                                                                                   \
-    SEQUENCE(                                                                                      \
-        SPLIT_AT("\\\\p{N}{1,3}") "," SPLIT_AT("[\\\\u4e00-\\\\u9fa5\\\\u3040-\\\\u309f\\\\u30a0-" \
-                                               "\\\\u30ff]+") "," SPLIT_AT(                        \
-            "[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|"                   \
-            "[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+|"                           \
-            " ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*" BLANKS),                                          \
-        "false")
+    SEQUENCE(SPLIT_AT("\\\\p{N}{1,3}") "," SPLIT_AT(                                               \
+                 "[\\\\u4e00-\\\\u9fa5\\\\u3040-\\\\u309f\\\\u30a0-"                               \
+                 "\\\\u30ff]+") "," SPLIT_AT("[!\\\"#$%&'()*+,\\\\-./"                             \
+                                             ":;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|"         \
+                                             "[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}"     \
+                                             "\\\\p{M}]+|"                                         \
+                                             " ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*" BLANKS),         \
+             "false")
 
 #define GPT2   BYTE_LEVEL("true")
 #define SMOLLM SEQUENCE(DIGITS, "true")
@@ -90,7 +91,7 @@ static const struct family SPM_BARE = {"", BLANKS_OUT, "null", false, true};
 static const struct family FAMILIES[] = {
     {"gpt-2", "null", GPT2, false, false},
     {"smollm", "null", SMOLLM, false, false},
-    {"olmo", "null", GPT2, false, false},
+    {"olmo", NFC, GPT2, false, false},
     {"starcoder", "null", SMOLLM, false, false},
     {"refact", "null", SMOLLM, false, false},
     {"llama-bpe", "null", LLAMA3, true, true},

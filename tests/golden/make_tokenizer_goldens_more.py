@@ -3,11 +3,11 @@
 pre-tokenizers, and vocabularies of characters (SentencePiece's kind) with every normalizer,
 pre-tokenizer, post-processor and decoder that the tokenizer knows.
 
-  make_tokenizer_goldens_more.py [--train]
+  make_tokenizer_goldens_more.py [--train NAME...]
 
-With --train the vocabularies are made anew from tests/golden/tokenizer/lines.jsonl; the trainers break ties
-at random, so they come out otherwise each time. All else follows from the vocabularies that lie there. The
-goldens cover the first N_LINES lines.
+With --train the named vocabularies are made anew from tests/golden/tokenizer/lines.jsonl; the trainers break
+ties at random, so they come out otherwise each time. All else follows from the vocabularies that lie there.
+The goldens cover the first N_LINES lines, those of SMALL the first N_LINES_SMALL.
 cases_more.json is as cases.json; versions_more.json says what made the files.
 """
 import json
@@ -25,6 +25,9 @@ from make_tokenizer_goldens import byte_level, encode, fnv, split
 
 HERE = Path(__file__).resolve().parent / "tokenizer"
 N_LINES = 5000
+BYTE_LEVEL = ["deepseek3", "o200k", "kimi", "tekken", "glm4", "olmo"]
+SMALL = ["tekken", "glm4", "olmo", "legacy", "first"]
+N_LINES_SMALL = 2000
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
@@ -38,6 +41,10 @@ NO_HAN = r"&&[^\p{Han}]"
 KIMI = (rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}{NO_HAN}]*[{LOWER}{NO_HAN}]+{CONTRACTIONS}"
         rf"|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}{NO_HAN}]+[{LOWER}{NO_HAN}]*{CONTRACTIONS}"
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+GLM4 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]*[{LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{UPPER}]+[{LOWER}]*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 PLAIN = dict(normalized=False, special=True)
 SP_SPECIALS = ["<unk>", "<s>", "</s>"]
@@ -61,6 +68,17 @@ def byte_family(t, name):
     if name == "o200k":
         t.pre_tokenizer = seq([split(O200K), byte_level(False)])
         return [AddedToken(c, **PLAIN) for c in ("<|start|>", "<|message|>", "<|im_end|>")]
+    if name == "tekken":
+        t.pre_tokenizer = seq([split(TEKKEN), byte_level(False)])
+        return [AddedToken(c, **PLAIN) for c in ("<s>", "</s>", "[INST]", "[/INST]")]
+    if name == "glm4":
+        t.pre_tokenizer = seq([split(GLM4), byte_level(False)])
+        return [AddedToken(c, **PLAIN) for c in ("<|endoftext|>", "[gMASK]", "<sop>", "<|user|>")]
+    if name == "olmo":
+        t.normalizer = normalizers.NFC()
+        t.pre_tokenizer = byte_level(True)
+        return ([AddedToken("<|padding|>", **PLAIN), AddedToken("<|endoftext|>", **PLAIN)]
+                + [AddedToken(c, normalized=True, special=False) for c in ("    ", "   ", "  ", "|||IP_ADDRESS|||")])
     assert name == "kimi"
     t.pre_tokenizer = seq([split(KIMI), byte_level(False)])
     return [AddedToken(c, **PLAIN) for c in ("[BOS]", "<|im_end|>", "<|im_start|>")]
@@ -75,6 +93,18 @@ def char_family(t, name):
         return [AddedToken("<|im_end|>", rstrip=True, **PLAIN),
                 AddedToken("word", normalized=True, special=False),
                 AddedToken("<mask>", lstrip=True, normalized=False, special=False)]
+    if name == "legacy":  # Llama 2 as first published: its special tokens are normalized too
+        t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        t.decoder = decoders.Sequence(strip)
+        return [AddedToken("<|im_end|>", normalized=True, special=True),
+                AddedToken("word", normalized=True, special=True, single_word=True),
+                AddedToken("Line x", normalized=True, special=True, lstrip=True, rstrip=True)]
+    if name == "first":
+        t.pre_tokenizer = pre_tokenizers.Sequence([
+            split(r" ?[^\s\p{L}\p{N}]+\r*"), metaspace(pre_tokenizers, "first"),
+            pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split("\n", "removed")])
+        t.decoder = decoders.Sequence(strip)
+        return [AddedToken("<|im_start|>", **PLAIN), AddedToken("<mask>", lstrip=True, special=False)]
     if name == "mistral":
         t.pre_tokenizer = metaspace(pre_tokenizers, "first", False)
         t.decoder = decoders.Sequence(strip)
@@ -110,10 +140,14 @@ def char_family(t, name):
 def train_bytes(name, lines):
     t = Tokenizer(models.BPE())
     added = byte_family(t, name)
-    t.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=1600, show_progress=False,
+    t.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=800 if name in SMALL else 1600, show_progress=False,
                                                      initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     t.add_tokens(added)
-    return json.loads(t.to_str())
+    file = json.loads(t.to_str())
+    if name == "tekken":  # some pieces are tokens that no merges reach
+        file["model"]["ignore_merges"] = True
+        file["model"]["merges"] = [m for i, m in enumerate(file["model"]["merges"]) if i % 17]
+    return file
 
 
 def train_chars(name, lines):
@@ -125,17 +159,20 @@ def train_chars(name, lines):
     if folded or name == "unigram":
         char_family(t, name)
     specials = SP_SPECIALS + (BYTES if fallback else [])
-    common = dict(vocab_size=1500, special_tokens=specials, show_progress=False)
+    common = dict(vocab_size=800 if name in SMALL else 1500, special_tokens=specials, show_progress=False)
     # limited alphabets, so that characters are unknown
     if unigram:
         lines = [l for l in lines if all(ord(c) < 0x460 or c in "…“”😀\u3000中文ﬁ" for c in l)]
     trainer = (trainers.UnigramTrainer(unk_token="<unk>", **common) if unigram
-               else trainers.BpeTrainer(limit_alphabet=400, **common))
+               else trainers.BpeTrainer(limit_alphabet=200 if name in SMALL else 400, **common))
     t.train_from_iterator(lines, trainer)
     file = json.loads(t.to_str())
     keep = {token["content"]: token for token in file["added_tokens"] if token["content"] in SP_SPECIALS}
     file["added_tokens"] = [keep[c] for c in SP_SPECIALS]
     file["model"]["byte_fallback"] = fallback
+    if name == "legacy":
+        for token in file["added_tokens"]:
+            token["normalized"] = True
     if unigram:
         file["model"]["vocab"] = thin(file["model"]["vocab"])
     if name == "mistral":
@@ -187,8 +224,15 @@ def train(name, lines):
         file, arrays = spm(lines)
         (HERE / "spm_gguf.json").write_text(json.dumps(arrays, ensure_ascii=False, separators=(",", ":")) + "\n")
     else:
-        file = (train_bytes if name in ("deepseek3", "o200k", "kimi") else train_chars)(name, lines)
+        file = (train_bytes if name in BYTE_LEVEL else train_chars)(name, lines)
     (HERE / f"{name}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def decode(t, ids, skip):
+    """Special tokens left out by id: the package looks for the content, which it knows normalized, and so keeps
+    those of the kind "normalized"."""
+    special = {i for i, token in t.get_added_tokens_decoder().items() if token.special}
+    return t.decode([i for i in ids if not (skip and i in special)], skip_special_tokens=False)
 
 
 def cases(name, t, lines, r):
@@ -205,32 +249,33 @@ def cases(name, t, lines, r):
         if k % 2:
             ids = [r.choice([r.choice([0xC3, 0xA9, 0xE4, 0xB8, 0xAD, 0x41, 0x20]) + 3, i]) for i in ids]
         rows.append(dict(tokenizer=name, ids=ids, skip=bool(k % 3),
-                         decoded=t.decode(ids, skip_special_tokens=bool(k % 3))))
+                         decoded=decode(t, ids, bool(k % 3))))
     return rows
 
 
 def main():
     lines = [json.loads(l) for l in (HERE / "lines.jsonl").read_text().split("\n") if l]
     short = [l for l in lines[::2] if len(l) < 500]
+    trained = sys.argv[2:] if "--train" in sys.argv else []
     rows, r, sizes = [], random.Random(11), {}
     for name in ["deepseek3", "o200k", "kimi", "llama2", "mistral", "gemma", "folded", "unigram", "unigram_bytes",
-                 "spm"]:
-        if "--train" in sys.argv:
+                 "spm", *SMALL]:
+        if name in trained:
             train(name, short)
         text = (HERE / f"{name}.json").read_text()
         t = Tokenizer.from_str(text)
         out = bytearray()
-        for i, line in enumerate(lines[:N_LINES]):
+        for i, line in enumerate(lines[:N_LINES_SMALL if name in SMALL else N_LINES]):
             ids = encode(t, line, i)
             out += struct.pack("<II", fnv(struct.pack(f"<{len(ids)}I", *ids)),
-                               fnv(t.decode(ids, skip_special_tokens=True).encode()))
+                               fnv(decode(t, ids, True).encode()))
         (HERE / f"{name}.golden").write_bytes(bytes(out))
         rows += cases(name, t, lines, r)
         sizes[name] = t.get_vocab_size()
     (HERE / "cases_more.json").write_text(
         "[" + ",\n".join(json.dumps(x, ensure_ascii=False, separators=(",", ":")) for x in rows) + "]\n")
     versions = dict(tokenizers=tokenizers.__version__, python=platform.python_version(), lines=N_LINES,
-                    tokens=sizes)
+                    lines_small=N_LINES_SMALL, tokens=sizes)
     (HERE / "versions_more.json").write_text(json.dumps(versions, indent=1) + "\n")
 
 

@@ -73,7 +73,7 @@ static const struct refusal REFUSALS[] = {
      "\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":\"Metaspace\",\"replacement\":\"_"
      "\","
      "\"prepend_scheme\":\"first\"},",
-     "'first' behind others"},
+     "beside a normalizer"},
     {"\"invert\":false", "\"inverted\":false", "'inverted'"},
     {"\"invert\":false", "\"invert\":3", "'invert'"},
     {"\"Isolated\"", "\"Scattered\"", "'Scattered'"},
