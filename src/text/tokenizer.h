@@ -25,13 +25,14 @@ enum tokenizer_flags {
 };
 
 /* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors.
- * Understood: models BPE (at the byte level, or of characters with or without byte fallback), Unigram
- * and Tiktoken (text/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split, Digits, WhitespaceSplit, Sequence, or none;
- * normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, Sequence;
- * post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence;
- * decoders ByteLevel, Metaspace, and Replace, Strip, ByteFallback, Fuse, Strip in this order; added
- * tokens with all their flags. Whatever else would change ids is refused by name. `truncation` and
- * `padding` are a batch's affair, not the text's, and have no effect here.
+ * Understood: models BPE (at the byte level, or of characters with or without byte fallback),
+ * Unigram and Tiktoken (text/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split, Digits,
+ * WhitespaceSplit, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip,
+ * StripAccents, Replace, Prepend, Sequence; post-processors TemplateProcessing, ByteLevel,
+ * BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel, Metaspace, and Replace, Strip,
+ * ByteFallback, Fuse, Strip in this order; added tokens with all their flags (special ones are left
+ * out of decoded text even where they are normalized). Whatever else would change ids is refused by
+ * name. `truncation` and `padding` are a batch's affair, not the text's, and have no effect here.
  * Owner of *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
                                struct tokenizer **out);
