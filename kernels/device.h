@@ -59,9 +59,8 @@ uint32_t device_index(const struct device *d);
 /* Local. The first failure, as a status of the class of the error; OK without a device. */
 struct status device_status(const struct device *d);
 
-/* Local. Bytes that the device could still give to this rank; what it has given. */
+/* Local. Bytes that the device could still give to this rank. */
 uint64_t device_free_bytes(const struct device *d);
-uint64_t device_used_bytes(const struct device *d);
 
 /* Local. Waits until all that was asked for is done. A device that does not answer within the
  * deadline is a failure. */

@@ -237,13 +237,8 @@ struct status device_status(const struct device *d)
 
 uint64_t device_free_bytes(const struct device *d)
 {
-    uint64_t n = 0;
-    return d->driver->memory_free(&n) == 0 ? n / d->n_sharers : 0;
-}
-
-uint64_t device_used_bytes(const struct device *d)
-{
-    return d == NULL ? 0 : d->used_bytes;
+    struct cuda_memory m;
+    return d->driver->memory(&m) == 0 ? m.free / d->n_sharers + m.idle : 0;
 }
 
 /* --- waiting ------------------------------------------------------------------------------- */
@@ -296,13 +291,14 @@ struct status device_alloc(struct device *d, void **out, size_t n_bytes, const c
     const int error = d->driver->alloc(out, n_bytes > 0 ? n_bytes : 1, d->compute);
     if (error != 0) {
         *out = NULL;
+        struct cuda_memory m = {0};
+        (void)d->driver->memory(&m); /* zeros say that it does not know either */
         return status_make(d->driver->error_class(error),
                            "GPU %d (%s): %s: %zu bytes: %s (%.2f GB are used by this rank, %.2f GB "
                            "free)",
                            d->index, d->facts.name, what, n_bytes, d->driver->error_text(error),
-                           (double)d->used_bytes * 1e-9, (double)device_free_bytes(d) * 1e-9);
+                           (double)m.used * 1e-9, (double)(m.free + m.idle) * 1e-9);
     }
-    d->used_bytes += n_bytes;
     (void)device_failed(d, d->driver->fill(*out, 0, n_bytes > 0 ? n_bytes : 1, d->compute),
                         "clearing memory");
     return d->failed;

@@ -70,7 +70,6 @@ struct device {
     size_t calls_at;
     float *states; /* [STATES_BYTES] */
     void *landing; /* [STAGE_BYTES] device memory for weights before they are packed */
-    uint64_t used_bytes;
     struct device_gemm gemm;   /* library NULL: own kernels alone */
     int32_t *step, *step_host; /* [step_words] where the step's rows stand */
     size_t step_words;

@@ -15,6 +15,13 @@ struct cuda_facts {
     uint32_t n_processors;
 };
 
+/* Of the device in use, in bytes. */
+struct cuda_memory {
+    uint64_t free; /* for all processes */
+    uint64_t used; /* by this one */
+    uint64_t idle; /* released by this one, which keeps it and can have it again */
+};
+
 enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
 
 /* One product of a library: y[rows, n] (f32) = x[rows, k] times w[n, k]^T, x and w of `dtype`, f32
@@ -37,7 +44,7 @@ struct cuda_driver {
     int (*device_count)(int *n);
     int (*device_facts)(int device, struct cuda_facts *out);
     int (*device_use)(int device); /* for the calling thread */
-    int (*memory_free)(uint64_t *free_bytes);
+    int (*memory)(struct cuda_memory *out);
 
     int (*alloc)(void **out, size_t n_bytes, void *stream);
     int (*release)(void *p, void *stream);

@@ -292,9 +292,10 @@ static uint64_t memory_bytes(void)
     return all.e.memory_bytes > 0 ? all.e.memory_bytes : (uint64_t)8 << 30;
 }
 
-static int emu_memory_free(uint64_t *free_bytes)
+static int emu_memory(struct cuda_memory *out)
 {
-    *free_bytes = memory_bytes() > all.used ? memory_bytes() - all.used : 0;
+    *out = (struct cuda_memory){.free = memory_bytes() > all.used ? memory_bytes() - all.used : 0,
+                                .used = all.used};
     return 0;
 }
 
@@ -462,7 +463,7 @@ static const struct cuda_driver driver = {
     .device_count = emu_device_count,
     .device_facts = emu_device_facts,
     .device_use = emu_device_use,
-    .memory_free = emu_memory_free,
+    .memory = emu_memory,
     .alloc = emu_alloc,
     .release = emu_release,
     .alloc_pinned = emu_alloc_pinned,

@@ -177,11 +177,11 @@ class EmulatedTest:
         self.refused("count_error=2", 2, ["driver version is insufficient"])
         self.refused("launch_error=3", 2, ["no kernel image"])
         self.refused("major=7", 2, ["compute capability 7.0", "8.0"])
-        self.refused("memory=70000000", 3, ["bytes", "out of memory"])
+        self.refused("memory=70000000", 3,
+                     ["out of memory", "bytes", "0.00 GB are used", "0.07 GB free"])
         self.refused("lost=800", 76, ["the device is gone"])
         self.refused("lost=800", 76, ["the device is gone"], "--tp", "2", ranks=2)
         self.refused("hangs=60", 76, ["no answer for"], "--watchdog", "2")
-
         self.unlike()
 
     def unlike(self):

@@ -52,11 +52,22 @@ static int drv_device_use(int device)
     return error;
 }
 
-static int drv_memory_free(uint64_t *free_bytes)
+static int drv_memory(struct cuda_memory *out)
 {
     size_t n = 0, total = 0;
-    const cudaError_t error = cudaMemGetInfo(&n, &total);
-    *free_bytes = n;
+    int device = 0;
+    cudaMemPool_t pool;
+    uint64_t used = 0, reserved = 0;
+    cudaError_t error = cudaMemGetInfo(&n, &total);
+    if (error == cudaSuccess) error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, device);
+    if (error == cudaSuccess)
+        error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
+    if (error == cudaSuccess)
+        error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used);
+    out->free = n;
+    out->used = used;
+    out->idle = reserved > used ? reserved - used : 0;
     return error;
 }
 
@@ -202,7 +213,7 @@ static const struct cuda_driver driver = {
     .device_count = drv_device_count,
     .device_facts = drv_device_facts,
     .device_use = drv_device_use,
-    .memory_free = drv_memory_free,
+    .memory = drv_memory,
     .alloc = drv_alloc,
     .release = drv_release,
     .alloc_pinned = drv_alloc_pinned,
