@@ -131,7 +131,17 @@ static struct status made(struct device *d, int error, const char *what)
 static struct status try_launch(struct device *d)
 {
     const struct add_work nothing = {.n = 0};
-    device_launch(d, CUDA_KERNEL_add, (struct cuda_grid){1, 1, 1, 0}, &nothing);
+    const int error =
+        d->driver->launch(CUDA_KERNEL_add, (struct cuda_grid){1, 1, 1, 0}, &nothing, d->compute);
+    if (error != 0 && d->driver->error_class(error) == STATUS_USAGE) {
+        return status_make(
+            STATUS_USAGE,
+            "--device cuda: GPU %d (%s) has compute capability %u.%u, which this "
+            "build (%s) has no kernels for: %s; -DSHOAL_CUDA_ARCHITECTURES adds them",
+            d->index, d->facts.name, d->facts.major, d->facts.minor, d->driver->name,
+            d->driver->error_text(error));
+    }
+    TRY(made(d, error, "starting a kernel"));
     device_wait(d);
     return d->failed;
 }

@@ -120,8 +120,8 @@ static void read_environment(void)
                               .hangs_after = word(text, "hangs="),
                               .no_gemm = word(text, "no_gemm="),
                               .gemm_varies = word(text, "gemm_varies="),
-                              .gemm_from = word(text, "gemm_from="),
-                              .gemm_wide = word(text, "gemm_wide=")};
+                              .gemm_wide = word(text, "gemm_wide="),
+                              .faults_from = word(text, "faults_from=")};
 }
 
 static int called(void)
@@ -276,9 +276,14 @@ static int emu_device_facts(int device, struct cuda_facts *out)
     return 0;
 }
 
+static void forget_faults(struct emulated *e)
+{
+    e->memory_bytes = e->launch_error = e->lost_after = e->hangs_after = e->gemm_varies = 0;
+}
+
 static int emu_device_use(int device)
 {
-    if ((uint64_t)device < all.e.gemm_from) all.e.gemm_varies = 0;
+    if ((uint64_t)device < all.e.faults_from) forget_faults(&all.e);
     if (all.region != NULL) return 0;
     void *p =
         mmap(NULL, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

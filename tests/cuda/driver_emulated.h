@@ -28,8 +28,9 @@ struct emulated {
     uint64_t dry;          /* not 0: launches are checked, nothing is run */
     uint64_t no_gemm;      /* there is no library for products */
     uint64_t gemm_varies;  /* so many of its algorithms depend on the rows */
-    uint64_t gemm_from;    /* on devices from this one on */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
+    uint64_t faults_from;  /* memory, launch_error, lost_after, hangs_after and gemm_varies are
+                              those of devices from this one on */
 };
 void emulated_set(struct emulated e);
 

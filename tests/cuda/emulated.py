@@ -175,23 +175,38 @@ class EmulatedTest:
         self.shoal.must("convert", GOLDENS / "smollm-tied" / "hf", self.work / "model.h5")
         self.refused("count_error=1", 2, ["no CUDA-capable device"])
         self.refused("count_error=2", 2, ["driver version is insufficient"])
-        self.refused("launch_error=3", 2, ["no kernel image"])
+        self.refused("launch_error=3", 2, ["no kernel image", "capability 9.0"])
         self.refused("major=7", 2, ["compute capability 7.0", "8.0"])
         self.refused("memory=70000000", 3,
                      ["out of memory", "bytes", "0.00 GB are used", "0.07 GB free"])
+        self.refused("memory=113300000", 3, ["out of memory", "weights: "])
         self.refused("lost=800", 76, ["the device is gone"])
         self.refused("lost=800", 76, ["the device is gone"], "--tp", "2", ranks=2)
-        self.refused("hangs=60", 76, ["no answer for"], "--watchdog", "2")
+        self.one_of_two()
         self.unlike()
+        self.refused("devices=2", 0, ["; shared by 2 ranks"], "--dp", "3", ranks=3)
+
+    def one_of_two(self):
+        """One rank's GPU fails, the other's is well: none is left waiting."""
+        tp2, nccl, staged = ["--tp", "2"], ["--device-comm", "nccl"], ["--device-comm", "staged"]
+        for fault, status, words, flags in (
+                ("launch_error=3", 2, ["no kernel image"], tp2),
+                ("memory=70000000", 3, ["out of memory"], tp2),
+                ("memory=113300000", 3, ["out of memory", "weights: "], tp2),
+                ("lost=1500", 76, ["the device is gone"], [*tp2, *nccl]),
+                ("lost=1500", 76, ["the device is gone"], [*tp2, *staged]),
+                ("lost=1500", 76, ["the device is gone"], ["--pp", "2"]),
+                ("hangs=1000", 76, ["no answer for"], [*tp2, *staged, "--watchdog", "2"])):
+            self.refused(f"devices=2 faults_from=1 {fault}", status, words, *flags, ranks=2)
 
     def unlike(self):
         """Ranks whose GPUs add in other orders do not compute together."""
         for env, layout, words in (
                 ("another_from=1", "--tp",
                  ["rank 1 on", "with emulated, another, emulated library 1", "rank 0 on"]),
-                ("gemm_varies=2 gemm_from=1", "--tp",
+                ("gemm_varies=2 faults_from=1", "--tp",
                  ["inputs: rank 1 on", "algorithm 2", "rank 0 on", "algorithm 0"]),
-                ("gemm_varies=3 gemm_from=1", "--dp", ["inputs: rank 1 on", "took own kernels"])):
+                ("gemm_varies=3 faults_from=1", "--dp", ["inputs: rank 1 on", "took own kernels"])):
             self.refused(f"devices=2 {env}", 2, words, layout, "2", ranks=2)
         self.refused("devices=2 another_from=1", 0, ["over NCCL"], "--tp", "2",
                      "--exact-across-devices", ranks=2)
