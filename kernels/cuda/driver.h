@@ -64,13 +64,6 @@ struct cuda_driver {
     int (*fill)(void *p, int byte, size_t n_bytes, void *stream);
     int (*launch)(enum cuda_kernel kernel, struct cuda_grid grid, const void *args, void *stream);
 
-    /* What is put into a stream meanwhile is kept, and not run; the graph runs it, again and again.
-     * After a failure of capture_end the stream takes work as before. */
-    int (*capture_begin)(void *stream);
-    int (*capture_end)(void *stream, void **graph);
-    int (*graph_launch)(void *graph, void *stream);
-    int (*graph_destroy)(void *graph);
-
     /* A library for dense products of one stream; `library` (n bytes) gets its name and version.
      * An error, or NULL: there is none. */
     int (*gemm_open)(void *stream, void **out, char *library, size_t n);

@@ -155,32 +155,6 @@ static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void
                             list, grid.shared_bytes, stream_of(stream));
 }
 
-static int drv_capture_begin(void *stream)
-{
-    return cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal);
-}
-
-static int drv_capture_end(void *stream, void **graph)
-{
-    cudaGraph_t recorded = NULL;
-    cudaError_t error = cudaStreamEndCapture(stream_of(stream), &recorded);
-    *graph = NULL;
-    if (error == cudaSuccess) error = cudaGraphInstantiate((cudaGraphExec_t *)graph, recorded, 0);
-    if (recorded != NULL) (void)cudaGraphDestroy(recorded);
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    return error;
-}
-
-static int drv_graph_launch(void *graph, void *stream)
-{
-    return cudaGraphLaunch((cudaGraphExec_t)graph, stream_of(stream));
-}
-
-static int drv_graph_destroy(void *graph)
-{
-    return cudaGraphExecDestroy((cudaGraphExec_t)graph);
-}
-
 static const char *drv_error_text(int error)
 {
     return error >= GEMM_ERROR_BASE ? gemm_cublas_error_text(error)
@@ -228,10 +202,6 @@ static const struct cuda_driver driver = {
     .copy = drv_copy,
     .fill = drv_fill,
     .launch = drv_launch,
-    .capture_begin = drv_capture_begin,
-    .capture_end = drv_capture_end,
-    .graph_launch = drv_graph_launch,
-    .graph_destroy = drv_graph_destroy,
     .gemm_open = gemm_cublas_open,
     .gemm_close = gemm_cublas_close,
     .gemm_run = gemm_cublas_run,
