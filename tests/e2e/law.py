@@ -3,7 +3,7 @@
 
 usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
                 [--only TEXT]
-About 250 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
+About 400 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
 WORK_FOLDER/state.json and are not repeated while the binary stays the same. One SHA-256 per model:
 that of its first run. A run fails when its hash differs, or when what it was asked to exercise
 (layout, kernels, preemption, ...) is not what its own report says it did.
@@ -63,7 +63,8 @@ DIMENSIONS = {
 }
 # the other families, each with all pairs of fewer values: what they add is inside a layer
 FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-moe", "olmoe-clip",
-            "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "glm4-moe", "llama-bias"]
+            "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "kimi-k2",
+            "glm4-moe", "llama-bias"]
 FAMILY_RUNS = 9  # each
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
