@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails where a page names a file that is not there, or docs/tour.md a function that its file lacks.
+"""Fails where a page names a file that is not there, docs/tour.md a function that its file lacks,
+or README.md's table of what runs a test that does not exist.
 
 usage: check_docs.py [ROOT]; check_docs.py --self-test proves that it can fail.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 PAGES = ["README.md", "*/README.md", "docs/*.md", "src/*/README.md"]
 SUFFIXES = "c|h|cu|py|sh|md|sbatch|cmake|json|txt|h5|jsonl"
 FILE = re.compile(rf"`((?![A-Z]+/)(?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))`")  # OUT/... is the reader's
+TESTED = re.compile(r"^\| [\w ]+ \| .* \| (.*`.*) \|$", re.MULTILINE)  # name, what, tests
 STOP = re.compile(r"^`([^`]+\.[ch])`: (`.*`)", re.MULTILINE)
 
 
@@ -19,7 +21,31 @@ def stands(root, page, name):
     return any((base / name).exists() for base in (root, root / "src", page.parent))
 
 
+def is_test(root, name):
+    """`unit NAME`, `kernels NAME`, a NAME that goes on such a list, `e2e.NAME`, ctest's labels."""
+    if " -L " in f" {name}":
+        return True
+    if not name.startswith("e2e."):
+        return any((root / "tests" / kind / f"test_{name.split()[-1]}.c").exists()
+                   for kind in ("unit", "kernels"))
+    group, _, case = name.removeprefix("e2e.").partition(".")
+    if group == "golden" and case != "*":
+        return (root / "tests" / "golden" / "models" / case).is_dir()
+    listed = (root / "tests" / "e2e" / "CMakeLists.txt").read_text()
+    return f"shoal_e2e({group}{'.' if case else ' '}" in listed
+
+
+def untested(root):
+    page = root / "README.md"
+    text = page.read_text() if page.exists() else ""
+    for cell in TESTED.findall(text.partition("and its tests:")[2]):
+        for name in re.findall(r"`([^`]+)`", cell):
+            if not is_test(root, name):
+                yield f"README.md: no test {name}"
+
+
 def findings(root):
+    yield from untested(root)
     pages = sorted({page for glob in PAGES for page in root.glob(glob)})
     for page in pages:
         text, where = page.read_text(), page.relative_to(root)
@@ -45,6 +71,17 @@ def self_test():
         assert not list(findings(root))
         page.write_text("`src/room/a.c`: `here`, `gone`\nSee `room/b.c`.\n")
         assert len(list(findings(root))) == 2
+        page.unlink()
+        for kind in ("unit", "e2e"):
+            (root / "tests" / kind).mkdir(parents=True)
+        (root / "tests" / "unit" / "test_a.c").touch()
+        (root / "tests" / "e2e" / "CMakeLists.txt").write_text("shoal_e2e(b c)\nshoal_e2e(d.e f)\n")
+        rows = "and its tests:\n\n| x | y | `unit a`, `a`; `e2e.b`, `-L g`, `e2e.d.*` |\n"
+        (root / "README.md").write_text(rows)
+        assert not list(findings(root))
+        rows += "| x | y | `unit z`; `e2e.b.*`, `e2e.d`, `e2e.golden.q` |\n"
+        (root / "README.md").write_text(rows)
+        assert len(list(findings(root))) == 4
     return 0
 
 
