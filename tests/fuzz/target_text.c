@@ -173,6 +173,8 @@ static void begin_tokenizer(struct fuzz_seeds *seeds)
     fuzz_seed_file(seeds, "golden/tokenizer/odd.json");
     fuzz_seed_file(seeds, "golden/tokenizer/mistral.json");
     fuzz_seed_file(seeds, "golden/tokenizer/unigram_bytes.json");
+    fuzz_seed_file(seeds, "golden/tokenizer/legacy.json");
+    fuzz_seed_file(seeds, "golden/tokenizer/first.json");
 }
 
 /* ---- tiktoken.model ---- */
