@@ -1,6 +1,7 @@
-/* The parallel reader. One round: each rank of the host reads one block into its slot of shared
- * memory, all agree that it went well, everyone takes what it wants from all slots. Each rank has
- * two slots, so the agreement of a round also says that the slots of the round before are free. */
+/* The parallel reader. One round: each lane (a thread) of each rank of the host reads one block
+ * into its slot of shared memory, all agree that it went well, everyone takes what it wants from
+ * all slots. Each lane has two slots, so the agreement of a round also says that the slots of the
+ * round before are free. */
 #include "checkpoint/loader.h"
 
 #include "base/clock.h"
@@ -9,7 +10,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { AHEAD_ROUNDS = 4 }; /* blocks of this rank that the system is reading while it packs one */
+enum { AHEAD_ROUNDS = 4 }; /* whose blocks the system is reading while this rank packs */
 
 struct slab_want slab_whole(const struct ckpt_tensor *t)
 {
@@ -27,7 +28,8 @@ static uint64_t inner_rows(const struct ckpt_tensor *t)
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;
 }
 
-/* Where a round starts: it deals this needed block and the following ones, one to each rank. */
+/* Where a round starts: it deals this needed block and the following ones, one to each lane of the
+ * first rank, then of the next. */
 struct deal {
     uint64_t block;
     size_t tensor;
@@ -35,22 +37,17 @@ struct deal {
 
 /* The loader during one call. */
 struct loader {
-    struct ckpt *c;
-    MPI_Comm host;
-    int rank, n_ranks;
-    const struct slab_want *wants;
-    size_t n_wants;
-    slab_sink *sink;
-    void *ctx;
+    const struct loader_job *o;
+    int rank, n_ranks, n_lanes;
     uint64_t *first_block; /* owned [n_tensors + 1]: a tensor's first place among all blocks */
     unsigned char *needed; /* owned [n_blocks / 8 + 1]: a bit per block, all ranks' wants */
     size_t *order;         /* owned [n_wants]: wants sorted by tensor */
     size_t next_want;      /* into order: wants before it lie in tensors that are done */
     uint64_t n_blocks;
-    struct deal ahead; /* the block that this rank has the system read next */
+    struct deal ahead; /* the round whose blocks the system is told of next */
     size_t slot_bytes;
     MPI_Win window; /* MPI_WIN_NULL: not made */
-    char **slots;   /* owned [n_ranks]: every rank's two slots */
+    char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
     char *private_slots;
 };
 
@@ -73,17 +70,17 @@ static struct status agree(MPI_Comm comm, struct status mine)
 static struct status want_check(const struct loader *l, const struct slab_want *want)
 {
     const struct ckpt_tensor *t = want->tensor;
-    if (t == NULL || t->index >= ckpt_stored_count(l->c) || t->n_blocks == 0 ||
-        ckpt_tensor_at(l->c, t->index) != t) {
+    if (t == NULL || t->index >= ckpt_stored_count(l->o->c) || t->n_blocks == 0 ||
+        ckpt_tensor_at(l->o->c, t->index) != t) {
         return status_make(STATUS_BUG, "%s: a slab of a tensor that is not stored in this file",
-                           ckpt_path(l->c));
+                           ckpt_path(l->o->c));
     }
     const uint64_t n_outer = t->n_dims == 3 ? t->dims[0] : 1, n_inner = inner_rows(t);
     if (want->n_outer > n_outer || want->outer0 > n_outer - want->n_outer ||
         want->n_rows > n_inner || want->row0 > n_inner - want->n_rows || want->n_cols > t->n_cols ||
         want->col0 > t->n_cols - want->n_cols) {
-        return status_make(STATUS_BUG, "%s: tensor %s: a slab outside its shape", ckpt_path(l->c),
-                           t->name);
+        return status_make(STATUS_BUG, "%s: tensor %s: a slab outside its shape",
+                           ckpt_path(l->o->c), t->name);
     }
     return status_ok();
 }
@@ -115,13 +112,13 @@ static bool is_needed(const struct loader *l, uint64_t block)
 /* Counts wants per tensor and lays them out by tensor, keeping the caller's order inside one. */
 static struct status wants_sort(struct loader *l)
 {
-    const size_t n_tensors = ckpt_stored_count(l->c);
+    const size_t n_tensors = ckpt_stored_count(l->o->c);
     size_t *at = NULL;
-    TRY(mem_alloc(&l->order, l->n_wants, sizeof l->order[0], "the order of slabs"));
+    TRY(mem_alloc(&l->order, l->o->n_wants, sizeof l->order[0], "the order of slabs"));
     TRY(mem_alloc(&at, n_tensors + 1, sizeof at[0], "the order of slabs"));
-    for (size_t i = 0; i < l->n_wants; i++) at[l->wants[i].tensor->index + 1]++;
+    for (size_t i = 0; i < l->o->n_wants; i++) at[l->o->wants[i].tensor->index + 1]++;
     for (size_t i = 0; i < n_tensors; i++) at[i + 1] += at[i];
-    for (size_t i = 0; i < l->n_wants; i++) l->order[at[l->wants[i].tensor->index]++] = i;
+    for (size_t i = 0; i < l->o->n_wants; i++) l->order[at[l->o->wants[i].tensor->index]++] = i;
     mem_free(&at);
     return status_ok();
 }
@@ -129,20 +126,20 @@ static struct status wants_sort(struct loader *l)
 /* The part that needs no other rank. */
 static struct status prepare(struct loader *l)
 {
-    const size_t n_tensors = ckpt_stored_count(l->c);
-    for (size_t i = 0; i < l->n_wants; i++) TRY(want_check(l, &l->wants[i]));
+    const size_t n_tensors = ckpt_stored_count(l->o->c);
+    for (size_t i = 0; i < l->o->n_wants; i++) TRY(want_check(l, &l->o->wants[i]));
     TRY(wants_sort(l));
     TRY(mem_alloc(&l->first_block, n_tensors + 1, sizeof l->first_block[0], "blocks"));
     for (size_t i = 0; i < n_tensors; i++) {
-        l->first_block[i + 1] = l->first_block[i] + ckpt_tensor_at(l->c, i)->n_blocks;
+        l->first_block[i + 1] = l->first_block[i] + ckpt_tensor_at(l->o->c, i)->n_blocks;
     }
     l->n_blocks = l->first_block[n_tensors];
     if (l->n_blocks / CHAR_BIT >= INT_MAX) {
-        return status_make(STATUS_INPUT, "%s: too many blocks", ckpt_path(l->c));
+        return status_make(STATUS_INPUT, "%s: too many blocks", ckpt_path(l->o->c));
     }
     TRY(mem_alloc(&l->needed, l->n_blocks / CHAR_BIT + 1, 1, "blocks"));
     TRY(mem_alloc(&l->slots, (size_t)l->n_ranks, sizeof l->slots[0], "the slots' addresses"));
-    for (size_t i = 0; i < l->n_wants; i++) want_mark(l, &l->wants[i]);
+    for (size_t i = 0; i < l->o->n_wants; i++) want_mark(l, &l->o->wants[i]);
     return status_ok();
 }
 
@@ -161,10 +158,17 @@ static size_t largest_block(const struct loader *l)
     size_t largest = 0, tensor = 0;
     for (uint64_t b = next_needed(l, 0, &tensor); b < l->n_blocks;
          b = next_needed(l, b + 1, &tensor)) {
-        const size_t n = ckpt_block_bytes(ckpt_tensor_at(l->c, tensor), b - l->first_block[tensor]);
+        const size_t n =
+            ckpt_block_bytes(ckpt_tensor_at(l->o->c, tensor), b - l->first_block[tensor]);
         if (n > largest) largest = n;
     }
     return (largest + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* Of one rank. */
+static size_t slots_bytes(const struct loader *l)
+{
+    return 2 * (size_t)l->n_lanes * l->slot_bytes;
 }
 
 static struct status mpi_error(const struct loader *l, int error, const char *what)
@@ -173,24 +177,24 @@ static struct status mpi_error(const struct loader *l, int error, const char *wh
     int n = 0;
     MPI_Error_string(error, text, &n);
     return status_make(STATUS_MEMORY, "%s: %s of %zu bytes for each of %d ranks: %.*s",
-                       ckpt_path(l->c), what, 2 * l->slot_bytes, l->n_ranks, n, text);
+                       ckpt_path(l->o->c), what, slots_bytes(l), l->n_ranks, n, text);
 }
 
 /* Shared memory for all ranks' slots; a host of one rank needs none. */
 static struct status slots_create(struct loader *l)
 {
     if (l->n_ranks == 1) {
-        TRY(mem_alloc(&l->private_slots, 2 * l->slot_bytes, 1, "the loader's blocks"));
+        TRY(mem_alloc(&l->private_slots, slots_bytes(l), 1, "the loader's blocks"));
         l->slots[0] = l->private_slots;
         return status_ok();
     }
     void *mine = NULL;
     MPI_Errhandler before;
-    MPI_Comm_get_errhandler(l->host, &before);
-    MPI_Comm_set_errhandler(l->host, MPI_ERRORS_RETURN);
-    const int error = MPI_Win_allocate_shared((MPI_Aint)(2 * l->slot_bytes), 1, MPI_INFO_NULL,
-                                              l->host, &mine, &l->window);
-    MPI_Comm_set_errhandler(l->host, before);
+    MPI_Comm_get_errhandler(l->o->host, &before);
+    MPI_Comm_set_errhandler(l->o->host, MPI_ERRORS_RETURN);
+    const int error = MPI_Win_allocate_shared((MPI_Aint)slots_bytes(l), 1, MPI_INFO_NULL,
+                                              l->o->host, &mine, &l->window);
+    MPI_Comm_set_errhandler(l->o->host, before);
     MPI_Errhandler_free(&before);
     if (error != MPI_SUCCESS) {
         l->window = MPI_WIN_NULL;
@@ -219,7 +223,7 @@ static void slots_destroy(struct loader *l)
 /* Hands the part of a block that lies in the want to the sink, outer index by outer index. */
 static struct status want_take(struct loader *l, size_t index, uint64_t block, const char *bytes)
 {
-    const struct slab_want *want = &l->wants[index];
+    const struct slab_want *want = &l->o->wants[index];
     const struct ckpt_tensor *t = want->tensor;
     const uint64_t inner = inner_rows(t);
     const size_t elem_bytes = dtype_bytes(t->dtype), row_bytes = (size_t)t->n_cols * elem_bytes;
@@ -240,33 +244,25 @@ static struct status want_take(struct loader *l, size_t index, uint64_t block, c
             .data = bytes + (first - low) * row_bytes + want->col0 * elem_bytes,
             .stride_bytes = row_bytes,
         };
-        TRY(l->sink(l->ctx, &piece));
+        TRY(l->o->sink(l->o->ctx, &piece));
     }
     return status_ok();
 }
 
 static struct status block_take(struct loader *l, size_t tensor, uint64_t block, const char *bytes)
 {
-    while (l->next_want < l->n_wants && l->wants[l->order[l->next_want]].tensor->index < tensor) {
+    while (l->next_want < l->o->n_wants &&
+           l->o->wants[l->order[l->next_want]].tensor->index < tensor) {
         l->next_want++;
     }
-    for (size_t i = l->next_want; i < l->n_wants; i++) {
-        if (l->wants[l->order[i]].tensor->index != tensor) break;
+    for (size_t i = l->next_want; i < l->o->n_wants; i++) {
+        if (l->o->wants[l->order[i]].tensor->index != tensor) break;
         TRY(want_take(l, l->order[i], block - l->first_block[tensor], bytes));
     }
     return status_ok();
 }
 
 /* ---- rounds ---- */
-
-static struct status block_read(struct loader *l, size_t tensor, uint64_t block, char *slot,
-                                struct loader_stats *stats)
-{
-    const struct ckpt_tensor *t = ckpt_tensor_at(l->c, tensor);
-    stats->n_blocks++;
-    stats->n_bytes += ckpt_block_bytes(t, block - l->first_block[tensor]);
-    return ckpt_read_block(l->c, t, block - l->first_block[tensor], slot);
-}
 
 static void window_sync(const struct loader *l)
 {
@@ -281,33 +277,76 @@ static void deal_skip(const struct loader *l, struct deal *at, int n)
     }
 }
 
-/* Has the system begin to read a block that comes AHEAD_ROUNDS later, while this rank packs. */
-static void advise_next(struct loader *l)
+/* The slot of the round's i-th block. */
+static char *slot_of(const struct loader *l, unsigned round, int i)
 {
-    if (l->ahead.block >= l->n_blocks) return;
-    ckpt_advise_block(l->c, ckpt_tensor_at(l->c, l->ahead.tensor),
-                      l->ahead.block - l->first_block[l->ahead.tensor]);
-    deal_skip(l, &l->ahead, l->n_ranks);
+    const size_t lane = (size_t)(i % l->n_lanes) + round % 2 * (size_t)l->n_lanes;
+    return l->slots[i / l->n_lanes] + lane * l->slot_bytes;
 }
 
-/* This rank reads its block of the round into its slot, unless `mine` already failed. */
-static struct status round_read(struct loader *l, struct deal at, char *slot, struct status mine,
-                                struct loader_stats *stats)
+/* Has the system begin to read this rank's blocks of a round that comes AHEAD_ROUNDS later. */
+static void advise_round(struct loader *l)
 {
-    deal_skip(l, &at, l->rank);
-    if (at.block >= l->n_blocks || status_failed(&mine)) return mine;
-    return block_read(l, at.tensor, at.block, slot, stats);
+    struct deal at = l->ahead;
+    deal_skip(l, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
+        ckpt_advise_block(l->o->c, ckpt_tensor_at(l->o->c, at.tensor),
+                          at.block - l->first_block[at.tensor]);
+        deal_skip(l, &at, 1);
+    }
+    deal_skip(l, &l->ahead, l->n_ranks * l->n_lanes);
+}
+
+/* A block on its way into its slot. */
+struct block_read {
+    const struct ckpt_tensor *tensor;
+    uint64_t block; /* of the tensor */
+    char *slot;
+    struct status status;
+};
+
+struct read_job {
+    const struct ckpt *c;
+    struct block_read reads[LOADER_LANES_MAX];
+    uint32_t n_reads;
+};
+
+static void read_one(void *ctx, uint32_t i)
+{
+    struct read_job *job = ctx;
+    if (i >= job->n_reads) return;
+    struct block_read *r = &job->reads[i];
+    r->status = ckpt_read_block(job->c, r->tensor, r->block, r->slot);
+}
+
+/* This rank reads its blocks of the round into their slots, unless `mine` already failed. */
+static struct status round_read(struct loader *l, struct deal at, unsigned round,
+                                struct status mine, struct loader_stats *stats)
+{
+    struct read_job job = {.c = l->o->c};
+    if (status_failed(&mine)) return mine;
+    deal_skip(l, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(l->o->c, at.tensor);
+        const uint64_t block = at.block - l->first_block[at.tensor];
+        job.reads[job.n_reads++] = (struct block_read){
+            .tensor = t, .block = block, .slot = slot_of(l, round, l->rank * l->n_lanes + i)};
+        stats->n_blocks++;
+        stats->n_bytes += ckpt_block_bytes(t, block);
+        deal_skip(l, &at, 1);
+    }
+    team_run(l->o->team, 1, read_one, &job);
+    for (uint32_t i = 0; i < job.n_reads; i++) TRY(job.reads[i].status);
+    return mine;
 }
 
 /* This rank takes what it wants from all slots; *at moves to the next round whatever happens, so
  * that all ranks count rounds alike. */
-static struct status round_take(struct loader *l, struct deal *at, size_t slot_offset)
+static struct status round_take(struct loader *l, struct deal *at, unsigned round)
 {
     struct status st = status_ok();
-    for (int r = 0; r < l->n_ranks && at->block < l->n_blocks; r++) {
-        if (!status_failed(&st)) {
-            st = block_take(l, at->tensor, at->block, l->slots[r] + slot_offset);
-        }
+    for (int i = 0; i < l->n_ranks * l->n_lanes && at->block < l->n_blocks; i++) {
+        if (!status_failed(&st)) st = block_take(l, at->tensor, at->block, slot_of(l, round, i));
         at->block = next_needed(l, at->block + 1, &at->tensor);
     }
     return st;
@@ -320,36 +359,37 @@ static struct status rounds_run(struct loader *l, struct loader_stats *stats)
     struct status mine = status_ok();
     at.block = next_needed(l, 0, &at.tensor);
     l->ahead = at;
-    deal_skip(l, &l->ahead, l->rank);
-    for (int i = 0; i < AHEAD_ROUNDS; i++) advise_next(l);
+    for (int i = 0; i < AHEAD_ROUNDS; i++) advise_round(l);
     for (unsigned round = 0; at.block < l->n_blocks; round++) {
-        const size_t slot_offset = (round % 2) * l->slot_bytes;
-        advise_next(l);
-        mine = round_read(l, at, l->slots[l->rank] + slot_offset, mine, stats);
+        advise_round(l);
+        mine = round_read(l, at, round, mine, stats);
         window_sync(l);
-        TRY(agree(l->host, mine));
+        TRY(agree(l->o->host, mine));
         window_sync(l);
-        mine = round_take(l, &at, slot_offset);
+        mine = round_take(l, &at, round);
     }
-    return agree(l->host, mine);
+    return agree(l->o->host, mine);
 }
 
-struct status loader_run(struct ckpt *c, MPI_Comm host, const struct slab_want *wants,
-                         size_t n_wants, slab_sink *sink, void *ctx, struct loader_stats *stats)
+/* The same on all ranks of the host. */
+static int lanes_of(const struct loader_job *job)
 {
-    struct loader l = {.c = c,
-                       .host = host,
-                       .wants = wants,
-                       .n_wants = n_wants,
-                       .sink = sink,
-                       .ctx = ctx,
-                       .window = MPI_WIN_NULL};
+    int n = (int)team_size(job->team);
+    if (n > LOADER_LANES_MAX) n = LOADER_LANES_MAX;
+    MPI_Allreduce(MPI_IN_PLACE, &n, 1, MPI_INT, MPI_MIN, job->host);
+    return n;
+}
+
+struct status loader_run(const struct loader_job *job, struct loader_stats *stats)
+{
+    const MPI_Comm host = job->host;
+    struct loader l = {.o = job, .n_lanes = lanes_of(job), .window = MPI_WIN_NULL};
     struct loader_stats mine = {0};
     const uint64_t start_ns = clock_ns();
     MPI_Comm_rank(host, &l.rank);
     MPI_Comm_size(host, &l.n_ranks);
     struct status st;
-    TRY_GOTO(st, loader_check_same(c, host), out);
+    TRY_GOTO(st, loader_check_same(job->c, host), out);
     TRY_GOTO(st, agree(host, prepare(&l)), out);
     MPI_Allreduce(MPI_IN_PLACE, l.needed, (int)(l.n_blocks / CHAR_BIT + 1), MPI_BYTE, MPI_BOR,
                   host);

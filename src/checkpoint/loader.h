@@ -4,6 +4,7 @@
 #ifndef SHOAL_CHECKPOINT_LOADER_H
 #define SHOAL_CHECKPOINT_LOADER_H
 
+#include "base/team.h"
 #include "checkpoint/ckpt.h"
 
 #include <mpi.h>
@@ -44,13 +45,24 @@ struct loader_stats {
 /* Local. The wants that give all of a tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
-/* **Collective (host)**: every rank of `host` (ranks that share memory, see
- * MPI_COMM_TYPE_SHARED) calls it with its own, maybe empty, list of wants. All ranks have opened
- * the same file, which is checked. Wants are [n_wants]; `stats` may be NULL.
- * Memory: two blocks of the largest size per rank. Errors: the status of the first rank that
- * failed, the same on all ranks of the host, all return together. */
-struct status loader_run(struct ckpt *c, MPI_Comm host, const struct slab_want *wants,
-                         size_t n_wants, slab_sink *sink, void *ctx, struct loader_stats *stats);
+enum { LOADER_LANES_MAX = 4 }; /* blocks that a rank's threads read side by side */
+
+/* What one rank brings to a load; all borrowed. */
+struct loader_job {
+    struct ckpt *c;                /* the same file on all ranks, which is checked */
+    MPI_Comm host;                 /* ranks that share memory (MPI_COMM_TYPE_SHARED) */
+    struct team *team;             /* reads and verifies blocks; NULL: the caller alone does */
+    const struct slab_want *wants; /* [n_wants]; a rank may want nothing */
+    size_t n_wants;
+    slab_sink *sink; /* called by the caller's thread */
+    void *ctx;
+};
+
+/* **Collective (host)**: every rank of the host calls it with its own job; `stats` may be NULL.
+ * Memory: two blocks of the largest size for each lane of a rank, which has as many lanes as the
+ * smallest team of the host has threads, at most LOADER_LANES_MAX. Errors: the status of the first
+ * rank that failed, the same on all ranks of the host, all return together. */
+struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.
  * Errors: STATUS_INPUT on all ranks, naming the first rank that differs. */

@@ -516,8 +516,14 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
     }
     st = comm_agree(comm, st); /* nobody reads unless all can */
     if (!status_failed(&st)) {
-        st = loader_run(c, comm_handle(comm, COMM_HOST), ld.wants, ld.n_targets, take_piece, &ld,
-                        stats);
+        const struct loader_job job = {.c = c,
+                                       .host = comm_handle(comm, COMM_HOST),
+                                       .team = ld.team,
+                                       .wants = ld.wants,
+                                       .n_wants = ld.n_targets,
+                                       .sink = take_piece,
+                                       .ctx = &ld};
+        st = loader_run(&job, stats);
         st = comm_agree(comm, st);
     }
     if (!status_failed(&st) && m->tied && l->pp == 1) ld.w->head = ld.w->embed;
