@@ -142,7 +142,8 @@ static bool global_raise(struct jrun *r, const struct jvalue *self, const struct
     (void)out;
     const struct jtext *text;
     if (!jas_text(r, &a[0], &text)) return false;
-    r->st = status_make(STATUS_REQUEST, "%.*s", (int)(text->n < 500 ? text->n : 500), text->p);
+    r->st = status_make(STATUS_REQUEST, "chat template: %.*s",
+                        (int)(text->n < STATUS_TEXT_MAX ? text->n : STATUS_TEXT_MAX), text->p);
     return false;
 }
 

@@ -93,7 +93,8 @@ static uint64_t fnv(const char *p, size_t n)
     return h;
 }
 
-/* The golden's line for what a conversation gave; `raise` lines hold the sentence as JSON. */
+/* The golden's line for what a conversation gave; `raise` lines hold the template's own sentence
+ * as JSON. */
 static bool matches(const struct status *st, const struct chat_text *text, const char *golden,
                     size_t n)
 {
@@ -102,8 +103,10 @@ static bool matches(const struct status *st, const struct chat_text *text, const
     if (!status_failed(st)) {
         strbuf_printf(&line, "ok %zu %016" PRIx64, text->n, fnv(text->bytes, text->n));
     } else if (n > 6 && memcmp(golden, "raise ", 6) == 0) {
+        const size_t before = strlen("chat template: ");
+        const char *said = strlen(st->text) >= before ? st->text + before : "";
         strbuf_puts(&line, "raise ");
-        strbuf_json_string(&line, st->text, strlen(st->text));
+        strbuf_json_string(&line, said, strlen(said));
     } else {
         strbuf_puts(&line, "error");
     }

@@ -46,7 +46,11 @@ static bool check_feature(const struct js_node *feature, const struct js_node *r
         st = chat_render(chat, js_get(root, "messages"), &options, &text);
     }
     bool ok = status_failed(&st) == (want == NULL);
-    if (raised != NULL) ok = ok && strcmp(st.text, raised) == 0;
+    if (raised != NULL) {
+        const struct status said =
+            status_wrap(status_make(STATUS_REQUEST, "%s", raised), "chat template");
+        ok = ok && strcmp(st.text, said.text) == 0;
+    }
     if (want != NULL) {
         ok = ok && text.n == n_want && (n_want == 0 || memcmp(text.bytes, want, n_want) == 0);
     }
@@ -125,7 +129,7 @@ static const struct refusal REFUSALS[] = {
     {"{% break %}", STATUS_INPUT, "outside"},
     {"\xFF", STATUS_INPUT, "byte 0 is not UTF-8"},
     {"a\n{{ b.c }}", STATUS_REQUEST, "line 2: 'b' is undefined"},
-    {"{{ raise_exception('stop: ' ~ 3) }}", STATUS_REQUEST, "stop: 3"},
+    {"{{ raise_exception('stop: ' ~ 3) }}", STATUS_REQUEST, "chat template: stop: 3"},
     {"{{ 'a' | nope }}", STATUS_REQUEST, "no filter named 'nope'"},
     {"{{ 'a' is nope }}", STATUS_REQUEST, "no test named 'nope'"},
     {"{{ [].append(1) }}", STATUS_REQUEST, "'append'"},
