@@ -1,5 +1,5 @@
 /* A doubly linked list of requests through their own prev and next, kept in the order in which they
- * run. Called by the scheduler. */
+ * run. Called by the scheduler, the lead and the result cache. */
 #ifndef SHOAL_SERVE_REQUEST_LIST_H
 #define SHOAL_SERVE_REQUEST_LIST_H
 
@@ -34,6 +34,16 @@ static inline void request_list_take(struct request_list *l, struct request *r)
     *(r->next != NULL ? &r->next->prev : &l->tail) = r->prev;
     r->prev = r->next = NULL;
     l->n--;
+}
+
+/* Local. Destroys every request of the list. */
+static inline void request_list_clear(struct request_list *l)
+{
+    while (l->head != NULL) {
+        struct request *r = l->head;
+        request_list_take(l, r);
+        request_destroy(&r);
+    }
 }
 
 /* Local. Puts r where it belongs; looks from the head or from the tail. */

@@ -57,15 +57,6 @@ struct status result_cache_create(size_t max_bytes, struct result_cache **out)
     return st;
 }
 
-static void destroy_list(struct request_list *l)
-{
-    while (l->head != NULL) {
-        struct request *r = l->head;
-        request_list_take(l, r);
-        request_destroy(&r);
-    }
-}
-
 void result_cache_destroy(struct result_cache **cache)
 {
     struct result_cache *c = *cache;
@@ -74,13 +65,13 @@ void result_cache_destroy(struct result_cache **cache)
         struct result_entry *e = c->buckets[i];
         while (e != NULL) {
             struct result_entry *next = e->next;
-            destroy_list(&e->waiting);
+            request_list_clear(&e->waiting);
             mem_free(&e->tokens);
             mem_free(&e);
             e = next;
         }
     }
-    destroy_list(&c->released);
+    request_list_clear(&c->released);
     mem_free(&c->buckets);
     mem_free(cache);
 }

@@ -68,25 +68,16 @@ fail:
     return st;
 }
 
-static void destroy_list(struct request_list *l)
-{
-    while (l->head != NULL) {
-        struct request *r = l->head;
-        request_list_take(l, r);
-        request_destroy(&r);
-    }
-}
-
 void scheduler_destroy(struct scheduler **scheduler)
 {
     struct scheduler *s = *scheduler;
     if (s == NULL) return;
-    destroy_list(&s->waiting);
-    destroy_list(&s->finished);
+    request_list_clear(&s->waiting);
+    request_list_clear(&s->finished);
     for (int32_t i = 0; s->replicas != NULL && i < s->o.n_replicas; i++) {
         struct replica *r = &s->replicas[i];
         for (int32_t g = 0; r->groups != NULL && g < s->o.n_groups; g++) {
-            destroy_list(&r->groups[g].running);
+            request_list_clear(&r->groups[g].running);
             mem_free(&r->groups[g].flight);
         }
         mem_free(&r->groups);

@@ -4,7 +4,9 @@
 #include "base/mem.h"
 #include "checkpoint/ckpt.h"
 #include "checkpoint/ckpt_writer.h"
+#include "checkpoint/seal.h"
 
+#include <CUnit/CUnit.h>
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
@@ -221,4 +223,23 @@ int in_child(int (*body)(void *ctx), void *ctx, unsigned seconds)
     waitpid(pid, &status, 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) < 100) return WEXITSTATUS(status);
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? 100 : 101;
+}
+
+struct status changed_checkpoint(void (*change)(hid_t file))
+{
+    struct seal_info seal;
+    struct ckpt *c = NULL;
+    struct seal_extent none[1];
+    const char *path = scratch("h.h5");
+    small_checkpoint(path, 3);
+    struct status st = seal_check(path, &seal);
+    if (status_failed(&st) || truncate(path, (off_t)seal.eoa) != 0) return st;
+    const hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    CU_ASSERT_FATAL(file >= 0);
+    change(file);
+    CU_ASSERT_FATAL(H5Fclose(file) >= 0);
+    CU_ASSERT_EQUAL(seal_append(path, none, 0).code, STATUS_OK);
+    st = ckpt_open(path, &c);
+    ckpt_close(&c);
+    return st;
 }

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 
+#include <hdf5.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,10 @@ char *get_file(const char *path, size_t *n);
 /* Writes a checkpoint with a config, a tokenizer and seven small tensors of all types, experts and
  * quantized ones among them, whose bytes follow from seed. */
 struct status small_checkpoint(const char *path, uint32_t seed);
+
+/* Makes a sound file, lets `change` work on it through HDF5, seals it again; what opening it says.
+ */
+struct status changed_checkpoint(void (*change)(hid_t file));
 
 /* XXH3-free sum of everything a reader gets from a checkpoint: all texts, shapes and weights; 0 and
  * a failed status when any of it cannot be read. */
