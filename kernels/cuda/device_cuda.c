@@ -131,8 +131,8 @@ static struct status made(struct device *d, int error, const char *what)
 static struct status try_launch(struct device *d)
 {
     const struct add_work nothing = {.n = 0};
-    const int error =
-        d->driver->launch(CUDA_KERNEL_add, (struct cuda_grid){1, 1, 1, 0}, &nothing, d->compute);
+    const int error = d->driver->launch(CUDA_KERNEL_add, (struct cuda_grid){1, 1, 1, 0}, &nothing,
+                                        device_compute(d));
     if (error != 0 && d->driver->error_class(error) == STATUS_USAGE) {
         return status_make(
             STATUS_USAGE,
@@ -149,7 +149,7 @@ static struct status try_launch(struct device *d)
 static struct status make(struct device *d)
 {
     void *p = NULL;
-    TRY(made(d, d->driver->stream_create(&d->compute), "making a stream"));
+    TRY(made(d, d->driver->stream_create(&d->stream), "making a stream"));
     TRY(made(d, d->driver->event_create(&d->waits), "making an event"));
     for (int i = 0; i < N_STAGES; i++) {
         TRY(made(d, d->driver->alloc_pinned(&d->stages[i].pinned, STAGE_BYTES), "pinned memory"));
@@ -206,7 +206,7 @@ void device_close(struct device **device)
         if (d->stages[i].event != NULL) (void)d->driver->event_destroy(d->stages[i].event);
     }
     if (d->waits != NULL) (void)d->driver->event_destroy(d->waits);
-    if (d->compute != NULL) (void)d->driver->stream_destroy(d->compute);
+    if (d->stream != NULL) (void)d->driver->stream_destroy(d->stream);
     mem_free(device);
 }
 
@@ -287,9 +287,14 @@ static void await(struct device *d, void *event)
 void device_wait(struct device *d)
 {
     if (d == NULL || device_is_lost(d)) return;
-    if (device_failed(d, d->driver->event_record(d->waits, d->compute), "an event")) return;
+    if (device_failed(d, d->driver->event_record(d->waits, device_compute(d)), "an event")) return;
     await(d, d->waits);
     if (!device_is_lost(d)) links_waited(d);
+}
+
+void *device_compute(struct device *d)
+{
+    return d->stream;
 }
 
 /* --- memory -------------------------------------------------------------------------------- */
@@ -298,7 +303,7 @@ struct status device_alloc(struct device *d, void **out, size_t n_bytes, const c
 {
     *out = NULL;
     TRY(d->failed);
-    const int error = d->driver->alloc(out, n_bytes > 0 ? n_bytes : 1, d->compute);
+    const int error = d->driver->alloc(out, n_bytes > 0 ? n_bytes : 1, device_compute(d));
     if (error != 0) {
         *out = NULL;
         struct cuda_memory m = {0};
@@ -309,14 +314,15 @@ struct status device_alloc(struct device *d, void **out, size_t n_bytes, const c
                            d->index, d->facts.name, what, n_bytes, d->driver->error_text(error),
                            (double)m.used * 1e-9, (double)(m.free + m.idle) * 1e-9);
     }
-    (void)device_failed(d, d->driver->fill(*out, 0, n_bytes > 0 ? n_bytes : 1, d->compute),
+    (void)device_failed(d, d->driver->fill(*out, 0, n_bytes > 0 ? n_bytes : 1, device_compute(d)),
                         "clearing memory");
     return d->failed;
 }
 
 void device_release(struct device *d, void **inout)
 {
-    if (*inout != NULL) (void)device_failed(d, d->driver->release(*inout, d->compute), "freeing");
+    if (*inout != NULL)
+        (void)device_failed(d, d->driver->release(*inout, device_compute(d)), "freeing");
     *inout = NULL;
 }
 
@@ -331,9 +337,9 @@ struct device_stage *device_stage_next(struct device *d)
 
 void device_stage_send(struct device *d, struct device_stage *s, void *to, size_t n_bytes)
 {
-    if (device_failed(d, d->driver->copy(to, s->pinned, n_bytes, CUDA_COPY_IN, d->compute),
+    if (device_failed(d, d->driver->copy(to, s->pinned, n_bytes, CUDA_COPY_IN, device_compute(d)),
                       "a copy to the device") ||
-        device_failed(d, d->driver->event_record(s->event, d->compute), "an event"))
+        device_failed(d, d->driver->event_record(s->event, device_compute(d)), "an event"))
         return;
     s->busy = true;
 }
@@ -356,7 +362,7 @@ void device_get(struct device *d, void *to, const void *from, size_t n_bytes)
         struct device_stage *s = device_stage_next(d);
         if (s == NULL || device_failed(d,
                                        d->driver->copy(s->pinned, (const char *)from + at, n,
-                                                       CUDA_COPY_OUT, d->compute),
+                                                       CUDA_COPY_OUT, device_compute(d)),
                                        "a copy from the device"))
             return;
         device_wait(d);
@@ -392,7 +398,7 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
     d->calls_at += n;
     if (n_bytes == 0) return to;
     memcpy(pinned, from, n_bytes);
-    return device_failed(d, d->driver->copy(to, pinned, n_bytes, CUDA_COPY_IN, d->compute),
+    return device_failed(d, d->driver->copy(to, pinned, n_bytes, CUDA_COPY_IN, device_compute(d)),
                          "a copy to the device")
                ? NULL
                : to;
@@ -402,7 +408,8 @@ void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid g
                    const void *args)
 {
     if (device_is_lost(d) || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    (void)device_failed(d, d->driver->launch(kernel, grid, args, d->compute), "starting a kernel");
+    (void)device_failed(d, d->driver->launch(kernel, grid, args, device_compute(d)),
+                        "starting a kernel");
 }
 
 /* --- what the rooms above call ---------------------------------------------------------------- */
@@ -456,8 +463,8 @@ void mem_ops_copy(const struct kern_table *k, void *to, const void *from, size_t
     if (d == NULL) {
         memcpy(to, from, n_bytes);
     } else if (!device_is_lost(d) && n_bytes > 0) {
-        (void)device_failed(d, d->driver->copy(to, from, n_bytes, CUDA_COPY_WITHIN, d->compute),
-                            "a copy");
+        (void)device_failed(
+            d, d->driver->copy(to, from, n_bytes, CUDA_COPY_WITHIN, device_compute(d)), "a copy");
     }
 }
 
@@ -467,6 +474,7 @@ void mem_ops_fill(const struct kern_table *k, void *p, int byte, size_t n_bytes)
     if (d == NULL) {
         memset(p, byte, n_bytes);
     } else if (!device_is_lost(d) && n_bytes > 0) {
-        (void)device_failed(d, d->driver->fill(p, byte, n_bytes, d->compute), "clearing memory");
+        (void)device_failed(d, d->driver->fill(p, byte, n_bytes, device_compute(d)),
+                            "clearing memory");
     }
 }

@@ -63,13 +63,13 @@ struct device {
     enum device_arithmetic arithmetic;
     struct cuda_facts facts;
     struct status failed;
-    void *compute, *waits; /* stream; event of device_wait */
+    void *stream, *waits; /* of computing, reached by device_compute; event of device_wait */
     struct device_stage stages[N_STAGES];
     uint32_t next_stage;
     char *calls, *calls_pinned; /* [CALL_BYTES] a ring */
     size_t calls_at;
-    float *states; /* [STATES_BYTES] */
-    void *landing; /* [STAGE_BYTES] device memory for weights before they are packed */
+    float *states;             /* [STATES_BYTES] */
+    void *landing;             /* [STAGE_BYTES] device memory for weights before they are packed */
     struct device_gemm gemm;   /* library NULL: own kernels alone */
     int32_t *step, *step_host; /* [step_words] where the step's rows stand */
     size_t step_words;
@@ -89,6 +89,10 @@ static inline bool device_is_lost(const struct device *d)
 {
     return status_failed(&d->failed);
 }
+
+/* Local. The compute stream, for those who put work on it themselves: what was launched before is
+ * on it first. Asked for at each use, never kept. */
+void *device_compute(struct device *d);
 
 struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
 void device_release(struct device *d, void **inout);

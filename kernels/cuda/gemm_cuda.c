@@ -35,7 +35,7 @@ struct status device_gemm_open(struct device *d)
 {
     struct device_gemm *g = &d->gemm;
     if (d->arithmetic == DEVICE_EXACT || d->driver->gemm_open == NULL) return status_ok();
-    const int error = d->driver->gemm_open(d->compute, &g->library, g->name, sizeof g->name);
+    const int error = d->driver->gemm_open(device_compute(d), &g->library, g->name, sizeof g->name);
     if (error != 0) {
         g->library = NULL;
         log_line(LOG_WARN, "GPU %d: %s: own kernels multiply, which is slower", d->index,
@@ -99,8 +99,9 @@ static void pattern(struct device *d, enum dtype t, void *to, size_t rows, size_
 static void forget_differs(struct device *d)
 {
     if (device_is_lost(d)) return;
-    (void)device_failed(d, d->driver->fill(d->gemm.differs, 0, sizeof *d->gemm.differs, d->compute),
-                        "clearing");
+    (void)device_failed(
+        d, d->driver->fill(d->gemm.differs, 0, sizeof *d->gemm.differs, device_compute(d)),
+        "clearing");
 }
 
 static bool nothing_differs(struct device *d)

@@ -116,7 +116,8 @@ void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
         const size_t width = (size_t)group->w->n_out + 1;
         (void)device_failed(d,
                             d->driver->fill(a->sums + group->row0 * width, 0,
-                                            group->n_rows * width * sizeof *a->sums, d->compute),
+                                            group->n_rows * width * sizeof *a->sums,
+                                            device_compute(d)),
                             "clearing sums");
     }
     run(d, a, true);

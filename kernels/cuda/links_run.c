@@ -20,14 +20,14 @@ void links_sum_i64(struct device *d, struct link *l, int64_t *buf, size_t n)
 {
     if (device_is_lost(d) || n == 0) return;
     const uint64_t since = begin(d, l, FLIGHT_ALL_REDUCE, n);
-    end(d, l, d->links->nccl->sum_i64(buf, n, l->comm, d->compute), since, n * sizeof *buf);
+    end(d, l, d->links->nccl->sum_i64(buf, n, l->comm, device_compute(d)), since, n * sizeof *buf);
 }
 
 void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n)
 {
     if (device_is_lost(d) || n == 0) return;
     const uint64_t since = begin(d, l, FLIGHT_ALL_REDUCE, n);
-    end(d, l, d->links->nccl->max_u32(buf, n, l->comm, d->compute), since, n * sizeof *buf);
+    end(d, l, d->links->nccl->max_u32(buf, n, l->comm, device_compute(d)), since, n * sizeof *buf);
 }
 
 /* Parts of the same size, one behind the other. */
@@ -49,10 +49,10 @@ static int gather_pieces(const struct device *d, const struct link *l, void *all
         if (r == l->rank) continue;
         if (error == 0 && counts[l->rank] > 0)
             error = nccl->send(words + displs[l->rank], (size_t)counts[l->rank] * sizeof *words, r,
-                               l->comm, d->compute);
+                               l->comm, device_compute(d));
         if (error == 0 && counts[r] > 0)
             error = nccl->receive(words + displs[r], (size_t)counts[r] * sizeof *words, r, l->comm,
-                                  d->compute);
+                                  device_compute(d));
     }
     const int ended = nccl->group_end();
     return error != 0 ? error : ended;
@@ -67,7 +67,7 @@ void links_gather_words(struct device *d, struct link *l, void *all, const int *
     const size_t mine = (size_t)counts[l->rank] * sizeof(uint32_t);
     const uint64_t since = begin(d, l, FLIGHT_ALL_GATHER, (uint64_t)counts[l->rank]);
     const int error = is_even(counts, displs, l->n_ranks)
-                          ? d->links->nccl->gather(all, mine, l->rank, l->comm, d->compute)
+                          ? d->links->nccl->gather(all, mine, l->rank, l->comm, device_compute(d))
                           : gather_pieces(d, l, all, counts, displs);
     end(d, l, error, since, mine);
 }
@@ -83,10 +83,11 @@ static int exchange_pieces(const struct device *d, const struct link *l,
         char *to = (char *)x->recv + (size_t)x->recv_displs[r] * row_bytes;
         if (r == l->rank) continue;
         if (error == 0 && x->send_counts[r] > 0)
-            error = nccl->send(from, (size_t)x->send_counts[r] * row_bytes, r, l->comm, d->compute);
+            error = nccl->send(from, (size_t)x->send_counts[r] * row_bytes, r, l->comm,
+                               device_compute(d));
         if (error == 0 && x->recv_counts[r] > 0)
-            error =
-                nccl->receive(to, (size_t)x->recv_counts[r] * row_bytes, r, l->comm, d->compute);
+            error = nccl->receive(to, (size_t)x->recv_counts[r] * row_bytes, r, l->comm,
+                                  device_compute(d));
     }
     const int ended = nccl->group_end();
     return error != 0 ? error : ended;
@@ -102,7 +103,8 @@ void links_exchange_rows(struct device *d, struct link *l, const struct comm_exc
             d,
             d->driver->copy((char *)x->recv + (size_t)x->recv_displs[me] * row_bytes,
                             (const char *)x->send + (size_t)x->send_displs[me] * row_bytes,
-                            (size_t)x->send_counts[me] * row_bytes, CUDA_COPY_WITHIN, d->compute),
+                            (size_t)x->send_counts[me] * row_bytes, CUDA_COPY_WITHIN,
+                            device_compute(d)),
             "a copy"))
         return;
     size_t n_rows = 0, n_moved = 0;
@@ -166,14 +168,14 @@ void links_receive(struct device *d, uint32_t slot, void *to, size_t n_bytes)
     const uint64_t since = begin(d, l, FLIGHT_RECEIVE, n_bytes);
     end(d, l, d->links->nccl->receive(to, n_bytes, 0, l->comm, p->in), since, n_bytes);
     if (device_is_lost(d) || !record(d, p->arrived[slot], p->in)) return;
-    (void)put_behind(d, d->compute, p->arrived[slot]);
+    (void)put_behind(d, device_compute(d), p->arrived[slot]);
 }
 
 void links_send(struct device *d, uint32_t slot, const void *from, size_t n_bytes)
 {
     struct link_pipe *p = &d->links->pipe;
     struct link *l = &d->links->pairs[LINK_BEHIND];
-    if (device_is_lost(d) || !record(d, p->computed, d->compute) ||
+    if (device_is_lost(d) || !record(d, p->computed, device_compute(d)) ||
         !put_behind(d, p->out, p->computed))
         return;
     const uint64_t since = begin(d, l, FLIGHT_SEND, n_bytes);
@@ -184,12 +186,12 @@ void links_send(struct device *d, uint32_t slot, const void *from, size_t n_byte
 
 void links_release(struct device *d, uint32_t slot)
 {
-    if (!device_is_lost(d)) (void)record(d, d->links->pipe.left[slot], d->compute);
+    if (!device_is_lost(d)) (void)record(d, d->links->pipe.left[slot], device_compute(d));
 }
 
 void links_claim(struct device *d, uint32_t slot)
 {
-    if (!device_is_lost(d)) (void)put_behind(d, d->compute, d->links->pipe.left[slot]);
+    if (!device_is_lost(d)) (void)put_behind(d, device_compute(d), d->links->pipe.left[slot]);
 }
 
 bool links_all_sent(struct device *d)

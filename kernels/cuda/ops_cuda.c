@@ -324,7 +324,8 @@ void cuda_op_place_rows(struct device *d, const struct place_args *a)
 static void clear(struct device *d, void *p, size_t n_bytes)
 {
     if (!device_is_lost(d) && n_bytes > 0)
-        (void)device_failed(d, d->driver->fill(p, 0, n_bytes, d->compute), "clearing memory");
+        (void)device_failed(d, d->driver->fill(p, 0, n_bytes, device_compute(d)),
+                            "clearing memory");
 }
 
 void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a)
