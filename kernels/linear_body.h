@@ -25,7 +25,7 @@
 #endif
 
 enum {
-    BLOCK_ROWS = 96,    /* rows that share a converted piece */
+    BLOCK_ROWS = 256,   /* rows that share a converted piece */
     AHEAD_BYTES = 8192, /* of weights on their way while few rows are multiplied: what a core can
                            wait for at once, and a first-level cache holds */
     MOST_ROWS = 12,     /* of a register tile */

@@ -15,10 +15,10 @@
 enum quant_source { SOURCE_BYTES, SOURCE_SMALL, SOURCE_INT4, SOURCE_MXFP4 };
 
 enum {
-    QUANT_BLOCK_ROWS = 96, /* rows that share a piece's bytes, scales and zeros */
-    QUANT_PIECE = 512,     /* inputs of a piece: 2 x 8 KiB as bytes */
-    QUANT_PANELS = 2,      /* panels of a register tile */
-    QUANT_FEW_ROWS = 6,    /* so few read nibbles where they are */
+    QUANT_BLOCK_ROWS = 256, /* rows that share a piece's bytes, scales and zeros */
+    QUANT_PIECE = 512,      /* inputs of a piece: 2 x 8 KiB as bytes */
+    QUANT_PANELS = 2,       /* panels of a register tile */
+    QUANT_FEW_ROWS = 6,     /* so few read nibbles where they are */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
     QUANT_ROW_AHEAD = 6144,   /* bytes of codes on their way while one row is multiplied: what a

@@ -9,7 +9,7 @@
 #include <assert.h>
 
 enum {
-    LINEAR_ROWS = 96,     /* rows of one strip: their inputs stay in the second-level cache */
+    LINEAR_ROWS = 256,    /* rows of one strip: they share what is converted */
     LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
     QUANT_SPEED = 4,      /* int8 multiply-adds that cost as much as one of f32 */
     ATTENTION_ROWS = 64,  /* rows of one strip: keys and values are fetched once for them */

@@ -87,7 +87,7 @@ static void compare_sets(size_t every, uint64_t seed)
 {
     static const size_t outs[] = {1, 15, 16, 17, 48, 63, 64, 65, 100, 130};
     static const size_t ins[] = {0, 1, 7, 64, 255, 256, 257, 515, 600};
-    static const size_t rows[] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 97};
+    static const size_t rows[] = {0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 258};
     static const size_t leaves[] = {0, 0, 1, 16, 96, 100, 256, 300, 1000};
     const struct kern_table ref = table_ref(), best = table_best();
     struct rng r = {seed};

@@ -113,7 +113,7 @@ static void compare_sets(size_t every, uint64_t seed)
     static const size_t outs[] = {1, 15, 16, 17, 32, 33, 48, 63, 64, 65, 100, 130};
     static const size_t ins[] = {0, 1, 7, 32, 64, 127, 128, 129, 255, 256, 257, 515, 600, 1100};
     static const size_t rows[] = {0, 1, 1,  1,  2,  3,  4,  5,  6,  7,
-                                  8, 9, 11, 12, 13, 17, 24, 32, 33, 97};
+                                  8, 9, 11, 12, 13, 17, 24, 32, 33, 258};
     static const size_t leaves[] = {0, 0, 1, 2, 3, 8};
     struct rng r = {seed};
     for (size_t i = 0; i < 30 * QUANT_TEST_FORMATS; i++) {
