@@ -103,6 +103,10 @@ static const struct flag journal_flags[] = {
      "forget what earlier runs did and overwrite the output"},
     {"retry-errors", FLAG_SWITCH, AT(retry_errors), 0, 0, NULL,
      "run the error rows of earlier runs again"},
+    {"audit", FLAG_COUNT, AT(audit), 1, 1 << 24, "N",
+     "write nothing: compute N rows of the output again, chosen by lot, and compare every byte; "
+     "with the job's flags, on any ranks and layout. Status 4 when a row differs"},
+    {"audit-seed", FLAG_U64, AT(audit_seed), 0, 0, "N", "other rows (default 0)"},
     {"checkpoint-tokens", FLAG_COUNT, AT(checkpoint_tokens), 0, 1e9, "N",
      "save the tokens of a running request every N (default 256; 0: only when the job is drained)"},
     {"time-limit", FLAG_STRING, AT(time_limit), 0, 0, "TIME",
@@ -172,6 +176,26 @@ static void add(struct flag_table *t, const struct flag *flags, size_t n)
 
 #define ADD(table, list) add(table, list, sizeof(list) / sizeof((list)[0]))
 
+/* An audit reads what a job wrote. */
+static struct status check_audit(const struct job_options *o)
+{
+    const struct {
+        const char *flag;
+        bool is_given;
+    } strangers[] = {{"restart", o->restart},
+                     {"retry-errors", o->retry_errors},
+                     {"dry-run", o->dry_run},
+                     {"logits", o->logits != NULL},
+                     {"capacity-factor", o->capacity_factor != 0},
+                     {"fast-reductions", o->fast_reductions}};
+    for (size_t i = 0; o->audit > 0 && i < sizeof strangers / sizeof strangers[0]; i++) {
+        if (!strangers[i].is_given) continue;
+        return status_make(STATUS_USAGE, "--audit and --%s: expected one of them",
+                           strangers[i].flag);
+    }
+    return status_ok();
+}
+
 static struct status parse(const struct flag_table *t, int argc, char **argv, struct job_options *o,
                            enum flags_ask *ask)
 {
@@ -182,7 +206,7 @@ static struct status parse(const struct flag_table *t, int argc, char **argv, st
         return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
     if (o->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (o->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
-    return status_ok();
+    return check_audit(o);
 }
 
 static int run_job(enum lead_mode mode, struct config env, int argc, char **argv)

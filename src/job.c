@@ -350,10 +350,27 @@ static struct status run_loaded(struct job *j)
     return st;
 }
 
+/* The verdict, on stdout: it is what was asked for. */
+static struct status end_audit(const struct job *j)
+{
+    if (j->audit == NULL) return status_ok();
+    const struct audit_result r = audit_result(j->audit);
+    printf("audit: %llu of %llu rows of %s computed again, %llu differ\n",
+           (unsigned long long)r.n_compared, (unsigned long long)r.n_rows, j->o->output,
+           (unsigned long long)r.n_different);
+    if (r.n_different == 0) return status_ok();
+    return status_make(STATUS_ROWS,
+                       "output %s: %llu of %llu rows are not what this checkpoint and these flags "
+                       "give",
+                       j->o->output, (unsigned long long)r.n_different,
+                       (unsigned long long)r.n_compared);
+}
+
 static struct status run(struct job *j)
 {
     TRY(start(j));
     TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
+    if (j->o->audit > 0) TRY(comm_agree(j->comm, end_audit(j)));
     uint64_t n_errors = j->summary != NULL ? j->summary->n_error_rows : 0;
     comm_max_u64(j->comm, COMM_WORLD, &n_errors, 1);
     if (n_errors == 0 || !j->o->strict) return status_ok();
@@ -364,6 +381,7 @@ void job_close(struct job *j)
 {
     watchdog_set_last_words(j->watchdog, NULL, NULL);
     lead_destroy(&j->lead);
+    audit_destroy(&j->audit);
     mem_free(&j->journal_path);
     strbuf_fini(&j->settings);
     strbuf_fini(&j->session);

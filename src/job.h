@@ -33,6 +33,8 @@ struct job_options {
     bool dry_run;
     const char *journal; /* folder; NULL: beside the output */
     bool no_journal, restart, retry_errors;
+    uint32_t audit; /* rows of the output to compute again; 0: a job */
+    uint64_t audit_seed;
     uint32_t checkpoint_tokens;
     const char *time_limit; /* NULL: none but Slurm's */
     const char *failpoint;  /* tests only */

@@ -93,7 +93,7 @@ static struct status check_scheduling(struct job *j)
     TRY(check_switch("prefix-cache", j->o->prefix_cache, &j->prefix_cache));
     TRY(check_switch("result-cache", j->o->result_cache, &j->result_cache));
     j->prefix_cache = j->prefix_cache && may_share;
-    j->result_cache = j->result_cache && may_share;
+    j->result_cache = j->result_cache && may_share && j->o->audit == 0; /* compute each */
     j->line_order = ORDER_AUTO;
     if (j->o->order != NULL && !order_parse(j->o->order, &j->line_order)) {
         return status_make(STATUS_USAGE, "--order: expected auto, input or prefix, found \"%s\"",
@@ -158,6 +158,23 @@ static struct status find_part(struct job *j)
     return input_part_find(j->o->input, &j->part);
 }
 
+static struct status open_audit(struct job *j)
+{
+    const struct audit_options options = {.input_path = j->o->input,
+                                          .output_path = j->o->output,
+                                          .journal_path = j->journal_path,
+                                          .settings = j->settings.data,
+                                          .n_lines_before = j->part.n_before,
+                                          .n_rows = j->o->audit,
+                                          .seed = j->o->audit_seed};
+    TRY(audit_create(&options, &j->audit));
+    if (!audit_result(j->audit).has_journal) {
+        log_line(LOG_WARN, "audit: there is no journal, so that flags and lines are those of the "
+                           "job is taken on trust");
+    }
+    return status_ok();
+}
+
 struct status job_open_lead(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -169,6 +186,7 @@ struct status job_open_lead(struct job *j)
     TRY(job_journal_settings(j, &j->settings));
     TRY(job_journal_session(j, &j->session));
     if (o->logits != NULL) TRY(logits_file_create(o->logits, &j->logits));
+    if (o->audit > 0) TRY(open_audit(j));
     const struct lead_options options = {.mode = o->mode,
                                          .input_path = o->input,
                                          .output_path = o->output,
@@ -195,7 +213,8 @@ struct status job_open_lead(struct job *j)
                                          .logits_user = j->logits,
                                          .quiet = o->quiet,
                                          .bar = o->progress_bar,
-                                         .journal_path = j->journal_path,
+                                         .audit = j->audit,
+                                         .journal_path = j->audit == NULL ? j->journal_path : NULL,
                                          .settings = j->settings.data,
                                          .session = j->session.data,
                                          .restart = o->restart,

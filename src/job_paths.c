@@ -65,9 +65,9 @@ struct status job_paths_check_model(const char *model)
 
 struct status job_paths_check(const struct job_options *o)
 {
-    const struct named files[] = {{"model", o->model, false},    {"input", o->input, false},
-                                  {"output", o->output, true},   {"logits", o->logits, true},
-                                  {"metrics", o->metrics, true}, {"trace", o->trace, true}};
+    const struct named files[] = {{"model", o->model, false},           {"input", o->input, false},
+                                  {"output", o->output, o->audit == 0}, {"logits", o->logits, true},
+                                  {"metrics", o->metrics, true},        {"trace", o->trace, true}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
         if (!files[i].writes || is_stream) continue;

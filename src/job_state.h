@@ -52,6 +52,7 @@ struct job {
     /* lead only */
     struct job_text text;
     struct lead *lead;
+    struct audit *audit; /* NULL: a job */
     struct logits_file *logits;
     struct serve_summary *summary;
     uint64_t metrics_ns; /* when --metrics was last written */

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/journal_private.h"
+#include "serve/journal_settings.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,63 +45,6 @@ static struct status lock(const struct journal *j)
         }
         nanosleep(&pause, NULL);
     }
-}
-
-/* The value of `name` in settings, [*n] bytes up to the line's end; NULL: it is not there. */
-static const char *find_setting(const char *settings, const char *name, size_t n_name, size_t *n)
-{
-    for (const char *at = settings; at != NULL && *at != '\0';) {
-        if (strncmp(at, name, n_name) == 0 && at[n_name] == '=') {
-            *n = strcspn(at + n_name + 1, "\n");
-            return at + n_name + 1;
-        }
-        at = strchr(at, '\n');
-        if (at != NULL) at++;
-    }
-    *n = 0;
-    return NULL;
-}
-
-static struct status setting_changed(const struct journal *j, const char *name, size_t n_name,
-                                     const char *was, size_t n_was, const char *is, size_t n_is)
-{
-    const char *nothing = "(nothing)";
-    if (n_was == 0) {
-        was = nothing;
-        n_was = strlen(nothing);
-    }
-    if (n_is == 0) {
-        is = nothing;
-        n_is = strlen(nothing);
-    }
-    const bool is_flag = strncmp(name, "--", 2) == 0;
-    const size_t most = 80;
-    return status_make(is_flag ? STATUS_USAGE : STATUS_INPUT,
-                       "journal %s: %.*s was %.*s when the job began and is %.*s now; resume with "
-                       "the same, or begin anew with --restart",
-                       j->path, (int)n_name, name, (int)(n_was < most ? n_was : most), was,
-                       (int)(n_is < most ? n_is : most), is);
-}
-
-static struct status check_settings(const struct journal *j, const char *settings)
-{
-    const char *old = j->facts.settings;
-    if (strcmp(old, settings) == 0) return status_ok();
-    for (const char *at = settings; *at != '\0';) {
-        const size_t n_name = strcspn(at, "=\n");
-        size_t n_is, n_was;
-        const char *is = find_setting(at, at, n_name, &n_is);
-        const char *was = find_setting(old, at, n_name, &n_was);
-        if (is != NULL && (was == NULL || n_was != n_is || memcmp(was, is, n_is) != 0)) {
-            return setting_changed(j, at, n_name, was, n_was, is, n_is);
-        }
-        at += strcspn(at, "\n");
-        if (*at == '\n') at++;
-    }
-    return status_make(STATUS_INPUT,
-                       "journal %s: it has settings that this version of shoal does not know; "
-                       "begin anew with --restart",
-                       j->path);
 }
 
 static struct status open_file(struct journal *j, const char *path, int flags)
@@ -200,7 +144,8 @@ static struct status open_any(struct journal *j, const struct journal_options *o
         TRY(begin_new(j, o));
         return open_existing(j);
     }
-    TRY(check_settings(j, o->settings));
+    TRY(journal_settings_check(j->path, j->facts.settings, o->settings,
+                               "resume with the same, or begin anew with --restart"));
     return o->retry_errors ? forget_errors(j, o) : status_ok();
 }
 

@@ -61,6 +61,7 @@ struct status lead_put_row(struct lead *l, const struct request *r)
         journal_row_pack(&facts, record.values);
         TRY(journal_add(l->journal, &record));
     }
+    if (l->o.audit != NULL) audit_compare(l->o.audit, r->line, row.text, row.n);
     return result_writer_put(l->writer, r->index, &row);
 }
 
@@ -131,6 +132,9 @@ static struct status open_files(struct lead *l)
     if (o->part != NULL) {
         TRY(line_reader_set_part(l->reader, o->part));
         l->ids.n_lines = o->part->n_before; /* ids count lines of the whole input */
+    }
+    if (o->audit != NULL) {
+        return result_writer_create("/dev/null", o->window_rows, o->window_bytes, &l->writer);
     }
     if (strcmp(o->output_path, "-") != 0 && line_reader_is_file(l->reader, o->output_path)) {
         return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "plan/step_plan.h"
+#include "serve/audit.h"
 #include "serve/input_part.h"
 #include "serve/order.h"
 #include "serve/request.h"
@@ -63,6 +64,10 @@ struct lead_options {
     int32_t checkpoint_tokens; /* sampled tokens between two saves of a running request; 0: none */
     size_t commit_bytes;       /* gathered before a commit is due at once; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
+
+    /* Only the lines it chose are run, their rows go to it and nothing is written: output_path and
+     * journal_path are its own. NULL: a job. */
+    struct audit *audit;
 };
 
 /* Local. Opens input and output; with a journal also that, and takes over the rows of earlier runs:

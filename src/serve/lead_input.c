@@ -81,8 +81,9 @@ static struct status take_request(struct lead *l, const struct line *line,
 {
     struct request *r = NULL;
     TRY(make_request(l, line, &r));
-    bool fresh;
-    struct status st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
+    bool fresh = true;
+    struct status st = status_ok();
+    if (l->o.audit == NULL) st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
     if (!status_failed(&st) && !fresh) {
         st = request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
     }
@@ -103,6 +104,13 @@ static struct status take_line(struct lead *l, const struct line *line)
 {
     struct journal_hit hit = {.kind = JOURNAL_HIT_NONE};
     struct line_digest digest = {0, 0};
+    if (l->o.audit != NULL) {
+        bool is_chosen;
+        TRY(audit_take_line(l->o.audit, line, &is_chosen));
+        if (is_chosen) TRY(take_request(l, line, &digest, &hit));
+        l->all_read = audit_has_all_lines(l->o.audit);
+        return status_ok();
+    }
     if (l->journal != NULL) {
         digest = line_digest_of(line);
         TRY(journal_find(l->journal, line->number, &hit));
@@ -123,6 +131,11 @@ static uint64_t lines_taken(const struct lead *l)
 static struct status end_of_input(struct lead *l)
 {
     l->all_read = true;
+    if (l->o.audit != NULL) {
+        return status_make(STATUS_INPUT,
+                           "input %s: it ends before the line of the output's last row",
+                           l->o.input_path);
+    }
     if (l->journal == NULL || journal_facts_of(l->journal)->last_line <= lines_taken(l)) {
         return status_ok();
     }

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""--audit: rows of an output computed again on another layout; what was changed is found.
+
+usage: audit.py SHOAL WORK_FOLDER
+A job on one rank of the demo model, audited on one rank and on four; then with one byte of a row
+changed, other flags, a changed line, a shorter input, no journal, and by a job of scores.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from program import REPO, Shoal, expect, main_of, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+N_LINES = 30
+VERDICT = "audit: {} of {} rows of {} computed again, {} differ\n"
+
+
+class AuditTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
+        self.lines = [{"prompt": f"To be, or not to be: {i % 7}", "max_tokens": 8 + i % 5}
+                      for i in range(N_LINES)]
+        self.lines[3] = {"prompt": "Twice", "n": 2, "max_tokens": 6, "logprobs": 2}
+        self.lines[4] = {"prompt": "Bad", "temperature": -1}
+        self.lines[5] = {"prompt": "Again", "custom_id": "1"}  # line 1's own number
+        write_lines(self.input, self.lines)
+
+    def job(self, *flags, command="generate", ranks=0, given=None, output=None):
+        return self.shoal(command, "--model", DEMO, "--input", given or self.input, "--output",
+                          output or self.output, "--threads", 1, *flags, ranks=ranks, journal=True)
+
+    def audited(self, what, status, *flags, says="", **how):
+        before = self.output.read_bytes()
+        done = self.job("--audit", 1000, *flags, **how)
+        expect(done.status == status, f"{what}: expected status {status}: {done}")
+        expect(says in done.err, f"{what}: expected '{says}': {done}")
+        expect(self.output.read_bytes() == before, f"{what}: the output was written")
+        return done.out
+
+    def change_byte(self, row):
+        rows = self.output.read_bytes().splitlines(keepends=True)
+        at = rows[row - 1].index(b'"text":"') + 10
+        changed = b"#" if rows[row - 1][at:at + 1] != b"#" else b"+"
+        rows[row - 1] = rows[row - 1][:at] + changed + rows[row - 1][at + 1:]
+        self.output.write_bytes(b"".join(rows))
+
+    def test_layouts(self):
+        everything = VERDICT.format(N_LINES - 1, N_LINES, self.output, 0)
+        for flags, ranks in (([], 0), (["--tp", 2, "--pp", 2], 4), (["--dp", 2, "--chunk", 3], 2)):
+            expect(self.audited("layout", 0, *flags, ranks=ranks) == everything, f"{flags}")
+        done = self.job("--audit", 7)
+        expect(done.out == VERDICT.format(7, N_LINES, self.output, 0), f"a sample: {done}")
+
+    def test_refusals(self):
+        self.audited("flag", 2, "--temperature", 0, says="--temperature was 1 when the job began")
+        self.audited("restart", 2, "--restart", says="--audit and --restart")
+        changed = self.work / "changed.jsonl"
+        write_lines(changed, [*self.lines[:8], {"prompt": "Other"}, *self.lines[9:]])
+        self.audited("line", 3, says="line 9: it changed since the job ran", given=changed)
+        write_lines(changed, self.lines[:20])
+        self.audited("short input", 3, says="it ends before the line", given=changed)
+        self.audited("score", 3, command="score", says="command was generate")
+
+    def test_changes(self):
+        self.change_byte(12)
+        out = self.audited("changed row", 4, says="row of line 12, byte")
+        expect(out == VERDICT.format(N_LINES - 1, N_LINES, self.output, 1), out)
+        (self.work / "out.jsonl.journal").unlink()
+        self.audited("no journal", 4, says="there is no journal", ranks=2)
+
+    def test_score(self):
+        scores = self.work / "scores.jsonl"
+        done = self.job(command="score", output=scores)
+        expect(done.status == 0, f"score: {done}")
+        done = self.job("--audit", 9, command="score", output=scores, ranks=2)
+        expect(done.status == 0 and " 0 differ" in done.out, f"audit of scores: {done}")
+
+    def __call__(self):
+        done = self.job()
+        expect(done.status == 0, f"the job: {done}")
+        codes = [json.loads(row).get("error", {}).get("code")
+                 for row in self.output.read_text().splitlines()]
+        expect(codes[5] == "duplicate_id", f"line 6: {codes[5]}")
+        self.test_layouts()
+        self.test_refusals()
+        self.test_changes()
+        self.test_score()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main_of(AuditTest(sys.argv[1], sys.argv[2]))
