@@ -30,6 +30,7 @@ struct device_options {
     const int32_t *numas; /* [n_local_ranks] NUMA node of each rank of the host; -1: several */
     uint32_t deadline_s;  /* a wait longer than this means a lost device; 0: 600 */
     enum device_arithmetic arithmetic;
+    bool no_graphs; /* each kernel is launched by itself; no result depends on it */
 };
 
 /* Local. Which device this rank will open, without touching it: the only one that it sees, else by
@@ -78,7 +79,12 @@ void mem_ops_put(const struct kern_table *k, void *to, const void *from, size_t 
 /* Local. An array into host memory; returns when it is there. */
 void mem_ops_get(const struct kern_table *k, void *to, const void *from, size_t n_bytes);
 
-/* Local. Between arrays that do not overlap; and bytes set. */
+/* Local. The same, there when the next mem_ops_get, mem_ops_arrive or device_wait returns, so that
+ * several results cost one wait; until then neither `to` nor the array may change. */
+void mem_ops_get_later(const struct kern_table *k, void *to, const void *from, size_t n_bytes);
+void mem_ops_arrive(const struct kern_table *k);
+
+/* Local. Between arrays that do not overlap; and bytes set, from a multiple of 4 on. */
 void mem_ops_copy(const struct kern_table *k, void *to, const void *from, size_t n_bytes);
 void mem_ops_fill(const struct kern_table *k, void *p, int byte, size_t n_bytes);
 

@@ -62,6 +62,9 @@ static const struct flag run_flags[] = {
      "a device's results are the CPU's, byte for byte: no library adds, which is slower"},
     {"fast-reductions", FLAG_SWITCH, AT(fast_reductions), 0, 0, NULL,
      "with --device cuda: libraries add as they like (without TF32); leaves the same-bytes law"},
+    {"no-device-graphs", FLAG_SWITCH, AT(no_device_graphs), 0, 0, NULL,
+     "launch each kernel by itself instead of replaying steps of one shape as graphs; results are "
+     "the same"},
     {"device-comm", FLAG_STRING, AT(device_comm), 0, 0, "auto|nccl|staged",
      "how GPUs exchange data: NCCL where every rank has a GPU of its own, else staged through host "
      "memory and MPI (default auto; nccl: an error where it cannot be)"},

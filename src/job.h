@@ -20,7 +20,7 @@ struct job_options {
     const char *kv_dtype;
     const char *activations;
     const char *device; /* "cpu", "cuda"; NULL: cpu */
-    bool exact_across_devices, fast_reductions;
+    bool exact_across_devices, fast_reductions, no_device_graphs;
     const char *device_comm; /* "auto", "nccl", "staged"; NULL: auto */
     double capacity_factor;
     const char *capacity_policy;

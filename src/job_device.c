@@ -40,7 +40,8 @@ static struct status options_of(const struct job *j, struct device_options *out,
                                    .node = &j->topo->nodes[here->host],
                                    .numas = *numas,
                                    .deadline_s = 4 * j->o->watchdog_s,
-                                   .arithmetic = arithmetic_of(j->o)};
+                                   .arithmetic = arithmetic_of(j->o),
+                                   .no_graphs = j->o->no_device_graphs};
     return status_ok();
 }
 

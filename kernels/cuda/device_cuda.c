@@ -1,9 +1,11 @@
-/* A device's life: choosing and opening it, its memory, copies through pinned staging, waiting with
- * a deadline. Knows no op. */
+/* A device's life: choosing and opening it, its memory, waiting with a deadline. Knows no op.
+ * Copies: copies.c; work on its way to the stream: graphs.c. */
 #include "kernels/cuda/device_cuda.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
+#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/links.h"
 #include "parallel/gpu_place.h"
 
@@ -146,22 +148,15 @@ static struct status try_launch(struct device *d)
     return d->failed;
 }
 
-static struct status make(struct device *d)
+static struct status make(struct device *d, bool graphs)
 {
     void *p = NULL;
     TRY(made(d, d->driver->stream_create(&d->stream), "making a stream"));
     TRY(made(d, d->driver->event_create(&d->waits), "making an event"));
-    for (int i = 0; i < N_STAGES; i++) {
-        TRY(made(d, d->driver->alloc_pinned(&d->stages[i].pinned, STAGE_BYTES), "pinned memory"));
-        TRY(made(d, d->driver->event_create(&d->stages[i].event), "making an event"));
-    }
-    TRY(made(d, d->driver->alloc_pinned(&p, CALL_BYTES), "pinned memory"));
-    d->calls_pinned = p;
-    TRY(device_alloc(d, &p, CALL_BYTES, "arguments"));
-    d->calls = p;
+    TRY(graphs_open(d, graphs));
     TRY(device_alloc(d, &p, STATES_BYTES, "attention states"));
     d->states = p;
-    TRY(device_alloc(d, &d->landing, STAGE_BYTES, "staging"));
+    TRY(device_copies_open(d));
     TRY(device_gemm_open(d));
     return try_launch(d);
 }
@@ -180,10 +175,23 @@ struct status device_open(const struct device_options *o, struct device **out)
     d->n_sharers = 1;
     struct status st = choose(driver, o, &d->index);
     if (!status_failed(&st)) st = inspect(d, o);
-    if (!status_failed(&st)) st = make(d);
+    if (!status_failed(&st)) st = make(d, !o->no_graphs);
     if (status_failed(&st)) device_close(&d);
     *out = d;
     return st;
+}
+
+static void log_graphs(const struct device *d)
+{
+    const struct graphs_count n = graphs_counted(d);
+    if (n.n_plain + n.n_in_graphs > 0)
+        log_line(
+            LOG_DEBUG,
+            "GPU %d: %llu launches by themselves, %llu in %llu launches of %llu graphs, %llu of "
+            "them changed",
+            d->index, (unsigned long long)n.n_plain, (unsigned long long)n.n_in_graphs,
+            (unsigned long long)n.n_replayed, (unsigned long long)n.n_made,
+            (unsigned long long)n.n_changed);
 }
 
 /* Goes on after failures: what the driver still takes back it gets. */
@@ -191,20 +199,13 @@ void device_close(struct device **device)
 {
     if (*device == NULL) return;
     struct device *d = *device;
+    log_graphs(d);
     links_close(d);
-    void *calls = d->calls, *states = d->states, *step = d->step;
+    graphs_close(d);
+    void *states = d->states;
     device_gemm_close(d);
-    device_release(d, &calls);
     device_release(d, &states);
-    device_release(d, &d->landing);
-    device_release(d, &step);
-    mem_free(&d->step_host);
-    for (int i = 0; i < DEVICE_WIRES; i++) mem_free(&d->wires[i].data);
-    if (d->calls_pinned != NULL) (void)d->driver->release_pinned(d->calls_pinned);
-    for (int i = 0; i < N_STAGES; i++) {
-        if (d->stages[i].pinned != NULL) (void)d->driver->release_pinned(d->stages[i].pinned);
-        if (d->stages[i].event != NULL) (void)d->driver->event_destroy(d->stages[i].event);
-    }
+    device_copies_close(d);
     if (d->waits != NULL) (void)d->driver->event_destroy(d->waits);
     if (d->stream != NULL) (void)d->driver->stream_destroy(d->stream);
     mem_free(device);
@@ -264,7 +265,7 @@ static void no_answer(struct device *d, uint64_t waited_ns)
     if (d->links != NULL) links_leave(d);
 }
 
-static void await(struct device *d, void *event)
+void device_await(struct device *d, void *event)
 {
     const uint64_t since = clock_ns();
     bool done = false;
@@ -284,16 +285,35 @@ static void await(struct device *d, void *event)
     }
 }
 
+void device_wait_stream(struct device *d)
+{
+    void *stream = device_compute(d);
+    if (device_is_lost(d) ||
+        device_failed(d, d->driver->event_record(d->waits, stream), "an event"))
+        return;
+    device_await(d, d->waits);
+    if (device_is_lost(d)) return;
+    graphs_waited(d);
+    links_waited(d);
+}
+
+/* Nothing that was asked for is on its way any more, so what it read may be overwritten. */
 void device_wait(struct device *d)
 {
     if (d == NULL || device_is_lost(d)) return;
-    if (device_failed(d, d->driver->event_record(d->waits, device_compute(d)), "an event")) return;
-    await(d, d->waits);
-    if (!device_is_lost(d)) links_waited(d);
+    device_gets_start(d);
+    device_send_calls(d);
+    device_wait_stream(d);
+    device_gets_end(d);
+    if (device_is_lost(d)) return;
+    d->rows_in_use = false;
+    for (int i = 0; i < N_STAGES; i++) d->row_slots[i].busy = d->row_slots[i].was_used = false;
+    d->calls_at = d->calls_sent = 0;
 }
 
 void *device_compute(struct device *d)
 {
+    graphs_flush(d);
     return d->stream;
 }
 
@@ -324,92 +344,6 @@ void device_release(struct device *d, void **inout)
     if (*inout != NULL)
         (void)device_failed(d, d->driver->release(*inout, device_compute(d)), "freeing");
     *inout = NULL;
-}
-
-struct device_stage *device_stage_next(struct device *d)
-{
-    struct device_stage *s = &d->stages[d->next_stage];
-    d->next_stage = (d->next_stage + 1) % N_STAGES;
-    if (s->busy) await(d, s->event);
-    s->busy = false;
-    return device_is_lost(d) ? NULL : s;
-}
-
-void device_stage_send(struct device *d, struct device_stage *s, void *to, size_t n_bytes)
-{
-    if (device_failed(d, d->driver->copy(to, s->pinned, n_bytes, CUDA_COPY_IN, device_compute(d)),
-                      "a copy to the device") ||
-        device_failed(d, d->driver->event_record(s->event, device_compute(d)), "an event"))
-        return;
-    s->busy = true;
-}
-
-void device_put(struct device *d, void *to, const void *from, size_t n_bytes)
-{
-    for (size_t at = 0; at < n_bytes && !device_is_lost(d); at += STAGE_BYTES) {
-        const size_t n = n_bytes - at < STAGE_BYTES ? n_bytes - at : STAGE_BYTES;
-        struct device_stage *s = device_stage_next(d);
-        if (s == NULL) return;
-        memcpy(s->pinned, (const char *)from + at, n);
-        device_stage_send(d, s, (char *)to + at, n);
-    }
-}
-
-void device_get(struct device *d, void *to, const void *from, size_t n_bytes)
-{
-    for (size_t at = 0; at < n_bytes; at += STAGE_BYTES) {
-        const size_t n = n_bytes - at < STAGE_BYTES ? n_bytes - at : STAGE_BYTES;
-        struct device_stage *s = device_stage_next(d);
-        if (s == NULL || device_failed(d,
-                                       d->driver->copy(s->pinned, (const char *)from + at, n,
-                                                       CUDA_COPY_OUT, device_compute(d)),
-                                       "a copy from the device"))
-            return;
-        device_wait(d);
-        if (device_is_lost(d)) return;
-        memcpy((char *)to + at, s->pinned, n);
-    }
-}
-
-struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes)
-{
-    if (n_bytes <= d->wires[which].n_bytes && d->wires[which].data != NULL) return status_ok();
-    mem_free(&d->wires[which].data);
-    d->wires[which].n_bytes = 0;
-    TRY(mem_alloc(&d->wires[which].data, n_bytes + n_bytes / 4, 1, "staging of collectives"));
-    d->wires[which].n_bytes = n_bytes + n_bytes / 4;
-    return status_ok();
-}
-
-void *device_call(struct device *d, const void *from, size_t n_bytes)
-{
-    const size_t n = (n_bytes + CALL_ALIGN - 1) / CALL_ALIGN * CALL_ALIGN;
-    if (device_is_lost(d)) return NULL;
-    if (n > CALL_BYTES) {
-        d->failed = status_make(STATUS_BUG, "GPU %d: %zu bytes of arguments for one call; %d fit",
-                                d->index, n_bytes, CALL_BYTES);
-        return NULL;
-    }
-    if (d->calls_at + n > CALL_BYTES) {
-        device_wait(d);
-        d->calls_at = 0;
-    }
-    char *pinned = d->calls_pinned + d->calls_at, *to = d->calls + d->calls_at;
-    d->calls_at += n;
-    if (n_bytes == 0) return to;
-    memcpy(pinned, from, n_bytes);
-    return device_failed(d, d->driver->copy(to, pinned, n_bytes, CUDA_COPY_IN, device_compute(d)),
-                         "a copy to the device")
-               ? NULL
-               : to;
-}
-
-void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
-                   const void *args)
-{
-    if (device_is_lost(d) || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    (void)device_failed(d, d->driver->launch(kernel, grid, args, device_compute(d)),
-                        "starting a kernel");
 }
 
 /* --- what the rooms above call ---------------------------------------------------------------- */
@@ -457,6 +391,20 @@ void mem_ops_get(const struct kern_table *k, void *to, const void *from, size_t 
     }
 }
 
+void mem_ops_get_later(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
+{
+    if (k->device != NULL) {
+        device_get_later(k->device, to, from, n_bytes);
+    } else if (to != from) {
+        memcpy(to, from, n_bytes);
+    }
+}
+
+void mem_ops_arrive(const struct kern_table *k)
+{
+    if (k->device != NULL && k->device->n_gets > 0) device_wait(k->device);
+}
+
 void mem_ops_copy(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
 {
     struct device *d = k->device;
@@ -474,7 +422,6 @@ void mem_ops_fill(const struct kern_table *k, void *p, int byte, size_t n_bytes)
     if (d == NULL) {
         memset(p, byte, n_bytes);
     } else if (!device_is_lost(d) && n_bytes > 0) {
-        (void)device_failed(d, d->driver->fill(p, byte, n_bytes, device_compute(d)),
-                            "clearing memory");
+        device_fill(d, p, byte, n_bytes);
     }
 }

@@ -7,10 +7,11 @@
 #include "kernels/device.h"
 
 enum {
-    STAGE_BYTES = 8 << 20, /* of each pinned staging buffer */
-    N_STAGES = 2,          /* one is filled while the other is copied */
-    CALL_BYTES = 4 << 20,  /* arguments on their way to the device */
-    CALL_ALIGN = 256,
+    STAGE_BYTES = 8 << 20,   /* of each pinned staging buffer */
+    N_STAGES = 2,            /* one is filled while the other is copied, or used */
+    CALL_BYTES = 4 << 20,    /* arguments on their way to the device */
+    RESULT_BYTES = 1 << 20,  /* results that are fetched together, */
+    DEVICE_GETS = 16,        /* and how many */
     STATES_BYTES = 64 << 20, /* attention states of a step's tiles; partials of a product */
     GEMM_X_BYTES = 32 << 20, /* a product's rows */
     DEVICE_ALGORITHMS = 64,  /* kinds of products */
@@ -22,10 +23,25 @@ struct device_stage {
     bool busy; /* the event says when not any more */
 };
 
+/* Where the rows of a step stand; two, because a step may begin before the last one has ended. */
+struct device_rows {
+    int32_t *words, *pinned; /* [n_words] on the device, in host memory */
+    size_t n_words;
+    void *sent, *used;   /* events: copied; read for the last time */
+    bool busy, was_used; /* they were recorded and not waited for */
+};
+
+struct device_get {
+    void *to;
+    const void *from;
+    size_t n_bytes, at; /* in device.results */
+};
+
 /* Host memory that collectives are staged in. */
 enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
 
 struct links;
+struct graphs;
 
 /* What the library's products of a type and a number of inputs are made with. */
 struct device_algorithm {
@@ -64,16 +80,24 @@ struct device {
     struct cuda_facts facts;
     struct status failed;
     void *stream, *waits; /* of computing, reached by device_compute; event of device_wait */
+    struct graphs *graphs;
+    void *copies, *copied; /* stream; event of what launches read */
+    bool copies_sent;      /* since the compute stream waited for them */
     struct device_stage stages[N_STAGES];
     uint32_t next_stage;
     char *calls, *calls_pinned; /* [CALL_BYTES] a ring */
-    size_t calls_at;
-    float *states;             /* [STATES_BYTES] */
-    void *landing;             /* [STAGE_BYTES] device memory for weights before they are packed */
-    struct device_gemm gemm;   /* library NULL: own kernels alone */
-    int32_t *step, *step_host; /* [step_words] where the step's rows stand */
-    size_t step_words;
-    struct cuda_rows rows; /* of the step, in `step` */
+    size_t calls_at, calls_sent;
+    struct device_get gets[DEVICE_GETS]; /* results wanted with the next wait */
+    uint32_t n_gets;
+    size_t gets_bytes;
+    void *results;           /* [RESULT_BYTES] pinned */
+    float *states;           /* [STATES_BYTES] */
+    void *landing;           /* [STAGE_BYTES] device memory for weights before they are packed */
+    struct device_gemm gemm; /* library NULL: own kernels alone */
+    struct device_rows row_slots[N_STAGES];
+    uint32_t row_slot;     /* of the step */
+    bool rows_in_use;      /* by launches that may not have ended */
+    struct cuda_rows rows; /* of the step, in its slot */
     size_t n_rows;
     uint32_t n_tiles_max; /* of a row of the step */
     struct {
@@ -97,9 +121,27 @@ void *device_compute(struct device *d);
 struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
 void device_release(struct device *d, void **inout);
 
-/* Local. A copy of n bytes of the host's, on the device until the ring comes round again (which
- * waits). n is at most CALL_BYTES. NULL after a failure. */
+/* Local. A copy of n bytes of the host's, for the launch that comes next. n is at most CALL_BYTES.
+ * NULL after a failure. device_send_calls: what is put on the compute stream from now on sees them.
+ */
 void *device_call(struct device *d, const void *from, size_t n_bytes);
+void device_send_calls(struct device *d);
+
+/* Local. A step's rows: n pinned words to fill, then their place on the device. NULL after a
+ * failure. */
+int32_t *device_rows_fill(struct device *d, size_t n_words);
+const int32_t *device_rows_send(struct device *d, size_t n_words);
+
+/* copies.c, for device_cuda.c. Local. close goes on after failures. */
+struct status device_copies_open(struct device *d);
+void device_copies_close(struct device *d);
+void device_gets_start(struct device *d);
+void device_gets_end(struct device *d);
+
+/* Local. Until an event was reached; until all of the compute stream has ended. Both within the
+ * deadline. device_wait (device.h) also brings results and starts the ring of calls anew. */
+void device_await(struct device *d, void *event);
+void device_wait_stream(struct device *d);
 
 /* Local. A pinned buffer of STAGE_BYTES that nothing is copied from any more, and the copy of its
  * first n bytes. NULL after a failure. */
@@ -119,7 +161,14 @@ void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy);
 
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
+void device_get_later(struct device *d, void *to, const void *from, size_t n_bytes);
+
+/* graphs.c. Local. On the compute stream, now or with others as one graph. product: false where the
+ * library has none of this shape. */
 void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
                    const void *args);
+
+void device_fill(struct device *d, void *p, int byte, size_t n_bytes); /* p: a multiple of 4 */
+bool device_product(struct device *d, const struct cuda_gemm *p);
 
 #endif

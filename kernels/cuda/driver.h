@@ -64,6 +64,18 @@ struct cuda_driver {
     int (*fill)(void *p, int byte, size_t n_bytes, void *stream);
     int (*launch)(enum cuda_kernel kernel, struct cuda_grid grid, const void *args, void *stream);
 
+    /* What is put on the stream between begin and end does not run but becomes a graph; node: the
+     * launch put last. end also ends what failed, then *graph is NULL. change: a node's grid and
+     * arguments for launches of the graph from now on; those before keep theirs. destroy: of a
+     * graph that does not run. */
+    int (*graph_begin)(void *stream);
+    int (*graph_node)(void *stream, void **node);
+    int (*graph_end)(void *stream, void **graph);
+    int (*graph_change)(void *graph, void *node, enum cuda_kernel kernel, struct cuda_grid grid,
+                        const void *args);
+    int (*graph_launch)(void *graph, void *stream);
+    int (*graph_destroy)(void *graph);
+
     /* A library for dense products of one stream; `library` (n bytes) gets its name and version.
      * An error, or NULL: there is none. */
     int (*gemm_open)(void *stream, void **out, char *library, size_t n);

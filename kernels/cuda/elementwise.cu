@@ -1,7 +1,25 @@
-/* Element by element: SwiGLU, plain and clamped; a gate for each row; grid sums to floats, with the
- * rows' counters. */
+/* Element by element: bytes set; SwiGLU, plain and clamped; a gate for each row; grid sums to
+ * floats, with the rows' counters. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
+
+BLOCK_INLINE void fill_block(const struct fill_work *a, struct cuda_block b, void *shared)
+{
+    const size_t first = (size_t)b.y * CUDA_FILL_SPAN, left = a->n_bytes - first;
+    const size_t end = left < CUDA_FILL_SPAN ? a->n_bytes : first + CUDA_FILL_SPAN;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        for (size_t i = first + 4 * (size_t)t; i < end; i += 4 * CUDA_THREADS) {
+            uint8_t *p = (uint8_t *)a->p + i;
+            if (end - i >= 4)
+                *(uint32_t *)(void *)p = (uint32_t)(uint8_t)a->byte * 0x01010101u;
+            else
+                for (size_t j = 0; j < end - i; j++) p[j] = (uint8_t)a->byte;
+        }
+    }
+}
+CUDA_KERNEL(fill, fill_work)
 
 BLOCK_INLINE void swiglu_block(const struct swiglu_work *a, struct cuda_block b, void *shared)
 {

@@ -67,16 +67,6 @@ static void launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows
 
 /* --- trying algorithms ----------------------------------------------------------------------- */
 
-/* One product over a weight's first `outputs`, from x to y; false: not with this algorithm. */
-static bool product(struct device *d, const struct cuda_gemm *g)
-{
-    if (device_is_lost(d)) return true;
-    const int error = d->driver->gemm_run(d->gemm.library, g);
-    if (error == CUDA_GEMM_NONE) return false;
-    (void)device_failed(d, error, "a product");
-    return true;
-}
-
 static void compare(struct device *d, const float *a, const float *b, size_t a_stride,
                     size_t b_stride, size_t rows, size_t n)
 {
@@ -98,10 +88,7 @@ static void pattern(struct device *d, enum dtype t, void *to, size_t rows, size_
 
 static void forget_differs(struct device *d)
 {
-    if (device_is_lost(d)) return;
-    (void)device_failed(
-        d, d->driver->fill(d->gemm.differs, 0, sizeof *d->gemm.differs, device_compute(d)),
-        "clearing");
+    device_fill(d, d->gemm.differs, 0, sizeof *d->gemm.differs);
 }
 
 static bool nothing_differs(struct device *d)
@@ -120,7 +107,7 @@ static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row
     some.x = (const char *)all->x + row0 * all->x_stride * dtype_bytes(all->dtype);
     some.y = y;
     some.y_step = n * all->y_stride;
-    if (!product(d, &some)) return false;
+    if (!device_product(d, &some)) return false;
     for (size_t i = 0; i < all->batch; i++)
         compare(d, y + i * some.y_step, all->y + i * all->y_step + row0 * all->y_stride,
                 all->y_stride, all->y_stride, n, all->n);
@@ -140,7 +127,7 @@ static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t 
         some.x = (const char *)all->x + i * all->x_step * bytes;
         some.y = y;
         some.y_stride = rounded_up(n, ALIGN_FLOATS);
-        if (!product(d, &some)) return false;
+        if (!device_product(d, &some)) return false;
         compare(d, y, all->y + i * all->y_step + n0, some.y_stride, all->y_stride, all->rows, n);
     }
     return true;
@@ -185,7 +172,7 @@ static bool passes(struct device *d, const struct device_algorithm *a)
     pattern(d, a->dtype, d->gemm.x, rows, stride, leaves * a->k, 1);
     pattern(d, a->dtype, d->states, n, stride, leaves * a->k, 2);
     forget_differs(d);
-    return product(d, &all) && rows_do_not_matter(d, &all, other) &&
+    return device_product(d, &all) && rows_do_not_matter(d, &all, other) &&
            outputs_alone(d, &all, 0, n / 2, other) && outputs_alone(d, &all, n - 8, 8, other) &&
            nothing_differs(d);
 }
@@ -267,7 +254,7 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
     float *other = d->states + all.batch * all.y_step;
     if (all.rows == 0) return false;
     forget_differs(d);
-    return product(d, &all) && rows_alone(d, &all, all.rows - 1, 1, other) &&
+    return device_product(d, &all) && rows_alone(d, &all, all.rows - 1, 1, other) &&
            (all.rows < 20 || rows_alone(d, &all, 2, 17, other)) &&
            outputs_alone(d, &all, 0, few, other) &&
            outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
@@ -372,7 +359,7 @@ static void round_rows(struct device *d, const struct gemm_rows *r)
 /* False: the library has no product of this shape, which only a free choice may find out now. */
 static bool run_product(struct device *d, const struct cuda_gemm *g)
 {
-    if (product(d, g)) return true;
+    if (device_product(d, g)) return true;
     if (g->algorithm != CUDA_GEMM_FREE && !device_is_lost(d))
         d->failed = status_make(STATUS_LOST, "GPU %d (%s): %s: algorithm %u took %zu rows no more",
                                 d->index, d->facts.name, d->gemm.name, g->algorithm, g->rows);

@@ -25,6 +25,7 @@
     X(square_sums, square_sums_work)                                                               \
     X(norm_whole, norm_whole)                                                                      \
     X(place_rows, place_args)                                                                      \
+    X(fill, fill_work)                                                                             \
     X(add, add_work)                                                                               \
     X(axpy, add_work)                                                                              \
     X(scale, add_work)                                                                             \
@@ -76,6 +77,7 @@ enum {
     CUDA_MMA_OUTPUTS = 128,   /* and its outputs */
     CUDA_ATTENTION_ROWS = 4,  /* rows of one block of attention_rows */
     CUDA_ARGMAX_SPAN = 4096,  /* logits of one block of argmax */
+    CUDA_FILL_SPAN = 2048,    /* bytes of one block of fill */
     CUDA_HEADS_MAX = 1024,    /* query heads of a rank */
     CUDA_HEAD_DIM_MAX = 1024, /* latents and their rotated part count */
     CUDA_EXPERTS_MAX = 4096,
@@ -181,6 +183,12 @@ struct square_sums_work {
     size_t n_heads, head_dim;
     uint32_t *sums;
     size_t stride;
+};
+
+struct fill_work {
+    void *p; /* at a multiple of 4 */
+    size_t n_bytes;
+    int byte;
 };
 
 /* add: h += x; axpy: h = fma(w, x, h); scale: h *= w; clamp: h within w; add_bias: x [width] to

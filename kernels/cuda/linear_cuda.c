@@ -114,11 +114,7 @@ void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
     for (size_t g = 0; g < a->n_groups && !device_is_lost(d); g++) {
         const struct linear_group *group = &a->groups[g];
         const size_t width = (size_t)group->w->n_out + 1;
-        (void)device_failed(d,
-                            d->driver->fill(a->sums + group->row0 * width, 0,
-                                            group->n_rows * width * sizeof *a->sums,
-                                            device_compute(d)),
-                            "clearing sums");
+        device_fill(d, a->sums + group->row0 * width, 0, group->n_rows * width * sizeof *a->sums);
     }
     run(d, a, true);
     d->gemm.rounded.x = NULL;

@@ -39,7 +39,7 @@ static bool is_even(const int *counts, const int *displs, int n)
     return true;
 }
 
-static int gather_pieces(const struct device *d, const struct link *l, void *all, const int *counts,
+static int gather_pieces(struct device *d, const struct link *l, void *all, const int *counts,
                          const int *displs)
 {
     const struct nccl_table *nccl = d->links->nccl;
@@ -72,8 +72,7 @@ void links_gather_words(struct device *d, struct link *l, void *all, const int *
     end(d, l, error, since, mine);
 }
 
-static int exchange_pieces(const struct device *d, const struct link *l,
-                           const struct comm_exchange *x)
+static int exchange_pieces(struct device *d, const struct link *l, const struct comm_exchange *x)
 {
     const struct nccl_table *nccl = d->links->nccl;
     const size_t row_bytes = x->row_words * 4;

@@ -2,8 +2,8 @@
  */
 #include "kernels/cuda/ops_cuda.h"
 
-#include "base/mem.h"
 #include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/graphs.h"
 
 #include <assert.h>
 #include <string.h>
@@ -55,27 +55,14 @@ static uint32_t fill_rows(int32_t *words, const struct seq_rows *seqs, size_t n_
 void cuda_op_step_begin(struct device *d, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
 {
     const size_t n_words = 2 * n_rows + count_blocks(seqs, n_seqs);
-    if (n_words > d->step_words) {
-        void *old = d->step;
-        d->step = NULL;
-        device_release(d, &old);
-        mem_free(&d->step_host);
-        d->step_words = n_words + n_words / 2;
-        struct status st = mem_alloc(&d->step_host, d->step_words, sizeof(int32_t), "step");
-        void *p = NULL;
-        if (!status_failed(&st))
-            st = device_alloc(d, &p, d->step_words * sizeof(int32_t), "rows of a step");
-        d->step = p;
-        if (status_failed(&st)) {
-            d->step_words = 0;
-            if (!device_is_lost(d)) d->failed = st;
-            return;
-        }
-    }
-    d->n_tiles_max = fill_rows(d->step_host, seqs, n_seqs, n_rows);
-    device_put(d, d->step, d->step_host, n_words * sizeof(int32_t));
     d->n_rows = n_rows;
-    d->rows = (struct cuda_rows){d->step, d->step + n_rows, d->step + 2 * n_rows};
+    int32_t *words = device_rows_fill(d, n_words);
+    if (words == NULL) return;
+    d->n_tiles_max = fill_rows(words, seqs, n_seqs, n_rows);
+    const int32_t *at = device_rows_send(d, n_words);
+    if (at == NULL) return;
+    d->rows = (struct cuda_rows){at, at + n_rows, at + 2 * n_rows};
+    graphs_step(d, n_rows);
 }
 
 void cuda_op_embed(struct device *d, const struct embed_args *a)
@@ -164,6 +151,7 @@ void cuda_op_norm_whole(struct device *d, const struct norm_whole *a)
 void cuda_op_kv_write(struct device *d, const float *key, const float *value,
                       const struct kv_view *kv)
 {
+    d->rows_in_use = true;
     const struct kv_write_work w = {key, value, *kv, d->rows, d->n_rows};
     device_launch(d, CUDA_KERNEL_kv_write,
                   (struct cuda_grid){kv->n_kv_heads, (uint32_t)d->n_rows, kv->latent ? 1 : 2,
@@ -197,6 +185,7 @@ void cuda_op_attention(struct device *d, const struct attn_args *a)
                                     .states = d->states};
     assert(a->n_heads <= CUDA_HEADS_MAX && a->kv.head_dim <= CUDA_HEAD_DIM_MAX);
     if (a->n_heads == 0) return;
+    d->rows_in_use = true;
     memcpy(w.kv_of_head, a->kv_of_head, a->n_heads);
     const uint32_t in_window = a->window / KV_BLOCK_TOKENS + 2;
     const uint32_t n_tiles =
@@ -321,17 +310,10 @@ void cuda_op_place_rows(struct device *d, const struct place_args *a)
 
 /* --- sampling ------------------------------------------------------------------------------ */
 
-static void clear(struct device *d, void *p, size_t n_bytes)
-{
-    if (!device_is_lost(d) && n_bytes > 0)
-        (void)device_failed(d, d->driver->fill(p, 0, n_bytes, device_compute(d)),
-                            "clearing memory");
-}
-
 void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a)
 {
-    clear(d, a->keys, a->n_rows * sizeof *a->keys);
-    clear(d, a->n_bad, a->n_rows * sizeof *a->n_bad);
+    device_fill(d, a->keys, 0, a->n_rows * sizeof *a->keys);
+    device_fill(d, a->n_bad, 0, a->n_rows * sizeof *a->n_bad);
     device_launch(d, CUDA_KERNEL_argmax,
                   (struct cuda_grid){(uint32_t)((a->n + CUDA_ARGMAX_SPAN - 1) / CUDA_ARGMAX_SPAN),
                                      (uint32_t)a->n_rows, 1, 2 * sizeof(uint64_t)},

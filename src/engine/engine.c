@@ -120,9 +120,16 @@ static int rank_in_pipe(const struct engine *e, uint32_t pp)
     return (int)layout_rank_of(e->o.layout, e->place.dp, pp, e->place.tp);
 }
 
+/* Where a run's hidden rows stand. Without a pipeline none are on their way from or to others, and
+ * the same place each time lets a device replay what it did. */
+static size_t hidden_slot(const struct engine *e, uint64_t run)
+{
+    return e->is_first && e->is_last ? 0 : run % N_HIDDEN;
+}
+
 static void expect_hidden(struct engine *e, uint64_t run)
 {
-    const size_t i = run % N_HIDDEN;
+    const size_t i = hidden_slot(e, run);
     if (device_pipe_receives(e->o.kern)) return; /* asked for when their number is known */
     await_sent(e, &e->sent[i]);
     comm_recv_start(e->o.comm, rank_in_pipe(e, e->place.pp - 1), COMM_TAG_HIDDEN, e->wire[i],
@@ -345,11 +352,13 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
     TRY(place_tops(e, n));
     step_result_clear(&e->result, step, (int32_t)e->place.dp, (int32_t)e->o.model->vocab);
     stage_final_norm(e->stage, h, e->rows, n, e->normed);
+    /* the message's counters stand behind each other */
+    if (e->place.tp == 0)
+        mem_ops_get_later(e->o.kern, e->counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
     TRY(vocab_parallel_run(e->vocab, &e->o.weights->head, e->normed, e->wants, n, e->got,
                            &e->result));
     if (e->place.tp != 0) return status_ok();
-    /* the message's counters stand behind each other */
-    mem_ops_get(e->o.kern, e->counters, h->bad, 2 * h->n_rows * sizeof *h->bad);
+    mem_ops_arrive(e->o.kern);
     TRY(device_status(e->o.kern->device));
     TRY(write_result(e, b, h, n));
     const size_t slot = e->n_runs % N_RESULTS;
@@ -365,7 +374,7 @@ static struct status finish_batch(struct engine *e, uint64_t step, const struct 
  * receive is posted before any compute, so that the stage before never waits for this one. */
 static struct status await_rows(struct engine *e, const struct batch *b, struct hidden *h)
 {
-    const size_t i = e->n_runs % N_HIDDEN;
+    const size_t i = hidden_slot(e, e->n_runs);
     *h = hidden_view(e->hidden[i], b->n_rows, e->o.model->width);
     if (device_pipe_sends(e->o.kern)) device_pipe_claim(e->o.kern, (uint32_t)i);
     if (e->is_first) {
@@ -401,7 +410,8 @@ static uint64_t collective_ns(const struct engine *e)
 
 static struct status send_rows(struct engine *e, const struct hidden *h)
 {
-    const size_t i = e->n_runs % N_HIDDEN, n_bytes = hidden_bytes(h->n_rows, e->o.model->width);
+    const size_t i = hidden_slot(e, e->n_runs),
+                 n_bytes = hidden_bytes(h->n_rows, e->o.model->width);
     if (device_pipe_sends(e->o.kern)) {
         device_pipe_send(e->o.kern, (uint32_t)i, h->h, n_bytes);
         return device_status(e->o.kern->device);
@@ -429,7 +439,7 @@ static struct status compute(struct engine *e, const struct batch *b, struct hid
         TRY(send_rows(e, h));
     }
     if (device_pipe_receives(e->o.kern) && !device_pipe_sends(e->o.kern))
-        device_pipe_release(e->o.kern, (uint32_t)(e->n_runs % N_HIDDEN));
+        device_pipe_release(e->o.kern, (uint32_t)hidden_slot(e, e->n_runs));
     return status_ok();
 }
 

@@ -91,7 +91,7 @@ static void find_maxima(struct draw_device *d, const float *logits, size_t n_row
                                   .keys = d->keys_device,
                                   .n_bad = d->n_bad_device};
     op_argmax_rows(d->kern, &a);
-    mem_ops_get(d->kern, d->keys, d->keys_device, n_rows * sizeof *d->keys);
+    mem_ops_get_later(d->kern, d->keys, d->keys_device, n_rows * sizeof *d->keys);
     mem_ops_get(d->kern, d->n_bad, d->n_bad_device, n_rows * sizeof *d->n_bad);
     comm_max_u64(d->comm, COMM_TP, d->keys, n_rows);
 }

@@ -60,15 +60,29 @@ struct queue {
     size_t n_calls;           /* of these and the one that runs: the thread's */
 };
 
+/* The stream made first computes, and all streams but one of copies share its queue. Copies to the
+ * device on another stream are that one's: in turn they run at once, before all that waits in the
+ * queue (unless their stream waits for an event), or only when somebody waits for their event, so
+ * that a missing wait shows either way. */
+struct stream {
+    bool is_side;
+    uint64_t awaits; /* the queue, when it was run so often less one */
+    struct queue held;
+};
+struct event {
+    struct stream *stream;
+};
+
 static struct {
     struct emulated e;
     bool is_read;
     char *region;
     size_t used, n_arrays; /* n_arrays were given out and not taken back */
     const void *fresh;     /* given out last and not touched: zeros, whose pages cost nothing */
-    uint64_t n_calls, n_launches, n_bad_launches;
+    uint64_t n_calls, n_launches, n_bad_launches, n_replayed, n_changed, n_side, n_drained;
     struct queue stream;
-    bool has_thread;
+    struct queue *graph; /* NULL, or what is recorded now */
+    bool has_thread, has_stream;
 } all;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the queue and of device memory */
@@ -82,6 +96,17 @@ void emulated_set(struct emulated e)
     all.n_launches = all.n_bad_launches = 0;
     all.used = 0;
     all.stream.head = all.stream.n = 0;
+    all.n_replayed = all.n_changed = 0;
+}
+
+uint64_t emulated_replays(void)
+{
+    return all.n_replayed;
+}
+
+uint64_t emulated_changes(void)
+{
+    return all.n_changed;
 }
 
 uint64_t emulated_bad_launches(void)
@@ -118,6 +143,8 @@ static void read_environment(void)
                               .launch_error = word(text, "launch_error="),
                               .lost_after = word(text, "lost="),
                               .hangs_after = word(text, "hangs="),
+                              .no_graphs = word(text, "no_graphs="),
+                              .stale_graphs = word(text, "stale_graphs="),
                               .no_gemm = word(text, "no_gemm="),
                               .gemm_varies = word(text, "gemm_varies="),
                               .gemm_wide = word(text, "gemm_wide="),
@@ -147,11 +174,22 @@ static void append(struct queue *q, const struct work *w)
     q->work[q->n++] = *w;
 }
 
+/* What a real device refuses while a stream is recorded. */
+static void not_recording(void)
+{
+    if (all.graph != NULL) abort();
+}
+
 static int enqueue(const struct work *w)
 {
     all.fresh = NULL;
     const int error = called();
-    if (error != 0 || all.e.dry != 0) return error;
+    if (error != 0) return error;
+    if (all.graph != NULL) {
+        append(all.graph, w);
+        return 0;
+    }
+    if (all.e.dry != 0) return 0;
     pthread_mutex_lock(&lock);
     append(&all.stream, w);
     pthread_mutex_unlock(&lock);
@@ -188,11 +226,13 @@ static void run_one(const struct work *w)
 static bool run_stream(void)
 {
     if (all.stream.n_calls > 0) return false;
+    all.n_drained += all.stream.head == all.stream.n;
     if (all.stream.head == all.stream.n) return true;
     open_region(true);
     for (; all.stream.head < all.stream.n; all.stream.head++)
         run_one(&all.stream.work[all.stream.head]);
     all.stream.head = all.stream.n = 0;
+    all.n_drained++;
     open_region(false);
     return true;
 }
@@ -308,6 +348,7 @@ static int emu_memory(struct cuda_memory *out)
 static int emu_alloc(void **out, size_t n_bytes, void *stream)
 {
     (void)stream;
+    not_recording();
     const int error = called();
     if (error != 0) return error;
     if (n_bytes > memory_bytes() - all.used) return EMULATED_MEMORY;
@@ -347,50 +388,108 @@ static int emu_release_pinned(void *p)
     return 0;
 }
 
-static int emu_create(void **out)
+static int emu_stream_create(void **out)
 {
-    *out = &all;
+    struct stream *s = calloc(1, sizeof *s);
+    if (s == NULL) abort();
+    s->is_side = all.has_stream;
+    all.has_stream = true;
+    *out = s;
     return called();
 }
 
-static int emu_destroy(void *p)
+static int emu_stream_destroy(void *stream)
 {
-    (void)p;
+    struct stream *s = stream;
+    if (!s->is_side) all.has_stream = false;
+    free(s->held.work);
+    free(s);
     return 0;
+}
+
+static int emu_event_create(void **out)
+{
+    *out = calloc(1, sizeof(struct event));
+    if (*out == NULL) abort();
+    return called();
+}
+
+static int emu_event_destroy(void *event)
+{
+    free(event);
+    return 0;
+}
+
+/* What a side stream held goes behind what the queue has. */
+static void let_in(struct stream *s)
+{
+    for (size_t i = 0; i < s->held.n; i++) append(&all.stream, &s->held.work[i]);
+    s->held.n = 0;
 }
 
 static int emu_event_record(void *event, void *stream)
 {
-    (void)event;
-    (void)stream;
+    not_recording();
+    ((struct event *)event)->stream = stream;
     return called();
 }
 
 static int emu_event_query(void *event, bool *done)
 {
-    (void)event;
+    const struct event *e = event;
+    not_recording();
     const int error = called();
     if (error != 0) return error;
     *done = all.e.hangs_after == 0 || all.n_launches < all.e.hangs_after;
     pthread_mutex_lock(&lock);
+    if (e->stream != NULL) let_in(e->stream);
     if (*done) *done = run_stream();
     pthread_mutex_unlock(&lock);
     return 0;
 }
 
-/* One queue for all streams: what comes later runs later. */
 static int emu_stream_await(void *stream, void *event)
 {
-    (void)stream;
-    (void)event;
-    return called();
+    const struct event *e = event;
+    struct stream *s = stream;
+    not_recording();
+    const int error = called();
+    if (error != 0 || e->stream == NULL) return error;
+    pthread_mutex_lock(&lock);
+    let_in(e->stream);
+    if (s->is_side) {
+        let_in(s);
+        s->awaits = all.n_drained + 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* Of the stream of copies. */
+static int copy_aside(struct stream *s, const struct work *w)
+{
+    const int error = called();
+    if (error != 0 || all.e.dry != 0) return error;
+    pthread_mutex_lock(&lock);
+    if (s->awaits == all.n_drained + 1) {
+        append(&all.stream, w); /* behind the event that it waits for */
+    } else if (all.n_side++ % 2 == 0) {
+        open_region(true);
+        run_one(w);
+        open_region(false);
+    } else {
+        append(&s->held, w);
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
 }
 
 static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream)
 {
-    (void)kind;
-    (void)stream;
-    return enqueue(&(struct work){.kind = WORK_COPY, .to = to, .from = from, .n_bytes = n_bytes});
+    const struct work w = {.kind = WORK_COPY, .to = to, .from = from, .n_bytes = n_bytes};
+    struct stream *s = stream;
+    not_recording();
+    return s->is_side && kind == CUDA_COPY_IN ? copy_aside(s, &w) : enqueue(&w);
 }
 
 static int emu_fill(void *p, int byte, size_t n_bytes, void *stream)
@@ -423,6 +522,76 @@ static int emu_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void
     return enqueue(&w);
 }
 
+/* A graph is its work; a node of it counts from 1. */
+static int emu_graph_begin(void *stream)
+{
+    (void)stream;
+    not_recording();
+    const int error = called();
+    if (error != 0) return error;
+    all.graph = calloc(1, sizeof *all.graph);
+    if (all.graph == NULL) abort();
+    return 0;
+}
+
+static int emu_graph_node(void *stream, void **node)
+{
+    (void)stream;
+    assert(all.graph != NULL);
+    *node = (void *)(uintptr_t)all.graph->n;
+    return called();
+}
+
+static int emu_graph_destroy(void *graph)
+{
+    struct queue *g = graph;
+    free(g->work);
+    free(g);
+    return 0;
+}
+
+static int emu_graph_end(void *stream, void **graph)
+{
+    (void)stream;
+    const int error = all.e.no_graphs > 0 ? EMULATED_NO_GRAPHS : called();
+    *graph = all.graph;
+    all.graph = NULL;
+    if (error == 0) return 0;
+    (void)emu_graph_destroy(*graph);
+    *graph = NULL;
+    return error;
+}
+
+static int emu_graph_change(void *graph, void *node, enum cuda_kernel kernel, struct cuda_grid grid,
+                            const void *args)
+{
+    struct queue *g = graph;
+    const size_t i = (uintptr_t)node - 1;
+    not_recording();
+    if (!fits(grid)) abort();
+    if (all.e.dry != 0) return called();
+    assert(i < g->n && g->work[i].kind == WORK_LAUNCH && g->work[i].kernel == kernel);
+    all.n_changed++;
+    if (all.e.stale_graphs > 0) return called();
+    g->work[i].grid = grid;
+    memcpy(g->work[i].args, args, args_bytes[kernel]);
+    return called();
+}
+
+static int emu_graph_launch(void *graph, void *stream)
+{
+    const struct queue *g = graph;
+    (void)stream;
+    not_recording();
+    const int error = called();
+    if (error != 0) return error;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < g->n; i++) append(&all.stream, &g->work[i]);
+    pthread_mutex_unlock(&lock);
+    all.n_replayed++;
+    return 0;
+}
+
 enum { EMULATED_ALGORITHMS = 3 };
 
 static int emu_gemm_open(void *stream, void **out, char *library, size_t n)
@@ -431,6 +600,12 @@ static int emu_gemm_open(void *stream, void **out, char *library, size_t n)
     *out = &all;
     snprintf(library, n, "emulated library 1");
     return all.e.no_gemm > 0 ? EMULATED_NO_LIBRARY : called();
+}
+
+static int emu_gemm_close(void *gemm)
+{
+    (void)gemm;
+    return 0;
 }
 
 static int emu_gemm_run(void *gemm, const struct cuda_gemm *g)
@@ -453,6 +628,7 @@ static const char *emu_error_text(int error)
         "out of memory",
         "the device is gone",
         "the library for products could not be loaded",
+        "graphs are not supported",
     };
     return texts[error];
 }
@@ -473,18 +649,24 @@ static const struct cuda_driver driver = {
     .release = emu_release,
     .alloc_pinned = emu_alloc_pinned,
     .release_pinned = emu_release_pinned,
-    .stream_create = emu_create,
-    .stream_destroy = emu_destroy,
-    .event_create = emu_create,
-    .event_destroy = emu_destroy,
+    .stream_create = emu_stream_create,
+    .stream_destroy = emu_stream_destroy,
+    .event_create = emu_event_create,
+    .event_destroy = emu_event_destroy,
     .event_record = emu_event_record,
     .event_query = emu_event_query,
     .stream_await = emu_stream_await,
     .copy = emu_copy,
     .fill = emu_fill,
     .launch = emu_launch,
+    .graph_begin = emu_graph_begin,
+    .graph_node = emu_graph_node,
+    .graph_end = emu_graph_end,
+    .graph_change = emu_graph_change,
+    .graph_launch = emu_graph_launch,
+    .graph_destroy = emu_graph_destroy,
     .gemm_open = emu_gemm_open,
-    .gemm_close = emu_destroy,
+    .gemm_close = emu_gemm_close,
     .gemm_run = emu_gemm_run,
     .error_text = emu_error_text,
     .error_class = emu_error_class,

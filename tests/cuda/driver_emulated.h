@@ -12,6 +12,7 @@ enum {
     EMULATED_MEMORY,
     EMULATED_LOST, /* the GPU is gone */
     EMULATED_NO_LIBRARY,
+    EMULATED_NO_GRAPHS,
 };
 
 /* What the machine is like from now on; all zero: one device of capability 9.0 that works. Read
@@ -26,6 +27,8 @@ struct emulated {
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
     uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
     uint64_t dry;          /* not 0: launches are checked, nothing is run */
+    uint64_t no_graphs;    /* none can be made */
+    uint64_t stale_graphs; /* a graph's launches keep their first arguments: what shall show */
     uint64_t no_gemm;      /* there is no library for products */
     uint64_t gemm_varies;  /* so many of its algorithms depend on the rows */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
@@ -42,6 +45,10 @@ void emulated_gemm(const struct cuda_gemm *g, const struct emulated *e);
 
 /* Kernels run since the start: a test that expected some to run says so. */
 uint64_t emulated_launches(void);
+
+/* Graphs launched, and launches in them that were changed. */
+uint64_t emulated_replays(void);
+uint64_t emulated_changes(void);
 
 /* Dry launches beyond what every device takes; others end the process. */
 uint64_t emulated_bad_launches(void);

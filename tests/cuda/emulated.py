@@ -178,7 +178,7 @@ class EmulatedTest:
         self.refused("launch_error=3", 2, ["no kernel image", "capability 9.0"])
         self.refused("major=7", 2, ["compute capability 7.0", "8.0"])
         self.refused("memory=70000000", 3,
-                     ["out of memory", "bytes", "0.00 GB are used", "0.07 GB free"])
+                     ["out of memory", "bytes", "0.07 GB are used", "0.00 GB free"])
         self.refused("memory=113300000", 3, ["out of memory", "weights: "])
         self.refused("lost=800", 76, ["the device is gone"])
         self.refused("lost=800", 76, ["the device is gone"], "--tp", "2", ranks=2)

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 extern "C" {
@@ -142,17 +143,113 @@ static int drv_fill(void *p, int byte, size_t n_bytes, void *stream)
     return cudaMemsetAsync(p, byte, n_bytes, stream_of(stream));
 }
 
-static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
-                      void *stream)
+static const void *entry_of(enum cuda_kernel kernel)
 {
     static const void *(*const entries[CUDA_KERNEL_COUNT])(void) = {
 #define X(name, args) cuda_entry_##name,
         CUDA_KERNELS(X)
 #undef X
     };
+    return entries[kernel]();
+}
+
+static dim3 blocks_of(struct cuda_grid grid)
+{
+    return dim3(grid.y, grid.x, grid.z);
+}
+
+static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
+                      void *stream)
+{
     void *list[] = {(void *)args};
-    return cudaLaunchKernel(entries[kernel](), dim3(grid.y, grid.x, grid.z), dim3(CUDA_THREADS),
-                            list, grid.shared_bytes, stream_of(stream));
+    return cudaLaunchKernel(entry_of(kernel), blocks_of(grid), dim3(CUDA_THREADS), list,
+                            grid.shared_bytes, stream_of(stream));
+}
+
+/* --- graphs: what a capture of the stream gives --------------------------------------------- */
+
+struct cuda_graph {
+    cudaGraph_t graph; /* names the nodes */
+    cudaGraphExec_t exec;
+};
+
+/* Other threads, NCCL's among them, may do what they like meanwhile. */
+static int drv_graph_begin(void *stream)
+{
+    return cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal);
+}
+
+/* What the next work would depend on: the last one alone, as one stream is captured. */
+static int drv_graph_node(void *stream, void **node)
+{
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaGraphNode_t *last = NULL;
+    size_t n = 0;
+#if CUDART_VERSION >= 13000
+    const cudaError_t error =
+        cudaStreamGetCaptureInfo(stream_of(stream), &status, NULL, NULL, &last, NULL, &n);
+#else
+    const cudaError_t error =
+        cudaStreamGetCaptureInfo_v2(stream_of(stream), &status, NULL, NULL, &last, &n);
+#endif
+    if (error != cudaSuccess) return error;
+    if (status != cudaStreamCaptureStatusActive || n != 1) return cudaErrorStreamCaptureInvalidated;
+    *node = last[0];
+    return 0;
+}
+
+static int drv_graph_destroy(void *graph)
+{
+    struct cuda_graph *g = (struct cuda_graph *)graph;
+    cudaError_t error = cudaSuccess;
+    if (g->exec != NULL) error = cudaGraphExecDestroy(g->exec);
+    if (g->graph != NULL) {
+        const cudaError_t last = cudaGraphDestroy(g->graph);
+        if (error == cudaSuccess) error = last;
+    }
+    free(g);
+    return error;
+}
+
+static int drv_graph_end(void *stream, void **graph)
+{
+    cudaGraph_t captured = NULL;
+    cudaError_t error = cudaStreamEndCapture(stream_of(stream), &captured);
+    struct cuda_graph *g = (struct cuda_graph *)calloc(1, sizeof *g);
+    *graph = NULL;
+    if (error == cudaSuccess && g == NULL) error = cudaErrorMemoryAllocation;
+    if (g == NULL) {
+        if (captured != NULL) (void)cudaGraphDestroy(captured);
+        return error;
+    }
+    g->graph = captured;
+    if (error == cudaSuccess) error = cudaGraphInstantiateWithFlags(&g->exec, captured, 0);
+    if (error == cudaSuccess) {
+        *graph = g;
+        return 0;
+    }
+    (void)drv_graph_destroy(g);
+    (void)cudaGetLastError(); /* it is not sticky */
+    return error;
+}
+
+static int drv_graph_change(void *graph, void *node, enum cuda_kernel kernel, struct cuda_grid grid,
+                            const void *args)
+{
+    const struct cuda_graph *g = (const struct cuda_graph *)graph;
+    void *list[] = {(void *)args};
+    cudaKernelNodeParams p = {};
+    p.func = (void *)entry_of(kernel);
+    p.gridDim = blocks_of(grid);
+    p.blockDim = dim3(CUDA_THREADS);
+    p.sharedMemBytes = grid.shared_bytes;
+    p.kernelParams = list;
+    return cudaGraphExecKernelNodeSetParams(g->exec, (cudaGraphNode_t)node, &p);
+}
+
+static int drv_graph_launch(void *graph, void *stream)
+{
+    return cudaGraphLaunch(((const struct cuda_graph *)graph)->exec, stream_of(stream));
 }
 
 static const char *drv_error_text(int error)
@@ -202,6 +299,12 @@ static const struct cuda_driver driver = {
     .copy = drv_copy,
     .fill = drv_fill,
     .launch = drv_launch,
+    .graph_begin = drv_graph_begin,
+    .graph_node = drv_graph_node,
+    .graph_end = drv_graph_end,
+    .graph_change = drv_graph_change,
+    .graph_launch = drv_graph_launch,
+    .graph_destroy = drv_graph_destroy,
     .gemm_open = gemm_cublas_open,
     .gemm_close = gemm_cublas_close,
     .gemm_run = gemm_cublas_run,

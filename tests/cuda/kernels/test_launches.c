@@ -18,6 +18,7 @@ static struct both open_dry(void)
 
 static void close_dry(struct both *b, uint64_t n_least)
 {
+    device_wait(b->gpu.device); /* launches are held back until then */
     CU_ASSERT_TRUE(emulated_launches() >= n_least);
     CU_ASSERT_EQUAL(emulated_bad_launches(), 0);
     both_close(b);
