@@ -8,8 +8,8 @@ enum {
     PART_WORTH_TELLING = 1 << 16,
     /* A thread's share comes in pieces of this at least, which others may take over; but in no
      * more than so many. */
-    PART_PIECE = 1 << 20,
-    PIECES_MOST = 16,
+    PART_PIECE = 1 << 17,
+    PIECES_MOST = 128,
 };
 
 static struct part share(uint64_t cost, uint32_t i, uint32_t n)

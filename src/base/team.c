@@ -1,5 +1,5 @@
-/* The team's threads: a piece of work is told by a generation number, its parts are claimed by
- * counting down a word of the thread that they belong to. */
+/* The team's threads: a piece of work is told by a generation number, its parts are claimed
+ * from the two ends of a range, a word of the thread that they belong to. */
 #include "base/team.h"
 
 #include "base/clock.h"
@@ -20,13 +20,15 @@ enum {
     LATE_MOST_NS = 4 << 20,
     HURRY_MOST = 64,
     CALM_YIELDS = 64,
-    OWNER_ONLY = 1 << 30 /* in a claim: other threads leave the parts alone */
+    OWNER_ONLY = 1 << 30, /* in a claim: other threads leave the parts alone */
+    CLAIM_END = 1 << 15   /* of a claim's end; below it stands the first part */
 };
 
-/* Parts of one thread that nobody has begun. Whoever takes one off may read the work: it cannot be
- * over, or another one, before that part is done. */
+/* Parts [first, end) of one thread, which nobody has begun: that thread takes the first, so that
+ * what it reads goes on where it was, others the last. Whoever takes one off may read the work: it
+ * cannot be over, or another one, before that part is done. */
 struct claim {
-    _Alignas(MEM_ALIGN) _Atomic uint32_t n_left;
+    _Alignas(MEM_ALIGN) _Atomic uint32_t left;
 };
 
 struct worker {
@@ -165,17 +167,17 @@ static void part_done(struct team *t)
 /* Takes parts of thread `owner` until none is left. */
 static void run_parts_of(struct team *t, uint32_t owner, bool mine)
 {
-    _Atomic uint32_t *claim = &t->claims[owner].n_left;
-    uint32_t n = atomic_load_explicit(claim, memory_order_relaxed);
+    _Atomic uint32_t *claim = &t->claims[owner].left;
+    uint32_t was = atomic_load_explicit(claim, memory_order_relaxed);
     for (;;) {
-        const uint32_t n_left = n & ~(uint32_t)OWNER_ONLY;
-        if (n_left == 0 || (n_left != n && !mine)) return;
-        if (!atomic_compare_exchange_weak_explicit(claim, &n, n - 1, memory_order_acq_rel,
-                                                   memory_order_relaxed))
+        const uint32_t first = was % CLAIM_END, end = was % OWNER_ONLY / CLAIM_END;
+        if (first == end || (was >= OWNER_ONLY && !mine)) return;
+        if (!atomic_compare_exchange_weak_explicit(claim, &was, mine ? was + 1 : was - CLAIM_END,
+                                                   memory_order_acq_rel, memory_order_relaxed))
             continue;
-        t->fn(t->job, owner * t->parts_each + (t->parts_each - n_left));
+        t->fn(t->job, owner * t->parts_each + (mine ? first : end - 1));
         part_done(t);
-        n = atomic_load_explicit(claim, memory_order_relaxed);
+        was = atomic_load_explicit(claim, memory_order_relaxed);
     }
 }
 
@@ -196,14 +198,15 @@ static void *worker_main(void *worker_)
 
 static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_fn *fn, void *job)
 {
-    assert(!t->is_running);
+    assert(!t->is_running && parts_each < CLAIM_END);
     t->is_running = true;
     t->fn = fn;
     t->job = job;
     t->parts_each = parts_each;
     atomic_store_explicit(&t->n_undone, t->n_used * parts_each, memory_order_relaxed);
     for (uint32_t i = 0; i < t->n_used; i++)
-        atomic_store_explicit(&t->claims[i].n_left, parts_each | flags, memory_order_release);
+        atomic_store_explicit(&t->claims[i].left, parts_each * CLAIM_END | flags,
+                              memory_order_release);
     tell_workers(t);
     run_parts(t, 0);
     wait_done(t);
