@@ -16,39 +16,43 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
 
 typedef uint16_t u16x8 __attribute__((vector_size(16)));
 
-/* Transposes 8 x 8: element j of row i becomes element i of row j. */
+/* Transposes 8 x 8: element j of row i becomes element i of row j. Unrolled, or the compiler keeps
+ * the rows in memory. */
 static inline void transpose(u16x8 r[8])
 {
     u16x8 a[8], b[8];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         a[2 * i] = __builtin_shufflevector(r[i], r[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
         a[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
         b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         r[2 * i] = __builtin_shufflevector(b[i], b[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
         r[2 * i + 1] = __builtin_shufflevector(b[i], b[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
 }
 
-/* All outputs of one panel of 2-byte elements, 8 inputs at a time; returns the inputs done. */
-static size_t put_whole_panel(char *panel, size_t n_in, const char *rows, size_t row_stride_bytes)
+/* Eight consecutive outputs of one panel of 2-byte elements, 8 inputs at a time; returns the inputs
+ * done. `panel` is at the first one's place. */
+static size_t put_eight(char *panel, size_t n_in, const char *rows, size_t row_stride_bytes)
 {
     size_t k = 0;
     for (; k + 8 <= n_in; k += 8) {
-        for (size_t half = 0; half < PANEL_COLUMNS; half += 8) {
-            u16x8 r[8];
-            const char *from = rows + half * row_stride_bytes + k * sizeof r[0][0];
-            char *to = panel + (k * PANEL_COLUMNS + half) * sizeof r[0][0];
-            for (size_t i = 0; i < 8; i++) memcpy(&r[i], from + i * row_stride_bytes, sizeof r[i]);
-            transpose(r);
-            for (size_t i = 0; i < 8; i++) {
-                memcpy(to + i * PANEL_COLUMNS * sizeof r[0][0], &r[i], sizeof r[i]);
-            }
-        }
+        u16x8 r[8];
+        const char *from = rows + k * sizeof r[0][0];
+        char *to = panel + k * PANEL_COLUMNS * sizeof r[0][0];
+#pragma GCC unroll 8
+        for (size_t i = 0; i < 8; i++) memcpy(&r[i], from + i * row_stride_bytes, sizeof r[i]);
+        transpose(r);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < 8; i++)
+            memcpy(to + i * PANEL_COLUMNS * sizeof r[0][0], &r[i], sizeof r[i]);
     }
     return k;
 }
@@ -58,8 +62,10 @@ static inline void put_panel(size_t n_bytes, char *panel, size_t n_in, size_t la
                              const char *rows, size_t row_stride_bytes)
 {
     size_t k = 0;
-    if (n_bytes == 2 && lane1 - lane0 == PANEL_COLUMNS) {
-        k = put_whole_panel(panel, n_in, rows, row_stride_bytes);
+    if (n_bytes == 2 && (lane1 - lane0) % 8 == 0) {
+        for (size_t lane = lane0; lane < lane1; lane += 8)
+            k = put_eight(panel + lane * n_bytes, n_in, rows + (lane - lane0) * row_stride_bytes,
+                          row_stride_bytes);
     }
     for (; k < n_in; k++) {
         char *out = panel + k * PANEL_COLUMNS * n_bytes;

@@ -11,7 +11,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { READ_STEP_BYTES = 256 << 10 };
+enum {
+    READ_STEP_BYTES = 256 << 10, /* which a core's own cache holds */
+    ROWS_TOGETHER = 16,          /* that are packed side by side: as many columns as a panel has */
+};
 
 static struct status file_open(struct ckpt *c)
 {
@@ -232,30 +235,80 @@ void ckpt_advise_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64
                   POSIX_FADV_WILLNEED);
 }
 
+/* A block that is read piece by piece, with its checksum so far. */
+struct block_sum {
+    const struct ckpt *c;
+    const struct ckpt_tensor *t;
+    uint64_t block;
+    XXH3_state_t *state; /* owned */
+};
+
+static struct status sum_begin(struct block_sum *s)
+{
+    s->state = XXH3_createState();
+    if (s->state == NULL) {
+        return status_make(STATUS_MEMORY, "tensor %s: a checksum's state", s->t->name);
+    }
+    XXH3_128bits_reset(s->state);
+    return status_ok();
+}
+
+/* `st` when reading failed, else whether the bytes are those that were written. */
+static struct status sum_end(struct block_sum *s, struct status st)
+{
+    const XXH128_hash_t hash = XXH3_128bits_digest(s->state);
+    XXH3_freeState(s->state);
+    if (status_failed(&st)) return st;
+    const uint64_t *want = s->c->entries[s->t->index].sums + 2 * s->block;
+    if (hash.low64 == want[0] && hash.high64 == want[1]) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: tensor %s: block %llu of %llu is damaged: expected checksum "
+                       "%016llx%016llx, found %016llx%016llx",
+                       s->c->path, s->t->name, (unsigned long long)s->block,
+                       (unsigned long long)s->t->n_blocks, (unsigned long long)want[1],
+                       (unsigned long long)want[0], (unsigned long long)hash.high64,
+                       (unsigned long long)hash.low64);
+}
+
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf)
 {
     const size_t n_bytes = ckpt_block_bytes(t, block);
     const uint64_t offset = block_offset(t, block);
-    XXH3_state_t *sum = XXH3_createState();
-    if (sum == NULL) return status_make(STATUS_MEMORY, "tensor %s: a checksum's state", t->name);
-    XXH3_128bits_reset(sum);
+    struct block_sum sum = {.c = c, .t = t, .block = block};
     struct status st = status_ok();
+    TRY(sum_begin(&sum));
     for (size_t done = 0; done < n_bytes && !status_failed(&st); done += READ_STEP_BYTES) {
         const size_t n = n_bytes - done < READ_STEP_BYTES ? n_bytes - done : READ_STEP_BYTES;
-        st = step_read(c, t, offset + done, n, (char *)buf + done, sum);
+        st = step_read(c, t, offset + done, n, (char *)buf + done, sum.state);
     }
-    const XXH128_hash_t hash = XXH3_128bits_digest(sum);
-    XXH3_freeState(sum);
-    if (status_failed(&st)) return st;
-    const uint64_t *want = c->entries[t->index].sums + 2 * block;
-    if (hash.low64 == want[0] && hash.high64 == want[1]) return status_ok();
-    return status_make(STATUS_INPUT,
-                       "%s: tensor %s: block %llu of %llu is damaged: expected checksum "
-                       "%016llx%016llx, found %016llx%016llx",
-                       c->path, t->name, (unsigned long long)block, (unsigned long long)t->n_blocks,
-                       (unsigned long long)want[1], (unsigned long long)want[0],
-                       (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+    return sum_end(&sum, st);
+}
+
+uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end)
+{
+    const uint64_t row_bytes = t->n_cols * dtype_bytes(t->dtype);
+    uint64_t n = row_bytes > 0 ? READ_STEP_BYTES / row_bytes : end - row;
+    if (n < ROWS_TOGETHER && row_bytes * ROWS_TOGETHER <= CKPT_READ_BYTES_MAX) n = ROWS_TOGETHER;
+    if (n >= ROWS_TOGETHER) n -= (row + n) % ROWS_TOGETHER;
+    if (n == 0) n = 1;
+    return n < end - row ? n : end - row;
+}
+
+struct status ckpt_stream_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                                void *buf, ckpt_rows_fn *fn, void *ctx)
+{
+    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
+    const uint64_t row0 = block * t->rows_per_block, end = row0 + ckpt_block_rows(t, block);
+    struct block_sum sum = {.c = c, .t = t, .block = block};
+    struct status st = status_ok();
+    TRY(sum_begin(&sum));
+    for (uint64_t row = row0, n; row < end && !status_failed(&st); row += n) {
+        n = ckpt_rows_at_once(t, row, end);
+        st = step_read(c, t, t->offset + row * row_bytes, (size_t)n * row_bytes, buf, sum.state);
+        if (!status_failed(&st)) st = fn(ctx, row, n, buf);
+    }
+    return sum_end(&sum, st);
 }
 
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst)

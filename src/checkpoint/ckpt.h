@@ -17,6 +17,7 @@ enum {
     CKPT_FORMAT = 1,
     CKPT_DIMS_MAX = 3,
     CKPT_BLOCK_BYTES_MAX = 64 << 20, /* no block, so no row, is larger */
+    CKPT_READ_BYTES_MAX = 4 << 20,   /* of rows read at once, but for a longer row */
     CKPT_NAME_MAX = 512,             /* bytes of a tensor's name */
 };
 
@@ -125,6 +126,17 @@ size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
  * different blocks at once. */
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                               void *buf);
+/* Takes rows [row, row + n_rows) of a block, counted in the whole tensor: [n_rows][n_cols]. */
+typedef struct status ckpt_rows_fn(void *ctx, uint64_t row, uint64_t n_rows, const void *rows);
+/* Local. The same block in pieces of ckpt_rows_at_once, each read into buf [CKPT_READ_BYTES_MAX, or
+ * a row if that is larger] and given to fn while the cache holds it. What fn gets is verified when
+ * the block is through: after an error it is worthless. Errors: as above, and fn's. */
+struct status ckpt_stream_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                                void *buf, ckpt_rows_fn *fn, void *ctx);
+/* Local. How many rows of [row, end) make a good piece: they fit a core's cache and, where rows are
+ * short enough, end with a whole panel of a packed weight. */
+uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
+
 /* Local. Tells the system that the block will be read soon; it may begin to. */
 void ckpt_advise_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block);
 

@@ -28,10 +28,11 @@ static struct status part_name(const char *name, struct convert_part *out)
     if (*number < '0' || *number > '9') {
         const char *suffix = strrchr(name, '.');
         if (strcmp(suffix, ".weight") == 0 || strcmp(suffix, ".bias") == 0) return status_ok();
-        return status_make(STATUS_INPUT,
-                           "tensor '%s': fused experts of this kind are not implemented; save the model in its "
-                           "original format",
-                           name);
+        return status_make(
+            STATUS_INPUT,
+            "tensor '%s': fused experts of this kind are not implemented; save the model in its "
+            "original format",
+            name);
     }
     char *end;
     out->expert = strtol(number, &end, 10);

@@ -418,7 +418,8 @@ struct status hf_quant_find(const struct safetensors *s, const struct safetensor
         if (ends_with(t->name, kinds[i].suffix) && is_quantized_weight(&kinds[i], t)) k = &kinds[i];
     }
     if (k == NULL) return status_ok();
-    struct hf_quant q = {.layout = k->layout, .method = k->method, .codes = t, .block_rows = 1, .step = 1};
+    struct hf_quant q = {
+        .layout = k->layout, .method = k->method, .codes = t, .block_rows = 1, .step = 1};
     TRY(parts_find(s, k, &q));
     TRY(layout_find(s, js_get(config, "quantization_config"), &q));
     if (q.n_out == 0 || q.n_in == 0) return bad(s, t, "has no elements");

@@ -1,5 +1,5 @@
 /* The parallel reader: every rank says which slabs it wants, each block that a host needs is read
- * and verified by exactly one of its ranks and passed on through shared memory.
+ * and verified by exactly one of its ranks, and passed on through shared memory if several want it.
  * Does not pack and does not keep anything. Called by the model room at load. */
 #ifndef SHOAL_CHECKPOINT_LOADER_H
 #define SHOAL_CHECKPOINT_LOADER_H
@@ -30,8 +30,10 @@ struct slab_piece {
     size_t stride_bytes; /* from one row to the next */
 };
 
-/* Takes a piece: packs or copies it. Each element of each want comes exactly once; the pieces of a
- * want come in ascending (outer, row). May fail: then every rank's loader_run fails. */
+/* Takes a piece: packs or copies it. Each element of each want comes exactly once, in any order,
+ * and threads of the team bring pieces side by side, unless the sink is serial. A piece may come
+ * before its checksum was looked at: what was taken counts only when loader_run succeeds. May fail:
+ * then every rank's loader_run fails. */
 typedef struct status slab_sink(void *ctx, const struct slab_piece *piece);
 
 struct loader_stats {
@@ -45,23 +47,26 @@ struct loader_stats {
 /* Local. The wants that give all of a tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
-enum { LOADER_LANES_MAX = 4 }; /* blocks that a rank's threads read side by side */
+enum { LOADER_LANES_MAX = 4 }; /* blocks that several ranks want and one of them reads at once */
 
 /* What one rank brings to a load; all borrowed. */
 struct loader_job {
     struct ckpt *c;                /* the same file on all ranks, which is checked */
     MPI_Comm host;                 /* ranks that share memory (MPI_COMM_TYPE_SHARED) */
-    struct team *team;             /* reads and verifies blocks; NULL: the caller alone does */
+    struct team *team;             /* reads, verifies, takes; NULL: the caller alone does */
     const struct slab_want *wants; /* [n_wants]; a rank may want nothing */
     size_t n_wants;
-    slab_sink *sink; /* called by the caller's thread */
+    slab_sink *sink;
     void *ctx;
+    bool sink_is_serial; /* only the caller's thread calls it, with verified pieces */
 };
 
 /* **Collective (host)**: every rank of the host calls it with its own job; `stats` may be NULL.
- * Memory: two blocks of the largest size for each lane of a rank, which has as many lanes as the
- * smallest team of the host has threads, at most LOADER_LANES_MAX. Errors: the status of the first
- * rank that failed, the same on all ranks of the host, all return together. */
+ * Memory: CKPT_READ_BYTES_MAX (or the longest row) for each thread; then, while blocks are read
+ * that several ranks want, or whose sink is serial, two blocks of the largest size for each lane of
+ * a rank, which has as many lanes as the smallest team of the host has threads, at most
+ * LOADER_LANES_MAX. Errors: the status of the first rank that failed, of its blocks that only it
+ * wants the first in the file, the same on all ranks of the host, all return together. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

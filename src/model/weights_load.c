@@ -8,11 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    SHARES_EACH = 4,               /* of a piece's rows, for each thread, */
-    SHARED_BYTES_LEAST = 64 << 10, /* unless there are fewer bytes than these */
-};
-
 /* Where the pieces of one want go. A quantized tensor has a target for each of its parts. */
 struct target {
     struct weight_spec spec;
@@ -24,7 +19,6 @@ struct target {
 
 struct loading {
     struct weights *w;
-    struct team *team; /* borrowed; NULL: this thread alone packs */
     const struct model_config *m;
     const struct ckpt *c;
     struct target *targets; /* [n_targets] */
@@ -370,50 +364,22 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
-/* Rows of one piece on their way into panels: cut at whole panels, a share for each part of a team.
- */
-struct put_job {
-    const struct kern_table *kern;
-    const struct target *target;
-    const struct packed *packed;
-    size_t row0; /* the first one's place among the packed rows */
-    const struct slab_piece *piece;
-    uint32_t n_shares;
-};
-
 static enum packed_part part_of(enum ckpt_part part)
 {
     if (part == CKPT_CODES) return PACKED_CODES;
     return part == CKPT_SCALES ? PACKED_SCALES : PACKED_ZEROS;
 }
 
-static void put_rows(const struct put_job *j, size_t row0, size_t n_rows, const void *rows)
+static void put_rows(const struct kern_table *k, const struct target *t,
+                     const struct slab_piece *piece)
 {
-    const struct packed *p = j->packed;
-    const size_t stride = j->piece->stride_bytes;
+    const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
+    const size_t row0 = (size_t)(piece->row - t->spec.rows.begin), n = (size_t)piece->n_rows;
     if (p->quant.kind == QUANT_NONE) {
-        op_pack_rows(j->kern, p, row0, n_rows, rows, stride);
+        op_pack_rows(k, p, row0, n, piece->data, piece->stride_bytes);
     } else {
-        op_pack_quant(j->kern, p, part_of(j->target->part), row0, n_rows, rows, stride);
+        op_pack_quant(k, p, part_of(t->part), row0, n, piece->data, piece->stride_bytes);
     }
-}
-
-/* Where share i begins, in rows of the piece. */
-static size_t share_begin(const struct put_job *j, uint32_t i)
-{
-    const size_t n = (size_t)j->piece->n_rows, at = j->row0 + n / j->n_shares * i;
-    const size_t panel = at - at % PANEL_COLUMNS;
-    if (i == j->n_shares) return n;
-    return panel > j->row0 ? panel - j->row0 : 0;
-}
-
-static void put_share(void *job, uint32_t i)
-{
-    const struct put_job *j = job;
-    const size_t begin = share_begin(j, i), end = share_begin(j, i + 1);
-    if (begin == end) return;
-    put_rows(j, j->row0 + begin, end - begin,
-             (const char *)j->piece->data + begin * j->piece->stride_bytes);
 }
 
 /* Rows of a vector, or of the experts' biases. */
@@ -439,23 +405,10 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     if (t->spec.is_vector) return take_floats(ld, t, piece);
     if (t->spec.role == WEIGHT_KV_B) {
         take_latent(ld->w->kern, layer_of(ld->w, &t->spec), t, piece);
-        return device_status(ld->w->kern->device);
+    } else {
+        put_rows(ld->w->kern, t, piece);
     }
-    const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
-    struct put_job job = {.kern = ld->w->kern,
-                          .target = t,
-                          .packed = p,
-                          .row0 = (size_t)(piece->row - t->spec.rows.begin),
-                          .piece = piece,
-                          .n_shares = 1};
-    /* a device takes one piece at a time */
-    if (job.kern->device != NULL || piece->n_rows * piece->stride_bytes < SHARED_BYTES_LEAST) {
-        put_share(&job, 0);
-        return device_status(job.kern->device);
-    }
-    job.n_shares = SHARES_EACH * team_size(ld->team);
-    team_run(ld->team, SHARES_EACH, put_share, &job);
-    return status_ok();
+    return device_status(ld->w->kern->device);
 }
 
 /* A rank without leaves of a down projection still reads the sums of the others, so it needs the
@@ -502,7 +455,7 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct comm *comm, struct weights **out, struct loader_stats *stats)
 {
     *out = NULL;
-    struct loading ld = {.c = c, .m = m, .team = comm_team(comm)};
+    struct loading ld = {.c = c, .m = m};
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
         *ld.w = (struct weights){.kern = kern,
@@ -518,11 +471,12 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
     if (!status_failed(&st)) {
         const struct loader_job job = {.c = c,
                                        .host = comm_handle(comm, COMM_HOST),
-                                       .team = ld.team,
+                                       .team = comm_team(comm),
                                        .wants = ld.wants,
                                        .n_wants = ld.n_targets,
                                        .sink = take_piece,
-                                       .ctx = &ld};
+                                       .ctx = &ld,
+                                       .sink_is_serial = kern->device != NULL};
         st = loader_run(&job, stats);
         st = comm_agree(comm, st);
     }

@@ -1,0 +1,270 @@
+/* Blocks that several ranks of a host want, or whose sink takes from one thread only. One round:
+ * each lane (a thread) of each rank reads one block into its slot of shared memory, all agree that
+ * it went well, everyone takes what it wants from all slots. Each lane has two slots, so the
+ * agreement of a round also says that the slots of the round before are free. */
+#include "checkpoint/loader_private.h"
+
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { AHEAD_ROUNDS = 4 }; /* whose blocks the system is reading while this rank packs */
+
+/* The rounds of one call. */
+struct rounds {
+    struct loader *l;
+    struct loader_place ahead; /* the round whose blocks the system is told of next */
+    size_t slot_bytes;
+    MPI_Win window; /* MPI_WIN_NULL: not made */
+    char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
+    char *private_slots;
+};
+
+static struct loader_place first_place(const struct loader *l)
+{
+    return loader_next(l, l->shared, (struct loader_place){0});
+}
+
+/* Moves n shared blocks on. */
+static void skip(const struct loader *l, struct loader_place *at, int n)
+{
+    for (int i = 0; i < n && at->block < l->n_blocks; i++) {
+        at->block++;
+        *at = loader_next(l, l->shared, *at);
+    }
+}
+
+static const struct ckpt_tensor *tensor_at(const struct loader *l, struct loader_place at)
+{
+    return ckpt_tensor_at(l->o->c, at.tensor);
+}
+
+/* ---- shared slots ---- */
+
+static size_t largest_block(const struct loader *l)
+{
+    size_t largest = 0;
+    for (struct loader_place at = first_place(l); at.block < l->n_blocks; skip(l, &at, 1)) {
+        const size_t n = ckpt_block_bytes(tensor_at(l, at), at.block - l->first_block[at.tensor]);
+        if (n > largest) largest = n;
+    }
+    return (largest + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* Of one rank. */
+static size_t slots_bytes(const struct rounds *r)
+{
+    return 2 * (size_t)r->l->n_lanes * r->slot_bytes;
+}
+
+static struct status mpi_error(const struct rounds *r, int error, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    MPI_Error_string(error, text, &n);
+    return status_make(STATUS_MEMORY, "%s: %s of %zu bytes for each of %d ranks: %.*s",
+                       ckpt_path(r->l->o->c), what, slots_bytes(r), r->l->n_ranks, n, text);
+}
+
+/* Shared memory for all ranks' slots; a host of one rank needs none. */
+static struct status slots_create(struct rounds *r)
+{
+    if (r->l->n_ranks == 1) {
+        TRY(mem_alloc(&r->private_slots, slots_bytes(r), 1, "the loader's blocks"));
+        r->slots[0] = r->private_slots;
+        return status_ok();
+    }
+    void *mine = NULL;
+    MPI_Errhandler before;
+    MPI_Comm_get_errhandler(r->l->o->host, &before);
+    MPI_Comm_set_errhandler(r->l->o->host, MPI_ERRORS_RETURN);
+    const int error = MPI_Win_allocate_shared((MPI_Aint)slots_bytes(r), 1, MPI_INFO_NULL,
+                                              r->l->o->host, &mine, &r->window);
+    MPI_Comm_set_errhandler(r->l->o->host, before);
+    MPI_Errhandler_free(&before);
+    if (error != MPI_SUCCESS) {
+        r->window = MPI_WIN_NULL;
+        return mpi_error(r, error, "shared memory");
+    }
+    MPI_Win_lock_all(MPI_MODE_NOCHECK, r->window);
+    for (int i = 0; i < r->l->n_ranks; i++) {
+        MPI_Aint n_bytes;
+        int unit;
+        MPI_Win_shared_query(r->window, i, &n_bytes, &unit, &r->slots[i]);
+    }
+    return status_ok();
+}
+
+static void slots_destroy(struct rounds *r)
+{
+    if (r->window != MPI_WIN_NULL) {
+        MPI_Win_unlock_all(r->window);
+        MPI_Win_free(&r->window);
+    }
+    mem_free(&r->private_slots);
+}
+
+/* ---- rounds ---- */
+
+static void window_sync(const struct rounds *r)
+{
+    if (r->window != MPI_WIN_NULL) MPI_Win_sync(r->window);
+}
+
+/* The slot of the round's i-th block. */
+static char *slot_of(const struct rounds *r, unsigned round, int i)
+{
+    const int n_lanes = r->l->n_lanes;
+    const size_t lane = (size_t)(i % n_lanes) + round % 2 * (size_t)n_lanes;
+    return r->slots[i / n_lanes] + lane * r->slot_bytes;
+}
+
+/* Has the system begin to read this rank's blocks of a round that comes AHEAD_ROUNDS later. */
+static void advise_round(struct rounds *r)
+{
+    const struct loader *l = r->l;
+    struct loader_place at = r->ahead;
+    skip(l, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
+        ckpt_advise_block(l->o->c, tensor_at(l, at), at.block - l->first_block[at.tensor]);
+        skip(l, &at, 1);
+    }
+    skip(l, &r->ahead, l->n_ranks * l->n_lanes);
+}
+
+/* A block on its way into its slot. */
+struct block_read {
+    const struct ckpt_tensor *tensor;
+    uint64_t block; /* of the tensor */
+    char *slot;
+    struct status status;
+};
+
+struct read_job {
+    const struct ckpt *c;
+    struct block_read reads[LOADER_LANES_MAX];
+    uint32_t n_reads;
+};
+
+static void read_one(void *ctx, uint32_t i)
+{
+    struct read_job *job = ctx;
+    if (i >= job->n_reads) return;
+    struct block_read *b = &job->reads[i];
+    b->status = ckpt_read_block(job->c, b->tensor, b->block, b->slot);
+}
+
+/* This rank reads its blocks of the round into their slots, unless `mine` already failed. */
+static struct status round_read(const struct rounds *r, struct loader_place at, unsigned round,
+                                struct status mine, struct loader_stats *stats)
+{
+    const struct loader *l = r->l;
+    struct read_job job = {.c = l->o->c};
+    if (status_failed(&mine)) return mine;
+    skip(l, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
+        const struct ckpt_tensor *t = tensor_at(l, at);
+        const uint64_t block = at.block - l->first_block[at.tensor];
+        job.reads[job.n_reads++] = (struct block_read){
+            .tensor = t, .block = block, .slot = slot_of(r, round, l->rank * l->n_lanes + i)};
+        stats->n_blocks++;
+        stats->n_bytes += ckpt_block_bytes(t, block);
+        skip(l, &at, 1);
+    }
+    team_run(l->o->team, 1, read_one, &job);
+    for (uint32_t i = 0; i < job.n_reads; i++) TRY(job.reads[i].status);
+    return mine;
+}
+
+/* A verified block whose rows are taken, piece by piece by whichever thread is free. */
+struct take_job {
+    const struct loader *l;
+    const struct ckpt_tensor *tensor;
+    uint64_t row0, n_rows, rows_each;
+    const char *bytes;
+    _Atomic uint64_t next;
+    _Atomic bool failed;
+    struct status status; /* of the first that failed in time; written once, by who set `failed` */
+};
+
+static void take_pieces(void *ctx, uint32_t part)
+{
+    struct take_job *j = ctx;
+    const size_t row_bytes = (size_t)j->tensor->n_cols * dtype_bytes(j->tensor->dtype);
+    (void)part;
+    for (;;) {
+        const uint64_t at = atomic_fetch_add(&j->next, j->rows_each);
+        if (at >= j->n_rows || atomic_load(&j->failed)) return;
+        const uint64_t left = j->n_rows - at;
+        const struct status st =
+            loader_take(j->l, j->tensor->index, j->row0 + at,
+                        left < j->rows_each ? left : j->rows_each, j->bytes + at * row_bytes);
+        if (status_failed(&st) && !atomic_exchange(&j->failed, true)) j->status = st;
+    }
+}
+
+static struct status block_take(const struct loader *l, struct loader_place at, const char *bytes)
+{
+    const struct ckpt_tensor *t = tensor_at(l, at);
+    const uint64_t block = at.block - l->first_block[at.tensor], row0 = block * t->rows_per_block;
+    const uint64_t n_rows = ckpt_block_rows(t, block);
+    if (l->first_want[at.tensor] == l->first_want[at.tensor + 1]) return status_ok();
+    if (l->o->sink_is_serial || team_size(l->o->team) == 1)
+        return loader_take(l, at.tensor, row0, n_rows, bytes);
+    struct take_job job = {.l = l,
+                           .tensor = t,
+                           .row0 = row0,
+                           .n_rows = n_rows,
+                           .rows_each = ckpt_rows_at_once(t, 0, n_rows),
+                           .bytes = bytes,
+                           .status = status_ok()};
+    team_run(l->o->team, 1, take_pieces, &job);
+    return job.status;
+}
+
+/* This rank takes what it wants from all slots; *at moves to the next round whatever happens, so
+ * that all ranks count rounds alike. */
+static struct status round_take(const struct rounds *r, struct loader_place *at, unsigned round)
+{
+    const struct loader *l = r->l;
+    struct status st = status_ok();
+    for (int i = 0; i < l->n_ranks * l->n_lanes && at->block < l->n_blocks; i++) {
+        if (!status_failed(&st)) st = block_take(l, *at, slot_of(r, round, i));
+        skip(l, at, 1);
+    }
+    return st;
+}
+
+/* All rounds. A rank whose sink fails says so at the agreement of the next round, or at the end. */
+static struct status rounds_run(struct rounds *r, struct status mine, struct loader_stats *stats)
+{
+    const struct loader *l = r->l;
+    struct loader_place at = first_place(l);
+    r->ahead = at;
+    for (int i = 0; i < AHEAD_ROUNDS; i++) advise_round(r);
+    for (unsigned round = 0; at.block < l->n_blocks; round++) {
+        advise_round(r);
+        mine = round_read(r, at, round, mine, stats);
+        window_sync(r);
+        TRY(loader_agree(l->o->host, mine));
+        window_sync(r);
+        mine = round_take(r, &at, round);
+    }
+    return loader_agree(l->o->host, mine);
+}
+
+struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats)
+{
+    struct rounds r = {.l = l, .slot_bytes = largest_block(l), .window = MPI_WIN_NULL};
+    if (r.slot_bytes == 0) return loader_agree(l->o->host, mine);
+    struct status st =
+        mem_alloc(&r.slots, (size_t)l->n_ranks, sizeof r.slots[0], "the slots' addresses");
+    TRY_GOTO(st, loader_agree(l->o->host, st), out);
+    TRY_GOTO(st, loader_agree(l->o->host, slots_create(&r)), out);
+    st = rounds_run(&r, mine, stats);
+out:
+    slots_destroy(&r);
+    mem_free(&r.slots);
+    return st;
+}

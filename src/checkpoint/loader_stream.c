@@ -1,0 +1,144 @@
+/* Blocks that one rank wants: each thread of its team takes the next one, reads it in pieces that
+ * its cache holds, sums them up and gives them to the sink at once, so that a byte comes from
+ * memory once and goes back once. A checksum that is wrong at the block's end ends the load. */
+#include "checkpoint/loader_private.h"
+
+#include "base/mem.h"
+
+#include <stdatomic.h>
+
+enum { AHEAD_BLOCKS = 4 }; /* for each lane, which the system is reading meanwhile */
+
+/* What one thread works with. */
+struct lane {
+    char *buf; /* owned, mapped */
+    struct loader_stats stats;
+    struct status status;
+    uint64_t failed; /* the place in the list where status comes from */
+};
+
+struct stream {
+    const struct loader *l;
+    struct loader_place *list; /* owned [n] */
+    uint64_t n;
+    size_t buf_bytes;
+    struct lane *lanes; /* owned [n_lanes] */
+    uint32_t n_lanes;
+    _Atomic uint64_t next;
+    _Atomic bool stops; /* blocks that were begun before are finished all the same */
+};
+
+static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
+{
+    return ckpt_tensor_at(s->l->o->c, s->list[i].tensor);
+}
+
+/* Of the tensor. */
+static uint64_t block_of(const struct stream *s, uint64_t i)
+{
+    return s->list[i].block - s->l->first_block[s->list[i].tensor];
+}
+
+static void advise(const struct stream *s, uint64_t i)
+{
+    if (i < s->n) ckpt_advise_block(s->l->o->c, tensor_of(s, i), block_of(s, i));
+}
+
+struct rows_ctx {
+    const struct loader *l;
+    size_t tensor;
+};
+
+static struct status take_rows(void *ctx, uint64_t row, uint64_t n_rows, const void *rows)
+{
+    const struct rows_ctx *r = ctx;
+    return loader_take(r->l, r->tensor, row, n_rows, rows);
+}
+
+static void lane_run(void *ctx, uint32_t part)
+{
+    struct stream *s = ctx;
+    struct lane *lane = &s->lanes[part];
+    uint64_t i;
+    while (!atomic_load(&s->stops) && (i = atomic_fetch_add(&s->next, 1)) < s->n) {
+        const struct ckpt_tensor *t = tensor_of(s, i);
+        struct rows_ctx r = {.l = s->l, .tensor = s->list[i].tensor};
+        advise(s, i + (uint64_t)AHEAD_BLOCKS * s->n_lanes);
+        lane->stats.n_blocks++;
+        lane->stats.n_bytes += ckpt_block_bytes(t, block_of(s, i));
+        lane->status = ckpt_stream_block(s->l->o->c, t, block_of(s, i), lane->buf, take_rows, &r);
+        if (!status_failed(&lane->status)) continue;
+        lane->failed = i;
+        atomic_store(&s->stops, true);
+    }
+}
+
+static struct loader_place next_alone(const struct loader *l, struct loader_place at)
+{
+    at.block++;
+    return loader_next(l, l->alone, at);
+}
+
+/* The blocks in the file's order, and how much a lane holds at once. */
+static struct status list_make(struct stream *s)
+{
+    const struct loader *l = s->l;
+    const struct loader_place first = loader_next(l, l->alone, (struct loader_place){0});
+    s->buf_bytes = CKPT_READ_BYTES_MAX;
+    for (struct loader_place at = first; at.block < l->n_blocks; at = next_alone(l, at)) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(l->o->c, at.tensor);
+        const size_t row_bytes = (size_t)t->n_cols * dtype_bytes(t->dtype);
+        if (row_bytes > s->buf_bytes) s->buf_bytes = row_bytes;
+        s->n++;
+    }
+    TRY(mem_alloc(&s->list, s->n, sizeof s->list[0], "the list of blocks"));
+    struct loader_place at = first;
+    for (uint64_t i = 0; i < s->n; i++, at = next_alone(l, at)) s->list[i] = at;
+    return status_ok();
+}
+
+static struct status lanes_make(struct stream *s)
+{
+    s->n_lanes = team_size(s->l->o->team);
+    TRY(mem_alloc(&s->lanes, s->n_lanes, sizeof s->lanes[0], "the loader's lanes"));
+    for (uint32_t i = 0; i < s->n_lanes; i++) {
+        s->lanes[i].failed = s->n;
+        TRY(mem_map(&s->lanes[i].buf, s->buf_bytes, "rows on their way into the weights"));
+    }
+    return status_ok();
+}
+
+/* Adds the lanes' counts up; of their failures the one that comes first in the file. */
+static struct status lanes_sum(const struct stream *s, struct loader_stats *stats)
+{
+    struct status st = status_ok();
+    uint64_t failed = s->n;
+    for (uint32_t i = 0; i < s->n_lanes; i++) {
+        const struct lane *lane = &s->lanes[i];
+        stats->n_blocks += lane->stats.n_blocks;
+        stats->n_bytes += lane->stats.n_bytes;
+        if (lane->failed >= failed) continue;
+        failed = lane->failed;
+        st = lane->status;
+    }
+    return st;
+}
+
+struct status loader_stream(struct loader *l, struct loader_stats *stats)
+{
+    struct stream s = {.l = l};
+    struct status st;
+    TRY_GOTO(st, list_make(&s), out);
+    if (s.n == 0) goto out;
+    TRY_GOTO(st, lanes_make(&s), out);
+    for (uint64_t i = 0; i < (uint64_t)AHEAD_BLOCKS * s.n_lanes; i++) advise(&s, i);
+    team_run(l->o->team, 1, lane_run, &s);
+    st = lanes_sum(&s, stats);
+out:
+    if (s.lanes != NULL) {
+        for (uint32_t i = 0; i < s.n_lanes; i++) mem_unmap(&s.lanes[i].buf, s.buf_bytes);
+    }
+    mem_free(&s.lanes);
+    mem_free(&s.list);
+    return st;
+}
