@@ -6,6 +6,7 @@
 #include "base/strbuf.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/links.h"
+#include "kernels/cuda/ops_cuda.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -83,24 +84,39 @@ static void *wire_or_abort(struct device *d, struct comm *c, enum device_wire wh
     return p;
 }
 
-void device_sum_i64(const struct kern_table *k, struct comm *c, enum comm_axis axis, int64_t *buf,
-                    size_t n)
+/* Through host memory: at once, there is nothing beside it. */
+static void sum_staged(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
-    struct device *d = k->device;
-    if (comm_size(c, axis) == 1) return;
-    if (d == NULL) {
-        comm_sum_i64(c, axis, buf, n);
-        return;
-    }
-    struct link *link = links_of(d, axis);
-    if (link != NULL) {
-        links_sum_i64(d, link, buf, n);
-        return;
-    }
+    struct device *d = s->kern->device;
+    const size_t n = s->n_rows * (s->n_out + 1);
     int64_t *host = wire_or_abort(d, c, DEVICE_WIRE_OUT, n * sizeof *host);
-    device_get(d, host, buf, n * sizeof *host);
+    device_get(d, host, s->sums, n * sizeof *host);
     comm_sum_i64(c, axis, host, n);
-    device_put(d, buf, host, n * sizeof *host);
+    device_put(d, s->sums, host, n * sizeof *host);
+}
+
+void device_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
+{
+    struct device *d = s->kern->device;
+    struct link *link = links_of(d, axis);
+    if (comm_size(c, axis) == 1) return;
+    if (link != NULL) {
+        links_sum_start(d, link, s, lane);
+    } else {
+        sum_staged(s, c, axis);
+    }
+}
+
+void device_sum_take(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
+                     bool adds)
+{
+    struct device *d = s->kern->device;
+    struct link *link = comm_size(c, axis) == 1 ? NULL : links_of(d, axis);
+    if (link != NULL) {
+        links_sum_take(d, link, s, lane, adds);
+    } else {
+        cuda_op_grid(d, s->sums, s->n_rows, s->n_out, s->grid_bits, adds, s->y, s->bad);
+    }
 }
 
 void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis axis, uint32_t *buf,

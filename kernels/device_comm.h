@@ -18,6 +18,7 @@ struct device_comm_options {
     enum device_way way;
     const char *host;   /* of this rank */
     int previous, next; /* ranks of the world beside this one in its pipeline; -1: none */
+    size_t parts_from;  /* bytes of a row-parallel sum from which NCCL adds it as parts; 0: 1 MiB */
 };
 
 /* **Collective (world)**, after comm_split, with k's device open on every rank; nothing without a
@@ -34,11 +35,15 @@ struct status device_comm_open(const struct kern_table *k, struct comm *c,
  * STATUS_USAGE names two ranks that differ; STATUS_MEMORY. */
 struct status device_comm_same(const struct kern_table *k, struct comm *c, const char *host);
 
-/* **Collective (axis)**. As comm_sum_i64, comm_or_u32, comm_gather_words and comm_exchange_rows;
- * of the words that are or-ed together, those that are not 0 are equal. A rank whose device is lost
- * takes part with whatever is there; the step fails afterwards. */
-void device_sum_i64(const struct kern_table *k, struct comm *c, enum comm_axis axis, int64_t *buf,
-                    size_t n);
+/* **Collective (axis)**. With a device: grid_sum_start and grid_sum_finish_* (grid_sum.h). */
+struct grid_sum;
+void device_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane);
+void device_sum_take(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
+                     bool adds);
+
+/* **Collective (axis)**. As comm_or_u32, comm_gather_words and comm_exchange_rows; of the words
+ * that are or-ed together, those that are not 0 are equal. A rank whose device is lost takes part
+ * with whatever is there; the step fails afterwards. */
 void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis axis, uint32_t *buf,
                    size_t n);
 void device_gather_words(const struct kern_table *k, struct comm *c, enum comm_axis axis, void *all,

@@ -75,32 +75,55 @@ static void take_copy(const void *ctx, const uint32_t *words, size_t first, size
     }
 }
 
-static struct comm_sum sum_of(const struct grid_sum *s)
+size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum comm_axis axis)
 {
-    return (struct comm_sum){
-        .sums = s->sums, .n = s->n_rows * (s->n_out + 1), .convert = convert, .ctx = s};
+    return n_rows * (n_out + 1) + (size_t)comm_size(c, axis) - 1;
+}
+
+/* On a device the ranks' sums are on their way from here on; on the CPU there is nothing to do
+ * meanwhile that would not wait for the same threads. */
+void grid_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
+{
+    if (s->kern->device != NULL) device_sum_start(s, c, axis, lane);
+}
+
+static void finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
+                   bool adds)
+{
+    if (s->kern->device != NULL) {
+        device_sum_take(s, c, axis, lane, adds);
+    } else if (comm_size(c, axis) > 1) {
+        const struct comm_sum sum = {.sums = s->sums,
+                                     .n = s->n_rows * (s->n_out + 1),
+                                     .convert = convert,
+                                     .take = adds ? take_add : take_copy,
+                                     .ctx = s};
+        comm_sum_words(c, axis, &sum);
+    } else if (adds) {
+        op_grid_add(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
+    } else {
+        op_grid_to_f32(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
+    }
+}
+
+void grid_sum_finish_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
+{
+    finish(s, c, axis, lane, true);
+}
+
+void grid_sum_finish_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
+{
+    finish(s, c, axis, lane, false);
 }
 
 void grid_sum_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
-    if (comm_size(c, axis) == 1 || s->kern->device != NULL) {
-        device_sum_i64(s->kern, c, axis, s->sums, s->n_rows * (s->n_out + 1));
-        op_grid_add(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
-        return;
-    }
-    struct comm_sum sum = sum_of(s);
-    sum.take = take_add;
-    comm_sum_words(c, axis, &sum);
+    grid_sum_start(s, c, axis, GRID_SUM_NOW);
+    finish(s, c, axis, GRID_SUM_NOW, true);
 }
 
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
-    if (comm_size(c, axis) == 1 || s->kern->device != NULL) {
-        device_sum_i64(s->kern, c, axis, s->sums, s->n_rows * (s->n_out + 1));
-        op_grid_to_f32(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
-        return;
-    }
-    struct comm_sum sum = sum_of(s);
-    sum.take = take_copy;
-    comm_sum_words(c, axis, &sum);
+    grid_sum_start(s, c, axis, GRID_SUM_NOW);
+    finish(s, c, axis, GRID_SUM_NOW, false);
 }

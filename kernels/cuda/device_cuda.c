@@ -346,6 +346,12 @@ void device_release(struct device *d, void **inout)
     *inout = NULL;
 }
 
+void device_launch_on(struct device *d, void *stream, enum cuda_kernel kernel,
+                      struct cuda_grid grid, const void *args)
+{
+    if (device_is_lost(d) || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    (void)device_failed(d, d->driver->launch(kernel, grid, args, stream), "starting a kernel");
+}
 /* --- what the rooms above call ---------------------------------------------------------------- */
 
 struct status mem_ops_alloc(const struct kern_table *k, void *out, size_t n, size_t elem_bytes,

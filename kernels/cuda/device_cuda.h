@@ -167,6 +167,9 @@ void device_get_later(struct device *d, void *to, const void *from, size_t n_byt
  * library has none of this shape. */
 void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
                    const void *args);
+/* On another stream, at once. */
+void device_launch_on(struct device *d, void *stream, enum cuda_kernel kernel,
+                      struct cuda_grid grid, const void *args);
 
 void device_fill(struct device *d, void *p, int byte, size_t n_bytes); /* p: a multiple of 4 */
 bool device_product(struct device *d, const struct cuda_gemm *p);

@@ -79,3 +79,40 @@ BLOCK_INLINE void grid_block(const struct grid_work *a, struct cuda_block b, voi
     }
 }
 CUDA_KERNEL(grid, grid_work)
+
+BLOCK_INLINE void grid_words_block(const struct grid_words_work *a, struct cuda_block b,
+                                   void *shared)
+{
+    const double unit = kern_pow2(-(int)a->grid_bits);
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.y * CUDA_THREADS + t;
+        if (i < a->n) {
+            const int64_t sum = a->sums[i];
+            const bool is_counter = (a->first + i) % (a->n_out + 1) == a->n_out;
+            const float x = (float)((double)sum * unit);
+            const uint32_t n_bad = sum > INT32_MAX ? INT32_MAX : (uint32_t)sum;
+            a->words[i] = is_counter ? n_bad : f32_bits(x);
+        }
+    }
+}
+CUDA_KERNEL(grid_words, grid_words_work)
+
+BLOCK_INLINE void take_words_block(const struct take_words_work *a, struct cuda_block b,
+                                   void *shared)
+{
+    const uint32_t *words = a->words + b.y * (a->n_out + 1);
+    float *y = a->y + b.y * a->n_out;
+    (void)shared;
+    FOR_THREADS(t)
+    {
+        const size_t i = (size_t)b.x * CUDA_THREADS + t;
+        if (i < a->n_out) {
+            const float x = f32_from_bits(words[i]);
+            y[i] = a->adds ? y[i] + x : x;
+        }
+        if (i == a->n_out) grid_count(&a->bad[b.y], words[i]);
+    }
+}
+CUDA_KERNEL(take_words, take_words_work)

@@ -32,6 +32,8 @@
     X(clamp, add_work)                                                                             \
     X(add_bias, add_work)                                                                          \
     X(grid, grid_work)                                                                             \
+    X(grid_words, grid_words_work)                                                                 \
+    X(take_words, take_words_work)                                                                 \
     X(quantize, quantize_work)                                                                     \
     X(router, router_args)                                                                         \
     X(scatter_rows, scatter_args)                                                                  \
@@ -204,6 +206,23 @@ struct grid_work {
     const int64_t *sums;
     size_t n_rows, n_out;
     uint32_t grid_bits;
+    bool adds;
+    float *y;
+    int32_t *bad;
+};
+
+/* The elements of grid_work's sums one by one: words[i] is element first + i rounded, a value to
+ * f32, a counter to at most INT32_MAX; and rows of such words taken as grid takes sums. */
+struct grid_words_work {
+    const int64_t *sums; /* [n] */
+    size_t first, n, n_out;
+    uint32_t grid_bits;
+    uint32_t *words; /* [n] */
+};
+
+struct take_words_work {
+    const uint32_t *words; /* [T, N + 1] */
+    size_t n_rows, n_out;
     bool adds;
     float *y;
     int32_t *bad;

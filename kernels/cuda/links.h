@@ -8,6 +8,7 @@
 #include "kernels/cuda/nccl_table.h"
 #include "kernels/device.h"
 #include "kernels/device_comm.h"
+#include "kernels/grid_sum.h"
 
 enum { LINK_HOST_BYTES = 64, LINK_PCI_BYTES = 32, LINK_AXES = 3 };
 enum { LINK_BEFORE, LINK_BEHIND, LINK_PAIRS }; /* the pipeline's stage before, and behind */
@@ -36,6 +37,14 @@ struct link_pipe {
     uint32_t last_sent;
 };
 
+/* A stream beside the compute stream for the sums of one microbatch while another computes: what
+ * they are made of is `computed`; a lane's are done, the last ones in all of them `last`. */
+struct link_side {
+    void *stream, *computed;
+    void *done[GRID_SUM_LANES];
+    void *last; /* NULL: compute waited for all */
+};
+
 struct links {
     const struct nccl_table *nccl; /* NULL: none; then every comm is NULL */
     struct comm *comm;
@@ -43,6 +52,8 @@ struct links {
     struct link axes[LINK_AXES]; /* axes of the same ranks have the same communicator */
     struct link pairs[LINK_PAIRS];
     struct link_pipe pipe;
+    struct link_side side;
+    size_t parts_from; /* bytes of sums from which they go as parts */
     bool aborted;
 };
 
@@ -77,11 +88,31 @@ void links_abort(struct device *d);
 bool links_settle(struct device *d, const struct link *link, int error, enum status_code code);
 
 /* **Collective (axis)** each, on the compute stream. */
-void links_sum_i64(struct device *d, struct link *l, int64_t *buf, size_t n);
 void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n);
 void links_gather_words(struct device *d, struct link *l, void *all, const int *counts,
                         const int *displs);
 void links_exchange_rows(struct device *d, struct link *l, const struct comm_exchange *x);
+
+/* links_sum.c. **Collective (axis)**. Starts adding s->sums over the ranks, on the side stream with
+ * a lane, else on the compute stream; take: what is computed from now on sees s->y and s->bad. */
+void links_sum_start(struct device *d, struct link *l, const struct grid_sum *s, int lane);
+void links_sum_take(struct device *d, struct link *l, const struct grid_sum *s, int lane,
+                    bool adds);
+
+/* Local. The side stream; close is given what open left. What is asked of a communicator on the
+ * compute stream from now on runs after what the side stream has. */
+struct status links_side_open(struct device *d);
+void links_side_close(struct device *d);
+void links_side_settle(struct device *d);
+
+/* links_run.c. Local. An operation begins; and was asked for, with the library's answer. */
+uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count);
+void links_asked(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes);
+
+/* Local. Work put on the stream from now on waits for the event; the event is what the stream has
+ * so far. False after a failure. */
+bool links_put_behind(struct device *d, void *stream, void *event);
+bool links_record(struct device *d, void *event, void *stream);
 
 /* Local. The pipeline's streams; close is given what open left. */
 struct status links_pipe_open(struct device *d);

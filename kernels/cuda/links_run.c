@@ -3,31 +3,32 @@
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/links.h"
 
-static uint64_t begin(struct device *d, struct link *link, enum flight_op op, uint64_t count)
+uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count)
 {
     link->last = flight_op_name(op);
     link->n_asked++;
     return comm_begin(d->links->comm, op, link->axis, count);
 }
 
-static void end(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes)
+void links_asked(struct device *d, struct link *link, int error, uint64_t since, size_t n_bytes)
 {
     if (!links_settle(d, link, error, STATUS_LOST)) links_leave(d);
     comm_account(d->links->comm, link->axis, since, n_bytes);
 }
 
-void links_sum_i64(struct device *d, struct link *l, int64_t *buf, size_t n)
+/* The same of what runs on the compute stream, in the communicators' one order. */
+static uint64_t begin(struct device *d, struct link *link, enum flight_op op, uint64_t count)
 {
-    if (device_is_lost(d) || n == 0) return;
-    const uint64_t since = begin(d, l, FLIGHT_ALL_REDUCE, n);
-    end(d, l, d->links->nccl->sum_i64(buf, n, l->comm, device_compute(d)), since, n * sizeof *buf);
+    links_side_settle(d);
+    return links_begin(d, link, op, count);
 }
 
 void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n)
 {
     if (device_is_lost(d) || n == 0) return;
     const uint64_t since = begin(d, l, FLIGHT_ALL_REDUCE, n);
-    end(d, l, d->links->nccl->max_u32(buf, n, l->comm, device_compute(d)), since, n * sizeof *buf);
+    links_asked(d, l, d->links->nccl->max_u32(buf, n, l->comm, device_compute(d)), since,
+                n * sizeof *buf);
 }
 
 /* Parts of the same size, one behind the other. */
@@ -69,7 +70,7 @@ void links_gather_words(struct device *d, struct link *l, void *all, const int *
     const int error = is_even(counts, displs, l->n_ranks)
                           ? d->links->nccl->gather(all, mine, l->rank, l->comm, device_compute(d))
                           : gather_pieces(d, l, all, counts, displs);
-    end(d, l, error, since, mine);
+    links_asked(d, l, error, since, mine);
 }
 
 static int exchange_pieces(struct device *d, const struct link *l, const struct comm_exchange *x)
@@ -113,7 +114,7 @@ void links_exchange_rows(struct device *d, struct link *l, const struct comm_exc
     }
     if (n_moved == 0) return;
     const uint64_t since = begin(d, l, FLIGHT_ALL_TO_ALL, n_rows * x->row_words);
-    end(d, l, exchange_pieces(d, l, x), since, n_rows * row_bytes);
+    links_asked(d, l, exchange_pieces(d, l, x), since, n_rows * row_bytes);
 }
 
 /* --- the pipeline --------------------------------------------------------------------------- */
@@ -149,12 +150,12 @@ void links_pipe_close(struct device *d)
     if (p->out != NULL) (void)d->driver->stream_destroy(p->out);
 }
 
-static bool put_behind(struct device *d, void *stream, void *event)
+bool links_put_behind(struct device *d, void *stream, void *event)
 {
     return !device_failed(d, d->driver->stream_await(stream, event), "waiting for an event");
 }
 
-static bool record(struct device *d, void *event, void *stream)
+bool links_record(struct device *d, void *event, void *stream)
 {
     return !device_failed(d, d->driver->event_record(event, stream), "an event");
 }
@@ -163,34 +164,34 @@ void links_receive(struct device *d, uint32_t slot, void *to, size_t n_bytes)
 {
     struct link_pipe *p = &d->links->pipe;
     struct link *l = &d->links->pairs[LINK_BEFORE];
-    if (device_is_lost(d) || !put_behind(d, p->in, p->left[slot])) return;
-    const uint64_t since = begin(d, l, FLIGHT_RECEIVE, n_bytes);
-    end(d, l, d->links->nccl->receive(to, n_bytes, 0, l->comm, p->in), since, n_bytes);
-    if (device_is_lost(d) || !record(d, p->arrived[slot], p->in)) return;
-    (void)put_behind(d, device_compute(d), p->arrived[slot]);
+    if (device_is_lost(d) || !links_put_behind(d, p->in, p->left[slot])) return;
+    const uint64_t since = links_begin(d, l, FLIGHT_RECEIVE, n_bytes);
+    links_asked(d, l, d->links->nccl->receive(to, n_bytes, 0, l->comm, p->in), since, n_bytes);
+    if (device_is_lost(d) || !links_record(d, p->arrived[slot], p->in)) return;
+    (void)links_put_behind(d, device_compute(d), p->arrived[slot]);
 }
 
 void links_send(struct device *d, uint32_t slot, const void *from, size_t n_bytes)
 {
     struct link_pipe *p = &d->links->pipe;
     struct link *l = &d->links->pairs[LINK_BEHIND];
-    if (device_is_lost(d) || !record(d, p->computed, device_compute(d)) ||
-        !put_behind(d, p->out, p->computed))
+    if (device_is_lost(d) || !links_record(d, p->computed, device_compute(d)) ||
+        !links_put_behind(d, p->out, p->computed))
         return;
-    const uint64_t since = begin(d, l, FLIGHT_SEND, n_bytes);
-    end(d, l, d->links->nccl->send(from, n_bytes, 1, l->comm, p->out), since, n_bytes);
-    if (!device_is_lost(d)) (void)record(d, p->left[slot], p->out);
+    const uint64_t since = links_begin(d, l, FLIGHT_SEND, n_bytes);
+    links_asked(d, l, d->links->nccl->send(from, n_bytes, 1, l->comm, p->out), since, n_bytes);
+    if (!device_is_lost(d)) (void)links_record(d, p->left[slot], p->out);
     p->last_sent = slot;
 }
 
 void links_release(struct device *d, uint32_t slot)
 {
-    if (!device_is_lost(d)) (void)record(d, d->links->pipe.left[slot], device_compute(d));
+    if (!device_is_lost(d)) (void)links_record(d, d->links->pipe.left[slot], device_compute(d));
 }
 
 void links_claim(struct device *d, uint32_t slot)
 {
-    if (!device_is_lost(d)) (void)put_behind(d, device_compute(d), d->links->pipe.left[slot]);
+    if (!device_is_lost(d)) (void)links_put_behind(d, device_compute(d), d->links->pipe.left[slot]);
 }
 
 bool links_all_sent(struct device *d)

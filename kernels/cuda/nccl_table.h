@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum { NCCL_ID_BYTES = 128 };
 
@@ -35,6 +36,8 @@ struct nccl_table {
     /* On a stream: in place; `all` holds n_ranks parts of n_bytes, of which this rank's is there.
      */
     int (*sum_i64)(void *buf, size_t n, void *comm, void *stream);
+    /* n_ranks parts of n elements: this rank's gets its sums, the others become undefined */
+    int (*sum_part_i64)(int64_t *parts, size_t n, int rank, void *comm, void *stream);
     int (*max_u32)(void *buf, size_t n, void *comm, void *stream);
     int (*gather)(void *all, size_t n_bytes, int rank, void *comm, void *stream);
     int (*send)(const void *buf, size_t n_bytes, int to, void *comm, void *stream);

@@ -104,6 +104,21 @@ void cuda_op_grid(struct device *d, const int64_t *sums, size_t n_rows, size_t n
     launch_rows(d, CUDA_KERNEL_grid, n_rows, n_out + 1, &w);
 }
 
+void cuda_op_grid_words(struct device *d, const struct grid_words_work *a, void *stream)
+{
+    const struct cuda_grid grid = {1, chunks(a->n), 1, 0};
+    if (stream != NULL) {
+        device_launch_on(d, stream, CUDA_KERNEL_grid_words, grid, a);
+    } else {
+        device_launch(d, CUDA_KERNEL_grid_words, grid, a);
+    }
+}
+
+void cuda_op_take_words(struct device *d, const struct take_words_work *a)
+{
+    launch_rows(d, CUDA_KERNEL_take_words, a->n_rows, a->n_out + 1, a);
+}
+
 void cuda_op_rmsnorm(struct device *d, const float *x, const float *w, size_t n_rows, size_t n,
                      float eps, float *y)
 {

@@ -18,6 +18,11 @@ void cuda_op_quantize_rows(struct device *d, const float *x, size_t x_stride, si
                            size_t n, const struct quant_rows *out);
 void cuda_op_grid(struct device *d, const int64_t *sums, size_t n_rows, size_t n_out,
                   uint32_t grid_bits, bool adds, float *y, int32_t *bad);
+/* launch.h: grid_words_work, on a stream (NULL: compute), and take_words_work. */
+struct grid_words_work;
+struct take_words_work;
+void cuda_op_grid_words(struct device *d, const struct grid_words_work *a, void *stream);
+void cuda_op_take_words(struct device *d, const struct take_words_work *a);
 void cuda_op_rmsnorm(struct device *d, const float *x, const float *w, size_t n_rows, size_t n,
                      float eps, float *y);
 void cuda_op_rope(struct device *d, float *x, const float *cos, const float *sin, size_t n_rows,

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/device_comm.h"
+#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
@@ -27,8 +28,9 @@ struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes
 }
 
 /* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
-static struct status take_sums(struct stage *s, size_t n)
+static struct status take_sums(struct stage *s)
 {
+    const size_t n = grid_sum_room(s->o.max_rows, s->o.model->width, s->o.comm, COMM_TP);
     s->sums = NULL;
     if (s->o.kern->device == NULL)
         s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
@@ -88,7 +90,7 @@ static struct status make_workspace(struct stage *s)
     if (m->shared_ffn > 0) TRY(stage_take(s, &s->mix, t, sizeof(float)));
     if (m->family->qk_norm_whole)
         TRY(stage_take(s, &s->head_sums, t * (m->n_heads + m->n_kv_heads), sizeof(uint32_t)));
-    TRY(take_sums(s, t * (d + 1)));
+    TRY(take_sums(s));
     TRY(take_codes(s, larger(larger(d, m->q_lora), larger(n_o, f))));
     TRY(stage_make_latent(s));
     TRY(stage_take(s, &s->cos, t * half, sizeof(float)));

@@ -116,7 +116,7 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
     TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
     TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
-                        p->n_in * (d + 1) * sizeof *sums, &sums));
+                        grid_sum_room(p->n_in, d, m->o.comm, COMM_ETP) * sizeof *sums, &sums));
     TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
     mem_ops_fill(m->o.kern, *bad, 0, p->n_in * sizeof **bad);

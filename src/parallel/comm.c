@@ -287,6 +287,8 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
         return status_make(STATUS_BUG, "layout: %u ranks, %d started", l->n_ranks,
                            c->sizes[COMM_WORLD]);
     }
+    const struct status st =
+        mem_alloc(&c->parts, 2 * (size_t)l->n_ranks, sizeof *c->parts, "communicators");
     MPI_Comm launched = c->axes[COMM_WORLD];
     split_axis(c, COMM_WORLD, launched, 0, mine);
     MPI_Comm_free(&launched);
@@ -304,7 +306,7 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     split_axis(c, COMM_EP, world, ep_color, (int)(p.ep * l->etp + p.etp));
     split_axis(c, COMM_ETP, world, (int)((uint32_t)ep_color * l->ep + p.ep), (int)p.etp);
     share_hosts(c);
-    return status_ok();
+    return st;
 }
 
 void comm_stop(struct comm **c)
@@ -315,6 +317,7 @@ void comm_stop(struct comm **c)
         for (int i = 0; i < COMM_AXIS_COUNT; i++) {
             if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
         }
+        mem_free(&(*c)->parts);
         mem_free(c);
     }
     int started = 0, ended = 0;

@@ -67,6 +67,15 @@ void comm_min_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n)
     reduce(c, axis, buf, n, &min_u64);
 }
 
+static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const int *counts,
+                          const int *displs)
+{
+    comm_check(c,
+               MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
+                              c->axes[axis]),
+               "all-gather", axis);
+}
+
 /* Sums that are here already, as words to take. */
 static void take_words(const struct comm_sum *s)
 {
@@ -76,6 +85,43 @@ static void take_words(const struct comm_sum *s)
         const size_t n = s->n - i < at_once ? s->n - i : at_once;
         s->convert(s->ctx, s->sums + i, i, n, words);
         s->take(s->ctx, words, i, n);
+    }
+}
+
+/* Elements [first, first + n) of a sum: each rank gets the totals of a part, 8 bytes each, makes
+ * them words, and all gather these, 4 bytes each: three quarters of what an all-reduce sends. */
+static void sum_parts_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
+                             size_t first, size_t n)
+{
+    const size_t size = (size_t)c->sizes[axis], me = (size_t)c->ranks[axis];
+    int *counts = c->parts, *displs = c->parts + size;
+    for (size_t r = 0; r < size; r++) {
+        displs[r] = (int)(n * r / size);
+        counts[r] = (int)(n * (r + 1) / size) - displs[r];
+    }
+    int64_t *sums = s->sums + first;
+    comm_check(c,
+               MPI_Reduce_scatter(MPI_IN_PLACE, sums, counts, MPI_INT64_T, MPI_SUM, c->axes[axis]),
+               "reduce-scatter", axis);
+    /* this rank's totals stand in the first half, which the words never reach */
+    uint32_t *words = (uint32_t *)(void *)sums + n, *mine = words + displs[me];
+    s->convert(s->ctx, sums, first + (size_t)displs[me], (size_t)counts[me], mine);
+    gather_by_mpi(c, axis, words, counts, displs);
+    s->take(s->ctx, words, first, n);
+}
+
+static void sum_words_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_sum *s)
+{
+    if (s->n < PARTS_FROM) {
+        reduce_by_mpi(c, axis, s->sums, s->n, &sum_i64);
+        take_words(s);
+        return;
+    }
+    for (size_t first = 0; first < s->n;) {
+        const size_t left = s->n - first;
+        const size_t now = left < 2 * ELEMS_AT_ONCE ? left : ELEMS_AT_ONCE; /* no small rest */
+        sum_parts_by_mpi(c, axis, s, first, now);
+        first += now;
     }
 }
 
@@ -91,19 +137,9 @@ void comm_sum_words(struct comm *c, enum comm_axis axis, const struct comm_sum *
     if (g != NULL) {
         comm_check_memory(c, host_group_sum_words(g, s), "all-reduce", axis);
     } else {
-        reduce_by_mpi(c, axis, s->sums, s->n, &sum_i64);
-        take_words(s);
+        sum_words_by_mpi(c, axis, s);
     }
     comm_account(c, axis, since, s->n * sizeof *s->sums);
-}
-
-static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const int *counts,
-                          const int *displs)
-{
-    comm_check(c,
-               MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, counts, displs, MPI_UINT32_T,
-                              c->axes[axis]),
-               "all-gather", axis);
 }
 
 void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int *counts,

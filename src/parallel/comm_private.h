@@ -15,6 +15,7 @@ struct comm {
     struct host_group
         *groups[COMM_AXIS_COUNT]; /* NULL: over MPI; axes of the same ranks share one */
     bool uses_memory[COMM_AXIS_COUNT];
+    int *parts;            /* [2 * world] counts and places of a sum's parts */
     struct flight *flight; /* &own_flight, or borrowed: comm_record_in */
     struct flight own_flight;
     struct team *team;     /* borrowed; NULL: none */
@@ -27,6 +28,10 @@ struct comm {
 /* No transfer may carry more than this many elements: counts are ints, and some transports want
  * less than 2 GiB at once. */
 enum { ELEMS_AT_ONCE = 1 << 27 };
+
+/* Elements from which a sum to words goes as parts: below, the second message costs more than the
+ * bytes that it saves (tests/bench/bench_comm.c). At least a part's element for every rank. */
+enum { PARTS_FROM = 1 << 15 };
 
 /* Local. Ends the job with a sentence when MPI said that an operation failed, or the host has no
  * memory left for it. */

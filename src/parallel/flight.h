@@ -18,6 +18,7 @@ enum { FLIGHT_NO_LAYER = -1 };
     X(NONE, "nothing")                                                                             \
     X(SPLIT, "split")                                                                              \
     X(ALL_REDUCE, "all-reduce")                                                                    \
+    X(REDUCE_SCATTER, "reduce-scatter")                                                            \
     X(ALL_GATHER, "all-gather")                                                                    \
     X(ALL_TO_ALL, "all-to-all")                                                                    \
     X(BROADCAST, "broadcast")                                                                      \

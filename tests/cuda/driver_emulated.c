@@ -1,9 +1,10 @@
 /* A cuda_driver that runs the kernels' own source on the CPU, one block after the other. Work waits
- * in a queue until somebody asks for an event, as on a device, so that host memory which is reused
- * too early shows; device memory can be touched by that work alone, so that host code which
- * dereferences an array of the device ends at once; shared memory starts as garbage and its end is
- * watched. Calls of the emulated NCCL (and what stands before them) run at once, on a thread, since
- * other ranks wait for them. It says nothing about a real GPU. */
+ * in its stream's queue until somebody asks for an event, so that host memory which is reused too
+ * early shows, and work of one stream that should have waited for another's does not find it done;
+ * device memory can be touched by that work alone, so that host code which dereferences an array of
+ * the device ends at once; shared memory starts as garbage and its end is watched. Calls of the
+ * emulated NCCL (and what stands before them) run at once, on a thread, since other ranks wait for
+ * them. It says nothing about a real GPU. */
 #include "driver_emulated.h"
 
 #include "kernels/cuda/driver.h"
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 struct cuda_block {
     uint32_t x, y, z;
@@ -39,7 +41,15 @@ static const size_t args_bytes[CUDA_KERNEL_COUNT] = {
 enum { GARBAGE = 0xA5, CANARY_BYTES = 64 };
 static const size_t region_bytes = (size_t)1 << 36;
 
-enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_GEMM, WORK_CALL };
+struct stream;
+
+/* Work of a stream up to its at-th piece. */
+struct event {
+    struct stream *stream; /* NULL: nothing */
+    uint64_t at;
+};
+
+enum work_kind { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_GEMM, WORK_CALL, WORK_AWAIT };
 struct work {
     enum work_kind kind;
     enum cuda_kernel kernel;
@@ -52,41 +62,40 @@ struct work {
     int byte;
     void (*call)(void *arg);
     void *arg;
+    struct event event;
 };
 
 struct queue {
     struct work *work;
     size_t head, n, capacity; /* [head, n) is still to be run */
-    size_t n_calls;           /* of these and the one that runs: the thread's */
 };
 
-/* The stream made first computes, and all streams but one of copies share its queue. Copies to the
- * device on another stream are that one's: in turn they run at once, before all that waits in the
- * queue (unless their stream waits for an event), or only when somebody waits for their event, so
- * that a missing wait shows either way. */
+/* Copies to the device on another stream than the first: in turn they run at once (unless it has
+ * something to do before), or only when somebody waits for them. */
 struct stream {
-    bool is_side;
-    uint64_t awaits; /* the queue, when it was run so often less one */
-    struct queue held;
-};
-struct event {
-    struct stream *stream;
+    struct queue q;
+    uint64_t n_done; /* pieces run so far; with those in q, pieces put */
+    size_t n_calls;  /* among these: its thread's, with what stands before them */
+    bool has_thread, is_side;
+    unsigned number; /* in the order of making, for the record */
+    struct stream *next;
 };
 
 static struct {
     struct emulated e;
-    bool is_read;
+    bool is_read, is_open; /* open: device memory, to the work that runs */
     char *region;
     size_t used, n_arrays; /* n_arrays were given out and not taken back */
     const void *fresh;     /* given out last and not touched: zeros, whose pages cost nothing */
-    uint64_t n_calls, n_launches, n_bad_launches, n_replayed, n_changed, n_side, n_drained;
-    struct queue stream;
-    struct queue *graph; /* NULL, or what is recorded now */
-    bool has_thread, has_stream;
+    uint64_t n_calls, n_launches, n_bad_launches, n_replayed, n_changed, n_side;
+    struct stream *streams; /* all */
+    unsigned n_streams;     /* made so far */
+    struct queue *graph;    /* NULL, or what is recorded now */
+    FILE *record;           /* of what was put where; NULL: nobody asked */
 } all;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the queue and of device memory */
-static pthread_cond_t called_for = PTHREAD_COND_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  /* of the streams and of device memory */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a call was put, or a call ended */
 
 void emulated_set(struct emulated e)
 {
@@ -95,7 +104,7 @@ void emulated_set(struct emulated e)
     all.n_calls = 0;
     all.n_launches = all.n_bad_launches = 0;
     all.used = 0;
-    all.stream.head = all.stream.n = 0;
+    for (struct stream *o = all.streams; o != NULL; o = o->next) o->q.head = o->q.n = 0;
     all.n_replayed = all.n_changed = 0;
 }
 
@@ -164,6 +173,31 @@ static void open_region(bool on)
     if (n > 0 && mprotect(all.region, n, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
 }
 
+/* SHOAL_EMULATED_RECORD, a folder: a file of each process with a line for each piece of work in the
+ * order of asking, "STREAM launch KERNEL", "STREAM call", "STREAM await STREAM". */
+static void record(const struct stream *s, const struct work *w)
+{
+    static const char *const kernel_names[] = {
+#define X(name, args) #name,
+        CUDA_KERNELS(X)
+#undef X
+    };
+    static const char *const kinds[] = {"launch", "copy", "fill", "gemm", "call", "await"};
+    const char *folder = getenv("SHOAL_EMULATED_RECORD");
+    if (folder == NULL) return;
+    if (all.record == NULL) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%d", folder, (int)getpid());
+        all.record = fopen(path, "w");
+        if (all.record == NULL) abort();
+        setvbuf(all.record, NULL, _IOLBF, 0);
+    }
+    fprintf(all.record, "%u %s", s->number, kinds[w->kind]);
+    if (w->kind == WORK_LAUNCH) fprintf(all.record, " %s", kernel_names[w->kernel]);
+    if (w->kind == WORK_AWAIT) fprintf(all.record, " %u", w->event.stream->number);
+    fputc('\n', all.record);
+}
+
 static void append(struct queue *q, const struct work *w)
 {
     if (q->n == q->capacity) {
@@ -180,7 +214,13 @@ static void not_recording(void)
     if (all.graph != NULL) abort();
 }
 
-static int enqueue(const struct work *w)
+static void put(struct stream *s, const struct work *w)
+{
+    append(&s->q, w);
+    record(s, w);
+}
+
+static int enqueue(void *stream, const struct work *w)
 {
     all.fresh = NULL;
     const int error = called();
@@ -191,7 +231,7 @@ static int enqueue(const struct work *w)
     }
     if (all.e.dry != 0) return 0;
     pthread_mutex_lock(&lock);
-    append(&all.stream, w);
+    put(stream, w);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -216,57 +256,91 @@ static void run_launch(const struct work *w)
 
 static void run_one(const struct work *w)
 {
+    if (!all.is_open) open_region(true);
+    all.is_open = true;
     if (w->kind == WORK_LAUNCH) run_launch(w);
     if (w->kind == WORK_COPY) memmove(w->to, w->from, w->n_bytes);
     if (w->kind == WORK_FILL) memset(w->to, w->byte, w->n_bytes);
     if (w->kind == WORK_GEMM) emulated_gemm(&w->gemm, &all.e);
 }
 
-/* Runs what waits, under the lock; false when the thread has something to do first. */
-static bool run_stream(void)
+/* Whoever ran something ends here, before the lock is given away. */
+static void close_region(void)
 {
-    if (all.stream.n_calls > 0) return false;
-    all.n_drained += all.stream.head == all.stream.n;
-    if (all.stream.head == all.stream.n) return true;
-    open_region(true);
-    for (; all.stream.head < all.stream.n; all.stream.head++)
-        run_one(&all.stream.work[all.stream.head]);
-    all.stream.head = all.stream.n = 0;
-    all.n_drained++;
-    open_region(false);
+    if (all.is_open) open_region(false);
+    all.is_open = false;
+}
+
+static void step(struct stream *s)
+{
+    s->n_done++;
+    if (++s->q.head == s->q.n) s->q.head = s->q.n = 0;
+}
+
+/* Runs what stands before the event, in other streams too where something awaits it, under the
+ * lock; false when a thread has something to do first. */
+static bool run_until(struct event e)
+{
+    struct stream *s = e.stream;
+    while (s != NULL && s->n_done < e.at && s->q.head < s->q.n) {
+        const struct work *w = &s->q.work[s->q.head];
+        if (w->kind == WORK_CALL || (w->kind == WORK_AWAIT && !run_until(w->event))) return false;
+        if (w->kind != WORK_AWAIT) run_one(w);
+        step(s);
+    }
     return true;
 }
 
-/* The thread: what stands before a call, then the call. */
-static void *run_calls(void *none)
+static struct event all_of(struct stream *s)
 {
-    struct queue *q = &all.stream;
+    return (struct event){s, s->n_done + (s->q.n - s->q.head)};
+}
+
+static bool run_streams(void)
+{
+    bool done = true;
+    for (struct stream *s = all.streams; s != NULL; s = s->next)
+        done = run_until(all_of(s)) && done;
+    close_region();
+    return done;
+}
+
+/* A stream's thread: its calls, and what stands before them. */
+static void *run_calls(void *arg)
+{
+    struct stream *s = arg;
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (q->n_calls == 0) pthread_cond_wait(&called_for, &lock);
-        open_region(true);
-        while (q->work[q->head].kind != WORK_CALL) run_one(&q->work[q->head++]);
-        open_region(false);
-        const struct work w = q->work[q->head++];
+        while (s->n_calls == 0) pthread_cond_wait(&changed, &lock);
+        while (s->q.work[s->q.head].kind != WORK_CALL) {
+            if (run_until((struct event){s, s->n_done + 1})) continue;
+            close_region();
+            pthread_cond_wait(&changed, &lock);
+        }
+        close_region();
+        const struct work w = s->q.work[s->q.head];
         pthread_mutex_unlock(&lock);
         w.call(w.arg);
         pthread_mutex_lock(&lock);
-        q->n_calls--;
+        step(s);
+        s->n_calls--;
+        pthread_cond_broadcast(&changed);
     }
-    return none;
+    return arg;
 }
 
-int emulated_call(void (*run)(void *arg), void *arg)
+int emulated_call(void *stream, void (*run)(void *arg), void *arg)
 {
+    struct stream *s = stream;
     const int error = called();
     if (error != 0) return error;
     pthread_mutex_lock(&lock);
     pthread_t thread;
-    if (!all.has_thread && pthread_create(&thread, NULL, run_calls, NULL) != 0) abort();
-    all.has_thread = true;
-    append(&all.stream, &(struct work){.kind = WORK_CALL, .call = run, .arg = arg});
-    all.stream.n_calls++;
-    pthread_cond_signal(&called_for);
+    if (!s->has_thread && pthread_create(&thread, NULL, run_calls, s) != 0) abort();
+    s->has_thread = true;
+    put(s, &(struct work){.kind = WORK_CALL, .call = run, .arg = arg});
+    s->n_calls++;
+    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -353,7 +427,7 @@ static int emu_alloc(void **out, size_t n_bytes, void *stream)
     if (error != 0) return error;
     if (n_bytes > memory_bytes() - all.used) return EMULATED_MEMORY;
     pthread_mutex_lock(&lock);
-    (void)run_stream();
+    (void)run_streams();
     *out = all.region + all.used;
     all.fresh = *out;
     all.used += (n_bytes + 255) / 256 * 256;
@@ -368,7 +442,7 @@ static int emu_release(void *p, void *stream)
     (void)stream;
     if (--all.n_arrays > 0) return 0;
     pthread_mutex_lock(&lock); /* of the last device: all begins anew */
-    if (run_stream()) {
+    if (run_streams()) {
         (void)madvise(all.region, region_bytes, MADV_DONTNEED);
         all.used = 0;
     }
@@ -392,18 +466,30 @@ static int emu_stream_create(void **out)
 {
     struct stream *s = calloc(1, sizeof *s);
     if (s == NULL) abort();
-    s->is_side = all.has_stream;
-    all.has_stream = true;
+    pthread_mutex_lock(&lock);
+    s->is_side = all.streams != NULL;
+    s->number = all.n_streams++;
+    s->next = all.streams;
+    all.streams = s;
+    pthread_mutex_unlock(&lock);
     *out = s;
     return called();
 }
 
+/* What is left of it is run now; a thread keeps it. */
 static int emu_stream_destroy(void *stream)
 {
-    struct stream *s = stream;
-    if (!s->is_side) all.has_stream = false;
-    free(s->held.work);
-    free(s);
+    struct stream *s = stream, **at = &all.streams;
+    pthread_mutex_lock(&lock);
+    (void)run_until(all_of(s));
+    close_region();
+    while (*at != s) at = &(*at)->next;
+    if (!s->has_thread) {
+        *at = s->next;
+        free(s->q.work);
+        free(s);
+    }
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -420,30 +506,24 @@ static int emu_event_destroy(void *event)
     return 0;
 }
 
-/* What a side stream held goes behind what the queue has. */
-static void let_in(struct stream *s)
-{
-    for (size_t i = 0; i < s->held.n; i++) append(&all.stream, &s->held.work[i]);
-    s->held.n = 0;
-}
-
 static int emu_event_record(void *event, void *stream)
 {
     not_recording();
-    ((struct event *)event)->stream = stream;
+    pthread_mutex_lock(&lock);
+    *(struct event *)event = all_of(stream);
+    pthread_mutex_unlock(&lock);
     return called();
 }
 
 static int emu_event_query(void *event, bool *done)
 {
-    const struct event *e = event;
     not_recording();
     const int error = called();
     if (error != 0) return error;
     *done = all.e.hangs_after == 0 || all.n_launches < all.e.hangs_after;
     pthread_mutex_lock(&lock);
-    if (e->stream != NULL) let_in(e->stream);
-    if (*done) *done = run_stream();
+    if (*done) *done = run_until(*(struct event *)event);
+    close_region();
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -451,37 +531,9 @@ static int emu_event_query(void *event, bool *done)
 static int emu_stream_await(void *stream, void *event)
 {
     const struct event *e = event;
-    struct stream *s = stream;
     not_recording();
-    const int error = called();
-    if (error != 0 || e->stream == NULL) return error;
-    pthread_mutex_lock(&lock);
-    let_in(e->stream);
-    if (s->is_side) {
-        let_in(s);
-        s->awaits = all.n_drained + 1;
-    }
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-
-/* Of the stream of copies. */
-static int copy_aside(struct stream *s, const struct work *w)
-{
-    const int error = called();
-    if (error != 0 || all.e.dry != 0) return error;
-    pthread_mutex_lock(&lock);
-    if (s->awaits == all.n_drained + 1) {
-        append(&all.stream, w); /* behind the event that it waits for */
-    } else if (all.n_side++ % 2 == 0) {
-        open_region(true);
-        run_one(w);
-        open_region(false);
-    } else {
-        append(&s->held, w);
-    }
-    pthread_mutex_unlock(&lock);
-    return 0;
+    if (e->stream == NULL) return called();
+    return enqueue(stream, &(struct work){.kind = WORK_AWAIT, .event = *e});
 }
 
 static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream)
@@ -489,14 +541,21 @@ static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy k
     const struct work w = {.kind = WORK_COPY, .to = to, .from = from, .n_bytes = n_bytes};
     struct stream *s = stream;
     not_recording();
-    return s->is_side && kind == CUDA_COPY_IN ? copy_aside(s, &w) : enqueue(&w);
+    const int error = enqueue(s, &w);
+    pthread_mutex_lock(&lock);
+    if (error == 0 && s->is_side && kind == CUDA_COPY_IN && s->q.n - s->q.head == 1 &&
+        all.n_side++ % 2 == 0)
+        (void)run_until(all_of(s));
+    close_region();
+    pthread_mutex_unlock(&lock);
+    return error;
 }
 
 static int emu_fill(void *p, int byte, size_t n_bytes, void *stream)
 {
-    (void)stream;
     if (p == all.fresh && byte == 0) return called();
-    return enqueue(&(struct work){.kind = WORK_FILL, .to = p, .byte = byte, .n_bytes = n_bytes});
+    return enqueue(stream,
+                   &(struct work){.kind = WORK_FILL, .to = p, .byte = byte, .n_bytes = n_bytes});
 }
 
 static bool fits(struct cuda_grid grid)
@@ -508,7 +567,6 @@ static bool fits(struct cuda_grid grid)
 static int emu_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                       void *stream)
 {
-    (void)stream;
     if (all.e.launch_error != 0) return (int)all.e.launch_error;
     if (all.e.dry != 0) {
         all.n_launches++;
@@ -519,7 +577,7 @@ static int emu_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void
     struct work w = {.kind = WORK_LAUNCH, .kernel = kernel, .grid = grid};
     assert(args_bytes[kernel] <= sizeof w.args);
     memcpy(w.args, args, args_bytes[kernel]);
-    return enqueue(&w);
+    return enqueue(stream, &w);
 }
 
 /* A graph is its work; a node of it counts from 1. */
@@ -581,12 +639,11 @@ static int emu_graph_change(void *graph, void *node, enum cuda_kernel kernel, st
 static int emu_graph_launch(void *graph, void *stream)
 {
     const struct queue *g = graph;
-    (void)stream;
     not_recording();
     const int error = called();
     if (error != 0) return error;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < g->n; i++) append(&all.stream, &g->work[i]);
+    for (size_t i = 0; i < g->n; i++) put(stream, &g->work[i]);
     pthread_mutex_unlock(&lock);
     all.n_replayed++;
     return 0;
@@ -596,8 +653,7 @@ enum { EMULATED_ALGORITHMS = 3 };
 
 static int emu_gemm_open(void *stream, void **out, char *library, size_t n)
 {
-    (void)stream;
-    *out = &all;
+    *out = stream;
     snprintf(library, n, "emulated library 1");
     return all.e.no_gemm > 0 ? EMULATED_NO_LIBRARY : called();
 }
@@ -610,12 +666,11 @@ static int emu_gemm_close(void *gemm)
 
 static int emu_gemm_run(void *gemm, const struct cuda_gemm *g)
 {
-    (void)gemm;
     if (g->algorithm != CUDA_GEMM_FREE && g->algorithm >= EMULATED_ALGORITHMS)
         return CUDA_GEMM_NONE;
     assert(g->rows > 0 && g->n > 0 && g->k > 0 && g->batch > 0);
     assert(g->x_stride >= g->k && g->w_stride >= g->k && g->y_stride >= g->n);
-    return enqueue(&(struct work){.kind = WORK_GEMM, .gemm = *g});
+    return enqueue(gemm, &(struct work){.kind = WORK_GEMM, .gemm = *g});
 }
 
 static const char *emu_error_text(int error)

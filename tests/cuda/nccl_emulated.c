@@ -3,8 +3,9 @@
  * ends is an error of the communicator, one that does nothing is waited for until an abort. Faults
  * come from SHOAL_EMULATED: nccl_missing=1 (no library), nccl_id_error=, nccl_open_error= (the
  * call's error), and for one rank (nccl_rank=) nccl_silent=, nccl_gone= and nccl_stuck=: operations
- * until its GPU does nothing any more, it hangs up, its host comes no further. It says nothing
- * about NCCL itself. */
+ * until its GPU does nothing any more, it hangs up, its host comes no further. nccl_late= is the
+ * milliseconds that each operation takes at least, for those who do not wait for it. It says
+ * nothing about NCCL itself. */
 #include "nccl_emulated.h"
 
 #include "kernels/cuda/nccl_table.h"
@@ -42,10 +43,11 @@ struct piece {
     size_t n, at;
 };
 
-enum operation { OP_MOVE, OP_SUM, OP_MAX };
+enum operation { OP_MOVE, OP_SUM, OP_SUM_PART, OP_MAX };
 
 struct call {
     struct emulated_comm *comm;
+    void *stream;
     enum operation op;
     const void *sources[GROUP_MAX]; /* device memory of sends */
     struct piece pieces[GROUP_MAX];
@@ -247,11 +249,15 @@ static void reduce(const struct call *call)
         if (p->is_send) continue;
         const int64_t *more = (const int64_t *)p->bytes;
         const uint32_t *other = (const uint32_t *)p->bytes;
-        for (size_t k = 0; call->op == OP_SUM && k < call->n_bytes / 8; k++) sums[k] += more[k];
+        for (size_t k = 0; call->op != OP_MAX && k < call->n_bytes / 8; k++) sums[k] += more[k];
         for (size_t k = 0; call->op == OP_MAX && k < call->n_bytes / 4; k++)
             words[k] = words[k] > other[k] ? words[k] : other[k];
     }
     emulated_write(call->buf, sums, call->n_bytes);
+    memset(sums, 0x5A, call->n_bytes); /* the others' parts are not to be read any more */
+    for (int i = 0; call->op == OP_SUM_PART && i < call->n_pieces; i++) {
+        if (call->pieces[i].is_send) emulated_write((void *)call->sources[i], sums, call->n_bytes);
+    }
     free(sums);
 }
 
@@ -259,7 +265,9 @@ static void run_call(void *arg)
 {
     struct call *call = arg;
     struct emulated_comm *c = call->comm;
+    const long late_ms = (long)emulated_word("nccl_late=");
     c->n_ops++;
+    if (late_ms > 0) nanosleep(&(struct timespec){.tv_nsec = late_ms * 1000000}, NULL);
     if (fault(c->n_ops, "nccl_gone=")) hang_up(c);
     if (fault(c->n_ops, "nccl_silent=")) {
         spin(c);
@@ -282,11 +290,12 @@ static void run_call(void *arg)
 /* --- asking for it -----------------------------------------------------------------------------
  */
 
-static struct call *call_of(void *comm)
+static struct call *call_of(void *comm, void *stream)
 {
     struct call *call = calloc(1, sizeof *call);
     assert(call != NULL);
     call->comm = comm;
+    call->stream = stream;
     return call;
 }
 
@@ -305,13 +314,13 @@ static int submit(struct call *call)
     if (fault(++call->comm->n_asked, "nccl_stuck=")) {
         for (;;) pause();
     }
-    return emulated_call(run_call, call);
+    return emulated_call(call->stream, run_call, call);
 }
 
 static int emu_group_begin(void)
 {
     assert(group == NULL);
-    group = call_of(NULL);
+    group = call_of(NULL, NULL);
     return 0;
 }
 
@@ -326,26 +335,27 @@ static int emu_group_end(void)
 
 static int emu_send(const void *buf, size_t n_bytes, int to, void *comm, void *stream)
 {
-    (void)stream;
-    struct call *call = group != NULL ? group : call_of(comm);
+    struct call *call = group != NULL ? group : call_of(comm, stream);
     call->comm = comm;
+    call->stream = stream;
     add_piece(call, to, buf, NULL, n_bytes);
     return group != NULL ? 0 : submit(call);
 }
 
 static int emu_receive(void *buf, size_t n_bytes, int from, void *comm, void *stream)
 {
-    (void)stream;
-    struct call *call = group != NULL ? group : call_of(comm);
+    struct call *call = group != NULL ? group : call_of(comm, stream);
     call->comm = comm;
+    call->stream = stream;
     add_piece(call, from, NULL, buf, n_bytes);
     return group != NULL ? 0 : submit(call);
 }
 
 /* Everybody's to everybody. */
-static int reduction(void *buf, size_t n_bytes, struct emulated_comm *c, enum operation op)
+static int reduction(void *buf, size_t n_bytes, struct emulated_comm *c, enum operation op,
+                     void *stream)
 {
-    struct call *call = call_of(c);
+    struct call *call = call_of(c, stream);
     call->op = op;
     call->buf = buf;
     call->n_bytes = n_bytes;
@@ -359,21 +369,34 @@ static int reduction(void *buf, size_t n_bytes, struct emulated_comm *c, enum op
 
 static int emu_sum_i64(void *buf, size_t n, void *comm, void *stream)
 {
-    (void)stream;
-    return reduction(buf, n * sizeof(int64_t), comm, OP_SUM);
+    return reduction(buf, n * sizeof(int64_t), comm, OP_SUM, stream);
+}
+
+static int emu_sum_part_i64(int64_t *parts, size_t n, int rank, void *comm, void *stream)
+{
+    struct emulated_comm *c = comm;
+    struct call *call = call_of(c, stream);
+    assert(rank == c->rank);
+    call->op = OP_SUM_PART;
+    call->buf = parts + (size_t)rank * n;
+    call->n_bytes = n * sizeof *parts;
+    for (int r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank) continue;
+        add_piece(call, r, parts + (size_t)r * n, NULL, call->n_bytes);
+        add_piece(call, r, NULL, call->buf, call->n_bytes);
+    }
+    return submit(call);
 }
 
 static int emu_max_u32(void *buf, size_t n, void *comm, void *stream)
 {
-    (void)stream;
-    return reduction(buf, n * sizeof(uint32_t), comm, OP_MAX);
+    return reduction(buf, n * sizeof(uint32_t), comm, OP_MAX, stream);
 }
 
 static int emu_gather(void *all, size_t n_bytes, int rank, void *comm, void *stream)
 {
-    (void)stream;
     struct emulated_comm *c = comm;
-    struct call *call = call_of(c);
+    struct call *call = call_of(c, stream);
     assert(rank == c->rank);
     for (int r = 0; r < c->n_ranks; r++) {
         if (r == c->rank) continue;
@@ -402,6 +425,7 @@ static const struct nccl_table table = {
     .group_begin = emu_group_begin,
     .group_end = emu_group_end,
     .sum_i64 = emu_sum_i64,
+    .sum_part_i64 = emu_sum_part_i64,
     .max_u32 = emu_max_u32,
     .gather = emu_gather,
     .send = emu_send,

@@ -7,7 +7,7 @@
 
 /* Puts a call on the stream. As on a device, everything up to it runs by itself from now on, on a
  * thread of its own; `arg` is the callee's. */
-int emulated_call(void (*run)(void *arg), void *arg);
+int emulated_call(void *stream, void (*run)(void *arg), void *arg);
 
 /* For calls: bytes of device memory out and in. */
 void emulated_read(void *to, const void *from, size_t n_bytes);

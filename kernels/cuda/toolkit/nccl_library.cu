@@ -29,6 +29,7 @@ static_assert(NCCL_UNIQUE_ID_BYTES == NCCL_ID_BYTES, "the size of an id");
     X(ncclGroupStart)                                                                              \
     X(ncclGroupEnd)                                                                                \
     X(ncclAllReduce)                                                                               \
+    X(ncclReduceScatter)                                                                           \
     X(ncclAllGather)                                                                               \
     X(ncclSend)                                                                                    \
     X(ncclRecv)                                                                                    \
@@ -122,6 +123,12 @@ static int lib_sum_i64(void *buf, size_t n, void *comm, void *stream)
                                      (cudaStream_t)stream));
 }
 
+static int lib_sum_part_i64(int64_t *parts, size_t n, int rank, void *comm, void *stream)
+{
+    return begun(lib.p_ncclReduceScatter(parts, parts + (size_t)rank * n, n, ncclInt64, ncclSum,
+                                         (ncclComm_t)comm, (cudaStream_t)stream));
+}
+
 static int lib_max_u32(void *buf, size_t n, void *comm, void *stream)
 {
     return begun(lib.p_ncclAllReduce(buf, buf, n, ncclUint32, ncclMax, (ncclComm_t)comm,
@@ -166,6 +173,7 @@ static const struct nccl_table table = {
     .group_begin = lib_group_begin,
     .group_end = lib_group_end,
     .sum_i64 = lib_sum_i64,
+    .sum_part_i64 = lib_sum_part_i64,
     .max_u32 = lib_max_u32,
     .gather = lib_gather,
     .send = lib_send,
