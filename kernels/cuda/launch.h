@@ -18,6 +18,15 @@
     X(attention_rows, attention_work_cuda)                                                         \
     X(attention_tiles, attention_work_cuda)                                                        \
     X(attention_fold, attention_work_cuda)                                                         \
+    X(attention_few_64, attention_mma_work)                                                        \
+    X(attention_few_96, attention_mma_work)                                                        \
+    X(attention_few_128, attention_mma_work)                                                       \
+    X(attention_few_192, attention_mma_work)                                                       \
+    X(attention_few_256, attention_mma_work)                                                       \
+    X(attention_many_64, attention_mma_work)                                                       \
+    X(attention_many_96, attention_mma_work)                                                       \
+    X(attention_many_128, attention_mma_work)                                                      \
+    X(attention_mma_fold, attention_mma_work)                                                      \
     X(swiglu, swiglu_work)                                                                         \
     X(swiglu_clamped, swiglu_clamped_work)                                                         \
     X(sigmoid_rows, sigmoid_rows_work)                                                             \
@@ -75,16 +84,25 @@ enum {
     CUDA_FEW_STAGES = 5,                   /* how many of them it holds, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* and their distance: panels in other banks */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_MMA_ROWS = 32,       /* of one block of a linear on tensor cores, */
-    CUDA_MMA_OUTPUTS = 128,   /* and its outputs */
-    CUDA_ATTENTION_ROWS = 4,  /* rows of one block of attention_rows */
-    CUDA_ARGMAX_SPAN = 4096,  /* logits of one block of argmax */
-    CUDA_FILL_SPAN = 2048,    /* bytes of one block of fill */
-    CUDA_HEADS_MAX = 1024,    /* query heads of a rank */
-    CUDA_HEAD_DIM_MAX = 1024, /* latents and their rotated part count */
+    CUDA_MMA_ROWS = 32,        /* of one block of a linear on tensor cores, */
+    CUDA_MMA_OUTPUTS = 128,    /* and its outputs */
+    CUDA_ATTENTION_ROWS = 4,   /* rows of one block of attention_rows */
+    CUDA_ATTENTION_HEADS = 64, /* most heads of one block of attention_few and attention_many, */
+    CUDA_FEW_ROWS = 64,        /* and rows times heads: four warps with 16 of them each, */
+    CUDA_MANY_ROWS = 128,      /* or 32 */
+    CUDA_ARGMAX_SPAN = 4096,   /* logits of one block of argmax */
+    CUDA_FILL_SPAN = 2048,     /* bytes of one block of fill */
+    CUDA_HEADS_MAX = 1024,     /* query heads of a rank */
+    CUDA_HEAD_DIM_MAX = 1024,  /* latents and their rotated part count */
     CUDA_EXPERTS_MAX = 4096,
-    CUDA_SHARED_MAX = 48 << 10, /* bytes of a block's shared memory, on every architecture */
+    CUDA_SHARED_MAX = 99 << 10,   /* bytes of a block's shared memory, on every architecture, */
+    CUDA_SHARED_PLAIN = 48 << 10, /* and without asking for it */
 };
+
+/* Bytes from one row of f16 to the next in shared memory: eight rows in other banks. */
+#define CUDA_ATTENTION_STRIDE(width) ((width)*2 + 16)
+
+#define CUDA_LOG2_E 0x1.715476p+0f
 
 /* Blocks of a launch; threads are CUDA_THREADS. y, where rows are, < 2^31; x, z < 65536. */
 struct cuda_grid {
@@ -157,6 +175,32 @@ struct attention_work_cuda {
     float *states;      /* [n_rows, H, n_tiles, Hd + 2] */
     uint32_t n_tiles;
     uint8_t kv_of_head[CUDA_HEADS_MAX];
+};
+
+/* Consecutive rows of one sequence. */
+struct attention_run {
+    uint32_t row0, n_rows;
+};
+
+/* Attention on tensor cores (attention_mma.cu) over f16, i8 or f8_e4m3, of heads up to the kernel's
+ * width. Heads of a kv head are neighbours: head h has kv head (h + skipped_heads) / heads_per_kv;
+ * n_chunks blocks of up to CUDA_ATTENTION_HEADS each. Grid: x kv heads times chunks, y runs, z
+ * parts of `span` tiles. attention_few with n_tiles > 0 leaves a state (m, l, o[Hd]) of each row's
+ * tiles from tile0 on, n_tiles of them; attention_mma_fold folds them behind `totals`. */
+struct attention_mma_work {
+    const float *q;
+    float *out;
+    struct kv_view kv;
+    struct cuda_rows rows;
+    const struct attention_run *runs; /* NULL: each row from row0 on is a run */
+    size_t row0;
+    uint32_t q_rows; /* of a block's shared memory */
+    uint32_t n_heads, heads_per_kv, skipped_heads, n_chunks, window;
+    float scale_log2;   /* scale log2 e */
+    const float *sinks; /* [H] or NULL */
+    uint32_t n_tiles, tile0, span;
+    float *states; /* [rows, H, n_tiles, Hd + 2] */
+    float *totals; /* [rows, H, Hd + 2] of the tiles before tile0 */
 };
 
 struct swiglu_work {

@@ -80,6 +80,28 @@ BLOCK_INLINE uint32_t block_fma2_bf16(uint32_t a, uint32_t b, uint32_t c)
     return y;
 }
 
+/* to[lane] = from[lane ^ bit] */
+BLOCK_INLINE void warp_exchange(float *to, const float *from, uint32_t bit)
+{
+    to[0] = __shfl_xor_sync(0xFFFFFFFFu, from[0], (int)bit);
+}
+
+/* 2^x within 2^-22 of itself, below 2^-126 zero. PTX ISA, ex2.approx. */
+BLOCK_INLINE float block_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two floats as f16, nearest even, the first in the low half. */
+BLOCK_INLINE uint32_t block_halves(float low, float high)
+{
+    uint32_t y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+
 #else
 
 #define WARP_SLOTS         (CUDA_THREADS / WARP_THREADS)
@@ -159,6 +181,21 @@ BLOCK_INLINE uint32_t block_fma2_bf16(uint32_t a, uint32_t b, uint32_t c)
         y |= (uint32_t)bf16_from_f32(fmaf(one, other, half_element(DTYPE_BF16, c, i))) << 16 * i;
     }
     return y;
+}
+
+BLOCK_INLINE void warp_exchange(float *to, const float *from, uint32_t bit)
+{
+    for (uint32_t lane = 0; lane < WARP_THREADS; lane++) to[lane] = from[lane ^ bit];
+}
+
+BLOCK_INLINE float block_exp2(float x)
+{
+    return exp2f(x);
+}
+
+BLOCK_INLINE uint32_t block_halves(float low, float high)
+{
+    return f16_from_f32(low) | (uint32_t)f16_from_f32(high) << 16;
 }
 
 #endif

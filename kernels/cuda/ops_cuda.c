@@ -8,9 +8,6 @@
 #include <assert.h>
 #include <string.h>
 
-/* Enough blocks for every processor some times over: below, tiles become blocks of their own. */
-enum { BLOCKS_ENOUGH = 1024 };
-
 static uint32_t chunks(size_t n)
 {
     return (uint32_t)((n + CUDA_THREADS - 1) / CUDA_THREADS);
@@ -171,54 +168,6 @@ void cuda_op_kv_write(struct device *d, const float *key, const float *value,
     device_launch(d, CUDA_KERNEL_kv_write,
                   (struct cuda_grid){kv->n_kv_heads, (uint32_t)d->n_rows, kv->latent ? 1 : 2,
                                      sizeof(uint32_t)},
-                  &w);
-}
-
-/* Tiles of rows [row0, row0 + n) as blocks of their own, then their fold. */
-static void attention_split(struct device *d, struct attention_work_cuda *w, uint32_t n_tiles)
-{
-    const uint32_t n_rows = (uint32_t)w->n_rows;
-    w->n_tiles = n_tiles;
-    const uint32_t shared = (KV_BLOCK_TOKENS + 2 * LANES) * sizeof(float);
-    device_launch(d, CUDA_KERNEL_attention_tiles,
-                  (struct cuda_grid){n_tiles, w->n_heads, n_rows, shared}, w);
-    device_launch(d, CUDA_KERNEL_attention_fold, (struct cuda_grid){w->n_heads, n_rows, 1, shared},
-                  w);
-}
-
-void cuda_op_attention(struct device *d, const struct attn_args *a)
-{
-    struct attention_work_cuda w = {.q = a->q,
-                                    .out = a->out,
-                                    .kv = a->kv,
-                                    .rows = d->rows,
-                                    .n_rows = d->n_rows,
-                                    .n_heads = a->n_heads,
-                                    .window = a->window,
-                                    .scale = a->scale,
-                                    .sinks = a->sinks,
-                                    .states = d->states};
-    assert(a->n_heads <= CUDA_HEADS_MAX && a->kv.head_dim <= CUDA_HEAD_DIM_MAX);
-    if (a->n_heads == 0) return;
-    d->rows_in_use = true;
-    memcpy(w.kv_of_head, a->kv_of_head, a->n_heads);
-    const uint32_t in_window = a->window / KV_BLOCK_TOKENS + 2;
-    const uint32_t n_tiles =
-        a->window > 0 && in_window < d->n_tiles_max ? in_window : d->n_tiles_max;
-    const size_t state_bytes =
-        (size_t)a->n_heads * n_tiles * (a->kv.head_dim + 2) * sizeof(float) * d->n_rows;
-    const size_t n_blocks =
-        (d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS * a->n_heads;
-    if (n_blocks < BLOCKS_ENOUGH && state_bytes <= STATES_BYTES && d->n_rows < UINT16_MAX &&
-        n_tiles < UINT16_MAX) {
-        attention_split(d, &w, n_tiles);
-        return;
-    }
-    const uint32_t per_row = KV_BLOCK_TOKENS + 2 * LANES + 2;
-    device_launch(d, CUDA_KERNEL_attention_rows,
-                  (struct cuda_grid){
-                      (uint32_t)((d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS),
-                      a->n_heads, 1, (uint32_t)(CUDA_ATTENTION_ROWS * per_row * sizeof(float))},
                   &w);
 }
 

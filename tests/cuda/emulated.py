@@ -137,17 +137,34 @@ class EmulatedTest:
                    f"{name} {layout}: other rows with the library")
             print(f"  {name} {' '.join(layout)}: the same bytes with the library")
         source, model = GOLDENS / "smollm-tied", self.work / "smollm-tied.h5"
-        cpu, _ = self.scores(model, source)
-        rows, said = self.scores(model, source, *CUDA, env="gemm_varies=2")
+        f32 = ["--kv-dtype", "f32"]  # whose attention is the CPU's
+        cpu, _ = self.scores(model, source, *f32)
+        rows, said = self.scores(model, source, *CUDA, *f32, env="gemm_varies=2")
         expect("algorithm 2 of" in said and rows != cpu, f"two algorithms vary: {said}")
         for env, words in (("gemm_varies=3", "own kernels multiply"), ("no_gemm=1", "not be loaded")):
-            rows, said = self.scores(model, source, *CUDA, env=env)
+            rows, said = self.scores(model, source, *CUDA, *f32, env=env)
             expect(words in said and rows == cpu, f"{env}: not the own kernels' rows: {said}")
             print(f"  {env}: own kernels, the CPU's bytes")
         _, said = self.scores(model, source, *CUDA, "--fast-reductions")
         expect("law off" in said, f"--fast-reductions says nothing: {said}")
         self.refused_at("smollm-tied.h5", "gemm_wide=100", 2, ["--exact-across-devices"])
         self.check_journal(model, source)
+        self.attention()
+
+    def attention(self):
+        """Rows of attention on tensor cores: over layouts and chunks the same, and not the CPU's."""
+        alone = {"SHOAL_EMULATED": "no_gemm=1"}
+        for name, flags, layout, ranks in (
+                ("smollm-tied", [], ["--pp", "2", "--chunk", "3"], 2),
+                ("llama-gqa", ["--kv-dtype", "int8"], ["--tp", "2"], 2),
+                ("qwen2-window", ["--kv-dtype", "fp8"], ["--chunk", "4"], 0)):
+            source, model = GOLDENS / name, self.work / f"{name}.h5"
+            self.shoal.must("convert", source / "hf", model)
+            want = self.rows(model, source, [*CUDA, *flags], env=alone)
+            expect(self.rows(model, source, flags) != want, f"{name}: no tensor cores, the CPU's rows")
+            expect(self.rows(model, source, [*CUDA, *flags, *layout], ranks, env=alone) == want,
+                   f"{name} {layout}: other rows on tensor cores")
+            print(f"  {name} {' '.join(flags + layout)}: the same bytes, attention on tensor cores")
 
     def check_journal(self, model, source):
         """Rows of different sums do not meet in one output."""

@@ -158,10 +158,20 @@ static dim3 blocks_of(struct cuda_grid grid)
     return dim3(grid.y, grid.x, grid.z);
 }
 
+/* A kernel must be told before it gets more shared memory than all had once. */
+static int allow_shared(enum cuda_kernel kernel, uint32_t n_bytes)
+{
+    if (n_bytes <= CUDA_SHARED_PLAIN) return 0;
+    return cudaFuncSetAttribute(entry_of(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                CUDA_SHARED_MAX);
+}
+
 static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void *args,
                       void *stream)
 {
     void *list[] = {(void *)args};
+    const int error = allow_shared(kernel, grid.shared_bytes);
+    if (error != 0) return error;
     return cudaLaunchKernel(entry_of(kernel), blocks_of(grid), dim3(CUDA_THREADS), list,
                             grid.shared_bytes, stream_of(stream));
 }
@@ -238,6 +248,8 @@ static int drv_graph_change(void *graph, void *node, enum cuda_kernel kernel, st
 {
     const struct cuda_graph *g = (const struct cuda_graph *)graph;
     void *list[] = {(void *)args};
+    const int error = allow_shared(kernel, grid.shared_bytes);
+    if (error != 0) return error;
     cudaKernelNodeParams p = {};
     p.func = (void *)entry_of(kernel);
     p.gridDim = blocks_of(grid);

@@ -10,10 +10,10 @@
 
 enum { ROWS = 100000, WIDTH = 1 << 17, VOCAB = 1 << 22 };
 
-static struct both open_dry(void)
+static struct both open_dry(enum device_arithmetic arithmetic)
 {
     emulated_set((struct emulated){.dry = 1});
-    return both_open(41);
+    return both_open_as(41, arithmetic);
 }
 
 static void close_dry(struct both *b, uint64_t n_least)
@@ -28,7 +28,7 @@ static void close_dry(struct both *b, uint64_t n_least)
 static void rows_of_all_widths(void)
 {
     static const size_t rows[] = {0, 1, ROWS}, widths[] = {1, WIDTH};
-    struct both b = open_dry();
+    struct both b = open_dry(DEVICE_EXACT);
     const struct kern_table *k = &b.gpu;
     for (size_t i = 0; i < 6; i++) {
         const size_t r = rows[i / 2], n = widths[i % 2];
@@ -57,7 +57,7 @@ static void rows_of_all_widths(void)
 
 static void routers_and_lists(void)
 {
-    struct both b = open_dry();
+    struct both b = open_dry(DEVICE_EXACT);
     const struct kern_table *k = &b.gpu;
     int32_t *list = calloc(ROWS, sizeof *list);
     struct pick_row picks[64] = {{0}};
@@ -84,7 +84,7 @@ static void routers_and_lists(void)
 static void linears_of_all_sizes(void)
 {
     static const size_t rows[] = {1, 8, 100, ROWS};
-    struct both b = open_dry();
+    struct both b = open_dry(DEVICE_EXACT);
     struct packed w[2] = {{.n_out = VOCAB, .n_in = WIDTH}, {.n_out = VOCAB, .n_in = WIDTH}};
     const struct quant_rows xq = {.group = 128, .n_groups = WIDTH / 128};
     for (size_t i = 0; i < QUANT_TEST_FORMATS + 1; i++) {
@@ -103,29 +103,43 @@ static void linears_of_all_sizes(void)
 }
 
 /* One token, a context of four million, thousands of rows; the most heads and the widest. */
-static void attention_of_all_sizes(void)
+static void attention_of_heads(struct both *b, uint32_t n_heads, uint32_t n_kv, uint32_t head_dim)
 {
     static const struct {
         size_t rows, past;
     } shapes[] = {{1, 0}, {1, 1 << 22}, {8192, 0}, {70000, 1 << 20}};
-    static uint8_t kv_of_head[CUDA_HEADS_MAX];
-    struct both b = open_dry();
+    uint8_t kv_of_head[CUDA_HEADS_MAX];
+    for (uint32_t h = 0; h < n_heads; h++) kv_of_head[h] = (uint8_t)(h / (n_heads / n_kv));
     int32_t *blocks = calloc((1 << 16) + 2000, sizeof *blocks);
     for (size_t i = 0; i < 4; i++) {
-        for (uint32_t wide = 0; wide < 2; wide++) {
-            const struct seq_rows seq = {0, shapes[i].rows, shapes[i].past, blocks};
-            const struct kv_view kv = {NULL, DTYPE_F16, wide ? 256 : 1, wide ? 1024 : 16, false};
-            op_step_begin(&b.gpu, &seq, 1, seq.n_rows);
-            op_kv_write(&b.gpu, NULL, NULL, &kv, &seq, 1);
-            op_attention(&b.gpu, &(struct attn_args){.kv = kv,
-                                                     .kv_of_head = kv_of_head,
-                                                     .n_heads = wide ? CUDA_HEADS_MAX : 1,
-                                                     .seqs = &seq,
-                                                     .n_seqs = 1});
-        }
+        const struct seq_rows seq = {0, shapes[i].rows, shapes[i].past, blocks};
+        const struct kv_view kv = {NULL, DTYPE_F16, n_kv, head_dim, false};
+        op_step_begin(&b->gpu, &seq, 1, seq.n_rows);
+        op_kv_write(&b->gpu, NULL, NULL, &kv, &seq, 1);
+        op_attention(&b->gpu, &(struct attn_args){.kv = kv,
+                                                  .kv_of_head = kv_of_head,
+                                                  .n_heads = n_heads,
+                                                  .scale = 1,
+                                                  .seqs = &seq,
+                                                  .n_seqs = 1});
     }
     free(blocks);
+}
+
+static void attention_of_all_sizes(void)
+{
+    static const uint32_t widths[] = {16, 64, 80, 128, 192, 256, 1024};
+    struct both b = open_dry(DEVICE_EXACT);
+    attention_of_heads(&b, 1, 1, 16);
+    attention_of_heads(&b, CUDA_HEADS_MAX, 256, 1024);
     close_dry(&b, 16);
+    b = open_dry(DEVICE_LAW);
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+        attention_of_heads(&b, 1, 1, widths[i]);
+        attention_of_heads(&b, CUDA_HEADS_MAX, 1, widths[i]);
+        attention_of_heads(&b, CUDA_HEADS_MAX, 256, widths[i]);
+    }
+    close_dry(&b, 3 * 7 * 4);
 }
 
 void suite_launches(CU_pSuite suite);

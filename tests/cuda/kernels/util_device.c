@@ -10,8 +10,12 @@ enum { SKIPPED = 77 };
 
 struct both both_open(uint64_t seed)
 {
-    const struct device_options o = {
-        .name = "cuda", .n_local_ranks = 1, .arithmetic = DEVICE_EXACT};
+    return both_open_as(seed, DEVICE_EXACT);
+}
+
+struct both both_open_as(uint64_t seed, enum device_arithmetic arithmetic)
+{
+    const struct device_options o = {.name = "cuda", .n_local_ranks = 1, .arithmetic = arithmetic};
     struct both b = {.cpu = table_ref(), .gpu = table_ref(), .rng = {seed}};
     const struct status st = device_open(&o, &b.gpu.device);
     if (!status_failed(&st)) return b;
@@ -68,7 +72,7 @@ void twin_free(const struct both *b, struct twin *t)
     free(t->host);
 }
 
-static void *fetched(const struct both *b, const struct twin *t)
+void *twin_found(const struct both *b, const struct twin *t)
 {
     void *found = test_memory(t->n_bytes);
     mem_ops_get(&b->gpu, found, t->device, t->n_bytes);
@@ -83,7 +87,7 @@ static void assert_none(size_t n_different, size_t n, const char *what)
 
 void twin_same(const struct both *b, const struct twin *t, const char *what)
 {
-    unsigned char *found = fetched(b, t);
+    unsigned char *found = twin_found(b, t);
     size_t n = 0;
     for (size_t i = 0; i < t->n_bytes; i++) n += found[i] != ((unsigned char *)t->host)[i];
     assert_none(n, t->n_bytes, what);
@@ -92,7 +96,7 @@ void twin_same(const struct both *b, const struct twin *t, const char *what)
 
 void twin_same_floats(const struct both *b, const struct twin *t, const char *what)
 {
-    float *found = fetched(b, t);
+    float *found = twin_found(b, t);
     const size_t n = t->n_bytes / sizeof *found;
     assert_none(count_different(found, t->host, n), n, what);
     free(found);

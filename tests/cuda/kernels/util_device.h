@@ -15,7 +15,8 @@ struct both {
     struct kern_table cpu, gpu;
     struct rng rng;
 };
-struct both both_open(uint64_t seed);
+struct both both_open(uint64_t seed); /* in the CPU's arithmetic, */
+struct both both_open_as(uint64_t seed, enum device_arithmetic arithmetic);
 void both_close(struct both *b);
 
 /* An array twice: what stands on the host is copied to the device when made. */
@@ -26,6 +27,7 @@ struct twin {
 struct twin twin_of(const struct both *b, const void *from, size_t n_bytes); /* copies `from` */
 struct twin twin_floats(struct both *b, size_t n, float magnitude, size_t every);
 struct twin twin_zeros(const struct both *b, size_t n_bytes);
+void *twin_found(const struct both *b, const struct twin *t); /* the device's; free it */
 void twin_free(const struct both *b, struct twin *t);
 
 static inline float *twin_host(const struct twin *t)

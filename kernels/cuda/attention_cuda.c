@@ -1,0 +1,239 @@
+/* Attention's launches: which kernels, and the grid of each. In the CPU's arithmetic, and where
+ * tensor cores do not fit (below), those of attention.cu; else those of attention_mma.cu. */
+#include "base/mem.h"
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/ops_cuda.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    BLOCKS_ENOUGH = 1024, /* for every processor some times over: below, tiles become blocks */
+    SPLIT_BLOCKS = 8,     /* of a processor, when tiles are split over blocks, */
+    TILES_LEAST = 8,      /* in passes of at least so many */
+    TILES_MOST = 1024,    /* and at most */
+};
+
+/* Tiles that any row of the step may see. */
+static uint32_t most_tiles(const struct device *d, const struct attn_args *a)
+{
+    const uint32_t in_window = a->window / KV_BLOCK_TOKENS + 2;
+    return a->window > 0 && in_window < d->n_tiles_max ? in_window : d->n_tiles_max;
+}
+
+/* Tiles of rows [row0, row0 + n) as blocks of their own, then their fold. */
+static void attention_split(struct device *d, struct attention_work_cuda *w, uint32_t n_tiles)
+{
+    const uint32_t n_rows = (uint32_t)w->n_rows;
+    w->n_tiles = n_tiles;
+    const uint32_t shared = (KV_BLOCK_TOKENS + 2 * LANES) * sizeof(float);
+    device_launch(d, CUDA_KERNEL_attention_tiles,
+                  (struct cuda_grid){n_tiles, w->n_heads, n_rows, shared}, w);
+    device_launch(d, CUDA_KERNEL_attention_fold, (struct cuda_grid){w->n_heads, n_rows, 1, shared},
+                  w);
+}
+
+static void attention_as_cpu(struct device *d, const struct attn_args *a)
+{
+    struct attention_work_cuda w = {.q = a->q,
+                                    .out = a->out,
+                                    .kv = a->kv,
+                                    .rows = d->rows,
+                                    .n_rows = d->n_rows,
+                                    .n_heads = a->n_heads,
+                                    .window = a->window,
+                                    .scale = a->scale,
+                                    .sinks = a->sinks,
+                                    .states = d->states};
+    memcpy(w.kv_of_head, a->kv_of_head, a->n_heads);
+    const uint32_t n_tiles = most_tiles(d, a);
+    const size_t state_bytes =
+        (size_t)a->n_heads * n_tiles * (a->kv.head_dim + 2) * sizeof(float) * d->n_rows;
+    const size_t n_blocks =
+        (d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS * a->n_heads;
+    if (n_blocks < BLOCKS_ENOUGH && state_bytes <= STATES_BYTES && d->n_rows < UINT16_MAX &&
+        n_tiles < UINT16_MAX) {
+        attention_split(d, &w, n_tiles);
+        return;
+    }
+    const uint32_t per_row = KV_BLOCK_TOKENS + 2 * LANES + 2;
+    device_launch(d, CUDA_KERNEL_attention_rows,
+                  (struct cuda_grid){
+                      (uint32_t)((d->n_rows + CUDA_ATTENTION_ROWS - 1) / CUDA_ATTENTION_ROWS),
+                      a->n_heads, 1, (uint32_t)(CUDA_ATTENTION_ROWS * per_row * sizeof(float))},
+                  &w);
+}
+
+/* --- on tensor cores ------------------------------------------------------------------------- */
+
+/* Kernels by the widest head they take; no `many` beyond 128, whose rows would not fit registers.
+ */
+struct width {
+    uint32_t width;
+    enum cuda_kernel few, many;
+};
+static const struct width widths[] = {
+    {64, CUDA_KERNEL_attention_few_64, CUDA_KERNEL_attention_many_64},
+    {96, CUDA_KERNEL_attention_few_96, CUDA_KERNEL_attention_many_96},
+    {128, CUDA_KERNEL_attention_few_128, CUDA_KERNEL_attention_many_128},
+    {192, CUDA_KERNEL_attention_few_192, CUDA_KERNEL_COUNT},
+    {256, CUDA_KERNEL_attention_few_256, CUDA_KERNEL_COUNT},
+};
+
+/* f32 caches are asked for by those who want f32's precision; latents (576) do not fit. */
+static const struct width *width_of(const struct device *d, const struct attn_args *a)
+{
+    const enum dtype t = a->kv.dtype;
+    if (d->arithmetic == DEVICE_EXACT) return NULL;
+    if (t != DTYPE_F16 && t != DTYPE_I8 && t != DTYPE_F8_E4M3) return NULL;
+    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
+        if (a->kv.head_dim <= widths[i].width) return &widths[i];
+    return NULL;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* heads_per_kv and skipped_heads: a rank's first and last kv heads may have some heads only. */
+static void find_heads(const struct attn_args *a, struct attention_mma_work *w)
+{
+    uint32_t run = 0, first_run = 0;
+    w->heads_per_kv = 1;
+    for (uint32_t h = 0; h < a->n_heads; h++) {
+        run = h > 0 && a->kv_of_head[h] == a->kv_of_head[h - 1] ? run + 1 : 1;
+        if (a->kv_of_head[h] == a->kv_of_head[0]) first_run = run;
+        if (run > w->heads_per_kv) w->heads_per_kv = run;
+    }
+    w->skipped_heads = first_run < a->n_heads ? w->heads_per_kv - first_run : 0;
+    for (uint32_t h = 0; h < a->n_heads; h++)
+        assert(a->kv_of_head[h] == (h + w->skipped_heads) / w->heads_per_kv);
+    w->n_chunks = (w->heads_per_kv + CUDA_ATTENTION_HEADS - 1) / CUDA_ATTENTION_HEADS;
+}
+
+/* Blocks side by side over heads. */
+static uint32_t kv_blocks(const struct attention_mma_work *w)
+{
+    return (w->n_heads + w->skipped_heads + w->heads_per_kv - 1) / w->heads_per_kv * w->n_chunks;
+}
+
+static uint32_t shared_bytes(const struct attention_mma_work *w, const struct width *width)
+{
+    return (w->q_rows + 2 * KV_BLOCK_TOKENS) * CUDA_ATTENTION_STRIDE(width->width);
+}
+
+/* Rows of a run times the heads they share a block with, as rows of tensor cores' tiles. */
+static uint32_t q_rows(const struct attention_mma_work *w, uint32_t n_positions)
+{
+    const uint32_t n = n_positions * smaller(w->heads_per_kv, CUDA_ATTENTION_HEADS);
+    return (n + 15) / 16 * 16;
+}
+
+/* Tiles whose states fit for every row at once, beside the rows' totals. */
+static uint32_t tiles_that_fit(const struct device *d, const struct attention_mma_work *w)
+{
+    const size_t bytes = w->n_heads * (w->kv.head_dim + 2) * sizeof(float) * d->n_rows;
+    const size_t n = STATES_BYTES / bytes;
+    return n > 1 ? smaller((uint32_t)(n - 1), TILES_MOST) : 0;
+}
+
+/* Each row's tiles over blocks, then their fold, as many tiles in a pass as fit. */
+static void split_tiles(struct device *d, struct attention_mma_work *w, const struct width *width,
+                        uint32_t n_tiles)
+{
+    const uint32_t n_rows = (uint32_t)d->n_rows, fit = tiles_that_fit(d, w);
+    const uint32_t wanted = SPLIT_BLOCKS * d->facts.n_processors / (kv_blocks(w) * n_rows) + 1;
+    w->q_rows = q_rows(w, 1);
+    w->totals = d->states;
+    w->states = d->states + (size_t)n_rows * w->n_heads * (w->kv.head_dim + 2);
+    w->span = (n_tiles + wanted - 1) / wanted;
+    for (uint32_t tile0 = 0; tile0 < n_tiles; tile0 += w->n_tiles) {
+        w->tile0 = tile0;
+        w->n_tiles = smaller(fit, n_tiles - tile0);
+        const uint32_t z = (w->n_tiles + w->span - 1) / w->span;
+        device_launch(d, width->few,
+                      (struct cuda_grid){kv_blocks(w), n_rows, z, shared_bytes(w, width)}, w);
+        device_launch(d, CUDA_KERNEL_attention_mma_fold,
+                      (struct cuda_grid){w->n_heads, n_rows, 1, 2 * sizeof(float)}, w);
+    }
+}
+
+/* Runs of up to `most` rows of one sequence, the last first: they take longest. `runs` NULL: only
+ * how many. */
+static size_t list_runs(const struct attn_args *a, uint32_t most, struct attention_run *runs)
+{
+    size_t n = 0;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const struct seq_rows *q = &a->seqs[s];
+        for (size_t left = q->n_rows; left > 0; n++) {
+            const size_t n_rows = (left - 1) % most + 1;
+            left -= n_rows;
+            if (runs != NULL)
+                runs[n] = (struct attention_run){(uint32_t)(q->row0 + left), (uint32_t)n_rows};
+        }
+    }
+    return n;
+}
+
+static void put_runs(struct device *d, const struct attn_args *a, uint32_t most, size_t n,
+                     struct attention_mma_work *w)
+{
+    struct attention_run *runs = NULL;
+    const struct status st = mem_alloc(&runs, n, sizeof *runs, "rows of attention");
+    if (status_failed(&st)) {
+        if (!device_is_lost(d)) d->failed = st;
+        return;
+    }
+    (void)list_runs(a, most, runs);
+    w->runs = device_call(d, runs, n * sizeof *runs);
+    mem_free(&runs);
+}
+
+/* Every run walks its tiles. */
+static void walk_tiles(struct device *d, const struct attn_args *a, struct attention_mma_work *w,
+                       const struct width *width)
+{
+    const uint32_t heads = smaller(w->heads_per_kv, CUDA_ATTENTION_HEADS);
+    size_t most = 0;
+    for (size_t s = 0; s < a->n_seqs; s++)
+        most = a->seqs[s].n_rows > most ? a->seqs[s].n_rows : most;
+    const bool many = width->many != CUDA_KERNEL_COUNT && most * heads > CUDA_FEW_ROWS;
+    const uint32_t rows = (many ? CUDA_MANY_ROWS : CUDA_FEW_ROWS) / heads;
+    const size_t n = list_runs(a, rows, NULL);
+    if (most > 1) put_runs(d, a, rows, n, w);
+    w->q_rows = q_rows(w, most < rows ? (uint32_t)most : rows);
+    device_launch(d, many ? width->many : width->few,
+                  (struct cuda_grid){kv_blocks(w), (uint32_t)n, 1, shared_bytes(w, width)}, w);
+}
+
+static void attention_on_mma(struct device *d, const struct attn_args *a, const struct width *width)
+{
+    struct attention_mma_work w = {.q = a->q,
+                                   .out = a->out,
+                                   .kv = a->kv,
+                                   .rows = d->rows,
+                                   .n_heads = a->n_heads,
+                                   .window = a->window,
+                                   .scale_log2 = a->scale * CUDA_LOG2_E,
+                                   .sinks = a->sinks};
+    find_heads(a, &w);
+    const uint32_t n_tiles = most_tiles(d, a);
+    if (d->n_rows * kv_blocks(&w) < 2 * (size_t)d->facts.n_processors && n_tiles > 2 &&
+        tiles_that_fit(d, &w) >= TILES_LEAST)
+        split_tiles(d, &w, width, n_tiles);
+    else
+        walk_tiles(d, a, &w, width);
+}
+
+void cuda_op_attention(struct device *d, const struct attn_args *a)
+{
+    const struct width *width = width_of(d, a);
+    assert(a->n_heads <= CUDA_HEADS_MAX && a->kv.head_dim <= CUDA_HEAD_DIM_MAX);
+    if (a->n_heads == 0 || d->n_rows == 0 || device_is_lost(d)) return;
+    d->rows_in_use = true;
+    if (width != NULL)
+        attention_on_mma(d, a, width);
+    else
+        attention_as_cpu(d, a);
+}
