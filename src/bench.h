@@ -20,6 +20,7 @@ struct bench_list {
 struct bench_options {
     struct job_options job; /* first: offsets into it are offsets into this */
     bool machine;
+    bool load;        /* the weights and a plain read of their file, in turns */
     bool turns;       /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
     bool throughput;  /* requests follow each other; else all of a repetition start together */
     const char *json; /* FILE; "-": stdout, instead of the table; NULL: none */
@@ -56,6 +57,12 @@ struct job;
  * and writes what was measured. Errors, the same on all ranks: STATUS_MEMORY, STATUS_IO,
  * STATUS_INPUT (a line of stdin; a model whose arithmetic fails), STATUS_DRAINED (a signal). */
 struct status bench_run(struct job *j);
+
+/* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns, each a plain read
+ * of the file by all ranks of a host, then a load into memory of its own, which is given back.
+ * Prints the counted turns' medians. Errors, the same on all ranks: STATUS_IO, and those of
+ * weights_load. */
+struct status bench_load_run(struct job *j);
 
 /* Local. Writes text to the file of --json. Errors: STATUS_IO. */
 struct status bench_write_json(const char *path, const struct strbuf *text);

@@ -379,6 +379,7 @@ static struct status measure(struct bench *b, struct bench_result *results)
 
 struct status bench_run(struct job *j)
 {
+    if (j->o->bench->load) return bench_load_run(j);
     struct bench b = {.j = j, .o = j->o->bench};
     struct bench_result *results = NULL;
     const size_t n = count_cases(b.o);

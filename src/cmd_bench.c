@@ -20,6 +20,8 @@ static const struct flag table[] = {
     {"machine", FLAG_SWITCH, AT(o.machine), 0, 0, NULL,
      "measure read bandwidth, f32 and int8 peaks, and sums over ranks; no model is needed"},
     {"model", FLAG_STRING, JOB(model), 0, 0, "FILE.h5", "the checkpoint (shoal convert makes one)"},
+    {"load", FLAG_SWITCH, AT(o.load), 0, 0, NULL,
+     "measure how long loading takes, beside a plain parallel read of the same file"},
     {"json", FLAG_STRING, AT(o.json), 0, 0, "FILE",
      "also write everything as JSON; - is stdout, instead of the table"},
     {"prompt-lengths", FLAG_STRING, AT(prompts), 0, 0, "A,B,..",
@@ -86,6 +88,9 @@ static const char text[] =
     "time of each further token of a request on average (TPOT) and of every single one (ITL), the "
     "time of a whole request (E2E), tokens a second, peak memory, and beside the machine's own "
     "peaks the bytes that decoding read and the operations that prompts took.\n"
+    "With --model and --load: reads the file plainly into fresh memory by all threads, then loads "
+    "it "
+    "into memory of its own beside the first copy, --repetitions times in turn.\n"
     "Start it as it is for one rank, or under mpirun or srun for many, with the layout flags of "
     "shoal generate.";
 
@@ -146,6 +151,9 @@ static struct status parse(int argc, char **argv, struct bench_flags *f, enum fl
     if (*ask != FLAGS_RUN) return status_ok();
     if (f->o.machine && f->o.job.model != NULL) {
         return status_make(STATUS_USAGE, "--machine and --model are asked for one at a time");
+    }
+    if (f->o.load && (f->o.machine || f->o.turns || f->o.json != NULL)) {
+        return status_make(STATUS_USAGE, "--load: not with --machine, --turns or --json");
     }
     if (f->o.machine) return status_ok();
     if (f->o.job.model == NULL) {

@@ -100,19 +100,29 @@ class BenchTest:
             expect(all(value > 0 for value in row.values()), f"{row}")
         print(f"machine: {len(result['machine'])} numbers of threads, {len(result['sums'])} sums")
 
+    def load(self):
+        for ranks in (0, 2):
+            done = self.shoal.must("bench", "--load", "--model", DEMO, "--threads", 2, "--repetitions", 3,
+                                   "--quiet", ranks=ranks)
+            lines = done.out.splitlines()
+            expect(len(lines) == 4 and "3 turns" in lines[0] and "turn by turn" in lines[3], f"{done}")
+        print("load: beside a plain read, on 1 and 2 ranks")
+
     def refused(self):
         for words, flags in (("--model", []), ("--machine", ["--machine", "--model", DEMO]),
                              ("prompt", ["--model", DEMO, "--prompt-lengths", "0"]),
                              ("the model allows 1024", ["--model", DEMO, "--prompt-lengths", "10000000"]),
+                             ("--load", ["--load", "--model", DEMO, "--turns"]),
                              ("concurrency", ["--model", DEMO, "--concurrency", "x"])):
             done = self.shoal("bench", "--quiet", *flags)
             expect(done.status == 2 and words in done.err, f"{words}: {done}")
-        print("refused: five wrong command lines")
+        print("refused: six wrong command lines")
 
     def main(self):
         self.latency()
         self.throughput()
         self.machine()
+        self.load()
         self.refused()
 
 
