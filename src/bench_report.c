@@ -46,6 +46,8 @@ static struct bench_phase phase_over(const struct bench_result *r, enum bench_ph
         const struct bench_phase *p = &r->all[i].phases[kind];
         sum.s += p->s;
         sum.cpu_s += p->cpu_s;
+        sum.comm_s += p->comm_s;
+        sum.comm_wait_s += p->comm_wait_s;
         sum.n_steps += p->n_steps;
         sum.n_tokens += p->n_tokens;
         sum.bytes += p->bytes;
@@ -95,6 +97,14 @@ static void print_latency(const char *name, const struct latency *l)
     printf(" %9.2f  %llu\n", (double)l->max_ns * 1e-6, (unsigned long long)l->n);
 }
 
+/* What collectives took of the steps of a kind. */
+static void print_comm(const char *name, const struct bench_phase *p)
+{
+    if (p->s == 0 || p->comm_s == 0) return;
+    printf("  %s: collectives %.1f %% of the time, %.1f %% waiting for other ranks\n", name,
+           100 * ratio(p->comm_s, p->s), 100 * ratio(p->comm_wait_s, p->s));
+}
+
 static void print_case(const struct bench_report *report, const struct bench_result *r)
 {
     const struct bench_machine *m = &report->machine;
@@ -123,6 +133,8 @@ static void print_case(const struct bench_report *report, const struct bench_res
                d.s * 1e3 / (double)d.n_steps, d.bytes * 1e-9 / (double)d.n_steps, phase_gbs(&d),
                100 * ratio(phase_gbs(&d), m->read_gbs));
     }
+    print_comm("prefill", &p);
+    print_comm("decode", &d);
     if (r->stats.n_preemptions > 0) {
         printf("  preemptions: %llu, %llu tokens computed again\n",
                (unsigned long long)r->stats.n_preemptions,
@@ -195,10 +207,11 @@ static void json_latency(const char *name, const struct latency *l, struct strbu
 static void json_phase(const char *name, const struct bench_phase *p, struct strbuf *s)
 {
     strbuf_printf(s,
-                  "\"%s\":{\"seconds\":%.9f,\"cpu_seconds\":%.9f,\"steps\":%llu,\"tokens\":%llu,"
+                  "\"%s\":{\"seconds\":%.9f,\"cpu_seconds\":%.9f,\"comm_seconds\":%.9f,"
+                  "\"comm_wait_seconds\":%.9f,\"steps\":%llu,\"tokens\":%llu,"
                   "\"bytes\":%.0f,"
                   "\"flops\":%.0f}",
-                  name, p->s, p->cpu_s, (unsigned long long)p->n_steps,
+                  name, p->s, p->cpu_s, p->comm_s, p->comm_wait_s, (unsigned long long)p->n_steps,
                   (unsigned long long)p->n_tokens, p->bytes, p->flops);
 }
 

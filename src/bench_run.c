@@ -38,6 +38,7 @@ struct run {
     uint32_t *n_sampled;       /* [n] */
     size_t n, n_submitted, n_done;
     uint64_t mark_ns, cpu_ns; /* when the last results came, and the process's time then */
+    struct comm_stats comm;   /* the lead's until then */
     struct bench_repetition *out;
     struct latency *ttft, *e2e; /* NULL: a warm-up */
 };
@@ -160,12 +161,16 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
     struct bench_phase *p = &r->out->phases[f->kind];
     p->s += (double)(now - r->mark_ns) * 1e-9;
     p->cpu_s += (double)(cpu_now - r->cpu_ns) * 1e-9;
+    const struct comm_stats comm = comm_stats_of_steps(b->j->comm);
+    p->comm_s += (double)(comm.ns - r->comm.ns) * 1e-9;
+    p->comm_wait_s += (double)(comm.wait_ns - r->comm.wait_ns) * 1e-9;
     p->n_steps += f->step.n_steps;
     p->n_tokens += f->step.n_tokens;
     p->bytes += f->step.bytes;
     p->flops += f->step.flops;
     r->mark_ns = now;
     r->cpu_ns = cpu_now;
+    r->comm = comm;
     return status_failed(&st) ? st : take_finished(r);
 }
 
@@ -199,6 +204,7 @@ static struct status run_steps(struct run *r)
     uint32_t n_idle = 0; /* groups one after the other with nothing to do */
     r->mark_ns = clock_ns();
     r->cpu_ns = process_ns();
+    r->comm = comm_stats_of_steps(b->j->comm);
     const uint64_t since = r->mark_ns;
     for (; n_idle < pp || (r->n_done < r->n && !status_failed(&st)); b->n_steps++) {
         const uint32_t group = (uint32_t)(b->n_steps % pp);

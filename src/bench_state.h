@@ -29,6 +29,8 @@ enum bench_phase_kind { BENCH_PREFILL, BENCH_DECODE, BENCH_MIXED, BENCH_PHASE_CO
 struct bench_phase {
     double s;     /* from the results before to these results */
     double cpu_s; /* of this process meanwhile, all threads */
+    /* of the lead in collectives of its stage, and of that until the others had come */
+    double comm_s, comm_wait_s;
     uint64_t n_steps, n_tokens;
     double bytes, flops;
 };

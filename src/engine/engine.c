@@ -401,11 +401,7 @@ static struct status await_rows(struct engine *e, const struct batch *b, struct 
 
 static uint64_t collective_ns(const struct engine *e)
 {
-    uint64_t ns = 0;
-    for (int axis = COMM_STAGE; axis < COMM_AXIS_COUNT; axis++) {
-        ns += comm_stats_of(e->o.comm, (enum comm_axis)axis).ns;
-    }
-    return ns;
+    return comm_stats_of_steps(e->o.comm).ns;
 }
 
 static struct status send_rows(struct engine *e, const struct hidden *h)

@@ -125,7 +125,7 @@ static void slice_words(const struct moe *m, size_t n_tokens, size_t per_token, 
     }
 }
 
-static struct status route(struct moe *m, struct pass *p, float **logits)
+struct status moe_route(struct moe *m, struct pass *p, float **logits)
 {
     const size_t n = range_count(p->slice), n_choices = n * m->o.n_chosen;
     TRY(moe_grow(m, BUF_LOGITS, n * m->o.n_experts, sizeof(float), logits));
@@ -240,9 +240,7 @@ static struct status limit(struct moe *m, struct pass *p, const float *logits, i
     return take_kept(m, p, &work, first);
 }
 
-/* Counts the choices per expert and gives each its slot in the send order: by expert, then token.
- */
-static void assign_slots(struct moe *m, struct pass *p, uint64_t *load)
+void moe_assign_slots(struct moe *m, struct pass *p)
 {
     const size_t n_choices = (size_t)range_count(p->slice) * m->o.n_chosen;
     memset(m->per_expert, 0, m->o.n_experts * sizeof *m->per_expert);
@@ -252,7 +250,6 @@ static void assign_slots(struct moe *m, struct pass *p, uint64_t *load)
     int32_t at = 0;
     for (uint32_t e = 0; e < m->o.n_experts; e++) {
         const int32_t n = m->per_expert[e];
-        load[e] += (uint64_t)n;
         m->per_expert[e] = at;
         at += n;
     }
@@ -266,6 +263,12 @@ static void assign_slots(struct moe *m, struct pass *p, uint64_t *load)
 static int32_t rows_before(const struct moe *m, uint32_t expert)
 {
     return expert == 0 ? 0 : m->per_expert[expert - 1];
+}
+
+static void count_load(const struct moe *m, uint64_t *load)
+{
+    for (uint32_t e = 0; e < m->o.n_experts; e++)
+        load[e] += (uint64_t)(m->per_expert[e] - rows_before(m, e));
 }
 
 /* Tells each rank of the group how many rows of each of its experts will come from here. */
@@ -489,10 +492,12 @@ struct status moe_forward(struct moe *m, const struct moe_weights *w, const stru
     float *logits, *by_expert, *y;
     int32_t *row_bad;
     struct results results;
+    if (moe_is_together(m)) return moe_forward_together(m, w, rows);
     TRY(prepare(m, &p));
-    TRY(route(m, &p, &logits));
+    TRY(moe_route(m, &p, &logits));
     if (m->o.policy != CAPACITY_DROPLESS) TRY(limit(m, &p, logits, m->stage_sizes));
-    assign_slots(m, &p, rows->load);
+    moe_assign_slots(m, &p);
+    count_load(m, rows->load);
     exchange_counts(m, &p);
     TRY(dispatch(m, &p, &by_expert));
     TRY(moe_run_experts(m, &p, by_expert, &y, &row_bad));

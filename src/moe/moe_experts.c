@@ -105,26 +105,31 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     return status_ok();
 }
 
-struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
-                              int32_t **bad)
+struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums)
 {
     const size_t d = m->o.width;
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     const size_t f = has_weights ? p->w->down[0].n_in : 0;
     float *gate, *up;
-    int64_t *sums;
     TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
+    if (f > 0) return expert_linears(m, p, x, gate, up, sums);
+    mem_ops_fill(m->o.kern, sums, 0, p->n_in * (d + 1) * sizeof *sums);
+    return status_ok();
+}
+
+struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
+                              int32_t **bad)
+{
+    const size_t d = m->o.width;
+    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
+    int64_t *sums;
     TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
                         grid_sum_room(p->n_in, d, m->o.comm, COMM_ETP) * sizeof *sums, &sums));
     TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
     mem_ops_fill(m->o.kern, *bad, 0, p->n_in * sizeof **bad);
-    if (f > 0) {
-        TRY(expert_linears(m, p, x, gate, up, sums));
-    } else {
-        mem_ops_fill(m->o.kern, sums, 0, p->n_in * (d + 1) * sizeof *sums);
-    }
+    TRY(moe_expert_sums(m, p, x, sums));
     const struct grid_sum sum = {.kern = m->o.kern,
                                  .sums = sums,
                                  .n_rows = p->n_in,

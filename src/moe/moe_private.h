@@ -41,6 +41,7 @@ enum buffer {
     BUF_HOST_LOGITS,
     BUF_HOST_WEIGHTS, /* what a device holds, for the capacity */
     BUF_MARK_LIST,    /* [n, 2] */
+    BUF_CHOICES,      /* [T, 2 K] chosen experts and their weights' bits, of all tokens */
     BUF_COUNT
 };
 
@@ -61,6 +62,7 @@ struct moe {
     int *tp_counts, *tp_displs;       /* [tp] */
     int *stage_counts, *stage_displs; /* [dp * tp] */
     int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
+    unsigned turn;                    /* which of two lanes moe_together writes */
 };
 
 /* One call's state. */
@@ -83,6 +85,25 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
 /* Local. The same in memory that the ranks of an axis share, where there is such memory. */
 struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
                               enum comm_lane lane, size_t n_bytes, void *out);
+
+/* moe.c. Local. The router over tokens [slice.begin, slice.end): p->ids, p->weights, *logits. */
+struct status moe_route(struct moe *m, struct pass *p, float **logits);
+
+/* moe.c. Local. Counts the choices p->ids per expert, p->slots in the order of experts, then
+ * tokens; m->per_expert[e] = the rows of experts up to e. */
+void moe_assign_slots(struct moe *m, struct pass *p);
+
+/* moe_together.c. Local. Whether the ranks of the experts all have the same rows and can read each
+ * other's memory; the same on all of them. */
+bool moe_is_together(const struct moe *m);
+
+/* moe_together.c. **Collective (EP)**. moe_forward for such ranks: no row is sent. */
+struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
+                                   const struct moe_rows *rows);
+
+/* moe_experts.c. Local. sums [n_in, D + 1] = this rank's part of the experts' FFN over x [n_in, D],
+ * counters last. Errors: STATUS_MEMORY. */
+struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums);
 
 /* moe_experts.c. **Collective (ETP)**. The experts' FFN over x [n_in, D]: *y [n_in, D] and the
  * rows' counters. Errors: STATUS_MEMORY. */

@@ -129,6 +129,7 @@ void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_
     s->n_calls++;
     s->n_bytes += n_bytes;
     s->ns += now - since;
+    if (c->groups[axis] != NULL) s->wait_ns += host_group_take_wait(c->groups[axis]);
 }
 
 static void set_axis(struct comm *c, enum comm_axis axis, MPI_Comm handle)
@@ -264,6 +265,11 @@ void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t
     return c->groups[axis] != NULL ? host_group_lane(c->groups[axis], lane, n_bytes) : NULL;
 }
 
+const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank)
+{
+    return host_group_lane_of(c->groups[axis], lane, rank);
+}
+
 /* The group that an operation goes through; NULL: MPI. */
 struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis)
 {
@@ -350,6 +356,18 @@ MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis)
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis)
 {
     return c->stats[axis];
+}
+
+struct comm_stats comm_stats_of_steps(const struct comm *c)
+{
+    struct comm_stats all = {0};
+    for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
+        all.n_calls += c->stats[i].n_calls;
+        all.n_bytes += c->stats[i].n_bytes;
+        all.ns += c->stats[i].ns;
+        all.wait_ns += c->stats[i].wait_ns;
+    }
+    return all;
 }
 
 struct status comm_agree(struct comm *c, struct status mine)

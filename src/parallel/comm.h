@@ -75,8 +75,11 @@ MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis); /* borrowed */
 /* Time and payload of an axis since the start; point-to-point waits count to COMM_WORLD. */
 struct comm_stats {
     uint64_t n_calls, n_bytes, ns;
+    uint64_t wait_ns; /* part of ns: until the other ranks of this host had come */
 };
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
+/* Local. The sum over the axes that steps use: COMM_STAGE and smaller ones. */
+struct comm_stats comm_stats_of_steps(const struct comm *c);
 
 /* Local. Whether collectives over this axis go through the host's memory; and whether they shall,
  * where they can (on at first): all ranks of the axis switch at the same place. For tests and
@@ -98,6 +101,10 @@ enum comm_lane {
  * (then use memory of your own). comm_sum_words and comm_exchange_rows read what stands there
  * without a copy. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
+
+/* Local. What `rank` of an axis that shares memory has in its lane, to be read after a barrier that
+ * it entered behind its writing; what it got there is borrowed until it writes again. */
+const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank);
 
 /* Local. An operation over an axis begins: recorded, and its time is returned for comm_account,
  * which ends and counts it. For those who move data by a way of their own (kernels/device_comm.h),

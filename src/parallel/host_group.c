@@ -41,6 +41,7 @@ struct host_group {
     uint32_t opened;    /* this rank's posts up to the first one of the operation before */
     unsigned turn;      /* the staging lane of this operation */
     int n_spins;
+    uint64_t wait_ns;  /* not yet taken */
     struct team *team; /* borrowed; NULL: this thread alone */
     void (*poll)(void *ctx);
     void *poll_ctx;
@@ -94,6 +95,18 @@ void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes)
     return host_memory_lane(&g->memory, g->rank, STAGING_LANES + lane);
 }
 
+uint64_t host_group_take_wait(struct host_group *g)
+{
+    const uint64_t ns = g->wait_ns;
+    g->wait_ns = 0;
+    return ns;
+}
+
+const void *host_group_lane_of(const struct host_group *g, unsigned lane, int rank)
+{
+    return host_memory_lane(&g->memory, rank, STAGING_LANES + lane);
+}
+
 /* --- meeting ------------------------------------------------------------------------------ */
 
 static bool has_posted(const struct slot *s, uint32_t n)
@@ -124,20 +137,26 @@ static void sleep_until(struct host_group *g, struct slot *s, uint32_t n)
     }
 }
 
-static void wait_for(struct host_group *g, int rank, uint32_t n)
+static void look_for(struct host_group *g, struct slot *s, uint32_t n, uint64_t since)
 {
-    struct slot *s = &g->slots[rank];
-    if (has_posted(s, n)) return;
     for (int i = 0; i < g->n_spins; i++) {
         pause_once();
         if (has_posted(s, n)) return;
     }
-    const uint64_t since = clock_ns();
     do {
         sched_yield();
         if (has_posted(s, n)) return;
     } while (clock_ns() - since < YIELD_NS);
     sleep_until(g, s, n);
+}
+
+static void wait_for(struct host_group *g, int rank, uint32_t n)
+{
+    struct slot *s = &g->slots[rank];
+    if (has_posted(s, n)) return;
+    const uint64_t since = clock_ns();
+    look_for(g, s, n, since);
+    g->wait_ns += clock_ns() - since;
 }
 
 static void wait_all(struct host_group *g, uint32_t n)

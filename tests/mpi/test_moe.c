@@ -288,9 +288,11 @@ static void check_layout(const struct layout *l, void *ctx)
                                   .capacity_factor = t->c->capacity_factor};
     CU_ASSERT_EQUAL_FATAL(moe_create(&o, &moe).code, STATUS_OK);
     const struct range r = tokens_of(l, t->c, p.dp);
-    /* twice: the second pass finds the buffers of the first */
-    for (int pass = 0; pass < 2; pass++) {
+    /* again: the second pass finds the buffers of the first, the third sends what the others of
+     * this host could read */
+    for (int pass = 0; pass < 3; pass++) {
         uint64_t mine[E] = {0};
+        comm_use_memory(c, COMM_EP, pass < 2);
         memcpy(h, t->m->h[r.begin], range_count(r) * sizeof h[0]);
         for (size_t i = 0; i < N_MAX; i++) {
             bad[i] = 100;

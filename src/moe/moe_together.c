@@ -1,0 +1,277 @@
+/* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
+ * experts, or its part of them, over the rows that it has anyway; then each reads the sums of the
+ * others where they stand, for its slice of the tokens. Called by moe_forward. */
+#include "base/mem.h"
+#include "kernels/ops.h"
+#include "kernels/part.h"
+#include "moe/moe_private.h"
+
+#include <string.h>
+
+enum {
+    ROWS_WORTH_CUTTING = 8, /* tokens of a rank's slice; below, every rank does all of them */
+    CHUNK = 256,            /* sums in flight: they stay in the first-level cache */
+};
+
+/* What stands before a rank's sums in its lane. */
+struct lane_head {
+    uint32_t grid_bits; /* 0: this rank has no part of the experts */
+    uint32_t pad[15];
+};
+
+bool moe_is_together(const struct moe *m)
+{
+    const struct layout *l = m->o.layout;
+    return m->n_group > 1 && l->ep * l->etp == l->tp && m->o.kern->device == NULL &&
+           m->o.policy == CAPACITY_DROPLESS && !l->model.expert_bias &&
+           comm_shares_memory(m->o.comm, COMM_EP);
+}
+
+static bool is_cut(const struct moe *m, size_t n_tokens)
+{
+    return n_tokens >= (size_t)ROWS_WORTH_CUTTING * m->o.layout->tp;
+}
+
+/* The choices of all tokens: p->ids and p->weights [T, K]. */
+static struct status gather_choices(struct moe *m, struct pass *p)
+{
+    const size_t k = m->o.n_chosen, n = range_count(p->slice);
+    uint32_t *all;
+    TRY(moe_grow(m, BUF_CHOICES, 2 * p->n_tokens * k, sizeof *all, &all));
+    uint32_t *mine = all + 2 * k * p->slice.begin;
+    memcpy(mine, p->ids, n * k * sizeof *all);
+    memcpy(mine + n * k, p->weights, n * k * sizeof *all);
+    for (uint32_t i = 0; i < m->o.layout->tp; i++) {
+        const struct range r = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, i);
+        m->tp_counts[i] = (int)(2 * k * range_count(r));
+        m->tp_displs[i] = (int)(2 * k * r.begin);
+    }
+    comm_gather_words(m->o.comm, COMM_EP, all, m->tp_counts, m->tp_displs);
+    TRY(moe_grow(m, BUF_LIST_IDS, p->n_tokens * k, sizeof *all, &p->ids));
+    TRY(moe_grow(m, BUF_WEIGHTS, p->n_tokens * k, sizeof *all, &p->weights));
+    TRY(moe_grow(m, BUF_SLOT, p->n_tokens * k, sizeof *all, &p->slots));
+    for (uint32_t i = 0; i < m->o.layout->tp; i++) {
+        const size_t n_words = (size_t)m->tp_counts[i] / 2, at = (size_t)m->tp_displs[i];
+        memcpy(p->ids + at / 2, all + at, n_words * sizeof *all);
+        memcpy(p->weights + at / 2, all + at + n_words, n_words * sizeof *all);
+    }
+    return status_ok();
+}
+
+/* The choices of the tokens whose source this rank is. */
+static void count_load(const struct moe *m, const struct pass *p, uint64_t *load)
+{
+    const struct range mine = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, m->place.tp);
+    const size_t k = m->o.n_chosen;
+    for (size_t i = mine.begin * k; i < mine.end * k; i++) load[p->ids[i]]++;
+}
+
+static int32_t rows_before(const struct moe *m, uint32_t expert)
+{
+    return expert == 0 ? 0 : m->per_expert[expert - 1];
+}
+
+/* The rows of this rank's experts, by expert, then token: [n_in, D]. */
+static struct status take_rows(struct moe *m, struct pass *p, float **by_expert)
+{
+    const size_t n_choices = p->n_tokens * m->o.n_chosen;
+    const int32_t first = rows_before(m, m->experts.begin);
+    int32_t *slots;
+    TRY(moe_grow(m, BUF_MOVE, n_choices, sizeof *slots, &slots));
+    memset(m->count_in, 0, (size_t)m->n_group * m->n_local_max * sizeof *m->count_in);
+    for (uint32_t e = m->experts.begin; e < m->experts.end; e++)
+        m->count_in[e - m->experts.begin] = m->per_expert[e] - rows_before(m, e);
+    p->n_in = (size_t)(rows_before(m, m->experts.end) - first);
+    for (size_t i = 0; i < n_choices; i++) {
+        const uint32_t e = (uint32_t)p->ids[i];
+        slots[i] = e >= m->experts.begin && e < m->experts.end ? p->slots[i] - first : -1;
+    }
+    TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), by_expert));
+    const struct scatter_args rows = {.x = p->x,
+                                      .slots = slots,
+                                      .n_slots = n_choices,
+                                      .per_row = m->o.n_chosen,
+                                      .width = m->o.width,
+                                      .to = *by_expert};
+    op_scatter_rows(m->o.kern, &rows);
+    return status_ok();
+}
+
+/* Two lanes in turn: the next block may begin while another rank still reads this one's sums. */
+static enum comm_lane sums_lane(const struct moe *m)
+{
+    return m->turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;
+}
+
+static const struct lane_head *head_of(const struct moe *m, uint32_t rank)
+{
+    return comm_lane_of(m->o.comm, COMM_EP, sums_lane(m), (int)rank);
+}
+
+/* A rank's memory for the others to read; all of them must go on, so a rank without ends the job,
+ * as it does in a collective. */
+static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
+{
+    void *at = comm_lane(m->o.comm, COMM_EP, which, n_bytes);
+    if (at == NULL) comm_abort(m->o.comm, status_exit(STATUS_MEMORY));
+    return at;
+}
+
+static struct status run_experts(struct moe *m, struct pass *p, const float *x)
+{
+    const size_t n_bytes = p->n_in * (m->o.width + 1) * sizeof(int64_t);
+    struct lane_head *head = lane(m, sums_lane(m), sizeof *head + n_bytes);
+    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
+    head->grid_bits = has_weights ? p->w->down[0].grid_bits : 0;
+    TRY(moe_expert_sums(m, p, x, (int64_t *)(void *)(head + 1)));
+    comm_barrier(m->o.comm, COMM_EP);
+    return status_ok();
+}
+
+/* What is added up for tokens [first, first + n). */
+struct combine {
+    const struct moe *m;
+    const struct pass *p;
+    const struct moe_rows *rows;
+    size_t first, n;
+    uint32_t
+        *back; /* [n, D + 1] h's rows and their counters for the others; NULL: they have them */
+    uint32_t grid_bits;
+    float scale;
+};
+
+/* One choice's row: the sums of the ranks that share its expert. */
+struct choice {
+    uint32_t first_rank;
+    size_t at; /* of the row's first sum */
+};
+
+static const int64_t *part_of(const struct moe *m, const struct choice *c, uint32_t i)
+{
+    return (const int64_t *)(const void *)(head_of(m, c->first_rank + i) + 1) + c->at;
+}
+
+static struct choice find(const struct moe *m, int32_t id, int32_t slot)
+{
+    uint32_t ep = 0;
+    while (layout_experts(m->o.layout, ep).end <= (uint32_t)id) ep++;
+    const int32_t first = rows_before(m, layout_experts(m->o.layout, ep).begin);
+    return (struct choice){ep * m->o.layout->etp, (size_t)(slot - first) * (m->o.width + 1)};
+}
+
+/* y [n] = columns [column, column + n) of a choice's row, rounded once. */
+static void round_sums(const struct combine *c, const struct choice *choice, size_t column,
+                       size_t n, float *y)
+{
+    const struct moe *m = c->m;
+    int64_t acc[CHUNK];
+    const int64_t *sums = part_of(m, choice, 0) + column;
+    if (m->o.layout->etp > 1) sums = memcpy(acc, sums, n * sizeof *acc);
+    for (uint32_t i = 1; i < m->o.layout->etp; i++) {
+        const int64_t *part = part_of(m, choice, i) + column;
+        for (size_t j = 0; j < n; j++) acc[j] += part[j];
+    }
+    m->o.kern->grid_to_f32(sums, n, c->grid_bits, y);
+}
+
+static int32_t counter(const struct moe *m, const struct choice *choice)
+{
+    int64_t n = 0;
+    for (uint32_t i = 0; i < m->o.layout->etp; i++) n += part_of(m, choice, i)[m->o.width];
+    return n > INT32_MAX ? INT32_MAX : (int32_t)n;
+}
+
+static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
+{
+    const struct kern_table *kern = c->m->o.kern;
+    const size_t d = c->m->o.width;
+    float *h = c->rows->h + t * d;
+    if (c->rows->shared != NULL) kern->add(out, c->rows->shared + t * d, d);
+    kern->axpy(c->scale, out, d, h);
+    c->rows->bad[t] += n_bad;
+    if (c->back == NULL) return;
+    uint32_t *back = c->back + (t - c->first) * (d + 1);
+    memcpy(back, h, d * sizeof *h);
+    back[d] = (uint32_t)n_bad;
+}
+
+static void combine_part(const void *job, struct part part)
+{
+    const struct combine *c = job;
+    const struct moe *m = c->m;
+    const size_t d = m->o.width, n_chosen = m->o.n_chosen;
+    float y[CHUNK];
+    size_t i, end;
+    if (!part_take(&part, c->n, d * n_chosen, &i, &end)) return;
+    for (; i < end; i++) {
+        const size_t t = c->first + i;
+        float *out = c->p->out + t * d;
+        int32_t n_bad = 0;
+        memset(out, 0, d * sizeof *out);
+        for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
+            const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
+            for (size_t at = 0; at < d; at += CHUNK) {
+                const size_t n = d - at < CHUNK ? d - at : CHUNK;
+                round_sums(c, &choice, at, n, y);
+                m->o.kern->axpy(c->p->weights[k], y, n, out + at);
+            }
+            n_bad += counter(m, &choice);
+        }
+        finish_row(c, t, out, n_bad);
+    }
+}
+
+/* The finished rows of the other ranks' tokens. */
+static void take_others(struct moe *m, const struct pass *p, const struct moe_rows *rows)
+{
+    const size_t d = m->o.width;
+    comm_barrier(m->o.comm, COMM_EP);
+    for (uint32_t i = 1; i < m->o.layout->tp; i++) {
+        const uint32_t rank = (m->place.tp + i) % m->o.layout->tp; /* not all at the same one */
+        const struct range r = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, rank);
+        const uint32_t *back = comm_lane_of(m->o.comm, COMM_EP, COMM_LANE_ROWS_BACK, (int)rank);
+        for (size_t t = r.begin; t < r.end; t++, back += d + 1) {
+            memcpy(rows->h + t * d, back, d * sizeof *back);
+            rows->bad[t] += (int32_t)back[d];
+        }
+    }
+}
+
+static struct status combine(struct moe *m, struct pass *p, const struct moe_rows *rows)
+{
+    const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
+    struct combine c = {
+        .m = m, .p = p, .rows = rows, .n = p->n_tokens, .scale = scale, .grid_bits = 0};
+    TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
+    for (uint32_t r = 0; r < m->n_group && c.grid_bits == 0; r++)
+        c.grid_bits = head_of(m, r)->grid_bits;
+    const bool cut = is_cut(m, p->n_tokens);
+    if (cut) {
+        const struct range r = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, m->place.tp);
+        c.first = r.begin;
+        c.n = range_count(r);
+        c.back = lane(m, COMM_LANE_ROWS_BACK, c.n * (m->o.width + 1) * sizeof *c.back);
+    }
+    part_run(m->o.kern->team, (uint64_t)c.n * m->o.width * m->o.n_chosen, combine_part, &c);
+    if (cut) take_others(m, p, rows);
+    return status_ok();
+}
+
+struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
+                                   const struct moe_rows *rows)
+{
+    const size_t n = rows->n_tokens;
+    struct pass p = {.w = w, .x = rows->x, .n_tokens = n, .slice = {0, (uint32_t)n}};
+    float *logits, *by_expert;
+    if (n == 0) return status_ok();
+    if (is_cut(m, n)) p.slice = layout_split((uint32_t)n, 1, m->o.layout->tp, m->place.tp);
+    TRY(moe_route(m, &p, &logits));
+    if (is_cut(m, n)) TRY(gather_choices(m, &p));
+    count_load(m, &p, rows->load);
+    p.slice = (struct range){0, (uint32_t)n};
+    moe_assign_slots(m, &p);
+    TRY(take_rows(m, &p, &by_expert));
+    m->turn = 1 - m->turn;
+    TRY(run_experts(m, &p, by_expert));
+    return combine(m, &p, rows);
+}
