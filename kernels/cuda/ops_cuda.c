@@ -134,6 +134,7 @@ void cuda_op_rope(struct device *d, float *x, const float *cos, const float *sin
 void cuda_op_rope_table(struct device *d, size_t n_rows, const float *inv_freq, size_t rot,
                         float scale, float *cos, float *sin)
 {
+    d->rows_in_use = true;
     const struct rope_table_work w = {d->rows.position, inv_freq, n_rows, rot / 2, scale, cos, sin};
     assert(n_rows == d->n_rows);
     launch_rows(d, CUDA_KERNEL_rope_table, n_rows, rot / 2, &w);

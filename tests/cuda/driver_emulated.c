@@ -68,10 +68,12 @@ struct work {
 struct queue {
     struct work *work;
     size_t head, n, capacity; /* [head, n) is still to be run */
+    struct event launched;    /* of a graph: the end of its last launch */
 };
 
-/* Copies to the device on another stream than the first: in turn they run at once (unless it has
- * something to do before), or only when somebody waits for them. */
+/* Copies to the device on another stream than the first run at once (unless it has something to do
+ * before), or only when somebody waits for them: emulated.copies. A missing wait shows one way or
+ * the other. */
 struct stream {
     struct queue q;
     uint64_t n_done; /* pieces run so far; with those in q, pieces put */
@@ -152,6 +154,7 @@ static void read_environment(void)
                               .launch_error = word(text, "launch_error="),
                               .lost_after = word(text, "lost="),
                               .hangs_after = word(text, "hangs="),
+                              .copies = word(text, "copies="),
                               .no_graphs = word(text, "no_graphs="),
                               .stale_graphs = word(text, "stale_graphs="),
                               .no_gemm = word(text, "no_gemm="),
@@ -543,8 +546,8 @@ static int emu_copy(void *to, const void *from, size_t n_bytes, enum cuda_copy k
     not_recording();
     const int error = enqueue(s, &w);
     pthread_mutex_lock(&lock);
-    if (error == 0 && s->is_side && kind == CUDA_COPY_IN && s->q.n - s->q.head == 1 &&
-        all.n_side++ % 2 == 0)
+    const bool at_once = all.e.copies > 0 ? all.e.copies == 1 : all.n_side++ % 2 == 0;
+    if (error == 0 && s->is_side && kind == CUDA_COPY_IN && s->q.n - s->q.head == 1 && at_once)
         (void)run_until(all_of(s));
     close_region();
     pthread_mutex_unlock(&lock);
@@ -603,6 +606,8 @@ static int emu_graph_node(void *stream, void **node)
 static int emu_graph_destroy(void *graph)
 {
     struct queue *g = graph;
+    const struct stream *s = g->launched.stream;
+    if (s != NULL && s->n_done < g->launched.at) abort(); /* it may run */
     free(g->work);
     free(g);
     return 0;
@@ -638,12 +643,13 @@ static int emu_graph_change(void *graph, void *node, enum cuda_kernel kernel, st
 
 static int emu_graph_launch(void *graph, void *stream)
 {
-    const struct queue *g = graph;
+    struct queue *g = graph;
     not_recording();
     const int error = called();
     if (error != 0) return error;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < g->n; i++) put(stream, &g->work[i]);
+    g->launched = all_of(stream);
     pthread_mutex_unlock(&lock);
     all.n_replayed++;
     return 0;

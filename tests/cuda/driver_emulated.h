@@ -27,6 +27,7 @@ struct emulated {
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
     uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
     uint64_t dry;          /* not 0: launches are checked, nothing is run */
+    uint64_t copies;       /* beside the compute stream run 1: at once, 2: late, 0: in turn */
     uint64_t no_graphs;    /* none can be made */
     uint64_t stale_graphs; /* a graph's launches keep their first arguments: what shall show */
     uint64_t no_gemm;      /* there is no library for products */
