@@ -30,7 +30,12 @@ struct known_run {
     uint64_t used;
 };
 
-enum { PRODUCT_WORDS = 14, PRODUCTS_MAX = 512 };
+enum {
+    PRODUCT_WORDS = 14,
+    PRODUCTS_MAX = 512,
+    CHANGE_FEW = 2, /* works that differ, and this part of all, are changed in a graph; with more */
+    CHANGE_PART = 8, /* there is another one made, while few are alike */
+};
 
 struct graphs {
     bool on;
@@ -412,7 +417,7 @@ static struct known_run *graph_for(struct device *d)
     const uint64_t key = key_of(g);
     const struct found f = find(g, key);
     const bool is_full = f.n_alike >= GRAPHS_ALIKE;
-    if (f.nearest != NULL && (is_full || f.n_different <= g->run.n / 4))
+    if (f.nearest != NULL && (is_full || f.n_different <= CHANGE_FEW + g->run.n / CHANGE_PART))
         return change(d, f.nearest) ? f.nearest : NULL;
     if (is_full) let_go(d, f.oldest);
     if (is_full || (f.seen == NULL && f.n_alike == 0)) {

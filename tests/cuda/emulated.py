@@ -7,10 +7,13 @@ and a MoE model, float and quantized, each type of cache, over layouts and chunk
 share one device. families: so are those of every family's arithmetic. draws: so are sampled tokens.
 library: with the driver's library for products rows are the same bytes over layouts and chunks, and
 not the CPU's; an algorithm whose bits depend on the rows is not taken, nor one that depends on the
-outputs; where none is left, or no library is there, rows are the CPU's. errors: what goes wrong with
-a device ends in one sentence and the contract's status. No GPU is touched: this proves the host side
-and the arithmetic, and nothing about a GPU.
+outputs; where none is left, or no library is there, rows are the CPU's. replays: a long greedy answer
+replays its steps and has the same bytes with graphs, without, and where none can be made; other bytes
+where a graph keeps stale arguments. errors: what goes wrong with a device ends in one sentence and
+the contract's status. No GPU is touched: this proves the host side and the arithmetic, and nothing
+about a GPU.
 """
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -166,6 +169,44 @@ class EmulatedTest:
                    f"{name} {layout}: other rows on tensor cores")
             print(f"  {name} {' '.join(flags + layout)}: the same bytes, attention on tensor cores")
 
+    def decode(self, model, *flags, ranks=0, env=""):
+        """Rows, and (works in graphs, graphs launched, graphs made, changed) of rank 0's GPU."""
+        output = self.work / "rows.jsonl"
+        done = self.shoal.must("generate", "--model", model, "--input", self.work / "long.jsonl",
+                               "--output", output, "--log-level", "debug", *flags, ranks=ranks,
+                               env={"SHOAL_EMULATED": env})
+        said = re.search(r"shoal\[0\].* (\d+) in (\d+) launches of (\d+) graphs, (\d+) of them",
+                         done.err)
+        return output.read_bytes(), said and [int(n) for n in said.groups()], done.err
+
+    def replays(self):
+        prompts = [[102, 5, 243], [141, 50, 5, 102]]
+        write_lines(self.work / "long.jsonl",
+                    [dict(custom_id=f"g{i}", prompt_token_ids=ids, max_tokens=90, ignore_eos=True,
+                          temperature=0) for i, ids in enumerate(prompts)])
+        for name, layouts in (("smollm-tied", [["--tp", "2"], ["--pp", "2"]]),
+                              ("qwen3-moe-mixed", [["--ep", "2"]])):
+            model = self.work / f"{name}.h5"
+            self.shoal.must("convert", GOLDENS / name / "hf", model)
+            want = self.decode(model)[0]
+            for flags, ranks in [([], 0), *[(layout, 2) for layout in layouts]]:
+                rows, n, _ = self.decode(model, *EXACT, *flags, ranks=ranks, env="devices=2")
+                expect(rows == want, f"{name} {flags}: other rows with graphs")
+                expect(n[1] >= 80 and n[3] > 0, f"{name} {flags}: few replays: {n}")
+                print(f"  {name} {flags}: the same bytes; {n[1]} launches of {n[2]} graphs, "
+                      f"{n[3]} of {n[0]} works changed")
+            rows, n, _ = self.decode(model, *EXACT, "--no-device-graphs")
+            expect(rows == want and n[:3] == [0, 0, 0], f"{name}: without graphs: {n}")
+            rows, n, said = self.decode(model, *EXACT, env="no_graphs=1")
+            expect(rows == want and n[1] == 0 and said.count("no graphs from now on") == 1,
+                   f"{name}: where no graph can be made: {n} {said}")
+            rows, n, _ = self.decode(model, *EXACT, env="stale_graphs=1")
+            if name == "smollm-tied":
+                expect(rows != want and n[3] > 0, f"{name}: stale arguments do not show: {n}")
+            library, n, _ = self.decode(model, *CUDA)
+            expect(n[1] >= 80 and library == self.decode(model, *CUDA, "--no-device-graphs")[0],
+                   f"{name}: other rows with a library and graphs: {n}")
+
     def check_journal(self, model, source):
         """Rows of different sums do not meet in one output."""
         argv = ["score", "--model", model, "--input", source / "sequences.jsonl", "--output",
@@ -230,7 +271,7 @@ class EmulatedTest:
 
     def main(self):
         {"law": self.law, "families": self.families, "draws": self.draws,
-         "library": self.library, "errors": self.errors}[self.case]()
+         "library": self.library, "replays": self.replays, "errors": self.errors}[self.case]()
 
 
 if __name__ == "__main__":
