@@ -137,17 +137,20 @@ static struct status open_lead(struct job *j)
     return job_open_lead(j);
 }
 
-/* Rows that are done reach the journal before this rank leaves because another is lost. */
+/* Rows that are done reach the journal before this rank leaves because another is lost, and what
+ * it did until then its timeline. */
 static void say_last_words(void *user)
 {
-    lead_save(user);
+    struct job *j = user;
+    if (j->lead != NULL) lead_save(j->lead);
+    job_trace_save(j);
 }
 
 static struct status start_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->bench != NULL) return status_ok();
     TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks));
-    watchdog_set_last_words(j->watchdog, say_last_words, j->lead);
+    watchdog_set_last_words(j->watchdog, say_last_words, j);
     return status_ok();
 }
 
@@ -235,6 +238,7 @@ static struct status collect(struct job *j, struct lead_loop *l, uint32_t group,
 static void lose(struct job *j, const char *what, const struct status *st)
 {
     log_line(LOG_ERROR, "%s: %s", what, st->text);
+    job_trace_save(j);
     comm_abort(j->comm, status_exit(STATUS_LOST));
 }
 
@@ -331,6 +335,7 @@ static struct status end_complete(struct job *j)
 static struct status run_loaded(struct job *j)
 {
     TRY(job_trace_start(j));
+    if (j->trace != NULL) watchdog_set_last_words(j->watchdog, say_last_words, j);
     j->ready_ns = clock_ns();
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
@@ -339,6 +344,7 @@ static struct status run_loaded(struct job *j)
     j->elapsed_ns = clock_ns() - j->ready_ns;
     if (status_failed(&st) && !is_lead) {
         log_line(LOG_ERROR, "%s", st.text);
+        job_trace_save(j);
         comm_abort(j->comm, status_exit(STATUS_LOST));
     }
     st = comm_agree(j->comm, st);

@@ -42,6 +42,7 @@ struct job {
     enum order_kind line_order;
     uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
     uint64_t start_ns, ready_ns;
+    uint64_t trace_origin_ns; /* start_ns of rank 0 */
     bool is_drained;
     uint64_t plan_ns, elapsed_ns; /* of the step loop, as in engine_stats */
     struct trace *trace;          /* NULL: none is asked for */
@@ -120,6 +121,9 @@ void job_metrics_update(struct job *j);
  * writes the file. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_trace_start(struct job *j);
 struct status job_trace_end(struct job *j);
+/* Local, any thread, before this rank leaves because another one is lost: writes what this rank did
+ * until now to a file of its own. A failure is logged, not more. */
+void job_trace_save(struct job *j);
 
 /* Local, lead. What lead_next and lead_commit took goes to j->plan_ns and to the timeline. begin
  * gives what end wants. */

@@ -3,11 +3,12 @@
 
 #include "base/mem.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 struct trace {
-    uint64_t n_added;
+    _Atomic uint64_t n_added; /* by the one writer; a thread that copies reads it */
     size_t capacity;
     struct trace_event *events; /* [capacity] */
 };
@@ -35,7 +36,10 @@ void trace_destroy(struct trace **t)
 
 void trace_add(struct trace *t, const struct trace_event *e)
 {
-    if (t != NULL) t->events[t->n_added++ % t->capacity] = *e;
+    if (t == NULL) return;
+    const uint64_t n = atomic_load_explicit(&t->n_added, memory_order_relaxed);
+    t->events[n % t->capacity] = *e;
+    atomic_store_explicit(&t->n_added, n + 1, memory_order_release);
 }
 
 void trace_add_comm(struct trace *t, const struct flight *f)
@@ -67,7 +71,8 @@ size_t trace_capacity(const struct trace *t)
 
 size_t trace_count(const struct trace *t)
 {
-    return t->n_added < t->capacity ? (size_t)t->n_added : t->capacity;
+    const uint64_t n = t->n_added;
+    return n < t->capacity ? (size_t)n : t->capacity;
 }
 
 uint64_t trace_n_lost(const struct trace *t)
@@ -81,4 +86,18 @@ void trace_copy(const struct trace *t, struct trace_event *out)
     const size_t n_end = n < t->capacity - first ? n : t->capacity - first;
     memcpy(out, t->events + first, n_end * sizeof *out);
     memcpy(out + n_end, t->events, (n - n_end) * sizeof *out);
+}
+
+size_t trace_copy_beside(const struct trace *t, struct trace_event *out, uint64_t *n_lost)
+{
+    const uint64_t end = atomic_load_explicit(&t->n_added, memory_order_acquire);
+    uint64_t first = end > t->capacity ? end - t->capacity : 0;
+    for (uint64_t i = first; i < end; i++) out[i - first] = t->events[i % t->capacity];
+    atomic_thread_fence(memory_order_acquire);
+    const uint64_t now = atomic_load_explicit(&t->n_added, memory_order_relaxed) + 1;
+    const uint64_t kept = now > t->capacity ? now - t->capacity : 0;
+    const uint64_t n_torn = kept <= first ? 0 : (kept < end ? kept : end) - first;
+    memmove(out, out + n_torn, (size_t)(end - first - n_torn) * sizeof *out);
+    *n_lost = first + n_torn;
+    return (size_t)(end - first - n_torn);
 }

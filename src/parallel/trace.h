@@ -75,4 +75,9 @@ uint64_t trace_n_lost(const struct trace *t);
 /* Local. Copies the kept events to out [trace_count], oldest first. */
 void trace_copy(const struct trace *t, struct trace_event *out);
 
+/* Local, any thread, while the writer goes on: the same into out [trace_capacity], without the
+ * oldest events that were overwritten meanwhile. Returns how many; *n_lost: how many older ones are
+ * missing. */
+size_t trace_copy_beside(const struct trace *t, struct trace_event *out, uint64_t *n_lost);
+
 #endif

@@ -147,6 +147,7 @@ struct writer {
     struct strbuf text;
     const struct layout *layout;
     uint64_t origin_ns, n_lost;
+    uint32_t n_ranks; /* written */
     struct status st; /* the first failure */
 };
 
@@ -174,7 +175,7 @@ static void write_rank(struct writer *w, uint32_t rank)
         "%u, dp %u, tp %u\"}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%u,"
         "\"args\":{\"sort_index\":%u}},\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,"
         "\"tid\":0,\"args\":{\"name\":\"%s\"}}",
-        rank == 0 ? "" : ",", rank, p.pp, p.dp, p.tp, rank, order, rank,
+        w->n_ranks++ == 0 ? "" : ",", rank, p.pp, p.dp, p.tp, rank, order, rank,
         rank == 0 ? "lead and steps" : "steps");
 }
 
@@ -252,6 +253,34 @@ struct status trace_file_write(struct comm *c, const struct layout *l, const str
 done:
     if (out.file != NULL) (void)file_replace_end(&out, st);
     strbuf_fini(&w.text);
+    mem_free(&events);
+    return st;
+}
+
+struct status trace_file_write_alone(const struct trace_alone *a)
+{
+    struct trace_part part = {.clocks = {a->start, a->start}};
+    struct writer w = {.layout = a->layout, .origin_ns = a->origin_ns, .st = status_ok()};
+    struct file_replace out = {0};
+    struct trace_event *events = NULL;
+    struct strbuf path;
+    strbuf_init(&path);
+    strbuf_init(&w.text);
+    strbuf_printf(&path, "%s.rank%u", a->path, a->rank);
+    struct status st = strbuf_status(&path);
+    if (!status_failed(&st))
+        st = mem_alloc(&events, trace_capacity(a->trace), sizeof *events, "trace");
+    if (!status_failed(&st)) st = file_replace_begin(&out, path.data);
+    if (!status_failed(&st)) {
+        part.n_events = trace_copy_beside(a->trace, events, &part.n_lost);
+        w.file = out.file;
+        strbuf_puts(&w.text, "{\"traceEvents\":[");
+        write_part(&w, a->rank, &part, events);
+        write_end(&w);
+        st = file_replace_end(&out, w.st);
+    }
+    strbuf_fini(&w.text);
+    strbuf_fini(&path);
     mem_free(&events);
     return st;
 }

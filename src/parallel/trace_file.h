@@ -41,4 +41,18 @@ void trace_event_print(const struct trace_event *e, uint32_t rank,
 struct status trace_file_write(struct comm *c, const struct layout *l, const struct trace *t,
                                struct trace_clock start, uint64_t origin_ns, const char *path);
 
+/* What one rank writes alone, when the others cannot be waited for. */
+struct trace_alone {
+    const struct trace *trace;
+    const struct layout *layout;
+    uint32_t rank;
+    struct trace_clock start; /* as above; rank 0's clock is taken to go on as this one's does */
+    uint64_t origin_ns;       /* on rank 0's clock */
+    const char *path;         /* of the job's trace */
+};
+
+/* Local, any thread, while the trace's writer goes on. Writes PATH.rankN with this rank's events up
+ * to now. Errors: STATUS_IO, STATUS_MEMORY. */
+struct status trace_file_write_alone(const struct trace_alone *a);
+
 #endif

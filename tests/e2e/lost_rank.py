@@ -138,10 +138,10 @@ class LostRankTest:
                 f.write(json.dumps(row) + "\n")
         return path
 
-    def job(self, name, prompts, launcher=ONE_HOST):
+    def job(self, name, prompts, *flags, launcher=ONE_HOST):
         # without the result cache: the prompts repeat, and the job must last
         return Job(self.shoal, self.work, name, launcher, self.model, prompts, "--watchdog",
-                   DEADLINE_S, "--result-cache", "off")
+                   DEADLINE_S, "--result-cache", "off", *flags)
 
     def expect_named(self, job, rank, victims, host=None):
         """The rank's own stderr names one of the victims, its host and its last communication."""
@@ -166,13 +166,33 @@ class LostRankTest:
             expect(needle in last, f"rank {rank}: no '{needle}' in '{last}'")
         print(f"rank {victim} stopped: all others left with 76 after {took_s:.2f} s; {last}")
 
+    def expect_timelines(self, trace, victim):
+        """Each survivor left a file of its own, with what it did, on one clock; nobody else did."""
+        ends = []
+        for rank in range(RANKS):
+            path = Path(f"{trace}.rank{rank}")
+            expect(path.exists() == (rank != victim), f"{path}: exists: {path.exists()}")
+            if rank == victim:
+                continue
+            events = json.loads(path.read_text())["traceEvents"]
+            expect({e["pid"] for e in events} == {rank}, f"{path}: other ranks' events")
+            spans = [e for e in events if e["ph"] == "X"]
+            names = {e["name"] for e in spans}
+            expect(names >= {"step", "layers"} and spans[0]["ts"] >= 0, f"{path}: {names}")
+            ends.append(max(e["ts"] + e["dur"] for e in spans) / 1e6)
+        expect(not trace.exists(), f"{trace} was written")
+        expect(max(ends) - min(ends) < START_S, f"timelines end at {ends} s")
+        print(f"timelines of the survivors end at {[round(e, 2) for e in ends]} s")
+
     def stopped(self):
         prompts = self.prompts(50000)
         for victim in (2, 0):
-            job = self.job(f"stopped{victim}", prompts)
+            trace = self.work / f"trace{victim}"
+            job = self.job(f"stopped{victim}", prompts, "--trace", trace)
             try:
                 job.wait_for_rows()
                 self.lose(job, victim, ", step ")
+                self.expect_timelines(trace, victim)
             finally:
                 job.end()
         # as launchers are by default: the first exit ends all, and is the launcher's status

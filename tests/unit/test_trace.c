@@ -36,6 +36,12 @@ static void ring_keeps_the_last_events(void)
     size_t n_wrong = 0;
     for (size_t i = 0; i < room; i++) n_wrong += kept[i].begin_ns != i + 5;
     CU_ASSERT_EQUAL(n_wrong, 0);
+    /* beside the writer: the oldest may be the one that it is writing over */
+    uint64_t n_lost = 0;
+    CU_ASSERT_EQUAL(trace_copy_beside(t, kept, &n_lost), room - 1);
+    CU_ASSERT_EQUAL(n_lost, 6);
+    for (size_t i = 0; i + 1 < room; i++) n_wrong += kept[i].begin_ns != i + 6;
+    CU_ASSERT_EQUAL(n_wrong, 0);
     mem_free(&kept);
     trace_destroy(&t);
     CU_ASSERT_PTR_NULL(t);
