@@ -11,7 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE_BYTES = 4096, GROW_BYTES = 1 << 16 };
+enum { GROW_BYTES = 1 << 16, HUGE_PAGE_BYTES = 2 << 20 };
+
+#ifndef MADV_COLLAPSE /* since Linux 6.1; refused before */
+#define MADV_COLLAPSE 25
+#endif
 
 #define LANE_BYTES_MAX ((size_t)1 << 36)
 #define ADDRESS_BYTES  ((size_t)1 << 44) /* of all lanes; a process has 2^47 */
@@ -70,8 +74,21 @@ static int open_file(const struct ticket *t)
 
 static bool map(struct host_memory *m)
 {
-    void *at = mmap(NULL, m->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->fd, 0);
-    if (at == MAP_FAILED) return false;
+    /* at a huge page's start, as all lanes are */
+    const size_t n_reserved = m->n_bytes + HUGE_PAGE_BYTES;
+    char *reserved =
+        mmap(NULL, n_reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return false;
+    const size_t before =
+        (HUGE_PAGE_BYTES - (uintptr_t)reserved % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+    void *at = mmap(reserved + before, m->n_bytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->fd, 0);
+    if (before > 0) munmap(reserved, before);
+    munmap(reserved + before + m->n_bytes, HUGE_PAGE_BYTES - before);
+    if (at == MAP_FAILED) {
+        munmap(reserved + before, m->n_bytes);
+        return false;
+    }
     m->base = at;
     madvise(at, m->n_bytes, MADV_DONTDUMP); /* a core file need not hold the gaps */
     return true;
@@ -104,14 +121,15 @@ bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *ou
     if (!on_one_host(comm, n_ranks)) return false;
     struct host_memory m = {.fd = -1, .rank = rank};
     const size_t n_lanes = (size_t)n_ranks * HOST_LANES;
-    m.lane_bytes = ADDRESS_BYTES / n_lanes / GROW_BYTES * GROW_BYTES;
+    m.lane_bytes = ADDRESS_BYTES / n_lanes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (m.lane_bytes > LANE_BYTES_MAX) m.lane_bytes = LANE_BYTES_MAX;
-    m.shared_bytes = round_up(sizeof(uint64_t) + shared_bytes, PAGE_BYTES);
+    m.shared_bytes = round_up(sizeof(uint64_t) + shared_bytes, HUGE_PAGE_BYTES);
     m.n_bytes = m.shared_bytes + n_lanes * m.lane_bytes;
     struct ticket t;
     memset(&t, 0, sizeof t);
     t.n_bytes = m.n_bytes;
-    if (rank == 0) m.fd = make_file(&t, m.shared_bytes);
+    const size_t backed_bytes = round_up(sizeof(uint64_t) + shared_bytes, GROW_BYTES);
+    if (rank == 0) m.fd = make_file(&t, backed_bytes);
     bool ok = MPI_Bcast(&t, (int)sizeof t, MPI_BYTE, 0, comm) == MPI_SUCCESS;
     if (ok && rank != 0) m.fd = open_file(&t);
     ok = all_agree(comm, ok && m.fd >= 0 && map(&m));
@@ -134,15 +152,29 @@ char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane)
     return m->base + m->shared_bytes + ((size_t)rank * HOST_LANES + lane) * m->lane_bytes;
 }
 
+/* Sums are written by columns, a page for each row: with small pages each write would look one up.
+ */
+static void use_huge_pages(const struct host_memory *m, unsigned lane, size_t from)
+{
+    char *at = host_memory_lane(m, m->rank, lane);
+    from = from / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const size_t end = m->backed[lane] / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (end > from)
+        (void)madvise(at + from, end - from, MADV_COLLAPSE); /* else slower, not wrong */
+}
+
 bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes)
 {
     if (n_bytes <= m->backed[lane]) return true;
     if (n_bytes > m->lane_bytes) return false;
     /* some air, so that slowly growing steps do not ask each time */
-    size_t want = round_up(n_bytes + n_bytes / 4, GROW_BYTES);
+    const size_t with_air = n_bytes + n_bytes / 4;
+    size_t want = round_up(with_air, with_air < HUGE_PAGE_BYTES ? GROW_BYTES : HUGE_PAGE_BYTES);
     if (want > m->lane_bytes) want = m->lane_bytes;
     const size_t at = (size_t)(host_memory_lane(m, m->rank, lane) - m->base);
     if (!back(m->fd, at + m->backed[lane], want - m->backed[lane])) return false;
+    const size_t from = m->backed[lane];
     m->backed[lane] = want;
+    use_huge_pages(m, lane, from);
     return true;
 }
