@@ -84,7 +84,14 @@ struct linear_group {
  *     group's weight scale in f32 and sx its activation scale; a leaf is whole groups.
  *     mxfp4: isum of doubled codes, sw = 2^(e - 128).
  * With quantized weights and xq NULL (weight-only), and for fp8 always: the float linear over
- *     w = (float)(code - zero) * sw, rounded once; fp8 and mxfp4 (float)value * sw. */
+ *     w = (float)(code - zero) * sw, rounded once; fp8 and mxfp4 (float)value * sw.
+ *
+ * A device of DEVICE_LAW or DEVICE_FREE multiplies f16 and bf16 weights, and quantized ones that
+ * meet floats, on tensor cores, unless `exact` or a leaf is no multiple of 32: x rounded to the
+ * weight's type, of quantized to bf16, and for codes chain = fma(sum over the group, sw, chain).
+ * With S = the sum of |x w| over the K inputs (of a leaf) of rounded x, an output is within
+ * (K + 8) * 2^-23 * S of the exact sum of x w; its bits never depend on other rows or outputs.
+ */
 struct linear_args {
     const struct linear_group *groups;
     size_t n_groups;
@@ -95,6 +102,7 @@ struct linear_args {
     size_t y_stride;
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
+    bool exact;    /* float weights in the order above on every device (router logits) */
 };
 
 /* Where a layer's keys and values stand. K (what = 0) or V (1) of (block b, kv head g) begins at

@@ -57,12 +57,13 @@ struct device_rounded {
     size_t n;
     uint32_t stride;
     enum dtype dtype;
+    int order; /* the library's 0; own kernels' by kind of weight, 1 and more */
 };
 
 struct device_gemm {
     void *library;
     char name[64];
-    void *x;          /* [GEMM_X_BYTES] rows as the library reads them */
+    void *x;          /* [GEMM_X_BYTES] rows as the library, or tensor cores, read them */
     int32_t *differs; /* words found to differ */
     struct device_algorithm algorithms[DEVICE_ALGORITHMS];
     uint32_t n_algorithms;

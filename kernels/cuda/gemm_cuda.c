@@ -34,7 +34,9 @@ static size_t smaller(size_t a, size_t b)
 struct status device_gemm_open(struct device *d)
 {
     struct device_gemm *g = &d->gemm;
-    if (d->arithmetic == DEVICE_EXACT || d->driver->gemm_open == NULL) return status_ok();
+    if (d->arithmetic == DEVICE_EXACT) return status_ok();
+    TRY(device_alloc(d, &g->x, GEMM_X_BYTES, "rows of products"));
+    if (d->driver->gemm_open == NULL) return status_ok();
     const int error = d->driver->gemm_open(device_compute(d), &g->library, g->name, sizeof g->name);
     if (error != 0) {
         g->library = NULL;
@@ -43,7 +45,6 @@ struct status device_gemm_open(struct device *d)
         return status_ok();
     }
     void *p = NULL;
-    TRY(device_alloc(d, &g->x, GEMM_X_BYTES, "rows of products"));
     TRY(device_alloc(d, &p, sizeof *g->differs, "rows of products"));
     g->differs = p;
     return status_ok();
@@ -347,9 +348,9 @@ static void round_rows(struct device *d, const struct gemm_rows *r)
 {
     struct device_gemm *g = &d->gemm;
     const float *x = r->a->x + r->row0 * r->a->x_stride;
-    const struct device_rounded is = {x, r->n, r->w->flat, r->w->dtype};
+    const struct device_rounded is = {x, r->n, r->w->flat, r->w->dtype, 0};
     if (g->rounded.x == x && g->rounded.n == is.n && g->rounded.stride == is.stride &&
-        g->rounded.dtype == is.dtype)
+        g->rounded.dtype == is.dtype && g->rounded.order == is.order)
         return;
     const struct gemm_round_work w = {x, r->a->x_stride, r->w->n_in, r->w->dtype, g->x, r->w->flat};
     launch_rows(d, CUDA_KERNEL_gemm_round, r->n, r->w->n_in, &w);

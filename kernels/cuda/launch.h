@@ -60,6 +60,11 @@
     X(linear_few_leaf, linear_work)                                                                \
     X(linear_mma, linear_work)                                                                     \
     X(linear_mma_leaf, linear_work)                                                                \
+    X(linear_half, linear_work)                                                                    \
+    X(linear_half_few, linear_work)                                                                \
+    X(linear_codes, linear_work)                                                                   \
+    X(linear_codes_few, linear_work)                                                               \
+    X(half_rows, half_rows_work)                                                                   \
     X(gemm_round, gemm_round_work)                                                                 \
     X(gemm_leaves, gemm_leaves_work)                                                               \
     X(gemm_take, gemm_take_work)                                                                   \
@@ -84,8 +89,17 @@ enum {
     CUDA_FEW_STAGES = 5,                   /* how many of them it holds, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* and their distance: panels in other banks */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_MMA_ROWS = 32,        /* of one block of a linear on tensor cores, */
-    CUDA_MMA_OUTPUTS = 128,    /* and its outputs */
+    CUDA_MMA_ROWS = 32,      /* of one block of a linear on tensor cores, */
+    CUDA_MMA_OUTPUTS = 128,  /* and its outputs */
+    CUDA_HALF_RUN = 32,      /* inputs that leaves of 16-bit operands are multiples of; */
+    CUDA_HALF_ROWS = 128,    /* rows of one block of linear_half, */
+    CUDA_HALF_OUTPUTS = 128, /* its outputs, */
+    CUDA_HALF_SHARED = 48 << 10,
+    CUDA_CODES_ROWS = 64, /* the same of linear_codes, */
+    CUDA_CODES_OUTPUTS = 128,
+    CUDA_CODES_SHARED = 40 << 10,
+    CUDA_HALF_FEW_ROWS = 16, /* and of both for few rows */
+    CUDA_HALF_FEW_OUTPUTS = 32,
     CUDA_ATTENTION_ROWS = 4,   /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64, /* most heads of one block of attention_few and attention_many, */
     CUDA_FEW_ROWS = 64,        /* and rows times heads: four warps with 16 of them each, */
@@ -294,7 +308,7 @@ struct move_work {
     uint32_t *to;
 };
 
-/* Up to CUDA_LINEAR_ROWS, of linear_mma CUDA_MMA_ROWS, consecutive rows of one group. */
+/* Consecutive rows of one group, as many as a block of the kernel has at most. */
 struct linear_tile {
     uint32_t group, row0, n_rows;
 };
@@ -310,7 +324,21 @@ struct linear_work {
     uint32_t leaf0;       /* the first leaf of a launch over leaves */
     float *y;
     size_t y_stride;
-    int64_t *sums; /* zeroed */
+    int64_t *sums;        /* zeroed */
+    const uint16_t *half; /* of 16-bit operands: rows from half_row0 on, in place of x */
+    size_t half_stride, half_row0;
+    bool leafy; /* to sums, and b.z is a leaf */
+};
+
+/* to[row] = x[row], n inputs, rounded to a type of 16 bits, in the order of weights of a kind;
+ * zeros up to stride. */
+struct half_rows_work {
+    const float *x;
+    size_t x_stride, n;
+    enum dtype dtype;
+    enum quant_kind kind;
+    uint16_t *to;
+    size_t stride; /* a multiple of CUDA_HALF_RUN */
 };
 
 /* Around a library's product. round: rows of x, n each, as elements of a type (nearest even), what

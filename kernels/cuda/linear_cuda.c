@@ -12,6 +12,7 @@
 enum {
     MMA_ROWS_LEAST = 12, /* of a group, on average: below, most of a tile on tensor cores is air,
                             and weights are read for few rows */
+    HALF_INPUTS_MAX = 1 << 20, /* so that a few rows' operands always fit */
     PACK_ROWS_MAX = 1 << 15
 };
 
@@ -20,31 +21,53 @@ static size_t row_tiles(size_t n_rows, uint32_t at_once)
     return (n_rows + at_once - 1) / at_once;
 }
 
-/* The groups' weights and tiles of up to at_once rows, on the device. Returns the tiles; 0 after a
+/* Where a list of tiles goes on. */
+struct tiles_at {
+    size_t group, row; /* of it */
+};
+
+/* Tiles of up to at_once rows from `at` on, as long as less than n_rows rows lie between the first
+ * tile's and the last's end. Returns the tiles; counts without a list. */
+static size_t cut_tiles(const struct linear_args *a, uint32_t at_once, size_t n_rows,
+                        struct tiles_at *at, struct linear_tile *tiles)
+{
+    size_t n = 0;
+    const size_t first = a->groups[at->group].row0 + at->row;
+    for (; at->group < a->n_groups; at->group++, at->row = 0) {
+        const struct linear_group *g = &a->groups[at->group];
+        assert(n == 0 || g->row0 >= first || n_rows == SIZE_MAX);
+        while (at->row < g->n_rows) {
+            const size_t row = g->row0 + at->row, left = g->n_rows - at->row;
+            const size_t count = left < at_once ? left : at_once;
+            if (n_rows != SIZE_MAX && row + count - first > n_rows) return n;
+            if (tiles != NULL)
+                tiles[n] =
+                    (struct linear_tile){(uint32_t)at->group, (uint32_t)row, (uint32_t)count};
+            at->row += count;
+            n++;
+        }
+    }
+    return n;
+}
+
+/* The groups' weights and tiles on the device, cut from *at on. Returns the tiles; 0 after a
  * failure. */
 static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t at_once,
-                         struct linear_work *w)
+                         size_t n_rows, struct tiles_at *at, struct linear_work *w)
 {
-    size_t n = 0, at = 0;
-    for (size_t g = 0; g < a->n_groups; g++) n += row_tiles(a->groups[g].n_rows, at_once);
+    struct tiles_at counted = *at;
+    const size_t n = cut_tiles(a, at_once, n_rows, &counted, NULL);
     struct linear_tile *tiles = NULL;
     struct packed *weights = NULL;
     struct status st = mem_alloc(&tiles, n, sizeof *tiles, "row tiles");
     if (!status_failed(&st)) st = mem_alloc(&weights, a->n_groups, sizeof *weights, "row tiles");
-    for (size_t g = 0; !status_failed(&st) && g < a->n_groups; g++) {
-        const struct linear_group *group = &a->groups[g];
-        weights[g] = *group->w;
-        for (size_t row = 0; row < group->n_rows; row += at_once) {
-            const size_t left = group->n_rows - row;
-            tiles[at++] =
-                (struct linear_tile){.group = (uint32_t)g,
-                                     .row0 = (uint32_t)(group->row0 + row),
-                                     .n_rows = (uint32_t)(left < at_once ? left : at_once)};
-        }
-    }
     if (!status_failed(&st)) {
+        for (size_t g = 0; g < a->n_groups; g++) weights[g] = *a->groups[g].w;
+        cut_tiles(a, at_once, n_rows, at, tiles);
         w->tiles = device_call(d, tiles, n * sizeof *tiles);
         w->weights = device_call(d, weights, a->n_groups * sizeof *weights);
+        w->half_row0 = n > 0 ? tiles[0].row0 : 0;
+        w->n_rows = n > 0 ? tiles[n - 1].row0 + tiles[n - 1].n_rows - w->half_row0 : 0;
     } else if (!device_is_lost(d)) {
         d->failed = st;
     }
@@ -59,14 +82,19 @@ struct choice {
     uint32_t n_rows, n_outputs, shared_bytes;
 };
 
+static size_t rows_of(const struct linear_args *a)
+{
+    size_t n_rows = 0;
+    for (size_t g = 0; g < a->n_groups; g++) n_rows += a->groups[g].n_rows;
+    return n_rows;
+}
+
 static struct choice choose(const struct linear_args *a, bool leafy)
 {
     const enum quant_kind kind = a->groups[0].w->quant.kind;
     const bool floats = kind == QUANT_NONE || kind == QUANT_FP8;
-    size_t n_rows = 0;
-    for (size_t g = 0; g < a->n_groups; g++) n_rows += a->groups[g].n_rows;
     const bool fits = a->groups[0].w->n_out < (uint32_t)CUDA_FEW_OUTPUTS * UINT16_MAX;
-    if (n_rows < MMA_ROWS_LEAST * a->n_groups && (floats || a->xq != NULL) && fits)
+    if (rows_of(a) < MMA_ROWS_LEAST * a->n_groups && (floats || a->xq != NULL) && fits)
         return (struct choice){leafy ? CUDA_KERNEL_linear_few_leaf : CUDA_KERNEL_linear_few,
                                CUDA_LINEAR_ROWS, CUDA_FEW_OUTPUTS, CUDA_FEW_SHARED};
     if (!floats && a->xq != NULL)
@@ -76,6 +104,99 @@ static struct choice choose(const struct linear_args *a, bool leafy)
     const enum cuda_kernel quant = leafy ? CUDA_KERNEL_linear_quant_leaf : CUDA_KERNEL_linear_quant;
     return (struct choice){kind == QUANT_NONE ? plain : quant, CUDA_LINEAR_ROWS, CUDA_THREADS, 0};
 }
+
+/* A launch over n_tiles tiles of rows. */
+static void launch(struct device *d, const struct choice *c, const struct packed *first, bool leafy,
+                   size_t n_tiles, const struct linear_work *w)
+{
+    const uint32_t n_leaves = leafy ? (first->n_in + first->leaf - 1) / first->leaf : 1;
+    const uint32_t n_blocks = (first->n_out + c->n_outputs - 1) / c->n_outputs;
+    device_launch(d, c->kernel,
+                  (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, c->shared_bytes}, w);
+}
+
+/* --- operands of 16 bits ------------------------------------------------------------------- */
+
+/* By what the model says alone: every rank and every number of rows answers alike. */
+static bool takes_halves(const struct device *d, const struct linear_args *a)
+{
+    const struct packed *w = a->groups[0].w;
+    if (d->arithmetic == DEVICE_EXACT || a->exact || w->leaf % CUDA_HALF_RUN != 0 ||
+        w->n_in > HALF_INPUTS_MAX)
+        return false;
+    if (w->quant.kind == QUANT_NONE) return w->dtype != DTYPE_F32;
+    return a->xq == NULL || w->quant.kind == QUANT_FP8;
+}
+
+static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
+{
+    const bool codes = a->groups[0].w->quant.kind != QUANT_NONE;
+    const bool few = rows_of(a) <= CUDA_HALF_FEW_ROWS * a->n_groups || rows_fit < CUDA_HALF_ROWS;
+    if (few && a->groups[0].w->n_out < (uint32_t)CUDA_HALF_FEW_OUTPUTS * UINT16_MAX)
+        return (struct choice){codes ? CUDA_KERNEL_linear_codes_few : CUDA_KERNEL_linear_half_few,
+                               CUDA_HALF_FEW_ROWS, CUDA_HALF_FEW_OUTPUTS, CUDA_HALF_SHARED};
+    if (codes)
+        return (struct choice){CUDA_KERNEL_linear_codes, CUDA_CODES_ROWS, CUDA_CODES_OUTPUTS,
+                               CUDA_CODES_SHARED};
+    return (struct choice){CUDA_KERNEL_linear_half, CUDA_HALF_ROWS, CUDA_HALF_OUTPUTS,
+                           CUDA_HALF_SHARED};
+}
+
+/* Rows [w->half_row0, + n_rows) of x as operands. */
+static void round_rows(struct device *d, const struct packed *first, struct linear_work *w)
+{
+    struct device_gemm *g = &d->gemm;
+    const enum dtype type = first->quant.kind == QUANT_NONE ? first->dtype : DTYPE_BF16;
+    const struct half_rows_work work = {.x = w->x + w->half_row0 * w->x_stride,
+                                        .x_stride = w->x_stride,
+                                        .n = first->n_in,
+                                        .dtype = type,
+                                        .kind = first->quant.kind,
+                                        .to = g->x,
+                                        .stride = w->half_stride};
+    const struct device_rounded is = {work.x, w->n_rows, (uint32_t)w->half_stride, type,
+                                      1 + (int)first->quant.kind};
+    w->half = g->x;
+    if (g->rounded.x == is.x && g->rounded.n == is.n && g->rounded.stride == is.stride &&
+        g->rounded.dtype == is.dtype && g->rounded.order == is.order)
+        return;
+    device_launch(d, CUDA_KERNEL_half_rows,
+                  (struct cuda_grid){(uint32_t)((w->half_stride + CUDA_THREADS - 1) / CUDA_THREADS),
+                                     (uint32_t)w->n_rows, 1, 0},
+                  &work);
+    g->rounded = is;
+}
+
+/* As many rows at a time as their operands' memory holds. */
+static void run_halves(struct device *d, const struct linear_args *a, bool leafy,
+                       struct linear_work *w)
+{
+    const struct packed *first = a->groups[0].w;
+    w->leafy = leafy;
+    w->half_stride = ((size_t)first->n_in + CUDA_HALF_RUN - 1) / CUDA_HALF_RUN * CUDA_HALF_RUN;
+    const size_t fit = GEMM_X_BYTES / (w->half_stride > 0 ? w->half_stride * sizeof *w->half : 1);
+    const struct choice c = choose_halves(a, fit);
+    struct tiles_at at = {0, 0};
+    assert(fit >= c.n_rows);
+    if (a->n_groups > 1) {
+        while (at.group < a->n_groups && !device_is_lost(d)) {
+            const size_t n_tiles = list_tiles(d, a, c.n_rows, fit, &at, w);
+            if (n_tiles == 0) continue;
+            round_rows(d, first, w);
+            launch(d, &c, first, leafy, n_tiles, w);
+        }
+        return;
+    }
+    const size_t n_rows = a->groups[0].n_rows;
+    for (size_t row = 0; row < n_rows && !device_is_lost(d); row += w->n_rows) {
+        w->row0 = w->half_row0 = a->groups[0].row0 + row;
+        w->n_rows = n_rows - row < fit ? n_rows - row : fit;
+        round_rows(d, first, w);
+        launch(d, &c, first, leafy, row_tiles(w->n_rows, c.n_rows), w);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- */
 
 static void run(struct device *d, const struct linear_args *a, bool leafy)
 {
@@ -93,14 +214,16 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
                             .y = a->y,
                             .y_stride = a->y_stride,
                             .sums = a->sums};
+    if (takes_halves(d, a)) {
+        run_halves(d, a, leafy, &w);
+        return;
+    }
     if (a->xq != NULL) w.xq = *a->xq;
     const struct choice c = choose(a, leafy);
-    const size_t n_tiles =
-        a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows) : list_tiles(d, a, c.n_rows, &w);
-    const uint32_t n_leaves = leafy ? (first->n_in + first->leaf - 1) / first->leaf : 1;
-    const uint32_t n_blocks = (first->n_out + c.n_outputs - 1) / c.n_outputs;
-    device_launch(d, c.kernel,
-                  (struct cuda_grid){n_blocks, (uint32_t)n_tiles, n_leaves, c.shared_bytes}, &w);
+    struct tiles_at at = {0, 0};
+    const size_t n_tiles = a->n_groups == 1 ? row_tiles(w.n_rows, c.n_rows)
+                                            : list_tiles(d, a, c.n_rows, SIZE_MAX, &at, &w);
+    launch(d, &c, first, leafy, n_tiles, &w);
 }
 
 void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n)

@@ -140,7 +140,8 @@ struct status moe_route(struct moe *m, struct pass *p, float **logits)
                                        .x = p->x + (size_t)p->slice.begin * m->o.width,
                                        .x_stride = m->o.width,
                                        .y = *logits,
-                                       .y_stride = m->o.n_experts};
+                                       .y_stride = m->o.n_experts,
+                                       .exact = true};
     op_linear(m->o.kern, &linear);
     if (p->w->router_bias != NULL)
         op_add_bias(m->o.kern, *logits, p->w->router_bias, n, m->o.n_experts);

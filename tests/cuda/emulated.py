@@ -7,11 +7,12 @@ and a MoE model, float and quantized, each type of cache, over layouts and chunk
 share one device. families: so are those of every family's arithmetic. draws: so are sampled tokens.
 library: with the driver's library for products rows are the same bytes over layouts and chunks, and
 not the CPU's; an algorithm whose bits depend on the rows is not taken, nor one that depends on the
-outputs; where none is left, or no library is there, rows are the CPU's. replays: a long greedy answer
-replays its steps and has the same bytes with graphs, without, and where none can be made; other bytes
-where a graph keeps stale arguments. errors: what goes wrong with a device ends in one sentence and
-the contract's status. No GPU is touched: this proves the host side and the arithmetic, and nothing
-about a GPU.
+outputs; where none is left, or no library is there, rows are own kernels'. cores: what tensor cores
+multiply gives the same bytes over layouts, chunks and batches, and not the CPU's. replays: a long
+greedy answer replays its steps and has the same bytes with graphs, without, and where none can be
+made; other bytes where a graph keeps stale arguments. errors: what goes wrong with a device ends in
+one sentence and the contract's status. No GPU is touched: this proves the host side and the
+arithmetic, and nothing about a GPU.
 """
 import re
 import shutil
@@ -49,6 +50,15 @@ MODELS = {
     "glm4-moe": {PLAIN: [ONE]},
 }
 LAW = ["smollm-tied", "qwen3-moe-mixed"]
+# model, format, flags, the driver's faults, [(layout, ranks)]
+SMALL = (["--max-batch", "1", "--chunk", "5"], 0)
+CORES = [
+    ("llama-gqa", PLAIN, [], "no_gemm=1", [SMALL, (["--tp", "2"], 2)]),
+    ("qwen3-moe-mixed", PLAIN, [], None, [SMALL, (["--ep", "2"], 2), (["--tp", "2"], 2)]),
+    ("qwen3-moe-mixed", "fp8", [], None, [(["--ep", "2"], 2)]),
+    ("smollm-tied", "int4", ["--activations", "f32"], None, [SMALL, (["--tp", "2"], 2)]),
+    ("smollm-tied", "mxfp4", ["--activations", "f32"], None, [SMALL]),
+]
 
 
 class EmulatedTest:
@@ -144,10 +154,13 @@ class EmulatedTest:
         cpu, _ = self.scores(model, source, *f32)
         rows, said = self.scores(model, source, *CUDA, *f32, env="gemm_varies=2")
         expect("algorithm 2 of" in said and rows != cpu, f"two algorithms vary: {said}")
+        own = []
         for env, words in (("gemm_varies=3", "own kernels multiply"), ("no_gemm=1", "not be loaded")):
             rows, said = self.scores(model, source, *CUDA, *f32, env=env)
-            expect(words in said and rows == cpu, f"{env}: not the own kernels' rows: {said}")
-            print(f"  {env}: own kernels, the CPU's bytes")
+            own.append(rows)
+            expect(words in said and rows != cpu and rows == own[0],
+                   f"{env}: not the own kernels' rows: {said}")
+            print(f"  {env}: own kernels")
         _, said = self.scores(model, source, *CUDA, "--fast-reductions")
         expect("law off" in said, f"--fast-reductions says nothing: {said}")
         self.refused_at("smollm-tied.h5", "gemm_wide=100", 2, ["--exact-across-devices"])
@@ -206,6 +219,22 @@ class EmulatedTest:
             library, n, _ = self.decode(model, *CUDA)
             expect(n[1] >= 80 and library == self.decode(model, *CUDA, "--no-device-graphs")[0],
                    f"{name}: other rows with a library and graphs: {n}")
+
+    def cores(self):
+        for name, form, flags, env, layouts in CORES:
+            source, plain = GOLDENS / name, self.work / f"{name}.h5"
+            model = self.work / f"{name}-{form}.h5" if form else plain
+            if not plain.exists():
+                self.shoal.must("convert", source / "hf", plain)
+            if form and not model.exists():
+                self.shoal.must("quantize", plain, model, "--format", form)
+            want, _ = self.scores(model, source, *CUDA, *flags, env=env)
+            expect(self.scores(model, source, *EXACT, *flags)[0] != want,
+                   f"{model.name} {flags}: the exact rows: no tensor core was used")
+            for layout, ranks in layouts:
+                found, _ = self.scores(model, source, *CUDA, *flags, *layout, ranks=ranks, env=env)
+                expect(found == want, f"{model.name} {flags} {layout}: other rows")
+                print(f"  {model.name} {' '.join(flags + layout)}: the same bytes")
 
     def check_journal(self, model, source):
         """Rows of different sums do not meet in one output."""
@@ -271,7 +300,8 @@ class EmulatedTest:
 
     def main(self):
         {"law": self.law, "families": self.families, "draws": self.draws,
-         "library": self.library, "replays": self.replays, "errors": self.errors}[self.case]()
+         "library": self.library, "cores": self.cores,
+         "replays": self.replays, "errors": self.errors}[self.case]()
 
 
 if __name__ == "__main__":

@@ -81,15 +81,17 @@ static void routers_and_lists(void)
     close_dry(&b, 16);
 }
 
-static void linears_of_all_sizes(void)
+static void linears_as(enum device_arithmetic arithmetic)
 {
     static const size_t rows[] = {1, 8, 100, ROWS};
-    struct both b = open_dry(DEVICE_EXACT);
+    struct both b = open_dry(arithmetic);
     struct packed w[2] = {{.n_out = VOCAB, .n_in = WIDTH}, {.n_out = VOCAB, .n_in = WIDTH}};
     const struct quant_rows xq = {.group = 128, .n_groups = WIDTH / 128};
-    for (size_t i = 0; i < QUANT_TEST_FORMATS + 1; i++) {
+    for (size_t i = 0; i < QUANT_TEST_FORMATS + DTYPE_COUNT; i++) {
         for (size_t j = 0; j < 4; j++) {
-            w[0].quant = w[1].quant = i > 0 ? quant_test_format(i - 1) : (struct quant_format){0};
+            w[0].dtype = w[1].dtype = (enum dtype)(i % DTYPE_COUNT);
+            w[0].quant = w[1].quant =
+                i >= DTYPE_COUNT ? quant_test_format(i - DTYPE_COUNT) : (struct quant_format){0};
             const struct linear_group groups[2] = {{&w[0], 0, rows[j]}, {&w[1], rows[j], 3}};
             struct linear_args a = {.groups = groups, .n_groups = 1, .xq = i % 2 ? &xq : NULL};
             w[0].leaf = w[1].leaf = 0;
@@ -99,7 +101,13 @@ static void linears_of_all_sizes(void)
             op_linear_leaf(&b.gpu, &a);
         }
     }
-    close_dry(&b, 2 * 4 * QUANT_TEST_FORMATS);
+    close_dry(&b, 2 * 4 * (QUANT_TEST_FORMATS + DTYPE_COUNT));
+}
+
+static void linears_of_all_sizes(void)
+{
+    linears_as(DEVICE_EXACT);
+    linears_as(DEVICE_LAW);
 }
 
 /* One token, a context of four million, thousands of rows; the most heads and the widest. */

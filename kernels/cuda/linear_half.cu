@@ -1,0 +1,17 @@
+/* 16-bit weights and many rows on tensor cores: a warp has 64 rows and 64 outputs. */
+#include "kernels/cuda/launch.h"
+
+enum {
+    HALF_ROWS = CUDA_HALF_ROWS,
+    HALF_OUTPUTS = CUDA_HALF_OUTPUTS,
+    HALF_WARPS_DOWN = 2,
+    HALF_STEP = 32,
+    HALF_STAGES = 3,
+};
+#include "kernels/cuda/linear_half.h"
+
+BLOCK_INLINE void linear_half_block(const struct linear_work *a, struct cuda_block b, void *shared)
+{
+    half_floats(a, b, shared);
+}
+CUDA_KERNEL(linear_half, linear_work)

@@ -1,0 +1,18 @@
+/* 16-bit weights and few rows: of 16 a product's most are air, but weights come in time. */
+#include "kernels/cuda/launch.h"
+
+enum {
+    HALF_ROWS = CUDA_HALF_FEW_ROWS,
+    HALF_OUTPUTS = CUDA_HALF_FEW_OUTPUTS,
+    HALF_WARPS_DOWN = 1,
+    HALF_STEP = 128,
+    HALF_STAGES = 4,
+};
+#include "kernels/cuda/linear_half.h"
+
+BLOCK_INLINE void linear_half_few_block(const struct linear_work *a, struct cuda_block b,
+                                        void *shared)
+{
+    half_floats(a, b, shared);
+}
+CUDA_KERNEL(linear_half_few, linear_work)
