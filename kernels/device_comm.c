@@ -67,6 +67,11 @@ struct status device_comm_open(const struct kern_table *k, struct comm *c,
     return status_ok();
 }
 
+bool device_comm_overlaps(const struct kern_table *k)
+{
+    return k->device != NULL && links_of(k->device, COMM_TP) != NULL;
+}
+
 /* Host memory for n bytes, kept by the device; NULL after a failure, which sticks. */
 static void *wire(struct device *d, enum device_wire which, size_t n_bytes)
 {

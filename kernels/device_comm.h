@@ -28,6 +28,9 @@ struct device_comm_options {
 struct status device_comm_open(const struct kern_table *k, struct comm *c,
                                const struct device_comm_options *o, char *said, size_t n);
 
+/* Local. Whether sums over tp travel beside what the device computes (grid_sum_start). */
+bool device_comm_overlaps(const struct kern_table *k);
+
 /* **Collective (world)**. Whether all ranks' devices compute alike: the same sums (device_sums) and
  * compute capability, and one algorithm for each kind of product that was met so far, so it is
  * asked when the devices are open and when the weights are loaded. Nothing without a device, or

@@ -90,6 +90,11 @@ void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size
     if (k->device != NULL) cuda_op_step_begin(k->device, seqs, n_seqs, n_rows);
 }
 
+void op_step_part(const struct kern_table *k, size_t row0, size_t n_rows)
+{
+    if (k->device != NULL) cuda_op_step_part(k->device, row0, n_rows);
+}
+
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n)
 {
     if (k->device != NULL) {

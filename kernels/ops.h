@@ -14,6 +14,9 @@
 void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
                    size_t n_rows);
 
+/* The same of some of the step's rows: kv_write and attention work on [row0, row0 + n_rows). */
+void op_step_part(const struct kern_table *k, size_t row0, size_t n_rows);
+
 /* y = x w^T per group (weights without leaves). All groups have weights of one type or format. */
 void op_linear(const struct kern_table *k, const struct linear_args *a);
 

@@ -63,6 +63,8 @@ static const struct flag table[] = {
     {"device", FLAG_STRING, JOB(device), 0, 0, "D", "cpu (default) or cuda, as in shoal generate"},
     {"device-comm", FLAG_STRING, JOB(device_comm), 0, 0, "auto|nccl|staged",
      "as in shoal generate"},
+    {"device-overlap", FLAG_COUNT, JOB(device_overlap), 1, 1 << 30, "ROWS", "as in shoal generate"},
+    {"device-parts", FLAG_COUNT, JOB(device_parts), 1, 1 << 20, "KIB", "as in shoal generate"},
     {"no-device-graphs", FLAG_SWITCH, JOB(no_device_graphs), 0, 0, NULL, "as in shoal generate"},
     {"exact-across-devices", FLAG_SWITCH, JOB(exact_across_devices), 0, 0, NULL,
      "as in shoal generate"},

@@ -68,6 +68,11 @@ static const struct flag run_flags[] = {
     {"device-comm", FLAG_STRING, AT(device_comm), 0, 0, "auto|nccl|staged",
      "how GPUs exchange data: NCCL where every rank has a GPU of its own, else staged through host "
      "memory and MPI (default auto; nccl: an error where it cannot be)"},
+    {"device-overlap", FLAG_COUNT, AT(device_overlap), 1, 1 << 30, "ROWS",
+     "steps of so many rows and more go in two halves, one of which computes while NCCL adds the "
+     "other's sums (default 1024; a large number: never); results are the same"},
+    {"device-parts", FLAG_COUNT, AT(device_parts), 1, 1 << 20, "KIB",
+     "sums of so many KiB and more, NCCL adds as parts (default 1024); results are the same"},
     {"activations", FLAG_STRING, AT(activations), 0, 0, "T",
      "what quantized weights are multiplied with: int8 (default) or f32, which is slower; fp8 "
      "weights always meet f32"},

@@ -115,6 +115,7 @@ static struct status size_kv_pool(struct job *j)
 
 static struct status start_engine(struct job *j)
 {
+    const size_t halves_from = job_halves_from(j);
     const struct engine_options options = {
         .stage = {.model = &j->model,
                   .layout = j->layout,
@@ -123,6 +124,7 @@ static struct status start_engine(struct job *j)
                   .comm = j->comm,
                   .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
                   .max_rows = j->step_tokens,
+                  .halves_from = halves_from,
                   .n_kv_blocks = j->n_kv_blocks,
                   .kv_dtype = j->kv_dtype,
                   .policy = j->policy,

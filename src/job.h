@@ -22,6 +22,7 @@ struct job_options {
     const char *device; /* "cpu", "cuda"; NULL: cpu */
     bool exact_across_devices, fast_reductions, no_device_graphs;
     const char *device_comm; /* "auto", "nccl", "staged"; NULL: auto */
+    uint32_t device_overlap, device_parts; /* rows; KiB; 0: the default */
     double capacity_factor;
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */

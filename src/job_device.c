@@ -90,7 +90,8 @@ struct status job_open_device_comm(struct job *j)
     struct device_comm_options o = {.way = way_of(j->o),
                                     .host = j->topo->nodes[place_of(j)->host].name,
                                     .previous = -1,
-                                    .next = -1};
+                                    .next = -1,
+                                    .parts_from = (size_t)j->o->device_parts << 10};
     if (p.pp > 0) o.previous = (int)layout_rank_of(j->layout, p.dp, p.pp - 1, p.tp);
     if (p.pp + 1 < j->layout->pp) o.next = (int)layout_rank_of(j->layout, p.dp, p.pp + 1, p.tp);
     char text[512];
@@ -102,4 +103,17 @@ struct status job_open_device_comm(struct job *j)
     log_line(level, "%s%s", device, j->is_near_device ? "; bound to its NUMA node" : "");
     if (text[0] != '\0') log_line(level, "%s", text);
     return status_ok();
+}
+
+/* Each half must still have the few hundred rows from which a GPU's products take longer to compute
+ * than their weights to read, because both halves read them. Reckoned, not measured. */
+enum { HALVES_FROM = 1024 };
+
+size_t job_halves_from(struct job *j)
+{
+    uint64_t can = device_comm_overlaps(&j->kern);
+    comm_min_u64(j->comm, COMM_WORLD, &can, 1);
+    /* a capacity counts all rows of a step */
+    if (can == 0 || j->policy != CAPACITY_DROPLESS) return 0;
+    return j->o->device_overlap > 0 ? j->o->device_overlap : HALVES_FROM;
 }

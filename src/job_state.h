@@ -85,6 +85,9 @@ struct status job_open_lead(struct job *j);
 struct status job_place_by_device(struct job *j);
 struct status job_open_device(struct job *j);
 struct status job_open_device_comm(struct job *j);
+
+/* job_device.c. **Collective (world)**. Rows from which a step goes in halves (model/stage.h). */
+size_t job_halves_from(struct job *j);
 struct status job_devices_same(struct job *j);
 
 /* job.c. Local. Gives everything back but comm and watchdog. */

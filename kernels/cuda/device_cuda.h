@@ -96,9 +96,10 @@ struct device {
     void *landing;           /* [STAGE_BYTES] device memory for weights before they are packed */
     struct device_gemm gemm; /* library NULL: own kernels alone */
     struct device_rows row_slots[N_STAGES];
-    uint32_t row_slot;     /* of the step */
-    bool rows_in_use;      /* by launches that may not have ended */
-    struct cuda_rows rows; /* of the step, in its slot */
+    uint32_t row_slot;          /* of the step */
+    bool rows_in_use;           /* by launches that may not have ended */
+    struct cuda_rows step_rows; /* of the step, in its slot */
+    struct cuda_rows rows;      /* of the part of the step that ops work on */
     size_t n_rows;
     uint32_t n_tiles_max; /* of a row of the step */
     struct {

@@ -58,8 +58,15 @@ void cuda_op_step_begin(struct device *d, const struct seq_rows *seqs, size_t n_
     d->n_tiles_max = fill_rows(words, seqs, n_seqs, n_rows);
     const int32_t *at = device_rows_send(d, n_words);
     if (at == NULL) return;
-    d->rows = (struct cuda_rows){at, at + n_rows, at + 2 * n_rows};
+    d->step_rows = d->rows = (struct cuda_rows){at, at + n_rows, at + 2 * n_rows};
     graphs_step(d, n_rows);
+}
+
+void cuda_op_step_part(struct device *d, size_t row0, size_t n_rows)
+{
+    const struct cuda_rows *all = &d->step_rows;
+    d->n_rows = n_rows;
+    d->rows = (struct cuda_rows){all->position + row0, all->first_block + row0, all->blocks};
 }
 
 void cuda_op_embed(struct device *d, const struct embed_args *a)

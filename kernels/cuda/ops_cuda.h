@@ -10,6 +10,7 @@ struct device;
 
 void cuda_op_step_begin(struct device *d, const struct seq_rows *seqs, size_t n_seqs,
                         size_t n_rows);
+void cuda_op_step_part(struct device *d, size_t row0, size_t n_rows);
 void cuda_op_embed(struct device *d, const struct embed_args *a);
 void cuda_op_gather_rows(struct device *d, const struct gather_args *a);
 void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n);

@@ -419,14 +419,28 @@ static struct status send_rows(struct engine *e, const struct hidden *h)
     return status_ok();
 }
 
-static struct status compute(struct engine *e, const struct batch *b, struct hidden *h)
+/* All ranks of a stage say the same: experts are shared by replicas with steps of other sizes. */
+static bool in_halves(const struct engine *e, const struct step_plan *plan)
+{
+    size_t most = 0;
+    for (uint32_t r = 0; r < e->o.layout->dp; r++) {
+        size_t n = 0;
+        for (int32_t i = plan->replica_begin[r]; i < plan->replica_begin[r + 1]; i++)
+            n += (size_t)plan->seqs[i].n_rows;
+        most = n > most ? n : most;
+    }
+    return e->o.halves_from > 0 && most >= e->o.halves_from;
+}
+
+static struct status compute(struct engine *e, const struct step_plan *plan, const struct batch *b,
+                             struct hidden *h)
 {
     uint64_t since = clock_ns();
     if (e->is_first) {
         stage_embed(e->stage, b->tokens, h);
         since = mark(e, TRACE_EMBED, since);
     }
-    TRY(stage_forward(e->stage, e->seqs, b->n_seqs, h));
+    TRY(stage_forward(e->stage, e->seqs, b->n_seqs, in_halves(e, plan), h));
     since = mark(e, TRACE_LAYERS, since);
     if (e->is_last) {
         TRY(finish_batch(e, e->step, b, h));
@@ -450,7 +464,7 @@ static struct status run_step(struct engine *e, const struct step_plan *plan)
     TRY(await_rows(e, &b, &h));
     const uint64_t since = clock_ns(), cpu = trace_cpu_ns(trace);
     const uint64_t comm_before = collective_ns(e), wait_before = e->stats.wait_ns;
-    TRY(compute(e, &b, &h));
+    TRY(compute(e, plan, &b, &h));
     const uint64_t now = clock_ns();
     trace_add(trace,
               &(struct trace_event){.begin_ns = since,

@@ -30,7 +30,8 @@ struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes
 /* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
 static struct status take_sums(struct stage *s)
 {
-    const size_t n = grid_sum_room(s->o.max_rows, s->o.model->width, s->o.comm, COMM_TP);
+    const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);
+    const size_t n = s->o.max_rows * (d + 1) + STAGE_PARTS * room;
     s->sums = NULL;
     if (s->o.kern->device == NULL)
         s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
@@ -95,6 +96,7 @@ static struct status make_workspace(struct stage *s)
     TRY(stage_make_latent(s));
     TRY(stage_take(s, &s->cos, t * half, sizeof(float)));
     TRY(stage_take(s, &s->sin, t * half, sizeof(float)));
+    TRY(mem_alloc(&s->part_seqs, t + 1, sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
 }
@@ -131,6 +133,7 @@ void stage_destroy(struct stage **stage)
     stage_free_latent(s);
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         mem_ops_free(s->o.kern, arrays[i]);
+    mem_free(&s->part_seqs);
     mem_free(&s->positions);
     mem_free(&s->final_rows);
     mem_free(stage);
@@ -159,18 +162,68 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
         op_scale(s->o.kern, hidden->h, s->o.model->embed_scale, hidden->n_rows * d);
 }
 
-struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                            struct hidden *hidden)
+/* The step's rows [row0, row0 + n_rows) as a part, all but its sequences. */
+static struct part part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
+                           size_t n_rows, int lane)
 {
+    const size_t d = s->o.model->width, half = s->o.model->rotary / 2;
+    const size_t room = lane > 0 ? grid_sum_room(row0, d, s->o.comm, COMM_TP) : 0;
+    return (struct part){.hidden = {.n_rows = n_rows,
+                                    .h = hidden->h + row0 * d,
+                                    .bad = hidden->bad + row0,
+                                    .dropped = hidden->dropped + row0},
+                         .row0 = row0,
+                         .cos = s->cos + row0 * half,
+                         .sin = s->sin + row0 * half,
+                         .sums = s->sums + room,
+                         .lane = lane};
+}
+
+/* Two parts; a sequence that stands in both is cut, which changes none of its bytes: a row sees
+ * what its cache holds, and the first part writes there before the second one reads. */
+static void cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                const struct hidden *hidden)
+{
+    const size_t at = (hidden->n_rows + 1) / 2;
+    struct seq_rows *to = s->part_seqs;
+    for (size_t i = 0; i < STAGE_PARTS; i++) {
+        const size_t begin = i == 0 ? 0 : at, end = i == 0 ? at : hidden->n_rows;
+        struct part *p = &s->parts[i];
+        *p = part_of(s, hidden, begin, end - begin, (int)i);
+        p->seqs = to;
+        for (size_t k = 0; k < n_seqs; k++) {
+            const struct seq_rows *q = &seqs[k];
+            const size_t row0 = q->row0 > begin ? q->row0 : begin;
+            const size_t row1 = q->row0 + q->n_rows < end ? q->row0 + q->n_rows : end;
+            if (row0 >= row1) continue;
+            *to++ = (struct seq_rows){.row0 = row0 - begin,
+                                      .n_rows = row1 - row0,
+                                      .pos0 = q->pos0 + (row0 - q->row0),
+                                      .blocks = q->blocks};
+        }
+        p->n_seqs = (size_t)(to - p->seqs);
+    }
+}
+
+struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                            bool in_halves, struct hidden *hidden)
+{
+    struct part *const parts = s->parts;
+    const size_t n_parts = in_halves ? STAGE_PARTS : 1;
     assert(hidden->n_rows <= s->o.max_rows);
     stage_rotate(s, seqs, n_seqs, hidden->n_rows);
+    parts[0] = part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
+    parts[0].seqs = seqs;
+    parts[0].n_seqs = n_seqs;
+    if (in_halves) cut(s, seqs, n_seqs, hidden);
     const uint32_t n_layers = range_count(s->o.weights->layers);
     for (uint32_t l = 0; l < n_layers; l++) {
         const struct layer_weights *w = &s->o.weights->layers_of_stage[l];
         comm_mark_layer(s->o.comm, (int32_t)(s->o.weights->layers.begin + l));
-        stage_attention(s, l, w, seqs, n_seqs, hidden);
-        TRY(stage_ffn(s, l, w, hidden));
+        for (size_t i = 0; i < n_parts; i++) stage_attention(s, l, w, &parts[i]);
+        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, l, w, &parts[i]));
     }
+    for (size_t i = 0; i < n_parts; i++) stage_leave(s, &parts[i]);
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return device_status(s->o.kern->device);
 }

@@ -29,7 +29,9 @@ struct stage_options {
     const struct kern_table *kern;
     struct comm *comm;
     uint32_t rank;
-    size_t max_rows; /* T of the largest step of a replica */
+    size_t max_rows;    /* T of the largest step of a replica */
+    size_t halves_from; /* rows of a replica from which a step goes in halves, which the engine
+                           says; the same on all ranks; 0: never */
     uint32_t n_kv_blocks;
     enum dtype kv_dtype;
     enum capacity_policy policy;
@@ -48,10 +50,11 @@ void stage_destroy(struct stage **s);
 /* **Collective (TP)**. First stage: h = the embeddings of tokens [T], counters zero. */
 void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden);
 
-/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them.
- * Errors: STATUS_MEMORY. */
+/* **Collective (STAGE)**. Runs this stage's layers over the rows; seqs [n_seqs] cover them. With
+ * in_halves, on all ranks, two halves of the rows take turns, so that on a device one's sums over
+ * tp travel while the other computes: the same bytes. Errors: STATUS_MEMORY. */
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                            struct hidden *hidden);
+                            bool in_halves, struct hidden *hidden);
 
 /* Local. Last stage: out [n, D] = final norm of the listed rows of h. */
 void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t *rows, size_t n,

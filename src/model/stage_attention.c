@@ -82,8 +82,9 @@ static void clip(struct stage *s, size_t n_rows)
 
 /* s->attended = attention of the normed s->x. */
 static void attend(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                   const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+                   const struct part *p)
 {
+    const size_t n_rows = p->hidden.n_rows;
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
     const struct column qkv[] = {
         {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
@@ -98,28 +99,28 @@ static void attend(struct stage *s, uint32_t layer, const struct layer_weights *
                                         .q_norm = whole ? NULL : w->q_norm,
                                         .k_norm = whole ? NULL : w->k_norm,
                                         .sinks = w->sinks,
-                                        .cos = s->cos,
-                                        .sin = s->sin,
+                                        .cos = p->cos,
+                                        .sin = p->sin,
                                         .window = window_of(s, layer),
                                         .kv = kv_pool_layer(s->kv, layer),
-                                        .seqs = seqs,
-                                        .n_seqs = n_seqs,
+                                        .seqs = p->seqs,
+                                        .n_seqs = p->n_seqs,
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
 }
 
-void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                     const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden)
+void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w, struct part *p)
 {
-    const size_t n_rows = hidden->n_rows;
-    op_rmsnorm(s->o.kern, hidden->h, w->attn_norm, n_rows, s->o.model->width, s->o.model->norm_eps,
-               s->x);
+    const size_t n_rows = p->hidden.n_rows;
+    stage_enter(s, p);
+    op_rmsnorm(s->o.kern, p->hidden.h, w->attn_norm, n_rows, s->o.model->width,
+               s->o.model->norm_eps, s->x);
     stage_show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
     if (s->o.model->kv_lora > 0) {
-        stage_latent(s, layer, w, seqs, n_seqs, n_rows);
+        stage_latent(s, layer, w, p);
     } else {
-        attend(s, layer, w, seqs, n_seqs, n_rows);
+        attend(s, layer, w, p);
     }
     stage_show(s, TAP_O, s->attended, n_rows, w->o.n_in);
-    stage_row_parallel(s, &w->o, w->o_bias, s->attended, hidden);
+    stage_row_parallel(s, &w->o, w->o_bias, s->attended, p);
 }

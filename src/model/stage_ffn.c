@@ -43,18 +43,18 @@ static void swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
 }
 
-static void dense_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
+static void dense_block(struct stage *s, const struct layer_weights *w, struct part *p)
 {
-    swiglu(s, w, hidden->n_rows);
-    stage_row_parallel(s, &w->down, w->down_bias, s->gate, hidden);
+    swiglu(s, w, p->hidden.n_rows);
+    stage_row_parallel(s, &w->down, w->down_bias, s->gate, p);
 }
 
 /* s->shared = what all tokens pass in a MoE layer; the same on all tp ranks. */
-static void shared_block(struct stage *s, const struct layer_weights *w, struct hidden *hidden)
+static void shared_block(struct stage *s, const struct layer_weights *w, struct part *p)
 {
-    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
     swiglu(s, w, n_rows);
-    stage_row_parallel_to(s, &w->down, s->gate, s->shared, hidden);
+    stage_row_parallel_to(s, &w->down, s->gate, s->shared, p);
     if (w->mix.n_out == 0) return;
     struct act_rows in = stage_input(s, s->x, n_rows, d);
     const struct column mix = {&w->mix, s->mix, NULL};
@@ -63,17 +63,19 @@ static void shared_block(struct stage *s, const struct layer_weights *w, struct 
 }
 
 struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                        struct hidden *hidden)
+                        struct part *p)
 {
+    const struct hidden *hidden = &p->hidden;
+    stage_enter(s, p);
     op_rmsnorm(s->o.kern, hidden->h, w->ffn_norm, hidden->n_rows, s->o.model->width,
                s->o.model->norm_eps, s->x);
     stage_show(s, TAP_FFN, s->x, hidden->n_rows, s->o.model->width);
     if (!w->is_moe) {
-        dense_block(s, w, hidden);
+        dense_block(s, w, p);
         return status_ok();
     }
     const bool has_shared = s->o.model->shared_ffn > 0;
-    if (has_shared) shared_block(s, w, hidden);
+    if (has_shared) shared_block(s, w, p);
     const struct moe_weights moe = {.router = &w->router,
                                     .bias = w->select_bias,
                                     .gate = w->expert_gate,

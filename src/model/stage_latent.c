@@ -67,8 +67,9 @@ static void project(struct stage *s, const struct layer_weights *w, size_t n_row
 }
 
 /* s->k [T, Hd] = latent, rotated key; s->q_latent [T, H, Hd] = q for them. */
-static void enter_latents(struct stage *s, const struct layer_weights *w, size_t n_rows)
+static void enter_latents(struct stage *s, const struct layer_weights *w, const struct part *p)
 {
+    const size_t n_rows = p->hidden.n_rows;
     const struct model_config *m = s->o.model;
     const size_t own = m->query_dim - m->rotary, r = m->kv_lora;
     head_linears(s, w->k_b, s->q, m->query_dim, s->q_latent, m->head_dim, n_rows);
@@ -76,8 +77,8 @@ static void enter_latents(struct stage *s, const struct layer_weights *w, size_t
                            .out = s->q_latent + r,
                            .x_stride = m->query_dim,
                            .out_stride = m->head_dim,
-                           .cos = s->cos,
-                           .sin = s->sin,
+                           .cos = p->cos,
+                           .sin = p->sin,
                            .n_rows = n_rows,
                            .n_heads = s->attention.n_heads,
                            .rot = m->rotary,
@@ -94,22 +95,23 @@ static void enter_latents(struct stage *s, const struct layer_weights *w, size_t
 }
 
 void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                  const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+                  const struct part *p)
 {
+    const size_t n_rows = p->hidden.n_rows;
     const struct model_config *m = s->o.model;
     const struct kv_view kv = kv_pool_layer(s->kv, layer);
     if (s->attention.n_heads == 0) return;
     project(s, w, n_rows);
-    enter_latents(s, w, n_rows);
-    op_kv_write(s->o.kern, s->k, NULL, &kv, seqs, n_seqs);
+    enter_latents(s, w, p);
+    op_kv_write(s->o.kern, s->k, NULL, &kv, p->seqs, p->n_seqs);
     const struct attn_args args = {.q = s->q_latent,
                                    .out = s->o_latent,
                                    .kv = kv,
                                    .kv_of_head = s->attention.kv_of_head,
                                    .n_heads = s->attention.n_heads,
                                    .scale = s->attention.scale,
-                                   .seqs = seqs,
-                                   .n_seqs = n_seqs};
+                                   .seqs = p->seqs,
+                                   .n_seqs = p->n_seqs};
     op_attention(s->o.kern, &args);
     head_linears(s, w->v_b, s->o_latent, m->head_dim, s->attended, m->value_dim, n_rows);
 }

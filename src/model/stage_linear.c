@@ -41,9 +41,9 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
 
 /* This rank's leaf sums of x w^T, to be added over ranks into y. */
 static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, const float *x, float *y,
-                                 struct hidden *hidden)
+                                 const struct part *p)
 {
-    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
     if (w->n_in > 0) {
         struct act_rows in = stage_input(s, x, n_rows, w->n_in);
         const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
@@ -52,43 +52,58 @@ static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, const 
                                          .x = x,
                                          .x_stride = w->n_in,
                                          .xq = act_codes(s->o.kern, &in, w),
-                                         .sums = s->sums};
+                                         .sums = p->sums};
         op_linear_leaf(s->o.kern, &args);
     } else {
-        mem_ops_fill(s->o.kern, s->sums, 0, n_rows * (d + 1) * sizeof *s->sums);
+        mem_ops_fill(s->o.kern, p->sums, 0, n_rows * (d + 1) * sizeof *p->sums);
     }
     return (struct grid_sum){.kern = s->o.kern,
-                             .sums = s->sums,
+                             .sums = p->sums,
                              .n_rows = n_rows,
                              .n_out = d,
                              .grid_bits = w->grid_bits,
                              .y = y,
-                             .bad = hidden->bad};
+                             .bad = p->hidden.bad};
 }
 
 void stage_row_parallel_to(struct stage *s, const struct packed *w, const float *x, float *y,
-                           struct hidden *hidden)
+                           struct part *p)
 {
-    const struct grid_sum sum = leaf_sums(s, w, x, y, hidden);
+    const struct grid_sum sum = leaf_sums(s, w, x, y, p);
     grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
     comm_poll(s->o.comm);
 }
 
 void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
-                        struct hidden *hidden)
+                        struct part *p)
 {
-    const size_t n_rows = hidden->n_rows, d = s->o.model->width;
+    const bool scaled = s->o.model->residual_scale != 1.0f;
+    p->sum = leaf_sums(s, w, x, scaled ? s->x : p->hidden.h, p); /* x of the block was read */
+    p->bias = bias;
+    grid_sum_start(&p->sum, s->o.comm, COMM_TP, p->lane);
+    if (p->lane == GRID_SUM_NOW) stage_leave(s, p);
+}
+
+void stage_leave(struct stage *s, struct part *p)
+{
+    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
     const float scale = s->o.model->residual_scale;
+    if (p->sum.sums == NULL) return;
     if (scale != 1.0f) {
-        stage_row_parallel_to(s, w, x, s->x, hidden); /* x of the block was read */
-        if (bias != NULL) op_add_bias(s->o.kern, s->x, bias, n_rows, d);
-        op_axpy(s->o.kern, scale, s->x, n_rows * d, hidden->h);
-        return;
+        grid_sum_finish_to_f32(&p->sum, s->o.comm, COMM_TP, p->lane);
+    } else {
+        grid_sum_finish_add(&p->sum, s->o.comm, COMM_TP, p->lane);
     }
-    const struct grid_sum sum = leaf_sums(s, w, x, hidden->h, hidden);
-    grid_sum_add(&sum, s->o.comm, COMM_TP);
-    if (bias != NULL) op_add_bias(s->o.kern, hidden->h, bias, n_rows, d);
+    if (p->bias != NULL) op_add_bias(s->o.kern, p->sum.y, p->bias, n_rows, d);
+    if (scale != 1.0f) op_axpy(s->o.kern, scale, p->sum.y, n_rows * d, p->hidden.h);
+    p->sum.sums = NULL;
     comm_poll(s->o.comm);
+}
+
+void stage_enter(struct stage *s, struct part *p)
+{
+    op_step_part(s->o.kern, p->row0, p->hidden.n_rows);
+    stage_leave(s, p);
 }
 
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n)

@@ -4,10 +4,28 @@
 
 #include "attention/attention.h"
 #include "kernels/act.h"
+#include "kernels/grid_sum.h"
 #include "model/stage.h"
+
+/* Rows that go through the layers one behind the other: all of a step, or half of it, so that one
+ * half computes while the other's sums travel. */
+struct part {
+    struct hidden hidden; /* of these rows alone, as all below */
+    size_t row0;          /* their first in the step */
+    const struct seq_rows *seqs;
+    size_t n_seqs;
+    float *cos, *sin;
+    int64_t *sums;
+    int lane;            /* of its sums: GRID_SUM_NOW where there is but one part */
+    struct grid_sum sum; /* under way; sums NULL: none */
+    const float *bias;   /* [D] or NULL, added behind it */
+};
+enum { STAGE_PARTS = GRID_SUM_LANES };
 
 struct stage {
     struct stage_options o;
+    struct part parts[STAGE_PARTS]; /* of the step */
+    struct seq_rows *part_seqs;     /* [max_rows + 1] */
     struct attention_shape attention;
     uint8_t kv_of_head[4096]; /* local kv head of each local head */
     struct kv_pool *kv;
@@ -28,7 +46,7 @@ struct stage {
     float *shared;               /* [T, D] what all tokens pass beside the experts */
     float *mix;                  /* [T] its gate */
     uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
-    int64_t *sums;               /* [T, D + 1]; own_sums, or memory that the tp ranks share */
+    int64_t *sums; /* [T, D + 1] of all parts; own_sums, or memory that the tp ranks share */
     int64_t *own_sums;
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] host memory, as is the next */
@@ -51,13 +69,19 @@ struct column {
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
 /* **Collective (TP)**. h [T, D] += x w^T, a row-parallel linear: the ranks' leaves summed on the
- * integer grid. Then, once, bias [D] unless NULL. */
+ * integer grid. Then, once, bias [D] unless NULL. With two parts h has it when the part is entered
+ * again, or left. */
 void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
-                        struct hidden *hidden);
+                        struct part *p);
+
+/* **Collective (TP)**. What follows works on the rows of this part, whose h is complete; the same
+ * for the last time. */
+void stage_enter(struct stage *s, struct part *p);
+void stage_leave(struct stage *s, struct part *p);
 
 /* **Collective (TP)**. y [T, D] = x w^T, likewise; the rows' counters go to hidden. */
 void stage_row_parallel_to(struct stage *s, const struct packed *w, const float *x, float *y,
-                           struct hidden *hidden);
+                           struct part *p);
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n);
@@ -70,7 +94,7 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
 
 /* **Collective (TP)**. h += attention of the normed h; `layer` counts from the stage's first. */
 void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                     const struct seq_rows *seqs, size_t n_seqs, struct hidden *hidden);
+                     struct part *p);
 
 /* stage_latent.c. Local. Memory for latent attention, if the model has it. Errors: STATUS_MEMORY.
  */
@@ -79,7 +103,7 @@ void stage_free_latent(struct stage *s);
 
 /* Local. s->attended = latent attention of the normed s->x. */
 void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                  const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);
+                  const struct part *p);
 
 /* Local. A piece of the workspace, counted. */
 struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes);
@@ -89,6 +113,6 @@ struct status stage_make_moe(struct stage *s);
 
 /* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: STATUS_MEMORY. */
 struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                        struct hidden *hidden);
+                        struct part *p);
 
 #endif

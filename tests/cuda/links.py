@@ -2,7 +2,8 @@
 """Communication between GPUs on the tests' driver and the tests' NCCL, which work on the CPU.
 
 usage: links.py SHOAL_EMULATED WORK_FOLDER CASE
-law: rows of ranks with a GPU each, over NCCL and staged, are one rank's on the CPU, byte for byte.
+overlap: so are they when steps go in halves and sums as parts, and while a half's sums travel the other's
+kernels have been launched. law: rows of ranks with a GPU each, over NCCL and staged, are one rank's on the CPU, byte for byte.
 ways: which way is taken is chosen from who shares a GPU, can be asked for, and is said. faults: no
 NCCL, an NCCL that does not start, a rank that does nothing any more or hangs up: one sentence, the
 contract's status, no hang. It says nothing about NCCL itself or a GPU.
@@ -17,6 +18,9 @@ from program import GOLDENS, Shoal, expect, main_of  # noqa: E402
 
 LAYOUTS = {"smollm-tied": [(["--tp", "2", "--pp", "2"], 4)],
            "qwen3-moe-mixed": [(["--tp", "2", "--ep", "2"], 2), (["--dp", "3", "--ep", "3"], 3)]}
+OVERLAPS = [("smollm-tied", ["--tp", "2"], 2), ("granite-moe", ["--tp", "2", "--pp", "2"], 4),
+            ("qwen3-moe-mixed", ["--tp", "2", "--dp", "2", "--ep", "2"], 4),
+            ("deepseek-v3", ["--tp", "2"], 2), ("olmoe-clip", ["--tp", "2"], 2)]
 LINES = ['{"prompt": "Once upon a time", "max_tokens": 3}', '{"prompt": "It", "max_tokens": 2}']
 
 EXACT = ["--device", "cuda", "--exact-across-devices"]
@@ -35,11 +39,13 @@ class LinksTest:
         self.shoal.must("convert", GOLDENS / name / "hf", model)
         return model
 
-    def run(self, model, flags, ranks=0, machine=""):
+    def run(self, model, flags, ranks=0, machine="", record=None):
         """A run of generate; its rows' bytes are in .rows where it ended well."""
         output = self.work / "rows.jsonl"
         done = self.shoal("generate", "--model", model, "--input", self.input, "--output", output,
-                          *flags, ranks=ranks, env={"SHOAL_EMULATED": machine})
+                          *flags, ranks=ranks,
+                          env={"SHOAL_EMULATED": machine,
+                               **({"SHOAL_EMULATED_RECORD": str(record)} if record else {})})
         done.rows = output.read_bytes() if done.status == 0 else None
         return done
 
@@ -52,6 +58,50 @@ class LinksTest:
                 expect(done.rows == want, f"{name} {layout}: other rows over NCCL: {done}")
                 expect("over NCCL" in done.err, f"{layout}: not over NCCL: {done}")
                 print(f"  {name} {' '.join(layout)}: the same bytes over NCCL, {ranks} ranks")
+
+    def overlap(self):
+        """Every step of two rows and more goes in halves; every sum as parts."""
+        halves = [*EXACT, "--device-overlap", "2", "--device-parts", "1"]
+        for name, layout, ranks in OVERLAPS:
+            model = self.convert(name)
+            want = self.run(model, []).rows
+            record = self.work / f"record-{name}"
+            record.mkdir()
+            late = f"devices={ranks} nccl_late=1"
+            done = self.run(model, [*halves, *layout], ranks, late, record)
+            expect(done.rows == want, f"{name} {layout}: other rows in halves: {done}")
+            n, beside = self.sums_beside(record)
+            expect(n > 0 and 2 * beside >= n, f"{name}: {beside} of {n} sums with work beside them")
+            print(f"  {name} {' '.join(layout)}: the same bytes in halves; launches of the other half "
+                  f"were asked for during {beside} of {n} sums")
+            if name != OVERLAPS[0][0]:
+                continue
+            whole = self.work / "record-whole"
+            whole.mkdir()
+            self.run(model, [*EXACT, *layout], ranks, f"devices={ranks}", whole)
+            expect(self.sums_beside(whole)[0] == 0, "small steps went in halves")
+
+    @staticmethod
+    def sums_beside(record):
+        """Sums on a stream beside the compute stream; those behind whose start, and before whose
+        end was awaited, the compute stream was given a leaf's products or attention."""
+        n = beside = 0
+        for path in record.iterdir():
+            lines = [line.split() for line in path.read_text().splitlines()]
+            launched = [line[0] for line in lines if line[1] == "launch"]
+            compute = max(set(launched), key=launched.count)
+            side = {line[0] for line in lines if line[1:] == ["launch", "grid_words"]}
+            open_sums = []
+            for line in lines:
+                if line[0] in side and line[1:] == ["launch", "grid_words"]:
+                    open_sums.append(False)
+                    n += 1
+                elif line[0] == compute and line[1] == "await" and line[2] in side:
+                    beside += open_sums.pop(0) if open_sums else 0
+                elif line[0] == compute and line[1] == "launch":
+                    big = line[2].startswith(("linear", "attention"))
+                    open_sums = [seen or big for seen in open_sums]
+        return n, beside
 
     def ways(self):
         model = self.convert("smollm-tied")
