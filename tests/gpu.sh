@@ -108,6 +108,13 @@ shared()
         cmp "$work/cuda-1.jsonl" "$work/cuda-$ranks.jsonl" && sha256sum <"$work/cuda-1.jsonl"
 }
 
+# replayed MODEL: rows of steps that are replayed as graphs are those of launches one by one
+replayed()
+{
+    rows_of cuda 1 "$1" --no-device-graphs && mv "$work/cuda-1.jsonl" "$work/alone.jsonl" &&
+        rows_of cuda 1 "$1" && cmp "$work/alone.jsonl" "$work/cuda-1.jsonl" && sha256sum <"$work/cuda-1.jsonl"
+}
+
 sanitize()
 {
     compute-sanitizer --tool "$1" --error-exitcode 1 "$shoal" generate --model "$work/qwen3-moe-mixed.h5" \
@@ -128,6 +135,7 @@ kernels=$tests/kernels_gpu
 [ "$how" = emulated ] && kernels=$tests/kernels_emulated
 for suite in tests/cuda/kernels/test_*.c; do
     suite=$(basename "$suite" .c)
+    [ "$how" != emulated ] && [ "$suite" = test_launches ] && continue # it asks the emulated driver
     row "kernels against the reference: ${suite#test_}" "$kernels" "${suite#test_}"
 done
 models="smollm-tied qwen3-moe-mixed mixtral" formats="int8 int4 fp8 mxfp4"
@@ -141,6 +149,7 @@ for model in $models; do
             --format "$format"
         row "CPU = GPU $model $format" same "$model@$format"
     done
+    row "graphs = launches one by one, $model" replayed "$model"
     row "2 ranks share the GPU, $model, tp 2" shared "$model" 2 --tp 2
     [ "$how" = emulated ] || row "4 ranks share the GPU, $model, dp 2 pp 2" shared "$model" 4 --dp 2 --pp 2
 done
@@ -208,6 +217,9 @@ for model in $speeds; do
         row "prefill $long, $model $format" bench "$file" prefill $long "${!shapes:-}" $once \
             --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64))
     done
+    # shellcheck disable=SC2086
+    row "decode, batch 1, $model, --no-device-graphs" bench "$model" decode 64 "${!shapes:-}" $once \
+        --prompt-lengths 16 --output-lengths $((long / 32)) --no-device-graphs
     # shellcheck disable=SC2086
     row "prefill $long, $model, --fast-reductions" bench "$model" prefill $long "${!shapes:-}" $once \
         --prompt-lengths $long --output-lengths 1 --step-tokens $long --max-model-len $((long + 64)) \

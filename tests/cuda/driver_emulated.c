@@ -89,7 +89,7 @@ static struct {
     char *region;
     size_t used, n_arrays; /* n_arrays were given out and not taken back */
     const void *fresh;     /* given out last and not touched: zeros, whose pages cost nothing */
-    uint64_t n_calls, n_launches, n_bad_launches, n_replayed, n_changed, n_side;
+    uint64_t n_calls, n_launches, n_bad_launches, n_side;
     struct stream *streams; /* all */
     unsigned n_streams;     /* made so far */
     struct queue *graph;    /* NULL, or what is recorded now */
@@ -107,17 +107,6 @@ void emulated_set(struct emulated e)
     all.n_launches = all.n_bad_launches = 0;
     all.used = 0;
     for (struct stream *o = all.streams; o != NULL; o = o->next) o->q.head = o->q.n = 0;
-    all.n_replayed = all.n_changed = 0;
-}
-
-uint64_t emulated_replays(void)
-{
-    return all.n_replayed;
-}
-
-uint64_t emulated_changes(void)
-{
-    return all.n_changed;
 }
 
 uint64_t emulated_bad_launches(void)
@@ -634,7 +623,6 @@ static int emu_graph_change(void *graph, void *node, enum cuda_kernel kernel, st
     if (!fits(grid)) abort();
     if (all.e.dry != 0) return called();
     assert(i < g->n && g->work[i].kind == WORK_LAUNCH && g->work[i].kernel == kernel);
-    all.n_changed++;
     if (all.e.stale_graphs > 0) return called();
     g->work[i].grid = grid;
     memcpy(g->work[i].args, args, args_bytes[kernel]);
@@ -651,7 +639,6 @@ static int emu_graph_launch(void *graph, void *stream)
     for (size_t i = 0; i < g->n; i++) put(stream, &g->work[i]);
     g->launched = all_of(stream);
     pthread_mutex_unlock(&lock);
-    all.n_replayed++;
     return 0;
 }
 

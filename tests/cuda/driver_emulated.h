@@ -47,10 +47,6 @@ void emulated_gemm(const struct cuda_gemm *g, const struct emulated *e);
 /* Kernels run since the start: a test that expected some to run says so. */
 uint64_t emulated_launches(void);
 
-/* Graphs launched, and launches in them that were changed. */
-uint64_t emulated_replays(void);
-uint64_t emulated_changes(void);
-
 /* Dry launches beyond what every device takes; others end the process. */
 uint64_t emulated_bad_launches(void);
 

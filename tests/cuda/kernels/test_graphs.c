@@ -1,9 +1,8 @@
 /* Steps replayed as graphs, and copies beside them: the bytes of launches one by one, for arguments
- * that stay, change a little and come in turn; more shapes than are kept; graphs that cannot be
- * made; uploads and rows of steps that nobody waits for. On the emulated driver alone. */
+ * that stay, change a little and come in turn; more shapes than are kept; uploads and rows of steps
+ * that nobody waits for. On the emulated driver also with SHOAL_EMULATED=copies=1 and 2. */
 #include "util_device.h"
 
-#include "cuda/driver_emulated.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/graphs.h"
 
@@ -13,17 +12,10 @@
 
 enum { N = 300, WORKS = 8, ARRAYS = 3 };
 
-static struct both open_with(struct emulated e, uint64_t seed)
-{
-    emulated_set(e);
-    return both_open(seed);
-}
-
 static struct graphs_count close_counted(struct both *b)
 {
     const struct graphs_count n = graphs_counted(b->gpu.device);
     both_close(b);
-    emulated_set((struct emulated){0});
     return n;
 }
 
@@ -63,28 +55,27 @@ static size_t run_steps(struct both *b, size_t n, size_t every)
 
 static void steps_are_replayed(void)
 {
-    struct both b = open_with((struct emulated){0}, 51);
+    struct both b = both_open(51);
     CU_ASSERT_EQUAL(run_steps(&b, 20, 100), 20);
-    CU_ASSERT_EQUAL(emulated_replays(), 19); /* the first is only seen */
-    CU_ASSERT_EQUAL(emulated_changes(), 0);
-    CU_ASSERT_EQUAL(close_counted(&b).n_made, 1);
+    const struct graphs_count n = close_counted(&b);
+    CU_ASSERT_EQUAL(n.n_replayed, 19); /* the first is only seen */
+    CU_ASSERT_EQUAL(n.n_changed, 0);
+    CU_ASSERT_EQUAL(n.n_made, 1);
 }
 
 static void arguments_change(void)
 {
-    struct both b = open_with((struct emulated){0}, 52);
+    struct both b = both_open(52);
     CU_ASSERT_EQUAL(run_steps(&b, 20, 4), 20);
-    CU_ASSERT_EQUAL(emulated_replays(), 19);
-    CU_ASSERT_EQUAL(emulated_changes(), 4);
-    CU_ASSERT_EQUAL(close_counted(&b).n_made, 1);
-    b = open_with((struct emulated){.stale_graphs = 1}, 52);
-    CU_ASSERT_EQUAL(run_steps(&b, 20, 4), 4); /* all before the first change */
-    (void)close_counted(&b);
+    const struct graphs_count n = close_counted(&b);
+    CU_ASSERT_EQUAL(n.n_replayed, 19);
+    CU_ASSERT_EQUAL(n.n_changed, 4);
+    CU_ASSERT_EQUAL(n.n_made, 1);
 }
 
 static void arrays_come_in_turn(void)
 {
-    struct both b = open_with((struct emulated){0}, 53);
+    struct both b = both_open(53);
     struct twin h[ARRAYS], x = twin_floats(&b, N, 1.0f, 0);
     for (int i = 0; i < ARRAYS; i++) h[i] = twin_floats(&b, N, 2.0f, 0);
     for (int i = 0; i < 8 * ARRAYS; i++) {
@@ -97,8 +88,8 @@ static void arrays_come_in_turn(void)
         twin_free(&b, &h[i]);
     }
     twin_free(&b, &x);
-    CU_ASSERT_EQUAL(emulated_changes(), 0);
     const struct graphs_count n = close_counted(&b);
+    CU_ASSERT_EQUAL(n.n_changed, 0);
     CU_ASSERT_EQUAL(n.n_made, ARRAYS);
     CU_ASSERT_TRUE(n.n_replayed >= 8 * ARRAYS - 2);
 }
@@ -108,7 +99,7 @@ static void arrays_come_in_turn(void)
 static void old_graphs_go(void)
 {
     enum { LONG = 1024, SHAPES = 2 * GRAPH_NODES_MAX / LONG };
-    struct both b = open_with((struct emulated){0}, 54);
+    struct both b = both_open(54);
     struct twin h = twin_floats(&b, 4, 1.0f, 0), x = twin_floats(&b, 4, 1.0f, 0);
     for (size_t i = 0; i <= SHAPES; i++) {
         for (int again = 0; again < 2; again++) {
@@ -128,19 +119,11 @@ static void old_graphs_go(void)
     CU_ASSERT_EQUAL(n.n_replayed, SHAPES + 1);
 }
 
-static void graphs_cannot_be_made(void)
-{
-    struct both b = open_with((struct emulated){.no_graphs = 1}, 55);
-    CU_ASSERT_EQUAL(run_steps(&b, 10, 3), 10);
-    CU_ASSERT_EQUAL(emulated_replays(), 0);
-    (void)close_counted(&b);
-}
-
 /* Lists that fill the ring of calls several times, while nobody waits. */
-static void calls_come_round_with(uint64_t copies)
+static void calls_come_round(void)
 {
     enum { ROWS = 100000, CALLS = 24 };
-    struct both b = open_with((struct emulated){.copies = copies}, 56);
+    struct both b = both_open(56);
     struct twin x = twin_floats(&b, ROWS, 1.0f, 0), to[CALLS];
     int32_t *rows = malloc(ROWS * sizeof *rows);
     for (size_t i = 0; i < CALLS; i++) to[i] = twin_zeros(&b, ROWS * sizeof(float));
@@ -162,17 +145,11 @@ static void calls_come_round_with(uint64_t copies)
     (void)close_counted(&b);
 }
 
-static void calls_come_round(void)
-{
-    calls_come_round_with(1);
-    calls_come_round_with(2);
-}
-
 /* Steps that begin while those before still compute: each has its own positions. */
-static void steps_overlap_with(uint64_t copies)
+static void steps_overlap(void)
 {
     enum { STEPS = 9, ROWS = 5, HALF = 4 };
-    struct both b = open_with((struct emulated){.copies = copies}, 57);
+    struct both b = both_open(57);
     struct twin inv = twin_floats(&b, HALF, 1.0f, 0), c[STEPS], s[STEPS];
     for (size_t i = 0; i < STEPS; i++) {
         c[i] = twin_zeros(&b, ROWS * HALF * sizeof(float));
@@ -198,16 +175,10 @@ static void steps_overlap_with(uint64_t copies)
     (void)close_counted(&b);
 }
 
-static void steps_overlap(void)
-{
-    steps_overlap_with(1);
-    steps_overlap_with(2);
-}
-
 static void results_arrive_together(void)
 {
     enum { RESULTS = DEVICE_GETS + 3 };
-    struct both b = open_with((struct emulated){0}, 58);
+    struct both b = both_open(58);
     struct twin x[RESULTS];
     float found[RESULTS][N];
     for (size_t i = 0; i < RESULTS; i++) {
@@ -231,7 +202,6 @@ void suite_graphs(CU_pSuite suite)
     CU_ADD_TEST(suite, arguments_change);
     CU_ADD_TEST(suite, arrays_come_in_turn);
     CU_ADD_TEST(suite, old_graphs_go);
-    CU_ADD_TEST(suite, graphs_cannot_be_made);
     CU_ADD_TEST(suite, calls_come_round);
     CU_ADD_TEST(suite, steps_overlap);
     CU_ADD_TEST(suite, results_arrive_together);
