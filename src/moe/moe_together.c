@@ -1,7 +1,7 @@
 /* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
  * experts, or its part of them, over the rows that it has anyway; then each reads the sums of the
  * others where they stand, for its slice of the tokens. Called by moe_forward. */
-#include "base/mem.h"
+#include "base/add.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
 #include "moe/moe_private.h"
@@ -166,10 +166,9 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
     const struct moe *m = c->m;
     int64_t acc[CHUNK];
     const int64_t *sums = part_of(m, choice, 0) + column;
-    if (m->o.layout->etp > 1) sums = memcpy(acc, sums, n * sizeof *acc);
     for (uint32_t i = 1; i < m->o.layout->etp; i++) {
-        const int64_t *part = part_of(m, choice, i) + column;
-        for (size_t j = 0; j < n; j++) acc[j] += part[j];
+        add_i64_to(acc, sums, part_of(m, choice, i) + column, n);
+        sums = acc;
     }
     m->o.kern->grid_to_f32(sums, n, c->grid_bits, y);
 }

@@ -2,6 +2,7 @@
 #define COMM_INSIDE
 #include "parallel/host_group.h"
 
+#include "base/add.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "parallel/host_memory.h"
@@ -237,19 +238,6 @@ static bool is_small(const struct host_group *g, size_t n_bytes)
 
 /* --- reductions --------------------------------------------------------------------------- */
 
-static void add_i64(int64_t *acc, const int64_t *x, size_t n)
-{
-    /* as unsigned: sums wrap like MPI's instead of being undefined; in eights, which become vectors
-     */
-    uint64_t *restrict a = (uint64_t *)acc;
-    const uint64_t *restrict b = (const uint64_t *)x;
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        for (size_t k = 0; k < 8; k++) a[i + k] += b[i + k];
-    }
-    for (; i < n; i++) a[i] += b[i];
-}
-
 static void combine(enum host_reduction what, void *acc, const void *x, size_t n)
 {
     uint32_t *a32 = acc;
@@ -258,7 +246,7 @@ static void combine(enum host_reduction what, void *acc, const void *x, size_t n
     const uint64_t *x64 = x;
     switch (what) {
     case HOST_SUM_I64:
-        add_i64(acc, x, n);
+        add_i64_to(acc, acc, x, n);
         break;
     case HOST_OR_U32:
         for (size_t i = 0; i < n; i++) a32[i] |= x32[i];
@@ -324,13 +312,14 @@ static void sum_block(const struct words_job *j, size_t block)
     uint32_t local[BLOCK_ELEMS];
     const size_t first = j->begin + block * BLOCK_ELEMS, left = j->end - first;
     const size_t n = left < BLOCK_ELEMS ? left : BLOCK_ELEMS;
-    memcpy(acc, j->s->sums + first, n * sizeof *acc);
+    const int64_t *sums = j->s->sums + first;
     for (int r = 0; r < j->g->n_ranks; r++) {
         if (r == j->g->rank) continue;
-        add_i64(acc, (const int64_t *)(const void *)data_of(j->g, r) + first, n);
+        add_i64_to(acc, sums, (const int64_t *)(const void *)data_of(j->g, r) + first, n);
+        sums = acc;
     }
     uint32_t *words = j->words != NULL ? j->words + first : local;
-    j->s->convert(j->s->ctx, acc, first, n, words);
+    j->s->convert(j->s->ctx, sums, first, n, words);
     if (j->words == NULL) j->s->take(j->s->ctx, words, first, n);
 }
 
