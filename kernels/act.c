@@ -29,12 +29,10 @@ static bool meets_codes(const struct packed *w)
            w->quant.kind == QUANT_MXFP4;
 }
 
-const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
-                                   const struct packed *w)
+const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct packed *w)
 {
     if (rows->memory == NULL || !meets_codes(w)) return NULL;
     const uint32_t group = quant_kernel_group(w->quant);
-    if (rows->codes.group == group) return &rows->codes;
     const size_t n_groups = (rows->n + group - 1) / group, n_params = rows->n_rows * n_groups;
     char *at = rows->memory;
     rows->codes = (struct quant_rows){.group = group, .n_groups = n_groups, .codes = (int8_t *)at};
@@ -42,6 +40,15 @@ const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *
     rows->codes.scales = (float *)at;
     at += aligned(n_params * sizeof(float));
     rows->codes.sums = (int32_t *)at;
+    return &rows->codes;
+}
+
+const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
+                                   const struct packed *w)
+{
+    if (rows->memory == NULL || !meets_codes(w)) return NULL;
+    if (rows->codes.group == quant_kernel_group(w->quant)) return &rows->codes;
+    act_codes_to_make(rows, w);
     op_quantize_rows(k, rows->x, rows->stride, rows->n_rows, rows->n, &rows->codes);
     return &rows->codes;
 }

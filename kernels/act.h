@@ -21,6 +21,9 @@ size_t act_codes_bytes(size_t n_rows, size_t n);
 const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
                                    const struct packed *w);
 
+/* Local. Likewise, but the codes are the caller's to make (op_gated), before act_codes is called. */
+const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct packed *w);
+
 /* Local. Whether act_codes for w would overwrite codes of another group that linears may still have
  * to read. */
 bool act_codes_replace(const struct act_rows *rows, const struct packed *w);

@@ -4,21 +4,15 @@
 #include "kernels/body.h"
 #include "kernels/cuda/ops_cuda.h"
 #include "kernels/elementary.h"
-#include "kernels/part.h"
+#include "kernels/linear_strips.h"
 
 #include <assert.h>
 
 enum {
-    LINEAR_ROWS = 256,    /* rows of one strip: they share what is converted */
-    LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
-    QUANT_SPEED = 4,      /* int8 multiply-adds that cost as much as one of f32 */
-    ATTENTION_ROWS = 64,  /* rows of one strip: keys and values are fetched once for them */
+    ATTENTION_ROWS = 64, /* rows of one strip: keys and values are fetched once for them */
     ATTENTION_LOAD_COST = 2,
     EXP_COST = 8, /* an exp or a division, in multiply-adds */
 };
-
-typedef void linear_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                          size_t row0, size_t row1);
 
 struct linear_job {
     const struct kern_table *k;
@@ -32,27 +26,6 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static size_t panels_of(const struct packed *w)
-{
-    return ((size_t)w->n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
-}
-
-/* Multiply-adds of one panel with n rows; never 0, so that a weight without inputs is cut too. */
-static uint64_t panel_cost(const struct linear_args *a, const struct packed *w, size_t n_rows)
-{
-    const uint64_t n_weights = (uint64_t)(w->n_in + 1) * PANEL_COLUMNS;
-    if (w->quant.kind == QUANT_NONE || a->xq == NULL)
-        return n_weights * (n_rows + LINEAR_LOAD_COST);
-    return n_weights / QUANT_SPEED * (n_rows + LINEAR_LOAD_COST);
-}
-
-static linear_slice *slice_of(const struct kern_table *k, const struct packed *w, bool leafy)
-{
-    if (w->quant.kind != QUANT_NONE)
-        return leafy ? k->linear_quant_leaf[w->quant.kind] : k->linear_quant[w->quant.kind];
-    return leafy ? k->linear_leaf[w->dtype] : k->linear[w->dtype];
-}
-
 static void linear_part(const void *job_, struct part part)
 {
     const struct linear_job *job = job_;
@@ -63,10 +36,9 @@ static void linear_part(const void *job_, struct part part)
             const struct linear_group *group = &a->groups[g];
             linear_slice *slice = slice_of(job->k, group->w, job->leafy);
             for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS) {
-                const size_t n_rows = min_size(group->n_rows - row, LINEAR_ROWS);
-                if (part_take(&part, panels_of(group->w), panel_cost(a, group->w, n_rows), &panel0,
-                              &panel1))
-                    slice(a, g, panel0, panel1, row, row + n_rows);
+                const struct strip s = strip_of(a, group, row, 0);
+                if (strip_take(&part, &s, &panel0, &panel1))
+                    slice(a, g, panel0, panel1, row, row + s.n_rows);
             }
         }
     }
@@ -76,10 +48,10 @@ static uint64_t linear_cost(const struct linear_args *a)
 {
     uint64_t cost = 0;
     for (size_t g = 0; g < a->n_groups; g++) {
-        const struct linear_group *group = &a->groups[g];
-        for (size_t row = 0; row < group->n_rows; row += LINEAR_ROWS)
-            cost += panels_of(group->w) *
-                    panel_cost(a, group->w, min_size(group->n_rows - row, LINEAR_ROWS));
+        for (size_t row = 0; row < a->groups[g].n_rows; row += LINEAR_ROWS) {
+            const struct strip s = strip_of(a, &a->groups[g], row, 0);
+            cost += s.n_units * s.unit_cost;
+        }
     }
     return cost;
 }

@@ -92,6 +92,16 @@ void op_attention(const struct kern_table *k, const struct attn_args *a);
 void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
                size_t n_rows, size_t n, float *y, size_t y_stride);
 
+/* gate.y [n_rows, F] = op_swiglu of what op_linears makes of gate and up, which have the same rows
+ * in each group, all n_rows in ascending order, and y_stride F; up.y holds what it holds then.
+ * codes: gate.y as op_quantize_rows makes them; NULL: none. */
+struct gated_args {
+    struct linear_args gate, up;
+    size_t n_rows;
+    const struct quant_rows *codes;
+};
+void op_gated(const struct kern_table *k, const struct gated_args *a);
+
 /* gate [n] = swiglu_clamped(gate, up). */
 void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up, size_t n,
                        float alpha, float limit);

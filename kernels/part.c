@@ -7,9 +7,11 @@ enum {
     /* Telling the team costs a microsecond or two: about this many multiply-adds of one thread. */
     PART_WORTH_TELLING = 1 << 16,
     /* A thread's share comes in pieces of this at least, which others may take over; but in no
-     * more than so many. */
+     * more than so many; where even those would be long, in few. */
     PART_PIECE = 1 << 17,
     PIECES_MOST = 128,
+    PART_LONG_PIECE = 1 << 21,
+    LONG_PIECES_MOST = 16,
 };
 
 static struct part share(uint64_t cost, uint32_t i, uint32_t n)
@@ -17,6 +19,13 @@ static struct part share(uint64_t cost, uint32_t i, uint32_t n)
     const uint64_t each = cost / n, rest = cost % n;
     const uint64_t begin = each * i + (i < rest ? i : rest);
     return (struct part){begin, begin + each + (i < rest), 0};
+}
+
+static uint32_t pieces_of(uint64_t cost)
+{
+    const uint64_t most = cost / PART_PIECE;
+    if (cost / PIECES_MOST >= PART_LONG_PIECE) return LONG_PIECES_MOST;
+    return most < 1 ? 1 : most < PIECES_MOST ? (uint32_t)most : PIECES_MOST;
 }
 
 struct share_job {
@@ -36,8 +45,7 @@ static void run_share(void *job, uint32_t i)
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job)
 {
     const uint32_t n = team_size(team);
-    const uint64_t most = cost / n / PART_PIECE;
-    const uint32_t pieces = most < 1 ? 1 : most < PIECES_MOST ? (uint32_t)most : PIECES_MOST;
+    const uint32_t pieces = pieces_of(cost / n);
     struct share_job j = {fn, job, cost, n * pieces};
     if (n == 1 || cost < PART_WORTH_TELLING) {
         j.n_shares = 1;

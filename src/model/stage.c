@@ -53,8 +53,9 @@ static bool is_quantized(const struct layer_weights *w)
     return false;
 }
 
-/* Codes of the widest input of a dense linear, if any of them is quantized. */
-static struct status take_codes(struct stage *s, size_t n_most)
+/* Codes of the widest input of a dense linear, and of an FFN's inner rows, if any of them is
+ * quantized. */
+static struct status take_codes(struct stage *s, size_t n_most, size_t n_inner)
 {
     const struct weights *w = s->o.weights;
     bool any = false;
@@ -62,7 +63,8 @@ static struct status take_codes(struct stage *s, size_t n_most)
         any = any || is_quantized(&w->layers_of_stage[i]);
     }
     if (!any || s->o.weight_only) return status_ok();
-    return stage_take(s, &s->codes, act_codes_bytes(s->o.max_rows, n_most), 1);
+    TRY(stage_take(s, &s->codes, act_codes_bytes(s->o.max_rows, n_most), 1));
+    return stage_take(s, &s->inner_codes, act_codes_bytes(s->o.max_rows, n_inner), 1);
 }
 
 static size_t larger(size_t a, size_t b)
@@ -92,7 +94,7 @@ static struct status make_workspace(struct stage *s)
     if (m->family->qk_norm_whole)
         TRY(stage_take(s, &s->head_sums, t * (m->n_heads + m->n_kv_heads), sizeof(uint32_t)));
     TRY(take_sums(s));
-    TRY(take_codes(s, larger(larger(d, m->q_lora), larger(n_o, f))));
+    TRY(take_codes(s, larger(larger(d, m->q_lora), n_o), f));
     TRY(stage_make_latent(s));
     TRY(stage_take(s, &s->cos, t * half, sizeof(float)));
     TRY(stage_take(s, &s->sin, t * half, sizeof(float)));
@@ -124,9 +126,9 @@ void stage_destroy(struct stage **stage)
 {
     if (*stage == NULL) return;
     struct stage *s = *stage;
-    void *arrays[] = {&s->x,    &s->q,   &s->attended, &s->k,       &s->v,
-                      &s->gate, &s->up,  &s->shared,   &s->mix,     &s->head_sums,
-                      &s->cos,  &s->sin, &s->codes,    &s->own_sums};
+    void *arrays[] = {&s->x,    &s->q,   &s->attended, &s->k,           &s->v,
+                      &s->gate, &s->up,  &s->shared,   &s->mix,         &s->head_sums,
+                      &s->cos,  &s->sin, &s->codes,    &s->inner_codes, &s->own_sums};
     kv_pool_destroy(&s->kv);
     moe_destroy(&s->moe);
     mem_free(&s->expert_load);

@@ -122,5 +122,6 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
         attend(s, layer, w, p);
     }
     stage_show(s, TAP_O, s->attended, n_rows, w->o.n_in);
-    stage_row_parallel(s, &w->o, w->o_bias, s->attended, p);
+    struct act_rows in = stage_input(s, s->attended, n_rows, w->o.n_in);
+    stage_row_parallel(s, &w->o, w->o_bias, &in, p);
 }

@@ -31,30 +31,39 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->gate [T, F] = the FFN's inner rows. */
-static void swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows)
+/* s->gate [T, F] = the FFN's inner rows, as the down projection reads them. */
+static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows)
 {
     const size_t f = w->gate.n_out;
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
+    struct act_rows inner = {
+        .x = s->gate, .stride = f, .n_rows = n_rows, .n = f, .memory = s->inner_codes};
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
-    stage_columns(s, gate_up, 2, &in);
-    if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
+    act_codes(s->o.kern, &in, &w->gate);
+    const bool apart = act_codes_replace(&in, &w->up);
+    if (f > 0 && !apart && w->gate_bias == NULL && w->up_bias == NULL) {
+        stage_gated(s, gate_up, &in, act_codes_to_make(&inner, &w->down));
+    } else {
+        stage_columns(s, gate_up, 2, &in);
+        if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
+    }
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
+    return inner;
 }
 
 static void dense_block(struct stage *s, const struct layer_weights *w, struct part *p)
 {
-    swiglu(s, w, p->hidden.n_rows);
-    stage_row_parallel(s, &w->down, w->down_bias, s->gate, p);
+    struct act_rows inner = swiglu(s, w, p->hidden.n_rows);
+    stage_row_parallel(s, &w->down, w->down_bias, &inner, p);
 }
 
 /* s->shared = what all tokens pass in a MoE layer; the same on all tp ranks. */
 static void shared_block(struct stage *s, const struct layer_weights *w, struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
-    swiglu(s, w, n_rows);
-    stage_row_parallel_to(s, &w->down, s->gate, s->shared, p);
+    struct act_rows inner = swiglu(s, w, n_rows);
+    stage_row_parallel_to(s, &w->down, &inner, s->shared, p);
     if (w->mix.n_out == 0) return;
     struct act_rows in = stage_input(s, s->x, n_rows, d);
     const struct column mix = {&w->mix, s->mix, NULL};

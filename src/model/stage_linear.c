@@ -9,6 +9,30 @@ struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows
     return (struct act_rows){.x = x, .stride = n, .n_rows = n_rows, .n = n, .memory = s->codes};
 }
 
+static struct linear_args linear_of(const struct stage *s, const struct column *c,
+                                    struct act_rows *in, struct linear_group *group)
+{
+    *group = (struct linear_group){.w = c->w, .row0 = 0, .n_rows = in->n_rows};
+    return (struct linear_args){.groups = group,
+                                .n_groups = 1,
+                                .x = in->x,
+                                .x_stride = in->stride,
+                                .xq = act_codes(s->o.kern, in, c->w),
+                                .y = c->y,
+                                .y_stride = c->w->n_out};
+}
+
+void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
+                 const struct quant_rows *codes)
+{
+    struct linear_group groups[2];
+    struct gated_args a = {.n_rows = in->n_rows, .codes = codes};
+    a.gate = linear_of(s, &gate_up[0], in, &groups[0]);
+    a.up = linear_of(s, &gate_up[1], in, &groups[1]);
+    op_gated(s->o.kern, &a);
+    comm_poll(s->o.comm);
+}
+
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in)
 {
     struct linear_group groups[3];
@@ -21,14 +45,7 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
             op_linears(s->o.kern, args, n_args);
             n_args = 0;
         }
-        groups[n_args] = (struct linear_group){.w = w, .row0 = 0, .n_rows = in->n_rows};
-        args[n_args] = (struct linear_args){.groups = &groups[n_args],
-                                            .n_groups = 1,
-                                            .x = in->x,
-                                            .x_stride = in->stride,
-                                            .xq = act_codes(s->o.kern, in, w),
-                                            .y = columns[i].y,
-                                            .y_stride = w->n_out};
+        args[n_args] = linear_of(s, &columns[i], in, &groups[n_args]);
         n_args++;
     }
     op_linears(s->o.kern, args, n_args);
@@ -40,18 +57,17 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
 }
 
 /* This rank's leaf sums of x w^T, to be added over ranks into y. */
-static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, const float *x, float *y,
-                                 const struct part *p)
+static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, struct act_rows *in,
+                                 float *y, const struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
     if (w->n_in > 0) {
-        struct act_rows in = stage_input(s, x, n_rows, w->n_in);
         const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
         const struct linear_args args = {.groups = &group,
                                          .n_groups = 1,
-                                         .x = x,
+                                         .x = in->x,
                                          .x_stride = w->n_in,
-                                         .xq = act_codes(s->o.kern, &in, w),
+                                         .xq = act_codes(s->o.kern, in, w),
                                          .sums = p->sums};
         op_linear_leaf(s->o.kern, &args);
     } else {
@@ -66,19 +82,19 @@ static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, const 
                              .bad = p->hidden.bad};
 }
 
-void stage_row_parallel_to(struct stage *s, const struct packed *w, const float *x, float *y,
+void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                            struct part *p)
 {
-    const struct grid_sum sum = leaf_sums(s, w, x, y, p);
+    const struct grid_sum sum = leaf_sums(s, w, in, y, p);
     grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
     comm_poll(s->o.comm);
 }
 
-void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
-                        struct part *p)
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias,
+                        struct act_rows *in, struct part *p)
 {
     const bool scaled = s->o.model->residual_scale != 1.0f;
-    p->sum = leaf_sums(s, w, x, scaled ? s->x : p->hidden.h, p); /* x of the block was read */
+    p->sum = leaf_sums(s, w, in, scaled ? s->x : p->hidden.h, p); /* x of the block was read */
     p->bias = bias;
     grid_sum_start(&p->sum, s->o.comm, COMM_TP, p->lane);
     if (p->lane == GRID_SUM_NOW) stage_leave(s, p);

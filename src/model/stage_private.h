@@ -51,7 +51,8 @@ struct stage {
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] host memory, as is the next */
     int32_t *final_rows;
-    void *codes; /* the rows that meet quantized weights; NULL: there are none */
+    void *codes;       /* the rows that meet quantized weights; NULL: there are none */
+    void *inner_codes; /* likewise, of [T, F] */
 };
 
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
@@ -68,11 +69,16 @@ struct column {
  */
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
+/* Local. y of gate_up[0] = the product that op_gated makes of both, without biases, with codes of
+ * one kind, and its codes unless NULL. */
+void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
+                 const struct quant_rows *codes);
+
 /* **Collective (TP)**. h [T, D] += x w^T, a row-parallel linear: the ranks' leaves summed on the
  * integer grid. Then, once, bias [D] unless NULL. With two parts h has it when the part is entered
  * again, or left. */
-void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias, const float *x,
-                        struct part *p);
+void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias,
+                        struct act_rows *in, struct part *p);
 
 /* **Collective (TP)**. What follows works on the rows of this part, whose h is complete; the same
  * for the last time. */
@@ -80,7 +86,7 @@ void stage_enter(struct stage *s, struct part *p);
 void stage_leave(struct stage *s, struct part *p);
 
 /* **Collective (TP)**. y [T, D] = x w^T, likewise; the rows' counters go to hidden. */
-void stage_row_parallel_to(struct stage *s, const struct packed *w, const float *x, float *y,
+void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                            struct part *p);
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */

@@ -61,14 +61,15 @@ static void activate(const struct moe *m, const struct pass *p, size_t n_groups,
 }
 
 /* Memory for the codes of n_in rows of n inputs; NULL where no expert's weights ask for them. */
-static struct status codes_memory(struct moe *m, const struct pass *p, size_t n, void **out)
+static struct status codes_memory(struct moe *m, const struct pass *p, enum buffer which, size_t n,
+                                  void **out)
 {
     *out = NULL;
     if (m->o.weight_only ||
         (p->w->gate[0].quant.kind == QUANT_NONE && p->w->up[0].quant.kind == QUANT_NONE &&
          p->w->down[0].quant.kind == QUANT_NONE))
         return status_ok();
-    return moe_grow(m, BUF_CODES, act_codes_bytes(p->n_in, n), 1, out);
+    return moe_grow(m, which, act_codes_bytes(p->n_in, n), 1, out);
 }
 
 /* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
@@ -76,9 +77,10 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
                                     float *gate, float *up, int64_t *sums)
 {
     const size_t d = m->o.width, f = p->w->down[0].n_in;
-    void *codes;
-    TRY(codes_memory(m, p, d > f ? d : f, &codes));
-    struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d, .memory = codes};
+    struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
+    struct act_rows inner = {.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
+    TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
+    TRY(codes_memory(m, p, BUF_INNER_CODES, f, &inner.memory));
     const size_t n_groups = make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
     show(m, TAP_EXPERT, x, n_groups, d, p->w->gate);
@@ -92,12 +94,17 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     const bool apart = act_codes_replace(&in, p->w->up);
     if (apart) op_linear(m->o.kern, &both[0]);
     both[1].xq = act_codes(m->o.kern, &in, p->w->up);
-    op_linears(m->o.kern, both + apart, 2 - apart);
-    activate(m, p, n_groups, f, gate, up);
+    if (!apart && m->o.swiglu_limit == 0 && p->w->gate_bias == NULL && p->w->up_bias == NULL) {
+        const struct gated_args gated = {both[0], both[1], p->n_in,
+                                         act_codes_to_make(&inner, p->w->down)};
+        op_gated(m->o.kern, &gated);
+    } else {
+        op_linears(m->o.kern, both + apart, 2 - apart);
+        activate(m, p, n_groups, f, gate, up);
+    }
     make_groups(m, p->w->down, m->groups);
     show(m, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
-    in = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f, .memory = codes};
-    a.xq = act_codes(m->o.kern, &in, p->w->down);
+    a.xq = act_codes(m->o.kern, &inner, p->w->down);
     a.x = gate;
     a.x_stride = f;
     a.sums = sums;

@@ -21,16 +21,17 @@ enum buffer {
     BUF_RECV,     /* [rows in, D] by source, then expert */
     BUF_X,        /* [rows in, D] by expert, then source */
     BUF_GATE,
-    BUF_UP,     /* [rows in, F] */
-    BUF_CODES,  /* [rows in, D or F] as codes, for quantized experts */
-    BUF_SUMS,   /* [rows in, D + 1] */
-    BUF_Y,      /* [rows in, D] */
-    BUF_BAD,    /* [rows in] */
-    BUF_BACK,   /* [rows in, D + 1] by source, then expert; the last word is the counter */
-    BUF_RESULT, /* [rows out, D + 1] in the send order */
-    BUF_OUT,    /* [T, D] the block's output */
-    BUF_MARKS,  /* [T, 2] bad and dropped of each token */
-    BUF_MOVE,   /* [rows in, 2] a permutation; host memory, as all that follow */
+    BUF_UP,          /* [rows in, F] */
+    BUF_CODES,       /* [rows in, D] as codes, for quantized experts */
+    BUF_INNER_CODES, /* [rows in, F] likewise */
+    BUF_SUMS,        /* [rows in, D + 1] */
+    BUF_Y,           /* [rows in, D] */
+    BUF_BAD,         /* [rows in] */
+    BUF_BACK,        /* [rows in, D + 1] by source, then expert; the last word is the counter */
+    BUF_RESULT,      /* [rows out, D + 1] in the send order */
+    BUF_OUT,         /* [T, D] the block's output */
+    BUF_MARKS,       /* [T, 2] bad and dropped of each token */
+    BUF_MOVE,        /* [rows in, 2] a permutation; host memory, as all that follow */
     BUF_ALL_LOGITS,
     BUF_ALL_IDS,
     BUF_ALL_WEIGHTS, /* capacity: the whole microbatch */

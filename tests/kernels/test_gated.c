@@ -1,0 +1,137 @@
+/* The gated half of an FFN as one op: the bits of the ops that it stands for, with one thread and
+ * three, over formats, groups, odd shapes and numbers of rows. */
+#include "util_quant.h"
+
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+
+enum { GROUPS = 3, K = 160, ROWS_MOST = 300 };
+
+/* Gate and up of a few experts with rows for each; a float format has kind QUANT_NONE. */
+struct problem {
+    struct quant_weight q[2][GROUPS];
+    struct packed w[2][GROUPS];
+    struct linear_group groups[2][GROUPS];
+    struct quant_rows xq;
+    float *x;
+    size_t n_rows, f;
+    bool is_float;
+};
+
+/* What a run makes. */
+struct result {
+    float *y[2];
+    struct quant_rows codes;
+};
+
+static struct problem problem_make(struct rng *r, struct quant_format f, size_t n_each, size_t n)
+{
+    const struct kern_table ref = table_ref();
+    struct problem p = {.f = n, .is_float = f.kind == QUANT_NONE};
+    for (size_t g = 0; g < GROUPS; g++) {
+        const size_t n_rows = n_each + (n_each > 1 ? g : 0);
+        for (int i = 0; i < 2; i++) {
+            if (p.is_float)
+                p.w[i][g] = random_packed(r, DTYPE_F16, n, K, 0, 0, 0);
+            else
+                p.w[i][g] = (p.q[i][g] = quant_weight_make(r, f, n, K, 0, 0)).w;
+            p.groups[i][g] = (struct linear_group){&p.w[i][g], p.n_rows, n_rows};
+        }
+        p.n_rows += n_rows;
+    }
+    p.x = test_floats(p.n_rows * K);
+    rng_floats(r, p.x, p.n_rows * K, 2.0f);
+    if (p.is_float) return p;
+    p.xq = quant_rows_make(p.n_rows, K, f);
+    op_quantize_rows(&ref, p.x, K, p.n_rows, K, &p.xq);
+    return p;
+}
+
+static void problem_free(struct problem *p)
+{
+    for (int i = 0; i < 2 * GROUPS; i++) {
+        if (p->is_float)
+            free(packed_memory(&p->w[i / GROUPS][i % GROUPS]));
+        else
+            quant_weight_free(&p->q[i / GROUPS][i % GROUPS]);
+    }
+    if (!p->is_float) quant_rows_free(&p->xq);
+    free(p->x);
+}
+
+static struct result run(const struct problem *p, struct kern_table k, struct team *team,
+                         struct quant_format inner, bool as_one)
+{
+    struct result r = {.codes = quant_rows_make(p->n_rows, p->f, inner)};
+    struct linear_args a[2];
+    k.team = team;
+    for (int i = 0; i < 2; i++) {
+        r.y[i] = test_floats(p->n_rows * p->f);
+        a[i] = (struct linear_args){.groups = p->groups[i],
+                                    .n_groups = GROUPS,
+                                    .x = p->x,
+                                    .x_stride = K,
+                                    .xq = p->is_float ? NULL : &p->xq,
+                                    .y = r.y[i],
+                                    .y_stride = p->f};
+    }
+    const struct gated_args gated = {a[0], a[1], p->n_rows, &r.codes};
+    if (as_one) {
+        op_gated(&k, &gated);
+        return r;
+    }
+    op_linears(&k, a, 2);
+    op_swiglu(&k, r.y[0], r.y[1], p->f, p->n_rows, p->f, r.y[0], p->f);
+    op_quantize_rows(&k, r.y[0], p->f, p->n_rows, p->f, &r.codes);
+    return r;
+}
+
+static void result_free(struct result *r)
+{
+    free(r->y[0]);
+    free(r->y[1]);
+    quant_rows_free(&r->codes);
+}
+
+static void compare(const struct problem *p, const struct result *a, const struct result *b)
+{
+    const size_t n_params = p->n_rows * a->codes.n_groups;
+    CU_ASSERT_EQUAL(count_different(a->y[0], b->y[0], p->n_rows * p->f), 0);
+    CU_ASSERT_EQUAL(memcmp(a->codes.codes, b->codes.codes, n_params * a->codes.group), 0);
+    CU_ASSERT_EQUAL(memcmp(a->codes.scales, b->codes.scales, n_params * sizeof(float)), 0);
+    CU_ASSERT_EQUAL(memcmp(a->codes.sums, b->codes.sums, n_params * sizeof(int32_t)), 0);
+}
+
+static void one_op_has_the_bits_of_three(void)
+{
+    static const struct quant_format formats[] = {
+        {.kind = QUANT_INT4, .group = 32, .scale_dtype = DTYPE_F16},
+        {.kind = QUANT_INT8, .group = 0, .scale_dtype = DTYPE_F32},
+        {.kind = QUANT_INT8, .group = 64, .scale_dtype = DTYPE_F16},
+        {.kind = QUANT_NONE}};
+    static const size_t rows[] = {1, 3, ROWS_MOST}, widths[] = {7, 200, 352};
+    struct team *team = test_team(3);
+    struct rng r = {5};
+    for (size_t i = 0; i < 4 * 3 * 3; i++) {
+        const struct quant_format f = formats[i % 4];
+        struct problem p = problem_make(&r, f, rows[i / 4 % 3], widths[i / 12]);
+        const struct kern_table k = i % 2 == 0 ? table_best() : table_in_turn(i);
+        for (size_t j = 0; j < 3; j++) {
+            struct result three = run(&p, k, NULL, formats[j], false);
+            for (int t = 0; t < 2; t++) {
+                struct result one = run(&p, k, t == 0 ? NULL : team, formats[j], true);
+                compare(&p, &three, &one);
+                result_free(&one);
+            }
+            result_free(&three);
+        }
+        problem_free(&p);
+    }
+    team_destroy(&team);
+}
+
+void suite_gated(CU_pSuite suite);
+void suite_gated(CU_pSuite suite)
+{
+    CU_add_test(suite, "one op has the bits of three", one_op_has_the_bits_of_three);
+}
