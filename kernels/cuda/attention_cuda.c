@@ -155,7 +155,7 @@ static void split_tiles(struct device *d, struct attention_mma_work *w, const st
         device_launch(d, width->few,
                       (struct cuda_grid){kv_blocks(w), n_rows, z, shared_bytes(w, width)}, w);
         device_launch(d, CUDA_KERNEL_attention_mma_fold,
-                      (struct cuda_grid){w->n_heads, n_rows, 1, 2 * sizeof(float)}, w);
+                      (struct cuda_grid){w->n_heads, n_rows, 1, 3 * sizeof(float)}, w);
     }
 }
 

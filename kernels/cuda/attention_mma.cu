@@ -3,7 +3,7 @@
  * values stand in shared memory, the next keys on their way while values are multiplied, and the
  * other way round. Rows of a run walk their tiles, or (few rows, long contexts) a block leaves the
  * states of some tiles, which attention_mma_fold folds in the same order. */
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention_tile.h"
 
 /* For a row at position p and a head, over tiles as in kern.h (struct attn_args), cut to the
  * visible slots:
@@ -15,39 +15,11 @@
  *       (0 + 1) + (2 + 3); o_d: e_j as f16 times v_jd, f32 from +0, by steps of 16 slots
  *   fold, from (-infinity, 0, 0) on, tiles ascending: M' = max(M, m), a = 2^(M - M'),
  *       b = 2^(m - M'), L' = fma(l, b, L * a), O'_d = fma(o_d, b, O_d * a)
- *   out_d = O_d / L, with a sink  O_d / (L + 2^(sink log2 e - M))
+ *   out_d = O_d / L, with a sink  O_d / (L + 2^(sink log2 e - M)); all NaN where a value that the
+ *       row sees is not finite
  * Nothing here depends on other rows, on how tiles are split over blocks, or on how heads share a
  * block. With s = scale * max_j sum_d |q_d k_jd| the error is at most
  * max |v_jd| (2^-10 + 2^-10 s), for i8 twice that, beside f32's own. */
-
-enum {
-    TILE = KV_BLOCK_TOKENS,
-    WARPS = CUDA_THREADS / WARP_THREADS,
-    SCORE_TILES = TILE / MMA_N,
-    WEIGHT_TILES = TILE / HALF_K,
-    ROW_TILES_MAX = 2,
-    ROWS_MAX = 2 * ROW_TILES_MAX, /* of a lane */
-    VALUE_TILES_MAX = 32,
-    PIECE = 8, /* elements of the cache that go to shared memory at once */
-};
-
-/* Compiled once for each: the width of rows in shared memory and row tiles of a warp. */
-struct mma_kind {
-    uint32_t width, row_tiles;
-};
-
-/* What a block has. Row i of it: position i / n_heads of the run, head i % n_heads of its heads. */
-struct mma_part {
-    const struct attention_mma_work *a;
-    struct mma_kind kind;
-    size_t row0;
-    uint32_t position0, n_positions;
-    uint32_t head0, n_heads, kv_head;
-    uint32_t tile, begin, end; /* the tile of now, and all of them */
-    bool is_whole;             /* every row sees all of the tile */
-    uint8_t *q, *keys, *values;
-    uint32_t *unfinished; /* 1 + the last tile with values that are not finite */
-};
 
 struct mma_fold {
     float max, old_factor, factor;
@@ -62,33 +34,6 @@ struct mma_rows {
     float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* of what stands in o, and of the tile's */
 };
 
-BLOCK_INLINE uint32_t mma_stride(uint32_t width)
-{
-    return CUDA_ATTENTION_STRIDE(width);
-}
-
-/* Whether states of tiles are left, which only blocks of few rows do. */
-BLOCK_INLINE bool mma_splits(const struct mma_part *p)
-{
-    return p->kind.row_tiles == 1 && p->a->n_tiles > 0;
-}
-
-BLOCK_INLINE uint32_t mma_first(const struct mma_part *p, uint32_t position)
-{
-    return (uint32_t)kern_first_visible(position, p->a->window);
-}
-
-/* The row's visible slots [*j0, *j1) of the tile. */
-BLOCK_INLINE void mma_visible(const struct mma_part *p, uint32_t position, uint32_t *j0,
-                              uint32_t *j1)
-{
-    const uint32_t start = p->tile * TILE, first = mma_first(p, position);
-    *j0 = first > start ? first - start : 0;
-    *j1 = position < start ? 0 : position - start + 1;
-    if (*j1 > TILE) *j1 = TILE;
-    if (*j0 > *j1) *j0 = *j1;
-}
-
 /* Where a warp's lanes begin in arrays of THREAD_SLOTS. */
 BLOCK_INLINE uint32_t mma_slot(uint32_t warp)
 {
@@ -98,105 +43,6 @@ BLOCK_INLINE uint32_t mma_slot(uint32_t warp)
 BLOCK_INLINE uint32_t mma_row_of(uint32_t warp, uint32_t lane, uint32_t r)
 {
     return (warp + r / 2 * WARPS) * MMA_M + r % 2 * (MMA_M / 2) + lane / 4;
-}
-
-/* --- into shared memory ---------------------------------------------------------------------- */
-
-/* Slots of a tile that some row sees are loaded, the others zero. */
-BLOCK_INLINE void mma_fetch_half(const struct mma_part *p, const void *half, uint32_t start,
-                                 uint8_t *to)
-{
-    const struct kv_view *kv = &p->a->kv;
-    const uint32_t pieces = p->kind.width / PIECE;
-    const uint32_t first = mma_first(p, p->position0), last = p->position0 + p->n_positions - 1;
-    FOR_THREADS(t)
-    {
-        BLOCK_UNROLL16
-        for (uint32_t i = t; i < TILE * pieces; i += CUDA_THREADS) {
-            const uint32_t j = i / pieces, d = i % pieces * PIECE;
-            const bool is_there = start + j >= first && start + j <= last;
-            if (d < kv->head_dim)
-                block_fetch16_or_zeros(to + j * mma_stride(p->kind.width) + d * 2,
-                                       (const uint16_t *)half + j * kv->head_dim + d, is_there);
-        }
-    }
-}
-
-BLOCK_INLINE void mma_fetch_codes(const struct mma_part *p, const void *half, uint32_t start,
-                                  uint8_t *to)
-{
-    const struct kv_view *kv = &p->a->kv;
-    const uint32_t pairs = p->kind.width / 2;
-    const uint32_t first = mma_first(p, p->position0), last = p->position0 + p->n_positions - 1;
-    FOR_THREADS(t)
-    {
-        BLOCK_UNROLL16
-        for (uint32_t i = t; i < TILE * pairs; i += CUDA_THREADS) {
-            const uint32_t j = i / pairs, d = i % pairs * 2;
-            uint32_t *place = (uint32_t *)(void *)(to + j * mma_stride(p->kind.width)) + d / 2;
-            if (d >= kv->head_dim) continue;
-            if (start + j < first || start + j > last)
-                *place = 0;
-            else if (kv->dtype == DTYPE_I8)
-                *place = block_halves(kern_kv_load(DTYPE_I8, half, kv->head_dim, j, d),
-                                      kern_kv_load(DTYPE_I8, half, kv->head_dim, j, d + 1));
-            else
-                *place = block_halves(kern_kv_load(DTYPE_F8_E4M3, half, kv->head_dim, j, d),
-                                      kern_kv_load(DTYPE_F8_E4M3, half, kv->head_dim, j, d + 1));
-        }
-    }
-}
-
-/* Keys (what 0) or values (1) of a tile, if the block has it. */
-BLOCK_INLINE void mma_fetch(const struct mma_part *p, uint32_t tile, int what)
-{
-    const struct cuda_rows *rows = &p->a->rows;
-    uint8_t *to = what == 0 ? p->keys : p->values;
-    if (tile < p->end) {
-        const int32_t block = rows->blocks[rows->first_block[p->row0] + (int32_t)tile];
-        const void *half = kern_kv_half(&p->a->kv, block, what, p->kv_head);
-        if (p->a->kv.dtype == DTYPE_F16)
-            mma_fetch_half(p, half, tile * TILE, to);
-        else
-            mma_fetch_codes(p, half, tile * TILE, to);
-    }
-    block_fetch_end();
-}
-
-/* Queries as f16, zeros where a row tile has no row; and zeros behind the heads' width. */
-BLOCK_INLINE void mma_begin(const struct mma_part *p)
-{
-    const struct attention_mma_work *a = p->a;
-    const uint32_t hd = a->kv.head_dim, words = p->kind.width / 2;
-    const uint32_t n = p->n_positions * p->n_heads, n_filled = (n + MMA_M - 1) / MMA_M * MMA_M;
-    FOR_THREADS(t)
-    {
-        for (uint32_t i = t / WARP_THREADS; i < n_filled; i += WARPS) {
-            const uint32_t head = p->head0 + i % p->n_heads;
-            const float *q = a->q + ((p->row0 + i / p->n_heads) * a->n_heads + head) * hd;
-            uint32_t *to = (uint32_t *)(void *)(p->q + i * mma_stride(p->kind.width));
-            for (uint32_t w = t % WARP_THREADS; w < words; w += WARP_THREADS)
-                to[w] = i < n && 2 * w < hd ? block_halves(q[2 * w], q[2 * w + 1]) : 0;
-        }
-        for (uint32_t i = t; i < 2 * TILE * (words - hd / 2); i += CUDA_THREADS) {
-            const uint32_t row = i / (words - hd / 2), w = hd / 2 + i % (words - hd / 2);
-            ((uint32_t *)(void *)(p->keys + row * mma_stride(p->kind.width)))[w] = 0;
-        }
-        if (t == 0) *p->unfinished = 0;
-    }
-}
-
-/* --- a warp's part of a tile ----------------------------------------------------------------- */
-
-/* The warp's rows see nothing of the tile, or there are none. */
-BLOCK_INLINE bool mma_is_idle(const struct mma_part *p, uint32_t warp)
-{
-    const uint32_t n = p->n_positions * p->n_heads, first = warp * MMA_M;
-    const uint32_t behind = ((p->kind.row_tiles - 1) * WARPS + warp + 1) * MMA_M;
-    if (first >= n) return true;
-    const uint32_t last = (behind < n ? behind : n) - 1;
-    return p->position0 + last / p->n_heads < p->tile * TILE ||
-           mma_first(p, p->position0 + first / p->n_heads) >= (p->tile + 1) * TILE;
 }
 
 /* c += a b, b the first (which 0) or the second of two that were loaded together. */
@@ -333,11 +179,10 @@ BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* c = weights times values [d, d + 16), summed over slots by steps of 16. With `visible` slots
- * outside of it, for each row tile, count as zero. */
+/* c = weights times values [d, d + 16), summed from +0 over slots by steps of 16. */
 BLOCK_INLINE void mma_products(const struct mma_part *p, uint32_t d,
                                struct half_a (*weights)[THREAD_SLOTS], uint32_t slot,
-                               uint32_t (*visible)[2], struct half_sums (*c)[WARP_LANES])
+                               struct half_sums (*c)[WARP_LANES])
 {
     BLOCK_UNROLL
     for (uint32_t n = 0; n < 2 * p->kind.row_tiles; n++)
@@ -354,45 +199,8 @@ BLOCK_INLINE void mma_products(const struct mma_part *p, uint32_t d,
         }
         warp_load_turned(values, rows);
         BLOCK_UNROLL
-        for (uint32_t r = 0; r < p->kind.row_tiles; r++) {
-            struct half_a seen[WARP_LANES];
-            FOR_LANES(lane, i)
-            {
-                seen[i] = values[i];
-                BLOCK_UNROLL
-                for (uint32_t v = 0; v < 4 && visible != NULL; v++) {
-                    const uint32_t j = k * HALF_K + v % 2 * 8 + lane % 4 * 2;
-                    if (j < visible[r][0] || j >= visible[r][1]) seen[i].v[v] &= 0xFFFF0000u;
-                    if (j + 1 < visible[r][0] || j + 1 >= visible[r][1]) seen[i].v[v] &= 0xFFFFu;
-                }
-            }
-            mma_multiply(c[2 * r], &weights[r * WEIGHT_TILES + k][slot], seen, 0);
-            mma_multiply(c[2 * r + 1], &weights[r * WEIGHT_TILES + k][slot], seen, 1);
-        }
-    }
-}
-
-/* The same where values that some row does not see are not finite: each of the 16 rows by itself,
- * since a weight of zero does not hide those. */
-BLOCK_INLINE void mma_products_each(const struct mma_part *p, uint32_t d, uint32_t warp,
-                                    struct half_a (*weights)[THREAD_SLOTS],
-                                    struct half_sums (*c)[WARP_LANES])
-{
-    for (uint32_t row = 0; row < MMA_M; row++) {
-        struct half_sums one[2 * ROW_TILES_MAX][WARP_LANES];
-        uint32_t visible[ROW_TILES_MAX][2];
-        BLOCK_UNROLL
-        for (uint32_t r = 0; r < p->kind.row_tiles; r++) {
-            const uint32_t i = (warp + r * WARPS) * MMA_M + row;
-            mma_visible(p, p->position0 + i / p->n_heads, &visible[r][0], &visible[r][1]);
-        }
-        mma_products(p, d, weights, mma_slot(warp), visible, one);
-        FOR_LANES(lane, i)
-        {
-            BLOCK_UNROLL
-            for (uint32_t v = 0; v < 8 * p->kind.row_tiles; v++)
-                if (row == lane / 4 + v % 4 / 2 * 8) c[v / 4][i].v[v % 4] = one[v / 4][i].v[v % 4];
-        }
+        for (uint32_t n = 0; n < 2 * p->kind.row_tiles; n++)
+            mma_multiply(c[n], &weights[n / 2 * WEIGHT_TILES + k][slot], values, n % 2);
     }
 }
 
@@ -421,18 +229,28 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
     if (row->sees[r]) o[1] = fmaf(x[1], row->factor[r], o[1] * row->old_factor[r]);
 }
 
+/* Rows that see a value which is not finite have no sum. */
+BLOCK_INLINE void mma_spoil(const struct mma_part *p, struct mma_rows *row)
+{
+    if (p->is_whole) return;
+    BLOCK_UNROLL
+    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
+        uint32_t j0, j1;
+        mma_visible(p, row->position[r], &j0, &j1);
+        if (mma_was_hidden(p, j0, j1)) row->sum[r] = row->tile_sum[r] = f32_from_bits(0x7FC00000u);
+    }
+}
+
 BLOCK_INLINE void mma_values(const struct mma_part *p, uint32_t warp,
-                             struct half_a (*weights)[THREAD_SLOTS], bool each,
-                             struct mma_rows *rows, struct half_sums (*o)[THREAD_SLOTS])
+                             struct half_a (*weights)[THREAD_SLOTS], struct mma_rows *rows,
+                             struct half_sums (*o)[THREAD_SLOTS])
 {
     const uint32_t slot = mma_slot(warp);
+    for (uint32_t i = 0; i < WARP_LANES; i++) mma_spoil(p, &rows[slot + i]);
     BLOCK_UNROLL
     for (uint32_t d = 0; d < p->kind.width; d += HALF_K) {
         struct half_sums c[2 * ROW_TILES_MAX][WARP_LANES];
-        if (each)
-            mma_products_each(p, d, warp, weights, c);
-        else
-            mma_products(p, d, weights, slot, NULL, c);
+        mma_products(p, d, weights, slot, c);
         FOR_LANES(lane, i)
         {
             BLOCK_UNROLL
@@ -456,26 +274,41 @@ BLOCK_INLINE float mma_total(const struct attention_mma_work *a, uint32_t head, 
     return a->sinks != NULL ? sum + block_exp2(a->sinks[head] * CUDA_LOG2_E - max) : sum;
 }
 
+/* Zero, or NaN where an element of o is not finite, so that none of the row's is. */
+BLOCK_INLINE void mma_odd(const struct mma_part *p, uint32_t r, uint32_t slot,
+                          struct half_sums (*o)[THREAD_SLOTS], float *odd)
+{
+    const uint32_t n_tiles = p->kind.width / MMA_N;
+    for (uint32_t i = 0; i < WARP_LANES; i++) {
+        odd[i] = 0.0f;
+        BLOCK_UNROLL
+        for (uint32_t n = 0; n < 2 * n_tiles; n++)
+            odd[i] += o[r / 2 * n_tiles + n / 2][slot + i].v[r % 2 * 2 + n % 2] * 0.0f;
+    }
+    mma_over_lanes(odd, true);
+}
+
 BLOCK_INLINE void mma_store(const struct mma_part *p, uint32_t warp, const struct mma_rows *rows,
                             struct half_sums (*o)[THREAD_SLOTS])
 {
     const struct attention_mma_work *a = p->a;
-    const uint32_t n_rows = p->n_positions * p->n_heads, slot = mma_slot(warp);
-    FOR_LANES(lane, i)
-    {
-        BLOCK_UNROLL
-        for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
-            const uint32_t row = mma_row_of(warp, lane, r);
-            if (row >= n_rows) continue;
-            const uint32_t head = p->head0 + row % p->n_heads;
-            const float total = mma_total(a, head, rows[slot + i].max[r], rows[slot + i].sum[r]);
-            float *out =
-                a->out + ((p->row0 + row / p->n_heads) * a->n_heads + head) * a->kv.head_dim;
+    const uint32_t hd = a->kv.head_dim, slot = mma_slot(warp);
+    BLOCK_UNROLL
+    for (uint32_t r = 0; r < 2 * p->kind.row_tiles; r++) {
+        float odd[WARP_LANES];
+        mma_odd(p, r, slot, o, odd);
+        FOR_LANES(lane, i)
+        {
+            const uint32_t row = mma_row_of(warp, lane, r), head = p->head0 + row % p->n_heads;
+            if (row >= p->n_positions * p->n_heads) continue;
+            const struct mma_rows *of = &rows[slot + i];
+            const float total = mma_total(a, head, of->max[r], of->sum[r]) + odd[i];
+            float *out = a->out + ((p->row0 + row / p->n_heads) * a->n_heads + head) * hd;
             BLOCK_UNROLL
             for (uint32_t n = 0; n < p->kind.width / MMA_N; n++) {
                 const uint32_t d = n * MMA_N + lane % 4 * 2;
                 const float *x = o[r / 2 * (p->kind.width / MMA_N) + n][slot + i].v + r % 2 * 2;
-                if (d >= a->kv.head_dim) continue;
+                if (d >= hd) continue;
                 out[d] = x[0] / total;
                 out[d + 1] = x[1] / total;
             }
@@ -484,56 +317,6 @@ BLOCK_INLINE void mma_store(const struct mma_part *p, uint32_t warp, const struc
 }
 
 /* --- a block --------------------------------------------------------------------------------- */
-
-/* False when there is nothing to do. */
-BLOCK_INLINE bool mma_part_of(const struct attention_mma_work *a, struct cuda_block b,
-                              struct mma_kind kind, uint8_t *shared, struct mma_part *p)
-{
-    p->a = a;
-    p->kind = kind;
-    p->row0 = a->runs != NULL ? a->runs[b.y].row0 : a->row0 + b.y;
-    p->n_positions = a->runs != NULL ? a->runs[b.y].n_rows : 1;
-    p->position0 = (uint32_t)a->rows.position[p->row0];
-    p->kv_head = b.x / a->n_chunks;
-    const uint32_t chunk = b.x % a->n_chunks * CUDA_ATTENTION_HEADS;
-    const uint32_t all = p->kv_head * a->heads_per_kv + chunk; /* of whole kv heads */
-    uint32_t behind = (p->kv_head + 1) * a->heads_per_kv;
-    if (behind > all + CUDA_ATTENTION_HEADS) behind = all + CUDA_ATTENTION_HEADS;
-    if (behind > a->n_heads + a->skipped_heads) behind = a->n_heads + a->skipped_heads;
-    const uint32_t head0 = all > a->skipped_heads ? all : a->skipped_heads;
-    if (head0 >= behind) return false;
-    p->head0 = head0 - a->skipped_heads;
-    p->n_heads = behind - head0;
-    p->begin = mma_first(p, p->position0) / TILE;
-    p->end = (p->position0 + p->n_positions - 1) / TILE + 1;
-    if (mma_splits(p)) {
-        const uint32_t pass_end = p->begin + a->tile0 + a->n_tiles;
-        p->begin += a->tile0 + b.z * a->span;
-        if (p->end > p->begin + a->span) p->end = p->begin + a->span;
-        if (p->end > pass_end) p->end = pass_end;
-    }
-    p->q = shared;
-    p->keys = shared + a->q_rows * mma_stride(kind.width);
-    p->values = p->keys + TILE * mma_stride(kind.width);
-    p->unfinished = (uint32_t *)(void *)(shared + kind.width * 2); /* between rows */
-    return p->begin < p->end;
-}
-
-/* Whether values that some row does not see are not finite. */
-BLOCK_INLINE void mma_look(const struct mma_part *p)
-{
-    FOR_THREADS(t)
-    {
-        for (uint32_t i = t; i < TILE * p->kind.width / 2; i += CUDA_THREADS) {
-            const uint32_t j = i / (p->kind.width / 2), w = i % (p->kind.width / 2);
-            const uint32_t x =
-                ((const uint32_t *)(const void *)(p->values + j * mma_stride(p->kind.width)))[w];
-            if ((x & 0x7C00u) == 0x7C00u || (x & 0x7C000000u) == 0x7C000000u)
-                block_max_u32(p->unfinished, p->tile + 1);
-        }
-    }
-    BLOCK_SYNC();
-}
 
 BLOCK_INLINE void mma_start_rows(const struct mma_part *p, struct mma_rows *rows,
                                  struct half_sums (*o)[THREAD_SLOTS])
@@ -570,6 +353,10 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         struct half_a weights[ROW_TILES_MAX * WEIGHT_TILES][THREAD_SLOTS];
         p.is_whole = p.position0 >= p.tile * TILE + TILE - 1 &&
                      mma_first(&p, p.position0 + p.n_positions - 1) <= p.tile * TILE;
+        FOR_THREADS(t)
+        {
+            if (t < 2) p.hidden[t] = 0;
+        }
         BLOCK_FETCH_WAIT(1); /* the keys */
         BLOCK_SYNC();
         FOR_WARPS(warp)
@@ -584,11 +371,10 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         }
         BLOCK_FETCH_WAIT(1); /* the values */
         BLOCK_SYNC();
-        if (!p.is_whole) mma_look(&p);
-        const bool each = !p.is_whole && *p.unfinished == p.tile + 1;
+        if (!p.is_whole) mma_hide(&p);
         FOR_WARPS(warp)
         {
-            if (!mma_is_idle(&p, warp)) mma_values(&p, warp, weights, each, rows, o);
+            if (!mma_is_idle(&p, warp)) mma_values(&p, warp, weights, rows, o);
         }
         BLOCK_SYNC();
         mma_fetch(&p, p.tile + 1, 1);
@@ -629,11 +415,13 @@ BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, s
     const uint32_t left = n > a->tile0 ? n - a->tile0 : 0;
     const uint32_t n_now = left < a->n_tiles ? left : a->n_tiles;
     float *total = a->totals + ((size_t)b.y * a->n_heads + b.x) * (hd + 2);
-    float *folded = (float *)shared; /* max and sum so far */
+    float *folded = (float *)shared; /* max and sum so far, and 1 when an element is not finite */
+    float *out = a->out + (row * a->n_heads + b.x) * hd;
     if (n_now == 0) return;
     FOR_THREADS(t)
     {
         if (t < 2) folded[t] = a->tile0 > 0 ? total[t] : t == 0 ? -INFINITY : 0.0f;
+        if (t == 2) folded[t] = 0.0f;
     }
     BLOCK_SYNC();
     FOR_THREADS(t)
@@ -648,13 +436,20 @@ BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, s
                 max = f.max;
             }
             if (left == n_now) {
-                a->out[(row * a->n_heads + b.x) * hd + d] = o / mma_total(a, b.x, max, sum);
+                out[d] = o / mma_total(a, b.x, max, sum);
+                if (o - o != 0.0f) folded[2] = 1.0f;
             } else {
                 total[2 + d] = o;
                 if (d == 0) total[0] = max;
                 if (d == 0) total[1] = sum;
             }
         }
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        for (uint32_t d = t; d < hd && left == n_now && folded[2] != 0.0f; d += CUDA_THREADS)
+            out[d] = f32_from_bits(0x7FC00000u);
     }
 }
 CUDA_KERNEL(attention_mma_fold, attention_mma_work)

@@ -54,6 +54,11 @@ BLOCK_INLINE void block_max_u32(uint32_t *max, uint32_t x)
     atomicMax(max, x);
 }
 
+BLOCK_INLINE void block_or_u32(uint32_t *bits, uint32_t x)
+{
+    atomicOr(bits, x);
+}
+
 BLOCK_INLINE void block_max_u64(uint64_t *max, uint64_t x)
 {
     atomicMax((unsigned long long *)max, (unsigned long long)x);
@@ -152,6 +157,11 @@ BLOCK_INLINE void block_add_i32(int32_t *sum, int32_t x)
 BLOCK_INLINE void block_max_u32(uint32_t *max, uint32_t x)
 {
     if (x > *max) *max = x;
+}
+
+BLOCK_INLINE void block_or_u32(uint32_t *bits, uint32_t x)
+{
+    *bits |= x;
 }
 
 BLOCK_INLINE void block_max_u64(uint64_t *max, uint64_t x)
