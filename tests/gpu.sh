@@ -115,6 +115,12 @@ replayed()
         rows_of cuda 1 "$1" && cmp "$work/alone.jsonl" "$work/cuda-1.jsonl" && sha256sum <"$work/cuda-1.jsonl"
 }
 
+# linked MODEL RANKS FLAGS...: ranks with a GPU each, over NCCL, with sums as parts and steps in halves
+linked()
+{
+    SHOAL_EMULATED=devices=$2 shared "$@" --device-comm nccl --device-overlap 2 --device-parts 1
+}
+
 sanitize()
 {
     compute-sanitizer --tool "$1" --error-exitcode 1 "$shoal" generate --model "$work/qwen3-moe-mixed.h5" \
@@ -138,6 +144,8 @@ for suite in tests/cuda/kernels/test_*.c; do
     [ "$how" != emulated ] && [ "$suite" = test_launches ] && continue # it asks the emulated driver
     row "kernels against the reference: ${suite#test_}" "$kernels" "${suite#test_}"
 done
+n_gpus=2
+[ "$how" = emulated ] || n_gpus=$(nvidia-smi -L | grep -c GPU)
 models="smollm-tied qwen3-moe-mixed mixtral" formats="int8 int4 fp8 mxfp4"
 [ "$how" = emulated ] && models=smollm-tied formats=int8
 for model in $models; do
@@ -152,6 +160,12 @@ for model in $models; do
     row "graphs = launches one by one, $model" replayed "$model"
     row "2 ranks share the GPU, $model, tp 2" shared "$model" 2 --tp 2
     [ "$how" = emulated ] || row "4 ranks share the GPU, $model, dp 2 pp 2" shared "$model" 4 --dp 2 --pp 2
+    if [ "$n_gpus" -gt 1 ]; then
+        row "NCCL between 2 GPUs, $model, tp 2" linked "$model" 2 --tp 2
+        row "NCCL between 2 GPUs, $model, pp 2" linked "$model" 2 --pp 2
+    else
+        line "NCCL between 2 GPUs, $model" skipped "0 s" "one GPU here"
+    fi
 done
 goldens="llama-gqa mixtral qwen3-moe deepseek-v2 glm4-moe gpt-oss qwen2-moe"
 [ "$how" = emulated ] && goldens=
