@@ -61,8 +61,10 @@
     X(linear_mma, linear_work)                                                                     \
     X(linear_mma_leaf, linear_work)                                                                \
     X(linear_half, linear_work)                                                                    \
+    X(linear_half_mid, linear_work)                                                                \
     X(linear_half_few, linear_work)                                                                \
     X(linear_codes, linear_work)                                                                   \
+    X(linear_codes_mid, linear_work)                                                               \
     X(linear_codes_few, linear_work)                                                               \
     X(half_rows, half_rows_work)                                                                   \
     X(gemm_round, gemm_round_work)                                                                 \
@@ -73,6 +75,22 @@
     X(pack_rows, pack_work)                                                                        \
     X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
+
+/* Linears with 16-bit operands: rows and outputs of a block, and its shared memory. */
+#define CUDA_HALF_SHAPES(X)                                                                        \
+    X(linear_half, 128, 128, 48 << 10)                                                             \
+    X(linear_half_mid, 64, 64, 80 << 10)                                                           \
+    X(linear_half_few, 16, 32, 72 << 10)                                                           \
+    X(linear_codes, 64, 128, 40 << 10)                                                             \
+    X(linear_codes_mid, 64, 64, 60 << 10)                                                          \
+    X(linear_codes_few, 16, 32, 80 << 10)
+
+enum {
+#define X(name, rows, outputs, shared_bytes)                                                       \
+    CUDA_ROWS_##name = rows, CUDA_OUTPUTS_##name = outputs, CUDA_SHARED_##name = shared_bytes,
+    CUDA_HALF_SHAPES(X)
+#undef X
+};
 
 enum cuda_kernel {
 #define X(name, args) CUDA_KERNEL_##name,
@@ -89,17 +107,9 @@ enum {
     CUDA_FEW_STAGES = 5,                   /* how many of them it holds, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* and their distance: panels in other banks */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_MMA_ROWS = 32,      /* of one block of a linear on tensor cores, */
-    CUDA_MMA_OUTPUTS = 128,  /* and its outputs */
-    CUDA_HALF_RUN = 32,      /* inputs that leaves of 16-bit operands are multiples of; */
-    CUDA_HALF_ROWS = 128,    /* rows of one block of linear_half, */
-    CUDA_HALF_OUTPUTS = 128, /* its outputs, */
-    CUDA_HALF_SHARED = 48 << 10,
-    CUDA_CODES_ROWS = 64, /* the same of linear_codes, */
-    CUDA_CODES_OUTPUTS = 128,
-    CUDA_CODES_SHARED = 40 << 10,
-    CUDA_HALF_FEW_ROWS = 16, /* and of both for few rows */
-    CUDA_HALF_FEW_OUTPUTS = 32,
+    CUDA_MMA_ROWS = 32,        /* of one block of a linear on tensor cores, */
+    CUDA_MMA_OUTPUTS = 128,    /* and its outputs */
+    CUDA_HALF_RUN = 32,        /* inputs that leaves of 16-bit operands are multiples of */
     CUDA_ATTENTION_ROWS = 4,   /* rows of one block of attention_rows */
     CUDA_ATTENTION_HEADS = 64, /* most heads of one block of attention_few and attention_many, */
     CUDA_FEW_ROWS = 64,        /* and rows times heads: four warps with 16 of them each, */

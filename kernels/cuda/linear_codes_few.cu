@@ -2,13 +2,15 @@
 #include "kernels/cuda/launch.h"
 
 enum {
-    HALF_ROWS = CUDA_HALF_FEW_ROWS,
-    HALF_OUTPUTS = CUDA_HALF_FEW_OUTPUTS,
+    HALF_ROWS = CUDA_ROWS_linear_codes_few,
+    HALF_OUTPUTS = CUDA_OUTPUTS_linear_codes_few,
+    HALF_SHARED = CUDA_SHARED_linear_codes_few,
     HALF_WARPS_DOWN = 1,
     HALF_STEP = 256,
-    HALF_STAGES = 3,
+    HALF_STAGES = 5,
 };
 #include "kernels/cuda/linear_half.h"
+HALF_FITS(2 * RUN_CODES_BYTES);
 
 BLOCK_INLINE void linear_codes_few_block(const struct linear_work *a, struct cuda_block b,
                                          void *shared)

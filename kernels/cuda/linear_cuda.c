@@ -12,7 +12,8 @@
 enum {
     MMA_ROWS_LEAST = 12, /* of a group, on average: below, most of a tile on tensor cores is air,
                             and weights are read for few rows */
-    HALF_INPUTS_MAX = 1 << 20, /* so that a few rows' operands always fit */
+    BLOCKS_ENOUGH = 256, /* of 128 outputs, for every processor */
+    HALF_INPUTS_MAX = 1 << 18, /* so that a few rows' operands always fit */
     PACK_ROWS_MAX = 1 << 15
 };
 
@@ -128,18 +129,20 @@ static bool takes_halves(const struct device *d, const struct linear_args *a)
     return a->xq == NULL || w->quant.kind == QUANT_FP8;
 }
 
+/* The shape for so many rows of which rows_fit can be operands at once: the smallest whose blocks
+ * hold a group's rows, on average, as long as larger ones would leave processors idle. */
 static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
 {
-    const bool codes = a->groups[0].w->quant.kind != QUANT_NONE;
-    const bool few = rows_of(a) <= CUDA_HALF_FEW_ROWS * a->n_groups || rows_fit < CUDA_HALF_ROWS;
-    if (few && a->groups[0].w->n_out < (uint32_t)CUDA_HALF_FEW_OUTPUTS * UINT16_MAX)
-        return (struct choice){codes ? CUDA_KERNEL_linear_codes_few : CUDA_KERNEL_linear_half_few,
-                               CUDA_HALF_FEW_ROWS, CUDA_HALF_FEW_OUTPUTS, CUDA_HALF_SHARED};
-    if (codes)
-        return (struct choice){CUDA_KERNEL_linear_codes, CUDA_CODES_ROWS, CUDA_CODES_OUTPUTS,
-                               CUDA_CODES_SHARED};
-    return (struct choice){CUDA_KERNEL_linear_half, CUDA_HALF_ROWS, CUDA_HALF_OUTPUTS,
-                           CUDA_HALF_SHARED};
+#define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
+    static const struct choice shapes[] = {CUDA_HALF_SHAPES(X)};
+#undef X
+    const struct choice *many = &shapes[a->groups[0].w->quant.kind == QUANT_NONE ? 0 : 3];
+    const struct choice *mid = many + 1, *few = many + 2;
+    const size_t n_rows = rows_of(a), n_out = a->groups[0].w->n_out;
+    const size_t n_blocks = n_out / many->n_outputs * row_tiles(n_rows, many->n_rows);
+    if (n_out > (size_t)few->n_outputs * UINT16_MAX) return rows_fit < many->n_rows ? *mid : *many;
+    if (n_rows <= few->n_rows * a->n_groups || rows_fit < many->n_rows) return *few;
+    return n_rows <= mid->n_rows * a->n_groups && n_blocks < BLOCKS_ENOUGH ? *mid : *many;
 }
 
 /* Rows [w->half_row0, + n_rows) of x as operands. */

@@ -8,10 +8,13 @@
 #include "kernels/cuda/linear_tile.h"
 #include "kernels/cuda/mma.h"
 
+#include <assert.h>
+
 /* Of the including file: HALF_ROWS and HALF_OUTPUTS of a block, HALF_WARPS_DOWN warps over its rows
- * (the others over outputs), HALF_STEP inputs fetched at once, HALF_STAGES of them held. */
+ * (the others over outputs), HALF_STEP inputs fetched at once, HALF_STAGES of them held in
+ * HALF_SHARED bytes. */
 enum {
-    HALF_RUN = CUDA_HALF_RUN, /* inputs of two products; leaves and groups are multiples */
+    HALF_RUN = CUDA_HALF_RUN, /* inputs of two products */
     HALF_PANELS = HALF_OUTPUTS / PANEL_COLUMNS,
     HALF_WARPS_ACROSS = CUDA_THREADS / WARP_THREADS / HALF_WARPS_DOWN,
     DOWN = HALF_ROWS / HALF_WARPS_DOWN / MMA_M,        /* products of a warp over rows */
@@ -22,6 +25,12 @@ enum {
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,
     PIECE = 16,
 };
+
+/* Of panels with at most so many bytes a run. */
+#define HALF_FITS(run_bytes)                                                                       \
+    static_assert(HALF_STAGES * (ROWS_BYTES + HALF_STEP / HALF_RUN * HALF_PANELS * (run_bytes)) <= \
+                      HALF_SHARED,                                                                 \
+                  "more shared memory than is asked for")
 
 /* What a block has. */
 struct half_part {
@@ -82,16 +91,16 @@ BLOCK_INLINE void half_fetch_panels(bool codes, const struct half_part *p, uint3
     const uint32_t end = codes ? p->k_end : p->rows.k1;
     const size_t last =
         (size_t)(end / HALF_RUN) * p->run_bytes + (codes ? 0 : end % HALF_RUN * PANEL_COLUMNS * 2);
-    for (uint32_t panel = 0; panel < HALF_PANELS; panel++) {
-        const uint8_t *data =
-            (const uint8_t *)p->rows.w->data + (p->panel0 + panel) * p->panel_bytes;
-        for (uint32_t i = t; i < bytes / PIECE; i += CUDA_THREADS) {
-            const size_t from = first + i * PIECE;
-            const bool has = panel < p->n_panels && from < last;
-            const uint32_t at = codes ? i * PIECE : half_weight_at(i / 2, i % 2);
-            block_fetch16_or_zeros(to + panel * bytes + at, has ? data + from : p->rows.w->data,
-                                   has);
-        }
+    const uint32_t pieces = bytes / PIECE;
+    BLOCK_UNROLL
+    for (uint32_t i = t; i < HALF_PANELS * pieces; i += CUDA_THREADS) {
+        const uint32_t panel = i / pieces, at = i % pieces;
+        const size_t from = first + at * PIECE;
+        const bool has = panel < p->n_panels && from < last;
+        const uint8_t *data = (const uint8_t *)p->rows.w->data;
+        if (has) data += (p->panel0 + panel) * p->panel_bytes + from;
+        const uint32_t place = codes ? at * PIECE : half_weight_at(at / 2, at % 2);
+        block_fetch16_or_zeros(to + panel * bytes + place, data, has);
     }
 }
 

@@ -2,13 +2,15 @@
 #include "kernels/cuda/launch.h"
 
 enum {
-    HALF_ROWS = CUDA_HALF_FEW_ROWS,
-    HALF_OUTPUTS = CUDA_HALF_FEW_OUTPUTS,
+    HALF_ROWS = CUDA_ROWS_linear_half_few,
+    HALF_OUTPUTS = CUDA_OUTPUTS_linear_half_few,
+    HALF_SHARED = CUDA_SHARED_linear_half_few,
     HALF_WARPS_DOWN = 1,
     HALF_STEP = 128,
-    HALF_STAGES = 4,
+    HALF_STAGES = 6,
 };
 #include "kernels/cuda/linear_half.h"
+HALF_FITS(RUN_FLOATS_BYTES);
 
 BLOCK_INLINE void linear_half_few_block(const struct linear_work *a, struct cuda_block b,
                                         void *shared)
