@@ -6,8 +6,10 @@
 #include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
+#include "parallel/workspace.h"
 
 #include <assert.h>
+#include <string.h>
 
 size_t hidden_bytes(size_t n_rows, uint32_t width)
 {
@@ -21,12 +23,6 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
-struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes)
-{
-    s->workspace_bytes += n * elem_bytes;
-    return mem_ops_alloc(s->o.kern, out, n, elem_bytes, "workspace");
-}
-
 /* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
 static struct status take_sums(struct stage *s)
 {
@@ -36,9 +32,8 @@ static struct status take_sums(struct stage *s)
     if (s->o.kern->device == NULL)
         s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
     if (s->sums == NULL) {
-        TRY(stage_take(s, &s->own_sums, n, sizeof *s->own_sums));
+        TRY(mem_ops_alloc(s->o.kern, &s->own_sums, n, sizeof *s->own_sums, "workspace"));
         s->sums = s->own_sums;
-        return status_ok();
     }
     s->workspace_bytes += n * sizeof *s->sums;
     return status_ok();
@@ -53,18 +48,15 @@ static bool is_quantized(const struct layer_weights *w)
     return false;
 }
 
-/* Codes of the widest input of a dense linear, and of an FFN's inner rows, if any of them is
- * quantized. */
-static struct status take_codes(struct stage *s, size_t n_most, size_t n_inner)
+/* Bytes of the codes of rows that are n_most wide at most, if any dense linear is quantized. */
+static size_t codes_bytes(const struct stage *s, size_t n_most)
 {
     const struct weights *w = s->o.weights;
     bool any = false;
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
         any = any || is_quantized(&w->layers_of_stage[i]);
     }
-    if (!any || s->o.weight_only) return status_ok();
-    TRY(stage_take(s, &s->codes, act_codes_bytes(s->o.max_rows, n_most), 1));
-    return stage_take(s, &s->inner_codes, act_codes_bytes(s->o.max_rows, n_inner), 1);
+    return !any || s->o.weight_only ? 0 : act_codes_bytes(s->o.max_rows, n_most);
 }
 
 static size_t larger(size_t a, size_t b)
@@ -72,32 +64,80 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static struct status make_workspace(struct stage *s)
+static struct workspace_shape shape_of(const struct stage *s)
 {
     const struct model_config *m = s->o.model;
-    const size_t t = s->o.max_rows, d = m->width, half = m->rotary / 2;
-    const size_t n_q = (size_t)s->attention.n_heads * m->query_dim;
-    const size_t n_o = (size_t)s->attention.n_heads * m->value_dim;
-    const size_t n_kv = (size_t)s->attention.n_kv_heads * m->head_dim;
+    const struct attention_shape *a = &s->attention;
     const uint32_t tp = s->o.weights->place.tp;
+    const size_t d = m->width, n_o = (size_t)a->n_heads * m->value_dim;
+    const size_t n_kv = (size_t)a->n_kv_heads * m->head_dim;
+    const size_t n_latent = m->kv_lora > 0 ? (size_t)a->n_heads * m->head_dim : 0;
     const size_t f = larger(range_count(layout_ffn(s->o.layout, tp)),
                             range_count(layout_shared_ffn(s->o.layout, tp)));
-    TRY(stage_take(s, &s->x, t * d, sizeof(float)));
-    TRY(stage_take(s, &s->q, t * n_q, sizeof(float)));
-    TRY(stage_take(s, &s->attended, t * n_o, sizeof(float)));
-    TRY(stage_take(s, &s->k, t * n_kv, sizeof(float)));
-    TRY(stage_take(s, &s->v, t * n_kv, sizeof(float)));
-    TRY(stage_take(s, &s->gate, t * f, sizeof(float)));
-    TRY(stage_take(s, &s->up, t * f, sizeof(float)));
-    if (m->shared_ffn > 0) TRY(stage_take(s, &s->shared, t * d, sizeof(float)));
-    if (m->shared_ffn > 0) TRY(stage_take(s, &s->mix, t, sizeof(float)));
-    if (m->family->qk_norm_whole)
-        TRY(stage_take(s, &s->head_sums, t * (m->n_heads + m->n_kv_heads), sizeof(uint32_t)));
+    return (struct workspace_shape){
+        .n_rows = s->o.max_rows,
+        .bytes = {[WORKSPACE_CODES] = codes_bytes(s, larger(larger(d, m->q_lora), n_o)),
+                  [WORKSPACE_INNER_CODES] = codes_bytes(s, f)},
+        .per_row = {[WORKSPACE_NORMED] = d,
+                    [WORKSPACE_COS] = m->rotary / 2,
+                    [WORKSPACE_SIN] = m->rotary / 2,
+                    [WORKSPACE_Q] = (size_t)a->n_heads * m->query_dim,
+                    [WORKSPACE_K] = n_kv,
+                    [WORKSPACE_V] = n_kv,
+                    [WORKSPACE_HEAD_SUMS] =
+                        m->family->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
+                    [WORKSPACE_Q_LOW] = m->kv_lora > 0 ? m->q_lora : 0,
+                    [WORKSPACE_K_ROPE] = m->kv_lora > 0 ? m->rotary : 0,
+                    [WORKSPACE_Q_LATENT] = n_latent,
+                    [WORKSPACE_O_LATENT] = n_latent,
+                    [WORKSPACE_ATTENDED] = n_o,
+                    [WORKSPACE_GATE] = f,
+                    [WORKSPACE_UP] = f,
+                    [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
+                    [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0}};
+}
+
+/* Points the arrays into the workspace. */
+static void point(struct stage *s, const struct workspace_place *at, bool has_codes)
+{
+    char *base = s->workspace;
+    void *const arrays[WORKSPACE_COUNT] = {[WORKSPACE_NORMED] = &s->x,
+                                           [WORKSPACE_CODES] = &s->codes,
+                                           [WORKSPACE_INNER_CODES] = &s->inner_codes,
+                                           [WORKSPACE_COS] = &s->cos,
+                                           [WORKSPACE_SIN] = &s->sin,
+                                           [WORKSPACE_Q] = &s->q,
+                                           [WORKSPACE_K] = &s->k,
+                                           [WORKSPACE_V] = &s->v,
+                                           [WORKSPACE_HEAD_SUMS] = &s->head_sums,
+                                           [WORKSPACE_Q_LOW] = &s->q_low,
+                                           [WORKSPACE_K_ROPE] = &s->k_rope,
+                                           [WORKSPACE_Q_LATENT] = &s->q_latent,
+                                           [WORKSPACE_O_LATENT] = &s->o_latent,
+                                           [WORKSPACE_ATTENDED] = &s->attended,
+                                           [WORKSPACE_GATE] = &s->gate,
+                                           [WORKSPACE_UP] = &s->up,
+                                           [WORKSPACE_MIX] = &s->mix,
+                                           [WORKSPACE_SHARED] = &s->shared};
+    for (int i = 0; i < WORKSPACE_COUNT; i++) {
+        void *p = base + at->offset[i];
+        memcpy(arrays[i], &p, sizeof p);
+    }
+    if (!has_codes) s->codes = s->inner_codes = NULL;
+}
+
+static struct status make_workspace(struct stage *s)
+{
+    const size_t t = s->o.max_rows;
+    const struct workspace_shape shape = shape_of(s);
+    const struct workspace_place at = workspace_place(&shape);
+    if (at.n_bytes > SIZE_MAX / 2)
+        return status_make(STATUS_MEMORY, "workspace: too large for %zu rows", t);
+    s->workspace_bytes += at.n_bytes;
+    TRY(mem_ops_alloc(s->o.kern, &s->workspace, (size_t)at.n_bytes, 1, "workspace"));
+    point(s, &at, shape.bytes[WORKSPACE_CODES] > 0);
     TRY(take_sums(s));
-    TRY(take_codes(s, larger(larger(d, m->q_lora), n_o), f));
     TRY(stage_make_latent(s));
-    TRY(stage_take(s, &s->cos, t * half, sizeof(float)));
-    TRY(stage_take(s, &s->sin, t * half, sizeof(float)));
     TRY(mem_alloc(&s->part_seqs, t + 1, sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
     return mem_alloc(&s->positions, t, sizeof *s->positions, "workspace");
@@ -126,15 +166,12 @@ void stage_destroy(struct stage **stage)
 {
     if (*stage == NULL) return;
     struct stage *s = *stage;
-    void *arrays[] = {&s->x,    &s->q,   &s->attended, &s->k,           &s->v,
-                      &s->gate, &s->up,  &s->shared,   &s->mix,         &s->head_sums,
-                      &s->cos,  &s->sin, &s->codes,    &s->inner_codes, &s->own_sums};
     kv_pool_destroy(&s->kv);
     moe_destroy(&s->moe);
     mem_free(&s->expert_load);
     stage_free_latent(s);
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        mem_ops_free(s->o.kern, arrays[i]);
+    mem_ops_free(s->o.kern, &s->workspace);
+    mem_ops_free(s->o.kern, &s->own_sums);
     mem_free(&s->part_seqs);
     mem_free(&s->positions);
     mem_free(&s->final_rows);

@@ -8,22 +8,14 @@
 
 struct status stage_make_latent(struct stage *s)
 {
-    const struct model_config *m = s->o.model;
-    const size_t t = s->o.max_rows, n_heads = s->attention.n_heads;
-    if (m->kv_lora == 0) return status_ok();
-    TRY(stage_take(s, &s->q_low, t * m->q_lora, sizeof(float)));
-    TRY(stage_take(s, &s->k_rope, t * m->rotary, sizeof(float)));
-    TRY(stage_take(s, &s->q_latent, t * n_heads * m->head_dim, sizeof(float)));
-    TRY(stage_take(s, &s->o_latent, t * n_heads * m->head_dim, sizeof(float)));
+    const size_t n_heads = s->attention.n_heads;
+    if (s->o.model->kv_lora == 0) return status_ok();
     TRY(mem_alloc(&s->heads, n_heads, sizeof *s->heads, "workspace"));
     return mem_alloc(&s->groups, n_heads, sizeof *s->groups, "workspace");
 }
 
 void stage_free_latent(struct stage *s)
 {
-    void *arrays[] = {&s->q_low, &s->k_rope, &s->q_latent, &s->o_latent};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        mem_ops_free(s->o.kern, arrays[i]);
     mem_free(&s->heads);
     mem_free(&s->groups);
 }

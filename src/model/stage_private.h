@@ -32,7 +32,8 @@ struct stage {
     struct moe *moe;       /* NULL for dense models */
     uint64_t *expert_load; /* [layers, E] */
     uint64_t workspace_bytes;
-    /* workspace, for T <= max_rows */
+    void *workspace; /* owned; the arrays below stand in it, for T <= max_rows, and those that are
+                        not alive at the same time share memory (parallel/workspace.h) */
     float *x;            /* [T, D] normed input of a block */
     float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
     float *k, *v;        /* [T, G Hd] */
@@ -110,9 +111,6 @@ void stage_free_latent(struct stage *s);
 /* Local. s->attended = latent attention of the normed s->x. */
 void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
                   const struct part *p);
-
-/* Local. A piece of the workspace, counted. */
-struct status stage_take(struct stage *s, void *out, size_t n, size_t elem_bytes);
 
 /* stage_ffn.c. Local. The MoE block, if the model has experts. Errors: STATUS_MEMORY. */
 struct status stage_make_moe(struct stage *s);
