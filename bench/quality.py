@@ -7,7 +7,8 @@ usage: quality.py --shoal SHOAL --model M.h5 --text TEXT --work FOLDER [--only W
 TEXT is cut at blank lines: its last tenth is scored in prompts of up to 700 characters (the first N), 128
 excerpts (N) of 900 characters spread over the rest are the calibration. Perplexity is shoal's. KL is the mean over
 the scored positions of KL(source || quantized) in nats over the whole vocabulary, from `score --logits`, with its
-standard error. "KL by rtn" is the mean by that of rounding to nearest in the same format, and the share of positions
+standard error. fp8-tensor and fp8-block128 are rounded here and imported: one scale for a matrix, or for each
+128 x 128 of it, embedding, head and router as they were. "KL by rtn" is the mean by that of rounding to nearest in the same format, and the share of positions
 where it is smaller. "output error" is what the calibrated methods report: what rounding adds to the outputs of the
 linears, by their sum of squares. Needs numpy and h5py.
 """
@@ -15,6 +16,7 @@ import argparse
 import json
 import math
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,6 +31,10 @@ CALIBRATED = {"gptq": ["--method", "gptq"], "gptq, act order": ["--method", "gpt
               "awq": ["--method", "awq"]}
 
 
+IMPORTED = {"fp8-tensor": None, "fp8-block128": 128}  # rows and columns that share a scale; None: all
+E4M3_MAX = 448
+
+
 def rows():
     """(format, method, flags)"""
     for form in FORMATS:
@@ -38,6 +44,7 @@ def rows():
         elif form in ("int8", "int8-asym"):
             yield form, "gptq", ["--method", "gptq"]
             yield form, "smoothquant", ["--method", "smoothquant"]
+    yield from ((form, "rtn, imported", []) for form in IMPORTED)
 
 
 def pieces(text, limit):
@@ -94,6 +101,78 @@ def divergences(p_file, q_file):
     return np.concatenate(found)
 
 
+def e4m3_values():
+    """What codes 0 to 126 say."""
+    code = np.arange(127)
+    exponent, mantissa = code >> 3, code & 7
+    return np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0 ** -9)
+
+
+def e4m3(x):
+    """Codes of the nearest numbers, of two the even code."""
+    values = e4m3_values()
+    size = np.minimum(np.abs(x), E4M3_MAX)
+    above = np.searchsorted(values, size).clip(1, 126)
+    low, high = size - values[above - 1], values[above] - size
+    code = np.where((high < low) | ((high == low) & (above % 2 == 0)), above, above - 1)
+    return (code + 128 * np.signbit(x)).astype(np.uint8)
+
+
+def fp8_tensors(name, weight, block):
+    """One matrix as codes and scales that stand for block x block of it."""
+    n_rows, n_cols = weight.shape
+    row, col = (block or n_rows), (block or n_cols)
+    starts = [np.arange(0, n_rows, row), np.arange(0, n_cols, col)]
+    most = np.maximum.reduceat(np.maximum.reduceat(np.abs(weight), starts[0], 0), starts[1], 1)
+    scales = np.where(most > 0, most / E4M3_MAX, 1).astype(np.float32)
+    wide = np.repeat(np.repeat(scales, row, 0)[:n_rows], col, 1)[:, :n_cols]
+    yield f"{name}.weight", "F8_E4M3", e4m3(weight / wide.astype(np.float64))
+    yield f"{name}.weight_scale" + ("_inv" if block else ""), "F32", scales if block else scales[0]
+
+
+def hf_tensors(model, block):
+    """The source's tensors by their Hugging Face names, linears as fp8."""
+    found = []
+    with h5py.File(model) as f:
+        f["weights"].visititems(lambda path, o: found.append((path, o[:])) if isinstance(o, h5py.Dataset) else None)
+    for path, data in found:
+        name = path.removesuffix("/weight").replace("/", ".")
+        floats = data.astype(np.float64)
+        if not name.endswith("_proj"):
+            yield f"{name}.weight", "BF16", (data.view(np.uint32) >> 16).astype(np.uint16)
+        elif data.ndim == 2:
+            yield from fp8_tensors(name, floats, block)
+        else:
+            folder, part = name.rsplit(".", 1)
+            for e, matrix in enumerate(floats):
+                yield from fp8_tensors(f"{folder}.{e}.{part}", matrix, block)
+
+
+def import_fp8(o, form, made):
+    """A Hugging Face folder of the source in fp8, converted."""
+    folder, block = o.work / "hf", IMPORTED[form]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name in ("generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(o.model.parent / name, folder)
+    config = json.loads((o.model.parent / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    if block:
+        config["quantization_config"]["weight_block_size"] = [block, block]
+    (folder / "config.json").write_text(json.dumps(config))
+    header, parts, at = {}, [], 0
+    for name, dtype, data in hf_tensors(o.model, block):
+        raw = np.ascontiguousarray(data).tobytes()
+        header[name] = {"dtype": dtype, "shape": list(data.shape), "data_offsets": [at, at + len(raw)]}
+        parts.append(raw)
+        at += len(raw)
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"".join(parts))
+    made.unlink(missing_ok=True)
+    return run(o.shoal, "convert", folder, made, "--quantized", "keep")
+
+
 def main():
     a = argparse.ArgumentParser()
     for name in ("shoal", "model", "text", "work"):
@@ -116,11 +195,14 @@ def main():
             continue
         made = o.work / "quantized.h5"
         given = ["--calibration", o.work / "calibration.jsonl"] if method != "rtn" or form[:3] == "int" else []
-        said = run(o.shoal, "quantize", o.model, made, "--format", form, *flags, *given, "--quiet")
+        if form in IMPORTED:
+            said = import_fp8(o, form, made)
+        else:
+            said = run(o.shoal, "quantize", o.model, made, "--format", form, *flags, *given, "--quiet")
         perplexity = score(o, made, found)
         kl = divergences(source, found)
         rtn = kl if method == "rtn" else rtn
-        against = "" if method == "rtn" else f"{kl.mean() / rtn.mean():.2f} ({(kl < rtn).mean():.0%})"
+        against = "" if method.startswith("rtn") else f"{kl.mean() / rtn.mean():.2f} ({(kl < rtn).mean():.0%})"
         error = re.search(r"output error ([0-9.e+-]+)", said)
         print(f"| {form} | {method} | {made.stat().st_size:,} | {perplexity:.4f} | "
               f"{perplexity / source_perplexity - 1:+.3%} | {kl.mean():.2e} ± {kl.std() / math.sqrt(len(kl)):.0e} | "
