@@ -201,6 +201,14 @@ bench()
     python3 tests/gpu_models.py --ratio "$what" "$json" "$work/peaks.json"
 }
 
+# attention ROWS HEADS KV_HEADS HEAD_DIM: a prompt's attention, beside torch's where there is one
+attention()
+{
+    local program=$tests/attention_speed
+    [ "$how" = emulated ] && program=$tests/attention_speed_emulated
+    "$program" "$@" "$(python3 tests/gpu_models.py --sdpa "$1" "$2" "$4" 2>/dev/null || echo 0)"
+}
+
 # q, k and v, o, gate and up, down of a layer; the MoE's chosen experts as one dense FFN
 # shellcheck disable=SC2034 # used by name
 shapes_1b="2560x2048 2048x2048 11264x2048 2048x5632"
@@ -211,6 +219,9 @@ once="--repetitions 3 --warmup 1"
 speeds="1b 8b" formats="bf16 int8 int4" long=4096
 [ "$quick" = 1 ] && speeds=1b
 [ "$how" = emulated ] && speeds=tiny formats=bf16 long=128 once="--repetitions 1 --warmup 0"
+for width in 64 128; do
+    row "attention, prefill $long, 32 heads of $width" attention $long 32 8 $width
+done
 for model in $speeds; do
     shapes=shapes_$model
     row "random weights $model" python3 tests/gpu_models.py "$work" "$model"

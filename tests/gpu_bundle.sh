@@ -7,7 +7,7 @@ set -eu
 build=${1:?a build folder} bundle=${2:?a folder to make}
 mkdir -p "$bundle/bin" "$bundle/lib"
 programs=()
-for program in "$build/shoal" "$build"/tests/cuda/{open_device,peaks,kernels_gpu} "$build/tests/e2e/compare_logits"; do
+for program in "$build/shoal" "$build"/tests/cuda/{open_device,peaks,attention_speed,kernels_gpu} "$build/tests/e2e/compare_logits"; do
     if [ -x "$program" ]; then programs+=("$program"); else echo "gpu_bundle.sh: no $program: left out" >&2; fi
 done
 [ ${#programs[@]} -gt 0 ] || exit 1

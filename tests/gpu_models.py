@@ -3,8 +3,10 @@
 
 usage: gpu_models.py FOLDER SHAPE...
        gpu_models.py --ratio decode|prefill BENCH.json PEAKS.json
+       gpu_models.py --sdpa ROWS HEADS HEAD_DIM
 A shape is one of SHAPES; FOLDER/SHAPE is written unless it exists. --ratio prints what shoal bench read
-or computed a second in its first case beside what the GPU gives at most (tests/cuda/peaks.cu).
+or computed a second in its first case beside what the GPU gives at most (tests/cuda/peaks.cu). --sdpa prints
+the seconds of torch's attention.
 """
 import json
 import random
@@ -104,9 +106,28 @@ def ratio(what, bench, peaks):
           f"{rate:.0f} tok/s, {has:.3f} {unit.split()[0]}")
 
 
+def sdpa(rows, heads, head_dim):
+    """Seconds of torch's causal attention in f16, one sequence; fails where there is no torch."""
+    import torch
+    q, k, v = (torch.randn(1, heads, rows, head_dim, device="cuda", dtype=torch.float16)
+               for _ in range(3))
+    least = float("inf")
+    for _ in range(20):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        end.record()
+        torch.cuda.synchronize()
+        least = min(least, begin.elapsed_time(end) * 1e-3)
+    print(least)
+
+
 def main():
     if sys.argv[1] == "--ratio":
         ratio(*sys.argv[2:5])
+        return
+    if sys.argv[1] == "--sdpa":
+        sdpa(*map(int, sys.argv[2:5]))
         return
     for shape in sys.argv[2:]:
         folder = Path(sys.argv[1]) / shape

@@ -106,8 +106,9 @@ BLOCK_INLINE void mma_fetch_half(const struct mma_part *p, const void *half, uin
     const uint32_t first = mma_first(p, p->position0), last = p->position0 + p->n_positions - 1;
     FOR_THREADS(t)
     {
-        BLOCK_UNROLL16
-        for (uint32_t i = t; i < TILE * pieces; i += CUDA_THREADS) {
+        BLOCK_ROLLED /* a copy under way needs no registers, its address does */
+            for (uint32_t i = t; i < TILE * pieces; i += CUDA_THREADS)
+        {
             const uint32_t j = i / pieces, d = i % pieces * PIECE;
             const bool is_there = start + j >= first && start + j <= last;
             if (d < kv->head_dim)
