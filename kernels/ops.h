@@ -188,6 +188,19 @@ struct argmax_args {
 };
 void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a);
 
+/* What a row's log-probabilities are made of, on a device alone: totals [n_rows] of the table's
+ * mass at 1 / T = 1 under each row's own maximum, and the bits [n_rows] of one logit of it. maxima
+ * and targets are lists, totals and bits arrays. */
+struct score_args {
+    const float *logits; /* [n_rows, n] */
+    size_t n_rows, n;
+    const float *maxima;    /* [n_rows] */
+    const int32_t *targets; /* [n_rows] columns; beyond [0, n): the bits are 0 */
+    int64_t *totals;
+    uint32_t *bits;
+};
+void op_score_rows(const struct kern_table *k, const struct score_args *a);
+
 enum { LOGIT_FORBIDDEN = 1, LOGIT_REPEATED = 2, LOGIT_SAMPLED = 4 };
 
 /* Bias and penalties of one logit: x = l + bias; REPEATED: x / repetition, x * repetition where it

@@ -78,6 +78,12 @@ void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a)
     cuda_op_argmax_rows(k->device, a);
 }
 
+void op_score_rows(const struct kern_table *k, const struct score_args *a)
+{
+    assert(k->device != NULL);
+    cuda_op_score_rows(k->device, a);
+}
+
 void op_change_logits(const struct kern_table *k, const struct change_logits_args *a)
 {
     assert(k->device != NULL);

@@ -54,6 +54,7 @@
     X(linear_quant, linear_work)                                                                   \
     X(linear_quant_leaf, linear_work)                                                              \
     X(argmax, argmax_args)                                                                         \
+    X(score, score_args)                                                                           \
     X(change_logits, change_logits_args)                                                           \
     X(pick, pick_args)                                                                             \
     X(linear_few, linear_work)                                                                     \

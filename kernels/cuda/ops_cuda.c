@@ -292,6 +292,19 @@ void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a)
                   a);
 }
 
+void cuda_op_score_rows(struct device *d, const struct score_args *a)
+{
+    struct score_args w = *a;
+    w.maxima = device_call(d, a->maxima, a->n_rows * sizeof *a->maxima);
+    w.targets = device_call(d, a->targets, a->n_rows * sizeof *a->targets);
+    device_fill(d, a->totals, 0, a->n_rows * sizeof *a->totals);
+    device_fill(d, a->bits, 0, a->n_rows * sizeof *a->bits);
+    device_launch(d, CUDA_KERNEL_score,
+                  (struct cuda_grid){(uint32_t)((a->n + CUDA_ARGMAX_SPAN - 1) / CUDA_ARGMAX_SPAN),
+                                     (uint32_t)a->n_rows, 1, sizeof(int64_t)},
+                  &w);
+}
+
 void cuda_op_change_logits(struct device *d, const struct change_logits_args *a)
 {
     enum { AT_ONCE = CALL_BYTES / 2 / sizeof(struct logit_change) };

@@ -55,6 +55,7 @@ void cuda_op_take_marks(struct device *d, const int32_t *marks, size_t n, int32_
 void cuda_op_move_rows(struct device *d, const struct move_args *a);
 void cuda_op_place_rows(struct device *d, const struct place_args *a);
 void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a);
+void cuda_op_score_rows(struct device *d, const struct score_args *a);
 void cuda_op_change_logits(struct device *d, const struct change_logits_args *a);
 void cuda_op_pick_rows(struct device *d, const struct pick_args *a);
 

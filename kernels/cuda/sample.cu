@@ -50,6 +50,38 @@ BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b,
 }
 CUDA_KERNEL(argmax, argmax_args)
 
+/* CUDA_ARGMAX_SPAN logits a block; integers are added in any order. */
+BLOCK_INLINE void score_block(const struct score_args *a, struct cuda_block b, void *shared)
+{
+    int64_t *total = (int64_t *)shared;
+    const float *logits = a->logits + b.y * a->n;
+    const float max = a->maxima[b.y];
+    const int64_t target = a->targets[b.y];
+    const size_t first = (size_t)b.x * CUDA_ARGMAX_SPAN, left = a->n - first;
+    const size_t end = first + (left < CUDA_ARGMAX_SPAN ? left : CUDA_ARGMAX_SPAN);
+    FOR_THREADS(t)
+    {
+        if (t == 0) *total = 0;
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        int64_t own = 0;
+        for (size_t i = first + t; i < end; i += CUDA_THREADS) {
+            const float e = el_exp_body((logits[i] + 0.0f) - max);
+            own += e <= 1.0f ? (int64_t)((double)e * 0x1p32) : 0;
+            if ((int64_t)i == target) a->bits[b.y] = f32_bits(logits[i]);
+        }
+        block_add_i64(total, own);
+    }
+    BLOCK_SYNC();
+    FOR_THREADS(t)
+    {
+        if (t == 0) block_add_i64(&a->totals[b.y], *total);
+    }
+}
+CUDA_KERNEL(score, score_args)
+
 BLOCK_INLINE void change_logits_block(const struct change_logits_args *a, struct cuda_block b,
                                       void *shared)
 {

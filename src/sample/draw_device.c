@@ -18,9 +18,12 @@ struct draw_device {
     uint64_t *keys_device;          /* [N_MAX] */
     int64_t *n_bad_device;          /* [N_MAX] */
     int32_t *tokens_device;         /* [N_MAX] */
+    int64_t *totals_device;         /* [N_MAX] */
+    uint32_t *bits_device;          /* [N_MAX] */
     float *sent, *received, *whole; /* with shards: [N_MAX, shard], [N_MAX, V] twice */
     uint64_t keys[N_MAX], tokens[N_MAX];
-    int64_t n_bad[N_MAX];
+    int64_t n_bad[N_MAX], totals[N_MAX];
+    uint32_t bits[N_MAX];
     struct logit_change *changes; /* grows */
     size_t n_changes_max;
     int *counts; /* [4, tp] as comm_exchange has them */
@@ -33,6 +36,8 @@ static struct status make_arrays(struct draw_device *d)
     TRY(mem_ops_alloc(k, &d->keys_device, N_MAX, sizeof *d->keys_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->n_bad_device, N_MAX, sizeof *d->n_bad_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->tokens_device, N_MAX, sizeof *d->tokens_device, "sampler"));
+    TRY(mem_ops_alloc(k, &d->totals_device, N_MAX, sizeof *d->totals_device, "sampler"));
+    TRY(mem_ops_alloc(k, &d->bits_device, N_MAX, sizeof *d->bits_device, "sampler"));
     TRY(mem_alloc(&d->counts, 4 * (size_t)d->n_ranks, sizeof *d->counts, "sampler"));
     TRY(mem_ops_alloc(k, &d->sent, N_MAX * width, sizeof *d->sent, "sampler"));
     if (d->n_ranks == 1) return status_ok();
@@ -64,8 +69,8 @@ void draw_device_destroy(struct draw_device **draw)
 {
     if (*draw == NULL) return;
     struct draw_device *d = *draw;
-    void *arrays[] = {&d->keys_device, &d->n_bad_device, &d->tokens_device,
-                      &d->sent,        &d->received,     &d->whole};
+    void *arrays[] = {&d->keys_device, &d->n_bad_device, &d->tokens_device, &d->totals_device,
+                      &d->bits_device, &d->sent,         &d->received,      &d->whole};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_ops_free(d->kern, arrays[i]);
     mem_free(&d->changes);
     mem_free(&d->counts);
@@ -75,7 +80,7 @@ void draw_device_destroy(struct draw_device **draw)
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows)
 {
     for (size_t i = 0; i < n_rows; i++) {
-        const bool more = (wants[i].want & (PLAN_SCORE | PLAN_LOGPROB | PLAN_LOGITS)) != 0;
+        const bool more = (wants[i].want & (PLAN_LOGPROB | PLAN_LOGITS)) != 0;
         if (more || wants[i].n_top > 0) return false;
     }
     return true;
@@ -99,6 +104,49 @@ static void find_maxima(struct draw_device *d, const float *logits, size_t n_row
 static bool samples(const struct vocab_want *w, const struct vocab_got *g)
 {
     return (w->want & PLAN_SAMPLE) != 0 && g->n_bad == 0;
+}
+
+static bool scores(const struct vocab_want *w, const struct vocab_got *g)
+{
+    return (w->want & PLAN_SCORE) != 0 && w->target >= 0 && g->n_bad == 0;
+}
+
+static float row_max(const struct draw_device *d, size_t i)
+{
+    return kern_from_ordered_bits((uint32_t)(d->keys[i] >> 32));
+}
+
+/* The log-probabilities of the targets; the masses of the other rows cost less than a list. */
+static void score(struct draw_device *d, const float *logits, const struct vocab_want *wants,
+                  size_t n_rows, struct vocab_got *got)
+{
+    float maxima[N_MAX];
+    int32_t targets[N_MAX];
+    bool any = false;
+    for (size_t i = 0; i < n_rows; i++) {
+        const bool is_here = scores(&wants[i], &got[i]);
+        any = any || is_here;
+        maxima[i] = row_max(d, i);
+        targets[i] = is_here ? wants[i].target - (int32_t)d->shard.begin : -1;
+    }
+    if (!any) return;
+    const struct score_args a = {.logits = logits,
+                                 .n_rows = n_rows,
+                                 .n = range_count(d->shard),
+                                 .maxima = maxima,
+                                 .targets = targets,
+                                 .totals = d->totals_device,
+                                 .bits = d->bits_device};
+    op_score_rows(d->kern, &a);
+    mem_ops_get_later(d->kern, d->totals, d->totals_device, n_rows * sizeof *d->totals);
+    mem_ops_get(d->kern, d->bits, d->bits_device, n_rows * sizeof *d->bits);
+    comm_sum_i64(d->comm, COMM_TP, d->totals, n_rows);
+    comm_or_u32(d->comm, COMM_TP, d->bits, n_rows);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (scores(&wants[i], &got[i]))
+            got[i].logprob =
+                pick_logprob(f32_from_bits(d->bits[i]), maxima[i], (uint64_t)d->totals[i]);
+    }
 }
 
 /* Bias and penalties, and the maxima that come of them. */
@@ -184,7 +232,7 @@ static void draw(struct draw_device *d, const float *logits, const int32_t *rows
     for (size_t k = 0; k < n_own; k++) {
         const size_t i = (size_t)rows[d->rank + k * d->n_ranks];
         const struct pick_options *o = &wants[i].pick;
-        picks[k] = (struct pick_row){.max = kern_from_ordered_bits((uint32_t)(d->keys[i] >> 32)),
+        picks[k] = (struct pick_row){.max = row_max(d, i),
                                      .inv_t = 1.0f / o->temperature,
                                      .top_p = o->top_p,
                                      .min_p = o->min_p,
@@ -210,6 +258,7 @@ struct status draw_device_run(struct draw_device *d, float *logits, const struct
     comm_sum_i64(d->comm, COMM_TP, d->n_bad, n_rows);
     for (size_t i = 0; i < n_rows; i++)
         got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)d->n_bad[i]};
+    score(d, logits, wants, n_rows, got);
     TRY(adjust(d, logits, wants, n_rows, got));
     for (size_t i = 0; i < n_rows; i++) {
         if (!samples(&wants[i], &got[i])) continue;

@@ -1,5 +1,6 @@
-/* Tokens from logits that stand on a device, where nothing but tokens is wanted: the bytes of
- * vocab_parallel.c's own way, and only keys and tokens come to the host. Called by it alone. */
+/* Tokens and scores from logits that stand on a device, where nothing else is wanted: the bytes of
+ * vocab_parallel.c's own way, and only a few numbers of a row come to the host. Called by it alone.
+ */
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
@@ -12,7 +13,7 @@ struct status draw_device_create(const struct kern_table *kern, struct comm *com
                                  const struct layout *layout, struct draw_device **out);
 void draw_device_destroy(struct draw_device **d);
 
-/* Local. Whether all rows want tokens alone, or nothing. */
+/* Local. Whether all rows want tokens and scores alone, or nothing. */
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows);
 
 /* **Collective (TP)**. logits: an array [n_rows, shard], which is changed; wants equal on all tp

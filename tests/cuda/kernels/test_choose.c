@@ -118,6 +118,39 @@ static void argmaxima(void)
     both_close(&b);
 }
 
+/* Masses under maxima of other shards too, targets of this one and of others. */
+static void scores(void)
+{
+    static const size_t sizes[] = {1, 127, 4096, 4097, 50000};
+    enum { ROWS = 9 };
+    struct both b = both_open(15);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        const size_t n = sizes[i];
+        struct twin logits = twin_floats(&b, ROWS * n, 4.0f, i % 2 ? 700 : 0);
+        struct twin totals = twin_zeros(&b, ROWS * sizeof(int64_t));
+        struct twin bits = twin_zeros(&b, ROWS * sizeof(uint32_t));
+        float maxima[ROWS];
+        int32_t targets[ROWS];
+        for (size_t r = 0; r < ROWS; r++) {
+            const float *row = twin_host(&logits) + r * n;
+            maxima[r] = r % 2 == 0 ? 9.5f : 1.25f;
+            targets[r] = r % 3 == 0 ? (int32_t)n : (int32_t)(r * 7919 % (n + 1)) - 1;
+            const bool is_here = targets[r] >= 0 && targets[r] < (int32_t)n;
+            ((uint64_t *)totals.host)[r] = b.cpu.mass(row, n, maxima[r], 1.0f, NULL);
+            if (is_here) memcpy((uint32_t *)bits.host + r, row + targets[r], sizeof(uint32_t));
+        }
+        const struct score_args a = {logits.device, ROWS,          n,          maxima,
+                                     targets,       totals.device, bits.device};
+        op_score_rows(&b.gpu, &a);
+        twin_same(&b, &totals, "masses");
+        twin_same(&b, &bits, "targets' logits");
+        twin_free(&b, &logits);
+        twin_free(&b, &totals);
+        twin_free(&b, &bits);
+    }
+    both_close(&b);
+}
+
 static void changes(void)
 {
     enum { N = 500, ROWS = 3 };
@@ -196,6 +229,7 @@ void suite_choose(CU_pSuite suite)
     CU_ADD_TEST(suite, routers);
     CU_ADD_TEST(suite, ties);
     CU_ADD_TEST(suite, argmaxima);
+    CU_ADD_TEST(suite, scores);
     CU_ADD_TEST(suite, changes);
     CU_ADD_TEST(suite, draws);
 }
