@@ -11,10 +11,7 @@ enum { N_MAX = VOCAB_ROWS_AT_ONCE };
 
 struct draw_device {
     const struct kern_table *kern;
-    struct comm *comm;
-    const struct layout *layout;
-    struct range shard;
-    uint32_t n_ranks, rank;         /* tp */
+    const struct shards *shards;    /* borrowed */
     uint64_t *keys_device;          /* [N_MAX] */
     int64_t *n_bad_device;          /* [N_MAX] */
     int32_t *tokens_device;         /* [N_MAX] */
@@ -26,39 +23,33 @@ struct draw_device {
     uint32_t bits[N_MAX];
     struct logit_change *changes; /* grows */
     size_t n_changes_max;
-    int *counts; /* [4, tp] as comm_exchange has them */
 };
 
 static struct status make_arrays(struct draw_device *d)
 {
     const struct kern_table *k = d->kern;
-    const size_t width = range_count(d->shard), vocab = d->layout->model.vocab;
+    const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.vocab;
     TRY(mem_ops_alloc(k, &d->keys_device, N_MAX, sizeof *d->keys_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->n_bad_device, N_MAX, sizeof *d->n_bad_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->tokens_device, N_MAX, sizeof *d->tokens_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->totals_device, N_MAX, sizeof *d->totals_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->bits_device, N_MAX, sizeof *d->bits_device, "sampler"));
-    TRY(mem_alloc(&d->counts, 4 * (size_t)d->n_ranks, sizeof *d->counts, "sampler"));
     TRY(mem_ops_alloc(k, &d->sent, N_MAX * width, sizeof *d->sent, "sampler"));
-    if (d->n_ranks == 1) return status_ok();
+    if (d->shards->n_ranks == 1) return status_ok();
     /* rows are dealt round, so a rank owns its share of them */
-    const size_t n_own = (N_MAX + d->n_ranks - 1) / d->n_ranks;
+    const size_t n_own = (N_MAX + d->shards->n_ranks - 1) / d->shards->n_ranks;
     TRY(mem_ops_alloc(k, &d->received, n_own * vocab, sizeof *d->received, "sampler"));
     return mem_ops_alloc(k, &d->whole, n_own * vocab, sizeof *d->whole, "sampler");
 }
 
-struct status draw_device_create(const struct kern_table *kern, struct comm *comm,
-                                 const struct layout *layout, struct draw_device **out)
+struct status draw_device_create(const struct kern_table *kern, const struct shards *shards,
+                                 struct draw_device **out)
 {
     *out = NULL;
     struct draw_device *d = NULL;
     TRY(mem_alloc(&d, 1, sizeof *d, "sampler"));
     d->kern = kern;
-    d->comm = comm;
-    d->layout = layout;
-    d->n_ranks = (uint32_t)comm_size(comm, COMM_TP);
-    d->rank = (uint32_t)comm_rank(comm, COMM_TP);
-    d->shard = layout_vocab(layout, d->rank);
+    d->shards = shards;
     const struct status st = make_arrays(d);
     if (status_failed(&st)) draw_device_destroy(&d);
     *out = d;
@@ -73,7 +64,6 @@ void draw_device_destroy(struct draw_device **draw)
                       &d->bits_device, &d->sent,         &d->received,      &d->whole};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_ops_free(d->kern, arrays[i]);
     mem_free(&d->changes);
-    mem_free(&d->counts);
     mem_free(draw);
 }
 
@@ -91,14 +81,14 @@ static void find_maxima(struct draw_device *d, const float *logits, size_t n_row
 {
     const struct argmax_args a = {.logits = logits,
                                   .n_rows = n_rows,
-                                  .n = range_count(d->shard),
-                                  .id0 = d->shard.begin,
+                                  .n = range_count(d->shards->mine),
+                                  .id0 = d->shards->mine.begin,
                                   .keys = d->keys_device,
                                   .n_bad = d->n_bad_device};
     op_argmax_rows(d->kern, &a);
     mem_ops_get_later(d->kern, d->keys, d->keys_device, n_rows * sizeof *d->keys);
     mem_ops_get(d->kern, d->n_bad, d->n_bad_device, n_rows * sizeof *d->n_bad);
-    comm_max_u64(d->comm, COMM_TP, d->keys, n_rows);
+    comm_max_u64(d->shards->comm, COMM_TP, d->keys, n_rows);
 }
 
 static bool samples(const struct vocab_want *w, const struct vocab_got *g)
@@ -127,12 +117,12 @@ static void score(struct draw_device *d, const float *logits, const struct vocab
         const bool is_here = scores(&wants[i], &got[i]);
         any = any || is_here;
         maxima[i] = row_max(d, i);
-        targets[i] = is_here ? wants[i].target - (int32_t)d->shard.begin : -1;
+        targets[i] = is_here ? wants[i].target - (int32_t)d->shards->mine.begin : -1;
     }
     if (!any) return;
     const struct score_args a = {.logits = logits,
                                  .n_rows = n_rows,
-                                 .n = range_count(d->shard),
+                                 .n = range_count(d->shards->mine),
                                  .maxima = maxima,
                                  .targets = targets,
                                  .totals = d->totals_device,
@@ -140,8 +130,8 @@ static void score(struct draw_device *d, const float *logits, const struct vocab
     op_score_rows(d->kern, &a);
     mem_ops_get_later(d->kern, d->totals, d->totals_device, n_rows * sizeof *d->totals);
     mem_ops_get(d->kern, d->bits, d->bits_device, n_rows * sizeof *d->bits);
-    comm_sum_i64(d->comm, COMM_TP, d->totals, n_rows);
-    comm_or_u32(d->comm, COMM_TP, d->bits, n_rows);
+    comm_sum_i64(d->shards->comm, COMM_TP, d->totals, n_rows);
+    comm_or_u32(d->shards->comm, COMM_TP, d->bits, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         if (scores(&wants[i], &got[i]))
             got[i].logprob =
@@ -163,10 +153,10 @@ static struct status adjust(struct draw_device *d, float *logits, const struct v
     }
     for (size_t i = 0; i < n_rows; i++) {
         if (samples(&wants[i], &got[i]))
-            n += adjust_list(&wants[i].adjust, d->shard.begin, range_count(d->shard), (uint32_t)i,
-                             d->changes + n);
+            n += adjust_list(&wants[i].adjust, d->shards->mine.begin, range_count(d->shards->mine),
+                             (uint32_t)i, d->changes + n);
     }
-    const struct change_logits_args a = {logits, range_count(d->shard), d->changes, n};
+    const struct change_logits_args a = {logits, range_count(d->shards->mine), d->changes, n};
     op_change_logits(d->kern, &a);
     find_maxima(d, logits, n_rows);
     return status_ok();
@@ -177,36 +167,21 @@ static struct status adjust(struct draw_device *d, float *logits, const struct v
 static const float *move_rows(struct draw_device *d, const float *logits, const int32_t *rows,
                               size_t n, size_t *n_own)
 {
-    const size_t width = range_count(d->shard), vocab = d->layout->model.vocab;
+    const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.vocab;
+    size_t order[N_MAX];
     int32_t in_order[N_MAX];
-    int *send_counts = d->counts, *send_displs = send_counts + d->n_ranks;
-    int *recv_counts = send_displs + d->n_ranks, *recv_displs = recv_counts + d->n_ranks;
-    size_t at = 0;
-    for (uint32_t r = 0; r < d->n_ranks; r++) {
-        send_displs[r] = (int)(at * width);
-        for (size_t j = r; j < n; j += d->n_ranks) in_order[at++] = rows[j];
-        send_counts[r] = (int)(at * width) - send_displs[r];
-    }
+    struct comm_exchange x;
+    *n_own = shards_plan(d->shards, n, d->shards->n_ranks, order, &x);
+    for (size_t i = 0; i < n; i++) in_order[i] = rows[order[i]];
     const struct gather_args gather = {logits, in_order, n, width, d->sent};
     op_gather_rows(d->kern, &gather);
-    *n_own = (n + d->n_ranks - 1 - d->rank) / d->n_ranks;
-    if (d->n_ranks == 1) return d->sent;
-    for (uint32_t s = 0, displ = 0; s < d->n_ranks; s++) {
-        recv_counts[s] = (int)(*n_own * range_count(layout_vocab(d->layout, s)));
-        recv_displs[s] = (int)displ;
-        displ += (uint32_t)recv_counts[s];
-    }
-    const struct comm_exchange x = {.row_words = 1, /* shards differ in width */
-                                    .send = d->sent,
-                                    .send_counts = send_counts,
-                                    .send_displs = send_displs,
-                                    .recv = d->received,
-                                    .recv_counts = recv_counts,
-                                    .recv_displs = recv_displs};
-    device_exchange_rows(d->kern, d->comm, COMM_TP, &x);
-    for (uint32_t s = 0; s < d->n_ranks; s++) {
-        const struct range shard = layout_vocab(d->layout, s);
-        const struct place_args place = {.from = d->received + recv_displs[s],
+    if (d->shards->n_ranks == 1) return d->sent;
+    x.send = d->sent;
+    x.recv = d->received;
+    device_exchange_rows(d->kern, d->shards->comm, COMM_TP, &x);
+    for (uint32_t s = 0; s < d->shards->n_ranks; s++) {
+        const struct range shard = layout_vocab(d->shards->layout, s);
+        const struct place_args place = {.from = d->received + x.recv_displs[s],
                                          .n_rows = *n_own,
                                          .width = range_count(shard),
                                          .to_stride = vocab,
@@ -230,7 +205,7 @@ static void draw(struct draw_device *d, const float *logits, const int32_t *rows
     size_t n_own;
     const float *whole = move_rows(d, logits, rows, n, &n_own);
     for (size_t k = 0; k < n_own; k++) {
-        const size_t i = (size_t)rows[d->rank + k * d->n_ranks];
+        const size_t i = (size_t)rows[d->shards->rank + k * d->shards->n_ranks];
         const struct pick_options *o = &wants[i].pick;
         picks[k] = (struct pick_row){.max = row_max(d, i),
                                      .inv_t = 1.0f / o->temperature,
@@ -240,12 +215,14 @@ static void draw(struct draw_device *d, const float *logits, const int32_t *rows
                                      .best = best_of(d, i),
                                      .random = pick_random(o)};
     }
-    const struct pick_args a = {whole, picks, n_own, d->layout->model.vocab, d->tokens_device};
+    const struct pick_args a = {whole, picks, n_own, d->shards->layout->model.vocab,
+                                d->tokens_device};
     op_pick_rows(d->kern, &a);
     mem_ops_get(d->kern, tokens, d->tokens_device, n_own * sizeof *tokens);
     for (size_t j = 0; j < n; j++) d->tokens[j] = 0;
-    for (size_t k = 0; k < n_own; k++) d->tokens[d->rank + k * d->n_ranks] = (uint64_t)tokens[k];
-    comm_max_u64(d->comm, COMM_TP, d->tokens, n);
+    for (size_t k = 0; k < n_own; k++)
+        d->tokens[d->shards->rank + k * d->shards->n_ranks] = (uint64_t)tokens[k];
+    comm_max_u64(d->shards->comm, COMM_TP, d->tokens, n);
     for (size_t j = 0; j < n; j++) got[rows[j]].token = (int32_t)d->tokens[j];
 }
 
@@ -255,7 +232,7 @@ struct status draw_device_run(struct draw_device *d, float *logits, const struct
     int32_t rows[N_MAX];
     size_t n = 0;
     find_maxima(d, logits, n_rows);
-    comm_sum_i64(d->comm, COMM_TP, d->n_bad, n_rows);
+    comm_sum_i64(d->shards->comm, COMM_TP, d->n_bad, n_rows);
     for (size_t i = 0; i < n_rows; i++)
         got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)d->n_bad[i]};
     score(d, logits, wants, n_rows, got);

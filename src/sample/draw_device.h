@@ -4,13 +4,14 @@
 #ifndef SHOAL_SAMPLE_DRAW_DEVICE_H
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
+#include "sample/shards.h"
 #include "sample/vocab_parallel.h"
 
 struct draw_device; /* buffers for VOCAB_ROWS_AT_ONCE rows */
 
-/* Local. destroy accepts NULL. Errors: STATUS_MEMORY. */
-struct status draw_device_create(const struct kern_table *kern, struct comm *comm,
-                                 const struct layout *layout, struct draw_device **out);
+/* Local. The shards are borrowed. destroy accepts NULL. Errors: STATUS_MEMORY. */
+struct status draw_device_create(const struct kern_table *kern, const struct shards *shards,
+                                 struct draw_device **out);
 void draw_device_destroy(struct draw_device **d);
 
 /* Local. Whether all rows want tokens and scores alone, or nothing. */

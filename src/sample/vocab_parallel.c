@@ -6,22 +6,20 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "sample/draw_device.h"
+#include "sample/shards.h"
 #include "sample/top.h"
 
 #include <string.h>
 
 struct vocab_parallel {
     const struct kern_table *kern;
-    struct comm *comm;
-    const struct layout *layout;
-    struct range shard;     /* of the vocabulary, held here */
-    uint32_t n_ranks, rank; /* tp */
-    uint32_t n_own_max;     /* rows of a batch that one rank may own */
-    float *logits;          /* [AT_ONCE, shard] */
-    float *made;            /* the same where the head's op works; without a device logits itself */
-    float *sent;            /* [AT_ONCE, shard] rows in the order of their owners */
-    float *received;        /* [n_own_max, V] shards of the rows owned here, by source */
-    float *row;             /* [V] */
+    struct shards shards;
+    uint32_t n_own_max; /* rows of a batch that one rank may own */
+    float *logits;      /* [AT_ONCE, shard] */
+    float *made;        /* the same where the head's op works; without a device logits itself */
+    float *sent;        /* [AT_ONCE, shard] rows in the order of their owners */
+    float *received;    /* [n_own_max, V] shards of the rows owned here, by source */
+    float *row;         /* [V] */
     struct pick_scratch scratch;
     void *codes;                      /* [AT_ONCE, D] as codes, for a quantized head; or NULL */
     uint64_t *keys, *totals, *tokens; /* [AT_ONCE] */
@@ -32,7 +30,6 @@ struct vocab_parallel {
     float *saved;                     /* logits that were adjusted, row after row; grows */
     size_t saved_capacity;
     struct draw_device *device; /* for rows of which tokens alone are wanted; NULL: no device */
-    int *counts;                /* [4, tp] send and receive counts and displacements */
 };
 
 uint64_t vocab_parallel_bytes(const struct layout *l)
@@ -51,22 +48,18 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     struct vocab_parallel *v = NULL;
     TRY(mem_alloc(&v, 1, sizeof *v, "sampler"));
     v->kern = kern;
-    v->comm = comm;
-    v->layout = layout;
-    v->n_ranks = (uint32_t)comm_size(comm, COMM_TP);
-    v->rank = (uint32_t)comm_rank(comm, COMM_TP);
-    v->shard = layout_vocab(layout, v->rank);
     /* logits rows all go to rank 0, so it may own a whole batch */
     v->n_own_max = VOCAB_ROWS_AT_ONCE;
-    const size_t n = VOCAB_ROWS_AT_ONCE, width = range_count(v->shard);
-    const size_t vocab = layout->model.vocab;
+    const size_t n = VOCAB_ROWS_AT_ONCE, vocab = layout->model.vocab;
     struct status st;
+    TRY_GOTO(st, shards_init(&v->shards, comm, layout), fail);
+    const size_t width = range_count(v->shards.mine);
     TRY_GOTO(st, mem_alloc(&v->logits, n * width, sizeof(float), "sampler"), fail);
     v->made = v->logits;
     if (kern->device != NULL) {
         v->made = NULL;
         TRY_GOTO(st, mem_ops_alloc(kern, &v->made, n * width, sizeof(float), "sampler"), fail);
-        TRY_GOTO(st, draw_device_create(kern, comm, layout, &v->device), fail);
+        TRY_GOTO(st, draw_device_create(kern, &v->shards, &v->device), fail);
     }
     TRY_GOTO(st, mem_alloc(&v->sent, n * width, sizeof(float), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->received, v->n_own_max * vocab, sizeof(float), "sampler"), fail);
@@ -83,9 +76,9 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     TRY_GOTO(st, mem_alloc(&v->n_bad, n, sizeof(int64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->targets, n, sizeof(uint32_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->maxima, n, sizeof(float), "sampler"), fail);
-    TRY_GOTO(st, mem_alloc(&v->tops, n * v->n_ranks * PLAN_TOPS_MAX, sizeof(uint64_t), "sampler"),
-             fail);
-    TRY_GOTO(st, mem_alloc(&v->counts, 4 * (size_t)v->n_ranks, sizeof(int), "sampler"), fail);
+    TRY_GOTO(
+        st, mem_alloc(&v->tops, n * v->shards.n_ranks * PLAN_TOPS_MAX, sizeof(uint64_t), "sampler"),
+        fail);
     v->totals = v->keys + n;
     v->tokens = v->totals + n;
     *out = v;
@@ -114,13 +107,13 @@ void vocab_parallel_destroy(struct vocab_parallel **v)
     mem_free(&p->maxima);
     mem_free(&p->tops);
     mem_free(&p->saved);
-    mem_free(&p->counts);
+    shards_fini(&p->shards);
     mem_free(v);
 }
 
 static float *logits_row(struct vocab_parallel *v, size_t i)
 {
-    return v->logits + i * range_count(v->shard);
+    return v->logits + i * range_count(v->shards.mine);
 }
 
 static float row_max(const struct vocab_parallel *v, size_t i)
@@ -133,12 +126,12 @@ static void find_maxima(struct vocab_parallel *v, size_t n_rows, struct vocab_go
 {
     for (size_t i = 0; i < n_rows; i++) {
         uint64_t n_bad = 0;
-        v->keys[i] =
-            v->kern->argmax(logits_row(v, i), range_count(v->shard), v->shard.begin, &n_bad);
+        v->keys[i] = v->kern->argmax(logits_row(v, i), range_count(v->shards.mine),
+                                     v->shards.mine.begin, &n_bad);
         v->n_bad[i] = (int64_t)n_bad;
     }
-    comm_max_u64(v->comm, COMM_TP, v->keys, n_rows);
-    comm_sum_i64(v->comm, COMM_TP, v->n_bad, n_rows);
+    comm_max_u64(v->shards.comm, COMM_TP, v->keys, n_rows);
+    comm_sum_i64(v->shards.comm, COMM_TP, v->n_bad, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)v->n_bad[i]};
         v->maxima[i] = row_max(v, i);
@@ -149,8 +142,8 @@ static void find_maxima(struct vocab_parallel *v, size_t n_rows, struct vocab_go
 static uint32_t bits_of(struct vocab_parallel *v, size_t i, int32_t token)
 {
     const uint32_t t = (uint32_t)token;
-    if (t < v->shard.begin || t >= v->shard.end) return 0;
-    return f32_bits(logits_row(v, i)[t - v->shard.begin]);
+    if (t < v->shards.mine.begin || t >= v->shards.mine.end) return 0;
+    return f32_bits(logits_row(v, i)[t - v->shards.mine.begin]);
 }
 
 static float logprob_of(const struct vocab_parallel *v, size_t i, float logit)
@@ -184,12 +177,12 @@ static void score(struct vocab_parallel *v, const struct vocab_want *wants, size
         if (!wants_logprob(&wants[i]) || got[i].n_bad > 0) continue;
         any = true;
         v->totals[i] =
-            v->kern->mass(logits_row(v, i), range_count(v->shard), v->maxima[i], 1.0f, NULL);
+            v->kern->mass(logits_row(v, i), range_count(v->shards.mine), v->maxima[i], 1.0f, NULL);
         if (wants_score(&wants[i])) v->targets[i] = bits_of(v, i, wants[i].target);
     }
     if (!any) return;
-    comm_sum_i64(v->comm, COMM_TP, (int64_t *)v->totals, n_rows);
-    comm_or_u32(v->comm, COMM_TP, v->targets, n_rows);
+    comm_sum_i64(v->shards.comm, COMM_TP, (int64_t *)v->totals, n_rows);
+    comm_or_u32(v->shards.comm, COMM_TP, v->targets, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         if (!wants_score(&wants[i]) || got[i].n_bad > 0) continue;
         got[i].logprob = logprob_of(v, i, f32_from_bits(v->targets[i]));
@@ -205,18 +198,18 @@ static void list_tops(struct vocab_parallel *v, const struct vocab_want *wants, 
         if ((size_t)wants[i].n_top > n_most) n_most = (size_t)wants[i].n_top;
     }
     if (n_most == 0) return;
-    const size_t row_keys = v->n_ranks * n_most;
+    const size_t row_keys = v->shards.n_ranks * n_most;
     memset(v->tops, 0, n_rows * row_keys * sizeof *v->tops);
     for (size_t i = 0; i < n_rows; i++) {
         if (wants[i].n_top == 0 || got[i].n_bad > 0) continue;
-        top_of_shard(logits_row(v, i), range_count(v->shard), v->shard.begin,
-                     (size_t)wants[i].n_top, v->tops + i * row_keys + v->rank * n_most);
+        top_of_shard(logits_row(v, i), range_count(v->shards.mine), v->shards.mine.begin,
+                     (size_t)wants[i].n_top, v->tops + i * row_keys + v->shards.rank * n_most);
     }
-    comm_max_u64(v->comm, COMM_TP, v->tops, n_rows * row_keys);
-    for (size_t i = 0; i < n_rows && v->rank == 0; i++) {
+    comm_max_u64(v->shards.comm, COMM_TP, v->tops, n_rows * row_keys);
+    for (size_t i = 0; i < n_rows && v->shards.rank == 0; i++) {
         uint64_t keys[PLAN_TOPS_MAX];
         const size_t n = (size_t)wants[i].n_top;
-        top_merge(v->tops + i * row_keys, v->n_ranks, n_most, n, keys);
+        top_merge(v->tops + i * row_keys, v->shards.n_ranks, n_most, n, keys);
         for (size_t k = 0; k < n; k++) {
             wants[i].tops[k] = (struct plan_top){.id = -1};
             if (keys[k] == 0) continue;
@@ -235,7 +228,7 @@ static bool is_adjusted(const struct vocab_want *w, const struct vocab_got *g)
 static struct status adjust(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
                             const struct vocab_got *got)
 {
-    const size_t width = range_count(v->shard);
+    const size_t width = range_count(v->shards.mine);
     size_t n_entries = 0, at = 0;
     for (size_t i = 0; i < n_rows; i++) {
         if (is_adjusted(&wants[i], &got[i])) n_entries += wants[i].adjust.n;
@@ -249,10 +242,10 @@ static struct status adjust(struct vocab_parallel *v, const struct vocab_want *w
         if (!is_adjusted(&wants[i], &got[i])) continue;
         float *row = logits_row(v, i);
         uint64_t n_bad = 0;
-        at += adjust_row(&wants[i].adjust, v->shard.begin, width, row, v->saved + at);
-        v->keys[i] = v->kern->argmax(row, width, v->shard.begin, &n_bad);
+        at += adjust_row(&wants[i].adjust, v->shards.mine.begin, width, row, v->saved + at);
+        v->keys[i] = v->kern->argmax(row, width, v->shards.mine.begin, &n_bad);
     }
-    comm_max_u64(v->comm, COMM_TP, v->keys, n_rows);
+    comm_max_u64(v->shards.comm, COMM_TP, v->keys, n_rows);
     return status_ok();
 }
 
@@ -263,8 +256,8 @@ static void undo_adjust(struct vocab_parallel *v, const struct vocab_want *wants
     size_t at = 0;
     for (size_t i = 0; i < n_rows; i++) {
         if (!is_adjusted(&wants[i], &got[i])) continue;
-        at += adjust_undo(&wants[i].adjust, v->shard.begin, range_count(v->shard), logits_row(v, i),
-                          v->saved + at);
+        at += adjust_undo(&wants[i].adjust, v->shards.mine.begin, range_count(v->shards.mine),
+                          logits_row(v, i), v->saved + at);
     }
 }
 
@@ -279,7 +272,7 @@ static void score_tokens(struct vocab_parallel *v, const struct vocab_want *want
         v->targets[i] = bits_of(v, i, got[i].token);
     }
     if (!any) return;
-    comm_or_u32(v->comm, COMM_TP, v->targets, n_rows);
+    comm_or_u32(v->shards.comm, COMM_TP, v->targets, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         if ((wants[i].want & PLAN_LOGPROB) == 0 || got[i].token < 0) continue;
         got[i].token_logprob = logprob_of(v, i, f32_from_bits(v->targets[i]));
@@ -291,33 +284,15 @@ static void score_tokens(struct vocab_parallel *v, const struct vocab_want *want
  * at received + own_offset. */
 static size_t move_rows(struct vocab_parallel *v, const size_t *rows, size_t n, uint32_t n_owners)
 {
-    const size_t width = range_count(v->shard);
-    int *send_counts = v->counts, *send_displs = send_counts + v->n_ranks;
-    int *recv_counts = send_displs + v->n_ranks, *recv_displs = recv_counts + v->n_ranks;
-    size_t at = 0;
-    for (uint32_t r = 0; r < v->n_ranks; r++) {
-        send_displs[r] = (int)(at * width);
-        for (size_t j = r; r < n_owners && j < n; j += n_owners) {
-            memcpy(v->sent + at++ * width, logits_row(v, rows[j]), width * sizeof(float));
-        }
-        send_counts[r] = (int)(at * width) - send_displs[r];
-    }
-    size_t n_own = 0;
-    for (size_t j = v->rank; v->rank < n_owners && j < n; j += n_owners) n_own++;
-    int displ = 0;
-    for (uint32_t s = 0; s < v->n_ranks; s++) {
-        recv_counts[s] = (int)(n_own * range_count(layout_vocab(v->layout, s)));
-        recv_displs[s] = displ;
-        displ += recv_counts[s];
-    }
-    const struct comm_exchange x = {.row_words = 1, /* shards differ in width */
-                                    .send = v->sent,
-                                    .send_counts = send_counts,
-                                    .send_displs = send_displs,
-                                    .recv = v->received,
-                                    .recv_counts = recv_counts,
-                                    .recv_displs = recv_displs};
-    comm_exchange_rows(v->comm, COMM_TP, &x);
+    const size_t width = range_count(v->shards.mine);
+    size_t order[VOCAB_ROWS_AT_ONCE];
+    struct comm_exchange x;
+    const size_t n_own = shards_plan(&v->shards, n, n_owners, order, &x);
+    for (size_t i = 0; i < n; i++)
+        memcpy(v->sent + i * width, logits_row(v, rows[order[i]]), width * sizeof(float));
+    x.send = v->sent;
+    x.recv = v->received;
+    comm_exchange_rows(v->shards.comm, COMM_TP, &x);
     return n_own;
 }
 
@@ -325,8 +300,8 @@ static size_t move_rows(struct vocab_parallel *v, const size_t *rows, size_t n, 
 static void join_row(struct vocab_parallel *v, size_t k, size_t n_own)
 {
     size_t at = 0;
-    for (uint32_t s = 0; s < v->n_ranks; s++) {
-        const struct range shard = layout_vocab(v->layout, s);
+    for (uint32_t s = 0; s < v->shards.n_ranks; s++) {
+        const struct range shard = layout_vocab(v->shards.layout, s);
         const size_t width = range_count(shard);
         memcpy(v->row + shard.begin, v->received + at + k * width, width * sizeof(float));
         at += n_own * width;
@@ -342,16 +317,16 @@ static void draw(struct vocab_parallel *v, const struct vocab_want *wants, size_
         if (wants_draw(&wants[i], &got[i])) rows[n++] = i;
     }
     if (n == 0) return;
-    const size_t n_own = move_rows(v, rows, n, v->n_ranks);
+    const size_t n_own = move_rows(v, rows, n, v->shards.n_ranks);
     memset(v->tokens, 0, n * sizeof *v->tokens);
     for (size_t k = 0; k < n_own; k++) {
-        const size_t j = v->rank + k * v->n_ranks;
+        const size_t j = v->shards.rank + k * v->shards.n_ranks;
         join_row(v, k, n_own);
         v->tokens[j] =
-            (uint64_t)pick_token(v->kern, &wants[rows[j]].pick, v->row, v->layout->model.vocab,
-                                 row_max(v, rows[j]), &v->scratch);
+            (uint64_t)pick_token(v->kern, &wants[rows[j]].pick, v->row,
+                                 v->shards.layout->model.vocab, row_max(v, rows[j]), &v->scratch);
     }
-    comm_max_u64(v->comm, COMM_TP, v->tokens, n);
+    comm_max_u64(v->shards.comm, COMM_TP, v->tokens, n);
     for (size_t j = 0; j < n; j++) got[rows[j]].token = (int32_t)v->tokens[j];
 }
 
@@ -376,7 +351,7 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
                                const struct vocab_want *wants, size_t n_rows, struct vocab_got *got,
                                struct step_result *out)
 {
-    const size_t width = range_count(v->shard);
+    const size_t width = range_count(v->shards.mine);
     if (width > 0) {
         const struct linear_group group = {.w = head, .row0 = 0, .n_rows = n_rows};
         struct act_rows in = {
@@ -413,7 +388,7 @@ struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *
 {
     for (size_t i = 0; i < n_rows; i += VOCAB_ROWS_AT_ONCE) {
         const size_t n = n_rows - i < VOCAB_ROWS_AT_ONCE ? n_rows - i : VOCAB_ROWS_AT_ONCE;
-        TRY(run_batch(v, head, x + i * v->layout->model.width, wants + i, n, got + i, out));
+        TRY(run_batch(v, head, x + i * v->shards.layout->model.width, wants + i, n, got + i, out));
     }
     return device_status(v->kern->device);
 }
