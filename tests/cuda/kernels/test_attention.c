@@ -345,13 +345,21 @@ static void check_close(struct both *b, const struct shape *s, enum dtype t)
 }
 
 static const enum dtype mma_types[] = {DTYPE_F16, DTYPE_I8, DTYPE_F8_E4M3};
-static const struct shape mma_shapes[] = {
-    {16, 1, 1, 0, 1, 0, false, false},     {16, 2, 6, 0, 5, 70, false, true},
-    {64, 1, 4, 5, 9, 200, false, false},   {80, 3, 3, 64, 3, 130, false, true},
-    {96, 1, 8, 0, 2, 63, true, false},     {128, 2, 14, 129, 40, 400, false, true},
-    {112, 1, 71, 0, 3, 200, false, false}, {192, 2, 4, 0, 20, 64, false, true},
-    {256, 1, 8, 70, 9, 190, false, false}, {64, 2, 2, 0, 150, 0, false, false},
-    {48, 1, 16, 0, 30, 130, true, true}};
+static const struct shape mma_shapes[] = {{16, 1, 1, 0, 1, 0, false, false},
+                                          {16, 2, 6, 0, 5, 70, false, true},
+                                          {64, 1, 4, 5, 9, 200, false, false},
+                                          {80, 3, 3, 64, 3, 130, false, true},
+                                          {96, 1, 8, 0, 2, 63, true, false},
+                                          {128, 2, 14, 129, 40, 400, false, true},
+                                          {112, 1, 71, 0, 3, 200, false, false},
+                                          {192, 2, 4, 0, 20, 64, false, true},
+                                          {256, 1, 8, 70, 9, 190, false, false},
+                                          {64, 2, 2, 0, 150, 0, false, false},
+                                          {48, 1, 16, 0, 30, 130, true, true},
+                                          /* so many rows that they walk their tiles on a GPU too */
+                                          {96, 4, 8, 100, 80, 40, false, false},
+                                          {128, 4, 8, 0, 90, 70, false, true},
+                                          {256, 6, 6, 0, 30, 130, false, false}};
 
 static void on_tensor_cores(void)
 {
