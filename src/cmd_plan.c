@@ -107,7 +107,7 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     struct status st;
     if (f->kv_dtype != NULL) TRY(kv_dtype_parse(f->kv_dtype, &kv));
     const uint32_t context = f->max_model_len > 0 ? f->max_model_len : m->context;
-    const struct layout_budget budget = {.kv_bytes = (uint32_t)dtype_bytes(kv),
+    const struct layout_budget budget = {.kv = kv_layout(kv),
                                          .step_tokens = f->step_tokens > 0 ? f->step_tokens : 512,
                                          .min_kv_blocks = (context + 63) / 64};
     const struct layout_flags flags = {.tp = f->tp, .pp = f->pp, .ep = f->ep, .dp = f->dp};

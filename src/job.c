@@ -33,7 +33,7 @@ static struct status choose_layout(struct job *j)
     TRY(mem_alloc(&j->order, n_ranks, sizeof *j->order, "rank order"));
     const struct layout_flags flags = {
         .tp = j->o->tp, .pp = j->o->pp, .ep = j->o->ep, .dp = j->o->dp};
-    const struct layout_budget budget = {.kv_bytes = (uint32_t)dtype_bytes(j->kv_dtype),
+    const struct layout_budget budget = {.kv = kv_layout(j->kv_dtype),
                                          .step_tokens = j->step_tokens,
                                          .min_kv_blocks = (j->max_model_len + KV_BLOCK_TOKENS - 1) /
                                                           KV_BLOCK_TOKENS};

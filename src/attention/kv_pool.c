@@ -32,6 +32,12 @@ const char *kv_dtype_name(enum dtype t)
     return dtype_name(t);
 }
 
+struct layout_kv kv_layout(enum dtype t)
+{
+    return (struct layout_kv){.element_bytes = (uint32_t)dtype_bytes(t),
+                              .scale_bytes = t == DTYPE_I8 ? sizeof(float) : 0};
+}
+
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype, bool latent)
 {

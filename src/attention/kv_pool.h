@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "kernels/kern.h"
+#include "parallel/layout.h"
 
 struct kv_pool {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
@@ -19,6 +20,8 @@ struct kv_pool {
 /* Local. The cache's types as users name them. Errors: STATUS_USAGE. */
 struct status kv_dtype_parse(const char *name, enum dtype *out);
 const char *kv_dtype_name(enum dtype t);
+/* Local. What the layout needs to know of the type. */
+struct layout_kv kv_layout(enum dtype t);
 
 /* Local. Bytes that one block takes over all layers of a rank. */
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,

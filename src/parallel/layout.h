@@ -126,16 +126,26 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 
 /* Bytes a rank needs. Shapes: weights as packed for the kernels, KV per block of 64 tokens. */
 struct layout_memory {
-    uint64_t weights_bytes, kv_block_bytes, workspace_bytes;
+    uint64_t weights_bytes, kv_block_bytes;
+    uint64_t workspace_bytes; /* what a stage computes with (parallel/workspace.h) */
+    uint64_t exchange_bytes;  /* what goes to and comes from other ranks, at worst */
+};
+
+/* Local. All of it but the KV cache. */
+uint64_t layout_fixed_bytes(const struct layout_memory *m);
+
+/* Bytes of one cached element, and of the scale that a token's head has beside its elements (int8,
+ * else 0). */
+struct layout_kv {
+    uint32_t element_bytes, scale_bytes;
 };
 
 /* Local. Bytes of the k inputs of one output; and of one weight on average, over whole groups. */
 uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k);
 double layout_weight_bytes(const struct layout_model *m, enum layout_class c);
 
-/* Local. kv_bytes: bytes of one cached element (the scales of int8, 4 bytes a head, are left out);
- * step_tokens: rows of the largest step. */
+/* Local. step_tokens: rows of the largest step. */
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
-                                      uint32_t kv_bytes, uint32_t step_tokens);
+                                      struct layout_kv kv, uint32_t step_tokens);
 
 #endif

@@ -8,7 +8,7 @@
 #include "parallel/topo.h"
 
 struct layout_budget {
-    uint32_t kv_bytes;      /* bytes of one cached element */
+    struct layout_kv kv;
     uint32_t step_tokens;   /* rows of the largest step */
     uint32_t min_kv_blocks; /* blocks that must fit: one full context */
 };

@@ -27,7 +27,7 @@ static uint64_t rank_budget_bytes(const struct topo *t)
 
 static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b)
 {
-    return m->weights_bytes + m->workspace_bytes + b->min_kv_blocks * m->kv_block_bytes;
+    return layout_fixed_bytes(m) + b->min_kv_blocks * m->kv_block_bytes;
 }
 
 struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
@@ -38,9 +38,9 @@ struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
     for (uint32_t pp = 0; pp < l->pp; pp++) {
         for (uint32_t tp = 0; tp < l->tp; tp++) {
             const uint32_t rank = layout_rank_of(l, 0, pp, tp);
-            const struct layout_memory m = layout_memory_of(l, layout_place_of(l, rank),
-                                                            budget->kv_bytes, budget->step_tokens);
-            const uint64_t fixed = m.weights_bytes + m.workspace_bytes;
+            const struct layout_memory m =
+                layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
+            const uint64_t fixed = layout_fixed_bytes(&m);
             if (needed(&m, budget) > fit.needed_bytes) {
                 fit.needed_bytes = needed(&m, budget);
                 fit.worst_rank = rank;
@@ -198,7 +198,7 @@ static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_
 double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,
                      const struct layout_budget *budget, const struct layout_fit *fit)
 {
-    struct stage_load s = {.l = l, .rates = slowest_rank(t), .kv_bytes = budget->kv_bytes};
+    struct stage_load s = {.l = l, .rates = slowest_rank(t), .kv_bytes = budget->kv.element_bytes};
     s.tp = group_of(t, order, &s.rates, l->tp);
     s.experts = group_of(t, order, &s.rates, l->ep * l->etp);
     /* pp groups are in flight and share the cache */

@@ -61,7 +61,8 @@ static struct status plain_bytes(const struct layout_model *m, uint32_t element,
     plain.weight_bytes = element;
     memset(plain.weights, 0, sizeof plain.weights);
     TRY(layout_build(&plain, 1, &(struct layout_flags){0}, &whole));
-    *out = layout_memory_of(&whole, layout_place_of(&whole, 0), 2, 1).weights_bytes;
+    *out = layout_memory_of(&whole, layout_place_of(&whole, 0), (struct layout_kv){0}, 1)
+               .weights_bytes;
     return status_ok();
 }
 
@@ -86,7 +87,9 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
     struct layout whole;
     TRY(layout_build(m, 1, &(struct layout_flags){0}, &whole));
     char weights[CELL_BYTES];
-    const uint64_t all = layout_memory_of(&whole, layout_place_of(&whole, 0), 2, 1).weights_bytes;
+    const uint64_t all =
+        layout_memory_of(&whole, layout_place_of(&whole, 0), (struct layout_kv){0}, 1)
+            .weights_bytes;
     human_bytes(all, weights);
     struct strbuf line;
     strbuf_init(&line);
@@ -273,7 +276,7 @@ static struct status table_fill(const struct layout *l, const struct topo *t, co
             table->n++;
             table->lines[i] = (struct line){
                 .holding = h,
-                .memory = layout_memory_of(l, layout_place_of(l, r), b->kv_bytes, b->step_tokens),
+                .memory = layout_memory_of(l, layout_place_of(l, r), b->kv, b->step_tokens),
             };
         }
         numbers_add(&table->lines[i].ranks, r);
@@ -297,6 +300,7 @@ enum column {
     COL_VOCAB,
     COL_WEIGHTS,
     COL_WORKSPACE,
+    COL_EXCHANGE,
     COL_BLOCK,
     COL_ROOM,
     COL_COUNT
@@ -307,8 +311,8 @@ struct cells {
 };
 
 static const char *const headings[COL_COUNT] = {
-    "ranks",   "hosts",      "stage", "layers",  "heads",     "kv heads", "ffn",
-    "experts", "expert ffn", "vocab", "weights", "workspace", "KV block", "KV room"};
+    "ranks",      "hosts", "stage",   "layers",    "heads",    "kv heads", "ffn",    "experts",
+    "expert ffn", "vocab", "weights", "workspace", "exchange", "KV block", "KV room"};
 
 static void range_text(struct range r, bool counts, char out[CELL_BYTES])
 {
@@ -327,7 +331,7 @@ static void fill_cells(const struct line *line, bool counts, uint64_t rank_bytes
 {
     const struct holding *h = &line->holding;
     const struct layout_memory *m = &line->memory;
-    const uint64_t fixed = m->weights_bytes + m->workspace_bytes;
+    const uint64_t fixed = layout_fixed_bytes(m);
     numbers_text(&line->ranks, c->text[COL_RANKS]);
     numbers_text(&line->hosts, c->text[COL_HOSTS]);
     snprintf(c->text[COL_STAGE], CELL_BYTES, "%u", h->stage);
@@ -340,6 +344,7 @@ static void fill_cells(const struct line *line, bool counts, uint64_t rank_bytes
     range_text(h->vocab, counts, c->text[COL_VOCAB]);
     human_bytes(m->weights_bytes, c->text[COL_WEIGHTS]);
     human_bytes(m->workspace_bytes, c->text[COL_WORKSPACE]);
+    human_bytes(m->exchange_bytes, c->text[COL_EXCHANGE]);
     human_bytes(m->kv_block_bytes, c->text[COL_BLOCK]);
     if (fixed < rank_bytes) {
         human_bytes(rank_bytes - fixed, c->text[COL_ROOM]);
@@ -409,7 +414,7 @@ static uint32_t worst_line(const struct table *table, uint32_t stage, uint64_t n
     uint64_t most = rank_bytes;
     for (uint32_t i = 0; i < table->n; i++) {
         const struct layout_memory *m = &table->lines[i].memory;
-        const uint64_t all = m->weights_bytes + m->workspace_bytes + n_blocks * m->kv_block_bytes;
+        const uint64_t all = layout_fixed_bytes(m) + n_blocks * m->kv_block_bytes;
         if (table->lines[i].holding.stage != stage || all <= most) continue;
         worst = i;
         most = all;
@@ -427,17 +432,19 @@ static void add_lack(const struct layout *l, const struct table *table,
         if (i == table->n) continue;
         const struct layout_memory *m = &table->lines[i].memory;
         const uint64_t kv = b->min_kv_blocks * m->kv_block_bytes;
-        const uint64_t all = m->weights_bytes + m->workspace_bytes + kv;
-        char text[5][CELL_BYTES];
+        const uint64_t all = layout_fixed_bytes(m) + kv;
+        char text[6][CELL_BYTES];
         human_bytes(m->weights_bytes, text[0]);
         human_bytes(m->workspace_bytes, text[1]);
         human_bytes(kv, text[2]);
         human_bytes(all, text[3]);
         human_bytes(all - fit->budget_bytes, text[4]);
+        human_bytes(m->exchange_bytes, text[5]);
         strbuf_printf(out,
-                      "%*sa rank of stage %u needs weights %s + workspace %s + one full context %s "
+                      "%*sa rank of stage %u needs weights %s + workspace %s + exchange %s + one "
+                      "full context %s "
                       "= %s: %s too much\n",
-                      INDENT, "", stage, text[0], text[1], text[2], text[3], text[4]);
+                      INDENT, "", stage, text[0], text[1], text[5], text[2], text[3], text[4]);
     }
 }
 

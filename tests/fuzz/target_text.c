@@ -411,7 +411,7 @@ static bool run_config(const char *bytes, size_t n)
         (void)fuzz_refused(&st);
     } else {
         const struct layout_memory memory =
-            layout_memory_of(layout, layout_place_of(layout, 3), 2, 512);
+            layout_memory_of(layout, layout_place_of(layout, 3), (struct layout_kv){2, 0}, 512);
         FUZZ_CHECK(memory.weights_bytes < 1ull << 62, "%llu bytes",
                    (unsigned long long)memory.weights_bytes);
     }

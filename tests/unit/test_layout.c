@@ -311,7 +311,7 @@ static struct layout built(const struct layout_model *m, uint32_t n, struct layo
 
 static struct layout_memory memory_at(const struct layout *l, uint32_t rank)
 {
-    return layout_memory_of(l, layout_place_of(l, rank), 2, 512);
+    return layout_memory_of(l, layout_place_of(l, rank), (struct layout_kv){2, 0}, 512);
 }
 
 /* The published parameter counts; norms are f32, Mixtral's router is padded from 8 to 16 rows. */
@@ -367,12 +367,30 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     const struct layout narrow = built(&m, 4, (struct layout_flags){.tp = 4, .ep = 4});
     const struct layout wide = built(&m, 4, (struct layout_flags){.dp = 4, .tp = 1, .ep = 4});
     const struct layout_place p = layout_place_of(&narrow, 0);
-    CU_ASSERT(layout_memory_of(&narrow, p, 2, 512).workspace_bytes >
-              layout_memory_of(&narrow, p, 2, 64).workspace_bytes * 7);
+    CU_ASSERT(layout_memory_of(&narrow, p, (struct layout_kv){2, 0}, 512).workspace_bytes >
+              layout_memory_of(&narrow, p, (struct layout_kv){2, 0}, 64).workspace_bytes * 4);
+    /* attention's arrays lie where the FFN's stand: here gate and up hide q, k, v and the output */
+    const struct layout_model dense = util_model(MODEL_SMOLLM2);
+    const struct layout one = built(&dense, 1, (struct layout_flags){0});
+    const uint64_t always = 2 * 576 + 64, ffn = 2 * 1536, logits = 4ull * 64 * 49152;
+    CU_ASSERT_EQUAL(memory_at(&one, 0).workspace_bytes, 4 * 512 * (always + ffn) + logits);
     /* four replicas' tokens may all choose one rank's experts */
     const uint64_t per_token = 4ull * 2 * (2 * 4096 + 2 * 14336);
-    CU_ASSERT(memory_at(&wide, 0).workspace_bytes >= 4 * 512 * per_token);
-    CU_ASSERT(memory_at(&narrow, 0).workspace_bytes < 2 * 512 * per_token);
+    CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 4 * 512 * per_token);
+    CU_ASSERT(memory_at(&narrow, 0).exchange_bytes < 2 * 512 * per_token);
+}
+
+/* int8 has a scale of 4 bytes for each of a token's heads, of keys and of values. */
+static void scales_of_the_cache_are_counted(void)
+{
+    const struct layout_model m = util_model(MODEL_SMOLLM2);
+    const struct layout l = built(&m, 1, (struct layout_flags){0});
+    const struct layout_place p = layout_place_of(&l, 0);
+    const uint64_t heads = 30ull * 3 * 64 * 2;
+    CU_ASSERT_EQUAL(layout_memory_of(&l, p, (struct layout_kv){2, 0}, 1).kv_block_bytes,
+                    heads * 128);
+    CU_ASSERT_EQUAL(layout_memory_of(&l, p, (struct layout_kv){1, 4}, 1).kv_block_bytes,
+                    heads * 68);
 }
 
 static void units_are_those_of_the_tensor_room(void)
@@ -547,6 +565,7 @@ void suite_layout(CU_pSuite suite)
     CU_add_test(suite, "tied embeddings on both ends",
                 tied_embeddings_stand_on_both_ends_of_a_pipeline);
     CU_add_test(suite, "shards add up", shards_add_up_to_the_whole);
+    CU_add_test(suite, "scales of the cache", scales_of_the_cache_are_counted);
     CU_add_test(suite, "workspace", workspace_grows_with_rows_and_received_tokens);
     CU_add_test(suite, "units equal the tensor room's", units_are_those_of_the_tensor_room);
     CU_add_test(suite, "missing flags follow", missing_flags_follow_from_the_others);

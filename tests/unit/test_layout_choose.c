@@ -31,7 +31,7 @@ static void choice_init(struct choice *c, enum util_model model, const char *spe
 {
     memset(c, 0, sizeof *c);
     c->model = util_model(model);
-    c->budget = (struct layout_budget){2, 512, (c->model.context + 63) / 64};
+    c->budget = (struct layout_budget){{2, 0}, 512, (c->model.context + 63) / 64};
     c->st = topo_describe(spec, n_ranks, 0, 0, &c->t);
     CU_ASSERT_STRING_EQUAL_FATAL(c->st.text, "");
     c->st = mem_alloc(&c->order, c->t->n_ranks, sizeof *c->order, "order");
@@ -190,9 +190,9 @@ static void fit_speaks_for_every_rank(void)
         const struct layout_fit fit = layout_fit_of(&c.l, c.t, &c.budget);
         uint64_t most = 0;
         for (uint32_t r = 0; r < 12; r++) {
-            const struct layout_memory m = layout_memory_of(&c.l, layout_place_of(&c.l, r), 2, 512);
-            const uint64_t all =
-                m.weights_bytes + m.workspace_bytes + c.budget.min_kv_blocks * m.kv_block_bytes;
+            const struct layout_memory m =
+                layout_memory_of(&c.l, layout_place_of(&c.l, r), (struct layout_kv){2, 0}, 512);
+            const uint64_t all = layout_fixed_bytes(&m) + c.budget.min_kv_blocks * m.kv_block_bytes;
             if (all > most) most = all;
         }
         CU_ASSERT_EQUAL(fit.needed_bytes, most);
@@ -284,7 +284,7 @@ static void ranks_are_sorted_by_place(void)
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, 16, &t).code, STATUS_OK);
     const struct layout_model m = util_model(MODEL_DEMO);
-    const struct layout_budget budget = {2, 64, 16};
+    const struct layout_budget budget = {{2, 0}, 64, 16};
     const struct layout_flags flags = {.tp = 4, .pp = 2, .dp = 2};
     struct layout l;
     uint32_t order[16];
@@ -311,7 +311,7 @@ static void unbound_ranks_keep_the_launchers_order(void)
     struct topo *t;
     CU_ASSERT_EQUAL_FATAL(topo_join(selves, 6, &t).code, STATUS_OK);
     const struct layout_model m = util_model(MODEL_DEMO);
-    const struct layout_budget budget = {2, 64, 16};
+    const struct layout_budget budget = {{2, 0}, 64, 16};
     struct layout l;
     uint32_t order[6];
     bool fits;
