@@ -6,10 +6,10 @@
  * Quantized weights that meet float activations take the second way whatever the number of rows:
  * their pieces become floats in the scratch.
  *
- * The including file has defined: TILE, FEW_PANELS, MANY_PANELS, PIECE; struct v16 with v16_zero,
- * v16_fma, v16_store_aligned; dequantize; load_weights (which may order the lanes as it likes),
- * store_outputs and output_lanes (which know that order); struct grid and struct sums16 with
- * grid_of, grid_add, store_sums. */
+ * The including file has defined: TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE; struct v16
+ * with v16_zero, v16_fma, v16_store_aligned; dequantize; load_weights (which may order the lanes as
+ * it likes), store_outputs and output_lanes (which know that order); struct grid and struct sums16
+ * with grid_of, grid_add, store_sums. */
 #ifndef SHOAL_KERNELS_LINEAR_BODY_H
 #define SHOAL_KERNELS_LINEAR_BODY_H
 
@@ -28,7 +28,9 @@ enum {
     BLOCK_ROWS = 256,   /* rows that share a converted piece */
     AHEAD_BYTES = 8192, /* of weights on their way while few rows are multiplied: what a core can
                            wait for at once, and a first-level cache holds */
+    MANY_ROWS = 96,     /* from which MANY_PANELS panels are multiplied at once, not SOME_PANELS */
     MOST_ROWS = 12,     /* of a register tile */
+    LINE_FLOATS = 16,   /* of a cache line */
 };
 
 /* A rectangle of one group's outputs. */
@@ -49,18 +51,25 @@ struct operands {
     const void *w; /* the first input's weights of the first panel */
     size_t panel_stride, n_k;
     const char *ahead; /* weights to fetch meanwhile, laid out like w; any address will do */
+    const float *next; /* inputs to fetch meanwhile, laid out like x; any address */
 };
 
 /* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= TILE, all constant.
- * ahead_bytes is what one input of a panel takes where `ahead` points; 0: nothing is fetched. */
+ * ahead_bytes is what one input of a panel takes where `ahead` points; 0: nothing is fetched.
+ * fetch_x: `next` is fetched. */
 ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t ahead_bytes,
-                          const struct operands *o, struct v16 *c)
+                          bool fetch_x, const struct operands *o, struct v16 *c)
 {
     struct v16 a[TILE];
     UNROLL(32)
     for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = c[i];
     for (size_t k = 0; k < o->n_k; k++) {
         struct v16 wk[FEW_PANELS];
+        if (fetch_x && k % LINE_FLOATS == 0) {
+            UNROLL(16)
+            for (size_t r = 0; r < n_rows; r++)
+                _mm_prefetch((const char *)(o->next + r * o->x_stride + k), _MM_HINT_T0);
+        }
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {
             const size_t at = p * o->panel_stride + k * PANEL_COLUMNS;
@@ -158,7 +167,7 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
                                    .panel_stride = (size_t)w->n_in * PANEL_COLUMNS,
                                    .n_k = n_k,
                                    .ahead = after(s, panel, n_panels, next, n_bytes)};
-        chains(t, n_rows, n_panels, n_bytes, &o, c);
+        chains(t, n_rows, n_panels, n_bytes, false, &o, c);
         if (!leafy || (n_k < left && k + n_k < w->n_in)) continue;
         UNROLL(32)
         for (size_t i = 0; i < n_rows * n_panels; i++)
@@ -250,7 +259,7 @@ ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, size_t ahead_bytes,
 {
 #define PIECE_TILE(rows)                                                                           \
     case rows:                                                                                     \
-        if (rows * n_panels <= TILE) chains(DTYPE_F32, rows, n_panels, ahead_bytes, o, c);         \
+        if (rows * n_panels <= TILE) chains(DTYPE_F32, rows, n_panels, ahead_bytes, true, o, c);   \
         break;
     switch (n) {
         PIECE_TILE(1)
@@ -272,15 +281,18 @@ ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, size_t ahead_bytes,
 }
 
 /* Continues the chains of n_rows rows over pieces of f32 weights, in register tiles as even as can
- * be. The first one fetches what comes next. */
+ * be. The first one fetches the weights that come next, each the next one's inputs: the rows of a
+ * block are more than a second-level cache holds. */
 ALWAYS_INLINE void piece_rows(size_t n_rows, size_t n_panels, size_t ahead_bytes, struct operands o,
                               struct v16 *c)
 {
     const size_t most = min_size(TILE / n_panels, MOST_ROWS);
+    const float *first = o.x;
     size_t n = 0;
     for (size_t r = 0; r < n_rows; r += n, o.x += n * o.x_stride) {
         const size_t left = n_rows - r, n_tiles = (left + most - 1) / most;
         n = (left + n_tiles - 1) / n_tiles;
+        o.next = left > n ? o.x + n * o.x_stride : first + o.n_k;
         if (r == 0)
             piece_tile(n, n_panels, ahead_bytes, &o, c);
         else
@@ -351,8 +363,10 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
         if (s.n_rows <= FEW_ROWS) /* so many chains side by side */
             for (; p + FEW_PANELS <= panel1; p += FEW_PANELS)
                 many(t, quantized, leafy, FEW_PANELS, &s, p);
-        for (; p + MANY_PANELS <= panel1; p += MANY_PANELS)
+        for (; s.n_rows >= MANY_ROWS && p + MANY_PANELS <= panel1; p += MANY_PANELS)
             many(t, quantized, leafy, MANY_PANELS, &s, p);
+        for (; SOME_PANELS > 1 && p + SOME_PANELS <= panel1; p += SOME_PANELS)
+            many(t, quantized, leafy, SOME_PANELS, &s, p);
         for (; p < panel1; p++) many(t, quantized, leafy, 1, &s, p);
     }
 }

@@ -6,7 +6,8 @@
 enum {
     TILE = 6,        /* accumulators of a register tile: 12 of the 16 registers */
     FEW_PANELS = 4,  /* panels of a tile with one row */
-    MANY_PANELS = 1, /* panels that share the inputs' broadcasts when there are many rows */
+    SOME_PANELS = 1, /* panels that share the inputs' broadcasts when there are more rows, */
+    MANY_PANELS = 1, /* and when there are many */
     PIECE = 256,     /* inputs of a converted piece: 16 KiB of f32 weights */
 };
 

@@ -6,7 +6,8 @@
 enum {
     TILE = 24,       /* accumulators of a register tile, of the 32 registers */
     FEW_PANELS = 4,  /* panels of a tile with few rows */
-    MANY_PANELS = 4, /* panels that share the inputs' broadcasts when there are many rows */
+    SOME_PANELS = 2, /* panels that share the inputs' broadcasts when there are more rows, */
+    MANY_PANELS = 4, /* and when there are many */
     PIECE = 128,     /* inputs of a converted piece: 8 KiB of f32 weights to a panel */
 };
 
