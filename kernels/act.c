@@ -58,3 +58,28 @@ bool act_codes_replace(const struct act_rows *rows, const struct packed *w)
     return rows->memory != NULL && meets_codes(w) && rows->codes.group != 0 &&
            rows->codes.group != quant_kernel_group(w->quant);
 }
+
+bool act_codes_alike(const struct packed *a, const struct packed *b)
+{
+    return meets_codes(a) && meets_codes(b) &&
+           quant_kernel_group(a->quant) == quant_kernel_group(b->quant);
+}
+
+void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const struct packed *w,
+                       const struct quant_rows *from, const struct scatter_args *slots)
+{
+    act_codes_to_make(rows, w);
+    struct scatter_args a = *slots;
+    a.x =
+        (const float *)(const void *)from->codes; /* words of four codes: a group has 32 or more */
+    a.to = (float *)(void *)rows->codes.codes;
+    a.width = from->n_groups * from->group / sizeof(float);
+    op_scatter_rows(k, &a);
+    a.x = from->scales;
+    a.to = rows->codes.scales;
+    a.width = from->n_groups;
+    op_scatter_rows(k, &a);
+    a.x = (const float *)(const void *)from->sums;
+    a.to = (float *)(void *)rows->codes.sums;
+    op_scatter_rows(k, &a);
+}

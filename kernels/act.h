@@ -21,8 +21,18 @@ size_t act_codes_bytes(size_t n_rows, size_t n);
 const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
                                    const struct packed *w);
 
-/* Local. Likewise, but the codes are the caller's to make (op_gated), before act_codes is called. */
+/* Local. Likewise, but the codes are the caller's to make (op_gated), before act_codes is called.
+ */
 const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct packed *w);
+
+/* Local. Whether act_codes makes the same codes for a and b, and makes any. */
+bool act_codes_alike(const struct packed *a, const struct packed *b);
+
+/* Local. The rows' codes for w as copies of those of fewer rows: row slots[i] is `from`'s row
+ * i / per_row (kernels/ops.h, scatter_args). rows->x is not read. */
+struct scatter_args;
+void act_codes_scatter(const struct kern_table *k, struct act_rows *rows, const struct packed *w,
+                       const struct quant_rows *from, const struct scatter_args *slots);
 
 /* Local. Whether act_codes for w would overwrite codes of another group that linears may still have
  * to read. */

@@ -375,6 +375,11 @@ static struct status dispatch(struct moe *m, struct pass *p, float **by_expert)
 {
     const size_t d = m->o.width;
     float *send, *recv;
+    *by_expert = NULL;
+    if (m->n_group == 1 && range_count(p->slice) == p->n_tokens && moe_takes_codes(m, p)) {
+        p->to_slots = p->slots;
+        return status_ok();
+    }
     TRY(moe_grow(m, BUF_X, p->n_in * d, sizeof(float), by_expert));
     if (m->n_group == 1) {
         scatter(m, p, *by_expert);

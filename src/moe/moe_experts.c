@@ -72,6 +72,26 @@ static struct status codes_memory(struct moe *m, const struct pass *p, enum buff
     return moe_grow(m, which, act_codes_bytes(p->n_in, n), 1, out);
 }
 
+bool moe_takes_codes(const struct moe *m, const struct pass *p)
+{
+    return m->o.kern->device == NULL && m->o.tap == NULL && !m->o.weight_only &&
+           p->n_in >= p->n_tokens && p->w->gate != NULL && range_count(m->experts) > 0 &&
+           act_codes_alike(&p->w->gate[0], &p->w->up[0]);
+}
+
+/* The rows' codes, from those of their tokens. */
+static struct status spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
+{
+    struct act_rows tokens = {
+        .x = p->x, .stride = m->o.width, .n_rows = p->n_tokens, .n = m->o.width};
+    TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.width), 1, &tokens.memory));
+    const struct scatter_args slots = {
+        .slots = p->to_slots, .n_slots = p->n_tokens * m->o.n_chosen, .per_row = m->o.n_chosen};
+    const struct quant_rows *codes = act_codes(m->o.kern, &tokens, &p->w->gate[0]);
+    act_codes_scatter(m->o.kern, rows, &p->w->gate[0], codes, &slots);
+    return status_ok();
+}
+
 /* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
 static struct status expert_linears(struct moe *m, const struct pass *p, const float *x,
                                     float *gate, float *up, int64_t *sums)
@@ -81,6 +101,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     struct act_rows inner = {.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
     TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
     TRY(codes_memory(m, p, BUF_INNER_CODES, f, &inner.memory));
+    if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
     const size_t n_groups = make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
     show(m, TAP_EXPERT, x, n_groups, d, p->w->gate);

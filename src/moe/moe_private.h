@@ -42,6 +42,7 @@ enum buffer {
     BUF_HOST_LOGITS,
     BUF_HOST_WEIGHTS, /* what a device holds, for the capacity */
     BUF_MARK_LIST,    /* [n, 2] */
+    BUF_TOKEN_CODES,  /* [T, D] as codes, before they are spread over the experts */
     BUF_CHOICES,      /* [T, 2 K] chosen experts and their weights' bits, of all tokens */
     BUF_COUNT
 };
@@ -77,7 +78,9 @@ struct pass {
     float *weights;     /* [n, K] */
     int32_t *slots;     /* [n, K] */
     float *out;         /* [T, D] */
-    int32_t *marks;     /* [T, 2] */
+    /* where each choice's row stands among the rows in, or negative; NULL: rows in are floats */
+    const int32_t *to_slots; /* [T, K] */
+    int32_t *marks;          /* [T, 2] */
 };
 
 /* Local. The buffer with room for n elements; its content is not kept. Errors: STATUS_MEMORY. */
@@ -102,8 +105,12 @@ bool moe_is_together(const struct moe *m);
 struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
                                    const struct moe_rows *rows);
 
-/* moe_experts.c. Local. sums [n_in, D + 1] = this rank's part of the experts' FFN over x [n_in, D],
- * counters last. Errors: STATUS_MEMORY. */
+/* moe_experts.c. Local. Whether the experts need their rows as codes only, of no more tokens than
+ * rows: then each token is quantized once, and p->to_slots tells where its codes go. */
+bool moe_takes_codes(const struct moe *m, const struct pass *p);
+
+/* moe_experts.c. Local. sums [n_in, D + 1] = this rank's part of the experts' FFN over x [n_in, D]
+ * (not read where p->to_slots is set), counters last. Errors: STATUS_MEMORY. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums);
 
 /* moe_experts.c. **Collective (ETP)**. The experts' FFN over x [n_in, D]: *y [n_in, D] and the

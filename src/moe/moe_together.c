@@ -86,6 +86,11 @@ static struct status take_rows(struct moe *m, struct pass *p, float **by_expert)
         const uint32_t e = (uint32_t)p->ids[i];
         slots[i] = e >= m->experts.begin && e < m->experts.end ? p->slots[i] - first : -1;
     }
+    *by_expert = NULL;
+    if (moe_takes_codes(m, p)) {
+        p->to_slots = slots;
+        return status_ok();
+    }
     TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), by_expert));
     const struct scatter_args rows = {.x = p->x,
                                       .slots = slots,
