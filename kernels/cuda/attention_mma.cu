@@ -144,8 +144,9 @@ BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint3
     row->tile_sum[r] = sum;
     row->old_factor[r] = f.old_factor;
     row->factor[r] = f.factor;
-    if (row->sees[r]) row->sum[r] = fmaf(sum, f.factor, row->sum[r] * f.old_factor);
-    if (row->sees[r]) row->max[r] = f.max;
+    const float next = fmaf(sum, f.factor, row->sum[r] * f.old_factor);
+    row->sum[r] = row->sees[r] ? next : row->sum[r];
+    row->max[r] = row->sees[r] ? f.max : row->max[r];
 }
 
 /* Weights 2^(s - max) as f16 for the product with values; their sum is that of the f32. */
@@ -225,8 +226,11 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
         if (d == 0) state[1] = row->tile_sum[r];
         return;
     }
-    if (row->sees[r]) o[0] = fmaf(x[0], row->factor[r], o[0] * row->old_factor[r]);
-    if (row->sees[r]) o[1] = fmaf(x[1], row->factor[r], o[1] * row->old_factor[r]);
+    BLOCK_UNROLL
+    for (uint32_t k = 0; k < 2; k++) { /* no branches between products */
+        const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
+        o[k] = row->sees[r] ? next : o[k];
+    }
 }
 
 /* Rows that see a value which is not finite have no sum. */
