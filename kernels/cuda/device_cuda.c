@@ -285,16 +285,21 @@ void device_await(struct device *d, void *event)
     }
 }
 
-void device_wait_stream(struct device *d)
+void device_wait_put(struct device *d)
 {
-    void *stream = device_compute(d);
     if (device_is_lost(d) ||
-        device_failed(d, d->driver->event_record(d->waits, stream), "an event"))
+        device_failed(d, d->driver->event_record(d->waits, d->stream), "an event"))
         return;
     device_await(d, d->waits);
     if (device_is_lost(d)) return;
     graphs_waited(d);
     links_waited(d);
+}
+
+void device_wait_stream(struct device *d)
+{
+    graphs_flush(d);
+    device_wait_put(d);
 }
 
 /* Nothing that was asked for is on its way any more, so what it read may be overwritten. */

@@ -143,6 +143,7 @@ void device_gets_end(struct device *d);
 /* Local. Until an event was reached; until all of the compute stream has ended. Both within the
  * deadline. device_wait (device.h) also brings results and starts the ring of calls anew. */
 void device_await(struct device *d, void *event);
+void device_wait_put(struct device *d); /* of what was put there; graphs.c holds back some */
 void device_wait_stream(struct device *d);
 
 /* Local. A pinned buffer of STAGE_BYTES that nothing is copied from any more, and the copy of its

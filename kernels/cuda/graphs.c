@@ -318,7 +318,7 @@ static struct found find(struct graphs *g, uint64_t key)
 /* A graph that may still run is waited for. */
 static void let_go(struct device *d, struct known_run *k)
 {
-    if (k->graph != NULL && k->used > d->graphs->waited) device_wait_stream(d);
+    if (k->graph != NULL && k->used > d->graphs->waited) device_wait_put(d);
     forget(d, (size_t)(k - d->graphs->known));
 }
 
@@ -340,7 +340,7 @@ static struct known_run *remember(struct device *d, uint64_t key)
     make_room(d, 0);
     g->keys[g->n_known] = key;
     struct known_run *k = &g->known[g->n_known++];
-    *k = (struct known_run){.used = g->clock};
+    *k = (struct known_run){.used = g->clock + 1};
     return k;
 }
 
@@ -436,7 +436,7 @@ static bool run_graph(struct device *d)
     if (!g->on || g->n_rows == 0 || g->run.n < GRAPH_WORKS_LEAST) return false;
     struct known_run *k = graph_for(d);
     if (k == NULL) return false;
-    k->used = g->clock;
+    k->used = g->clock + 1;
     const int error = d->driver->graph_launch(k->graph, d->stream);
     if (error != 0) {
         switch_off(d, error, "launching a graph");
@@ -452,8 +452,8 @@ void graphs_flush(struct device *d)
     struct graphs *g = d->graphs;
     if (g == NULL || g->run.n == 0) return;
     device_send_calls(d);
-    g->clock++;
     if (!device_is_lost(d) && !run_graph(d)) put_all(d, &g->run);
+    g->clock++; /* now that it is put: a wait before does not count for it */
     g->place++;
     g->run.n = g->run.n_bytes = 0;
 }

@@ -117,6 +117,7 @@ static void old_graphs_go(void)
     const struct graphs_count n = close_counted(&b);
     CU_ASSERT_EQUAL(n.n_made, SHAPES + 1);
     CU_ASSERT_EQUAL(n.n_replayed, SHAPES + 1);
+    CU_ASSERT_EQUAL(n.n_in_graphs, (SHAPES + 1) * LONG);
 }
 
 /* Lists that fill the ring of calls several times, while nobody waits. */
