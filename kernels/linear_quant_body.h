@@ -10,9 +10,15 @@
 #include <assert.h>
 #include <string.h>
 
-/* How the codes that a tile reads are written: bytes (small: none above 24, unpacked nibbles), or
- * the packed nibbles themselves. */
-enum quant_source { SOURCE_BYTES, SOURCE_SMALL, SOURCE_INT4, SOURCE_MXFP4 };
+/* How the codes that a tile reads are written: bytes, unpacked nibbles (up to 15, mxfp4 up to 24),
+ * or the packed nibbles themselves. */
+enum quant_source {
+    SOURCE_BYTES,
+    SOURCE_UNPACKED_INT4,
+    SOURCE_UNPACKED_MXFP4,
+    SOURCE_INT4,
+    SOURCE_MXFP4
+};
 
 enum {
     QUANT_BLOCK_ROWS = 256, /* rows that share a piece's bytes, scales and zeros */
@@ -62,13 +68,15 @@ struct quant_row {
 };
 
 /* To be defined by the set:
- * one row's chains continued: acc[16];
- * the chains continued: acc[row][panel][16], rows at most SET_TILE_ROWS and panels QUANT_PANELS;
+ * one row's chains continued, all constant but t: acc[16];
+ * the chains continued: acc[row][panel][16], panels at most QUANT_PANELS and rows at most
+ * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
  * n <= QUANT_PIECE_GROUPS sums times a factor;
  * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
-static void set_row(const struct quant_row *t, float *acc);
+ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bias,
+                           const struct quant_row *t, float *acc);
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
@@ -169,9 +177,11 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     const struct quant_rows *q = s->xq;
     const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
     const size_t group_bytes = panel_bytes / q->n_groups;
-    const size_t n_tiles = (s->n_rows + SET_TILE_ROWS - 1) / SET_TILE_ROWS;
+    const enum quant_source source = quant_source_of(w->quant.kind);
+    const size_t most = source == SOURCE_BYTES ? SET_BYTES_ROWS : SET_TILE_ROWS;
+    const size_t n_tiles = (s->n_rows + most - 1) / most;
     struct quant_tile t = {
-        .source = quant_source_of(w->quant.kind),
+        .source = source,
         .has_zeros = w->quant.has_zeros,
         .n_panels = n_panels,
         .n_groups = n_groups,
@@ -184,11 +194,11 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         .ahead_stride = panel_bytes,
         .ahead_step = (group_bytes + n_tiles - 1) / n_tiles};
     quant_prepare(s, panel, g, &t, m);
-    if (t.source != SOURCE_BYTES && s->n_rows > QUANT_FEW_ROWS) {
+    if (source != SOURCE_BYTES && s->n_rows > QUANT_FEW_ROWS) {
         const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
         for (size_t p = 0; p < n_panels; p++)
-            set_unpack(t.source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
-        t.source = SOURCE_SMALL;
+            set_unpack(source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
+        t.source = source == SOURCE_INT4 ? SOURCE_UNPACKED_INT4 : SOURCE_UNPACKED_MXFP4;
         t.w = m->bytes[0];
         t.w_stride = sizeof m->bytes[0];
     }
@@ -253,6 +263,20 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     }
 }
 
+static void quant_row_chains(const struct quant_row *t, float *acc)
+{
+    if (t->source == SOURCE_MXFP4)
+        set_row(SOURCE_MXFP4, false, QUANT_MXFP4_BIAS, t, acc);
+    else if (t->source == SOURCE_INT4 && t->format.has_zeros)
+        set_row(SOURCE_INT4, true, 0, t, acc);
+    else if (t->source == SOURCE_INT4)
+        set_row(SOURCE_INT4, false, QUANT_INT4_ZERO, t, acc);
+    else if (t->format.has_zeros)
+        set_row(SOURCE_BYTES, true, 0, t, acc);
+    else
+        set_row(SOURCE_BYTES, false, QUANT_INT8_BIAS, t, acc);
+}
+
 /* One row, one panel after the other: codes and scales are two streams from end to end, and memory
  * is all that limits. */
 static inline void quant_row_panel(bool leafy, const struct quant_slice *s, size_t panel)
@@ -279,7 +303,7 @@ static inline void quant_row_panel(bool leafy, const struct quant_slice *s, size
         (const char *)t.scales + t.scale / PANEL_COLUMNS * t.scales_step + QUANT_SCALES_AHEAD;
     for (size_t g = 0; g < q->n_groups; g += t.n_groups) {
         t.n_groups = quant_min(leaf_groups, q->n_groups - g);
-        set_row(&t, acc);
+        quant_row_chains(&t, acc);
         t.x += t.n_groups * t.group;
         t.x_scales += t.n_groups;
         t.sums += t.n_groups;

@@ -1,18 +1,23 @@
-/* Linears with quantized weights and int8 activations on AVX2. Codes of a whole byte are multiplied
- * as 16 bits (a pair of them at 8 bits would saturate); codes of at most 24 as bytes, four products
- * of two summed in 16 bits. What the unsigned codes are too large by is in the sums' start. */
+/* Linears with quantized weights and int8 activations on AVX2. Codes of a whole byte with zero
+ * points are multiplied as 16 bits (a pair of them at 8 bits would saturate), without as |weight|
+ * and the activation with the weight's sign; nibbles as bytes, products of two summed in 16 bits as
+ * long as they fit. What unsigned codes are too large by is in the sums' start. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
 
-enum { SET_TILE_ROWS = 4 };
+enum { SET_TILE_ROWS = 5, SET_BYTES_ROWS = 4 };
 
 #include "kernels/linear_quant_body.h"
 
-enum {
-    HALVES = 2, /* of a panel's 16 outputs in registers */
-    STEP = 4,   /* quads summed in 16 bits: 4 * 2 * 24 * 127 < 2^15 */
-};
+enum { HALVES = 2 }; /* of a panel's 16 outputs in registers */
+
+/* Quads of a step. Of nibbles so many are summed in 16 bits: n * 2 * 15 * 127 or n * 2 * 24 * 127,
+ * which is less than 2^15. */
+ALWAYS_INLINE size_t step_of(enum quant_source source)
+{
+    return source == SOURCE_INT4 || source == SOURCE_UNPACKED_INT4 ? 8 : 4;
+}
 
 /* The doubled E2M1 numbers, each with its bias of 12. */
 ALWAYS_INLINE __m256i mxfp4_bytes(__m256i nibbles)
@@ -37,8 +42,7 @@ ALWAYS_INLINE __m256i load_half(const uint8_t *line, size_t half)
 /* Quad i of a group: 4 inputs of 8 outputs. */
 ALWAYS_INLINE __m256i load_quad(enum quant_source source, const uint8_t *w, size_t i, size_t half)
 {
-    if (source == SOURCE_BYTES || source == SOURCE_SMALL)
-        return load_half(w + i * QUANT_LINE, half);
+    if (source != SOURCE_INT4 && source != SOURCE_MXFP4) return load_half(w + i * QUANT_LINE, half);
     return bytes_of(source, load_half(w + i / 2 * QUANT_LINE, half), i % 2);
 }
 
@@ -49,13 +53,29 @@ ALWAYS_INLINE __m256i broadcast_quad(const int8_t *x)
     return _mm256_set1_epi32(v);
 }
 
-/* sum[row][half] += STEP quads of codes of a whole byte: even inputs, then odd ones, in 16 bits. */
+/* a + b now: compilers move sums of integers to where all products wait in memory. */
+ALWAYS_INLINE __m256i add16(__m256i a, __m256i b)
+{
+    a = _mm256_add_epi16(a, b);
+    __asm__("" : "+x"(a));
+    return a;
+}
+
+ALWAYS_INLINE __m256i add32(__m256i a, __m256i b)
+{
+    a = _mm256_add_epi32(a, b);
+    __asm__("" : "+x"(a));
+    return a;
+}
+
+/* sum[row][half] += a step's quads of codes of a whole byte: even inputs, then odd ones, in 16
+ * bits. */
 ALWAYS_INLINE void add_wide(size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
                             __m256i (*sum)[HALVES])
 {
     const __m256i low = _mm256_set1_epi16(255);
 #pragma GCC unroll 4
-    for (size_t k = 0; k < STEP; k++) {
+    for (size_t k = 0; k < step_of(SOURCE_BYTES); k++) {
         __m256i even[HALVES], odd[HALVES];
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) {
@@ -70,138 +90,182 @@ ALWAYS_INLINE void add_wide(size_t n_rows, const int8_t *x, size_t x_stride, con
             const __m256i x_odd = _mm256_srai_epi16(v, 8);
 #pragma GCC unroll 2
             for (size_t h = 0; h < HALVES; h++) {
-                sum[r][h] = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x_even));
-                sum[r][h] = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(odd[h], x_odd));
+                sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(even[h], x_even));
+                sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(odd[h], x_odd));
             }
         }
     }
 }
 
-/* sum[row][half] += STEP quads of codes of at most 24. */
-ALWAYS_INLINE void add_small(enum quant_source source, size_t n_rows, const int8_t *x,
-                             size_t x_stride, const uint8_t *w, __m256i (*sum)[HALVES])
+/* The same of weights as they are, without the bias: 2 * 128 * 127 < 2^15. */
+ALWAYS_INLINE void add_signed(size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
+                              __m256i (*sum)[HALVES])
 {
-    __m256i part[SET_TILE_ROWS][HALVES];
+    const __m256i bias = _mm256_set1_epi8((char)QUANT_INT8_BIAS), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
-    for (size_t k = 0; k < STEP; k++) {
-        __m256i wk[HALVES];
+    for (size_t k = 0; k < step_of(SOURCE_BYTES); k++) {
+        __m256i wk[HALVES], size[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) wk[h] = load_quad(source, w, k, h);
+        for (size_t h = 0; h < HALVES; h++) {
+            wk[h] = _mm256_xor_si256(load_quad(SOURCE_BYTES, w, k, h), bias);
+            size[h] = _mm256_abs_epi8(wk[h]);
+        }
 #pragma GCC unroll 4
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
             for (size_t h = 0; h < HALVES; h++) {
-                const __m256i v = _mm256_maddubs_epi16(wk[h], xk);
-                part[r][h] = k == 0 ? v : _mm256_add_epi16(part[r][h], v);
+                const __m256i pairs = _mm256_maddubs_epi16(size[h], _mm256_sign_epi8(xk, wk[h]));
+                sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(pairs, ones));
             }
         }
     }
-#pragma GCC unroll 4
+}
+
+/* The same of nibbles; `first`: sum is not read. */
+ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t n_rows, const int8_t *x,
+                               size_t x_stride, const uint8_t *w, __m256i (*sum)[HALVES])
+{
+    __m256i part[SET_TILE_ROWS][HALVES];
+#pragma GCC unroll 8
+    for (size_t k = 0; k < step_of(source); k++) {
+        __m256i wk[HALVES];
+#pragma GCC unroll 2
+        for (size_t h = 0; h < HALVES; h++) wk[h] = load_quad(source, w, k, h);
+#pragma GCC unroll 5
+        for (size_t r = 0; r < n_rows; r++) {
+            const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
+#pragma GCC unroll 2
+            for (size_t h = 0; h < HALVES; h++) {
+                const __m256i v = _mm256_maddubs_epi16(wk[h], xk);
+                part[r][h] = k == 0 ? v : add16(part[r][h], v);
+            }
+        }
+    }
+#pragma GCC unroll 5
     for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) {
             const __m256i pairs = _mm256_madd_epi16(part[r][h], _mm256_set1_epi16(1));
-            sum[r][h] = _mm256_add_epi32(sum[r][h], pairs);
+            sum[r][h] = first ? pairs : _mm256_add_epi32(sum[r][h], pairs);
         }
     }
 }
 
-/* Where the sums of group g of panel p begin. */
-ALWAYS_INLINE void start_sums(size_t n_rows, const struct quant_tile *t, size_t g, size_t p,
-                              __m256i (*sum)[HALVES])
+/* sum[row][half] = n_quads quads of a group. */
+ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t n_rows,
+                             const int8_t *x, size_t x_stride, const uint8_t *w, size_t n_quads,
+                             __m256i (*sum)[HALVES])
 {
-#pragma GCC unroll 4
+    const bool is_packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
+    const size_t step = step_of(source), x_bytes = step * QUANT_QUAD;
+    const size_t w_bytes = step * (is_packed ? QUANT_LINE / 2 : QUANT_LINE);
+    if (source == SOURCE_BYTES) {
+#pragma GCC unroll 5
+        for (size_t r = 0; r < n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+        for (size_t q = 0; q < n_quads; q += step, x += x_bytes, w += w_bytes) {
+            if (has_zeros)
+                add_wide(n_rows, x, x_stride, w, sum);
+            else
+                add_signed(n_rows, x, x_stride, w, sum);
+        }
+        return;
+    }
+    add_nibbles(source, true, n_rows, x, x_stride, w, sum);
+    for (size_t q = step; q < n_quads; q += step) {
+        x += x_bytes;
+        w += w_bytes;
+        add_nibbles(source, false, n_rows, x, x_stride, w, sum);
+    }
+}
+
+/* The chains of panel p, one step on: group g's sums and their start times their scales. */
+ALWAYS_INLINE void end_sums(enum quant_source source, bool has_zeros, size_t n_rows,
+                            const struct quant_tile *t, size_t g, size_t p, __m256i (*sum)[HALVES],
+                            float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+{
+#pragma GCC unroll 5
     for (size_t r = 0; r < n_rows; r++) {
+        const __m256 x_scale = _mm256_set1_ps(t->x_scales[r * t->q_stride + g]);
         const __m256i start = _mm256_set1_epi32(t->start[r * t->start_stride + g]);
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) {
-            sum[r][h] = start;
-            if (!t->has_zeros) continue;
-            const __m256i zeros = _mm256_load_si256((const void *)(t->zeros[p][g] + 8 * h));
-            sum[r][h] = _mm256_madd_epi16(zeros, start);
-        }
-    }
-}
-
-/* The chains of panel p, one step on: group g's sums times their scales. */
-ALWAYS_INLINE void end_sums(size_t n_rows, const struct quant_tile *t, size_t g, size_t p,
-                            __m256i (*sum)[HALVES], float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
-{
-#pragma GCC unroll 4
-    for (size_t r = 0; r < n_rows; r++) {
-        const __m256 x_scale = _mm256_set1_ps(t->x_scales[r * t->q_stride + g]);
-#pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
+            __m256i s = sum[r][h];
+            if (has_zeros) {
+                const __m256i zeros = _mm256_load_si256((const void *)(t->zeros[p][g] + 8 * h));
+                s = _mm256_add_epi32(s, _mm256_madd_epi16(zeros, start));
+            } else if (source != SOURCE_BYTES) {
+                s = _mm256_add_epi32(s, start);
+            }
             float *at = acc[r][p] + 8 * h;
             const __m256 scale = _mm256_mul_ps(_mm256_load_ps(t->scales[p][g] + 8 * h), x_scale);
-            const __m256 s = _mm256_cvtepi32_ps(sum[r][h]);
-            _mm256_store_ps(at, _mm256_fmadd_ps(s, scale, _mm256_load_ps(at)));
+            _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), scale, _mm256_load_ps(at)));
         }
     }
 }
 
-/* All of one tile; source and n_rows are constant. */
-ALWAYS_INLINE void tile(enum quant_source source, size_t n_rows, const struct quant_tile *t,
-                        float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+/* All of one tile; all but t constant. */
+ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
+                        const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const bool is_nibbles = source == SOURCE_INT4 || source == SOURCE_MXFP4;
-    const size_t quad_bytes = is_nibbles ? QUANT_LINE / 2 : QUANT_LINE;
+    const bool is_packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
     const size_t n_quads = t->group / QUANT_QUAD;
+    const size_t w_bytes = n_quads * (is_packed ? QUANT_LINE / 2 : QUANT_LINE);
     for (size_t g = 0; g < t->n_groups; g++) {
         const int8_t *x = t->x + g * t->group;
         for (size_t p = 0; p < t->n_panels; p++) {
-            const uint8_t *w = t->w + p * t->w_stride + g * n_quads * quad_bytes;
+            const uint8_t *w = t->w + p * t->w_stride + g * w_bytes;
             const uint8_t *next = t->ahead + p * t->ahead_stride + g * t->ahead_step;
             __m256i sum[SET_TILE_ROWS][HALVES];
             for (size_t i = 0; i < t->ahead_step; i += QUANT_LINE)
                 _mm_prefetch(next + i, _MM_HINT_T0);
-            start_sums(n_rows, t, g, p, sum);
-            for (size_t q = 0; q < n_quads; q += STEP) {
-                const uint8_t *at = w + q * quad_bytes;
-                if (source == SOURCE_BYTES)
-                    add_wide(n_rows, x + q * QUANT_QUAD, t->x_stride, at, sum);
-                else
-                    add_small(source, n_rows, x + q * QUANT_QUAD, t->x_stride, at, sum);
-            }
-            end_sums(n_rows, t, g, p, sum, acc);
+            sum_group(source, has_zeros, n_rows, x, t->x_stride, w, n_quads, sum);
+            end_sums(source, has_zeros, n_rows, t, g, p, sum, acc);
         }
     }
 }
 
-#define TILES(name, source)                                                                        \
+#define TILES(name, source, has_zeros)                                                             \
     static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
     {                                                                                              \
         if (t->n_rows == 1)                                                                        \
-            tile(source, 1, t, acc);                                                               \
+            tile(source, has_zeros, 1, t, acc);                                                    \
         else if (t->n_rows == 2)                                                                   \
-            tile(source, 2, t, acc);                                                               \
+            tile(source, has_zeros, 2, t, acc);                                                    \
         else if (t->n_rows == 3)                                                                   \
-            tile(source, 3, t, acc);                                                               \
-        else                                                                                       \
-            tile(source, 4, t, acc);                                                               \
+            tile(source, has_zeros, 3, t, acc);                                                    \
+        else if (t->n_rows == 4)                                                                   \
+            tile(source, has_zeros, 4, t, acc);                                                    \
+        else if (source != SOURCE_BYTES)                                                           \
+            tile(source, has_zeros, 5, t, acc);                                                    \
     }
-TILES(bytes, SOURCE_BYTES)
-TILES(small, SOURCE_SMALL)
-TILES(int4, SOURCE_INT4)
-TILES(mxfp4, SOURCE_MXFP4)
+TILES(bytes, SOURCE_BYTES, false)
+TILES(bytes_zeros, SOURCE_BYTES, true)
+TILES(unpacked_int4, SOURCE_UNPACKED_INT4, false)
+TILES(unpacked_int4_zeros, SOURCE_UNPACKED_INT4, true)
+TILES(unpacked_mxfp4, SOURCE_UNPACKED_MXFP4, false)
+TILES(int4, SOURCE_INT4, false)
+TILES(int4_zeros, SOURCE_INT4, true)
+TILES(mxfp4, SOURCE_MXFP4, false)
 
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    static void (*const tiles[])(const struct quant_tile *,
-                                 float(*)[QUANT_PANELS][PANEL_COLUMNS]) = {
-        [SOURCE_BYTES] = tiles_bytes,
-        [SOURCE_SMALL] = tiles_small,
-        [SOURCE_INT4] = tiles_int4,
-        [SOURCE_MXFP4] = tiles_mxfp4};
-    tiles[t->source](t, acc);
+    static void (*const tiles[][2])(const struct quant_tile *,
+                                    float(*)[QUANT_PANELS][PANEL_COLUMNS]) = {
+        [SOURCE_BYTES] = {tiles_bytes, tiles_bytes_zeros},
+        [SOURCE_UNPACKED_INT4] = {tiles_unpacked_int4, tiles_unpacked_int4_zeros},
+        [SOURCE_UNPACKED_MXFP4] = {tiles_unpacked_mxfp4},
+        [SOURCE_INT4] = {tiles_int4, tiles_int4_zeros},
+        [SOURCE_MXFP4] = {tiles_mxfp4}};
+    tiles[t->source][t->has_zeros](t, acc);
 }
 
-/* One row and panel; all constant but t. */
-ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
-                       const struct quant_row *t, float *out)
+ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bias,
+                           const struct quant_row *t, float *out)
 {
-    const size_t quad_bytes = source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2;
+    const size_t step = step_of(source);
+    const size_t w_bytes = step * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
+    const bool is_signed = source == SOURCE_BYTES && !has_zeros;
     const int8_t *x = t->x;
     const uint8_t *w = t->w;
     const char *next = t->scales_ahead;
@@ -211,21 +275,23 @@ ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
         __m256i sum[1][HALVES];
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) {
-            sum[0][h] = _mm256_set1_epi32(t->sums[g] * -bias);
+            sum[0][h] = _mm256_set1_epi32(is_signed ? 0 : t->sums[g] * -bias);
             if (!has_zeros) continue;
             const __m256i zeros =
                 _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(t->zeros + at + 8 * h)));
             sum[0][h] = _mm256_madd_epi16(zeros, _mm256_set1_epi32(-t->sums[g]));
         }
-        for (size_t q = 0; q < t->group / QUANT_QUAD; q += STEP) {
-            for (size_t i = 0; i < STEP * quad_bytes; i += QUANT_LINE)
+        for (size_t q = 0; q < t->group / QUANT_QUAD; q += step) {
+            for (size_t i = 0; i < w_bytes; i += QUANT_LINE)
                 _mm_prefetch(w + i + QUANT_ROW_AHEAD, _MM_HINT_T0);
-            if (source == SOURCE_BYTES)
+            if (is_signed)
+                add_signed(1, x, 0, w, sum);
+            else if (source == SOURCE_BYTES)
                 add_wide(1, x, 0, w, sum);
             else
-                add_small(source, 1, x, 0, w, sum);
-            x += STEP * QUANT_QUAD;
-            w += STEP * quad_bytes;
+                add_nibbles(source, false, 1, x, 0, w, sum);
+            x += step * QUANT_QUAD;
+            w += w_bytes;
         }
         _mm_prefetch(next, _MM_HINT_T0);
 #pragma GCC unroll 2
@@ -237,20 +303,6 @@ ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
     }
     _mm256_store_ps(out, acc[0]);
     _mm256_store_ps(out + 8, acc[1]);
-}
-
-static void set_row(const struct quant_row *t, float *acc)
-{
-    if (t->source == SOURCE_MXFP4)
-        row(SOURCE_MXFP4, false, QUANT_MXFP4_BIAS, t, acc);
-    else if (t->source == SOURCE_INT4 && t->format.has_zeros)
-        row(SOURCE_INT4, true, 0, t, acc);
-    else if (t->source == SOURCE_INT4)
-        row(SOURCE_INT4, false, QUANT_INT4_ZERO, t, acc);
-    else if (t->format.has_zeros)
-        row(SOURCE_BYTES, true, 0, t, acc);
-    else
-        row(SOURCE_BYTES, false, QUANT_INT8_BIAS, t, acc);
 }
 
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out)

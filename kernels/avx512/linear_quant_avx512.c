@@ -5,7 +5,7 @@
 
 #include "kernels/avx512/scales.h"
 
-enum { SET_TILE_ROWS = 6 };
+enum { SET_TILE_ROWS = 6, SET_BYTES_ROWS = 6 };
 
 #include "kernels/linear_quant_body.h"
 
@@ -154,18 +154,17 @@ TILES(mxfp4, SOURCE_MXFP4, false)
 
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    if (t->source == SOURCE_BYTES || t->source == SOURCE_SMALL)
-        (t->has_zeros ? tiles_bytes_zeros : tiles_bytes)(t, acc);
-    else if (t->source == SOURCE_INT4)
+    if (t->source == SOURCE_INT4)
         (t->has_zeros ? tiles_int4_zeros : tiles_int4)(t, acc);
-    else
+    else if (t->source == SOURCE_MXFP4)
         tiles_mxfp4(t, acc);
+    else
+        (t->has_zeros ? tiles_bytes_zeros : tiles_bytes)(t, acc);
 }
 
-/* One row and panel; all constant but t. A group's sum has parts, so that a dot need not wait for
- * the one before. */
-ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
-                       const struct quant_row *t, float *out)
+/* A group's sum has parts, so that a dot need not wait for the one before. */
+ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bias,
+                           const struct quant_row *t, float *out)
 {
     enum { UNROLL = QUANT_CODE_ALIGN / QUANT_QUAD, PARTS = 4 };
     const size_t line_quads = source == SOURCE_BYTES ? 1 : 2;
@@ -204,20 +203,6 @@ ALWAYS_INLINE void row(enum quant_source source, bool has_zeros, int32_t bias,
         acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), scale, acc);
     }
     _mm512_store_ps(out, acc);
-}
-
-static void set_row(const struct quant_row *t, float *acc)
-{
-    if (t->source == SOURCE_MXFP4)
-        row(SOURCE_MXFP4, false, QUANT_MXFP4_BIAS, t, acc);
-    else if (t->source == SOURCE_INT4 && t->format.has_zeros)
-        row(SOURCE_INT4, true, 0, t, acc);
-    else if (t->source == SOURCE_INT4)
-        row(SOURCE_INT4, false, QUANT_INT4_ZERO, t, acc);
-    else if (t->format.has_zeros)
-        row(SOURCE_BYTES, true, 0, t, acc);
-    else
-        row(SOURCE_BYTES, false, QUANT_INT8_BIAS, t, acc);
 }
 
 ALWAYS_INLINE void unpack(enum quant_source source, const uint8_t *in, size_t n_vectors,
