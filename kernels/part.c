@@ -7,11 +7,13 @@ enum {
     /* Telling the team costs a microsecond or two: about this many multiply-adds of one thread. */
     PART_WORTH_TELLING = 1 << 16,
     /* A thread's share comes in pieces of this at least, which others may take over; but in no
-     * more than so many; where even those would be long, in few. */
-    PART_PIECE = 1 << 17,
-    PIECES_MOST = 128,
+     * more than so many. Small ones let nobody wait long; where cores are scarce they are no good
+     * (team_is_calm), nor where even as many as that would be long. */
+    PART_PIECE = 1 << 20,
+    PIECES_MOST = 16,
+    PART_SMALL_PIECE = 1 << 17,
+    SMALL_PIECES_MOST = 128,
     PART_LONG_PIECE = 1 << 21,
-    LONG_PIECES_MOST = 16,
 };
 
 static struct part share(uint64_t cost, uint32_t i, uint32_t n)
@@ -21,11 +23,13 @@ static struct part share(uint64_t cost, uint32_t i, uint32_t n)
     return (struct part){begin, begin + each + (i < rest), 0};
 }
 
-static uint32_t pieces_of(uint64_t cost)
+/* Pieces of a thread's share. */
+static uint32_t pieces_of(uint64_t cost, bool is_calm)
 {
-    const uint64_t most = cost / PART_PIECE;
-    if (cost / PIECES_MOST >= PART_LONG_PIECE) return LONG_PIECES_MOST;
-    return most < 1 ? 1 : most < PIECES_MOST ? (uint32_t)most : PIECES_MOST;
+    const bool small = is_calm && cost / SMALL_PIECES_MOST < PART_LONG_PIECE;
+    const uint64_t n = cost / (small ? PART_SMALL_PIECE : PART_PIECE);
+    const uint64_t most = small ? SMALL_PIECES_MOST : PIECES_MOST;
+    return n < 1 ? 1 : (uint32_t)(n < most ? n : most);
 }
 
 struct share_job {
@@ -45,7 +49,7 @@ static void run_share(void *job, uint32_t i)
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job)
 {
     const uint32_t n = team_size(team);
-    const uint32_t pieces = pieces_of(cost / n);
+    const uint32_t pieces = pieces_of(cost / n, team_is_calm(team));
     struct share_job j = {fn, job, cost, n * pieces};
     if (n == 1 || cost < PART_WORTH_TELLING) {
         j.n_shares = 1;

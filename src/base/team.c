@@ -242,6 +242,12 @@ uint32_t team_size(const struct team *t)
     return t != NULL ? t->n_used : 1;
 }
 
+bool team_is_calm(const struct team *t)
+{
+    return t == NULL || (atomic_load_explicit(&t->n_asleep, memory_order_relaxed) == 0 &&
+                         t->workers[0].hurry == 0);
+}
+
 void team_use(struct team *t, uint32_t n)
 {
     assert(n > 0 && n <= t->n_threads && !t->is_running);

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct team;
@@ -27,6 +28,11 @@ void team_use(struct team *t, uint32_t n);
 
 /* Local. Threads that have parts; 1 for NULL. */
 uint32_t team_size(const struct team *t);
+
+/* Local, by the thread that made the team. Whether all threads wait awake and its own core was not
+ * lost to others of late; true for NULL. Where it is false, a thread that takes a small part over
+ * may well be put off in the middle of it, and all wait: fewer, larger parts are faster then. */
+bool team_is_calm(const struct team *t);
 
 /* Local, by the thread that made the team, not from within a part. Runs fn(job, i) once for each
  * part i below team_size(t) * parts_each and returns when all are done. The parts i / parts_each
