@@ -94,10 +94,12 @@ static struct status choose_rows(struct audit *a, struct line_reader *reader)
         if (row.kind == LINE_TOO_LONG || repeats_an_id(&row)) continue;
         TRY(offer(a, &row, n_candidates++));
     }
+    if (a->result.n_chosen == 0) {
+        return status_make(STATUS_INPUT, "output %s: expected rows to audit, found none",
+                           a->o.output_path);
+    }
     qsort(a->rows, a->result.n_chosen, sizeof *a->rows, compare_lines);
-    if (a->result.n_chosen > 0) return status_ok();
-    return status_make(STATUS_INPUT, "output %s: expected rows to audit, found none",
-                       a->o.output_path);
+    return status_ok();
 }
 
 static struct status read_output(struct audit *a)

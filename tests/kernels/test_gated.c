@@ -24,27 +24,28 @@ struct result {
     struct quant_rows codes;
 };
 
-static struct problem problem_make(struct rng *r, struct quant_format f, size_t n_each, size_t n)
+/* In place: its groups point to its own weights. */
+static void problem_init(struct problem *p, struct rng *r, struct quant_format f, size_t n_each,
+                         size_t n)
 {
     const struct kern_table ref = table_ref();
-    struct problem p = {.f = n, .is_float = f.kind == QUANT_NONE};
+    *p = (struct problem){.f = n, .is_float = f.kind == QUANT_NONE};
     for (size_t g = 0; g < GROUPS; g++) {
         const size_t n_rows = n_each + (n_each > 1 ? g : 0);
         for (int i = 0; i < 2; i++) {
-            if (p.is_float)
-                p.w[i][g] = random_packed(r, DTYPE_F16, n, K, 0, 0, 0);
+            if (p->is_float)
+                p->w[i][g] = random_packed(r, DTYPE_F16, n, K, 0, 0, 0);
             else
-                p.w[i][g] = (p.q[i][g] = quant_weight_make(r, f, n, K, 0, 0)).w;
-            p.groups[i][g] = (struct linear_group){&p.w[i][g], p.n_rows, n_rows};
+                p->w[i][g] = (p->q[i][g] = quant_weight_make(r, f, n, K, 0, 0)).w;
+            p->groups[i][g] = (struct linear_group){&p->w[i][g], p->n_rows, n_rows};
         }
-        p.n_rows += n_rows;
+        p->n_rows += n_rows;
     }
-    p.x = test_floats(p.n_rows * K);
-    rng_floats(r, p.x, p.n_rows * K, 2.0f);
-    if (p.is_float) return p;
-    p.xq = quant_rows_make(p.n_rows, K, f);
-    op_quantize_rows(&ref, p.x, K, p.n_rows, K, &p.xq);
-    return p;
+    p->x = test_floats(p->n_rows * K);
+    rng_floats(r, p->x, p->n_rows * K, 2.0f);
+    if (p->is_float) return;
+    p->xq = quant_rows_make(p->n_rows, K, f);
+    op_quantize_rows(&ref, p->x, K, p->n_rows, K, &p->xq);
 }
 
 static void problem_free(struct problem *p)
@@ -114,7 +115,8 @@ static void one_op_has_the_bits_of_three(void)
     struct rng r = {5};
     for (size_t i = 0; i < 4 * 3 * 3; i++) {
         const struct quant_format f = formats[i % 4];
-        struct problem p = problem_make(&r, f, rows[i / 4 % 3], widths[i / 12]);
+        struct problem p;
+        problem_init(&p, &r, f, rows[i / 4 % 3], widths[i / 12]);
         const struct kern_table k = i % 2 == 0 ? table_best() : table_in_turn(i);
         for (size_t j = 0; j < 3; j++) {
             struct result three = run(&p, k, NULL, formats[j], false);
