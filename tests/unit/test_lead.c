@@ -21,7 +21,7 @@ static const char duplicate[] = "{\"custom_id\":\"q3\",\"prompt\":\"twice\"}\n";
 static void add_line(struct strbuf *s, uint64_t *x, int id)
 {
     const int kind = (int)fake_between(x, 0, 20);
-    char name[24] = "";
+    char name[32] = "";
     if (id >= 0) snprintf(name, sizeof name, "\"custom_id\":\"q%d\",", id);
     const int n_words = (int)fake_between(x, 1, 30);
     if (kind == 0) {
