@@ -4,7 +4,7 @@
 # without a network, say). --long adds the label long. Ends with ctest's own summary.
 set -eu
 cd "$(dirname "$0")/.."
-long=no allow_skips=no sanitizers=yes status=0
+long=no allow_skips=no sanitizers=yes status=0 gpu=unknown gpu_log=
 for flag in "$@"; do
     case $flag in
     --long) long=yes ;;
@@ -33,15 +33,17 @@ build()
     cmake --build --preset "$preset" -- "$@"
 }
 
-# skipped LOG: names of the tests that ctest's log says were skipped, sorted
+# skipped LOG...: names of the tests that ctest's logs say were skipped, sorted
 skipped()
 {
-    sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: +([^ ]+) .*\*\*\*(Skipped|Not Run).*/\1/p' "$1" | sort
+    sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: +([^ ]+) .*\*\*\*(Skipped|Not Run).*/\1/p' "$@" | sort
 }
 
+# Tests on a GPU skip where there is none; without the toolkit they are not even built.
 expected_skips()
 {
-    sed -E 's/#.*//; s/[[:space:]]+$//; /^$/d' tests/expected_skips.txt | sort
+    sed -E 's/#.*//; s/[[:space:]]+$//; /^$/d' tests/expected_skips.txt |
+        { [ $gpu = absent ] && cat || grep -v '^cuda\.' || true; } | sort
 }
 
 step "dependencies"
@@ -66,8 +68,13 @@ build release
 
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     step "CUDA: everything compiles and links, for one architecture"
-    PATH=$PATH:/usr/local/cuda/bin build cuda open_device kernels_gpu peaks
-    build/cuda/tests/cuda/open_device || [ $? = 77 ] || status=1
+    PATH=$PATH:/usr/local/cuda/bin build cuda open_device kernels_gpu peaks attention_speed
+    step "tests on a GPU: skipped where there is none"
+    gpu=there gpu_log=build/cuda/tests.log
+    build/cuda/tests/cuda/open_device || { [ $? = 77 ] && gpu=absent; } || status=1
+    ctest --test-dir build/cuda -R '^cuda\.(gpu\.|open_device$)' --no-tests=error >$gpu_log 2>&1 ||
+        status=1
+    sed -n '/tests passed,.* tests failed/,$p' $gpu_log
 fi
 
 step "tests"
@@ -86,7 +93,7 @@ if [ $long = yes ] && command -v clang >/dev/null; then
 fi
 
 step "skipped tests against tests/expected_skips.txt"
-if ! diff <(expected_skips) <(skipped $log) >build/release/skips.diff; then
+if ! diff <(expected_skips) <(skipped $log $gpu_log) >build/release/skips.diff; then
     echo "expected (<) and found (>):"
     cat build/release/skips.diff
     [ $allow_skips = yes ] || status=1
