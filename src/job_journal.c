@@ -40,7 +40,7 @@ struct status job_journal_path(const struct job_options *o, char **out)
     if (o->journal == NULL) {
         strbuf_printf(&path, "%s.journal", o->output);
     } else {
-        if (mkdir(o->journal, 0777) != 0 && errno != EEXIST) {
+        if (o->audit == 0 && mkdir(o->journal, 0777) != 0 && errno != EEXIST) {
             return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->journal,
                                strerror(errno));
         }

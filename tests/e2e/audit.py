@@ -65,6 +65,9 @@ class AuditTest:
         write_lines(changed, self.lines[:20])
         self.audited("short input", 3, says="it ends before the line", given=changed)
         self.audited("score", 3, command="score", says="command was generate")
+        absent = self.work / "absent"
+        self.audited("journal elsewhere", 0, "--journal", absent, says="there is no journal")
+        expect(not absent.exists(), f"an audit made {absent}")
 
     def test_changes(self):
         self.change_byte(12)
