@@ -12,7 +12,8 @@ before. Before each turn a quiet machine is waited for (--max-wait seconds), and
 is done again (--again times, then it stays and is marked). Rates are tokens a second of wall time; for one
 thread the ratio is also given by CPU time, which others disturb less.
 OUT/peers.json keeps every turn, disturbed ones too, with flags, versions and the bytes counted;
-OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval.
+OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval; its last column
+is the largest difference of the programs' log-probabilities over 32 tokens.
 """
 import argparse
 import json
@@ -29,13 +30,18 @@ from quiet import Quiet  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 
-# A format is a row: llama.cpp's file type, and how shoal makes its checkpoint, from the F16 file or from the
-# checkpoint of another row. Quantized rows are rounded by each program in its own way: not the same model to the bit.
+# A format is a row: llama.cpp's file type, the ending of shoal's checkpoint, and how it is made: from the peer's own
+# file, its codes as they are ({gguf}), or from the F16 file. Rows of a policy hold the same weights rounded by shoal,
+# so they are not the peer's model to the bit.
 FORMATS = {
-    "f16": {"gguf": "F16", "make": ["convert", "{f16_gguf}", "{out}"]},
-    "bf16": {"gguf": "F16", "make": ["convert", "--dtype", "bf16", "{f16_gguf}", "{out}"]},
-    "int8": {"gguf": "Q8_0", "from": "f16", "make": ["quantize", "{source}", "{out}", "--format", "int8"]},
-    "int4": {"gguf": "Q4_0", "from": "f16", "make": ["quantize", "{source}", "{out}", "--format", "int4-g32"]},
+    "f16": {"gguf": "F16", "file": "f16", "make": ["convert", "{gguf}", "{out}"]},
+    "bf16": {"gguf": "F16", "file": "bf16", "make": ["convert", "--dtype", "bf16", "{gguf}", "{out}"]},
+    "int8": {"gguf": "Q8_0", "file": "int8.keep", "make": ["convert", "--quantized", "keep", "{gguf}", "{out}"]},
+    "int4": {"gguf": "Q4_0", "file": "int4.keep", "make": ["convert", "--quantized", "keep", "{gguf}", "{out}"]},
+    "int8-policy": {"gguf": "Q8_0", "file": "int8", "from": "f16",
+                    "make": ["quantize", "{source}", "{out}", "--format", "int8"]},
+    "int4-policy": {"gguf": "Q4_0", "file": "int4", "from": "f16",
+                    "make": ["quantize", "{source}", "{out}", "--format", "int4-g32"]},
 }
 
 # prompt, output (0: as many as make a turn long enough), concurrency; the phase whose rate counts
@@ -105,9 +111,9 @@ class Comparison:
     def checkpoint(self, shape, name):
         f = FORMATS[name]
         gguf = self.a.models / f"{shape}.{f['gguf']}.gguf"
-        out = self.a.models / f"{shape}.{name}.h5"
+        out = self.a.models / f"{shape}.{f['file']}.h5"
         if not out.exists():
-            names = {"f16_gguf": self.a.models / f"{shape}.F16.gguf", "out": out}
+            names = {"gguf": gguf, "out": out}
             if "from" in f:
                 names["source"] = self.checkpoint(shape, f["from"])[1]
             subprocess.run([self.a.shoal, *(w.format(**names) for w in f["make"])], check=True, stdout=sys.stderr)
@@ -216,8 +222,8 @@ def fraction(row, work, best):
 
 def table(results):
     lines = ["| shape | format | threads | work | shoal tok/s | llama.cpp tok/s | ratio | 95 % interval "
-             "| by CPU time | disturbed pairs | shoal by the machine |",
-             "|---|---|--:|---|--:|--:|--:|--:|--:|--:|--:|"]
+             "| by CPU time | disturbed pairs | shoal by the machine | log-probabilities |",
+             "|---|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
     for row in results["rows"]:
         for name, work in row["work"].items():
             pairs = work["pairs"]
@@ -227,7 +233,7 @@ def table(results):
             n_bad = sum(p["disturbed"] for p in pairs)
             lines.append(f"| {row['shape']} | {row['format']} | {row['threads']} | {name} | {ours:.1f} | {theirs:.1f} "
                          f"| {mid:.2f} | {low:.2f} .. {high:.2f} | {by_cpu if row['threads'] == 1 else '-'} | {n_bad} of {len(pairs)} "
-                         f"| {fraction(row, work, ours)} |")
+                         f"| {fraction(row, work, ours)} | {row['logprob_difference']:.1e} |")
     return "\n".join(lines) + "\n"
 
 
