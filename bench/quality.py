@@ -27,7 +27,7 @@ PROMPT_CHARACTERS, EXCERPT_CHARACTERS = 700, 900
 INTS = [f"{kind}{asym}{group}" for kind in ("int8", "int4") for asym in ("", "-asym")
         for group in ("", "-g32", "-g64", "-g128") if kind == "int8" or group]
 FORMATS = ["f16", *INTS, "fp8", "fp8-g32", "fp8-g128", "mxfp4"]
-CALIBRATED = {"gptq": ["--method", "gptq"], "gptq, act order": ["--method", "gptq", "--act-order"],
+CALIBRATED = {"gptq": ["--method", "gptq"], "gptq, plain order": ["--method", "gptq", "--no-act-order"],
               "awq": ["--method", "awq"]}
 
 

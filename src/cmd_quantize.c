@@ -16,7 +16,7 @@ struct quantize_flags {
     const char *format, *method, *policy, *calibration;
     double damping, alpha, auto_bits;
     uint32_t max_tokens, min_tokens, memory_mib, n_threads;
-    bool act_order, quiet;
+    bool plain_order, quiet;
 };
 
 static const struct quantize_flags defaults = {.method = "rtn",
@@ -47,8 +47,9 @@ static const struct flag table[] = {
      "an expert that fewer tokens choose is rounded to nearest (default 64)"},
     {"damping", FLAG_NUMBER, AT(damping), 1e-6, 1, "X",
      "gptq: added to the diagonal of the second moments, as a part of its mean (default 0.01)"},
-    {"act-order", FLAG_SWITCH, AT(act_order), 0, 0, NULL,
-     "gptq: inputs with large activations first, groups fitted before"},
+    {"no-act-order", FLAG_SWITCH, AT(plain_order), 0, 0, NULL,
+     "gptq: inputs in their order, groups fitted on the way; else those with large activations "
+     "first, groups fitted before, in files of the same form"},
     {"alpha", FLAG_NUMBER, AT(alpha), 0, 1, "X",
      "smoothquant: how much of the activations' range goes to the weights (default 0.5; in 64ths)"},
     {"auto-policy", FLAG_NUMBER, AT(auto_bits), 2, 32, "BITS",
@@ -194,7 +195,7 @@ static int run_calibrated(const struct quantize_flags *f, const struct positiona
                                      .auto_bits = f->auto_bits,
                                      .damping = f->damping,
                                      .alpha = f->alpha,
-                                     .act_order = f->act_order,
+                                     .act_order = !f->plain_order,
                                      .quiet = f->quiet,
                                      .max_tokens = f->max_tokens,
                                      .min_tokens = f->min_tokens,
