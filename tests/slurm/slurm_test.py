@@ -6,8 +6,9 @@ usage: slurm_test.py SHOAL WORK_FOLDER
 Starts a cluster of eight virtual nodes (cluster.py) and stops it. Cases run side by side, as nodes get
 free; most of the time is the minute of Slurm's shortest time limit. The first session of a job that shall be
 hit is slowed: from its first row on, its ranks stand still for most of every second. Later sessions run as
-they can.
+they can. A start that crashed inside MPI is no failure: shoal-job starts it again, and the count is printed.
 """
+import ctypes
 import hashlib
 import json
 import os
@@ -27,13 +28,14 @@ from program import SKIPPED, Failure, Shoal, main_of, write_lines
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 160
 SLOW = """#!/usr/bin/env bash
-# shoal, with small batches and, from its first row on, standing still for most of every second in the
-# first session of a job (of an array: of its second task)
-if [ "$1" = generate ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ]; then
-    for ((i = 1; i < $#; i++)); do
-        next=$((i + 1))
-        [ "${!i}" != --output ] || output=${!next}
-    done
+# shoal, with small batches and, from its first row on, standing still for most of every second as long as
+# no earlier session has left rows (of an array: its second task)
+for ((i = 1; i < $#; i++)); do
+    next=$((i + 1))
+    [ "${!i}" != --output ] || output=${!next}
+done
+if [ "$1" = generate ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ] &&
+    ! "$SHOAL_REAL" status --json "$output" 2>/dev/null | grep -q '"rows":[1-9]'; then
     (
         trap '' TERM USR1
         while kill -0 $$ && ! [ -s "$output" ]; do
@@ -51,6 +53,31 @@ if [ "$1" = generate ] && [ "${SLURM_RESTART_COUNT:-0}" = 0 ] && [ "${SLURM_ARRA
 fi
 exec "$SHOAL_REAL" "$@"
 """
+
+
+def late_fence():
+    """A rank of an MPI job: prints when it came to a fence of all ranks, and when it left it. Rank 0 is late."""
+    pmix = ctypes.CDLL("libpmix.so.2")
+    me = ctypes.create_string_buffer(260)  # struct pmix_proc: 256 bytes of name space, the rank
+    expect(pmix.PMIx_Init(me, None, 0) == 0, "PMIx_Init")
+    expect(pmix.PMIx_Fence(None, 0, None, 0) == 0, "PMIx_Fence")
+    if int.from_bytes(me[256:260], sys.byteorder) == 0:
+        time.sleep(0.3)
+    came = time.monotonic()
+    expect(pmix.PMIx_Fence(None, 0, None, 0) == 0, "PMIx_Fence")
+    print(json.dumps([came, time.monotonic()]), flush=True)
+    pmix.PMIx_Finalize(None, 0)
+
+
+def crashes_in(text):
+    """Of a job's log: how many starts crashed inside MPI, before shoal said a word. Fails at other crashes."""
+    n_crashes = 0
+    for session in re.split(r"shoal-job: status \d+: requeued", text):
+        if "shoal-job: a rank crashed" in session:
+            own = "/shoal(" in session and "MPI_Init" not in session  # in Open MPI's backtrace
+            expect(not own and "sampling: " not in session, f"shoal crashed\n{session}")
+            n_crashes += 1
+    return n_crashes
 
 
 def request_lines():
@@ -130,12 +157,31 @@ class SlurmTest:
     def finished(self, job, why, n_restarts=1):
         """The job ends by itself, after restarts, with the uninterrupted run's bytes."""
         info = job.must_complete()
+        n_restarts += crashes_in(job.text())
         expect(int(info["Restarts"]) >= n_restarts,
                f"{job.name}: {info['Restarts']} restarts, {n_restarts} expected\n{job.text()}")
         for word in why:
             expect(re.search(word, job.text()), f"{job.name}: no '{word}' in\n{job.text()}")
         self.check_file(job.name)
         self.say(f"{job.name}: {why[0]}; requeued {info['Restarts']} times, completed, same sha256")
+
+    def requeue_after(self, job, event):
+        """event(): ends the session that has rows. Waits until Slurm has put the job back because of it."""
+        before = job.restarts()  # starts that crashed
+        event()
+        self.cluster.wait_for(f"requeue of {job.name}",
+                              lambda: job.restarts() > before or job.has_ended())
+        expect(job.restarts() > before, f"{job.name} was not requeued: {job.info()}\n{job.text()}")
+
+    def fence(self):
+        """No rank leaves a fence before the last has come, or MPI_Init would crash."""
+        done = run([REPO / "jobs" / "shoal-job", "srun", "--mpi=pmix", "--nodes=2",
+                    "--ntasks-per-node=2", sys.executable, __file__, "--late-fence"])
+        times = [json.loads(line) for line in done.out.splitlines()]
+        expect(done.status == 0 and len(times) == 4, str(done))
+        ahead = max(came for came, _ in times) - min(left for _, left in times)
+        expect(ahead <= 0, f"fence: the first left it {ahead:.3f} s before the last had come")
+        self.say("fence: the late rank held all back")
 
     def limit(self):
         """The job finds its time limit through squeue."""
@@ -194,9 +240,7 @@ class SlurmTest:
         tasks = [Job(self.cluster, f"array_{i}", f"{array.id}_{i}", array.log) for i in range(1, 6)]
         part = "array.part-2-of-5"
         self.cluster.wait_for("row of task 2", lambda: self.n_rows(part) > 0)
-        run(["scancel", "--signal=USR1", tasks[1].id])
-        self.cluster.wait_for("requeue of task 2", lambda: tasks[1].restarts() or
-                              tasks[1].has_ended())
+        self.requeue_after(tasks[1], lambda: run(["scancel", "--signal=USR1", tasks[1].id]))
         self.cluster.wait_for("end of the merge", lambda: merge.has_ended() or
                               merge.info().get("Reason") == "DependencyNeverSatisfied")
         merge.must_complete(0)
@@ -214,9 +258,8 @@ class SlurmTest:
         job = self.submit(f"lost-{launcher}", launcher=launcher)
         self.wait_at_work(job)
         nodes = run(["scontrol", "show", "hostnames", job.info()["NodeList"]]).out.split()
-        killed = self.cluster.kill_node(nodes[1])
-        self.cluster.wait_for("requeue", lambda: job.restarts() > 0 or job.has_ended())
-        self.say(f"{nodes[1]} killed, {killed} processes: requeued")
+        self.requeue_after(job, lambda: self.say(
+            f"{nodes[1]} killed, {self.cluster.kill_node(nodes[1])} processes"))
         self.cluster.start_node(nodes[1])
         self.finished(job, ["earlier runs: [1-9]\\d* rows"])
 
@@ -224,11 +267,12 @@ class SlurmTest:
         """A job of a better partition takes the nodes."""
         job = self.submit("preempted", "preemptible.sbatch")
         self.wait_at_work(job)
-        nodes = job.info()["NodeList"]
-        better = self.submit("better", slow=False, flags=[f"--nodelist={nodes}"])
-        self.cluster.wait_for("preemption", lambda: job.restarts() > 0)
-        better.must_complete()
-        self.finished(job, ["earlier runs: [1-9]\\d* rows"])
+        flags = [f"--nodelist={job.info()['NodeList']}"]
+        better = []
+        self.requeue_after(job, lambda: better.append(
+            self.submit("better", slow=False, flags=flags)))
+        better[0].must_complete()
+        self.finished(job, ["DUE TO PREEMPTION", "earlier runs: [1-9]\\d* rows"])
 
     def refused(self):
         """A bad checkpoint, and GPUs that would idle: said first, and the status is shoal's."""
@@ -260,11 +304,15 @@ class SlurmTest:
             self.cluster.start()
             self.say("the nodes are idle")
             self.run_whole()
+            self.side_by_side([self.fence])
             self.side_by_side([self.preempted])  # alone: any other job's wait would preempt it early
             self.side_by_side([
                 self.limit, self.warned, self.too_early, lambda: self.lost_node("srun"),
                 lambda: self.usr1("mpirun"), self.array, lambda: self.lost_node("mpirun"),
                 lambda: self.usr1("srun"), self.cancel, self.refused])
+            logs = sorted((Path(folder) / "log").glob("*.job"))
+            n_crashes = sum(crashes_in(log.read_text(errors="replace")) for log in logs)
+            self.say(f"starts that crashed inside MPI and were tried again: {n_crashes}")
 
     def side_by_side(self, cases):
         """The first failure ends the test, and with it the cluster."""
@@ -285,6 +333,8 @@ class SlurmTest:
 def main():
     if sys.argv[1] == "--inside":
         return SlurmTest(*sys.argv[2:]).main()
+    if sys.argv[1] == "--late-fence":
+        return late_fence()
     reason = cluster.missing()
     if reason:
         print(f"skipped: {reason}")
