@@ -10,8 +10,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* How the codes that a tile reads are written: bytes, unpacked nibbles (up to 15, mxfp4 up to 24),
- * or the packed nibbles themselves. */
+/* How codes are written: bytes, unpacked nibbles (up to 15, mxfp4 up to 24; tiles alone), or the
+ * packed nibbles themselves (few rows alone). */
 enum quant_source {
     SOURCE_BYTES,
     SOURCE_UNPACKED_INT4,
@@ -24,10 +24,9 @@ enum {
     QUANT_BLOCK_ROWS = 256, /* rows that share a piece's bytes, scales and zeros */
     QUANT_PIECE = 512,      /* inputs of a piece: 2 x 8 KiB as bytes */
     QUANT_PANELS = 2,       /* panels of a register tile */
-    QUANT_FEW_ROWS = 6,     /* so few read nibbles where they are */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
-    QUANT_ROW_AHEAD = 6144,   /* bytes of codes on their way while one row is multiplied: what a
+    QUANT_CODES_AHEAD = 6144, /* bytes of codes on their way while few rows are multiplied: what a
                                  core can wait for at once, and a first-level cache holds */
     QUANT_SCALES_AHEAD = 512, /* the same of scales */
 };
@@ -51,14 +50,16 @@ struct quant_tile {
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
 };
 
-/* What the chains of one row and one panel read, straight from the packed weight. */
-struct quant_row {
+/* What the chains of a few rows and one panel read, straight from the packed weight. */
+struct quant_few {
     enum quant_source source;
     struct quant_format format;
-    size_t n_groups, group;
-    const int8_t *x; /* codes, scales and sums of the first group */
-    const float *x_scales;
+    size_t n_rows, n_groups, group;
+    const int8_t *x; /* codes, scales and sums of the first row's first group */
+    size_t x_stride;
+    const float *x_scales; /* q_stride to the next row's, as sums */
     const int32_t *sums;
+    size_t q_stride;
     const uint8_t *w;
     const void *scales;
     size_t scale; /* index of the first group's in scales and zeros */
@@ -68,21 +69,21 @@ struct quant_row {
 };
 
 /* To be defined by the set:
- * one row's chains continued, all constant but t: acc[16];
+ * the chains of at most SET_FEW_ROWS rows, from +0: acc[row][16]; more rows are multiplied so up
+ * to SET_FEW_MOST;
  * the chains continued: acc[row][panel][16], panels at most QUANT_PANELS and rows at most
  * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
  * n <= QUANT_PIECE_GROUPS sums times a factor;
  * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
-ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bias,
-                           const struct quant_row *t, float *acc);
+static void set_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
 static void set_zeros(const uint8_t *in, size_t n, int32_t *out);
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
-static unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums);
+ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums);
 
 /* A rectangle of one group's outputs: at most QUANT_BLOCK_ROWS rows. */
 struct quant_slice {
@@ -194,7 +195,7 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         .ahead_stride = panel_bytes,
         .ahead_step = (group_bytes + n_tiles - 1) / n_tiles};
     quant_prepare(s, panel, g, &t, m);
-    if (source != SOURCE_BYTES && s->n_rows > QUANT_FEW_ROWS) {
+    if (source != SOURCE_BYTES) {
         const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
         for (size_t p = 0; p < n_panels; p++)
             set_unpack(source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
@@ -226,14 +227,19 @@ static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_pan
     }
 }
 
+/* A length that is nearly always the same costs no call then. */
+#define QUANT_PUT(to, from, n_outputs)                                                             \
+    ((n_outputs) == PANEL_COLUMNS ? memcpy(to, from, PANEL_COLUMNS * sizeof *(from))               \
+                                  : memcpy(to, from, (n_outputs) * sizeof *(from)))
+
 static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_panels)
 {
     struct quant_work m;
     quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &m);
     for (size_t r = 0; r < s->n_rows; r++)
         for (size_t p = 0; p < n_panels; p++)
-            memcpy(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS, m.acc[r][p],
-                   quant_outputs_of(s->w, panel + p) * sizeof(float));
+            QUANT_PUT(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS, m.acc[r][p],
+                      quant_outputs_of(s->w, panel + p));
 }
 
 static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
@@ -246,9 +252,9 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
     for (size_t g = 0; g < s->xq->n_groups; g += leaf_groups) {
         quant_chains(s, panel, n_panels, g, quant_min(g + leaf_groups, s->xq->n_groups), &m);
-        for (size_t r = 0; r < s->n_rows; r++) {
-            for (size_t p = 0; p < n_panels; p++) {
-                const unsigned lanes = (1u << quant_outputs_of(w, panel + p)) - 1;
+        for (size_t p = 0; p < n_panels; p++) {
+            const unsigned lanes = (1u << quant_outputs_of(w, panel + p)) - 1;
+            for (size_t r = 0; r < s->n_rows; r++) {
                 const unsigned bad = set_grid_add(m.acc[r][p], w->grid_bits, l.sums[r][p]) & lanes;
                 if (bad != 0) l.n_bad[r] += __builtin_popcount(bad);
             }
@@ -257,69 +263,121 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     for (size_t r = 0; r < s->n_rows; r++) {
         int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
         for (size_t p = 0; p < n_panels; p++)
-            memcpy(sums + (panel + p) * PANEL_COLUMNS, l.sums[r][p],
-                   quant_outputs_of(w, panel + p) * sizeof(int64_t));
+            QUANT_PUT(sums + (panel + p) * PANEL_COLUMNS, l.sums[r][p],
+                      quant_outputs_of(w, panel + p));
         kern_count_bad(sums + w->n_out, l.n_bad[r]);
     }
 }
 
-static void quant_row_chains(const struct quant_row *t, float *acc)
+/* What few rows gather over the leaves of a panel. */
+struct quant_few_sums {
+    int64_t sums[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    int64_t n_bad[SET_FEW_ROWS];
+};
+
+static inline void quant_few_leaf(const struct packed *w, size_t n_rows, unsigned lanes,
+                                  float (*acc)[PANEL_COLUMNS], struct quant_few_sums *l)
 {
-    if (t->source == SOURCE_MXFP4)
-        set_row(SOURCE_MXFP4, false, QUANT_MXFP4_BIAS, t, acc);
-    else if (t->source == SOURCE_INT4 && t->format.has_zeros)
-        set_row(SOURCE_INT4, true, 0, t, acc);
-    else if (t->source == SOURCE_INT4)
-        set_row(SOURCE_INT4, false, QUANT_INT4_ZERO, t, acc);
-    else if (t->format.has_zeros)
-        set_row(SOURCE_BYTES, true, 0, t, acc);
-    else
-        set_row(SOURCE_BYTES, false, QUANT_INT8_BIAS, t, acc);
+    for (size_t r = 0; r < n_rows; r++) {
+        const unsigned bad = set_grid_add(acc[r], w->grid_bits, l->sums[r]) & lanes;
+        if (bad != 0) l->n_bad[r] += __builtin_popcount(bad);
+    }
 }
 
-/* One row, one panel after the other: codes and scales are two streams from end to end, and memory
- * is all that limits. */
-static inline void quant_row_panel(bool leafy, const struct quant_slice *s, size_t panel)
+static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t panel)
 {
     const struct packed *w = s->w;
     const struct quant_rows *q = s->xq;
-    const size_t leaf_groups = leafy ? w->leaf / q->group : q->n_groups;
-    const size_t n_outputs = quant_outputs_of(w, panel), lanes = (1u << n_outputs) - 1;
-    const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
-    float acc[PANEL_COLUMNS] __attribute__((aligned(64))) = {0};
-    int64_t sums[PANEL_COLUMNS] __attribute__((aligned(64))) = {0}, n_bad = 0;
-    struct quant_row t = {.source = quant_source_of(w->quant.kind),
-                          .format = w->quant,
-                          .group = q->group,
-                          .x = q->codes + s->row * q->n_groups * q->group,
-                          .x_scales = q->scales + s->row * q->n_groups,
-                          .sums = q->sums + s->row * q->n_groups,
-                          .w = (const uint8_t *)w->data + panel * panel_bytes,
-                          .scales = w->scales,
-                          .scale = kern_quant_scale_index(w, panel * PANEL_COLUMNS, 0),
-                          .zeros = w->zeros,
-                          .scales_step = PANEL_COLUMNS * kern_quant_scale_bytes(w->quant)};
-    t.scales_ahead =
-        (const char *)t.scales + t.scale / PANEL_COLUMNS * t.scales_step + QUANT_SCALES_AHEAD;
-    for (size_t g = 0; g < q->n_groups; g += t.n_groups) {
-        t.n_groups = quant_min(leaf_groups, q->n_groups - g);
-        quant_row_chains(&t, acc);
+    const size_t scales_step = PANEL_COLUMNS * kern_quant_scale_bytes(w->quant);
+    const size_t scale = kern_quant_scale_index(w, panel * PANEL_COLUMNS, 0);
+    return (struct quant_few){
+        .source = quant_source_of(w->quant.kind),
+        .format = w->quant,
+        .n_rows = s->n_rows,
+        .group = q->group,
+        .x = q->codes + s->row * q->n_groups * q->group,
+        .x_stride = q->n_groups * q->group,
+        .x_scales = q->scales + s->row * q->n_groups,
+        .sums = q->sums + s->row * q->n_groups,
+        .q_stride = q->n_groups,
+        .w = (const uint8_t *)w->data + panel * kern_quant_panel_bytes(w->quant, w->n_in),
+        .scales = w->scales,
+        .scale = scale,
+        .zeros = w->zeros,
+        .scales_step = scales_step,
+        .scales_ahead =
+            (const char *)w->scales + scale / PANEL_COLUMNS * scales_step + QUANT_SCALES_AHEAD};
+}
+
+/* Few rows, one panel after the other: codes and scales are two streams from end to end, and memory
+ * is all that limits. */
+static void quant_few_panel(const struct quant_slice *s, size_t panel)
+{
+    const size_t n_outputs = quant_outputs_of(s->w, panel);
+    float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    struct quant_few t = quant_few_of(s, panel);
+    t.n_groups = s->xq->n_groups;
+    set_few(&t, acc);
+    for (size_t r = 0; r < s->n_rows; r++)
+        QUANT_PUT(s->y + r * s->y_stride + panel * PANEL_COLUMNS, acc[r], n_outputs);
+}
+
+static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
+{
+    const struct packed *w = s->w;
+    const size_t n_groups = s->xq->n_groups, leaf_groups = w->leaf / s->xq->group;
+    const size_t n_outputs = quant_outputs_of(w, panel);
+    const size_t group_bytes = kern_quant_panel_bytes(w->quant, s->xq->group);
+    float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    struct quant_few_sums l;
+    struct quant_few t = quant_few_of(s, panel);
+    memset(&l, 0, sizeof l);
+    for (size_t g = 0; g < n_groups; g += t.n_groups) {
+        t.n_groups = quant_min(leaf_groups, n_groups - g);
+        set_few(&t, acc);
         t.x += t.n_groups * t.group;
         t.x_scales += t.n_groups;
         t.sums += t.n_groups;
-        t.w += t.n_groups * (panel_bytes / q->n_groups);
+        t.w += t.n_groups * group_bytes;
         t.scale += t.n_groups * PANEL_COLUMNS;
         t.scales_ahead += t.n_groups * t.scales_step;
-        if (!leafy) continue;
-        n_bad += __builtin_popcount(set_grid_add(acc, w->grid_bits, sums) & (unsigned)lanes);
-        memset(acc, 0, sizeof acc);
+        quant_few_leaf(w, s->n_rows, (1u << n_outputs) - 1, acc, &l);
     }
-    if (!leafy) {
-        memcpy(s->y + panel * PANEL_COLUMNS, acc, n_outputs * sizeof *acc);
-        return;
+    for (size_t r = 0; r < s->n_rows; r++) {
+        int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
+        QUANT_PUT(sums + panel * PANEL_COLUMNS, l.sums[r], n_outputs);
+        kern_count_bad(sums + w->n_out, l.n_bad[r]);
     }
-    memcpy(s->sums + panel * PANEL_COLUMNS, sums, n_outputs * sizeof *sums);
-    kern_count_bad(s->sums + w->n_out, n_bad);
+}
+
+/* Rows [row, row + n_rows) of a group. */
+static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_args *a,
+                                                const struct linear_group *g, size_t row,
+                                                size_t n_rows)
+{
+    const size_t at = g->row0 + row;
+    struct quant_slice s = {
+        .w = g->w, .xq = a->xq, .row = at, .n_rows = n_rows, .y_stride = a->y_stride};
+    if (leafy)
+        s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
+    else
+        s.y = a->y + at * a->y_stride;
+    return s;
+}
+
+/* Few rows [row0, row1): a panel's later passes find its codes in a cache. */
+static inline void quant_linear_few(bool leafy, const struct linear_args *a,
+                                    const struct linear_group *g, size_t panel0, size_t panel1,
+                                    size_t row0, size_t row1)
+{
+    struct quant_slice s[(SET_FEW_MOST + SET_FEW_ROWS - 1) / SET_FEW_ROWS];
+    const size_t n_rows = row1 - row0, n = (n_rows + SET_FEW_ROWS - 1) / SET_FEW_ROWS;
+    for (size_t i = 0; i < n; i++) {
+        const size_t begin = n_rows * i / n, end = n_rows * (i + 1) / n;
+        s[i] = quant_slice_of(leafy, a, g, row0 + begin, end - begin);
+    }
+    for (size_t p = panel0; p < panel1; p++)
+        for (size_t i = 0; i < n; i++) (leafy ? quant_few_panel_leaf : quant_few_panel)(&s[i], p);
 }
 
 /* Rows [row0, row1) of a group, panels [panel0, panel1). */
@@ -328,25 +386,19 @@ static inline void quant_linear(bool leafy, const struct linear_args *a, size_t 
 {
     const struct linear_group *g = &a->groups[group];
     assert(a->xq->group == quant_kernel_group(g->w->quant));
-    for (size_t row = row0; row < row1; row += QUANT_BLOCK_ROWS) {
-        const size_t at = g->row0 + row;
-        struct quant_slice s = {.w = g->w,
-                                .xq = a->xq,
-                                .row = at,
-                                .n_rows = quant_min(row1 - row, QUANT_BLOCK_ROWS),
-                                .y_stride = a->y_stride};
-        if (leafy)
-            s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
-        else
-            s.y = a->y + at * a->y_stride;
-        for (size_t p = panel0; s.n_rows == 1 && p < panel1; p++) quant_row_panel(leafy, &s, p);
-        for (size_t p = panel0; s.n_rows > 1 && p < panel1; p += QUANT_PANELS) {
+    if (row1 - row0 <= SET_FEW_MOST) {
+        quant_linear_few(leafy, a, g, panel0, panel1, row0, row1);
+        return;
+    }
+    const size_t n_blocks = (row1 - row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
+    for (size_t i = 0, row = row0; i < n_blocks; i++) {
+        const size_t n_rows = (row1 - row + n_blocks - i - 1) / (n_blocks - i);
+        const struct quant_slice s = quant_slice_of(leafy, a, g, row, n_rows);
+        for (size_t p = panel0; p < panel1; p += QUANT_PANELS) {
             const size_t n_panels = quant_min(panel1 - p, QUANT_PANELS);
-            if (leafy)
-                quant_panels_leaf(&s, p, n_panels);
-            else
-                quant_panels(&s, p, n_panels);
+            (leafy ? quant_panels_leaf : quant_panels)(&s, p, n_panels);
         }
+        row += n_rows;
     }
 }
 

@@ -6,7 +6,7 @@
 
 #include "kernels/avx2/scales.h"
 
-enum { SET_TILE_ROWS = 5, SET_BYTES_ROWS = 4 };
+enum { SET_FEW_ROWS = 4, SET_FEW_MOST = 8, SET_TILE_ROWS = 5, SET_BYTES_ROWS = 4 };
 
 #include "kernels/linear_quant_body.h"
 
@@ -157,9 +157,7 @@ ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t n_
                              const int8_t *x, size_t x_stride, const uint8_t *w, size_t n_quads,
                              __m256i (*sum)[HALVES])
 {
-    const bool is_packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
-    const size_t step = step_of(source), x_bytes = step * QUANT_QUAD;
-    const size_t w_bytes = step * (is_packed ? QUANT_LINE / 2 : QUANT_LINE);
+    const size_t step = step_of(source), x_bytes = step * QUANT_QUAD, w_bytes = step * QUANT_LINE;
     if (source == SOURCE_BYTES) {
 #pragma GCC unroll 5
         for (size_t r = 0; r < n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
@@ -208,9 +206,7 @@ ALWAYS_INLINE void end_sums(enum quant_source source, bool has_zeros, size_t n_r
 ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
                         const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const bool is_packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
-    const size_t n_quads = t->group / QUANT_QUAD;
-    const size_t w_bytes = n_quads * (is_packed ? QUANT_LINE / 2 : QUANT_LINE);
+    const size_t n_quads = t->group / QUANT_QUAD, w_bytes = n_quads * QUANT_LINE;
     for (size_t g = 0; g < t->n_groups; g++) {
         const int8_t *x = t->x + g * t->group;
         for (size_t p = 0; p < t->n_panels; p++) {
@@ -225,12 +221,11 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
     }
 }
 
+/* More than SET_FEW_ROWS rows, cut evenly: tiles have two rows at least. */
 #define TILES(name, source, has_zeros)                                                             \
     static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
     {                                                                                              \
-        if (t->n_rows == 1)                                                                        \
-            tile(source, has_zeros, 1, t, acc);                                                    \
-        else if (t->n_rows == 2)                                                                   \
+        if (t->n_rows == 2)                                                                        \
             tile(source, has_zeros, 2, t, acc);                                                    \
         else if (t->n_rows == 3)                                                                   \
             tile(source, has_zeros, 3, t, acc);                                                    \
@@ -244,9 +239,6 @@ TILES(bytes_zeros, SOURCE_BYTES, true)
 TILES(unpacked_int4, SOURCE_UNPACKED_INT4, false)
 TILES(unpacked_int4_zeros, SOURCE_UNPACKED_INT4, true)
 TILES(unpacked_mxfp4, SOURCE_UNPACKED_MXFP4, false)
-TILES(int4, SOURCE_INT4, false)
-TILES(int4_zeros, SOURCE_INT4, true)
-TILES(mxfp4, SOURCE_MXFP4, false)
 
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -254,14 +246,53 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
                                     float(*)[QUANT_PANELS][PANEL_COLUMNS]) = {
         [SOURCE_BYTES] = {tiles_bytes, tiles_bytes_zeros},
         [SOURCE_UNPACKED_INT4] = {tiles_unpacked_int4, tiles_unpacked_int4_zeros},
-        [SOURCE_UNPACKED_MXFP4] = {tiles_unpacked_mxfp4},
-        [SOURCE_INT4] = {tiles_int4, tiles_int4_zeros},
-        [SOURCE_MXFP4] = {tiles_mxfp4}};
+        [SOURCE_UNPACKED_MXFP4] = {tiles_unpacked_mxfp4}};
     tiles[t->source][t->has_zeros](t, acc);
 }
 
-ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bias,
-                           const struct quant_row *t, float *out)
+/* What the sums of few rows start from in group g. */
+ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows,
+                              const struct quant_few *t, size_t g, __m256i (*sum)[HALVES])
+{
+    __m256i offset[HALVES];
+#pragma GCC unroll 2
+    for (size_t h = 0; h < HALVES; h++) {
+        const void *zeros = t->zeros + t->scale + g * PANEL_COLUMNS + 8 * h;
+        offset[h] = _mm256_set1_epi32(-bias);
+        if (has_zeros)
+            offset[h] = _mm256_sub_epi32(_mm256_setzero_si256(),
+                                         _mm256_cvtepu8_epi32(_mm_loadl_epi64(zeros)));
+    }
+#pragma GCC unroll 4
+    for (size_t r = 0; r < n_rows; r++) {
+        const __m256i v = _mm256_set1_epi32(t->sums[r * t->q_stride + g]);
+#pragma GCC unroll 2
+        for (size_t h = 0; h < HALVES; h++) sum[r][h] = _mm256_mullo_epi32(v, offset[h]);
+    }
+}
+
+/* The chains, one step on: group g's sums times their scales. */
+ALWAYS_INLINE void few_ends(size_t n_rows, const struct quant_few *t, size_t g,
+                            __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
+{
+    const size_t at = t->scale + g * PANEL_COLUMNS;
+#pragma GCC unroll 2
+    for (size_t h = 0; h < HALVES; h++) {
+        const __m256 w_scales = v8_scales(t->format, t->scales, at + 8 * h);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < n_rows; r++) {
+            const __m256 scale =
+                _mm256_mul_ps(w_scales, _mm256_set1_ps(t->x_scales[r * t->q_stride + g]));
+            float *to = acc[r] + 8 * h;
+            _mm256_store_ps(
+                to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][h]), scale, _mm256_load_ps(to)));
+        }
+    }
+}
+
+/* All constant but t. */
+ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, size_t n_rows,
+                       const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
 {
     const size_t step = step_of(source);
     const size_t w_bytes = step * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
@@ -269,40 +300,53 @@ ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bia
     const int8_t *x = t->x;
     const uint8_t *w = t->w;
     const char *next = t->scales_ahead;
-    __m256 acc[HALVES] = {_mm256_load_ps(out), _mm256_load_ps(out + 8)};
+    memset(acc, 0, n_rows * sizeof *acc);
     for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
-        const size_t at = t->scale + g * PANEL_COLUMNS;
-        __m256i sum[1][HALVES];
-#pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
-            sum[0][h] = _mm256_set1_epi32(is_signed ? 0 : t->sums[g] * -bias);
-            if (!has_zeros) continue;
-            const __m256i zeros =
-                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(t->zeros + at + 8 * h)));
-            sum[0][h] = _mm256_madd_epi16(zeros, _mm256_set1_epi32(-t->sums[g]));
-        }
+        __m256i sum[SET_FEW_ROWS][HALVES];
+        few_starts(has_zeros, bias, n_rows, t, g, sum);
         for (size_t q = 0; q < t->group / QUANT_QUAD; q += step) {
             for (size_t i = 0; i < w_bytes; i += QUANT_LINE)
-                _mm_prefetch(w + i + QUANT_ROW_AHEAD, _MM_HINT_T0);
+                _mm_prefetch(w + i + QUANT_CODES_AHEAD, _MM_HINT_T0);
             if (is_signed)
-                add_signed(1, x, 0, w, sum);
+                add_signed(n_rows, x, t->x_stride, w, sum);
             else if (source == SOURCE_BYTES)
-                add_wide(1, x, 0, w, sum);
+                add_wide(n_rows, x, t->x_stride, w, sum);
             else
-                add_nibbles(source, false, 1, x, 0, w, sum);
+                add_nibbles(source, false, n_rows, x, t->x_stride, w, sum);
             x += step * QUANT_QUAD;
             w += w_bytes;
         }
         _mm_prefetch(next, _MM_HINT_T0);
-#pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
-            const __m256 scale = _mm256_mul_ps(v8_scales(t->format, t->scales, at + 8 * h),
-                                               _mm256_set1_ps(t->x_scales[g]));
-            acc[h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[0][h]), scale, acc[h]);
-        }
+        few_ends(n_rows, t, g, sum, acc);
     }
-    _mm256_store_ps(out, acc[0]);
-    _mm256_store_ps(out + 8, acc[1]);
+}
+
+#define FEW(name, source, has_zeros, bias)                                                         \
+    static void few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])                  \
+    {                                                                                              \
+        if (t->n_rows == 1)                                                                        \
+            few(source, has_zeros, bias, 1, t, acc);                                               \
+        else if (t->n_rows == 2)                                                                   \
+            few(source, has_zeros, bias, 2, t, acc);                                               \
+        else if (t->n_rows == 3)                                                                   \
+            few(source, has_zeros, bias, 3, t, acc);                                               \
+        else                                                                                       \
+            few(source, has_zeros, bias, 4, t, acc);                                               \
+    }
+FEW(bytes, SOURCE_BYTES, false, 0)
+FEW(bytes_zeros, SOURCE_BYTES, true, 0)
+FEW(int4, SOURCE_INT4, false, QUANT_INT4_ZERO)
+FEW(int4_zeros, SOURCE_INT4, true, 0)
+FEW(mxfp4, SOURCE_MXFP4, false, QUANT_MXFP4_BIAS)
+
+static void set_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
+{
+    if (t->source == SOURCE_MXFP4)
+        few_mxfp4(t, acc);
+    else if (t->source == SOURCE_INT4)
+        (t->format.has_zeros ? few_int4_zeros : few_int4)(t, acc);
+    else
+        (t->format.has_zeros ? few_bytes_zeros : few_bytes)(t, acc);
 }
 
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out)
@@ -335,7 +379,7 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     for (size_t i = 0; i < n; i++) out[i] = sums[i] * factor;
 }
 
-static unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)
+ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)
 {
     const __m256d magic = _mm256_set1_pd(1.5 * kern_pow2(52 - (int)grid_bits));
     const __m256 limit = _mm256_set1_ps(kern_grid_limit(grid_bits));

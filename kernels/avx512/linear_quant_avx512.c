@@ -5,7 +5,7 @@
 
 #include "kernels/avx512/scales.h"
 
-enum { SET_TILE_ROWS = 6, SET_BYTES_ROWS = 6 };
+enum { SET_FEW_ROWS = 8, SET_FEW_MOST = 16, SET_TILE_ROWS = 6, SET_BYTES_ROWS = 6 };
 
 #include "kernels/linear_quant_body.h"
 
@@ -38,171 +38,251 @@ ALWAYS_INLINE __m512i broadcast_quad(const int8_t *x)
     return _mm512_set1_epi32(v);
 }
 
-/* All constant but t: n_rows * n_panels chains, each summed in n_split parts inside a group (exact
- * integers, so the parts do not show). */
-ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows, size_t n_panels,
-                        size_t n_split, const struct quant_tile *t,
+enum { QUADS = QUANT_CODE_ALIGN / QUANT_QUAD, TILE_SUMS = SET_TILE_ROWS * QUANT_PANELS };
+
+/* What is read next, on its way: codes of the next tile, which are in no first-level cache. */
+ALWAYS_INLINE void tile_fetch(size_t n_rows, size_t n_panels, const struct quant_tile *t, size_t g,
+                              const int8_t *x)
+{
+    const uint8_t *next = t->ahead + g * t->ahead_step;
+    for (size_t i = 0; i < t->ahead_step; i += QUANT_LINE) {
+#pragma GCC unroll 2
+        for (size_t p = 0; p < n_panels; p++)
+            _mm_prefetch(next + p * t->ahead_stride + i, _MM_HINT_T0);
+    }
+#pragma GCC unroll 6
+    for (size_t r = 0; r < n_rows; r++) _mm_prefetch(x + (n_rows + r) * t->x_stride, _MM_HINT_T0);
+}
+
+ALWAYS_INLINE void tile_starts(bool has_zeros, size_t n_rows, size_t n_panels,
+                               const struct quant_tile *t, size_t g, __m512i *sum)
+{
+#pragma GCC unroll 12
+    for (size_t i = 0; i < n_rows * n_panels; i++) {
+        sum[i] = _mm512_set1_epi32(t->start[i / n_panels * t->start_stride + g]);
+        if (has_zeros)
+            sum[i] = _mm512_madd_epi16(_mm512_load_si512(t->zeros[i % n_panels][g]), sum[i]);
+    }
+}
+
+/* sum += QUANT_CODE_ALIGN inputs. */
+ALWAYS_INLINE void tile_dots(size_t n_rows, size_t n_panels, const struct quant_tile *t,
+                             const int8_t *x, const uint8_t *w, __m512i *sum)
+{
+#pragma GCC unroll 8
+    for (size_t k = 0; k < QUADS; k++) {
+        __m512i wk[QUANT_PANELS];
+#pragma GCC unroll 2
+        for (size_t p = 0; p < n_panels; p++)
+            wk[p] = load_quad(SOURCE_BYTES, w + p * t->w_stride, k);
+#pragma GCC unroll 6
+        for (size_t r = 0; r < n_rows; r++) {
+            const __m512i xk = broadcast_quad(x + r * t->x_stride + k * QUANT_QUAD);
+#pragma GCC unroll 2
+            for (size_t p = 0; p < n_panels; p++) {
+                __m512i *s = &sum[r * n_panels + p];
+                *s = _mm512_dpbusd_epi32(*s, wk[p], xk);
+            }
+        }
+    }
+}
+
+/* The chains, one step on. */
+ALWAYS_INLINE void tile_ends(size_t n_rows, size_t n_panels, const struct quant_tile *t, size_t g,
+                             const __m512i *sum, __m512 *acc)
+{
+#pragma GCC unroll 12
+    for (size_t i = 0; i < n_rows * n_panels; i++) {
+        const __m512 x_scale = _mm512_set1_ps(t->x_scales[i / n_panels * t->q_stride + g]);
+        const __m512 scale = _mm512_mul_ps(_mm512_load_ps(t->scales[i % n_panels][g]), x_scale);
+        acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i]), scale, acc[i]);
+    }
+}
+
+/* All constant but t: n_rows * n_panels chains. */
+ALWAYS_INLINE void tile(bool has_zeros, size_t n_rows, size_t n_panels, const struct quant_tile *t,
                         float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    enum { MOST = SET_TILE_ROWS * QUANT_PANELS, UNROLL = QUANT_CODE_ALIGN / QUANT_QUAD };
-    const size_t n_quads = t->group / QUANT_QUAD;
-    const size_t quad_bytes = QUANT_LINE / (source == SOURCE_BYTES ? 1 : 2);
     const int8_t *x = t->x;
-    const uint8_t *w = t->w, *next = t->ahead;
-    __m512 acc[MOST];
+    const uint8_t *w = t->w;
+    __m512 acc[TILE_SUMS];
 #pragma GCC unroll 12
     for (size_t i = 0; i < n_rows * n_panels; i++)
         acc[i] = _mm512_load_ps(out[i / n_panels][i % n_panels]);
-    for (size_t g = 0; g < t->n_groups; g++, next += t->ahead_step) {
-        for (size_t i = 0; i < t->ahead_step; i += QUANT_LINE) {
-#pragma GCC unroll 2
-            for (size_t p = 0; p < n_panels; p++)
-                _mm_prefetch(next + p * t->ahead_stride + i, _MM_HINT_T0);
+    for (size_t g = 0; g < t->n_groups; g++) {
+        __m512i sum[TILE_SUMS];
+        tile_fetch(n_rows, n_panels, t, g, x);
+        tile_starts(has_zeros, n_rows, n_panels, t, g, sum);
+        for (size_t i = 0; i < t->group; i += QUANT_CODE_ALIGN) {
+            tile_dots(n_rows, n_panels, t, x, w, sum);
+            x += QUANT_CODE_ALIGN;
+            w += QUADS * QUANT_LINE;
         }
-#pragma GCC unroll 6
-        for (size_t r = 0; r < n_rows;
-             r++) /* of the next tile, which are in no first-level cache */
-            _mm_prefetch(x + (n_rows + r) * t->x_stride, _MM_HINT_T0);
-        __m512i sum[MOST];
-#pragma GCC unroll 12
-        for (size_t i = 0; i < n_rows * n_panels; i++) {
-            const size_t r = i / n_panels;
-            const __m512i start = _mm512_set1_epi32(t->start[r * t->start_stride + g]);
-            sum[i * n_split] = start;
-            if (has_zeros)
-                sum[i * n_split] =
-                    _mm512_madd_epi16(_mm512_load_si512(t->zeros[i % n_panels][g]), start);
-#pragma GCC unroll 4
-            for (size_t k = 1; k < n_split; k++) sum[i * n_split + k] = _mm512_setzero_si512();
-        }
-        for (size_t q = 0; q < n_quads; q += UNROLL) {
-#pragma GCC unroll 8
-            for (size_t k = 0; k < UNROLL; k++) {
-                __m512i wk[QUANT_PANELS];
-#pragma GCC unroll 2
-                for (size_t p = 0; p < n_panels; p++)
-                    wk[p] = load_quad(source, w + p * t->w_stride, k);
-#pragma GCC unroll 6
-                for (size_t r = 0; r < n_rows; r++) {
-                    const __m512i xk = broadcast_quad(x + r * t->x_stride + k * QUANT_QUAD);
-#pragma GCC unroll 2
-                    for (size_t p = 0; p < n_panels; p++) {
-                        __m512i *s = &sum[(r * n_panels + p) * n_split + k % n_split];
-                        *s = _mm512_dpbusd_epi32(*s, wk[p], xk);
-                    }
-                }
-            }
-            x += UNROLL * QUANT_QUAD;
-            w += UNROLL * quad_bytes;
-        }
-#pragma GCC unroll 12
-        for (size_t i = 0; i < n_rows * n_panels; i++) {
-            const size_t r = i / n_panels;
-            __m512i *s = sum + i * n_split;
-            if (n_split == 4) s[0] = _mm512_add_epi32(s[0], s[2]);
-            if (n_split == 4) s[1] = _mm512_add_epi32(s[1], s[3]);
-            if (n_split >= 2) s[0] = _mm512_add_epi32(s[0], s[1]);
-            const __m512 scale = _mm512_mul_ps(_mm512_load_ps(t->scales[i % n_panels][g]),
-                                               _mm512_set1_ps(t->x_scales[r * t->q_stride + g]));
-            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s[0]), scale, acc[i]);
-        }
+        tile_ends(n_rows, n_panels, t, g, sum, acc);
     }
 #pragma GCC unroll 12
     for (size_t i = 0; i < n_rows * n_panels; i++)
         _mm512_store_ps(out[i / n_panels][i % n_panels], acc[i]);
 }
 
-/* Chains side by side: at least eight where the rows alone are too few. */
-ALWAYS_INLINE void tile_rows(enum quant_source source, bool has_zeros, size_t n_panels,
-                             const struct quant_tile *t, float (*out)[QUANT_PANELS][PANEL_COLUMNS])
+/* Tiles have four rows at least: more are cut evenly, fewer go the other way. */
+ALWAYS_INLINE void tile_rows(bool has_zeros, size_t n_panels, const struct quant_tile *t,
+                             float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    switch (t->n_rows) {
-    case 1:
-        tile(source, has_zeros, 1, n_panels, 4, t, out);
-        break;
-    case 2:
-        tile(source, has_zeros, 2, n_panels, 2, t, out);
-        break;
-    case 3:
-        tile(source, has_zeros, 3, n_panels, 2, t, out);
-        break;
-    case 4:
-        tile(source, has_zeros, 4, n_panels, 1, t, out);
-        break;
-    case 5:
-        tile(source, has_zeros, 5, n_panels, 1, t, out);
-        break;
-    default:
-        tile(source, has_zeros, 6, n_panels, 1, t, out);
-        break;
-    }
+    if (t->n_rows == 4)
+        tile(has_zeros, 4, n_panels, t, out);
+    else if (t->n_rows == 5)
+        tile(has_zeros, 5, n_panels, t, out);
+    else
+        tile(has_zeros, 6, n_panels, t, out);
 }
-
-#define TILES(name, source, has_zeros)                                                             \
-    static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
-    {                                                                                              \
-        if (t->n_panels == QUANT_PANELS)                                                           \
-            tile_rows(source, has_zeros, QUANT_PANELS, t, acc);                                    \
-        else                                                                                       \
-            tile_rows(source, has_zeros, 1, t, acc);                                               \
-    }
-TILES(bytes, SOURCE_BYTES, false)
-TILES(bytes_zeros, SOURCE_BYTES, true)
-TILES(int4, SOURCE_INT4, false)
-TILES(int4_zeros, SOURCE_INT4, true)
-TILES(mxfp4, SOURCE_MXFP4, false)
 
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    if (t->source == SOURCE_INT4)
-        (t->has_zeros ? tiles_int4_zeros : tiles_int4)(t, acc);
-    else if (t->source == SOURCE_MXFP4)
-        tiles_mxfp4(t, acc);
+    if (t->has_zeros && t->n_panels == QUANT_PANELS)
+        tile_rows(true, QUANT_PANELS, t, acc);
+    else if (t->has_zeros)
+        tile_rows(true, 1, t, acc);
+    else if (t->n_panels == QUANT_PANELS)
+        tile_rows(false, QUANT_PANELS, t, acc);
     else
-        (t->has_zeros ? tiles_bytes_zeros : tiles_bytes)(t, acc);
+        tile_rows(false, 1, t, acc);
 }
 
-/* A group's sum has parts, so that a dot need not wait for the one before. */
-ALWAYS_INLINE void set_row(enum quant_source source, bool has_zeros, int32_t bias,
-                           const struct quant_row *t, float *out)
+/* The dots of w and one quad that all outputs share, which is read as part of the instruction:
+ * compilers read it apart, twice the instructions where each quad is used once. */
+ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
 {
-    enum { UNROLL = QUANT_CODE_ALIGN / QUANT_QUAD, PARTS = 4 };
+    const struct quad {
+        int8_t x[QUANT_QUAD];
+    } *quad = (const void *)x;
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*quad));
+    return sum;
+}
+
+/* What the sums of few rows start from in group g: parts[row][part]. */
+ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_t n_split,
+                              const struct quant_few *t, size_t g, __m512i *sum)
+{
+    __m512i offset = _mm512_set1_epi32(-bias);
+    if (has_zeros) {
+        const void *zeros = t->zeros + t->scale + g * PANEL_COLUMNS;
+        offset =
+            _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_cvtepu8_epi32(_mm_loadu_si128(zeros)));
+    }
+#pragma GCC unroll 8
+    for (size_t r = 0; r < n_rows; r++) {
+        sum[r * n_split] =
+            _mm512_mullo_epi32(_mm512_set1_epi32(t->sums[r * t->q_stride + g]), offset);
+#pragma GCC unroll 4
+        for (size_t k = 1; k < n_split; k++) sum[r * n_split + k] = _mm512_setzero_si512();
+    }
+}
+
+/* The sum of a group's parts. */
+ALWAYS_INLINE __m512i sum_of_parts(const __m512i *s, size_t n_split)
+{
+    if (n_split == 1) return s[0];
+    const __m512i two = _mm512_add_epi32(s[0], s[1]);
+    return n_split == 2 ? two : _mm512_add_epi32(two, _mm512_add_epi32(s[2], s[3]));
+}
+
+/* sum += QUANT_CODE_ALIGN inputs. */
+ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, size_t n_split,
+                            const struct quant_few *t, const int8_t *x, const uint8_t *w,
+                            __m512i *sum)
+{
     const size_t line_quads = source == SOURCE_BYTES ? 1 : 2;
+#pragma GCC unroll 8
+    for (size_t k = 0; k < QUADS; k++) {
+        if (k % line_quads == 0)
+            _mm_prefetch(w + k / line_quads * QUANT_LINE + QUANT_CODES_AHEAD, _MM_HINT_T0);
+        const __m512i wk = load_quad(source, w, k);
+#pragma GCC unroll 8
+        for (size_t r = 0; r < n_rows; r++) {
+            __m512i *s = &sum[r * n_split + k % n_split];
+            *s = dot_broadcast(*s, wk, x + r * t->x_stride + k * QUANT_QUAD);
+        }
+    }
+}
+
+/* The chains, one step on. */
+ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_split,
+                            const struct quant_few *t, size_t g, const __m512i *sum, __m512 *acc)
+{
+    const struct quant_format format = {/* what is constant stands here as such */
+                                        .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
+                                        .scale_dtype = t->format.scale_dtype};
+    const __m512 w_scales = v16_scales(format, t->scales, t->scale + g * PANEL_COLUMNS);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < n_rows; r++) {
+        const __m512 x_scale = _mm512_set1_ps(t->x_scales[r * t->q_stride + g]);
+        const __m512 sums = _mm512_cvtepi32_ps(sum_of_parts(sum + r * n_split, n_split));
+        acc[r] = _mm512_fmadd_ps(sums, _mm512_mul_ps(w_scales, x_scale), acc[r]);
+    }
+}
+
+/* All constant but t. A group's sum has parts, so that a dot need not wait for the one before;
+ * exact integers, so the parts do not show. */
+ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, size_t n_rows,
+                       const struct quant_few *t, float (*out)[PANEL_COLUMNS])
+{
+    const size_t n_split = n_rows <= 4 ? 4 : 2, nibbles = source == SOURCE_BYTES ? 1 : 2;
     const int8_t *x = t->x;
     const uint8_t *w = t->w;
     const char *next = t->scales_ahead;
-    __m512 acc = _mm512_load_ps(out);
-    for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
-        const size_t at = t->scale + g * PANEL_COLUMNS;
-        __m512i sum[PARTS];
-        sum[0] = _mm512_set1_epi32(t->sums[g] * -bias);
-        if (has_zeros) {
-            const __m512i zeros =
-                _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(t->zeros + at)));
-            sum[0] = _mm512_madd_epi16(zeros, _mm512_set1_epi32(-t->sums[g]));
-        }
-#pragma GCC unroll 4
-        for (size_t k = 1; k < PARTS; k++) sum[k] = _mm512_setzero_si512();
-        for (size_t i = 0; i < t->group; i += QUANT_CODE_ALIGN) {
+    __m512 acc[SET_FEW_ROWS];
 #pragma GCC unroll 8
-            for (size_t k = 0; k < UNROLL; k++) {
-                if (k % line_quads == 0)
-                    _mm_prefetch(w + k / line_quads * QUANT_LINE + QUANT_ROW_AHEAD, _MM_HINT_T0);
-                const __m512i wk = load_quad(source, w, k);
-                sum[k % PARTS] =
-                    _mm512_dpbusd_epi32(sum[k % PARTS], wk, broadcast_quad(x + k * QUANT_QUAD));
-            }
+    for (size_t r = 0; r < n_rows; r++) acc[r] = _mm512_setzero_ps();
+    for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
+        __m512i sum[2 * SET_FEW_ROWS];
+        few_starts(has_zeros, bias, n_rows, n_split, t, g, sum);
+        for (size_t i = 0; i < t->group; i += QUANT_CODE_ALIGN) {
+            few_dots(source, n_rows, n_split, t, x, w, sum);
             x += QUANT_CODE_ALIGN;
-            w += UNROLL / line_quads * QUANT_LINE;
+            w += QUADS * QUANT_LINE / nibbles;
         }
         _mm_prefetch(next, _MM_HINT_T0);
-        const __m512i all =
-            _mm512_add_epi32(_mm512_add_epi32(sum[0], sum[1]), _mm512_add_epi32(sum[2], sum[3]));
-        const __m512 scale =
-            _mm512_mul_ps(v16_scales(t->format, t->scales, at), _mm512_set1_ps(t->x_scales[g]));
-        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), scale, acc);
+        few_ends(source, n_rows, n_split, t, g, sum, acc);
     }
-    _mm512_store_ps(out, acc);
+#pragma GCC unroll 8
+    for (size_t r = 0; r < n_rows; r++) _mm512_store_ps(out[r], acc[r]);
+}
+
+#define FEW(name, source, has_zeros, bias)                                                         \
+    static void few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])                  \
+    {                                                                                              \
+        if (t->n_rows == 1)                                                                        \
+            few(source, has_zeros, bias, 1, t, acc);                                               \
+        else if (t->n_rows == 2)                                                                   \
+            few(source, has_zeros, bias, 2, t, acc);                                               \
+        else if (t->n_rows == 3)                                                                   \
+            few(source, has_zeros, bias, 3, t, acc);                                               \
+        else if (t->n_rows == 4)                                                                   \
+            few(source, has_zeros, bias, 4, t, acc);                                               \
+        else if (t->n_rows == 5)                                                                   \
+            few(source, has_zeros, bias, 5, t, acc);                                               \
+        else if (t->n_rows == 6)                                                                   \
+            few(source, has_zeros, bias, 6, t, acc);                                               \
+        else if (t->n_rows == 7)                                                                   \
+            few(source, has_zeros, bias, 7, t, acc);                                               \
+        else                                                                                       \
+            few(source, has_zeros, bias, 8, t, acc);                                               \
+    }
+FEW(bytes, SOURCE_BYTES, false, QUANT_INT8_BIAS)
+FEW(bytes_zeros, SOURCE_BYTES, true, 0)
+FEW(int4, SOURCE_INT4, false, QUANT_INT4_ZERO)
+FEW(int4_zeros, SOURCE_INT4, true, 0)
+FEW(mxfp4, SOURCE_MXFP4, false, QUANT_MXFP4_BIAS)
+
+static void set_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
+{
+    if (t->source == SOURCE_MXFP4)
+        few_mxfp4(t, acc);
+    else if (t->source == SOURCE_INT4)
+        (t->format.has_zeros ? few_int4_zeros : few_int4)(t, acc);
+    else
+        (t->format.has_zeros ? few_bytes_zeros : few_bytes)(t, acc);
 }
 
 ALWAYS_INLINE void unpack(enum quant_source source, const uint8_t *in, size_t n_vectors,
@@ -245,7 +325,7 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     _mm512_mask_storeu_epi32(out, there, _mm512_mullo_epi32(v, _mm512_set1_epi32(factor)));
 }
 
-static unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)
+ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)
 {
     const __m512d magic = _mm512_set1_pd(1.5 * kern_pow2(52 - (int)grid_bits));
     const __m512i one = _mm512_castpd_si512(magic);
