@@ -204,24 +204,32 @@ struct batch {
     size_t n_seqs, n_rows;
     const int32_t *tokens;             /* [n_rows] */
     const struct plan_adjust *adjusts; /* sequence after sequence */
+    const uint32_t *allowed;           /* the same */
 };
 
 static struct status open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
 {
     const size_t first = (size_t)plan->replica_begin[e->place.dp];
     const size_t last = (size_t)plan->replica_begin[e->place.dp + 1];
-    size_t token = 0, block = 0, adjust = 0;
+    size_t token = 0, block = 0, adjust = 0, allowed = 0;
+    const size_t n_allowed_words = (e->o.layout->model.vocab + 31) / 32;
     for (size_t i = 0; i < first; i++) {
         token += (size_t)plan->seqs[i].n_rows;
         block += (size_t)plan->seqs[i].n_blocks;
         adjust += (size_t)plan->seqs[i].n_adjusts;
+        allowed += (size_t)plan->seqs[i].n_allowed_words;
     }
     *out = (struct batch){.seqs = plan->seqs + first,
                           .n_seqs = last - first,
                           .tokens = plan->tokens + token,
-                          .adjusts = plan->adjusts + adjust};
+                          .adjusts = plan->adjusts + adjust,
+                          .allowed = plan->allowed + allowed};
     for (size_t i = first; i < last; i++) {
         const struct plan_seq *s = &plan->seqs[i];
+        if (s->n_allowed_words != 0 && (size_t)s->n_allowed_words != n_allowed_words) {
+            return status_make(STATUS_BUG, "step %llu: %d words of allowed tokens, expected %zu",
+                               (unsigned long long)plan->step, s->n_allowed_words, n_allowed_words);
+        }
         if (out->n_rows + (size_t)s->n_rows > e->o.max_rows || s->n_rows < 1) {
             return status_make(STATUS_BUG, "step %llu: a sequence of %d rows after %zu, limit %zu",
                                (unsigned long long)plan->step, s->n_rows, out->n_rows,
@@ -244,20 +252,23 @@ static int32_t next_token(const struct plan_seq *s, const int32_t *tokens, int32
 }
 
 /* What is wanted of a row whose token is sampled. */
-static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts)
+static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts,
+                                      const uint32_t *allowed)
 {
-    return (struct vocab_want){
-        .want = s->want,
-        .target = s->next_token,
-        .pick = {.temperature = s->temperature,
-                 .top_p = s->top_p,
-                 .min_p = s->min_p,
-                 .top_k = s->top_k,
-                 .key = {s->key[0], s->key[1]},
-                 .choice = s->choice,
-                 .position = (uint32_t)(s->pos0 + s->n_rows)},
-        .adjust = {.penalties = s->penalties, .entries = adjusts, .n = (size_t)s->n_adjusts},
-        .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
+    return (struct vocab_want){.want = s->want,
+                               .target = s->next_token,
+                               .pick = {.temperature = s->temperature,
+                                        .top_p = s->top_p,
+                                        .min_p = s->min_p,
+                                        .top_k = s->top_k,
+                                        .key = {s->key[0], s->key[1]},
+                                        .choice = s->choice,
+                                        .position = (uint32_t)(s->pos0 + s->n_rows)},
+                               .adjust = {.penalties = s->penalties,
+                                          .entries = adjusts,
+                                          .n = (size_t)s->n_adjusts,
+                                          .allowed = s->n_allowed_words > 0 ? allowed : NULL},
+                               .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
 }
 
 /* What is wanted of another one. */
@@ -289,6 +300,7 @@ static size_t list_wants(struct engine *e, const struct batch *b)
 {
     size_t n = 0;
     const struct plan_adjust *adjusts = b->adjusts;
+    const uint32_t *allowed = b->allowed;
     for (size_t i = 0; i < b->n_seqs; i++) {
         const struct plan_seq *s = &b->seqs[i];
         const int32_t *tokens = b->tokens + e->seqs[i].row0;
@@ -297,10 +309,11 @@ static size_t list_wants(struct engine *e, const struct batch *b)
             const bool samples = r + 1 == s->n_rows && (s->want & PLAN_SAMPLE) != 0;
             if (!all_rows && !samples) continue;
             e->rows[n] = e->seqs[i].row0 + (size_t)r;
-            e->wants[n++] =
-                samples ? sampled_want(s, adjusts) : scored_want(s, next_token(s, tokens, r));
+            e->wants[n++] = samples ? sampled_want(s, adjusts, allowed)
+                                    : scored_want(s, next_token(s, tokens, r));
         }
         adjusts += s->n_adjusts;
+        allowed += s->n_allowed_words;
     }
     return n;
 }

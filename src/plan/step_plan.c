@@ -31,44 +31,56 @@ void step_plan_fini(struct step_plan *p)
     mem_free(&p->tokens);
     mem_free(&p->blocks);
     mem_free(&p->adjusts);
+    mem_free(&p->allowed);
 }
 
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
 {
     p->kind = kind;
     p->step = step;
-    p->n_seqs = p->n_tokens = p->n_blocks = p->n_adjusts = 0;
+    p->n_seqs = p->n_tokens = p->n_blocks = p->n_adjusts = p->n_allowed = 0;
     memset(p->replica_begin, 0, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
 }
 
-static struct status reserve_plan(struct step_plan *p, size_t n_seqs, size_t n_tokens,
-                                  size_t n_blocks, size_t n_adjusts)
+/* How much of everything a plan has. */
+struct plan_counts {
+    size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
+};
+
+static struct status reserve_plan(struct step_plan *p, const struct plan_counts *n)
 {
-    TRY(reserve(&p->seqs, &p->seqs_capacity, p->n_seqs, n_seqs, sizeof *p->seqs, "step plan"));
-    TRY(reserve(&p->tokens, &p->tokens_capacity, p->n_tokens, n_tokens, sizeof *p->tokens,
-                "step plan"));
-    TRY(reserve(&p->adjusts, &p->adjusts_capacity, p->n_adjusts, n_adjusts, sizeof *p->adjusts,
-                "step plan"));
-    return reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n_blocks, sizeof *p->blocks,
-                   "step plan");
+    static const char WHAT[] = "step plan";
+    TRY(reserve(&p->seqs, &p->seqs_capacity, p->n_seqs, n->n_seqs, sizeof *p->seqs, WHAT));
+    TRY(reserve(&p->tokens, &p->tokens_capacity, p->n_tokens, n->n_tokens, sizeof *p->tokens,
+                WHAT));
+    TRY(reserve(&p->adjusts, &p->adjusts_capacity, p->n_adjusts, n->n_adjusts, sizeof *p->adjusts,
+                WHAT));
+    TRY(reserve(&p->allowed, &p->allowed_capacity, p->n_allowed, n->n_allowed, sizeof *p->allowed,
+                WHAT));
+    return reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n->n_blocks, sizeof *p->blocks,
+                   WHAT);
 }
 
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
-                            const int32_t *tokens, const int32_t *blocks,
-                            const struct plan_adjust *adjusts)
+                            const struct plan_lists *lists)
 {
-    const size_t n_rows = (size_t)seq->n_rows;
-    const size_t n_blocks = (size_t)seq->n_blocks;
-    const size_t n_adjusts = (size_t)seq->n_adjusts;
-    TRY(reserve_plan(p, p->n_seqs + 1, p->n_tokens + n_rows, p->n_blocks + n_blocks,
-                     p->n_adjusts + n_adjusts));
-    p->seqs[p->n_seqs++] = *seq;
-    memcpy(p->tokens + p->n_tokens, tokens, n_rows * sizeof *tokens);
-    memcpy(p->blocks + p->n_blocks, blocks, n_blocks * sizeof *blocks);
-    if (n_adjusts > 0) memcpy(p->adjusts + p->n_adjusts, adjusts, n_adjusts * sizeof *adjusts);
-    p->n_tokens += n_rows;
-    p->n_blocks += n_blocks;
-    p->n_adjusts += n_adjusts;
+    const size_t n_rows = (size_t)seq->n_rows, n_blocks = (size_t)seq->n_blocks;
+    const size_t n_adjusts = (size_t)seq->n_adjusts, n_allowed = (size_t)seq->n_allowed_words;
+    const struct plan_counts n = {p->n_seqs + 1, p->n_tokens + n_rows, p->n_blocks + n_blocks,
+                                  p->n_adjusts + n_adjusts, p->n_allowed + n_allowed};
+    TRY(reserve_plan(p, &n));
+    p->seqs[p->n_seqs] = *seq;
+    memcpy(p->tokens + p->n_tokens, lists->tokens, n_rows * sizeof *p->tokens);
+    memcpy(p->blocks + p->n_blocks, lists->blocks, n_blocks * sizeof *p->blocks);
+    if (n_adjusts > 0)
+        memcpy(p->adjusts + p->n_adjusts, lists->adjusts, n_adjusts * sizeof *p->adjusts);
+    if (n_allowed > 0)
+        memcpy(p->allowed + p->n_allowed, lists->allowed, n_allowed * sizeof *p->allowed);
+    p->n_seqs = n.n_seqs;
+    p->n_tokens = n.n_tokens;
+    p->n_blocks = n.n_blocks;
+    p->n_adjusts = n.n_adjusts;
+    p->n_allowed = n.n_allowed;
     p->replica_begin[replica + 1] = (int32_t)p->n_seqs;
     return status_ok();
 }
@@ -181,7 +193,7 @@ static void get(struct cursor *c, void *to, size_t n_bytes)
 
 /* The counts that stand before the arrays; uint64 each so that both sides agree on the layout. */
 struct plan_header {
-    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts;
+    uint64_t kind, step, n_replicas, n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
 };
 
 struct result_header {
@@ -190,15 +202,15 @@ struct result_header {
 
 struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
 {
-    const struct plan_header h = {p->kind,     p->step,     (uint64_t)p->n_replicas,
-                                  p->n_seqs,   p->n_tokens, p->n_blocks,
-                                  p->n_adjusts};
+    const struct plan_header h = {p->kind,      p->step,     (uint64_t)p->n_replicas,
+                                  p->n_seqs,    p->n_tokens, p->n_blocks,
+                                  p->n_adjusts, p->n_allowed};
     const size_t n_replica_bytes = ((size_t)p->n_replicas + 1) * sizeof(int32_t);
     const size_t n_seq_bytes = p->n_seqs * sizeof *p->seqs;
     const size_t n_adjust_bytes = p->n_adjusts * sizeof *p->adjusts;
     m->n_words = 0;
     const size_t n_words = words_of(sizeof h) + words_of(n_replica_bytes) + words_of(n_seq_bytes) +
-                           p->n_tokens + p->n_blocks + words_of(n_adjust_bytes);
+                           p->n_tokens + p->n_blocks + words_of(n_adjust_bytes) + p->n_allowed;
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
     put(&c, &h, sizeof h);
@@ -207,6 +219,7 @@ struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
     put(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
     put(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
     put(&c, p->adjusts, n_adjust_bytes);
+    put(&c, p->allowed, p->n_allowed * sizeof *p->allowed);
     m->n_words = n_words;
     return status_ok();
 }
@@ -219,21 +232,23 @@ static struct status malformed(const char *what, size_t n_words)
 /* The sequences must account for exactly the tokens and blocks that came with them. */
 static bool plan_is_consistent(const struct step_plan *p)
 {
-    size_t n_tokens = 0, n_blocks = 0, n_adjusts = 0;
+    size_t n_tokens = 0, n_blocks = 0, n_adjusts = 0, n_allowed = 0;
     for (size_t i = 0; i < p->n_seqs; i++) {
         const struct plan_seq *s = &p->seqs[i];
         if (s->n_rows < 0 || s->n_blocks < 0 || s->n_adjusts < 0) return false;
+        if (s->n_allowed_words < 0) return false;
         if (s->n_logprobs < 0 || s->n_logprobs > PLAN_TOPS_MAX) return false;
         if (s->n_prompt_logprobs < 0 || s->n_prompt_logprobs > PLAN_TOPS_MAX) return false;
         n_tokens += (size_t)s->n_rows;
         n_blocks += (size_t)s->n_blocks;
         n_adjusts += (size_t)s->n_adjusts;
+        n_allowed += (size_t)s->n_allowed_words;
     }
     for (int32_t r = 0; r < p->n_replicas; r++) {
         if (p->replica_begin[r] > p->replica_begin[r + 1] || p->replica_begin[r] < 0) return false;
     }
     return n_tokens == p->n_tokens && n_blocks == p->n_blocks && n_adjusts == p->n_adjusts &&
-           (size_t)p->replica_begin[p->n_replicas] == p->n_seqs;
+           n_allowed == p->n_allowed && (size_t)p->replica_begin[p->n_replicas] == p->n_seqs;
 }
 
 struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step_plan *p)
@@ -243,20 +258,23 @@ struct status step_plan_unpack(const int32_t *words, size_t n_words, struct step
     get(&c, &h, sizeof h);
     if (c.short_read || h.n_replicas != (uint64_t)p->n_replicas || h.n_seqs > n_words ||
         h.n_tokens > n_words || h.n_blocks > n_words || h.n_adjusts > n_words ||
-        h.kind > PLAN_STOP) {
+        h.n_allowed > n_words || h.kind > PLAN_STOP) {
         return malformed("step plan", n_words);
     }
     step_plan_clear(p, (enum plan_kind)h.kind, h.step);
-    TRY(reserve_plan(p, h.n_seqs, h.n_tokens, h.n_blocks, h.n_adjusts));
+    const struct plan_counts n = {h.n_seqs, h.n_tokens, h.n_blocks, h.n_adjusts, h.n_allowed};
+    TRY(reserve_plan(p, &n));
     p->n_seqs = h.n_seqs;
     p->n_tokens = h.n_tokens;
     p->n_blocks = h.n_blocks;
     p->n_adjusts = h.n_adjusts;
+    p->n_allowed = h.n_allowed;
     get(&c, p->replica_begin, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
     get(&c, p->seqs, p->n_seqs * sizeof *p->seqs);
     get(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
     get(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
     get(&c, p->adjusts, p->n_adjusts * sizeof *p->adjusts);
+    get(&c, p->allowed, p->n_allowed * sizeof *p->allowed);
     if (c.short_read || c.left != 0 || !plan_is_consistent(p))
         return malformed("step plan", n_words);
     return status_ok();

@@ -54,6 +54,7 @@ struct plan_seq {
     int32_t n_logprobs;        /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
     int32_t n_prompt_logprobs; /* PLAN_SCORE: the same, of every row that has a next token */
     int32_t n_adjusts;         /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */
+    int32_t n_allowed_words;   /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
     struct plan_penalties penalties;
     float temperature; /* 0: greedy */
     float top_p, min_p;
@@ -62,8 +63,8 @@ struct plan_seq {
 };
 
 /* Owned arrays that grow; init/fini are the caller's. Replica r has the sequences
- * [replica_begin[r], replica_begin[r + 1]); tokens, blocks and adjusts stand in the order of the
- * sequences. */
+ * [replica_begin[r], replica_begin[r + 1]); tokens, blocks, adjusts and allowed stand in the order
+ * of the sequences. */
 struct step_plan {
     enum plan_kind kind;
     uint64_t step;
@@ -73,8 +74,10 @@ struct step_plan {
     int32_t *tokens;             /* [n_tokens] */
     int32_t *blocks;             /* [n_blocks] */
     struct plan_adjust *adjusts; /* [n_adjusts] */
-    size_t n_seqs, n_tokens, n_blocks, n_adjusts;
+    uint32_t *allowed;           /* [n_allowed] words: bit i of a sequence's says that token i is */
+    size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
     size_t seqs_capacity, tokens_capacity, blocks_capacity, adjusts_capacity; /* elements */
+    size_t allowed_capacity;
 };
 
 /* Local. An empty plan for n_replicas. */
@@ -82,11 +85,18 @@ struct status step_plan_init(struct step_plan *p, int32_t n_replicas);
 void step_plan_fini(struct step_plan *p);
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
 
-/* Local. Appends a sequence to replica `replica`; replicas are filled in ascending order.
- * tokens [n_rows], blocks [n_blocks] and adjusts [n_adjusts] are copied. */
+/* What a sequence brings; its counts stand in plan_seq. Borrowed; NULL where there is nothing. */
+struct plan_lists {
+    const int32_t *tokens;             /* [n_rows] */
+    const int32_t *blocks;             /* [n_blocks] */
+    const struct plan_adjust *adjusts; /* [n_adjusts] */
+    const uint32_t *allowed;           /* [n_allowed_words] */
+};
+
+/* Local. Appends a sequence to replica `replica`; replicas are filled in ascending order. The lists
+ * are copied. */
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
-                            const int32_t *tokens, const int32_t *blocks,
-                            const struct plan_adjust *adjusts);
+                            const struct plan_lists *lists);
 
 /* Local. Ends replica `replica`; must be called for each, in order, after its sequences. */
 void step_plan_end_replica(struct step_plan *p, int32_t replica);

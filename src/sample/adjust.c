@@ -3,6 +3,9 @@
 
 #include "kernels/logit_body.h"
 
+#include <float.h>
+#include <string.h>
+
 struct logit_change adjust_change(const struct plan_penalties *p, const struct plan_adjust *entry)
 {
     const bool sampled = entry->n_sampled > 0;
@@ -37,7 +40,18 @@ static size_t first_of(const struct adjust *a, uint32_t id0)
     return low;
 }
 
-size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved)
+bool adjust_is_any(const struct adjust *a)
+{
+    return a->n > 0 || a->allowed != NULL;
+}
+
+size_t adjust_n_saved(const struct adjust *a, size_t width)
+{
+    return a->n + (a->allowed != NULL ? width : 0);
+}
+
+static size_t adjust_entries(const struct adjust *a, uint32_t id0, size_t width, float *logits,
+                             float *saved)
 {
     size_t n = 0;
     for (size_t i = first_of(a, id0); i < a->n; i++) {
@@ -47,6 +61,18 @@ size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *log
         logits[at] = adjust_logit(&a->penalties, &a->entries[i], logits[at]);
     }
     return n;
+}
+
+size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved)
+{
+    if (a->allowed == NULL) return adjust_entries(a, id0, width, logits, saved);
+    if (width > 0) memcpy(saved, logits, width * sizeof *logits);
+    adjust_entries(a, id0, width, logits, saved + width);
+    for (size_t i = 0; i < width; i++) {
+        const uint32_t id = id0 + (uint32_t)i;
+        if ((a->allowed[id / 32] >> (id % 32) & 1) == 0) logits[i] = -FLT_MAX;
+    }
+    return width;
 }
 
 size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t row,
@@ -67,6 +93,10 @@ size_t adjust_undo(const struct adjust *a, uint32_t id0, size_t width, float *lo
                    const float *saved)
 {
     size_t n = 0;
+    if (a->allowed != NULL) {
+        if (width > 0) memcpy(logits, saved, width * sizeof *logits);
+        return width;
+    }
     for (size_t i = first_of(a, id0); i < a->n; i++) {
         const size_t at = (size_t)((uint32_t)a->entries[i].id - id0);
         if (at >= width) break;

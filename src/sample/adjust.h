@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "plan/step_plan.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +16,14 @@ struct adjust {
     struct plan_penalties penalties;
     const struct plan_adjust *entries; /* [n], ids ascending */
     size_t n;
+    const uint32_t *allowed; /* bit i: token i may be drawn; NULL: all may */
 };
+
+/* Local. Whether anything is. */
+bool adjust_is_any(const struct adjust *a);
+
+/* Local. Room that a row takes of `saved`, for `width` logits. */
+size_t adjust_n_saved(const struct adjust *a, size_t width);
 
 /* Local. One logit, in f32 and in this order: the bias is added; the repetition penalty (Keskar et
  * al. 2019) divides a positive logit and multiplies another, for tokens of prompt and answer; the
@@ -31,8 +39,9 @@ struct logit_change adjust_change(const struct plan_penalties *p, const struct p
 size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t row,
                    struct logit_change *out);
 
-/* Local. Adjusts the logits of ids [id0, id0 + width) in place; what they were goes to saved, in
- * the order of the entries. Returns how many that were: at most a->n. */
+/* Local. Adjusts the logits of ids [id0, id0 + width) in place, and makes those the least that are
+ * not allowed; what they were goes to saved, in the order of the entries, or all of them. Returns
+ * how many that were: at most adjust_n_saved. */
 size_t adjust_row(const struct adjust *a, uint32_t id0, size_t width, float *logits, float *saved);
 
 /* Local. The inverse: puts back what was saved. Returns the same. */

@@ -71,7 +71,7 @@ bool draw_device_serves(const struct vocab_want *wants, size_t n_rows)
 {
     for (size_t i = 0; i < n_rows; i++) {
         const bool more = (wants[i].want & (PLAN_LOGPROB | PLAN_LOGITS)) != 0;
-        if (more || wants[i].n_top > 0) return false;
+        if (more || wants[i].n_top > 0 || wants[i].adjust.allowed != NULL) return false;
     }
     return true;
 }

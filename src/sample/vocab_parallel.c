@@ -221,7 +221,7 @@ static void list_tops(struct vocab_parallel *v, const struct vocab_want *wants, 
 
 static bool is_adjusted(const struct vocab_want *w, const struct vocab_got *g)
 {
-    return (w->want & PLAN_SAMPLE) != 0 && w->adjust.n > 0 && g->n_bad == 0;
+    return (w->want & PLAN_SAMPLE) != 0 && adjust_is_any(&w->adjust) && g->n_bad == 0;
 }
 
 /* Bias and penalties, and the maxima that come of them. */
@@ -230,10 +230,13 @@ static struct status adjust(struct vocab_parallel *v, const struct vocab_want *w
 {
     const size_t width = range_count(v->shards.mine);
     size_t n_entries = 0, at = 0;
+    bool any = false;
     for (size_t i = 0; i < n_rows; i++) {
-        if (is_adjusted(&wants[i], &got[i])) n_entries += wants[i].adjust.n;
+        if (!is_adjusted(&wants[i], &got[i])) continue;
+        any = true;
+        n_entries += adjust_n_saved(&wants[i].adjust, width);
     }
-    if (n_entries == 0) return status_ok();
+    if (!any) return status_ok();
     if (n_entries > v->saved_capacity) {
         TRY(mem_grow(&v->saved, 0, 2 * n_entries, sizeof *v->saved, "sampler"));
         v->saved_capacity = 2 * n_entries;

@@ -168,6 +168,10 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     strbuf_init(&l->row);
     if (options->journal_path != NULL) id_set_spill_beside(&l->ids, options->journal_path);
     TRY_GOTO(st, request_defaults_check(&options->defaults), fail);
+    if (options->tokenizer != NULL && options->mode == LEAD_GENERATE) {
+        TRY_GOTO(st, guides_create(options->tokenizer, options->vocab_size, &l->rules.guides),
+                 fail);
+    }
     l->window.capacity = (l->o.window_rows + 3) / 4;
     TRY_GOTO(st,
              mem_alloc(&l->window.requests, l->window.capacity, sizeof(struct request *), "window"),
@@ -201,6 +205,7 @@ void lead_destroy(struct lead **lead)
     result_writer_destroy(&l->writer);
     journal_destroy(&l->journal);
     id_set_fini(&l->ids);
+    guides_destroy(&l->rules.guides);
     strbuf_fini(&l->row);
     mem_free(lead);
 }

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "serve/beam.h"
+#include "serve/request_guide.h"
 #include "serve/request_parse.h"
 
 #include <math.h>
@@ -145,6 +146,8 @@ void request_destroy(struct request **request)
     if (r->parent == NULL) mem_free(&r->stop_ids);
     if (r->parent == NULL) mem_free(&r->biases);
     mem_free(&r->adjusts);
+    mem_free(&r->allowed);
+    guide_release(&r->guide);
     for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
     mem_free(&r->choices);
     beam_destroy(&r->search);
@@ -230,8 +233,10 @@ struct status request_take_token(struct request *r, const struct request_rules *
     r->tokens[r->n_tokens++] = token;
     bool stopped = is_end_id(r, rules, token);
     const bool ended = stopped;
+    bool is_done = false;
     if (!ended) TRY(feed_text(r, rules, token, false, &stopped));
-    if (stopped) {
+    if (!ended) TRY(request_guide_take(r, token, &is_done));
+    if (stopped || is_done || r->error_code != NULL) {
         r->finish = REQUEST_STOP;
     } else if (r->n_tokens - r->n_prompt >= (size_t)r->max_tokens ||
                r->n_tokens >= (size_t)rules->max_model_len) {
@@ -281,6 +286,7 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     n += r->n_prompt * sizeof(int32_t);
     n += r->n_prompt * logprob_bytes(r->n_prompt_logprobs);
     n += (r->n_biases + (size_t)r->n_stop_ids) * sizeof *r->biases;
+    if (r->guide != NULL) n += (size_t)rules->vocab_size / 8 + guide_cost_bytes(r->guide);
     const size_t per_token = sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->n_logprobs);
     /* hypotheses that run, those that ended, and probes */
     const size_t n_answers = r->beam.width > 0 ? 4 * (size_t)r->beam.width : (size_t)r->n_choices;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 #include "plan/step_plan.h"
+#include "serve/guide.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
 #include "text/stop.h"
@@ -61,6 +62,7 @@ struct request_rules {
     int32_t vocab_size;    /* token ids are in [0, vocab_size) */
     int32_t max_model_len; /* tokens of a full context */
     bool score;            /* prompts are scored, nothing is generated */
+    struct guides *guides; /* NULL: answers of a given form are error rows */
 };
 
 enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
@@ -108,6 +110,7 @@ struct request {
     size_t n_stop_ids;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
+    struct guide *guide; /* shared; NULL: the text may be anything */
     int32_t n_logprobs,
         n_prompt_logprobs; /* alternatives to each token; -1: no log-probabilities */
     int32_t n_choices;
@@ -156,6 +159,9 @@ struct request {
     size_t n_adjusts, adjusts_capacity;
     size_t n_counted; /* tokens that are in them; 0: none were made yet */
     bool forbids;     /* end tokens are among them */
+    uint16_t guide_state;
+    uint32_t *allowed; /* [n_allowed_words] tokens that its next draw may give, a bit each; owned */
+    size_t n_allowed_words; /* 0: all */
     uint64_t first_plan_ns, first_token_ns, last_token_ns;
     struct request *prev, *next; /* in the list of its state */
 

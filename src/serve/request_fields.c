@@ -31,11 +31,6 @@ static const struct {
     {"mirostat", 0},
     {"penalty_alpha", 0},
     {"logits_processors", 0},
-    {"response_format", 0},
-    {"structured_outputs", 0},
-    {"guided_json", 0},
-    {"guided_regex", 0},
-    {"guided_choice", 0},
     {"guided_grammar", 0},
     {"functions", 0},
     {"function_call", NAN},
@@ -69,6 +64,10 @@ static const char *const known_in_body[] = {
     "documents",
     "early_stopping",
     "frequency_penalty",
+    "guided_choice",
+    "guided_json",
+    "guided_json_object",
+    "guided_regex",
     "ignore_eos",
     "length_penalty",
     "logit_bias",
@@ -91,6 +90,7 @@ static const char *const known_in_body[] = {
     "prompt_logprobs",
     "prompt_token_ids",
     "repetition_penalty",
+    "response_format",
     "safety_identifier",
     "seed",
     "service_tier",
@@ -98,6 +98,7 @@ static const char *const known_in_body[] = {
     "stop_token_ids",
     "store",
     "stream_options",
+    "structured_outputs",
     "temperature",
     "tool_choice",
     "top_k",
@@ -108,7 +109,7 @@ static const char *const known_in_body[] = {
 };
 
 /* True when the field's value changes nothing. */
-static bool is_neutral(const struct js_node *node, const char *key, double neutral)
+static bool is_neutral(const struct js_node *node, double neutral)
 {
     double number;
     bool flag;
@@ -117,17 +118,13 @@ static bool is_neutral(const struct js_node *node, const char *key, double neutr
     if (js_number(node, &number)) return number == neutral;
     if (js_bool(node, &flag)) return flag == (neutral != 0) && !isnan(neutral);
     if (js_string(node, &n) != NULL) return n == 0;
-    if (strcmp(key, "response_format") == 0) {
-        const char *type = js_string(js_get(node, "type"), NULL);
-        if (type != NULL && strcmp(type, "text") == 0) return true;
-    }
     return js_count(node) == 0;
 }
 
 static struct status refuse(struct request *r, const struct js_node *fields, const char *key,
                             double neutral)
 {
-    if (is_neutral(js_get(fields, key), key, neutral)) return status_ok();
+    if (is_neutral(js_get(fields, key), neutral)) return status_ok();
     return request_bad(r, "unsupported",
                        "%s: a value that changes the output is not supported by this version", key);
 }

@@ -1,5 +1,6 @@
 /* A line's sampling values, over those of the flags. */
 #include "base/mem.h"
+#include "serve/request_guide.h"
 #include "serve/request_parse.h"
 
 #include <stdlib.h>
@@ -248,5 +249,6 @@ struct status request_read_sampling(struct request *r, const struct request_rule
     TRY(read_stops(r, rules, fields));
     TRY(read_stop_ids(r, rules, fields));
     TRY(read_logprobs(r, rules, fields));
-    return request_read_choices(r, rules, fields);
+    TRY(request_read_choices(r, rules, fields));
+    return request_read_guide(r, rules, fields);
 }

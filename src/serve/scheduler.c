@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serve/request_adjust.h"
+#include "serve/request_guide.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
@@ -360,6 +361,7 @@ static void plan_draw(const struct request *r, struct plan_seq *seq)
     seq->min_p = r->min_p;
     seq->penalties = r->penalties;
     seq->n_adjusts = (int32_t)r->n_adjusts;
+    seq->n_allowed_words = (int32_t)r->n_allowed_words;
     if (r->n_logprobs < 0) return;
     seq->want |= PLAN_LOGPROB;
     seq->n_logprobs = r->n_logprobs;
@@ -389,9 +391,11 @@ static struct status emit(struct scheduler *s, struct step_plan *plan, struct re
     } else {
         if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
         if (is_last) TRY(request_adjust(r, s->o.rules));
+        if (is_last) TRY(request_guide_allow(r, s->o.rules));
         if (is_last) plan_draw(r, &seq);
     }
-    TRY(step_plan_add(plan, r->replica, &seq, r->tokens + r->n_computed, r->blocks, r->adjusts));
+    const struct plan_lists lists = {r->tokens + r->n_computed, r->blocks, r->adjusts, r->allowed};
+    TRY(step_plan_add(plan, r->replica, &seq, &lists));
     r->pos0 = r->n_computed;
     r->in_flight = true;
     if (r->first_plan_ns == 0) r->first_plan_ns = clock_ns();

@@ -43,7 +43,7 @@ BROKEN = [
     (lambda n, t: chat(n, t, tools=[{"type": "function", "function": {"name": "f"}}]),
      "unsupported", ["tools"]),
     (lambda n, t: chat(n, t, response_format={"type": "json_schema", "json_schema": {}}),
-     "unsupported", ["response_format"]),
+     "invalid_request", ["response_format", "schema"]),
     (lambda n, t: chat(n, t, stream=True), "unsupported", ["stream"]),
     (lambda n, t: completion(n, t, n=10**9), "invalid_request", ["n:", "128"]),
     (lambda n, t: completion(n, t, temperature=-1), "invalid_request", ["temperature"]),

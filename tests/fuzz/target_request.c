@@ -4,6 +4,7 @@
 #include "fuzz/fuzz.h"
 #include "serve/line_reader.h"
 #include "serve/request.h"
+#include "serve/request_guide.h"
 #include "serve/result_row.h"
 #include "unit/util_serve.h"
 
@@ -43,6 +44,12 @@ static const char *const words[] = {"\"custom_id\":",
                                     "\"role\":\"user\"",
                                     "\"content\":",
                                     "\"stream\":true",
+                                    "\"guided_regex\":\"(a|[b-c]{2,3})*\\\\d\"",
+                                    "\"guided_choice\":[",
+                                    "\"guided_json\":{\"type\":",
+                                    "\"properties\":{\"a\":{\"anyOf\":[",
+                                    "\"array\",\"items\":{\"$ref\":\"#\",\"maxItems\":",
+                                    "\"pattern\":\"",
                                     "\"max_completion_tokens\":",
                                     "<|end|>",
                                     "\xEF\xBB\xBF",
@@ -75,6 +82,17 @@ static void check_request(const struct request *r)
     FUZZ_CHECK(r->top_k >= 0, "top_k %d", r->top_k);
 }
 
+/* The token from `token` on, round the vocabulary, that r may draw next. */
+static int32_t allowed_from(struct request *r, int32_t token)
+{
+    const struct status st = request_guide_allow(r, &rules);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
+    for (int32_t i = 0; i < VOCAB && r->guide != NULL; i++, token = (token + 1) % VOCAB)
+        if (r->allowed[token / 32] >> (token % 32) & 1) return token;
+    FUZZ_CHECK(r->guide == NULL, "no token is allowed behind %zu", r->n_tokens);
+    return token;
+}
+
 /* A line is served, some tokens long, or is an error row; both are one line of JSON. */
 static bool serve_line(const struct line *line)
 {
@@ -95,7 +113,7 @@ static bool serve_line(const struct line *line)
         FUZZ_CHECK(r->n_logprobs <= 32, "%d alternatives", r->n_logprobs);
         if (r->n_logprobs >= 0) st = request_take_logprob(r, -0.5f, tops);
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
-        st = request_take_token(r, &rules, 'a' + i % 26);
+        st = request_take_token(r, &rules, allowed_from(r, 'a' + i % 26));
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
     struct strbuf row;
@@ -155,15 +173,19 @@ static const char *const lines[] = {
     ","
     "\"min_tokens\":2}\n",
     "{\"prompt\":\"a b\",\"max_tokens\":9,\"n\":3,\"best_of\":3,\"ignore_eos\":true}\n",
-    "{\"prompt\":\"a b\",\"max_tokens\":4,\"prompt_logprobs\":2}\n"};
+    "{\"prompt\":\"a b\",\"max_tokens\":4,\"prompt_logprobs\":2}\n",
+    "{\"prompt\":\"a\",\"guided_regex\":\"^(ab?|[^x-z]{2,3})*(?:\\\\d+|\\\\u00e9)$\"}\n"
+    "{\"prompt\":\"a\",\"guided_choice\":[\"ab\",\"\\u00e9\"],\"logprobs\":1}\n",
+    "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
+    "\"string\",\"maxLength\":3},\"b\":{\"type\":\"array\",\"items\":{\"type\":\"integer\","
+    "\"minimum\":-3},\"maxItems\":2}},\"required\":[\"a\"]}}\n"};
 
 static void begin(struct fuzz_seeds *seeds)
 {
     static const char TEMPLATE[] = "{% for m in messages %}<|end|>{{ m.role }}: {{ m.content }}\n"
                                    "{% endfor %}";
     struct chat *chat = NULL;
-    const struct status st =
-        chat_create(TEMPLATE, sizeof TEMPLATE - 1, NULL, "chat template", &chat);
+    struct status st = chat_create(TEMPLATE, sizeof TEMPLATE - 1, NULL, "chat template", &chat);
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     static const int32_t end_ids[] = {256};
     rules = (struct request_rules){.tokenizer = util_byte_tokenizer(),
@@ -173,6 +195,8 @@ static void begin(struct fuzz_seeds *seeds)
                                    .vocab_size = VOCAB,
                                    .max_model_len = MODEL_LEN};
     request_defaults_init(&rules.defaults);
+    st = guides_create(rules.tokenizer, VOCAB, &rules.guides);
+    FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         fuzz_seed_add(seeds, lines[i], strlen(lines[i]));
     }

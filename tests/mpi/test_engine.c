@@ -131,7 +131,10 @@ static void add_seq(struct lead *d, int32_t i, int32_t replica)
                                .next_token = s->tokens[end],
                                .top_p = 1};
     CU_ASSERT_EQUAL_FATAL(
-        step_plan_add(&d->plan, replica, &p, s->tokens + s->pos, s->blocks, NULL).code, STATUS_OK);
+        step_plan_add(&d->plan, replica, &p,
+                      &(struct plan_lists){.tokens = s->tokens + s->pos, .blocks = s->blocks})
+            .code,
+        STATUS_OK);
 }
 
 /* Sequence i belongs to replica i mod dp and to group i / dp mod pp. */

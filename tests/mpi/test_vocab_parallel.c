@@ -21,7 +21,8 @@ struct model {
     struct vocab_got got[ROWS];
     struct plan_top tops[ROWS][TOPS];
     struct plan_adjust adjusts[ROWS][ADJUSTS];
-    size_t n_adjusted, n_topped;
+    uint32_t allowed[ROWS][(V_MAX + 31) / 32];
+    size_t n_adjusted, n_topped, n_masked;
     size_t n_rows, n_greedy, n_drawn, n_scored, n_logits, n_bad;
 };
 
@@ -70,6 +71,18 @@ static void add_adjusts(struct model *m, size_t row, uint64_t *state)
     if (row % 11 == 3) m->adjusts[row][a->n - 1].bias = 3e38f;
 }
 
+/* Of a third of the rows only some tokens may be drawn, at least one. */
+static void add_allowed(struct model *m, size_t row, uint64_t *state)
+{
+    if (row % 3 != 2 || (m->wants[row].want & PLAN_SAMPLE) == 0) return;
+    for (uint32_t v = 0; v < m->vocab; v++) {
+        const bool is_in = util_next(state) % 5 == 0 || v + 1 == m->vocab;
+        m->allowed[row][v / 32] |= (uint32_t)is_in << (v % 32);
+    }
+    m->wants[row].adjust.allowed = m->allowed[row];
+    m->n_masked++;
+}
+
 /* The row as it is drawn from. */
 static void expect_adjusted(const struct model *m, size_t row, float *logits)
 {
@@ -90,6 +103,8 @@ static void expect_adjusted(const struct model *m, size_t row, float *logits)
         if (e->flags & PLAN_FORBIDDEN) x = -3.402823466e38f;
         logits[e->id] = fminf(fmaxf(x, -3.402823466e38f), 3.402823466e38f);
     }
+    for (uint32_t v = 0; v < m->vocab && a->allowed != NULL; v++)
+        if ((a->allowed[v / 32] >> (v % 32) & 1) == 0) logits[v] = -3.402823466e38f;
 }
 
 /* By looking for the best one that was not taken yet, again and again. */
@@ -169,6 +184,7 @@ static void make_model(struct model *m, uint32_t vocab, size_t n_rows)
         if (i % 37 == 30) m->x[i][5] = m->x[i][6] = 3e38f; /* some logits become infinite */
         m->wants[i] = want_of(&state, vocab, i);
         add_adjusts(m, i, &state);
+        add_allowed(m, i, &state);
         for (size_t v = 0; v < vocab; v++) {
             float acc = 0;
             for (size_t d = 0; d < D; d++) {
@@ -271,7 +287,7 @@ static void an_uneven_vocabulary_never_shows(void)
     try_vocab(m, V_MAX, ROWS);
     /* the case is what it says */
     CU_ASSERT(m->n_greedy > 5 && m->n_drawn > 20 && m->n_scored > 20);
-    CU_ASSERT(m->n_adjusted > 20 && m->n_topped > 20);
+    CU_ASSERT(m->n_adjusted > 20 && m->n_topped > 20 && m->n_masked > 10);
     CU_ASSERT(m->n_logits > 20 && m->n_bad >= 6);
     free(m);
 }

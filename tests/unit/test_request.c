@@ -117,7 +117,7 @@ static const struct bad_line bad_lines[] = {
     {"{\"prompt\":\"a\",\"num_beams\":3,\"length_penalty\":9}", "invalid_request",
      "length_penalty"},
     {"{\"prompt\":\"a\",\"max_new_tokens\":4}", "unsupported", "max_new_tokens"},
-    {"{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_object\"}}", "unsupported",
+    {"{\"prompt\":\"a\",\"response_format\":{\"type\":\"grammar\"}}", "unsupported",
      "response_format"},
     {"{\"method\":\"GET\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\"}}",
      "invalid_request", "method"},

@@ -9,12 +9,16 @@ static void fill(struct step_plan *p)
     const struct plan_seq a = {
         .id = 1, .n_rows = 3, .n_blocks = 1, .want = PLAN_SAMPLE, .top_p = 0.5f, .n_adjusts = 2};
     const struct plan_adjust adjusts[] = {{.id = 4, .n_sampled = 2}, {.id = 9, .bias = -1.5f}};
-    const struct plan_seq b = {.id = 2, .n_rows = 1, .pos0 = 64, .n_blocks = 2, .key = {7, 8}};
+    const struct plan_seq b = {
+        .id = 2, .n_rows = 1, .pos0 = 64, .n_blocks = 2, .key = {7, 8}, .n_allowed_words = 2};
     const int32_t tokens[] = {10, 11, 12}, blocks[] = {5, 6};
+    const uint32_t allowed[] = {7, 0x80000001};
+    const struct plan_lists lists[] = {{tokens, blocks, adjusts, NULL},
+                                       {tokens, blocks, NULL, allowed}};
     step_plan_clear(p, PLAN_RUN, 42);
-    CU_ASSERT_EQUAL(step_plan_add(p, 0, &a, tokens, blocks, adjusts).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_add(p, 0, &a, &lists[0]).code, STATUS_OK);
     step_plan_end_replica(p, 0);
-    CU_ASSERT_EQUAL(step_plan_add(p, 1, &b, tokens, blocks, NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(step_plan_add(p, 1, &b, &lists[1]).code, STATUS_OK);
     step_plan_end_replica(p, 1);
 }
 
@@ -34,6 +38,8 @@ static void plans_survive_the_message(void)
     CU_ASSERT_EQUAL(memcmp(q.blocks, p.blocks, 3 * sizeof *p.blocks), 0);
     CU_ASSERT_EQUAL(q.n_adjusts, 2);
     CU_ASSERT_EQUAL(memcmp(q.adjusts, p.adjusts, 2 * sizeof *p.adjusts), 0);
+    CU_ASSERT_EQUAL(q.n_allowed, 2);
+    CU_ASSERT_EQUAL(memcmp(q.allowed, p.allowed, 2 * sizeof *p.allowed), 0);
     CU_ASSERT_EQUAL(q.replica_begin[1], 1);
     CU_ASSERT_EQUAL(q.replica_begin[2], 2);
     plan_message_fini(&m);
@@ -53,7 +59,7 @@ static void lying_messages_are_refused(void)
     for (size_t n = 0; n < m.n_words; n++) {
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, n, &q).code, STATUS_BUG);
     }
-    for (size_t word = 4; word < 14; word += 2) { /* the low halves of the header's counts */
+    for (size_t word = 4; word < 16; word += 2) { /* the low halves of the header's counts */
         const int32_t kept = m.words[word];
         m.words[word] = kept + 1;
         CU_ASSERT_EQUAL(step_plan_unpack(m.words, m.n_words, &q).code, STATUS_BUG);

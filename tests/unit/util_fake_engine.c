@@ -41,6 +41,16 @@ static int32_t draw(uint64_t fold, int64_t position, const struct plan_seq *s, u
     return h % 3 == 0 ? (int32_t)(h / 40 % FAKE_END_ID) : (int32_t)(' ' + h / 40 % 95);
 }
 
+/* The first token from `token` on, round the vocabulary, that the plan allows. */
+static int32_t allowed_from(int32_t token, const uint32_t *allowed)
+{
+    for (int32_t i = 0; i < FAKE_VOCAB; i++) {
+        const int32_t id = (token + i) % FAKE_VOCAB;
+        if (allowed[id / 32] >> (id % 32) & 1) return id;
+    }
+    return token;
+}
+
 /* Whatever the plan does to logits counts. */
 static uint64_t mix_adjusts(const struct plan_seq *s, const struct plan_adjust *adjusts)
 {
@@ -170,7 +180,8 @@ static void add_tops(struct result_seq *out, uint64_t fold, int32_t n, struct st
 
 static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                                  const int32_t *tokens, const int32_t *blocks,
-                                 const struct plan_adjust *adjusts, struct step_result *result)
+                                 const struct plan_adjust *adjusts, const uint32_t *allowed,
+                                 struct step_result *result)
 {
     struct result_seq out = {.id = s->id, .token = -1};
     for (int32_t i = 0; i < s->n_rows; i++) {
@@ -193,6 +204,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     if (s->want & PLAN_SAMPLE) {
         const uint64_t fold = fold_cache(e, replica, blocks, last);
         out.token = draw(fold, last + 1, s, mix_adjusts(s, adjusts));
+        if (s->n_allowed_words > 0) out.token = allowed_from(out.token, allowed);
         out.logprob = score_of(fold, out.token);
         if (s->want & PLAN_LOGPROB) add_tops(&out, fold, s->n_logprobs, result);
     }
@@ -210,7 +222,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
 
 /* Where a sequence's part of the plan's arrays begins. */
 struct plan_at {
-    size_t token, block, adjust;
+    size_t token, block, adjust, allowed;
 };
 
 static void run_replica(struct fake_engine *e, int32_t replica, const struct step_plan *plan,
@@ -232,14 +244,16 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
                     wrong(e, "a block is held twice in one step");
                 used[blocks[b]] = is_full ? READ : WRITTEN;
             }
-            const struct result_seq out = run_seq(e, replica, s, plan->tokens + at->token, blocks,
-                                                  plan->adjusts + at->adjust, result);
+            const struct result_seq out =
+                run_seq(e, replica, s, plan->tokens + at->token, blocks, plan->adjusts + at->adjust,
+                        plan->allowed + at->allowed, result);
             st = step_result_add(result, &out);
             assert(!status_failed(&st));
         }
         at->token += (size_t)s->n_rows;
         at->block += (size_t)s->n_blocks;
         at->adjust += (size_t)s->n_adjusts;
+        at->allowed += (size_t)s->n_allowed_words;
         n_rows += s->n_rows;
     }
     e->n_rows += (uint64_t)n_rows;
@@ -253,7 +267,8 @@ void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
 {
     struct plan_at at = {0};
     for (int32_t r = 0; r < e->n_replicas; r++) run_replica(e, r, plan, &at, &results[r]);
-    if (at.token != plan->n_tokens || at.block != plan->n_blocks || at.adjust != plan->n_adjusts)
+    if (at.token != plan->n_tokens || at.block != plan->n_blocks || at.adjust != plan->n_adjusts ||
+        at.allowed != plan->n_allowed)
         wrong(e, "a plan's counts do not add up");
 }
 

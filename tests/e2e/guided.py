@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Answers of a given form: every one has it, and its bytes are the same in every layout.
+
+usage: guided.py SHOAL WORK_FOLDER
+The demo model, which would rather write plays. Patterns are held against Python's `re`, JSON against
+its schema by a small checker here. A second run goes on from a drained one, a third computes rows
+again by --audit.
+"""
+import json
+import re
+import sys
+from pathlib import Path
+
+from program import REPO, Shoal, expect, main_of, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+PATTERNS = ["[0-9]{3}-[a-f]{1,9}", "(KING|QUEEN|First \\w{2,8}): [A-Z][a-z ,']{5,20}[.!?]",
+            "-?[1-9]\\d{0,4}(\\.\\d{2})?", "é[α-ω]{2,4}🙂?", "([ab]c?){3,6}"]
+CHOICES = [["yes", "no", "maybe"], ["Romeo", "Romeo and Juliet"], ["π", "ρ\n"]]
+PERSON = {"type": "object", "title": "Person", "required": ["name", "age", "moods"], "properties": {
+    "name": {"type": "string", "minLength": 2, "maxLength": 10},
+    "age": {"type": "integer", "minimum": 7, "maximum": 130},
+    "nick": {"type": ["string", "null"], "maxLength": 4},
+    "moods": {"type": "array", "items": {"$ref": "#/$defs/mood"}, "minItems": 1, "maxItems": 3}},
+    "$defs": {"mood": {"enum": ["glad", "sad", "ça \"va\""]}}}
+SCHEMAS = [PERSON, {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
+           {"anyOf": [{"type": "integer", "minimum": -5, "maximum": 5}, {"const": None}]},
+           {"type": "string", "pattern": "^[A-Z]{2,3}$"}]
+LAYOUTS = {"tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
+           "dp 2, blocks in want": (["--dp", "2", "--kv-blocks", "10", "--chunk", "3"], 2),
+           "no caches, one at a time": (["--max-batch", "1", "--prefix-cache", "off",
+                                         "--result-cache", "off"], 0)}
+
+
+def make_lines():
+    forms = [{"guided_regex": p} for p in PATTERNS] + [{"guided_choice": c} for c in CHOICES]
+    forms += [{"guided_json": s if i % 2 else json.dumps(s)} for i, s in enumerate(SCHEMAS)]
+    forms += [{"structured_outputs": {"json": PERSON}}, {"response_format": {
+        "type": "json_schema", "json_schema": {"name": "p", "strict": True, "schema": PERSON}}},
+        {"response_format": {"type": "json_object"}}]
+    draws = [{"temperature": 0}, {"temperature": 1.5, "n": 2}, {"seed": 3, "logprobs": 2},
+             {"top_k": 5, "repetition_penalty": 1.2, "logit_bias": {"11": 5}}]
+    lines = [dict(custom_id=f"{i}.{k}", prompt="KING HENRY:\nWhat", max_tokens=150, **form, **draw)
+             for i, form in enumerate(forms) for k, draw in enumerate(draws)]
+    return lines + [dict(custom_id=f"free {k}", prompt="Who", max_tokens=9, **d)
+                    for k, d in enumerate(draws)]
+
+
+def fits(value, schema, root):
+    """JSON Schema, as far as these go."""
+    if "$ref" in schema:
+        return fits(value, root["$defs"][schema["$ref"].split("/")[-1]], root)
+    if "enum" in schema or "const" in schema:
+        return value in schema.get("enum", [schema.get("const")])
+    if "anyOf" in schema:
+        return any(fits(value, s, root) for s in schema["anyOf"])
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if value is None or isinstance(value, bool):
+        return ("null" if value is None else "boolean") in kinds
+    if isinstance(value, str):
+        return ("string" in kinds and bool(re.search(schema.get("pattern", ""), value)) and
+                schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 1e9))
+    if isinstance(value, int):
+        return "integer" in kinds and schema["minimum"] <= value <= schema["maximum"]
+    if isinstance(value, list):
+        return ("array" in kinds and schema.get("minItems", 0) <= len(value) <= schema["maxItems"]
+                and all(fits(v, schema["items"], root) for v in value))
+    return ("object" in kinds and set(schema["required"]) <= set(value) and
+            all(k in schema["properties"] and fits(v, schema["properties"][k], root)
+                for k, v in value.items()))
+
+
+def check_answer(line, answer):
+    """True when it ended, and has the form."""
+    text = answer["text"]
+    if answer["finish_reason"] != "stop":
+        return False
+    form = line.get("structured_outputs", {}).get("json") or line.get("guided_json")
+    if "response_format" in line:
+        form = line["response_format"].get("json_schema", {}).get("schema")
+        expect(isinstance(json.loads(text), dict), f"no object: {text}")
+    if "guided_regex" in line:
+        expect(re.fullmatch(line["guided_regex"], text), f"{line['guided_regex']}: {text!r}")
+    elif "guided_choice" in line:
+        expect(text in line["guided_choice"], f"{line['guided_choice']}: {text!r}")
+    elif form is not None:
+        schema = json.loads(form) if isinstance(form, str) else form
+        expect(fits(json.loads(text), schema, schema), f"{schema}: {text}")
+    return True
+
+
+class GuidedTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.lines = make_lines()
+        write_lines(self.work / "in.jsonl", self.lines)
+
+    def generate(self, name, flags=(), ranks=0, **how):
+        output = self.work / f"{name}.jsonl"
+        done = self.shoal("generate", "--model", DEMO, "--input", self.work / "in.jsonl",
+                          "--output", output, "--max-model-len", 512, "--threads", 1, *flags,
+                          ranks=ranks, limit_s=300, **how)
+        return done, output
+
+    def check_rows(self, output):
+        n_ended = n_answers = 0
+        for line, text in zip(self.lines, output.read_text().splitlines(), strict=True):
+            row = json.loads(text)
+            expect("error" not in row, f"an error row: {row}")
+            for answer in row.get("choices", [row]):
+                n_answers += 1
+                n_ended += check_answer(line, answer)
+        # what is not bounded (any object) may run into max_tokens
+        expect(n_ended >= n_answers - 10, f"only {n_ended} of {n_answers} answers ended")
+
+    def run(self):
+        done, output = self.generate("one", ["--restart"], journal=True)
+        expect(done.status == 0, str(done))
+        self.check_rows(output)
+        whole = output.read_bytes()
+        done, _ = self.generate("one", ["--audit", "20", "--threads", "2"], journal=True)
+        expect(done.status == 0, str(done))
+        for name, (flags, ranks) in LAYOUTS.items():
+            done, output = self.generate("other", flags, ranks)
+            expect(done.status == 0 and output.read_bytes() == whole, f"{name}: {done}")
+        self.resume(whole)
+
+    def resume(self, whole):
+        """Ended again and again with tokens of unfinished rows in the journal."""
+        flags = ["--checkpoint-tokens", "3", "--max-batch", "7"]
+        status, n_runs = 137, 0
+        restart = ["--restart"]
+        while status != 0:
+            done, output = self.generate("resumed", [*flags, *restart, "--failpoint", "step:150"],
+                                         journal=True)
+            status, restart, n_runs = done.status, [], n_runs + 1
+            expect(status in (0, -9, 137) and n_runs < 200, str(done))
+        expect(n_runs > 2 and output.read_bytes() == whole, f"{n_runs} runs, other bytes")
+
+
+if __name__ == "__main__":
+    main_of(lambda: GuidedTest(*sys.argv[1:3]).run())

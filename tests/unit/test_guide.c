@@ -1,0 +1,333 @@
+/* Answers of a given form: what patterns and schemas take, what is refused, and which tokens fit.
+ */
+#include "serve/guide.h"
+
+#include "base/mem.h"
+#include "serve/request.h"
+#include "serve/request_guide.h"
+#include "text/automaton.h"
+#include "text/json_schema.h"
+#include "text/regex.h"
+#include "util_serve.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TEXTS_MAX = 12 };
+
+/* A spec, texts that fit (up to NULL), and texts that do not. */
+struct form {
+    const char *spec;
+    const char *fit[TEXTS_MAX], *other[TEXTS_MAX];
+};
+
+static const struct form patterns[] = {
+    {"abc", {"abc"}, {"ab", "abcd", "", "xabc"}},
+    {"^abc$", {"abc"}, {"abc$", "^abc"}},
+    {"a|bc|", {"a", "bc", ""}, {"b", "abc"}},
+    {"(ab|c)*d", {"d", "ababcd", "cd"}, {"ab", "acd", "dd"}},
+    {"a+b?", {"a", "aaab"}, {"", "b", "abb"}},
+    {"a{2,4}", {"aa", "aaaa"}, {"a", "aaaaa"}},
+    {"(ab){2}", {"abab"}, {"ab", "ababab"}},
+    {"a{2,}", {"aa", "aaaaaaa"}, {"a", ""}},
+    {"a{0}b", {"b"}, {"ab"}},
+    {"a{0,2}?b", {"b", "ab", "aab"}, {"aaab"}},
+    {"(a*)*b", {"b", "aaab"}, {"a"}},
+    {"[a-c_-]+", {"ab-_c", "-"}, {"d", ""}},
+    {"[^a-c]", {"d", "\n", "\xC3\xA9", "\xF0\x9F\x99\x82"}, {"a", "\xC3", "dd"}},
+    {".",
+     {"x", "\xE2\x82\xAC", "\xED\x9F\xBF", "\xF4\x8F\xBF\xBF"},
+     {"\n", "\xED\xA0\x80", "\xC0\x80", "\x80", "\xF4\x90\x80\x80", "\xE0\x80\x80"}},
+    {"[\\w.]+@\\d{2}\\s", {"a_Z.9@12 ", "a@00\t"}, {"a@1 ", "\xC3\xA9@12 "}},
+    {"\\D\\W\\S", {"a b", "\xC3\xA9 b"}, {"1 b", "aab", "a  "}},
+    {"\\x41\\u00e9\\.\\n\\\\", {"A\xC3\xA9.\n\\"}, {"A\xC3\xA9x\n\\"}},
+    {"[\xCE\xB1-\xCF\x89]+", {"\xCE\xB1\xCF\x89\xCE\xBB"}, {"a", "\xCE\x91"}},
+    {"[\\u0000-\\uffff]", {"a", "\xEF\xBF\xBF"}, {"\xF0\x90\x80\x80", "\xED\xA0\x80"}},
+    {"(?:a|(b))c", {"ac", "bc"}, {"c"}},
+};
+
+static const struct form schemas[] = {
+    {"{\"type\":\"string\"}",
+     {"\"\"", "\"a\\n\\u00e9\\\"\"", "\"\xC3\xA9\""},
+     {"a", "\"\n\"", "\"\\ud800\"", "\"\\x\"", "\"a", "\"\x7F\""}},
+    {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
+     {"\"a\"", "\"\\n\xC3\xA9\""},
+     {"\"\"", "\"abc\""}},
+    {"{\"type\":\"string\",\"pattern\":\"^a.\"}",
+     {"\"ab\"", "\"a xyz\""},
+     {"\"a\"", "\"ba\"", "\"a\\\"\""}},
+    {"{\"type\":\"string\",\"pattern\":\"b|^c$\"}", {"\"abc\"", "\"c\""}, {"\"cc\"", "\"\""}},
+    {"{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-02-29\""}, {"\"2024-13-01\"", "\"x\""}},
+    {"{\"type\":\"string\",\"format\":\"email\"}", {"\"x\""}, {"x"}},
+    {"{\"type\":\"integer\"}",
+     {"0", "-1", "999999999999999999"},
+     {"01", "-", "-0", "+1", "1.0", "1000000000000000000"}},
+    {"{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":305}",
+     {"-12", "-9", "0", "99", "304"},
+     {"-13", "305", "-20", "1000"}},
+    {"{\"type\":\"integer\",\"minimum\":95,\"maximum\":10007}",
+     {"95", "100", "999", "10007"},
+     {"94", "9", "10008", "20000", "-95"}},
+    {"{\"type\":\"number\"}", {"0", "-1.5e-3", "12.25", "1E9"}, {"1.", ".5", "1e999", "--1", "01"}},
+    {"{\"type\":[\"boolean\",\"null\"]}", {"true", "false", "null"}, {"nul", "True"}},
+    {"{\"enum\":[\"a\\\"b\",1,null,{\"x\":[1,2]}]}",
+     {"\"a\\\"b\"", "1", "null", "{\"x\":[1,2]}"},
+     {"a", "2", "{\"x\": [1,2]}"}},
+    {"{\"const\":false}", {"false"}, {"true"}},
+    {"{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"integer\",\"minimum\":7,\"maximum\":8}]}",
+     {"null", "7", "8"},
+     {"9", "null7"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1}}",
+     {"[]", "[1]", "[1,1, 1]"},
+     {"[1,]", "[,1]", "[1 ,1]", "[1", "[2]"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":2,\"maxItems\":3}",
+     {"[1,1]", "[1, 1,1]"},
+     {"[]", "[1]", "[1,1,1,1]"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":2}",
+     {"[1,1]", "[1,1,1,1]"},
+     {"[1]"}},
+    {"{\"type\":\"array\",\"maxItems\":0}", {"[]"}, {"[1]"}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"c\":{"
+     "\"const\":"
+     "3}},\"required\":[\"b\"]}",
+     {"{\"b\":2}", "{\"a\":1,\"b\": 2}", "{\"a\":1, \"b\":2,\"c\":3}", "{\"b\":2,\"c\":3}"},
+     {"{}", "{\"a\":1}", "{\"b\":2,\"a\":1}", "{\"b\":2,}", "{,\"b\":2}", "{\"a\":1\"b\":2}",
+      "{\"b\":2,\"b\":2}"}},
+    {"{\"properties\":{\"a\":{\"type\":\"null\"}}}", {"{}", "{\"a\":null}"}, {"{\"b\":null}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"boolean\"}}",
+     {"{}", "{\"x\":true,\"y\": false}"},
+     {"{\"x\":1}", "{\"x\":true,}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}"}, {"{\"a\":1}"}},
+    {"{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/P\"},\"$defs\":{\"P\":{\"type\":\"null\","
+     "\"title\":\"t\"}}}",
+     {"[null]"},
+     {"[1]"}},
+    {"{}",
+     {"1", "{\"a\":[{\"b\":{}}]}", "[[[[1]]]]", "\"x\"", "{\"a\":1,\"b\":{\"c\":null}}"},
+     {"[[[[[1]]]]]", "{a:1}", "[1,]", ""}},
+};
+
+static struct status of_pattern(struct nfa *n, uint32_t from, const char *spec, uint32_t *end)
+{
+    const struct regex_options options = {.in_string = false, .searches = false};
+    return regex_add(n, from, spec, strlen(spec), options, end);
+}
+
+static struct status of_schema(struct nfa *n, uint32_t from, const char *spec, uint32_t *end)
+{
+    struct js_doc *doc = NULL;
+    TRY(js_parse(spec, strlen(spec), "schema", &doc));
+    const struct status st = json_schema_add(n, from, js_root(doc), end);
+    js_destroy(&doc);
+    return st;
+}
+
+/* Adds the paths of a spec. */
+typedef struct status add_paths(struct nfa *n, uint32_t from, const char *spec, uint32_t *end);
+
+static struct status compile(add_paths *add, const char *spec, struct dfa **out)
+{
+    struct nfa n;
+    uint32_t end;
+    *out = NULL;
+    nfa_init(&n);
+    const uint32_t start = nfa_state(&n);
+    struct status st = add(&n, start, spec, &end);
+    if (!status_failed(&st)) st = dfa_create(&n, start, end, out);
+    nfa_fini(&n);
+    return st;
+}
+
+static bool accepts(const struct dfa *d, const char *text)
+{
+    return (d->flags[dfa_run(d, DFA_START, text, strlen(text))] & DFA_ACCEPTS) != 0;
+}
+
+static void expect_forms(add_paths *add, const struct form *forms, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct dfa *d = NULL;
+        const struct status st = compile(add, forms[i].spec, &d);
+        if (status_failed(&st)) printf("\n  %s: %s\n", forms[i].spec, st.text);
+        CU_ASSERT_FATAL(d != NULL);
+        for (size_t k = 0; k < TEXTS_MAX; k++) {
+            const char *fit = forms[i].fit[k], *other = forms[i].other[k];
+            if (fit != NULL && !accepts(d, fit)) printf("\n  %s refuses %s\n", forms[i].spec, fit);
+            if (other != NULL && accepts(d, other))
+                printf("\n  %s takes %s\n", forms[i].spec, other);
+            CU_ASSERT(fit == NULL || accepts(d, fit));
+            CU_ASSERT(other == NULL || !accepts(d, other));
+        }
+        dfa_destroy(&d);
+    }
+}
+
+static void patterns_take_their_texts(void)
+{
+    expect_forms(of_pattern, patterns, sizeof patterns / sizeof *patterns);
+}
+
+static void schemas_take_their_texts(void)
+{
+    expect_forms(of_schema, schemas, sizeof schemas / sizeof *schemas);
+}
+
+static void expect_refused(add_paths *add, const char *const (*specs)[2], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct dfa *d = NULL;
+        const struct status st = compile(add, specs[i][0], &d);
+        const bool is_right = st.code == STATUS_REQUEST && strstr(st.text, specs[i][1]) != NULL;
+        if (!is_right)
+            printf("\n  %s: \"%s\", expected \"%s\"\n", specs[i][0], st.text, specs[i][1]);
+        CU_ASSERT(is_right);
+        dfa_destroy(&d);
+    }
+}
+
+static void what_is_not_understood_is_named(void)
+{
+    static const char *const bad_patterns[][2] = {{"(a", "not closed"},
+                                                  {"a)", "not opened"},
+                                                  {"[a", "not closed"},
+                                                  {"[]", "empty class"},
+                                                  {"*a", "nothing to repeat"},
+                                                  {"a**", "nothing to repeat"},
+                                                  {"a{2", "not closed"},
+                                                  {"a{x}", "expected a count"},
+                                                  {"a{3,2}", "below its start"},
+                                                  {"a{99999}", "too large"},
+                                                  {"(?=a)", "look-around"},
+                                                  {"(?P<x>a)", "names"},
+                                                  {"\\1", "not supported"},
+                                                  {"\\bx", "not supported"},
+                                                  {"a\\", "backslash"},
+                                                  {"a^b", "start and the end"},
+                                                  {"(a$)", "start and the end"},
+                                                  {"[b-a]", "backwards"},
+                                                  {"[a-\\d]", "backwards"},
+                                                  {"\\ud800", "surrogate"},
+                                                  {"\xFF", "UTF-8"},
+                                                  {"\\xg0", "hexadecimal"},
+                                                  {"[^\\s\\S]", "no text can match"},
+                                                  {"((((a{999}){999}){999}){999})", "too large"},
+                                                  {"(a|b)*a(a|b){18}", "too large"}};
+    static const char *const bad_schemas[][2] = {
+        {"{\"type\":\"text\"}", "no type"},
+        {"{\"type\":\"string\",\"minimum\":1}", "\"minimum\""},
+        {"{\"not\":{}}", "\"not\""},
+        {"{\"$ref\":\"#\"}", "back to where it stands"},
+        {"{\"$ref\":\"#/$defs/x\"}", "not found"},
+        {"{\"$ref\":\"http://a/b\"}", "not found"},
+        {"false", "expected a schema"},
+        {"{\"enum\":[]}", "\"enum\""},
+        {"{\"type\":\"object\",\"properties\":{},\"required\":[\"a\"]}", "\"required\""},
+        {"{\"type\":\"array\",\"minItems\":-1}", "\"minItems\""},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "below minItems"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "below minLength"},
+        {"{\"type\":\"string\",\"pattern\":\"(\"}", "\"pattern\""},
+        {"{\"type\":\"string\",\"pattern\":\"^\\n$\"}", "no text can match"},
+        {"{\"type\":\"integer\",\"minimum\":0.5}", "53 bits"},
+        {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "between its bounds"},
+        {"{\"type\":\"number\",\"minimum\":3}", "\"minimum\""},
+        {"{\"type\":\"string\",\"maxLength\":500000}", "too large"},
+        {"{\"anyOf\":[{},{\"type\":\"array\",\"items\":{\"allOf\":[{},{}]}}]}", "one schema"}};
+    expect_refused(of_pattern, bad_patterns, sizeof bad_patterns / sizeof *bad_patterns);
+    expect_refused(of_schema, bad_schemas, sizeof bad_schemas / sizeof *bad_schemas);
+}
+
+/* A request over a vocabulary of bytes: its masks against the texts one by one. */
+static void tokens_fit_where_their_bytes_do(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
+    struct request *r = util_request_parse(
+        &rules, "{\"prompt\":\"a\",\"guided_regex\":\"x(yz|[p-r]{1,2})?\",\"max_tokens\":9}");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->guide);
+    static const char *const next[] = {"x", "ypqr|", "z", "|"}; /* | is the end token */
+    static const char tokens[] = "xyz";
+    for (size_t step = 0; step < 3; step++) {
+        CU_ASSERT_EQUAL(request_guide_allow(r, &rules).code, STATUS_OK);
+        for (int32_t id = 0; id < rules.vocab_size; id++) {
+            const char c = id == 256 ? '|' : (char)id;
+            const bool fits = c != '\0' && id < 257 && (id < 128 || id == 256) &&
+                              strchr(next[step], c) != NULL && id != '|';
+            CU_ASSERT_EQUAL((r->allowed[id / 32] >> (id % 32) & 1) != 0, fits);
+        }
+        CU_ASSERT_EQUAL(r->finish, REQUEST_UNFINISHED);
+        CU_ASSERT_EQUAL(request_take_token(r, &rules, tokens[step]).code, STATUS_OK);
+    }
+    CU_ASSERT_EQUAL(r->finish, REQUEST_STOP); /* nothing can follow */
+    CU_ASSERT_NSTRING_EQUAL(r->text.data, "xyz", 3);
+    request_destroy(&r);
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
+/* Equal specs are one guide, others are not; what nobody has is dropped in the end. */
+static void equal_specs_share_a_guide(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
+    static const char LINE[] = "{\"prompt\":\"a\",\"guided_choice\":[\"yes\",\"no\"]}";
+    struct request *a = util_request_parse(&rules, LINE), *b = util_request_parse(&rules, LINE);
+    struct request *c =
+        util_request_parse(&rules, "{\"prompt\":\"a\",\"guided_choice\":[\"yes\"]}");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(a->guide);
+    CU_ASSERT_PTR_EQUAL(a->guide, b->guide);
+    CU_ASSERT_PTR_NOT_EQUAL(a->guide, c->guide);
+    CU_ASSERT_NOT_EQUAL(guide_hash(a->guide), guide_hash(c->guide));
+    for (int i = 0; i < 1000; i++) {
+        char line[96];
+        snprintf(line, sizeof line, "{\"prompt\":\"a\",\"guided_regex\":\"%d%s\"}", i,
+                 i % 2 == 0 ? "" : "(");
+        struct request *r = util_request_parse(&rules, line);
+        CU_ASSERT_EQUAL(r->error_code != NULL, i % 2 == 1);
+        request_destroy(&r);
+    }
+    request_destroy(&b);
+    b = util_request_parse(&rules, LINE);
+    CU_ASSERT_PTR_EQUAL(a->guide, b->guide);
+    request_destroy(&a);
+    request_destroy(&b);
+    request_destroy(&c);
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
+/* Each allocation fails once: a status, and no leak (under AddressSanitizer). */
+static void failing_allocations_are_statuses(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    static const char LINE[] = "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"array\",\"items\":{"
+                               "\"enum\":[1,2]},\"minItems\":1}}";
+    bool passed = false;
+    for (uint64_t n = 1; n < 2000 && !passed; n++) {
+        struct request *r = NULL;
+        (void)mem_fail_after(n);
+        struct status st = guides_create(t, rules.vocab_size, &rules.guides);
+        if (!status_failed(&st)) st = request_create(&rules, 1, LINE, sizeof LINE - 1, &r);
+        if (!status_failed(&st)) st = request_guide_allow(r, &rules);
+        passed = mem_fail_after(0) < n;
+        CU_ASSERT_EQUAL(st.code, passed ? STATUS_OK : STATUS_MEMORY);
+        request_destroy(&r);
+        guides_destroy(&rules.guides);
+    }
+    CU_ASSERT(passed);
+    tokenizer_destroy(&t);
+}
+
+void suite_guide(CU_pSuite suite);
+void suite_guide(CU_pSuite suite)
+{
+    CU_ADD_TEST(suite, patterns_take_their_texts);
+    CU_ADD_TEST(suite, schemas_take_their_texts);
+    CU_ADD_TEST(suite, what_is_not_understood_is_named);
+    CU_ADD_TEST(suite, tokens_fit_where_their_bytes_do);
+    CU_ADD_TEST(suite, equal_specs_share_a_guide);
+    CU_ADD_TEST(suite, failing_allocations_are_statuses);
+}
