@@ -11,6 +11,7 @@ that of its first run. A run fails when its hash differs, or when what it was as
 import argparse
 import hashlib
 import json
+import os
 import random
 import sys
 import threading
@@ -198,25 +199,27 @@ class Law:
             name = source_of(name)
         return DEMO if name == "demo" else self.work / f"{name}.h5"
 
-    def prepare(self):
-        for name in self.models():
-            source = source_of(name)
-            if source != "demo":
-                self.shoal.must("convert", SOURCES[source], self.model(source))
-            if name in QUANTIZED:
-                self.shoal.must("quantize", self.model(source), self.model(name), "--format",
-                                QUANTIZED[name], "--quiet")
-            if source == "demo":
-                lines = text_lines()
-            else:
-                config = json.loads((SOURCES[source] / "config.json").read_text())
-                lines = token_lines(config["vocab_size"])
-            write_lines(self.work / f"{name}-given.jsonl", lines)
-            random.Random(7).shuffle(lines)
-            write_lines(self.work / f"{name}-shuffled.jsonl", lines)
+    def convert(self, source):
+        self.shoal.must("convert", SOURCES[source], self.model(source))
+
+    def prepare(self, name):
+        """The model and its two inputs, and the hash that all its runs must have."""
+        source = source_of(name)
+        if name in QUANTIZED:
+            self.shoal.must("quantize", self.model(source), self.model(name), "--format",
+                            QUANTIZED[name], "--quiet")
+        if source == "demo":
+            lines = text_lines()
+        else:
+            config = json.loads((SOURCES[source] / "config.json").read_text())
+            lines = token_lines(config["vocab_size"])
+        write_lines(self.work / f"{name}-given.jsonl", lines)
+        random.Random(7).shuffle(lines)
+        write_lines(self.work / f"{name}-shuffled.jsonl", lines)
+        self.make_base(name)
 
     def run(self, row, tag):
-        """One run's hash and report."""
+        """One run's hash, report and rows."""
         flags, ranks, _ = LAYOUTS[row["layout"]]
         output, report = self.work / f"{tag}.jsonl", self.work / f"{tag}.report.json"
         for path in (output, report):
@@ -236,9 +239,8 @@ class Law:
         # more threads than cores: they must wait asleep, not spinning
         env = {"SHOAL_KERNELS": row["kernels"], "OMP_WAIT_POLICY": "passive"}
         self.shoal.must(*argv, ranks=ranks, limit_s=180, env=env)
-        found = hash_rows(output), json.loads(report.read_text())
-        if tag != "base":
-            output.unlink()
+        found = hash_rows(output), json.loads(report.read_text()), read_rows(output)
+        output.unlink()
         report.unlink()
         return found
 
@@ -267,9 +269,8 @@ class Law:
     def make_base(self, name):
         """The hash that all others must have: one rank, reference kernels, nothing special."""
         row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name}
-        self.base[name], report = self.run(row, "base")
+        self.base[name], report, rows = self.run(row, f"base-{name}")
         self.check_report(row, report)
-        rows = read_rows(self.work / "base.jsonl")
         n_errors = sum("error" in r for r in rows.values())
         n_tokens = sum(len(r.get("token_ids", [])) for r in rows.values())
         expect(len(rows) == 20 and n_errors == 1 and n_tokens > 100,
@@ -284,7 +285,7 @@ class Law:
             return
         started = time.monotonic()
         try:
-            found, report = self.run(row, f"run{number}")
+            found, report, _ = self.run(row, f"run{number}")
             self.check_report(row, report)
             expect(found == self.base[row["model"]], f"hash {found}")
         except (Failure, KeyError) as failure:
@@ -309,12 +310,11 @@ class Law:
         new.replace(self.state_path)
 
     def main(self):
-        self.prepare()
-        for name in self.models():
-            self.make_base(name)
         rows = self.rows()
         rows = [r for r in rows if self.args.only in " ".join(f"{k}={v}" for k, v in r.items())]
         with ThreadPoolExecutor(self.args.jobs) as pool:
+            list(pool.map(self.convert, {source_of(name) for name in self.models()} - {"demo"}))
+            list(pool.map(self.prepare, self.models()))
             list(pool.map(self.one, enumerate(rows, 1)))
         expect(not self.failures, f"{len(self.failures)} of {len(rows)} runs")
         print(f"{len(rows)} runs, one hash per model: {self.base}")
@@ -326,7 +326,8 @@ def parse():
     parser.add_argument("work")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--jobs", type=int, default=2)
+    # half of a run's time is launchers and ranks that wait for each other
+    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count())
     parser.add_argument("--models", help="fewer models, by name, with commas")
     parser.add_argument("--only", default="", help="only runs whose name holds this")
     return parser.parse_args()
