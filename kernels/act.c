@@ -33,14 +33,19 @@ const struct quant_rows *act_codes_to_make(struct act_rows *rows, const struct p
 {
     if (rows->memory == NULL || !meets_codes(w)) return NULL;
     const uint32_t group = quant_kernel_group(w->quant);
-    const size_t n_groups = (rows->n + group - 1) / group, n_params = rows->n_rows * n_groups;
+    const size_t n = rows->n_all > 0 ? rows->n_all : rows->n;
+    const size_t n_groups = (n + group - 1) / group, n_params = rows->n_rows * n_groups;
     char *at = rows->memory;
     rows->codes = (struct quant_rows){.group = group, .n_groups = n_groups, .codes = (int8_t *)at};
     at += aligned(n_params * group);
     rows->codes.scales = (float *)at;
     at += aligned(n_params * sizeof(float));
     rows->codes.sums = (int32_t *)at;
-    return &rows->codes;
+    rows->own = rows->codes;
+    rows->own.codes += rows->first;
+    rows->own.scales += rows->first / group;
+    rows->own.sums += rows->first / group;
+    return &rows->own;
 }
 
 const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *rows,
@@ -49,7 +54,7 @@ const struct quant_rows *act_codes(const struct kern_table *k, struct act_rows *
     if (rows->memory == NULL || !meets_codes(w)) return NULL;
     if (rows->codes.group == quant_kernel_group(w->quant)) return &rows->codes;
     act_codes_to_make(rows, w);
-    op_quantize_rows(k, rows->x, rows->stride, rows->n_rows, rows->n, &rows->codes);
+    if (rows->n > 0) op_quantize_rows(k, rows->x, rows->stride, rows->n_rows, rows->n, &rows->own);
     return &rows->codes;
 }
 

@@ -10,7 +10,11 @@ struct act_rows {
     size_t stride, n_rows;
     size_t n;     /* inputs, K of the linears */
     void *memory; /* act_codes_bytes, 64-byte aligned, borrowed; NULL: weight-only arithmetic */
+    /* n_all 0: these are all inputs. Else they are inputs [first, first + n) of n_all, cut at whole
+     * groups; the codes of all stand in memory, where others make the rest of them. */
+    size_t first, n_all;
     struct quant_rows codes; /* made by act_codes; group 0: not yet */
+    struct quant_rows own;   /* of the codes, where those of x go */
 };
 
 /* Local. Bytes of the codes of n_rows rows of n inputs, whatever the group. SIZE_MAX: overflow. */

@@ -114,8 +114,16 @@ static void quantize_part(const void *job_, struct part part)
     const struct quantize_job *job = job_;
     size_t row0, row1;
     if (!part_take(&part, job->n_rows, job->n + 1, &row0, &row1)) return;
-    for (size_t row = row0; row < row1; row++)
-        job->k->quantize_row(job->x + row * job->x_stride, job->n, job->out, row);
+    struct quant_rows one = *job->out;
+    const size_t n_groups = (job->n + one.group - 1) / one.group, row_groups = one.n_groups;
+    one.n_groups = n_groups;
+    for (size_t row = row0; row < row1; row++) {
+        const size_t i = row * row_groups;
+        one.codes = job->out->codes + i * one.group;
+        one.scales = job->out->scales + i;
+        one.sums = job->out->sums + i;
+        job->k->quantize_row(job->x + row * job->x_stride, job->n, &one, 0);
+    }
 }
 
 void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,

@@ -27,7 +27,8 @@ void op_linears(const struct kern_table *k, const struct linear_args *a, size_t 
 /* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 
-/* Rows [0, n_rows) of x, n inputs each, as codes. */
+/* Rows [0, n_rows) of x, n inputs each, as codes: the first groups of out's rows; what other groups
+ * these have is left as it is (not on a device). */
 void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
                       size_t n, const struct quant_rows *out);
 
@@ -242,6 +243,8 @@ struct place_args {
     float *to;
 };
 void op_place_rows(const struct kern_table *k, const struct place_args *a);
+/* The same added to what stands there. Not on a device. */
+void op_add_rows(const struct kern_table *k, const struct place_args *a);
 
 /* Before memory is taken for a plain weight of linears with one group: decides on a device whether
  * a library multiplies with it, and its layout (w->flat). Its bytes then; and, once it has memory

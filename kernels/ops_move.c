@@ -3,6 +3,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/cuda/ops_cuda.h"
+#include "kernels/part.h"
 
 #include <assert.h>
 #include <string.h>
@@ -48,14 +49,42 @@ void op_gather_rows(const struct kern_table *k, const struct gather_args *a)
                a->width * sizeof *a->to);
 }
 
+struct place_job {
+    const struct kern_table *k; /* NULL: rows are copied, not added */
+    const struct place_args *a;
+};
+
+static void place_part(const void *job_, struct part part)
+{
+    const struct place_job *job = job_;
+    const struct place_args *a = job->a;
+    size_t i, end;
+    if (!part_take(&part, a->n_rows, a->width + 1, &i, &end)) return;
+    for (; i < end; i++) {
+        const float *from = a->from + i * a->width;
+        float *to = a->to + i * a->to_stride;
+        if (job->k != NULL) {
+            job->k->add(to, from, a->width);
+        } else {
+            memcpy(to, from, a->width * sizeof *to);
+        }
+    }
+}
+
 void op_place_rows(const struct kern_table *k, const struct place_args *a)
 {
     if (k->device != NULL) {
         cuda_op_place_rows(k->device, a);
         return;
     }
-    for (size_t i = 0; i < a->n_rows; i++)
-        memcpy(a->to + i * a->to_stride, a->from + i * a->width, a->width * sizeof *a->to);
+    const struct place_job job = {NULL, a};
+    part_run(k->team, (uint64_t)a->n_rows * (a->width + 1), place_part, &job);
+}
+
+void op_add_rows(const struct kern_table *k, const struct place_args *a)
+{
+    const struct place_job job = {k, a};
+    part_run(k->team, (uint64_t)a->n_rows * (a->width + 1), place_part, &job);
 }
 
 void op_move_rows(const struct kern_table *k, const struct move_args *a)

@@ -196,6 +196,7 @@ static struct status start(struct job *j)
     j->is_complete = is_complete != 0;
     if (j->is_complete) return status_ok();
     PHASE(check_drain(j));
+    stage_choose_cuts(&j->kern, j->comm, j->policy, j->layout);
     (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
     const struct layout_place place =
         layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));

@@ -29,7 +29,16 @@ static struct status take_sums(struct stage *s)
     const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);
     const size_t n = s->o.max_rows * (d + 1) + STAGE_PARTS * room;
     s->sums = NULL;
-    if (s->o.kern->device == NULL)
+    if (s->o.layout->cuts_outputs) {
+        const size_t n_bytes = stage_outputs_bytes(s);
+        s->outputs = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n_bytes);
+        if (s->outputs == NULL)
+            return status_make(STATUS_MEMORY,
+                               "workspace: no room for %zu bytes to share with the "
+                               "ranks of this host",
+                               n_bytes);
+        s->workspace_bytes += n_bytes;
+    } else if (s->o.kern->device == NULL)
         s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
     if (s->sums == NULL) {
         TRY(mem_ops_alloc(s->o.kern, &s->own_sums, n, sizeof *s->own_sums, "workspace"));
@@ -250,6 +259,7 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
     struct part *const parts = s->parts;
     const size_t n_parts = in_halves ? STAGE_PARTS : 1;
     assert(hidden->n_rows <= s->o.max_rows);
+    stage_share_inputs(s);
     stage_rotate(s, seqs, n_seqs, hidden->n_rows);
     parts[0] = part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
     parts[0].seqs = seqs;

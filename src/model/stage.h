@@ -40,6 +40,12 @@ struct stage_options {
     const struct tap *tap; /* NULL: nobody watches */
 };
 
+/* **Collective (world)**, after comm_split and before weights are listed. Decides whether the
+ * layout cuts o_proj and the down projections by outputs: where all tp ranks of each stage share a
+ * host's memory; and the experts', where no row of theirs is sent (moe/moe_together.c). */
+void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
+                       struct layout *l);
+
 struct stage;
 
 /* Local. Allocates everything a step needs but the MoE's exchange buffers, which grow.

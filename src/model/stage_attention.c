@@ -121,7 +121,11 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
     } else {
         attend(s, layer, w, p);
     }
-    stage_show(s, TAP_O, s->attended, n_rows, w->o.n_in);
-    struct act_rows in = stage_input(s, s->attended, n_rows, w->o.n_in);
+    const struct range h = s->o.weights->heads;
+    const uint32_t n = s->o.model->value_dim;
+    stage_show(s, TAP_O, s->attended, n_rows, (size_t)range_count(h) * n);
+    struct act_rows in =
+        stage_row_input(s, s->attended, n_rows, (struct range){h.begin * n, h.end * n},
+                        (size_t)s->o.model->n_heads * n, s->codes);
     stage_row_parallel(s, &w->o, w->o_bias, &in, p);
 }

@@ -35,9 +35,13 @@ struct status stage_make_moe(struct stage *s)
 static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows)
 {
     const size_t f = w->gate.n_out;
+    const uint32_t tp = s->o.weights->place.tp;
+    const struct range held =
+        w->is_moe ? layout_shared_ffn(s->o.layout, tp) : layout_ffn(s->o.layout, tp);
     struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
-    struct act_rows inner = {
-        .x = s->gate, .stride = f, .n_rows = n_rows, .n = f, .memory = s->inner_codes};
+    struct act_rows inner =
+        stage_row_input(s, s->gate, n_rows, held,
+                        w->is_moe ? s->o.model->shared_ffn : s->o.model->ffn, s->inner_codes);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
     act_codes(s->o.kern, &in, &w->gate);

@@ -85,8 +85,22 @@ static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, struct
 void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                            struct part *p)
 {
-    const struct grid_sum sum = leaf_sums(s, w, in, y, p);
-    grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
+    if (s->o.layout->cuts_outputs) {
+        stage_outputs(s, w, in, y, false, p);
+    } else {
+        const struct grid_sum sum = leaf_sums(s, w, in, y, p);
+        grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
+    }
+    comm_poll(s->o.comm);
+}
+
+/* What follows a sum in y, once. */
+static void add_rest(struct stage *s, float *y, const struct part *p)
+{
+    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
+    const float scale = s->o.model->residual_scale;
+    if (p->bias != NULL) op_add_bias(s->o.kern, y, p->bias, n_rows, d);
+    if (scale != 1.0f) op_axpy(s->o.kern, scale, y, n_rows * d, p->hidden.h);
     comm_poll(s->o.comm);
 }
 
@@ -94,26 +108,28 @@ void stage_row_parallel(struct stage *s, const struct packed *w, const float *bi
                         struct act_rows *in, struct part *p)
 {
     const bool scaled = s->o.model->residual_scale != 1.0f;
-    p->sum = leaf_sums(s, w, in, scaled ? s->x : p->hidden.h, p); /* x of the block was read */
+    float *y = scaled ? s->x : p->hidden.h; /* x of the block was read */
     p->bias = bias;
+    if (s->o.layout->cuts_outputs) {
+        stage_outputs(s, w, in, y, !scaled, p);
+        add_rest(s, y, p);
+        return;
+    }
+    p->sum = leaf_sums(s, w, in, y, p);
     grid_sum_start(&p->sum, s->o.comm, COMM_TP, p->lane);
     if (p->lane == GRID_SUM_NOW) stage_leave(s, p);
 }
 
 void stage_leave(struct stage *s, struct part *p)
 {
-    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
-    const float scale = s->o.model->residual_scale;
     if (p->sum.sums == NULL) return;
-    if (scale != 1.0f) {
+    if (s->o.model->residual_scale != 1.0f) {
         grid_sum_finish_to_f32(&p->sum, s->o.comm, COMM_TP, p->lane);
     } else {
         grid_sum_finish_add(&p->sum, s->o.comm, COMM_TP, p->lane);
     }
-    if (p->bias != NULL) op_add_bias(s->o.kern, p->sum.y, p->bias, n_rows, d);
-    if (scale != 1.0f) op_axpy(s->o.kern, scale, p->sum.y, n_rows * d, p->hidden.h);
+    add_rest(s, p->sum.y, p);
     p->sum.sums = NULL;
-    comm_poll(s->o.comm);
 }
 
 void stage_enter(struct stage *s, struct part *p)

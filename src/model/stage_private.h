@@ -34,7 +34,7 @@ struct stage {
     uint64_t workspace_bytes;
     void *workspace; /* owned; the arrays below stand in it, for T <= max_rows, and those that are
                         not alive at the same time share memory (parallel/workspace.h) */
-    float *x;            /* [T, D] normed input of a block */
+    float *x;        /* [T, D] normed input of a block */
     float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
     float *k, *v;        /* [T, G Hd] */
     /* latent attention */
@@ -49,6 +49,9 @@ struct stage {
     uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
     int64_t *sums; /* [T, D + 1] of all parts; own_sums, or memory that the tp ranks share */
     int64_t *own_sums;
+    /* of linears that are cut by outputs: */
+    float *outputs;     /* this rank's, for the others to read */
+    void *inputs;       /* of all tp ranks, codes or floats; NULL: not yet asked for */
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] host memory, as is the next */
     int32_t *final_rows;
@@ -58,6 +61,22 @@ struct stage {
 
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n);
+
+/* stage_outputs.c. Local. This rank's inputs x [n_rows, held] of a row-parallel linear of n_all
+ * inputs; memory for their codes, or NULL, where they meet this rank's weights alone. */
+struct act_rows stage_row_input(const struct stage *s, const float *x, size_t n_rows,
+                                struct range held, size_t n_all, void *memory);
+
+/* **Collective (TP)**. Before a step: where the ranks put these inputs. */
+void stage_share_inputs(struct stage *s);
+
+/* Local. What this rank's outputs take. */
+size_t stage_outputs_bytes(const struct stage *s);
+
+/* **Collective (TP)**. y [T, D] = x w^T, or adds it, cut by outputs; the rows' counters go to
+ * hidden. */
+void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
+                   bool adds, struct part *p);
 
 /* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
 struct column {

@@ -77,6 +77,15 @@ static struct status emit_matrix(const struct walk *w, enum weight_role role, co
                 name);
 }
 
+/* A matrix with leaves: this place's inputs of all outputs, or all inputs of its outputs. */
+static struct status emit_leafy(const struct walk *w, enum weight_role role, const char *name,
+                                uint32_t n_cols, struct range cols)
+{
+    const struct range rows = layout_outputs(w->l, w->place.tp);
+    return emit_matrix(w, role, name, w->m->width, rows, n_cols,
+                       w->l->cuts_outputs ? whole(n_cols) : cols);
+}
+
 static struct status emit_experts(const struct walk *w, enum weight_role role, const char *name,
                                   uint32_t n_rows, struct range rows, uint32_t n_cols,
                                   struct range cols)
@@ -134,8 +143,7 @@ static struct status walk_latent(const struct walk *w)
     TRY(emit_vector(w, WEIGHT_KV_A_NORM, "self_attn.kv_a_layernorm.weight", r));
     TRY(emit_matrix(w, WEIGHT_KV_B, "self_attn.kv_b_proj.weight", m->n_heads * own,
                     times(heads, own), r, whole(r)));
-    return emit_matrix(w, WEIGHT_O, "self_attn.o_proj.weight", m->width, width,
-                       m->n_heads * m->value_dim, o);
+    return emit_leafy(w, WEIGHT_O, "self_attn.o_proj.weight", m->n_heads * m->value_dim, o);
 }
 
 static struct status walk_attention(const struct walk *w)
@@ -167,7 +175,7 @@ static struct status walk_attention(const struct walk *w)
         TRY(emit_vector(w, WEIGHT_Q_NORM, "self_attn.q_norm.weight", m->head_dim));
         TRY(emit_vector(w, WEIGHT_K_NORM, "self_attn.k_norm.weight", m->head_dim));
     }
-    return emit_matrix(w, WEIGHT_O, "self_attn.o_proj.weight", m->width, width, n_q, q);
+    return emit_leafy(w, WEIGHT_O, "self_attn.o_proj.weight", n_q, q);
 }
 
 static struct status walk_dense(const struct walk *w)
@@ -177,7 +185,7 @@ static struct status walk_dense(const struct walk *w)
     const struct range width = whole(m->width);
     TRY(emit_matrix(w, WEIGHT_GATE, "mlp.gate_proj.weight", m->ffn, f, m->width, width));
     TRY(emit_matrix(w, WEIGHT_UP, "mlp.up_proj.weight", m->ffn, f, m->width, width));
-    TRY(emit_matrix(w, WEIGHT_DOWN, "mlp.down_proj.weight", m->width, width, m->ffn, f));
+    TRY(emit_leafy(w, WEIGHT_DOWN, "mlp.down_proj.weight", m->ffn, f));
     if (!m->ffn_bias) return status_ok();
     TRY(emit_slice(w, WEIGHT_GATE_BIAS, "mlp.gate_proj.bias", m->ffn, f));
     TRY(emit_slice(w, WEIGHT_UP_BIAS, "mlp.up_proj.bias", m->ffn, f));
@@ -200,7 +208,9 @@ static struct status walk_shared(const struct walk *w)
     const uint32_t n = m->shared_ffn, d = m->width;
     TRY(emit_shared(w, WEIGHT_SHARED_GATE, "gate_proj.weight", n, f, d, width));
     TRY(emit_shared(w, WEIGHT_SHARED_UP, "up_proj.weight", n, f, d, width));
-    TRY(emit_shared(w, WEIGHT_SHARED_DOWN, "down_proj.weight", d, width, n, f));
+    char down[96];
+    snprintf(down, sizeof down, "%sdown_proj.weight", m->family->moe.shared);
+    TRY(emit_leafy(w, WEIGHT_SHARED_DOWN, down, n, f));
     if (m->family->moe.shared_gate == NULL) return status_ok();
     return emit_matrix(w, WEIGHT_SHARED_MIX, m->family->moe.shared_gate, 1, whole(1), d, width);
 }
@@ -216,7 +226,9 @@ static struct status walk_experts(const struct walk *w)
     const struct range up = fused ? (struct range){f.begin + n, f.end + n} : f;
     TRY(emit_experts(w, WEIGHT_EXPERT_GATE, names->gate, n_rows, f, m->width, width));
     TRY(emit_experts(w, WEIGHT_EXPERT_UP, names->up, n_rows, up, m->width, width));
-    return emit_experts(w, WEIGHT_EXPERT_DOWN, names->down, m->width, width, n, f);
+    return emit_experts(w, WEIGHT_EXPERT_DOWN, names->down, m->width,
+                        layout_expert_outputs(w->l, w->place.etp), n,
+                        w->l->cuts_expert_outputs ? whole(n) : f);
 }
 
 /* Biases of gpt-oss's router and experts. */

@@ -92,15 +92,52 @@ static struct status spread_codes(struct moe *m, const struct pass *p, struct ac
     return status_ok();
 }
 
+/* What down reads: gate [n_in, f], as this rank's columns of all ranks' inputs where these are
+ * shared. */
+static struct status inner_rows(struct moe *m, const struct pass *p, const float *gate, size_t f,
+                                struct act_rows *out)
+{
+    *out = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
+    if (!m->o.layout->cuts_expert_outputs)
+        return codes_memory(m, p, BUF_INNER_CODES, f, &out->memory);
+    const size_t n = p->w->down[0].n_in, n_codes = act_codes_bytes(p->n_in, n);
+    const size_t n_floats = p->n_in * n * sizeof(float),
+                 n_bytes = n_codes > n_floats ? n_codes : n_floats;
+    if (n_bytes > m->inputs_bytes) { /* on all of these ranks: their rows are the same */
+        m->inputs_bytes = n_bytes + n_bytes / 4;
+        m->inputs = comm_common_lane(m->o.comm, COMM_ETP, COMM_LANE_EXPERT_INPUTS, m->inputs_bytes);
+    }
+    out->first = layout_expert_ffn(m->o.layout, m->place.etp).begin;
+    out->n_all = n;
+    if (!m->o.weight_only) out->memory = m->inputs;
+    return status_ok();
+}
+
+/* All inputs of down, once the ranks that share the experts have put theirs there. */
+static void share_inner(struct moe *m, const struct act_rows *inner, struct linear_args *a)
+{
+    if (a->xq == NULL) {
+        const struct place_args floats = {.from = inner->x,
+                                          .n_rows = inner->n_rows,
+                                          .width = inner->n,
+                                          .to_stride = inner->n_all,
+                                          .to = (float *)m->inputs + inner->first};
+        op_place_rows(m->o.kern, &floats);
+    }
+    comm_barrier(m->o.comm, COMM_ETP);
+    a->x = m->inputs;
+    a->x_stride = inner->n_all;
+}
+
 /* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
 static struct status expert_linears(struct moe *m, const struct pass *p, const float *x,
                                     float *gate, float *up, int64_t *sums)
 {
-    const size_t d = m->o.width, f = p->w->down[0].n_in;
+    const size_t d = m->o.width, f = p->w->gate[0].n_out;
     struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
-    struct act_rows inner = {.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
+    struct act_rows inner;
     TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
-    TRY(codes_memory(m, p, BUF_INNER_CODES, f, &inner.memory));
+    TRY(inner_rows(m, p, gate, f, &inner));
     if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
     const size_t n_groups = make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
@@ -128,6 +165,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     a.xq = act_codes(m->o.kern, &inner, p->w->down);
     a.x = gate;
     a.x_stride = f;
+    if (m->o.layout->cuts_expert_outputs) share_inner(m, &inner, &a);
     a.sums = sums;
     op_linear_leaf(m->o.kern, &a);
     return status_ok();
@@ -137,7 +175,7 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int
 {
     const size_t d = m->o.width;
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
-    const size_t f = has_weights ? p->w->down[0].n_in : 0;
+    const size_t f = has_weights ? p->w->gate[0].n_out : 0;
     float *gate, *up;
     TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));

@@ -65,6 +65,9 @@ struct moe {
     int *stage_counts, *stage_displs; /* [dp * tp] */
     int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
     unsigned turn;                    /* which of two lanes moe_together writes */
+    /* where down is cut by outputs: what it reads, of all ranks that share the experts */
+    void *inputs;
+    size_t inputs_bytes;
 };
 
 /* One call's state. */
@@ -109,8 +112,9 @@ struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
  * rows: then each token is quantized once, and p->to_slots tells where its codes go. */
 bool moe_takes_codes(const struct moe *m, const struct pass *p);
 
-/* moe_experts.c. Local. sums [n_in, D + 1] = this rank's part of the experts' FFN over x [n_in, D]
- * (not read where p->to_slots is set), counters last. Errors: STATUS_MEMORY. */
+/* moe_experts.c. **Collective (ETP)**. sums [n_in, D + 1] = this rank's part of the experts' FFN
+ * over x [n_in, D] (not read where p->to_slots is set), counters last; of layout_expert_outputs
+ * where down is cut so. Errors: STATUS_MEMORY. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums);
 
 /* moe_experts.c. **Collective (ETP)**. The experts' FFN over x [n_in, D]: *y [n_in, D] and the

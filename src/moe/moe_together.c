@@ -122,9 +122,15 @@ static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
     return at;
 }
 
+/* What a rank of those that share an expert has in a row: sums of its outputs, then the counter. */
+static size_t row_sums(const struct moe *m, uint32_t etp)
+{
+    return range_count(layout_expert_outputs(m->o.layout, etp)) + (size_t)1;
+}
+
 static struct status run_experts(struct moe *m, struct pass *p, const float *x)
 {
-    const size_t n_bytes = p->n_in * (m->o.width + 1) * sizeof(int64_t);
+    const size_t n_bytes = p->n_in * row_sums(m, m->place.etp) * sizeof(int64_t);
     struct lane_head *head = lane(m, sums_lane(m), sizeof *head + n_bytes);
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     head->grid_bits = has_weights ? p->w->down[0].grid_bits : 0;
@@ -148,12 +154,13 @@ struct combine {
 /* One choice's row: the sums of the ranks that share its expert. */
 struct choice {
     uint32_t first_rank;
-    size_t at; /* of the row's first sum */
+    size_t row; /* in each of their lanes */
 };
 
 static const int64_t *part_of(const struct moe *m, const struct choice *c, uint32_t i)
 {
-    return (const int64_t *)(const void *)(head_of(m, c->first_rank + i) + 1) + c->at;
+    return (const int64_t *)(const void *)(head_of(m, c->first_rank + i) + 1) +
+           c->row * row_sums(m, i);
 }
 
 static struct choice find(const struct moe *m, int32_t id, int32_t slot)
@@ -161,7 +168,7 @@ static struct choice find(const struct moe *m, int32_t id, int32_t slot)
     uint32_t ep = 0;
     while (layout_experts(m->o.layout, ep).end <= (uint32_t)id) ep++;
     const int32_t first = rows_before(m, layout_experts(m->o.layout, ep).begin);
-    return (struct choice){ep * m->o.layout->etp, (size_t)(slot - first) * (m->o.width + 1)};
+    return (struct choice){ep * m->o.layout->etp, (size_t)(slot - first)};
 }
 
 /* y [n] = columns [column, column + n) of a choice's row, rounded once. */
@@ -170,6 +177,15 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
 {
     const struct moe *m = c->m;
     int64_t acc[CHUNK];
+    for (uint32_t i = 0; m->o.layout->cuts_expert_outputs && i < m->o.layout->etp; i++) {
+        const struct range r = layout_expert_outputs(m->o.layout, i);
+        const size_t begin = column > r.begin ? column : r.begin;
+        const size_t end = column + n < r.end ? column + n : r.end;
+        if (begin < end)
+            m->o.kern->grid_to_f32(part_of(m, choice, i) + (begin - r.begin), end - begin,
+                                   c->grid_bits, y + (begin - column));
+    }
+    if (m->o.layout->cuts_expert_outputs) return;
     const int64_t *sums = part_of(m, choice, 0) + column;
     for (uint32_t i = 1; i < m->o.layout->etp; i++) {
         add_i64_to(acc, sums, part_of(m, choice, i) + column, n);
@@ -181,7 +197,7 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
 static int32_t counter(const struct moe *m, const struct choice *choice)
 {
     int64_t n = 0;
-    for (uint32_t i = 0; i < m->o.layout->etp; i++) n += part_of(m, choice, i)[m->o.width];
+    for (uint32_t i = 0; i < m->o.layout->etp; i++) n += part_of(m, choice, i)[row_sums(m, i) - 1];
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 

@@ -267,7 +267,16 @@ void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t
 
 const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank)
 {
-    return host_group_lane_of(c->groups[axis], lane, rank);
+    return host_group_lane_at(c->groups[axis], lane, rank);
+}
+
+void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes)
+{
+    struct host_group *g = c->groups[axis];
+    if (c->ranks[axis] == 0)
+        comm_check_memory(c, host_group_lane(g, lane, n_bytes) != NULL, "lane", axis);
+    comm_barrier(c, axis);
+    return host_group_lane_at(g, lane, 0);
 }
 
 /* The group that an operation goes through; NULL: MPI. */

@@ -89,10 +89,12 @@ void comm_use_memory(struct comm *c, enum comm_axis axis, bool on);
 
 /* Memory of this rank that the others of an axis can read, one piece for each purpose. */
 enum comm_lane {
-    COMM_LANE_SUMS,        /* partial sums of linears */
-    COMM_LANE_EXPERT_SUMS, /* of the experts' linears */
-    COMM_LANE_ROWS_OUT,    /* rows to the experts */
-    COMM_LANE_ROWS_BACK,   /* their results */
+    COMM_LANE_SUMS,          /* partial sums of linears, or their outputs */
+    COMM_LANE_EXPERT_SUMS,   /* of the experts' linears */
+    COMM_LANE_ROWS_OUT,      /* rows to the experts */
+    COMM_LANE_ROWS_BACK,     /* their results */
+    COMM_LANE_INPUTS,        /* of linears that are cut by outputs */
+    COMM_LANE_EXPERT_INPUTS, /* likewise, of the experts */
     COMM_LANES
 };
 
@@ -105,6 +107,10 @@ void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t
 /* Local. What `rank` of an axis that shares memory has in its lane, to be read after a barrier that
  * it entered behind its writing; what it got there is borrowed until it writes again. */
 const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank);
+
+/* **Collective (axis)**. The first rank's lane, for at least n_bytes, for all ranks of an axis that
+ * shares memory to write and read: who may touch what is theirs to order, by barriers. */
+void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
 /* Local. An operation over an axis begins: recorded, and its time is returned for comm_account,
  * which ends and counts it. For those who move data by a way of their own (kernels/device_comm.h),

@@ -103,7 +103,7 @@ uint64_t host_group_take_wait(struct host_group *g)
     return ns;
 }
 
-const void *host_group_lane_of(const struct host_group *g, unsigned lane, int rank)
+void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank)
 {
     return host_memory_lane(&g->memory, rank, STAGING_LANES + lane);
 }

@@ -25,8 +25,8 @@ void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 /* Local. Nanoseconds that this rank waited for others since the last call. */
 uint64_t host_group_take_wait(struct host_group *g);
 
-/* Local. The same lane of another rank, to be read. */
-const void *host_group_lane_of(const struct host_group *g, unsigned lane, int rank);
+/* Local. The same lane of another rank. */
+void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank);
 
 enum host_reduction { HOST_SUM_I64, HOST_OR_U32, HOST_MAX_U64, HOST_MIN_U64 };
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { HOST_LANES = 6 };
+enum { HOST_LANES = 8 };
 
 struct host_memory {
     int fd, rank;

@@ -105,6 +105,18 @@ struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
     return layout_split(l->model.shared_ffn, l->model.shared_leaf, l->tp, tp);
 }
 
+struct range layout_outputs(const struct layout *l, uint32_t tp)
+{
+    if (!l->cuts_outputs) return (struct range){0, l->model.width};
+    return layout_split(l->model.width, LAYOUT_PANEL, l->tp, tp);
+}
+
+struct range layout_expert_outputs(const struct layout *l, uint32_t etp)
+{
+    if (!l->cuts_expert_outputs) return (struct range){0, l->model.width};
+    return layout_split(l->model.width, LAYOUT_PANEL, l->etp, etp);
+}
+
 /* --- places ------------------------------------------------------------------------------- */
 
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank)

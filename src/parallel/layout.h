@@ -89,6 +89,10 @@ struct layout {
     uint32_t n_ranks, tp, pp, ep, dp, etp, n_expert_replicas;
     bool pp_outermost; /* rank order: pp, dp, tp when ep spans replicas, else dp, pp, tp */
     struct layout_model model;
+    /* o_proj and the down projections are cut by outputs instead of inputs; likewise the experts'
+     * (over etp). For ranks that read each other's inputs in a host's memory: model/stage.h sets
+     * both before weights are listed. Off at first. */
+    bool cuts_outputs, cuts_expert_outputs;
     uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
     char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
@@ -119,6 +123,9 @@ struct range layout_vocab(const struct layout *l, uint32_t tp);
 struct range layout_experts(const struct layout *l, uint32_t ep);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
+/* Outputs of o_proj and down, and of the experts' down, in whole panels where these are cut so. */
+struct range layout_outputs(const struct layout *l, uint32_t tp);
+struct range layout_expert_outputs(const struct layout *l, uint32_t etp);
 
 /* Local. The even split in whole units that all of the above use: part `i` of `n_parts` of
  * [0, total), cut at multiples of `unit`; earlier parts get the remainders. */

@@ -32,7 +32,7 @@ struct model {
     int32_t tokens[N_GOLDEN][TOKENS_MAX];
     int32_t n_tokens[N_GOLDEN];
     uint64_t hash; /* of the scores; 0: not known yet */
-    size_t n_layouts, n_dp_layouts;
+    size_t n_layouts, n_dp_layouts, n_cut_by_outputs, n_experts_cut_by_outputs;
 };
 
 static void read_tokens(struct model *m, const char *dir)
@@ -259,16 +259,24 @@ static uint64_t lead_run(struct engine *engine, const struct layout *l, const st
 
 /* --- a layout ----------------------------------------------------------------------------- */
 
-static void run_layout(const struct layout *l, void *ctx)
+/* One run; linears with leaves cut by inputs, or, where that is possible, by outputs. */
+static void run_cut(const struct layout *whole, struct model *m, struct layout *l, bool by_outputs)
 {
-    struct model *m = ctx;
-    struct comm *c = util_comm(l, 1); /* never in the launcher's order */
+    struct comm *c = util_comm(whole, 1); /* never in the launcher's order */
     struct weights *weights = NULL;
     struct engine *engine = NULL;
     struct kern_table kern;
     struct loader_stats stats;
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    *l = *whole;
+    if (by_outputs) stage_choose_cuts(&kern, c, CAPACITY_DROPLESS, l);
+    if (by_outputs && !l->cuts_outputs && !l->cuts_expert_outputs) {
+        comm_stop(&c);
+        return;
+    }
+    m->n_cut_by_outputs += l->cuts_outputs;
+    m->n_experts_cut_by_outputs += l->cuts_expert_outputs;
     CU_ASSERT_EQUAL_FATAL(
         weights_load(&m->config, l, layout_place_of(l, rank), &kern, m->ckpt, c, &weights, &stats)
             .code,
@@ -293,11 +301,20 @@ static void run_layout(const struct layout *l, void *ctx)
     if (m->hash == 0) m->hash = hash;
     CU_ASSERT_EQUAL(hash, m->hash);
     CU_ASSERT(engine_stats_of(engine).n_steps > 20);
-    m->n_layouts++;
-    m->n_dp_layouts += l->dp > 1;
     engine_destroy(&engine);
     weights_destroy(&weights);
     comm_stop(&c);
+}
+
+static void run_layout(const struct layout *l, void *ctx)
+{
+    struct model *m = ctx;
+    struct layout *copy = malloc(sizeof *copy);
+    run_cut(l, m, copy, false);
+    run_cut(l, m, copy, true);
+    free(copy);
+    m->n_layouts++;
+    m->n_dp_layouts += l->dp > 1;
 }
 
 static void try_model(const char *name, uint64_t hash)
@@ -307,6 +324,8 @@ static void try_model(const char *name, uint64_t hash)
     util_each_layout(&m->layout_model, run_layout, m);
     CU_ASSERT(m->n_layouts >= util_n_ranks() - (util_n_ranks() == 4));
     CU_ASSERT_EQUAL(m->hash, hash);
+    CU_ASSERT(util_n_ranks() != 2 || m->n_cut_by_outputs > 0);
+    CU_ASSERT(util_n_ranks() != 2 || m->config.n_experts == 0 || m->n_experts_cut_by_outputs > 0);
     if (m->hash != hash) fprintf(stderr, "\n  %s: 0x%016llx\n", name, (unsigned long long)m->hash);
     close_model(m);
     free(m);

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
+#include "model/stage.h"
 #include "moe/moe.h"
 
 #include <math.h>
@@ -228,7 +229,10 @@ static struct moe_weights hold(const struct layout *l, struct layout_place p, co
         const uint32_t i = e - experts.begin;
         h->gate[i] = pack(h, m->gate[e][f.begin], n_f, D, D);
         h->up[i] = pack(h, m->up[e][f.begin], n_f, D, D);
-        h->down[i] = pack(h, &m->down[e][0][f.begin], D, n_f, F);
+        const struct range out = layout_expert_outputs(l, p.etp);
+        h->down[i] = l->cuts_expert_outputs
+                         ? pack(h, &m->down[e][out.begin][0], range_count(out), F, F)
+                         : pack(h, &m->down[e][0][f.begin], D, n_f, F);
     }
     if (n_f == 0) return (struct moe_weights){.router = &h->router, .bias = m->bias};
     return (struct moe_weights){
@@ -247,6 +251,7 @@ struct trial {
     const struct model *m;
     const struct answer *want;
     size_t n_layouts, n_empty_parts; /* layouts seen; ranks without a leaf */
+    size_t n_cut_by_outputs;
 };
 
 static void check_tokens(const struct trial *t, struct range r, float h[][D], const int32_t *bad,
@@ -261,20 +266,28 @@ static void check_tokens(const struct trial *t, struct range r, float h[][D], co
     }
 }
 
-static void check_layout(const struct layout *l, void *ctx)
+/* by_outputs: the experts' down projections are cut so, where that can be. */
+static void check_cut(const struct layout *whole, struct trial *t, struct layout *l,
+                      bool by_outputs)
 {
     static float h[N_MAX][D];
     int32_t bad[N_MAX], dropped[N_MAX];
     int64_t load[E];
-    struct trial *t = ctx;
-    struct comm *c = util_comm(l, 0);
+    struct comm *c = util_comm(whole, 0);
     struct held held;
     struct moe *moe = NULL;
     struct kern_table kern;
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    *l = *whole;
+    if (by_outputs) stage_choose_cuts(&kern, c, t->c->policy, l);
+    if (by_outputs && !l->cuts_expert_outputs) {
+        comm_stop(&c);
+        return;
+    }
+    t->n_cut_by_outputs += by_outputs;
     const struct layout_place p = layout_place_of(l, rank);
     const struct moe_weights w = hold(l, p, t->m, &held);
-    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     const struct moe_options o = {.kern = &kern,
                                   .comm = c,
                                   .layout = l,
@@ -290,7 +303,7 @@ static void check_layout(const struct layout *l, void *ctx)
     const struct range r = tokens_of(l, t->c, p.dp);
     /* again: the second pass finds the buffers of the first, the third sends what the others of
      * this host could read */
-    for (int pass = 0; pass < 3; pass++) {
+    for (int pass = 0; pass < (by_outputs ? 2 : 3); pass++) {
         uint64_t mine[E] = {0};
         comm_use_memory(c, COMM_EP, pass < 2);
         memcpy(h, t->m->h[r.begin], range_count(r) * sizeof h[0]);
@@ -318,6 +331,14 @@ static void check_layout(const struct layout *l, void *ctx)
     comm_stop(&c);
 }
 
+static void check_layout(const struct layout *l, void *ctx)
+{
+    struct layout *copy = malloc(sizeof *copy);
+    check_cut(l, ctx, copy, false);
+    check_cut(l, ctx, copy, true);
+    free(copy);
+}
+
 /* Runs a case on every layout; returns what one process says. */
 static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_parts)
 {
@@ -329,6 +350,7 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
     answer(c, &m, &want);
     util_each_layout(&model, check_layout, &t);
     CU_ASSERT(t.n_layouts >= util_n_ranks());
+    CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_cut_by_outputs > 0);
     if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
     return &want;
 }
