@@ -49,6 +49,7 @@ struct status journal_check_input(const struct journal *j, const char *input_pat
                                   const struct input_part *part);
 
 /* Local. The sentence for a line that is not what it was. */
+struct status journal_input_grew(const char *input_path, uint64_t n_lines);
 struct status journal_line_changed(const char *input_path, uint64_t line);
 
 /* Local. Gathers a record. Errors: STATUS_MEMORY. */

@@ -9,6 +9,14 @@ struct status journal_line_changed(const char *input_path, uint64_t line)
                        input_path, (unsigned long long)line);
 }
 
+struct status journal_input_grew(const char *input_path, uint64_t n_lines)
+{
+    return status_make(STATUS_INPUT,
+                       "input %s: the finished job had %llu lines, found more; take them out, or "
+                       "begin anew with --restart",
+                       input_path, (unsigned long long)n_lines);
+}
+
 static struct status check_lines(const struct journal *j, struct journal_index *x,
                                  struct line_reader *reader, const char *input_path)
 {
@@ -33,10 +41,7 @@ static struct status check_lines(const struct journal *j, struct journal_index *
     if (!j->facts.is_complete) return status_ok();
     TRY(line_reader_next(reader, true, &line));
     if (line.kind == LINE_END) return status_ok();
-    return status_make(STATUS_INPUT,
-                       "input %s: the finished job had %llu lines, found more; take them out, or "
-                       "begin anew with --restart",
-                       input_path, (unsigned long long)j->facts.end_lines);
+    return journal_input_grew(input_path, j->facts.end_lines);
 }
 
 struct status journal_check_input(const struct journal *j, const char *input_path,

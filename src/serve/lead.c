@@ -94,7 +94,7 @@ static struct status resume(struct lead *l)
     const struct journal_facts *facts = journal_facts_of(l->journal);
     uint64_t n_bytes;
     bool was_equal;
-    if (line_reader_size(l->reader) > 0 || facts->is_complete) {
+    if (line_reader_is_repeatable(l->reader)) {
         TRY(journal_check_input(l->journal, l->o.input_path, l->o.part));
     }
     TRY(lead_take_finished_rows(l));

@@ -165,14 +165,21 @@ struct status lead_read_lines(struct lead *l)
 
 struct status lead_take_finished_rows(struct lead *l)
 {
+    const struct journal_facts *facts = journal_facts_of(l->journal);
     struct journal_hit hit;
-    struct line line;
+    struct line line = {.kind = LINE_WAIT};
     for (;;) {
         TRY(journal_find(l->journal, lines_taken(l) + 1, &hit));
-        if (hit.kind != JOURNAL_HIT_ROW) return status_ok();
+        if (hit.kind != JOURNAL_HIT_ROW) break;
         TRY(line_reader_next(l->reader, true, &line));
         if (line.kind == LINE_WAIT) continue;
         TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
         if (l->all_read) return status_ok();
     }
+    if (!facts->is_complete) return status_ok();
+    do {
+        TRY(line_reader_next(l->reader, true, &line));
+    } while (line.kind == LINE_WAIT);
+    return line.kind == LINE_END ? status_ok()
+                                 : journal_input_grew(l->o.input_path, facts->end_lines);
 }

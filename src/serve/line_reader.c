@@ -16,7 +16,7 @@ enum { READ_BYTES = 64 << 10, WAIT_MS = 200 };
  * end. While a long line is skipped its bytes are counted in n_skipped and dropped. */
 struct line_reader {
     int fd;
-    bool owns_fd, at_end, skipping, started;
+    bool owns_fd, is_regular, at_end, skipping, started;
     char *path;
     char *data;
     size_t capacity, begin, scanned, end, max_bytes;
@@ -47,7 +47,8 @@ struct status line_reader_create(const char *path, size_t max_bytes, struct line
                          path);
         goto fail;
     }
-    r->size = S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
+    r->is_regular = S_ISREG(info.st_mode);
+    r->size = r->is_regular ? (uint64_t)info.st_size : 0;
     r->device = info.st_dev;
     r->inode = info.st_ino;
     TRY_GOTO(st, mem_strndup(&r->path, path, strlen(path)), fail);
@@ -92,6 +93,11 @@ uint64_t line_reader_offset(const struct line_reader *r)
 uint64_t line_reader_size(const struct line_reader *r)
 {
     return r->size;
+}
+
+bool line_reader_is_repeatable(const struct line_reader *r)
+{
+    return r->owns_fd && r->is_regular;
 }
 
 bool line_reader_is_file(const struct line_reader *r, const char *path)

@@ -50,6 +50,10 @@ struct status line_reader_next(struct line_reader *r, bool may_block, struct lin
 uint64_t line_reader_offset(const struct line_reader *r);
 uint64_t line_reader_size(const struct line_reader *r);
 
+/* Local. True when opening the path again gives the same lines from the start: a regular file, and
+ * not stdin, whose place both would share. */
+bool line_reader_is_repeatable(const struct line_reader *r);
+
 /* Local. True when `path` names the file that is being read (by device and inode). */
 bool line_reader_is_file(const struct line_reader *r, const char *path);
 

@@ -7,6 +7,7 @@
 
 #include <CUnit/CUnit.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -193,6 +194,61 @@ static void a_finished_job_does_nothing_again(void)
     CU_ASSERT_EQUAL(before.st_size, after.st_size);
     CU_ASSERT_TRUE(util_job_is_expected(&job));
     util_job_fini(&job);
+}
+
+/* The job's input as stdin, from a pipe or a file, with `more` behind it. */
+static void run_from_elsewhere(struct util_job *job, const char *more, bool is_file,
+                               int64_t n_steps, struct util_outcome *out)
+{
+    struct strbuf lines;
+    int ends[2];
+    const int kept = dup(STDIN_FILENO);
+    strbuf_init(&lines);
+    util_read_file(job->input, &lines);
+    strbuf_puts(&lines, more);
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    if (is_file) {
+        char path[UTIL_PATH_MAX];
+        close(ends[0]);
+        util_file_create(path, lines.data, lines.n);
+        ends[0] = open(path, O_RDONLY);
+        util_file_remove(path);
+    } else {
+        CU_ASSERT_FATAL(lines.n < 60000); /* what a pipe holds */
+        CU_ASSERT_EQUAL(write(ends[1], lines.data, lines.n), (ssize_t)lines.n);
+    }
+    close(ends[1]);
+    dup2(ends[0], STDIN_FILENO);
+    job->o.input_path = "-";
+    util_job_run(job, n_steps, true, out);
+    job->o.input_path = job->input;
+    dup2(kept, STDIN_FILENO);
+    close(kept);
+    close(ends[0]);
+    strbuf_fini(&lines);
+}
+
+/* Such an input can be read once only: what was done is compared as it comes. */
+static void stdin_is_compared_as_it_comes(void)
+{
+    for (int is_file = 0; is_file < 2; is_file++) {
+        struct util_job job;
+        struct util_outcome out;
+        util_job_init(&job, N_LINES, true);
+        run_from_elsewhere(&job, "", is_file, 20, &out);
+        CU_ASSERT_FALSE(out.done);
+        for (int i = 0; i < 2; i++) { /* resumed; then complete already */
+            run_from_elsewhere(&job, "", is_file, UTIL_TO_THE_END, &out);
+            CU_ASSERT_FALSE(status_failed(&out.st));
+            CU_ASSERT_TRUE(util_job_is_expected(&job));
+        }
+        CU_ASSERT_EQUAL(out.summary.n_resumed_rows, N_LINES);
+        run_from_elsewhere(&job, "{}\n", is_file, UTIL_TO_THE_END, &out);
+        CU_ASSERT_EQUAL(out.st.code, STATUS_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(out.st.text, "found more"));
+        CU_ASSERT_TRUE(util_job_is_expected(&job));
+        util_job_fini(&job);
+    }
 }
 
 static void refused(struct util_job *job, enum status_code code, const char *words)
@@ -388,6 +444,7 @@ void suite_journal(CU_pSuite suite)
     CU_add_test(suite, "flipped bits never reach the output", flipped_bits_never_reach_the_output);
     CU_add_test(suite, "a damaged output is mended", a_damaged_output_is_mended);
     CU_add_test(suite, "a finished job does nothing again", a_finished_job_does_nothing_again);
+    CU_add_test(suite, "stdin is compared as it comes", stdin_is_compared_as_it_comes);
     CU_add_test(suite, "a changed input is refused", a_changed_input_is_refused);
     CU_add_test(suite, "changed settings are refused by name",
                 changed_settings_are_refused_by_name);
