@@ -59,6 +59,12 @@ DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, f
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;
 }
 
+/* Floats from part to part of a tile's results: whole cache lines. */
+DEVICE_INLINE size_t kern_part_floats(size_t head_dim)
+{
+    return head_dim + 16;
+}
+
 /* Keys (what = 0) or values (1) of kv head g in a block, from slot 0; and their scales. */
 DEVICE_INLINE void *kern_kv_half(const struct kv_view *kv, int32_t block, int what, size_t g)
 {

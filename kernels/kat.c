@@ -202,9 +202,9 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
                           .seqs = &seq,
                           .n_seqs = 1};
     for (a.window = 0; a.window <= 33; a.window += 33) {
-        for (size_t head = 0; head < HEADS; head++) b->t->attention[t](&a, 0, head, 0, T);
+        b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row1 = T});
         h = hash(h, out, sizeof out);
-        for (size_t head = 0; head < HEADS; head++) b->t->attention[t](&a, 0, head, T - 1, T);
+        b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row0 = T - 1, .row1 = T});
         h = hash(h, out, sizeof out);
     }
     return h;
@@ -230,7 +230,7 @@ static uint64_t kat_sinks(struct bench *b, enum dtype t)
                                 .sinks = sinks,
                                 .seqs = &seq,
                                 .n_seqs = 1};
-    for (size_t head = 0; head < HEADS; head++) b->t->attention[t](&a, 0, head, 0, 1);
+    b->t->attention[t](&a, &(struct attn_slice){.head1 = HEADS, .row1 = 1});
     return hash(hash_start, out, sizeof out);
 }
 

@@ -159,6 +159,18 @@ struct attn_args {
     uint32_t window;             /* 0: all positions */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
+    float *parts; /* what tiles leave when they are shared out; NULL: rows are never cut by tiles */
+    size_t n_part_floats;
+};
+
+/* A part of attention: rows [row0, row1) of a sequence (counted from its first) and heads [head0,
+ * head1), all of one kv head. With parts: of one row only tiles [tile0, tile1), all of which it
+ * sees; each leaves o [Hd], m and l at parts + ((t - tile0) * H + head) * kern_part_floats(Hd). */
+struct attn_slice {
+    size_t seq, head0, head1, row0, row1;
+    float *parts; /* 64-byte aligned */
+    size_t tile0, tile1;
+    float *states; /* [H, 2] of the row: M and L between two calls of attention_fold */
 };
 
 /* Router scores to choices. From logits l[E] (f32) each expert gets a score and a key:
@@ -242,9 +254,12 @@ struct kern_table {
      * scale goes to *scale. The types of the cache have entries, the others none. */
     void (*kv_store[DTYPE_STORED_COUNT])(const float *x, size_t n, void *out, float *scale);
 
-    /* Rows [row0, row1) of sequence `seq` (counted from its first), one head. By cache dtype. */
-    void (*attention[DTYPE_STORED_COUNT])(const struct attn_args *a, size_t seq, size_t head,
-                                          size_t row0, size_t row1);
+    /* A slice; its rows' outputs, or with parts what its tiles leave. By cache dtype. */
+    void (*attention[DTYPE_STORED_COUNT])(const struct attn_args *a, const struct attn_slice *s);
+
+    /* Folds the parts of the slice's tiles, in their order, into the row's outputs of the slice's
+     * heads; divides these after the row's last tile. Tiles come by ascending calls. */
+    void (*attention_fold)(const struct attn_args *a, const struct attn_slice *s);
 
     /* y_i = (g_i / (1 + exp(-g_i))) * u_i */
     void (*swiglu)(const float *gate, const float *up, size_t n, float *y);

@@ -8,11 +8,7 @@
 
 #include <assert.h>
 
-enum {
-    ATTENTION_ROWS = 64, /* rows of one strip: keys and values are fetched once for them */
-    ATTENTION_LOAD_COST = 2,
-    EXP_COST = 8, /* an exp or a division, in multiply-adds */
-};
+enum { EXP_COST = 8 /* an exp or a division, in multiply-adds */ };
 
 struct linear_job {
     const struct kern_table *k;
@@ -20,11 +16,6 @@ struct linear_job {
     size_t n_args;
     bool leafy;
 };
-
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
 
 static void linear_part(const void *job_, struct part part)
 {
@@ -207,136 +198,6 @@ void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size
     }
     const struct rmsnorm_job job = {k, x, w, n_rows, n, eps, y};
     part_run(k->team, (uint64_t)n_rows * (n + 1), rmsnorm_part, &job);
-}
-
-struct rope_job {
-    const struct kern_table *k;
-    float *x;
-    const float *cos, *sin;
-    size_t n_rows, n_heads, head_dim, rot;
-};
-
-static void rope_part(const void *job_, struct part part)
-{
-    const struct rope_job *job = job_;
-    size_t row0, row1;
-    if (!part_take(&part, job->n_rows, job->n_heads * job->rot + 1, &row0, &row1)) return;
-    for (size_t row = row0; row < row1; row++) {
-        const size_t angle = row * (job->rot / 2);
-        for (size_t h = 0; h < job->n_heads; h++)
-            job->k->rope(job->x + (row * job->n_heads + h) * job->head_dim, job->cos + angle,
-                         job->sin + angle, job->rot);
-    }
-}
-
-void op_rope(const struct kern_table *k, float *x, const float *cos, const float *sin,
-             size_t n_rows, size_t n_heads, size_t head_dim, size_t rot)
-{
-    if (k->device != NULL) {
-        cuda_op_rope(k->device, x, cos, sin, n_rows, n_heads, head_dim, rot);
-        return;
-    }
-    const struct rope_job job = {k, x, cos, sin, n_rows, n_heads, head_dim, rot};
-    part_run(k->team, (uint64_t)n_rows * (n_heads * rot + 1), rope_part, &job);
-}
-
-struct kv_job {
-    const struct kern_table *k;
-    const float *key, *value;
-    const struct kv_view *kv;
-    const struct seq_rows *seqs;
-    size_t n_seqs;
-};
-
-/* One row's keys (what = 0) or values (what = 1) into its slot. */
-static void kv_put(const struct kv_job *job, const float *x, size_t row, int what, int32_t block,
-                   size_t slot)
-{
-    const struct kv_view *kv = job->kv;
-    const size_t hd = kv->head_dim;
-    for (size_t g = 0; g < kv->n_kv_heads; g++) {
-        char *half = kern_kv_half(kv, block, what, g);
-        float *scale = kv->dtype == DTYPE_I8 ? kern_kv_scales(half, hd) + slot : NULL;
-        job->k->kv_store[kv->dtype](x + (row * kv->n_kv_heads + g) * hd, hd,
-                                    half + slot * hd * dtype_bytes(kv->dtype), scale);
-    }
-}
-
-static void kv_part(const void *job_, struct part part)
-{
-    const struct kv_job *job = job_;
-    const uint64_t cost = (uint64_t)job->kv->n_kv_heads * job->kv->head_dim * 2 + 1;
-    size_t i0, i1;
-    for (size_t s = 0; s < job->n_seqs; s++) {
-        const struct seq_rows *seq = &job->seqs[s];
-        if (!part_take(&part, seq->n_rows, cost, &i0, &i1)) continue;
-        for (size_t i = i0; i < i1; i++) {
-            const size_t p = seq->pos0 + i, slot = p % KV_BLOCK_TOKENS;
-            const int32_t block = seq->blocks[p / KV_BLOCK_TOKENS];
-            kv_put(job, job->key, seq->row0 + i, 0, block, slot);
-            if (!job->kv->latent) kv_put(job, job->value, seq->row0 + i, 1, block, slot);
-        }
-    }
-}
-
-void op_kv_write(const struct kern_table *k, const float *key, const float *value,
-                 const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs)
-{
-    if (k->device != NULL) {
-        cuda_op_kv_write(k->device, key, value, kv);
-        return;
-    }
-    const struct kv_job job = {k, key, value, kv, seqs, n_seqs};
-    uint64_t cost = 0;
-    for (size_t s = 0; s < n_seqs; s++)
-        cost += seqs[s].n_rows * ((uint64_t)kv->n_kv_heads * kv->head_dim * 2 + 1);
-    part_run(k->team, cost, kv_part, &job);
-}
-
-struct attention_job {
-    const struct kern_table *k;
-    const struct attn_args *a;
-};
-
-/* One head of rows [i, i + n) of a sequence: the positions that they see, each twice. */
-static uint64_t attention_cost(const struct attn_args *a, const struct seq_rows *seq, size_t i,
-                               size_t n)
-{
-    const size_t last = seq->pos0 + i + n, mean = last - n / 2;
-    const size_t seen = a->window > 0 ? min_size(mean, a->window) : mean;
-    return (uint64_t)(seen + EXP_COST) * (n + ATTENTION_LOAD_COST) * a->kv.head_dim * 2;
-}
-
-static void attention_part(const void *job_, struct part part)
-{
-    const struct attention_job *job = job_;
-    const struct attn_args *a = job->a;
-    size_t h0, h1;
-    for (size_t s = 0; s < a->n_seqs; s++) {
-        const struct seq_rows *seq = &a->seqs[s];
-        for (size_t i = 0; i < seq->n_rows; i += ATTENTION_ROWS) {
-            const size_t n = min_size(seq->n_rows - i, ATTENTION_ROWS);
-            if (!part_take(&part, a->n_heads, attention_cost(a, seq, i, n), &h0, &h1)) continue;
-            for (size_t h = h0; h < h1; h++) job->k->attention[a->kv.dtype](a, s, h, i, i + n);
-        }
-    }
-}
-
-void op_attention(const struct kern_table *k, const struct attn_args *a)
-{
-    if (k->device != NULL) {
-        cuda_op_attention(k->device, a);
-        return;
-    }
-    const struct attention_job job = {k, a};
-    uint64_t cost = 0;
-    for (size_t s = 0; s < a->n_seqs; s++) {
-        const struct seq_rows *seq = &a->seqs[s];
-        for (size_t i = 0; i < seq->n_rows; i += ATTENTION_ROWS)
-            cost +=
-                a->n_heads * attention_cost(a, seq, i, min_size(seq->n_rows - i, ATTENTION_ROWS));
-    }
-    part_run(k->team, cost, attention_part, &job);
 }
 
 struct swiglu_job {

@@ -44,8 +44,8 @@ void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size
                 float eps, float *y);
 
 /* A rotated part that stands behind each head: rot elements from x, x_stride apart from head to
- * head of [T, n_heads], to out, rotated like op_rope; `pairs`: neighbours 2i and 2i + 1 become i
- * and i + rot / 2 first. */
+ * head of [T, n_heads], to out, rotated by the table's rope; `pairs`: neighbours 2i and 2i + 1
+ * become i and i + rot / 2 first. */
 struct rope_tails {
     const float *x;
     float *out;
@@ -79,11 +79,23 @@ void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n);
 
-/* x[T, n_heads, Hd] in place with cos, sin [T, rot / 2]. */
-void op_rope(const struct kern_table *k, float *x, const float *cos, const float *sin,
-             size_t n_rows, size_t n_heads, size_t head_dim, size_t rot);
+/* What attention reads, in one pass over the rows: each head of q in place, and of k, is normed
+ * (rmsnorm over Hd, where there is a weight) and rotated (rope); k and v then go into the rows'
+ * cache slots (kv_store). k holds what it holds then. */
+struct rope_kv_args {
+    float *q, *k; /* [T, H, Hd], [T, G, Hd] */
+    const float *v;
+    const float *q_norm, *k_norm; /* [Hd]; NULL: none */
+    float eps;
+    const float *cos, *sin; /* [T, rot / 2] */
+    size_t n_rows, n_heads, rot;
+    struct kv_view kv;
+    const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
+    size_t n_seqs;
+};
+void op_rope_kv(const struct kern_table *k, const struct rope_kv_args *a);
 
-/* Writes k, v [T, G, Hd] into the cache slots of the rows. */
+/* Writes k, v [T, G, Hd] as they are into the cache slots of the rows; latents: v is not read. */
 void op_kv_write(const struct kern_table *k, const float *key, const float *value,
                  const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs);
 

@@ -19,13 +19,13 @@ AVX2_LINEAR(k_linear_quant_avx2);
 AVX2_LINEAR(k_linear_quant_leaf_avx2);
 #undef AVX2_LINEAR
 
-#define AVX2_ATTENTION(name)                                                                       \
-    void name(const struct attn_args *a, size_t seq, size_t head, size_t row0, size_t row1)
+#define AVX2_ATTENTION(name) void name(const struct attn_args *a, const struct attn_slice *s)
 AVX2_ATTENTION(k_attention_f32_avx2);
 AVX2_ATTENTION(k_attention_f16_avx2);
 AVX2_ATTENTION(k_attention_bf16_avx2);
 AVX2_ATTENTION(k_attention_i8_avx2);
 AVX2_ATTENTION(k_attention_fp8_avx2);
+AVX2_ATTENTION(k_attention_fold_avx2);
 #undef AVX2_ATTENTION
 
 void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out, size_t row);

@@ -37,6 +37,7 @@ void kern_fill_avx2(struct kern_table *t)
     t->attention[DTYPE_BF16] = k_attention_bf16_avx2;
     t->attention[DTYPE_I8] = k_attention_i8_avx2;
     t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx2;
+    t->attention_fold = k_attention_fold_avx2;
     t->swiglu = k_swiglu_f32_avx2;
     t->swiglu_clamped = k_swiglu_clamped_f32_avx2;
     t->add = k_add_f32_avx2;

@@ -1,13 +1,15 @@
-/* Attention on AVX-512: 32 slots of two rows at a time. */
+/* Attention on AVX-512: sixteen scores at a time, four slots of four queries. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"
 
-enum { SCORE_ROWS = 2, SCORE_VECTORS = 2, FOLD_ROWS = 4, VALUE_VECTORS = 4 };
+enum { FOLD_ROWS = 4, VALUE_VECTORS = 4 };
 
 struct tile;
-ALWAYS_INLINE struct v16 dots16(enum dtype t, const struct tile *tile, const float *q,
-                                const size_t slot[16]);
+struct seen_row;
+ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
+                          const struct seen_row *rows, const size_t slot[16], size_t j,
+                          float (*e)[KV_BLOCK_TOKENS]);
 
 /* Elements [i, i + 16) of the cache as floats; scale: of int8 codes. */
 ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, size_t i)
@@ -17,35 +19,6 @@ ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, 
     if (t == DTYPE_F8_E4M3) return (struct v16){v16_e4m3(_mm512_cvtepu8_epi32(codes))};
     const __m512 v = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
     return (struct v16){_mm512_mul_ps(v, _mm512_set1_ps(scale))};
-}
-
-/* Lane i of v[j] becomes lane j of v[i]. */
-ALWAYS_INLINE void transpose16(struct v16 v[16])
-{
-    __m512 a[16], b[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        a[i] = _mm512_unpacklo_ps(v[i].v, v[i + 1].v);
-        a[i + 1] = _mm512_unpackhi_ps(v[i].v, v[i + 1].v);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) { /* 4 rows: g, and two of their columns in each 128 bits */
-        const int g = i / 2 * 4, c = i % 2;
-        const __m512d lo = _mm512_castps_pd(a[g + c]), hi = _mm512_castps_pd(a[g + c + 2]);
-        b[g + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo, hi));
-        b[g + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo, hi));
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        const __m512 even0 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88);
-        const __m512 odd0 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xDD);
-        const __m512 even8 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
-        const __m512 odd8 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xDD);
-        v[c].v = _mm512_shuffle_f32x4(even0, even8, 0x88);
-        v[4 + c].v = _mm512_shuffle_f32x4(odd0, odd8, 0x88);
-        v[8 + c].v = _mm512_shuffle_f32x4(even0, even8, 0xDD);
-        v[12 + c].v = _mm512_shuffle_f32x4(odd0, odd8, 0xDD);
-    }
 }
 
 #include "kernels/attention_body.h"
@@ -72,33 +45,68 @@ ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
                                       _mm512_shuffle_ps(two[0], two[1], 0xDD))};
 }
 
-/* q . k of 16 slots. */
-ALWAYS_INLINE struct v16 dots16(enum dtype t, const struct tile *tile, const float *q,
-                                const size_t slot[16])
+/* The dots of n_rows queries with n_slots (constant; at most 16 dots), query by query. */
+ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots, const struct tile *tile,
+                              const struct seen_row *rows, const size_t *slot)
 {
-    __m512 dots[16];
+    __m512 sum[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) dots[i] = _mm512_setzero_ps();
+    for (size_t i = 0; i < 16; i++) sum[i] = _mm512_setzero_ps();
     for (size_t d = 0; d < tile->head_dim; d += LANES) {
-        const __m512 qd = _mm512_loadu_ps(q + d);
+        __m512 q[4];
+#pragma GCC unroll 4
+        for (size_t r = 0; r < n_rows; r++) q[r] = _mm512_loadu_ps(rows[r].q + d);
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
+        for (size_t i = 0; i < n_slots; i++) {
             const float scale = t == DTYPE_I8 ? tile->key_scales[slot[i]] : 1.0f;
             const struct v16 k = kv_load16(t, tile->keys, scale, slot[i] * tile->head_dim + d);
-            dots[i] = _mm512_fmadd_ps(qd, k.v, dots[i]);
+#pragma GCC unroll 4
+            for (size_t r = 0; r < n_rows; r++)
+                sum[r * n_slots + i] = _mm512_fmadd_ps(q[r], k.v, sum[r * n_slots + i]);
         }
     }
-    return trees16(dots);
+    return trees16(sum);
+}
+
+/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots. */
+ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
+                          const struct seen_row *rows, const size_t slot[16], size_t j,
+                          float (*e)[KV_BLOCK_TOKENS])
+{
+    if (n_rows == 1) {
+        v16_store(e[0] + j, dots(t, 1, 16, tile, rows, slot));
+        return;
+    }
+    if (n_rows == 2) {
+#pragma GCC unroll 2
+        for (size_t i = 0; i < 16; i += 8) {
+            const __m512 v = dots(t, 2, 8, tile, rows, slot + i).v;
+            _mm256_storeu_ps(e[0] + j + i, _mm512_castps512_ps256(v));
+            _mm256_storeu_ps(e[1] + j + i, _mm512_extractf32x8_ps(v, 1));
+        }
+        return;
+    }
+    for (size_t i = 0; i < 16; i += 4) {
+        const __m512 v = dots(t, n_rows, 4, tile, rows, slot + i).v;
+        _mm_storeu_ps(e[0] + j + i, _mm512_castps512_ps128(v));
+        _mm_storeu_ps(e[1] + j + i, _mm512_extractf32x4_ps(v, 1));
+        _mm_storeu_ps(e[2] + j + i, _mm512_extractf32x4_ps(v, 2));
+        if (n_rows == 4) _mm_storeu_ps(e[3] + j + i, _mm512_extractf32x4_ps(v, 3));
+    }
 }
 
 #define ATTENTION_AVX512(name, type)                                                               \
-    void k_attention_##name##_avx512(const struct attn_args *a, size_t seq, size_t head,           \
-                                     size_t row0, size_t row1)                                     \
+    void k_attention_##name##_avx512(const struct attn_args *a, const struct attn_slice *s)        \
     {                                                                                              \
-        attention(type, a, seq, head, row0, row1);                                                 \
+        attention(type, a, s);                                                                     \
     }
 ATTENTION_AVX512(f32, DTYPE_F32)
 ATTENTION_AVX512(f16, DTYPE_F16)
 ATTENTION_AVX512(bf16, DTYPE_BF16)
 ATTENTION_AVX512(i8, DTYPE_I8)
 ATTENTION_AVX512(fp8, DTYPE_F8_E4M3)
+
+void k_attention_fold_avx512(const struct attn_args *a, const struct attn_slice *s)
+{
+    for (size_t head = s->head0; head < s->head1; head++) fold_parts(a, s, head);
+}

@@ -19,13 +19,13 @@ AVX512_LINEAR(k_linear_quant_avx512_6x32);
 AVX512_LINEAR(k_linear_quant_leaf_avx512_6x32);
 #undef AVX512_LINEAR
 
-#define AVX512_ATTENTION(name)                                                                     \
-    void name(const struct attn_args *a, size_t seq, size_t head, size_t row0, size_t row1)
+#define AVX512_ATTENTION(name) void name(const struct attn_args *a, const struct attn_slice *s)
 AVX512_ATTENTION(k_attention_f32_avx512);
 AVX512_ATTENTION(k_attention_f16_avx512);
 AVX512_ATTENTION(k_attention_bf16_avx512);
 AVX512_ATTENTION(k_attention_i8_avx512);
 AVX512_ATTENTION(k_attention_fp8_avx512);
+AVX512_ATTENTION(k_attention_fold_avx512);
 #undef AVX512_ATTENTION
 
 #endif

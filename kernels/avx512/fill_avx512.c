@@ -29,6 +29,7 @@ static void fill_attention(struct kern_table *t)
     t->attention[DTYPE_BF16] = k_attention_bf16_avx512;
     t->attention[DTYPE_I8] = k_attention_i8_avx512;
     t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx512;
+    t->attention_fold = k_attention_fold_avx512;
 }
 
 void kern_fill_avx512(struct kern_table *t)

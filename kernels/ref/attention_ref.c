@@ -63,6 +63,19 @@ REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const flo
     return o;
 }
 
+/* What a fold multiplies the old output (a) and the tile's (b) with. */
+struct factors {
+    float a, b;
+};
+
+REF_INLINE struct factors fold_state(struct state part, struct state *total)
+{
+    const float max = part.max > total->max ? part.max : total->max;
+    const struct factors f = {el_exp_body(total->max - max), el_exp_body(part.max - max)};
+    *total = (struct state){max, fmaf(part.sum, f.b, total->sum * f.a)};
+    return f;
+}
+
 /* Folds a tile into the row's state; the first one is taken as it is. */
 REF_INLINE void fold(enum dtype t, const struct tile *tile, bool first, struct state *total,
                      float *out)
@@ -74,41 +87,115 @@ REF_INLINE void fold(enum dtype t, const struct tile *tile, bool first, struct s
         *total = part;
         return;
     }
-    const float max = part.max > total->max ? part.max : total->max;
-    const float a = el_exp_body(total->max - max), b = el_exp_body(part.max - max);
+    const struct factors f = fold_state(part, total);
     for (size_t d = 0; d < tile->head_dim; d++)
-        out[d] = fmaf(weighted_value(t, tile, e, d), b, out[d] * a);
-    *total = (struct state){max, fmaf(part.sum, b, total->sum * a)};
+        out[d] = fmaf(weighted_value(t, tile, e, d), f.b, out[d] * f.a);
 }
 
-REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct seq_rows *seq,
+static size_t row_at(const struct attn_args *a, const struct attn_slice *s, size_t head, size_t i)
+{
+    return ((a->seqs[s->seq].row0 + i) * a->n_heads + head) * a->kv.head_dim;
+}
+
+static float *part_at(const struct attn_args *a, const struct attn_slice *s, size_t head, size_t n)
+{
+    return s->parts + ((n - s->tile0) * a->n_heads + head) * kern_part_floats(a->kv.head_dim);
+}
+
+/* What position p sees of tile n, for a head's query. */
+REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_rows *seq, size_t head,
+                                 size_t p, size_t n)
+{
+    const size_t start = n * KV_BLOCK_TOKENS, left = p + 1 - start, g = a->kv_of_head[head];
+    const size_t lo = kern_first_visible(p, a->window);
+    return (struct tile){.keys = kern_kv_half(&a->kv, seq->blocks[n], 0, g),
+                         .values = kern_kv_half(&a->kv, seq->blocks[n], 1, g),
+                         .head_dim = a->kv.head_dim,
+                         .j0 = lo > start ? lo - start : 0,
+                         .j1 = left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS,
+                         .scale = a->scale};
+}
+
+REF_INLINE void divide(const struct attn_args *a, size_t head, struct state total, float *out)
+{
+    const float sum = kern_attention_sum(a, head, total.max, total.sum);
+    for (size_t d = 0; d < a->kv.head_dim; d++) out[d] /= sum;
+}
+
+REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct attn_slice *s,
                     size_t head, size_t i)
 {
-    const size_t p = seq->pos0 + i, lo = kern_first_visible(p, a->window);
-    const size_t hd = a->kv.head_dim, g = a->kv_of_head[head];
-    const size_t at = ((seq->row0 + i) * a->n_heads + head) * hd;
-    struct tile tile = {.q = a->q + at, .head_dim = hd, .scale = a->scale};
+    const struct seq_rows *seq = &a->seqs[s->seq];
+    const size_t p = seq->pos0 + i, first = kern_first_visible(p, a->window) / KV_BLOCK_TOKENS;
+    float *out = a->out + row_at(a, s, head, i);
     struct state total = {0};
-    for (size_t n = lo / KV_BLOCK_TOKENS; n <= p / KV_BLOCK_TOKENS; n++) {
-        const size_t start = n * KV_BLOCK_TOKENS, left = p + 1 - start;
-        tile.keys = kern_kv_half(&a->kv, seq->blocks[n], 0, g);
-        tile.values = kern_kv_half(&a->kv, seq->blocks[n], 1, g);
-        tile.j0 = lo > start ? lo - start : 0;
-        tile.j1 = left < KV_BLOCK_TOKENS ? left : KV_BLOCK_TOKENS;
-        fold(t, &tile, n == lo / KV_BLOCK_TOKENS, &total, a->out + at);
+    for (size_t n = first; n <= p / KV_BLOCK_TOKENS; n++) {
+        struct tile tile = seen_tile(a, seq, head, p, n);
+        tile.q = a->q + row_at(a, s, head, i);
+        fold(t, &tile, n == first, &total, out);
     }
-    const float sum = kern_attention_sum(a, head, total.max, total.sum);
-    for (size_t d = 0; d < hd; d++) a->out[at + d] /= sum;
+    divide(a, head, total, out);
+}
+
+/* The slice's tiles of its row. */
+REF_INLINE void row_parts(enum dtype t, const struct attn_args *a, const struct attn_slice *s,
+                          size_t head)
+{
+    const struct seq_rows *seq = &a->seqs[s->seq];
+    for (size_t n = s->tile0; n < s->tile1; n++) {
+        struct tile tile = seen_tile(a, seq, head, seq->pos0 + s->row0, n);
+        float *part = part_at(a, s, head, n);
+        struct state state;
+        tile.q = a->q + row_at(a, s, head, s->row0);
+        fold(t, &tile, true, &state, part);
+        part[tile.head_dim] = state.max;
+        part[tile.head_dim + 1] = state.sum;
+    }
+}
+
+REF_INLINE void slice(enum dtype t, const struct attn_args *a, const struct attn_slice *s)
+{
+    for (size_t head = s->head0; head < s->head1; head++) {
+        if (s->parts != NULL) {
+            row_parts(t, a, s, head);
+            continue;
+        }
+        for (size_t i = s->row0; i < s->row1; i++) row(t, a, s, head, i);
+    }
 }
 
 #define ATTENTION_REF(name, type)                                                                  \
-    REF_CLONES void k_attention_##name##_ref(const struct attn_args *a, size_t seq, size_t head,   \
-                                             size_t row0, size_t row1)                             \
+    REF_CLONES void k_attention_##name##_ref(const struct attn_args *a,                            \
+                                             const struct attn_slice *s)                           \
     {                                                                                              \
-        for (size_t i = row0; i < row1; i++) row(type, a, &a->seqs[seq], head, i);                 \
+        slice(type, a, s);                                                                         \
     }
 ATTENTION_REF(f32, DTYPE_F32)
 ATTENTION_REF(f16, DTYPE_F16)
 ATTENTION_REF(bf16, DTYPE_BF16)
 ATTENTION_REF(i8, DTYPE_I8)
 ATTENTION_REF(fp8, DTYPE_F8_E4M3)
+
+REF_CLONES void k_attention_fold_ref(const struct attn_args *a, const struct attn_slice *s)
+{
+    const size_t p = a->seqs[s->seq].pos0 + s->row0, hd = a->kv.head_dim;
+    const size_t first = kern_first_visible(p, a->window) / KV_BLOCK_TOKENS;
+    for (size_t head = s->head0; head < s->head1; head++) {
+        float *out = a->out + row_at(a, s, head, s->row0);
+        struct state total = {s->states[2 * head], s->states[2 * head + 1]};
+        for (size_t n = s->tile0; n < s->tile1; n++) {
+            const float *part = part_at(a, s, head, n);
+            const struct state state = {part[hd], part[hd + 1]};
+            struct factors f = {0.0f, 0.0f};
+            if (n == first)
+                total = state;
+            else
+                f = fold_state(state, &total);
+            for (size_t d = 0; d < hd; d++)
+                out[d] = n == first ? part[d] : fmaf(part[d], f.b, out[d] * f.a);
+        }
+        s->states[2 * head] = total.max;
+        s->states[2 * head + 1] = total.sum;
+        if (s->tile1 == p / KV_BLOCK_TOKENS + 1) divide(a, head, total, out);
+    }
+}

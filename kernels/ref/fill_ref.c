@@ -35,6 +35,7 @@ void kern_fill_ref(struct kern_table *t)
                       [DTYPE_BF16] = k_attention_bf16_ref,
                       [DTYPE_I8] = k_attention_i8_ref,
                       [DTYPE_F8_E4M3] = k_attention_fp8_ref},
+        .attention_fold = k_attention_fold_ref,
         .swiglu = k_swiglu_f32_ref,
         .swiglu_clamped = k_swiglu_clamped_f32_ref,
         .add = k_add_f32_ref,

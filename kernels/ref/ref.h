@@ -30,13 +30,13 @@ REF_LINEAR(k_linear_quant_ref);
 REF_LINEAR(k_linear_quant_leaf_ref);
 #undef REF_LINEAR
 
-#define REF_ATTENTION(name)                                                                        \
-    void name(const struct attn_args *a, size_t seq, size_t head, size_t row0, size_t row1)
+#define REF_ATTENTION(name) void name(const struct attn_args *a, const struct attn_slice *s)
 REF_ATTENTION(k_attention_f32_ref);
 REF_ATTENTION(k_attention_f16_ref);
 REF_ATTENTION(k_attention_bf16_ref);
 REF_ATTENTION(k_attention_i8_ref);
 REF_ATTENTION(k_attention_fp8_ref);
+REF_ATTENTION(k_attention_fold_ref);
 #undef REF_ATTENTION
 
 void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);

@@ -6,14 +6,21 @@
 void attention_run(const struct kern_table *kern, const struct attention_shape *s,
                    const struct attention_work *w)
 {
-    const size_t hd = s->head_dim;
-    if (w->q_norm != NULL) {
-        op_rmsnorm(kern, w->q, w->q_norm, w->n_rows * s->n_heads, hd, s->norm_eps, w->q);
-        op_rmsnorm(kern, w->k, w->k_norm, w->n_rows * s->n_kv_heads, hd, s->norm_eps, w->k);
-    }
-    op_rope(kern, w->q, w->cos, w->sin, w->n_rows, s->n_heads, hd, s->rotary);
-    op_rope(kern, w->k, w->cos, w->sin, w->n_rows, s->n_kv_heads, hd, s->rotary);
-    op_kv_write(kern, w->k, w->v, &w->kv, w->seqs, w->n_seqs);
+    const struct rope_kv_args rows = {.q = w->q,
+                                      .k = w->k,
+                                      .v = w->v,
+                                      .q_norm = w->q_norm,
+                                      .k_norm = w->k_norm,
+                                      .eps = s->norm_eps,
+                                      .cos = w->cos,
+                                      .sin = w->sin,
+                                      .n_rows = w->n_rows,
+                                      .n_heads = s->n_heads,
+                                      .rot = s->rotary,
+                                      .kv = w->kv,
+                                      .seqs = w->seqs,
+                                      .n_seqs = w->n_seqs};
+    op_rope_kv(kern, &rows);
     const struct attn_args args = {.q = w->q,
                                    .out = w->out,
                                    .kv = w->kv,
@@ -23,6 +30,8 @@ void attention_run(const struct kern_table *kern, const struct attention_shape *
                                    .sinks = w->sinks,
                                    .window = w->window,
                                    .seqs = w->seqs,
-                                   .n_seqs = w->n_seqs};
+                                   .n_seqs = w->n_seqs,
+                                   .parts = w->parts,
+                                   .n_part_floats = w->n_part_floats};
     op_attention(kern, &args);
 }

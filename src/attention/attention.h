@@ -26,6 +26,8 @@ struct attention_work {
     struct kv_view kv;
     const struct seq_rows *seqs; /* [n_seqs], covering all T rows */
     size_t n_seqs, n_rows;
+    float *parts; /* of attn_args */
+    size_t n_part_floats;
 };
 
 /* Local. Writes the rows' K and V to the cache, then attends; the cache alone is read. */

@@ -86,7 +86,8 @@ static struct workspace_shape shape_of(const struct stage *s)
     return (struct workspace_shape){
         .n_rows = s->o.max_rows,
         .bytes = {[WORKSPACE_CODES] = codes_bytes(s, larger(larger(d, m->q_lora), n_o)),
-                  [WORKSPACE_INNER_CODES] = codes_bytes(s, f)},
+                  [WORKSPACE_INNER_CODES] = codes_bytes(s, f),
+                  [WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
         .per_row = {[WORKSPACE_NORMED] = d,
                     [WORKSPACE_COS] = m->rotary / 2,
                     [WORKSPACE_SIN] = m->rotary / 2,
@@ -119,6 +120,7 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
                                            [WORKSPACE_K] = &s->k,
                                            [WORKSPACE_V] = &s->v,
                                            [WORKSPACE_HEAD_SUMS] = &s->head_sums,
+                                           [WORKSPACE_TILE_PARTS] = &s->tile_parts,
                                            [WORKSPACE_Q_LOW] = &s->q_low,
                                            [WORKSPACE_K_ROPE] = &s->k_rope,
                                            [WORKSPACE_Q_LATENT] = &s->q_latent,

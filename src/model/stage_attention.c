@@ -3,6 +3,7 @@
 #include "kernels/device_comm.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
+#include "parallel/workspace.h"
 
 void stage_describe_attention(struct stage *s)
 {
@@ -105,6 +106,8 @@ static void attend(struct stage *s, uint32_t layer, const struct layer_weights *
                                         .kv = kv_pool_layer(s->kv, layer),
                                         .seqs = p->seqs,
                                         .n_seqs = p->n_seqs,
+                                        .parts = s->tile_parts,
+                                        .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float),
                                         .n_rows = n_rows};
     attention_run(s->o.kern, &s->attention, &work);
 }

@@ -5,6 +5,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
+#include "parallel/workspace.h"
 
 struct status stage_make_latent(struct stage *s)
 {
@@ -103,7 +104,9 @@ void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w
                                    .n_heads = s->attention.n_heads,
                                    .scale = s->attention.scale,
                                    .seqs = p->seqs,
-                                   .n_seqs = p->n_seqs};
+                                   .n_seqs = p->n_seqs,
+                                   .parts = s->tile_parts,
+                                   .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float)};
     op_attention(s->o.kern, &args);
     head_linears(s, w->v_b, s->o_latent, m->head_dim, s->attended, m->value_dim, n_rows);
 }

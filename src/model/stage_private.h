@@ -46,6 +46,7 @@ struct stage {
     float *gate, *up;            /* [T, F] */
     float *shared;               /* [T, D] what all tokens pass beside the experts */
     float *mix;                  /* [T] its gate */
+    float *tile_parts;           /* WORKSPACE_TILE_PARTS_BYTES, of attention by tiles */
     uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
     int64_t *sums; /* [T, D + 1] of all parts; own_sums, or memory that the tp ranks share */
     int64_t *own_sums;

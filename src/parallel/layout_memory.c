@@ -122,6 +122,7 @@ static struct workspace_shape workspace_shape(const struct layout *l, struct lay
     const uint64_t kv = range_count(layout_kv_heads(l, place.tp)) * cached;
     return (struct workspace_shape){
         .n_rows = step_tokens,
+        .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
         .per_row = {[WORKSPACE_NORMED] = d,
                     [WORKSPACE_CODES] = max_u64(code_words(m, LAYOUT_ATTENTION, max_u64(d, q)),
                                                 code_words(m, LAYOUT_FFN, d)),

@@ -16,6 +16,7 @@
     X(K, PROJECT, ATTEND)                                                                          \
     X(V, PROJECT, ATTEND)                                                                          \
     X(HEAD_SUMS, PROJECT, ATTEND)                                                                  \
+    X(TILE_PARTS, PROJECT, ATTEND)                                                                 \
     X(Q_LOW, PROJECT, ATTEND)                                                                      \
     X(K_ROPE, PROJECT, ATTEND)                                                                     \
     X(Q_LATENT, PROJECT, ATTEND)                                                                   \
@@ -26,6 +27,9 @@
     X(UP, INNER, DOWN)                                                                             \
     X(MIX, INNER, EXPERTS)                                                                         \
     X(SHARED, INNER, EXPERTS)
+
+/* Bytes of TILE_PARTS: of some thousand positions of a row, so that threads are told seldom. */
+enum { WORKSPACE_TILE_PARTS_BYTES = 1 << 20 };
 
 enum workspace_step {
     WORKSPACE_STEP_NORM,

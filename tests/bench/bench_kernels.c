@@ -352,7 +352,7 @@ static void bench_attention_case(const struct kern_table *k, struct machine m, c
                                  .n_seqs = n_seqs}};
     struct kern_table ref;
     kern_fill_ref(&ref);
-    ref.attention[DTYPE_F16](&b.args, 0, 0, 0, n_rows);
+    ref.attention[DTYPE_F16](&b.args, &(struct attn_slice){.head1 = 1, .row1 = n_rows});
     b.args.out = out;
     attention_run(&b);
     for (size_t i = 0; i < n_rows; i++) {

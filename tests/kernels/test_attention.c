@@ -24,6 +24,9 @@ struct world {
     float *q, *out[2], *key, *value; /* key, value: of the rows */
 };
 
+/* Latents instead of keys and values. */
+static const uint32_t latent_dim = 576;
+
 static void world_blocks(struct world *w)
 {
     for (size_t s = 0, next = 0; s < w->args.n_seqs; s++) {
@@ -69,7 +72,7 @@ static struct world *world_make(struct rng *r, enum dtype t, uint32_t head_dim, 
     world_blocks(w);
     const size_t n_cache = w->n_blocks * 2 * n_kv * kv_half_bytes(t, head_dim);
     const size_t n_kv_floats = w->n_rows * n_kv * head_dim;
-    w->args.kv = (struct kv_view){test_memory(n_cache), t, n_kv, head_dim, false};
+    w->args.kv = (struct kv_view){test_memory(n_cache), t, n_kv, head_dim, head_dim == latent_dim};
     memset(w->args.kv.base, 0xFF, n_cache); /* NaN in every type, and as a scale */
     for (uint32_t h = 0; h < n_heads; h++) w->kv_of_head[h] = (uint8_t)(h * n_kv / n_heads);
     w->q_floats = w->n_rows * n_heads * head_dim;
@@ -105,18 +108,70 @@ static void world_free(struct world *w)
     free(w);
 }
 
-/* Every head and row through the table's entries, rows cut at random places. */
+/* Some heads of one kv head, from head h on: slice->head0, head1. */
+static void some_heads(struct rng *r, const struct world *w, size_t h, struct attn_slice *slice)
+{
+    size_t end = h + 1;
+    while (end < w->args.n_heads && w->kv_of_head[end] == w->kv_of_head[h]) end++;
+    slice->head0 = h;
+    slice->head1 = h + 1 + rng_below(r, end - h);
+}
+
+/* Every head and row through the table's entries, rows and heads cut at random places. */
 static void run_slices(struct rng *r, const struct kern_table *k, struct world *w, int which)
 {
     w->args.out = w->out[which];
     for (size_t s = 0; s < w->args.n_seqs; s++) {
-        for (size_t h = 0; h < w->args.n_heads; h++) {
-            for (size_t i = 0, j = 0; i < w->seqs[s].n_rows; i = j) {
-                j = i + 1 + rng_below(r, w->seqs[s].n_rows - i);
-                k->attention[w->args.kv.dtype](&w->args, s, h, i, j);
+        for (size_t i = 0, j = 0; i < w->seqs[s].n_rows; i = j) {
+            j = i + 1 + rng_below(r, w->seqs[s].n_rows - i);
+            struct attn_slice slice = {.seq = s, .row0 = i, .row1 = j};
+            for (size_t h = 0; h < w->args.n_heads; h = slice.head1) {
+                some_heads(r, w, h, &slice);
+                k->attention[w->args.kv.dtype](&w->args, &slice);
             }
         }
     }
+}
+
+/* Row i of a sequence by tiles: rounds and slices of random lengths. */
+static void run_row_by_tiles(struct rng *r, const struct kern_table *k, struct world *w, size_t s,
+                             size_t i, float *parts)
+{
+    const size_t p = w->seqs[s].pos0 + i, window = w->args.window, n_heads = w->args.n_heads;
+    const size_t lo = window > 0 && p >= window ? p - window + 1 : 0, end = p / 64 + 1;
+    const size_t stride = n_heads * (w->args.kv.head_dim + 16);
+    float states[2 * 8];
+    for (size_t first = lo / 64, last = 0; first < end; first = last) {
+        last = first + 1 + rng_below(r, end - first);
+        struct attn_slice slice = {.seq = s, .row0 = i, .row1 = i + 1, .states = states};
+        for (size_t h = 0; h < n_heads; h = slice.head1) {
+            some_heads(r, w, h, &slice);
+            for (size_t n = first; n < last; n = slice.tile1) {
+                slice.parts = parts + (n - first) * stride;
+                slice.tile0 = n;
+                slice.tile1 = n + 1 + rng_below(r, last - n);
+                k->attention[w->args.kv.dtype](&w->args, &slice);
+            }
+        }
+        slice.parts = parts;
+        slice.tile0 = first;
+        slice.tile1 = last;
+        for (size_t h = 0; h < n_heads; h = slice.head1) {
+            slice.head0 = h;
+            slice.head1 = h + 1 + rng_below(r, n_heads - h);
+            k->attention_fold(&w->args, &slice);
+        }
+    }
+}
+
+static void run_tiles(struct rng *r, const struct kern_table *k, struct world *w, int which)
+{
+    const size_t stride = w->args.n_heads * (w->args.kv.head_dim + 16);
+    float *parts = test_floats(w->n_blocks * stride);
+    w->args.out = w->out[which];
+    for (size_t s = 0; s < w->args.n_seqs; s++)
+        for (size_t i = 0; i < w->seqs[s].n_rows; i++) run_row_by_tiles(r, k, w, s, i, parts);
+    free(parts);
 }
 
 /* Element d of the key (what = 0) or value at a position. */
@@ -177,7 +232,7 @@ static void reference_is_softmax(void)
 
 static void sets_agree(void)
 {
-    static const uint32_t dims[] = {16, 32, 48, 64, 80, 128, 144, 272};
+    static const uint32_t dims[] = {16, 32, 48, 64, 80, 128, 336, latent_dim};
     static const uint32_t windows[] = {0, 0, 1, 7, 64, 65, 100};
     const struct kern_table ref = table_ref(), sets[] = {table_in_turn(0), table_in_turn(1)};
     struct rng r = {2};
@@ -195,6 +250,48 @@ static void sets_agree(void)
     }
 }
 
+/* Rows cut by tiles in every way that chance finds, against rows that are not. */
+static void tiles_do_not_change_bits(void)
+{
+    static const uint32_t dims[] = {16, 64, 80, latent_dim};
+    const struct kern_table ref = table_ref(), sets[] = {ref, table_in_turn(0), table_in_turn(1)};
+    struct rng r = {5};
+    for (int i = 0; i < 60; i++) {
+        struct world *w =
+            world_make(&r, types[i % N_TYPES], dims[i / 3 % 4], 1 + (uint32_t)i / 2 % 2,
+                       i % 4 ? 6 : 8, i % 3 ? 0 : 150, 400, 3);
+        run_slices(&r, &ref, w, 0);
+        run_tiles(&r, &sets[i % 3], w, 1);
+        CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
+        world_free(w);
+    }
+}
+
+/* Single rows by one thread, and by more with room for any number of parts. */
+static void room_for_parts_does_not_change_bits(void)
+{
+    struct kern_table best = table_best();
+    struct team *teams[] = {test_team(2), test_team(3)};
+    struct rng r = {6};
+    for (int i = 0; i < 24; i++) {
+        struct world *w = world_make(&r, i % 2 ? DTYPE_F16 : DTYPE_I8, 64, 1 + (uint32_t)i / 3 % 2,
+                                     6, i % 5 ? 0 : 200, 1500, 1);
+        const size_t row = 6 * (64 + 16), n = w->args.n_seqs * (12 + rng_below(&r, 26) * row);
+        best.team = NULL;
+        w->args.out = w->out[0];
+        op_attention(&best, &w->args);
+        best.team = teams[i % 4 / 2];
+        w->args.out = w->out[1];
+        w->args.parts = test_floats(n);
+        w->args.n_part_floats = n;
+        op_attention(&best, &w->args);
+        CU_ASSERT_EQUAL(memcmp(w->out[0], w->out[1], w->q_floats * sizeof(float)), 0);
+        free(w->args.parts);
+        world_free(w);
+    }
+    for (int i = 0; i < 2; i++) team_destroy(&teams[i]);
+}
+
 static void sets_agree_on_special_values(void)
 {
     const struct kern_table ref = table_ref(), sets[] = {table_in_turn(0), table_in_turn(1)};
@@ -206,7 +303,7 @@ static void sets_agree_on_special_values(void)
         rng_specials(&r, w->value, w->n_rows * 32, 60);
         op_kv_write(&ref, w->key, w->value, &w->args.kv, w->seqs, w->args.n_seqs);
         run_slices(&r, &ref, w, 0);
-        run_slices(&r, &sets[i / 2 % 2], w, 1);
+        (i % 3 ? run_slices : run_tiles)(&r, &sets[i / 2 % 2], w, 1);
         CU_ASSERT_EQUAL(count_different(w->out[0], w->out[1], w->q_floats), 0);
         world_free(w);
     }
@@ -237,4 +334,6 @@ void suite_attention(CU_pSuite suite)
     CU_add_test(suite, "sets agree", sets_agree);
     CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
     CU_add_test(suite, "threads do not change bits", threads_do_not_change_bits);
+    CU_add_test(suite, "tiles do not change bits", tiles_do_not_change_bits);
+    CU_add_test(suite, "room for parts does not change bits", room_for_parts_does_not_change_bits);
 }

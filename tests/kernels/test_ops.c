@@ -35,6 +35,34 @@ static void parts_cover_all_units_once(void)
     }
 }
 
+/* Rows of y as q with 32 heads of 48 of which 40 are rotated, and as k and v of 4; behind q the
+ * bytes of the cache. */
+static float *run_rope_kv(const struct kern_table *k, const float *w, float *y)
+{
+    enum { HD = 48, HEADS = 32, KV_HEADS = 4, BLOCKS = 2 };
+    static const int32_t blocks[BLOCKS] = {1, 0};
+    const struct kv_view kv = {.dtype = DTYPE_I8, .n_kv_heads = KV_HEADS, .head_dim = HD};
+    const size_t n_cache = BLOCKS * 2 * KV_HEADS * kv_half_bytes(DTYPE_I8, HD);
+    const struct seq_rows seqs[2] = {{0, 3, 60, blocks}, {3, ROWS - 3, 0, blocks}};
+    struct rope_kv_args a = {.q = y,
+                             .k = y + ROWS * HEADS * HD,
+                             .v = w,
+                             .q_norm = w,
+                             .eps = 1e-6f,
+                             .cos = w,
+                             .sin = w + ROWS * 20,
+                             .n_rows = ROWS,
+                             .n_heads = HEADS,
+                             .rot = 40,
+                             .kv = kv,
+                             .seqs = seqs,
+                             .n_seqs = 2};
+    a.kv.base = a.k + ROWS * KV_HEADS * HD;
+    memset(a.kv.base, 0, n_cache);
+    op_rope_kv(k, &a);
+    return (float *)((char *)a.kv.base + n_cache);
+}
+
 /* Runs every remaining op on a team; the results follow each other in out. */
 static size_t run_all(struct team *team, float *out)
 {
@@ -57,8 +85,7 @@ static size_t run_all(struct team *team, float *out)
     op_add(&k, x, w, ROWS * N);
     op_grid_add(&k, sums, ROWS, N, 20, x, bad);
     memcpy(y, x, ROWS * N * sizeof *y);
-    op_rope(&k, y, w, w + ROWS * 20, ROWS, 40, 50, 40);
-    y += ROWS * N;
+    y = run_rope_kv(&k, w, y);
     const struct router_args router = {x, ids, y, N, 4, {.kind = ROUTER_SOFTMAX_RENORM}, NULL};
     op_router(&k, &router, ROWS);
     y += ROWS * 4;

@@ -33,7 +33,10 @@ static void rows_of_all_widths(void)
     for (size_t i = 0; i < 6; i++) {
         const size_t r = rows[i / 2], n = widths[i % 2];
         op_rmsnorm(k, NULL, NULL, r, n, 1e-6f, NULL);
-        op_rope(k, NULL, NULL, NULL, r, 1024, 1024, n == 1 ? 0 : 1024);
+        op_rope_kv(k, &(struct rope_kv_args){.n_rows = r,
+                                             .n_heads = 1024,
+                                             .rot = n == 1 ? 0 : 1024,
+                                             .kv = {.head_dim = 1024}});
         op_swiglu(k, NULL, NULL, n, r, n, NULL, n);
         op_swiglu_clamped(k, NULL, NULL, r * n, 1, 1);
         op_sigmoid_rows(k, NULL, NULL, r, n);

@@ -95,8 +95,17 @@ static void rotations(void)
             op_rope_tails(&b.gpu, &a);
             twin_same_floats(&b, &out, "rotated tails");
         }
-        op_rope(&b.cpu, x.host, c.host, s.host, 5, heads, hd, rot);
-        op_rope(&b.gpu, x.device, c.device, s.device, 5, heads, hd, rot);
+        struct rope_kv_args q = {.n_rows = 5, .n_heads = heads, .rot = rot, .seqs = seqs};
+        q.n_seqs = 5;
+        q.kv.head_dim = (uint32_t)hd;
+        q.q = x.host;
+        q.cos = c.host;
+        q.sin = s.host;
+        op_rope_kv(&b.cpu, &q);
+        q.q = x.device;
+        q.cos = c.device;
+        q.sin = s.device;
+        op_rope_kv(&b.gpu, &q);
         twin_same_floats(&b, &x, "rope");
         struct twin *all[] = {&inv, &c, &s, &x, &out};
         for (size_t i = 0; i < 5; i++) twin_free(&b, all[i]);

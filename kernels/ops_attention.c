@@ -1,0 +1,196 @@
+/* Attention cut among threads: runs of rows by kv head, and where these are few for the threads,
+ * single rows by tiles as well, whose parts are then folded in their order. */
+#include "kernels/ops.h"
+
+#include "kernels/body.h"
+#include "kernels/cuda/ops_cuda.h"
+#include "kernels/part.h"
+
+enum {
+    RUN_QUERIES = 128,    /* rows by heads that share what is read */
+    RUN_ROWS = 64,        /* most rows of a run */
+    LOAD_COST = 8,        /* of a key and a value, in queries that use them */
+    EXP_COST = 8,         /* of an exp, in multiply-adds */
+    UNITS_PER_THREAD = 4, /* with so many units rows are not cut by tiles */
+    WORTH_TILES = 4,      /* nor rows that see fewer tiles */
+};
+
+struct attention_job {
+    const struct kern_table *k;
+    const struct attn_args *a;
+    size_t n_kv, run_rows, n_heads; /* kv heads; rows of a run; heads of a kv head */
+    size_t tiles;                   /* of every row in a round, when rows are cut by tiles */
+    size_t round;
+    float *states; /* [n_seqs, H, 2] */
+};
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct attention_job job_of(const struct kern_table *k, const struct attn_args *a)
+{
+    struct attention_job job = {.k = k, .a = a};
+    for (size_t h = 0; h < a->n_heads; h++)
+        if (a->kv_of_head[h] >= job.n_kv) job.n_kv = a->kv_of_head[h] + 1u;
+    job.n_heads = (a->n_heads + job.n_kv - 1) / job.n_kv;
+    job.run_rows = RUN_QUERIES / job.n_heads / 4 * 4;
+    if (job.run_rows > RUN_ROWS) job.run_rows = RUN_ROWS;
+    if (job.run_rows == 0) job.run_rows = 1;
+    return job;
+}
+
+/* The heads of kv head g, which stand together. */
+static void set_heads(const struct attention_job *job, size_t g, struct attn_slice *s)
+{
+    const struct attn_args *a = job->a;
+    s->head0 = 0;
+    while (s->head0 < a->n_heads && a->kv_of_head[s->head0] != g) s->head0++;
+    s->head1 = s->head0;
+    while (s->head1 < a->n_heads && a->kv_of_head[s->head1] == g) s->head1++;
+}
+
+/* One kv head's queries of n rows that see `seen` positions. */
+static uint64_t queries_cost(const struct attention_job *job, size_t n, size_t seen)
+{
+    return (uint64_t)(seen + EXP_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;
+}
+
+/* One kv head of rows [i, i + n) of a sequence. */
+static uint64_t run_cost(const struct attention_job *job, const struct seq_rows *seq, size_t i,
+                         size_t n)
+{
+    const size_t mean = seq->pos0 + i + n - n / 2, window = job->a->window;
+    return queries_cost(job, n, window > 0 ? min_size(mean, window) : mean);
+}
+
+static void runs_part(const void *job_, struct part part)
+{
+    const struct attention_job *job = job_;
+    const struct attn_args *a = job->a;
+    size_t g0, g1;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const struct seq_rows *seq = &a->seqs[s];
+        for (size_t i = 0; i < seq->n_rows; i += job->run_rows) {
+            const size_t n = min_size(seq->n_rows - i, job->run_rows);
+            if (!part_take(&part, job->n_kv, run_cost(job, seq, i, n), &g0, &g1)) continue;
+            for (size_t g = g0; g < g1; g++) {
+                struct attn_slice slice = {.seq = s, .row0 = i, .row1 = i + n};
+                set_heads(job, g, &slice);
+                job->k->attention[a->kv.dtype](a, &slice);
+            }
+        }
+    }
+}
+
+static void attend_runs(const struct attention_job *job)
+{
+    uint64_t cost = 0;
+    for (size_t s = 0; s < job->a->n_seqs; s++) {
+        const struct seq_rows *seq = &job->a->seqs[s];
+        for (size_t i = 0; i < seq->n_rows; i += job->run_rows)
+            cost += job->n_kv * run_cost(job, seq, i, min_size(seq->n_rows - i, job->run_rows));
+    }
+    part_run(job->k->team, cost, runs_part, job);
+}
+
+/* The tiles that a sequence's one row sees, counted from the first of them: [*tile0, *tile1) are
+ * those of the job's round, in positions of the sequence. */
+static size_t round_tiles(const struct attention_job *job, size_t s, size_t *tile0, size_t *tile1)
+{
+    const size_t p = job->a->seqs[s].pos0, last = p / KV_BLOCK_TOKENS + 1;
+    const size_t first = kern_first_visible(p, job->a->window) / KV_BLOCK_TOKENS;
+    *tile0 = min_size(first + job->round * job->tiles, last);
+    *tile1 = min_size(*tile0 + job->tiles, last);
+    return *tile1 - *tile0;
+}
+
+/* One row's slice of the round, without heads and tiles. */
+static struct attn_slice round_slice(const struct attention_job *job, size_t s)
+{
+    const struct attn_args *a = job->a;
+    const size_t stride = a->n_heads * kern_part_floats(a->kv.head_dim);
+    return (struct attn_slice){.seq = s,
+                               .row1 = 1,
+                               .parts = a->parts + s * job->tiles * stride,
+                               .states = job->states + s * a->n_heads * 2};
+}
+
+static void tiles_part(const void *job_, struct part part)
+{
+    const struct attention_job *job = job_;
+    const struct attn_args *a = job->a;
+    const size_t stride = a->n_heads * kern_part_floats(a->kv.head_dim);
+    size_t first, end, n0, n1;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const size_t n = round_tiles(job, s, &first, &end);
+        for (size_t g = 0; g < job->n_kv; g++) {
+            if (!part_take(&part, n, queries_cost(job, 1, KV_BLOCK_TOKENS), &n0, &n1)) continue;
+            struct attn_slice slice = round_slice(job, s);
+            set_heads(job, g, &slice);
+            slice.parts += n0 * stride;
+            slice.tile0 = first + n0;
+            slice.tile1 = first + n1;
+            job->k->attention[a->kv.dtype](a, &slice);
+        }
+    }
+}
+
+static void fold_part(const void *job_, struct part part)
+{
+    const struct attention_job *job = job_;
+    const struct attn_args *a = job->a;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        struct attn_slice slice = round_slice(job, s);
+        const size_t n = round_tiles(job, s, &slice.tile0, &slice.tile1);
+        if (n > 0 && part_take(&part, a->n_heads, n * a->kv.head_dim, &slice.head0, &slice.head1))
+            job->k->attention_fold(a, &slice);
+    }
+}
+
+/* Tiles of every row that the parts have room for; 0: they are not worth cutting, or cannot be. */
+static size_t tiles_of_round(const struct attention_job *job)
+{
+    const struct attn_args *a = job->a;
+    const size_t n_threads = team_size(job->k->team), n_rows_heads = a->n_seqs * a->n_heads;
+    size_t n_tiles = 0;
+    if (n_threads == 1 || a->n_seqs * job->n_kv >= UNITS_PER_THREAD * n_threads) return 0;
+    for (size_t s = 0; s < a->n_seqs; s++) {
+        const size_t p = a->seqs[s].pos0, lo = kern_first_visible(p, a->window);
+        const size_t n = p / KV_BLOCK_TOKENS - lo / KV_BLOCK_TOKENS + 1;
+        if (a->seqs[s].n_rows != 1) return 0;
+        if (n > n_tiles) n_tiles = n;
+    }
+    if (n_tiles < WORTH_TILES || a->n_part_floats < 2 * n_rows_heads) return 0;
+    const size_t floats = a->n_part_floats - 2 * n_rows_heads;
+    return min_size(n_tiles, floats / (n_rows_heads * kern_part_floats(a->kv.head_dim)));
+}
+
+static void attend_tiles(struct attention_job *job)
+{
+    const struct attn_args *a = job->a;
+    const uint64_t tile_cost = queries_cost(job, 1, KV_BLOCK_TOKENS) * job->n_kv;
+    job->states = a->parts + a->n_part_floats - 2 * a->n_seqs * a->n_heads;
+    for (job->round = 0;; job->round++) {
+        size_t n = 0, tile0, tile1;
+        for (size_t s = 0; s < a->n_seqs; s++) n += round_tiles(job, s, &tile0, &tile1);
+        if (n == 0) return;
+        part_run(job->k->team, n * tile_cost, tiles_part, job);
+        part_run(job->k->team, n * a->n_heads * a->kv.head_dim, fold_part, job);
+    }
+}
+
+void op_attention(const struct kern_table *k, const struct attn_args *a)
+{
+    if (k->device != NULL) {
+        cuda_op_attention(k->device, a);
+        return;
+    }
+    struct attention_job job = job_of(k, a);
+    job.tiles = tiles_of_round(&job);
+    if (job.tiles > 0)
+        attend_tiles(&job);
+    else
+        attend_runs(&job);
+}
