@@ -1,6 +1,7 @@
 /* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
  * experts, or its part of them, over the rows that it has anyway; then each reads the sums of the
- * others where they stand, for its slice of the tokens. Called by moe_forward. */
+ * others where they stand, for its slice of the tokens, or adds up its columns of all tokens where
+ * its sums are whole. Called by moe_forward. */
 #include "base/add.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
@@ -128,6 +129,13 @@ static size_t row_sums(const struct moe *m, uint32_t etp)
     return range_count(layout_expert_outputs(m->o.layout, etp)) + (size_t)1;
 }
 
+/* What a rank adds up where it does not do all: columns of all tokens, where these are its own
+ * outputs, so that no sums are read from the others; else tokens. */
+static bool by_columns(const struct moe *m)
+{
+    return m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
+}
+
 static struct status run_experts(struct moe *m, struct pass *p, const float *x)
 {
     const size_t n_bytes = p->n_in * row_sums(m, m->place.etp) * sizeof(int64_t);
@@ -135,18 +143,32 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x)
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     head->grid_bits = has_weights ? p->w->down[0].grid_bits : 0;
     TRY(moe_expert_sums(m, p, x, (int64_t *)(void *)(head + 1)));
-    comm_barrier(m->o.comm, COMM_EP);
+    /* else nobody reads them, and take_others waits until all have read what they share */
+    if (!by_columns(m) || !is_cut(m, p->n_tokens)) comm_barrier(m->o.comm, COMM_EP);
     return status_ok();
 }
 
-/* What is added up for tokens [first, first + n). */
+static struct range tokens_of(const struct moe *m, size_t n_tokens, uint32_t rank)
+{
+    if (by_columns(m)) return (struct range){0, (uint32_t)n_tokens};
+    return layout_split((uint32_t)n_tokens, 1, m->o.layout->tp, rank);
+}
+
+static struct range columns_of(const struct moe *m, uint32_t rank)
+{
+    if (by_columns(m)) return layout_expert_outputs(m->o.layout, rank);
+    return (struct range){0, m->o.width};
+}
+
+/* What is added up: columns of tokens [first, first + n). */
 struct combine {
     const struct moe *m;
     const struct pass *p;
     const struct moe_rows *rows;
     size_t first, n;
-    uint32_t
-        *back; /* [n, D + 1] h's rows and their counters for the others; NULL: they have them */
+    struct range columns;
+    /* [n, columns + 1] h's rows and their counters for the others; NULL: they have them */
+    uint32_t *back;
     uint32_t grid_bits;
     float scale;
 };
@@ -194,65 +216,69 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
     m->o.kern->grid_to_f32(sums, n, c->grid_bits, y);
 }
 
-static int32_t counter(const struct moe *m, const struct choice *choice)
+static int32_t counter(const struct combine *c, const struct choice *choice)
 {
+    const struct moe *m = c->m;
+    const bool own = c->back != NULL && by_columns(m);
+    const uint32_t first = own ? m->place.etp : 0, end = own ? first + 1 : m->o.layout->etp;
     int64_t n = 0;
-    for (uint32_t i = 0; i < m->o.layout->etp; i++) n += part_of(m, choice, i)[row_sums(m, i) - 1];
+    for (uint32_t i = first; i < end; i++) n += part_of(m, choice, i)[row_sums(m, i) - 1];
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;
-    const size_t d = c->m->o.width;
-    float *h = c->rows->h + t * d;
-    if (c->rows->shared != NULL) kern->add(out, c->rows->shared + t * d, d);
-    kern->axpy(c->scale, out, d, h);
+    const size_t at = t * c->m->o.width + c->columns.begin, n = range_count(c->columns);
+    float *h = c->rows->h + at;
+    if (c->rows->shared != NULL) kern->add(out, c->rows->shared + at, n);
+    kern->axpy(c->scale, out, n, h);
     c->rows->bad[t] += n_bad;
     if (c->back == NULL) return;
-    uint32_t *back = c->back + (t - c->first) * (d + 1);
-    memcpy(back, h, d * sizeof *h);
-    back[d] = (uint32_t)n_bad;
+    uint32_t *back = c->back + (t - c->first) * (n + 1);
+    memcpy(back, h, n * sizeof *h);
+    back[n] = (uint32_t)n_bad;
 }
 
 static void combine_part(const void *job, struct part part)
 {
     const struct combine *c = job;
     const struct moe *m = c->m;
-    const size_t d = m->o.width, n_chosen = m->o.n_chosen;
+    const size_t d = m->o.width, n_chosen = m->o.n_chosen, first = c->columns.begin;
     float y[CHUNK];
     size_t i, end;
-    if (!part_take(&part, c->n, d * n_chosen, &i, &end)) return;
+    if (!part_take(&part, c->n, range_count(c->columns) * n_chosen, &i, &end)) return;
     for (; i < end; i++) {
         const size_t t = c->first + i;
-        float *out = c->p->out + t * d;
+        float *out = c->p->out + t * d + first;
         int32_t n_bad = 0;
-        memset(out, 0, d * sizeof *out);
+        memset(out, 0, range_count(c->columns) * sizeof *out);
         for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
             const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
-            for (size_t at = 0; at < d; at += CHUNK) {
-                const size_t n = d - at < CHUNK ? d - at : CHUNK;
+            for (size_t at = first; at < c->columns.end; at += CHUNK) {
+                const size_t n = c->columns.end - at < CHUNK ? c->columns.end - at : CHUNK;
                 round_sums(c, &choice, at, n, y);
-                m->o.kern->axpy(c->p->weights[k], y, n, out + at);
+                m->o.kern->axpy(c->p->weights[k], y, n, out + (at - first));
             }
-            n_bad += counter(m, &choice);
+            n_bad += counter(c, &choice);
         }
         finish_row(c, t, out, n_bad);
     }
 }
 
-/* The finished rows of the other ranks' tokens. */
+/* What the other ranks finished. */
 static void take_others(struct moe *m, const struct pass *p, const struct moe_rows *rows)
 {
     const size_t d = m->o.width;
     comm_barrier(m->o.comm, COMM_EP);
     for (uint32_t i = 1; i < m->o.layout->tp; i++) {
         const uint32_t rank = (m->place.tp + i) % m->o.layout->tp; /* not all at the same one */
-        const struct range r = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, rank);
+        const struct range r = tokens_of(m, p->n_tokens, rank), columns = columns_of(m, rank);
+        const size_t n = range_count(columns);
         const uint32_t *back = comm_lane_of(m->o.comm, COMM_EP, COMM_LANE_ROWS_BACK, (int)rank);
-        for (size_t t = r.begin; t < r.end; t++, back += d + 1) {
-            memcpy(rows->h + t * d, back, d * sizeof *back);
-            rows->bad[t] += (int32_t)back[d];
+        for (size_t t = r.begin; t < r.end; t++, back += n + 1) {
+            memcpy(rows->h + t * d + columns.begin, back, n * sizeof *back);
+            rows->bad[t] += (int32_t)back[n];
         }
     }
 }
@@ -261,18 +287,22 @@ static struct status combine(struct moe *m, struct pass *p, const struct moe_row
 {
     const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
     struct combine c = {
-        .m = m, .p = p, .rows = rows, .n = p->n_tokens, .scale = scale, .grid_bits = 0};
+        .m = m, .p = p, .rows = rows, .n = p->n_tokens, .columns = {0, m->o.width}, .scale = scale};
     TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
+    c.grid_bits = head_of(m, (uint32_t)comm_rank(m->o.comm, COMM_EP))->grid_bits;
     for (uint32_t r = 0; r < m->n_group && c.grid_bits == 0; r++)
         c.grid_bits = head_of(m, r)->grid_bits;
     const bool cut = is_cut(m, p->n_tokens);
     if (cut) {
-        const struct range r = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, m->place.tp);
+        const struct range r = tokens_of(m, p->n_tokens, m->place.tp);
         c.first = r.begin;
         c.n = range_count(r);
-        c.back = lane(m, COMM_LANE_ROWS_BACK, c.n * (m->o.width + 1) * sizeof *c.back);
+        c.columns = columns_of(m, m->place.tp);
+        c.back = lane(m, COMM_LANE_ROWS_BACK,
+                      c.n * (range_count(c.columns) + (size_t)1) * sizeof *c.back);
     }
-    part_run(m->o.kern->team, (uint64_t)c.n * m->o.width * m->o.n_chosen, combine_part, &c);
+    part_run(m->o.kern->team, (uint64_t)c.n * range_count(c.columns) * m->o.n_chosen, combine_part,
+             &c);
     if (cut) take_others(m, p, rows);
     return status_ok();
 }
