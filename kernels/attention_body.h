@@ -369,30 +369,76 @@ ALWAYS_INLINE void attention(enum dtype t, const struct attn_args *a, const stru
     }
 }
 
-/* A head's tiles [tile0, tile1) from their parts. */
-ALWAYS_INLINE void fold_parts(const struct attn_args *a, const struct attn_slice *s, size_t head)
+/* Up to 16 parts of a head, `stride` floats apart, in their order. */
+struct part_run {
+    const float *o; /* [n] of Hd, max, sum */
+    size_t stride, n;
+    bool is_first; /* the first of them is the row's first */
+};
+
+/* Folds the states of a run; a, b [n]: what the outputs take. The maxima are a chain, the exps of
+ * all steps are not. */
+ALWAYS_INLINE void fold_part_states(const struct part_run *run, size_t hd, float total[2],
+                                    float a[16], float b[16])
 {
-    const struct seq_rows *seq = &a->seqs[s->seq];
-    const size_t hd = a->kv.head_dim, stride = kern_part_floats(hd);
-    const size_t p = seq->pos0 + s->row0, lo = kern_first_visible(p, a->window);
-    float *out = a->out + ((seq->row0 + s->row0) * a->n_heads + head) * hd;
-    struct state *total = (struct state *)(s->states + 2 * head);
-    for (size_t n = s->tile0; n < s->tile1; n++) {
-        const float *o = s->parts + ((n - s->tile0) * a->n_heads + head) * stride;
-        const struct state part = *(const struct state *)(o + hd);
-        const struct seen_row row = {.total = total, .is_first = n == lo / TILE};
-        struct fold_factors f;
-        fold_states(1, &row, &part, &f);
-        for (size_t d = 0; d < hd; d += 16) {
-            struct v16 v = v16_load(DTYPE_F32, o, d);
-            if (!row.is_first) {
-                const struct v16 old = v16_mul(v16_load(DTYPE_F32, out, d), v16_set1(f.a));
-                v = v16_madd(v, v16_set1(f.b), old);
-            }
-            v16_store(out + d, v);
+    for (size_t i = 0; i < 16; i++) a[i] = b[i] = 0.0f;
+    for (size_t i = 0; i < run->n; i++) {
+        const float part = run->o[i * run->stride + hd];
+        const float old = i == 0 && run->is_first ? part : total[0];
+        total[0] = part > old ? part : old;
+        a[i] = old - total[0];
+        b[i] = part - total[0];
+    }
+    v16_store(a, v16_exp(v16_load(DTYPE_F32, a, 0)));
+    v16_store(b, v16_exp(v16_load(DTYPE_F32, b, 0)));
+    for (size_t i = 0; i < run->n; i++) {
+        const float part = run->o[i * run->stride + hd + 1];
+        total[1] = i == 0 && run->is_first ? part : fmaf(part, b[i], total[1] * a[i]);
+    }
+}
+
+/* Elements [d, d + 16 n_vectors) of the run's outputs; n_vectors is constant. */
+ALWAYS_INLINE void fold_part_values(const struct part_run *run, size_t n_vectors, size_t d,
+                                    const float a[16], const float b[16], float *out)
+{
+    struct v16 o[VALUE_VECTORS];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < n_vectors; v++)
+        o[v] = v16_load(DTYPE_F32, run->is_first ? run->o : out, d + 16 * v);
+    for (size_t i = run->is_first ? 1 : 0; i < run->n; i++) {
+#pragma GCC unroll 4
+        for (size_t v = 0; v < n_vectors; v++) {
+            const struct v16 part = v16_load(DTYPE_F32, run->o + i * run->stride, d + 16 * v);
+            o[v] = v16_madd(part, v16_set1(b[i]), v16_mul(o[v], v16_set1(a[i])));
         }
     }
-    if (s->tile1 == p / TILE + 1) divide(a, head, total, out);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < n_vectors; v++) v16_store(out + d + 16 * v, o[v]);
+}
+
+/* A head's tiles [tile0, tile1) from their parts. */
+ALWAYS_INLINE void fold_parts(const struct attn_args *args, const struct attn_slice *s, size_t head)
+{
+    const struct seq_rows *seq = &args->seqs[s->seq];
+    const size_t hd = args->kv.head_dim, stride = args->n_heads * kern_part_floats(hd);
+    const size_t p = seq->pos0 + s->row0, first = kern_first_visible(p, args->window) / TILE;
+    float *out = args->out + ((seq->row0 + s->row0) * args->n_heads + head) * hd;
+    float *total = s->states + 2 * head, a[16], b[16];
+    for (size_t n = s->tile0; n < s->tile1; n += 16) {
+        const struct part_run run = {.o = s->parts + (n - s->tile0) * stride +
+                                          head * kern_part_floats(hd),
+                                     .stride = stride,
+                                     .n = s->tile1 - n < 16 ? s->tile1 - n : 16,
+                                     .is_first = n == first};
+        size_t d = 0;
+        fold_part_states(&run, hd, total, a, b);
+        for (; d + 16 * VALUE_VECTORS <= hd; d += 16 * VALUE_VECTORS)
+            fold_part_values(&run, VALUE_VECTORS, d, a, b, out);
+        for (; d < hd; d += 16) fold_part_values(&run, 1, d, a, b, out);
+    }
+    if (s->tile1 != p / TILE + 1) return;
+    const struct state state = {total[0], total[1]};
+    divide(args, head, &state, out);
 }
 
 #endif

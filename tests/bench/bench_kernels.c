@@ -350,6 +350,9 @@ static void bench_attention_case(const struct kern_table *k, struct machine m, c
                                  .scale = 0.125f,
                                  .seqs = seqs,
                                  .n_seqs = n_seqs}};
+    enum { PART_FLOATS = 1 << 18 };
+    b.args.parts = memory(PART_FLOATS * sizeof(float));
+    b.args.n_part_floats = PART_FLOATS;
     struct kern_table ref;
     kern_fill_ref(&ref);
     ref.attention[DTYPE_F16](&b.args, &(struct attn_slice){.head1 = 1, .row1 = n_rows});
@@ -368,6 +371,7 @@ static void bench_attention_case(const struct kern_table *k, struct machine m, c
     const double gbs = n_rows > 1 ? 0 : 1e-9 * seen * HD * 2 * 2 * n_kv * (double)n_seqs / s;
     printf("%-28s %10.1f us %8.1f GB/s %4.0f %%read %8.1f GFLOP/s %4.0f %%fma\n", name, s * 1e6,
            gbs, 100 * gbs / m.read_gbs, gflops, 100 * gflops / m.gflops);
+    mem_free(&b.args.parts);
     mem_free(&q);
     mem_free(&out);
     mem_free(&check);
@@ -385,6 +389,11 @@ static void bench_attention(const struct kern_table *k, struct machine m)
     bench_attention_case(k, m, "SmolLM2 prefill 512", 9, 3, 1, 0, 512);
     bench_attention_case(k, m, "SmolLM2 chunk 64 at 4096", 9, 3, 1, 4096, 64);
     bench_attention_case(k, m, "TinyLlama decode 8 x 1024", 32, 4, 8, 1024, 1);
+    bench_attention_case(k, m, "TinyLlama decode 1 x 511", 32, 4, 1, 511, 1);
+    bench_attention_case(k, m, "TinyLlama decode 1 x 2047", 32, 4, 1, 2047, 1);
+    bench_attention_case(k, m, "TinyLlama decode 1 x 8191", 32, 4, 1, 8191, 1);
+    bench_attention_case(k, m, "a kv head, decode 1 x 511", 8, 1, 1, 511, 1);
+    bench_attention_case(k, m, "a kv head, decode 1 x 8191", 8, 1, 1, 8191, 1);
     bench_attention_case(k, m, "TinyLlama prefill 512", 32, 4, 1, 0, 512);
 }
 
