@@ -101,6 +101,7 @@ class Cluster:
     def __init__(self, folder):
         self.folder = Path(folder)
         self.held = {}  # requeued jobs: since when
+        self.lost = set()  # nodes that were killed
         os.environ["SLURM_CONF"] = str(self.folder / "slurm.conf")
 
     def start(self):
@@ -142,11 +143,13 @@ class Cluster:
         self._must("unshare", "--mount", "--uts", "sh", "-c",
                    f"hostname {node}; mount --make-rprivate /; mount -t tmpfs none /dev/shm; "
                    f"exec slurmd -f {self.folder}/slurm.conf -N {node}")
+        self.lost.discard(node)
 
     def kill_node(self, node):
         """SIGKILL to slurmd, its steps and their ranks. Returns how many processes that were."""
         pid = int((self.folder / "run" / f"slurmd.{node}.pid").read_text())
         host = os.readlink(f"/proc/{pid}/ns/uts")
+        self.lost.add(node)
         killed = 0
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -175,7 +178,10 @@ class Cluster:
 
     def let_go(self):
         """Starts requeued jobs, which Slurm holds back for two minutes; not before nothing of the
-        old start is left, or Slurm would take the new one for it."""
+        old start is left, or Slurm would take the new one for it, and not while a node is lost: in two
+        minutes Slurm would have noticed, a start on it hangs."""
+        if self.lost:
+            return
         out = run(["squeue", "--noheader", "--array", "--states=PENDING", "--format=%i %A %r"]).out
         waiting = [line.split() for line in out.splitlines() if line.endswith(" BeginTime")]
         self.held = {job: self.held.get(job, time.monotonic()) for job, _, _ in waiting}
