@@ -172,32 +172,42 @@ void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_ro
     part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
 }
 
-struct rmsnorm_job {
+struct norm_job {
     const struct kern_table *k;
-    const float *x, *w;
-    size_t n_rows, n;
-    float eps;
-    float *y;
+    const struct norm_args *a;
+    uint64_t row_cost;
 };
 
-static void rmsnorm_part(const void *job_, struct part part)
+static void norm_part(const void *job_, struct part part)
 {
-    const struct rmsnorm_job *job = job_;
+    const struct norm_job *job = job_;
+    const struct norm_args *a = job->a;
     size_t row0, row1;
-    if (!part_take(&part, job->n_rows, job->n + 1, &row0, &row1)) return;
-    for (size_t row = row0; row < row1; row++)
-        job->k->rmsnorm(job->x + row * job->n, job->w, job->n, job->eps, job->y + row * job->n);
+    if (!part_take(&part, a->n_rows, job->row_cost, &row0, &row1)) return;
+    for (size_t row = row0; row < row1; row++) {
+        float *y = a->y + row * a->n;
+        job->k->rmsnorm(a->x + row * a->n, a->w, a->n, a->eps, y);
+        if (a->codes != NULL) job->k->quantize_row(y, a->n, a->codes, row);
+    }
+}
+
+void op_norm_codes(const struct kern_table *k, const struct norm_args *a)
+{
+    if (k->device != NULL) {
+        cuda_op_rmsnorm(k->device, a->x, a->w, a->n_rows, a->n, a->eps, a->y);
+        if (a->codes != NULL)
+            cuda_op_quantize_rows(k->device, a->y, a->n, a->n_rows, a->n, a->codes);
+        return;
+    }
+    const struct norm_job job = {k, a, (uint64_t)(a->n + 1) * (a->codes != NULL ? 2 : 1)};
+    part_run(k->team, a->n_rows * job.row_cost, norm_part, &job);
 }
 
 void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
                 float eps, float *y)
 {
-    if (k->device != NULL) {
-        cuda_op_rmsnorm(k->device, x, w, n_rows, n, eps, y);
-        return;
-    }
-    const struct rmsnorm_job job = {k, x, w, n_rows, n, eps, y};
-    part_run(k->team, (uint64_t)n_rows * (n + 1), rmsnorm_part, &job);
+    const struct norm_args a = {.x = x, .w = w, .n_rows = n_rows, .n = n, .eps = eps, .y = y};
+    op_norm_codes(k, &a);
 }
 
 struct swiglu_job {

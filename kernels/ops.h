@@ -43,6 +43,17 @@ void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_ro
 void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
                 float eps, float *y);
 
+/* The same, and y as codes, which a thread makes while it has the row: the bits of op_rmsnorm and
+ * op_quantize_rows after each other. codes NULL: none. */
+struct norm_args {
+    const float *x, *w;
+    size_t n_rows, n;
+    float eps;
+    float *y;
+    const struct quant_rows *codes;
+};
+void op_norm_codes(const struct kern_table *k, const struct norm_args *a);
+
 /* A rotated part that stands behind each head: rot elements from x, x_stride apart from head to
  * head of [T, n_heads], to out, rotated by the table's rope; `pairs`: neighbours 2i and 2i + 1
  * become i and i + rot / 2 first. */

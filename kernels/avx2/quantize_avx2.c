@@ -1,5 +1,4 @@
-/* Activations as int8 codes on AVX2: the bits of the reference, 32 inputs at a time. Both fast sets
- * use it: a row is read from the first-level cache. */
+/* Activations as int8 codes on AVX2: the bits of the reference, 32 inputs at a time. */
 #include "kernels/avx2/avx2.h"
 #include "kernels/ref/ref.h"
 

@@ -19,6 +19,8 @@ AVX512_LINEAR(k_linear_quant_avx512_6x32);
 AVX512_LINEAR(k_linear_quant_leaf_avx512_6x32);
 #undef AVX512_LINEAR
 
+void k_quantize_row_avx512(const float *x, size_t n, const struct quant_rows *out, size_t row);
+
 #define AVX512_ATTENTION(name) void name(const struct attn_args *a, const struct attn_slice *s)
 AVX512_ATTENTION(k_attention_f32_avx512);
 AVX512_ATTENTION(k_attention_f16_avx512);

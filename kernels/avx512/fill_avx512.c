@@ -18,6 +18,7 @@ static void fill_linear_quant(struct kern_table *t)
         t->linear_quant[kinds[i]] = k_linear_quant_avx512_6x32;
         t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_avx512_6x32;
     }
+    t->quantize_row = k_quantize_row_avx512;
     t->linear_quant[QUANT_FP8] = k_linear_dequant_avx512;
     t->linear_quant_leaf[QUANT_FP8] = k_linear_leaf_dequant_avx512;
 }

@@ -81,15 +81,14 @@ static void clip(struct stage *s, size_t n_rows)
     op_clamp(s->o.kern, s->v, s->o.model->clip_qkv, n_rows * n_kv);
 }
 
-/* s->attended = attention of the normed s->x. */
+/* s->attended = attention of the normed rows `in`. */
 static void attend(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                   const struct part *p)
+                   const struct part *p, struct act_rows *in)
 {
     const size_t n_rows = p->hidden.n_rows;
-    struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
     const struct column qkv[] = {
         {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
-    stage_columns(s, qkv, 3, &in);
+    stage_columns(s, qkv, 3, in);
     const bool whole = s->o.model->family->qk_norm_whole;
     if (whole) norm_whole(s, w, n_rows);
     if (s->o.model->clip_qkv > 0) clip(s, n_rows);
@@ -116,19 +115,17 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
 {
     const size_t n_rows = p->hidden.n_rows;
     stage_enter(s, p);
-    op_rmsnorm(s->o.kern, p->hidden.h, w->attn_norm, n_rows, s->o.model->width,
-               s->o.model->norm_eps, s->x);
-    stage_show(s, TAP_ATTENTION, s->x, n_rows, s->o.model->width);
-    if (s->o.model->kv_lora > 0) {
+    const bool latent = s->o.model->kv_lora > 0;
+    struct act_rows in = stage_norm(s, p, w->attn_norm, TAP_ATTENTION, latent ? NULL : &w->q);
+    if (latent) {
         stage_latent(s, layer, w, p);
     } else {
-        attend(s, layer, w, p);
+        attend(s, layer, w, p, &in);
     }
     const struct range h = s->o.weights->heads;
     const uint32_t n = s->o.model->value_dim;
     stage_show(s, TAP_O, s->attended, n_rows, (size_t)range_count(h) * n);
-    struct act_rows in =
-        stage_row_input(s, s->attended, n_rows, (struct range){h.begin * n, h.end * n},
-                        (size_t)s->o.model->n_heads * n, s->codes);
+    in = stage_row_input(s, s->attended, n_rows, (struct range){h.begin * n, h.end * n},
+                         (size_t)s->o.model->n_heads * n, s->codes);
     stage_row_parallel(s, &w->o, w->o_bias, &in, p);
 }

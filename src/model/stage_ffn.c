@@ -31,34 +31,34 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->gate [T, F] = the FFN's inner rows, as the down projection reads them. */
-static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, size_t n_rows)
+/* s->gate [T, F] = the FFN's inner rows, as the down projection reads them, of the rows `in`. */
+static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, struct act_rows *in)
 {
-    const size_t f = w->gate.n_out;
+    const size_t f = w->gate.n_out, n_rows = in->n_rows;
     const uint32_t tp = s->o.weights->place.tp;
     const struct range held =
         w->is_moe ? layout_shared_ffn(s->o.layout, tp) : layout_ffn(s->o.layout, tp);
-    struct act_rows in = stage_input(s, s->x, n_rows, s->o.model->width);
     struct act_rows inner =
         stage_row_input(s, s->gate, n_rows, held,
                         w->is_moe ? s->o.model->shared_ffn : s->o.model->ffn, s->inner_codes);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
-    act_codes(s->o.kern, &in, &w->gate);
-    const bool apart = act_codes_replace(&in, &w->up);
+    act_codes(s->o.kern, in, &w->gate);
+    const bool apart = act_codes_replace(in, &w->up);
     if (f > 0 && !apart && w->gate_bias == NULL && w->up_bias == NULL) {
-        stage_gated(s, gate_up, &in, act_codes_to_make(&inner, &w->down));
+        stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
-        stage_columns(s, gate_up, 2, &in);
+        stage_columns(s, gate_up, 2, in);
         if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
     }
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
     return inner;
 }
 
-static void dense_block(struct stage *s, const struct layer_weights *w, struct part *p)
+static void dense_block(struct stage *s, const struct layer_weights *w, struct act_rows *in,
+                        struct part *p)
 {
-    struct act_rows inner = swiglu(s, w, p->hidden.n_rows);
+    struct act_rows inner = swiglu(s, w, in);
     stage_row_parallel(s, &w->down, w->down_bias, &inner, p);
 }
 
@@ -66,10 +66,10 @@ static void dense_block(struct stage *s, const struct layer_weights *w, struct p
 static void shared_block(struct stage *s, const struct layer_weights *w, struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
-    struct act_rows inner = swiglu(s, w, n_rows);
+    struct act_rows in = stage_input(s, s->x, n_rows, d);
+    struct act_rows inner = swiglu(s, w, &in);
     stage_row_parallel_to(s, &w->down, &inner, s->shared, p);
     if (w->mix.n_out == 0) return;
-    struct act_rows in = stage_input(s, s->x, n_rows, d);
     const struct column mix = {&w->mix, s->mix, NULL};
     stage_columns(s, &mix, 1, &in);
     op_sigmoid_rows(s->o.kern, s->shared, s->mix, n_rows, d);
@@ -80,11 +80,9 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
 {
     const struct hidden *hidden = &p->hidden;
     stage_enter(s, p);
-    op_rmsnorm(s->o.kern, hidden->h, w->ffn_norm, hidden->n_rows, s->o.model->width,
-               s->o.model->norm_eps, s->x);
-    stage_show(s, TAP_FFN, s->x, hidden->n_rows, s->o.model->width);
+    struct act_rows in = stage_norm(s, p, w->ffn_norm, TAP_FFN, w->is_moe ? NULL : &w->gate);
     if (!w->is_moe) {
-        dense_block(s, w, p);
+        dense_block(s, w, &in, p);
         return status_ok();
     }
     const bool has_shared = s->o.model->shared_ffn > 0;

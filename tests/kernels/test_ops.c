@@ -1,6 +1,7 @@
 /* The threaded ops that are not linear or attention: 1 and 2 threads give the same bytes, strides
  * and tables are right, the floating-point environment of every thread is set. */
 #include "util_kernels.h"
+#include "util_quant.h"
 
 #include "kernels/elementary.h"
 #include "kernels/ops.h"
@@ -97,6 +98,50 @@ static size_t run_all(struct team *team, float *out)
     return (size_t)(y - out);
 }
 
+/* op_norm_codes beside the two ops after each other: floats, codes, scales and sums. */
+static void check_norm_codes(struct kern_table *k, struct team *team, size_t n,
+                             struct quant_format f)
+{
+    struct rng r = {n};
+    float *x = test_floats(ROWS * n), *w = test_floats(n);
+    float *y[2] = {test_floats(ROWS * n), test_floats(ROWS * n)};
+    struct quant_rows q[2] = {quant_rows_make(ROWS, n, f), quant_rows_make(ROWS, n, f)};
+    const size_t n_params = ROWS * q[0].n_groups;
+    rng_floats(&r, x, ROWS * n, 3.0f);
+    rng_floats(&r, w, n, 2.0f);
+    k->team = NULL;
+    op_rmsnorm(k, x, w, ROWS, n, 1e-6f, y[0]);
+    op_quantize_rows(k, y[0], n, ROWS, n, &q[0]);
+    k->team = team;
+    const struct norm_args a = {x, w, ROWS, n, 1e-6f, y[1], &q[1]};
+    op_norm_codes(k, &a);
+    CU_ASSERT(memcmp(y[0], y[1], ROWS * n * sizeof(float)) == 0);
+    CU_ASSERT(memcmp(q[0].codes, q[1].codes, n_params * q[0].group) == 0);
+    CU_ASSERT(memcmp(q[0].scales, q[1].scales, n_params * sizeof(float)) == 0);
+    CU_ASSERT(memcmp(q[0].sums, q[1].sums, n_params * sizeof(int32_t)) == 0);
+    free(x);
+    free(w);
+    for (size_t i = 0; i < 2; i++) {
+        free(y[i]);
+        quant_rows_free(&q[i]);
+    }
+}
+
+static void normed_codes_are_codes_of_the_normed(void)
+{
+    static const size_t ns[] = {1, 100, 576, 2050};
+    struct team *team = test_team(2);
+    struct kern_table k[3];
+    const size_t n_tables = 1 + tables_fast(k);
+    k[n_tables - 1] = table_ref();
+    for (size_t t = 0; t < n_tables; t++)
+        for (size_t i = 0; i < 8; i++) {
+            const struct quant_format f = {QUANT_INT4, false, DTYPE_F16, i % 2 ? 32 : 128};
+            check_norm_codes(&k[t], team, ns[i / 2], f);
+        }
+    team_destroy(&team);
+}
+
 static void threads_do_not_change_bits(void)
 {
     struct team *team = test_team(2);
@@ -154,6 +199,8 @@ void suite_ops(CU_pSuite suite)
 {
     CU_add_test(suite, "parts cover all units once", parts_cover_all_units_once);
     CU_add_test(suite, "threads do not change bits", threads_do_not_change_bits);
+    CU_add_test(suite, "normed codes are codes of the normed",
+                normed_codes_are_codes_of_the_normed);
     CU_add_test(suite, "subnormals survive a changed environment",
                 subnormals_survive_a_changed_environment);
     CU_add_test(suite, "the rope table holds sin and cos", rope_table_holds_sin_and_cos);
