@@ -78,8 +78,9 @@ size_t stage_outputs_bytes(const struct stage *s);
  * hidden. */
 void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                    bool adds, struct part *p);
-/* Local. s->x = the normed h of the part, shown as `site`; as `first`, the first linear that meets
- * it, reads it: codes are made on the way. NULL: no linear does. */
+
+/* stage_linear.c. Local. s->x = the normed h of the part, shown as `site`; as `first`, the first
+ * linear that meets it, reads it: codes are made on the way. NULL: no linear does. */
 struct act_rows stage_norm(struct stage *s, const struct part *p, const float *norm,
                            enum tap_site site, const struct packed *first);
 
