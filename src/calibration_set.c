@@ -71,6 +71,7 @@ static struct status read_file(struct growing *g, const char *path, const struct
     struct status st;
     TRY_GOTO(st, job_text_open(&text, c, m), out);
     TRY_GOTO(st, line_reader_create(path, 0, &reader), out);
+    TRY_GOTO(st, line_reader_check(reader), out);
     const struct request_rules rules = {.defaults = text.defaults,
                                         .tokenizer = text.tokenizer,
                                         .chat = text.chat,

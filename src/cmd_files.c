@@ -3,6 +3,7 @@
 #include "checkpoint/convert.h"
 #include "cmd.h"
 #include "flags.h"
+#include "job_paths.h"
 #include "parallel/comm.h"
 
 #include <stddef.h>
@@ -76,7 +77,7 @@ static struct status convert_check(const struct convert_flags *f, const struct p
     o->keep_dtype = f->dtype == NULL;
     o->source = paths->values[0];
     o->path = paths->values[1];
-    return status_ok();
+    return job_paths_check_copy(o->source, o->path, NULL);
 }
 
 static void convert_say(const struct convert_options *o, const struct convert_result *r)

@@ -125,7 +125,7 @@ static const struct flag journal_flags[] = {
 
 static const struct flag sampling_flags[] = {
     {"max-tokens", FLAG_I64, AT(max_tokens), 1, 1e9, "N", "tokens to generate (default 128)"},
-    {"temperature", FLAG_NUMBER, AT(temperature), 0, 1e3, "X", "0: greedy (default 1)"},
+    {"temperature", FLAG_NUMBER, AT(temperature), 0, 1e6, "X", "0: greedy (default 1)"},
     {"top-p", FLAG_NUMBER, AT(top_p), 0, 1, "X", "nucleus (default 1: off)"},
     {"top-k", FLAG_I64, AT(top_k), 0, 1e9, "N", "0: off (default)"},
     {"min-p", FLAG_NUMBER, AT(min_p), 0, 1, "X", "0: off (default)"},

@@ -4,6 +4,7 @@
 #include "calibrate/quantize_file.h"
 #include "cmd.h"
 #include "flags.h"
+#include "job_paths.h"
 #include "parallel/topo.h"
 #include "quantize_job.h"
 
@@ -181,7 +182,7 @@ static struct status check(const struct quantize_flags *f, const struct position
         return status_make(STATUS_USAGE, "%s: --calibration IN.jsonl is missing",
                            f->auto_bits > 0 ? "--auto-policy" : f->method);
     }
-    return status_ok();
+    return job_paths_check_copy(paths->values[0], paths->values[1], f->calibration);
 }
 
 static int run_calibrated(const struct quantize_flags *f, const struct positionals *paths,

@@ -63,6 +63,25 @@ struct status job_paths_check_model(const char *model)
                        model, is_source ? "file of another kind" : "folder");
 }
 
+struct status job_paths_check_copy(const char *from, const char *to, const char *more)
+{
+    static const char *const sources[] = {".gguf", ".safetensors", ".json", ".jsonl"};
+    const char *end = strrchr(to, '.');
+    const bool is_more = more != NULL && is_same(to, more);
+    if (is_more || is_same(to, from)) {
+        return status_make(STATUS_USAGE, "%s: expected another file than %s to write to", to,
+                           is_more ? more : from);
+    }
+    for (size_t i = 0; end != NULL && i < sizeof sources / sizeof sources[0]; i++) {
+        if (strcasecmp(end, sources[i]) != 0) continue;
+        return status_make(STATUS_USAGE,
+                           "%s: expected a checkpoint's name to write to, as DST.h5, found a "
+                           "source's",
+                           to);
+    }
+    return status_ok();
+}
+
 struct status job_paths_check(const struct job_options *o)
 {
     const struct named files[] = {{"model", o->model, false},           {"input", o->input, false},

@@ -1,5 +1,6 @@
 /* The files a job names on its command line, held against each other before any of them is touched:
- * a result file must not take the place of the model. Opens nothing. Called by job.c. */
+ * a result file must not take the place of the model. Opens nothing. Called by job.c and by the
+ * commands that make checkpoints. */
 #ifndef SHOAL_JOB_PATHS_H
 #define SHOAL_JOB_PATHS_H
 
@@ -11,5 +12,9 @@ struct status job_paths_check(const struct job_options *options);
 
 /* Local. Errors: STATUS_INPUT when the model is what `shoal convert` makes checkpoints of. */
 struct status job_paths_check_model(const char *model);
+
+/* Local. For commands that make one file out of another: `to` is neither `from` nor `more` (NULL:
+ * there is none), nor named like a source. Errors: STATUS_USAGE. */
+struct status job_paths_check_copy(const char *from, const char *to, const char *more);
 
 #endif

@@ -129,6 +129,7 @@ static struct status open_files(struct lead *l)
 {
     const struct lead_options *o = &l->o;
     TRY(line_reader_create(o->input_path, 0, &l->reader));
+    TRY(line_reader_check(l->reader));
     if (o->part != NULL) {
         TRY(line_reader_set_part(l->reader, o->part));
         l->ids.n_lines = o->part->n_before; /* ids count lines of the whole input */

@@ -60,6 +60,31 @@ fail:
     return st;
 }
 
+struct status line_reader_check(const struct line_reader *r)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *name, *way;
+    } kinds[] = {{"\x1F\x8B", 2, "compressed by gzip", "zcat"},
+                 {"\x28\xB5\x2F\xFD", 4, "compressed by zstd", "zstdcat"},
+                 {"\xFD\x37zXZ", 5, "compressed by xz", "xzcat"},
+                 {"BZh", 3, "compressed by bzip2", "bzcat"},
+                 {"\xFF\xFE", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+                 {"\xFE\xFF", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+                 {"PAR1", 4, "a Parquet file", "a converter to JSON lines"}};
+    char head[5];
+    const ssize_t n = r->is_regular ? pread(r->fd, head, sizeof head, 0) : 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (n < (ssize_t)kinds[i].n || memcmp(head, kinds[i].bytes, kinds[i].n) != 0) continue;
+        return status_make(STATUS_INPUT,
+                           "input %s: expected JSON lines in UTF-8, found %s; %s makes them, and "
+                           "--input - reads them from stdin",
+                           r->path, kinds[i].name, kinds[i].way);
+    }
+    return status_ok();
+}
+
 void line_reader_destroy(struct line_reader **reader)
 {
     struct line_reader *r = *reader;

@@ -46,6 +46,10 @@ struct status line_reader_set_part(struct line_reader *r, const struct input_par
  */
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out);
 
+/* Local. Errors: STATUS_INPUT when a regular file begins as no text of JSON lines in UTF-8 does, but
+ * as compressed files, UTF-16 or Parquet do: every line would be an error row. */
+struct status line_reader_check(const struct line_reader *r);
+
 /* Local. Bytes taken so far, and the input's size (0 when it is no regular file); of its part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 uint64_t line_reader_size(const struct line_reader *r);

@@ -4,7 +4,10 @@
 usage: errors.py SHOAL WORK_FOLDER
 Each case runs on 1 rank and on 4; a rank that stays behind is a failure (the run's time limit).
 """
+import bz2
+import gzip
 import json
+import lzma
 import shutil
 import sys
 from pathlib import Path
@@ -71,6 +74,18 @@ class ErrorsTest:
         path = self.work / "flipped.h5"
         path.write_bytes(flipped)
         self.fails(3, ["flipped.h5"], self.generate(ranks, model=path))
+
+    def no_lines_at_all(self, ranks):
+        """Compressed or in another encoding: one sentence, not a million error rows."""
+        good = json.dumps(PROMPT).encode() + b"\n"
+        path = self.work / "in.jsonl.gz"
+        for data, words in ((gzip.compress(good), ["gzip", "zcat"]), (lzma.compress(good), ["xz"]),
+                            (bz2.compress(good), ["bzip2"]), (good.decode().encode("utf-16"),
+                            ["utf-16"]), (b"PAR1" + good, ["parquet"]),
+                            (b"\x28\xb5\x2f\xfd" + good, ["zstd"])):
+            path.write_bytes(data)
+            self.fails(3, [path.name, *words], self.generate(ranks, source=path))
+        expect(not self.output.exists(), "an output was made")
 
     def error_rows(self, ranks):
         """Bad lines are rows, the good ones around them are served."""
@@ -202,6 +217,16 @@ class ErrorsTest:
         expect(done.status in (2, 3), f"status 2 or 3 expected: {done}")
         self.fails(done.status, words, done)
 
+    def copies_over_sources(self):
+        """A model is not overwritten by what is made of it."""
+        whole = self.model.read_bytes()
+        self.fails(2, ["another file"], self.shoal("quantize", self.model, self.model, "--format",
+                                                   "int8"))
+        self.fails(2, ["another file"], self.shoal("convert", self.model, self.model))
+        self.fails(2, ["checkpoint's name"], self.shoal("convert", GOLDENS / "llama-gqa" / "hf",
+                                                        self.work / "model.safetensors"))
+        expect(self.model.read_bytes() == whole, "the model was overwritten")
+
     def main(self):
         self.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", self.model)
         self.shoal.must("convert", GOLDENS / "mixtral" / "hf", self.moe)
@@ -210,11 +235,13 @@ class ErrorsTest:
             self.wrong_flags(ranks)
             self.wrong_layouts(ranks)
             self.wrong_inputs(ranks)
+            self.no_lines_at_all(ranks)
             self.error_rows(ranks)
         self.hostile_lines()
         self.tp_beyond_heads()
         self.ranks_that_differ()
         self.convert_refuses()
+        self.copies_over_sources()
         done = self.generate(4)
         expect(done.status == 0 and "a" in read_rows(self.output), f"the good run: {done}")
         print(f"{self.n_cases} wrong inputs: each a sentence and its status")

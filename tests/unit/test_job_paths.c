@@ -57,6 +57,20 @@ static void files_of_their_own_are_taken(void)
     teardown();
 }
 
+static void a_copy_takes_no_ones_place(void)
+{
+    setup();
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, other, input).code, STATUS_OK);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, model, NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(link_to_model, model, NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, link_to_model, NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, input, input).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, "m.GGUF", NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(dir, "x/model.safetensors", NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(dir, "x.y/model", NULL).code, STATUS_OK);
+    teardown();
+}
+
 static void models_that_are_none_yet_are_named(void)
 {
     setup();
@@ -107,6 +121,7 @@ static void a_missing_folder_is_named_at_once(void)
 void suite_job_paths(CU_pSuite suite);
 void suite_job_paths(CU_pSuite suite)
 {
+    CU_add_test(suite, "a copy takes no one's place", a_copy_takes_no_ones_place);
     CU_add_test(suite, "models that are none yet are named", models_that_are_none_yet_are_named);
     CU_add_test(suite, "files of their own are taken", files_of_their_own_are_taken);
     CU_add_test(suite, "one file for two is refused", one_file_for_two_is_refused);
