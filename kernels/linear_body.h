@@ -1,15 +1,15 @@
 /* The float linear, shared by the instruction sets. Lanes run across the 16 outputs of a panel, so
  * each output keeps its own chain over k. Few rows: weights are converted in registers and the next
  * ones prefetched (bound by memory). Many rows: pieces of panels are converted once into a scratch
- * that all rows use.
+ * that all rows use, each piece between the tiles of the one before.
  *
  * Quantized weights that meet float activations take the second way whatever the number of rows:
  * their pieces become floats in the scratch.
  *
- * The including file has defined: TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE; struct v16
- * with v16_zero, v16_fma, v16_store_aligned; dequantize; load_weights (which may order the lanes as
- * it likes), store_outputs and output_lanes (which know that order); struct grid and struct sums16
- * with grid_of, grid_add, store_sums. */
+ * The including file has defined: TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE, SHORT_PIECE;
+ * struct v16 with v16_zero, v16_fma, v16_store_aligned; dequantize; load_weights (which may order
+ * the lanes as it likes), store_outputs and output_lanes (which know that order); struct grid and
+ * struct sums16 with grid_of, grid_add, store_sums. */
 #ifndef SHOAL_KERNELS_LINEAR_BODY_H
 #define SHOAL_KERNELS_LINEAR_BODY_H
 
@@ -28,9 +28,11 @@ enum {
     BLOCK_ROWS = 256,   /* rows that share a converted piece */
     AHEAD_BYTES = 8192, /* of weights on their way while few rows are multiplied: what a core can
                            wait for at once, and a first-level cache holds */
-    MANY_ROWS = 96,     /* from which MANY_PANELS panels are multiplied at once, not SOME_PANELS */
+    FEW_ROWS = 6,       /* up to which weights are converted in registers */
+    MANY_ROWS = 96,     /* from which pieces are long; below, more of them is converted a tile */
     MOST_ROWS = 12,     /* of a register tile */
-    LINE_FLOATS = 16,   /* of a cache line */
+    LINE_FLOATS = 16,   /* of a cache line, */
+    LINE_BYTES = 64,    /* which has so many bytes */
 };
 
 /* A rectangle of one group's outputs. */
@@ -51,25 +53,37 @@ struct operands {
     const void *w; /* the first input's weights of the first panel */
     size_t panel_stride, n_k;
     const char *ahead; /* weights to fetch meanwhile, laid out like w; any address will do */
-    const float *next; /* inputs to fetch meanwhile, laid out like x; any address */
+    size_t ahead_stride, n_ahead; /* in a piece: from panel to panel; lines of each per LINE_FLOATS
+                                     inputs */
+    const float *next;            /* inputs to fetch meanwhile, laid out like x; any address */
+    bool begins;                  /* chains from +0 instead of from c */
 };
+
+/* The lines that go with inputs [k, k + LINE_FLOATS) of a piece. */
+ALWAYS_INLINE void fetch(size_t n_rows, size_t n_panels, const struct operands *o, size_t k)
+{
+    UNROLL(16)
+    for (size_t r = 0; r < n_rows; r++)
+        _mm_prefetch((const char *)(o->next + r * o->x_stride + k), _MM_HINT_T0);
+    const char *from = o->ahead + k / LINE_FLOATS * o->n_ahead * LINE_BYTES;
+    for (const char *at = from; at < from + o->n_ahead * LINE_BYTES; at += LINE_BYTES) {
+        UNROLL(4)
+        for (size_t p = 0; p < n_panels; p++) _mm_prefetch(at + p * o->ahead_stride, _MM_HINT_T1);
+    }
+}
 
 /* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= TILE, all constant.
  * ahead_bytes is what one input of a panel takes where `ahead` points; 0: nothing is fetched.
- * fetch_x: `next` is fetched. */
+ * is_piece: what a tile of a piece has to fetch is fetched. */
 ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t ahead_bytes,
-                          bool fetch_x, const struct operands *o, struct v16 *c)
+                          bool is_piece, const struct operands *o, struct v16 *c)
 {
     struct v16 a[TILE];
     UNROLL(32)
-    for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = c[i];
+    for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = o->begins ? v16_zero() : c[i];
     for (size_t k = 0; k < o->n_k; k++) {
         struct v16 wk[FEW_PANELS];
-        if (fetch_x && k % LINE_FLOATS == 0) {
-            UNROLL(16)
-            for (size_t r = 0; r < n_rows; r++)
-                _mm_prefetch((const char *)(o->next + r * o->x_stride + k), _MM_HINT_T0);
-        }
+        if (is_piece && k % LINE_FLOATS == 0) fetch(n_rows, n_panels, o, k);
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {
             const size_t at = p * o->panel_stride + k * PANEL_COLUMNS;
@@ -195,8 +209,6 @@ ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struc
 }
 
 /* At most FEW_ROWS rows. */
-enum { FEW_ROWS = 6 };
-
 ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p0, size_t p1)
 {
     switch (s->n_rows) {
@@ -223,43 +235,64 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p
     }
 }
 
-/* Inputs of a piece: as many floats of n_panels panels as the scratch holds. */
-ALWAYS_INLINE size_t piece_length(size_t n_panels)
+/* Inputs of a piece: with many rows as many floats of n_panels panels as the scratch holds. */
+ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
 {
-    return (size_t)PIECE * MANY_PANELS / n_panels;
+    const bool is_short = n_rows > FEW_ROWS && n_rows < MANY_ROWS;
+    return (size_t)(is_short ? SHORT_PIECE : PIECE) * MANY_PANELS / n_panels;
 }
 
-/* Inputs [k, k + n_k) of n_panels panels in f32: converted into `scratch`, or where they are. */
-ALWAYS_INLINE void piece_f32(enum dtype t, bool quantized, const struct packed *w, size_t panel,
-                             size_t n_panels, size_t k, struct operands *o, float *scratch)
+/* Inputs [k, k + n_k) of the panels from `panel` on. Pieces end where leaves do. */
+struct piece {
+    size_t panel, k, n_k;
+    bool begins, ends; /* a leaf */
+};
+
+ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_panels,
+                                    size_t panel, size_t k)
 {
-    const size_t stride = (size_t)w->n_in * PANEL_COLUMNS, at = panel * stride + k * PANEL_COLUMNS;
-    if (t == DTYPE_F32 && !quantized) {
-        o->w = (const float *)w->data + at;
-        o->panel_stride = stride;
-        return;
-    }
-    o->w = scratch;
-    o->panel_stride = piece_length(n_panels) * PANEL_COLUMNS;
-    for (size_t p = 0; p < n_panels; p++) {
-        if (quantized) {
-            dequantize(w, panel + p, k, o->n_k, scratch + p * o->panel_stride);
-            continue;
-        }
-        for (size_t i = 0; i < o->n_k * PANEL_COLUMNS; i += PANEL_COLUMNS)
-            v16_store_aligned(scratch + p * o->panel_stride + i,
-                              load_weights(t, w->data, at + p * stride + i));
+    const struct packed *w = s->w;
+    if (w->n_in == 0) return (struct piece){panel, 0, 0, true, true};
+    const size_t leaf = leaf_length(w, leafy), at = k % leaf;
+    const size_t left = min_size(leaf - at, w->n_in - k);
+    const size_t n_k = min_size(left, piece_length(n_panels, s->n_rows));
+    return (struct piece){panel, k, n_k, at == 0, n_k == left};
+}
+
+/* The piece behind p, of these panels or of the next ones; an empty one where there is none. */
+ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t n_panels,
+                                       size_t panel1, const struct piece *p)
+{
+    const size_t k = p->k + p->n_k, next = p->panel + n_panels;
+    if (next > panel1) return *p;
+    if (k < s->w->n_in) return piece_at(s, leafy, n_panels, p->panel, k);
+    if (next + n_panels > panel1) return (struct piece){.panel = panel1};
+    return piece_at(s, leafy, n_panels, next, 0);
+}
+
+/* Inputs [j0, j1) of a piece as floats. */
+ALWAYS_INLINE void piece_convert(enum dtype t, const struct slice *s, size_t n_panels,
+                                 const struct piece *p, size_t j0, size_t j1, float *scratch)
+{
+    const struct packed *w = s->w;
+    const size_t room = piece_length(n_panels, s->n_rows);
+    const size_t stride = (size_t)w->n_in * PANEL_COLUMNS;
+    const size_t at = p->panel * stride + p->k * PANEL_COLUMNS;
+    for (size_t j = j0; j < j1; j++) {
+        UNROLL(4)
+        for (size_t i = 0; i < n_panels; i++)
+            v16_store_aligned(scratch + (i * room + j) * PANEL_COLUMNS,
+                              load_weights(t, w->data, at + i * stride + j * PANEL_COLUMNS));
     }
 }
 
 /* A register tile of n rows (1 to TILE / n_panels, at most MOST_ROWS) over pieces of f32 weights.
  */
-ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, size_t ahead_bytes,
-                              const struct operands *o, struct v16 *c)
+ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, const struct operands *o, struct v16 *c)
 {
 #define PIECE_TILE(rows)                                                                           \
     case rows:                                                                                     \
-        if (rows * n_panels <= TILE) chains(DTYPE_F32, rows, n_panels, ahead_bytes, true, o, c);   \
+        if (rows * n_panels <= TILE) chains(DTYPE_F32, rows, n_panels, 0, true, o, c);             \
         break;
     switch (n) {
         PIECE_TILE(1)
@@ -280,63 +313,170 @@ ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, size_t ahead_bytes,
 #undef PIECE_TILE
 }
 
-/* Continues the chains of n_rows rows over pieces of f32 weights, in register tiles as even as can
- * be. The first one fetches the weights that come next, each the next one's inputs: the rows of a
- * block are more than a second-level cache holds. */
-ALWAYS_INLINE void piece_rows(size_t n_rows, size_t n_panels, size_t ahead_bytes, struct operands o,
-                              struct v16 *c)
+/* The same for each number of panels that is used, compiled once for all types of weights. */
+typedef void piece_tile_fn(size_t n, const struct operands *o, struct v16 *c);
+
+#define PIECE_TILES(name, n_panels)                                                                \
+    static __attribute__((noinline)) void name(size_t n, const struct operands *o, struct v16 *c)  \
+    {                                                                                              \
+        piece_tile(n, n_panels, o, c);                                                             \
+    }
+PIECE_TILES(piece_tile_1, 1)
+PIECE_TILES(piece_tile_2, 2)
+PIECE_TILES(piece_tile_4, 4)
+
+/* Vectors of 16 sums. They are copied one by one: a compiler's copy of the whole in smaller pieces
+ * stalls the loads that follow. */
+#define SUMS_VECTORS (sizeof(struct sums16) / sizeof(((struct sums16 *)NULL)->s[0]))
+
+/* What `many` keeps of its rows, and the pieces at work. */
+struct block {
+    enum dtype t;
+    bool quantized, leafy;
+    size_t n_panels;
+    const struct slice *s;
+    struct grid grid;
+    struct v16 *c;       /* [n_rows, n_panels] chains, those of a tile together */
+    struct sums16 *sums; /* as c */
+    int64_t *n_bad;      /* [n_rows] */
+};
+
+/* The floats of the first piece, or of a quantized one: none are converted meanwhile. */
+ALWAYS_INLINE void piece_whole(const struct block *b, const struct piece *p, float *scratch)
 {
-    const size_t most = min_size(TILE / n_panels, MOST_ROWS);
-    const float *first = o.x;
-    size_t n = 0;
-    for (size_t r = 0; r < n_rows; r += n, o.x += n * o.x_stride) {
-        const size_t left = n_rows - r, n_tiles = (left + most - 1) / most;
-        n = (left + n_tiles - 1) / n_tiles;
-        o.next = left > n ? o.x + n * o.x_stride : first + o.n_k;
-        if (r == 0)
-            piece_tile(n, n_panels, ahead_bytes, &o, c);
-        else
-            piece_tile(n, n_panels, 0, &o, c + r * n_panels);
+    const struct packed *w = b->s->w;
+    const size_t room = piece_length(b->n_panels, b->s->n_rows);
+    for (size_t i = 0; b->quantized && i < b->n_panels; i++)
+        dequantize(w, p->panel + i, p->k, p->n_k, scratch + i * room * PANEL_COLUMNS);
+    if (!b->quantized && b->t != DTYPE_F32)
+        piece_convert(b->t, b->s, b->n_panels, p, 0, p->n_k, scratch);
+}
+
+/* Ends n chains of a tile from row r on at the end of a leaf (without leaves: at the end). */
+ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_t r, size_t n)
+{
+    const struct packed *w = b->s->w;
+    const bool first = p->k + p->n_k <= leaf_length(w, b->leafy), last = p->k + p->n_k == w->n_in;
+    const size_t n_leaves = b->leafy && w->n_in > 0 ? (w->n_in + w->leaf - 1) / w->leaf : 1;
+    struct sums16 none = {0};
+    unsigned bad = 0;
+    for (size_t i = r; i < r + n; i++) {
+        UNROLL(4)
+        for (size_t j = 0; j < b->n_panels; j++) {
+            const size_t at = i * b->n_panels + j, panel = p->panel + j;
+            if (!b->leafy) {
+                store_outputs(b->t, b->c[at], outputs_of(w, panel), y_at(b->s, i, panel));
+                continue;
+            }
+            struct sums16 sums;
+            UNROLL(4)
+            for (size_t q = 0; q < SUMS_VECTORS; q++)
+                sums.s[q] = first ? none.s[q] : b->sums[at].s[q];
+            bad |= grid_add(&b->grid, b->c[at], &sums);
+            if (last)
+                store_sums(b->t, &sums, &b->grid, n_leaves, outputs_of(w, panel),
+                           sums_at(b->s, i, panel));
+            else {
+                UNROLL(4)
+                for (size_t q = 0; q < SUMS_VECTORS; q++) b->sums[at].s[q] = sums.s[q];
+            }
+        }
+    }
+    if (bad == 0) return;
+    for (size_t i = 0; i < n * b->n_panels; i++) {
+        const unsigned lanes = output_lanes(b->t, outputs_of(w, p->panel + i % b->n_panels));
+        b->n_bad[r + i / b->n_panels] +=
+            __builtin_popcount(lanes & grid_add(&b->grid, b->c[r * b->n_panels + i], &none));
     }
 }
 
-/* n_panels panels (constant), at most BLOCK_ROWS rows. */
-ALWAYS_INLINE void many(enum dtype t, bool quantized, bool leafy, size_t n_panels,
-                        const struct slice *s, size_t panel)
+/* A piece's operands for its first tile. Each of n_tiles tiles fetches its share of `behind`. */
+ALWAYS_INLINE struct operands piece_operands(const struct block *b, const struct piece *p,
+                                             const struct piece *behind, const float *now,
+                                             size_t n_tiles)
+{
+    const struct slice *s = b->s;
+    const size_t n_bytes = input_bytes(b->t), n_in = s->w->n_in;
+    const size_t lines = (behind->n_k * n_bytes + LINE_BYTES - 1) / LINE_BYTES;
+    const size_t fetches = n_tiles * ((p->n_k + LINE_FLOATS - 1) / LINE_FLOATS);
+    struct operands o = {.x = s->x + p->k,
+                         .x_stride = s->x_stride,
+                         .w = now,
+                         .panel_stride = piece_length(b->n_panels, s->n_rows) * PANEL_COLUMNS,
+                         .n_k = p->n_k,
+                         .ahead = s->w->data,
+                         .ahead_stride = n_in * n_bytes,
+                         .begins = p->begins};
+    if (b->quantized) return o;
+    o.ahead += behind->panel * o.ahead_stride + behind->k * n_bytes;
+    o.n_ahead = fetches > 0 ? (lines + fetches - 1) / fetches : 0;
+    if (b->t == DTYPE_F32) {
+        o.panel_stride = n_in * PANEL_COLUMNS;
+        o.w = (const float *)s->w->data + p->panel * o.panel_stride + p->k * PANEL_COLUMNS;
+    }
+    return o;
+}
+
+/* Multiplies a piece by all rows, in register tiles as even as can be. Each tile fetches the next
+ * one's inputs (the rows of a block are more than a second-level cache holds) and is followed by
+ * its share of converting the next piece, so that this goes along with arithmetic. */
+ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
+                              const struct piece *next, const struct piece *behind,
+                              const float *now, float *then)
+{
+    const struct slice *s = b->s;
+    piece_tile_fn *tile = b->n_panels == 1   ? piece_tile_1
+                          : b->n_panels == 2 ? piece_tile_2
+                                             : piece_tile_4;
+    const size_t most = min_size(TILE / b->n_panels, MOST_ROWS);
+    const size_t n_tiles = (s->n_rows + most - 1) / most;
+    const size_t convert = (next->n_k + n_tiles - 1) / n_tiles;
+    struct operands o = piece_operands(b, p, behind, now, n_tiles);
+    const char *ahead_end = o.ahead + behind->n_k * input_bytes(b->t);
+    for (size_t r = 0, i = 0, n; i < n_tiles; r += n, i++, o.x = o.next) {
+        n = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
+        o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : s->x + next->k;
+        tile(n, &o, b->c + r * b->n_panels);
+        if (o.n_ahead > 0) {
+            o.ahead += o.n_ahead * ((p->n_k + LINE_FLOATS - 1) / LINE_FLOATS) * LINE_BYTES;
+            if (o.ahead >= ahead_end) o.n_ahead = 0;
+        }
+        if (!b->quantized && b->t != DTYPE_F32)
+            piece_convert(b->t, s, b->n_panels, next, min_size(i * convert, next->n_k),
+                          min_size((i + 1) * convert, next->n_k), then);
+        if (p->ends) tile_ends(b, p, r, n);
+    }
+}
+
+/* Panels [panel, panel1), n_panels (constant) at a time, as many as there are; at most BLOCK_ROWS
+ * rows. Returns the first panel that is left. */
+ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_panels,
+                          const struct slice *s, size_t panel, size_t panel1)
 {
     const struct packed *w = s->w;
-    const size_t piece = piece_length(n_panels), ahead_bytes = quantized ? 0 : input_bytes(t);
-    const struct grid g = grid_of(w);
-    float scratch[MANY_PANELS * PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
+    float scratch[2][MANY_PANELS * PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
     struct v16 c[MANY_PANELS * BLOCK_ROWS];
     struct sums16 sums[MANY_PANELS * BLOCK_ROWS];
     int64_t n_bad[BLOCK_ROWS] = {0};
-    size_t n_leaves = 0;
-    for (size_t i = 0; i < s->n_rows * n_panels; i++) {
-        c[i] = v16_zero();
-        sums[i] = (struct sums16){0};
-    }
-    for (size_t k0 = 0; k0 < w->n_in; k0 += leaf_length(w, leafy), n_leaves++) {
-        const size_t k1 = k0 + min_size(w->n_in - k0, leaf_length(w, leafy));
-        for (size_t k = k0; k < k1; k += piece) {
-            struct operands o = {
-                .x = s->x + k, .x_stride = s->x_stride, .n_k = min_size(k1 - k, piece)};
-            if (!quantized) o.ahead = after(s, panel, n_panels, k + o.n_k, ahead_bytes);
-            piece_f32(t, quantized, w, panel, n_panels, k, &o, scratch);
-            piece_rows(s->n_rows, n_panels, ahead_bytes, o, c);
-        }
-        for (size_t i = 0; leafy && i < s->n_rows * n_panels; i++)
-            n_bad[i / n_panels] += end_leaf(t, s, panel + i % n_panels, &g, &c[i], &sums[i]);
-    }
-    for (size_t i = 0; i < s->n_rows * n_panels; i++) {
-        const size_t r = i / n_panels, p = panel + i % n_panels;
-        if (leafy)
-            store_sums(t, &sums[i], &g, n_leaves, outputs_of(w, p), sums_at(s, r, p));
-        else
-            store_outputs(t, c[i], outputs_of(w, p), y_at(s, r, p));
+    if (panel + n_panels > panel1) return panel;
+    const struct block b = {t, quantized, leafy, n_panels, s, grid_of(w), c, sums, n_bad};
+    struct piece p = piece_at(s, leafy, n_panels, panel, 0);
+    struct piece next = piece_after(s, leafy, n_panels, panel1, &p);
+    float *now = scratch[0], *then = scratch[1];
+    for (bool whole = true; p.panel + n_panels <= panel1; whole = quantized) {
+        const struct piece behind = piece_after(s, leafy, n_panels, panel1, &next);
+        if (whole) piece_whole(&b, &p, now);
+        piece_rows(&b, &p, &next, &behind, now, then);
+        float *free = now;
+        now = then;
+        then = free;
+        panel = p.panel + n_panels;
+        p = next;
+        next = behind;
     }
     for (size_t r = 0; leafy && r < s->n_rows; r++)
         kern_count_bad(sums_at(s, r, 0) + w->n_out, n_bad[r]);
+    return panel;
 }
 
 /* Rows [row0, row1) of a group as slices of a block of rows. */
@@ -361,13 +501,11 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
             continue;
         }
         if (s.n_rows <= FEW_ROWS) /* so many chains side by side */
-            for (; p + FEW_PANELS <= panel1; p += FEW_PANELS)
-                many(t, quantized, leafy, FEW_PANELS, &s, p);
-        for (; s.n_rows >= MANY_ROWS && p + MANY_PANELS <= panel1; p += MANY_PANELS)
-            many(t, quantized, leafy, MANY_PANELS, &s, p);
-        for (; SOME_PANELS > 1 && p + SOME_PANELS <= panel1; p += SOME_PANELS)
-            many(t, quantized, leafy, SOME_PANELS, &s, p);
-        for (; p < panel1; p++) many(t, quantized, leafy, 1, &s, p);
+            p = many(t, quantized, leafy, FEW_PANELS, &s, p, panel1);
+        else
+            p = many(t, quantized, leafy, MANY_PANELS, &s, p, panel1);
+        if (SOME_PANELS > 1) p = many(t, quantized, leafy, SOME_PANELS, &s, p, panel1);
+        many(t, quantized, leafy, 1, &s, p, panel1);
     }
 }
 

@@ -4,11 +4,12 @@
 #include "kernels/avx2/vec.h"
 
 enum {
-    TILE = 6,        /* accumulators of a register tile: 12 of the 16 registers */
-    FEW_PANELS = 4,  /* panels of a tile with one row */
-    SOME_PANELS = 1, /* panels that share the inputs' broadcasts when there are more rows, */
-    MANY_PANELS = 1, /* and when there are many */
-    PIECE = 256,     /* inputs of a converted piece: 16 KiB of f32 weights */
+    TILE = 6,            /* accumulators of a register tile: 12 of the 16 registers */
+    FEW_PANELS = 4,      /* panels of a tile with one row */
+    MANY_PANELS = 1,     /* panels that share the inputs' broadcasts when there are more rows, */
+    SOME_PANELS = 1,     /* and of what is left over */
+    PIECE = 256,         /* inputs of a converted piece: 16 KiB of f32 weights; */
+    SHORT_PIECE = PIECE, /* with few rows */
 };
 
 /* The order in which 16 weights lie in two registers: ascending; bf16 has the even ones in a and

@@ -4,11 +4,12 @@
 #include "kernels/avx512/vec.h"
 
 enum {
-    TILE = 24,       /* accumulators of a register tile, of the 32 registers */
-    FEW_PANELS = 4,  /* panels of a tile with few rows */
-    SOME_PANELS = 2, /* panels that share the inputs' broadcasts when there are more rows, */
-    MANY_PANELS = 4, /* and when there are many */
-    PIECE = 128,     /* inputs of a converted piece: 8 KiB of f32 weights to a panel */
+    TILE = 24,        /* accumulators of a register tile, of the 32 registers */
+    FEW_PANELS = 4,   /* panels of a tile with few rows */
+    MANY_PANELS = 4,  /* panels that share the inputs' broadcasts when there are more rows, */
+    SOME_PANELS = 2,  /* and of what is left over */
+    PIECE = 128,      /* inputs of a converted piece: 8 KiB of f32 weights to a panel; */
+    SHORT_PIECE = 64, /* with few rows, between which more of the next one has to come */
 };
 
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
