@@ -15,6 +15,17 @@ shoal_pkg(hwloc hwloc)
 shoal_pkg(pcre2 libpcre2-8)
 shoal_pkg(utf8proc libutf8proc)
 shoal_pkg(xxhash libxxhash)
+# Whether the library also has its sums for several instruction sets and chooses among them.
+include(CheckCSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES PkgConfig::xxhash_pc)
+check_c_source_compiles("
+  #include <xxhash.h>
+  #include <xxh_x86dispatch.h>
+  int main(void) { return XXH3_128bits_update(0, 0, 0) == XXH_OK; }" SHOAL_XXHASH_CHOOSES)
+unset(CMAKE_REQUIRED_LIBRARIES)
+if(SHOAL_XXHASH_CHOOSES)
+  target_compile_definitions(dep_xxhash INTERFACE SHOAL_XXHASH_CHOOSES)
+endif()
 shoal_pkg(hdf5 hdf5)
 
 add_library(dep_mpi INTERFACE)

@@ -356,6 +356,20 @@ static uint64_t kat_log(struct bench *b, enum dtype t)
     return hash(hash_start, y, sizeof y);
 }
 
+static uint64_t kat_pack(struct bench *b, enum dtype t)
+{
+    enum { STRIDE = 160, HALVES = 45, WORDS = 39 }; /* with tails in every set */
+    (void)t;
+    fill(22, b->w, PANEL_COLUMNS * STRIDE / sizeof(float), 1.0f);
+    b->t->pack_halves(b->w, STRIDE, HALVES, b->data);
+    uint64_t h = hash(hash_start, b->data, (size_t)PANEL_COLUMNS * HALVES * 2);
+    for (int kind = PACK_WORDS_PLAIN; kind <= PACK_WORDS_NIBBLES; kind++) {
+        b->t->pack_words((enum pack_words_kind)kind, b->w, STRIDE, WORDS, b->data);
+        h = hash(h, b->data, (size_t)PANEL_COLUMNS * WORDS * 4);
+    }
+    return h;
+}
+
 static const struct {
     const char *op;
     uint64_t (*run)(struct bench *b, enum dtype t);
@@ -393,6 +407,7 @@ static const struct {
     {"add, axpy", kat_sums, DTYPE_F32, 0x92657AC27F971FC9u},
     {"router", kat_router, DTYPE_F32, 0x1E0B44FA4787A054u},
     {"mass, argmax", kat_choice, DTYPE_F32, 0x0D61EF8CC1223AC2u},
+    {"pack_halves, pack_words", kat_pack, DTYPE_F32, 0xADE85DA884A1C948u},
     {"log", kat_log, DTYPE_F32, 0x826657538AEE6F2Du},
 };
 

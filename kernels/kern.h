@@ -208,6 +208,10 @@ struct router_args {
     const float *bias; /* [E], of sigmoids; NULL: none */
 };
 
+/* What packing does to words of four bytes: nothing; int8 codes get their bias; eight nibbles in the
+ * checkpoint's order (even input low) become the panel's. */
+enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
+
 /* One instruction set's kernels. No entry is NULL after kern_select. */
 struct kern_table {
     const char *name;      /* "ref", "avx2", "avx512" */
@@ -286,6 +290,12 @@ struct kern_table {
     /* max over i of key(l_i + 0, id0 + i): (ordered bits << 32) | ~id, so that the largest is the
      * greatest logit with the smallest id. *n_bad counts the logits that are NaN or infinite. */
     uint64_t (*argmax)(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
+
+    /* All 16 rows of a panel, row_stride_bytes apart, interleaved: element i of row c goes to
+     * panel[i][c]. n elements of two bytes each; n words of four. */
+    void (*pack_halves)(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
+    void (*pack_words)(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
+                       size_t n, void *panel);
 };
 
 /* A float as a u32 that orders like it (negative below positive). */

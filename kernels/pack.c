@@ -3,6 +3,7 @@
 
 #include "kernels/body.h"
 #include "kernels/cuda/ops_cuda.h"
+#include "kernels/ref/ref.h"
 
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
 {
@@ -14,60 +15,11 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
     return n;
 }
 
-typedef uint16_t u16x8 __attribute__((vector_size(16)));
-
-/* Transposes 8 x 8: element j of row i becomes element i of row j. Unrolled, or the compiler keeps
- * the rows in memory. */
-static inline void transpose(u16x8 r[8])
-{
-    u16x8 a[8], b[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        a[2 * i] = __builtin_shufflevector(r[i], r[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-        a[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        b[2 * i] = __builtin_shufflevector(a[i], a[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-        b[2 * i + 1] = __builtin_shufflevector(a[i], a[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[2 * i] = __builtin_shufflevector(b[i], b[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-        r[2 * i + 1] = __builtin_shufflevector(b[i], b[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-    }
-}
-
-/* Eight consecutive outputs of one panel of 2-byte elements, 8 inputs at a time; returns the inputs
- * done. `panel` is at the first one's place. */
-static size_t put_eight(char *panel, size_t n_in, const char *rows, size_t row_stride_bytes)
-{
-    size_t k = 0;
-    for (; k + 8 <= n_in; k += 8) {
-        u16x8 r[8];
-        const char *from = rows + k * sizeof r[0][0];
-        char *to = panel + k * PANEL_COLUMNS * sizeof r[0][0];
-#pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++) memcpy(&r[i], from + i * row_stride_bytes, sizeof r[i]);
-        transpose(r);
-#pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++)
-            memcpy(to + i * PANEL_COLUMNS * sizeof r[0][0], &r[i], sizeof r[i]);
-    }
-    return k;
-}
-
-/* Outputs [lane0, lane1) of one panel, from consecutive rows; n_bytes is 2 or 4, a constant. */
-static inline void put_panel(size_t n_bytes, char *panel, size_t n_in, size_t lane0, size_t lane1,
+/* Elements of n_bytes, 2 or 4 and a constant, of outputs [lane0, lane1) of one panel. */
+static inline void put_lanes(size_t n_bytes, char *panel, size_t n_in, size_t lane0, size_t lane1,
                              const char *rows, size_t row_stride_bytes)
 {
-    size_t k = 0;
-    if (n_bytes == 2 && (lane1 - lane0) % 8 == 0) {
-        for (size_t lane = lane0; lane < lane1; lane += 8)
-            k = put_eight(panel + lane * n_bytes, n_in, rows + (lane - lane0) * row_stride_bytes,
-                          row_stride_bytes);
-    }
-    for (; k < n_in; k++) {
+    for (size_t k = 0; k < n_in; k++) {
         char *out = panel + k * PANEL_COLUMNS * n_bytes;
         for (size_t lane = lane0; lane < lane1; lane++)
             memcpy(out + lane * n_bytes, rows + (lane - lane0) * row_stride_bytes + k * n_bytes,
@@ -75,22 +27,37 @@ static inline void put_panel(size_t n_bytes, char *panel, size_t n_in, size_t la
     }
 }
 
-void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
-                     const void *rows, size_t row_stride_bytes)
+static void put_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
+                     const char *rows, size_t row_stride_bytes)
 {
-    const size_t n_bytes = dtype_bytes(t);
+    const size_t n_bytes = dtype_bytes(w->dtype);
     for (size_t done = 0; done < n_rows;) {
         const size_t n = row0 + done, lane0 = n % PANEL_COLUMNS;
         const size_t room = PANEL_COLUMNS - lane0, left = n_rows - done;
         const size_t lane1 = lane0 + (left < room ? left : room);
-        char *panel = (char *)data + n / PANEL_COLUMNS * PANEL_COLUMNS * n_in * n_bytes;
-        const char *from = (const char *)rows + done * row_stride_bytes;
-        if (n_bytes == 2)
-            put_panel(2, panel, n_in, lane0, lane1, from, row_stride_bytes);
+        char *panel =
+            (char *)(uintptr_t)w->data + n / PANEL_COLUMNS * PANEL_COLUMNS * w->n_in * n_bytes;
+        const char *from = rows + done * row_stride_bytes;
+        const bool whole = lane1 - lane0 == PANEL_COLUMNS;
+        if (whole && n_bytes == 2)
+            k->pack_halves(from, row_stride_bytes, w->n_in, panel);
+        else if (whole)
+            k->pack_words(PACK_WORDS_PLAIN, from, row_stride_bytes, w->n_in, panel);
+        else if (n_bytes == 2)
+            put_lanes(2, panel, w->n_in, lane0, lane1, from, row_stride_bytes);
         else
-            put_panel(4, panel, n_in, lane0, lane1, from, row_stride_bytes);
+            put_lanes(4, panel, w->n_in, lane0, lane1, from, row_stride_bytes);
         done += lane1 - lane0;
     }
+}
+
+void packed_put_rows(enum dtype t, void *data, size_t n_in, size_t row0, size_t n_rows,
+                     const void *rows, size_t row_stride_bytes)
+{
+    static const struct kern_table plain = {.pack_halves = k_pack_halves_ref,
+                                            .pack_words = k_pack_words_ref};
+    const struct packed w = {.dtype = t, .n_in = (uint32_t)n_in, .data = data};
+    put_rows(&plain, &w, row0, n_rows, rows, row_stride_bytes);
 }
 
 void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n_out,
@@ -137,8 +104,7 @@ void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row
                                                       .row_stride_bytes = row_stride_bytes});
         return;
     }
-    packed_put_rows(w->dtype, (void *)(uintptr_t)w->data, w->n_in, row0, n_rows, rows,
-                    row_stride_bytes);
+    put_rows(k, w, row0, n_rows, rows, row_stride_bytes);
 }
 
 void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t k0, size_t n,

@@ -30,4 +30,8 @@ AVX512_ATTENTION(k_attention_fp8_avx512);
 AVX512_ATTENTION(k_attention_fold_avx512);
 #undef AVX512_ATTENTION
 
+void k_pack_halves_avx512(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
+void k_pack_words_avx512(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
+                         size_t n, void *panel);
+
 #endif

@@ -40,4 +40,6 @@ void kern_fill_avx512(struct kern_table *t)
     fill_linear(t);
     fill_linear_quant(t);
     fill_attention(t);
+    t->pack_halves = k_pack_halves_avx512;
+    t->pack_words = k_pack_words_avx512;
 }

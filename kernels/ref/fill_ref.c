@@ -43,5 +43,7 @@ void kern_fill_ref(struct kern_table *t)
         .router = k_router_f32_ref,
         .mass = k_mass_f32_ref,
         .argmax = k_argmax_f32_ref,
+        .pack_halves = k_pack_halves_ref,
+        .pack_words = k_pack_words_ref,
     };
 }

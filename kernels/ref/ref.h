@@ -59,4 +59,9 @@ void k_router_f32_ref(const struct router_args *a, size_t row);
 uint64_t k_mass_f32_ref(const float *logits, size_t n, float max, float inv_t, uint64_t *mass);
 uint64_t k_argmax_f32_ref(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
 
+void k_pack_halves_ref(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
+uint32_t k_pack_word_ref(enum pack_words_kind kind, uint32_t word);
+void k_pack_words_ref(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
+                      size_t n, void *panel);
+
 #endif

@@ -11,6 +11,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include <xxhash.h>
+#ifdef SHOAL_XXHASH_CHOOSES
+#include <xxh_x86dispatch.h> /* the same sums by the best instructions of the CPU */
+#endif
 
 enum {
     READ_STEP_BYTES = 256 << 10, /* which a core's own cache holds */

@@ -73,12 +73,63 @@ static void columns_pack_like_rows(void)
     CU_ASSERT_EQUAL(memcmp(by_row, by_column, sizeof by_row), 0);
 }
 
+/* Input `i` (0 to 7) of a row's nibbles as the checkpoint stores them. */
+static unsigned stored_nibble(const uint8_t *row, size_t i)
+{
+    return i % 2 == 0 ? row[i / 2] & 15u : row[i / 2] >> 4;
+}
+
+/* Byte b of the panel's word for the four stored bytes of `row`. */
+static uint8_t wanted_byte(enum pack_words_kind kind, const uint8_t *row, size_t b)
+{
+    if (kind == PACK_WORDS_SIGNED) return (uint8_t)(row[b] + 128);
+    if (kind == PACK_WORDS_PLAIN) return row[b];
+    return (uint8_t)(stored_nibble(row, b) | stored_nibble(row, 4 + b) << 4);
+}
+
+/* One panel of n elements of 2 (kind < 0) or 4 bytes; how many bytes are wrong, and those behind.
+ */
+static size_t wrong_in_panel(const struct kern_table *k, struct rng *r, int kind, size_t n)
+{
+    enum { BEHIND = 64 };
+    const size_t size = kind < 0 ? 2 : 4, stride = n * size + rng_below(r, 9);
+    const size_t n_bytes = 16 * n * size;
+    uint8_t *rows = test_memory(15 * stride + n * size), *panel = test_memory(n_bytes + BEHIND);
+    for (size_t i = 0; i < 15 * stride + n * size; i++) rows[i] = (uint8_t)rng_next(r);
+    memset(panel, 0xA5, n_bytes + BEHIND);
+    if (kind < 0)
+        k->pack_halves(rows, stride, n, panel);
+    else
+        k->pack_words((enum pack_words_kind)kind, rows, stride, n, panel);
+    size_t n_wrong = 0;
+    for (size_t i = 0; i < n_bytes + BEHIND; i++) {
+        const uint8_t *from = rows + i / size % 16 * stride + i / size / 16 * size;
+        const enum pack_words_kind as = kind < 0 ? PACK_WORDS_PLAIN : (enum pack_words_kind)kind;
+        n_wrong += panel[i] != (i < n_bytes ? wanted_byte(as, from, i % size) : 0xA5);
+    }
+    free(rows);
+    free(panel);
+    return n_wrong;
+}
+
+static void every_set_packs_whole_panels(void)
+{
+    struct rng r = {3};
+    for (size_t set = 0; set < 3; set++) {
+        const struct kern_table k = set == 0 ? table_ref() : table_in_turn(set);
+        for (size_t n = 0; n < 80; n++)
+            for (int kind = -1; kind <= (int)PACK_WORDS_NIBBLES; kind++)
+                CU_ASSERT_EQUAL(wrong_in_panel(&k, &r, kind, n), 0);
+    }
+}
+
 void suite_pack(CU_pSuite suite);
 void suite_pack(CU_pSuite suite)
 {
     CU_add_test(suite, "columns pack like rows", columns_pack_like_rows);
     CU_add_test(suite, "elements stand where the contract says",
                 elements_stand_where_the_contract_says);
+    CU_add_test(suite, "every set packs whole panels", every_set_packs_whole_panels);
     CU_add_test(suite, "a row is read back", a_row_is_read_back);
     CU_add_test(suite, "sizes that overflow are the largest", sizes_that_overflow_are_the_largest);
 }

@@ -1,0 +1,137 @@
+/* Packing a whole panel: 16 rows turned by registers of 64 bytes, so that each line of the source
+ * is read once and each line of the panel written once. */
+#include "kernels/avx512/avx512.h"
+
+#include <immintrin.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+enum { QUARTERS = 4, HALVES = 32, WORDS = 16 }; /* of a register */
+
+/* Four registers of four lanes of 128 bits, turned. */
+ALWAYS_INLINE void turn_lanes(__m512i r[QUARTERS])
+{
+    const __m512i a = _mm512_shuffle_i32x4(r[0], r[1], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(r[0], r[1], 0xEE);
+    const __m512i c = _mm512_shuffle_i32x4(r[2], r[3], 0x44);
+    const __m512i d = _mm512_shuffle_i32x4(r[2], r[3], 0xEE);
+    r[0] = _mm512_shuffle_i32x4(a, c, 0x88);
+    r[1] = _mm512_shuffle_i32x4(a, c, 0xDD);
+    r[2] = _mm512_shuffle_i32x4(b, d, 0x88);
+    r[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
+}
+
+/* Four rows of words: lane i of out[j] has word 4i + j of each. */
+ALWAYS_INLINE void turn_four(const __m512i r[4], __m512i out[4])
+{
+    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+    const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+    out[0] = _mm512_unpacklo_epi64(a, c);
+    out[1] = _mm512_unpackhi_epi64(a, c);
+    out[2] = _mm512_unpacklo_epi64(b, d);
+    out[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+/* Eight rows of halves: lane i of out[j] has half 8i + j of each. */
+ALWAYS_INLINE void turn_eight(const __m512i r[8], __m512i out[8])
+{
+    __m512i low[4], high[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        low[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+        high[i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    turn_four(low, out);
+    turn_four(high, out + 4);
+}
+
+/* Inputs [0, n), up to 32, of 16 outputs of two bytes each. */
+ALWAYS_INLINE void put_halves(const char *rows, size_t stride, size_t n, char *out)
+{
+    const __mmask32 some = n < HALVES ? (__mmask32)((1u << n) - 1) : 0xFFFFFFFFu;
+    __m512i r[16], v[16];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++) r[i] = _mm512_maskz_loadu_epi16(some, rows + i * stride);
+    turn_eight(r, v);
+    turn_eight(r + 8, v + 8);
+#pragma GCC unroll 4
+    for (size_t j = 0; j < 8; j += 2) { /* two inputs of all outputs fill a register */
+        __m512i pair[QUARTERS] = {v[j], v[8 + j], v[j + 1], v[8 + j + 1]};
+        turn_lanes(pair);
+#pragma GCC unroll 4
+        for (size_t lane = 0; lane < QUARTERS; lane++) {
+            const size_t k = 8 * lane + j;
+            char *to = out + k * 32;
+            if (k + 2 <= n)
+                _mm512_storeu_si512(to, pair[lane]);
+            else if (k < n)
+                _mm256_storeu_si256((void *)to, _mm512_castsi512_si256(pair[lane]));
+        }
+    }
+}
+
+void k_pack_halves_avx512(const void *rows, size_t row_stride_bytes, size_t n, void *panel)
+{
+    const char *from = rows;
+    char *to = panel;
+    size_t k = 0;
+    for (; k + HALVES <= n; k += HALVES)
+        put_halves(from + k * 2, row_stride_bytes, HALVES, to + k * 32);
+    if (k < n) put_halves(from + k * 2, row_stride_bytes, n - k, to + k * 32);
+}
+
+/* Codes as the checkpoint has them to those of the panel (struct packed). */
+ALWAYS_INLINE __m512i recode(enum pack_words_kind kind, __m512i v)
+{
+    if (kind == PACK_WORDS_PLAIN) return v;
+    if (kind == PACK_WORDS_SIGNED) return _mm512_xor_si512(v, _mm512_set1_epi32((int)0x80808080u));
+    /* bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7, each in two copies now: for
+     * the low nibbles and for the high ones of the new bytes */
+    const __m512i first = _mm512_set4_epi32(0x0D0D0C0C, 0x09090808, 0x05050404, 0x01010000);
+    const __m512i last = _mm512_set4_epi32(0x0F0F0E0E, 0x0B0B0A0A, 0x07070606, 0x03030202);
+    const __m512i even = _mm512_set1_epi32(0x00FF00FF), low = _mm512_set1_epi32(0x0F0F0F0F);
+    const __m512i a = _mm512_shuffle_epi8(v, first), b = _mm512_shuffle_epi8(v, last);
+    const __m512i x = _mm512_ternarylogic_epi32(even, a, _mm512_srli_epi16(a, 4), 0xCA);
+    const __m512i y = _mm512_ternarylogic_epi32(even, _mm512_slli_epi16(b, 4), b, 0xCA);
+    return _mm512_ternarylogic_epi32(low, x, y, 0xCA);
+}
+
+/* Words [0, n), up to 16, of 16 outputs. */
+ALWAYS_INLINE void put_words(enum pack_words_kind kind, const char *rows, size_t stride, size_t n,
+                             char *out)
+{
+    const __mmask16 some = n < WORDS ? (__mmask16)((1u << n) - 1) : 0xFFFFu;
+    __m512i r[16], v[16];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++)
+        r[i] = recode(kind, _mm512_maskz_loadu_epi32(some, rows + i * stride));
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) turn_four(r + 4 * i, v + 4 * i);
+#pragma GCC unroll 4
+    for (size_t j = 0; j < 4; j++) {
+        __m512i word[QUARTERS] = {v[j], v[4 + j], v[8 + j], v[12 + j]};
+        turn_lanes(word);
+#pragma GCC unroll 4
+        for (size_t lane = 0; lane < QUARTERS; lane++)
+            if (4 * lane + j < n) _mm512_storeu_si512(out + (4 * lane + j) * 64, word[lane]);
+    }
+}
+
+ALWAYS_INLINE void put_panel(enum pack_words_kind kind, const char *rows, size_t stride, size_t n,
+                             char *panel)
+{
+    size_t i = 0;
+    for (; i + WORDS <= n; i += WORDS) put_words(kind, rows + i * 4, stride, WORDS, panel + i * 64);
+    if (i < n) put_words(kind, rows + i * 4, stride, n - i, panel + i * 64);
+}
+
+void k_pack_words_avx512(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
+                         size_t n, void *panel)
+{
+    if (kind == PACK_WORDS_SIGNED)
+        put_panel(PACK_WORDS_SIGNED, rows, row_stride_bytes, n, panel);
+    else if (kind == PACK_WORDS_NIBBLES)
+        put_panel(PACK_WORDS_NIBBLES, rows, row_stride_bytes, n, panel);
+    else
+        put_panel(PACK_WORDS_PLAIN, rows, row_stride_bytes, n, panel);
+}
