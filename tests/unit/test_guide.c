@@ -9,6 +9,7 @@
 #include "text/json_schema.h"
 #include "text/regex.h"
 #include "util_serve.h"
+#include "util_tokenizer.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -266,6 +267,59 @@ static void tokens_fit_where_their_bytes_do(void)
     tokenizer_destroy(&t);
 }
 
+/* Any tokens that are allowed, one after the other; the text must be whole, as the decoder made it.
+ */
+static void expect_walks(const char *path, const char *line, const struct dfa *d)
+{
+    struct tokenizer *t = NULL;
+    const struct status opened = util_tokenizer_open(path, &t);
+    CU_ASSERT_FATAL(!status_failed(&opened));
+    struct request_rules rules = util_request_rules(t);
+    rules.vocab_size = tokenizer_vocab_size(t);
+    rules.max_model_len = 400;
+    rules.n_end_ids = 0;
+    CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
+    uint64_t state = 5;
+    for (int walk = 0; walk < 40; walk++) {
+        struct request *r = util_request_parse(&rules, line);
+        if (r->guide == NULL) printf("\n  %s: %s\n", path, r->error_message);
+        CU_ASSERT_FATAL(r->guide != NULL);
+        while (r->finish == REQUEST_UNFINISHED) {
+            CU_ASSERT_EQUAL_FATAL(request_guide_allow(r, &rules).code, STATUS_OK);
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            int32_t id = (int32_t)((state >> 33) % (uint64_t)rules.vocab_size);
+            while ((r->allowed[id / 32] >> (id % 32) & 1) == 0) id = (id + 1) % rules.vocab_size;
+            CU_ASSERT_EQUAL_FATAL(request_take_token(r, &rules, id).code, STATUS_OK);
+        }
+        const uint16_t end = dfa_run(d, DFA_START, r->text.data, r->text.n);
+        const bool is_whole = r->error_code == NULL && (d->flags[end] & DFA_ACCEPTS) != 0;
+        if (!is_whole) printf("\n  %s: %.*s\n", path, (int)r->text.n, r->text.data);
+        CU_ASSERT(is_whole);
+        request_destroy(&r);
+    }
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
+/* Decoders that take a blank from the front, and those that have bytes as tokens. */
+static void every_decoder_gives_the_form(void)
+{
+    static const char *const names[] = {"llama2", "mistral", "gemma",         "spm", "legacy",
+                                        "first",  "unigram", "unigram_bytes", "gpt2"};
+    static const char PATTERN[] = "[a-z ,]{2,9}(\xC3\xA9| x)[0-9 ]{1,3}\\.";
+    struct dfa *d = NULL;
+    char path[512], line[256];
+    CU_ASSERT_EQUAL_FATAL(compile(of_pattern, PATTERN, &d).code, STATUS_OK);
+    snprintf(line, sizeof line,
+             "{\"prompt_token_ids\":[3],\"max_tokens\":90,\"guided_regex\":\"%s\"}",
+             "[a-z ,]{2,9}(\xC3\xA9| x)[0-9 ]{1,3}\\\\.");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, TEST_DATA_DIR "/golden/tokenizer/%s.json", names[i]);
+        expect_walks(path, line, d);
+    }
+    dfa_destroy(&d);
+}
+
 /* Equal specs are one guide, others are not; what nobody has is dropped in the end. */
 static void equal_specs_share_a_guide(void)
 {
@@ -328,6 +382,7 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, schemas_take_their_texts);
     CU_ADD_TEST(suite, what_is_not_understood_is_named);
     CU_ADD_TEST(suite, tokens_fit_where_their_bytes_do);
+    CU_ADD_TEST(suite, every_decoder_gives_the_form);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
     CU_ADD_TEST(suite, failing_allocations_are_statuses);
 }
