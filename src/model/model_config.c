@@ -458,6 +458,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->vocab = m->vocab;
     out->tied = m->tied;
     out->qk_norm = m->qk_norm;
+    out->qk_norm_whole = m->family->qk_norm_whole;
     out->attention_bias = m->qkv_bias;
     out->ffn_bias = m->ffn_bias;
     out->expert_bias = m->family->expert_bias;

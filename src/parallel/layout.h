@@ -66,6 +66,7 @@ struct layout_model {
     uint32_t vocab; /* V */
     bool tied;      /* the head is the embedding */
     bool qk_norm, attention_bias;
+    bool qk_norm_whole;    /* RMSNorm of all of q and all of k */
     bool ffn_bias;         /* the dense FFN has biases */
     bool expert_bias;      /* router and experts have biases */
     uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */

@@ -132,6 +132,7 @@ static struct workspace_shape workspace_shape(const struct layout *l, struct lay
                     [WORKSPACE_Q] = latent ? h * m->query_dim : q,
                     [WORKSPACE_K] = kv,
                     [WORKSPACE_V] = kv,
+                    [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
                     [WORKSPACE_Q_LATENT] = latent ? h * cached : 0,

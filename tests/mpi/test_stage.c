@@ -1,0 +1,81 @@
+/* A stage's workspace takes the bytes that the plan prints for it, on every layout of these ranks.
+ */
+#include "model/stage_private.h"
+#include "mpi/util_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 37, HEAD_ROWS = 64 };
+
+/* Of the sizes of models/demo; the third has norms over all of q and all of k, whose sums it keeps.
+ */
+static const char *const configs[] = {
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
+    "\"vocab_size\":512,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5}",
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
+    "\"moe_intermediate_size\":64,\"num_experts\":8,\"num_experts_per_tok\":2,\"head_dim\":32,"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
+    "\"vocab_size\":512,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6}",
+    "{\"architectures\":[\"OlmoeForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":64,\"num_"
+    "experts\":8,"
+    "\"num_experts_per_tok\":2,\"num_hidden_layers\":4,\"num_attention_heads\":8,"
+    "\"num_key_value_heads\":8,\"vocab_size\":512,\"max_position_embeddings\":512,"
+    "\"rms_norm_eps\":1e-5}",
+};
+
+/* The plan's workspace holds the hidden rows and the head's logits, too; the stage's its sums,
+ * which the plan counts as exchanged. */
+static void compare(const struct layout *l, void *ctx)
+{
+    const struct model_config *m = ctx;
+    struct kern_table kern;
+    CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
+    struct comm *c = util_comm(l, 0);
+    const struct layout_place at = layout_place_of(l, (uint32_t)comm_rank(c, COMM_WORLD));
+    struct weights w = {.place = at,
+                        .layers = layout_layers(l, at.pp),
+                        .heads = layout_heads(l, at.tp),
+                        .kv_heads = layout_kv_heads(l, at.tp)};
+    w.layers_of_stage = calloc(range_count(w.layers), sizeof *w.layers_of_stage);
+    const struct stage_options o = {.model = m,
+                                    .layout = l,
+                                    .weights = &w,
+                                    .kern = &kern,
+                                    .comm = c,
+                                    .rank = (uint32_t)comm_rank(c, COMM_WORLD),
+                                    .max_rows = ROWS,
+                                    .n_kv_blocks = 1,
+                                    .kv_dtype = DTYPE_F32};
+    struct stage *s = NULL;
+    CU_ASSERT_EQUAL_FATAL(stage_create(&o, &s).code, STATUS_OK);
+    const struct layout_memory plan = layout_memory_of(l, at, (struct layout_kv){4, 0}, ROWS);
+    const uint64_t d = m->width, room = grid_sum_room(0, d, c, COMM_TP);
+    const uint64_t sums = 8 * (ROWS * (d + 1) + STAGE_PARTS * room);
+    const uint64_t n_head = at.pp + 1 == l->pp ? range_count(layout_vocab(l, at.tp)) : 0;
+    CU_ASSERT_EQUAL(stage_workspace_bytes(s) - sums,
+                    plan.workspace_bytes - 4 * (ROWS * d + HEAD_ROWS * n_head));
+    stage_destroy(&s);
+    comm_stop(&c);
+    free(w.layers_of_stage);
+}
+
+static void the_plan_prints_what_a_stage_allocates(void)
+{
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        static struct model_config m;
+        static struct layout_model lm;
+        CU_ASSERT_EQUAL_FATAL(model_config_parse(configs[i], strlen(configs[i]), "test", &m).code,
+                              STATUS_OK);
+        model_config_layout(&m, 4, &lm);
+        CU_ASSERT(util_each_layout(&lm, compare, &m) > 0);
+    }
+}
+
+void suite_stage(CU_pSuite suite);
+void suite_stage(CU_pSuite suite)
+{
+    CU_add_test(suite, "the plan prints what a stage allocates",
+                the_plan_prints_what_a_stage_allocates);
+}
