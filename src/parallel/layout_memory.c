@@ -154,9 +154,23 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
     return workspace_place(&shape).n_bytes + 4 * n;
 }
 
+/* Of one row of a row-parallel linear, at worst: which of the two cuts is taken, hosts decide. */
+static uint64_t row_sum_elements(const struct layout *l)
+{
+    const struct layout_model *m = &l->model;
+    const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
+    if (l->tp == 1) return by_inputs;
+    const uint64_t n_o = (uint64_t)m->n_heads * m->head_dim;
+    const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
+    const uint64_t by_outputs = 3 * (m->width / l->tp + LAYOUT_PANEL) + (inputs + l->tp - 1) / l->tp;
+    return max_u64(by_inputs, by_outputs);
+}
+
 /* In units of 4 bytes, for T = step_tokens rows:
  *   a buffer in flight to or from the next stage                          T D
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
+ *     or, where ranks share a host and cut by outputs, sums and outputs of its D / tp columns and
+ *     its part of the inputs that all read: 3 T (D / tp + 1) + T max(H V, F) / tp
  *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
  *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f),
  *     and as codes where experts are quantized */
@@ -165,7 +179,7 @@ static uint64_t exchange_bytes(const struct layout *l, struct layout_place place
 {
     const struct layout_model *m = &l->model;
     const uint64_t d = m->width;
-    uint64_t per_row = d + 2 * (d + 1), n = 0;
+    uint64_t per_row = d + row_sum_elements(l), n = 0;
     if (m->n_experts > 0) {
         const uint64_t group = (uint64_t)l->ep * l->etp;
         const uint64_t batches = group > l->tp ? group / l->tp : 1;
