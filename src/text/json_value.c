@@ -94,18 +94,18 @@ uint32_t json_boolean(struct nfa *n, uint32_t from)
     return out;
 }
 
-/* The decimals of [low, high], neither negative. */
-static void add_decimals(struct nfa *n, uint32_t from, int64_t low, int64_t high, uint32_t to)
+/* The decimals of [low, high]. */
+static void add_decimals(struct nfa *n, uint32_t from, uint64_t low, uint64_t high, uint32_t to)
 {
-    int64_t first = 0, last = 9;
+    uint64_t first = 0, last = 9; /* of n_digits */
     for (size_t n_digits = 1; n_digits <= JSON_INTEGER_DIGITS; n_digits++) {
-        const int64_t a = low > first ? low : first, b = high < last ? high : last;
+        const uint64_t a = low > first ? low : first, b = high < last ? high : last;
         char least[24], most[24];
         first = last + 1;
         last = last * 10 + 9;
         if (a > b) continue;
-        snprintf(least, sizeof least, "%lld", (long long)a);
-        snprintf(most, sizeof most, "%lld", (long long)b);
+        snprintf(least, sizeof least, "%llu", (unsigned long long)a);
+        snprintf(most, sizeof most, "%llu", (unsigned long long)b);
         const struct nfa_run run = {(const uint8_t *)least, (const uint8_t *)most, n_digits, '0',
                                     '9'};
         nfa_sequences(n, from, &run, to);

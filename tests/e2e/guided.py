@@ -96,9 +96,9 @@ class GuidedTest:
         self.lines = make_lines()
         write_lines(self.work / "in.jsonl", self.lines)
 
-    def generate(self, name, flags=(), ranks=0, **how):
+    def generate(self, name, flags=(), ranks=0, lines="in", **how):
         output = self.work / f"{name}.jsonl"
-        done = self.shoal("generate", "--model", DEMO, "--input", self.work / "in.jsonl",
+        done = self.shoal("generate", "--model", DEMO, "--input", self.work / f"{lines}.jsonl",
                           "--output", output, "--max-model-len", 512, "--threads", 1, *flags,
                           ranks=ranks, limit_s=300, **how)
         return done, output
@@ -124,19 +124,25 @@ class GuidedTest:
         for name, (flags, ranks) in LAYOUTS.items():
             done, output = self.generate("other", flags, ranks)
             expect(done.status == 0 and output.read_bytes() == whole, f"{name}: {done}")
-        self.resume(whole)
+        self.resume()
 
-    def resume(self, whole):
-        """Ended again and again with tokens of unfinished rows in the journal."""
-        flags = ["--checkpoint-tokens", "3", "--max-batch", "7"]
-        status, n_runs = 137, 0
-        restart = ["--restart"]
+    def resume(self):
+        """Killed again and again with tokens of unfinished rows in the journal: a longer job, for it
+        commits five times a second, and after more steps each time, so that it ends anywhere."""
+        write_lines(self.work / "long.jsonl",
+                    [dict(line, custom_id=f"{line['custom_id']} {k}", prompt=f"{line['prompt']} {k}")
+                     for k in range(12) for line in self.lines])
+        done, whole = self.generate("whole", lines="long")
+        expect(done.status == 0, str(done))
+        flags = ["--checkpoint-tokens", "3", "--max-batch", "7", "--restart"]
+        status, n_runs = -9, 0
         while status != 0:
-            done, output = self.generate("resumed", [*flags, *restart, "--failpoint", "step:150"],
-                                         journal=True)
-            status, restart, n_runs = done.status, [], n_runs + 1
-            expect(status in (0, -9, 137) and n_runs < 200, str(done))
-        expect(n_runs > 2 and output.read_bytes() == whole, f"{n_runs} runs, other bytes")
+            done, output = self.generate("resumed", [*flags, "--failpoint", f"step:{400 << n_runs}"],
+                                         lines="long", journal=True)
+            status, n_runs, flags = done.status, n_runs + 1, flags[:4]
+            expect(status in (0, -9, 137), str(done))
+        expect(n_runs > 2 and output.read_bytes() == whole.read_bytes(),
+               f"{n_runs} runs, other bytes")
 
 
 if __name__ == "__main__":
