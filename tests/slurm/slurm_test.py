@@ -5,7 +5,7 @@ is the uninterrupted run's.
 usage: slurm_test.py SHOAL WORK_FOLDER
 Starts a cluster of eight virtual nodes (cluster.py) and stops it. Cases run side by side, as nodes get
 free; most of the time is the minute of Slurm's shortest time limit. The first session of a job that shall be
-hit is slowed: from its first row on, its ranks stand still for most of every second. Later sessions run as
+hit is slowed: once its journal is there, its ranks stand still for most of every second. Later sessions run as
 they can. A start that crashed inside MPI is no failure: shoal-job starts it again, and the count is printed.
 """
 import ctypes
@@ -28,7 +28,7 @@ from program import SKIPPED, Failure, Shoal, main_of, write_lines
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 160
 SLOW = """#!/usr/bin/env bash
-# shoal, with small batches and, from its first row on, standing still for most of every second as long as
+# shoal, with small batches and, once its journal is there, standing still for most of every second as long as
 # no earlier session has left rows (of an array: its second task)
 for ((i = 1; i < $#; i++)); do
     next=$((i + 1))
@@ -38,7 +38,7 @@ if [ "$1" = generate ] && [ "${SLURM_ARRAY_TASK_ID:-2}" = 2 ] &&
     ! "$SHOAL_REAL" status --json "$output" 2>/dev/null | grep -q '"rows":[1-9]'; then
     (
         trap '' TERM USR1
-        while kill -0 $$ && ! [ -s "$output" ]; do
+        while kill -0 $$ && ! [ -e "$output.journal" ]; do
             sleep 0.02
         done 2>/dev/null
         while kill -0 $$ 2>/dev/null; do
