@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE_BYTES = 2 << 20, SLICE_BYTES = 4096 };
+enum { HUGE_PAGE_BYTES = 2 << 20, SLICE_BYTES = 4096, PIECE_BYTES = 4 << 20 };
 
 static bool cpu_has_avx2(void)
 {
@@ -77,29 +77,43 @@ double peak_run(struct team *team, enum peak_kind kind)
     return kinds[kind].ops * PEAK_ROUNDS * team_size(team);
 }
 
-/* Every thread has as many bytes as the others. */
+/* Every thread has as many bytes as the others, and they come in pieces, so that a thread that has
+ * lost its core is helped as it is in the ops. */
 struct read_job {
     char *base;
-    size_t n; /* of one thread */
+    size_t n; /* of a piece */
     float (*read)(const char *from, size_t n);
 };
 
+static uint32_t pieces_of(const struct peak_memory *m, const struct team *team)
+{
+    const size_t n = m->n_bytes / team_size(team) / PIECE_BYTES;
+    return n < 1 ? 1 : (uint32_t)n;
+}
+
 static struct read_job read_job_of(const struct peak_memory *m, const struct team *team)
 {
+    const size_t n_pieces = (size_t)pieces_of(m, team) * team_size(team);
     return (struct read_job){.base = m->base,
-                             .n = m->n_bytes / team_size(team) / SLICE_BYTES * SLICE_BYTES};
+                             .n = m->n_bytes / n_pieces / SLICE_BYTES * SLICE_BYTES};
 }
+
+/* All that one thread is to read. */
+struct touch_job {
+    char *base;
+    size_t n;
+};
 
 static void touch_slice(void *job, uint32_t thread)
 {
-    const struct read_job *j = job;
+    const struct touch_job *j = job;
     memset(j->base + j->n * thread, 1, j->n);
 }
 
-static void read_slice(void *job, uint32_t thread)
+static void read_piece(void *job, uint32_t i)
 {
     const struct read_job *j = job;
-    look_at(j->read(j->base + j->n * thread, j->n));
+    look_at(j->read(j->base + j->n * i, j->n));
 }
 
 struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t n_bytes)
@@ -112,7 +126,7 @@ struct status peak_memory_init(struct peak_memory *m, struct team *team, size_t 
                            m->n_bytes);
     }
     (void)madvise(m->base, m->n_bytes, MADV_HUGEPAGE); /* else small pages: slower, not wrong */
-    struct read_job job = read_job_of(m, team);
+    struct touch_job job = {m->base, read_job_of(m, team).n * pieces_of(m, team)};
     team_run_each(team, touch_slice, &job);
     return status_ok();
 }
@@ -140,8 +154,9 @@ double peak_read(const struct peak_memory *m, struct team *team, int variant)
     job.read = read_plain;
     if (cpu_has_avx2()) job.read = variant == 1 ? k_peak_read_4_avx2 : k_peak_read_1_avx2;
     if (cpu_has_avx512() && variant == 2) job.read = k_peak_read_1_avx512;
-    team_run_each(team, read_slice, &job);
-    return (double)job.n * team_size(team);
+    const uint32_t n_pieces = pieces_of(m, team);
+    team_run(team, n_pieces, read_piece, &job);
+    return (double)job.n * n_pieces * team_size(team);
 }
 
 void peak_cpu_name(char out[PEAK_CPU_NAME_BYTES])

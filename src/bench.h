@@ -20,10 +20,11 @@ struct bench_list {
 struct bench_options {
     struct job_options job; /* first: offsets into it are offsets into this */
     bool machine;
-    bool load;        /* the weights and a plain read of their file, in turns */
-    bool turns;       /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
-    bool throughput;  /* requests follow each other; else all of a repetition start together */
-    const char *json; /* FILE; "-": stdout, instead of the table; NULL: none */
+    bool load;         /* the weights and a plain read of their file, in turns */
+    bool turns;        /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
+    bool paired_reads; /* decoding in turns with reads of memory (bench_paired.c) */
+    bool throughput;   /* requests follow each other; else all of a repetition start together */
+    const char *json;  /* FILE; "-": stdout, instead of the table; NULL: none */
     struct bench_list prompts, outputs, concurrency;
     uint32_t n_requests; /* of a repetition, throughput only */
     uint32_t n_warmup, n_repetitions;

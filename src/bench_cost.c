@@ -71,6 +71,11 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
                      "expert load");
 }
 
+double bench_cost_token(const struct bench_cost *cost)
+{
+    return cost->dense_bytes + cost->expert_bytes * cost->n_moe_layers * cost->n_chosen;
+}
+
 void bench_cost_fini(struct bench_cost *cost)
 {
     mem_free(&cost->load);

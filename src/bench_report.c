@@ -105,6 +105,17 @@ static void print_comm(const char *name, const struct bench_phase *p)
            100 * ratio(p->comm_s, p->s), 100 * ratio(p->comm_wait_s, p->s));
 }
 
+static void print_parts(const struct bench_parts *parts)
+{
+    struct bench_median m;
+    if (parts->n == 0) return;
+    const struct status st = bench_parts_median(parts, &m);
+    if (status_failed(&st)) return;
+    printf("  decode in turns with reads: %.1f %% of the reads before and after a step (median of "
+           "%zu steps, 95 %%: %.1f .. %.1f %%)\n",
+           100 * m.mid, parts->n, 100 * m.low, 100 * m.high);
+}
+
 static void print_case(const struct bench_report *report, const struct bench_result *r)
 {
     const struct bench_machine *m = &report->machine;
@@ -133,6 +144,7 @@ static void print_case(const struct bench_report *report, const struct bench_res
                d.s * 1e3 / (double)d.n_steps, d.bytes * 1e-9 / (double)d.n_steps, phase_gbs(&d),
                100 * ratio(phase_gbs(&d), m->read_gbs));
     }
+    print_parts(&r->parts);
     print_comm("prefill", &p);
     print_comm("decode", &d);
     if (r->stats.n_preemptions > 0) {
@@ -227,6 +239,19 @@ static void json_repetition(const struct bench_repetition *r, struct strbuf *s)
     strbuf_puts(s, "}");
 }
 
+static void json_parts(const struct bench_parts *parts, struct strbuf *s)
+{
+    struct bench_median m;
+    if (parts == NULL || parts->n == 0) return;
+    const struct status st = bench_parts_median(parts, &m);
+    if (status_failed(&st)) return;
+    strbuf_printf(s, ",\"paired_reads\":{\"median\":%.5f,\"low\":%.5f,\"high\":%.5f,\"parts\":[",
+                  m.mid, m.low, m.high);
+    for (size_t i = 0; i < parts->n; i++)
+        strbuf_printf(s, "%s%.5f", i > 0 ? "," : "", parts->all[i]);
+    strbuf_puts(s, "]}");
+}
+
 static void json_case(const struct bench_report *report, const struct bench_result *r,
                       struct strbuf *s)
 {
@@ -255,7 +280,9 @@ static void json_case(const struct bench_report *report, const struct bench_resu
         strbuf_puts(s, i > 0 ? "," : "");
         json_repetition(&r->all[i], s);
     }
-    strbuf_puts(s, "]}");
+    strbuf_puts(s, "]");
+    json_parts(&r->parts, s);
+    strbuf_puts(s, "}");
 }
 
 void bench_report_json(const struct bench_report *r, struct strbuf *s)
@@ -289,13 +316,15 @@ void bench_report_json(const struct bench_report *r, struct strbuf *s)
     strbuf_puts(s, "]}\n");
 }
 
-void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r)
+void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r,
+                       const struct bench_parts *parts)
 {
     struct strbuf s;
     strbuf_init(&s);
     strbuf_printf(&s, "{\"prompt\":%u,\"output\":%u,\"concurrency\":%u,\"repetition\":", c->prompt,
                   c->output, c->concurrency);
     json_repetition(r, &s);
+    json_parts(parts, &s);
     strbuf_puts(&s, "}\n");
     fwrite(s.data, 1, s.n, stdout);
     fflush(stdout);

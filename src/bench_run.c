@@ -26,6 +26,8 @@ struct bench {
         struct bench_phase step;
     } * groups; /* [pp] */
     uint64_t n_steps;
+    struct bench_paired paired; /* its memory is had when first needed */
+    uint64_t peak_bytes;        /* before that; 0: not needed */
 };
 
 /* One repetition. */
@@ -41,6 +43,8 @@ struct run {
     struct comm_stats comm;   /* the lead's until then */
     struct bench_repetition *out;
     struct latency *ttft, *e2e; /* NULL: a warm-up */
+    struct bench_parts *parts;  /* NULL: steps follow each other */
+    uint64_t paused_ns;         /* in passes between steps */
 };
 
 static uint64_t process_ns(void)
@@ -136,6 +140,23 @@ static struct status take_finished(struct run *r)
     return st;
 }
 
+/* With --paired-reads, after a step of s seconds: a pass over memory, which no step's time holds.
+ */
+static struct status pause_to_read(struct run *r, const struct in_flight *f, double s)
+{
+    struct bench_paired *paired = &r->b->paired;
+    struct status st = status_ok();
+    if (f->kind == BENCH_DECODE)
+        st = bench_paired_step(paired, f->step.bytes, s, r->parts);
+    else
+        bench_paired_pass(paired);
+    const uint64_t now = clock_ns();
+    r->paused_ns += now - r->mark_ns;
+    r->mark_ns = now;
+    r->cpu_ns = process_ns();
+    return st;
+}
+
 /* Takes the results of a group's step from all replicas. After a failure they are only drained, so
  * that no rank is left with a message nobody wants. */
 static struct status collect(struct run *r, uint32_t group, struct status st)
@@ -158,8 +179,9 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
     }
     f->active = false;
     const uint64_t now = clock_ns(), cpu_now = process_ns();
+    const double s = (double)(now - r->mark_ns) * 1e-9;
     struct bench_phase *p = &r->out->phases[f->kind];
-    p->s += (double)(now - r->mark_ns) * 1e-9;
+    p->s += s;
     p->cpu_s += (double)(cpu_now - r->cpu_ns) * 1e-9;
     const struct comm_stats comm = comm_stats_of_steps(b->j->comm);
     p->comm_s += (double)(comm.ns - r->comm.ns) * 1e-9;
@@ -171,6 +193,7 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
     r->mark_ns = now;
     r->cpu_ns = cpu_now;
     r->comm = comm;
+    if (r->parts != NULL && !status_failed(&st)) st = pause_to_read(r, f, s);
     return status_failed(&st) ? st : take_finished(r);
 }
 
@@ -216,14 +239,16 @@ static struct status run_steps(struct run *r)
         if (!status_failed(&st) && r->n_done < r->n) st = plan_and_run(r, group);
         n_idle = b->groups[group].active ? 0 : n_idle + 1;
     }
-    r->out->wall_s = (double)(r->mark_ns - since) * 1e-9;
+    r->out->wall_s = (double)(r->mark_ns - since - r->paused_ns) * 1e-9;
     r->out->n_requests = r->n_done;
     return st;
 }
 
-/* One repetition into *out; its latencies into `into` (NULL: a warm-up). */
+/* One repetition into *out; its latencies into `into` (NULL: a warm-up); `parts` NULL: without
+ * passes between the steps. */
 static struct status repeat(struct bench *b, const struct bench_case *c,
-                            struct bench_repetition *out, struct bench_result *into)
+                            struct bench_repetition *out, struct bench_result *into,
+                            struct bench_parts *parts)
 {
     uint32_t n = c->concurrency;
     if (b->o->throughput) n = b->o->n_requests > 0 ? b->o->n_requests : 4 * c->concurrency;
@@ -231,6 +256,7 @@ static struct status repeat(struct bench *b, const struct bench_case *c,
                     .c = c,
                     .n = n,
                     .out = out,
+                    .parts = parts,
                     .ttft = into != NULL ? &into->ttft : NULL,
                     .e2e = into != NULL ? &into->e2e : NULL};
     memset(out, 0, sizeof *out);
@@ -259,11 +285,11 @@ static struct status run_case(struct bench *b, struct bench_result *out)
     out->n = o->n_repetitions;
     TRY(mem_alloc(&out->all, out->n, sizeof *out->all, "repetitions"));
     for (uint32_t i = 0; i < o->n_warmup; i++) {
-        TRY(repeat(b, &out->c, &out->all[0], NULL));
+        TRY(repeat(b, &out->c, &out->all[0], NULL, NULL));
         say(b, &out->c, "warm-up", i, &out->all[0]);
     }
     for (uint32_t i = 0; i < o->n_repetitions; i++) {
-        TRY(repeat(b, &out->c, &out->all[i], out));
+        TRY(repeat(b, &out->c, &out->all[i], out, NULL));
         say(b, &out->c, "repetition", i, &out->all[i]);
     }
     return status_ok();
@@ -282,13 +308,49 @@ static struct bench_case case_of(const struct bench_options *o, size_t i)
                                .concurrency = o->concurrency.values[c]};
 }
 
+/* One repetition whose steps take turns with passes over memory. Its latencies hold those, so none
+ * is kept. */
+static struct status repeat_paired(struct bench *b, const struct bench_case *c,
+                                   struct bench_repetition *out, struct bench_parts *parts)
+{
+    if (b->paired.memory.base == NULL) {
+        b->peak_bytes = engine_stats_of(b->j->engine).peak_bytes;
+        TRY(bench_paired_init(&b->paired, b->j->team, bench_cost_token(&b->cost)));
+    }
+    return repeat(b, c, out, NULL, parts);
+}
+
+/* After all repetitions that count: a pass would disturb them. */
+static struct status run_paired(struct bench *b, struct bench_result *out)
+{
+    struct bench_repetition r;
+    if (out->c.concurrency > 1 || out->c.output < 2) return status_ok();
+    for (uint32_t i = 0; i < b->o->n_repetitions; i++)
+        TRY(repeat_paired(b, &out->c, &r, &out->parts));
+    say(b, &out->c, "beside reads", b->o->n_repetitions - 1, &r);
+    return status_ok();
+}
+
 static struct status run_cases(struct bench *b, struct bench_result *results)
 {
-    for (size_t i = 0; i < count_cases(b->o); i++) {
+    const size_t n = count_cases(b->o);
+    for (size_t i = 0; i < n; i++) {
         results[i].c = case_of(b->o, i);
         TRY(run_case(b, &results[i]));
     }
+    for (size_t i = 0; b->o->paired_reads && i < n; i++) TRY(run_paired(b, &results[i]));
     return status_ok();
+}
+
+static struct status run_turn(struct bench *b, const struct bench_case *c)
+{
+    struct bench_repetition r;
+    struct bench_parts parts = {.n = 0};
+    const bool paired = b->o->paired_reads && c->concurrency == 1;
+    struct status st = paired ? repeat_paired(b, c, &r, &parts) : repeat(b, c, &r, NULL, NULL);
+    if (!status_failed(&st)) bench_report_turn(c, &r, paired ? &parts : NULL);
+    mem_free(&parts.all);
+    return st;
 }
 
 /* One repetition for each line, so that other programs can be run in turn with this one. */
@@ -305,9 +367,7 @@ static struct status run_turns(struct bench *b)
                                "stdin, line %u: expected PROMPT OUTPUT CONCURRENCY, found \"%.*s\"",
                                n, (int)strcspn(line, "\n"), line);
         }
-        struct bench_repetition r;
-        TRY(repeat(b, &c, &r, NULL));
-        bench_report_turn(&c, &r);
+        TRY(run_turn(b, &c));
     }
     return status_ok();
 }
@@ -326,6 +386,7 @@ static struct status bench_init(struct bench *b)
 
 static void bench_fini(struct bench *b)
 {
+    bench_paired_fini(&b->paired);
     step_plan_fini(&b->plan);
     step_result_fini(&b->result);
     bench_cost_fini(&b->cost);
@@ -345,9 +406,10 @@ static struct status lead(struct bench *b, struct bench_result *results)
 }
 
 /* **Collective (world)**. Before the peaks are measured, which need memory of their own. */
-static void gather_peak_bytes(struct bench_report *r)
+static void gather_peak_bytes(const struct bench *b, struct bench_report *r)
 {
-    uint64_t most = engine_stats_of(r->j->engine).peak_bytes;
+    uint64_t most = b->peak_bytes;
+    if (most == 0) most = engine_stats_of(r->j->engine).peak_bytes;
     int64_t all = (int64_t)most;
     comm_max_u64(r->j->comm, COMM_WORLD, &most, 1);
     comm_sum_i64(r->j->comm, COMM_WORLD, &all, 1);
@@ -371,6 +433,10 @@ static struct status report(struct bench_report *r, const char *json)
 static struct status measure(struct bench *b, struct bench_result *results)
 {
     struct job *j = b->j;
+    if (b->o->paired_reads && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
+        return status_make(STATUS_USAGE, "--paired-reads: for one rank on a CPU, found %u ranks%s",
+                           j->layout->n_ranks, j->kern.device != NULL ? " on devices" : "");
+    }
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine);
@@ -378,7 +444,7 @@ static struct status measure(struct bench *b, struct bench_result *results)
     TRY(comm_agree(j->comm, st));
     if (b->o->turns) return status_ok();
     struct bench_report r = {.j = j, .results = results, .n = count_cases(b->o)};
-    gather_peak_bytes(&r);
+    gather_peak_bytes(b, &r);
     TRY(bench_machine_measure(j->comm, j->team, true, &r.machine));
     return comm_agree(j->comm, report(&r, b->o->json));
 }
@@ -391,7 +457,10 @@ struct status bench_run(struct job *j)
     const size_t n = count_cases(b.o);
     struct status st = comm_agree(j->comm, mem_alloc(&results, n, sizeof *results, "results"));
     if (!status_failed(&st)) st = measure(&b, results);
-    for (size_t i = 0; results != NULL && i < n; i++) mem_free(&results[i].all);
+    for (size_t i = 0; results != NULL && i < n; i++) {
+        mem_free(&results[i].all);
+        mem_free(&results[i].parts.all);
+    }
     mem_free(&results);
     bench_fini(&b);
     return st;

@@ -1,5 +1,6 @@
 /* The inside of shoal bench, shared by bench_cost.c (bytes and operations of a step), bench_run.c
- * (repetitions) and bench_report.c (tables and JSON). */
+ * (repetitions), bench_paired.c (decoding in turns with reads) and bench_report.c (tables and
+ * JSON). */
 #ifndef SHOAL_BENCH_STATE_H
 #define SHOAL_BENCH_STATE_H
 
@@ -35,6 +36,26 @@ struct bench_phase {
     double bytes, flops;
 };
 
+/* Bytes a second of decoding steps by those of the reads beside them. */
+struct bench_parts {
+    double *all; /* owned [n] */
+    size_t n, cap;
+};
+
+/* Memory that no cache holds, to be read by the compute threads between steps. */
+struct bench_paired {
+    struct team *team;
+    struct peak_memory memory;
+    int variant;      /* the fastest way to read here */
+    uint64_t last_ns; /* of the pass before this step; 0: none yet */
+    double n_bytes;   /* that a pass reads */
+};
+
+/* A median and the order statistics that hold it with at least 95 % (all values when too few). */
+struct bench_median {
+    double mid, low, high;
+};
+
 struct bench_case {
     uint32_t prompt, output, concurrency;
 };
@@ -52,11 +73,31 @@ struct bench_result {
     struct serve_summary stats;   /* its tpot and itl are shown */
     struct bench_repetition *all; /* [n], owned */
     size_t n;
+    struct bench_parts parts; /* with --paired-reads */
 };
+
+/* Local. Memory for passes of about step_bytes, capped; finds the fastest way to read it. The team
+ * must outlive it. Errors: STATUS_MEMORY. */
+struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes);
+void bench_paired_fini(struct bench_paired *p);
+
+/* Local. A pass before the first step, or after a step that does not count. */
+void bench_paired_pass(struct bench_paired *p);
+
+/* Local. A pass after a step of `bytes` in `s` seconds; adds the step's part of what the passes
+ * before and after it read a second. Errors: STATUS_MEMORY. */
+struct status bench_paired_step(struct bench_paired *p, double bytes, double s,
+                                struct bench_parts *out);
+
+/* Local. Of at least one part. Errors: STATUS_MEMORY. */
+struct status bench_parts_median(const struct bench_parts *parts, struct bench_median *out);
 
 /* **Collective (world)** init: fills what the job's model costs. Errors: STATUS_MEMORY. */
 struct status bench_cost_init(struct bench_cost *cost, struct job *j);
 void bench_cost_fini(struct bench_cost *cost);
+
+/* Local. Bytes of the weights that a step of one row reads. */
+double bench_cost_token(const struct bench_cost *cost);
 
 /* Local, lead. Adds a plan's rows, bytes and operations to *step, whose time is left alone, and
  * tells its kind; prompts have n_prompt tokens. Before the plan is submitted, when experts are
@@ -83,7 +124,8 @@ struct bench_report {
 void bench_report_print(const struct bench_report *r);
 /* Local, lead. */
 void bench_report_json(const struct bench_report *r, struct strbuf *s);
-/* Local, lead. One repetition as a line of JSON on stdout. */
-void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r);
+/* Local, lead. One repetition as a line of JSON on stdout; parts NULL: without --paired-reads. */
+void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r,
+                       const struct bench_parts *parts);
 
 #endif

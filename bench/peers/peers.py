@@ -3,7 +3,7 @@
 
 usage: peers.py --shoal build/release/shoal --python VENV/bin/python --models FOLDER --out FOLDER
                 [--shapes A,B,C,D] [--formats f16,...] [--threads 1,2] [--work decode1,decode32,prefill512]
-                [--pairs 11] [--turn-seconds 1] [--max-wait 60] [--again 3]
+                [--pairs 11] [--paired-turns 3] [--turn-seconds 1] [--max-wait 60] [--again 3]
        peers.py --table FOLDER/peers.json
 
 FOLDER holds the files of models.py; checkpoints that are missing are made beside them. VENV has llama-cpp-python.
@@ -13,7 +13,9 @@ is done again (--again times, then it stays and is marked). Rates are tokens a s
 thread the ratio is also given by CPU time, which others disturb less.
 OUT/peers.json keeps every turn, disturbed ones too, with flags, versions and the bytes counted;
 OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval; its last column
-is the largest difference of the programs' log-probabilities over 32 tokens.
+is the largest difference of the programs' log-probabilities over 32 tokens. Decoding of one sequence also
+runs alone, --paired-turns repetitions whose steps take turns with reads of memory (shoal bench --paired-reads): its
+part of the reads is the median over those steps. Elsewhere the machine's peaks are those of one moment.
 """
 import argparse
 import json
@@ -162,10 +164,24 @@ class Comparison:
                 disturbed = disturbed or tried[-1]["disturbed"]
             pairs.append({**rate, "ratio": rate["shoal"] / rate["peer"], "disturbed": disturbed,
                           "cpu_ratio": cpu["peer"] / cpu["shoal"]})
+        paired = self.paired(row, line) if WORK[name][2] == 1 and phase == "decode" else []
         last = next(t[-1] for t in reversed(turns) if t[-1]["who"] == "shoal")[phase]
-        row["work"][name] = {"line": line, "phase": phase, "pairs": pairs, "turns": turns,
+        row["work"][name] = {"line": line, "phase": phase, "pairs": pairs, "turns": turns, "paired_reads": paired,
                              "bytes_per_step": last["bytes"] / last["steps"],
                              "flops_per_token": last["flops"] / last["tokens"]}
+
+    def paired(self, row, line):
+        """Each decoding step by the reads of memory beside it, shoal alone."""
+        worker = Worker([*row["commands"]["shoal"], "--paired-reads"])
+        quiet, parts, disturbed = Quiet([worker.process.pid]), [], 0
+        worker.ask(line)
+        for _ in range(self.a.paired_turns):
+            was_quiet = quiet.wait(self.a.max_wait)
+            mark = quiet.mark()
+            parts += worker.ask(line)["paired_reads"]["parts"]
+            disturbed += not was_quiet or quiet.is_disturbed(quiet.since(mark))
+        worker.close()
+        return {"parts": parts, "turns": self.a.paired_turns, "disturbed": disturbed}
 
     def run_row(self, shape, name, n_threads):
         gguf, h5 = self.checkpoint(shape, name)
@@ -210,6 +226,10 @@ class Comparison:
 
 def fraction(row, work, best):
     """shoal's rate beside the machine's: reads for decoding, the best of f32 for prompts."""
+    paired = work.get("paired_reads")
+    if paired:
+        part = "{:.0f} % ({:.0f} .. {:.0f}) reads".format(*(100 * x for x in interval(paired["parts"])))
+        return part + (f", {paired['disturbed']} of {paired['turns']} disturbed" if paired["disturbed"] else "")
     m = row.get("machine")
     if m is None:
         return ""
@@ -253,6 +273,7 @@ def main():
     p.add_argument("--threads", type=lambda t: [int(x) for x in t.split(",")], default=[1, 2])
     p.add_argument("--work", type=words, default=list(WORK))
     p.add_argument("--pairs", type=int, default=11)
+    p.add_argument("--paired-turns", type=int, default=3)
     p.add_argument("--turn-seconds", type=float, default=1.0)
     p.add_argument("--max-wait", type=float, default=60.0)
     p.add_argument("--again", type=int, default=3)

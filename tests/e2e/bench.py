@@ -6,6 +6,7 @@ No speed is judged: a test machine is shared.
 """
 import json
 import shutil
+import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -85,6 +86,32 @@ class BenchTest:
             check_case(case, 7)
         print("throughput: 7 requests a repetition")
 
+    def paired(self):
+        """Decoding in turns with reads: a part for each step, their median and its interval; else as without."""
+        sys.path.insert(0, str(REPO / "bench" / "peers"))
+        from peers import interval
+        for case in self.bench("--paired-reads", "--threads", 2)["cases"]:
+            check_case(case, case["concurrency"])
+            n = REPETITIONS * (case["output"] - 1) if case["concurrency"] == 1 else 0
+            seen = case.get("paired_reads", {"parts": []})
+            expect(len(seen["parts"]) == n, f"{n} decoding steps, {len(seen['parts'])} parts of the reads")
+            if n == 0:
+                continue
+            found = [seen[key] for key in ("median", "low", "high")]
+            expect(all(abs(x - y) < 1e-4 for x, y in zip(interval(seen["parts"]), found)), f"{seen}")
+            expect(0 < seen["low"] <= seen["high"] < 10, f"{seen}")
+        flags = ["--turns", "--paired-reads", "--model", DEMO, "--prompt-lengths", "8", "--output-lengths", "40",
+                 "--concurrency", "2", "--quiet"]
+        turns = subprocess.run([self.shoal.path, "bench", *flags], input="8 40 1\n8 40 2\n", text=True,
+                               capture_output=True, timeout=120, check=True)
+        one, two = (json.loads(line) for line in turns.stdout.splitlines())
+        expect(len(one["paired_reads"]["parts"]) == 39 and "paired_reads" not in two, turns.stdout)
+        found = [one["paired_reads"][key] for key in ("median", "low", "high")]
+        expect(all(abs(x - y) < 1e-4 for x, y in zip(interval(one["paired_reads"]["parts"]), found)), turns.stdout)
+        done = self.shoal("bench", "--model", DEMO, "--paired-reads", "--tp", 2, "--threads", 1, "--quiet", ranks=2)
+        expect(done.status == 2 and "--paired-reads" in done.err, f"{done}")
+        print("paired: a part of the reads for each decoding step of one sequence, its median and interval")
+
     def draw(self, path, n_cases):
         picture = path.with_suffix(".svg")
         done = run([sys.executable, REPO / "bench" / "plot", path, picture])
@@ -121,6 +148,7 @@ class BenchTest:
     def main(self):
         self.latency()
         self.throughput()
+        self.paired()
         self.machine()
         self.load()
         self.refused()
