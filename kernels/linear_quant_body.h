@@ -52,7 +52,6 @@ struct quant_tile {
 
 /* What the chains of a few rows and one panel read, straight from the packed weight. */
 struct quant_few {
-    enum quant_source source;
     struct quant_format format;
     size_t n_rows, n_groups, group;
     const int8_t *x; /* codes, scales and sums of the first row's first group */
@@ -69,15 +68,16 @@ struct quant_few {
 };
 
 /* To be defined by the set:
- * the chains of at most SET_FEW_ROWS rows, from +0: acc[row][16]; more rows are multiplied so up
- * to SET_FEW_MOST;
+ * the chains of n_rows (constant, at most SET_FEW_ROWS) rows, from +0: acc[row][16]; more rows are
+ * multiplied so up to SET_FEW_MOST;
  * the chains continued: acc[row][panel][16], panels at most QUANT_PANELS and rows at most
  * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
  * n <= QUANT_PIECE_GROUPS sums times a factor;
  * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
-static void set_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
+ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
+                           const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
@@ -124,12 +124,12 @@ static enum quant_source quant_source_of(enum quant_kind kind)
     return kind == QUANT_INT8 ? SOURCE_BYTES : kind == QUANT_INT4 ? SOURCE_INT4 : SOURCE_MXFP4;
 }
 
-/* What stands for 0 among a format's bytes when there are no zero points. */
-static int32_t quant_bias(enum quant_kind kind)
+/* What stands for 0 among packed codes when there are no zero points. */
+ALWAYS_INLINE int32_t quant_bias(enum quant_source source)
 {
-    return kind == QUANT_INT8   ? QUANT_INT8_BIAS
-           : kind == QUANT_INT4 ? QUANT_INT4_ZERO
-                                : QUANT_MXFP4_BIAS;
+    return source == SOURCE_BYTES  ? QUANT_INT8_BIAS
+           : source == SOURCE_INT4 ? QUANT_INT4_ZERO
+                                   : QUANT_MXFP4_BIAS;
 }
 
 /* Scales, zeros and starts of the groups [g, g + t->n_groups); sets them in t. */
@@ -150,7 +150,7 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
         t->start_stride = s->xq->n_groups;
         return;
     }
-    const int32_t bias = quant_bias(w->quant.kind);
+    const int32_t bias = quant_bias(quant_source_of(w->quant.kind));
     for (size_t r = 0; r < s->n_rows; r++) {
         const int32_t *sums = s->xq->sums + (s->row + r) * s->xq->n_groups + g;
         set_starts(sums, t->n_groups, -bias, m->start[r]);
@@ -291,7 +291,6 @@ static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t 
     const size_t scales_step = PANEL_COLUMNS * kern_quant_scale_bytes(w->quant);
     const size_t scale = kern_quant_scale_index(w, panel * PANEL_COLUMNS, 0);
     return (struct quant_few){
-        .source = quant_source_of(w->quant.kind),
         .format = w->quant,
         .n_rows = s->n_rows,
         .group = q->group,
@@ -309,6 +308,43 @@ static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t 
             (const char *)w->scales + scale / PANEL_COLUMNS * scales_step + QUANT_SCALES_AHEAD};
 }
 
+/* One set of instructions for each number of rows; those beyond the set's most are no code. */
+#define QUANT_FEW(name, source, has_zeros)                                                         \
+    static void quant_few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])            \
+    {                                                                                              \
+        switch (t->n_rows) {                                                                       \
+            QUANT_FEW_CASE(1, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(2, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(3, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(4, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(5, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(6, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(7, source, has_zeros)                                                   \
+            QUANT_FEW_CASE(8, source, has_zeros)                                                   \
+        }                                                                                          \
+    }
+#define QUANT_FEW_CASE(n, source, has_zeros)                                                       \
+    case n:                                                                                        \
+        if (n <= SET_FEW_ROWS) set_few(source, has_zeros, n, t, acc);                              \
+        break;
+QUANT_FEW(bytes, SOURCE_BYTES, false)
+QUANT_FEW(bytes_zeros, SOURCE_BYTES, true)
+QUANT_FEW(int4, SOURCE_INT4, false)
+QUANT_FEW(int4_zeros, SOURCE_INT4, true)
+QUANT_FEW(mxfp4, SOURCE_MXFP4, false)
+#undef QUANT_FEW
+#undef QUANT_FEW_CASE
+
+static void quant_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
+{
+    if (t->format.kind == QUANT_MXFP4)
+        quant_few_mxfp4(t, acc);
+    else if (t->format.kind == QUANT_INT4)
+        (t->format.has_zeros ? quant_few_int4_zeros : quant_few_int4)(t, acc);
+    else
+        (t->format.has_zeros ? quant_few_bytes_zeros : quant_few_bytes)(t, acc);
+}
+
 /* Few rows, one panel after the other: codes and scales are two streams from end to end, and memory
  * is all that limits. */
 static void quant_few_panel(const struct quant_slice *s, size_t panel)
@@ -317,7 +353,7 @@ static void quant_few_panel(const struct quant_slice *s, size_t panel)
     float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     struct quant_few t = quant_few_of(s, panel);
     t.n_groups = s->xq->n_groups;
-    set_few(&t, acc);
+    quant_few(&t, acc);
     for (size_t r = 0; r < s->n_rows; r++)
         QUANT_PUT(s->y + r * s->y_stride + panel * PANEL_COLUMNS, acc[r], n_outputs);
 }
@@ -334,7 +370,7 @@ static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
     memset(&l, 0, sizeof l);
     for (size_t g = 0; g < n_groups; g += t.n_groups) {
         t.n_groups = quant_min(leaf_groups, n_groups - g);
-        set_few(&t, acc);
+        quant_few(&t, acc);
         t.x += t.n_groups * t.group;
         t.x_scales += t.n_groups;
         t.sums += t.n_groups;

@@ -4,6 +4,7 @@
 usage: peers.py --shoal build/release/shoal --python VENV/bin/python --models FOLDER --out FOLDER
                 [--shapes A,B,C,D] [--formats f16,...] [--threads 1,2] [--work decode1,decode32,prefill512]
                 [--pairs 11] [--paired-turns 3] [--turn-seconds 1] [--max-wait 60] [--again 3]
+                [--kernels avx2]
        peers.py --table FOLDER/peers.json
 
 FOLDER holds the files of models.py; checkpoints that are missing are made beside them. VENV has llama-cpp-python.
@@ -11,6 +12,7 @@ Both programs hold their model and wait; each turn is one repetition, every pair
 before. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn that others disturbed
 is done again (--again times, then it stays and is marked). Rates are tokens a second of wall time; for one
 thread the ratio is also given by CPU time, which others disturb less.
+--kernels is the set that shoal shall use; the peer's comes with its build.
 OUT/peers.json keeps every turn, disturbed ones too, with flags, versions and the bytes counted;
 OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval; its last column
 is the largest difference of the programs' log-probabilities over 32 tokens. Decoding of one sequence also
@@ -107,7 +109,8 @@ def machine(shoal, n_threads):
 class Comparison:
     def __init__(self, args):
         self.a = args
-        self.results = {"pairs": args.pairs, "arguments": sys.argv[1:], "rows": [], "started": time.time()}
+        self.results = {"pairs": args.pairs, "arguments": sys.argv[1:], "kernels": args.kernels, "rows": [],
+                        "started": time.time()}
         args.out.mkdir(parents=True, exist_ok=True)
 
     def checkpoint(self, shape, name):
@@ -224,7 +227,7 @@ class Comparison:
         print(table(self.results))
 
 
-def fraction(row, work, best):
+def fraction(row, work, best, kernels):
     """shoal's rate beside the machine's: reads for decoding, the best of f32 for prompts."""
     paired = work.get("paired_reads")
     if paired:
@@ -236,7 +239,7 @@ def fraction(row, work, best):
     if work["phase"] == "decode":
         n_seqs = int(work["line"].split()[2])
         return f"{100 * work['bytes_per_step'] * best / n_seqs * 1e-9 / m['read_gbs']:.0f} % reads"
-    peak = max(m["fma_f32_avx2_gflops"], m["fma_f32_avx512_gflops"])
+    peak = max(m[f"fma_f32_{k}_gflops"] for k in ([kernels] if kernels == "avx2" else ["avx2", "avx512"]))
     return f"{100 * work['flops_per_token'] * best * 1e-9 / peak:.0f} % f32"
 
 
@@ -253,7 +256,7 @@ def table(results):
             n_bad = sum(p["disturbed"] for p in pairs)
             lines.append(f"| {row['shape']} | {row['format']} | {row['threads']} | {name} | {ours:.1f} | {theirs:.1f} "
                          f"| {mid:.2f} | {low:.2f} .. {high:.2f} | {by_cpu if row['threads'] == 1 else '-'} | {n_bad} of {len(pairs)} "
-                         f"| {fraction(row, work, ours)} | {row['logprob_difference']:.1e} |")
+                         f"| {fraction(row, work, ours, results.get('kernels'))} | {row['logprob_difference']:.1e} |")
     return "\n".join(lines) + "\n"
 
 
@@ -277,6 +280,7 @@ def main():
     p.add_argument("--turn-seconds", type=float, default=1.0)
     p.add_argument("--max-wait", type=float, default=60.0)
     p.add_argument("--again", type=int, default=3)
+    p.add_argument("--kernels", choices=["ref", "avx2", "avx512"])
     a = p.parse_args()
     if a.table:
         print(table(json.loads(a.table.read_text(encoding="utf-8"))))
@@ -284,6 +288,8 @@ def main():
     for name in ("shoal", "python", "models", "out"):
         if getattr(a, name) is None:
             p.error(f"--{name} is missing")
+    if a.kernels is not None:
+        os.environ["SHOAL_KERNELS"] = a.kernels
     Comparison(a).run()
 
 

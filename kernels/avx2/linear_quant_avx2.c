@@ -291,12 +291,13 @@ ALWAYS_INLINE void few_ends(size_t n_rows, const struct quant_few *t, size_t g,
 }
 
 /* All constant but t. */
-ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, size_t n_rows,
-                       const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
+ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
+                           const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
 {
     const size_t step = step_of(source);
     const size_t w_bytes = step * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
     const bool is_signed = source == SOURCE_BYTES && !has_zeros;
+    const int32_t bias = is_signed ? 0 : quant_bias(source);
     const int8_t *x = t->x;
     const uint8_t *w = t->w;
     const char *next = t->scales_ahead;
@@ -319,34 +320,6 @@ ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, s
         _mm_prefetch(next, _MM_HINT_T0);
         few_ends(n_rows, t, g, sum, acc);
     }
-}
-
-#define FEW(name, source, has_zeros, bias)                                                         \
-    static void few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])                  \
-    {                                                                                              \
-        if (t->n_rows == 1)                                                                        \
-            few(source, has_zeros, bias, 1, t, acc);                                               \
-        else if (t->n_rows == 2)                                                                   \
-            few(source, has_zeros, bias, 2, t, acc);                                               \
-        else if (t->n_rows == 3)                                                                   \
-            few(source, has_zeros, bias, 3, t, acc);                                               \
-        else                                                                                       \
-            few(source, has_zeros, bias, 4, t, acc);                                               \
-    }
-FEW(bytes, SOURCE_BYTES, false, 0)
-FEW(bytes_zeros, SOURCE_BYTES, true, 0)
-FEW(int4, SOURCE_INT4, false, QUANT_INT4_ZERO)
-FEW(int4_zeros, SOURCE_INT4, true, 0)
-FEW(mxfp4, SOURCE_MXFP4, false, QUANT_MXFP4_BIAS)
-
-static void set_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
-{
-    if (t->source == SOURCE_MXFP4)
-        few_mxfp4(t, acc);
-    else if (t->source == SOURCE_INT4)
-        (t->format.has_zeros ? few_int4_zeros : few_int4)(t, acc);
-    else
-        (t->format.has_zeros ? few_bytes_zeros : few_bytes)(t, acc);
 }
 
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out)

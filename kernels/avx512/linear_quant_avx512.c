@@ -224,8 +224,8 @@ ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_sp
 
 /* All constant but t. A group's sum has parts, so that a dot need not wait for the one before;
  * exact integers, so the parts do not show. */
-ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, size_t n_rows,
-                       const struct quant_few *t, float (*out)[PANEL_COLUMNS])
+ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
+                           const struct quant_few *t, float (*out)[PANEL_COLUMNS])
 {
     const size_t n_split = n_rows <= 4 ? 4 : 2, nibbles = source == SOURCE_BYTES ? 1 : 2;
     const int8_t *x = t->x;
@@ -236,7 +236,7 @@ ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, s
     for (size_t r = 0; r < n_rows; r++) acc[r] = _mm512_setzero_ps();
     for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
         __m512i sum[2 * SET_FEW_ROWS];
-        few_starts(has_zeros, bias, n_rows, n_split, t, g, sum);
+        few_starts(has_zeros, quant_bias(source), n_rows, n_split, t, g, sum);
         for (size_t i = 0; i < t->group; i += QUANT_CODE_ALIGN) {
             few_dots(source, n_rows, n_split, t, x, w, sum);
             x += QUANT_CODE_ALIGN;
@@ -247,42 +247,6 @@ ALWAYS_INLINE void few(enum quant_source source, bool has_zeros, int32_t bias, s
     }
 #pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) _mm512_store_ps(out[r], acc[r]);
-}
-
-#define FEW(name, source, has_zeros, bias)                                                         \
-    static void few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])                  \
-    {                                                                                              \
-        if (t->n_rows == 1)                                                                        \
-            few(source, has_zeros, bias, 1, t, acc);                                               \
-        else if (t->n_rows == 2)                                                                   \
-            few(source, has_zeros, bias, 2, t, acc);                                               \
-        else if (t->n_rows == 3)                                                                   \
-            few(source, has_zeros, bias, 3, t, acc);                                               \
-        else if (t->n_rows == 4)                                                                   \
-            few(source, has_zeros, bias, 4, t, acc);                                               \
-        else if (t->n_rows == 5)                                                                   \
-            few(source, has_zeros, bias, 5, t, acc);                                               \
-        else if (t->n_rows == 6)                                                                   \
-            few(source, has_zeros, bias, 6, t, acc);                                               \
-        else if (t->n_rows == 7)                                                                   \
-            few(source, has_zeros, bias, 7, t, acc);                                               \
-        else                                                                                       \
-            few(source, has_zeros, bias, 8, t, acc);                                               \
-    }
-FEW(bytes, SOURCE_BYTES, false, QUANT_INT8_BIAS)
-FEW(bytes_zeros, SOURCE_BYTES, true, 0)
-FEW(int4, SOURCE_INT4, false, QUANT_INT4_ZERO)
-FEW(int4_zeros, SOURCE_INT4, true, 0)
-FEW(mxfp4, SOURCE_MXFP4, false, QUANT_MXFP4_BIAS)
-
-static void set_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
-{
-    if (t->source == SOURCE_MXFP4)
-        few_mxfp4(t, acc);
-    else if (t->source == SOURCE_INT4)
-        (t->format.has_zeros ? few_int4_zeros : few_int4)(t, acc);
-    else
-        (t->format.has_zeros ? few_bytes_zeros : few_bytes)(t, acc);
 }
 
 ALWAYS_INLINE void unpack(enum quant_source source, const uint8_t *in, size_t n_vectors,

@@ -1,6 +1,7 @@
 /* Packing a whole panel: 16 rows turned by registers of 64 bytes, so that each line of the source
  * is read once and each line of the panel written once. */
 #include "kernels/avx512/avx512.h"
+#include "kernels/pack_body.h"
 
 #include <immintrin.h>
 
@@ -125,13 +126,4 @@ ALWAYS_INLINE void put_panel(enum pack_words_kind kind, const char *rows, size_t
     if (i < n) put_words(kind, rows + i * 4, stride, n - i, panel + i * 64);
 }
 
-void k_pack_words_avx512(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
-                         size_t n, void *panel)
-{
-    if (kind == PACK_WORDS_SIGNED)
-        put_panel(PACK_WORDS_SIGNED, rows, row_stride_bytes, n, panel);
-    else if (kind == PACK_WORDS_NIBBLES)
-        put_panel(PACK_WORDS_NIBBLES, rows, row_stride_bytes, n, panel);
-    else
-        put_panel(PACK_WORDS_PLAIN, rows, row_stride_bytes, n, panel);
-}
+PACK_WORDS(k_pack_words_avx512, put_panel)

@@ -1,4 +1,5 @@
 /* Packing a whole panel, by vectors that every CPU has. */
+#include "kernels/pack_body.h"
 #include "kernels/ref/ref.h"
 
 #include "tensor/dims.h"
@@ -122,17 +123,11 @@ static inline void put_four(enum pack_words_kind kind, const char *rows, size_t 
     }
 }
 
-void k_pack_words_ref(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
-                      size_t n, void *panel)
+static inline void put_panel(enum pack_words_kind kind, const char *rows, size_t stride, size_t n,
+                             char *panel)
 {
-    for (size_t c = 0; c < PANEL_COLUMNS; c += 4) {
-        const char *from = (const char *)rows + c * row_stride_bytes;
-        char *lane = (char *)panel + c * sizeof(uint32_t);
-        if (kind == PACK_WORDS_NIBBLES)
-            put_four(PACK_WORDS_NIBBLES, from, row_stride_bytes, n, lane);
-        else if (kind == PACK_WORDS_SIGNED)
-            put_four(PACK_WORDS_SIGNED, from, row_stride_bytes, n, lane);
-        else
-            put_four(PACK_WORDS_PLAIN, from, row_stride_bytes, n, lane);
-    }
+    for (size_t c = 0; c < PANEL_COLUMNS; c += 4)
+        put_four(kind, rows + c * stride, stride, n, panel + c * sizeof(uint32_t));
 }
+
+PACK_WORDS(k_pack_words_ref, put_panel)
