@@ -2,8 +2,11 @@
 #include "base/json.h"
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,9 +36,11 @@ static void *allocate(size_t n)
     return p;
 }
 
-struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out)
+static struct status parse(const char *text, size_t n, const char *what, struct js_doc **out,
+                           bool *has_large_number)
 {
     *out = NULL;
+    *has_large_number = false;
     json_error_t error;
     json_set_alloc_funcs(allocate, free);
     has_failed = false;
@@ -47,11 +52,72 @@ struct status js_parse(const char *text, size_t n, const char *what, struct js_d
                            n);
     }
     if (root == NULL) {
+        *has_large_number = json_error_code(&error) == json_error_numeric_overflow;
         return status_make(STATUS_INPUT, "%s: line %d, column %d: %s", what, error.line,
                            error.column, error.text);
     }
     *out = (struct js_doc *)root;
     return status_ok();
+}
+
+struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out)
+{
+    bool ignored;
+    return parse(text, n, what, out, &ignored);
+}
+
+/* A number [n] as one that the library takes: as it is, as a real one, or the largest. */
+static struct status add_number(struct strbuf *out, const char *number, size_t n)
+{
+    char *copy = NULL;
+    TRY(mem_strndup(&copy, number, n));
+    errno = 0;
+    (void)strtoll(copy, NULL, 10);
+    const bool is_large = errno == ERANGE;
+    if (isfinite(strtod(copy, NULL))) {
+        strbuf_add(out, number, n);
+        if (is_large && strpbrk(copy, ".eE") == NULL) strbuf_puts(out, ".0");
+    } else {
+        strbuf_puts(out, number[0] == '-' ? "-1.7976931348623157e308" : "1.7976931348623157e308");
+    }
+    mem_free(&copy);
+    return strbuf_status(out);
+}
+
+/* The text with such numbers in place of its own. What is no JSON stays none. */
+static struct status round_numbers(const char *text, size_t n, struct strbuf *out)
+{
+    bool in_string = false;
+    for (size_t i = 0; i < n;) {
+        size_t end = i;
+        while (!in_string && end < n && text[end] != '\0' &&
+               strchr("+-.0123456789eE", text[end]) != NULL)
+            end++;
+        if (end > i && (text[i] == '-' || (text[i] >= '0' && text[i] <= '9'))) {
+            TRY(add_number(out, text + i, end - i));
+            i = end;
+            continue;
+        }
+        if (text[i] == '"') in_string = !in_string;
+        const size_t n_bytes = in_string && text[i] == '\\' && i + 1 < n ? 2 : 1;
+        strbuf_add(out, text + i, n_bytes);
+        i += n_bytes;
+    }
+    return strbuf_status(out);
+}
+
+struct status js_parse_rounding(const char *text, size_t n, const char *what, struct js_doc **out,
+                                bool *is_rounded)
+{
+    const struct status st = parse(text, n, what, out, is_rounded);
+    if (!*is_rounded) return st;
+    struct strbuf rounded;
+    bool ignored;
+    strbuf_init(&rounded);
+    struct status again = round_numbers(text, n, &rounded);
+    if (!status_failed(&again)) again = parse(rounded.data, rounded.n, what, out, &ignored);
+    strbuf_fini(&rounded);
+    return again;
 }
 
 void js_destroy(struct js_doc **doc)

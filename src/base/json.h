@@ -25,6 +25,11 @@ struct js_node; /* borrowed, lives as long as its document */
 
 /* Local. Parses n bytes; `what` names them in the error. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out);
+
+/* Local. The same, but a number that 64 bits cannot hold is no error: it becomes a real one, the
+ * nearest or the largest, and *is_rounded says that there is such a number. Errors: as js_parse. */
+struct status js_parse_rounding(const char *text, size_t n, const char *what, struct js_doc **out,
+                                bool *is_rounded);
 void js_destroy(struct js_doc **doc);
 const struct js_node *js_root(const struct js_doc *doc);
 

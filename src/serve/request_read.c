@@ -18,13 +18,15 @@ struct status request_bad(struct request *r, const char *code, const char *forma
 
 const char *request_type_name(const struct js_node *node)
 {
+    double number;
     switch (js_type(node)) {
     case JS_BOOL:
         return "a boolean";
     case JS_INT:
         return "an integer";
     case JS_REAL:
-        return "a real number";
+        return js_number(node, &number) && fabs(number) >= 0x1p63 ? "a number beyond 64 bits"
+                                                                  : "a real number";
     case JS_STRING:
         return "a string";
     case JS_ARRAY:

@@ -45,11 +45,20 @@ static const struct bad_line bad_lines[] = {
     {"{\"prompt\":\"a\",\"n\":0}", "invalid_request", "n: expected 1 to 128"},
     {"{\"prompt\":\"a\",\"max_tokens\":-1}", "invalid_request", "max_tokens: expected 1 to"},
     {"{\"prompt\":\"a\",\"max_tokens\":0}", "invalid_request", "max_tokens"},
-    {"{\"prompt\":\"a\",\"max_tokens\":9223372036854775808}", "invalid_json", "too big"},
+    {"{\"prompt\":\"a\",\"max_tokens\":9223372036854775808}", "invalid_request",
+     "max_tokens: expected an integer, found a number beyond 64 bits"},
+    {"{\"prompt\":\"a\",\"seed\":-9223372036854775809}", "invalid_request",
+     "seed: expected an integer, found a number beyond 64 bits"},
+    {"{\"prompt_token_ids\":[18446744073709551616]}", "invalid_request",
+     "[0]: expected a token id, found a number beyond 64 bits"},
+    {"{\"prompt\":\"a\",\"seed\":9223372036854775808", "invalid_json", "JSON"},
+    {"{\"prompt\":\"a\",\"seed\":09223372036854775808}", "invalid_json", "JSON"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":9223372036854775808}]}", "invalid_request",
+     "beyond 64 bits, expected none beside messages"},
     {"{\"prompt\":\"a\",\"max_tokens\":\"3\"}", "invalid_request", "found a string"},
     {"{\"prompt\":\"a\",\"max_tokens\":true}", "invalid_request", "found a boolean"},
     {"{\"prompt\":\"a\",\"temperature\":NaN}", "invalid_json", "JSON"},
-    {"{\"prompt\":\"a\",\"temperature\":1e999}", "invalid_json", "JSON"},
+    {"{\"prompt\":\"a\",\"temperature\":-1e999}", "invalid_request", "temperature: expected 0 to"},
     {"{\"prompt\":\"a\",\"temperature\":-0.5}", "invalid_request", "temperature: expected 0 to"},
     {"{\"prompt\":\"a\",\"top_p\":0}", "invalid_request", "top_p: expected above 0"},
     {"{\"prompt\":\"a\",\"top_p\":1.01}", "invalid_request", "top_p"},
@@ -272,6 +281,27 @@ static void a_line_wins_over_the_flags(void)
     tokenizer_destroy(&t);
 }
 
+/* Such a number is the error of the field that reads it, and of no other. */
+static void numbers_beyond_64_bits_keep_their_line(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    const struct request_rules rules = util_request_rules(t);
+    struct request *r = util_request_parse(
+        &rules, "{\"custom_id\":\"a\",\"prompt\":\"1\\\"e999\",\"hash\":18446744073709551615,"
+                "\"far\":[-1e999,1E+400,{\"id\":-99999999999999999999}],\"max_tokens\":3}");
+    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "a");
+    CU_ASSERT_EQUAL(r->n_prompt, 6);
+    CU_ASSERT_EQUAL(r->max_tokens, 3);
+    request_destroy(&r);
+    r = util_request_parse(&rules,
+                           "{\"seed\":9223372036854775808,\"prompt\":\"a\",\"custom_id\":\"b\"}");
+    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
+    CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "b");
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
 static void special_tokens_are_parsed_in_prompts(void)
 {
     struct tokenizer *t = util_byte_tokenizer();
@@ -442,6 +472,8 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "hostile lines are error rows", hostile_lines_are_error_rows);
     CU_add_test(suite, "damaged lines do no harm", damaged_lines_do_no_harm);
     CU_add_test(suite, "a line wins over the flags", a_line_wins_over_the_flags);
+    CU_add_test(suite, "numbers beyond 64 bits keep their line",
+                numbers_beyond_64_bits_keep_their_line);
     CU_add_test(suite, "special tokens are parsed in prompts",
                 special_tokens_are_parsed_in_prompts);
     CU_add_test(suite, "keys come from seeds and ids", keys_come_from_seeds_and_ids);
