@@ -164,6 +164,11 @@ struct status result_writer_flush(struct result_writer *w)
     while (done < w->buffer.n) {
         const ssize_t n = write(w->fd, w->buffer.data + done, w->buffer.n - done);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EPIPE) {
+            return status_make(STATUS_DRAINED,
+                               "output %s: its reader has gone, behind byte %llu; ended there",
+                               w->path, (unsigned long long)w->offset);
+        }
         if (n <= 0) {
             return status_make(STATUS_IO, "output %s: writing %zu bytes at byte %llu failed: %s",
                                w->path, w->buffer.n - done, (unsigned long long)w->offset,

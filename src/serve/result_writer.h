@@ -57,11 +57,12 @@ bool result_writer_has_room(const struct result_writer *w);
 void result_writer_open(struct result_writer *w, size_t cost_bytes, uint64_t *index);
 
 /* Local. The line of an open row. It and what waited for it go to the output's buffer.
- * Errors: STATUS_IO (file, bytes, reason), STATUS_MEMORY. */
+ * Errors: STATUS_IO (file, bytes, reason), STATUS_MEMORY; as result_writer_flush. */
 struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
 
-/* Local. Writes the buffer out. */
+/* Local. Writes the buffer out. Errors: STATUS_IO; STATUS_DRAINED when it is a pipe that nobody
+ * reads any more, as behind `| head`: nobody wants the rest. */
 struct status result_writer_flush(struct result_writer *w);
 
 /* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. */

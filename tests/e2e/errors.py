@@ -8,7 +8,9 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -156,6 +158,19 @@ class ErrorsTest:
         self.n_cases += len(bad)
         write_lines(self.input, [PROMPT])
 
+    def reader_that_left(self):
+        """Behind `| head` nobody wants the rest: no failure of a file, and no crash by SIGPIPE."""
+        for flags in ([], ["--dry-run"]):
+            theirs, ours = os.pipe()
+            os.close(theirs)
+            with os.fdopen(ours, "w") as pipe:
+                done = subprocess.run([self.shoal.path, "generate", "--model", self.model, "--input",
+                                       self.input, "--output", "-", *flags], stdout=pipe,
+                                      stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+            self.n_cases += 1
+            expect(done.returncode == 75 and "its reader has gone" in done.stderr,
+                   f"status 75 expected: {done}")
+
     def tp_beyond_heads(self):
         """Eight and five ranks on models of four heads (Mixtral)."""
         for ranks, flags in ((8, ["--tp", "8"]), (5, ["--tp", "5", "--ep", "1"])):
@@ -238,6 +253,7 @@ class ErrorsTest:
             self.no_lines_at_all(ranks)
             self.error_rows(ranks)
         self.hostile_lines()
+        self.reader_that_left()
         self.tp_beyond_heads()
         self.ranks_that_differ()
         self.convert_refuses()
