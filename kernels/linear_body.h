@@ -29,11 +29,19 @@ enum {
     AHEAD_BYTES = 8192, /* of weights on their way while few rows are multiplied: what a core can
                            wait for at once, and a first-level cache holds */
     FEW_ROWS = 6,       /* up to which weights are converted in registers */
-    MANY_ROWS = 96,     /* from which pieces are long; below, more of them is converted a tile */
+    MANY_ROWS = 40,     /* from which pieces are long; below, more of them is converted a tile */
     MOST_ROWS = 12,     /* of a register tile */
     LINE_FLOATS = 16,   /* of a cache line, */
     LINE_BYTES = 64,    /* which has so many bytes */
 };
+
+/* Bytes of 16 weights: one input of a panel. */
+ALWAYS_INLINE size_t input_bytes(enum dtype t)
+{
+    return PANEL_COLUMNS * (t == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+#include "kernels/linear_piece.h"
 
 /* A rectangle of one group's outputs. */
 struct slice {
@@ -46,50 +54,30 @@ struct slice {
     size_t n_rows;
 };
 
-/* What a register tile reads. */
+/* What a register tile of few rows reads. */
 struct operands {
     const float *x; /* [n_rows, x_stride] from the first input */
     size_t x_stride;
     const void *w; /* the first input's weights of the first panel */
     size_t panel_stride, n_k;
-    const char *ahead; /* weights to fetch meanwhile, laid out like w; any address will do */
-    size_t ahead_stride, n_ahead; /* in a piece: from panel to panel; lines of each per LINE_FLOATS
-                                     inputs */
-    const float *next;            /* inputs to fetch meanwhile, laid out like x; any address */
-    bool begins;                  /* chains from +0 instead of from c */
+    const char *ahead; /* weights to fetch meanwhile, laid out like w */
 };
 
-/* The lines that go with inputs [k, k + LINE_FLOATS) of a piece. */
-ALWAYS_INLINE void fetch(size_t n_rows, size_t n_panels, const struct operands *o, size_t k)
-{
-    UNROLL(16)
-    for (size_t r = 0; r < n_rows; r++)
-        _mm_prefetch((const char *)(o->next + r * o->x_stride + k), _MM_HINT_T0);
-    const char *from = o->ahead + k / LINE_FLOATS * o->n_ahead * LINE_BYTES;
-    for (const char *at = from; at < from + o->n_ahead * LINE_BYTES; at += LINE_BYTES) {
-        UNROLL(4)
-        for (size_t p = 0; p < n_panels; p++) _mm_prefetch(at + p * o->ahead_stride, _MM_HINT_T1);
-    }
-}
-
 /* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= TILE, all constant.
- * ahead_bytes is what one input of a panel takes where `ahead` points; 0: nothing is fetched.
- * is_piece: what a tile of a piece has to fetch is fetched. */
+ * ahead_bytes is what one input of a panel takes where `ahead` points. */
 ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t ahead_bytes,
-                          bool is_piece, const struct operands *o, struct v16 *c)
+                          const struct operands *o, struct v16 *c)
 {
     struct v16 a[TILE];
     UNROLL(32)
-    for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = o->begins ? v16_zero() : c[i];
+    for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = c[i];
     for (size_t k = 0; k < o->n_k; k++) {
         struct v16 wk[FEW_PANELS];
-        if (is_piece && k % LINE_FLOATS == 0) fetch(n_rows, n_panels, o, k);
         UNROLL(4)
         for (size_t p = 0; p < n_panels; p++) {
             const size_t at = p * o->panel_stride + k * PANEL_COLUMNS;
             wk[p] = load_weights(t, o->w, at);
-            if (ahead_bytes > 0)
-                _mm_prefetch(o->ahead + at / PANEL_COLUMNS * ahead_bytes, _MM_HINT_T0);
+            _mm_prefetch(o->ahead + at / PANEL_COLUMNS * ahead_bytes, _MM_HINT_T0);
         }
         UNROLL(16)
         for (size_t r = 0; r < n_rows; r++) {
@@ -101,12 +89,6 @@ ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t a
     }
     UNROLL(32)
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = a[i];
-}
-
-/* Bytes of 16 weights: one input of a panel. */
-ALWAYS_INLINE size_t input_bytes(enum dtype t)
-{
-    return PANEL_COLUMNS * (t == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
 static size_t leaf_length(const struct packed *w, bool leafy)
@@ -181,7 +163,7 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
                                    .panel_stride = (size_t)w->n_in * PANEL_COLUMNS,
                                    .n_k = n_k,
                                    .ahead = after(s, panel, n_panels, next, n_bytes)};
-        chains(t, n_rows, n_panels, n_bytes, false, &o, c);
+        chains(t, n_rows, n_panels, n_bytes, &o, c);
         if (!leafy || (n_k < left && k + n_k < w->n_in)) continue;
         UNROLL(32)
         for (size_t i = 0; i < n_rows * n_panels; i++)
@@ -270,60 +252,18 @@ ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t
     return piece_at(s, leafy, n_panels, next, 0);
 }
 
-/* Inputs [j0, j1) of a piece as floats. */
-ALWAYS_INLINE void piece_convert(enum dtype t, const struct slice *s, size_t n_panels,
-                                 const struct piece *p, size_t j0, size_t j1, float *scratch)
+/* The way of a piece's inputs into a scratch. */
+ALWAYS_INLINE struct conversion conversion_of(enum dtype t, const struct slice *s,
+                                              const struct piece *p, float *scratch)
 {
-    const struct packed *w = s->w;
-    const size_t room = piece_length(n_panels, s->n_rows);
-    const size_t stride = (size_t)w->n_in * PANEL_COLUMNS;
-    const size_t at = p->panel * stride + p->k * PANEL_COLUMNS;
-    for (size_t j = j0; j < j1; j++) {
-        UNROLL(4)
-        for (size_t i = 0; i < n_panels; i++)
-            v16_store_aligned(scratch + (i * room + j) * PANEL_COLUMNS,
-                              load_weights(t, w->data, at + i * stride + j * PANEL_COLUMNS));
-    }
+    const size_t panel_bytes = (size_t)s->w->n_in * input_bytes(t);
+    return (struct conversion){.t = t,
+                               .from = (const char *)s->w->data + p->panel * panel_bytes +
+                                       p->k * input_bytes(t),
+                               .panel_bytes = panel_bytes,
+                               .to = scratch,
+                               .n_left = p->n_k};
 }
-
-/* A register tile of n rows (1 to TILE / n_panels, at most MOST_ROWS) over pieces of f32 weights.
- */
-ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, const struct operands *o, struct v16 *c)
-{
-#define PIECE_TILE(rows)                                                                           \
-    case rows:                                                                                     \
-        if (rows * n_panels <= TILE) chains(DTYPE_F32, rows, n_panels, 0, true, o, c);             \
-        break;
-    switch (n) {
-        PIECE_TILE(1)
-        PIECE_TILE(2)
-        PIECE_TILE(3)
-        PIECE_TILE(4)
-        PIECE_TILE(5)
-        PIECE_TILE(6)
-        PIECE_TILE(7)
-        PIECE_TILE(8)
-        PIECE_TILE(9)
-        PIECE_TILE(10)
-        PIECE_TILE(11)
-        PIECE_TILE(12)
-    default:
-        break;
-    }
-#undef PIECE_TILE
-}
-
-/* The same for each number of panels that is used, compiled once for all types of weights. */
-typedef void piece_tile_fn(size_t n, const struct operands *o, struct v16 *c);
-
-#define PIECE_TILES(name, n_panels)                                                                \
-    static __attribute__((noinline)) void name(size_t n, const struct operands *o, struct v16 *c)  \
-    {                                                                                              \
-        piece_tile(n, n_panels, o, c);                                                             \
-    }
-PIECE_TILES(piece_tile_1, 1)
-PIECE_TILES(piece_tile_2, 2)
-PIECE_TILES(piece_tile_4, 4)
 
 /* Vectors of 16 sums. They are copied one by one: a compiler's copy of the whole in smaller pieces
  * stalls the loads that follow. */
@@ -344,12 +284,13 @@ struct block {
 /* The floats of the first piece, or of a quantized one: none are converted meanwhile. */
 ALWAYS_INLINE void piece_whole(const struct block *b, const struct piece *p, float *scratch)
 {
-    const struct packed *w = b->s->w;
-    const size_t room = piece_length(b->n_panels, b->s->n_rows);
+    const size_t stride = b->n_panels * PANEL_COLUMNS;
     for (size_t i = 0; b->quantized && i < b->n_panels; i++)
-        dequantize(w, p->panel + i, p->k, p->n_k, scratch + i * room * PANEL_COLUMNS);
-    if (!b->quantized && b->t != DTYPE_F32)
-        piece_convert(b->t, b->s, b->n_panels, p, 0, p->n_k, scratch);
+        dequantize(b->s->w, p->panel + i, p->k, p->n_k, stride, scratch + i * PANEL_COLUMNS);
+    if (b->quantized) return;
+    struct conversion c = conversion_of(b->t, b->s, p, scratch);
+    c.n_each = c.n_left;
+    convert_as(b->t, b->n_panels, &c);
 }
 
 /* Ends n chains of a tile from row r on at the end of a leaf (without leaves: at the end). */
@@ -390,36 +331,30 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
     }
 }
 
-/* A piece's operands for its first tile. Each of n_tiles tiles fetches its share of `behind`. */
-ALWAYS_INLINE struct operands piece_operands(const struct block *b, const struct piece *p,
-                                             const struct piece *behind, const float *now,
-                                             size_t n_tiles)
+/* A piece's work for its first tile. Each of n_tiles tiles fetches its share of `behind`. */
+ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct piece *p,
+                                          const struct piece *behind, const float *now,
+                                          size_t n_fetches)
 {
     const struct slice *s = b->s;
-    const size_t n_bytes = input_bytes(b->t), n_in = s->w->n_in;
+    const size_t n_bytes = input_bytes(b->t), panel_bytes = s->w->n_in * n_bytes;
     const size_t lines = (behind->n_k * n_bytes + LINE_BYTES - 1) / LINE_BYTES;
-    const size_t fetches = n_tiles * ((p->n_k + LINE_FLOATS - 1) / LINE_FLOATS);
-    struct operands o = {.x = s->x + p->k,
-                         .x_stride = s->x_stride,
-                         .w = now,
-                         .panel_stride = piece_length(b->n_panels, s->n_rows) * PANEL_COLUMNS,
-                         .n_k = p->n_k,
-                         .ahead = s->w->data,
-                         .ahead_stride = n_in * n_bytes,
-                         .begins = p->begins};
+    struct tile_work o = {.x = s->x + p->k,
+                          .x_stride = s->x_stride,
+                          .w = now,
+                          .n_k = p->n_k,
+                          .begins = p->begins,
+                          .ahead = s->w->data,
+                          .panel_bytes = panel_bytes};
     if (b->quantized) return o;
-    o.ahead += behind->panel * o.ahead_stride + behind->k * n_bytes;
-    o.n_ahead = fetches > 0 ? (lines + fetches - 1) / fetches : 0;
-    if (b->t == DTYPE_F32) {
-        o.panel_stride = n_in * PANEL_COLUMNS;
-        o.w = (const float *)s->w->data + p->panel * o.panel_stride + p->k * PANEL_COLUMNS;
-    }
+    o.ahead += behind->panel * panel_bytes + behind->k * n_bytes;
+    o.n_ahead = n_fetches > 0 ? (lines + n_fetches - 1) / n_fetches : 0;
     return o;
 }
 
 /* Multiplies a piece by all rows, in register tiles as even as can be. Each tile fetches the next
- * one's inputs (the rows of a block are more than a second-level cache holds) and is followed by
- * its share of converting the next piece, so that this goes along with arithmetic. */
+ * one's inputs (the rows of a block are more than a second-level cache holds) and converts its
+ * share of the next piece. */
 ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
                               const struct piece *next, const struct piece *behind,
                               const float *now, float *then)
@@ -430,20 +365,23 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
                                              : piece_tile_4;
     const size_t most = min_size(TILE / b->n_panels, MOST_ROWS);
     const size_t n_tiles = (s->n_rows + most - 1) / most;
-    const size_t convert = (next->n_k + n_tiles - 1) / n_tiles;
-    struct operands o = piece_operands(b, p, behind, now, n_tiles);
+    const size_t lines = (p->n_k + LINE_FLOATS - 1) / LINE_FLOATS, n_times = n_tiles * lines;
+    struct conversion conversion = conversion_of(b->t, s, next, then);
+    if (b->quantized || n_times == 0)
+        conversion.n_left = 0;
+    else
+        conversion.n_each = (next->n_k + n_times - 1) / n_times;
+    struct tile_work o = piece_work(b, p, behind, now, n_times);
+    o.conversion = &conversion;
     const char *ahead_end = o.ahead + behind->n_k * input_bytes(b->t);
     for (size_t r = 0, i = 0, n; i < n_tiles; r += n, i++, o.x = o.next) {
         n = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
         o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : s->x + next->k;
         tile(n, &o, b->c + r * b->n_panels);
         if (o.n_ahead > 0) {
-            o.ahead += o.n_ahead * ((p->n_k + LINE_FLOATS - 1) / LINE_FLOATS) * LINE_BYTES;
+            o.ahead += o.n_ahead * lines * LINE_BYTES;
             if (o.ahead >= ahead_end) o.n_ahead = 0;
         }
-        if (!b->quantized && b->t != DTYPE_F32)
-            piece_convert(b->t, s, b->n_panels, next, min_size(i * convert, next->n_k),
-                          min_size((i + 1) * convert, next->n_k), then);
         if (p->ends) tile_ends(b, p, r, n);
     }
 }

@@ -28,27 +28,27 @@ ALWAYS_INLINE __m512 v16_value(enum quant_kind kind, __m512i b, __m512i zero, __
     return _mm512_mul_ps(v, scale);
 }
 
-/* Whole vectors of codes: n inputs of one group, out[input][16]. */
+/* Whole vectors of codes: n inputs of one group, inputs `stride` floats apart. */
 ALWAYS_INLINE void dequantize_run(enum quant_kind kind, const uint8_t *codes, size_t n,
-                                  __m512i zero, __m512 scale, float *out)
+                                  __m512i zero, __m512 scale, size_t stride, float *out)
 {
     const bool nibbles = kind == QUANT_INT4 || kind == QUANT_MXFP4;
     for (size_t k = 0; k < n; k += nibbles ? 8 : 4, codes += 64) {
         const __m512i b = _mm512_loadu_si512(codes);
-        float *to = out + k * PANEL_COLUMNS;
+        float *to = out + k * stride;
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
             const __m512i low = _mm512_srli_epi32(b, 8 * (unsigned)j);
-            _mm512_store_ps(to + j * PANEL_COLUMNS, v16_value(kind, low, zero, scale));
+            _mm512_store_ps(to + (size_t)j * stride, v16_value(kind, low, zero, scale));
             if (!nibbles) continue;
             const __m512i high = _mm512_srli_epi32(b, 8 * (unsigned)j + 4);
-            _mm512_store_ps(to + (4 + j) * PANEL_COLUMNS, v16_value(kind, high, zero, scale));
+            _mm512_store_ps(to + (size_t)(4 + j) * stride, v16_value(kind, high, zero, scale));
         }
     }
 }
 
 ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct packed *w, size_t panel,
-                                 size_t k, size_t n_k, float *out)
+                                 size_t k, size_t n_k, size_t stride, float *out)
 {
     const size_t group = quant_kernel_group(w->quant);
     const size_t halves = kind == QUANT_INT4 || kind == QUANT_MXFP4 ? 2 : 1;
@@ -62,22 +62,24 @@ ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct packed *w, s
         if (w->quant.has_zeros)
             zero = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(w->zeros + at)));
         n = n_k - i < left ? n_k - i : left;
-        dequantize_run(kind, codes, n, zero, v16_scales(w->quant, w->scales, at),
-                       out + i * PANEL_COLUMNS);
+        dequantize_run(kind, codes, n, zero, v16_scales(w->quant, w->scales, at), stride,
+                       out + i * stride);
     }
 }
 
-/* out[n_k, rounded up to 8][16] = inputs [k, k + n_k) of a panel; k is a multiple of 8. */
-static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, float *out)
+/* out[n_k, rounded up to 8][stride] = 16 outputs of inputs [k, k + n_k) of a panel; k is a multiple
+ * of 8. */
+static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, size_t stride,
+                       float *out)
 {
     if (w->quant.kind == QUANT_INT8)
-        dequantize_as(QUANT_INT8, w, panel, k, n_k, out);
+        dequantize_as(QUANT_INT8, w, panel, k, n_k, stride, out);
     else if (w->quant.kind == QUANT_INT4)
-        dequantize_as(QUANT_INT4, w, panel, k, n_k, out);
+        dequantize_as(QUANT_INT4, w, panel, k, n_k, stride, out);
     else if (w->quant.kind == QUANT_FP8)
-        dequantize_as(QUANT_FP8, w, panel, k, n_k, out);
+        dequantize_as(QUANT_FP8, w, panel, k, n_k, stride, out);
     else
-        dequantize_as(QUANT_MXFP4, w, panel, k, n_k, out);
+        dequantize_as(QUANT_MXFP4, w, panel, k, n_k, stride, out);
 }
 
 #endif
