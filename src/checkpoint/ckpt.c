@@ -234,14 +234,15 @@ static uint64_t block_offset(const struct ckpt_tensor *t, uint64_t block)
 }
 
 /* Asking costs a tenth of reading what the system holds, looking for one byte nothing. */
-void ckpt_advise_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block)
+void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                        uint64_t n)
 {
     char byte;
     const struct iovec to = {.iov_base = &byte, .iov_len = 1};
-    const off_t last = (off_t)(block_offset(t, block) + ckpt_block_bytes(t, block) - 1);
-    if (preadv2(c->fd, &to, 1, last, RWF_NOWAIT) == 1) return;
-    posix_fadvise(c->fd, (off_t)block_offset(t, block), (off_t)ckpt_block_bytes(t, block),
-                  POSIX_FADV_WILLNEED);
+    const uint64_t begin = block_offset(t, block), last = block + n - 1;
+    const uint64_t end = block_offset(t, last) + ckpt_block_bytes(t, last);
+    if (preadv2(c->fd, &to, 1, (off_t)(end - 1), RWF_NOWAIT) == 1) return;
+    posix_fadvise(c->fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
 }
 
 /* A block that is read piece by piece, with its checksum so far. */

@@ -137,8 +137,9 @@ struct status ckpt_stream_block(const struct ckpt *c, const struct ckpt_tensor *
  * short enough, end with a whole panel of a packed weight. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
-/* Local. Tells the system that the block will be read soon; it may begin to. */
-void ckpt_advise_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block);
+/* Local. Tells the system that n blocks from `block` on will be read soon; it may begin to. */
+void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                        uint64_t n);
 
 /* Local. A whole small plain tensor or part (norms, tests): dst [n_rows][n_cols] in the stored
  * dtype. */

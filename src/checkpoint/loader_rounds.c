@@ -127,7 +127,7 @@ static void advise_round(struct rounds *r)
     struct loader_place at = r->ahead;
     skip(l, &at, l->rank * l->n_lanes);
     for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
-        ckpt_advise_block(l->o->c, tensor_at(l, at), at.block - l->first_block[at.tensor]);
+        ckpt_advise_blocks(l->o->c, tensor_at(l, at), at.block - l->first_block[at.tensor], 1);
         skip(l, &at, 1);
     }
     skip(l, &r->ahead, l->n_ranks * l->n_lanes);

@@ -1,13 +1,20 @@
-/* Blocks that one rank wants: each thread of its team takes the next one, reads it in pieces that
- * its cache holds, sums them up and gives them to the sink at once, so that a byte comes from
- * memory once and goes back once. A checksum that is wrong at the block's end ends the load. */
+/* Blocks that one rank wants: each thread of its team takes the next run of them, reads it in
+ * pieces that its cache holds, sums them up and gives them to the sink at once, so that a byte
+ * comes from memory once and goes back once. A checksum that is wrong at a block's end ends the
+ * load. */
 #include "checkpoint/loader_private.h"
 
 #include "base/mem.h"
 
 #include <stdatomic.h>
 
-enum { AHEAD_BLOCKS = 4 }; /* for each lane, which the system is reading meanwhile */
+enum {
+    AHEAD_RUNS = 4, /* for each lane, which the system is reading meanwhile */
+    /* Of a run's blocks. Small blocks (an expert each) stand together, so that threads do not fill,
+     * and first clear, the same huge page of the weights at once. */
+    RUN_BYTES = 8 << 20,
+    RUNS_PER_LANE = 8 /* at least, so that all lanes end at about the same time */
+};
 
 /* What one thread works with. */
 struct lane {
@@ -21,6 +28,8 @@ struct stream {
     const struct loader *l;
     struct loader_place *list; /* owned [n] */
     uint64_t n;
+    uint64_t *runs; /* owned [n_runs + 1]: each run's first place in the list */
+    uint64_t n_runs;
     size_t buf_bytes;
     struct lane *lanes; /* owned [n_lanes] */
     uint32_t n_lanes;
@@ -39,9 +48,16 @@ static uint64_t block_of(const struct stream *s, uint64_t i)
     return s->list[i].block - s->l->first_block[s->list[i].tensor];
 }
 
-static void advise(const struct stream *s, uint64_t i)
+/* Tells the system of a run, of neighbours in one tensor at once. */
+static void advise(const struct stream *s, uint64_t run)
 {
-    if (i < s->n) ckpt_advise_block(s->l->o->c, tensor_of(s, i), block_of(s, i));
+    if (run >= s->n_runs) return;
+    for (uint64_t i = s->runs[run], n; i < s->runs[run + 1]; i += n) {
+        for (n = 1; i + n < s->runs[run + 1] && s->list[i + n].tensor == s->list[i].tensor &&
+                    s->list[i + n].block == s->list[i].block + n;)
+            n++;
+        ckpt_advise_blocks(s->l->o->c, tensor_of(s, i), block_of(s, i), n);
+    }
 }
 
 struct rows_ctx {
@@ -55,21 +71,30 @@ static struct status take_rows(void *ctx, uint64_t row, uint64_t n_rows, const v
     return loader_take(r->l, r->tensor, row, n_rows, rows);
 }
 
+/* One block through the lane. */
+static struct status lane_block(const struct stream *s, struct lane *lane, uint64_t i)
+{
+    const struct ckpt_tensor *t = tensor_of(s, i);
+    struct rows_ctx r = {.l = s->l, .tensor = s->list[i].tensor};
+    lane->stats.n_blocks++;
+    lane->stats.n_bytes += ckpt_block_bytes(t, block_of(s, i));
+    return ckpt_stream_block(s->l->o->c, t, block_of(s, i), lane->buf, take_rows, &r);
+}
+
 static void lane_run(void *ctx, uint32_t part)
 {
     struct stream *s = ctx;
     struct lane *lane = &s->lanes[part];
-    uint64_t i;
-    while (!atomic_load(&s->stops) && (i = atomic_fetch_add(&s->next, 1)) < s->n) {
-        const struct ckpt_tensor *t = tensor_of(s, i);
-        struct rows_ctx r = {.l = s->l, .tensor = s->list[i].tensor};
-        advise(s, i + (uint64_t)AHEAD_BLOCKS * s->n_lanes);
-        lane->stats.n_blocks++;
-        lane->stats.n_bytes += ckpt_block_bytes(t, block_of(s, i));
-        lane->status = ckpt_stream_block(s->l->o->c, t, block_of(s, i), lane->buf, take_rows, &r);
-        if (!status_failed(&lane->status)) continue;
-        lane->failed = i;
-        atomic_store(&s->stops, true);
+    uint64_t run;
+    while (!atomic_load(&s->stops) && (run = atomic_fetch_add(&s->next, 1)) < s->n_runs) {
+        advise(s, run + (uint64_t)AHEAD_RUNS * s->n_lanes);
+        for (uint64_t i = s->runs[run]; i < s->runs[run + 1]; i++) {
+            lane->status = lane_block(s, lane, i);
+            if (!status_failed(&lane->status)) continue;
+            lane->failed = i;
+            atomic_store(&s->stops, true);
+            return;
+        }
     }
 }
 
@@ -79,10 +104,29 @@ static struct loader_place next_alone(const struct loader *l, struct loader_plac
     return loader_next(l, l->alone, at);
 }
 
+/* Cuts the list: a run ends before the block that would make it longer than run_bytes. */
+static struct status runs_make(struct stream *s, uint64_t n_bytes)
+{
+    uint64_t run_bytes = n_bytes / ((uint64_t)RUNS_PER_LANE * s->n_lanes), taken = 0;
+    if (run_bytes > RUN_BYTES) run_bytes = RUN_BYTES;
+    TRY(mem_alloc(&s->runs, s->n + 1, sizeof s->runs[0], "the list of blocks"));
+    for (uint64_t i = 0; i < s->n; i++) {
+        const size_t n = ckpt_block_bytes(tensor_of(s, i), block_of(s, i));
+        if (i > 0 && taken + n > run_bytes) {
+            s->runs[++s->n_runs] = i;
+            taken = 0;
+        }
+        taken += n;
+    }
+    s->runs[++s->n_runs] = s->n;
+    return status_ok();
+}
+
 /* The blocks in the file's order, and how much a lane holds at once. */
 static struct status list_make(struct stream *s)
 {
     const struct loader *l = s->l;
+    uint64_t n_bytes = 0;
     const struct loader_place first = loader_next(l, l->alone, (struct loader_place){0});
     s->buf_bytes = CKPT_READ_BYTES_MAX;
     for (struct loader_place at = first; at.block < l->n_blocks; at = next_alone(l, at)) {
@@ -93,13 +137,15 @@ static struct status list_make(struct stream *s)
     }
     TRY(mem_alloc(&s->list, s->n, sizeof s->list[0], "the list of blocks"));
     struct loader_place at = first;
-    for (uint64_t i = 0; i < s->n; i++, at = next_alone(l, at)) s->list[i] = at;
-    return status_ok();
+    for (uint64_t i = 0; i < s->n; i++, at = next_alone(l, at)) {
+        s->list[i] = at;
+        n_bytes += ckpt_block_bytes(tensor_of(s, i), block_of(s, i));
+    }
+    return runs_make(s, n_bytes);
 }
 
 static struct status lanes_make(struct stream *s)
 {
-    s->n_lanes = team_size(s->l->o->team);
     TRY(mem_alloc(&s->lanes, s->n_lanes, sizeof s->lanes[0], "the loader's lanes"));
     for (uint32_t i = 0; i < s->n_lanes; i++) {
         s->lanes[i].failed = s->n;
@@ -126,12 +172,12 @@ static struct status lanes_sum(const struct stream *s, struct loader_stats *stat
 
 struct status loader_stream(struct loader *l, struct loader_stats *stats)
 {
-    struct stream s = {.l = l};
+    struct stream s = {.l = l, .n_lanes = team_size(l->o->team)};
     struct status st;
     TRY_GOTO(st, list_make(&s), out);
     if (s.n == 0) goto out;
     TRY_GOTO(st, lanes_make(&s), out);
-    for (uint64_t i = 0; i < (uint64_t)AHEAD_BLOCKS * s.n_lanes; i++) advise(&s, i);
+    for (uint64_t i = 0; i < (uint64_t)AHEAD_RUNS * s.n_lanes; i++) advise(&s, i);
     team_run(l->o->team, 1, lane_run, &s);
     st = lanes_sum(&s, stats);
 out:
@@ -139,6 +185,7 @@ out:
         for (uint32_t i = 0; i < s.n_lanes; i++) mem_unmap(&s.lanes[i].buf, s.buf_bytes);
     }
     mem_free(&s.lanes);
+    mem_free(&s.runs);
     mem_free(&s.list);
     return st;
 }
