@@ -6,13 +6,15 @@
 #include "text/json_schema_private.h"
 #include "text/regex.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH_MAX = 32 };
+enum { DEPTH_MAX = 64 };
 
 struct walk {
     struct nfa *n;
     const struct js_node *root;
+    const struct js_node *open[DEPTH_MAX]; /* [depth] the schemas that are being walked */
     int depth;
 };
 
@@ -122,6 +124,8 @@ static const struct js_node *find_ref(const struct walk *w, const char *ref)
     return *ref == '\0' ? at : NULL;
 }
 
+/* A schema that leads back to itself stands JSON_ANY_DEPTH deep in itself; deeper, nothing leads to
+ * *end, which leaves the texts that need no more of it. */
 static struct status add_ref(struct walk *w, uint32_t from, const struct js_node *schema,
                              uint32_t *end)
 {
@@ -129,39 +133,73 @@ static struct status add_ref(struct walk *w, uint32_t from, const struct js_node
     const char *ref = js_string(js_get(schema, "$ref"), NULL);
     TRY(check_keywords(schema, KNOWN));
     const struct js_node *found = ref != NULL ? find_ref(w, ref) : NULL;
+    int n_open = 0;
+    for (int i = 0; i < w->depth; i++) n_open += w->open[i] == found;
+    if (found != NULL && n_open > JSON_ANY_DEPTH) {
+        *end = nfa_state(w->n);
+        return status_ok();
+    }
     if (found != NULL) return add_schema(w, from, found, end);
     return status_make(STATUS_REQUEST, "keyword \"$ref\": \"%.60s\" is not found in this schema",
                        ref != NULL ? ref : "");
 }
 
-/* "name": value, for each property; `first` as long as none came, `later` behind one. */
-static struct status add_properties(struct walk *w, uint32_t from, const struct js_node *schema,
-                                    uint32_t *end)
+static int compare_names(const void *a, const void *b)
 {
-    const struct js_node *required = js_get(schema, "required"), *value;
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The names that must come, in order; *names is to be freed. Each is a property, and there once. */
+static struct status list_required(const struct js_node *schema, const char ***names, size_t *n)
+{
+    const struct js_node *list = js_get(schema, "required");
+    const struct js_node *properties = js_get(schema, "properties");
+    bool is_right = js_type(list) == JS_ARRAY || list == NULL;
+    *n = js_count(list);
+    TRY(mem_alloc(names, *n, sizeof **names, "schema"));
+    for (size_t i = 0; i < *n && is_right; i++) {
+        (*names)[i] = js_string(js_at(list, i), NULL);
+        is_right = (*names)[i] != NULL && js_get(properties, (*names)[i]) != NULL;
+    }
+    if (is_right && *n > 0) qsort(*names, *n, sizeof **names, compare_names);
+    for (size_t i = 1; i < *n && is_right; i++)
+        is_right = strcmp((*names)[i - 1], (*names)[i]) != 0;
+    if (is_right) return status_ok();
+    mem_free(names);
+    return status_make(STATUS_REQUEST, "keyword \"required\": expected a list of names that are in "
+                                       "properties, each once");
+}
+
+/* "name": value */
+static struct status add_member(struct walk *w, uint32_t from, const char *name,
+                                const struct js_node *value, uint32_t *end)
+{
+    struct strbuf quoted;
+    strbuf_init(&quoted);
+    strbuf_json_string(&quoted, name, strlen(name));
+    const struct status st = strbuf_status(&quoted);
+    if (!status_failed(&st)) from = nfa_text(w->n, from, quoted.data, quoted.n);
+    strbuf_fini(&quoted);
+    TRY(st);
+    return add_schema(w, json_mark(w->n, from, ":"), value, end);
+}
+
+/* The members, in the schema's order; `first` as long as none came, `later` behind one. */
+static struct status add_members(struct walk *w, uint32_t from, const struct js_node *schema,
+                                 const char *const *required, size_t n_required, uint32_t *end)
+{
+    const struct js_node *value;
     const void *it = NULL;
     const char *key;
     uint32_t first = json_word(w->n, from, "{"), later = nfa_state(w->n);
-    size_t n_required = 0;
     while (js_next(js_get(schema, "properties"), &it, &key, &value)) {
-        bool is_required = false;
-        for (size_t i = 0; i < js_count(required); i++) {
-            const char *name = js_string(js_at(required, i), NULL);
-            is_required = is_required || (name != NULL && strcmp(name, key) == 0);
-        }
-        n_required += is_required;
-        struct strbuf quoted;
-        strbuf_init(&quoted);
-        strbuf_json_string(&quoted, key, strlen(key));
-        struct status st = strbuf_status(&quoted);
+        const bool is_required = n_required > 0 && bsearch(&key, required, n_required,
+                                                           sizeof *required, compare_names) != NULL;
         const uint32_t member = nfa_state(w->n);
-        uint32_t last = 0;
+        uint32_t last;
         nfa_empty(w->n, first, member);
         nfa_empty(w->n, json_mark(w->n, later, ","), member);
-        if (!status_failed(&st)) last = nfa_text(w->n, member, quoted.data, quoted.n);
-        strbuf_fini(&quoted);
-        TRY(st);
-        TRY(add_schema(w, json_mark(w->n, last, ":"), value, &last));
+        TRY(add_member(w, member, key, value, &last));
         const uint32_t next = nfa_state(w->n), still_first = nfa_state(w->n);
         nfa_empty(w->n, last, next);
         if (!is_required) nfa_empty(w->n, later, next);
@@ -169,13 +207,20 @@ static struct status add_properties(struct walk *w, uint32_t from, const struct 
         later = next;
         first = still_first;
     }
-    if (n_required < js_count(required))
-        return status_make(STATUS_REQUEST,
-                           "keyword \"required\": a name that is not in properties, "
-                           "or is there twice");
     *end = json_word(w->n, later, "}");
     nfa_bytes(w->n, first, '}', '}', *end);
     return nfa_status(w->n);
+}
+
+static struct status add_properties(struct walk *w, uint32_t from, const struct js_node *schema,
+                                    uint32_t *end)
+{
+    const char **required = NULL;
+    size_t n_required;
+    TRY(list_required(schema, &required, &n_required));
+    const struct status st = add_members(w, from, schema, required, n_required, end);
+    mem_free(&required);
+    return st;
 }
 
 static struct status add_object(struct walk *w, uint32_t from, const struct js_node *schema,
@@ -204,27 +249,47 @@ static struct status add_object(struct walk *w, uint32_t from, const struct js_n
     return nfa_status(w->n);
 }
 
+/* How many items an array has: [least, most], most -1 without end. None but those that are named
+ * follow prefixItems. */
+static struct status count_items(const struct js_node *schema, int64_t *least, int64_t *most)
+{
+    const struct js_node *items = js_get(schema, "items"), *prefix = js_get(schema, "prefixItems");
+    const int64_t n_prefix = (int64_t)js_count(prefix);
+    bool allows = prefix == NULL;
+    *least = 0;
+    *most = -1;
+    if (prefix != NULL && js_type(prefix) != JS_ARRAY)
+        return status_make(STATUS_REQUEST, "keyword \"prefixItems\": expected a list of schemas");
+    TRY(read_count(schema, "minItems", least));
+    TRY(read_count(schema, "maxItems", most));
+    if (items != NULL && !js_bool(items, &allows)) allows = true;
+    if (!allows && (*most < 0 || *most > n_prefix)) *most = n_prefix;
+    if (*most < 0 || *most >= *least) return status_ok();
+    return status_make(STATUS_REQUEST, "keyword \"%s\" is below minItems",
+                       has(schema, "maxItems") ? "maxItems" : "prefixItems");
+}
+
 static struct status add_array(struct walk *w, uint32_t from, const struct js_node *schema,
                                uint32_t *end)
 {
-    static const char *const KNOWN[] = {"type", "items", "minItems", "maxItems", NULL};
-    const struct js_node *items = js_get(schema, "items");
-    int64_t least = 0, most = -1;
+    static const char *const KNOWN[] = {"type",     "items",    "prefixItems",
+                                        "minItems", "maxItems", NULL};
+    const struct js_node *items = js_get(schema, "items"), *prefix = js_get(schema, "prefixItems");
+    const int64_t n_prefix = (int64_t)js_count(prefix);
+    int64_t least, most;
     TRY(check_keywords(schema, KNOWN));
-    TRY(read_count(schema, "minItems", &least));
-    TRY(read_count(schema, "maxItems", &most));
-    if (most >= 0 && most < least)
-        return status_make(STATUS_REQUEST, "keyword \"maxItems\" is below minItems");
+    TRY(count_items(schema, &least, &most));
     uint32_t in = json_word(w->n, from, "["), value = in;
     const uint32_t close = nfa_state(w->n);
-    const int64_t n_copies = most >= 0 ? most : least > 0 ? least : 1;
+    const int64_t n_copies = most >= 0 ? most : least > n_prefix ? least : n_prefix + 1;
     *end = json_word(w->n, close, "]");
     if (least == 0) nfa_empty(w->n, in, close);
     for (int64_t i = 1; i <= n_copies; i++) {
+        const struct js_node *one = i <= n_prefix ? js_at(prefix, (size_t)i - 1) : items;
         const uint32_t item = nfa_state(w->n);
         nfa_empty(w->n, i == 1 ? in : json_mark(w->n, value, ","), item);
-        if (items != NULL)
-            TRY(add_schema(w, item, items, &value));
+        if (one != NULL)
+            TRY(add_schema(w, item, one, &value));
         else
             TRY(json_any(w->n, item, JSON_ANY_DEPTH - 1, &value));
         if (i >= least) nfa_empty(w->n, value, close);
@@ -347,7 +412,9 @@ static struct status add_types(struct walk *w, uint32_t from, const struct js_no
     const struct js_node *type = js_get(schema, "type");
     const char *name = js_string(type, NULL);
     if (name == NULL && type == NULL) {
-        name = has(schema, "properties") ? "object" : has(schema, "items") ? "array" : NULL;
+        name = has(schema, "properties")                            ? "object"
+               : has(schema, "items") || has(schema, "prefixItems") ? "array"
+                                                                    : NULL;
         static const char *const NONE[] = {NULL};
         if (name == NULL) TRY(check_keywords(schema, NONE));
         if (name == NULL) return json_any(w->n, from, JSON_ANY_DEPTH, end);
@@ -387,9 +454,8 @@ static struct status add_schema(struct walk *w, uint32_t from, const struct js_n
                                 uint32_t *end)
 {
     if (w->depth == DEPTH_MAX)
-        return status_make(STATUS_REQUEST, "schemas are nested too deeply, or $ref leads back to "
-                                           "where it stands");
-    w->depth++;
+        return status_make(STATUS_REQUEST, "schemas are nested more than %d deep", DEPTH_MAX);
+    w->open[w->depth++] = schema;
     TRY(nfa_status(w->n));
     TRY(add_kind(w, from, schema, end));
     w->depth--;

@@ -88,6 +88,31 @@ static const struct form schemas[] = {
     {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":2}",
      {"[1,1]", "[1,1,1,1]"},
      {"[1]"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}]}",
+     {"[]", "[1]", "[1, 2]"},
+     {"[2]", "[1,2,1]", "[1,1]"}},
+    {"{\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2},\"minItems\":2}",
+     {"[1,2]", "[1,2,2,2]"},
+     {"[]", "[1]", "[1,1]", "[2]", "[1,2,1]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":3},\"maxItems\":3,"
+     "\"minItems\":1}",
+     {"[1]", "[1,2]", "[1,2,3]"},
+     {"[]", "[1,3]", "[1,2,3,3]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"maxItems\":1}", {"[1]"}, {"[1,2]"}},
+    {"{\"prefixItems\":[{\"const\":1}],\"items\":true}", {"[1,{\"a\":[]}]"}, {"[2]"}},
+    {"{\"items\":false}", {"[]"}, {"[1]"}},
+    {"{\"type\":\"object\",\"properties\":{\"v\":{\"const\":1},\"next\":{\"$ref\":\"#\"}},"
+     "\"required\":[\"v\"]}",
+     {"{\"v\":1}", "{\"v\":1,\"next\":{\"v\":1}}",
+      "{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1}}}}}"},
+     {"{\"next\":{\"v\":1}}", "{\"v\":1,\"next\":{}}",
+      "{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,"
+      "\"next\":{\"v\":1}}}}}}"}},
+    {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\","
+     "\"items\":{\"$ref\":\"#/$defs/t\"},\"minItems\":2,\"maxItems\":2}]}}}",
+     {"null", "[null,null]", "[[null,null],[null,[null,null]]]",
+      "[[[[null,null],null],null],null]"},
+     {"[null]", "[[[[[null,null],null],null],null],null]"}},
     {"{\"type\":\"array\",\"maxItems\":0}", {"[]"}, {"[1]"}},
     {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"c\":{"
      "\"const\":"
@@ -218,7 +243,17 @@ static void what_is_not_understood_is_named(void)
         {"{\"type\":\"text\"}", "no type"},
         {"{\"type\":\"string\",\"minimum\":1}", "\"minimum\""},
         {"{\"not\":{}}", "\"not\""},
-        {"{\"$ref\":\"#\"}", "back to where it stands"},
+        {"{\"$ref\":\"#\"}", "no text can match"},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "no text can match"},
+        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"items\":{\"$ref\":\"#\"}},{\"items\":{\"$ref\":\"#\"}},"
+         "{\"prefixItems\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},"
+         "{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}]}",
+         "too large"},
+        {"{\"prefixItems\":{}}", "\"prefixItems\""},
+        {"{\"prefixItems\":[true],\"minItems\":2}", "\"prefixItems\" is below minItems"},
+        {"{\"properties\":{\"a\":true},\"required\":[\"a\",\"a\"]}", "each once"},
+        {"{\"properties\":{\"a\":true},\"required\":[7]}", "each once"},
+        {"{\"properties\":{\"a\":true},\"required\":\"a\"}", "each once"},
         {"{\"$ref\":\"#/$defs/x\"}", "not found"},
         {"{\"$ref\":\"http://a/b\"}", "not found"},
         {"false", "expected a schema"},
