@@ -17,7 +17,8 @@ struct sampling {
     uint32_t key[2], choice, unused;
     struct plan_penalties penalties;
     int32_t min_tokens; /* and with it the end tokens that are forbidden until then */
-    uint64_t stop_ids, biases, guide, unused_too; /* hashes; 0: none that count */
+    uint64_t stop_ids, biases, guide; /* hashes; 0: none that count */
+    uint64_t keeps_ends;              /* a guide, and the model's end tokens do not end it */
 };
 
 /* Known once `tokens` is set; on its way while `leader` is. Both: a longer result is. */
@@ -141,7 +142,10 @@ static struct sampling sampling_of(const struct request *r)
     memset(&s, 0, sizeof s);
     s.penalties = r->penalties;
     s.min_tokens = r->min_tokens;
-    if (r->guide != NULL) s.guide = guide_hash(r->guide);
+    if (r->guide != NULL) {
+        s.guide = guide_hash(r->guide);
+        s.keeps_ends = r->ignore_eos;
+    }
     if ((r->min_tokens > 0 || r->guide != NULL) && r->n_stop_ids > 0) {
         s.stop_ids = XXH3_64bits(r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
     }
