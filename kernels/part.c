@@ -16,11 +16,11 @@ enum {
     PART_LONG_PIECE = 1 << 21,
 };
 
-static struct part share(uint64_t cost, uint32_t i, uint32_t n)
+/* Where share i of n begins. */
+static uint64_t share_begin(uint64_t cost, uint32_t i, uint32_t n)
 {
     const uint64_t each = cost / n, rest = cost % n;
-    const uint64_t begin = each * i + (i < rest ? i : rest);
-    return (struct part){begin, begin + each + (i < rest), 0};
+    return each * i + (i < rest ? i : rest);
 }
 
 /* Pieces of a thread's share. */
@@ -39,22 +39,32 @@ struct share_job {
     uint32_t n_shares;
 };
 
-static void run_share(void *job, uint32_t i)
+static void run_shares(void *job, uint32_t first, uint32_t n)
 {
     const struct share_job *j = job;
     fpenv_set();
-    j->fn(j->job, share(j->cost, i, j->n_shares));
+    j->fn(j->job, (struct part){share_begin(j->cost, first, j->n_shares),
+                                share_begin(j->cost, first + n, j->n_shares), 0});
+}
+
+static void run_share(void *job, uint32_t i)
+{
+    run_shares(job, i, 1);
 }
 
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job)
 {
     const uint32_t n = team_size(team);
-    const uint32_t pieces = pieces_of(cost / n, team_is_calm(team));
+    const bool is_calm = team_is_calm(team);
+    const uint32_t pieces = pieces_of(cost / n, is_calm);
     struct share_job j = {fn, job, cost, n * pieces};
     if (n == 1 || cost < PART_WORTH_TELLING) {
         j.n_shares = 1;
         run_share(&j, 0);
         return;
     }
-    team_run(team, pieces, run_share, &j);
+    if (is_calm)
+        team_run_spans(team, pieces, run_shares, &j);
+    else
+        team_run(team, pieces, run_share, &j);
 }

@@ -21,11 +21,16 @@ enum {
     LATE_MOST_NS = 4 << 20,
     HURRY_MOST = 64,
     CALM_YIELDS = 64,
-    OWNER_ONLY = 1 << 30, /* in a claim: other threads leave the parts alone */
-    CLAIM_END = 1 << 15   /* of a claim's end; below it stands the first part */
+    CLAIM_END = 1 << 15, /* of a claim's end; below it stands the first part */
+    SPAN = 8             /* a span is one of so many of the parts that are left */
 };
 
-/* Parts [first, end) of one thread, which nobody has begun: that thread takes the first, so that
+/* In a claim. */
+static const uint32_t OWNER_ONLY = 1u << 30; /* other threads leave the parts alone */
+static const uint32_t SPANS = 1u << 31;      /* the owner takes a span of parts at once */
+
+/* Parts [first, end) of one thread, which nobody has begun: that thread takes the first (one, or a
+ * span of them), so that
  * what it reads goes on where it was, others the last. Whoever takes one off may read the work: it
  * cannot be over, or another one, before that part is done. */
 struct claim {
@@ -43,7 +48,7 @@ struct worker {
 
 struct team {
     /* the work; written between two pieces */
-    team_fn *fn;
+    team_span_fn *fn;
     void *job;
     uint32_t parts_each, n_threads;
     _Atomic uint32_t n_used;
@@ -163,9 +168,9 @@ static void wait_done(struct team *t)
     }
 }
 
-static void part_done(struct team *t)
+static void parts_done(struct team *t, uint32_t n)
 {
-    if (atomic_fetch_sub(&t->n_undone, 1) != 1 || !atomic_load(&t->owner_asleep)) return;
+    if (atomic_fetch_sub(&t->n_undone, n) != n || !atomic_load(&t->owner_asleep)) return;
     pthread_mutex_lock(&t->mutex);
     pthread_cond_signal(&t->done);
     pthread_mutex_unlock(&t->mutex);
@@ -178,12 +183,13 @@ static void run_parts_of(struct team *t, uint32_t owner, bool mine)
     uint32_t was = atomic_load_explicit(claim, memory_order_relaxed);
     for (;;) {
         const uint32_t first = was % CLAIM_END, end = was % OWNER_ONLY / CLAIM_END;
-        if (first == end || (was >= OWNER_ONLY && !mine)) return;
-        if (!atomic_compare_exchange_weak_explicit(claim, &was, mine ? was + 1 : was - CLAIM_END,
+        if (first == end || ((was & OWNER_ONLY) != 0 && !mine)) return;
+        const uint32_t n = mine && (was & SPANS) != 0 ? (end - first + SPAN - 1) / SPAN : 1;
+        if (!atomic_compare_exchange_weak_explicit(claim, &was, mine ? was + n : was - CLAIM_END,
                                                    memory_order_acq_rel, memory_order_relaxed))
             continue;
-        t->fn(t->job, owner * t->parts_each + (mine ? first : end - 1));
-        part_done(t);
+        t->fn(t->job, owner * t->parts_each + (mine ? first : end - 1), n);
+        parts_done(t, n);
         was = atomic_load_explicit(claim, memory_order_relaxed);
     }
 }
@@ -203,7 +209,7 @@ static void *worker_main(void *worker_)
     return NULL;
 }
 
-static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_fn *fn, void *job)
+static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_span_fn *fn, void *job)
 {
     assert(!t->is_running && parts_each < CLAIM_END);
     t->is_running = true;
@@ -220,19 +226,40 @@ static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_fn *fn
     t->is_running = false;
 }
 
+/* Parts one by one. */
+struct single {
+    team_fn *fn;
+    void *job;
+};
+
+static void run_single(void *single_, uint32_t first, uint32_t n)
+{
+    const struct single *s = single_;
+    for (uint32_t i = first; i < first + n; i++) s->fn(s->job, i);
+}
+
 void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job)
 {
-    if (team_size(t) > 1) {
-        run(t, parts_each, 0, fn, job);
-        return;
-    }
-    for (uint32_t i = 0; i < parts_each; i++) fn(job, i);
+    struct single s = {fn, job};
+    if (team_size(t) > 1)
+        run(t, parts_each, 0, run_single, &s);
+    else
+        run_single(&s, 0, parts_each);
+}
+
+void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void *job)
+{
+    if (team_size(t) > 1)
+        run(t, parts_each, SPANS, fn, job);
+    else if (parts_each > 0)
+        fn(job, 0, parts_each);
 }
 
 void team_run_each(struct team *t, team_fn *fn, void *job)
 {
+    struct single s = {fn, job};
     if (team_size(t) > 1)
-        run(t, 1, OWNER_ONLY, fn, job);
+        run(t, 1, OWNER_ONLY, run_single, &s);
     else
         fn(job, 0);
 }

@@ -15,6 +15,9 @@ struct team;
 /* Does one part of a piece of work, on any thread. */
 typedef void team_fn(void *job, uint32_t part);
 
+/* The same of the parts [first, first + n). */
+typedef void team_span_fn(void *job, uint32_t first, uint32_t n);
+
 /* Local. A team of n_threads (at least 1), the caller among them: n_threads - 1 are started.
  * Errors: STATUS_MEMORY. */
 struct status team_create(uint32_t n_threads, struct team **out);
@@ -39,6 +42,10 @@ bool team_is_calm(const struct team *t);
  * belong to the thread of that number; a thread that is done takes what others have not begun, so
  * that nobody waits for a thread that has no core. t NULL: all on the caller. */
 void team_run(struct team *t, uint32_t parts_each, team_fn *fn, void *job);
+
+/* Local, as team_run, for parts so small that taking each would cost: a thread takes neighbours of
+ * its own in spans, long ones first and single parts last; others still take one at a time. */
+void team_run_spans(struct team *t, uint32_t parts_each, team_span_fn *fn, void *job);
 
 /* Local, as team_run, with one part for each thread, which that thread itself does: for what is
  * about threads, such as binding them, touching memory first, or measuring. */

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-enum { MOST = 64 };
+enum { MOST = 64 }; /* parts */
 
 struct seen {
     _Atomic uint32_t n[MOST];
@@ -49,6 +49,43 @@ static void every_part_is_done_once(void)
         team_destroy(&t);
         CU_ASSERT_PTR_NULL(t);
     }
+}
+
+struct spans_seen {
+    struct seen seen;
+    uint32_t each;
+    _Atomic uint32_t n_spans, n_across;
+};
+
+static void see_span(void *job, uint32_t first, uint32_t n)
+{
+    struct spans_seen *s = job;
+    s->n_spans++;
+    if (n == 0 || first / s->each != (first + n - 1) / s->each) s->n_across++;
+    for (uint32_t i = first; i < first + n; i++) see(&s->seen, i);
+}
+
+/* Spans lie within one thread's parts; alone, a thread takes its own in far fewer than there are.
+ */
+static void spans_are_neighbours(void)
+{
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        struct team *t = made(threads);
+        for (uint32_t each = 1; each <= 16; each++) {
+            struct spans_seen s = {.each = each};
+            for (int i = 0; i < 200; i++) team_run_spans(t, each, see_span, &s);
+            CU_ASSERT_EQUAL(n_wrong(&s.seen, threads * each, 200), 0);
+            CU_ASSERT_EQUAL(s.n_across, 0);
+            CU_ASSERT(s.n_spans <= 200 * threads * each);
+            if (threads == 1) CU_ASSERT_EQUAL(s.n_spans, 200);
+        }
+        team_destroy(&t);
+    }
+    struct team *t = made(2);
+    struct spans_seen s = {.each = 32};
+    team_run_spans(t, 32, see_span, &s);
+    CU_ASSERT(s.n_spans < 64);
+    team_destroy(&t);
 }
 
 static void without_a_team_the_caller_does_all(void)
@@ -124,6 +161,7 @@ void suite_team(CU_pSuite suite);
 void suite_team(CU_pSuite suite)
 {
     CU_add_test(suite, "every part is done once", every_part_is_done_once);
+    CU_add_test(suite, "spans are neighbours", spans_are_neighbours);
     CU_add_test(suite, "without a team the caller does all", without_a_team_the_caller_does_all);
     CU_add_test(suite, "each thread does its own", each_thread_does_its_own);
     CU_add_test(suite, "idle threads take over", idle_threads_take_over);
