@@ -163,6 +163,7 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     stage_describe_attention(s);
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
+    if (!status_failed(&st)) st = stage_make_slices(s);
     if (!status_failed(&st)) {
         st = kv_pool_create(o->kern, range_count(o->weights->layers), o->n_kv_blocks,
                             s->attention.n_kv_heads, o->model->head_dim, o->kv_dtype,
@@ -180,6 +181,7 @@ void stage_destroy(struct stage **stage)
     kv_pool_destroy(&s->kv);
     moe_destroy(&s->moe);
     mem_free(&s->expert_load);
+    mem_free(&s->slice_words);
     stage_free_latent(s);
     mem_ops_free(s->o.kern, &s->workspace);
     mem_ops_free(s->o.kern, &s->own_sums);
@@ -223,6 +225,7 @@ static struct part part_of(const struct stage *s, const struct hidden *hidden, s
                                     .bad = hidden->bad + row0,
                                     .dropped = hidden->dropped + row0},
                          .row0 = row0,
+                         .own = stage_own_rows(s, n_rows),
                          .cos = s->cos + row0 * half,
                          .sin = s->sin + row0 * half,
                          .sums = s->sums + room,
@@ -262,6 +265,7 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
     const size_t n_parts = in_halves ? STAGE_PARTS : 1;
     assert(hidden->n_rows <= s->o.max_rows);
     stage_share_inputs(s);
+    stage_share_normed(s);
     stage_rotate(s, seqs, n_seqs, hidden->n_rows);
     parts[0] = part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
     parts[0].seqs = seqs;
@@ -274,7 +278,10 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
         for (size_t i = 0; i < n_parts; i++) stage_attention(s, l, w, &parts[i]);
         for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, l, w, &parts[i]));
     }
-    for (size_t i = 0; i < n_parts; i++) stage_leave(s, &parts[i]);
+    for (size_t i = 0; i < n_parts; i++) {
+        stage_leave(s, &parts[i]);
+        stage_gather_rows(s, &parts[i]);
+    }
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return device_status(s->o.kern->device);
 }

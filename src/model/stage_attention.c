@@ -115,10 +115,10 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
 {
     const size_t n_rows = p->hidden.n_rows;
     stage_enter(s, p);
-    const bool latent = s->o.model->kv_lora > 0;
-    struct act_rows in = stage_norm(s, p, w->attn_norm, TAP_ATTENTION, latent ? NULL : &w->q);
-    if (latent) {
-        stage_latent(s, layer, w, p);
+    const struct packed *first = s->o.model->q_lora > 0 ? &w->q_a : &w->q;
+    struct act_rows in = stage_norm(s, p, w->attn_norm, TAP_ATTENTION, first);
+    if (s->o.model->kv_lora > 0) {
+        stage_latent(s, layer, w, p, &in);
     } else {
         attend(s, layer, w, p, &in);
     }

@@ -62,17 +62,30 @@ static void dense_block(struct stage *s, const struct layer_weights *w, struct a
     stage_row_parallel(s, &w->down, w->down_bias, &inner, p);
 }
 
-/* s->shared = what all tokens pass in a MoE layer; the same on all tp ranks. */
-static void shared_block(struct stage *s, const struct layer_weights *w, struct part *p)
+/* s->shared = what all tokens pass in a MoE layer, in the rows that this rank holds. */
+static void shared_block(struct stage *s, const struct layer_weights *w, struct act_rows *in,
+                         struct part *p)
 {
-    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
-    struct act_rows in = stage_input(s, s->x, n_rows, d);
-    struct act_rows inner = swiglu(s, w, &in);
+    const size_t n_rows = range_count(p->own), d = s->o.model->width;
+    struct act_rows inner = swiglu(s, w, in);
     stage_row_parallel_to(s, &w->down, &inner, s->shared, p);
     if (w->mix.n_out == 0) return;
     const struct column mix = {&w->mix, s->mix, NULL};
-    stage_columns(s, &mix, 1, &in);
-    op_sigmoid_rows(s->o.kern, s->shared, s->mix, n_rows, d);
+    stage_columns(s, &mix, 1, in);
+    op_sigmoid_rows(s->o.kern, s->shared + p->own.begin * d, s->mix + p->own.begin, n_rows, d);
+}
+
+/* The linear that meets the normed rows first, as all ranks see it where each makes the codes of a
+ * slice: then none may be without its gate. Experts read codes of slices only. */
+static const struct packed *first_linear(const struct stage *s, const struct layer_weights *w,
+                                         const struct part *p)
+{
+    const struct layout *l = s->o.layout;
+    const bool is_cut = range_count(p->own) < p->hidden.n_rows;
+    if (!w->is_moe) return !is_cut || range_count(layout_ffn(l, l->tp - 1)) > 0 ? &w->gate : NULL;
+    const bool all_have = range_count(layout_experts(l, l->ep - 1)) > 0 &&
+                          range_count(layout_expert_ffn(l, l->etp - 1)) > 0;
+    return is_cut && all_have ? &w->expert_gate[0] : NULL;
 }
 
 struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
@@ -80,13 +93,13 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
 {
     const struct hidden *hidden = &p->hidden;
     stage_enter(s, p);
-    struct act_rows in = stage_norm(s, p, w->ffn_norm, TAP_FFN, w->is_moe ? NULL : &w->gate);
+    struct act_rows in = stage_norm(s, p, w->ffn_norm, TAP_FFN, first_linear(s, w, p));
     if (!w->is_moe) {
         dense_block(s, w, &in, p);
         return status_ok();
     }
     const bool has_shared = s->o.model->shared_ffn > 0;
-    if (has_shared) shared_block(s, w, p);
+    if (has_shared) shared_block(s, w, &in, p);
     const struct moe_weights moe = {.router = &w->router,
                                     .bias = w->select_bias,
                                     .gate = w->expert_gate,
@@ -97,7 +110,9 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
                                     .up_bias = w->expert_up_bias,
                                     .down_bias = w->expert_down_bias};
     const struct moe_rows rows = {.n_tokens = hidden->n_rows,
-                                  .x = s->x,
+                                  .own = p->own,
+                                  .x = in.x,
+                                  .in = &in,
                                   .shared = has_shared ? s->shared : NULL,
                                   .h = hidden->h,
                                   .bad = hidden->bad,

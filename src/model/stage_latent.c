@@ -41,22 +41,22 @@ static void head_linears(struct stage *s, const struct packed *w, const float *x
 
 /* s->q [T, H, query_dim], s->v [T, kv_lora] normed latents, s->k_rope [T, rotary] before rotation.
  */
-static void project(struct stage *s, const struct layer_weights *w, size_t n_rows)
+static void project(struct stage *s, const struct layer_weights *w, struct act_rows *in)
 {
     const struct model_config *m = s->o.model;
-    struct act_rows in = stage_input(s, s->x, n_rows, m->width);
+    const size_t n_rows = in->n_rows;
     const bool low = m->q_lora > 0;
     const struct column columns[] = {{low ? &w->q_a : &w->q, low ? s->q_low : s->q, NULL},
                                      {&w->kv_a, s->v, NULL},
                                      {&w->k_rope, s->k_rope, NULL}};
-    stage_columns(s, columns, 3, &in);
+    stage_columns(s, columns, 3, in);
     op_rmsnorm(s->o.kern, s->v, w->kv_a_norm, n_rows, m->kv_lora, m->norm_eps, s->v);
     if (!low) return;
     op_rmsnorm(s->o.kern, s->q_low, w->q_a_norm, n_rows, m->q_lora, m->norm_eps, s->q_low);
     stage_show(s, TAP_Q_LATENT, s->q_low, n_rows, m->q_lora);
-    in = stage_input(s, s->q_low, n_rows, m->q_lora);
+    struct act_rows low_rows = stage_input(s, s->q_low, n_rows, m->q_lora);
     const struct column q = {&w->q, s->q, NULL};
-    stage_columns(s, &q, 1, &in);
+    stage_columns(s, &q, 1, &low_rows);
 }
 
 /* s->k [T, Hd] = latent, rotated key; s->q_latent [T, H, Hd] = q for them. */
@@ -88,13 +88,13 @@ static void enter_latents(struct stage *s, const struct layer_weights *w, const 
 }
 
 void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                  const struct part *p)
+                  const struct part *p, struct act_rows *in)
 {
     const size_t n_rows = p->hidden.n_rows;
     const struct model_config *m = s->o.model;
     const struct kv_view kv = kv_pool_layer(s->kv, layer);
     if (s->attention.n_heads == 0) return;
-    project(s, w, n_rows);
+    project(s, w, in);
     enter_latents(s, w, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, p->seqs, p->n_seqs);
     const struct attn_args args = {.q = s->q_latent,

@@ -9,23 +9,6 @@ struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows
     return (struct act_rows){.x = x, .stride = n, .n_rows = n_rows, .n = n, .memory = s->codes};
 }
 
-struct act_rows stage_norm(struct stage *s, const struct part *p, const float *norm,
-                           enum tap_site site, const struct packed *first)
-{
-    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
-    struct act_rows rows = stage_input(s, s->x, n_rows, d);
-    const struct norm_args a = {.x = p->hidden.h,
-                                .w = norm,
-                                .n_rows = n_rows,
-                                .n = d,
-                                .eps = s->o.model->norm_eps,
-                                .y = s->x,
-                                .codes = first != NULL ? act_codes_to_make(&rows, first) : NULL};
-    op_norm_codes(s->o.kern, &a);
-    stage_show(s, site, s->x, n_rows, d);
-    return rows;
-}
-
 static struct linear_args linear_of(const struct stage *s, const struct column *c,
                                     struct act_rows *in, struct linear_group *group)
 {
@@ -114,10 +97,10 @@ void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_r
 /* What follows a sum in y, once. */
 static void add_rest(struct stage *s, float *y, const struct part *p)
 {
-    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
+    const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin * d;
     const float scale = s->o.model->residual_scale;
-    if (p->bias != NULL) op_add_bias(s->o.kern, y, p->bias, n_rows, d);
-    if (scale != 1.0f) op_axpy(s->o.kern, scale, y, n_rows * d, p->hidden.h);
+    if (p->bias != NULL) op_add_bias(s->o.kern, y + first, p->bias, n_rows, d);
+    if (scale != 1.0f) op_axpy(s->o.kern, scale, y + first, n_rows * d, p->hidden.h + first);
     comm_poll(s->o.comm);
 }
 

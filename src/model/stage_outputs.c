@@ -80,27 +80,28 @@ size_t stage_outputs_bytes(const struct stage *s)
     return s->o.max_rows * (n * sizeof(float) + sizeof(int32_t));
 }
 
-/* y [T, D] = all ranks' outputs, or adds them. */
-static void take(const struct stage *s, size_t n_rows, float *y, bool adds)
+/* y [T, D] = all ranks' outputs of rows `own`, or adds them. */
+static void take(const struct stage *s, struct range own, float *y, bool adds)
 {
     const size_t d = s->o.model->width;
     for (uint32_t r = 0; r < s->o.layout->tp; r++) {
         const struct outputs from = outputs_of(s, r);
-        const struct place_args rows = {.from = from.y,
-                                        .n_rows = n_rows,
-                                        .width = range_count(from.columns),
+        const size_t width = range_count(from.columns);
+        const struct place_args rows = {.from = from.y + own.begin * width,
+                                        .n_rows = range_count(own),
+                                        .width = width,
                                         .to_stride = d,
-                                        .to = y + from.columns.begin};
+                                        .to = y + own.begin * d + from.columns.begin};
         (adds ? op_add_rows : op_place_rows)(s->o.kern, &rows);
     }
 }
 
 /* Counts saturate. */
-static void count_bad(const struct stage *s, size_t n_rows, int32_t *bad)
+static void count_bad(const struct stage *s, struct range own, int32_t *bad)
 {
     for (uint32_t r = 0; r < s->o.layout->tp; r++) {
         const struct outputs from = outputs_of(s, r);
-        for (size_t t = 0; t < n_rows; t++) {
+        for (size_t t = own.begin; t < own.end; t++) {
             const int32_t room = INT32_MAX - bad[t];
             bad[t] += from.bad[t] < room ? from.bad[t] : room;
         }
@@ -139,6 +140,6 @@ void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in,
     comm_barrier(s->o.comm, COMM_TP); /* all inputs are there */
     compute(s, w, in, p);
     comm_barrier(s->o.comm, COMM_TP); /* all outputs are there, and all inputs were read */
-    take(s, in->n_rows, y, adds);
-    count_bad(s, in->n_rows, p->hidden.bad);
+    take(s, p->own, y, adds);
+    count_bad(s, p->own, p->hidden.bad);
 }

@@ -12,6 +12,7 @@
 struct part {
     struct hidden hidden; /* of these rows alone, as all below */
     size_t row0;          /* their first in the step */
+    struct range own;     /* those whose h and bad this rank holds, of the part */
     const struct seq_rows *seqs;
     size_t n_seqs;
     float *cos, *sin;
@@ -53,6 +54,10 @@ struct stage {
     /* of linears that are cut by outputs: */
     float *outputs;     /* this rank's, for the others to read */
     void *inputs;       /* of all tp ranks, codes or floats; NULL: not yet asked for */
+    bool slices;        /* each tp rank holds a slice of many rows: stage_rows.c */
+    float *shared_x;    /* [T, D] the slices' x of all tp ranks; NULL: not yet asked for */
+    void *shared_codes; /* likewise, of the first linear that meets them */
+    int *slice_words;   /* [2, tp] */
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] host memory, as is the next */
     int32_t *final_rows;
@@ -74,13 +79,24 @@ void stage_share_inputs(struct stage *s);
 /* Local. What this rank's outputs take. */
 size_t stage_outputs_bytes(const struct stage *s);
 
-/* **Collective (TP)**. y [T, D] = x w^T, or adds it, cut by outputs; the rows' counters go to
- * hidden. */
+/* **Collective (TP)**. y [T, D] = x w^T, or adds it, cut by outputs, in the rows that this rank
+ * holds; their counters go to hidden. */
 void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                    bool adds, struct part *p);
 
-/* stage_linear.c. Local. s->x = the normed h of the part, shown as `site`; as `first`, the first
- * linear that meets it, reads it: codes are made on the way. NULL: no linear does. */
+/* stage_rows.c. Local. Whether tp ranks hold slices of rows, which they do where all of a stage
+ * share a host. After stage_make_moe. Errors: STATUS_MEMORY. */
+struct status stage_make_slices(struct stage *s);
+
+/* **Collective (TP)**. Before a step: where the slices' normed rows and codes meet. */
+void stage_share_normed(struct stage *s);
+
+/* Local. The rows of n_rows that this rank holds: all, or its slice of many. */
+struct range stage_own_rows(const struct stage *s, size_t n_rows);
+
+/* **Collective (TP)**. The normed h of the part, shown as `site`; as `first`, the first linear that
+ * meets it, reads it: codes are made on the way. NULL: no linear does. They stand until h changes.
+ */
 struct act_rows stage_norm(struct stage *s, const struct part *p, const float *norm,
                            enum tap_site site, const struct packed *first);
 
@@ -100,6 +116,9 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
 void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
                  const struct quant_rows *codes);
 
+/* **Collective (TP)**. After the last layer: all ranks get all rows of h and their counters. */
+void stage_gather_rows(struct stage *s, const struct part *p);
+
 /* **Collective (TP)**. h [T, D] += x w^T, a row-parallel linear: the ranks' leaves summed on the
  * integer grid. Then, once, bias [D] unless NULL. With two parts h has it when the part is entered
  * again, or left. */
@@ -111,7 +130,8 @@ void stage_row_parallel(struct stage *s, const struct packed *w, const float *bi
 void stage_enter(struct stage *s, struct part *p);
 void stage_leave(struct stage *s, struct part *p);
 
-/* **Collective (TP)**. y [T, D] = x w^T, likewise; the rows' counters go to hidden. */
+/* **Collective (TP)**. y [T, D] = x w^T, likewise, in the rows that this rank holds; their counters
+ * go to hidden. */
 void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                            struct part *p);
 
@@ -133,9 +153,9 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
 struct status stage_make_latent(struct stage *s);
 void stage_free_latent(struct stage *s);
 
-/* Local. s->attended = latent attention of the normed s->x. */
+/* Local. s->attended = latent attention of the normed rows `in`. */
 void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                  const struct part *p);
+                  const struct part *p, struct act_rows *in);
 
 /* stage_ffn.c. Local. The MoE block, if the model has experts. Errors: STATUS_MEMORY. */
 struct status stage_make_moe(struct stage *s);

@@ -494,11 +494,11 @@ static struct status prepare(struct moe *m, struct pass *p)
 struct status moe_forward(struct moe *m, const struct moe_weights *w, const struct moe_rows *rows)
 {
     const size_t n = rows->n_tokens;
-    struct pass p = {.w = w, .x = rows->x, .n_tokens = n};
+    struct pass p = {.w = w, .x = rows->x, .in = rows->in, .n_tokens = n};
     float *logits, *by_expert, *y;
     int32_t *row_bad;
     struct results results;
-    if (moe_is_together(m)) return moe_forward_together(m, w, rows);
+    if (moe_takes_slices(m)) return moe_forward_together(m, w, rows);
     TRY(prepare(m, &p));
     TRY(moe_route(m, &p, &logits));
     if (m->o.policy != CAPACITY_DROPLESS) TRY(limit(m, &p, logits, m->stage_sizes));

@@ -5,6 +5,7 @@
 #ifndef SHOAL_MOE_MOE_H
 #define SHOAL_MOE_MOE_H
 
+#include "kernels/act.h"
 #include "kernels/kern.h"
 #include "moe/capacity.h"
 #include "parallel/comm.h"
@@ -36,11 +37,14 @@ struct moe_weights {
     const float *down_bias;                /* [n_local, D] added once, after the sum; or NULL */
 };
 
-/* One call's rows. x, h, shared and the counters are equal on all tp ranks, before and after; T may
- * be 0 and may differ between replicas. */
+/* One call's rows. x is equal on all tp ranks; h, shared and the counters are so, too, before and
+ * after, or where moe_takes_slices, of two tokens on, each rank has those of its slice, by
+ * layout_split. T may be 0 and may differ between replicas. */
 struct moe_rows {
     size_t n_tokens;        /* T */
+    struct range own;       /* rows of h, shared and the counters: all, or this rank's slice */
     const float *x;         /* [T, D] normed */
+    struct act_rows *in;    /* the same, whose codes may have been made; NULL: x alone */
     const float *shared;    /* [T, D] joins the experts' sum; NULL: nothing */
     float *h;               /* [T, D] */
     int32_t *bad, *dropped; /* [T] added to */
@@ -52,6 +56,10 @@ struct moe; /* options and buffers; the buffers grow to the largest step seen */
 /* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
+
+/* Local. Whether a call's rows may be slices: where the ranks of the experts all have the same rows
+ * and can read each other's memory. The same on all of them. */
+bool moe_takes_slices(const struct moe *m);
 
 /* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += residual_scale * (the
  * experts' output for x + shared). Errors: STATUS_MEMORY when a buffer cannot grow. */

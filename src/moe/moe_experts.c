@@ -82,12 +82,13 @@ bool moe_takes_codes(const struct moe *m, const struct pass *p)
 /* The rows' codes, from those of their tokens. */
 static struct status spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
 {
-    struct act_rows tokens = {
-        .x = p->x, .stride = m->o.width, .n_rows = p->n_tokens, .n = m->o.width};
-    TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.width), 1, &tokens.memory));
+    struct act_rows own = {.x = p->x, .stride = m->o.width, .n_rows = p->n_tokens, .n = m->o.width};
+    struct act_rows *tokens = p->in != NULL && p->in->memory != NULL ? p->in : &own;
+    if (tokens == &own)
+        TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.width), 1, &own.memory));
     const struct scatter_args slots = {
         .slots = p->to_slots, .n_slots = p->n_tokens * m->o.n_chosen, .per_row = m->o.n_chosen};
-    const struct quant_rows *codes = act_codes(m->o.kern, &tokens, &p->w->gate[0]);
+    const struct quant_rows *codes = act_codes(m->o.kern, tokens, &p->w->gate[0]);
     act_codes_scatter(m->o.kern, rows, &p->w->gate[0], codes, &slots);
     return status_ok();
 }

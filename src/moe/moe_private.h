@@ -73,14 +73,15 @@ struct moe {
 /* One call's state. */
 struct pass {
     const struct moe_weights *w;
-    const float *x;     /* [T, D] */
-    size_t n_tokens;    /* T */
-    struct range slice; /* tokens whose source this rank is */
-    size_t n_out, n_in; /* rows sent and received */
-    int32_t *ids;       /* [n, K] */
-    float *weights;     /* [n, K] */
-    int32_t *slots;     /* [n, K] */
-    float *out;         /* [T, D] */
+    const float *x;      /* [T, D] */
+    struct act_rows *in; /* the same; or NULL */
+    size_t n_tokens;     /* T */
+    struct range slice;  /* tokens whose source this rank is */
+    size_t n_out, n_in;  /* rows sent and received */
+    int32_t *ids;        /* [n, K] */
+    float *weights;      /* [n, K] */
+    int32_t *slots;      /* [n, K] */
+    float *out;          /* [T, D] */
     /* where each choice's row stands among the rows in, or negative; NULL: rows in are floats */
     const int32_t *to_slots; /* [T, K] */
     int32_t *marks;          /* [T, 2] */
@@ -100,11 +101,7 @@ struct status moe_route(struct moe *m, struct pass *p, float **logits);
  * tokens; m->per_expert[e] = the rows of experts up to e. */
 void moe_assign_slots(struct moe *m, struct pass *p);
 
-/* moe_together.c. Local. Whether the ranks of the experts all have the same rows and can read each
- * other's memory; the same on all of them. */
-bool moe_is_together(const struct moe *m);
-
-/* moe_together.c. **Collective (EP)**. moe_forward for such ranks: no row is sent. */
+/* moe_together.c. **Collective (EP)**. moe_forward where slices are taken: no row is sent. */
 struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
                                    const struct moe_rows *rows);
 

@@ -1,7 +1,7 @@
 /* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
  * experts, or its part of them, over the rows that it has anyway; then each reads the sums of the
- * others where they stand, for its slice of the tokens, or adds up its columns of all tokens where
- * its sums are whole. Called by moe_forward. */
+ * others where they stand, for its slice of the tokens; or, where its sums are whole, adds up its
+ * columns of all tokens, which those who hold the rows read. Called by moe_forward. */
 #include "base/add.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
@@ -10,8 +10,7 @@
 #include <string.h>
 
 enum {
-    ROWS_WORTH_CUTTING = 8, /* tokens of a rank's slice; below, every rank does all of them */
-    CHUNK = 256,            /* sums in flight: they stay in the first-level cache */
+    CHUNK = 256, /* sums in flight: they stay in the first-level cache */
 };
 
 /* What stands before a rank's sums in its lane. */
@@ -20,7 +19,7 @@ struct lane_head {
     uint32_t pad[15];
 };
 
-bool moe_is_together(const struct moe *m)
+bool moe_takes_slices(const struct moe *m)
 {
     const struct layout *l = m->o.layout;
     return m->n_group > 1 && l->ep * l->etp == l->tp && m->o.kern->device == NULL &&
@@ -28,9 +27,10 @@ bool moe_is_together(const struct moe *m)
            comm_shares_memory(m->o.comm, COMM_EP);
 }
 
-static bool is_cut(const struct moe *m, size_t n_tokens)
+/* Whether each rank holds a slice of the tokens only. */
+static bool is_cut(const struct moe_rows *rows)
 {
-    return n_tokens >= (size_t)ROWS_WORTH_CUTTING * m->o.layout->tp;
+    return range_count(rows->own) < rows->n_tokens;
 }
 
 /* The choices of all tokens: p->ids and p->weights [T, K]. */
@@ -129,46 +129,33 @@ static size_t row_sums(const struct moe *m, uint32_t etp)
     return range_count(layout_expert_outputs(m->o.layout, etp)) + (size_t)1;
 }
 
-/* What a rank adds up where it does not do all: columns of all tokens, where these are its own
- * outputs, so that no sums are read from the others; else tokens. */
-static bool by_columns(const struct moe *m)
+/* What a rank adds up where it holds a slice: columns of all tokens, where these are its own
+ * outputs, so that no sums are read from the others; else its tokens. */
+static bool by_columns(const struct moe *m, const struct moe_rows *rows)
 {
-    return m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
+    return is_cut(rows) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
 }
 
-static struct status run_experts(struct moe *m, struct pass *p, const float *x)
+static struct status run_experts(struct moe *m, struct pass *p, const float *x,
+                                 const struct moe_rows *rows)
 {
     const size_t n_bytes = p->n_in * row_sums(m, m->place.etp) * sizeof(int64_t);
     struct lane_head *head = lane(m, sums_lane(m), sizeof *head + n_bytes);
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     head->grid_bits = has_weights ? p->w->down[0].grid_bits : 0;
     TRY(moe_expert_sums(m, p, x, (int64_t *)(void *)(head + 1)));
-    /* else nobody reads them, and take_others waits until all have read what they share */
-    if (!by_columns(m) || !is_cut(m, p->n_tokens)) comm_barrier(m->o.comm, COMM_EP);
+    /* else nobody reads them, and take_columns waits until all have read what they share */
+    if (!by_columns(m, rows)) comm_barrier(m->o.comm, COMM_EP);
     return status_ok();
 }
 
-static struct range tokens_of(const struct moe *m, size_t n_tokens, uint32_t rank)
-{
-    if (by_columns(m)) return (struct range){0, (uint32_t)n_tokens};
-    return layout_split((uint32_t)n_tokens, 1, m->o.layout->tp, rank);
-}
-
-static struct range columns_of(const struct moe *m, uint32_t rank)
-{
-    if (by_columns(m)) return layout_expert_outputs(m->o.layout, rank);
-    return (struct range){0, m->o.width};
-}
-
-/* What is added up: columns of tokens [first, first + n). */
+/* What is added up: columns of tokens. */
 struct combine {
     const struct moe *m;
     const struct pass *p;
     const struct moe_rows *rows;
-    size_t first, n;
-    struct range columns;
-    /* [n, columns + 1] h's rows and their counters for the others; NULL: they have them */
-    uint32_t *back;
+    struct range tokens, columns;
+    uint32_t *lane; /* [T, columns + 1] with counters, for the owners of the rows; NULL: it is us */
     uint32_t grid_bits;
     float scale;
 };
@@ -219,91 +206,107 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
 static int32_t counter(const struct combine *c, const struct choice *choice)
 {
     const struct moe *m = c->m;
-    const bool own = c->back != NULL && by_columns(m);
+    const bool own = c->lane != NULL;
     const uint32_t first = own ? m->place.etp : 0, end = own ? first + 1 : m->o.layout->etp;
     int64_t n = 0;
     for (uint32_t i = first; i < end; i++) n += part_of(m, choice, i)[row_sums(m, i) - 1];
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
+/* h of token t += its experts' out [D]. */
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;
-    const size_t at = t * c->m->o.width + c->columns.begin, n = range_count(c->columns);
-    float *h = c->rows->h + at;
-    if (c->rows->shared != NULL) kern->add(out, c->rows->shared + at, n);
-    kern->axpy(c->scale, out, n, h);
+    const size_t d = c->m->o.width;
+    if (c->rows->shared != NULL) kern->add(out, c->rows->shared + t * d, d);
+    kern->axpy(c->scale, out, d, c->rows->h + t * d);
     c->rows->bad[t] += n_bad;
-    if (c->back == NULL) return;
-    uint32_t *back = c->back + (t - c->first) * (n + 1);
-    memcpy(back, h, n * sizeof *h);
-    back[n] = (uint32_t)n_bad;
+}
+
+/* out = the columns of token t. */
+static int32_t combine_row(const struct combine *c, size_t t, float *out)
+{
+    const struct moe *m = c->m;
+    const size_t n_chosen = m->o.n_chosen;
+    float y[CHUNK];
+    int32_t n_bad = 0;
+    memset(out, 0, range_count(c->columns) * sizeof *out);
+    for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
+        const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
+        for (size_t at = c->columns.begin; at < c->columns.end; at += CHUNK) {
+            const size_t n = c->columns.end - at < CHUNK ? c->columns.end - at : CHUNK;
+            round_sums(c, &choice, at, n, y);
+            m->o.kern->axpy(c->p->weights[k], y, n, out + (at - c->columns.begin));
+        }
+        n_bad += counter(c, &choice);
+    }
+    return n_bad;
 }
 
 static void combine_part(const void *job, struct part part)
 {
     const struct combine *c = job;
-    const struct moe *m = c->m;
-    const size_t d = m->o.width, n_chosen = m->o.n_chosen, first = c->columns.begin;
-    float y[CHUNK];
+    const size_t n = range_count(c->columns);
     size_t i, end;
-    if (!part_take(&part, c->n, range_count(c->columns) * n_chosen, &i, &end)) return;
-    for (; i < end; i++) {
-        const size_t t = c->first + i;
-        float *out = c->p->out + t * d + first;
-        int32_t n_bad = 0;
-        memset(out, 0, range_count(c->columns) * sizeof *out);
-        for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
-            const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
-            for (size_t at = first; at < c->columns.end; at += CHUNK) {
-                const size_t n = c->columns.end - at < CHUNK ? c->columns.end - at : CHUNK;
-                round_sums(c, &choice, at, n, y);
-                m->o.kern->axpy(c->p->weights[k], y, n, out + (at - first));
-            }
-            n_bad += counter(c, &choice);
+    if (!part_take(&part, range_count(c->tokens), n * c->m->o.n_chosen, &i, &end)) return;
+    for (size_t t = c->tokens.begin + i; t < c->tokens.begin + end; t++) {
+        if (c->lane != NULL) {
+            uint32_t *row = c->lane + t * (n + 1);
+            row[n] = (uint32_t)combine_row(c, t, (float *)row);
+        } else {
+            float *out = c->p->out + t * n;
+            finish_row(c, t, out, combine_row(c, t, out));
         }
-        finish_row(c, t, out, n_bad);
     }
 }
 
-/* What the other ranks finished. */
-static void take_others(struct moe *m, const struct pass *p, const struct moe_rows *rows)
+/* The rows that this rank holds, of all ranks' columns. */
+static void take_columns(const void *job, struct part part)
 {
-    const size_t d = m->o.width;
-    comm_barrier(m->o.comm, COMM_EP);
-    for (uint32_t i = 1; i < m->o.layout->tp; i++) {
-        const uint32_t rank = (m->place.tp + i) % m->o.layout->tp; /* not all at the same one */
-        const struct range r = tokens_of(m, p->n_tokens, rank), columns = columns_of(m, rank);
-        const size_t n = range_count(columns);
-        const uint32_t *back = comm_lane_of(m->o.comm, COMM_EP, COMM_LANE_ROWS_BACK, (int)rank);
-        for (size_t t = r.begin; t < r.end; t++, back += n + 1) {
-            memcpy(rows->h + t * d + columns.begin, back, n * sizeof *back);
-            rows->bad[t] += (int32_t)back[n];
+    const struct combine *c = job;
+    const struct moe *m = c->m;
+    size_t i, end;
+    if (!part_take(&part, range_count(c->rows->own), m->o.width, &i, &end)) return;
+    for (size_t t = c->rows->own.begin + i; t < c->rows->own.begin + end; t++) {
+        float *out = c->p->out + t * m->o.width;
+        int32_t n_bad = 0;
+        for (uint32_t r = 0; r < m->o.layout->tp; r++) {
+            const struct range columns = layout_expert_outputs(m->o.layout, r);
+            const size_t n = range_count(columns);
+            const uint32_t *row = comm_lane_of(m->o.comm, COMM_EP, COMM_LANE_ROWS_BACK, (int)r);
+            row += t * (n + 1);
+            memcpy(out + columns.begin, row, n * sizeof *row);
+            n_bad += (int32_t)row[n];
         }
+        finish_row(c, t, out, n_bad);
     }
 }
 
 static struct status combine(struct moe *m, struct pass *p, const struct moe_rows *rows)
 {
     const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
-    struct combine c = {
-        .m = m, .p = p, .rows = rows, .n = p->n_tokens, .columns = {0, m->o.width}, .scale = scale};
+    struct combine c = {.m = m,
+                        .p = p,
+                        .rows = rows,
+                        .tokens = rows->own,
+                        .columns = {0, m->o.width},
+                        .scale = scale};
     TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
     c.grid_bits = head_of(m, (uint32_t)comm_rank(m->o.comm, COMM_EP))->grid_bits;
     for (uint32_t r = 0; r < m->n_group && c.grid_bits == 0; r++)
         c.grid_bits = head_of(m, r)->grid_bits;
-    const bool cut = is_cut(m, p->n_tokens);
-    if (cut) {
-        const struct range r = tokens_of(m, p->n_tokens, m->place.tp);
-        c.first = r.begin;
-        c.n = range_count(r);
-        c.columns = columns_of(m, m->place.tp);
-        c.back = lane(m, COMM_LANE_ROWS_BACK,
-                      c.n * (range_count(c.columns) + (size_t)1) * sizeof *c.back);
+    if (by_columns(m, rows)) {
+        c.tokens = (struct range){0, (uint32_t)p->n_tokens};
+        c.columns = layout_expert_outputs(m->o.layout, m->place.etp);
+        c.lane = lane(m, COMM_LANE_ROWS_BACK,
+                      p->n_tokens * (range_count(c.columns) + (size_t)1) * sizeof *c.lane);
     }
-    part_run(m->o.kern->team, (uint64_t)c.n * range_count(c.columns) * m->o.n_chosen, combine_part,
+    part_run(m->o.kern->team,
+             (uint64_t)range_count(c.tokens) * range_count(c.columns) * m->o.n_chosen, combine_part,
              &c);
-    if (cut) take_others(m, p, rows);
+    if (c.lane == NULL) return status_ok();
+    comm_barrier(m->o.comm, COMM_EP);
+    part_run(m->o.kern->team, (uint64_t)range_count(rows->own) * m->o.width, take_columns, &c);
     return status_ok();
 }
 
@@ -311,17 +314,16 @@ struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
                                    const struct moe_rows *rows)
 {
     const size_t n = rows->n_tokens;
-    struct pass p = {.w = w, .x = rows->x, .n_tokens = n, .slice = {0, (uint32_t)n}};
+    struct pass p = {.w = w, .x = rows->x, .in = rows->in, .n_tokens = n, .slice = rows->own};
     float *logits, *by_expert;
     if (n == 0) return status_ok();
-    if (is_cut(m, n)) p.slice = layout_split((uint32_t)n, 1, m->o.layout->tp, m->place.tp);
     TRY(moe_route(m, &p, &logits));
-    if (is_cut(m, n)) TRY(gather_choices(m, &p));
+    if (is_cut(rows)) TRY(gather_choices(m, &p));
     count_load(m, &p, rows->load);
     p.slice = (struct range){0, (uint32_t)n};
     moe_assign_slots(m, &p);
     TRY(take_rows(m, &p, &by_expert));
     m->turn = 1 - m->turn;
-    TRY(run_experts(m, &p, by_expert));
+    TRY(run_experts(m, &p, by_expert, rows));
     return combine(m, &p, rows);
 }

@@ -95,6 +95,7 @@ enum comm_lane {
     COMM_LANE_ROWS_BACK,     /* their results */
     COMM_LANE_INPUTS,        /* of linears that are cut by outputs */
     COMM_LANE_EXPERT_INPUTS, /* likewise, of the experts */
+    COMM_LANE_NORMED,        /* rows that ranks norm in slices */
     COMM_LANES
 };
 

@@ -251,15 +251,18 @@ struct trial {
     const struct model *m;
     const struct answer *want;
     size_t n_layouts, n_empty_parts; /* layouts seen; ranks without a leaf */
-    size_t n_cut_by_outputs;
+    size_t n_cut_by_outputs, n_slices;
 };
 
-static void check_tokens(const struct trial *t, struct range r, float h[][D], const int32_t *bad,
-                         const int32_t *dropped)
+/* Those that this rank holds, `own` of tokens r; others keep what they were. */
+static void check_tokens(const struct trial *t, struct range r, struct range own, float h[][D],
+                         const int32_t *bad, const int32_t *dropped)
 {
-    const size_t n = range_count(r);
-    CU_ASSERT_EQUAL(memcmp(h, t->want->h[r.begin], n * sizeof h[0]), 0);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < range_count(r); i++) {
+        const bool holds = i >= own.begin && i < own.end;
+        const float *want = holds ? t->want->h[r.begin + i] : t->m->h[r.begin + i];
+        CU_ASSERT_EQUAL(memcmp(h[i], want, sizeof h[0]), 0);
+        if (!holds) continue;
         /* both are added to what stood there */
         CU_ASSERT_EQUAL(bad[i], 100 + t->want->bad[r.begin + i]);
         CU_ASSERT_EQUAL(dropped[i], 200 + t->want->dropped[r.begin + i]);
@@ -301,17 +304,22 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                   .capacity_factor = t->c->capacity_factor};
     CU_ASSERT_EQUAL_FATAL(moe_create(&o, &moe).code, STATUS_OK);
     const struct range r = tokens_of(l, t->c, p.dp);
-    /* again: the second pass finds the buffers of the first, the third sends what the others of
-     * this host could read */
+    /* again: the second pass finds the buffers of the first and holds a slice of the tokens where
+     * that is taken, the third sends what the others of this host could read */
     for (int pass = 0; pass < (by_outputs ? 2 : 3); pass++) {
         uint64_t mine[E] = {0};
         comm_use_memory(c, COMM_EP, pass < 2);
+        const bool slices = pass == 1 && range_count(r) > 1 && moe_takes_slices(moe);
+        const struct range own = slices ? layout_split(range_count(r), 1, l->tp, p.tp)
+                                        : (struct range){0, range_count(r)};
+        t->n_slices += slices;
         memcpy(h, t->m->h[r.begin], range_count(r) * sizeof h[0]);
         for (size_t i = 0; i < N_MAX; i++) {
             bad[i] = 100;
             dropped[i] = 200;
         }
         const struct moe_rows rows = {.n_tokens = range_count(r),
+                                      .own = own,
                                       .x = &t->m->x[r.begin][0],
                                       .shared = t->c->has_shared ? &t->m->shared[r.begin][0] : NULL,
                                       .h = &h[0][0],
@@ -319,7 +327,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                       .dropped = dropped,
                                       .load = mine};
         CU_ASSERT_EQUAL(moe_forward(moe, &w, &rows).code, STATUS_OK);
-        check_tokens(t, r, h, bad, dropped);
+        check_tokens(t, r, own, h, bad, dropped);
         for (size_t e = 0; e < E; e++) load[e] = (int64_t)mine[e];
     }
     comm_sum_i64(c, COMM_STAGE, load, E);
@@ -351,6 +359,8 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
     util_each_layout(&model, check_layout, &t);
     CU_ASSERT(t.n_layouts >= util_n_ranks());
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_cut_by_outputs > 0);
+    CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || c->n_tokens < 4 ||
+              t.n_slices > 0);
     if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
     return &want;
 }
