@@ -5,6 +5,7 @@
 #include "serve/beam.h"
 #include "serve/request_guide.h"
 #include "serve/request_parse.h"
+#include "serve/request_words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -145,6 +146,7 @@ void request_destroy(struct request **request)
     mem_free(&r->tops);
     if (r->parent == NULL) mem_free(&r->stop_ids);
     if (r->parent == NULL) mem_free(&r->biases);
+    if (r->parent == NULL) request_words_fini(&r->words);
     mem_free(&r->adjusts);
     mem_free(&r->allowed);
     guide_release(&r->guide);
@@ -241,6 +243,9 @@ struct status request_take_token(struct request *r, const struct request_rules *
     } else if (r->n_tokens - r->n_prompt >= (size_t)r->max_tokens ||
                r->n_tokens >= (size_t)rules->max_model_len) {
         r->finish = REQUEST_LENGTH;
+    } else {
+        TRY(request_words_check(r, rules, &is_done));
+        if (is_done || r->error_code != NULL) r->finish = REQUEST_STOP;
     }
     if (r->finish == REQUEST_UNFINISHED || (stopped && !ended)) return status_ok();
     bool ignored;
@@ -286,7 +291,9 @@ size_t request_cost_bytes(const struct request *r, const struct request_rules *r
     n += r->n_prompt * sizeof(int32_t);
     n += r->n_prompt * logprob_bytes(r->n_prompt_logprobs);
     n += (r->n_biases + (size_t)r->n_stop_ids) * sizeof *r->biases;
-    if (r->guide != NULL) n += (size_t)rules->vocab_size / 8 + guide_cost_bytes(r->guide);
+    if (r->guide != NULL) n += guide_cost_bytes(r->guide);
+    const size_t n_words_bytes = request_words_bytes(r);
+    if (r->guide != NULL || n_words_bytes > 0) n += (size_t)rules->vocab_size / 8 + n_words_bytes;
     const size_t per_token = sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->n_logprobs);
     /* hypotheses that run, those that ended, and probes */
     const size_t n_answers = r->beam.width > 0 ? 4 * (size_t)r->beam.width : (size_t)r->n_choices;

@@ -22,6 +22,7 @@ enum {
     REQUEST_STOP_BYTES_MAX = 1024,
     REQUEST_STOP_IDS_MAX = 1024,
     REQUEST_BIASES_MAX = 4096,
+    REQUEST_BAD_WORDS_MAX = 1024,
     REQUEST_LOGPROBS_MAX = 20,
     REQUEST_CHOICES_MAX = 128,
     REQUEST_BEAMS_MAX = 32,
@@ -63,6 +64,14 @@ struct request_rules {
     int32_t max_model_len; /* tokens of a full context */
     bool score;            /* prompts are scored, nothing is generated */
     struct guides *guides; /* NULL: answers of a given form are error rows */
+};
+
+/* What an answer's tokens are taken from (request_words.h). */
+struct request_words {
+    uint32_t *kept; /* [n_kept_words], a bit each: allowed_token_ids; NULL: all */
+    size_t n_kept_words;
+    int32_t *banned; /* [n_banned]: of each of bad_words how many tokens, and those */
+    size_t n_banned;
 };
 
 enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
@@ -110,7 +119,8 @@ struct request {
     size_t n_stop_ids;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
-    struct guide *guide; /* shared; NULL: the text may be anything */
+    struct request_words words; /* owned */
+    struct guide *guide;        /* shared; NULL: the text may be anything */
     int32_t n_logprobs,
         n_prompt_logprobs; /* alternatives to each token; -1: no log-probabilities */
     int32_t n_choices;

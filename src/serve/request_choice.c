@@ -43,6 +43,7 @@ struct status request_create_choice(struct request *r, uint32_t choice, struct r
         .n_stop_ids = r->n_stop_ids,
         .biases = r->biases,
         .n_biases = r->n_biases,
+        .words = r->words,
         .guide = guide_share(r->guide),
         .guide_state = r->guide_state,
         .n_logprobs = r->n_logprobs,

@@ -17,8 +17,6 @@ static const struct {
     {"min_new_tokens", 0},
     {"max_new_tokens", NAN},
     {"max_length", NAN},
-    {"bad_words", 0},
-    {"allowed_token_ids", 0},
     {"skip_special_tokens", 1},
     {"include_stop_str_in_output", 0},
     {"add_special_tokens", 1},
@@ -57,6 +55,8 @@ static const struct {
 /* What a body may hold: fields that are read, and those that change no token. */
 static const char *const known_in_body[] = {
     "add_generation_prompt",
+    "allowed_token_ids",
+    "bad_words",
     "beam",
     "beam_width",
     "best_of",

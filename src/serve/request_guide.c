@@ -145,16 +145,10 @@ struct status request_read_guide(struct request *r, const struct request_rules *
 
 struct status request_guide_allow(struct request *r, const struct request_rules *rules)
 {
-    if (r->guide == NULL) return status_ok();
-    const size_t n_words = ((size_t)rules->vocab_size + 31) / 32;
     const uint32_t *mask;
     size_t n_tokens;
-    if (r->allowed == NULL) {
-        TRY(mem_alloc(&r->allowed, n_words, sizeof *r->allowed, "guide"));
-        r->n_allowed_words = n_words;
-    }
     TRY(guide_mask(r->guide, r->guide_state, r->n_tokens == r->n_prompt, &mask, &n_tokens));
-    memcpy(r->allowed, mask, n_words * sizeof *mask);
+    memcpy(r->allowed, mask, r->n_allowed_words * sizeof *mask);
     const bool may_end = guide_accepts(r->guide, r->guide_state);
     const size_t n_ends = r->ignore_eos ? 0 : rules->n_end_ids;
     for (size_t i = 0; i < n_ends + r->n_stop_ids; i++) {

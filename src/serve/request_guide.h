@@ -11,8 +11,8 @@
 struct status request_read_guide(struct request *r, const struct request_rules *rules,
                                  const struct js_node *fields);
 
-/* Local. r->allowed = the tokens that r may draw next; end tokens where its text may end. Nothing
- * without a guide. Errors: STATUS_MEMORY. */
+/* Local. For a request with a guide: r->allowed [n_allowed_words] = the tokens that fit next; end
+ * tokens where its text may end. Errors: STATUS_MEMORY. */
 struct status request_guide_allow(struct request *r, const struct request_rules *rules);
 
 /* Local. The token that was just appended, no end token; *is_done: nothing can follow. Makes r an

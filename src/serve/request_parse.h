@@ -29,6 +29,11 @@ struct status request_read_choices(struct request *r, const struct request_rules
 struct status request_bad(struct request *r, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 const char *request_type_name(const struct js_node *node);
+/* A token id of a list, and whether a number is one. */
+struct status request_read_id(struct request *r, const struct request_rules *rules, const char *key,
+                              const struct js_node *node, int32_t *id);
+struct status request_check_id(struct request *r, const struct request_rules *rules,
+                               const char *key, int64_t id);
 struct status request_read_int(struct request *r, const struct js_node *fields, const char *key,
                                int64_t low, int64_t high, int64_t *value);
 struct status request_read_real(struct request *r, const struct js_node *fields, const char *key,

@@ -56,6 +56,27 @@ struct status request_read_int(struct request *r, const struct js_node *fields, 
     return status_ok();
 }
 
+struct status request_check_id(struct request *r, const struct request_rules *rules,
+                               const char *key, int64_t id)
+{
+    if (id >= 0 && id < rules->vocab_size) return status_ok();
+    return request_bad(r, "invalid_request", "%s: expected token ids of 0 to %d, found %lld", key,
+                       rules->vocab_size - 1, (long long)id);
+}
+
+struct status request_read_id(struct request *r, const struct request_rules *rules, const char *key,
+                              const struct js_node *node, int32_t *id)
+{
+    int64_t found;
+    if (!js_int(node, &found)) {
+        return request_bad(r, "invalid_request", "%s: expected token ids, found %s", key,
+                           request_type_name(node));
+    }
+    TRY(request_check_id(r, rules, key, found));
+    *id = (int32_t)found;
+    return status_ok();
+}
+
 struct status request_read_real(struct request *r, const struct js_node *fields, const char *key,
                                 const char *range, double low, double high, double *value)
 {

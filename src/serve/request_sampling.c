@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "serve/request_guide.h"
 #include "serve/request_parse.h"
+#include "serve/request_words.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -120,14 +121,6 @@ static struct status read_stops(struct request *r, const struct request_rules *r
     return stop_create(texts, sizes, n, &r->stop);
 }
 
-static struct status check_token_id(struct request *r, const struct request_rules *rules,
-                                    const char *key, int64_t id)
-{
-    if (id >= 0 && id < rules->vocab_size) return status_ok();
-    return request_bad(r, "invalid_request", "%s: expected token ids of 0 to %d, found %lld", key,
-                       rules->vocab_size - 1, (long long)id);
-}
-
 static struct status read_stop_ids(struct request *r, const struct request_rules *rules,
                                    const struct js_node *fields)
 {
@@ -143,13 +136,8 @@ static struct status read_stop_ids(struct request *r, const struct request_rules
     if (n == 0) return status_ok();
     TRY(mem_alloc(&r->stop_ids, n, sizeof *r->stop_ids, "request"));
     for (size_t i = 0; i < n; i++) {
-        int64_t id;
-        if (!js_int(js_at(list, i), &id)) {
-            return request_bad(r, "invalid_request", "stop_token_ids: expected token ids, found %s",
-                               request_type_name(js_at(list, i)));
-        }
-        TRY(check_token_id(r, rules, "stop_token_ids", id));
-        r->stop_ids[r->n_stop_ids++] = (int32_t)id;
+        TRY(request_read_id(r, rules, "stop_token_ids", js_at(list, i), &r->stop_ids[i]));
+        r->n_stop_ids++;
     }
     return status_ok();
 }
@@ -178,7 +166,7 @@ static struct status add_bias(struct request *r, const struct request_rules *rul
         return request_bad(r, "invalid_request",
                            "logit_bias: expected token ids as keys, found \"%.40s\"", key);
     }
-    TRY(check_token_id(r, rules, "logit_bias", id));
+    TRY(request_check_id(r, rules, "logit_bias", id));
     if (!js_number(value, &bias) || !(bias >= -100 && bias <= 100)) {
         return request_bad(r, "invalid_request",
                            "logit_bias: expected a number of -100 to 100 for token %lld",
@@ -250,5 +238,6 @@ struct status request_read_sampling(struct request *r, const struct request_rule
     TRY(read_stop_ids(r, rules, fields));
     TRY(read_logprobs(r, rules, fields));
     TRY(request_read_choices(r, rules, fields));
-    return request_read_guide(r, rules, fields);
+    TRY(request_read_guide(r, rules, fields));
+    return request_read_words(r, rules, fields);
 }

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "serve/request_list.h"
+#include "serve/request_words.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -17,8 +18,8 @@ struct sampling {
     uint32_t key[2], choice, unused;
     struct plan_penalties penalties;
     int32_t min_tokens; /* and with it the end tokens that are forbidden until then */
-    uint64_t stop_ids, biases, guide; /* hashes; 0: none that count */
-    uint64_t keeps_ends;              /* a guide, and the model's end tokens do not end it */
+    uint64_t stop_ids, biases, guide, words; /* hashes; 0: none that count */
+    uint64_t keeps_ends;                     /* a guide, and the model's end tokens do not end it */
 };
 
 /* Known once `tokens` is set; on its way while `leader` is. Both: a longer result is. */
@@ -149,6 +150,7 @@ static struct sampling sampling_of(const struct request *r)
     if ((r->min_tokens > 0 || r->guide != NULL) && r->n_stop_ids > 0) {
         s.stop_ids = XXH3_64bits(r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
     }
+    s.words = request_words_hash(r);
     if (r->n_biases > 0) s.biases = XXH3_64bits(r->biases, r->n_biases * sizeof *r->biases);
     if (r->temperature == 0) return s; /* greedy: chance does not count */
     s.temperature = r->temperature;

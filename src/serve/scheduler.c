@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serve/request_adjust.h"
-#include "serve/request_guide.h"
+#include "serve/request_words.h"
 #include "serve/scheduler_state.h"
 
 #include <string.h>
@@ -391,7 +391,7 @@ static struct status emit(struct scheduler *s, struct step_plan *plan, struct re
     } else {
         if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
         if (is_last) TRY(request_adjust(r, s->o.rules));
-        if (is_last) TRY(request_guide_allow(r, s->o.rules));
+        if (is_last) TRY(request_allow(r, s->o.rules));
         if (is_last) plan_draw(r, &seq);
     }
     const struct plan_lists lists = {r->tokens + r->n_computed, r->blocks, r->adjusts, r->allowed};

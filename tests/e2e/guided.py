@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Answers of a given form: every one has it, and its bytes are the same in every layout.
+"""Answers of a given form, or of given tokens: every one has it, and its bytes are the same in every layout.
 
 usage: guided.py SHOAL WORK_FOLDER
 The demo model, which would rather write plays. Patterns are held against Python's `re`, JSON against
@@ -26,6 +26,7 @@ PERSON = {"type": "object", "title": "Person", "required": ["name", "age", "mood
 SCHEMAS = [PERSON, {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
            {"anyOf": [{"type": "integer", "minimum": -5, "maximum": 5}, {"const": None}]},
            {"type": "string", "pattern": "^[A-Z]{2,3}$"}]
+ALLOWED = [11, *range(300, 700, 3)]
 LAYOUTS = {"tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
            "dp 2, blocks in want": (["--dp", "2", "--kv-blocks", "10", "--chunk", "3"], 2),
            "no caches, one at a time": (["--max-batch", "1", "--prefix-cache", "off",
@@ -38,6 +39,7 @@ def make_lines():
     forms += [{"structured_outputs": {"json": PERSON}}, {"response_format": {
         "type": "json_schema", "json_schema": {"name": "p", "strict": True, "schema": PERSON}}},
         {"response_format": {"type": "json_object"}}]
+    forms += [{"allowed_token_ids": ALLOWED}, {"bad_words": ["the", "my lord", "\n"]}]
     draws = [{"temperature": 0}, {"temperature": 1.5, "n": 2}, {"seed": 3, "logprobs": 2},
              {"top_k": 5, "repetition_penalty": 1.2, "logit_bias": {"11": 5}}]
     lines = [dict(custom_id=f"{i}.{k}", prompt="KING HENRY:\nWhat", max_tokens=150, **form, **draw)
@@ -73,6 +75,10 @@ def fits(value, schema, root):
 def check_answer(line, answer):
     """True when it ended, and has the form."""
     text = answer["text"]
+    if "allowed_token_ids" in line:
+        expect(set(answer["token_ids"]) <= set(ALLOWED), f"other tokens: {answer}")
+    if "allowed_token_ids" in line or "bad_words" in line:
+        return True
     if answer["finish_reason"] != "stop":
         return False
     form = line.get("structured_outputs", {}).get("json") or line.get("guided_json")

@@ -46,6 +46,9 @@ static const char *const words[] = {"\"custom_id\":",
                                     "\"stream\":true",
                                     "\"guided_regex\":\"(a|[b-c]{2,3})*\\\\d\"",
                                     "\"guided_choice\":[",
+                                    "\"allowed_token_ids\":[97,98,256",
+                                    "\"bad_words\":[\"ab\",\"c\"",
+                                    "\"prefixItems\":[{\"$ref\":\"#\"}",
                                     "\"guided_json\":{\"type\":",
                                     "\"properties\":{\"a\":{\"anyOf\":[",
                                     "\"array\",\"items\":{\"$ref\":\"#\",\"maxItems\":",
@@ -178,7 +181,9 @@ static const char *const lines[] = {
     "{\"prompt\":\"a\",\"guided_choice\":[\"ab\",\"\\u00e9\"],\"logprobs\":1}\n",
     "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
     "\"string\",\"maxLength\":3},\"b\":{\"type\":\"array\",\"items\":{\"type\":\"integer\","
-    "\"minimum\":-3},\"maxItems\":2}},\"required\":[\"a\"]}}\n"};
+    "\"minimum\":-3},\"maxItems\":2}},\"required\":[\"a\"]}}\n"
+    "{\"prompt\":\"a\",\"guided_json\":{\"properties\":{\"a\":{\"prefixItems\":[{\"$ref\":"
+    "\"#\"}]}}},\"bad_words\":[\"a\",\" bc\"],\"allowed_token_ids\":[34,91,93,97,123,125]}\n"};
 
 static void begin(struct fuzz_seeds *seeds)
 {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "serve/request.h"
 #include "serve/request_guide.h"
+#include "serve/request_words.h"
 #include "text/automaton.h"
 #include "text/json_schema.h"
 #include "text/regex.h"
@@ -285,7 +286,7 @@ static void tokens_fit_where_their_bytes_do(void)
     static const char *const next[] = {"x", "ypqr|", "z", "|"}; /* | is the end token */
     static const char tokens[] = "xyz";
     for (size_t step = 0; step < 3; step++) {
-        CU_ASSERT_EQUAL(request_guide_allow(r, &rules).code, STATUS_OK);
+        CU_ASSERT_EQUAL(request_allow(r, &rules).code, STATUS_OK);
         for (int32_t id = 0; id < rules.vocab_size; id++) {
             const char c = id == 256 ? '|' : (char)id;
             const bool fits = c != '\0' && id < 257 && (id < 128 || id == 256) &&
@@ -298,6 +299,68 @@ static void tokens_fit_where_their_bytes_do(void)
     CU_ASSERT_EQUAL(r->finish, REQUEST_STOP); /* nothing can follow */
     CU_ASSERT_NSTRING_EQUAL(r->text.data, "xyz", 3);
     request_destroy(&r);
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
+static bool may_draw(const struct request *r, int32_t id)
+{
+    return (r->allowed[id / 32] >> (id % 32) & 1) != 0;
+}
+
+static void take(struct request *r, const struct request_rules *rules, int32_t token)
+{
+    CU_ASSERT_EQUAL(request_take_token(r, rules, token).code, STATUS_OK);
+    CU_ASSERT_EQUAL(request_allow(r, rules).code, STATUS_OK);
+}
+
+/* A word's last token cannot come behind the others, sampled ones alone; lists are kept to. */
+static void lists_of_tokens_and_words_are_kept_to(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    const struct request_rules rules = util_request_rules(t);
+    struct request *r = util_request_parse(
+        &rules, "{\"prompt\":\"ab\",\"bad_words\":[\" abc\",\"x\"],\"max_tokens\":9,"
+                "\"min_tokens\":3}");
+    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_EQUAL(request_allow(r, &rules).code, STATUS_OK);
+    CU_ASSERT(may_draw(r, 'a') && may_draw(r, 'c') && !may_draw(r, 'x') && !may_draw(r, 256));
+    take(r, &rules, 'a');
+    take(r, &rules, 'b');
+    CU_ASSERT(may_draw(r, 'a') && !may_draw(r, 'c') && !may_draw(r, 'x') && !may_draw(r, 256));
+    take(r, &rules, 'a');
+    CU_ASSERT(may_draw(r, 'c') && may_draw(r, 256));
+    request_destroy(&r);
+    r = util_request_parse(&rules, "{\"prompt\":\"ab\",\"bad_words\":[\"ab\"],\"max_tokens\":9,"
+                                   "\"allowed_token_ids\":[97,98,97]}");
+    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    for (int32_t id = 0; id < rules.vocab_size; id++)
+        CU_ASSERT_EQUAL(may_draw(r, id), id == 'a' || id == 'b');
+    CU_ASSERT_NOT_EQUAL(request_words_hash(r), 0);
+    take(r, &rules, 'a');
+    CU_ASSERT(may_draw(r, 'a') && !may_draw(r, 'b'));
+    request_destroy(&r);
+    tokenizer_destroy(&t);
+}
+
+/* Where no token is left an answer ends, when its form is whole, or is an error row. */
+static void no_token_left_ends_an_answer(void)
+{
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
+    static const char *const lines[] = {
+        "{\"prompt\":\"q\",\"bad_words\":[\"ab\"],\"guided_regex\":\"a(bc)?\",\"ignore_eos\":true}",
+        "{\"prompt\":\"q\",\"bad_words\":[\"ab\"],\"guided_regex\":\"abc\"}"};
+    for (int i = 0; i < 2; i++) {
+        struct request *r = util_request_parse(&rules, lines[i]);
+        CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+        CU_ASSERT_EQUAL(request_take_token(r, &rules, 'a').code, STATUS_OK);
+        CU_ASSERT_EQUAL(r->finish, REQUEST_STOP);
+        CU_ASSERT_EQUAL(r->error_code != NULL, i == 1);
+        CU_ASSERT(i == 0 || strcmp(r->error_code, "no_token_left") == 0);
+        request_destroy(&r);
+    }
     guides_destroy(&rules.guides);
     tokenizer_destroy(&t);
 }
@@ -320,7 +383,7 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
         if (r->guide == NULL) printf("\n  %s: %s\n", path, r->error_message);
         CU_ASSERT_FATAL(r->guide != NULL);
         while (r->finish == REQUEST_UNFINISHED) {
-            CU_ASSERT_EQUAL_FATAL(request_guide_allow(r, &rules).code, STATUS_OK);
+            CU_ASSERT_EQUAL_FATAL(request_allow(r, &rules).code, STATUS_OK);
             state = state * 6364136223846793005u + 1442695040888963407u;
             int32_t id = (int32_t)((state >> 33) % (uint64_t)rules.vocab_size);
             while ((r->allowed[id / 32] >> (id % 32) & 1) == 0) id = (id + 1) % rules.vocab_size;
@@ -393,14 +456,15 @@ static void failing_allocations_are_statuses(void)
     struct tokenizer *t = util_byte_tokenizer();
     struct request_rules rules = util_request_rules(t);
     static const char LINE[] = "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"array\",\"items\":{"
-                               "\"enum\":[1,2]},\"minItems\":1}}";
+                               "\"enum\":[1,2]},\"minItems\":1},\"bad_words\":[\"x\"],"
+                               "\"allowed_token_ids\":[91]}";
     bool passed = false;
     for (uint64_t n = 1; n < 2000 && !passed; n++) {
         struct request *r = NULL;
         (void)mem_fail_after(n);
         struct status st = guides_create(t, rules.vocab_size, &rules.guides);
         if (!status_failed(&st)) st = request_create(&rules, 1, LINE, sizeof LINE - 1, &r);
-        if (!status_failed(&st)) st = request_guide_allow(r, &rules);
+        if (!status_failed(&st)) st = request_allow(r, &rules);
         passed = mem_fail_after(0) < n;
         CU_ASSERT_EQUAL(st.code, passed ? STATUS_OK : STATUS_MEMORY);
         request_destroy(&r);
@@ -417,6 +481,8 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, schemas_take_their_texts);
     CU_ADD_TEST(suite, what_is_not_understood_is_named);
     CU_ADD_TEST(suite, tokens_fit_where_their_bytes_do);
+    CU_ADD_TEST(suite, lists_of_tokens_and_words_are_kept_to);
+    CU_ADD_TEST(suite, no_token_left_ends_an_answer);
     CU_ADD_TEST(suite, every_decoder_gives_the_form);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
     CU_ADD_TEST(suite, failing_allocations_are_statuses);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINES = 120 };
+enum { LINES = 200 };
 
 /* Lines over eight prompts: greedy, seeded and unseeded, of several lengths, stops and priorities,
  * some of which fail in the engine. */
@@ -22,12 +22,14 @@ static void make_lines(struct strbuf *s)
                                         "\"temperature\":0,\"stop\":[\"e\"]",
                                         "\"temperature\":0,\"guided_regex\":\"[a-z]{0,30}\"",
                                         "\"temperature\":0,\"guided_regex\":\"[a-z]{0,30}\","
-                                        "\"ignore_eos\":true"};
+                                        "\"ignore_eos\":true",
+                                        "\"temperature\":0,\"bad_words\":[\"e\"]",
+                                        "\"temperature\":0,\"bad_words\":[\"o\"]"};
     uint64_t x = 41;
     for (int i = 0; i < LINES; i++) {
         const int prompt = (int)fake_between(&x, 0, 7);
         strbuf_printf(s, "{\"custom_id\":\"c%d\",%s,\"max_tokens\":%d,", i,
-                      kinds[fake_between(&x, 0, 7)], (int)fake_between(&x, 0, 2) * 20 + 9);
+                      kinds[fake_between(&x, 0, 9)], (int)fake_between(&x, 0, 2) * 20 + 9);
         if (i % 9 == 4) strbuf_printf(s, "\"priority\":%d,", (int)fake_between(&x, -3, 3));
         strbuf_printf(s, "\"prompt_token_ids\":[9,%d,%d", prompt == 7 ? 1 : 6, prompt);
         for (int k = 0; k < 12 * prompt; k++) strbuf_printf(s, ",%d", 40 + k % 50);
