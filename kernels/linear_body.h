@@ -331,6 +331,24 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
     }
 }
 
+/* Fetches what the end of a tile's leaf writes, and what it adds to, long before. */
+ALWAYS_INLINE void fetch_ends(const struct block *b, const struct piece *p, size_t r, size_t n)
+{
+    const size_t tile_bytes = n * b->n_panels * sizeof *b->sums;
+    const size_t n_bytes =
+        b->n_panels * PANEL_COLUMNS * (b->leafy ? sizeof(int64_t) : sizeof(float));
+    const bool first = p->k + p->n_k <= leaf_length(b->s->w, b->leafy);
+    const char *sums = (const char *)(b->sums + r * b->n_panels);
+    for (size_t i = 0; b->leafy && !first && i < tile_bytes; i += LINE_BYTES)
+        _mm_prefetch(sums + i, _MM_HINT_T0);
+    if (p->k + p->n_k < b->s->w->n_in) return;
+    for (size_t i = r; i < r + n; i++) {
+        const char *to = b->leafy ? (const char *)sums_at(b->s, i, p->panel)
+                                  : (const char *)y_at(b->s, i, p->panel);
+        for (size_t j = 0; j < n_bytes; j += LINE_BYTES) __builtin_prefetch(to + j, 1);
+    }
+}
+
 /* A piece's work for its first tile. Each of n_tiles tiles fetches its share of `behind`. */
 ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct piece *p,
                                           const struct piece *behind, const float *now,
@@ -377,6 +395,7 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     for (size_t r = 0, i = 0, n; i < n_tiles; r += n, i++, o.x = o.next) {
         n = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
         o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : s->x + next->k;
+        if (p->ends) fetch_ends(b, p, r, n);
         tile(n, &o, b->c + r * b->n_panels);
         if (o.n_ahead > 0) {
             o.ahead += o.n_ahead * lines * LINE_BYTES;

@@ -8,13 +8,18 @@
 #include <assert.h>
 #include <string.h>
 
+enum { WORTH_MAPPING = 4 << 20 /* bytes from which a buffer has huge pages */ };
+
 static void drop(struct moe *m, struct grown *g)
 {
     if (g->on_device) {
         mem_ops_free(m->o.kern, &g->data);
+    } else if (g->is_mapped) {
+        mem_unmap(&g->data, g->n_bytes);
     } else {
         mem_free(&g->data);
     }
+    g->n_bytes = 0;
 }
 
 /* What the host reads and writes; all else stands where the ops work. */
@@ -33,10 +38,12 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
         /* some air, so that slowly growing steps do not allocate each time */
         const size_t want = n_bytes + n_bytes / 4;
         drop(m, g);
-        g->n_bytes = 0;
         g->on_device = m->o.kern->device != NULL && !is_list(which);
+        g->is_mapped = !g->on_device && want >= WORTH_MAPPING;
         if (g->on_device) {
             TRY(mem_ops_alloc(m->o.kern, &g->data, want, 1, "MoE buffer"));
+        } else if (g->is_mapped) {
+            TRY(mem_map(&g->data, want, "MoE buffer"));
         } else {
             TRY(mem_alloc(&g->data, want, 1, "MoE buffer"));
         }

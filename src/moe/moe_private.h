@@ -8,7 +8,7 @@
 struct grown {
     void *data;
     size_t n_bytes;
-    bool on_device;
+    bool on_device, is_mapped;
 };
 
 enum buffer {
