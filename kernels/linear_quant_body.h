@@ -69,7 +69,7 @@ struct quant_few {
 
 /* To be defined by the set:
  * the chains of n_rows (constant, at most SET_FEW_ROWS) rows, from +0: acc[row][16]; more rows are
- * multiplied so up to SET_FEW_MOST;
+ * multiplied so up to SET_FEW_MOST, of whole bytes SET_FEW_BYTES_MOST (the larger one);
  * the chains continued: acc[row][panel][16], panels at most QUANT_PANELS and rows at most
  * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
@@ -406,7 +406,7 @@ static inline void quant_linear_few(bool leafy, const struct linear_args *a,
                                     const struct linear_group *g, size_t panel0, size_t panel1,
                                     size_t row0, size_t row1)
 {
-    struct quant_slice s[(SET_FEW_MOST + SET_FEW_ROWS - 1) / SET_FEW_ROWS];
+    struct quant_slice s[(SET_FEW_BYTES_MOST + SET_FEW_ROWS - 1) / SET_FEW_ROWS];
     const size_t n_rows = row1 - row0, n = (n_rows + SET_FEW_ROWS - 1) / SET_FEW_ROWS;
     for (size_t i = 0; i < n; i++) {
         const size_t begin = n_rows * i / n, end = n_rows * (i + 1) / n;
@@ -422,7 +422,8 @@ static inline void quant_linear(bool leafy, const struct linear_args *a, size_t 
 {
     const struct linear_group *g = &a->groups[group];
     assert(a->xq->group == quant_kernel_group(g->w->quant));
-    if (row1 - row0 <= SET_FEW_MOST) {
+    const bool nibbles = quant_is_nibbles(g->w->quant.kind);
+    if (row1 - row0 <= (nibbles ? SET_FEW_MOST : SET_FEW_BYTES_MOST)) {
         quant_linear_few(leafy, a, g, panel0, panel1, row0, row1);
         return;
     }

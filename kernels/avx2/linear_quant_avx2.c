@@ -6,7 +6,13 @@
 
 #include "kernels/avx2/scales.h"
 
-enum { SET_FEW_ROWS = 4, SET_FEW_MOST = 8, SET_TILE_ROWS = 5, SET_BYTES_ROWS = 4 };
+enum {
+    SET_FEW_ROWS = 4,
+    SET_FEW_MOST = 8,
+    SET_FEW_BYTES_MOST = 16,
+    SET_TILE_ROWS = 6,
+    SET_BYTES_ROWS = 4
+};
 
 #include "kernels/linear_quant_body.h"
 
@@ -132,7 +138,7 @@ ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t n_ro
         __m256i wk[HALVES];
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) wk[h] = load_quad(source, w, k, h);
-#pragma GCC unroll 5
+#pragma GCC unroll 6
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
@@ -142,7 +148,7 @@ ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t n_ro
             }
         }
     }
-#pragma GCC unroll 5
+#pragma GCC unroll 6
     for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 2
         for (size_t h = 0; h < HALVES; h++) {
@@ -159,7 +165,7 @@ ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t n_
 {
     const size_t step = step_of(source), x_bytes = step * QUANT_QUAD, w_bytes = step * QUANT_LINE;
     if (source == SOURCE_BYTES) {
-#pragma GCC unroll 5
+#pragma GCC unroll 6
         for (size_t r = 0; r < n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
         for (size_t q = 0; q < n_quads; q += step, x += x_bytes, w += w_bytes) {
             if (has_zeros)
@@ -182,7 +188,7 @@ ALWAYS_INLINE void end_sums(enum quant_source source, bool has_zeros, size_t n_r
                             const struct quant_tile *t, size_t g, size_t p, __m256i (*sum)[HALVES],
                             float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-#pragma GCC unroll 5
+#pragma GCC unroll 6
     for (size_t r = 0; r < n_rows; r++) {
         const __m256 x_scale = _mm256_set1_ps(t->x_scales[r * t->q_stride + g]);
         const __m256i start = _mm256_set1_epi32(t->start[r * t->start_stride + g]);
@@ -202,37 +208,48 @@ ALWAYS_INLINE void end_sums(enum quant_source source, bool has_zeros, size_t n_r
     }
 }
 
-/* All of one tile; all but t constant. */
-ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
-                        const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+/* All of one tile of n_quads quads a group; all but it constant. */
+ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_quads, size_t n_rows,
+                           const struct quant_tile *in, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const size_t n_quads = t->group / QUANT_QUAD, w_bytes = n_quads * QUANT_LINE;
-    for (size_t g = 0; g < t->n_groups; g++) {
-        const int8_t *x = t->x + g * t->group;
-        for (size_t p = 0; p < t->n_panels; p++) {
-            const uint8_t *w = t->w + p * t->w_stride + g * w_bytes;
-            const uint8_t *next = t->ahead + p * t->ahead_stride + g * t->ahead_step;
+    const struct quant_tile t = *in; /* no store to acc can change it here */
+    const size_t w_bytes = n_quads * QUANT_LINE;
+    for (size_t g = 0; g < t.n_groups; g++) {
+        const int8_t *x = t.x + g * n_quads * QUANT_QUAD;
+        for (size_t p = 0; p < t.n_panels; p++) {
+            const uint8_t *w = t.w + p * t.w_stride + g * w_bytes;
+            const uint8_t *next = t.ahead + p * t.ahead_stride + g * t.ahead_step;
             __m256i sum[SET_TILE_ROWS][HALVES];
-            for (size_t i = 0; i < t->ahead_step; i += QUANT_LINE)
+            for (size_t i = 0; i < t.ahead_step; i += QUANT_LINE)
                 _mm_prefetch(next + i, _MM_HINT_T0);
-            sum_group(source, has_zeros, n_rows, x, t->x_stride, w, n_quads, sum);
-            end_sums(source, has_zeros, n_rows, t, g, p, sum, acc);
+            sum_group(source, has_zeros, n_rows, x, t.x_stride, w, n_quads, sum);
+            end_sums(source, has_zeros, n_rows, &t, g, p, sum, acc);
         }
     }
 }
 
-/* More than SET_FEW_ROWS rows, cut evenly: tiles have two rows at least. */
+/* Groups of QUANT_CODE_ALIGN have instructions of their own: no sum waits in memory. */
+ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
+                        const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+{
+    if (source == SOURCE_UNPACKED_MXFP4 || t->group == QUANT_CODE_ALIGN)
+        tile_of(source, has_zeros, QUANT_CODE_ALIGN / QUANT_QUAD, n_rows, t, acc);
+    else
+        tile_of(source, has_zeros, t->group / QUANT_QUAD, n_rows, t, acc);
+}
+
+/* More rows than are few, cut evenly: tiles have three rows at least. */
 #define TILES(name, source, has_zeros)                                                             \
     static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
     {                                                                                              \
-        if (t->n_rows == 2)                                                                        \
-            tile(source, has_zeros, 2, t, acc);                                                    \
-        else if (t->n_rows == 3)                                                                   \
+        if (t->n_rows == 3)                                                                        \
             tile(source, has_zeros, 3, t, acc);                                                    \
-        else if (t->n_rows == 4)                                                                   \
+        else if (source == SOURCE_BYTES || t->n_rows == 4)                                         \
             tile(source, has_zeros, 4, t, acc);                                                    \
-        else if (source != SOURCE_BYTES)                                                           \
+        else if (t->n_rows == 5)                                                                   \
             tile(source, has_zeros, 5, t, acc);                                                    \
+        else                                                                                       \
+            tile(source, has_zeros, 6, t, acc);                                                    \
     }
 TILES(bytes, SOURCE_BYTES, false)
 TILES(bytes_zeros, SOURCE_BYTES, true)
@@ -349,7 +366,11 @@ static void set_zeros(const uint8_t *in, size_t n, int32_t *out)
 
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out)
 {
-    for (size_t i = 0; i < n; i++) out[i] = sums[i] * factor;
+    const __m256i f = _mm256_set1_epi32(factor);
+    for (size_t i = 0; i < n; i += 8) {
+        const __m256i there = v8_first(n - i), v = _mm256_maskload_epi32(sums + i, there);
+        _mm256_maskstore_epi32(out + i, there, _mm256_mullo_epi32(v, f));
+    }
 }
 
 ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)

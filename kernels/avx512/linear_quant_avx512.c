@@ -5,7 +5,13 @@
 
 #include "kernels/avx512/scales.h"
 
-enum { SET_FEW_ROWS = 8, SET_FEW_MOST = 16, SET_TILE_ROWS = 6, SET_BYTES_ROWS = 6 };
+enum {
+    SET_FEW_ROWS = 8,
+    SET_FEW_MOST = 16,
+    SET_FEW_BYTES_MOST = 16,
+    SET_TILE_ROWS = 6,
+    SET_BYTES_ROWS = 6
+};
 
 #include "kernels/linear_quant_body.h"
 
