@@ -11,6 +11,7 @@
 
 enum {
     CHUNK = 256, /* sums in flight: they stay in the first-level cache */
+    LINE = 64 / sizeof(int64_t),
 };
 
 /* What stands before a rank's sums in its lane. */
@@ -203,6 +204,22 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
     m->o.kern->grid_to_f32(sums, n, c->grid_bits, y);
 }
 
+/* Asks for what is read of choice k, whose row stands anywhere, while another is added up. */
+static void fetch(const struct combine *c, size_t k, size_t column, size_t n)
+{
+    const struct moe *m = c->m;
+    if (k >= c->tokens.end * m->o.n_chosen) return;
+    const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
+    for (uint32_t i = 0; i < m->o.layout->etp; i++) {
+        struct range r = {0, m->o.width};
+        if (m->o.layout->cuts_expert_outputs) r = layout_expert_outputs(m->o.layout, i);
+        const size_t begin = column > r.begin ? column : r.begin;
+        const size_t end = column + n < r.end ? column + n : r.end;
+        const int64_t *sums = part_of(m, &choice, i);
+        for (size_t at = begin; at < end; at += LINE) __builtin_prefetch(sums + (at - r.begin));
+    }
+}
+
 static int32_t counter(const struct combine *c, const struct choice *choice)
 {
     const struct moe *m = c->m;
@@ -235,6 +252,7 @@ static int32_t combine_row(const struct combine *c, size_t t, float *out)
         const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
         for (size_t at = c->columns.begin; at < c->columns.end; at += CHUNK) {
             const size_t n = c->columns.end - at < CHUNK ? c->columns.end - at : CHUNK;
+            fetch(c, k + 1, at, n);
             round_sums(c, &choice, at, n, y);
             m->o.kern->axpy(c->p->weights[k], y, n, out + (at - c->columns.begin));
         }
