@@ -11,7 +11,7 @@ enum {
     SET_FEW_MOST = 8,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 4
+    SET_BYTES_ROWS = 5
 };
 
 #include "kernels/linear_quant_body.h"
@@ -89,7 +89,7 @@ ALWAYS_INLINE void add_wide(size_t n_rows, const int8_t *x, size_t x_stride, con
             even[h] = _mm256_and_si256(v, low);
             odd[h] = _mm256_srli_epi16(v, 8);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 5
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i v = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
             const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
@@ -104,8 +104,8 @@ ALWAYS_INLINE void add_wide(size_t n_rows, const int8_t *x, size_t x_stride, con
 }
 
 /* The same of weights as they are, without the bias: 2 * 128 * 127 < 2^15. */
-ALWAYS_INLINE void add_signed(size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
-                              __m256i (*sum)[HALVES])
+ALWAYS_INLINE void add_signed(bool first, size_t n_rows, const int8_t *x, size_t x_stride,
+                              const uint8_t *w, __m256i (*sum)[HALVES])
 {
     const __m256i bias = _mm256_set1_epi8((char)QUANT_INT8_BIAS), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
@@ -116,13 +116,14 @@ ALWAYS_INLINE void add_signed(size_t n_rows, const int8_t *x, size_t x_stride, c
             wk[h] = _mm256_xor_si256(load_quad(SOURCE_BYTES, w, k, h), bias);
             size[h] = _mm256_abs_epi8(wk[h]);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 5
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
             for (size_t h = 0; h < HALVES; h++) {
                 const __m256i pairs = _mm256_maddubs_epi16(size[h], _mm256_sign_epi8(xk, wk[h]));
-                sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(pairs, ones));
+                const __m256i quads = _mm256_madd_epi16(pairs, ones);
+                sum[r][h] = first && k == 0 ? quads : add32(sum[r][h], quads);
             }
         }
     }
@@ -164,15 +165,17 @@ ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t n_
                              __m256i (*sum)[HALVES])
 {
     const size_t step = step_of(source), x_bytes = step * QUANT_QUAD, w_bytes = step * QUANT_LINE;
+    if (source == SOURCE_BYTES && !has_zeros) {
+        add_signed(true, n_rows, x, x_stride, w, sum);
+        for (size_t q = step; q < n_quads; q += step)
+            add_signed(false, n_rows, x += x_bytes, x_stride, w += w_bytes, sum);
+        return;
+    }
     if (source == SOURCE_BYTES) {
 #pragma GCC unroll 6
         for (size_t r = 0; r < n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-        for (size_t q = 0; q < n_quads; q += step, x += x_bytes, w += w_bytes) {
-            if (has_zeros)
-                add_wide(n_rows, x, x_stride, w, sum);
-            else
-                add_signed(n_rows, x, x_stride, w, sum);
-        }
+        for (size_t q = 0; q < n_quads; q += step, x += x_bytes, w += w_bytes)
+            add_wide(n_rows, x, x_stride, w, sum);
         return;
     }
     add_nibbles(source, true, n_rows, x, x_stride, w, sum);
@@ -244,9 +247,9 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
     {                                                                                              \
         if (t->n_rows == 3)                                                                        \
             tile(source, has_zeros, 3, t, acc);                                                    \
-        else if (source == SOURCE_BYTES || t->n_rows == 4)                                         \
+        else if (t->n_rows == 4)                                                                   \
             tile(source, has_zeros, 4, t, acc);                                                    \
-        else if (t->n_rows == 5)                                                                   \
+        else if (source == SOURCE_BYTES || t->n_rows == 5)                                         \
             tile(source, has_zeros, 5, t, acc);                                                    \
         else                                                                                       \
             tile(source, has_zeros, 6, t, acc);                                                    \
@@ -296,7 +299,7 @@ ALWAYS_INLINE void few_ends(size_t n_rows, const struct quant_few *t, size_t g,
 #pragma GCC unroll 2
     for (size_t h = 0; h < HALVES; h++) {
         const __m256 w_scales = v8_scales(t->format, t->scales, at + 8 * h);
-#pragma GCC unroll 4
+#pragma GCC unroll 5
         for (size_t r = 0; r < n_rows; r++) {
             const __m256 scale =
                 _mm256_mul_ps(w_scales, _mm256_set1_ps(t->x_scales[r * t->q_stride + g]));
@@ -326,7 +329,7 @@ ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_ro
             for (size_t i = 0; i < w_bytes; i += QUANT_LINE)
                 _mm_prefetch(w + i + QUANT_CODES_AHEAD, _MM_HINT_T0);
             if (is_signed)
-                add_signed(n_rows, x, t->x_stride, w, sum);
+                add_signed(false, n_rows, x, t->x_stride, w, sum);
             else if (source == SOURCE_BYTES)
                 add_wide(n_rows, x, t->x_stride, w, sum);
             else
