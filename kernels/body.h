@@ -40,6 +40,12 @@ static inline void kern_count_bad(int64_t *counter, int64_t n_bad)
     if (n_bad != 0) __atomic_fetch_add(counter, n_bad, __ATOMIC_RELAXED);
 }
 
+/* The same where the sums are not kept; a row has far fewer leaves and outputs than 2^31. */
+static inline void kern_mark_bad(int32_t *bad, int64_t n_bad)
+{
+    if (n_bad != 0) __atomic_fetch_add(bad, (int32_t)n_bad, __ATOMIC_RELAXED);
+}
+
 /* The router's order: larger is better. -0 equals +0; a NaN comes last, whatever its bits. */
 DEVICE_INLINE uint64_t kern_router_key(float score, uint32_t id)
 {

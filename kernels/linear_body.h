@@ -9,7 +9,7 @@
  * The including file has defined: TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE, SHORT_PIECE;
  * struct v16 with v16_zero, v16_fma, v16_store_aligned; dequantize; load_weights (which may order
  * the lanes as it likes), store_outputs and output_lanes (which know that order); struct grid and
- * struct sums16 with grid_of, grid_add, store_sums. */
+ * struct sums16 with grid_of, grid_add, store_sums, store_rounded. */
 #ifndef SHOAL_KERNELS_LINEAR_BODY_H
 #define SHOAL_KERNELS_LINEAR_BODY_H
 
@@ -50,7 +50,8 @@ struct slice {
     size_t x_stride;
     float *y; /* of the first row; or */
     size_t y_stride;
-    int64_t *sums; /* of the first row */
+    int64_t *sums; /* of the first row; NULL, with leaves: their values go to y, */
+    int32_t *bad;  /* their counters here */
     size_t n_rows;
 };
 
@@ -119,6 +120,25 @@ ALWAYS_INLINE int64_t *sums_at(const struct slice *s, size_t r, size_t panel)
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
 }
 
+/* What a row's leaves add up to, once they are all in. */
+ALWAYS_INLINE void store_leaves(enum dtype t, const struct slice *s, size_t r, size_t panel,
+                                const struct grid *g, size_t n_leaves, const struct sums16 *sums)
+{
+    const size_t n = outputs_of(s->w, panel);
+    if (s->sums != NULL)
+        store_sums(t, sums, g, n_leaves, n, sums_at(s, r, panel));
+    else
+        store_rounded(t, sums, g, n_leaves, n, y_at(s, r, panel));
+}
+
+static void count_bad(const struct slice *s, size_t r, int64_t n_bad)
+{
+    if (s->sums != NULL)
+        kern_count_bad(sums_at(s, r, 0) + s->w->n_out, n_bad);
+    else
+        kern_mark_bad(&s->bad[r], n_bad);
+}
+
 /* Where input k of a group of panels stands; an input beyond the last one is the next group's, or
  * (at the end) these again. */
 static const char *after(const struct slice *s, size_t panel, size_t n_panels, size_t k,
@@ -173,12 +193,11 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t i = 0; i < n_rows * n_panels; i++) {
         const size_t r = i / n_panels, p = panel + i % n_panels;
         if (leafy)
-            store_sums(t, &sums[i], &g, n_leaves, outputs_of(w, p), sums_at(s, r, p));
+            store_leaves(t, s, r, p, &g, n_leaves, &sums[i]);
         else
             store_outputs(t, c[i], outputs_of(w, p), y_at(s, r, p));
     }
-    for (size_t r = 0; leafy && r < n_rows; r++)
-        kern_count_bad(sums_at(s, r, 0) + w->n_out, n_bad[r]);
+    for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
 /* A constant number of rows over panels [p, p1): as many panels at once as the registers hold. */
@@ -315,8 +334,7 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
                 sums.s[q] = first ? none.s[q] : b->sums[at].s[q];
             bad |= grid_add(&b->grid, b->c[at], &sums);
             if (last)
-                store_sums(b->t, &sums, &b->grid, n_leaves, outputs_of(w, panel),
-                           sums_at(b->s, i, panel));
+                store_leaves(b->t, b->s, i, panel, &b->grid, n_leaves, &sums);
             else {
                 UNROLL(4)
                 for (size_t q = 0; q < SUMS_VECTORS; q++) b->sums[at].s[q] = sums.s[q];
@@ -335,16 +353,16 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
 ALWAYS_INLINE void fetch_ends(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
     const size_t tile_bytes = n * b->n_panels * sizeof *b->sums;
-    const size_t n_bytes =
-        b->n_panels * PANEL_COLUMNS * (b->leafy ? sizeof(int64_t) : sizeof(float));
+    const bool summed = b->s->sums != NULL;
+    const size_t n_bytes = b->n_panels * PANEL_COLUMNS * (summed ? sizeof(int64_t) : sizeof(float));
     const bool first = p->k + p->n_k <= leaf_length(b->s->w, b->leafy);
     const char *sums = (const char *)(b->sums + r * b->n_panels);
     for (size_t i = 0; b->leafy && !first && i < tile_bytes; i += LINE_BYTES)
         _mm_prefetch(sums + i, _MM_HINT_T0);
     if (p->k + p->n_k < b->s->w->n_in) return;
     for (size_t i = r; i < r + n; i++) {
-        const char *to = b->leafy ? (const char *)sums_at(b->s, i, p->panel)
-                                  : (const char *)y_at(b->s, i, p->panel);
+        const char *to = summed ? (const char *)sums_at(b->s, i, p->panel)
+                                : (const char *)y_at(b->s, i, p->panel);
         for (size_t j = 0; j < n_bytes; j += LINE_BYTES) __builtin_prefetch(to + j, 1);
     }
 }
@@ -431,8 +449,7 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
         p = next;
         next = behind;
     }
-    for (size_t r = 0; leafy && r < s->n_rows; r++)
-        kern_count_bad(sums_at(s, r, 0) + w->n_out, n_bad[r]);
+    for (size_t r = 0; leafy && r < s->n_rows; r++) count_bad(s, r, n_bad[r]);
     return panel;
 }
 
@@ -448,10 +465,12 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
                           .x_stride = a->x_stride,
                           .y_stride = a->y_stride,
                           .n_rows = min_size(row1 - row, BLOCK_ROWS)};
-        if (leafy)
+        if (leafy && a->sums != NULL) {
             s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
-        else
+        } else {
             s.y = a->y + at * a->y_stride;
+            s.bad = leafy ? a->bad + at : NULL;
+        }
         size_t p = panel0;
         if (s.n_rows <= FEW_ROWS && !quantized) {
             few(t, leafy, &s, panel0, panel1);

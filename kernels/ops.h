@@ -24,7 +24,8 @@ void op_linear(const struct kern_table *k, const struct linear_args *a);
  * threads for all. */
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n);
 
-/* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. */
+/* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. Or, of
+ * float weights on the CPU, without sums: their values, and bad += the counters. */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 
 /* Rows [0, n_rows) of x, n inputs each, as codes: the first groups of out's rows; what other groups

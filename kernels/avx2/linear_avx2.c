@@ -62,7 +62,7 @@ ALWAYS_INLINE void v16_store_aligned(float *y, struct v16 v)
  * The subtraction is done once for all leaves, at the end. */
 struct grid {
     __m256 limit;
-    __m256d magic;
+    __m256d magic, unit;
 };
 
 /* Sixteen integer sums, in the order of the weights. */
@@ -74,7 +74,7 @@ static struct grid grid_of(const struct packed *w)
 {
     const int g = (int)w->grid_bits;
     return (struct grid){_mm256_set1_ps(kern_grid_limit(w->grid_bits)),
-                         _mm256_set1_pd(1.5 * kern_pow2(52 - g))};
+                         _mm256_set1_pd(1.5 * kern_pow2(52 - g)), _mm256_set1_pd(kern_pow2(-g))};
 }
 
 ALWAYS_INLINE __m256i add_four(__m256i sum, __m128 p, __m256d magic)
@@ -118,6 +118,25 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
         _mm256_store_si256((__m256i *)v + i, _mm256_sub_epi64(sums->s[i], all));
     const size_t n_stored = n < PANEL_COLUMNS ? n : PANEL_COLUMNS;
     for (size_t i = 0; i < n_stored; i++) out[i] = t == DTYPE_BF16 ? v[i / 2 + i % 2 * 8] : v[i];
+}
+
+/* Four sums' values in f32. */
+ALWAYS_INLINE __m128 round_four(__m256i sums, __m256i all, const struct grid *g)
+{
+    const __m256d v = double_from_int64(_mm256_sub_epi64(sums, all));
+    return _mm256_cvtpd_ps(_mm256_mul_pd(v, g->unit));
+}
+
+/* The sums' values in f32. */
+ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const struct grid *g,
+                                 size_t n_leaves, size_t n, float *y)
+{
+    const int64_t magic = _mm256_extract_epi64(_mm256_castpd_si256(g->magic), 0);
+    const __m256i all = _mm256_set1_epi64x((int64_t)((uint64_t)magic * n_leaves));
+    __m128 v[4];
+    for (size_t i = 0; i < 4; i++) v[i] = round_four(sums->s[i], all, g);
+    const struct v16 values = {_mm256_set_m128(v[1], v[0]), _mm256_set_m128(v[3], v[2])};
+    store_outputs(t, values, n, y);
 }
 
 #include "kernels/avx2/dequantize.h"

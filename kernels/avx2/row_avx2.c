@@ -14,17 +14,6 @@ ALWAYS_INLINE void tail_store(float *y, size_t i, size_t n, __m256 v)
     _mm256_maskstore_ps(y + i, v8_first(n - i), v);
 }
 
-/* int64 to double, rounded once: hi * 2^32 is put together exactly, then the low half is added. */
-ALWAYS_INLINE __m256d double_from_int64(__m256i v)
-{
-    const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(v, 32),
-                                          _mm256_castpd_si256(_mm256_set1_pd(0x1p84 + 0x1p63)));
-    const __m256i low = _mm256_blend_epi32(v, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
-    const __m256d exact =
-        _mm256_sub_pd(_mm256_castsi256_pd(high), _mm256_set1_pd(0x1p84 + 0x1p63 + 0x1p52));
-    return _mm256_add_pd(exact, _mm256_castsi256_pd(low));
-}
-
 ALWAYS_INLINE __m128 grid_four(const int64_t *sums, __m256d unit)
 {
     const __m256i v = _mm256_loadu_si256((const void *)sums);

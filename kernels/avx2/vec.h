@@ -39,6 +39,17 @@ ALWAYS_INLINE __m256i v8_first(size_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), lane);
 }
 
+/* int64 to double, rounded once: hi * 2^32 is put together exactly, then the low half is added. */
+ALWAYS_INLINE __m256d double_from_int64(__m256i v)
+{
+    const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(v, 32),
+                                          _mm256_castpd_si256(_mm256_set1_pd(0x1p84 + 0x1p63)));
+    const __m256i low = _mm256_blend_epi32(v, _mm256_castpd_si256(_mm256_set1_pd(0x1p52)), 0xAA);
+    const __m256d exact =
+        _mm256_sub_pd(_mm256_castsi256_pd(high), _mm256_set1_pd(0x1p84 + 0x1p63 + 0x1p52));
+    return _mm256_add_pd(exact, _mm256_castsi256_pd(low));
+}
+
 /* The bits of el_exp_body, eight at a time. */
 ALWAYS_INLINE __m256 v8_exp(__m256 x)
 {

@@ -45,7 +45,7 @@ ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
  * The subtraction is done once for all leaves, at the end. */
 struct grid {
     __m512 limit;
-    __m512d magic;
+    __m512d magic, unit;
 };
 
 /* Sixteen integer sums. */
@@ -57,7 +57,7 @@ static struct grid grid_of(const struct packed *w)
 {
     const int g = (int)w->grid_bits;
     return (struct grid){_mm512_set1_ps(kern_grid_limit(w->grid_bits)),
-                         _mm512_set1_pd(1.5 * kern_pow2(52 - g))};
+                         _mm512_set1_pd(1.5 * kern_pow2(52 - g)), _mm512_set1_pd(kern_pow2(-g))};
 }
 
 ALWAYS_INLINE __m512i add_eight(__m512i sum, __m256 p, __m512d magic)
@@ -85,6 +85,19 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
     const __mmask16 lanes = v16_first(n);
     _mm512_mask_storeu_epi64(out, (__mmask8)lanes, _mm512_sub_epi64(sums->s[0], all));
     _mm512_mask_storeu_epi64(out + 8, (__mmask8)(lanes >> 8), _mm512_sub_epi64(sums->s[1], all));
+}
+
+/* The sums' values in f32. */
+ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const struct grid *g,
+                                 size_t n_leaves, size_t n, float *y)
+{
+    const __m512i all =
+        _mm512_mullo_epi64(_mm512_castpd_si512(g->magic), _mm512_set1_epi64((int64_t)n_leaves));
+    const __m512d a = _mm512_cvtepi64_pd(_mm512_sub_epi64(sums->s[0], all));
+    const __m512d b = _mm512_cvtepi64_pd(_mm512_sub_epi64(sums->s[1], all));
+    const __m256 low = _mm512_cvtpd_ps(_mm512_mul_pd(a, g->unit));
+    const __m256 high = _mm512_cvtpd_ps(_mm512_mul_pd(b, g->unit));
+    store_outputs(t, (struct v16){_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1)}, n, y);
 }
 
 #include "kernels/avx512/dequantize.h"

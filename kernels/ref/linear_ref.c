@@ -58,25 +58,42 @@ static inline int64_t add_leaf(const struct packed *w, size_t panel, const float
     return n_bad;
 }
 
+/* The sums of one panel's leaves; returns how many partials did not fit. */
+REF_INLINE int64_t add_leaves(enum dtype t, const struct packed *w, size_t panel, const float *x,
+                              int64_t *sums)
+{
+    int64_t n_bad = 0;
+    for (size_t j = 0; j < outputs_of(w, panel); j++) sums[j] = 0;
+    for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
+        const size_t k1 = k0 + w->leaf < w->n_in ? k0 + w->leaf : w->n_in;
+        float acc[PANEL_COLUMNS];
+        chains(t, w, panel, x, k0, k1, acc);
+        n_bad += add_leaf(w, panel, acc, sums);
+    }
+    return n_bad;
+}
+
 REF_INLINE void linear_leaf(enum dtype t, const struct linear_args *a, size_t group, size_t panel0,
                             size_t panel1, size_t row0, size_t row1)
 {
     const struct linear_group *g = &a->groups[group];
     const struct packed *w = g->w;
+    const size_t n_out = w->n_out;
+    const double unit = kern_pow2(-(int)w->grid_bits);
     for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
-        int64_t *sums = a->sums + row * ((size_t)w->n_out + 1);
         int64_t n_bad = 0;
         for (size_t panel = panel0; panel < panel1; panel++) {
-            int64_t *out = sums + panel * PANEL_COLUMNS;
-            for (size_t j = 0; j < outputs_of(w, panel); j++) out[j] = 0;
-            for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
-                const size_t k1 = k0 + w->leaf < w->n_in ? k0 + w->leaf : w->n_in;
-                float acc[PANEL_COLUMNS];
-                chains(t, w, panel, a->x + row * a->x_stride, k0, k1, acc);
-                n_bad += add_leaf(w, panel, acc, out);
-            }
+            const size_t at = panel * PANEL_COLUMNS;
+            int64_t own[PANEL_COLUMNS];
+            int64_t *sums = a->sums != NULL ? a->sums + row * (n_out + 1) + at : own;
+            n_bad += add_leaves(t, w, panel, a->x + row * a->x_stride, sums);
+            for (size_t j = 0; a->sums == NULL && j < outputs_of(w, panel); j++)
+                a->y[row * a->y_stride + at + j] = (float)((double)sums[j] * unit);
         }
-        kern_count_bad(&sums[w->n_out], n_bad);
+        if (a->sums != NULL)
+            kern_count_bad(&a->sums[row * (n_out + 1) + n_out], n_bad);
+        else
+            kern_mark_bad(&a->bad[row], n_bad);
     }
 }
 

@@ -168,8 +168,24 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     a.x_stride = f;
     if (m->o.layout->cuts_expert_outputs) share_inner(m, &inner, &a);
     a.sums = sums;
+    if (p->rounded != NULL) {
+        a.sums = NULL;
+        a.y = p->rounded;
+        a.y_stride = d;
+        a.bad = p->rounded_bad;
+    }
     op_linear_leaf(m->o.kern, &a);
     return status_ok();
+}
+
+/* Whether this rank's sums are all there is, and its kernels round them at once. */
+static bool rounds_at_once(const struct moe *m, const struct pass *p)
+{
+    if (m->o.kern->device != NULL || comm_size(m->o.comm, COMM_ETP) > 1 || p->w->down == NULL)
+        return false;
+    for (uint32_t e = 0; e < range_count(m->experts); e++)
+        if (p->w->down[e].quant.kind != QUANT_NONE) return false;
+    return range_count(m->experts) > 0;
 }
 
 struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums)
@@ -185,17 +201,31 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int
     return status_ok();
 }
 
+static void add_down_biases(struct moe *m, const struct pass *p, float *y)
+{
+    if (p->w->down_bias == NULL) return;
+    const size_t n_groups = make_groups(m, p->w->down, m->groups);
+    add_biases(m, p->w->down_bias, m->o.width, n_groups, p->w->down, y);
+}
+
 struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
                               int32_t **bad)
 {
     const size_t d = m->o.width;
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
-    int64_t *sums;
-    TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
-                        grid_sum_room(p->n_in, d, m->o.comm, COMM_ETP) * sizeof *sums, &sums));
+    int64_t *sums = NULL;
     TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
     mem_ops_fill(m->o.kern, *bad, 0, p->n_in * sizeof **bad);
+    if (rounds_at_once(m, p)) {
+        p->rounded = *y;
+        p->rounded_bad = *bad;
+        TRY(moe_expert_sums(m, p, x, NULL));
+        add_down_biases(m, p, *y);
+        return status_ok();
+    }
+    TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
+                        grid_sum_room(p->n_in, d, m->o.comm, COMM_ETP) * sizeof *sums, &sums));
     TRY(moe_expert_sums(m, p, x, sums));
     const struct grid_sum sum = {.kern = m->o.kern,
                                  .sums = sums,
@@ -205,9 +235,6 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
                                  .y = *y,
                                  .bad = *bad};
     grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
-    if (has_weights && p->w->down_bias != NULL) {
-        const size_t n_groups = make_groups(m, p->w->down, m->groups);
-        add_biases(m, p->w->down_bias, d, n_groups, p->w->down, *y);
-    }
+    if (has_weights) add_down_biases(m, p, *y);
     return status_ok();
 }

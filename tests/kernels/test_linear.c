@@ -217,6 +217,38 @@ static void grid_counts_what_does_not_fit(void)
     }
 }
 
+/* Without sums: their values in f32, and the counters added to what a row has. */
+static void leaves_round_at_once(void)
+{
+    static const size_t rows[] = {1, 3, 6, 7, 29, 64, 258};
+    const struct kern_table tables[] = {table_ref(), table_in_turn(0), table_in_turn(1)};
+    const struct kern_table ref = table_ref();
+    struct rng r = {7};
+    for (int i = 0; i < 63; i++) {
+        const struct kern_table *k = &tables[i % 3];
+        const size_t n = rows[i / 9], n_out = i % 2 ? 70 : 129;
+        struct problem p = problem_make(&r, (enum dtype)(i / 3 % DTYPE_COUNT), n, n_out, 300,
+                                        i % 4 == 0 ? 128 : 96, i % 5 == 0 ? 200 : 0);
+        run_slices(&r, &ref, &p, 0);
+        int32_t *bad = test_memory(n * sizeof *bad);
+        float *value = test_floats(n_out);
+        for (size_t row = 0; row < n; row++) bad[row] = 3;
+        struct linear_args a = problem_args(&p, 1);
+        a.sums = NULL;
+        a.bad = bad;
+        op_linear_leaf(k, &a);
+        for (size_t row = 0; row < n; row++) {
+            const int64_t *sums = p.sums[0] + row * (n_out + 1);
+            ref.grid_to_f32(sums, n_out, 32, value);
+            CU_ASSERT_EQUAL(memcmp(value, p.y[1] + row * p.y_stride, n_out * sizeof *value), 0);
+            CU_ASSERT_EQUAL(bad[row], 3 + sums[n_out]);
+        }
+        free(value);
+        free(bad);
+        problem_free(&p);
+    }
+}
+
 /* Groups of unlike row counts (experts), among them empty ones: 1 and 2 threads, both sets. */
 static void threads_and_groups_do_not_change_bits(void)
 {
@@ -312,5 +344,6 @@ void suite_linear(CU_pSuite suite)
     CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
     CU_add_test(suite, "threads and groups do not change bits",
                 threads_and_groups_do_not_change_bits);
+    CU_add_test(suite, "leaves round at once", leaves_round_at_once);
     CU_add_test(suite, "shards of whole leaves add up", shards_of_whole_leaves_add_up);
 }
