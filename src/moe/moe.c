@@ -86,6 +86,9 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     TRY_GOTO(st, mem_alloc(&m->source_at, m->n_group, sizeof *m->source_at, "MoE counts"), fail);
     TRY_GOTO(st, mem_alloc(&m->groups, 2 * (size_t)m->n_local_max, sizeof *m->groups, "MoE groups"),
              fail);
+    TRY_GOTO(st, mem_alloc(&m->outputs, o->layout->etp, sizeof *m->outputs, "MoE outputs"), fail);
+    for (uint32_t i = 0; i < o->layout->etp; i++)
+        m->outputs[i] = layout_expert_outputs(o->layout, i);
     m->up_groups = m->groups + m->n_local_max;
     m->send_counts = m->ints;
     m->send_displs = m->send_counts + m->n_group;
@@ -111,6 +114,7 @@ void moe_destroy(struct moe **m)
     for (int i = 0; i < BUF_COUNT; i++) drop(*m, &(*m)->buffers[i]);
     mem_free(&(*m)->groups);
     mem_free(&(*m)->source_at);
+    mem_free(&(*m)->outputs);
     mem_free(&(*m)->count_out);
     mem_free(&(*m)->ints);
     mem_free(m);

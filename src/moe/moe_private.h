@@ -64,6 +64,7 @@ struct moe {
     int *tp_counts, *tp_displs;       /* [tp] */
     int *stage_counts, *stage_displs; /* [dp * tp] */
     int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
+    struct range *outputs;            /* [etp] of the ranks that share experts: their D */
     unsigned turn;                    /* which of two lanes moe_together writes */
     /* where down is cut by outputs: what it reads, of all ranks that share the experts */
     void *inputs;

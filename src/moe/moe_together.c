@@ -127,7 +127,7 @@ static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
 /* What a rank of those that share an expert has in a row: sums of its outputs, then the counter. */
 static size_t row_sums(const struct moe *m, uint32_t etp)
 {
-    return range_count(layout_expert_outputs(m->o.layout, etp)) + (size_t)1;
+    return range_count(m->outputs[etp]) + (size_t)1;
 }
 
 /* What a rank adds up where it holds a slice: columns of all tokens, where these are its own
@@ -188,7 +188,7 @@ static void round_sums(const struct combine *c, const struct choice *choice, siz
     const struct moe *m = c->m;
     int64_t acc[CHUNK];
     for (uint32_t i = 0; m->o.layout->cuts_expert_outputs && i < m->o.layout->etp; i++) {
-        const struct range r = layout_expert_outputs(m->o.layout, i);
+        const struct range r = m->outputs[i];
         const size_t begin = column > r.begin ? column : r.begin;
         const size_t end = column + n < r.end ? column + n : r.end;
         if (begin < end)
@@ -211,8 +211,7 @@ static void fetch(const struct combine *c, size_t k, size_t column, size_t n)
     if (k >= c->tokens.end * m->o.n_chosen) return;
     const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
     for (uint32_t i = 0; i < m->o.layout->etp; i++) {
-        struct range r = {0, m->o.width};
-        if (m->o.layout->cuts_expert_outputs) r = layout_expert_outputs(m->o.layout, i);
+        const struct range r = m->outputs[i];
         const size_t begin = column > r.begin ? column : r.begin;
         const size_t end = column + n < r.end ? column + n : r.end;
         const int64_t *sums = part_of(m, &choice, i);
@@ -289,7 +288,7 @@ static void take_columns(const void *job, struct part part)
         float *out = c->p->out + t * m->o.width;
         int32_t n_bad = 0;
         for (uint32_t r = 0; r < m->o.layout->tp; r++) {
-            const struct range columns = layout_expert_outputs(m->o.layout, r);
+            const struct range columns = m->outputs[r];
             const size_t n = range_count(columns);
             const uint32_t *row = comm_lane_of(m->o.comm, COMM_EP, COMM_LANE_ROWS_BACK, (int)r);
             row += t * (n + 1);
@@ -315,7 +314,7 @@ static struct status combine(struct moe *m, struct pass *p, const struct moe_row
         c.grid_bits = head_of(m, r)->grid_bits;
     if (by_columns(m, rows)) {
         c.tokens = (struct range){0, (uint32_t)p->n_tokens};
-        c.columns = layout_expert_outputs(m->o.layout, m->place.etp);
+        c.columns = m->outputs[m->place.etp];
         c.lane = lane(m, COMM_LANE_ROWS_BACK,
                       p->n_tokens * (range_count(c.columns) + (size_t)1) * sizeof *c.lane);
     }
