@@ -164,7 +164,9 @@ ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t n_
                              const int8_t *x, size_t x_stride, const uint8_t *w, size_t n_quads,
                              __m256i (*sum)[HALVES])
 {
-    const size_t step = step_of(source), x_bytes = step * QUANT_QUAD, w_bytes = step * QUANT_LINE;
+    const bool packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
+    const size_t step = step_of(source), x_bytes = step * QUANT_QUAD;
+    const size_t w_bytes = step * QUANT_LINE / (packed ? 2 : 1);
     if (source == SOURCE_BYTES && !has_zeros) {
         add_signed(true, n_rows, x, x_stride, w, sum);
         for (size_t q = step; q < n_quads; q += step)
@@ -270,75 +272,65 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
     tiles[t->source][t->has_zeros](t, acc);
 }
 
-/* What the sums of few rows start from in group g. */
-ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows,
-                              const struct quant_few *t, size_t g, __m256i (*sum)[HALVES])
+/* The chains of few rows, one step on: group g's sums, less what their codes are too large by,
+ * times their scales. */
+ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t n_rows,
+                            const struct quant_few *t, size_t g, __m256i (*sum)[HALVES],
+                            float (*acc)[PANEL_COLUMNS])
 {
-    __m256i offset[HALVES];
+    const struct quant_format format = {/* what is constant stands here as such */
+                                        .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
+                                        .scale_dtype = t->format.scale_dtype};
+    const size_t at = t->scale + g * PANEL_COLUMNS;
+    const bool is_signed = source == SOURCE_BYTES && !has_zeros;
+    __m256 w_scales[HALVES];
+    __m256i zeros[HALVES];
 #pragma GCC unroll 2
     for (size_t h = 0; h < HALVES; h++) {
-        const void *zeros = t->zeros + t->scale + g * PANEL_COLUMNS + 8 * h;
-        offset[h] = _mm256_set1_epi32(-bias);
+        w_scales[h] = v8_scales(format, t->scales, at + 8 * h);
+        zeros[h] = _mm256_setzero_si256();
         if (has_zeros)
-            offset[h] = _mm256_sub_epi32(_mm256_setzero_si256(),
-                                         _mm256_cvtepu8_epi32(_mm_loadl_epi64(zeros)));
+            zeros[h] = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(t->zeros + at + 8 * h)));
     }
 #pragma GCC unroll 4
     for (size_t r = 0; r < n_rows; r++) {
-        const __m256i v = _mm256_set1_epi32(t->sums[r * t->q_stride + g]);
+        const size_t i = r * t->q_stride + g;
+        const __m256 x_scale = _mm256_set1_ps(t->x_scales[i]);
+        const __m256i x_sum = _mm256_set1_epi32(t->sums[i]);
+        const __m256i bias = _mm256_set1_epi32(quant_bias(source));
+        const __m256i start = _mm256_madd_epi16(x_sum, bias); /* both fit 16 bits */
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) sum[r][h] = _mm256_mullo_epi32(v, offset[h]);
-    }
-}
-
-/* The chains, one step on: group g's sums times their scales. */
-ALWAYS_INLINE void few_ends(size_t n_rows, const struct quant_few *t, size_t g,
-                            __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
-{
-    const size_t at = t->scale + g * PANEL_COLUMNS;
-#pragma GCC unroll 2
-    for (size_t h = 0; h < HALVES; h++) {
-        const __m256 w_scales = v8_scales(t->format, t->scales, at + 8 * h);
-#pragma GCC unroll 5
-        for (size_t r = 0; r < n_rows; r++) {
-            const __m256 scale =
-                _mm256_mul_ps(w_scales, _mm256_set1_ps(t->x_scales[r * t->q_stride + g]));
+        for (size_t h = 0; h < HALVES; h++) {
+            __m256i s = sum[r][h];
+            if (has_zeros)
+                s = _mm256_sub_epi32(s, _mm256_madd_epi16(x_sum, zeros[h]));
+            else if (!is_signed)
+                s = _mm256_sub_epi32(s, start);
             float *to = acc[r] + 8 * h;
-            _mm256_store_ps(
-                to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][h]), scale, _mm256_load_ps(to)));
+            const __m256 scale = _mm256_mul_ps(w_scales[h], x_scale);
+            _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), scale, _mm256_load_ps(to)));
         }
     }
 }
 
 /* All constant but t. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
-                           const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
+                           const struct quant_few *in, float (*acc)[PANEL_COLUMNS])
 {
-    const size_t step = step_of(source);
-    const size_t w_bytes = step * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
-    const bool is_signed = source == SOURCE_BYTES && !has_zeros;
-    const int32_t bias = is_signed ? 0 : quant_bias(source);
-    const int8_t *x = t->x;
-    const uint8_t *w = t->w;
-    const char *next = t->scales_ahead;
+    const struct quant_few t = *in; /* no store to acc can change it here */
+    const size_t n_quads = t.group / QUANT_QUAD;
+    const size_t w_bytes = n_quads * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
+    const int8_t *x = t.x;
+    const uint8_t *w = t.w;
+    const char *next = t.scales_ahead;
     memset(acc, 0, n_rows * sizeof *acc);
-    for (size_t g = 0; g < t->n_groups; g++, next += t->scales_step) {
+    for (size_t g = 0; g < t.n_groups; g++, next += t.scales_step, x += t.group, w += w_bytes) {
         __m256i sum[SET_FEW_ROWS][HALVES];
-        few_starts(has_zeros, bias, n_rows, t, g, sum);
-        for (size_t q = 0; q < t->group / QUANT_QUAD; q += step) {
-            for (size_t i = 0; i < w_bytes; i += QUANT_LINE)
-                _mm_prefetch(w + i + QUANT_CODES_AHEAD, _MM_HINT_T0);
-            if (is_signed)
-                add_signed(false, n_rows, x, t->x_stride, w, sum);
-            else if (source == SOURCE_BYTES)
-                add_wide(n_rows, x, t->x_stride, w, sum);
-            else
-                add_nibbles(source, false, n_rows, x, t->x_stride, w, sum);
-            x += step * QUANT_QUAD;
-            w += w_bytes;
-        }
+        for (size_t i = 0; i < w_bytes; i += QUANT_LINE)
+            _mm_prefetch(w + i + QUANT_CODES_AHEAD, _MM_HINT_T0);
+        sum_group(source, has_zeros, n_rows, x, t.x_stride, w, n_quads, sum);
         _mm_prefetch(next, _MM_HINT_T0);
-        few_ends(n_rows, t, g, sum, acc);
+        few_ends(source, has_zeros, n_rows, &t, g, sum, acc);
     }
 }
 
