@@ -373,16 +373,18 @@ ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t 
     const __m256d magic = _mm256_set1_pd(1.5 * kern_pow2(52 - (int)grid_bits));
     const __m256 limit = _mm256_set1_ps(kern_grid_limit(grid_bits));
     unsigned fits = 0;
+#pragma GCC unroll 2
     for (size_t h = 0; h < HALVES; h++) {
         const __m256 v = _mm256_load_ps(p + 8 * h);
         const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
-        const __m256 kept = _mm256_cmp_ps(size, limit, _CMP_LT_OQ);
-        float four[8] __attribute__((aligned(32)));
-        _mm256_store_ps(four, _mm256_and_ps(v, kept));
-        fits |= (unsigned)_mm256_movemask_ps(kept) << 8 * h;
-        for (size_t i = 0; i < 8; i += 4) {
-            __m256i *at = (void *)(sums + 8 * h + i);
-            const __m256d shifted = _mm256_add_pd(_mm256_cvtps_pd(_mm_load_ps(four + i)), magic);
+        const __m256 is_kept = _mm256_cmp_ps(size, limit, _CMP_LT_OQ);
+        const __m256 kept = _mm256_and_ps(v, is_kept);
+        fits |= (unsigned)_mm256_movemask_ps(is_kept) << 8 * h;
+#pragma GCC unroll 2
+        for (size_t i = 0; i < 2; i++) {
+            const __m128 four = i ? _mm256_extractf128_ps(kept, 1) : _mm256_castps256_ps128(kept);
+            __m256i *at = (void *)(sums + 8 * h + 4 * i);
+            const __m256d shifted = _mm256_add_pd(_mm256_cvtps_pd(four), magic);
             const __m256i units =
                 _mm256_sub_epi64(_mm256_castpd_si256(shifted), _mm256_castpd_si256(magic));
             _mm256_store_si256(at, _mm256_add_epi64(_mm256_load_si256(at), units));
