@@ -312,54 +312,81 @@ ALWAYS_INLINE void piece_whole(const struct block *b, const struct piece *p, flo
     convert_as(b->t, b->n_panels, &c);
 }
 
+ALWAYS_INLINE struct sums16 sums_so_far(const struct block *b, size_t at, bool first)
+{
+    struct sums16 sums = {0};
+    UNROLL(4)
+    for (size_t q = 0; !first && q < SUMS_VECTORS; q++) sums.s[q] = b->sums[at].s[q];
+    return sums;
+}
+
+/* Adds the leaf of chains [at, end) to their sums. Returns the lanes of any that do not fit. */
+ALWAYS_INLINE unsigned add_leaf(const struct block *b, bool first, size_t at, size_t end)
+{
+    unsigned bad = 0;
+    for (size_t i = at; i < end; i++) {
+        struct sums16 sums = sums_so_far(b, i, first);
+        bad |= grid_add(&b->grid, b->c[i], &sums);
+        UNROLL(4)
+        for (size_t q = 0; q < SUMS_VECTORS; q++) b->sums[i].s[q] = sums.s[q];
+    }
+    return bad;
+}
+
+/* The same for the last leaf of rows [r, end): what the sums are is stored. */
+ALWAYS_INLINE unsigned add_last_leaf(const struct block *b, const struct piece *p, bool first,
+                                     size_t r, size_t end)
+{
+    const struct packed *w = b->s->w;
+    const size_t n_leaves = w->n_in > 0 ? (w->n_in + w->leaf - 1) / w->leaf : 1;
+    unsigned bad = 0;
+    for (; r < end; r++) {
+        UNROLL(4)
+        for (size_t j = 0; j < b->n_panels; j++) {
+            const size_t at = r * b->n_panels + j;
+            struct sums16 sums = sums_so_far(b, at, first);
+            bad |= grid_add(&b->grid, b->c[at], &sums);
+            store_leaves(b->t, b->s, r, p->panel + j, &b->grid, n_leaves, &sums);
+        }
+    }
+    return bad;
+}
+
+static void store_rows(const struct block *b, const struct piece *p, size_t r, size_t end)
+{
+    for (; r < end; r++)
+        for (size_t j = 0; j < b->n_panels; j++)
+            store_outputs(b->t, b->c[r * b->n_panels + j], outputs_of(b->s->w, p->panel + j),
+                          y_at(b->s, r, p->panel + j));
+}
+
 /* Ends n chains of a tile from row r on at the end of a leaf (without leaves: at the end). */
 ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
     const struct packed *w = b->s->w;
-    const bool first = p->k + p->n_k <= leaf_length(w, b->leafy), last = p->k + p->n_k == w->n_in;
-    const size_t n_leaves = b->leafy && w->n_in > 0 ? (w->n_in + w->leaf - 1) / w->leaf : 1;
-    struct sums16 none = {0};
-    unsigned bad = 0;
-    for (size_t i = r; i < r + n; i++) {
-        UNROLL(4)
-        for (size_t j = 0; j < b->n_panels; j++) {
-            const size_t at = i * b->n_panels + j, panel = p->panel + j;
-            if (!b->leafy) {
-                store_outputs(b->t, b->c[at], outputs_of(w, panel), y_at(b->s, i, panel));
-                continue;
-            }
-            struct sums16 sums;
-            UNROLL(4)
-            for (size_t q = 0; q < SUMS_VECTORS; q++)
-                sums.s[q] = first ? none.s[q] : b->sums[at].s[q];
-            bad |= grid_add(&b->grid, b->c[at], &sums);
-            if (last)
-                store_leaves(b->t, b->s, i, panel, &b->grid, n_leaves, &sums);
-            else {
-                UNROLL(4)
-                for (size_t q = 0; q < SUMS_VECTORS; q++) b->sums[at].s[q] = sums.s[q];
-            }
-        }
+    const size_t at = r * b->n_panels, end = at + n * b->n_panels;
+    unsigned bad;
+    if (!b->leafy) {
+        store_rows(b, p, r, r + n);
+        return;
     }
-    if (bad == 0) return;
-    for (size_t i = 0; i < n * b->n_panels; i++) {
+    const bool first = p->k + p->n_k <= w->leaf;
+    if (p->k + p->n_k == w->n_in)
+        bad = add_last_leaf(b, p, first, r, r + n);
+    else
+        bad = first ? add_leaf(b, true, at, end) : add_leaf(b, false, at, end);
+    for (size_t i = at; bad != 0 && i < end; i++) {
+        struct sums16 none = {0};
         const unsigned lanes = output_lanes(b->t, outputs_of(w, p->panel + i % b->n_panels));
-        b->n_bad[r + i / b->n_panels] +=
-            __builtin_popcount(lanes & grid_add(&b->grid, b->c[r * b->n_panels + i], &none));
+        b->n_bad[i / b->n_panels] += __builtin_popcount(lanes & grid_add(&b->grid, b->c[i], &none));
     }
 }
 
-/* Fetches what the end of a tile's leaf writes, and what it adds to, long before. */
-ALWAYS_INLINE void fetch_ends(const struct block *b, const struct piece *p, size_t r, size_t n)
+/* Fetches where a tile's outputs go, long before. */
+ALWAYS_INLINE void fetch_outputs(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
-    const size_t tile_bytes = n * b->n_panels * sizeof *b->sums;
     const bool summed = b->s->sums != NULL;
     const size_t n_bytes = b->n_panels * PANEL_COLUMNS * (summed ? sizeof(int64_t) : sizeof(float));
-    const bool first = p->k + p->n_k <= leaf_length(b->s->w, b->leafy);
-    const char *sums = (const char *)(b->sums + r * b->n_panels);
-    for (size_t i = 0; b->leafy && !first && i < tile_bytes; i += LINE_BYTES)
-        _mm_prefetch(sums + i, _MM_HINT_T0);
-    if (p->k + p->n_k < b->s->w->n_in) return;
     for (size_t i = r; i < r + n; i++) {
         const char *to = summed ? (const char *)sums_at(b->s, i, p->panel)
                                 : (const char *)y_at(b->s, i, p->panel);
@@ -413,7 +440,7 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     for (size_t r = 0, i = 0, n; i < n_tiles; r += n, i++, o.x = o.next) {
         n = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
         o.next = i + 1 < n_tiles ? o.x + n * o.x_stride : s->x + next->k;
-        if (p->ends) fetch_ends(b, p, r, n);
+        if (p->k + p->n_k == s->w->n_in) fetch_outputs(b, p, r, n);
         tile(n, &o, b->c + r * b->n_panels);
         if (o.n_ahead > 0) {
             o.ahead += o.n_ahead * lines * LINE_BYTES;
