@@ -74,7 +74,7 @@ struct quant_few {
  * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
- * n <= QUANT_PIECE_GROUPS sums times a factor;
+ * n <= QUANT_PIECE_GROUPS sums times a factor, which is the room that out has;
  * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);

@@ -363,8 +363,8 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
 {
     const __m256i f = _mm256_set1_epi32(factor);
     for (size_t i = 0; i < n; i += 8) {
-        const __m256i there = v8_first(n - i), v = _mm256_maskload_epi32(sums + i, there);
-        _mm256_maskstore_epi32(out + i, there, _mm256_mullo_epi32(v, f));
+        const __m256i v = _mm256_maskload_epi32(sums + i, v8_first(n - i));
+        _mm256_storeu_si256((void *)(out + i), _mm256_mullo_epi32(v, f));
     }
 }
 
