@@ -41,8 +41,25 @@ static void print_help(FILE *out)
     fprintf(out, "\n`shoal COMMAND --help` lists a command's flags.\n");
 }
 
+static const struct command *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+    return NULL;
+}
+
+/* `shoal help COMMAND` is `shoal COMMAND --help`. */
+static void turn_help_round(int argc, char **argv)
+{
+    static char help[] = "--help";
+    if (argc != 3 || strcmp(argv[1], "help") != 0 || find(argv[2]) == NULL) return;
+    argv[1] = argv[2];
+    argv[2] = help;
+}
+
 int main(int argc, char **argv)
 {
+    turn_help_round(argc, argv);
     if (argc < 2) {
         print_help(stderr);
         return 2;
@@ -56,11 +73,8 @@ int main(int argc, char **argv)
         printf("shoal %s (backends: %s)\n", SHOAL_VERSION, device_backends());
         return 0;
     }
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) {
-            return commands[i].run(config_read(), argc - 1, argv + 1);
-        }
-    }
+    const struct command *command = find(argv[1]);
+    if (command != NULL) return command->run(config_read(), argc - 1, argv + 1);
     fprintf(stderr, "shoal: no command is named \"%s\"; see shoal --help\n", argv[1]);
     return 2;
 }

@@ -54,6 +54,8 @@ class ErrorsTest:
         self.fails(2, ["--input"], self.shoal("generate", "--model", self.model, ranks=ranks,
                                               limit_s=LIMIT_S))
         self.fails(2, ["frobnicate"], self.shoal("frobnicate", ranks=ranks, limit_s=LIMIT_S))
+        expect(self.shoal.must("help", "merge").out == self.shoal.must("merge", "--help").out,
+               "shoal help merge")
 
     def wrong_layouts(self, ranks):
         # 9 and 5 are beyond 8 and 4 query heads; 7 divides no number of ranks used here

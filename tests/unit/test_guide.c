@@ -450,6 +450,36 @@ static void equal_specs_share_a_guide(void)
     tokenizer_destroy(&t);
 }
 
+/* More states than masks are kept for: those made again are as they were. */
+static void masks_are_made_again(void)
+{
+    enum { VOCAB = 1 << 20, STATES = 600 }; /* 128 KiB each */
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    rules.vocab_size = VOCAB;
+    CU_ASSERT_EQUAL(guides_create(t, VOCAB, &rules.guides).code, STATUS_OK);
+    struct request *r =
+        util_request_parse(&rules, "{\"prompt\":\"q\",\"guided_regex\":\"([a-c][d-h]){300}\"}");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->guide);
+    for (int pass = 0; pass < 2; pass++) {
+        uint16_t state = GUIDE_START;
+        for (int i = 0; i < STATES; i++) {
+            const uint32_t *mask;
+            size_t n_tokens, n_bits = 0;
+            CU_ASSERT_EQUAL(guide_mask(r->guide, state, i == 0, &mask, &n_tokens).code, STATUS_OK);
+            for (int32_t id = 0; id < VOCAB; id += 32) n_bits += mask[id / 32] != 0;
+            CU_ASSERT_EQUAL(n_tokens, i % 2 == 0 ? 3 : 5);
+            CU_ASSERT_EQUAL(mask['a' / 32], i % 2 == 0 ? 0xEu : 0x1F0u);
+            CU_ASSERT_EQUAL(n_bits, 1);
+            state = guide_next(r->guide, state, i % 2 == 0 ? 'b' : 'e', i == 0);
+        }
+        CU_ASSERT(guide_accepts(r->guide, state));
+    }
+    request_destroy(&r);
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
 /* Each allocation fails once: a status, and no leak (under AddressSanitizer). */
 static void failing_allocations_are_statuses(void)
 {
@@ -485,5 +515,6 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, no_token_left_ends_an_answer);
     CU_ADD_TEST(suite, every_decoder_gives_the_form);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
+    CU_ADD_TEST(suite, masks_are_made_again);
     CU_ADD_TEST(suite, failing_allocations_are_statuses);
 }
