@@ -12,8 +12,7 @@ enum {
     AHEAD_RUNS = 4, /* for each lane, which the system is reading meanwhile */
     /* Of a run's blocks. Small blocks (an expert each) stand together, so that threads do not fill,
      * and first clear, the same huge page of the weights at once. */
-    RUN_BYTES = 8 << 20,
-    RUNS_PER_LANE = 8 /* at least, so that all lanes end at about the same time */
+    RUN_BYTES = 8 << 20 /* at most, but for a longer block */
 };
 
 /* What one thread works with. */
@@ -104,21 +103,24 @@ static struct loader_place next_alone(const struct loader *l, struct loader_plac
     return loader_next(l, l->alone, at);
 }
 
-/* Cuts the list: a run ends before the block that would make it longer than run_bytes. */
+/* Cuts the list: a run ends before the block that would make it too long, and runs get shorter
+ * towards the end, so that all lanes end at about the same time. */
 static struct status runs_make(struct stream *s, uint64_t n_bytes)
 {
-    uint64_t run_bytes = n_bytes / ((uint64_t)RUNS_PER_LANE * s->n_lanes), taken = 0;
-    if (run_bytes > RUN_BYTES) run_bytes = RUN_BYTES;
+    uint64_t n_most = 0, n_run = 0;
     TRY(mem_alloc(&s->runs, s->n + 1, sizeof s->runs[0], "the list of blocks"));
     for (uint64_t i = 0; i < s->n; i++) {
         const size_t n = ckpt_block_bytes(tensor_of(s, i), block_of(s, i));
-        if (i > 0 && taken + n > run_bytes) {
-            s->runs[++s->n_runs] = i;
-            taken = 0;
+        if (i == 0 || n_run + n > n_most) {
+            s->runs[s->n_runs++] = i;
+            n_run = 0;
+            n_most = n_bytes / (2 * (uint64_t)s->n_lanes);
+            if (n_most > RUN_BYTES) n_most = RUN_BYTES;
         }
-        taken += n;
+        n_run += n;
+        n_bytes -= n;
     }
-    s->runs[++s->n_runs] = s->n;
+    s->runs[s->n_runs] = s->n;
     return status_ok();
 }
 
