@@ -31,6 +31,13 @@ static uint64_t run_rows(const struct ckpt_tensor *t)
     return n < t->n_rows ? n : t->n_rows;
 }
 
+/* Of a run as floats. Mapped, not allocated: what stands between the pieces of a heap that takes
+ * and gives back megabytes for each tensor adds up to gigabytes. */
+static size_t rows_bytes(const struct ckpt_tensor *t)
+{
+    return (size_t)(run_rows(t) * t->n_cols * sizeof(float));
+}
+
 static void advance(struct quantize_file *q, const struct ckpt_tensor *t, uint64_t n_rows)
 {
     q->done_elems += n_rows * t->n_cols;
@@ -91,7 +98,7 @@ static struct status convert(struct quantize_file *q, struct tensor_rows *r, enu
     float *x = NULL;
     void *y = NULL;
     struct status st;
-    TRY_GOTO(st, mem_alloc(&x, n_run * t->n_cols, sizeof *x, "rows"), done);
+    TRY_GOTO(st, mem_map(&x, rows_bytes(t), "rows"), done);
     TRY_GOTO(st, mem_alloc(&y, n_run * t->n_cols, dtype_bytes(dtype), "rows"), done);
     for (uint64_t row = 0; row < t->n_rows; row += n_run) {
         const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
@@ -104,7 +111,7 @@ static struct status convert(struct quantize_file *q, struct tensor_rows *r, enu
     st = status_ok();
 done:
     mem_free(&y);
-    mem_free(&x);
+    mem_unmap(&x, rows_bytes(t));
     return st;
 }
 
@@ -116,7 +123,7 @@ static struct status round_to_nearest(struct quantize_file *q, struct tensor_row
     struct quant_block b = {0};
     float *x = NULL;
     struct status st;
-    TRY_GOTO(st, mem_alloc(&x, n_run * t->n_cols, sizeof *x, "rows"), done);
+    TRY_GOTO(st, mem_map(&x, rows_bytes(t), "rows"), done);
     TRY_GOTO(st, quant_block_create(f, n_run, t->n_cols, &b), done);
     for (uint64_t row = 0; row < t->n_rows; row += n_run) {
         const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
@@ -135,7 +142,7 @@ static struct status round_to_nearest(struct quantize_file *q, struct tensor_row
     st = status_ok();
 done:
     quant_block_destroy(&b);
-    mem_free(&x);
+    mem_unmap(&x, rows_bytes(t));
     return st;
 }
 

@@ -15,7 +15,7 @@ struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const stru
         struct tensor_block *b = &r->blocks[i];
         b->stored = is_quantized ? t->parts[i] : i == 0 ? t : NULL;
         if (b->stored == NULL) continue;
-        const struct status st = mem_alloc(&b->bytes, ckpt_block_bytes(b->stored, 0), 1, "a block");
+        const struct status st = mem_map(&b->bytes, ckpt_block_bytes(b->stored, 0), "a block");
         if (status_failed(&st)) {
             tensor_rows_fini(r);
             return st;
@@ -26,7 +26,10 @@ struct status tensor_rows_init(struct tensor_rows *r, struct ckpt *c, const stru
 
 void tensor_rows_fini(struct tensor_rows *r)
 {
-    for (int i = 0; i < CKPT_PART_COUNT; i++) mem_free(&r->blocks[i].bytes);
+    for (int i = 0; i < CKPT_PART_COUNT; i++) {
+        struct tensor_block *b = &r->blocks[i];
+        if (b->bytes != NULL) mem_unmap(&b->bytes, ckpt_block_bytes(b->stored, 0));
+    }
     quant_block_destroy(&r->scratch);
 }
 

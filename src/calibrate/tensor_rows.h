@@ -9,7 +9,7 @@
 /* A dataset and the block of it that is in memory. */
 struct tensor_block {
     const struct ckpt_tensor *stored;
-    char *bytes; /* owned */
+    char *bytes; /* owned, mapped: [ckpt_block_bytes of the first block] */
     uint64_t block, n_blocks_read;
 };
 
