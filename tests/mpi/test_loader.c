@@ -1,5 +1,6 @@
 /* The parallel loader over a random file with random overlapping slabs: everyone gets exactly its
  * elements, each block is read once per host, and a failure anywhere ends all ranks together. */
+#include "base/mem.h"
 #include "checkpoint/ckpt_writer.h"
 #include "checkpoint/loader.h"
 
@@ -355,6 +356,56 @@ static void ranks_with_different_files_are_named(void)
     file_remove(c, path);
 }
 
+static struct status piece_drop(void *ctx, const struct slab_piece *p)
+{
+    _Atomic uint64_t *n_bytes = ctx;
+    atomic_fetch_add(n_bytes, p->n_rows * p->stride_bytes);
+    return status_ok();
+}
+
+/* The peak counts from now on, where the system lets a process say so. */
+static void peak_reset(void)
+{
+    const int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    if (write(fd, "5", 1) != 1) perror("/proc/self/clear_refs");
+    close(fd);
+}
+
+/* What a rank alone wants passes through a buffer for each thread, whatever its size. */
+static void memory_does_not_grow_with_the_file(void)
+{
+    int rank, n_ranks;
+    char path[256];
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    struct ckpt *c = file_open(path);
+    struct slab_want wants[N_TENSORS];
+    struct team *team = NULL;
+    uint64_t n_all = 0;
+    _Atomic uint64_t n_came = 0;
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        wants[i] = slab_whole(ckpt_tensor_at(c, i));
+        n_all += wants[i].tensor->n_bytes;
+    }
+    CU_ASSERT_EQUAL_FATAL(team_create(2, &team).code, STATUS_OK);
+    const struct loader_job job = {.c = c,
+                                   .host = MPI_COMM_WORLD,
+                                   .team = team,
+                                   .wants = wants,
+                                   .n_wants = rank == n_ranks - 1 ? N_TENSORS : 0,
+                                   .sink = piece_drop,
+                                   .ctx = &n_came};
+    peak_reset();
+    const uint64_t before = mem_peak_bytes(), bound = (uint64_t)3 * CKPT_READ_BYTES_MAX;
+    CU_ASSERT_EQUAL(loader_run(&job, NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(n_came, rank == n_ranks - 1 ? n_all : 0);
+    CU_ASSERT(n_all > 2 * bound);
+    CU_ASSERT(mem_peak_bytes() - before <= bound);
+    team_destroy(&team);
+    file_remove(c, path);
+}
+
 void suite_loader(CU_pSuite suite);
 void suite_loader(CU_pSuite suite)
 {
@@ -367,4 +418,5 @@ void suite_loader(CU_pSuite suite)
                 a_damaged_block_is_named_by_all_ranks);
     CU_add_test(suite, "ranks with different files are named",
                 ranks_with_different_files_are_named);
+    CU_add_test(suite, "memory does not grow with the file", memory_does_not_grow_with_the_file);
 }
