@@ -37,7 +37,7 @@ struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, u
                           const void *rows);
 
 /* Local. Reads, verifies and takes the blocks that only this rank wants: each thread of the team a
- * block, piece by piece. With several damaged blocks the first one's status is returned. */
+ * run of them, piece by piece. With several damaged blocks the first one's status is returned. */
 struct status loader_stream(struct loader *l, struct loader_stats *stats);
 
 /* **Collective (host)**. Reads the shared blocks and takes what is wanted of them; `mine` is how
