@@ -46,4 +46,8 @@ void k_router_f32_avx2(const struct router_args *a, size_t row);
 uint64_t k_mass_f32_avx2(const float *logits, size_t n, float max, float inv_t, uint64_t *mass);
 uint64_t k_argmax_f32_avx2(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad);
 
+void k_pack_halves_avx2(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
+void k_pack_words_avx2(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes,
+                       size_t n, void *panel);
+
 #endif

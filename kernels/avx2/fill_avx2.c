@@ -45,4 +45,6 @@ void kern_fill_avx2(struct kern_table *t)
     t->router = k_router_f32_avx2;
     t->mass = k_mass_f32_avx2;
     t->argmax = k_argmax_f32_avx2;
+    t->pack_halves = k_pack_halves_avx2;
+    t->pack_words = k_pack_words_avx2;
 }
