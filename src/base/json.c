@@ -89,13 +89,10 @@ static struct status round_numbers(const char *text, size_t n, struct strbuf *ou
 {
     bool in_string = false;
     for (size_t i = 0; i < n;) {
-        size_t end = i;
-        while (!in_string && end < n && text[end] != '\0' &&
-               strchr("+-.0123456789eE", text[end]) != NULL)
-            end++;
-        if (end > i && (text[i] == '-' || (text[i] >= '0' && text[i] <= '9'))) {
-            TRY(add_number(out, text + i, end - i));
-            i = end;
+        if (!in_string && (text[i] == '-' || (text[i] >= '0' && text[i] <= '9'))) {
+            const size_t begin = i;
+            while (i < n && text[i] != '\0' && strchr("+-.0123456789eE", text[i]) != NULL) i++;
+            TRY(add_number(out, text + begin, i - begin));
             continue;
         }
         if (text[i] == '"') in_string = !in_string;

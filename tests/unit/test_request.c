@@ -10,6 +10,7 @@
 #include <CUnit/CUnit.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A line, its row's code, and what its sentence says. */
@@ -310,6 +311,16 @@ static void numbers_beyond_64_bits_keep_their_line(void)
     CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "b");
     request_destroy(&r);
+    /* letters of numbers in plenty, which time that grows with their square would not get past */
+    const size_t n = 4 << 20;
+    char *line = malloc(n + 1);
+    memset(line, 'e', n);
+    line[n] = '\0';
+    memcpy(line, "[1e999,", 7);
+    r = util_request_parse(&rules, line);
+    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_json");
+    request_destroy(&r);
+    free(line);
     tokenizer_destroy(&t);
 }
 
