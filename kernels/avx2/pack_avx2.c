@@ -6,7 +6,10 @@
 #include <immintrin.h>
 #include <string.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define ALWAYS_INLINE            static inline __attribute__((always_inline))
+#define UNPACK(part, bits, a, b) _mm256_unpack##part##_epi##bits(a, b)
+typedef __m256i vec;
+#include "kernels/pack_turn.h"
 
 enum { VECTOR = 32, ROWS = 16 };
 
@@ -18,30 +21,6 @@ ALWAYS_INLINE __m256i load(const char *from)
 ALWAYS_INLINE void store(char *to, __m256i v)
 {
     _mm256_storeu_si256((void *)to, v);
-}
-
-/* Four rows of words: half i of out[j] has word 4i + j of each. */
-ALWAYS_INLINE void turn_four(const __m256i r[4], __m256i out[4])
-{
-    const __m256i a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
-    const __m256i c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
-    out[0] = _mm256_unpacklo_epi64(a, c);
-    out[1] = _mm256_unpackhi_epi64(a, c);
-    out[2] = _mm256_unpacklo_epi64(b, d);
-    out[3] = _mm256_unpackhi_epi64(b, d);
-}
-
-/* Eight rows of elements of two bytes: half i of out[j] has element 8i + j of each. */
-ALWAYS_INLINE void turn_eight(const __m256i r[8], __m256i out[8])
-{
-    __m256i low[4], high[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        low[i] = _mm256_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-        high[i] = _mm256_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
-    }
-    turn_four(low, out);
-    turn_four(high, out + 4);
 }
 
 /* Inputs [0, n), up to 16, of 16 outputs of two bytes each; whole vectors are read. */

@@ -5,7 +5,10 @@
 
 #include <immintrin.h>
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define ALWAYS_INLINE            static inline __attribute__((always_inline))
+#define UNPACK(part, bits, a, b) _mm512_unpack##part##_epi##bits(a, b)
+typedef __m512i vec;
+#include "kernels/pack_turn.h"
 
 enum { QUARTERS = 4, HALVES = 32, WORDS = 16 }; /* of a register */
 
@@ -20,30 +23,6 @@ ALWAYS_INLINE void turn_lanes(__m512i r[QUARTERS])
     r[1] = _mm512_shuffle_i32x4(a, c, 0xDD);
     r[2] = _mm512_shuffle_i32x4(b, d, 0x88);
     r[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
-}
-
-/* Four rows of words: lane i of out[j] has word 4i + j of each. */
-ALWAYS_INLINE void turn_four(const __m512i r[4], __m512i out[4])
-{
-    const __m512i a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
-    const __m512i c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
-    out[0] = _mm512_unpacklo_epi64(a, c);
-    out[1] = _mm512_unpackhi_epi64(a, c);
-    out[2] = _mm512_unpacklo_epi64(b, d);
-    out[3] = _mm512_unpackhi_epi64(b, d);
-}
-
-/* Eight rows of halves: lane i of out[j] has half 8i + j of each. */
-ALWAYS_INLINE void turn_eight(const __m512i r[8], __m512i out[8])
-{
-    __m512i low[4], high[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        low[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-        high[i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
-    }
-    turn_four(low, out);
-    turn_four(high, out + 4);
 }
 
 /* Inputs [0, n), up to 32, of 16 outputs of two bytes each. */
