@@ -260,7 +260,8 @@ static void print_man(const struct flags_page *p, FILE *out)
         fputc('\n', out);
     }
     fputs(".SH EXIT STATUS\n0 done; 2 wrong flags; 3 a checkpoint or an input cannot be used; "
-          "4 error rows with \\-\\-strict; 75 drained before the end; 76 a rank was lost.\n",
+          "4 error rows with \\-\\-strict, or other rows with \\-\\-audit; 75 drained before the "
+          "end, the same command resumes; 76 a rank was lost, the same command resumes.\n",
           out);
 }
 

@@ -39,15 +39,14 @@ struct job_options {
     uint32_t checkpoint_tokens;
     const char *time_limit; /* NULL: none but Slurm's */
     const char *failpoint;  /* tests only */
-    double temperature, top_p, min_p;
-    int64_t max_tokens, top_k;
+    double temperature, top_p, min_p; /* below 0: not given, generation_config.json decides */
+    int64_t top_k;                    /* the same */
+    int64_t max_tokens;
     int64_t n, logprobs;       /* 0: as if not given */
     double repetition_penalty; /* 0: not given */
     double presence_penalty, frequency_penalty;
     uint64_t seed;
     struct flag_list stops;
-    /* which sampling flags were given: they win over generation_config.json */
-    bool has_temperature, has_top_p, has_top_k, has_min_p;
     const struct bench_options *bench; /* its own requests instead of lines; NULL: a job */
 };
 

@@ -157,6 +157,5 @@ struct jnode *jparse_tuple(struct jparse *p, bool cond);
 struct jnode *jparse_target(struct jparse *p, bool with_attr);
 /* The filters behind a `|`, over node. `first` takes a filter without the bar. */
 struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first);
-struct jnode *jparse_template(struct jparse *p);
 
 #endif

@@ -164,11 +164,3 @@ struct status stop_flush(struct stop_matcher *m, struct strbuf *out)
     release(m, 0, out);
     return strbuf_status(out);
 }
-
-void stop_reset(struct stop_matcher *m)
-{
-    for (size_t i = 0; i < m->n_strings; i++) m->strings[i].matched = 0;
-    strbuf_clear(&m->held);
-    m->n_peeked = 0;
-    m->stopped = false;
-}

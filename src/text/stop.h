@@ -35,7 +35,4 @@ bool stop_peek(struct stop_matcher *m, const char *text, size_t n);
 /* Local. The text has ended: appends what was held back; nothing after a match. */
 struct status stop_flush(struct stop_matcher *m, struct strbuf *out);
 
-/* Local. Back to the state before any text (a preempted request keeps its matcher). */
-void stop_reset(struct stop_matcher *m);
-
 #endif

@@ -46,21 +46,20 @@ static void every_case_in_every_piece_size(void)
         const struct stop_case *k = &CASES[c];
         size_t n_bytes[3] = {0};
         for (size_t i = 0; i < k->n_strings; i++) n_bytes[i] = strlen(k->strings[i]);
-        struct stop_matcher *m;
-        const struct status st = stop_create(k->strings, n_bytes, k->n_strings, &m);
-        CU_ASSERT_FATAL(!status_failed(&st));
         for (size_t n_piece = 1; n_piece <= strlen(k->text); n_piece++) {
+            struct stop_matcher *m;
+            const struct status st = stop_create(k->strings, n_bytes, k->n_strings, &m);
+            CU_ASSERT_FATAL(!status_failed(&st));
             struct strbuf out;
             strbuf_init(&out);
-            stop_reset(m);
             const bool stopped = feed_all(m, k->text, n_piece, &out);
             const char *want = k->before != NULL ? k->before : k->text;
             CU_ASSERT_EQUAL(stopped, k->before != NULL);
             CU_ASSERT(out.n == strlen(want) &&
                       memcmp(out.data != NULL ? out.data : "", want, out.n) == 0);
             strbuf_fini(&out);
+            stop_destroy(&m);
         }
-        stop_destroy(&m);
     }
 }
 
