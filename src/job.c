@@ -170,7 +170,7 @@ static struct status check_drain(struct job *j)
     return asked ? drained(j, "while it was starting") : status_ok();
 }
 
-/* Ends a phase: every rank learns the worst status. */
+/* Ends a phase: every rank learns the worst status. What agrees by itself takes TRY instead. */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
 static struct status start(struct job *j)

@@ -21,7 +21,7 @@ struct job_options {
     const char *activations;
     const char *device; /* "cpu", "cuda"; NULL: cpu */
     bool exact_across_devices, fast_reductions, no_device_graphs;
-    const char *device_comm; /* "auto", "nccl", "staged"; NULL: auto */
+    const char *device_comm;               /* "auto", "nccl", "staged"; NULL: auto */
     uint32_t device_overlap, device_parts; /* rows; KiB; 0: the default */
     double capacity_factor;
     const char *capacity_policy;
@@ -37,8 +37,8 @@ struct job_options {
     uint32_t audit; /* rows of the output to compute again; 0: a job */
     uint64_t audit_seed;
     uint32_t checkpoint_tokens;
-    const char *time_limit; /* NULL: none but Slurm's */
-    const char *failpoint;  /* tests only */
+    const char *time_limit;           /* NULL: none but Slurm's */
+    const char *failpoint;            /* tests only */
     double temperature, top_p, min_p; /* below 0: not given, generation_config.json decides */
     int64_t top_k;                    /* the same */
     int64_t max_tokens;

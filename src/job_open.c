@@ -23,27 +23,31 @@ struct status job_log_level(struct job *j)
                        j->o->log_level);
 }
 
-struct status job_check_options(struct job *j)
+static struct status check_time_limit(struct job *j)
 {
-    const struct job_options *o = j->o;
     uint64_t seconds = 0;
-    if (o->failpoint != NULL) TRY(failpoint_parse(o->failpoint, &j->failpoint));
-    if (o->time_limit != NULL) {
-        if (!drain_parse_time(o->time_limit, &seconds)) {
-            return status_make(STATUS_USAGE,
-                               "--time-limit: expected seconds or H:M:S, found \"%s\"",
-                               o->time_limit);
-        }
-        drain_limit(&j->drain, j->start_ns, seconds);
+    if (j->o->time_limit == NULL) return status_ok();
+    if (!drain_parse_time(j->o->time_limit, &seconds)) {
+        return status_make(STATUS_USAGE, "--time-limit: expected seconds or H:M:S, found \"%s\"",
+                           j->o->time_limit);
     }
+    drain_limit(&j->drain, j->start_ns, seconds);
+    return status_ok();
+}
+
+static struct status check_types(struct job *j)
+{
+    const char *activations = j->o->activations != NULL ? j->o->activations : "int8";
     j->kv_dtype = DTYPE_F16;
-    if (o->kv_dtype != NULL) TRY(kv_dtype_parse(o->kv_dtype, &j->kv_dtype));
-    const char *activations = o->activations != NULL ? o->activations : "int8";
+    if (j->o->kv_dtype != NULL) TRY(kv_dtype_parse(j->o->kv_dtype, &j->kv_dtype));
     j->weight_only = strcmp(activations, "f32") == 0;
-    if (!j->weight_only && strcmp(activations, "int8") != 0) {
-        return status_make(STATUS_USAGE, "--activations: expected int8 or f32, found \"%s\"",
-                           activations);
-    }
+    if (j->weight_only || strcmp(activations, "int8") == 0) return status_ok();
+    return status_make(STATUS_USAGE, "--activations: expected int8 or f32, found \"%s\"",
+                       activations);
+}
+
+static struct status check_device(const struct job_options *o)
+{
     const bool on_cpu = o->device == NULL || strcmp(o->device, "cpu") == 0;
     if (!on_cpu && strcmp(o->device, "cuda") != 0)
         return status_make(STATUS_USAGE, "--device: expected cpu or cuda, found \"%s\"", o->device);
@@ -55,16 +59,20 @@ struct status job_check_options(struct job *j)
     if (o->fast_reductions)
         log_line(LOG_WARN, "--fast-reductions: results depend on the batch and the layout "
                            "(same-bytes law off)");
-    if (o->device_comm != NULL && strcmp(o->device_comm, "auto") != 0 &&
-        strcmp(o->device_comm, "nccl") != 0 && strcmp(o->device_comm, "staged") != 0)
-        return status_make(STATUS_USAGE,
-                           "--device-comm: expected auto, nccl or staged, found \"%s\"",
-                           o->device_comm);
-    if (o->capacity_policy != NULL && o->capacity_factor == 0) {
+    if (o->device_comm == NULL || strcmp(o->device_comm, "auto") == 0 ||
+        strcmp(o->device_comm, "nccl") == 0 || strcmp(o->device_comm, "staged") == 0)
+        return status_ok();
+    return status_make(STATUS_USAGE, "--device-comm: expected auto, nccl or staged, found \"%s\"",
+                       o->device_comm);
+}
+
+static struct status check_capacity(struct job *j)
+{
+    const char *policy = j->o->capacity_policy != NULL ? j->o->capacity_policy : "drop";
+    if (j->o->capacity_factor == 0) {
+        if (j->o->capacity_policy == NULL) return status_ok();
         return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
     }
-    if (o->capacity_factor == 0) return status_ok();
-    const char *policy = o->capacity_policy != NULL ? o->capacity_policy : "drop";
     if (strcmp(policy, "drop") == 0) j->policy = CAPACITY_DROP;
     if (strcmp(policy, "next") == 0) j->policy = CAPACITY_NEXT;
     if (strcmp(policy, "top1") == 0) j->policy = CAPACITY_TOP1;
@@ -74,6 +82,15 @@ struct status job_check_options(struct job *j)
     }
     log_line(LOG_WARN, "a capacity factor is on: results depend on the batch (same-bytes law off)");
     return status_ok();
+}
+
+struct status job_check_options(struct job *j)
+{
+    if (j->o->failpoint != NULL) TRY(failpoint_parse(j->o->failpoint, &j->failpoint));
+    TRY(check_time_limit(j));
+    TRY(check_types(j));
+    TRY(check_device(j->o));
+    return check_capacity(j);
 }
 
 /* *on = what an on|off flag says; NULL: on. */

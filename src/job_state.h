@@ -30,8 +30,7 @@ struct job {
     struct team *team; /* the compute threads; NULL: this one alone */
     struct kern_table kern;
     struct device *device; /* what kern works on; NULL: the CPU */
-    bool
-        is_near_device; /* this rank runs on its GPU's NUMA node, which is less than it was given */
+    bool is_near_device;   /* bound to its GPU's NUMA node, a part of what the launcher gave */
     struct weights *weights;
     struct loader_stats loaded;
     struct engine *engine;
@@ -62,36 +61,53 @@ struct job {
     struct strbuf settings, session;
 };
 
-/* job_open.c; all Local. */
+/* --- job_open.c --- */
 
-/* --log-level and --quiet; the level is set in any case. Errors: STATUS_USAGE. */
+/* Local. --log-level and --quiet; j->level is set also on error. Errors: STATUS_USAGE. */
 struct status job_log_level(struct job *j);
 
-/* Flags that need no checkpoint. Errors: STATUS_USAGE. */
+/* Local. Checks the flags that need no checkpoint. Errors: STATUS_USAGE. */
 struct status job_check_options(struct job *j);
 
-/* Opens the checkpoint, reads its config, and holds flags against both. Errors: STATUS_INPUT,
- * STATUS_USAGE, STATUS_MEMORY. job_read_limits is the part that needs j->model alone. */
+/* Local. Opens the checkpoint, reads its config.json into j->model and checks the flags against it.
+ * Errors: STATUS_INPUT, STATUS_USAGE, STATUS_MEMORY. */
 struct status job_read_model(struct job *j);
+
+/* Local. The part of job_read_model that needs j->model alone: context, step size, caches. A dry
+ * run without a checkpoint calls it by itself. Errors: STATUS_USAGE. */
 struct status job_read_limits(struct job *j);
 
-/* The lead's files: before the weights are loaded, so that a job that cannot run says so soon, and
- * one that is done already loads nothing. Errors: lead_create's. */
+/* Local, lead. Opens the job's files and makes j->lead: before the weights are loaded, so that a
+ * job that cannot run says so soon, and one that is done already loads nothing. Errors:
+ * lead_create's. */
 struct status job_open_lead(struct job *j);
 
-/* This rank's GPU with --device cuda: binds the rank near it, before threads and large memory are
- * made; opens it; **Collective (world)**: opens the ways between GPUs and says both in the log;
- * whether all compute alike (device_comm_same): before the ways are opened, and after loading. */
+/* --- job_device.c: nothing happens without --device cuda --- */
+
+/* Local. Binds this rank near its GPU; before threads and large memory are made, which go where the
+ * rank runs. Errors: device_locate's. */
 struct status job_place_by_device(struct job *j);
+
+/* Local. Opens this rank's GPU: j->device, j->kern.device. Errors: device_open's. */
 struct status job_open_device(struct job *j);
+
+/* **Collective (world)**. Opens the ways between GPUs and logs them and the GPU. Errors:
+ * device_comm_open's, job_devices_same's. */
 struct status job_open_device_comm(struct job *j);
 
-/* job_device.c. **Collective (world)**. Rows from which a step goes in halves (model/stage.h). */
-size_t job_halves_from(struct job *j);
+/* **Collective (world)**. Whether the GPUs of all ranks compute alike: before the ways between them
+ * are opened, and after loading, which chooses algorithms. Errors: device_comm_same's. */
 struct status job_devices_same(struct job *j);
 
-/* job.c. Local. Gives everything back but comm and watchdog. */
+/* **Collective (world)**. Rows from which a step goes in halves (model/stage.h); 0: never. */
+size_t job_halves_from(struct job *j);
+
+/* --- job.c --- */
+
+/* Local. Gives everything back but comm and watchdog. */
 void job_close(struct job *j);
+
+/* --- job_report.c --- */
 
 /* Local, lead. Says on stderr which layout was chosen and what was loaded. */
 void job_report_start(const struct job *j);
@@ -111,6 +127,8 @@ struct stage_times {
 struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
                                    uint32_t stage);
 
+/* --- job_metrics.c --- */
+
 /* Local, lead. Writes --metrics (docs/metrics.md) anew. all [ranks]; NULL while the run goes on.
  * Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
@@ -120,16 +138,19 @@ struct status job_metrics_write(const struct job *j, const struct serve_summary 
  * more. */
 void job_metrics_update(struct job *j);
 
-/* **Collective (world)**. With --trace: measures the clocks and begins the timeline; ends it and
- * writes the file. Errors: STATUS_IO, STATUS_MEMORY. */
+/* --- job_trace.c --- */
+
+/* **Collective (world)**. With --trace: start measures the clocks and begins the timeline; end ends
+ * it and writes the file. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_trace_start(struct job *j);
 struct status job_trace_end(struct job *j);
+
 /* Local, any thread, before this rank leaves because another one is lost: writes what this rank did
  * until now to a file of its own. A failure is logged, not more. */
 void job_trace_save(struct job *j);
 
-/* Local, lead. What lead_next and lead_commit took goes to j->plan_ns and to the timeline. begin
- * gives what end wants. */
+/* Local, lead. A span is one call of lead_next or lead_commit: begin before it, plan or commit
+ * after it add its time to j->plan_ns and, with --trace, an event to the timeline. */
 struct lead_span {
     uint64_t begin_ns, cpu_ns, n_admissions;
 };
