@@ -1,5 +1,5 @@
 /* One function per subcommand. argv[0] is the subcommand's name. Each returns the process's exit
- * status (contracts: "Exit status"). */
+ * status (base/status.h). */
 #ifndef SHOAL_CMD_H
 #define SHOAL_CMD_H
 

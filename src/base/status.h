@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* name, process exit status (contracts: "Exit status"), what it means */
+/* name, process exit status (README.md: "When it stops"), what it means */
 #define STATUS_LIST(X)                                                                             \
     X(OK, 0, "ok")                                                                                 \
     X(REQUEST, 0, "one request cannot be served; the batch goes on")                               \

@@ -1,4 +1,4 @@
-/* Reading shoal's checkpoint file (HDF5, contracts.md "Checkpoint file").
+/* Reading shoal's checkpoint file (HDF5; docs/checkpoint.md).
  * The file is outside bytes: its seal is checked before HDF5 sees it, links are walked first, and
  * every block is verified against its checksum. Does not know models, ranks or layouts.
  * Called by the loader, the model room (config, shapes), inspect, plan. */

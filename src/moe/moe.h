@@ -1,7 +1,7 @@
 /* A Mixture-of-Experts block over the ranks of a stage: router -> permute -> all-to-all -> grouped
  * expert FFN -> all-to-all -> combine at the source rank. Knows ranks and weights, not layers or
  * requests. Each tp rank is the source of its slice of the replica's tokens.
- * Order of the sums: numerics law, "MoE combine" and "The sum over ranks". */
+ * Order of the sums: docs/numerics.md, "MoE combine" and "The sum over ranks". */
 #ifndef SHOAL_MOE_MOE_H
 #define SHOAL_MOE_MOE_H
 

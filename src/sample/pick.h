@@ -1,6 +1,6 @@
 /* One token from one row of logits: temperature, top-k, top-p, min-p and the draw, all in integers,
  * so that the result does not depend on where the vocabulary was cut. Pure, Local.
- * Law: numerics.md "logits, sampling"; randomness: Philox4x32-10 (Salmon et al., SC11). */
+ * Law: docs/numerics.md; randomness: Philox4x32-10 (Salmon et al., SC11). */
 #ifndef SHOAL_SAMPLE_PICK_H
 #define SHOAL_SAMPLE_PICK_H
 

@@ -1,4 +1,4 @@
-/* Result lines, as contracts has them. */
+/* Result lines, as docs/requests.md has them. */
 #include "serve/result_row.h"
 
 #include "serve/result_logprobs.h"
