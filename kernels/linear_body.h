@@ -1,7 +1,8 @@
 /* The float linear, shared by the instruction sets. Lanes run across the 16 outputs of a panel, so
  * each output keeps its own chain over k. Few rows: weights are converted in registers and the next
- * ones prefetched (bound by memory). Many rows: pieces of panels are converted once into a scratch
- * that all rows use, each piece between the tiles of the one before.
+ * ones prefetched (bound by memory); the panels of a tile stand far apart, so that each is part of
+ * a stream that goes on in the tile after. Many rows: pieces of panels are converted once into a
+ * scratch that all rows use, each piece between the tiles of the one before.
  *
  * Quantized weights that meet float activations take the second way whatever the number of rows:
  * their pieces become floats in the scratch.
@@ -26,9 +27,10 @@
 
 enum {
     BLOCK_ROWS = 256,   /* rows that share a converted piece */
-    AHEAD_BYTES = 8192, /* of weights on their way while few rows are multiplied: what a core can
-                           wait for at once, and a first-level cache holds */
     FEW_ROWS = 6,       /* up to which weights are converted in registers */
+    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough chains not to wait for
+                           each other, and memory gives two streams more than one or four */
+    AHEAD_BYTES = 8192, /* how far ahead of its use a stream is fetched, with more of them less */
     MANY_ROWS = 40,     /* from which pieces are long; below, more of them is converted a tile */
     MOST_ROWS = 12,     /* of a register tile */
     LINE_FLOATS = 16,   /* of a cache line, */
@@ -59,35 +61,46 @@ struct slice {
 struct operands {
     const float *x; /* [n_rows, x_stride] from the first input */
     size_t x_stride;
-    const void *w; /* the first input's weights of the first panel */
-    size_t panel_stride, n_k;
-    const char *ahead; /* weights to fetch meanwhile, laid out like w */
+    const char *w; /* the first input's weights of the first panel, */
+    size_t apart;  /* so many bytes to the next panel's */
+    size_t n_k;
 };
 
-/* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= TILE, all constant.
- * ahead_bytes is what one input of a panel takes where `ahead` points. */
-ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, size_t ahead_bytes,
-                          const struct operands *o, struct v16 *c)
+/* Input k of every chain. */
+ALWAYS_INLINE void chain_step(enum dtype t, size_t n_rows, size_t n_panels,
+                              const struct operands *o, size_t k, struct v16 *a)
 {
+    struct v16 wk[FEW_PANELS];
+    UNROLL(4)
+    for (size_t p = 0; p < n_panels; p++)
+        wk[p] = load_weights(t, o->w + p * o->apart, k * PANEL_COLUMNS);
+    UNROLL(16)
+    for (size_t r = 0; r < n_rows; r++) {
+        const float xk = o->x[r * o->x_stride + k];
+        UNROLL(4)
+        for (size_t p = 0; p < n_panels; p++)
+            a[r * n_panels + p] = v16_fma(xk, wk[p], a[r * n_panels + p]);
+    }
+}
+
+/* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= TILE, all constant. */
+ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, const struct operands *o,
+                          struct v16 *c)
+{
+    const size_t line_inputs = LINE_BYTES / input_bytes(t);
+    const size_t ahead = n_panels > FEW_STREAMS ? AHEAD_BYTES / n_panels : AHEAD_BYTES;
     struct v16 a[TILE];
     UNROLL(32)
     for (size_t i = 0; i < n_rows * n_panels; i++) a[i] = c[i];
-    for (size_t k = 0; k < o->n_k; k++) {
-        struct v16 wk[FEW_PANELS];
+    size_t k = 0;
+    for (; k + line_inputs <= o->n_k; k += line_inputs) {
         UNROLL(4)
-        for (size_t p = 0; p < n_panels; p++) {
-            const size_t at = p * o->panel_stride + k * PANEL_COLUMNS;
-            wk[p] = load_weights(t, o->w, at);
-            _mm_prefetch(o->ahead + at / PANEL_COLUMNS * ahead_bytes, _MM_HINT_T0);
-        }
-        UNROLL(16)
-        for (size_t r = 0; r < n_rows; r++) {
-            const float xk = o->x[r * o->x_stride + k];
-            UNROLL(4)
-            for (size_t p = 0; p < n_panels; p++)
-                a[r * n_panels + p] = v16_fma(xk, wk[p], a[r * n_panels + p]);
-        }
+        for (size_t p = 0; p < n_panels; p++)
+            _mm_prefetch(o->w + p * o->apart + k * input_bytes(t) + ahead, _MM_HINT_T0);
+        UNROLL(2)
+        for (size_t i = 0; i < line_inputs; i++) chain_step(t, n_rows, n_panels, o, k + i, a);
     }
+    for (; k < o->n_k; k++) chain_step(t, n_rows, n_panels, o, k, a);
     UNROLL(32)
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = a[i];
 }
@@ -139,17 +152,6 @@ static void count_bad(const struct slice *s, size_t r, int64_t n_bad)
         kern_mark_bad(&s->bad[r], n_bad);
 }
 
-/* Where input k of a group of panels stands; an input beyond the last one is the next group's, or
- * (at the end) these again. */
-static const char *after(const struct slice *s, size_t panel, size_t n_panels, size_t k,
-                         size_t n_bytes)
-{
-    const size_t next = k < s->w->n_in ? panel : panel + n_panels;
-    const size_t at = k < s->w->n_in ? k : k - s->w->n_in;
-    const size_t last = (s->w->n_out - 1) / PANEL_COLUMNS;
-    return (const char *)s->w->data + ((next < last ? next : last) * s->w->n_in + at) * n_bytes;
-}
-
 /* Ends a leaf: its partial goes from *c to the grid, the next one starts at +0. Returns how many
  * of the panel's outputs do not fit. */
 ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, const struct grid *g,
@@ -160,38 +162,36 @@ ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, co
     return bad == 0 ? 0 : __builtin_popcount(bad & output_lanes(t, outputs_of(s->w, panel)));
 }
 
-/* n_rows rows (all of the slice) times n_panels panels, both constant. */
+/* n_rows rows (all of the slice) times n_panels panels, both constant: `panel` and each that stands
+ * `apart` panels behind the one before. */
 ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_panels,
-                            const struct slice *s, size_t panel)
+                            const struct slice *s, size_t panel, size_t apart)
 {
     const struct packed *w = s->w;
-    const size_t leaf = leaf_length(w, leafy), n_bytes = input_bytes(t);
-    const size_t n_ahead = min_size(AHEAD_BYTES / n_bytes / n_panels, w->n_in);
+    const size_t leaf = leaf_length(w, leafy), panel_bytes = (size_t)w->n_in * input_bytes(t);
     const struct grid g = grid_of(w);
     struct sums16 sums[TILE] = {0};
     int64_t n_bad[TILE] = {0};
     struct v16 c[TILE];
     size_t n_leaves = 0;
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = v16_zero();
-    for (size_t k = 0, left = leaf, n_k; k < w->n_in; k += n_k, left -= n_k) {
-        const size_t next = k + n_ahead; /* what is fetched meanwhile: inputs of these panels */
-        if (left == 0) left = leaf;      /* as long as there are, then of those that follow */
-        n_k = min_size(left, (next < w->n_in ? w->n_in - n_ahead : w->n_in) - k);
+    for (size_t k = 0; k < w->n_in; k += leaf) {
         const struct operands o = {.x = s->x + k,
                                    .x_stride = s->x_stride,
-                                   .w = (const char *)w->data + (panel * w->n_in + k) * n_bytes,
-                                   .panel_stride = (size_t)w->n_in * PANEL_COLUMNS,
-                                   .n_k = n_k,
-                                   .ahead = after(s, panel, n_panels, next, n_bytes)};
-        chains(t, n_rows, n_panels, n_bytes, &o, c);
-        if (!leafy || (n_k < left && k + n_k < w->n_in)) continue;
+                                   .w = (const char *)w->data + panel * panel_bytes +
+                                        k * input_bytes(t),
+                                   .apart = apart * panel_bytes,
+                                   .n_k = min_size(leaf, w->n_in - k)};
+        chains(t, n_rows, n_panels, &o, c);
+        if (!leafy) break;
         UNROLL(32)
         for (size_t i = 0; i < n_rows * n_panels; i++)
-            n_bad[i / n_panels] += end_leaf(t, s, panel + i % n_panels, &g, &c[i], &sums[i]);
+            n_bad[i / n_panels] +=
+                end_leaf(t, s, panel + i % n_panels * apart, &g, &c[i], &sums[i]);
         n_leaves++;
     }
     for (size_t i = 0; i < n_rows * n_panels; i++) {
-        const size_t r = i / n_panels, p = panel + i % n_panels;
+        const size_t r = i / n_panels, p = panel + i % n_panels * apart;
         if (leafy)
             store_leaves(t, s, r, p, &g, n_leaves, &sums[i]);
         else
@@ -200,13 +200,15 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
-/* A constant number of rows over panels [p, p1): as many panels at once as the registers hold. */
+/* A constant number of rows over panels [p, p1), cut into as many streams as a tile has panels. */
 ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struct slice *s,
                             size_t p, size_t p1)
 {
-    const size_t fit = TILE / n_rows, n_panels = fit < FEW_PANELS ? fit : FEW_PANELS;
-    for (; p + n_panels <= p1; p += n_panels) few_tile(t, leafy, n_rows, n_panels, s, p);
-    for (; p < p1; p++) few_tile(t, leafy, n_rows, 1, s, p);
+    const size_t fit = TILE / n_rows, wide = fit < FEW_PANELS ? fit : FEW_PANELS;
+    const size_t n_panels = n_rows <= FEW_STREAMS ? FEW_STREAMS : wide;
+    const size_t each = (p1 - p) / n_panels;
+    for (size_t i = 0; i < each; i++) few_tile(t, leafy, n_rows, n_panels, s, p + i, each);
+    for (p += each * n_panels; p < p1; p++) few_tile(t, leafy, n_rows, 1, s, p, 1);
 }
 
 /* At most FEW_ROWS rows. */

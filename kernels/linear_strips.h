@@ -11,6 +11,7 @@ enum {
     LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
     QUANT_SPEED = 4,      /* int8 multiply-adds that cost as much as one of f32 */
     TILE_PANELS = 4,      /* panels that the widest register tile takes; with more than one row */
+    PAIRED_PANELS = 2,    /* panels of float weights that one row multiplies at a time */
     TILES_WORTH = 16,     /* tiles from which cutting between them leaves enough to cut */
 };
 
@@ -39,8 +40,9 @@ static inline struct strip strip_of(const struct linear_args *a, const struct li
     const bool is_cut_by_tiles = n_rows > 1 && n_panels >= TILES_WORTH * TILE_PANELS;
     const bool is_fast = g->w->quant.kind != QUANT_NONE && a->xq != NULL;
     const uint64_t n_weights = (uint64_t)(g->w->n_in + 1) * PANEL_COLUMNS;
+    const bool is_cut_by_pairs = n_rows == 1 && g->w->quant.kind == QUANT_NONE;
     struct strip s = {.n_panels = n_panels, .n_rows = n_rows};
-    s.unit = unit != 0 ? unit : is_cut_by_tiles ? TILE_PANELS : 1;
+    s.unit = unit != 0 ? unit : is_cut_by_tiles ? TILE_PANELS : is_cut_by_pairs ? PAIRED_PANELS : 1;
     s.n_units = (n_panels + s.unit - 1) / s.unit;
     s.unit_cost = n_weights / (is_fast ? QUANT_SPEED : 1) * (n_rows + LINEAR_LOAD_COST) * s.unit;
     return s;

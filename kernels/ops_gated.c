@@ -85,7 +85,7 @@ void op_gated(const struct kern_table *k, const struct gated_args *a)
     }
     struct gated_job job = {k, &a->gate, &a->up, q, TILE_PANELS};
     if (q != NULL && q->group > CODED_PANELS * PANEL_COLUMNS) job.codes = NULL;
-    if (a->n_rows == 1) job.unit = job.codes != NULL ? q->group / PANEL_COLUMNS : 1;
+    if (a->n_rows == 1) job.unit = job.codes != NULL ? q->group / PANEL_COLUMNS : 0;
     gated_here(&job);
     if (q != NULL && job.codes == NULL) op_quantize_rows(k, a->gate.y, f, a->n_rows, f, q);
 }

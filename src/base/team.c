@@ -22,7 +22,7 @@ enum {
     HURRY_MOST = 64,
     CALM_YIELDS = 64,
     CLAIM_END = 1 << 15, /* of a claim's end; below it stands the first part */
-    SPAN = 8             /* a span is one of so many of the parts that are left */
+    SPAN = 2             /* a span is one of so many of the parts that are left */
 };
 
 /* In a claim. */
