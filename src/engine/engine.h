@@ -30,16 +30,22 @@ struct engine_stats {
 struct status engine_create(const struct engine_options *options, struct engine **out);
 void engine_destroy(struct engine **e);
 
+/* A step is **Collective (world)**: the lead submits, all other ranks follow. An error of submit or
+ * follow leaves the others inside a step, so the caller ends the job (comm_abort). Errors:
+ * STATUS_BUG for a plan or message that does not fit, STATUS_MEMORY, and the stage's. */
+
 /* Lead only. Sends a plan to all stages and runs this rank's part of it (nothing for PLAN_STOP).
  * The result of a step must be collected, in step order, before step + pp is submitted. */
 struct status engine_submit(struct engine *e, const struct step_plan *plan);
 
-/* Lead only. Receives replica `replica`'s result of the oldest step not yet collected for it. */
+/* Lead only. Receives replica `replica`'s result of the oldest step not yet collected for it, into
+ * *out (initialized by the caller). Errors: STATUS_BUG, STATUS_MEMORY. */
 struct status engine_collect(struct engine *e, int32_t replica, struct step_result *out);
 
 /* All ranks but the lead: runs steps until the plan says stop. */
 struct status engine_follow(struct engine *e);
 
+/* Local. What this rank did until now, but for plan_ns and elapsed_ns. */
 struct engine_stats engine_stats_of(const struct engine *e);
 
 /* Local. The stage, for its expert load and sizes. */

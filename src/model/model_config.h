@@ -43,25 +43,26 @@ struct family {
     bool mla;           /* multi-head latent attention */
     bool rope_pairs;    /* rotates neighbours, unless "rope_interleave" says no */
     bool has_experts;
-    bool sigmoid;                /* the router's score */
-    bool scaled_or_renormalised; /* "routed_scaling_factor" is for weights that are not */
+    bool sigmoid;                /* the router's score; else softmax */
+    bool scaled_or_renormalised; /* "routed_scaling_factor" only where weights are not renormalised
+                                  */
     bool sparsity_keys;          /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
     bool renormalise;            /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
     const char *expert_ffn;      /* config field with one expert's width; NULL: intermediate_size */
-    const char *shared_ffn;      /* config field with the shared width; or of */
-    const char *shared_count;    /* how many experts' widths */
+    const char *shared_ffn;      /* config field with the shared width; or */
+    const char *shared_count;    /* config field with the same as a number of experts' widths */
     struct family_names moe;
 };
 
 struct model_config {
     const struct family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads, head_dim; /* L, D, H, G, Hd */
-    uint32_t rotary; /* elements of a head that are rotated */
-    uint32_t query_dim,
-        value_dim; /* of a head of q and of o's input; Hd but for latent attention */
-    /* Latent attention: Hd is what is cached of a token, kv_lora + rotary; 0: no such thing. q_lora
-     * 0: q in one step. */
-    uint32_t q_lora, kv_lora;
+    uint32_t rotary;    /* elements of a head that are rotated */
+    uint32_t query_dim; /* elements of a head of q; Hd but for latent attention */
+    uint32_t value_dim; /* of a head of o_proj's input; likewise */
+    uint32_t kv_lora;   /* latent attention, where kv_lora + rotary is Hd, cached once for a token;
+                           0: the model has none */
+    uint32_t q_lora;    /* latent attention with q made in two steps; 0: in one */
     bool rope_pairs, qk_norm;
     uint32_t ffn;                             /* F of dense layers */
     uint32_t n_experts, n_chosen, expert_ffn; /* E, K, F of an expert; 0: dense */
@@ -86,8 +87,8 @@ struct model_config {
 /* Local. The i-th family; NULL behind the last. */
 const struct family *model_family_at(size_t i);
 
-/* Local. Parses n bytes of a config.json; `what` names them in errors. STATUS_INPUT names the
- * field, what was expected and what was found. */
+/* Local. Parses n bytes of a config.json; `what` names them in errors. Errors: STATUS_INPUT names
+ * the field, what was expected and what was found; STATUS_MEMORY. */
 struct status model_config_parse(const char *json, size_t n, const char *what,
                                  struct model_config *out);
 
@@ -95,7 +96,8 @@ struct status model_config_parse(const char *json, size_t n, const char *what,
 void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
                          struct layout_model *out);
 
-/* Local. STATUS_USAGE naming what of this model is more than the kernels of --device `name` take. */
+/* Local. Whether the kernels of --device `name` can run the model. Errors: STATUS_USAGE names the
+ * size that is beyond them. */
 struct status model_on_device(const struct model_config *m, const char *name);
 
 #endif

@@ -68,15 +68,17 @@ struct weight_spec {
     struct range outer, rows, cols;
 };
 
-/* Local. Calls emit for each slab of the place, in a fixed order, until one fails. Empty slabs are
- * left out. A tied head is emitted where the embedding is not already held. */
+/* Takes one slab; ctx is weights_list's. */
 typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
+
+/* Local. Calls emit for each slab of the place, in a fixed order, until one fails. Empty slabs are
+ * left out. A tied head is emitted where the embedding is not already held. Errors: emit's. */
 struct status weights_list(const struct model_config *m, const struct layout *l,
                            struct layout_place place, weight_emit *emit, void *ctx);
 
 /* Local. Completes the layout's model with the leaves that the checkpoint stores, and its weight
- * type. STATUS_INPUT when a tensor the model needs is missing, has another shape, or when the file
- * has a tensor that the model does not know (a bias, say): nothing is ignored. */
+ * type. Errors: STATUS_INPUT when a tensor the model needs is missing, has another shape, or when
+ * the file has a tensor that the model does not know (a bias, say): nothing is ignored. */
 struct status weights_check(const struct model_config *m, const struct ckpt *c,
                             struct layout_model *out);
 

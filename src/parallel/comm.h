@@ -36,7 +36,7 @@ enum comm_tag {
     COMM_TAG_DEVICE
 };
 
-enum { COMM_TAG_POLL = 99 }; /* sent by nobody: asking for it lets MPI work */
+enum { COMM_TAG_POLL = 99 }; /* sent by nobody: probing for it lets MPI move other messages */
 
 struct comm; /* one per process */
 
@@ -46,8 +46,8 @@ struct comm_request {
     bool active;
 };
 
-/* **Collective (world)**. Starts MPI (funneled threads) unless the caller has, who then ends it
- * too; the axes exist after comm_split. */
+/* **Collective (world)**. Starts MPI (funneled threads); a caller that has started MPI itself also
+ * ends it. Only COMM_WORLD exists before comm_split. Errors: STATUS_LOST, STATUS_MEMORY. */
 struct status comm_start(int *argc, char ***argv, struct comm **out);
 
 /* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order. */
@@ -68,17 +68,20 @@ void comm_stop(struct comm **c);
 /* Local. Ends the whole job at once with this exit status. */
 void comm_abort(struct comm *c, int exit_status) __attribute__((noreturn));
 
+/* Local. This rank's number within an axis, how many ranks it has, and its communicator for MPI
+ * calls of one's own (borrowed). */
 int comm_rank(const struct comm *c, enum comm_axis axis);
 int comm_size(const struct comm *c, enum comm_axis axis);
-MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis); /* borrowed */
+MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis);
 
 /* Time and payload of an axis since the start; point-to-point waits count to COMM_WORLD. */
 struct comm_stats {
     uint64_t n_calls, n_bytes, ns;
     uint64_t wait_ns; /* part of ns: until the other ranks of this host had come */
 };
+
+/* Local. Of one axis; and the sum over the axes that steps use, COMM_STAGE and smaller ones. */
 struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis);
-/* Local. The sum over the axes that steps use: COMM_STAGE and smaller ones. */
 struct comm_stats comm_stats_of_steps(const struct comm *c);
 
 /* Local. Whether collectives over this axis go through the host's memory; and whether they shall,
@@ -144,7 +147,7 @@ struct status comm_agree(struct comm *c, struct status mine);
 
 /* All below: **Collective (axis)** unless said otherwise; an axis of one rank costs nothing. */
 
-/* buf[n]: integer sum (exact in any order); bitwise or; maximum; minimum. In place. */
+/* In place, over buf [n]: integer sum (exact in any order); bitwise or; maximum; minimum. */
 void comm_sum_i64(struct comm *c, enum comm_axis axis, int64_t *buf, size_t n);
 void comm_or_u32(struct comm *c, enum comm_axis axis, uint32_t *buf, size_t n);
 void comm_max_u64(struct comm *c, enum comm_axis axis, uint64_t *buf, size_t n);
@@ -173,11 +176,12 @@ void comm_gather_words(struct comm *c, enum comm_axis axis, void *all, const int
 void comm_gather_bytes(struct comm *c, enum comm_axis axis, const void *mine, size_t n_bytes,
                        void *all);
 
-/* n words to and from each rank: send, recv [size, n]. */
+/* All-to-all: n words to and from each rank: send, recv [size, n]. */
 void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send, int32_t *recv,
                        size_t n);
 
-/* Rows to and from each rank; counts and displacements [size] are in rows. */
+/* All-to-all of rows, a number of its own to and from each rank; counts and displacements [size]
+ * are in rows. */
 struct comm_exchange {
     size_t row_words; /* 4-byte words of one row */
     const void *send;
@@ -199,9 +203,10 @@ void comm_send_start(struct comm *c, int to, enum comm_tag tag, const void *buf,
                      struct comm_request *r);
 void comm_recv_start(struct comm *c, int from, enum comm_tag tag, void *buf, size_t max_bytes,
                      struct comm_request *r);
-/* Returns the bytes received (0 for sends and inactive requests). */
+/* Local. Waits until r is done; the bytes received (0 for sends and inactive requests). */
 size_t comm_wait(struct comm *c, struct comm_request *r);
-/* Gives up a receive that nothing will match. */
+
+/* Local. Gives up a receive that nothing will match. */
 void comm_cancel(struct comm *c, struct comm_request *r);
 
 /* Local. Lets messages under way get on, between two pieces of computing: a message too large for

@@ -25,10 +25,10 @@ enum { PLAN_TOPS_MAX = 64 };
 
 /* How often sampled tokens are pressed down. 1, 0 and 0 change nothing. */
 struct plan_penalties {
-    float
-        repetition;  /* > 0: divides positive logits, multiplies negative ones; prompt tokens too */
-    float frequency; /* times how often it was sampled, taken from the logit */
-    float presence;  /* taken from the logit of what was sampled at all */
+    /* above 0; of tokens of prompt and answer: divides positive logits, multiplies negative ones */
+    float repetition;
+    float frequency; /* times how often a token was sampled, subtracted from its logit */
+    float presence;  /* subtracted from the logit of a token that was sampled at all */
 };
 
 /* bits of plan_adjust.flags */
@@ -80,7 +80,8 @@ struct step_plan {
     size_t allowed_capacity;
 };
 
-/* Local. An empty plan for n_replicas. */
+/* Local. An empty plan for n_replicas; clear empties it again and keeps its memory. Errors:
+ * STATUS_MEMORY. */
 struct status step_plan_init(struct step_plan *p, int32_t n_replicas);
 void step_plan_fini(struct step_plan *p);
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
@@ -94,7 +95,7 @@ struct plan_lists {
 };
 
 /* Local. Appends a sequence to replica `replica`; replicas are filled in ascending order. The lists
- * are copied. */
+ * are copied. Errors: STATUS_MEMORY. */
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
                             const struct plan_lists *lists);
 
@@ -132,20 +133,26 @@ struct step_result {
     size_t seqs_capacity, scores_capacity, logits_capacity, tops_capacity; /* elements */
 };
 
+/* Local. A result without sequences; clear empties it again and keeps its memory. */
 void step_result_init(struct step_result *r);
 void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
+
+/* Local. Append, copying: a sequence; and what it brought, whose counts stand in its result_seq.
+ * scores [n]; tops [n]; rows [n_rows, V]. Errors: STATUS_MEMORY. */
 struct status step_result_add(struct step_result *r, const struct result_seq *seq);
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
 struct status step_result_add_logits(struct step_result *r, const float *rows, size_t n_rows);
 
-/* A message buffer: int32 words, owned, grows. */
+/* A message buffer, empty when it is all zeros. */
 struct plan_message {
-    int32_t *words;
+    int32_t *words; /* [n_words] of capacity, owned */
     size_t n_words, capacity;
 };
 
+/* Local. reserve makes room for n_words and leaves m->n_words alone; what stands beyond it is lost.
+ * Errors: STATUS_MEMORY. */
 void plan_message_fini(struct plan_message *m);
 struct status plan_message_reserve(struct plan_message *m, size_t n_words);
 

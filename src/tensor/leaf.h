@@ -1,6 +1,6 @@
-/* Leaves: how the columns of a row-parallel weight are cut into sums of their own (docs/numerics.md,
- * "The sum over ranks"). A pure function of the tensor, so that every layout cuts alike.
- * Called by convert, which stores the answer; everything else reads the stored one. */
+/* Leaves: how the columns of a row-parallel weight are cut into sums of their own
+ * (docs/numerics.md, "The sum over ranks"). A pure function of the tensor, so that every layout
+ * cuts alike. Called by convert, which stores the answer; everything else reads the stored one. */
 #ifndef SHOAL_TENSOR_LEAF_H
 #define SHOAL_TENSOR_LEAF_H
 

@@ -1,0 +1,154 @@
+/* A plan's sequences as this rank sees them, what the last stage wants of their rows, and their
+ * results. Sends and receives nothing. */
+#include "engine/engine_private.h"
+
+#include "base/mem.h"
+
+struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
+{
+    const size_t first = (size_t)plan->replica_begin[e->place.dp];
+    const size_t last = (size_t)plan->replica_begin[e->place.dp + 1];
+    size_t token = 0, block = 0, adjust = 0, allowed = 0;
+    const size_t n_allowed_words = (e->o.layout->model.vocab + 31) / 32;
+    for (size_t i = 0; i < first; i++) {
+        token += (size_t)plan->seqs[i].n_rows;
+        block += (size_t)plan->seqs[i].n_blocks;
+        adjust += (size_t)plan->seqs[i].n_adjusts;
+        allowed += (size_t)plan->seqs[i].n_allowed_words;
+    }
+    *out = (struct batch){.seqs = plan->seqs + first,
+                          .n_seqs = last - first,
+                          .tokens = plan->tokens + token,
+                          .adjusts = plan->adjusts + adjust,
+                          .allowed = plan->allowed + allowed};
+    for (size_t i = first; i < last; i++) {
+        const struct plan_seq *s = &plan->seqs[i];
+        if (s->n_allowed_words != 0 && (size_t)s->n_allowed_words != n_allowed_words) {
+            return status_make(STATUS_BUG, "step %llu: %d words of allowed tokens, expected %zu",
+                               (unsigned long long)plan->step, s->n_allowed_words, n_allowed_words);
+        }
+        if (out->n_rows + (size_t)s->n_rows > e->o.max_rows || s->n_rows < 1) {
+            return status_make(STATUS_BUG, "step %llu: a sequence of %d rows after %zu, limit %zu",
+                               (unsigned long long)plan->step, s->n_rows, out->n_rows,
+                               e->o.max_rows);
+        }
+        e->seqs[i - first] = (struct seq_rows){.row0 = out->n_rows,
+                                               .n_rows = (size_t)s->n_rows,
+                                               .pos0 = (size_t)s->pos0,
+                                               .blocks = plan->blocks + block};
+        out->n_rows += (size_t)s->n_rows;
+        block += (size_t)s->n_blocks;
+    }
+    return status_ok();
+}
+
+/* The token that follows row r of a sequence, -1 when the plan does not know it. */
+static int32_t next_token(const struct plan_seq *s, const int32_t *tokens, int32_t r)
+{
+    return r + 1 < s->n_rows ? tokens[r + 1] : s->next_token;
+}
+
+/* What is wanted of a row whose token is sampled. */
+static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts,
+                                      const uint32_t *allowed)
+{
+    return (struct vocab_want){.want = s->want,
+                               .target = s->next_token,
+                               .pick = {.temperature = s->temperature,
+                                        .top_p = s->top_p,
+                                        .min_p = s->min_p,
+                                        .top_k = s->top_k,
+                                        .key = {s->key[0], s->key[1]},
+                                        .choice = s->choice,
+                                        .position = (uint32_t)(s->pos0 + s->n_rows)},
+                               .adjust = {.penalties = s->penalties,
+                                          .entries = adjusts,
+                                          .n = (size_t)s->n_adjusts,
+                                          .allowed = s->n_allowed_words > 0 ? allowed : NULL},
+                               .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
+}
+
+/* What is wanted of a row whose next token is known, or whose logits are sent back. */
+static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
+{
+    const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;
+    return (struct vocab_want){.want = s->want & ~(PLAN_SAMPLE | PLAN_LOGPROB),
+                               .target = target,
+                               .n_top = has_tops ? s->n_prompt_logprobs : 0};
+}
+
+/* Room for the rows' most likely tokens. */
+static struct status place_tops(struct engine *e, size_t n_wants)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_wants; i++) n += (size_t)e->wants[i].n_top;
+    if (n > e->tops_capacity) {
+        TRY(mem_grow(&e->tops, 0, 2 * n, sizeof *e->tops, "engine"));
+        e->tops_capacity = 2 * n;
+    }
+    for (size_t i = 0, at = 0; i < n_wants; at += (size_t)e->wants[i++].n_top) {
+        e->wants[i].tops = e->tops + at;
+    }
+    return status_ok();
+}
+
+struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n_wants)
+{
+    size_t n = 0;
+    const struct plan_adjust *adjusts = b->adjusts;
+    const uint32_t *allowed = b->allowed;
+    for (size_t i = 0; i < b->n_seqs; i++) {
+        const struct plan_seq *s = &b->seqs[i];
+        const int32_t *tokens = b->tokens + e->seqs[i].row0;
+        const bool all_rows = (s->want & (PLAN_SCORE | PLAN_LOGITS)) != 0;
+        for (int32_t r = 0; r < s->n_rows; r++) {
+            const bool samples = r + 1 == s->n_rows && (s->want & PLAN_SAMPLE) != 0;
+            if (!all_rows && !samples) continue;
+            e->rows[n] = e->seqs[i].row0 + (size_t)r;
+            e->wants[n++] = samples ? sampled_want(s, adjusts, allowed)
+                                    : scored_want(s, next_token(s, tokens, r));
+        }
+        adjusts += s->n_adjusts;
+        allowed += s->n_allowed_words;
+    }
+    *n_wants = n;
+    return place_tops(e, n);
+}
+
+static int32_t clamp_count(int64_t n)
+{
+    return n > INT32_MAX ? INT32_MAX : (int32_t)n;
+}
+
+struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants)
+{
+    size_t at = 0; /* in wants and got, which follow the sequences' rows */
+    const struct plan_top *tops = e->tops;
+    for (size_t i = 0; i < b->n_seqs; i++) {
+        struct result_seq r = {.id = b->seqs[i].id, .token = -1};
+        int64_t n_bad = 0, n_dropped = 0;
+        const size_t row_end = e->seqs[i].row0 + e->seqs[i].n_rows;
+        for (size_t t = e->seqs[i].row0; t < row_end; t++) {
+            n_bad += e->counters[t];
+            n_dropped += e->counters[b->n_rows + t];
+        }
+        for (; at < n_wants && e->rows[at] < row_end; at++) {
+            n_bad += e->got[at].n_bad;
+            r.n_tops += e->wants[at].n_top;
+            if ((e->wants[at].want & PLAN_SAMPLE) != 0) {
+                r.token = e->got[at].token;
+                r.logprob = e->got[at].token_logprob;
+            }
+            if ((e->wants[at].want & PLAN_LOGITS) != 0) r.n_logits++;
+            if ((e->wants[at].want & PLAN_SCORE) == 0 || e->wants[at].target < 0) continue;
+            e->scores[r.n_scores++] = e->got[at].logprob;
+        }
+        r.n_bad = clamp_count(n_bad);
+        r.n_dropped = clamp_count(n_dropped);
+        TRY(step_result_add(&e->result, &r));
+        TRY(step_result_add_scores(&e->result, e->scores, (size_t)r.n_scores));
+        TRY(step_result_add_tops(&e->result, tops, (size_t)r.n_tops));
+        tops += r.n_tops;
+    }
+    return status_ok();
+}
