@@ -1,9 +1,14 @@
 /* The one place that reads the environment. */
 #include "base/config.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { N_LAUNCHERS = 4 };
+
+static const char *const rank_names[N_LAUNCHERS] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                                    "SLURM_PROCID"};
 
 /* The number in the first of the variables that is set. */
 static uint32_t launcher_number(const char *const names[N_LAUNCHERS], uint32_t otherwise)
@@ -17,8 +22,6 @@ static uint32_t launcher_number(const char *const names[N_LAUNCHERS], uint32_t o
 
 struct config config_read(void)
 {
-    static const char *const ranks[N_LAUNCHERS] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                                   "SLURM_PROCID"};
     static const char *const sizes[N_LAUNCHERS] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                                    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
     struct config c = {.kernels = getenv("SHOAL_KERNELS"), .slurm_job = getenv("SLURM_JOB_ID")};
@@ -28,7 +31,31 @@ struct config config_read(void)
         const long n = strtol(threads, NULL, 10);
         if (n > 0 && n < 4096) c.n_threads = (uint32_t)n;
     }
-    c.launcher_rank = launcher_number(ranks, 0);
+    c.launcher_rank = launcher_number(rank_names, 0);
     c.launcher_size = launcher_number(sizes, 1);
     return c;
+}
+
+static bool is_launched(void)
+{
+    for (size_t i = 0; i < N_LAUNCHERS; i++) {
+        if (getenv(rank_names[i]) != NULL) return true;
+    }
+    return false;
+}
+
+/* As far as the launcher says. */
+static bool is_one_host(void)
+{
+    const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (all != NULL && here != NULL) return strcmp(all, here) == 0;
+    const char *hosts = getenv("SLURM_STEP_NUM_NODES");
+    return hosts != NULL && strcmp(hosts, "1") == 0;
+}
+
+void config_spare_mpi(void)
+{
+    const bool launched = is_launched();
+    if (!launched) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    if (!launched || is_one_host()) setenv("OMPI_MCA_pml", "ob1", 0);
 }

@@ -3,7 +3,9 @@
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the job whose time limit is asked for
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
- *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS   set by launchers */
+ *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
+ *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers
+ *   OMPI_MCA_pml, OMPI_MCA_ess_singleton_isolated   given a value where they have none */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 
@@ -20,5 +22,11 @@ struct config {
 
 /* Local. Values are borrowed from the environment. */
 struct config config_read(void);
+
+/* Local. Before MPI starts: spares Open MPI what took most of a short run's time. A process that no
+ * launcher started gets no daemon, which only spawning needs. Where all ranks are on one host,
+ * networks are not searched for. Both are variables of Open MPI, which keep a value that they
+ * have. */
+void config_spare_mpi(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include "parallel/comm_private.h"
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "parallel/collective_check.h"
@@ -145,6 +146,7 @@ struct status comm_start(int *argc, char ***argv, struct comm **out)
     *out = NULL;
     int provided, running = 0;
     MPI_Initialized(&running);
+    if (!running) config_spare_mpi();
     if (!running && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
         return status_make(STATUS_LOST, "MPI could not start");
     }
