@@ -71,7 +71,7 @@ struct request_words {
     uint32_t *kept; /* [n_kept_words], a bit each: allowed_token_ids; NULL: all */
     size_t n_kept_words;
     int32_t *banned; /* [n_banned]: of each of bad_words how many tokens, and those */
-    size_t n_banned;
+    size_t n_banned, banned_capacity;
 };
 
 enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };

@@ -40,10 +40,14 @@ static struct status add_tokens(struct request *r, const struct request_rules *r
     struct request_words *w = &r->words;
     for (size_t i = 0; i < list->n; i++)
         if (list->ids[i] < 0 || list->ids[i] >= rules->vocab_size) return status_ok();
-    TRY(mem_grow(&w->banned, w->n_banned, w->n_banned + 1 + list->n, sizeof *w->banned, "request"));
+    const size_t n_needed = w->n_banned + 1 + list->n;
+    if (n_needed > w->banned_capacity) {
+        TRY(mem_grow(&w->banned, w->n_banned, 2 * n_needed, sizeof *w->banned, "request"));
+        w->banned_capacity = 2 * n_needed;
+    }
     w->banned[w->n_banned] = (int32_t)list->n;
     memcpy(w->banned + w->n_banned + 1, list->ids, list->n * sizeof *list->ids);
-    w->n_banned += 1 + list->n;
+    w->n_banned = n_needed;
     return status_ok();
 }
 
@@ -192,7 +196,7 @@ uint64_t request_words_hash(const struct request *r)
 size_t request_words_bytes(const struct request *r)
 {
     const struct request_words *w = &r->words;
-    return w->n_kept_words * sizeof *w->kept + w->n_banned * sizeof *w->banned;
+    return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
 }
 
 void request_words_fini(struct request_words *words)

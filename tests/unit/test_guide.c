@@ -343,6 +343,45 @@ static void lists_of_tokens_and_words_are_kept_to(void)
     tokenizer_destroy(&t);
 }
 
+/* Allocations of encoding a word with and without a blank before it. */
+static uint64_t n_of_encoding(struct tokenizer *t, const char *word)
+{
+    (void)mem_fail_after(0);
+    for (int i = 0; i < 2; i++) {
+        struct token_list list = {0};
+        CU_ASSERT_EQUAL(
+            tokenizer_encode(t, word + i, strlen(word + i), TOKENIZER_PARSE_SPECIAL, &list).code,
+            STATUS_OK);
+        token_list_fini(&list);
+    }
+    return mem_fail_after(0);
+}
+
+/* What is copied for each word does not grow with the words before it. */
+static void words_are_gathered_without_copying_them_all_each_time(void)
+{
+    enum { WORDS = 512 };
+    struct tokenizer *t = util_byte_tokenizer();
+    const struct request_rules rules = util_request_rules(t);
+    struct strbuf line;
+    strbuf_init(&line);
+    strbuf_puts(&line, "{\"prompt\":\"q\",\"bad_words\":[\"wordy\"");
+    for (int i = 1; i < WORDS; i++) strbuf_puts(&line, ",\"wordy\"");
+    strbuf_puts(&line, "]}");
+    (void)n_of_encoding(t, " wordy"); /* which then is remembered */
+    const uint64_t n_each = n_of_encoding(t, " wordy");
+    struct request *r = NULL;
+    (void)mem_fail_after(0);
+    CU_ASSERT_EQUAL(request_create(&rules, 1, line.data, line.n, &r).code, STATUS_OK);
+    const uint64_t n = mem_fail_after(0);
+    CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT(r->words.n_banned >= WORDS * 6);
+    CU_ASSERT(n_each > 0 && n < WORDS * n_each + WORDS / 2);
+    request_destroy(&r);
+    strbuf_fini(&line);
+    tokenizer_destroy(&t);
+}
+
 /* Where no token is left an answer ends, when its form is whole, or is an error row. */
 static void no_token_left_ends_an_answer(void)
 {
@@ -512,6 +551,7 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, what_is_not_understood_is_named);
     CU_ADD_TEST(suite, tokens_fit_where_their_bytes_do);
     CU_ADD_TEST(suite, lists_of_tokens_and_words_are_kept_to);
+    CU_ADD_TEST(suite, words_are_gathered_without_copying_them_all_each_time);
     CU_ADD_TEST(suite, no_token_left_ends_an_answer);
     CU_ADD_TEST(suite, every_decoder_gives_the_form);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
