@@ -259,6 +259,18 @@ static struct status id_of_row(const char *text, size_t n, char **id, size_t *n_
     return st;
 }
 
+/* True when the row's line ran. Quotes inside a row's strings have a backslash before them. */
+static bool has_run(const struct journal_hit *hit)
+{
+    static const char *const late[] = {"\"error\":{\"code\":\"" REQUEST_NUMERIC_CODE "\"",
+                                       "\"error\":{\"code\":\"" REQUEST_GUIDE_CODE "\"",
+                                       "\"error\":{\"code\":\"" REQUEST_NO_TOKEN_CODE "\""};
+    bool is_late = !hit->row.is_error;
+    for (size_t i = 0; i < sizeof late / sizeof *late && !is_late; i++)
+        is_late = memmem(hit->text, hit->n_text, late[i], strlen(late[i])) != NULL;
+    return is_late;
+}
+
 /* The error row that a single job would have written for a repeated custom_id. */
 static struct status mend_row(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
 {
@@ -297,7 +309,7 @@ static struct status check_id(struct merge *m, const struct line *line, struct j
                            (unsigned long long)line->number);
     }
     st = id_set_add(&m->ids, id, n_id, &fresh);
-    if (!status_failed(&st) && !fresh && !hit->row.is_error) st = mend_row(m, id, n_id, hit);
+    if (!status_failed(&st) && !fresh && has_run(hit)) st = mend_row(m, id, n_id, hit);
     mem_free(&id);
     return st;
 }

@@ -193,6 +193,11 @@ void request_destroy(struct request **r);
 #define REQUEST_DUPLICATE_CODE    "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
 
+/* Errors that a line meets only while it runs: behind all others, a repeated custom_id's too. */
+#define REQUEST_NUMERIC_CODE  "numeric_error"
+#define REQUEST_GUIDE_CODE    "guide_error"
+#define REQUEST_NO_TOKEN_CODE "no_token_left"
+
 /* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied. */
 struct status request_fail(struct request *r, const char *code, const char *message);
 

@@ -167,13 +167,14 @@ struct status request_guide_take(struct request *r, int32_t token, bool *is_done
     if (r->guide == NULL) return status_ok();
     r->guide_state = guide_next(r->guide, r->guide_state, token, begins);
     if (r->guide_state == GUIDE_LOST)
-        return request_fail(r, "guide_error", "a token came that the asked form does not allow");
+        return request_fail(r, REQUEST_GUIDE_CODE,
+                            "a token came that the asked form does not allow");
     *is_done = !guide_goes_on(r->guide, r->guide_state);
     if (*is_done || guide_accepts(r->guide, r->guide_state)) return status_ok();
     const uint32_t *mask;
     size_t n_tokens;
     TRY(guide_mask(r->guide, r->guide_state, false, &mask, &n_tokens));
     if (n_tokens > 0) return status_ok();
-    return request_fail(r, "guide_error",
+    return request_fail(r, REQUEST_GUIDE_CODE,
                         "no token of the vocabulary goes on in the form that was asked for");
 }

@@ -180,7 +180,7 @@ struct status request_words_check(struct request *r, const struct request_rules 
     *is_done = r->guide != NULL && guide_accepts(r->guide, r->guide_state);
     if (*is_done) return status_ok();
     return request_fail(
-        r, "no_token_left",
+        r, REQUEST_NO_TOKEN_CODE,
         "allowed_token_ids, bad_words and what else the line asks for leave no token "
         "to go on with");
 }

@@ -119,7 +119,7 @@ static struct status take_result(struct scheduler *s, struct request *r,
     s->stats->n_dropped += (uint64_t)seq->n_dropped;
     count_rows(s, r);
     if (seq->n_bad > 0) {
-        TRY(request_fail(r, "numeric_error",
+        TRY(request_fail(r, REQUEST_NUMERIC_CODE,
                          "the model's arithmetic gave a value that is not finite or too large"));
         finish(s, r);
         return status_ok();

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Job arrays: the merged parts of a hostile input are byte for byte the file of one job over it.
+
+usage: parts.py SHOAL WORK_FOLDER
+A byte order mark, CRLF, blank lines, no newline at the end, lines longer than a part, and custom_ids
+that repeat across parts: of good lines, of lines that are errors at once, and of lines that would
+only fail while they run, which the one job never lets run.
+"""
+import json
+import sys
+from pathlib import Path
+
+from program import REPO, Shoal, expect, main_of
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+N_PARTS = 7
+
+
+def make_input(one_token):
+    """one_token: a word of one token, the only one allowed, which then may not come twice."""
+    dead_end = {"prompt": "x", "allowed_token_ids": one_token["ids"], "max_tokens": 4,
+                "bad_words": [one_token["text"] * 2], "temperature": 0}
+    lines = [{"custom_id": "a", "prompt": "First", "max_tokens": 3},
+             {"custom_id": "7", "prompt": "Who", "max_tokens": 2},
+             {"custom_id": "dead", **dead_end}, None,
+             {"custom_id": "dead", **dead_end},
+             {"custom_id": "bad", "prompt": "x", "top_p": 3},
+             {"prompt": "the seventh line, whose number is taken", "max_tokens": 2},
+             {"custom_id": "bad", "prompt": "x", "max_tokens": 2},
+             {"custom_id": "a", **dead_end},
+             {"custom_id": "long", "prompt": "word " * 900, "max_tokens": 1},
+             {"custom_id": "long", "prompt": "x", "n": 2, "max_tokens": 2},
+             {"custom_id": "a", "method": "POST", "url": "/v1/completions",
+              "body": {"model": "m", **dead_end}},
+             {"custom_id": "last", "prompt": "no newline behind it", "max_tokens": 2}]
+    return b"\xef\xbb\xbf" + b"\r\n".join(
+        b"" if line is None else json.dumps(line).encode() for line in lines)
+
+
+class PartsTest:
+    def __init__(self, shoal, work):
+        self.shoal, self.work = Shoal(shoal), Path(work)
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.input = self.work / "in.jsonl"
+
+    def generate(self, name, *flags):
+        output = self.work / f"{name}.jsonl"
+        self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", output,
+                        "--threads", 1, "--max-model-len", 512, "--restart", *flags, journal=True)
+        return output
+
+    def find_token(self):
+        """A token whose text, twice, is the token twice."""
+        self.input.write_text(json.dumps({"prompt": "KING", "max_tokens": 12, "temperature": 0}))
+        ids = json.loads(self.generate("probe").read_text())["token_ids"]
+        for i in sorted(set(ids)):
+            self.input.write_text(json.dumps({"prompt": "x", "allowed_token_ids": [i],
+                                              "max_tokens": 1}))
+            text = json.loads(self.generate("probe").read_text())["text"]
+            self.input.write_bytes(make_input({"ids": [i], "text": text}))
+            rows = self.rows(self.generate("whole"))
+            if rows[2].get("error", {}).get("code") == "no_token_left":
+                return
+        expect(False, "no token of the answer makes a dead end")
+
+    @staticmethod
+    def rows(path):
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+    def run(self):
+        self.find_token()
+        whole = self.work / "whole.jsonl"
+        codes = [(row.get("error") or {}).get("code") for row in self.rows(whole)]
+        expect(codes[2] == "no_token_left", f"codes {codes}")
+        expect([i for i, c in enumerate(codes) if c == "duplicate_id"] == [4, 6, 7, 8, 10, 11],
+               f"codes {codes}")
+        parts = [self.generate(f"part{k}", "--input-part", f"{k}/{N_PARTS}")
+                 for k in range(1, N_PARTS + 1)]
+        merged = self.work / "merged.jsonl"
+        self.shoal.must("merge", "--input", self.input, "--output", merged, *reversed(parts))
+        expect(merged.read_bytes() == whole.read_bytes(),
+               f"{N_PARTS} parts give other bytes than one job: {merged} and {whole}")
+
+
+if __name__ == "__main__":
+    main_of(lambda: PartsTest(*sys.argv[1:3]).run())
