@@ -393,13 +393,25 @@ ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t 
     return 0xFFFFu ^ fits;
 }
 
+#include "kernels/avx2/linear_pairs.h"
+
+ALWAYS_INLINE void linear_codes(bool leafy, const struct linear_args *a, size_t group,
+                                size_t panel0, size_t panel1, size_t row0, size_t row1)
+{
+    const bool is_int8 = a->groups[group].w->quant.kind == QUANT_INT8;
+    if (is_int8 && row1 - row0 > SET_FEW_BYTES_MOST)
+        pairs_linear(leafy, a, group, panel0, panel1, row0, row1);
+    else
+        quant_linear(leafy, a, group, panel0, panel1, row0, row1);
+}
+
 void k_linear_quant_avx2(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
                          size_t row0, size_t row1)
 {
     if (a->xq == NULL)
         k_linear_dequant_avx2(a, group, panel0, panel1, row0, row1);
     else
-        quant_linear(false, a, group, panel0, panel1, row0, row1);
+        linear_codes(false, a, group, panel0, panel1, row0, row1);
 }
 
 void k_linear_quant_leaf_avx2(const struct linear_args *a, size_t group, size_t panel0,
@@ -408,5 +420,5 @@ void k_linear_quant_leaf_avx2(const struct linear_args *a, size_t group, size_t 
     if (a->xq == NULL)
         k_linear_leaf_dequant_avx2(a, group, panel0, panel1, row0, row1);
     else
-        quant_linear(true, a, group, panel0, panel1, row0, row1);
+        linear_codes(true, a, group, panel0, panel1, row0, row1);
 }

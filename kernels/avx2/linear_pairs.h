@@ -1,0 +1,339 @@
+/* Many rows of int8 weights on AVX2: codes as they are, unsigned, times activation codes in pairs
+ * of opposite signs, so that two products never saturate 16 bits and no instruction makes signs.
+ * A pair whose signs are the same is multiplied as c0 x0 + (255 - c1)(-x1): weights stand in four
+ * versions, for the two pairs of a quad, and a row chooses one by its address.
+ * Included by linear_quant_avx2.c only, behind the pieces that it defines. */
+#ifndef SHOAL_KERNELS_AVX2_LINEAR_PAIRS_H
+#define SHOAL_KERNELS_AVX2_LINEAR_PAIRS_H
+
+enum {
+    PAIRS_PIECE = 128, /* inputs whose versions stand at a time: 16 KiB */
+    PAIRS_QUADS = PAIRS_PIECE / QUANT_QUAD,
+    PAIRS_GROUPS = PAIRS_PIECE / QUANT_CODE_ALIGN,
+    PAIRS_PANELS = 8, /* panels that share a piece's activations */
+    PAIRS_VERSIONS = 4,
+    PAIRS_QUAD_BYTES = QUANT_PANELS * PAIRS_VERSIONS * QUANT_LINE,
+};
+
+/* A row of a piece: codes, each second one of a pair negated where its sign was the first's; where
+ * each quad's version stands; the groups' scales and sums, and where their sums start. */
+struct pairs_row {
+    int8_t codes[PAIRS_PIECE];
+    uint16_t at[PAIRS_QUADS];
+    float scales[PAIRS_GROUPS];
+    int32_t sums[PAIRS_GROUPS], start[PAIRS_GROUPS];
+} __attribute__((aligned(64)));
+
+/* What the rows of a block share, and where their chains stand. */
+struct pairs_work {
+    float acc[PAIRS_PANELS / QUANT_PANELS][QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS]
+        __attribute__((aligned(64)));
+    uint8_t versions[PAIRS_QUADS][QUANT_PANELS][PAIRS_VERSIONS][QUANT_LINE]
+        __attribute__((aligned(64)));
+    float scales[QUANT_PANELS][PAIRS_GROUPS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    int32_t zeros[QUANT_PANELS][PAIRS_GROUPS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    struct pairs_row rows[QUANT_BLOCK_ROWS];
+};
+
+/* The groups [g, g + n_groups) of a leaf; begins: its first. */
+struct pairs_piece {
+    size_t g, n_groups, n_quads; /* quads of a group */
+    bool begins;
+    const uint8_t *ahead; /* n_ahead lines of codes to fetch meanwhile, and of the next panel's, */
+    size_t n_ahead, ahead_stride;
+};
+
+/* Eight quads of a row; returns 255 times the sum of the codes that were negated. */
+ALWAYS_INLINE __m256i pairs_of(const int8_t *x, int8_t *codes, uint16_t *at)
+{
+    const __m256i steps =
+        _mm256_set1_epi32((int)(0x10000u * (uint16_t)(-2 * QUANT_LINE)) | (uint16_t)-QUANT_LINE);
+    const __m256i v = _mm256_loadu_si256((const void *)x);
+    const __m256i signs = _mm256_xor_si256(v, _mm256_slli_epi16(v, 8));
+    const __m256i same = _mm256_cmpgt_epi16(signs, _mm256_set1_epi16(-1));
+    const __m256i turn = _mm256_or_si256(_mm256_slli_epi16(same, 8), _mm256_set1_epi8(1));
+    _mm256_store_si256((void *)codes, _mm256_sign_epi8(v, turn));
+    const __m256i places = _mm256_madd_epi16(same, steps);
+    const __m128i high = _mm256_extracti128_si256(places, 1);
+    _mm_store_si128((void *)at, _mm_packs_epi32(_mm256_castsi256_si128(places), high));
+    const __m256i turned = _mm256_and_si256(_mm256_srai_epi16(v, 8), same);
+    return _mm256_madd_epi16(turned, _mm256_set1_epi16(255));
+}
+
+/* Lane i: the sum over v[i]. */
+ALWAYS_INLINE __m128i pairs_sums(const __m256i v[PAIRS_GROUPS])
+{
+    const __m256i s =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+}
+
+/* Row `row` of xq; what a later row needs is fetched meanwhile. group, n_groups: perhaps constant.
+ */
+ALWAYS_INLINE void pairs_prepare_row(const struct quant_rows *q, size_t group, size_t n_groups,
+                                     bool has_zeros, size_t row, size_t g0, struct pairs_row *to)
+{
+    enum { AHEAD = 8 };
+    const size_t i = row * q->n_groups + g0, next = i + AHEAD * q->n_groups;
+    const __m128i is_there = _mm256_castsi256_si128(v8_first(n_groups));
+    const int8_t *x = q->codes + i * group;
+    __m256i turned[PAIRS_GROUPS];
+#pragma GCC unroll 2
+    for (size_t k = 0; k < PAIRS_PIECE; k += QUANT_LINE)
+        _mm_prefetch((const void *)(q->codes + next * group + k), _MM_HINT_T0);
+    _mm_prefetch((const void *)(q->scales + next), _MM_HINT_T0);
+    _mm_prefetch((const void *)(q->sums + next), _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (size_t g = 0; g < PAIRS_GROUPS; g++) turned[g] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (size_t g = 0; g < n_groups; g++) {
+        for (size_t k = g * group; k < (g + 1) * group; k += QUANT_CODE_ALIGN) {
+            const __m256i v = pairs_of(x + k, to->codes + k, to->at + k / QUANT_QUAD);
+            turned[g] = _mm256_add_epi32(turned[g], v);
+        }
+    }
+    const __m128i sums = _mm_maskload_epi32(q->sums + i, is_there);
+    const __m128i bias = has_zeros ? _mm_setzero_si128() : _mm_set1_epi32(QUANT_INT8_BIAS);
+    _mm_store_ps(to->scales, _mm_maskload_ps(q->scales + i, is_there));
+    _mm_store_si128((void *)to->sums, sums);
+    _mm_store_si128((void *)to->start,
+                    _mm_sub_epi32(pairs_sums(turned), _mm_madd_epi16(sums, bias)));
+}
+
+static void pairs_prepare(const struct quant_slice *s, const struct pairs_piece *o,
+                          struct pairs_work *m)
+{
+    const struct quant_rows *q = s->xq;
+    const bool has_zeros = s->w->quant.has_zeros;
+    const bool is_usual = q->group == QUANT_CODE_ALIGN && o->n_groups == PAIRS_GROUPS;
+    for (size_t r = 0; r < s->n_rows; r++) {
+        struct pairs_row *to = &m->rows[r];
+        if (is_usual)
+            pairs_prepare_row(q, QUANT_CODE_ALIGN, PAIRS_GROUPS, has_zeros, s->row + r, o->g, to);
+        else
+            pairs_prepare_row(q, q->group, o->n_groups, has_zeros, s->row + r, o->g, to);
+    }
+}
+
+/* The versions of a panel's codes: second bytes of the first pair turned over, of the second pair,
+ * of both. */
+static void pairs_versions(const uint8_t *w, size_t n_quads, uint8_t *out)
+{
+    const __m256i first = _mm256_set1_epi32(0x0000FF00);
+    const __m256i second = _mm256_set1_epi32((int)0xFF000000);
+    const __m256i both = _mm256_or_si256(first, second);
+    for (size_t i = 0; i < n_quads; i++, w += QUANT_LINE) {
+#pragma GCC unroll 2
+        for (size_t h = 0; h < HALVES; h++) {
+            const __m256i v = load_half(w, h);
+            __m256i *to = (void *)(out + h * QUANT_LINE / HALVES);
+            _mm256_store_si256(to, v);
+            _mm256_store_si256(to + HALVES, _mm256_xor_si256(v, first));
+            _mm256_store_si256(to + 2 * HALVES, _mm256_xor_si256(v, second));
+            _mm256_store_si256(to + 3 * HALVES, _mm256_xor_si256(v, both));
+        }
+        out += PAIRS_QUAD_BYTES;
+    }
+}
+
+/* sum[panel and half] += n_quads quads of a row. */
+ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x, const uint16_t *at,
+                               const uint8_t *w, __m256i *sum)
+{
+#pragma GCC unroll 8
+    for (size_t k = 0; k < n_quads; k++, w += PAIRS_QUAD_BYTES) {
+        const __m256i xk = broadcast_quad(x + k * QUANT_QUAD);
+        const uint8_t *version = w + at[k];
+#pragma GCC unroll 4
+        for (size_t i = 0; i < HALVES * n_panels; i++) {
+            const size_t panel = i / HALVES * PAIRS_VERSIONS * QUANT_LINE;
+            const __m256i pairs = _mm256_maddubs_epi16(load_half(version + panel, i % HALVES), xk);
+            sum[i] = add32(sum[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        }
+    }
+}
+
+/* Fetches what is n_rows rows' turn of the lines ahead. */
+ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, size_t n_rows,
+                                         const uint8_t *at)
+{
+    const uint8_t *end = o->ahead + o->n_ahead * QUANT_LINE;
+    for (size_t n = 0; at < end && n < o->n_ahead; n += n_rows, at += QUANT_LINE) {
+        _mm_prefetch((const void *)at, _MM_HINT_T1);
+        _mm_prefetch((const void *)(at + o->ahead_stride), _MM_HINT_T1);
+    }
+    return at;
+}
+
+/* Continues the chains of all rows in a pair of panels (acc) over a piece; all but o, m and acc
+ * constant. */
+ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads, size_t n_rows,
+                              const struct pairs_piece *o, const struct pairs_work *m,
+                              float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+{
+    const size_t n = HALVES * n_panels;
+    const uint8_t *ahead = o->ahead;
+    for (const struct pairs_row *row = m->rows; row < m->rows + n_rows; row++, acc++) {
+        __m256 a[HALVES * QUANT_PANELS];
+        ahead = pairs_fetch(o, n_rows, ahead);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < n; i++)
+            a[i] = o->begins ? _mm256_setzero_ps() : _mm256_load_ps((*acc)[0] + 8 * i);
+        for (size_t g = 0; g < o->n_groups; g++) {
+            const size_t quad = g * n_quads;
+            __m256i sum[HALVES * QUANT_PANELS];
+#pragma GCC unroll 4
+            for (size_t i = 0; i < n; i++) sum[i] = _mm256_set1_epi32(row->start[g]);
+            for (size_t k = quad; k < quad + n_quads; k += 8)
+                pairs_group(n_panels, 8, row->codes + k * QUANT_QUAD, row->at + k,
+                            m->versions[k][0][0], sum);
+            const __m256 x_scale = _mm256_set1_ps(row->scales[g]);
+#pragma GCC unroll 4
+            for (size_t i = 0; i < n; i++) {
+                const size_t p = i / HALVES, at = i % HALVES * 8;
+                if (has_zeros) {
+                    const __m256i z = _mm256_load_si256((const void *)(m->zeros[p][g] + at));
+                    const __m256i x_sum = _mm256_set1_epi32(row->sums[g]);
+                    sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(z, x_sum));
+                }
+                const __m256 scale = _mm256_mul_ps(_mm256_load_ps(m->scales[p][g] + at), x_scale);
+                a[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), scale, a[i]);
+            }
+        }
+#pragma GCC unroll 4
+        for (size_t i = 0; i < n; i++) _mm256_store_ps((*acc)[0] + 8 * i, a[i]);
+    }
+}
+
+#define PAIRS_ROWS(name, has_zeros, n_panels)                                                      \
+    static void name(size_t n_rows, const struct pairs_piece *o, const struct pairs_work *m,       \
+                     float(*acc)[QUANT_PANELS][PANEL_COLUMNS])                                     \
+    {                                                                                              \
+        if (o->n_quads == QUANT_CODE_ALIGN / QUANT_QUAD)                                           \
+            pairs_rows(has_zeros, n_panels, QUANT_CODE_ALIGN / QUANT_QUAD, n_rows, o, m, acc);     \
+        else                                                                                       \
+            pairs_rows(has_zeros, n_panels, o->n_quads, n_rows, o, m, acc);                        \
+    }
+PAIRS_ROWS(pairs_rows_1, false, 1)
+PAIRS_ROWS(pairs_rows_2, false, 2)
+PAIRS_ROWS(pairs_rows_zeros_1, true, 1)
+PAIRS_ROWS(pairs_rows_zeros_2, true, 2)
+
+static const uint8_t *pairs_codes(const struct packed *w, size_t panel, const struct pairs_piece *o)
+{
+    return (const uint8_t *)w->data + panel * kern_quant_panel_bytes(w->quant, w->n_in) +
+           o->g * o->n_quads * QUANT_LINE;
+}
+
+/* Continues all rows' chains in the panels [panel, panel + n_panels) over a piece. */
+static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_panels,
+                        struct pairs_piece *o, struct pairs_work *m)
+{
+    const struct packed *w = s->w;
+    const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
+    const size_t n_quads = o->n_groups * o->n_quads, n_scales = o->n_groups * PANEL_COLUMNS;
+    pairs_prepare(s, o, m);
+    o->n_ahead = n_quads;
+    o->ahead_stride = panel_bytes;
+    for (size_t p = 0, n; p < n_panels; p += n) {
+        float(*acc)[QUANT_PANELS][PANEL_COLUMNS] = m->acc[p / QUANT_PANELS];
+        n = quant_min(n_panels - p, QUANT_PANELS);
+        for (size_t i = 0; i < n; i++) {
+            const uint8_t *codes = pairs_codes(w, panel + p + i, o);
+            const size_t scale = kern_quant_scale_index(w, (panel + p + i) * PANEL_COLUMNS, o->g);
+            pairs_versions(codes, n_quads, m->versions[0][i][0]);
+            set_scales(w->quant, w->scales, scale, n_scales, m->scales[i][0]);
+            if (w->quant.has_zeros) set_zeros(w->zeros + scale, n_scales, m->zeros[i][0]);
+        }
+        o->ahead = p + n < n_panels ? pairs_codes(w, panel + p + n, o)
+                                    : quant_after(w, panel, n_panels, o->g + o->n_groups,
+                                                  s->xq->n_groups, panel_bytes);
+        if (w->quant.has_zeros)
+            (n == 1 ? pairs_rows_zeros_1 : pairs_rows_zeros_2)(s->n_rows, o, m, acc);
+        else
+            (n == 1 ? pairs_rows_1 : pairs_rows_2)(s->n_rows, o, m, acc);
+    }
+}
+
+/* The chains of a leaf's groups [g0, g1), from +0, into m->acc. */
+static void pairs_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
+                         size_t g1, struct pairs_work *m)
+{
+    const size_t most = PAIRS_PIECE / s->xq->group, n_pieces = (g1 - g0 + most - 1) / most;
+    struct pairs_piece o = {.g = g0, .n_quads = s->xq->group / QUANT_QUAD, .begins = true};
+    if (n_pieces == 0) memset(m->acc, 0, sizeof m->acc);
+    for (size_t i = 0; i < n_pieces; i++, o.g += o.n_groups, o.begins = false) {
+        o.n_groups = (g1 - o.g + n_pieces - i - 1) / (n_pieces - i);
+        pairs_piece(s, panel, n_panels, &o, m);
+    }
+}
+
+static void pairs_panels(const struct quant_slice *s, size_t panel, size_t n_panels)
+{
+    struct pairs_work m;
+    pairs_chains(s, panel, n_panels, 0, s->xq->n_groups, &m);
+    for (size_t r = 0; r < s->n_rows; r++)
+        for (size_t p = 0; p < n_panels; p++)
+            QUANT_PUT(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS,
+                      m.acc[p / QUANT_PANELS][r][p % QUANT_PANELS],
+                      quant_outputs_of(s->w, panel + p));
+}
+
+struct pairs_sums {
+    int64_t sums[QUANT_BLOCK_ROWS][PAIRS_PANELS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    int64_t n_bad[QUANT_BLOCK_ROWS];
+};
+
+static void pairs_leaf_ends(const struct quant_slice *s, size_t panel, size_t n_panels,
+                            const struct pairs_work *m, struct pairs_sums *l)
+{
+    for (size_t r = 0; r < s->n_rows; r++) {
+        for (size_t p = 0; p < n_panels; p++) {
+            const unsigned lanes = (1u << quant_outputs_of(s->w, panel + p)) - 1;
+            const unsigned bad = set_grid_add(m->acc[p / QUANT_PANELS][r][p % QUANT_PANELS],
+                                              s->w->grid_bits, l->sums[r][p]) &
+                                 lanes;
+            if (bad != 0) l->n_bad[r] += __builtin_popcount(bad);
+        }
+    }
+}
+
+static void pairs_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
+{
+    const struct packed *w = s->w;
+    const size_t n_groups = s->xq->n_groups, leaf_groups = w->leaf / s->xq->group;
+    struct pairs_work m;
+    struct pairs_sums l;
+    for (size_t r = 0; r < s->n_rows; r++) memset(l.sums[r], 0, n_panels * sizeof l.sums[r][0]);
+    memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
+    for (size_t g = 0; g < n_groups; g += leaf_groups) {
+        pairs_chains(s, panel, n_panels, g, quant_min(g + leaf_groups, n_groups), &m);
+        pairs_leaf_ends(s, panel, n_panels, &m, &l);
+    }
+    for (size_t r = 0; r < s->n_rows; r++) {
+        int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
+        for (size_t p = 0; p < n_panels; p++)
+            QUANT_PUT(sums + (panel + p) * PANEL_COLUMNS, l.sums[r][p],
+                      quant_outputs_of(w, panel + p));
+        kern_count_bad(sums + w->n_out, l.n_bad[r]);
+    }
+}
+
+/* Rows [row0, row1) of a group with int8 weights, panels [panel0, panel1). */
+static void pairs_linear(bool leafy, const struct linear_args *a, size_t group, size_t panel0,
+                         size_t panel1, size_t row0, size_t row1)
+{
+    const struct linear_group *g = &a->groups[group];
+    const size_t n_blocks = (row1 - row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
+    for (size_t i = 0, row = row0; i < n_blocks; i++) {
+        const size_t n_rows = (row1 - row + n_blocks - i - 1) / (n_blocks - i);
+        const struct quant_slice s = quant_slice_of(leafy, a, g, row, n_rows);
+        for (size_t p = panel0; p < panel1; p += PAIRS_PANELS) {
+            const size_t n_panels = quant_min(panel1 - p, PAIRS_PANELS);
+            (leafy ? pairs_panels_leaf : pairs_panels)(&s, p, n_panels);
+        }
+        row += n_rows;
+    }
+}
+
+#endif
