@@ -161,7 +161,7 @@ static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_t
 static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
-    const bool is_o = ends_with(spec->name, ".o_proj.weight");
+    const bool is_o = ends_with(spec->name, ".o_proj.weight"), is_expert = spec->n_dims == 3;
     uint32_t unit = 0;
     if (spec->n_dims < 2) return status_ok();
     if (is_o) {
@@ -179,7 +179,8 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
     }
     if (unit == 0) return status_ok();
     if (c->group == 0) {
-        spec->leaf_elems = leaf_choose(n_cols, unit);
+        spec->leaf_elems =
+            leaf_choose(n_cols, unit, is_expert ? LEAF_EXPERT_LEAST : LEAF_COUNT_LOW);
     } else {
         leaf_of_codes(c, is_o ? unit : 1, spec);
     }

@@ -439,7 +439,8 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->n_heads = m->n_heads;
     out->n_kv_heads = m->n_kv_heads;
     out->head_dim = m->value_dim;
-    out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim);
+    out->o_leaf =
+        leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim, LEAF_COUNT_LOW);
     if (m->kv_lora > 0) {
         out->query_dim = m->query_dim;
         out->q_lora = m->q_lora;
@@ -447,13 +448,13 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
         out->rotary = m->rotary;
     }
     out->ffn = m->ffn;
-    out->ffn_leaf = leaf_choose(m->ffn, 32);
+    out->ffn_leaf = leaf_choose(m->ffn, 32, LEAF_COUNT_LOW);
     out->n_experts = m->n_experts;
     out->n_chosen = m->n_chosen;
     out->expert_ffn = m->expert_ffn;
-    out->expert_leaf = leaf_choose(m->expert_ffn, 32);
+    out->expert_leaf = leaf_choose(m->expert_ffn, 32, LEAF_EXPERT_LEAST);
     out->shared_ffn = m->shared_ffn;
-    out->shared_leaf = leaf_choose(m->shared_ffn, 32);
+    out->shared_leaf = leaf_choose(m->shared_ffn, 32, LEAF_COUNT_LOW);
     memcpy(out->layer_is_moe, m->layer_is_moe, sizeof out->layer_is_moe);
     out->vocab = m->vocab;
     out->tied = m->tied;

@@ -18,13 +18,25 @@ static uint32_t largest_with(uint64_t n_columns, uint32_t unit, uint32_t limit, 
     return 0;
 }
 
-uint32_t leaf_choose(uint64_t n_columns, uint32_t unit)
+/* n leaves or a few more, as even as units go; at least n_least where there are as many units. */
+static uint64_t even_leaf(uint64_t n_columns, uint32_t unit, uint64_t n, uint64_t n_least)
 {
-    if (n_columns == 0 || unit == 0) return 0;
+    const uint64_t even = n_columns / n + (n_columns % n != 0);
+    const uint64_t up = (even + unit - 1) / unit * unit;
+    const bool fits = up <= LEAF_ELEMS_AIM && leaf_count(n_columns, (uint32_t)up) >= n_least;
+    const uint64_t leaf = fits ? up : even / unit * unit;
+    return leaf == 0 ? unit : leaf;
+}
+
+uint32_t leaf_choose(uint64_t n_columns, uint32_t unit, uint64_t n_least)
+{
+    if (n_columns == 0 || unit == 0 || n_least == 0) return 0;
     const uint32_t limit = unit > LEAF_ELEMS_AIM ? unit : LEAF_ELEMS_AIM;
     uint32_t leaf = largest_with(n_columns, unit, limit, LEAF_COUNT_AIM);
-    if (leaf == 0) leaf = largest_with(n_columns, unit, limit, LEAF_COUNT_LOW);
-    if (leaf == 0) leaf = unit;
+    if (leaf < LEAF_ELEMS_LOW) {
+        const uint64_t n = leaf_count(n_columns, LEAF_ELEMS_LOW);
+        leaf = (uint32_t)even_leaf(n_columns, unit, n > n_least ? n : n_least, n_least);
+    }
     return leaf_count(n_columns, leaf) <= LEAF_COUNT_MAX ? leaf : 0;
 }
 
@@ -35,11 +47,7 @@ uint32_t leaf_choose_quantized(uint64_t n_columns, uint32_t unit, uint64_t n_lea
     if (n > LEAF_QUANTIZED_COUNT) n = LEAF_QUANTIZED_COUNT;
     if (n < n_least) n = n_least;
     if (n < leaf_count(n_columns, LEAF_ELEMS_AIM)) n = leaf_count(n_columns, LEAF_ELEMS_AIM);
-    const uint64_t even = n_columns / n + (n_columns % n != 0);
-    const uint64_t up = (even + unit - 1) / unit * unit;
-    const bool fits = up <= LEAF_ELEMS_AIM && leaf_count(n_columns, (uint32_t)up) >= n_least;
-    uint64_t leaf = fits ? up : even / unit * unit;
-    if (leaf == 0) leaf = unit;
+    const uint64_t leaf = even_leaf(n_columns, unit, n, n_least);
     if (leaf > UINT32_MAX || leaf_count(n_columns, (uint32_t)leaf) > LEAF_COUNT_MAX) return 0;
     return (uint32_t)leaf;
 }

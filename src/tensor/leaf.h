@@ -8,8 +8,9 @@
 
 enum {
     LEAF_ELEMS_AIM = 512, /* no leaf is longer, unless one unit is */
-    LEAF_COUNT_AIM = 16,  /* as many leaves as this where the size allows, */
-    LEAF_COUNT_LOW = 8,   /* or at least as many as this */
+    LEAF_ELEMS_LOW = 256, /* nor shorter, where enough leaves are left: */
+    LEAF_COUNT_AIM = 16,  /* as many as this where that allows, */
+    LEAF_COUNT_LOW = 8,   /* or at least as many as this, for tp to cut */
     LEAF_COUNT_MAX = 4096,
     GRID_BITS_DEFAULT = 32,
     LEAF_QUANTIZED_LOW =
@@ -22,10 +23,12 @@ enum {
 
 /* Local. Elements of one leaf for a tensor of K columns (the law's K), a multiple of `unit` (what
  * must stay together: head_dim for o_proj, 32 for a down projection). The largest multiple that is
- * at most max(unit, 512) and gives at least 16 leaves; if none does, at least 8; else one unit.
+ * at most max(unit, 512) and gives at least 16 leaves. Where that is shorter than 256, ends of
+ * leaves would cost more than they are worth: leaves of at most 256, of equal lengths as far as
+ * units go, at least n_least of them (LEAF_COUNT_LOW; LEAF_EXPERT_LEAST in experts); else one unit.
  * The last leaf is shorter when K is not a multiple. 0 when K or unit is 0 or when more than
  * LEAF_COUNT_MAX leaves would be needed. */
-uint32_t leaf_choose(uint64_t n_columns, uint32_t unit);
+uint32_t leaf_choose(uint64_t n_columns, uint32_t unit, uint64_t n_least);
 
 /* Local. The same for a quantized tensor, whose short leaves cost more: as many leaves as lengths
  * of 256 to 512 allow, up to 8, but at least n_least so that ranks can divide them; of equal

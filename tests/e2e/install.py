@@ -19,7 +19,7 @@ PROGRAM = """
 int main(void)
 {
     const struct range r = layout_split(10, 1, 3, 0);
-    printf("%u %u", leaf_choose(1536, 32), range_count(r));
+    printf("%u %u", leaf_choose(1536, 32, LEAF_COUNT_LOW), range_count(r));
     return 0;
 }
 """
@@ -71,7 +71,7 @@ def test():
     source = work / "program.c"
     source.write_text(PROGRAM)
     check(["cc", source, "-o", work / "program", *flags])
-    expect(check([work / "program"]) == "96 4", "the program against the libraries answers wrongly")
+    expect(check([work / "program"]) == "192 4", "the program against the libraries answers wrongly")
 
 
 if __name__ == "__main__":
