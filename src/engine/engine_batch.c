@@ -4,6 +4,9 @@
 
 #include "base/mem.h"
 
+_Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
+               "plans and caches have one block size");
+
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
 {
     const size_t first = (size_t)plan->replica_begin[e->place.dp];

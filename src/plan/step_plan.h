@@ -20,8 +20,10 @@ enum plan_want {
     PLAN_LOGPROB = 8, /* the sampled token's log-probability, and the n_logprobs largest */
 };
 
-/* The most log-probabilities that can be asked for of one row. */
-enum { PLAN_TOPS_MAX = 64 };
+enum {
+    PLAN_BLOCK_TOKENS = 64, /* B, tokens in a KV block; KV_BLOCK_TOKENS, as the engine asserts */
+    PLAN_TOPS_MAX = 64,     /* the most log-probabilities that can be asked for of one row */
+};
 
 /* How often sampled tokens are pressed down. 1, 0 and 0 change nothing. */
 struct plan_penalties {
@@ -47,7 +49,7 @@ struct plan_seq {
     int32_t id;                /* the lead's own number, returned in the result */
     int32_t n_rows;            /* tokens computed in this step */
     int32_t pos0;              /* absolute position of the first of them */
-    int32_t n_blocks;          /* ceil((pos0 + n_rows) / 64) entries of the block table */
+    int32_t n_blocks;          /* ceil((pos0 + n_rows) / B) entries of the block table */
     int32_t want;              /* plan_want bits */
     int32_t next_token;        /* PLAN_SCORE: the token after the last row, -1: none */
     int32_t top_k;             /* 0: off */

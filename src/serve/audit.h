@@ -44,6 +44,7 @@ bool audit_has_all_lines(const struct audit *a);
  * differences go to the log. The line was chosen (assert). */
 void audit_compare(struct audit *a, uint64_t line, const char *text, size_t n);
 
+/* Local. What was found by now. */
 struct audit_result audit_result(const struct audit *a);
 
 #endif

@@ -1,7 +1,7 @@
-/* The custom_ids of the lines so far. Ids that are their line's own number, as those of lines
- * without a custom_id, cost one bit; others are kept as 128-bit hashes, 21 to 43 bytes each, the
- * first 786,432 of them; then, where a place for a file was named, they cost 1.3 bytes. Called by
- * the lead and by merge.c, for duplicates. */
+/* The custom_ids of the lines so far, to find duplicates. An id that is its line's own number, as
+ * those of lines without a custom_id, costs one bit. The first 786,432 others are 128-bit hashes in
+ * memory, 21 to 43 bytes each; what comes behind them goes to a file, if a place for one was named
+ * (id_spill.h), and costs 1.3 bytes of memory. Called by the lead and by merge.c. */
 #ifndef SHOAL_SERVE_ID_SET_H
 #define SHOAL_SERVE_ID_SET_H
 

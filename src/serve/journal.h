@@ -48,7 +48,8 @@ const struct journal_facts *journal_facts_of(const struct journal *j);
 struct status journal_check_input(const struct journal *j, const char *input_path,
                                   const struct input_part *part);
 
-/* Local. The sentence for a line that is not what it was. */
+/* Local. The STATUS_INPUT of an input that has more lines than the n_lines of a complete job, and
+ * of one whose line `line` is missing or not what it was. */
 struct status journal_input_grew(const char *input_path, uint64_t n_lines);
 struct status journal_line_changed(const char *input_path, uint64_t line);
 
@@ -67,7 +68,8 @@ bool journal_is_due(const struct journal *j);
 struct status journal_commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes);
 
 /* Local. The last commit, from another thread than the one that adds (its records are whole at any
- * moment): for the watchdog, just before it ends the process. Later commits do nothing. */
+ * moment): for the watchdog, just before it ends the process. Later commits do nothing. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
 struct status journal_save(struct journal *j);
 
 /* Local. The longest commit of late, in seconds, and how many there were. */

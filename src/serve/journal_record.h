@@ -60,6 +60,8 @@ struct journal_row {
     uint64_t n_scored;
     double sum_logprob;
 };
+
+/* Local. To values[] and back. */
 void journal_row_pack(const struct journal_row *row, uint64_t values[5]);
 struct journal_row journal_row_unpack(const uint64_t values[5]);
 

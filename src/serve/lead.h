@@ -112,15 +112,19 @@ void lead_save(struct lead *lead);
 /* Local. How long the journal's commits take, in seconds: the longest of late. */
 double lead_commit_s(const struct lead *lead);
 
-/* Local. What was done and measured by now: all of it; what the scheduler counts, borrowed; and
- * what runs and waits. After lead_start. */
+/* Local. Everything that was done and measured by now. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
+
+/* Local. The part of it that the scheduler counts, cheap to ask for; borrowed. */
 const struct serve_summary *lead_stats(const struct lead *lead);
+
+/* Local. What runs and waits now. After lead_start. */
 struct scheduler_load lead_load(const struct lead *lead);
 
 /* Local. Flushes journal and output, ends the progress display, fills *summary; after the last row
  * the output is made durable and the journal says that it is complete. May be called before `done`
- * (a drained run, an error): rows behind an unfinished one are not written to the output. */
+ * (a drained run, an error): rows behind an unfinished one are not written to the output. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
 struct status lead_finish(struct lead *lead, struct serve_summary *summary);
 
 #endif

@@ -40,16 +40,19 @@ struct lead {
     bool is_complete; /* by an earlier run */
 };
 
-/* lead.c; all Local. */
+/* All of these are Local. Errors, unless more is said: STATUS_IO of journal and output,
+ * STATUS_MEMORY. */
+
+/* --- lead.c --- */
 
 /* Hands a finished request's line to the journal and the writer. */
 struct status lead_put_row(struct lead *l, const struct request *r);
 
-/* Rows reach the output when the journal has them, so that no row that was seen there is ever taken
- * back; commits wait until they are due, or do not (now). */
+/* Commits the journal, at once (now) or when a commit is due, and then writes to the output the
+ * rows that it holds: no row that was seen in the output is ever taken back. */
 struct status lead_flush(struct lead *l, bool now);
 
-/* lead_choices.c; both Local. */
+/* --- lead_choices.c --- */
 
 /* Makes the requests that find p's answers, as far as earlier runs came with them (hit NULL: none).
  * Owner of p: the lead. */
@@ -58,8 +61,8 @@ struct status lead_open_choices(struct lead *l, struct request *p, const struct 
 /* r is finished and nobody else's: its row, or a place among its line's answers. */
 struct status lead_end_request(struct lead *l, struct request *r);
 
-/* lead_partial.c, all Local: what of unfinished rows goes to the journal, and comes back. Without a
- * journal they do nothing. */
+/* --- lead_partial.c: what of unfinished rows goes to the journal, and comes back; nothing without
+ * one --- */
 
 /* Saves what r sampled since it was last saved, n_least tokens or more. */
 struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least);
@@ -75,7 +78,7 @@ struct status lead_save_all(struct lead *l);
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
-/* lead_input.c; all Local. */
+/* --- lead_input.c --- */
 
 /* A request that is not finished, and that no equal one runs for, waits to be ordered. */
 struct status lead_add_request(struct lead *l, struct request *r);
@@ -84,7 +87,8 @@ struct status lead_add_request(struct lead *l, struct request *r);
  * asks the result cache, then: a row, a wait, or lead_add_request. Owner of r: the lead. */
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Reads on. A step is not held up by reading for long: what does not fit waits for the next one. */
+/* Reads on. A step is not held up by reading for long: what does not fit waits for the next one.
+ * Errors: STATUS_INPUT, too, where the input is not what an earlier run saw; likewise the next. */
 struct status lead_read_lines(struct lead *l);
 
 /* Rows of earlier runs, up to the first that is missing, go to the output where they are not there

@@ -84,9 +84,9 @@ static size_t n_shared_blocks(const struct request *before, const struct request
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;
     size_t n = 0;
     for (;; n++) {
-        const size_t at = n * PREFIX_BLOCK_TOKENS;
-        if (at + PREFIX_BLOCK_TOKENS > n_least || at + PREFIX_BLOCK_TOKENS >= r->n_tokens) break;
-        if (memcmp(before->tokens + at, r->tokens + at, PREFIX_BLOCK_TOKENS * sizeof *r->tokens) !=
+        const size_t at = n * PLAN_BLOCK_TOKENS;
+        if (at + PLAN_BLOCK_TOKENS > n_least || at + PLAN_BLOCK_TOKENS >= r->n_tokens) break;
+        if (memcmp(before->tokens + at, r->tokens + at, PLAN_BLOCK_TOKENS * sizeof *r->tokens) !=
             0) {
             break;
         }
@@ -124,7 +124,7 @@ static void make_units(struct mix *m, bool single)
             m->units[m->n_units++] = (struct unit){.first = i, .order = r->order};
         struct unit *u = &m->units[m->n_units - 1];
         u->n++;
-        u->prefill += (double)(r->n_tokens - m->n_shared[i] * PREFIX_BLOCK_TOKENS);
+        u->prefill += (double)(r->n_tokens - m->n_shared[i] * PLAN_BLOCK_TOKENS);
         u->decode += (double)r->max_tokens - (double)(r->n_tokens - r->n_prompt);
     }
 }

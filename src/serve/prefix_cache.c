@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-static const size_t block_bytes = PREFIX_BLOCK_TOKENS * sizeof(int32_t);
+static const size_t block_bytes = PLAN_BLOCK_TOKENS * sizeof(int32_t);
 
 struct status prefix_cache_init(struct prefix_cache *c, int32_t n_blocks)
 {
@@ -46,7 +46,7 @@ static int32_t *bucket_of(const struct prefix_cache *c, uint64_t key)
 
 static int32_t *tokens_of(const struct prefix_cache *c, int32_t id)
 {
-    return c->tokens + (size_t)id * PREFIX_BLOCK_TOKENS;
+    return c->tokens + (size_t)id * PLAN_BLOCK_TOKENS;
 }
 
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,

@@ -5,10 +5,9 @@
 #define SHOAL_SERVE_PREFIX_CACHE_H
 
 #include "base/status.h"
+#include "plan/step_plan.h"
 
 #include <stdint.h>
-
-enum { PREFIX_BLOCK_TOKENS = 64 };
 
 /* Block `id` as a node of the tree; links are block ids, -1: none. */
 struct prefix_node {
@@ -23,7 +22,7 @@ struct prefix_node {
 
 struct prefix_cache {
     struct prefix_node *nodes; /* [n_blocks], owned */
-    int32_t *tokens;           /* [n_blocks, 64], owned */
+    int32_t *tokens;           /* [n_blocks, B], owned */
     int32_t *buckets;          /* [n_buckets], owned; n_buckets is a power of two */
     int32_t n_blocks, n_buckets;
     int32_t oldest, youngest; /* idle blocks, by their last use */
@@ -34,11 +33,11 @@ struct prefix_cache {
 struct status prefix_cache_init(struct prefix_cache *c, int32_t n_blocks);
 void prefix_cache_fini(struct prefix_cache *c);
 
-/* Local. The key of a block: a hash of its 64 tokens and of the key before it (0: none). Two
+/* Local. The key of a block: a hash of its B tokens and of the key before it (0: none). Two
  * prompts with equal keys are very likely, but not surely, equal up to there. */
 uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 
-/* Local. The cached block with these 64 tokens behind cached block `parent` (-1: at the start), or
+/* Local. The cached block with these B tokens behind cached block `parent` (-1: at the start), or
  * -1. Compares the tokens themselves. */
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens);

@@ -121,8 +121,8 @@ struct request {
     size_t n_biases;
     struct request_words words; /* owned */
     struct guide *guide;        /* shared; NULL: the text may be anything */
-    int32_t n_logprobs,
-        n_prompt_logprobs; /* alternatives to each token; -1: no log-probabilities */
+    int32_t n_logprobs;         /* alternatives to each sampled token; -1: no log-probabilities */
+    int32_t n_prompt_logprobs;  /* the same of each prompt token */
     int32_t n_choices;
     uint32_t choice; /* which of them it is */
     struct request_beam beam;
@@ -184,7 +184,8 @@ struct request {
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);
 
-/* Local. The request of a line that was not read (too long): an error row from the start. */
+/* Local. The request of a line that was not read (too long): an error row from the start. Errors:
+ * STATUS_MEMORY. */
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
                                     struct request **out);
 void request_destroy(struct request **r);
@@ -198,7 +199,8 @@ void request_destroy(struct request **r);
 #define REQUEST_GUIDE_CODE    "guide_error"
 #define REQUEST_NO_TOKEN_CODE "no_token_left"
 
-/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied. */
+/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied.
+ * Errors: STATUS_MEMORY. */
 struct status request_fail(struct request *r, const char *code, const char *message);
 
 /* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the

@@ -24,16 +24,23 @@ struct status request_read_sampling(struct request *r, const struct request_rule
 struct status request_read_choices(struct request *r, const struct request_rules *rules,
                                    const struct js_node *fields);
 
-/* request_read.c: sets the row's code and returns its sentence; "a boolean" and so on; and fields
- * by type: *value = the field, when it is there and not null. */
+/* request_read.c */
+
+/* Makes r an error row: sets its code (a constant) and returns the sentence as STATUS_REQUEST. */
 struct status request_bad(struct request *r, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* What a sentence calls a value that it found: "a boolean", "a number beyond 64 bits". */
 const char *request_type_name(const struct js_node *node);
-/* A token id of a list, and whether a number is one. */
+
+/* A token id of the list `key`; and whether a number of it is one. */
 struct status request_read_id(struct request *r, const struct request_rules *rules, const char *key,
                               const struct js_node *node, int32_t *id);
 struct status request_check_id(struct request *r, const struct request_rules *rules,
                                const char *key, int64_t id);
+
+/* *value = the field `key` when it is there and not null, else *value stays. Refused: another type,
+ * a number below low or above high (reals: `range` says in words what is allowed). */
 struct status request_read_int(struct request *r, const struct js_node *fields, const char *key,
                                int64_t low, int64_t high, int64_t *value);
 struct status request_read_real(struct request *r, const struct js_node *fields, const char *key,

@@ -65,7 +65,7 @@ struct status result_writer_put(struct result_writer *w, uint64_t index,
  * reads any more, as behind `| head`: nobody wants the rest. */
 struct status result_writer_flush(struct result_writer *w);
 
-/* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. */
+/* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. Errors: as flush. */
 struct status result_writer_close(struct result_writer *w);
 
 /* Local. Bytes in the file. */

@@ -31,8 +31,8 @@ static struct status check_options(const struct scheduler_options *o)
                            "KV pool: expected room for one full context of %d tokens, %lld blocks "
                            "of %d, found %d; lower --max-model-len to at most %lld or give more "
                            "memory",
-                           o->rules->max_model_len, (long long)n_needed, SCHEDULER_BLOCK_TOKENS,
-                           o->n_blocks, (long long)o->n_blocks * SCHEDULER_BLOCK_TOKENS);
+                           o->rules->max_model_len, (long long)n_needed, PLAN_BLOCK_TOKENS,
+                           o->n_blocks, (long long)o->n_blocks * PLAN_BLOCK_TOKENS);
     }
     return status_ok();
 }

@@ -9,8 +9,10 @@
 #include "serve/request.h"
 #include "serve/stats.h"
 
-/* SCHEDULER_STEP_LEAST: rows that a step is given however long it takes. */
-enum { SCHEDULER_BLOCK_TOKENS = 64, SCHEDULER_STEP_TOKENS = 2048, SCHEDULER_STEP_LEAST = 64 };
+enum {
+    SCHEDULER_STEP_TOKENS = 2048, /* rows of a replica in one step, unless the options say */
+    SCHEDULER_STEP_LEAST = 64,    /* rows that a step is given however long it takes */
+};
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
  * borrowed. After a preemption the same rows may come again, with the same values. */
@@ -41,17 +43,15 @@ struct scheduler_load {
 };
 
 /* Local. Counts and latencies go to *stats (borrowed). Errors: STATUS_USAGE (a size out of range; a
- * pool that cannot hold one full context, in which no progress could be promised), STATUS_MEMORY.
- */
+ * pool that cannot hold one full context: no progress could be promised), STATUS_MEMORY. */
 struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
                                struct scheduler **out);
 
 /* Local. Destroys the requests that it still holds, too. */
 void scheduler_destroy(struct scheduler **s);
 
-/* Local. Takes a checked request without an error; no two have the same
- * order. Owner: the scheduler, until scheduler_take_finished gives it
- * back. */
+/* Local. Takes a checked request without an error; no two have the same order. Owner: the
+ * scheduler, until scheduler_take_finished gives it back. */
 void scheduler_submit(struct scheduler *s, struct request *r);
 
 /* Local. True while more waiting requests could be of use; true for an empty scheduler. */

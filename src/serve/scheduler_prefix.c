@@ -5,9 +5,7 @@
 #include "base/mem.h"
 #include "serve/scheduler_state.h"
 
-_Static_assert((int)PREFIX_BLOCK_TOKENS == (int)SCHEDULER_BLOCK_TOKENS, "one block size");
-
-static const size_t block_tokens = SCHEDULER_BLOCK_TOKENS;
+static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
 struct status scheduler_prefix_keys(const struct scheduler *s, struct request *r)
 {

@@ -41,7 +41,7 @@ struct scheduler {
 
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
 {
-    return (int64_t)((n_tokens + SCHEDULER_BLOCK_TOKENS - 1) / SCHEDULER_BLOCK_TOKENS);
+    return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
 }
 
 /* Blocks that can be taken: nobody holds them. */

@@ -5,13 +5,13 @@
 
 /* 64 tokens that all are `value`. */
 struct block {
-    int32_t tokens[PREFIX_BLOCK_TOKENS];
+    int32_t tokens[PLAN_BLOCK_TOKENS];
 };
 
 static struct block block_of(int32_t value)
 {
     struct block b;
-    for (int i = 0; i < PREFIX_BLOCK_TOKENS; i++) b.tokens[i] = value;
+    for (int i = 0; i < PLAN_BLOCK_TOKENS; i++) b.tokens[i] = value;
     return b;
 }
 
@@ -44,7 +44,7 @@ static void keys_depend_on_all_tokens_before(void)
     CU_ASSERT_NOT_EQUAL(prefix_key(0, a.tokens), prefix_key(0, b.tokens));
     b = block_of(1);
     CU_ASSERT_EQUAL(prefix_key(5, a.tokens), prefix_key(5, b.tokens));
-    b.tokens[PREFIX_BLOCK_TOKENS - 1] = 9;
+    b.tokens[PLAN_BLOCK_TOKENS - 1] = 9;
     CU_ASSERT_NOT_EQUAL(prefix_key(5, a.tokens), prefix_key(5, b.tokens));
 }
 
