@@ -21,6 +21,7 @@ void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capac
     const struct layout_model *m = &l->model;
     const bool on_cpu = kern->device == NULL;
     uint64_t apart[2]; /* whether some ranks cannot, of dense linears and of experts */
+    l->cuts_outputs = l->cuts_expert_outputs = true; /* so are their inputs cut then */
     apart[0] = !(on_cpu && l->tp > 1 && comm_shares_memory(c, COMM_TP) && has_outputs(l, l->tp));
     apart[1] = !(on_cpu && m->n_experts > 0 && l->etp > 1 && l->ep * l->etp == l->tp &&
                  policy == CAPACITY_DROPLESS && !m->expert_bias && comm_shares_memory(c, COMM_EP) &&

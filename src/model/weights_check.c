@@ -48,6 +48,9 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
                      : s->role == WEIGHT_SHARED_DOWN ? &k->out->shared_leaf
                                                      : NULL;
     if (leaf == NULL) return status_ok();
+    const uint32_t group =
+        t->quant.kind == QUANT_NONE ? LAYOUT_PANEL : quant_kernel_group(t->quant);
+    if (group > k->out->inner_unit) k->out->inner_unit = group; /* each divides the longest */
     const bool first = *leaf == 0;
     if (first) *leaf = t->leaf_elems;
     if (t->leaf_elems == 0 || t->leaf_elems != *leaf || t->grid_bits == 0 || t->grid_bits > 48) {
@@ -171,7 +174,7 @@ struct status weights_check(const struct model_config *m, const struct ckpt *c,
     TRY_GOTO(st, mem_alloc(&k.known, ckpt_tensor_count(c), sizeof *k.known, "tensor marks"), done);
     const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     TRY_GOTO(st, layout_build(out, 1, &one_rank, l), done);
-    out->o_leaf = out->ffn_leaf = out->expert_leaf = out->shared_leaf = 0;
+    out->o_leaf = out->ffn_leaf = out->expert_leaf = out->shared_leaf = out->inner_unit = 0;
     TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
     if (m->tied) out->weights[LAYOUT_HEAD] = out->weights[LAYOUT_EMBED];

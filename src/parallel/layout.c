@@ -45,13 +45,53 @@ static uint32_t leaf_heads(const struct layout_model *m)
     return m->o_leaf / m->head_dim;
 }
 
-/* Whole kv heads as long as there are enough of them; beyond that leaves, with kv heads held by
- * every rank that reads them. */
-static uint32_t head_unit(const struct layout_model *m, uint32_t tp)
+/* What inputs of a row-parallel linear are cut in: leaves, whose sums must not be split; or, where
+ * each rank adds all leaves of its outputs, whole groups of codes. */
+static uint32_t inner_unit(const struct layout *l, bool cuts_outputs, uint32_t leaf)
 {
+    const uint32_t unit = l->model.inner_unit;
+    return cuts_outputs && unit > 0 && unit < leaf ? unit : leaf;
+}
+
+static struct range split_heads(const struct layout_model *m, uint32_t unit, uint32_t tp,
+                                uint32_t i)
+{
+    return layout_split(m->n_heads, unit, tp, i);
+}
+
+static struct range kv_heads_of(const struct layout_model *m, struct range heads)
+{
+    const uint32_t group = m->n_heads / m->n_kv_heads;
+    if (heads.begin == heads.end) return (struct range){heads.begin / group, heads.begin / group};
+    return (struct range){heads.begin / group, ceil_div(heads.end, group)};
+}
+
+static uint32_t most_kv_heads(const struct layout_model *m, uint32_t unit, uint32_t tp)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < tp; i++) {
+        const uint32_t n = range_count(kv_heads_of(m, split_heads(m, unit, tp, i)));
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* Whole kv heads as long as there are enough of them; beyond that the smallest unit, with kv heads
+ * held by every rank that reads them. That unit, too, where the fullest rank so has fewer heads and
+ * no more kv heads: 9 heads of 3 kv heads over two ranks are 5 and 4 instead of 6 and 3. */
+static uint32_t head_unit(const struct layout *l)
+{
+    const struct layout_model *m = &l->model;
     const uint32_t leaf = leaf_heads(m), group = m->n_heads / m->n_kv_heads;
+    const uint32_t least = inner_unit(l, l->cuts_outputs, m->o_leaf);
+    const uint32_t grouped = least / gcd(least, m->head_dim);
+    const uint32_t smallest = grouped < leaf ? grouped : leaf;
     const uint32_t both = leaf / gcd(leaf, group) * group;
-    return tp <= ceil_div(m->n_heads, both) ? both : leaf;
+    if (l->tp > ceil_div(m->n_heads, both)) return smallest;
+    const uint32_t fewest = range_count(split_heads(m, smallest, l->tp, 0));
+    const bool is_even = fewest >= range_count(split_heads(m, both, l->tp, 0));
+    return is_even || most_kv_heads(m, smallest, l->tp) > most_kv_heads(m, both, l->tp) ? both
+                                                                                        : smallest;
 }
 
 uint32_t layout_tp_max(const struct layout_model *m)
@@ -61,15 +101,12 @@ uint32_t layout_tp_max(const struct layout_model *m)
 
 struct range layout_heads(const struct layout *l, uint32_t tp)
 {
-    return layout_split(l->model.n_heads, head_unit(&l->model, l->tp), l->tp, tp);
+    return split_heads(&l->model, head_unit(l), l->tp, tp);
 }
 
 struct range layout_kv_heads(const struct layout *l, uint32_t tp)
 {
-    const uint32_t group = l->model.n_heads / l->model.n_kv_heads;
-    const struct range q = layout_heads(l, tp);
-    if (q.begin == q.end) return (struct range){q.begin / group, q.begin / group};
-    return (struct range){q.begin / group, ceil_div(q.end, group)};
+    return kv_heads_of(&l->model, layout_heads(l, tp));
 }
 
 struct range layout_layers(const struct layout *l, uint32_t pp)
@@ -80,7 +117,7 @@ struct range layout_layers(const struct layout *l, uint32_t pp)
 struct range layout_ffn(const struct layout *l, uint32_t tp)
 {
     if (l->model.ffn == 0) return (struct range){0, 0};
-    return layout_split(l->model.ffn, l->model.ffn_leaf, l->tp, tp);
+    return layout_split(l->model.ffn, inner_unit(l, l->cuts_outputs, l->model.ffn_leaf), l->tp, tp);
 }
 
 struct range layout_vocab(const struct layout *l, uint32_t tp)
@@ -96,13 +133,15 @@ struct range layout_experts(const struct layout *l, uint32_t ep)
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
 {
     if (l->model.n_experts == 0) return (struct range){0, 0};
-    return layout_split(l->model.expert_ffn, l->model.expert_leaf, l->etp, etp);
+    return layout_split(l->model.expert_ffn,
+                        inner_unit(l, l->cuts_expert_outputs, l->model.expert_leaf), l->etp, etp);
 }
 
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
 {
     if (l->model.shared_ffn == 0) return (struct range){0, 0};
-    return layout_split(l->model.shared_ffn, l->model.shared_leaf, l->tp, tp);
+    return layout_split(l->model.shared_ffn, inner_unit(l, l->cuts_outputs, l->model.shared_leaf),
+                        l->tp, tp);
 }
 
 struct range layout_outputs(const struct layout *l, uint32_t tp)

@@ -62,6 +62,9 @@ struct layout_model {
     uint32_t n_experts, n_chosen;     /* E, K; 0: dense */
     uint32_t expert_ffn, expert_leaf; /* F of one expert */
     uint32_t shared_ffn, shared_leaf; /* F of what all tokens pass in MoE layers; 0: nothing */
+    /* what inputs of o_proj and the down projections are cut in where their outputs are cut: the
+     * longest group of codes; 0: leaves */
+    uint32_t inner_unit;
     bool layer_is_moe[LAYOUT_LAYERS_MAX];
     uint32_t vocab; /* V */
     bool tied;      /* the head is the embedding */
