@@ -115,6 +115,7 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     TRY_GOTO(st, mem_alloc(&layout, 1, sizeof *layout, "layout"), done);
     TRY_GOTO(st, mem_alloc(&order, t->n_ranks, sizeof *order, "rank order"), done);
     TRY_GOTO(st, layout_choose(m, t, &flags, &budget, layout, order, &fits), done);
+    if (f->gpus_per_node == 0) layout_expect_cuts(t, order, layout);
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
     fwrite(text.data, 1, text.n, stdout);
 done:

@@ -8,25 +8,14 @@
 
 #include <string.h>
 
-enum { LEAST_PANELS = 1 /* outputs that a rank must have, in panels */ };
-
-static bool has_outputs(const struct layout *l, uint32_t n_ranks)
-{
-    return l->model.width / LAYOUT_PANEL >= (uint64_t)LEAST_PANELS * n_ranks;
-}
-
 void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
                        struct layout *l)
 {
-    const struct layout_model *m = &l->model;
     const bool on_cpu = kern->device == NULL;
     uint64_t apart[2]; /* whether some ranks cannot, of dense linears and of experts */
-    l->cuts_outputs = l->cuts_expert_outputs = true; /* so are their inputs cut then */
-    apart[0] = !(on_cpu && l->tp > 1 && comm_shares_memory(c, COMM_TP) && has_outputs(l, l->tp));
-    apart[1] = !(on_cpu && m->n_experts > 0 && l->etp > 1 && l->ep * l->etp == l->tp &&
-                 policy == CAPACITY_DROPLESS && !m->expert_bias && comm_shares_memory(c, COMM_EP) &&
-                 comm_shares_memory(c, COMM_ETP) && has_outputs(l, l->etp) &&
-                 range_count(layout_expert_ffn(l, l->etp - 1)) > 0);
+    apart[0] = !(on_cpu && layout_may_cut_outputs(l) && comm_shares_memory(c, COMM_TP));
+    apart[1] = !(on_cpu && layout_may_cut_expert_outputs(l) && policy == CAPACITY_DROPLESS &&
+                 comm_shares_memory(c, COMM_EP) && comm_shares_memory(c, COMM_ETP));
     comm_max_u64(c, COMM_WORLD, apart, 2);
     l->cuts_outputs = apart[0] == 0;
     l->cuts_expert_outputs = apart[1] == 0;

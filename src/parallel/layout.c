@@ -156,6 +156,19 @@ struct range layout_expert_outputs(const struct layout *l, uint32_t etp)
     return layout_split(l->model.width, LAYOUT_PANEL, l->etp, etp);
 }
 
+bool layout_may_cut_outputs(const struct layout *l)
+{
+    return l->tp > 1 && l->model.width / LAYOUT_PANEL >= l->tp;
+}
+
+bool layout_may_cut_expert_outputs(const struct layout *l)
+{
+    const struct layout_model *m = &l->model;
+    if (m->n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || m->expert_bias) return false;
+    const uint32_t n_units = ceil_div(m->expert_ffn, inner_unit(l, true, m->expert_leaf));
+    return m->width / LAYOUT_PANEL >= l->etp && n_units >= l->etp;
+}
+
 /* --- places ------------------------------------------------------------------------------- */
 
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank)

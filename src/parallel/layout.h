@@ -112,6 +112,11 @@ uint32_t layout_tp_max(const struct layout_model *model);
 struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 
+/* Local. Whether outputs may be cut, of the dense linears and of the experts, as far as the layout
+ * goes: the ranks of those groups must also share a host's memory and compute on CPUs. */
+bool layout_may_cut_outputs(const struct layout *l);
+bool layout_may_cut_expert_outputs(const struct layout *l);
+
 /* Local. The place of a rank of the reordered world, and back. */
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
 uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);

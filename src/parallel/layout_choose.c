@@ -298,3 +298,15 @@ struct status layout_choose(const struct layout_model *model, const struct topo 
     *fits = best.fit.fits;
     return status_ok();
 }
+
+void layout_expect_cuts(const struct topo *t, const uint32_t *order, struct layout *l)
+{
+    bool on_hosts = true; /* all tp groups, which are those of the experts where these may be cut */
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        const struct layout_place p = layout_place_of(l, r);
+        const uint32_t first = layout_rank_of(l, p.dp, p.pp, 0);
+        on_hosts = on_hosts && t->ranks[order[r]].host == t->ranks[order[first]].host;
+    }
+    l->cuts_outputs = on_hosts && layout_may_cut_outputs(l);
+    l->cuts_expert_outputs = on_hosts && layout_may_cut_expert_outputs(l);
+}
