@@ -342,34 +342,6 @@ static void whole_models_have_their_published_sizes(void)
     CU_ASSERT_EQUAL(memory_at(&c, 0).kv_block_bytes, 2ull * 94 * 4 * 64 * 128 * 2);
 }
 
-/* 9 heads in leaves of two, 7 leaves of an FFN: uneven halves, unless outputs are cut instead. */
-static void cuts_of_outputs_cut_inputs_in_groups(void)
-{
-    struct layout_model m = util_model(MODEL_SMOLLM2);
-    m.o_leaf = 2 * m.head_dim;
-    m.ffn = m.shared_ffn = m.expert_ffn = 7 * 512;
-    m.ffn_leaf = m.shared_leaf = m.expert_leaf = 512;
-    m.inner_unit = 32;
-    m.n_experts = 8;
-    m.n_chosen = 2;
-    for (uint32_t i = 0; i < m.n_layers; i++) m.layer_is_moe[i] = i % 2 == 1;
-    struct layout l = built(&m, 2, (struct layout_flags){.tp = 2, .ep = 1});
-    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
-    CU_ASSERT_EQUAL(layout_ffn(&l, 0).end, 4 * 512);
-    CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 4 * 512);
-    l.cuts_outputs = true;
-    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 5);
-    CU_ASSERT_EQUAL(layout_kv_heads(&l, 0).end, 2);
-    CU_ASSERT_EQUAL(layout_kv_heads(&l, 1).begin, 1);
-    CU_ASSERT_EQUAL(layout_ffn(&l, 0).end, 7 * 256);
-    CU_ASSERT_EQUAL(layout_shared_ffn(&l, 1).begin, 7 * 256);
-    CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 4 * 512);
-    l.cuts_expert_outputs = true;
-    CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 7 * 256);
-    l.model.inner_unit = 128; /* two heads share a group */
-    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
-}
-
 static void tied_embeddings_stand_on_both_ends_of_a_pipeline(void)
 {
     const struct layout_model m = util_model(MODEL_SMOLLM2);
@@ -602,8 +574,6 @@ void suite_layout(CU_pSuite suite)
     CU_add_test(suite, "published sizes", whole_models_have_their_published_sizes);
     CU_add_test(suite, "tied embeddings on both ends",
                 tied_embeddings_stand_on_both_ends_of_a_pipeline);
-    CU_add_test(suite, "cuts of outputs cut inputs in groups",
-                cuts_of_outputs_cut_inputs_in_groups);
     CU_add_test(suite, "shards add up", shards_add_up_to_the_whole);
     CU_add_test(suite, "scales of the cache", scales_of_the_cache_are_counted);
     CU_add_test(suite, "workspace", workspace_grows_with_rows_and_received_tokens);

@@ -323,6 +323,65 @@ static void unbound_ranks_keep_the_launchers_order(void)
 
 /* --- failures ----------------------------------------------------------------------------- */
 
+/* 9 heads in leaves of two, 7 leaves of an FFN: uneven halves, unless outputs are cut instead. */
+static struct layout_model uneven_model(void)
+{
+    struct layout_model m = util_model(MODEL_SMOLLM2);
+    m.o_leaf = 2 * m.head_dim;
+    m.ffn = m.shared_ffn = m.expert_ffn = 7 * 512;
+    m.ffn_leaf = m.shared_leaf = m.expert_leaf = 512;
+    m.inner_unit = 32;
+    m.n_experts = 8;
+    m.n_chosen = 2;
+    for (uint32_t i = 0; i < m.n_layers; i++) m.layer_is_moe[i] = i % 2 == 1;
+    return m;
+}
+
+static void cuts_of_outputs_cut_inputs_in_groups(void)
+{
+    const struct layout_model m = uneven_model();
+    struct layout l;
+    const struct status st = layout_build(&m, 2, &(struct layout_flags){.tp = 2, .ep = 1}, &l);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
+    CU_ASSERT_EQUAL(layout_ffn(&l, 0).end, 4 * 512);
+    CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 4 * 512);
+    l.cuts_outputs = true;
+    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 5);
+    CU_ASSERT_EQUAL(layout_kv_heads(&l, 0).end, 2);
+    CU_ASSERT_EQUAL(layout_kv_heads(&l, 1).begin, 1);
+    CU_ASSERT_EQUAL(layout_ffn(&l, 0).end, 7 * 256);
+    CU_ASSERT_EQUAL(layout_shared_ffn(&l, 1).begin, 7 * 256);
+    CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 4 * 512);
+    l.cuts_expert_outputs = true;
+    CU_ASSERT_EQUAL(layout_expert_ffn(&l, 0).end, 7 * 256);
+    l.model.inner_unit = 128; /* two heads share a group */
+    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
+}
+
+/* Ranks of one host cut outputs; those of two do not. */
+static void plans_expect_cuts_inside_hosts(void)
+{
+    const struct layout_model m = uneven_model();
+    const char *const machines[] = {"1x\"pack:1 core:2 pu:1\"", "2x\"pack:1 core:2 pu:1\""};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct topo *t = NULL;
+        struct layout l;
+        uint32_t order[2];
+        bool fits;
+        const struct layout_budget budget = {.kv = {2, 0}, .step_tokens = 512, .min_kv_blocks = 1};
+        CU_ASSERT_EQUAL_FATAL(topo_describe(machines[i], 2, 0, 0, &t).code, STATUS_OK);
+        const struct status st = layout_choose(&m, t, &(struct layout_flags){.tp = 2, .ep = 1},
+                                               &budget, &l, order, &fits);
+        CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+        CU_ASSERT_FALSE(l.cuts_outputs || l.cuts_expert_outputs);
+        layout_expect_cuts(t, order, &l);
+        CU_ASSERT_EQUAL(l.cuts_outputs, i == 0);
+        CU_ASSERT_EQUAL(l.cuts_expert_outputs, i == 0);
+        topo_destroy(&t);
+    }
+}
+
 static void allocation_failures_are_statuses(void)
 {
     struct choice c;
@@ -365,5 +424,8 @@ void suite_layout_choose(CU_pSuite suite)
     CU_add_test(suite, "refusals keep their sentences", refusals_keep_their_sentences);
     CU_add_test(suite, "ranks are sorted by place", ranks_are_sorted_by_place);
     CU_add_test(suite, "unbound ranks keep their order", unbound_ranks_keep_the_launchers_order);
+    CU_add_test(suite, "cuts of outputs cut inputs in groups",
+                cuts_of_outputs_cut_inputs_in_groups);
+    CU_add_test(suite, "plans expect cuts inside hosts", plans_expect_cuts_inside_hosts);
     CU_add_test(suite, "allocation failures", allocation_failures_are_statuses);
 }
