@@ -1,9 +1,9 @@
-/* Attention on AVX2: four scores at a time, of one query or two. */
+/* Attention on AVX2: four slots of up to three queries at a time. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
 
-enum { FOLD_ROWS = 2, VALUE_VECTORS = 2 };
+enum { FOLD_ROWS = 3, VALUE_VECTORS = 2 };
 
 struct tile;
 struct seen_row;
@@ -42,31 +42,28 @@ ALWAYS_INLINE __m128 tree4(const __m256 v[4])
     return _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
 }
 
-/* The dots of n_rows queries with n_slots (constant; four dots), query by query. */
-ALWAYS_INLINE __m128 dots4(enum dtype t, size_t n_rows, size_t n_slots, const struct tile *tile,
-                           const struct seen_row *rows, const size_t *slot)
+/* sum[r][i]: lanes [half, half + 8) of the dots of n_rows (constant) queries with four slots. */
+ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile *tile,
+                             const struct seen_row *rows, const size_t *slot, size_t half,
+                             __m256 (*sum)[4])
 {
-    __m256 a[4], b[4];
+#pragma GCC unroll 3
+    for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 4
-    for (size_t i = 0; i < 4; i++) a[i] = b[i] = _mm256_setzero_ps();
-    for (size_t d = 0; d < tile->head_dim; d += LANES) {
+        for (size_t i = 0; i < 4; i++) sum[r][i] = _mm256_setzero_ps();
+    }
+    for (size_t d = half; d < tile->head_dim; d += LANES) {
+        __m256 q[FOLD_ROWS];
+#pragma GCC unroll 3
+        for (size_t r = 0; r < n_rows; r++) q[r] = _mm256_loadu_ps(rows[r].q + d);
 #pragma GCC unroll 4
-        for (size_t i = 0; i < n_slots; i++) {
-            const size_t at = slot[i] * tile->head_dim + d;
+        for (size_t i = 0; i < 4; i++) {
             const float scale = t == DTYPE_I8 ? tile->key_scales[slot[i]] : 1.0f;
-            const __m256 ka = kv_load8(t, tile->keys, scale, at);
-            const __m256 kb = kv_load8(t, tile->keys, scale, at + 8);
-#pragma GCC unroll 2
-            for (size_t r = 0; r < n_rows; r++) {
-                const size_t to = r * n_slots + i;
-                a[to] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[r].q + d), ka, a[to]);
-                b[to] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[r].q + d + 8), kb, b[to]);
-            }
+            const __m256 k = kv_load8(t, tile->keys, scale, slot[i] * tile->head_dim + d);
+#pragma GCC unroll 3
+            for (size_t r = 0; r < n_rows; r++) sum[r][i] = _mm256_fmadd_ps(q[r], k, sum[r][i]);
         }
     }
-#pragma GCC unroll 4
-    for (size_t i = 0; i < 4; i++) a[i] = _mm256_add_ps(a[i], b[i]);
-    return tree4(a);
 }
 
 /* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots. */
@@ -74,15 +71,16 @@ ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, const size_t slot[16], size_t j,
                           float (*e)[KV_BLOCK_TOKENS])
 {
-    if (n_rows == 1) {
-        for (size_t i = 0; i < 16; i += 4)
-            _mm_storeu_ps(e[0] + j + i, dots4(t, 1, 4, tile, rows, slot + i));
-        return;
-    }
-    for (size_t i = 0; i < 16; i += 2) {
-        const __m128 v = dots4(t, 2, 2, tile, rows, slot + i);
-        _mm_storel_pi((__m64 *)(e[0] + j + i), v);
-        _mm_storeh_pi((__m64 *)(e[1] + j + i), v);
+    for (size_t at = 0; at < 16; at += 4) {
+        __m256 a[FOLD_ROWS][4], b[FOLD_ROWS][4];
+        half_dots(t, n_rows, tile, rows, slot + at, 0, a);
+        half_dots(t, n_rows, tile, rows, slot + at, 8, b);
+#pragma GCC unroll 3
+        for (size_t r = 0; r < n_rows; r++) {
+#pragma GCC unroll 4
+            for (size_t i = 0; i < 4; i++) a[r][i] = _mm256_add_ps(a[r][i], b[r][i]);
+            _mm_storeu_ps(e[r] + j + at, tree4(a[r]));
+        }
     }
 }
 

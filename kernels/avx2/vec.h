@@ -139,6 +139,7 @@ ALWAYS_INLINE float v16_max_lane(struct v16 v)
 /* -infinity in the lanes that stand for an index, i + lane, outside [i0, i1). */
 ALWAYS_INLINE struct v16 v16_visible(struct v16 v, size_t i, size_t i0, size_t i1)
 {
+    if (i0 <= i && i + 16 <= i1) return v;
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i first = _mm256_set1_epi32((int)i0), last = _mm256_set1_epi32((int)i1 - 1);
     const __m256i a = _mm256_add_epi32(_mm256_set1_epi32((int)i), lane);
