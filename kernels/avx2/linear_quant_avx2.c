@@ -1,22 +1,27 @@
-/* Linears with quantized weights and int8 activations on AVX2. Codes of a whole byte with zero
- * points are multiplied as 16 bits (a pair of them at 8 bits would saturate), without as |weight|
- * and the activation with the weight's sign; nibbles as bytes, products of two summed in 16 bits as
- * long as they fit. What unsigned codes are too large by is in the sums' start. */
+/* Linears with quantized weights and int8 activations on AVX2. Nibbles are multiplied as bytes,
+ * products of two summed in 16 bits as long as they fit; what unsigned codes are too large by is in
+ * the sums' start. Whole bytes of few rows with zero points are multiplied as 16 bits (a pair of
+ * them at 8 bits would saturate), without as |weight| and the activation with the weight's sign;
+ * many rows in linear_pairs.h. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
 
 enum {
-    SET_FEW_ROWS = 4,
+    SET_FEW_ROWS = 6,
     SET_FEW_MOST = 8,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 5
+    SET_BYTES_ROWS = 6 /* bytes have no tiles */
 };
 
 #include "kernels/linear_quant_body.h"
 
-enum { HALVES = 2 }; /* of a panel's 16 outputs in registers */
+enum {
+    HALVES = 2,    /* of a panel's 16 outputs in registers; */
+    BOTH_ROWS = 4, /* so many of few rows take both together, */
+    SUMS_ROWS = 6  /* more one after the other: [h0, h1) below, constant */
+};
 
 /* Quads of a step. Of nibbles so many are summed in 16 bits: n * 2 * 15 * 127 or n * 2 * 24 * 127,
  * which is less than 2^15. */
@@ -76,26 +81,26 @@ ALWAYS_INLINE __m256i add32(__m256i a, __m256i b)
 
 /* sum[row][half] += a step's quads of codes of a whole byte: even inputs, then odd ones, in 16
  * bits. */
-ALWAYS_INLINE void add_wide(size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
-                            __m256i (*sum)[HALVES])
+ALWAYS_INLINE void add_wide(size_t h0, size_t h1, size_t n_rows, const int8_t *x, size_t x_stride,
+                            const uint8_t *w, __m256i (*sum)[HALVES])
 {
     const __m256i low = _mm256_set1_epi16(255);
 #pragma GCC unroll 4
     for (size_t k = 0; k < step_of(SOURCE_BYTES); k++) {
         __m256i even[HALVES], odd[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
+        for (size_t h = h0; h < h1; h++) {
             const __m256i v = load_quad(SOURCE_BYTES, w, k, h);
             even[h] = _mm256_and_si256(v, low);
             odd[h] = _mm256_srli_epi16(v, 8);
         }
-#pragma GCC unroll 5
+#pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i v = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
             const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
             const __m256i x_odd = _mm256_srai_epi16(v, 8);
 #pragma GCC unroll 2
-            for (size_t h = 0; h < HALVES; h++) {
+            for (size_t h = h0; h < h1; h++) {
                 sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(even[h], x_even));
                 sum[r][h] = add32(sum[r][h], _mm256_madd_epi16(odd[h], x_odd));
             }
@@ -104,23 +109,23 @@ ALWAYS_INLINE void add_wide(size_t n_rows, const int8_t *x, size_t x_stride, con
 }
 
 /* The same of weights as they are, without the bias: 2 * 128 * 127 < 2^15. */
-ALWAYS_INLINE void add_signed(bool first, size_t n_rows, const int8_t *x, size_t x_stride,
-                              const uint8_t *w, __m256i (*sum)[HALVES])
+ALWAYS_INLINE void add_signed(bool first, size_t h0, size_t h1, size_t n_rows, const int8_t *x,
+                              size_t x_stride, const uint8_t *w, __m256i (*sum)[HALVES])
 {
     const __m256i bias = _mm256_set1_epi8((char)QUANT_INT8_BIAS), ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
     for (size_t k = 0; k < step_of(SOURCE_BYTES); k++) {
         __m256i wk[HALVES], size[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
+        for (size_t h = h0; h < h1; h++) {
             wk[h] = _mm256_xor_si256(load_quad(SOURCE_BYTES, w, k, h), bias);
             size[h] = _mm256_abs_epi8(wk[h]);
         }
-#pragma GCC unroll 5
+#pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
-            for (size_t h = 0; h < HALVES; h++) {
+            for (size_t h = h0; h < h1; h++) {
                 const __m256i pairs = _mm256_maddubs_epi16(size[h], _mm256_sign_epi8(xk, wk[h]));
                 const __m256i quads = _mm256_madd_epi16(pairs, ones);
                 sum[r][h] = first && k == 0 ? quads : add32(sum[r][h], quads);
@@ -130,29 +135,30 @@ ALWAYS_INLINE void add_signed(bool first, size_t n_rows, const int8_t *x, size_t
 }
 
 /* The same of nibbles; `first`: sum is not read. */
-ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t n_rows, const int8_t *x,
-                               size_t x_stride, const uint8_t *w, __m256i (*sum)[HALVES])
+ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t h0, size_t h1,
+                               size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
+                               __m256i (*sum)[HALVES])
 {
-    __m256i part[SET_TILE_ROWS][HALVES];
+    __m256i part[SUMS_ROWS][HALVES];
 #pragma GCC unroll 8
     for (size_t k = 0; k < step_of(source); k++) {
         __m256i wk[HALVES];
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) wk[h] = load_quad(source, w, k, h);
-#pragma GCC unroll 6
+        for (size_t h = h0; h < h1; h++) wk[h] = load_quad(source, w, k, h);
+#pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) {
             const __m256i xk = broadcast_quad(x + r * x_stride + k * QUANT_QUAD);
 #pragma GCC unroll 2
-            for (size_t h = 0; h < HALVES; h++) {
+            for (size_t h = h0; h < h1; h++) {
                 const __m256i v = _mm256_maddubs_epi16(wk[h], xk);
                 part[r][h] = k == 0 ? v : add16(part[r][h], v);
             }
         }
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) {
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
+        for (size_t h = h0; h < h1; h++) {
             const __m256i pairs = _mm256_madd_epi16(part[r][h], _mm256_set1_epi16(1));
             sum[r][h] = first ? pairs : _mm256_add_epi32(sum[r][h], pairs);
         }
@@ -160,37 +166,37 @@ ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t n_ro
 }
 
 /* sum[row][half] = n_quads quads of a group. */
-ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t n_rows,
-                             const int8_t *x, size_t x_stride, const uint8_t *w, size_t n_quads,
-                             __m256i (*sum)[HALVES])
+ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t h0, size_t h1,
+                             size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
+                             size_t n_quads, __m256i (*sum)[HALVES])
 {
     const bool packed = source == SOURCE_INT4 || source == SOURCE_MXFP4;
     const size_t step = step_of(source), x_bytes = step * QUANT_QUAD;
     const size_t w_bytes = step * QUANT_LINE / (packed ? 2 : 1);
     if (source == SOURCE_BYTES && !has_zeros) {
-        add_signed(true, n_rows, x, x_stride, w, sum);
+        add_signed(true, h0, h1, n_rows, x, x_stride, w, sum);
         for (size_t q = step; q < n_quads; q += step)
-            add_signed(false, n_rows, x += x_bytes, x_stride, w += w_bytes, sum);
+            add_signed(false, h0, h1, n_rows, x += x_bytes, x_stride, w += w_bytes, sum);
         return;
     }
     if (source == SOURCE_BYTES) {
-#pragma GCC unroll 6
+#pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
         for (size_t q = 0; q < n_quads; q += step, x += x_bytes, w += w_bytes)
-            add_wide(n_rows, x, x_stride, w, sum);
+            add_wide(h0, h1, n_rows, x, x_stride, w, sum);
         return;
     }
-    add_nibbles(source, true, n_rows, x, x_stride, w, sum);
+    add_nibbles(source, true, h0, h1, n_rows, x, x_stride, w, sum);
     for (size_t q = step; q < n_quads; q += step) {
         x += x_bytes;
         w += w_bytes;
-        add_nibbles(source, false, n_rows, x, x_stride, w, sum);
+        add_nibbles(source, false, h0, h1, n_rows, x, x_stride, w, sum);
     }
 }
 
 /* The chains of panel p, one step on: group g's sums and their start times their scales. */
-ALWAYS_INLINE void end_sums(enum quant_source source, bool has_zeros, size_t n_rows,
-                            const struct quant_tile *t, size_t g, size_t p, __m256i (*sum)[HALVES],
+ALWAYS_INLINE void end_sums(bool has_zeros, size_t n_rows, const struct quant_tile *t, size_t g,
+                            size_t p, __m256i (*sum)[HALVES],
                             float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
 #pragma GCC unroll 6
@@ -203,7 +209,7 @@ ALWAYS_INLINE void end_sums(enum quant_source source, bool has_zeros, size_t n_r
             if (has_zeros) {
                 const __m256i zeros = _mm256_load_si256((const void *)(t->zeros[p][g] + 8 * h));
                 s = _mm256_add_epi32(s, _mm256_madd_epi16(zeros, start));
-            } else if (source != SOURCE_BYTES) {
+            } else {
                 s = _mm256_add_epi32(s, start);
             }
             float *at = acc[r][p] + 8 * h;
@@ -227,8 +233,8 @@ ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_qu
             __m256i sum[SET_TILE_ROWS][HALVES];
             for (size_t i = 0; i < t.ahead_step; i += QUANT_LINE)
                 _mm_prefetch(next + i, _MM_HINT_T0);
-            sum_group(source, has_zeros, n_rows, x, t.x_stride, w, n_quads, sum);
-            end_sums(source, has_zeros, n_rows, &t, g, p, sum, acc);
+            sum_group(source, has_zeros, 0, HALVES, n_rows, x, t.x_stride, w, n_quads, sum);
+            end_sums(has_zeros, n_rows, &t, g, p, sum, acc);
         }
     }
 }
@@ -251,13 +257,11 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
             tile(source, has_zeros, 3, t, acc);                                                    \
         else if (t->n_rows == 4)                                                                   \
             tile(source, has_zeros, 4, t, acc);                                                    \
-        else if (source == SOURCE_BYTES || t->n_rows == 5)                                         \
+        else if (t->n_rows == 5)                                                                   \
             tile(source, has_zeros, 5, t, acc);                                                    \
         else                                                                                       \
             tile(source, has_zeros, 6, t, acc);                                                    \
     }
-TILES(bytes, SOURCE_BYTES, false)
-TILES(bytes_zeros, SOURCE_BYTES, true)
 TILES(unpacked_int4, SOURCE_UNPACKED_INT4, false)
 TILES(unpacked_int4_zeros, SOURCE_UNPACKED_INT4, true)
 TILES(unpacked_mxfp4, SOURCE_UNPACKED_MXFP4, false)
@@ -266,7 +270,6 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
 {
     static void (*const tiles[][2])(const struct quant_tile *,
                                     float(*)[QUANT_PANELS][PANEL_COLUMNS]) = {
-        [SOURCE_BYTES] = {tiles_bytes, tiles_bytes_zeros},
         [SOURCE_UNPACKED_INT4] = {tiles_unpacked_int4, tiles_unpacked_int4_zeros},
         [SOURCE_UNPACKED_MXFP4] = {tiles_unpacked_mxfp4}};
     tiles[t->source][t->has_zeros](t, acc);
@@ -274,9 +277,9 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
 
 /* The chains of few rows, one step on: group g's sums, less what their codes are too large by,
  * times their scales. */
-ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t n_rows,
-                            const struct quant_few *t, size_t g, __m256i (*sum)[HALVES],
-                            float (*acc)[PANEL_COLUMNS])
+ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t h0, size_t h1,
+                            size_t n_rows, const struct quant_few *t, size_t g,
+                            __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
 {
     const struct quant_format format = {/* what is constant stands here as such */
                                         .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
@@ -286,13 +289,13 @@ ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t n_r
     __m256 w_scales[HALVES];
     __m256i zeros[HALVES];
 #pragma GCC unroll 2
-    for (size_t h = 0; h < HALVES; h++) {
+    for (size_t h = h0; h < h1; h++) {
         w_scales[h] = v8_scales(format, t->scales, at + 8 * h);
         zeros[h] = _mm256_setzero_si256();
         if (has_zeros)
             zeros[h] = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(t->zeros + at + 8 * h)));
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) {
         const size_t i = r * t->q_stride + g;
         const __m256 x_scale = _mm256_set1_ps(t->x_scales[i]);
@@ -300,7 +303,7 @@ ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t n_r
         const __m256i bias = _mm256_set1_epi32(quant_bias(source));
         const __m256i start = _mm256_madd_epi16(x_sum, bias); /* both fit 16 bits */
 #pragma GCC unroll 2
-        for (size_t h = 0; h < HALVES; h++) {
+        for (size_t h = h0; h < h1; h++) {
             __m256i s = sum[r][h];
             if (has_zeros)
                 s = _mm256_sub_epi32(s, _mm256_madd_epi16(x_sum, zeros[h]));
@@ -325,12 +328,16 @@ ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_ro
     const char *next = t.scales_ahead;
     memset(acc, 0, n_rows * sizeof *acc);
     for (size_t g = 0; g < t.n_groups; g++, next += t.scales_step, x += t.group, w += w_bytes) {
+        const size_t n_halves = n_rows > BOTH_ROWS ? 1 : HALVES;
         __m256i sum[SET_FEW_ROWS][HALVES];
         for (size_t i = 0; i < w_bytes; i += QUANT_LINE)
             _mm_prefetch(w + i + QUANT_CODES_AHEAD, _MM_HINT_T0);
-        sum_group(source, has_zeros, n_rows, x, t.x_stride, w, n_quads, sum);
         _mm_prefetch(next, _MM_HINT_T0);
-        few_ends(source, has_zeros, n_rows, &t, g, sum, acc);
+#pragma GCC unroll 2
+        for (size_t h = 0; h < HALVES; h += n_halves) {
+            sum_group(source, has_zeros, h, h + n_halves, n_rows, x, t.x_stride, w, n_quads, sum);
+            few_ends(source, has_zeros, h, h + n_halves, n_rows, &t, g, sum, acc);
+        }
     }
 }
 
