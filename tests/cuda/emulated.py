@@ -15,13 +15,13 @@ one sentence and the contract's status. No GPU is touched: this proves the host 
 arithmetic, and nothing about a GPU.
 """
 import re
-import shutil
 import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "e2e"))
-from program import GOLDENS, Shoal, expect, main_of, read_rows, write_lines  # noqa: E402
+from program import (  # noqa: E402
+    GOLDENS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines)
 
 CUDA = ["--device", "cuda"]
 EXACT = [*CUDA, "--exact-across-devices"]
@@ -65,8 +65,7 @@ class EmulatedTest:
     def __init__(self, shoal, work, case):
         self.shoal, self.case = Shoal(shoal), case
         self.work = Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
 
     def rows(self, model, source, flags, ranks=0, env=None):
         """What generate and score write, as bytes."""

@@ -8,13 +8,12 @@ ways: which way is taken is chosen from who shares a GPU, can be asked for, and 
 NCCL, an NCCL that does not start, a rank that does nothing any more or hangs up: one sentence, the
 contract's status, no hang. It says nothing about NCCL itself or a GPU.
 """
-import shutil
 import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "e2e"))
-from program import GOLDENS, Shoal, expect, main_of  # noqa: E402
+from program import GOLDENS, Shoal, expect, fresh_folder, main_of  # noqa: E402
 
 LAYOUTS = {"smollm-tied": [(["--tp", "2", "--pp", "2"], 4)],
            "qwen3-moe-mixed": [(["--tp", "2", "--ep", "2"], 2), (["--dp", "3", "--ep", "3"], 3)]}
@@ -29,8 +28,7 @@ class LinksTest:
     def __init__(self, shoal, work, case):
         self.shoal, self.case = Shoal(shoal), case
         self.work = Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
         self.input = self.work / "in.jsonl"
         self.input.write_text("\n".join(LINES) + "\n")
 

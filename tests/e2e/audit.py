@@ -6,11 +6,9 @@ A job on one rank of the demo model, audited on one rank and on four; then with 
 changed, other flags, a changed line, a shorter input, no journal, and by a job of scores.
 """
 import json
-import shutil
 import sys
-from pathlib import Path
 
-from program import REPO, Shoal, expect, main_of, write_lines
+from program import REPO, Shoal, expect, fresh_folder, main_of, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 30
@@ -19,9 +17,7 @@ VERDICT = "audit: {} of {} rows of {} computed again, {} differ\n"
 
 class AuditTest:
     def __init__(self, shoal, work):
-        self.shoal, self.work = Shoal(shoal), Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
         self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
         self.lines = [{"prompt": f"To be, or not to be: {i % 7}", "max_tokens": 8 + i % 5}
                       for i in range(N_LINES)]

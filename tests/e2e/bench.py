@@ -5,14 +5,13 @@ usage: bench.py SHOAL WORK_FOLDER
 No speed is judged: a test machine is shared.
 """
 import json
-import shutil
 import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
-from program import REPO, Shoal, expect, main_of, run
+from program import REPO, Shoal, expect, fresh_folder, main_of, run
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 PROMPTS, OUTPUTS, CONCURRENCY, REPETITIONS = (8, 70), (1, 5), (1, 3), 2
@@ -53,8 +52,7 @@ class BenchTest:
     def __init__(self, shoal, work):
         self.shoal = Shoal(shoal)
         self.work = Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
 
     def bench(self, *flags, ranks=0):
         done = self.shoal.must("bench", "--model", DEMO, "--prompt-lengths", "8,70", "--output-lengths",

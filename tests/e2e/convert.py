@@ -14,9 +14,8 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from program import GOLDENS, TESTS, Shoal, expect, main_of
+from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of
 
 GGUF, IMPORTS = TESTS / "golden" / "gguf", TESTS / "golden" / "imports"
 SOURCES = [(GOLDENS / "mixtral" / "hf", []), (GOLDENS / "llama-gqa" / "hf", ["--dtype", "f16"]),
@@ -28,9 +27,7 @@ BIG_ROWS, BIG_COLS = 24576, 2048  # 200 MB in f32: some seconds to be killed in
 
 class ConvertTest:
     def __init__(self, shoal, work):
-        self.shoal, self.work = Shoal(shoal), Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
 
     def check_same_bytes(self):
         one, many = self.work / "one.h5", self.work / "many.h5"

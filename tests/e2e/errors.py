@@ -12,9 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-from program import GOLDENS, TESTS, Shoal, expect, main_of, read_rows, run, write_lines
+from program import (GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, read_rows, run,
+                     write_lines)
 
 LIMIT_S = 60
 PROMPT = {"custom_id": "a", "prompt_token_ids": [1, 2, 3], "max_tokens": 4, "temperature": 0}
@@ -22,9 +22,7 @@ PROMPT = {"custom_id": "a", "prompt_token_ids": [1, 2, 3], "max_tokens": 4, "tem
 
 class ErrorsTest:
     def __init__(self, shoal, work):
-        self.shoal, self.work = Shoal(shoal), Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
         self.model = self.work / "llama.h5"
         self.moe = self.work / "mixtral.h5"
         self.input = self.work / "in.jsonl"

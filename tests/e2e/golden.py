@@ -12,7 +12,7 @@ import struct
 import sys
 from pathlib import Path
 
-from program import GOLDENS, Shoal, expect, main_of, read_rows, run, write_lines
+from program import GOLDENS, Shoal, expect, fresh_folder, main_of, read_rows, run, write_lines
 
 BOUND = "1e-4"
 DENSE_LAYOUTS = [["--tp", "2"], ["--tp", "3"], ["--pp", "2"], ["--dp", "2", "--tp", "2"]]
@@ -54,9 +54,7 @@ class GoldenTest:
         self.golden = GOLDENS / name
         self.facts = json.loads((self.golden / "golden.json").read_text())
         self.config = json.loads((self.golden / "hf" / "config.json").read_text())
-        self.work = Path(work) / name
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.work = fresh_folder(Path(work) / name)
 
     def convert(self, source, name, *flags):
         path = self.work / name

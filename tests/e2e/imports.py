@@ -6,11 +6,10 @@ Every logit of the converted model within 1e-4 of what transformers makes of the
 layout's own library dequantizes. With --quantized keep the rows of --activations f32 are those of
 the same file turned into f32, digit for digit, on one rank and on two; with int8 activations near.
 """
-import shutil
 import sys
 from pathlib import Path
 
-from program import TESTS, Shoal, expect, main_of, read_rows, run
+from program import TESTS, Shoal, expect, fresh_folder, main_of, read_rows, run
 
 IMPORTS = TESTS / "golden" / "imports"
 BOUND, NEAR = "1e-4", 0.1
@@ -19,8 +18,7 @@ BOUND, NEAR = "1e-4", 0.1
 class ImportTest:
     def __init__(self, shoal, compare, work):
         self.shoal, self.compare, self.work = Shoal(shoal), compare, Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
 
     def score(self, case, model, *flags, ranks=0):
         output = self.work / "scores.jsonl"

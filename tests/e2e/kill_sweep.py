@@ -17,13 +17,12 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-from program import REPO, TESTS, Shoal, expect, main_of, write_lines
+from program import REPO, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 48
@@ -157,8 +156,7 @@ class JournalTest:
     def __init__(self, args):
         self.args, self.shoal = args, Shoal(args.shoal)
         self.work = Path(args.work) / args.case
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
         self.input, self.output = self.work / "in.jsonl", self.work / "out.jsonl"
         self.journal = self.work / "out.jsonl.journal"
         self.draw = random.Random(args.seed)

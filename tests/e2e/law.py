@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

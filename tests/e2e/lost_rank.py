@@ -15,7 +15,6 @@ import ctypes
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import time
 from pathlib import Path
 
 from hosts import TwoHosts
-from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, main_of, run
+from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, fresh_folder, main_of, run
 
 DEADLINE_S = 4
 START_S = 90  # a busy machine
@@ -122,9 +121,7 @@ class Job:
 class LostRankTest:
     def __init__(self, shoal, mpi_unit, work, case):
         self.shoal, self.mpi_unit, self.case = Shoal(shoal), mpi_unit, case
-        self.work = Path(work) / case
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.work = fresh_folder(Path(work) / case)
         self.model = self.work / "model.h5"
         self.shoal.must("convert", GOLDENS / MODEL / "hf", self.model)
 

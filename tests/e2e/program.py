@@ -5,6 +5,7 @@ Imported by the drivers beside it. Standard library only.
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +96,13 @@ def hash_rows(path):
     lines = Path(path).read_bytes().splitlines(keepends=True)
     lines.sort(key=lambda line: json.loads(line)["custom_id"])
     return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def fresh_folder(path):
+    """An empty folder at path, whatever stood there."""
+    shutil.rmtree(path, ignore_errors=True)
+    Path(path).mkdir(parents=True)
+    return Path(path)
 
 
 def write_lines(path, rows):

@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from program import GOLDENS, REPO, Shoal, expect, main_of, read_rows, write_lines
+from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 FORMATS = ["int8", "int8-asym-g32", "int4", "int4-asym-g64", "fp8", "mxfp4"]
 DEMO = REPO / "models" / "demo"
@@ -25,9 +25,7 @@ BOUND = {"demo": 0.025, "llama-gqa": 0.1, "smollm-tied": 0.25, "mixtral": 0.2,
 class QuantTest:
     def __init__(self, shoal, work, name):
         self.shoal, self.name = Shoal(shoal), name
-        self.work = Path(work) / name
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.work = fresh_folder(Path(work) / name)
         self.input = self.work / "in.jsonl"
 
     def prepare(self):

@@ -8,11 +8,9 @@ usage: quantize.py SHOAL WORK_FOLDER methods|families|errors
 import json
 import random
 import re
-import shutil
 import sys
-from pathlib import Path
 
-from program import GOLDENS, REPO, Shoal, expect, main_of, read_rows, write_lines
+from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 LIMIT_S = 120
 DEMO = REPO / "models" / "demo"
@@ -25,9 +23,7 @@ METHODS = {"gptq": "int4-g32", "awq": "int4-g32", "smoothquant": "int8"}
 
 class QuantizeTest:
     def __init__(self, shoal, work):
-        self.shoal, self.work = Shoal(shoal), Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.shoal, self.work = Shoal(shoal), fresh_folder(work)
         self.set, self.input = self.work / "calibration.jsonl", self.work / "in.jsonl"
 
     def quantize(self, source, to, *flags, ranks=1):

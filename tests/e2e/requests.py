@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import openai_lines
-from program import GOLDENS, Shoal, expect, main_of, read_rows, write_lines
+from program import GOLDENS, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 TEMPLATE = ("{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
             "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}")
@@ -19,9 +19,7 @@ LOGPROB_BOUND = 2e-4
 class RequestsTest:
     def __init__(self, shoal, work, case):
         self.shoal, self.case = Shoal(shoal), case
-        self.work = Path(work) / case
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.work = fresh_folder(Path(work) / case)
         self.model = self.work / "model.h5"
         source = self.work / "hf"
         shutil.copytree(GOLDENS / "llama-gqa" / "hf", source)

@@ -3,11 +3,10 @@
 
 usage: sanitized.py SHOAL WORK_FOLDER
 """
-import shutil
 import sys
 from pathlib import Path
 
-from program import GOLDENS, TESTS, Shoal, expect, main_of, write_lines
+from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
 
 LIMIT_S = 240
 ENVIRONMENT = {"LSAN_OPTIONS": f"suppressions={TESTS / 'lsan.supp'}:print_suppressions=0:"
@@ -18,8 +17,7 @@ LAYOUTS = {"llama-gqa": (["--tp", "2"], ["--pp", "2"], ["--dp", "2"]),
 
 def main(shoal, work):
     shoal, work = Shoal(shoal), Path(work)
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    fresh_folder(work)
     lines = [{"custom_id": f"r{i}", "prompt": f"Once upon a time {i}", "max_tokens": 8,
               "temperature": 0.8} for i in range(5)]
     write_lines(work / "in.jsonl", [*lines, {"custom_id": "bad", "max_tokens": -1}])

@@ -9,12 +9,12 @@ The hosts are network namespaces (hosts.py): needs root, else skipped. A lost li
 """
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
 from hosts import TwoHosts
-from program import GOLDENS, REPO, SKIPPED, Shoal, expect, hash_rows, main_of, run, write_lines
+from program import (GOLDENS, REPO, SKIPPED, Shoal, expect, fresh_folder, hash_rows, main_of, run,
+                     write_lines)
 
 RANKS = 4
 LAYOUTS = {"tp 4": ["--tp", 4], "pp 2, stages on hosts of their own": ["--pp", 2, "--tp", 2],
@@ -30,8 +30,7 @@ class TwoHostsTest:
     def __init__(self, shoal, work, case):
         self.shoal = Shoal(shoal)
         self.work = Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
         self.case = case
         self.hosts = TwoHosts(self.work)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import cluster
 from cluster import REPO, Cluster, Job, expect, run
-from program import SKIPPED, Failure, Shoal, main_of, write_lines
+from program import SKIPPED, Failure, Shoal, fresh_folder, main_of, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 160
@@ -105,8 +105,7 @@ class SlurmTest:
     def __init__(self, shoal, work):
         self.shoal = Shoal(shoal)
         self.work = Path(work)
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        fresh_folder(self.work)
         self.input = self.work / "in.jsonl"
         write_lines(self.input, request_lines())
         self.slow = self.work / "slow-shoal"

@@ -21,7 +21,8 @@ struct request *util_request_parse(const struct request_rules *rules, const char
 /* Options for a fake model: context of 200 tokens, one replica, one group, a wide pool. */
 struct lead_options util_lead_options(struct tokenizer *t, const char *input, const char *output);
 
-/* Runs a job to its end as main's loop does. engine may be NULL. Returns the first error. */
+/* Runs a job to its end as main's loop does, over a fake engine. Returns the first error; *n_wrong is
+ * what of the plans the engine found wrong. */
 struct status util_lead_run(const struct lead_options *o, struct serve_summary *summary,
                             uint64_t *n_wrong);
 
