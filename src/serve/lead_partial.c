@@ -116,10 +116,13 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 {
     const struct journal_part *part = part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
-    for (size_t i = 0; i < part->n_items && r->finish == REQUEST_UNFINISHED; i++)
+    /* its prompt's log-probabilities are not saved: it has to run, if only for its last token */
+    const size_t n_most = part->n_items - (r->n_prompt_logprobs >= 0);
+    for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
         TRY(take_item(l, r, part->bytes + i * part->item_bytes));
     r->n_dropped = part->n_dropped;
-    r->n_resumed = r->n_saved = r->n_tokens - r->n_prompt;
+    r->n_resumed = r->n_tokens - r->n_prompt;
+    r->n_saved = part->n_items;
     l->stats.n_resumed_tokens += r->n_resumed;
     return status_ok();
 }
