@@ -36,27 +36,32 @@ struct builder {
     struct dfa *d;
 };
 
-/* Edges [n] ordered by one end. starts [n_states + 1] and out are filled. */
-static void sort_edges(const struct nfa *n, bool by_from, size_t *starts, struct nfa_edge *out)
+/* The edges ordered by one end, but for those to states of which `lives` (NULL: all) says false.
+ * starts [n_states + 1] and out are filled. */
+static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, size_t *starts,
+                       struct nfa_edge *out)
 {
     memset(starts, 0, ((size_t)n->n_states + 1) * sizeof *starts);
-    for (size_t i = 0; i < n->n_edges; i++)
-        starts[(by_from ? n->edges[i].from : n->edges[i].to) + 1]++;
+    for (size_t i = 0; i < n->n_edges; i++) {
+        const struct nfa_edge *e = &n->edges[i];
+        if (lives == NULL || lives[e->to]) starts[(by_from ? e->from : e->to) + 1]++;
+    }
     for (size_t s = 0; s < n->n_states; s++) starts[s + 1] += starts[s];
+    const size_t n_sorted = starts[n->n_states];
     for (size_t i = n->n_edges; i-- > 0;) {
-        const uint32_t s = by_from ? n->edges[i].from : n->edges[i].to;
-        out[--starts[s + 1]] = n->edges[i];
+        const struct nfa_edge *e = &n->edges[i];
+        if (lives == NULL || lives[e->to]) out[--starts[(by_from ? e->from : e->to) + 1]] = *e;
     }
     /* each start slid to its own place: starts[s + 1] is where s begins */
     memmove(starts, starts + 1, n->n_states * sizeof *starts);
-    starts[n->n_states] = n->n_edges;
+    starts[n->n_states] = n_sorted;
 }
 
 /* Which states reach the end: backwards from it. */
 static void find_living(struct builder *b, struct nfa_edge *sorted)
 {
     size_t n_stack = 0;
-    sort_edges(b->n, false, b->edges_of, sorted);
+    sort_edges(b->n, false, NULL, b->edges_of, sorted);
     b->lives[b->accept] = true;
     b->stack[n_stack++] = b->accept;
     while (n_stack > 0) {
@@ -72,7 +77,7 @@ static void find_living(struct builder *b, struct nfa_edge *sorted)
 
 static void push(struct builder *b, uint32_t s, size_t *n_stack)
 {
-    if (!b->lives[s] || b->seen[s] == b->round) return;
+    if (b->seen[s] == b->round) return;
     b->seen[s] = b->round;
     b->stack[(*n_stack)++] = s;
 }
@@ -81,7 +86,7 @@ static void push(struct builder *b, uint32_t s, size_t *n_stack)
 static void add_closure(struct builder *b, uint32_t s)
 {
     size_t n_stack = 0;
-    push(b, s, &n_stack);
+    if (b->lives[s]) push(b, s, &n_stack);
     while (n_stack > 0) {
         const uint32_t at = b->stack[--n_stack];
         bool matters = at == b->accept;
@@ -112,12 +117,13 @@ static struct status reserve(struct builder *b)
 {
     struct dfa *d = b->d;
     if (b->n_pool + b->n_set > b->pool_capacity) {
-        const size_t grown = 2 * (b->n_pool + b->n_set) + 256;
+        const size_t grown = (b->n_pool + b->n_set) / 2 * 3 + 256;
         TRY(mem_grow(&b->pool, b->n_pool, grown, sizeof *b->pool, "automaton"));
         b->pool_capacity = grown;
     }
     if (d->n_states < b->capacity) return status_ok();
-    const size_t n = d->n_states, grown = 2 * n + 64;
+    const size_t n = d->n_states;
+    const size_t grown = n < DFA_STATES_MAX / 2 ? 2 * n + 64 : DFA_STATES_MAX;
     TRY(mem_grow(&b->states, n, grown, sizeof *b->states, "automaton"));
     TRY(mem_grow(&d->flags, n, grown, sizeof *d->flags, "automaton"));
     TRY(mem_grow(&d->next, n * d->n_classes, grown * d->n_classes, sizeof *d->next, "automaton"));
@@ -218,7 +224,7 @@ static struct status build(struct builder *b, uint32_t start)
     TRY(mem_alloc(&b->stack, n, sizeof *b->stack, "automaton"));
     TRY(mem_alloc(&b->set, n, sizeof *b->set, "automaton"));
     find_living(b, sorted);
-    sort_edges(b->n, true, b->edges_of, sorted);
+    sort_edges(b->n, true, b->lives, b->edges_of, sorted);
     make_classes(b->n, b->d);
     return make_states(b, start);
 }
