@@ -30,7 +30,7 @@ enum {
     FEW_ROWS = 6,       /* up to which weights are converted in registers */
     FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough chains not to wait for
                            each other, and memory gives two streams more than one or four */
-    AHEAD_BYTES = 8192, /* how far ahead of its use a stream is fetched, with more of them less */
+    AHEAD_BYTES = 6144, /* how far ahead of its use a stream is fetched, with more of them less */
     MANY_ROWS = 40,     /* from which pieces are long; below, more of them is converted a tile */
     MOST_ROWS = 12,     /* of a register tile */
     LINE_FLOATS = 16,   /* of a cache line, */
