@@ -367,7 +367,8 @@ static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
     float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     struct quant_few_sums l;
     struct quant_few t = quant_few_of(s, panel);
-    memset(&l, 0, sizeof l);
+    memset(l.sums, 0, s->n_rows * sizeof l.sums[0]);
+    memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
     for (size_t g = 0; g < n_groups; g += t.n_groups) {
         t.n_groups = quant_min(leaf_groups, n_groups - g);
         quant_few(&t, acc);
