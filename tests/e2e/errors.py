@@ -242,6 +242,16 @@ class ErrorsTest:
                                                         self.work / "model.safetensors"))
         expect(self.model.read_bytes() == whole, "the model was overwritten")
 
+    def silent_launcher(self):
+        """Open MPI's mpirun can end with 1 and no word; whoever started the job is told all the same."""
+        launcher = self.work / "mpirun"
+        launcher.write_text("#!/bin/sh\nexit 1\n")
+        launcher.chmod(0o755)
+        env = {"SLURM_JOB_ID": "", "SLURM_RESTART_COUNT": "0"}
+        done = run([TESTS.parent / "jobs" / "shoal-job", launcher, "-n", 2, "true"], LIMIT_S, env)
+        self.fails(1, ["status 1", "the launcher's own word"], done)
+        expect("(nothing on stderr)" in str(run([launcher], LIMIT_S)), "a test's own report")
+
     def main(self):
         self.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", self.model)
         self.shoal.must("convert", GOLDENS / "mixtral" / "hf", self.moe)
@@ -258,6 +268,7 @@ class ErrorsTest:
         self.ranks_that_differ()
         self.convert_refuses()
         self.copies_over_sources()
+        self.silent_launcher()
         done = self.generate(4)
         expect(done.status == 0 and "a" in read_rows(self.output), f"the good run: {done}")
         print(f"{self.n_cases} wrong inputs: each a sentence and its status")

@@ -27,7 +27,8 @@ class Run:
 
     def __str__(self):
         status = "no end within the limit" if self.status is None else f"status {self.status}"
-        return f"$ {' '.join(self.argv)}\n  {status}\n{self.err[-3000:]}"
+        said = self.err[-3000:] or "  (nothing on stderr)"
+        return f"$ {' '.join(self.argv)}\n  {status}\n{said}"
 
 
 def run(argv, limit_s=120, env=None):
