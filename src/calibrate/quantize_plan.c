@@ -66,21 +66,32 @@ static struct status parse_classes(const char *policy, struct quantize_policy *o
     return status_ok();
 }
 
+/* What --format means for a class; the header says why. */
+static struct quantize_choice default_choice(const struct quantize_choice *all,
+                                             enum quantize_class class)
+{
+    struct quantize_choice c = *all;
+    const bool is_codes = !c.keep && c.format.kind != QUANT_NONE;
+    const bool is_int8 = is_codes && c.format.kind == QUANT_INT8;
+    const bool is_table = class == QUANTIZE_EMBEDDING || class == QUANTIZE_HEAD;
+    if (is_codes && class == QUANTIZE_ROUTER) {
+        c = (struct quantize_choice){.keep = true};
+    } else if (is_codes && is_table && c.format.kind != QUANT_FP8) {
+        c.format = (struct quant_format){QUANT_INT8, false, DTYPE_F16, is_int8 ? 32 : 128};
+    } else if (is_int8 && c.format.group == 0) {
+        c.format.group = class == QUANTIZE_ATTENTION ? 32 : 64;
+    }
+    c.class = class;
+    return c;
+}
+
 struct status quantize_policy_parse(const char *format, const char *policy,
                                     struct quantize_policy *out)
 {
     struct quantize_choice all = {.class = QUANTIZE_OTHER};
     TRY(parse_format(format, "--format", &all));
-    const bool is_float = !all.keep && all.format.kind == QUANT_NONE;
     for (int i = 0; i < QUANTIZE_CLASS_COUNT; i++) {
-        struct quantize_choice *c = &out->classes[i];
-        *c = all;
-        if (!is_float && i == QUANTIZE_ROUTER) *c = (struct quantize_choice){.keep = true};
-        if ((i == QUANTIZE_EMBEDDING || i == QUANTIZE_HEAD) && !is_float && !all.keep &&
-            all.format.kind != QUANT_FP8) {
-            c->format = (struct quant_format){QUANT_INT8, false, DTYPE_F16, 128};
-        }
-        c->class = (enum quantize_class)i;
+        out->classes[i] = default_choice(&all, (enum quantize_class)i);
     }
     return policy == NULL ? status_ok() : parse_classes(policy, out);
 }

@@ -41,11 +41,15 @@ struct quantize_policy {
     struct quantize_choice classes[QUANTIZE_CLASS_COUNT];
 };
 
-/* Local. The policy that --format F alone means: attention, ffn and experts get F; embedding and
- * head get int8 in groups of 128, or F where F is a float type or fp8, for they decide about rare
- * tokens and are a small part of all bytes; router and norms stay as they are, for they are small
- * and choose. A float type turns everything, codes too, into that type. Then `policy`
- * ("class=format,..." with "keep" among the formats; NULL: none) changes classes.
+/* Local. The policy that --format F alone means: attention, ffn and experts get F, where int8
+ * without a group means groups of 32 for attention and of 64 for ffn and experts: activations are
+ * rounded in the groups of the weights that they meet, and what follows a norm has outliers that
+ * coarse groups cannot hold. Embedding and head get int8, in groups of 32 beside int8 and of 128
+ * beside 4-bit formats, whose own rounding is larger; or F where F is a float type or fp8. They
+ * decide about rare tokens and are a small part of all bytes. Router and norms stay as they are,
+ * for they are small and choose. A float type turns everything, codes too, into that type. Then
+ * `policy` ("class=format,..." with "keep" among the formats, where int8 means one scale for each
+ * output; NULL: none) changes classes.
  * Errors: STATUS_USAGE names the word, what was expected and what was found. */
 struct status quantize_policy_parse(const char *format, const char *policy,
                                     struct quantize_policy *out);

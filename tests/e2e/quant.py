@@ -4,8 +4,9 @@
 usage: quant.py SHOAL WORK_FOLDER MODEL
 MODEL: demo, or one of tests/golden/models. For every kind of format: the file is the same from any
 number of ranks and threads; its checksums are right; with --activations f32 its rows are those of
-the same file turned into f32, digit for digit; with int8 activations they are near. The journal
-refuses to mix both. Codes are not quantized twice.
+the same file turned into f32, digit for digit; with int8 activations they are near. int8's
+groups keep them nearer than a scale for each output. The journal refuses to mix both. Codes are
+not quantized twice.
 """
 import json
 import shutil
@@ -14,7 +15,10 @@ from pathlib import Path
 
 from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
-FORMATS = ["int8", "int8-asym-g32", "int4", "int4-asym-g64", "fp8", "mxfp4"]
+FORMATS = {form: ["--format", form]
+           for form in ("int8", "int8-asym-g32", "int4", "int4-asym-g64", "fp8", "mxfp4")}
+FORMATS["int8-channels"] = ["--format", "int8", "--policy",
+                            "embedding=int8,head=int8,attention=int8,ffn=int8,experts=int8"]
 DEMO = REPO / "models" / "demo"
 # mean difference of a token's log-probability that int8 activations may make: random networks have
 # logits of tens, where nothing averages errors out, and experts that flip
@@ -55,13 +59,13 @@ class QuantTest:
 
     def check_same_file(self, path, form):
         for ranks, threads in ((0, 3), (2, 1)):
-            other = self.quantize(self.model, "again.h5", "--format", form, ranks=ranks,
+            other = self.quantize(self.model, "again.h5", *FORMATS[form], ranks=ranks,
                                   env={"OMP_NUM_THREADS": str(threads)})
             expect(other.read_bytes() == path.read_bytes(),
                    f"{form}: {ranks} ranks of {threads} threads make another file")
 
     def check_format(self, form):
-        path = self.quantize(self.model, f"{form}.h5", "--format", form)
+        path = self.quantize(self.model, f"{form}.h5", *FORMATS[form])
         found = self.shoal.must("inspect", path, "--verify").out
         expect("bits per weight" in found and "every checksum is right" in found, found)
         self.check_same_file(path, form)
@@ -76,7 +80,7 @@ class QuantTest:
         print(f"  {form}: {len(pairs)} tokens, int8 activations differ by {mean:.4f} on average")
         expect(mean == 0 if form == "fp8" else 0 < mean < BOUND[self.name],
                f"{form}: log-probabilities differ by {mean} on average")
-        return path
+        return path, mean
 
     def check_refusals(self, quantized):
         for flags, word in ((["--format", "int4"], "quantized already"),
@@ -95,9 +99,11 @@ class QuantTest:
 
     def main(self):
         self.prepare()
-        paths = [self.check_format(form) for form in FORMATS]
-        self.check_refusals(paths[0])
-        self.check_journal(paths[0])
+        found = {form: self.check_format(form) for form in FORMATS}
+        expect(self.name != "demo" or found["int8"][1] < found["int8-channels"][1],
+               "int8's groups do not keep activations nearer than a scale for each output does")
+        self.check_refusals(found["int8"][0])
+        self.check_journal(found["int8"][0])
 
 
 if __name__ == "__main__":

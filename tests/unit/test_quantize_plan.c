@@ -16,6 +16,13 @@ static void policies(void)
     CU_ASSERT_EQUAL(p.classes[QUANTIZE_HEAD].format.kind, QUANT_INT8);
     CU_ASSERT_EQUAL(p.classes[QUANTIZE_EMBEDDING].format.group, 128);
     CU_ASSERT_TRUE(p.classes[QUANTIZE_ROUTER].keep);
+    for (int i = 0; i < 2; i++) {
+        const char *const fp = i == 0 ? "mxfp4" : "fp8";
+        CU_ASSERT_EQUAL_FATAL(quantize_policy_parse(fp, NULL, &p).code, STATUS_OK);
+        CU_ASSERT_EQUAL(p.classes[QUANTIZE_HEAD].format.kind, i == 0 ? QUANT_INT8 : QUANT_FP8);
+        CU_ASSERT_EQUAL(p.classes[QUANTIZE_HEAD].format.group, i == 0 ? 128 : 0);
+        CU_ASSERT_EQUAL(p.classes[QUANTIZE_FFN].format.group, i == 0 ? 32 : 0);
+    }
     CU_ASSERT_EQUAL_FATAL(quantize_policy_parse("f16", NULL, &p).code, STATUS_OK);
     for (int i = 0; i < QUANTIZE_CLASS_COUNT; i++) {
         CU_ASSERT_TRUE(!p.classes[i].keep && p.classes[i].format.kind == QUANT_NONE);
@@ -29,6 +36,31 @@ static void policies(void)
     CU_ASSERT_TRUE(p.classes[QUANTIZE_HEAD].keep);
     CU_ASSERT_EQUAL(p.classes[QUANTIZE_ROUTER].dtype, DTYPE_BF16);
     CU_ASSERT_EQUAL(p.classes[QUANTIZE_ATTENTION].format.kind, QUANT_INT8);
+}
+
+static void check_groups(const char *format, const char *policy, uint32_t embedding,
+                         uint32_t attention, uint32_t ffn)
+{
+    struct quantize_policy p;
+    CU_ASSERT_EQUAL_FATAL(quantize_policy_parse(format, policy, &p).code, STATUS_OK);
+    CU_ASSERT_EQUAL(p.classes[QUANTIZE_EMBEDDING].format.group, embedding);
+    CU_ASSERT_EQUAL(p.classes[QUANTIZE_HEAD].format.group, embedding);
+    CU_ASSERT_EQUAL(p.classes[QUANTIZE_ATTENTION].format.group, attention);
+    CU_ASSERT_EQUAL(p.classes[QUANTIZE_FFN].format.group, ffn);
+    CU_ASSERT_EQUAL(p.classes[QUANTIZE_EXPERTS].format.group, ffn);
+    for (int i = 0; i < QUANTIZE_CLASS_COUNT; i++) {
+        CU_ASSERT_EQUAL(p.classes[i].class, (enum quantize_class)i);
+        CU_ASSERT_EQUAL(p.classes[i].keep, i == QUANTIZE_ROUTER);
+    }
+}
+
+static void int8_has_the_groups_that_activations_need(void)
+{
+    check_groups("int8", NULL, 32, 32, 64);
+    check_groups("int8-asym", NULL, 32, 32, 64);
+    check_groups("int8-g128", NULL, 32, 128, 128);
+    check_groups("int8", "embedding=int8,head=int8,attention=int8,ffn=int8,experts=int8", 0, 0, 0);
+    check_groups("int4", "attention=int8", 128, 0, 32);
 }
 
 static void wrong_policies_are_refused(void)
@@ -128,8 +160,10 @@ static void leaves_fit_heads_groups_and_ranks(void)
 {
     check_leaves(9, 64, 1536, "int4", 128, 32, 256);
     check_leaves(32, 64, 5632, "int4", 256, 32, 512);
-    check_leaves(32, 64, 5632, "int8", 256, 0, 512);
-    check_leaves(16, 64, 3584, "int8", 256, 0, 512);
+    check_leaves(32, 64, 5632, "int8", 256, 32, 512);
+    check_leaves(32, 64, 5632, "int8-g128", 256, 128, 512);
+    check_leaves(16, 64, 3584, "int8", 256, 32, 448);
+    check_leaves(16, 64, 3584, "int8-g128", 256, 128, 512);
     check_leaves(16, 64, 3584, "int4", 256, 32, 448);
     check_leaves(8, 16, 160, "int8", 32, 32, 32); /* short: smaller groups */
     check_leaves(8, 16, 160, "int4", 32, 32, 32);
@@ -143,6 +177,8 @@ void suite_quantize_plan(CU_pSuite suite);
 void suite_quantize_plan(CU_pSuite suite)
 {
     CU_add_test(suite, "policies", policies);
+    CU_add_test(suite, "int8 has the groups that activations need",
+                int8_has_the_groups_that_activations_need);
     CU_add_test(suite, "wrong policies are refused", wrong_policies_are_refused);
     CU_add_test(suite, "leaves fit heads, groups and ranks", leaves_fit_heads_groups_and_ranks);
 }
