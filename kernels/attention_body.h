@@ -1,10 +1,11 @@
 /* Attention, shared by the instruction sets. All heads of a kv head share what is read of a tile,
- * and FOLD_ROWS queries each vector of it. Many queries: keys and values become floats once; few:
- * they are read where they are, whatever their type.
+ * and FOLD_ROWS queries each vector of it. Many queries: keys and values become floats once, keys
+ * turned where that pays; few: they are read where they are, whatever their type.
  *
  * The including file has defined: FOLD_ROWS, queries that are folded at a time, at most 8;
  * VALUE_VECTORS, vectors of an output in registers; the pieces of its vec.h; kv_load16 (elements of
- * the cache as floats) and dots16 (scores of 16 slots: 16 lanes, tree 8-4-2-1). */
+ * the cache as floats) and dots16 (scores of 16 slots: 16 lanes, tree 8-4-2-1); TURN_KEYS, and
+ * where that is 1, v16_turn (a square of 16 vectors, turned). */
 #ifndef SHOAL_KERNELS_ATTENTION_BODY_H
 #define SHOAL_KERNELS_ATTENTION_BODY_H
 
@@ -12,7 +13,8 @@
 
 enum {
     BLOCK_QUERIES = 128,                    /* queries that share a tile of floats */
-    WORTH_QUERIES = 2 * FOLD_ROWS,          /* queries from which making floats pays */
+    WORTH_QUERIES = 2 * FOLD_ROWS,          /* queries from which making floats pays, */
+    WORTH_TURNING = 8 * FOLD_ROWS,          /* and turning keys */
     SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* keys and values, or latents, of a tile */
     TILE = KV_BLOCK_TOKENS,
 };
@@ -53,6 +55,75 @@ ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile *tile,
         dots16(t, n_rows, tile, rows, at, j, e);
     }
 }
+
+#if TURN_KEYS
+/* s[r][i] = lane `lane` of the 16 of each dot, and lane + 8, added: the tree's first level. A
+ * vector has 16 slots from j + 16i on. */
+ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile *tile,
+                             const struct seen_row *rows, size_t j, size_t lane, struct v16 *s)
+{
+    const float *keys = (const float *)tile->keys + j;
+    struct v16 low[FOLD_ROWS * 2], high[FOLD_ROWS * 2];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < n_rows * n_vectors; i++) low[i] = high[i] = v16_zero();
+    for (size_t d = lane; d < tile->head_dim; d += 16) {
+        struct v16 k[2], l[2];
+#pragma GCC unroll 2
+        for (size_t i = 0; i < n_vectors; i++) {
+            k[i] = v16_load(DTYPE_F32, keys, d * TILE + 16 * i);
+            l[i] = v16_load(DTYPE_F32, keys, (d + 8) * TILE + 16 * i);
+        }
+#pragma GCC unroll 4
+        for (size_t r = 0; r < n_rows; r++) {
+            const struct v16 q = v16_set1(rows[r].q[d]), p = v16_set1(rows[r].q[d + 8]);
+#pragma GCC unroll 2
+            for (size_t i = 0; i < n_vectors; i++) {
+                low[r * n_vectors + i] = v16_madd(q, k[i], low[r * n_vectors + i]);
+                high[r * n_vectors + i] = v16_madd(p, l[i], high[r * n_vectors + i]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < n_rows * n_vectors; i++) s[i] = v16_add(low[i], high[i]);
+}
+
+/* e[r][j ..] of 16 n_vectors slots; both numbers are constant. Lanes come in the order in which the
+ * tree 8-4-2-1 needs them, so that few of its sums wait. */
+ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct tile *tile,
+                               const struct seen_row *rows, size_t j, float (*e)[TILE])
+{
+    struct v16 s[FOLD_ROWS * 2], four[FOLD_ROWS * 2], two[FOLD_ROWS * 2], one[FOLD_ROWS * 2];
+#pragma GCC unroll 4
+    for (size_t half = 0; half < 2; half++) {
+#pragma GCC unroll 4
+        for (size_t lane = half; lane < half + 4; lane += 2) {
+            lane_pair(n_rows, n_vectors, tile, rows, j, lane, four);
+            lane_pair(n_rows, n_vectors, tile, rows, j, lane + 4, s);
+#pragma GCC unroll 8
+            for (size_t i = 0; i < n_rows * n_vectors; i++) {
+                four[i] = v16_add(four[i], s[i]);
+                two[i] = lane == half ? four[i] : v16_add(two[i], four[i]);
+            }
+        }
+#pragma GCC unroll 8
+        for (size_t i = 0; i < n_rows * n_vectors; i++)
+            one[i] = half == 0 ? two[i] : v16_add(one[i], two[i]);
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < n_rows * n_vectors; i++)
+        v16_store(e[i / n_vectors] + j + i % n_vectors * 16, one[i]);
+}
+
+/* As scores, of keys that are floats [d][slot]. */
+ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile *tile,
+                                 const struct seen_row *rows, size_t first, size_t end,
+                                 float (*e)[TILE])
+{
+    size_t j = first;
+    for (; j + 32 <= end; j += 32) turned_dots(n_rows, 2, tile, rows, j, e);
+    if (j < end) turned_dots(n_rows, 1, tile, rows, j, e);
+}
+#endif
 
 /* e[r][j] = exp(s_j - m), +0 of hidden slots; part[r] = (m, l). A NaN score is not the maximum, and
  * makes e, l and the row NaN. */
@@ -172,14 +243,17 @@ ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, const stru
 
 /* Folds a tile into the states of n_rows (constant) consecutive rows, which all see a slot that all
  * see; a row's first tile is taken as it is. */
-ALWAYS_INLINE void fold(enum dtype t, size_t n_rows, const struct tile *tile,
+ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct tile *tile,
                         const struct seen_row *rows, float scale)
 {
     float e[FOLD_ROWS][TILE] __attribute__((aligned(64)));
     struct state part[FOLD_ROWS];
     struct fold_factors f[FOLD_ROWS];
     const size_t first = rows->j0 / 16 * 16, end = (rows[n_rows - 1].j1 + 15) / 16 * 16;
-    scores(t, n_rows, tile, rows, first, end, e);
+#if TURN_KEYS
+    if (turned) turned_scores(n_rows, tile, rows, first, end, e);
+#endif
+    if (!turned) scores(t, n_rows, tile, rows, first, end, e);
     weights(n_rows, rows, scale, first, end, e, part);
     fold_states(n_rows, rows, part, f);
     size_t d = 0;
@@ -244,21 +318,22 @@ ALWAYS_INLINE size_t queries_that_see(struct block *b, size_t i, size_t n, struc
     return k;
 }
 
-/* Tile n for the queries of the block that see it. */
-ALWAYS_INLINE void block_tile(enum dtype t, struct block *b, size_t n, const struct tile *tile)
+/* Tile n for the queries of the block that see it; turned: its keys are [d][slot]. */
+ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t n,
+                              const struct tile *tile)
 {
     struct seen_row rows[FOLD_ROWS];
     const float scale = b->args->scale;
     for (size_t i = 0; i < b->n;) {
         const size_t k = queries_that_see(b, i, n, rows);
         if (k == FOLD_ROWS)
-            fold(t, FOLD_ROWS, tile, rows, scale);
+            fold(t, turned, FOLD_ROWS, tile, rows, scale);
         else if (FOLD_ROWS > 3 && k == 3)
-            fold(t, FOLD_ROWS > 3 ? 3 : 1, tile, rows, scale);
+            fold(t, turned, FOLD_ROWS > 3 ? 3 : 1, tile, rows, scale);
         else if (k == 2)
-            fold(t, 2, tile, rows, scale);
+            fold(t, turned, 2, tile, rows, scale);
         else if (k == 1)
-            fold(t, 1, tile, rows, scale);
+            fold(t, turned, 1, tile, rows, scale);
         i += k > 0 ? k : 1;
     }
 }
@@ -267,8 +342,36 @@ ALWAYS_INLINE void block_tile(enum dtype t, struct block *b, size_t n, const str
 static __attribute__((noinline)) void block_tile_floats(struct block *b, size_t n,
                                                         const struct tile *tile)
 {
-    block_tile(DTYPE_F32, b, n, tile);
+    block_tile(DTYPE_F32, false, b, n, tile);
 }
+
+#if TURN_KEYS
+static __attribute__((noinline)) void block_tile_turned(struct block *b, size_t n,
+                                                        const struct tile *tile)
+{
+    block_tile(DTYPE_F32, true, b, n, tile);
+}
+
+/* to [n][TILE] = n elements of slots [j0, j1), turned; the last of them in the place of what else
+ * is in their vectors. */
+ALWAYS_INLINE void turn_keys(enum dtype t, const void *from, const float *scales, size_t n,
+                             size_t j0, size_t j1, float *to)
+{
+    for (size_t j = j0 / 16 * 16; j < j1; j += 16) {
+        for (size_t d = 0; d < n; d += 16) {
+            struct v16 v[16];
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++) {
+                const size_t until = j + i < j1 ? j + i : j1 - 1, slot = until > j0 ? until : j0;
+                v[i] = kv_load16(t, from, t == DTYPE_I8 ? scales[slot] : 1.0f, slot * n + d);
+            }
+            v16_turn(v);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < 16; i++) v16_store(to + (d + i) * TILE + j, v[i]);
+        }
+    }
+}
+#endif
 
 /* Slots [j0, j1) of n elements as floats. */
 ALWAYS_INLINE void make_floats(enum dtype t, const void *from, const float *scales, size_t n,
@@ -323,7 +426,7 @@ ALWAYS_INLINE void block_cached(enum dtype t, struct block *b)
         if (t == DTYPE_F32)
             block_tile_floats(b, n, &tile);
         else
-            block_tile(t, b, n, &tile);
+            block_tile(t, false, b, n, &tile);
     }
 }
 
@@ -336,11 +439,19 @@ ALWAYS_INLINE void block_floats(enum dtype t, struct block *b)
         const size_t j0 = s.lo > start ? s.lo - start : 0;
         const size_t j1 = s.p1 - start < TILE ? s.p1 - start + 1 : TILE;
         struct tile tile = cached_tile(t, b, n);
-        make_floats(t, tile.keys, tile.key_scales, hd, j0, j1, floats);
         if (!b->args->kv.latent)
             make_floats(t, tile.values, tile.value_scales, hd, j0, j1, floats + TILE * hd);
+        const void *keys = tile.keys;
         tile.keys = floats;
         tile.values = b->args->kv.latent ? floats : floats + TILE * hd;
+#if TURN_KEYS
+        if (!b->args->kv.latent && b->n >= WORTH_TURNING) {
+            turn_keys(t, keys, tile.key_scales, hd, j0, j1, floats);
+            block_tile_turned(b, n, &tile);
+            continue;
+        }
+#endif
+        make_floats(t, keys, tile.key_scales, hd, j0, j1, floats);
         block_tile_floats(b, n, &tile);
     }
 }

@@ -3,6 +3,8 @@
 
 #include "kernels/avx2/scales.h"
 
+#define TURN_KEYS 0
+
 enum { FOLD_ROWS = 3, VALUE_VECTORS = 2 };
 
 struct tile;

@@ -2,6 +2,9 @@
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"
+#include "kernels/avx512/turn.h"
+
+#define TURN_KEYS 1
 
 enum { FOLD_ROWS = 4, VALUE_VECTORS = 4 };
 
@@ -19,6 +22,17 @@ ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, 
     if (t == DTYPE_F8_E4M3) return (struct v16){v16_e4m3(_mm512_cvtepu8_epi32(codes))};
     const __m512 v = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
     return (struct v16){_mm512_mul_ps(v, _mm512_set1_ps(scale))};
+}
+
+/* v[i] = lane i of each of v. */
+ALWAYS_INLINE void v16_turn(struct v16 v[16])
+{
+    vec from[16], to[16];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++) from[i] = _mm512_castps_si512(v[i].v);
+    turn_words(from, to);
+#pragma GCC unroll 16
+    for (size_t i = 0; i < 16; i++) v[i].v = _mm512_castsi512_ps(to[i]);
 }
 
 #include "kernels/attention_body.h"

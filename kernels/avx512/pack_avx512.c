@@ -5,25 +5,10 @@
 
 #include <immintrin.h>
 
-#define ALWAYS_INLINE            static inline __attribute__((always_inline))
-#define UNPACK(part, bits, a, b) _mm512_unpack##part##_epi##bits(a, b)
-typedef __m512i vec;
-#include "kernels/pack_turn.h"
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#include "kernels/avx512/turn.h"
 
-enum { QUARTERS = 4, HALVES = 32, WORDS = 16 }; /* of a register */
-
-/* Four registers of four lanes of 128 bits, turned. */
-ALWAYS_INLINE void turn_lanes(__m512i r[QUARTERS])
-{
-    const __m512i a = _mm512_shuffle_i32x4(r[0], r[1], 0x44);
-    const __m512i b = _mm512_shuffle_i32x4(r[0], r[1], 0xEE);
-    const __m512i c = _mm512_shuffle_i32x4(r[2], r[3], 0x44);
-    const __m512i d = _mm512_shuffle_i32x4(r[2], r[3], 0xEE);
-    r[0] = _mm512_shuffle_i32x4(a, c, 0x88);
-    r[1] = _mm512_shuffle_i32x4(a, c, 0xDD);
-    r[2] = _mm512_shuffle_i32x4(b, d, 0x88);
-    r[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
-}
+enum { HALVES = 32, WORDS = 16 }; /* of a register */
 
 /* Inputs [0, n), up to 32, of 16 outputs of two bytes each. */
 ALWAYS_INLINE void put_halves(const char *rows, size_t stride, size_t n, char *out)
