@@ -21,11 +21,14 @@ static const struct flag files[] = {
 
 static const struct flag layout_flags[] = {
     {"tp", FLAG_COUNT, AT(tp), 1, 65536, "N",
-     "tensor parallel ranks (default: chosen from the topology)"},
+     "tensor parallel ranks (default: chosen from the topology); also --tensor-parallel-size, and "
+     "--pipeline-, --expert- and --data-parallel-size for the next three"},
     {"tensor-parallel-size", FLAG_COUNT, AT(tp), 1, 65536, NULL, NULL},
     {"pp", FLAG_COUNT, AT(pp), 1, 65536, "N", "pipeline stages"},
     {"pipeline-parallel-size", FLAG_COUNT, AT(pp), 1, 65536, NULL, NULL},
-    {"ep", FLAG_COUNT, AT(ep), 1, 65536, "N", "ranks the experts spread over (default: dp x tp)"},
+    {"ep", FLAG_COUNT, AT(ep), 1, 65536, "N",
+     "ranks the experts spread over (default: inside a host first; dp x tp when tp, pp and dp are "
+     "given)"},
     {"expert-parallel-size", FLAG_COUNT, AT(ep), 1, 65536, NULL, NULL},
     {"dp", FLAG_COUNT, AT(dp), 1, 65536, "N", "replicas"},
     {"data-parallel-size", FLAG_COUNT, AT(dp), 1, 65536, NULL, NULL},

@@ -147,7 +147,9 @@ static struct status read_sizes(const struct js_node *root, const char *what,
                            LANES, out->head_dim);
     }
     if (out->n_heads / out->n_kv_heads > 256 || out->n_kv_heads > 256) {
-        return status_make(STATUS_INPUT, "%s: more than 256 KV heads are not implemented", what);
+        return status_make(STATUS_INPUT, "%s: num_key_value_heads: expected at most 256, and at least a 256th of "
+                           "the %u heads, found %u",
+                           what, out->n_heads, out->n_kv_heads);
     }
     double eps = 1e-6;
     js_number(js_get(root, "rms_norm_eps"), &eps);
