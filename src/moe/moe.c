@@ -62,6 +62,16 @@ struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis a
     return status_ok();
 }
 
+static void find_homes(struct moe *m)
+{
+    const struct layout *l = m->o.layout;
+    for (uint32_t ep = 0; ep < l->ep; ep++) {
+        const struct range held = layout_experts(l, ep);
+        for (uint32_t e = held.begin; e < held.end; e++)
+            m->homes[e] = (struct expert_home){ep * l->etp, held.begin};
+    }
+}
+
 struct status moe_create(const struct moe_options *o, struct moe **out)
 {
     *out = NULL;
@@ -87,8 +97,10 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     TRY_GOTO(st, mem_alloc(&m->groups, 2 * (size_t)m->n_local_max, sizeof *m->groups, "MoE groups"),
              fail);
     TRY_GOTO(st, mem_alloc(&m->outputs, o->layout->etp, sizeof *m->outputs, "MoE outputs"), fail);
+    TRY_GOTO(st, mem_alloc(&m->homes, o->n_experts, sizeof *m->homes, "MoE experts"), fail);
     for (uint32_t i = 0; i < o->layout->etp; i++)
         m->outputs[i] = layout_expert_outputs(o->layout, i);
+    find_homes(m);
     m->up_groups = m->groups + m->n_local_max;
     m->send_counts = m->ints;
     m->send_displs = m->send_counts + m->n_group;
@@ -115,6 +127,7 @@ void moe_destroy(struct moe **m)
     mem_free(&(*m)->groups);
     mem_free(&(*m)->source_at);
     mem_free(&(*m)->outputs);
+    mem_free(&(*m)->homes);
     mem_free(&(*m)->count_out);
     mem_free(&(*m)->ints);
     mem_free(m);

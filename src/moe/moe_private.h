@@ -47,6 +47,12 @@ enum buffer {
     BUF_COUNT
 };
 
+/* Where an expert is held. */
+struct expert_home {
+    uint32_t first_rank;   /* of the EP axis, of those that share it */
+    uint32_t first_expert; /* that these hold */
+};
+
 struct moe {
     struct moe_options o;
     struct layout_place place;
@@ -65,6 +71,7 @@ struct moe {
     int *stage_counts, *stage_displs; /* [dp * tp] */
     int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
     struct range *outputs;            /* [etp] of the ranks that share experts: their D */
+    struct expert_home *homes;        /* [E] */
     unsigned turn;                    /* which of two lanes moe_together writes */
     /* where down is cut by outputs: what it reads, of all ranks that share the experts */
     void *inputs;

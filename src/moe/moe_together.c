@@ -175,10 +175,8 @@ static const int64_t *part_of(const struct moe *m, const struct choice *c, uint3
 
 static struct choice find(const struct moe *m, int32_t id, int32_t slot)
 {
-    uint32_t ep = 0;
-    while (layout_experts(m->o.layout, ep).end <= (uint32_t)id) ep++;
-    const int32_t first = rows_before(m, layout_experts(m->o.layout, ep).begin);
-    return (struct choice){ep * m->o.layout->etp, (size_t)(slot - first)};
+    const struct expert_home *home = &m->homes[id];
+    return (struct choice){home->first_rank, (size_t)(slot - rows_before(m, home->first_expert))};
 }
 
 /* y [n] = columns [column, column + n) of a choice's row, rounded once. */
