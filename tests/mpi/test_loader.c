@@ -75,25 +75,32 @@ static void file_write(const char *path)
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
 }
 
+/* The file as each test has it. */
+struct place {
+    int rank, n_ranks; /* of the world */
+    char path[256];
+    struct ckpt *c;
+    struct slab_want whole[N_TENSORS]; /* wants all of every tensor */
+};
+
 /* Rank 0 writes, everyone opens. */
-static struct ckpt *file_open(char path[256])
+static void place_open(struct place *p)
 {
-    int rank;
-    struct ckpt *c = NULL;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    path_of(path);
-    if (rank == 0) file_write(path);
+    *p = (struct place){.rank = 0};
+    MPI_Comm_rank(MPI_COMM_WORLD, &p->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &p->n_ranks);
+    path_of(p->path);
+    if (p->rank == 0) file_write(p->path);
     MPI_Barrier(MPI_COMM_WORLD);
-    const struct status st = ckpt_open(path, &c);
-    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
-    return c;
+    CU_ASSERT_EQUAL_FATAL(ckpt_open(p->path, &p->c).code, STATUS_OK);
+    for (size_t i = 0; i < N_TENSORS; i++) p->whole[i] = slab_whole(ckpt_tensor_at(p->c, i));
 }
 
-static void file_remove(struct ckpt *c, const char *path)
+static void place_close(struct place *p)
 {
-    ckpt_close(&c);
+    ckpt_close(&p->c);
     MPI_Barrier(MPI_COMM_WORLD);
-    unlink(path);
+    if (p->rank == 0) unlink(p->path);
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
@@ -209,23 +216,20 @@ static struct expectation *expectation_new(const struct slab_want *wants)
 
 static void random_slabs_arrive_and_blocks_are_read_once(void)
 {
-    int rank, n_ranks;
-    char path[256];
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    struct ckpt *c = file_open(path);
+    struct place p;
+    place_open(&p);
     for (uint32_t round = 0; round < 6; round++) {
-        struct slab_want *all = calloc((size_t)n_ranks * N_WANTS, sizeof *all);
+        struct slab_want *all = calloc((size_t)p.n_ranks * N_WANTS, sizeof *all);
         uint32_t state = 77 + round;
-        for (size_t i = 0; i < (size_t)n_ranks * N_WANTS; i++) all[i] = want_random(c, &state);
-        struct expectation *x = expectation_new(all + (size_t)rank * N_WANTS);
-        const size_t n_mine = round == 5 && rank == 0 ? 0 : N_WANTS;
+        for (size_t i = 0; i < (size_t)p.n_ranks * N_WANTS; i++) all[i] = want_random(p.c, &state);
+        struct expectation *x = expectation_new(all + (size_t)p.rank * N_WANTS);
+        const size_t n_mine = round == 5 && p.rank == 0 ? 0 : N_WANTS;
         struct loader_stats stats;
         /* one more on the last rank: as many lanes as the smallest team */
-        const uint32_t n_lanes = round % 3 + 1, more = rank + 1 == n_ranks ? 1 : 0;
-        x->is_serial = round == 4 && rank == 0; /* beside ranks whose sinks are not */
+        const uint32_t n_lanes = round % 3 + 1, more = p.rank + 1 == p.n_ranks ? 1 : 0;
+        x->is_serial = round == 4 && p.rank == 0; /* beside ranks whose sinks are not */
         const struct status st =
-            load(c, round == 3 ? 0 : n_lanes + more, x->wants, n_mine, x, &stats);
+            load(p.c, round == 3 ? 0 : n_lanes + more, x->wants, n_mine, x, &stats);
         CU_ASSERT_EQUAL(st.code, STATUS_OK);
         CU_ASSERT_EQUAL(x->n_wrong, 0);
         for (size_t i = 0; i < n_mine; i++) {
@@ -234,53 +238,48 @@ static void random_slabs_arrive_and_blocks_are_read_once(void)
                             empty ? 0 : x->wants[i].n_outer * x->wants[i].n_rows);
         }
         if (round < 5) {
-            const uint64_t n = blocks_expected(all, (size_t)n_ranks * N_WANTS);
+            const uint64_t n = blocks_expected(all, (size_t)p.n_ranks * N_WANTS);
             CU_ASSERT(n > 0 && stats.n_blocks_host == n);
         }
         free(x);
         free(all);
     }
-    file_remove(c, path);
+    place_close(&p);
 }
 
 static void nothing_wanted_is_nothing_read(void)
 {
-    char path[256];
-    struct ckpt *c = file_open(path);
+    struct place p;
+    place_open(&p);
     struct expectation *x = expectation_new(NULL);
     struct loader_stats stats;
-    CU_ASSERT_EQUAL(load(c, 2, NULL, 0, x, &stats).code, STATUS_OK);
+    CU_ASSERT_EQUAL(load(p.c, 2, NULL, 0, x, &stats).code, STATUS_OK);
     CU_ASSERT(stats.n_blocks_host == 0 && x->n_pieces == 0);
     free(x);
-    file_remove(c, path);
+    place_close(&p);
 }
 
 /* One rank's sink fails at its first, a middle, its last piece: all ranks say the same. */
 static void a_failing_sink_ends_all_ranks_together(void)
 {
-    int rank, n_ranks;
-    char path[256];
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    struct ckpt *c = file_open(path);
-    struct slab_want wants[N_TENSORS];
+    struct place p;
+    place_open(&p);
     int n_pieces = 0;
-    for (size_t i = 0; i < N_TENSORS; i++) wants[i] = slab_whole(ckpt_tensor_at(c, i));
     for (int step = 0; step < 4; step++) {
         const int fail_at[4] = {-1, 0, n_pieces / 2, n_pieces - 1};
-        struct expectation *x = expectation_new(wants);
-        if (rank == n_ranks - 1) x->fail_at = fail_at[step];
-        const struct status st = load(c, 2, wants, N_TENSORS, x, NULL);
+        struct expectation *x = expectation_new(p.whole);
+        if (p.rank == p.n_ranks - 1) x->fail_at = fail_at[step];
+        const struct status st = load(p.c, 2, p.whole, N_TENSORS, x, NULL);
         CU_ASSERT_EQUAL(st.code, step == 0 ? STATUS_OK : STATUS_MEMORY);
         if (step > 0) CU_ASSERT_STRING_EQUAL(st.text, "the sink has enough");
         if (step == 0) n_pieces = x->n_pieces;
         free(x);
     }
-    wants[0].n_rows++;
-    struct expectation *x = expectation_new(wants);
-    CU_ASSERT_EQUAL(load(c, 2, wants, rank == 0 ? 1 : 0, x, NULL).code, STATUS_BUG);
+    p.whole[0].n_rows++;
+    struct expectation *x = expectation_new(p.whole);
+    CU_ASSERT_EQUAL(load(p.c, 2, p.whole, p.rank == 0 ? 1 : 0, x, NULL).code, STATUS_BUG);
     free(x);
-    file_remove(c, path);
+    place_close(&p);
 }
 
 /* Rank 0 turns a bit of one byte over, or back. */
@@ -302,58 +301,52 @@ static void byte_flip(const char *path, int rank, uint64_t at)
  * it, whether all ranks want the block or only one, and all ranks name the tensor and the block. */
 static void a_damaged_block_is_named_by_all_ranks(void)
 {
-    int rank, n_ranks;
-    char path[256], name[300];
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    struct ckpt *c = file_open(path);
+    struct place p;
+    char name[300];
+    place_open(&p);
     for (size_t i = 0; i < 2 * N_TENSORS; i++) {
-        const struct ckpt_tensor *t = ckpt_tensor_at(c, i / 2);
+        const struct ckpt_tensor *t = ckpt_tensor_at(p.c, i / 2);
         const uint64_t block = t->n_blocks / 2;
         const uint64_t end = block * t->rows_per_block + ckpt_block_rows(t, block);
         const uint64_t at = t->offset + end * t->n_cols * dtype_bytes(t->dtype) - 1;
-        struct slab_want wants[N_TENSORS];
-        for (size_t k = 0; k < N_TENSORS; k++) wants[k] = slab_whole(ckpt_tensor_at(c, k));
-        struct expectation *x = expectation_new(wants);
-        byte_flip(path, rank, at);
-        const bool all = i % 2 == 0, mine = rank == (int)(i / 2) % n_ranks;
-        const struct status st = load(c, 2, wants, all || mine ? N_TENSORS : 0, x, NULL);
-        byte_flip(path, rank, at);
+        struct expectation *x = expectation_new(p.whole);
+        byte_flip(p.path, p.rank, at);
+        const bool all = i % 2 == 0, mine = p.rank == (int)(i / 2) % p.n_ranks;
+        const struct status st = load(p.c, 2, p.whole, all || mine ? N_TENSORS : 0, x, NULL);
+        byte_flip(p.path, p.rank, at);
         snprintf(name, sizeof name, "tensor %s: block %llu of", t->name, (unsigned long long)block);
         CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, name));
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "damaged"));
         free(x);
     }
-    file_remove(c, path);
+    place_close(&p);
 }
 
 /* The last rank has another file behind the same name: all ranks name it, and nobody else. */
 static void ranks_with_different_files_are_named(void)
 {
-    int rank, n_ranks;
-    char path[256], other[300], name[32];
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    struct ckpt *c = file_open(path);
-    CU_ASSERT_EQUAL(loader_check_same(c, MPI_COMM_WORLD).code, STATUS_OK);
-    if (n_ranks > 1 && rank == n_ranks - 1) {
+    struct place p;
+    char other[300], name[64];
+    place_open(&p);
+    CU_ASSERT_EQUAL(loader_check_same(p.c, MPI_COMM_WORLD).code, STATUS_OK);
+    if (p.n_ranks > 1 && p.rank == p.n_ranks - 1) {
         struct ckpt_writer *w = NULL;
-        ckpt_close(&c);
-        snprintf(other, sizeof other, "%s.other", path);
+        ckpt_close(&p.c);
+        snprintf(other, sizeof other, "%s.other", p.path);
         CU_ASSERT_EQUAL_FATAL(ckpt_writer_create(other, "loader test", &w).code, STATUS_OK);
         ckpt_writer_config(w, "{\"another\":1}", 13);
         CU_ASSERT_EQUAL(ckpt_writer_finish(&w).code, STATUS_OK);
-        CU_ASSERT_EQUAL_FATAL(ckpt_open(other, &c).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(ckpt_open(other, &p.c).code, STATUS_OK);
         unlink(other);
     }
-    if (n_ranks > 1) {
-        const struct status st = loader_check_same(c, MPI_COMM_WORLD);
-        snprintf(name, sizeof name, "rank %d opened another", n_ranks - 1);
+    if (p.n_ranks > 1) {
+        const struct status st = loader_check_same(p.c, MPI_COMM_WORLD);
+        snprintf(name, sizeof name, "rank %d opened another", p.n_ranks - 1);
         CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
         CU_ASSERT_PTR_NOT_NULL(strstr(st.text, name));
     }
-    file_remove(c, path);
+    place_close(&p);
 }
 
 static struct status piece_drop(void *ctx, const struct slab_piece *p)
@@ -375,35 +368,28 @@ static void peak_reset(void)
 /* What a rank alone wants passes through a buffer for each thread, whatever its size. */
 static void memory_does_not_grow_with_the_file(void)
 {
-    int rank, n_ranks;
-    char path[256];
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-    struct ckpt *c = file_open(path);
-    struct slab_want wants[N_TENSORS];
+    struct place p;
+    place_open(&p);
     struct team *team = NULL;
     uint64_t n_all = 0;
     _Atomic uint64_t n_came = 0;
-    for (size_t i = 0; i < N_TENSORS; i++) {
-        wants[i] = slab_whole(ckpt_tensor_at(c, i));
-        n_all += wants[i].tensor->n_bytes;
-    }
+    for (size_t i = 0; i < N_TENSORS; i++) n_all += p.whole[i].tensor->n_bytes;
     CU_ASSERT_EQUAL_FATAL(team_create(2, &team).code, STATUS_OK);
-    const struct loader_job job = {.c = c,
+    const struct loader_job job = {.c = p.c,
                                    .host = MPI_COMM_WORLD,
                                    .team = team,
-                                   .wants = wants,
-                                   .n_wants = rank == n_ranks - 1 ? N_TENSORS : 0,
+                                   .wants = p.whole,
+                                   .n_wants = p.rank == p.n_ranks - 1 ? N_TENSORS : 0,
                                    .sink = piece_drop,
                                    .ctx = &n_came};
     peak_reset();
     const uint64_t before = mem_peak_bytes(), bound = (uint64_t)3 * CKPT_READ_BYTES_MAX;
     CU_ASSERT_EQUAL(loader_run(&job, NULL).code, STATUS_OK);
-    CU_ASSERT_EQUAL(n_came, rank == n_ranks - 1 ? n_all : 0);
+    CU_ASSERT_EQUAL(n_came, p.rank == p.n_ranks - 1 ? n_all : 0);
     CU_ASSERT(n_all > 2 * bound);
     CU_ASSERT(mem_peak_bytes() - before <= bound);
     team_destroy(&team);
-    file_remove(c, path);
+    place_close(&p);
 }
 
 void suite_loader(CU_pSuite suite);
