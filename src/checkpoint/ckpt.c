@@ -210,9 +210,8 @@ uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n
     return count[1];
 }
 
-/* Reads n bytes at `offset` and adds them to the checksum while the cache still holds them. */
-static struct status step_read(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t offset,
-                               size_t n, char *out, XXH3_state_t *sum)
+static struct status bytes_read(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t offset,
+                                size_t n, char *out)
 {
     for (size_t done = 0; done < n;) {
         const ssize_t got = pread(c->fd, out + done, n - done, (off_t)(offset + done));
@@ -224,7 +223,6 @@ static struct status step_read(const struct ckpt *c, const struct ckpt_tensor *t
         }
         done += (size_t)got;
     }
-    XXH3_128bits_update(sum, out, n);
     return status_ok();
 }
 
@@ -263,21 +261,33 @@ static struct status sum_begin(struct block_sum *s)
     return status_ok();
 }
 
-/* `st` when reading failed, else whether the bytes are those that were written. */
-static struct status sum_end(struct block_sum *s, struct status st)
+/* Whether the bytes of the block are those that were written; the next block's sum begins. */
+static struct status sum_check(struct block_sum *s)
 {
     const XXH128_hash_t hash = XXH3_128bits_digest(s->state);
-    XXH3_freeState(s->state);
-    if (status_failed(&st)) return st;
-    const uint64_t *want = s->c->entries[s->t->index].sums + 2 * s->block;
+    const uint64_t block = s->block++, *want = s->c->entries[s->t->index].sums + 2 * block;
+    XXH3_128bits_reset(s->state);
     if (hash.low64 == want[0] && hash.high64 == want[1]) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: tensor %s: block %llu of %llu is damaged: expected checksum "
                        "%016llx%016llx, found %016llx%016llx",
-                       s->c->path, s->t->name, (unsigned long long)s->block,
+                       s->c->path, s->t->name, (unsigned long long)block,
                        (unsigned long long)s->t->n_blocks, (unsigned long long)want[1],
                        (unsigned long long)want[0], (unsigned long long)hash.high64,
                        (unsigned long long)hash.low64);
+}
+
+/* The next rows, which begin in the sum's block and may end behind it. */
+static struct status sum_rows(struct block_sum *s, uint64_t row, uint64_t n_rows, const char *rows)
+{
+    const size_t row_bytes = (size_t)(s->t->n_cols * dtype_bytes(s->t->dtype));
+    for (uint64_t i = 0, n; i < n_rows; i += n) {
+        const uint64_t end = s->block * s->t->rows_per_block + ckpt_block_rows(s->t, s->block);
+        n = end - (row + i) < n_rows - i ? end - (row + i) : n_rows - i;
+        XXH3_128bits_update(s->state, rows + i * row_bytes, (size_t)n * row_bytes);
+        if (row + i + n == end) TRY(sum_check(s));
+    }
+    return status_ok();
 }
 
 struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
@@ -290,9 +300,12 @@ struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t,
     TRY(sum_begin(&sum));
     for (size_t done = 0; done < n_bytes && !status_failed(&st); done += READ_STEP_BYTES) {
         const size_t n = n_bytes - done < READ_STEP_BYTES ? n_bytes - done : READ_STEP_BYTES;
-        st = step_read(c, t, offset + done, n, (char *)buf + done, sum.state);
+        st = bytes_read(c, t, offset + done, n, (char *)buf + done);
+        if (!status_failed(&st)) XXH3_128bits_update(sum.state, (char *)buf + done, n);
     }
-    return sum_end(&sum, st);
+    if (!status_failed(&st)) st = sum_check(&sum);
+    XXH3_freeState(sum.state);
+    return st;
 }
 
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end)
@@ -305,20 +318,23 @@ uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t e
     return n < end - row ? n : end - row;
 }
 
-struct status ckpt_stream_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
-                                void *buf, ckpt_rows_fn *fn, void *ctx)
+struct status ckpt_stream_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                                 uint64_t n, void *buf, ckpt_rows_fn *fn, void *ctx)
 {
     const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
-    const uint64_t row0 = block * t->rows_per_block, end = row0 + ckpt_block_rows(t, block);
+    const uint64_t row0 = block * t->rows_per_block, last = block + n - 1;
+    const uint64_t end = last * t->rows_per_block + ckpt_block_rows(t, last);
     struct block_sum sum = {.c = c, .t = t, .block = block};
     struct status st = status_ok();
     TRY(sum_begin(&sum));
-    for (uint64_t row = row0, n; row < end && !status_failed(&st); row += n) {
-        n = ckpt_rows_at_once(t, row, end);
-        st = step_read(c, t, t->offset + row * row_bytes, (size_t)n * row_bytes, buf, sum.state);
-        if (!status_failed(&st)) st = fn(ctx, row, n, buf);
+    for (uint64_t row = row0, some; row < end && !status_failed(&st); row += some) {
+        some = ckpt_rows_at_once(t, row, end);
+        st = bytes_read(c, t, t->offset + row * row_bytes, (size_t)some * row_bytes, buf);
+        if (!status_failed(&st)) st = sum_rows(&sum, row, some, buf);
+        if (!status_failed(&st)) st = fn(ctx, row, some, buf);
     }
-    return sum_end(&sum, st);
+    XXH3_freeState(sum.state);
+    return st;
 }
 
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst)

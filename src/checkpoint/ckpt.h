@@ -128,11 +128,12 @@ struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t,
                               void *buf);
 /* Takes rows [row, row + n_rows) of a block, counted in the whole tensor: [n_rows][n_cols]. */
 typedef struct status ckpt_rows_fn(void *ctx, uint64_t row, uint64_t n_rows, const void *rows);
-/* Local. The same block in pieces of ckpt_rows_at_once, each read into buf [CKPT_READ_BYTES_MAX, or
- * a row if that is larger] and given to fn while the cache holds it. What fn gets is verified when
- * the block is through: after an error it is worthless. Errors: as above, and fn's. */
-struct status ckpt_stream_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
-                                void *buf, ckpt_rows_fn *fn, void *ctx);
+/* Local. Blocks [block, block + n) in pieces of ckpt_rows_at_once, which may hold rows of several,
+ * each read into buf [CKPT_READ_BYTES_MAX, or a row if that is larger] and given to fn while the
+ * cache holds it. What fn gets is verified when its blocks are through: after an error it is
+ * worthless. Errors: as above, of the first of the blocks, and fn's. */
+struct status ckpt_stream_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                                 uint64_t n, void *buf, ckpt_rows_fn *fn, void *ctx);
 /* Local. How many rows of [row, end) make a good piece: they fit a core's cache and, where rows are
  * short enough, end with a whole panel of a packed weight. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);

@@ -47,14 +47,23 @@ static uint64_t block_of(const struct stream *s, uint64_t i)
     return s->list[i].block - s->l->first_block[s->list[i].tensor];
 }
 
+/* How many blocks from place i on, before `end`, stand one behind the other in one tensor. */
+static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
+{
+    uint64_t n = 1;
+    while (i + n < end && s->list[i + n].tensor == s->list[i].tensor &&
+           s->list[i + n].block == s->list[i].block + n)
+        n++;
+    return n;
+}
+
 /* Tells the system of a run, of neighbours in one tensor at once. */
 static void advise(const struct stream *s, uint64_t run)
 {
     if (run >= s->n_runs) return;
-    for (uint64_t i = s->runs[run], n; i < s->runs[run + 1]; i += n) {
-        for (n = 1; i + n < s->runs[run + 1] && s->list[i + n].tensor == s->list[i].tensor &&
-                    s->list[i + n].block == s->list[i].block + n;)
-            n++;
+    const uint64_t end = s->runs[run + 1];
+    for (uint64_t i = s->runs[run], n; i < end; i += n) {
+        n = neighbours(s, i, end);
         ckpt_advise_blocks(s->l->o->c, tensor_of(s, i), block_of(s, i), n);
     }
 }
@@ -70,14 +79,14 @@ static struct status take_rows(void *ctx, uint64_t row, uint64_t n_rows, const v
     return loader_take(r->l, r->tensor, row, n_rows, rows);
 }
 
-/* One block through the lane. */
-static struct status lane_block(const struct stream *s, struct lane *lane, uint64_t i)
+/* Neighbours through the lane. Small ones (an expert's codes, its scales) share a read. */
+static struct status lane_blocks(const struct stream *s, struct lane *lane, uint64_t i, uint64_t n)
 {
     const struct ckpt_tensor *t = tensor_of(s, i);
     struct rows_ctx r = {.l = s->l, .tensor = s->list[i].tensor};
-    lane->stats.n_blocks++;
-    lane->stats.n_bytes += ckpt_block_bytes(t, block_of(s, i));
-    return ckpt_stream_block(s->l->o->c, t, block_of(s, i), lane->buf, take_rows, &r);
+    lane->stats.n_blocks += n;
+    for (uint64_t k = 0; k < n; k++) lane->stats.n_bytes += ckpt_block_bytes(t, block_of(s, i + k));
+    return ckpt_stream_blocks(s->l->o->c, t, block_of(s, i), n, lane->buf, take_rows, &r);
 }
 
 static void lane_run(void *ctx, uint32_t part)
@@ -86,9 +95,11 @@ static void lane_run(void *ctx, uint32_t part)
     struct lane *lane = &s->lanes[part];
     uint64_t run;
     while (!atomic_load(&s->stops) && (run = atomic_fetch_add(&s->next, 1)) < s->n_runs) {
+        const uint64_t end = s->runs[run + 1];
         advise(s, run + (uint64_t)AHEAD_RUNS * s->n_lanes);
-        for (uint64_t i = s->runs[run]; i < s->runs[run + 1]; i++) {
-            lane->status = lane_block(s, lane, i);
+        for (uint64_t i = s->runs[run], n; i < end; i += n) {
+            n = neighbours(s, i, end);
+            lane->status = lane_blocks(s, lane, i, n);
             if (!status_failed(&lane->status)) continue;
             lane->failed = i;
             atomic_store(&s->stops, true);
