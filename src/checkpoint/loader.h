@@ -47,7 +47,7 @@ struct loader_stats {
 /* Local. The wants that give all of a tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
-enum { LOADER_LANES_MAX = 4 }; /* blocks that several ranks want and one of them reads at once */
+enum { LOADER_LANES_MAX = 4 }; /* threads of a rank that read what several ranks want */
 
 /* What one rank brings to a load; all borrowed. */
 struct loader_job {
@@ -63,8 +63,8 @@ struct loader_job {
 
 /* **Collective (host)**: every rank of the host calls it with its own job; `stats` may be NULL.
  * Memory: CKPT_READ_BYTES_MAX (or the longest row) for each thread; then, while blocks are read
- * that several ranks want, or whose sink is serial, two blocks of the largest size for each lane of
- * a rank, which has as many lanes as the smallest team of the host has threads, at most
+ * that several ranks want, or whose sink is serial, twice 8 MiB (or the largest block) for each
+ * lane of a rank, which has as many lanes as the smallest team of the host has threads, at most
  * LOADER_LANES_MAX. Errors: the status of the first rank that failed, of its blocks that only it
  * wants the first in the file, the same on all ranks of the host, all return together. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);

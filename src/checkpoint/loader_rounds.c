@@ -1,6 +1,6 @@
 /* Blocks that several ranks of a host want, or whose sink takes from one thread only. One round:
- * each lane (a thread) of each rank reads one block into its slot of shared memory, all agree that
- * it went well, everyone takes what it wants from all slots. Each lane has two slots, so the
+ * each lane (a thread) of each rank reads a run of blocks into its slot of shared memory, all agree
+ * that it went well, everyone takes what it wants from all slots. Each lane has two slots, so the
  * agreement of a round also says that the slots of the round before are free. */
 #include "checkpoint/loader_private.h"
 
@@ -9,7 +9,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { AHEAD_ROUNDS = 4 }; /* whose blocks the system is reading while this rank packs */
+enum {
+    AHEAD_ROUNDS = 4, /* whose blocks the system is reading while this rank packs */
+    /* Of a slot. Small blocks (an expert's codes, its scales) fill one together: a round costs an
+     * agreement, and on busy cores each agreement waits for the system to run every rank. */
+    SLOT_BYTES = 8 << 20 /* at most, but for a longer block */
+};
 
 /* The rounds of one call. */
 struct rounds {
@@ -21,18 +26,21 @@ struct rounds {
     char *private_slots;
 };
 
+/* A block of a run, and where it stands in the run's slot. */
+struct run_block {
+    struct loader_place at;
+    size_t offset;
+};
+
 static struct loader_place first_place(const struct loader *l)
 {
     return loader_next(l, l->shared, (struct loader_place){0});
 }
 
-/* Moves n shared blocks on. */
-static void skip(const struct loader *l, struct loader_place *at, int n)
+static struct loader_place next_place(const struct loader *l, struct loader_place at)
 {
-    for (int i = 0; i < n && at->block < l->n_blocks; i++) {
-        at->block++;
-        *at = loader_next(l, l->shared, *at);
-    }
+    at.block++;
+    return loader_next(l, l->shared, at);
 }
 
 static const struct ckpt_tensor *tensor_at(const struct loader *l, struct loader_place at)
@@ -40,16 +48,55 @@ static const struct ckpt_tensor *tensor_at(const struct loader *l, struct loader
     return ckpt_tensor_at(l->o->c, at.tensor);
 }
 
+static uint64_t block_of(const struct loader *l, struct loader_place at)
+{
+    return at.block - l->first_block[at.tensor];
+}
+
+/* What a block takes up in a slot. */
+static size_t padded_bytes(const struct loader *l, struct loader_place at)
+{
+    const size_t n = ckpt_block_bytes(tensor_at(l, at), block_of(l, at));
+    return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* ---- runs: as many of the shared blocks, in the file's order, as a slot holds ---- */
+
+static bool run_holds(const struct rounds *r, const struct run_block *b)
+{
+    return b->at.block < r->l->n_blocks && b->offset + padded_bytes(r->l, b->at) <= r->slot_bytes;
+}
+
+static void run_step(const struct rounds *r, struct run_block *b)
+{
+    b->offset += padded_bytes(r->l, b->at);
+    b->at = next_place(r->l, b->at);
+}
+
+/* Moves n runs on. */
+static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct run_block b = {.at = *at};
+        while (run_holds(r, &b)) run_step(r, &b);
+        *at = b.at;
+    }
+}
+
 /* ---- shared slots ---- */
 
-static size_t largest_block(const struct loader *l)
+/* 0: no block is shared. Few blocks are spread over all lanes, two rounds at least. */
+static size_t choose_slot_bytes(const struct loader *l)
 {
-    size_t largest = 0;
-    for (struct loader_place at = first_place(l); at.block < l->n_blocks; skip(l, &at, 1)) {
-        const size_t n = ckpt_block_bytes(tensor_at(l, at), at.block - l->first_block[at.tensor]);
+    size_t largest = 0, all = 0;
+    for (struct loader_place at = first_place(l); at.block < l->n_blocks; at = next_place(l, at)) {
+        const size_t n = padded_bytes(l, at);
         if (n > largest) largest = n;
+        all += n;
     }
-    return (largest + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+    size_t n = all / (2 * (size_t)l->n_ranks * (size_t)l->n_lanes) / MEM_ALIGN * MEM_ALIGN;
+    if (n > SLOT_BYTES) n = SLOT_BYTES;
+    return n > largest ? n : largest;
 }
 
 /* Of one rank. */
@@ -112,7 +159,7 @@ static void window_sync(const struct rounds *r)
     if (r->window != MPI_WIN_NULL) MPI_Win_sync(r->window);
 }
 
-/* The slot of the round's i-th block. */
+/* The slot of the round's i-th run. */
 static char *slot_of(const struct rounds *r, unsigned round, int i)
 {
     const int n_lanes = r->l->n_lanes;
@@ -125,55 +172,65 @@ static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
     struct loader_place at = r->ahead;
-    skip(l, &at, l->rank * l->n_lanes);
-    for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
-        ckpt_advise_blocks(l->o->c, tensor_at(l, at), at.block - l->first_block[at.tensor], 1);
-        skip(l, &at, 1);
+    skip_runs(r, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes; i++) {
+        struct run_block b = {.at = at};
+        for (; run_holds(r, &b); run_step(r, &b))
+            ckpt_advise_blocks(l->o->c, tensor_at(l, b.at), block_of(l, b.at), 1);
+        at = b.at;
     }
-    skip(l, &r->ahead, l->n_ranks * l->n_lanes);
+    skip_runs(r, &r->ahead, l->n_ranks * l->n_lanes);
 }
 
-/* A block on its way into its slot. */
-struct block_read {
-    const struct ckpt_tensor *tensor;
-    uint64_t block; /* of the tensor */
+/* A run on its way into its slot. */
+struct run_read {
+    struct loader_place first;
     char *slot;
+    struct loader_stats stats;
     struct status status;
 };
 
 struct read_job {
-    const struct ckpt *c;
-    struct block_read reads[LOADER_LANES_MAX];
-    uint32_t n_reads;
+    const struct rounds *r;
+    struct run_read reads[LOADER_LANES_MAX];
 };
 
-static void read_one(void *ctx, uint32_t i)
+static void read_run(void *ctx, uint32_t i)
 {
     struct read_job *job = ctx;
-    if (i >= job->n_reads) return;
-    struct block_read *b = &job->reads[i];
-    b->status = ckpt_read_block(job->c, b->tensor, b->block, b->slot);
+    const struct loader *l = job->r->l;
+    if (i >= (uint32_t)l->n_lanes) return;
+    struct run_read *read = &job->reads[i];
+    read->status = status_ok();
+    for (struct run_block b = {.at = read->first}; run_holds(job->r, &b); run_step(job->r, &b)) {
+        const struct ckpt_tensor *t = tensor_at(l, b.at);
+        const uint64_t block = block_of(l, b.at);
+        read->stats.n_blocks++;
+        read->stats.n_bytes += ckpt_block_bytes(t, block);
+        read->status = ckpt_read_block(l->o->c, t, block, read->slot + b.offset);
+        if (status_failed(&read->status)) return;
+    }
 }
 
-/* This rank reads its blocks of the round into their slots, unless `mine` already failed. */
+/* This rank reads its runs of the round into their slots, unless `mine` already failed. */
 static struct status round_read(const struct rounds *r, struct loader_place at, unsigned round,
                                 struct status mine, struct loader_stats *stats)
 {
     const struct loader *l = r->l;
-    struct read_job job = {.c = l->o->c};
+    struct read_job job = {.r = r};
     if (status_failed(&mine)) return mine;
-    skip(l, &at, l->rank * l->n_lanes);
-    for (int i = 0; i < l->n_lanes && at.block < l->n_blocks; i++) {
-        const struct ckpt_tensor *t = tensor_at(l, at);
-        const uint64_t block = at.block - l->first_block[at.tensor];
-        job.reads[job.n_reads++] = (struct block_read){
-            .tensor = t, .block = block, .slot = slot_of(r, round, l->rank * l->n_lanes + i)};
-        stats->n_blocks++;
-        stats->n_bytes += ckpt_block_bytes(t, block);
-        skip(l, &at, 1);
+    skip_runs(r, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes; i++) {
+        job.reads[i].first = at;
+        job.reads[i].slot = slot_of(r, round, l->rank * l->n_lanes + i);
+        skip_runs(r, &at, 1);
     }
-    team_run(l->o->team, 1, read_one, &job);
-    for (uint32_t i = 0; i < job.n_reads; i++) TRY(job.reads[i].status);
+    team_run(l->o->team, 1, read_run, &job);
+    for (int i = 0; i < l->n_lanes; i++) {
+        stats->n_blocks += job.reads[i].stats.n_blocks;
+        stats->n_bytes += job.reads[i].stats.n_bytes;
+        TRY(job.reads[i].status);
+    }
     return mine;
 }
 
@@ -207,7 +264,7 @@ static void take_pieces(void *ctx, uint32_t part)
 static struct status block_take(const struct loader *l, struct loader_place at, const char *bytes)
 {
     const struct ckpt_tensor *t = tensor_at(l, at);
-    const uint64_t block = at.block - l->first_block[at.tensor], row0 = block * t->rows_per_block;
+    const uint64_t block = block_of(l, at), row0 = block * t->rows_per_block;
     const uint64_t n_rows = ckpt_block_rows(t, block);
     if (l->first_want[at.tensor] == l->first_want[at.tensor + 1]) return status_ok();
     if (l->o->sink_is_serial || team_size(l->o->team) == 1)
@@ -229,9 +286,12 @@ static struct status round_take(const struct rounds *r, struct loader_place *at,
 {
     const struct loader *l = r->l;
     struct status st = status_ok();
-    for (int i = 0; i < l->n_ranks * l->n_lanes && at->block < l->n_blocks; i++) {
-        if (!status_failed(&st)) st = block_take(l, *at, slot_of(r, round, i));
-        skip(l, at, 1);
+    for (int i = 0; i < l->n_ranks * l->n_lanes; i++) {
+        struct run_block b = {.at = *at};
+        for (; run_holds(r, &b); run_step(r, &b)) {
+            if (!status_failed(&st)) st = block_take(l, b.at, slot_of(r, round, i) + b.offset);
+        }
+        *at = b.at;
     }
     return st;
 }
@@ -256,7 +316,7 @@ static struct status rounds_run(struct rounds *r, struct status mine, struct loa
 
 struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats)
 {
-    struct rounds r = {.l = l, .slot_bytes = largest_block(l), .window = MPI_WIN_NULL};
+    struct rounds r = {.l = l, .slot_bytes = choose_slot_bytes(l), .window = MPI_WIN_NULL};
     if (r.slot_bytes == 0) return loader_agree(l->o->host, mine);
     struct status st =
         mem_alloc(&r.slots, (size_t)l->n_ranks, sizeof r.slots[0], "the slots' addresses");
