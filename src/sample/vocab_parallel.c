@@ -32,14 +32,6 @@ struct vocab_parallel {
     struct draw_device *device; /* for rows of which tokens alone are wanted; NULL: no device */
 };
 
-uint64_t vocab_parallel_bytes(const struct layout *l)
-{
-    const uint64_t shard = range_count(layout_vocab(l, 0));
-    return 2 * VOCAB_ROWS_AT_ONCE * shard * 4 +
-           (VOCAB_ROWS_AT_ONCE + 1) * (uint64_t)l->model.vocab * 4 + l->model.vocab * 16ull +
-           VOCAB_ROWS_AT_ONCE * (uint64_t)l->tp * PLAN_TOPS_MAX * 8;
-}
-
 struct status vocab_parallel_create(const struct kern_table *kern, struct comm *comm,
                                     const struct layout *layout, bool head_reads_codes,
                                     struct vocab_parallel **out)

@@ -48,7 +48,4 @@ struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *
                                  const float *x, const struct vocab_want *wants, size_t n_rows,
                                  struct vocab_got *got, struct step_result *logits);
 
-/* Local. Bytes of the buffers, for plans. */
-uint64_t vocab_parallel_bytes(const struct layout *layout);
-
 #endif
