@@ -387,6 +387,9 @@ static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
     }
 }
 
+/* Panels [panel, panel + n_panels) for a block of rows. */
+typedef void quant_panels_fn(const struct quant_slice *s, size_t panel, size_t n_panels);
+
 /* Rows [row, row + n_rows) of a group. */
 static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_args *a,
                                                 const struct linear_group *g, size_t row,
@@ -417,6 +420,22 @@ static inline void quant_linear_few(bool leafy, const struct linear_args *a,
         for (size_t i = 0; i < n; i++) (leafy ? quant_few_panel_leaf : quant_few_panel)(&s[i], p);
 }
 
+/* Many rows [row0, row1), in blocks that share what a call of `panels` makes of n_at_once panels.
+ */
+static inline void quant_linear_many(quant_panels_fn *panels, size_t n_at_once, bool leafy,
+                                     const struct linear_args *a, const struct linear_group *g,
+                                     size_t panel0, size_t panel1, size_t row0, size_t row1)
+{
+    const size_t n_blocks = (row1 - row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
+    for (size_t i = 0, row = row0; i < n_blocks; i++) {
+        const size_t n_rows = (row1 - row + n_blocks - i - 1) / (n_blocks - i);
+        const struct quant_slice s = quant_slice_of(leafy, a, g, row, n_rows);
+        for (size_t p = panel0; p < panel1; p += n_at_once)
+            panels(&s, p, quant_min(panel1 - p, n_at_once));
+        row += n_rows;
+    }
+}
+
 /* Rows [row0, row1) of a group, panels [panel0, panel1). */
 static inline void quant_linear(bool leafy, const struct linear_args *a, size_t group,
                                 size_t panel0, size_t panel1, size_t row0, size_t row1)
@@ -428,16 +447,8 @@ static inline void quant_linear(bool leafy, const struct linear_args *a, size_t 
         quant_linear_few(leafy, a, g, panel0, panel1, row0, row1);
         return;
     }
-    const size_t n_blocks = (row1 - row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
-    for (size_t i = 0, row = row0; i < n_blocks; i++) {
-        const size_t n_rows = (row1 - row + n_blocks - i - 1) / (n_blocks - i);
-        const struct quant_slice s = quant_slice_of(leafy, a, g, row, n_rows);
-        for (size_t p = panel0; p < panel1; p += QUANT_PANELS) {
-            const size_t n_panels = quant_min(panel1 - p, QUANT_PANELS);
-            (leafy ? quant_panels_leaf : quant_panels)(&s, p, n_panels);
-        }
-        row += n_rows;
-    }
+    quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a, g, panel0,
+                      panel1, row0, row1);
 }
 
 #endif

@@ -319,21 +319,4 @@ static void pairs_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     }
 }
 
-/* Rows [row0, row1) of a group with int8 weights, panels [panel0, panel1). */
-static void pairs_linear(bool leafy, const struct linear_args *a, size_t group, size_t panel0,
-                         size_t panel1, size_t row0, size_t row1)
-{
-    const struct linear_group *g = &a->groups[group];
-    const size_t n_blocks = (row1 - row0 + QUANT_BLOCK_ROWS - 1) / QUANT_BLOCK_ROWS;
-    for (size_t i = 0, row = row0; i < n_blocks; i++) {
-        const size_t n_rows = (row1 - row + n_blocks - i - 1) / (n_blocks - i);
-        const struct quant_slice s = quant_slice_of(leafy, a, g, row, n_rows);
-        for (size_t p = panel0; p < panel1; p += PAIRS_PANELS) {
-            const size_t n_panels = quant_min(panel1 - p, PAIRS_PANELS);
-            (leafy ? pairs_panels_leaf : pairs_panels)(&s, p, n_panels);
-        }
-        row += n_rows;
-    }
-}
-
 #endif

@@ -405,9 +405,10 @@ ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t 
 ALWAYS_INLINE void linear_codes(bool leafy, const struct linear_args *a, size_t group,
                                 size_t panel0, size_t panel1, size_t row0, size_t row1)
 {
-    const bool is_int8 = a->groups[group].w->quant.kind == QUANT_INT8;
-    if (is_int8 && row1 - row0 > SET_FEW_BYTES_MOST)
-        pairs_linear(leafy, a, group, panel0, panel1, row0, row1);
+    const struct linear_group *g = &a->groups[group];
+    if (g->w->quant.kind == QUANT_INT8 && row1 - row0 > SET_FEW_BYTES_MOST)
+        quant_linear_many(leafy ? pairs_panels_leaf : pairs_panels, PAIRS_PANELS, leafy, a, g,
+                          panel0, panel1, row0, row1);
     else
         quant_linear(leafy, a, group, panel0, panel1, row0, row1);
 }

@@ -43,8 +43,8 @@ struct quantize_policy {
 
 /* Local. The policy that --format F alone means: attention, ffn and experts get F, where int8
  * without a group means groups of 32 for attention and of 64 for ffn and experts: activations are
- * rounded in the groups of the weights that they meet, and what follows a norm has outliers that
- * coarse groups cannot hold. Embedding and head get int8, in groups of 32 beside int8 and of 128
+ * rounded in the groups of the weights that they meet, and behind a norm short groups gain most
+ * (bench/README.md, "Quality"). Embedding and head get int8, in groups of 32 beside int8 and of 128
  * beside 4-bit formats, whose own rounding is larger; or F where F is a float type or fp8. They
  * decide about rare tokens and are a small part of all bytes. Router and norms stay as they are,
  * for they are small and choose. A float type turns everything, codes too, into that type. Then
