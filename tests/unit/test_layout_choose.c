@@ -359,6 +359,21 @@ static void cuts_of_outputs_cut_inputs_in_groups(void)
     CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 6);
 }
 
+/* 25 heads of 5 kv heads over 3 ranks: 9, 8, 8 would cost the second rank a third kv head. */
+static void finer_heads_cost_no_kv_heads(void)
+{
+    struct layout_model m = util_model(MODEL_SMOLLM2);
+    m.n_heads = 25;
+    m.n_kv_heads = 5;
+    m.o_leaf = m.head_dim;
+    struct layout l;
+    const struct status st = layout_build(&m, 3, &(struct layout_flags){.tp = 3}, &l);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    CU_ASSERT_EQUAL(layout_heads(&l, 0).end, 10);
+    CU_ASSERT_EQUAL(layout_heads(&l, 1).end, 20);
+    CU_ASSERT_EQUAL(range_count(layout_kv_heads(&l, 1)), 2);
+}
+
 /* Ranks of one host cut outputs; those of two do not. */
 static void plans_expect_cuts_inside_hosts(void)
 {
@@ -426,6 +441,7 @@ void suite_layout_choose(CU_pSuite suite)
     CU_add_test(suite, "unbound ranks keep their order", unbound_ranks_keep_the_launchers_order);
     CU_add_test(suite, "cuts of outputs cut inputs in groups",
                 cuts_of_outputs_cut_inputs_in_groups);
+    CU_add_test(suite, "finer heads cost no kv heads", finer_heads_cost_no_kv_heads);
     CU_add_test(suite, "plans expect cuts inside hosts", plans_expect_cuts_inside_hosts);
     CU_add_test(suite, "allocation failures", allocation_failures_are_statuses);
 }
