@@ -89,6 +89,8 @@ struct layout_place {
     uint32_t expert_replica;
 };
 
+struct expert_places; /* parallel/expert_places.h */
+
 struct layout {
     uint32_t n_ranks, tp, pp, ep, dp, etp, n_expert_replicas;
     bool pp_outermost; /* rank order: pp, dp, tp when ep spans replicas, else dp, pp, tp */
@@ -97,6 +99,8 @@ struct layout {
      * (over etp). For ranks that read each other's inputs in a host's memory: model/stage.h sets
      * both before weights are listed. Off at first. */
     bool cuts_outputs, cuts_expert_outputs;
+    /* where the experts of a layer stand; borrowed; NULL at first: expert e at place e */
+    const struct expert_places *expert_places;
     uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
     char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
@@ -129,6 +133,7 @@ struct range layout_heads(const struct layout *l, uint32_t tp);
 struct range layout_kv_heads(const struct layout *l, uint32_t tp);
 struct range layout_ffn(const struct layout *l, uint32_t tp);
 struct range layout_vocab(const struct layout *l, uint32_t tp);
+/* Places of experts, which are their ids where there are no expert_places. */
 struct range layout_experts(const struct layout *l, uint32_t ep);
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp);

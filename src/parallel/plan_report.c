@@ -10,6 +10,7 @@
 #include <string.h>
 
 enum { LINES_MAX = 40, TEXT_COLUMNS = 96, INDENT = 10, CELL_BYTES = 32 };
+enum { PARTS_MAX = 32 /* of experts, shown one by one */ };
 
 /* --- small texts -------------------------------------------------------------------------- */
 
@@ -260,12 +261,14 @@ struct table {
     struct line *lines; /* owned */
     uint32_t n;
     bool counts;
+    bool by_load; /* a part's experts are others in each layer */
 };
 
 static struct status table_fill(const struct layout *l, const struct topo *t, const uint32_t *order,
                                 const struct layout_budget *b, struct table *table)
 {
     const uint64_t group = (uint64_t)l->ep * l->etp;
+    table->by_load = l->expert_places != NULL;
     table->counts = l->pp * (group > l->tp ? group : l->tp) > LINES_MAX;
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct holding h = holding_of(l, r, table->counts);
@@ -327,9 +330,11 @@ static void range_text(struct range r, bool counts, char out[CELL_BYTES])
     }
 }
 
-static void fill_cells(const struct line *line, bool counts, uint64_t rank_bytes, struct cells *c)
+static void fill_cells(const struct table *table, uint32_t i, uint64_t rank_bytes, struct cells *c)
 {
+    const struct line *line = &table->lines[i];
     const struct holding *h = &line->holding;
+    const bool counts = table->counts;
     const struct layout_memory *m = &line->memory;
     const uint64_t fixed = layout_fixed_bytes(m);
     numbers_text(&line->ranks, c->text[COL_RANKS]);
@@ -339,7 +344,7 @@ static void fill_cells(const struct line *line, bool counts, uint64_t rank_bytes
     range_text(h->heads, counts, c->text[COL_HEADS]);
     range_text(h->kv_heads, counts, c->text[COL_KV]);
     range_text(h->ffn, counts, c->text[COL_FFN]);
-    range_text(h->experts, counts, c->text[COL_EXPERTS]);
+    range_text(h->experts, counts || table->by_load, c->text[COL_EXPERTS]);
     range_text(h->expert_ffn, counts, c->text[COL_EXPERT_FFN]);
     range_text(h->vocab, counts, c->text[COL_VOCAB]);
     human_bytes(m->weights_bytes, c->text[COL_WEIGHTS]);
@@ -382,7 +387,7 @@ static struct status add_table(const struct table *table, const struct layout_fi
     struct cells *cells = NULL;
     TRY(mem_alloc(&cells, table->n, sizeof *cells, "plan"));
     for (uint32_t i = 0; i < table->n; i++) {
-        fill_cells(&table->lines[i], table->counts, fit->budget_bytes, &cells[i]);
+        fill_cells(table, i, fit->budget_bytes, &cells[i]);
     }
     char part[CELL_BYTES];
     human_bytes(fit->budget_bytes, part);
@@ -490,4 +495,58 @@ struct status plan_report(const struct layout *l, const struct topo *t, const ui
 done:
     mem_free(&table.lines);
     return st;
+}
+
+/* --- experts by load ------------------------------------------------------------------------ */
+
+/* Each part's load over all layers, by the mean of the parts. */
+static void add_parts(const struct layout *l, const struct expert_places *p, const int64_t *load,
+                      int64_t *of_layer, double *of_all, struct strbuf *out)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < l->ep; i++) of_all[i] = 0;
+    for (uint32_t layer = 0; layer < l->model.n_layers; layer++) {
+        expert_part_loads(l, p, load, layer, of_layer);
+        for (uint32_t i = 0; i < l->ep; i++) {
+            of_all[i] += (double)of_layer[i];
+            sum += (double)of_layer[i];
+        }
+    }
+    strbuf_puts(out, "; each over all layers:");
+    for (uint32_t i = 0; i < l->ep; i++)
+        strbuf_printf(out, " %.2f", sum > 0 ? of_all[i] * l->ep / sum : 0);
+}
+
+static struct status add_evenness(const struct layout *l, const struct expert_places *p,
+                                  const int64_t *load, const char *how, struct strbuf *out)
+{
+    struct expert_evenness even;
+    int64_t *of_layer = NULL;
+    double *of_all = NULL;
+    struct status st;
+    TRY(expert_evenness_of(l, p, load, &even));
+    TRY_GOTO(st, mem_alloc(&of_layer, l->ep, sizeof *of_layer, "experts' load"), done);
+    TRY_GOTO(st, mem_alloc(&of_all, l->ep, sizeof *of_all, "experts' load"), done);
+    strbuf_printf(out, "%*s%s %.2f, in the worst layer %.2f", INDENT, "", how, even.mean,
+                  even.worst);
+    if (l->ep <= PARTS_MAX) add_parts(l, p, load, of_layer, of_all, out);
+    strbuf_puts(out, "\n");
+done:
+    mem_free(&of_layer);
+    mem_free(&of_all);
+    return st;
+}
+
+struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out)
+{
+    if (l->ep == 1) {
+        strbuf_printf(out, "\n%-*sep 1: each part has all of them, their load changes nothing\n",
+                      INDENT, "Experts");
+        return strbuf_status(out);
+    }
+    strbuf_printf(out, "\n%-*stokens of the fullest of %u parts by their mean:\n", INDENT,
+                  "Experts", l->ep);
+    TRY(add_evenness(l, NULL, load, "by id", out));
+    TRY(add_evenness(l, l->expert_places, load, "by load", out));
+    return strbuf_status(out);
 }

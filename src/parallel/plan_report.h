@@ -4,6 +4,7 @@
 #define SHOAL_PARALLEL_PLAN_REPORT_H
 
 #include "base/strbuf.h"
+#include "parallel/expert_places.h"
 #include "parallel/layout_choose.h"
 
 /* Local. Appends the report to `out`. order [n_ranks] and l as layout_choose gave them. Ranks that
@@ -11,5 +12,9 @@
  * Errors: STATUS_MEMORY. */
 struct status plan_report(const struct layout *l, const struct topo *t, const uint32_t *order,
                           const struct layout_budget *budget, struct strbuf *out);
+
+/* Local. Appends how evenly the ep parts share a load [L, E], by id and by l->expert_places, which
+ * may not be NULL. Errors: STATUS_MEMORY. */
+struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out);
 
 #endif

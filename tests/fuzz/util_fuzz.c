@@ -44,7 +44,8 @@ const char *__lsan_default_suppressions(void)
     X(request)                                                                                     \
     X(journal)                                                                                     \
     X(journal_summed)                                                                              \
-    X(config)
+    X(config)                                                                                      \
+    X(expert_load)
 
 #define X(name) extern const struct fuzz_target fuzz_##name;
 TARGET_LIST(X)

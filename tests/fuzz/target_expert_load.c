@@ -1,0 +1,50 @@
+/* Target: a file of experts' loads; what is taken is dealt to three parts. */
+#include "fuzz/fuzz.h"
+
+#include "base/mem.h"
+#include "parallel/expert_places.h"
+
+#include <string.h>
+
+enum { E = 5, LAYERS = 3, PARTS = 3 };
+
+static const char *const words[] = {
+    "\"expert_load\":",    "\"schema\":", "\"model\":", "\"fuzzed\"", "[0,1,2,3,4]", "[]",
+    "9223372036854775807", "-1",          "1e3",        NULL};
+
+static void begin(struct fuzz_seeds *seeds)
+{
+    static const char text[] = "{\"schema\":1,\"finished\":true,\"model\":\"fuzzed\",\"ranks\":[],"
+                               "\"expert_load\":[[],[5,0,17,3,3],[1073741825,2,1,9,12]]}\n";
+    fuzz_seed_add(seeds, text, sizeof text - 1);
+}
+
+static bool run(const char *bytes, size_t n)
+{
+    const struct layout l = {.ep = PARTS,
+                             .etp = 1,
+                             .model = {.name = "fuzzed",
+                                       .n_layers = LAYERS,
+                                       .n_experts = E,
+                                       .layer_is_moe = {false, true, true}}};
+    const char *path = fuzz_scratch("loads.json");
+    int64_t *load = NULL;
+    struct expert_places *p = NULL;
+    struct expert_evenness even;
+    fuzz_write(path, bytes, n);
+    const struct status st = expert_load_read(path, &l.model, &load);
+    if (status_failed(&st)) return fuzz_refused(&st);
+    for (size_t i = 0; i < LAYERS * E; i++)
+        FUZZ_CHECK(load[i] >= 0 && load[i] <= EXPERT_LOAD_MAX, "load %zu", i);
+    FUZZ_CHECK(expert_places_create(&l, load, &p).code == STATUS_OK, "places");
+    for (size_t i = 0; i < LAYERS * E; i++)
+        FUZZ_CHECK(p->place[i] < E && p->expert[i / E * E + p->place[i]] == i % E, "expert %zu", i);
+    FUZZ_CHECK(expert_evenness_of(&l, p, load, &even).code == STATUS_OK, "evenness");
+    FUZZ_CHECK(even.worst == 0 || (even.worst >= 1 && even.worst <= PARTS), "%f", even.worst);
+    expert_places_destroy(&p);
+    mem_free(&load);
+    return true;
+}
+
+extern const struct fuzz_target fuzz_expert_load;
+const struct fuzz_target fuzz_expert_load = {"expert_load", words, begin, run};
