@@ -108,7 +108,9 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
                                     .router_bias = w->router_bias,
                                     .gate_bias = w->expert_gate_bias,
                                     .up_bias = w->expert_up_bias,
-                                    .down_bias = w->expert_down_bias};
+                                    .down_bias = w->expert_down_bias,
+                                    .place = w->expert_places,
+                                    .expert = w->expert_at};
     const struct moe_rows rows = {.n_tokens = hidden->n_rows,
                                   .own = p->own,
                                   .x = in.x,

@@ -62,8 +62,8 @@ struct weight_spec {
     enum weight_role role;
     uint32_t layer; /* absolute; 0 for roles outside layers */
     bool is_vector; /* a norm or a bias: kept in f32; the tensor is [n_cols] */
-    bool is_expert; /* the tensor is [E, out, in]; outer is the range of experts. With is_vector it
-                       is [E, n_cols], rows is the range of experts */
+    bool is_expert; /* the tensor is [E, out, in]; outer is the range of places of experts. With
+                       is_vector it is [E, n_cols], rows is that range */
     uint32_t n_outer, n_rows, n_cols;
     struct range outer, rows, cols;
 };
@@ -95,18 +95,20 @@ struct layer_weights {
     struct packed q_a, kv_a, k_rope;
     float *q_a_norm, *kv_a_norm;
     struct packed *k_b, *v_b;
-    struct packed o;                                      /* [D, heads * Hd], leaves */
-    struct packed gate, up;                               /* [F, D], dense or shared */
-    struct packed down;                                   /* [D, F], leaves */
-    struct packed mix;                                    /* [1, D] shared gate, or empty */
-    struct packed router;                                 /* [E, D] */
-    float *gate_bias, *up_bias, *down_bias;               /* [F], [F], [D], dense, or NULL */
-    float *sinks;                                         /* [heads] or NULL */
-    float *router_bias;                                   /* [E] or NULL */
-    float *select_bias;                                   /* [E] or NULL */
-    float *expert_gate_bias, *expert_up_bias;             /* [n_experts, F] or NULL */
-    float *expert_down_bias;                              /* [n_experts, D] or NULL */
-    uint32_t n_experts;                                   /* held here */
+    struct packed o;                          /* [D, heads * Hd], leaves */
+    struct packed gate, up;                   /* [F, D], dense or shared */
+    struct packed down;                       /* [D, F], leaves */
+    struct packed mix;                        /* [1, D] shared gate, or empty */
+    struct packed router;                     /* [E, D] */
+    float *gate_bias, *up_bias, *down_bias;   /* [F], [F], [D], dense, or NULL */
+    float *sinks;                             /* [heads] or NULL */
+    float *router_bias;                       /* [E] or NULL */
+    float *select_bias;                       /* [E] or NULL */
+    float *expert_gate_bias, *expert_up_bias; /* [n_experts, F] or NULL */
+    float *expert_down_bias;                  /* [n_experts, D] or NULL */
+    uint32_t n_experts;                       /* held here */
+    const uint32_t *expert_places; /* [E] borrowed: where each stands (moe_weights); or NULL */
+    const uint32_t *expert_at;     /* [E] the inverse */
     struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
 };
 

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "parallel/expert_places.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +21,7 @@ struct target {
 struct loading {
     struct weights *w;
     const struct model_config *m;
+    const struct layout *l;
     const struct ckpt *c;
     struct target *targets; /* [n_targets] */
     struct slab_want *wants;
@@ -350,18 +352,44 @@ static void want_part(struct loading *ld, struct target t, enum ckpt_part part)
     want(ld, t, stored, col0, ckpt_part_columns(part, f, cols.end) - col0);
 }
 
-static struct status add_target(void *ctx, const struct weight_spec *s)
+static struct status want_target(struct loading *ld, struct target t)
 {
-    struct loading *ld = ctx;
-    struct target t = {.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
     TRY(reserve(ld, CKPT_PART_COUNT));
-    TRY(make_target(ld, &t));
     if (t.tensor->quant.kind == QUANT_NONE) {
-        want(ld, t, t.tensor, s->cols.begin, range_count(s->cols));
+        want(ld, t, t.tensor, t.spec.cols.begin, range_count(t.spec.cols));
         return status_ok();
     }
     for (int part = 0; part < CKPT_PART_COUNT; part++) want_part(ld, t, (enum ckpt_part)part);
     return status_ok();
+}
+
+/* Experts that stand in another order than in the file: each run of them by itself. */
+static struct status want_placed(struct loading *ld, const struct target *t)
+{
+    const struct range places = t->spec.is_vector ? t->spec.rows : t->spec.outer;
+    const uint32_t *expert = layer_of(ld->w, &t->spec)->expert_at;
+    for (uint32_t at = places.begin, n; at < places.end; at += n) {
+        for (n = 1; at + n < places.end && expert[at + n] == expert[at] + n;) n++;
+        const struct range run = {expert[at], expert[at] + n};
+        struct target part = *t;
+        if (t->spec.is_vector) {
+            part.spec.rows = run;
+            part.vector += (size_t)(at - places.begin) * range_count(t->spec.cols);
+        } else {
+            part.spec.outer = run;
+            part.packed += at - places.begin;
+        }
+        TRY(want_target(ld, part));
+    }
+    return status_ok();
+}
+
+static struct status add_target(void *ctx, const struct weight_spec *s)
+{
+    struct loading *ld = ctx;
+    struct target t = {.spec = *s, .tensor = ckpt_find(ld->c, s->name)};
+    TRY(make_target(ld, &t));
+    return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : want_target(ld, t);
 }
 
 static enum packed_part part_of(enum ckpt_part part)
@@ -435,6 +463,10 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
     for (uint32_t i = 0; i < n_layers; i++) {
         w->layers_of_stage[i].is_moe = m->layer_is_moe[w->layers.begin + i];
         w->layers_of_stage[i].n_experts = range_count(w->experts);
+        if (l->expert_places == NULL) continue;
+        const size_t first = (size_t)(w->layers.begin + i) * m->n_experts;
+        w->layers_of_stage[i].expert_places = l->expert_places->place + first;
+        w->layers_of_stage[i].expert_at = l->expert_places->expert + first;
     }
     size_t n = 0;
     const float *inv_freq = ckpt_rope_inv_freq(ld->c, &n);
@@ -455,7 +487,7 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct comm *comm, struct weights **out, struct loader_stats *stats)
 {
     *out = NULL;
-    struct loading ld = {.c = c, .m = m};
+    struct loading ld = {.c = c, .m = m, .l = l};
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
         *ld.w = (struct weights){.kern = kern,

@@ -290,10 +290,17 @@ static int32_t rows_before(const struct moe *m, uint32_t expert)
     return expert == 0 ? 0 : m->per_expert[expert - 1];
 }
 
-static void count_load(const struct moe *m, uint64_t *load)
+void moe_count_load(const struct pass *p, size_t first, size_t n_choices, uint64_t *load)
 {
-    for (uint32_t e = 0; e < m->o.n_experts; e++)
-        load[e] += (uint64_t)(m->per_expert[e] - rows_before(m, e));
+    for (size_t i = first; i < first + n_choices; i++)
+        if (p->ids[i] >= 0) load[p->ids[i]]++;
+}
+
+void moe_take_places(const struct moe *m, struct pass *p)
+{
+    const size_t n_choices = (size_t)range_count(p->slice) * m->o.n_chosen;
+    for (size_t i = 0; p->w->place != NULL && i < n_choices; i++)
+        if (p->ids[i] >= 0) p->ids[i] = (int32_t)p->w->place[p->ids[i]];
 }
 
 /* Tells each rank of the group how many rows of each of its experts will come from here. */
@@ -526,8 +533,9 @@ struct status moe_forward(struct moe *m, const struct moe_weights *w, const stru
     TRY(prepare(m, &p));
     TRY(moe_route(m, &p, &logits));
     if (m->o.policy != CAPACITY_DROPLESS) TRY(limit(m, &p, logits, m->stage_sizes));
+    moe_count_load(&p, 0, (size_t)range_count(p.slice) * m->o.n_chosen, rows->load);
+    moe_take_places(m, &p);
     moe_assign_slots(m, &p);
-    count_load(m, rows->load);
     exchange_counts(m, &p);
     TRY(dispatch(m, &p, &by_expert));
     TRY(moe_run_experts(m, &p, by_expert, &y, &row_bad));

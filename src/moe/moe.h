@@ -27,7 +27,7 @@ struct moe_options {
     const struct tap *tap; /* borrowed; NULL: nobody watches */
 };
 
-/* One layer's weights, borrowed; experts are those held here. */
+/* One layer's weights, borrowed; experts are those held here, as they stand. */
 struct moe_weights {
     const struct packed *router;           /* [E, D] */
     const float *bias;                     /* [E] of the choice alone (router_args); or NULL */
@@ -35,6 +35,9 @@ struct moe_weights {
     const float *router_bias;              /* [E] added to the router's logits; or NULL */
     const float *gate_bias, *up_bias;      /* [n_local, F]; or NULL */
     const float *down_bias;                /* [n_local, D] added once, after the sum; or NULL */
+    /* [E] where each expert stands in the order that layout_experts cuts, and who stands at each
+       place: those held here stand at its places; or NULL: in the order of their ids */
+    const uint32_t *place, *expert;
 };
 
 /* One call's rows. x is equal on all tp ranks; h, shared and the counters are so, too, before and

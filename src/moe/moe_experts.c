@@ -26,12 +26,13 @@ static size_t make_groups(const struct moe *m, const struct packed *weights,
 }
 
 /* Each local expert's rows, to whoever watches. */
-static void show(const struct moe *m, enum tap_site site, const float *x, size_t n_groups, size_t n,
-                 const struct packed *first)
+static void show(const struct moe *m, const struct pass *p, enum tap_site site, const float *x,
+                 size_t n_groups, size_t n, const struct packed *first)
 {
     for (size_t i = 0; m->o.tap != NULL && i < n_groups; i++) {
         const struct linear_group *g = &m->groups[i];
-        m->o.tap->see(m->o.tap->ctx, site, m->experts.begin + (uint32_t)(g->w - first),
+        const uint32_t at = m->experts.begin + (uint32_t)(g->w - first);
+        m->o.tap->see(m->o.tap->ctx, site, p->w->expert != NULL ? p->w->expert[at] : at,
                       x + g->row0 * n, g->n_rows, n);
     }
 }
@@ -142,7 +143,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
     const size_t n_groups = make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
-    show(m, TAP_EXPERT, x, n_groups, d, p->w->gate);
+    show(m, p, TAP_EXPERT, x, n_groups, d, p->w->gate);
     struct linear_args a = {
         .groups = m->groups, .n_groups = n_groups, .x = x, .x_stride = d, .y_stride = f};
     struct linear_args both[2] = {a, a};
@@ -162,7 +163,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
         activate(m, p, n_groups, f, gate, up);
     }
     make_groups(m, p->w->down, m->groups);
-    show(m, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
+    show(m, p, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
     a.xq = act_codes(m->o.kern, &inner, p->w->down);
     a.x = gate;
     a.x_stride = f;

@@ -47,16 +47,16 @@ enum buffer {
     BUF_COUNT
 };
 
-/* Where an expert is held. */
+/* Who holds the expert at a place. */
 struct expert_home {
     uint32_t first_rank;   /* of the EP axis, of those that share it */
-    uint32_t first_expert; /* that these hold */
+    uint32_t first_expert; /* place of the first that these hold */
 };
 
 struct moe {
     struct moe_options o;
     struct layout_place place;
-    struct range experts; /* held here */
+    struct range experts; /* places held here; ids where experts stand by id */
     uint32_t n_group;     /* ranks of the EP axis */
     uint32_t n_local_max; /* experts of the rank that holds most */
     struct grown buffers[BUF_COUNT];
@@ -86,7 +86,7 @@ struct pass {
     size_t n_tokens;     /* T */
     struct range slice;  /* tokens whose source this rank is */
     size_t n_out, n_in;  /* rows sent and received */
-    int32_t *ids;        /* [n, K] */
+    int32_t *ids;        /* [n, K] ascending; places once moe_take_places ran */
     float *weights;      /* [n, K] */
     int32_t *slots;      /* [n, K] */
     float *out;          /* [T, D] */
@@ -107,6 +107,14 @@ struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis a
 
 /* moe.c. Local. The router over tokens [slice.begin, slice.end): p->ids, p->weights, *logits. */
 struct status moe_route(struct moe *m, struct pass *p, float **logits);
+
+/* moe.c. Local. Counts the choices p->ids of the source's own tokens into load [E]: n_choices of
+ * them from `first` on. */
+void moe_count_load(const struct pass *p, size_t first, size_t n_choices, uint64_t *load);
+
+/* moe.c. Local. From here on experts are known by their places: p->ids of the slice. A token's
+ * choices keep their order, so that its sum does, too. */
+void moe_take_places(const struct moe *m, struct pass *p);
 
 /* moe.c. Local. Counts the choices p->ids per expert, p->slots in the order of experts, then
  * tokens; m->per_expert[e] = the rows of experts up to e. */

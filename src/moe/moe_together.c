@@ -60,14 +60,6 @@ static struct status gather_choices(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* The choices of the tokens whose source this rank is. */
-static void count_load(const struct moe *m, const struct pass *p, uint64_t *load)
-{
-    const struct range mine = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, m->place.tp);
-    const size_t k = m->o.n_chosen;
-    for (size_t i = mine.begin * k; i < mine.end * k; i++) load[p->ids[i]]++;
-}
-
 static int32_t rows_before(const struct moe *m, uint32_t expert)
 {
     return expert == 0 ? 0 : m->per_expert[expert - 1];
@@ -330,12 +322,15 @@ struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
 {
     const size_t n = rows->n_tokens;
     struct pass p = {.w = w, .x = rows->x, .in = rows->in, .n_tokens = n, .slice = rows->own};
+    const struct range mine = layout_split((uint32_t)n, 1, m->o.layout->tp, m->place.tp);
+    const size_t k = m->o.n_chosen;
     float *logits, *by_expert;
     if (n == 0) return status_ok();
     TRY(moe_route(m, &p, &logits));
     if (is_cut(rows)) TRY(gather_choices(m, &p));
-    count_load(m, &p, rows->load);
     p.slice = (struct range){0, (uint32_t)n};
+    moe_count_load(&p, mine.begin * k, range_count(mine) * k, rows->load);
+    moe_take_places(m, &p);
     moe_assign_slots(m, &p);
     TRY(take_rows(m, &p, &by_expert));
     m->turn = 1 - m->turn;

@@ -28,7 +28,11 @@ struct moe_case {
     float residual_scale;
     enum capacity_policy policy;
     double capacity_factor;
+    bool placed; /* experts do not stand by their ids */
 };
+
+/* Where they stand then. */
+static const uint32_t places[E] = {3, 0, 5, 1, 4, 2}, experts_at[E] = {1, 3, 5, 0, 4, 2};
 
 struct model {
     float router[E][D], gate[E][F][D], up[E][F][D], down[E][D][F];
@@ -219,14 +223,14 @@ static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n
 
 /* As weights_load does it: what is empty is absent. */
 static struct moe_weights hold(const struct layout *l, struct layout_place p, const struct model *m,
-                               struct held *h)
+                               bool placed, struct held *h)
 {
     const struct range experts = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
     const size_t n_f = range_count(f);
     memset(h, 0, sizeof *h);
     h->router = pack(h, &m->router[0][0], E, D, D);
-    for (uint32_t e = experts.begin; e < experts.end && n_f > 0; e++) {
-        const uint32_t i = e - experts.begin;
+    for (uint32_t at = experts.begin; at < experts.end && n_f > 0; at++) {
+        const uint32_t i = at - experts.begin, e = placed ? experts_at[at] : at;
         h->gate[i] = pack(h, m->gate[e][f.begin], n_f, D, D);
         h->up[i] = pack(h, m->up[e][f.begin], n_f, D, D);
         const struct range out = layout_expert_outputs(l, p.etp);
@@ -234,9 +238,15 @@ static struct moe_weights hold(const struct layout *l, struct layout_place p, co
                          ? pack(h, &m->down[e][out.begin][0], range_count(out), F, F)
                          : pack(h, &m->down[e][0][f.begin], D, n_f, F);
     }
-    if (n_f == 0) return (struct moe_weights){.router = &h->router, .bias = m->bias};
-    return (struct moe_weights){
-        .router = &h->router, .bias = m->bias, .gate = h->gate, .up = h->up, .down = h->down};
+    struct moe_weights w = {.router = &h->router,
+                            .bias = m->bias,
+                            .place = placed ? places : NULL,
+                            .expert = placed ? experts_at : NULL};
+    if (n_f == 0) return w;
+    w.gate = h->gate;
+    w.up = h->up;
+    w.down = h->down;
+    return w;
 }
 
 /* The tokens of a replica; with an idle first one the others share. */
@@ -290,7 +300,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     }
     t->n_cut_by_outputs += by_outputs;
     const struct layout_place p = layout_place_of(l, rank);
-    const struct moe_weights w = hold(l, p, t->m, &held);
+    const struct moe_weights w = hold(l, p, t->m, t->c->placed, &held);
     const struct moe_options o = {.kern = &kern,
                                   .comm = c,
                                   .layout = l,
@@ -376,6 +386,21 @@ static void every_layout_gives_the_same_bits(void)
     }
 }
 
+static void experts_may_stand_anywhere(void)
+{
+    static const uint32_t counts[] = {1, 7, N_MAX};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        struct moe_case c = {
+            .n_tokens = counts[i], .router = ROUTER_SOFTMAX_RENORM, .placed = true};
+        try_case(&c, NULL);
+        c.policy = CAPACITY_NEXT;
+        c.capacity_factor = 1;
+        try_case(&c, NULL);
+    }
+    const struct moe_case huge = {.n_tokens = 33, .huge = true, .placed = true};
+    try_case(&huge, NULL);
+}
+
 static void groups_shared_rows_and_scales_give_the_same_bits(void)
 {
     const struct moe_case c = {
@@ -444,6 +469,7 @@ void suite_moe(CU_pSuite suite);
 void suite_moe(CU_pSuite suite)
 {
     CU_add_test(suite, "every layout gives the same bits", every_layout_gives_the_same_bits);
+    CU_add_test(suite, "experts may stand anywhere", experts_may_stand_anywhere);
     CU_add_test(suite, "groups, shared rows and scales give the same bits",
                 groups_shared_rows_and_scales_give_the_same_bits);
     CU_add_test(suite, "an idle replica takes part", an_idle_replica_takes_part);
