@@ -53,6 +53,7 @@ static const struct flag table[] = {
     {"expert-parallel-size", FLAG_COUNT, JOB(ep), 1, 65536, NULL, NULL},
     {"dp", FLAG_COUNT, JOB(dp), 1, 65536, "N", "replicas"},
     {"data-parallel-size", FLAG_COUNT, JOB(dp), 1, 65536, NULL, NULL},
+    {"expert-load", FLAG_STRING, JOB(expert_load), 0, 0, "FILE", "as in shoal generate"},
     {"threads", FLAG_COUNT, JOB(n_threads), 1, 4096, "N",
      "compute threads a rank (default: its share of the cores)"},
     {"step-tokens", FLAG_COUNT, JOB(step_tokens), 1, 1 << 20, "N",

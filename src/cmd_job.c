@@ -85,6 +85,9 @@ static const struct flag run_flags[] = {
      "limit tokens per expert; leaves the same-bytes law"},
     {"capacity-policy", FLAG_STRING, AT(capacity_policy), 0, 0, "P",
      "drop (default), next or top1"},
+    {"expert-load", FLAG_STRING, AT(expert_load), 0, 0, "FILE",
+     "spread experts over ranks so that each has as many tokens, by what --metrics of an earlier "
+     "job says; results are the same"},
     {"moe-stats", FLAG_SWITCH, AT(moe_stats), 0, 0, NULL, "print the load of each expert"},
     {"template-date", FLAG_STRING, AT(template_date), 0, 0, "DATE",
      "the date that chat templates see, YYYY-MM-DD (default " CHAT_DATE_DEFAULT ")"},

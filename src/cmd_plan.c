@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct plan_flags {
-    const char *model, *topology, *kv_dtype, *dtype;
+    const char *model, *topology, *kv_dtype, *dtype, *expert_load;
     uint32_t n_ranks, tp, pp, ep, dp, gpus_per_node, step_tokens, max_model_len;
     double memory_gib;
 };
@@ -37,6 +37,8 @@ static const struct flag table[] = {
     {"pipeline-parallel-size", FLAG_COUNT, AT(pp), 1, 65536, NULL, NULL},
     {"expert-parallel-size", FLAG_COUNT, AT(ep), 1, 65536, NULL, NULL},
     {"data-parallel-size", FLAG_COUNT, AT(dp), 1, 65536, NULL, NULL},
+    {"expert-load", FLAG_STRING, AT(expert_load), 0, 0, "FILE",
+     "spread experts as shoal generate does with it, and show how evenly"},
     {"dtype", FLAG_STRING, AT(dtype), 0, 0, "T", "weight type for a config.json (default bf16)"},
     {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default), f32, int8 or fp8"},
     {"step-tokens", FLAG_COUNT, AT(step_tokens), 1, 1 << 20, "N",
@@ -101,6 +103,8 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
 {
     struct layout *layout = NULL;
     uint32_t *order = NULL;
+    int64_t *load = NULL;
+    struct expert_places *places = NULL;
     struct strbuf text;
     strbuf_init(&text);
     enum dtype kv = DTYPE_F16;
@@ -116,10 +120,18 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     TRY_GOTO(st, mem_alloc(&order, t->n_ranks, sizeof *order, "rank order"), done);
     TRY_GOTO(st, layout_choose(m, t, &flags, &budget, layout, order, &fits), done);
     if (f->gpus_per_node == 0) layout_expect_cuts(t, order, layout);
+    if (f->expert_load != NULL) {
+        TRY_GOTO(st, expert_load_read(f->expert_load, m, &load), done);
+        TRY_GOTO(st, expert_places_create(layout, load, &places), done);
+        layout->expert_places = places;
+    }
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
+    if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     fwrite(text.data, 1, text.n, stdout);
 done:
     strbuf_fini(&text);
+    expert_places_destroy(&places);
+    mem_free(&load);
     mem_free(&order);
     mem_free(&layout);
     return st;

@@ -51,6 +51,27 @@ static struct status choose_layout(struct job *j)
     return status_ok();
 }
 
+/* The lead reads --expert-load; all have room for it. */
+static struct status read_expert_load(struct job *j)
+{
+    const size_t n = (size_t)j->model.n_layers * j->model.n_experts;
+    if (j->o->expert_load == NULL) return status_ok();
+    if (comm_rank(j->comm, COMM_WORLD) == 0)
+        return expert_load_read(j->o->expert_load, &j->layout_model, &j->expert_load);
+    return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
+}
+
+/* **Collective (world)**. Every rank deals the experts by the lead's load. */
+static struct status place_experts(struct job *j)
+{
+    if (j->o->expert_load == NULL) return status_ok();
+    comm_sum_i64(j->comm, COMM_WORLD, j->expert_load,
+                 (size_t)j->model.n_layers * j->model.n_experts);
+    TRY(expert_places_create(j->layout, j->expert_load, &j->expert_places));
+    j->layout->expert_places = j->expert_places;
+    return status_ok();
+}
+
 static struct status start_threads(struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
@@ -186,6 +207,8 @@ static struct status start(struct job *j)
     log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
     /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
     TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
+    PHASE(read_expert_load(j));
+    PHASE(place_experts(j));
     PHASE(job_place_by_device(j));
     PHASE(start_threads(j));
     PHASE(job_open_device(j));
@@ -399,6 +422,8 @@ void job_close(struct job *j)
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     weights_destroy(&j->weights);
+    expert_places_destroy(&j->expert_places);
+    mem_free(&j->expert_load);
     device_close(&j->device);
     ckpt_close(&j->ckpt);
     topo_destroy(&j->topo);

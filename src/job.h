@@ -14,7 +14,8 @@ struct job_options {
     enum lead_mode mode;
     const char *template_date;
     const char *model, *input, *output, *logits, *metrics, *trace;
-    const char *input_part; /* "K/N"; NULL: the whole input */
+    const char *expert_load; /* what --metrics of another job wrote; NULL: experts stand by id */
+    const char *input_part;  /* "K/N"; NULL: the whole input */
     uint32_t tp, pp, ep, dp;
     uint32_t n_threads, max_batch, chunk, step_tokens, step_ms, kv_blocks, max_model_len;
     const char *kv_dtype;

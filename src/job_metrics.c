@@ -150,8 +150,22 @@ static void put_ranks(const struct job *j, const struct engine_stats *all, struc
     end(s, "],");
 }
 
+/* What --expert-load reads. */
+static void put_expert_load(const struct job *j, const int64_t *load, struct strbuf *s)
+{
+    strbuf_puts(s, "\"expert_load\":[");
+    for (uint32_t layer = 0; layer < j->model.n_layers; layer++) {
+        const uint32_t n = j->model.layer_is_moe[layer] ? j->model.n_experts : 0;
+        strbuf_puts(s, "[");
+        for (uint32_t e = 0; e < n; e++)
+            strbuf_printf(s, "%" PRId64 ",", load[(size_t)layer * j->model.n_experts + e]);
+        end(s, "],");
+    }
+    end(s, "],");
+}
+
 static void put_all(const struct job *j, const struct serve_summary *m,
-                    const struct engine_stats *all, struct strbuf *s)
+                    const struct engine_stats *all, const int64_t *load, struct strbuf *s)
 {
     strbuf_puts(s, "{\"schema\":1,");
     put_bool(s, "finished", all != NULL);
@@ -167,16 +181,17 @@ static void put_all(const struct job *j, const struct serve_summary *m,
     end(s, "},");
     if (all != NULL) put_stages(j, all, s);
     if (all != NULL) put_ranks(j, all, s);
+    if (load != NULL) put_expert_load(j, load, s);
     end(s, "}\n");
 }
 
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
-                                const struct engine_stats *all)
+                                const struct engine_stats *all, const int64_t *load)
 {
     struct strbuf s;
     struct file_replace out = {0};
     strbuf_init(&s);
-    put_all(j, m, all, &s);
+    put_all(j, m, all, load, &s);
     struct status st = strbuf_status(&s);
     if (!status_failed(&st)) st = file_replace_begin(&out, j->o->metrics);
     if (!status_failed(&st)) {
@@ -194,6 +209,6 @@ void job_metrics_update(struct job *j)
     if (now - (j->metrics_ns > 0 ? j->metrics_ns : j->ready_ns) < update_ns) return;
     j->metrics_ns = now;
     lead_summary(j->lead, j->summary);
-    const struct status st = job_metrics_write(j, j->summary, NULL);
+    const struct status st = job_metrics_write(j, j->summary, NULL, NULL);
     if (status_failed(&st)) log_line(LOG_WARN, "%s", st.text);
 }

@@ -8,6 +8,20 @@
 #include <stdio.h>
 #include <string.h>
 
+static void report_places(const struct job *j)
+{
+    struct expert_evenness by_id, by_load;
+    if (j->expert_places == NULL) return;
+    struct status st = expert_evenness_of(j->layout, NULL, j->expert_load, &by_id);
+    if (!status_failed(&st))
+        st = expert_evenness_of(j->layout, j->expert_places, j->expert_load, &by_load);
+    if (status_failed(&st)) return; /* it is only said */
+    log_line(LOG_INFO,
+             "experts stand by the load in %s: the fullest rank of a layer had %.2f of the mean of "
+             "tokens, %.2f in the worst layer (by id %.2f, %.2f)",
+             j->o->expert_load, by_load.mean, by_load.worst, by_id.mean, by_id.worst);
+}
+
 void job_report_start(const struct job *j)
 {
     const struct layout *l = j->layout;
@@ -19,6 +33,7 @@ void job_report_start(const struct job *j)
                  l->n_expert_replicas);
     }
     log_line(LOG_INFO, "layout: %s", l->why);
+    report_places(j);
     const double gb = (double)j->loaded.n_bytes_host / 1e9;
     log_line(LOG_INFO,
              "loaded %.3f GB on this host in %.2f s, %.2f GB/s; KV pool: %u blocks of %d tokens, "
@@ -101,7 +116,7 @@ static struct status report_as_lead(struct job *j, const struct engine_stats *al
         print_stages(j, all);
     }
     if (j->o->moe_stats && load != NULL) print_expert_load(j, load);
-    return j->o->metrics != NULL ? job_metrics_write(j, j->summary, all) : status_ok();
+    return j->o->metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();
 }
 
 struct status job_report_end(struct job *j)

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "job.h"
 #include "job_text.h"
+#include "parallel/expert_places.h"
 #include "parallel/layout_choose.h"
 #include "parallel/trace_file.h"
 #include "parallel/watchdog.h"
@@ -27,7 +28,9 @@ struct job {
     struct model_config model;
     struct layout_model layout_model;
     struct layout *layout;
-    struct team *team; /* the compute threads; NULL: this one alone */
+    int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */
+    struct expert_places *expert_places; /* the layout's, by that */
+    struct team *team;                   /* the compute threads; NULL: this one alone */
     struct kern_table kern;
     struct device *device; /* what kern works on; NULL: the CPU */
     bool is_near_device;   /* bound to its GPU's NUMA node, a part of what the launcher gave */
@@ -129,10 +132,10 @@ struct stage_times job_stage_times(const struct layout *l, const struct engine_s
 
 /* --- job_metrics.c --- */
 
-/* Local, lead. Writes --metrics (docs/metrics.md) anew. all [ranks]; NULL while the run goes on.
- * Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local, lead. Writes --metrics (docs/metrics.md) anew. all [ranks], load [L, E] of the experts;
+ * both NULL while the run goes on, load also of dense models. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
-                                const struct engine_stats *all);
+                                const struct engine_stats *all, const int64_t *load);
 
 /* Local, lead. Between steps: writes --metrics when 10 s have passed. A failure is logged, not
  * more. */
