@@ -4,15 +4,16 @@
  *
  * The including file has defined: FOLD_ROWS, queries that are folded at a time, at most 8;
  * VALUE_VECTORS, vectors of an output in registers; the pieces of its vec.h; kv_load16 (elements of
- * the cache as floats) and dots16 (scores of 16 slots: 16 lanes, tree 8-4-2-1); TURN_KEYS, and
- * where that is 1, v16_turn (a square of 16 vectors, turned). */
+ * the cache as floats) and dots16 (scores of 16 slots: 16 lanes, tree 8-4-2-1); rows_max and
+ * rows_tree (to[r] = the largest lane, or the tree, of n vectors); TURN_KEYS, and where that is 1,
+ * v16_turn (a square of 16 vectors, turned); FOLD_FOUR, and where that is 1, fold_four (below). */
 #ifndef SHOAL_KERNELS_ATTENTION_BODY_H
 #define SHOAL_KERNELS_ATTENTION_BODY_H
 
 #include "kernels/body.h"
 
 enum {
-    BLOCK_QUERIES = 128,                    /* queries that share a tile of floats */
+    BLOCK_QUERIES = 256,                    /* queries that share a tile of floats */
     WORTH_QUERIES = 2 * FOLD_ROWS,          /* queries from which making floats pays, */
     WORTH_TURNING = 8 * FOLD_ROWS,          /* and turning keys */
     SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* keys and values, or latents, of a tile */
@@ -26,16 +27,19 @@ struct tile {
     size_t head_dim;
 };
 
-/* A query's running state; O stands where its output does. */
-struct state {
-    float max, sum;
-};
+/* Of each of the rows that are folded: a tile's (m, l), and what a fold multiplies the old output
+ * (a) and the tile's (b) with. */
+struct rows_part {
+    float max[8], sum[8], a[8], b[8];
+} __attribute__((aligned(64)));
 
-/* A query and the slots [j0, j1) that it sees of a tile. */
+/* A query and the slots [j0, j1) that it sees of a tile. Its running state is (max, sum) and O,
+ * which stands where its output does. Of rows that are folded together either all leave parts, or
+ * their max and sum stand one after the other; and with a row that is first, so are those after it.
+ */
 struct seen_row {
     const float *q;
-    float *out;
-    struct state *total;
+    float *out, *max, *sum;
     size_t j0, j1;
     bool is_first; /* of the tiles that are folded */
 };
@@ -125,14 +129,17 @@ ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile *tile,
 }
 #endif
 
-/* e[r][j] = exp(s_j - m), +0 of hidden slots; part[r] = (m, l). A NaN score is not the maximum, and
- * makes e, l and the row NaN. */
+/* e[r][j] = exp(s_j - m), +0 of hidden slots; (m, l) of each row. A NaN score is not the maximum,
+ * and makes e, l and the row NaN. */
 ALWAYS_INLINE void weights(size_t n_rows, const struct seen_row *rows, float scale, size_t first,
-                           size_t end, float (*e)[TILE], struct state *part)
+                           size_t end, float (*e)[TILE], struct rows_part *part)
 {
     struct v16 top[FOLD_ROWS], lanes[FOLD_ROWS];
 #pragma GCC unroll 8
-    for (size_t r = 0; r < n_rows; r++) top[r] = v16_set1(-INFINITY);
+    for (size_t r = 0; r < n_rows; r++) {
+        top[r] = v16_set1(-INFINITY);
+        lanes[r] = v16_zero();
+    }
     for (size_t j = first; j < end; j += 16) {
 #pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) {
@@ -142,22 +149,17 @@ ALWAYS_INLINE void weights(size_t n_rows, const struct seen_row *rows, float sca
             top[r] = v16_max(seen, top[r]);
         }
     }
-#pragma GCC unroll 8
-    for (size_t r = 0; r < n_rows; r++) {
-        part[r].max = v16_max_lane(top[r]);
-        lanes[r] = v16_zero();
-    }
+    rows_max(n_rows, top, part->max);
     for (size_t j = first; j < end; j += 16) {
 #pragma GCC unroll 8
         for (size_t r = 0; r < n_rows; r++) {
             const struct v16 s = v16_load(DTYPE_F32, e[r], j);
-            const struct v16 v = v16_exp(v16_sub(s, v16_set1(part[r].max)));
+            const struct v16 v = v16_exp(v16_sub(s, v16_set1(part->max[r])));
             v16_store(e[r] + j, v);
             lanes[r] = v16_add(lanes[r], v);
         }
     }
-#pragma GCC unroll 8
-    for (size_t r = 0; r < n_rows; r++) part[r].sum = v16_tree(lanes[r]);
+    rows_tree(n_rows, lanes, part->sum);
 }
 
 /* Continues the sums o[n_rows][n_vectors] (constant) over the values of slots [j0, j1). */
@@ -181,16 +183,11 @@ ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors,
     }
 }
 
-/* What a fold multiplies the old output (a) and the tile's (b) with. */
-struct fold_factors {
-    float a, b;
-};
-
 /* out[d ..] = o, or fma(o, b, out * a) after the first tile, for n_vectors (constant) vectors.
  * Rows see nearly the same slots: what some alone see comes before or after. */
 ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
                                const struct tile *tile, const struct seen_row *rows,
-                               const float (*e)[TILE], const struct fold_factors *f, size_t d)
+                               const float (*e)[TILE], const struct rows_part *f, size_t d)
 {
     struct v16 o[FOLD_ROWS * VALUE_VECTORS];
     const size_t j0 = rows[n_rows - 1].j0, j1 = rows[0].j1;
@@ -210,35 +207,56 @@ ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
             float *to = rows[r].out + d + 16 * i;
             struct v16 v = o[r * VALUE_VECTORS + i];
             if (!rows[r].is_first) {
-                const struct v16 old = v16_mul(v16_load(DTYPE_F32, to, 0), v16_set1(f[r].a));
-                v = v16_madd(v, v16_set1(f[r].b), old);
+                const struct v16 old = v16_mul(v16_load(DTYPE_F32, to, 0), v16_set1(f->a[r]));
+                v = v16_madd(v, v16_set1(f->b[r]), old);
             }
             v16_store(to, v);
         }
     }
 }
 
-/* Folds the parts (m, l) of n rows into their totals; f: what the outputs take. */
-ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, const struct state *part,
-                               struct fold_factors *f)
+/* Folds the parts (m, l) of n rows into their states; a and b: what their outputs take. Only some
+ * of the rows are first, or FOLD_FOUR has no way for so many. */
+ALWAYS_INLINE void fold_some(size_t n, const struct seen_row *rows, struct rows_part *part)
 {
     float max[FOLD_ROWS], x[16] = {0.0f};
 #pragma GCC unroll 8
     for (size_t r = 0; r < n; r++) {
-        const float old = rows[r].is_first ? part[r].max : rows[r].total->max;
-        max[r] = part[r].max > old ? part[r].max : old;
+        const float old = rows[r].is_first ? part->max[r] : *rows[r].max;
+        max[r] = part->max[r] > old ? part->max[r] : old;
         x[r] = old - max[r];
-        x[8 + r] = part[r].max - max[r];
+        x[8 + r] = part->max[r] - max[r];
     }
     v16_store(x, v16_exp(v16_load(DTYPE_F32, x, 0)));
 #pragma GCC unroll 8
     for (size_t r = 0; r < n; r++) {
-        struct state *total = rows[r].total;
-        f[r] = (struct fold_factors){x[r], x[8 + r]};
-        *total = rows[r].is_first
-                     ? part[r]
-                     : (struct state){max[r], fmaf(part[r].sum, f[r].b, total->sum * f[r].a)};
+        part->a[r] = x[r];
+        part->b[r] = x[8 + r];
+        *rows[r].sum =
+            rows[r].is_first ? part->sum[r] : fmaf(part->sum[r], x[8 + r], *rows[r].sum * x[r]);
+        *rows[r].max = max[r];
     }
+}
+
+/* The same of any rows. */
+ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct rows_part *part)
+{
+    if (rows[0].is_first) {
+#pragma GCC unroll 8
+        for (size_t r = 0; r < n; r++) {
+            *rows[r].max = part->max[r];
+            *rows[r].sum = part->sum[r];
+            part->a[r] = part->b[r] = 1.0f; /* not used */
+        }
+        return;
+    }
+#if FOLD_FOUR
+    if (n == 4 && !rows[3].is_first) {
+        fold_four(part, rows[0].max, rows[0].sum);
+        return;
+    }
+#endif
+    fold_some(n, rows, part);
 }
 
 /* Folds a tile into the states of n_rows (constant) consecutive rows, which all see a slot that all
@@ -247,19 +265,18 @@ ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct t
                         const struct seen_row *rows, float scale)
 {
     float e[FOLD_ROWS][TILE] __attribute__((aligned(64)));
-    struct state part[FOLD_ROWS];
-    struct fold_factors f[FOLD_ROWS];
+    struct rows_part part;
     const size_t first = rows->j0 / 16 * 16, end = (rows[n_rows - 1].j1 + 15) / 16 * 16;
 #if TURN_KEYS
     if (turned) turned_scores(n_rows, tile, rows, first, end, e);
 #endif
     if (!turned) scores(t, n_rows, tile, rows, first, end, e);
-    weights(n_rows, rows, scale, first, end, e, part);
-    fold_states(n_rows, rows, part, f);
+    weights(n_rows, rows, scale, first, end, e, &part);
+    fold_states(n_rows, rows, &part);
     size_t d = 0;
     for (; d + 16 * VALUE_VECTORS <= tile->head_dim; d += 16 * VALUE_VECTORS)
-        fold_values(t, n_rows, VALUE_VECTORS, tile, rows, e, f, d);
-    for (; d < tile->head_dim; d += 16) fold_values(t, n_rows, 1, tile, rows, e, f, d);
+        fold_values(t, n_rows, VALUE_VECTORS, tile, rows, e, &part, d);
+    for (; d < tile->head_dim; d += 16) fold_values(t, n_rows, 1, tile, rows, e, &part, d);
 }
 
 /* At most BLOCK_QUERIES queries of a slice from query `first` on: row by row, head by head. */
@@ -268,7 +285,10 @@ struct block {
     const struct attn_slice *slice;
     const struct seq_rows *seq;
     size_t n_heads, first, n;
-    struct state total[BLOCK_QUERIES];
+    struct query {
+        size_t at, position; /* of its head in q and out, in elements; in the sequence */
+    } query[BLOCK_QUERIES];
+    float max[BLOCK_QUERIES], sum[BLOCK_QUERIES];
 };
 
 static size_t query_head(const struct block *b, size_t i)
@@ -276,34 +296,40 @@ static size_t query_head(const struct block *b, size_t i)
     return b->slice->head0 + (b->first + i) % b->n_heads;
 }
 
-/* Counted from the sequence's first. */
-static size_t query_row(const struct block *b, size_t i)
+/* Finds the n queries from `first` on. */
+static void block_begin(struct block *b, size_t first, size_t n)
 {
-    return b->slice->row0 + (b->first + i) / b->n_heads;
-}
-
-static size_t output_at(const struct block *b, size_t i)
-{
-    const size_t row = b->seq->row0 + query_row(b, i);
-    return (row * b->args->n_heads + query_head(b, i)) * b->args->kv.head_dim;
+    const size_t hd = b->args->kv.head_dim;
+    size_t row = b->slice->row0 + first / b->n_heads, head = query_head(b, first - b->first);
+    b->first = first;
+    b->n = n;
+    for (size_t i = 0; i < n; i++) {
+        b->query[i].at = ((b->seq->row0 + row) * b->args->n_heads + head) * hd;
+        b->query[i].position = b->seq->pos0 + row;
+        if (++head < b->slice->head1) continue;
+        head = b->slice->head0;
+        row++;
+    }
 }
 
 /* What query i sees of tile n; false: nothing. */
 ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_row *row)
 {
     const struct attn_args *a = b->args;
-    const size_t start = n * TILE, at = output_at(b, i);
-    const size_t p = b->seq->pos0 + query_row(b, i), lo = kern_first_visible(p, a->window);
+    const size_t start = n * TILE, at = b->query[i].at, p = b->query[i].position;
+    const size_t lo = kern_first_visible(p, a->window);
     *row = (struct seen_row){.q = a->q + at,
                              .out = a->out + at,
-                             .total = &b->total[i],
+                             .max = &b->max[i],
+                             .sum = &b->sum[i],
                              .j0 = lo > start ? lo - start : 0,
                              .j1 = p - start < TILE ? p - start + 1 : TILE,
                              .is_first = n == lo / TILE};
     if (b->slice->parts != NULL) {
         const size_t part = (n - b->slice->tile0) * a->n_heads + query_head(b, i);
         row->out = b->slice->parts + part * kern_part_floats(a->kv.head_dim);
-        row->total = (struct state *)(row->out + a->kv.head_dim);
+        row->max = row->out + a->kv.head_dim;
+        row->sum = row->max + 1;
         row->is_first = true;
     }
     return p >= start && lo < start + TILE;
@@ -406,9 +432,9 @@ struct seen_tiles {
 
 ALWAYS_INLINE struct seen_tiles block_sees(const struct block *b)
 {
-    const size_t p0 = b->seq->pos0 + query_row(b, 0);
+    const size_t p0 = b->query[0].position;
     struct seen_tiles s = {.lo = kern_first_visible(p0, b->args->window),
-                           .p1 = b->seq->pos0 + query_row(b, b->n - 1)};
+                           .p1 = b->query[b->n - 1].position};
     s.n0 = s.lo / TILE;
     s.n1 = s.p1 / TILE + 1;
     if (b->slice->parts != NULL) {
@@ -456,10 +482,9 @@ ALWAYS_INLINE void block_floats(enum dtype t, struct block *b)
     }
 }
 
-ALWAYS_INLINE void divide(const struct attn_args *a, size_t head, const struct state *total,
-                          float *out)
+ALWAYS_INLINE void divide(const struct attn_args *a, size_t head, float max, float l, float *out)
 {
-    const struct v16 sum = v16_set1(kern_attention_sum(a, head, total->max, total->sum));
+    const struct v16 sum = v16_set1(kern_attention_sum(a, head, max, l));
     for (size_t d = 0; d < a->kv.head_dim; d += 16)
         v16_store(out + d, v16_div(v16_load(DTYPE_F32, out, d), sum));
 }
@@ -469,14 +494,14 @@ ALWAYS_INLINE void attention(enum dtype t, const struct attn_args *a, const stru
     const size_t n_heads = s->head1 - s->head0, n = (s->row1 - s->row0) * n_heads;
     const size_t floats = TILE * a->kv.head_dim * (a->kv.latent ? 1 : 2);
     struct block b = {.args = a, .slice = s, .seq = &a->seqs[s->seq], .n_heads = n_heads};
-    for (; b.first < n; b.first += BLOCK_QUERIES) {
-        b.n = n - b.first < BLOCK_QUERIES ? n - b.first : BLOCK_QUERIES;
+    for (size_t first = 0; first < n; first += BLOCK_QUERIES) {
+        block_begin(&b, first, n - first < BLOCK_QUERIES ? n - first : BLOCK_QUERIES);
         if (t != DTYPE_F32 && b.n >= WORTH_QUERIES && floats <= SCRATCH_FLOATS)
             block_floats(t, &b);
         else
             block_cached(t, &b);
         for (size_t i = 0; s->parts == NULL && i < b.n; i++)
-            divide(a, query_head(&b, i), &b.total[i], a->out + output_at(&b, i));
+            divide(a, query_head(&b, i), b.max[i], b.sum[i], a->out + b.query[i].at);
     }
 }
 
@@ -548,8 +573,7 @@ ALWAYS_INLINE void fold_parts(const struct attn_args *args, const struct attn_sl
         for (; d < hd; d += 16) fold_part_values(&run, 1, d, a, b, out);
     }
     if (s->tile1 != p / TILE + 1) return;
-    const struct state state = {total[0], total[1]};
-    divide(args, head, &state, out);
+    divide(args, head, total[0], total[1], out);
 }
 
 #endif

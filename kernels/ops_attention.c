@@ -7,8 +7,9 @@
 #include "kernels/part.h"
 
 enum {
-    RUN_QUERIES = 128,    /* rows by heads that share what is read */
-    RUN_ROWS = 64,        /* most rows of a run */
+    RUN_QUERIES = 256,    /* rows by heads that share what is read */
+    SHORT_QUERIES = 128,  /* where longer runs would be too few for the threads */
+    RUNS_PER_THREAD = 16, /* with so many they are not */
     LOAD_COST = 8,        /* of a key and a value, in queries that use them */
     EXP_COST = 8,         /* of an exp, in multiply-adds */
     UNITS_PER_THREAD = 4, /* with so many units rows are not cut by tiles */
@@ -29,15 +30,30 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Rows of a run of so many queries: whole passes of four. */
+static size_t rows_of_run(const struct attention_job *job, size_t n_queries)
+{
+    const size_t n = n_queries / job->n_heads / 4 * 4;
+    return n < 4 ? 1 : min_size(n, n_queries / 2);
+}
+
+static size_t count_runs(const struct attention_job *job, size_t n_rows)
+{
+    size_t n = 0;
+    for (size_t s = 0; s < job->a->n_seqs; s++) n += (job->a->seqs[s].n_rows + n_rows - 1) / n_rows;
+    return n * job->n_kv;
+}
+
 static struct attention_job job_of(const struct kern_table *k, const struct attn_args *a)
 {
     struct attention_job job = {.k = k, .a = a};
     for (size_t h = 0; h < a->n_heads; h++)
         if (a->kv_of_head[h] >= job.n_kv) job.n_kv = a->kv_of_head[h] + 1u;
     job.n_heads = (a->n_heads + job.n_kv - 1) / job.n_kv;
-    job.run_rows = RUN_QUERIES / job.n_heads / 4 * 4;
-    if (job.run_rows > RUN_ROWS) job.run_rows = RUN_ROWS;
-    if (job.run_rows == 0) job.run_rows = 1;
+    job.run_rows = rows_of_run(&job, RUN_QUERIES);
+    const size_t n_threads = team_size(k->team);
+    if (n_threads > 1 && count_runs(&job, job.run_rows) < RUNS_PER_THREAD * n_threads)
+        job.run_rows = rows_of_run(&job, SHORT_QUERIES);
     return job;
 }
 

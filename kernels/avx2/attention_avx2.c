@@ -4,6 +4,7 @@
 #include "kernels/avx2/scales.h"
 
 #define TURN_KEYS 0
+#define FOLD_FOUR 0
 
 enum { FOLD_ROWS = 3, VALUE_VECTORS = 2 };
 
@@ -26,6 +27,18 @@ ALWAYS_INLINE __m256 kv_load8(enum dtype t, const void *from, float scale, size_
 ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, size_t i)
 {
     return (struct v16){kv_load8(t, from, scale, i), kv_load8(t, from, scale, i + 8)};
+}
+
+ALWAYS_INLINE void rows_max(size_t n, const struct v16 *v, float *to)
+{
+#pragma GCC unroll 3
+    for (size_t r = 0; r < n; r++) to[r] = v16_max_lane(v[r]);
+}
+
+ALWAYS_INLINE void rows_tree(size_t n, const struct v16 *v, float *to)
+{
+#pragma GCC unroll 3
+    for (size_t r = 0; r < n; r++) to[r] = v16_tree(v[r]);
 }
 
 #include "kernels/attention_body.h"

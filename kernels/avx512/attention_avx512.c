@@ -5,11 +5,13 @@
 #include "kernels/avx512/turn.h"
 
 #define TURN_KEYS 1
+#define FOLD_FOUR 1
 
 enum { FOLD_ROWS = 4, VALUE_VECTORS = 4 };
 
 struct tile;
 struct seen_row;
+struct rows_part;
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, const size_t slot[16], size_t j,
                           float (*e)[KV_BLOCK_TOKENS]);
@@ -35,7 +37,58 @@ ALWAYS_INLINE void v16_turn(struct v16 v[16])
     for (size_t i = 0; i < 16; i++) v[i].v = _mm512_castsi512_ps(to[i]);
 }
 
+enum rows_fold { ROWS_MAX, ROWS_ADD };
+
+ALWAYS_INLINE __m512 fold2(enum rows_fold f, __m512 a, __m512 b)
+{
+    return f == ROWS_MAX ? _mm512_max_ps(a, b) : _mm512_add_ps(a, b);
+}
+
+/* to[r], r < 4 = what the lanes of v[r] fold to in the order 8-4-2-1. */
+ALWAYS_INLINE void fold_lanes(enum rows_fold f, const struct v16 *v, float *to)
+{
+    __m512 eight[2], x;
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        eight[i] = fold2(f, _mm512_shuffle_f32x4(v[2 * i].v, v[2 * i + 1].v, 0x44),
+                         _mm512_shuffle_f32x4(v[2 * i].v, v[2 * i + 1].v, 0xEE));
+    x = fold2(f, _mm512_shuffle_f32x4(eight[0], eight[1], 0x88),
+              _mm512_shuffle_f32x4(eight[0], eight[1], 0xDD));
+    x = fold2(f, x, _mm512_permute_ps(x, 0xEE));
+    x = fold2(f, x, _mm512_permute_ps(x, 0x55));
+    const __m512i heads = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+    _mm_store_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(heads, x)));
+}
+
+ALWAYS_INLINE void rows_max(size_t n, const struct v16 *v, float *to)
+{
+    if (n == 4) fold_lanes(ROWS_MAX, v, to);
+    for (size_t r = 0; n < 4 && r < n; r++) to[r] = v16_max_lane(v[r]);
+}
+
+ALWAYS_INLINE void rows_tree(size_t n, const struct v16 *v, float *to)
+{
+    if (n == 4) fold_lanes(ROWS_ADD, v, to);
+    for (size_t r = 0; n < 4 && r < n; r++) to[r] = v16_tree(v[r]);
+}
+
+ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum);
+
 #include "kernels/attention_body.h"
+
+/* Folds the parts (m, l) of four rows into the states max[4] and sum[4]; none is a first one. */
+ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
+{
+    const __m128 m = _mm_load_ps(part->max), old = _mm_loadu_ps(max), top = _mm_max_ps(m, old);
+    const __m256 below =
+        _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_sub_ps(old, top)), _mm_sub_ps(m, top), 1);
+    const struct v16 factors = v16_exp((struct v16){_mm512_zextps256_ps512(below)});
+    const __m128 a = _mm512_castps512_ps128(factors.v), b = _mm512_extractf32x4_ps(factors.v, 1);
+    _mm_store_ps(part->a, a);
+    _mm_store_ps(part->b, b);
+    _mm_storeu_ps(max, top);
+    _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_load_ps(part->sum), b, _mm_mul_ps(_mm_loadu_ps(sum), a)));
+}
 
 /* Lane i: the tree 8-4-2-1 over v[i]. */
 ALWAYS_INLINE struct v16 trees16(const __m512 v[16])

@@ -65,16 +65,17 @@ ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
     return (struct v16){_mm512_fmadd_ps(x.v, y.v, z.v)};
 }
 
-/* The bits of el_exp_body, sixteen at a time. */
+/* The bits of el_exp_body, sixteen at a time. What lanes out of its range compute on the way is
+ * replaced; a NaN comes through it. */
 ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
 {
-    const __m512 low = _mm512_set1_ps(EL_EXP_LOW), high = _mm512_set1_ps(EL_EXP_HIGH);
     const __m512 shift = _mm512_set1_ps(EL_SHIFT), one = _mm512_set1_ps(1.0f), x = v.v;
-    const __m512 inside = _mm512_min_ps(_mm512_max_ps(x, low), high);
-    const __m512 shifted = _mm512_fmadd_ps(inside, _mm512_set1_ps(EL_LOG2E), shift);
+    const __mmask16 not_low = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EL_EXP_LOW), _CMP_NLT_UQ);
+    const __mmask16 high = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EL_EXP_HIGH), _CMP_GT_OQ);
+    const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(EL_LOG2E), shift);
     const __m512 n = _mm512_sub_ps(shifted, shift);
     const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EL_LN2_LO),
-                                      _mm512_fnmadd_ps(n, _mm512_set1_ps(EL_LN2_HI), inside));
+                                      _mm512_fnmadd_ps(n, _mm512_set1_ps(EL_LN2_HI), x));
     __m512 q = _mm512_set1_ps(EL_EXP_Q4);
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(EL_EXP_Q3));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(EL_EXP_Q2));
@@ -83,11 +84,8 @@ ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
     const __m512 p = _mm512_fmadd_ps(_mm512_fmadd_ps(q, r, one), r, one);
     const __m512i power = _mm512_slli_epi32(
         _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127)), 23);
-    __m512 y = _mm512_mul_ps(p, _mm512_castsi512_ps(power));
-    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, low, _CMP_LT_OQ), _mm512_setzero_ps());
-    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), _mm512_set1_ps(INFINITY));
-    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
-    return (struct v16){y};
+    const __m512 y = _mm512_maskz_mul_ps(not_low, p, _mm512_castsi512_ps(power));
+    return (struct v16){_mm512_mask_mov_ps(y, high, _mm512_set1_ps(INFINITY))};
 }
 
 /* The sum over 16 lanes in the order 8-4-2-1. */
@@ -107,6 +105,7 @@ ALWAYS_INLINE float v16_max_lane(struct v16 v)
 /* -infinity in the lanes that stand for an index, i + lane, outside [i0, i1). */
 ALWAYS_INLINE struct v16 v16_visible(struct v16 v, size_t i, size_t i0, size_t i1)
 {
+    if (i0 <= i && i + 16 <= i1) return v;
     const unsigned below = i < i0 ? v16_first(i0 - i) : 0, until = i < i1 ? v16_first(i1 - i) : 0;
     const __mmask16 seen = (__mmask16)(until & ~below);
     return (struct v16){_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, v.v)};
