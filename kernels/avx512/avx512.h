@@ -21,6 +21,12 @@ AVX512_LINEAR(k_linear_quant_leaf_avx512_6x32);
 
 void k_quantize_row_avx512(const float *x, size_t n, const struct quant_rows *out, size_t row);
 
+void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
+void k_grid_add_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *h);
+void k_rmsnorm_f32_avx512(const float *x, const float *w, size_t n, float eps, float *y);
+void k_swiglu_f32_avx512(const float *gate, const float *up, size_t n, float *y);
+void k_axpy_f32_avx512(float w, const float *y, size_t n, float *acc);
+
 #define AVX512_ATTENTION(name) void name(const struct attn_args *a, const struct attn_slice *s)
 AVX512_ATTENTION(k_attention_f32_avx512);
 AVX512_ATTENTION(k_attention_f16_avx512);

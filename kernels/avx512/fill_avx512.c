@@ -33,6 +33,15 @@ static void fill_attention(struct kern_table *t)
     t->attention_fold = k_attention_fold_avx512;
 }
 
+static void fill_row(struct kern_table *t)
+{
+    t->grid_to_f32 = k_grid_to_f32_avx512;
+    t->grid_add = k_grid_add_avx512;
+    t->rmsnorm = k_rmsnorm_f32_avx512;
+    t->swiglu = k_swiglu_f32_avx512;
+    t->axpy = k_axpy_f32_avx512;
+}
+
 void kern_fill_avx512(struct kern_table *t)
 {
     kern_fill_avx2(t);
@@ -40,6 +49,7 @@ void kern_fill_avx512(struct kern_table *t)
     fill_linear(t);
     fill_linear_quant(t);
     fill_attention(t);
+    fill_row(t);
     t->pack_halves = k_pack_halves_avx512;
     t->pack_words = k_pack_words_avx512;
 }
