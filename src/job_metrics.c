@@ -57,6 +57,7 @@ static void put_setup(const struct job *j, struct strbuf *s)
     put(s, "step_tokens", j->step_tokens);
     put_bool(s, "prefix_cache", j->prefix_cache);
     put_bool(s, "result_cache", j->result_cache);
+    put(s, "speculate", j->n_drafts);
     strbuf_printf(s, "\"order\":\"%s\",", order_name(j->line_order));
     put_bool(s, "same_bytes_law", j->policy == CAPACITY_DROPLESS);
 }
@@ -79,6 +80,8 @@ static void put_counts(const struct serve_summary *m, struct strbuf *s)
     put_real(s, "prefix_hit_rate", serve_summary_hit_rate(m));
     put(s, "result_hits", m->n_result_hits);
     put(s, "result_hit_tokens", m->n_result_hit_tokens);
+    put(s, "drafts", m->n_drafts);
+    put(s, "right_drafts", m->n_right_drafts);
     put(s, "preemptions", m->n_preemptions);
     put(s, "admissions", m->n_admissions);
     put(s, "peak_batch", m->n_peak_batch);

@@ -7,9 +7,10 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_STEP_TOKENS = 512 };
+enum { DEFAULT_STEP_TOKENS = 512, DEFAULT_DRAFTS = 15 };
 
 /* Of a result message: what a row may take beside its logits, and the message's header. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
@@ -101,6 +102,30 @@ static struct status check_switch(const char *flag, const char *asked, bool *on)
     return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
 }
 
+/* What one more row takes, in parts of a step of one row, up to some 8 rows: measured on two cores
+ * (bench/README.md). Experts cost more, because other rows choose others of them. */
+static float row_cost(const struct job *j)
+{
+    const bool is_auto = j->o->speculate == NULL || strcmp(j->o->speculate, "auto") == 0;
+    if (!is_auto) return 0; /* a number: so many whenever there is a guess */
+    return j->model.n_experts > 0 ? 0.4f : 0.15f;
+}
+
+static struct status check_speculate(struct job *j, bool may_share)
+{
+    const char *asked = j->o->speculate != NULL ? j->o->speculate : "off";
+    char *end = NULL;
+    unsigned long n = DEFAULT_DRAFTS;
+    if (strcmp(asked, "off") == 0) n = 0;
+    if (asked[0] >= '0' && asked[0] <= '9') n = strtoul(asked, &end, 10);
+    const bool is_word = strcmp(asked, "off") == 0 || strcmp(asked, "auto") == 0;
+    if ((!is_word && (end == NULL || *end != '\0')) || n > SCHEDULER_DRAFTS_MAX)
+        return status_make(STATUS_USAGE, "--speculate: expected auto, off or 0 to %d, found \"%s\"",
+                           SCHEDULER_DRAFTS_MAX, asked);
+    j->n_drafts = may_share && !j->o->dry_run ? (uint32_t)n : 0; /* made-up answers have none */
+    return status_ok();
+}
+
 /* With a capacity factor or free sums a row depends on its batch, so it may not serve another
  * request. */
 static struct status check_scheduling(struct job *j)
@@ -109,6 +134,7 @@ static struct status check_scheduling(struct job *j)
         j->policy == CAPACITY_DROPLESS && !j->o->fast_reductions && j->o->mode == LEAD_GENERATE;
     TRY(check_switch("prefix-cache", j->o->prefix_cache, &j->prefix_cache));
     TRY(check_switch("result-cache", j->o->result_cache, &j->result_cache));
+    TRY(check_speculate(j, may_share));
     j->prefix_cache = j->prefix_cache && may_share;
     j->result_cache = j->result_cache && may_share && j->o->audit == 0; /* compute each */
     j->line_order = ORDER_AUTO;
@@ -225,6 +251,8 @@ struct status job_open_lead(struct job *j)
                                          .chunk_tokens = (int32_t)o->chunk,
                                          .prefix_cache = j->prefix_cache,
                                          .result_cache = j->result_cache,
+                                         .n_drafts = (int32_t)j->n_drafts,
+                                         .row_cost = row_cost(j),
                                          .order = j->line_order,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,

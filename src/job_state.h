@@ -41,6 +41,7 @@ struct job {
     bool weight_only; /* --activations f32 */
     enum capacity_policy policy;
     bool prefix_cache, result_cache;
+    uint32_t n_drafts; /* of a sequence in one step, at most */
     enum order_kind line_order;
     uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
     uint64_t start_ns, ready_ns;

@@ -246,7 +246,7 @@ static struct status compute(struct engine *e, const struct step_plan *plan, con
         stage_embed(e->stage, b->tokens, h);
         since = mark(e, TRACE_EMBED, since);
     }
-    TRY(stage_forward(e->stage, e->seqs, b->n_seqs, in_halves(e, plan), h));
+    TRY(stage_forward(e->stage, e->seqs, b->n_runs, in_halves(e, plan), h));
     since = mark(e, TRACE_LAYERS, since);
     if (e->is_last) {
         TRY(finish_batch(e, e->step, b, h));

@@ -7,6 +7,15 @@
 _Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
                "plans and caches have one block size");
 
+/* Drafts come as entries of their own, of one row each. Together they are what a chunk of a prompt
+ * is to attention, which then reads the cache once for all of them. Two sequences never write into
+ * one block. */
+static bool goes_on(const struct seq_rows *run, const struct plan_seq *s, const int32_t *blocks)
+{
+    const size_t end = run->pos0 + run->n_rows, last = (end - 1) / PLAN_BLOCK_TOKENS;
+    return end == (size_t)s->pos0 && run->blocks[last] == blocks[last];
+}
+
 struct status engine_open_batch(struct engine *e, const struct step_plan *plan, struct batch *out)
 {
     const size_t first = (size_t)plan->replica_begin[e->place.dp];
@@ -35,10 +44,18 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
                                (unsigned long long)plan->step, s->n_rows, out->n_rows,
                                e->o.max_rows);
         }
-        e->seqs[i - first] = (struct seq_rows){.row0 = out->n_rows,
-                                               .n_rows = (size_t)s->n_rows,
-                                               .pos0 = (size_t)s->pos0,
-                                               .blocks = plan->blocks + block};
+        const int32_t *blocks = plan->blocks + block;
+        struct seq_rows *run = &e->seqs[out->n_runs];
+        if (out->n_runs > 0 && goes_on(run - 1, s, blocks)) {
+            run[-1].n_rows += (size_t)s->n_rows;
+            run[-1].blocks = blocks; /* the longer table */
+        } else {
+            *run = (struct seq_rows){.row0 = out->n_rows,
+                                     .n_rows = (size_t)s->n_rows,
+                                     .pos0 = (size_t)s->pos0,
+                                     .blocks = blocks};
+            out->n_runs++;
+        }
         out->n_rows += (size_t)s->n_rows;
         block += (size_t)s->n_blocks;
     }
@@ -97,22 +114,23 @@ static struct status place_tops(struct engine *e, size_t n_wants)
 
 struct status engine_list_wants(struct engine *e, const struct batch *b, size_t *n_wants)
 {
-    size_t n = 0;
+    size_t n = 0, row0 = 0;
     const struct plan_adjust *adjusts = b->adjusts;
     const uint32_t *allowed = b->allowed;
     for (size_t i = 0; i < b->n_seqs; i++) {
         const struct plan_seq *s = &b->seqs[i];
-        const int32_t *tokens = b->tokens + e->seqs[i].row0;
+        const int32_t *tokens = b->tokens + row0;
         const bool all_rows = (s->want & (PLAN_SCORE | PLAN_LOGITS)) != 0;
         for (int32_t r = 0; r < s->n_rows; r++) {
             const bool samples = r + 1 == s->n_rows && (s->want & PLAN_SAMPLE) != 0;
             if (!all_rows && !samples) continue;
-            e->rows[n] = e->seqs[i].row0 + (size_t)r;
+            e->rows[n] = row0 + (size_t)r;
             e->wants[n++] = samples ? sampled_want(s, adjusts, allowed)
                                     : scored_want(s, next_token(s, tokens, r));
         }
         adjusts += s->n_adjusts;
         allowed += s->n_allowed_words;
+        row0 += (size_t)s->n_rows;
     }
     *n_wants = n;
     return place_tops(e, n);
@@ -126,12 +144,13 @@ static int32_t clamp_count(int64_t n)
 struct status engine_write_result(struct engine *e, const struct batch *b, size_t n_wants)
 {
     size_t at = 0; /* in wants and got, which follow the sequences' rows */
+    size_t t = 0;
     const struct plan_top *tops = e->tops;
     for (size_t i = 0; i < b->n_seqs; i++) {
         struct result_seq r = {.id = b->seqs[i].id, .token = -1};
         int64_t n_bad = 0, n_dropped = 0;
-        const size_t row_end = e->seqs[i].row0 + e->seqs[i].n_rows;
-        for (size_t t = e->seqs[i].row0; t < row_end; t++) {
+        const size_t row_end = t + (size_t)b->seqs[i].n_rows;
+        for (; t < row_end; t++) {
             n_bad += e->counters[t];
             n_dropped += e->counters[b->n_rows + t];
         }

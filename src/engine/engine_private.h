@@ -36,7 +36,7 @@ struct engine {
     struct plan_message result_messages[N_RESULTS];
     struct comm_request result_sends[N_RESULTS];
 
-    /* [max_rows] each: the step's sequences and what the last stage wants of its rows */
+    /* [max_rows] each: the step's runs of rows and what the last stage wants of its rows */
     struct seq_rows *seqs;
     size_t *rows;
     struct vocab_want *wants;
@@ -54,6 +54,7 @@ struct engine {
 struct batch {
     const struct plan_seq *seqs; /* [n_seqs] */
     size_t n_seqs, n_rows;
+    size_t n_runs; /* of e->seqs: entries that are one sequence's rows behind each other are one */
     const int32_t *tokens;             /* [n_rows] */
     const struct plan_adjust *adjusts; /* sequence after sequence */
     const uint32_t *allowed;           /* the same */

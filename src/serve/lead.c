@@ -28,6 +28,10 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .step_ns = o->step_ns,
         .chunk_tokens = o->chunk_tokens,
         .prefix_cache = o->prefix_cache,
+        .n_drafts = o->n_drafts,
+        .row_cost = o->row_cost,
+        .drafter = o->drafter,
+        .drafter_user = o->drafter_user,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,
         .logits_user = o->logits_user,
     };

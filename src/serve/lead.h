@@ -46,9 +46,13 @@ struct lead_options {
     bool prefix_cache;     /* as in serve/scheduler.h */
     bool result_cache;     /* serve/result_cache.h; never when scoring. Must be off where a row
                               depends on the batch */
-    enum order_kind order; /* of a quarter of the window at a time (serve/order.h) */
-    size_t window_rows;    /* rows read and not yet written; 0: 8192 */
-    size_t window_bytes;   /* memory of such rows; 0: 256 MiB. One row may always be read */
+    int32_t n_drafts;      /* as in serve/scheduler.h; so the next two */
+    float row_cost;
+    drafter_fn *drafter;
+    void *drafter_user;
+    enum order_kind order;  /* of a quarter of the window at a time (serve/order.h) */
+    size_t window_rows;     /* rows read and not yet written; 0: 8192 */
+    size_t window_bytes;    /* memory of such rows; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;

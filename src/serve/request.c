@@ -148,6 +148,7 @@ void request_destroy(struct request **request)
     if (r->parent == NULL) mem_free(&r->biases);
     if (r->parent == NULL) request_words_fini(&r->words);
     mem_free(&r->adjusts);
+    drafting_fini(&r->drafting);
     mem_free(&r->allowed);
     guide_release(&r->guide);
     for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 #include "plan/step_plan.h"
+#include "serve/drafting.h"
 #include "serve/guide.h"
 #include "text/chat.h"
 #include "text/detokenizer.h"
@@ -171,7 +172,10 @@ struct request {
     bool forbids;     /* end tokens are among them */
     uint16_t guide_state;
     uint32_t *allowed; /* [n_allowed_words] tokens that its next draw may give, a bit each; owned */
-    size_t n_allowed_words; /* 0: all */
+    size_t n_allowed_words;   /* 0: all */
+    struct drafting drafting; /* while it runs */
+    int32_t n_drafts;         /* guesses behind its tokens, which the step in flight checks */
+    bool may_draft;           /* in the step being planned */
     uint64_t first_plan_ns, first_token_ns, last_token_ns;
     struct request *prev, *next; /* in the list of its state */
 

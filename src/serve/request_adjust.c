@@ -108,3 +108,31 @@ struct status request_adjust(struct request *r, const struct request_rules *rule
     for (size_t i = 0; i < r->n_adjusts; i++) r->adjusts[i].flags &= ~(uint32_t)PLAN_FORBIDDEN;
     return status_ok();
 }
+
+struct status request_adjust_save(const struct request *r, struct request_adjusts *to)
+{
+    if (r->n_adjusts > to->capacity) {
+        const size_t grown = r->n_adjusts + r->n_adjusts / 2;
+        TRY(mem_grow(&to->entries, 0, grown, sizeof *to->entries, "penalties"));
+        to->capacity = grown;
+    }
+    if (r->n_adjusts > 0) memcpy(to->entries, r->adjusts, r->n_adjusts * sizeof *to->entries);
+    to->n = r->n_adjusts;
+    to->n_counted = r->n_counted;
+    to->forbids = r->forbids;
+    return status_ok();
+}
+
+void request_adjust_restore(struct request *r, const struct request_adjusts *from)
+{
+    if (from->n > 0) memcpy(r->adjusts, from->entries, from->n * sizeof *from->entries);
+    r->n_adjusts = from->n;
+    r->n_counted = from->n_counted;
+    r->forbids = from->forbids;
+}
+
+void request_adjusts_fini(struct request_adjusts *a)
+{
+    mem_free(&a->entries);
+    *a = (struct request_adjusts){0};
+}

@@ -10,4 +10,18 @@
  * when it is new, a move of what is behind it; the prompt is sorted once. Errors: STATUS_MEMORY. */
 struct status request_adjust(struct request *r, const struct request_rules *rules);
 
+/* What r->adjusts were, to come back to when r's last tokens are taken away again. All zeros before
+ * its first use. */
+struct request_adjusts {
+    struct plan_adjust *entries; /* [n] of capacity, owned */
+    size_t n, capacity, n_counted;
+    bool forbids;
+};
+
+/* Local. Keeps r's, in place of what was kept before; and gives them back to the same r. Errors:
+ * STATUS_MEMORY, which keeps nothing. */
+struct status request_adjust_save(const struct request *r, struct request_adjusts *to);
+void request_adjust_restore(struct request *r, const struct request_adjusts *from);
+void request_adjusts_fini(struct request_adjusts *a);
+
 #endif

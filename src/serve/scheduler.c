@@ -19,12 +19,13 @@ static struct status check_options(const struct scheduler_options *o)
 {
     const int64_t n_needed = scheduler_blocks_for((size_t)o->rules->max_model_len);
     if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->max_batch < 0 ||
-        o->step_tokens < 0 || o->chunk_tokens < 0 || o->rules->max_model_len < 2) {
+        o->step_tokens < 0 || o->chunk_tokens < 0 || o->n_drafts < 0 ||
+        o->n_drafts > SCHEDULER_DRAFTS_MAX || o->rules->max_model_len < 2) {
         return status_make(STATUS_USAGE,
                            "scheduler: a size is out of range: %d replicas, %d groups, %d blocks, "
-                           "batch limit %d, %d tokens a step, chunk %d, context %d",
+                           "batch limit %d, %d tokens a step, chunk %d, %d drafts, context %d",
                            o->n_replicas, o->n_groups, o->n_blocks, o->max_batch, o->step_tokens,
-                           o->chunk_tokens, o->rules->max_model_len);
+                           o->chunk_tokens, o->n_drafts, o->rules->max_model_len);
     }
     if (o->n_blocks < n_needed) {
         return status_make(STATUS_USAGE,
@@ -49,6 +50,7 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     if (s->o.step_tokens == 0) s->o.step_tokens = SCHEDULER_STEP_TOKENS;
     if (s->o.chunk_tokens == 0) s->o.chunk_tokens = s->o.step_tokens;
     if (s->o.rules->score) s->o.prefix_cache = false;
+    if (s->o.rules->score) s->o.n_drafts = 0;
     s->step_rows = s->o.step_tokens;
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
@@ -86,6 +88,7 @@ void scheduler_destroy(struct scheduler **scheduler)
         block_pool_fini(&r->pool);
     }
     mem_free(&s->replicas);
+    request_adjusts_fini(&s->adjusts);
     mem_free(scheduler);
 }
 
@@ -155,6 +158,7 @@ void scheduler_leave(struct scheduler *s, struct request *r)
     r->n_blocks = 0;
     r->n_own = 0;
     r->n_computed = 0;
+    drafting_fini(&r->drafting);
     replica->n_running--;
     s->n_running--;
 }
@@ -193,9 +197,7 @@ static struct status grow_table(struct request *r, size_t n_needed)
     return status_ok();
 }
 
-/* Takes blocks until r's table has n_needed; the replica must have them. Cached ones that nobody
- * holds go when no others are left. */
-static struct status take_blocks(struct scheduler *s, struct request *r, size_t n_needed)
+struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed)
 {
     struct replica *replica = &s->replicas[r->replica];
     TRY(grow_table(r, n_needed));
@@ -220,7 +222,7 @@ static struct status hold_blocks(struct scheduler *s, struct request *r)
         preempt(s, victim);
         if (victim == r) return status_ok();
     }
-    return take_blocks(s, r, n_needed);
+    return scheduler_take_blocks(s, r, n_needed);
 }
 
 /* Rows for r's tokens that are not computed yet, within the chunk and the step's budget. */
@@ -329,7 +331,7 @@ static struct status admit(struct scheduler *s, int32_t group)
         const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
         TRY(grow_table(r, n_needed));
         scheduler_prefix_adopt(s, r);
-        TRY(take_blocks(s, r, n_needed));
+        TRY(scheduler_take_blocks(s, r, n_needed));
         request_list_take(&s->waiting, r);
         request_list_put_from_tail(&m->running, r);
         r->state = REQUEST_RUNNING;
@@ -367,7 +369,8 @@ static void plan_draw(const struct request *r, struct plan_seq *seq)
     seq->n_logprobs = r->n_logprobs;
 }
 
-static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
+/* One entry of the plan: r's rows behind n_computed. */
+static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct request *r)
 {
     const size_t end = r->n_computed + (size_t)r->n_rows;
     const bool is_last = end == r->n_tokens;
@@ -395,7 +398,35 @@ static struct status emit(struct scheduler *s, struct step_plan *plan, struct re
         if (is_last) plan_draw(r, &seq);
     }
     const struct plan_lists lists = {r->tokens + r->n_computed, r->blocks, r->adjusts, r->allowed};
-    TRY(step_plan_add(plan, r->replica, &seq, &lists));
+    return step_plan_add(plan, r->replica, &seq, &lists);
+}
+
+/* An entry of one row for each draft, as if r had drawn those up to it. */
+static struct status emit_drafts(struct scheduler *s, struct step_plan *plan, struct request *r)
+{
+    const size_t n_tokens = r->n_tokens, n_computed = r->n_computed;
+    const uint16_t guide_state = r->guide_state;
+    TRY(request_adjust_save(r, &s->adjusts));
+    struct status st = status_ok();
+    for (int32_t i = 0; i < r->n_drafts && !status_failed(&st); i++) {
+        if (r->guide != NULL)
+            r->guide_state = guide_next(r->guide, r->guide_state, r->tokens[r->n_tokens],
+                                        r->n_tokens == r->n_prompt);
+        r->n_tokens++;
+        r->n_computed++;
+        st = emit_rows(s, plan, r);
+    }
+    r->n_tokens = n_tokens;
+    r->n_computed = n_computed;
+    r->guide_state = guide_state;
+    request_adjust_restore(r, &s->adjusts);
+    return st;
+}
+
+static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
+{
+    TRY(emit_rows(s, plan, r));
+    if (r->n_drafts > 0) TRY(emit_drafts(s, plan, r));
     r->pos0 = r->n_computed;
     r->in_flight = true;
     if (r->first_plan_ns == 0) r->first_plan_ns = clock_ns();
@@ -412,11 +443,13 @@ static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group,
         m->flight_capacity = grown;
     }
     m->step = step;
+    m->n_entries = 0;
     m->plan_ns = s->o.step_ns > 0 ? clock_ns() : 0;
     for (struct request *r = m->running.head; r != NULL; r = r->next) {
         if (r->n_rows == 0) continue;
         TRY(emit(s, plan, r));
         m->flight[m->n_flight++] = r;
+        m->n_entries += 1 + (size_t)r->n_drafts;
     }
     step_plan_end_replica(plan, i);
     return status_ok();
@@ -439,7 +472,10 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
         calm_down(replica);
     }
     TRY(admit(s, group));
-    for (int32_t i = 0; i < s->o.n_replicas; i++) TRY(emit_replica(s, i, group, step, plan));
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        TRY(scheduler_give_drafts(s, &s->replicas[i].groups[group]));
+        TRY(emit_replica(s, i, group, step, plan));
+    }
     if (plan->n_seqs > 0) s->stats->n_steps++;
     return status_ok();
 }

@@ -12,6 +12,7 @@
 enum {
     SCHEDULER_STEP_TOKENS = 2048, /* rows of a replica in one step, unless the options say */
     SCHEDULER_STEP_LEAST = 64,    /* rows that a step is given however long it takes */
+    SCHEDULER_DRAFTS_MAX = 31,    /* of a sequence in one step */
 };
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
@@ -19,17 +20,26 @@ enum {
 typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, const float *rows,
                                      int32_t n_rows, int32_t vocab);
 
+/* Writes up to n_most guesses of the tokens that follow r's, and returns how many. */
+typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
+
 struct scheduler_options {
     const struct request_rules *rules; /* borrowed */
     int32_t n_replicas;
-    int32_t n_groups;       /* microbatch groups in flight (pp) */
-    int32_t n_blocks;       /* of each replica's pool */
-    int32_t max_batch;      /* sequences running in a replica, over all groups; 0: as many as fit */
-    int32_t step_tokens;    /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
-    uint64_t step_ns;       /* steps are given fewer rows while they take longer; 0: never */
-    int32_t chunk_tokens;   /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
-    bool prefix_cache;      /* prompts that begin alike share blocks; never when scoring, which
-                               needs every row. Must be off where a row depends on the batch */
+    int32_t n_groups;     /* microbatch groups in flight (pp) */
+    int32_t n_blocks;     /* of each replica's pool */
+    int32_t max_batch;    /* sequences running in a replica, over all groups; 0: as many as fit */
+    int32_t step_tokens;  /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
+    uint64_t step_ns;     /* steps are given fewer rows while they take longer; 0: never */
+    int32_t chunk_tokens; /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    bool prefix_cache;    /* prompts that begin alike share blocks; never when scoring, which
+                             needs every row. Must be off where a row depends on the batch */
+    int32_t n_drafts;     /* most tokens of a sequence that are guessed and checked in one step,
+                             0 to SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
+    float row_cost;       /* what one more row takes, in parts of a step of one row; 0: guesses
+                               are checked however often they were wrong */
+    drafter_fn *drafter;  /* tests only; NULL: serve/drafting.h */
+    void *drafter_user;
     logits_sink_fn *logits; /* NULL: none are asked for */
     void *logits_user;
 };
@@ -64,10 +74,11 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
 /* Local. Plans step `step` of `group` into *plan, cleared first: each running sequence's next token
  * (preempting the youngest sequences of the replica when blocks run out; they wait again and are
  * recomputed), then prefill chunks within the token budget, then new requests for which blocks are
- * free. The batch follows what was measured: a replica that had to preempt keeps more blocks free
- * before it admits anyone, less and less as steps go well; and the budget of all shrinks while
- * steps take longer than step_ns, and grows again when they take less than half. Errors: STATUS_BUG
- * when the group's last plan has not been committed, STATUS_MEMORY. */
+ * free, and where all these are few rows, drafts of tokens that may come next. The batch follows
+ * what was measured: a replica that had to preempt keeps more blocks free before it admits anyone,
+ * less and less as steps go well; and the budget of all shrinks while steps take longer than
+ * step_ns, and grows again when they take less than half. Errors: STATUS_BUG when the group's last
+ * plan has not been committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

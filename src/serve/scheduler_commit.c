@@ -139,6 +139,52 @@ static struct status take_result(struct scheduler *s, struct request *r,
     return status_ok();
 }
 
+static void advance(struct cursor *c, const struct result_seq *seq)
+{
+    c->score += (size_t)seq->n_scores;
+    c->logit_row += (size_t)seq->n_logits;
+    c->top += (size_t)seq->n_tops;
+}
+
+static struct status check_id(const struct microbatch *m, const struct request *r,
+                              const struct result_seq *seq)
+{
+    if (seq->id == r->plan_id) return status_ok();
+    return status_make(STATUS_BUG, "step %llu: expected id %d, found %d",
+                       (unsigned long long)m->step, r->plan_id, seq->id);
+}
+
+/* r's entry, and its drafts': while they are what was drawn before them, each is as good as a step
+ * of its own. seqs [1 + n_drafts]. */
+static struct status take_entries(struct scheduler *s, struct microbatch *m, struct request *r,
+                                  const struct result_seq *seqs, struct cursor *c)
+{
+    const int32_t n_drafts = r->n_drafts;
+    int32_t n_right = 0, n_tried = n_drafts;
+    bool is_right = true;
+    if (n_drafts == 0 && r->drafting.n_same > 0) { /* a guess that got no row */
+        n_tried = 1;
+        n_right = seqs[0].token == r->tokens[r->drafting.from];
+    }
+    for (int32_t i = 0; i <= n_drafts; i++) {
+        TRY(check_id(m, r, &seqs[i]));
+        if (is_right) {
+            /* the draft stands where the token goes */
+            is_right = i < n_drafts && seqs[i].token == r->tokens[r->n_tokens];
+            if (i > 0) r->pos0++;
+            TRY(take_result(s, r, &seqs[i], c));
+            n_right += is_right;
+            is_right = is_right && r->state != REQUEST_FINISHED;
+        }
+        advance(c, &seqs[i]);
+    }
+    s->stats->n_drafts += (uint64_t)n_drafts;
+    if (n_drafts > 0) s->stats->n_right_drafts += (uint64_t)n_right;
+    drafting_learn(&r->drafting, n_tried > n_right ? n_right + 1 : n_tried, n_right);
+    r->n_drafts = 0;
+    return status_ok();
+}
+
 /* The budget follows how long the step took from its plan to its result. */
 static void adapt_budget(struct scheduler *s, const struct microbatch *m)
 {
@@ -169,25 +215,20 @@ struct status scheduler_commit(struct scheduler *s, int32_t group, const struct 
     }
     struct microbatch *m = &s->replicas[result->replica].groups[group];
     if (m->n_flight == 0 && result->n_seqs == 0) return status_ok();
-    if (result->step != m->step || result->n_seqs != m->n_flight) {
+    if (result->step != m->step || result->n_seqs != m->n_entries) {
         return status_make(STATUS_BUG,
                            "replica %d: expected the %zu sequences of step %llu, found %zu of step "
                            "%llu",
-                           result->replica, m->n_flight, (unsigned long long)m->step,
+                           result->replica, m->n_entries, (unsigned long long)m->step,
                            result->n_seqs, (unsigned long long)result->step);
     }
     adapt_budget(s, m);
     struct cursor c = {.result = result};
+    const struct result_seq *seqs = result->seqs;
     for (size_t i = 0; i < m->n_flight; i++) {
-        const struct result_seq *seq = &result->seqs[i];
-        if (seq->id != m->flight[i]->plan_id) {
-            return status_make(STATUS_BUG, "step %llu, sequence %zu: expected id %d, found %d",
-                               (unsigned long long)m->step, i, m->flight[i]->plan_id, seq->id);
-        }
-        TRY(take_result(s, m->flight[i], seq, &c));
-        c.score += (size_t)seq->n_scores;
-        c.logit_row += (size_t)seq->n_logits;
-        c.top += (size_t)seq->n_tops;
+        const int32_t n = 1 + m->flight[i]->n_drafts;
+        TRY(take_entries(s, m, m->flight[i], seqs, &c));
+        seqs += n;
     }
     m->n_flight = 0;
     return status_ok();

@@ -1,10 +1,11 @@
-/* The scheduler's inside, shared by scheduler.c (planning), scheduler_commit.c (results) and
- * scheduler_prefix.c (blocks that requests share). */
+/* The scheduler's inside, shared by scheduler.c (planning), scheduler_commit.c (results),
+ * scheduler_prefix.c (blocks that requests share) and scheduler_drafts.c (guessed tokens). */
 #ifndef SHOAL_SERVE_SCHEDULER_STATE_H
 #define SHOAL_SERVE_SCHEDULER_STATE_H
 
 #include "serve/block_pool.h"
 #include "serve/prefix_cache.h"
+#include "serve/request_adjust.h"
 #include "serve/request_list.h"
 #include "serve/scheduler.h"
 
@@ -17,6 +18,7 @@ struct microbatch {
     struct request **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
                                     preempted one stays until its result comes */
     size_t n_flight, flight_capacity;
+    size_t n_entries; /* of the plan: theirs, and one for each of their drafts */
 };
 
 struct replica {
@@ -37,6 +39,7 @@ struct scheduler {
     size_t n_running;
     uint64_t n_submitted;
     int32_t step_rows; /* the budget of a replica in one step: o.step_tokens, or less */
+    struct request_adjusts adjusts; /* of a request while its drafts are planned */
 };
 
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
@@ -53,6 +56,14 @@ static inline int32_t replica_n_free(const struct replica *r)
 /* Local. Takes a running request out of its group and gives its blocks back; those that are cached
  * stay so until others need them. */
 void scheduler_leave(struct scheduler *s, struct request *r);
+
+/* Local. Takes blocks until r's table has n_needed; its replica must have them. Cached ones that
+ * nobody holds go when no others are left. Errors: STATUS_MEMORY. */
+struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed);
+
+/* scheduler_drafts.c. Local. Gives the group's decoding requests drafts, and blocks for them, where
+ * their rows cost little: after all other rows of its step were given. Errors: STATUS_MEMORY. */
+struct status scheduler_give_drafts(struct scheduler *s, struct microbatch *m);
 
 /* How many of a request's first blocks a replica has. */
 struct prefix_match {

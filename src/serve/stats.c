@@ -51,6 +51,11 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
                 (unsigned long long)s->n_prefix_hit_tokens, (unsigned long long)s->n_prefix_hits,
                 100 * serve_summary_hit_rate(s));
     }
+    if (s->n_drafts > 0) {
+        fprintf(out, "drafts: %llu of %llu tokens right (%.1f %%)\n",
+                (unsigned long long)s->n_right_drafts, (unsigned long long)s->n_drafts,
+                100 * (double)s->n_right_drafts / (double)s->n_drafts);
+    }
     print_blocks(s, out);
     if (s->n_resumed_rows + s->n_resumed_tokens > 0) {
         fprintf(out, "from earlier runs: %llu rows, %llu tokens of unfinished rows\n",

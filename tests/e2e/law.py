@@ -60,6 +60,7 @@ DIMENSIONS = {
     "order": ["given", "shuffled"],
     "cache": ["off", "on"],  # of prefixes, and of results
     "schedule": ["input", "auto", "prefix"],  # --order
+    "drafts": ["off", "auto", "7"],  # --speculate
 }
 # the other families, each with all pairs of fewer values: what they add is inside a layer
 FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-moe", "olmoe-clip",
@@ -228,7 +229,8 @@ class Law:
                 "--output", output, "--report", report, *flags, "--threads", row["threads"],
                 "--kv-blocks", BLOCKS[row["blocks"]], "--max-model-len", MODEL_LEN,
                 "--seed", 5, "--quiet", "--prefix-cache", row["cache"], "--result-cache",
-                row["cache"], "--order", row["schedule"]]
+                row["cache"], "--order", row["schedule"],
+                "--speculate", row["drafts"]]
         if row["model"] in KV_TYPES:
             argv += ["--kv-dtype", KV_TYPES[row["model"]]]
         if row["batch"]:
@@ -256,6 +258,7 @@ class Law:
                           ("result_hits", N_REPEATS * (row["cache"] == "on"))):
             expect(report[key] == want, f"{key} {report[key]}, asked {want}")
         expect(report["chunk"] == row["chunk"] or not row["chunk"], f"chunk {report['chunk']}")
+        expect(report["drafts"] == 0 or row["drafts"] != "off", f"{report['drafts']} drafts")
         peak = report["peak_batch"]
         if row["blocks"] == "plenty":
             n_least = {1: 1, 5: 5, 0: 6}[row["batch"]]
@@ -295,7 +298,8 @@ class Law:
         self.state["done"][name] = found
         layout = " ".join(f"{k}{v}" for k, v in report["layout"].items())
         print(f"{number} {name} -> {layout}, {report['kernels']}, {report['preemptions']} "
-              f"preemptions, {found[:16]}, {time.monotonic() - started:.1f} s")
+              f"preemptions, {report['drafts']} drafts, {found[:16]}, "
+              f"{time.monotonic() - started:.1f} s")
         if self.args.full:
             self.save_state()
 

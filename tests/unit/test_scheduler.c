@@ -30,7 +30,7 @@ struct scenario {
 
 struct outcome {
     uint64_t n_finished, n_different, n_wrong, n_preemptions, n_recomputed, n_unordered, n_misheld;
-    uint64_t n_errors, n_rows, n_steps, n_prompt_tokens, n_hit_tokens;
+    uint64_t n_errors, n_rows, n_steps, n_prompt_tokens, n_hit_tokens, n_drafts, n_right_drafts;
     bool stuck, leaked;
     const char *wrong;
 };
@@ -55,6 +55,8 @@ static struct scenario random_scenario(uint64_t seed, bool score)
     c.n_requests = (int32_t)fake_between(&x, 1, REQUESTS_MAX);
     c.late = fake_between(&x, 0, 1);
     c.o.step_ns = fake_between(&x, 0, 1) ? 0 : (uint64_t)fake_between(&x, 1, 40000);
+    if (fake_between(&x, 0, 1)) c.o.n_drafts = (int32_t)fake_between(&x, 1, SCHEDULER_DRAFTS_MAX);
+    c.o.drafter = fake_engine_draft;
     return c;
 }
 
@@ -263,6 +265,8 @@ static struct outcome run(struct scenario *c)
     out.n_steps = stats.n_steps;
     out.n_prompt_tokens = stats.n_prompt_tokens;
     out.n_hit_tokens = stats.n_prefix_hit_tokens;
+    out.n_drafts = stats.n_drafts;
+    out.n_right_drafts = stats.n_right_drafts;
     for (int g = 0; g < GROUPS_MAX; g++)
         for (int r = 0; r < REPLICAS_MAX; r++) step_result_fini(&results[g][r]);
     fake_engine_fini(&engine);
@@ -289,19 +293,24 @@ static bool went_well(const struct scenario *c, const struct outcome *o)
 
 static void check_scenarios(uint64_t first, uint64_t n, bool score)
 {
-    uint64_t n_bad = 0, n_preempted = 0, n_recomputed = 0;
+    uint64_t n_bad = 0, n_preempted = 0, n_recomputed = 0, n_drafts = 0, n_right = 0;
     for (uint64_t i = first; i < first + n; i++) {
         struct scenario c = random_scenario(i, score);
         const struct outcome o = run(&c);
         n_bad += !went_well(&c, &o);
         n_preempted += o.n_preemptions > 0;
         n_recomputed += o.n_recomputed > 0;
+        n_drafts += o.n_drafts;
+        n_right += o.n_right_drafts;
     }
+    printf("[%llu of %llu drafts right] ", (unsigned long long)n_right,
+           (unsigned long long)n_drafts);
     CU_ASSERT_EQUAL(n_bad, 0);
     /* Score mode holds all blocks from the start, so nothing is ever preempted. */
     if (!score) {
         CU_ASSERT(n_preempted > n / 20);
         CU_ASSERT(n_recomputed > n / 20);
+        CU_ASSERT(n_right > 10 * n && n_drafts > n_right + 10 * n);
     }
 }
 

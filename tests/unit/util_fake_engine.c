@@ -112,11 +112,19 @@ static uint64_t fold_cache(struct fake_engine *e, int32_t replica, const int32_t
     return fold;
 }
 
+/* Behind the last plan's first row, or within the same plan behind its last one: rows between were
+ * drafts, and may have been wrong. */
+static bool goes_on(const struct fake_seq *seen, const struct plan_seq *s, uint64_t step)
+{
+    if (seen->step == step) return s->pos0 == seen->end;
+    return s->pos0 == seen->end || (s->pos0 > seen->begin && s->pos0 < seen->end);
+}
+
 /* With the blocks of its last plan: the same ones, which nobody else was given. */
 static void check_continued(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
-                            const struct fake_seq *seen, const int32_t *blocks)
+                            const struct fake_seq *seen, const int32_t *blocks, uint64_t step)
 {
-    if (seen->end != s->pos0) wrong(e, "a sequence does not go on where it stopped");
+    if (!goes_on(seen, s, step)) wrong(e, "a sequence does not go on where it stopped");
     if (seen->replica != replica) wrong(e, "a sequence changed its replica");
     for (int32_t i = 0; i < seen->n_blocks && i < s->n_blocks; i++) {
         if (seen->blocks[i] != blocks[i]) wrong(e, "a block table changed");
@@ -128,13 +136,13 @@ static void check_continued(struct fake_engine *e, int32_t replica, const struct
 /* Where blocks are shared: it goes on where it stopped, or behind full blocks; the block that it
  * goes on in is its own still. What full blocks hold is checked by what comes of them. */
 static void check_shared(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
-                         const struct fake_seq *seen, const int32_t *blocks)
+                         const struct fake_seq *seen, const int32_t *blocks, uint64_t step)
 {
     if (s->pos0 % BLOCK == 0) return;
     const int32_t at = s->pos0 / BLOCK;
-    if (seen->end != s->pos0) wrong(e, "a sequence does not go on where it stopped");
+    if (!goes_on(seen, s, step)) wrong(e, "a sequence does not go on where it stopped");
     if (seen->replica != replica) wrong(e, "a sequence changed its replica");
-    if (seen->n_blocks != at + 1 || seen->blocks[at] != blocks[at])
+    if (seen->n_blocks <= at || seen->blocks[at] != blocks[at])
         wrong(e, "a block that is not full was exchanged");
     if (e->owner[(int64_t)replica * e->n_blocks + blocks[at]] != s->id)
         wrong(e, "another sequence was given a block still in use");
@@ -143,7 +151,7 @@ static void check_shared(struct fake_engine *e, int32_t replica, const struct pl
 /* A sequence goes on where it stopped, in the same blocks, or starts anew; its table has exactly
  * the blocks that its tokens need, and nobody else wrote into those that it relies on. */
 static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
-                      const int32_t *blocks)
+                      const int32_t *blocks, uint64_t step)
 {
     struct fake_seq *seen = &e->seqs[s->id % FAKE_SEQS];
     const int32_t end = s->pos0 + s->n_rows;
@@ -154,9 +162,12 @@ static bool check_seq(struct fake_engine *e, int32_t replica, const struct plan_
     for (int32_t i = 0; i < s->n_blocks; i++)
         if (blocks[i] < 0 || blocks[i] >= e->n_blocks) wrong(e, "a block id out of range");
     if (e->n_wrong != n_before) return false;
-    if (s->pos0 > 0) (e->shares ? check_shared : check_continued)(e, replica, s, seen, blocks);
+    if (s->pos0 > 0)
+        (e->shares ? check_shared : check_continued)(e, replica, s, seen, blocks, step);
     for (int32_t i = 0; i < s->n_blocks; i++)
         e->owner[(int64_t)replica * e->n_blocks + blocks[i]] = s->id;
+    if (seen->step != step || seen->n_blocks == 0) seen->begin = s->pos0;
+    seen->step = step;
     seen->replica = replica;
     seen->end = end;
     seen->n_blocks = s->n_blocks;
@@ -230,6 +241,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
 {
     step_result_clear(result, plan->step, replica, FAKE_VOCAB);
     int64_t n_rows = 0;
+    int32_t n_seqs = 0;
     const int32_t begin = plan->replica_begin[replica], end = plan->replica_begin[replica + 1];
     enum { UNUSED, READ, WRITTEN } *used = NULL;
     struct status st = mem_alloc(&used, (size_t)e->n_blocks, sizeof *used, "used");
@@ -237,10 +249,12 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     for (int32_t i = begin; i < end; i++) {
         const struct plan_seq *s = &plan->seqs[i];
         const int32_t *blocks = plan->blocks + at->block;
-        if (check_seq(e, replica, s, blocks)) {
+        const bool is_draft = i > begin && s[-1].id == s->id;
+        n_seqs += !is_draft;
+        if (check_seq(e, replica, s, blocks, plan->step)) {
             for (int32_t b = 0; b < s->n_blocks; b++) {
                 const bool is_full = e->shares && (b + 1) * BLOCK <= s->pos0;
-                if (used[blocks[b]] > (is_full ? READ : UNUSED))
+                if (used[blocks[b]] > (is_full ? READ : UNUSED) && !is_draft)
                     wrong(e, "a block is held twice in one step");
                 used[blocks[b]] = is_full ? READ : WRITTEN;
             }
@@ -258,7 +272,7 @@ static void run_replica(struct fake_engine *e, int32_t replica, const struct ste
     }
     e->n_rows += (uint64_t)n_rows;
     if (e->step_tokens > 0 && n_rows > e->step_tokens) wrong(e, "more rows than the token budget");
-    if (e->max_batch > 0 && end - begin > e->max_batch) wrong(e, "more sequences than the limit");
+    if (e->max_batch > 0 && n_seqs > e->max_batch) wrong(e, "more sequences than the limit");
     mem_free(&used);
 }
 
@@ -291,6 +305,24 @@ size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_
             break;
     }
     return n - r->n_prompt;
+}
+
+int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts)
+{
+    int32_t tokens[FAKE_TABLE * BLOCK];
+    uint64_t x = mix(r->line, r->n_tokens) | 1;
+    (void)user;
+    (void)fake_random(&x);
+    const size_t n_all = r->n_prompt + fake_engine_expect(r, FAKE_TABLE * BLOCK, tokens);
+    const int64_t n_right = fake_between(&x, 0, 2) ? fake_between(&x, 0, n_most) : n_most;
+    const int32_t n = (int32_t)fake_between(&x, 0, n_most);
+    for (int32_t i = 0; i < n; i++) {
+        const size_t at = r->n_tokens + (size_t)i;
+        const int32_t other =
+            fake_between(&x, 0, 9) ? (int32_t)fake_between(&x, 0, FAKE_VOCAB - 1) : FAKE_END_ID;
+        drafts[i] = at < n_all && i < n_right ? tokens[at] : other;
+    }
+    return n;
 }
 
 float fake_engine_score(const int32_t *tokens, size_t at)

@@ -16,7 +16,8 @@ enum { FAKE_VOCAB = 257, FAKE_END_ID = 256 };
 enum { FAKE_SEQS = 1 << 14, FAKE_TABLE = 32 };
 
 struct fake_seq {
-    int32_t replica, end, n_blocks, blocks[FAKE_TABLE];
+    int32_t replica, begin, end, n_blocks, blocks[FAKE_TABLE];
+    uint64_t step; /* of its last plan, in which it had the positions [begin, end) */
 };
 
 struct fake_engine {
@@ -44,6 +45,10 @@ void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
 /* What a request must come to: appends sampled tokens to tokens[n_prompt..]; returns their number.
  */
 size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens);
+
+/* A drafter (serve/scheduler.h) that knows what a request comes to, and from a position on, which
+ * hangs on the request and its tokens, says something else; also ends that do not come. */
+int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
 /* The score of token i of tokens. */
 float fake_engine_score(const int32_t *tokens, size_t i);

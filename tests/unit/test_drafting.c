@@ -1,0 +1,256 @@
+/* Drafts: what is guessed, how many are worth a row, and that no way of guessing changes a byte of
+ * a job, whatever its lines ask for. (Layouts, preemption and shared blocks: test_scheduler.c.) */
+#include "base/json.h"
+#include "base/mem.h"
+#include "serve/drafting.h"
+#include "serve/scheduler.h"
+#include "util_serve.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The guess for a text whose tokens are letters: what is drafted, "" without a guess. */
+static const char *guess_of(struct drafting *d, const char *text, size_t n_most)
+{
+    static char drafts[64];
+    int32_t tokens[512];
+    const size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++) tokens[i] = text[i];
+    const struct status st = drafting_look(d, tokens, n);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    if (d->n_same == 0) n_most = 0;
+    for (size_t i = 0; i < n_most; i++) tokens[n + i] = tokens[d->from + i];
+    for (size_t i = 0; i < n_most; i++) drafts[i] = (char)tokens[n + i];
+    drafts[n_most] = '\0';
+    return drafts;
+}
+
+static void the_text_goes_on_as_where_its_end_stood_before(void)
+{
+    const struct {
+        const char *text, *drafts;
+        size_t n_same;
+    } cases[] = {
+        {"", "", 0},
+        {"abcdefgh", "", 0},
+        {"ab", "", 0},
+        {"abcab", "cab", 2}, /* and into itself */
+        {"aaaa", "aaa", 2},
+        {"abcdefg_abc", "def", 2},
+        {"abcdefg_xbcd", "efg", 2},
+        {"abcdefg_abcd", "efg", 4},
+        {"1abX_2abY_ab", "Y_a", 2},           /* the last place */
+        {"wxyzabX_5678abY_wxyzab", "X_5", 4}, /* but the longer one first */
+        {"q1234abX_5678abY_q1234ab", "X_5", 4},
+        {"qr1234abX_56781234abY_qr1234ab", "X_5", 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct drafting d = {0};
+        CU_ASSERT_STRING_EQUAL(guess_of(&d, cases[i].text, 3), cases[i].drafts);
+        CU_ASSERT_EQUAL(d.n_same, cases[i].n_same);
+        drafting_fini(&d);
+    }
+}
+
+/* Token by token or at once, in tables that grow: the same guesses as a search of the whole text,
+ * but for places that were taken by others. */
+static void guesses_are_those_of_a_plain_search(void)
+{
+    enum { N = 3000 };
+    static const size_t lengths[] = {8, 4, 2};
+    static int32_t tokens[N];
+    uint64_t x = 99;
+    struct drafting d = {0};
+    size_t n_found = 0, n_missed = 0;
+    for (size_t i = 0; i < N; i++) tokens[i] = (int32_t)fake_between(&x, 0, 11);
+    for (size_t n = 1; n < N; n += (size_t)fake_between(&x, 1, 3)) {
+        const struct status st = drafting_look(&d, tokens, n);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        size_t n_same = 0, from = 0;
+        for (size_t i = 0; i < 3 && n_same == 0; i++) {
+            for (size_t at = n; --at > lengths[i] && n_same == 0;) {
+                if (memcmp(tokens + at - lengths[i], tokens + n - lengths[i],
+                           lengths[i] * sizeof *tokens) == 0) {
+                    n_same = lengths[i];
+                    from = at;
+                }
+            }
+        }
+        n_found += n_same > 0;
+        if (d.n_same == n_same && (n_same == 0 || d.from == from)) continue;
+        n_missed++;
+        CU_ASSERT(d.n_same <= n_same);
+        if (d.n_same == 0) continue;
+        CU_ASSERT(memcmp(tokens + d.from - d.n_same, tokens + n - d.n_same,
+                         d.n_same * sizeof *tokens) == 0);
+    }
+    CU_ASSERT(n_found > 1000);
+    CU_ASSERT(n_missed < n_found / 4);
+    CU_ASSERT(d.n_slots * sizeof *d.followers <= drafting_bytes(N));
+    drafting_fini(&d);
+}
+
+static void a_long_text_takes_bounded_memory(void)
+{
+    enum { N = 1 << 18 };
+    int32_t *tokens = NULL;
+    struct drafting d = {0};
+    struct status st = mem_alloc(&tokens, N + 4, sizeof *tokens, "test");
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    for (int32_t i = 0; i < N; i++) tokens[i] = i;
+    memcpy(tokens + N, tokens + N - 100, 4 * sizeof *tokens);
+    st = drafting_look(&d, tokens, N + 4);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(drafting_bytes(N), 1 << 20);
+    CU_ASSERT_EQUAL(d.n_slots, 1 << 18);
+    CU_ASSERT_EQUAL(d.n_same, 4);
+    CU_ASSERT_EQUAL(d.from, N - 96);
+    drafting_fini(&d);
+    mem_free(&tokens);
+}
+
+static void right_guesses_bring_more_and_wrong_ones_none(void)
+{
+    struct drafting d = {0};
+    guess_of(&d, "abcdefg_abcd", 1);
+    const int32_t n_first = drafting_worth(&d, 1, 0.15f, 15);
+    CU_ASSERT(n_first >= 1 && n_first <= 4);
+    CU_ASSERT(drafting_worth(&d, 1, 0.4f, 15) <= n_first);
+    CU_ASSERT(drafting_worth(&d, 8, 0.15f, 15) < n_first);
+    for (int i = 0; i < 40; i++) drafting_learn(&d, 15, 15);
+    CU_ASSERT_EQUAL(drafting_worth(&d, 1, 0.15f, 15), 15);
+    CU_ASSERT_EQUAL(drafting_worth(&d, 1, 0.15f, 7), 7);
+    CU_ASSERT(drafting_worth(&d, 8, 0.15f, 15) > 2);
+    for (int i = 0; i < 100; i++) drafting_learn(&d, 1, 0);
+    CU_ASSERT_EQUAL(drafting_worth(&d, 1, 0.15f, 15), 0);
+    for (int i = 0; i < 100; i++) drafting_learn(&d, 1, 1); /* looked on without a row */
+    CU_ASSERT(drafting_worth(&d, 1, 0.15f, 15) > 8);
+    drafting_fini(&d);
+}
+
+/* Every field that a draw, a text or its end hangs on. */
+static const char *const fields[] = {
+    "\"temperature\":0",
+    "\"temperature\":1,\"seed\":5",
+    "\"n\":3,\"logprobs\":2",
+    "\"n\":2,\"seed\":3,\"repetition_penalty\":1.3",
+    "\"frequency_penalty\":0.5,\"presence_penalty\":-0.5,\"min_tokens\":30",
+    "\"temperature\":0,\"repetition_penalty\":1.2,\"logit_bias\":{\"65\":0,\"7\":4.5}",
+    "\"prompt_logprobs\":2,\"logprobs\":1",
+    "\"stop\":[\"e\",\"th\"],\"min_tokens\":9",
+    "\"stop_token_ids\":[101,116,97]",
+    "\"ignore_eos\":true",
+    "\"bad_words\":[\"ab\",\"x\"],\"min_tokens\":5",
+    "\"allowed_token_ids\":[97,98,99,100,101,102,256]",
+    "\"guided_regex\":\"[a-f]{3,9}( [g-z]{2,5})*\"",
+    "\"guided_json\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
+    "\"required\":[\"a\"]}",
+    "\"num_beams\":3",
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields, N_LINES = 2 * N_FIELDS };
+
+/* What each choice of each line came to in a run without drafts. */
+struct known {
+    struct {
+        int32_t tokens[256];
+        size_t n;
+    } answers[N_LINES][4];
+};
+
+static void know_answer(struct known *k, size_t line, size_t choice, const struct js_node *from)
+{
+    const struct js_node *ids = js_get(from, "token_ids");
+    for (size_t i = 0; i < js_count(ids); i++) {
+        double id = -1;
+        CU_ASSERT_FATAL(js_number(js_at(ids, i), &id));
+        k->answers[line][choice].tokens[k->answers[line][choice].n++] = (int32_t)id;
+    }
+}
+
+static void know(struct known *k, const struct strbuf *rows)
+{
+    const char *at = rows->data;
+    memset(k, 0, sizeof *k);
+    for (size_t line = 0; line < N_LINES; line++) {
+        const char *end = strchr(at, '\n');
+        struct js_doc *doc = NULL;
+        const struct status st = js_parse(at, (size_t)(end - at), "row", &doc);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        const struct js_node *choices = js_get(js_root(doc), "choices");
+        know_answer(k, line, 0, js_root(doc));
+        for (size_t c = 0; c < js_count(choices); c++) know_answer(k, line, c, js_at(choices, c));
+        js_destroy(&doc);
+        at = end + 1;
+    }
+}
+
+/* Right for a while, then wrong, by what was there before. */
+static int32_t draft_known(void *user, const struct request *r, int32_t n_most, int32_t *drafts)
+{
+    const struct known *k = user;
+    const size_t line = (size_t)r->line - 1, n_drawn = r->n_tokens - r->n_prompt;
+    uint64_t x = (r->line * 1000 + n_drawn) * 7919 + r->choice + 1;
+    for (int i = 0; i < 4; i++) (void)fake_random(&x);
+    const int64_t n_right = fake_between(&x, 0, 2 * n_most);
+    for (int32_t i = 0; i < n_most; i++) {
+        const size_t at = n_drawn + (size_t)i;
+        const bool is_known = at < k->answers[line][r->choice].n && i < n_right;
+        drafts[i] = is_known ? k->answers[line][r->choice].tokens[at]
+                             : (int32_t)fake_between(&x, 0, FAKE_VOCAB - 1);
+    }
+    return n_most;
+}
+
+static void no_way_of_guessing_changes_a_byte(void)
+{
+    static struct known known;
+    struct tokenizer *t = util_byte_tokenizer();
+    struct strbuf lines, without, with;
+    strbuf_init(&lines);
+    strbuf_init(&without);
+    strbuf_init(&with);
+    for (int i = 0; i < N_LINES; i++)
+        strbuf_printf(&lines, "{\"prompt\":\"abcab%d%s\",\"max_tokens\":60,%s}\n", i,
+                      i < N_FIELDS ? "" : " and on and on and on, to be in the second block of it",
+                      fields[i % N_FIELDS]);
+    for (int i = 0; i < 7; i++) {
+        const int32_t n_drafts[] = {0, 1, 2, 3, 7, 31, 15};
+        struct serve_summary summary = {0};
+        uint64_t n_wrong = 0;
+        struct lead_options o = util_lead_options(t, NULL, NULL);
+        o.n_groups = 1 + i % 2;
+        o.max_batch = 5; /* few rows, so that there is room for drafts */
+        o.n_drafts = n_drafts[i];
+        o.drafter = i < 6 ? draft_known : NULL; /* the last: as in a job */
+        o.drafter_user = &known;
+        o.row_cost = 0.001f;
+        const struct status st = util_lead_run_text(&o, lines.data, lines.n, &summary, &n_wrong,
+                                                    i == 0 ? &without : &with);
+        CU_ASSERT_FALSE_FATAL(status_failed(&st));
+        CU_ASSERT_EQUAL(n_wrong, 0);
+        CU_ASSERT_EQUAL(summary.n_error_rows, 0);
+        if (i == 0) know(&known, &without);
+        if (i == 0) continue;
+        CU_ASSERT_STRING_EQUAL(without.data, with.data);
+        CU_ASSERT(summary.n_drafts > 0);
+        if (i < 6) CU_ASSERT(summary.n_right_drafts > 100);
+        if (i < 6) CU_ASSERT(summary.n_drafts > summary.n_right_drafts + 50);
+    }
+    strbuf_fini(&lines);
+    strbuf_fini(&without);
+    strbuf_fini(&with);
+    tokenizer_destroy(&t);
+}
+
+void suite_drafting(CU_pSuite suite);
+void suite_drafting(CU_pSuite suite)
+{
+    CU_add_test(suite, "the text goes on as where its end stood before",
+                the_text_goes_on_as_where_its_end_stood_before);
+    CU_add_test(suite, "guesses are those of a plain search", guesses_are_those_of_a_plain_search);
+    CU_add_test(suite, "a long text takes bounded memory", a_long_text_takes_bounded_memory);
+    CU_add_test(suite, "right guesses bring more and wrong ones none",
+                right_guesses_bring_more_and_wrong_ones_none);
+    CU_add_test(suite, "no way of guessing changes a byte", no_way_of_guessing_changes_a_byte);
+}
