@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE_BYTES = 2 << 20, SLICE_BYTES = 4096, PIECE_BYTES = 4 << 20 };
 
@@ -157,6 +158,16 @@ double peak_read(const struct peak_memory *m, struct team *team, int variant)
     const uint32_t n_pieces = pieces_of(m, team);
     team_run(team, n_pieces, read_piece, &job);
     return (double)job.n * n_pieces * team_size(team);
+}
+
+size_t peak_cache_bytes(void)
+{
+    long n = 0;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    n = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (n <= 0) n = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return n > 0 ? (size_t)n : 0;
 }
 
 void peak_cpu_name(char out[PEAK_CPU_NAME_BYTES])

@@ -51,6 +51,10 @@ void peak_memory_fini(struct peak_memory *m);
 enum { PEAK_READS = 3 };
 double peak_read(const struct peak_memory *m, struct team *team, int variant);
 
+/* Local. Bytes of one last-level cache of this CPU, 0 where it does not say. A host may have several
+ * (struct topo_node, n_l3). */
+size_t peak_cache_bytes(void);
+
 enum { PEAK_CPU_NAME_BYTES = 49 };
 
 /* Local. The CPU's own name, or "unknown". */

@@ -37,10 +37,14 @@ struct bench_machine {
     double gops[PEAK_COUNT]; /* 1e9 operations a second; 0: the CPU lacks the instructions */
 };
 
+/* Local. Bytes that are read to measure what memory gives on the largest host: beyond what its
+ * last-level caches hold, which on some CPUs is hundreds of MiB, and at least `least`. */
+size_t bench_read_bytes(const struct topo *t, size_t least);
+
 /* **Collective (world)**. Measures; `all` false: reads and f32 only. Errors, the same on all
  * ranks: STATUS_MEMORY. */
-struct status bench_machine_measure(struct comm *c, struct team *team, bool all,
-                                    struct bench_machine *out);
+struct status bench_machine_measure(struct comm *c, const struct topo *t, struct team *team,
+                                    bool all, struct bench_machine *out);
 
 /* Local. Appends the row as a JSON object. */
 void bench_machine_json(const struct bench_machine *m, struct strbuf *s);

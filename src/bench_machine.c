@@ -11,8 +11,9 @@
 #include <string.h>
 
 enum {
-    READ_BYTES = 512 << 20, /* of a host: beyond what caches hold */
+    READ_BYTES = 512 << 20, /* of a host, or more where its caches are large */
     READ_BYTES_MIN = 64 << 20,
+    CACHE_TIMES = 2, /* what is read is so many times what caches hold: no more than noise then */
     PROBE_NS = 150000000,
     PASSES_MIN = 5,
     THREAD_ROWS_MAX = 16,
@@ -22,6 +23,7 @@ enum {
 };
 
 static const size_t sum_bytes[N_SUMS] = {4096, 65536};
+static const size_t read_bytes_max = (size_t)4 << 30; /* where a CPU names caches beyond belief */
 
 /* What one pass of a probe does; the amount is in operations or bytes. */
 struct probe {
@@ -55,12 +57,25 @@ static double best_rate(struct comm *c, const struct probe *p)
     return (double)amount / (double)best;
 }
 
-struct status bench_machine_measure(struct comm *c, struct team *team, bool with_ops,
-                                    struct bench_machine *out)
+size_t bench_read_bytes(const struct topo *t, size_t least)
+{
+    const size_t cache = peak_cache_bytes();
+    size_t most = least;
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const size_t n_caches = t->nodes[i].n_l3 > 0 ? t->nodes[i].n_l3 : 1;
+        const bool fits = cache <= read_bytes_max / CACHE_TIMES / n_caches;
+        const size_t n = fits ? CACHE_TIMES * n_caches * cache : read_bytes_max;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+struct status bench_machine_measure(struct comm *c, const struct topo *t, struct team *team,
+                                    bool with_ops, struct bench_machine *out)
 {
     *out = (struct bench_machine){.n_threads = team_size(team)};
     struct peak_memory memory;
-    size_t n_bytes = READ_BYTES / (size_t)comm_size(c, COMM_HOST);
+    size_t n_bytes = bench_read_bytes(t, READ_BYTES) / (size_t)comm_size(c, COMM_HOST);
     if (n_bytes < READ_BYTES_MIN) n_bytes = READ_BYTES_MIN;
     const struct status mine = peak_memory_init(&memory, team, n_bytes);
     const struct status st = comm_agree(c, mine);
@@ -147,7 +162,7 @@ static struct status measure_threads(struct machine_report *r)
     uint32_t n = 1;
     while (r->n_rows < THREAD_ROWS_MAX) {
         team_use(r->team, n);
-        TRY(bench_machine_measure(r->comm, r->team, true, &r->rows[r->n_rows]));
+        TRY(bench_machine_measure(r->comm, r->topo, r->team, true, &r->rows[r->n_rows]));
         r->n_rows++;
         if (n == r->n_threads) break;
         n = 2 * n > r->n_threads ? r->n_threads : 2 * n;

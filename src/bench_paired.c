@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PASS_BYTES_MIN = 96 << 20, PASS_BYTES_MAX = 512 << 20, TRIALS = 7, PARTS_FIRST = 256 };
+enum { PASS_BYTES_MAX = 512 << 20, TRIALS = 7, PARTS_FIRST = 256 };
 
 static uint64_t pass_ns(const struct bench_paired *p, int variant)
 {
@@ -40,10 +40,11 @@ static int fastest(const struct bench_paired *p)
     return best;
 }
 
-struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes)
+struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes,
+                                size_t least)
 {
     *p = (struct bench_paired){.team = team};
-    const double n_bytes = fmin(fmax(step_bytes, PASS_BYTES_MIN), PASS_BYTES_MAX);
+    const double n_bytes = fmax(fmin(step_bytes, PASS_BYTES_MAX), (double)least);
     TRY(peak_memory_init(&p->memory, team, (size_t)n_bytes));
     p->n_bytes = peak_read(&p->memory, team, 0);
     p->variant = fastest(p);

@@ -315,7 +315,8 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
 {
     if (b->paired.memory.base == NULL) {
         b->peak_bytes = engine_stats_of(b->j->engine).peak_bytes;
-        TRY(bench_paired_init(&b->paired, b->j->team, bench_cost_token(&b->cost)));
+        const size_t least = bench_read_bytes(b->j->topo, BENCH_PASS_LEAST);
+        TRY(bench_paired_init(&b->paired, b->j->team, bench_cost_token(&b->cost), least));
     }
     return repeat(b, c, out, NULL, parts);
 }
@@ -445,7 +446,7 @@ static struct status measure(struct bench *b, struct bench_result *results)
     if (b->o->turns) return status_ok();
     struct bench_report r = {.j = j, .results = results, .n = count_cases(b->o)};
     gather_peak_bytes(b, &r);
-    TRY(bench_machine_measure(j->comm, j->team, true, &r.machine));
+    TRY(bench_machine_measure(j->comm, j->topo, j->team, true, &r.machine));
     return comm_agree(j->comm, report(&r, b->o->json));
 }
 

@@ -76,9 +76,13 @@ struct bench_result {
     struct bench_parts parts; /* with --paired-reads */
 };
 
-/* Local. Memory for passes of about step_bytes, capped; finds the fastest way to read it. The team
- * must outlive it. Errors: STATUS_MEMORY. */
-struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes);
+enum { BENCH_PASS_LEAST = 96 << 20 };
+
+/* Local. Memory for passes of about step_bytes, capped, but of at least `least` bytes, so that no
+ * cache keeps it from one pass to the next; finds the fastest way to read it. The team must outlive
+ * it. Errors: STATUS_MEMORY. */
+struct status bench_paired_init(struct bench_paired *p, struct team *team, double step_bytes,
+                                size_t least);
 void bench_paired_fini(struct bench_paired *p);
 
 /* Local. A pass before the first step, or after a step that does not count. */
