@@ -8,6 +8,7 @@
 #include "kernels/quant_body.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* How codes are written: bytes, unpacked nibbles (up to 15, mxfp4 up to 24; tiles alone), or the
@@ -75,7 +76,9 @@ struct quant_few {
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
  * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
  * n <= QUANT_PIECE_GROUPS sums times a factor, which is the room that out has;
- * a leaf's partials to the grid, one bit for each of the 16 that does not fit. */
+ * whether n (a multiple of 16) partials of a leaf all fit the grid;
+ * to = from + 16 that do, each as a double moved so far that its last bits count in units of the
+ * grid: what it was moved by stays in the sum, quant_leaf_start takes it out. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
@@ -83,7 +86,9 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
 static void set_zeros(const uint8_t *in, size_t n, int32_t *out);
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
-ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums);
+ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
+ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
+                                int64_t *to);
 
 /* A rectangle of one group's outputs: at most QUANT_BLOCK_ROWS rows. */
 struct quant_slice {
@@ -220,7 +225,7 @@ static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_pan
 {
     const size_t most = QUANT_PIECE / s->xq->group;
     const size_t n_pieces = (g1 - g0 + most - 1) / most;
-    memset(m->acc, 0, s->n_rows * sizeof m->acc[0]);
+    for (size_t r = 0; r < s->n_rows; r++) memset(m->acc[r], 0, sizeof m->acc[r]); /* no call */
     for (size_t i = 0, g = g0, n; i < n_pieces; i++, g += n) {
         n = (g1 - g + n_pieces - i - 1) / (n_pieces - i);
         quant_piece(s, panel, n_panels, g, n, m);
@@ -242,31 +247,120 @@ static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_pan
                       quant_outputs_of(s->w, panel + p));
 }
 
+/* The leaves of a slice's rows on their way to the grid: which of them it is, and what the sums of
+ * the first begin with, so that the last ones are done. */
+struct quant_leaf {
+    int64_t start[PANEL_COLUMNS] __attribute__((aligned(64)));
+    size_t g, n_groups; /* of this leaf */
+    bool is_first, is_last;
+};
+
+/* The first leaf; a weight without inputs has one, too, of zeros. */
+static inline struct quant_leaf quant_leaf_start(const struct quant_slice *s)
+{
+    const size_t leaf_groups = s->w->leaf / s->xq->group, n_groups = s->xq->n_groups;
+    const uint64_t n_leaves = n_groups > 0 ? (n_groups + leaf_groups - 1) / leaf_groups : 1;
+    const double magic = 1.5 * kern_pow2(52 - (int)s->w->grid_bits);
+    uint64_t bits;
+    struct quant_leaf l = {
+        .n_groups = quant_min(leaf_groups, n_groups), .is_first = true, .is_last = n_leaves == 1};
+    memcpy(&bits, &magic, sizeof bits);
+    for (size_t i = 0; i < PANEL_COLUMNS; i++) l.start[i] = (int64_t)(0 - n_leaves * bits);
+    return l;
+}
+
+static inline void quant_leaf_next(const struct quant_slice *s, struct quant_leaf *l)
+{
+    const size_t n_groups = s->xq->n_groups;
+    l->g += l->n_groups;
+    l->n_groups = quant_min(l->n_groups, n_groups - l->g);
+    l->is_first = false;
+    l->is_last = l->g + l->n_groups == n_groups;
+}
+
+/* Leaves +0 of the partials of a panel that do not fit the grid. Returns how many of the n_outputs
+ * those were. */
+static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
+{
+    int64_t n_bad = 0;
+    for (size_t i = 0; i < PANEL_COLUMNS; i++) {
+        if (fabsf(p[i]) < kern_grid_limit(grid_bits)) continue;
+        p[i] = 0;
+        n_bad += i < n_outputs;
+    }
+    return n_bad;
+}
+
+/* Where the sums of row r and one panel end. */
+static inline int64_t *quant_sums_at(const struct quant_slice *s, size_t r, size_t panel)
+{
+    return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
+}
+
+/* Ends a leaf of all rows and of n_panels (constant) panels, side by side in acc: their partials go
+ * to sums, both so many numbers from row to row, with the last leaf to where they are wanted. What
+ * is the same for all rows stands in locals: stores through pointers do not change those. */
+ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
+                                  size_t panel, size_t n_panels, float *acc, size_t acc_row,
+                                  int64_t *sums, size_t sums_row, int64_t *n_bad)
+{
+    const uint32_t bits = s->w->grid_bits;
+    const size_t n_rows = s->n_rows, last = panel + n_panels - 1;
+    const size_t n_outputs = quant_outputs_of(s->w, last);
+    const bool is_there = l->is_last && n_outputs == PANEL_COLUMNS, is_first = l->is_first;
+    const int64_t *from = is_first ? l->start : sums;
+    int64_t *to = is_there ? quant_sums_at(s, 0, panel) : sums;
+    const size_t to_row = is_there ? (size_t)s->w->n_out + 1 : sums_row;
+    for (size_t r = 0; r < n_rows; r++) {
+        float *p = acc + r * acc_row;
+        if (!set_grid_fits(p, n_panels * PANEL_COLUMNS, bits)) {
+            for (size_t i = 0; i < n_panels; i++)
+                n_bad[r] +=
+                    quant_drop(p + i * PANEL_COLUMNS, quant_outputs_of(s->w, panel + i), bits);
+        }
+#pragma GCC unroll 2
+        for (size_t i = 0; i < n_panels; i++)
+            set_grid_add(p + i * PANEL_COLUMNS, bits, from + (is_first ? 0 : i * PANEL_COLUMNS),
+                         to + i * PANEL_COLUMNS);
+        from += is_first ? 0 : sums_row;
+        to += to_row;
+    }
+    const size_t n = (n_panels - 1) * PANEL_COLUMNS + n_outputs;
+    for (size_t r = 0; l->is_last && !is_there && r < n_rows; r++)
+        memcpy(quant_sums_at(s, r, panel), sums + r * sums_row, n * sizeof *sums);
+}
+
+static inline void quant_count_bad(const struct quant_slice *s, const int64_t *n_bad)
+{
+    for (size_t r = 0; r < s->n_rows; r++)
+        kern_count_bad(quant_sums_at(s, r, 0) + s->w->n_out, n_bad[r]);
+}
+
+/* Of one or two panels, whose chains are QUANT_PANELS panels from row to row. */
+static void quant_panels_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
+                                  size_t panel, size_t n_panels, float *acc, int64_t *sums,
+                                  size_t sums_row, int64_t *n_bad)
+{
+    const size_t acc_row = QUANT_PANELS * PANEL_COLUMNS;
+    if (n_panels == QUANT_PANELS)
+        quant_leaf_end(s, l, panel, QUANT_PANELS, acc, acc_row, sums, sums_row, n_bad);
+    else
+        quant_leaf_end(s, l, panel, 1, acc, acc_row, sums, sums_row, n_bad);
+}
+
 static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
 {
-    const struct packed *w = s->w;
-    const size_t leaf_groups = w->leaf / s->xq->group;
     struct quant_work m;
     struct quant_sums l;
-    memset(l.sums, 0, s->n_rows * sizeof l.sums[0]);
+    struct quant_leaf leaf = quant_leaf_start(s);
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
-    for (size_t g = 0; g < s->xq->n_groups; g += leaf_groups) {
-        quant_chains(s, panel, n_panels, g, quant_min(g + leaf_groups, s->xq->n_groups), &m);
-        for (size_t p = 0; p < n_panels; p++) {
-            const unsigned lanes = (1u << quant_outputs_of(w, panel + p)) - 1;
-            for (size_t r = 0; r < s->n_rows; r++) {
-                const unsigned bad = set_grid_add(m.acc[r][p], w->grid_bits, l.sums[r][p]) & lanes;
-                if (bad != 0) l.n_bad[r] += __builtin_popcount(bad);
-            }
-        }
+    for (;; quant_leaf_next(s, &leaf)) {
+        quant_chains(s, panel, n_panels, leaf.g, leaf.g + leaf.n_groups, &m);
+        quant_panels_leaf_end(s, &leaf, panel, n_panels, m.acc[0][0], l.sums[0][0],
+                              QUANT_PANELS * PANEL_COLUMNS, l.n_bad);
+        if (leaf.is_last) break;
     }
-    for (size_t r = 0; r < s->n_rows; r++) {
-        int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
-        for (size_t p = 0; p < n_panels; p++)
-            QUANT_PUT(sums + (panel + p) * PANEL_COLUMNS, l.sums[r][p],
-                      quant_outputs_of(w, panel + p));
-        kern_count_bad(sums + w->n_out, l.n_bad[r]);
-    }
+    quant_count_bad(s, l.n_bad);
 }
 
 /* What few rows gather over the leaves of a panel. */
@@ -274,15 +368,6 @@ struct quant_few_sums {
     int64_t sums[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     int64_t n_bad[SET_FEW_ROWS];
 };
-
-static inline void quant_few_leaf(const struct packed *w, size_t n_rows, unsigned lanes,
-                                  float (*acc)[PANEL_COLUMNS], struct quant_few_sums *l)
-{
-    for (size_t r = 0; r < n_rows; r++) {
-        const unsigned bad = set_grid_add(acc[r], w->grid_bits, l->sums[r]) & lanes;
-        if (bad != 0) l->n_bad[r] += __builtin_popcount(bad);
-    }
-}
 
 static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t panel)
 {
@@ -361,30 +446,26 @@ static void quant_few_panel(const struct quant_slice *s, size_t panel)
 static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
 {
     const struct packed *w = s->w;
-    const size_t n_groups = s->xq->n_groups, leaf_groups = w->leaf / s->xq->group;
-    const size_t n_outputs = quant_outputs_of(w, panel);
     const size_t group_bytes = kern_quant_panel_bytes(w->quant, s->xq->group);
     float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     struct quant_few_sums l;
     struct quant_few t = quant_few_of(s, panel);
-    memset(l.sums, 0, s->n_rows * sizeof l.sums[0]);
+    struct quant_leaf leaf = quant_leaf_start(s);
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
-    for (size_t g = 0; g < n_groups; g += t.n_groups) {
-        t.n_groups = quant_min(leaf_groups, n_groups - g);
+    for (;; quant_leaf_next(s, &leaf)) {
+        t.n_groups = leaf.n_groups;
         quant_few(&t, acc);
+        quant_leaf_end(s, &leaf, panel, 1, acc[0], PANEL_COLUMNS, l.sums[0], PANEL_COLUMNS,
+                       l.n_bad);
+        if (leaf.is_last) break;
         t.x += t.n_groups * t.group;
         t.x_scales += t.n_groups;
         t.sums += t.n_groups;
         t.w += t.n_groups * group_bytes;
         t.scale += t.n_groups * PANEL_COLUMNS;
         t.scales_ahead += t.n_groups * t.scales_step;
-        quant_few_leaf(w, s->n_rows, (1u << n_outputs) - 1, acc, &l);
     }
-    for (size_t r = 0; r < s->n_rows; r++) {
-        int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
-        QUANT_PUT(sums + panel * PANEL_COLUMNS, l.sums[r], n_outputs);
-        kern_count_bad(sums + w->n_out, l.n_bad[r]);
-    }
+    quant_count_bad(s, l.n_bad);
 }
 
 /* Panels [panel, panel + n_panels) for a block of rows. */

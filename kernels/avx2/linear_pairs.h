@@ -284,39 +284,28 @@ struct pairs_sums {
     int64_t n_bad[QUANT_BLOCK_ROWS];
 };
 
-static void pairs_leaf_ends(const struct quant_slice *s, size_t panel, size_t n_panels,
-                            const struct pairs_work *m, struct pairs_sums *l)
+static void pairs_leaf_ends(const struct quant_slice *s, const struct quant_leaf *leaf,
+                            size_t panel, size_t n_panels, struct pairs_work *m,
+                            struct pairs_sums *l)
 {
-    for (size_t r = 0; r < s->n_rows; r++) {
-        for (size_t p = 0; p < n_panels; p++) {
-            const unsigned lanes = (1u << quant_outputs_of(s->w, panel + p)) - 1;
-            const unsigned bad = set_grid_add(m->acc[p / QUANT_PANELS][r][p % QUANT_PANELS],
-                                              s->w->grid_bits, l->sums[r][p]) &
-                                 lanes;
-            if (bad != 0) l->n_bad[r] += __builtin_popcount(bad);
-        }
-    }
+    for (size_t p = 0; p < n_panels; p += QUANT_PANELS)
+        quant_panels_leaf_end(s, leaf, panel + p, quant_min(n_panels - p, QUANT_PANELS),
+                              m->acc[p / QUANT_PANELS][0][0], l->sums[0][p],
+                              PAIRS_PANELS * PANEL_COLUMNS, l->n_bad);
 }
 
 static void pairs_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
 {
-    const struct packed *w = s->w;
-    const size_t n_groups = s->xq->n_groups, leaf_groups = w->leaf / s->xq->group;
     struct pairs_work m;
     struct pairs_sums l;
-    for (size_t r = 0; r < s->n_rows; r++) memset(l.sums[r], 0, n_panels * sizeof l.sums[r][0]);
+    struct quant_leaf leaf = quant_leaf_start(s);
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
-    for (size_t g = 0; g < n_groups; g += leaf_groups) {
-        pairs_chains(s, panel, n_panels, g, quant_min(g + leaf_groups, n_groups), &m);
-        pairs_leaf_ends(s, panel, n_panels, &m, &l);
+    for (;; quant_leaf_next(s, &leaf)) {
+        pairs_chains(s, panel, n_panels, leaf.g, leaf.g + leaf.n_groups, &m);
+        pairs_leaf_ends(s, &leaf, panel, n_panels, &m, &l);
+        if (leaf.is_last) break;
     }
-    for (size_t r = 0; r < s->n_rows; r++) {
-        int64_t *sums = s->sums + r * ((size_t)w->n_out + 1);
-        for (size_t p = 0; p < n_panels; p++)
-            QUANT_PUT(sums + (panel + p) * PANEL_COLUMNS, l.sums[r][p],
-                      quant_outputs_of(w, panel + p));
-        kern_count_bad(sums + w->n_out, l.n_bad[r]);
-    }
+    quant_count_bad(s, l.n_bad);
 }
 
 #endif

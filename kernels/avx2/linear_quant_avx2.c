@@ -375,29 +375,30 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     }
 }
 
-ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)
+/* Bits of floats without their signs are in the order of their sizes, NaN above all. */
+ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
+{
+    const __m256i size = _mm256_set1_epi32(0x7FFFFFFF);
+    const __m256i least = _mm256_castps_si256(_mm256_set1_ps(kern_grid_limit(grid_bits)));
+    __m256i most = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (size_t i = 0; i < n; i += 8)
+        most = _mm256_max_epi32(most,
+                                _mm256_and_si256(_mm256_load_si256((const void *)(p + i)), size));
+    const __m256i fit = _mm256_cmpgt_epi32(least, most);
+    return _mm256_testc_si256(fit, _mm256_set1_epi32(-1)) != 0;
+}
+
+ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
+                                int64_t *to)
 {
     const __m256d magic = _mm256_set1_pd(1.5 * kern_pow2(52 - (int)grid_bits));
-    const __m256 limit = _mm256_set1_ps(kern_grid_limit(grid_bits));
-    unsigned fits = 0;
-#pragma GCC unroll 2
-    for (size_t h = 0; h < HALVES; h++) {
-        const __m256 v = _mm256_load_ps(p + 8 * h);
-        const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v);
-        const __m256 is_kept = _mm256_cmp_ps(size, limit, _CMP_LT_OQ);
-        const __m256 kept = _mm256_and_ps(v, is_kept);
-        fits |= (unsigned)_mm256_movemask_ps(is_kept) << 8 * h;
-#pragma GCC unroll 2
-        for (size_t i = 0; i < 2; i++) {
-            const __m128 four = i ? _mm256_extractf128_ps(kept, 1) : _mm256_castps256_ps128(kept);
-            __m256i *at = (void *)(sums + 8 * h + 4 * i);
-            const __m256d shifted = _mm256_add_pd(_mm256_cvtps_pd(four), magic);
-            const __m256i units =
-                _mm256_sub_epi64(_mm256_castpd_si256(shifted), _mm256_castpd_si256(magic));
-            _mm256_store_si256(at, _mm256_add_epi64(_mm256_load_si256(at), units));
-        }
+#pragma GCC unroll 4
+    for (size_t i = 0; i < PANEL_COLUMNS; i += 4) {
+        const __m256d moved = _mm256_add_pd(_mm256_cvtps_pd(_mm_load_ps(p + i)), magic);
+        const __m256i sums = _mm256_load_si256((const void *)(from + i));
+        _mm256_storeu_si256((void *)(to + i), _mm256_add_epi64(sums, _mm256_castpd_si256(moved)));
     }
-    return 0xFFFFu ^ fits;
 }
 
 #include "kernels/avx2/linear_pairs.h"

@@ -295,22 +295,28 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     _mm512_mask_storeu_epi32(out, there, _mm512_mullo_epi32(v, _mm512_set1_epi32(factor)));
 }
 
-ALWAYS_INLINE unsigned set_grid_add(const float *p, uint32_t grid_bits, int64_t *sums)
+/* Bits of floats without their signs are in the order of their sizes, NaN above all. */
+ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
+{
+    const __m512i size = _mm512_set1_epi32(0x7FFFFFFF);
+    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(kern_grid_limit(grid_bits)));
+    __m512i most = _mm512_setzero_si512();
+#pragma GCC unroll 2
+    for (size_t i = 0; i < n; i += 16)
+        most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_load_si512(p + i), size));
+    return _mm512_cmpge_epi32_mask(most, least) == 0;
+}
+
+ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
+                                int64_t *to)
 {
     const __m512d magic = _mm512_set1_pd(1.5 * kern_pow2(52 - (int)grid_bits));
-    const __m512i one = _mm512_castpd_si512(magic);
-    const __m512 v = _mm512_load_ps(p), limit = _mm512_set1_ps(kern_grid_limit(grid_bits));
-    const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(v), limit, _CMP_LT_OQ);
-    const __m512 kept = _mm512_maskz_mov_ps(fits, v);
 #pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const __m256 half = i ? _mm512_extractf32x8_ps(kept, 1) : _mm512_castps512_ps256(kept);
-        const __m512d shifted = _mm512_add_pd(_mm512_cvtps_pd(half), magic);
-        const __m512i units = _mm512_sub_epi64(_mm512_castpd_si512(shifted), one);
-        const __m512i sum = _mm512_add_epi64(_mm512_load_si512(sums + 8 * i), units);
-        _mm512_store_si512(sums + 8 * i, sum);
+    for (size_t i = 0; i < PANEL_COLUMNS; i += 8) {
+        const __m512d moved = _mm512_add_pd(_mm512_cvtps_pd(_mm256_load_ps(p + i)), magic);
+        const __m512i sums = _mm512_load_si512(from + i);
+        _mm512_storeu_si512(to + i, _mm512_add_epi64(sums, _mm512_castpd_si512(moved)));
     }
-    return 0xFFFFu ^ (unsigned)fits;
 }
 
 void k_linear_quant_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,
