@@ -30,11 +30,15 @@ ALWAYS_INLINE __m512i bytes_of(enum quant_source source, __m512i both, int half)
     return source == SOURCE_MXFP4 ? mxfp4_bytes(v) : v;
 }
 
-/* Quad i of a group: 4 inputs of 16 outputs. */
+/* Quad i of a group: 4 inputs of 16 outputs. Odd ones of int4 stay where they are, 16 times too
+ * large: sum_of_parts. */
 ALWAYS_INLINE __m512i load_quad(enum quant_source source, const uint8_t *w, size_t i)
 {
     if (source == SOURCE_BYTES) return _mm512_loadu_si512(w + i * QUANT_LINE);
-    return bytes_of(source, _mm512_loadu_si512(w + i / 2 * QUANT_LINE), (int)(i % 2));
+    const __m512i both = _mm512_loadu_si512(w + i / 2 * QUANT_LINE);
+    if (source == SOURCE_INT4 && i % 2 != 0)
+        return _mm512_and_si512(both, _mm512_set1_epi8((char)0xF0));
+    return bytes_of(source, both, (int)(i % 2));
 }
 
 ALWAYS_INLINE __m512i broadcast_quad(const int8_t *x)
@@ -170,25 +174,25 @@ ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
 ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_t n_split,
                               const struct quant_few *t, size_t g, __m512i *sum)
 {
-    __m512i offset = _mm512_set1_epi32(-bias);
+    __m512i offset = _mm512_setzero_si512();
     if (has_zeros) {
         const void *zeros = t->zeros + t->scale + g * PANEL_COLUMNS;
-        offset =
-            _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_cvtepu8_epi32(_mm_loadu_si128(zeros)));
+        offset = _mm512_sub_epi32(offset, _mm512_cvtepu8_epi32(_mm_loadu_si128(zeros)));
     }
 #pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) {
-        sum[r * n_split] =
-            _mm512_mullo_epi32(_mm512_set1_epi32(t->sums[r * t->q_stride + g]), offset);
+        const int32_t codes = t->sums[r * t->q_stride + g];
+        sum[r * n_split] = has_zeros ? _mm512_mullo_epi32(_mm512_set1_epi32(codes), offset)
+                                     : _mm512_set1_epi32(-bias * codes);
 #pragma GCC unroll 4
         for (size_t k = 1; k < n_split; k++) sum[r * n_split + k] = _mm512_setzero_si512();
     }
 }
 
-/* The sum of a group's parts. */
-ALWAYS_INLINE __m512i sum_of_parts(const __m512i *s, size_t n_split)
+/* The sum of a group's parts: even and odd quads of int4, else four or two alike. */
+ALWAYS_INLINE __m512i sum_of_parts(enum quant_source source, const __m512i *s, size_t n_split)
 {
-    if (n_split == 1) return s[0];
+    if (source == SOURCE_INT4) return _mm512_add_epi32(s[0], _mm512_srai_epi32(s[1], 4));
     const __m512i two = _mm512_add_epi32(s[0], s[1]);
     return n_split == 2 ? two : _mm512_add_epi32(two, _mm512_add_epi32(s[2], s[3]));
 }
@@ -223,7 +227,7 @@ ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_sp
 #pragma GCC unroll 8
     for (size_t r = 0; r < n_rows; r++) {
         const __m512 x_scale = _mm512_set1_ps(t->x_scales[r * t->q_stride + g]);
-        const __m512 sums = _mm512_cvtepi32_ps(sum_of_parts(sum + r * n_split, n_split));
+        const __m512 sums = _mm512_cvtepi32_ps(sum_of_parts(source, sum + r * n_split, n_split));
         acc[r] = _mm512_fmadd_ps(sums, _mm512_mul_ps(w_scales, x_scale), acc[r]);
     }
 }
@@ -233,7 +237,8 @@ ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_sp
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*out)[PANEL_COLUMNS])
 {
-    const size_t n_split = n_rows <= 4 ? 4 : 2, nibbles = source == SOURCE_BYTES ? 1 : 2;
+    const size_t n_split = n_rows <= 4 && source != SOURCE_INT4 ? 4 : 2;
+    const size_t nibbles = source == SOURCE_BYTES ? 1 : 2;
     const int8_t *x = t->x;
     const uint8_t *w = t->w;
     const char *next = t->scales_ahead;
