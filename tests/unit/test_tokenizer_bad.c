@@ -8,6 +8,7 @@
 #include "text/tiktoken.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_synth.h"
+#include "unit/small_tokenizer.h"
 
 #include <CUnit/CUnit.h>
 #include <math.h>
@@ -15,24 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-static const char BASE[] =
-    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":["
-    "{\"id\":5,\"content\":\"<s>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true,"
-    "\"normalized\":false,\"special\":true},"
-    "{\"id\":6,\"content\":\"\xC3\xA9\",\"normalized\":true,\"special\":false}],"
-    "\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
-    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}|x+?\"},\"behavior\":\"Isolated\","
-    "\"invert\":false},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}]},"
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
-    "{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],"
-    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[5],\"tokens\":[\"<s>\"]}}},"
-    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
-    "\"unk_token\":null,\"byte_fallback\":false,\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,"
-    "\"ab\":2,\"\xC4\xA0\":3,\"\xC4\xA0"
-    "ab\":4},\"merges\":[\"a b\",\"\xC4\xA0 ab\"]}}";
-
 struct refusal {
-    const char *find, *put; /* the first `find` in BASE becomes `put` */
+    const char *find, *put; /* the first `find` in SMALL_TOKENIZER becomes `put` */
     const char *says;       /* part of the error; NULL: accepted all the same */
 };
 
@@ -146,13 +131,13 @@ static struct status create(const char *json, size_t n)
     return st;
 }
 
-/* BASE with its first `find` replaced. */
+/* SMALL_TOKENIZER with its first `find` replaced. */
 static void refusal_text(const struct refusal *r, struct strbuf *json)
 {
-    const char *at = strstr(BASE, r->find);
+    const char *at = strstr(SMALL_TOKENIZER, r->find);
     CU_ASSERT_PTR_NOT_NULL_FATAL(at);
     strbuf_init(json);
-    strbuf_add(json, BASE, (size_t)(at - BASE));
+    strbuf_add(json, SMALL_TOKENIZER, (size_t)(at - SMALL_TOKENIZER));
     strbuf_puts(json, r->put);
     strbuf_puts(json, at + strlen(r->find));
 }
@@ -196,12 +181,12 @@ static void unknown_things_are_refused_by_name(void)
 
 static void every_truncation_is_refused(void)
 {
-    const size_t n = sizeof BASE - 1;
+    const size_t n = sizeof SMALL_TOKENIZER - 1;
     for (size_t i = 0; i < n; i++) {
-        const struct status st = create(BASE, i);
+        const struct status st = create(SMALL_TOKENIZER, i);
         CU_ASSERT_EQUAL(st.code, STATUS_INPUT);
     }
-    const struct status st = create(BASE, n);
+    const struct status st = create(SMALL_TOKENIZER, n);
     CU_ASSERT_EQUAL(st.code, STATUS_OK);
 }
 
@@ -217,18 +202,18 @@ static void mutations_do_not_crash(void)
     uint64_t state = 1;
     size_t n_accepted = 0, n_refused = 0;
     for (int round = 0; round < 20000; round++) {
-        char json[sizeof BASE];
-        memcpy(json, BASE, sizeof BASE);
+        char json[sizeof SMALL_TOKENIZER];
+        memcpy(json, SMALL_TOKENIZER, sizeof SMALL_TOKENIZER);
         const size_t n_changes = 1 + next_random(&state) % 3;
         for (size_t i = 0; i < n_changes; i++) {
-            const size_t at = next_random(&state) % (sizeof BASE - 1);
-            const size_t from = next_random(&state) % (sizeof BASE - 1);
+            const size_t at = next_random(&state) % (sizeof SMALL_TOKENIZER - 1);
+            const size_t from = next_random(&state) % (sizeof SMALL_TOKENIZER - 1);
             const bool copied = next_random(&state) % 2 == 0;
-            json[at] = copied ? BASE[from] : (char)next_random(&state);
+            json[at] = copied ? SMALL_TOKENIZER[from] : (char)next_random(&state);
         }
         struct tokenizer *t;
         struct token_list ids = {0};
-        struct status st = tokenizer_create(json, sizeof BASE - 1, "mutated", &t);
+        struct status st = tokenizer_create(json, sizeof SMALL_TOKENIZER - 1, "mutated", &t);
         n_accepted += t != NULL;
         n_refused += t == NULL;
         if (t != NULL) st = tokenizer_encode(t, "ab <s> \xCC\x81 x12 ab", 16, 3, &ids);
@@ -259,7 +244,7 @@ static struct status create_and_encode(void)
     static const char TEXT[] = "ab ab <s>  e\xCC\x81\xFF 12 xxab abababababababababababab";
     struct tokenizer *t;
     struct token_list ids = {0};
-    TRY(tokenizer_create(BASE, sizeof BASE - 1, "base.json", &t));
+    TRY(tokenizer_create(SMALL_TOKENIZER, sizeof SMALL_TOKENIZER - 1, "base.json", &t));
     const struct status st = tokenizer_encode(t, TEXT, sizeof TEXT - 1, 3, &ids);
     CU_ASSERT(status_failed(&st) ? ids.n == 0 : ids.n > 10);
     token_list_fini(&ids);
