@@ -101,6 +101,7 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 static enum quantize_class class_of(const struct weight_spec *s)
 {
     if (s->is_vector || s->role == WEIGHT_KV_B) return QUANTIZE_OTHER;
+    if (weight_role_is_ffn(s->role)) return QUANTIZE_FFN;
     switch (s->role) {
     case WEIGHT_EMBED:
         return QUANTIZE_EMBEDDING;
@@ -109,13 +110,6 @@ static enum quantize_class class_of(const struct weight_spec *s)
     case WEIGHT_ROUTER:
     case WEIGHT_SHARED_MIX:
         return QUANTIZE_ROUTER;
-    case WEIGHT_GATE:
-    case WEIGHT_UP:
-    case WEIGHT_DOWN:
-    case WEIGHT_SHARED_GATE:
-    case WEIGHT_SHARED_UP:
-    case WEIGHT_SHARED_DOWN:
-        return QUANTIZE_FFN;
     case WEIGHT_EXPERT_GATE:
     case WEIGHT_EXPERT_UP:
     case WEIGHT_EXPERT_DOWN:

@@ -68,6 +68,10 @@ struct weight_spec {
     struct range outer, rows, cols;
 };
 
+/* Local. Whether a role is a matrix of an FFN that all tokens pass: a dense layer's, or what is
+ * shared beside the experts. */
+bool weight_role_is_ffn(enum weight_role role);
+
 /* Takes one slab; ctx is weights_list's. */
 typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
 

@@ -68,6 +68,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
 
 static enum layout_class class_of(enum weight_role role)
 {
+    if (weight_role_is_ffn(role)) return LAYOUT_FFN;
     switch (role) {
     case WEIGHT_EMBED:
         return LAYOUT_EMBED;
@@ -77,13 +78,6 @@ static enum layout_class class_of(enum weight_role role)
     case WEIGHT_SHARED_MIX:
     case WEIGHT_KV_B: /* plain, whatever the rest of attention is */
         return LAYOUT_ROUTER;
-    case WEIGHT_GATE:
-    case WEIGHT_UP:
-    case WEIGHT_DOWN:
-    case WEIGHT_SHARED_GATE:
-    case WEIGHT_SHARED_UP:
-    case WEIGHT_SHARED_DOWN:
-        return LAYOUT_FFN;
     case WEIGHT_EXPERT_GATE:
     case WEIGHT_EXPERT_UP:
     case WEIGHT_EXPERT_DOWN:

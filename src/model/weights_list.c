@@ -19,6 +19,21 @@ static struct range whole(uint32_t n)
     return (struct range){0, n};
 }
 
+bool weight_role_is_ffn(enum weight_role role)
+{
+    switch (role) {
+    case WEIGHT_GATE:
+    case WEIGHT_UP:
+    case WEIGHT_DOWN:
+    case WEIGHT_SHARED_GATE:
+    case WEIGHT_SHARED_UP:
+    case WEIGHT_SHARED_DOWN:
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* Head ranges in units of rows. */
 static struct range times(struct range r, uint32_t factor)
 {

@@ -213,24 +213,18 @@ static struct status make_plain(struct weights *w, uint32_t n_packed, struct pac
 
 /* The linears of all tokens, which a library may multiply with. A router's choices are of the
  * runtime's own arithmetic everywhere. */
-static bool is_dense(const struct weight_spec *s)
+static bool is_dense(enum weight_role role)
 {
-    switch (s->role) {
+    switch (role) {
     case WEIGHT_EMBED: /* may be the head, too */
     case WEIGHT_HEAD:
     case WEIGHT_Q:
     case WEIGHT_K:
     case WEIGHT_V:
     case WEIGHT_O:
-    case WEIGHT_GATE:
-    case WEIGHT_UP:
-    case WEIGHT_DOWN:
-    case WEIGHT_SHARED_GATE:
-    case WEIGHT_SHARED_UP:
-    case WEIGHT_SHARED_DOWN:
-        return !s->is_expert;
+        return true;
     default:
-        return false;
+        return weight_role_is_ffn(role);
     }
 }
 
@@ -246,7 +240,7 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
                                  .quant = t->tensor->quant};
     }
     if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, n_packed, out);
-    if (is_dense(&t->spec)) op_place_weight(w->kern, &out[0]);
+    if (is_dense(t->spec.role)) op_place_weight(w->kern, &out[0]);
     return make_plain(w, n_packed, out);
 }
 
