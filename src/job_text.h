@@ -19,11 +19,12 @@ struct job_text {
     size_t n_end_ids;
 };
 
-/* Local. c NULL: no checkpoint, so no tokenizer. Errors: STATUS_INPUT, STATUS_USAGE (a sampling flag out of range), STATUS_MEMORY. */
+/* Local. c NULL: no checkpoint, so no tokenizer. Errors: STATUS_INPUT, STATUS_USAGE (a sampling
+ * flag out of range), STATUS_MEMORY. */
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct model_config *m);
 
-/* Local. The same without flags, as calibration wants it. */
+/* Local. The same without flags, as calibration wants it. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct model_config *m);
 void job_text_fini(struct job_text *t);
 

@@ -17,7 +17,7 @@ bool file_exists(const char *path);
  * write that must be all or nothing. Errors: STATUS_IO. */
 struct status file_commit(const char *temporary, const char *path);
 
-/* Local. "folder/name" in new memory, to be freed with mem_free. */
+/* Local. "folder/name" in new memory, to be freed with mem_free. Errors: STATUS_MEMORY. */
 struct status file_join(const char *folder, const char *name, char **out);
 
 #endif

@@ -50,7 +50,8 @@ bool js_bool(const struct js_node *node, bool *out);
 /* The bytes may hold NULs; n may be NULL only when the caller does not care. */
 const char *js_string(const struct js_node *node, size_t *n);
 
-/* Local. Compact text of a node (object members in their order), to be freed with mem_free. */
+/* Local. Compact text of a node (object members in their order), to be freed with mem_free.
+ * Errors: STATUS_MEMORY. */
 struct status js_dump(const struct js_node *node, char **out, size_t *n);
 
 #endif

@@ -20,7 +20,7 @@ struct status mem_alloc(void *out, size_t n, size_t elem_bytes, const char *what
 struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_bytes,
                        const char *what);
 
-/* Local. A copy of n bytes and a terminating NUL. */
+/* Local. A copy of n bytes and a terminating NUL: *out, mem_free. Errors: STATUS_MEMORY. */
 struct status mem_strndup(char **out, const char *text, size_t n);
 
 /* Local. Frees what mem_alloc gave and sets the pointer to NULL; pass the pointer's address. */

@@ -1,5 +1,6 @@
 /* A growing byte string, and the JSON writing that result lines need. Init/fini: caller's memory.
- * Errors stick: after a failed allocation every append does nothing and strbuf_status says so. */
+ * All Local. Errors stick: after a failed allocation every append does nothing, and strbuf_status
+ * is STATUS_MEMORY. */
 #ifndef SHOAL_BASE_STRBUF_H
 #define SHOAL_BASE_STRBUF_H
 

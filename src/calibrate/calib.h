@@ -68,12 +68,15 @@ struct calib {
     struct calib_member *members; /* owned [n_members] */
     struct calib_unit *units;     /* owned [n_units] */
     uint32_t n_members, n_units;
-    uint32_t
-        unit_of[TAP_SITE_COUNT]; /* experts': of expert 0, then every other; or CALIB_NO_UNIT */
+    /* of experts: expert 0's, and expert e's is 2 e behind it; CALIB_NO_UNIT: none */
+    uint32_t unit_of[TAP_SITE_COUNT];
     float *v_scales;             /* owned [G Hd]: what v's outputs are divided by, or NULL */
     bool is_gathered;            /* the second moments of all units stand ready */
     double *full;                /* owned [largest n_in]^2: one unit's H, on all ranks */
 };
+
+/* Errors of all here, unless more is said: STATUS_INPUT (values that are not finite, a checkpoint
+ * that cannot be read), STATUS_MEMORY; of what is collective, the same on all ranks. */
 
 /* calib_layer.c: **Collective (world)** load: the weights of a layer, its stage and its units.
  * unload frees; accepts what load failed to make. */
@@ -95,7 +98,7 @@ struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_rol
 
 /* calib_gather.c: **Collective (world)**. Visits every quantized unit of the layer with its H in
  * c->full, in order, running as many passes as memory asks for. The statistics of all units are in
- * their h from the first visit on. */
+ * their h from the first visit on. Errors: also the visit's. */
 typedef struct status calib_visit(struct calib *c, struct calib_unit *u, void *ctx);
 struct status calib_visit_units(struct calib *c, calib_visit *visit, void *ctx);
 
@@ -114,7 +117,7 @@ struct status calib_scale(struct calib *c);
 
 /* calib_quantize.c: **Collective (world)**. Quantizes the layer's members. */
 struct status calib_quantize(struct calib *c);
-/* Local. Hands the layer's tensors to the sink. */
+/* Local. Hands the layer's tensors to the sink. Errors: STATUS_MEMORY, the sink's. */
 struct status calib_emit(struct calib *c);
 
 #endif

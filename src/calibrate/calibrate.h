@@ -58,7 +58,8 @@ struct calibrate_report {
     double error, energy;
 };
 
-/* Local. The layout that calibration runs in: every rank a replica with all of a layer. */
+/* Local. The layout that calibration runs in: every rank a replica with all of a layer. Errors:
+ * STATUS_INPUT, STATUS_USAGE, as layout_build. */
 struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, struct layout *out);
 
 /* **Collective (world)**. Hands each tensor of the layers that is quantized or

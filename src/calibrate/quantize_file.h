@@ -28,7 +28,7 @@ struct quantize_file {
     struct quantize_result result;
 };
 
-/* Local. Copies config and the other texts. */
+/* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO. */
 struct status quantize_texts(struct quantize_file *q);
 
 /* Local, the team's threads over rows. Writes tensor i as its choice says, codes by RTN. Errors:
@@ -36,7 +36,7 @@ struct status quantize_texts(struct quantize_file *q);
 struct status quantize_tensor(struct quantize_file *q, size_t i);
 
 /* Local. Texts, then all tensors for which `skip` [ckpt_tensor_count] is not set (NULL: all), in
- * the order of their names. */
+ * the order of their names. Errors: as quantize_tensor. */
 struct status quantize_rest(struct quantize_file *q, const bool *skip);
 
 #endif

@@ -31,7 +31,8 @@ void tensor_rows_fini(struct tensor_rows *r);
  * Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_rows, float *out);
 
-/* Local. The same rows of one dataset as stored: the tensor itself, or a part (plain: part 0). */
+/* Local. The same rows of one dataset as stored: the tensor itself, or a part (plain: part 0).
+ * Errors: STATUS_INPUT. */
 struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
                                  uint64_t n_rows, void *out);
 

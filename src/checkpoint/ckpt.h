@@ -142,8 +142,8 @@ uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t e
 void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                         uint64_t n);
 
-/* Local. A whole small plain tensor or part (norms, tests): dst [n_rows][n_cols] in the stored
- * dtype. */
+/* Local. A whole small plain tensor or part, for tests: dst [n_rows][n_cols] in the stored dtype.
+ * Errors: as ckpt_read_block. */
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst);
 
 #endif

@@ -8,7 +8,8 @@
 enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values stay in config_json alone */ };
 
 /* Local. One attribute of `group` per member of the object: int64, float64, bool (an enum of
- * int8), string; arrays and objects as their JSON text; null as an empty attribute. */
+ * int8), string; arrays and objects as their JSON text; null as an empty attribute. Errors of all
+ * here: STATUS_IO names `path` and the attribute; STATUS_MEMORY. */
 struct status config_attributes_write(hid_t group, const char *path, const struct js_node *config);
 
 /* Local. Writes a fixed-length string attribute (an empty one as one NUL). */

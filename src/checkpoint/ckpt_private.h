@@ -50,11 +50,14 @@ void ckpt_tensor_path(const char *root, const char *name, char *out);
 uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
                            hsize_t *start, hsize_t *count);
 
+/* Errors of all below: STATUS_INPUT names the file, the object and what was expected of it;
+ * STATUS_MEMORY. */
+
 /* Local. Reads an integer attribute into *out, at most `max`; *out stays when the object has none.
  */
 struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
                                  const char *name, uint64_t max, uint64_t *out);
-/* Local. A string attribute of 1..max bytes into new memory. */
+/* Local. A string attribute of 1..max bytes into new memory: *out, mem_free. */
 struct status ckpt_string_attribute(const struct ckpt *c, const char *path, hid_t object,
                                     const char *name, size_t max, char **out);
 /* Local. The attributes leaf and grid_bits of a dataset or group. */

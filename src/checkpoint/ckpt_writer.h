@@ -30,7 +30,7 @@ struct status ckpt_writer_create(const char *path, const char *source, struct ck
  * /rope/inv_freq and /rope/factors as rope_freq.h makes them. Errors: STATUS_INPUT for bad JSON. */
 struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t n);
 
-/* Local. Writes one of the other texts; empty texts are left out. */
+/* Local. Writes one of the other texts; empty texts are left out. Errors: STATUS_IO. */
 struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, const char *text,
                                size_t n);
 
@@ -38,15 +38,18 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
  * lie below another one. Errors: STATUS_INPUT names the tensor. */
 struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec);
 
-/* Local. The next n_rows rows [n_rows][last dimension] of the tensor begun last. */
+/* Local. The next n_rows rows [n_rows][last dimension] of the tensor begun last. Errors:
+ * STATUS_IO. */
 struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
 
-/* Local. The same of a quantized tensor: n_rows rows of codes, scales and zeros. */
+/* Local. The same of a quantized tensor: n_rows rows of codes, scales and zeros. Errors:
+ * STATUS_IO. */
 struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
                                      uint64_t n_rows);
 
 /* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder; *w becomes
- * NULL whatever happens, and on failure the temporary file is gone. */
+ * NULL whatever happens, and on failure the temporary file is gone. Errors: STATUS_INPUT when rows
+ * are missing, STATUS_IO. */
 struct status ckpt_writer_finish(struct ckpt_writer **w);
 
 /* Local. Gives up: closes and removes the temporary file. Accepts NULL. */

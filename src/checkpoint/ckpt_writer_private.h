@@ -36,8 +36,11 @@ struct ckpt_writer {
     size_t n_raw, n_raw_capacity;
 };
 
-/* Local. Creates a dataset and the groups above it. HDF5 could create groups itself, but not
- * without times. */
+/* Errors of all below: STATUS_IO names the file and the object; STATUS_INPUT where the caller's
+ * rows or names do not fit. */
+
+/* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create
+ * groups itself, but not without times. */
 struct status ckpt_dataset_create(struct ckpt_writer *w, const char *path, hid_t type, int n_dims,
                                   const hsize_t *dims, hid_t *out);
 /* Local. The groups above the last component of `path`. */

@@ -39,7 +39,8 @@ struct convert {
     struct convert_result result;
 };
 
-/* **Collective (world)**. Writes all tensors' rows; rank 0 has begun the file. */
+/* **Collective (world)**. Writes all tensors' rows; rank 0 has begun the file. Errors, the same on
+ * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_MEMORY. */
 struct status convert_rows(struct convert *c);
 
 #endif

@@ -101,7 +101,8 @@ size_t gguf_count(const struct gguf *g);
 const struct gguf_tensor *gguf_at(const struct gguf *g, size_t i);
 const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
 
-/* Local. Rows [row0, row0 + n_rows) as stored: out [n_rows][row_bytes]. */
+/* Local. Rows [row0, row0 + n_rows) as stored: out [n_rows][row_bytes]. Errors: STATUS_INPUT when
+ * the file cannot be read. */
 struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
                              uint64_t n_rows, void *out);
 

@@ -39,7 +39,8 @@ struct status gguf_model_read(const struct gguf *g, struct gguf_model *out);
 struct status gguf_model_name(const struct gguf_model *m, const struct gguf_tensor *t, char *name,
                               size_t n_max, uint32_t *pair_rows);
 
-/* Local. Append the texts to `out` (initialised by the caller). */
+/* Local. Append the texts to `out` (initialised by the caller). Errors: STATUS_INPUT names the key
+ * that is not understood, STATUS_MEMORY. */
 struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out);
 struct status gguf_model_generation_config(const struct gguf_model *m, struct strbuf *out);
 struct status gguf_model_tokenizer(const struct gguf_model *m, struct strbuf *out);

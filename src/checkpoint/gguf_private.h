@@ -40,11 +40,12 @@ unsigned gguf_type_bytes(enum gguf_type type);
 /* Local. The integer of a stored scalar; false for floats and for a u64 above int64. */
 bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out);
 
-/* Local. Reads n bytes of the file at an offset. */
+/* Local. Reads n bytes of the file at an offset. Errors: STATUS_INPUT. */
 struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, void *out);
 /* Local. Frees what an array owns. */
 void gguf_array_fini(struct gguf_array *a);
-/* Local. Reads and checks all that stands before the tensors' data. g has path, fd and n_bytes. */
+/* Local. Reads and checks all that stands before the tensors' data. g has path, fd and n_bytes.
+ * Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
 struct status gguf_parse(struct gguf *g);
 
 #endif

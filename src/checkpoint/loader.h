@@ -44,7 +44,7 @@ struct loader_stats {
     double seconds;         /* of the whole call */
 };
 
-/* Local. The wants that give all of a tensor. */
+/* Local. The want that gives all of a tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
 enum { LOADER_LANES_MAX = 4 }; /* threads of a rank that read what several ranks want */

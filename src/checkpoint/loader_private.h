@@ -32,16 +32,18 @@ struct loader_place loader_next(const struct loader *l, const unsigned char *bit
 struct status loader_agree(MPI_Comm comm, struct status mine);
 
 /* Local. Gives the sink what lies in the wants of rows [row, row + n_rows) of stored tensor
- * `tensor`, counted in the whole tensor. Threads may do it at once. */
+ * `tensor`, counted in the whole tensor; rows: in the stored dtype, borrowed. Threads may do it at
+ * once. Errors: the sink's. */
 struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, uint64_t n_rows,
                           const void *rows);
 
 /* Local. Reads, verifies and takes the blocks that only this rank wants: each thread of the team a
- * run of them, piece by piece. With several damaged blocks the first one's status is returned. */
+ * run of them, piece by piece. Errors: STATUS_INPUT names the first damaged block, STATUS_MEMORY,
+ * the sink's. */
 struct status loader_stream(struct loader *l, struct loader_stats *stats);
 
 /* **Collective (host)**. Reads the shared blocks and takes what is wanted of them; `mine` is how
- * this rank got on until now. Returns the agreed status. */
+ * this rank got on until now. Errors, agreed on: `mine` of some rank, or as loader_stream. */
 struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats);
 
 #endif

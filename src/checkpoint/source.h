@@ -39,7 +39,7 @@ const struct source_tensor *source_at(const struct source *s, size_t i);
 size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
 /* Local. Rows [row0, row0 + n_rows) of tensor i as `dtype` into out [n_rows][n_cols]; row0 and
  * n_rows are multiples of row_group. *n_overflowed grows by the finite values that became infinite.
- * scratch [source_scratch_bytes]. */
+ * scratch [source_scratch_bytes]. Errors: STATUS_INPUT names file and tensor. */
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
 

@@ -101,11 +101,13 @@ struct pass {
 /* Local. The buffer with room for n elements; its content is not kept. Errors: STATUS_MEMORY. */
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out);
 
-/* Local. The same in memory that the ranks of an axis share, where there is such memory. */
+/* Local. The same in memory that the ranks of an axis share, where there is such memory. Errors:
+ * STATUS_MEMORY. */
 struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
                               enum comm_lane lane, size_t n_bytes, void *out);
 
-/* moe.c. Local. The router over tokens [slice.begin, slice.end): p->ids, p->weights, *logits. */
+/* moe.c. Local. The router over tokens [slice.begin, slice.end): p->ids, p->weights, *logits.
+ * Errors: STATUS_MEMORY. */
 struct status moe_route(struct moe *m, struct pass *p, float **logits);
 
 /* moe.c. Local. Counts the choices p->ids of the source's own tokens into load [E]: n_choices of
@@ -120,7 +122,8 @@ void moe_take_places(const struct moe *m, struct pass *p);
  * tokens; m->per_expert[e] = the rows of experts up to e. */
 void moe_assign_slots(struct moe *m, struct pass *p);
 
-/* moe_together.c. **Collective (EP)**. moe_forward where slices are taken: no row is sent. */
+/* moe_together.c. **Collective (EP)**. moe_forward where slices are taken: no row is sent. Errors:
+ * STATUS_MEMORY. */
 struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
                                    const struct moe_rows *rows);
 

@@ -50,10 +50,12 @@ struct comm_request {
  * ends it. Only COMM_WORLD exists before comm_split. Errors: STATUS_LOST, STATUS_MEMORY. */
 struct status comm_start(int *argc, char ***argv, struct comm **out);
 
-/* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order. */
+/* **Collective (world)**. Gathers every rank's view of the machine, in the launcher's order; *out:
+ * topo_destroy. Errors, agreed on: STATUS_USAGE (too many ranks), STATUS_MEMORY. */
 struct status comm_gather_topo(struct comm *c, struct topo **out);
 
-/* **Collective (world)**. Makes the axes: launcher rank order[r] becomes rank r of the world. */
+/* **Collective (world)**. Makes the axes: launcher rank order[r] becomes rank r of the world.
+ * Errors: STATUS_BUG when the layout has another number of ranks, STATUS_MEMORY. */
 struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order);
 
 /* Local. The threads that share the work of large sums inside a host from now on, after comm_split;

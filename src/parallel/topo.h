@@ -59,11 +59,12 @@ struct topo_self {
     struct topo_node node;
 };
 
-/* Local. Fills `out` from hwloc and this process's binding. */
+/* Local. Fills `out` from hwloc and this process's binding. Errors: STATUS_MEMORY. */
 struct status topo_self_read(struct topo_self *out);
 
 /* Local. Joins the gathered entries of all ranks ([n_ranks], in launcher order; equal node names
- * are one host) into a topo. */
+ * are one host) into a topo: *out, topo_destroy. Errors: STATUS_USAGE (too many ranks),
+ * STATUS_MEMORY. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
 /* Local. How many compute threads this rank should run: its share of the cores that the launcher

@@ -22,7 +22,8 @@ void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t m
 /* Local. Counts a node's parts; name is left empty. */
 void topo_read_node(hwloc_topology_t h, struct topo_node *out);
 
-/* Local. Where a set of processing units lies; host and local ranks are left 0. */
+/* Local. Where a set of processing units lies; host and local ranks are left 0. Errors:
+ * STATUS_MEMORY. */
 struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, struct topo_rank *out);
 
 /* Local. part `i` of `n` of the cores that touch `set`: [*begin, *end) among them. With more parts

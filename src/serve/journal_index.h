@@ -30,7 +30,7 @@ struct journal_hit {
     size_t n_parts;
 };
 
-/* Local. fd stays open as long as the index. */
+/* Local. fd stays open as long as the index. Errors: STATUS_MEMORY. */
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);

@@ -35,6 +35,8 @@ struct journal_rewrite {
     uint64_t n_partials;
 };
 
+/* Errors of all below: STATUS_IO names the file, STATUS_MEMORY. */
+
 /* Local. Begins a new file beside the journal, with a header. fini is called in any case. */
 struct status journal_rewrite_begin(struct journal *j, const char *settings,
                                     struct journal_rewrite *r);

@@ -1,5 +1,6 @@
 /* Tokens and nodes of a template. Nobody outside jinja*.c includes this. Everything lies in the
- * template's arena and is constant once parsed. */
+ * template's arena and is constant once parsed. All Local. Functions return false (NULL) after a
+ * failure; jparse.st keeps the first: STATUS_INPUT names template and line, or STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_JINJA_PARSE_H
 #define SHOAL_TEXT_JINJA_PARSE_H
 

@@ -1,4 +1,5 @@
-/* Scopes, and running the nodes of a template. Nobody outside jinja*.c includes this. */
+/* Scopes, and running the nodes of a template. Nobody outside jinja*.c includes this. Failures are
+ * kept as in jinja_value.h. */
 #ifndef SHOAL_TEXT_JINJA_RUN_H
 #define SHOAL_TEXT_JINJA_RUN_H
 

@@ -1,6 +1,7 @@
 /* Values of a running template, their memory and what they can do. Nobody outside jinja*.c includes
  * this. All values live in the run's arena and never change, namespaces and iterators excepted.
- * Functions return false after a failure, with the reason in run->st. */
+ * All Local. Functions return false (NULL) after a failure and run->st keeps the first one:
+ * STATUS_REQUEST for a template's mistake or a limit that is met, STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_JINJA_VALUE_H
 #define SHOAL_TEXT_JINJA_VALUE_H
 

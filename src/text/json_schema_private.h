@@ -1,4 +1,6 @@
-/* What json_schema.c and json_value.c share: single values, without schemas. */
+/* What json_schema.c and json_value.c share: single values, without schemas. Each adds paths from
+ * state `from` and gives the state they end in. Failures stick in n: nfa_status is STATUS_REQUEST
+ * when it became too large, or STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_JSON_SCHEMA_PRIVATE_H
 #define SHOAL_TEXT_JSON_SCHEMA_PRIVATE_H
 
