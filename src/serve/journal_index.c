@@ -197,34 +197,40 @@ static void move_to(struct journal_index *x, uint64_t line)
     x->line = line;
 }
 
+/* Reads on in the tail until it knows the line's row, or all of its parts. */
+static struct status hit_in_tail(struct journal_index *x, uint64_t line)
+{
+    const struct slot *s = &x->slots[line & (x->n_slots - 1)];
+    for (bool more = true; more && (s->line != line || s->row_at == 0);) {
+        TRY(read_tail(x, &more));
+        s = &x->slots[line & (x->n_slots - 1)]; /* reading may have moved them */
+    }
+    if (s->line != line) return status_ok();
+    if (s->row_at != 0) { /* read just now, and x->hit is it, or earlier */
+        return x->hit.kind == JOURNAL_HIT_NONE ? read_row(x, s->row_at, &x->hit) : status_ok();
+    }
+    if (s->n_parts > 0) {
+        x->hit = (struct journal_hit){.kind = JOURNAL_HIT_PARTIAL,
+                                      .digest = s->digest,
+                                      .parts = s->parts,
+                                      .n_parts = s->n_parts};
+    }
+    return status_ok();
+}
+
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit)
 {
     assert(line >= x->line && line > 0);
-    if (line == x->line) {
-        *hit = x->hit;
-        return status_ok();
-    }
-    move_to(x, line);
-    x->hit = (struct journal_hit){.kind = JOURNAL_HIT_NONE};
-    while (x->base_has && x->base_next.line < line) {
-        TRY(journal_cursor_next(&x->base, &x->base_next, &x->base_has));
-    }
-    struct slot *s = &x->slots[line & (x->n_slots - 1)];
-    if (x->base_has && x->base_next.line == line) {
-        hit_row(&x->hit, &x->base_next);
-    } else {
-        bool more = true;
-        while (more && (s->line != line || s->row_at == 0)) {
-            TRY(read_tail(x, &more));
-            s = &x->slots[line & (x->n_slots - 1)];
+    if (line != x->line) {
+        move_to(x, line);
+        x->hit = (struct journal_hit){.kind = JOURNAL_HIT_NONE};
+        while (x->base_has && x->base_next.line < line) {
+            TRY(journal_cursor_next(&x->base, &x->base_next, &x->base_has));
         }
-        if (s->line == line && s->row_at != 0) {
-            if (x->hit.kind == JOURNAL_HIT_NONE) TRY(read_row(x, s->row_at, &x->hit));
-        } else if (s->line == line && s->n_parts > 0) {
-            x->hit = (struct journal_hit){.kind = JOURNAL_HIT_PARTIAL,
-                                          .digest = s->digest,
-                                          .parts = s->parts,
-                                          .n_parts = s->n_parts};
+        if (x->base_has && x->base_next.line == line) {
+            hit_row(&x->hit, &x->base_next);
+        } else {
+            TRY(hit_in_tail(x, line));
         }
     }
     *hit = x->hit;

@@ -77,13 +77,9 @@ struct status journal_record_add(struct strbuf *out, const struct journal_record
     return strbuf_status(out);
 }
 
-/* Has the n bytes at c->at in the buffer; *there is false when the file has fewer. */
-static struct status need(struct journal_cursor *c, size_t n, bool *there)
+/* The buffer begins at c->at from now on and has room for n bytes; what it held of them stays. */
+static struct status buffer_move(struct journal_cursor *c, size_t n)
 {
-    *there = c->end - c->at >= n;
-    if (!*there || (c->at >= c->buf_offset && c->at + n <= c->buf_offset + c->n)) {
-        return status_ok();
-    }
     size_t kept = 0;
     if (c->at >= c->buf_offset && c->at < c->buf_offset + c->n) {
         kept = (size_t)(c->buf_offset + c->n - c->at);
@@ -97,6 +93,17 @@ static struct status need(struct journal_cursor *c, size_t n, bool *there)
         TRY(mem_grow(&c->buf, c->n, want, 1, "journal"));
         c->capacity = want;
     }
+    return status_ok();
+}
+
+/* Has the n bytes at c->at in the buffer; *there is false when the file has fewer. */
+static struct status need(struct journal_cursor *c, size_t n, bool *there)
+{
+    *there = c->end - c->at >= n;
+    if (!*there || (c->at >= c->buf_offset && c->at + n <= c->buf_offset + c->n)) {
+        return status_ok();
+    }
+    TRY(buffer_move(c, n));
     while (c->n < n) {
         const uint64_t from = c->buf_offset + c->n;
         size_t most = c->capacity - c->n;

@@ -71,25 +71,31 @@ void chat_destroy(struct chat **c)
     mem_free(c);
 }
 
-struct status chat_date_parse(const char *text, struct jinja_date *out)
+/* Whether text is all of `shape`, whose zeros stand for any digits. */
+static bool is_shaped(const char *text, const char *shape)
+{
+    for (; *shape != '\0'; text++, shape++) {
+        if (*shape == '0' ? *text < '0' || *text > '9' : *text != *shape) return false;
+    }
+    return *text == '\0';
+}
+
+static bool is_day(const struct jinja_date *d)
 {
     static const int DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    if (d->year < 1 || d->month < 1 || d->month > 12) return false;
+    const bool leap = (d->year % 4 == 0 && d->year % 100 != 0) || d->year % 400 == 0;
+    return d->day >= 1 && d->day <= DAYS[d->month - 1] + (leap && d->month == 2);
+}
+
+struct status chat_date_parse(const char *text, struct jinja_date *out)
+{
     struct jinja_date d = {0};
-    int used = 0;
-    const int n = sscanf(text, "%4d-%2d-%2d%n", &d.year, &d.month, &d.day, &used);
-    bool ok = n == 3 && used == 10;
-    if (ok && text[used] == 'T') {
-        int rest = 0;
-        ok = sscanf(text + used, "T%2d:%2d:%2d%n", &d.hour, &d.minute, &d.second, &rest) == 3 &&
-             rest == 9;
-        used += rest;
+    const bool shaped = is_shaped(text, "0000-00-00") || is_shaped(text, "0000-00-00T00:00:00");
+    if (shaped) {
+        sscanf(text, "%d-%d-%dT%d:%d:%d", &d.year, &d.month, &d.day, &d.hour, &d.minute, &d.second);
     }
-    ok = ok && text[used] == '\0' && d.year >= 1 && d.month >= 1 && d.month <= 12 && d.day >= 1;
-    const bool leap = (d.year % 4 == 0 && d.year % 100 != 0) || d.year % 400 == 0;
-    ok = ok && d.day <= DAYS[d.month - 1] + (leap && d.month == 2);
-    ok = ok && d.hour >= 0 && d.hour < 24 && d.minute >= 0 && d.minute < 60 && d.second >= 0 &&
-         d.second < 60;
-    if (!ok) {
+    if (!shaped || !is_day(&d) || d.hour > 23 || d.minute > 59 || d.second > 59) {
         return status_make(STATUS_USAGE,
                            "'%.40s' is no date; expected YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS", text);
     }

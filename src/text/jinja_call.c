@@ -232,6 +232,55 @@ static bool date_part(char letter, bool bare, const struct jinja_date *d, char o
     return true;
 }
 
+static bool add_formatted(struct jbuild *b, const struct jtext *format);
+
+/* Directives that stand for several others. */
+static bool add_expanded(struct jbuild *b, const char *format)
+{
+    struct jvalue text;
+    return jtext_literal(b->r, format, &text) && add_formatted(b, text.u.text);
+}
+
+/* One directive; '\0': the format ends behind its %. */
+static bool add_directive(struct jbuild *b, char letter, bool bare, bool user)
+{
+    char part[16] = "";
+    switch (letter) {
+    case '%':
+        return jbuild_puts(b, "%", user);
+    case 'n':
+        return jbuild_puts(b, "\n", user);
+    case 't':
+        return jbuild_puts(b, "\t", user);
+    case 'F':
+        return add_expanded(b, "%Y-%m-%d");
+    case 'T':
+        return add_expanded(b, "%H:%M:%S");
+    case 'D':
+        return add_expanded(b, "%m/%d/%y");
+    case 'R':
+        return add_expanded(b, "%H:%M");
+    default:
+        if (date_part(letter, bare, b->r->now, part)) return jbuild_puts(b, part, user);
+        return jfail(b->r, "strftime_now does not know '%%%c'", letter == '\0' ? '%' : letter);
+    }
+}
+
+static bool add_formatted(struct jbuild *b, const struct jtext *format)
+{
+    for (size_t i = 0; i < format->n; i++) {
+        if (format->p[i] != '%') {
+            if (!jbuild_cut(b, format, i, i + 1)) return false;
+            continue;
+        }
+        const bool bare = i + 1 < format->n && format->p[i + 1] == '-';
+        i += bare ? 2 : 1;
+        const char letter = i < format->n ? format->p[i] : '\0';
+        if (!add_directive(b, letter, bare, jtext_user(format, i - 1))) return false;
+    }
+    return true;
+}
+
 static bool global_strftime(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
                             struct jvalue *out)
 {
@@ -239,38 +288,7 @@ static bool global_strftime(struct jrun *r, const struct jvalue *self, const str
     struct jbuild b;
     jbuild_init(&b, r);
     if (a[0].type != JV_TEXT) return jfail(r, "strftime_now wants a string");
-    const struct jtext *f = a[0].u.text;
-    for (size_t i = 0; i < f->n; i++) {
-        if (f->p[i] != '%') {
-            if (!jbuild_cut(&b, f, i, i + 1)) return false;
-            continue;
-        }
-        const bool bare = i + 1 < f->n && f->p[i + 1] == '-';
-        i += bare ? 2 : 1;
-        const char letter = i < f->n ? f->p[i] : '\0';
-        char part[16] = "";
-        const char *whole = letter == '%'   ? "%"
-                            : letter == 'n' ? "\n"
-                            : letter == 't' ? "\t"
-                                            : NULL;
-        const char *expanded = letter == 'F'   ? "%Y-%m-%d"
-                               : letter == 'T' ? "%H:%M:%S"
-                               : letter == 'D' ? "%m/%d/%y"
-                               : letter == 'R' ? "%H:%M"
-                                               : NULL;
-        if (expanded != NULL) { /* these expand to no further expansions */
-            struct jvalue inner, text;
-            if (!jtext_literal(r, expanded, &inner) || !global_strftime(r, NULL, &inner, &text) ||
-                !jbuild_text(&b, text.u.text)) {
-                return false;
-            }
-        } else if (whole == NULL && !date_part(letter, bare, r->now, part)) {
-            return jfail(r, "strftime_now does not know '%%%c'", letter == '\0' ? '%' : letter);
-        } else if (!jbuild_puts(&b, whole != NULL ? whole : part, jtext_user(f, i - 1))) {
-            return false;
-        }
-    }
-    return jbuild_end(&b, out);
+    return add_formatted(&b, a[0].u.text) && jbuild_end(&b, out);
 }
 
 const struct jfunction JINJA_GLOBALS[] = {

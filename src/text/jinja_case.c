@@ -155,14 +155,20 @@ size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MA
 /* Other_Lowercase and Other_Uppercase: letters by use, not by category. */
 static bool is_other_cased(uint32_t c)
 {
-    return c == 0xAA || c == 0xBA || (c >= 0x2B0 && c <= 0x2B8) || (c >= 0x2C0 && c <= 0x2C1) ||
-           (c >= 0x2E0 && c <= 0x2E4) || c == 0x345 || c == 0x37A || (c >= 0x1D2C && c <= 0x1D6A) ||
-           c == 0x1D78 || (c >= 0x1D9B && c <= 0x1DBF) || c == 0x2071 || c == 0x207F ||
-           (c >= 0x2090 && c <= 0x209C) || (c >= 0x2160 && c <= 0x217F) ||
-           (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x2C7C && c <= 0x2C7D) ||
-           (c >= 0xA69C && c <= 0xA69D) || c == 0xA770 || (c >= 0xA7F8 && c <= 0xA7F9) ||
-           (c >= 0xAB5C && c <= 0xAB5F) || (c >= 0x1F130 && c <= 0x1F149) ||
-           (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+    static const struct {
+        uint32_t first, last;
+    } RANGES[] = {
+        {0xAA, 0xAA},       {0xBA, 0xBA},       {0x2B0, 0x2B8},     {0x2C0, 0x2C1},
+        {0x2E0, 0x2E4},     {0x345, 0x345},     {0x37A, 0x37A},     {0x1D2C, 0x1D6A},
+        {0x1D78, 0x1D78},   {0x1D9B, 0x1DBF},   {0x2071, 0x2071},   {0x207F, 0x207F},
+        {0x2090, 0x209C},   {0x2160, 0x217F},   {0x24B6, 0x24E9},   {0x2C7C, 0x2C7D},
+        {0xA69C, 0xA69D},   {0xA770, 0xA770},   {0xA7F8, 0xA7F9},   {0xAB5C, 0xAB5F},
+        {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189},
+    };
+    for (size_t i = 0; i < sizeof RANGES / sizeof RANGES[0]; i++) {
+        if (c >= RANGES[i].first && c <= RANGES[i].last) return true;
+    }
+    return false;
 }
 
 bool jinja_cased(uint32_t c)

@@ -125,39 +125,92 @@ FILTER(filter_items)
     return true;
 }
 
+/* What map does with each item: a filter with its arguments, or an attribute and what stands for it
+ * where there is none. */
+struct mapping {
+    const struct jfunction *filter; /* NULL: the attribute */
+    struct jargs rest;
+    struct jvalue attribute, absent;
+};
+
+static bool mapping_read(struct jrun *r, const struct jargs *args, struct mapping *m)
+{
+    *m = (struct mapping){.rest = *args};
+    if (args->n > 0) {
+        if (args->v[0].type == JV_TEXT) {
+            m->filter = jfilter_find(args->v[0].u.text->p, args->v[0].u.text->n);
+        }
+        m->rest.v++;
+        m->rest.n--;
+        return m->filter != NULL || jfail(r, "map: no such filter");
+    }
+    for (size_t i = 0; i < args->n_named; i++) {
+        const struct jvalue name = {.type = JV_TEXT, .u.text = &args->named[i].name};
+        if (jtext_is(&name, "attribute")) {
+            m->attribute = args->named[i].value;
+        } else if (jtext_is(&name, "default")) {
+            m->absent = args->named[i].value;
+        } else {
+            return jfail(r, "map: an argument that is not understood");
+        }
+    }
+    return m->attribute.type != JV_ABSENT || jfail(r, "map: no such filter");
+}
+
 /* map(attribute=...) or map('filter', ...). */
 static bool filter_map(struct jrun *r, const struct jvalue *self, const struct jargs *args,
                        struct jvalue *out)
 {
     const struct jvalue *v;
-    struct jvalue *to, attribute = {0}, absent = {0};
+    struct jvalue *to;
     size_t n;
-    const struct jfunction *fn = NULL;
-    struct jargs rest = *args;
+    struct mapping m;
     if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out); /* whatever it is */
-    if (args->n == 0) {
-        for (size_t i = 0; i < args->n_named; i++) {
-            const struct jvalue name = {.type = JV_TEXT, .u.text = &args->named[i].name};
-            if (jtext_is(&name, "attribute")) {
-                attribute = args->named[i].value;
-            } else if (jtext_is(&name, "default")) {
-                absent = args->named[i].value;
-            } else {
-                return jfail(r, "map: an argument that is not understood");
-            }
-        }
-    } else if (args->v[0].type == JV_TEXT) {
-        fn = jfilter_find(args->v[0].u.text->p, args->v[0].u.text->n);
-        rest.v++;
-        rest.n--;
-    }
-    if (fn == NULL && attribute.type == JV_ABSENT) return jfail(r, "map: no such filter");
+    if (!mapping_read(r, args, &m)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
     for (size_t i = 0; i < n; i++) {
-        const bool ok = fn != NULL ? jcall_function(r, fn, &v[i], &rest, &to[i])
-                                   : attr_path(r, &v[i], &attribute, &absent, &to[i]);
+        const bool ok = m.filter != NULL ? jcall_function(r, m.filter, &v[i], &m.rest, &to[i])
+                                         : attr_path(r, &v[i], &m.attribute, &m.absent, &to[i]);
         if (!ok) return false;
     }
+    return true;
+}
+
+/* The verdict on an item (or its attribute): a test's, or its own truth. */
+struct verdict {
+    const struct jvalue *attribute; /* NULL: the item itself */
+    const struct jfunction *test;   /* NULL: truth */
+    struct jargs rest;              /* the test's further arguments */
+};
+
+static bool verdict_read(struct jrun *r, const struct jargs *args, bool attr, struct verdict *k)
+{
+    const size_t off = attr ? 1 : 0;
+    *k = (struct verdict){.rest = {.named = args->named, .n_named = args->n_named}};
+    if (attr && args->n == 0) return jfail(r, "selectattr and rejectattr want an attribute");
+    if (attr) k->attribute = &args->v[0];
+    if (args->n == off) return true;
+    const struct jvalue *name = &args->v[off];
+    if (name->type == JV_TEXT) {
+        k->test = jfunction_find(JINJA_TESTS, name->u.text->p, name->u.text->n, 0);
+    }
+    k->rest.v = args->v + off + 1;
+    k->rest.n = args->n - off - 1;
+    return k->test != NULL || jfail(r, "select and reject: no such test");
+}
+
+static bool verdict_on(struct jrun *r, const struct verdict *k, const struct jvalue *item,
+                       bool *is_true)
+{
+    const struct jvalue none = {0};
+    struct jvalue value = *item, said;
+    if (k->attribute != NULL && !attr_path(r, item, k->attribute, &none, &value)) return false;
+    if (k->test == NULL) {
+        said = value;
+    } else if (!jcall_function(r, k->test, &value, &k->rest, &said)) {
+        return false;
+    }
+    *is_true = jtruth(&said);
     return true;
 }
 
@@ -166,32 +219,16 @@ static bool choose(struct jrun *r, const struct jvalue *self, const struct jargs
                    bool keep, struct jvalue *out)
 {
     const struct jvalue *v;
-    struct jvalue *to, none = {0};
+    struct jvalue *to;
     size_t n, n_kept = 0;
-    const size_t off = attr ? 1 : 0;
-    const struct jfunction *test = NULL;
-    struct jargs rest = {.named = args->named, .n_named = args->n_named};
+    struct verdict k;
     if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out); /* whatever it is */
-    if (attr && args->n == 0) return jfail(r, "selectattr and rejectattr want an attribute");
-    if (args->n > off) {
-        const struct jvalue *name = &args->v[off];
-        if (name->type == JV_TEXT) {
-            test = jfunction_find(JINJA_TESTS, name->u.text->p, name->u.text->n, 0);
-        }
-        if (test == NULL) return jfail(r, "select and reject: no such test");
-        rest.v = args->v + off + 1;
-        rest.n = args->n - off - 1;
-    }
+    if (!verdict_read(r, args, attr, &k)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
     for (size_t i = 0; i < n; i++) {
-        struct jvalue item = v[i], verdict;
-        if (attr && !attr_path(r, &v[i], &args->v[0], &none, &item)) return false;
-        if (test == NULL) {
-            verdict = item;
-        } else if (!jcall_function(r, test, &item, &rest, &verdict)) {
-            return false;
-        }
-        if (jtruth(&verdict) == keep) to[n_kept++] = v[i];
+        bool is_true;
+        if (!verdict_on(r, &k, &v[i], &is_true)) return false;
+        if (is_true == keep) to[n_kept++] = v[i];
     }
     out->u.seq->n = n_kept;
     return true;
@@ -215,6 +252,22 @@ struct keyed {
     struct jvalue key, value;
 };
 
+/* Two sorted runs, [at, mid) and [mid, end), become one in `to`; equal keys keep their order. */
+static bool merge_keyed(struct jrun *r, const struct keyed *from, struct keyed *to, size_t at,
+                        size_t mid, size_t end, int turn)
+{
+    size_t i = at, j = mid;
+    for (size_t o = at; o < end; o++) {
+        int order = 0;
+        const bool both = i < mid && j < end;
+        if (both && (!jsteps(r, 1) || !jcompare(r, &from[i].key, &from[j].key, &order))) {
+            return false;
+        }
+        to[o] = j >= end || (both && order * turn <= 0) ? from[i++] : from[j++];
+    }
+    return true;
+}
+
 /* Stable; `turn` is -1 for the reverse order. */
 static bool sort_keyed(struct jrun *r, struct keyed *k, size_t n, int turn)
 {
@@ -224,15 +277,7 @@ static bool sort_keyed(struct jrun *r, struct keyed *k, size_t n, int turn)
         for (size_t at = 0; at < n; at += 2 * width) {
             const size_t mid = at + width < n ? at + width : n;
             const size_t end = at + 2 * width < n ? at + 2 * width : n;
-            size_t i = at, j = mid;
-            for (size_t o = at; o < end; o++) {
-                int order = 0;
-                const bool both = i < mid && j < end;
-                if (both && (!jsteps(r, 1) || !jcompare(r, &from[i].key, &from[j].key, &order))) {
-                    return false;
-                }
-                to[o] = j >= end || (both && order * turn <= 0) ? from[i++] : from[j++];
-            }
+            if (!merge_keyed(r, from, to, at, mid, end, turn)) return false;
         }
         struct keyed *swap = from;
         from = to;

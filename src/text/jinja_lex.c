@@ -317,15 +317,20 @@ static bool lex_tag(struct lexer *x, bool variable)
     }
 }
 
+/* Where the next tag begins, or the source ends. */
+static size_t find_tag(const struct lexer *x)
+{
+    for (size_t at = x->at; at + 1 < x->n; at++) {
+        if (x->s[at] == '{' && memchr("{%#", x->s[at + 1], 3) != NULL) return at;
+    }
+    return x->n;
+}
+
 /* Data, and the tag behind it. */
 static bool lex_part(struct lexer *x)
 {
-    size_t at = x->at;
-    while (at < x->n &&
-           !(x->s[at] == '{' && at + 1 < x->n && strchr("{%#", x->s[at + 1]) != NULL)) {
-        at++;
-    }
-    if (at >= x->n) {
+    const size_t at = find_tag(x);
+    if (at == x->n) {
         const bool ok = emit_data(x, x->n, '+', false);
         x->at = x->n;
         return ok;

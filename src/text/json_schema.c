@@ -405,21 +405,29 @@ static struct status add_type(struct walk *w, uint32_t from, const struct js_nod
     return nfa_status(w->n);
 }
 
+/* The type that a schema without "type" means; NULL: any. */
+static const char *type_meant(const struct js_node *schema)
+{
+    if (has(schema, "properties")) return "object";
+    return has(schema, "items") || has(schema, "prefixItems") ? "array" : NULL;
+}
+
+static struct status add_any(struct walk *w, uint32_t from, const struct js_node *schema,
+                             uint32_t *end)
+{
+    static const char *const NONE[] = {NULL};
+    TRY(check_keywords(schema, NONE));
+    return json_any(w->n, from, JSON_ANY_DEPTH, end);
+}
+
 /* Of several types, those that need keywords of their own would refuse each other's. */
 static struct status add_types(struct walk *w, uint32_t from, const struct js_node *schema,
                                uint32_t *end)
 {
     const struct js_node *type = js_get(schema, "type");
-    const char *name = js_string(type, NULL);
-    if (name == NULL && type == NULL) {
-        name = has(schema, "properties")                            ? "object"
-               : has(schema, "items") || has(schema, "prefixItems") ? "array"
-                                                                    : NULL;
-        static const char *const NONE[] = {NULL};
-        if (name == NULL) TRY(check_keywords(schema, NONE));
-        if (name == NULL) return json_any(w->n, from, JSON_ANY_DEPTH, end);
-    }
+    const char *name = type == NULL ? type_meant(schema) : js_string(type, NULL);
     if (name != NULL) return add_type(w, from, schema, name, end);
+    if (type == NULL) return add_any(w, from, schema, end);
     if (js_type(type) != JS_ARRAY || js_count(type) == 0)
         return status_make(STATUS_REQUEST, "keyword \"type\": expected a type or a list of them");
     *end = nfa_state(w->n);
