@@ -206,8 +206,7 @@ static struct status make_states(struct builder *b, uint32_t start)
     b->round = 1;
     add_closure(b, start);
     TRY(state_of_set(b, &first));
-    if (first == DFA_DEAD) return status_make(STATUS_REQUEST, "no text can match it");
-    for (size_t state = first; state < d->n_states; state++)
+    for (size_t state = DFA_START; state < d->n_states; state++)
         for (size_t class = 0; class < d->n_classes; class ++) TRY(make_next(b, state, class));
     return status_ok();
 }
@@ -229,7 +228,7 @@ static struct status build(struct builder *b, uint32_t start)
     return make_states(b, start);
 }
 
-struct status dfa_create(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
+struct status dfa_create_any(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
 {
     *out = NULL;
     TRY(nfa_status(n));
@@ -248,10 +247,17 @@ struct status dfa_create(const struct nfa *n, uint32_t start, uint32_t accept, s
     mem_free(&b->set);
     mem_free(&b->pool);
     mem_free(&b->states);
-    if (status_failed(&st)) dfa_destroy(&b->d);
+    if (status_failed(&st) || b->d->n_states == DFA_START) dfa_destroy(&b->d);
     *out = b->d;
     mem_free(&b);
     return st;
+}
+
+struct status dfa_create(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
+{
+    TRY(dfa_create_any(n, start, accept, out));
+    if (*out == NULL) return status_make(STATUS_REQUEST, "no text can match it");
+    return status_ok();
 }
 
 void dfa_destroy(struct dfa **dfa)
@@ -267,6 +273,68 @@ uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t 
     for (size_t i = 0; i < n && state != DFA_DEAD; i++)
         state = dfa_next(d, state, (uint8_t)bytes[i]);
     return state;
+}
+
+/* Pairs of states that are met together. */
+struct pairs {
+    struct nfa *n;
+    const struct dfa *a, *b;
+    uint32_t *state; /* [a's states, b's states] of n; 0: not met */
+    uint32_t *met;   /* [n_met] the pairs, in the order of meeting */
+    size_t n_met, capacity;
+};
+
+static struct status state_of_pair(struct pairs *p, uint16_t a, uint16_t b, uint32_t *out)
+{
+    const uint32_t pair = (uint32_t)(a * p->b->n_states + b);
+    if (p->state[pair] == 0) {
+        if (p->n_met == p->capacity) {
+            const size_t grown = 2 * p->capacity + 256;
+            TRY(mem_grow(&p->met, p->n_met, grown, sizeof *p->met, "automaton"));
+            p->capacity = grown;
+        }
+        p->met[p->n_met++] = pair;
+        p->state[pair] = nfa_state(p->n);
+    }
+    *out = p->state[pair];
+    return status_ok();
+}
+
+/* The edges of a pair: one for each run of bytes that lead to the same pair. */
+static struct status add_pair(struct pairs *p, uint32_t pair, uint32_t end)
+{
+    const uint16_t a = (uint16_t)(pair / p->b->n_states), b = (uint16_t)(pair % p->b->n_states);
+    const uint32_t from = p->state[pair];
+    if ((p->a->flags[a] & p->b->flags[b] & DFA_ACCEPTS) != 0) nfa_empty(p->n, from, end);
+    for (int first = 0, last; first < 256; first = last + 1) {
+        const uint16_t to_a = dfa_next(p->a, a, (uint8_t)first);
+        const uint16_t to_b = dfa_next(p->b, b, (uint8_t)first);
+        uint32_t to;
+        for (last = first; last < 255; last++)
+            if (dfa_next(p->a, a, (uint8_t)(last + 1)) != to_a ||
+                dfa_next(p->b, b, (uint8_t)(last + 1)) != to_b)
+                break;
+        if (to_a == DFA_DEAD || to_b == DFA_DEAD) continue;
+        TRY(state_of_pair(p, to_a, to_b, &to));
+        nfa_bytes(p->n, from, (uint8_t)first, (uint8_t)last, to);
+    }
+    return nfa_status(p->n);
+}
+
+struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const struct dfa *b,
+                       uint32_t *end)
+{
+    struct pairs p = {.n = n, .a = a, .b = b};
+    uint32_t start;
+    if (a->n_states * b->n_states > DFA_PAIRS_MAX) return too_large();
+    TRY(mem_alloc(&p.state, a->n_states * b->n_states, sizeof *p.state, "automaton"));
+    *end = nfa_state(n);
+    struct status st = state_of_pair(&p, DFA_START, DFA_START, &start);
+    if (!status_failed(&st)) nfa_empty(n, from, start);
+    for (size_t i = 0; i < p.n_met && !status_failed(&st); i++) st = add_pair(&p, p.met[i], *end);
+    mem_free(&p.state);
+    mem_free(&p.met);
+    return status_failed(&st) ? st : nfa_status(n);
 }
 
 size_t dfa_bytes(const struct dfa *d)

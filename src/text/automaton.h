@@ -14,7 +14,8 @@ enum {
     NFA_EDGES_MAX = 1 << 19,
     DFA_STATES_MAX = UINT16_MAX,
     DFA_WORK_MAX = 1 << 25, /* states visited while sets are made */
-    DFA_DEAD = 0,           /* no text gets on from here */
+    DFA_PAIRS_MAX = 1 << 24,
+    DFA_DEAD = 0, /* no text gets on from here */
     DFA_START = 1,
 };
 
@@ -82,6 +83,10 @@ struct dfa {
 /* Local. The paths from start to accept. Owner of *out: the caller. Errors: STATUS_REQUEST when no
  * text is accepted or a bound is met, STATUS_MEMORY; what sticks to n. */
 struct status dfa_create(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
+
+/* Local. The same, but where no text is accepted *out is NULL. */
+struct status dfa_create_any(const struct nfa *n, uint32_t start, uint32_t accept,
+                             struct dfa **out);
 void dfa_destroy(struct dfa **dfa);
 
 /* Local. The state behind one more byte. */
@@ -92,6 +97,11 @@ static inline uint16_t dfa_next(const struct dfa *d, uint16_t state, uint8_t byt
 
 /* Local. The state behind n bytes. */
 uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t n);
+
+/* Local. Adds paths from `from` to *end for the texts that both accept. Errors: STATUS_REQUEST when
+ * their states make too many pairs; STATUS_MEMORY; what sticks to n. */
+struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const struct dfa *b,
+                       uint32_t *end);
 
 /* Local. Bytes that it takes. */
 size_t dfa_bytes(const struct dfa *d);

@@ -50,6 +50,7 @@ static const char *const words[] = {"\"custom_id\":",
                                     "\"bad_words\":[\"ab\",\"c\"",
                                     "\"prefixItems\":[{\"$ref\":\"#\"}",
                                     "\"guided_json\":{\"type\":",
+                                    "\"allOf\":[{\"minimum\":0.5},",
                                     "\"properties\":{\"a\":{\"anyOf\":[",
                                     "\"array\",\"items\":{\"$ref\":\"#\",\"maxItems\":",
                                     "\"pattern\":\"",
@@ -183,6 +184,10 @@ static const char *const lines[] = {
     "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
     "\"string\",\"maxLength\":3},\"b\":{\"type\":\"array\",\"items\":{\"type\":\"integer\","
     "\"minimum\":-3},\"maxItems\":2}},\"required\":[\"a\"]}}\n"
+    "{\"prompt\":\"a\",\"guided_json\":{\"allOf\":[{\"type\":\"number\",\"minimum\":-1.5},{"
+    "\"maximum\":1e3}],"
+    "\"anyOf\":[{\"type\":\"integer\"},{\"enum\":[0.5,7]},{\"$ref\":\"#\"}]}}\n"
+    "{\"prompt\":\"a\",\"guided_json\":{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":4}}\n"
     "{\"prompt\":\"a\",\"guided_json\":{\"properties\":{\"a\":{\"prefixItems\":[{\"$ref\":"
     "\"#\"}]}}},\"bad_words\":[\"a\",\" bc\"],\"allowed_token_ids\":[34,91,93,97,123,125]}\n"};
 

@@ -1,0 +1,282 @@
+/* JSON Schema: which texts schemas take, by themselves and together, and what is refused. */
+#include "text/json_schema.h"
+
+#include "util_forms.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct util_form schemas[] = {
+    {"{\"type\":\"string\"}",
+     {"\"\"", "\"a\\n\\u00e9\\\"\"", "\"\xC3\xA9\""},
+     {"a", "\"\n\"", "\"\\ud800\"", "\"\\x\"", "\"a", "\"\x7F\""}},
+    {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}",
+     {"\"a\"", "\"\\n\xC3\xA9\""},
+     {"\"\"", "\"abc\""}},
+    {"{\"type\":\"string\",\"pattern\":\"^a.\"}",
+     {"\"ab\"", "\"a xyz\""},
+     {"\"a\"", "\"ba\"", "\"a\\\"\""}},
+    {"{\"type\":\"string\",\"pattern\":\"b|^c$\"}", {"\"abc\"", "\"c\""}, {"\"cc\"", "\"\""}},
+    {"{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-02-29\""}, {"\"2024-13-01\"", "\"x\""}},
+    {"{\"type\":\"string\",\"format\":\"email\"}", {"\"x\""}, {"x"}},
+    {"{\"type\":\"integer\"}",
+     {"0", "-1", "999999999999999999"},
+     {"01", "-", "-0", "+1", "1.0", "1000000000000000000"}},
+    {"{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":305}",
+     {"-12", "-9", "0", "99", "304"},
+     {"-13", "305", "-20", "1000"}},
+    {"{\"type\":\"integer\",\"minimum\":95,\"maximum\":10007}",
+     {"95", "100", "999", "10007"},
+     {"94", "9", "10008", "20000", "-95"}},
+    {"{\"type\":\"number\"}", {"0", "-1.5e-3", "12.25", "1E9"}, {"1.", ".5", "1e999", "--1", "01"}},
+    {"{\"type\":\"number\",\"minimum\":-1.5,\"exclusiveMaximum\":12.25}",
+     {"-1.5", "-1.50", "-0.001", "0", "0.0", "9.75", "12", "12.249", "12.24999999999", "-1"},
+     {"-1.51", "-2", "12.25", "12.250", "13", "100", "-0", "-0.0", "01", "1.", "1e0", ".5"}},
+    {"{\"type\":\"number\",\"minimum\":0.1,\"maximum\":0.3}",
+     {"0.1", "0.3", "0.10", "0.2999", "0.30000000000000"},
+     {"0", "0.0999", "0.31", "0.300000000000001", "0.09", "1", "-0.2"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":0}",
+     {"0.001", "1", "999999999999999", "10.5", "99999999999999.5"},
+     {"0", "0.0", "-1", "1000000000000000", "9999999999.123456"}},
+    {"{\"type\":\"number\",\"exclusiveMaximum\":-99.5,\"minimum\":-1e300}",
+     {"-99.51", "-100", "-999999999999999"},
+     {"-99.5", "-99", "0", "99.6"}},
+    {"{\"type\":\"number\",\"minimum\":1e-20,\"maximum\":1e-3}",
+     {"0.001", "0.0001", "0.00000000000001"},
+     {"0", "0.0", "0.0011", "0.01"}},
+    {"{\"type\":\"number\",\"minimum\":100,\"maximum\":100}", {"100", "100.0"}, {"99", "100.01"}},
+    {"{\"type\":\"integer\",\"minimum\":0.5,\"exclusiveMaximum\":3.5}",
+     {"1", "3"},
+     {"0", "4", "1.0"}},
+    {"{\"type\":[\"string\",\"integer\"],\"minLength\":2,\"minimum\":5}",
+     {"\"ab\"", "5"},
+     {"\"a\"", "4"}},
+    {"{\"type\":[\"boolean\",\"null\"]}", {"true", "false", "null"}, {"nul", "True"}},
+    {"{\"enum\":[\"a\\\"b\",1,null,{\"x\":[1,2]}]}",
+     {"\"a\\\"b\"", "1", "null", "{\"x\":[1,2]}"},
+     {"a", "2", "{\"x\": [1,2]}"}},
+    {"{\"const\":false}", {"false"}, {"true"}},
+    {"{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"integer\",\"minimum\":7,\"maximum\":8}]}",
+     {"null", "7", "8"},
+     {"9", "null7"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1}}",
+     {"[]", "[1]", "[1,1, 1]"},
+     {"[1,]", "[,1]", "[1 ,1]", "[1", "[2]"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":2,\"maxItems\":3}",
+     {"[1,1]", "[1, 1,1]"},
+     {"[]", "[1]", "[1,1,1,1]"}},
+    {"{\"type\":\"array\",\"items\":{\"const\":1},\"minItems\":2}",
+     {"[1,1]", "[1,1,1,1]"},
+     {"[1]"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}]}",
+     {"[]", "[1]", "[1, 2]"},
+     {"[2]", "[1,2,1]", "[1,1]"}},
+    {"{\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2},\"minItems\":2}",
+     {"[1,2]", "[1,2,2,2]"},
+     {"[]", "[1]", "[1,1]", "[2]", "[1,2,1]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":{\"const\":3},\"maxItems\":3,"
+     "\"minItems\":1}",
+     {"[1]", "[1,2]", "[1,2,3]"},
+     {"[]", "[1,3]", "[1,2,3,3]"}},
+    {"{\"prefixItems\":[{\"const\":1},{\"const\":2}],\"maxItems\":1}", {"[1]"}, {"[1,2]"}},
+    {"{\"prefixItems\":[{\"const\":1}],\"items\":true}", {"[1,{\"a\":[]}]"}, {"[2]"}},
+    {"{\"items\":false}", {"[]"}, {"[1]"}},
+    {"{\"type\":\"object\",\"properties\":{\"v\":{\"const\":1},\"next\":{\"$ref\":\"#\"}},"
+     "\"required\":[\"v\"]}",
+     {"{\"v\":1}", "{\"v\":1,\"next\":{\"v\":1}}",
+      "{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1}}}}}"},
+     {"{\"next\":{\"v\":1}}", "{\"v\":1,\"next\":{}}",
+      "{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,\"next\":{\"v\":1,"
+      "\"next\":{\"v\":1}}}}}}"}},
+    {"{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"null\"},{\"type\":\"array\","
+     "\"items\":{\"$ref\":\"#/$defs/t\"},\"minItems\":2,\"maxItems\":2}]}}}",
+     {"null", "[null,null]", "[[null,null],[null,[null,null]]]",
+      "[[[[null,null],null],null],null]"},
+     {"[null]", "[[[[[null,null],null],null],null],null]"}},
+    {"{\"type\":\"array\",\"maxItems\":0}", {"[]"}, {"[1]"}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"c\":{"
+     "\"const\":"
+     "3}},\"required\":[\"b\"]}",
+     {"{\"b\":2}", "{\"a\":1,\"b\": 2}", "{\"a\":1, \"b\":2,\"c\":3}", "{\"b\":2,\"c\":3}"},
+     {"{}", "{\"a\":1}", "{\"b\":2,\"a\":1}", "{\"b\":2,}", "{,\"b\":2}", "{\"a\":1\"b\":2}",
+      "{\"b\":2,\"b\":2}"}},
+    {"{\"properties\":{\"a\":{\"type\":\"null\"}}}", {"{}", "{\"a\":null}"}, {"{\"b\":null}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"boolean\"}}",
+     {"{}", "{\"x\":true,\"y\": false}"},
+     {"{\"x\":1}", "{\"x\":true,}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}"}, {"{\"a\":1}"}},
+    {"{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/P\"},\"$defs\":{\"P\":{\"type\":\"null\","
+     "\"title\":\"t\"}}}",
+     {"[null]"},
+     {"[1]"}},
+    {"{\"allOf\":[{\"type\":\"integer\",\"minimum\":3},{\"type\":\"number\",\"maximum\":20.5},{"
+     "\"exclusiveMinimum\":3}]}",
+     {"4", "20"},
+     {"3", "21", "4.5"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},{"
+     "\"properties\":{\"b\":{\"const\":1},\"a\":{\"maximum\":9}}}],\"properties\":{\"c\":true},"
+     "\"required\":[\"b\"]}",
+     {"{\"a\":9,\"b\":1}", "{\"c\":[],\"a\":-3, \"b\":1}"},
+     {"{\"a\":10,\"b\":1}", "{\"a\":1}", "{\"b\":1,\"a\":1}", "{\"b\":1}",
+      "{\"a\":1,\"b\":1,\"c\":1}"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":true},\"additionalProperties\":{\"type\":\"null\"}},{"
+     "\"properties\":{\"a\":{\"const\":1},\"b\":{\"enum\":[1,null]},\"d\":false}},{"
+     "\"properties\":{\"c\":{\"type\":\"null\"}}}]}",
+     {"{}", "{\"a\":1}", "{\"a\":1,\"b\":null,\"c\":null}"},
+     {"{\"b\":1}", "{\"d\":null}", "{\"d\":1}"}},
+    {"{\"allOf\":[{\"additionalProperties\":{\"type\":\"integer\"}},{\"type\":\"object\","
+     "\"additionalProperties\":{\"minimum\":3}}]}",
+     {"{}", "{\"a\":3,\"b\":4}"},
+     {"{\"a\":2}", "{\"a\":null}"}},
+    {"{\"allOf\":[{\"pattern\":\"^a\"},{\"pattern\":\"b$\"}],\"type\":\"string\",\"maxLength\":3,"
+     "\"minLength\":3}",
+     {"\"axb\"", "\"aab\"",
+      "\"a\xC3\xA9"
+      "b\""},
+     {"\"ab\"", "\"axxb\"", "\"bxa\"", "\"a\\nb\""}},
+    {"{\"type\":\"string\",\"format\":\"date\",\"pattern\":\"-02-\"}",
+     {"\"2024-02-29\""},
+     {"\"2024-03-01\"", "\"-02-\""}},
+    {"{\"allOf\":[{\"enum\":[1,\"a\",7,null,[1]]},{\"enum\":[7,\"a\",1,[1]]},{\"type\":[\"number\","
+     "\"array\"],\"minimum\":2,\"items\":true}]}",
+     {"7", "[1]"},
+     {"1", "\"a\"", "null"}},
+    {"{\"type\":\"string\",\"enum\":[\"a\",1,null]}", {"\"a\""}, {"1", "null"}},
+    {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\",\"minimum\":5}],\"oneOf\":[{\"type\":"
+     "\"integer\",\"maximum\":7},{\"const\":\"x\"}]}",
+     {"5", "7", "\"x\""},
+     {"4", "8", "\"y\"", "null"}},
+    {"{\"allOf\":[{\"$ref\":\"#/$defs/B\"}],\"anyOf\":[{\"allOf\":[{\"$ref\":\"#/$defs/B\"},{"
+     "\"properties\":{\"c\":{\"const\":2}},\"required\":[\"c\"]}]},{\"$ref\":\"#\"}],\"$defs\":{"
+     "\"B\":{"
+     "\"properties\":{\"b\":{\"const\":1}},\"required\":[\"b\"]}}}",
+     {"{\"b\":1,\"c\":2}"},
+     {"{\"b\":1}", "{\"c\":2}", "{}"}},
+    {"{\"allOf\":[{\"prefixItems\":[{\"type\":\"integer\"}],\"items\":{\"type\":\"null\"}},{"
+     "\"items\":{"
+     "\"enum\":[1,2.5,null]},\"maxItems\":3},{\"type\":\"array\",\"maxItems\":4,\"minItems\":1}]}",
+     {"[1]", "[1,null]", "[1,null,null]"},
+     {"[]", "[2.5]", "[null]", "[1,1]", "[1,null,null,null]"}},
+    {"{\"$ref\":\"#/$defs/"
+     "x\",\"maximum\":4,\"$defs\":{\"x\":{\"type\":\"integer\",\"minimum\":3}}}",
+     {"3", "4"},
+     {"2", "5"}},
+    {"{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^a\",\"format\":\"date\",\"maxLength\":12},{"
+     "\"enum\":[3],\"allOf\":[{\"type\":\"integer\",\"minimum\":3},{\"maximum\":2}]},{\"const\":0}]"
+     "}",
+     {"0"},
+     {"3", "\"a\""}},
+    {"{}",
+     {"1", "{\"a\":[{\"b\":{}}]}", "[[[[1]]]]", "\"x\"", "{\"a\":1,\"b\":{\"c\":null}}"},
+     {"[[[[[1]]]]]", "{a:1}", "[1,]", ""}},
+};
+
+static void schemas_take_their_texts(void)
+{
+    util_expect_forms(util_of_schema, schemas, sizeof schemas / sizeof *schemas);
+}
+
+/* A decimal of one to eight digits around those of the bounds below. */
+static void draw_decimal(uint32_t *lot, char text[16])
+{
+    *lot = *lot * 1664525 + 1013904223;
+    const uint32_t x = *lot >> 8;
+    const int n_behind = (int)(x % 4);
+    static const int SCALE[] = {1, 10, 100, 1000};
+    const int n = (int)(x / 4 % 4001) - 2000, scale = SCALE[n_behind];
+    if (n_behind == 0)
+        snprintf(text, 16, "%d", n);
+    else
+        snprintf(text, 16, "%s%d.%0*d", n < 0 ? "-" : "", abs(n) / scale, n_behind, abs(n) % scale);
+}
+
+/* Decimals are taken where their doubles are between the bounds, for many bounds. */
+static void numbers_are_those_between_their_bounds(void)
+{
+    uint32_t lot = 7;
+    long n_taken = 0, n_refused = 0;
+    for (int k = 0; k < 300; k++) {
+        char spec[120], low[16], high[16], text[16];
+        draw_decimal(&lot, low);
+        draw_decimal(&lot, high);
+        const bool low_is_out = lot >> 30 & 1, high_is_out = lot >> 29 & 1;
+        if (strtod(low, NULL) >= strtod(high, NULL)) continue;
+        snprintf(spec, sizeof spec, "{\"type\":\"number\",\"%s\":%s,\"%s\":%s}",
+                 low_is_out ? "exclusiveMinimum" : "minimum", low,
+                 high_is_out ? "exclusiveMaximum" : "maximum", high);
+        struct dfa *d = NULL;
+        CU_ASSERT_EQUAL_FATAL(util_compile(util_of_schema, spec, &d).code, STATUS_OK);
+        for (int i = 0; i < 300; i++) {
+            draw_decimal(&lot, text);
+            const char *given = i == 0 ? low : i == 1 ? high : text;
+            const double x = strtod(given, NULL), a = strtod(low, NULL), b = strtod(high, NULL);
+            const bool fits = (low_is_out ? x > a : x >= a) && (high_is_out ? x < b : x <= b) &&
+                              !(x == 0 && *given == '-');
+            if (util_accepts(d, given) != fits) printf("\n  %s: %s\n", spec, given);
+            CU_ASSERT(util_accepts(d, given) == fits);
+            *(fits ? &n_taken : &n_refused) += 1;
+        }
+        dfa_destroy(&d);
+    }
+    CU_ASSERT(n_taken > 5000 && n_refused > 5000);
+}
+
+static void what_is_not_understood_is_named(void)
+{
+    static const char *const bad_schemas[][2] = {
+        {"{\"type\":\"text\"}", "no type"},
+        {"{\"type\":\"string\",\"minimum\":1}", "\"minimum\""},
+        {"{\"not\":{}}", "\"not\""},
+        {"{\"$ref\":\"#\"}", "no text can match"},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "no text can match"},
+        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"items\":{\"$ref\":\"#\"}},{\"items\":{\"$ref\":\"#\"}},"
+         "{\"prefixItems\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},"
+         "{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}]}",
+         "too large"},
+        {"{\"prefixItems\":{}}", "\"prefixItems\""},
+        {"{\"prefixItems\":[true],\"minItems\":2}", "\"prefixItems\" is below minItems"},
+        {"{\"properties\":{\"a\":true},\"required\":[\"a\",\"a\"]}", "each once"},
+        {"{\"properties\":{\"a\":true},\"required\":[7]}", "each once"},
+        {"{\"properties\":{\"a\":true},\"required\":\"a\"}", "each once"},
+        {"{\"$ref\":\"#/$defs/x\"}", "not found"},
+        {"{\"$ref\":\"http://a/b\"}", "not found"},
+        {"false", "expected a schema"},
+        {"{\"enum\":[]}", "\"enum\""},
+        {"{\"type\":\"object\",\"properties\":{},\"required\":[\"a\"]}", "\"required\""},
+        {"{\"type\":\"array\",\"minItems\":-1}", "\"minItems\""},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "below minItems"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "below minLength"},
+        {"{\"type\":\"string\",\"pattern\":\"(\"}", "\"pattern\""},
+        {"{\"type\":\"string\",\"pattern\":\"^\\n$\"}", "no text can match"},
+        {"{\"type\":\"integer\",\"minimum\":1e17}", "53 bits"},
+        {"{\"type\":\"integer\",\"minimum\":0.5,\"maximum\":0.7}", "between its bounds"},
+        {"{\"type\":\"number\",\"minimum\":\"3\"}", "\"minimum\": expected a number"},
+        {"{\"type\":\"number\",\"minimum\":3,\"exclusiveMaximum\":3}", "between its bounds"},
+        {"{\"type\":\"number\",\"minimum\":1e15}", "no text can match"},
+        {"{\"type\":\"number\",\"minimum\":0.1234567890123451,\"maximum\":0.1234567890123459}",
+         "no text can match"},
+        {"{\"type\":\"number\",\"multipleOf\":3}", "\"multipleOf\""},
+        {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "between its bounds"},
+        {"{\"type\":\"null\",\"minimum\":3}", "\"minimum\""},
+        {"{\"type\":\"string\",\"maxLength\":500000}", "too large"},
+        {"{\"anyOf\":[{},{\"type\":\"array\",\"items\":{\"allOf\":{}}}]}", "\"allOf\""},
+        {"{\"allOf\":[{\"$ref\":\"#\"}]}", "no text can match"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "no text can match"},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"not\":{}}]}", "\"not\""},
+        {"{\"allOf\":[{\"maxLength\":3},{\"type\":\"string\",\"minLength\":4}]}",
+         "no text can match"},
+        {"{\"allOf\":[{\"const\":1},{\"enum\":[2,3]}]}", "no text can match"},
+        {"{\"type\":\"string\",\"pattern\":\"^(a|b)*a(a|b){9}$\",\"maxLength\":20000}",
+         "too large"}};
+    util_expect_refused(util_of_schema, bad_schemas, sizeof bad_schemas / sizeof *bad_schemas);
+}
+
+void suite_json_schema(CU_pSuite suite);
+void suite_json_schema(CU_pSuite suite)
+{
+    CU_ADD_TEST(suite, schemas_take_their_texts);
+    CU_ADD_TEST(suite, numbers_are_those_between_their_bounds);
+    CU_ADD_TEST(suite, what_is_not_understood_is_named);
+}
