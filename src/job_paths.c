@@ -82,6 +82,19 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     return status_ok();
 }
 
+/* Rows that went into a pipe cannot be read again, which a resumed job must. */
+static struct status check_output(const struct job_options *o)
+{
+    struct stat info;
+    if (o->no_journal || o->audit > 0 || o->output == NULL || stat(o->output, &info) != 0 ||
+        !S_ISFIFO(info.st_mode))
+        return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--output %s: expected a file, found a pipe; --output - writes to one, and "
+                       "so does --no-journal",
+                       o->output);
+}
+
 struct status job_paths_check(const struct job_options *o)
 {
     const struct named files[] = {{"model", o->model, false},           {"input", o->input, false},
@@ -97,5 +110,5 @@ struct status job_paths_check(const struct job_options *o)
         }
         TRY(check_writable(&files[i]));
     }
-    return status_ok();
+    return check_output(o);
 }

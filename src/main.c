@@ -1,7 +1,11 @@
 /* shoal: one binary, one table of subcommands. */
+#include "checkpoint/ckpt.h"
 #include "cmd.h"
 #include "kernels/device.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,7 +61,26 @@ static void turn_help_round(int argc, char **argv)
     argv[2] = help;
 }
 
-int main(int argc, char **argv)
+/* Where a stream is closed, the next file to be opened would take its place and get what is
+ * printed. /dev/null stands there instead, opened the wrong way round: whoever reads or prints is
+ * told. */
+static void hold_streams(void)
+{
+    static const int WRONG_WAY[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", WRONG_WAY[fd]);
+}
+
+/* What was asked for and did not arrive on stdout is a failure. */
+static int close_stdout(int status)
+{
+    const bool is_out = fflush(stdout) == 0 && !ferror(stdout);
+    if (is_out || status != 0) return status;
+    fprintf(stderr, "shoal: stdout: writing failed: %s\n", strerror(errno));
+    return status_exit(STATUS_IO);
+}
+
+static int run(int argc, char **argv)
 {
     turn_help_round(argc, argv);
     if (argc < 2) {
@@ -77,4 +100,12 @@ int main(int argc, char **argv)
     if (command != NULL) return command->run(config_read(), argc - 1, argv + 1);
     fprintf(stderr, "shoal: no command is named \"%s\"; see shoal --help\n", argv[1]);
     return 2;
+}
+
+int main(int argc, char **argv)
+{
+    hold_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a file at its limit is an error of writing, like a full disk */
+    ckpt_before_mpi();
+    return close_stdout(run(argc, argv));
 }

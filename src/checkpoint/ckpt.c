@@ -35,6 +35,11 @@ static struct status file_open(struct ckpt *c)
     return status_ok();
 }
 
+void ckpt_before_mpi(void)
+{
+    h5_quiet();
+}
+
 struct status ckpt_open(const char *path, struct ckpt **out)
 {
     struct ckpt *c = NULL;

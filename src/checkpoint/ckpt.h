@@ -71,6 +71,10 @@ struct ckpt_tensor {
 
 struct ckpt; /* an open file */
 
+/* Local. To be called before MPI starts. HDF5 would else clean up inside MPI_Finalize, and crash
+ * there behind a file that it could not write to its end. */
+void ckpt_before_mpi(void);
+
 /* Local. Opens a checkpoint for reading. Walks and checks all of its structure; reads no weights.
  * Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
 struct status ckpt_open(const char *path, struct ckpt **out);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 64 << 10, WAIT_MS = 200 };
+enum { READ_BYTES = 64 << 10, WAIT_MS = 200, SKIPPED_MAX = 64 << 20 };
 
 /* Bytes [begin, end) of `data` are read and not yet given out; those before `scanned` hold no line
  * end. While a long line is skipped its bytes are counted in n_skipped and dropped. */
@@ -214,8 +214,15 @@ static void skip_byte_order_mark(struct line_reader *r)
     r->offset += 3;
 }
 
+/* A line that no end comes of, out of a device or pipe, must not keep the caller from a drain. */
+static bool skips_for_long(const struct line_reader *r, uint64_t since)
+{
+    return !r->is_regular && r->skipping && r->offset - since > SKIPPED_MAX;
+}
+
 struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out)
 {
+    const uint64_t since = r->offset;
     memset(out, 0, sizeof *out);
     for (;;) {
         if (!r->started) skip_byte_order_mark(r);
@@ -238,7 +245,7 @@ struct status line_reader_next(struct line_reader *r, bool may_block, struct lin
         }
         bool waiting;
         TRY(fill(r, may_block, &waiting));
-        if (waiting) {
+        if (waiting || skips_for_long(r, since)) {
             out->kind = LINE_WAIT;
             return status_ok();
         }

@@ -171,6 +171,30 @@ class ErrorsTest:
             expect(done.returncode == 75 and "its reader has gone" in done.stderr,
                    f"status 75 expected: {done}")
 
+    def streams(self):
+        """Closed ones take no file's place; what does not arrive on stdout is said; a file at its limit is an
+        error of writing, and what stands in the journal then is resumed."""
+        def shell(line, *args):
+            return run(["bash", "-c", line, *args], LIMIT_S)
+
+        job = [self.shoal.path, "generate", "--model", self.model, "--input", self.input,
+               "--threads", 1, "--output"]
+        expected = self.work / "expected.jsonl"
+        self.shoal.must(*job[1:], expected)
+        for line in ('"$0" "$@" <&- >&- 2>&-', '"$0" "$@" 2>&-'):
+            done = shell(line, *job, self.output, "--restart")
+            expect(done.status == 0 and self.output.read_bytes() == expected.read_bytes(), f"{line}: {done}")
+        self.fails(3, ["output -", "failed"], shell('"$0" "$@" >&-', *job, "-"))
+        self.fails(3, ["input -"], shell('"$0" "$@" --input - <&-', *job, self.output, "--restart"))
+        for command in (["--help"], ["plan", "--model", self.model], ["inspect", self.model], ["status", self.output]):
+            self.fails(3, ["stdout", "space left"], shell('"$0" "$@" >/dev/full', self.shoal.path, *command))
+        write_lines(self.input, [{**PROMPT, "custom_id": f"l{i}", "logprobs": 20} for i in range(20)])
+        self.shoal.must(*job[1:], expected)
+        self.fails(3, ["file too large"], shell('ulimit -f 8; "$0" "$@"', *job, self.output, "--restart"))
+        done = shell('"$0" "$@"', *job, self.output)
+        expect(done.status == 0 and self.output.read_bytes() == expected.read_bytes(), f"behind a limit: {done}")
+        write_lines(self.input, [PROMPT])
+
     def tp_beyond_heads(self):
         """Eight and five ranks on models of four heads (Mixtral)."""
         for ranks, flags in ((8, ["--tp", "8"]), (5, ["--tp", "5", "--ep", "1"])):
@@ -264,6 +288,7 @@ class ErrorsTest:
             self.error_rows(ranks)
         self.hostile_lines()
         self.reader_that_left()
+        self.streams()
         self.tp_beyond_heads()
         self.ranks_that_differ()
         self.convert_refuses()

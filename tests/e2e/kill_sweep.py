@@ -22,7 +22,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from program import REPO, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
+from program import GOLDENS, REPO, TESTS, Shoal, expect, fresh_folder, main_of, write_lines
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 48
@@ -384,8 +384,23 @@ class Faults(JournalTest):
                 return
             try:
                 self.fill(disk, what, output, flags)
+                if what == "output":
+                    self.full_of_hdf5(disk)
             finally:
                 subprocess.run(["umount", disk], check=True)
+
+    def full_of_hdf5(self, disk):
+        """HDF5 cannot close a file that it could not write; the status is shoal's all the same."""
+        score = ["score", "--model", DEMO, "--input", self.input, "--output", self.output, "--restart",
+                 "--max-model-len", 256, "--logits", disk / "logits.h5"]
+        convert = ["convert", GOLDENS / "llama-gqa" / "hf", disk / "model.h5"]
+        for ranks, argv, word in ((0, score, "logits.h5"), (2, score, "logits.h5"),
+                                  (0, convert, "No space left"), (2, convert, "No space left")):
+            subprocess.run(["mount", "-o", "remount,size=64k", disk], check=True)
+            done = self.shoal(*argv, ranks=ranks, journal=argv is score)
+            expect(done.status == 3 and word in done.err, f"a full disk: {done}")
+            for file in disk.iterdir():
+                file.unlink()
 
     def fill(self, disk, what, output, flags):
         self.begin()

@@ -103,6 +103,20 @@ static void one_file_for_two_is_refused(void)
     teardown();
 }
 
+static void a_pipe_takes_no_journal(void)
+{
+    setup();
+    CU_ASSERT_EQUAL_FATAL(mkfifo(other, 0600), 0);
+    struct job_options o = {.model = model, .input = input, .output = other};
+    const struct status st = job_paths_check(&o);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "found a pipe"));
+    o.no_journal = true;
+    CU_ASSERT_EQUAL(job_paths_check(&o).code, STATUS_OK);
+    unlink(other);
+    teardown();
+}
+
 static void a_missing_folder_is_named_at_once(void)
 {
     setup();
@@ -127,5 +141,6 @@ void suite_job_paths(CU_pSuite suite)
     CU_add_test(suite, "models that are none yet are named", models_that_are_none_yet_are_named);
     CU_add_test(suite, "files of their own are taken", files_of_their_own_are_taken);
     CU_add_test(suite, "one file for two is refused", one_file_for_two_is_refused);
+    CU_add_test(suite, "a pipe takes no journal", a_pipe_takes_no_journal);
     CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
 }

@@ -148,6 +148,19 @@ static void a_slow_pipe_makes_nobody_wait(void)
     close(ends[0]);
 }
 
+static void a_line_without_end_lets_the_caller_look_up(void)
+{
+    struct line_reader *r = NULL;
+    struct line line;
+    struct status st = line_reader_create("/dev/zero", 1000, &r);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    for (int i = 0; i < 3; i++) {
+        st = line_reader_next(r, true, &line);
+        CU_ASSERT(!status_failed(&st) && line.kind == LINE_WAIT);
+    }
+    line_reader_destroy(&r);
+}
+
 static void inputs_that_cannot_be_read_are_named(void)
 {
     struct line_reader *r = NULL;
@@ -169,6 +182,8 @@ void suite_line_reader(CU_pSuite suite)
     CU_add_test(suite, "a huge line costs no more than the limit",
                 a_huge_line_costs_no_more_than_the_limit);
     CU_add_test(suite, "a slow pipe makes nobody wait", a_slow_pipe_makes_nobody_wait);
+    CU_add_test(suite, "a line without end lets the caller look up",
+                a_line_without_end_lets_the_caller_look_up);
     CU_add_test(suite, "inputs that cannot be read are named",
                 inputs_that_cannot_be_read_are_named);
 }
