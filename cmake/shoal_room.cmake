@@ -6,11 +6,12 @@ set(SHOAL_ISA_FLAGS_ref "")
 set(SHOAL_ISA_FLAGS_cuda "")
 set(SHOAL_ISA_FLAGS_avx2 "-mavx2;-mfma;-mf16c")
 set(SHOAL_ISA_FLAGS_avx512 "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c")
+set(SHOAL_ISA_FLAGS_amx ${SHOAL_ISA_FLAGS_avx512}) # tiles are assembly
 
 # Sanitizers: the undefined-behaviour checks multiply the time to compile these folders' unrolled
 # bodies to minutes; kernels/ref, which has the same arithmetic in plain loops, keeps them.
 if(SHOAL_SANITIZE MATCHES undefined)
-  foreach(isa avx2 avx512)
+  foreach(isa avx2 avx512 amx)
     list(APPEND SHOAL_ISA_FLAGS_${isa} -fno-sanitize=undefined)
   endforeach()
 endif()
@@ -18,7 +19,7 @@ endif()
 function(shoal_room name folder below)
   set_property(GLOBAL APPEND PROPERTY SHOAL_ROOMS ${name})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c)
-  foreach(isa ref avx2 avx512 cuda)
+  foreach(isa ref avx2 avx512 amx cuda)
     file(GLOB isa_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/${isa}/*.c)
     set_source_files_properties(${isa_sources} PROPERTIES COMPILE_OPTIONS "${SHOAL_ISA_FLAGS_${isa}}")
     list(APPEND sources ${isa_sources})

@@ -217,7 +217,7 @@ enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES }
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
 struct kern_table {
-    const char *name;      /* "ref", "avx2", "avx512" */
+    const char *name;      /* "ref", "avx2", "avx512", "amx" */
     struct device *device; /* where the ops of ops.h run; NULL: here, by the entries below */
 
     /* The threads of the ops; borrowed. NULL, as kern_select leaves it: the calling one alone. */
@@ -313,15 +313,17 @@ DEVICE_INLINE float kern_from_ordered_bits(uint32_t o)
     return f32_from_bits(o & 0x80000000u ? o & 0x7FFFFFFFu : ~o);
 }
 
-/* Local. The table for this CPU; force = "ref", "avx2", "avx512" or NULL for the best. Filled once
- * at start, const afterwards. Runs the known-answer check of every entry. Errors: STATUS_USAGE when
- * `force` is unknown or not supported by this CPU; STATUS_BUG when an answer is wrong. */
+/* Local. The table for this CPU; force = "ref", "avx2", "avx512", "amx" or NULL for the best.
+ * Filled once at start, const afterwards. Runs the known-answer check of every entry. Errors:
+ * STATUS_USAGE when `force` is unknown, not supported by this CPU or not allowed by the system;
+ * STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
 
 /* Local. Fills a table with the reference; overrides what AVX2, FMA and F16C make faster; takes the
- * AVX2 set and overrides what AVX-512 with VNNI makes faster. */
+ * AVX2 set and overrides what AVX-512 with VNNI makes faster; that, and what AMX does. */
 void kern_fill_ref(struct kern_table *t);
 void kern_fill_avx2(struct kern_table *t);
 void kern_fill_avx512(struct kern_table *t);
+void kern_fill_amx(struct kern_table *t);
 
 #endif

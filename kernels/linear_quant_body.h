@@ -1,7 +1,7 @@
-/* The way through a linear with quantized weights and int8 activations, the same for every
- * instruction set: blocks of rows, pairs of panels, leaves, pieces of K, register tiles. A set's
- * file defines the pieces that are instructions (struct quant_tile and below) before it includes
- * this; nothing here knows a vector. */
+/* The way of many rows through a linear with quantized weights and int8 activations, the same for
+ * every instruction set: blocks of rows, pairs of panels, leaves, pieces of K, register tiles. A
+ * set's file defines the pieces that are instructions (struct quant_tile and below) before it
+ * includes this; nothing here knows a vector. Few rows: linear_quant_few.h. */
 #ifndef SHOAL_KERNELS_LINEAR_QUANT_BODY_H
 #define SHOAL_KERNELS_LINEAR_QUANT_BODY_H
 
@@ -27,9 +27,6 @@ enum {
     QUANT_PANELS = 2,       /* panels of a register tile */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
-    QUANT_CODES_AHEAD = 6144, /* bytes of codes on their way while few rows are multiplied: what a
-                                 core can wait for at once, and a first-level cache holds */
-    QUANT_SCALES_AHEAD = 512, /* the same of scales */
 };
 
 /* What a register tile reads: n_rows rows and n_panels panels, whole groups of a piece. */
@@ -41,50 +38,33 @@ struct quant_tile {
     size_t x_stride;
     const float *x_scales; /* [row][group], q_stride apart */
     size_t q_stride;
-    const int32_t *start; /* [row][group], start_stride apart: -bias * sum; with zeros: sum */
+    const int32_t *start; /* [row][group], start_stride apart: -bias * sum; with zeros: sum;
+                             NULL with SET_SIGNED and no zeros */
     size_t start_stride;
     const uint8_t *w; /* the first panel's codes, w_stride bytes to the next panel's */
     size_t w_stride;
     const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
-    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: -zero, 16 bits */
+    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero, 16 bits */
     const uint8_t *ahead; /* codes to fetch meanwhile, ahead_stride bytes to the next panel's, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
 };
 
-/* What the chains of a few rows and one panel read, straight from the packed weight. */
-struct quant_few {
-    struct quant_format format;
-    size_t n_rows, n_groups, group;
-    const int8_t *x; /* codes, scales and sums of the first row's first group */
-    size_t x_stride;
-    const float *x_scales; /* q_stride to the next row's, as sums */
-    const int32_t *sums;
-    size_t q_stride;
-    const uint8_t *w;
-    const void *scales;
-    size_t scale; /* index of the first group's in scales and zeros */
-    const uint8_t *zeros;
-    const char *scales_ahead; /* to fetch meanwhile, scales_step bytes in each group */
-    size_t scales_step;
-};
-
 /* To be defined by the set:
- * the chains of n_rows (constant, at most SET_FEW_ROWS) rows, from +0: acc[row][16]; more rows are
- * multiplied so up to SET_FEW_MOST, of whole bytes SET_FEW_BYTES_MOST (the larger one);
  * the chains continued: acc[row][panel][16], panels at most QUANT_PANELS and rows at most
  * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
- * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased);
- * n scales (a multiple of 16) in f32; n zeros negated in the lower 16 bits;
+ * SET_SIGNED: not 0 where tiles multiply signed codes: then bytes are unpacked too, and unpacking
+ * takes away the bias (quant_bias), also where there are zeros;
+ * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased), of
+ * bytes as as many;
+ * n scales (a multiple of 16) in f32; n times bias - zero in the lower 16 bits;
  * n <= QUANT_PIECE_GROUPS sums times a factor, which is the room that out has;
  * whether n (a multiple of 16) partials of a leaf all fit the grid;
  * to = from + 16 that do, each as a double moved so far that its last bits count in units of the
  * grid: what it was moved by stays in the sum, quant_leaf_start takes it out. */
-ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
-                           const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
-static void set_zeros(const uint8_t *in, size_t n, int32_t *out);
+static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out);
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
@@ -142,11 +122,12 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
                           struct quant_work *m)
 {
     const struct packed *w = s->w;
+    const int32_t bias = quant_bias(quant_source_of(w->quant.kind));
     for (size_t p = 0; p < t->n_panels; p++) {
         const size_t i = kern_quant_scale_index(w, (panel + p) * PANEL_COLUMNS, g);
         const size_t n = t->n_groups * PANEL_COLUMNS;
         set_scales(w->quant, w->scales, i, n, m->scales[p][0]);
-        if (t->has_zeros) set_zeros(w->zeros + i, n, m->zeros[p][0]);
+        if (t->has_zeros) set_zeros(w->zeros + i, n, SET_SIGNED ? bias : 0, m->zeros[p][0]);
     }
     t->scales = m->scales;
     t->zeros = m->zeros;
@@ -155,7 +136,8 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
         t->start_stride = s->xq->n_groups;
         return;
     }
-    const int32_t bias = quant_bias(quant_source_of(w->quant.kind));
+    t->start = NULL;
+    if (SET_SIGNED) return;
     for (size_t r = 0; r < s->n_rows; r++) {
         const int32_t *sums = s->xq->sums + (s->row + r) * s->xq->n_groups + g;
         set_starts(sums, t->n_groups, -bias, m->start[r]);
@@ -200,11 +182,12 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         .ahead_stride = panel_bytes,
         .ahead_step = (group_bytes + n_tiles - 1) / n_tiles};
     quant_prepare(s, panel, g, &t, m);
-    if (source != SOURCE_BYTES) {
+    if (source != SOURCE_BYTES || SET_SIGNED) {
         const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
         for (size_t p = 0; p < n_panels; p++)
             set_unpack(source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
-        t.source = source == SOURCE_INT4 ? SOURCE_UNPACKED_INT4 : SOURCE_UNPACKED_MXFP4;
+        if (source == SOURCE_INT4) t.source = SOURCE_UNPACKED_INT4;
+        if (source == SOURCE_MXFP4) t.source = SOURCE_UNPACKED_MXFP4;
         t.w = m->bytes[0];
         t.w_stride = sizeof m->bytes[0];
     }
@@ -213,7 +196,7 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         t.n_rows = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
         t.x = q->codes + (s->row + r) * t.x_stride + g * q->group;
         t.x_scales = q->scales + (s->row + r) * q->n_groups + g;
-        t.start = start + r * t.start_stride;
+        if (start != NULL) t.start = start + r * t.start_stride;
         set_tile(&t, m->acc + r);
         t.ahead += n_groups * t.ahead_step;
     }
@@ -363,111 +346,6 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     quant_count_bad(s, l.n_bad);
 }
 
-/* What few rows gather over the leaves of a panel. */
-struct quant_few_sums {
-    int64_t sums[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
-    int64_t n_bad[SET_FEW_ROWS];
-};
-
-static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t panel)
-{
-    const struct packed *w = s->w;
-    const struct quant_rows *q = s->xq;
-    const size_t scales_step = PANEL_COLUMNS * kern_quant_scale_bytes(w->quant);
-    const size_t scale = kern_quant_scale_index(w, panel * PANEL_COLUMNS, 0);
-    return (struct quant_few){
-        .format = w->quant,
-        .n_rows = s->n_rows,
-        .group = q->group,
-        .x = q->codes + s->row * q->n_groups * q->group,
-        .x_stride = q->n_groups * q->group,
-        .x_scales = q->scales + s->row * q->n_groups,
-        .sums = q->sums + s->row * q->n_groups,
-        .q_stride = q->n_groups,
-        .w = (const uint8_t *)w->data + panel * kern_quant_panel_bytes(w->quant, w->n_in),
-        .scales = w->scales,
-        .scale = scale,
-        .zeros = w->zeros,
-        .scales_step = scales_step,
-        .scales_ahead =
-            (const char *)w->scales + scale / PANEL_COLUMNS * scales_step + QUANT_SCALES_AHEAD};
-}
-
-/* One set of instructions for each number of rows; those beyond the set's most are no code. */
-#define QUANT_FEW(name, source, has_zeros)                                                         \
-    static void quant_few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])            \
-    {                                                                                              \
-        switch (t->n_rows) {                                                                       \
-            QUANT_FEW_CASE(1, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(2, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(3, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(4, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(5, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(6, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(7, source, has_zeros)                                                   \
-            QUANT_FEW_CASE(8, source, has_zeros)                                                   \
-        }                                                                                          \
-    }
-#define QUANT_FEW_CASE(n, source, has_zeros)                                                       \
-    case n:                                                                                        \
-        if (n <= SET_FEW_ROWS) set_few(source, has_zeros, n, t, acc);                              \
-        break;
-QUANT_FEW(bytes, SOURCE_BYTES, false)
-QUANT_FEW(bytes_zeros, SOURCE_BYTES, true)
-QUANT_FEW(int4, SOURCE_INT4, false)
-QUANT_FEW(int4_zeros, SOURCE_INT4, true)
-QUANT_FEW(mxfp4, SOURCE_MXFP4, false)
-#undef QUANT_FEW
-#undef QUANT_FEW_CASE
-
-static void quant_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
-{
-    if (t->format.kind == QUANT_MXFP4)
-        quant_few_mxfp4(t, acc);
-    else if (t->format.kind == QUANT_INT4)
-        (t->format.has_zeros ? quant_few_int4_zeros : quant_few_int4)(t, acc);
-    else
-        (t->format.has_zeros ? quant_few_bytes_zeros : quant_few_bytes)(t, acc);
-}
-
-/* Few rows, one panel after the other: codes and scales are two streams from end to end, and memory
- * is all that limits. */
-static void quant_few_panel(const struct quant_slice *s, size_t panel)
-{
-    const size_t n_outputs = quant_outputs_of(s->w, panel);
-    float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
-    struct quant_few t = quant_few_of(s, panel);
-    t.n_groups = s->xq->n_groups;
-    quant_few(&t, acc);
-    for (size_t r = 0; r < s->n_rows; r++)
-        QUANT_PUT(s->y + r * s->y_stride + panel * PANEL_COLUMNS, acc[r], n_outputs);
-}
-
-static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
-{
-    const struct packed *w = s->w;
-    const size_t group_bytes = kern_quant_panel_bytes(w->quant, s->xq->group);
-    float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
-    struct quant_few_sums l;
-    struct quant_few t = quant_few_of(s, panel);
-    struct quant_leaf leaf = quant_leaf_start(s);
-    memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
-    for (;; quant_leaf_next(s, &leaf)) {
-        t.n_groups = leaf.n_groups;
-        quant_few(&t, acc);
-        quant_leaf_end(s, &leaf, panel, 1, acc[0], PANEL_COLUMNS, l.sums[0], PANEL_COLUMNS,
-                       l.n_bad);
-        if (leaf.is_last) break;
-        t.x += t.n_groups * t.group;
-        t.x_scales += t.n_groups;
-        t.sums += t.n_groups;
-        t.w += t.n_groups * group_bytes;
-        t.scale += t.n_groups * PANEL_COLUMNS;
-        t.scales_ahead += t.n_groups * t.scales_step;
-    }
-    quant_count_bad(s, l.n_bad);
-}
-
 /* Panels [panel, panel + n_panels) for a block of rows. */
 typedef void quant_panels_fn(const struct quant_slice *s, size_t panel, size_t n_panels);
 
@@ -486,21 +364,6 @@ static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_
     return s;
 }
 
-/* Few rows [row0, row1): a panel's later passes find its codes in a cache. */
-static inline void quant_linear_few(bool leafy, const struct linear_args *a,
-                                    const struct linear_group *g, size_t panel0, size_t panel1,
-                                    size_t row0, size_t row1)
-{
-    struct quant_slice s[(SET_FEW_BYTES_MOST + SET_FEW_ROWS - 1) / SET_FEW_ROWS];
-    const size_t n_rows = row1 - row0, n = (n_rows + SET_FEW_ROWS - 1) / SET_FEW_ROWS;
-    for (size_t i = 0; i < n; i++) {
-        const size_t begin = n_rows * i / n, end = n_rows * (i + 1) / n;
-        s[i] = quant_slice_of(leafy, a, g, row0 + begin, end - begin);
-    }
-    for (size_t p = panel0; p < panel1; p++)
-        for (size_t i = 0; i < n; i++) (leafy ? quant_few_panel_leaf : quant_few_panel)(&s[i], p);
-}
-
 /* Many rows [row0, row1), in blocks that share what a call of `panels` makes of n_at_once panels.
  */
 static inline void quant_linear_many(quant_panels_fn *panels, size_t n_at_once, bool leafy,
@@ -515,21 +378,6 @@ static inline void quant_linear_many(quant_panels_fn *panels, size_t n_at_once, 
             panels(&s, p, quant_min(panel1 - p, n_at_once));
         row += n_rows;
     }
-}
-
-/* Rows [row0, row1) of a group, panels [panel0, panel1). */
-static inline void quant_linear(bool leafy, const struct linear_args *a, size_t group,
-                                size_t panel0, size_t panel1, size_t row0, size_t row1)
-{
-    const struct linear_group *g = &a->groups[group];
-    assert(a->xq->group == quant_kernel_group(g->w->quant));
-    const bool nibbles = quant_is_nibbles(g->w->quant.kind);
-    if (row1 - row0 <= (nibbles ? SET_FEW_MOST : SET_FEW_BYTES_MOST)) {
-        quant_linear_few(leafy, a, g, panel0, panel1, row0, row1);
-        return;
-    }
-    quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a, g, panel0,
-                      panel1, row0, row1);
 }
 
 #endif

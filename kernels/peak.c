@@ -1,6 +1,7 @@
 /* Runs the loops of the machine's peaks on all threads. */
 #include "kernels/peak.h"
 
+#include "kernels/amx_permission.h"
 #include "kernels/peak_isa.h"
 
 #include <cpuid.h>
@@ -26,6 +27,11 @@ static bool cpu_has_vnni(void)
     return cpu_has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
+static bool cpu_has_amx(void)
+{
+    return amx_is_there() && amx_ask_permission();
+}
+
 /* ops: of one round of all chains. */
 static const struct {
     float (*run)(void);
@@ -37,6 +43,7 @@ static const struct {
     [PEAK_INT8_AVX2] = {k_peak_int8_avx2, cpu_has_avx2, PEAK_INT8_CHAINS * 32 * 2},
     [PEAK_INT8_AVX2_16] = {k_peak_int8_16bit_avx2, cpu_has_avx2, PEAK_INT8_CHAINS * 32 * 2},
     [PEAK_INT8_VNNI] = {k_peak_int8_vnni_avx512, cpu_has_vnni, PEAK_CHAINS * 64 * 2},
+    [PEAK_INT8_AMX] = {k_peak_int8_amx, cpu_has_amx, PEAK_TILES * 16 * 16 * 64 * 2},
 };
 
 const char *peak_name(enum peak_kind kind)

@@ -17,7 +17,8 @@
     X(FMA_AVX512, "fma_f32_avx512_gflops", "f32 AVX512", "the same, 16 lanes")                     \
     X(INT8_AVX2, "int8_avx2_gops", "int8 AVX2", "maddubs, maddwd, add to 32 bits")                 \
     X(INT8_AVX2_16, "int8_avx2_16bit_gops", "..16 bit", "maddubs, add to 16 bits")                 \
-    X(INT8_VNNI, "int8_vnni_gops", "int8 VNNI", "dpbusd of AVX-512 VNNI")
+    X(INT8_VNNI, "int8_vnni_gops", "int8 VNNI", "dpbusd of AVX-512 VNNI")                          \
+    X(INT8_AMX, "int8_amx_gops", "int8 AMX", "tdpbssd of AMX, whole tiles")
 
 enum peak_kind {
 #define X(id, name, title, what) PEAK_##id,

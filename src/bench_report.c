@@ -69,7 +69,7 @@ static double phase_gflops(const struct bench_phase *p)
 static double best_int8(const struct bench_machine *m)
 {
     double best = 0;
-    for (int k = PEAK_INT8_AVX2; k <= PEAK_INT8_VNNI; k++) best = fmax(best, m->gops[k]);
+    for (int k = PEAK_INT8_AVX2; k <= PEAK_INT8_AMX; k++) best = fmax(best, m->gops[k]);
     return best;
 }
 

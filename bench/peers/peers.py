@@ -280,7 +280,7 @@ def main():
     p.add_argument("--turn-seconds", type=float, default=1.0)
     p.add_argument("--max-wait", type=float, default=60.0)
     p.add_argument("--again", type=int, default=3)
-    p.add_argument("--kernels", choices=["ref", "avx2", "avx512"])
+    p.add_argument("--kernels", choices=["ref", "avx2", "avx512", "amx"])
     a = p.parse_args()
     if a.table:
         print(table(json.loads(a.table.read_text(encoding="utf-8"))))

@@ -243,7 +243,7 @@ static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_pane
             const size_t scale = kern_quant_scale_index(w, (panel + p + i) * PANEL_COLUMNS, o->g);
             pairs_versions(codes, n_quads, m->versions[0][i][0]);
             set_scales(w->quant, w->scales, scale, n_scales, m->scales[i][0]);
-            if (w->quant.has_zeros) set_zeros(w->zeros + scale, n_scales, m->zeros[i][0]);
+            if (w->quant.has_zeros) set_zeros(w->zeros + scale, n_scales, 0, m->zeros[i][0]);
         }
         o->ahead = p + n < n_panels ? pairs_codes(w, panel + p + n, o)
                                     : quant_after(w, panel, n_panels, o->g + o->n_groups,

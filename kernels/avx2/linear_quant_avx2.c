@@ -12,10 +12,11 @@ enum {
     SET_FEW_MOST = 8,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 6 /* bytes have no tiles */
+    SET_BYTES_ROWS = 6, /* bytes have no tiles */
+    SET_SIGNED = 0
 };
 
-#include "kernels/linear_quant_body.h"
+#include "kernels/linear_quant_few.h"
 
 enum {
     HALVES = 2,    /* of a panel's 16 outputs in registers; */
@@ -358,11 +359,12 @@ static void set_scales(struct quant_format f, const void *in, size_t i, size_t n
     for (size_t end = i + n; i < end; i += 8, out += 8) _mm256_store_ps(out, v8_scales(f, in, i));
 }
 
-static void set_zeros(const uint8_t *in, size_t n, int32_t *out)
+static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out)
 {
+    const __m256i b = _mm256_set1_epi32(bias);
     for (size_t i = 0; i < n; i += 8) {
         const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(in + i)));
-        _mm256_store_si256((void *)(out + i), _mm256_sub_epi16(_mm256_setzero_si256(), v));
+        _mm256_store_si256((void *)(out + i), _mm256_sub_epi16(b, v));
     }
 }
 

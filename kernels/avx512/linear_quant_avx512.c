@@ -10,25 +10,13 @@ enum {
     SET_FEW_MOST = 16,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 6
+    SET_BYTES_ROWS = 6,
+    SET_SIGNED = 0
 };
 
-#include "kernels/linear_quant_body.h"
+#include "kernels/linear_quant_few.h"
 
-/* The doubled E2M1 numbers, each with its bias of 12. */
-ALWAYS_INLINE __m512i mxfp4_bytes(__m512i nibbles)
-{
-    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
-}
-
-/* Inputs 8i .. 8i + 3 (half 0) or 8i + 4 .. 8i + 7 (half 1) of nibble vector i as bytes. */
-ALWAYS_INLINE __m512i bytes_of(enum quant_source source, __m512i both, int half)
-{
-    const __m512i low = _mm512_set1_epi8(15);
-    const __m512i v = _mm512_and_si512(half ? _mm512_srli_epi16(both, 4) : both, low);
-    return source == SOURCE_MXFP4 ? mxfp4_bytes(v) : v;
-}
+#include "kernels/avx512/codes.h"
 
 /* Quad i of a group: 4 inputs of 16 outputs. Odd ones of int4 stay where they are, 16 times too
  * large: sum_of_parts. */
@@ -278,50 +266,11 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
         unpack(SOURCE_INT4, in, n_vectors, out);
 }
 
-static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out)
-{
-    for (size_t end = i + n; i < end; i += PANEL_COLUMNS, out += PANEL_COLUMNS)
-        _mm512_store_ps(out, v16_scales(f, in, i));
-}
-
-static void set_zeros(const uint8_t *in, size_t n, int32_t *out)
-{
-    for (size_t i = 0; i < n; i += PANEL_COLUMNS) {
-        const __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(in + i)));
-        const __m512i negative = _mm512_sub_epi16(_mm512_setzero_si512(), v);
-        _mm512_store_si512(out + i, negative);
-    }
-}
-
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out)
 {
     const __mmask16 there = (__mmask16)((1u << n) - 1);
     const __m512i v = _mm512_maskz_loadu_epi32(there, sums);
     _mm512_mask_storeu_epi32(out, there, _mm512_mullo_epi32(v, _mm512_set1_epi32(factor)));
-}
-
-/* Bits of floats without their signs are in the order of their sizes, NaN above all. */
-ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
-{
-    const __m512i size = _mm512_set1_epi32(0x7FFFFFFF);
-    const __m512i least = _mm512_castps_si512(_mm512_set1_ps(kern_grid_limit(grid_bits)));
-    __m512i most = _mm512_setzero_si512();
-#pragma GCC unroll 2
-    for (size_t i = 0; i < n; i += 16)
-        most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_load_si512(p + i), size));
-    return _mm512_cmpge_epi32_mask(most, least) == 0;
-}
-
-ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
-                                int64_t *to)
-{
-    const __m512d magic = _mm512_set1_pd(1.5 * kern_pow2(52 - (int)grid_bits));
-#pragma GCC unroll 2
-    for (size_t i = 0; i < PANEL_COLUMNS; i += 8) {
-        const __m512d moved = _mm512_add_pd(_mm512_cvtps_pd(_mm256_load_ps(p + i)), magic);
-        const __m512i sums = _mm512_load_si512(from + i);
-        _mm512_storeu_si512(to + i, _mm512_add_epi64(sums, _mm512_castpd_si512(moved)));
-    }
 }
 
 void k_linear_quant_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,

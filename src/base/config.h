@@ -1,5 +1,5 @@
 /* The environment, read once at start; nothing else in shoal calls getenv.
- *   SHOAL_KERNELS     "ref", "avx2" or "avx512": the instruction set to use (default: the best)
+ *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the job whose time limit is asked for
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and

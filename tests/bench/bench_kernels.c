@@ -64,7 +64,7 @@ static double best_seconds(void (*run)(const void *job), const void *job)
 /* The best of many passes over memory, and of many rounds of the set's fma chains. */
 static struct machine measure(const struct kern_table *k)
 {
-    const enum peak_kind kind = strcmp(k->name, "avx512") == 0 ? PEAK_FMA_AVX512 : PEAK_FMA_AVX2;
+    const enum peak_kind kind = strcmp(k->name, "avx2") == 0 ? PEAK_FMA_AVX2 : PEAK_FMA_AVX512;
     struct machine m = {0, 0};
     struct peak_memory big;
     const struct status st = peak_memory_init(&big, k->team, BIG_BYTES);

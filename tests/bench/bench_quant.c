@@ -196,7 +196,9 @@ static struct peaks measure(const struct kern_table *k)
 {
     struct peak_memory m;
     struct peaks p = {0, 0};
-    const enum peak_kind kind = strcmp(k->name, "avx512") == 0 ? PEAK_INT8_VNNI : PEAK_INT8_AVX2;
+    const enum peak_kind kind = strcmp(k->name, "amx") == 0      ? PEAK_INT8_AMX
+                                : strcmp(k->name, "avx512") == 0 ? PEAK_INT8_VNNI
+                                                                 : PEAK_INT8_AVX2;
     stop_on(peak_memory_init(&m, k->team, BIG_BYTES));
     for (int i = 0; i < 45; i++) {
         uint64_t start = clock_ns();

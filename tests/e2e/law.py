@@ -9,6 +9,7 @@ that of its first run. A run fails when its hash differs, or when what it was as
 (layout, kernels, preemption, ...) is not what its own report says it did.
 """
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -55,7 +56,7 @@ DIMENSIONS = {
     "batch": [0, 1, 5],  # 0: as many as fit
     "chunk": [0, 7, 64],  # 0: whole prompts
     "threads": [1, 2],
-    "kernels": ["ref", "avx2", "avx512"],
+    "kernels": ["ref", "avx2", "avx512", "amx"],
     "blocks": ["plenty", "tight"],
     "order": ["given", "shuffled"],
     "cache": ["off", "on"],  # of prefixes, and of results
@@ -83,9 +84,19 @@ KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
 
 
 CPU = Path("/proc/cpuinfo").read_text()
-NEEDS = {"avx2": ["avx2"], "avx512": ["avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]}
+AVX512 = ["avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
+NEEDS = {"avx2": ["avx2"], "avx512": AVX512, "amx": [*AVX512, "amx_tile", "amx_int8"]}
+REQ_XCOMP_PERM, TILE_DATA = 0x1023, 18
+
+
+def tiles_are_allowed():
+    """A system may know AMX and not let processes use it."""
+    return ctypes.CDLL(None).syscall(158, REQ_XCOMP_PERM, TILE_DATA) == 0  # arch_prctl
+
+
 for kernel_set, features in NEEDS.items():
-    if not all(feature in CPU for feature in features):
+    missing = not all(feature in CPU for feature in features)
+    if missing or (kernel_set == "amx" and not tiles_are_allowed()):
         DIMENSIONS["kernels"].remove(kernel_set)
 
 

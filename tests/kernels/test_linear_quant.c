@@ -93,7 +93,7 @@ static size_t differences(const struct problem *p)
 static void check_problem(struct rng *r, struct problem *p)
 {
     const struct kern_table ref = table_ref();
-    struct kern_table fast[2];
+    struct kern_table fast[FAST_SETS];
     const size_t n_fast = tables_fast(fast);
     run_slices(r, &ref, p, 0);
     for (size_t i = 0; i < n_fast; i++) {
@@ -112,13 +112,13 @@ static void compare_sets(size_t every, uint64_t seed)
 {
     static const size_t outs[] = {1, 15, 16, 17, 32, 33, 48, 63, 64, 65, 100, 130};
     static const size_t ins[] = {0, 1, 7, 32, 64, 127, 128, 129, 255, 256, 257, 515, 600, 1100};
-    static const size_t rows[] = {0, 1, 1,  1,  2,  3,  4,  5,  6,  7,  8,
-                                  9, 10, 12, 13, 16, 17, 18, 24, 33, 258};
+    static const size_t rows[] = {0,  1,  1,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                  12, 13, 15, 16, 17, 18, 24, 31, 32, 33, 47, 65, 258};
     static const size_t leaves[] = {0, 0, 1, 2, 3, 8};
     struct rng r = {seed};
     for (size_t i = 0; i < 30 * QUANT_TEST_FORMATS; i++) {
         const struct quant_format f = quant_test_format(i % QUANT_TEST_FORMATS);
-        struct problem p = problem_make(&r, f, rows[rng_below(&r, 21)], outs[rng_below(&r, 12)],
+        struct problem p = problem_make(&r, f, rows[rng_below(&r, 26)], outs[rng_below(&r, 12)],
                                         ins[rng_below(&r, 14)],
                                         leaves[rng_below(&r, 6)] * quant_kernel_group(f), every);
         p.weight_only = f.kind == QUANT_FP8 || i / QUANT_TEST_FORMATS % 3 == 2;
@@ -226,7 +226,7 @@ static void rows_are_quantized(void)
 
 static void strange_groups_are_zeros_or_errors(void)
 {
-    struct kern_table tables[3] = {table_ref()};
+    struct kern_table tables[1 + FAST_SETS] = {table_ref()};
     const size_t n_tables = 1 + tables_fast(tables + 1);
     /* halves round to even: 127 is the largest, so x itself is the code */
     float x[7 * 32] = {127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -126.5f};
@@ -258,7 +258,7 @@ static void strange_groups_are_zeros_or_errors(void)
 static void quantized_rows_agree(void)
 {
     const struct kern_table ref = table_ref();
-    struct kern_table fast[2];
+    struct kern_table fast[FAST_SETS];
     const size_t n_fast = tables_fast(fast);
     struct rng r = {6};
     for (size_t i = 0; i < 300; i++) {
@@ -286,7 +286,7 @@ static void threads_and_groups_do_not_change_bits(void)
 {
     enum { N_GROUPS = 5, N_ROWS = 150, N_OUT = 200, N_IN = 320 };
     static const size_t n_rows[N_GROUPS] = {1, 0, 108, 9, 32};
-    struct kern_table tables[3] = {table_ref()};
+    struct kern_table tables[1 + FAST_SETS] = {table_ref()};
     const size_t n_tables = 1 + tables_fast(tables + 1);
     struct team *team = test_team(2);
     struct rng r = {7};

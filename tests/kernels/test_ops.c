@@ -131,7 +131,7 @@ static void normed_codes_are_codes_of_the_normed(void)
 {
     static const size_t ns[] = {1, 100, 576, 2050};
     struct team *team = test_team(2);
-    struct kern_table k[3];
+    struct kern_table k[1 + FAST_SETS];
     const size_t n_tables = 1 + tables_fast(k);
     k[n_tables - 1] = table_ref();
     for (size_t t = 0; t < n_tables; t++)

@@ -14,8 +14,8 @@ static void an_unknown_set_is_a_usage_error(void)
 
 static void every_set_gives_the_known_answers(void)
 {
-    static const char *const names[] = {"ref", "avx2", "avx512", NULL};
-    for (size_t i = 0; i < 4; i++) {
+    static const char *const names[] = {"ref", "avx2", "avx512", "amx", NULL};
+    for (size_t i = 0; i < 5; i++) {
         struct kern_table t;
         const struct status st = kern_select(names[i], &t);
         if (st.code == STATUS_USAGE && i > 0) continue; /* a CPU without it */

@@ -136,11 +136,11 @@ void quant_rows_free(struct quant_rows *q)
     free(q->sums);
 }
 
-size_t tables_fast(struct kern_table out[2])
+size_t tables_fast(struct kern_table out[FAST_SETS])
 {
-    static const char *const names[2] = {"avx2", "avx512"};
+    static const char *const names[FAST_SETS] = {"avx2", "avx512", "amx"};
     size_t n = 0;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < FAST_SETS; i++) {
         const struct status st = kern_select(names[i], &out[n]);
         if (st.code == STATUS_OK)
             n++;

@@ -30,7 +30,8 @@ void quant_rows_free(struct quant_rows *q);
 enum { QUANT_TEST_FORMATS = 18 };
 struct quant_format quant_test_format(size_t i);
 
-/* The sets other than the reference that this CPU has; returns how many (at most 2). */
-size_t tables_fast(struct kern_table out[2]);
+/* The sets other than the reference that this CPU has; returns how many. */
+enum { FAST_SETS = 3 };
+size_t tables_fast(struct kern_table out[FAST_SETS]);
 
 #endif
