@@ -1,7 +1,6 @@
 /* Linears with quantized weights and int8 activations of many rows on AMX: tiles of 16 rows and 16
  * outputs give the exact sums of each group, which go through memory of the first-level cache into
- * the vectors of AVX-512, where they become floats and steps of the chains. Vectors are what binds,
- * not tiles, so the tiles of the next few groups are multiplied between the vectors of these. */
+ * the vectors of AVX-512, where they become floats and steps of the chains. */
 #include "kernels/amx/amx.h"
 
 #include "kernels/amx/tiles.h"
@@ -16,145 +15,159 @@ enum {
 #include "kernels/linear_quant_body.h"
 
 #include "kernels/avx512/codes.h"
+#include "kernels/avx512/turn.h"
 
 enum {
-    ROWS_LEAST = TILE_ROWS,   /* fewer go AVX-512's way, */
-    GROUP_LEAST = TILE_BYTES, /* as do smaller groups: they fill half a tile, and gain nothing */
-    CHUNK = 4,                /* groups whose sums stand in memory together */
-    X_TILES = 2,              /* tiles of rows, side by side; as many of panels */
-    SUM_TILES = X_TILES * QUANT_PANELS,
-};
-static_assert(CHUNK % SUM_TILES == 0, "which tile comes next is constant");
-
-typedef int32_t chunk_sums[SUM_TILES][CHUNK][TILE_ROWS][PANEL_COLUMNS];
-
-/* Groups [g, g + n) of some tiles of rows: `row` is each one's first in the block, rows before
- * `first` are another tile's too, which has their chains. */
-struct chunk {
-    size_t g, n, row[X_TILES], first[X_TILES];
-    chunk_sums *sums;
+    RING = 4,  /* groups whose sums stand in memory, each from a tile of its own */
+    AHEAD = 3, /* groups multiplied before the sums of the first are read */
 };
 
-/* The exact sums of a group, c'th of its chunk, in tile i. */
-ALWAYS_INLINE void chunk_multiply(size_t n_panels, size_t i, size_t c, const struct quant_tile *t,
-                                  const struct chunk *next)
+typedef int32_t tile_sums[TILE_ROWS][PANEL_COLUMNS];
+
+/* What 16 rows bring to each group, group by group, so that a group's stand side by side. */
+struct tile_rows {
+    float scales[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
+    int32_t sums[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
+};
+
+/* 16 rows by a panel, over the groups of a piece. */
+struct chains {
+    size_t n_groups, group;
+    const int8_t *x; /* codes of the rows' first group, x_stride apart */
+    size_t x_stride;
+    const uint8_t *w;
+    const struct tile_rows *rows;
+    const float (*scales)[PANEL_COLUMNS];
+    const int32_t (*zeros)[PANEL_COLUMNS]; /* NULL: none */
+};
+
+/* out[g][r] = word g < n of row r, rows `stride` words apart. */
+ALWAYS_INLINE void turn_rows(const void *rows, size_t stride, size_t n, void *out)
 {
-    const size_t r = i / n_panels, p = i % n_panels, g = next->g + c;
-    const int tile = TILE_SUMS + (int)(r * 2 + p), x_tile = TILE_X + (int)r,
-              w_tile = TILE_W + (int)p;
-    const int8_t *x = t->x + next->row[r] * t->x_stride + g * t->group;
-    const uint8_t *w = t->w + p * t->w_stride + g * t->group * PANEL_COLUMNS;
-    const bool twice = t->group > TILE_BYTES;
-    tile_zero(tile);
-    if (p == 0 || twice) tile_load(x_tile, x, t->x_stride);
-    if (r == 0 || twice) tile_load(w_tile, w, TILE_BYTES);
-    tile_dot((int)r, (int)p);
-    if (twice) {
-        tile_load(x_tile, x + TILE_BYTES, t->x_stride);
-        tile_load(w_tile, w + TILE_BYTES * PANEL_COLUMNS, TILE_BYTES);
-        tile_dot((int)r, (int)p);
-    }
-    tile_store(tile, (*next->sums)[i][c][0]);
+    const __mmask16 all = (__mmask16)((1u << n) - 1);
+    __m512i in[TILE_ROWS], turned[QUANT_PIECE_GROUPS];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        in[r] = _mm512_maskz_loadu_epi32(all, (const int32_t *)rows + r * stride);
+    turn_words(in, turned);
+#pragma GCC unroll 16
+    for (size_t g = 0; g < QUANT_PIECE_GROUPS; g++)
+        _mm512_store_si512((int32_t *)out + g * TILE_ROWS, turned[g]);
 }
 
-/* The chains of a tile, one group on. */
-ALWAYS_INLINE void chunk_finish(bool has_zeros, size_t p, const struct quant_tile *t, size_t row,
-                                size_t g, int32_t (*sums)[PANEL_COLUMNS], __m512 *acc)
+/* The exact sums of group g, in tile i. */
+ALWAYS_INLINE void group_multiply(const struct chains *c, size_t i, size_t g)
 {
-    const __m512 w_scales = _mm512_load_ps(t->scales[p][g]);
-    const float *x_scales = t->x_scales + row * t->q_stride + g;
+    const int sums = TILE_SUMS + (int)i, x_tile = TILE_X + (int)(i % 2), w_tile = x_tile + 2;
+    const int8_t *x = c->x + g * c->group;
+    const uint8_t *w = c->w + g * c->group * PANEL_COLUMNS;
+    tile_zero(sums);
+#pragma GCC unroll 2
+    for (size_t k = 0; k < c->group; k += TILE_BYTES) {
+        tile_load(x_tile, x + k, c->x_stride);
+        tile_load(w_tile, w + k * PANEL_COLUMNS, TILE_BYTES);
+        tile_dot(sums, x_tile);
+    }
+}
+
+/* The chains one group on. */
+ALWAYS_INLINE void group_finish(const struct chains *c, size_t g, const tile_sums *sums,
+                                __m512 *acc)
+{
+    const __m512 w_scales = _mm512_load_ps(c->scales[g]);
     __m512i zeros = _mm512_setzero_si512();
-    if (has_zeros) zeros = _mm512_load_si512(t->zeros[p][g]);
+    if (c->zeros != NULL) zeros = _mm512_load_si512(c->zeros[g]);
 #pragma GCC unroll 16
     for (size_t r = 0; r < TILE_ROWS; r++) {
-        const __m512 scale = _mm512_mul_ps(w_scales, _mm512_set1_ps(x_scales[r * t->q_stride]));
-        __m512i sum = _mm512_load_si512(sums[r]);
-        if (has_zeros) {
-            const int32_t x_sum = t->start[(row + r) * t->start_stride + g];
-            sum = _mm512_dpwssd_epi32(sum, zeros, _mm512_set1_epi32(x_sum));
-        }
+        const __m512 scale = _mm512_mul_ps(w_scales, _mm512_set1_ps(c->rows->scales[g][r]));
+        __m512i sum = _mm512_load_si512((*sums)[r]);
+        if (c->zeros != NULL)
+            sum = _mm512_dpwssd_epi32(sum, zeros, _mm512_set1_epi32(c->rows->sums[g][r]));
         acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc[r]);
     }
 }
 
-/* The vectors of a chunk beside the tiles of the next. */
-ALWAYS_INLINE void chunk_step(bool has_zeros, size_t n_x, size_t n_panels,
-                              const struct quant_tile *t, const struct chunk *now,
-                              const struct chunk *next, float (*out)[QUANT_PANELS][PANEL_COLUMNS])
-{
-    const size_t n_tiles = n_x * n_panels;
-    for (size_t i = 0; i < n_tiles; i++) {
-        const size_t x = i / n_panels, p = i % n_panels, row = now->row[x];
-        __m512 acc[TILE_ROWS];
-#pragma GCC unroll 16
-        for (size_t r = 0; r < TILE_ROWS; r++) acc[r] = _mm512_load_ps(out[row + r][p]);
-#pragma GCC unroll 4
-        for (size_t c = 0; c < CHUNK; c++) {
-            const size_t next_c = i * (CHUNK / n_tiles) + c / n_tiles;
-            if (next_c < next->n) chunk_multiply(n_panels, c % n_tiles, next_c, t, next);
-            if (c < now->n) chunk_finish(has_zeros, p, t, row, now->g + c, (*now->sums)[i][c], acc);
-        }
-#pragma GCC unroll 16
-        for (size_t r = 0; r < TILE_ROWS; r++)
-            if (r >= now->first[x]) _mm512_store_ps(out[row + r][p], acc[r]);
-    }
-}
-
-/* Rows [row0, row1), n_x tiles of them at a time; the last tile ends where the rows do. */
-ALWAYS_INLINE void chunk_rows(bool has_zeros, size_t n_x, size_t n_panels,
-                              const struct quant_tile *t, size_t row0, size_t row1,
-                              float (*out)[QUANT_PANELS][PANEL_COLUMNS])
-{
-    chunk_sums sums[2] __attribute__((aligned(64)));
-    struct chunk now = {.n = 0, .sums = &sums[1]}, next = {.sums = &sums[0]};
-    for (size_t row = row0; row < row1; row += n_x * TILE_ROWS) {
-        for (size_t x = 0; x < n_x; x++) {
-            const size_t begin = row + x * TILE_ROWS, last = t->n_rows - TILE_ROWS;
-            next.row[x] = quant_min(begin, last);
-            next.first[x] = begin - next.row[x];
-        }
-        for (size_t g = 0; g < t->n_groups; g += CHUNK) {
-            next.g = g;
-            next.n = quant_min(CHUNK, t->n_groups - g);
-            chunk_step(has_zeros, n_x, n_panels, t, &now, &next, out);
-            chunk_sums *free = now.sums;
-            now = next;
-            next.sums = free;
-        }
-    }
-    next.n = 0;
-    chunk_step(has_zeros, n_x, n_panels, t, &now, &next, out);
-}
-
-/* Pairs of row tiles, then what is left. */
-ALWAYS_INLINE void chunk_block(bool has_zeros, size_t n_panels, const struct quant_tile *t,
+/* The chains of 16 rows, of which those from `first` on are stored: the rows before are another
+ * tile's. The dots of the next groups run beside the vectors of this one. A store waits for its
+ * tile's dots, so it stands behind the next group's. */
+ALWAYS_INLINE void tile_chains(const struct chains *c, size_t first,
                                float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const size_t n_tiles = (t->n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    const size_t paired = n_tiles / X_TILES * X_TILES * TILE_ROWS;
-    if (paired > 0)
-        chunk_rows(has_zeros, X_TILES, n_panels, t, 0, quant_min(paired, t->n_rows), out);
-    if (paired < t->n_rows) chunk_rows(has_zeros, 1, n_panels, t, paired, t->n_rows, out);
+    tile_sums ring[RING] __attribute__((aligned(64)));
+    __m512 acc[TILE_ROWS];
+#pragma GCC unroll 16
+    for (size_t r = 0; r < TILE_ROWS; r++) acc[r] = _mm512_load_ps(out[r][0]);
+#pragma GCC unroll 3
+    for (size_t g = 0; g < AHEAD; g++) {
+        if (g < c->n_groups) group_multiply(c, g, g);
+        if (g > 0 && g <= c->n_groups) tile_store(TILE_SUMS + (int)g - 1, ring[g - 1][0]);
+    }
+    for (size_t g0 = 0; g0 < c->n_groups; g0 += RING) {
+#pragma GCC unroll 4
+        for (size_t i = 0; i < RING; i++) {
+            const size_t g = g0 + i;
+            if (g >= c->n_groups) break;
+            if (g + AHEAD < c->n_groups) group_multiply(c, (i + AHEAD) % RING, g + AHEAD);
+            const size_t last = (i + AHEAD - 1) % RING;
+            if (g + AHEAD <= c->n_groups) tile_store(TILE_SUMS + (int)last, ring[last][0]);
+            group_finish(c, g, &ring[i], acc);
+        }
+    }
+#pragma GCC unroll 16
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        if (r >= first) _mm512_store_ps(out[r][0], acc[r]);
 }
+
+/* The last tile of rows ends where the rows do. `group` and has_zeros are constant in each call. */
+ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant_tile *t,
+                                float (*out)[QUANT_PANELS][PANEL_COLUMNS])
+{
+    struct tile_rows rows;
+    for (size_t begin = 0; begin < t->n_rows; begin += TILE_ROWS) {
+        const size_t row = quant_min(begin, t->n_rows - TILE_ROWS);
+        turn_rows(t->x_scales + row * t->q_stride, t->q_stride, t->n_groups, rows.scales);
+        if (has_zeros)
+            turn_rows(t->start + row * t->start_stride, t->start_stride, t->n_groups, rows.sums);
+        for (size_t p = 0; p < t->n_panels; p++) {
+            const struct chains c = {.n_groups = t->n_groups,
+                                     .group = group,
+                                     .x = t->x + row * t->x_stride,
+                                     .x_stride = t->x_stride,
+                                     .w = t->w + p * t->w_stride,
+                                     .rows = &rows,
+                                     .scales = t->scales[p],
+                                     .zeros = has_zeros ? t->zeros[p] : NULL};
+            tile_chains(&c, begin - row, (void *)out[row][p]);
+        }
+    }
+}
+
+#define BLOCK(has_zeros, group)                                                                    \
+    case 2 * (group) + (has_zeros):                                                                \
+        block_chains(has_zeros, group, t, acc);                                                    \
+        break;
 
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    if (t->has_zeros && t->n_panels == QUANT_PANELS)
-        chunk_block(true, QUANT_PANELS, t, acc);
-    else if (t->has_zeros)
-        chunk_block(true, 1, t, acc);
-    else if (t->n_panels == QUANT_PANELS)
-        chunk_block(false, QUANT_PANELS, t, acc);
-    else
-        chunk_block(false, 1, t, acc);
+    switch (2 * t->group + t->has_zeros) {
+        BLOCK(false, 32)
+        BLOCK(true, 32)
+        BLOCK(false, 64)
+        BLOCK(true, 64)
+        BLOCK(false, 128)
+        BLOCK(true, 128)
+    default:
+        assert(!"groups of 32, 64 or 128");
+    }
 }
 
-static void unpack_nibbles(const uint8_t *in, size_t n_vectors, uint8_t *out)
+ALWAYS_INLINE void unpack_nibbles(enum quant_source source, const uint8_t *in, size_t n_vectors,
+                                  uint8_t *out)
 {
-    const __m512i bias = _mm512_set1_epi8((char)QUANT_INT4_ZERO);
+    const __m512i bias = _mm512_set1_epi8((char)quant_bias(source));
     for (size_t i = 0; i < n_vectors; i++) {
         const __m512i both = _mm512_loadu_si512(in + i * QUANT_LINE);
-        const __m512i low = bytes_of(SOURCE_INT4, both, 0), high = bytes_of(SOURCE_INT4, both, 1);
+        const __m512i low = bytes_of(source, both, 0), high = bytes_of(source, both, 1);
         _mm512_store_si512(out + 2 * i * QUANT_LINE, _mm512_sub_epi8(low, bias));
         _mm512_store_si512(out + (2 * i + 1) * QUANT_LINE, _mm512_sub_epi8(high, bias));
     }
@@ -173,8 +186,10 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
 {
     if (source == SOURCE_BYTES)
         unpack_bytes(in, n_vectors, out);
+    else if (source == SOURCE_INT4)
+        unpack_nibbles(SOURCE_INT4, in, n_vectors, out);
     else
-        unpack_nibbles(in, n_vectors, out);
+        unpack_nibbles(SOURCE_MXFP4, in, n_vectors, out);
 }
 
 /* Signed codes start from 0. */
@@ -185,15 +200,17 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     memset(out, 0, n * sizeof *out);
 }
 
+/* From three quarters of the tiles' rows on, tiles are ahead of AVX-512 (bench/tried.md). */
 static bool suits_tiles(const struct linear_args *a, size_t n_rows)
 {
-    return a->xq != NULL && n_rows >= ROWS_LEAST && a->xq->group >= GROUP_LEAST;
+    const size_t n_tiles = (n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    return a->xq != NULL && n_rows >= TILE_ROWS && 4 * n_rows >= 3 * n_tiles * TILE_ROWS;
 }
 
 static void linear_many(bool leafy, const struct linear_args *a, size_t group, size_t panel0,
                         size_t panel1, size_t row0, size_t row1)
 {
-    tiles_configure();
+    tiles_configure(quant_min(a->xq->group, TILE_BYTES));
     quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a,
                       &a->groups[group], panel0, panel1, row0, row1);
     tiles_release();

@@ -7,12 +7,12 @@ float k_peak_int8_amx(void)
 {
     float first;
     int32_t sums[TILE_ROWS * PANEL_COLUMNS];
-    tiles_configure();
+    tiles_configure(TILE_BYTES);
     for (int k = 0; k < PEAK_ROUNDS; k++) {
-        tile_dot(0, 0);
-        tile_dot(0, 1);
-        tile_dot(1, 0);
-        tile_dot(1, 1);
+        tile_dot(0, TILE_X);
+        tile_dot(1, TILE_X);
+        tile_dot(2, TILE_X);
+        tile_dot(3, TILE_X);
     }
     tile_store(TILE_SUMS, sums);
     tiles_release();

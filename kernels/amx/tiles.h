@@ -19,6 +19,7 @@ enum {
     TILE_SUMS = 0,   /* the first of each */
     TILE_X = 4,
     TILE_W = 6,
+    TILES = 8,
 };
 
 /* What LDTILECFG reads: palette 1 is all that there is. */
@@ -28,14 +29,22 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Whole tiles, for dots of 64 inputs; until tiles_release. Sets all to 0. */
-ALWAYS_INLINE void tiles_configure(void)
+/* For dots of n inputs, a multiple of 4 up to 64, until tiles_release. Sets all to 0. */
+ALWAYS_INLINE void tiles_configure(size_t n)
 {
     struct tile_config c;
     memset(&c, 0, sizeof c);
     c.palette = 1;
-    for (int i = 0; i < 8; i++) {
+    for (int i = TILE_SUMS; i < TILE_X; i++) {
         c.rows[i] = TILE_ROWS;
+        c.row_bytes[i] = TILE_BYTES;
+    }
+    for (int i = TILE_X; i < TILE_W; i++) {
+        c.rows[i] = TILE_ROWS;
+        c.row_bytes[i] = (uint16_t)n;
+    }
+    for (int i = TILE_W; i < TILES; i++) {
+        c.rows[i] = (uint8_t)(n / 4);
         c.row_bytes[i] = TILE_BYTES;
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(c));
@@ -94,17 +103,22 @@ ALWAYS_INLINE void tile_store(int tile, int32_t *to)
 #undef STORE
 }
 
-/* Sums of tile 2 x + w += codes of rows x (0, 1) times those of weights w, all of them signed. */
-ALWAYS_INLINE void tile_dot(int x, int w)
+/* Sums += codes of rows in tile x, TILE_X or the next, times those of weights in tile x + 2, all of
+ * them signed. */
+ALWAYS_INLINE void tile_dot(int sums, int x)
 {
 #define DOT(sums, x, w)                                                                            \
-    case sums:                                                                                     \
+    case sums * 2 + x - TILE_X:                                                                    \
         __asm__ volatile("tdpbssd %%tmm" #w ", %%tmm" #x ", %%tmm" #sums ::);                      \
         break;
-    switch (2 * x + w) {
+    switch (sums * 2 + x - TILE_X) {
         DOT(0, 4, 6)
-        DOT(1, 4, 7)
-        DOT(2, 5, 6)
+        DOT(0, 5, 7)
+        DOT(1, 4, 6)
+        DOT(1, 5, 7)
+        DOT(2, 4, 6)
+        DOT(2, 5, 7)
+        DOT(3, 4, 6)
         DOT(3, 5, 7)
     }
 #undef DOT
