@@ -3,7 +3,7 @@
 
 usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
                 [--only TEXT]
-About 400 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
+About 500 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
 WORK_FOLDER/state.json and are not repeated while the binary stays the same. One SHA-256 per model:
 that of its first run. A run fails when its hash differs, or when what it was asked to exercise
 (layout, kernels, preemption, ...) is not what its own report says it did.

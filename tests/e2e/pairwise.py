@@ -3,7 +3,11 @@
 Imported by law.py. Greedy, without randomness, so that the same dimensions give the same rows.
 """
 import heapq
+import zlib
 from itertools import combinations, product
+
+CANDIDATES_MOST = 16000  # about so many rows are chosen from: all their triples are held at once
+
 
 
 def tuples_of(row, names, strength):
@@ -39,10 +43,13 @@ def take_all(gains, missing, taken, enough):
 def cover(dimensions, allowed, fixed, n_least):
     """Rows so that every pair of values that an allowed row can hold occurs, and every triple that
     includes a value of each of the two `fixed` dimensions (None: no triples); then, up to n_least
-    rows, those that add most triples. Ties: the earlier row of the full product.
+    rows, those that add most triples. Ties: the earlier row of the full product. Of a product of
+    many more rows than CANDIDATES_MOST a part that looks random stands for the whole.
     """
     names = list(dimensions)
-    candidates = all_rows(dimensions, allowed)
+    rows = all_rows(dimensions, allowed)
+    candidates = [row for i, row in enumerate(rows)
+                  if zlib.crc32(i.to_bytes(4, "little")) * len(rows) < CANDIDATES_MOST << 32]
     triples = [tuples_of(row, names, 3) for row in candidates]
     gains = [tuples_of(row, names, 2) |
              {t for t in held if fixed is not None and set(fixed) <= {n for n, _ in t}}
