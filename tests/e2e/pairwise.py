@@ -21,6 +21,17 @@ def all_rows(dimensions, allowed):
     return [row for row in rows if allowed(row)]
 
 
+def pairs_of(dimensions, allowed):
+    """The pairs of values that some allowed row of the whole product holds."""
+    pairs = set()
+    for a, b in combinations(dimensions, 2):
+        for x, y in product(dimensions[a], dimensions[b]):
+            rest = {**dimensions, a: [x], b: [y]}
+            if any(allowed(dict(zip(rest, values))) for values in product(*rest.values())):
+                pairs.add(((a, x), (b, y)))
+    return pairs
+
+
 def take_all(gains, missing, taken, enough):
     """Takes the row with most missing tuples until enough(missing) holds; returns their indices.
 
@@ -54,6 +65,7 @@ def cover(dimensions, allowed, fixed, n_least):
     gains = [tuples_of(row, names, 2) |
              {t for t in held if fixed is not None and set(fixed) <= {n for n, _ in t}}
              for row, held in zip(candidates, triples)]
+    assert pairs_of(dimensions, allowed) <= set().union(*gains), "the part lacks a pair"
     first = take_all(gains, set().union(*gains), set(), lambda missing, _: not missing)
     missing = set().union(*triples).difference(*(triples[i] for i in first))
     more = take_all(triples, missing, set(first),
