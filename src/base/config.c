@@ -56,6 +56,10 @@ static bool is_one_host(void)
 void config_spare_mpi(void)
 {
     const bool launched = is_launched();
-    if (!launched) setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    if (!launched) {
+        setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+        const bool isolated = strcmp(getenv("OMPI_MCA_ess_singleton_isolated"), "1") == 0;
+        if (isolated) setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
+    }
     if (!launched || is_one_host()) setenv("OMPI_MCA_pml", "ob1", 0);
 }

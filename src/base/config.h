@@ -5,7 +5,8 @@
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
  *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers
- *   OMPI_MCA_pml, OMPI_MCA_ess_singleton_isolated   given a value where they have none */
+ *   OMPI_MCA_pml, OMPI_MCA_ess_singleton_isolated, OMPI_MCA_orte_create_session_dirs
+ *                     given a value where they have none */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 

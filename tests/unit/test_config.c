@@ -8,7 +8,7 @@
 
 void suite_config(CU_pSuite suite);
 
-enum { N_NAMES = 10 };
+enum { N_NAMES = 11, N_SET = 3 };
 
 static const char *const names[N_NAMES] = {"OMPI_COMM_WORLD_RANK",
                                            "PMIX_RANK",
@@ -19,7 +19,8 @@ static const char *const names[N_NAMES] = {"OMPI_COMM_WORLD_RANK",
                                            "SLURM_STEP_NUM_NODES",
                                            "SLURM_NTASKS",
                                            "OMPI_MCA_pml",
-                                           "OMPI_MCA_ess_singleton_isolated"};
+                                           "OMPI_MCA_ess_singleton_isolated",
+                                           "OMPI_MCA_orte_create_session_dirs"};
 
 static char *kept[N_NAMES];
 
@@ -45,19 +46,20 @@ static void restore_all(void)
 }
 
 /* settings: names and values in turn, NULL at the end. */
-static void check(const char *const *settings, const char *pml, const char *isolated)
+static void check(const char *const *settings, const char *pml, const char *isolated,
+                  const char *folders)
 {
     keep_all();
     for (size_t i = 0; i < N_NAMES; i++) unsetenv(names[i]);
     for (; *settings != NULL; settings += 2) setenv(settings[0], settings[1], 1);
     config_spare_mpi();
-    const char *found[2] = {getenv("OMPI_MCA_pml"), getenv("OMPI_MCA_ess_singleton_isolated")};
-    const char *wanted[2] = {pml, isolated};
-    for (int i = 0; i < 2; i++) {
+    const char *wanted[N_SET] = {pml, isolated, folders};
+    for (int i = 0; i < N_SET; i++) {
+        const char *found = getenv(names[N_NAMES - N_SET + i]);
         if (wanted[i] == NULL) {
-            CU_ASSERT_PTR_NULL(found[i]);
+            CU_ASSERT_PTR_NULL(found);
         } else {
-            CU_ASSERT(found[i] != NULL && strcmp(found[i], wanted[i]) == 0);
+            CU_ASSERT(found != NULL && strcmp(found, wanted[i]) == 0);
         }
     }
     restore_all();
@@ -65,27 +67,30 @@ static void check(const char *const *settings, const char *pml, const char *isol
 
 static void test_alone(void)
 {
-    check((const char *const[]){NULL}, "ob1", "1");
-    check((const char *const[]){"OMPI_MCA_pml", "ucx", NULL}, "ucx", "1");
-    check((const char *const[]){"OMPI_MCA_ess_singleton_isolated", "0", NULL}, "ob1", "0");
+    check((const char *const[]){NULL}, "ob1", "1", "0");
+    check((const char *const[]){"OMPI_MCA_pml", "ucx", NULL}, "ucx", "1", "0");
+    check((const char *const[]){"OMPI_MCA_ess_singleton_isolated", "0", NULL}, "ob1", "0", NULL);
+    check((const char *const[]){"OMPI_MCA_orte_create_session_dirs", "1", NULL}, "ob1", "1", "1");
 }
 
 static void test_one_host(void)
 {
     check((const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
                                 "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL},
-          "ob1", NULL);
-    check((const char *const[]){"PMIX_RANK", "0", "SLURM_STEP_NUM_NODES", "1", NULL}, "ob1", NULL);
+          "ob1", NULL, NULL);
+    check((const char *const[]){"PMIX_RANK", "0", "SLURM_STEP_NUM_NODES", "1", NULL}, "ob1", NULL,
+          NULL);
 }
 
 static void test_several_hosts(void)
 {
     check((const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4",
                                 "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL},
-          NULL, NULL);
-    check((const char *const[]){"PMIX_RANK", "0", "SLURM_STEP_NUM_NODES", "2", NULL}, NULL, NULL);
-    check((const char *const[]){"PMI_RANK", "0", NULL}, NULL, NULL);
-    check((const char *const[]){"SLURM_PROCID", "0", NULL}, NULL, NULL);
+          NULL, NULL, NULL);
+    check((const char *const[]){"PMIX_RANK", "0", "SLURM_STEP_NUM_NODES", "2", NULL}, NULL, NULL,
+          NULL);
+    check((const char *const[]){"PMI_RANK", "0", NULL}, NULL, NULL, NULL);
+    check((const char *const[]){"SLURM_PROCID", "0", NULL}, NULL, NULL, NULL);
 }
 
 void suite_config(CU_pSuite suite)

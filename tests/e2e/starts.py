@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Many processes without a launcher that start and end together: none may need what another removes.
+
+usage: starts.py SHOAL WORK_FOLDER [--starts N] [--side-by-side N]
+Open MPI gives all of a user's on a host one session folder, and one that ends removed it between
+another's two mkdirs: 30 of 1500 starts, 16 side by side, on two busy cores. So few as CI starts catch
+that only often; what catches it always are TMPDIRs where no folder can be made.
+Prints how many started. Needs no network.
+"""
+import argparse
+import collections
+import concurrent.futures
+import os
+from pathlib import Path
+
+from program import REPO, Shoal, expect, fresh_folder, main_of, run, write_lines
+
+DEMO = REPO / "models" / "demo" / "demo.h5"
+
+
+class Starts:
+    def __init__(self, args):
+        self.args, self.shoal = args, Shoal(args.shoal)
+        self.work = fresh_folder(args.work)
+        self.input = self.work / "in.jsonl"
+        write_lines(self.input, [dict(custom_id="a", prompt="The", max_tokens=1)])
+        self.whole = self.generate("whole", {}).read_bytes()
+
+    def generate(self, name, env):
+        output = self.work / f"{name}.jsonl"
+        self.shoal.must("generate", "--model", DEMO, "--input", self.input, "--output", output,
+                        "--threads", 1, env=env)
+        return output
+
+    def without_folders(self):
+        """Where TMPDIR is long, or cannot hold anything: as anywhere else."""
+        no_folder = self.work / "file"
+        no_folder.touch()
+        long = self.work / ("x" * 200) / ("y" * 200)  # longer than a socket's path may be
+        long.mkdir(parents=True)
+        for name, folder in (("below_a_file", no_folder / "tmp"), ("long", long)):
+            found = self.generate(name, {"TMPDIR": str(folder)}).read_bytes()
+            expect(found == self.whole, f"TMPDIR {name}: another row")
+        expect(not os.listdir(long), f"left in TMPDIR: {os.listdir(long)}")
+
+    def one_of_many(self, _):
+        """Starts MPI and ends at once: the output's folder is not there."""
+        return run([self.shoal.path, "generate", "--model", DEMO, "--input", self.input, "--output",
+                    self.work / "nowhere" / "out.jsonl", "--no-journal", "--threads", 1],
+                   env={"TMPDIR": str(self.tmp)})
+
+    def together(self):
+        self.tmp = self.work / "tmp"
+        self.tmp.mkdir()
+        with concurrent.futures.ThreadPoolExecutor(self.args.side_by_side) as pool:
+            done = list(pool.map(self.one_of_many, range(self.args.starts)))
+        statuses = collections.Counter(each.status for each in done)
+        wrong = [each for each in done if each.status != 3 or "nowhere" not in each.err]
+        expect(not wrong, f"{len(wrong)} of {len(done)} did not start, statuses {dict(statuses)}: "
+                          f"{wrong and wrong[0]}")
+        expect(not os.listdir(self.tmp), f"left in TMPDIR: {os.listdir(self.tmp)}")
+        print(f"{len(done)} of {len(done)} started, {self.args.side_by_side} side by side")
+
+    def main(self):
+        self.without_folders()
+        self.together()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shoal")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--starts", type=int, default=64)
+    parser.add_argument("--side-by-side", type=int, default=16)
+    return Starts(parser.parse_args()).main()
+
+
+main_of(main)
