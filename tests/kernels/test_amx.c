@@ -1,0 +1,116 @@
+/* Whether the set amx is chosen where it can be, and whether its linears really go through tiles:
+ * their bits are those of AVX-512, so no other test would see that they never do. */
+#include "util_quant.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* What LDTILECFG reads and STTILECFG writes: one tile of one row of four bytes, which no kernel
+ * has use for. */
+struct tile_mark {
+    uint8_t bytes[64];
+};
+static const struct tile_mark mark = {
+    {[0] = 1 /* palette */, [16] = 4 /* bytes */, [48] = 1 /* rows */}};
+
+static void tiles_mark(void)
+{
+    __asm__ volatile("ldtilecfg %0" : : "m"(mark));
+}
+
+/* Whether someone had tiles on this thread since tiles_mark: they are then configured otherwise,
+ * or not at all. Leaves none. */
+static bool tiles_were_used(void)
+{
+    struct tile_mark found;
+    __asm__ volatile("sttilecfg %0\n\ttilerelease" : "=m"(found));
+    return memcmp(&found, &mark, sizeof mark) != 0;
+}
+
+/* By the system's list and not by CPUID, which is what the selection asks; and the system lets this
+ * process use tiles. */
+static bool system_has_amx(void)
+{
+    char *line = NULL;
+    size_t room = 0;
+    bool has = false;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    if (f == NULL) return false;
+    while (!has && getline(&line, &room, f) > 0)
+        has = strncmp(line, "flags", 5) == 0 && strstr(line, " amx_int8") != NULL &&
+              strstr(line, " amx_tile") != NULL && strstr(line, " avx512_vnni") != NULL;
+    free(line);
+    fclose(f);
+    return has && syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0;
+}
+
+static void amx_is_chosen_where_the_system_has_it(void)
+{
+    struct kern_table t;
+    if (!system_has_amx()) return;
+    const struct status st = kern_select("amx", &t);
+    CU_ASSERT_EQUAL(st.code, STATUS_OK);
+    if (status_failed(&st)) printf("%s\n", st.text);
+    CU_ASSERT_EQUAL(kern_select(NULL, &t).code, STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(t.name, "amx");
+}
+
+static bool linear_uses_tiles(const struct kern_table *k, struct rng *r, struct quant_format f,
+                              size_t leaf, size_t n_rows)
+{
+    enum { N_OUT = 48, N_IN = 512 };
+    struct quant_weight w = quant_weight_make(r, f, N_OUT, N_IN, leaf, 0);
+    struct quant_rows xq = quant_rows_make(n_rows, N_IN, f);
+    float *x = test_floats(n_rows * N_IN), *y = test_floats(n_rows * N_OUT);
+    int64_t *sums = test_memory(n_rows * (N_OUT + 1) * sizeof *sums);
+    const struct linear_group group = {&w.w, 0, n_rows};
+    const struct linear_args a = {.groups = &group,
+                                  .n_groups = 1,
+                                  .x = x,
+                                  .x_stride = N_IN,
+                                  .xq = &xq,
+                                  .y = y,
+                                  .y_stride = N_OUT,
+                                  .sums = sums};
+    rng_floats(r, x, n_rows * N_IN, 1.0f);
+    op_quantize_rows(k, x, N_IN, n_rows, N_IN, &xq);
+    tiles_mark();
+    (leaf > 0 ? op_linear_leaf : op_linear)(k, &a);
+    const bool used = tiles_were_used();
+    quant_weight_free(&w);
+    quant_rows_free(&xq);
+    free(x);
+    free(y);
+    free(sums);
+    return used;
+}
+
+/* Through the op, as the forward pass calls it, on this thread. Few rows are AVX-512's. */
+static void many_rows_of_codes_go_through_tiles(void)
+{
+    static const size_t rows[] = {16, 32, 64, 256};
+    struct kern_table k;
+    struct rng r = {11};
+    if (kern_select("amx", &k).code != STATUS_OK) return;
+    k.team = NULL;
+    for (size_t i = 0; i < QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i);
+        if (f.kind != QUANT_INT8 && f.kind != QUANT_INT4) continue;
+        for (size_t leaf = 0; leaf <= 256; leaf += 256) {
+            for (size_t n = 0; n < sizeof rows / sizeof rows[0]; n++)
+                CU_ASSERT(linear_uses_tiles(&k, &r, f, leaf, rows[n]));
+            CU_ASSERT_FALSE(linear_uses_tiles(&k, &r, f, leaf, 1));
+        }
+    }
+}
+
+void suite_amx(CU_pSuite suite);
+void suite_amx(CU_pSuite suite)
+{
+    CU_add_test(suite, "amx is chosen where the system has it",
+                amx_is_chosen_where_the_system_has_it);
+    CU_add_test(suite, "many rows of codes go through tiles", many_rows_of_codes_go_through_tiles);
+}
