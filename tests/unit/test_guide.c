@@ -289,6 +289,26 @@ static void equal_specs_share_a_guide(void)
     tokenizer_destroy(&t);
 }
 
+static void empty_fields_ask_for_nothing(void)
+{
+    static const char *const fields[] = {"guided_regex", "guided_choice", "guided_json",
+                                         "structured_outputs", "response_format"};
+    static const char *const values[] = {"null", "false", "\"\"", "[]"};
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
+    for (int i = 0; i < 5 * 4; i++) {
+        char line[96];
+        snprintf(line, sizeof line, "{\"prompt\":\"a\",\"%s\":%s}", fields[i / 4], values[i % 4]);
+        struct request *r = util_request_parse(&rules, line);
+        CU_ASSERT_PTR_NULL(r->guide);
+        CU_ASSERT_EQUAL(r->error_code == NULL, i <= 16); /* response_format is off by null alone */
+        request_destroy(&r);
+    }
+    guides_destroy(&rules.guides);
+    tokenizer_destroy(&t);
+}
+
 /* More states than masks are kept for: those made again are as they were. */
 static void masks_are_made_again(void)
 {
