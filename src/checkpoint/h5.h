@@ -1,5 +1,6 @@
 /* What the reader and the writer of checkpoint files share of HDF5: quiet errors as sentences, the
- * stored types, opening a file without plugins, locks or drivers. Called by ckpt*.c only. */
+ * stored types, opening a file without plugins, locks or drivers. Called by ckpt*.c, and for its
+ * sentences by logits_file.c. */
 #ifndef SHOAL_CHECKPOINT_H5_H
 #define SHOAL_CHECKPOINT_H5_H
 

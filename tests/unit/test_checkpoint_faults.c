@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "checkpoint/ckpt.h"
 #include "checkpoint/h5.h"
+#include "checkpoint/logits_file.h"
 #include "checkpoint/seal.h"
 #include "unit/util_ckpt.h"
 
@@ -145,6 +146,50 @@ static void a_write_that_does_not_fit_leaves_nothing(void)
     CU_ASSERT_EQUAL(in_child(write_limited, &limit, 60), 0);
     limit = n;
     CU_ASSERT_EQUAL(in_child(write_limited, &limit, 60), 1);
+    scratch_clear();
+}
+
+/* Every line's rows come in two pieces, as a prompt's chunks do. */
+static struct status logits_write(const char *path)
+{
+    enum { LINES = 5, ROWS = 4, VOCAB = 300 };
+    float rows[ROWS * VOCAB] = {1.0f};
+    struct logits_file *f;
+    TRY(logits_file_create(path, &f));
+    struct status st = status_ok();
+    for (uint64_t line = 1; line <= LINES && !status_failed(&st); line++) {
+        st = logits_file_write(f, line, 0, rows, ROWS, VOCAB);
+        if (!status_failed(&st)) st = logits_file_write(f, line, ROWS, rows, ROWS, VOCAB);
+    }
+    const struct status closed = logits_file_close(&f);
+    return status_failed(&st) ? st : closed;
+}
+
+/* 0: a failed write said why; 1: all fitted. */
+static int logits_limited(void *ctx)
+{
+    const rlim_t *limit = ctx;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){*limit, *limit});
+    const struct status st = logits_write(scratch("logits.h5"));
+    if (!status_failed(&st)) return 1;
+    if (st.code == STATUS_IO && strstr(st.text, "logits.h5: ") != NULL &&
+        strstr(st.text, "File too large") != NULL)
+        return 0;
+    printf("\n  limit %zu: %s\n", (size_t)*limit, st.text);
+    fflush(stdout);
+    return 2;
+}
+
+static void logits_that_do_not_fit_say_why(void)
+{
+    size_t n;
+    CU_ASSERT_EQUAL(logits_write(scratch("logits.h5")).code, STATUS_OK);
+    free(get_file(scratch("logits.h5"), &n));
+    for (rlim_t limit = 0; limit < n; limit += 499)
+        CU_ASSERT_EQUAL(in_child(logits_limited, &limit, 60), 0);
+    rlim_t limit = n;
+    CU_ASSERT_EQUAL(in_child(logits_limited, &limit, 60), 1);
     scratch_clear();
 }
 
@@ -401,6 +446,7 @@ void suite_checkpoint_faults(CU_pSuite suite)
     CU_add_test(suite, "a flipped bit is found or harmless, and never hangs",
                 a_flipped_bit_is_found_or_harmless_and_never_hangs);
     CU_add_test(suite, "what is no checkpoint is refused", what_is_no_checkpoint_is_refused);
+    CU_add_test(suite, "logits that do not fit say why", logits_that_do_not_fit_say_why);
     CU_add_test(suite, "a write that does not fit leaves nothing",
                 a_write_that_does_not_fit_leaves_nothing);
     CU_add_test(suite, "hostile structures are refused by name",
