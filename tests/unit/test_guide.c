@@ -378,6 +378,7 @@ void suite_guide(CU_pSuite suite)
     CU_ADD_TEST(suite, no_token_left_ends_an_answer);
     CU_ADD_TEST(suite, every_decoder_gives_the_form);
     CU_ADD_TEST(suite, equal_specs_share_a_guide);
+    CU_ADD_TEST(suite, empty_fields_ask_for_nothing);
     CU_ADD_TEST(suite, masks_are_made_again);
     CU_ADD_TEST(suite, failing_allocations_are_statuses);
 }
