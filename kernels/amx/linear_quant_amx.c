@@ -39,6 +39,14 @@ struct chains {
     const struct tile_rows *rows;
     const float (*scales)[PANEL_COLUMNS];
     const int32_t (*zeros)[PANEL_COLUMNS]; /* NULL: none */
+    const uint8_t *ahead;                  /* n_ahead lines to fetch meanwhile */
+    size_t n_ahead;
+};
+
+/* Lines still to be fetched begin at `next`; `due` of n_groups parts of one are due. */
+struct fetch {
+    const uint8_t *next;
+    size_t due;
 };
 
 /* out[g][r] = word g < n of row r, rows `stride` words apart. */
@@ -84,6 +92,16 @@ ALWAYS_INLINE void group_finish(const struct chains *c, size_t g, const tile_sum
         if (c->zeros != NULL)
             sum = _mm512_dpwssd_epi32(sum, zeros, _mm512_set1_epi32(c->rows->sums[g][r]));
         acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc[r]);
+        if (c->zeros != NULL) __asm__ volatile("" ::: "memory"); /* no row's loads before */
+    }
+}
+
+/* In n_groups calls n_ahead lines: all at once they would stand before what is needed now. */
+ALWAYS_INLINE void fetch_due(const struct chains *c, struct fetch *f)
+{
+    for (f->due += c->n_ahead; f->due >= c->n_groups; f->due -= c->n_groups) {
+        _mm_prefetch(f->next, _MM_HINT_T1);
+        f->next += QUANT_LINE;
     }
 }
 
@@ -93,6 +111,7 @@ ALWAYS_INLINE void group_finish(const struct chains *c, size_t g, const tile_sum
 ALWAYS_INLINE void tile_chains(const struct chains *c, size_t first,
                                float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
+    struct fetch ahead = {.next = c->ahead};
     tile_sums ring[RING] __attribute__((aligned(64)));
     __m512 acc[TILE_ROWS];
 #pragma GCC unroll 16
@@ -110,6 +129,7 @@ ALWAYS_INLINE void tile_chains(const struct chains *c, size_t first,
             if (g + AHEAD < c->n_groups) group_multiply(c, (i + AHEAD) % RING, g + AHEAD);
             const size_t last = (i + AHEAD - 1) % RING;
             if (g + AHEAD <= c->n_groups) tile_store(TILE_SUMS + (int)last, ring[last][0]);
+            fetch_due(c, &ahead);
             group_finish(c, g, &ring[i], acc);
         }
     }
@@ -122,13 +142,18 @@ ALWAYS_INLINE void tile_chains(const struct chains *c, size_t first,
 ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant_tile *t,
                                 float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
+    const size_t n_tiles = (t->n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    const size_t n_lines = t->n_groups * t->ahead_step / QUANT_LINE;
     struct tile_rows rows;
     for (size_t begin = 0; begin < t->n_rows; begin += TILE_ROWS) {
         const size_t row = quant_min(begin, t->n_rows - TILE_ROWS);
         turn_rows(t->x_scales + row * t->q_stride, t->q_stride, t->n_groups, rows.scales);
         if (has_zeros)
             turn_rows(t->start + row * t->start_stride, t->start_stride, t->n_groups, rows.sums);
+        const size_t line = begin / TILE_ROWS * n_lines / n_tiles;
+        const size_t next_line = (begin / TILE_ROWS + 1) * n_lines / n_tiles;
         for (size_t p = 0; p < t->n_panels; p++) {
+            const uint8_t *ahead = t->ahead + p * t->ahead_stride + line * QUANT_LINE;
             const struct chains c = {.n_groups = t->n_groups,
                                      .group = group,
                                      .x = t->x + row * t->x_stride,
@@ -136,7 +161,9 @@ ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant
                                      .w = t->w + p * t->w_stride,
                                      .rows = &rows,
                                      .scales = t->scales[p],
-                                     .zeros = has_zeros ? t->zeros[p] : NULL};
+                                     .zeros = has_zeros ? t->zeros[p] : NULL,
+                                     .ahead = ahead,
+                                     .n_ahead = next_line - line};
             tile_chains(&c, begin - row, (void *)out[row][p]);
         }
     }
