@@ -33,7 +33,9 @@ static struct status set_u64(const struct flag *f, const char *text, char *at)
     errno = 0;
     const uint64_t value = strtoull(text, NULL, 10);
     if (!is_decimal(text) || *text == '-' || errno != 0 || !in_limits(f, (double)value)) {
-        return bad_value(f, text, "an integer");
+        const bool is_whole = f->kind == FLAG_U64 && f->least == 0 && f->most == 0;
+        return bad_value(f, text,
+                         is_whole ? "an integer from 0 to 18446744073709551615" : "an integer");
     }
     memcpy(at, &value, sizeof value);
     return status_ok();
@@ -131,11 +133,24 @@ static size_t distance(const char *a, size_t n, const char *b, size_t m)
     return row[m];
 }
 
+/* The only flag that begins so; NULL: none does, or several. */
+static const struct flag *longer_flag(const struct flag *table, size_t n_flags, const char *name,
+                                      size_t n)
+{
+    const struct flag *found = NULL;
+    for (size_t i = 0; i < n_flags; i++) {
+        if (table[i].help == NULL || strncmp(table[i].name, name, n) != 0) continue;
+        if (found != NULL) return NULL;
+        found = &table[i];
+    }
+    return found;
+}
+
 /* The flag that was perhaps meant; NULL: none is near. */
 static const struct flag *near_flag(const struct flag *table, size_t n_flags, const char *name,
                                     size_t n)
 {
-    const struct flag *found = NULL;
+    const struct flag *found = n > 3 ? longer_flag(table, n_flags, name, n) : NULL;
     size_t best = 3;
     for (size_t i = 0; i < n_flags && n > 3 && n < 64; i++) {
         const size_t m = strlen(table[i].name);

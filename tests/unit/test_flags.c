@@ -27,6 +27,9 @@ static const struct flag table[] = {
     {"real", FLAG_NUMBER, AT(real), 0, 1, "X", "a real number"},
     {"any", FLAG_NUMBER, AT(any), 0, 0, "X", "any real number"},
     {"on", FLAG_SWITCH, AT(on), 0, 0, NULL, "a switch"},
+    {"longname", FLAG_COUNT, AT(wide), 0, 0, "N", "two flags begin alike"},
+    {"longnames", FLAG_COUNT, AT(wide), 0, 0, "N", "two flags begin alike"},
+    {"listlengths", FLAG_COUNT, AT(wide), 0, 0, "N", "lengths"},
     {"list", FLAG_LIST, AT(list), 0, 0, "STR", "a list"},
 };
 
@@ -104,8 +107,10 @@ static void limits_are_inclusive_and_named_in_full(void)
     check_refused(PARSE(0, "--wide", "4294967296"),
                   "--wide: expected an integer, found \"4294967296\"");
     check_refused(PARSE(0, "--seed", "18446744073709551616"),
-                  "--seed: expected an integer, found \"18446744073709551616\"");
-    check_refused(PARSE(0, "--seed", "-1"), "--seed: expected an integer, found \"-1\"");
+                  "--seed: expected an integer from 0 to 18446744073709551615, found "
+                  "\"18446744073709551616\"");
+    check_refused(PARSE(0, "--seed", "-1"),
+                  "--seed: expected an integer from 0 to 18446744073709551615, found \"-1\"");
 }
 
 static void what_is_not_a_number_is_refused(void)
@@ -190,6 +195,10 @@ static void a_flag_that_was_nearly_meant_is_named(void)
                   "--cuont: no such flag for `shoal cmd`; did you mean --count?");
     check_refused(PARSE(0, "--counts=3"),
                   "--counts=3: no such flag for `shoal cmd`; did you mean --count?");
+    check_refused(PARSE(0, "--listlen", "3"),
+                  "--listlen: no such flag for `shoal cmd`; did you mean --listlengths?");
+    check_refused(PARSE(0, "--longn", "3"),
+                  "--longn: no such flag for `shoal cmd`; see shoal cmd --help");
 }
 
 static void help_stops_the_reading(void)
