@@ -69,6 +69,10 @@ struct status bench_run(struct job *j);
  * weights_load. */
 struct status bench_load_run(struct job *j);
 
+/* Local. Whether --json (NULL or "-": no file) can be written at the end; the first rank alone
+ * looks. Errors: STATUS_IO. */
+struct status bench_check_json(const struct comm *c, const char *path);
+
 /* Local. Writes text to the file of --json. Errors: STATUS_IO. */
 struct status bench_write_json(const char *path, const struct strbuf *text);
 

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "job_paths.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -266,6 +267,12 @@ void bench_machine_json(const struct bench_machine *m, struct strbuf *s)
     strbuf_puts(s, "}");
 }
 
+struct status bench_check_json(const struct comm *c, const char *path)
+{
+    if (comm_rank(c, COMM_WORLD) != 0 || path == NULL || strcmp(path, "-") == 0) return status_ok();
+    return job_paths_check_written("json", path);
+}
+
 struct status bench_write_json(const char *path, const struct strbuf *text)
 {
     TRY(strbuf_status(text));
@@ -292,6 +299,7 @@ static struct status report(const struct machine_report *r, const char *json)
 
 static struct status run(struct machine_report *r, const struct bench_options *o)
 {
+    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->json)));
     TRY(measure(r, o->job.n_threads));
     return comm_agree(r->comm, report(r, o->json));
 }

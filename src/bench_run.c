@@ -438,6 +438,7 @@ static struct status measure(struct bench *b, struct bench_result *results)
         return status_make(STATUS_USAGE, "--paired-reads: for one rank on a CPU, found %u ranks%s",
                            j->layout->n_ranks, j->kern.device != NULL ? " on devices" : "");
     }
+    TRY(comm_agree(j->comm, bench_check_json(j->comm, b->o->json)));
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine);

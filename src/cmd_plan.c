@@ -5,6 +5,7 @@
 #include "checkpoint/ckpt.h"
 #include "cmd.h"
 #include "flags.h"
+#include "job_paths.h"
 #include "model/weights.h"
 #include "parallel/layout_choose.h"
 #include "parallel/plan_report.h"
@@ -144,6 +145,7 @@ static struct status run(int argc, char **argv, enum flags_ask *ask)
     TRY(flags_parse(table, N_FLAGS, argc, argv, &f, &none, ask));
     if (*ask != FLAGS_RUN) return status_ok();
     if (f.model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
+    TRY(job_paths_check_model(f.model));
     struct model_config m;
     struct layout_model layout_model;
     struct topo *topo = NULL;

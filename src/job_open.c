@@ -178,6 +178,12 @@ struct status job_read_limits(struct job *j)
         return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
                            j->model.context, j->max_model_len);
     }
+    if (j->max_model_len < 2) {
+        return status_make(STATUS_USAGE,
+                           "--max-model-len: expected at least 2, a token of the "
+                           "prompt and one of the answer, found %u",
+                           j->max_model_len);
+    }
     TRY(check_scheduling(j));
     j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
     return check_step_tokens(j);

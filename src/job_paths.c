@@ -35,28 +35,44 @@ static void folder_of(const char *path, char *out)
     }
 }
 
-static struct status check_writable(const struct named *f)
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+struct status job_paths_check_written(const char *flag, const char *path)
 {
     char folder[4096];
-    if (strlen(f->path) >= sizeof folder) {
-        return status_make(STATUS_IO, "--%s: a path of %zu bytes, expected less than %zu", f->flag,
-                           strlen(f->path), sizeof folder);
+    if (strlen(path) >= sizeof folder) {
+        return status_make(STATUS_IO, "--%s: a path of %zu bytes, expected less than %zu", flag,
+                           strlen(path), sizeof folder);
     }
-    folder_of(f->path, folder);
+    if (is_folder(path)) {
+        return status_make(STATUS_IO, "--%s %s: expected a file to write to, found a folder", flag,
+                           path);
+    }
+    folder_of(path, folder);
     const bool ok =
-        access(f->path, F_OK) == 0 ? access(f->path, W_OK) == 0 : access(folder, W_OK | X_OK) == 0;
+        access(path, F_OK) == 0 ? access(path, W_OK) == 0 : access(folder, W_OK | X_OK) == 0;
     if (ok) return status_ok();
-    return status_make(STATUS_IO, "--%s %s: cannot be written: %s", f->flag, f->path,
-                       strerror(errno));
+    return status_make(STATUS_IO, "--%s %s: cannot be written: %s", flag, path, strerror(errno));
+}
+
+/* What a script gives whose variable is not set. */
+static struct status check_named(const char *flag, const char *path)
+{
+    if (path == NULL || *path != '\0') return status_ok();
+    return status_make(STATUS_USAGE, "--%s: expected a file's name, found an empty one", flag);
 }
 
 struct status job_paths_check_model(const char *model)
 {
-    struct stat info;
     const char *end = strrchr(model, '.');
     const bool is_source =
         end != NULL && (strcasecmp(end, ".gguf") == 0 || strcasecmp(end, ".safetensors") == 0);
-    if (!is_source && (stat(model, &info) != 0 || !S_ISDIR(info.st_mode))) return status_ok();
+    TRY(check_named("model", model));
+    if (!is_source && !is_folder(model)) return status_ok();
     return status_make(STATUS_INPUT,
                        "--model %s: expected a checkpoint of shoal's, found a %s; make one of it "
                        "with: shoal convert SRC DST.h5",
@@ -68,6 +84,9 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
     static const char *const sources[] = {".gguf", ".safetensors", ".json", ".jsonl"};
     const char *end = strrchr(to, '.');
     const bool is_more = more != NULL && is_same(to, more);
+    if (*from == '\0' || *to == '\0')
+        return status_make(STATUS_USAGE, "%s: expected a file's name, found an empty one",
+                           *from == '\0' ? "the source" : "the file to write to");
     if (is_more || is_same(to, from)) {
         return status_make(STATUS_USAGE, "%s: expected another file than %s to write to", to,
                            is_more ? more : from);
@@ -79,7 +98,8 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
                            "source's",
                            to);
     }
-    return status_ok();
+    if (!is_folder(to)) return status_ok();
+    return status_make(STATUS_IO, "%s: expected a file to write to, as DST.h5, found a folder", to);
 }
 
 /* Rows that went into a pipe cannot be read again, which a resumed job must. */
@@ -101,6 +121,7 @@ struct status job_paths_check(const struct job_options *o)
                                   {"output", o->output, o->audit == 0}, {"logits", o->logits, true},
                                   {"metrics", o->metrics, true},        {"trace", o->trace, true}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        TRY(check_named(files[i].flag, files[i].path));
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
         if (!files[i].writes || is_stream) continue;
         for (size_t k = 0; k < i; k++) {
@@ -108,7 +129,7 @@ struct status job_paths_check(const struct job_options *o)
             return status_make(STATUS_USAGE, "--%s %s: expected another file than --%s's",
                                files[i].flag, files[i].path, files[k].flag);
         }
-        TRY(check_writable(&files[i]));
+        TRY(job_paths_check_written(files[i].flag, files[i].path));
     }
     return check_output(o);
 }

@@ -453,7 +453,9 @@ static struct status header_take(struct gguf *g, struct cursor *c)
     uint64_t version, n_tensors, n_values;
     TRY(cursor_take(c, magic, sizeof magic));
     if (memcmp(magic, "GGUF", sizeof magic) != 0) {
-        return status_make(STATUS_INPUT, "%s: is no GGUF file (it does not start with GGUF)",
+        return status_make(STATUS_INPUT,
+                           "%s: is no GGUF file (it does not start with GGUF); "
+                           "of a Hugging Face checkpoint name the folder",
                            g->path);
     }
     TRY(cursor_uint(c, 4, &version));

@@ -215,7 +215,8 @@ static struct status check_open(int fd, const char *path, struct seal_info *out)
     struct stat info;
     if (fstat(fd, &info) != 0) return fail(STATUS_INPUT, path, "stat");
     if (!S_ISREG(info.st_mode)) {
-        return status_make(STATUS_INPUT, "%s: expected a regular file", path);
+        return status_make(STATUS_INPUT, "%s: expected a regular file, as shoal convert makes them",
+                           path);
     }
     struct status st;
     TRY_GOTO(st, footer_read(fd, path, (uint64_t)info.st_size, &t), out);

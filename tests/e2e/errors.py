@@ -49,6 +49,10 @@ class ErrorsTest:
         self.fails(2, ["temperature"], self.generate(ranks, "--temperature", "-1"))
         self.fails(2, ["kv-dtype"], self.generate(ranks, "--kv-dtype", "f33"))
         self.fails(2, ["kv"], self.generate(ranks, "--kv-blocks", "1"))
+        self.fails(2, ["--max-model-len", "at least 2"], self.generate(ranks, "--max-model-len", "1"))
+        self.fails(3, ["--json", "found a folder"], self.shoal(
+            "bench", "--model", self.model, "--json", self.work, "--prompt-lengths", 4, "--output-lengths", 2,
+            ranks=ranks, limit_s=LIMIT_S))
         self.fails(2, ["--input"], self.shoal("generate", "--model", self.model, ranks=ranks,
                                               limit_s=LIMIT_S))
         self.fails(2, ["frobnicate"], self.shoal("frobnicate", ranks=ranks, limit_s=LIMIT_S))
@@ -256,6 +260,20 @@ class ErrorsTest:
         expect(done.status in (2, 3), f"status 2 or 3 expected: {done}")
         self.fails(done.status, words, done)
 
+    def hours_for_nothing(self):
+        """A file that cannot be written at the end is said before the work."""
+        for argv in (["quantize", self.model, self.work, "--format", "int8"],
+                     ["convert", GOLDENS / "llama-gqa" / "hf", self.work]):
+            self.fails(3, ["found a folder"], self.shoal(*argv))
+            left = [p.name for p in self.work.parent.iterdir() if p.name.startswith(self.work.name + ".")]
+            expect(not left, f"beside the folder: {left}")
+        self.fails(3, ["--json", "found a folder"],
+                   self.shoal("bench", "--machine", "--threads", 1, "--json", self.work))
+        self.fails(3, ["shoal convert"], self.shoal("plan", "--model", self.work))
+        self.fails(3, ["name the folder"],
+                   self.shoal("convert", GOLDENS / "llama-gqa" / "hf" / "config.json",
+                              self.work / "x.h5"))
+
     def copies_over_sources(self):
         """A model is not overwritten by what is made of it."""
         whole = self.model.read_bytes()
@@ -293,6 +311,7 @@ class ErrorsTest:
         self.ranks_that_differ()
         self.convert_refuses()
         self.copies_over_sources()
+        self.hours_for_nothing()
         self.silent_launcher()
         done = self.generate(4)
         expect(done.status == 0 and "a" in read_rows(self.output), f"the good run: {done}")

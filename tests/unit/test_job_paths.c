@@ -68,6 +68,7 @@ static void a_copy_takes_no_ones_place(void)
     CU_ASSERT_EQUAL(job_paths_check_copy(model, "m.GGUF", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy(dir, "x/model.safetensors", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy(dir, "x.y/model", NULL).code, STATUS_OK);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, dir, NULL).code, STATUS_IO);
     teardown();
 }
 
@@ -134,6 +135,36 @@ static void a_missing_folder_is_named_at_once(void)
     teardown();
 }
 
+static void a_folder_is_no_file_to_write_to(void)
+{
+    setup();
+    const struct status st = check(other, NULL, dir);
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "--metrics"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "found a folder"));
+    CU_ASSERT_EQUAL(check(dir, NULL, NULL).code, STATUS_IO);
+    CU_ASSERT_EQUAL(check(other, dir, NULL).code, STATUS_IO);
+    CU_ASSERT_EQUAL(job_paths_check_written("json", dir).code, STATUS_IO);
+    CU_ASSERT_EQUAL(job_paths_check_written("json", other).code, STATUS_OK);
+    teardown();
+}
+
+static void empty_names_are_refused(void)
+{
+    setup();
+    const struct status st = check("", NULL, NULL);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_STRING_EQUAL(st.text, "--output: expected a file's name, found an empty one");
+    const struct job_options o = {.model = model, .input = "", .output = other};
+    CU_ASSERT_EQUAL(job_paths_check(&o).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(check(other, "", NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(check(other, NULL, "").code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_model("").code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, "", NULL).code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(job_paths_check_copy("", other, NULL).code, STATUS_USAGE);
+    teardown();
+}
+
 void suite_job_paths(CU_pSuite suite);
 void suite_job_paths(CU_pSuite suite)
 {
@@ -142,5 +173,7 @@ void suite_job_paths(CU_pSuite suite)
     CU_add_test(suite, "files of their own are taken", files_of_their_own_are_taken);
     CU_add_test(suite, "one file for two is refused", one_file_for_two_is_refused);
     CU_add_test(suite, "a pipe takes no journal", a_pipe_takes_no_journal);
+    CU_add_test(suite, "a folder is no file to write to", a_folder_is_no_file_to_write_to);
+    CU_add_test(suite, "empty names are refused", empty_names_are_refused);
     CU_add_test(suite, "a missing folder is named at once", a_missing_folder_is_named_at_once);
 }
