@@ -343,48 +343,32 @@ static void count_rows(struct moe *m, bool back)
     }
 }
 
-/* Calls move(ctx, row by expert, row by source, n_rows) for each run of rows of one expert and one
- * source: the permutation between the order of arrival and the order of computation. */
-typedef void run_move(void *ctx, size_t by_expert, size_t by_source, size_t n_rows);
-
-static void walk_runs(struct moe *m, run_move *move, void *ctx)
-{
-    size_t by_expert = 0, all = 0;
-    for (uint32_t g = 0; g < m->n_group; g++) {
-        m->source_at[g] = all;
-        for (uint32_t i = 0; i < m->n_local_max; i++)
-            all += (size_t)m->count_in[(size_t)g * m->n_local_max + i];
-    }
-    for (uint32_t e = 0; e < range_count(m->experts); e++) {
-        for (uint32_t g = 0; g < m->n_group; g++) {
-            const size_t n = (size_t)m->count_in[(size_t)g * m->n_local_max + e];
-            move(ctx, by_expert, m->source_at[g], n);
-            by_expert += n;
-            m->source_at[g] += n;
-        }
-    }
-}
-
+/* The permutation between the order of arrival and the order of computation: row by_source[i] of
+ * the one is row by_expert[i] of the other. */
 struct run_lists {
     int32_t *by_expert, *by_source; /* [rows in] */
     size_t n;
 };
-
-static void list_run(void *ctx, size_t by_expert, size_t by_source, size_t n_rows)
-{
-    struct run_lists *l = ctx;
-    for (size_t i = 0; i < n_rows; i++) {
-        l->by_expert[l->n] = (int32_t)(by_expert + i);
-        l->by_source[l->n++] = (int32_t)(by_source + i);
-    }
-}
 
 static struct status list_runs(struct moe *m, const struct pass *p, struct run_lists *out)
 {
     *out = (struct run_lists){.n = 0};
     TRY(moe_grow(m, BUF_MOVE, 2 * p->n_in, sizeof(int32_t), &out->by_expert));
     out->by_source = out->by_expert + p->n_in;
-    walk_runs(m, list_run, out);
+    int32_t all = 0;
+    for (uint32_t g = 0; g < m->n_group; g++) {
+        m->source_at[g] = all;
+        for (uint32_t i = 0; i < m->n_local_max; i++)
+            all += m->count_in[(size_t)g * m->n_local_max + i];
+    }
+    for (uint32_t e = 0; e < range_count(m->experts); e++) {
+        for (uint32_t g = 0; g < m->n_group; g++) {
+            for (int32_t n = m->count_in[(size_t)g * m->n_local_max + e]; n > 0; n--) {
+                out->by_expert[out->n] = (int32_t)out->n;
+                out->by_source[out->n++] = m->source_at[g]++;
+            }
+        }
+    }
     return status_ok();
 }
 

@@ -62,7 +62,7 @@ struct moe {
     struct grown buffers[BUF_COUNT];
     int *ints; /* owned; the arrays below, [n_group] each unless said */
     int *send_counts, *send_displs, *recv_counts, *recv_displs; /* in rows */
-    size_t *source_at;                /* [n_group] a walk's place in each source's rows */
+    int32_t *source_at;               /* [n_group] the next row of each source, while listed */
     int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
     int32_t *per_expert;              /* [E] rows of this rank's slice */
     struct linear_group *groups;      /* [n_local]; the gates', the downs' */
