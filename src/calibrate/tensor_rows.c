@@ -44,20 +44,29 @@ static struct status fetch(struct tensor_rows *r, struct tensor_block *b, uint64
     return status_ok();
 }
 
+/* As many of n_rows rows from row0 on as stand in row0's block: *n rows at *from. */
+static struct status block_rows(struct tensor_rows *r, struct tensor_block *b, uint64_t row0,
+                                uint64_t n_rows, const char **from, uint64_t *n)
+{
+    const struct ckpt_tensor *t = b->stored;
+    const uint64_t block = row0 / t->rows_per_block;
+    const uint64_t skipped = row0 - block * t->rows_per_block;
+    TRY(fetch(r, b, block));
+    *from = b->bytes + skipped * t->n_cols * dtype_bytes(t->dtype);
+    *n = ckpt_block_rows(t, block) - skipped;
+    if (*n > n_rows) *n = n_rows;
+    return status_ok();
+}
+
 struct status tensor_rows_stored(struct tensor_rows *r, enum ckpt_part part, uint64_t row0,
                                  uint64_t n_rows, void *out)
 {
     struct tensor_block *b = &r->blocks[part];
-    const struct ckpt_tensor *t = b->stored;
-    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
-    for (uint64_t done = 0; done < n_rows;) {
-        const uint64_t row = row0 + done, block = row / t->rows_per_block;
-        const uint64_t skipped = row - block * t->rows_per_block;
-        TRY(fetch(r, b, block));
-        uint64_t n = ckpt_block_rows(t, block) - skipped;
-        if (n > n_rows - done) n = n_rows - done;
-        memcpy((char *)out + done * row_bytes, b->bytes + skipped * row_bytes, n * row_bytes);
-        done += n;
+    const size_t row_bytes = (size_t)(b->stored->n_cols * dtype_bytes(b->stored->dtype));
+    const char *from;
+    for (uint64_t done = 0, n; done < n_rows; done += n) {
+        TRY(block_rows(r, b, row0 + done, n_rows - done, &from, &n));
+        memcpy((char *)out + done * row_bytes, from, n * row_bytes);
     }
     return status_ok();
 }
@@ -83,17 +92,10 @@ struct status tensor_rows_f32(struct tensor_rows *r, uint64_t row0, uint64_t n_r
 {
     if (r->t->quant.kind != QUANT_NONE) return quantized_f32(r, row0, n_rows, out);
     const struct ckpt_tensor *t = r->t;
-    struct tensor_block *b = &r->blocks[0];
-    const size_t row_bytes = (size_t)(t->n_cols * dtype_bytes(t->dtype));
-    for (uint64_t done = 0; done < n_rows;) {
-        const uint64_t row = row0 + done, block = row / t->rows_per_block;
-        const uint64_t skipped = row - block * t->rows_per_block;
-        TRY(fetch(r, b, block));
-        uint64_t n = ckpt_block_rows(t, block) - skipped;
-        if (n > n_rows - done) n = n_rows - done;
-        dtype_to_f32(t->dtype, b->bytes + skipped * row_bytes, (size_t)(n * t->n_cols),
-                     out + done * t->n_cols);
-        done += n;
+    const char *from;
+    for (uint64_t done = 0, n; done < n_rows; done += n) {
+        TRY(block_rows(r, &r->blocks[0], row0 + done, n_rows - done, &from, &n));
+        dtype_to_f32(t->dtype, from, (size_t)(n * t->n_cols), out + done * t->n_cols);
     }
     return status_ok();
 }
