@@ -82,61 +82,51 @@ static bool mxfp4_codes(const uint8_t *block, uint8_t *codes, void *scales)
 }
 
 struct layout {
+    enum gguf_quant quant;
     enum quant_kind kind;
     enum dtype scale_dtype;
     bool (*codes)(const uint8_t *block, uint8_t *codes, void *scales);
 };
 
-static bool layout_of(enum gguf_quant quant, struct layout *out)
+/* NULL: no format of shoal's holds these codes. */
+static const struct layout *layout_of(enum gguf_quant quant)
 {
-    switch (quant) {
-    case GGUF_Q4_0_TENSOR:
-        *out = (struct layout){QUANT_INT4, DTYPE_F16, q4_0_codes};
-        return true;
-    case GGUF_Q5_0_TENSOR:
-        *out = (struct layout){QUANT_INT8, DTYPE_F16, q5_0_codes};
-        return true;
-    case GGUF_Q8_0_TENSOR:
-        *out = (struct layout){QUANT_INT8, DTYPE_F16, q8_0_codes};
-        return true;
-    case GGUF_IQ4_NL_TENSOR:
-        *out = (struct layout){QUANT_INT8, DTYPE_F16, iq4_nl_codes};
-        return true;
-    case GGUF_IQ4_XS_TENSOR:
-        *out = (struct layout){QUANT_INT8, DTYPE_F32, iq4_xs_codes};
-        return true;
-    case GGUF_MXFP4_TENSOR:
-        *out = (struct layout){QUANT_MXFP4, DTYPE_F16, mxfp4_codes};
-        return true;
-    default:
-        return false;
-    }
+    static const struct layout layouts[] = {
+        {GGUF_Q4_0_TENSOR, QUANT_INT4, DTYPE_F16, q4_0_codes},
+        {GGUF_Q5_0_TENSOR, QUANT_INT8, DTYPE_F16, q5_0_codes},
+        {GGUF_Q8_0_TENSOR, QUANT_INT8, DTYPE_F16, q8_0_codes},
+        {GGUF_IQ4_NL_TENSOR, QUANT_INT8, DTYPE_F16, iq4_nl_codes},
+        {GGUF_IQ4_XS_TENSOR, QUANT_INT8, DTYPE_F32, iq4_xs_codes},
+        {GGUF_MXFP4_TENSOR, QUANT_MXFP4, DTYPE_F16, mxfp4_codes},
+    };
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        if (layouts[i].quant == quant) return &layouts[i];
+    return NULL;
 }
 
 bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out)
 {
-    struct layout l;
-    if (!layout_of(quant, &l)) return false;
-    *out = (struct quant_format){.kind = l.kind, .scale_dtype = l.scale_dtype, .group = SMALL};
+    const struct layout *l = layout_of(quant);
+    if (l == NULL) return false;
+    *out = (struct quant_format){.kind = l->kind, .scale_dtype = l->scale_dtype, .group = SMALL};
     return true;
 }
 
 bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
                 const struct quant_block *out)
 {
-    struct layout l;
+    const struct layout *l = layout_of(quant);
     struct quant_format f;
     uint32_t n_elems, n_bytes;
-    if (!layout_of(quant, &l) || !gguf_quant_format(quant, &f) ||
-        !gguf_quant_block(quant, &n_elems, &n_bytes))
+    if (l == NULL || !gguf_quant_format(quant, &f) || !gguf_quant_block(quant, &n_elems, &n_bytes))
         return false;
     const uint8_t *block = in;
     uint8_t *codes = out->codes, *scales = out->scales;
     bool good = true;
     for (uint64_t i = 0; i < n_rows * (n_cols / n_elems); i++) {
-        good = l.codes(block, codes, scales) && good;
+        good = l->codes(block, codes, scales) && good;
         block += n_bytes;
-        codes += quant_code_bytes(l.kind, n_elems);
+        codes += quant_code_bytes(l->kind, n_elems);
         scales += n_elems / SMALL * dtype_bytes(quant_scale_dtype(f));
     }
     return good;

@@ -192,78 +192,50 @@ static void mxfp4_block(const uint8_t *p, float *out)
 }
 
 struct format {
+    enum gguf_quant quant;
     const char *name;
-    uint32_t n_elems, n_bytes;
+    uint32_t n_elems, n_bytes; /* of a block */
     void (*block)(const uint8_t *p, float *out);
 };
 
-static bool format_of(enum gguf_quant quant, struct format *out)
+/* NULL: unknown. */
+static const struct format *format_of(enum gguf_quant quant)
 {
-    switch (quant) {
-    case GGUF_Q4_0_TENSOR:
-        *out = (struct format){"Q4_0", 32, 18, q4_0_block};
-        return true;
-    case GGUF_Q4_1_TENSOR:
-        *out = (struct format){"Q4_1", 32, 20, q4_1_block};
-        return true;
-    case GGUF_Q5_0_TENSOR:
-        *out = (struct format){"Q5_0", 32, 22, q5_0_block};
-        return true;
-    case GGUF_Q5_1_TENSOR:
-        *out = (struct format){"Q5_1", 32, 24, q5_1_block};
-        return true;
-    case GGUF_Q8_0_TENSOR:
-        *out = (struct format){"Q8_0", 32, 34, q8_0_block};
-        return true;
-    case GGUF_Q4_K_TENSOR:
-        *out = (struct format){"Q4_K", 256, 144, q4_k_block};
-        return true;
-    case GGUF_Q5_K_TENSOR:
-        *out = (struct format){"Q5_K", 256, 176, q5_k_block};
-        return true;
-    case GGUF_Q6_K_TENSOR:
-        *out = (struct format){"Q6_K", 256, 210, q6_k_block};
-        return true;
-    case GGUF_Q2_K_TENSOR:
-        *out = (struct format){"Q2_K", 256, 84, q2_k_block};
-        return true;
-    case GGUF_Q3_K_TENSOR:
-        *out = (struct format){"Q3_K", 256, 110, q3_k_block};
-        return true;
-    case GGUF_IQ4_NL_TENSOR:
-        *out = (struct format){"IQ4_NL", 32, 18, iq4_nl_block};
-        return true;
-    case GGUF_IQ4_XS_TENSOR:
-        *out = (struct format){"IQ4_XS", 256, 136, iq4_xs_block};
-        return true;
-    case GGUF_MXFP4_TENSOR:
-        *out = (struct format){"MXFP4", 32, 17, mxfp4_block};
-        return true;
-    case GGUF_F32_TENSOR:
-        *out = (struct format){"F32", 1, 4, NULL};
-        return true;
-    case GGUF_F16_TENSOR:
-        *out = (struct format){"F16", 1, 2, NULL};
-        return true;
-    case GGUF_BF16_TENSOR:
-        *out = (struct format){"BF16", 1, 2, NULL};
-        return true;
-    }
-    return false;
+    static const struct format formats[] = {
+        {GGUF_Q4_0_TENSOR, "Q4_0", 32, 18, q4_0_block},
+        {GGUF_Q4_1_TENSOR, "Q4_1", 32, 20, q4_1_block},
+        {GGUF_Q5_0_TENSOR, "Q5_0", 32, 22, q5_0_block},
+        {GGUF_Q5_1_TENSOR, "Q5_1", 32, 24, q5_1_block},
+        {GGUF_Q8_0_TENSOR, "Q8_0", 32, 34, q8_0_block},
+        {GGUF_Q4_K_TENSOR, "Q4_K", 256, 144, q4_k_block},
+        {GGUF_Q5_K_TENSOR, "Q5_K", 256, 176, q5_k_block},
+        {GGUF_Q6_K_TENSOR, "Q6_K", 256, 210, q6_k_block},
+        {GGUF_Q2_K_TENSOR, "Q2_K", 256, 84, q2_k_block},
+        {GGUF_Q3_K_TENSOR, "Q3_K", 256, 110, q3_k_block},
+        {GGUF_IQ4_NL_TENSOR, "IQ4_NL", 32, 18, iq4_nl_block},
+        {GGUF_IQ4_XS_TENSOR, "IQ4_XS", 256, 136, iq4_xs_block},
+        {GGUF_MXFP4_TENSOR, "MXFP4", 32, 17, mxfp4_block},
+        {GGUF_F32_TENSOR, "F32", 1, 4, NULL},
+        {GGUF_F16_TENSOR, "F16", 1, 2, NULL},
+        {GGUF_BF16_TENSOR, "BF16", 1, 2, NULL},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        if (formats[i].quant == quant) return &formats[i];
+    return NULL;
 }
 
 const char *gguf_quant_name(enum gguf_quant quant)
 {
-    struct format f;
-    return format_of(quant, &f) ? f.name : "unknown";
+    const struct format *f = format_of(quant);
+    return f != NULL ? f->name : "unknown";
 }
 
 bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes)
 {
-    struct format f;
-    if (!format_of((enum gguf_quant)id, &f)) return false;
-    *n_elems = f.n_elems;
-    *n_bytes = f.n_bytes;
+    const struct format *f = format_of((enum gguf_quant)id);
+    if (f == NULL) return false;
+    *n_elems = f->n_elems;
+    *n_bytes = f->n_bytes;
     return true;
 }
 
@@ -287,11 +259,11 @@ bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out)
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out)
 {
     enum dtype dtype;
-    struct format f;
+    const struct format *f = format_of(quant);
     if (gguf_quant_dtype(quant, &dtype)) {
         dtype_to_f32(dtype, in, n, out);
-    } else if (format_of(quant, &f)) {
+    } else if (f != NULL) {
         const uint8_t *p = in;
-        for (uint64_t i = 0; i < n; i += f.n_elems, p += f.n_bytes) f.block(p, out + i);
+        for (uint64_t i = 0; i < n; i += f->n_elems, p += f->n_bytes) f->block(p, out + i);
     }
 }
