@@ -157,33 +157,27 @@ static struct status pause_to_read(struct run *r, const struct in_flight *f, dou
     return st;
 }
 
-/* Takes the results of a group's step from all replicas. After a failure they are only drained, so
- * that no rank is left with a message nobody wants. */
-static struct status collect(struct run *r, uint32_t group, struct status st)
+/* Synthetic tokens for what was sampled, so that every answer has its full length. */
+static void exchange_tokens(struct run *r, struct step_result *result)
 {
-    struct bench *b = r->b;
-    struct in_flight *f = &b->groups[group];
-    for (uint32_t i = 0; i < b->j->layout->dp; i++) {
-        const struct status got = engine_collect(b->j->engine, (int32_t)i, &b->result);
-        if (!status_failed(&st)) st = got;
-        for (size_t k = 0; !status_failed(&st) && k < b->result.n_seqs; k++) {
-            struct result_seq *s = &b->result.seqs[k];
-            if (s->token < 0) continue;
-            const uint32_t position = r->c->prompt + r->n_sampled[s->id]++;
-            s->token =
-                (int32_t)bench_token((uint32_t)s->id, position, (uint32_t)b->rules.vocab_size);
-        }
-        if (!status_failed(&st)) {
-            st = scheduler_commit(r->scheduler, (int32_t)group, &b->result);
-        }
+    for (size_t k = 0; k < result->n_seqs; k++) {
+        struct result_seq *s = &result->seqs[k];
+        if (s->token < 0) continue;
+        const uint32_t position = r->c->prompt + r->n_sampled[s->id]++;
+        s->token =
+            (int32_t)bench_token((uint32_t)s->id, position, (uint32_t)r->b->rules.vocab_size);
     }
-    f->active = false;
+}
+
+/* A step and the time since the one before go to the step's phase; returns that time, in s. */
+static double count_step(struct run *r, const struct in_flight *f)
+{
     const uint64_t now = clock_ns(), cpu_now = process_ns();
     const double s = (double)(now - r->mark_ns) * 1e-9;
     struct bench_phase *p = &r->out->phases[f->kind];
     p->s += s;
     p->cpu_s += (double)(cpu_now - r->cpu_ns) * 1e-9;
-    const struct comm_stats comm = comm_stats_of_steps(b->j->comm);
+    const struct comm_stats comm = comm_stats_of_steps(r->b->j->comm);
     p->comm_s += (double)(comm.ns - r->comm.ns) * 1e-9;
     p->comm_wait_s += (double)(comm.wait_ns - r->comm.wait_ns) * 1e-9;
     p->n_steps += f->step.n_steps;
@@ -193,6 +187,24 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
     r->mark_ns = now;
     r->cpu_ns = cpu_now;
     r->comm = comm;
+    return s;
+}
+
+/* Takes the results of a group's step from all replicas. After a failure they are only drained, so
+ * that no rank is left with a message nobody wants. */
+static struct status collect(struct run *r, uint32_t group, struct status st)
+{
+    struct bench *b = r->b;
+    struct in_flight *f = &b->groups[group];
+    for (uint32_t i = 0; i < b->j->layout->dp; i++) {
+        const struct status got = engine_collect(b->j->engine, (int32_t)i, &b->result);
+        if (!status_failed(&st)) st = got;
+        if (status_failed(&st)) continue;
+        exchange_tokens(r, &b->result);
+        st = scheduler_commit(r->scheduler, (int32_t)group, &b->result);
+    }
+    f->active = false;
+    const double s = count_step(r, f);
     if (r->parts != NULL && !status_failed(&st)) st = pause_to_read(r, f, s);
     return status_failed(&st) ? st : take_finished(r);
 }
