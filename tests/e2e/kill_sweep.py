@@ -40,6 +40,7 @@ SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beam
 KILLS_MAX = 4  # of one job; then it may finish
 SLOW = ["--max-batch", 2]  # so that there is a middle to kill a job in
 LIMIT_S = 120
+HANGS_S = 30  # a launcher alone, behind its ranks
 LEAVES_S = 15  # with a time limit of 3: a busy machine starts and ends slowly, and the status is 75
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
           ("sampling: ", "loading"))
@@ -123,13 +124,28 @@ class Started:
         text = self.text()
         return next((name for word, name in PHASES if word in text), "before any word")
 
+    def launcher_hangs(self):
+        """Only mpirun is left, and has said that a rank was killed. It may hang so for good when a rank
+        dies inside MPI_Init: for a lock of its own PMIx server. With a rank left it is our failure."""
+        return (self.ranks > 0 and "exited on signal 9" in self.text() and
+                processes_with(str(self.test.output)) == [self.process.pid])
+
     def wait(self, limit_s=LIMIT_S):
-        """The exit status, as a shell has it."""
-        try:
-            status = self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            self.end()
-            expect(False, f"no end within {limit_s} s: {self.text()[-3000:]}")
+        """The exit status, as a shell has it; a launcher that hangs behind a killed rank is ended."""
+        since = hangs_since = time.monotonic()
+        while (status := self.process.poll()) is None:
+            now = time.monotonic()
+            if not self.launcher_hangs():
+                hangs_since = now
+            if now - hangs_since > HANGS_S:
+                print(f"every rank was gone for {HANGS_S} s and mpirun hung: killed", flush=True)
+                kill(self.process.pid)
+                return 128 - self.process.wait()
+            if now - since > limit_s:
+                left = ranks_of(self.test.shoal, self.test.output)
+                self.end()
+                expect(False, f"no end within {limit_s} s, ranks left: {left}: {self.text()[-3000:]}")
+            time.sleep(0.02)
         return 128 - status if status < 0 else status
 
     def wait_for(self, word, limit_s=LIMIT_S):

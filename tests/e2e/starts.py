@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Many processes without a launcher that start and end together: none may need what another removes.
+"""Starts that MPI or a launcher could spoil.
 
 usage: starts.py SHOAL WORK_FOLDER [--starts N] [--side-by-side N]
-Open MPI gives all of a user's on a host one session folder, and one that ends removed it between
-another's two mkdirs: 30 of 1500 starts, 16 side by side, on two busy cores. So few as CI starts catch
-that only often; what catches it always are TMPDIRs where no folder can be made.
+Many processes without a launcher start and end together: none may need what another removes. Open MPI
+gives all of a user's on a host one session folder, and one that ends removed it between another's two
+mkdirs: 30 of 1500 starts, 16 side by side, on two busy cores. So few as CI starts catch that only often;
+what catches it always are TMPDIRs where no folder can be made.
+A launcher that hangs behind its ranks, as mpirun may, is ended by jobs/shoal-job, and no other one.
 Prints how many started. Needs no network.
 """
 import argparse
@@ -61,9 +63,28 @@ class Starts:
         expect(not os.listdir(self.tmp), f"left in TMPDIR: {os.listdir(self.tmp)}")
         print(f"{len(done)} of {len(done)} started, {self.args.side_by_side} side by side")
 
+    def under_shoal_job(self, script):
+        launcher = self.work / "launcher.sh"
+        launcher.write_text(f"#!/bin/sh\n{script}\n")
+        launcher.chmod(0o755)
+        return run([REPO / "jobs" / "shoal-job", launcher], 60,
+                   {"SLURM_JOB_ID": "", "SHOAL_LOOK_S": "0.3", "SHOAL_RESTART_WAIT_S": "0"})
+
+    def launcher_that_hangs(self):
+        """What becomes a sleep keeps the ended child, and never asks after it."""
+        again = self.work / "again"
+        done = self.under_shoal_job(f"[ -e {again} ] && exit 0\ntouch {again}\ntrue &\nexec sleep 1000")
+        expect(done.status == 0 and "the launcher hangs: killed" in done.err and
+               "started again" in done.err, f"a launcher that hangs: {done}")
+        for what, script in (("with a rank at work", "true & sleep 3 & exec sleep 2"),
+                             ("without ranks of its own", "exec sleep 2")):
+            done = self.under_shoal_job(script)
+            expect(done.status == 0 and "hangs" not in done.err, f"a launcher {what}: {done}")
+
     def main(self):
         self.without_folders()
         self.together()
+        self.launcher_that_hangs()
 
 
 def main():
