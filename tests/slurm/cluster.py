@@ -142,7 +142,8 @@ class Cluster:
         (self.folder / "tmp" / node).mkdir()
         self._must("unshare", "--mount", "--uts", "sh", "-c",
                    f"hostname {node}; mount --make-rprivate /; mount -t tmpfs none /dev/shm; "
-                   f"exec slurmd -f {self.folder}/slurm.conf -N {node}")
+                   f"exec slurmd -f {self.folder}/slurm.conf -N {node}",
+                   log=self.folder / "log" / f"slurmd.{node}.log")
         self.lost.discard(node)
 
     def kill_node(self, node):
@@ -165,9 +166,11 @@ class Cluster:
         return sum(int(n) for state, n in (line.split() for line in out.splitlines())
                    if state == "idle")
 
-    def _must(self, *argv):
+    def _must(self, *argv, log=None):
         done = run(list(argv), 60)
-        expect(done.status == 0, str(done))
+        if done.status != 0:
+            said = log.read_text(errors="replace")[-3000:] if log and log.exists() else ""
+            expect(False, f"{done}\n{said}")
         return done.out
 
     def wait_for(self, what, condition, limit_s=600):
