@@ -21,6 +21,7 @@ struct bench_options {
     struct job_options job; /* first: offsets into it are offsets into this */
     bool machine;
     bool load;         /* the weights and a plain read of their file, in turns */
+    bool cold;         /* with load: no page of the file is cached before either */
     bool turns;        /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
     bool paired_reads; /* decoding in turns with reads of memory (bench_paired.c) */
     bool throughput;   /* requests follow each other; else all of a repetition start together */
@@ -64,8 +65,8 @@ struct job;
 struct status bench_run(struct job *j);
 
 /* **Collective (world)**. `shoal bench --load`: n_warmup + n_repetitions turns, each a plain read
- * of the file by all ranks of a host, then a load into memory of its own, which is given back.
- * Prints the counted turns' medians. Errors, the same on all ranks: STATUS_IO, and those of
+ * of the file by all ranks of a host, then a load into memory of its own, which is given back; with
+ * `cold` both from the disk. Prints the counted turns' medians. Errors, the same on all ranks: STATUS_IO, and those of
  * weights_load. */
 struct status bench_load_run(struct job *j);
 

@@ -51,6 +51,21 @@ static double slowest(struct job *j, uint64_t ns)
     return (double)ns * 1e-9;
 }
 
+/* **Collective (world)**. Asks each host's system to drop the file's pages; what is not written to
+ * the disk yet stays (posix_fadvise(3)). */
+static struct status forget(struct job *j)
+{
+    const char *path = ckpt_path(j->ckpt);
+    struct status st = status_ok();
+    if (comm_rank(j->comm, COMM_HOST) == 0) {
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        const int error = fd < 0 ? errno : posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        if (error != 0) st = status_make(STATUS_IO, "%s: %s", path, strerror(error));
+        if (fd >= 0) close(fd);
+    }
+    return comm_agree(j->comm, st);
+}
+
 /* **Collective (world)**. The ranks of each host read the whole file, each its share. */
 static struct status turn_plain(struct job *j, double *seconds)
 {
@@ -101,11 +116,12 @@ static double median(double *values, uint32_t n)
     return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-static void print(struct job *j, uint32_t n, double *plain, double *load, double *fraction)
+static void print(const struct job *j, uint32_t n, double *plain, double *load, double *fraction)
 {
     const double gb = (double)ckpt_file_bytes(j->ckpt) / 1e9;
     const double p = median(plain, n), l = median(load, n), f = median(fraction, n);
-    printf("file %.3f GB, %u turns, medians\n", gb, n);
+    printf("file %.3f GB, %s, %u turns, medians\n", gb,
+           j->o->bench->cold ? "not cached" : "cached where there is room", n);
     printf("plain read %.3f s, %.2f GB/s; from %.3f to %.3f s\n", p, gb / p, plain[0],
            plain[n - 1]);
     printf("load       %.3f s, %.2f GB/s; from %.3f to %.3f s\n", l, gb / l, load[0], load[n - 1]);
@@ -122,7 +138,9 @@ struct status bench_load_run(struct job *j)
     TRY(comm_agree(j->comm, st));
     for (uint32_t i = 0; i < o->n_warmup + n; i++) {
         double plain = 0, load = 0;
+        if (o->cold) TRY_GOTO(st, forget(j), out);
         TRY_GOTO(st, turn_plain(j, &plain), out);
+        if (o->cold) TRY_GOTO(st, forget(j), out);
         TRY_GOTO(st, turn_load(j, &load), out);
         if (i < o->n_warmup) continue;
         seconds[i - o->n_warmup] = plain;

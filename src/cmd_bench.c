@@ -22,6 +22,8 @@ static const struct flag table[] = {
     {"model", FLAG_STRING, JOB(model), 0, 0, "FILE.h5", "the checkpoint (shoal convert makes one)"},
     {"load", FLAG_SWITCH, AT(o.load), 0, 0, NULL,
      "measure how long loading takes, beside a plain parallel read of the same file"},
+    {"cold", FLAG_SWITCH, AT(o.cold), 0, 0, NULL,
+     "with --load: the system forgets the file before each of the two, so that both read the disk"},
     {"json", FLAG_STRING, AT(o.json), 0, 0, "FILE",
      "also write everything as JSON; - is stdout, instead of the table"},
     {"prompt-lengths", FLAG_STRING, AT(prompts), 0, 0, "A,B,..",
@@ -167,6 +169,7 @@ static struct status parse(int argc, char **argv, struct bench_flags *f, enum fl
         return status_make(STATUS_USAGE,
                            "--load: not with --machine, --turns, --paired-reads or --json");
     }
+    if (f->o.cold && !f->o.load) return status_make(STATUS_USAGE, "--cold: needs --load");
     if (f->o.paired_reads && f->o.machine) {
         return status_make(STATUS_USAGE, "--paired-reads: needs --model");
     }

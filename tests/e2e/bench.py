@@ -126,22 +126,24 @@ class BenchTest:
         print(f"machine: {len(result['machine'])} numbers of threads, {len(result['sums'])} sums")
 
     def load(self):
-        for ranks in (0, 2):
-            done = self.shoal.must("bench", "--load", "--model", DEMO, "--threads", 2, "--repetitions", 3,
-                                   "--quiet", ranks=ranks)
+        for ranks, flags, words in ((0, [], "cached where"), (2, [], "cached where"), (2, ["--cold"], "not cached")):
+            done = self.shoal.must("bench", "--load", *flags, "--model", DEMO, "--threads", 2,
+                                   "--repetitions", 3, "--quiet", ranks=ranks)
             lines = done.out.splitlines()
-            expect(len(lines) == 4 and "3 turns" in lines[0] and "turn by turn" in lines[3], f"{done}")
-        print("load: beside a plain read, on 1 and 2 ranks")
+            expect(len(lines) == 4 and words in lines[0] and "3 turns" in lines[0] and
+                   "turn by turn" in lines[3], f"{done}")
+        print("load: beside a plain read, on 1 and 2 ranks, and on 2 from the disk")
 
     def refused(self):
         for words, flags in (("--model", []), ("--machine", ["--machine", "--model", DEMO]),
                              ("prompt", ["--model", DEMO, "--prompt-lengths", "0"]),
                              ("the model allows 1024", ["--model", DEMO, "--prompt-lengths", "10000000"]),
                              ("--load", ["--load", "--model", DEMO, "--turns"]),
+                             ("--cold: needs --load", ["--cold", "--model", DEMO]),
                              ("concurrency", ["--model", DEMO, "--concurrency", "x"])):
             done = self.shoal("bench", "--quiet", *flags)
             expect(done.status == 2 and words in done.err, f"{words}: {done}")
-        print("refused: six wrong command lines")
+        print("refused: seven wrong command lines")
 
     def main(self):
         self.latency()
