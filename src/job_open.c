@@ -102,13 +102,37 @@ static struct status check_switch(const char *flag, const char *asked, bool *on)
     return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
 }
 
-/* What one more row takes, in parts of a step of one row, up to some 8 rows: measured on two cores
- * (bench/README.md). Experts cost more, because other rows choose others of them. */
-static float row_cost(const struct job *j)
+static bool speculates_by_odds(const struct job *j)
 {
-    const bool is_auto = j->o->speculate == NULL || strcmp(j->o->speculate, "auto") == 0;
-    if (!is_auto) return 0; /* a number: so many whenever there is a guess */
-    return j->model.n_experts > 0 ? 0.4f : 0.15f;
+    return j->o->speculate == NULL || strcmp(j->o->speculate, "auto") == 0;
+}
+
+/* Of the weights that a row is multiplied with: the part in experts. */
+static float experts_part(const struct layout_model *m)
+{
+    const double width = m->width, heads = m->n_heads + m->n_kv_heads;
+    double all = width * m->vocab, experts = 0;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        all += 2 * width * heads * m->head_dim;
+        all += 3 * width * (m->layer_is_moe[i] ? m->shared_ffn : m->ffn);
+        if (m->layer_is_moe[i]) experts += 3 * width * m->n_chosen * m->expert_ffn;
+    }
+    return (float)(experts / (all + experts));
+}
+
+/* From what steps took on two cores (bench/README.md, "Guessed tokens"), and rather too much than
+ * too little. With 8 rows of codes the arithmetic takes as long as reading the weights. */
+static struct drafting_cost draft_cost(const struct job *j)
+{
+    const struct layout_model *m = &j->layout_model;
+    if (!speculates_by_odds(j)) return (struct drafting_cost){0}; /* a number: so many, always */
+    if (m->n_experts > 0)
+        return (struct drafting_cost){.row = 0.2f,
+                                      .experts = experts_part(m),
+                                      .chosen = (float)m->n_chosen / (float)m->n_experts};
+    const bool is_float = layout_weight_bytes(m, LAYOUT_FFN) >= 2;
+    return is_float ? (struct drafting_cost){.row = 0.15f}
+                    : (struct drafting_cost){.row = 0.3f, .full_rows = 8};
 }
 
 static struct status check_speculate(struct job *j, bool may_share)
@@ -258,7 +282,7 @@ struct status job_open_lead(struct job *j)
                                          .prefix_cache = j->prefix_cache,
                                          .result_cache = j->result_cache,
                                          .n_drafts = (int32_t)j->n_drafts,
-                                         .row_cost = row_cost(j),
+                                         .draft_cost = draft_cost(j),
                                          .order = j->line_order,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,

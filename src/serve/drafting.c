@@ -10,9 +10,14 @@ enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
 
 static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 
-/* The odds before anything was tried, and how far one trial moves them. */
-static const float first_odds[DRAFTING_LENGTHS] = {0.25f, 0.5f, 0.75f};
-static const float trial_weight = 1.0f / 16;
+/* The odds before anything was tried: a guess that gets no row is a trial, too, and costs nothing.
+ * What the first odds weigh, in trials; and all of what is known, at most. */
+static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
+enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
+
+/* A token that is less likely is never tried, not even where its row is free. It could save little,
+ * and only while what is done sooner makes way for others: not at the end of a job. */
+static const float least_odds = 0.6f;
 
 /* Where the follower of the n tokens before `end` is listed. */
 static size_t slot_of(const struct drafting *d, const int32_t *end, size_t n)
@@ -85,24 +90,53 @@ static size_t odds_of(size_t n_same)
     return i;
 }
 
-int32_t drafting_worth(const struct drafting *d, int32_t n_rows, float row_cost, int32_t n_most)
+void drafting_times(const struct drafting_cost *cost, float *times)
+{
+    float not_met = 1; /* the part of all experts that no row goes to */
+    times[0] = 0;
+    for (int32_t n = 1; n <= DRAFTING_ROWS; n++) {
+        times[n] = cost->row > 0 ? 1 + cost->row * (float)(n - 1) : 0;
+        not_met *= 1 - cost->chosen;
+        if (cost->chosen > 0) times[n] += cost->experts * ((1 - not_met) / cost->chosen - 1);
+        const int32_t full = cost->full_rows;
+        if (full > 0 && n > full) times[n] = times[full] / (float)full * (float)n;
+    }
+}
+
+static float time_of(const struct drafting_step *step, int32_t n_rows)
+{
+    const int32_t n = n_rows > step->most_rows ? n_rows : step->most_rows;
+    return step->times[n < DRAFTING_ROWS ? n : DRAFTING_ROWS];
+}
+
+int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
+                       int32_t n_most)
 {
     if (d->n_same == 0) return 0;
-    /* A right guess saves its share of a later step like this one: (1 + cost (rows - 1)) / rows. */
-    const float rows = (float)n_rows, worth = row_cost * rows / (1 + row_cost * (rows - 1));
-    float odds = 1;
+    if (step->times[1] == 0) return n_most;
+    float odds = 1, n_good = step->n_good, best = n_good / time_of(step, n_rows);
     int32_t n = 0;
-    for (; n < n_most; n++) {
-        odds *= d->odds[odds_of(d->n_same + (size_t)n)];
-        if (odds < worth) break;
+    for (int32_t i = 0; i < n_most; i++) {
+        const float next = d->odds[odds_of(d->n_same + (size_t)i)];
+        if (next < least_odds) break;
+        odds *= next;
+        n_good += odds;
+        const float rate = n_good / time_of(step, n_rows + i + 1);
+        if (rate <= best) continue; /* a longer guess may still pay: experts are met once */
+        best = rate;
+        step->n_good = n_good;
+        n = i + 1;
     }
+    if (n_rows + n > step->most_rows) step->most_rows = n_rows + n;
     return n;
 }
 
 void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right)
 {
     for (int32_t i = 0; d->n_same > 0 && i < n_tried; i++) {
-        float *odds = &d->odds[odds_of(d->n_same + (size_t)i)];
-        *odds += trial_weight * ((i < n_right ? 1.0f : 0.0f) - *odds);
+        const size_t at = odds_of(d->n_same + (size_t)i);
+        const float weight = 1.0f / (float)(FIRST_WEIGHT + ++d->n_tried[at]);
+        d->odds[at] += weight * ((i < n_right ? 1.0f : 0.0f) - d->odds[at]);
+        if (FIRST_WEIGHT + d->n_tried[at] >= MOST_WEIGHT) d->n_tried[at]--;
     }
 }

@@ -29,7 +29,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .chunk_tokens = o->chunk_tokens,
         .prefix_cache = o->prefix_cache,
         .n_drafts = o->n_drafts,
-        .row_cost = o->row_cost,
+        .draft_cost = o->draft_cost,
         .drafter = o->drafter,
         .drafter_user = o->drafter_user,
         .logits = o->mode == LEAD_SCORE ? o->logits : NULL,

@@ -47,7 +47,7 @@ struct lead_options {
     bool result_cache;     /* serve/result_cache.h; never when scoring. Must be off where a row
                               depends on the batch */
     int32_t n_drafts;      /* as in serve/scheduler.h; so the next two */
-    float row_cost;
+    struct drafting_cost draft_cost;
     drafter_fn *drafter;
     void *drafter_user;
     enum order_kind order;  /* of a quarter of the window at a time (serve/order.h) */

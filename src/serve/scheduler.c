@@ -472,8 +472,8 @@ struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
         calm_down(replica);
     }
     TRY(admit(s, group));
+    TRY(scheduler_give_drafts(s, group));
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
-        TRY(scheduler_give_drafts(s, &s->replicas[i].groups[group]));
         TRY(emit_replica(s, i, group, step, plan));
     }
     if (plan->n_seqs > 0) s->stats->n_steps++;

@@ -36,8 +36,8 @@ struct scheduler_options {
                              needs every row. Must be off where a row depends on the batch */
     int32_t n_drafts;     /* most tokens of a sequence that are guessed and checked in one step,
                              0 to SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
-    float row_cost;       /* what one more row takes, in parts of a step of one row; 0: guesses
-                               are checked however often they were wrong */
+    struct drafting_cost draft_cost; /* all zeros: guesses are checked however often they were
+                                        wrong */
     drafter_fn *drafter;  /* tests only; NULL: serve/drafting.h */
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: none are asked for */

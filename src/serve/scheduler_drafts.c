@@ -6,10 +6,6 @@
 #include "base/mem.h"
 #include "serve/scheduler_state.h"
 
-enum {
-    DRAFT_ROWS = 32, /* of a group's step, up to which drafts are added */
-};
-
 /* Drafts that r could still use: behind each one more token is drawn. */
 static int32_t n_usable(const struct scheduler *s, const struct request *r)
 {
@@ -55,8 +51,8 @@ static struct status reserve_tokens(struct request *r, size_t n)
 }
 
 /* How many drafts, which then stand behind r's tokens. */
-static struct status guess(struct scheduler *s, struct request *r, int32_t n_rows, int32_t n_most,
-                           int32_t *n)
+static struct status guess(struct scheduler *s, struct drafting_step *step, struct request *r,
+                           int32_t n_rows, int32_t n_most, int32_t *n)
 {
     struct drafting *d = &r->drafting;
     TRY(reserve_tokens(r, r->n_tokens + (size_t)n_most + 1));
@@ -65,18 +61,18 @@ static struct status guess(struct scheduler *s, struct request *r, int32_t n_row
         return status_ok();
     }
     TRY(drafting_look(d, r->tokens, r->n_tokens));
-    *n = drafting_worth(d, n_rows, s->o.row_cost, n_most);
+    *n = drafting_worth(d, step, n_rows, n_most);
     /* the text may run into its own continuation */
     for (int32_t i = 0; i < *n; i++)
         r->tokens[r->n_tokens + (size_t)i] = r->tokens[d->from + (size_t)i];
     return status_ok();
 }
 
-struct status scheduler_give_drafts(struct scheduler *s, struct microbatch *m)
+/* After all other rows of the step were given. */
+static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
 {
-    const int32_t n_rows = m->n_rows;
-    int32_t left = DRAFT_ROWS < s->step_rows ? DRAFT_ROWS : s->step_rows, n_open = 0;
-    left -= n_rows;
+    int32_t left = DRAFTING_ROWS < s->step_rows ? DRAFTING_ROWS : s->step_rows, n_open = 0;
+    left -= m->n_rows;
     for (struct request *r = m->running.head; r != NULL; r = r->next) {
         r->n_drafts = 0;
         r->drafting.n_same = 0;
@@ -90,12 +86,26 @@ struct status scheduler_give_drafts(struct scheduler *s, struct microbatch *m)
         const int32_t share = (left + n_open - 1) / n_open;
         n_open--;
         if (n > share) n = share;
-        TRY(guess(s, r, n_rows, n_placed(s, r, n), &n));
+        TRY(guess(s, step, r, m->n_rows, n_placed(s, r, n), &n));
         r->n_drafts = n_fitting(r, n);
         m->n_rows += r->n_drafts;
         left -= r->n_drafts;
         TRY(scheduler_take_blocks(s, r,
                                   (size_t)scheduler_blocks_for(r->n_tokens + (size_t)r->n_drafts)));
     }
+    return status_ok();
+}
+
+struct status scheduler_give_drafts(struct scheduler *s, int32_t group)
+{
+    struct drafting_step step = {0};
+    drafting_times(&s->o.draft_cost, step.times);
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        const int32_t n_rows = s->replicas[i].groups[group].n_rows;
+        step.n_good += (float)n_rows;
+        if (n_rows > step.most_rows) step.most_rows = n_rows;
+    }
+    for (int32_t i = 0; i < s->o.n_replicas; i++)
+        TRY(give(s, &step, &s->replicas[i].groups[group]));
     return status_ok();
 }

@@ -61,9 +61,10 @@ void scheduler_leave(struct scheduler *s, struct request *r);
  * nobody holds go when no others are left. Errors: STATUS_MEMORY. */
 struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed);
 
-/* scheduler_drafts.c. Local. Gives the group's decoding requests drafts, and blocks for them, where
- * their rows cost little: after all other rows of its step were given. Errors: STATUS_MEMORY. */
-struct status scheduler_give_drafts(struct scheduler *s, struct microbatch *m);
+/* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
+ * for them, where they are worth their rows: after all other rows of its step were given. Errors:
+ * STATUS_MEMORY. */
+struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
 
 /* How many of a request's first blocks a replica has. */
 struct prefix_match {

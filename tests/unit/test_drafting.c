@@ -110,23 +110,97 @@ static void a_long_text_takes_bounded_memory(void)
     mem_free(&tokens);
 }
 
+/* How many drafts of n_most, in a step of so many rows, or with another replica's. */
+static int32_t worth(const struct drafting *d, const struct drafting_cost *cost, int32_t n_rows,
+                     int32_t others, int32_t n_most)
+{
+    struct drafting_step step = {.most_rows = n_rows > others ? n_rows : others,
+                                 .n_good = (float)(n_rows + others)};
+    const float before = step.n_good;
+    drafting_times(cost, step.times);
+    const int32_t n = drafting_worth(d, &step, n_rows, n_most);
+    const int32_t rows = n_rows + n > others ? n_rows + n : others;
+    CU_ASSERT_EQUAL(step.most_rows, rows);
+    CU_ASSERT(step.n_good >= before && step.n_good <= before + (float)n);
+    return n;
+}
+
+static const struct drafting_cost floats = {.row = 0.15f}, codes = {.row = 0.3f, .full_rows = 8},
+                                  experts = {.row = 0.2f, .experts = 0.6f, .chosen = 0.125f};
+
 static void right_guesses_bring_more_and_wrong_ones_none(void)
 {
     struct drafting d = {0};
     guess_of(&d, "abcdefg_abcd", 1);
-    const int32_t n_first = drafting_worth(&d, 1, 0.15f, 15);
-    CU_ASSERT(n_first >= 1 && n_first <= 4);
-    CU_ASSERT(drafting_worth(&d, 1, 0.4f, 15) <= n_first);
-    CU_ASSERT(drafting_worth(&d, 8, 0.15f, 15) < n_first);
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 0);      /* nothing is known yet */
+    for (int i = 0; i < 8; i++) drafting_learn(&d, 1, 1); /* looked on without a row */
+    CU_ASSERT(worth(&d, &codes, 1, 0, 15) >= 1);
+    for (int i = 0; i < 4; i++) drafting_learn(&d, 1, 0);
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 0);
     for (int i = 0; i < 40; i++) drafting_learn(&d, 15, 15);
-    CU_ASSERT_EQUAL(drafting_worth(&d, 1, 0.15f, 15), 15);
-    CU_ASSERT_EQUAL(drafting_worth(&d, 1, 0.15f, 7), 7);
-    CU_ASSERT(drafting_worth(&d, 8, 0.15f, 15) > 2);
+    CU_ASSERT_EQUAL(worth(&d, &floats, 1, 0, 15), 15);
+    CU_ASSERT_EQUAL(worth(&d, &floats, 1, 0, 7), 7);
     for (int i = 0; i < 100; i++) drafting_learn(&d, 1, 0);
-    CU_ASSERT_EQUAL(drafting_worth(&d, 1, 0.15f, 15), 0);
-    for (int i = 0; i < 100; i++) drafting_learn(&d, 1, 1); /* looked on without a row */
-    CU_ASSERT(drafting_worth(&d, 1, 0.15f, 15) > 8);
+    CU_ASSERT_EQUAL(worth(&d, &floats, 1, 0, 15), 0);
     drafting_fini(&d);
+}
+
+/* One right of 20 guesses: hardly any step has a row for the next one. */
+static void odds_below_the_cost_bring_hardly_any(void)
+{
+    struct drafting d = {0};
+    int n = 0;
+    guess_of(&d, "abcdefg_abcd", 1);
+    for (int i = 0; i < 400; i++) {
+        n += worth(&d, &codes, 1, 0, 15);
+        drafting_learn(&d, 1, i % 20 == 3);
+    }
+    CU_ASSERT(n < 10);
+    drafting_fini(&d);
+}
+
+static void a_full_step_takes_no_guess(void)
+{
+    struct drafting d = {.n_same = 8, .odds = {0.8f, 0.8f, 0.8f}};
+    const int32_t alone = worth(&d, &codes, 1, 0, 15);
+    CU_ASSERT(alone >= 1 && alone < 8);
+    CU_ASSERT(worth(&d, &codes, 6, 0, 15) <= 2);
+    d.odds[2] = 0.95f;
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 0, 15), 7); /* to where rows take their full share */
+    CU_ASSERT_EQUAL(worth(&d, &codes, 8, 0, 15), 0);
+    CU_ASSERT_EQUAL(worth(&d, &codes, 16, 0, 15), 0);
+    CU_ASSERT(worth(&d, &floats, 8, 0, 15) > 2);
+}
+
+/* An expert is read for the first row that goes to it: one guess is dear, the tenth is not. */
+static void experts_are_met_once(void)
+{
+    float times[DRAFTING_ROWS + 1];
+    struct drafting d = {.n_same = 8, .odds = {0.7f, 0.7f, 0.7f}};
+    drafting_times(&experts, times);
+    CU_ASSERT_EQUAL(times[1], 1);
+    CU_ASSERT(times[2] > 1.7f && times[2] < 1.75f); /* 0.2 + 0.6 (2 - 1/8 - 1) */
+    for (int i = 2; i < DRAFTING_ROWS; i++)
+        CU_ASSERT(times[i + 1] - times[i] < times[i] - times[i - 1] + 1e-5f);
+    CU_ASSERT(worth(&d, &floats, 1, 0, 15) > 0);
+    CU_ASSERT_EQUAL(worth(&d, &experts, 1, 0, 15), 0);
+    for (int i = 0; i < DRAFTING_LENGTHS; i++) d.odds[i] = 0.97f;
+    CU_ASSERT(worth(&d, &experts, 1, 0, 1) <= 1);
+    CU_ASSERT(worth(&d, &experts, 1, 0, 15) > 8);
+}
+
+/* Replicas wait for the one with the most rows: up to these a guess is free, beyond them it stops
+ * all of them. */
+static void other_replicas_wait_too(void)
+{
+    struct drafting d = {.n_same = 8, .odds = {0.61f, 0.61f, 0.61f}};
+    CU_ASSERT(worth(&d, &codes, 1, 0, 15) >= 1);
+    CU_ASSERT_EQUAL(worth(&d, &codes, 4, 4, 15), 0);
+    d.odds[2] = 0.85f;
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 4, 15), 3);
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 15);
+    d.odds[2] = 0.55f;
+    CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 0); /* not even for nothing */
 }
 
 /* Every field that a draw, a text or its end hangs on. */
@@ -224,7 +298,6 @@ static void no_way_of_guessing_changes_a_byte(void)
         o.n_drafts = n_drafts[i];
         o.drafter = i < 6 ? draft_known : NULL; /* the last: as in a job */
         o.drafter_user = &known;
-        o.row_cost = 0.001f;
         const struct status st = util_lead_run_text(&o, lines.data, lines.n, &summary, &n_wrong,
                                                     i == 0 ? &without : &with);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
@@ -252,5 +325,10 @@ void suite_drafting(CU_pSuite suite)
     CU_add_test(suite, "a long text takes bounded memory", a_long_text_takes_bounded_memory);
     CU_add_test(suite, "right guesses bring more and wrong ones none",
                 right_guesses_bring_more_and_wrong_ones_none);
+    CU_add_test(suite, "odds below the cost bring hardly any",
+                odds_below_the_cost_bring_hardly_any);
+    CU_add_test(suite, "a full step takes no guess", a_full_step_takes_no_guess);
+    CU_add_test(suite, "experts are met once", experts_are_met_once);
+    CU_add_test(suite, "other replicas wait, too", other_replicas_wait_too);
     CU_add_test(suite, "no way of guessing changes a byte", no_way_of_guessing_changes_a_byte);
 }
