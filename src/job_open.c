@@ -137,7 +137,7 @@ static struct drafting_cost draft_cost(const struct job *j)
 
 static struct status check_speculate(struct job *j, bool may_share)
 {
-    const char *asked = j->o->speculate != NULL ? j->o->speculate : "off";
+    const char *asked = j->o->speculate != NULL ? j->o->speculate : "auto";
     char *end = NULL;
     unsigned long n = DEFAULT_DRAFTS;
     if (strcmp(asked, "off") == 0) n = 0;

@@ -51,7 +51,8 @@ class SpeculateTest:
     def argv(self, speculate, *flags):
         return ["generate", "--model", DEMO, "--input", self.work / "in.jsonl", "--output",
                 self.output, "--report", self.report, "--max-model-len", MODEL_LEN, "--threads", 1,
-                "--result-cache", "off", "--speculate", speculate, *flags]
+                "--result-cache", "off", *([] if speculate is None else ["--speculate", speculate]),
+                *flags]
 
     def run(self, speculate, flags, ranks):
         """The output's bytes and the report."""
@@ -78,15 +79,16 @@ class SpeculateTest:
                 expect(found["steps"] < n_steps, f"{found['steps']} steps, {n_steps} without")
         return base
 
-    def check_resume(self, base):
-        """Killed amid answers, begun again with another way to guess."""
+    def check_resume(self, base, first, then):
+        """Killed amid answers, begun again with another way to guess; None: the default."""
         few = ["--max-batch", "3", "--checkpoint-tokens", "5"]
-        done = self.shoal(*self.argv("7", *few, "--restart", "--failpoint", "step:300"),
+        done = self.shoal(*self.argv(first, *few, "--restart", "--failpoint", "step:300"),
                           journal=True)
         expect(done.status not in (0, 2), f"it was not killed: {done}")
-        done = self.shoal.must(*self.argv("auto", *few), journal=True)
+        done = self.shoal.must(*self.argv(then, *few), journal=True)
         found = json.loads(self.report.read_text())
         expect(self.output.read_bytes() == base, "other bytes after a kill")
+        expect(found["drafts"] > 0, "no drafts after a kill")
         n = found["resumed_rows"] + found["resumed_tokens"]
         expect(n > 0, "nothing was resumed")
         print(f"resumed with {found['resumed_rows']} rows and {found['resumed_tokens']} tokens: "
@@ -112,7 +114,8 @@ class SpeculateTest:
             expect((same == base) == (kind == "f16"), f"kv {kind}")
         rows = [json.loads(line) for line in base.splitlines()]
         expect(len(rows) == 36 and not any("error" in r for r in rows), "rows")
-        self.check_resume(base)
+        self.check_resume(base, "7", "auto")
+        self.check_resume(base, "off", None)
         self.check_refusals()
 
 
