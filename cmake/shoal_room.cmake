@@ -16,6 +16,16 @@ if(SHOAL_SANITIZE MATCHES undefined)
   endforeach()
 endif()
 
+# Nor do they have the copies of kernels/ref for CPUs with FMA (ref.h), without which fmaf is a call and
+# the suites take ten times as long. Such a build runs where it is made, so that CPU is asked.
+if(SHOAL_SANITIZE)
+  include(CheckCSourceRuns)
+  check_c_source_runs("int main(void) { return !__builtin_cpu_supports(\"fma\"); }" SHOAL_CPU_HAS_FMA)
+  if(SHOAL_CPU_HAS_FMA)
+    set(SHOAL_ISA_FLAGS_ref "-mfma")
+  endif()
+endif()
+
 function(shoal_room name folder below)
   set_property(GLOBAL APPEND PROPERTY SHOAL_ROOMS ${name})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.c)
