@@ -57,7 +57,7 @@ static const struct flag run_flags[] = {
     {"speculate", FLAG_STRING, AT(speculate), 0, 0, "auto|off|N",
      "guess tokens from where the last ones stood before in prompt or answer, and check them in "
      "one step, where few sequences run: N of each, or (auto) as many as were worth it of late; "
-     "results are the same (default auto; off when scoring or with a capacity factor)"},
+     "results are the same (default auto; off with cuda, when scoring or with a capacity factor)"},
     {"order", FLAG_STRING, AT(order), 0, 0, "auto|input|prefix",
      "in which lines run, within a window; rows are written in the order of the input (default "
      "auto: long and short, prompt-heavy and answer-heavy mixed, and together what begins alike "

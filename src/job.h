@@ -28,7 +28,7 @@ struct job_options {
     const char *capacity_policy;
     const char *prefix_cache; /* "on", "off"; NULL: on */
     const char *result_cache; /* the same */
-    const char *speculate;    /* "auto", "off", a number; NULL: auto */
+    const char *speculate;    /* "auto", "off", a number; NULL: auto, with a device off */
     const char *order;        /* "auto", "input", "prefix"; NULL: auto */
     bool moe_stats, strict, quiet, progress_bar, log_json;
     const char *log_level;

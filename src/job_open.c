@@ -47,9 +47,14 @@ static struct status check_types(struct job *j)
                        activations);
 }
 
+static bool is_on_cpu(const struct job_options *o)
+{
+    return o->device == NULL || strcmp(o->device, "cpu") == 0;
+}
+
 static struct status check_device(const struct job_options *o)
 {
-    const bool on_cpu = o->device == NULL || strcmp(o->device, "cpu") == 0;
+    const bool on_cpu = is_on_cpu(o);
     if (!on_cpu && strcmp(o->device, "cuda") != 0)
         return status_make(STATUS_USAGE, "--device: expected cpu or cuda, found \"%s\"", o->device);
     if (o->fast_reductions && on_cpu)
@@ -102,9 +107,10 @@ static struct status check_switch(const char *flag, const char *asked, bool *on)
     return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
 }
 
-static bool speculates_by_odds(const struct job *j)
+/* A device's steps were never timed, and drafts change their shapes, which graphs replay. */
+static const char *speculate_asked(const struct job_options *o)
 {
-    return j->o->speculate == NULL || strcmp(j->o->speculate, "auto") == 0;
+    return o->speculate != NULL ? o->speculate : is_on_cpu(o) ? "auto" : "off";
 }
 
 /* Of the weights that a row is multiplied with: the part in experts. */
@@ -125,7 +131,8 @@ static float experts_part(const struct layout_model *m)
 static struct drafting_cost draft_cost(const struct job *j)
 {
     const struct layout_model *m = &j->layout_model;
-    if (!speculates_by_odds(j)) return (struct drafting_cost){0}; /* a number: so many, always */
+    if (strcmp(speculate_asked(j->o), "auto") != 0)
+        return (struct drafting_cost){0}; /* a number: so many, always */
     if (m->n_experts > 0)
         return (struct drafting_cost){.row = 0.2f,
                                       .experts = experts_part(m),
@@ -137,7 +144,7 @@ static struct drafting_cost draft_cost(const struct job *j)
 
 static struct status check_speculate(struct job *j, bool may_share)
 {
-    const char *asked = j->o->speculate != NULL ? j->o->speculate : "auto";
+    const char *asked = speculate_asked(j->o);
     char *end = NULL;
     unsigned long n = DEFAULT_DRAFTS;
     if (strcmp(asked, "off") == 0) n = 0;
