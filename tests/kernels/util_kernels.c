@@ -3,8 +3,11 @@
 
 #include "kernels/ops.h"
 
+#include <CUnit/CUnit.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 uint64_t rng_next(struct rng *r)
 {
@@ -120,6 +123,31 @@ struct kern_table table_best(void)
     const struct status st = kern_select(NULL, &t);
     if (status_failed(&st)) exit(1);
     return t;
+}
+
+bool system_has(const char *feature)
+{
+    char *line = NULL;
+    size_t room = 0;
+    bool has = false;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f != NULL && !has && getline(&line, &room, f) > 0) {
+        if (strncmp(line, "flags", 5) != 0) continue;
+        char *rest = line;
+        for (const char *word; !has && (word = strsep(&rest, " \n")) != NULL;)
+            has = strcmp(word, feature) == 0;
+    }
+    free(line);
+    if (f != NULL) fclose(f);
+    return has;
+}
+
+void check_selected(const char *set)
+{
+    struct kern_table t;
+    const struct status st = kern_select(set, &t);
+    CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+    CU_ASSERT_STRING_EQUAL(t.name, set);
 }
 
 struct kern_table table_in_turn(size_t i)

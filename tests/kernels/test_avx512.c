@@ -1,0 +1,20 @@
+/* Whether the set avx512 is chosen where it can be; elsewhere it goes untested, and says so. */
+#include "util_kernels.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+
+static void avx512_is_chosen(void)
+{
+    check_selected("avx512");
+}
+
+void suite_avx512(CU_pSuite suite);
+void suite_avx512(CU_pSuite suite)
+{
+    if (!system_has("avx512_vnni")) {
+        printf("skipped: this system has no AVX-512 with VNNI\n");
+        return;
+    }
+    CU_add_test(suite, "avx512 is chosen", avx512_is_chosen);
+}
