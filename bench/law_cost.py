@@ -18,8 +18,8 @@ from pathlib import Path
 import h5py
 import xxhash
 
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
-from peers import Worker, interval  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parent))
+from turns import Turns, Worker, interval  # noqa: E402
 
 WHOLE = 128  # a leaf is whole groups and whole heads
 FOOTER = 48  # magic[16], entries, end of HDF5's part, hash; src/checkpoint/seal.h
@@ -69,23 +69,18 @@ def main():
     if not o.copy.exists():
         one_leaf(o.model, o.copy)
     work = {"prefill": f"{o.prompt} 1 1", "decode": f"16 {o.steps + 1} 1"}
-    programs = [Worker([o.shoal, "bench", "--turns", "--quiet", "--model", model, "--threads", o.threads,
-                        "--max-model-len", o.prompt + o.steps + 17]) for model in (o.model, o.copy)]
+    turns = Turns({name: Worker([o.shoal, "bench", "--turns", "--quiet", "--model", model, "--threads", o.threads,
+                                 "--max-model-len", o.prompt + o.steps + 17])
+                   for name, model in (("stored", o.model), ("one leaf", o.copy))}, o.pairs)
     for phase, line in work.items():
         if o.phase not in (None, phase):
             continue
-        for program in programs:
-            program.ask(line)
-        ratios = []
-        for i in range(o.pairs):
-            seconds = [0.0, 0.0]
-            for k in ((0, 1), (1, 0))[i % 2]:
-                seconds[k] = programs[k].ask(line)["repetition"][phase]["seconds"]
-            ratios.append(seconds[0] / seconds[1])
-        middle, low, high = interval(ratios)
-        print(f"{o.model.stem} {phase}: {middle:.3f} ({low:.3f} .. {high:.3f}), {o.pairs} pairs", flush=True)
-    for program in programs:
-        program.close()
+        pairs, _ = turns.compare(line, phase)
+        middle, low, high = interval([1 / p["ratio"] for p in pairs])
+        n_bad = sum(p["disturbed"] for p in pairs)
+        print(f"{o.model.stem} {phase}: {middle:.3f} ({low:.3f} .. {high:.3f}), {o.pairs} pairs, {n_bad} disturbed",
+              flush=True)
+    turns.close()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ part of the reads is the median over those steps. Elsewhere the machine's peaks 
 """
 import argparse
 import json
-import math
 import os
 import pathlib
 import statistics
@@ -29,8 +28,9 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 from quiet import Quiet  # noqa: E402
+from turns import CONTEXT, OUTPUT_MOST, WORK, Worker, add_arguments, interval, turns_of, words  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 
@@ -48,48 +48,7 @@ FORMATS = {
                     "make": ["quantize", "{source}", "{out}", "--format", "int4-g32"]},
 }
 
-# prompt, output (0: as many as make a turn long enough), concurrency; the phase whose rate counts
-WORK = {
-    "decode1": (16, 0, 1, "decode"),
-    "decode32": (16, 0, 32, "decode"),
-    "prefill512": (512, 1, 1, "prefill"),
-}
-OUTPUT_LEAST, OUTPUT_MOST, CALIBRATION = 5, 400, 9
-CONTEXT = 512 + OUTPUT_MOST
 SCORED = [(7 * i * i + 31 * i + 5) % 30000 for i in range(32)]
-
-
-class Worker:
-    """A program that answers each line with a line of JSON."""
-
-    def __init__(self, command):
-        self.command = [str(c) for c in command]
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"{' '.join(self.command)}: ended at \"{line}\"")
-        return json.loads(answer)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def interval(values):
-    """Median, and the order statistics that hold it with at least 95 % (binomial); all values when too few."""
-    v, n = sorted(values), len(values)
-    k, below = 0, 0.0
-    while True:  # the largest k with 2 P(at most k - 1 of n below the median) <= 0.05
-        below += math.comb(n, k) / 2 ** n
-        if 2 * below > 0.05 or k + 1 > (n - 1) // 2:
-            break
-        k += 1
-    k = max(k, 1)
-    return statistics.median(v), v[k - 1], v[n - k]
 
 
 def score_shoal(shoal, checkpoint, folder):
@@ -124,60 +83,20 @@ class Comparison:
             subprocess.run([self.a.shoal, *(w.format(**names) for w in f["make"])], check=True, stdout=sys.stderr)
         return gguf, out
 
-    def turn(self, who, line):
-        """One undisturbed repetition, if the machine lets us; all that were tried."""
-        tried = []
-        for _ in range(self.a.again + 1):
-            was_quiet = self.quiet.wait(self.a.max_wait)
-            mark = self.quiet.mark()
-            answer = self.workers[who].ask(line)
-            seen = self.quiet.since(mark)
-            disturbed = not was_quiet or self.quiet.is_disturbed(seen)
-            tried.append({"who": who, "disturbed": disturbed, **seen, **answer["repetition"]})
-            if not disturbed:
-                break
-        return tried
-
-    def length(self, name):
-        """The line of a work: long enough that the quicker one's turn takes --turn-seconds."""
-        prompt, output, n_seqs, phase = WORK[name]
-        if output == 0:
-            rates = []
-            for w in self.workers.values():
-                for _ in range(2):
-                    p = w.ask(f"{prompt} {CALIBRATION} {n_seqs}")["repetition"][phase]
-                rates.append(p["steps"] / p["seconds"])
-            output = 1 + int(max(rates) * self.a.turn_seconds)
-            output = min(max(output, OUTPUT_LEAST), OUTPUT_MOST)
-        return f"{prompt} {output} {n_seqs}", phase
-
-    def compare(self, row, name):
-        line, phase = self.length(name)
-        for w in self.workers.values():  # warm-up
-            w.ask(line)
-        turns, pairs = [], []
-        for i in range(self.a.pairs):
-            rate, cpu, disturbed = {}, {}, False
-            for who in ("shoal", "peer") if i % 2 == 0 else ("peer", "shoal"):
-                tried = self.turn(who, line)
-                turns.append(tried)
-                p = tried[-1][phase]
-                rate[who] = p["tokens"] / p["seconds"]
-                cpu[who] = p["cpu_seconds"] / p["tokens"]
-                disturbed = disturbed or tried[-1]["disturbed"]
-            pairs.append({**rate, "ratio": rate["shoal"] / rate["peer"], "disturbed": disturbed,
-                          "cpu_ratio": cpu["peer"] / cpu["shoal"]})
-        paired = self.paired(row, line) if WORK[name][2] == 1 and phase == "decode" else []
-        last = next(t[-1] for t in reversed(turns) if t[-1]["who"] == "shoal")[phase]
-        row["work"][name] = {"line": line, "phase": phase, "pairs": pairs, "turns": turns, "paired_reads": paired,
+    def compare(self, row, turns, work):
+        line, phase = turns.line(work)
+        pairs, every = turns.compare(line, phase)
+        paired = self.paired(row, line) if work == "decode1" else []
+        last = next(t[-1] for t in reversed(every) if t[-1]["who"] == "shoal")[phase]
+        row["work"][work] = {"line": line, "phase": phase, "pairs": pairs, "turns": every, "paired_reads": paired,
                              "bytes_per_step": last["bytes"] / last["steps"],
                              "flops_per_token": last["flops"] / last["tokens"]}
 
     def paired(self, row, line):
         """Each decoding step by the reads of memory beside it, shoal alone."""
         worker = Worker([*row["commands"]["shoal"], "--paired-reads"])
-        quiet, parts, disturbed = Quiet([worker.process.pid]), [], 0
         worker.ask(line)
+        quiet, parts, disturbed = Quiet(worker.pids()), [], 0
         for _ in range(self.a.paired_turns):
             was_quiet = quiet.wait(self.a.max_wait)
             mark = quiet.mark()
@@ -190,24 +109,23 @@ class Comparison:
         gguf, h5 = self.checkpoint(shape, name)
         row = {"shape": shape, "format": name, "threads": n_threads, "work": {}}
         most = max(WORK[w][2] for w in self.a.work)
-        self.workers = {
+        workers = {
             "shoal": Worker([self.a.shoal, "bench", "--turns", "--quiet", "--model", h5, "--threads", n_threads,
                              "--prompt-lengths", 512, "--output-lengths", OUTPUT_MOST, "--concurrency", most]),
             "peer": Worker([self.a.python, HERE / "llama_turns.py", gguf, "--threads", n_threads, "--context",
                             CONTEXT]),
         }
-        row["commands"] = {k: w.command for k, w in self.workers.items()}
-        self.quiet = Quiet([w.process.pid for w in self.workers.values()])
-        row["peer"] = self.workers["peer"].ask("about")
-        theirs = self.workers["peer"].ask("score " + " ".join(map(str, SCORED)))
+        row["commands"] = {k: w.command for k, w in workers.items()}
+        row["peer"] = workers["peer"].ask("about")
+        theirs = workers["peer"].ask("score " + " ".join(map(str, SCORED)))
         ours = score_shoal(self.a.shoal, h5, self.a.out)
         row["logprob_difference"] = max(abs(x - y) for x, y in zip(ours, theirs))
         self.results["rows"].append(row)
+        turns = turns_of(workers, self.a)
         for work in self.a.work:
-            self.compare(row, work)
+            self.compare(row, turns, work)
             self.save()
-        for w in self.workers.values():
-            w.close()
+        turns.close()
         row["machine"] = machine(self.a.shoal, n_threads)
         self.save()
 
@@ -260,10 +178,6 @@ def table(results):
     return "\n".join(lines) + "\n"
 
 
-def words(text):
-    return text.split(",")
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--table", type=pathlib.Path)
@@ -274,12 +188,8 @@ def main():
     p.add_argument("--shapes", type=words, default=list("ABCD"))
     p.add_argument("--formats", type=words, default=["f16"])
     p.add_argument("--threads", type=lambda t: [int(x) for x in t.split(",")], default=[1, 2])
-    p.add_argument("--work", type=words, default=list(WORK))
-    p.add_argument("--pairs", type=int, default=11)
+    add_arguments(p)
     p.add_argument("--paired-turns", type=int, default=3)
-    p.add_argument("--turn-seconds", type=float, default=1.0)
-    p.add_argument("--max-wait", type=float, default=60.0)
-    p.add_argument("--again", type=int, default=3)
     p.add_argument("--kernels", choices=["ref", "avx2", "avx512", "amx"])
     a = p.parse_args()
     if a.table:

@@ -11,7 +11,10 @@ from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
-from program import REPO, Shoal, expect, fresh_folder, main_of, run
+from program import REPO, TESTS, Shoal, expect, fresh_folder, main_of, run
+
+sys.path.insert(0, str(REPO / "bench"))
+from turns import Turns, Worker, interval  # noqa: E402
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 PROMPTS, OUTPUTS, CONCURRENCY, REPETITIONS = (8, 70), (1, 5), (1, 3), 2
@@ -87,8 +90,6 @@ class BenchTest:
 
     def paired(self):
         """Decoding in turns with reads: a part for each step, their median and its interval; else as without."""
-        sys.path.insert(0, str(REPO / "bench" / "peers"))
-        from peers import interval
         for case in self.bench("--paired-reads", "--threads", 2)["cases"]:
             check_case(case, case["concurrency"])
             n = REPETITIONS * (case["output"] - 1) if case["concurrency"] == 1 else 0
@@ -110,6 +111,24 @@ class BenchTest:
         done = self.shoal("bench", "--model", DEMO, "--paired-reads", "--tp", 2, "--threads", 1, "--quiet", ranks=2)
         expect(done.status == 2 and "--paired-reads" in done.err, f"{done}")
         print("paired: a part of the reads for each decoding step of one sequence, its median and interval")
+
+    def in_turns(self):
+        """bench/turns.py: one rank and two take turns, and who waits is stopped."""
+        flags = [self.shoal.path, "bench", "--turns", "--quiet", "--model", DEMO, "--threads", 1]
+        workers = {"one": Worker(flags), "two": Worker([TESTS / "mpirun.sh", 2, *flags])}
+        turns = Turns(workers, pairs=3, turn_seconds=0, max_wait=0, again=0)
+        for name, n in (("one", 1), ("two", 3)):
+            pids = workers[name].pids()
+            expect(len(pids) == n, f"{name}: {pids}")
+            states = [Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split()[0] for p in pids]
+            expect(states.count("T") == (n + 1) // 2, f"{name}: {states}")
+        line, phase = turns.line("decode1")
+        expect((line, phase) == ("16 5 1", "decode"), line)
+        pairs, every = turns.compare(line, phase)
+        expect([t[-1]["who"] for t in every] == ["one", "two", "two", "one", "one", "two"], f"{every}")
+        expect(all(p["ratio"] == p["one"] / p["two"] > 0 for p in pairs), f"{pairs}")
+        turns.close()
+        print("in turns: three pairs of one rank and two, in both orders")
 
     def draw(self, path, n_cases):
         picture = path.with_suffix(".svg")
@@ -152,6 +171,7 @@ class BenchTest:
         self.latency()
         self.throughput()
         self.paired()
+        self.in_turns()
         self.machine()
         self.load()
         self.refused()

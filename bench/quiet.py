@@ -1,5 +1,5 @@
 """Tells whether this machine is quiet: how much of its CPU time others take, what the hypervisor withholds, and
-whether a fixed spin runs as fast on every CPU as it ever did. Used by peers.py; Linux only."""
+whether a fixed spin runs as fast on every CPU as it ever did. Used by turns.py; Linux only."""
 import hashlib
 import os
 import threading
