@@ -291,17 +291,13 @@ static void no_way_of_guessing_changes_a_byte(void)
     for (int i = 0; i < 7; i++) {
         const int32_t n_drafts[] = {0, 1, 2, 3, 7, 31, 15};
         struct serve_summary summary = {0};
-        uint64_t n_wrong = 0;
         struct lead_options o = util_lead_options(t, NULL, NULL);
         o.n_groups = 1 + i % 2;
         o.max_batch = 5; /* few rows, so that there is room for drafts */
         o.n_drafts = n_drafts[i];
         o.drafter = i < 6 ? draft_known : NULL; /* the last: as in a job */
         o.drafter_user = &known;
-        const struct status st = util_lead_run_text(&o, lines.data, lines.n, &summary, &n_wrong,
-                                                    i == 0 ? &without : &with);
-        CU_ASSERT_FALSE_FATAL(status_failed(&st));
-        CU_ASSERT_EQUAL(n_wrong, 0);
+        util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);
         CU_ASSERT_EQUAL(summary.n_error_rows, 0);
         if (i == 0) know(&known, &without);
         if (i == 0) continue;

@@ -106,16 +106,6 @@ static void random_options(struct lead_options *o, uint64_t *x)
     o->order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
 }
 
-static void run_text(struct lead_options *o, const struct strbuf *in, struct serve_summary *s,
-                     struct strbuf *out)
-{
-    uint64_t n_wrong = 0;
-    const struct status st = util_lead_run_text(o, in->data, in->n, s, &n_wrong, out);
-    if (status_failed(&st)) printf("\n  %s\n", st.text);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_EQUAL(n_wrong, 0);
-}
-
 static bool same(const struct strbuf *a, const struct strbuf *b)
 {
     return a->n == b->n && memcmp(a->data, b->data, a->n) == 0;
@@ -133,14 +123,14 @@ static void check_options(enum lead_mode mode, uint64_t n_options, uint64_t *n_p
     make_input(&in, 1, true);
     struct lead_options o = util_lead_options(t, NULL, NULL);
     o.mode = mode;
-    run_text(&o, &in, &first, &expected);
+    util_lead_run_text(&o, &in, &first, &expected);
     CU_ASSERT_EQUAL(first.n_rows, LINES + 3 + ALIKE);
     CU_ASSERT(first.n_error_rows > 3);
     CU_ASSERT(first.n_error_rows < LINES / 2);
     unsigned n_different = 0;
     for (uint64_t i = 0; i < n_options; i++) {
         random_options(&o, &random);
-        run_text(&o, &in, &again, &found);
+        util_lead_run_text(&o, &in, &again, &found);
         n_different +=
             !same(&expected, &found) || first.perplexity != again.perplexity ||
             first.n_generated_tokens != again.n_generated_tokens + again.n_result_hit_tokens;
@@ -214,7 +204,7 @@ static void rows_are_what_each_line_alone_comes_to(void)
     strbuf_init(&row);
     make_input(&in, 6, true);
     struct lead_options o = util_lead_options(t, NULL, NULL);
-    run_text(&o, &in, &summary, &out);
+    util_lead_run_text(&o, &in, &summary, &out);
     const struct request_rules rules = {.defaults = o.defaults,
                                         .tokenizer = t,
                                         .vocab_size = FAKE_VOCAB,
@@ -285,7 +275,7 @@ static void shuffled_lines_give_the_same_rows(void)
         for (int i = 0; i < LINES; i++) strbuf_add(&in, lines[order[i]].data, lines[order[i]].n);
         struct lead_options o = util_lead_options(t, NULL, NULL);
         o.n_blocks = round == 0 ? 500 : 5;
-        run_text(&o, &in, &summary, &out[round]);
+        util_lead_run_text(&o, &in, &summary, &out[round]);
         CU_ASSERT_EQUAL_FATAL(sort_lines(&out[round], rows[round], LINES), LINES);
         for (int i = LINES - 1; i > 0; i--) {
             const int k = (int)fake_between(&x, 0, i), was = order[i];
@@ -381,7 +371,7 @@ static void scores_come_with_perplexity_and_logits(void)
     o.chunk_tokens = 7;
     o.logits = see_logits;
     o.logits_user = &seen;
-    run_text(&o, &in, &summary, &out);
+    util_lead_run_text(&o, &in, &summary, &out);
     int32_t tokens[26];
     double sum[2] = {0, 0};
     for (int i = 0; i < 26; i++) tokens[i] = 'a' + i;

@@ -37,16 +37,6 @@ static void make_lines(struct strbuf *s)
     }
 }
 
-static void run(struct lead_options *o, const struct strbuf *in, struct serve_summary *s,
-                struct strbuf *out)
-{
-    uint64_t n_wrong = 0;
-    const struct status st = util_lead_run_text(o, in->data, in->n, s, &n_wrong, out);
-    if (status_failed(&st)) printf("\n  %s\n", st.text);
-    CU_ASSERT_FALSE_FATAL(status_failed(&st));
-    CU_ASSERT_EQUAL(n_wrong, 0);
-}
-
 static void repeated_lines_give_the_same_rows_for_less_work(void)
 {
     static struct serve_summary off, on;
@@ -57,7 +47,7 @@ static void repeated_lines_give_the_same_rows_for_less_work(void)
     strbuf_init(&found);
     make_lines(&in);
     struct lead_options o = util_lead_options(t, NULL, NULL);
-    run(&o, &in, &off, &expected);
+    util_lead_run_text(&o, &in, &off, &expected);
     CU_ASSERT_EQUAL(off.n_rows, LINES);
     CU_ASSERT_EQUAL(off.n_result_hits + off.n_result_hit_tokens, 0);
     CU_ASSERT(off.n_error_rows > 5);
@@ -70,7 +60,7 @@ static void repeated_lines_give_the_same_rows_for_less_work(void)
         o.max_batch = (int32_t)fake_between(&x, 0, 9);
         o.window_rows = fake_between(&x, 0, 1) ? 0 : (size_t)fake_between(&x, 1, 40);
         o.prefix_cache = fake_between(&x, 0, 1);
-        run(&o, &in, &on, &found);
+        util_lead_run_text(&o, &in, &on, &found);
         CU_ASSERT_EQUAL(found.n, expected.n);
         CU_ASSERT_EQUAL(memcmp(found.data, expected.data, expected.n), 0);
         CU_ASSERT_EQUAL(on.n_generated_tokens + on.n_result_hit_tokens, off.n_generated_tokens);
@@ -78,7 +68,7 @@ static void repeated_lines_give_the_same_rows_for_less_work(void)
         CU_ASSERT(on.n_result_hit_tokens > off.n_generated_tokens / 3);
     }
     o.mode = LEAD_SCORE;
-    run(&o, &in, &on, &found);
+    util_lead_run_text(&o, &in, &on, &found);
     CU_ASSERT_EQUAL(on.n_result_hits, 0);
     strbuf_fini(&in);
     strbuf_fini(&expected);

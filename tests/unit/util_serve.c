@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
+#include <CUnit/CUnit.h>
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,26 +129,27 @@ struct status util_lead_run(const struct lead_options *o, struct serve_summary *
     return st;
 }
 
-struct status util_lead_run_text(struct lead_options *o, const char *text, size_t n,
-                                 struct serve_summary *summary, uint64_t *n_wrong,
-                                 struct strbuf *out)
+void util_lead_run_text(struct lead_options *o, const struct strbuf *in,
+                        struct serve_summary *summary, struct strbuf *out)
 {
     char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];
-    util_file_create(input, text, n);
+    uint64_t n_wrong = 0;
+    util_file_create(input, in->data, in->n);
     util_file_create(output, "old", 3);
     o->input_path = input;
     o->output_path = output;
-    struct status st = util_lead_run(o, summary, n_wrong);
+    const struct status st = util_lead_run(o, summary, &n_wrong);
+    if (status_failed(&st)) printf("\n  %s\n", st.text);
+    CU_ASSERT_FALSE_FATAL(status_failed(&st));
+    CU_ASSERT_EQUAL(n_wrong, 0);
     char *bytes = NULL;
     size_t n_bytes = 0;
-    const struct status read = file_read(output, (size_t)1 << 30, &bytes, &n_bytes);
-    if (!status_failed(&st)) st = read;
+    CU_ASSERT_EQUAL_FATAL(file_read(output, (size_t)1 << 30, &bytes, &n_bytes).code, STATUS_OK);
     strbuf_clear(out);
     if (bytes != NULL) strbuf_add(out, bytes, n_bytes);
     mem_free(&bytes);
     util_file_remove(input);
     util_file_remove(output);
-    return st;
 }
 
 struct request_rules util_request_rules(struct tokenizer *t)

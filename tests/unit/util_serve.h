@@ -21,14 +21,14 @@ struct request *util_request_parse(const struct request_rules *rules, const char
 /* Options for a fake model: context of 200 tokens, one replica, one group, a wide pool. */
 struct lead_options util_lead_options(struct tokenizer *t, const char *input, const char *output);
 
-/* Runs a job to its end as main's loop does, over a fake engine. Returns the first error; *n_wrong is
- * what of the plans the engine found wrong. */
+/* Runs a job to its end as main's loop does, over a fake engine. Returns the first error; *n_wrong
+ * is what of the plans the engine found wrong. */
 struct status util_lead_run(const struct lead_options *o, struct serve_summary *summary,
                             uint64_t *n_wrong);
 
-/* Runs a job over the lines `text`; its output file's bytes go to `out` (initialized). */
-struct status util_lead_run_text(struct lead_options *o, const char *text, size_t n,
-                                 struct serve_summary *summary, uint64_t *n_wrong,
-                                 struct strbuf *out);
+/* Runs a job over the lines `in`, which must go well; its output file's bytes go to `out`
+ * (initialized). */
+void util_lead_run_text(struct lead_options *o, const struct strbuf *in,
+                        struct serve_summary *summary, struct strbuf *out);
 
 #endif
