@@ -168,6 +168,30 @@ static bool is_calibrated(const struct quantize_flags *f)
     return strcmp(f->method, "rtn") != 0 || f->auto_bits > 0 || f->calibration != NULL;
 }
 
+/* Flags that mean nothing to this method are refused; one that repeats its default is not seen. */
+static struct status check_method_flags(const struct quantize_flags *f,
+                                        enum calibrate_method method)
+{
+    const struct {
+        const char *flag, *needs;
+        bool is_given, is_used;
+    } flags[] = {
+        {"--damping", "--method gptq", f->damping != defaults.damping, method == CALIBRATE_GPTQ},
+        {"--no-act-order", "--method gptq", f->plain_order, method == CALIBRATE_GPTQ},
+        {"--alpha", "--method smoothquant", f->alpha != defaults.alpha,
+         method == CALIBRATE_SMOOTHQUANT},
+        {"--calibration-tokens", "--calibration", f->max_tokens != defaults.max_tokens,
+         is_calibrated(f)},
+        {"--min-tokens", "--calibration", f->min_tokens != defaults.min_tokens, is_calibrated(f)},
+        {"--memory", "--calibration", f->memory_mib != defaults.memory_mib, is_calibrated(f)},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (flags[i].is_given && !flags[i].is_used)
+            return status_make(STATUS_USAGE, "%s: needs %s", flags[i].flag, flags[i].needs);
+    }
+    return status_ok();
+}
+
 static struct status check(const struct quantize_flags *f, const struct positionals *paths)
 {
     enum calibrate_method method;
@@ -181,6 +205,7 @@ static struct status check(const struct quantize_flags *f, const struct position
                            "--method: expected rtn, gptq, awq or smoothquant, found \"%s\"",
                            f->method);
     }
+    TRY(check_method_flags(f, method));
     if (is_calibrated(f) && f->calibration == NULL) {
         return status_make(STATUS_USAGE, "%s: --calibration IN.jsonl is missing",
                            f->auto_bits > 0 ? "--auto-policy" : f->method);

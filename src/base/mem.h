@@ -16,7 +16,7 @@ enum { MEM_ALIGN = 64 };
 struct status mem_alloc(void *out, size_t n, size_t elem_bytes, const char *what);
 
 /* Local. Grows *inout (from mem_alloc, or NULL) from n_old to n_new elements, keeping its content;
- * on failure *inout is unchanged. */
+ * on failure *inout is unchanged. Errors: STATUS_MEMORY. */
 struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_bytes,
                        const char *what);
 

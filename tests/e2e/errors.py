@@ -284,6 +284,15 @@ class ErrorsTest:
                                                         self.work / "model.safetensors"))
         expect(self.model.read_bytes() == whole, "the model was overwritten")
 
+    def flags_without_use(self):
+        """A flag that a method does not look at is no wish fulfilled."""
+        for flags, needs in ((["--damping", "0.02"], "--method gptq"), (["--no-act-order"], "--method gptq"),
+                             (["--method", "awq", "--damping", "0.02"], "--method gptq"),
+                             (["--alpha", "0.25"], "--method smoothquant"), (["--memory", "64"], "--calibration"),
+                             (["--min-tokens", "1"], "--calibration"), (["--calibration-tokens", "9"], "--calibration")):
+            self.fails(2, [f"{flags[-1 if len(flags) == 1 else -2]}: needs {needs}"],
+                       self.shoal("quantize", self.model, self.work / "x.h5", "--format", "int4", *flags))
+
     def silent_launcher(self):
         """Open MPI's mpirun can end with 1 and no word; whoever started the job is told all the same."""
         launcher = self.work / "mpirun"
@@ -311,6 +320,7 @@ class ErrorsTest:
         self.ranks_that_differ()
         self.convert_refuses()
         self.copies_over_sources()
+        self.flags_without_use()
         self.hours_for_nothing()
         self.silent_launcher()
         done = self.generate(4)
