@@ -47,6 +47,8 @@ struct quant_tile {
     const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero, 16 bits */
     const uint8_t *ahead; /* codes to fetch meanwhile, ahead_stride bytes to the next panel's, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
+    bool begins;                     /* chains begin with this piece, from +0; and end */
+    const struct quant_end *end; /* with it: where they go then; NULL: they go on. SET_ENDS alone */
 };
 
 /* To be defined by the set:
@@ -54,6 +56,8 @@ struct quant_tile {
  * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
  * SET_SIGNED: not 0 where tiles multiply signed codes: then bytes are unpacked too, and unpacking
  * takes away the bias (quant_bias), also where there are zeros;
+ * SET_ENDS: not 0 where set_tile begins chains by itself and hands those that end to
+ * quant_chains_end while the cache holds them;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased), of
  * bytes as as many;
  * n scales (a multiple of 16) in f32; n times bias - zero in the lower 16 bits;
@@ -69,6 +73,16 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
                                 int64_t *to);
+
+/* Where chains go that end, of a slice's rows and of panels from `panel` on: outputs, or a leaf's
+ * partials. */
+struct quant_end {
+    const struct quant_slice *slice;
+    size_t panel;
+    const struct quant_leaf *leaf; /* NULL: outputs */
+    int64_t *sums;                 /* [row][QUANT_PANELS][16] */
+    int64_t *n_bad;                /* [row] */
+};
 
 /* A rectangle of one group's outputs: at most QUANT_BLOCK_ROWS rows. */
 struct quant_slice {
@@ -157,9 +171,11 @@ static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n
     return (const uint8_t *)w->data + next * panel_bytes;
 }
 
-/* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels. */
+/* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels; begins, end: as
+ * in struct quant_tile. */
 static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g,
-                        size_t n_groups, struct quant_work *m)
+                        size_t n_groups, bool begins, const struct quant_end *end,
+                        struct quant_work *m)
 {
     const struct packed *w = s->w;
     const struct quant_rows *q = s->xq;
@@ -180,7 +196,9 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
         .w_stride = panel_bytes,
         .ahead = quant_after(w, panel, n_panels, g + n_groups, q->n_groups, panel_bytes),
         .ahead_stride = panel_bytes,
-        .ahead_step = (group_bytes + n_tiles - 1) / n_tiles};
+        .ahead_step = (group_bytes + n_tiles - 1) / n_tiles,
+        .begins = begins,
+        .end = end};
     quant_prepare(s, panel, g, &t, m);
     if (source != SOURCE_BYTES || SET_SIGNED) {
         const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
@@ -202,16 +220,17 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* The chains of a leaf's groups [g0, g1), from +0, into m->acc. */
+/* The chains of a leaf's groups [g0, g1), from +0, to `end` (SET_ENDS) or into m->acc. */
 static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
-                         size_t g1, struct quant_work *m)
+                         size_t g1, const struct quant_end *end, struct quant_work *m)
 {
     const size_t most = QUANT_PIECE / s->xq->group;
     const size_t n_pieces = (g1 - g0 + most - 1) / most;
-    for (size_t r = 0; r < s->n_rows; r++) memset(m->acc[r], 0, sizeof m->acc[r]); /* no call */
+    for (size_t r = 0; !SET_ENDS && r < s->n_rows; r++)
+        memset(m->acc[r], 0, sizeof m->acc[r]); /* no call */
     for (size_t i = 0, g = g0, n; i < n_pieces; i++, g += n) {
         n = (g1 - g + n_pieces - i - 1) / (n_pieces - i);
-        quant_piece(s, panel, n_panels, g, n, m);
+        quant_piece(s, panel, n_panels, g, n, i == 0, i + 1 == n_pieces ? end : NULL, m);
     }
 }
 
@@ -223,8 +242,9 @@ static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_pan
 static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_panels)
 {
     struct quant_work m;
-    quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &m);
-    for (size_t r = 0; r < s->n_rows; r++)
+    const struct quant_end end = {.slice = s, .panel = panel};
+    quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &end, &m);
+    for (size_t r = 0; !SET_ENDS && r < s->n_rows; r++)
         for (size_t p = 0; p < n_panels; p++)
             QUANT_PUT(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS, m.acc[r][p],
                       quant_outputs_of(s->w, panel + p));
@@ -331,16 +351,38 @@ static void quant_panels_leaf_end(const struct quant_slice *s, const struct quan
         quant_leaf_end(s, l, panel, 1, acc, acc_row, sums, sums_row, n_bad);
 }
 
+/* SET_ENDS: ends the chains [n_rows][16] of the slice's rows from `row` on and of one panel, the
+ * p-th of them. */
+static inline void quant_chains_end(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
+                                    float *chains)
+{
+    const size_t panel = e->panel + p, sums_row = QUANT_PANELS * PANEL_COLUMNS;
+    struct quant_slice s = *e->slice;
+    s.n_rows = n_rows;
+    if (e->leaf != NULL) {
+        s.sums = quant_sums_at(e->slice, row, 0);
+        quant_leaf_end(&s, e->leaf, panel, 1, chains, PANEL_COLUMNS,
+                       e->sums + row * sums_row + p * PANEL_COLUMNS, sums_row, e->n_bad + row);
+        return;
+    }
+    float *y = s.y + row * s.y_stride + panel * PANEL_COLUMNS;
+    for (size_t r = 0; r < n_rows; r++)
+        QUANT_PUT(y + r * s.y_stride, chains + r * PANEL_COLUMNS, quant_outputs_of(s.w, panel));
+}
+
 static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
 {
     struct quant_work m;
     struct quant_sums l;
     struct quant_leaf leaf = quant_leaf_start(s);
+    const struct quant_end end = {
+        .slice = s, .panel = panel, .leaf = &leaf, .sums = l.sums[0][0], .n_bad = l.n_bad};
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
     for (;; quant_leaf_next(s, &leaf)) {
-        quant_chains(s, panel, n_panels, leaf.g, leaf.g + leaf.n_groups, &m);
-        quant_panels_leaf_end(s, &leaf, panel, n_panels, m.acc[0][0], l.sums[0][0],
-                              QUANT_PANELS * PANEL_COLUMNS, l.n_bad);
+        quant_chains(s, panel, n_panels, leaf.g, leaf.g + leaf.n_groups, &end, &m);
+        if (!SET_ENDS)
+            quant_panels_leaf_end(s, &leaf, panel, n_panels, m.acc[0][0], l.sums[0][0],
+                                  QUANT_PANELS * PANEL_COLUMNS, l.n_bad);
         if (leaf.is_last) break;
     }
     quant_count_bad(s, l.n_bad);

@@ -9,7 +9,8 @@
 enum {
     SET_TILE_ROWS = 256, /* a whole block */
     SET_BYTES_ROWS = SET_TILE_ROWS,
-    SET_SIGNED = 1
+    SET_SIGNED = 1,
+    SET_ENDS = 1
 };
 
 #include "kernels/linear_quant_body.h"
@@ -18,8 +19,10 @@ enum {
 #include "kernels/avx512/turn.h"
 
 enum {
-    RING = 4,  /* groups whose sums stand in memory, each from a tile of its own */
-    AHEAD = 3, /* groups multiplied before the sums of the first are read */
+    RING = 4,       /* groups whose sums stand in memory, each from a tile of its own */
+    AHEAD = 3,      /* groups multiplied before the sums of the first are read */
+    MANY_ROWS = 64, /* whose outputs are more than a cache holds; fewer rows wait for weights */
+    CACHED_CODES = 3 << 18, /* bytes, of a second-level cache of 2 MiB */
 };
 
 typedef int32_t tile_sums[TILE_ROWS][PANEL_COLUMNS];
@@ -30,23 +33,24 @@ struct tile_rows {
     int32_t sums[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
 };
 
-/* 16 rows by a panel, over the groups of a piece. */
-struct chains {
-    size_t n_groups, group;
-    const int8_t *x; /* codes of the rows' first group, x_stride apart */
-    size_t x_stride;
-    const uint8_t *w;
-    const struct tile_rows *rows;
-    const float (*scales)[PANEL_COLUMNS];
-    const int32_t (*zeros)[PANEL_COLUMNS]; /* NULL: none */
-    const uint8_t *ahead;                  /* n_ahead lines to fetch meanwhile */
-    size_t n_ahead;
+/* The chains of 16 rows by a panel, over the groups of a piece. They follow each other panel by
+ * panel, then tile by tile. */
+struct chain {
+    size_t tile, panel;
+    size_t row; /* the tile's first: the last tile ends where the rows do */
 };
 
-/* Lines still to be fetched begin at `next`; `due` of n_groups parts of one are due. */
+/* The codes of a group: of the tile's first row, and of the panel. */
+struct codes {
+    const int8_t *x;
+    const uint8_t *w;
+};
+
+/* Lines still to be fetched begin at `next`; of `n` of them in a chain `due` groups' parts are due.
+ */
 struct fetch {
     const uint8_t *next;
-    size_t due;
+    size_t n, due;
 };
 
 /* out[g][r] = word g < n of row r, rows `stride` words apart. */
@@ -63,110 +67,201 @@ ALWAYS_INLINE void turn_rows(const void *rows, size_t stride, size_t n, void *ou
         _mm512_store_si512((int32_t *)out + g * TILE_ROWS, turned[g]);
 }
 
-/* The exact sums of group g, in tile i. */
-ALWAYS_INLINE void group_multiply(const struct chains *c, size_t i, size_t g)
+ALWAYS_INLINE size_t tiles_of(size_t n_rows)
+{
+    return (n_rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+ALWAYS_INLINE void chain_next(const struct quant_tile *t, struct chain *c)
+{
+    if (++c->panel < t->n_panels) return;
+    c->panel = 0;
+    c->row = quant_min(++c->tile * TILE_ROWS, t->n_rows - TILE_ROWS);
+}
+
+/* The first codes of the chain after c. No part of the loops: the pointers stay in registers there.
+ */
+static __attribute__((noinline)) struct codes codes_next(const struct quant_tile *t,
+                                                         struct chain *c)
+{
+    chain_next(t, c);
+    return (struct codes){t->x + c->row * t->x_stride, t->w + c->panel * t->w_stride};
+}
+
+/* The exact sums of a group, in tile i. */
+ALWAYS_INLINE void group_multiply(size_t group, struct codes c, size_t x_stride, size_t i)
 {
     const int sums = TILE_SUMS + (int)i, x_tile = TILE_X + (int)(i % 2), w_tile = x_tile + 2;
-    const int8_t *x = c->x + g * c->group;
-    const uint8_t *w = c->w + g * c->group * PANEL_COLUMNS;
     tile_zero(sums);
 #pragma GCC unroll 2
-    for (size_t k = 0; k < c->group; k += TILE_BYTES) {
-        tile_load(x_tile, x + k, c->x_stride);
-        tile_load(w_tile, w + k * PANEL_COLUMNS, TILE_BYTES);
+    for (size_t k = 0; k < group; k += TILE_BYTES) {
+        tile_load(x_tile, c.x + k, x_stride);
+        tile_load(w_tile, c.w + k * PANEL_COLUMNS, TILE_BYTES);
         tile_dot(sums, x_tile);
     }
 }
 
-/* The chains one group on. */
-ALWAYS_INLINE void group_finish(const struct chains *c, size_t g, const tile_sums *sums,
-                                __m512 *acc)
+/* What a chain's groups are finished with. */
+struct finish {
+    struct chain chain;
+    struct fetch ahead;
+    const float (*scales)[PANEL_COLUMNS];
+    const int32_t (*zeros)[PANEL_COLUMNS];
+    struct tile_rows rows;
+};
+
+/* Asks for a line that will be written. */
+ALWAYS_INLINE void fetch_own(const void *line)
 {
-    const __m512 w_scales = _mm512_load_ps(c->scales[g]);
-    __m512i zeros = _mm512_setzero_si512();
-    if (c->zeros != NULL) zeros = _mm512_load_si512(c->zeros[g]);
-#pragma GCC unroll 16
-    for (size_t r = 0; r < TILE_ROWS; r++) {
-        const __m512 scale = _mm512_mul_ps(w_scales, _mm512_set1_ps(c->rows->scales[g][r]));
-        __m512i sum = _mm512_load_si512((*sums)[r]);
-        if (c->zeros != NULL)
-            sum = _mm512_dpwssd_epi32(sum, zeros, _mm512_set1_epi32(c->rows->sums[g][r]));
-        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc[r]);
-        if (c->zeros != NULL) __asm__ volatile("" ::: "memory"); /* no row's loads before */
+    __asm__ volatile("prefetchw (%0)" : : "r"(line));
+}
+
+/* The lines where the chains will end, which no cache holds when the outputs of all rows are large:
+ * without them the stores of dots' sums wait behind those of outputs. */
+static void fetch_ends(const struct quant_end *e, size_t row, size_t p)
+{
+    const struct quant_slice *s = e->slice;
+    const size_t column = (e->panel + p) * PANEL_COLUMNS, sums_row = (size_t)s->w->n_out + 1;
+    for (size_t r = row; r < row + TILE_ROWS; r++) {
+        if (e->leaf == NULL) {
+            fetch_own(s->y + r * s->y_stride + column);
+        } else if (e->leaf->is_last) {
+            fetch_own(s->sums + r * sums_row + column);
+            fetch_own(s->sums + r * sums_row + column + PANEL_COLUMNS / 2);
+        }
     }
 }
 
-/* In n_groups calls n_ahead lines: all at once they would stand before what is needed now. */
-ALWAYS_INLINE void fetch_due(const struct chains *c, struct fetch *f)
+/* A part of the lines of the next codes for each chain. No part of the loops, as codes_next. */
+static __attribute__((noinline)) void finish_start(const struct quant_tile *t, struct finish *f)
 {
-    for (f->due += c->n_ahead; f->due >= c->n_groups; f->due -= c->n_groups) {
+    const struct chain *c = &f->chain;
+    f->ahead.next = t->ahead + c->panel * t->ahead_stride + c->tile * f->ahead.n * QUANT_LINE;
+    f->ahead.due = 0;
+    f->scales = t->scales[c->panel];
+    if (t->has_zeros) f->zeros = t->zeros[c->panel];
+    if (t->end != NULL && t->n_rows >= MANY_ROWS) fetch_ends(t->end, c->row, c->panel);
+    if (c->panel > 0) return; /* the same rows */
+    turn_rows(t->x_scales + c->row * t->q_stride, t->q_stride, t->n_groups, f->rows.scales);
+    if (t->has_zeros)
+        turn_rows(t->start + c->row * t->start_stride, t->start_stride, t->n_groups, f->rows.sums);
+}
+
+/* In n_groups calls n lines: all at once they would stand before what is needed now. */
+ALWAYS_INLINE void fetch_due(size_t n_groups, struct fetch *f)
+{
+    for (f->due += f->n; f->due >= n_groups; f->due -= n_groups) {
         _mm_prefetch(f->next, _MM_HINT_T1);
         f->next += QUANT_LINE;
     }
 }
 
-/* The chains of 16 rows, of which those from `first` on are stored: the rows before are another
- * tile's. The dots of the next groups run beside the vectors of this one. A store waits for its
- * tile's dots, so it stands behind the next group's. */
-ALWAYS_INLINE void tile_chains(const struct chains *c, size_t first,
-                               float (*out)[QUANT_PANELS][PANEL_COLUMNS])
+/* The chains one group on. A row's step stays where it stands: compilers load all rows' sums first,
+ * for which there are not enough registers. */
+ALWAYS_INLINE void group_finish(bool has_zeros, const struct finish *f, size_t g,
+                                const tile_sums *sums, __m512 *acc)
 {
-    struct fetch ahead = {.next = c->ahead};
-    tile_sums ring[RING] __attribute__((aligned(64)));
-    __m512 acc[TILE_ROWS];
+    const __m512 w_scales = _mm512_load_ps(f->scales[g]);
+    __m512i zeros = _mm512_setzero_si512();
+    if (has_zeros) zeros = _mm512_load_si512(f->zeros[g]);
 #pragma GCC unroll 16
-    for (size_t r = 0; r < TILE_ROWS; r++) acc[r] = _mm512_load_ps(out[r][0]);
-#pragma GCC unroll 3
-    for (size_t g = 0; g < AHEAD; g++) {
-        if (g < c->n_groups) group_multiply(c, g, g);
-        if (g > 0 && g <= c->n_groups) tile_store(TILE_SUMS + (int)g - 1, ring[g - 1][0]);
+    for (size_t r = 0; r < TILE_ROWS; r++) {
+        const __m512 scale = _mm512_mul_ps(w_scales, _mm512_set1_ps(f->rows.scales[g][r]));
+        __m512i sum = _mm512_load_si512((*sums)[r]);
+        if (has_zeros) sum = _mm512_dpwssd_epi32(sum, zeros, _mm512_set1_epi32(f->rows.sums[g][r]));
+        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc[r]);
+        __asm__ volatile("" : "+v"(acc[r]) : : "memory");
     }
-    for (size_t g0 = 0; g0 < c->n_groups; g0 += RING) {
-#pragma GCC unroll 4
-        for (size_t i = 0; i < RING; i++) {
-            const size_t g = g0 + i;
-            if (g >= c->n_groups) break;
-            if (g + AHEAD < c->n_groups) group_multiply(c, (i + AHEAD) % RING, g + AHEAD);
-            const size_t last = (i + AHEAD - 1) % RING;
-            if (g + AHEAD <= c->n_groups) tile_store(TILE_SUMS + (int)last, ring[last][0]);
-            fetch_due(c, &ahead);
-            group_finish(c, g, &ring[i], acc);
-        }
-    }
-#pragma GCC unroll 16
-    for (size_t r = 0; r < TILE_ROWS; r++)
-        if (r >= first) _mm512_store_ps(out[r][0], acc[r]);
 }
 
-/* The last tile of rows ends where the rows do. `group` and has_zeros are constant in each call. */
-ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant_tile *t,
-                                float (*out)[QUANT_PANELS][PANEL_COLUMNS])
+typedef float (*chains_at)[QUANT_PANELS][PANEL_COLUMNS];
+
+ALWAYS_INLINE void chains_load(const struct quant_tile *t, const struct chain *c, chains_at from,
+                               __m512 *acc)
 {
-    const size_t n_tiles = (t->n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    const size_t n_lines = t->n_groups * t->ahead_step / QUANT_LINE;
-    struct tile_rows rows;
-    for (size_t begin = 0; begin < t->n_rows; begin += TILE_ROWS) {
-        const size_t row = quant_min(begin, t->n_rows - TILE_ROWS);
-        turn_rows(t->x_scales + row * t->q_stride, t->q_stride, t->n_groups, rows.scales);
-        if (has_zeros)
-            turn_rows(t->start + row * t->start_stride, t->start_stride, t->n_groups, rows.sums);
-        const size_t line = begin / TILE_ROWS * n_lines / n_tiles;
-        const size_t next_line = (begin / TILE_ROWS + 1) * n_lines / n_tiles;
-        for (size_t p = 0; p < t->n_panels; p++) {
-            const uint8_t *ahead = t->ahead + p * t->ahead_stride + line * QUANT_LINE;
-            const struct chains c = {.n_groups = t->n_groups,
-                                     .group = group,
-                                     .x = t->x + row * t->x_stride,
-                                     .x_stride = t->x_stride,
-                                     .w = t->w + p * t->w_stride,
-                                     .rows = &rows,
-                                     .scales = t->scales[p],
-                                     .zeros = has_zeros ? t->zeros[p] : NULL,
-                                     .ahead = ahead,
-                                     .n_ahead = next_line - line};
-            tile_chains(&c, begin - row, (void *)out[row][p]);
+    const bool begins = t->begins;
+#pragma GCC unroll 16
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        acc[r] = begins ? _mm512_setzero_ps() : _mm512_load_ps(from[c->row + r][c->panel]);
+}
+
+static __attribute__((noinline)) void chains_end(const struct quant_end *end, const struct chain *c,
+                                                 size_t first, float (*chains)[PANEL_COLUMNS])
+{
+    quant_chains_end(end, c->row + first, TILE_ROWS - first, c->panel, chains[first]);
+}
+
+/* Rows that are another tile's, too, are done. */
+ALWAYS_INLINE void chains_store(const struct quant_tile *t, const struct chain *c,
+                                const __m512 *acc, chains_at to)
+{
+    const size_t first = c->tile * TILE_ROWS - c->row;
+    float ended[TILE_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
+    float *at = t->end != NULL ? ended[0] : to[c->row][c->panel];
+    const size_t step = t->end != NULL ? PANEL_COLUMNS : QUANT_PANELS * PANEL_COLUMNS;
+#pragma GCC unroll 16
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        if (r >= first) _mm512_store_ps(at + r * step, acc[r]);
+    if (t->end != NULL) chains_end(t->end, c, first, ended);
+}
+
+/* All chains, group after group. The dots of the next groups, which may be those of the next
+ * chains, run beside the vectors of this one. A store waits for its tile's dots, so it stands
+ * behind the next group's. `group` and has_zeros are constant in each call. */
+ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant_tile *t,
+                                chains_at out)
+{
+    const size_t n_groups = t->n_groups, n_tiles = tiles_of(t->n_rows), x_stride = t->x_stride;
+    const size_t n = n_tiles * t->n_panels * n_groups, n_first = quant_min(n, AHEAD);
+    struct codes codes = {t->x, t->w};
+    struct chain multiplied = {0};
+    size_t n_left = n_groups, g = 0; /* of the chain that is multiplied, of the one finished */
+    const size_t n_lines = n_groups * t->ahead_step / QUANT_LINE;
+    struct finish f = {.ahead = {.n = (n_lines + n_tiles - 1) / n_tiles}};
+    tile_sums ring[RING] __attribute__((aligned(64)));
+    __m512 acc[TILE_ROWS];
+#define MULTIPLY(i)                                                                                \
+    do {                                                                                           \
+        group_multiply(group, codes, x_stride, i);                                                 \
+        codes.x += group;                                                                          \
+        codes.w += group * PANEL_COLUMNS;                                                          \
+        if (--n_left > 0) break;                                                                   \
+        codes = codes_next(t, &multiplied);                                                        \
+        n_left = n_groups;                                                                         \
+    } while (0)
+#define FINISH(i)                                                                                  \
+    do {                                                                                           \
+        fetch_due(n_groups, &f.ahead);                                                             \
+        group_finish(has_zeros, &f, g, &ring[i], acc);                                             \
+        if (++g < n_groups) break;                                                                 \
+        g = 0;                                                                                     \
+        chains_store(t, &f.chain, acc, out);                                                       \
+        chain_next(t, &f.chain);                                                                   \
+        if (f.chain.tile == n_tiles) return;                                                       \
+        finish_start(t, &f);                                                                       \
+        chains_load(t, &f.chain, out, acc);                                                        \
+    } while (0)
+    finish_start(t, &f);
+    chains_load(t, &f.chain, out, acc);
+#pragma GCC unroll 3
+    for (size_t i = 0; i < AHEAD; i++) {
+        if (i < n_first) MULTIPLY(i);
+        if (i > 0 && i < n_first) tile_store(TILE_SUMS + (int)i - 1, ring[i - 1][0]);
+    }
+    for (size_t left = n - n_first; left > 0;) {
+#pragma GCC unroll 4
+        for (size_t i = 0; i < RING; i++) {
+            const size_t last = (i + AHEAD - 1) % RING;
+            MULTIPLY((i + AHEAD) % RING);
+            tile_store(TILE_SUMS + (int)last, ring[last][0]);
+            FINISH(i);
+            if (--left == 0) break;
         }
     }
+    tile_store(TILE_SUMS + (int)((n - 1) % RING), ring[(n - 1) % RING][0]);
+    for (size_t i = n - n_first;; i++) FINISH(i % RING);
+#undef MULTIPLY
+#undef FINISH
 }
 
 #define BLOCK(has_zeros, group)                                                                    \
@@ -230,16 +325,29 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
 /* From three quarters of the tiles' rows on, tiles are ahead of AVX-512 (bench/tried.md). */
 static bool suits_tiles(const struct linear_args *a, size_t n_rows)
 {
-    const size_t n_tiles = (n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    return a->xq != NULL && n_rows >= TILE_ROWS && 4 * n_rows >= 3 * n_tiles * TILE_ROWS;
+    return a->xq != NULL && a->xq->n_groups > 0 && n_rows >= TILE_ROWS &&
+           4 * n_rows >= 3 * tiles_of(n_rows) * TILE_ROWS;
+}
+
+/* Rows whose codes stay in the second-level cache while the panels pass: whole tiles. */
+static size_t rows_at_once(const struct quant_rows *q, size_t n_rows)
+{
+    const size_t row_bytes = q->n_groups * q->group;
+    const size_t n_parts = (n_rows * row_bytes + CACHED_CODES - 1) / CACHED_CODES;
+    return tiles_of((n_rows + n_parts - 1) / n_parts) * TILE_ROWS;
 }
 
 static void linear_many(bool leafy, const struct linear_args *a, size_t group, size_t panel0,
                         size_t panel1, size_t row0, size_t row1)
 {
+    const size_t most = rows_at_once(a->xq, row1 - row0);
     tiles_configure(quant_min(a->xq->group, TILE_BYTES));
-    quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a,
-                      &a->groups[group], panel0, panel1, row0, row1);
+    for (size_t row = row0, end; row < row1; row = end) {
+        end = quant_min(row1, row + most);
+        if (row1 - end < TILE_ROWS) end = row1; /* no part below a tile */
+        quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a,
+                          &a->groups[group], panel0, panel1, row, end);
+    }
     tiles_release();
 }
 

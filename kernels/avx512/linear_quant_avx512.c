@@ -11,7 +11,8 @@ enum {
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
     SET_BYTES_ROWS = 6,
-    SET_SIGNED = 0
+    SET_SIGNED = 0,
+    SET_ENDS = 0
 };
 
 #include "kernels/linear_quant_few.h"

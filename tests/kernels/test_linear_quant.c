@@ -138,6 +138,20 @@ static void sets_agree_on_special_values(void)
     compare_sets(4, 3);
 }
 
+/* So many codes that sets cut the rows; 97 leave less than a tile for the last of three parts. */
+static void sets_agree_on_many_long_rows(void)
+{
+    struct rng r = {12};
+    for (size_t i = 0; i < 2 * QUANT_TEST_FORMATS; i++) {
+        const struct quant_format f = quant_test_format(i / 2);
+        if (f.kind != QUANT_INT8 && f.kind != QUANT_INT4) continue;
+        struct problem p =
+            problem_make(&r, f, 97, 17, 16400, i % 2 ? 4 * quant_kernel_group(f) : 0, 5000);
+        check_problem(&r, &p);
+        problem_free(&p);
+    }
+}
+
 /* The largest sums there are: every product of a group is the extreme one, where 16 bits or a
  * saturating pair would show. */
 static void sets_agree_on_extreme_codes(void)
@@ -384,6 +398,7 @@ void suite_linear_quant(CU_pSuite suite)
     CU_add_test(suite, "the reference is a dot product", reference_is_a_dot_product);
     CU_add_test(suite, "sets agree", sets_agree);
     CU_add_test(suite, "sets agree on special values", sets_agree_on_special_values);
+    CU_add_test(suite, "sets agree on many long rows", sets_agree_on_many_long_rows);
     CU_add_test(suite, "sets agree on extreme codes", sets_agree_on_extreme_codes);
     CU_add_test(suite, "threads and groups do not change bits",
                 threads_and_groups_do_not_change_bits);
