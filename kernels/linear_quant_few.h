@@ -7,7 +7,7 @@
 #include "kernels/linear_quant_body.h"
 
 enum {
-    QUANT_CODES_AHEAD = 6144, /* bytes of codes on their way: what a core can wait for at once, and
+    QUANT_CODES_AHEAD = 3072, /* bytes of codes on their way: what a core can wait for at once, and
                                  a first-level cache holds */
     QUANT_SCALES_AHEAD = 512, /* the same of scales */
 };
