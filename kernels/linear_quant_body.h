@@ -27,6 +27,7 @@ enum {
     QUANT_PANELS = 2,       /* panels of a register tile */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
+    QUANT_MANY_ROWS = 64, /* whose outputs are more than a cache holds; fewer wait for weights */
 };
 
 /* What a register tile reads: n_rows rows and n_panels panels, whole groups of a piece. */
@@ -47,8 +48,10 @@ struct quant_tile {
     const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero, 16 bits */
     const uint8_t *ahead; /* codes to fetch meanwhile, ahead_stride bytes to the next panel's, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
-    bool begins;                     /* chains begin with this piece, from +0; and end */
-    const struct quant_end *end; /* with it: where they go then; NULL: they go on. SET_ENDS alone */
+    /* SET_ENDS alone: chains begin with this piece, from +0; and end with it: where they go then,
+       NULL: they go on */
+    bool begins;
+    const struct quant_end *end;
 };
 
 /* To be defined by the set:
@@ -57,7 +60,7 @@ struct quant_tile {
  * SET_SIGNED: not 0 where tiles multiply signed codes: then bytes are unpacked too, and unpacking
  * takes away the bias (quant_bias), also where there are zeros;
  * SET_ENDS: not 0 where set_tile begins chains by itself and hands those that end to
- * quant_chains_end while the cache holds them;
+ * quant_chains_end, since a tile is more than the first-level cache holds;
  * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased), of
  * bytes as as many;
  * n scales (a multiple of 16) in f32; n times bias - zero in the lower 16 bits;
@@ -73,6 +76,14 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
                                 int64_t *to);
+
+/* The leaves of a slice's rows on their way to the grid: which of them it is, and what the sums of
+ * the first begin with, so that the last ones are done. */
+struct quant_leaf {
+    int64_t start[PANEL_COLUMNS] __attribute__((aligned(64)));
+    size_t g, n_groups; /* of this leaf */
+    bool is_first, is_last;
+};
 
 /* Where chains go that end, of a slice's rows and of panels from `panel` on: outputs, or a leaf's
  * partials. */
@@ -171,115 +182,10 @@ static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n
     return (const uint8_t *)w->data + next * panel_bytes;
 }
 
-/* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels; begins, end: as
- * in struct quant_tile. */
-static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g,
-                        size_t n_groups, bool begins, const struct quant_end *end,
-                        struct quant_work *m)
-{
-    const struct packed *w = s->w;
-    const struct quant_rows *q = s->xq;
-    const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
-    const size_t group_bytes = panel_bytes / q->n_groups;
-    const enum quant_source source = quant_source_of(w->quant.kind);
-    const size_t most = source == SOURCE_BYTES ? SET_BYTES_ROWS : SET_TILE_ROWS;
-    const size_t n_tiles = (s->n_rows + most - 1) / most;
-    struct quant_tile t = {
-        .source = source,
-        .has_zeros = w->quant.has_zeros,
-        .n_panels = n_panels,
-        .n_groups = n_groups,
-        .group = q->group,
-        .x_stride = q->n_groups * q->group,
-        .q_stride = q->n_groups,
-        .w = (const uint8_t *)w->data + panel * panel_bytes + g * group_bytes,
-        .w_stride = panel_bytes,
-        .ahead = quant_after(w, panel, n_panels, g + n_groups, q->n_groups, panel_bytes),
-        .ahead_stride = panel_bytes,
-        .ahead_step = (group_bytes + n_tiles - 1) / n_tiles,
-        .begins = begins,
-        .end = end};
-    quant_prepare(s, panel, g, &t, m);
-    if (source != SOURCE_BYTES || SET_SIGNED) {
-        const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
-        for (size_t p = 0; p < n_panels; p++)
-            set_unpack(source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
-        if (source == SOURCE_INT4) t.source = SOURCE_UNPACKED_INT4;
-        if (source == SOURCE_MXFP4) t.source = SOURCE_UNPACKED_MXFP4;
-        t.w = m->bytes[0];
-        t.w_stride = sizeof m->bytes[0];
-    }
-    const int32_t *start = t.start;
-    for (size_t i = 0, r = 0; i < n_tiles; i++, r += t.n_rows) {
-        t.n_rows = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
-        t.x = q->codes + (s->row + r) * t.x_stride + g * q->group;
-        t.x_scales = q->scales + (s->row + r) * q->n_groups + g;
-        if (start != NULL) t.start = start + r * t.start_stride;
-        set_tile(&t, m->acc + r);
-        t.ahead += n_groups * t.ahead_step;
-    }
-}
-
-/* The chains of a leaf's groups [g0, g1), from +0, to `end` (SET_ENDS) or into m->acc. */
-static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
-                         size_t g1, const struct quant_end *end, struct quant_work *m)
-{
-    const size_t most = QUANT_PIECE / s->xq->group;
-    const size_t n_pieces = (g1 - g0 + most - 1) / most;
-    for (size_t r = 0; !SET_ENDS && r < s->n_rows; r++)
-        memset(m->acc[r], 0, sizeof m->acc[r]); /* no call */
-    for (size_t i = 0, g = g0, n; i < n_pieces; i++, g += n) {
-        n = (g1 - g + n_pieces - i - 1) / (n_pieces - i);
-        quant_piece(s, panel, n_panels, g, n, i == 0, i + 1 == n_pieces ? end : NULL, m);
-    }
-}
-
 /* A length that is nearly always the same costs no call then. */
 #define QUANT_PUT(to, from, n_outputs)                                                             \
     ((n_outputs) == PANEL_COLUMNS ? memcpy(to, from, PANEL_COLUMNS * sizeof *(from))               \
                                   : memcpy(to, from, (n_outputs) * sizeof *(from)))
-
-static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_panels)
-{
-    struct quant_work m;
-    const struct quant_end end = {.slice = s, .panel = panel};
-    quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &end, &m);
-    for (size_t r = 0; !SET_ENDS && r < s->n_rows; r++)
-        for (size_t p = 0; p < n_panels; p++)
-            QUANT_PUT(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS, m.acc[r][p],
-                      quant_outputs_of(s->w, panel + p));
-}
-
-/* The leaves of a slice's rows on their way to the grid: which of them it is, and what the sums of
- * the first begin with, so that the last ones are done. */
-struct quant_leaf {
-    int64_t start[PANEL_COLUMNS] __attribute__((aligned(64)));
-    size_t g, n_groups; /* of this leaf */
-    bool is_first, is_last;
-};
-
-/* The first leaf; a weight without inputs has one, too, of zeros. */
-static inline struct quant_leaf quant_leaf_start(const struct quant_slice *s)
-{
-    const size_t leaf_groups = s->w->leaf / s->xq->group, n_groups = s->xq->n_groups;
-    const uint64_t n_leaves = n_groups > 0 ? (n_groups + leaf_groups - 1) / leaf_groups : 1;
-    const double magic = 1.5 * kern_pow2(52 - (int)s->w->grid_bits);
-    uint64_t bits;
-    struct quant_leaf l = {
-        .n_groups = quant_min(leaf_groups, n_groups), .is_first = true, .is_last = n_leaves == 1};
-    memcpy(&bits, &magic, sizeof bits);
-    for (size_t i = 0; i < PANEL_COLUMNS; i++) l.start[i] = (int64_t)(0 - n_leaves * bits);
-    return l;
-}
-
-static inline void quant_leaf_next(const struct quant_slice *s, struct quant_leaf *l)
-{
-    const size_t n_groups = s->xq->n_groups;
-    l->g += l->n_groups;
-    l->n_groups = quant_min(l->n_groups, n_groups - l->g);
-    l->is_first = false;
-    l->is_last = l->g + l->n_groups == n_groups;
-}
 
 /* Leaves +0 of the partials of a panel that do not fit the grid. Returns how many of the n_outputs
  * those were. */
@@ -333,16 +239,31 @@ ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quan
         memcpy(quant_sums_at(s, r, panel), sums + r * sums_row, n * sizeof *sums);
 }
 
-static inline void quant_count_bad(const struct quant_slice *s, const int64_t *n_bad)
+/* Ends chains [n_rows][16], acc_row numbers from row to row, of the slice's rows from `row` on and
+ * of n_panels (constant) panels from the p-th on. */
+ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
+                                    size_t n_panels, float *chains, size_t acc_row)
 {
-    for (size_t r = 0; r < s->n_rows; r++)
-        kern_count_bad(quant_sums_at(s, r, 0) + s->w->n_out, n_bad[r]);
+    const size_t panel = e->panel + p, sums_row = QUANT_PANELS * PANEL_COLUMNS;
+    struct quant_slice s = *e->slice;
+    s.n_rows = n_rows;
+    if (e->leaf != NULL) {
+        s.sums = quant_sums_at(e->slice, row, 0);
+        quant_leaf_end(&s, e->leaf, panel, n_panels, chains, acc_row,
+                       e->sums + row * sums_row + p * PANEL_COLUMNS, sums_row, e->n_bad + row);
+        return;
+    }
+    float *y = s.y + row * s.y_stride + panel * PANEL_COLUMNS;
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t i = 0; i < n_panels; i++)
+            QUANT_PUT(y + r * s.y_stride + i * PANEL_COLUMNS,
+                      chains + r * acc_row + i * PANEL_COLUMNS, quant_outputs_of(s.w, panel + i));
 }
 
-/* Of one or two panels, whose chains are QUANT_PANELS panels from row to row. */
-static void quant_panels_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
-                                  size_t panel, size_t n_panels, float *acc, int64_t *sums,
-                                  size_t sums_row, int64_t *n_bad)
+/* Ends a leaf of one or two panels, whose chains are QUANT_PANELS panels from row to row. */
+static inline void quant_panels_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
+                                         size_t panel, size_t n_panels, float *acc, int64_t *sums,
+                                         size_t sums_row, int64_t *n_bad)
 {
     const size_t acc_row = QUANT_PANELS * PANEL_COLUMNS;
     if (n_panels == QUANT_PANELS)
@@ -351,23 +272,154 @@ static void quant_panels_leaf_end(const struct quant_slice *s, const struct quan
         quant_leaf_end(s, l, panel, 1, acc, acc_row, sums, sums_row, n_bad);
 }
 
-/* SET_ENDS: ends the chains [n_rows][16] of the slice's rows from `row` on and of one panel, the
- * p-th of them. */
-static inline void quant_chains_end(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
-                                    float *chains)
+/* Ends the chains of a register tile, of one or two panels, while the cache holds them. */
+static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows, size_t n_panels,
+                           float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const size_t panel = e->panel + p, sums_row = QUANT_PANELS * PANEL_COLUMNS;
-    struct quant_slice s = *e->slice;
-    s.n_rows = n_rows;
-    if (e->leaf != NULL) {
-        s.sums = quant_sums_at(e->slice, row, 0);
-        quant_leaf_end(&s, e->leaf, panel, 1, chains, PANEL_COLUMNS,
-                       e->sums + row * sums_row + p * PANEL_COLUMNS, sums_row, e->n_bad + row);
-        return;
+    const size_t acc_row = QUANT_PANELS * PANEL_COLUMNS;
+    if (n_panels == QUANT_PANELS)
+        quant_chains_end(e, row, n_rows, 0, QUANT_PANELS, acc[0][0], acc_row);
+    else
+        quant_chains_end(e, row, n_rows, 0, 1, acc[0][0], acc_row);
+}
+
+static inline void quant_tile_begin(size_t n_rows, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
+{
+    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* no call */
+}
+
+/* Asks for a line that will be written. */
+static inline void quant_fetch_own(const void *line)
+{
+    __asm__ volatile("prefetchw (%0)" : : "r"(line));
+}
+
+/* The lines where chains of n_rows rows from `row` on and of n_panels panels from the p-th on will
+ * end: without them the stores behind wait until memory gave them. */
+static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
+                                    size_t n_panels)
+{
+    const struct quant_slice *s = e->slice;
+    const size_t column = (e->panel + p) * PANEL_COLUMNS, sums_row = (size_t)s->w->n_out + 1;
+    if (s->n_rows < QUANT_MANY_ROWS) return;
+    for (size_t r = row; r < row + n_rows; r++) {
+        for (size_t i = 0; i < n_panels * PANEL_COLUMNS; i += PANEL_COLUMNS) {
+            if (e->leaf == NULL) {
+                quant_fetch_own(s->y + r * s->y_stride + column + i);
+            } else if (e->leaf->is_last) {
+                quant_fetch_own(s->sums + r * sums_row + column + i);
+                quant_fetch_own(s->sums + r * sums_row + column + i + PANEL_COLUMNS / 2);
+            }
+        }
     }
-    float *y = s.y + row * s.y_stride + panel * PANEL_COLUMNS;
-    for (size_t r = 0; r < n_rows; r++)
-        QUANT_PUT(y + r * s.y_stride, chains + r * PANEL_COLUMNS, quant_outputs_of(s.w, panel));
+}
+
+/* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels; begins, end: as
+ * in struct quant_tile. */
+static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g,
+                        size_t n_groups, bool begins, const struct quant_end *end,
+                        struct quant_work *m)
+{
+    const struct packed *w = s->w;
+    const struct quant_rows *q = s->xq;
+    const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
+    const size_t group_bytes = panel_bytes / q->n_groups;
+    const enum quant_source source = quant_source_of(w->quant.kind);
+    const size_t most = source == SOURCE_BYTES ? SET_BYTES_ROWS : SET_TILE_ROWS;
+    const size_t n_tiles = (s->n_rows + most - 1) / most;
+    struct quant_tile t = {
+        .source = source,
+        .has_zeros = w->quant.has_zeros,
+        .n_panels = n_panels,
+        .n_groups = n_groups,
+        .group = q->group,
+        .x_stride = q->n_groups * q->group,
+        .q_stride = q->n_groups,
+        .w = (const uint8_t *)w->data + panel * panel_bytes + g * group_bytes,
+        .w_stride = panel_bytes,
+        .ahead = quant_after(w, panel, n_panels, g + n_groups, q->n_groups, panel_bytes),
+        .ahead_stride = panel_bytes,
+        .ahead_step = (group_bytes + n_tiles - 1) / n_tiles,
+        .begins = begins,
+        .end = end};
+    quant_prepare(s, panel, g, &t, m);
+    if (source != SOURCE_BYTES || SET_SIGNED) {
+        const size_t n_vectors = n_groups * group_bytes / QUANT_LINE;
+        for (size_t p = 0; p < n_panels; p++)
+            set_unpack(source, t.w + p * t.w_stride, n_vectors, m->bytes[p]);
+        if (source == SOURCE_INT4) t.source = SOURCE_UNPACKED_INT4;
+        if (source == SOURCE_MXFP4) t.source = SOURCE_UNPACKED_MXFP4;
+        t.w = m->bytes[0];
+        t.w_stride = sizeof m->bytes[0];
+    }
+    const int32_t *start = t.start;
+    for (size_t i = 0, r = 0; i < n_tiles; i++, r += t.n_rows) {
+        t.n_rows = (s->n_rows - r + n_tiles - i - 1) / (n_tiles - i);
+        t.x = q->codes + (s->row + r) * t.x_stride + g * q->group;
+        t.x_scales = q->scales + (s->row + r) * q->n_groups + g;
+        if (start != NULL) t.start = start + r * t.start_stride;
+        if (SET_ENDS) {
+            set_tile(&t, m->acc + r);
+        } else {
+            if (begins) quant_tile_begin(t.n_rows, m->acc + r);
+            if (end != NULL) quant_fetch_ends(end, r, t.n_rows, 0, n_panels);
+            set_tile(&t, m->acc + r);
+            if (end != NULL) quant_tile_end(end, r, t.n_rows, n_panels, m->acc + r);
+        }
+        t.ahead += n_groups * t.ahead_step;
+    }
+}
+
+/* The chains of a leaf's groups [g0, g1), from +0 to `end`. */
+static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
+                         size_t g1, const struct quant_end *end, struct quant_work *m)
+{
+    const size_t most = QUANT_PIECE / s->xq->group;
+    const size_t n_pieces = (g1 - g0 + most - 1) / most;
+    if (n_pieces == 0) {
+        quant_tile_begin(s->n_rows, m->acc);
+        quant_tile_end(end, 0, s->n_rows, n_panels, m->acc);
+    }
+    for (size_t i = 0, g = g0, n; i < n_pieces; i++, g += n) {
+        n = (g1 - g + n_pieces - i - 1) / (n_pieces - i);
+        quant_piece(s, panel, n_panels, g, n, i == 0, i + 1 == n_pieces ? end : NULL, m);
+    }
+}
+
+static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_panels)
+{
+    struct quant_work m;
+    const struct quant_end end = {.slice = s, .panel = panel};
+    quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &end, &m);
+}
+
+/* The first leaf; a weight without inputs has one, too, of zeros. */
+static inline struct quant_leaf quant_leaf_start(const struct quant_slice *s)
+{
+    const size_t leaf_groups = s->w->leaf / s->xq->group, n_groups = s->xq->n_groups;
+    const uint64_t n_leaves = n_groups > 0 ? (n_groups + leaf_groups - 1) / leaf_groups : 1;
+    const double magic = 1.5 * kern_pow2(52 - (int)s->w->grid_bits);
+    uint64_t bits;
+    struct quant_leaf l = {
+        .n_groups = quant_min(leaf_groups, n_groups), .is_first = true, .is_last = n_leaves == 1};
+    memcpy(&bits, &magic, sizeof bits);
+    for (size_t i = 0; i < PANEL_COLUMNS; i++) l.start[i] = (int64_t)(0 - n_leaves * bits);
+    return l;
+}
+
+static inline void quant_leaf_next(const struct quant_slice *s, struct quant_leaf *l)
+{
+    const size_t n_groups = s->xq->n_groups;
+    l->g += l->n_groups;
+    l->n_groups = quant_min(l->n_groups, n_groups - l->g);
+    l->is_first = false;
+    l->is_last = l->g + l->n_groups == n_groups;
+}
+
+static inline void quant_count_bad(const struct quant_slice *s, const int64_t *n_bad)
+{
+    for (size_t r = 0; r < s->n_rows; r++)
+        kern_count_bad(quant_sums_at(s, r, 0) + s->w->n_out, n_bad[r]);
 }
 
 static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
@@ -380,9 +432,6 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
     for (;; quant_leaf_next(s, &leaf)) {
         quant_chains(s, panel, n_panels, leaf.g, leaf.g + leaf.n_groups, &end, &m);
-        if (!SET_ENDS)
-            quant_panels_leaf_end(s, &leaf, panel, n_panels, m.acc[0][0], l.sums[0][0],
-                                  QUANT_PANELS * PANEL_COLUMNS, l.n_bad);
         if (leaf.is_last) break;
     }
     quant_count_bad(s, l.n_bad);

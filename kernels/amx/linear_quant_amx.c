@@ -19,9 +19,8 @@ enum {
 #include "kernels/avx512/turn.h"
 
 enum {
-    RING = 4,       /* groups whose sums stand in memory, each from a tile of its own */
-    AHEAD = 3,      /* groups multiplied before the sums of the first are read */
-    MANY_ROWS = 64, /* whose outputs are more than a cache holds; fewer rows wait for weights */
+    RING = 4,               /* groups whose sums stand in memory, each from a tile of its own */
+    AHEAD = 3,              /* groups multiplied before the sums of the first are read */
     CACHED_CODES = 3 << 18, /* bytes, of a second-level cache of 2 MiB */
 };
 
@@ -110,28 +109,6 @@ struct finish {
     struct tile_rows rows;
 };
 
-/* Asks for a line that will be written. */
-ALWAYS_INLINE void fetch_own(const void *line)
-{
-    __asm__ volatile("prefetchw (%0)" : : "r"(line));
-}
-
-/* The lines where the chains will end, which no cache holds when the outputs of all rows are large:
- * without them the stores of dots' sums wait behind those of outputs. */
-static void fetch_ends(const struct quant_end *e, size_t row, size_t p)
-{
-    const struct quant_slice *s = e->slice;
-    const size_t column = (e->panel + p) * PANEL_COLUMNS, sums_row = (size_t)s->w->n_out + 1;
-    for (size_t r = row; r < row + TILE_ROWS; r++) {
-        if (e->leaf == NULL) {
-            fetch_own(s->y + r * s->y_stride + column);
-        } else if (e->leaf->is_last) {
-            fetch_own(s->sums + r * sums_row + column);
-            fetch_own(s->sums + r * sums_row + column + PANEL_COLUMNS / 2);
-        }
-    }
-}
-
 /* A part of the lines of the next codes for each chain. No part of the loops, as codes_next. */
 static __attribute__((noinline)) void finish_start(const struct quant_tile *t, struct finish *f)
 {
@@ -140,7 +117,7 @@ static __attribute__((noinline)) void finish_start(const struct quant_tile *t, s
     f->ahead.due = 0;
     f->scales = t->scales[c->panel];
     if (t->has_zeros) f->zeros = t->zeros[c->panel];
-    if (t->end != NULL && t->n_rows >= MANY_ROWS) fetch_ends(t->end, c->row, c->panel);
+    if (t->end != NULL) quant_fetch_ends(t->end, c->row, TILE_ROWS, c->panel, 1);
     if (c->panel > 0) return; /* the same rows */
     turn_rows(t->x_scales + c->row * t->q_stride, t->q_stride, t->n_groups, f->rows.scales);
     if (t->has_zeros)
@@ -188,7 +165,8 @@ ALWAYS_INLINE void chains_load(const struct quant_tile *t, const struct chain *c
 static __attribute__((noinline)) void chains_end(const struct quant_end *end, const struct chain *c,
                                                  size_t first, float (*chains)[PANEL_COLUMNS])
 {
-    quant_chains_end(end, c->row + first, TILE_ROWS - first, c->panel, chains[first]);
+    quant_chains_end(end, c->row + first, TILE_ROWS - first, c->panel, 1, chains[first],
+                     PANEL_COLUMNS);
 }
 
 /* Rows that are another tile's, too, are done. */
