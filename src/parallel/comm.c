@@ -267,6 +267,16 @@ void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t
     return c->groups[axis] != NULL ? host_group_lane(c->groups[axis], lane, n_bytes) : NULL;
 }
 
+bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane lane)
+{
+    return c->groups[axis] != NULL && host_group_lane_is_huge(c->groups[axis], lane);
+}
+
+void comm_release_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane)
+{
+    if (c->groups[axis] != NULL) host_group_release_lane(c->groups[axis], lane);
+}
+
 const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank)
 {
     return host_group_lane_at(c->groups[axis], lane, rank);

@@ -101,6 +101,7 @@ enum comm_lane {
     COMM_LANE_INPUTS,        /* of linears that are cut by outputs */
     COMM_LANE_EXPERT_INPUTS, /* likewise, of the experts */
     COMM_LANE_NORMED,        /* rows that ranks norm in slices */
+    COMM_LANE_EXPERTS,       /* weights of the experts that a rank holds */
     COMM_LANES
 };
 
@@ -109,6 +110,14 @@ enum comm_lane {
  * (then use memory of your own). comm_sum_words and comm_exchange_rows read what stands there
  * without a copy. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
+
+/* Local. Whether such memory, as far as it was asked for, stands in huge pages; false where there
+ * is none. */
+bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane lane);
+
+/* Local. Gives it back before the end: nobody may read or write it any more. Nothing where there is
+ * none. */
+void comm_release_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane);
 
 /* Local. What `rank` of an axis that shares memory has in its lane, to be read after a barrier that
  * it entered behind its writing; what it got there is borrowed until it writes again. */

@@ -92,8 +92,18 @@ void host_group_use_team(struct host_group *g, struct team *team)
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes)
 {
     assert(lane + STAGING_LANES < HOST_LANES);
-    if (!host_memory_grow(&g->memory, STAGING_LANES + lane, n_bytes)) return NULL;
+    if (!host_memory_grow(&g->memory, STAGING_LANES + lane, n_bytes, g->team)) return NULL;
     return host_memory_lane(&g->memory, g->rank, STAGING_LANES + lane);
+}
+
+bool host_group_lane_is_huge(const struct host_group *g, unsigned lane)
+{
+    return g->memory.backed[STAGING_LANES + lane] > 0 && !g->memory.is_small[STAGING_LANES + lane];
+}
+
+void host_group_release_lane(struct host_group *g, unsigned lane)
+{
+    host_memory_release(&g->memory, STAGING_LANES + lane);
 }
 
 uint64_t host_group_take_wait(struct host_group *g)
@@ -184,7 +194,7 @@ static char *begin_staging(struct host_group *g, size_t n_bytes)
     wait_all(g, g->opened);
     g->opened = g->posted + 1;
     g->turn = 1 - g->turn;
-    if (!host_memory_grow(&g->memory, g->turn, n_bytes)) return NULL;
+    if (!host_memory_grow(&g->memory, g->turn, n_bytes, g->team)) return NULL;
     char *staging = host_memory_lane(&g->memory, g->rank, g->turn);
     g->slots[g->rank].at[g->turn] = (uint64_t)g->turn * g->memory.lane_bytes;
     return staging;

@@ -22,6 +22,11 @@ void host_group_use_team(struct host_group *g, struct team *team);
  * no such room. It never moves. */
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 
+/* Local. Whether it stands in huge pages, all that there is of it; and its end, after which the
+ * next call finds it zeroed: no other rank may read it any more. */
+bool host_group_lane_is_huge(const struct host_group *g, unsigned lane);
+void host_group_release_lane(struct host_group *g, unsigned lane);
+
 /* Local. Nanoseconds that this rank waited for others since the last call. */
 uint64_t host_group_take_wait(struct host_group *g);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,13 +12,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { GROW_BYTES = 1 << 16, HUGE_PAGE_BYTES = 2 << 20 };
+enum {
+    GROW_BYTES = 1 << 16,
+    HUGE_PAGE_BYTES = 2 << 20,
+    AIR_BYTES_MAX = 64 << 20,
+    PAGES_WORTH_WAKING = 8,
+};
 
 #ifndef MADV_COLLAPSE /* since Linux 6.1; refused before */
 #define MADV_COLLAPSE 25
 #endif
 
-#define LANE_BYTES_MAX ((size_t)1 << 36)
+#define LANE_BYTES_MAX ((size_t)1 << 38)
 #define ADDRESS_BYTES  ((size_t)1 << 44) /* of all lanes; a process has 2^47 */
 
 /* How the others find the first rank's file. Where process numbers differ (containers of their own)
@@ -152,29 +158,67 @@ char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane)
     return m->base + m->shared_bytes + ((size_t)rank * HOST_LANES + lane) * m->lane_bytes;
 }
 
-/* Sums are written by columns, a page for each row: with small pages each write would look one up.
- */
-static void use_huge_pages(const struct host_memory *m, unsigned lane, size_t from)
+/* Some huge pages of a lane that are to be made. */
+struct huge_job {
+    const struct host_memory *m;
+    char *first;
+    size_t n_pages, n_parts;
+    _Atomic bool refused;
+};
+
+/* What a huge page is made of must not be all hole: then there is no table of pages that it could
+ * stand in. */
+static void make_huge(void *job, uint32_t part)
 {
-    char *at = host_memory_lane(m, m->rank, lane);
-    from = from / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    const size_t end = m->backed[lane] / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (end > from)
-        (void)madvise(at + from, end - from, MADV_COLLAPSE); /* else slower, not wrong */
+    struct huge_job *j = job;
+    char *at = j->first + part * j->n_pages / j->n_parts * HUGE_PAGE_BYTES;
+    char *end = j->first + (part + 1) * j->n_pages / j->n_parts * HUGE_PAGE_BYTES;
+    bool ok = true;
+    for (char *p = at; p < end && ok; p += HUGE_PAGE_BYTES) {
+        ok = back(j->m->fd, (size_t)(p - j->m->base), 1);
+        if (ok) (void)*(volatile const char *)p;
+    }
+    if (at < end && (!ok || madvise(at, (size_t)(end - at), MADV_COLLAPSE) != 0)) j->refused = true;
 }
 
-bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes)
+/* Backs the huge pages that end in [from, to) of a lane as such: sums are written by columns, a
+ * page for each row, and weights are read without end, so with small pages each would look one up.
+ */
+static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,
+                      struct team *team)
+{
+    struct huge_job j = {.m = m,
+                         .first = host_memory_lane(m, m->rank, lane) +
+                                  from / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES,
+                         .n_pages = to / HUGE_PAGE_BYTES - from / HUGE_PAGE_BYTES};
+    if (j.n_pages < PAGES_WORTH_WAKING) team = NULL;
+    j.n_parts = team_size(team);
+    team_run(team, 1, make_huge, &j);
+    if (j.refused) m->is_small[lane] = true;
+}
+
+bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, struct team *team)
 {
     if (n_bytes <= m->backed[lane]) return true;
     if (n_bytes > m->lane_bytes) return false;
     /* some air, so that slowly growing steps do not ask each time */
-    const size_t with_air = n_bytes + n_bytes / 4;
+    const size_t air = n_bytes / 4 < AIR_BYTES_MAX ? n_bytes / 4 : AIR_BYTES_MAX;
+    const size_t with_air = n_bytes + air;
     size_t want = round_up(with_air, with_air < HUGE_PAGE_BYTES ? GROW_BYTES : HUGE_PAGE_BYTES);
     if (want > m->lane_bytes) want = m->lane_bytes;
     const size_t at = (size_t)(host_memory_lane(m, m->rank, lane) - m->base);
+    back_huge(m, lane, m->backed[lane], want, team);
     if (!back(m->fd, at + m->backed[lane], want - m->backed[lane])) return false;
-    const size_t from = m->backed[lane];
     m->backed[lane] = want;
-    use_huge_pages(m, lane, from);
     return true;
+}
+
+void host_memory_release(struct host_memory *m, unsigned lane)
+{
+    const size_t at = (size_t)(host_memory_lane(m, m->rank, lane) - m->base);
+    if (m->backed[lane] > 0)
+        (void)fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at,
+                        (off_t)m->backed[lane]);
+    m->backed[lane] = 0;
+    m->is_small[lane] = false;
 }

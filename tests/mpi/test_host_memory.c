@@ -307,6 +307,30 @@ static void a_lane_grows_in_place(void)
     comm_stop(&c);
 }
 
+/* What was given back is zero again, for whoever had it and for those who read it. */
+static void a_lane_given_back_begins_anew(void)
+{
+    enum { BYTES = 5 << 20 };
+    struct comm *c = flat();
+    const int n = comm_size(c, COMM_STAGE), me = comm_rank(c, COMM_STAGE);
+    CU_ASSERT_EQUAL(comm_lane_is_huge(c, COMM_STAGE, COMM_LANE_EXPERTS), false);
+    for (int round = 1; round <= 3 && n > 1; round++) {
+        unsigned char *lane = comm_lane(c, COMM_STAGE, COMM_LANE_EXPERTS, BYTES);
+        size_t n_wrong = 0;
+        CU_ASSERT_PTR_NOT_NULL_FATAL(lane);
+        for (size_t i = 0; i < BYTES; i += 511) n_wrong += lane[i] != 0;
+        memset(lane, 16 * round + me, BYTES);
+        comm_barrier(c, COMM_STAGE);
+        const unsigned char *next = comm_lane_of(c, COMM_STAGE, COMM_LANE_EXPERTS, (me + 1) % n);
+        for (size_t i = 0; i < BYTES; i += 511) n_wrong += next[i] != 16 * round + (me + 1) % n;
+        CU_ASSERT_EQUAL(n_wrong, 0);
+        comm_barrier(c, COMM_STAGE);
+        comm_release_lane(c, COMM_STAGE, COMM_LANE_EXPERTS);
+        CU_ASSERT_EQUAL(comm_lane_is_huge(c, COMM_STAGE, COMM_LANE_EXPERTS), false);
+    }
+    comm_stop(&c);
+}
+
 void suite_host_memory(CU_pSuite suite);
 void suite_host_memory(CU_pSuite suite)
 {
@@ -319,4 +343,5 @@ void suite_host_memory(CU_pSuite suite)
     CU_add_test(suite, "operations follow each other", operations_follow_each_other);
     CU_add_test(suite, "messages move while others wait", messages_move_while_others_wait);
     CU_add_test(suite, "a lane grows in place", a_lane_grows_in_place);
+    CU_add_test(suite, "a lane given back begins anew", a_lane_given_back_begins_anew);
 }
