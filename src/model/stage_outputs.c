@@ -8,17 +8,31 @@
 
 #include <string.h>
 
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
+/* Weights in small pages would cost more than others' help brings. */
+static bool has_huge_lane(struct comm *c)
+{
+    return comm_lane(c, COMM_EP, COMM_LANE_EXPERTS, HUGE_PAGE_BYTES) != NULL &&
+           comm_lane_is_huge(c, COMM_EP, COMM_LANE_EXPERTS);
+}
+
 void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
                        struct layout *l)
 {
     const bool on_cpu = kern->device == NULL;
-    uint64_t apart[2]; /* whether some ranks cannot, of dense linears and of experts */
+    const bool experts_together =
+        on_cpu && policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
+    uint64_t apart[3]; /* whether some ranks cannot: of dense linears, of experts; lend experts */
     apart[0] = !(on_cpu && layout_may_cut_outputs(l) && comm_shares_memory(c, COMM_TP));
-    apart[1] = !(on_cpu && layout_may_cut_expert_outputs(l) && policy == CAPACITY_DROPLESS &&
-                 comm_shares_memory(c, COMM_EP) && comm_shares_memory(c, COMM_ETP));
-    comm_max_u64(c, COMM_WORLD, apart, 2);
+    apart[1] =
+        !(experts_together && layout_may_cut_expert_outputs(l) && comm_shares_memory(c, COMM_ETP));
+    apart[2] = !(experts_together && layout_may_lend_experts(l) && has_huge_lane(c));
+    comm_max_u64(c, COMM_WORLD, apart, 3);
     l->cuts_outputs = apart[0] == 0;
     l->cuts_expert_outputs = apart[1] == 0;
+    l->lends_experts = apart[2] == 0;
+    if (!l->lends_experts) comm_release_lane(c, COMM_EP, COMM_LANE_EXPERTS);
 }
 
 struct act_rows stage_row_input(const struct stage *s, const float *x, size_t n_rows,

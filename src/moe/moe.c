@@ -67,8 +67,7 @@ static void find_homes(struct moe *m)
     const struct layout *l = m->o.layout;
     for (uint32_t ep = 0; ep < l->ep; ep++) {
         const struct range held = layout_experts(l, ep);
-        for (uint32_t e = held.begin; e < held.end; e++)
-            m->homes[e] = (struct expert_home){ep * l->etp, held.begin};
+        for (uint32_t e = held.begin; e < held.end; e++) m->homes[e] = ep;
     }
 }
 
@@ -94,14 +93,22 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
                        "MoE counts"),
              fail);
     TRY_GOTO(st, mem_alloc(&m->source_at, m->n_group, sizeof *m->source_at, "MoE counts"), fail);
-    TRY_GOTO(st, mem_alloc(&m->groups, 2 * (size_t)m->n_local_max, sizeof *m->groups, "MoE groups"),
-             fail);
+    const size_t n_pieces_max = (size_t)o->n_experts + o->layout->ep;
+    TRY_GOTO(st, mem_alloc(&m->groups, 2 * n_pieces_max, sizeof *m->groups, "MoE groups"), fail);
+    TRY_GOTO(st, mem_alloc(&m->work, n_pieces_max, sizeof *m->work, "MoE groups"), fail);
+    TRY_GOTO(st, mem_alloc(&m->pieces, n_pieces_max, sizeof *m->pieces, "MoE groups"), fail);
+    TRY_GOTO(
+        st,
+        mem_alloc(&m->piece_rows, n_pieces_max + o->n_experts, sizeof *m->piece_rows, "MoE groups"),
+        fail);
+    TRY_GOTO(st, mem_alloc(&m->part_load, o->layout->ep, sizeof *m->part_load, "MoE groups"), fail);
     TRY_GOTO(st, mem_alloc(&m->outputs, o->layout->etp, sizeof *m->outputs, "MoE outputs"), fail);
     TRY_GOTO(st, mem_alloc(&m->homes, o->n_experts, sizeof *m->homes, "MoE experts"), fail);
     for (uint32_t i = 0; i < o->layout->etp; i++)
         m->outputs[i] = layout_expert_outputs(o->layout, i);
     find_homes(m);
-    m->up_groups = m->groups + m->n_local_max;
+    m->up_groups = m->groups + n_pieces_max;
+    m->first_piece = m->piece_rows + n_pieces_max;
     m->send_counts = m->ints;
     m->send_displs = m->send_counts + m->n_group;
     m->recv_counts = m->send_displs + m->n_group;
@@ -125,6 +132,10 @@ void moe_destroy(struct moe **m)
     if (*m == NULL) return;
     for (int i = 0; i < BUF_COUNT; i++) drop(*m, &(*m)->buffers[i]);
     mem_free(&(*m)->groups);
+    mem_free(&(*m)->work);
+    mem_free(&(*m)->pieces);
+    mem_free(&(*m)->piece_rows);
+    mem_free(&(*m)->part_load);
     mem_free(&(*m)->source_at);
     mem_free(&(*m)->outputs);
     mem_free(&(*m)->homes);
@@ -316,8 +327,13 @@ static void exchange_counts(struct moe *m, struct pass *p)
     }
     comm_exchange_i32(m->o.comm, COMM_EP, m->count_out, m->count_in, m->n_local_max);
     p->n_in = 0;
-    for (size_t i = 0; i < (size_t)m->n_group * m->n_local_max; i++) {
-        p->n_in += (size_t)m->count_in[i];
+    m->n_work = 0;
+    for (uint32_t e = 0; e < range_count(m->experts); e++) {
+        size_t n_rows = 0;
+        for (uint32_t g = 0; g < m->n_group; g++)
+            n_rows += (size_t)m->count_in[(size_t)g * m->n_local_max + e];
+        p->n_in += n_rows;
+        if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){m->experts.begin + e, n_rows};
     }
 }
 

@@ -32,9 +32,10 @@ struct moe_weights {
     const struct packed *router;           /* [E, D] */
     const float *bias;                     /* [E] of the choice alone (router_args); or NULL */
     const struct packed *gate, *up, *down; /* [n_local] of [F, D], [F, D], [D, F] with leaves */
-    const float *router_bias;              /* [E] added to the router's logits; or NULL */
-    const float *gate_bias, *up_bias;      /* [n_local, F]; or NULL */
-    const float *down_bias;                /* [n_local, D] added once, after the sum; or NULL */
+    bool has_others; /* the other ranks' stand before and behind these three, at their places */
+    const float *router_bias;         /* [E] added to the router's logits; or NULL */
+    const float *gate_bias, *up_bias; /* [n_local, F]; or NULL */
+    const float *down_bias;           /* [n_local, D] added once, after the sum; or NULL */
     /* [E] where each expert stands in the order that layout_experts cuts, and who stands at each
        place: those held here stand at its places; or NULL: in the order of their ids */
     const uint32_t *place, *expert;

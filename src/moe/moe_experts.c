@@ -7,53 +7,45 @@
 
 #include <string.h>
 
-/* Rows of each local expert, as groups of one grouped linear; returns the experts that have any. */
-static size_t make_groups(const struct moe *m, const struct packed *weights,
-                          struct linear_group *groups)
+/* The rows in, as groups of one grouped linear of the experts' `weights`. */
+static void make_groups(const struct moe *m, const struct packed *weights,
+                        struct linear_group *groups)
 {
-    size_t n = 0, row = 0;
-    for (uint32_t e = 0; e < range_count(m->experts); e++) {
-        size_t n_rows = 0;
-        for (uint32_t g = 0; g < m->n_group; g++) {
-            n_rows += (size_t)m->count_in[(size_t)g * m->n_local_max + e];
-        }
-        if (n_rows > 0) {
-            groups[n++] = (struct linear_group){.w = &weights[e], .row0 = row, .n_rows = n_rows};
-        }
-        row += n_rows;
+    size_t row = 0;
+    for (size_t i = 0; i < m->n_work; i++) {
+        const ptrdiff_t at = (ptrdiff_t)m->work[i].expert - (ptrdiff_t)m->experts.begin;
+        groups[i] =
+            (struct linear_group){.w = &weights[at], .row0 = row, .n_rows = m->work[i].n_rows};
+        row += m->work[i].n_rows;
     }
-    return n;
 }
 
 /* Each local expert's rows, to whoever watches. */
 static void show(const struct moe *m, const struct pass *p, enum tap_site site, const float *x,
-                 size_t n_groups, size_t n, const struct packed *first)
+                 size_t n)
 {
-    for (size_t i = 0; m->o.tap != NULL && i < n_groups; i++) {
+    for (size_t i = 0; m->o.tap != NULL && i < m->n_work; i++) {
         const struct linear_group *g = &m->groups[i];
-        const uint32_t at = m->experts.begin + (uint32_t)(g->w - first);
+        const uint32_t at = m->work[i].expert;
         m->o.tap->see(m->o.tap->ctx, site, p->w->expert != NULL ? p->w->expert[at] : at,
                       x + g->row0 * n, g->n_rows, n);
     }
 }
 
-/* y [n_in, n] += each row's expert's bias [n_local, n], if there is any; groups of `first`'s kind.
- */
-static void add_biases(const struct moe *m, const float *bias, size_t n, size_t n_groups,
-                       const struct packed *first, float *y)
+/* y [n_in, n] += each row's expert's bias [n_local, n], if there is any. */
+static void add_biases(const struct moe *m, const float *bias, size_t n, float *y)
 {
-    for (size_t i = 0; bias != NULL && i < n_groups; i++) {
-        const struct linear_group *g = &m->groups[i];
-        op_add_bias(m->o.kern, y + g->row0 * n, bias + (size_t)(g->w - first) * n, g->n_rows, n);
+    for (size_t i = 0; bias != NULL && i < m->n_work; i++) {
+        const size_t at = m->work[i].expert - m->experts.begin;
+        op_add_bias(m->o.kern, y + m->groups[i].row0 * n, bias + at * n, m->work[i].n_rows, n);
     }
 }
 
-/* gate [n_in, F] = the activation of gate and up, whose groups stand in m->groups. */
-static void activate(const struct moe *m, const struct pass *p, size_t n_groups, size_t f,
-                     float *gate, float *up)
+/* gate [n_in, F] = the activation of gate and up. */
+static void activate(const struct moe *m, const struct pass *p, size_t f, float *gate, float *up)
 {
-    add_biases(m, p->w->gate_bias, f, n_groups, p->w->gate, gate);
-    add_biases(m, p->w->up_bias, f, n_groups, p->w->gate, up);
+    add_biases(m, p->w->gate_bias, f, gate);
+    add_biases(m, p->w->up_bias, f, up);
     if (m->o.swiglu_limit > 0) {
         op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.swiglu_alpha, m->o.swiglu_limit);
     } else {
@@ -141,11 +133,11 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
     TRY(inner_rows(m, p, gate, f, &inner));
     if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
-    const size_t n_groups = make_groups(m, p->w->gate, m->groups);
+    make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
-    show(m, p, TAP_EXPERT, x, n_groups, d, p->w->gate);
+    show(m, p, TAP_EXPERT, x, d);
     struct linear_args a = {
-        .groups = m->groups, .n_groups = n_groups, .x = x, .x_stride = d, .y_stride = f};
+        .groups = m->groups, .n_groups = m->n_work, .x = x, .x_stride = d, .y_stride = f};
     struct linear_args both[2] = {a, a};
     both[0].y = gate;
     both[0].xq = act_codes(m->o.kern, &in, p->w->gate);
@@ -160,10 +152,10 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
         op_gated(m->o.kern, &gated);
     } else {
         op_linears(m->o.kern, both + apart, 2 - apart);
-        activate(m, p, n_groups, f, gate, up);
+        activate(m, p, f, gate, up);
     }
     make_groups(m, p->w->down, m->groups);
-    show(m, p, TAP_EXPERT_DOWN, gate, n_groups, f, p->w->down);
+    show(m, p, TAP_EXPERT_DOWN, gate, f);
     a.xq = act_codes(m->o.kern, &inner, p->w->down);
     a.x = gate;
     a.x_stride = f;
@@ -202,13 +194,6 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int
     return status_ok();
 }
 
-static void add_down_biases(struct moe *m, const struct pass *p, float *y)
-{
-    if (p->w->down_bias == NULL) return;
-    const size_t n_groups = make_groups(m, p->w->down, m->groups);
-    add_biases(m, p->w->down_bias, m->o.width, n_groups, p->w->down, y);
-}
-
 struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
                               int32_t **bad)
 {
@@ -222,7 +207,7 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
         p->rounded = *y;
         p->rounded_bad = *bad;
         TRY(moe_expert_sums(m, p, x, NULL));
-        add_down_biases(m, p, *y);
+        add_biases(m, p->w->down_bias, m->o.width, *y);
         return status_ok();
     }
     TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
@@ -236,6 +221,6 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
                                  .y = *y,
                                  .bad = *bad};
     grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
-    if (has_weights) add_down_biases(m, p, *y);
+    if (has_weights) add_biases(m, p->w->down_bias, m->o.width, *y);
     return status_ok();
 }

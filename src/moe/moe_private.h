@@ -2,6 +2,7 @@
 #ifndef SHOAL_MOE_MOE_PRIVATE_H
 #define SHOAL_MOE_MOE_PRIVATE_H
 
+#include "moe/balance.h"
 #include "moe/moe.h"
 
 /* An array that grows to the largest step seen and is never returned before the end. */
@@ -47,10 +48,10 @@ enum buffer {
     BUF_COUNT
 };
 
-/* Who holds the expert at a place. */
-struct expert_home {
-    uint32_t first_rank;   /* of the EP axis, of those that share it */
-    uint32_t first_expert; /* place of the first that these hold */
+/* Rows of one expert among those that this rank computes. */
+struct expert_rows {
+    uint32_t expert; /* its place */
+    size_t n_rows;
 };
 
 struct moe {
@@ -65,14 +66,21 @@ struct moe {
     int32_t *source_at;               /* [n_group] the next row of each source, while listed */
     int32_t *count_out, *count_in;    /* [n_group, n_local_max] rows per expert */
     int32_t *per_expert;              /* [E] rows of this rank's slice */
-    struct linear_group *groups;      /* [n_local]; the gates', the downs' */
-    struct linear_group *up_groups;   /* [n_local] */
+    struct expert_rows *work;         /* [n_work] the rows in, in the order of computation */
+    size_t n_work;                    /* at most n_pieces_max, as are groups */
+    struct linear_group *groups;      /* [n_work] the gates', the downs' */
+    struct linear_group *up_groups;   /* [n_work] */
     int *tp_counts, *tp_displs;       /* [tp] */
     int *stage_counts, *stage_displs; /* [dp * tp] */
     int32_t *stage_sizes;             /* [dp * tp] tokens of each source of the stage */
     struct range *outputs;            /* [etp] of the ranks that share experts: their D */
-    struct expert_home *homes;        /* [E] */
+    uint32_t *homes;                  /* [E] which part of the experts each belongs to: ep */
     unsigned turn;                    /* which of two lanes moe_together writes */
+    /* moe_together's: who computes which rows; ranks of these count the parts of the experts */
+    struct expert_piece *pieces; /* [n_pieces_max] */
+    size_t *piece_rows;          /* [n_pieces_max] where a piece's rows begin among its rank's */
+    size_t *first_piece;         /* [E] of each expert that has rows */
+    uint64_t *part_load;         /* [ep] */
     /* where down is cut by outputs: what it reads, of all ranks that share the experts */
     void *inputs;
     size_t inputs_bytes;

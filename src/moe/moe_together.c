@@ -1,7 +1,8 @@
 /* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
- * experts, or its part of them, over the rows that it has anyway; then each reads the sums of the
- * others where they stand, for its slice of the tokens; or, where its sums are whole, adds up its
- * columns of all tokens, which those who hold the rows read. Called by moe_forward. */
+ * experts, or its part of them, over the rows that it has anyway, or some of another's, where it
+ * has less to do; then each reads the sums of the others where they stand, for its slice of the
+ * tokens; or, where its sums are whole, adds up its columns of all tokens, which those who hold
+ * the rows read. Called by moe_forward. */
 #include "base/add.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
@@ -65,20 +66,52 @@ static int32_t rows_before(const struct moe *m, uint32_t expert)
     return expert == 0 ? 0 : m->per_expert[expert - 1];
 }
 
-/* The rows of this rank's experts, by expert, then token: [n_in, D]. */
+/* Who computes which rows: each its experts', or less or more where experts may be lent. */
+static void share_work(struct moe *m, struct pass *p)
+{
+    size_t n = 0;
+    for (uint32_t e = 0; e < m->o.n_experts; e++) {
+        const uint32_t n_rows = (uint32_t)(m->per_expert[e] - rows_before(m, e)), ep = m->homes[e];
+        if (n_rows > 0) m->pieces[n++] = (struct expert_piece){e, ep, 0, n_rows};
+    }
+    if (p->w->has_others) n = balance_pieces(m->pieces, n, m->o.layout->ep, m->part_load);
+    memset(m->part_load, 0, m->o.layout->ep * sizeof *m->part_load);
+    m->n_work = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct expert_piece *piece = &m->pieces[i];
+        m->piece_rows[i] = m->part_load[piece->rank];
+        m->part_load[piece->rank] += piece->n_rows;
+        if (piece->first == 0) m->first_piece[piece->expert] = i;
+        if (piece->rank == m->place.ep)
+            m->work[m->n_work++] = (struct expert_rows){piece->expert, piece->n_rows};
+    }
+    p->n_in = m->part_load[m->place.ep];
+}
+
+/* One choice's row: the sums of the ranks that share its expert's part. */
+struct choice {
+    uint32_t ep;
+    size_t row; /* in each of their lanes */
+};
+
+static struct choice find(const struct moe *m, int32_t id, int32_t slot)
+{
+    const uint32_t e = (uint32_t)id, at = (uint32_t)(slot - rows_before(m, e));
+    size_t i = m->first_piece[e];
+    while (at - m->pieces[i].first >= m->pieces[i].n_rows) i++;
+    return (struct choice){m->pieces[i].rank, m->piece_rows[i] + (at - m->pieces[i].first)};
+}
+
+/* The rows that this rank computes, by expert, then token: [n_in, D]. */
 static struct status take_rows(struct moe *m, struct pass *p, float **by_expert)
 {
     const size_t n_choices = p->n_tokens * m->o.n_chosen;
-    const int32_t first = rows_before(m, m->experts.begin);
     int32_t *slots;
     TRY(moe_grow(m, BUF_MOVE, n_choices, sizeof *slots, &slots));
-    memset(m->count_in, 0, (size_t)m->n_group * m->n_local_max * sizeof *m->count_in);
-    for (uint32_t e = m->experts.begin; e < m->experts.end; e++)
-        m->count_in[e - m->experts.begin] = m->per_expert[e] - rows_before(m, e);
-    p->n_in = (size_t)(rows_before(m, m->experts.end) - first);
+    share_work(m, p);
     for (size_t i = 0; i < n_choices; i++) {
-        const uint32_t e = (uint32_t)p->ids[i];
-        slots[i] = e >= m->experts.begin && e < m->experts.end ? p->slots[i] - first : -1;
+        const struct choice choice = find(m, p->ids[i], p->slots[i]);
+        slots[i] = choice.ep == m->place.ep ? (int32_t)choice.row : -1;
     }
     *by_expert = NULL;
     if (moe_takes_codes(m, p)) {
@@ -153,22 +186,10 @@ struct combine {
     float scale;
 };
 
-/* One choice's row: the sums of the ranks that share its expert. */
-struct choice {
-    uint32_t first_rank;
-    size_t row; /* in each of their lanes */
-};
-
 static const int64_t *part_of(const struct moe *m, const struct choice *c, uint32_t i)
 {
-    return (const int64_t *)(const void *)(head_of(m, c->first_rank + i) + 1) +
+    return (const int64_t *)(const void *)(head_of(m, c->ep * m->o.layout->etp + i) + 1) +
            c->row * row_sums(m, i);
-}
-
-static struct choice find(const struct moe *m, int32_t id, int32_t slot)
-{
-    const struct expert_home *home = &m->homes[id];
-    return (struct choice){home->first_rank, (size_t)(slot - rows_before(m, home->first_expert))};
 }
 
 /* y [n] = columns [column, column + n) of a choice's row, rounded once. */

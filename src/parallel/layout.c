@@ -169,6 +169,12 @@ bool layout_may_cut_expert_outputs(const struct layout *l)
     return m->width / LAYOUT_PANEL >= l->etp && n_units >= l->etp;
 }
 
+bool layout_may_lend_experts(const struct layout *l)
+{
+    return l->ep > 1 && l->ep * l->etp == l->tp && l->model.n_experts >= l->ep &&
+           !l->model.expert_bias;
+}
+
 /* --- places ------------------------------------------------------------------------------- */
 
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank)

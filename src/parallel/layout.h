@@ -99,6 +99,8 @@ struct layout {
      * (over etp). For ranks that read each other's inputs in a host's memory: model/stage.h sets
      * both before weights are listed. Off at first. */
     bool cuts_outputs, cuts_expert_outputs;
+    /* ranks compute rows of each other's experts, which they can read (moe/balance.h); likewise */
+    bool lends_experts;
     /* where the experts of a layer stand; borrowed; NULL at first: expert e at place e */
     const struct expert_places *expert_places;
     uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
@@ -120,6 +122,10 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
  * goes: the ranks of those groups must also share a host's memory and compute on CPUs. */
 bool layout_may_cut_outputs(const struct layout *l);
 bool layout_may_cut_expert_outputs(const struct layout *l);
+
+/* Local. Likewise, whether ranks may compute rows of each other's experts: where all have the same
+ * rows, and each an expert. */
+bool layout_may_lend_experts(const struct layout *l);
 
 /* Local. The place of a rank of the reordered world, and back. */
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank);

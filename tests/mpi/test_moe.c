@@ -221,16 +221,17 @@ static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n
                            .data = data};
 }
 
-/* As weights_load does it: what is empty is absent. */
+/* As weights_load does it: what is empty is absent; where experts are lent, all stand here. */
 static struct moe_weights hold(const struct layout *l, struct layout_place p, const struct model *m,
                                bool placed, struct held *h)
 {
-    const struct range experts = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
+    const struct range own = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
+    const struct range here = l->lends_experts ? (struct range){0, E} : own;
     const size_t n_f = range_count(f);
     memset(h, 0, sizeof *h);
     h->router = pack(h, &m->router[0][0], E, D, D);
-    for (uint32_t at = experts.begin; at < experts.end && n_f > 0; at++) {
-        const uint32_t i = at - experts.begin, e = placed ? experts_at[at] : at;
+    for (uint32_t at = here.begin; at < here.end && n_f > 0; at++) {
+        const uint32_t i = at - here.begin, e = placed ? experts_at[at] : at;
         h->gate[i] = pack(h, m->gate[e][f.begin], n_f, D, D);
         h->up[i] = pack(h, m->up[e][f.begin], n_f, D, D);
         const struct range out = layout_expert_outputs(l, p.etp);
@@ -240,12 +241,13 @@ static struct moe_weights hold(const struct layout *l, struct layout_place p, co
     }
     struct moe_weights w = {.router = &h->router,
                             .bias = m->bias,
+                            .has_others = l->lends_experts,
                             .place = placed ? places : NULL,
                             .expert = placed ? experts_at : NULL};
     if (n_f == 0) return w;
-    w.gate = h->gate;
-    w.up = h->up;
-    w.down = h->down;
+    w.gate = h->gate + (own.begin - here.begin);
+    w.up = h->up + (own.begin - here.begin);
+    w.down = h->down + (own.begin - here.begin);
     return w;
 }
 
@@ -261,7 +263,7 @@ struct trial {
     const struct model *m;
     const struct answer *want;
     size_t n_layouts, n_empty_parts; /* layouts seen; ranks without a leaf */
-    size_t n_cut_by_outputs, n_slices;
+    size_t n_cut_by_outputs, n_lent, n_slices;
 };
 
 /* Those that this rank holds, `own` of tokens r; others keep what they were. */
@@ -279,9 +281,9 @@ static void check_tokens(const struct trial *t, struct range r, struct range own
     }
 }
 
-/* by_outputs: the experts' down projections are cut so, where that can be. */
-static void check_cut(const struct layout *whole, struct trial *t, struct layout *l,
-                      bool by_outputs)
+/* in_memory: what can be done with the host's memory is: the experts' down projections cut by
+ * outputs, experts lent. */
+static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory)
 {
     static float h[N_MAX][D];
     int32_t bad[N_MAX], dropped[N_MAX];
@@ -293,12 +295,16 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     *l = *whole;
-    if (by_outputs) stage_choose_cuts(&kern, c, t->c->policy, l);
-    if (by_outputs && !l->cuts_expert_outputs) {
+    if (in_memory) stage_choose_cuts(&kern, c, t->c->policy, l);
+    /* also without huge pages, which the weights of this test do not need */
+    l->lends_experts = in_memory && layout_may_lend_experts(l) &&
+                       t->c->policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
+    if (in_memory && !l->cuts_expert_outputs && !l->lends_experts) {
         comm_stop(&c);
         return;
     }
-    t->n_cut_by_outputs += by_outputs;
+    t->n_cut_by_outputs += l->cuts_expert_outputs;
+    t->n_lent += l->lends_experts;
     const struct layout_place p = layout_place_of(l, rank);
     const struct moe_weights w = hold(l, p, t->m, t->c->placed, &held);
     const struct moe_options o = {.kern = &kern,
@@ -316,7 +322,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     const struct range r = tokens_of(l, t->c, p.dp);
     /* again: the second pass finds the buffers of the first and holds a slice of the tokens where
      * that is taken, the third sends what the others of this host could read */
-    for (int pass = 0; pass < (by_outputs ? 2 : 3); pass++) {
+    for (int pass = 0; pass < (in_memory ? 2 : 3); pass++) {
         uint64_t mine[E] = {0};
         comm_use_memory(c, COMM_EP, pass < 2);
         const bool slices = pass == 1 && range_count(r) > 1 && moe_takes_slices(moe);
@@ -371,6 +377,7 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_cut_by_outputs > 0);
     CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || c->n_tokens < 4 ||
               t.n_slices > 0);
+    CU_ASSERT(util_n_ranks() != 2 || c->policy != CAPACITY_DROPLESS || t.n_lent > 0);
     if (n_empty_parts != NULL) *n_empty_parts = t.n_empty_parts;
     return &want;
 }
@@ -412,6 +419,15 @@ static void an_idle_replica_takes_part(void)
 {
     const struct moe_case c = {.n_tokens = 9, .first_replica_idle = true};
     try_case(&c, NULL);
+}
+
+/* So many rows of two experts that the ranks without them take some. */
+static void rows_of_few_experts_are_shared(void)
+{
+    const struct moe_case c = {.n_tokens = N_MAX, .one_expert = true, .has_shared = true};
+    try_case(&c, NULL);
+    const struct moe_case placed = {.n_tokens = N_MAX, .one_expert = true, .placed = true};
+    try_case(&placed, NULL);
 }
 
 static void all_tokens_may_choose_the_same_experts(void)
@@ -473,6 +489,7 @@ void suite_moe(CU_pSuite suite)
     CU_add_test(suite, "groups, shared rows and scales give the same bits",
                 groups_shared_rows_and_scales_give_the_same_bits);
     CU_add_test(suite, "an idle replica takes part", an_idle_replica_takes_part);
+    CU_add_test(suite, "rows of few experts are shared", rows_of_few_experts_are_shared);
     CU_add_test(suite, "all tokens may choose the same experts",
                 all_tokens_may_choose_the_same_experts);
     CU_add_test(suite, "ranks without a leaf take part", ranks_without_a_leaf_take_part);

@@ -1,0 +1,107 @@
+/* Moving rows from the fullest rank to the emptiest. */
+#include "moe/balance.h"
+
+#include <string.h>
+
+static uint64_t cost(const struct expert_piece *p)
+{
+    return BALANCE_WEIGHT_ROWS + (uint64_t)p->n_rows;
+}
+
+/* The fullest rank and the emptiest; of equal ones the first. */
+struct extremes {
+    uint32_t full, empty;
+    uint64_t gap;
+};
+
+static struct extremes find_extremes(const uint64_t *load, uint32_t n_ranks)
+{
+    struct extremes x = {0, 0, 0};
+    for (uint32_t r = 1; r < n_ranks; r++) {
+        if (load[r] > load[x.full]) x.full = r;
+        if (load[r] < load[x.empty]) x.empty = r;
+    }
+    x.gap = load[x.full] - load[x.empty];
+    return x;
+}
+
+static uint64_t distance(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : b - a;
+}
+
+/* The piece of the full rank whose move leaves the two most alike; NULL: none makes them more so.
+ */
+static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
+                                         const struct extremes *x)
+{
+    struct expert_piece *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct expert_piece *p = &pieces[i];
+        if (p->rank != x->full || cost(p) >= x->gap) continue;
+        if (best == NULL || distance(2 * cost(p), x->gap) < distance(2 * cost(best), x->gap))
+            best = p;
+    }
+    return best;
+}
+
+/* The full rank's piece with the most rows. */
+static struct expert_piece *most_rows(struct expert_piece *pieces, size_t n,
+                                      const struct extremes *x)
+{
+    struct expert_piece *most = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct expert_piece *p = &pieces[i];
+        if (p->rank != x->full) continue;
+        if (most == NULL || p->n_rows > most->n_rows) most = p;
+    }
+    return most;
+}
+
+/* How many of a piece's last rows the empty rank should take, in whole tiles; 0: none. */
+static uint32_t rows_to_cut(const struct expert_piece *p, const struct extremes *x)
+{
+    if (p == NULL || x->gap < BALANCE_WEIGHT_ROWS + 2 * BALANCE_LEAST_ROWS) return 0;
+    const uint64_t even = (x->gap - BALANCE_WEIGHT_ROWS) / 2;
+    const uint32_t most = p->n_rows < BALANCE_LEAST_ROWS ? 0 : p->n_rows - BALANCE_LEAST_ROWS;
+    const uint32_t n = even < most ? (uint32_t)even : most;
+    return n / BALANCE_LEAST_ROWS * BALANCE_LEAST_ROWS;
+}
+
+/* The last n rows of pieces[at] become a piece of their own behind it. */
+static void cut(struct expert_piece *pieces, size_t n_pieces, size_t at, uint32_t n, uint32_t rank)
+{
+    struct expert_piece *p = &pieces[at];
+    memmove(p + 2, p + 1, (n_pieces - at - 1) * sizeof *p);
+    p->n_rows -= n;
+    p[1] = *p;
+    p[1].first += p->n_rows;
+    p[1].n_rows = n;
+    p[1].rank = rank;
+}
+
+size_t balance_pieces(struct expert_piece *pieces, size_t n, uint32_t n_ranks, uint64_t *load)
+{
+    const size_t room = n + n_ranks;
+    memset(load, 0, n_ranks * sizeof *load);
+    for (size_t i = 0; i < n; i++) load[pieces[i].rank] += cost(&pieces[i]);
+    for (;;) {
+        const struct extremes x = find_extremes(load, n_ranks);
+        struct expert_piece *whole = best_to_move(pieces, n, &x);
+        const uint64_t off = whole == NULL ? x.gap : distance(2 * cost(whole), x.gap);
+        struct expert_piece *most = n < room ? most_rows(pieces, n, &x) : NULL;
+        const uint32_t n_cut = rows_to_cut(most, &x);
+        if (n_cut > 0 &&
+            off > x.gap - BALANCE_WEIGHT_ROWS - 2 * (uint64_t)n_cut + BALANCE_LEAST_ROWS) {
+            cut(pieces, n++, (size_t)(most - pieces), n_cut, x.empty);
+            load[x.full] -= n_cut;
+            load[x.empty] += BALANCE_WEIGHT_ROWS + (uint64_t)n_cut;
+        } else if (whole != NULL) {
+            whole->rank = x.empty;
+            load[x.full] -= cost(whole);
+            load[x.empty] += cost(whole);
+        } else {
+            return n;
+        }
+    }
+}
