@@ -29,8 +29,8 @@ void job_report_start(const struct job *j)
              j->layout_model.name, l->n_ranks, l->dp, l->pp, l->tp,
              l->model.n_experts > 0 ? "" : " (dense)", j->kern.name, j->n_threads);
     if (l->model.n_experts > 0) {
-        log_line(LOG_INFO, "experts: ep %u x etp %u, %u replicas", l->ep, l->etp,
-                 l->n_expert_replicas);
+        log_line(LOG_INFO, "experts: ep %u x etp %u, %u replicas%s", l->ep, l->etp,
+                 l->n_expert_replicas, l->lends_experts ? ", ranks help each other" : "");
     }
     log_line(LOG_INFO, "layout: %s", l->why);
     report_places(j);

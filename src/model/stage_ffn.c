@@ -105,6 +105,7 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
                                     .gate = w->expert_gate,
                                     .up = w->expert_up,
                                     .down = w->expert_down,
+                                    .has_others = w->has_others,
                                     .router_bias = w->router_bias,
                                     .gate_bias = w->expert_gate_bias,
                                     .up_bias = w->expert_up_bias,

@@ -114,6 +114,9 @@ struct layer_weights {
     const uint32_t *expert_places; /* [E] borrowed: where each stands (moe_weights); or NULL */
     const uint32_t *expert_at;     /* [E] the inverse */
     struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
+    /* those of the other ranks of the EP axis stand before and behind these three, at their places,
+     * in memory that all of them can read */
+    bool has_others;
 };
 
 /* Mapped memory that tensors are cut from. */
@@ -136,10 +139,15 @@ struct weights {
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
     const struct kern_table *kern; /* borrowed: where matrices, vectors and inv_freq stand */
+    /* where the layout lends experts: borrowed, outlives the weights; else NULL. What they take of
+     * COMM_LANE_EXPERTS */
+    struct comm *lends_by;
+    size_t lent_bytes;
 };
 
 /* **Collective (world)**. Allocates and fills the weights of a place, where kern's ops work; kern
- * outlives them. Errors, the same on all ranks: STATUS_INPUT, STATUS_MEMORY. */
+ * outlives them. Where the layout lends experts they stand in the one COMM_LANE_EXPERTS of comm,
+ * which outlives the weights. Errors, the same on all ranks: STATUS_INPUT, STATUS_MEMORY. */
 struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct layout_place place, const struct kern_table *kern, struct ckpt *c,
                            struct comm *comm, struct weights **out, struct loader_stats *stats);

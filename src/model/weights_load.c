@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "model/weights_lend.h"
 #include "parallel/expert_places.h"
 
 #include <stdio.h>
@@ -77,6 +78,19 @@ static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
     memcpy(out, &w->blocks[w->n_blocks - 1].base, sizeof(void *));
     return status_ok();
 }
+
+/* The same where the other ranks can read it, too, if the layout lends experts and there is room.
+ */
+static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
+{
+    void *lent = w->lends_by != NULL ? weights_lend_memory(w, n_bytes) : NULL;
+    if (lent == NULL) return keep_array(w, out, n_bytes);
+    w->n_bytes += n_bytes;
+    memcpy(out, &lent, sizeof lent);
+    return status_ok();
+}
+
+typedef struct status keep_fn(struct weights *w, void *out, size_t n_bytes);
 
 static struct layer_weights *layer_of(struct weights *w, const struct weight_spec *s)
 {
@@ -179,7 +193,8 @@ static size_t aligned(size_t n_bytes)
 }
 
 /* The three arrays of n_packed quantized weights, each kind in one block. */
-static struct status make_quantized(struct weights *w, uint32_t n_packed, struct packed *out)
+static struct status make_quantized(struct weights *w, keep_fn *keep_in, uint32_t n_packed,
+                                    struct packed *out)
 {
     const struct packed_quant_sizes n = packed_quant_bytes(out[0].quant, out[0].n_out, out[0].n_in);
     char *data = NULL, *scales = NULL, *zeros = NULL;
@@ -191,9 +206,9 @@ static struct status make_quantized(struct weights *w, uint32_t n_packed, struct
         return status_make(STATUS_MEMORY, "quantized weights [%u, %u] overflow", out[0].n_out,
                            out[0].n_in);
     }
-    TRY(keep_array(w, &data, n_data));
-    TRY(keep_array(w, &scales, n_scales));
-    if (n.zeros > 0) TRY(keep_array(w, &zeros, n_zeros));
+    TRY(keep_in(w, &data, n_data));
+    TRY(keep_in(w, &scales, n_scales));
+    if (n.zeros > 0) TRY(keep_in(w, &zeros, n_zeros));
     for (uint32_t i = 0; i < n_packed; i++) {
         out[i].data = data + i * aligned(n.data);
         out[i].scales = scales + i * aligned(n.scales);
@@ -202,11 +217,12 @@ static struct status make_quantized(struct weights *w, uint32_t n_packed, struct
     return status_ok();
 }
 
-static struct status make_plain(struct weights *w, uint32_t n_packed, struct packed *out)
+static struct status make_plain(struct weights *w, keep_fn *keep_in, uint32_t n_packed,
+                                struct packed *out)
 {
     const size_t n_bytes = packed_bytes_of(&out[0]);
     char *data = NULL;
-    TRY(keep_array(w, &data, n_packed * n_bytes));
+    TRY(keep_in(w, &data, n_packed * n_bytes));
     for (uint32_t i = 0; i < n_packed; i++) out[i].data = data + i * n_bytes;
     return op_check_weight(w->kern, &out[0]);
 }
@@ -239,9 +255,10 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
                                  .grid_bits = t->tensor->grid_bits,
                                  .quant = t->tensor->quant};
     }
-    if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, n_packed, out);
+    keep_fn *keep_in = t->spec.is_expert ? keep_experts : keep_array;
+    if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, keep_in, n_packed, out);
     if (is_dense(t->spec.role)) op_place_weight(w->kern, &out[0]);
-    return make_plain(w, n_packed, out);
+    return make_plain(w, keep_in, n_packed, out);
 }
 
 /* n zeroed weights [n_out, n_in] of a type, in one block. */
@@ -250,7 +267,7 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
 {
     TRY(keep(w, out, n * sizeof **out));
     for (uint32_t h = 0; h < n; h++) (*out)[h] = *like;
-    return make_plain(w, n, *out);
+    return make_plain(w, keep_array, n, *out);
 }
 
 /* kv_b's rows, head by head: what takes q into the latents, transposed, and what takes the output
@@ -301,7 +318,9 @@ static struct status make_target(struct loading *ld, struct target *t)
     }
     const uint32_t n_experts = range_count(t->spec.outer);
     struct packed **experts = experts_of(w, &t->spec);
-    TRY(keep(w, experts, n_experts * sizeof **experts));
+    const bool all = w->lends_by != NULL; /* room for those of the other ranks, too */
+    TRY(keep(w, experts, (all ? ld->m->n_experts : n_experts) * sizeof **experts));
+    *experts += all ? t->spec.outer.begin : 0;
     t->packed = *experts;
     return make_packed(w, t, n_experts, t->packed);
 }
@@ -490,7 +509,8 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
                                  .heads = layout_heads(l, place.tp),
                                  .kv_heads = layout_kv_heads(l, place.tp),
                                  .vocab = layout_vocab(l, place.tp),
-                                 .experts = layout_experts(l, place.ep)};
+                                 .experts = layout_experts(l, place.ep),
+                                 .lends_by = l->lends_experts ? comm : NULL};
         st = prepare(&ld, m, l);
     }
     st = comm_agree(comm, st); /* nobody reads unless all can */
@@ -504,6 +524,10 @@ struct status weights_load(const struct model_config *m, const struct layout *l,
                                        .ctx = &ld,
                                        .sink_is_serial = kern->device != NULL};
         st = loader_run(&job, stats);
+        st = comm_agree(comm, st);
+    }
+    if (l->lends_experts && !status_failed(&st)) {
+        st = weights_lend(ld.w, l);
         st = comm_agree(comm, st);
     }
     if (!status_failed(&st) && m->tied && l->pp == 1) ld.w->head = ld.w->embed;
@@ -525,6 +549,7 @@ void weights_destroy(struct weights **w)
             mem_unmap(&b->base, b->n_bytes);
         }
     }
+    if ((*w)->lends_by != NULL) comm_release_lane((*w)->lends_by, COMM_EP, COMM_LANE_EXPERTS);
     mem_free(&(*w)->blocks);
     mem_free(w);
 }

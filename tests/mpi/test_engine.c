@@ -291,8 +291,8 @@ static void scale_last_norm(const struct model *m, const struct layout *l, struc
     for (uint32_t i = 0; i < m->config.width; i++) norm[i] *= m->last_norm;
 }
 
-/* One run; linears with leaves cut by inputs, or, where that is possible, by outputs. */
-static void run_cut(const struct layout *whole, struct model *m, struct layout *l, bool by_outputs)
+/* One run; linears with leaves cut by inputs, or, in a host's memory, by outputs, experts lent. */
+static void run_cut(const struct layout *whole, struct model *m, struct layout *l, bool in_memory)
 {
     struct comm *c = util_comm(whole, 1); /* never in the launcher's order */
     struct weights *weights = NULL;
@@ -302,8 +302,8 @@ static void run_cut(const struct layout *whole, struct model *m, struct layout *
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     *l = *whole;
-    if (by_outputs) stage_choose_cuts(&kern, c, CAPACITY_DROPLESS, l);
-    if (by_outputs && !l->cuts_outputs && !l->cuts_expert_outputs) {
+    if (in_memory) stage_choose_cuts(&kern, c, CAPACITY_DROPLESS, l);
+    if (in_memory && !l->cuts_outputs && !l->cuts_expert_outputs && !l->lends_experts) {
         comm_stop(&c);
         return;
     }

@@ -1,0 +1,15 @@
+/* Experts' weights that the other ranks of the EP axis can compute with: they stand in the host's
+ * memory, and each rank learns where. Private to weights_load. */
+#ifndef SHOAL_MODEL_WEIGHTS_LEND_H
+#define SHOAL_MODEL_WEIGHTS_LEND_H
+
+#include "model/weights.h"
+
+/* Local. Zeroed memory for experts in the lane that others can read; NULL: there is no room. */
+void *weights_lend_memory(struct weights *w, size_t n_bytes);
+
+/* **Collective (EP)**, once the weights are loaded. Takes the others' experts beside this rank's,
+ * in each layer whose experts all stand in lanes. Errors: STATUS_MEMORY. */
+struct status weights_lend(struct weights *w, const struct layout *l);
+
+#endif
