@@ -76,8 +76,8 @@ struct linear_group {
  * With leaves the same chain runs per leaf from +0, each leaf's f32 partial p goes to the grid,
  *     llrint(p * 2^g), a leaf with !(|p| < 2^(51-g)) counting 0 instead and adding 1 to the row's
  *     counter,  and  sums[row][n] = the integer sum over the local leaves.
- * Float weights with leaves and sums NULL: y[row][n] = (float)((double)sum * 2^-g), the row's
- *     counter is added to bad[row]; on the CPU.
+ * With leaves and sums NULL: y[row][n] = (float)((double)sum * 2^-g), the row's counter is added
+ *     to bad[row]; on the CPU.
  * All groups have the same N and K.
  *
  * With quantized weights of an integer kind (int8, int4, mxfp4) and xq given:
@@ -100,7 +100,7 @@ struct linear_args {
     const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
     const struct quant_rows *xq; /* x as codes, x is not read; NULL: weight-only */
-    float *y;                    /* [rows, y_stride], y_stride >= N; written without leaves or sums */
+    float *y; /* [rows, y_stride], y_stride >= N; written without leaves or sums */
     size_t y_stride;
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
@@ -211,8 +211,8 @@ struct router_args {
     const float *bias; /* [E], of sigmoids; NULL: none */
 };
 
-/* What packing does to words of four bytes: nothing; int8 codes get their bias; eight nibbles in the
- * checkpoint's order (even input low) become the panel's. */
+/* What packing does to words of four bytes: nothing; int8 codes get their bias; eight nibbles in
+ * the checkpoint's order (even input low) become the panel's. */
 enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */

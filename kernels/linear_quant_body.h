@@ -67,7 +67,8 @@ struct quant_tile {
  * n <= QUANT_PIECE_GROUPS sums times a factor, which is the room that out has;
  * whether n (a multiple of 16) partials of a leaf all fit the grid;
  * to = from + 16 that do, each as a double moved so far that its last bits count in units of the
- * grid: what it was moved by stays in the sum, quant_leaf_start takes it out. */
+ * grid: what it was moved by stays in the sum, quant_leaf_start takes it out;
+ * y [n] (a multiple of 16) = sums in units of the grid. */
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
@@ -76,6 +77,7 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
                                 int64_t *to);
+ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 
 /* The leaves of a slice's rows on their way to the grid: which of them it is, and what the sums of
  * the first begin with, so that the last ones are done. */
@@ -100,8 +102,10 @@ struct quant_slice {
     const struct packed *w;
     const struct quant_rows *xq;
     size_t row, n_rows; /* rows of xq */
-    float *y;           /* of the first row; or */
+    /* of the first row: outputs; with leaves these and counters, or sums */
+    float *y;
     size_t y_stride;
+    int32_t *bad;
     int64_t *sums;
 };
 
@@ -200,10 +204,25 @@ static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
     return n_bad;
 }
 
-/* Where the sums of row r and one panel end. */
+/* Where the sums of row r and one panel end, or its outputs. */
 static inline int64_t *quant_sums_at(const struct quant_slice *s, size_t r, size_t panel)
 {
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
+}
+
+static inline float *quant_y_at(const struct quant_slice *s, size_t r, size_t panel)
+{
+    return s->y + r * s->y_stride + panel * PANEL_COLUMNS;
+}
+
+/* y [n_outputs] = sums [n_panels][16] (constant) in units of the grid. */
+ALWAYS_INLINE void quant_put_rounded(const int64_t *sums, size_t n_panels, size_t n_outputs,
+                                     uint32_t grid_bits, float *y)
+{
+    float all[QUANT_PANELS * PANEL_COLUMNS];
+    const bool is_whole = n_outputs == n_panels * PANEL_COLUMNS;
+    set_grid_round(sums, n_panels * PANEL_COLUMNS, grid_bits, is_whole ? y : all);
+    if (!is_whole) memcpy(y, all, n_outputs * sizeof *y);
 }
 
 /* Ends a leaf of all rows and of n_panels (constant) panels, side by side in acc: their partials go
@@ -216,10 +235,13 @@ ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quan
     const uint32_t bits = s->w->grid_bits;
     const size_t n_rows = s->n_rows, last = panel + n_panels - 1;
     const size_t n_outputs = quant_outputs_of(s->w, last);
-    const bool is_there = l->is_last && n_outputs == PANEL_COLUMNS, is_first = l->is_first;
+    const size_t n = (n_panels - 1) * PANEL_COLUMNS + n_outputs;
+    const bool is_first = l->is_first, rounds = l->is_last && s->sums == NULL;
+    const bool is_there = l->is_last && !rounds && n_outputs == PANEL_COLUMNS;
+    int64_t whole[QUANT_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
     const int64_t *from = is_first ? l->start : sums;
-    int64_t *to = is_there ? quant_sums_at(s, 0, panel) : sums;
-    const size_t to_row = is_there ? (size_t)s->w->n_out + 1 : sums_row;
+    int64_t *to = rounds ? whole : is_there ? quant_sums_at(s, 0, panel) : sums;
+    const size_t to_row = rounds ? 0 : is_there ? (size_t)s->w->n_out + 1 : sums_row;
     for (size_t r = 0; r < n_rows; r++) {
         float *p = acc + r * acc_row;
         if (!set_grid_fits(p, n_panels * PANEL_COLUMNS, bits)) {
@@ -231,11 +253,11 @@ ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quan
         for (size_t i = 0; i < n_panels; i++)
             set_grid_add(p + i * PANEL_COLUMNS, bits, from + (is_first ? 0 : i * PANEL_COLUMNS),
                          to + i * PANEL_COLUMNS);
+        if (rounds) quant_put_rounded(whole, n_panels, n, bits, quant_y_at(s, r, panel));
         from += is_first ? 0 : sums_row;
         to += to_row;
     }
-    const size_t n = (n_panels - 1) * PANEL_COLUMNS + n_outputs;
-    for (size_t r = 0; l->is_last && !is_there && r < n_rows; r++)
+    for (size_t r = 0; l->is_last && !rounds && !is_there && r < n_rows; r++)
         memcpy(quant_sums_at(s, r, panel), sums + r * sums_row, n * sizeof *sums);
 }
 
@@ -247,17 +269,17 @@ ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, size_t row, size_
     const size_t panel = e->panel + p, sums_row = QUANT_PANELS * PANEL_COLUMNS;
     struct quant_slice s = *e->slice;
     s.n_rows = n_rows;
+    if (s.y != NULL) s.y = quant_y_at(e->slice, row, 0);
     if (e->leaf != NULL) {
-        s.sums = quant_sums_at(e->slice, row, 0);
+        if (s.sums != NULL) s.sums = quant_sums_at(e->slice, row, 0);
         quant_leaf_end(&s, e->leaf, panel, n_panels, chains, acc_row,
                        e->sums + row * sums_row + p * PANEL_COLUMNS, sums_row, e->n_bad + row);
         return;
     }
-    float *y = s.y + row * s.y_stride + panel * PANEL_COLUMNS;
     for (size_t r = 0; r < n_rows; r++)
         for (size_t i = 0; i < n_panels; i++)
-            QUANT_PUT(y + r * s.y_stride + i * PANEL_COLUMNS,
-                      chains + r * acc_row + i * PANEL_COLUMNS, quant_outputs_of(s.w, panel + i));
+            QUANT_PUT(quant_y_at(&s, r, panel + i), chains + r * acc_row + i * PANEL_COLUMNS,
+                      quant_outputs_of(s.w, panel + i));
 }
 
 /* Ends a leaf of one or two panels, whose chains are QUANT_PANELS panels from row to row. */
@@ -304,9 +326,10 @@ static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_
     if (s->n_rows < QUANT_MANY_ROWS) return;
     for (size_t r = row; r < row + n_rows; r++) {
         for (size_t i = 0; i < n_panels * PANEL_COLUMNS; i += PANEL_COLUMNS) {
-            if (e->leaf == NULL) {
+            if (e->leaf != NULL && !e->leaf->is_last) continue;
+            if (s->sums == NULL) {
                 quant_fetch_own(s->y + r * s->y_stride + column + i);
-            } else if (e->leaf->is_last) {
+            } else {
                 quant_fetch_own(s->sums + r * sums_row + column + i);
                 quant_fetch_own(s->sums + r * sums_row + column + i + PANEL_COLUMNS / 2);
             }
@@ -418,8 +441,12 @@ static inline void quant_leaf_next(const struct quant_slice *s, struct quant_lea
 
 static inline void quant_count_bad(const struct quant_slice *s, const int64_t *n_bad)
 {
-    for (size_t r = 0; r < s->n_rows; r++)
-        kern_count_bad(quant_sums_at(s, r, 0) + s->w->n_out, n_bad[r]);
+    for (size_t r = 0; r < s->n_rows; r++) {
+        if (s->sums == NULL)
+            kern_mark_bad(&s->bad[r], n_bad[r]);
+        else
+            kern_count_bad(quant_sums_at(s, r, 0) + s->w->n_out, n_bad[r]);
+    }
 }
 
 static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t n_panels)
@@ -448,10 +475,12 @@ static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_
     const size_t at = g->row0 + row;
     struct quant_slice s = {
         .w = g->w, .xq = a->xq, .row = at, .n_rows = n_rows, .y_stride = a->y_stride};
-    if (leafy)
+    if (leafy && a->sums != NULL) {
         s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
-    else
-        s.y = a->y + at * a->y_stride;
+        return s;
+    }
+    s.y = a->y + at * a->y_stride;
+    if (leafy) s.bad = a->bad + at;
     return s;
 }
 

@@ -111,8 +111,7 @@ static void quant_few_panel(const struct quant_slice *s, size_t panel)
     struct quant_few t = quant_few_of(s, panel);
     t.n_groups = s->xq->n_groups;
     quant_few(&t, acc);
-    for (size_t r = 0; r < s->n_rows; r++)
-        QUANT_PUT(s->y + r * s->y_stride + panel * PANEL_COLUMNS, acc[r], n_outputs);
+    for (size_t r = 0; r < s->n_rows; r++) QUANT_PUT(quant_y_at(s, r, panel), acc[r], n_outputs);
 }
 
 static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)

@@ -274,8 +274,7 @@ static void pairs_panels(const struct quant_slice *s, size_t panel, size_t n_pan
     pairs_chains(s, panel, n_panels, 0, s->xq->n_groups, &m);
     for (size_t r = 0; r < s->n_rows; r++)
         for (size_t p = 0; p < n_panels; p++)
-            QUANT_PUT(s->y + r * s->y_stride + (panel + p) * PANEL_COLUMNS,
-                      m.acc[p / QUANT_PANELS][r][p % QUANT_PANELS],
+            QUANT_PUT(quant_y_at(s, r, panel + p), m.acc[p / QUANT_PANELS][r][p % QUANT_PANELS],
                       quant_outputs_of(s->w, panel + p));
 }
 

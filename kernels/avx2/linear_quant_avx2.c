@@ -404,6 +404,13 @@ ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_
     }
 }
 
+ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+{
+    const __m256d unit = _mm256_set1_pd(kern_pow2(-(int)grid_bits));
+#pragma GCC unroll 8
+    for (size_t i = 0; i < n; i += 4) _mm_storeu_ps(y + i, grid_four(sums + i, unit));
+}
+
 #include "kernels/avx2/linear_pairs.h"
 
 ALWAYS_INLINE void linear_codes(bool leafy, const struct linear_args *a, size_t group,

@@ -14,12 +14,6 @@ ALWAYS_INLINE void tail_store(float *y, size_t i, size_t n, __m256 v)
     _mm256_maskstore_ps(y + i, v8_first(n - i), v);
 }
 
-ALWAYS_INLINE __m128 grid_four(const int64_t *sums, __m256d unit)
-{
-    const __m256i v = _mm256_loadu_si256((const void *)sums);
-    return _mm256_cvtpd_ps(_mm256_mul_pd(double_from_int64(v), unit));
-}
-
 void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
 {
     const double unit = kern_pow2(-(int)grid_bits);

@@ -50,6 +50,13 @@ ALWAYS_INLINE __m256d double_from_int64(__m256i v)
     return _mm256_add_pd(exact, _mm256_castsi256_pd(low));
 }
 
+/* Four sums on the integer grid as floats, `unit` apart. */
+ALWAYS_INLINE __m128 grid_four(const int64_t *sums, __m256d unit)
+{
+    const __m256i v = _mm256_loadu_si256((const void *)sums);
+    return _mm256_cvtpd_ps(_mm256_mul_pd(double_from_int64(v), unit));
+}
+
 /* The bits of el_exp_body, eight at a time. */
 ALWAYS_INLINE __m256 v8_exp(__m256 x)
 {

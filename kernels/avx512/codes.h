@@ -59,4 +59,12 @@ ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_
     }
 }
 
+ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+{
+    const __m512d unit = _mm512_set1_pd(kern_pow2(-(int)grid_bits));
+#pragma GCC unroll 4
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(y + i, grid_eight(_mm512_load_si512(sums + i), unit));
+}
+
 #endif

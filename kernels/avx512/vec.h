@@ -88,6 +88,12 @@ ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
     return (struct v16){_mm512_mask_mov_ps(y, high, _mm512_set1_ps(INFINITY))};
 }
 
+/* Eight sums on the integer grid as floats, `unit` apart. */
+ALWAYS_INLINE __m256 grid_eight(__m512i sums, __m512d unit)
+{
+    return _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_cvtepi64_pd(sums), unit));
+}
+
 /* The sum over 16 lanes in the order 8-4-2-1. */
 ALWAYS_INLINE float v16_tree(struct v16 v)
 {

@@ -63,21 +63,28 @@ REF_CLONES void k_linear_quant_leaf_ref(const struct linear_args *a, size_t grou
     const struct linear_group *g = &a->groups[group];
     const struct packed *w = g->w;
     const float limit = kern_grid_limit(w->grid_bits);
-    const double scale = kern_pow2((int)w->grid_bits);
+    const double scale = kern_pow2((int)w->grid_bits), unit = kern_pow2(-(int)w->grid_bits);
     for (size_t row = g->row0 + row0; row < g->row0 + row1; row++) {
-        int64_t *sums = a->sums + row * ((size_t)w->n_out + 1), n_bad = 0;
+        int64_t *sums = a->sums != NULL ? a->sums + row * ((size_t)w->n_out + 1) : NULL, n_bad = 0;
         for (size_t n = panel0 * PANEL_COLUMNS; n < outputs_end(w, panel1); n++) {
-            sums[n] = 0;
+            int64_t sum = 0;
             for (size_t k0 = 0; k0 < w->n_in; k0 += w->leaf) {
                 const size_t k1 = w->n_in - k0 > w->leaf ? k0 + w->leaf : w->n_in;
                 const float p = chain(a, w, row, n, k0, k1);
                 if (fabsf(p) < limit)
-                    sums[n] += (int64_t)llrint((double)p * scale);
+                    sum += (int64_t)llrint((double)p * scale);
                 else
                     n_bad++;
             }
+            if (sums != NULL)
+                sums[n] = sum;
+            else
+                a->y[row * a->y_stride + n] = (float)((double)sum * unit);
         }
-        kern_count_bad(&sums[w->n_out], n_bad);
+        if (sums != NULL)
+            kern_count_bad(&sums[w->n_out], n_bad);
+        else
+            kern_mark_bad(&a->bad[row], n_bad);
     }
 }
 

@@ -60,13 +60,12 @@ static struct linear_args problem_args(struct problem *p, int which)
 }
 
 /* Runs through the table's entries, rows and panels cut at random places. */
-static void run_slices(struct rng *r, const struct kern_table *k, struct problem *p, int which)
+static void run_args(struct rng *r, const struct kern_table *k, const struct problem *p,
+                     const struct linear_args *args)
 {
-    const struct linear_args a = problem_args(p, which);
+    const struct linear_args a = *args;
     const struct packed *w = &p->q.w;
     const size_t n_panels = (w->n_out + 15) / 16;
-    for (size_t row = 0; row < p->n_rows; row++)
-        p->sums[which][row * (w->n_out + 1) + w->n_out] = 0;
     for (size_t r0 = 0, r1 = 0; r0 < p->n_rows; r0 = r1) {
         r1 = r0 + 1 + rng_below(r, p->n_rows - r0);
         if (rng_below(r, 2)) r1 = p->n_rows;
@@ -78,6 +77,38 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct problem
                 k->linear_quant[w->quant.kind](&a, 0, p0, p1, r0, r1);
         }
     }
+}
+
+static void run_slices(struct rng *r, const struct kern_table *k, struct problem *p, int which)
+{
+    const struct linear_args a = problem_args(p, which);
+    const struct packed *w = &p->q.w;
+    for (size_t row = 0; row < p->n_rows; row++)
+        p->sums[which][row * (w->n_out + 1) + w->n_out] = 0;
+    run_args(r, k, p, &a);
+}
+
+/* Without sums: the values of sums[0] in f32, and its counters added to what a row has. */
+static void check_rounded(struct rng *r, const struct kern_table *k, struct problem *p)
+{
+    const struct kern_table ref = table_ref();
+    const struct packed *w = &p->q.w;
+    struct linear_args a = problem_args(p, 1);
+    size_t n_wrong = 0;
+    float *want = test_floats(w->n_out);
+    a.sums = NULL;
+    a.bad = test_memory(p->n_rows * sizeof *a.bad);
+    for (size_t row = 0; row < p->n_rows; row++) a.bad[row] = 3;
+    run_args(r, k, p, &a);
+    for (size_t row = 0; row < p->n_rows; row++) {
+        const int64_t *sums = p->sums[0] + row * ((size_t)w->n_out + 1);
+        ref.grid_to_f32(sums, w->n_out, w->grid_bits, want);
+        n_wrong += memcmp(want, a.y + row * a.y_stride, w->n_out * sizeof *want) != 0;
+        n_wrong += a.bad[row] != 3 + sums[w->n_out];
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    free(want);
+    free(a.bad);
 }
 
 static size_t differences(const struct problem *p)
@@ -96,7 +127,9 @@ static void check_problem(struct rng *r, struct problem *p)
     struct kern_table fast[FAST_SETS];
     const size_t n_fast = tables_fast(fast);
     run_slices(r, &ref, p, 0);
+    if (p->q.w.leaf > 0) check_rounded(r, &ref, p);
     for (size_t i = 0; i < n_fast; i++) {
+        if (p->q.w.leaf > 0) check_rounded(r, &fast[i], p);
         run_slices(r, &fast[i], p, 1);
         const size_t n = differences(p);
         CU_ASSERT_EQUAL(n, 0);
