@@ -147,7 +147,8 @@ static struct status read_sizes(const struct js_node *root, const char *what,
                            LANES, out->head_dim);
     }
     if (out->n_heads / out->n_kv_heads > 256 || out->n_kv_heads > 256) {
-        return status_make(STATUS_INPUT, "%s: num_key_value_heads: expected at most 256, and at least a 256th of "
+        return status_make(STATUS_INPUT,
+                           "%s: num_key_value_heads: expected at most 256, and at least a 256th of "
                            "the %u heads, found %u",
                            what, out->n_heads, out->n_kv_heads);
     }
@@ -441,8 +442,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
     out->n_heads = m->n_heads;
     out->n_kv_heads = m->n_kv_heads;
     out->head_dim = m->value_dim;
-    out->o_leaf =
-        leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim, LEAF_COUNT_LOW);
+    out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim, LEAF_COUNT_LOW);
     if (m->kv_lora > 0) {
         out->query_dim = m->query_dim;
         out->q_lora = m->q_lora;

@@ -23,22 +23,28 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
+/* What this rank's outputs take, where linears with leaves are cut by these. */
+static struct status take_outputs(struct stage *s)
+{
+    const size_t n_bytes = stage_outputs_bytes(s);
+    s->outputs = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n_bytes);
+    if (s->outputs == NULL)
+        return status_make(STATUS_MEMORY,
+                           "workspace: no room for %zu bytes to share with the "
+                           "ranks of this host",
+                           n_bytes);
+    s->workspace_bytes += n_bytes;
+    return status_ok();
+}
+
 /* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
 static struct status take_sums(struct stage *s)
 {
     const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);
     const size_t n = s->o.max_rows * (d + 1) + STAGE_PARTS * room;
-    s->sums = NULL;
-    if (s->o.layout->cuts_outputs) {
-        const size_t n_bytes = stage_outputs_bytes(s);
-        s->outputs = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n_bytes);
-        if (s->outputs == NULL)
-            return status_make(STATUS_MEMORY,
-                               "workspace: no room for %zu bytes to share with the "
-                               "ranks of this host",
-                               n_bytes);
-        s->workspace_bytes += n_bytes;
-    } else if (s->o.kern->device == NULL)
+    if (s->o.layout->cuts_outputs) return take_outputs(s);
+    if (stage_has_all_leaves(s)) return status_ok();
+    if (s->o.kern->device == NULL)
         s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
     if (s->sums == NULL) {
         TRY(mem_ops_alloc(s->o.kern, &s->own_sums, n, sizeof *s->own_sums, "workspace"));
@@ -228,7 +234,7 @@ static struct part part_of(const struct stage *s, const struct hidden *hidden, s
                          .own = stage_own_rows(s, n_rows),
                          .cos = s->cos + row0 * half,
                          .sin = s->sin + row0 * half,
-                         .sums = s->sums + room,
+                         .sums = s->sums == NULL ? NULL : s->sums + room,
                          .lane = lane};
 }
 

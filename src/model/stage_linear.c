@@ -82,11 +82,34 @@ static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, struct
                              .bad = p->hidden.bad};
 }
 
+bool stage_has_all_leaves(const struct stage *s)
+{
+    return s->o.kern->device == NULL && comm_size(s->o.comm, COMM_TP) == 1;
+}
+
+/* y [T, D] = x w^T there. */
+static void whole_rows(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
+                       const struct part *p)
+{
+    const struct linear_group group = {.w = w, .row0 = 0, .n_rows = p->hidden.n_rows};
+    const struct linear_args args = {.groups = &group,
+                                     .n_groups = 1,
+                                     .x = in->x,
+                                     .x_stride = w->n_in,
+                                     .xq = act_codes(s->o.kern, in, w),
+                                     .y = y,
+                                     .y_stride = s->o.model->width,
+                                     .bad = p->hidden.bad};
+    op_linear_leaf(s->o.kern, &args);
+}
+
 void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
                            struct part *p)
 {
     if (s->o.layout->cuts_outputs) {
         stage_outputs(s, w, in, y, false, p);
+    } else if (stage_has_all_leaves(s)) {
+        whole_rows(s, w, in, y, p);
     } else {
         const struct grid_sum sum = leaf_sums(s, w, in, y, p);
         grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
@@ -110,6 +133,12 @@ void stage_row_parallel(struct stage *s, const struct packed *w, const float *bi
     const bool scaled = s->o.model->residual_scale != 1.0f;
     float *y = scaled ? s->x : p->hidden.h; /* x of the block was read */
     p->bias = bias;
+    if (stage_has_all_leaves(s)) {
+        whole_rows(s, w, in, s->x, p);
+        if (!scaled) op_add(s->o.kern, y, s->x, p->hidden.n_rows * s->o.model->width);
+        add_rest(s, y, p);
+        return;
+    }
     if (s->o.layout->cuts_outputs) {
         stage_outputs(s, w, in, y, !scaled, p);
         add_rest(s, y, p);

@@ -31,7 +31,7 @@ void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capac
     comm_max_u64(c, COMM_WORLD, apart, 3);
     l->cuts_outputs = apart[0] == 0;
     l->cuts_expert_outputs = apart[1] == 0;
-    l->lends_experts = apart[2] == 0;
+    l->lends_experts = apart[2] == 0 && (l->etp == 1 || l->cuts_expert_outputs);
     if (!l->lends_experts) comm_release_lane(c, COMM_EP, COMM_LANE_EXPERTS);
 }
 
@@ -113,21 +113,21 @@ static void count_bad(const struct stage *s, struct range own, int32_t *bad)
 }
 
 /* This rank's outputs of all rows, into its lane. */
-static void compute(struct stage *s, const struct packed *w, struct act_rows *in,
-                    const struct part *p)
+static void compute(struct stage *s, const struct packed *w, struct act_rows *in)
 {
+    float *out = s->outputs;
+    int32_t *bad = (int32_t *)(void *)(out + s->o.max_rows * w->n_out);
     const struct linear_group group = {.w = w, .row0 = 0, .n_rows = in->n_rows};
     const struct linear_args args = {.groups = &group,
                                      .n_groups = 1,
                                      .x = s->inputs,
                                      .x_stride = in->n_all,
                                      .xq = act_codes(s->o.kern, in, w),
-                                     .sums = p->sums};
-    float *out = s->outputs;
-    int32_t *bad = (int32_t *)(void *)(out + s->o.max_rows * w->n_out);
-    op_linear_leaf(s->o.kern, &args);
+                                     .y = out,
+                                     .y_stride = w->n_out,
+                                     .bad = bad};
     memset(bad, 0, in->n_rows * sizeof *bad);
-    op_grid_to_f32(s->o.kern, p->sums, in->n_rows, w->n_out, w->grid_bits, out, bad);
+    op_linear_leaf(s->o.kern, &args);
 }
 
 void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
@@ -142,7 +142,7 @@ void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in,
         op_place_rows(s->o.kern, &floats);
     }
     comm_barrier(s->o.comm, COMM_TP); /* all inputs are there */
-    compute(s, w, in, p);
+    compute(s, w, in);
     comm_barrier(s->o.comm, COMM_TP); /* all outputs are there, and all inputs were read */
     take(s, p->own, y, adds);
     count_bad(s, p->own, p->hidden.bad);

@@ -49,7 +49,9 @@ struct stage {
     float *mix;                  /* [T] its gate */
     float *tile_parts;           /* WORKSPACE_TILE_PARTS_BYTES, of attention by tiles */
     uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
-    int64_t *sums; /* [T, D + 1] of all parts; own_sums, or memory that the tp ranks share */
+    /* [T, D + 1] of all parts; own_sums, or memory that the tp ranks share; NULL: all leaves of an
+       output are added up here */
+    int64_t *sums;
     int64_t *own_sums;
     /* of linears that are cut by outputs: */
     float *outputs;     /* this rank's, for the others to read */
@@ -99,6 +101,10 @@ struct range stage_own_rows(const struct stage *s, size_t n_rows);
  */
 struct act_rows stage_norm(struct stage *s, const struct part *p, const float *norm,
                            enum tap_site site, const struct packed *first);
+
+/* stage_linear.c. Local. Whether this rank has all leaves of all outputs, whose sums its kernels
+ * round at once. */
+bool stage_has_all_leaves(const struct stage *s);
 
 /* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
 struct column {

@@ -161,24 +161,11 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     a.x_stride = f;
     if (m->o.layout->cuts_expert_outputs) share_inner(m, &inner, &a);
     a.sums = sums;
-    if (p->rounded != NULL) {
-        a.sums = NULL;
-        a.y = p->rounded;
-        a.y_stride = d;
-        a.bad = p->rounded_bad;
-    }
+    a.y = p->rounded;
+    a.y_stride = p->w->down[0].n_out;
+    a.bad = p->rounded_bad;
     op_linear_leaf(m->o.kern, &a);
     return status_ok();
-}
-
-/* Whether this rank's sums are all there is, and its kernels round them at once. */
-static bool rounds_at_once(const struct moe *m, const struct pass *p)
-{
-    if (m->o.kern->device != NULL || comm_size(m->o.comm, COMM_ETP) > 1 || p->w->down == NULL)
-        return false;
-    for (uint32_t e = 0; e < range_count(m->experts); e++)
-        if (p->w->down[e].quant.kind != QUANT_NONE) return false;
-    return range_count(m->experts) > 0;
 }
 
 struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums)
@@ -190,7 +177,7 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int
     TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
     if (f > 0) return expert_linears(m, p, x, gate, up, sums);
-    mem_ops_fill(m->o.kern, sums, 0, p->n_in * (d + 1) * sizeof *sums);
+    if (sums != NULL) mem_ops_fill(m->o.kern, sums, 0, p->n_in * (d + 1) * sizeof *sums);
     return status_ok();
 }
 
@@ -203,7 +190,7 @@ struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, flo
     TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
     mem_ops_fill(m->o.kern, *bad, 0, p->n_in * sizeof **bad);
-    if (rounds_at_once(m, p)) {
+    if (m->o.kern->device == NULL && comm_size(m->o.comm, COMM_ETP) == 1) {
         p->rounded = *y;
         p->rounded_bad = *bad;
         TRY(moe_expert_sums(m, p, x, NULL));

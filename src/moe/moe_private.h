@@ -101,7 +101,8 @@ struct pass {
     /* where each choice's row stands among the rows in, or negative; NULL: rows in are floats */
     const int32_t *to_slots; /* [T, K] */
     int32_t *marks;          /* [T, 2] */
-    /* [n_in, D] and [n_in]: the experts' sums rounded, and the counters added; NULL: sums */
+    /* [n_in, outputs held] and [n_in]: the experts' outputs, where a rank has all leaves of them,
+       and the counters added; NULL: sums */
     float *rounded;
     int32_t *rounded_bad;
 };
@@ -139,9 +140,9 @@ struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
  * rows: then each token is quantized once, and p->to_slots tells where its codes go. */
 bool moe_takes_codes(const struct moe *m, const struct pass *p);
 
-/* moe_experts.c. **Collective (ETP)**. sums [n_in, D + 1] (not where p->rounded is set) = this
- * rank's part of the experts' FFN over x [n_in, D] (not read where p->to_slots is set), counters
- * last; of layout_expert_outputs where down is cut so. Errors: STATUS_MEMORY. */
+/* moe_experts.c. **Collective (ETP)**. sums [n_in, D + 1] = this rank's part of the experts' FFN
+ * over x [n_in, D] (not read where p->to_slots is set), counters last; or, sums NULL, p->rounded,
+ * of layout_expert_outputs where down is cut so. Errors: STATUS_MEMORY. */
 struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums);
 
 /* moe_experts.c. **Collective (ETP)**. The experts' FFN over x [n_in, D]: *y [n_in, D] and the

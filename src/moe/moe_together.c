@@ -1,9 +1,8 @@
 /* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
  * experts, or its part of them, over the rows that it has anyway, or some of another's, where it
- * has less to do; then each reads the sums of the others where they stand, for its slice of the
- * tokens; or, where its sums are whole, adds up its columns of all tokens, which those who hold
- * the rows read. Called by moe_forward. */
-#include "base/add.h"
+ * has less to do; then each reads the outputs of the others where they stand, for its slice of the
+ * tokens; or, where all experts are cut by outputs, adds up its columns of all tokens, which those
+ * who hold the rows read. Called by moe_forward. */
 #include "kernels/ops.h"
 #include "kernels/part.h"
 #include "moe/moe_private.h"
@@ -11,22 +10,16 @@
 #include <string.h>
 
 enum {
-    CHUNK = 256, /* sums in flight: they stay in the first-level cache */
-    LINE = 64 / sizeof(int64_t),
-};
-
-/* What stands before a rank's sums in its lane. */
-struct lane_head {
-    uint32_t grid_bits; /* 0: this rank has no part of the experts */
-    uint32_t pad[15];
+    CHUNK = 256, /* outputs of a row that are asked for while as many of another are added up */
+    LINE = 64 / sizeof(float),
 };
 
 bool moe_takes_slices(const struct moe *m)
 {
     const struct layout *l = m->o.layout;
     return m->n_group > 1 && l->ep * l->etp == l->tp && m->o.kern->device == NULL &&
-           m->o.policy == CAPACITY_DROPLESS && !l->model.expert_bias &&
-           comm_shares_memory(m->o.comm, COMM_EP);
+           (l->etp == 1 || l->cuts_expert_outputs) && m->o.policy == CAPACITY_DROPLESS &&
+           !l->model.expert_bias && comm_shares_memory(m->o.comm, COMM_EP);
 }
 
 /* Whether each rank holds a slice of the tokens only. */
@@ -88,7 +81,7 @@ static void share_work(struct moe *m, struct pass *p)
     p->n_in = m->part_load[m->place.ep];
 }
 
-/* One choice's row: the sums of the ranks that share its expert's part. */
+/* One choice's row: of the ranks that share its expert's part. */
 struct choice {
     uint32_t ep;
     size_t row; /* in each of their lanes */
@@ -129,15 +122,10 @@ static struct status take_rows(struct moe *m, struct pass *p, float **by_expert)
     return status_ok();
 }
 
-/* Two lanes in turn: the next block may begin while another rank still reads this one's sums. */
-static enum comm_lane sums_lane(const struct moe *m)
+/* Two lanes in turn: the next block may begin while another rank still reads this one's outputs. */
+static enum comm_lane outputs_lane(const struct moe *m)
 {
     return m->turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;
-}
-
-static const struct lane_head *head_of(const struct moe *m, uint32_t rank)
-{
-    return comm_lane_of(m->o.comm, COMM_EP, sums_lane(m), (int)rank);
 }
 
 /* A rank's memory for the others to read; all of them must go on, so a rank without ends the job,
@@ -149,14 +137,24 @@ static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
     return at;
 }
 
-/* What a rank of those that share an expert has in a row: sums of its outputs, then the counter. */
-static size_t row_sums(const struct moe *m, uint32_t etp)
+/* A rank's outputs in its lane: [rows, columns] floats, and behind them [rows] counters. */
+struct outputs {
+    const float *y;
+    const int32_t *bad;
+    struct range columns;
+};
+
+static struct outputs outputs_of(const struct moe *m, uint32_t ep, uint32_t etp)
 {
-    return range_count(m->outputs[etp]) + (size_t)1;
+    const struct range columns = m->outputs[etp];
+    const float *y =
+        comm_lane_of(m->o.comm, COMM_EP, outputs_lane(m), (int)(ep * m->o.layout->etp + etp));
+    const void *bad = y + m->part_load[ep] * range_count(columns);
+    return (struct outputs){y, bad, columns};
 }
 
 /* What a rank adds up where it holds a slice: columns of all tokens, where these are its own
- * outputs, so that no sums are read from the others; else its tokens. */
+ * outputs, so that none are read from the others; else its tokens. */
 static bool by_columns(const struct moe *m, const struct moe_rows *rows)
 {
     return is_cut(rows) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
@@ -165,11 +163,11 @@ static bool by_columns(const struct moe *m, const struct moe_rows *rows)
 static struct status run_experts(struct moe *m, struct pass *p, const float *x,
                                  const struct moe_rows *rows)
 {
-    const size_t n_bytes = p->n_in * row_sums(m, m->place.etp) * sizeof(int64_t);
-    struct lane_head *head = lane(m, sums_lane(m), sizeof *head + n_bytes);
-    const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
-    head->grid_bits = has_weights ? p->w->down[0].grid_bits : 0;
-    TRY(moe_expert_sums(m, p, x, (int64_t *)(void *)(head + 1)));
+    const size_t n = range_count(m->outputs[m->place.etp]);
+    p->rounded = lane(m, outputs_lane(m), p->n_in * (n * sizeof(float) + sizeof(int32_t)));
+    p->rounded_bad = (int32_t *)(void *)(p->rounded + p->n_in * n);
+    memset(p->rounded_bad, 0, p->n_in * sizeof *p->rounded_bad);
+    TRY(moe_expert_sums(m, p, x, NULL));
     /* else nobody reads them, and take_columns waits until all have read what they share */
     if (!by_columns(m, rows)) comm_barrier(m->o.comm, COMM_EP);
     return status_ok();
@@ -182,51 +180,45 @@ struct combine {
     const struct moe_rows *rows;
     struct range tokens, columns;
     uint32_t *lane; /* [T, columns + 1] with counters, for the owners of the rows; NULL: it is us */
-    uint32_t grid_bits;
     float scale;
 };
 
-static const int64_t *part_of(const struct moe *m, const struct choice *c, uint32_t i)
+/* Those of a rank's columns that are among [begin, end), of one row. */
+struct part_row {
+    const float *y;
+    size_t first, n; /* columns */
+};
+
+static struct part_row part_of(const struct moe *m, const struct choice *c, uint32_t etp,
+                               size_t begin, size_t end)
 {
-    return (const int64_t *)(const void *)(head_of(m, c->ep * m->o.layout->etp + i) + 1) +
-           c->row * row_sums(m, i);
+    const struct outputs o = outputs_of(m, c->ep, etp);
+    const size_t first = begin > o.columns.begin ? begin : o.columns.begin;
+    const size_t last = end < o.columns.end ? end : o.columns.end;
+    if (first >= last) return (struct part_row){NULL, 0, 0};
+    return (struct part_row){o.y + c->row * range_count(o.columns) + (first - o.columns.begin),
+                             first, last - first};
 }
 
-/* y [n] = columns [column, column + n) of a choice's row, rounded once. */
-static void round_sums(const struct combine *c, const struct choice *choice, size_t column,
-                       size_t n, float *y)
+/* out += weight * columns [begin, end) of a choice's row; out is column c->columns.begin. */
+static void add_choice(const struct combine *c, const struct choice *choice, float weight,
+                       size_t begin, size_t end, float *out)
 {
-    const struct moe *m = c->m;
-    int64_t acc[CHUNK];
-    for (uint32_t i = 0; m->o.layout->cuts_expert_outputs && i < m->o.layout->etp; i++) {
-        const struct range r = m->outputs[i];
-        const size_t begin = column > r.begin ? column : r.begin;
-        const size_t end = column + n < r.end ? column + n : r.end;
-        if (begin < end)
-            m->o.kern->grid_to_f32(part_of(m, choice, i) + (begin - r.begin), end - begin,
-                                   c->grid_bits, y + (begin - column));
+    for (uint32_t i = 0; i < c->m->o.layout->etp; i++) {
+        const struct part_row p = part_of(c->m, choice, i, begin, end);
+        if (p.n > 0) c->m->o.kern->axpy(weight, p.y, p.n, out + (p.first - c->columns.begin));
     }
-    if (m->o.layout->cuts_expert_outputs) return;
-    const int64_t *sums = part_of(m, choice, 0) + column;
-    for (uint32_t i = 1; i < m->o.layout->etp; i++) {
-        add_i64_to(acc, sums, part_of(m, choice, i) + column, n);
-        sums = acc;
-    }
-    m->o.kern->grid_to_f32(sums, n, c->grid_bits, y);
 }
 
 /* Asks for what is read of choice k, whose row stands anywhere, while another is added up. */
-static void fetch(const struct combine *c, size_t k, size_t column, size_t n)
+static void fetch(const struct combine *c, size_t k, size_t begin, size_t end)
 {
     const struct moe *m = c->m;
     if (k >= c->tokens.end * m->o.n_chosen) return;
     const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
     for (uint32_t i = 0; i < m->o.layout->etp; i++) {
-        const struct range r = m->outputs[i];
-        const size_t begin = column > r.begin ? column : r.begin;
-        const size_t end = column + n < r.end ? column + n : r.end;
-        const int64_t *sums = part_of(m, &choice, i);
-        for (size_t at = begin; at < end; at += LINE) __builtin_prefetch(sums + (at - r.begin));
+        const struct part_row p = part_of(m, &choice, i, begin, end);
+        for (size_t at = 0; at < p.n; at += LINE) __builtin_prefetch(p.y + at);
     }
 }
 
@@ -236,7 +228,7 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     const bool own = c->lane != NULL;
     const uint32_t first = own ? m->place.etp : 0, end = own ? first + 1 : m->o.layout->etp;
     int64_t n = 0;
-    for (uint32_t i = first; i < end; i++) n += part_of(m, choice, i)[row_sums(m, i) - 1];
+    for (uint32_t i = first; i < end; i++) n += outputs_of(m, choice->ep, i).bad[choice->row];
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
@@ -254,17 +246,15 @@ static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_
 static int32_t combine_row(const struct combine *c, size_t t, float *out)
 {
     const struct moe *m = c->m;
-    const size_t n_chosen = m->o.n_chosen;
-    float y[CHUNK];
+    const size_t n_chosen = m->o.n_chosen, last = c->columns.end;
     int32_t n_bad = 0;
     memset(out, 0, range_count(c->columns) * sizeof *out);
     for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
         const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
-        for (size_t at = c->columns.begin; at < c->columns.end; at += CHUNK) {
-            const size_t n = c->columns.end - at < CHUNK ? c->columns.end - at : CHUNK;
-            fetch(c, k + 1, at, n);
-            round_sums(c, &choice, at, n, y);
-            m->o.kern->axpy(c->p->weights[k], y, n, out + (at - c->columns.begin));
+        for (size_t at = c->columns.begin, end; at < last; at = end) {
+            end = last - at < CHUNK ? last : at + CHUNK;
+            fetch(c, k + 1, at, end);
+            add_choice(c, &choice, c->p->weights[k], at, end, out);
         }
         n_bad += counter(c, &choice);
     }
@@ -320,9 +310,6 @@ static struct status combine(struct moe *m, struct pass *p, const struct moe_row
                         .columns = {0, m->o.width},
                         .scale = scale};
     TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
-    c.grid_bits = head_of(m, (uint32_t)comm_rank(m->o.comm, COMM_EP))->grid_bits;
-    for (uint32_t r = 0; r < m->n_group && c.grid_bits == 0; r++)
-        c.grid_bits = head_of(m, r)->grid_bits;
     if (by_columns(m, rows)) {
         c.tokens = (struct range){0, (uint32_t)p->n_tokens};
         c.columns = m->outputs[m->place.etp];

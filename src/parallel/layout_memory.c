@@ -165,16 +165,16 @@ static uint64_t row_sum_elements(const struct layout *l)
     const uint64_t normed = m->width + max_u64(code_words(m, LAYOUT_ATTENTION, m->width),
                                                code_words(m, LAYOUT_FFN, m->width));
     const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
-    const uint64_t by_outputs = 3 * (m->width / l->tp + LAYOUT_PANEL) + shared;
+    const uint64_t by_outputs = m->width / l->tp + LAYOUT_PANEL + shared;
     return max_u64(by_inputs, by_outputs);
 }
 
 /* In units of 4 bytes, for T = step_tokens rows:
  *   a buffer in flight to or from the next stage                          T D
  *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
- *     or, where ranks share a host and cut by outputs, sums and outputs of its D / tp columns and
+ *     or, where ranks share a host and cut by outputs, outputs of its D / tp columns and
  *     its part of the inputs that all read and of the normed rows, which may be codes too:
- *     3 T (D / tp + 1) + T (max(H V, F) + D + codes of D) / tp
+ *     T (D / tp + 1) + T (max(H V, F) + D + codes of D) / tp
  *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
  *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f),
  *     and as codes where experts are quantized */

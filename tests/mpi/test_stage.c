@@ -52,7 +52,8 @@ static void compare(const struct layout *l, void *ctx)
     CU_ASSERT_EQUAL_FATAL(stage_create(&o, &s).code, STATUS_OK);
     const struct layout_memory plan = layout_memory_of(l, at, (struct layout_kv){4, 0}, ROWS);
     const uint64_t d = m->width, room = grid_sum_room(0, d, c, COMM_TP);
-    const uint64_t sums = 8 * (ROWS * (d + 1) + STAGE_PARTS * room);
+    const bool has_sums = comm_size(c, COMM_TP) > 1; /* else they are rounded at once */
+    const uint64_t sums = has_sums ? 8 * (ROWS * (d + 1) + STAGE_PARTS * room) : 0;
     const uint64_t n_head = at.pp + 1 == l->pp ? range_count(layout_vocab(l, at.tp)) : 0;
     CU_ASSERT_EQUAL(stage_workspace_bytes(s) - sums,
                     plan.workspace_bytes - 4 * (ROWS * d + HEAD_ROWS * n_head));
