@@ -100,8 +100,9 @@ struct linear_args {
     const float *x; /* [rows, x_stride], x_stride >= K */
     size_t x_stride;
     const struct quant_rows *xq; /* x as codes, x is not read; NULL: weight-only */
-    float *y; /* [rows, y_stride], y_stride >= N; written without leaves or sums */
+    float *y;                    /* [rows, y_stride], y_stride >= N; written where no sums are */
     size_t y_stride;
+    size_t y_row, y_panel; /* without leaves, of kernels alone: what y begins with */
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
     int32_t *bad;  /* [rows] with leaves and without sums */

@@ -50,10 +50,10 @@ struct slice {
     const struct packed *w;
     const float *x; /* of the first row */
     size_t x_stride;
-    float *y; /* of the first row; or */
-    size_t y_stride;
-    int64_t *sums; /* of the first row; NULL, with leaves: their values go to y, */
-    int32_t *bad;  /* their counters here */
+    float *y;                 /* of the first row; or */
+    size_t y_stride, y_panel; /* y begins with this panel */
+    int64_t *sums;            /* of the first row; NULL, with leaves: their values go to y, */
+    int32_t *bad;             /* their counters here */
     size_t n_rows;
 };
 
@@ -125,7 +125,7 @@ static size_t min_size(size_t a, size_t b)
 /* Where row r's outputs of a panel go. */
 ALWAYS_INLINE float *y_at(const struct slice *s, size_t r, size_t panel)
 {
-    return s->y + r * s->y_stride + panel * PANEL_COLUMNS;
+    return s->y + r * s->y_stride + (panel - s->y_panel) * PANEL_COLUMNS;
 }
 
 ALWAYS_INLINE int64_t *sums_at(const struct slice *s, size_t r, size_t panel)
@@ -497,7 +497,8 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
         if (leafy && a->sums != NULL) {
             s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
         } else {
-            s.y = a->y + at * a->y_stride;
+            s.y = a->y + (at - a->y_row) * a->y_stride;
+            s.y_panel = a->y_panel;
             s.bad = leafy ? a->bad + at : NULL;
         }
         size_t p = panel0;

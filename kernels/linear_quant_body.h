@@ -104,7 +104,7 @@ struct quant_slice {
     size_t row, n_rows; /* rows of xq */
     /* of the first row: outputs; with leaves these and counters, or sums */
     float *y;
-    size_t y_stride;
+    size_t y_stride, y_panel; /* y begins with this panel */
     int32_t *bad;
     int64_t *sums;
 };
@@ -212,7 +212,7 @@ static inline int64_t *quant_sums_at(const struct quant_slice *s, size_t r, size
 
 static inline float *quant_y_at(const struct quant_slice *s, size_t r, size_t panel)
 {
-    return s->y + r * s->y_stride + panel * PANEL_COLUMNS;
+    return s->y + r * s->y_stride + (panel - s->y_panel) * PANEL_COLUMNS;
 }
 
 /* y [n_outputs] = sums [n_panels][16] (constant) in units of the grid. */
@@ -269,7 +269,7 @@ ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, size_t row, size_
     const size_t panel = e->panel + p, sums_row = QUANT_PANELS * PANEL_COLUMNS;
     struct quant_slice s = *e->slice;
     s.n_rows = n_rows;
-    if (s.y != NULL) s.y = quant_y_at(e->slice, row, 0);
+    if (s.y != NULL) s.y += row * s.y_stride;
     if (e->leaf != NULL) {
         if (s.sums != NULL) s.sums = quant_sums_at(e->slice, row, 0);
         quant_leaf_end(&s, e->leaf, panel, n_panels, chains, acc_row,
@@ -322,16 +322,14 @@ static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_
                                     size_t n_panels)
 {
     const struct quant_slice *s = e->slice;
-    const size_t column = (e->panel + p) * PANEL_COLUMNS, sums_row = (size_t)s->w->n_out + 1;
-    if (s->n_rows < QUANT_MANY_ROWS) return;
+    if (s->n_rows < QUANT_MANY_ROWS || (e->leaf != NULL && !e->leaf->is_last)) return;
     for (size_t r = row; r < row + n_rows; r++) {
-        for (size_t i = 0; i < n_panels * PANEL_COLUMNS; i += PANEL_COLUMNS) {
-            if (e->leaf != NULL && !e->leaf->is_last) continue;
+        for (size_t i = e->panel + p; i < e->panel + p + n_panels; i++) {
             if (s->sums == NULL) {
-                quant_fetch_own(s->y + r * s->y_stride + column + i);
+                quant_fetch_own(quant_y_at(s, r, i));
             } else {
-                quant_fetch_own(s->sums + r * sums_row + column + i);
-                quant_fetch_own(s->sums + r * sums_row + column + i + PANEL_COLUMNS / 2);
+                quant_fetch_own(quant_sums_at(s, r, i));
+                quant_fetch_own(quant_sums_at(s, r, i) + PANEL_COLUMNS / 2);
             }
         }
     }
@@ -479,7 +477,8 @@ static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_
         s.sums = a->sums + at * ((size_t)g->w->n_out + 1);
         return s;
     }
-    s.y = a->y + at * a->y_stride;
+    s.y = a->y + (at - a->y_row) * a->y_stride;
+    s.y_panel = a->y_panel;
     if (leafy) s.bad = a->bad + at;
     return s;
 }

@@ -119,11 +119,13 @@ void op_swiglu(const struct kern_table *k, const float *gate, const float *up, s
 
 /* gate.y [n_rows, F] = op_swiglu of what op_linears makes of gate and up, which have the same rows
  * in each group, all n_rows in ascending order, and y_stride F; up.y holds what it holds then.
- * codes: gate.y as op_quantize_rows makes them; NULL: none. */
+ * codes: gate.y as op_quantize_rows makes them; NULL: none. codes_alone: nobody reads gate.y, which
+ * need not be written then. */
 struct gated_args {
     struct linear_args gate, up;
     size_t n_rows;
     const struct quant_rows *codes;
+    bool codes_alone;
 };
 void op_gated(const struct kern_table *k, const struct gated_args *a);
 

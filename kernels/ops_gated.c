@@ -7,23 +7,43 @@
 
 #include <assert.h>
 
-enum { CODED_PANELS = 4 /* most panels of a unit: longer groups leave too little to cut */ };
+enum {
+    CODED_PANELS = 4,   /* most panels of a unit: longer groups leave too little to cut */
+    SCRATCH_PANELS = 8, /* whole units: twice 128 KiB for all rows of a strip */
+    SCRATCH_ROWS = 16,  /* fewer wait for weights, whose streams a scratch would cut */
+};
 
 struct gated_job {
     const struct kern_table *k;
     const struct linear_args *gate, *up;
     const struct quant_rows *codes; /* NULL: none are made here */
     size_t unit;
+    bool codes_alone; /* which are made here */
 };
 
-/* The product of columns [column0, column1) of one row, and its codes. */
-static void gate_columns(const struct gated_job *job, size_t row, size_t column0, size_t column1)
+/* Some panels of a strip's rows, read by nobody but who makes their codes, while a cache holds
+ * them. */
+struct scratch {
+    float gate[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
+    float up[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
+};
+
+/* Gate and up of a group's rows [row0, row1) and panels [panel0, panel1). */
+struct gated_piece {
+    size_t group, panel0, panel1, row0, row1;
+};
+
+static void run_linear(const struct gated_job *job, const struct linear_args *a,
+                       const struct gated_piece *p)
 {
-    float *gate = job->gate->y + row * job->gate->y_stride + column0;
-    const float *up = job->up->y + row * job->up->y_stride + column0;
-    const size_t n = column1 - column0;
-    job->k->swiglu(gate, up, n, gate);
-    if (job->codes == NULL) return;
+    slice_of(job->k, a->groups[p->group].w, false)(a, p->group, p->panel0, p->panel1, p->row0,
+                                                   p->row1);
+}
+
+/* The codes of n columns of a row, from `column0` on. */
+static void put_codes(const struct gated_job *job, const float *gate, size_t n, size_t row,
+                      size_t column0)
+{
     struct quant_rows part = *job->codes;
     const size_t first = column0 / part.group, i = row * part.n_groups + first;
     part.n_groups = (n + part.group - 1) / part.group;
@@ -31,6 +51,40 @@ static void gate_columns(const struct gated_job *job, size_t row, size_t column0
     part.scales += i;
     part.sums += i;
     job->k->quantize_row(gate, n, &part, 0);
+}
+
+/* The product of gate and up, where their y stand, and its codes. */
+static void run_piece(const struct gated_job *job, const struct linear_args *gate,
+                      const struct linear_args *up, const struct gated_piece *p)
+{
+    const struct linear_group *g = &gate->groups[p->group];
+    const size_t end = p->panel1 * PANEL_COLUMNS, column0 = p->panel0 * PANEL_COLUMNS;
+    const size_t n = (end < g->w->n_out ? end : g->w->n_out) - column0;
+    run_linear(job, gate, p);
+    run_linear(job, up, p);
+    for (size_t row = g->row0 + p->row0; row < g->row0 + p->row1; row++) {
+        const size_t column = column0 - gate->y_panel * PANEL_COLUMNS;
+        float *y = gate->y + (row - gate->y_row) * gate->y_stride + column;
+        job->k->swiglu(y, up->y + (row - up->y_row) * up->y_stride + column, n, y);
+        if (job->codes != NULL) put_codes(job, y, n, row, column0);
+    }
+}
+
+/* The same, a few panels at a time, of which codes alone are kept. */
+static void run_in_scratch(const struct gated_job *job, const struct gated_piece *whole)
+{
+    struct scratch s;
+    struct linear_args gate = *job->gate, up = *job->up;
+    gate.y = s.gate[0];
+    up.y = s.up[0];
+    gate.y_stride = up.y_stride = SCRATCH_PANELS * PANEL_COLUMNS;
+    gate.y_row = up.y_row = gate.groups[whole->group].row0 + whole->row0;
+    for (struct gated_piece p = *whole; p.panel0 < whole->panel1; p.panel0 = p.panel1) {
+        p.panel1 =
+            p.panel0 + SCRATCH_PANELS < whole->panel1 ? p.panel0 + SCRATCH_PANELS : whole->panel1;
+        gate.y_panel = up.y_panel = p.panel0;
+        run_piece(job, &gate, &up, &p);
+    }
 }
 
 static struct strip gated_strip(const struct gated_job *job, size_t g, size_t row)
@@ -43,18 +97,17 @@ static struct strip gated_strip(const struct gated_job *job, size_t g, size_t ro
 static void gated_part(const void *job_, struct part part)
 {
     const struct gated_job *job = job_;
-    size_t panel0, panel1;
-    for (size_t g = 0; g < job->gate->n_groups; g++) {
-        const struct linear_group *gate = &job->gate->groups[g], *up = &job->up->groups[g];
-        for (size_t row = 0; row < gate->n_rows; row += LINEAR_ROWS) {
-            const struct strip s = gated_strip(job, g, row);
-            if (!strip_take(&part, &s, &panel0, &panel1)) continue;
-            slice_of(job->k, gate->w, false)(job->gate, g, panel0, panel1, row, row + s.n_rows);
-            slice_of(job->k, up->w, false)(job->up, g, panel0, panel1, row, row + s.n_rows);
-            const size_t end = panel1 * PANEL_COLUMNS, n_out = gate->w->n_out;
-            for (size_t i = row; i < row + s.n_rows; i++)
-                gate_columns(job, gate->row0 + i, panel0 * PANEL_COLUMNS,
-                             end < n_out ? end : n_out);
+    struct gated_piece p;
+    for (p.group = 0; p.group < job->gate->n_groups; p.group++) {
+        const size_t n_rows = job->gate->groups[p.group].n_rows;
+        for (p.row0 = 0; p.row0 < n_rows; p.row0 += LINEAR_ROWS) {
+            const struct strip s = gated_strip(job, p.group, p.row0);
+            p.row1 = p.row0 + s.n_rows;
+            if (!strip_take(&part, &s, &p.panel0, &p.panel1)) continue;
+            if (job->codes_alone && s.n_rows >= SCRATCH_ROWS)
+                run_in_scratch(job, &p);
+            else
+                run_piece(job, job->gate, job->up, &p);
         }
     }
 }
@@ -83,8 +136,9 @@ void op_gated(const struct kern_table *k, const struct gated_args *a)
         if (q != NULL) cuda_op_quantize_rows(k->device, a->gate.y, f, a->n_rows, f, q);
         return;
     }
-    struct gated_job job = {k, &a->gate, &a->up, q, TILE_PANELS};
+    struct gated_job job = {k, &a->gate, &a->up, q, TILE_PANELS, false};
     if (q != NULL && q->group > CODED_PANELS * PANEL_COLUMNS) job.codes = NULL;
+    job.codes_alone = a->codes_alone && job.codes != NULL;
     if (a->n_rows == 1) job.unit = job.codes != NULL ? q->group / PANEL_COLUMNS : 0;
     gated_here(&job);
     if (q != NULL && job.codes == NULL) op_quantize_rows(k, a->gate.y, f, a->n_rows, f, q);

@@ -54,7 +54,8 @@ REF_CLONES void k_linear_quant_ref(const struct linear_args *a, size_t group, si
     const struct linear_group *g = &a->groups[group];
     for (size_t row = g->row0 + row0; row < g->row0 + row1; row++)
         for (size_t n = panel0 * PANEL_COLUMNS; n < outputs_end(g->w, panel1); n++)
-            a->y[row * a->y_stride + n] = chain(a, g->w, row, n, 0, g->w->n_in);
+            a->y[(row - a->y_row) * a->y_stride + (n - a->y_panel * PANEL_COLUMNS)] =
+                chain(a, g->w, row, n, 0, g->w->n_in);
 }
 
 REF_CLONES void k_linear_quant_leaf_ref(const struct linear_args *a, size_t group, size_t panel0,

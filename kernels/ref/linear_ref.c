@@ -36,7 +36,7 @@ REF_INLINE void linear(enum dtype t, const struct linear_args *a, size_t group, 
         for (size_t panel = panel0; panel < panel1; panel++) {
             float acc[PANEL_COLUMNS];
             chains(t, g->w, panel, a->x + row * a->x_stride, 0, g->w->n_in, acc);
-            float *y = a->y + row * a->y_stride + panel * PANEL_COLUMNS;
+            float *y = a->y + (row - a->y_row) * a->y_stride + (panel - a->y_panel) * PANEL_COLUMNS;
             for (size_t j = 0; j < outputs_of(g->w, panel); j++) y[j] = acc[j];
         }
     }

@@ -26,7 +26,7 @@ void stage_gated(struct stage *s, const struct column gate_up[2], struct act_row
                  const struct quant_rows *codes)
 {
     struct linear_group groups[2];
-    struct gated_args a = {.n_rows = in->n_rows, .codes = codes};
+    struct gated_args a = {.n_rows = in->n_rows, .codes = codes, .codes_alone = s->o.tap == NULL};
     a.gate = linear_of(s, &gate_up[0], in, &groups[0]);
     a.up = linear_of(s, &gate_up[1], in, &groups[1]);
     op_gated(s->o.kern, &a);
@@ -56,40 +56,14 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
     comm_poll(s->o.comm);
 }
 
-/* This rank's leaf sums of x w^T, to be added over ranks into y. */
-static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, struct act_rows *in,
-                                 float *y, const struct part *p)
-{
-    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
-    if (w->n_in > 0) {
-        const struct linear_group group = {.w = w, .row0 = 0, .n_rows = n_rows};
-        const struct linear_args args = {.groups = &group,
-                                         .n_groups = 1,
-                                         .x = in->x,
-                                         .x_stride = w->n_in,
-                                         .xq = act_codes(s->o.kern, in, w),
-                                         .sums = p->sums};
-        op_linear_leaf(s->o.kern, &args);
-    } else {
-        mem_ops_fill(s->o.kern, p->sums, 0, n_rows * (d + 1) * sizeof *p->sums);
-    }
-    return (struct grid_sum){.kern = s->o.kern,
-                             .sums = p->sums,
-                             .n_rows = n_rows,
-                             .n_out = d,
-                             .grid_bits = w->grid_bits,
-                             .y = y,
-                             .bad = p->hidden.bad};
-}
-
 bool stage_has_all_leaves(const struct stage *s)
 {
     return s->o.kern->device == NULL && comm_size(s->o.comm, COMM_TP) == 1;
 }
 
-/* y [T, D] = x w^T there. */
-static void whole_rows(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
-                       const struct part *p)
+/* sums [T, D + 1] = this rank's leaves of x w^T; or, sums NULL, y [T, D] and the rows' counters. */
+static void leaves(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
+                   float *y, const struct part *p)
 {
     const struct linear_group group = {.w = w, .row0 = 0, .n_rows = p->hidden.n_rows};
     const struct linear_args args = {.groups = &group,
@@ -99,8 +73,27 @@ static void whole_rows(struct stage *s, const struct packed *w, struct act_rows 
                                      .xq = act_codes(s->o.kern, in, w),
                                      .y = y,
                                      .y_stride = s->o.model->width,
+                                     .sums = sums,
                                      .bad = p->hidden.bad};
     op_linear_leaf(s->o.kern, &args);
+}
+
+/* This rank's sums, to be added over ranks into y. */
+static struct grid_sum leaf_sums(struct stage *s, const struct packed *w, struct act_rows *in,
+                                 float *y, const struct part *p)
+{
+    const size_t n_rows = p->hidden.n_rows, d = s->o.model->width;
+    if (w->n_in > 0)
+        leaves(s, w, in, p->sums, NULL, p);
+    else
+        mem_ops_fill(s->o.kern, p->sums, 0, n_rows * (d + 1) * sizeof *p->sums);
+    return (struct grid_sum){.kern = s->o.kern,
+                             .sums = p->sums,
+                             .n_rows = n_rows,
+                             .n_out = d,
+                             .grid_bits = w->grid_bits,
+                             .y = y,
+                             .bad = p->hidden.bad};
 }
 
 void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
@@ -109,7 +102,7 @@ void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_r
     if (s->o.layout->cuts_outputs) {
         stage_outputs(s, w, in, y, false, p);
     } else if (stage_has_all_leaves(s)) {
-        whole_rows(s, w, in, y, p);
+        leaves(s, w, in, NULL, y, p);
     } else {
         const struct grid_sum sum = leaf_sums(s, w, in, y, p);
         grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
@@ -134,7 +127,7 @@ void stage_row_parallel(struct stage *s, const struct packed *w, const float *bi
     float *y = scaled ? s->x : p->hidden.h; /* x of the block was read */
     p->bias = bias;
     if (stage_has_all_leaves(s)) {
-        whole_rows(s, w, in, s->x, p);
+        leaves(s, w, in, NULL, s->x, p);
         if (!scaled) op_add(s->o.kern, y, s->x, p->hidden.n_rows * s->o.model->width);
         add_rest(s, y, p);
         return;

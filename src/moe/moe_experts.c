@@ -148,7 +148,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     both[1].xq = act_codes(m->o.kern, &in, p->w->up);
     if (!apart && m->o.swiglu_limit == 0 && p->w->gate_bias == NULL && p->w->up_bias == NULL) {
         const struct gated_args gated = {both[0], both[1], p->n_in,
-                                         act_codes_to_make(&inner, p->w->down)};
+                                         act_codes_to_make(&inner, p->w->down), m->o.tap == NULL};
         op_gated(m->o.kern, &gated);
     } else {
         op_linears(m->o.kern, both + apart, 2 - apart);
