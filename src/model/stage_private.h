@@ -118,7 +118,8 @@ struct column {
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
 /* Local. y of gate_up[0] = the product that op_gated makes of both, without biases, with codes of
- * one kind, and its codes unless NULL. */
+ * one kind, and its codes unless NULL; with codes y is undefined unless a tap is there to see it.
+ */
 void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
                  const struct quant_rows *codes);
 

@@ -151,6 +151,8 @@ struct weights {
 struct status weights_load(const struct model_config *m, const struct layout *l,
                            struct layout_place place, const struct kern_table *kern, struct ckpt *c,
                            struct comm *comm, struct weights **out, struct loader_stats *stats);
+/* Local. Accepts NULL. Experts that are lent go, too: the other ranks' last step must be over,
+ * which it is once this rank's own last step is, since each MoE block ends with a barrier. */
 void weights_destroy(struct weights **w);
 
 #endif

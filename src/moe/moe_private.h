@@ -76,7 +76,7 @@ struct moe {
     struct range *outputs;            /* [etp] of the ranks that share experts: their D */
     uint32_t *homes;                  /* [E] which part of the experts each belongs to: ep */
     unsigned turn;                    /* which of two lanes moe_together writes */
-    /* moe_together's: who computes which rows; ranks of these count the parts of the experts */
+    /* moe_together's: who computes which rows; a piece's rank is its ep, not one of the axis */
     struct expert_piece *pieces; /* [n_pieces_max] */
     size_t *piece_rows;          /* [n_pieces_max] where a piece's rows begin among its rank's */
     size_t *first_piece;         /* [E] of each expert that has rows */

@@ -111,8 +111,8 @@ enum comm_lane {
  * without a copy. */
 void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
-/* Local. Whether such memory, as far as it was asked for, stands in huge pages; false where there
- * is none. */
+/* Local. Whether such memory, but for what fills no huge page, stands in huge pages; false where
+ * there is none. */
 bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane lane);
 
 /* Local. Gives it back before the end: nobody may read or write it any more. Nothing where there is
