@@ -99,6 +99,19 @@ static void fail_late(struct device *d, const struct link *link, uint64_t waited
     fail(d, link, STATUS_LOST, why);
 }
 
+/* A call that failed because of the device: the library only knows that something in CUDA did, the
+ * device knows what. */
+static void fail_call(struct device *d, const struct link *link, int error, enum status_code code)
+{
+    bool done;
+    const int own = d->driver->event_query(d->waits, &done);
+    if (own != 0) {
+        fail(d, link, d->driver->error_class(own), d->driver->error_text(own));
+    } else {
+        fail(d, link, code, d->links->nccl->error_text(error));
+    }
+}
+
 /* Waits until the library has taken in what was asked of it (not until the device has done it). */
 bool links_settle(struct device *d, const struct link *link, int error, enum status_code code)
 {
@@ -115,7 +128,7 @@ bool links_settle(struct device *d, const struct link *link, int error, enum sta
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
         error = nccl->poll(link->comm, &busy);
     }
-    if (error != 0) fail(d, link, code, nccl->error_text(error));
+    if (error != 0) fail_call(d, link, error, code);
     return error == 0;
 }
 
@@ -367,7 +380,7 @@ void links_check(struct device *d)
         if (link->comm == NULL || link->n_asked == link->n_done) continue;
         const int error = d->links->nccl->poll(link->comm, &busy);
         if (error == 0) continue;
-        fail(d, link, STATUS_LOST, d->links->nccl->error_text(error));
+        fail_call(d, link, error, STATUS_LOST);
         links_leave(d);
     }
 }

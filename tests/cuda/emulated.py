@@ -280,6 +280,8 @@ class EmulatedTest:
                 ("memory=70000000", 3, ["out of memory"], tp2),
                 ("memory=113300000", 3, ["out of memory", "weights: "], tp2),
                 ("lost=1500", 76, ["the device is gone"], [*tp2, *nccl]),
+                ("nccl_rank=1 nccl_dies=20", 76,
+                 ["all-reduce over tp with rank 0", "the device is gone"], [*tp2, *nccl]),
                 ("lost=1500", 76, ["the device is gone"], [*tp2, *staged]),
                 ("lost=1500", 76, ["the device is gone"], ["--pp", "2"]),
                 ("hangs=1000", 76, ["no answer for"], [*tp2, *staged, "--watchdog", "2"])):

@@ -2,10 +2,10 @@
  * what a rank's device sends goes out without its host, a receive waits for its peer, a peer that
  * ends is an error of the communicator, one that does nothing is waited for until an abort. Faults
  * come from SHOAL_EMULATED: nccl_missing=1 (no library), nccl_id_error=, nccl_open_error= (the
- * call's error), and for one rank (nccl_rank=) nccl_silent=, nccl_gone= and nccl_stuck=: operations
- * until its GPU does nothing any more, it hangs up, its host comes no further. nccl_late= is the
- * milliseconds that each operation takes at least, for those who do not wait for it. It says
- * nothing about NCCL itself. */
+ * call's error), and for one rank (nccl_rank=) nccl_silent=, nccl_gone=, nccl_stuck= and
+ * nccl_dies=: operations until its GPU does nothing any more, it hangs up, its host comes no
+ * further, its GPU is gone just when one is asked for. nccl_late= is the milliseconds that each
+ * operation takes at least, for those who do not wait for it. It says nothing about NCCL itself. */
 #include "nccl_emulated.h"
 
 #include "kernels/cuda/nccl_table.h"
@@ -23,7 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOT_FOUND = -1, IN_TURN = 5, REMOTE = 6, GROUP_MAX = 256, RANKS_MAX = 64, STILL_MS = 2 };
+enum { NOT_FOUND = -1, OF_CUDA = 1, IN_TURN = 5, REMOTE = 6 };
+enum { GROUP_MAX = 256, RANKS_MAX = 64, STILL_MS = 2 };
 
 struct emulated_comm {
     int n_ranks, rank, listener;
@@ -314,7 +315,8 @@ static int submit(struct call *call)
     if (fault(++call->comm->n_asked, "nccl_stuck=")) {
         for (;;) pause();
     }
-    return emulated_call(call->stream, run_call, call);
+    if (fault(call->comm->n_asked, "nccl_dies=")) emulated_lose();
+    return emulated_call(call->stream, run_call, call) != 0 ? OF_CUDA : 0;
 }
 
 static int emu_group_begin(void)
@@ -409,6 +411,7 @@ static int emu_gather(void *all, size_t n_bytes, int rank, void *comm, void *str
 static const char *emu_error_text(int error)
 {
     if (error == NOT_FOUND) return "libnccl.so.2 is not found";
+    if (error == OF_CUDA) return "unhandled cuda error";
     if (error == REMOTE) return "remote process exited or there was a network error";
     return error == IN_TURN ? "invalid usage" : "unhandled system error";
 }

@@ -9,6 +9,9 @@
  * thread of its own; `arg` is the callee's. */
 int emulated_call(void *stream, void (*run)(void *arg), void *arg);
 
+/* From now on the device is gone. */
+void emulated_lose(void);
+
 /* For calls: bytes of device memory out and in. */
 void emulated_read(void *to, const void *from, size_t n_bytes);
 void emulated_write(void *to, const void *from, size_t n_bytes);

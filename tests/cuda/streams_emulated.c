@@ -22,6 +22,11 @@ int emulated_called(void)
     return all.e.lost_after > 0 && all.n_calls > all.e.lost_after ? EMULATED_LOST : 0;
 }
 
+void emulated_lose(void)
+{
+    all.e.lost_after = 1;
+}
+
 static void open_region(bool on)
 {
     if (all.region == NULL) return;
