@@ -23,7 +23,7 @@ struct bench_options {
     bool load;         /* the weights and a plain read of their file, in turns */
     bool cold;         /* with load: no page of the file is cached before either */
     bool turns;        /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
-    bool paired_reads; /* decoding in turns with reads of memory (bench_paired.c) */
+    bool paired_peaks; /* steps in turns with the machine's peaks (bench_paired.c) */
     bool throughput;   /* requests follow each other; else all of a repetition start together */
     const char *json;  /* FILE; "-": stdout, instead of the table; NULL: none */
     struct bench_list prompts, outputs, concurrency;

@@ -105,15 +105,16 @@ static void print_comm(const char *name, const struct bench_phase *p)
            100 * ratio(p->comm_s, p->s), 100 * ratio(p->comm_wait_s, p->s));
 }
 
-static void print_parts(const struct bench_parts *parts)
+static void print_ratios(const char *steps, const char *peak, const struct bench_ratios *ratios)
 {
     struct bench_median m;
-    if (parts->n == 0) return;
-    const struct status st = bench_parts_median(parts, &m);
+    if (ratios->n == 0) return;
+    const struct status st = bench_ratios_median(ratios, &m);
     if (status_failed(&st)) return;
-    printf("  decode in turns with reads: %.1f %% of the reads before and after a step (median of "
-           "%zu steps, 95 %%: %.1f .. %.1f %%)\n",
-           100 * m.mid, parts->n, 100 * m.low, 100 * m.high);
+    printf(
+        "  %s in turns with %s: %.1f %% of those before and after a step (median of %zu steps, 95 "
+        "%%: %.1f .. %.1f %%)\n",
+        steps, peak, 100 * m.mid, ratios->n, 100 * m.low, 100 * m.high);
 }
 
 static void print_case(const struct bench_report *report, const struct bench_result *r)
@@ -144,7 +145,8 @@ static void print_case(const struct bench_report *report, const struct bench_res
                d.s * 1e3 / (double)d.n_steps, d.bytes * 1e-9 / (double)d.n_steps, phase_gbs(&d),
                100 * ratio(phase_gbs(&d), m->read_gbs));
     }
-    print_parts(&r->parts);
+    print_ratios("prefill", "f32 operations", &r->parts.f32);
+    print_ratios("decode", "reads", &r->parts.reads);
     print_comm("prefill", &p);
     print_comm("decode", &d);
     if (r->stats.n_preemptions > 0) {
@@ -239,17 +241,24 @@ static void json_repetition(const struct bench_repetition *r, struct strbuf *s)
     strbuf_puts(s, "}");
 }
 
-static void json_parts(const struct bench_parts *parts, struct strbuf *s)
+static void json_ratios(const char *name, const struct bench_ratios *ratios, struct strbuf *s)
 {
     struct bench_median m;
-    if (parts == NULL || parts->n == 0) return;
-    const struct status st = bench_parts_median(parts, &m);
+    if (ratios->n == 0) return;
+    const struct status st = bench_ratios_median(ratios, &m);
     if (status_failed(&st)) return;
-    strbuf_printf(s, ",\"paired_reads\":{\"median\":%.5f,\"low\":%.5f,\"high\":%.5f,\"parts\":[",
-                  m.mid, m.low, m.high);
-    for (size_t i = 0; i < parts->n; i++)
-        strbuf_printf(s, "%s%.5f", i > 0 ? "," : "", parts->all[i]);
+    strbuf_printf(s, ",\"%s\":{\"median\":%.5f,\"low\":%.5f,\"high\":%.5f,\"parts\":[", name, m.mid,
+                  m.low, m.high);
+    for (size_t i = 0; i < ratios->n; i++)
+        strbuf_printf(s, "%s%.5f", i > 0 ? "," : "", ratios->all[i]);
     strbuf_puts(s, "]}");
+}
+
+static void json_parts(const struct bench_parts *parts, struct strbuf *s)
+{
+    if (parts == NULL) return;
+    json_ratios("paired_reads", &parts->reads, s);
+    json_ratios("paired_f32", &parts->f32, s);
 }
 
 static void json_case(const struct bench_report *report, const struct bench_result *r,

@@ -140,16 +140,10 @@ static struct status take_finished(struct run *r)
     return st;
 }
 
-/* With --paired-reads, after a step of s seconds: a pass over memory, which no step's time holds.
- */
-static struct status pause_to_read(struct run *r, const struct in_flight *f, double s)
+/* With --paired-peaks, after a step of s seconds: passes that no step's time holds. */
+static struct status pause_for_peaks(struct run *r, const struct in_flight *f, double s)
 {
-    struct bench_paired *paired = &r->b->paired;
-    struct status st = status_ok();
-    if (f->kind == BENCH_DECODE)
-        st = bench_paired_step(paired, f->step.bytes, s, r->parts);
-    else
-        bench_paired_pass(paired);
+    const struct status st = bench_paired_step(&r->b->paired, f->kind, &f->step, s, r->parts);
     const uint64_t now = clock_ns();
     r->paused_ns += now - r->mark_ns;
     r->mark_ns = now;
@@ -205,7 +199,7 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
     }
     f->active = false;
     const double s = count_step(r, f);
-    if (r->parts != NULL && !status_failed(&st)) st = pause_to_read(r, f, s);
+    if (r->parts != NULL && !status_failed(&st)) st = pause_for_peaks(r, f, s);
     return status_failed(&st) ? st : take_finished(r);
 }
 
@@ -320,7 +314,7 @@ static struct bench_case case_of(const struct bench_options *o, size_t i)
                                .concurrency = o->concurrency.values[c]};
 }
 
-/* One repetition whose steps take turns with passes over memory. Its latencies hold those, so none
+/* One repetition whose steps take turns with the machine's peaks. Its latencies hold those, so none
  * is kept. */
 static struct status repeat_paired(struct bench *b, const struct bench_case *c,
                                    struct bench_repetition *out, struct bench_parts *parts)
@@ -330,6 +324,7 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
         const size_t least = bench_read_bytes(b->j->topo, BENCH_PASS_LEAST);
         TRY(bench_paired_init(&b->paired, b->j->team, bench_cost_token(&b->cost), least));
     }
+    bench_paired_begin(&b->paired);
     return repeat(b, c, out, NULL, parts);
 }
 
@@ -337,10 +332,10 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
 static struct status run_paired(struct bench *b, struct bench_result *out)
 {
     struct bench_repetition r;
-    if (out->c.concurrency > 1 || out->c.output < 2) return status_ok();
+    if (out->c.concurrency > 1) return status_ok();
     for (uint32_t i = 0; i < b->o->n_repetitions; i++)
         TRY(repeat_paired(b, &out->c, &r, &out->parts));
-    say(b, &out->c, "beside reads", b->o->n_repetitions - 1, &r);
+    say(b, &out->c, "beside peaks", b->o->n_repetitions - 1, &r);
     return status_ok();
 }
 
@@ -351,18 +346,18 @@ static struct status run_cases(struct bench *b, struct bench_result *results)
         results[i].c = case_of(b->o, i);
         TRY(run_case(b, &results[i]));
     }
-    for (size_t i = 0; b->o->paired_reads && i < n; i++) TRY(run_paired(b, &results[i]));
+    for (size_t i = 0; b->o->paired_peaks && i < n; i++) TRY(run_paired(b, &results[i]));
     return status_ok();
 }
 
 static struct status run_turn(struct bench *b, const struct bench_case *c)
 {
     struct bench_repetition r;
-    struct bench_parts parts = {.n = 0};
-    const bool paired = b->o->paired_reads && c->concurrency == 1;
+    struct bench_parts parts = {.reads = {.n = 0}};
+    const bool paired = b->o->paired_peaks && c->concurrency == 1;
     struct status st = paired ? repeat_paired(b, c, &r, &parts) : repeat(b, c, &r, NULL, NULL);
     if (!status_failed(&st)) bench_report_turn(c, &r, paired ? &parts : NULL);
-    mem_free(&parts.all);
+    bench_parts_fini(&parts);
     return st;
 }
 
@@ -446,8 +441,8 @@ static struct status report(struct bench_report *r, const char *json)
 static struct status measure(struct bench *b, struct bench_result *results)
 {
     struct job *j = b->j;
-    if (b->o->paired_reads && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
-        return status_make(STATUS_USAGE, "--paired-reads: for one rank on a CPU, found %u ranks%s",
+    if (b->o->paired_peaks && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
+        return status_make(STATUS_USAGE, "--paired-peaks: for one rank on a CPU, found %u ranks%s",
                            j->layout->n_ranks, j->kern.device != NULL ? " on devices" : "");
     }
     TRY(comm_agree(j->comm, bench_check_json(j->comm, b->o->json)));
@@ -473,7 +468,7 @@ struct status bench_run(struct job *j)
     if (!status_failed(&st)) st = measure(&b, results);
     for (size_t i = 0; results != NULL && i < n; i++) {
         mem_free(&results[i].all);
-        mem_free(&results[i].parts.all);
+        bench_parts_fini(&results[i].parts);
     }
     mem_free(&results);
     bench_fini(&b);

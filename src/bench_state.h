@@ -1,5 +1,5 @@
 /* The inside of shoal bench, shared by bench_cost.c (bytes and operations of a step), bench_run.c
- * (repetitions), bench_paired.c (decoding in turns with reads) and bench_report.c (tables and
+ * (repetitions), bench_paired.c (steps in turns with the machine's peaks) and bench_report.c (tables and
  * JSON). */
 #ifndef SHOAL_BENCH_STATE_H
 #define SHOAL_BENCH_STATE_H
@@ -36,19 +36,25 @@ struct bench_phase {
     double bytes, flops;
 };
 
-/* Bytes a second of decoding steps by those of the reads beside them. */
-struct bench_parts {
+/* Rates of steps by those of the passes beside them. */
+struct bench_ratios {
     double *all; /* owned [n] */
     size_t n, cap;
 };
 
-/* Memory that no cache holds, to be read by the compute threads between steps. */
+/* Decoding steps' bytes a second by the reads', prompt steps' operations by those of f32. */
+struct bench_parts {
+    struct bench_ratios reads, f32;
+};
+
+/* What the compute threads do between steps: read memory that no cache holds, and multiply. */
 struct bench_paired {
     struct team *team;
     struct peak_memory memory;
-    int variant;      /* the fastest way to read here */
-    uint64_t last_ns; /* of the pass before this step; 0: none yet */
-    double n_bytes;   /* that a pass reads */
+    int variant;               /* the fastest way to read here */
+    enum peak_kind arithmetic; /* the fastest in f32 */
+    double n_bytes;            /* that a pass reads */
+    double reads, flops;       /* a second, of the last passes; 0: none yet */
 };
 
 /* A median and the order statistics that hold it with at least 95 % (all values when too few). */
@@ -73,7 +79,7 @@ struct bench_result {
     struct serve_summary stats;   /* its tpot and itl are shown */
     struct bench_repetition *all; /* [n], owned */
     size_t n;
-    struct bench_parts parts; /* with --paired-reads */
+    struct bench_parts parts; /* with --paired-peaks */
 };
 
 enum { BENCH_PASS_LEAST = 96 << 20 };
@@ -85,16 +91,18 @@ struct status bench_paired_init(struct bench_paired *p, struct team *team, doubl
                                 size_t least);
 void bench_paired_fini(struct bench_paired *p);
 
-/* Local. A pass before the first step, or after a step that does not count. */
-void bench_paired_pass(struct bench_paired *p);
+/* Local. Both passes, before a repetition's first step. */
+void bench_paired_begin(struct bench_paired *p);
 
-/* Local. A pass after a step of `bytes` in `s` seconds; adds the step's part of what the passes
- * before and after it read a second. Errors: STATUS_MEMORY. */
-struct status bench_paired_step(struct bench_paired *p, double bytes, double s,
-                                struct bench_parts *out);
+/* Local. Passes after a step of `s` seconds; adds the step's part of what those before and after
+ * it reached. A step of prompts and answers counts in neither. Errors: STATUS_MEMORY. */
+struct status bench_paired_step(struct bench_paired *p, enum bench_phase_kind kind,
+                                const struct bench_phase *step, double s, struct bench_parts *out);
 
-/* Local. Of at least one part. Errors: STATUS_MEMORY. */
-struct status bench_parts_median(const struct bench_parts *parts, struct bench_median *out);
+void bench_parts_fini(struct bench_parts *parts);
+
+/* Local. Of at least one ratio. Errors: STATUS_MEMORY. */
+struct status bench_ratios_median(const struct bench_ratios *ratios, struct bench_median *out);
 
 /* **Collective (world)** init: fills what the job's model costs. Errors: STATUS_MEMORY. */
 struct status bench_cost_init(struct bench_cost *cost, struct job *j);
@@ -128,7 +136,7 @@ struct bench_report {
 void bench_report_print(const struct bench_report *r);
 /* Local, lead. */
 void bench_report_json(const struct bench_report *r, struct strbuf *s);
-/* Local, lead. One repetition as a line of JSON on stdout; parts NULL: without --paired-reads. */
+/* Local, lead. One repetition as a line of JSON on stdout; parts NULL: without --paired-peaks. */
 void bench_report_turn(const struct bench_case *c, const struct bench_repetition *r,
                        const struct bench_parts *parts);
 

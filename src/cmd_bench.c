@@ -43,10 +43,11 @@ static const struct flag table[] = {
     {"turns", FLAG_SWITCH, AT(o.turns), 0, 0, NULL,
      "one repetition for each line of stdin, PROMPT OUTPUT CONCURRENCY, answered by a line of "
      "JSON: to take turns with another program"},
-    {"paired-reads", FLAG_SWITCH, AT(o.paired_reads), 0, 0, NULL,
-     "on one rank, for concurrency 1: --repetitions more, whose decoding steps take turns with "
-     "reads of memory by the same threads; shows the steps' part of the reads beside them. With "
-     "--turns all repetitions of one request are such"},
+    {"paired-peaks", FLAG_SWITCH, AT(o.paired_peaks), 0, 0, NULL,
+     "on one rank, for concurrency 1: --repetitions more, whose steps take turns with what the "
+     "machine gives at most, by the same threads: reads of memory beside decoding, f32 arithmetic "
+     "beside prompts; shows the steps' part of it. With --turns all repetitions of one request are "
+     "such"},
     {"tp", FLAG_COUNT, JOB(tp), 1, 65536, "N", "tensor parallel ranks (default: chosen)"},
     {"tensor-parallel-size", FLAG_COUNT, JOB(tp), 1, 65536, NULL, NULL},
     {"pp", FLAG_COUNT, JOB(pp), 1, 65536, "N", "pipeline stages"},
@@ -97,10 +98,9 @@ static const char text[] =
     "time of each further token of a request on average (TPOT) and of every single one (ITL), the "
     "time of a whole request (E2E), tokens a second, peak memory, and beside the machine's own "
     "peaks the bytes that decoding read and the operations that prompts took. Those peaks are one "
-    "moment's; with --paired-reads each decoding step of one sequence also stands beside the "
-    "passes "
-    "over memory before and after it. A pass empties the caches, so the steps are those of weights "
-    "that no cache holds.\n"
+    "moment's; with --paired-peaks each step of one sequence also stands beside passes before and "
+    "after it: decoding beside reads of memory, prompts beside f32 arithmetic. A read empties the "
+    "caches, so the steps are those of weights that no cache holds.\n"
     "With --model and --load: reads the file plainly into fresh memory by all threads, then loads "
     "it "
     "into memory of its own beside the first copy, --repetitions times in turn.\n"
@@ -165,13 +165,13 @@ static struct status parse(int argc, char **argv, struct bench_flags *f, enum fl
     if (f->o.machine && f->o.job.model != NULL) {
         return status_make(STATUS_USAGE, "--machine and --model are asked for one at a time");
     }
-    if (f->o.load && (f->o.machine || f->o.turns || f->o.json != NULL || f->o.paired_reads)) {
+    if (f->o.load && (f->o.machine || f->o.turns || f->o.json != NULL || f->o.paired_peaks)) {
         return status_make(STATUS_USAGE,
-                           "--load: not with --machine, --turns, --paired-reads or --json");
+                           "--load: not with --machine, --turns, --paired-peaks or --json");
     }
     if (f->o.cold && !f->o.load) return status_make(STATUS_USAGE, "--cold: needs --load");
-    if (f->o.paired_reads && f->o.machine) {
-        return status_make(STATUS_USAGE, "--paired-reads: needs --model");
+    if (f->o.paired_peaks && f->o.machine) {
+        return status_make(STATUS_USAGE, "--paired-peaks: needs --model");
     }
     if (f->o.machine) return status_ok();
     if (f->o.job.model == NULL) {

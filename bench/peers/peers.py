@@ -16,7 +16,7 @@ thread the ratio is also given by CPU time, which others disturb less.
 OUT/peers.json keeps every turn, disturbed ones too, with flags, versions and the bytes counted;
 OUT/peers.md is the table: medians over pairs of shoal's rate by llama.cpp's, with a 95 % interval; its last column
 is the largest difference of the programs' log-probabilities over 32 tokens. Decoding of one sequence also
-runs alone, --paired-turns repetitions whose steps take turns with reads of memory (shoal bench --paired-reads): its
+runs alone, --paired-turns repetitions whose steps take turns with reads of memory (shoal bench --paired-peaks): its
 part of the reads is the median over those steps. Elsewhere the machine's peaks are those of one moment.
 """
 import argparse
@@ -94,7 +94,7 @@ class Comparison:
 
     def paired(self, row, line):
         """Each decoding step by the reads of memory beside it, shoal alone."""
-        worker = Worker([*row["commands"]["shoal"], "--paired-reads"])
+        worker = Worker([*row["commands"]["shoal"], "--paired-peaks"])
         worker.ask(line)
         quiet, parts, disturbed = Quiet(worker.pids()), [], 0
         for _ in range(self.a.paired_turns):

@@ -2,7 +2,8 @@
  * of independent chains of fma (kernels/peak.h). Each kernel's bits are compared with the
  * reference's before it is timed. Not a test of speed: prints tables.
  *
- * usage: bench_kernels [linear] [law] [attention] [quant]      all when nothing is named */
+ * usage: bench_kernels [linear] [law] [attention] [quant] [sgemm=LIBRARY]
+ * All but the last when nothing is named; that takes turns with cblas_sgemm of a BLAS library. */
 #include "bench_quant.h"
 
 #include "base/clock.h"
@@ -10,6 +11,7 @@
 #include "kernels/ops.h"
 #include "kernels/peak.h"
 
+#include <dlfcn.h>
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -446,6 +448,118 @@ static void bench_attention(const struct kern_table *k, struct machine m)
         bench_attention_case(k, m, &cases[i]);
 }
 
+/* --- beside a BLAS library ------------------------------------------------------------------ */
+
+typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                      const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                      int ldc);
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of CBLAS */
+
+/* The same product by the library: f32 weights as PyTorch keeps them, [n_out, n_in]. */
+struct sgemm_bench {
+    sgemm_fn *run;
+    const struct linear_bench *l;
+    float *w; /* [n_copies, n_out, n_in] */
+    size_t n_copies;
+};
+
+/* A BLAS library that starts as many threads as the team has; ends the program without one. */
+static sgemm_fn *sgemm_open(const char *library, uint32_t n_threads)
+{
+    static const char *const setters[] = {"openblas_set_num_threads", "MKL_Set_Num_Threads"};
+    void *lib = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+    sgemm_fn *run = lib != NULL ? (sgemm_fn *)dlsym(lib, "cblas_sgemm") : NULL;
+    if (run == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(2);
+    }
+    for (size_t i = 0; i < sizeof setters / sizeof *setters; i++) {
+        void (*set)(int) = (void (*)(int))dlsym(lib, setters[i]);
+        if (set != NULL) set((int)n_threads);
+    }
+    return run;
+}
+
+static void sgemm_run(const struct sgemm_bench *b, size_t i)
+{
+    const int m = (int)b->l->n_rows, n = (int)b->l->w[0].n_out, k = (int)b->l->w[0].n_in;
+    const float *w = b->w + i % b->n_copies * (size_t)n * (size_t)k;
+    b->run(ROW_MAJOR, NO_TRANS, TRANS, m, n, k, 1.0f, b->l->x, k, w, k, 0.0f, b->l->y, n);
+}
+
+enum contender { CONTENDER_FMA, CONTENDER_SGEMM, CONTENDER_SHOAL, CONTENDERS };
+
+/* Operations a second over half a second of one contender: clocks have settled by then. */
+static double contend(enum contender c, const struct sgemm_bench *b)
+{
+    const struct linear_bench *l = b->l;
+    int32_t bad[MAX_ROWS] = {0};
+    const double n_ops = 2.0 * (double)l->n_rows * (double)l->w[0].n_out * (double)l->w[0].n_in;
+    const uint64_t since = clock_ns();
+    uint64_t ns = 0;
+    double n = 0;
+    for (size_t i = 0; ns < 5 * MIN_NS; i++, ns = clock_ns() - since) {
+        const struct linear_group group = {&l->w[i % l->n_copies], 0, l->n_rows};
+        struct linear_args a = linear_args_of(l, &group);
+        a.sums = NULL;
+        a.bad = bad;
+        if (c == CONTENDER_SGEMM) sgemm_run(b, i);
+        if (c == CONTENDER_SHOAL) op_linear_leaf(l->k, &a);
+        n += c == CONTENDER_FMA ? peak_run(l->k->team, PEAK_FMA_AVX512) : n_ops;
+    }
+    return n / (double)ns;
+}
+
+static int by_value(const void *a_, const void *b_)
+{
+    const double a = *(const double *)a_, b = *(const double *)b_;
+    return (a > b) - (a < b);
+}
+
+static void sgemm_turns(const struct sgemm_bench *b)
+{
+    enum { TURNS = 7 };
+    double rates[CONTENDERS][TURNS], ratios[TURNS];
+    for (int i = 0; i < TURNS; i++) {
+        for (int c = 0; c < CONTENDERS; c++) rates[c][i] = contend((enum contender)c, b);
+        ratios[i] = rates[CONTENDER_SHOAL][i] / rates[CONTENDER_SGEMM][i];
+    }
+    for (int c = 0; c < CONTENDERS; c++) {
+        qsort(rates[c], TURNS, sizeof *rates[c], by_value);
+        printf(" %8.1f", rates[c][TURNS / 2]);
+    }
+    qsort(ratios, TURNS, sizeof *ratios, by_value);
+    printf(" %7.2f (%.2f .. %.2f)\n", ratios[TURNS / 2], ratios[0], ratios[TURNS - 1]);
+}
+
+/* bf16 with exact sums of leaves of 256, beside f32 in any order, both from memory. */
+static void bench_sgemm(const struct kern_table *k, const char *library)
+{
+    static const struct {
+        const char *name;
+        size_t n_rows, n_out, n_in;
+    } cases[] = {{"TinyLlama up", 256, 5632, 2048},
+                 {"TinyLlama down", 256, 2048, 5632},
+                 {"64 rows' up", 64, 768, 1024},
+                 {"64 rows' down", 64, 1024, 384}};
+    printf("%-15s %5s %8s %8s %8s  shoal by sgemm\n", "bf16, GFLOP/s", "rows", "fma", "sgemm",
+           "shoal");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct linear_bench l;
+        const size_t n = cases[i].n_out * cases[i].n_in;
+        linear_init(&l, k, DTYPE_BF16, cases[i].n_out, cases[i].n_in);
+        l.n_rows = cases[i].n_rows;
+        for (size_t c = 0; c < l.n_copies; c++) l.w[c].leaf = 256;
+        linear_check(&l);
+        struct sgemm_bench b = {sgemm_open(library, team_size(k->team)), &l, NULL, l.n_copies};
+        b.w = random_floats(b.n_copies * n);
+        printf("%-15s %5zu", cases[i].name, l.n_rows);
+        sgemm_turns(&b);
+        mem_free(&b.w);
+        linear_fini(&l);
+    }
+}
+
 static bool wanted(int argc, char **argv, const char *name)
 {
     for (int i = 1; i < argc; i++)
@@ -472,6 +586,9 @@ int main(int argc, char **argv)
         if (wanted(argc, argv, "law")) bench_law(&k);
         if (wanted(argc, argv, "attention")) bench_attention(&k, m);
         if (wanted(argc, argv, "quant")) bench_quant(&k);
+        for (int i = 1; i < argc; i++) {
+            if (strncmp(argv[i], "sgemm=", 6) == 0) bench_sgemm(&k, argv[i] + 6);
+        }
     }
     team_destroy(&team);
     return 0;

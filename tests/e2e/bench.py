@@ -88,29 +88,36 @@ class BenchTest:
             check_case(case, 7)
         print("throughput: 7 requests a repetition")
 
+    def check_parts(self, found, n, what):
+        """A part for each step, their median and its interval."""
+        expect(len(found["parts"]) == n, f"{what}: {n} steps, {len(found['parts'])} parts")
+        said = [found[key] for key in ("median", "low", "high")]
+        expect(all(abs(x - y) < 1e-4 for x, y in zip(interval(found["parts"]), said)), f"{what}: {found}")
+        expect(0 < found["low"] <= found["high"] < 10, f"{what}: {found}")
+
     def paired(self):
-        """Decoding in turns with reads: a part for each step, their median and its interval; else as without."""
-        for case in self.bench("--paired-reads", "--threads", 2)["cases"]:
+        """Decoding in turns with reads, prompts with arithmetic; else as without."""
+        for case in self.bench("--paired-peaks", "--threads", 2)["cases"]:
             check_case(case, case["concurrency"])
-            n = REPETITIONS * (case["output"] - 1) if case["concurrency"] == 1 else 0
-            seen = case.get("paired_reads", {"parts": []})
-            expect(len(seen["parts"]) == n, f"{n} decoding steps, {len(seen['parts'])} parts of the reads")
-            if n == 0:
+            if case["concurrency"] > 1:
+                expect("paired_reads" not in case and "paired_f32" not in case, f"{case}")
                 continue
-            found = [seen[key] for key in ("median", "low", "high")]
-            expect(all(abs(x - y) < 1e-4 for x, y in zip(interval(seen["parts"]), found)), f"{seen}")
-            expect(0 < seen["low"] <= seen["high"] < 10, f"{seen}")
-        flags = ["--turns", "--paired-reads", "--model", DEMO, "--prompt-lengths", "8", "--output-lengths", "40",
+            expect(("paired_reads" in case) == (case["output"] > 1), f"{case}")
+            if case["output"] > 1:
+                self.check_parts(case["paired_reads"], REPETITIONS * (case["output"] - 1), "reads")
+            self.check_parts(case["paired_f32"], REPETITIONS, "arithmetic")
+        flags = ["--turns", "--paired-peaks", "--model", DEMO, "--prompt-lengths", "8", "--output-lengths", "40",
                  "--concurrency", "2", "--quiet"]
-        turns = subprocess.run([self.shoal.path, "bench", *flags], input="8 40 1\n8 40 2\n", text=True,
+        turns = subprocess.run([self.shoal.path, "bench", *flags], input="8 40 1\n8 40 2\n8 1 1\n", text=True,
                                capture_output=True, timeout=120, check=True)
-        one, two = (json.loads(line) for line in turns.stdout.splitlines())
-        expect(len(one["paired_reads"]["parts"]) == 39 and "paired_reads" not in two, turns.stdout)
-        found = [one["paired_reads"][key] for key in ("median", "low", "high")]
-        expect(all(abs(x - y) < 1e-4 for x, y in zip(interval(one["paired_reads"]["parts"]), found)), turns.stdout)
-        done = self.shoal("bench", "--model", DEMO, "--paired-reads", "--tp", 2, "--threads", 1, "--quiet", ranks=2)
-        expect(done.status == 2 and "--paired-reads" in done.err, f"{done}")
-        print("paired: a part of the reads for each decoding step of one sequence, its median and interval")
+        one, two, prompt = (json.loads(line) for line in turns.stdout.splitlines())
+        self.check_parts(one["paired_reads"], 39, "reads in turns")
+        expect("paired_reads" not in two and "paired_f32" not in two, turns.stdout)
+        self.check_parts(prompt["paired_f32"], 1, "a prompt alone")
+        expect("paired_reads" not in prompt, turns.stdout)
+        done = self.shoal("bench", "--model", DEMO, "--paired-peaks", "--tp", 2, "--threads", 1, "--quiet", ranks=2)
+        expect(done.status == 2 and "--paired-peaks" in done.err, f"{done}")
+        print("paired: a part of reads or arithmetic for each step of one sequence, its median and interval")
 
     def in_turns(self):
         """bench/turns.py: one rank and two take turns, and who waits is stopped."""
