@@ -9,9 +9,12 @@
 #include "checkpoint/convert.h"
 #include "engine/engine.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { N_SEQS = 6, N_GOLDEN = 3, TOKENS_MAX = 192, DECODED = 32, BLOCKS = 3, CHUNK = 9 };
@@ -36,6 +39,8 @@ struct model {
     uint64_t hash;   /* of the scores, or the counts; 0: not known yet */
     float last_norm; /* factor of what the last layer's FFN reads; 1: as it is */
     size_t n_layouts, n_dp_layouts, n_cut_by_outputs, n_experts_cut_by_outputs;
+    const struct refusal *refusal; /* NULL: what ranks share is not refused */
+    size_t n_lent, n_kept;         /* layers of experts, of all runs of this rank */
 };
 
 static void read_tokens(struct model *m, const char *dir)
@@ -280,6 +285,67 @@ static uint64_t lead_run(struct engine *engine, const struct layout *l, const st
     return hash;
 }
 
+/* --- a system that refuses ------------------------------------------------------------------ */
+
+/* What the system of some ranks does not give to experts that others shall read. */
+struct refusal {
+    bool huge_pages;
+    uint64_t room; /* of bytes in steps of 64 KiB, as memory is asked for */
+    int rank;      /* whose; EVERY_RANK */
+};
+enum { EVERY_RANK = -1 };
+
+static uint64_t room = UINT64_MAX;         /* in the lane of experts, */
+static off_t last_backed, lane_of_experts; /* which begins here in its file */
+enum { LANE_LEAST = 1 << 30 };
+
+/* In place of the C library's. */
+int posix_fallocate(int fd, off_t at, off_t n_bytes)
+{
+    const bool counts =
+        room != UINT64_MAX && at >= lane_of_experts && at - lane_of_experts < LANE_LEAST;
+    last_backed = at;
+    if (counts && (uint64_t)n_bytes > room) return ENOSPC;
+    if (counts) room -= (uint64_t)n_bytes;
+    return fallocate(fd, 0, at, n_bytes) == 0 ? 0 : errno;
+}
+
+/* From now on the experts of this rank find room for so many bytes. */
+static void leave_room(struct comm *c, uint64_t n_bytes)
+{
+    comm_release_lane(c, COMM_EP, COMM_LANE_EXPERTS);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(comm_lane(c, COMM_EP, COMM_LANE_EXPERTS, 1));
+    lane_of_experts = last_backed;
+    comm_release_lane(c, COMM_EP, COMM_LANE_EXPERTS);
+    room = n_bytes;
+}
+
+static bool is_refused(const struct model *m, uint32_t rank)
+{
+    const struct refusal *r = m->refusal;
+    return r != NULL && (r->rank == EVERY_RANK || r->rank == (int)rank);
+}
+
+/* What stage_choose_cuts finds on this rank. */
+static void choose_cuts(const struct model *m, const struct kern_table *kern, struct comm *c,
+                        uint32_t rank, struct layout *l)
+{
+    const bool no_huge_pages = is_refused(m, rank) && m->refusal->huge_pages;
+    if (no_huge_pages) CU_ASSERT_EQUAL(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+    stage_choose_cuts(kern, c, CAPACITY_DROPLESS, l);
+    if (no_huge_pages) CU_ASSERT_EQUAL(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
+    if (m->refusal != NULL && m->refusal->huge_pages) CU_ASSERT_FALSE(l->lends_experts);
+    if (l->lends_experts && is_refused(m, rank)) leave_room(c, m->refusal->room);
+}
+
+static void count_lent(struct model *m, const struct weights *w)
+{
+    for (uint32_t i = 0; i < range_count(w->layers); i++) {
+        m->n_lent += w->layers_of_stage[i].is_moe && w->layers_of_stage[i].has_others;
+        m->n_kept += w->layers_of_stage[i].is_moe && !w->layers_of_stage[i].has_others;
+    }
+}
+
 /* --- a layout ----------------------------------------------------------------------------- */
 
 static void scale_last_norm(const struct model *m, const struct layout *l, struct weights *w)
@@ -302,7 +368,7 @@ static void run_cut(const struct layout *whole, struct model *m, struct layout *
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     *l = *whole;
-    if (in_memory) stage_choose_cuts(&kern, c, CAPACITY_DROPLESS, l);
+    if (in_memory) choose_cuts(m, &kern, c, rank, l);
     if (in_memory && !l->cuts_outputs && !l->cuts_expert_outputs && !l->lends_experts) {
         comm_stop(&c);
         return;
@@ -313,6 +379,8 @@ static void run_cut(const struct layout *whole, struct model *m, struct layout *
         weights_load(&m->config, l, layout_place_of(l, rank), &kern, m->ckpt, c, &weights, &stats)
             .code,
         STATUS_OK);
+    room = UINT64_MAX;
+    if (in_memory) count_lent(m, weights);
     scale_last_norm(m, l, weights);
     const struct engine_options o = {.stage = {.model = &m->config,
                                                .layout = l,
@@ -374,6 +442,56 @@ static void a_dense_model_runs_in_every_layout(void)
 static void a_model_of_experts_runs_in_every_layout(void)
 {
     try_model("qwen3-moe-mixed", 1, 0x17768098c73a9bdd);
+}
+
+static void run_refused(const struct layout *l, void *ctx)
+{
+    struct model *m = ctx;
+    struct layout *copy = malloc(sizeof *copy);
+    if (l->ep > 1) run_cut(l, m, copy, true);
+    free(copy);
+}
+
+/* The layers of experts that were lent and kept, over all ranks. */
+static void try_refusal(struct model *m, const struct refusal *r, uint64_t n[2])
+{
+    m->refusal = r;
+    m->n_lent = m->n_kept = 0;
+    util_each_layout(&m->layout_model, run_refused, m);
+    n[0] = m->n_lent;
+    n[1] = m->n_kept;
+    MPI_Allreduce(MPI_IN_PLACE, n, 2, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* Experts that find no room beside the others', or no huge pages, stay with their rank: no bit
+ * changes. Where the system makes no huge pages of shared memory at all, all do. */
+static void experts_that_cannot_be_lent_stay(void)
+{
+    const int last = (int)util_n_ranks() - 1;
+    struct model *m = malloc(sizeof *m);
+    uint64_t n[2], n_some = 0, n_all;
+    if (last == 0) {
+        free(m);
+        return;
+    }
+    open_model(m, "qwen3-moe-mixed");
+    m->last_norm = 1;
+    m->hash = 0x17768098c73a9bdd;
+    try_refusal(m, NULL, n);
+    n_all = n[0];
+    for (int rank = EVERY_RANK; rank <= last; rank += last + 1) {
+        try_refusal(m, &(struct refusal){.huge_pages = true, .rank = rank}, n);
+        CU_ASSERT(n[0] == 0 && n[1] > 0);
+        for (uint64_t k = 0; k < 4; k++) {
+            try_refusal(m, &(struct refusal){.room = k << 16, .rank = rank}, n);
+            CU_ASSERT(k > 0 || rank >= 0 || n[0] == 0);
+            CU_ASSERT(k > 0 || n[1] > 0);
+            n_some += rank == EVERY_RANK && n[0] > 0 && n[1] > 0;
+        }
+    }
+    CU_ASSERT(n_all == 0 || n_some > 0);
+    close_model(m);
+    free(m);
 }
 
 static void biased_experts_run_in_every_layout(void)
@@ -446,6 +564,7 @@ void suite_engine(CU_pSuite suite)
     CU_add_test(suite, "a model of experts runs in every layout",
                 a_model_of_experts_runs_in_every_layout);
     CU_add_test(suite, "biased experts run in every layout", biased_experts_run_in_every_layout);
+    CU_add_test(suite, "experts that cannot be lent stay", experts_that_cannot_be_lent_stay);
     CU_add_test(suite, "what leaves the grid is counted alike in every layout",
                 what_leaves_the_grid_is_counted_alike_in_every_layout);
     CU_add_test(suite, "an engine may end before its first step",
