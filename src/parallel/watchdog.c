@@ -24,13 +24,15 @@ enum {
     LAST_WORDS_S = 2,
     CONNECT_MS = 3000,
     LAST_EVENTS = 6, /* printed of a lost rank's recorder */
+    PATIENCE = 10,   /* times the limit, for a rank that this host gives no CPU */
 };
 
 /* Another rank as this one sees it. Times are in watched time: struct watchdog. */
 struct watch {
     uint32_t rank;
-    const struct board_slot *slot; /* on this host's board; NULL: by packets */
+    struct board_slot *slot; /* on this host's board; NULL: by packets */
     uint64_t beats, heard_ns;
+    uint64_t starved_ns; /* when it was last seen silent for want of a CPU */
     bool armed, left;
     struct sockaddr_in from;  /* packets: where the rank was heard from */
     struct flight_event last; /* packets: what it told */
@@ -157,18 +159,36 @@ static void look_at_board(struct watchdog *w)
     }
 }
 
-static bool is_silent(const struct watchdog *w, const struct watch *v)
+static void tell_starved(const struct watchdog *w, const struct watch *v, uint64_t silent_ns)
 {
-    return v->armed && !v->left && w->watched_ns - v->heard_ns > w->limit_ns;
+    if (atomic_exchange(&v->slot->told, true)) return;
+    log_line(LOG_WARN,
+             "rank %u on host %s has been waiting for a CPU for %.1f s: more threads want to run "
+             "there than it has CPUs",
+             v->rank, w->all[v->rank].host, (double)silent_ns / NS_PER_S);
+}
+
+/* Where ranks of many jobs share few CPUs and yield to each other while they wait, schedulers can
+ * leave a thread that wants to run without a CPU for many seconds. */
+static bool is_silent(const struct watchdog *w, struct watch *v)
+{
+    const uint64_t silent_ns = w->watched_ns - v->heard_ns;
+    if (!v->armed || v->left || silent_ns <= w->limit_ns) return false;
+    if (v->slot == NULL || silent_ns > PATIENCE * w->limit_ns) return true;
+    if (board_waits_for_cpu(v->slot)) {
+        v->starved_ns = w->watched_ns;
+        tell_starved(w, v, silent_ns);
+    }
+    return w->watched_ns - v->starved_ns > w->limit_ns;
 }
 
 /* True when a rank has been silent for too long: the lowest of them is named. */
-static bool judge(const struct watchdog *w, struct watchdog_loss *loss)
+static bool judge(struct watchdog *w, struct watchdog_loss *loss)
 {
     const struct watch *first = NULL;
     uint32_t n_more = 0;
     for (uint32_t i = 0; i < w->n_watches; i++) {
-        const struct watch *v = &w->watches[i];
+        struct watch *v = &w->watches[i];
         if (!is_silent(w, v)) continue;
         if (first == NULL)
             first = v;
@@ -324,6 +344,7 @@ static void look(struct watchdog *w, bool at_beat)
 static void *watch_loop(void *arg)
 {
     struct watchdog *w = arg;
+    board_sign_thread(w->mine);
     w->looked_ns = clock_ns();
     for (uint64_t next_ns = w->looked_ns;;) {
         const uint64_t now = clock_ns();
@@ -361,7 +382,7 @@ static struct status make_watches(struct watchdog *w, struct comm *c, bool share
     const size_t n_max = n_slots + (is_lead(w) ? w->n_ranks : 1);
     TRY(mem_alloc(&w->watches, n_max, sizeof *w->watches, "watchdog"));
     for (uint32_t i = 0; i < n_slots; i++) {
-        const struct board_slot *s = &w->board->slots[i];
+        struct board_slot *s = &w->board->slots[i];
         if (s != w->mine) w->watches[w->n_watches++] = (struct watch){.rank = s->rank, .slot = s};
     }
     w->n_by_board = w->n_watches;
@@ -378,6 +399,7 @@ static void open_board(struct watchdog *w, struct comm *c, bool *shared)
     if (w->board == NULL) return;
     w->mine = &w->board->slots[*shared ? comm_rank(c, COMM_HOST) : 0];
     w->mine->rank = w->rank;
+    board_sign_process(w->mine);
     comm_record_in(c, &w->mine->flight);
     atomic_store_explicit(&w->mine->state, BOARD_ALIVE, memory_order_release);
 }

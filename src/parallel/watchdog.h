@@ -4,7 +4,8 @@
  * between hosts they are UDP packets between each rank and the lead (IPv4, any interface).
  *
  * What is judged is whether the other's *thread* still beats: a rank that computes or reads for a
- * long time is slow, not lost. Time during which this process itself did not run (a suspended job)
+ * long time is slow, not lost; so is one of this host whose thread wants to run but gets no CPU
+ * (ten times as much patience). Time during which this process itself did not run (a suspended job)
  * counts against nobody. Nothing here enters a result. */
 #ifndef SHOAL_PARALLEL_WATCHDOG_H
 #define SHOAL_PARALLEL_WATCHDOG_H

@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { NAME_MAX_BYTES = 64 };
@@ -61,6 +63,46 @@ void board_close(struct board **b, size_t n_bytes)
 {
     if (*b != NULL) munmap(*b, n_bytes);
     *b = NULL;
+}
+
+/* What /proc shows of a thread (proc_pid_stat(5)): its state, and when it started. */
+static bool read_thread(int32_t pid, int32_t thread, char *state, uint64_t *started)
+{
+    enum { STARTED = 22, STATE = 3 }; /* numbers of fields; the name is the second */
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
+    FILE *f = fopen(path, "re");
+    if (f == NULL) return false;
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    const char *at = strrchr(text, ')'); /* a name may hold anything */
+    if (at == NULL || sscanf(at, ") %c", state) != 1) return false;
+    for (int i = 0; at != NULL && i <= STARTED - STATE; i++) at = strchr(at + 1, ' ');
+    if (at == NULL) return false;
+    *started = strtoull(at, NULL, 10);
+    return true;
+}
+
+void board_sign_process(struct board_slot *mine)
+{
+    char state;
+    mine->pid = getpid();
+    if (!read_thread(mine->pid, mine->pid, &state, &mine->started)) mine->started = 0;
+    board_sign_thread(mine);
+}
+
+void board_sign_thread(struct board_slot *mine)
+{
+    atomic_store_explicit(&mine->thread, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
+}
+
+bool board_waits_for_cpu(const struct board_slot *s)
+{
+    char state;
+    uint64_t started;
+    if (!read_thread(s->pid, s->pid, &state, &started) || started != s->started) return false;
+    const int32_t thread = atomic_load_explicit(&s->thread, memory_order_relaxed);
+    return read_thread(s->pid, thread, &state, &started) && state == 'R';
 }
 
 bool board_post(struct board *b, const struct watchdog_loss *loss)

@@ -8,6 +8,7 @@ usage: lost_rank.py SHOAL MPI_UNIT WORK_FOLDER CASE
   slow      the main thread alone is held for two deadlines: not lost, and the same bytes
   suspended all ranks are stopped for two deadlines and continued: nobody lost, the same bytes
   words     what the lead registered to say before it leaves is said, but not waited for for ever
+  starved   a rank's watching thread gets no CPU: it is said, and after ten times the patience it is lost
   hosts     two hosts (network namespaces, needs root): the link goes down, both sides name the other
 Each rank's stderr and exit status are kept in files of its own, so that no launcher stands between.
 """
@@ -288,6 +289,16 @@ class LostRankTest:
             expect((folder / "words.0").exists() == is_said, f"words of {ms} ms: said: {not is_said}")
             expect(("could not be flushed" in done.err) != is_said, f"words of {ms} ms\n{done}")
             print(f"last words of {ms} ms: said: {is_said}; 76 after {took_s:.1f} s")
+
+    def starved(self):
+        since = time.monotonic()
+        done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], 60, {"SHOAL_TEST_STARVE": "1"})
+        took_s = time.monotonic() - since
+        expect(done.status == 76, f"{done}")
+        expect(done.err.count("has been waiting for a CPU") == 1 + 1, f"once in each of two tests\n{done}")
+        silent = [float(m[4]) for m in LOST.finditer(done.err)]
+        expect(len(silent) == 2 and min(silent) >= 6, f"two must name rank 2 after 6 s and more\n{done}")
+        print(f"a rank without a CPU: 76 after {took_s:.1f} s; {silent[0]} s without a heartbeat")
 
     def hosts(self):
         hosts = TwoHosts(self.work)

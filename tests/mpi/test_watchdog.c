@@ -1,6 +1,7 @@
 /* The watchdog in peace: nobody is taken for lost who is only slow, and its parts by themselves.
  * How it ends processes is seen from outside: tests/e2e/lost_rank.py runs this suite with
- * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS, and then the last test does not return. */
+ * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then a test of the last ones does
+ * not return. */
 #include "base/clock.h"
 #include "parallel/watchdog.h"
 #include "parallel/watchdog_board.h"
@@ -14,10 +15,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { DEADLINE_S = 1 };
+
+/* Until then this process's watching thread, the only one that waits for two descriptors, wants to
+ * run all the time but does not get on, as if it had no CPU. */
+static _Atomic uint64_t starved_until_ns;
+
+/* In place of the C library's. */
+int poll(struct pollfd *fds, nfds_t n, int ms)
+{
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
+    while (n == 2 && clock_ns() < atomic_load(&starved_until_ns)) continue;
+    return ppoll(fds, n, ms < 0 ? NULL : &t, NULL);
+}
 
 /* A comm whose axes exist: all ranks in one tensor parallel group. */
 static struct comm *make_comm(void)
@@ -64,6 +79,62 @@ static void test_slow_is_not_lost(void)
     comm_stop(&c);
     watchdog_stop(&w);
     CU_ASSERT_PTR_NULL(w);
+}
+
+/* One rank's watching thread gets no CPU for two deadlines. */
+static void test_starved_is_not_lost(void)
+{
+    struct comm *c = make_comm();
+    struct watchdog *w = NULL;
+    CU_ASSERT_EQUAL_FATAL(watchdog_start(c, DEADLINE_S, &w).code, STATUS_OK);
+    const bool is_last = comm_rank(c, COMM_WORLD) + 1 == comm_size(c, COMM_WORLD);
+    const uint64_t until = clock_ns() + 2000000000ull * DEADLINE_S;
+    if (is_last) atomic_store(&starved_until_ns, until);
+    for (uint64_t goes_on = 1; goes_on != 0;) {
+        goes_on = clock_ns() < until;
+        comm_max_u64(c, COMM_WORLD, &goes_on, 1);
+    }
+    comm_stop(&c);
+    watchdog_stop(&w);
+}
+
+static void wait_for_thread(const struct board_slot *s)
+{
+    while (atomic_load(&s->thread) == 0)
+        ppoll(NULL, 0, &(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* A process that runs all the time, one that is stopped, one that is dead, one that is gone. */
+static void test_waits_for_cpu(void)
+{
+    struct board_slot *s =
+        mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CU_ASSERT_FATAL(s != MAP_FAILED);
+    const pid_t child = fork();
+    CU_ASSERT_FATAL(child >= 0);
+    if (child == 0) {
+        board_sign_process(s);
+        for (;;) continue;
+    }
+    wait_for_thread(s);
+    CU_ASSERT_EQUAL(s->pid, child);
+    CU_ASSERT_TRUE(board_waits_for_cpu(s));
+    struct board_slot other = {.pid = s->pid, .started = s->started + 1, .thread = s->thread};
+    CU_ASSERT_FALSE(board_waits_for_cpu(&other));
+    other.started = s->started;
+    CU_ASSERT_TRUE(board_waits_for_cpu(&other));
+    other.thread = 0;
+    CU_ASSERT_FALSE(board_waits_for_cpu(&other));
+    kill(child, SIGSTOP);
+    CU_ASSERT_EQUAL(waitpid(child, NULL, WUNTRACED), child);
+    CU_ASSERT_FALSE(board_waits_for_cpu(s));
+    siginfo_t end;
+    kill(child, SIGKILL);
+    CU_ASSERT_EQUAL(waitid(P_PID, (id_t)child, &end, WEXITED | WNOWAIT), 0);
+    CU_ASSERT_FALSE(board_waits_for_cpu(s));
+    CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
+    CU_ASSERT_FALSE(board_waits_for_cpu(s));
+    munmap(s, sizeof *s);
 }
 
 /* Ranks that leave one after the other, with pauses longer than the deadline, are not lost. */
@@ -185,14 +256,29 @@ static void test_leaving(void)
     comm_barrier(c, COMM_WORLD);
 }
 
+/* The last rank's watching thread never gets a CPU again; nobody waits for ever. */
+static void test_starving(void)
+{
+    if (getenv("SHOAL_TEST_STARVE") == NULL) return;
+    struct comm *c = make_comm();
+    struct watchdog *w = NULL;
+    CU_ASSERT_EQUAL_FATAL(watchdog_start(c, DEADLINE_S, &w).code, STATUS_OK);
+    const bool is_last = comm_rank(c, COMM_WORLD) + 1 == comm_size(c, COMM_WORLD);
+    if (is_last) atomic_store(&starved_until_ns, UINT64_MAX);
+    for (;;) comm_barrier(c, COMM_WORLD);
+}
+
 void suite_watchdog(CU_pSuite suite);
 
 void suite_watchdog(CU_pSuite suite)
 {
     CU_add_test(suite, "slow is not lost", test_slow_is_not_lost);
+    CU_add_test(suite, "starved is not lost", test_starved_is_not_lost);
+    CU_add_test(suite, "waits for a CPU", test_waits_for_cpu);
     CU_add_test(suite, "leaving in peace", test_leaving_in_peace);
     CU_add_test(suite, "switched off", test_switched_off);
     CU_add_test(suite, "board", test_board);
     CU_add_test(suite, "packets", test_packets);
     CU_add_test(suite, "leaving", test_leaving);
+    CU_add_test(suite, "starving", test_starving);
 }
