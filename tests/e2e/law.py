@@ -341,7 +341,7 @@ def parse():
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--full", action="store_true")
     # half of a run's time is launchers and ranks that wait for each other
-    parser.add_argument("--jobs", type=int, default=2 * os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)))
     parser.add_argument("--models", help="fewer models, by name, with commas")
     parser.add_argument("--only", default="", help="only runs whose name holds this")
     return parser.parse_args()
