@@ -92,14 +92,13 @@ QUANT_FEW(mxfp4, SOURCE_MXFP4, false)
 #undef QUANT_FEW
 #undef QUANT_FEW_CASE
 
-static void quant_few(const struct quant_few *t, float (*acc)[PANEL_COLUMNS])
+typedef void quant_few_fn(const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
+
+static quant_few_fn *quant_few_for(struct quant_format f)
 {
-    if (t->format.kind == QUANT_MXFP4)
-        quant_few_mxfp4(t, acc);
-    else if (t->format.kind == QUANT_INT4)
-        (t->format.has_zeros ? quant_few_int4_zeros : quant_few_int4)(t, acc);
-    else
-        (t->format.has_zeros ? quant_few_bytes_zeros : quant_few_bytes)(t, acc);
+    if (f.kind == QUANT_MXFP4) return quant_few_mxfp4;
+    if (f.kind == QUANT_INT4) return f.has_zeros ? quant_few_int4_zeros : quant_few_int4;
+    return f.has_zeros ? quant_few_bytes_zeros : quant_few_bytes;
 }
 
 /* Few rows, one panel after the other: codes and scales are two streams from end to end, and memory
@@ -110,33 +109,60 @@ static void quant_few_panel(const struct quant_slice *s, size_t panel)
     float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     struct quant_few t = quant_few_of(s, panel);
     t.n_groups = s->xq->n_groups;
-    quant_few(&t, acc);
+    quant_few_for(t.format)(&t, acc);
     for (size_t r = 0; r < s->n_rows; r++) QUANT_PUT(quant_y_at(s, r, panel), acc[r], n_outputs);
 }
 
+/* Puts the sums of all leaves of few rows and a panel where they are wanted. */
+static inline void quant_few_put(const struct quant_slice *s, size_t panel,
+                                 const struct quant_few_sums *l)
+{
+    const size_t n_outputs = quant_outputs_of(s->w, panel);
+    for (size_t r = 0; r < s->n_rows; r++) {
+        if (s->sums == NULL)
+            quant_put_rounded(l->sums[r], 1, n_outputs, s->w->grid_bits, quant_y_at(s, r, panel));
+        else
+            QUANT_PUT(quant_sums_at(s, r, panel), l->sums[r], n_outputs);
+    }
+    quant_count_bad(s, l->n_bad);
+}
+
+/* A leaf is as short as 128 inputs, so what stands between two is short, too: one row spends a
+ * sixth of its time there otherwise. */
 static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
 {
     const struct packed *w = s->w;
+    const uint32_t bits = w->grid_bits;
+    const size_t n_rows = s->n_rows, n_groups = s->xq->n_groups,
+                 leaf_groups = w->leaf / s->xq->group;
     const size_t group_bytes = kern_quant_panel_bytes(w->quant, s->xq->group);
     float acc[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     struct quant_few_sums l;
     struct quant_few t = quant_few_of(s, panel);
-    struct quant_leaf leaf = quant_leaf_start(s);
-    memset(l.n_bad, 0, s->n_rows * sizeof l.n_bad[0]);
-    for (;; quant_leaf_next(s, &leaf)) {
-        t.n_groups = leaf.n_groups;
-        quant_few(&t, acc);
-        quant_leaf_end(s, &leaf, panel, 1, acc[0], PANEL_COLUMNS, l.sums[0], PANEL_COLUMNS,
-                       l.n_bad);
-        if (leaf.is_last) break;
+    quant_few_fn *const chains = quant_few_for(t.format);
+    const struct quant_leaf leaf = quant_leaf_start(s);
+    for (size_t r = 0; r < n_rows; r++) {
+        memcpy(l.sums[r], leaf.start, sizeof leaf.start);
+        l.n_bad[r] = 0;
+    }
+    size_t g = 0;
+    do {
+        t.n_groups = quant_min(leaf_groups, n_groups - g);
+        chains(&t, acc);
+        for (size_t r = 0; r < n_rows; r++) {
+            if (!set_grid_fits(acc[r], PANEL_COLUMNS, bits))
+                l.n_bad[r] += quant_drop(acc[r], quant_outputs_of(w, panel), bits);
+            set_grid_add(acc[r], bits, l.sums[r], l.sums[r]);
+        }
+        g += t.n_groups;
         t.x += t.n_groups * t.group;
         t.x_scales += t.n_groups;
         t.sums += t.n_groups;
         t.w += t.n_groups * group_bytes;
         t.scale += t.n_groups * PANEL_COLUMNS;
         t.scales_ahead += t.n_groups * t.scales_step;
-    }
-    quant_count_bad(s, l.n_bad);
+    } while (g < n_groups);
+    quant_few_put(s, panel, &l);
 }
 
 /* Few rows [row0, row1): a panel's later passes find its codes in a cache. */
