@@ -9,12 +9,14 @@
 #include "base/mem.h"
 #include "parallel/collective_check.h"
 #include "parallel/host_group.h"
+#include "parallel/proc_thread.h"
 
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *const axis_names[COMM_AXIS_COUNT] = {"world", "host", "stage",
@@ -336,6 +338,20 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     return st;
 }
 
+/* Open MPI's mpirun takes a rank that exits before its goodbye was read for a failed one, and the
+ * rank waits for an answer for two seconds only (PMIx_Finalize of OpenPMIx 4). So where a host
+ * starves its launcher, ranks stay until that has nothing left to do. */
+static void finalize(void)
+{
+    enum { ANSWER_MS = 1900, STAY_MS = 30000, LOOK_MS = 50, NS_PER_MS = 1000000 };
+    const struct timespec look = {.tv_nsec = LOOK_MS * NS_PER_MS};
+    MPI_Barrier(MPI_COMM_WORLD); /* or the time below would be that of the slowest rank */
+    const uint64_t from = clock_ns();
+    MPI_Finalize();
+    if (clock_ns() - from < (uint64_t)ANSWER_MS * NS_PER_MS) return;
+    for (int ms = 0; ms < STAY_MS && proc_is_busy(getppid()); ms += LOOK_MS) nanosleep(&look, NULL);
+}
+
 void comm_stop(struct comm **c)
 {
     const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
@@ -350,7 +366,7 @@ void comm_stop(struct comm **c)
     int started = 0, ended = 0;
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
-    if (owns_mpi && started && !ended) MPI_Finalize();
+    if (owns_mpi && started && !ended) finalize();
 }
 
 void comm_abort(struct comm *c, int exit_status)

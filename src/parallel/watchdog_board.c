@@ -1,9 +1,10 @@
 /* Shared memory by POSIX shm; the host's first rank makes it, all map it, the name is removed. */
 #include "parallel/watchdog_board.h"
 
+#include "parallel/proc_thread.h"
+
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -65,29 +66,11 @@ void board_close(struct board **b, size_t n_bytes)
     *b = NULL;
 }
 
-/* What /proc shows of a thread (proc_pid_stat(5)): its state, and when it started. */
-static bool read_thread(int32_t pid, int32_t thread, char *state, uint64_t *started)
-{
-    enum { STARTED = 22, STATE = 3 }; /* numbers of fields; the name is the second */
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) return false;
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
-    fclose(f);
-    const char *at = strrchr(text, ')'); /* a name may hold anything */
-    if (at == NULL || sscanf(at, ") %c", state) != 1) return false;
-    for (int i = 0; at != NULL && i <= STARTED - STATE; i++) at = strchr(at + 1, ' ');
-    if (at == NULL) return false;
-    *started = strtoull(at, NULL, 10);
-    return true;
-}
-
 void board_sign_process(struct board_slot *mine)
 {
-    char state;
+    struct proc_thread me;
     mine->pid = getpid();
-    if (!read_thread(mine->pid, mine->pid, &state, &mine->started)) mine->started = 0;
+    mine->started = proc_thread_read(mine->pid, mine->pid, &me) ? me.started : 0;
     board_sign_thread(mine);
 }
 
@@ -98,11 +81,10 @@ void board_sign_thread(struct board_slot *mine)
 
 bool board_waits_for_cpu(const struct board_slot *s)
 {
-    char state;
-    uint64_t started;
-    if (!read_thread(s->pid, s->pid, &state, &started) || started != s->started) return false;
     const int32_t thread = atomic_load_explicit(&s->thread, memory_order_relaxed);
-    return read_thread(s->pid, thread, &state, &started) && state == 'R';
+    struct proc_thread t;
+    if (!proc_thread_read(s->pid, s->pid, &t) || t.started != s->started) return false;
+    return proc_thread_read(s->pid, thread, &t) && t.state == 'R';
 }
 
 bool board_post(struct board *b, const struct watchdog_loss *loss)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Starts that MPI or a launcher could spoil.
+"""Starts and ends that MPI or a launcher could spoil.
 
-usage: starts.py SHOAL WORK_FOLDER [--starts N] [--side-by-side N]
+usage: starts.py SHOAL STOPPED_LAUNCHER WORK_FOLDER [--starts N] [--side-by-side N]
 Many processes without a launcher start and end together: none may need what another removes. Open MPI
 gives all of a user's on a host one session folder, and one that ends removed it between another's two
 mkdirs: 30 of 1500 starts, 16 side by side, on two busy cores. So few as CI starts catch that only often;
 what catches it always are TMPDIRs where no folder can be made.
+A launcher that has no time for its ranks' goodbyes does not fail the job (STOPPED_LAUNCHER is a library
+that stops it just then).
 A launcher that hangs behind its ranks, as mpirun may, is ended by jobs/shoal-job, and no other one.
 Prints how many started. Needs no network.
 """
@@ -63,6 +65,16 @@ class Starts:
         expect(not os.listdir(self.tmp), f"left in TMPDIR: {os.listdir(self.tmp)}")
         print(f"{len(done)} of {len(done)} started, {self.args.side_by_side} side by side")
 
+    def launcher_that_is_slow(self):
+        """The job ended with status 1, "exiting improperly", in each of 5 runs before ranks waited for it."""
+        output = self.work / "slow.jsonl"
+        done = run([REPO / "tests" / "mpirun.sh", 3, "-x", f"LD_PRELOAD={self.args.stopped_launcher}",
+                    self.shoal.path, "generate", "--model", DEMO, "--input", self.input, "--output",
+                    output, "--threads", 1, "--quiet"], 60)
+        expect("the launcher is stopped" in done.err, f"the library was not asked\n{done}")
+        expect(done.status == 0, f"a launcher that is slow\n{done}")
+        expect(output.read_bytes() == self.whole, f"another row\n{done}")
+
     def under_shoal_job(self, script):
         launcher = self.work / "launcher.sh"
         launcher.write_text(f"#!/bin/sh\n{script}\n")
@@ -84,12 +96,14 @@ class Starts:
     def main(self):
         self.without_folders()
         self.together()
+        self.launcher_that_is_slow()
         self.launcher_that_hangs()
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shoal")
+    parser.add_argument("stopped_launcher", type=Path)
     parser.add_argument("work", type=Path)
     parser.add_argument("--starts", type=int, default=64)
     parser.add_argument("--side-by-side", type=int, default=16)
