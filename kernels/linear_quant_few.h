@@ -127,8 +127,7 @@ static inline void quant_few_put(const struct quant_slice *s, size_t panel,
     quant_count_bad(s, l->n_bad);
 }
 
-/* A leaf is as short as 128 inputs, so what stands between two is short, too: one row spends a
- * sixth of its time there otherwise. */
+/* Leaves may be as short as 128 inputs: what one row does between two of them counts. */
 static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
 {
     const struct packed *w = s->w;

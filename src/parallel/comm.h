@@ -64,7 +64,9 @@ void comm_use_team(struct comm *c, struct team *team);
 /* Local. That team; borrowed. */
 struct team *comm_team(const struct comm *c);
 
-/* **Collective (world)**. Ends MPI and frees; accepts NULL. */
+/* **Collective (world)**. Ends MPI and frees; accepts NULL. Where the launcher does not answer,
+ * since its host gives it no CPU, this rank stays for up to 30 s more: mpirun would count it as
+ * failed. */
 void comm_stop(struct comm **c);
 
 /* Local. Ends the whole job at once with this exit status. */

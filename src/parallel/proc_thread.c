@@ -1,3 +1,4 @@
+/* Reads /proc, by the fields' numbers in proc_pid_stat(5). */
 #include "parallel/proc_thread.h"
 
 #include <dirent.h>

@@ -17,13 +17,12 @@
 
 struct watchdog;
 
-/* **Collective (world)**, after comm_split. Starts watching: within `seconds` of a rank's last beat
- * all others have logged its rank, host and last communication and left with the exit status of
- * STATUS_LOST. seconds 0, or a single rank: *out stays NULL, nothing
- * is watched. c records into memory of the
- * watchdog from now on, so comm_stop(c) comes before watchdog_stop. Where shared memory or UDP
- * cannot be had the lead warns and what is left of the watching goes on.
- * Errors, the same on all ranks: STATUS_MEMORY. */
+/* **Collective (world)**, after comm_split. Starts watching: within `seconds` (six times that where
+ * its host gives it no CPU) of a rank's last beat all others have logged its rank, host and last
+ * communication and left with the exit status of STATUS_LOST. seconds 0, or a single rank: *out
+ * stays NULL, nothing is watched. c records into memory of the watchdog from now on, so
+ * comm_stop(c) comes before watchdog_stop. Where shared memory or UDP cannot be had the lead warns
+ * and what is left of the watching goes on. Errors, the same on all ranks: STATUS_MEMORY. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
 /* Local. What to do before leaving: flush and fsync finished rows. It runs on a thread of its own

@@ -295,8 +295,10 @@ class LostRankTest:
         done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], 60, {"SHOAL_TEST_STARVE": "1"})
         took_s = time.monotonic() - since
         expect(done.status == 76, f"{done}")
-        expect(done.err.count("has been waiting for a CPU") == 1 + 1, f"once in each of two tests\n{done}")
-        silent = [float(m[4]) for m in LOST.finditer(done.err)]
+        # by one of two watchers in each of two tests; a busy machine may truly starve another rank
+        told = len(re.findall("rank 2 on host .* has been waiting for a CPU", done.err))
+        expect(2 <= told <= 4, f"said {told} times, not once for each watch\n{done}")
+        silent = [float(m[4]) for m in LOST.finditer(done.err) if m[1] == "2"]
         expect(len(silent) == 2 and min(silent) >= 6, f"two must name rank 2 after 6 s and more\n{done}")
         print(f"a rank without a CPU: 76 after {took_s:.1f} s; {silent[0]} s without a heartbeat")
 

@@ -3,6 +3,7 @@
  * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then a test of the last ones does
  * not return. */
 #include "base/clock.h"
+#include "parallel/proc_thread.h"
 #include "parallel/watchdog.h"
 #include "parallel/watchdog_board.h"
 #include "parallel/watchdog_link.h"
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,21 +106,41 @@ static void wait_for_thread(const struct board_slot *s)
         ppoll(NULL, 0, &(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* A process that runs all the time, one that is stopped, one that is dead, one that is gone. */
+/* A process that ends with this one, and runs or sleeps until then. */
+static pid_t start_child(struct board_slot *s, bool sleeps)
+{
+    const pid_t child = fork();
+    CU_ASSERT_FATAL(child >= 0);
+    if (child > 0) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    board_sign_process(s);
+    while (sleeps) pause();
+    for (;;) continue;
+}
+
+static void end_child(pid_t child)
+{
+    kill(child, SIGKILL);
+    CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
+}
+
+/* A process that sleeps; one that runs, then is stopped, dead, gone. */
 static void test_waits_for_cpu(void)
 {
     struct board_slot *s =
         mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CU_ASSERT_FATAL(s != MAP_FAILED);
-    const pid_t child = fork();
-    CU_ASSERT_FATAL(child >= 0);
-    if (child == 0) {
-        board_sign_process(s);
-        for (;;) continue;
-    }
+    const pid_t sleeper = start_child(s, true);
+    wait_for_thread(s);
+    while (proc_is_busy(sleeper)) ppoll(NULL, 0, &(struct timespec){.tv_nsec = 1000000}, NULL);
+    CU_ASSERT_FALSE(board_waits_for_cpu(s));
+    end_child(sleeper);
+    atomic_store(&s->thread, 0);
+    const pid_t child = start_child(s, false);
     wait_for_thread(s);
     CU_ASSERT_EQUAL(s->pid, child);
     CU_ASSERT_TRUE(board_waits_for_cpu(s));
+    CU_ASSERT_TRUE(proc_is_busy(child));
     struct board_slot other = {.pid = s->pid, .started = s->started + 1, .thread = s->thread};
     CU_ASSERT_FALSE(board_waits_for_cpu(&other));
     other.started = s->started;
@@ -128,12 +150,14 @@ static void test_waits_for_cpu(void)
     kill(child, SIGSTOP);
     CU_ASSERT_EQUAL(waitpid(child, NULL, WUNTRACED), child);
     CU_ASSERT_FALSE(board_waits_for_cpu(s));
+    CU_ASSERT_TRUE(proc_is_busy(child));
     siginfo_t end;
     kill(child, SIGKILL);
     CU_ASSERT_EQUAL(waitid(P_PID, (id_t)child, &end, WEXITED | WNOWAIT), 0);
     CU_ASSERT_FALSE(board_waits_for_cpu(s));
     CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
     CU_ASSERT_FALSE(board_waits_for_cpu(s));
+    CU_ASSERT_FALSE(proc_is_busy(child));
     munmap(s, sizeof *s);
 }
 
