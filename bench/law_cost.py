@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from turns import Turns, Worker, interval  # noqa: E402
 
 WHOLE = 128  # a leaf is whole groups and whole heads
-FOOTER = 48  # magic[16], entries, end of HDF5's part, hash; src/checkpoint/seal.h
+FOOTER = 48  # magic[16], entries, end of HDF5's part, hash; src/checkpoint/file/seal.h
 
 
 def hash_words(data):

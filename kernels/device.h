@@ -34,7 +34,7 @@ struct device_options {
 };
 
 /* Local. Which device this rank will open, without touching it: the only one that it sees, else by
- * gpu_place (parallel/gpu_place.h). Its bus id, "0000:3b:00.0". Errors as device_open. */
+ * gpu_place (parallel/topology/gpu_place.h). Its bus id, "0000:3b:00.0". Errors as device_open. */
 struct status device_locate(const struct device_options *o, char pci[32]);
 
 /* Local. Opens this rank's device. Errors: STATUS_USAGE (built without, no driver, no device, an

@@ -1,12 +1,14 @@
 /* Communication of arrays where a table's ops work. Without a device these are comm's own; with one
  * they go through NCCL where every rank of an axis has a GPU of its own, else through pinned memory
  * and MPI. Integers and moved bytes only, so the way never shows in a result. Counts and
- * displacements are lists in host memory. Called by model, moe, engine and kernels. */
+ * displacements are lists in host memory. Called by model, moe, engine and kernels.
+ * Circle: ops, device_comm and grid_sum call into kernels/cuda, whose runtime implements their
+ * headers. */
 #ifndef SHOAL_KERNELS_DEVICE_COMM_H
 #define SHOAL_KERNELS_DEVICE_COMM_H
 
 #include "kernels/kern.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 
 enum device_way {
     DEVICE_WAY_AUTO,   /* NCCL for the axes that can, the others are staged */

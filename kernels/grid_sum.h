@@ -6,7 +6,7 @@
 #define SHOAL_KERNELS_GRID_SUM_H
 
 #include "kernels/kern.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 
 /* Sums under way at the same time, and none but this one. */
 enum { GRID_SUM_LANES = 2, GRID_SUM_NOW = -1 };

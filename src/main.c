@@ -1,6 +1,6 @@
 /* shoal: one binary, one table of subcommands. */
-#include "checkpoint/ckpt.h"
-#include "cmd.h"
+#include "checkpoint/file/ckpt.h"
+#include "cli/cmd.h"
 #include "kernels/device.h"
 
 #include <errno.h>

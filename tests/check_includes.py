@@ -1,111 +1,190 @@
 #!/usr/bin/env python3
-"""Fails where an #include breaks the include law of src/README.md, or a file is too long.
+"""Fails where an #include breaks the dependency law of src/rooms.txt, or a file is too long.
 
-usage: check_includes.py [ROOT]; check_includes.py --self-test proves that it can fail.
+usage: check_includes.py [ROOT]
+       check_includes.py --table [ROOT]   prints the drawing of the rooms for src/README.md
+       check_includes.py --self-test      proves that the check can fail
+
+Checked: each line of the law names rooms that stand above it, so there are no circles between rooms; each
+include names a file of a room that the line allows, and each allowed room is used; a library's header is
+included only where the line names the library; NAME_private.h is included inside its own room only; inside a
+room files include each other in circles only where one of their headers says why, behind the word "Circle:"
+(NAME.c, NAME.h and NAME_private.h count as one file); src/README.md holds the drawing of today's law.
 """
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-# room -> rooms below it; the relation is closed transitively
-BELOW = {
-    "base": [],
-    "tensor": ["base"], "text": ["base"], "plan": ["base"], "parallel": ["base"],
-    "quant": ["tensor", "plan", "parallel"],
-    "kernels": ["tensor", "plan", "parallel"],
-    "checkpoint": ["tensor", "plan", "parallel", "text"],
-    "attention": ["quant", "kernels", "checkpoint"],
-    "moe": ["quant", "kernels", "checkpoint"],
-    "sample": ["quant", "kernels", "checkpoint"],
-    "model": ["attention", "moe", "sample"],
-    "engine": ["model"],
-    "serve": ["engine", "plan", "text", "base"],
-    "calibrate": ["engine"],
-    "main": ["serve", "calibrate", "text"],
-}
-# what a room may not see although a room below it may
-BARRED = {"serve": {"tensor", "parallel", "quant", "kernels", "checkpoint", "attention", "moe",
-                    "sample", "model"}}
-# system headers that only these rooms include
-OWNED = {"mpi.h": {"parallel", "checkpoint"}, "hdf5.h": {"checkpoint"},
-         "hwloc.h": {"parallel", "base"}, "jansson.h": {"base"}}
+LAW = "src/rooms.txt"
+HEADERS = {"mpi.h": "mpi", "hdf5.h": "hdf5", "hwloc.h": "hwloc", "jansson.h": "jansson",
+           "pcre2.h": "pcre2", "utf8proc.h": "utf8proc", "xxhash.h": "xxhash"}
 LINES_MAX = 700
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+BEGIN, END = "<!-- rooms: tests/check_includes.py --table -->\n", "<!-- end of rooms -->\n"
 
 
-def visible(room):
-    seen, todo = {room}, list(BELOW[room])
-    while todo:
-        below = todo.pop()
-        if below not in seen:
-            seen.add(below)
-            todo += BELOW[below]
-    return seen - BARRED.get(room, set())
+class Law:
+    """The lines of src/rooms.txt: room -> the rooms that it may include, and its libraries."""
+
+    def __init__(self, root):
+        self.rooms, self.libraries, self.found = {}, {}, []
+        for line in (root / LAW).read_text().splitlines():
+            if line and not line.startswith("#"):
+                room, below, libraries = (part.split() for part in line.split("|"))
+                self.add(room[0], [r for r in below if r != "-"], libraries)
+
+    def add(self, room, below, libraries):
+        self.found += [f"{LAW}: '{room}' names '{other}', which stands no line above it"
+                       for other in below if other not in self.rooms]
+        self.rooms[room], self.libraries[room] = below, libraries
+
+    def reaches(self, room):
+        """All rooms below a room, through others too."""
+        seen = set(self.rooms[room])
+        return seen.union(*(self.reaches(other) for other in seen if other in self.rooms))
+
+    def links(self, library):
+        """The rooms that may include the library's header."""
+        return {room for room, names in self.libraries.items() if library in names}
+
+    def levels(self):
+        """The rooms in floors: each stands on the highest room that it includes."""
+        floor = {}
+        for room, below in self.rooms.items():
+            floor[room] = 1 + max((floor.get(other, 0) for other in below), default=0)
+        return [[room for room in self.rooms if floor[room] == n]
+                for n in range(1, 1 + max(floor.values()))]
+
+
+def table(law):
+    """The floors, the top one first."""
+    floors = law.levels()
+    lines = [f"{n:>2}  " + "  ".join(rooms) for n, rooms in enumerate(floors, 1)]
+    return "```\n" + "\n".join(["    main.c", *reversed(lines)]) + "\n```\n"
 
 
 def room_of(path, root):
     parts = path.relative_to(root).parts
     if parts[0] == "kernels":
         return "kernels"
-    return "main" if len(parts) == 2 else parts[1]
+    return "/".join(parts[1:-1]) or "main"
 
 
-def check_include(path, line, room, kind, target, root):
-    where = f"{path.relative_to(root)}:{line}"
-    first = target.split("/")[0]
-    if kind == "<" or "/" not in target:
-        owners = OWNED.get(target.split("/")[-1])
-        if owners and room not in owners:
-            return [f"{where}: room '{room}' includes {target}; only {sorted(owners)} may"]
-        if kind == "<":
+def module_of(path):
+    """NAME.c, NAME.h and NAME_private.h are one."""
+    return str(path.with_suffix("")).removesuffix("_private")
+
+
+class Tree:
+    def __init__(self, root):
+        self.root, self.law = root, Law(root)
+        self.found, self.files, self.used = list(self.law.found), {}, set()
+        for folder in ("src", "kernels"):
+            for path in sorted((root / folder).rglob("*")):
+                if path.suffix in (".c", ".h", ".cu", ".inc"):
+                    self.files[path] = path.read_text(encoding="utf-8")
+        self.edges = {}  # module -> modules of the same room that it includes
+
+    def allows(self, room, other):
+        return room in ("main", other) or other in self.law.rooms[room]
+
+    def include(self, path, where, room, target):
+        beside = path.parent / target
+        base = self.root if target.startswith("kernels/") else self.root / "src"
+        file = beside if "/" not in target and beside in self.files else base / target
+        if file not in self.files:
+            return [f"{where}: \"{target}\" is no file of src/, kernels/ or this folder"]
+        other = room_of(file, self.root)
+        self.used.add((room, other))
+        if not self.allows(room, other):
+            return [f"{where}: room '{room}' may not include room '{other}' (\"{target}\")"]
+        if other == room:
+            self.edges.setdefault(module_of(path), set()).add(module_of(file))
+        elif file.stem.endswith("_private"):
+            return [f"{where}: \"{target}\" is private to room '{other}'"]
+        return []
+
+    def library(self, where, room, target):
+        library = HEADERS.get(target.split("/")[-1])
+        if library is None or room in self.law.links(library):
             return []
-        if (path.parent / target).exists():
+        return [f"{where}: room '{room}' includes <{target}>; its line in {LAW} does not name {library}"]
+
+    def check_file(self, path, text):
+        name, room = path.relative_to(self.root), room_of(path, self.root)
+        n_lines = text.count("\n")
+        if n_lines > LINES_MAX:
+            self.found.append(f"{name}: {n_lines} lines; at most {LINES_MAX}")
+        if room != "main" and room not in self.law.rooms:
+            self.found.append(f"{name}: '{room}' is no room of {LAW}")
+            return
+        for match in INCLUDE.finditer(text):
+            where = f"{name}:{text.count(chr(10), 0, match.start()) + 1}"
+            self.found += (self.library(where, room, match[2]) if match[1] == "<" else
+                           self.include(path, where, room, match[2]))
+
+    def circles(self):
+        """Sets of files of one room that include each other, unless a header of theirs says why."""
+        reach = {}
+
+        def reaches(module):
+            seen, todo = set(), list(self.edges.get(module, ()))
+            while todo:
+                other = todo.pop()
+                if other not in seen:
+                    seen.add(other)
+                    todo += self.edges.get(other, ())
+            return seen
+        for module in self.edges:
+            reach[module] = reaches(module) - {module}
+        done = set()
+        for module in sorted(reach):
+            circle = {other for other in reach[module] if module in reach.get(other, ())}
+            if circle and module not in done:
+                circle.add(module)
+                done |= circle
+                if not any("Circle:" in text for path, text in self.files.items()
+                           if path.suffix == ".h" and module_of(path) in circle):
+                    names = sorted(str(Path(m).relative_to(self.root)) for m in circle)
+                    yield f"these include each other, and no header of theirs says why: {' '.join(names)}"
+
+    def unused(self):
+        return [f"{LAW}: '{room}' may include '{other}' and does not" for room, below in
+                self.law.rooms.items() for other in below if (room, other) not in self.used]
+
+    def drawing(self):
+        page = self.root / "src" / "README.md"
+        text = page.read_text() if page.exists() else ""
+        if BEGIN + table(self.law) + END in text:
             return []
-        return [f"{where}: \"{target}\" is no file beside it; include by the path below src/"]
-    if first not in BELOW:
-        return [f"{where}: \"{target}\" names no room"]
-    if first not in visible(room):
-        return [f"{where}: room '{room}' may not include room '{first}' (\"{target}\")"]
-    base = root if first == "kernels" else root / "src"
-    if not (base / target).exists():
-        return [f"{where}: \"{target}\" does not exist"]
-    return []
+        return ["src/README.md: the drawing of the rooms is not that of "
+                f"{LAW}; put there what `tests/check_includes.py --table` prints"]
 
-
-def check(root):
-    """All violations as sentences, and the number of files read."""
-    found, n_files = [], 0
-    for folder in ("src", "kernels"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix not in (".c", ".h", ".cu", ".inc"):
-                continue
-            n_files += 1
-            room = room_of(path, root)
-            text = path.read_text(encoding="utf-8")
-            n_lines = text.count("\n")
-            if n_lines > LINES_MAX:
-                found.append(f"{path.relative_to(root)}: {n_lines} lines; at most {LINES_MAX}")
-            if room not in BELOW:
-                found.append(f"{path.relative_to(root)}: '{room}' is no room of the law")
-                continue
-            for match in INCLUDE.finditer(text):
-                line = text.count("\n", 0, match.start()) + 1
-                found += check_include(path, line, room, match[1], match[2], root)
-    return found, n_files
+    def check(self):
+        """All violations as sentences."""
+        for path, text in self.files.items():
+            self.check_file(path, text)
+        return self.found + list(self.circles()) + self.unused() + self.drawing()
 
 
 BROKEN = {
-    "src/base/a.h": '#include "plan/p.h"\n',
-    "src/plan/p.h": '#include <mpi.h>\n',
-    "src/text/t.h": '#include "plan/p.h"\n',
-    "src/serve/s.c": '#include "engine/e.h"\n#include "kernels/k.h"\n#include "model/m.h"\n',
-    "src/engine/e.h": '#include "model/m.h"\n',
-    "src/model/m.h": '#include "hdf5.h"\n#include "base/gone.h"\n',
-    "kernels/k.h": '#include "model/m.h"\n',
-    "src/main.c": '#include "serve/s.h"\n' + "\n" * LINES_MAX,
+    LAW: "base | - | jansson\nplan | base late | -\nlate | base | -\nserve/a | plan base | mpi\n"
+         "serve/b | serve/a | -\n",
+    "src/base/a.h": '#include "plan/p.h"\n',  # a room above
+    "src/plan/p.h": '#include <mpi.h>\n#include "base/a.h"\n',  # a library that its line does not name
+    "src/plan/p_private.h": "\n",
+    "src/late/l.h": '#include "base/gone.h"\n#include "base/a.h"\n',  # a file that is not there
+    "src/serve/a/s.h": '#include "plan/p_private.h"\n#include "serve/a/t.h"\n#include <mpi.h>\n',
+    "src/serve/a/t.h": '#include "serve/a/s.h"\n#include "late/l.h"\n',
+    "src/serve/b/x.h": '#include "serve/b/y.h"\n#include "serve/a/s.h"\n',
+    "src/serve/b/y.h": '/* Circle: a reason. */\n#include "serve/b/x.h"\n',
+    "src/lost/z.h": "\n",  # no room
+    "src/main.c": '#include "serve/b/x.h"\n' + "\n" * LINES_MAX,
 }
-BROKEN_COUNT = 10  # sentences that the tree above must give
+# 'late' above plan; base -> plan; <mpi.h> in plan; base/gone.h; p_private.h; serve/a -> late; no room lost; main.c
+# too long; the circle of s.h and t.h; plan -> late and serve/a -> base unused; no drawing
+BROKEN_COUNT = 12
 
 
 def self_test():
@@ -114,7 +193,7 @@ def self_test():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        found, _ = check(Path(folder))
+        found = Tree(Path(folder)).check()
     if len(found) != BROKEN_COUNT:
         print(f"self-test: {len(found)} violations found, {BROKEN_COUNT} expected", *found, sep="\n")
         return 1
@@ -123,13 +202,19 @@ def self_test():
 
 
 def main():
-    if sys.argv[1:] == ["--self-test"]:
+    flags = [word for word in sys.argv[1:] if word.startswith("--")]
+    roots = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if flags == ["--self-test"]:
         return self_test()
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()
-    found, n_files = check(root)
+    root = Path(roots[0] if roots else Path(__file__).parents[1]).resolve()
+    if flags == ["--table"]:
+        print(BEGIN + table(Law(root)) + END, end="")
+        return 0
+    tree = Tree(root)
+    found = tree.check()
     print(*found, sep="\n", end="\n" if found else "")
-    print(f"{n_files} files read, {len(found)} violations")
-    return 1 if found or n_files == 0 else 0
+    print(f"{len(tree.files)} files read, {len(found)} violations")
+    return 1 if found or not tree.files else 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 /* How much of a pipeline's time is waiting: reads a job's --trace, finds its longest run of steps
  * that only decode, and prints each stage's times in them; then what the same steps would give on
- * cores of their own, by simulation (parallel/pipe_replay.h). Run by hand and by e2e tests.
+ * cores of their own, by simulation (parallel/layout/pipe_replay.h). Run by hand and by e2e tests.
  *
  * usage: tool_bubble FILE.trace [MESSAGE_US] */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "parallel/pipe_replay.h"
+#include "parallel/layout/pipe_replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * documents, extra, prompt, bos_token, eos_token. Prints {"text"} or {"error"} a line, or with
  * --user the users' parts in [[ and ]]. Called by make_chat_goldens.py --try, and by hand. */
 #include "base/strbuf.h"
-#include "text/chat.h"
+#include "text/chat/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/links.h"
-#include "parallel/gpu_place.h"
+#include "parallel/topology/gpu_place.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "base/status.h"
 #include "kernels/kern.h"
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 
 struct kv_pool {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;

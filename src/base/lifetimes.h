@@ -1,5 +1,5 @@
 /* Memory shared by arrays that are not alive at the same time. Pure: sizes and lifetimes in,
- * offsets out. Called where a workspace is laid out (parallel/workspace.h). */
+ * offsets out. Called where a workspace is laid out (parallel/layout/workspace.h). */
 #ifndef SHOAL_BASE_LIFETIMES_H
 #define SHOAL_BASE_LIFETIMES_H
 

@@ -1,7 +1,7 @@
 /* A team of threads: one piece of work at a time, cut into parts. Thread 0 is the one that asks;
  * the others wait for it, a few microseconds spinning, then yielding, then asleep, so that teams
  * that share cores do not hold each other up. Knows nothing of what the parts compute. The compute
- * threads of a rank are one team (kernels/part.h, parallel/comm.h). */
+ * threads of a rank are one team (kernels/part.h, parallel/comm/comm.h). */
 #ifndef SHOAL_BASE_TEAM_H
 #define SHOAL_BASE_TEAM_H
 

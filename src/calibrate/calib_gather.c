@@ -1,6 +1,6 @@
 /* Passes over the calibration set: what linears see goes to every rank, sequence by sequence, and
  * each adds it to its rows of the second moments. */
-#include "calibrate/calib.h"
+#include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
 

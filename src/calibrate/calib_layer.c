@@ -1,5 +1,5 @@
 /* One layer: its weights, its stage, and the list of what is to be quantized together. */
-#include "calibrate/calib.h"
+#include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
 #include "kernels/ops.h"

@@ -1,6 +1,6 @@
 /* A layer's matrices become codes: ranks divide outputs, every rank gets them all, for the next
  * pass runs on what they stand for. */
-#include "calibrate/calib.h"
+#include "calibrate/calibrate_private.h"
 
 #include "base/log.h"
 #include "base/mem.h"

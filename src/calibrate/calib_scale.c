@@ -6,7 +6,7 @@
  *   up -> down, in every expert by itself
  * A scale is used only where all that it touches is quantized (the router becomes f32): rounding
  * scaled floats back to a narrow type would be another error. */
-#include "calibrate/calib.h"
+#include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
 #include "quant/smoothquant.h"

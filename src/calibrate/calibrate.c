@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "calibrate/calib.h"
+#include "calibrate/calibrate_private.h"
 #include "quant/quantize.h"
 
 #include <stdio.h>

@@ -8,9 +8,9 @@
 #ifndef SHOAL_CALIBRATE_CALIBRATE_H
 #define SHOAL_CALIBRATE_CALIBRATE_H
 
-#include "checkpoint/ckpt.h"
+#include "checkpoint/file/ckpt.h"
 #include "model/model_config.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 #include "quant/gptq.h"
 
 enum { CALIBRATE_FORMATS_MAX = 8 };

@@ -3,7 +3,7 @@
 #ifndef SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 #define SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 
-#include "checkpoint/ckpt_writer.h"
+#include "checkpoint/file/ckpt_writer.h"
 #include "model/model_config.h"
 #include "model/weights.h"
 

@@ -4,7 +4,7 @@
 #define SHOAL_CALIBRATE_TENSOR_ROWS_H
 
 #include "base/team.h"
-#include "checkpoint/ckpt.h"
+#include "checkpoint/file/ckpt.h"
 
 /* A dataset and the block of it that is in memory. */
 struct tensor_block {

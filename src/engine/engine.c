@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/device_comm.h"
-#include "parallel/pipe_schedule.h"
+#include "parallel/layout/pipe_schedule.h"
 
 /* A span that ends now goes to the timeline. Returns now. */
 static uint64_t mark(struct engine *e, enum trace_kind kind, uint64_t since)

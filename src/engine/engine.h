@@ -1,6 +1,7 @@
 /* Runs steps on one rank: takes a plan, receives the hidden rows from the stage before, runs its
  * own stage, sends them on; the last stage samples and sends the result to the lead. Knows plans
- * and stages, never requests. With pp stages, pp steps are in flight (parallel/pipe_schedule.h). */
+ * and stages, never requests. With pp stages, pp steps are in flight
+ * (parallel/layout/pipe_schedule.h). */
 #ifndef SHOAL_ENGINE_ENGINE_H
 #define SHOAL_ENGINE_ENGINE_H
 

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "kernels/kern.h"
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -15,7 +15,7 @@
 struct status model_fields_check(const struct js_node *root, const char *what);
 
 /* Local. Likewise what the RoPE object `where` (rope_scaling, rope_parameters) may say. What its
- * values mean is checkpoint/rope_freq.c's: convert made the factors. */
+ * values mean is checkpoint/file/rope_freq.c's: convert made the factors. */
 struct status model_fields_check_rope(const struct js_node *rope, const char *what,
                                       const char *where);
 

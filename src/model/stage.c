@@ -6,7 +6,7 @@
 #include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
-#include "parallel/workspace.h"
+#include "parallel/layout/workspace.h"
 
 #include <assert.h>
 #include <string.h>

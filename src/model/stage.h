@@ -7,7 +7,7 @@
 #include "model/model_config.h"
 #include "model/weights.h"
 #include "moe/moe.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 #include "tensor/tap.h"
 
 /* The rows that travel along the pipeline, as one message: h, then the counters. */

@@ -3,7 +3,7 @@
 #include "kernels/device_comm.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
-#include "parallel/workspace.h"
+#include "parallel/layout/workspace.h"
 
 void stage_describe_attention(struct stage *s)
 {

@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
-#include "parallel/workspace.h"
+#include "parallel/layout/workspace.h"
 
 struct status stage_make_latent(struct stage *s)
 {

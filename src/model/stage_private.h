@@ -34,7 +34,7 @@ struct stage {
     uint64_t *expert_load; /* [layers, E] */
     uint64_t workspace_bytes;
     void *workspace; /* owned; the arrays below stand in it, for T <= max_rows, and those that are
-                        not alive at the same time share memory (parallel/workspace.h) */
+                        not alive at the same time share memory (parallel/layout/workspace.h) */
     float *x;        /* [T, D] normed input of a block */
     float *q, *attended; /* [T, H query_dim], [T, H value_dim] */
     float *k, *v;        /* [T, G Hd] */

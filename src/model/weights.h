@@ -3,12 +3,12 @@
 #ifndef SHOAL_MODEL_WEIGHTS_H
 #define SHOAL_MODEL_WEIGHTS_H
 
-#include "checkpoint/ckpt.h"
-#include "checkpoint/loader.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/load/loader.h"
 #include "kernels/kern.h"
 #include "model/model_config.h"
-#include "parallel/comm.h"
-#include "parallel/layout.h"
+#include "parallel/comm/comm.h"
+#include "parallel/layout/layout.h"
 
 /* What a tensor is for. The roles of a layer stand together. */
 enum weight_role {

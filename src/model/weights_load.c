@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/weights_lend.h"
-#include "parallel/expert_places.h"
+#include "parallel/layout/expert_places.h"
 
 #include <stdio.h>
 #include <string.h>

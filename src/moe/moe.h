@@ -8,8 +8,8 @@
 #include "kernels/act.h"
 #include "kernels/kern.h"
 #include "moe/capacity.h"
-#include "parallel/comm.h"
-#include "parallel/layout.h"
+#include "parallel/comm/comm.h"
+#include "parallel/layout/layout.h"
 #include "tensor/tap.h"
 
 struct moe_options {

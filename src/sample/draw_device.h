@@ -5,7 +5,7 @@
 #define SHOAL_SAMPLE_DRAW_DEVICE_H
 
 #include "sample/shards.h"
-#include "sample/vocab_parallel.h"
+#include "sample/vocab_rows.h"
 
 struct draw_device; /* buffers for VOCAB_ROWS_AT_ONCE rows */
 

@@ -3,8 +3,8 @@
 #ifndef SHOAL_SAMPLE_SHARDS_H
 #define SHOAL_SAMPLE_SHARDS_H
 
-#include "parallel/comm.h"
-#include "parallel/layout.h"
+#include "parallel/comm/comm.h"
+#include "parallel/layout/layout.h"
 
 struct shards {
     struct comm *comm; /* borrowed, as the layout */

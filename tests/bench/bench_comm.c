@@ -1,7 +1,7 @@
 /* Latencies of the collectives of one step, through a host's shared memory and through MPI, in
  * turn. mpirun -n RANKS bench_comm; prints the slowest rank's least and median microseconds. */
 #include "base/clock.h"
-#include "parallel/comm.h"
+#include "parallel/comm/comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

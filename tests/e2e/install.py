@@ -13,7 +13,7 @@ from program import expect, main_of, run
 
 COMMANDS = ["convert", "inspect", "quantize", "plan", "generate", "score", "bench", "status", "merge"]
 PROGRAM = """
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 #include "tensor/leaf.h"
 #include <stdio.h>
 int main(void)

@@ -1,7 +1,7 @@
 /* Targets: a checkpoint file as it lies on a disk, seal and all; and the HDF5 part alone, which is
  * sealed anew, so that what reaches the structure's checks and HDF5 itself is damaged. */
-#include "checkpoint/ckpt.h"
-#include "checkpoint/seal.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/seal.h"
 #include "fuzz/fuzz.h"
 #include "unit/util_ckpt.h"
 

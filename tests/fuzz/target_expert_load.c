@@ -2,7 +2,7 @@
 #include "fuzz/fuzz.h"
 
 #include "base/mem.h"
-#include "parallel/expert_places.h"
+#include "parallel/layout/expert_places.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* Target: a GGUF file: its metadata, its tensors' values, and what it means as a model. */
 #include "base/mem.h"
-#include "checkpoint/gguf.h"
-#include "checkpoint/gguf_model.h"
+#include "checkpoint/convert/gguf.h"
+#include "checkpoint/convert/gguf_model.h"
 #include "fuzz/fuzz.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * right whatever they say, so that what is behind the checksums is reached. */
 #include "base/strbuf.h"
 #include "fuzz/fuzz.h"
-#include "serve/journal.h"
+#include "serve/journal/journal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,10 +2,10 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "fuzz/fuzz.h"
-#include "serve/line_reader.h"
-#include "serve/request.h"
-#include "serve/request_words.h"
-#include "serve/result_row.h"
+#include "serve/input/line_reader.h"
+#include "serve/output/result_row.h"
+#include "serve/request/request.h"
+#include "serve/request/request_words.h"
 #include "unit/util_serve.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Targets: a whole safetensors file; its JSON header alone, with a right length before it and bytes
  * behind it; the index of shards. */
-#include "checkpoint/safetensors.h"
+#include "checkpoint/convert/safetensors.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

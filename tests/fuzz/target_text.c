@@ -4,10 +4,10 @@
 #include "base/utf8.h"
 #include "fuzz/fuzz.h"
 #include "model/model_config.h"
-#include "text/chat.h"
-#include "text/detokenizer.h"
-#include "text/tiktoken.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tiktoken.h"
+#include "text/tokenizer/tokenizer.h"
 #include "unit/small_tokenizer.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/convert/convert.h"
 #include "engine/engine.h"
 
 #include <errno.h>

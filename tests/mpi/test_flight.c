@@ -1,8 +1,8 @@
 /* The flight recorder: order, wraparound, readers beside a writer, and what comm puts into it. */
 #include "base/clock.h"
-#include "parallel/collective_check.h"
-#include "parallel/comm.h"
-#include "parallel/flight.h"
+#include "parallel/comm/collective_check.h"
+#include "parallel/comm/comm.h"
+#include "parallel/record/flight.h"
 
 #include <CUnit/CUnit.h>
 #include <pthread.h>

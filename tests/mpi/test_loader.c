@@ -1,8 +1,8 @@
 /* The parallel loader over a random file with random overlapping slabs: everyone gets exactly its
  * elements, each block is read once per host, and a failure anywhere ends all ranks together. */
 #include "base/mem.h"
-#include "checkpoint/ckpt_writer.h"
-#include "checkpoint/loader.h"
+#include "checkpoint/file/ckpt_writer.h"
+#include "checkpoint/load/loader.h"
 
 #include <CUnit/CUnit.h>
 #include <fcntl.h>

@@ -3,10 +3,10 @@
  * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then a test of the last ones does
  * not return. */
 #include "base/clock.h"
-#include "parallel/proc_thread.h"
-#include "parallel/watchdog.h"
-#include "parallel/watchdog_board.h"
-#include "parallel/watchdog_link.h"
+#include "base/proc_thread.h"
+#include "parallel/watch/watchdog.h"
+#include "parallel/watch/watchdog_board.h"
+#include "parallel/watch/watchdog_link.h"
 
 #include <CUnit/CUnit.h>
 #include <arpa/inet.h>

@@ -3,8 +3,8 @@
 #ifndef SHOAL_TESTS_UTIL_MPI_H
 #define SHOAL_TESTS_UTIL_MPI_H
 
-#include "parallel/comm.h"
-#include "parallel/layout.h"
+#include "parallel/comm/comm.h"
+#include "parallel/layout/layout.h"
 #include "tensor/dtype.h"
 
 #include <CUnit/CUnit.h>

@@ -1,6 +1,6 @@
 /* Which rows an audit chooses, and what it finds in them. The output is text here; that computed
  * rows come out equal is e2e.audit's to show. */
-#include "serve/audit.h"
+#include "serve/lead/audit.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

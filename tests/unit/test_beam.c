@@ -1,8 +1,8 @@
 /* Beam search against a plain search over all candidates of a made-up model, and the penalties'
  * entries against a count of a request's tokens. */
 #include "base/mem.h"
-#include "serve/beam.h"
-#include "serve/request_adjust.h"
+#include "serve/request/beam.h"
+#include "serve/request/request_adjust.h"
 #include "util_fake_engine.h"
 
 #include <CUnit/CUnit.h>

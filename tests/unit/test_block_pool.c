@@ -1,5 +1,5 @@
 /* The block pool: no block held twice, none lost. */
-#include "serve/block_pool.h"
+#include "serve/schedule/block_pool.h"
 #include "util_fake_engine.h"
 
 #include <CUnit/CUnit.h>

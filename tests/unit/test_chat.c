@@ -4,8 +4,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "text/chat.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/tokenizer.h"
 #include "unit/util_tokenizer.h"
 
 #include <CUnit/CUnit.h>

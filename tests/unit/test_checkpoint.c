@@ -2,8 +2,8 @@
  * writer is a sentence, and nothing half-written stands at the destination. */
 #include "base/json.h"
 #include "base/mem.h"
-#include "checkpoint/ckpt.h"
-#include "checkpoint/ckpt_writer.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/ckpt_writer.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

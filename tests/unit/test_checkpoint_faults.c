@@ -2,10 +2,10 @@
  * sealed like ours but try what HDF5 would follow: links, external storage, aliases, odd layouts.
  */
 #include "base/mem.h"
-#include "checkpoint/ckpt.h"
-#include "checkpoint/h5.h"
-#include "checkpoint/logits_file.h"
-#include "checkpoint/seal.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/h5.h"
+#include "checkpoint/file/logits_file.h"
+#include "checkpoint/file/seal.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

@@ -1,10 +1,10 @@
 /* Quantized tensors in a checkpoint: what is written is read, misuse of the writer and hostile
  * groups are sentences. */
 #include "base/mem.h"
-#include "checkpoint/ckpt.h"
-#include "checkpoint/ckpt_writer.h"
-#include "checkpoint/h5.h"
-#include "checkpoint/seal.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/ckpt_writer.h"
+#include "checkpoint/file/h5.h"
+#include "checkpoint/file/seal.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

@@ -3,9 +3,9 @@
  */
 #include "base/json.h"
 #include "base/mem.h"
-#include "checkpoint/ckpt.h"
-#include "checkpoint/convert.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/convert/convert.h"
+#include "checkpoint/convert/safetensors.h"
+#include "checkpoint/file/ckpt.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

@@ -1,6 +1,6 @@
 /* Stop strings in pieces. Detokenization itself is compared in the tokenizer suite's cases. */
 #include "base/strbuf.h"
-#include "text/stop.h"
+#include "text/tokenizer/stop.h"
 
 #include <CUnit/CUnit.h>
 #include <string.h>

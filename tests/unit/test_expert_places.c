@@ -1,6 +1,6 @@
 /* Experts over ranks by their load: every expert once, parts of the layout's sizes, evenness, and
  * files of loads that do not fit. */
-#include "parallel/expert_places.h"
+#include "parallel/layout/expert_places.h"
 
 #include "base/mem.h"
 

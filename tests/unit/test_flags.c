@@ -1,5 +1,5 @@
 /* Flags by table: every kind, limits, aliases, and the sentence of each mistake. */
-#include "flags.h"
+#include "options/flags.h"
 
 #include <CUnit/CUnit.h>
 #include <stdlib.h>

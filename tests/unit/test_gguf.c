@@ -1,6 +1,6 @@
 /* The GGUF reader: dequantizers against goldens of another implementation, metadata of every type,
  * files cut at every byte, and fields that lie. */
-#include "checkpoint/gguf.h"
+#include "checkpoint/convert/gguf.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

@@ -1,5 +1,5 @@
 /* Which GPU belongs to which rank. */
-#include "parallel/gpu_place.h"
+#include "parallel/topology/gpu_place.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>

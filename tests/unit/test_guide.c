@@ -1,11 +1,11 @@
 /* Answers of a given form: what patterns take, what is refused, and which tokens fit. */
-#include "serve/guide.h"
+#include "serve/request/guide.h"
 
 #include "base/mem.h"
-#include "serve/request.h"
-#include "serve/request_guide.h"
-#include "serve/request_words.h"
-#include "text/automaton.h"
+#include "serve/request/request.h"
+#include "serve/request/request_guide.h"
+#include "serve/request/request_words.h"
+#include "text/grammar/automaton.h"
 #include "util_forms.h"
 #include "util_serve.h"
 #include "util_tokenizer.h"

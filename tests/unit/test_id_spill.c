@@ -1,5 +1,5 @@
 /* More ids than stay in memory: every one is known, new ones are new, and memory is bounded. */
-#include "serve/id_set.h"
+#include "serve/journal/id_set.h"
 
 #include "util_serve.h"
 

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
-#include "checkpoint/convert.h"
+#include "checkpoint/convert/convert.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

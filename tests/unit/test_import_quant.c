@@ -2,8 +2,8 @@
  * layout says, and what cannot be kept is a sentence. */
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
-#include "checkpoint/convert.h"
-#include "checkpoint/gguf.h"
+#include "checkpoint/convert/convert.h"
+#include "checkpoint/convert/gguf.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

@@ -5,9 +5,9 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "text/chat.h"
-#include "text/jinja.h"
-#include "text/jinja_case.h"
+#include "text/chat/chat.h"
+#include "text/chat/jinja.h"
+#include "text/chat/jinja_case.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>

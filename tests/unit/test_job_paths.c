@@ -1,5 +1,5 @@
 /* The files of a job: what would destroy another is refused before anything is touched. */
-#include "job_paths.h"
+#include "job/job_paths.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Runs that are ended anywhere and resumed with other options: the bytes of an uninterrupted run.
  * Journals that are torn, damaged, or of another job. */
+#include "base/failpoint.h"
 #include "base/mem.h"
-#include "serve/failpoint.h"
-#include "serve/journal.h"
+#include "serve/journal/journal.h"
 #include "util_journal.h"
 
 #include <CUnit/CUnit.h>

@@ -1,9 +1,9 @@
 /* What stands around a journal: its index over many lines, ids, points where tests make it fail. */
-#include "serve/journal_index.h"
+#include "serve/journal/journal_index.h"
 
+#include "base/failpoint.h"
 #include "base/mem.h"
-#include "serve/failpoint.h"
-#include "serve/id_set.h"
+#include "serve/journal/id_set.h"
 #include "util_fake_engine.h"
 
 #include <CUnit/CUnit.h>

@@ -1,7 +1,7 @@
 /* Rows that no single run is long enough for, with several answers, searches and log-probabilities;
  * and what a journal may say of an unfinished row that does not fit it. */
 #include "base/mem.h"
-#include "serve/journal.h"
+#include "serve/journal/journal.h"
 #include "util_journal.h"
 
 #include <CUnit/CUnit.h>

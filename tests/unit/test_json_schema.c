@@ -1,5 +1,5 @@
 /* JSON Schema: which texts schemas take, by themselves and together, and what is refused. */
-#include "text/json_schema.h"
+#include "text/grammar/json_schema.h"
 
 #include "util_forms.h"
 

@@ -1,5 +1,5 @@
 /* Percentiles of the latency histogram against exact ones, over several shapes of samples. */
-#include "serve/latency.h"
+#include "serve/schedule/latency.h"
 
 #include "util_fake_engine.h"
 

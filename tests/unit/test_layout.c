@@ -1,6 +1,6 @@
 /* Layouts by brute force: every unit of every tensor is counted over all ranks, for every product
  * of tp, pp, dp and ep on 1 to 16 ranks; places, stages, bytes and each sentence of refusal. */
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 
 #include "base/mem.h"
 #include "tensor/dims.h"

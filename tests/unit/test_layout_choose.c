@@ -1,11 +1,11 @@
 /* The choice of a layout and the report of `shoal plan`: rules, flags, rank order, golden reports.
  * SHOAL_GOLDEN_UPDATE=1 writes the reports anew. */
-#include "parallel/layout_choose.h"
+#include "parallel/layout/layout_choose.h"
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "parallel/layout_cost.h"
-#include "parallel/plan_report.h"
+#include "parallel/layout/layout_cost.h"
+#include "parallel/layout/plan_report.h"
 #include "util_models.h"
 
 #include <CUnit/CUnit.h>

@@ -1,5 +1,5 @@
 /* Whole jobs over the fake engine: lines in, rows out, the same bytes whatever the options. */
-#include "serve/lead.h"
+#include "serve/lead/lead.h"
 
 #include "base/file.h"
 #include "base/json.h"

@@ -1,5 +1,5 @@
 /* Lines of hostile and of ordinary files. */
-#include "serve/line_reader.h"
+#include "serve/input/line_reader.h"
 
 #include "base/mem.h"
 #include "util_serve.h"

@@ -1,9 +1,9 @@
 /* The order in which a window of requests runs: nobody is lost, what begins alike meets, and work
  * of both kinds takes turns. */
-#include "serve/order.h"
+#include "serve/schedule/order.h"
 
 #include "base/mem.h"
-#include "serve/request_list.h"
+#include "serve/request/request_list.h"
 #include "util_fake_engine.h"
 
 #include <CUnit/CUnit.h>

@@ -1,5 +1,5 @@
 /* The replayed pipeline: waits that can be computed by hand. */
-#include "parallel/pipe_replay.h"
+#include "parallel/layout/pipe_replay.h"
 
 #include <CUnit/CUnit.h>
 

@@ -1,5 +1,5 @@
 /* The pipeline's timetable: golden timelines, and the properties that make it one. */
-#include "parallel/pipe_schedule.h"
+#include "parallel/layout/pipe_schedule.h"
 
 #include <CUnit/CUnit.h>
 

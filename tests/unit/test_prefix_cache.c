@@ -1,5 +1,5 @@
 /* The tree of cached blocks: finding, counting holders, and who goes first. */
-#include "serve/prefix_cache.h"
+#include "serve/schedule/prefix_cache.h"
 
 #include <CUnit/CUnit.h>
 

@@ -1,5 +1,5 @@
 /* The summary's text and the progress line. */
-#include "serve/progress.h"
+#include "serve/output/progress.h"
 
 #include "base/mem.h"
 

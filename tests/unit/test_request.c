@@ -1,10 +1,10 @@
 /* Request lines: what they set, and a sentence for each way of being wrong. */
-#include "serve/request.h"
+#include "serve/request/request.h"
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "serve/id_set.h"
-#include "serve/result_row.h"
+#include "serve/journal/id_set.h"
+#include "serve/output/result_row.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>

@@ -1,7 +1,7 @@
 /* Requests turned into result rows: texts and where they stop, log-probabilities, batch results. */
 #include "base/file.h"
 #include "base/mem.h"
-#include "serve/result_row.h"
+#include "serve/output/result_row.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>

@@ -1,6 +1,6 @@
 /* Repeated requests: the same rows with the result cache on and off, whatever the options, and
  * rows that were not computed twice. */
-#include "serve/result_cache.h"
+#include "serve/output/result_cache.h"
 
 #include "util_serve.h"
 

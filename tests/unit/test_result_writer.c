@@ -1,5 +1,5 @@
 /* Rows put in any order come out in theirs; failing writes are named. */
-#include "serve/result_writer.h"
+#include "serve/output/result_writer.h"
 
 #include "base/file.h"
 #include "base/mem.h"

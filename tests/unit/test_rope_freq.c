@@ -1,7 +1,7 @@
 /* Rotary frequencies: the plain ones exactly, the scaled ones against what transformers computes in
  * f32, and no frequencies for what is not known. */
 #include "base/mem.h"
-#include "checkpoint/rope_freq.h"
+#include "checkpoint/file/rope_freq.h"
 
 #include <CUnit/CUnit.h>
 #include <math.h>

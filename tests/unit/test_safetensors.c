@@ -1,6 +1,6 @@
 /* The safetensors reader against small files made here: what is right is read, what is hostile is a
  * sentence. */
-#include "checkpoint/safetensors.h"
+#include "checkpoint/convert/safetensors.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>

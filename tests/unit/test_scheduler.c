@@ -1,9 +1,9 @@
 /* The scheduler under a fake engine: thousands of random layouts, limits and pools, in which every
  * request must come to what it comes to alone. */
-#include "serve/scheduler.h"
+#include "serve/schedule/scheduler.h"
 
 #include "base/mem.h"
-#include "serve/scheduler_state.h"
+#include "serve/schedule/scheduler_private.h"
 #include "util_fake_engine.h"
 
 #include <CUnit/CUnit.h>

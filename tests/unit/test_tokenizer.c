@@ -4,9 +4,9 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "text/detokenizer.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_synth.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_synth.h"
 #include "unit/util_tokenizer.h"
 
 #include <CUnit/CUnit.h>

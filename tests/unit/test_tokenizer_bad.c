@@ -4,10 +4,10 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "text/pattern.h"
-#include "text/tiktoken.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_synth.h"
+#include "text/grammar/pattern.h"
+#include "text/tokenizer/tiktoken.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_synth.h"
 #include "unit/small_tokenizer.h"
 
 #include <CUnit/CUnit.h>

@@ -1,8 +1,8 @@
 /* Topologies: descriptions, XML, the running machine, the join of gathered entries, threads. */
-#include "parallel/topo.h"
+#include "parallel/topology/topo.h"
 
 #include "base/mem.h"
-#include "parallel/topo_read.h"
+#include "parallel/topology/topo_private.h"
 
 #include <CUnit/CUnit.h>
 #include <hwloc.h>

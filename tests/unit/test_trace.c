@@ -2,7 +2,7 @@
  */
 #include "base/json.h"
 #include "base/mem.h"
-#include "parallel/trace_file.h"
+#include "job/trace_file.h"
 
 #include <CUnit/CUnit.h>
 #include <string.h>

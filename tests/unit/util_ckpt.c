@@ -2,9 +2,9 @@
 #include "unit/util_ckpt.h"
 
 #include "base/mem.h"
-#include "checkpoint/ckpt.h"
-#include "checkpoint/ckpt_writer.h"
-#include "checkpoint/seal.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/ckpt_writer.h"
+#include "checkpoint/file/seal.h"
 
 #include <CUnit/CUnit.h>
 #include <dirent.h>

@@ -5,7 +5,7 @@
 #define SHOAL_TESTS_UTIL_FAKE_ENGINE_H
 
 #include "plan/step_plan.h"
-#include "serve/request.h"
+#include "serve/request/request.h"
 
 #include <stdint.h>
 
@@ -46,8 +46,9 @@ void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
  */
 size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens);
 
-/* A drafter (serve/scheduler.h) that knows what a request comes to, and from a position on, which
- * hangs on the request and its tokens, says something else; also ends that do not come. */
+/* A drafter (serve/schedule/scheduler.h) that knows what a request comes to, and from a position
+ * on, which hangs on the request and its tokens, says something else; also ends that do not come.
+ */
 int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
 /* The score of token i of tokens. */

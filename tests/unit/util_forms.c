@@ -1,8 +1,8 @@
 #include "util_forms.h"
 
 #include "base/json.h"
-#include "text/json_schema.h"
-#include "text/regex.h"
+#include "text/grammar/json_schema.h"
+#include "text/grammar/regex.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>

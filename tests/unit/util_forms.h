@@ -2,7 +2,7 @@
 #ifndef SHOAL_TESTS_UTIL_FORMS_H
 #define SHOAL_TESTS_UTIL_FORMS_H
 
-#include "text/automaton.h"
+#include "text/grammar/automaton.h"
 
 enum { UTIL_TEXTS_MAX = 12 };
 

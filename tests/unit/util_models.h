@@ -2,7 +2,7 @@
 #ifndef SHOAL_TEST_UTIL_MODELS_H
 #define SHOAL_TEST_UTIL_MODELS_H
 
-#include "parallel/layout.h"
+#include "parallel/layout/layout.h"
 
 enum util_model { MODEL_SMOLLM2, MODEL_MIXTRAL, MODEL_QWEN3, MODEL_DEMO, MODEL_ODD, MODEL_COUNT };
 

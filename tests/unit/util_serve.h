@@ -3,7 +3,7 @@
 #define SHOAL_TESTS_UTIL_SERVE_H
 
 #include "base/strbuf.h"
-#include "serve/lead.h"
+#include "serve/lead/lead.h"
 #include "util_fake_engine.h"
 
 /* A tokenizer whose ids 0..255 are the bytes and whose id 256 is the special token "<|end|>". */

@@ -5,8 +5,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "text/detokenizer.h"
-#include "text/tiktoken.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tiktoken.h"
 
 #include <stdio.h>
 #include <string.h>

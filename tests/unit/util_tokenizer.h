@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdbool.h>
 #include <stddef.h>

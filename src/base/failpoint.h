@@ -1,0 +1,50 @@
+/* Places at which a test lets the process die, or a call fail, at the n-th pass: --failpoint. A
+ * product run passes NULL and pays one comparison. Called by the journal, the writer and the job's
+ * loop. */
+#ifndef SHOAL_BASE_FAILPOINT_H
+#define SHOAL_BASE_FAILPOINT_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FAILPOINT_LIST(X)                                                                          \
+    X(LOAD, "load")                     /* before the weights are read */                          \
+    X(JOURNAL_WRITE, "journal_write")   /* half of a group of records is written */                \
+    X(JOURNAL_FSYNC, "journal_fsync")   /* written, not yet durable */                             \
+    X(JOURNAL_RENAME, "journal_rename") /* a new journal is complete and not yet in its place */   \
+    X(OUTPUT_WRITE, "output_write")     /* half of a group of rows is written */                   \
+    X(OUTPUT_FSYNC, "output_fsync")     /* all rows are written, not yet durable */                \
+    X(RESUME, "resume")                 /* a row of an earlier run is taken over */                \
+    X(STEP, "step")                     /* a step is planned */                                    \
+    X(DRAIN, "drain")                   /* running requests are written to the journal */          \
+    X(FINISH, "finish")                 /* the output is durable, the journal does not say so */
+
+enum failpoint_name {
+#define X(name, text) FAILPOINT_##name,
+    FAILPOINT_LIST(X)
+#undef X
+        FAILPOINT_COUNT
+};
+
+struct failpoint {
+    enum failpoint_name name;
+    uint64_t n_left; /* passes until it strikes; 0: never */
+    int error;       /* errno of the call that fails; 0: SIGKILL */
+};
+
+/* Local. "NAME:N" (the process kills itself at pass N) or "NAME:N:EIO", "NAME:N:ENOSPC".
+ * Errors: STATUS_USAGE. */
+struct status failpoint_parse(const char *text, struct failpoint *out);
+
+/* Local. Counts a pass; true when it is the one that strikes. NULL never strikes. */
+bool failpoint_due(struct failpoint *f, enum failpoint_name name);
+
+/* Local. Ends the process, or returns the errno to fail with. */
+int failpoint_strike(const struct failpoint *f);
+
+/* Local. Both: 0, or the errno to fail with. */
+int failpoint_pass(struct failpoint *f, enum failpoint_name name);
+
+#endif

@@ -1,0 +1,157 @@
+/* shoal bench --load: loading the weights and a plain read of the same file, in turns. The plain
+ * read copies the file into fresh memory by all threads, and does nothing with it. */
+#include "bench/bench_private.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 8 << 20 }; /* at once */
+
+/* The part of the file that this rank reads plainly. */
+struct plain {
+    int fd;
+    char *to; /* owned, mapped: [end - begin] */
+    uint64_t begin, end;
+    _Atomic uint64_t next;
+    _Atomic int error;
+};
+
+static void plain_read(void *ctx, uint32_t part)
+{
+    struct plain *p = ctx;
+    uint64_t at;
+    (void)part;
+    while ((at = atomic_fetch_add(&p->next, READ_BYTES)) < p->end) {
+        uint64_t left = p->end - at < READ_BYTES ? p->end - at : READ_BYTES;
+        while (left > 0) {
+            const ssize_t got = pread(p->fd, p->to + (at - p->begin), (size_t)left, (off_t)at);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) {
+                atomic_store(&p->error, got < 0 ? errno : EIO);
+                return;
+            }
+            at += (uint64_t)got;
+            left -= (uint64_t)got;
+        }
+    }
+}
+
+/* The slowest rank's, in seconds. */
+static double slowest(struct job *j, uint64_t ns)
+{
+    comm_max_u64(j->comm, COMM_WORLD, &ns, 1);
+    return (double)ns * 1e-9;
+}
+
+/* **Collective (world)**. Asks each host's system to drop the file's pages; what is not written to
+ * the disk yet stays (posix_fadvise(3)). */
+static struct status forget(struct job *j)
+{
+    const char *path = ckpt_path(j->ckpt);
+    struct status st = status_ok();
+    if (comm_rank(j->comm, COMM_HOST) == 0) {
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        const int error = fd < 0 ? errno : posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        if (error != 0) st = status_make(STATUS_IO, "%s: %s", path, strerror(error));
+        if (fd >= 0) close(fd);
+    }
+    return comm_agree(j->comm, st);
+}
+
+/* **Collective (world)**. The ranks of each host read the whole file, each its share. */
+static struct status turn_plain(struct job *j, double *seconds)
+{
+    const uint64_t n = ckpt_file_bytes(j->ckpt);
+    const uint64_t n_ranks = (uint64_t)comm_size(j->comm, COMM_HOST);
+    const uint64_t rank = (uint64_t)comm_rank(j->comm, COMM_HOST);
+    struct plain p = {.begin = n / n_ranks * rank,
+                      .end = rank + 1 == n_ranks ? n : n / n_ranks * (rank + 1),
+                      .fd = open(ckpt_path(j->ckpt), O_RDONLY | O_CLOEXEC)};
+    const size_t n_bytes = (size_t)(p.end - p.begin);
+    struct status st = status_ok();
+    p.next = p.begin;
+    if (p.fd < 0) st = status_make(STATUS_IO, "%s: %s", ckpt_path(j->ckpt), strerror(errno));
+    if (!status_failed(&st)) st = mem_map(&p.to, n_bytes, "a plain read");
+    comm_barrier(j->comm, COMM_WORLD);
+    const uint64_t since = clock_ns();
+    if (!status_failed(&st)) team_run(j->team, 1, plain_read, &p);
+    *seconds = slowest(j, clock_ns() - since);
+    if (p.error != 0) st = status_make(STATUS_IO, "%s: %s", ckpt_path(j->ckpt), strerror(p.error));
+    mem_unmap(&p.to, n_bytes);
+    if (p.fd >= 0) close(p.fd);
+    return comm_agree(j->comm, st);
+}
+
+/* **Collective (world)**. A second copy of the weights, beside those of the job. */
+static struct status turn_load(struct job *j, double *seconds)
+{
+    const struct layout_place place =
+        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
+    struct layout own = *j->layout;
+    struct weights *copy = NULL;
+    struct loader_stats stats = {0};
+    own.lends_experts = false; /* there is one place for those, and the job's stand there */
+    const struct status st =
+        weights_load(&j->model, &own, place, &j->kern, j->ckpt, j->comm, &copy, &stats);
+    *seconds = slowest(j, (uint64_t)(stats.seconds * 1e9));
+    weights_destroy(&copy);
+    return st;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, uint32_t n)
+{
+    qsort(values, n, sizeof *values, ascending);
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static void print(const struct job *j, uint32_t n, double *plain, double *load, double *fraction)
+{
+    const double gb = (double)ckpt_file_bytes(j->ckpt) / 1e9;
+    const double p = median(plain, n), l = median(load, n), f = median(fraction, n);
+    printf("file %.3f GB, %s, %u turns, medians\n", gb,
+           j->o->bench->cold ? "not cached" : "cached where there is room", n);
+    printf("plain read %.3f s, %.2f GB/s; from %.3f to %.3f s\n", p, gb / p, plain[0],
+           plain[n - 1]);
+    printf("load       %.3f s, %.2f GB/s; from %.3f to %.3f s\n", l, gb / l, load[0], load[n - 1]);
+    printf("load by plain read, turn by turn: %.2f; from %.2f to %.2f\n", f, fraction[0],
+           fraction[n - 1]);
+}
+
+struct status bench_load_run(struct job *j)
+{
+    const struct bench_options *o = j->o->bench;
+    const uint32_t n = o->n_repetitions;
+    double *seconds = NULL; /* [3][n] plain, load, the first by the second */
+    struct status st = mem_alloc(&seconds, (size_t)3 * n, sizeof *seconds, "turns");
+    TRY(comm_agree(j->comm, st));
+    for (uint32_t i = 0; i < o->n_warmup + n; i++) {
+        double plain = 0, load = 0;
+        if (o->cold) TRY_GOTO(st, forget(j), out);
+        TRY_GOTO(st, turn_plain(j, &plain), out);
+        if (o->cold) TRY_GOTO(st, forget(j), out);
+        TRY_GOTO(st, turn_load(j, &load), out);
+        if (i < o->n_warmup) continue;
+        seconds[i - o->n_warmup] = plain;
+        seconds[n + i - o->n_warmup] = load;
+        seconds[2 * n + i - o->n_warmup] = load > 0 ? plain / load : 0;
+    }
+    if (comm_rank(j->comm, COMM_WORLD) == 0)
+        print(j, n, seconds, seconds + n, seconds + (size_t)2 * n);
+out:
+    mem_free(&seconds);
+    return st;
+}

@@ -1,0 +1,333 @@
+/* shoal bench --machine: read bandwidth, arithmetic peaks and collective latencies of this machine,
+ * as a table and as JSON. Nothing here knows a model. */
+#include "bench/bench.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "job/job_paths.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    READ_BYTES = 512 << 20, /* of a host, or more where its caches are large */
+    READ_BYTES_MIN = 64 << 20,
+    CACHE_TIMES = 2, /* what is read is so many times what caches hold: no more than noise then */
+    PROBE_NS = 150000000,
+    PASSES_MIN = 5,
+    THREAD_ROWS_MAX = 16,
+    SUM_ROUNDS = 2000,
+    SUM_WARMUP = 100,
+    N_SUMS = 2,
+};
+
+static const size_t sum_bytes[N_SUMS] = {4096, 65536};
+static const size_t read_bytes_max = (size_t)4 << 30; /* where a CPU names caches beyond belief */
+
+/* What one pass of a probe does; the amount is in operations or bytes. */
+struct probe {
+    struct team *team;
+    const struct peak_memory *memory; /* NULL: arithmetic */
+    int which;                        /* variant of a read, or enum peak_kind */
+};
+
+static double pass(const struct probe *p)
+{
+    return p->memory != NULL ? peak_read(p->memory, p->team, p->which)
+                             : peak_run(p->team, (enum peak_kind)p->which);
+}
+
+/* **Collective (world)**. 1e9 a second of the fastest pass, all ranks at it together: a pass takes
+ * as long as its slowest rank. */
+static double best_rate(struct comm *c, const struct probe *p)
+{
+    uint64_t best = UINT64_MAX, total = 0;
+    int64_t amount = 0;
+    for (int i = 0; i < PASSES_MIN || total < PROBE_NS; i++) {
+        comm_barrier(c, COMM_WORLD);
+        const uint64_t since = clock_ns();
+        amount = (int64_t)pass(p);
+        uint64_t ns = clock_ns() - since;
+        comm_max_u64(c, COMM_WORLD, &ns, 1);
+        if (ns < best) best = ns;
+        total += ns + 1;
+    }
+    comm_sum_i64(c, COMM_WORLD, &amount, 1);
+    return (double)amount / (double)best;
+}
+
+size_t bench_read_bytes(const struct topo *t, size_t least)
+{
+    const size_t cache = peak_cache_bytes();
+    size_t most = least;
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const size_t n_caches = t->nodes[i].n_l3 > 0 ? t->nodes[i].n_l3 : 1;
+        const bool fits = cache <= read_bytes_max / CACHE_TIMES / n_caches;
+        const size_t n = fits ? CACHE_TIMES * n_caches * cache : read_bytes_max;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+struct status bench_machine_measure(struct comm *c, const struct topo *t, struct team *team,
+                                    bool with_ops, struct bench_machine *out)
+{
+    *out = (struct bench_machine){.n_threads = team_size(team)};
+    struct peak_memory memory;
+    size_t n_bytes = bench_read_bytes(t, READ_BYTES) / (size_t)comm_size(c, COMM_HOST);
+    if (n_bytes < READ_BYTES_MIN) n_bytes = READ_BYTES_MIN;
+    const struct status mine = peak_memory_init(&memory, team, n_bytes);
+    const struct status st = comm_agree(c, mine);
+    if (status_failed(&st)) {
+        if (!status_failed(&mine)) peak_memory_fini(&memory);
+        return st;
+    }
+    for (int variant = 0; variant < PEAK_READS; variant++) {
+        const struct probe p = {.team = team, .memory = &memory, .which = variant};
+        const double rate = best_rate(c, &p);
+        if (rate > out->read_gbs) out->read_gbs = rate;
+    }
+    peak_memory_fini(&memory);
+    for (int kind = 0; kind < PEAK_COUNT; kind++) {
+        if (!with_ops && kind != PEAK_FMA_AVX2 && kind != PEAK_FMA_AVX512) continue;
+        const struct probe p = {.team = team, .which = kind};
+        out->gops[kind] = best_rate(c, &p);
+    }
+    return st;
+}
+
+double bench_machine_fma(const struct bench_machine *m)
+{
+    const double a = m->gops[PEAK_FMA_AVX2], b = m->gops[PEAK_FMA_AVX512];
+    return a > b ? a : b;
+}
+
+/* Integer sums over the ranks of a host, one call behind the other. */
+struct sum_latency {
+    size_t n_bytes;
+    struct latency calls; /* of the lead */
+};
+
+/* **Collective (host)** */
+static void measure_sum(struct comm *c, int64_t *buf, struct sum_latency *out)
+{
+    for (int i = 0; i < SUM_WARMUP + SUM_ROUNDS; i++) {
+        const uint64_t since = clock_ns();
+        comm_sum_i64(c, COMM_HOST, buf, out->n_bytes / sizeof *buf);
+        const uint64_t ns = clock_ns() - since;
+        if (i >= SUM_WARMUP) latency_add(&out->calls, ns);
+    }
+}
+
+struct machine_report {
+    struct comm *comm;
+    struct topo *topo;
+    struct layout layout;
+    uint32_t *order; /* [ranks] */
+    uint32_t n_threads;
+    struct team *team;
+    struct bench_machine rows[THREAD_ROWS_MAX];
+    size_t n_rows;
+    int64_t *sum_buf; /* zeros, so that sums stay zero */
+    struct sum_latency sums[N_SUMS];
+};
+
+/* The axes need a layout: all ranks as one replica of a model that has a head for each. */
+static struct status split(struct machine_report *r)
+{
+    const uint32_t n_ranks = (uint32_t)comm_size(r->comm, COMM_WORLD);
+    const struct layout_model model = {.name = "none",
+                                       .n_layers = 1,
+                                       .width = 64,
+                                       .n_heads = n_ranks,
+                                       .n_kv_heads = n_ranks,
+                                       .head_dim = 64,
+                                       .o_leaf = 64,
+                                       .ffn = 64,
+                                       .ffn_leaf = 64,
+                                       .vocab = 64,
+                                       .weight_bytes = 4,
+                                       .context = 64};
+    const struct layout_flags flags = {.tp = n_ranks, .pp = 1, .dp = 1};
+    TRY(layout_build(&model, n_ranks, &flags, &r->layout));
+    TRY(mem_alloc(&r->order, n_ranks, sizeof *r->order, "rank order"));
+    for (uint32_t i = 0; i < n_ranks; i++) r->order[i] = i;
+    return comm_split(r->comm, &r->layout, r->order);
+}
+
+/* 1, 2, 4, ... and all threads of a rank. */
+static struct status measure_threads(struct machine_report *r)
+{
+    uint32_t n = 1;
+    while (r->n_rows < THREAD_ROWS_MAX) {
+        team_use(r->team, n);
+        TRY(bench_machine_measure(r->comm, r->topo, r->team, true, &r->rows[r->n_rows]));
+        r->n_rows++;
+        if (n == r->n_threads) break;
+        n = 2 * n > r->n_threads ? r->n_threads : 2 * n;
+    }
+    return status_ok();
+}
+
+static struct status measure(struct machine_report *r, uint32_t n_threads)
+{
+    TRY(comm_gather_topo(r->comm, &r->topo));
+    TRY(comm_agree(r->comm, split(r)));
+    const uint32_t rank = (uint32_t)comm_rank(r->comm, COMM_WORLD);
+    uint64_t most = n_threads > 0 ? n_threads : topo_threads(r->topo, rank);
+    comm_min_u64(r->comm, COMM_WORLD, &most, 1); /* ranks take part in every row */
+    r->n_threads = (uint32_t)most;
+    TRY(comm_agree(r->comm, team_create(r->n_threads, &r->team)));
+    topo_bind_threads(r->topo, rank, r->team);
+    comm_use_team(r->comm, r->team);
+    TRY(measure_threads(r));
+    TRY(comm_agree(r->comm, mem_alloc(&r->sum_buf, sum_bytes[N_SUMS - 1], 1, "buffer of sums")));
+    for (size_t i = 0; i < N_SUMS; i++) {
+        r->sums[i].n_bytes = sum_bytes[i];
+        measure_sum(r->comm, r->sum_buf, &r->sums[i]);
+    }
+    return status_ok();
+}
+
+static void print_sums(const struct machine_report *r)
+{
+    const int n_ranks = comm_size(r->comm, COMM_HOST);
+    if (n_ranks == 1) {
+        printf("\nsums over ranks: one rank, nothing to measure (start it under mpirun)\n");
+        return;
+    }
+    printf("\nsum of int64 over the %d ranks of a host, us\n%8s %8s %8s %8s %8s\n", n_ranks,
+           "bytes", "min", "mean", "P50", "P99");
+    for (size_t i = 0; i < N_SUMS; i++) {
+        const struct latency *l = &r->sums[i].calls;
+        printf("%8zu %8.2f %8.2f %8.2f %8.2f\n", r->sums[i].n_bytes, (double)l->min_ns * 1e-3,
+               latency_mean_s(l) * 1e6, latency_percentile_s(l, 0.5) * 1e6,
+               latency_percentile_s(l, 0.99) * 1e6);
+    }
+}
+
+static void print_table(const struct machine_report *r)
+{
+    char cpu[PEAK_CPU_NAME_BYTES];
+    peak_cpu_name(cpu);
+    printf("%s; %u hosts, %d ranks\n", cpu, r->topo->n_nodes, comm_size(r->comm, COMM_WORLD));
+    printf("all ranks together; peaks in GFLOP/s (f32) and GOP/s (int8), - where the CPU lacks the "
+           "instructions\n\n%16s %10s",
+           "threads a rank", "read GB/s");
+    for (int k = 0; k < PEAK_COUNT; k++) printf(" %10s", peak_title((enum peak_kind)k));
+    printf("\n");
+    for (size_t i = 0; i < r->n_rows; i++) {
+        printf("%16u %10.1f", r->rows[i].n_threads, r->rows[i].read_gbs);
+        for (int k = 0; k < PEAK_COUNT; k++) {
+            if (r->rows[i].gops[k] > 0)
+                printf(" %10.1f", r->rows[i].gops[k]);
+            else
+                printf(" %10s", "-");
+        }
+        printf("\n");
+    }
+    print_sums(r);
+}
+
+static void write_json(const struct machine_report *r, struct strbuf *s)
+{
+    char cpu[PEAK_CPU_NAME_BYTES];
+    peak_cpu_name(cpu);
+    strbuf_printf(s, "{\"shoal\":\"%s\",\"cpu\":", SHOAL_VERSION);
+    strbuf_json_string(s, cpu, strlen(cpu));
+    strbuf_printf(s, ",\"hosts\":%u,\"ranks\":%d,\"machine\":[", r->topo->n_nodes,
+                  comm_size(r->comm, COMM_WORLD));
+    for (size_t i = 0; i < r->n_rows; i++) {
+        strbuf_puts(s, i > 0 ? "," : "");
+        bench_machine_json(&r->rows[i], s);
+    }
+    strbuf_puts(s, "],\"sums\":[");
+    const int n_ranks = comm_size(r->comm, COMM_HOST);
+    for (size_t i = 0; n_ranks > 1 && i < N_SUMS; i++) {
+        const struct latency *l = &r->sums[i].calls;
+        strbuf_printf(s,
+                      "%s{\"axis\":\"host\",\"ranks\":%d,\"type\":\"int64\",\"bytes\":%zu,"
+                      "\"calls\":%llu,\"min_us\":%.3f,\"mean_us\":%.3f,\"p50_us\":%.3f,"
+                      "\"p99_us\":%.3f}",
+                      i > 0 ? "," : "", n_ranks, r->sums[i].n_bytes, (unsigned long long)l->n,
+                      (double)l->min_ns * 1e-3, latency_mean_s(l) * 1e6,
+                      latency_percentile_s(l, 0.5) * 1e6, latency_percentile_s(l, 0.99) * 1e6);
+    }
+    strbuf_puts(s, "]}\n");
+}
+
+void bench_machine_json(const struct bench_machine *m, struct strbuf *s)
+{
+    strbuf_printf(s, "{\"threads\":%u,\"read_gbs\":%.3f", m->n_threads, m->read_gbs);
+    for (int k = 0; k < PEAK_COUNT; k++) {
+        strbuf_printf(s, ",\"%s\":%.3f", peak_name((enum peak_kind)k), m->gops[k]);
+    }
+    strbuf_puts(s, "}");
+}
+
+struct status bench_check_json(const struct comm *c, const char *path)
+{
+    if (comm_rank(c, COMM_WORLD) != 0 || path == NULL || strcmp(path, "-") == 0) return status_ok();
+    return job_paths_check_written("json", path);
+}
+
+struct status bench_write_json(const char *path, const struct strbuf *text)
+{
+    TRY(strbuf_status(text));
+    const bool is_stdout = strcmp(path, "-") == 0;
+    FILE *f = is_stdout ? stdout : fopen(path, "we");
+    bool written = f != NULL && fwrite(text->data, 1, text->n, f) == text->n;
+    if (f != NULL && (is_stdout ? fflush(f) : fclose(f)) != 0) written = false;
+    if (written) return status_ok();
+    return status_make(STATUS_IO, "--json %s: %s", path, strerror(errno));
+}
+
+static struct status report(const struct machine_report *r, const char *json)
+{
+    if (comm_rank(r->comm, COMM_WORLD) != 0) return status_ok();
+    if (json == NULL || strcmp(json, "-") != 0) print_table(r);
+    if (json == NULL) return status_ok();
+    struct strbuf s;
+    strbuf_init(&s);
+    write_json(r, &s);
+    const struct status st = bench_write_json(json, &s);
+    strbuf_fini(&s);
+    return st;
+}
+
+static struct status run(struct machine_report *r, const struct bench_options *o)
+{
+    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->json)));
+    TRY(measure(r, o->job.n_threads));
+    return comm_agree(r->comm, report(r, o->json));
+}
+
+int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)
+{
+    struct comm *comm = NULL;
+    struct machine_report *r = NULL;
+    struct status st = comm_start(argc, argv, &comm);
+    if (!status_failed(&st)) {
+        st = comm_agree(comm, mem_alloc(&r, 1, sizeof *r, "report"));
+        log_init(comm_rank(comm, COMM_WORLD), LOG_INFO, false);
+    }
+    if (!status_failed(&st)) {
+        r->comm = comm;
+        st = run(r, o);
+    }
+    if (status_failed(&st) && (comm == NULL || comm_rank(comm, COMM_WORLD) == 0)) {
+        fprintf(stderr, "shoal bench: %s\n", st.text);
+    }
+    if (r != NULL) {
+        topo_destroy(&r->topo);
+        comm_use_team(comm, NULL);
+        team_destroy(&r->team);
+        mem_free(&r->order);
+        mem_free(&r->sum_buf);
+    }
+    mem_free(&r);
+    comm_stop(&comm);
+    return status_exit(st.code);
+}

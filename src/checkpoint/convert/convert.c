@@ -1,0 +1,300 @@
+/* What becomes of a source: the experts of a layer and projection become one tensor, tensors are
+ * written in the order of their names, each with its type or format and its leaves. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "checkpoint/convert/convert_private.h"
+#include "tensor/leaf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DOWN_PROJ_UNIT = 32, EXPERTS_MAX = 1 << 16 };
+
+/* ---- names ---- */
+
+/* "a.experts.7.b" becomes "a.experts.b" and 7. */
+static struct status part_name(const char *name, struct convert_part *out)
+{
+    const char *found = strstr(name, ".experts.");
+    const char *number = found == NULL ? NULL : found + strlen(".experts.");
+    out->expert = -1;
+    if (strlen(name) >= sizeof out->name) {
+        return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
+    }
+    strcpy(out->name, name);
+    if (number == NULL) return status_ok();
+    if (*number < '0' || *number > '9') {
+        const char *suffix = strrchr(name, '.');
+        if (strcmp(suffix, ".weight") == 0 || strcmp(suffix, ".bias") == 0) return status_ok();
+        return status_make(
+            STATUS_INPUT,
+            "tensor '%s': fused experts of this kind are not implemented; save the model in its "
+            "original format",
+            name);
+    }
+    char *end;
+    out->expert = strtol(number, &end, 10);
+    if (*end != '.' || out->expert >= EXPERTS_MAX) {
+        return status_make(STATUS_INPUT, "tensor '%s': expected an expert's number", name);
+    }
+    snprintf(out->name, sizeof out->name, "%.*s%s", (int)(number - name), name, end + 1);
+    return status_ok();
+}
+
+static int part_compare(const void *a, const void *b)
+{
+    const struct convert_part *x = a, *y = b;
+    const int order = strcmp(x->name, y->name);
+    if (order != 0) return order;
+    return x->expert < y->expert ? -1 : x->expert > y->expert;
+}
+
+/* Multi-token prediction stands behind the model's own layers; indexers choose positions for sparse
+ * attention. No forward pass here reads them. */
+static bool is_unused(const char *name, int64_t n_layers)
+{
+    const char *prefix = "model.layers.";
+    if (strstr(name, ".self_attn.indexer.") != NULL) return true;
+    if (n_layers <= 0 || strncmp(name, prefix, strlen(prefix)) != 0) return false;
+    return strtol(name + strlen(prefix), NULL, 10) >= n_layers;
+}
+
+static struct status parts_list(struct convert *c)
+{
+    const size_t n = source_count(c->source);
+    const struct js_node *config = source_config(c->source);
+    const char *unused = NULL;
+    size_t n_unused = 0;
+    int64_t n_layers = 0, n_mtp = 0;
+    if (js_int(js_get(config, "num_nextn_predict_layers"), &n_mtp) && n_mtp > 0)
+        js_int(js_get(config, "num_hidden_layers"), &n_layers);
+    if (n == 0) return status_make(STATUS_INPUT, "%s: no tensors", c->options->source);
+    TRY(mem_alloc(&c->parts, n, sizeof c->parts[0], "the list of tensors"));
+    for (size_t i = 0; i < n; i++) {
+        const char *name = source_at(c->source, i)->name;
+        if (is_unused(name, n_layers)) {
+            if (n_unused++ == 0) unused = name;
+            continue;
+        }
+        c->parts[c->n_parts].source = i;
+        TRY(part_name(name, &c->parts[c->n_parts++]));
+    }
+    if (n_unused > 0 && c->rank == 0) {
+        log_line(LOG_WARN,
+                 "%s: %zu tensors are left out, for nothing reads them: multi-token prediction or "
+                 "an indexer, the first is %s",
+                 c->options->source, n_unused, unused);
+    }
+    qsort(c->parts, c->n_parts, sizeof c->parts[0], part_compare);
+    return status_ok();
+}
+
+static bool same_format(struct quant_format a, struct quant_format b)
+{
+    return a.kind == b.kind && a.has_zeros == b.has_zeros && a.scale_dtype == b.scale_dtype &&
+           a.group == b.group;
+}
+
+/* How many parts from `first` on make one tensor; they must be experts 0, 1, ... of one shape. */
+static struct status group_check(const struct convert *c, size_t first, size_t *n)
+{
+    const struct convert_part *p = c->parts + first;
+    const struct source_tensor *t = source_at(c->source, p->source);
+    for (*n = 1; first + *n < c->n_parts && strcmp(p[*n].name, p->name) == 0; (*n)++) {
+    }
+    if (p->expert < 0 && *n == 1) return status_ok();
+    for (size_t i = 0; i < *n; i++) {
+        const struct source_tensor *other = source_at(c->source, p[i].source);
+        if (p[i].expert != (int64_t)i) {
+            return status_make(STATUS_INPUT, "tensor '%s': expected expert %zu of %zu, found %lld",
+                               p->name, i, *n, (long long)p[i].expert);
+        }
+        if (other->n_dims != 2 || other->dims[0] != t->dims[0] || other->dims[1] != t->dims[1] ||
+            other->dtype != t->dtype ||
+            (c->options->keep_codes && !same_format(other->quant, t->quant))) {
+            return status_make(STATUS_INPUT,
+                               "tensor '%s': expert %zu differs from expert 0 in shape or type",
+                               p->name, i);
+        }
+    }
+    return status_ok();
+}
+
+/* ---- leaves ---- */
+
+static bool ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+static void head_dim_find(struct convert *c)
+{
+    const struct js_node *config = source_config(c->source);
+    int64_t head_dim = 0, width = 0, n_heads = 0;
+    if (!js_int(js_get(config, "v_head_dim"), &head_dim) &&
+        !js_int(js_get(config, "head_dim"), &head_dim) &&
+        js_int(js_get(config, "hidden_size"), &width) &&
+        js_int(js_get(config, "num_attention_heads"), &n_heads) && n_heads > 0) {
+        head_dim = width / n_heads;
+    }
+    c->head_dim = head_dim > 0 && head_dim <= UINT32_MAX / 2 ? (uint32_t)head_dim : 0;
+}
+
+/* Where codes are kept, all leaves are whole groups, a model's tensors of a kind are cut alike, and
+ * groups too long for a short tensor become shorter ones with the same scale. `whole` as in
+ * leaf_fit_group. */
+static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_tensor_spec *spec)
+{
+    const uint64_t n_cols = spec->dims[spec->n_dims - 1];
+    const bool is_expert = spec->n_dims == 3;
+    const uint64_t n_least = is_expert ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
+    const uint32_t group = leaf_fit_group(n_cols, whole, c->group, n_least);
+    if (spec->quant.kind != QUANT_NONE && quant_kernel_group(spec->quant) > group) {
+        spec->quant.group = group;
+    }
+    spec->leaf_elems = leaf_choose_quantized(n_cols, leaf_common_unit(whole, group), n_least);
+}
+
+static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *spec)
+{
+    const uint64_t n_cols = spec->dims[spec->n_dims - 1];
+    const bool is_o = ends_with(spec->name, ".o_proj.weight"), is_expert = spec->n_dims == 3;
+    uint32_t unit = 0;
+    if (spec->n_dims < 2) return status_ok();
+    if (is_o) {
+        unit = c->head_dim;
+        if (unit == 0) {
+            return status_make(STATUS_INPUT,
+                               "config.json: expected head_dim, or hidden_size and "
+                               "num_attention_heads, for tensor '%s'",
+                               spec->name);
+        }
+    } else if (ends_with(spec->name, ".down_proj.weight") ||
+               ends_with(spec->name, ".output_linear.weight") ||
+               ends_with(spec->name, ".experts.w2.weight")) {
+        unit = DOWN_PROJ_UNIT;
+    }
+    if (unit == 0) return status_ok();
+    if (c->group == 0) {
+        spec->leaf_elems =
+            leaf_choose(n_cols, unit, is_expert ? LEAF_EXPERT_LEAST : LEAF_COUNT_LOW);
+    } else {
+        leaf_of_codes(c, is_o ? unit : 1, spec);
+    }
+    spec->grid_bits = GRID_BITS_DEFAULT;
+    if (spec->leaf_elems != 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "tensor '%s': %llu columns cannot be cut into at most %d leaves", spec->name,
+                       (unsigned long long)n_cols, LEAF_COUNT_MAX);
+}
+
+/* ---- the whole ---- */
+
+static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
+{
+    /* latent attention takes this one apart */
+    return c->options->keep_codes && t->quant.kind != QUANT_NONE &&
+           !ends_with(t->name, ".kv_b_proj.weight");
+}
+
+static struct status spec_make(const struct convert *c, size_t first, size_t n,
+                               struct ckpt_tensor_spec *out)
+{
+    const struct convert_part *p = c->parts + first;
+    const struct source_tensor *t = source_at(c->source, p->source);
+    const bool merged = p->expert >= 0;
+    struct ckpt_tensor_spec spec = {.name = p->name,
+                                    .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
+    /* differences of a small part of its values decide */
+    if (ends_with(p->name, ".e_score_correction_bias")) spec.dtype = DTYPE_F32;
+    if (keeps_codes(c, t)) {
+        spec.quant = t->quant;
+        spec.method = t->method;
+    }
+    spec.n_dims = t->n_dims + (merged ? 1 : 0);
+    spec.dims[0] = n;
+    memcpy(spec.dims + (merged ? 1 : 0), t->dims, t->n_dims * sizeof t->dims[0]);
+    TRY(leaf_set(c, &spec));
+    *out = spec;
+    return status_ok();
+}
+
+/* All tensors are checked before the first byte is written. */
+static struct status tensors_list(struct convert *c)
+{
+    size_t n;
+    TRY(mem_alloc(&c->tensors, c->n_parts, sizeof c->tensors[0], "the list of tensors"));
+    for (size_t i = 0; i < c->n_parts; i++) {
+        const struct source_tensor *t = source_at(c->source, c->parts[i].source);
+        if (keeps_codes(c, t) && quant_kernel_group(t->quant) > c->group) {
+            c->group = quant_kernel_group(t->quant);
+        }
+    }
+    for (size_t first = 0; first < c->n_parts; first += n) {
+        struct convert_tensor *t = &c->tensors[c->n_tensors++];
+        TRY(group_check(c, first, &n));
+        t->first = first;
+        t->n_parts = n;
+        TRY(spec_make(c, first, n, &t->spec));
+    }
+    return status_ok();
+}
+
+static struct status texts_write(struct convert *c)
+{
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) {
+        const struct strbuf *text = source_text(c->source, (enum ckpt_text)i);
+        if (i == CKPT_TEXT_CONFIG) {
+            TRY(ckpt_writer_config(c->writer, text->data, text->n));
+        } else {
+            TRY(ckpt_writer_text(c->writer, (enum ckpt_text)i, text->data, text->n));
+        }
+    }
+    return status_ok();
+}
+
+/* What each rank does for itself before the rows. */
+static struct status begin(struct convert *c)
+{
+    TRY(source_open(c->options->source, &c->source));
+    head_dim_find(c);
+    TRY(status_wrap(parts_list(c), "%s", c->options->source));
+    TRY(status_wrap(tensors_list(c), "%s", c->options->source));
+    if (c->rank != 0) return status_ok();
+    TRY(ckpt_writer_create(c->options->path, source_kind(c->source), &c->writer));
+    return status_wrap(texts_write(c), "%s", c->options->source);
+}
+
+static struct status agree(const struct convert *c, struct status mine)
+{
+    return c->comm == NULL ? mine : comm_agree(c->comm, mine);
+}
+
+struct status convert_run(const struct convert_options *options, struct comm *comm,
+                          struct convert_result *result)
+{
+    struct convert c = {.options = options, .comm = comm, .n_ranks = 1};
+    const uint64_t start_ns = clock_ns();
+    struct status st;
+    if (comm != NULL) {
+        c.rank = comm_rank(comm, COMM_WORLD);
+        c.n_ranks = comm_size(comm, COMM_WORLD);
+    }
+    TRY_GOTO(st, agree(&c, begin(&c)), out);
+    TRY_GOTO(st, convert_rows(&c), out);
+    st = agree(&c, c.rank == 0 ? ckpt_writer_finish(&c.writer) : status_ok());
+    c.result.n_tensors = c.n_tensors;
+    c.result.n_bytes = c.done_bytes;
+    c.result.seconds = (double)(clock_ns() - start_ns) * 1e-9;
+    if (result != NULL) *result = c.result;
+out:
+    ckpt_writer_destroy(&c.writer);
+    source_close(&c.source);
+    mem_free(&c.parts);
+    mem_free(&c.tensors);
+    mem_free(&c.scratch);
+    return st;
+}

@@ -1,0 +1,73 @@
+/* gpt-oss: one tensor of experts as the matrices and biases that it holds. */
+#include "checkpoint/convert/fused_experts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Their tensors behind ".mlp.experts." and the names of what they hold. */
+static const struct fused_kind {
+    const char *suffix, *parts[FUSED_PARTS_MAX];
+    bool is_bias, by_output;
+} kinds[] = {
+    {"gate_up_proj", {"gate_proj.weight", "up_proj.weight"}, false, false},
+    {"gate_up_proj.weight", {"gate_proj.weight", "up_proj.weight"}, false, true},
+    {"gate_up_proj_bias", {"gate_proj.bias", "up_proj.bias"}, true, false},
+    {"down_proj", {"down_proj.weight", NULL}, false, false},
+    {"down_proj_bias", {"down_proj.bias", NULL}, true, false},
+};
+
+static const struct fused_kind *kind_of(const struct js_node *config, const char *name,
+                                        bool by_output, const char **end)
+{
+    static const char where[] = ".mlp.experts.";
+    const char *model = js_string(js_at(js_get(config, "architectures"), 0), NULL);
+    const char *found = strstr(name, where);
+    if (model == NULL || strcmp(model, "GptOssForCausalLM") != 0 || found == NULL) return NULL;
+    *end = found + strlen(where);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (by_output == kinds[i].by_output && strcmp(*end, kinds[i].suffix) == 0) return &kinds[i];
+    }
+    return NULL;
+}
+
+struct status fused_experts_parts(const struct js_node *config, const char *name, uint32_t n_dims,
+                                  const uint64_t *dims, bool by_output,
+                                  struct fused_part parts[FUSED_PARTS_MAX], size_t *n)
+{
+    const char *end = NULL;
+    const struct fused_kind *k = kind_of(config, name, by_output, &end);
+    *n = 0;
+    if (k == NULL) return status_ok();
+    const uint64_t step = k->parts[1] != NULL ? 2 : 1;
+    const uint32_t outputs = by_output || k->is_bias ? 1 : 2; /* the dimension they are in */
+    if (n_dims != (k->is_bias ? 2u : 3u) || dims[outputs] % step != 0) {
+        return status_make(STATUS_INPUT,
+                           "tensor '%.200s': expected %d dimensions, with as many outputs for "
+                           "gate as for up",
+                           name, k->is_bias ? 2 : 3);
+    }
+    for (; *n < step; (*n)++) {
+        struct fused_part *p = &parts[*n];
+        const int n_name =
+            snprintf(p->name, sizeof p->name, "%.*s%s", (int)(end - name), name, k->parts[*n]);
+        if (n_name >= (int)sizeof p->name) {
+            return status_make(STATUS_INPUT, "tensor '%.100s...': its name is too long", name);
+        }
+        p->n_dims = n_dims;
+        p->dims[0] = dims[0];
+        p->dims[1] = dims[outputs] / step;
+        p->dims[2] = k->is_bias ? 0 : dims[3 - outputs];
+        p->step = step;
+        p->first = *n;
+    }
+    return status_ok();
+}
+
+void fused_experts_take(const struct fused_part *p, const float *stored, uint64_t n_out,
+                        uint64_t n_in, float *out)
+{
+    for (uint64_t k = 0; k < n_in; k++) {
+        const float *row = stored + k * n_out * p->step + p->first;
+        for (uint64_t r = 0; r < n_out; r++) out[r * n_in + k] = row[r * p->step];
+    }
+}

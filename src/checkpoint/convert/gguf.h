@@ -1,0 +1,131 @@
+/* Reading GGUF, versions 2 and 3, little endian: metadata of all types, tensors dequantized to f32
+ * row by row. The bytes are hostile and checked before use. Does not know models: names and values
+ * come as they stand (see gguf_model.h). Called by convert.
+ * Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
+#ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_H
+#define SHOAL_CHECKPOINT_CONVERT_GGUF_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+#include "tensor/quant_format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    GGUF_DIMS_MAX = 4,
+    GGUF_STRING_MAX = 16 << 20, /* bytes of one string */
+    GGUF_KEYS_MAX = 1 << 16,    /* metadata entries */
+    GGUF_TENSORS_MAX = 1 << 20,
+    GGUF_ARRAY_MAX = 1 << 24,  /* elements of one array */
+    GGUF_META_MAX = 512 << 20, /* bytes before the tensors' data */
+};
+
+/* The file's value types, with its own numbers. */
+enum gguf_type {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPE_COUNT
+};
+
+/* The tensor types that are read, with the file's numbers. */
+enum gguf_quant {
+    GGUF_F32_TENSOR = 0,
+    GGUF_F16_TENSOR = 1,
+    GGUF_Q4_0_TENSOR = 2,
+    GGUF_Q4_1_TENSOR = 3,
+    GGUF_Q5_0_TENSOR = 6,
+    GGUF_Q5_1_TENSOR = 7,
+    GGUF_Q8_0_TENSOR = 8,
+    GGUF_Q2_K_TENSOR = 10,
+    GGUF_Q3_K_TENSOR = 11,
+    GGUF_Q4_K_TENSOR = 12,
+    GGUF_Q5_K_TENSOR = 13,
+    GGUF_Q6_K_TENSOR = 14,
+    GGUF_IQ4_NL_TENSOR = 20,
+    GGUF_IQ4_XS_TENSOR = 23,
+    GGUF_BF16_TENSOR = 30,
+    GGUF_MXFP4_TENSOR = 39,
+};
+
+struct gguf_tensor {
+    const char *name; /* borrowed */
+    enum gguf_quant quant;
+    uint32_t n_dims;              /* 1..GGUF_DIMS_MAX */
+    uint64_t dims[GGUF_DIMS_MAX]; /* row-major, the last is a row: the file's order reversed */
+    uint64_t n_rows, n_cols;
+    uint64_t row_bytes; /* as stored */
+    uint64_t offset;    /* in the file, bytes */
+};
+
+struct gguf;
+
+/* Local. Errors: STATUS_INPUT names file, key or tensor, and offset. */
+struct status gguf_open(const char *path, struct gguf **out);
+void gguf_close(struct gguf **g);
+const char *gguf_path(const struct gguf *g);
+
+/* Local. Metadata. False (or NULL) when the key is absent or has another kind of value; int takes
+ * every integer type that fits, float takes f32 and f64. Strings are borrowed, NUL-terminated
+ * after *n bytes. */
+bool gguf_int(const struct gguf *g, const char *key, int64_t *out);
+bool gguf_float(const struct gguf *g, const char *key, double *out);
+bool gguf_bool(const struct gguf *g, const char *key, bool *out);
+const char *gguf_string(const struct gguf *g, const char *key, size_t *n);
+bool gguf_has(const struct gguf *g, const char *key);
+
+/* Local. Arrays: element type and count; false when absent or no array. Elements by index. */
+bool gguf_array(const struct gguf *g, const char *key, enum gguf_type *type, uint64_t *n);
+const char *gguf_array_string(const struct gguf *g, const char *key, uint64_t i, size_t *n);
+bool gguf_array_int(const struct gguf *g, const char *key, uint64_t i, int64_t *out);
+bool gguf_array_f32(const struct gguf *g, const char *key, uint64_t i, float *out);
+
+/* Local. Metadata keys in the file's order, for error messages and inspection. */
+size_t gguf_key_count(const struct gguf *g);
+const char *gguf_key_at(const struct gguf *g, size_t i);
+
+/* Local. Tensors in the file's order. */
+size_t gguf_count(const struct gguf *g);
+const struct gguf_tensor *gguf_at(const struct gguf *g, size_t i);
+const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
+
+/* Local. Rows [row0, row0 + n_rows) as stored: out [n_rows][row_bytes]. Errors: STATUS_INPUT when
+ * the file cannot be read. */
+struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
+                             uint64_t n_rows, void *out);
+
+/* Local. Dequantizes n elements (a multiple of the block) of stored bytes: exact products and sums
+ * in f32 in the order of the format's reference. */
+void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
+/* Local. The format that holds a type's codes as they are: Q4_0 is int4 in groups of 32, MXFP4
+ * itself; Q8_0, Q5_0, IQ4_NL and IQ4_XS are int8 in groups of 32. False for all others: Q4_1, Q5_1
+ * and most K types add a float to each group, which no integer zero point can be; the others have
+ * groups of 16. */
+bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out);
+/* Local. Rows of such a type into codes and scales. False when a Q8_0 code is -128, which llama.cpp
+ * never makes and int8 does not have, or an MXFP4 scale is 255, which means NaN elsewhere. */
+bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
+                const struct quant_block *out);
+/* What the codes of IQ4_NL and IQ4_XS stand for; the scale of the 32 elements j of an IQ4_XS block.
+ */
+extern const int8_t gguf_iq4_values[16];
+float gguf_iq4_xs_scale(const uint8_t *block, int j);
+const char *gguf_quant_name(enum gguf_quant quant);
+/* Local. Elements and bytes of a block of a type by its number; false when it is not read. */
+bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes);
+/* Local. True when the type is one of the plain floats; *out is which. */
+bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out);
+
+#endif

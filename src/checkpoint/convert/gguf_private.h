@@ -1,0 +1,51 @@
+/* The inside of an open GGUF file, shared by gguf.c (opening, answers) and gguf_parse.c (reading
+ * the header). Not for other rooms. */
+#ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_PRIVATE_H
+#define SHOAL_CHECKPOINT_CONVERT_GGUF_PRIVATE_H
+
+#include "base/strbuf.h"
+#include "checkpoint/convert/gguf.h"
+
+struct gguf_array {
+    enum gguf_type type;
+    uint64_t n;
+    uint64_t *offsets;   /* owned [n + 1], strings only: where string i starts in bytes */
+    struct strbuf bytes; /* strings with a NUL behind each, or the elements as stored */
+};
+
+struct gguf_value {
+    char *key; /* owned */
+    enum gguf_type type;
+    int64_t i; /* integers and bool; a u64 above int64 sets huge */
+    bool huge;
+    double f;   /* f32, f64 */
+    char *text; /* owned: string */
+    size_t n_text;
+    struct gguf_array array;
+};
+
+struct gguf {
+    char *path; /* owned */
+    int fd;
+    uint64_t n_bytes;          /* of the file */
+    struct gguf_value *values; /* owned [n_values] */
+    size_t n_values, n_values_capacity;
+    struct gguf_tensor *tensors; /* owned [n_tensors], names owned */
+    size_t n_tensors, n_tensors_capacity;
+    uint64_t data; /* where the tensors' bytes start */
+};
+
+/* Local. Bytes of a stored scalar; 0 for strings and arrays. */
+unsigned gguf_type_bytes(enum gguf_type type);
+/* Local. The integer of a stored scalar; false for floats and for a u64 above int64. */
+bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out);
+
+/* Local. Reads n bytes of the file at an offset. Errors: STATUS_INPUT. */
+struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, void *out);
+/* Local. Frees what an array owns. */
+void gguf_array_fini(struct gguf_array *a);
+/* Local. Reads and checks all that stands before the tensors' data. g has path, fd and n_bytes.
+ * Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
+struct status gguf_parse(struct gguf *g);
+
+#endif

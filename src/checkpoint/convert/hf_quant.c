@@ -1,0 +1,436 @@
+/* Recognises quantized weights by their tensors' names, checks their shapes. */
+#include "checkpoint/convert/hf_quant.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+enum { N_OTHERS = 3, FP8_BLOCK = 128 };
+
+/* The main part's suffix, and what the others have instead. */
+static const struct kind {
+    enum hf_layout layout;
+    const char *suffix, *method;
+    const char *scales[2], *zeros, *g_idx; /* suffixes; of scales the first that is there */
+    const char *others[N_OTHERS];          /* of activations, or not needed */
+} kinds[] = {
+    {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
+    {HF_PACKED,
+     ".weight_packed",
+     "compressed-tensors",
+     {".weight_scale"},
+     ".weight_zero_point",
+     ".weight_g_idx",
+     {".weight_shape", ".input_scale", ".input_zero_point"}},
+    {HF_MXFP4, "_blocks", "mxfp4", {"_scales"}, NULL, NULL, {NULL}},
+    {HF_FP8,
+     ".weight",
+     "fp8",
+     {".weight_scale_inv", ".weight_scale"},
+     ".weight_zero_point",
+     ".weight_g_idx",
+     {".input_scale", ".input_zero_point", ".activation_scale"}},
+};
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* ---- names ---- */
+
+static bool ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+static bool is_quantized_weight(const struct kind *k, const struct safetensors_tensor *t)
+{
+    switch (k->layout) {
+    case HF_FP8:
+        return t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_F8_E5M2 || t->dtype == DTYPE_I8;
+    case HF_MXFP4:
+        return t->dtype == DTYPE_U8;
+    default:
+        return t->dtype == DTYPE_I32;
+    }
+}
+
+/* The tensor whose name has `suffix` where `name` ends with `own`; NULL when there is none. */
+static const struct safetensors_tensor *sibling(const struct safetensors *s, const char *name,
+                                                const char *own, const char *suffix)
+{
+    char other[CKPT_NAME_MAX];
+    if (suffix == NULL) return NULL;
+    const size_t n = strlen(name) - strlen(own);
+    if (n + strlen(suffix) >= sizeof other) return NULL;
+    snprintf(other, sizeof other, "%.*s%s", (int)n, name, suffix);
+    return safetensors_find(s, other);
+}
+
+static bool is_part_of(const struct safetensors *s, const char *name, const struct kind *k,
+                       const char *suffix)
+{
+    if (suffix == NULL || !ends_with(name, suffix)) return false;
+    const struct safetensors_tensor *main_part = sibling(s, name, suffix, k->suffix);
+    return main_part != NULL && is_quantized_weight(k, main_part);
+}
+
+bool hf_quant_is_part(const struct safetensors *s, const char *name)
+{
+    /* of a quantized KV cache, which is shoal's own business */
+    if (ends_with(name, ".self_attn.k_scale") || ends_with(name, ".self_attn.v_scale")) return true;
+    for (int i = 0; i < N_KINDS; i++) {
+        const struct kind *k = &kinds[i];
+        if (is_part_of(s, name, k, k->scales[0]) || is_part_of(s, name, k, k->scales[1]) ||
+            is_part_of(s, name, k, k->zeros) || is_part_of(s, name, k, k->g_idx))
+            return true;
+        for (int j = 0; j < N_OTHERS; j++) {
+            if (is_part_of(s, name, k, k->others[j])) return true;
+        }
+    }
+    return false;
+}
+
+/* ---- quantization_config ---- */
+
+static int64_t hint_int(const struct js_node *config, const char *key, int64_t otherwise)
+{
+    int64_t value = otherwise;
+    return js_int(js_get(config, key), &value) ? value : otherwise;
+}
+
+static bool hint_is(const struct js_node *config, const char *key, const char *text)
+{
+    const char *found = js_string(js_get(config, key), NULL);
+    return found != NULL && strcasecmp(found, text) == 0;
+}
+
+/* A field that may be absent or one of `words` (NULL ends them). */
+static struct status hint_check(const struct js_node *config, const char *key,
+                                const char *const *words, const char *expected)
+{
+    const struct js_node *node = js_get(config, key);
+    if (node == NULL || js_type(node) == JS_NULL) return status_ok();
+    for (int i = 0; words[i] != NULL; i++) {
+        if (hint_is(config, key, words[i])) return status_ok();
+    }
+    const char *found = js_string(node, NULL);
+    return status_make(STATUS_INPUT,
+                       "config.json: quantization_config.%s: expected %s, found \"%.80s\"", key,
+                       expected, found != NULL ? found : "no string");
+}
+
+static struct status groups_check(const struct js_node *config)
+{
+    static const char *const formats[] = {"pack-quantized",  "int-quantized", "float-quantized",
+                                          "naive-quantized", "dense",         NULL};
+    static const char expected[] = "pack-quantized, int-quantized, float-quantized, "
+                                   "naive-quantized or dense";
+    const struct js_node *groups = js_get(config, "config_groups"), *group;
+    const void *it = NULL;
+    const char *name;
+    TRY(hint_check(config, "format", formats, expected));
+    while (js_type(groups) == JS_OBJECT && js_next(groups, &it, &name, &group)) {
+        const int64_t bits = hint_int(js_get(group, "weights"), "num_bits", 8);
+        TRY(hint_check(group, "format", formats, expected));
+        if (bits == 4 || bits == 8) continue;
+        return status_make(STATUS_INPUT,
+                           "config.json: quantization_config.config_groups.%.40s.weights.num_bits: "
+                           "expected 4 or 8, found %lld",
+                           name, (long long)bits);
+    }
+    return status_ok();
+}
+
+struct status hf_quant_check(const struct js_node *config)
+{
+    static const char *const methods[] = {"gptq", "awq",   "compressed-tensors",
+                                          "fp8",  "mxfp4", NULL};
+    static const char *const gptq[] = {"gptq", "gptq_v2", NULL};
+    static const char *const awq[] = {"gemm", NULL};
+    const struct js_node *hints = js_get(config, "quantization_config");
+    if (hints == NULL || js_type(hints) == JS_NULL) return status_ok();
+    if (js_get(hints, "quant_method") == NULL) {
+        return status_make(STATUS_INPUT, "config.json: quantization_config has no quant_method");
+    }
+    TRY(hint_check(hints, "quant_method", methods, "gptq, awq, compressed-tensors, fp8 or mxfp4"));
+    if (hint_is(hints, "quant_method", "compressed-tensors")) return groups_check(hints);
+    if (hint_is(hints, "quant_method", "awq")) return hint_check(hints, "version", awq, "gemm");
+    if (!hint_is(hints, "quant_method", "gptq")) return status_ok();
+    return hint_check(hints, "checkpoint_format", gptq, "gptq or gptq_v2");
+}
+
+/* ---- the layouts ---- */
+
+static struct status bad(const struct safetensors *s, const struct safetensors_tensor *t,
+                         const char *what)
+{
+    return status_make(STATUS_INPUT, "%s: tensor '%.200s': %s", safetensors_path(s, t), t->name,
+                       what);
+}
+
+static bool has_shape(const struct safetensors_tensor *t, uint64_t rows, uint64_t cols)
+{
+    return t != NULL && t->n_dims == 2 && t->dims[0] == rows && t->dims[1] == cols;
+}
+
+static uint64_t up(uint64_t n, uint64_t unit)
+{
+    return n / unit + (n % unit != 0);
+}
+
+/* GPTQ and AWQ: words along the inputs (GPTQ) or the outputs (AWQ), scales [groups, outputs]. */
+static struct status columns_find(const struct safetensors *s, const struct js_node *config,
+                                  struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->codes;
+    const int64_t group = hint_int(config, "group_size", 128);
+    bool sym = false;
+    q->bits = (uint32_t)hint_int(config, "bits", 4);
+    if (hint_is(config, "quant_method", "awq")) q->layout = HF_AWQ;
+    q->method = q->layout == HF_AWQ ? "awq" : "gptq";
+    if (t->n_dims != 2 || (q->bits != 4 && (q->bits != 8 || q->layout == HF_AWQ))) {
+        return bad(s, t, "expected two dimensions, and 4 bits (GPTQ also 8)");
+    }
+    const uint64_t per_word = 32 / q->bits;
+    q->n_in = q->layout == HF_GPTQ ? t->dims[0] * per_word : t->dims[0];
+    q->n_out = q->layout == HF_GPTQ ? t->dims[1] : t->dims[1] * per_word;
+    q->group = group <= 0 || (uint64_t)group > q->n_in ? q->n_in : (uint64_t)group;
+    q->zero_is_one_less = q->layout == HF_GPTQ && !hint_is(config, "checkpoint_format", "gptq_v2");
+    if (q->group == 0 || q->n_out == 0) return bad(s, t, "has no elements");
+    q->n_groups = up(q->n_in, q->group);
+    if (!has_shape(q->scales, q->n_groups, q->n_out) ||
+        !has_shape(q->zeros, q->n_groups, q->n_out / per_word) || q->n_out % per_word != 0 ||
+        q->zeros->dtype != DTYPE_I32) {
+        return bad(s, t, "its scales and qzeros do not fit bits and group_size");
+    }
+    /* 4 bits around 8 are shoal's symmetric int4; checked when they are read */
+    q->has_zeros = !(q->bits == 4 && js_bool(js_get(config, "sym"), &sym) && sym);
+    return status_ok();
+}
+
+/* Scales of blocks [rows, cols], each of which may be cut off at the end. */
+static struct status block_scales_find(const struct safetensors *s, struct hf_quant *q,
+                                       uint64_t rows, uint64_t cols)
+{
+    if (rows < 1 || cols < 1 || !has_shape(q->scales, up(q->n_out, rows), up(q->n_in, cols))) {
+        return bad(s, q->scales, "its shape does not fit the size of its blocks");
+    }
+    q->block_rows = rows;
+    q->group = cols;
+    return status_ok();
+}
+
+/* Scales of [outputs, groups], [outputs], one for all, or of blocks. */
+static struct status row_scales_find(const struct safetensors *s, struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->scales;
+    uint64_t n = 1;
+    q->group = q->n_in;
+    q->block_rows = 1;
+    if (t == NULL) return status_ok();
+    for (uint32_t d = 0; d < t->n_dims; d++) n *= t->dims[d];
+    if (n == 1) {
+        q->block_rows = q->n_out;
+        return status_ok();
+    }
+    if (n == q->n_out && t->dims[0] == q->n_out) return status_ok();
+    if (t->n_dims != 2 || t->dims[0] != q->n_out || t->dims[1] == 0) {
+        return block_scales_find(s, q, FP8_BLOCK, FP8_BLOCK);
+    }
+    if (q->n_in % t->dims[1] != 0) return bad(s, t, "its groups do not divide the inputs evenly");
+    q->group = q->n_in / t->dims[1];
+    return status_ok();
+}
+
+/* Zero points of compressed-tensors, bytes or packed along the outputs. */
+static struct status row_zeros_find(const struct safetensors *s, struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->zeros;
+    if (t == NULL) return status_ok();
+    const uint64_t n_groups = up(q->n_in, q->group);
+    const uint64_t n = t->dtype == DTYPE_I8 ? q->n_out : up(q->n_out, 32 / q->bits);
+    if (q->block_rows != 1 || (t->dtype != DTYPE_I8 && t->dtype != DTYPE_I32) ||
+        t->n_bytes != n * n_groups * dtype_bytes(t->dtype)) {
+        return bad(s, t, "expected one for each scale, as i8 or packed in i32");
+    }
+    q->has_zeros = true;
+    return status_ok();
+}
+
+static struct status packed_find(const struct safetensors *s, struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->codes;
+    const struct safetensors_tensor *shape = sibling(s, t->name, ".weight_packed", ".weight_shape");
+    int64_t dims[2] = {0, 0};
+    if (t->n_dims != 2 || shape == NULL || shape->dtype != DTYPE_I64 || shape->n_bytes != 16) {
+        return bad(s, t, "expected two dimensions, and weight_shape beside it");
+    }
+    TRY(safetensors_read(s, shape, 0, sizeof dims, dims));
+    if (dims[0] < 1 || dims[1] < 1 || (uint64_t)dims[0] != t->dims[0] || dims[1] > UINT32_MAX) {
+        return bad(s, t, "weight_shape has another number of outputs");
+    }
+    q->n_out = (uint64_t)dims[0];
+    q->n_in = (uint64_t)dims[1];
+    for (q->bits = 4; q->bits <= 8 && up(q->n_in, 32 / q->bits) != t->dims[1]; q->bits *= 2) {
+    }
+    if (q->bits > 8) return bad(s, t, "expected 4 or 8 bits for each input of weight_shape");
+    TRY(row_scales_find(s, q));
+    return row_zeros_find(s, q);
+}
+
+/* E4M3, E5M2 or int8, one code a byte. */
+static struct status bytes_find(const struct safetensors *s, const struct js_node *config,
+                                struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->codes;
+    const struct js_node *block = js_get(config, "weight_block_size");
+    int64_t rows = FP8_BLOCK, cols = FP8_BLOCK;
+    if (t->n_dims != 2 || t->n_bytes == 0) return bad(s, t, "expected two dimensions");
+    q->bits = 8;
+    q->n_out = t->dims[0];
+    q->n_in = t->dims[1];
+    if (t->dtype == DTYPE_I8) {
+        q->layout = HF_INT8;
+        q->method = "compressed-tensors";
+        if (q->scales == NULL) return bad(s, t, "int8: expected weight_scale beside it");
+        TRY(row_scales_find(s, q));
+        return row_zeros_find(s, q);
+    }
+    if (q->zeros != NULL) return bad(s, q->zeros, "fp8 has no zero points");
+    if (hint_is(config, "quant_method", "compressed-tensors")) q->method = "compressed-tensors";
+    if (q->scales == NULL || !ends_with(q->scales->name, "_inv")) return row_scales_find(s, q);
+    if (js_count(block) == 2 && (!js_int(js_at(block, 0), &rows) ||
+                                 !js_int(js_at(block, 1), &cols) || rows < 1 || cols < 1)) {
+        return bad(s, t, "weight_block_size: expected two sizes");
+    }
+    return block_scales_find(s, q, (uint64_t)rows, (uint64_t)cols);
+}
+
+/* [E, out, groups, 16] bytes and [E, out, groups] scales. */
+static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->codes, *e = q->scales;
+    if (t->n_dims != 4 || t->dims[3] != 16 || e->dtype != DTYPE_U8 || e->n_dims != 3 ||
+        memcmp(e->dims, t->dims, 3 * sizeof t->dims[0]) != 0) {
+        return bad(s, t, "expected [experts, outputs, groups, 16] and scales beside it");
+    }
+    q->bits = 4;
+    q->group = 32;
+    q->block_rows = 1;
+    q->n_in = t->dims[2] * 32;
+    q->n_out = t->dims[0] * t->dims[1];
+    q->n_dims = 3;
+    q->dims[0] = t->dims[0];
+    q->dims[1] = t->dims[1];
+    q->dims[2] = q->n_in;
+    return status_ok();
+}
+
+/* ---- the whole ---- */
+
+/* The format that holds these codes; groups that are longer than ours are repeated. All integers
+ * of 8 bits have zeros: signed ones may be -128, which shoal's symmetric int8 lacks. */
+static void format_choose(struct hf_quant *q)
+{
+    struct quant_format f = {.has_zeros = q->has_zeros, .scale_dtype = DTYPE_F32};
+    if (q->g_idx != NULL || q->codes->dtype == DTYPE_F8_E5M2) return; /* QUANT_NONE */
+    if (q->scales != NULL && q->scales->dtype == DTYPE_F16) f.scale_dtype = DTYPE_F16;
+    f.kind = q->layout == HF_MXFP4 ? QUANT_MXFP4
+             : q->layout == HF_FP8 ? QUANT_FP8
+             : q->bits == 4        ? QUANT_INT4
+                                   : QUANT_INT8;
+    if (f.kind == QUANT_INT8) f.has_zeros = true;
+    const bool is_channel = q->group >= q->n_in && f.kind != QUANT_INT4 && f.kind != QUANT_MXFP4;
+    if (is_channel) {
+        f.group = 0;
+    } else if (q->group == 32 || q->group == 64 || q->group == 128) {
+        f.group = (uint32_t)q->group;
+    } else if (q->group % QUANT_GROUP_MAX == 0 || q->group >= q->n_in) {
+        f.group = QUANT_GROUP_MAX;
+    } else {
+        return;
+    }
+    q->format = f;
+}
+
+/* Drops a g_idx that says what the group size says too (or nothing: -1). */
+static struct status act_order_find(const struct safetensors *s, struct hf_quant *q)
+{
+    const struct safetensors_tensor *t = q->g_idx;
+    if (t == NULL) return status_ok();
+    if (t->dtype != DTYPE_I32 || t->n_dims != 1 || t->dims[0] != q->n_in) {
+        return bad(s, t, "expected an i32 for each input");
+    }
+    int32_t *g_idx = NULL;
+    TRY(mem_alloc(&g_idx, q->n_in, sizeof g_idx[0], t->name));
+    const struct status st = safetensors_read(s, t, 0, t->n_bytes, g_idx);
+    bool is_plain = true, is_unset = true;
+    for (uint64_t k = 0; k < q->n_in && !status_failed(&st); k++) {
+        is_plain = is_plain && g_idx[k] >= 0 && (uint64_t)g_idx[k] == k / q->group;
+        is_unset = is_unset && g_idx[k] == -1;
+    }
+    mem_free(&g_idx);
+    if (is_plain || is_unset) q->g_idx = NULL;
+    return st;
+}
+
+static struct status parts_find(const struct safetensors *s, const struct kind *k,
+                                struct hf_quant *q)
+{
+    const char *name = q->codes->name;
+    const size_t n = strlen(name) - strlen(k->suffix);
+    if (n + strlen(".weight") >= sizeof q->name) return bad(s, q->codes, "its name is too long");
+    snprintf(q->name, sizeof q->name, "%.*s.weight", (int)n, name);
+    for (int i = 0; i < 2 && q->scales == NULL; i++) {
+        q->scales = sibling(s, name, k->suffix, k->scales[i]);
+    }
+    q->zeros = sibling(s, name, k->suffix, k->zeros);
+    q->g_idx = sibling(s, name, k->suffix, k->g_idx);
+    if (q->scales == NULL && k->layout != HF_FP8) return bad(s, q->codes, "its scales are missing");
+    if (k->layout != HF_MXFP4 && q->scales != NULL && q->scales->dtype >= DTYPE_COUNT) {
+        return bad(s, q->scales, "expected scales of a float type");
+    }
+    return status_ok();
+}
+
+static struct status layout_find(const struct safetensors *s, const struct js_node *hints,
+                                 struct hf_quant *q)
+{
+    switch (q->layout) {
+    case HF_GPTQ:
+        return columns_find(s, hints, q);
+    case HF_PACKED:
+        return packed_find(s, q);
+    case HF_MXFP4:
+        return mxfp4_find(s, q);
+    default:
+        return bytes_find(s, hints, q);
+    }
+}
+
+struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
+                            const struct js_node *config, struct hf_quant *out)
+{
+    const struct kind *k = NULL;
+    *out = (struct hf_quant){.layout = HF_PLAIN};
+    for (int i = 0; i < N_KINDS && k == NULL; i++) {
+        if (ends_with(t->name, kinds[i].suffix) && is_quantized_weight(&kinds[i], t)) k = &kinds[i];
+    }
+    if (k == NULL) return status_ok();
+    struct hf_quant q = {
+        .layout = k->layout, .method = k->method, .codes = t, .block_rows = 1, .step = 1};
+    TRY(parts_find(s, k, &q));
+    TRY(layout_find(s, js_get(config, "quantization_config"), &q));
+    if (q.n_out == 0 || q.n_in == 0) return bad(s, t, "has no elements");
+    q.n_groups = up(q.n_in, q.group);
+    TRY(act_order_find(s, &q));
+    if (q.n_dims == 0) {
+        q.n_dims = 2;
+        q.dims[0] = q.n_out;
+        q.dims[1] = q.n_in;
+    }
+    format_choose(&q);
+    *out = q;
+    return status_ok();
+}

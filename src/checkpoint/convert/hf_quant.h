@@ -1,0 +1,76 @@
+/* Quantized weights as Hugging Face checkpoints store them: several tensors that make one. Knows
+ * the published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized, int-quantized,
+ * float-quantized), fp8 with scales of blocks (DeepSeek) and MXFP4 (gpt-oss); hands out codes of
+ * shoal's formats or values, never rounds. Called by source.c.
+ * Layouts: the repositories AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ (gemm),
+ * vllm-project/compressed-tensors, deepseek-ai/DeepSeek-V3 (README_WEIGHTS), openai/gpt-oss. */
+#ifndef SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
+#define SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
+
+#include "base/json.h"
+#include "checkpoint/convert/safetensors.h"
+#include "checkpoint/file/ckpt.h"
+
+enum hf_layout {
+    HF_PLAIN, /* no quantized weight */
+    HF_GPTQ,
+    HF_AWQ,
+    HF_PACKED, /* compressed-tensors, pack-quantized */
+    HF_INT8,   /* compressed-tensors, int-quantized */
+    HF_FP8,    /* E4M3 or E5M2 with a scale per tensor, output, group or block, or none */
+    HF_MXFP4,
+};
+
+/* One quantized weight of a source. */
+struct hf_quant {
+    enum hf_layout layout;
+    char name[CKPT_NAME_MAX]; /* the weight that it is */
+    uint32_t n_dims;
+    uint64_t dims[CKPT_DIMS_MAX];
+    uint64_t n_out, n_in;       /* rows of all experts together, inputs */
+    uint32_t bits;              /* of a code */
+    uint64_t group, n_groups;   /* inputs with one scale in the source; how many such */
+    uint64_t block_rows;        /* outputs with one scale */
+    uint64_t step, first;       /* row r of the weight is the source's row first + r * step */
+    bool zero_is_one_less;      /* GPTQ's first version stores zero - 1 */
+    bool has_zeros;             /* zero points that are not the middle of the codes */
+    struct quant_format format; /* in which its codes can be kept; QUANT_NONE: values only */
+    const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4" */
+    /* borrowed; NULL: it has none. g_idx: only when the groups are not runs of inputs (act-order),
+     * which no format of ours holds. */
+    const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
+};
+
+/* Local. Refuses a quantization_config whose method, format or number of bits is not one of the
+ * above. `config` is the source's config.json. Errors: STATUS_INPUT names what was found. */
+struct status hf_quant_check(const struct js_node *config);
+
+/* Local. What tensor t of s is: the main part of a quantized weight fills *out, any other tensor
+ * gives HF_PLAIN there. Errors: STATUS_INPUT names the tensor and what is not understood. */
+struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
+                            const struct js_node *config, struct hf_quant *out);
+
+/* Local. True for the tensors that belong to a quantized weight of s beside the main one. */
+bool hf_quant_is_part(const struct safetensors *s, const char *name);
+
+/* The raw bytes of one weight, or of some of its rows, in memory. Zeroed before the first use. */
+struct hf_raw {
+    const struct hf_quant *of;    /* borrowed; whose bytes these are; NULL: nobody's */
+    uint64_t row0, n_rows;        /* codes of these rows; layouts that store inputs first: of all */
+    void *codes, *scales, *zeros; /* owned */
+    int32_t *g_idx;               /* owned */
+    uint8_t *row_codes;           /* owned [n_in]: one row, a code in each byte, */
+    uint8_t *row_zeros;           /* owned [n_groups]: its zero points, */
+    float *row_scales;            /* owned [n_groups]: its scales (MXFP4: as values) */
+};
+void hf_raw_fini(struct hf_raw *raw);
+
+/* Local. Rows [row0, row0 + n_rows): as codes of `format`, which is q->format, maybe with a smaller
+ * group, or as values out [n_rows, n_in] in f32. Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant *q,
+                             struct hf_raw *raw, struct quant_format format, uint64_t row0,
+                             uint64_t n_rows, const struct quant_block *out);
+struct status hf_quant_values(const struct safetensors *s, const struct hf_quant *q,
+                              struct hf_raw *raw, uint64_t row0, uint64_t n_rows, float *out);
+
+#endif

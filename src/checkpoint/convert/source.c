@@ -1,0 +1,523 @@
+/* The two kinds of source behind one face. */
+#include "checkpoint/convert/source.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "checkpoint/convert/fused_experts.h"
+#include "checkpoint/convert/gguf.h"
+#include "checkpoint/convert/gguf_model.h"
+#include "checkpoint/convert/hf_quant.h"
+#include "checkpoint/convert/safetensors.h"
+#include "text/tokenizer/tiktoken.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { TEXT_BYTES_MAX = 256 << 20, GROUP_BYTES_MAX = CKPT_BLOCK_BYTES_MAX };
+
+struct entry {
+    struct source_tensor tensor;
+    char *name; /* owned */
+    const struct safetensors_tensor *st;
+    const struct gguf_tensor *gguf;
+    struct hf_quant *quant;   /* owned; a quantized weight of several safetensors */
+    struct fused_part *fused; /* owned; a part of st; row_group rows are one expert */
+    uint32_t pair_rows;       /* see gguf_model_name */
+};
+
+struct source {
+    char *path; /* owned */
+    struct safetensors *st;
+    struct gguf *gguf;
+    struct strbuf texts[CKPT_TEXT_COUNT];
+    struct js_doc *config;
+    struct entry *entries; /* owned [n_entries] */
+    size_t n_entries;
+    struct hf_raw *raw; /* owned; what is in memory of one quantized weight */
+};
+
+/* ---- tensors ---- */
+
+static struct status entry_fill(struct source *s, const char *name, enum dtype dtype,
+                                uint32_t n_dims, const uint64_t *dims, struct entry **out)
+{
+    struct entry *e = &s->entries[s->n_entries];
+    struct source_tensor *t = &e->tensor;
+    if (n_dims < 1 || n_dims > CKPT_DIMS_MAX) {
+        return status_make(STATUS_INPUT, "%s: tensor '%s': %u dimensions, expected 1 to %d",
+                           s->path, name, n_dims, CKPT_DIMS_MAX);
+    }
+    *t = (struct source_tensor){.dtype = dtype, .n_dims = n_dims, .n_rows = 1, .row_group = 1};
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (dims[d] == 0) {
+            return status_make(STATUS_INPUT, "%s: tensor '%s' has no elements", s->path, name);
+        }
+        t->dims[d] = dims[d];
+        if (d + 1 < n_dims) t->n_rows *= dims[d];
+    }
+    t->n_cols = dims[n_dims - 1];
+    TRY(mem_strndup(&e->name, name, strlen(name)));
+    t->name = e->name;
+    s->n_entries++;
+    *out = e;
+    return status_ok();
+}
+
+/* Buffers that some checkpoints carry and that convert computes itself. */
+static bool is_computed(const char *name)
+{
+    static const char suffix[] = "rotary_emb.inv_freq";
+    const size_t n = strlen(name);
+    return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
+}
+
+/* The model's own type, which a quantized weight's values get. */
+static enum dtype config_dtype(const struct source *s)
+{
+    const struct js_node *config = js_root(s->config);
+    const char *name = js_string(js_get(config, "torch_dtype"), NULL);
+    if (name == NULL) name = js_string(js_get(config, "dtype"), NULL);
+    if (name != NULL && strcmp(name, "bfloat16") == 0) return DTYPE_BF16;
+    if (name != NULL && strcmp(name, "float32") == 0) return DTYPE_F32;
+    return DTYPE_F16;
+}
+
+static struct status quant_add(struct source *s, const struct hf_quant *q)
+{
+    struct entry *e;
+    TRY(entry_fill(s, q->name, config_dtype(s), q->n_dims, q->dims, &e));
+    e->tensor.quant = q->format;
+    e->tensor.method = q->method;
+    TRY(mem_alloc(&e->quant, 1, sizeof *e->quant, "a quantized weight"));
+    *e->quant = *q;
+    return status_ok();
+}
+
+/* The parts of a tensor that holds gpt-oss's experts; false in *found when it holds none. */
+static struct status fused_add(struct source *s, const struct safetensors_tensor *t, bool *found)
+{
+    struct fused_part parts[FUSED_PARTS_MAX];
+    size_t n;
+    TRY(fused_experts_parts(js_root(s->config), t->name, t->n_dims, t->dims, false, parts, &n));
+    for (size_t i = 0; i < n; i++) {
+        struct entry *e;
+        TRY(entry_fill(s, parts[i].name, t->dtype, parts[i].n_dims, parts[i].dims, &e));
+        e->st = t;
+        if (parts[i].n_dims == 3) e->tensor.row_group = (uint32_t)parts[i].dims[1];
+        TRY(mem_alloc(&e->fused, 1, sizeof *e->fused, "a part of the experts"));
+        *e->fused = parts[i];
+        if (parts[i].dims[1] * e->tensor.n_cols > GROUP_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: tensor '%s': an expert is too large", s->path,
+                               t->name);
+        }
+    }
+    *found = n > 0;
+    return status_ok();
+}
+
+/* The same of a quantized one, whose rows are outputs already. */
+static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
+{
+    struct fused_part parts[FUSED_PARTS_MAX];
+    size_t n;
+    TRY(fused_experts_parts(js_root(s->config), q->name, q->n_dims, q->dims, true, parts, &n));
+    if (n == 0) return quant_add(s, q);
+    for (size_t i = 0; i < n; i++) {
+        struct hf_quant part = *q;
+        memcpy(part.name, parts[i].name, sizeof part.name);
+        memcpy(part.dims, parts[i].dims, sizeof part.dims);
+        part.step = parts[i].step;
+        part.first = parts[i].first;
+        TRY(quant_add(s, &part));
+    }
+    return status_ok();
+}
+
+static struct status safetensors_add(struct source *s, const struct safetensors_tensor *t)
+{
+    struct hf_quant q;
+    struct entry *e;
+    bool is_fused = false;
+    if (is_computed(t->name) || hf_quant_is_part(s->st, t->name)) return status_ok();
+    TRY(hf_quant_find(s->st, t, js_root(s->config), &q));
+    if (q.layout != HF_PLAIN) return quant_parts_add(s, &q);
+    if (t->dtype >= DTYPE_COUNT) {
+        return status_make(STATUS_INPUT,
+                           "%s: tensor '%.200s': type %s belongs to no quantized layout that shoal "
+                           "knows",
+                           safetensors_path(s->st, t), t->name, dtype_name(t->dtype));
+    }
+    TRY(fused_add(s, t, &is_fused));
+    if (is_fused) return status_ok();
+    TRY(entry_fill(s, t->name, t->dtype, t->n_dims, t->dims, &e));
+    e->st = t;
+    return status_ok();
+}
+
+static struct status safetensors_list(struct source *s)
+{
+    const size_t n = safetensors_count(s->st);
+    TRY(mem_alloc(&s->entries, n * FUSED_PARTS_MAX, sizeof s->entries[0], "the list of tensors"));
+    TRY(mem_alloc(&s->raw, 1, sizeof *s->raw, "rows of a quantized weight"));
+    for (size_t i = 0; i < n; i++) TRY(safetensors_add(s, safetensors_at(s->st, i)));
+    return status_ok();
+}
+
+static struct status gguf_list(struct source *s, const struct gguf_model *m)
+{
+    const size_t n = gguf_count(s->gguf);
+    TRY(mem_alloc(&s->entries, n, sizeof s->entries[0], "the list of tensors"));
+    for (size_t i = 0; i < n; i++) {
+        const struct gguf_tensor *t = gguf_at(s->gguf, i);
+        char name[256];
+        uint32_t pair_rows;
+        enum dtype dtype = DTYPE_F16; /* quantized tensors, unless another type is asked for */
+        struct entry *e;
+        if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* the config has it */
+        TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
+        gguf_quant_dtype(t->quant, &dtype);
+        TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
+        e->gguf = t;
+        if (gguf_quant_format(t->quant, &e->tensor.quant)) {
+            e->tensor.method = gguf_quant_name(t->quant);
+        }
+        e->pair_rows = pair_rows;
+        if (pair_rows > 0) e->tensor.row_group = pair_rows;
+        if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {
+            return status_make(STATUS_INPUT, "%s: tensor '%s': rows too large", s->path, t->name);
+        }
+    }
+    return status_ok();
+}
+
+/* ---- texts ---- */
+
+static struct status text_file(struct source *s, const char *name, enum ckpt_text which)
+{
+    char *path = NULL, *text = NULL;
+    size_t n;
+    struct stat info;
+    TRY(file_join(s->path, name, &path));
+    struct status st = status_ok();
+    if (stat(path, &info) == 0) st = file_read(path, TEXT_BYTES_MAX, &text, &n);
+    if (text != NULL) {
+        strbuf_clear(&s->texts[which]);
+        strbuf_add(&s->texts[which], text, n);
+        st = strbuf_status(&s->texts[which]);
+    }
+    mem_free(&text);
+    mem_free(&path);
+    return st;
+}
+
+/* The template of a node: a string, or the one named "default" of a list. */
+static void template_take(struct source *s, const struct js_node *node)
+{
+    size_t n;
+    const char *text = js_string(node, &n);
+    for (size_t i = 0; text == NULL && i < js_count(node); i++) {
+        const char *name = js_string(js_get(js_at(node, i), "name"), NULL);
+        if (name == NULL || strcmp(name, "default") != 0) continue;
+        text = js_string(js_get(js_at(node, i), "template"), &n);
+        break;
+    }
+    if (text != NULL) strbuf_add(&s->texts[CKPT_TEXT_CHAT_TEMPLATE], text, n);
+}
+
+/* chat_template.jinja wins over chat_template.json and over tokenizer_config.json. */
+static struct status chat_template_read(struct source *s)
+{
+    struct strbuf *text = &s->texts[CKPT_TEXT_CHAT_TEMPLATE];
+    struct strbuf *config = &s->texts[CKPT_TEXT_TOKENIZER_CONFIG];
+    TRY(text_file(s, "chat_template.jinja", CKPT_TEXT_CHAT_TEMPLATE));
+    if (text->n > 0) return status_ok();
+    TRY(text_file(s, "chat_template.json", CKPT_TEXT_CHAT_TEMPLATE));
+    const bool own_file = text->n > 0;
+    const struct strbuf *json = own_file ? text : config;
+    if (json->n == 0) return status_ok();
+    struct js_doc *doc = NULL;
+    TRY(js_parse(json->data, json->n, own_file ? "chat_template.json" : "tokenizer_config.json",
+                 &doc));
+    strbuf_clear(text);
+    template_take(s, js_get(js_root(doc), "chat_template"));
+    js_destroy(&doc);
+    return strbuf_status(text);
+}
+
+/* A tokenizer.json out of what Kimi-K2 publishes in its place. */
+static struct status tiktoken_read(struct source *s)
+{
+    const struct strbuf *config = &s->texts[CKPT_TEXT_TOKENIZER_CONFIG];
+    struct strbuf *text = &s->texts[CKPT_TEXT_TOKENIZER];
+    struct js_doc *doc = NULL;
+    struct strbuf ranks;
+    TRY(text_file(s, "tiktoken.model", CKPT_TEXT_TOKENIZER));
+    if (text->n == 0) return status_ok();
+    ranks = *text;
+    strbuf_init(text);
+    struct status st = status_ok();
+    if (config->n > 0) st = js_parse(config->data, config->n, "tokenizer_config.json", &doc);
+    if (!status_failed(&st)) {
+        st = tokenizer_json_from_tiktoken(ranks.data, ranks.n, js_root(doc), text);
+    }
+    js_destroy(&doc);
+    strbuf_fini(&ranks);
+    return status_wrap(st, "%s", s->path);
+}
+
+static struct status hf_texts_read(struct source *s)
+{
+    TRY(text_file(s, "config.json", CKPT_TEXT_CONFIG));
+    TRY(text_file(s, "generation_config.json", CKPT_TEXT_GENERATION_CONFIG));
+    TRY(text_file(s, "tokenizer.json", CKPT_TEXT_TOKENIZER));
+    TRY(text_file(s, "tokenizer_config.json", CKPT_TEXT_TOKENIZER_CONFIG));
+    if (s->texts[CKPT_TEXT_CONFIG].n == 0) {
+        return status_make(STATUS_INPUT, "%s: expected a config.json in it", s->path);
+    }
+    if (s->texts[CKPT_TEXT_TOKENIZER].n == 0) TRY(tiktoken_read(s));
+    if (s->texts[CKPT_TEXT_TOKENIZER].n == 0) {
+        log_line(
+            LOG_WARN,
+            "%s: no tokenizer.json or tiktoken.model: the checkpoint takes prompt_token_ids only",
+            s->path);
+    }
+    return chat_template_read(s);
+}
+
+static struct status gguf_texts_read(struct source *s, const struct gguf_model *m)
+{
+    size_t n;
+    TRY(gguf_model_config(m, &s->texts[CKPT_TEXT_CONFIG]));
+    TRY(gguf_model_generation_config(m, &s->texts[CKPT_TEXT_GENERATION_CONFIG]));
+    TRY(gguf_model_tokenizer(m, &s->texts[CKPT_TEXT_TOKENIZER]));
+    const char *template = gguf_string(s->gguf, "tokenizer.chat_template", &n);
+    if (template != NULL) strbuf_add(&s->texts[CKPT_TEXT_CHAT_TEMPLATE], template, n);
+    return strbuf_status(&s->texts[CKPT_TEXT_CHAT_TEMPLATE]);
+}
+
+/* ---- opening ---- */
+
+static struct status config_parse(struct source *s)
+{
+    const struct strbuf *config = &s->texts[CKPT_TEXT_CONFIG];
+    const struct status st = js_parse(config->data, config->n, "config.json", &s->config);
+    return status_wrap(st, "%s", s->path);
+}
+
+static struct status hf_open(struct source *s)
+{
+    TRY(hf_texts_read(s));
+    TRY(config_parse(s));
+    TRY(status_wrap(hf_quant_check(js_root(s->config)), "%s", s->path));
+    TRY(safetensors_open(s->path, &s->st));
+    return safetensors_list(s);
+}
+
+static struct status gguf_source_open(struct source *s)
+{
+    struct gguf_model m;
+    TRY(gguf_open(s->path, &s->gguf));
+    TRY(gguf_model_read(s->gguf, &m));
+    TRY(gguf_texts_read(s, &m));
+    TRY(config_parse(s));
+    return gguf_list(s, &m);
+}
+
+struct status source_open(const char *path, struct source **out)
+{
+    struct source *s = NULL;
+    struct stat info;
+    *out = NULL;
+    if (stat(path, &info) != 0) return status_make(STATUS_INPUT, "%s: %s", path, strerror(errno));
+    TRY(mem_alloc(&s, 1, sizeof *s, "a source"));
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_init(&s->texts[i]);
+    struct status st = mem_strndup(&s->path, path, strlen(path));
+    if (!status_failed(&st)) st = S_ISDIR(info.st_mode) ? hf_open(s) : gguf_source_open(s);
+    if (status_failed(&st)) source_close(&s);
+    *out = s;
+    return st;
+}
+
+void source_close(struct source **s_)
+{
+    struct source *s = *s_;
+    if (s == NULL) return;
+    for (size_t i = 0; i < s->n_entries; i++) {
+        mem_free(&s->entries[i].name);
+        mem_free(&s->entries[i].quant);
+        mem_free(&s->entries[i].fused);
+    }
+    if (s->raw != NULL) hf_raw_fini(s->raw);
+    mem_free(&s->raw);
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) strbuf_fini(&s->texts[i]);
+    js_destroy(&s->config);
+    safetensors_close(&s->st);
+    gguf_close(&s->gguf);
+    mem_free(&s->entries);
+    mem_free(&s->path);
+    mem_free(s_);
+}
+
+const char *source_kind(const struct source *s)
+{
+    return s->gguf != NULL ? "GGUF" : "Hugging Face safetensors";
+}
+
+const struct strbuf *source_text(const struct source *s, enum ckpt_text which)
+{
+    return &s->texts[which];
+}
+
+const struct js_node *source_config(const struct source *s)
+{
+    return js_root(s->config);
+}
+
+size_t source_count(const struct source *s)
+{
+    return s->n_entries;
+}
+
+const struct source_tensor *source_at(const struct source *s, size_t i)
+{
+    return &s->entries[i].tensor;
+}
+
+/* ---- rows ---- */
+
+static size_t stored_row_bytes(const struct entry *e)
+{
+    if (e->quant != NULL) return 0; /* it has memory of its own */
+    if (e->gguf != NULL) return (size_t)e->gguf->row_bytes;
+    const size_t step = e->fused != NULL ? e->fused->step : 1; /* the other parts' rows as well */
+    return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
+}
+
+/* The stored rows come first in the scratch, a cache line apart the rows as f32. */
+static size_t wide_offset(const struct entry *e, uint64_t n_rows)
+{
+    return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows)
+{
+    const struct entry *e = &s->entries[i];
+    const size_t wide = (size_t)(n_rows * e->tensor.n_cols) * sizeof(float);
+    const size_t n_wide = e->fused != NULL ? e->fused->step + 1 : 1;
+    return wide_offset(e, n_rows) + wide * n_wide;
+}
+
+static struct status stored_rows(const struct source *s, const struct entry *e, uint64_t row0,
+                                 uint64_t n_rows, void *out)
+{
+    if (e->gguf != NULL) return gguf_read_rows(s->gguf, e->gguf, row0, n_rows, out);
+    const size_t row_bytes = stored_row_bytes(e);
+    return safetensors_read(s->st, e->st, row0 * row_bytes, n_rows * row_bytes, out);
+}
+
+/* Puts each head's paired rows into halves: stored row 2i + j goes to row j * pair_rows / 2 + i. */
+static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, size_t row_bytes,
+                        char *out)
+{
+    for (uint64_t r = 0; r < n_rows; r++) {
+        const uint64_t in_head = r % pair_rows;
+        const uint64_t to = r - in_head + in_head % 2 * (pair_rows / 2) + in_head / 2;
+        memcpy(out + to * row_bytes, in + r * row_bytes, row_bytes);
+    }
+}
+
+/* Stored rows in Hugging Face's order, at the beginning of the scratch. */
+static struct status ordered_rows(const struct source *s, const struct entry *e, uint64_t row0,
+                                  uint64_t n_rows, void *scratch)
+{
+    const size_t row_bytes = stored_row_bytes(e);
+    TRY(stored_rows(s, e, row0, n_rows, scratch));
+    if (e->pair_rows == 0) return status_ok();
+    char *ordered = (char *)scratch + wide_offset(e, n_rows);
+    rows_unpair(scratch, n_rows, e->pair_rows, row_bytes, ordered);
+    memcpy(scratch, ordered, n_rows * row_bytes); /* a stored row is no longer than its f32 row */
+    return status_ok();
+}
+
+static uint64_t count_overflowed(const float *wide, enum dtype dtype, const void *out, size_t n)
+{
+    uint64_t n_overflowed = 0;
+    if (dtype == DTYPE_F32) return 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h = ((const uint16_t *)out)[i];
+        const float back = dtype == DTYPE_F16 ? f32_from_f16(h) : f32_from_bf16(h);
+        n_overflowed += isinf(back) && !isinf(wide[i]);
+    }
+    return n_overflowed;
+}
+
+/* Whole experts: stored rows to f32, then the part's elements to where they belong; `wide` has room
+ * for both. Returns the latter. */
+static const float *fused_rows(const struct entry *e, const void *stored, uint64_t n_rows,
+                               float *wide)
+{
+    const bool is_bias = e->tensor.n_dims == 2;
+    const uint64_t n_out = e->fused->dims[1], n_in = is_bias ? 1 : e->tensor.n_cols;
+    const size_t n = (size_t)(n_rows * e->tensor.n_cols), n_stored = n * e->fused->step;
+    dtype_to_f32(e->st->dtype, stored, n_stored, wide);
+    for (size_t at = 0; at < n; at += n_out * n_in) {
+        fused_experts_take(e->fused, wide + at * e->fused->step, n_out, n_in, wide + n_stored + at);
+    }
+    return wide + n_stored;
+}
+
+struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
+                          enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed)
+{
+    const struct entry *e = &s->entries[i];
+    const size_t n = (size_t)(n_rows * e->tensor.n_cols);
+    char *stored = scratch;
+    float *wide = (float *)(stored + wide_offset(e, n_rows));
+    enum dtype own = DTYPE_F32;
+    if (e->quant != NULL) {
+        TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
+        dtype_from_f32(dtype, wide, n, out);
+        *n_overflowed += count_overflowed(wide, dtype, out, n);
+        return status_ok();
+    }
+    const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
+    if (e->gguf == NULL) own = e->st->dtype;
+    TRY(ordered_rows(s, e, row0, n_rows, scratch));
+    if (e->fused != NULL) {
+        const float *taken = fused_rows(e, stored, n_rows, wide);
+        dtype_from_f32(dtype, taken, n, out);
+        *n_overflowed += count_overflowed(taken, dtype, out, n);
+        return status_ok();
+    }
+    if (plain && own == dtype) {
+        memcpy(out, stored, n * dtype_bytes(dtype));
+        return status_ok();
+    }
+    if (plain) {
+        dtype_to_f32(own, stored, n, wide);
+    } else {
+        gguf_dequantize(e->gguf->quant, stored, n, wide);
+    }
+    dtype_from_f32(dtype, wide, n, out);
+    *n_overflowed += count_overflowed(wide, dtype, out, n);
+    return status_ok();
+}
+
+struct status source_codes(const struct source *s, size_t i, struct quant_format format,
+                           uint64_t row0, uint64_t n_rows, void *scratch,
+                           const struct quant_block *out)
+{
+    const struct entry *e = &s->entries[i];
+    if (e->quant != NULL) return hf_quant_codes(s->st, e->quant, s->raw, format, row0, n_rows, out);
+    TRY(ordered_rows(s, e, row0, n_rows, scratch));
+    if (gguf_codes(e->gguf->quant, scratch, n_rows, e->tensor.n_cols, out)) return status_ok();
+    return status_make(
+        STATUS_INPUT,
+        "%s: tensor '%s': a code of -128 or a scale that is NaN in rows %llu to %llu, "
+        "expected -127 to 127; only its values can be taken (--quantized dequantize)",
+        s->path, e->name, (unsigned long long)row0, (unsigned long long)(row0 + n_rows - 1));
+}

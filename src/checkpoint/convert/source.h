@@ -1,0 +1,53 @@
+/* Where convert reads from, a Hugging Face directory or a GGUF file, as one thing: texts, and
+ * tensors under Hugging Face's names whose rows come in a wanted float type. Called by convert. */
+#ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_H
+#define SHOAL_CHECKPOINT_CONVERT_SOURCE_H
+
+#include "base/json.h"
+#include "base/strbuf.h"
+#include "checkpoint/file/ckpt.h"
+
+struct source_tensor {
+    const char *name; /* borrowed; Hugging Face's */
+    enum dtype dtype; /* what to store when nothing else is asked for */
+    uint32_t n_dims;  /* 1..CKPT_DIMS_MAX */
+    uint64_t dims[CKPT_DIMS_MAX];
+    uint64_t n_rows, n_cols;
+    uint32_t row_group;        /* rows are read in multiples of it */
+    struct quant_format quant; /* what source_codes gives; QUANT_NONE: only floats can be had */
+    const char *method;        /* of the codes, as the file names it; borrowed */
+};
+
+struct source;
+
+/* Local. Opens a directory or a .gguf file, reads its texts and the list of its tensors.
+ * Errors: STATUS_INPUT. */
+struct status source_open(const char *path, struct source **out);
+void source_close(struct source **s);
+
+/* Local. What the root attribute of the checkpoint says. */
+const char *source_kind(const struct source *s);
+/* Local. A text, empty (n = 0) when the source has none; borrowed. */
+const struct strbuf *source_text(const struct source *s, enum ckpt_text which);
+/* Local. The parsed config.json; borrowed. */
+const struct js_node *source_config(const struct source *s);
+
+size_t source_count(const struct source *s);
+const struct source_tensor *source_at(const struct source *s, size_t i);
+
+/* Local. Scratch that source_rows needs for this many rows, bytes. */
+size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
+/* Local. Rows [row0, row0 + n_rows) of tensor i as `dtype` into out [n_rows][n_cols]; row0 and
+ * n_rows are multiples of row_group. *n_overflowed grows by the finite values that became infinite.
+ * scratch [source_scratch_bytes]. Errors: STATUS_INPUT names file and tensor. */
+struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
+                          enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
+
+/* Local. The same rows as codes, as the source has them: nothing is rounded. `format` is tensor i's
+ * `quant`, or that with a smaller group, whose scales are then repeated.
+ * Errors: STATUS_INPUT names a value that the format cannot hold. */
+struct status source_codes(const struct source *s, size_t i, struct quant_format format,
+                           uint64_t row0, uint64_t n_rows, void *scratch,
+                           const struct quant_block *out);
+
+#endif

@@ -1,0 +1,153 @@
+/* Reading shoal's checkpoint file (HDF5; docs/checkpoint.md).
+ * The file is outside bytes: its seal is checked before HDF5 sees it, links are walked first, and
+ * every block is verified against its checksum. Does not know models, ranks or layouts.
+ * Called by the loader, the model room (config, shapes), inspect, plan. */
+#ifndef SHOAL_CHECKPOINT_FILE_CKPT_H
+#define SHOAL_CHECKPOINT_FILE_CKPT_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+#include "tensor/quant_format.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CKPT_FORMAT = 1,
+    CKPT_DIMS_MAX = 3,
+    CKPT_BLOCK_BYTES_MAX = 64 << 20, /* no block, so no row, is larger */
+    CKPT_READ_BYTES_MAX = 4 << 20,   /* of rows read at once, but for a longer row */
+    CKPT_NAME_MAX = 512,             /* bytes of a tensor's name */
+};
+
+/* The texts a checkpoint carries. CKPT_TEXT_CONFIG is always there, the others may be absent. */
+#define CKPT_TEXT_LIST(X)                                                                          \
+    X(CONFIG, "config", "config_json")                                                             \
+    X(GENERATION_CONFIG, "config", "generation_config_json")                                       \
+    X(TOKENIZER, "tokenizer", "tokenizer_json")                                                    \
+    X(TOKENIZER_CONFIG, "tokenizer", "tokenizer_config_json")                                      \
+    X(CHAT_TEMPLATE, "tokenizer", "chat_template")
+
+enum ckpt_text {
+#define X(id, group, dataset) CKPT_TEXT_##id,
+    CKPT_TEXT_LIST(X)
+#undef X
+        CKPT_TEXT_COUNT
+};
+
+/* The datasets of a quantized tensor's group. */
+enum ckpt_part { CKPT_CODES, CKPT_SCALES, CKPT_ZEROS, CKPT_PART_COUNT };
+
+/* Local. "codes", "scales", "zeros"; the element type; how many elements a row of n_in inputs has.
+ */
+const char *ckpt_part_name(enum ckpt_part part);
+enum dtype ckpt_part_dtype(enum ckpt_part part, struct quant_format f);
+uint64_t ckpt_part_columns(enum ckpt_part part, struct quant_format f, uint64_t n_in);
+
+/* One tensor of /weights, seen as n_rows rows of n_cols elements (row-major, the last dimension is
+ * a row; a vector is one row). [out, in] has out rows; experts [E, out, in] have E * out rows, the
+ * row of (e, r) is e * out + r. */
+struct ckpt_tensor {
+    const char *name; /* borrowed; the source's name with dots: "model.norm.weight" */
+    uint32_t index;   /* its place in ckpt_tensor_at */
+    enum dtype dtype;
+    uint32_t n_dims; /* 1..CKPT_DIMS_MAX */
+    uint64_t dims[CKPT_DIMS_MAX];
+    uint64_t n_rows;
+    uint64_t n_cols;
+    uint64_t n_bytes;
+    uint32_t leaf_elems; /* columns per leaf of a row-parallel weight; 0: not row-parallel */
+    uint32_t grid_bits;  /* g of the numerics law; 0 when leaf_elems is 0 */
+    uint64_t offset;     /* of its first byte in the file; quantized: meaningless */
+    uint64_t rows_per_block;
+    uint64_t n_blocks;         /* 0: quantized, its blocks are those of its parts */
+    struct quant_format quant; /* QUANT_NONE: plain, else dtype is meaningless and n_bytes is the
+                                  sum of the parts */
+    const char *method;        /* quantized: how the codes were made; borrowed */
+    const struct ckpt_tensor *parts[CKPT_PART_COUNT]; /* quantized: its datasets; zeros NULL where
+                                                         the format has none */
+};
+
+struct ckpt; /* an open file */
+
+/* Local. To be called before MPI starts. HDF5 would else clean up inside MPI_Finalize, and crash
+ * there behind a file that it could not write to its end. */
+void ckpt_before_mpi(void);
+
+/* Local. Opens a checkpoint for reading. Walks and checks all of its structure; reads no weights.
+ * Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
+struct status ckpt_open(const char *path, struct ckpt **out);
+/* Local. Closes and frees; accepts NULL. */
+void ckpt_close(struct ckpt **c);
+
+/* Local. All results below are borrowed and live until ckpt_close. */
+const char *ckpt_path(const struct ckpt *c);
+const char *ckpt_source(const struct ckpt *c); /* root attribute `source` */
+uint64_t ckpt_file_bytes(const struct ckpt *c);
+
+/* Local. A text, NUL-terminated after its *n bytes (n may be NULL); NULL when the file has none. */
+const char *ckpt_text(const struct ckpt *c, enum ckpt_text which, size_t *n);
+const char *ckpt_config_json(const struct ckpt *c, size_t *n);
+const char *ckpt_tokenizer_json(const struct ckpt *c, size_t *n);
+const char *ckpt_tokenizer_config_json(const struct ckpt *c, size_t *n);
+const char *ckpt_generation_config_json(const struct ckpt *c, size_t *n);
+const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
+
+/* Local. /rope/inv_freq [*n]: rotary frequencies, radians per position, made by convert
+ * (rope_freq.h). NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
+const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
+
+/* Local. What goes with them: 1 and 1 but for YaRN. */
+struct ckpt_rope_factors {
+    float attention; /* cos and sin are multiplied by it */
+    float softmax;   /* the scale of q.k is */
+};
+struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c);
+
+/* Local. Tensors, in the order of their names' bytes; find gives NULL when absent. Behind the
+ * tensors stand the parts of quantized ones (names "X.codes"), in the same order: with them,
+ * ckpt_tensor_at knows ckpt_stored_count entries. */
+size_t ckpt_tensor_count(const struct ckpt *c);
+size_t ckpt_stored_count(const struct ckpt *c);
+const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
+const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
+
+/* Local. XXH3-128 of everything but the weights' bytes (config, tokenizer, names, shapes, the
+ * weights' checksums): ranks that opened the same checkpoint have the same digest. */
+struct ckpt_digest {
+    uint64_t low, high;
+};
+struct ckpt_digest ckpt_digest(const struct ckpt *c);
+
+/* Local. Rows of a block: [block * rows_per_block, + the result). */
+uint64_t ckpt_block_rows(const struct ckpt_tensor *t, uint64_t block);
+/* Local. Bytes of a block, at most CKPT_BLOCK_BYTES_MAX. */
+size_t ckpt_block_bytes(const struct ckpt_tensor *t, uint64_t block);
+
+/* Local. Reads block `block` of t into buf [ckpt_block_rows][n_cols] in the stored dtype and
+ * verifies its checksum. Errors: STATUS_INPUT names file, tensor and block. Threads may read
+ * different blocks at once. */
+struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                              void *buf);
+/* Takes rows [row, row + n_rows) of a block, counted in the whole tensor: [n_rows][n_cols]. */
+typedef struct status ckpt_rows_fn(void *ctx, uint64_t row, uint64_t n_rows, const void *rows);
+/* Local. Blocks [block, block + n) in pieces of ckpt_rows_at_once, which may hold rows of several,
+ * each read into buf [CKPT_READ_BYTES_MAX, or a row if that is larger] and given to fn while the
+ * cache holds it. What fn gets is verified when its blocks are through: after an error it is
+ * worthless. Errors: as above, of the first of the blocks, and fn's. */
+struct status ckpt_stream_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                                 uint64_t n, void *buf, ckpt_rows_fn *fn, void *ctx);
+/* Local. How many rows of [row, end) make a good piece: they fit a core's cache and, where rows are
+ * short enough, end with a whole panel of a packed weight. */
+uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
+
+/* Local. Tells the system that n blocks from `block` on will be read soon; it may begin to. */
+void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
+                        uint64_t n);
+
+/* Local. A whole small plain tensor or part, for tests: dst [n_rows][n_cols] in the stored dtype.
+ * Errors: as ckpt_read_block. */
+struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst);
+
+#endif

@@ -1,0 +1,78 @@
+/* The inside of an open checkpoint, shared by ckpt.c (accessors, blocks) and ckpt_walk.c (checking
+ * the structure). Not for other rooms. */
+#ifndef SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
+#define SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
+
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/h5.h"
+#include "checkpoint/file/seal.h"
+
+enum {
+    CKPT_TENSORS_MAX = 1 << 20,
+    CKPT_TEXT_BYTES_MAX = 256 << 20,
+    CKPT_OBJECTS_MAX = 1 << 22, /* links walked at most */
+    CKPT_DEPTH_MAX = 64,        /* groups inside groups */
+    CKPT_PATH_MAX = CKPT_NAME_MAX + 32,
+};
+
+struct ckpt_entry {
+    struct ckpt_tensor tensor;
+    char *name;     /* owned */
+    char *method;   /* owned; quantized only */
+    uint64_t *sums; /* owned [n_blocks][2]: low, high */
+    bool is_part;   /* a dataset of a quantized tensor */
+};
+
+struct ckpt {
+    char *path;   /* owned */
+    char *source; /* owned */
+    struct seal_info seal;
+    hid_t file;
+    struct {
+        char *text; /* owned, NULL when absent */
+        size_t n;
+    } texts[CKPT_TEXT_COUNT];
+    float *inv_freq; /* owned [n_inv_freq] */
+    size_t n_inv_freq;
+    float *rope_factors;        /* owned [2]: attention, softmax; NULL: both are 1 */
+    struct ckpt_entry *entries; /* owned [n_entries]; when open is done: n_tensors tensors, then the
+                                   parts of quantized ones, both sorted by name */
+    size_t n_entries, n_entries_capacity, n_tensors;
+    int fd; /* HDF5's, for reading the weights without it */
+};
+
+/* Local. "/weights/a/b" of "a.b" into out [CKPT_PATH_MAX]; root is "/weights" or "/checksums". */
+void ckpt_tensor_path(const char *root, const char *name, char *out);
+
+/* Local. The largest hyperslab that starts at flattened row `row` and has at most n_rows rows:
+ * start and count per dimension; returns its rows. Rows of [E, out, in] are a slab only inside one
+ * expert or as whole experts. */
+uint64_t ckpt_slab_of_rows(const struct ckpt_tensor *t, uint64_t row, uint64_t n_rows,
+                           hsize_t *start, hsize_t *count);
+
+/* Errors of all below: STATUS_INPUT names the file, the object and what was expected of it;
+ * STATUS_MEMORY. */
+
+/* Local. Reads an integer attribute into *out, at most `max`; *out stays when the object has none.
+ */
+struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
+                                 const char *name, uint64_t max, uint64_t *out);
+/* Local. A string attribute of 1..max bytes into new memory: *out, mem_free. */
+struct status ckpt_string_attribute(const struct ckpt *c, const char *path, hid_t object,
+                                    const char *name, size_t max, char **out);
+/* Local. The attributes leaf and grid_bits of a dataset or group. */
+struct status ckpt_leaf_read(const struct ckpt *c, const char *path, hid_t object,
+                             struct ckpt_tensor *t);
+/* Local. Appends a tensor whose path below /weights gives the name. */
+struct status ckpt_entry_add(struct ckpt *c, const char *path, const struct ckpt_tensor *t);
+
+/* Local. Takes over a group below /weights if it is a quantized tensor: its attributes. */
+struct status ckpt_quant_read(struct ckpt *c, const char *path);
+/* Local. When all entries are there: sorts them, gives quantized tensors their parts and shapes,
+ * refuses what does not fit. */
+struct status ckpt_quant_link(struct ckpt *c);
+
+/* Local. Walks all links, checks every object, gathers tensors, texts and checksums into c. */
+struct status ckpt_walk(struct ckpt *c);
+
+#endif

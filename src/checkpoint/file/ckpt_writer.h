@@ -1,0 +1,63 @@
+/* Writing shoal's checkpoint file: streamed, in bounded memory, all or nothing. The same calls make
+ * the same bytes. Does not know where tensors come from. Called by convert, and by quantize.
+ * Order of calls: create, config, texts, then (tensor, rows...) for each tensor, finish; the rows
+ * of a quantized tensor come by quant_rows. */
+#ifndef SHOAL_CHECKPOINT_FILE_CKPT_WRITER_H
+#define SHOAL_CHECKPOINT_FILE_CKPT_WRITER_H
+
+#include "checkpoint/file/ckpt.h"
+
+struct ckpt_writer;
+
+/* What a tensor is before its rows come. */
+struct ckpt_tensor_spec {
+    const char *name; /* dots become slashes below /weights */
+    enum dtype dtype;
+    uint32_t n_dims;
+    uint64_t dims[CKPT_DIMS_MAX];
+    uint32_t leaf_elems; /* 0: not row-parallel; grid_bits is then ignored */
+    uint32_t grid_bits;
+    struct quant_format quant; /* QUANT_NONE: rows of dtype; else dtype is ignored, dims are those
+                                  of the weight, leaves are whole kernel groups */
+    const char *method;        /* how the codes were made ("rtn"); quantized only */
+};
+
+/* Local. Starts a file beside `path` under a temporary name; nothing stands at `path` before
+ * finish. `source` becomes the root attribute. Errors: STATUS_IO, STATUS_MEMORY. */
+struct status ckpt_writer_create(const char *path, const char *source, struct ckpt_writer **out);
+
+/* Local. Writes the config: the text as a dataset, one typed attribute per field of the object, and
+ * /rope/inv_freq and /rope/factors as rope_freq.h makes them. Errors: STATUS_INPUT for bad JSON. */
+struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t n);
+
+/* Local. Writes one of the other texts; empty texts are left out. Errors: STATUS_IO. */
+struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, const char *text,
+                               size_t n);
+
+/* Local. Begins a tensor; the one before must have all its rows. Names must be new and no name may
+ * lie below another one. Errors: STATUS_INPUT names the tensor. */
+struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec);
+
+/* Local. The next n_rows rows [n_rows][last dimension] of the tensor begun last. Errors:
+ * STATUS_IO. */
+struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
+
+/* Local. The same of a quantized tensor: n_rows rows of codes, scales and zeros. Errors:
+ * STATUS_IO. */
+struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
+                                     uint64_t n_rows);
+
+/* Local. Writes checksums and the seal, fsyncs, renames to `path`, fsyncs the folder; *w becomes
+ * NULL whatever happens, and on failure the temporary file is gone. Errors: STATUS_INPUT when rows
+ * are missing, STATUS_IO. */
+struct status ckpt_writer_finish(struct ckpt_writer **w);
+
+/* Local. Gives up: closes and removes the temporary file. Accepts NULL. */
+void ckpt_writer_destroy(struct ckpt_writer **w);
+
+/* Local. Rows of a block for a tensor of this shape: at most about 8 MiB, so that the ranks of a
+ * host can hold one each; experts [E, out, in] are cut so that no block spans two of them where
+ * `out` has a fitting divisor. */
+uint64_t ckpt_rows_per_block(const struct ckpt_tensor_spec *spec);
+
+#endif

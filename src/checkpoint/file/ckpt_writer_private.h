@@ -1,0 +1,54 @@
+/* The inside of a checkpoint writer, shared by ckpt_writer.c (the file, texts) and
+ * ckpt_writer_tensor.c (tensors, blocks, checksums). Not for other rooms. */
+#ifndef SHOAL_CHECKPOINT_FILE_CKPT_WRITER_PRIVATE_H
+#define SHOAL_CHECKPOINT_FILE_CKPT_WRITER_PRIVATE_H
+
+#include "checkpoint/file/ckpt_private.h"
+#include "checkpoint/file/ckpt_writer.h"
+#include "checkpoint/file/seal.h"
+
+enum { CKPT_STREAMS_MAX = CKPT_PART_COUNT };
+
+/* A dataset whose rows are coming. */
+struct ckpt_stream {
+    struct ckpt_tensor shape; /* its name lies in `name` */
+    char name[CKPT_NAME_MAX];
+    hid_t dataset; /* -1: none */
+    hid_t type;
+    uint64_t row;      /* rows that came */
+    uint64_t n_filled; /* of them, rows that still lie in the block buffer */
+    uint64_t *sums;    /* owned [n_blocks][2] */
+    char *block;       /* owned [n_block_bytes]; outlives the dataset */
+    size_t n_block_bytes;
+};
+
+struct ckpt_writer {
+    char *path;      /* owned */
+    char *temporary; /* owned */
+    bool created;    /* the temporary file is ours to remove */
+    hid_t file;
+    hid_t group_plist;   /* no times */
+    hid_t dataset_plist; /* no times, contiguous, allocated early */
+    struct ckpt_stream streams[CKPT_STREAMS_MAX];
+    uint32_t n_streams; /* of the tensor being written: 0 none, 1 plain, 2 or 3 quantized */
+    bool is_quantized;
+    struct seal_extent *raw; /* owned [n_raw]: where the weights' bytes lie */
+    size_t n_raw, n_raw_capacity;
+};
+
+/* Errors of all below: STATUS_IO names the file and the object; STATUS_INPUT where the caller's
+ * rows or names do not fit. */
+
+/* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create
+ * groups itself, but not without times. */
+struct status ckpt_dataset_create(struct ckpt_writer *w, const char *path, hid_t type, int n_dims,
+                                  const hsize_t *dims, hid_t *out);
+/* Local. The groups above the last component of `path`. */
+struct status ckpt_groups_create(struct ckpt_writer *w, const char *path);
+
+/* Local. Ends the tensor being written: all its rows must have come. */
+struct status ckpt_tensor_end(struct ckpt_writer *w);
+/* Local. Closes what HDF5 holds of the tensor being written. */
+void ckpt_streams_close(struct ckpt_writer *w);
+
+#endif

@@ -1,0 +1,28 @@
+/* What the reader and the writer of checkpoint files share of HDF5: quiet errors as sentences, the
+ * stored types, opening a file without plugins, locks or drivers. Called by ckpt*.c, and for its
+ * sentences by logits_file.c. */
+#ifndef SHOAL_CHECKPOINT_FILE_H5_H
+#define SHOAL_CHECKPOINT_FILE_H5_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+#include <hdf5.h>
+
+/* Local. HDF5 prints nothing and loads no plugins from now on. */
+void h5_quiet(void);
+
+/* Local. A status with "path: what: HDF5's innermost reason", and the remedy where that reason is
+ * file locking. Call it right after the call that failed. */
+struct status h5_error(enum status_code code, const char *path, const char *what, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Local. The HDF5 type of a dtype, little endian; the caller closes it. Negative on failure. */
+hid_t h5_dtype_create(enum dtype t);
+/* Local. True when `type` is exactly the HDF5 type of one of ours. */
+bool h5_dtype_match(hid_t type, enum dtype *out);
+
+/* Local. File access properties: plain POSIX file, no locks, the file format of HDF5 1.8. */
+hid_t h5_access_create(void);
+
+#endif

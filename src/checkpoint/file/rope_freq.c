@@ -1,0 +1,218 @@
+/* Rotary frequencies, plain and scaled. */
+#include "checkpoint/file/rope_freq.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double PI = 3.14159265358979323846;
+
+/* What all rules start from. */
+struct rope {
+    const struct js_node *config, *scaling; /* scaling: NULL for plain RoPE */
+    const char *rule;
+    double theta, rotated;
+};
+
+static double number_or(const struct js_node *object, const char *key, double otherwise)
+{
+    double x;
+    return js_number(js_get(object, key), &x) ? x : otherwise;
+}
+
+/* True when the scaling object (rope_scaling, rope_parameters) leaves RoPE plain. */
+static bool is_plain(const struct js_node *scaling, const char **rule)
+{
+    if (js_type(scaling) == JS_NULL) return true;
+    const struct js_node *type = js_get(scaling, "rope_type");
+    if (type == NULL) type = js_get(scaling, "type");
+    if (type == NULL) return js_get(scaling, "factor") == NULL;
+    *rule = js_string(type, NULL);
+    return *rule != NULL && strcmp(*rule, "default") == 0;
+}
+
+static struct rope rope_read(const struct js_node *config)
+{
+    const struct js_node *parameters = js_get(config, "rope_parameters");
+    const struct js_node *scaling = js_get(config, "rope_scaling");
+    const double heads = number_or(config, "num_attention_heads", 0);
+    const double width = number_or(config, "hidden_size", 0);
+    const double part = number_or(parameters, "partial_rotary_factor",
+                                  number_or(config, "partial_rotary_factor", 1.0));
+    struct rope r = {.config = config};
+    double head_dim = number_or(config, "head_dim", heads >= 1 ? floor(width / heads) : 0);
+    head_dim = number_or(config, "qk_rope_head_dim", head_dim);
+    r.rotated = floor(head_dim * part);
+    r.theta = number_or(parameters, "rope_theta", number_or(config, "rope_theta", 10000.0));
+    if (!is_plain(parameters, &r.rule)) {
+        r.scaling = parameters;
+    } else if (!is_plain(scaling, &r.rule)) {
+        r.scaling = scaling;
+    }
+    return r;
+}
+
+/* A parameter of the rule in (least, most]; `otherwise` where it is absent, which is an error for
+ * otherwise 0. */
+static struct status parameter(const struct rope *r, const char *key, double least,
+                               double otherwise, double *out)
+{
+    const struct js_node *node = js_get(r->scaling, key);
+    *out = otherwise;
+    if (js_type(node) == JS_NULL && otherwise != 0) return status_ok();
+    if (!js_number(node, out) || !(*out > least && *out <= 1e9)) {
+        return status_make(
+            STATUS_INPUT,
+            "config.json: RoPE scaling \"%s\": field \"%s\": expected a number above "
+            "%g, at most 1e9",
+            r->rule, key, least);
+    }
+    return status_ok();
+}
+
+static double plain_of(const struct rope *r, size_t i)
+{
+    return pow(r->theta, -(2.0 * (double)i) / r->rotated);
+}
+
+static struct status make_linear(const struct rope *r, struct rope_freq *out)
+{
+    double factor;
+    TRY(parameter(r, "factor", 0, 0, &factor));
+    for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)(plain_of(r, i) / factor);
+    return status_ok();
+}
+
+/* Tokens of the training before the scaling: its own field, else the context of the config. */
+static struct status original_context(const struct rope *r, double *out)
+{
+    const char *key = "original_max_position_embeddings";
+    return parameter(r, key, 0,
+                     number_or(r->config, key, number_or(r->config, "max_position_embeddings", 0)),
+                     out);
+}
+
+static struct status make_llama3(const struct rope *r, struct rope_freq *out)
+{
+    double factor, low, high, context;
+    TRY(parameter(r, "factor", 0, 0, &factor));
+    TRY(parameter(r, "low_freq_factor", 0, 0, &low));
+    TRY(parameter(r, "high_freq_factor", low, 0, &high));
+    TRY(original_context(r, &context));
+    for (size_t i = 0; i < out->n; i++) {
+        const double plain = plain_of(r, i), wavelength = 2 * PI / plain;
+        /* 0: only long waves, all scaled; 1: only short ones, none is */
+        const double smooth = fmin(fmax((context / wavelength - low) / (high - low), 0), 1);
+        out->inv_freq[i] = (float)((1 - smooth) * plain / factor + smooth * plain);
+    }
+    return status_ok();
+}
+
+/* The dimension whose wave turns n_turns times within the context. */
+static double turning_dimension(const struct rope *r, double n_turns, double context)
+{
+    return r->rotated * log(context / (n_turns * 2 * PI)) / (2 * log(r->theta));
+}
+
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+static struct status yarn_factors(const struct rope *r, double factor, struct rope_freq *out)
+{
+    const double mscale = number_or(r->scaling, "mscale", 0);
+    const double all = number_or(r->scaling, "mscale_all_dim", 0);
+    double attention = yarn_mscale(factor, 1), softmax = 1;
+    if (!(fabs(mscale) < 1e3 && fabs(all) < 1e3)) {
+        return status_make(STATUS_INPUT, "config.json: RoPE scaling \"yarn\": mscale and "
+                                         "mscale_all_dim: expected numbers below 1000");
+    }
+    if (mscale != 0 && all != 0) attention = yarn_mscale(factor, mscale) / yarn_mscale(factor, all);
+    if (all != 0) softmax = yarn_mscale(factor, all) * yarn_mscale(factor, all);
+    TRY(parameter(r, "attention_factor", 0, attention, &attention));
+    out->attention_factor = (float)attention;
+    out->softmax_factor = (float)softmax;
+    return status_ok();
+}
+
+static struct status make_yarn(const struct rope *r, struct rope_freq *out)
+{
+    double factor, fast, slow, context;
+    bool truncate = true;
+    TRY(original_context(r, &context));
+    TRY(parameter(r, "factor", 0, number_or(r->config, "max_position_embeddings", 0) / context,
+                  &factor));
+    TRY(parameter(r, "beta_fast", 0, 32, &fast));
+    TRY(parameter(r, "beta_slow", 0, 1, &slow));
+    js_bool(js_get(r->scaling, "truncate"), &truncate);
+    double low = turning_dimension(r, fast, context), high = turning_dimension(r, slow, context);
+    if (truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, r->rotated - 1);
+    if (low == high) high += 0.001;
+    for (size_t i = 0; i < out->n; i++) {
+        const double plain = plain_of(r, i);
+        const double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+        out->inv_freq[i] = (float)(plain / factor * ramp + plain * (1 - ramp));
+    }
+    return yarn_factors(r, factor, out);
+}
+
+static struct status make_divided(const struct rope *r, struct rope_freq *out)
+{
+    const struct js_node *factors = js_get(r->scaling, "factors");
+    for (size_t i = 0; i < out->n; i++) {
+        double factor;
+        if (js_count(factors) != out->n || !js_number(js_at(factors, i), &factor) ||
+            !(factor > 1e-6 && factor < 1e9)) {
+            return status_make(STATUS_INPUT,
+                               "config.json: RoPE scaling: field \"factors\": expected %zu numbers "
+                               "above 0",
+                               out->n);
+        }
+        out->inv_freq[i] = (float)(plain_of(r, i) / (double)(float)factor);
+    }
+    return status_ok();
+}
+
+static struct status make_plain(const struct rope *r, struct rope_freq *out)
+{
+    for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)plain_of(r, i);
+    return status_ok();
+}
+
+static const struct {
+    const char *rule;
+    struct status (*make)(const struct rope *r, struct rope_freq *out);
+} rules[] = {{"linear", make_linear},
+             {"llama3", make_llama3},
+             {"yarn", make_yarn},
+             {"frequency_factors", make_divided}};
+
+struct status rope_freq_make(const struct js_node *config, struct rope_freq *out)
+{
+    const struct rope r = rope_read(config);
+    struct status (*make)(const struct rope *, struct rope_freq *) = NULL;
+    *out = (struct rope_freq){.attention_factor = 1, .softmax_factor = 1};
+    if (r.scaling == NULL) make = make_plain;
+    for (size_t i = 0; r.scaling != NULL && r.rule != NULL && i < sizeof rules / sizeof rules[0];
+         i++) {
+        if (strcmp(r.rule, rules[i].rule) == 0) make = rules[i].make;
+    }
+    if (make == NULL || !(r.rotated >= 2 && r.rotated <= 2.0 * ROPE_FREQ_MAX) || !(r.theta > 0)) {
+        return status_ok();
+    }
+    TRY(mem_alloc(&out->inv_freq, (size_t)r.rotated / 2, sizeof(float), "rotary frequencies"));
+    out->n = (size_t)r.rotated / 2;
+    const struct status st = make(&r, out);
+    if (status_failed(&st)) {
+        mem_free(&out->inv_freq);
+        out->n = 0;
+    }
+    return st;
+}

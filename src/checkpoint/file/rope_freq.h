@@ -1,0 +1,33 @@
+/* Rotary frequencies as a config.json asks for them: plain, or scaled by a rule that depends on the
+ * config alone (linear, llama3, yarn). Rules that depend on a sequence's length (dynamic, longrope)
+ * are not made here. Called when a checkpoint is written; the model room only reads what was made.
+ */
+#ifndef SHOAL_CHECKPOINT_FILE_ROPE_FREQ_H
+#define SHOAL_CHECKPOINT_FILE_ROPE_FREQ_H
+
+#include "base/json.h"
+
+#include <stddef.h>
+
+enum { ROPE_FREQ_MAX = 65536 };
+
+struct rope_freq {
+    float *inv_freq;        /* owned [n], radians per position; mem_free */
+    size_t n;               /* half the rotated dimensions; 0: none were made */
+    float attention_factor; /* cos and sin are multiplied by it; 1 but for yarn */
+    float softmax_factor;   /* the scale of q.k is; 1 but for yarn with mscale_all_dim (DeepSeek) */
+};
+
+/* Local. Computed in double, each value rounded once to f32. The rotated dimensions are d =
+ * head_dim
+ * * partial_rotary_factor, or qk_rope_head_dim where the config has one:
+ *     plain    theta^(-2i/d)                                   (Su et al. 2021, RoFormer)
+ *     linear   plain / factor                                  (Chen et al. 2023)
+ *     llama3   by wavelength: plain, plain / factor, or between (Llama 3.1)
+ *     frequency_factors   plain / factors[i]   (GGUF's Llama 3)
+ *     yarn     a ramp from plain / factor to plain, and the factors (Peng et al. 2023, YaRN)
+ * out->n = 0 without an error when the config has no attention shape or names another rule. Errors:
+ * STATUS_INPUT names a field of a known rule whose value makes no sense; STATUS_MEMORY. */
+struct status rope_freq_make(const struct js_node *config, struct rope_freq *out);
+
+#endif

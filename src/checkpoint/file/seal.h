@@ -1,0 +1,36 @@
+/* The seal: a trailer behind HDF5's own bytes that holds an XXH3-128 of every part of the file
+ * which is not weights. A flipped bit in HDF5's metadata can make the library hang or answer
+ * wrongly, so the seal is checked before the library opens the file. HDF5 and its tools ignore the
+ * trailer.
+ *
+ *   [0, eoa)    what HDF5 wrote
+ *   entries     n_entries x {offset, bytes, hash low, hash high}, u64 little endian, ascending
+ *   footer      magic[16], n_entries, eoa, hash low, hash high (of the entries and the footer's
+ *               first 32 bytes); it ends the file */
+#ifndef SHOAL_CHECKPOINT_FILE_SEAL_H
+#define SHOAL_CHECKPOINT_FILE_SEAL_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct seal_extent {
+    uint64_t offset, n_bytes;
+};
+
+struct seal_info {
+    uint64_t file_bytes;
+    uint64_t eoa; /* bytes of the HDF5 part */
+    uint64_t hash_low, hash_high;
+};
+
+/* Local. Appends a seal over everything in the closed file at `path` except the n raw extents
+ * [n] (sorted in place; weights, which have checksums of their own). Errors: STATUS_IO. */
+struct status seal_append(const char *path, struct seal_extent *raw, size_t n);
+
+/* Local. Verifies a file's seal. Errors: STATUS_INPUT names the file and the first offset that
+ * differs, or says that there is no seal. */
+struct status seal_check(const char *path, struct seal_info *out);
+
+#endif

@@ -1,0 +1,330 @@
+/* Blocks that several ranks of a host want, or whose sink takes from one thread only. One round:
+ * each lane (a thread) of each rank reads a run of blocks into its slot of shared memory, all agree
+ * that it went well, everyone takes what it wants from all slots. Each lane has two slots, so the
+ * agreement of a round also says that the slots of the round before are free. */
+#include "checkpoint/load/loader_private.h"
+
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    AHEAD_ROUNDS = 4, /* whose blocks the system is reading while this rank packs */
+    /* Of a slot. Small blocks (an expert's codes, its scales) fill one together: a round costs an
+     * agreement, and on busy cores each agreement waits for the system to run every rank. */
+    SLOT_BYTES = 8 << 20 /* at most, but for a longer block */
+};
+
+/* The rounds of one call. */
+struct rounds {
+    struct loader *l;
+    struct loader_place ahead; /* the round whose blocks the system is told of next */
+    size_t slot_bytes;
+    MPI_Win window; /* MPI_WIN_NULL: not made */
+    char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
+    char *private_slots;
+};
+
+/* A block of a run, and where it stands in the run's slot. */
+struct run_block {
+    struct loader_place at;
+    size_t offset;
+};
+
+static struct loader_place first_place(const struct loader *l)
+{
+    return loader_next(l, l->shared, (struct loader_place){0});
+}
+
+static struct loader_place next_place(const struct loader *l, struct loader_place at)
+{
+    at.block++;
+    return loader_next(l, l->shared, at);
+}
+
+static const struct ckpt_tensor *tensor_at(const struct loader *l, struct loader_place at)
+{
+    return ckpt_tensor_at(l->o->c, at.tensor);
+}
+
+static uint64_t block_of(const struct loader *l, struct loader_place at)
+{
+    return at.block - l->first_block[at.tensor];
+}
+
+/* What a block takes up in a slot. */
+static size_t padded_bytes(const struct loader *l, struct loader_place at)
+{
+    const size_t n = ckpt_block_bytes(tensor_at(l, at), block_of(l, at));
+    return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
+}
+
+/* ---- runs: as many of the shared blocks, in the file's order, as a slot holds ---- */
+
+static bool run_holds(const struct rounds *r, const struct run_block *b)
+{
+    return b->at.block < r->l->n_blocks && b->offset + padded_bytes(r->l, b->at) <= r->slot_bytes;
+}
+
+static void run_step(const struct rounds *r, struct run_block *b)
+{
+    b->offset += padded_bytes(r->l, b->at);
+    b->at = next_place(r->l, b->at);
+}
+
+/* Moves n runs on. */
+static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct run_block b = {.at = *at};
+        while (run_holds(r, &b)) run_step(r, &b);
+        *at = b.at;
+    }
+}
+
+/* ---- shared slots ---- */
+
+/* 0: no block is shared. Few blocks are spread over all lanes, two rounds at least. */
+static size_t choose_slot_bytes(const struct loader *l)
+{
+    size_t largest = 0, all = 0;
+    for (struct loader_place at = first_place(l); at.block < l->n_blocks; at = next_place(l, at)) {
+        const size_t n = padded_bytes(l, at);
+        if (n > largest) largest = n;
+        all += n;
+    }
+    size_t n = all / (2 * (size_t)l->n_ranks * (size_t)l->n_lanes) / MEM_ALIGN * MEM_ALIGN;
+    if (n > SLOT_BYTES) n = SLOT_BYTES;
+    return n > largest ? n : largest;
+}
+
+/* Of one rank. */
+static size_t slots_bytes(const struct rounds *r)
+{
+    return 2 * (size_t)r->l->n_lanes * r->slot_bytes;
+}
+
+static struct status mpi_error(const struct rounds *r, int error, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING];
+    int n = 0;
+    MPI_Error_string(error, text, &n);
+    return status_make(STATUS_MEMORY, "%s: %s of %zu bytes for each of %d ranks: %.*s",
+                       ckpt_path(r->l->o->c), what, slots_bytes(r), r->l->n_ranks, n, text);
+}
+
+/* Shared memory for all ranks' slots; a host of one rank needs none. */
+static struct status slots_create(struct rounds *r)
+{
+    if (r->l->n_ranks == 1) {
+        TRY(mem_alloc(&r->private_slots, slots_bytes(r), 1, "the loader's blocks"));
+        r->slots[0] = r->private_slots;
+        return status_ok();
+    }
+    void *mine = NULL;
+    MPI_Errhandler before;
+    MPI_Comm_get_errhandler(r->l->o->host, &before);
+    MPI_Comm_set_errhandler(r->l->o->host, MPI_ERRORS_RETURN);
+    const int error = MPI_Win_allocate_shared((MPI_Aint)slots_bytes(r), 1, MPI_INFO_NULL,
+                                              r->l->o->host, &mine, &r->window);
+    MPI_Comm_set_errhandler(r->l->o->host, before);
+    MPI_Errhandler_free(&before);
+    if (error != MPI_SUCCESS) {
+        r->window = MPI_WIN_NULL;
+        return mpi_error(r, error, "shared memory");
+    }
+    MPI_Win_lock_all(MPI_MODE_NOCHECK, r->window);
+    for (int i = 0; i < r->l->n_ranks; i++) {
+        MPI_Aint n_bytes;
+        int unit;
+        MPI_Win_shared_query(r->window, i, &n_bytes, &unit, &r->slots[i]);
+    }
+    return status_ok();
+}
+
+static void slots_destroy(struct rounds *r)
+{
+    if (r->window != MPI_WIN_NULL) {
+        MPI_Win_unlock_all(r->window);
+        MPI_Win_free(&r->window);
+    }
+    mem_free(&r->private_slots);
+}
+
+/* ---- rounds ---- */
+
+static void window_sync(const struct rounds *r)
+{
+    if (r->window != MPI_WIN_NULL) MPI_Win_sync(r->window);
+}
+
+/* The slot of the round's i-th run. */
+static char *slot_of(const struct rounds *r, unsigned round, int i)
+{
+    const int n_lanes = r->l->n_lanes;
+    const size_t lane = (size_t)(i % n_lanes) + round % 2 * (size_t)n_lanes;
+    return r->slots[i / n_lanes] + lane * r->slot_bytes;
+}
+
+/* Has the system begin to read this rank's blocks of a round that comes AHEAD_ROUNDS later. */
+static void advise_round(struct rounds *r)
+{
+    const struct loader *l = r->l;
+    struct loader_place at = r->ahead;
+    skip_runs(r, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes; i++) {
+        struct run_block b = {.at = at};
+        for (; run_holds(r, &b); run_step(r, &b))
+            ckpt_advise_blocks(l->o->c, tensor_at(l, b.at), block_of(l, b.at), 1);
+        at = b.at;
+    }
+    skip_runs(r, &r->ahead, l->n_ranks * l->n_lanes);
+}
+
+/* A run on its way into its slot. */
+struct run_read {
+    struct loader_place first;
+    char *slot;
+    struct loader_stats stats;
+    struct status status;
+};
+
+struct read_job {
+    const struct rounds *r;
+    struct run_read reads[LOADER_LANES_MAX];
+};
+
+static void read_run(void *ctx, uint32_t i)
+{
+    struct read_job *job = ctx;
+    const struct loader *l = job->r->l;
+    if (i >= (uint32_t)l->n_lanes) return;
+    struct run_read *read = &job->reads[i];
+    read->status = status_ok();
+    for (struct run_block b = {.at = read->first}; run_holds(job->r, &b); run_step(job->r, &b)) {
+        const struct ckpt_tensor *t = tensor_at(l, b.at);
+        const uint64_t block = block_of(l, b.at);
+        read->stats.n_blocks++;
+        read->stats.n_bytes += ckpt_block_bytes(t, block);
+        read->status = ckpt_read_block(l->o->c, t, block, read->slot + b.offset);
+        if (status_failed(&read->status)) return;
+    }
+}
+
+/* This rank reads its runs of the round into their slots, unless `mine` already failed. */
+static struct status round_read(const struct rounds *r, struct loader_place at, unsigned round,
+                                struct status mine, struct loader_stats *stats)
+{
+    const struct loader *l = r->l;
+    struct read_job job = {.r = r};
+    if (status_failed(&mine)) return mine;
+    skip_runs(r, &at, l->rank * l->n_lanes);
+    for (int i = 0; i < l->n_lanes; i++) {
+        job.reads[i].first = at;
+        job.reads[i].slot = slot_of(r, round, l->rank * l->n_lanes + i);
+        skip_runs(r, &at, 1);
+    }
+    team_run(l->o->team, 1, read_run, &job);
+    for (int i = 0; i < l->n_lanes; i++) {
+        stats->n_blocks += job.reads[i].stats.n_blocks;
+        stats->n_bytes += job.reads[i].stats.n_bytes;
+        TRY(job.reads[i].status);
+    }
+    return mine;
+}
+
+/* A verified block whose rows are taken, piece by piece by whichever thread is free. */
+struct take_job {
+    const struct loader *l;
+    const struct ckpt_tensor *tensor;
+    uint64_t row0, n_rows, rows_each;
+    const char *bytes;
+    _Atomic uint64_t next;
+    _Atomic bool failed;
+    struct status status; /* of the first that failed in time; written once, by who set `failed` */
+};
+
+static void take_pieces(void *ctx, uint32_t part)
+{
+    struct take_job *j = ctx;
+    const size_t row_bytes = (size_t)j->tensor->n_cols * dtype_bytes(j->tensor->dtype);
+    (void)part;
+    for (;;) {
+        const uint64_t at = atomic_fetch_add(&j->next, j->rows_each);
+        if (at >= j->n_rows || atomic_load(&j->failed)) return;
+        const uint64_t left = j->n_rows - at;
+        const struct status st =
+            loader_take(j->l, j->tensor->index, j->row0 + at,
+                        left < j->rows_each ? left : j->rows_each, j->bytes + at * row_bytes);
+        if (status_failed(&st) && !atomic_exchange(&j->failed, true)) j->status = st;
+    }
+}
+
+static struct status block_take(const struct loader *l, struct loader_place at, const char *bytes)
+{
+    const struct ckpt_tensor *t = tensor_at(l, at);
+    const uint64_t block = block_of(l, at), row0 = block * t->rows_per_block;
+    const uint64_t n_rows = ckpt_block_rows(t, block);
+    if (l->first_want[at.tensor] == l->first_want[at.tensor + 1]) return status_ok();
+    if (l->o->sink_is_serial || team_size(l->o->team) == 1)
+        return loader_take(l, at.tensor, row0, n_rows, bytes);
+    struct take_job job = {.l = l,
+                           .tensor = t,
+                           .row0 = row0,
+                           .n_rows = n_rows,
+                           .rows_each = ckpt_rows_at_once(t, 0, n_rows),
+                           .bytes = bytes,
+                           .status = status_ok()};
+    team_run(l->o->team, 1, take_pieces, &job);
+    return job.status;
+}
+
+/* This rank takes what it wants from all slots; *at moves to the next round whatever happens, so
+ * that all ranks count rounds alike. */
+static struct status round_take(const struct rounds *r, struct loader_place *at, unsigned round)
+{
+    const struct loader *l = r->l;
+    struct status st = status_ok();
+    for (int i = 0; i < l->n_ranks * l->n_lanes; i++) {
+        struct run_block b = {.at = *at};
+        for (; run_holds(r, &b); run_step(r, &b)) {
+            if (!status_failed(&st)) st = block_take(l, b.at, slot_of(r, round, i) + b.offset);
+        }
+        *at = b.at;
+    }
+    return st;
+}
+
+/* All rounds. A rank whose sink fails says so at the agreement of the next round, or at the end. */
+static struct status rounds_run(struct rounds *r, struct status mine, struct loader_stats *stats)
+{
+    const struct loader *l = r->l;
+    struct loader_place at = first_place(l);
+    r->ahead = at;
+    for (int i = 0; i < AHEAD_ROUNDS; i++) advise_round(r);
+    for (unsigned round = 0; at.block < l->n_blocks; round++) {
+        advise_round(r);
+        mine = round_read(r, at, round, mine, stats);
+        window_sync(r);
+        TRY(loader_agree(l->o->host, mine));
+        window_sync(r);
+        mine = round_take(r, &at, round);
+    }
+    return loader_agree(l->o->host, mine);
+}
+
+struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats)
+{
+    struct rounds r = {.l = l, .slot_bytes = choose_slot_bytes(l), .window = MPI_WIN_NULL};
+    if (r.slot_bytes == 0) return loader_agree(l->o->host, mine);
+    struct status st =
+        mem_alloc(&r.slots, (size_t)l->n_ranks, sizeof r.slots[0], "the slots' addresses");
+    TRY_GOTO(st, loader_agree(l->o->host, st), out);
+    TRY_GOTO(st, loader_agree(l->o->host, slots_create(&r)), out);
+    st = rounds_run(&r, mine, stats);
+out:
+    slots_destroy(&r);
+    mem_free(&r.slots);
+    return st;
+}

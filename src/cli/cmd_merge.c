@@ -1,0 +1,96 @@
+/* shoal merge: the outputs of a job array as one file, with proof that no row is missing or double.
+ */
+#include "cli/cmd.h"
+#include "options/flags.h"
+#include "serve/lead/merge.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+
+struct merge_flags {
+    const char *input, *output, *journal;
+    bool strict, quiet;
+};
+
+#define AT(field) offsetof(struct merge_flags, field)
+
+static const struct flag table[] = {
+    {"input", FLAG_STRING, AT(input), 0, 0, "IN.jsonl", "the whole input of the array"},
+    {"output", FLAG_STRING, AT(output), 0, 0, "OUT.jsonl",
+     "written, or replaced, once everything is proved; left alone otherwise"},
+    {"journal", FLAG_STRING, AT(journal), 0, 0, "DIR",
+     "where the parts' journals are, if they were run with --journal DIR"},
+    {"strict", FLAG_SWITCH, AT(strict), 0, 0, NULL, "exit with 4 when a row is an error row"},
+    {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no summary on stdout"},
+};
+
+static const char text[] =
+    "PART... are the outputs of jobs with --input-part 1/N to N/N, in any order; their journals "
+    "stand beside them. Nothing is written unless all N parts are there once, complete and of one "
+    "model, input and set of flags, each line of the input has exactly one row, and each row is "
+    "the "
+    "one that its journal recorded for these bytes of the line.\n"
+    "The file is byte for byte what one job over the whole input would have written. A custom_id "
+    "that an earlier part has, which no part could know, becomes the error row that it would have "
+    "been there.";
+
+static struct status run(const struct merge_flags *flags, const struct positionals *parts,
+                         struct merge_result *result)
+{
+    if (flags->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
+    if (flags->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
+    if (parts->n == 0) return status_make(STATUS_USAGE, "expected the outputs of the parts");
+    const struct merge_options o = {.input_path = flags->input,
+                                    .output_path = flags->output,
+                                    .journal_folder = flags->journal,
+                                    .parts = parts->values,
+                                    .n_parts = parts->n};
+    return merge_run(&o, result);
+}
+
+static void print_result(const struct merge_flags *flags, size_t n_parts,
+                         const struct merge_result *r)
+{
+    printf("%s: %llu rows of %zu parts, %llu error rows", flags->output,
+           (unsigned long long)r->n_rows, n_parts, (unsigned long long)r->n_error_rows);
+    if (r->n_duplicates > 0) {
+        printf(" (%llu repeat a custom_id of an earlier part)",
+               (unsigned long long)r->n_duplicates);
+    }
+    printf("; every line of %s has exactly one row\n", flags->input);
+    if (r->n_scored > 0) {
+        printf("perplexity %.6f over %llu tokens\n", exp(-r->sum_logprob / (double)r->n_scored),
+               (unsigned long long)r->n_scored);
+    }
+}
+
+int cmd_merge(struct config env, int argc, char **argv)
+{
+    if (env.launcher_rank != 0) return 0; /* serial: under a launcher the first rank does it */
+    struct merge_flags flags = {.strict = false};
+    struct positionals parts = {.n_wanted = POSITIONALS_MAX};
+    struct merge_result result = {.n_rows = 0};
+    enum flags_ask ask = FLAGS_RUN;
+    const size_t n = sizeof table / sizeof table[0];
+    struct status st = flags_parse(table, n, argc, argv, &flags, &parts, &ask);
+    if (ask != FLAGS_RUN) {
+        const struct flags_page page = {.command = argv[0],
+                                        .arguments = "--input IN.jsonl --output OUT.jsonl PART...",
+                                        .summary = "join the outputs of a job array",
+                                        .description = text,
+                                        .table = table,
+                                        .n_flags = n};
+        flags_print(&page, ask, stdout);
+        return 0;
+    }
+    if (!status_failed(&st)) st = run(&flags, &parts, &result);
+    if (!status_failed(&st) && !flags.quiet) print_result(&flags, parts.n, &result);
+    if (!status_failed(&st) && flags.strict && result.n_error_rows > 0) {
+        st = status_make(STATUS_ROWS, "%llu rows are error rows",
+                         (unsigned long long)result.n_error_rows);
+    }
+    if (!status_failed(&st)) return 0;
+    fprintf(stderr, "shoal merge: %s\n", st.text);
+    return status_exit(st.code);
+}

@@ -1,0 +1,25 @@
+/* The prompts that calibration runs: the lead reads them as request lines are read, all ranks get
+ * their tokens. Called by `shoal quantize`. */
+#ifndef SHOAL_JOB_CALIBRATION_SET_H
+#define SHOAL_JOB_CALIBRATION_SET_H
+
+#include "checkpoint/file/ckpt.h"
+#include "model/model_config.h"
+#include "parallel/comm/comm.h"
+
+struct calibration_set {
+    int32_t *tokens; /* owned; sequence i is tokens [first[i], first[i + 1]) */
+    size_t *first;   /* owned [n_seqs + 1] */
+    size_t n_seqs;
+    size_t n_skipped; /* lines that are no prompt */
+};
+
+/* **Collective (world)**. Reads JSONL lines with a prompt, messages or prompt_token_ids; each is
+ * cut to max_tokens tokens. Lines that cannot be read are said and skipped. Errors, on all ranks:
+ * STATUS_INPUT, STATUS_MEMORY. fini frees; accepts a zeroed set. */
+struct status calibration_set_read(struct calibration_set *s, const char *path, size_t max_tokens,
+                                   const struct ckpt *c, const struct model_config *m,
+                                   struct comm *comm);
+void calibration_set_fini(struct calibration_set *s);
+
+#endif

@@ -1,0 +1,98 @@
+/* Signals and time limits. */
+#include "job/drain.h"
+
+#include "base/clock.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+static void signal_set(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGTERM);
+}
+
+void drain_hold_signals(void)
+{
+    sigset_t set;
+    signal_set(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    /* a script that shields itself (trap '' USR1) hands that on, and ignored signals are discarded
+     */
+    signal(SIGUSR1, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+}
+
+void drain_let_signals(void)
+{
+    sigset_t set;
+    signal_set(&set);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+void drain_init(struct drain *d)
+{
+    *d = (struct drain){.n_signals = 0};
+    signal_set(&d->signals);
+    drain_hold_signals();
+}
+
+void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds)
+{
+    const uint64_t deadline_ns = start_ns + seconds * 1000000000u;
+    if (d->deadline_ns == 0 || deadline_ns < d->deadline_ns) d->deadline_ns = deadline_ns;
+}
+
+bool drain_parse_time(const char *text, uint64_t *seconds)
+{
+    const uint64_t most = 1000000000;
+    uint64_t days = 0, sum = 0;
+    int n_parts = 0;
+    bool has_days = false;
+    for (const char *at = text;;) {
+        char *end;
+        if (!isdigit((unsigned char)*at)) return false;
+        const unsigned long long part = strtoull(at, &end, 10);
+        if (part > most || ++n_parts > 3) return false;
+        if (*end == '-' && !has_days && n_parts == 1) {
+            days = part;
+            has_days = true;
+            n_parts = 0;
+        } else {
+            sum = 60 * sum + part;
+            if (*end == '\0') break;
+            if (*end != ':') return false;
+        }
+        at = end + 1;
+    }
+    if (has_days && n_parts == 1) sum *= 3600; /* Slurm's D-H and D-H:M */
+    if (has_days && n_parts == 2) sum *= 60;
+    *seconds = days * 86400 + sum;
+    return *seconds <= most;
+}
+
+enum drain_ask drain_poll(struct drain *d, double commit_s)
+{
+    const struct timespec at_once = {.tv_sec = 0};
+    const uint64_t now_ns = clock_ns();
+    int signal;
+    while ((signal = sigtimedwait(&d->signals, NULL, &at_once)) > 0) {
+        if (d->n_signals++ == 0) d->signal = signal;
+    }
+    if (d->last_ns > 0) {
+        const uint64_t step_ns = now_ns - d->last_ns;
+        d->step_ns = step_ns > d->step_ns ? step_ns : d->step_ns - d->step_ns / 64;
+    }
+    d->last_ns = now_ns;
+    if (d->n_signals > 1) return DRAIN_NOW;
+    if (d->n_signals > 0) return DRAIN_ASKED;
+    const uint64_t margin_ns = 2000000000u + 4 * (d->step_ns + (uint64_t)(commit_s * 1e9));
+    return d->deadline_ns > 0 && now_ns + margin_ns >= d->deadline_ns ? DRAIN_ASKED : DRAIN_NOT;
+}
+
+const char *drain_reason(const struct drain *d)
+{
+    if (d->n_signals == 0) return "the time limit";
+    return d->signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM";
+}

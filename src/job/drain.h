@@ -1,0 +1,48 @@
+/* When a job should end early: SIGUSR1, SIGTERM, or its time limit with a margin. The signals are
+ * blocked for all threads and asked for between steps, so that no handler runs and no call is
+ * interrupted. Every rank may get them; in the step loop the lead alone acts. Called by job.c. */
+#ifndef SHOAL_JOB_DRAIN_H
+#define SHOAL_JOB_DRAIN_H
+
+#include "base/status.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct drain {
+    sigset_t signals;
+    int n_signals;        /* that came so far */
+    int signal;           /* the first of them */
+    uint64_t deadline_ns; /* on clock_ns; 0: none */
+    uint64_t last_ns;     /* of the last drain_poll */
+    uint64_t step_ns;     /* the longest time between two of them, of late */
+};
+
+enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
+
+/* Local. Blocks the signals, so that they wait for drain_poll. A job's first act: until then they
+ * end the process. */
+void drain_hold_signals(void);
+
+/* Local. Undoes it, where there will be no job. */
+void drain_let_signals(void);
+
+/* Local. Nothing was asked for yet. Holds the signals, too: before MPI starts, whose threads
+ * inherit that. */
+void drain_init(struct drain *d);
+
+/* Local. Takes a limit of `seconds` from `start_ns` on; the earliest of several counts. */
+void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
+
+/* Local. "SECONDS", "M:S", "H:M:S" or "D-H:M:S"; false when it is none of them. */
+bool drain_parse_time(const char *text, uint64_t *seconds);
+
+/* Local. What is asked for by now: to end soon, or at once (a second signal). commit_s: how long a
+ * commit takes; the margin before the limit is 2 s and four times a step and a commit. */
+enum drain_ask drain_poll(struct drain *d, double commit_s);
+
+/* Local. Why, for people: "SIGUSR1", "SIGTERM" or "the time limit". */
+const char *drain_reason(const struct drain *d);
+
+#endif

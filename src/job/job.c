@@ -1,0 +1,468 @@
+/* The life of a generate or score job: phases that all ranks end together, then the step loop. */
+#include "job/job.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "job/job_same.h"
+#include "job/job_state.h"
+#include "job/slurm.h"
+#include "kernels/device.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DEFAULT_CONTEXTS = 64 };
+
+/* Launchers give stdin to their first rank alone, so that one must be the lead. */
+static void lead_by_first(uint32_t *order, size_t n_ranks)
+{
+    size_t at = 0;
+    while (at < n_ranks && order[at] != 0) at++;
+    if (at == n_ranks) return;
+    order[at] = order[0];
+    order[0] = 0;
+}
+
+static struct status choose_layout(struct job *j)
+{
+    const size_t n_ranks = (size_t)comm_size(j->comm, COMM_WORLD);
+    TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
+    TRY(mem_alloc(&j->order, n_ranks, sizeof *j->order, "rank order"));
+    const struct layout_flags flags = {
+        .tp = j->o->tp, .pp = j->o->pp, .ep = j->o->ep, .dp = j->o->dp};
+    const struct layout_budget budget = {.kv = kv_layout(j->kv_dtype),
+                                         .step_tokens = j->step_tokens,
+                                         .min_kv_blocks = (j->max_model_len + KV_BLOCK_TOKENS - 1) /
+                                                          KV_BLOCK_TOKENS};
+    bool fits = true;
+    const struct status st =
+        layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits);
+    if (st.code == STATUS_USAGE && n_ranks == 1) {
+        return status_make(
+            st.code, "%s; start it under mpirun or srun, of the MPI that shoal was built with",
+            st.text);
+    }
+    TRY(st);
+    if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
+    if (strcmp(j->o->input, "-") == 0) lead_by_first(j->order, n_ranks);
+    return status_ok();
+}
+
+/* The lead reads --expert-load; all have room for it. */
+static struct status read_expert_load(struct job *j)
+{
+    const size_t n = (size_t)j->model.n_layers * j->model.n_experts;
+    if (j->o->expert_load == NULL) return status_ok();
+    if (comm_rank(j->comm, COMM_WORLD) == 0)
+        return expert_load_read(j->o->expert_load, &j->layout_model, &j->expert_load);
+    return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
+}
+
+/* **Collective (world)**. Every rank deals the experts by the lead's load. */
+static struct status place_experts(struct job *j)
+{
+    if (j->o->expert_load == NULL) return status_ok();
+    comm_sum_i64(j->comm, COMM_WORLD, j->expert_load,
+                 (size_t)j->model.n_layers * j->model.n_experts);
+    TRY(expert_places_create(j->layout, j->expert_load, &j->expert_places));
+    j->layout->expert_places = j->expert_places;
+    return status_ok();
+}
+
+static struct status start_threads(struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    j->n_threads = j->o->n_threads > 0    ? j->o->n_threads
+                   : j->env.n_threads > 0 ? j->env.n_threads
+                                          : topo_threads(j->topo, launched);
+    const struct topo_rank *here = &j->topo->ranks[launched];
+    if (j->n_threads > 1 && j->n_threads * here->n_local_ranks > j->topo->nodes[here->host].n_pus) {
+        log_line(LOG_WARN, "%u ranks x %u threads share %u processing units", here->n_local_ranks,
+                 j->n_threads, j->topo->nodes[here->host].n_pus);
+    }
+    TRY(team_create(j->n_threads, &j->team));
+    if (!j->is_near_device) topo_bind_threads(j->topo, launched, j->team);
+    j->kern.team = j->team;
+    comm_use_team(j->comm, j->team);
+    return status_ok();
+}
+
+/* What this host could still give to the job: free memory, within a container's or job's limit. */
+static uint64_t free_bytes(const struct job *j)
+{
+    const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
+    const struct topo_rank *here = &j->topo->ranks[launched];
+    const uint64_t limit = j->topo->nodes[here->host].memory_bytes;
+    const uint64_t used = mem_peak_bytes() * here->n_local_ranks;
+    const uint64_t left = limit > used ? limit - used : 0;
+    const uint64_t available = mem_available_bytes();
+    return available < left ? available : left;
+}
+
+/* The blocks that all ranks can hold: a pool's size is the minimum over its replica, and the same
+ * in every replica, so that layout never changes what fits. */
+static struct status size_kv_pool(struct job *j)
+{
+    const struct weights *w = j->weights;
+    const uint64_t block_bytes =
+        kv_pool_block_bytes(range_count(w->layers), range_count(w->kv_heads), j->model.head_dim,
+                            j->kv_dtype, j->model.kv_lora > 0);
+    const uint64_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
+    const uint64_t available = j->device != NULL
+                                   ? device_free_bytes(j->device)
+                                   : free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
+    uint64_t n = available / 10 * 6 / (block_bytes > 0 ? block_bytes : 1);
+    const uint64_t useful =
+        per_context * (j->o->max_batch > 0 ? j->o->max_batch : DEFAULT_CONTEXTS);
+    if (n > useful) n = useful;
+    if (j->o->kv_blocks > 0) n = j->o->kv_blocks;
+    comm_barrier(j->comm, COMM_HOST); /* nobody allocates before all have looked */
+    comm_min_u64(j->comm, COMM_WORLD, &n, 1);
+    if (n > INT32_MAX) n = INT32_MAX;
+    if (n < per_context) {
+        return status_make(STATUS_USAGE,
+                           "KV pool: %llu blocks of %d tokens, one full context of %u tokens needs "
+                           "%llu; lower --max-model-len or raise --kv-blocks",
+                           (unsigned long long)n, KV_BLOCK_TOKENS, j->max_model_len,
+                           (unsigned long long)per_context);
+    }
+    j->n_kv_blocks = (uint32_t)n;
+    return status_ok();
+}
+
+static struct status start_engine(struct job *j)
+{
+    const size_t halves_from = job_halves_from(j);
+    const struct engine_options options = {
+        .stage = {.model = &j->model,
+                  .layout = j->layout,
+                  .weights = j->weights,
+                  .kern = &j->kern,
+                  .comm = j->comm,
+                  .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
+                  .max_rows = j->step_tokens,
+                  .halves_from = halves_from,
+                  .n_kv_blocks = j->n_kv_blocks,
+                  .kv_dtype = j->kv_dtype,
+                  .policy = j->policy,
+                  .capacity_factor = j->o->capacity_factor,
+                  .weight_only = j->weight_only}};
+    return engine_create(&options, &j->engine);
+}
+
+static struct status open_lead(struct job *j)
+{
+    if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
+    return job_open_lead(j);
+}
+
+/* Rows that are done reach the journal before this rank leaves because another is lost, and what
+ * it did until then its timeline. */
+static void say_last_words(void *user)
+{
+    struct job *j = user;
+    if (j->lead != NULL) lead_save(j->lead);
+    job_trace_save(j);
+}
+
+static struct status start_lead(struct job *j)
+{
+    if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
+    TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks));
+    watchdog_set_last_words(j->watchdog, say_last_words, j);
+    return status_ok();
+}
+
+static struct status drained(const struct job *j, const char *when)
+{
+    return status_make(STATUS_DRAINED, "drained %s (%s): the same command resumes", when,
+                       drain_reason(&j->drain));
+}
+
+/* A signal on any rank, or the time limit, while the job starts. */
+static struct status check_drain(struct job *j)
+{
+    const bool asked = drain_poll(&j->drain, 0) != DRAIN_NOT;
+    j->drain.last_ns = 0; /* loading is no step */
+    return asked ? drained(j, "while it was starting") : status_ok();
+}
+
+/* Ends a phase: every rank learns the worst status. What agrees by itself takes TRY instead. */
+#define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
+
+static struct status start(struct job *j)
+{
+    PHASE(job_check_options(j));
+    PHASE(kern_select(j->env.kernels, &j->kern));
+    PHASE(job_read_model(j));
+    PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
+    PHASE(check_drain(j));
+    TRY(comm_gather_topo(j->comm, &j->topo));
+    PHASE(choose_layout(j));
+    PHASE(comm_split(j->comm, j->layout, j->order));
+    log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
+    /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
+    TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
+    PHASE(read_expert_load(j));
+    PHASE(place_experts(j));
+    PHASE(job_place_by_device(j));
+    PHASE(start_threads(j));
+    PHASE(job_open_device(j));
+    PHASE(job_open_device_comm(j));
+    PHASE(open_lead(j));
+    uint64_t is_complete = j->lead != NULL && lead_is_complete(j->lead);
+    comm_max_u64(j->comm, COMM_WORLD, &is_complete, 1);
+    j->is_complete = is_complete != 0;
+    if (j->is_complete) return status_ok();
+    PHASE(check_drain(j));
+    stage_choose_cuts(&j->kern, j->comm, j->policy, j->layout);
+    (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
+    const struct layout_place place =
+        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
+    TRY(weights_load(&j->model, j->layout, place, &j->kern, j->ckpt, j->comm, &j->weights,
+                     &j->loaded));
+    PHASE(job_devices_same(j));
+    PHASE(check_drain(j));
+    PHASE(size_kv_pool(j));
+    PHASE(start_engine(j));
+    PHASE(start_lead(j));
+    PHASE(check_drain(j));
+    return status_ok();
+}
+
+/* What the lead keeps between steps. */
+struct lead_loop {
+    struct step_plan plan;
+    struct step_result result;
+    bool *in_flight; /* [pp] */
+    uint32_t n_in_flight;
+    bool drains; /* the run ends early: nothing more is planned */
+};
+
+/* Takes the results of a group's last step from all replicas. After a failure they are only
+ * drained, so that no rank is left with a message nobody wants. */
+static struct status collect(struct job *j, struct lead_loop *l, uint32_t group, struct status st)
+{
+    for (uint32_t r = 0; r < j->layout->dp; r++) {
+        const struct status got = engine_collect(j->engine, (int32_t)r, &l->result);
+        if (status_failed(&st)) continue;
+        const struct lead_span span = job_span_begin(j);
+        st = got;
+        if (!status_failed(&st)) st = lead_commit(j->lead, (int32_t)group, &l->result);
+        job_span_commit(j, span, l->result.step, r);
+    }
+    l->in_flight[group] = false;
+    l->n_in_flight--;
+    return st;
+}
+
+/* The other ranks are inside a step or wait for a plan that cannot come: there is no way back. */
+static void lose(struct job *j, const char *what, const struct status *st)
+{
+    log_line(LOG_ERROR, "%s: %s", what, st->text);
+    job_trace_save(j);
+    comm_abort(j->comm, status_exit(STATUS_LOST));
+}
+
+/* A second signal does not wait for the steps in flight. */
+static void leave_now(struct job *j)
+{
+    const struct status st = lead_finish(j->lead, j->summary);
+    if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
+    log_line(LOG_WARN, "a second signal: leaving at once; the same command resumes");
+    comm_abort(j->comm, status_exit(STATUS_DRAINED));
+}
+
+static void heed_drain(struct job *j, struct lead_loop *l)
+{
+    const enum drain_ask ask = drain_poll(&j->drain, lead_commit_s(j->lead));
+    if (ask == DRAIN_NOW) leave_now(j);
+    if (ask == DRAIN_ASKED && !l->drains) {
+        log_line(LOG_WARN, "%s: draining", drain_reason(&j->drain));
+        l->drains = true;
+    }
+}
+
+static struct status plan_step(struct job *j, struct lead_loop *l, uint64_t step, bool *done)
+{
+    job_metrics_update(j);
+    const struct lead_span span = job_span_begin(j);
+    TRY(lead_next(j->lead, (int32_t)(step % j->layout->pp), step, &l->plan, done));
+    job_span_plan(j, span, &l->plan);
+    return status_ok();
+}
+
+static struct status run_steps(struct job *j, struct lead_loop *l)
+{
+    struct status st = status_ok();
+    bool done = false;
+    for (uint64_t step = 0;; step++) {
+        const uint32_t group = (uint32_t)(step % j->layout->pp);
+        if (l->in_flight[group]) st = collect(j, l, group, st);
+        heed_drain(j, l);
+        if (!done && !l->drains && !status_failed(&st)) {
+            st = plan_step(j, l, step, &done);
+        }
+        if (done || l->drains || status_failed(&st)) {
+            if (l->n_in_flight > 0) continue;
+            l->drains = l->drains && !done && !status_failed(&st);
+            return l->drains ? lead_drain(j->lead) : st;
+        }
+        if (l->plan.n_seqs == 0) continue;
+        (void)failpoint_pass(&j->failpoint, FAILPOINT_STEP);
+        st = engine_submit(j->engine, &l->plan);
+        if (status_failed(&st)) lose(j, "step", &st);
+        l->in_flight[group] = true;
+        l->n_in_flight++;
+    }
+}
+
+static struct status lead_loop(struct job *j)
+{
+    struct lead_loop l = {0};
+    step_result_init(&l.result);
+    struct status st = step_plan_init(&l.plan, (int32_t)j->layout->dp);
+    if (status_failed(&st)) lose(j, "lead loop", &st);
+    st = mem_alloc(&l.in_flight, j->layout->pp, sizeof *l.in_flight, "lead loop");
+    if (!status_failed(&st)) st = run_steps(j, &l);
+    step_plan_clear(&l.plan, PLAN_STOP, 0);
+    const struct status stopped = engine_submit(j->engine, &l.plan);
+    if (status_failed(&stopped)) lose(j, "the last plan", &stopped);
+    const struct status finished = lead_finish(j->lead, j->summary);
+    if (!status_failed(&st)) st = finished;
+    if (!status_failed(&st) && l.drains) {
+        char when[64];
+        snprintf(when, sizeof when, "after %llu rows", (unsigned long long)j->summary->n_rows);
+        st = drained(j, when);
+    }
+    step_plan_fini(&l.plan);
+    step_result_fini(&l.result);
+    mem_free(&l.in_flight);
+    return st;
+}
+
+/* An earlier run had finished the job: lines, rows and files were compared, nothing is run. */
+static struct status end_complete(struct job *j)
+{
+    if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
+    TRY(lead_finish(j->lead, j->summary));
+    log_line(LOG_INFO,
+             "%s: complete since an earlier run, %llu rows (%llu error rows) as the journal has "
+             "them; nothing to do",
+             j->o->output, (unsigned long long)j->summary->n_rows,
+             (unsigned long long)j->summary->n_error_rows);
+    return status_ok();
+}
+
+static struct status run_loaded(struct job *j)
+{
+    TRY(job_trace_start(j));
+    if (j->trace != NULL) watchdog_set_last_words(j->watchdog, say_last_words, j);
+    j->ready_ns = clock_ns();
+    const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
+    if (is_lead) job_report_start(j);
+    if (j->o->run_instead != NULL) return j->o->run_instead(j);
+    struct status st = is_lead ? lead_loop(j) : engine_follow(j->engine);
+    j->elapsed_ns = clock_ns() - j->ready_ns;
+    if (status_failed(&st) && !is_lead) {
+        log_line(LOG_ERROR, "%s", st.text);
+        job_trace_save(j);
+        comm_abort(j->comm, status_exit(STATUS_LOST));
+    }
+    st = comm_agree(j->comm, st);
+    j->is_drained = st.code == STATUS_DRAINED;
+    if (status_failed(&st) && !j->is_drained) return st;
+    PHASE(logits_file_close(&j->logits));
+    TRY(job_report_end(j));
+    TRY(job_trace_end(j));
+    return st;
+}
+
+/* The verdict, on stdout: it is what was asked for. */
+static struct status end_audit(const struct job *j)
+{
+    if (j->audit == NULL) return status_ok();
+    const struct audit_result r = audit_result(j->audit);
+    printf("audit: %llu of %llu rows of %s computed again, %llu differ\n",
+           (unsigned long long)r.n_compared, (unsigned long long)r.n_rows, j->o->output,
+           (unsigned long long)r.n_different);
+    if (r.n_different == 0) return status_ok();
+    return status_make(STATUS_ROWS,
+                       "output %s: %llu of %llu rows are not what this checkpoint and these flags "
+                       "give",
+                       j->o->output, (unsigned long long)r.n_different,
+                       (unsigned long long)r.n_compared);
+}
+
+static struct status run(struct job *j)
+{
+    TRY(start(j));
+    TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
+    if (j->o->audit > 0) TRY(comm_agree(j->comm, end_audit(j)));
+    uint64_t n_errors = j->summary != NULL ? j->summary->n_error_rows : 0;
+    comm_max_u64(j->comm, COMM_WORLD, &n_errors, 1);
+    if (n_errors == 0 || !j->o->strict) return status_ok();
+    return status_make(STATUS_ROWS, "%llu rows are error rows", (unsigned long long)n_errors);
+}
+
+void job_close(struct job *j)
+{
+    watchdog_set_last_words(j->watchdog, NULL, NULL);
+    lead_destroy(&j->lead);
+    audit_destroy(&j->audit);
+    mem_free(&j->journal_path);
+    strbuf_fini(&j->settings);
+    strbuf_fini(&j->session);
+    const struct status ignored = logits_file_close(&j->logits);
+    (void)ignored;
+    job_text_fini(&j->text);
+    engine_destroy(&j->engine);
+    weights_destroy(&j->weights);
+    expert_places_destroy(&j->expert_places);
+    mem_free(&j->expert_load);
+    device_close(&j->device);
+    ckpt_close(&j->ckpt);
+    topo_destroy(&j->topo);
+    mem_free(&j->order);
+    mem_free(&j->layout);
+    mem_free(&j->summary);
+    if (j->comm != NULL) comm_trace_in(j->comm, NULL);
+    if (j->comm != NULL) comm_use_team(j->comm, NULL);
+    team_destroy(&j->team);
+    trace_destroy(&j->trace);
+}
+
+/* **Collective (world)**. The limit that the first process found counts for all. */
+static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
+{
+    comm_max_u64(j->comm, COMM_WORLD, &seconds, 1);
+    if (seconds > 0) drain_limit(&j->drain, since_ns, seconds);
+}
+
+int job_run(const struct job_options *options, struct config env, int *argc, char ***argv)
+{
+    struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of writing */
+    drain_init(&j.drain);
+    uint64_t slurm_s = 0;
+    if (env.launcher_rank == 0 && !slurm_time_left(env.slurm_job, &slurm_s)) slurm_s = 0;
+    const uint64_t asked_ns = clock_ns();
+    struct status st = comm_start(argc, argv, &j.comm);
+    const struct status level = job_log_level(&j);
+    if (j.comm != NULL) log_init(comm_rank(j.comm, COMM_WORLD), j.level, options->log_json);
+    if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
+    if (!status_failed(&st)) st = level; /* of the flags, so the same on all ranks */
+    if (!status_failed(&st)) share_limit(&j, asked_ns, slurm_s);
+    if (!status_failed(&st)) st = run(&j);
+    /* all ranks agreed on this status, so one voice is enough */
+    if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {
+        log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
+    }
+    job_close(&j);
+    comm_stop(&j.comm);
+    watchdog_stop(&j.watchdog);
+    return status_exit(st.code);
+}

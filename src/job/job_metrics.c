@@ -1,0 +1,217 @@
+/* --metrics: what was run and measured, as JSON. The schema stands in docs/metrics.md. */
+#include "base/clock.h"
+#include "base/file_replace.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "job/job_state.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const uint64_t update_ns = 10000000000u;
+
+/* "name":value, */
+static void put(struct strbuf *s, const char *name, uint64_t value)
+{
+    strbuf_printf(s, "\"%s\":%" PRIu64 ",", name, value);
+}
+
+static void put_real(struct strbuf *s, const char *name, double value)
+{
+    strbuf_printf(s, "\"%s\":%.9g,", name, value);
+}
+
+static void put_bool(struct strbuf *s, const char *name, bool value)
+{
+    strbuf_printf(s, "\"%s\":%s,", name, value ? "true" : "false");
+}
+
+/* Ends an object or array: the comma behind its last member becomes `close`. */
+static void end(struct strbuf *s, const char *close)
+{
+    if (s->n > 0 && s->data[s->n - 1] == ',') s->data[--s->n] = '\0';
+    strbuf_puts(s, close);
+}
+
+static void put_setup(const struct job *j, struct strbuf *s)
+{
+    const struct layout *l = j->layout;
+    strbuf_printf(s, "\"shoal\":\"%s\",\"model\":", SHOAL_VERSION);
+    strbuf_json_string(s, j->layout_model.name, strlen(j->layout_model.name));
+    strbuf_puts(s, ",\"layout\":{");
+    put(s, "ranks", l->n_ranks);
+    put(s, "tp", l->tp);
+    put(s, "pp", l->pp);
+    put(s, "dp", l->dp);
+    put(s, "ep", l->ep);
+    put(s, "etp", l->etp);
+    put(s, "expert_replicas", l->n_expert_replicas);
+    end(s, "},");
+    strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
+                  kv_dtype_name(j->kv_dtype));
+    put(s, "threads", j->n_threads);
+    put(s, "kv_blocks", j->n_kv_blocks);
+    put(s, "max_batch", j->o->max_batch);
+    put(s, "chunk", j->o->chunk);
+    put(s, "step_tokens", j->step_tokens);
+    put_bool(s, "prefix_cache", j->prefix_cache);
+    put_bool(s, "result_cache", j->result_cache);
+    put(s, "speculate", j->n_drafts);
+    strbuf_printf(s, "\"order\":\"%s\",", order_name(j->line_order));
+    put_bool(s, "same_bytes_law", j->policy == CAPACITY_DROPLESS);
+}
+
+static void put_counts(const struct serve_summary *m, struct strbuf *s)
+{
+    const double wall_s = m->wall_s > 0 ? m->wall_s : 1e-9;
+    put(s, "rows", m->n_rows);
+    put(s, "error_rows", m->n_error_rows);
+    put(s, "resumed_rows", m->n_resumed_rows);
+    put(s, "resumed_tokens", m->n_resumed_tokens);
+    put(s, "prompt_tokens", m->n_prompt_tokens);
+    put(s, "generated_tokens", m->n_generated_tokens);
+    put(s, "recomputed_tokens", m->n_recomputed_tokens);
+    put(s, "scored_tokens", m->n_scored);
+    put_real(s, "prompt_tokens_per_s", (double)m->n_prompt_tokens / wall_s);
+    put_real(s, "generated_tokens_per_s", (double)m->n_generated_tokens / wall_s);
+    put(s, "prefix_hits", m->n_prefix_hits);
+    put(s, "prefix_hit_tokens", m->n_prefix_hit_tokens);
+    put_real(s, "prefix_hit_rate", serve_summary_hit_rate(m));
+    put(s, "result_hits", m->n_result_hits);
+    put(s, "result_hit_tokens", m->n_result_hit_tokens);
+    put(s, "drafts", m->n_drafts);
+    put(s, "right_drafts", m->n_right_drafts);
+    put(s, "preemptions", m->n_preemptions);
+    put(s, "admissions", m->n_admissions);
+    put(s, "peak_batch", m->n_peak_batch);
+    put(s, "dropped", m->n_dropped);
+    put(s, "steps", m->n_steps);
+    put(s, "least_step_rows", m->n_least_step_rows);
+    put(s, "commits", m->n_commits);
+    put_real(s, "wall_s", m->wall_s);
+    strbuf_puts(s, "\"blocks\":{");
+    put(s, "total", m->n_blocks);
+    put(s, "peak_used", m->n_peak_used_blocks);
+    put_real(s, "mean_used", m->n_steps == 0 ? 0 : (double)m->sum_used_blocks / (double)m->n_steps);
+    end(s, "},");
+}
+
+static void put_latency(const struct latency *l, const char *name, struct strbuf *s)
+{
+    strbuf_printf(s, "\"%s\":{", name);
+    put(s, "n", l->n);
+    put_real(s, "min", (double)l->min_ns * 1e-9);
+    put_real(s, "mean", latency_mean_s(l));
+    for (size_t i = 0; i < LATENCY_QUANTILE_COUNT; i++) {
+        char label[8];
+        snprintf(label, sizeof label, "p%d", latency_quantiles[i]);
+        put_real(s, label, latency_percentile_s(l, latency_quantiles[i] / 100.0));
+    }
+    put_real(s, "max", (double)l->max_ns * 1e-9);
+    end(s, "},");
+}
+
+static void put_stages(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+{
+    strbuf_puts(s, "\"stages\":[");
+    for (uint32_t i = 0; i < j->layout->pp; i++) {
+        const struct stage_times t = job_stage_times(j->layout, all, i);
+        strbuf_puts(s, "{");
+        put_real(s, "compute_s", t.compute_s);
+        put_real(s, "communication_s", t.communication_s);
+        put_real(s, "waiting_s", t.waiting_s);
+        put_real(s, "planning_s", t.planning_s);
+        put_real(s, "elapsed_s", t.elapsed_s);
+        put_real(s, "bubble", t.elapsed_s > 0 ? t.waiting_s / t.elapsed_s : 0);
+        put(s, "peak_bytes", t.peak_bytes);
+        end(s, "},");
+    }
+    end(s, "],");
+}
+
+static void put_ranks(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+{
+    strbuf_puts(s, "\"ranks\":[");
+    for (uint32_t r = 0; r < j->layout->n_ranks; r++) {
+        const struct layout_place place = layout_place_of(j->layout, r);
+        const struct engine_stats *e = &all[r];
+        strbuf_puts(s, "{");
+        put(s, "stage", place.pp);
+        put(s, "dp", place.dp);
+        put(s, "tp", place.tp);
+        put_real(s, "compute_s", (double)(e->busy_ns - e->comm_ns) * 1e-9);
+        put_real(s, "communication_s", (double)e->comm_ns * 1e-9);
+        put_real(s, "waiting_s", (double)e->wait_ns * 1e-9);
+        put_real(s, "planning_s", (double)e->plan_ns * 1e-9);
+        put_real(s, "elapsed_s", (double)e->elapsed_ns * 1e-9);
+        put(s, "steps", e->n_steps);
+        put(s, "rows", e->n_rows);
+        put(s, "peak_bytes", e->peak_bytes);
+        end(s, "},");
+    }
+    end(s, "],");
+}
+
+/* What --expert-load reads. */
+static void put_expert_load(const struct job *j, const int64_t *load, struct strbuf *s)
+{
+    strbuf_puts(s, "\"expert_load\":[");
+    for (uint32_t layer = 0; layer < j->model.n_layers; layer++) {
+        const uint32_t n = j->model.layer_is_moe[layer] ? j->model.n_experts : 0;
+        strbuf_puts(s, "[");
+        for (uint32_t e = 0; e < n; e++)
+            strbuf_printf(s, "%" PRId64 ",", load[(size_t)layer * j->model.n_experts + e]);
+        end(s, "],");
+    }
+    end(s, "],");
+}
+
+static void put_all(const struct job *j, const struct serve_summary *m,
+                    const struct engine_stats *all, const int64_t *load, struct strbuf *s)
+{
+    strbuf_puts(s, "{\"schema\":1,");
+    put_bool(s, "finished", all != NULL);
+    put_bool(s, "drained", j->is_drained);
+    put_setup(j, s);
+    put_counts(m, s);
+    put_real(s, "load_s", (double)(j->ready_ns - j->start_ns) * 1e-9);
+    strbuf_puts(s, "\"latency_s\":{");
+    put_latency(&m->ttft, "ttft", s);
+    put_latency(&m->tpot, "tpot", s);
+    put_latency(&m->itl, "itl", s);
+    put_latency(&m->e2e, "e2e", s);
+    end(s, "},");
+    if (all != NULL) put_stages(j, all, s);
+    if (all != NULL) put_ranks(j, all, s);
+    if (load != NULL) put_expert_load(j, load, s);
+    end(s, "}\n");
+}
+
+struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
+                                const struct engine_stats *all, const int64_t *load)
+{
+    struct strbuf s;
+    struct file_replace out = {0};
+    strbuf_init(&s);
+    put_all(j, m, all, load, &s);
+    struct status st = strbuf_status(&s);
+    if (!status_failed(&st)) st = file_replace_begin(&out, j->o->metrics);
+    if (!status_failed(&st)) {
+        fwrite(s.data, 1, s.n, out.file);
+        st = file_replace_end(&out, st);
+    }
+    strbuf_fini(&s);
+    return status_failed(&st) ? status_wrap(st, "--metrics") : st;
+}
+
+void job_metrics_update(struct job *j)
+{
+    if (j->o->metrics == NULL) return;
+    const uint64_t now = clock_ns();
+    if (now - (j->metrics_ns > 0 ? j->metrics_ns : j->ready_ns) < update_ns) return;
+    j->metrics_ns = now;
+    lead_summary(j->lead, j->summary);
+    const struct status st = job_metrics_write(j, j->summary, NULL, NULL);
+    if (status_failed(&st)) log_line(LOG_WARN, "%s", st.text);
+}

@@ -1,0 +1,135 @@
+/* Which file is which, by device and inode. */
+#include "job/job_paths.h"
+
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct named {
+    const char *flag, *path; /* path NULL: not given */
+    bool writes;
+};
+
+/* True when both name one file, whether it exists yet or not. Devices and pipes may be shared. */
+static bool is_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0) return strcmp(a, b) == 0;
+    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The folder that a file stands in; `out` holds at least as many bytes as the path. */
+static void folder_of(const char *path, char *out)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash == NULL ? 0 : (size_t)(slash - path);
+    if (slash == NULL) {
+        strcpy(out, ".");
+    } else if (n == 0) {
+        strcpy(out, "/");
+    } else {
+        memcpy(out, path, n);
+        out[n] = '\0';
+    }
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+struct status job_paths_check_written(const char *flag, const char *path)
+{
+    char folder[4096];
+    if (strlen(path) >= sizeof folder) {
+        return status_make(STATUS_IO, "--%s: a path of %zu bytes, expected less than %zu", flag,
+                           strlen(path), sizeof folder);
+    }
+    if (is_folder(path)) {
+        return status_make(STATUS_IO, "--%s %s: expected a file to write to, found a folder", flag,
+                           path);
+    }
+    folder_of(path, folder);
+    const bool ok =
+        access(path, F_OK) == 0 ? access(path, W_OK) == 0 : access(folder, W_OK | X_OK) == 0;
+    if (ok) return status_ok();
+    return status_make(STATUS_IO, "--%s %s: cannot be written: %s", flag, path, strerror(errno));
+}
+
+/* What a script gives whose variable is not set. */
+static struct status check_named(const char *flag, const char *path)
+{
+    if (path == NULL || *path != '\0') return status_ok();
+    return status_make(STATUS_USAGE, "--%s: expected a file's name, found an empty one", flag);
+}
+
+struct status job_paths_check_model(const char *model)
+{
+    const char *end = strrchr(model, '.');
+    const bool is_source =
+        end != NULL && (strcasecmp(end, ".gguf") == 0 || strcasecmp(end, ".safetensors") == 0);
+    TRY(check_named("model", model));
+    if (!is_source && !is_folder(model)) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "--model %s: expected a checkpoint of shoal's, found a %s; make one of it "
+                       "with: shoal convert SRC DST.h5",
+                       model, is_source ? "file of another kind" : "folder");
+}
+
+struct status job_paths_check_copy(const char *from, const char *to, const char *more)
+{
+    static const char *const sources[] = {".gguf", ".safetensors", ".json", ".jsonl"};
+    const char *end = strrchr(to, '.');
+    const bool is_more = more != NULL && is_same(to, more);
+    if (*from == '\0' || *to == '\0')
+        return status_make(STATUS_USAGE, "%s: expected a file's name, found an empty one",
+                           *from == '\0' ? "the source" : "the file to write to");
+    if (is_more || is_same(to, from)) {
+        return status_make(STATUS_USAGE, "%s: expected another file than %s to write to", to,
+                           is_more ? more : from);
+    }
+    for (size_t i = 0; end != NULL && i < sizeof sources / sizeof sources[0]; i++) {
+        if (strcasecmp(end, sources[i]) != 0) continue;
+        return status_make(STATUS_USAGE,
+                           "%s: expected a checkpoint's name to write to, as DST.h5, found a "
+                           "source's",
+                           to);
+    }
+    if (!is_folder(to)) return status_ok();
+    return status_make(STATUS_IO, "%s: expected a file to write to, as DST.h5, found a folder", to);
+}
+
+/* Rows that went into a pipe cannot be read again, which a resumed job must. */
+static struct status check_output(const struct job_options *o)
+{
+    struct stat info;
+    if (o->no_journal || o->audit > 0 || o->output == NULL || stat(o->output, &info) != 0 ||
+        !S_ISFIFO(info.st_mode))
+        return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--output %s: expected a file, found a pipe; --output - writes to one, and "
+                       "so does --no-journal",
+                       o->output);
+}
+
+struct status job_paths_check(const struct job_options *o)
+{
+    const struct named files[] = {{"model", o->model, false},           {"input", o->input, false},
+                                  {"output", o->output, o->audit == 0}, {"logits", o->logits, true},
+                                  {"metrics", o->metrics, true},        {"trace", o->trace, true}};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        TRY(check_named(files[i].flag, files[i].path));
+        const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;
+        if (!files[i].writes || is_stream) continue;
+        for (size_t k = 0; k < i; k++) {
+            if (files[k].path == NULL || !is_same(files[k].path, files[i].path)) continue;
+            return status_make(STATUS_USAGE, "--%s %s: expected another file than --%s's",
+                               files[i].flag, files[i].path, files[k].flag);
+        }
+        TRY(job_paths_check_written(files[i].flag, files[i].path));
+    }
+    return check_output(o);
+}

@@ -1,0 +1,144 @@
+/* What a job says of itself: at the start, and at the end. */
+#include "job/job_state.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/strbuf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void report_places(const struct job *j)
+{
+    struct expert_evenness by_id, by_load;
+    if (j->expert_places == NULL) return;
+    struct status st = expert_evenness_of(j->layout, NULL, j->expert_load, &by_id);
+    if (!status_failed(&st))
+        st = expert_evenness_of(j->layout, j->expert_places, j->expert_load, &by_load);
+    if (status_failed(&st)) return; /* it is only said */
+    log_line(LOG_INFO,
+             "experts stand by the load in %s: the fullest rank of a layer had %.2f of the mean of "
+             "tokens, %.2f in the worst layer (by id %.2f, %.2f)",
+             j->o->expert_load, by_load.mean, by_load.worst, by_id.mean, by_id.worst);
+}
+
+void job_report_start(const struct job *j)
+{
+    const struct layout *l = j->layout;
+    log_line(LOG_INFO, "%s: %u ranks = dp %u x pp %u x tp %u%s, kernels %s, %u threads a rank",
+             j->layout_model.name, l->n_ranks, l->dp, l->pp, l->tp,
+             l->model.n_experts > 0 ? "" : " (dense)", j->kern.name, j->n_threads);
+    if (l->model.n_experts > 0) {
+        log_line(LOG_INFO, "experts: ep %u x etp %u, %u replicas%s", l->ep, l->etp,
+                 l->n_expert_replicas, l->lends_experts ? ", ranks help each other" : "");
+    }
+    log_line(LOG_INFO, "layout: %s", l->why);
+    report_places(j);
+    const double gb = (double)j->loaded.n_bytes_host / 1e9;
+    log_line(LOG_INFO,
+             "loaded %.3f GB on this host in %.2f s, %.2f GB/s; KV pool: %u blocks of %d tokens, "
+             "%.2f GiB here",
+             gb, j->loaded.seconds, j->loaded.seconds > 0 ? gb / j->loaded.seconds : 0,
+             j->n_kv_blocks, KV_BLOCK_TOKENS,
+             (double)stage_kv_bytes(engine_stage(j->engine)) / (1 << 30));
+}
+
+struct stage_times job_stage_times(const struct layout *l, const struct engine_stats *all,
+                                   uint32_t stage)
+{
+    struct stage_times t = {0};
+    const double ns = 1e-9 / ((double)l->dp * l->tp);
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        if (layout_place_of(l, r).pp != stage) continue;
+        t.compute_s += (double)(all[r].busy_ns - all[r].comm_ns) * ns;
+        t.communication_s += (double)all[r].comm_ns * ns;
+        t.waiting_s += (double)all[r].wait_ns * ns;
+        t.planning_s += (double)all[r].plan_ns * ns;
+        t.elapsed_s += (double)all[r].elapsed_ns * ns;
+        if (all[r].peak_bytes > t.peak_bytes) t.peak_bytes = all[r].peak_bytes;
+    }
+    return t;
+}
+
+static void print_stages(const struct job *j, const struct engine_stats *all)
+{
+    for (uint32_t s = 0; s < j->layout->pp; s++) {
+        const struct stage_times t = job_stage_times(j->layout, all, s);
+        log_line(LOG_INFO,
+                 "stage %u: compute %.2f s, communication %.2f s, waiting %.2f s (%.1f %%), "
+                 "planning %.2f s; peak memory %.0f MiB a rank",
+                 s, t.compute_s, t.communication_s, t.waiting_s,
+                 t.elapsed_s > 0 ? 100 * t.waiting_s / t.elapsed_s : 0, t.planning_s,
+                 (double)t.peak_bytes / (1 << 20));
+    }
+}
+
+/* **Collective (world)**. load [L, E] summed over all ranks. */
+static void sum_expert_load(struct job *j, int64_t *load)
+{
+    const uint32_t n_experts = j->model.n_experts;
+    const uint64_t *mine = stage_expert_load(engine_stage(j->engine));
+    const struct range layers = j->weights->layers;
+    for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
+        for (uint32_t e = 0; e < n_experts; e++) {
+            load[(size_t)layer * n_experts + e] =
+                (int64_t)mine[(size_t)(layer - layers.begin) * n_experts + e];
+        }
+    }
+    comm_sum_i64(j->comm, COMM_WORLD, load, (size_t)j->model.n_layers * n_experts);
+}
+
+static void print_expert_load(const struct job *j, const int64_t *load)
+{
+    for (uint32_t layer = 0; layer < j->model.n_layers; layer++) {
+        if (!j->model.layer_is_moe[layer]) continue;
+        const int64_t *row = load + (size_t)layer * j->model.n_experts;
+        int64_t sum = 0, most = 0;
+        struct strbuf line;
+        strbuf_init(&line);
+        for (uint32_t e = 0; e < j->model.n_experts; e++) {
+            sum += row[e];
+            if (row[e] > most) most = row[e];
+            strbuf_printf(&line, " %lld", (long long)row[e]);
+        }
+        const double mean = (double)sum / j->model.n_experts;
+        log_line(LOG_INFO, "experts of layer %u: max/mean %.2f; tokens per expert:%s", layer,
+                 mean > 0 ? (double)most / mean : 0, line.data);
+        strbuf_fini(&line);
+    }
+}
+
+static struct status report_as_lead(struct job *j, const struct engine_stats *all,
+                                    const int64_t *load)
+{
+    if (!j->o->quiet) {
+        serve_summary_print(j->summary, stderr);
+        print_stages(j, all);
+    }
+    if (j->o->moe_stats && load != NULL) print_expert_load(j, load);
+    return j->o->metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();
+}
+
+struct status job_report_end(struct job *j)
+{
+    struct engine_stats *all = NULL;
+    int64_t *load = NULL;
+    struct engine_stats mine = engine_stats_of(j->engine);
+    mine.plan_ns = j->plan_ns;
+    mine.elapsed_ns = j->elapsed_ns;
+    const size_t n_load = (size_t)j->model.n_layers * j->model.n_experts;
+    struct status st = mem_alloc(&all, j->layout->n_ranks, sizeof *all, "report");
+    if (!status_failed(&st)) st = mem_alloc(&load, n_load, sizeof *load, "report");
+    st = comm_agree(j->comm, st);
+    if (!status_failed(&st)) {
+        comm_gather_bytes(j->comm, COMM_WORLD, &mine, sizeof mine, all);
+        if (n_load > 0) sum_expert_load(j, load);
+        if (comm_rank(j->comm, COMM_WORLD) == 0) {
+            st = report_as_lead(j, all, n_load > 0 ? load : NULL);
+        }
+        st = comm_agree(j->comm, st);
+    }
+    mem_free(&all);
+    mem_free(&load);
+    return st;
+}

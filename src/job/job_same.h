@@ -1,0 +1,15 @@
+/* Whether all ranks are one job: the same program, started with the same flags. The first thing
+ * that ranks say to each other, so that no two versions ever disagree about what comes next.
+ * Called by the jobs right after MPI's start. */
+#ifndef SHOAL_JOB_JOB_SAME_H
+#define SHOAL_JOB_JOB_SAME_H
+
+#include "base/status.h"
+#include "parallel/comm/comm.h"
+
+/* **Collective (world)**. Compares XXH3-64 digests of the program's file and of argv[argc]; the
+ * same status on every rank. Errors: STATUS_INPUT names the first rank that runs another program
+ * than rank 0, STATUS_USAGE the first one with other flags and the flag that differs. */
+struct status job_same(struct comm *c, int argc, char **argv);
+
+#endif

@@ -1,0 +1,177 @@
+/* Tokenizer, end ids, sampling defaults. */
+#include "job/job_text.h"
+
+#include "base/json.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void add_end_id(struct job_text *t, int64_t id)
+{
+    if (id < 0 || id > INT32_MAX || t->n_end_ids == JOB_END_IDS_MAX) return;
+    for (size_t i = 0; i < t->n_end_ids; i++) {
+        if (t->end_ids[i] == (int32_t)id) return;
+    }
+    t->end_ids[t->n_end_ids++] = (int32_t)id;
+}
+
+/* A single id or a list of them. */
+static void add_end_ids(struct job_text *t, const struct js_node *node)
+{
+    int64_t id;
+    if (js_int(node, &id)) add_end_id(t, id);
+    for (size_t i = 0; js_type(node) == JS_ARRAY && i < js_count(node); i++) {
+        if (js_int(js_at(node, i), &id)) add_end_id(t, id);
+    }
+}
+
+static void take_number(const struct js_node *root, const char *key, double *out)
+{
+    double value;
+    if (js_number(js_get(root, key), &value)) *out = value;
+}
+
+static struct status read_generation_config(struct job_text *t, const struct ckpt *c)
+{
+    size_t n;
+    const char *text = ckpt_generation_config_json(c, &n);
+    if (text == NULL) return status_ok();
+    struct js_doc *doc = NULL;
+    TRY(js_parse(text, n, "generation_config.json", &doc));
+    const struct js_node *root = js_root(doc);
+    add_end_ids(t, js_get(root, "eos_token_id"));
+    take_number(root, "temperature", &t->defaults.temperature);
+    take_number(root, "top_p", &t->defaults.top_p);
+    take_number(root, "min_p", &t->defaults.min_p);
+    take_number(root, "repetition_penalty", &t->defaults.repetition_penalty);
+    int64_t top_k;
+    if (js_int(js_get(root, "top_k"), &top_k)) t->defaults.top_k = top_k;
+    js_destroy(&doc);
+    return status_ok();
+}
+
+/* tokenizer_config.json's eos_token: a string, or an object with "content". */
+static void read_end_token(struct job_text *t, const struct js_node *config)
+{
+    size_t n;
+    const struct js_node *eos = js_get(config, "eos_token");
+    if (js_type(eos) == JS_OBJECT) eos = js_get(eos, "content");
+    const char *content = js_string(eos, &n);
+    if (content != NULL) add_end_id(t, tokenizer_token_id(t->tokenizer, content, n));
+}
+
+/* Without a tokenizer_config.json (from GGUF), what bos_token and eos_token stand for in a template
+ * follows from the ids in config.json. */
+static struct status name_tokens(struct job_text *t, const struct ckpt *c)
+{
+    static const char *const names[][2] = {{"bos_token", "bos_token_id"},
+                                           {"eos_token", "eos_token_id"}};
+    size_t n;
+    const char *text = ckpt_config_json(c, &n);
+    struct js_doc *doc = NULL;
+    struct status st = js_parse(text, n, "config.json", &doc);
+    for (size_t i = 0; i < 2 && !status_failed(&st); i++) {
+        int64_t id;
+        if (!js_int(js_get(js_root(doc), names[i][1]), &id) || id < 0 || id > INT32_MAX) continue;
+        const char *bytes = tokenizer_token_bytes(t->tokenizer, (int32_t)id, &n);
+        if (bytes != NULL) st = chat_set_token(t->chat, names[i][0], bytes, n);
+    }
+    js_destroy(&doc);
+    return st;
+}
+
+/* A template that cannot be run is no reason to refuse plain prompts: rows with messages say so.
+ * config is tokenizer_config.json, or NULL. */
+static struct status read_chat_template(struct job_text *t, const struct ckpt *c,
+                                        const struct js_node *config)
+{
+    size_t n;
+    const char *source = ckpt_chat_template(c, &n);
+    if (source == NULL) {
+        snprintf(t->chat_missing, sizeof t->chat_missing, "this model has no chat template");
+        return status_ok();
+    }
+    const struct status st = chat_create(source, n, config, "chat template", &t->chat);
+    if (!status_failed(&st)) return config == NULL ? name_tokens(t, c) : status_ok();
+    snprintf(t->chat_missing, sizeof t->chat_missing, "%s", st.text);
+    log_line(LOG_WARN, "%s; lines with messages become error rows", st.text);
+    return status_ok();
+}
+
+static struct status read_tokenizer_config(struct job_text *t, const struct ckpt *c)
+{
+    size_t n;
+    const char *text = ckpt_tokenizer_config_json(c, &n);
+    if (t->tokenizer == NULL) return status_ok();
+    struct js_doc *doc = NULL;
+    if (text != NULL) TRY(js_parse(text, n, "tokenizer_config.json", &doc));
+    const struct js_node *config = doc != NULL ? js_root(doc) : NULL;
+    read_end_token(t, config);
+    const struct status st = read_chat_template(t, c, config);
+    js_destroy(&doc);
+    return st;
+}
+
+static void take_flags(struct request_defaults *d, const struct job_options *o)
+{
+    if (o->temperature >= 0) d->temperature = o->temperature;
+    if (o->top_p >= 0) d->top_p = o->top_p;
+    if (o->min_p >= 0) d->min_p = o->min_p;
+    if (o->top_k >= 0) d->top_k = o->top_k;
+    if (o->repetition_penalty > 0) d->repetition_penalty = o->repetition_penalty;
+    if (o->n > 0) d->n = o->n;
+    d->logprobs = o->logprobs;
+    d->presence_penalty = o->presence_penalty;
+    d->frequency_penalty = o->frequency_penalty;
+    d->max_tokens = o->max_tokens;
+    d->seed = o->seed;
+    d->stops = o->stops.values;
+    d->n_stops = o->stops.n;
+}
+
+static struct status read_checkpoint(struct job_text *t, const struct ckpt *c,
+                                     const struct model_config *m)
+{
+    size_t n;
+    const char *json = ckpt_tokenizer_json(c, &n);
+    if (json != NULL) {
+        struct status st = tokenizer_create(json, n, "tokenizer.json", &t->tokenizer);
+        TRY(status_wrap(st, "%s", ckpt_path(c)));
+    }
+    for (uint32_t i = 0; i < m->n_eos_ids; i++) add_end_id(t, m->eos_ids[i]);
+    TRY(status_wrap(read_generation_config(t, c), "%s", ckpt_path(c)));
+    return status_wrap(read_tokenizer_config(t, c), "%s", ckpt_path(c));
+}
+
+struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct model_config *m)
+{
+    memset(t, 0, sizeof *t);
+    request_defaults_init(&t->defaults);
+    TRY(chat_date_parse(CHAT_DATE_DEFAULT, &t->date));
+    return read_checkpoint(t, c, m);
+}
+
+struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
+                            const struct model_config *m)
+{
+    memset(t, 0, sizeof *t);
+    request_defaults_init(&t->defaults);
+    const char *date = o->template_date != NULL ? o->template_date : CHAT_DATE_DEFAULT;
+    TRY(status_wrap(chat_date_parse(date, &t->date), "--template-date"));
+    if (c != NULL) TRY(read_checkpoint(t, c, m));
+    take_flags(&t->defaults, o);
+    log_line(LOG_INFO,
+             "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "
+             "repetition penalty %g, seed %llu; %zu end tokens",
+             (long long)t->defaults.max_tokens, t->defaults.temperature, t->defaults.top_p,
+             (long long)t->defaults.top_k, t->defaults.min_p, t->defaults.repetition_penalty,
+             (unsigned long long)t->defaults.seed, t->n_end_ids);
+    return request_defaults_check(&t->defaults);
+}
+
+void job_text_fini(struct job_text *t)
+{
+    chat_destroy(&t->chat);
+    tokenizer_destroy(&t->tokenizer);
+}

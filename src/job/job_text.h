@@ -1,0 +1,31 @@
+/* The lead's reading of a checkpoint's texts: the tokenizer, the tokens that end a sequence, and
+ * the sampling defaults of generation_config.json below the flags. */
+#ifndef SHOAL_JOB_JOB_TEXT_H
+#define SHOAL_JOB_JOB_TEXT_H
+
+#include "checkpoint/file/ckpt.h"
+#include "job/job.h"
+#include "model/model_config.h"
+
+enum { JOB_END_IDS_MAX = 64 };
+
+struct job_text {
+    struct tokenizer *tokenizer; /* owned; NULL when the checkpoint has none */
+    struct chat *chat;           /* owned; NULL when there is none, or none that can be run: */
+    char chat_missing[STATUS_TEXT_MAX]; /* why */
+    struct jinja_date date;
+    struct request_defaults defaults;
+    int32_t end_ids[JOB_END_IDS_MAX];
+    size_t n_end_ids;
+};
+
+/* Local. c NULL: no checkpoint, so no tokenizer. Errors: STATUS_INPUT, STATUS_USAGE (a sampling
+ * flag out of range), STATUS_MEMORY. */
+struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
+                            const struct model_config *m);
+
+/* Local. The same without flags, as calibration wants it. Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct model_config *m);
+void job_text_fini(struct job_text *t);
+
+#endif

@@ -1,0 +1,422 @@
+/* The life of the axes: MPI communicators, host groups, who is where; what every operation records.
+ * The operations stand in comm_collective.c and comm_message.c. */
+#define COMM_INSIDE /* functions are defined here, not wrapped */
+#include "parallel/comm/comm_private.h"
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/proc_thread.h"
+#include "parallel/comm/collective_check.h"
+#include "parallel/comm/host_group.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const axis_names[COMM_AXIS_COUNT] = {"world", "host", "stage",
+                                                        "tp",    "ep",   "etp"};
+
+const char *comm_axis_name(uint32_t axis)
+{
+    return axis < COMM_AXIS_COUNT ? axis_names[axis] : "an unknown axis";
+}
+
+void comm_check(struct comm *c, int rc, const char *op, enum comm_axis axis)
+{
+    if (rc == MPI_SUCCESS) return;
+    char reason[MPI_MAX_ERROR_STRING] = "";
+    char host[256] = "";
+    int n = 0;
+    MPI_Error_string(rc, reason, &n);
+    gethostname(host, sizeof host - 1);
+    char last[256];
+    const struct flight_event e = flight_last(c->flight);
+    flight_print(&e, comm_axis_name(e.axis), last, sizeof last);
+    log_line(LOG_ERROR, "host %s: %s over %s failed: %s; last: %s", host, op, axis_names[axis],
+             reason, last);
+    comm_abort(c, status_exit(STATUS_LOST));
+}
+
+void comm_mark_step(struct comm *c, uint64_t step)
+{
+    flight_mark_step(c->flight, step);
+}
+
+void comm_mark_layer(struct comm *c, int32_t layer)
+{
+    flight_mark_layer(c->flight, layer);
+}
+
+const struct flight *comm_flight(const struct comm *c)
+{
+    return c->flight;
+}
+
+void comm_record_in(struct comm *c, struct flight *f)
+{
+    memcpy(f, c->flight, sizeof *f);
+    c->flight = f;
+}
+
+void comm_trace_in(struct comm *c, struct trace *t)
+{
+    c->trace = t;
+}
+
+struct trace *comm_trace(const struct comm *c)
+{
+    return c->trace;
+}
+
+/* An operation ends. */
+void comm_end(struct comm *c, uint64_t now)
+{
+    flight_end(c->flight, now);
+    trace_add_comm(c->trace, c->flight);
+}
+
+/* An operation begins: recorded, and its time is returned for account. */
+uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
+{
+    const uint64_t now = clock_ns();
+    flight_begin(c->flight, op, axis, count, now);
+    return now;
+}
+
+#ifdef SHOAL_DEBUG
+struct comm *comm_site(struct comm *c, const char *file, int line)
+{
+    c->site_file = file;
+    c->site_line = line;
+    return c;
+}
+
+struct status comm_agree_at(struct comm *c, struct status mine, const char *file, int line)
+{
+    return comm_agree(comm_site(c, file, line), mine);
+}
+
+/* All ranks must be about to do the same. */
+void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
+                        size_t elem_bytes, int root)
+{
+    struct collective_call call;
+    collective_call_init(&call, op, c->site_file != NULL ? c->site_file : "?", c->site_line);
+    call.count = count;
+    call.elem_bytes = elem_bytes;
+    call.root = root;
+    const struct status st = collective_check(c->axes[axis], &call);
+    if (!status_failed(&st)) return;
+    log_line(LOG_ERROR, "axis %s: %s", axis_names[axis], st.text);
+    comm_abort(c, status_exit(st.code));
+}
+#else
+void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
+                        size_t elem_bytes, int root)
+{
+    (void)c, (void)op, (void)axis, (void)count, (void)elem_bytes, (void)root;
+}
+#endif
+
+void comm_account(struct comm *c, enum comm_axis axis, uint64_t since, size_t n_bytes)
+{
+    const uint64_t now = clock_ns();
+    struct comm_stats *s = &c->stats[axis];
+    comm_end(c, now);
+    s->n_calls++;
+    s->n_bytes += n_bytes;
+    s->ns += now - since;
+    if (c->groups[axis] != NULL) s->wait_ns += host_group_take_wait(c->groups[axis]);
+}
+
+static void set_axis(struct comm *c, enum comm_axis axis, MPI_Comm handle)
+{
+    c->axes[axis] = handle;
+    MPI_Comm_set_errhandler(handle, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(handle, &c->ranks[axis]);
+    MPI_Comm_size(handle, &c->sizes[axis]);
+}
+
+struct status comm_start(int *argc, char ***argv, struct comm **out)
+{
+    *out = NULL;
+    int provided, running = 0;
+    MPI_Initialized(&running);
+    if (!running) config_spare_mpi();
+    if (!running && MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+        return status_make(STATUS_LOST, "MPI could not start");
+    }
+    struct comm *c = NULL;
+    TRY(mem_alloc(&c, 1, sizeof *c, "communicators"));
+    for (int i = 0; i < COMM_AXIS_COUNT; i++) c->axes[i] = MPI_COMM_NULL;
+    c->owns_mpi = !running;
+    flight_init(&c->own_flight);
+    c->flight = &c->own_flight;
+    MPI_Comm world;
+    MPI_Comm_dup(MPI_COMM_WORLD, &world);
+    set_axis(c, COMM_WORLD, world);
+    *out = c;
+    return status_ok();
+}
+
+struct status comm_gather_topo(struct comm *c, struct topo **out)
+{
+    *out = NULL;
+    struct topo_self mine;
+    struct topo_self *all = NULL;
+    struct status st = topo_self_read(&mine);
+    TRY(comm_agree(c, st));
+    st = mem_alloc(&all, (size_t)c->sizes[COMM_WORLD], sizeof *all, "topology");
+    TRY(comm_agree(c, st));
+    comm_gather_bytes(c, COMM_WORLD, &mine, sizeof mine, all);
+    st = topo_join(all, (uint32_t)c->sizes[COMM_WORLD], out);
+    mem_free(&all);
+    return comm_agree(c, st);
+}
+
+/* Splits `parent` by color; the new ranks follow `key`. */
+static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int color, int key)
+{
+    MPI_Comm made;
+    comm_begin(c, FLIGHT_SPLIT, axis, 0);
+    comm_check(c, MPI_Comm_split(parent, color, key, &made), "split", axis);
+    comm_end(c, clock_ns());
+    set_axis(c, axis, made);
+}
+
+/* Another rank's message may need this one's MPI to move while it waits in shared memory. */
+static void poll_mpi(void *ctx)
+{
+    const struct comm *c = ctx;
+    int found;
+    MPI_Iprobe(MPI_ANY_SOURCE, COMM_TAG_POLL, c->axes[COMM_WORLD], &found, MPI_STATUS_IGNORE);
+}
+
+void comm_poll(struct comm *c)
+{
+    if (c->has_stages) poll_mpi(c);
+}
+
+/* **Collective (host)**. More ranks than the units they may run on: waiting must not take them. */
+static bool is_crowded(struct comm *c)
+{
+    cpu_set_t units;
+    CPU_ZERO(&units);
+    if (sched_getaffinity(0, sizeof units, &units) != 0) memset(&units, 0xff, sizeof units);
+    MPI_Allreduce(MPI_IN_PLACE, &units, (int)sizeof units, MPI_BYTE, MPI_BOR, c->axes[COMM_HOST]);
+    return c->sizes[COMM_HOST] > CPU_COUNT(&units);
+}
+
+/* **Collective (world)**. Shared memory for the axes that stand on one host. */
+static void share_hosts(struct comm *c)
+{
+    const bool crowded = is_crowded(c);
+    for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
+        c->uses_memory[i] = true;
+        if (c->sizes[i] == 1) continue;
+        for (int k = COMM_STAGE; k < i && c->groups[i] == NULL; k++) {
+            int same = MPI_UNEQUAL;
+            MPI_Comm_compare(c->axes[i], c->axes[k], &same);
+            if (same == MPI_CONGRUENT) c->groups[i] = c->groups[k];
+        }
+        if (c->groups[i] == NULL) {
+            c->groups[i] = host_group_open(c->axes[i], crowded, poll_mpi, c);
+        }
+    }
+}
+
+struct team *comm_team(const struct comm *c)
+{
+    return c->team;
+}
+
+void comm_use_team(struct comm *c, struct team *team)
+{
+    c->team = team;
+    for (int i = 0; i < COMM_AXIS_COUNT; i++)
+        if (c->groups[i] != NULL) host_group_use_team(c->groups[i], team);
+}
+
+static void close_groups(struct comm *c)
+{
+    for (int i = 0; i < COMM_AXIS_COUNT; i++) {
+        struct host_group *g = c->groups[i];
+        for (int k = 0; k < COMM_AXIS_COUNT; k++) {
+            if (c->groups[k] == g) c->groups[k] = NULL;
+        }
+        host_group_close(&g);
+    }
+}
+
+bool comm_shares_memory(const struct comm *c, enum comm_axis axis)
+{
+    return c->groups[axis] != NULL && c->uses_memory[axis];
+}
+
+void comm_use_memory(struct comm *c, enum comm_axis axis, bool on)
+{
+    c->uses_memory[axis] = on;
+}
+
+void *comm_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes)
+{
+    return c->groups[axis] != NULL ? host_group_lane(c->groups[axis], lane, n_bytes) : NULL;
+}
+
+bool comm_lane_is_huge(const struct comm *c, enum comm_axis axis, enum comm_lane lane)
+{
+    return c->groups[axis] != NULL && host_group_lane_is_huge(c->groups[axis], lane);
+}
+
+void comm_release_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane)
+{
+    if (c->groups[axis] != NULL) host_group_release_lane(c->groups[axis], lane);
+}
+
+const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_lane lane, int rank)
+{
+    return host_group_lane_at(c->groups[axis], lane, rank);
+}
+
+void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes)
+{
+    struct host_group *g = c->groups[axis];
+    if (c->ranks[axis] == 0)
+        comm_check_memory(c, host_group_lane(g, lane, n_bytes) != NULL, "lane", axis);
+    comm_barrier(c, axis);
+    return host_group_lane_at(g, lane, 0);
+}
+
+/* The group that an operation goes through; NULL: MPI. */
+struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis)
+{
+    return c->uses_memory[axis] ? c->groups[axis] : NULL;
+}
+
+void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis)
+{
+    if (ok) return;
+    log_line(LOG_ERROR, "%s over %s: this host has no memory left for it", op, axis_names[axis]);
+    comm_abort(c, status_exit(STATUS_MEMORY));
+}
+
+struct status comm_split(struct comm *c, const struct layout *l, const uint32_t *order)
+{
+    int mine = -1;
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        if ((int)order[r] == c->ranks[COMM_WORLD]) mine = (int)r;
+    }
+    if (mine < 0 || (int)l->n_ranks != c->sizes[COMM_WORLD]) {
+        return status_make(STATUS_BUG, "layout: %u ranks, %d started", l->n_ranks,
+                           c->sizes[COMM_WORLD]);
+    }
+    const struct status st =
+        mem_alloc(&c->parts, 2 * (size_t)l->n_ranks, sizeof *c->parts, "communicators");
+    MPI_Comm launched = c->axes[COMM_WORLD];
+    split_axis(c, COMM_WORLD, launched, 0, mine);
+    MPI_Comm_free(&launched);
+    const MPI_Comm world = c->axes[COMM_WORLD];
+    const struct layout_place p = layout_place_of(l, (uint32_t)mine);
+    c->has_stages = l->pp > 1;
+    const int in_stage = (int)(p.dp * l->tp + p.tp);
+    const int ep_color = (int)(p.pp * l->n_expert_replicas + p.expert_replica);
+    MPI_Comm host;
+    comm_check(c, MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, mine, MPI_INFO_NULL, &host),
+               "split", COMM_HOST);
+    set_axis(c, COMM_HOST, host);
+    split_axis(c, COMM_STAGE, world, (int)p.pp, in_stage);
+    split_axis(c, COMM_TP, world, (int)(p.dp * l->pp + p.pp), (int)p.tp);
+    split_axis(c, COMM_EP, world, ep_color, (int)(p.ep * l->etp + p.etp));
+    split_axis(c, COMM_ETP, world, (int)((uint32_t)ep_color * l->ep + p.ep), (int)p.etp);
+    share_hosts(c);
+    return st;
+}
+
+/* Open MPI's mpirun takes a rank that exits before its goodbye was read for a failed one, and the
+ * rank waits for an answer for two seconds only (PMIx_Finalize of OpenPMIx 4). So where a host
+ * starves its launcher, ranks stay until that has nothing left to do. */
+static void finalize(void)
+{
+    enum { ANSWER_MS = 1900, STAY_MS = 30000, LOOK_MS = 50, NS_PER_MS = 1000000 };
+    const struct timespec look = {.tv_nsec = LOOK_MS * NS_PER_MS};
+    MPI_Barrier(MPI_COMM_WORLD); /* or the time below would be that of the slowest rank */
+    const uint64_t from = clock_ns();
+    MPI_Finalize();
+    if (clock_ns() - from < (uint64_t)ANSWER_MS * NS_PER_MS) return;
+    for (int ms = 0; ms < STAY_MS && proc_is_busy(getppid()); ms += LOOK_MS) nanosleep(&look, NULL);
+}
+
+void comm_stop(struct comm **c)
+{
+    const bool owns_mpi = *c == NULL || (*c)->owns_mpi;
+    if (*c != NULL) {
+        close_groups(*c);
+        for (int i = 0; i < COMM_AXIS_COUNT; i++) {
+            if ((*c)->axes[i] != MPI_COMM_NULL) MPI_Comm_free(&(*c)->axes[i]);
+        }
+        mem_free(&(*c)->parts);
+        mem_free(c);
+    }
+    int started = 0, ended = 0;
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    if (owns_mpi && started && !ended) finalize();
+}
+
+void comm_abort(struct comm *c, int exit_status)
+{
+    MPI_Abort(c != NULL ? c->axes[COMM_WORLD] : MPI_COMM_WORLD, exit_status);
+    _exit(exit_status);
+}
+
+int comm_rank(const struct comm *c, enum comm_axis axis)
+{
+    return c->ranks[axis];
+}
+
+int comm_size(const struct comm *c, enum comm_axis axis)
+{
+    return c->sizes[axis];
+}
+
+MPI_Comm comm_handle(const struct comm *c, enum comm_axis axis)
+{
+    return c->axes[axis];
+}
+
+struct comm_stats comm_stats_of(const struct comm *c, enum comm_axis axis)
+{
+    return c->stats[axis];
+}
+
+struct comm_stats comm_stats_of_steps(const struct comm *c)
+{
+    struct comm_stats all = {0};
+    for (int i = COMM_STAGE; i < COMM_AXIS_COUNT; i++) {
+        all.n_calls += c->stats[i].n_calls;
+        all.n_bytes += c->stats[i].n_bytes;
+        all.ns += c->stats[i].ns;
+        all.wait_ns += c->stats[i].wait_ns;
+    }
+    return all;
+}
+
+struct status comm_agree(struct comm *c, struct status mine)
+{
+    /* the worst code, and among equals the lowest rank, is the maximum of this */
+    const int rank = c->ranks[COMM_WORLD];
+    uint64_t key = (uint64_t)mine.code << 32 | (uint32_t)(INT_MAX - rank);
+    comm_max_u64(c, COMM_WORLD, &key, 1);
+    if (key >> 32 == STATUS_OK) return status_ok();
+    const int from = INT_MAX - (int)(uint32_t)key;
+    struct status worst = mine;
+    comm_broadcast(c, COMM_WORLD, from, &worst, sizeof worst);
+    if (from == rank || c->sizes[COMM_WORLD] == 1 || from == 0) return worst;
+    return status_wrap(worst, "rank %d", from);
+}

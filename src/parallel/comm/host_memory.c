@@ -1,0 +1,224 @@
+/* A memory file of the first rank, opened by the others through /proc, mapped sparsely. */
+#include "parallel/comm/host_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    GROW_BYTES = 1 << 16,
+    HUGE_PAGE_BYTES = 2 << 20,
+    AIR_BYTES_MAX = 64 << 20,
+    PAGES_WORTH_WAKING = 8,
+};
+
+#ifndef MADV_COLLAPSE /* since Linux 6.1; refused before */
+#define MADV_COLLAPSE 25
+#endif
+
+#define LANE_BYTES_MAX ((size_t)1 << 38)
+#define ADDRESS_BYTES  ((size_t)1 << 44) /* of all lanes; a process has 2^47 */
+
+/* How the others find the first rank's file. Where process numbers differ (containers of their own)
+ * the path leads elsewhere or nowhere: hence the size and the random number. */
+struct ticket {
+    char path[64];
+    uint64_t n_bytes, nonce; /* nonce stands at the start of the file; 0: there is no file */
+};
+
+static size_t round_up(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static bool back(int fd, size_t at, size_t n_bytes)
+{
+    int error;
+    do {
+        error = posix_fallocate(fd, (off_t)at, (off_t)n_bytes);
+    } while (error == EINTR);
+    return error == 0;
+}
+
+static int make_file(struct ticket *t, size_t backed_bytes)
+{
+    const int fd = memfd_create("shoal", MFD_CLOEXEC);
+    if (fd < 0) return -1;
+    if (getrandom(&t->nonce, sizeof t->nonce, 0) != (ssize_t)sizeof t->nonce) t->nonce = 0;
+    t->nonce |= 1;
+    if (ftruncate(fd, (off_t)t->n_bytes) == 0 && back(fd, 0, backed_bytes) &&
+        pwrite(fd, &t->nonce, sizeof t->nonce, 0) == (ssize_t)sizeof t->nonce) {
+        snprintf(t->path, sizeof t->path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+        return fd;
+    }
+    close(fd);
+    t->nonce = 0;
+    return -1;
+}
+
+static int open_file(const struct ticket *t)
+{
+    if (t->nonce == 0) return -1;
+    const int fd = open(t->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return -1;
+    struct stat st;
+    uint64_t nonce = 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == t->n_bytes &&
+        pread(fd, &nonce, sizeof nonce, 0) == (ssize_t)sizeof nonce && nonce == t->nonce) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+static bool map(struct host_memory *m)
+{
+    /* at a huge page's start, as all lanes are */
+    const size_t n_reserved = m->n_bytes + HUGE_PAGE_BYTES;
+    char *reserved =
+        mmap(NULL, n_reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return false;
+    const size_t before =
+        (HUGE_PAGE_BYTES - (uintptr_t)reserved % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+    void *at = mmap(reserved + before, m->n_bytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, m->fd, 0);
+    if (before > 0) munmap(reserved, before);
+    munmap(reserved + before + m->n_bytes, HUGE_PAGE_BYTES - before);
+    if (at == MAP_FAILED) {
+        munmap(reserved + before, m->n_bytes);
+        return false;
+    }
+    m->base = at;
+    madvise(at, m->n_bytes, MADV_DONTDUMP); /* a core file need not hold the gaps */
+    return true;
+}
+
+/* **Collective (comm)**. */
+static bool all_agree(MPI_Comm comm, bool mine)
+{
+    int ok = mine;
+    return MPI_Allreduce(MPI_IN_PLACE, &ok, 1, MPI_INT, MPI_MIN, comm) == MPI_SUCCESS && ok != 0;
+}
+
+static bool on_one_host(MPI_Comm comm, int n_ranks)
+{
+    MPI_Comm host;
+    int n = 0;
+    if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) == MPI_SUCCESS) {
+        MPI_Comm_size(host, &n);
+        MPI_Comm_free(&host);
+    }
+    return all_agree(comm, n == n_ranks);
+}
+
+bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *out)
+{
+    int n_ranks, rank;
+    MPI_Comm_size(comm, &n_ranks);
+    MPI_Comm_rank(comm, &rank);
+    *out = (struct host_memory){.fd = -1, .rank = rank};
+    if (!on_one_host(comm, n_ranks)) return false;
+    struct host_memory m = {.fd = -1, .rank = rank};
+    const size_t n_lanes = (size_t)n_ranks * HOST_LANES;
+    m.lane_bytes = ADDRESS_BYTES / n_lanes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (m.lane_bytes > LANE_BYTES_MAX) m.lane_bytes = LANE_BYTES_MAX;
+    m.shared_bytes = round_up(sizeof(uint64_t) + shared_bytes, HUGE_PAGE_BYTES);
+    m.n_bytes = m.shared_bytes + n_lanes * m.lane_bytes;
+    struct ticket t;
+    memset(&t, 0, sizeof t);
+    t.n_bytes = m.n_bytes;
+    const size_t backed_bytes = round_up(sizeof(uint64_t) + shared_bytes, GROW_BYTES);
+    if (rank == 0) m.fd = make_file(&t, backed_bytes);
+    bool ok = MPI_Bcast(&t, (int)sizeof t, MPI_BYTE, 0, comm) == MPI_SUCCESS;
+    if (ok && rank != 0) m.fd = open_file(&t);
+    ok = all_agree(comm, ok && m.fd >= 0 && map(&m));
+    if (ok && rank == 0) memset(m.base, 0, sizeof t.nonce);
+    ok = all_agree(comm, ok);
+    if (ok) *out = m;
+    if (!ok) host_memory_close(&m);
+    return ok;
+}
+
+void host_memory_close(struct host_memory *m)
+{
+    if (m->base != NULL) munmap(m->base, m->n_bytes);
+    if (m->fd >= 0) close(m->fd);
+    *m = (struct host_memory){.fd = -1};
+}
+
+char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane)
+{
+    return m->base + m->shared_bytes + ((size_t)rank * HOST_LANES + lane) * m->lane_bytes;
+}
+
+/* Some huge pages of a lane that are to be made. */
+struct huge_job {
+    const struct host_memory *m;
+    char *first;
+    size_t n_pages, n_parts;
+    _Atomic bool refused;
+};
+
+/* What a huge page is made of must not be all hole: then there is no table of pages that it could
+ * stand in. */
+static void make_huge(void *job, uint32_t part)
+{
+    struct huge_job *j = job;
+    char *at = j->first + part * j->n_pages / j->n_parts * HUGE_PAGE_BYTES;
+    char *end = j->first + (part + 1) * j->n_pages / j->n_parts * HUGE_PAGE_BYTES;
+    bool ok = true;
+    for (char *p = at; p < end && ok; p += HUGE_PAGE_BYTES) {
+        ok = back(j->m->fd, (size_t)(p - j->m->base), 1);
+        if (ok) (void)*(volatile const char *)p;
+    }
+    if (at < end && (!ok || madvise(at, (size_t)(end - at), MADV_COLLAPSE) != 0)) j->refused = true;
+}
+
+/* Backs the huge pages that end in [from, to) of a lane as such: sums are written by columns, a
+ * page for each row, and weights are read without end, so with small pages each would look one up.
+ */
+static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,
+                      struct team *team)
+{
+    struct huge_job j = {.m = m,
+                         .first = host_memory_lane(m, m->rank, lane) +
+                                  from / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES,
+                         .n_pages = to / HUGE_PAGE_BYTES - from / HUGE_PAGE_BYTES};
+    if (j.n_pages < PAGES_WORTH_WAKING) team = NULL;
+    j.n_parts = team_size(team);
+    team_run(team, 1, make_huge, &j);
+    if (j.refused) m->is_small[lane] = true;
+}
+
+bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, struct team *team)
+{
+    if (n_bytes <= m->backed[lane]) return true;
+    if (n_bytes > m->lane_bytes) return false;
+    /* some air, so that slowly growing steps do not ask each time */
+    const size_t air = n_bytes / 4 < AIR_BYTES_MAX ? n_bytes / 4 : AIR_BYTES_MAX;
+    const size_t with_air = n_bytes + air;
+    size_t want = round_up(with_air, with_air < HUGE_PAGE_BYTES ? GROW_BYTES : HUGE_PAGE_BYTES);
+    if (want > m->lane_bytes) want = m->lane_bytes;
+    const size_t at = (size_t)(host_memory_lane(m, m->rank, lane) - m->base);
+    back_huge(m, lane, m->backed[lane], want, team);
+    if (!back(m->fd, at + m->backed[lane], want - m->backed[lane])) return false;
+    m->backed[lane] = want;
+    return true;
+}
+
+void host_memory_release(struct host_memory *m, unsigned lane)
+{
+    const size_t at = (size_t)(host_memory_lane(m, m->rank, lane) - m->base);
+    if (m->backed[lane] > 0)
+        (void)fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at,
+                        (off_t)m->backed[lane]);
+    m->backed[lane] = 0;
+    m->is_small[lane] = false;
+}

@@ -1,0 +1,481 @@
+/* The layout's arithmetic: which place holds which layers, heads, columns, experts and rows.
+ * Does not choose (layout_choose) and does not know machines (topo) or weights. */
+#include "parallel/layout/layout.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static uint32_t gcd(uint32_t a, uint32_t b)
+{
+    while (b != 0) {
+        const uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint32_t i)
+{
+    const uint64_t n_units = ceil_div(total, unit);
+    const uint64_t whole = n_units / n_parts, rest = n_units % n_parts;
+    const uint64_t first = i * whole + (i < rest ? i : rest);
+    const uint64_t begin = first * unit, end = (first + whole + (i < rest)) * unit;
+    return (struct range){(uint32_t)(begin < total ? begin : total),
+                          (uint32_t)(end < total ? end : total)};
+}
+
+/* --- the units that attention is cut in --------------------------------------------------- */
+
+/* Heads of one o_proj leaf: no rank may hold less, for a leaf's sum must not be split. */
+static uint32_t leaf_heads(const struct layout_model *m)
+{
+    return m->o_leaf / m->head_dim;
+}
+
+/* What inputs of a row-parallel linear are cut in: leaves, whose sums must not be split; or, where
+ * each rank adds all leaves of its outputs, whole groups of codes. */
+static uint32_t inner_unit(const struct layout *l, bool cuts_outputs, uint32_t leaf)
+{
+    const uint32_t unit = l->model.inner_unit;
+    return cuts_outputs && unit > 0 && unit < leaf ? unit : leaf;
+}
+
+static struct range split_heads(const struct layout_model *m, uint32_t unit, uint32_t tp,
+                                uint32_t i)
+{
+    return layout_split(m->n_heads, unit, tp, i);
+}
+
+static struct range kv_heads_of(const struct layout_model *m, struct range heads)
+{
+    const uint32_t group = m->n_heads / m->n_kv_heads;
+    if (heads.begin == heads.end) return (struct range){heads.begin / group, heads.begin / group};
+    return (struct range){heads.begin / group, ceil_div(heads.end, group)};
+}
+
+static uint32_t most_kv_heads(const struct layout_model *m, uint32_t unit, uint32_t tp)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < tp; i++) {
+        const uint32_t n = range_count(kv_heads_of(m, split_heads(m, unit, tp, i)));
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* Whole kv heads as long as there are enough of them; beyond that the smallest unit, with kv heads
+ * held by every rank that reads them. That unit, too, where the fullest rank so has fewer heads and
+ * no more kv heads: 9 heads of 3 kv heads over two ranks are 5 and 4 instead of 6 and 3. */
+static uint32_t head_unit(const struct layout *l)
+{
+    const struct layout_model *m = &l->model;
+    const uint32_t leaf = leaf_heads(m), group = m->n_heads / m->n_kv_heads;
+    const uint32_t least = inner_unit(l, l->cuts_outputs, m->o_leaf);
+    const uint32_t grouped = least / gcd(least, m->head_dim);
+    const uint32_t smallest = grouped < leaf ? grouped : leaf;
+    const uint32_t both = leaf / gcd(leaf, group) * group;
+    if (l->tp > ceil_div(m->n_heads, both)) return smallest;
+    const uint32_t fewest = range_count(split_heads(m, smallest, l->tp, 0));
+    const bool is_even = fewest >= range_count(split_heads(m, both, l->tp, 0));
+    return is_even || most_kv_heads(m, smallest, l->tp) > most_kv_heads(m, both, l->tp) ? both
+                                                                                        : smallest;
+}
+
+uint32_t layout_tp_max(const struct layout_model *m)
+{
+    return ceil_div(m->n_heads, leaf_heads(m));
+}
+
+struct range layout_heads(const struct layout *l, uint32_t tp)
+{
+    return split_heads(&l->model, head_unit(l), l->tp, tp);
+}
+
+struct range layout_kv_heads(const struct layout *l, uint32_t tp)
+{
+    return kv_heads_of(&l->model, layout_heads(l, tp));
+}
+
+struct range layout_layers(const struct layout *l, uint32_t pp)
+{
+    return (struct range){l->stage_begin[pp], l->stage_begin[pp + 1]};
+}
+
+struct range layout_ffn(const struct layout *l, uint32_t tp)
+{
+    if (l->model.ffn == 0) return (struct range){0, 0};
+    return layout_split(l->model.ffn, inner_unit(l, l->cuts_outputs, l->model.ffn_leaf), l->tp, tp);
+}
+
+struct range layout_vocab(const struct layout *l, uint32_t tp)
+{
+    return layout_split(l->model.vocab, LAYOUT_PANEL, l->tp, tp);
+}
+
+struct range layout_experts(const struct layout *l, uint32_t ep)
+{
+    return layout_split(l->model.n_experts, 1, l->ep, ep);
+}
+
+struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
+{
+    if (l->model.n_experts == 0) return (struct range){0, 0};
+    return layout_split(l->model.expert_ffn,
+                        inner_unit(l, l->cuts_expert_outputs, l->model.expert_leaf), l->etp, etp);
+}
+
+struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
+{
+    if (l->model.shared_ffn == 0) return (struct range){0, 0};
+    return layout_split(l->model.shared_ffn, inner_unit(l, l->cuts_outputs, l->model.shared_leaf),
+                        l->tp, tp);
+}
+
+struct range layout_outputs(const struct layout *l, uint32_t tp)
+{
+    if (!l->cuts_outputs) return (struct range){0, l->model.width};
+    return layout_split(l->model.width, LAYOUT_PANEL, l->tp, tp);
+}
+
+struct range layout_expert_outputs(const struct layout *l, uint32_t etp)
+{
+    if (!l->cuts_expert_outputs) return (struct range){0, l->model.width};
+    return layout_split(l->model.width, LAYOUT_PANEL, l->etp, etp);
+}
+
+bool layout_may_cut_outputs(const struct layout *l)
+{
+    return l->tp > 1 && l->model.width / LAYOUT_PANEL >= l->tp;
+}
+
+bool layout_may_cut_expert_outputs(const struct layout *l)
+{
+    const struct layout_model *m = &l->model;
+    if (m->n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || m->expert_bias) return false;
+    const uint32_t n_units = ceil_div(m->expert_ffn, inner_unit(l, true, m->expert_leaf));
+    return m->width / LAYOUT_PANEL >= l->etp && n_units >= l->etp;
+}
+
+bool layout_may_lend_experts(const struct layout *l)
+{
+    return l->ep > 1 && l->ep * l->etp == l->tp && l->model.n_experts >= l->ep &&
+           !l->model.expert_bias;
+}
+
+/* --- places ------------------------------------------------------------------------------- */
+
+struct layout_place layout_place_of(const struct layout *l, uint32_t rank)
+{
+    struct layout_place p = {.tp = rank % l->tp};
+    const uint32_t rest = rank / l->tp;
+    p.dp = l->pp_outermost ? rest % l->dp : rest / l->pp;
+    p.pp = l->pp_outermost ? rest / l->dp : rest % l->pp;
+    /* etp divides tp, so an expert's parts lie inside one tp group; ep * etp is a multiple of tp
+     * or divides it, so an expert replica is made of whole tp groups or lies inside one. */
+    const uint32_t in_stage = p.dp * l->tp + p.tp;
+    p.etp = in_stage % l->etp;
+    p.ep = in_stage / l->etp % l->ep;
+    p.expert_replica = in_stage / (l->etp * l->ep);
+    return p;
+}
+
+uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp)
+{
+    const uint32_t outer = l->pp_outermost ? pp * l->dp + dp : dp * l->pp + pp;
+    return outer * l->tp + tp;
+}
+
+/* --- stages ------------------------------------------------------------------------------- */
+
+static uint64_t latent_layer_cost(const struct layout_model *m)
+{
+    const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width, h = m->n_heads;
+    const uint64_t from_width = m->q_lora + m->kv_lora + m->rotary + h * m->head_dim;
+    const uint64_t absorbed = m->query_dim - m->rotary + m->head_dim;
+    return from_width * layout_row_bytes(m, LAYOUT_ATTENTION, m->width) +
+           h * m->query_dim * layout_row_bytes(m, LAYOUT_ATTENTION, q_in) +
+           h * absorbed * layout_row_bytes(m, LAYOUT_ROUTER, m->kv_lora);
+}
+
+/* Weight bytes that one token reads in a layer; the head counts with the last layer. */
+static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
+{
+    const uint64_t heads = 2ull * m->n_heads + 2ull * m->n_kv_heads;
+    uint64_t bytes = heads * m->head_dim * layout_row_bytes(m, LAYOUT_ATTENTION, m->width);
+    if (m->kv_lora > 0) bytes = latent_layer_cost(m);
+    if (m->layer_is_moe[layer]) {
+        bytes += 3ull * m->n_chosen * m->expert_ffn * layout_row_bytes(m, LAYOUT_EXPERTS, m->width);
+        bytes += m->n_experts * layout_row_bytes(m, LAYOUT_ROUTER, m->width);
+        bytes += 3ull * m->shared_ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
+    } else {
+        bytes += 3ull * m->ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
+    }
+    if (layer == m->n_layers - 1) bytes += m->vocab * layout_row_bytes(m, LAYOUT_HEAD, m->width);
+    return bytes;
+}
+
+/* The number of stages when each takes layers until `cap` is full; 0 when a layer exceeds it. */
+static uint32_t stages_under(const uint64_t *cost, uint32_t n_layers, uint64_t cap)
+{
+    uint32_t n = 1;
+    uint64_t filled = 0;
+    for (uint32_t i = 0; i < n_layers; i++) {
+        if (cost[i] > cap) return 0;
+        if (filled + cost[i] > cap) {
+            n++;
+            filled = 0;
+        }
+        filled += cost[i];
+    }
+    return n;
+}
+
+/* The smallest possible cost of the most expensive of pp contiguous stages. */
+static uint64_t smallest_cap(const uint64_t *cost, uint32_t n_layers, uint32_t pp)
+{
+    uint64_t low = 1, high = 1;
+    for (uint32_t i = 0; i < n_layers; i++) high += cost[i];
+    while (low < high) {
+        const uint64_t cap = low + (high - low) / 2;
+        const uint32_t n = stages_under(cost, n_layers, cap);
+        if (n != 0 && n <= pp) {
+            high = cap;
+        } else {
+            low = cap + 1;
+        }
+    }
+    return low;
+}
+
+/* Among the partitions under `cap`, the one with the smallest sum of squared stage costs (so that
+ * the other stages are balanced too), by dynamic programming over (stages, layers); on equal sums
+ * earlier stages get more layers. best: [(pp + 1) * (n_layers + 1)] sums; from: same shape. */
+static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint64_t cap,
+                      uint64_t *best, uint16_t *from, uint32_t *stage_begin)
+{
+    const size_t row = n_layers + 1;
+    for (size_t i = 0; i < row * (pp + 1); i++) best[i] = UINT64_MAX;
+    best[0] = 0;
+    for (uint32_t s = 1; s <= pp; s++) {
+        for (uint32_t end = s; end <= n_layers; end++) {
+            uint64_t stage_cost = 0;
+            for (uint32_t begin = end; begin-- > s - 1;) {
+                stage_cost += cost[begin];
+                if (stage_cost > cap) break;
+                if (best[(s - 1) * row + begin] == UINT64_MAX) continue;
+                /* in 2^-20 of the cap: 512 squares stay far below 2^64 */
+                const uint64_t part = (uint64_t)((double)stage_cost / (double)cap * 0x1p20);
+                const uint64_t sum = best[(s - 1) * row + begin] + part * part;
+                if (sum < best[s * row + end]) {
+                    best[s * row + end] = sum;
+                    from[s * row + end] = (uint16_t)begin;
+                }
+            }
+        }
+    }
+    stage_begin[pp] = n_layers;
+    for (uint32_t s = pp; s > 0; s--) stage_begin[s - 1] = from[s * row + stage_begin[s]];
+}
+
+static struct status split_layers(struct layout *l)
+{
+    const struct layout_model *m = &l->model;
+    uint64_t cost[LAYOUT_LAYERS_MAX];
+    for (uint32_t i = 0; i < m->n_layers; i++) cost[i] = layer_cost(m, i);
+    const size_t n = (size_t)(l->pp + 1) * (m->n_layers + 1);
+    uint64_t *best = NULL;
+    uint16_t *from = NULL;
+    struct status st;
+    TRY_GOTO(st, mem_alloc(&best, n, sizeof *best, "stage costs"), done);
+    TRY_GOTO(st, mem_alloc(&from, n, sizeof *from, "stage begins"), free_best);
+    partition(cost, m->n_layers, l->pp, smallest_cap(cost, m->n_layers, l->pp), best, from,
+              l->stage_begin);
+    mem_free(&from);
+free_best:
+    mem_free(&best);
+done:
+    return st;
+}
+
+/* --- building ----------------------------------------------------------------------------- */
+
+static struct status check_moe(const struct layout_model *m)
+{
+    bool any_moe = false, any_dense = false;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        any_moe |= m->layer_is_moe[i];
+        any_dense |= !m->layer_is_moe[i];
+    }
+    if (any_moe && (m->n_experts == 0 || m->expert_ffn == 0 || m->expert_leaf == 0)) {
+        return status_make(STATUS_INPUT, "%s: MoE layers need experts, found %u of width %u",
+                           m->name, m->n_experts, m->expert_ffn);
+    }
+    if (any_moe && (m->n_chosen == 0 || m->n_chosen > m->n_experts)) {
+        return status_make(STATUS_INPUT, "%s: %u experts chosen per token, expected 1 to %u",
+                           m->name, m->n_chosen, m->n_experts);
+    }
+    if (any_dense && (m->ffn == 0 || m->ffn_leaf == 0)) {
+        return status_make(STATUS_INPUT, "%s: dense layers need an FFN width, found %u", m->name,
+                           m->ffn);
+    }
+    return status_ok();
+}
+
+static struct status check_model(const struct layout_model *m)
+{
+    if (m->n_layers == 0 || m->n_layers > LAYOUT_LAYERS_MAX) {
+        return status_make(STATUS_INPUT, "%s: %u layers, expected 1 to %d", m->name, m->n_layers,
+                           LAYOUT_LAYERS_MAX);
+    }
+    if (m->n_heads == 0 || m->n_kv_heads == 0 || m->n_heads % m->n_kv_heads != 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: %u query heads and %u kv heads, expected a positive multiple",
+                           m->name, m->n_heads, m->n_kv_heads);
+    }
+    if (m->head_dim == 0 || m->width == 0 || m->vocab == 0 || m->weight_bytes == 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: head dimension %u, width %u, vocabulary %u, %u bytes per weight: "
+                           "expected none to be 0",
+                           m->name, m->head_dim, m->width, m->vocab, m->weight_bytes);
+    }
+    if (m->o_leaf == 0 || m->o_leaf % m->head_dim != 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: leaves of o_proj have %u elements, expected a multiple "
+                           "of the head dimension %u",
+                           m->name, m->o_leaf, m->head_dim);
+    }
+    return check_moe(m);
+}
+
+static struct status check_limits(const struct layout *l, const struct layout_flags *f)
+{
+    const struct layout_model *m = &l->model;
+    const uint32_t tp_max = layout_tp_max(m), leaf = leaf_heads(m);
+    if (f->tp > tp_max && leaf == 1) {
+        return status_make(STATUS_USAGE, "--tp %u: %s has %u query heads; tp may be at most %u",
+                           f->tp, m->name, m->n_heads, tp_max);
+    }
+    if (f->tp > tp_max) {
+        return status_make(STATUS_USAGE,
+                           "--tp %u: %s has %u query heads in %u units of %u (o_proj's leaves have "
+                           "%u elements); tp may be at most %u",
+                           f->tp, m->name, m->n_heads, tp_max, leaf, m->o_leaf, tp_max);
+    }
+    if (f->pp > m->n_layers) {
+        return status_make(STATUS_USAGE, "--pp %u: %s has %u layers; pp may be at most %u", f->pp,
+                           m->name, m->n_layers, m->n_layers);
+    }
+    if (f->ep > 1 && m->n_experts == 0) {
+        return status_make(STATUS_USAGE,
+                           "--ep %u: %s is dense, it has no experts; ep may only be 1", f->ep,
+                           m->name);
+    }
+    if (f->ep > m->n_experts && m->n_experts > 0) {
+        return status_make(STATUS_USAGE, "--ep %u: %s has %u experts; ep may be at most %u", f->ep,
+                           m->name, m->n_experts, m->n_experts);
+    }
+    return status_ok();
+}
+
+/* The largest divisor of n that is at most `most` (n, most >= 1). */
+static uint32_t largest_divisor(uint32_t n, uint32_t most)
+{
+    uint32_t d = min_u32(n, most);
+    while (n % d != 0) d--;
+    return d;
+}
+
+static struct status not_a_multiple(const struct layout *l, const uint32_t *open, uint64_t known)
+{
+    char product[96];
+    int n = 0;
+    const struct {
+        const char *name;
+        const uint32_t *value;
+    } axes[] = {{"tp", &l->tp}, {"pp", &l->pp}, {"dp", &l->dp}};
+    for (size_t i = 0; i < 3; i++) {
+        if (axes[i].value == open) continue;
+        n += snprintf(product + n, sizeof product - (size_t)n, "%s%s %u", n > 0 ? " x " : "",
+                      axes[i].name, *axes[i].value);
+    }
+    return status_make(STATUS_USAGE, "%s needs %s%llu ranks, but there are %u", product,
+                       open != NULL ? "a multiple of " : "", (unsigned long long)known, l->n_ranks);
+}
+
+/* tp, pp and dp from the flags; what is 0 follows from the others. */
+static struct status derive_world(struct layout *l, const struct layout_flags *f)
+{
+    l->tp = f->tp;
+    l->pp = f->pp;
+    l->dp = f->dp;
+    if (l->tp == 0 && l->dp == 0) {
+        /* --ep N alone is tp N, as far as the heads go */
+        l->tp = f->ep == 0 ? 1 : largest_divisor(f->ep, layout_tp_max(&l->model));
+    }
+    if (l->pp == 0 && (l->tp == 0 || l->dp == 0)) l->pp = 1;
+    uint32_t *open = l->tp == 0 ? &l->tp : l->pp == 0 ? &l->pp : l->dp == 0 ? &l->dp : NULL;
+    if (open != NULL) *open = 1;
+    const uint64_t known = (uint64_t)l->tp * l->pp * l->dp;
+    if (open == NULL ? known != l->n_ranks : l->n_ranks % known != 0) {
+        const struct status st = not_a_multiple(l, open, known);
+        if (f->tp > 0 || f->dp > 0 || f->ep == 0) return st;
+        return status_wrap(st, "--ep %u alone means tp %u", f->ep, l->tp);
+    }
+    if (open != NULL) *open = (uint32_t)(l->n_ranks / known);
+    return status_ok();
+}
+
+static struct status derive_experts(struct layout *l, uint32_t ep)
+{
+    const uint32_t stage_ranks = l->dp * l->tp;
+    if (ep == 0) {
+        ep = l->model.n_experts == 0 ? 1 : largest_divisor(stage_ranks, l->model.n_experts);
+    }
+    if (stage_ranks % ep != 0) {
+        return status_make(STATUS_USAGE,
+                           "--ep %u does not divide the %u ranks of a stage (dp %u x "
+                           "tp %u)",
+                           ep, stage_ranks, l->dp, l->tp);
+    }
+    const uint32_t rest = stage_ranks / ep;
+    const bool moe = l->model.n_experts > 0;
+    l->ep = ep;
+    l->etp = moe ? gcd(rest, l->tp) : 1;
+    l->n_expert_replicas = rest / l->etp;
+    l->pp_outermost = moe && ep * l->etp > l->tp;
+    return status_ok();
+}
+
+struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
+                           const struct layout_flags *flags, struct layout *out)
+{
+    if (n_ranks == 0 || n_ranks > LAYOUT_RANKS_MAX) {
+        return status_make(STATUS_USAGE, "%u ranks, expected 1 to %d", n_ranks, LAYOUT_RANKS_MAX);
+    }
+    TRY(check_model(model));
+    memset(out, 0, sizeof *out);
+    out->model = *model;
+    out->n_ranks = n_ranks;
+    TRY(check_limits(out, flags));
+    if (flags->dp > n_ranks) {
+        return status_make(STATUS_USAGE, "--dp %u: there are only %u ranks", flags->dp, n_ranks);
+    }
+    TRY(derive_world(out, flags));
+    /* what followed from other flags has the same limits */
+    TRY(check_limits(out, &(struct layout_flags){.tp = out->tp, .pp = out->pp, .ep = 0}));
+    TRY(derive_experts(out, flags->ep));
+    return split_layers(out);
+}

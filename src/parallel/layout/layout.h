@@ -1,0 +1,184 @@
+/* Who holds what: a pure function of the model's shape, the numbers of ranks and the flags. Every
+ * rank computes the same layout; it never negotiates, never reads weights, knows no MPI handle.
+ *
+ * World = dp x pp x tp. Inside one stage the experts spread over `ep` of the stage's dp x tp ranks;
+ * what is left over, dp x tp / ep, splits each expert (etp = gcd(dp x tp / ep, tp)) and then
+ * replicates them. Everything is split in whole units, unevenly where it does not divide: layers,
+ * heads (in units of o_proj's leaves), FFN columns (in leaves), experts, vocabulary rows. */
+#ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_H
+#define SHOAL_PARALLEL_LAYOUT_LAYOUT_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct range {
+    uint32_t begin, end; /* [begin, end) */
+};
+
+static inline uint32_t range_count(struct range r)
+{
+    return r.end - r.begin;
+}
+
+enum {
+    LAYOUT_LAYERS_MAX = 512,
+    LAYOUT_RANKS_MAX = 65536,
+    /* PANEL_COLUMNS and KV_BLOCK_TOKENS of tensor/dims.h, which this room may not include */
+    LAYOUT_PANEL = 16,
+    LAYOUT_KV_BLOCK = 64,
+};
+
+/* Classes of weights that may stand in memory in formats of their own. */
+enum layout_class {
+    LAYOUT_ATTENTION,
+    LAYOUT_FFN,
+    LAYOUT_EXPERTS,
+    LAYOUT_ROUTER,
+    LAYOUT_EMBED,
+    LAYOUT_HEAD,
+    LAYOUT_CLASS_COUNT
+};
+
+/* Each output of a class has ceil(inputs / group) groups of group_bytes, scales and zeros included;
+ * group 1: plain elements; group 0: not said, elements of weight_bytes. */
+struct layout_weight {
+    uint32_t group, group_bytes;
+};
+
+/* The model as far as a layout cares. Leaves are in elements (tensor/leaf.h). */
+struct layout_model {
+    char name[64];
+    uint32_t n_layers;
+    uint32_t width;               /* D */
+    uint32_t n_heads, n_kv_heads; /* H, G */
+    uint32_t head_dim;            /* Hd */
+    /* Latent attention (kv_lora 0: no): heads of o's input are Hd, of q query_dim; a token's latent
+     * of kv_lora + rotary elements stands on every tp rank; q_lora 0: q in one step. */
+    uint32_t query_dim, q_lora, kv_lora, rotary;
+    uint32_t o_leaf;                  /* a multiple of Hd */
+    uint32_t ffn, ffn_leaf;           /* F of the dense layers (0: there are none) */
+    uint32_t n_experts, n_chosen;     /* E, K; 0: dense */
+    uint32_t expert_ffn, expert_leaf; /* F of one expert */
+    uint32_t shared_ffn, shared_leaf; /* F of what all tokens pass in MoE layers; 0: nothing */
+    /* what inputs of o_proj and the down projections are cut in where their outputs are cut: the
+     * longest group of codes; 0: leaves */
+    uint32_t inner_unit;
+    bool layer_is_moe[LAYOUT_LAYERS_MAX];
+    uint32_t vocab; /* V */
+    bool tied;      /* the head is the embedding */
+    bool qk_norm, attention_bias;
+    bool qk_norm_whole;    /* RMSNorm of all of q and all of k */
+    bool ffn_bias;         /* the dense FFN has biases */
+    bool expert_bias;      /* router and experts have biases */
+    uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */
+    struct layout_weight weights[LAYOUT_CLASS_COUNT];
+    uint32_t context; /* longest context the model allows */
+};
+
+/* Flags; 0 = shoal chooses. */
+struct layout_flags {
+    uint32_t tp, pp, ep, dp;
+};
+
+/* One rank's place. */
+struct layout_place {
+    uint32_t dp, pp, tp; /* coordinates in the world */
+    uint32_t ep, etp;    /* which experts, which part of them */
+    uint32_t expert_replica;
+};
+
+struct expert_places; /* parallel/layout/expert_places.h */
+
+struct layout {
+    uint32_t n_ranks, tp, pp, ep, dp, etp, n_expert_replicas;
+    bool pp_outermost; /* rank order: pp, dp, tp when ep spans replicas, else dp, pp, tp */
+    struct layout_model model;
+    /* o_proj and the down projections are cut by outputs instead of inputs; likewise the experts'
+     * (over etp). For ranks that read each other's inputs in a host's memory: model/stage.h sets
+     * both before weights are listed. Off at first. */
+    bool cuts_outputs, cuts_expert_outputs;
+    /* ranks compute rows of each other's experts, which they can read (moe/balance.h); likewise */
+    bool lends_experts;
+    /* where the experts of a layer stand; borrowed; NULL at first: expert e at place e */
+    const struct expert_places *expert_places;
+    uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
+    char why[1024]; /* one sentence per choice, for people; written by layout_choose */
+};
+
+/* Local. The largest tp: query heads in units of o_proj's leaves. */
+uint32_t layout_tp_max(const struct layout_model *model);
+
+/* Local. Builds the layout of n_ranks ranks. tp beyond the query heads (in units of o_leaf), pp
+ * beyond the layers, ep that does not divide dp x tp or exceeds the experts, --ep above 1 for a
+ * dense model, a product unlike n_ranks: STATUS_USAGE with a sentence. `--ep N` alone means tp N
+ * with ep N. Flags left at 0 must have been chosen by layout_choose or follow from the others;
+ * what cannot be derived defaults to: ep = dp x tp for MoE (1 for dense), pp = 1, dp = rest. */
+struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
+                           const struct layout_flags *flags, struct layout *out);
+
+/* Local. Whether outputs may be cut, of the dense linears and of the experts, as far as the layout
+ * goes: the ranks of those groups must also share a host's memory and compute on CPUs. */
+bool layout_may_cut_outputs(const struct layout *l);
+bool layout_may_cut_expert_outputs(const struct layout *l);
+
+/* Local. Likewise, whether ranks may compute rows of each other's experts: where all have the same
+ * rows, and each an expert. */
+bool layout_may_lend_experts(const struct layout *l);
+
+/* Local. The place of a rank of the reordered world, and back. */
+struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
+uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);
+
+/* Local. What a place holds. Ranges may be empty where there are more ranks than units. */
+struct range layout_layers(const struct layout *l, uint32_t pp);
+struct range layout_heads(const struct layout *l, uint32_t tp);
+/* The kv heads that these query heads read: [floor(h0 / (H/G)), ceil(h1 / (H/G))); kv heads that
+ * several ranks need are held by each of them. */
+struct range layout_kv_heads(const struct layout *l, uint32_t tp);
+struct range layout_ffn(const struct layout *l, uint32_t tp);
+struct range layout_vocab(const struct layout *l, uint32_t tp);
+/* Places of experts, which are their ids where there are no expert_places. */
+struct range layout_experts(const struct layout *l, uint32_t ep);
+struct range layout_expert_ffn(const struct layout *l, uint32_t etp);
+struct range layout_shared_ffn(const struct layout *l, uint32_t tp);
+/* Outputs of o_proj and down, and of the experts' down, in whole panels where these are cut so. */
+struct range layout_outputs(const struct layout *l, uint32_t tp);
+struct range layout_expert_outputs(const struct layout *l, uint32_t etp);
+
+/* Local. The even split in whole units that all of the above use: part `i` of `n_parts` of
+ * [0, total), cut at multiples of `unit`; earlier parts get the remainders. */
+struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint32_t i);
+
+/* Bytes a rank needs. Shapes: weights as packed for the kernels, KV per block of 64 tokens. */
+struct layout_memory {
+    uint64_t weights_bytes, kv_block_bytes;
+    uint64_t workspace_bytes; /* what a stage computes with (parallel/layout/workspace.h) */
+    uint64_t exchange_bytes;  /* what goes to and comes from other ranks, at worst */
+};
+
+/* Local. All of it but the KV cache. */
+uint64_t layout_fixed_bytes(const struct layout_memory *m);
+
+/* Bytes of one cached element, and of the scale that a token's head has beside its elements (int8,
+ * else 0). */
+struct layout_kv {
+    uint32_t element_bytes, scale_bytes;
+};
+
+struct layout_budget {
+    struct layout_kv kv;
+    uint32_t step_tokens;   /* rows of the largest step */
+    uint32_t min_kv_blocks; /* blocks that must fit: one full context */
+};
+
+/* Local. Bytes of the k inputs of one output; and of one weight on average, over whole groups. */
+uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k);
+double layout_weight_bytes(const struct layout_model *m, enum layout_class c);
+
+/* Local. step_tokens: rows of the largest step. */
+struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
+                                      struct layout_kv kv, uint32_t step_tokens);
+
+#endif

@@ -1,0 +1,312 @@
+/* The choice of a layout: every product of tp, pp, dp and ep that the flags allow is built, checked
+ * against memory and compared by estimated rows per second, under the rules in choose_best. */
+#include "parallel/layout/layout_choose.h"
+
+#include "base/mem.h"
+#include "parallel/layout/layout_cost.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the order of ranks ------------------------------------------------------------------- */
+
+struct seat {
+    uint32_t launcher_rank;
+    const struct topo_rank *rank;
+};
+
+static int compare_i64(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_seats(const void *left, const void *right)
+{
+    const struct seat *a = left, *b = right;
+    int by = compare_i64(a->rank->host, b->rank->host);
+    if (by == 0) by = compare_i64(a->rank->package, b->rank->package);
+    if (by == 0) by = compare_i64(a->rank->numa, b->rank->numa);
+    if (by == 0) by = compare_i64(a->rank->l3, b->rank->l3);
+    if (by == 0) by = compare_i64(a->rank->first_pu, b->rank->first_pu);
+    return by != 0 ? by : compare_i64(a->launcher_rank, b->launcher_rank);
+}
+
+/* Neighbours in the order are neighbours in the machine. topo numbers hosts by their first rank,
+ * so rank 0's host comes first. */
+static struct status order_ranks(const struct topo *t, uint32_t *order)
+{
+    struct seat *seats = NULL;
+    TRY(mem_alloc(&seats, t->n_ranks, sizeof *seats, "rank order"));
+    for (uint32_t r = 0; r < t->n_ranks; r++) seats[r] = (struct seat){r, &t->ranks[r]};
+    qsort(seats, t->n_ranks, sizeof *seats, compare_seats);
+    for (uint32_t r = 0; r < t->n_ranks; r++) order[r] = seats[r].launcher_rank;
+    mem_free(&seats);
+    return status_ok();
+}
+
+/* --- candidates --------------------------------------------------------------------------- */
+
+struct search {
+    const struct layout_model *model;
+    const struct topo *t;
+    const uint32_t *order;
+    const struct layout_budget *budget;
+    const struct layout_flags *flags;
+    bool cross_hosts;       /* tp and expert groups may span hosts */
+    struct status *trouble; /* borrowed; the first failure that is not about a candidate's sizes */
+};
+
+/* What the search keeps of a candidate; the layout is built again from it at the end. */
+struct candidate {
+    struct layout_flags sizes; /* all set; tp = 0: none */
+    struct layout_fit fit;
+    double rows_s;
+};
+
+static bool flag_allows(uint32_t flag, uint32_t value)
+{
+    return flag == 0 || flag == value;
+}
+
+/* True when this search may use the layout at all. */
+static bool groups_allowed(const struct search *s, const struct layout *l)
+{
+    if (s->cross_hosts) return true;
+    const bool tp_inside = layout_link_of(s->t, s->order, l->tp) != LINK_NET;
+    return tp_inside && layout_link_of(s->t, s->order, l->ep * l->etp) != LINK_NET;
+}
+
+/* Better: what fits before what does not; `margin` times more rows per second, so that of equals
+ * the first, simplest, stays; the smallest lack. */
+static bool better(const struct candidate *a, const struct candidate *b, double margin)
+{
+    if (b->sizes.tp == 0) return a->sizes.tp != 0;
+    if (a->fit.fits != b->fit.fits) return a->fit.fits;
+    if (!a->fit.fits) return a->fit.needed_bytes < b->fit.needed_bytes;
+    return a->rows_s > b->rows_s * margin;
+}
+
+/* The estimate is not finer than a twentieth; a longer pipeline must be worth its groups. */
+static const double margin_equal = 1.05, margin_pp = 1.3;
+
+static void consider(const struct search *s, const struct layout_flags *sizes,
+                     struct candidate *best)
+{
+    struct layout l;
+    const struct status st = layout_build(s->model, s->t->n_ranks, sizes, &l);
+    if (status_failed(&st) && st.code != STATUS_USAGE) *s->trouble = st;
+    if (status_failed(&st) || !groups_allowed(s, &l)) return;
+    struct candidate c = {.sizes = {.tp = l.tp, .pp = l.pp, .ep = l.ep, .dp = l.dp}};
+    c.fit = layout_fit_of(&l, s->t, s->budget);
+    if (c.fit.fits) c.rows_s = layout_rows_s(&l, s->t, s->order, s->budget, &c.fit);
+    if (better(&c, best, margin_equal)) *best = c;
+}
+
+/* The experts of one stage spread over as many ranks as can be reached inside a host; beyond that
+ * only when hosts may be crossed. */
+static void consider_ep(const struct search *s, struct layout_flags sizes, struct candidate *best)
+{
+    const uint32_t stage_ranks = sizes.dp * sizes.tp;
+    const struct layout_flags *f = s->flags;
+    const bool all_asked = f->tp > 0 && f->pp > 0 && f->dp > 0;
+    sizes.ep = f->ep;
+    if (f->ep > 0 || s->model->n_experts == 0 || all_asked) {
+        consider(s, &sizes, best); /* ep 0: layout_build's default, all ranks of the stage */
+        return;
+    }
+    for (uint32_t ep = stage_ranks; ep > 0; ep--) {
+        if (stage_ranks % ep != 0 || ep > s->model->n_experts) continue;
+        struct candidate found = {0};
+        sizes.ep = ep;
+        consider(s, &sizes, &found);
+        if (found.sizes.tp == 0) continue;
+        if (better(&found, best, margin_equal)) *best = found;
+        if (!s->cross_hosts) return; /* the largest that stays inside a host */
+    }
+}
+
+/* The best candidate with this pp. Without sums over ranks first. */
+static struct candidate best_with_pp(const struct search *s, uint32_t pp)
+{
+    const uint32_t rest = s->t->n_ranks / pp, tp_max = layout_tp_max(s->model);
+    struct candidate best = {0};
+    for (uint32_t tp = 1; tp <= rest && tp <= tp_max; tp++) {
+        if (rest % tp != 0 || !flag_allows(s->flags->tp, tp)) continue;
+        if (!flag_allows(s->flags->dp, rest / tp)) continue;
+        consider_ep(s, (struct layout_flags){.tp = tp, .pp = pp, .dp = rest / tp}, &best);
+    }
+    return best;
+}
+
+/* The smallest pp, unless a larger one is clearly better: a pipeline needs pp groups of sequences
+ * to be full, and each group its part of the KV cache. */
+static struct candidate best_of(const struct search *s)
+{
+    struct candidate chosen = {0};
+    for (uint32_t pp = 1; pp <= s->t->n_ranks && pp <= s->model->n_layers; pp++) {
+        if (s->t->n_ranks % pp != 0 || !flag_allows(s->flags->pp, pp)) continue;
+        const struct candidate c = best_with_pp(s, pp);
+        if (better(&c, &chosen, margin_pp)) chosen = c;
+    }
+    return chosen;
+}
+
+/* Groups stay inside hosts; they may cross hosts only when nothing fits otherwise. */
+static struct candidate choose_best(struct search s)
+{
+    struct candidate inside = best_of(&s);
+    if (inside.fit.fits) return inside;
+    s.cross_hosts = true;
+    const struct candidate crossing = best_of(&s);
+    return better(&crossing, &inside, margin_equal) ? crossing : inside;
+}
+
+/* --- the reasons -------------------------------------------------------------------------- */
+
+struct text {
+    char *at;
+    size_t left;
+};
+
+static void say(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct text *text, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(text->at, text->left, format, args);
+    va_end(args);
+    const size_t used = n < 0 ? 0 : (size_t)n < text->left ? (size_t)n : text->left - 1;
+    text->at += used;
+    text->left -= used;
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1u << 30);
+}
+
+static const char *link_name(enum layout_link link)
+{
+    static const char *const names[] = {"inside a NUMA node", "inside a host", "across hosts"};
+    return names[link];
+}
+
+static void say_pp(struct text *text, const struct layout *l, const struct search *s, bool fits)
+{
+    if (!fits) {
+        say(text, "No layout fits; this one lacks the least memory. ");
+    } else if (s->flags->pp != 0) {
+        say(text, "pp %u as asked. ", l->pp);
+    } else if (l->pp == 1) {
+        say(text, "pp 1: the layers fit without a pipeline, which would need groups to fill it. ");
+    } else {
+        say(text,
+            "pp %u %s: with fewer stages the weights leave too little memory for the KV cache, and "
+            "stages exchange the least. ",
+            l->pp, s->t->n_nodes == 1 ? "inside the host" : "across hosts");
+    }
+}
+
+static void say_tp(struct text *text, const struct layout *l, const struct search *s)
+{
+    const char *where = link_name(layout_link_of(s->t, s->order, l->tp));
+    if (s->flags->tp != 0) {
+        say(text, "tp %u as asked%s%s. ", l->tp, l->tp > 1 ? ", " : "", l->tp > 1 ? where : "");
+    } else if (l->tp == 1) {
+        say(text, "tp 1: a rank's memory holds its layers, so nothing is summed over ranks%s. ",
+            l->dp > 1 ? " (for a few requests at a time, a larger --tp answers sooner)" : "");
+    } else {
+        say(text, "tp %u %s: divides attention's weights and the KV cache where sums are cheap. ",
+            l->tp, where);
+    }
+}
+
+static void say_dp(struct text *text, const struct layout *l, const struct search *s)
+{
+    if (s->flags->dp != 0) {
+        say(text, "dp %u as asked. ", l->dp);
+    } else if (l->dp > 1) {
+        say(text, "dp %u: the remaining ranks are replicas, for throughput. ", l->dp);
+    }
+}
+
+static void say_ep(struct text *text, const struct layout *l, const struct search *s)
+{
+    if (l->model.n_experts == 0) return;
+    const char *where = link_name(layout_link_of(s->t, s->order, l->ep * l->etp));
+    if (s->flags->ep != 0) {
+        say(text, "ep %u as asked", l->ep);
+    } else if (l->ep > 1) {
+        say(text, "ep %u %s: each expert is read by one rank for all of them", l->ep, where);
+    } else {
+        say(text, "ep 1: %s",
+            l->dp * l->tp == 1 ? "a stage is one rank, which holds its layers' experts"
+                               : "no group of ranks inside a host divides the stage");
+    }
+    if (l->etp > 1) say(text, ", its columns split over %u ranks", l->etp);
+    if (l->n_expert_replicas > 1) say(text, ", in %u copies", l->n_expert_replicas);
+    say(text, ". ");
+}
+
+static void say_lack(struct text *text, const struct layout *l, const struct layout_fit *fit)
+{
+    if (fit->fits) return;
+    const struct layout_place place = layout_place_of(l, fit->worst_rank);
+    say(text,
+        "DOES NOT FIT: rank %u (stage %u, tp %u) needs %.2f GiB and may use %.2f GiB, %.2f GiB "
+        "less. ",
+        fit->worst_rank, place.pp, place.tp, gib(fit->needed_bytes), gib(fit->budget_bytes),
+        gib(fit->needed_bytes - fit->budget_bytes));
+}
+
+static void explain(struct layout *l, const struct search *s, const struct layout_fit *fit)
+{
+    struct text text = {l->why, sizeof l->why};
+    say_pp(&text, l, s, fit->fits);
+    if (fit->fits) {
+        say_tp(&text, l, s);
+        say_dp(&text, l, s);
+        say_ep(&text, l, s);
+    }
+    say_lack(&text, l, fit);
+    if (text.at > l->why) text.at[-1] = '\0'; /* the blank behind the last sentence */
+}
+
+struct status layout_choose(const struct layout_model *model, const struct topo *t,
+                            const struct layout_flags *flags, const struct layout_budget *budget,
+                            struct layout *out, uint32_t *order, bool *fits)
+{
+    *fits = false;
+    /* refuses a bad model or flags with its own sentence, before anything is divided by them */
+    struct layout_flags fixed = *flags;
+    const struct status derived = layout_build(model, t->n_ranks, &fixed, out);
+    if (status_failed(&derived) && derived.code != STATUS_USAGE) return derived;
+    /* --ep N alone is tp N; layout_build says which tp that is */
+    if (!status_failed(&derived) && flags->ep > 0 && flags->tp == 0 && flags->dp == 0) {
+        fixed.tp = out->tp;
+    }
+    TRY(order_ranks(t, order));
+    struct status trouble = status_ok();
+    const struct search s = {model, t, order, budget, &fixed, false, &trouble};
+    const struct candidate best = choose_best(s);
+    TRY(trouble);
+    if (best.sizes.tp == 0) return derived;
+    TRY(layout_build(model, t->n_ranks, &best.sizes, out));
+    explain(out, &s, &best.fit);
+    *fits = best.fit.fits;
+    return status_ok();
+}
+
+void layout_expect_cuts(const struct topo *t, const uint32_t *order, struct layout *l)
+{
+    bool on_hosts = true; /* all tp groups, which are those of the experts where these may be cut */
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        const struct layout_place p = layout_place_of(l, r);
+        const uint32_t first = layout_rank_of(l, p.dp, p.pp, 0);
+        on_hosts = on_hosts && t->ranks[order[r]].host == t->ranks[order[first]].host;
+    }
+    l->cuts_outputs = on_hosts && layout_may_cut_outputs(l);
+    l->cuts_expert_outputs = on_hosts && layout_may_cut_expert_outputs(l);
+}

@@ -1,0 +1,216 @@
+/* The estimate behind the choice of a layout: a roofline per stage plus what its ranks exchange.
+ * Only additions, products and quotients of doubles, so that every host computes the same. */
+#include "parallel/layout/layout_cost.h"
+
+/* Round numbers of current CPU clusters. Only their ratios matter. */
+static const double core_flops = 30e9;                    /* per second, f32 */
+static const double core_bytes = 4e9;                     /* memory bandwidth, per second */
+static const double link_bytes[] = {10e9, 6e9, 12.5e9};   /* per rank; LINK_NET: per host */
+static const double link_seconds[] = {1e-6, 2e-6, 10e-6}; /* latency */
+
+/* The reference load. A sequence's slot yields 1 decode row and 4 prefill rows per answer token. */
+enum { PROMPT_TOKENS = 512, ANSWER_TOKENS = 128, MEAN_CONTEXT = PROMPT_TOKENS + ANSWER_TOKENS / 2 };
+static const double rows_per_slot = 1.0 + (double)PROMPT_TOKENS / ANSWER_TOKENS;
+static const double blocks_per_slot = (PROMPT_TOKENS + ANSWER_TOKENS) / (double)LAYOUT_KV_BLOCK;
+
+static uint64_t rank_budget_bytes(const struct topo *t)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        const struct topo_rank *rank = &t->ranks[r];
+        /* a tenth stays with the system, the page cache and MPI */
+        const uint64_t part = t->nodes[rank->host].memory_bytes / rank->n_local_ranks / 10 * 9;
+        if (part < least) least = part;
+    }
+    return least;
+}
+
+static uint64_t needed(const struct layout_memory *m, const struct layout_budget *b)
+{
+    return layout_fixed_bytes(m) + b->min_kv_blocks * m->kv_block_bytes;
+}
+
+struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
+                                const struct layout_budget *budget)
+{
+    struct layout_fit fit = {.budget_bytes = rank_budget_bytes(t), .n_kv_blocks = UINT64_MAX};
+    /* remainders go to the first parts, so the ranks of replica 0 hold the most */
+    for (uint32_t pp = 0; pp < l->pp; pp++) {
+        for (uint32_t tp = 0; tp < l->tp; tp++) {
+            const uint32_t rank = layout_rank_of(l, 0, pp, tp);
+            const struct layout_memory m =
+                layout_memory_of(l, layout_place_of(l, rank), budget->kv, budget->step_tokens);
+            const uint64_t fixed = layout_fixed_bytes(&m);
+            if (needed(&m, budget) > fit.needed_bytes) {
+                fit.needed_bytes = needed(&m, budget);
+                fit.worst_rank = rank;
+            }
+            uint64_t blocks = fixed > fit.budget_bytes ? 0 : UINT64_MAX;
+            if (blocks > 0 && m.kv_block_bytes > 0) {
+                blocks = (fit.budget_bytes - fixed) / m.kv_block_bytes;
+            }
+            if (blocks < fit.n_kv_blocks) fit.n_kv_blocks = blocks;
+        }
+    }
+    fit.fits = fit.needed_bytes <= fit.budget_bytes;
+    return fit;
+}
+
+enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n)
+{
+    enum layout_link widest = LINK_NUMA;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        const struct topo_rank *first = &t->ranks[order[r - r % n]], *rank = &t->ranks[order[r]];
+        if (rank->host != first->host) return LINK_NET;
+        if (r % n != 0 && (rank->numa < 0 || rank->numa != first->numa)) widest = LINK_HOST;
+    }
+    return widest;
+}
+
+/* What one rank can do, the slowest of all. */
+struct rates {
+    double flops, bytes;
+    double net_bytes; /* its part of the host's network */
+};
+
+static struct rates slowest_rank(const struct topo *t)
+{
+    double cores = 1e9, ranks = 1;
+    for (uint32_t r = 0; r < t->n_ranks; r++) {
+        const struct topo_rank *rank = &t->ranks[r];
+        const double part = (double)t->nodes[rank->host].n_cores / rank->n_local_ranks;
+        const double mine = rank->n_cores < part ? rank->n_cores : part;
+        if (mine < cores) cores = mine;
+        if (rank->n_local_ranks > ranks) ranks = rank->n_local_ranks;
+    }
+    return (struct rates){cores * core_flops, cores * core_bytes, link_bytes[LINK_NET] / ranks};
+}
+
+struct group {
+    double n, bytes_s, latency_s;
+};
+
+static struct group group_of(const struct topo *t, const uint32_t *order, const struct rates *rates,
+                             uint32_t n)
+{
+    const enum layout_link link = layout_link_of(t, order, n);
+    return (struct group){n, link == LINK_NET ? rates->net_bytes : link_bytes[link],
+                          link_seconds[link]};
+}
+
+/* Seconds to pass `rows` rows through `params` weights, of which `read` are read once. */
+static double linear_s(const struct rates *r, double rows, double params, double read,
+                       double weight_bytes)
+{
+    const double compute = 2.0 * rows * params / r->flops, load = read * weight_bytes / r->bytes;
+    return compute > load ? compute : load;
+}
+
+/* An all-reduce of int64 [rows, width]: reduce-scatter and all-gather. */
+static double sum_s(const struct group *g, double rows, double width)
+{
+    if (g->n < 2) return 0;
+    return 2.0 * (g->n - 1) / g->n * rows * width * 8.0 / g->bytes_s + 2.0 * g->n * g->latency_s;
+}
+
+struct stage_load {
+    const struct layout *l;
+    struct rates rates;
+    struct group tp, experts;
+    double rows; /* of one replica's microbatch */
+    uint32_t kv_bytes;
+};
+
+static double attention_s(const struct stage_load *s, struct layout_place place)
+{
+    const struct layout_model *m = &s->l->model;
+    const double q = range_count(layout_heads(s->l, place.tp));
+    const double kv = range_count(layout_kv_heads(s->l, place.tp));
+    double params = 2.0 * (q + kv) * m->head_dim * m->width, token = 2.0 * kv * m->head_dim;
+    if (m->kv_lora > 0) {
+        const double q_in = m->q_lora > 0 ? m->q_lora : m->width;
+        token = m->kv_lora + m->rotary;
+        params = (double)m->width * (m->q_lora + token + q * m->head_dim) +
+                 q * (m->query_dim * q_in +
+                      (double)m->kv_lora * (m->query_dim - m->rotary + m->head_dim));
+    }
+    const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
+    return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_ATTENTION)) +
+           cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
+}
+
+static double ffn_s(const struct stage_load *s, struct layout_place place)
+{
+    const struct layout_model *m = &s->l->model;
+    const double params = 3.0 * m->width * range_count(layout_ffn(s->l, place.tp));
+    return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_FFN)) +
+           sum_s(&s->tp, s->rows, m->width);
+}
+
+static double moe_s(const struct stage_load *s, struct layout_place place)
+{
+    const struct layout *l = s->l;
+    const struct layout_model *m = &l->model;
+    const double n_local = range_count(layout_experts(l, place.ep));
+    const double one = 3.0 * m->width * range_count(layout_expert_ffn(l, place.etp));
+    const double n_batches = s->experts.n / l->tp;
+    const double chosen = s->rows * n_batches * m->n_chosen * n_local / m->n_experts;
+    const double touched = chosen < n_local ? chosen : n_local;
+    double seconds =
+        linear_s(&s->rates, chosen, one, touched * one, layout_weight_bytes(m, LAYOUT_EXPERTS));
+    const double shared = 3.0 * m->width * range_count(layout_shared_ffn(l, place.tp));
+    if (shared > 0) {
+        seconds +=
+            linear_s(&s->rates, s->rows, shared, shared, layout_weight_bytes(m, LAYOUT_FFN)) +
+            sum_s(&s->tp, s->rows, m->width);
+    }
+    if (s->experts.n < 2) return seconds;
+    /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
+    const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
+    const double sent = s->rows / l->tp * m->n_chosen * l->etp * row;
+    seconds += sent * (s->experts.n - 1) / s->experts.n / s->experts.bytes_s;
+    seconds += 2.0 * s->experts.n * s->experts.latency_s;
+    /* each tp rank combined its part of the rows; all need all of them */
+    if (l->tp > 1) seconds += s->rows * m->width * 4.0 / s->tp.bytes_s;
+    return seconds;
+}
+
+static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_s)
+{
+    const struct layout *l = s->l;
+    const struct layout_model *m = &l->model;
+    const struct layout_place place = layout_place_of(l, layout_rank_of(l, 0, pp, 0));
+    const struct range layers = layout_layers(l, pp);
+    const double dense = ffn_s(s, place), moe = m->n_experts > 0 ? moe_s(s, place) : 0;
+    double seconds = range_count(layers) * attention_s(s, place);
+    for (uint32_t i = layers.begin; i < layers.end; i++) {
+        seconds += m->layer_is_moe[i] ? moe : dense;
+    }
+    if (pp == l->pp - 1) {
+        const double head = (double)range_count(layout_vocab(l, place.tp)) * m->width;
+        seconds += linear_s(&s->rates, s->rows / rows_per_slot, head, head,
+                            layout_weight_bytes(m, LAYOUT_HEAD));
+    }
+    if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;
+    return seconds;
+}
+
+double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,
+                     const struct layout_budget *budget, const struct layout_fit *fit)
+{
+    struct stage_load s = {.l = l, .rates = slowest_rank(t), .kv_bytes = budget->kv.element_bytes};
+    s.tp = group_of(t, order, &s.rates, l->tp);
+    s.experts = group_of(t, order, &s.rates, l->ep * l->etp);
+    /* pp groups are in flight and share the cache */
+    const double slots = (double)fit->n_kv_blocks / blocks_per_slot / l->pp;
+    s.rows = slots * rows_per_slot;
+    if (s.rows > budget->step_tokens) s.rows = budget->step_tokens;
+    if (s.rows < 1) s.rows = 1;
+    const double hop = t->n_nodes > 1 ? s.rates.net_bytes : link_bytes[LINK_HOST];
+    double slowest = 0;
+    for (uint32_t pp = 0; pp < l->pp; pp++) {
+        const double seconds = stage_s(&s, pp, hop);
+        if (seconds > slowest) slowest = seconds;
+    }
+    return l->dp * s.rows / slowest;
+}

@@ -1,0 +1,35 @@
+/* What a layout costs on a machine: whether it fits, and about how many tokens per second it gives.
+ * An estimate for choosing between layouts, never a promise; private to layout_choose and
+ * plan_report. */
+#ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_COST_H
+#define SHOAL_PARALLEL_LAYOUT_LAYOUT_COST_H
+
+#include "parallel/layout/layout.h"
+#include "parallel/topology/topo.h"
+
+/* The rank that is tightest for memory speaks for all: a replica's pool is as small as its smallest
+ * member's. */
+struct layout_fit {
+    bool fits;
+    uint32_t worst_rank;   /* of the reordered world */
+    uint64_t budget_bytes; /* a rank's part of its host's memory; the smallest of all ranks */
+    uint64_t needed_bytes; /* of worst_rank: weights, workspace, min_kv_blocks */
+    uint64_t n_kv_blocks;  /* that fit beside weights and workspace on every rank */
+};
+
+/* How far apart the ranks of a group stand. */
+enum layout_link { LINK_NUMA, LINK_HOST, LINK_NET, LINK_COUNT };
+
+/* Local. */
+struct layout_fit layout_fit_of(const struct layout *l, const struct topo *t,
+                                const struct layout_budget *budget);
+
+/* Local. The widest link inside any group of n consecutive ranks, groups starting at multiples of
+ * n. order [n_ranks]: see layout_choose. */
+enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uint32_t n);
+
+/* Local. Rows per second of a long bulk run (prompts of 512 tokens, answers of 128). */
+double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_t *order,
+                     const struct layout_budget *budget, const struct layout_fit *fit);
+
+#endif

@@ -1,0 +1,220 @@
+/* What a rank needs: weights as packed, blocks of the KV cache, workspace, what it exchanges. */
+#include "parallel/layout/layout.h"
+
+#include "parallel/layout/workspace.h"
+
+uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k)
+{
+    const struct layout_weight w = m->weights[c];
+    if (w.group == 0) return k * m->weight_bytes;
+    return (k + w.group - 1) / w.group * w.group_bytes;
+}
+
+double layout_weight_bytes(const struct layout_model *m, enum layout_class c)
+{
+    const struct layout_weight w = m->weights[c];
+    return w.group == 0 ? m->weight_bytes : (double)w.group_bytes / w.group;
+}
+
+/* A weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
+static uint64_t packed_bytes(const struct layout_model *m, enum layout_class c, uint64_t n_out,
+                             uint64_t k)
+{
+    return (n_out + LAYOUT_PANEL - 1) / LAYOUT_PANEL * LAYOUT_PANEL * layout_row_bytes(m, c, k);
+}
+
+/* Latent attention: what makes latents stands on every tp rank, the rest follows the heads. */
+static uint64_t latent_bytes(const struct layout *l, struct layout_place place)
+{
+    const struct layout_model *m = &l->model;
+    const enum layout_class c = LAYOUT_ATTENTION;
+    const uint64_t h = range_count(layout_heads(l, place.tp)), own = m->query_dim - m->rotary;
+    const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width;
+    const uint64_t absorbed = packed_bytes(m, LAYOUT_ROUTER, m->kv_lora, own) +
+                              packed_bytes(m, LAYOUT_ROUTER, m->head_dim, m->kv_lora);
+    return packed_bytes(m, c, m->q_lora, m->width) + packed_bytes(m, c, h * m->query_dim, q_in) +
+           packed_bytes(m, c, m->kv_lora, m->width) + packed_bytes(m, c, m->rotary, m->width) +
+           h * absorbed + packed_bytes(m, c, m->width, h * m->head_dim) +
+           4 * (2ull * m->width + m->q_lora + m->kv_lora);
+}
+
+static uint64_t attention_bytes(const struct layout *l, struct layout_place place)
+{
+    if (l->model.kv_lora > 0) return latent_bytes(l, place);
+    const struct layout_model *m = &l->model;
+    const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
+    const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
+    uint64_t n_f32 = 2ull * m->width; /* two norms */
+    if (m->qk_norm) n_f32 += 2ull * m->head_dim;
+    if (m->attention_bias) n_f32 += q + 2 * kv + m->width;
+    return packed_bytes(m, LAYOUT_ATTENTION, q, m->width) +
+           2 * packed_bytes(m, LAYOUT_ATTENTION, kv, m->width) +
+           packed_bytes(m, LAYOUT_ATTENTION, m->width, q) + 4 * n_f32;
+}
+
+/* Gate, up and down of one FFN with f columns here. */
+static uint64_t ffn_bytes(const struct layout_model *m, enum layout_class c, uint64_t f)
+{
+    return 2 * packed_bytes(m, c, f, m->width) + packed_bytes(m, c, m->width, f);
+}
+
+static uint64_t experts_bytes(const struct layout *l, struct layout_place place)
+{
+    const struct layout_model *m = &l->model;
+    const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
+    uint64_t one = ffn_bytes(m, LAYOUT_EXPERTS, f);
+    if (m->expert_bias) one += 4 * (2 * f + m->width);
+    return range_count(layout_experts(l, place.ep)) * one +
+           packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width) +
+           (m->expert_bias ? 4ull * m->n_experts : 0);
+}
+
+static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
+{
+    const struct layout_model *m = &l->model;
+    const struct range layers = layout_layers(l, place.pp);
+    const uint64_t f = range_count(layout_ffn(l, place.tp));
+    const uint64_t biases = m->ffn_bias ? 4 * (2 * f + m->width) : 0;
+    const uint64_t dense = ffn_bytes(m, LAYOUT_FFN, f) + biases;
+    const uint64_t shared = ffn_bytes(m, LAYOUT_FFN, range_count(layout_shared_ffn(l, place.tp)));
+    const uint64_t moe = m->n_experts > 0 ? experts_bytes(l, place) + shared : 0;
+    const uint64_t v = range_count(layout_vocab(l, place.tp));
+    const bool first = place.pp == 0, last = place.pp == l->pp - 1;
+    uint64_t bytes = range_count(layers) * attention_bytes(l, place);
+    for (uint32_t i = layers.begin; i < layers.end; i++) {
+        bytes += m->layer_is_moe[i] ? moe : dense;
+    }
+    if (first && !(last && m->tied)) bytes += v * layout_row_bytes(m, LAYOUT_EMBED, m->width);
+    if (last) bytes += packed_bytes(m, LAYOUT_HEAD, v, m->width) + 4ull * m->width;
+    return bytes;
+}
+
+/* Words of a row of k activations as codes with a scale and a sum per group, for a quantized class.
+ */
+static uint64_t code_words(const struct layout_model *m, enum layout_class c, uint64_t k)
+{
+    const uint32_t group = m->weights[c].group;
+    if (group <= 1) return 0;
+    return (k + group - 1) / group * (group / 4 + 2);
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Columns of the widest FFN that is no expert's. */
+static uint64_t dense_columns(const struct layout *l, struct layout_place place)
+{
+    return max_u64(range_count(layout_ffn(l, place.tp)),
+                   range_count(layout_shared_ffn(l, place.tp)));
+}
+
+/* The arrays of a stage, as model/stage.c allocates them. */
+static struct workspace_shape workspace_shape(const struct layout *l, struct layout_place place,
+                                              uint64_t step_tokens)
+{
+    const struct layout_model *m = &l->model;
+    const bool latent = m->kv_lora > 0;
+    const uint64_t d = m->width, f = dense_columns(l, place);
+    const uint64_t h = range_count(layout_heads(l, place.tp)), q = h * m->head_dim;
+    const uint64_t cached = latent ? m->kv_lora + m->rotary : m->head_dim;
+    const uint64_t kv = range_count(layout_kv_heads(l, place.tp)) * cached;
+    return (struct workspace_shape){
+        .n_rows = step_tokens,
+        .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
+        .per_row = {[WORKSPACE_NORMED] = d,
+                    [WORKSPACE_CODES] = max_u64(code_words(m, LAYOUT_ATTENTION, max_u64(d, q)),
+                                                code_words(m, LAYOUT_FFN, d)),
+                    [WORKSPACE_INNER_CODES] = code_words(m, LAYOUT_FFN, f),
+                    [WORKSPACE_COS] = (latent ? m->rotary : m->head_dim) / 2,
+                    [WORKSPACE_SIN] = (latent ? m->rotary : m->head_dim) / 2,
+                    [WORKSPACE_Q] = latent ? h * m->query_dim : q,
+                    [WORKSPACE_K] = kv,
+                    [WORKSPACE_V] = kv,
+                    [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
+                    [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
+                    [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
+                    [WORKSPACE_Q_LATENT] = latent ? h * cached : 0,
+                    [WORKSPACE_O_LATENT] = latent ? h * cached : 0,
+                    [WORKSPACE_ATTENDED] = q,
+                    [WORKSPACE_GATE] = f,
+                    [WORKSPACE_UP] = f,
+                    [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
+                    [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0}};
+}
+
+/* Beside the stage's arrays the hidden rows, T D, and on the last stage the logits of 64 rows. */
+static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
+                                uint64_t step_tokens)
+{
+    const struct workspace_shape shape = workspace_shape(l, place, step_tokens);
+    uint64_t n = step_tokens * l->model.width;
+    if (place.pp == l->pp - 1) n += 64ull * range_count(layout_vocab(l, place.tp));
+    return workspace_place(&shape).n_bytes + 4 * n;
+}
+
+/* Of one row of a row-parallel linear, at worst: which of the two cuts is taken, hosts decide. */
+static uint64_t row_sum_elements(const struct layout *l)
+{
+    const struct layout_model *m = &l->model;
+    const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
+    if (l->tp == 1) return by_inputs;
+    const uint64_t n_o = (uint64_t)m->n_heads * m->head_dim;
+    const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
+    const uint64_t normed = m->width + max_u64(code_words(m, LAYOUT_ATTENTION, m->width),
+                                               code_words(m, LAYOUT_FFN, m->width));
+    const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
+    const uint64_t by_outputs = m->width / l->tp + LAYOUT_PANEL + shared;
+    return max_u64(by_inputs, by_outputs);
+}
+
+/* In units of 4 bytes, for T = step_tokens rows:
+ *   a buffer in flight to or from the next stage                          T D
+ *   sums over ranks, int64 [T, D + 1] (a counter per row)                 2 T (D + 1)
+ *     or, where ranks share a host and cut by outputs, outputs of its D / tp columns and
+ *     its part of the inputs that all read and of the normed rows, which may be codes too:
+ *     T (D / tp + 1) + T (max(H V, F) + D + codes of D) / tp
+ *   MoE: router scores T E; rows sent and returned 2 T K D; rows received and answered at worst,
+ *     all that the n batches of one expert replica can send here: n T min(K, experts) (2 D + 2 f),
+ *     and as codes where experts are quantized */
+static uint64_t exchange_bytes(const struct layout *l, struct layout_place place,
+                               uint64_t step_tokens)
+{
+    const struct layout_model *m = &l->model;
+    const uint64_t d = m->width;
+    uint64_t per_row = d + row_sum_elements(l), n = 0;
+    if (m->n_experts > 0) {
+        const uint64_t group = (uint64_t)l->ep * l->etp;
+        const uint64_t batches = group > l->tp ? group / l->tp : 1;
+        const uint64_t held = range_count(layout_experts(l, place.ep));
+        const uint64_t chosen = m->n_chosen < held ? m->n_chosen : held;
+        const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
+        per_row += m->n_experts + 2ull * m->n_chosen * d;
+        n += step_tokens * batches * chosen *
+             (2 * d + 2 * f + code_words(m, LAYOUT_EXPERTS, max_u64(d, f)));
+    }
+    return 4 * (n + step_tokens * per_row);
+}
+
+uint64_t layout_fixed_bytes(const struct layout_memory *m)
+{
+    return m->weights_bytes + m->workspace_bytes + m->exchange_bytes;
+}
+
+struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,
+                                      struct layout_kv kv, uint32_t step_tokens)
+{
+    const uint64_t kv_rows = (uint64_t)range_count(layout_layers(l, place.pp)) *
+                             range_count(layout_kv_heads(l, place.tp));
+    const struct layout_model *m = &l->model;
+    const bool latent = m->kv_lora > 0;
+    const uint64_t n_elements = latent ? m->kv_lora + m->rotary : 2ull * m->head_dim;
+    const uint64_t per_head = n_elements * kv.element_bytes + (latent ? 1 : 2) * kv.scale_bytes;
+    return (struct layout_memory){
+        .weights_bytes = weights_bytes(l, place),
+        .kv_block_bytes = kv_rows * LAYOUT_KV_BLOCK * per_head,
+        .workspace_bytes = workspace_bytes(l, place, step_tokens),
+        .exchange_bytes = exchange_bytes(l, place, step_tokens),
+    };
+}

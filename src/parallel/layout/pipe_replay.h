@@ -1,0 +1,29 @@
+/* What a pipeline would do with given times: the timetable of pipe_schedule with stages of unequal,
+ * measured length, for machines that one does not have. A pure function; a simulation, and to be
+ * called so wherever its figures are shown. Called by tests and tests/tool_bubble.c. */
+#ifndef SHOAL_PARALLEL_LAYOUT_PIPE_REPLAY_H
+#define SHOAL_PARALLEL_LAYOUT_PIPE_REPLAY_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+struct pipe_replay {
+    uint32_t pp;
+    uint64_t n_steps;
+    const uint64_t *stage_ns; /* [n_steps, pp]: what each stage computes */
+    const uint64_t *lead_ns;  /* [n_steps]: committing step - pp and planning step, before stage 0
+                                 computes it, on the same core; NULL: 0 */
+    uint64_t message_ns;      /* from a stage to the next, and from the last to the lead */
+    uint64_t first_step;      /* steps before it fill the pipe, and are not counted */
+};
+
+/* One stage from the end of step first_step - 1 to the end of the last one. */
+struct pipe_stage_time {
+    uint64_t busy_ns, lead_ns, wait_ns;
+};
+
+/* Local. out [pp]. Errors: STATUS_USAGE (no stage, first_step beyond the steps), STATUS_MEMORY. */
+struct status pipe_replay_run(const struct pipe_replay *r, struct pipe_stage_time *out);
+
+#endif

@@ -1,0 +1,25 @@
+/* The pipeline's timetable, a pure function. Sequences are divided into pp microbatch groups; step
+ * s works on group s mod pp; stage p runs step s at tick s + p. The "B" of 1F1B is the sampled
+ * token coming back: the plan of step s needs the result of step s - pp, which the last stage
+ * produced one tick before, so that with balanced stages no stage waits. Source: the 1F1B schedule
+ * of PipeDream (Narayanan et al., 2019), without a backward pass. */
+#ifndef SHOAL_PARALLEL_LAYOUT_PIPE_SCHEDULE_H
+#define SHOAL_PARALLEL_LAYOUT_PIPE_SCHEDULE_H
+
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+/* Local. The group of a step, and the step whose result the lead must have before it plans `step`
+ * (-1: none). */
+uint32_t pipe_group(uint64_t step, uint32_t pp);
+int64_t pipe_result_due(uint64_t step, uint32_t pp);
+
+/* Local. The step that stage `stage` runs at `tick`, or -1 when it idles (warm-up, cool-down). */
+int64_t pipe_step_at(uint32_t stage, uint64_t tick, uint32_t pp, uint64_t n_steps);
+
+/* Local. An ASCII timeline, one line per stage, one column per tick, the group (0-9, a-z) or '.'.
+ */
+void pipe_print(uint32_t pp, uint64_t n_steps, struct strbuf *out);
+
+#endif

@@ -1,0 +1,20 @@
+/* The text of `shoal plan`: the machine, the layout and why, who holds what, memory, and the
+ * pipeline's timeline. Formats only; decides nothing. */
+#ifndef SHOAL_PARALLEL_LAYOUT_PLAN_REPORT_H
+#define SHOAL_PARALLEL_LAYOUT_PLAN_REPORT_H
+
+#include "base/strbuf.h"
+#include "parallel/layout/expert_places.h"
+#include "parallel/layout/layout_choose.h"
+
+/* Local. Appends the report to `out`. order [n_ranks] and l as layout_choose gave them. Ranks that
+ * hold the same share a line; where that would be more than 40 lines, counts replace ranges.
+ * Errors: STATUS_MEMORY. */
+struct status plan_report(const struct layout *l, const struct topo *t, const uint32_t *order,
+                          const struct layout_budget *budget, struct strbuf *out);
+
+/* Local. Appends how evenly the ep parts share a load [L, E], by id and by l->expert_places, which
+ * may not be NULL. Errors: STATUS_MEMORY. */
+struct status plan_report_experts(const struct layout *l, const int64_t *load, struct strbuf *out);
+
+#endif

@@ -1,0 +1,66 @@
+/* What a stage computes with between the hidden rows that go in and come out: its arrays, when each
+ * is alive in a layer, and where it stands in one piece of memory. Pure. The stage allocates by it,
+ * the plan prints by it. */
+#ifndef SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
+#define SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
+
+#include <stdint.h>
+
+/* Name, and the first and last step of a layer in which it is alive (enum workspace_step). */
+#define WORKSPACE_ARRAYS(X)                                                                        \
+    X(NORMED, NORM, EXPERTS)                                                                       \
+    X(CODES, NORM, EXPERTS)                                                                        \
+    X(COS, NORM, EXPERTS)                                                                          \
+    X(SIN, NORM, EXPERTS)                                                                          \
+    X(Q, PROJECT, ATTEND)                                                                          \
+    X(K, PROJECT, ATTEND)                                                                          \
+    X(V, PROJECT, ATTEND)                                                                          \
+    X(HEAD_SUMS, PROJECT, ATTEND)                                                                  \
+    X(TILE_PARTS, PROJECT, ATTEND)                                                                 \
+    X(Q_LOW, PROJECT, ATTEND)                                                                      \
+    X(K_ROPE, PROJECT, ATTEND)                                                                     \
+    X(Q_LATENT, PROJECT, ATTEND)                                                                   \
+    X(O_LATENT, PROJECT, OUTPUT)                                                                   \
+    X(ATTENDED, PROJECT, OUTPUT)                                                                   \
+    X(GATE, INNER, DOWN)                                                                           \
+    X(INNER_CODES, INNER, DOWN)                                                                    \
+    X(UP, INNER, DOWN)                                                                             \
+    X(MIX, INNER, EXPERTS)                                                                         \
+    X(SHARED, INNER, EXPERTS)
+
+/* Bytes of TILE_PARTS: of some thousand positions of a row, so that threads are told seldom. */
+enum { WORKSPACE_TILE_PARTS_BYTES = 1 << 20 };
+
+enum workspace_step {
+    WORKSPACE_STEP_NORM,
+    WORKSPACE_STEP_PROJECT,
+    WORKSPACE_STEP_ATTEND,
+    WORKSPACE_STEP_OUTPUT, /* o_proj and its sum */
+    WORKSPACE_STEP_INNER,  /* norm, gate and up */
+    WORKSPACE_STEP_DOWN,
+    WORKSPACE_STEP_EXPERTS,
+};
+
+enum workspace_array {
+#define X(name, first, last) WORKSPACE_##name,
+    WORKSPACE_ARRAYS(X)
+#undef X
+        WORKSPACE_COUNT
+};
+
+/* What each array takes: elements of 4 bytes in each of n_rows rows, and bytes for all rows beside
+ * them (codes, whose rows are no whole elements). Nothing: the model has no such array. */
+struct workspace_shape {
+    uint64_t n_rows;
+    uint64_t per_row[WORKSPACE_COUNT], bytes[WORKSPACE_COUNT];
+};
+
+struct workspace_place {
+    uint64_t offset[WORKSPACE_COUNT];
+    uint64_t n_bytes; /* UINT64_MAX: more than there are */
+};
+
+/* Local. Arrays that are alive in different steps share memory (base/lifetimes.h). */
+struct workspace_place workspace_place(const struct workspace_shape *shape);
+
+#endif

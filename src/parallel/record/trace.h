@@ -1,0 +1,83 @@
+/* The timeline of a rank: a ring of spans that keeps the last ones. One thread writes. Never waits,
+ * never allocates after its start, never enters a result. Filled by comm, the engine and the lead's
+ * loop when a job has --trace; gathered and written by trace_file. */
+#ifndef SHOAL_PARALLEL_RECORD_TRACE_H
+#define SHOAL_PARALLEL_RECORD_TRACE_H
+
+#include "base/status.h"
+#include "parallel/record/flight.h"
+
+/* A rank keeps at most TRACE_EVENTS_MAX events, all ranks together about TRACE_EVENTS_ALL: the file
+ * stays below some 100 MB, however long a job runs. */
+enum {
+    TRACE_EVENTS_MIN = 1024,
+    TRACE_EVENTS_MAX = 1 << 16,
+    TRACE_EVENTS_ALL = 1 << 19,
+    TRACE_COUNTS = 4
+};
+
+/* name, text, category, names of the counts. cpu_ns is the writing thread's processor time, which
+ * ranks that share a core do not stretch. */
+#define TRACE_KINDS(X)                                                                             \
+    X(STEP, "step", "compute", "rows", "seqs", "cpu_ns", NULL)                                     \
+    X(EMBED, "embed", "compute", NULL, NULL, NULL, NULL)                                           \
+    X(LAYERS, "layers", "compute", NULL, NULL, NULL, NULL)                                         \
+    X(HEAD, "head and sampling", "compute", NULL, NULL, NULL, NULL)                                \
+    X(COMM, "communication", "communication", "count", NULL, NULL, NULL)                           \
+    X(WAIT_PLAN, "wait for a plan", "waiting", NULL, NULL, NULL, NULL)                             \
+    X(WAIT_ROWS, "wait for hidden rows", "waiting", NULL, NULL, NULL, NULL)                        \
+    X(WAIT_RESULT, "wait for a result", "waiting", "replica", NULL, NULL, NULL)                    \
+    X(WAIT_SENT, "wait for a send", "waiting", NULL, NULL, NULL, NULL)                             \
+    X(PLAN, "plan", "lead", "rows", "seqs", "cpu_ns", "admitted")                                  \
+    X(COMMIT, "commit", "lead", "replica", NULL, "cpu_ns", NULL)                                   \
+    X(LOAD, "requests", "lead", "running", "waiting", NULL, NULL)                                  \
+    X(BLOCKS, "KV blocks", "lead", "used", "free", NULL, NULL)
+
+enum trace_kind {
+#define X(name, text, category, a, b, c, d) TRACE_##name,
+    TRACE_KINDS(X)
+#undef X
+        TRACE_KIND_COUNT
+};
+
+struct trace_event {
+    uint64_t begin_ns, end_ns; /* clock_ns; LOAD and BLOCKS are values at begin_ns */
+    uint64_t step;             /* FLIGHT_NO_STEP: none */
+    uint64_t counts[TRACE_COUNTS];
+    uint8_t kind, op, axis; /* enum trace_kind; of COMM: enum flight_op, enum comm_axis */
+    int32_t layer;          /* of COMM; FLIGHT_NO_LAYER: none */
+};
+
+struct trace; /* one per rank */
+
+/* Local. Room for a rank's part of TRACE_EVENTS_ALL. Errors: STATUS_MEMORY. destroy accepts NULL.
+ */
+struct status trace_create(uint32_t n_ranks, struct trace **out);
+void trace_destroy(struct trace **t);
+
+/* Local, writer. Adds an event; nothing when t is NULL. */
+void trace_add(struct trace *t, const struct trace_event *e);
+
+/* Local, writer. Adds the communication that the recorder saw last; point-to-point waits are left
+ * to those who know what they wait for. */
+void trace_add_comm(struct trace *t, const struct flight *f);
+
+/* Local. Processor time of this thread in ns; 0 when t is NULL, since asking costs a system call.
+ */
+uint64_t trace_cpu_ns(const struct trace *t);
+
+/* Local. How many events are kept at most (the same on all ranks), how many are kept, and how many
+ * older ones were overwritten. */
+size_t trace_capacity(const struct trace *t);
+size_t trace_count(const struct trace *t);
+uint64_t trace_n_lost(const struct trace *t);
+
+/* Local. Copies the kept events to out [trace_count], oldest first. */
+void trace_copy(const struct trace *t, struct trace_event *out);
+
+/* Local, any thread, while the writer goes on: the same into out [trace_capacity], without the
+ * oldest events that were overwritten meanwhile. Returns how many; *n_lost: how many older ones are
+ * missing. */
+size_t trace_copy_beside(const struct trace *t, struct trace_event *out, uint64_t *n_lost);
+
+#endif

@@ -1,0 +1,83 @@
+/* The machine: where each rank stands (host, package, NUMA node, L3) and what each host has.
+ * From hwloc on the running machine, from a synthetic description, or from XML files. Knows
+ * nothing of models and layouts. */
+#ifndef SHOAL_PARALLEL_TOPOLOGY_TOPO_H
+#define SHOAL_PARALLEL_TOPOLOGY_TOPO_H
+
+#include "base/status.h"
+#include "base/team.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { TOPO_RANKS_MAX = 65536, TOPO_GPUS_MAX = 16 };
+
+/* One GPU of a node. */
+struct topo_gpu {
+    char pci[16];          /* bus id, "0000:3b:00.0"; empty: unknown */
+    int32_t numa;          /* node index inside the host; -1: unknown */
+    uint64_t memory_bytes; /* 0: unknown */
+};
+
+/* One kind of node. */
+struct topo_node {
+    char name[64];
+    uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
+    uint64_t memory_bytes;
+    struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus, by bus id */
+};
+
+/* One rank's place; indices count inside its host; -1: the rank may run in several. */
+struct topo_rank {
+    uint32_t host;
+    int32_t package, numa, l3, first_pu;
+    uint32_t n_pus; /* processing units that the launcher gave to this rank */
+    uint32_t n_cores;
+    uint32_t local_rank, n_local_ranks; /* among the ranks of its host */
+    uint64_t cpuset_hash;               /* ranks with equal hashes on a host share their cores */
+};
+
+struct topo {
+    uint32_t n_nodes;
+    struct topo_node *nodes; /* [n_nodes], owned */
+    uint32_t n_ranks;
+    struct topo_rank *ranks; /* [n_ranks], owned; in the launcher's order */
+};
+
+/* Local. A cluster described by `N x "hwloc synthetic"` (also just a synthetic string: one node) or
+ * a folder of hwloc XML files, one per node. n_ranks = 0: one rank per NUMA node, or per GPU when
+ * gpus_per_node > 0; otherwise n_ranks are spread evenly over the nodes. memory_per_node_bytes = 0:
+ * what the description says, else 256 GiB. Errors: STATUS_USAGE quotes what was not understood. */
+struct status topo_describe(const char *spec, uint32_t n_ranks, uint32_t gpus_per_node,
+                            uint64_t memory_per_node_bytes, struct topo **out);
+void topo_destroy(struct topo **t);
+
+/* This process on the running machine: its rank entry (host left 0) and its node; packed as plain
+ * bytes so that comm can gather them. */
+struct topo_self {
+    struct topo_rank rank;
+    struct topo_node node;
+};
+
+/* Local. Fills `out` from hwloc and this process's binding. Errors: STATUS_MEMORY. */
+struct status topo_self_read(struct topo_self *out);
+
+/* Local. Joins the gathered entries of all ranks ([n_ranks], in launcher order; equal node names
+ * are one host) into a topo: *out, topo_destroy. Errors: STATUS_USAGE (too many ranks),
+ * STATUS_MEMORY. */
+struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
+
+/* Local. How many compute threads this rank should run: its share of the cores that the launcher
+ * gave (ranks of a host with the same cpuset divide it), at least 1. */
+uint32_t topo_threads(const struct topo *t, uint32_t rank);
+
+/* Local. Binds the threads of a team (NULL: the calling thread) inside what the launcher gave: each
+ * to one core of this rank's share. Failing to bind is a warning, never an error. */
+void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team);
+
+/* Local. Puts the calling thread, and the memory that it will touch, on a NUMA node of this machine
+ * (index inside the host) within what the launcher gave; threads made later inherit both. *moved:
+ * whether the thread runs on less than before. Failing to bind is a warning, never an error. */
+void topo_bind_near(int32_t numa, bool *moved);
+
+#endif

@@ -1,0 +1,36 @@
+/* Reading an hwloc topology into topo's structures; private to topo.c and topo_self.c. */
+#ifndef SHOAL_PARALLEL_TOPOLOGY_TOPO_PRIVATE_H
+#define SHOAL_PARALLEL_TOPOLOGY_TOPO_PRIVATE_H
+
+#include "parallel/topology/topo.h"
+
+#include <hwloc.h>
+
+/* Local. Loads a topology: the running machine (both NULL), a synthetic string or an XML file. PCI
+ * devices come from XML only: on the running machine hwloc's plugin for them leaks, and topo_self.c
+ * needs only a count. Owner: the caller, hwloc_topology_destroy. Errors: STATUS_USAGE quotes the
+ * string or path. */
+struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
+
+/* Local. True for a display device (PCI class 0x03xx) that computes: by its maker, so that a
+ * server's management VGA does not count. */
+bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
+
+/* Local. One GPU more; the first TOPO_GPUS_MAX are kept, by bus id. */
+void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t memory_bytes);
+
+/* Local. Counts a node's parts; name is left empty. */
+void topo_read_node(hwloc_topology_t h, struct topo_node *out);
+
+/* Local. Where a set of processing units lies; host and local ranks are left 0. Errors:
+ * STATUS_MEMORY. */
+struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, struct topo_rank *out);
+
+/* Local. part `i` of `n` of the cores that touch `set`: [*begin, *end) among them. With more parts
+ * than cores several parts get the same core. */
+void topo_share(uint32_t n_cores, uint32_t n, uint32_t i, uint32_t *begin, uint32_t *end);
+
+/* Local. The next core, or processing unit where the machine shows no cores, that touches `set`. */
+hwloc_obj_t topo_next_core(hwloc_topology_t h, hwloc_const_cpuset_t set, hwloc_obj_t previous);
+
+#endif

@@ -1,0 +1,160 @@
+/* Cutting at lines, counting lines. */
+#include "serve/input/input_part.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 1 << 20 };
+
+#define SETTING "--input-part="
+
+/* Digits up to `end_char`; *text moves behind it. */
+static bool parse_count(const char **text, char end_char, uint32_t *out)
+{
+    uint32_t value = 0;
+    const char *at = *text;
+    if (*at < '1' || *at > '9') return false;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        value = 10 * value + (uint32_t)(*at - '0');
+        if (value > INPUT_PARTS_MAX) return false;
+    }
+    if (*at != end_char) return false;
+    *text = at + 1;
+    *out = value;
+    return true;
+}
+
+bool input_part_parse(const char *text, struct input_part *out)
+{
+    return parse_count(&text, '/', &out->index) && parse_count(&text, '\0', &out->n) &&
+           out->index <= out->n;
+}
+
+uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n)
+{
+    const uint64_t i = index - 1;
+    return size / n * i + size % n * i / n;
+}
+
+/* A file read from its start, a buffer at a time. */
+struct scan {
+    int fd;
+    const char *path;
+    char *buf;
+    size_t n, at;
+    uint64_t offset; /* of buf[at] */
+    uint64_t n_lines;
+};
+
+/* Reads more when all is taken; s->n stays 0 at the end of the file. */
+static struct status fill(struct scan *s)
+{
+    if (s->at < s->n) return status_ok();
+    ssize_t got;
+    do {
+        got = read(s->fd, s->buf, READ_BYTES);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        return status_make(STATUS_IO, "input %s: reading at byte %llu failed: %s", s->path,
+                           (unsigned long long)s->offset, strerror(errno));
+    }
+    s->at = 0;
+    s->n = (size_t)got;
+    return status_ok();
+}
+
+/* Goes to the first start of a line at or behind byte `cut`, counting the line ends on the way. */
+static struct status go_to_line(struct scan *s, uint64_t cut)
+{
+    while (s->offset + 1 < cut) { /* line ends that cannot be the one just before the line */
+        TRY(fill(s));
+        if (s->n == 0) return status_ok();
+        const uint64_t wanted = cut - 1 - s->offset, has = s->n - s->at;
+        const char *end = s->buf + s->at + (wanted < has ? wanted : has);
+        for (const char *p = s->buf + s->at; (p = memchr(p, '\n', (size_t)(end - p))) != NULL;
+             p++) {
+            s->n_lines++;
+        }
+        s->offset += (uint64_t)(end - (s->buf + s->at));
+        s->at = (size_t)(end - s->buf);
+    }
+    for (;;) {
+        TRY(fill(s));
+        if (s->n == 0) return status_ok();
+        const char *p = memchr(s->buf + s->at, '\n', s->n - s->at);
+        const size_t next = p != NULL ? (size_t)(p - s->buf) + 1 : s->n;
+        s->offset += next - s->at;
+        s->at = next;
+        if (p == NULL) continue;
+        s->n_lines++;
+        return status_ok();
+    }
+}
+
+/* The cut of the part's end may lie before the line that the part's start was moved to. */
+static struct status find(struct scan *s, struct input_part *part)
+{
+    const uint64_t first = input_part_cut(part->size, part->index, part->n);
+    const uint64_t behind = input_part_cut(part->size, part->index + 1, part->n);
+    if (first > 0) TRY(go_to_line(s, first));
+    part->begin = s->offset;
+    part->n_before = s->n_lines;
+    if (behind > s->offset) TRY(go_to_line(s, behind));
+    part->end = part->index == part->n ? part->size : s->offset;
+    if (part->begin > part->end) part->begin = part->end;
+    return status_ok();
+}
+
+struct status input_part_find(const char *path, struct input_part *part)
+{
+    struct stat info;
+    struct scan s = {.fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), .path = path};
+    if (s.fd < 0 || fstat(s.fd, &info) != 0) {
+        const int error = errno;
+        if (s.fd >= 0) close(s.fd);
+        return status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(error));
+    }
+    struct status st = status_ok();
+    if (!S_ISREG(info.st_mode)) {
+        st = status_make(STATUS_USAGE, "--input-part: needs a regular file, which %s is not", path);
+    }
+    part->size = (uint64_t)info.st_size;
+    if (!status_failed(&st)) st = mem_alloc(&s.buf, READ_BYTES, 1, "line counter");
+    if (!status_failed(&st)) st = find(&s, part);
+    mem_free(&s.buf);
+    close(s.fd);
+    return st;
+}
+
+void input_part_setting(const struct input_part *part, struct strbuf *out)
+{
+    strbuf_printf(out, SETTING "%u/%u (line %llu on, bytes %llu to %llu of %llu)\n", part->index,
+                  part->n, (unsigned long long)part->n_before + 1, (unsigned long long)part->begin,
+                  (unsigned long long)part->end, (unsigned long long)part->size);
+}
+
+bool input_part_of_settings(const char *settings, struct input_part *out, size_t *at,
+                            size_t *n_bytes)
+{
+    char text[32];
+    const char *line = settings;
+    while (line != NULL && strncmp(line, SETTING, strlen(SETTING)) != 0) {
+        line = strchr(line, '\n');
+        if (line != NULL) line++;
+    }
+    if (line == NULL) return false;
+    const char *value = line + strlen(SETTING);
+    const size_t n = strcspn(value, " \n");
+    if (n >= sizeof text) return false;
+    memcpy(text, value, n);
+    text[n] = '\0';
+    *at = (size_t)(line - settings);
+    *n_bytes = strcspn(line, "\n") + 1;
+    return input_part_parse(text, out);
+}

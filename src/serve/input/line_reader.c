@@ -1,0 +1,253 @@
+/* Bounded line reading over read(2). */
+#include "serve/input/line_reader.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 64 << 10, WAIT_MS = 200, SKIPPED_MAX = 64 << 20 };
+
+/* Bytes [begin, end) of `data` are read and not yet given out; those before `scanned` hold no line
+ * end. While a long line is skipped its bytes are counted in n_skipped and dropped. */
+struct line_reader {
+    int fd;
+    bool owns_fd, is_regular, at_end, skipping, started;
+    char *path;
+    char *data;
+    size_t capacity, begin, scanned, end, max_bytes;
+    size_t n_skipped;
+    uint64_t n_lines, offset, size;
+    uint64_t begin_offset, end_offset; /* of the part; end_offset 0: to the end */
+    dev_t device;
+    ino_t inode;
+};
+
+struct status line_reader_create(const char *path, size_t max_bytes, struct line_reader **out)
+{
+    *out = NULL;
+    struct line_reader *r = NULL;
+    TRY(mem_alloc(&r, 1, sizeof *r, "line reader"));
+    struct status st = status_ok();
+    r->max_bytes = max_bytes == 0 ? LINE_BYTES_MAX : max_bytes;
+    r->capacity = READ_BYTES;
+    r->owns_fd = strcmp(path, "-") != 0;
+    r->fd = r->owns_fd ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+    struct stat info;
+    if (r->fd < 0 || fstat(r->fd, &info) != 0) {
+        st = status_make(STATUS_INPUT, "input %s: cannot be opened: %s", path, strerror(errno));
+        goto fail;
+    }
+    if (S_ISDIR(info.st_mode)) {
+        st = status_make(STATUS_INPUT, "input %s: expected a file of JSON lines, found a folder",
+                         path);
+        goto fail;
+    }
+    r->is_regular = S_ISREG(info.st_mode);
+    r->size = r->is_regular ? (uint64_t)info.st_size : 0;
+    r->device = info.st_dev;
+    r->inode = info.st_ino;
+    TRY_GOTO(st, mem_strndup(&r->path, path, strlen(path)), fail);
+    TRY_GOTO(st, mem_alloc(&r->data, r->capacity, 1, "line buffer"), fail);
+    *out = r;
+    return st;
+fail:
+    line_reader_destroy(&r);
+    return st;
+}
+
+struct status line_reader_check(const struct line_reader *r)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *name, *way;
+    } kinds[] = {{"\x1F\x8B", 2, "compressed by gzip", "zcat"},
+                 {"\x28\xB5\x2F\xFD", 4, "compressed by zstd", "zstdcat"},
+                 {"\xFD\x37zXZ", 5, "compressed by xz", "xzcat"},
+                 {"BZh", 3, "compressed by bzip2", "bzcat"},
+                 {"\xFF\xFE", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+                 {"\xFE\xFF", 2, "UTF-16", "iconv -f UTF-16 -t UTF-8"},
+                 {"PAR1", 4, "a Parquet file", "a converter to JSON lines"}};
+    char head[5];
+    const ssize_t n = r->is_regular ? pread(r->fd, head, sizeof head, 0) : 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (n < (ssize_t)kinds[i].n || memcmp(head, kinds[i].bytes, kinds[i].n) != 0) continue;
+        return status_make(STATUS_INPUT,
+                           "input %s: expected JSON lines in UTF-8, found %s; %s makes them, and "
+                           "--input - reads them from stdin",
+                           r->path, kinds[i].name, kinds[i].way);
+    }
+    return status_ok();
+}
+
+void line_reader_destroy(struct line_reader **reader)
+{
+    struct line_reader *r = *reader;
+    if (r == NULL) return;
+    if (r->owns_fd && r->fd >= 0) close(r->fd);
+    mem_free(&r->path);
+    mem_free(&r->data);
+    mem_free(reader);
+}
+
+struct status line_reader_set_part(struct line_reader *r, const struct input_part *part)
+{
+    if (lseek(r->fd, (off_t)part->begin, SEEK_SET) < 0) {
+        return status_make(STATUS_IO, "input %s: going to byte %llu failed: %s", r->path,
+                           (unsigned long long)part->begin, strerror(errno));
+    }
+    r->started = part->begin > 0;
+    r->n_lines = part->n_before;
+    r->offset = r->begin_offset = part->begin;
+    r->end_offset = part->end;
+    r->size = part->end - part->begin;
+    r->at_end = r->size == 0;
+    return status_ok();
+}
+
+uint64_t line_reader_offset(const struct line_reader *r)
+{
+    return r->offset - r->begin_offset;
+}
+
+uint64_t line_reader_size(const struct line_reader *r)
+{
+    return r->size;
+}
+
+bool line_reader_is_repeatable(const struct line_reader *r)
+{
+    return r->owns_fd && r->is_regular;
+}
+
+bool line_reader_is_file(const struct line_reader *r, const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_dev == r->device &&
+           info.st_ino == r->inode;
+}
+
+/* Moves the pending bytes to the front, and grows the buffer when they fill it. */
+static struct status make_room(struct line_reader *r)
+{
+    if (r->begin > 0) {
+        memmove(r->data, r->data + r->begin, r->end - r->begin);
+        r->end -= r->begin;
+        r->scanned -= r->begin;
+        r->begin = 0;
+    }
+    if (r->end < r->capacity) return status_ok();
+    TRY(mem_grow(&r->data, r->end, r->capacity * 2, 1, "line buffer"));
+    r->capacity *= 2;
+    return status_ok();
+}
+
+/* Reads some bytes behind `end`. *waiting: there are none yet. */
+static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
+{
+    *waiting = false;
+    struct pollfd p = {.fd = r->fd, .events = POLLIN};
+    if (poll(&p, 1, may_block ? WAIT_MS : 0) == 0) {
+        *waiting = true;
+        return status_ok();
+    }
+    TRY(make_room(r));
+    size_t most = r->capacity - r->end;
+    const uint64_t left = r->end_offset - (r->offset + (r->end - r->begin));
+    if (r->end_offset > 0 && left < most) most = (size_t)left;
+    ssize_t n;
+    do {
+        n = read(r->fd, r->data + r->end, most);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        return status_make(STATUS_IO, "input %s: reading at byte %llu failed: %s", r->path,
+                           (unsigned long long)(r->offset + (r->end - r->begin)), strerror(errno));
+    }
+    r->at_end = n == 0;
+    r->end += (size_t)n;
+    return status_ok();
+}
+
+/* Gives out the n bytes at `begin`, of which the last n_end are the line's end. */
+static void take_line(struct line_reader *r, size_t n, size_t n_end, struct line *out)
+{
+    out->number = ++r->n_lines;
+    out->offset = r->offset - r->n_skipped;
+    out->text = r->data + r->begin;
+    out->n = n - n_end;
+    out->kind = LINE_OK;
+    r->begin += n;
+    r->scanned = r->begin;
+    r->offset += n;
+    if (n_end > 0 && out->n > 0 && out->text[out->n - 1] == '\r') out->n--;
+    if (r->skipping || out->n > r->max_bytes) {
+        out->kind = LINE_TOO_LONG;
+        out->text = NULL;
+        out->n += r->n_skipped;
+    }
+    r->skipping = false;
+    r->n_skipped = 0;
+}
+
+/* Drops the pending bytes of a line that is over the limit. */
+static void skip_pending(struct line_reader *r)
+{
+    const size_t n = r->end - r->begin;
+    r->skipping = true;
+    r->n_skipped += n;
+    r->offset += n;
+    r->begin = r->scanned = r->end = 0;
+}
+
+static void skip_byte_order_mark(struct line_reader *r)
+{
+    if (r->end - r->begin < 3 && !r->at_end) return;
+    r->started = true;
+    if (r->end - r->begin < 3 || memcmp(r->data + r->begin, "\xEF\xBB\xBF", 3) != 0) return;
+    r->begin += 3;
+    r->scanned = r->begin;
+    r->offset += 3;
+}
+
+/* A line that no end comes of, out of a device or pipe, must not keep the caller from a drain. */
+static bool skips_for_long(const struct line_reader *r, uint64_t since)
+{
+    return !r->is_regular && r->skipping && r->offset - since > SKIPPED_MAX;
+}
+
+struct status line_reader_next(struct line_reader *r, bool may_block, struct line *out)
+{
+    const uint64_t since = r->offset;
+    memset(out, 0, sizeof *out);
+    for (;;) {
+        if (!r->started) skip_byte_order_mark(r);
+        if (r->started) {
+            const char *found = memchr(r->data + r->scanned, '\n', r->end - r->scanned);
+            if (found != NULL) {
+                take_line(r, (size_t)(found - (r->data + r->begin)) + 1, 1, out);
+                return status_ok();
+            }
+            r->scanned = r->end;
+            if (r->at_end && (r->end > r->begin || r->skipping)) {
+                take_line(r, r->end - r->begin, 0, out);
+                return status_ok();
+            }
+            if (r->end - r->begin > r->max_bytes + 1) skip_pending(r);
+        }
+        if (r->at_end) {
+            out->kind = LINE_END;
+            return status_ok();
+        }
+        bool waiting;
+        TRY(fill(r, may_block, &waiting));
+        if (waiting || skips_for_long(r, since)) {
+            out->kind = LINE_WAIT;
+            return status_ok();
+        }
+    }
+}

@@ -1,0 +1,35 @@
+/* The custom_ids of the lines so far, to find duplicates. An id that is its line's own number, as
+ * those of lines without a custom_id, costs one bit. The first 786,432 others are 128-bit hashes in
+ * memory, 21 to 43 bytes each; what comes behind them goes to a file, if a place for one was named
+ * (id_spill.h), and costs 1.3 bytes of memory. Called by the lead and by merge.c. */
+#ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
+#define SHOAL_SERVE_JOURNAL_ID_SET_H
+
+#include "serve/journal/id_spill.h"
+
+/* Open addressing with linear probing; zero-initialised it is empty. */
+struct id_set {
+    struct id_hash *slots; /* [n_slots], a power of two; owned */
+    size_t n_slots, n;
+    uint64_t *own_number; /* bit l: line l's id is its number; [n_words], owned */
+    size_t n_words;
+    uint64_t n_lines;       /* ids added so far: one for each line, in order */
+    const char *spill_path; /* borrowed; NULL: all stay in memory */
+    struct id_spill *spill; /* owned; NULL: nothing was spilled yet */
+};
+
+/* Local. Before the first id: many of them go to a file without a name beside `path`, which is
+ * borrowed. Where that cannot be written they stay in memory, and a warning says so. */
+void id_set_spill_beside(struct id_set *s, const char *path);
+
+/* Local. Adds the next line's id, of n bytes; *fresh is false when an earlier line has it (two ids
+ * are taken for one with a chance of 2^-128 a pair). Errors: STATUS_MEMORY, STATUS_IO. */
+struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh);
+
+/* Local. The hash of an id; and adding the next line's by its hash, when that line is known to be
+ * in order (a line that repeats an id may be added so, too). Errors: as id_set_add. */
+struct id_hash id_hash_of(const char *id, size_t n);
+struct status id_set_add_hash(struct id_set *s, struct id_hash h);
+void id_set_fini(struct id_set *s);
+
+#endif

@@ -1,0 +1,135 @@
+/* The lead's side of a bulk job: reads request lines, plans steps, commits their results and writes
+ * result lines in input order, in bounded memory. Knows neither ranks nor tensors; main's lead loop
+ * calls it and carries plans and results between it and the ranks.
+ *
+ * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
+ * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
+#ifndef SHOAL_SERVE_LEAD_LEAD_H
+#define SHOAL_SERVE_LEAD_LEAD_H
+
+#include "base/status.h"
+#include "plan/step_plan.h"
+#include "serve/input/input_part.h"
+#include "serve/lead/audit.h"
+#include "serve/request/request.h"
+#include "serve/schedule/order.h"
+#include "serve/schedule/scheduler.h"
+#include "serve/schedule/stats.h"
+
+struct lead;
+
+enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
+
+/* Zero means the default where one is named. All pointers are borrowed and outlive the lead. */
+struct lead_options {
+    enum lead_mode mode;
+    const char *input_path;  /* JSONL; "-" is stdin */
+    const char *output_path; /* JSONL, truncated; "-" is stdout */
+    const struct input_part
+        *part; /* of the input, found (serve/input/input_part.h); NULL: all of it */
+    struct tokenizer *tokenizer;
+    const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
+    const char *chat_missing; /* and this sentence says why */
+    struct jinja_date date;   /* what templates take for now */
+    struct request_defaults defaults; /* flags over generation_config.json */
+    const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
+    size_t n_end_ids;
+    int32_t vocab_size;    /* of the model: ids in [0, vocab_size) are accepted */
+    int32_t max_model_len; /* tokens of a full context */
+    int32_t n_replicas;    /* dp */
+    int32_t n_groups;      /* pp: microbatch groups in flight */
+    int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks); 0: not known yet,
+                              lead_start says */
+    int32_t max_batch;     /* sequences running in a replica, over all groups; 0: as many as fit */
+    int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
+    uint64_t step_ns;      /* as in serve/schedule/scheduler.h */
+    int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    bool prefix_cache;     /* as in serve/schedule/scheduler.h */
+    bool result_cache; /* serve/output/result_cache.h; never when scoring. Must be off where a row
+                          depends on the batch */
+    int32_t n_drafts;  /* as in serve/schedule/scheduler.h; so the next two */
+    struct drafting_cost draft_cost;
+    drafter_fn *drafter;
+    void *drafter_user;
+    enum order_kind order;  /* of a quarter of the window at a time (serve/schedule/order.h) */
+    size_t window_rows;     /* rows read and not yet written; 0: 8192 */
+    size_t window_bytes;    /* memory of such rows; 0: 256 MiB. One row may always be read */
+    const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
+    logits_sink_fn *logits; /* score only; NULL: none are asked for */
+    void *logits_user;
+    bool quiet; /* no progress on stderr */
+    bool bar;   /* a progress bar even where stderr is no terminal, as behind mpirun */
+
+    /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
+    const char *journal_path;
+    const char *settings;      /* "name=value" lines of all that changes a row's bytes */
+    const char *session;       /* who runs, for `shoal status` */
+    bool restart;              /* forget an earlier run */
+    bool retry_errors;         /* run its error rows again */
+    int32_t checkpoint_tokens; /* sampled tokens between two saves of a running request; 0: none */
+    size_t commit_bytes;       /* gathered before a commit is due at once; 0: 1 MiB */
+    struct failpoint *failpoint; /* tests only; NULL: none */
+
+    /* Only the lines it chose are run, their rows go to it and nothing is written: output_path and
+     * journal_path are its own. NULL: a job. */
+    struct audit *audit;
+};
+
+/* Local. Opens input and output; with a journal also that, and takes over the rows of earlier runs:
+ * the input's lines are compared with what they were, and the output's rows with the journal's.
+ * Errors: STATUS_USAGE (a pool that cannot hold one full context, a size out of range, input and
+ * output the same file, an output without its journal, and the journal's), STATUS_INPUT (the input
+ * cannot be opened or has changed; nothing was written), STATUS_IO, STATUS_MEMORY. */
+struct status lead_create(const struct lead_options *options, struct lead **out);
+void lead_destroy(struct lead **lead);
+
+/* Local. True when an earlier run had finished the job: every row stands in the output, nothing is
+ * left but lead_finish. */
+bool lead_is_complete(const struct lead *lead);
+
+/* Local. The size of the KV pools, when lead_create was not told. Before the first lead_next.
+ * Errors: as lead_create. */
+struct status lead_start(struct lead *lead, int32_t n_blocks);
+
+/* Local. Reads as many lines as the window allows, admits and plans step `step` of group `group`
+ * into *plan (initialized by the caller for n_replicas; cleared here). The results of the group's
+ * previous plan must have been committed. The plan may be empty while other groups are in flight,
+ * or while a slow stdin has nothing. *done: every line was read and every row is written; *plan is
+ * then PLAN_STOP, and whatever is still in flight is empty. Waits for the input only when no
+ * sequence runs, and at most a fifth of a second. Errors: STATUS_IO, STATUS_MEMORY; a bad line is
+ * an error row, not an error. */
+struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
+                        bool *done);
+
+/* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas;
+ * for an empty plan or an idle replica a result without sequences is accepted, but not needed.
+ * Errors: STATUS_BUG when it does not answer the plan, STATUS_IO, STATUS_MEMORY. */
+struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
+
+/* Local. The run ends early: what was sampled of unfinished requests goes to the journal (without
+ * one it is lost). No plan is in flight. Errors: STATUS_MEMORY. */
+struct status lead_drain(struct lead *lead);
+
+/* Local. What is done goes to the journal, from another thread, just before the process ends; the
+ * lead may be anywhere. Nothing without a journal. */
+void lead_save(struct lead *lead);
+
+/* Local. How long the journal's commits take, in seconds: the longest of late. */
+double lead_commit_s(const struct lead *lead);
+
+/* Local. Everything that was done and measured by now. */
+void lead_summary(const struct lead *lead, struct serve_summary *summary);
+
+/* Local. The part of it that the scheduler counts, cheap to ask for; borrowed. */
+const struct serve_summary *lead_stats(const struct lead *lead);
+
+/* Local. What runs and waits now. After lead_start. */
+struct scheduler_load lead_load(const struct lead *lead);
+
+/* Local. Flushes journal and output, ends the progress display, fills *summary; after the last row
+ * the output is made durable and the journal says that it is complete. May be called before `done`
+ * (a drained run, an error): rows behind an unfinished one are not written to the output. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
+struct status lead_finish(struct lead *lead, struct serve_summary *summary);
+
+#endif

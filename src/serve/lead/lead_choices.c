@@ -1,0 +1,94 @@
+/* Lines with several answers, and beam searches: their requests run one by one, and the line's row
+ * is written when the last of them has finished. */
+#include "base/mem.h"
+#include "serve/lead/lead_private.h"
+#include "serve/request/beam.h"
+#include "serve/request/request_choice.h"
+
+/* Owner of c: the lead, through the scheduler or a cache. */
+static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
+                                const struct journal_hit *hit)
+{
+    struct request *c = NULL;
+    TRY(request_create_choice(p, i, &c));
+    c->order = l->n_ordered++;
+    return lead_take_request(l, c, hit);
+}
+
+/* A probe goes where its line stood: the search holds its place among those that wait. */
+static struct status run_probes(struct lead *l, struct request *p)
+{
+    const int32_t n = beam_n_running(p->search);
+    p->n_open = n;
+    for (int32_t i = 0; i < n; i++) {
+        struct request *c = NULL;
+        TRY(beam_make_probe(p->search, i, &c));
+        c->order = p->order + (uint64_t)i;
+        scheduler_submit(l->scheduler, c);
+    }
+    return status_ok();
+}
+
+struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit)
+{
+    const bool is_beam = p->beam.width > 0;
+    const size_t n = (size_t)(is_beam ? p->beam.width : p->n_choices);
+    request_list_put(&l->parents, p, NULL);
+    TRY(mem_alloc(&p->choices, n, sizeof(struct request *), "choices"));
+    p->choices_capacity = n;
+    if (is_beam) {
+        l->n_ordered += n - 1; /* its own number is the first of them */
+        TRY(beam_create(p, &l->rules, &p->search));
+        TRY(lead_take_search(l, p, hit));
+        return run_probes(l, p);
+    }
+    p->n_open = (int32_t)n;
+    for (uint32_t i = 0; i < n; i++) TRY(run_choice(l, p, i, hit)); /* the last may end p */
+    return status_ok();
+}
+
+static void drop_choices(struct request *p)
+{
+    for (size_t i = 0; i < p->choices_capacity; i++) request_destroy(&p->choices[i]);
+}
+
+/* The probes of a step are back. */
+static struct status advance(struct lead *l, struct request *p)
+{
+    TRY(beam_advance(p->search, p->choices));
+    drop_choices(p);
+    if (l->o.checkpoint_tokens > 0) TRY(lead_save_search(l, p, (size_t)l->o.checkpoint_tokens));
+    if (beam_n_running(p->search) > 0) return run_probes(l, p);
+    for (int32_t i = 0; i < p->n_choices; i++) TRY(beam_make_answer(p->search, i, &p->choices[i]));
+    return status_ok();
+}
+
+/* The first of the choices with an error makes the row one. */
+static struct status take_errors(struct request *p)
+{
+    for (size_t i = 0; i < p->choices_capacity; i++) {
+        const struct request *c = p->choices[i];
+        if (c == NULL || c->error_code == NULL) continue;
+        return request_fail(p, c->error_code, c->error_message);
+    }
+    return status_ok();
+}
+
+struct status lead_end_request(struct lead *l, struct request *r)
+{
+    struct status st = status_ok();
+    if (r->parent != NULL) {
+        struct request *p = r->parent;
+        p->choices[r->choice] = r;
+        p->n_dropped += r->n_dropped;
+        if (--p->n_open > 0) return l->o.checkpoint_tokens > 0 ? lead_save_tokens(l, r, 1) : st;
+        st = take_errors(p);
+        if (!status_failed(&st) && p->error_code == NULL && p->search != NULL) st = advance(l, p);
+        if (status_failed(&st) || p->n_open > 0) return st; /* the lead has it still */
+        request_list_take(&l->parents, p);
+        r = p;
+    }
+    st = lead_put_row(l, r);
+    request_destroy(&r);
+    return st;
+}

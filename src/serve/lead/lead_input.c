@@ -1,0 +1,185 @@
+/* Lines to rows of earlier runs, error rows and waiting requests. */
+#include "serve/lead/lead_private.h"
+
+#include <stdio.h>
+
+/* Lines read before a step: while the scheduler wants more, and ahead of that. */
+enum { LINES_PER_STEP = 1024, LINES_AHEAD = 64 };
+
+static struct status make_request(struct lead *l, const struct line *line, struct request **out)
+{
+    if (line->kind == LINE_TOO_LONG) {
+        char message[96];
+        snprintf(message, sizeof message, "the line has %zu bytes, expected at most %d", line->n,
+                 LINE_BYTES_MAX);
+        return request_create_failed(line->number, "line_too_long", message, out);
+    }
+    return request_create(&l->rules, line->number, line->text, line->n, out);
+}
+
+/* A row that an earlier run finished. */
+static struct status take_row(struct lead *l, const struct journal_hit *hit)
+{
+    const struct id_hash id = {hit->row.id_low, hit->row.id_high};
+    const struct result_row row = {.text = hit->text,
+                                   .n = hit->n_text,
+                                   .is_error = hit->row.is_error,
+                                   .n_scored = hit->row.n_scored,
+                                   .sum_logprob = hit->row.sum_logprob};
+    uint64_t index;
+    TRY(id_set_add_hash(&l->ids, id));
+    result_writer_open(l->writer, row.n, &index);
+    l->n_read++;
+    l->stats.n_resumed_rows++;
+    (void)failpoint_pass(l->o.failpoint, FAILPOINT_RESUME);
+    return result_writer_put(l->writer, index, &row);
+}
+
+/* Gives what was gathered to the scheduler, in the order in which it shall run. */
+static struct status order_window(struct lead *l)
+{
+    struct order_window *w = &l->window;
+    TRY(order_requests(l->o.order, l->o.n_blocks, w->requests, w->n));
+    for (size_t i = 0; i < w->n; i++) scheduler_submit(l->scheduler, w->requests[i]);
+    w->n = w->bytes = 0;
+    return status_ok();
+}
+
+struct status lead_add_request(struct lead *l, struct request *r)
+{
+    struct order_window *w = &l->window;
+    w->requests[w->n++] = r;
+    w->bytes += request_cost_bytes(r, &l->rules);
+    const bool is_full = w->n == w->capacity || w->bytes >= l->o.window_bytes / 4;
+    return is_full || l->o.order == ORDER_INPUT ? order_window(l) : status_ok();
+}
+
+struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit)
+{
+    enum result_answer answer = RESULT_RUN;
+    struct status st = status_ok();
+    if (r->n_choices > 1 || r->beam.width > 0) return lead_open_choices(l, r, hit);
+    st = lead_take_tokens(l, r, hit);
+    if (status_failed(&st)) goto done;
+    if (r->finish != REQUEST_UNFINISHED) return lead_end_request(l, r);
+    const size_t n_before = r->n_tokens;
+    if (l->results != NULL) st = result_cache_ask(l->results, &l->rules, r, &answer);
+    if (status_failed(&st)) goto done;
+    l->stats.n_result_hit_tokens += r->n_tokens - n_before;
+    if (answer == RESULT_WAITS) return st;
+    if (answer == RESULT_RUN) return lead_add_request(l, r);
+    l->stats.n_result_hits++;
+    return lead_end_request(l, r);
+done:
+    request_destroy(&r);
+    return st;
+}
+
+/* A line that is not finished becomes an open row, and either a waiting request or an error row. */
+static struct status take_request(struct lead *l, const struct line *line,
+                                  const struct line_digest *digest, const struct journal_hit *hit)
+{
+    struct request *r = NULL;
+    TRY(make_request(l, line, &r));
+    bool fresh = true;
+    struct status st = status_ok();
+    if (l->o.audit == NULL) st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
+    if (!status_failed(&st) && !fresh) {
+        st = request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
+    }
+    if (status_failed(&st)) goto done;
+    r->line_digest[0] = digest->low;
+    r->line_digest[1] = digest->high;
+    result_writer_open(l->writer, request_cost_bytes(r, &l->rules), &r->index);
+    l->n_read++;
+    r->order = l->n_ordered++;
+    if (r->error_code == NULL) return lead_take_request(l, r, hit);
+    st = lead_put_row(l, r);
+done:
+    request_destroy(&r);
+    return st;
+}
+
+static struct status take_line(struct lead *l, const struct line *line)
+{
+    struct journal_hit hit = {.kind = JOURNAL_HIT_NONE};
+    struct line_digest digest = {0, 0};
+    if (l->o.audit != NULL) {
+        bool is_chosen;
+        TRY(audit_take_line(l->o.audit, line, &is_chosen));
+        if (is_chosen) TRY(take_request(l, line, &digest, &hit));
+        l->all_read = audit_has_all_lines(l->o.audit);
+        return status_ok();
+    }
+    if (l->journal != NULL) {
+        digest = line_digest_of(line);
+        TRY(journal_find(l->journal, line->number, &hit));
+        if (hit.kind != JOURNAL_HIT_NONE &&
+            (hit.digest.low != digest.low || hit.digest.high != digest.high)) {
+            return journal_line_changed(l->o.input_path, line->number);
+        }
+    }
+    return hit.kind == JOURNAL_HIT_ROW ? take_row(l, &hit) : take_request(l, line, &digest, &hit);
+}
+
+/* The last line's number in the whole input. */
+static uint64_t lines_taken(const struct lead *l)
+{
+    return (l->o.part != NULL ? l->o.part->n_before : 0) + l->n_read;
+}
+
+static struct status end_of_input(struct lead *l)
+{
+    l->all_read = true;
+    if (l->o.audit != NULL) {
+        return status_make(STATUS_INPUT,
+                           "input %s: it ends before the line of the output's last row",
+                           l->o.input_path);
+    }
+    if (l->journal == NULL || journal_facts_of(l->journal)->last_line <= lines_taken(l)) {
+        return status_ok();
+    }
+    return journal_line_changed(l->o.input_path, lines_taken(l) + 1);
+}
+
+struct status lead_read_lines(struct lead *l)
+{
+    const int n_most = scheduler_wants_more(l->scheduler) ? LINES_PER_STEP : LINES_AHEAD;
+    bool waits = false;
+    for (int i = 0; i < n_most && !waits && !l->all_read; i++) {
+        if (!result_writer_has_room(l->writer)) break;
+        const bool may_wait = l->window.n == 0 && scheduler_is_idle(l->scheduler);
+        struct line line;
+        TRY(line_reader_next(l->reader, false, &line));
+        if (line.kind == LINE_WAIT && may_wait) {
+            TRY(lead_flush(l, true));
+            TRY(line_reader_next(l->reader, true, &line));
+        }
+        waits = line.kind == LINE_WAIT;
+        if (!waits) TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+    }
+    /* nothing more can be read now, so what there is must do */
+    if (waits || l->all_read || !result_writer_has_room(l->writer)) TRY(order_window(l));
+    return lead_flush(l, false);
+}
+
+struct status lead_take_finished_rows(struct lead *l)
+{
+    const struct journal_facts *facts = journal_facts_of(l->journal);
+    struct journal_hit hit;
+    struct line line = {.kind = LINE_WAIT};
+    for (;;) {
+        TRY(journal_find(l->journal, lines_taken(l) + 1, &hit));
+        if (hit.kind != JOURNAL_HIT_ROW) break;
+        TRY(line_reader_next(l->reader, true, &line));
+        if (line.kind == LINE_WAIT) continue;
+        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        if (l->all_read) return status_ok();
+    }
+    if (!facts->is_complete) return status_ok();
+    do {
+        TRY(line_reader_next(l->reader, true, &line));
+    } while (line.kind == LINE_WAIT);
+    return line.kind == LINE_END ? status_ok()
+                                 : journal_input_grew(l->o.input_path, facts->end_lines);
+}

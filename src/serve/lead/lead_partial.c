@@ -1,0 +1,141 @@
+/* Unfinished rows in the journal. An answer is one part of its row, one item for each sampled
+ * token: the token, and where they were asked for its log-probability and the most likely ones (all
+ * of 4 bytes, little-endian). A beam search is the whole of its state, written anew each time. */
+#include "serve/lead/lead_private.h"
+#include "serve/request/beam.h"
+
+#include <string.h>
+
+static size_t item_bytes(const struct request *r)
+{
+    if (r->n_logprobs < 0) return sizeof *r->tokens;
+    return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->n_logprobs * sizeof *r->tops;
+}
+
+/* Appends sampled token i. */
+static void pack_item(const struct request *r, size_t i, struct strbuf *out)
+{
+    strbuf_add(out, (const char *)&r->tokens[r->n_prompt + i], sizeof *r->tokens);
+    if (r->n_logprobs < 0) return;
+    const size_t n = (size_t)r->n_logprobs;
+    strbuf_add(out, (const char *)&r->logprobs[i], sizeof *r->logprobs);
+    if (n > 0) strbuf_add(out, (const char *)(r->tops + i * n), n * sizeof *r->tops);
+}
+
+struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least)
+{
+    const bool is_probe = r->parent != NULL && r->parent->search != NULL;
+    const size_t n = r->n_tokens - r->n_prompt;
+    if (l->journal == NULL || r->error_code != NULL || is_probe || n < r->n_saved + n_least) {
+        return status_ok();
+    }
+    strbuf_clear(&l->row);
+    for (size_t i = r->n_saved; i < n; i++) pack_item(r, i, &l->row);
+    TRY(strbuf_status(&l->row));
+    const struct journal_record record = {
+        .type = JOURNAL_PARTIAL,
+        .line = r->line,
+        .digest = {r->line_digest[0], r->line_digest[1]},
+        .values = {r->n_saved, r->n_dropped, r->choice, item_bytes(r)},
+        .bytes = l->row.data,
+        .n_bytes = l->row.n,
+    };
+    r->n_saved = n;
+    return journal_add(l->journal, &record);
+}
+
+struct status lead_save_search(struct lead *l, struct request *p, size_t n_least)
+{
+    const size_t n = beam_n_steps(p->search);
+    if (l->journal == NULL || n < p->n_saved + n_least) return status_ok();
+    strbuf_clear(&l->row);
+    beam_pack(p->search, &l->row);
+    TRY(strbuf_status(&l->row));
+    const struct journal_record record = {
+        .type = JOURNAL_PARTIAL,
+        .line = p->line,
+        .digest = {p->line_digest[0], p->line_digest[1]},
+        .values = {0, p->n_dropped, 0, 1},
+        .bytes = l->row.data,
+        .n_bytes = l->row.n,
+    };
+    p->n_saved = n;
+    return journal_add(l->journal, &record);
+}
+
+static struct status save(void *user, struct request *r)
+{
+    return lead_save_tokens(user, r, 1);
+}
+
+struct status lead_save_all(struct lead *l)
+{
+    TRY(scheduler_visit(l->scheduler, -1, save, l));
+    for (struct request *p = l->parents.head; p != NULL; p = p->next) {
+        if (p->search != NULL) TRY(lead_save_search(l, p, 1));
+        for (int32_t i = 0; p->search == NULL && i < p->n_choices; i++) {
+            if (p->choices[i] != NULL) TRY(lead_save_tokens(l, p->choices[i], 1));
+        }
+    }
+    return status_ok();
+}
+
+/* The part of a row that is r's, when it has r's form; else NULL. */
+static const struct journal_part *part_of(const struct journal_hit *hit, uint32_t number,
+                                          size_t bytes)
+{
+    if (hit == NULL || hit->kind != JOURNAL_HIT_PARTIAL || number >= hit->n_parts) return NULL;
+    const struct journal_part *part = &hit->parts[number];
+    return part->n_items > 0 && part->item_bytes == bytes ? part : NULL;
+}
+
+static struct status refuse(const struct lead *l, const struct request *r, const char *what)
+{
+    return status_make(STATUS_INPUT, "journal %s, line %llu: %s; begin anew with --restart",
+                       l->o.journal_path, (unsigned long long)r->line, what);
+}
+
+static struct status take_item(struct lead *l, struct request *r, const char *item)
+{
+    int32_t token;
+    memcpy(&token, item, sizeof token);
+    if (token < 0 || token >= l->rules.vocab_size) {
+        return refuse(l, r, "a token that is not in the vocabulary");
+    }
+    if (r->n_logprobs >= 0) {
+        struct plan_top tops[REQUEST_LOGPROBS_MAX];
+        float logprob;
+        memcpy(&logprob, item + sizeof token, sizeof logprob);
+        memcpy(tops, item + sizeof token + sizeof logprob, (size_t)r->n_logprobs * sizeof *tops);
+        TRY(request_take_logprob(r, logprob, tops));
+    }
+    return request_take_token(r, &l->rules, token);
+}
+
+struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
+{
+    const struct journal_part *part = part_of(hit, r->choice, item_bytes(r));
+    if (part == NULL) return status_ok();
+    /* its prompt's log-probabilities are not saved: it has to run, if only for its last token */
+    const size_t n_most = part->n_items - (r->n_prompt_logprobs >= 0);
+    for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
+        TRY(take_item(l, r, part->bytes + i * part->item_bytes));
+    r->n_dropped = part->n_dropped;
+    r->n_resumed = r->n_tokens - r->n_prompt;
+    r->n_saved = part->n_items;
+    l->stats.n_resumed_tokens += r->n_resumed;
+    return status_ok();
+}
+
+struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit)
+{
+    bool taken;
+    const struct journal_part *part = part_of(hit, 0, 1);
+    if (part == NULL) return status_ok();
+    TRY(beam_unpack(p->search, part->bytes, part->n_items, &taken));
+    if (!taken) return refuse(l, p, "not the state of its beam search");
+    p->n_dropped = part->n_dropped;
+    p->n_saved = beam_n_steps(p->search);
+    l->stats.n_resumed_tokens += p->n_saved * (uint64_t)beam_n_running(p->search);
+    return status_ok();
+}

@@ -1,0 +1,445 @@
+/* Two passes: what the parts are, by their journals; then line by line. */
+#include "serve/lead/merge.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "serve/journal/id_set.h"
+#include "serve/journal/journal_index.h"
+#include "serve/output/result_row.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BATCH_START "{\"id\":\"batch_req_"
+#define PLAIN_ID    "{\"custom_id\":\""
+#define BATCH_ID    "\",\"custom_id\":\""
+
+enum { BATCH_ID_DIGITS = 16 };
+
+/* A part of the array, as the first pass leaves it. */
+struct part {
+    const char *path; /* of its output; NULL: not named yet */
+    char *journal;    /* path; owned */
+    struct journal_facts facts;
+};
+
+struct merge {
+    const struct merge_options *o;
+    struct merge_result *result;
+    struct part *parts; /* [n], by their number */
+    uint32_t n;
+    bool is_score;
+    struct line_reader *input;
+    FILE *out;
+    struct id_set ids;
+    /* the part that is being read */
+    uint32_t at; /* its number, from 1; 0: none yet */
+    int journal_fd;
+    struct journal_index *index;
+    FILE *rows;
+    uint64_t n_taken;
+    char *row; /* [row_capacity], owned */
+    size_t row_capacity;
+    struct strbuf mended;
+};
+
+static const struct part *now(const struct merge *m)
+{
+    return &m->parts[m->at - 1];
+}
+
+static struct status journal_path(const struct merge *m, const char *output, char **out)
+{
+    struct strbuf path;
+    strbuf_init(&path);
+    const char *slash = strrchr(output, '/');
+    if (m->o->journal_folder == NULL) {
+        strbuf_printf(&path, "%s.journal", output);
+    } else {
+        strbuf_printf(&path, "%s/%s.journal", m->o->journal_folder,
+                      slash != NULL ? slash + 1 : output);
+    }
+    *out = path.data;
+    return strbuf_status(&path);
+}
+
+static struct status open_journal(const char *path, int *fd)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd >= 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "journal %s: cannot be opened (%s); without it nothing can be proved", path,
+                       strerror(errno));
+}
+
+/* The parts' settings are equal but for the line that names the part. */
+static struct status compare_settings(const struct part *a, const struct part *b)
+{
+    const char *x = a->facts.settings, *y = b->facts.settings;
+    const int most = 80;
+    while (*x != '\0' || *y != '\0') {
+        const size_t n_x = strcspn(x, "\n"), n_y = strcspn(y, "\n");
+        struct input_part ignored;
+        size_t at, n_bytes;
+        const bool names_part = input_part_of_settings(x, &ignored, &at, &n_bytes) && at == 0;
+        if (!names_part && (n_x != n_y || memcmp(x, y, n_x) != 0)) {
+            return status_make(STATUS_INPUT,
+                               "parts %s and %s are of different jobs: %.*s there, %.*s here",
+                               a->path, b->path, (int)n_x < most ? (int)n_x : most, x,
+                               (int)n_y < most ? (int)n_y : most, y);
+        }
+        x += n_x + (x[n_x] == '\n');
+        y += n_y + (y[n_y] == '\n');
+    }
+    return status_ok();
+}
+
+/* The part that a journal's settings name. The first one tells how many there are. */
+static struct status place_of(struct merge *m, const char *path, const char *settings,
+                              struct part **out)
+{
+    struct input_part named;
+    size_t at, n_bytes;
+    if (settings == NULL) {
+        return status_make(STATUS_INPUT, "%s: its journal is none of this version of shoal", path);
+    }
+    if (!input_part_of_settings(settings, &named, &at, &n_bytes)) {
+        return status_make(STATUS_INPUT, "%s: no part of an array: it was run without --input-part",
+                           path);
+    }
+    if (m->parts == NULL) {
+        TRY(mem_alloc(&m->parts, named.n, sizeof *m->parts, "parts"));
+        m->n = named.n;
+    }
+    if (named.n != m->n) {
+        return status_make(STATUS_INPUT, "%s: part %u of %u, others are of %u", path, named.index,
+                           named.n, m->n);
+    }
+    *out = &m->parts[named.index - 1];
+    if ((*out)->path == NULL) return status_ok();
+    return status_make(STATUS_INPUT, "%s: part %u of %u, as %s is", path, named.index, m->n,
+                       (*out)->path);
+}
+
+static struct status add_part(struct merge *m, const char *path)
+{
+    struct part p = {.path = path}, *place = NULL;
+    int fd = -1;
+    struct status st;
+    TRY_GOTO(st, journal_path(m, path, &p.journal), done);
+    TRY_GOTO(st, open_journal(p.journal, &fd), done);
+    TRY_GOTO(st, journal_facts_read(fd, p.journal, &p.facts), done);
+    TRY_GOTO(st, place_of(m, path, p.facts.settings, &place), done);
+    *place = p;
+    p = (struct part){.path = NULL};
+done:
+    if (fd >= 0) close(fd);
+    mem_free(&p.journal);
+    journal_facts_fini(&p.facts);
+    return st;
+}
+
+static struct status check_parts(struct merge *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct part *p = &m->parts[i];
+        if (p->path == NULL) {
+            return status_make(STATUS_INPUT, "part %u of %u is missing", i + 1, m->n);
+        }
+        if (!p->facts.is_complete) {
+            return status_make(STATUS_INPUT,
+                               "part %u of %u, %s: not complete, %llu rows are done; the command "
+                               "that began it resumes it",
+                               i + 1, m->n, p->path, (unsigned long long)p->facts.n_rows);
+        }
+        TRY(compare_settings(&m->parts[0], p));
+    }
+    m->is_score = strncmp(m->parts[0].facts.settings, "command=score\n", 14) == 0;
+    return status_ok();
+}
+
+static void close_part(struct merge *m)
+{
+    journal_index_destroy(&m->index);
+    if (m->journal_fd >= 0) close(m->journal_fd);
+    if (m->rows != NULL) fclose(m->rows);
+    m->journal_fd = -1;
+    m->rows = NULL;
+}
+
+/* The part has no row and no byte that no line asked for. */
+static struct status end_part(struct merge *m)
+{
+    if (m->at == 0) return status_ok();
+    const struct part *p = now(m);
+    if (m->n_taken != p->facts.n_rows || m->n_taken != p->facts.end_lines) {
+        return status_make(STATUS_INPUT,
+                           "part %u of %u, %s: %llu rows, %llu lines of the input are in the part",
+                           m->at, m->n, p->path, (unsigned long long)p->facts.n_rows,
+                           (unsigned long long)m->n_taken);
+    }
+    if (fgetc(m->rows) != EOF || ferror(m->rows)) {
+        return status_make(STATUS_INPUT, "%s: more bytes than the %llu that its job wrote", p->path,
+                           (unsigned long long)p->facts.end_bytes);
+    }
+    close_part(m);
+    return status_ok();
+}
+
+static struct status next_part(struct merge *m)
+{
+    TRY(end_part(m));
+    m->at++;
+    m->n_taken = 0;
+    const struct part *p = now(m);
+    TRY(open_journal(p->journal, &m->journal_fd));
+    TRY(journal_index_create(m->journal_fd, p->journal, &p->facts, &m->index));
+    const int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0) m->rows = fdopen(fd, "r");
+    if (m->rows != NULL) return status_ok();
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    return status_make(STATUS_INPUT, "%s: cannot be opened: %s", p->path, strerror(error));
+}
+
+/* The next bytes of the part's output are the journal's row. */
+static struct status compare_row(struct merge *m, const struct line *line,
+                                 const struct journal_hit *hit)
+{
+    if (hit->n_text > m->row_capacity) {
+        TRY(mem_grow(&m->row, m->row_capacity, 2 * hit->n_text, 1, "row"));
+        m->row_capacity = 2 * hit->n_text;
+    }
+    const size_t got = fread(m->row, 1, hit->n_text, m->rows);
+    if (got == hit->n_text && memcmp(m->row, hit->text, got) == 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "%s: the row of line %llu is not what its job wrote; the command that began "
+                       "it mends it",
+                       now(m)->path, (unsigned long long)line->number);
+}
+
+static bool starts_with(const char *text, size_t n, const char *start)
+{
+    return n >= strlen(start) && memcmp(text, start, strlen(start)) == 0;
+}
+
+/* The custom_id of a row, decoded, in new memory. False when there is none where shoal writes it.
+ */
+static struct status id_of_row(const char *text, size_t n, char **id, size_t *n_id)
+{
+    const size_t batch = strlen(BATCH_START) + BATCH_ID_DIGITS;
+    const bool is_batch = starts_with(text, n, BATCH_START) && n > batch &&
+                          starts_with(text + batch, n - batch, BATCH_ID);
+    size_t begin = is_batch ? batch + strlen(BATCH_ID) : strlen(PLAIN_ID), end = begin;
+    if (!is_batch && !starts_with(text, n, PLAIN_ID)) begin = end = n;
+    while (end < n && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+    if (end >= n) return status_make(STATUS_INPUT, "no custom_id at its start");
+    if (memchr(text + begin, '\\', end - begin) == NULL) {
+        *n_id = end - begin;
+        return mem_strndup(id, text + begin, *n_id);
+    }
+    struct strbuf list;
+    struct js_doc *doc = NULL;
+    strbuf_init(&list);
+    strbuf_puts(&list, "[");
+    strbuf_add(&list, text + begin - 1, end - begin + 2);
+    strbuf_puts(&list, "]");
+    struct status st = strbuf_status(&list);
+    if (!status_failed(&st)) st = js_parse(list.data, list.n, "custom_id", &doc);
+    const char *bytes = status_failed(&st) ? NULL : js_string(js_at(js_root(doc), 0), n_id);
+    if (bytes != NULL) st = mem_strndup(id, bytes, *n_id);
+    js_destroy(&doc);
+    strbuf_fini(&list);
+    return st;
+}
+
+/* True when the row's line ran. Quotes inside a row's strings have a backslash before them. */
+static bool has_run(const struct journal_hit *hit)
+{
+    static const char *const late[] = {"\"error\":{\"code\":\"" REQUEST_NUMERIC_CODE "\"",
+                                       "\"error\":{\"code\":\"" REQUEST_GUIDE_CODE "\"",
+                                       "\"error\":{\"code\":\"" REQUEST_NO_TOKEN_CODE "\""};
+    bool is_late = !hit->row.is_error;
+    for (size_t i = 0; i < sizeof late / sizeof *late && !is_late; i++)
+        is_late = memmem(hit->text, hit->n_text, late[i], strlen(late[i])) != NULL;
+    return is_late;
+}
+
+/* The error row that a single job would have written for a repeated custom_id. */
+static struct status mend_row(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
+{
+    char code[] = REQUEST_DUPLICATE_CODE, message[] = REQUEST_DUPLICATE_MESSAGE;
+    const bool is_batch = starts_with(hit->text, hit->n_text, BATCH_START);
+    const struct request r = {.format = is_batch ? REQUEST_OPENAI : REQUEST_PLAIN,
+                              .custom_id = {id, n_id},
+                              .error_code = code,
+                              .error_message = message};
+    const struct request_rules rules = {.score = m->is_score};
+    strbuf_clear(&m->mended);
+    TRY(result_row_write(&r, &rules, NULL, &m->mended));
+    hit->text = m->mended.data;
+    hit->n_text = m->mended.n;
+    hit->row = (struct journal_row){.is_error = true};
+    m->result->n_duplicates++;
+    return status_ok();
+}
+
+/* Makes a row whose custom_id an earlier line has an error row. */
+static struct status check_id(struct merge *m, const struct line *line, struct journal_hit *hit)
+{
+    char *id = NULL;
+    size_t n_id = 0;
+    bool fresh = true;
+    struct status st = id_of_row(hit->text, hit->n_text, &id, &n_id);
+    if (!status_failed(&st)) {
+        const struct id_hash h = id_hash_of(id, n_id);
+        if (h.low != hit->row.id_low || h.high != hit->row.id_high) {
+            st = status_make(STATUS_INPUT, "another custom_id than the journal's");
+        }
+    }
+    if (status_failed(&st)) {
+        mem_free(&id);
+        return status_wrap(st, "%s, row of line %llu", now(m)->path,
+                           (unsigned long long)line->number);
+    }
+    st = id_set_add(&m->ids, id, n_id, &fresh);
+    if (!status_failed(&st) && !fresh && has_run(hit)) st = mend_row(m, id, n_id, hit);
+    mem_free(&id);
+    return st;
+}
+
+static struct status take_line(struct merge *m, const struct line *line)
+{
+    struct journal_hit hit;
+    TRY(journal_index_find(m->index, line->number, &hit));
+    const struct line_digest digest = line_digest_of(line);
+    if (hit.kind != JOURNAL_HIT_ROW) {
+        return status_make(STATUS_INPUT, "part %u of %u, %s: it has no row of line %llu of %s",
+                           m->at, m->n, now(m)->path, (unsigned long long)line->number,
+                           m->o->input_path);
+    }
+    if (hit.digest.low != digest.low || hit.digest.high != digest.high) {
+        return status_make(
+            STATUS_INPUT, "input %s, line %llu: it changed since part %u of %u, %s, was run",
+            m->o->input_path, (unsigned long long)line->number, m->at, m->n, now(m)->path);
+    }
+    TRY(compare_row(m, line, &hit));
+    TRY(check_id(m, line, &hit));
+    m->n_taken++;
+    m->result->n_rows++;
+    m->result->n_error_rows += hit.row.is_error;
+    m->result->sum_logprob += hit.row.sum_logprob;
+    m->result->n_scored += hit.row.n_scored;
+    if (fwrite(hit.text, 1, hit.n_text, m->out) == hit.n_text) return status_ok();
+    return status_make(STATUS_IO, "output %s: writing failed: %s", m->o->output_path,
+                       strerror(errno));
+}
+
+static struct status take_lines(struct merge *m)
+{
+    TRY(line_reader_create(m->o->input_path, 0, &m->input));
+    const uint64_t size = line_reader_size(m->input);
+    for (;;) {
+        const uint64_t begins = line_reader_offset(m->input);
+        struct line line;
+        TRY(line_reader_next(m->input, true, &line));
+        if (line.kind == LINE_WAIT) continue;
+        if (line.kind == LINE_END) break;
+        if (m->at == 0) TRY(next_part(m));
+        while (m->at < m->n && begins >= input_part_cut(size, m->at + 1, m->n)) TRY(next_part(m));
+        TRY(take_line(m, &line));
+    }
+    while (m->at < m->n) TRY(next_part(m)); /* parts without a line */
+    return end_part(m);
+}
+
+/* The new file stands beside the output until all is proved. */
+static struct status open_output(struct merge *m, const char *temporary)
+{
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return status_make(STATUS_IO, "output %s: cannot be written: %s", temporary,
+                           strerror(errno));
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return status_make(STATUS_USAGE, "output %s: another merge is writing it", temporary);
+    }
+    if (ftruncate(fd, 0) == 0) m->out = fdopen(fd, "w");
+    if (m->out != NULL) return status_ok();
+    const int error = errno;
+    close(fd);
+    return status_make(STATUS_IO, "output %s: %s", temporary, strerror(error));
+}
+
+static struct status write_output(struct merge *m)
+{
+    struct strbuf temporary;
+    strbuf_init(&temporary);
+    strbuf_printf(&temporary, "%s.merging", m->o->output_path);
+    struct status st = strbuf_status(&temporary);
+    if (!status_failed(&st)) st = open_output(m, temporary.data);
+    if (m->out != NULL) {
+        st = take_lines(m);
+        if (!status_failed(&st) && fflush(m->out) != 0) {
+            st = status_make(STATUS_IO, "output %s: writing failed: %s", temporary.data,
+                             strerror(errno));
+        }
+        if (!status_failed(&st)) st = file_commit(temporary.data, m->o->output_path);
+        if (status_failed(&st)) unlink(temporary.data);
+        fclose(m->out);
+    }
+    strbuf_fini(&temporary);
+    return st;
+}
+
+/* The output takes no place of a file that is read. */
+static struct status check_paths(const struct merge_options *o)
+{
+    struct stat out, other;
+    if (stat(o->output_path, &out) != 0) return status_ok();
+    if (!S_ISREG(out.st_mode)) {
+        return status_make(STATUS_USAGE, "--output %s: expected a regular file", o->output_path);
+    }
+    for (size_t i = 0; i <= o->n_parts; i++) {
+        const char *path = i < o->n_parts ? o->parts[i] : o->input_path;
+        if (stat(path, &other) != 0) continue;
+        if (out.st_dev != other.st_dev || out.st_ino != other.st_ino) continue;
+        return status_make(STATUS_USAGE, "--output %s: expected another file than %s",
+                           o->output_path, path);
+    }
+    return status_ok();
+}
+
+static struct status run(struct merge *m)
+{
+    TRY(check_paths(m->o));
+    for (size_t i = 0; i < m->o->n_parts; i++) TRY(add_part(m, m->o->parts[i]));
+    TRY(check_parts(m));
+    return write_output(m);
+}
+
+struct status merge_run(const struct merge_options *options, struct merge_result *out)
+{
+    *out = (struct merge_result){.n_rows = 0};
+    struct merge m = {.o = options, .result = out, .journal_fd = -1};
+    strbuf_init(&m.mended);
+    const struct status st = run(&m);
+    close_part(&m);
+    for (uint32_t i = 0; i < m.n; i++) {
+        mem_free(&m.parts[i].journal);
+        journal_facts_fini(&m.parts[i].facts);
+    }
+    mem_free(&m.parts);
+    line_reader_destroy(&m.input);
+    id_set_fini(&m.ids);
+    mem_free(&m.row);
+    strbuf_fini(&m.mended);
+    return st;
+}

@@ -1,0 +1,37 @@
+/* How far a job is, on stderr: a bar when that is a terminal, a log line every few seconds when it
+ * is not. Decides nothing. Called by the lead. */
+#ifndef SHOAL_SERVE_OUTPUT_PROGRESS_H
+#define SHOAL_SERVE_OUTPUT_PROGRESS_H
+
+#include "base/strbuf.h"
+#include "serve/schedule/scheduler.h"
+
+struct progress {
+    bool quiet, is_terminal, drawn;
+    uint64_t start_ns, last_ns;
+    uint64_t last_prompt, last_generated; /* token counts when last shown */
+};
+
+struct progress_view {
+    uint64_t n_done, n_read; /* rows written, and read */
+    bool all_read;
+    double read_fraction; /* of the input's bytes; negative when its size is not known */
+    uint64_t n_prompt_tokens, n_generated_tokens;
+    struct scheduler_load load;
+};
+
+/* Local. Starts the clock. */
+void progress_init(struct progress *p, bool quiet);
+
+/* Local. Shows the view when it is time to (5 times a second on a terminal, else every 5 s). */
+void progress_update(struct progress *p, const struct progress_view *v);
+
+/* Local. Shows the view a last time and ends the bar's line. */
+void progress_end(struct progress *p, const struct progress_view *v);
+
+/* Local. The text of a view, for tests: seconds since the view before and its token counts make the
+ * rates; bar: with a bar of '#'. */
+void progress_text(const struct progress *p, const struct progress_view *v, double seconds,
+                   bool bar, struct strbuf *out);
+
+#endif

@@ -1,0 +1,275 @@
+/* A hash table of results, and the requests that wait for one. */
+#include "serve/output/result_cache.h"
+
+#include "base/mem.h"
+#include "serve/request/request_list.h"
+#include "serve/request/request_words.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+/* ENTRY_BYTES: what an entry takes beside its tokens, in the table and of the allocator. */
+enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
+
+/* All that a request's tokens depend on but the prompt. No padding: hashed as bytes. */
+struct sampling {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    uint32_t key[2], choice, unused;
+    struct plan_penalties penalties;
+    int32_t min_tokens; /* and with it the end tokens that are forbidden until then */
+    uint64_t stop_ids, biases, guide, words; /* hashes; 0: none that count */
+    uint64_t keeps_ends;                     /* a guide, and the model's end tokens do not end it */
+};
+
+/* Known once `tokens` is set; on its way while `leader` is. Both: a longer result is. */
+struct result_entry {
+    uint64_t hash;
+    struct sampling sampling;
+    size_t n_prompt, n_tokens;
+    int32_t *tokens;                      /* [n_tokens], prompt and answer; owned */
+    const struct request *leader;         /* has the same prompt; NULL: none runs */
+    struct request_list waiting;          /* for the leader, in order of asking */
+    struct result_entry *next;            /* in its bucket */
+    struct result_entry *younger, *older; /* by last use, while no leader runs */
+};
+
+struct result_cache {
+    struct result_entry **buckets; /* [n_buckets], a power of two */
+    size_t n_buckets, n_entries;
+    size_t max_bytes, bytes;
+    struct result_entry *oldest, *youngest;
+    struct request_list released;
+};
+
+struct status result_cache_create(size_t max_bytes, struct result_cache **out)
+{
+    *out = NULL;
+    struct result_cache *c = NULL;
+    TRY(mem_alloc(&c, 1, sizeof *c, "result cache"));
+    c->max_bytes = max_bytes > 0 ? max_bytes : MAX_BYTES;
+    c->n_buckets = BUCKETS_FIRST;
+    const struct status st =
+        mem_alloc(&c->buckets, c->n_buckets, sizeof(struct result_entry *), "result cache");
+    if (status_failed(&st)) {
+        mem_free(&c);
+        return st;
+    }
+    *out = c;
+    return st;
+}
+
+void result_cache_destroy(struct result_cache **cache)
+{
+    struct result_cache *c = *cache;
+    if (c == NULL) return;
+    for (size_t i = 0; i < c->n_buckets; i++) {
+        struct result_entry *e = c->buckets[i];
+        while (e != NULL) {
+            struct result_entry *next = e->next;
+            request_list_clear(&e->waiting);
+            mem_free(&e->tokens);
+            mem_free(&e);
+            e = next;
+        }
+    }
+    request_list_clear(&c->released);
+    mem_free(&c->buckets);
+    mem_free(cache);
+}
+
+static size_t entry_bytes(const struct result_entry *e)
+{
+    return ENTRY_BYTES + e->n_tokens * sizeof *e->tokens;
+}
+
+/* What is kept by use. */
+static void link_youngest(struct result_cache *c, struct result_entry *e)
+{
+    e->older = c->youngest;
+    e->younger = NULL;
+    *(c->youngest != NULL ? &c->youngest->younger : &c->oldest) = e;
+    c->youngest = e;
+    c->bytes += entry_bytes(e);
+}
+
+static void unlink_use(struct result_cache *c, struct result_entry *e)
+{
+    *(e->older != NULL ? &e->older->younger : &c->oldest) = e->younger;
+    *(e->younger != NULL ? &e->younger->older : &c->youngest) = e->older;
+    c->bytes -= entry_bytes(e);
+}
+
+static struct result_entry **bucket_of(const struct result_cache *c, uint64_t hash)
+{
+    return &c->buckets[hash & (c->n_buckets - 1)];
+}
+
+/* Takes an entry that nobody uses out of the table. */
+static void drop(struct result_cache *c, struct result_entry *e)
+{
+    struct result_entry **link = bucket_of(c, e->hash);
+    while (*link != e) link = &(*link)->next;
+    *link = e->next;
+    c->n_entries--;
+    mem_free(&e->tokens);
+    mem_free(&e);
+}
+
+static struct status grow(struct result_cache *c)
+{
+    struct result_entry **old = c->buckets;
+    const size_t n_old = c->n_buckets;
+    struct result_entry **grown = NULL;
+    TRY(mem_alloc(&grown, 2 * n_old, sizeof(struct result_entry *), "result cache"));
+    c->buckets = grown;
+    c->n_buckets = 2 * n_old;
+    for (size_t i = 0; i < n_old; i++) {
+        struct result_entry *e = old[i];
+        while (e != NULL) {
+            struct result_entry *next = e->next, **link = bucket_of(c, e->hash);
+            e->next = *link;
+            *link = e;
+            e = next;
+        }
+    }
+    mem_free(&old);
+    return status_ok();
+}
+
+static struct sampling sampling_of(const struct request *r)
+{
+    struct sampling s;
+    memset(&s, 0, sizeof s);
+    s.penalties = r->penalties;
+    s.min_tokens = r->min_tokens;
+    if (r->guide != NULL) {
+        s.guide = guide_hash(r->guide);
+        s.keeps_ends = r->ignore_eos;
+    }
+    if ((r->min_tokens > 0 || r->guide != NULL) && r->n_stop_ids > 0) {
+        s.stop_ids = XXH3_64bits(r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
+    }
+    s.words = request_words_hash(r);
+    if (r->n_biases > 0) s.biases = XXH3_64bits(r->biases, r->n_biases * sizeof *r->biases);
+    if (r->temperature == 0) return s; /* greedy: chance does not count */
+    s.temperature = r->temperature;
+    s.top_p = r->top_p;
+    s.min_p = r->min_p;
+    s.top_k = r->top_k;
+    s.choice = r->choice;
+    s.key[0] = r->key[0];
+    s.key[1] = r->key[1];
+    return s;
+}
+
+static struct result_entry *find(const struct result_cache *c, const struct request *r,
+                                 uint64_t hash, const struct sampling *s)
+{
+    struct result_entry *e = *bucket_of(c, hash);
+    for (; e != NULL; e = e->next) {
+        if (e->hash != hash || e->n_prompt != r->n_prompt) continue;
+        const int32_t *prompt = e->tokens != NULL ? e->tokens : e->leader->tokens;
+        if (memcmp(&e->sampling, s, sizeof *s) != 0) continue;
+        if (memcmp(prompt, r->tokens, r->n_prompt * sizeof *prompt) == 0) break;
+    }
+    return e;
+}
+
+static struct status add(struct result_cache *c, struct request *r, uint64_t hash,
+                         const struct sampling *s)
+{
+    if (c->n_entries >= c->n_buckets) TRY(grow(c));
+    struct result_entry *e = NULL;
+    TRY(mem_alloc(&e, 1, sizeof *e, "result cache"));
+    struct result_entry **link = bucket_of(c, hash);
+    *e = (struct result_entry){
+        .hash = hash, .sampling = *s, .n_prompt = r->n_prompt, .leader = r, .next = *link};
+    *link = e;
+    c->n_entries++;
+    r->shared = e;
+    return status_ok();
+}
+
+/* r takes over the answer's tokens that it does not have yet, until it is finished. */
+static struct status replay(const struct result_entry *e, const struct request_rules *rules,
+                            struct request *r)
+{
+    while (r->n_tokens < e->n_tokens && r->finish == REQUEST_UNFINISHED) {
+        TRY(request_take_token(r, rules, e->tokens[r->n_tokens]));
+        r->n_resumed++;
+    }
+    return status_ok();
+}
+
+struct status result_cache_ask(struct result_cache *c, const struct request_rules *rules,
+                               struct request *r, enum result_answer *answer)
+{
+    *answer = RESULT_RUN;
+    if (!request_is_replayable(r)) return status_ok();
+    if (r->temperature > 0 && !r->is_seeded) return status_ok();
+    const struct sampling s = sampling_of(r);
+    const uint64_t hash =
+        XXH3_64bits_withSeed(r->tokens, r->n_prompt * sizeof *r->tokens, XXH3_64bits(&s, sizeof s));
+    struct result_entry *e = find(c, r, hash, &s);
+    if (e == NULL) return add(c, r, hash, &s);
+    TRY(replay(e, rules, r));
+    if (e->leader == NULL) unlink_use(c, e);
+    if (r->finish != REQUEST_UNFINISHED) {
+        *answer = RESULT_DONE;
+        if (e->leader == NULL) link_youngest(c, e);
+    } else if (e->leader == NULL) {
+        e->leader = r;
+        r->shared = e;
+    } else if (e->leader->priority <= r->priority) {
+        request_list_put(&e->waiting, r, NULL);
+        *answer = RESULT_WAITS;
+    }
+    return status_ok();
+}
+
+/* The entry holds r's tokens from here on, when they are more than it had. */
+static struct status keep(struct result_entry *e, const struct request *r)
+{
+    if (r->error_code != NULL || r->n_tokens <= e->n_tokens) return status_ok();
+    int32_t *tokens = NULL;
+    TRY(mem_alloc(&tokens, r->n_tokens, sizeof *tokens, "result cache"));
+    memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
+    mem_free(&e->tokens);
+    e->tokens = tokens;
+    e->n_tokens = r->n_tokens;
+    return status_ok();
+}
+
+struct status result_cache_end(struct result_cache *c, struct request *r)
+{
+    struct result_entry *e = r->shared;
+    if (e == NULL) return status_ok();
+    TRY(keep(e, r));
+    r->shared = NULL;
+    e->leader = NULL;
+    while (e->waiting.head != NULL) {
+        struct request *w = e->waiting.head;
+        request_list_take(&e->waiting, w);
+        request_list_put(&c->released, w, NULL);
+    }
+    if (e->tokens == NULL) {
+        drop(c, e);
+        return status_ok();
+    }
+    link_youngest(c, e);
+    /* the one just made stays for those that waited for it, however large it is */
+    while (c->bytes > c->max_bytes && c->oldest != c->youngest) {
+        struct result_entry *oldest = c->oldest;
+        unlink_use(c, oldest);
+        drop(c, oldest);
+    }
+    return status_ok();
+}
+
+struct request *result_cache_take(struct result_cache *c)
+{
+    struct request *r = c->released.head;
+    if (r != NULL) request_list_take(&c->released, r);
+    return r;
+}

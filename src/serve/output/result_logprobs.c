@@ -1,0 +1,205 @@
+/* Log-probabilities in three shapes. */
+#include "serve/output/result_logprobs.h"
+
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* One token with those that could have stood there. */
+struct scored_token {
+    int32_t id;
+    float logprob;
+    const struct plan_top *tops; /* [n_tops] */
+    size_t n_tops;
+};
+
+/* Sampled token i. */
+static struct scored_token sampled(const struct request *r, size_t i)
+{
+    const size_t n = (size_t)r->n_logprobs;
+    return (struct scored_token){.id = r->tokens[r->n_prompt + i],
+                                 .logprob = r->logprobs[i],
+                                 .tops = r->tops + i * n,
+                                 .n_tops = n};
+}
+
+static void add_plain(const struct scored_token *t, struct strbuf *out)
+{
+    strbuf_printf(out, "{\"id\":%d,\"logprob\":", t->id);
+    strbuf_json_float(out, t->logprob);
+    strbuf_puts(out, ",\"top\":[");
+    for (size_t k = 0; k < t->n_tops; k++) {
+        strbuf_printf(out, k > 0 ? ",[%d," : "[%d,", t->tops[k].id);
+        strbuf_json_float(out, t->tops[k].logprob);
+        strbuf_puts(out, "]");
+    }
+    strbuf_puts(out, "]}");
+}
+
+void result_logprobs_plain(const struct request *r, struct strbuf *out)
+{
+    strbuf_puts(out, "[");
+    for (size_t i = 0; i < r->n_tokens - r->n_prompt; i++) {
+        const struct scored_token t = sampled(r, i);
+        if (i > 0) strbuf_puts(out, ",");
+        add_plain(&t, out);
+    }
+    strbuf_puts(out, "]");
+}
+
+void result_logprobs_prompt(const struct request *r, struct strbuf *out)
+{
+    const size_t n = (size_t)r->n_prompt_logprobs;
+    strbuf_puts(out, "[null");
+    for (size_t i = 1; i < r->n_prompt; i++) {
+        const struct scored_token t = {.id = r->tokens[i],
+                                       .logprob = r->scores[i],
+                                       .tops = n > 0 ? r->prompt_tops + i * n : NULL,
+                                       .n_tops = n};
+        strbuf_puts(out, ",");
+        add_plain(&t, out);
+    }
+    strbuf_puts(out, "]");
+}
+
+/* A token's bytes; without a tokenizer, or for an id that has none, what stands for them is made in
+ * `scratch`. */
+static const char *bytes_of(const struct request_rules *rules, int32_t id, char scratch[32],
+                            size_t *n)
+{
+    const char *bytes = NULL;
+    if (rules->tokenizer != NULL) bytes = tokenizer_token_bytes(rules->tokenizer, id, n);
+    if (bytes != NULL) return bytes;
+    *n = (size_t)snprintf(scratch, 32, "token_id:%d", id);
+    return scratch;
+}
+
+static void add_chat_token(const struct request_rules *rules, int32_t id, float logprob,
+                           struct strbuf *out)
+{
+    char scratch[32];
+    size_t n;
+    const char *bytes = bytes_of(rules, id, scratch, &n);
+    strbuf_puts(out, "{\"token\":");
+    strbuf_json_string(out, bytes, n);
+    strbuf_puts(out, ",\"logprob\":");
+    strbuf_json_float(out, logprob);
+    strbuf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, i > 0 ? ",%u" : "%u", (unsigned)(unsigned char)bytes[i]);
+    strbuf_puts(out, "]");
+}
+
+void result_logprobs_chat(const struct request *r, const struct request_rules *rules,
+                          struct strbuf *out)
+{
+    strbuf_puts(out, "{\"content\":[");
+    for (size_t i = 0; i < r->n_tokens - r->n_prompt; i++) {
+        const struct scored_token t = sampled(r, i);
+        if (i > 0) strbuf_puts(out, ",");
+        add_chat_token(rules, t.id, t.logprob, out);
+        strbuf_puts(out, ",\"top_logprobs\":[");
+        for (size_t k = 0; k < t.n_tops; k++) {
+            if (k > 0) strbuf_puts(out, ",");
+            add_chat_token(rules, t.tops[k].id, t.tops[k].logprob, out);
+            strbuf_puts(out, "}");
+        }
+        strbuf_puts(out, "]}");
+    }
+    strbuf_puts(out, "],\"refusal\":null}");
+}
+
+static bool is_text(const char *bytes, size_t n)
+{
+    size_t bad_at;
+    return utf8_valid(bytes, n, &bad_at);
+}
+
+/* A token's string in completions; as JSON. */
+static void add_token_string(const struct request_rules *rules, int32_t id, struct strbuf *out)
+{
+    char scratch[32];
+    size_t n;
+    const char *bytes = bytes_of(rules, id, scratch, &n);
+    if (is_text(bytes, n)) {
+        strbuf_json_string(out, bytes, n);
+        return;
+    }
+    strbuf_puts(out, "\"bytes:");
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(out, "\\\\x%02x", (unsigned)(unsigned char)bytes[i]);
+    strbuf_puts(out, "\"");
+}
+
+static size_t string_characters(const struct request_rules *rules, int32_t id)
+{
+    char scratch[32];
+    size_t n, n_characters = 0;
+    const char *bytes = bytes_of(rules, id, scratch, &n);
+    if (!is_text(bytes, n)) return strlen("bytes:") + 4 * n;
+    for (size_t i = 0; i < n; i++) n_characters += (bytes[i] & 0xC0) != 0x80;
+    return n_characters;
+}
+
+/* True when an earlier one of the ids has the same bytes: JSON's keys should differ. */
+static bool repeats(const struct request_rules *rules, const struct plan_top *tops, size_t k,
+                    int32_t id)
+{
+    char a_scratch[32], b_scratch[32];
+    size_t n, m;
+    const char *bytes = bytes_of(rules, id, a_scratch, &n);
+    for (size_t i = 0; i < k; i++) {
+        const char *other = bytes_of(rules, tops[i].id, b_scratch, &m);
+        if (n == m && memcmp(bytes, other, n) == 0) return true;
+    }
+    return false;
+}
+
+static void add_top_map(const struct request_rules *rules, const struct scored_token *t,
+                        struct strbuf *out)
+{
+    const char *comma = "";
+    strbuf_puts(out, "{");
+    for (size_t k = 0; k <= t->n_tops; k++) {
+        const bool is_own = k == t->n_tops;
+        const int32_t id = is_own ? t->id : t->tops[k].id;
+        if (repeats(rules, t->tops, k, id)) continue;
+        strbuf_puts(out, comma);
+        add_token_string(rules, id, out);
+        strbuf_puts(out, ":");
+        strbuf_json_float(out, is_own ? t->logprob : t->tops[k].logprob);
+        comma = ",";
+    }
+    strbuf_puts(out, "}");
+}
+
+void result_logprobs_completion(const struct request *r, const struct request_rules *rules,
+                                struct strbuf *out)
+{
+    const size_t n = r->n_tokens - r->n_prompt;
+    const int32_t *ids = r->tokens + r->n_prompt;
+    size_t offset = 0;
+    strbuf_puts(out, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        add_token_string(rules, ids[i], out);
+    }
+    strbuf_puts(out, "],\"token_logprobs\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        strbuf_json_float(out, r->logprobs[i]);
+    }
+    strbuf_puts(out, r->n_logprobs > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
+    for (size_t i = 0; i < n && r->n_logprobs > 0; i++) {
+        const struct scored_token t = sampled(r, i);
+        if (i > 0) strbuf_puts(out, ",");
+        add_top_map(rules, &t, out);
+    }
+    strbuf_puts(out, r->n_logprobs > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
+    for (size_t i = 0; i < n; i++) {
+        strbuf_printf(out, i > 0 ? ",%zu" : "%zu", offset);
+        offset += string_characters(rules, ids[i]);
+    }
+    strbuf_puts(out, "]}");
+}

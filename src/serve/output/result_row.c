@@ -1,0 +1,226 @@
+/* Result lines, as docs/requests.md has them. */
+#include "serve/output/result_row.h"
+
+#include "serve/output/result_logprobs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static void add_key_string(struct strbuf *out, const char *key, const char *bytes, size_t n)
+{
+    strbuf_printf(out, "\"%s\":", key);
+    strbuf_json_string(out, bytes == NULL ? "" : bytes, n);
+}
+
+/* The shortest decimal that reads back as the same double. */
+static void add_double(struct strbuf *out, double x)
+{
+    if (!isfinite(x)) {
+        strbuf_puts(out, "null");
+        return;
+    }
+    char digits[40];
+    for (int precision = 15; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, x);
+        if (strtod(digits, NULL) == x) break;
+    }
+    strbuf_puts(out, digits);
+}
+
+static void add_ids(struct strbuf *out, const int32_t *ids, size_t n)
+{
+    strbuf_puts(out, "\"token_ids\":[");
+    for (size_t i = 0; i < n; i++) strbuf_printf(out, i == 0 ? "%d" : ",%d", ids[i]);
+    strbuf_puts(out, "]");
+}
+
+static void add_error(struct strbuf *out, const struct request *r)
+{
+    strbuf_puts(out, "\"error\":{");
+    add_key_string(out, "code", r->error_code, strlen(r->error_code));
+    strbuf_puts(out, ",");
+    add_key_string(out, "message", r->error_message, strlen(r->error_message));
+    strbuf_puts(out, "}");
+}
+
+static const char *finish_name(const struct request *r)
+{
+    return r->finish == REQUEST_STOP ? "stop" : "length";
+}
+
+double result_row_sum(const struct request *r, uint64_t *n_scored)
+{
+    double sum = 0;
+    *n_scored = 0;
+    if (r->finish != REQUEST_SCORED) return sum;
+    for (size_t i = 1; i < r->n_prompt; i++) sum += (double)r->scores[i];
+    *n_scored = r->n_prompt - 1;
+    return sum;
+}
+
+const struct request *result_row_choice(const struct request *r, int32_t i)
+{
+    return r->choices != NULL ? r->choices[i] : r;
+}
+
+size_t result_row_n_generated(const struct request *r)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        const struct request *c = result_row_choice(r, i);
+        if (c == NULL) continue; /* of an error row */
+        n += c->n_tokens - c->n_prompt;
+    }
+    return n;
+}
+
+static void add_scored(struct strbuf *out, const struct request *r)
+{
+    uint64_t n_scored;
+    add_ids(out, r->tokens, r->n_prompt);
+    strbuf_puts(out, ",\"logprobs\":[null");
+    for (size_t i = 1; i < r->n_prompt; i++) {
+        strbuf_puts(out, ",");
+        strbuf_json_float(out, r->scores[i]);
+    }
+    strbuf_puts(out, "],\"sum_logprob\":");
+    add_double(out, result_row_sum(r, &n_scored));
+}
+
+/* One answer to the line: its text, tokens and log-probabilities. */
+static void add_choice(struct strbuf *out, const struct request *c)
+{
+    add_key_string(out, "text", c->text.data, c->text.n);
+    strbuf_puts(out, ",");
+    add_ids(out, c->tokens + c->n_prompt, c->n_tokens - c->n_prompt);
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"", finish_name(c));
+    if (c->n_logprobs < 0) return;
+    strbuf_puts(out, ",\"logprobs\":");
+    result_logprobs_plain(c, out);
+}
+
+/* Prompt tokens count once, however many answers there are. */
+static void add_usage(struct strbuf *out, const struct request *r)
+{
+    const size_t n_generated = result_row_n_generated(r);
+    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu", r->n_prompt,
+                  n_generated);
+    if (r->format != REQUEST_PLAIN) {
+        strbuf_printf(out, ",\"total_tokens\":%zu", r->n_prompt + n_generated);
+    }
+    strbuf_puts(out, "}");
+}
+
+/* The request that has the prompt's log-probabilities. */
+static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
+{
+    if (r->n_prompt_logprobs < 0) return;
+    strbuf_puts(out, ",\"prompt_logprobs\":");
+    result_logprobs_prompt(result_row_choice(r, 0), out);
+}
+
+static void add_generated(struct strbuf *out, const struct request *r)
+{
+    if (r->n_choices == 1) {
+        add_choice(out, result_row_choice(r, 0));
+    } else {
+        strbuf_puts(out, "\"choices\":[");
+        for (int32_t i = 0; i < r->n_choices; i++) {
+            strbuf_printf(out, i > 0 ? ",{\"index\":%d," : "{\"index\":%d,", i);
+            add_choice(out, r->choices[i]);
+            strbuf_puts(out, "}");
+        }
+        strbuf_puts(out, "]");
+    }
+    add_prompt_logprobs(out, r);
+    add_usage(out, r);
+}
+
+static void add_openai_choice(struct strbuf *out, const struct request *c,
+                              const struct request_rules *rules, int32_t index)
+{
+    const bool is_chat = c->format == REQUEST_OPENAI_CHAT;
+    strbuf_printf(out, "{\"index\":%d,", index);
+    if (is_chat) strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
+    add_key_string(out, is_chat ? "content" : "text", c->text.data, c->text.n);
+    if (is_chat) strbuf_puts(out, "}");
+    strbuf_puts(out, ",\"logprobs\":");
+    if (c->n_logprobs < 0) {
+        strbuf_puts(out, "null");
+    } else if (is_chat) {
+        result_logprobs_chat(c, rules, out);
+    } else {
+        result_logprobs_completion(c, rules, out);
+    }
+    strbuf_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
+}
+
+static void add_openai_body(struct strbuf *out, const struct request *r,
+                            const struct request_rules *rules, const char *model_name,
+                            unsigned long long id)
+{
+    const bool is_chat = r->format == REQUEST_OPENAI_CHAT;
+    strbuf_printf(out, "{\"id\":\"%s-%016llx\",\"object\":\"%s\",\"created\":0,",
+                  is_chat ? "chatcmpl" : "cmpl", id,
+                  is_chat ? "chat.completion" : "text_completion");
+    if (model_name != NULL) {
+        add_key_string(out, "model", model_name, strlen(model_name));
+    } else {
+        add_key_string(out, "model", r->model.bytes, r->model.n);
+    }
+    strbuf_puts(out, ",\"choices\":[");
+    for (int32_t i = 0; i < r->n_choices; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        add_openai_choice(out, result_row_choice(r, i), rules, i);
+    }
+    strbuf_puts(out, "]");
+    add_prompt_logprobs(out, r);
+    add_usage(out, r);
+    strbuf_puts(out, "}");
+}
+
+/* The ids of a batch result come from the custom_id alone: no clock, no counter, no chance. */
+static void add_openai(struct strbuf *out, const struct request *r,
+                       const struct request_rules *rules, const char *model_name)
+{
+    const unsigned long long id = XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
+    strbuf_printf(out, "{\"id\":\"batch_req_%016llx\",", id);
+    add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
+    if (r->error_code != NULL) {
+        strbuf_puts(out, ",\"response\":null,");
+        add_error(out, r);
+    } else {
+        strbuf_printf(
+            out, ",\"response\":{\"status_code\":200,\"request_id\":\"%016llx\",\"body\":", id);
+        add_openai_body(out, r, rules, model_name, id);
+        strbuf_puts(out, "},\"error\":null");
+    }
+    strbuf_puts(out, "}\n");
+}
+
+struct status result_row_write(const struct request *r, const struct request_rules *rules,
+                               const char *model_name, struct strbuf *out)
+{
+    if (r->format != REQUEST_PLAIN && !rules->score) {
+        add_openai(out, r, rules, model_name);
+        return strbuf_status(out);
+    }
+    strbuf_puts(out, "{");
+    add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
+    strbuf_puts(out, ",");
+    if (r->error_code != NULL) {
+        add_error(out, r);
+    } else if (rules->score) {
+        add_scored(out, r);
+    } else {
+        add_generated(out, r);
+    }
+    if (r->error_code == NULL && r->n_dropped > 0) {
+        strbuf_printf(out, ",\"dropped\":%llu", (unsigned long long)r->n_dropped);
+    }
+    strbuf_puts(out, "}\n");
+    return strbuf_status(out);
+}

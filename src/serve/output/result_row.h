@@ -1,0 +1,22 @@
+/* A finished request as its result line. Nothing here depends on time, layout or batch.
+ * Called by the lead. */
+#ifndef SHOAL_SERVE_OUTPUT_RESULT_ROW_H
+#define SHOAL_SERVE_OUTPUT_RESULT_ROW_H
+
+#include "serve/request/request.h"
+
+/* Local. Appends r's result line, its newline included: an error row, a score row (rules->score), a
+ * plain result row, or an OpenAI batch result line for a batch line. model_name: the "model" of
+ * batch results; NULL: the request's own. Errors: STATUS_MEMORY. */
+struct status result_row_write(const struct request *r, const struct request_rules *rules,
+                               const char *model_name, struct strbuf *out);
+
+/* Local. Sum of a scored request's log-probabilities in order of position, and how many they are.
+ */
+double result_row_sum(const struct request *r, uint64_t *n_scored);
+
+/* Local. Answer i of a finished request, borrowed; and how many tokens all answers have. */
+const struct request *result_row_choice(const struct request *r, int32_t i);
+size_t result_row_n_generated(const struct request *r);
+
+#endif

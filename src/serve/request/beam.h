@@ -1,0 +1,52 @@
+/* Beam search over one prompt: which hypotheses go on, and which have ended. Each step asks of
+ * every running hypothesis for its most likely next tokens, by a request of its own ("probe") that
+ * computes what the prefix cache does not have. Knows no scheduler and no ranks; lead_choices.c
+ * runs the probes.
+ *
+ * The search is that of transformers' generate (num_beams, length_penalty, early_stopping, versions
+ * 4.50 to 5.2), without logits processors: candidates rank by the sum of log-probabilities of their
+ * tokens; those among the first `width` that end become answers, scored by that sum over
+ * length^length_penalty, where length counts sampled tokens, the end token too; the best `width`
+ * that do not end go on. Ours alone: sums are in double, and equal candidates rank by token id,
+ * then by the rank of their hypothesis; transformers leaves ties open. */
+#ifndef SHOAL_SERVE_REQUEST_BEAM_H
+#define SHOAL_SERVE_REQUEST_BEAM_H
+
+#include "serve/request/request.h"
+
+struct beam_search;
+
+/* Local. One running hypothesis: the prompt. r and rules are borrowed. Errors: STATUS_MEMORY. */
+struct status beam_create(struct request *r, const struct request_rules *rules,
+                          struct beam_search **out);
+void beam_destroy(struct beam_search **b);
+
+/* Local. How many of the most likely tokens a step must know, at most PLAN_TOPS_MAX: as many as go
+ * on, and all that end. */
+int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
+
+/* Local. How many hypotheses run: each needs a probe. 0: the search has ended. */
+int32_t beam_n_running(const struct beam_search *b);
+
+/* Local. The request that finds what follows hypothesis i. Owner of *out: the caller. Errors:
+ * STATUS_MEMORY. */
+struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out);
+
+/* Local. One step; probes [beam_n_running] are finished without errors, in order. Errors:
+ * STATUS_MEMORY. */
+struct status beam_advance(struct beam_search *b, struct request *const *probes);
+
+/* Local. How many steps the search has made: sampled tokens of each running hypothesis. */
+size_t beam_n_steps(const struct beam_search *b);
+
+/* Local. Appends the search's state between two steps, at least one made, and takes it back into a
+ * search just made. *taken is false for bytes that are no state of such a search; it is to be
+ * destroyed then. Little-endian. Errors: STATUS_MEMORY. */
+void beam_pack(const struct beam_search *b, struct strbuf *out);
+struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bool *taken);
+
+/* Local. After the search: the i-th best answer, finished, i below the request's n_choices. Stop
+ * strings end its text here; they do not guide the search. Errors: STATUS_MEMORY. */
+struct status beam_make_answer(const struct beam_search *b, int32_t i, struct request **out);
+
+#endif

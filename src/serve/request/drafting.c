@@ -1,0 +1,142 @@
+/* The table has no chains: what is hashed to a place later takes it, and what is found there is
+ * compared with the text. */
+#include "serve/request/drafting.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
+
+static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
+
+/* The odds before anything was tried: a guess that gets no row is a trial, too, and costs nothing.
+ * What the first odds weigh, in trials; and all of what is known, at most. */
+static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
+enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
+
+/* A token that is less likely is never tried, not even where its row is free. It could save little,
+ * and only while what is done sooner makes way for others: not at the end of a job. */
+static const float least_odds = 0.6f;
+
+/* Where the follower of the n tokens before `end` is listed. */
+static size_t slot_of(const struct drafting *d, const int32_t *end, size_t n)
+{
+    uint64_t h = n;
+    for (size_t i = 1; i <= n; i++)
+        h = (h ^ (uint32_t)end[-(ptrdiff_t)i]) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(h >> 32) & (d->n_slots - 1);
+}
+
+static size_t slots_for(size_t n)
+{
+    size_t n_slots = SLOTS_LEAST;
+    while (n_slots < SLOTS_MOST && n_slots < 4 * n) n_slots *= 2;
+    return n_slots;
+}
+
+size_t drafting_bytes(size_t n)
+{
+    return slots_for(n) * sizeof(int32_t);
+}
+
+void drafting_fini(struct drafting *d)
+{
+    mem_free(&d->followers);
+    *d = (struct drafting){0};
+}
+
+/* A larger table, for which the text is read again. */
+static struct status grow(struct drafting *d, size_t n_slots)
+{
+    int32_t *followers = NULL;
+    TRY(mem_alloc(&followers, n_slots, sizeof *followers, "drafts"));
+    if (d->n_slots == 0) memcpy(d->odds, first_odds, sizeof first_odds);
+    mem_free(&d->followers);
+    d->followers = followers;
+    d->n_slots = n_slots;
+    d->n_seen = 0;
+    return status_ok();
+}
+
+struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n)
+{
+    const size_t n_slots = slots_for(n);
+    if (n_slots > d->n_slots) TRY(grow(d, n_slots));
+    for (size_t at = d->n_seen; at < n; at++) {
+        for (size_t i = 0; i < DRAFTING_LENGTHS; i++)
+            if (at >= lengths[i]) d->followers[slot_of(d, tokens + at, lengths[i])] = (int32_t)at;
+    }
+    if (n > d->n_seen) d->n_seen = n;
+    d->n_same = 0;
+    for (size_t i = DRAFTING_LENGTHS; i-- > 0 && d->n_same == 0;) {
+        const size_t n_same = lengths[i];
+        if (n <= n_same) continue;
+        const size_t from = (size_t)d->followers[slot_of(d, tokens + n, n_same)];
+        if (from < n_same || from >= n) continue;
+        if (memcmp(tokens + from - n_same, tokens + n - n_same, n_same * sizeof *tokens) != 0)
+            continue;
+        d->from = from;
+        d->n_same = n_same;
+    }
+    return status_ok();
+}
+
+/* The odds of a token behind n_same that are as they were before. */
+static size_t odds_of(size_t n_same)
+{
+    size_t i = 0;
+    while (i + 1 < DRAFTING_LENGTHS && n_same >= lengths[i + 1]) i++;
+    return i;
+}
+
+void drafting_times(const struct drafting_cost *cost, float *times)
+{
+    float not_met = 1; /* the part of all experts that no row goes to */
+    times[0] = 0;
+    for (int32_t n = 1; n <= DRAFTING_ROWS; n++) {
+        times[n] = cost->row > 0 ? 1 + cost->row * (float)(n - 1) : 0;
+        not_met *= 1 - cost->chosen;
+        if (cost->chosen > 0) times[n] += cost->experts * ((1 - not_met) / cost->chosen - 1);
+        const int32_t full = cost->full_rows;
+        if (full > 0 && n > full) times[n] = times[full] / (float)full * (float)n;
+    }
+}
+
+static float time_of(const struct drafting_step *step, int32_t n_rows)
+{
+    const int32_t n = n_rows > step->most_rows ? n_rows : step->most_rows;
+    return step->times[n < DRAFTING_ROWS ? n : DRAFTING_ROWS];
+}
+
+int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
+                       int32_t n_most)
+{
+    if (d->n_same == 0) return 0;
+    if (step->times[1] == 0) return n_most;
+    float odds = 1, n_good = step->n_good, best = n_good / time_of(step, n_rows);
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_most; i++) {
+        const float next = d->odds[odds_of(d->n_same + (size_t)i)];
+        if (next < least_odds) break;
+        odds *= next;
+        n_good += odds;
+        const float rate = n_good / time_of(step, n_rows + i + 1);
+        if (rate <= best) continue; /* a longer guess may still pay: experts are met once */
+        best = rate;
+        step->n_good = n_good;
+        n = i + 1;
+    }
+    if (n_rows + n > step->most_rows) step->most_rows = n_rows + n;
+    return n;
+}
+
+void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right)
+{
+    for (int32_t i = 0; d->n_same > 0 && i < n_tried; i++) {
+        const size_t at = odds_of(d->n_same + (size_t)i);
+        const float weight = 1.0f / (float)(FIRST_WEIGHT + ++d->n_tried[at]);
+        d->odds[at] += weight * ((i < n_right ? 1.0f : 0.0f) - d->odds[at]);
+        if (FIRST_WEIGHT + d->n_tried[at] >= MOST_WEIGHT) d->n_tried[at]--;
+    }
+}

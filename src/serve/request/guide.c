@@ -1,0 +1,294 @@
+/* A list of compiled specs; those that no request has are dropped when there are too many bytes. */
+#include "serve/request/guide.h"
+
+#include "base/mem.h"
+#include "text/grammar/automaton.h"
+#include "text/grammar/json_schema.h"
+#include "text/grammar/regex.h"
+#include "text/tokenizer/token_order.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+/* Of guides that no request has: bytes, and how many; of all masks: bytes. */
+enum { KEPT_BYTES = 64 << 20, KEPT = 256, MASKS_BYTES = 64 << 20 };
+
+struct mask {
+    uint32_t *words; /* owned, [n_words]; NULL: not made yet */
+    size_t n_tokens;
+};
+
+struct guide {
+    struct guides *owner;
+    uint64_t hash;
+    char *key; /* owned, [n_key]: the kind, and the spec as compact JSON */
+    size_t n_key;
+    size_t n_users;
+    char *error;        /* owned: why there is no automaton; NULL: there is one */
+    struct dfa *dfa;    /* owned */
+    struct mask *masks; /* [n_states] */
+    struct mask first;  /* of the start, for an answer's first token */
+    struct guide *next; /* used before this one */
+};
+
+struct guides {
+    const struct tokenizer *tokenizer;
+    int32_t vocab_size;
+    size_t n_words;
+    struct token_order *order; /* NULL until the first guide */
+    size_t n_masks_bytes;
+    struct guide *head; /* used last */
+};
+
+struct status guides_create(const struct tokenizer *t, int32_t vocab_size, struct guides **out)
+{
+    *out = NULL;
+    struct guides *g = NULL;
+    TRY(mem_alloc(&g, 1, sizeof *g, "guides"));
+    g->tokenizer = t;
+    g->vocab_size = vocab_size;
+    g->n_words = ((size_t)vocab_size + 31) / 32;
+    *out = g;
+    return status_ok();
+}
+
+static void drop_mask(struct guide *guide, struct mask *m)
+{
+    if (m->words == NULL) return;
+    mem_free(&m->words);
+    guide->owner->n_masks_bytes -= guide->owner->n_words * sizeof(uint32_t);
+}
+
+static void drop_masks(struct guide *guide)
+{
+    for (size_t i = 0; guide->masks != NULL && i < guide->dfa->n_states; i++)
+        drop_mask(guide, &guide->masks[i]);
+    drop_mask(guide, &guide->first);
+}
+
+static void guide_destroy(struct guide **guide)
+{
+    struct guide *p = *guide;
+    drop_masks(p);
+    mem_free(&p->masks);
+    dfa_destroy(&p->dfa);
+    mem_free(&p->key);
+    mem_free(&p->error);
+    mem_free(guide);
+}
+
+void guides_destroy(struct guides **guides)
+{
+    struct guides *g = *guides;
+    if (g == NULL) return;
+    while (g->head != NULL) {
+        struct guide *next = g->head->next;
+        guide_destroy(&g->head);
+        g->head = next;
+    }
+    token_order_destroy(&g->order);
+    mem_free(guides);
+}
+
+static struct status add_choices(struct nfa *n, uint32_t from, const struct js_node *list,
+                                 uint32_t *end)
+{
+    *end = nfa_state(n);
+    if (js_type(list) != JS_ARRAY) return status_make(STATUS_REQUEST, "expected a list of strings");
+    for (size_t i = 0; i < js_count(list); i++) {
+        size_t n_bytes;
+        const char *text = js_string(js_at(list, i), &n_bytes);
+        if (text == NULL) return status_make(STATUS_REQUEST, "expected a list of strings");
+        nfa_empty(n, nfa_text(n, from, text, n_bytes), *end);
+    }
+    return nfa_status(n);
+}
+
+static struct status add_paths(struct nfa *n, uint32_t from, enum guide_kind kind,
+                               const struct js_node *node, uint32_t *end)
+{
+    const struct regex_options options = {.in_string = false, .searches = false};
+    size_t n_bytes;
+    switch (kind) {
+    case GUIDE_REGEX: {
+        const char *pattern = js_string(node, &n_bytes);
+        if (pattern == NULL) return status_make(STATUS_REQUEST, "expected a string");
+        return regex_add(n, from, pattern, n_bytes, options, end);
+    }
+    case GUIDE_CHOICE:
+        return add_choices(n, from, node, end);
+    case GUIDE_OBJECT:
+        return json_schema_any_object(n, from, end);
+    default:
+        return json_schema_add(n, from, node, end);
+    }
+}
+
+static struct status compile(enum guide_kind kind, const struct js_node *node, struct dfa **out)
+{
+    struct nfa n;
+    uint32_t end;
+    *out = NULL;
+    nfa_init(&n);
+    const uint32_t start = nfa_state(&n);
+    struct status st = add_paths(&n, start, kind, node, &end);
+    if (!status_failed(&st)) st = dfa_create(&n, start, end, out);
+    nfa_fini(&n);
+    return st;
+}
+
+static struct status make_key(enum guide_kind kind, const struct js_node *node, char **key,
+                              size_t *n)
+{
+    char *text = NULL;
+    size_t n_text = 0;
+    if (kind != GUIDE_OBJECT) TRY(js_dump(node, &text, &n_text));
+    const struct status st = mem_alloc(key, n_text + 1, 1, "guide");
+    if (!status_failed(&st)) {
+        (*key)[0] = (char)kind;
+        if (n_text > 0) memcpy(*key + 1, text, n_text);
+        *n = n_text + 1;
+    }
+    mem_free(&text);
+    return st;
+}
+
+static size_t bytes_of(const struct guide *p)
+{
+    if (p->dfa == NULL) return sizeof *p + p->n_key + STATUS_TEXT_MAX;
+    return sizeof *p + p->n_key + dfa_bytes(p->dfa) + p->dfa->n_states * sizeof *p->masks;
+}
+
+/* Drops what nobody uses, but for the head and the most recent that fit. */
+static void trim(struct guides *g)
+{
+    size_t n_bytes = 0, n_kept = 0;
+    for (struct guide **link = &g->head->next; *link != NULL;) {
+        struct guide *p = *link;
+        const bool is_used = p->n_users > 0;
+        if (!is_used && (n_kept == KEPT || n_bytes + bytes_of(p) > KEPT_BYTES)) {
+            *link = p->next;
+            guide_destroy(&p);
+            continue;
+        }
+        n_kept += !is_used;
+        if (!is_used) n_bytes += bytes_of(p);
+        link = &p->next;
+    }
+}
+
+/* Compiles into p. A spec that cannot be is known as such from then on. */
+static struct status fill(struct guide *p, enum guide_kind kind, const struct js_node *node)
+{
+    const struct status st = compile(kind, node, &p->dfa);
+    if (st.code == STATUS_REQUEST) return mem_strndup(&p->error, st.text, strlen(st.text));
+    TRY(st);
+    return mem_alloc(&p->masks, p->dfa->n_states, sizeof *p->masks, "guide");
+}
+
+/* Takes over the key when it makes a guide of it. */
+static struct status make_guide(struct guides *g, enum guide_kind kind, const struct js_node *node,
+                                char **key, size_t n_key)
+{
+    struct guide *p = NULL;
+    if (g->order == NULL) TRY(token_order_create(g->tokenizer, g->vocab_size, &g->order));
+    TRY(mem_alloc(&p, 1, sizeof *p, "guide"));
+    const struct status st = fill(p, kind, node);
+    if (status_failed(&st)) {
+        guide_destroy(&p);
+        return st;
+    }
+    p->owner = g;
+    p->key = *key;
+    p->n_key = n_key;
+    p->hash = XXH3_64bits(p->key, n_key);
+    *key = NULL;
+    p->next = g->head;
+    g->head = p;
+    trim(g);
+    return status_ok();
+}
+
+struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
+                         struct guide **out)
+{
+    char *key = NULL;
+    size_t n_key = 0;
+    *out = NULL;
+    TRY(make_key(kind, node, &key, &n_key));
+    struct guide **link = &g->head;
+    while (*link != NULL && ((*link)->n_key != n_key || memcmp((*link)->key, key, n_key) != 0))
+        link = &(*link)->next;
+    struct status st = status_ok();
+    if (*link != NULL) { /* the latest used stands first */
+        struct guide *p = *link;
+        *link = p->next;
+        p->next = g->head;
+        g->head = p;
+    } else {
+        st = make_guide(g, kind, node, &key, n_key);
+    }
+    mem_free(&key);
+    TRY(st);
+    if (g->head->error != NULL) return status_make(STATUS_REQUEST, "%s", g->head->error);
+    *out = guide_share(g->head);
+    return status_ok();
+}
+
+struct guide *guide_share(struct guide *guide)
+{
+    if (guide != NULL) guide->n_users++;
+    return guide;
+}
+
+void guide_release(struct guide **guide)
+{
+    if (*guide != NULL) (*guide)->n_users--;
+    *guide = NULL;
+}
+
+size_t guide_cost_bytes(const struct guide *guide)
+{
+    return bytes_of(guide) / guide->n_users;
+}
+
+uint64_t guide_hash(const struct guide *guide)
+{
+    return guide->hash;
+}
+
+uint16_t guide_next(const struct guide *guide, uint16_t state, int32_t token, bool begins)
+{
+    size_t n;
+    const char *bytes = token_order_text(guide->owner->order, token, begins, &n);
+    return n > 0 ? dfa_run(guide->dfa, state, bytes, n) : (uint16_t)GUIDE_LOST;
+}
+
+bool guide_accepts(const struct guide *guide, uint16_t state)
+{
+    return (guide->dfa->flags[state] & DFA_ACCEPTS) != 0;
+}
+
+bool guide_goes_on(const struct guide *guide, uint16_t state)
+{
+    return (guide->dfa->flags[state] & DFA_GOES_ON) != 0;
+}
+
+struct status guide_mask(struct guide *guide, uint16_t state, bool begins, const uint32_t **mask,
+                         size_t *n_tokens)
+{
+    struct guides *g = guide->owner;
+    const size_t n_bytes = g->n_words * sizeof(uint32_t);
+    struct mask *m = begins ? &guide->first : &guide->masks[state];
+    if (m->words == NULL) {
+        if (g->n_masks_bytes + n_bytes > MASKS_BYTES) {
+            for (struct guide *p = g->head; p != NULL; p = p->next) drop_masks(p);
+        }
+        TRY(mem_alloc(&m->words, g->n_words, sizeof *m->words, "guide"));
+        g->n_masks_bytes += n_bytes;
+        m->n_tokens = token_order_mask(g->order, guide->dfa, state, begins, m->words);
+    }
+    *mask = m->words;
+    *n_tokens = m->n_tokens;
+    return status_ok();
+}

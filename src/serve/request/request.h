@@ -1,0 +1,235 @@
+/* One request line: its checked values, its key, and its life's data until its result line.
+ * Knows ids, sampling, state and status; never ranks or tensors. Made by the lead from each line
+ * (request_parse.c), lent to the scheduler, turned into a result line by result_row.c.
+ * Circle: struct request holds the states of its beams, form and words, and each of these works on
+ * the request. */
+#ifndef SHOAL_SERVE_REQUEST_REQUEST_H
+#define SHOAL_SERVE_REQUEST_REQUEST_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "plan/step_plan.h"
+#include "serve/request/drafting.h"
+#include "serve/request/guide.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/stop.h"
+#include "text/tokenizer/tokenizer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    REQUEST_STOPS_MAX = 64,
+    REQUEST_STOP_BYTES_MAX = 1024,
+    REQUEST_STOP_IDS_MAX = 1024,
+    REQUEST_BIASES_MAX = 4096,
+    REQUEST_BAD_WORDS_MAX = 1024,
+    REQUEST_LOGPROBS_MAX = 20,
+    REQUEST_CHOICES_MAX = 128,
+    REQUEST_BEAMS_MAX = 32,
+};
+
+/* Values of flags (over generation_config.json), which a line's own values override. */
+struct request_defaults {
+    int64_t max_tokens;        /* >= 1 */
+    double temperature;        /* >= 0; 0: greedy */
+    double top_p;              /* (0, 1] */
+    double min_p;              /* [0, 1] */
+    int64_t top_k;             /* 0 or -1: off */
+    double repetition_penalty; /* above 0; 1: off */
+    double presence_penalty;   /* [-2, 2]; 0: off; so the next */
+    double frequency_penalty;
+    int64_t n;                /* choices of a line, >= 1 */
+    int64_t logprobs;         /* alternatives to each token; 0: no log-probabilities at all */
+    uint64_t seed;            /* --seed: hashed with the custom_id */
+    const char *const *stops; /* [n_stops], borrowed */
+    size_t n_stops;
+};
+
+/* Local. 128 tokens, one choice, temperature 1, everything else off. */
+void request_defaults_init(struct request_defaults *d);
+
+/* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
+struct status request_defaults_check(const struct request_defaults *d);
+
+/* What a line is checked against. Everything is borrowed. */
+struct request_rules {
+    struct request_defaults defaults;
+    struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
+    const struct chat *chat;     /* the model's chat template; NULL: `messages` are error rows, */
+    const char *chat_missing;    /* and this sentence says why */
+    struct jinja_date date;      /* what templates take for now */
+    const int32_t *end_ids;      /* [n_end_ids] */
+    size_t n_end_ids;
+    int32_t vocab_size;    /* token ids are in [0, vocab_size) */
+    int32_t max_model_len; /* tokens of a full context */
+    bool score;            /* prompts are scored, nothing is generated */
+    struct guides *guides; /* NULL: answers of a given form are error rows */
+};
+
+/* What an answer's tokens are taken from (request_words.h). */
+struct request_words {
+    uint32_t *kept; /* [n_kept_words], a bit each: allowed_token_ids; NULL: all */
+    size_t n_kept_words;
+    int32_t *banned; /* [n_banned]: of each of bad_words how many tokens, and those */
+    size_t n_banned, banned_capacity;
+};
+
+enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
+enum request_state { REQUEST_NEW, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED };
+enum request_finish { REQUEST_UNFINISHED, REQUEST_STOP, REQUEST_LENGTH, REQUEST_SCORED };
+
+/* An owned byte string; may hold NULs. */
+struct request_bytes {
+    char *bytes;
+    size_t n;
+};
+
+/* When a beam search with `width` ended hypotheses is over: when none that runs can be better by
+ * its sum at its present length; at once; or when none can at any length. */
+enum beam_early { BEAM_NOT_EARLY, BEAM_EARLY, BEAM_NEVER };
+
+struct request_beam {
+    int32_t width; /* 0: no beam search */
+    enum beam_early early;
+    double length_penalty;
+};
+
+struct request {
+    /* the line */
+    uint64_t line;    /* number, from 1 */
+    uint64_t index;   /* order of reading, from 0 */
+    int32_t plan_id;  /* its name in plans */
+    uint64_t order;   /* in which it runs, among those of its priority; no two have the same */
+    int32_t priority; /* smaller runs first; 0 unless the line says so */
+    enum request_format format;
+    struct request_bytes custom_id;
+    struct request_bytes model; /* OpenAI lines: the body's "model"; may be empty */
+    uint64_t line_digest[2];    /* the journal's */
+
+    /* sampling */
+    int32_t max_tokens, top_k;
+    float temperature, top_p, min_p;
+    uint32_t key[2];
+    bool is_seeded;            /* by its line; else no other line has its key */
+    struct stop_matcher *stop; /* owned; NULL: no stop strings */
+    struct plan_penalties penalties;
+    int32_t min_tokens; /* before which it neither ends nor stops */
+    bool ignore_eos;    /* the model's end tokens do not end it */
+    int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
+    size_t n_stop_ids;
+    struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
+    size_t n_biases;
+    struct request_words words; /* owned */
+    struct guide *guide;        /* shared; NULL: the text may be anything */
+    int32_t n_logprobs;         /* alternatives to each sampled token; -1: no log-probabilities */
+    int32_t n_prompt_logprobs;  /* the same of each prompt token */
+    int32_t n_choices;
+    uint32_t choice; /* which of them it is */
+    struct request_beam beam;
+
+    /* tokens and results; owned */
+    int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
+    size_t n_tokens, n_prompt, tokens_capacity;
+    float *scores; /* score and n_prompt_logprobs: [n_prompt], natural log; scores[0] is unused */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; the first are unused */
+    float *logprobs;              /* of sampled tokens; and the most likely ones, n_logprobs each */
+    struct plan_top *tops;
+    size_t logprobs_capacity; /* tokens */
+    struct detokenizer detokenizer;
+    struct strbuf text;
+    size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
+    size_t n_saved;     /* sampled tokens that the journal has by now; of a search, its steps */
+    uint64_t n_dropped; /* expert choices dropped by a capacity factor */
+    enum request_finish finish;
+    struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the
+                                 answers are the first n_choices. NULL: r is its own only answer */
+    size_t choices_capacity;
+    int32_t n_open;             /* of them: not finished */
+    struct request *parent;     /* whose choice it is, and whose lists it borrows; NULL: none */
+    struct beam_search *search; /* owned */
+    const char *error_code;     /* NULL: no error. A constant */
+    char *error_message;        /* owned */
+
+    /* the scheduler's */
+    enum request_state state;
+    bool in_flight;         /* a planned step of it has not been committed */
+    bool is_scored;         /* that step gives log-probabilities of prompt tokens */
+    int32_t replica, group; /* where it runs */
+    int32_t n_rows;         /* rows of the step being planned or in flight, from pos0 on */
+    size_t pos0;
+    size_t n_computed; /* tokens whose KV stands in its blocks */
+    size_t n_high;     /* the most that n_computed ever was */
+    int32_t *blocks;   /* [n_blocks], owned memory */
+    size_t n_blocks, blocks_capacity;
+    size_t n_cached; /* the first of them, which the prefix cache knows and others may hold */
+    int32_t n_own;   /* of n_blocks: taken from the pool for it */
+    uint64_t
+        *block_keys; /* [n_block_keys] of its full blocks (serve/schedule/prefix_cache.h); owned */
+    size_t n_block_keys, block_keys_capacity;
+    struct plan_adjust
+        *adjusts; /* [n_adjusts] for its next draw (serve/request/request_adjust.h); owned */
+    size_t n_adjusts, adjusts_capacity;
+    size_t n_counted; /* tokens that are in them; 0: none were made yet */
+    bool forbids;     /* end tokens are among them */
+    uint16_t guide_state;
+    uint32_t *allowed; /* [n_allowed_words] tokens that its next draw may give, a bit each; owned */
+    size_t n_allowed_words;   /* 0: all */
+    struct drafting drafting; /* while it runs */
+    int32_t n_drafts;         /* guesses behind its tokens, which the step in flight checks */
+    bool may_draft;           /* in the step being planned */
+    uint64_t first_plan_ns, first_token_ns, last_token_ns;
+    struct request *prev, *next; /* in the list of its state */
+
+    struct result_entry *shared; /* the result cache's, while r runs for others, too */
+};
+
+/* Local. The request of one line (n bytes, borrowed for the call). A line that cannot be served
+ * gives a request with error_code and error_message set, and OK. Owner of *out: the caller.
+ * Errors: STATUS_MEMORY. */
+struct status request_create(const struct request_rules *rules, uint64_t line_number,
+                             const char *text, size_t n, struct request **out);
+
+/* Local. The request of a line that was not read (too long): an error row from the start. Errors:
+ * STATUS_MEMORY. */
+struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
+                                    struct request **out);
+void request_destroy(struct request **r);
+
+/* What makes a line an error row that repeats a custom_id; also merge.c writes it. */
+#define REQUEST_DUPLICATE_CODE    "duplicate_id"
+#define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
+
+/* Errors that a line meets only while it runs: behind all others, a repeated custom_id's too. */
+#define REQUEST_NUMERIC_CODE  "numeric_error"
+#define REQUEST_GUIDE_CODE    "guide_error"
+#define REQUEST_NO_TOKEN_CODE "no_token_left"
+
+/* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied.
+ * Errors: STATUS_MEMORY. */
+struct status request_fail(struct request *r, const char *code, const char *message);
+
+/* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
+ * request: an end id or a stop string ("stop"), max_tokens or a full context ("length").
+ * Errors: STATUS_MEMORY. */
+struct status request_take_token(struct request *r, const struct request_rules *rules,
+                                 int32_t token);
+
+/* Local. The log-probability of the token that is taken next, and the n_logprobs most likely ones.
+ * Errors: STATUS_MEMORY. */
+struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
+
+/* Local. True when r is no more than its tokens: they can be taken from another run or request. */
+bool request_is_replayable(const struct request *r);
+
+/* Local. An upper bound, in bytes, on what r may come to hold until its result line is written. */
+size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
+
+/* Local. The key of a line with its own seed (its low and high word), and of one without: XXH3-64
+ * of the custom_id's bytes, seeded with --seed. */
+void request_key_of_seed(int64_t seed, uint32_t key[2]);
+void request_key_of_id(uint64_t seed, const char *id, size_t n, uint32_t key[2]);
+
+#endif

@@ -1,0 +1,18 @@
+/* One of several answers to a line, as a request of its own: it runs, waits and is preempted like
+ * any other, and shares its prompt's full KV blocks through the prefix cache. Called by the lead
+ * and by beam.c.
+ *
+ * Why no copy on write: rows of the prompt's last block, at most 63, are computed again for each
+ * answer instead. A copy would need a new kind of plan for all ranks and layers, and blocks with
+ * several writers to account for; both paths give the same bytes. */
+#ifndef SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
+#define SHOAL_SERVE_REQUEST_REQUEST_CHOICE_H
+
+#include "serve/request/request.h"
+
+/* Local. Answer `choice` to r, which outlives it and lends it its lists; the random draws of each
+ * are its own. The log-probabilities of the prompt are the first one's affair. Owner of *out: the
+ * caller. Errors: STATUS_MEMORY. */
+struct status request_create_choice(struct request *r, uint32_t choice, struct request **out);
+
+#endif

@@ -1,0 +1,30 @@
+/* Latencies in bounded memory: a log-spaced histogram of nanoseconds with 64 buckets per power of
+ * two. A percentile is the middle of its bucket, off by at most 1/128 (0.8 %) of the sample; count,
+ * minimum, maximum and mean are exact. 30 KiB, however many samples. Fed by the lead. */
+#ifndef SHOAL_SERVE_SCHEDULE_LATENCY_H
+#define SHOAL_SERVE_SCHEDULE_LATENCY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LATENCY_SUB_BITS = 6, LATENCY_BUCKETS = (64 - LATENCY_SUB_BITS + 1) << LATENCY_SUB_BITS };
+
+struct latency {
+    uint64_t n, min_ns, max_ns;
+    double sum_ns;
+    uint64_t buckets[LATENCY_BUCKETS];
+};
+
+/* The percentiles that reports show. */
+enum { LATENCY_QUANTILE_COUNT = 4 };
+extern const int latency_quantiles[LATENCY_QUANTILE_COUNT];
+
+/* Local. A zeroed struct is an empty histogram. */
+void latency_add(struct latency *l, uint64_t ns);
+
+/* Local. The value in seconds below which a share p of the samples lies (0 <= p <= 1); 0 if empty.
+ */
+double latency_percentile_s(const struct latency *l, double p);
+double latency_mean_s(const struct latency *l);
+
+#endif

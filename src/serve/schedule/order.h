@@ -1,0 +1,34 @@
+/* In which order a window of requests runs. What a request comes to does not depend on it; how much
+ * is computed twice, and how evenly a step's rows are used, does. Knows tokens and counts only.
+ * Called by the lead. */
+#ifndef SHOAL_SERVE_SCHEDULE_ORDER_H
+#define SHOAL_SERVE_SCHEDULE_ORDER_H
+
+#include "serve/request/request.h"
+
+enum order_kind {
+    ORDER_AUTO,  /* mixed; in runs that begin alike where the KV pool cannot hold what they share */
+    ORDER_INPUT, /* as they were read */
+    ORDER_PREFIX, /* by their tokens: those that begin alike follow each other, at every length */
+    ORDER_KIND_COUNT
+};
+
+/* Local. "auto", "input", "prefix"; false when text is none of them. */
+bool order_parse(const char *text, enum order_kind *out);
+const char *order_name(enum order_kind kind);
+
+/* Local. Puts requests[n], which are in order of reading, into the order in which they shall run,
+ * and gives their `order` numbers out anew in it; smaller priorities always come first.
+ * n_blocks: of a replica's KV pool.
+ *
+ * Mixed: what a request costs is estimated as the prompt tokens that it does not share with its
+ * neighbour in order of tokens (prefill) and as max_tokens (decode). Those with more prefill than
+ * the average and those with more decode take turns, so that the ratio stays near the average; of
+ * each kind the largest and the smallest take turns, so that the blocks in use do. While a quarter
+ * of the pool holds all blocks that several of the window share, single requests are mixed, 256 at
+ * a time, so that the output's first rows do not wait for long; else all runs of requests with the
+ * same first block, which stay together. Errors: STATUS_MEMORY. */
+struct status order_requests(enum order_kind kind, int32_t n_blocks, struct request **requests,
+                             size_t n);
+
+#endif

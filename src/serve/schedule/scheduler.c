@@ -1,0 +1,481 @@
+/* Planning. Requests have one order everywhere (request_is_before); "older" means earlier in it.
+ * The oldest of a replica is never preempted, and the pool holds a full context, so it always gets
+ * on. */
+#include "serve/schedule/scheduler.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "serve/request/request_adjust.h"
+#include "serve/request/request_words.h"
+#include "serve/schedule/scheduler_private.h"
+
+#include <string.h>
+
+/* A preemption keeps a 64th of the pool more free; so many plans without one give an eighth back.
+ */
+enum { KEPT_PART = 64, CALM_PLANS = 32 };
+
+static struct status check_options(const struct scheduler_options *o)
+{
+    const int64_t n_needed = scheduler_blocks_for((size_t)o->rules->max_model_len);
+    if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->max_batch < 0 ||
+        o->step_tokens < 0 || o->chunk_tokens < 0 || o->n_drafts < 0 ||
+        o->n_drafts > SCHEDULER_DRAFTS_MAX || o->rules->max_model_len < 2) {
+        return status_make(STATUS_USAGE,
+                           "scheduler: a size is out of range: %d replicas, %d groups, %d blocks, "
+                           "batch limit %d, %d tokens a step, chunk %d, %d drafts, context %d",
+                           o->n_replicas, o->n_groups, o->n_blocks, o->max_batch, o->step_tokens,
+                           o->chunk_tokens, o->n_drafts, o->rules->max_model_len);
+    }
+    if (o->n_blocks < n_needed) {
+        return status_make(STATUS_USAGE,
+                           "KV pool: expected room for one full context of %d tokens, %lld blocks "
+                           "of %d, found %d; lower --max-model-len to at most %lld or give more "
+                           "memory",
+                           o->rules->max_model_len, (long long)n_needed, PLAN_BLOCK_TOKENS,
+                           o->n_blocks, (long long)o->n_blocks * PLAN_BLOCK_TOKENS);
+    }
+    return status_ok();
+}
+
+struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
+                               struct scheduler **out)
+{
+    *out = NULL;
+    TRY(check_options(options));
+    struct scheduler *s = NULL;
+    TRY(mem_alloc(&s, 1, sizeof *s, "scheduler"));
+    struct status st;
+    s->o = *options;
+    if (s->o.step_tokens == 0) s->o.step_tokens = SCHEDULER_STEP_TOKENS;
+    if (s->o.chunk_tokens == 0) s->o.chunk_tokens = s->o.step_tokens;
+    if (s->o.rules->score) s->o.prefix_cache = false;
+    if (s->o.rules->score) s->o.n_drafts = 0;
+    s->step_rows = s->o.step_tokens;
+    s->stats = stats;
+    const size_t n = (size_t)options->n_replicas;
+    TRY_GOTO(st, mem_alloc(&s->replicas, n, sizeof *s->replicas, "scheduler"), fail);
+    for (size_t i = 0; i < n; i++) {
+        struct replica *r = &s->replicas[i];
+        const int32_t n_cacheable = s->o.prefix_cache ? options->n_blocks : 0;
+        TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
+        TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable), fail);
+        TRY_GOTO(st,
+                 mem_alloc(&r->groups, (size_t)options->n_groups, sizeof *r->groups, "scheduler"),
+                 fail);
+    }
+    *out = s;
+    return st;
+fail:
+    scheduler_destroy(&s);
+    return st;
+}
+
+void scheduler_destroy(struct scheduler **scheduler)
+{
+    struct scheduler *s = *scheduler;
+    if (s == NULL) return;
+    request_list_clear(&s->waiting);
+    request_list_clear(&s->finished);
+    for (int32_t i = 0; s->replicas != NULL && i < s->o.n_replicas; i++) {
+        struct replica *r = &s->replicas[i];
+        for (int32_t g = 0; r->groups != NULL && g < s->o.n_groups; g++) {
+            request_list_clear(&r->groups[g].running);
+            mem_free(&r->groups[g].flight);
+        }
+        mem_free(&r->groups);
+        prefix_cache_fini(&r->cache);
+        block_pool_fini(&r->pool);
+    }
+    mem_free(&s->replicas);
+    request_adjusts_fini(&s->adjusts);
+    mem_free(scheduler);
+}
+
+void scheduler_submit(struct scheduler *s, struct request *r)
+{
+    r->state = REQUEST_WAITING;
+    r->plan_id = (int32_t)(s->n_submitted++ & INT32_MAX);
+    request_list_put_from_tail(&s->waiting, r);
+}
+
+bool scheduler_wants_more(const struct scheduler *s)
+{
+    /* Enough to fill the next steps; not so many that reading holds a step up for long. */
+    const size_t n_ahead = 64;
+    return s->waiting.n < n_ahead + s->n_running;
+}
+
+bool scheduler_is_idle(const struct scheduler *s)
+{
+    return s->waiting.n == 0 && s->n_running == 0;
+}
+
+struct scheduler_load scheduler_load(const struct scheduler *s)
+{
+    struct scheduler_load load = {.n_waiting = s->waiting.n, .n_running = s->n_running};
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        load.n_free_blocks += replica_n_free(&s->replicas[i]);
+        load.n_blocks += s->replicas[i].pool.n_blocks;
+    }
+    return load;
+}
+
+static struct status visit_list(const struct request_list *l,
+                                struct status (*visit)(void *user, struct request *r), void *user)
+{
+    for (struct request *r = l->head; r != NULL; r = r->next) TRY(visit(user, r));
+    return status_ok();
+}
+
+struct status scheduler_visit(struct scheduler *s, int32_t group,
+                              struct status (*visit)(void *user, struct request *r), void *user)
+{
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        for (int32_t g = 0; g < s->o.n_groups; g++) {
+            if (group >= 0 && g != group) continue;
+            TRY(visit_list(&s->replicas[i].groups[g].running, visit, user));
+        }
+    }
+    return group >= 0 ? status_ok() : visit_list(&s->waiting, visit, user);
+}
+
+struct request *scheduler_take_finished(struct scheduler *s)
+{
+    struct request *r = s->finished.head;
+    if (r != NULL) request_list_take(&s->finished, r);
+    return r;
+}
+
+void scheduler_leave(struct scheduler *s, struct request *r)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    struct microbatch *m = &replica->groups[r->group];
+    request_list_take(&m->running, r);
+    block_pool_give(&replica->pool, r->blocks + r->n_cached, (int32_t)(r->n_blocks - r->n_cached));
+    while (r->n_cached > 0) prefix_cache_release(&replica->cache, r->blocks[--r->n_cached]);
+    m->n_blocks -= r->n_own;
+    r->n_blocks = 0;
+    r->n_own = 0;
+    r->n_computed = 0;
+    drafting_fini(&r->drafting);
+    replica->n_running--;
+    s->n_running--;
+}
+
+/* Sends a sequence back to wait. It may be in flight in another group: that step was planned before
+ * whatever is planned next with its blocks, so every rank has used them by then, and its token is
+ * still good. */
+static void preempt(struct scheduler *s, struct request *r)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    scheduler_leave(s, r);
+    s->stats->n_preemptions++;
+    replica->n_kept += s->o.n_blocks / KEPT_PART + 1;
+    if (replica->n_kept > s->o.n_blocks / 2) replica->n_kept = s->o.n_blocks / 2;
+    replica->n_calm = 0;
+    r->state = REQUEST_WAITING;
+    request_list_put_from_head(&s->waiting, r);
+}
+
+static struct request *youngest(const struct scheduler *s, const struct replica *replica)
+{
+    struct request *found = NULL;
+    for (int32_t g = 0; g < s->o.n_groups; g++) {
+        struct request *tail = replica->groups[g].running.tail;
+        if (tail != NULL && (found == NULL || request_is_before(found, tail))) found = tail;
+    }
+    return found;
+}
+
+static struct status grow_table(struct request *r, size_t n_needed)
+{
+    if (n_needed <= r->blocks_capacity) return status_ok();
+    const size_t grown = n_needed + n_needed / 2;
+    TRY(mem_grow(&r->blocks, r->n_blocks, grown, sizeof *r->blocks, "block table"));
+    r->blocks_capacity = grown;
+    return status_ok();
+}
+
+struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    TRY(grow_table(r, n_needed));
+    while (r->n_blocks < n_needed) {
+        int32_t id = block_pool_take(&replica->pool);
+        if (id < 0) id = prefix_cache_evict(&replica->cache);
+        r->blocks[r->n_blocks++] = id;
+        r->n_own++;
+        replica->groups[r->group].n_blocks++;
+    }
+    return status_ok();
+}
+
+/* Blocks for all tokens of a running request, preempting younger ones. When r itself is the
+ * youngest, it is r that waits again (r->state tells). */
+static struct status hold_blocks(struct scheduler *s, struct request *r)
+{
+    struct replica *replica = &s->replicas[r->replica];
+    const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
+    while (r->n_blocks + (size_t)replica_n_free(replica) < n_needed) {
+        struct request *victim = youngest(s, replica);
+        preempt(s, victim);
+        if (victim == r) return status_ok();
+    }
+    return scheduler_take_blocks(s, r, n_needed);
+}
+
+/* Rows for r's tokens that are not computed yet, within the chunk and the step's budget. */
+static void give_rows(const struct scheduler *s, struct microbatch *m, struct request *r)
+{
+    size_t n = r->n_tokens - r->n_computed;
+    const size_t left = (size_t)(s->step_rows - m->n_rows);
+    if (n > (size_t)s->o.chunk_tokens) n = (size_t)s->o.chunk_tokens;
+    if (n > left) n = left;
+    r->n_rows = (int32_t)n;
+    m->n_rows += (int32_t)n;
+}
+
+/* Decode rows first, oldest first; what they leave of the budget goes to prefill chunks. */
+static struct status plan_running(struct scheduler *s, struct microbatch *m)
+{
+    m->n_rows = 0;
+    struct request *r = m->running.head;
+    while (r != NULL) {
+        struct request *prev = r->prev;
+        r->n_rows = 0;
+        if (r->n_tokens - r->n_computed == 1) {
+            TRY(hold_blocks(s, r));
+            if (r->state == REQUEST_RUNNING) give_rows(s, m, r);
+        }
+        /* Only r and younger ones can have been preempted. */
+        if (r->state == REQUEST_RUNNING)
+            r = r->next;
+        else
+            r = prev != NULL ? prev->next : m->running.head;
+    }
+    for (r = m->running.head; r != NULL; r = r->next) {
+        if (r->n_rows > 0) continue;
+        scheduler_prefix_adopt(s, r);
+        if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);
+    }
+    return status_ok();
+}
+
+/* How many sequences a group of a replica may run: an even share of all that there are, so that
+ * every group in flight has work, and of the batch limit. */
+static size_t group_share(const struct scheduler *s)
+{
+    const size_t n_groups = (size_t)s->o.n_groups;
+    const size_t n_shares = (size_t)s->o.n_replicas * n_groups;
+    size_t share = (s->n_running + s->waiting.n + n_shares - 1) / n_shares;
+    if (s->o.max_batch > 0) {
+        const size_t limit = ((size_t)s->o.max_batch + n_groups - 1) / n_groups;
+        if (share > limit) share = limit;
+    }
+    return share;
+}
+
+/* True when r can start in this group of this replica. Blocks for all its tokens but those that it
+ * shares must be free, and for those that run a hundredth of the pool and what preemptions taught
+ * to keep; and a group takes no more than its part of the pool. Neither holds back the only
+ * sequence of a replica or group. */
+static bool fits(const struct scheduler *s, const struct replica *replica,
+                 const struct microbatch *m, const struct request *r,
+                 const struct prefix_match *match)
+{
+    const int64_t n_blocks = s->o.n_blocks;
+    const int64_t n_needed = scheduler_blocks_for(r->n_tokens) - (int64_t)match->n_blocks;
+    const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100 + replica->n_kept;
+    const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
+    if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
+    if (s->o.max_batch > 0 && replica->n_running >= (size_t)s->o.max_batch) return false;
+    if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
+    return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
+}
+
+/* Of the replicas where r fits, the one that has or computes most of its prefix, then the one with
+ * the least work. Each replica takes its even share only, so a common prefix starves none. */
+static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct request *r)
+{
+    struct replica *best = NULL;
+    size_t n_best = 0;
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        struct replica *replica = &s->replicas[i];
+        const struct prefix_match match = scheduler_prefix_match(s, replica, r);
+        if (!fits(s, replica, &replica->groups[group], r, &match)) continue;
+        bool better = best == NULL || match.n_coming > n_best;
+        if (!better && match.n_coming == n_best) {
+            better = replica->n_running < best->n_running ||
+                     (replica->n_running == best->n_running &&
+                      replica_n_free(replica) > replica_n_free(best));
+        }
+        if (better) best = replica;
+        if (better) n_best = match.n_coming;
+    }
+    return best;
+}
+
+/* Starts waiting requests in order. One that was preempted in flight waits for its token first. */
+static struct status admit(struct scheduler *s, int32_t group)
+{
+    for (;;) {
+        struct request *r = s->waiting.head;
+        if (r == NULL || r->in_flight) return status_ok();
+        TRY(scheduler_prefix_keys(s, r));
+        struct replica *replica = choose_replica(s, group, r);
+        if (replica == NULL) return status_ok();
+        struct microbatch *m = &replica->groups[group];
+        r->replica = (int32_t)(replica - s->replicas);
+        r->group = group;
+        const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
+        TRY(grow_table(r, n_needed));
+        scheduler_prefix_adopt(s, r);
+        TRY(scheduler_take_blocks(s, r, n_needed));
+        request_list_take(&s->waiting, r);
+        request_list_put_from_tail(&m->running, r);
+        r->state = REQUEST_RUNNING;
+        replica->n_running++;
+        if (replica->n_running > s->stats->n_peak_batch)
+            s->stats->n_peak_batch = replica->n_running;
+        s->stats->n_admissions++;
+        s->n_running++;
+        r->n_rows = 0;
+        if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);
+    }
+}
+
+/* Fewer blocks are kept free the longer nobody was preempted. */
+static void calm_down(struct replica *replica)
+{
+    if (replica->n_kept == 0 || ++replica->n_calm < CALM_PLANS) return;
+    replica->n_kept -= replica->n_kept / 8 + 1;
+    replica->n_calm = 0;
+}
+
+/* How r's next token is drawn. */
+static void plan_draw(const struct request *r, struct plan_seq *seq)
+{
+    seq->want |= PLAN_SAMPLE;
+    seq->top_k = r->top_k;
+    seq->temperature = r->temperature;
+    seq->top_p = r->top_p;
+    seq->min_p = r->min_p;
+    seq->penalties = r->penalties;
+    seq->n_adjusts = (int32_t)r->n_adjusts;
+    seq->n_allowed_words = (int32_t)r->n_allowed_words;
+    if (r->n_logprobs < 0) return;
+    seq->want |= PLAN_LOGPROB;
+    seq->n_logprobs = r->n_logprobs;
+}
+
+/* One entry of the plan: r's rows behind n_computed. */
+static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct request *r)
+{
+    const size_t end = r->n_computed + (size_t)r->n_rows;
+    const bool is_last = end == r->n_tokens;
+    struct plan_seq seq = {
+        .id = r->plan_id,
+        .n_rows = r->n_rows,
+        .pos0 = (int32_t)r->n_computed,
+        .n_blocks = (int32_t)scheduler_blocks_for(end),
+        .next_token = -1,
+        .key = {r->key[0], r->key[1]},
+        .choice = r->choice,
+    };
+    r->is_scored =
+        s->o.rules->score || (r->n_prompt_logprobs >= 0 && r->n_computed + 1 < r->n_prompt);
+    if (r->is_scored) {
+        seq.want = PLAN_SCORE;
+        if (!is_last) seq.next_token = r->tokens[end];
+    }
+    if (s->o.rules->score) {
+        if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
+    } else {
+        if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
+        if (is_last) TRY(request_adjust(r, s->o.rules));
+        if (is_last) TRY(request_allow(r, s->o.rules));
+        if (is_last) plan_draw(r, &seq);
+    }
+    const struct plan_lists lists = {r->tokens + r->n_computed, r->blocks, r->adjusts, r->allowed};
+    return step_plan_add(plan, r->replica, &seq, &lists);
+}
+
+/* An entry of one row for each draft, as if r had drawn those up to it. */
+static struct status emit_drafts(struct scheduler *s, struct step_plan *plan, struct request *r)
+{
+    const size_t n_tokens = r->n_tokens, n_computed = r->n_computed;
+    const uint16_t guide_state = r->guide_state;
+    TRY(request_adjust_save(r, &s->adjusts));
+    struct status st = status_ok();
+    for (int32_t i = 0; i < r->n_drafts && !status_failed(&st); i++) {
+        if (r->guide != NULL)
+            r->guide_state = guide_next(r->guide, r->guide_state, r->tokens[r->n_tokens],
+                                        r->n_tokens == r->n_prompt);
+        r->n_tokens++;
+        r->n_computed++;
+        st = emit_rows(s, plan, r);
+    }
+    r->n_tokens = n_tokens;
+    r->n_computed = n_computed;
+    r->guide_state = guide_state;
+    request_adjust_restore(r, &s->adjusts);
+    return st;
+}
+
+static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
+{
+    TRY(emit_rows(s, plan, r));
+    if (r->n_drafts > 0) TRY(emit_drafts(s, plan, r));
+    r->pos0 = r->n_computed;
+    r->in_flight = true;
+    if (r->first_plan_ns == 0) r->first_plan_ns = clock_ns();
+    return status_ok();
+}
+
+static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group, uint64_t step,
+                                  struct step_plan *plan)
+{
+    struct microbatch *m = &s->replicas[i].groups[group];
+    if (m->running.n > m->flight_capacity) {
+        const size_t grown = m->running.n + m->running.n / 2;
+        TRY(mem_grow(&m->flight, 0, grown, sizeof(struct request *), "scheduler"));
+        m->flight_capacity = grown;
+    }
+    m->step = step;
+    m->n_entries = 0;
+    m->plan_ns = s->o.step_ns > 0 ? clock_ns() : 0;
+    for (struct request *r = m->running.head; r != NULL; r = r->next) {
+        if (r->n_rows == 0) continue;
+        TRY(emit(s, plan, r));
+        m->flight[m->n_flight++] = r;
+        m->n_entries += 1 + (size_t)r->n_drafts;
+    }
+    step_plan_end_replica(plan, i);
+    return status_ok();
+}
+
+struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
+                             struct step_plan *plan)
+{
+    step_plan_clear(plan, PLAN_RUN, step);
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        struct replica *replica = &s->replicas[i];
+        if (replica->groups[group].n_flight > 0) {
+            return status_make(STATUS_BUG,
+                               "step %llu: group %d is planned before replica %d's result of step "
+                               "%llu was committed",
+                               (unsigned long long)step, group, i,
+                               (unsigned long long)replica->groups[group].step);
+        }
+        TRY(plan_running(s, &replica->groups[group]));
+        calm_down(replica);
+    }
+    TRY(admit(s, group));
+    TRY(scheduler_give_drafts(s, group));
+    for (int32_t i = 0; i < s->o.n_replicas; i++) {
+        TRY(emit_replica(s, i, group, step, plan));
+    }
+    if (plan->n_seqs > 0) s->stats->n_steps++;
+    return status_ok();
+}

@@ -1,0 +1,98 @@
+/* Continuous batching: which rows of which requests each replica computes in each step, and which
+ * KV blocks hold them. Decides alone; the ranks execute its plans in order. What is sampled does
+ * not depend on anything decided here. Knows no text, files or ranks. Called by the lead. */
+#ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_H
+#define SHOAL_SERVE_SCHEDULE_SCHEDULER_H
+
+#include "base/status.h"
+#include "plan/step_plan.h"
+#include "serve/request/request.h"
+#include "serve/schedule/stats.h"
+
+enum {
+    SCHEDULER_STEP_TOKENS = 2048, /* rows of a replica in one step, unless the options say */
+    SCHEDULER_STEP_LEAST = 64,    /* rows that a step is given however long it takes */
+    SCHEDULER_DRAFTS_MAX = 31,    /* of a sequence in one step */
+};
+
+/* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
+ * borrowed. After a preemption the same rows may come again, with the same values. */
+typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, const float *rows,
+                                     int32_t n_rows, int32_t vocab);
+
+/* Writes up to n_most guesses of the tokens that follow r's, and returns how many. */
+typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
+
+struct scheduler_options {
+    const struct request_rules *rules; /* borrowed */
+    int32_t n_replicas;
+    int32_t n_groups;     /* microbatch groups in flight (pp) */
+    int32_t n_blocks;     /* of each replica's pool */
+    int32_t max_batch;    /* sequences running in a replica, over all groups; 0: as many as fit */
+    int32_t step_tokens;  /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
+    uint64_t step_ns;     /* steps are given fewer rows while they take longer; 0: never */
+    int32_t chunk_tokens; /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
+    bool prefix_cache;    /* prompts that begin alike share blocks; never when scoring, which
+                             needs every row. Must be off where a row depends on the batch */
+    int32_t n_drafts;     /* most tokens of a sequence that are guessed and checked in one step,
+                             0 to SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
+    struct drafting_cost draft_cost; /* all zeros: guesses are checked however often they were
+                                        wrong */
+    drafter_fn *drafter;             /* tests only; NULL: serve/request/drafting.h */
+    void *drafter_user;
+    logits_sink_fn *logits; /* NULL: none are asked for */
+    void *logits_user;
+};
+
+struct scheduler;
+
+/* What is going on, for the progress display. */
+struct scheduler_load {
+    size_t n_waiting, n_running;
+    int64_t n_free_blocks, n_blocks; /* over all replicas; cached ones that nobody holds are free */
+};
+
+/* Local. Counts and latencies go to *stats (borrowed). Errors: STATUS_USAGE (a size out of range; a
+ * pool that cannot hold one full context: no progress could be promised), STATUS_MEMORY. */
+struct status scheduler_create(const struct scheduler_options *options, struct serve_summary *stats,
+                               struct scheduler **out);
+
+/* Local. Destroys the requests that it still holds, too. */
+void scheduler_destroy(struct scheduler **s);
+
+/* Local. Takes a checked request without an error; no two have the same order. Owner: the
+ * scheduler, until scheduler_take_finished gives it back. */
+void scheduler_submit(struct scheduler *s, struct request *r);
+
+/* Local. True while more waiting requests could be of use; true for an empty scheduler. */
+bool scheduler_wants_more(const struct scheduler *s);
+
+/* Local. True when no request waits, runs or is in flight. */
+bool scheduler_is_idle(const struct scheduler *s);
+struct scheduler_load scheduler_load(const struct scheduler *s);
+
+/* Local. Plans step `step` of `group` into *plan, cleared first: each running sequence's next token
+ * (preempting the youngest sequences of the replica when blocks run out; they wait again and are
+ * recomputed), then prefill chunks within the token budget, then new requests for which blocks are
+ * free, and where all these are few rows, drafts of tokens that may come next. The batch follows
+ * what was measured: a replica that had to preempt keeps more blocks free before it admits anyone,
+ * less and less as steps go well; and the budget of all shrinks while steps take longer than
+ * step_ns, and grows again when they take less than half. Errors: STATUS_BUG when the group's last
+ * plan has not been committed, STATUS_MEMORY. */
+struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
+                             struct step_plan *plan);
+
+/* Local. Takes one replica's result of the group's last plan. Errors: STATUS_BUG when it does not
+ * answer that plan, STATUS_MEMORY, and the logits sink's. */
+struct status scheduler_commit(struct scheduler *s, int32_t group,
+                               const struct step_result *result);
+
+/* Local. Calls visit for each running request of `group`; with group -1 for all that run or wait.
+ * Ends at the first error, which it returns. */
+struct status scheduler_visit(struct scheduler *s, int32_t group,
+                              struct status (*visit)(void *user, struct request *r), void *user);
+
+/* Local. A request that is done (an error row, too), or NULL. Owner: the caller. */
+struct request *scheduler_take_finished(struct scheduler *s);
+
+#endif

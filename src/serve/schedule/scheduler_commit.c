@@ -1,0 +1,235 @@
+/* Results: tokens, scores and logits go to their requests; finished requests leave. */
+#include "base/clock.h"
+#include "serve/schedule/scheduler_private.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Where a result's scores and logits stand; moves from sequence to sequence. */
+struct cursor {
+    const struct step_result *result;
+    size_t score, logit_row, top;
+};
+
+static void finish(struct scheduler *s, struct request *r)
+{
+    if (r->state == REQUEST_RUNNING) {
+        scheduler_leave(s, r);
+    } else {
+        request_list_take(&s->waiting, r);
+    }
+    r->state = REQUEST_FINISHED;
+    request_list_put(&s->finished, r, NULL);
+    const size_t n_generated = r->n_tokens - r->n_prompt - r->n_resumed;
+    if (r->error_code == NULL) latency_add(&s->stats->e2e, clock_ns() - r->first_plan_ns);
+    if (n_generated > 1 && r->error_code == NULL) {
+        latency_add(&s->stats->tpot,
+                    (r->last_token_ns - r->first_token_ns) / (uint64_t)(n_generated - 1));
+    }
+}
+
+static void count_rows(struct scheduler *s, struct request *r)
+{
+    const size_t end = r->pos0 + (size_t)r->n_rows;
+    const size_t fresh_from = r->pos0 > r->n_high ? r->pos0 : r->n_high;
+    const size_t prompt_end = end < r->n_prompt ? end : r->n_prompt;
+    if (prompt_end > fresh_from) s->stats->n_prompt_tokens += prompt_end - fresh_from;
+    if (prompt_end > r->pos0) s->stats->n_prompt_rows += prompt_end - r->pos0;
+    const size_t n_fresh = end > fresh_from ? end - fresh_from : 0;
+    s->stats->n_recomputed_tokens += (uint64_t)r->n_rows - n_fresh;
+    if (end > r->n_high) r->n_high = end;
+}
+
+static struct status take_token(struct scheduler *s, struct request *r, int32_t token)
+{
+    if (token < 0 || token >= s->o.rules->vocab_size) {
+        return status_make(STATUS_BUG, "line %llu: sampled token %d, expected 0 to %d",
+                           (unsigned long long)r->line, token, s->o.rules->vocab_size - 1);
+    }
+    TRY(request_take_token(r, s->o.rules, token));
+    s->stats->n_generated_tokens++;
+    const uint64_t now = clock_ns();
+    if (r->first_token_ns == 0) {
+        r->first_token_ns = now;
+        latency_add(&s->stats->ttft, now - r->first_plan_ns);
+    } else {
+        latency_add(&s->stats->itl, now - r->last_token_ns);
+    }
+    r->last_token_ns = now;
+    return status_ok();
+}
+
+static struct status take_scores(struct scheduler *s, struct request *r,
+                                 const struct result_seq *seq, const struct cursor *c)
+{
+    const size_t end = r->pos0 + (size_t)r->n_rows;
+    const int32_t n_expected = r->n_rows - (end == r->n_tokens);
+    const int32_t n_logits = s->o.logits != NULL ? r->n_rows : 0;
+    if (seq->n_scores != n_expected || seq->n_logits != n_logits ||
+        c->score + (size_t)n_expected > c->result->n_scores ||
+        c->logit_row + (size_t)n_logits > c->result->n_logit_rows) {
+        return status_make(
+            STATUS_BUG, "line %llu: expected %d scores and %d rows of logits, found %d and %d",
+            (unsigned long long)r->line, n_expected, n_logits, seq->n_scores, seq->n_logits);
+    }
+    for (size_t i = 0; i < (size_t)n_expected && r->pos0 + 1 + i < r->n_prompt; i++) {
+        r->scores[r->pos0 + 1 + i] = c->result->scores[c->score + i];
+    }
+    if (n_logits > 0) {
+        const float *rows = c->result->logits + c->logit_row * (size_t)c->result->vocab;
+        TRY(s->o.logits(s->o.logits_user, r->line, (int32_t)r->pos0, rows, n_logits,
+                        c->result->vocab));
+    }
+    return status_ok();
+}
+
+/* How many of the most likely tokens a result brings: for each prompt token scored, and for the one
+ * that is sampled. */
+static struct status take_tops(const struct scheduler *s, struct request *r,
+                               const struct result_seq *seq, const struct cursor *c)
+{
+    const bool samples = !s->o.rules->score && r->pos0 + (size_t)r->n_rows == r->n_tokens;
+    const size_t n_each = r->is_scored && r->n_prompt_logprobs > 0 && !s->o.rules->score
+                              ? (size_t)r->n_prompt_logprobs
+                              : 0;
+    const size_t n_scored = (size_t)seq->n_scores * n_each;
+    const size_t n_sampled = samples && r->n_logprobs > 0 ? (size_t)r->n_logprobs : 0;
+    if ((size_t)seq->n_tops != n_scored + n_sampled ||
+        c->top + n_scored + n_sampled > c->result->n_tops) {
+        return status_make(STATUS_BUG, "line %llu: expected %zu likely tokens, found %d",
+                           (unsigned long long)r->line, n_scored + n_sampled, seq->n_tops);
+    }
+    const struct plan_top *tops = c->result->tops + c->top;
+    for (size_t i = 0; i < (size_t)seq->n_scores && r->pos0 + 1 + i < r->n_prompt; i++) {
+        if (n_each == 0) break;
+        memcpy(r->prompt_tops + (r->pos0 + 1 + i) * n_each, tops + i * n_each,
+               n_each * sizeof *tops);
+    }
+    if (!samples || r->n_logprobs < 0) return status_ok();
+    return request_take_logprob(r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
+}
+
+static struct status take_result(struct scheduler *s, struct request *r,
+                                 const struct result_seq *seq, const struct cursor *c)
+{
+    const size_t end = r->pos0 + (size_t)r->n_rows;
+    r->in_flight = false;
+    if (r->state == REQUEST_RUNNING) r->n_computed = end;
+    r->n_dropped += (uint64_t)seq->n_dropped;
+    s->stats->n_dropped += (uint64_t)seq->n_dropped;
+    count_rows(s, r);
+    if (seq->n_bad > 0) {
+        TRY(request_fail(r, REQUEST_NUMERIC_CODE,
+                         "the model's arithmetic gave a value that is not finite or too large"));
+        finish(s, r);
+        return status_ok();
+    }
+    if (r->state == REQUEST_RUNNING) TRY(scheduler_prefix_publish(s, r));
+    if (r->is_scored) TRY(take_scores(s, r, seq, c));
+    TRY(take_tops(s, r, seq, c));
+    if (s->o.rules->score) {
+        if (end == r->n_tokens) r->finish = REQUEST_SCORED;
+    } else if (end == r->n_tokens) {
+        TRY(take_token(s, r, seq->token));
+    } else if (seq->token != -1) {
+        return status_make(STATUS_BUG, "line %llu: a token was sampled that was not asked for",
+                           (unsigned long long)r->line);
+    }
+    if (r->error_code != NULL || r->finish != REQUEST_UNFINISHED) finish(s, r);
+    return status_ok();
+}
+
+static void advance(struct cursor *c, const struct result_seq *seq)
+{
+    c->score += (size_t)seq->n_scores;
+    c->logit_row += (size_t)seq->n_logits;
+    c->top += (size_t)seq->n_tops;
+}
+
+static struct status check_id(const struct microbatch *m, const struct request *r,
+                              const struct result_seq *seq)
+{
+    if (seq->id == r->plan_id) return status_ok();
+    return status_make(STATUS_BUG, "step %llu: expected id %d, found %d",
+                       (unsigned long long)m->step, r->plan_id, seq->id);
+}
+
+/* r's entry, and its drafts': while they are what was drawn before them, each is as good as a step
+ * of its own. seqs [1 + n_drafts]. */
+static struct status take_entries(struct scheduler *s, struct microbatch *m, struct request *r,
+                                  const struct result_seq *seqs, struct cursor *c)
+{
+    const int32_t n_drafts = r->n_drafts;
+    int32_t n_right = 0, n_tried = n_drafts;
+    bool is_right = true;
+    if (n_drafts == 0 && r->drafting.n_same > 0) { /* a guess that got no row */
+        n_tried = 1;
+        n_right = seqs[0].token == r->tokens[r->drafting.from];
+    }
+    for (int32_t i = 0; i <= n_drafts; i++) {
+        TRY(check_id(m, r, &seqs[i]));
+        if (is_right) {
+            /* the draft stands where the token goes */
+            is_right = i < n_drafts && seqs[i].token == r->tokens[r->n_tokens];
+            if (i > 0) r->pos0++;
+            TRY(take_result(s, r, &seqs[i], c));
+            n_right += is_right;
+            is_right = is_right && r->state != REQUEST_FINISHED;
+        }
+        advance(c, &seqs[i]);
+    }
+    s->stats->n_drafts += (uint64_t)n_drafts;
+    if (n_drafts > 0) s->stats->n_right_drafts += (uint64_t)n_right;
+    drafting_learn(&r->drafting, n_tried > n_right ? n_right + 1 : n_tried, n_right);
+    r->n_drafts = 0;
+    return status_ok();
+}
+
+/* The budget follows how long the step took from its plan to its result. */
+static void adapt_budget(struct scheduler *s, const struct microbatch *m)
+{
+    const uint64_t target = s->o.step_ns;
+    if (target == 0) return;
+    const int32_t most = s->o.step_tokens;
+    const int32_t least = most < SCHEDULER_STEP_LEAST ? most : SCHEDULER_STEP_LEAST;
+    const uint64_t took = clock_ns() - m->plan_ns;
+    int32_t rows = s->step_rows;
+    if (took > target && m->n_rows > least) {
+        /* at most by half at once: one slow step is no rule */
+        const double part = took > 2 * target ? 0.5 : (double)target / (double)took;
+        if (rows > (int32_t)(part * m->n_rows)) rows = (int32_t)(part * m->n_rows);
+    } else if (took < target / 2 && m->n_rows >= s->step_rows) {
+        rows += rows / 4 + 1;
+    }
+    s->step_rows = rows < least ? least : rows > most ? most : rows;
+    if (s->stats->n_least_step_rows == 0 || (uint64_t)s->step_rows < s->stats->n_least_step_rows)
+        s->stats->n_least_step_rows = (uint64_t)s->step_rows;
+}
+
+struct status scheduler_commit(struct scheduler *s, int32_t group, const struct step_result *result)
+{
+    if (result->replica < 0 || result->replica >= s->o.n_replicas || group < 0 ||
+        group >= s->o.n_groups) {
+        return status_make(STATUS_BUG, "a result names replica %d and group %d of %d and %d",
+                           result->replica, group, s->o.n_replicas, s->o.n_groups);
+    }
+    struct microbatch *m = &s->replicas[result->replica].groups[group];
+    if (m->n_flight == 0 && result->n_seqs == 0) return status_ok();
+    if (result->step != m->step || result->n_seqs != m->n_entries) {
+        return status_make(STATUS_BUG,
+                           "replica %d: expected the %zu sequences of step %llu, found %zu of step "
+                           "%llu",
+                           result->replica, m->n_entries, (unsigned long long)m->step,
+                           result->n_seqs, (unsigned long long)result->step);
+    }
+    adapt_budget(s, m);
+    struct cursor c = {.result = result};
+    const struct result_seq *seqs = result->seqs;
+    for (size_t i = 0; i < m->n_flight; i++) {
+        const int32_t n = 1 + m->flight[i]->n_drafts;
+        TRY(take_entries(s, m, m->flight[i], seqs, &c));
+        seqs += n;
+    }
+    m->n_flight = 0;
+    return status_ok();
+}

@@ -1,0 +1,95 @@
+/* The scheduler's inside, shared by scheduler.c (planning), scheduler_commit.c (results),
+ * scheduler_prefix.c (blocks that requests share) and scheduler_drafts.c (guessed tokens). */
+#ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
+#define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
+
+#include "serve/request/request_adjust.h"
+#include "serve/request/request_list.h"
+#include "serve/schedule/block_pool.h"
+#include "serve/schedule/prefix_cache.h"
+#include "serve/schedule/scheduler.h"
+
+/* The sequences of one group in one replica. */
+struct microbatch {
+    struct request_list running; /* oldest first */
+    int32_t n_blocks;            /* that they took from the pool */
+    int32_t n_rows;              /* planned so far in the step being planned, or in flight */
+    uint64_t step, plan_ns;      /* of the last plan: its number and its time */
+    struct request **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
+                                    preempted one stays until its result comes */
+    size_t n_flight, flight_capacity;
+    size_t n_entries; /* of the plan: theirs, and one for each of their drafts */
+};
+
+struct replica {
+    struct block_pool pool;
+    struct prefix_cache cache; /* empty when o.prefix_cache is off */
+    struct microbatch *groups; /* [n_groups] */
+    size_t n_running;          /* over all groups */
+    int32_t n_kept; /* blocks that are kept free for those that run, since some were preempted */
+    int32_t n_calm; /* plans since the last preemption, or since n_kept shrank */
+};
+
+struct scheduler {
+    struct scheduler_options o;
+    struct serve_summary *stats;
+    struct request_list waiting; /* oldest first */
+    struct request_list finished;
+    struct replica *replicas; /* [n_replicas] */
+    size_t n_running;
+    uint64_t n_submitted;
+    int32_t step_rows; /* the budget of a replica in one step: o.step_tokens, or less */
+    struct request_adjusts adjusts; /* of a request while its drafts are planned */
+};
+
+static inline int64_t scheduler_blocks_for(size_t n_tokens)
+{
+    return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
+}
+
+/* Blocks that can be taken: nobody holds them. */
+static inline int32_t replica_n_free(const struct replica *r)
+{
+    return r->pool.n_free + r->cache.n_idle;
+}
+
+/* Local. Takes a running request out of its group and gives its blocks back; those that are cached
+ * stay so until others need them. */
+void scheduler_leave(struct scheduler *s, struct request *r);
+
+/* Local. Takes blocks until r's table has n_needed; its replica must have them. Cached ones that
+ * nobody holds go when no others are left. Errors: STATUS_MEMORY. */
+struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed);
+
+/* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
+ * for them, where they are worth their rows: after all other rows of its step were given. Errors:
+ * STATUS_MEMORY. */
+struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
+
+/* How many of a request's first blocks a replica has. */
+struct prefix_match {
+    size_t n_blocks; /* in its cache */
+    size_t n_idle;   /* of these: held by nobody */
+    size_t n_coming; /* n_blocks, and those behind them that a running request computes */
+};
+
+/* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
+
+/* Keys for all full blocks of r's tokens; before any of the others. Errors: STATUS_MEMORY. */
+struct status scheduler_prefix_keys(const struct scheduler *s, struct request *r);
+struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
+                                           const struct request *r);
+
+/* True when an older running request computes the next block of running r: to wait for it is
+ * cheaper. The oldest never waits. */
+bool scheduler_prefix_is_coming(const struct scheduler *s, const struct request *r);
+
+/* Running r, not in flight, with room in its table, goes on behind the cached blocks that come
+ * next; blocks of its own in their place go back to the pool. */
+void scheduler_prefix_adopt(struct scheduler *s, struct request *r);
+
+/* The full blocks that running r has computed enter the cache, or are exchanged for their equals
+ * there. Only after a result without a bad row. Errors: STATUS_MEMORY. */
+struct status scheduler_prefix_publish(struct scheduler *s, struct request *r);
+
+#endif

@@ -1,0 +1,55 @@
+/* What a job measured: counts, rates, and latencies in bounded memory. Fed by the lead; printed at
+ * the end, and written by --metrics. Timing stands here and on stderr, never in a result line. */
+#ifndef SHOAL_SERVE_SCHEDULE_STATS_H
+#define SHOAL_SERVE_SCHEDULE_STATS_H
+
+#include "serve/schedule/latency.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+struct serve_summary {
+    uint64_t n_rows; /* result lines written, error rows included */
+    uint64_t n_error_rows;
+    uint64_t n_resumed_rows;      /* of n_rows: taken over from the journal */
+    uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests taken over from it */
+    uint64_t n_commits;           /* of the journal */
+    double commit_s;              /* its longest of late */
+    uint64_t n_prompt_tokens;     /* of requests that ran; each counted once, cached or computed */
+    uint64_t n_generated_tokens;  /* sampled tokens kept */
+    uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
+    uint64_t n_prefix_hits;       /* times that a request went on behind cached blocks */
+    uint64_t n_prefix_hit_tokens; /* rows not computed for that reason, after preemptions too */
+    uint64_t n_prompt_rows;       /* of prompts, that were computed, after preemptions too */
+    uint64_t n_admissions;        /* times that a request began to run, after preemptions too */
+    uint64_t n_result_hits;       /* rows that came from the result cache */
+    uint64_t n_result_hit_tokens; /* sampled tokens that did, those of continued rows included */
+    uint64_t n_drafts;            /* tokens guessed and checked (serve/request/drafting.h) */
+    uint64_t n_right_drafts;      /* of them: what was drawn, so that each saved a step */
+    uint64_t n_preemptions;
+    uint64_t n_peak_batch;      /* most sequences that ran together in one replica */
+    uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
+    uint64_t n_steps;           /* plans with at least one sequence */
+    uint64_t n_least_step_rows; /* the smallest budget of a step so far; 0: it was not adapted */
+    uint64_t n_blocks; /* of all replicas' KV pools; those of cached prefixes that nobody holds
+                          count as free */
+    uint64_t n_peak_used_blocks;
+    uint64_t sum_used_blocks; /* one sample a step */
+    double wall_s;            /* from create to finish */
+    struct latency ttft;      /* time to first token: from a request's first step being planned to
+                                 its first token being committed */
+    struct latency tpot;      /* time per output token behind the first, one sample per request */
+    struct latency itl;       /* between two tokens of a request, one sample per token */
+    struct latency e2e;       /* from a request's first step being planned to its end */
+    uint64_t n_scored;        /* score: tokens with a log-probability */
+    double sum_logprob;       /* score: per request by position, then requests in input order */
+    double perplexity;        /* score: exp(-sum_logprob / n_scored); 0 when nothing was scored */
+};
+
+/* Local. The part of the prompts' rows that the prefix cache saved, 0 to 1. */
+double serve_summary_hit_rate(const struct serve_summary *s);
+
+/* Local. The summary as lines of text for people. */
+void serve_summary_print(const struct serve_summary *s, FILE *out);
+
+#endif

@@ -1,0 +1,211 @@
+/* The variables that chat templates know, and the spans of what they made. */
+#include "text/chat/chat.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Special tokens that templates may name. */
+static const char *const TOKENS[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                     "pad_token", "cls_token", "mask_token"};
+
+enum { N_TOKENS = sizeof TOKENS / sizeof TOKENS[0], N_EXTRA_MAX = 64 };
+
+struct chat {
+    struct jinja *template; /* owned */
+    char *tokens[N_TOKENS]; /* owned; NULL: not set */
+    size_t n_tokens[N_TOKENS];
+    struct jinja_date date; /* the default */
+};
+
+struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n)
+{
+    for (size_t i = 0; i < N_TOKENS; i++) {
+        if (strcmp(TOKENS[i], name) != 0) continue;
+        char *copy;
+        TRY(mem_strndup(&copy, text, n));
+        mem_free(&c->tokens[i]);
+        c->tokens[i] = copy;
+        c->n_tokens[i] = n;
+        return status_ok();
+    }
+    return status_make(STATUS_INPUT, "chat template: '%.60s' is no special token's name", name);
+}
+
+static struct status take_tokens(struct chat *c, const struct js_node *config)
+{
+    for (size_t i = 0; i < N_TOKENS; i++) {
+        const struct js_node *node = js_get(config, TOKENS[i]);
+        if (js_type(node) == JS_OBJECT) node = js_get(node, "content");
+        size_t n;
+        const char *text = js_string(node, &n);
+        if (text != NULL) TRY(chat_set_token(c, TOKENS[i], text, n));
+    }
+    return status_ok();
+}
+
+struct status chat_create(const char *source, size_t n, const struct js_node *tokens,
+                          const char *what, struct chat **out)
+{
+    *out = NULL;
+    struct chat *c = NULL;
+    struct status st;
+    TRY(mem_alloc(&c, 1, sizeof *c, "chat template"));
+    TRY_GOTO(st, jinja_create(source, n, what, &c->template), failed);
+    TRY_GOTO(st, take_tokens(c, tokens), failed);
+    TRY_GOTO(st, chat_date_parse(CHAT_DATE_DEFAULT, &c->date), failed);
+    *out = c;
+    return st;
+failed:
+    chat_destroy(&c);
+    return st;
+}
+
+void chat_destroy(struct chat **c)
+{
+    if (*c == NULL) return;
+    jinja_destroy(&(*c)->template);
+    for (size_t i = 0; i < N_TOKENS; i++) mem_free(&(*c)->tokens[i]);
+    mem_free(c);
+}
+
+/* Whether text is all of `shape`, whose zeros stand for any digits. */
+static bool is_shaped(const char *text, const char *shape)
+{
+    for (; *shape != '\0'; text++, shape++) {
+        if (*shape == '0' ? *text < '0' || *text > '9' : *text != *shape) return false;
+    }
+    return *text == '\0';
+}
+
+static bool is_day(const struct jinja_date *d)
+{
+    static const int DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    if (d->year < 1 || d->month < 1 || d->month > 12) return false;
+    const bool leap = (d->year % 4 == 0 && d->year % 100 != 0) || d->year % 400 == 0;
+    return d->day >= 1 && d->day <= DAYS[d->month - 1] + (leap && d->month == 2);
+}
+
+struct status chat_date_parse(const char *text, struct jinja_date *out)
+{
+    struct jinja_date d = {0};
+    const bool shaped = is_shaped(text, "0000-00-00") || is_shaped(text, "0000-00-00T00:00:00");
+    if (shaped) {
+        sscanf(text, "%d-%d-%dT%d:%d:%d", &d.year, &d.month, &d.day, &d.hour, &d.minute, &d.second);
+    }
+    if (!shaped || !is_day(&d) || d.hour > 23 || d.minute > 59 || d.second > 59) {
+        return status_make(STATUS_USAGE,
+                           "'%.40s' is no date; expected YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS", text);
+    }
+    *out = d;
+    return status_ok();
+}
+
+/* An array of objects, or with `optional` nothing. */
+static struct status check_objects(const struct js_node *node, const char *name, bool optional)
+{
+    if (optional && js_type(node) == JS_NULL) return status_ok();
+    if (js_type(node) != JS_ARRAY) {
+        return status_make(STATUS_REQUEST, "'%s' is not an array", name);
+    }
+    for (size_t i = 0; i < js_count(node); i++) {
+        if (js_type(js_at(node, i)) != JS_OBJECT) {
+            return status_make(STATUS_REQUEST, "'%s': element %zu is not an object", name, i);
+        }
+    }
+    return status_ok();
+}
+
+struct vars {
+    struct jinja_var v[5 + N_TOKENS + N_EXTRA_MAX];
+    size_t n;
+};
+
+static void add_json(struct vars *vars, const char *name, const struct js_node *node)
+{
+    vars->v[vars->n++] = (struct jinja_var){
+        .name = name,
+        .kind = js_type(node) == JS_NULL ? JINJA_VAR_NONE : JINJA_VAR_JSON,
+        .node = node,
+    };
+}
+
+/* Later ones win; those that a user names come before those that the model fixes. */
+static struct status add_extra(struct vars *vars, const struct js_node *extra)
+{
+    const void *it = NULL;
+    const char *name;
+    const struct js_node *value;
+    if (js_type(extra) == JS_NULL) return status_ok();
+    if (js_type(extra) != JS_OBJECT || js_count(extra) > N_EXTRA_MAX) {
+        return status_make(STATUS_REQUEST,
+                           "the template's variables are not an object of at most %d members",
+                           (int)N_EXTRA_MAX);
+    }
+    while (js_next(extra, &it, &name, &value)) add_json(vars, name, value);
+    return status_ok();
+}
+
+static struct status spans_of(const struct jinja_output *made, struct chat_text *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < made->n; i++) n += i == 0 || made->user[i] != made->user[i - 1];
+    TRY(mem_alloc(&out->spans, n, sizeof out->spans[0], "chat text"));
+    for (size_t i = 0; i < made->n; i++) {
+        if (i == 0 || made->user[i] != made->user[i - 1]) {
+            out->spans[out->n_spans++] = (struct text_span){.begin = i, .is_user = made->user[i]};
+        }
+        out->spans[out->n_spans - 1].end = i + 1;
+    }
+    assert(out->n_spans == n);
+    return status_ok();
+}
+
+struct status chat_render(const struct chat *c, const struct js_node *messages,
+                          const struct chat_options *options, struct chat_text *out)
+{
+    *out = (struct chat_text){0};
+    struct vars vars = {.n = 0};
+    TRY(check_objects(messages, "messages", false));
+    TRY(check_objects(options->tools, "tools", true));
+    TRY(check_objects(options->documents, "documents", true));
+    TRY(add_extra(&vars, options->extra));
+    for (size_t i = 0; i < N_TOKENS; i++) {
+        if (c->tokens[i] == NULL) continue;
+        vars.v[vars.n++] = (struct jinja_var){.name = TOKENS[i],
+                                              .kind = JINJA_VAR_TEXT,
+                                              .text = c->tokens[i],
+                                              .n_text = c->n_tokens[i]};
+    }
+    add_json(&vars, "messages", messages);
+    add_json(&vars, "tools", options->tools);
+    add_json(&vars, "documents", options->documents);
+    vars.v[vars.n++] = (struct jinja_var){.name = "add_generation_prompt",
+                                          .kind = JINJA_VAR_BOOL,
+                                          .flag = !options->no_generation_prompt};
+    struct jinja_output made = {0};
+    const struct jinja_date *date = options->date.year > 0 ? &options->date : &c->date;
+    TRY(jinja_render(c->template, vars.v, vars.n, date, &options->limits, &made));
+    const struct status st = spans_of(&made, out);
+    if (!status_failed(&st)) {
+        out->bytes = made.bytes;
+        out->n = made.n;
+        made.bytes = NULL;
+    }
+    jinja_output_fini(&made);
+    return st;
+}
+
+void chat_text_fini(struct chat_text *t)
+{
+    mem_free(&t->bytes);
+    mem_free(&t->spans);
+    *t = (struct chat_text){0};
+}
+
+struct status chat_encode(struct tokenizer *t, const struct chat_text *text, struct token_list *out)
+{
+    return tokenizer_encode_spans(t, text->bytes, text->n, text->spans, text->n_spans, 0, out);
+}

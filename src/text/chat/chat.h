@@ -1,0 +1,65 @@
+/* Conversations into the text, and the ids, that a model was trained on: its chat template, run.
+ * Bytes that users wrote never become special tokens. Reads no files and parses no request lines.
+ * Called by the lead for request lines with `messages`. */
+#ifndef SHOAL_TEXT_CHAT_CHAT_H
+#define SHOAL_TEXT_CHAT_CHAT_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "text/chat/jinja.h"
+#include "text/tokenizer/tokenizer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct chat; /* a model's chat template and the special tokens it speaks of; never changes */
+
+/* Local. n bytes of a template in Jinja; `what` names them in errors. tokens: tokenizer_config.json
+ * (or NULL), from which bos_token, eos_token and their like are taken: strings, or objects with
+ * "content". Owner of *out: the caller, chat_destroy. Errors: STATUS_INPUT with the line,
+ * STATUS_MEMORY. */
+struct status chat_create(const char *source, size_t n, const struct js_node *tokens,
+                          const char *what, struct chat **out);
+void chat_destroy(struct chat **c);
+
+/* Local. Sets what a special token's variable ("bos_token", "eos_token", ...) stands for, as models
+ * without a tokenizer_config.json need. Errors: STATUS_INPUT for other names, STATUS_MEMORY. */
+struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n);
+
+/* Zero-initialise it. Nodes are borrowed and may be NULL. */
+struct chat_options {
+    bool no_generation_prompt;       /* leaves add_generation_prompt false */
+    const struct js_node *tools;     /* array, as OpenAI writes it */
+    const struct js_node *documents; /* array */
+    const struct js_node *extra;     /* object: further variables (chat_template_kwargs) */
+    struct jinja_date date;          /* what strftime_now sees; year 0: CHAT_DATE_DEFAULT */
+    struct jinja_limits limits;
+};
+
+/* The default of --template-date. */
+#define CHAT_DATE_DEFAULT "2024-07-26"
+
+/* Local. Reads "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM:SS". Errors: STATUS_USAGE. */
+struct status chat_date_parse(const char *text, struct jinja_date *out);
+
+/* A rendered conversation. Zero-initialise it; chat_text_fini frees it. */
+struct chat_text {
+    char *bytes; /* owned, [n]; not NUL-terminated */
+    size_t n;
+    struct text_span *spans; /* owned, [n_spans]: they cover [0, n) in order, kinds alternate */
+    size_t n_spans;
+};
+
+/* Local. Runs the template over an array of messages; all of its strings are a user's. Errors:
+ * STATUS_REQUEST when messages, tools, documents or extra have another shape, and with what the
+ * template says (raise_exception) or does wrong; STATUS_MEMORY. */
+struct status chat_render(const struct chat *c, const struct js_node *messages,
+                          const struct chat_options *options, struct chat_text *out);
+void chat_text_fini(struct chat_text *t);
+
+/* Local. Appends the ids of a rendered conversation: special tokens are found in the template's
+ * bytes alone, nothing is put around them. Errors: as tokenizer_encode_spans. */
+struct status chat_encode(struct tokenizer *t, const struct chat_text *text,
+                          struct token_list *out);
+
+#endif

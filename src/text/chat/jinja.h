@@ -1,0 +1,68 @@
+/* A template engine for the part of Jinja that chat templates use (Jinja 3.1, sandboxed, immutable,
+ * trim_blocks, lstrip_blocks, loop controls). Every byte of the output tells whether the template
+ * or a user made it. Knows no conversations: text/chat/chat.h does. What is not understood is
+ * refused.
+ */
+#ifndef SHOAL_TEXT_CHAT_JINJA_H
+#define SHOAL_TEXT_CHAT_JINJA_H
+
+#include "base/json.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct jinja; /* a parsed template; never changes, so threads may share it */
+
+/* Local. Parses n bytes of a template; `what` names it in errors, with the line. Owner of *out: the
+ * caller, jinja_destroy. Errors: STATUS_INPUT for syntax, tags that are not supported, bytes that
+ * are not UTF-8; STATUS_MEMORY. */
+struct status jinja_create(const char *source, size_t n, const char *what, struct jinja **out);
+void jinja_destroy(struct jinja **t);
+
+enum jinja_var_kind {
+    JINJA_VAR_NONE,
+    JINJA_VAR_BOOL,
+    JINJA_VAR_TEXT, /* made by the template's side: trusted */
+    JINJA_VAR_JSON, /* made by a user: every byte of its strings, numbers and words is marked */
+};
+
+struct jinja_var {
+    const char *name;
+    enum jinja_var_kind kind;
+    bool flag;                  /* BOOL */
+    const char *text;           /* TEXT: borrowed, well-formed UTF-8 */
+    size_t n_text;              /* TEXT */
+    const struct js_node *node; /* JSON: borrowed, outlives the call */
+};
+
+/* What strftime_now sees; a wall clock without a zone. */
+struct jinja_date {
+    int year, month, day; /* 1.., 1..12, 1..31 */
+    int hour, minute, second;
+};
+
+/* A zero means the default. */
+struct jinja_limits {
+    uint64_t max_steps;      /* 20 million: nodes evaluated, and bytes touched over 16 */
+    size_t max_memory_bytes; /* 256 MiB for all values together */
+    size_t max_output_bytes; /* 64 MiB */
+    unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
+};
+
+/* What a template made. Zero-initialise it; jinja_output_fini frees it. */
+struct jinja_output {
+    char *bytes;         /* owned, [n]; well-formed UTF-8, not NUL-terminated */
+    unsigned char *user; /* owned, [n]: 1 where a user made the byte, 0 where the template did */
+    size_t n;
+};
+
+/* Local. Runs a template. Errors: STATUS_REQUEST with raise_exception's sentence, or with what the
+ * template did wrong and its line, or with the limit that was met; STATUS_MEMORY. */
+struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, size_t n_vars,
+                           const struct jinja_date *now, const struct jinja_limits *limits,
+                           struct jinja_output *out);
+void jinja_output_fini(struct jinja_output *o);
+
+#endif

@@ -1,0 +1,20 @@
+/* Upper, lower and title case as Python's strings have them: full mappings, one character to up to
+ * three. Called by the template engine's strings. */
+#ifndef SHOAL_TEXT_CHAT_JINJA_CASE_H
+#define SHOAL_TEXT_CHAT_JINJA_CASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { JINJA_CASE_MAX = 3 };
+enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
+
+/* Local. What c becomes (SpecialCasing.txt without its conditions); returns how many characters. */
+size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
+
+/* Local. Cased and Case_Ignorable (DerivedCoreProperties.txt). */
+bool jinja_cased(uint32_t c);
+bool jinja_case_ignorable(uint32_t c);
+
+#endif

@@ -1,0 +1,162 @@
+/* Tokens and nodes of a template. Nobody outside jinja*.c includes this. Everything lies in the
+ * template's arena and is constant once parsed. All Local. Functions return false (NULL) after a
+ * failure; jparse.st keeps the first: STATUS_INPUT names template and line, or STATUS_MEMORY. */
+#ifndef SHOAL_TEXT_CHAT_JINJA_PARSE_H
+#define SHOAL_TEXT_CHAT_JINJA_PARSE_H
+
+#include "text/chat/jinja_value.h"
+
+enum jtoken_type {
+    JT_DATA,
+    JT_VARIABLE_BEGIN,
+    JT_VARIABLE_END,
+    JT_BLOCK_BEGIN,
+    JT_BLOCK_END,
+    JT_NAME,
+    JT_STRING,
+    JT_INTEGER,
+    JT_FLOAT,
+    JT_OPERATOR, /* op tells which */
+    JT_EOF,
+};
+
+/* Two-character operators are both bytes: '=' << 8 | '='. */
+#define JOP2(a, b) ((a) << 8 | (b))
+
+struct jtoken {
+    enum jtoken_type type;
+    int line;
+    int op;
+    struct jtext text;   /* DATA, NAME, STRING: the value */
+    struct jvalue value; /* INTEGER, FLOAT */
+};
+
+struct jname {
+    struct jtext text; /* one object per spelling: compare pointers */
+    char *z;           /* the same, NUL-terminated */
+    struct jname *next;
+};
+
+enum jnode_kind {
+    JN_CONST,
+    JN_NAME,
+    JN_LIST,  /* list */
+    JN_TUPLE, /* list */
+    JN_DICT,  /* list of JN_PAIR a: b */
+    JN_PAIR,
+    JN_ATTR,    /* a.name */
+    JN_ITEM,    /* a[b] */
+    JN_SLICE,   /* a[b : c : d] */
+    JN_CALL,    /* a(list) */
+    JN_KEYWORD, /* name=a, in a list of arguments */
+    JN_FILTER,  /* a | name(list); fn NULL when unknown */
+    JN_TEST,    /* a is name(list) */
+    JN_COND,    /* b if a else c (NULL: undefined) */
+    JN_OR,
+    JN_AND,
+    JN_NOT,
+    JN_NEG,
+    JN_POS,
+    JN_BINARY,  /* a op b */
+    JN_CONCAT,  /* list */
+    JN_COMPARE, /* a, then list of JN_OPERAND op a */
+    JN_OPERAND,
+    JN_CAPTURED, /* what a block set or filter block caught */
+
+    JN_DATA,         /* value */
+    JN_PRINT,        /* a */
+    JN_IF,           /* list of JN_BRANCH */
+    JN_BRANCH,       /* a (NULL: else), list */
+    JN_FOR,          /* target a in b if c: list, other: d's list */
+    JN_SET,          /* target a = b */
+    JN_SET_BLOCK,    /* target a = b over JN_CAPTURED, list */
+    JN_MACRO,        /* name, params c's list, body list */
+    JN_PARAM,        /* name, default a */
+    JN_WITH,         /* d's list of JN_SET, body list */
+    JN_SCOPE,        /* list, in a scope of its own */
+    JN_FILTER_BLOCK, /* b over JN_CAPTURED, list */
+    JN_BREAK,
+    JN_CONTINUE,
+};
+
+enum { JOP_IN = 1, JOP_NOT_IN = 2 };
+
+struct jnode {
+    enum jnode_kind kind;
+    int line;
+    int op; /* JOP2 or one character; JOP_IN, JOP_NOT_IN */
+    const struct jname *name;
+    const struct jfunction *fn;
+    struct jvalue value;
+    struct jnode *a, *b, *c, *d;
+    struct jnode *list; /* first child of many */
+    struct jnode *next; /* sibling */
+};
+
+enum { JNAME_BUCKETS = 4096 };
+
+struct jinja {
+    struct jarena arena;
+    char *source; /* line ends normalized */
+    size_t n_source;
+    struct jname *names[JNAME_BUCKETS]; /* by hash */
+    struct jnode *body;
+};
+
+/* What lexer and parser share. */
+struct jparse {
+    struct jinja *t;
+    const char *what;
+    struct status st;
+    struct jarena scratch; /* the tokens' */
+    struct jtoken *tokens; /* [n_tokens], the last is JT_EOF */
+    size_t n_tokens;
+    size_t at; /* the token in work */
+    int depth;
+    int loops; /* how many loops are open in this function body */
+};
+
+/* Local. Keeps the first failure. Always false. */
+bool jparse_fail(struct jparse *p, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void *jparse_get(struct jparse *p, size_t n, size_t elem_bytes);
+
+/* Local. The source into tokens. */
+bool jinja_lex(struct jparse *p, const char *source, size_t n);
+
+/* Local. Reads the value of a string between its quotes. */
+bool jinja_unescape(struct jparse *p, int line, const char *s, size_t n, struct jtext *out);
+
+/* ---- parser ---- */
+
+static inline const struct jtoken *jtok(const struct jparse *p)
+{
+    return &p->tokens[p->at];
+}
+bool jtok_is_op(const struct jparse *p, int op);
+bool jtok_is_name(const struct jparse *p, const char *name);
+bool jtok_skip_op(struct jparse *p, int op);
+bool jtok_skip_name(struct jparse *p, const char *name);
+bool jtok_expect_op(struct jparse *p, int op);
+const struct jname *jtok_expect_name(struct jparse *p); /* NULL on failure */
+bool jtok_unexpected(struct jparse *p, const char *expected);
+struct jnode *jnode_new(struct jparse *p, enum jnode_kind kind);
+const struct jname *jname_of(struct jparse *p, const struct jtext *text);
+/* The name of a spelling that the template has, or NULL. */
+const struct jname *jname_find(const struct jinja *t, const char *text, size_t n);
+
+/* A list under construction. */
+struct jlist {
+    struct jnode *first, *last;
+};
+void jlist_add(struct jlist *l, struct jnode *node);
+
+/* Local. Each returns NULL on failure. */
+struct jnode *jparse_expression(struct jparse *p);
+/* An expression or a tuple without parentheses; `cond` allows `x if y`. */
+struct jnode *jparse_tuple(struct jparse *p, bool cond);
+struct jnode *jparse_target(struct jparse *p, bool with_attr);
+/* The filters behind a `|`, over node. `first` takes a filter without the bar. */
+struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first);
+
+#endif

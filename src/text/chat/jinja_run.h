@@ -1,0 +1,42 @@
+/* Scopes, and running the nodes of a template. Nobody outside jinja*.c includes this. Failures are
+ * kept as in jinja_value.h. */
+#ifndef SHOAL_TEXT_CHAT_JINJA_RUN_H
+#define SHOAL_TEXT_CHAT_JINJA_RUN_H
+
+#include "text/chat/jinja_parse.h"
+#include "text/chat/jinja_value.h"
+
+struct jbinding {
+    const struct jname *name;
+    struct jvalue value;
+    struct jbinding *next;
+};
+
+struct jscope {
+    struct jscope *parent;
+    struct jbinding *first;
+};
+
+struct jmacro {
+    const struct jnode *node;
+    struct jscope *scope; /* where it was defined */
+};
+
+/* Local. A fresh scope, NULL on failure. set binds in this scope; get looks outwards too. */
+struct jscope *jscope_new(struct jrun *r, struct jscope *parent);
+bool jscope_set(struct jrun *r, struct jscope *s, const struct jname *name,
+                const struct jvalue *value);
+const struct jvalue *jscope_get(const struct jscope *s, const struct jname *name);
+
+/* Local. The value of an expression. */
+bool jeval(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalue *out);
+
+/* Local. Binary operators of Python. */
+bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue *b,
+             struct jvalue *out);
+
+/* Local. Calls a macro. */
+bool jmacro_call(struct jrun *r, const struct jmacro *m, const struct jargs *args,
+                 struct jvalue *out);
+
+#endif

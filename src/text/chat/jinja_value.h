@@ -1,0 +1,273 @@
+/* Values of a running template, their memory and what they can do. Nobody outside jinja*.c includes
+ * this. All values live in the run's arena and never change, namespaces and iterators excepted.
+ * All Local. Functions return false (NULL) after a failure and run->st keeps the first one:
+ * STATUS_REQUEST for a template's mistake or a limit that is met, STATUS_MEMORY. */
+#ifndef SHOAL_TEXT_CHAT_JINJA_VALUE_H
+#define SHOAL_TEXT_CHAT_JINJA_VALUE_H
+
+#include "text/chat/jinja.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct jarena {
+    struct jchunk *chunks; /* owned */
+    size_t used, limit;    /* bytes */
+};
+
+/* Local. n zeroed bytes, 16-byte aligned, freed with the arena; NULL beyond the limit or without
+ * memory. */
+void *jarena_get(struct jarena *a, size_t n_bytes);
+void jarena_fini(struct jarena *a);
+
+enum jvalue_type {
+    JV_ABSENT, /* an argument that was not given; never a template's value */
+    JV_UNDEFINED,
+    JV_NONE,
+    JV_BOOL,
+    JV_INT,
+    JV_FLOAT,
+    JV_TEXT,
+    JV_LIST,
+    JV_TUPLE,
+    JV_RANGE,
+    JV_VIEW,     /* what dict.keys(), values() and items() give */
+    JV_ITERATOR, /* walks once; true whatever it holds; has no length */
+    JV_DICT,
+    JV_NAMESPACE,
+    JV_LOOP,
+    JV_MACRO,
+    JV_FUNCTION,
+    JV_METHOD,
+    JV_COUNT
+};
+
+struct jtext {
+    const char *p;             /* borrowed or in the arena */
+    const unsigned char *user; /* [n]: 1 where a user made the byte; NULL: none */
+    size_t n;
+};
+
+struct jvalue {
+    uint8_t type; /* enum jvalue_type */
+    bool user;    /* NONE, BOOL, INT, FLOAT: came from a user */
+    bool markup;  /* TEXT: marked safe; + escapes what is added to it */
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        const struct jtext *text;
+        struct jseq *seq;           /* LIST, TUPLE, RANGE, VIEW, ITERATOR */
+        struct jdict *dict;         /* DICT, NAMESPACE */
+        const struct jloop *loop;   /* LOOP */
+        const struct jmacro *macro; /* MACRO */
+        const struct jfunction *fn; /* FUNCTION */
+        const struct jmethod *method;
+        const char *name; /* UNDEFINED: what was looked for */
+    } u;
+};
+
+struct jseq {
+    const struct jvalue *v; /* [n] */
+    size_t n;
+    size_t at; /* ITERATOR: how many have been taken */
+};
+
+struct jpair {
+    struct jvalue key, value;
+};
+
+struct jdict {
+    struct jpair *pairs; /* [n] of capacity, in the order of insertion */
+    size_t n, capacity;
+};
+
+struct jnamed {
+    struct jtext name;
+    struct jvalue value;
+};
+
+struct jargs {
+    const struct jvalue *v; /* [n] */
+    size_t n;
+    const struct jnamed *named; /* [n_named] */
+    size_t n_named;
+};
+
+struct jrun;
+
+enum { JFUNCTION_PARAMS = 5 };
+
+/* A filter, test, method or global function. Parameters are bound by place or name; `raw` ones take
+ * the arguments as they come. */
+struct jfunction {
+    const char *name;
+    bool (*fn)(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
+               struct jvalue *out); /* a[JFUNCTION_PARAMS], ABSENT where not given */
+    bool (*raw)(struct jrun *r, const struct jvalue *self, const struct jargs *args,
+                struct jvalue *out);
+    const char *params[JFUNCTION_PARAMS];
+    int n_required;
+    unsigned types; /* methods: 1 << enum jvalue_type of self */
+};
+
+struct jmethod {
+    const struct jfunction *fn;
+    struct jvalue self;
+};
+
+struct jloop {
+    const struct jvalue *v; /* [n] */
+    size_t n, index0;
+};
+
+/* A text under construction. */
+struct jbuild {
+    struct jrun *r;
+    char *p;
+    unsigned char *user; /* NULL while all bytes are the template's */
+    size_t n, capacity;
+};
+
+struct jrun {
+    const struct jinja *tpl;
+    struct jarena arena;
+    struct status st; /* the first failure */
+    struct jinja_limits limits;
+    const struct jinja_date *now;
+    uint64_t steps;
+    unsigned depth;
+    int line; /* of the node in work */
+    struct jbuild *out;
+    const unsigned char *ones; /* [n_ones] */
+    size_t n_ones;
+};
+
+/* ---- jinja_value.c ---- */
+
+/* Local. Keeps the first failure; with the line for templates' mistakes. Always false. */
+bool jfail(struct jrun *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Local. Arena memory or NULL, then with the failure kept. */
+void *jget(struct jrun *r, size_t n, size_t elem_bytes);
+
+/* Local. Counts work; false when the limit is met. */
+bool jsteps(struct jrun *r, size_t n);
+/* Local. Goes one level down; false at the limit. Every true needs a jleave. */
+bool jenter(struct jrun *r);
+static inline void jleave(struct jrun *r)
+{
+    r->depth--;
+}
+
+struct jvalue jundefined(const char *name);
+struct jvalue jnone(void);
+struct jvalue jbool(bool b);
+struct jvalue jint(int64_t i);
+struct jvalue jfloat(double f);
+
+/* Local. Texts. A literal must outlive the run. jtext_cut shares the bytes of [from, to). */
+bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
+bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
+bool jtext_is(const struct jvalue *v, const char *text);
+bool jtext_same(const struct jtext *a, const struct jtext *b);
+/* n ones, for texts that a user made; NULL on failure. */
+const unsigned char *jones(struct jrun *r, size_t n);
+static inline bool jtext_user(const struct jtext *t, size_t i)
+{
+    return t->user != NULL && t->user[i] != 0;
+}
+
+/* Local. Building texts; failures stick in the run, jbuild_end tells. `user` [n] or NULL. */
+void jbuild_init(struct jbuild *b, struct jrun *r);
+bool jbuild_add(struct jbuild *b, const char *p, const unsigned char *user, size_t n);
+bool jbuild_puts(struct jbuild *b, const char *text, bool user);
+bool jbuild_text(struct jbuild *b, const struct jtext *t);
+bool jbuild_cut(struct jbuild *b, const struct jtext *t, size_t from, size_t to);
+bool jbuild_end(struct jbuild *b, struct jvalue *out);
+
+/* Local. Sequences: a new one of n elements to be filled through *v; type LIST, TUPLE, ... */
+bool jseq_new(struct jrun *r, enum jvalue_type type, size_t n, struct jvalue **v,
+              struct jvalue *out);
+static inline bool jis_seq(const struct jvalue *v)
+{
+    return v->type == JV_LIST || v->type == JV_TUPLE || v->type == JV_RANGE;
+}
+
+/* Local. Dictionaries; put replaces. get gives NULL when there is none. */
+bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jvalue *out);
+bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
+               const struct jvalue *value);
+const struct jvalue *jdict_get(struct jrun *r, const struct jdict *d, const struct jvalue *key);
+
+/* Local. Python's truth, equality, order and `in`. */
+bool jtruth(const struct jvalue *v);
+bool jequal(struct jrun *r, const struct jvalue *a, const struct jvalue *b, bool *out);
+bool jcompare(struct jrun *r, const struct jvalue *a, const struct jvalue *b, int *out);
+bool jcontains(struct jrun *r, const struct jvalue *whole, const struct jvalue *part, bool *out);
+bool jis_number(const struct jvalue *v); /* BOOL, INT, FLOAT */
+double jas_float(const struct jvalue *v);
+bool jas_int(const struct jvalue *v, int64_t *out); /* BOOL, INT */
+const char *jtype_name(const struct jvalue *v);
+
+/* Local. What iter() would walk: [*n] values; an iterator is used up. Fails for what cannot be
+ * iterated. */
+bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **items, size_t *n);
+
+/* ---- jinja_print.c ---- */
+
+/* Local. Appends str(v), repr(v). jas_text: a text's own, or str(v). */
+bool jprint(struct jbuild *b, const struct jvalue *v);
+bool jrepr(struct jbuild *b, const struct jvalue *v);
+bool jas_text(struct jrun *r, const struct jvalue *v, const struct jtext **out);
+/* Local. Python's repr of a float, NUL-terminated. */
+void jfloat_text(double f, char out[48]);
+/* Local. "%s and %d" % values. */
+bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v, size_t n,
+             struct jvalue *out);
+
+/* ---- jinja_json.c ---- */
+
+bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
+
+/* ---- jinja_string.c: Python's ideas of characters ---- */
+
+bool jspace(uint32_t c);
+size_t jchars(const struct jtext *t);                  /* how many */
+size_t jchar_at(const struct jtext *t, size_t i_char); /* byte offset; t->n beyond the end */
+enum jcase { JCASE_UPPER, JCASE_LOWER, JCASE_TITLE, JCASE_CAPITALIZE, JCASE_WORDS };
+bool jcased(struct jrun *r, const struct jtext *t, enum jcase how, struct jvalue *out);
+bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bool left, bool right,
+            struct jvalue *out);
+bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
+              const struct jtext *new, int64_t count, struct jvalue *out);
+/* The first `part` at or behind `from`, or SIZE_MAX. */
+size_t jfind(const struct jtext *t, size_t from, const struct jtext *part);
+bool jsplit_lines(struct jrun *r, const struct jtext *t, bool keep_ends, struct jvalue *out);
+
+/* ---- tables, each ended by a NULL name ---- */
+
+extern const struct jfunction JINJA_TEXT_FILTERS[], JINJA_SEQ_FILTERS[], JINJA_TESTS[],
+    JINJA_TEXT_METHODS[], JINJA_METHODS[], JINJA_GLOBALS[];
+const struct jfunction *jfunction_find(const struct jfunction *table, const char *name, size_t n,
+                                       unsigned types);
+const struct jfunction *jfilter_find(const char *name, size_t n);
+
+/* ---- jinja_access.c ---- */
+
+bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, struct jvalue *out);
+bool jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, struct jvalue *out);
+bool jslice(struct jrun *r, const struct jvalue *v, const struct jvalue part[3],
+            struct jvalue *out);
+
+/* ---- jinja_call.c ---- */
+
+/* Local. Binds the arguments and calls. `self` NULL for global functions. */
+bool jcall_function(struct jrun *r, const struct jfunction *fn, const struct jvalue *self,
+                    const struct jargs *args, struct jvalue *out);
+/* Local. Calls any value. */
+bool jcall(struct jrun *r, const struct jvalue *callee, const struct jargs *args,
+           struct jvalue *out);
+
+#endif

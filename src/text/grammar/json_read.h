@@ -1,0 +1,46 @@
+/* Reading the fields of tokenizer.json with errors that name them. Called by the tokenizer's
+ * loaders alone. */
+#ifndef SHOAL_TEXT_GRAMMAR_JSON_READ_H
+#define SHOAL_TEXT_GRAMMAR_JSON_READ_H
+
+#include "base/json.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Local. Refuses fields that are not in the NULL-terminated list: an unknown field may change ids.
+ * `where` names the object. Errors: STATUS_INPUT. */
+struct status json_known_fields(const struct js_node *object, const char *where,
+                                const char *const *known);
+
+/* Local. A boolean field, or the default when it is missing or null. Errors: STATUS_INPUT. */
+struct status json_bool_field(const struct js_node *object, const char *key, const char *where,
+                              bool absent, bool *out);
+
+/* Local. A string that must be there; borrowed from the document. Errors: STATUS_INPUT. */
+struct status json_string_field(const struct js_node *object, const char *key, const char *where,
+                                const char **out, size_t *n);
+
+/* Local. The "type" of a component: a string without NULs. Errors: STATUS_INPUT. */
+struct status json_type_field(const struct js_node *object, const char *where, const char **out);
+
+/* Local. A string of exactly one code point, into bytes[4] and *n. Errors: STATUS_INPUT. */
+struct status json_char_field(const struct js_node *object, const char *key, const char *where,
+                              char bytes[4], size_t *n);
+
+enum json_prepend { JSON_PREPEND_ALWAYS, JSON_PREPEND_FIRST, JSON_PREPEND_NEVER };
+
+/* Metaspace, which is a pre-tokenizer and a decoder with the same fields. */
+struct json_metaspace {
+    char blank[4]; /* what stands for the blank, [n_blank] */
+    size_t n_blank;
+    enum json_prepend prepend; /* before which pieces one is put */
+    bool split;
+};
+
+/* Local. Errors: STATUS_INPUT. */
+struct status json_metaspace_fields(const struct js_node *object, const char *where,
+                                    struct json_metaspace *out);
+
+#endif

@@ -1,0 +1,482 @@
+/* Keywords to paths. A schema is walked once for each place where it stands; what must hold there
+ * together is gathered as a list of parts first. */
+#include "text/grammar/json_schema.h"
+
+#include "base/mem.h"
+#include "text/grammar/json_schema_private.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    DEPTH_MAX = 64,   /* places within places */
+    OPEN_MAX = 1024,  /* parts of all of them */
+    WAYS_MAX = 50000, /* places and choices: most may lead to no path, which no edge would count */
+};
+
+struct json_walk {
+    struct nfa *n;
+    const struct js_node *root;
+    const struct js_node *open[OPEN_MAX]; /* [n_open] the parts that are being walked */
+    size_t n_open;
+    int depth;
+    long *n_ways; /* of the whole walk */
+};
+
+struct nfa *json_walk_nfa(struct json_walk *w)
+{
+    return w->n;
+}
+
+bool json_has(const struct json_parts *all, const char *key)
+{
+    for (size_t i = 0; i < all->n; i++)
+        if (js_get(all->part[i], key) != NULL) return true;
+    return false;
+}
+
+struct status json_read_count(const struct json_parts *all, const char *key, bool is_least,
+                              int64_t *out)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const struct js_node *node = js_get(all->part[i], key);
+        int64_t count;
+        if (node == NULL) continue;
+        if (!js_int(node, &count) || count < 0 || count > NFA_EDGES_MAX)
+            return status_make(STATUS_REQUEST, "keyword \"%s\": expected a count of 0 to %d", key,
+                               (int)NFA_EDGES_MAX);
+        if (*out < 0 || (is_least ? count > *out : count < *out)) *out = count;
+    }
+    return status_ok();
+}
+
+struct status json_contradiction(struct nfa *n, const struct json_parts *all, const char *sentence,
+                                 uint32_t *end)
+{
+    if (all->n == 1) return status_make(STATUS_REQUEST, "%s", sentence);
+    *end = nfa_state(n);
+    return nfa_status(n);
+}
+
+static bool is_listed(const char *const *list, const char *word)
+{
+    for (; *list != NULL; list++)
+        if (strcmp(*list, word) == 0) return true;
+    return false;
+}
+
+/* The types, and their keywords. A number may be an integer. */
+enum { OBJECT = 1, ARRAY = 2, STRING = 4, NUMBER = 8, INTEGER = 16, BOOLEAN = 32, NOTHING = 64 };
+
+static const struct type {
+    const char *name;
+    int takes; /* which of them, as bits */
+    const char *keywords[8];
+} TYPES[] = {
+    {"object", OBJECT, {"properties", "required", "additionalProperties"}},
+    {"array", ARRAY, {"items", "prefixItems", "minItems", "maxItems"}},
+    {"string", STRING, {"minLength", "maxLength", "pattern", "format"}},
+    {"integer", INTEGER, {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}},
+    {"number", NUMBER | INTEGER, {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}},
+    {"boolean", BOOLEAN, {NULL}},
+    {"null", NOTHING, {NULL}},
+};
+enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+
+static bool is_known(const char *key, int types)
+{
+    static const char *const ALWAYS[] = {
+        "type",  "enum",        "const",      "$ref",     "anyOf",     "oneOf", "allOf",
+        "title", "description", "default",    "examples", "$schema",   "$id",   "$comment",
+        "$defs", "definitions", "deprecated", "readOnly", "writeOnly", NULL};
+    for (size_t i = 0; i < N_TYPES; i++)
+        if ((TYPES[i].takes & types) != 0 && is_listed(TYPES[i].keywords, key)) return true;
+    return is_listed(ALWAYS, key);
+}
+
+static struct status read_type(const struct js_node *node, int *types)
+{
+    const char *name = js_string(node, NULL);
+    for (size_t i = 0; name != NULL && i < N_TYPES; i++) {
+        if (strcmp(name, TYPES[i].name) != 0) continue;
+        *types |= TYPES[i].takes;
+        return status_ok();
+    }
+    return status_make(STATUS_REQUEST, "keyword \"type\": \"%.60s\" is no type",
+                       name != NULL ? name : "");
+}
+
+/* The types that a part allows; -1 where it says nothing of them. */
+static struct status read_part_types(const struct js_node *part, int *types)
+{
+    const struct js_node *type = js_get(part, "type");
+    *types = -1;
+    if (type == NULL) return status_ok();
+    *types = 0;
+    if (js_type(type) != JS_ARRAY) return read_type(type, types);
+    if (js_count(type) == 0)
+        return status_make(STATUS_REQUEST, "keyword \"type\": expected a type or a list of them");
+    for (size_t i = 0; i < js_count(type); i++) TRY(read_type(js_at(type, i), types));
+    return status_ok();
+}
+
+/* Which types all parts allow. Where none says so, the keywords do: *types is -1 without any. */
+static struct status read_types(const struct json_parts *all, int *types)
+{
+    *types = -1;
+    for (size_t i = 0; i < all->n; i++) {
+        int allowed;
+        TRY(read_part_types(all->part[i], &allowed));
+        *types &= allowed;
+    }
+    if (*types >= 0) return status_ok();
+    if (json_has(all, "properties"))
+        *types = OBJECT;
+    else if (json_has(all, "items") || json_has(all, "prefixItems"))
+        *types = ARRAY;
+    return status_ok();
+}
+
+/* Refuses parts with keywords that are neither annotations nor of a type that the part allows, or
+ * all parts where it says nothing of types. */
+static struct status check_keywords(const struct json_parts *all, int types)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const void *it = NULL;
+        const char *key;
+        const struct js_node *value;
+        int own;
+        TRY(read_part_types(all->part[i], &own));
+        if (own < 0) own = types;
+        while (js_next(all->part[i], &it, &key, &value))
+            if (!is_known(key, own < 0 ? 0 : own))
+                return status_make(STATUS_REQUEST, "keyword \"%.60s\" is not supported here", key);
+    }
+    return status_ok();
+}
+
+/* Whether a part has a keyword of some type: one that says more of values than their type. */
+static bool has_keywords(const struct json_parts *all)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const void *it = NULL;
+        const char *key;
+        const struct js_node *value;
+        while (js_next(all->part[i], &it, &key, &value))
+            if (!is_known(key, 0)) return true;
+    }
+    return false;
+}
+
+/* Texts of one of the types. */
+static struct status add_type(struct json_walk *w, uint32_t from, const struct json_parts *all,
+                              int type, uint32_t *end)
+{
+    switch (type) {
+    case OBJECT:
+        return json_add_object(w, from, all, end);
+    case ARRAY:
+        return json_add_array(w, from, all, end);
+    case STRING:
+        return json_add_string(w->n, from, all, end);
+    case NUMBER:
+        return json_add_number(w->n, from, all, false, end);
+    case INTEGER:
+        return json_add_number(w->n, from, all, true, end);
+    case BOOLEAN:
+        *end = json_boolean(w->n, from);
+        break;
+    default:
+        *end = json_word(w->n, from, "null");
+    }
+    return nfa_status(w->n);
+}
+
+/* All keywords but enum and const. */
+static struct status add_types(struct json_walk *w, uint32_t from, const struct json_parts *all,
+                               uint32_t *end)
+{
+    int types;
+    TRY(read_types(all, &types));
+    TRY(check_keywords(all, types));
+    if (types < 0) return json_any(w->n, from, JSON_ANY_DEPTH, end);
+    if ((types & NUMBER) != 0) types &= ~INTEGER;
+    *end = nfa_state(w->n);
+    for (int type = OBJECT; type <= NOTHING; type *= 2) {
+        uint32_t last;
+        if ((types & type) == 0) continue;
+        const uint32_t in = nfa_state(w->n);
+        nfa_empty(w->n, from, in);
+        TRY(add_type(w, in, all, type, &last));
+        nfa_empty(w->n, last, *end);
+    }
+    return nfa_status(w->n);
+}
+
+/* The type of a value, as bits. */
+static int type_of(const struct js_node *value)
+{
+    int64_t whole;
+    double x;
+    switch (js_type(value)) {
+    case JS_OBJECT:
+        return OBJECT;
+    case JS_ARRAY:
+        return ARRAY;
+    case JS_STRING:
+        return STRING;
+    case JS_NULL:
+        return NOTHING;
+    default:
+        break;
+    }
+    if (js_int(value, &whole)) return INTEGER;
+    if (!js_number(value, &x)) return BOOLEAN;
+    return x == floor(x) ? INTEGER : NUMBER;
+}
+
+/* Whether a part lists the value's text, or lists none. */
+static struct status is_in_list(const struct js_node *part, const char *text, bool *is_in)
+{
+    const struct js_node *list = js_get(part, "enum"), *one = js_get(part, "const");
+    const size_t n = one != NULL ? 1 : js_count(list);
+    *is_in = one == NULL && list == NULL;
+    for (size_t i = 0; i < n && !*is_in; i++) {
+        char *other;
+        size_t n_bytes;
+        TRY(js_dump(one != NULL ? one : js_at(list, i), &other, &n_bytes));
+        *is_in = strcmp(text, other) == 0;
+        mem_free(&other);
+    }
+    return status_ok();
+}
+
+/* Adds one listed value where all other parts have it, too. `rest`: what their keywords take, or
+ * NULL. */
+static struct status add_value(struct json_walk *w, uint32_t from, const struct json_parts *all,
+                               const struct js_node *value, const struct dfa *rest, uint32_t to)
+{
+    char *text;
+    size_t n;
+    bool is_in = true;
+    TRY(js_dump(value, &text, &n));
+    struct status st = status_ok();
+    for (size_t i = 0; i < all->n && is_in && !status_failed(&st); i++)
+        st = is_in_list(all->part[i], text, &is_in);
+    if (rest != NULL && !(rest->flags[dfa_run(rest, DFA_START, text, n)] & DFA_ACCEPTS))
+        is_in = false;
+    if (is_in) nfa_empty(w->n, nfa_text(w->n, from, text, n), to);
+    mem_free(&text);
+    return status_failed(&st) ? st : nfa_status(w->n);
+}
+
+/* What the keywords beside enum and const take; NULL: nothing. */
+static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
+                                  struct dfa **rest)
+{
+    struct nfa n;
+    uint32_t end;
+    nfa_init(&n);
+    struct json_walk beside = *w;
+    beside.n = &n;
+    const uint32_t start = nfa_state(&n);
+    struct status st = add_types(&beside, start, all, &end);
+    if (!status_failed(&st)) st = dfa_create_any(&n, start, end, rest);
+    nfa_fini(&n);
+    return st;
+}
+
+/* The values that the first part with a list has, as far as all parts take them. */
+static struct status add_values(struct json_walk *w, uint32_t from, const struct json_parts *all,
+                                uint32_t *end)
+{
+    const struct js_node *list = NULL, *one = NULL;
+    for (size_t i = 0; i < all->n && list == NULL && one == NULL; i++) {
+        one = js_get(all->part[i], "const");
+        list = js_get(all->part[i], "enum");
+    }
+    if (one == NULL && (js_type(list) != JS_ARRAY || js_count(list) == 0))
+        return status_make(STATUS_REQUEST, "keyword \"enum\": expected a list of values");
+    struct dfa *rest = NULL;
+    int types;
+    *end = nfa_state(w->n);
+    TRY(read_types(all, &types));
+    if (has_keywords(all)) {
+        TRY(compile_rest(w, all, &rest));
+        if (rest == NULL) return nfa_status(w->n);
+    }
+    struct status st = status_ok();
+    for (size_t i = 0; i < (one != NULL ? 1 : js_count(list)) && !status_failed(&st); i++) {
+        const struct js_node *value = one != NULL ? one : js_at(list, i);
+        if ((type_of(value) & types) != 0) st = add_value(w, from, all, value, rest, *end);
+    }
+    dfa_destroy(&rest);
+    return st;
+}
+
+/* What "#/a/b" points to, or NULL. Names with ~ and % are not looked for. */
+static const struct js_node *find_ref(const struct json_walk *w, const char *ref)
+{
+    const struct js_node *at = w->root;
+    char name[128];
+    if (*ref++ != '#') return NULL;
+    while (*ref == '/' && at != NULL) {
+        const size_t n = strcspn(++ref, "/");
+        if (n >= sizeof name) return NULL;
+        memcpy(name, ref, n);
+        name[n] = '\0';
+        at = js_get(at, name);
+        ref += n;
+    }
+    return *ref == '\0' ? at : NULL;
+}
+
+static struct status open_part(struct json_walk *w, const struct js_node *part)
+{
+    if (w->n_open == OPEN_MAX)
+        return status_make(STATUS_REQUEST, "schemas are nested more than %d deep", OPEN_MAX);
+    w->open[w->n_open++] = part;
+    return status_ok();
+}
+
+static struct status gather(struct json_walk *w, const struct js_node *schema, uint32_t chain,
+                            struct json_parts *all);
+
+/* A schema that leads back to itself stands JSON_ANY_DEPTH deep in itself; deeper, nothing holds,
+ * which leaves the texts that need no more of it. */
+static struct status gather_ref(struct json_walk *w, const struct js_node *schema, uint32_t chain,
+                                struct json_parts *all)
+{
+    const char *ref = js_string(js_get(schema, "$ref"), NULL);
+    const struct js_node *found = ref != NULL ? find_ref(w, ref) : NULL;
+    int n_open = 0;
+    if (found == NULL)
+        return status_make(STATUS_REQUEST,
+                           "keyword \"$ref\": \"%.60s\" is not found in this schema",
+                           ref != NULL ? ref : "");
+    for (size_t i = 0; i < w->n_open; i++) n_open += w->open[i] == found;
+    if (n_open <= JSON_ANY_DEPTH) return gather(w, found, chain, all);
+    all->is_void = true;
+    return status_ok();
+}
+
+static struct status gather_list(struct json_walk *w, const struct js_node *schema,
+                                 const char *name, uint32_t chain, struct json_parts *all)
+{
+    const struct js_node *list = js_get(schema, name);
+    if (list == NULL) return status_ok();
+    if (js_type(list) != JS_ARRAY || js_count(list) == 0)
+        return status_make(STATUS_REQUEST, "keyword \"%s\": expected a list of schemas", name);
+    if (strcmp(name, "allOf") == 0) {
+        for (size_t i = 0; i < js_count(list); i++) TRY(gather(w, js_at(list, i), chain, all));
+        return status_ok();
+    }
+    if (all->n_choices == JSON_CHOICES_MAX)
+        return status_make(STATUS_REQUEST, "keyword \"%s\": more than %d of them hold together",
+                           name, JSON_CHOICES_MAX);
+    all->chain[all->n_choices] = chain;
+    all->choice[all->n_choices++] = list;
+    return status_ok();
+}
+
+/* Appends the schema, and those that hold because it does. One that is there already says nothing
+ * new; one that holds only if it holds itself never does. chain: bits of the parts that led here.
+ */
+static struct status gather(struct json_walk *w, const struct js_node *schema, uint32_t chain,
+                            struct json_parts *all)
+{
+    bool allows = false;
+    if (js_bool(schema, &allows) && allows) return status_ok();
+    if (js_type(schema) != JS_OBJECT)
+        return status_make(STATUS_REQUEST, "expected a schema, which is an object or true");
+    for (size_t i = 0; i < all->n; i++) {
+        if (all->part[i] != schema) continue;
+        all->is_void = all->is_void || (chain >> i & 1) != 0;
+        return status_ok();
+    }
+    if (all->n == JSON_PARTS_MAX)
+        return status_make(STATUS_REQUEST, "more than %d schemas hold together", JSON_PARTS_MAX);
+    chain |= UINT32_C(1) << all->n;
+    all->part[all->n++] = schema;
+    if (js_get(schema, "$ref") != NULL) TRY(gather_ref(w, schema, chain, all));
+    TRY(gather_list(w, schema, "allOf", chain, all));
+    TRY(gather_list(w, schema, "anyOf", chain, all));
+    return gather_list(w, schema, "oneOf", chain, all);
+}
+
+static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
+                               uint32_t *end);
+
+/* Each schema of the last list, one after the other, beside all other parts. */
+static struct status add_choices(struct json_walk *w, uint32_t from, const struct json_parts *all,
+                                 uint32_t *end)
+{
+    const struct js_node *list = all->choice[all->n_choices - 1];
+    *end = nfa_state(w->n);
+    for (size_t i = 0; i < js_count(list); i++) {
+        const size_t n_open = w->n_open;
+        struct json_parts one = *all;
+        uint32_t last;
+        one.n_choices--;
+        TRY(gather(w, js_at(list, i), all->chain[one.n_choices], &one));
+        for (size_t k = all->n; k < one.n; k++) TRY(open_part(w, one.part[k]));
+        const uint32_t in = nfa_state(w->n);
+        nfa_empty(w->n, from, in);
+        TRY(add_parts(w, in, &one, &last));
+        nfa_empty(w->n, last, *end);
+        w->n_open = n_open;
+    }
+    return nfa_status(w->n);
+}
+
+/* Texts of all parts, which are open. */
+static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
+                               uint32_t *end)
+{
+    TRY(nfa_status(w->n));
+    if (++*w->n_ways > WAYS_MAX)
+        return status_make(STATUS_REQUEST,
+                           "it is too large: its schemas go together in more than "
+                           "%d ways",
+                           WAYS_MAX);
+    *end = nfa_state(w->n);
+    if (all->is_void) return nfa_status(w->n);
+    if (all->n_choices > 0) return add_choices(w, from, all, end);
+    if (json_has(all, "enum") || json_has(all, "const")) return add_values(w, from, all, end);
+    return add_types(w, from, all, end);
+}
+
+struct status json_add_all(struct json_walk *w, uint32_t from, const struct js_node *const *schema,
+                           size_t n, uint32_t *end)
+{
+    const size_t n_open = w->n_open;
+    struct json_parts all = {.n = 0};
+    if (w->depth == DEPTH_MAX)
+        return status_make(STATUS_REQUEST, "schemas are nested more than %d deep", DEPTH_MAX);
+    w->depth++;
+    for (size_t i = 0; i < n; i++) TRY(gather(w, schema[i], 0, &all));
+    for (size_t i = 0; i < all.n; i++) TRY(open_part(w, all.part[i]));
+    TRY(add_parts(w, from, &all, end));
+    w->n_open = n_open;
+    w->depth--;
+    return status_ok();
+}
+
+struct status json_schema_add(struct nfa *n, uint32_t from, const struct js_node *schema,
+                              uint32_t *end)
+{
+    long n_ways = 0;
+    struct json_walk *w = NULL;
+    TRY(mem_alloc(&w, 1, sizeof *w, "schema"));
+    w->n = n;
+    w->root = schema;
+    w->n_ways = &n_ways;
+    const struct status st = json_add_all(w, from, &schema, 1, end);
+    mem_free(&w);
+    return st;
+}
+
+struct status json_schema_any_object(struct nfa *n, uint32_t from, uint32_t *end)
+{
+    return json_any_object(n, from, JSON_ANY_DEPTH, end);
+}

@@ -1,0 +1,71 @@
+/* Byte-pair encoding of one piece of text (Sennrich et al. 2016), from bytes as in GPT-2 or from
+ * characters as in SentencePiece. Knows ids and merge ranks, not strings: pieces come cut.
+ * Called by the tokenizer for every piece. */
+#ifndef SHOAL_TEXT_TOKENIZER_BPE_H
+#define SHOAL_TEXT_TOKENIZER_BPE_H
+
+#include "base/status.h"
+#include "base/str_map.h"
+#include "text/tokenizer/token_list.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct bpe_merge {
+    uint64_t pair; /* left id << 32 | right id; UINT64_MAX when empty */
+    uint32_t rank; /* lower merges first */
+};
+
+struct bpe_symbol {
+    int32_t id;
+    int32_t prev, next; /* -1 at the ends */
+    int32_t alive;      /* 0 once merged into its left neighbour */
+};
+
+enum { BPE_CACHE_BYTES = 22, BPE_CACHE_IDS = 10, BPE_CACHE_SLOTS = 1 << 13 };
+
+/* One remembered piece: a cache line. n_bytes 0 when empty. */
+struct bpe_cached {
+    uint8_t n_bytes, n_ids;
+    char bytes[BPE_CACHE_BYTES];
+    int32_t ids[BPE_CACHE_IDS];
+};
+
+struct bpe {
+    int32_t byte_id[256];  /* the id a byte starts with (by_char: falls back to); -1: none */
+    int32_t unk_id;        /* stands for what has no id; -1: it vanishes */
+    bool fuse_unk;         /* one unk_id for a run of them */
+    bool by_char;          /* a piece starts as its characters, not as its bytes */
+    bool byte_fallback;    /* a character without an id is its bytes when all of them have one */
+    int32_t ascii_id[128]; /* by_char: ids of ASCII characters, -1: none */
+    struct str_map chars;  /* owned; by_char: ids of the other characters */
+
+    struct bpe_merge *merges; /* owned hash table, [merge_mask + 1] */
+    size_t merge_mask;
+    int32_t *merged; /* owned, [n_merges]: what the merge of a rank makes */
+    size_t n_merges, merge_capacity;
+    bool by_result; /* a merge's rank is the id that it makes; `merged` is not used */
+
+    struct bpe_symbol *symbols; /* owned scratch, [n_symbols_max] */
+    uint64_t *heap;             /* owned scratch, [3 * n_symbols_max]: rank << 32 | position */
+    size_t n_symbols_max;
+    struct bpe_cached *cache; /* owned, [BPE_CACHE_SLOTS] */
+};
+
+/* Local. An empty model without merges; byte_id all -1, unk_id -1. Errors: STATUS_MEMORY. */
+struct status bpe_init(struct bpe *b);
+void bpe_fini(struct bpe *b);
+
+/* Local. Room for n_merges, asked for once and before the first. `by_result`: their ranks are what
+ * they make, so that several ways to one token are equal and the leftmost goes first, as tiktoken
+ * has it. Errors: STATUS_MEMORY. */
+struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
+
+/* Local. Adds the next merge; its rank is the number of merges before it, or by_result. A pair that
+ * comes twice has the later rank. At most n_merges are added. */
+void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result);
+
+/* Local. Appends the ids of one piece. n log n in its bytes. Errors: STATUS_MEMORY. */
+struct status bpe_encode(struct bpe *b, const char *piece, size_t n, struct token_list *out);
+
+#endif

@@ -1,0 +1,212 @@
+/* tokenizer.json's "decoder" into rules, and the rules for single tokens. */
+#include "text/tokenizer/decoder.h"
+
+#include "text/grammar/json_read.h"
+
+#include <ctype.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { SEQUENCE_DEPTH_MAX = 8 };
+
+static const char WHERE[] = "decoder";
+
+static struct status refuse(const char *type, const char *why)
+{
+    return status_make(STATUS_INPUT, "%s: '%.40s' %s is not supported", WHERE, type, why);
+}
+
+static struct status load_metaspace(struct decoder *d, const struct js_node *node)
+{
+    struct json_metaspace m;
+    TRY(json_metaspace_fields(node, WHERE, &m));
+    d->kind = DECODER_METASPACE;
+    memcpy(d->blank, m.blank, sizeof d->blank);
+    d->n_blank = m.n_blank;
+    d->keeps_first = m.prepend == JSON_PREPEND_NEVER;
+    return status_ok();
+}
+
+static struct status load_strip(const struct js_node *node, struct decoder_strip *out)
+{
+    static const char *const KNOWN[] = {"type", "content", "start", "stop", NULL};
+    int64_t start, stop;
+    TRY(json_known_fields(node, WHERE, KNOWN));
+    TRY(json_char_field(node, "content", WHERE, out->bytes, &out->n_bytes));
+    if (!js_int(js_get(node, "start"), &start) || start < 0 || start > INT32_MAX ||
+        !js_int(js_get(node, "stop"), &stop)) {
+        return status_make(STATUS_INPUT, "%s: Strip's 'start' or 'stop' is no count", WHERE);
+    }
+    if (stop != 0) return refuse("Strip", "at the end of a text");
+    out->n_max = (size_t)start;
+    return status_ok();
+}
+
+static struct status add_step(struct decoder *d, const struct js_node *node, bool strip)
+{
+    if (d->n_steps == DECODER_STEPS_MAX) {
+        return status_make(STATUS_INPUT, "%s: more than %d steps", WHERE, (int)DECODER_STEPS_MAX);
+    }
+    struct decoder_step *s = &d->steps[d->n_steps];
+    TRY(strip ? load_strip(node, &s->strip) : replacer_load(&s->replacer, node, WHERE));
+    d->n_steps++;
+    return status_ok();
+}
+
+static struct status load_step(struct decoder *d, const struct js_node *node, int depth);
+
+static struct status load_sequence(struct decoder *d, const struct js_node *node, int depth)
+{
+    static const char *const KNOWN[] = {"type", "decoders", NULL};
+    const struct js_node *list = js_get(node, "decoders");
+    TRY(json_known_fields(node, WHERE, KNOWN));
+    if (js_type(list) != JS_ARRAY || depth >= SEQUENCE_DEPTH_MAX) {
+        return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
+                           WHERE);
+    }
+    if (js_count(list) == 1) return load_step(d, js_at(list, 0), depth + 1);
+    for (size_t i = 0; i < js_count(list); i++) {
+        TRY(load_step(d, js_at(list, i), depth + 1));
+        if (d->kind != DECODER_CHAIN) return refuse("Sequence", "of ByteLevel or Metaspace");
+    }
+    return status_ok();
+}
+
+static struct status load_chained(struct decoder *d, const struct js_node *node, const char *type)
+{
+    static const char *const KNOWN[] = {"type", NULL};
+    const bool strip = strcmp(type, "Strip") == 0;
+    if (strip || strcmp(type, "Replace") == 0) {
+        if (!d->byte_fallback && !d->fused) return add_step(d, node, strip);
+        if (!strip || !d->fused) return refuse(type, "behind ByteFallback or Fuse");
+        if (d->front.n_bytes > 0) return refuse(type, "twice behind Fuse");
+        return load_strip(node, &d->front);
+    }
+    if (strcmp(type, "ByteFallback") == 0) {
+        if (d->byte_fallback || d->fused) return refuse(type, "behind ByteFallback or Fuse");
+        d->byte_fallback = true;
+        return json_known_fields(node, WHERE, KNOWN);
+    }
+    if (strcmp(type, "Fuse") == 0) {
+        d->fused = true;
+        return json_known_fields(node, WHERE, KNOWN);
+    }
+    return status_make(STATUS_INPUT,
+                       "%s: '%.40s' is not supported; expected ByteLevel, Metaspace, Replace, "
+                       "ByteFallback, Fuse, Strip or Sequence",
+                       WHERE, type);
+}
+
+static struct status load_step(struct decoder *d, const struct js_node *node, int depth)
+{
+    const char *type;
+    TRY(json_type_field(node, WHERE, &type));
+    if (strcmp(type, "Sequence") == 0) return load_sequence(d, node, depth);
+    const bool byte_level = strcmp(type, "ByteLevel") == 0;
+    if (!byte_level && strcmp(type, "Metaspace") != 0) return load_chained(d, node, type);
+    if (d->n_steps > 0 || d->byte_fallback || d->fused) return refuse(type, "behind others");
+    if (!byte_level) return load_metaspace(d, node);
+    d->kind = DECODER_BYTE_LEVEL;
+    return status_ok();
+}
+
+struct status decoder_init(struct decoder *d, const struct js_node *node, const char *what)
+{
+    memset(d, 0, sizeof *d);
+    d->kind = DECODER_CHAIN;
+    if (js_type(node) == JS_NULL) {
+        return status_make(STATUS_INPUT, "%s: no decoder, which would put a blank between tokens",
+                           what);
+    }
+    struct status st = load_step(d, node, 0);
+    if (status_failed(&st)) decoder_fini(d);
+    return status_wrap(st, "%s", what);
+}
+
+void decoder_fini(struct decoder *d)
+{
+    for (size_t i = 0; i < DECODER_STEPS_MAX; i++) replacer_fini(&d->steps[i].replacer);
+    memset(d, 0, sizeof *d);
+}
+
+size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n, size_t *taken)
+{
+    size_t at = 0;
+    while (s->n_bytes > 0 && *taken < s->n_max && n - at >= s->n_bytes &&
+           memcmp(text + at, s->bytes, s->n_bytes) == 0) {
+        at += s->n_bytes;
+        ++*taken;
+    }
+    return at;
+}
+
+static struct status replace_all(struct replacer *r, const char *text, size_t n, struct strbuf *out)
+{
+    struct pattern_walk walk;
+    size_t kept_from = 0, start = 0, end = 0;
+    pattern_walk_init(&walk, text, n);
+    for (;;) {
+        bool found;
+        TRY(replacer_next(r, &walk, &start, &end, &found));
+        if (!found) break;
+        strbuf_add(out, text + kept_from, start - kept_from);
+        strbuf_add(out, r->content, r->n_content);
+        kept_from = end;
+    }
+    strbuf_add(out, text + kept_from, n - kept_from);
+    return strbuf_status(out);
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    const int lower = tolower((unsigned char)c);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+/* The byte that "<0xE9>" is, or -1. */
+static int fallback_byte(const char *token, size_t n)
+{
+    if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
+    const int high = token[3] == '+' ? 0 : hex_digit(token[3]); /* as the reference reads it */
+    const int low = hex_digit(token[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* One step from `in` to the end of `out`. */
+static struct status run_step(struct decoder_step *s, const char *in, size_t n, struct strbuf *out)
+{
+    if (s->strip.n_bytes == 0) return replace_all(&s->replacer, in, n, out);
+    size_t taken = 0;
+    const size_t from = decoder_strip_front(&s->strip, in, n, &taken);
+    strbuf_add(out, in + from, n - from);
+    return strbuf_status(out);
+}
+
+struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
+                            int *byte)
+{
+    static const struct replacer NONE;
+    struct replacer blank = NONE;
+    if (d->kind == DECODER_METASPACE) { /* not owned here: nothing to free */
+        char space[] = " ";
+        blank = (struct replacer){
+            .find = d->blank, .n_find = d->n_blank, .content = space, .n_content = 1};
+        *byte = -1;
+        return replace_all(&blank, token, n, out);
+    }
+    struct strbuf turn[2];
+    struct status st = status_ok();
+    for (int i = 0; i < 2; i++) strbuf_init(&turn[i]);
+    for (size_t i = 0; i < d->n_steps && !status_failed(&st); i++) {
+        struct strbuf *to = &turn[i % 2];
+        strbuf_clear(to);
+        st = run_step(&d->steps[i], token, n, to);
+        token = to->data;
+        n = to->n;
+    }
+    *byte = d->byte_fallback && !status_failed(&st) ? fallback_byte(token, n) : -1;
+    if (!status_failed(&st)) strbuf_add(out, token, n);
+    for (int i = 0; i < 2; i++) strbuf_fini(&turn[i]);
+    return status_failed(&st) ? st : strbuf_status(out);
+}

@@ -1,0 +1,61 @@
+/* What tokens stand for, by tokenizer.json's "decoder".
+ * Holds the rules; token by token they are applied when a file is loaded, and what depends on the
+ * tokens before is text/tokenizer/detokenizer.h's. Called by the tokenizer's loader. */
+#ifndef SHOAL_TEXT_TOKENIZER_DECODER_H
+#define SHOAL_TEXT_TOKENIZER_DECODER_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "text/tokenizer/replacer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum decoder_kind {
+    DECODER_BYTE_LEVEL, /* printable characters stand for bytes */
+    DECODER_METASPACE,  /* one character stands for the blank; the first token loses its own */
+    DECODER_CHAIN,      /* Replace and Strip on tokens, ByteFallback, Fuse, Strip on the text */
+};
+
+/* Takes up to n_max of one character from the front. */
+struct decoder_strip {
+    char bytes[4];
+    size_t n_bytes; /* 0: takes nothing */
+    size_t n_max;
+};
+
+struct decoder_step {
+    struct replacer replacer; /* owned; unused when strip.n_bytes > 0 */
+    struct decoder_strip strip;
+};
+
+enum { DECODER_STEPS_MAX = 8 };
+
+struct decoder {
+    enum decoder_kind kind;
+    struct decoder_step steps[DECODER_STEPS_MAX]; /* on each token by itself */
+    size_t n_steps;
+    bool byte_fallback; /* <0xE9> is a byte; a run of them is text, or one U+FFFD each */
+    bool fused;
+    struct decoder_strip front; /* of the whole text */
+    char blank[4];              /* METASPACE: the character, [n_blank] */
+    size_t n_blank;
+    bool keeps_first; /* METASPACE: the first token has no blank put there by the encoder */
+};
+
+/* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names what is not
+ * understood; STATUS_MEMORY. */
+struct status decoder_init(struct decoder *d, const struct js_node *node, const char *what);
+void decoder_fini(struct decoder *d);
+
+/* Local. Appends what a token of n bytes stands for by itself (not for BYTE_LEVEL). *byte is the
+ * byte that it is to ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
+                            int *byte);
+
+/* Local. How many of the n bytes at the front a strip takes that has taken `taken` characters. */
+size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n,
+                           size_t *taken);
+
+#endif

@@ -1,0 +1,201 @@
+/* Running the steps, one after the other over the whole text. */
+#include "text/tokenizer/normalizer.h"
+
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#include <string.h>
+
+enum { FORM_PIECE_BYTES = 4096 };
+
+/* A step at work. */
+struct work {
+    const struct normal_text *in;
+    struct strbuf *bytes, *marks;
+    bool at_start;
+};
+
+static void put_marks(struct work *w, size_t n, bool user)
+{
+    static const char ZEROS[32], ONES[32] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                             1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    for (size_t i = 0; w->in->user != NULL && i < n; i += sizeof ONES) {
+        strbuf_add(w->marks, user ? ONES : ZEROS, n - i < sizeof ONES ? n - i : sizeof ONES);
+    }
+}
+
+static void put(struct work *w, const char *bytes, size_t n, bool user)
+{
+    strbuf_add(w->bytes, bytes, n);
+    put_marks(w, n, user);
+}
+
+static void copy(struct work *w, size_t start, size_t end)
+{
+    strbuf_add(w->bytes, w->in->bytes + start, end - start);
+    if (w->in->user != NULL) {
+        strbuf_add(w->marks, (const char *)w->in->user + start, end - start);
+    }
+}
+
+static bool any_user(const struct work *w, size_t start, size_t end)
+{
+    return w->in->user != NULL && end > start && memchr(w->in->user + start, 1, end - start);
+}
+
+/* Where the piece that starts at `from` ends: ASCII that nothing behind composes with, or one
+ * character of it and what is not ASCII behind. Nothing composes across the front of an ASCII
+ * character, so pieces are normalized one by one; those that nobody asks marks of may be long. */
+static size_t form_piece(const struct normal_text *in, size_t from)
+{
+    size_t to = from;
+    const char *text = in->bytes;
+    if (in->user == NULL && in->n - from > FORM_PIECE_BYTES) {
+        to = from + FORM_PIECE_BYTES;
+        while (to < in->n && (unsigned char)text[to] >= 0x80) to++;
+        return to;
+    }
+    if (in->user == NULL) return in->n;
+    while (to < in->n && (unsigned char)text[to] < 0x80) to++;
+    if (to == in->n) return in->n;
+    if (to > from + 1) return to - 1;
+    while (to < in->n && (unsigned char)text[to] >= 0x80) to++;
+    return to;
+}
+
+static struct status run_form(struct work *w, enum unicode_form form)
+{
+    for (size_t from = 0, to; from < w->in->n; from = to) {
+        to = form_piece(w->in, from);
+        if (unicode_is_normal(form, w->in->bytes + from, to - from)) {
+            copy(w, from, to);
+            continue;
+        }
+        const size_t before = w->bytes->n;
+        TRY(unicode_normalize(form, w->in->bytes + from, to - from, w->bytes));
+        put_marks(w, w->bytes->n - before, any_user(w, from, to));
+    }
+    return status_ok();
+}
+
+static void run_lowercase(struct work *w)
+{
+    size_t same_from = 0, step;
+    for (size_t at = 0; at < w->in->n; at += step) {
+        uint32_t lower[2];
+        const uint32_t c = utf8_decode(w->in->bytes + at, w->in->n - at, &step);
+        const size_t n_lower = unicode_lowercase(c, lower);
+        if (n_lower == 1 && lower[0] == c) continue;
+        copy(w, same_from, at);
+        for (size_t i = 0; i < n_lower; i++) {
+            char bytes[4];
+            put(w, bytes, utf8_encode(lower[i], bytes), any_user(w, at, at + step));
+        }
+        same_from = at + step;
+    }
+    copy(w, same_from, w->in->n);
+}
+
+static void run_strip(struct work *w, bool left, bool right)
+{
+    size_t start = 0, end = w->in->n, step;
+    while (left && start < end &&
+           unicode_is_space(utf8_decode(w->in->bytes + start, end - start, &step))) {
+        start += step;
+    }
+    while (right && end > start) {
+        size_t at = end - 1;
+        while (at > start && ((unsigned char)w->in->bytes[at] & 0xC0) == 0x80) at--;
+        if (!unicode_is_space(utf8_decode(w->in->bytes + at, end - at, &step))) break;
+        end = at;
+    }
+    if (start > 0) w->at_start = false;
+    copy(w, start, end);
+}
+
+static void run_strip_accents(struct work *w)
+{
+    size_t kept_from = 0, step;
+    for (size_t at = 0; at < w->in->n; at += step) {
+        if (!unicode_is_mark(utf8_decode(w->in->bytes + at, w->in->n - at, &step))) continue;
+        if (at == 0) w->at_start = false;
+        copy(w, kept_from, at);
+        kept_from = at + step;
+    }
+    copy(w, kept_from, w->in->n);
+}
+
+static struct status run_replace(struct work *w, struct replacer *r)
+{
+    struct pattern_walk walk;
+    size_t kept_from = 0, start = 0, end = 0;
+    pattern_walk_init(&walk, w->in->bytes, w->in->n);
+    for (;;) {
+        bool found;
+        TRY(replacer_next(r, &walk, &start, &end, &found));
+        if (!found) break;
+        copy(w, kept_from, start);
+        put(w, r->content, r->n_content, any_user(w, start, end));
+        if (start == 0 && end > 0 && r->n_content == 0) w->at_start = false;
+        kept_from = end;
+    }
+    copy(w, kept_from, w->in->n);
+    return status_ok();
+}
+
+static struct status run_step(struct work *w, struct normalizer_step *s)
+{
+    switch (s->kind) {
+    case NORMALIZER_FORM:
+        return run_form(w, s->form);
+    case NORMALIZER_LOWERCASE:
+        run_lowercase(w);
+        return status_ok();
+    case NORMALIZER_STRIP:
+        run_strip(w, s->left, s->right);
+        return status_ok();
+    case NORMALIZER_STRIP_ACCENTS:
+        run_strip_accents(w);
+        return status_ok();
+    case NORMALIZER_REPLACE:
+        return run_replace(w, &s->replacer);
+    case NORMALIZER_PREPEND:
+        put(w, s->replacer.content, s->replacer.n_content, false);
+        copy(w, 0, w->in->n);
+        return status_ok();
+    }
+    return status_ok();
+}
+
+struct status normalizer_run(struct normalizer *z, struct normal_text *text)
+{
+    for (size_t i = 0, turn = 0; i < z->n_steps && text->n > 0; i++) {
+        struct normalizer_step *s = &z->steps[i];
+        if (s->kind == NORMALIZER_FORM && unicode_is_normal(s->form, text->bytes, text->n)) {
+            continue;
+        }
+        const struct normal_text in = *text;
+        struct work w = {&in, &z->bytes[turn], &z->marks[turn], in.at_start};
+        strbuf_clear(w.bytes);
+        strbuf_clear(w.marks);
+        TRY(run_step(&w, s));
+        TRY(strbuf_status(w.bytes));
+        TRY(strbuf_status(w.marks));
+        text->bytes = w.bytes->data;
+        text->n = w.bytes->n;
+        if (in.user != NULL) text->user = (const unsigned char *)w.marks->data;
+        text->at_start = w.at_start;
+        turn = 1 - turn;
+    }
+    return status_ok();
+}
+
+void normalizer_fini(struct normalizer *z)
+{
+    for (size_t i = 0; i < z->n_steps; i++) replacer_fini(&z->steps[i].replacer);
+    for (int i = 0; i < 2; i++) {
+        strbuf_fini(&z->bytes[i]);
+        strbuf_fini(&z->marks[i]);
+    }
+    memset(z, 0, sizeof *z);
+}

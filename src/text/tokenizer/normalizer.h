@@ -1,0 +1,58 @@
+/* Text into the form in which a vocabulary knows it, by tokenizer.json's "normalizer".
+ * Keeps account of which bytes are a user's. Knows no tokens. Called by the tokenizer for text
+ * between added tokens, and for the added tokens themselves. */
+#ifndef SHOAL_TEXT_TOKENIZER_NORMALIZER_H
+#define SHOAL_TEXT_TOKENIZER_NORMALIZER_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "text/tokenizer/replacer.h"
+#include "text/unicode/unicode.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum normalizer_kind {
+    NORMALIZER_FORM,
+    NORMALIZER_LOWERCASE,
+    NORMALIZER_STRIP,
+    NORMALIZER_STRIP_ACCENTS,
+    NORMALIZER_REPLACE,
+    NORMALIZER_PREPEND,
+};
+
+struct normalizer_step {
+    enum normalizer_kind kind;
+    enum unicode_form form;   /* FORM */
+    bool left, right;         /* STRIP */
+    struct replacer replacer; /* owned; REPLACE; PREPEND puts its content */
+};
+
+enum { NORMALIZER_STEPS_MAX = 16 };
+
+struct normalizer {
+    struct normalizer_step steps[NORMALIZER_STEPS_MAX]; /* owned */
+    size_t n_steps;
+    struct strbuf bytes[2], marks[2]; /* owned scratch: steps write them in turn */
+};
+
+/* A text on its way through the steps. */
+struct normal_text {
+    const char *bytes;         /* borrowed: the caller's, then the normalizer's scratch */
+    const unsigned char *user; /* [n]: 1 where a user made the byte; NULL: not asked for */
+    size_t n;
+    bool at_start; /* its first character comes from the first of the whole text */
+};
+
+/* Local. Reads the JSON node (NULL or null: no steps); `what` names the file. Errors: STATUS_INPUT
+ * names what is not understood; STATUS_MEMORY. */
+struct status normalizer_init(struct normalizer *z, const struct js_node *node, const char *what);
+void normalizer_fini(struct normalizer *z);
+
+/* Local. Normalizes well-formed UTF-8 as the tokenizers library does. What one step makes of
+ * characters of both sides is a user's. The result is valid until the next call. Errors:
+ * STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is hit. */
+struct status normalizer_run(struct normalizer *z, struct normal_text *text);
+
+#endif

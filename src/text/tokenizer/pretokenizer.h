@@ -1,0 +1,75 @@
+/* Cuts normalized text into the pieces that are encoded one by one.
+ * Built from tokenizer.json's "pre_tokenizer"; knows no vocabulary.
+ * Called by the tokenizer. */
+#ifndef SHOAL_TEXT_TOKENIZER_PRETOKENIZER_H
+#define SHOAL_TEXT_TOKENIZER_PRETOKENIZER_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "text/grammar/json_read.h"
+#include "text/grammar/pattern.h"
+
+#include <stddef.h>
+
+/* What becomes of the delimiters that a split finds. */
+enum split_behavior {
+    SPLIT_REMOVED,
+    SPLIT_ISOLATED,
+    SPLIT_MERGED_WITH_PREVIOUS,
+    SPLIT_MERGED_WITH_NEXT,
+    SPLIT_CONTIGUOUS,
+    SPLIT_COUNT
+};
+
+enum pretoken_kind {
+    PRETOKEN_SPLIT,
+    PRETOKEN_BLANK,     /* puts a blank before pieces that have none */
+    PRETOKEN_METASPACE, /* one character stands for the blank, and is put before pieces */
+};
+
+struct pretoken_step {
+    enum pretoken_kind kind;
+    struct pattern *pattern; /* owned; SPLIT */
+    enum split_behavior behavior;
+    bool invert;                     /* the pattern finds what is kept, not the delimiters */
+    struct json_metaspace metaspace; /* METASPACE */
+};
+
+struct span {
+    size_t start, n;
+};
+
+struct span_list {
+    struct span *spans; /* owned */
+    size_t n, capacity;
+};
+
+enum { PRETOKEN_STEPS_MAX = 16 };
+
+struct pretokenizer {
+    struct pretoken_step steps[PRETOKEN_STEPS_MAX];
+    size_t n_steps;
+    bool byte_level;         /* pieces are bytes; else they are text */
+    bool normalized;         /* what is cut may not be what was given */
+    bool rewrites;           /* one step changes the text; a second one may not */
+    struct span_list spans;  /* owned scratch; after a cut, the pieces */
+    struct span_list before; /* owned scratch */
+    struct strbuf text;      /* owned scratch: the text with blanks put in */
+};
+
+/* Local. Reads the JSON node (NULL or null: the text is one piece); `normalized` when texts go
+ * through a normalizer before; `what` names the file. Errors: STATUS_INPUT names the step or field
+ * that is not understood; STATUS_MEMORY. */
+struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *node, bool normalized,
+                                const char *what);
+void pretokenizer_fini(struct pretokenizer *p);
+
+/* Local. Cuts n bytes of well-formed UTF-8; at_start when a whole text begins with them. The pieces
+ * are p->spans over *cut (the text itself, or scratch of p), valid until the next call; none is
+ * empty. Errors: STATUS_MEMORY, STATUS_REQUEST.
+ */
+struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
+                               const char **cut);
+
+#endif

@@ -1,0 +1,33 @@
+/* tokenizer.json's Replace: what a pattern finds becomes a fixed text.
+ * Finds; the copying is the caller's. Shared by the normalizer and the decoder. */
+#ifndef SHOAL_TEXT_TOKENIZER_REPLACER_H
+#define SHOAL_TEXT_TOKENIZER_REPLACER_H
+
+#include "base/json.h"
+#include "base/status.h"
+#include "text/grammar/pattern.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct replacer {
+    struct pattern *pattern; /* owned; NULL: `find` is the text to find */
+    char *find;              /* owned, [n_find] */
+    size_t n_find;
+    char *content; /* owned, [n_content]: what stands there instead */
+    size_t n_content;
+};
+
+enum { REPLACER_BYTES_MAX = 1024 }; /* of `find` and `content` */
+
+/* Local. Reads {"type":"Replace","pattern":{"String"|"Regex"},"content"}; `where` names it in
+ * errors. Errors: STATUS_INPUT, STATUS_MEMORY; *r is then empty. */
+struct status replacer_load(struct replacer *r, const struct js_node *node, const char *where);
+void replacer_fini(struct replacer *r);
+
+/* Local. The next match of a walk (pattern_walk_init) as [*start, *end); *found is false at the end
+ * of the text. Errors: STATUS_REQUEST when a match limit is hit. */
+struct status replacer_next(struct replacer *r, struct pattern_walk *w, size_t *start, size_t *end,
+                            bool *found);
+
+#endif

@@ -1,0 +1,169 @@
+/* A tokenizer.json out of tiktoken's ranks. */
+#include "text/tokenizer/tiktoken.h"
+
+#include "base/utf8.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/tokenizer_synth.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { N_SPECIAL = 256, RANKS_MAX = 1 << 26 };
+
+static int base64_digit(char c)
+{
+    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *at = c != '\0' ? strchr(DIGITS, c) : NULL;
+    return at != NULL ? (int)(at - DIGITS) : -1;
+}
+
+/* Appends the bytes that n characters of base64 mean; false when they mean none. */
+static bool base64_decode(const char *text, size_t n, struct strbuf *out)
+{
+    if (n == 0 || n % 4 != 0) return false;
+    const size_t n_pad = text[n - 1] != '=' ? 0 : text[n - 2] != '=' ? 1 : 2;
+    uint32_t bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int digit = i < n - n_pad ? base64_digit(text[i]) : 0;
+        if (digit < 0) return false;
+        bits = bits << 6 | (uint32_t)digit;
+        if (i % 4 != 3) continue;
+        const char bytes[3] = {(char)(bits >> 16), (char)(bits >> 8), (char)bits};
+        strbuf_add(out, bytes, i + 1 < n ? 3 : 3 - n_pad);
+        bits = 0;
+    }
+    return true;
+}
+
+/* Appends bytes as the characters of byte-level vocabularies, as a JSON string. */
+static struct status put_token(const struct byte_alphabet *alphabet, const struct strbuf *bytes,
+                               struct strbuf *key, struct strbuf *out)
+{
+    char c[4];
+    strbuf_clear(key);
+    for (size_t i = 0; i < bytes->n; i++) {
+        strbuf_add(key, c, utf8_encode(alphabet->char_of[(unsigned char)bytes->data[i]], c));
+    }
+    TRY(strbuf_status(key));
+    strbuf_json_string(out, key->data, key->n);
+    return status_ok();
+}
+
+struct rank_walk {
+    const char *text;
+    size_t n, at;
+    size_t line; /* of the last rank, from 1 */
+    struct strbuf bytes;
+};
+
+/* The next line's token, into w->bytes, and its rank; *found is false at the end. */
+static struct status next_rank(struct rank_walk *w, uint64_t *rank, bool *found)
+{
+    while (w->at < w->n && (w->text[w->at] == '\n' || w->text[w->at] == '\r')) w->at++;
+    *found = w->at < w->n;
+    if (!*found) return status_ok();
+    w->line++;
+    const char *line = w->text + w->at;
+    const char *end = memchr(line, '\n', w->n - w->at);
+    size_t n = end != NULL ? (size_t)(end - line) : w->n - w->at;
+    w->at += n;
+    if (n > 0 && line[n - 1] == '\r') n--;
+    const char *blank = memchr(line, ' ', n);
+    size_t at = blank != NULL ? (size_t)(blank - line) + 1 : n;
+    strbuf_clear(&w->bytes);
+    bool ok = at < n && base64_decode(line, at - 1, &w->bytes);
+    for (*rank = 0; ok && at < n; at++) {
+        ok = line[at] >= '0' && line[at] <= '9' && *rank < RANKS_MAX;
+        if (ok) *rank = *rank * 10 + (uint64_t)(line[at] - '0');
+    }
+    if (!ok) {
+        return status_make(STATUS_INPUT, "tiktoken.model: entry %zu is no token in base64 and rank",
+                           w->line);
+    }
+    return strbuf_status(&w->bytes);
+}
+
+/* The vocabulary, an object {token: rank}; *n_ranks of them, from 0 on. */
+static struct status put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
+                               uint64_t *n_ranks)
+{
+    struct byte_alphabet alphabet;
+    uint64_t rank, rank_max = 0;
+    bool found;
+    byte_alphabet_init(&alphabet);
+    for (*n_ranks = 0;; ++*n_ranks) {
+        TRY(next_rank(w, &rank, &found));
+        if (!found) break;
+        if (rank > rank_max) rank_max = rank;
+        strbuf_puts(out, *n_ranks > 0 ? ",\n" : "\n");
+        TRY(put_token(&alphabet, &w->bytes, key, out));
+        strbuf_printf(out, ":%llu", (unsigned long long)rank);
+    }
+    if (*n_ranks == 0 || rank_max != *n_ranks - 1) {
+        return status_make(STATUS_INPUT,
+                           "tiktoken.model: %llu ranks, the last is %llu, expected each from 0 on "
+                           "once",
+                           (unsigned long long)*n_ranks, (unsigned long long)rank_max);
+    }
+    return status_ok();
+}
+
+static void put_special(const struct js_node *named, uint64_t id, bool first, struct strbuf *out)
+{
+    char text[64];
+    size_t n;
+    bool special = true;
+    snprintf(text, sizeof text, "%llu", (unsigned long long)id);
+    const struct js_node *token = js_get(named, text);
+    const char *content = js_string(js_get(token, "content"), &n);
+    if (content != NULL) {
+        special = false;
+        js_bool(js_get(token, "special"), &special);
+    } else {
+        n = (size_t)snprintf(text, sizeof text, "<|reserved_token_%llu|>", (unsigned long long)id);
+        content = text;
+    }
+    strbuf_printf(out, "%s\n{\"id\":%llu,\"content\":", first ? "" : ",", (unsigned long long)id);
+    strbuf_json_string(out, content, n);
+    strbuf_printf(out,
+                  ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                  "\"special\":%s}",
+                  special ? "true" : "false");
+}
+
+/* Whose pieces the file's are. */
+static struct status check_class(const struct js_node *config)
+{
+    const char *name = js_string(js_get(config, "tokenizer_class"), NULL);
+    if (name == NULL || strcmp(name, "TikTokenTokenizer") == 0) return status_ok();
+    return status_make(STATUS_INPUT,
+                       "tiktoken.model: the tokenizer_class is '%.40s', expected Kimi-K2's "
+                       "TikTokenTokenizer",
+                       name);
+}
+
+struct status tokenizer_json_from_tiktoken(const char *ranks, size_t n_bytes,
+                                           const struct js_node *config, struct strbuf *out)
+{
+    struct rank_walk walk = {.text = ranks, .n = n_bytes};
+    struct strbuf key;
+    uint64_t n_ranks = 0;
+    TRY(check_class(config));
+    strbuf_init(&walk.bytes);
+    strbuf_init(&key);
+    strbuf_puts(out,
+                "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"normalizer\":null,"
+                "\n\"pre_tokenizer\":");
+    strbuf_puts(out, tokenizer_synth_kimi());
+    strbuf_puts(out, ",\n\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\n\"model\":"
+                     "{\"type\":\"Tiktoken\",\"vocab\":{");
+    const struct status st = put_ranks(&walk, &key, out, &n_ranks);
+    strbuf_fini(&walk.bytes);
+    strbuf_fini(&key);
+    TRY(st);
+    strbuf_puts(out, "}},\n\"added_tokens\":[");
+    const struct js_node *named = js_get(config, "added_tokens_decoder");
+    for (uint64_t i = 0; i < N_SPECIAL; i++) put_special(named, n_ranks + i, i == 0, out);
+    strbuf_puts(out, "]}\n");
+    return strbuf_status(out);
+}

@@ -1,0 +1,75 @@
+/* Text to token ids and back, from a tokenizer.json: BPE over bytes or characters, Unigram.
+ * Knows no model, no chat template (text/chat/chat.h) and no files. A parsed tokenizer is changed
+ * only by encoding (scratch memory and a word cache inside), so one thread at a time encodes with
+ * it. Called by the lead rank: requests in, and through text/tokenizer/detokenizer.h, results out.
+ */
+#ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_H
+#define SHOAL_TEXT_TOKENIZER_TOKENIZER_H
+
+#include "base/status.h"
+#include "text/tokenizer/token_list.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct tokenizer;
+
+enum tokenizer_flags {
+    TOKENIZER_ADD_SPECIAL = 1,   /* apply the post-processor (beginning-of-text and the like) */
+    TOKENIZER_PARSE_SPECIAL = 2, /* text that spells a special token becomes that token */
+};
+
+/* Local. Builds a tokenizer from n bytes of tokenizer.json; `what` names them in errors.
+ * Understood: models BPE (at the byte level, or of characters with or without byte fallback),
+ * Unigram and Tiktoken (text/tokenizer/tiktoken.h); pre-tokenizers ByteLevel, Metaspace, Split,
+ * Digits, WhitespaceSplit, Sequence, or none; normalizers NFC, NFD, NFKC, NFKD, Lowercase, Strip,
+ * StripAccents, Replace, Prepend, Sequence; post-processors TemplateProcessing, ByteLevel,
+ * BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel, Metaspace, and Replace, Strip,
+ * ByteFallback, Fuse, Strip in this order; added tokens with all their flags (special ones are left
+ * out of decoded text even where they are normalized). Whatever else would change ids is refused by
+ * name. `truncation` and `padding` are a batch's affair, not the text's, and have no effect here.
+ * Owner of *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status tokenizer_create(const char *json, size_t n, const char *what,
+                               struct tokenizer **out);
+void tokenizer_destroy(struct tokenizer **t);
+
+/* Local. Appends the ids of n_bytes of text to `out`. The ids are those of the Hugging Face
+ * tokenizers library for the same file (0.23). Bytes that are not UTF-8 count as one U+FFFD per
+ * maximal ill-formed part. Without TOKENIZER_PARSE_SPECIAL, text that spells a special token is
+ * plain text; added tokens that are not special are found either way. Time is n log n at worst.
+ * Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern of the file exceeds its match limit (then
+ * `out` has its old length). */
+struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
+                               unsigned flags, struct token_list *out);
+
+/* A part of a text that one side made. */
+struct text_span {
+    size_t begin, end; /* bytes [begin, end) */
+    bool is_user;
+};
+
+/* Local. As tokenizer_encode, for a text of which users made parts: special tokens are parsed only
+ * where no byte of them is a user's; everything else is as if the whole text were one side's. So
+ * without special tokens in the users' parts the ids are those of tokenizer_encode with
+ * TOKENIZER_PARSE_SPECIAL, borders or not. The spans cover [0, n_bytes) in order. Of the flags
+ * TOKENIZER_ADD_SPECIAL alone matters. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
+struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
+                                     const struct text_span *spans, size_t n_spans, unsigned flags,
+                                     struct token_list *out);
+
+/* Local. One more than the largest id. Ids below it may be holes. */
+int32_t tokenizer_vocab_size(const struct tokenizer *t);
+
+/* Local. The raw bytes that a token stands for (a part of a UTF-8 sequence at times); for special
+ * tokens their content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for a hole or an id
+ * out of range. */
+const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
+
+/* Local. True for added tokens that the file calls special. */
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+
+/* Local. The id of a token by its content as the file writes it (byte-level characters for ordinary
+ * tokens, plain text for added ones), or -1. */
+int32_t tokenizer_token_id(const struct tokenizer *t, const char *content, size_t n);
+
+#endif

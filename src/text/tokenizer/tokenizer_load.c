@@ -1,0 +1,574 @@
+/* tokenizer.json's "model", "added_tokens" and "post_processor" into a tokenizer. */
+#include "text/tokenizer/tokenizer_private.h"
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "text/grammar/json_read.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30, RANKED_BYTES_MAX = 1 << 10 };
+
+/* What the vocabulary and the added tokens need, found before anything is stored. */
+struct sizes {
+    size_t n_vocab, n_added;
+    size_t key_bytes; /* of both */
+    int64_t id_max;
+};
+
+/* A walk over the vocabulary: an object {token: id}, or Unigram's list [[token, score], ..] where
+ * the place is the id. */
+struct vocab_walk {
+    const struct js_node *vocab;
+    const void *it;
+    int64_t n;
+};
+
+/* The next token; *id is -1 when the file gives none that is a count, *key is NULL when it has no
+ * token there. False at the end. */
+static bool vocab_next(struct vocab_walk *w, const char **key, size_t *n, int64_t *id)
+{
+    const struct js_node *value;
+    if (js_type(w->vocab) == JS_ARRAY) {
+        *id = w->n;
+        *key = js_string(js_at(js_at(w->vocab, (size_t)w->n), 0), n);
+        return w->n++ < (int64_t)js_count(w->vocab);
+    }
+    if (!js_next(w->vocab, &w->it, key, &value)) return false;
+    *n = strlen(*key);
+    if (!js_int(value, id) || *id < 0) *id = -1;
+    return true;
+}
+
+static struct status measure_vocab(const struct js_node *vocab, struct sizes *s, const char *what)
+{
+    struct vocab_walk walk = {.vocab = vocab};
+    const char *key;
+    size_t n;
+    int64_t id;
+    while (vocab_next(&walk, &key, &n, &id)) {
+        if (key == NULL) {
+            return status_make(STATUS_INPUT, "%s: vocabulary entry %lld is no [token, score]", what,
+                               (long long)id);
+        }
+        if (id < 0) {
+            return status_make(STATUS_INPUT, "%s: the id of token '%.40s' is no count", what, key);
+        }
+        s->n_vocab++;
+        s->key_bytes += n;
+        if (id > s->id_max) s->id_max = id;
+    }
+    return status_ok();
+}
+
+static struct status measure_added(const struct js_node *list, struct sizes *s, const char *what)
+{
+    if (js_type(list) != JS_NULL && js_type(list) != JS_ARRAY) {
+        return status_make(STATUS_INPUT, "%s: 'added_tokens' is no list", what);
+    }
+    s->n_added = js_type(list) == JS_ARRAY ? js_count(list) : 0;
+    for (size_t i = 0; i < s->n_added; i++) {
+        const struct js_node *token = js_at(list, i);
+        int64_t id;
+        size_t n;
+        if (!js_int(js_get(token, "id"), &id) || id < 0 ||
+            js_string(js_get(token, "content"), &n) == NULL || n > TOKEN_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: added token %zu has no id or no content", what,
+                               i);
+        }
+        s->key_bytes += n;
+        if (id > s->id_max) s->id_max = id;
+    }
+    return status_ok();
+}
+
+static struct status measure(const struct js_node *vocab, const struct js_node *added,
+                             struct sizes *s, const char *what)
+{
+    *s = (struct sizes){.id_max = -1};
+    TRY(measure_vocab(vocab, s, what));
+    TRY(measure_added(added, s, what));
+    const size_t n = s->n_vocab + s->n_added;
+    if (s->n_vocab == 0) return status_make(STATUS_INPUT, "%s: the vocabulary is empty", what);
+    if (s->id_max > INT32_MAX / 2 || (size_t)s->id_max > 2 * n + 65536) {
+        return status_make(STATUS_INPUT, "%s: %zu tokens, but an id of %lld", what, n,
+                           (long long)s->id_max);
+    }
+    return status_ok();
+}
+
+/* Room for everything that s counted: keys, and their bytes. */
+static struct status make_room(struct tokenizer *t, const struct sizes *s)
+{
+    t->n_tokens = (size_t)s->id_max + 1;
+    t->n_vocab = s->n_vocab;
+    t->arena_bytes = 2 * s->key_bytes + 1;
+    TRY(mem_alloc(&t->arena, t->arena_bytes, 1, "vocabulary"));
+    TRY(mem_alloc(&t->tokens, t->n_tokens, sizeof t->tokens[0], "vocabulary"));
+    TRY(mem_alloc(&t->added, s->n_added, sizeof t->added[0], "added tokens"));
+    TRY(mem_alloc(&t->normal_contents, s->n_added, sizeof t->normal_contents[0], "added tokens"));
+    TRY(str_map_init(&t->keys, s->n_vocab + s->n_added));
+    if (!t->byte_level && !t->is_unigram) TRY(str_map_init(&t->bpe.chars, s->n_vocab));
+    if (t->byte_level && t->ignore_merges) TRY(str_map_init(&t->bytes, s->n_vocab));
+    return status_ok();
+}
+
+/* The bytes that a key stands for, into to[n]: decoded when all of it is byte-level, else as it is.
+ * Returns which. */
+static bool set_bytes(const struct tokenizer *t, struct token_info *info, const char *key, size_t n,
+                      char *to)
+{
+    size_t n_bytes = n;
+    const bool byte_level = byte_alphabet_decode(&t->alphabet, key, n, to, &n_bytes);
+    if (!byte_level && n > 0) memcpy(to, key, n);
+    info->bytes = to;
+    info->n = (uint32_t)(byte_level ? n_bytes : n);
+    return byte_level;
+}
+
+/* At the byte level: what the token stands for, and what that makes of it for the model. */
+static void store_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
+                        int32_t id)
+{
+    if (!set_bytes(t, info, key, n, tokenizer_arena_add(t, key, n))) return;
+    if (t->ignore_merges) str_map_add(&t->bytes, info->bytes, info->n, id);
+    if (info->n == 1) t->bpe.byte_id[(unsigned char)info->bytes[0]] = id;
+}
+
+/* At the character level: single characters are what BPE starts from. */
+static void store_char(struct tokenizer *t, const char *key, size_t n, int32_t id)
+{
+    size_t step;
+    if (t->is_unigram || n == 0 || !utf8_sequence(key, n, &step) || step != n) return;
+    if (n == 1) {
+        t->bpe.ascii_id[(unsigned char)key[0]] = id;
+    } else {
+        str_map_add(&t->bpe.chars, key, n, id);
+    }
+}
+
+static struct status store_vocab(struct tokenizer *t, const struct js_node *vocab, const char *what)
+{
+    struct vocab_walk walk = {.vocab = vocab};
+    const char *text;
+    size_t n;
+    int64_t id;
+    while (vocab_next(&walk, &text, &n, &id)) {
+        struct token_info *info = &t->tokens[id];
+        if (info->in_model) {
+            return status_make(STATUS_INPUT, "%s: two tokens have the id %lld, one is '%.40s'",
+                               what, (long long)id, text);
+        }
+        info->in_model = true;
+        info->key = tokenizer_arena_add(t, text, n);
+        info->n_key = (uint32_t)n;
+        info->byte = -1;
+        if (!str_map_add(&t->keys, info->key, n, (int32_t)id)) {
+            return status_make(STATUS_INPUT, "%s: two tokens are '%.40s'", what, text);
+        }
+        if (t->byte_level) {
+            store_bytes(t, info, info->key, n, (int32_t)id);
+        } else {
+            store_char(t, info->key, n, (int32_t)id);
+        }
+    }
+    return status_ok();
+}
+
+static bool is_empty(const struct js_node *node)
+{
+    size_t n;
+    return js_type(node) == JS_NULL || (js_string(node, &n) != NULL && n == 0);
+}
+
+/* Fields of the model that must have no effect. */
+static struct status check_bpe(const struct js_node *model, const char *what)
+{
+    static const char *const KNOWN[] = {"type",
+                                        "dropout",
+                                        "unk_token",
+                                        "continuing_subword_prefix",
+                                        "end_of_word_suffix",
+                                        "fuse_unk",
+                                        "byte_fallback",
+                                        "ignore_merges",
+                                        "vocab",
+                                        "merges",
+                                        NULL};
+    static const char *const MUST_BE_EMPTY[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const struct js_node *type = js_get(model, "type");
+    const char *name = js_string(type, NULL);
+    if (type != NULL && (name == NULL || strcmp(name, "BPE") != 0)) {
+        return status_make(STATUS_INPUT,
+                           "%s: the model type '%.40s' is not supported; expected "
+                           "BPE or Unigram",
+                           what, name != NULL ? name : "(no string)");
+    }
+    TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
+    for (size_t i = 0; i < 2; i++) {
+        if (is_empty(js_get(model, MUST_BE_EMPTY[i]))) continue;
+        return status_make(STATUS_INPUT, "%s: a model with %s is not supported", what,
+                           MUST_BE_EMPTY[i]);
+    }
+    const struct js_node *dropout = js_get(model, "dropout");
+    double rate = 0;
+    if (js_type(dropout) != JS_NULL && (!js_number(dropout, &rate) || rate != 0)) {
+        return status_make(STATUS_INPUT, "%s: a model with dropout is not supported", what);
+    }
+    if (js_type(js_get(model, "vocab")) != JS_OBJECT ||
+        js_type(js_get(model, "merges")) != JS_ARRAY) {
+        return status_make(STATUS_INPUT, "%s: the model has no vocab or no merges", what);
+    }
+    return status_ok();
+}
+
+/* Fields of a Unigram model. */
+static struct status check_unigram(const struct js_node *model, const char *what)
+{
+    static const char *const KNOWN[] = {"type", "unk_id", "vocab", "byte_fallback", NULL};
+    TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
+    if (js_type(js_get(model, "vocab")) == JS_ARRAY) return status_ok();
+    return status_make(STATUS_INPUT, "%s: the Unigram model has no list 'vocab'", what);
+}
+
+/* The ids of <0x00> to <0xFF>, -1 for those that the vocabulary lacks. */
+static void load_fallback_bytes(const struct tokenizer *t, int32_t byte_id[256])
+{
+    for (int i = 0; i < 256; i++) {
+        char key[8];
+        const int n = snprintf(key, sizeof key, "<0x%02X>", i);
+        byte_id[i] = str_map_get(&t->keys, key, (size_t)n);
+    }
+}
+
+/* Fields of ranks. */
+static struct status check_tiktoken(const struct tokenizer *t, const struct js_node *model,
+                                    const char *what)
+{
+    static const char *const KNOWN[] = {"type", "vocab", NULL};
+    TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
+    if (t->byte_level && js_type(js_get(model, "vocab")) == JS_OBJECT) return status_ok();
+    return status_make(STATUS_INPUT, "%s: Tiktoken without vocab or ByteLevel", what);
+}
+
+/* What becomes of bytes or characters that the vocabulary lacks. */
+static struct status load_unknown(struct tokenizer *t, const struct js_node *model,
+                                  const char *what)
+{
+    bool fallback;
+    TRY(status_wrap(json_bool_field(model, "byte_fallback", "model", false, &fallback), "%s",
+                    what));
+    TRY(status_wrap(json_bool_field(model, "fuse_unk", "model", false, &t->bpe.fuse_unk), "%s",
+                    what));
+    if (!t->byte_level) {
+        t->bpe.by_char = true;
+        t->bpe.byte_fallback = fallback;
+        load_fallback_bytes(t, t->bpe.byte_id);
+    }
+    bool complete = t->byte_level;
+    for (int i = 0; i < 256; i++) complete = complete && t->bpe.byte_id[i] >= 0;
+    if (t->is_tiktoken && !complete) {
+        return status_make(STATUS_INPUT, "%s: the vocabulary lacks bytes", what);
+    }
+    if (t->byte_level && fallback && !complete) {
+        return status_make(STATUS_INPUT,
+                           "%s: byte_fallback with a vocabulary that lacks bytes is "
+                           "not supported",
+                           what);
+    }
+    const struct js_node *unk = js_get(model, "unk_token");
+    if (js_type(unk) == JS_NULL || complete) return status_ok();
+    size_t n;
+    const char *name = js_string(unk, &n);
+    t->bpe.unk_id = name != NULL ? str_map_get(&t->keys, name, n) : -1;
+    if (t->bpe.unk_id >= 0) return status_ok();
+    return status_make(STATUS_INPUT, "%s: the unk_token is not in the vocabulary", what);
+}
+
+struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *model,
+                                   const struct js_node *added, const char *what)
+{
+    struct sizes sizes;
+    TRY(t->is_tiktoken  ? check_tiktoken(t, model, what)
+        : t->is_unigram ? check_unigram(model, what)
+                        : check_bpe(model, what));
+    TRY(status_wrap(
+        json_bool_field(model, "ignore_merges", "model", t->is_tiktoken, &t->ignore_merges), "%s",
+        what));
+    TRY(bpe_init(&t->bpe));
+    TRY(measure(js_get(model, "vocab"), added, &sizes, what));
+    TRY(make_room(t, &sizes));
+    TRY(store_vocab(t, js_get(model, "vocab"), what));
+    return t->is_unigram ? status_ok() : load_unknown(t, model, what);
+}
+
+struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
+                                     const char *what)
+{
+    struct unigram *u = &t->unigram;
+    const struct js_node *vocab = js_get(model, "vocab");
+    const struct js_node *unk = js_get(model, "unk_id");
+    int64_t unk_id = -1;
+    if (js_type(unk) != JS_NULL &&
+        (!js_int(unk, &unk_id) || unk_id < 0 || (size_t)unk_id >= t->n_vocab)) {
+        return status_make(STATUS_INPUT, "%s: the unk_id is none of %zu tokens", what, t->n_vocab);
+    }
+    TRY(unigram_init(u, t->n_vocab, t->n_arena));
+    u->unk_id = (int32_t)unk_id;
+    TRY(status_wrap(json_bool_field(model, "byte_fallback", "model", false, &u->byte_fallback),
+                    "%s", what));
+    load_fallback_bytes(t, u->byte_id);
+    for (size_t i = 0; i < t->n_vocab; i++) {
+        const struct js_node *entry = js_at(vocab, i);
+        const struct token_info *info = &t->tokens[i];
+        double score;
+        if (js_count(entry) != 2 || !js_number(js_at(entry, 1), &score)) {
+            return status_make(STATUS_INPUT, "%s: vocabulary entry %zu is no [token, score]", what,
+                               i);
+        }
+        if (info->n_key > UNIGRAM_TOKEN_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: token %zu has %u bytes, expected at most %d",
+                               what, i, info->n_key, (int)UNIGRAM_TOKEN_BYTES_MAX);
+        }
+        unigram_add(u, info->key, info->n_key, (int32_t)i, score);
+    }
+    return status_ok();
+}
+
+/* The two halves of a merge: "left right" or ["left", "right"]. */
+static bool merge_halves(const struct js_node *node, const char **left, size_t *n_left,
+                         const char **right, size_t *n_right)
+{
+    if (js_type(node) == JS_ARRAY && js_count(node) == 2) {
+        *left = js_string(js_at(node, 0), n_left);
+        *right = js_string(js_at(node, 1), n_right);
+        return *left != NULL && *right != NULL;
+    }
+    size_t n;
+    *left = js_string(node, &n);
+    const char *blank = *left != NULL ? memchr(*left, ' ', n) : NULL;
+    if (blank == NULL) return false;
+    *n_left = (size_t)(blank - *left);
+    *right = blank + 1;
+    *n_right = n - *n_left - 1;
+    return memchr(*right, ' ', *n_right) == NULL;
+}
+
+/* The id of left and right put together, or -1 (also when `join` has failed). */
+static int32_t joined_id(const struct tokenizer *t, const char *left, size_t n_left,
+                         const char *right, size_t n_right, struct strbuf *join)
+{
+    strbuf_clear(join);
+    strbuf_add(join, left, n_left);
+    strbuf_add(join, right, n_right);
+    return join->data != NULL ? str_map_get(&t->keys, join->data, join->n) : -1;
+}
+
+static struct status load_merge(struct tokenizer *t, const struct js_node *node, size_t i,
+                                struct strbuf *join, const char *what)
+{
+    const char *left, *right;
+    size_t n_left, n_right;
+    if (!merge_halves(node, &left, &n_left, &right, &n_right)) {
+        return status_make(STATUS_INPUT, "%s: merge %zu is not a pair of tokens", what, i);
+    }
+    const int32_t left_id = str_map_get(&t->keys, left, n_left);
+    const int32_t right_id = str_map_get(&t->keys, right, n_right);
+    const int32_t id = joined_id(t, left, n_left, right, n_right, join);
+    TRY(strbuf_status(join));
+    if (left_id < 0 || right_id < 0 || id < 0) {
+        return status_make(STATUS_INPUT,
+                           "%s: merge %zu ('%.40s', '%.40s') names or makes a token "
+                           "that the vocabulary lacks",
+                           what, i, left, right);
+    }
+    bpe_add_merge(&t->bpe, left_id, right_id, id);
+    return status_ok();
+}
+
+struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
+                                    const char *what)
+{
+    const struct js_node *merges = js_get(model, "merges");
+    const bool legacy = js_string(js_at(merges, 0), NULL) != NULL;
+    TRY(bpe_merges_init(&t->bpe, js_count(merges), false));
+    struct strbuf join;
+    strbuf_init(&join);
+    struct status st = status_ok();
+    for (size_t i = 0; i < js_count(merges) && !status_failed(&st); i++) {
+        const struct js_node *node = js_at(merges, i);
+        const char *text = js_string(node, NULL);
+        if ((text != NULL) != legacy) {
+            st = status_make(STATUS_INPUT, "%s: merge %zu is not of the kind of merge 0", what, i);
+        } else if (text == NULL || strncmp(text, "#version", 8) != 0) {
+            st = load_merge(t, node, i, &join, what);
+        }
+    }
+    strbuf_fini(&join);
+    return st;
+}
+
+/* The number of ways to put token `id` together from two; `add`: each becomes a merge. */
+static size_t each_split(struct tokenizer *t, int32_t id, bool add)
+{
+    const struct token_info *info = &t->tokens[id];
+    size_t n = 0;
+    for (size_t at = 1; at < info->n; at++) {
+        const int32_t left = str_map_get(&t->bytes, info->bytes, at);
+        const int32_t right =
+            left >= 0 ? str_map_get(&t->bytes, info->bytes + at, info->n - at) : -1;
+        if (right < 0) continue;
+        if (add) bpe_add_merge(&t->bpe, left, right, id);
+        n++;
+    }
+    return n;
+}
+
+struct status tokenizer_load_ranks(struct tokenizer *t, const char *what)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_tokens; i++) {
+        if (t->tokens[i].n > RANKED_BYTES_MAX) {
+            return status_make(STATUS_INPUT, "%s: token %zu has %u bytes, expected at most %d",
+                               what, i, t->tokens[i].n, (int)RANKED_BYTES_MAX);
+        }
+        n += each_split(t, (int32_t)i, false);
+    }
+    TRY(bpe_merges_init(&t->bpe, n, true));
+    for (size_t i = 0; i < t->n_tokens; i++) each_split(t, (int32_t)i, true);
+    return status_ok();
+}
+
+/* One added token; *next_id is the id that a token new to the vocabulary must have. */
+static struct status read_added(struct tokenizer *t, const struct js_node *node,
+                                struct added_token *token, int64_t *next_id)
+{
+    static const char *const KNOWN[] = {"id",     "content",    "single_word", "lstrip",
+                                        "rstrip", "normalized", "special",     NULL};
+    const char *content = js_string(js_get(node, "content"), &token->n);
+    char where[80];
+    snprintf(where, sizeof where, "added token '%.40s'", content);
+    TRY(json_known_fields(node, where, KNOWN));
+    TRY(json_bool_field(node, "special", where, false, &token->special));
+    TRY(json_bool_field(node, "single_word", where, false, &token->single_word));
+    TRY(json_bool_field(node, "lstrip", where, false, &token->lstrip));
+    TRY(json_bool_field(node, "rstrip", where, false, &token->rstrip));
+    TRY(json_bool_field(node, "normalized", where, !token->special, &token->normalized));
+    int64_t id;
+    js_int(js_get(node, "id"), &id);
+    const int32_t known = str_map_get(&t->keys, content, token->n);
+    const int64_t expected = known >= 0 ? known : (*next_id)++;
+    if (id != expected || t->tokens[id].added || (known < 0 && t->tokens[id].in_model)) {
+        return status_make(STATUS_INPUT, "%s: the id is %lld, expected %lld, given once", where,
+                           (long long)id, (long long)expected);
+    }
+    token->id = (int32_t)id;
+    token->content = tokenizer_arena_add(t, content, token->n);
+    if (known < 0) str_map_add(&t->keys, token->content, token->n, (int32_t)id);
+    return status_ok();
+}
+
+/* What is searched for in normalized text: the normalized content, with room for as many bytes
+ * behind it. */
+static struct status normalize_added(struct tokenizer *t, struct added_token *token)
+{
+    struct normal_text text = {.bytes = token->content, .n = token->n};
+    if (!token->normalized) return status_ok();
+    TRY(normalizer_run(&t->normalizer, &text));
+    if (text.bytes == token->content) return status_ok();
+    if (text.n == 0) {
+        return status_make(STATUS_INPUT,
+                           "added token '%.40s': nothing is left of it when normalized",
+                           token->content);
+    }
+    char **owned = &t->normal_contents[token - t->added];
+    TRY(mem_alloc(owned, text.n, 2, "added token"));
+    memcpy(*owned, text.bytes, text.n);
+    token->content = *owned;
+    token->n = text.n;
+    return status_ok();
+}
+
+/* Sets what is searched for, and what the token stands for. */
+static struct status finish_added(struct tokenizer *t, struct added_token *token)
+{
+    struct token_info *info = &t->tokens[token->id];
+    TRY(normalize_added(t, token));
+    info->added = true;
+    info->special = token->special;
+    info->key = info->bytes = token->content;
+    info->n_key = info->n = (uint32_t)token->n;
+    info->byte = -1;
+    if (!t->byte_level || token->special) return status_ok();
+    char *owned = t->normal_contents[token - t->added];
+    char *to = owned != NULL ? owned + token->n : tokenizer_arena_add(t, token->content, token->n);
+    set_bytes(t, info, token->content, token->n, to);
+    return status_ok();
+}
+
+/* Those for raw text to the front. Returns how many. */
+static size_t raw_first(struct added_token *tokens, size_t n)
+{
+    size_t n_raw = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i].normalized) continue;
+        const struct added_token swap = tokens[n_raw];
+        tokens[n_raw++] = tokens[i];
+        tokens[i] = swap;
+    }
+    return n_raw;
+}
+
+static struct status set_init(struct added_set *s, struct added_token *tokens, size_t n,
+                              const char *what)
+{
+    const size_t twice = added_set_init(s, tokens, n);
+    if (twice == n) return status_ok();
+    return status_make(STATUS_INPUT, "%s: two added tokens are '%.*s'", what,
+                       tokens[twice].n < 40 ? (int)tokens[twice].n : 40, tokens[twice].content);
+}
+
+struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
+                                   const char *what)
+{
+    const size_t n = js_type(list) == JS_ARRAY ? js_count(list) : 0;
+    int64_t next_id = (int64_t)t->n_vocab;
+    for (size_t i = 0; i < n; i++) {
+        struct added_token *token = &t->added[t->n_added];
+        size_t n_content;
+        js_string(js_get(js_at(list, i), "content"), &n_content);
+        if (n_content == 0) continue; /* the reference passes over these, too */
+        TRY(status_wrap(read_added(t, js_at(list, i), token, &next_id), "%s", what));
+        t->n_added++;
+        TRY(status_wrap(finish_added(t, token), "%s", what));
+    }
+    const size_t n_raw = raw_first(t->added, t->n_added);
+    TRY(set_init(&t->raw_set, t->added, n_raw, what));
+    return set_init(&t->normalized_set, t->added + n_raw, t->n_added - n_raw, what);
+}
+
+struct status tokenizer_load_spoken(struct tokenizer *t, const char *what)
+{
+    size_t *starts;
+    TRY(mem_alloc(&starts, t->n_tokens, sizeof starts[0], "vocabulary"));
+    struct status st = status_ok();
+    for (size_t i = 0; i < t->n_tokens && !status_failed(&st); i++) {
+        struct token_info *info = &t->tokens[i];
+        int byte;
+        starts[i] = t->spoken.n;
+        if (info->key == NULL) continue;
+        st = decoder_token(&t->decoder, info->key, info->n_key, &t->spoken, &byte);
+        info->byte = (int16_t)byte;
+        info->n = (uint32_t)(t->spoken.n - starts[i]);
+        if (t->spoken.n > SPOKEN_BYTES_MAX) {
+            st = status_make(STATUS_INPUT, "the decoder makes more than %d bytes of the vocabulary",
+                             (int)SPOKEN_BYTES_MAX);
+        }
+    }
+    for (size_t i = 0; i < t->n_tokens && !status_failed(&st); i++) {
+        if (t->tokens[i].key != NULL) t->tokens[i].bytes = t->spoken.data + starts[i];
+    }
+    mem_free(&starts);
+    return status_wrap(st, "%s", what);
+}

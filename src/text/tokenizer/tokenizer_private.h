@@ -1,0 +1,76 @@
+/* The tokenizer's insides, shared by its loader and its encoder; nobody else includes this. */
+#ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_PRIVATE_H
+#define SHOAL_TEXT_TOKENIZER_TOKENIZER_PRIVATE_H
+
+#include "base/str_map.h"
+#include "text/tokenizer/added.h"
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/pretokenizer.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/unigram.h"
+
+struct token_info {
+    const char *bytes; /* what the token stands for, borrowed from here; NULL for a hole */
+    uint32_t n;
+    uint32_t n_key;
+    const char *key; /* as the file writes it, in the arena; added ones normalized */
+    int16_t byte;    /* the byte that it falls back to, to a decoder with ByteFallback; or -1 */
+    bool in_model;   /* the model's vocabulary has this id */
+    bool added;      /* an added token has this id */
+    bool special;
+};
+
+struct tokenizer {
+    struct byte_alphabet alphabet;
+    char *arena; /* owned: keys and bytes of the vocabulary, then of the added tokens */
+    size_t n_arena, arena_bytes;
+    struct token_info *tokens; /* owned, [n_tokens] by id */
+    size_t n_tokens;
+    size_t n_vocab;       /* entries of the model's vocabulary */
+    struct str_map keys;  /* as the file writes them -> id */
+    struct str_map bytes; /* raw bytes -> id, byte level with ignore_merges only */
+    bool ignore_merges;   /* a piece that is a token is that token, whatever the merges say */
+    bool byte_level;      /* the model sees bytes; else characters */
+    bool is_unigram;      /* of the two models that one */
+    bool is_tiktoken;     /* BPE at the byte level whose merges follow from the ids */
+    struct bpe bpe;
+    struct unigram unigram;
+    struct normalizer normalizer;
+    struct decoder decoder;
+    struct strbuf spoken; /* owned: what tokens stand for, when not at the byte level */
+    struct pretokenizer pretokenizer;
+    struct added_token *added; /* owned, [n_added]: those for raw text, then for normalized text */
+    size_t n_added;
+    char **normal_contents; /* owned, [n_added], each owned or NULL: what is searched for */
+    struct added_set raw_set, normalized_set;
+    struct token_list prefix, suffix; /* what the post-processor puts around a text */
+    struct strbuf valid;              /* owned scratch: the text with its bad bytes replaced */
+    struct strbuf marks;              /* owned scratch: which bytes of the text are a user's */
+};
+
+/* Local. The loader's parts, in the order in which they run. All fill a zeroed tokenizer, which
+ * tokenizer_destroy frees whole or half filled. Errors: STATUS_INPUT, STATUS_MEMORY. */
+struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *model,
+                                   const struct js_node *added, const char *what);
+struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *model,
+                                     const char *what);
+struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
+                                    const char *what);
+/* All ways to put a token together from two, by its rank, as tiktoken merges. */
+struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
+struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
+                                   const char *what);
+struct status tokenizer_load_spoken(struct tokenizer *t, const char *what);
+struct status tokenizer_load_post_processor(struct tokenizer *t, const struct js_node *node,
+                                            const char *what);
+
+/* Local. The id of an entry of the model's vocabulary as the file writes it, or -1. */
+int32_t tokenizer_model_id(const struct tokenizer *t, const char *key, size_t n);
+
+/* Local. n bytes copied into the arena, which was sized beforehand; asserts that they fit. */
+char *tokenizer_arena_add(struct tokenizer *t, const char *bytes, size_t n);
+
+#endif

@@ -1,0 +1,54 @@
+/* Writes the tokenizer.json that the arrays of a GGUF file stand for.
+ * Pure: reads no file, parses no GGUF. Called by the converter (checkpoint). */
+#ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
+#define SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct gguf_text {
+    const char *bytes; /* borrowed; need not be NUL-terminated */
+    size_t n;
+};
+
+/* The values of tokenizer.ggml.token_type. */
+enum gguf_token_type {
+    GGUF_TOKEN_NORMAL = 1,
+    GGUF_TOKEN_UNKNOWN = 2,
+    GGUF_TOKEN_CONTROL = 3,
+    GGUF_TOKEN_USER_DEFINED = 4,
+    GGUF_TOKEN_UNUSED = 5,
+    GGUF_TOKEN_BYTE = 6,
+};
+
+/* The metadata keys tokenizer.ggml.*; everything is borrowed. */
+struct gguf_vocab {
+    const char *model; /* "model": "gpt2", byte-level BPE, or "llama", SentencePiece's BPE */
+    const char *pre;   /* "pre", for gpt2: "gpt-2", "smollm", "llama-bpe", "qwen2", ... */
+    const struct gguf_text *tokens; /* [n_tokens], "tokens": the index is the id */
+    const int32_t *token_types;     /* [n_tokens], "token_type"; NULL: all normal */
+    size_t n_tokens;
+    const struct gguf_text *merges; /* [n_merges], "merges": "left right", best first */
+    size_t n_merges;
+    const float *scores; /* [n_tokens], "scores", for llama: higher ones merge first */
+    int64_t bos_id;      /* "bos_token_id", -1 when the file has none */
+    int64_t eos_id;      /* "eos_token_id", -1 when the file has none */
+    int add_bos;         /* "add_bos_token": 0 or 1; -1 when absent: what `pre` is known for */
+    int add_eos;         /* "add_eos_token": 0 or 1; -1 when absent: no */
+    int add_blank;       /* "add_space_prefix", for llama: 0 or 1; -1 when absent: yes */
+};
+
+/* Local. Appends the JSON text to `out` (initialised by the caller, who owns it). Control and
+ * unknown tokens become special added tokens, user-defined ones plain added tokens, unused ones are
+ * left out (their ids are holes). For llama the merges are all splits of the ordinary tokens into
+ * two tokens, by falling score. Errors: STATUS_INPUT names the model, pre, token or merge that is
+ * not understood; STATUS_MEMORY. */
+struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf *out);
+
+/* Local. The pre_tokenizer of Kimi-K2, as tokenizer.json has it. */
+const char *tokenizer_synth_kimi(void);
+
+#endif
