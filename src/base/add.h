@@ -1,5 +1,5 @@
-/* Adding integers in vectors, whatever the compiler makes of plain loops. No state. For what adds
- * the partial sums of several ranks. */
+/* Adds arrays of integers with explicit vectors, so that the speed does not depend on the compiler.
+ * Called where the partial sums of several ranks are added. No state. */
 #ifndef SHOAL_BASE_ADD_H
 #define SHOAL_BASE_ADD_H
 

@@ -1,4 +1,4 @@
-/* Monotonic time. Never enters a result. */
+/* Monotonic time. No result depends on it. */
 #ifndef SHOAL_BASE_CLOCK_H
 #define SHOAL_BASE_CLOCK_H
 

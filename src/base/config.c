@@ -44,7 +44,7 @@ static bool is_launched(void)
     return false;
 }
 
-/* As far as the launcher says. */
+/* True when the launcher's variables say that all ranks are on one host. */
 static bool is_one_host(void)
 {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");

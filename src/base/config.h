@@ -1,12 +1,12 @@
 /* The environment, read once at start; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
- *   SLURM_JOB_ID      the job whose time limit is asked for
+ *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
  *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers
  *   OMPI_MCA_pml, OMPI_MCA_ess_singleton_isolated, OMPI_MCA_orte_create_session_dirs
- *                     given a value where they have none */
+ *                     set by shoal where the user did not */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 
@@ -16,18 +16,17 @@ struct config {
     const char *kernels;   /* NULL: not set */
     uint32_t n_threads;    /* 0: not set */
     const char *slurm_job; /* NULL: not in a Slurm job */
-    /* by the launcher's own variables, before MPI starts: */
+    /* from the launcher's variables, so known before MPI starts: */
     uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
-    uint32_t launcher_size; /* how many ranks it started; 1 when it does not say */
+    uint32_t launcher_size; /* ranks that it started; 1 when no variable says */
 };
 
 /* Local. Values are borrowed from the environment. */
 struct config config_read(void);
 
-/* Local. Before MPI starts: spares Open MPI what took most of a short run's time. A process that no
- * launcher started gets no daemon, which only spawning needs. Where all ranks are on one host,
- * networks are not searched for. Both are variables of Open MPI, which keep a value that they
- * have. */
+/* Local. Call before MPI starts. Sets two Open MPI variables that save most of a short run's time,
+ * unless the user has set them: without a launcher no daemon is started (only spawning needs one),
+ * and where all ranks are on one host no networks are searched for. */
 void config_spare_mpi(void);
 
 #endif

@@ -1,6 +1,6 @@
-/* Places at which a test lets the process die, or a call fail, at the n-th pass: --failpoint. A
- * product run passes NULL and pays one comparison. Called by the journal, the writer and the job's
- * loop. */
+/* Failpoints (--failpoint): a test makes the process die, or a call fail, when it passes a named
+ * place for the n-th time. Outside tests the pointer is NULL and a pass costs one comparison.
+ * Called by the journal, the result writer and the step loop. */
 #ifndef SHOAL_BASE_FAILPOINT_H
 #define SHOAL_BASE_FAILPOINT_H
 
@@ -30,7 +30,7 @@ enum failpoint_name {
 
 struct failpoint {
     enum failpoint_name name;
-    uint64_t n_left; /* passes until it strikes; 0: never */
+    uint64_t n_left; /* passes left until it fires; 0: never */
     int error;       /* errno of the call that fails; 0: SIGKILL */
 };
 
@@ -38,13 +38,13 @@ struct failpoint {
  * Errors: STATUS_USAGE. */
 struct status failpoint_parse(const char *text, struct failpoint *out);
 
-/* Local. Counts a pass; true when it is the one that strikes. NULL never strikes. */
+/* Local. Counts a pass; true when this is the pass that fires. NULL never fires. */
 bool failpoint_due(struct failpoint *f, enum failpoint_name name);
 
 /* Local. Ends the process, or returns the errno to fail with. */
 int failpoint_strike(const struct failpoint *f);
 
-/* Local. Both: 0, or the errno to fail with. */
+/* Local. failpoint_due and failpoint_strike in one call. Returns 0, or the errno to fail with. */
 int failpoint_pass(struct failpoint *f, enum failpoint_name name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Whole small files, and the safe way to replace one. */
+/* Reads small files whole, and replaces a file safely. */
 #ifndef SHOAL_BASE_FILE_H
 #define SHOAL_BASE_FILE_H
 

@@ -25,8 +25,8 @@ static const struct js_node *as_node(const json_t *json)
     return (const struct js_node *)json;
 }
 
-/* The library takes some failed allocations for bad JSON and goes on behind others with a part of
- * the text; its allocator gets no context: this thread's note that one failed. */
+/* Set when an allocation of the library failed. The library reports some failed allocations as bad
+ * JSON and ignores others, and its allocator takes no context, so the note is per thread. */
 static _Thread_local bool has_failed;
 
 static void *allocate(size_t n)
@@ -66,7 +66,8 @@ struct status js_parse(const char *text, size_t n, const char *what, struct js_d
     return parse(text, n, what, out, &ignored);
 }
 
-/* A number [n] as one that the library takes: as it is, as a real one, or the largest. */
+/* Writes the number [n] in a form that the library accepts: unchanged, as a real number, or as the
+ * largest one. */
 static struct status add_number(struct strbuf *out, const char *number, size_t n)
 {
     char *copy = NULL;
@@ -84,7 +85,7 @@ static struct status add_number(struct strbuf *out, const char *number, size_t n
     return strbuf_status(out);
 }
 
-/* The text with such numbers in place of its own. What is no JSON stays none. */
+/* Copies the text with every number rewritten by add_number. Invalid JSON stays invalid. */
 static struct status round_numbers(const char *text, size_t n, struct strbuf *out)
 {
     bool in_string = false;

@@ -26,8 +26,8 @@ struct js_node; /* borrowed, lives as long as its document */
 /* Local. Parses n bytes; `what` names them in the error. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out);
 
-/* Local. The same, but a number that 64 bits cannot hold is no error: it becomes a real one, the
- * nearest or the largest, and *is_rounded says that there is such a number. Errors: as js_parse. */
+/* Local. As js_parse, but an integer too large for 64 bits is no error: it becomes the nearest real
+ * number (or the largest), and *is_rounded is set. Errors: as js_parse. */
 struct status js_parse_rounding(const char *text, size_t n, const char *what, struct js_doc **out,
                                 bool *is_rounded);
 void js_destroy(struct js_doc **doc);
@@ -39,7 +39,8 @@ const struct js_node *js_get(const struct js_node *object, const char *key);
 const struct js_node *js_at(const struct js_node *array, size_t i);
 size_t js_count(const struct js_node *array_or_object);
 
-/* Local. The i-th walk over an object's members: start with *it = NULL; false at the end. */
+/* Local. The next member of an object, in the order of the text: start with *it = NULL; false at
+ * the end. */
 bool js_next(const struct js_node *object, const void **it, const char **key,
              const struct js_node **value);
 
@@ -47,7 +48,7 @@ bool js_next(const struct js_node *object, const void **it, const char **key,
 bool js_int(const struct js_node *node, int64_t *out);
 bool js_number(const struct js_node *node, double *out);
 bool js_bool(const struct js_node *node, bool *out);
-/* The bytes may hold NULs; n may be NULL only when the caller does not care. */
+/* NULL when the node is no string. The bytes may hold NULs; n may be NULL. */
 const char *js_string(const struct js_node *node, size_t *n);
 
 /* Local. Compact text of a node (object members in their order), to be freed with mem_free.

@@ -15,7 +15,7 @@ static bool live_together(const struct lifetime *a, const struct lifetime *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest end of what stands in the way of array i at `offset`, or `offset` when it fits. */
+/* The lowest end of the placed arrays that overlap `a` at `offset`; `offset` when it fits there. */
 static uint64_t pushed(struct lifetime *const *placed, size_t n_placed, const struct lifetime *a,
                        uint64_t offset)
 {

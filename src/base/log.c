@@ -68,5 +68,6 @@ void log_line(enum log_level level, const char *format, ...)
     char line[4608];
     int n = format_line(line, sizeof line, level, message);
     if (n > (int)sizeof line - 1) n = (int)sizeof line - 1;
-    if (write(STDERR_FILENO, line, (size_t)n) < 0) return; /* nowhere left to say it */
+    if (write(STDERR_FILENO, line, (size_t)n) < 0)
+        return; /* stderr is gone: nothing can be reported */
 }

@@ -7,8 +7,8 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_COUNT };
 
-/* Local. Sets who speaks and how much. rank < 0: no MPI yet, untagged. Ranks other than 0 print
- * errors only, unless level is LOG_DEBUG. */
+/* Local. Sets the rank that lines are tagged with and the level. rank < 0: no MPI yet, no tag.
+ * Ranks other than 0 print errors only, unless level is LOG_DEBUG. */
 void log_init(int rank, enum log_level level, bool json);
 
 /* Local. Writes one line (a newline is added) with one write call, so that lines never interleave.

@@ -66,7 +66,7 @@ struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_byte
     return status_ok();
 }
 
-/* Maps more than is wanted and gives back what stands around it. */
+/* Maps more than n_bytes and unmaps the unaligned ends. */
 static void *map_aligned(size_t n_bytes)
 {
     size_t most;

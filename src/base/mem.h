@@ -23,12 +23,12 @@ struct status mem_grow(void *inout, size_t n_old, size_t n_new, size_t elem_byte
 /* Local. A copy of n bytes and a terminating NUL: *out, mem_free. Errors: STATUS_MEMORY. */
 struct status mem_strndup(char **out, const char *text, size_t n);
 
-/* Local. Frees what mem_alloc gave and sets the pointer to NULL; pass the pointer's address. */
+/* Local. Frees memory from mem_alloc and sets the pointer to NULL; pass the pointer's address. */
 void mem_free(void *inout);
 
 /* Local. *out = n_bytes zeroed bytes, 2 MiB aligned, in huge pages where the system gives them.
- * Pages belong to who touches them first. Owner: the caller, mem_unmap with the same n_bytes.
- * Errors: STATUS_MEMORY. */
+ * A page lies on the NUMA node of the thread that touches it first. Owner: the caller, mem_unmap
+ * with the same n_bytes. Errors: STATUS_MEMORY. */
 struct status mem_map(void *out, size_t n_bytes, const char *what);
 void mem_unmap(void *inout, size_t n_bytes);
 

@@ -1,5 +1,5 @@
-/* What Linux shows of the threads of this host's processes (proc_pid_stat(5)). All functions are
- * local. Private to parallel/. */
+/* The state of a thread of this host, from /proc (proc_pid_stat(5)). All functions are local.
+ * Called by the watchdog and by comm, to tell a starved process from a lost one. */
 #ifndef SHOAL_BASE_PROC_THREAD_H
 #define SHOAL_BASE_PROC_THREAD_H
 
@@ -7,15 +7,16 @@
 #include <stdint.h>
 
 struct proc_thread {
-    char state;       /* R: runs or wants to; S: sleeps; D, T, Z, ..: as there */
-    uint64_t started; /* in ticks since the system did; with a pid it names a process for good */
+    char state;       /* R: runs or is ready to run; S: sleeps; D, T, Z, ..: see proc_pid_stat(5) */
+    uint64_t started; /* in clock ticks since boot; pid and start time together name a process
+                         uniquely */
 };
 
-/* False where there is no such thread, or it is hidden. The main thread's number is the pid. */
+/* False when the thread does not exist or /proc hides it. The main thread's number is the pid. */
 bool proc_thread_read(int32_t pid, int32_t thread, struct proc_thread *out);
 
-/* Whether a thread of the process does not sleep: it runs, wants to, or is held. False where the
- * process is gone or hidden. */
+/* True when any thread of the process is not asleep: it runs, is ready to run, or is stopped. False
+ * when the process is gone or hidden. */
 bool proc_is_busy(int32_t pid);
 
 #endif

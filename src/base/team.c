@@ -1,5 +1,9 @@
-/* The team's threads: a piece of work is told by a generation number, its parts are claimed
- * from the two ends of a range, a word of the thread that they belong to. */
+/* The team's threads. A new generation number announces a job. Each thread has one atomic word, its
+ * claim, that holds the range of its parts which nobody has begun:
+ *
+ *     claim of thread i:  [first ........ end)
+ *                          ^ the thread itself takes from the front
+ *                                         ^ other threads take from the back */
 #include "base/team.h"
 
 #include "base/clock.h"
@@ -15,24 +19,23 @@
 
 enum {
     SPINS = 64,        /* some microseconds: as long as the gap between two ops */
-    YIELD_NS = 300000, /* longer than an exchange between ranks, shorter than anybody notices */
+    YIELD_NS = 300000, /* longer than an exchange between ranks, too short to be noticed */
     LATE_NS = 20000,   /* a yield that takes longer gave the core to somebody else */
-    WAKE_NS = 40000,   /* what a sleep costs more than a yield */
+    WAKE_NS = 40000,   /* the extra cost of a sleep over a yield */
     LATE_MOST_NS = 4 << 20,
     HURRY_MOST = 64,
     CALM_YIELDS = 64,
-    CLAIM_END = 1 << 15, /* of a claim's end; below it stands the first part */
-    SPAN = 2             /* a span is one of so many of the parts that are left */
+    CLAIM_END = 1 << 15, /* factor of a claim's end; the first part is below it */
+    SPAN = 2             /* a span is one SPAN-th of the parts that are left */
 };
 
-/* In a claim. */
+/* Flags of a claim. */
 static const uint32_t OWNER_ONLY = 1u << 30; /* other threads leave the parts alone */
 static const uint32_t SPANS = 1u << 31;      /* the owner takes a span of parts at once */
 
-/* Parts [first, end) of one thread, which nobody has begun: that thread takes the first (one, or a
- * span of them), so that
- * what it reads goes on where it was, others the last. Whoever takes one off may read the work: it
- * cannot be over, or another one, before that part is done. */
+/* The parts [first, end) of one thread that nobody has begun. Their owner takes the first part, or
+ * a span of them, so that it reads memory in order; other threads take the last one. A thread that
+ * claims a part may read the job: the job stays valid until every claimed part is done. */
 struct claim {
     _Alignas(MEM_ALIGN) _Atomic uint32_t left;
 };
@@ -40,22 +43,22 @@ struct claim {
 struct worker {
     _Alignas(MEM_ALIGN) struct team *team;
     uint32_t index;
-    uint32_t n_hurried; /* waits to come that sleep at once */
-    uint32_t hurry;     /* how many times the waits that cost what the last late yield lost */
-    uint32_t n_calm;    /* waits since that yielded and were not late */
+    uint32_t n_hurried; /* how many of the next waits sleep at once */
+    uint32_t hurry;     /* factor on the number of those waits; doubled while it proves too small */
+    uint32_t n_calm;    /* waits since then that yielded and were not late */
     pthread_t thread;
 };
 
 struct team {
-    /* the work; written between two pieces */
+    /* the job; written between two jobs */
     team_span_fn *fn;
     void *job;
     uint32_t parts_each, n_threads;
     _Atomic uint32_t n_used;
     struct claim *claims;   /* owned [n_threads] */
     struct worker *workers; /* owned [n_threads]; 0 is the owner */
-    bool is_running;        /* of the owner: no work within work */
-    /* what everybody looks at while waiting */
+    bool is_running;        /* used by the owner: a job must not start another job */
+    /* read by all threads while they wait */
     _Alignas(MEM_ALIGN) _Atomic uint32_t generation;
     _Atomic bool stops;
     _Alignas(MEM_ALIGN) _Atomic uint32_t n_undone;
@@ -75,10 +78,11 @@ static void pause_once(void)
 #endif
 }
 
-/* A yield gave the core away for `late_ns`. Who sleeps is woken before those who compute, who
- * yields comes after them: as many waits sleep at once as cost what was lost, and twice as many
- * again each time that it was not enough. A core that is taken away once in a while costs little
- * so, and a core that others compute on is yielded seldom. */
+/* A yield gave the core away for `late_ns`. The scheduler runs a woken thread before threads that
+ * compute, and a yielding thread after them. So the next waits sleep at once: as many as together
+ * cost the time that was lost, and twice as many each time that this was not enough. A core that is
+ * taken away now and then costs little this way, and a core that others compute on is seldom
+ * yielded. */
 static void hurry(struct worker *me, uint64_t late_ns)
 {
     const uint64_t lost_ns = late_ns < LATE_MOST_NS ? late_ns : LATE_MOST_NS;
@@ -94,9 +98,9 @@ static void calm(struct worker *me)
     me->hurry /= 2;
 }
 
-/* How often another thread of this machine got this one's core. A yield that comes late while
- * nobody did lost it to the host of a virtual machine, where sleeping gains nothing and costs a
- * waking. */
+/* How often the scheduler gave this thread's core to another thread of this machine. A late yield
+ * without such a switch lost the core to the host of a virtual machine; sleeping gains nothing
+ * there and costs a wake-up. */
 static uint64_t times_switched(void)
 {
     struct rusage u;
@@ -104,7 +108,7 @@ static uint64_t times_switched(void)
     return (uint64_t)u.ru_nivcsw + (uint64_t)u.ru_nvcsw;
 }
 
-/* Whether `what` left the value `was` within the time that is worth staying awake. */
+/* Waits awake for *what to differ from `was`. False when that took longer than it is worth. */
 static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was)
 {
     for (int i = 0; i < SPINS; i++) {
@@ -130,8 +134,8 @@ static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was
     return false;
 }
 
-/* Waits for the next generation; false when the team ends. The orders are sequential where a
- * sleeper and a waker each write one word and read the other's. */
+/* Waits for the next generation; false when the team ends. Memory orders are sequentially
+ * consistent where a sleeper and a waker each write one word and read the other's. */
 static bool next_work(struct worker *me, uint32_t *seen)
 {
     struct team *t = me->team;
@@ -226,7 +230,7 @@ static void run(struct team *t, uint32_t parts_each, uint32_t flags, team_span_f
     t->is_running = false;
 }
 
-/* Parts one by one. */
+/* Adapts a function of one part to one of spans. */
 struct single {
     team_fn *fn;
     void *job;
@@ -289,7 +293,7 @@ static void stop_workers(struct team *t, uint32_t n)
     for (uint32_t i = 1; i < n; i++) pthread_join(t->workers[i].thread, NULL);
 }
 
-/* Signals go to the thread that knows what to do with them, not to a worker. */
+/* Starts the workers with all signals blocked, so that the main thread handles them. */
 static struct status start_workers(struct team *t)
 {
     sigset_t all, before;

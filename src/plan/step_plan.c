@@ -42,7 +42,7 @@ void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step)
     memset(p->replica_begin, 0, ((size_t)p->n_replicas + 1) * sizeof(int32_t));
 }
 
-/* How much of everything a plan has. */
+/* The lengths of a plan's arrays. */
 struct plan_counts {
     size_t n_seqs, n_tokens, n_blocks, n_adjusts, n_allowed;
 };
@@ -120,7 +120,7 @@ struct status step_result_add(struct step_result *r, const struct result_seq *se
 
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n)
 {
-    if (n == 0) return status_ok(); /* there may be no memory to point at yet */
+    if (n == 0) return status_ok(); /* the array may not be allocated yet */
     TRY(reserve(&r->scores, &r->scores_capacity, r->n_scores, r->n_scores + n, sizeof *scores,
                 "step result"));
     memcpy(r->scores + r->n_scores, scores, n * sizeof *scores);
@@ -160,7 +160,8 @@ struct status plan_message_reserve(struct plan_message *m, size_t n_words)
     return reserve(&m->words, &m->capacity, m->n_words, n_words, sizeof *m->words, "plan message");
 }
 
-/* A cursor over words, for writing and for reading; `short_read` sticks. */
+/* A position in an array of words, for writing and for reading. short_read stays set once a read
+ * went past the end. */
 struct cursor {
     int32_t *at;
     size_t left; /* words */

@@ -1,7 +1,7 @@
-/* The waist of the program: what the lead tells all ranks to do in one step (step_plan), and what
- * the last stage tells the lead back (step_result). Flat integers and floats, no pointers to
- * requests or weights; both pack into one int32 message. The ranks keep nothing between steps but
- * the KV blocks: a plan carries tokens, positions, block tables and sampling values in full. */
+/* The waist of the program. In each step the lead sends all ranks a step_plan, and the last
+ * pipeline stage answers with a step_result. Both are flat integers and floats without pointers to
+ * requests or weights, and each packs into one int32 message. Ranks keep nothing between steps but
+ * KV blocks, so a plan carries tokens, positions, block tables and sampling values in full. */
 #ifndef SHOAL_PLAN_STEP_PLAN_H
 #define SHOAL_PLAN_STEP_PLAN_H
 
@@ -12,7 +12,7 @@
 
 enum plan_kind { PLAN_RUN, PLAN_STOP };
 
-/* What the last stage does with a sequence's rows; bits of plan_seq.want. */
+/* The results that the last stage computes of a sequence's rows: bits of plan_seq.want. */
 enum plan_want {
     PLAN_SAMPLE = 1,  /* sample one token from the last row */
     PLAN_SCORE = 2,   /* log-probability of each row's next token */
@@ -25,18 +25,19 @@ enum {
     PLAN_TOPS_MAX = 64,     /* the most log-probabilities that can be asked for of one row */
 };
 
-/* How often sampled tokens are pressed down. 1, 0 and 0 change nothing. */
+/* Penalties on tokens that occurred before. 1, 0 and 0 change nothing. */
 struct plan_penalties {
-    /* above 0; of tokens of prompt and answer: divides positive logits, multiplies negative ones */
+    /* above 0; for tokens of the prompt and the answer: divides a positive logit, multiplies a
+     * negative one */
     float repetition;
-    float frequency; /* times how often a token was sampled, subtracted from its logit */
-    float presence;  /* subtracted from the logit of a token that was sampled at all */
+    float frequency; /* subtracted from a token's logit once for each time that it was sampled */
+    float presence;  /* subtracted once from the logit of a token that was sampled */
 };
 
 /* bits of plan_adjust.flags */
 enum { PLAN_IN_PROMPT = 1, PLAN_FORBIDDEN = 2 };
 
-/* What changes one token's logit before a draw. */
+/* A change of one token's logit before a token is sampled. */
 struct plan_adjust {
     int32_t id;
     int32_t n_sampled; /* how often it was sampled so far */
@@ -46,17 +47,18 @@ struct plan_adjust {
 
 /* One sequence's part of a step. */
 struct plan_seq {
-    int32_t id;                /* the lead's own number, returned in the result */
-    int32_t n_rows;            /* tokens computed in this step */
-    int32_t pos0;              /* absolute position of the first of them */
-    int32_t n_blocks;          /* ceil((pos0 + n_rows) / B) entries of the block table */
-    int32_t want;              /* plan_want bits */
-    int32_t next_token;        /* PLAN_SCORE: the token after the last row, -1: none */
-    int32_t top_k;             /* 0: off */
-    int32_t n_logprobs;        /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
-    int32_t n_prompt_logprobs; /* PLAN_SCORE: the same, of every row that has a next token */
-    int32_t n_adjusts;         /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */
-    int32_t n_allowed_words;   /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
+    int32_t id;         /* the lead's own number, returned in the result */
+    int32_t n_rows;     /* tokens computed in this step */
+    int32_t pos0;       /* absolute position of the first of them */
+    int32_t n_blocks;   /* ceil((pos0 + n_rows) / B) entries of the block table */
+    int32_t want;       /* plan_want bits */
+    int32_t next_token; /* PLAN_SCORE: the token after the last row, -1: none */
+    int32_t top_k;      /* 0: off */
+    int32_t n_logprobs; /* PLAN_LOGPROB: 0 to PLAN_TOPS_MAX */
+    int32_t
+        n_prompt_logprobs; /* PLAN_SCORE: 0 to PLAN_TOPS_MAX, for every row that has a next token */
+    int32_t n_adjusts;     /* PLAN_SAMPLE: entries of `adjusts`, ids ascending */
+    int32_t n_allowed_words; /* PLAN_SAMPLE: words of `allowed`; 0: every token may be drawn */
     struct plan_penalties penalties;
     float temperature; /* 0: greedy */
     float top_p, min_p;
@@ -88,7 +90,7 @@ struct status step_plan_init(struct step_plan *p, int32_t n_replicas);
 void step_plan_fini(struct step_plan *p);
 void step_plan_clear(struct step_plan *p, enum plan_kind kind, uint64_t step);
 
-/* What a sequence brings; its counts stand in plan_seq. Borrowed; NULL where there is nothing. */
+/* The arrays of one sequence, whose lengths are in plan_seq. Borrowed; NULL where a length is 0. */
 struct plan_lists {
     const int32_t *tokens;             /* [n_rows] */
     const int32_t *blocks;             /* [n_blocks] */
@@ -107,17 +109,19 @@ void step_plan_end_replica(struct step_plan *p, int32_t replica);
 /* One sequence's result. */
 struct result_seq {
     int32_t id;
-    int32_t token; /* sampled, -1 when none was asked for */
-    float logprob; /* PLAN_LOGPROB, of the sampled token: natural log, of the logits as the model
-                      gave them */
-    int32_t n_bad; /* rows whose arithmetic left the grid or was not finite: an error row */
+    int32_t token;     /* sampled, -1 when none was asked for */
+    float logprob;     /* PLAN_LOGPROB: natural log of the sampled token's probability, from the
+                          unchanged logits */
+    int32_t n_bad;     /* rows with a sum beyond the integer grid or a value that is not finite: any
+                          makes an error row */
     int32_t n_dropped; /* expert choices dropped by a capacity factor */
     int32_t n_scores;  /* entries in `scores` (PLAN_SCORE), one per row that has a next token */
     int32_t n_logits;  /* rows in `logits` (PLAN_LOGITS) */
     int32_t n_tops;    /* entries in `tops`: n_prompt_logprobs for each score, then n_logprobs */
 };
 
-/* One of a row's most likely tokens; they stand in the order (logit descending, id ascending). */
+/* One of a row's most likely tokens. They are ordered by logit, descending, then by id, ascending.
+ */
 struct plan_top {
     int32_t id;
     float logprob;
@@ -135,13 +139,14 @@ struct step_result {
     size_t seqs_capacity, scores_capacity, logits_capacity, tops_capacity; /* elements */
 };
 
-/* Local. A result without sequences; clear empties it again and keeps its memory. */
+/* Local. init makes a result without sequences; clear empties it and keeps its memory; fini frees
+ * it. */
 void step_result_init(struct step_result *r);
 void step_result_fini(struct step_result *r);
 void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, int32_t vocab);
 
-/* Local. Append, copying: a sequence; and what it brought, whose counts stand in its result_seq.
- * scores [n]; tops [n]; rows [n_rows, V]. Errors: STATUS_MEMORY. */
+/* Local. Each appends a copy: a sequence, then its scores [n], its tops [n] and its logits [n_rows,
+ * V], whose numbers are in its result_seq. Errors: STATUS_MEMORY. */
 struct status step_result_add(struct step_result *r, const struct result_seq *seq);
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n);
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n);
@@ -153,8 +158,8 @@ struct plan_message {
     size_t n_words, capacity;
 };
 
-/* Local. reserve makes room for n_words and leaves m->n_words alone; what stands beyond it is lost.
- * Errors: STATUS_MEMORY. */
+/* Local. reserve makes room for n_words and does not change m->n_words; words beyond it may be
+ * lost. Errors: STATUS_MEMORY. */
 void plan_message_fini(struct plan_message *m);
 struct status plan_message_reserve(struct plan_message *m, size_t n_words);
 

@@ -10,8 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* name, bytes per element: the float types that arithmetic reads, and what only files hold:
- * codes and zero points of quantized weights, ours as bytes and others' in larger words */
+/* name, bytes per element. First the float types that kernels compute with, then the types that
+ * only files hold: quantized values and zero points, in shoal's files as bytes, in others' in
+ * larger words. */
 #define DTYPE_LIST(X) X(F32, "f32", 4) X(F16, "f16", 2) X(BF16, "bf16", 2)
 #define DTYPE_STORED_LIST(X)                                                                       \
     X(I8, "i8", 1)                                                                                 \
@@ -25,7 +26,7 @@ enum dtype {
 #define X(id, name, n_bytes) DTYPE_##id,
     DTYPE_LIST(X)
 #undef X
-        DTYPE_COUNT, /* of the float types, as tables of kernels have entries; itself no type */
+        DTYPE_COUNT, /* number of float types, the length of kernel tables; not a type */
 #define X(id, name, n_bytes) DTYPE_##id,
     DTYPE_STORED_LIST(X)
 #undef X

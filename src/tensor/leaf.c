@@ -1,4 +1,4 @@
-/* The cut of row-parallel weights into leaves. */
+/* Chooses the length of the K-blocks (leaves) of row-parallel weights. */
 #include "tensor/leaf.h"
 
 #include <stdbool.h>
@@ -18,7 +18,8 @@ static uint32_t largest_with(uint64_t n_columns, uint32_t unit, uint32_t limit, 
     return 0;
 }
 
-/* n leaves or a few more, as even as units go; at least n_least where there are as many units. */
+/* The length that gives n leaves or a few more, as equal as multiples of the unit allow; at least
+ * n_least leaves where there are that many units. */
 static uint64_t even_leaf(uint64_t n_columns, uint32_t unit, uint64_t n, uint64_t n_least)
 {
     const uint64_t even = n_columns / n + (n_columns % n != 0);

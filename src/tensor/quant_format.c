@@ -7,7 +7,7 @@
 static const struct {
     const char *name;
     enum quant_kind kind;
-    uint32_t group; /* when the name gives none */
+    uint32_t group; /* used when the name gives none */
     bool may_have_zeros, may_have_groups;
 } kinds[] = {
     {"int8", QUANT_INT8, 0, true, true},
@@ -25,7 +25,7 @@ static bool skip(const char **s, const char *word)
     return true;
 }
 
-/* The number at *s, if it is a group that the kernels know. */
+/* Parses a group size that the kernels support. */
 static bool parse_group(const char **s, uint32_t *group)
 {
     if (skip(s, "128"))

@@ -1,4 +1,4 @@
-/* One all-gather of a small description, compared by every rank alike. */
+/* One all-gather of a small description; every rank compares all of them. */
 #include "parallel/comm/collective_check.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* Compares what the ranks of a communicator are about to do together, before they do it: ranks that
- * call different collectives otherwise hang or mix their data without a word. One more tiny
- * collective each time, so comm uses it in debug builds (SHOAL_DEBUG) only. */
+/* Checks that all ranks of a communicator are about to call the same collective: otherwise they
+ * would hang, or mix their data silently. It costs one more small collective each time, so comm
+ * uses it in debug builds (SHOAL_DEBUG) only. */
 #ifndef SHOAL_PARALLEL_COMM_COLLECTIVE_CHECK_H
 #define SHOAL_PARALLEL_COMM_COLLECTIVE_CHECK_H
 
@@ -21,7 +21,7 @@ struct collective_call {
     int64_t root; /* -1: none */
 };
 
-/* Local. Fills *out; file may be a path, of which the last part stays. */
+/* Local. Fills *out; of a path in `file` only the last part is kept. */
 void collective_call_init(struct collective_call *out, const char *op, const char *file, int line);
 
 /* **Collective (comm)**. OK when all ranks make the same call from the same place; else STATUS_BUG

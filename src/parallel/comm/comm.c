@@ -1,5 +1,5 @@
-/* The life of the axes: MPI communicators, host groups, who is where; what every operation records.
- * The operations stand in comm_collective.c and comm_message.c. */
+/* Makes and ends the axes: MPI communicators and host groups. Records and counts operations, which
+ * are in comm_collective.c and comm_message.c. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 
@@ -74,14 +74,14 @@ struct trace *comm_trace(const struct comm *c)
     return c->trace;
 }
 
-/* An operation ends. */
+/* Records the end of an operation. */
 void comm_end(struct comm *c, uint64_t now)
 {
     flight_end(c->flight, now);
     trace_add_comm(c->trace, c->flight);
 }
 
-/* An operation begins: recorded, and its time is returned for account. */
+/* Records the begin of an operation; returns the time, for comm_account. */
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count)
 {
     const uint64_t now = clock_ns();
@@ -102,7 +102,7 @@ struct status comm_agree_at(struct comm *c, struct status mine, const char *file
     return comm_agree(comm_site(c, file, line), mine);
 }
 
-/* All ranks must be about to do the same. */
+/* Ends the job unless all ranks make the same call. */
 void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
                         size_t elem_bytes, int root)
 {
@@ -190,7 +190,8 @@ static void split_axis(struct comm *c, enum comm_axis axis, MPI_Comm parent, int
     set_axis(c, axis, made);
 }
 
-/* Another rank's message may need this one's MPI to move while it waits in shared memory. */
+/* Called while this rank waits in shared memory: another rank's message may move only while this
+ * rank is inside MPI. */
 static void poll_mpi(void *ctx)
 {
     const struct comm *c = ctx;
@@ -203,7 +204,8 @@ void comm_poll(struct comm *c)
     if (c->has_stages) poll_mpi(c);
 }
 
-/* **Collective (host)**. More ranks than the units they may run on: waiting must not take them. */
+/* **Collective (host)**. True when the host has more ranks than processing units, so that waiting
+ * ranks must not spin. */
 static bool is_crowded(struct comm *c)
 {
     cpu_set_t units;
@@ -213,7 +215,7 @@ static bool is_crowded(struct comm *c)
     return c->sizes[COMM_HOST] > CPU_COUNT(&units);
 }
 
-/* **Collective (world)**. Shared memory for the axes that stand on one host. */
+/* **Collective (world)**. Opens shared memory for the axes whose ranks are on one host. */
 static void share_hosts(struct comm *c)
 {
     const bool crowded = is_crowded(c);
@@ -293,7 +295,7 @@ void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane,
     return host_group_lane_at(g, lane, 0);
 }
 
-/* The group that an operation goes through; NULL: MPI. */
+/* The host group that an operation uses; NULL: it uses MPI. */
 struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis)
 {
     return c->uses_memory[axis] ? c->groups[axis] : NULL;
@@ -338,14 +340,15 @@ struct status comm_split(struct comm *c, const struct layout *l, const uint32_t 
     return st;
 }
 
-/* Open MPI's mpirun takes a rank that exits before its goodbye was read for a failed one, and the
- * rank waits for an answer for two seconds only (PMIx_Finalize of OpenPMIx 4). So where a host
- * starves its launcher, ranks stay until that has nothing left to do. */
+/* Ends MPI. Open MPI's mpirun counts a rank as failed when the rank exits before mpirun has read
+ * its goodbye, and the rank waits only two seconds for the answer (PMIx_Finalize of OpenPMIx 4). So
+ * on a host that gives the launcher no CPU, ranks stay until the launcher is idle. */
 static void finalize(void)
 {
     enum { ANSWER_MS = 1900, STAY_MS = 30000, LOOK_MS = 50, NS_PER_MS = 1000000 };
     const struct timespec look = {.tv_nsec = LOOK_MS * NS_PER_MS};
-    MPI_Barrier(MPI_COMM_WORLD); /* or the time below would be that of the slowest rank */
+    MPI_Barrier(
+        MPI_COMM_WORLD); /* else the time below would include the wait for the slowest rank */
     const uint64_t from = clock_ns();
     MPI_Finalize();
     if (clock_ns() - from < (uint64_t)ANSWER_MS * NS_PER_MS) return;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What an all-reduce is for MPI and for a host group. */
+/* An all-reduce, as MPI and as a host group know it. */
 struct reduction {
     size_t elem_bytes;
     MPI_Datatype type;
@@ -76,7 +76,7 @@ static void gather_by_mpi(struct comm *c, enum comm_axis axis, void *all, const 
                "all-gather", axis);
 }
 
-/* Sums that are here already, as words to take. */
+/* Converts totals that this rank already has, and takes the words. */
 static void take_words(const struct comm_sum *s)
 {
     uint32_t words[1024];
@@ -88,8 +88,9 @@ static void take_words(const struct comm_sum *s)
     }
 }
 
-/* Elements [first, first + n) of a sum: each rank gets the totals of a part, 8 bytes each, makes
- * them words, and all gather these, 4 bytes each: three quarters of what an all-reduce sends. */
+/* Sums elements [first, first + n): a reduce-scatter of 8-byte sums, then each rank converts its
+ * part, then an all-gather of 4-byte words. That moves three quarters of the bytes of an
+ * all-reduce. */
 static void sum_parts_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_sum *s,
                              size_t first, size_t n)
 {
@@ -103,7 +104,7 @@ static void sum_parts_by_mpi(struct comm *c, enum comm_axis axis, const struct c
     comm_check(c,
                MPI_Reduce_scatter(MPI_IN_PLACE, sums, counts, MPI_INT64_T, MPI_SUM, c->axes[axis]),
                "reduce-scatter", axis);
-    /* this rank's totals stand in the first half, which the words never reach */
+    /* this rank's totals are in the first half of `sums`, the words in the second */
     uint32_t *words = (uint32_t *)(void *)sums + n, *mine = words + displs[me];
     s->convert(s->ctx, sums, first + (size_t)displs[me], (size_t)counts[me], mine);
     gather_by_mpi(c, axis, words, counts, displs);
@@ -196,7 +197,7 @@ void comm_exchange_i32(struct comm *c, enum comm_axis axis, const int32_t *send,
 
 static void exchange_by_mpi(struct comm *c, enum comm_axis axis, const struct comm_exchange *x)
 {
-    MPI_Datatype row; /* so that displacements beyond 2^31 words fit an int */
+    MPI_Datatype row; /* displacements in rows fit an int beyond 2^31 words */
     comm_check(c, MPI_Type_contiguous((int)x->row_words, MPI_UINT32_T, &row), "row type", axis);
     comm_check(c, MPI_Type_commit(&row), "row type", axis);
     comm_check(c,

@@ -1,4 +1,4 @@
-/* Messages from rank to rank, for the stages of a pipeline. */
+/* Point-to-point messages, for the stages of a pipeline. */
 #define COMM_INSIDE /* functions are defined here, not wrapped */
 #include "parallel/comm/comm_private.h"
 

@@ -1,4 +1,4 @@
-/* What the files of comm share. Nobody else includes it. */
+/* The state of comm, shared by the comm*.c files. */
 #ifndef SHOAL_PARALLEL_COMM_COMM_PRIVATE_H
 #define SHOAL_PARALLEL_COMM_COMM_PRIVATE_H
 
@@ -7,7 +7,7 @@
 struct host_group;
 
 struct comm {
-    bool owns_mpi; /* started here, so ended here */
+    bool owns_mpi; /* comm started MPI, so it ends it */
     MPI_Comm axes[COMM_AXIS_COUNT];
     int ranks[COMM_AXIS_COUNT];
     int sizes[COMM_AXIS_COUNT];
@@ -21,7 +21,7 @@ struct comm {
     struct team *team;     /* borrowed; NULL: none */
     struct trace *trace;   /* borrowed; NULL: none is kept */
     bool has_stages;       /* ranks send each other messages while they compute */
-    const char *site_file; /* debug builds: who calls */
+    const char *site_file; /* debug builds: the call site */
     int site_line;
 };
 
@@ -29,24 +29,25 @@ struct comm {
  * less than 2 GiB at once. */
 enum { ELEMS_AT_ONCE = 1 << 27 };
 
-/* Elements from which a sum to words goes as parts: below, the second message costs more than the
- * bytes that it saves (tests/bench/bench_comm.c). At least a part's element for every rank. */
+/* Sums of at least this many elements go as parts (reduce-scatter and all-gather). Below it the
+ * second message costs more than the bytes that it saves (tests/bench/bench_comm.c). At least one
+ * element for every rank. */
 enum { PARTS_FROM = 1 << 15 };
 
-/* Local. Ends the job with a sentence when MPI said that an operation failed, or the host has no
- * memory left for it. */
+/* Local. comm_check ends the job with a sentence when an MPI call failed; comm_check_memory when
+ * the host has no memory left for an operation. */
 void comm_check(struct comm *c, int rc, const char *op, enum comm_axis axis);
 void comm_check_memory(struct comm *c, bool ok, const char *op, enum comm_axis axis);
 
-/* Local. Ends an operation that is not counted. */
+/* Local. Records the end of an operation without counting it. */
 void comm_end(struct comm *c, uint64_t now);
 
-/* **Collective (axis)** in debug builds: all ranks must be about to do the same, or the job ends
- * naming both call sites. Nothing otherwise. */
+/* **Collective (axis)** In debug builds, ends the job naming two call sites unless all ranks make
+ * the same call. Does nothing in other builds. */
 void comm_agree_on_call(struct comm *c, const char *op, enum comm_axis axis, uint64_t count,
                         size_t elem_bytes, int root);
 
-/* Local. The group that an operation goes through; NULL: MPI. */
+/* Local. The host group that an operation uses; NULL: it uses MPI. */
 struct host_group *comm_group_of(const struct comm *c, enum comm_axis axis);
 
 #endif

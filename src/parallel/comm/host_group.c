@@ -1,4 +1,5 @@
-/* Posts, waits and the collectives over a host's shared memory. */
+/* Collectives over a host's shared memory. Each rank has a counter of posts; to meet, a rank posts
+ * and waits until the other ranks' counters have reached the same number. */
 #define COMM_INSIDE
 #include "parallel/comm/host_group.h"
 
@@ -17,32 +18,36 @@
 #include <unistd.h>
 
 enum {
-    STAGING_LANES = 2,     /* used in turn: one operation may still be read while the next begins */
-    ALL_READ_BYTES = 2048, /* up to here every rank adds everything: one meeting instead of two */
-    BLOCK_ELEMS = 1024,    /* sums in flight of one thread: they stay in its first-level cache */
+    STAGING_LANES =
+        2, /* used in turn: others may still read one operation's data while the next begins */
+    ALL_READ_BYTES =
+        2048, /* up to this size every rank adds all elements itself: one meeting instead of two */
+    BLOCK_ELEMS =
+        1024, /* sums that one thread works on at a time: they stay in its first-level cache */
     BLOCKS_WORTH_WAKING = 32,
-    SPINS = 50,        /* looks at a flag, a microsecond in all, before others may run */
-    YIELD_NS = 100000, /* then, so long, the unit is offered to others between looks */
-    SLEEP_NS = 200000, /* then this rank sleeps; when it wakes unasked, it polls MPI */
+    SPINS = 50, /* reads of a counter, about a microsecond in total, before the first yield */
+    YIELD_NS = 100000, /* then for this time the thread yields between two reads */
+    SLEEP_NS = 200000, /* then it sleeps, and polls MPI each time that the sleep ends by itself */
 };
 
-/* What a rank says to the others. Counts only grow, and every rank passes the same posts. */
+/* The part of a rank's state that the others read. Counts only grow, and every rank makes the same
+ * number of posts in an operation. */
 struct slot {
     _Alignas(128) _Atomic uint32_t posted; /* how many posts this rank has made */
     _Atomic uint32_t n_sleepers;           /* ranks that sleep on `posted` */
-    uint64_t at[STAGING_LANES];            /* where its data stands, from the start of its lanes */
+    uint64_t at[STAGING_LANES];            /* offset of its data from the start of its segments */
 };
 
 struct host_group {
     struct host_memory memory;
     int n_ranks, rank;
     struct slot *slots; /* [n_ranks], shared */
-    uint64_t *tables;   /* [n_ranks, STAGING_LANES, n_ranks] an exchange's offsets, shared */
-    uint32_t posted;    /* posts of this rank */
-    uint32_t opened;    /* this rank's posts up to the first one of the operation before */
-    unsigned turn;      /* the staging lane of this operation */
+    uint64_t *tables; /* [n_ranks, STAGING_LANES, n_ranks] offsets of rows in an exchange, shared */
+    uint32_t posted;  /* posts of this rank */
+    uint32_t opened;  /* this rank's posts at the start of the previous operation */
+    unsigned turn;    /* the staging lane of this operation */
     int n_spins;
-    uint64_t wait_ns;  /* not yet taken */
+    uint64_t wait_ns;  /* not yet returned by host_group_take_wait */
     struct team *team; /* borrowed; NULL: this thread alone */
     void (*poll)(void *ctx);
     void *poll_ctx;
@@ -132,8 +137,9 @@ static void pause_once(void)
 #endif
 }
 
-/* The sleeper counts itself before it looks again, the poster posts before it looks for sleepers:
- * one of them sees the other. */
+/* Sleeps until the slot's counter reaches n. The sleeper increments n_sleepers before it reads the
+ * counter again, and the poster increments the counter before it reads n_sleepers, so at least one
+ * of them sees the other. */
 static void sleep_until(struct host_group *g, struct slot *s, uint32_t n)
 {
     const struct timespec limit = {.tv_nsec = SLEEP_NS};
@@ -187,8 +193,9 @@ static void post(struct host_group *g)
 
 /* --- where data stands -------------------------------------------------------------------- */
 
-/* Begins an operation: memory of this rank's staging lane, which nobody reads any more. Whoever has
- * begun the operation before this one has finished the one before that. NULL: no memory. */
+/* Begins an operation: returns a staging segment of this rank that no other rank reads any more. A
+ * rank that has begun the previous operation has finished the one before it, and two segments are
+ * used in turn. NULL: no memory. */
 static char *begin_staging(struct host_group *g, size_t n_bytes)
 {
     wait_all(g, g->opened);
@@ -200,7 +207,7 @@ static char *begin_staging(struct host_group *g, size_t n_bytes)
     return staging;
 }
 
-/* Whether `data` stands in one of this rank's lanes: then the others can read it there. */
+/* True when `data` lies in one of this rank's segments, where the others can read it. */
 static bool in_lane(const struct host_group *g, const void *data)
 {
     const uintptr_t first = (uintptr_t)host_memory_lane(&g->memory, g->rank, STAGING_LANES);
@@ -208,14 +215,15 @@ static bool in_lane(const struct host_group *g, const void *data)
     return (uintptr_t)data >= first && (uintptr_t)data - first < n_bytes;
 }
 
-/* From the next post on the others read `data`, in a lane of this rank, instead of its staging. */
+/* From the next post on the others read `data`, in a segment of this rank, instead of the staging
+ * segment. */
 static void publish(struct host_group *g, const void *data)
 {
     const uintptr_t lanes = (uintptr_t)host_memory_lane(&g->memory, g->rank, 0);
     g->slots[g->rank].at[g->turn] = (uintptr_t)data - lanes;
 }
 
-/* Valid once the rank has posted. */
+/* Where a rank's data is; valid once that rank has posted. */
 static char *data_of(const struct host_group *g, int rank)
 {
     return host_memory_lane(&g->memory, rank, 0) + g->slots[rank].at[g->turn];
@@ -231,7 +239,7 @@ static uint64_t *table_of(const struct host_group *g, int rank)
     return g->tables + ((size_t)rank * STAGING_LANES + g->turn) * (size_t)g->n_ranks;
 }
 
-/* Rank r's part of n elements: whole cache lines of 8-byte words. */
+/* Rank r's part of n 8-byte elements, in whole cache lines. */
 static void part_of(const struct host_group *g, int r, size_t n, size_t *begin, size_t *end)
 {
     const size_t unit = 16, n_units = (n + unit - 1) / unit, ranks = (size_t)g->n_ranks;
@@ -301,7 +309,7 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
 
 /* --- sums that become words ---------------------------------------------------------------- */
 
-/* Where a rank puts its part of the results: behind its sums when those are staged, too. */
+/* Where a rank writes its part of the results: after its sums when they are staged too. */
 static uint32_t *words_of(const struct host_group *g, int rank, size_t sum_bytes)
 {
     char *staging = staging_of(g, rank);
@@ -312,7 +320,7 @@ struct words_job {
     const struct host_group *g;
     const struct comm_sum *s;
     size_t begin, end;
-    uint32_t *words; /* [n] results; NULL: they are taken at once */
+    uint32_t *words; /* [n] results; NULL: each block is taken at once */
 };
 
 /* Adds one block over the ranks and converts it. */
@@ -364,7 +372,8 @@ static void for_blocks(const struct words_job *j,
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
 {
     const size_t n = s->n, sum_bytes = n * sizeof *s->sums, word_bytes = n * sizeof(uint32_t);
-    /* a small sum is read after this rank went on: never where the caller writes the next one */
+    /* a small sum may be read after this rank has gone on, so never in a segment that the caller
+     * reuses */
     const bool small = is_small(g, sum_bytes), in_place = !small && in_lane(g, s->sums);
     char *staging = begin_staging(g, (in_place ? 0 : sum_bytes) + (small ? 0 : word_bytes));
     if (staging == NULL) return false;
@@ -383,7 +392,7 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
     post(g);
     wait_all(g, g->posted);
     for (int i = 0; i < g->n_ranks; i++) {
-        const int r = (g->rank + i) % g->n_ranks; /* not all at the same one */
+        const int r = (g->rank + i) % g->n_ranks; /* each rank starts at another one */
         part_of(g, r, n, &j.begin, &j.end);
         j.words = words_of(g, r, sum_bytes);
         for_blocks(&j, take_block);
@@ -437,7 +446,7 @@ bool host_group_exchange_i32(struct host_group *g, const int32_t *send, int32_t 
     return true;
 }
 
-/* Bytes that go through staging: all but this rank's own. */
+/* Bytes that go through the staging segment: all rows except this rank's own. */
 static size_t sent_bytes(const struct host_group *g, const struct comm_exchange *x)
 {
     size_t n_rows = 0;
@@ -445,7 +454,8 @@ static size_t sent_bytes(const struct host_group *g, const struct comm_exchange 
     return n_rows * x->row_words * 4;
 }
 
-/* Tells the others where their rows stand, and puts them there unless they do already. */
+/* Posts where each rank's rows are, copying them to the staging segment unless they lie in a
+ * segment. */
 static void offer_rows(struct host_group *g, const struct comm_exchange *x, char *staging)
 {
     const size_t row_bytes = x->row_words * 4;

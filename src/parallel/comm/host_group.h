@@ -1,6 +1,7 @@
-/* Collectives between ranks of one host, through the memory they share: each rank says where its
- * data stands, the others read it there. Waiting ranks spin for a moment, then sleep; they poll MPI
- * meanwhile, because another rank's message may need this one's progress. Private to comm. */
+/* Collectives between the ranks of one host, through shared memory: each rank posts where its data
+ * is, and the others read it there. Waiting ranks spin, then yield, then sleep, and poll MPI
+ * meanwhile, because another rank's message may move only while this rank is inside MPI. Private to
+ * comm. */
 #ifndef SHOAL_PARALLEL_COMM_HOST_GROUP_H
 #define SHOAL_PARALLEL_COMM_HOST_GROUP_H
 
@@ -12,34 +13,36 @@
 
 struct host_group;
 
-/* **Collective (comm)**. NULL on all ranks where the ranks cannot share memory. crowded: the host
- * has more ranks than processing units, so that waiting ranks do not spin. poll(ctx) is called now
- * and then while this rank waits. */
+/* **Collective (comm)**. NULL on all ranks when the ranks cannot share memory. crowded: the host
+ * has more ranks than processing units, so waiting ranks do not spin. poll(ctx) is called
+ * repeatedly while this rank waits. */
 struct host_group *host_group_open(MPI_Comm comm, bool crowded, void (*poll)(void *ctx), void *ctx);
 void host_group_close(struct host_group **g);
 
-/* Local. The threads that share the work of large sums from now on; borrowed. NULL: the caller. */
+/* Local. Sets the team whose threads share the work of large sums; borrowed. NULL: the calling
+ * thread alone. */
 void host_group_use_team(struct host_group *g, struct team *team);
 
-/* Local. This rank's lane of the caller's (0 to COMM_LANES - 1), backed for n_bytes; NULL: there is
- * no such room. It never moves. */
+/* Local. This rank's shared segment `lane` (enum comm_lane), with memory for n_bytes; NULL when
+ * there is no memory. Its address never changes. */
 void *host_group_lane(struct host_group *g, unsigned lane, size_t n_bytes);
 
-/* Local. Whether it stands in huge pages, all that there is of it; and its end, after which the
- * next call finds it zeroed: no other rank may read it any more. */
+/* Local. host_group_lane_is_huge: whether all of the segment lies in huge pages.
+ * host_group_release_lane frees its memory; no other rank may read it any more, and the next
+ * host_group_lane returns zeroed memory. */
 bool host_group_lane_is_huge(const struct host_group *g, unsigned lane);
 void host_group_release_lane(struct host_group *g, unsigned lane);
 
 /* Local. Nanoseconds that this rank waited for others since the last call. */
 uint64_t host_group_take_wait(struct host_group *g);
 
-/* Local. The same lane of another rank. */
+/* Local. Another rank's shared segment. */
 void *host_group_lane_at(const struct host_group *g, unsigned lane, int rank);
 
 enum host_reduction { HOST_SUM_I64, HOST_OR_U32, HOST_MAX_U64, HOST_MIN_U64 };
 
-/* **Collective (group)**, all below; what they do: parallel/comm/comm.h. False: no memory to send
- * from, after which the group must not be used any more. */
+/* ****Collective (group)**. All functions below do what their namesakes in parallel/comm/comm.h do.
+ * False: there was no memory to send from, and the group must not be used any more. */
 bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf, size_t n);
 bool host_group_sum_words(struct host_group *g, const struct comm_sum *s);
 bool host_group_gather_words(struct host_group *g, void *all, const int *counts, const int *displs);

@@ -24,13 +24,13 @@ enum {
 #endif
 
 #define LANE_BYTES_MAX ((size_t)1 << 38)
-#define ADDRESS_BYTES  ((size_t)1 << 44) /* of all lanes; a process has 2^47 */
+#define ADDRESS_BYTES  ((size_t)1 << 44) /* address space of all lanes; a process has 2^47 bytes */
 
-/* How the others find the first rank's file. Where process numbers differ (containers of their own)
- * the path leads elsewhere or nowhere: hence the size and the random number. */
+/* How the other ranks find the first rank's memory file. In a container with its own process
+ * numbers the path may lead to another file; the size and the random number show that. */
 struct ticket {
     char path[64];
-    uint64_t n_bytes, nonce; /* nonce stands at the start of the file; 0: there is no file */
+    uint64_t n_bytes, nonce; /* nonce is also at the start of the file; 0: there is no file */
 };
 
 static size_t round_up(size_t n, size_t unit)
@@ -80,7 +80,7 @@ static int open_file(const struct ticket *t)
 
 static bool map(struct host_memory *m)
 {
-    /* at a huge page's start, as all lanes are */
+    /* aligned to a huge page, like all lanes */
     const size_t n_reserved = m->n_bytes + HUGE_PAGE_BYTES;
     char *reserved =
         mmap(NULL, n_reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -158,7 +158,7 @@ char *host_memory_lane(const struct host_memory *m, int rank, unsigned lane)
     return m->base + m->shared_bytes + ((size_t)rank * HOST_LANES + lane) * m->lane_bytes;
 }
 
-/* Some huge pages of a lane that are to be made. */
+/* The huge pages of a lane that the threads of a team make. */
 struct huge_job {
     const struct host_memory *m;
     char *first;
@@ -166,8 +166,8 @@ struct huge_job {
     _Atomic bool refused;
 };
 
-/* What a huge page is made of must not be all hole: then there is no table of pages that it could
- * stand in. */
+/* Makes one huge page. One small page of it is touched first: the kernel collapses only pages that
+ * have a page table. */
 static void make_huge(void *job, uint32_t part)
 {
     struct huge_job *j = job;
@@ -181,8 +181,9 @@ static void make_huge(void *job, uint32_t part)
     if (at < end && (!ok || madvise(at, (size_t)(end - at), MADV_COLLAPSE) != 0)) j->refused = true;
 }
 
-/* Backs the huge pages that end in [from, to) of a lane as such: sums are written by columns, a
- * page for each row, and weights are read without end, so with small pages each would look one up.
+/* Makes huge pages of those that end in [from, to) of a lane. Sums are written by columns, one page
+ * for each row, and weights are read throughout, so small pages would miss the TLB at nearly every
+ * access.
  */
 static void back_huge(struct host_memory *m, unsigned lane, size_t from, size_t to,
                       struct team *team)
@@ -201,7 +202,7 @@ bool host_memory_grow(struct host_memory *m, unsigned lane, size_t n_bytes, stru
 {
     if (n_bytes <= m->backed[lane]) return true;
     if (n_bytes > m->lane_bytes) return false;
-    /* some air, so that slowly growing steps do not ask each time */
+    /* some spare room, so that slowly growing steps do not grow the lane each time */
     const size_t air = n_bytes / 4 < AIR_BYTES_MAX ? n_bytes / 4 : AIR_BYTES_MAX;
     const size_t with_air = n_bytes + air;
     size_t want = round_up(with_air, with_air < HUGE_PAGE_BYTES ? GROW_BYTES : HUGE_PAGE_BYTES);

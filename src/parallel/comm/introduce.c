@@ -1,4 +1,4 @@
-/* The first message. */
+/* The first message between ranks. */
 #include "parallel/comm/introduce.h"
 
 #include <mpi.h>

@@ -1,6 +1,6 @@
-/* The flight recorder: a ring of this rank's last communication events, for the moment when a rank
- * is lost. One thread writes; any thread, or another process that maps the same memory, may read at
- * any time without a lock. Never waits, never allocates, never enters a result. */
+/* The flight recorder: a ring of this rank's last communication events, which is printed when a
+ * rank is lost. One thread writes. Any thread, or another process that maps the same memory, may
+ * read at any time without a lock. It never waits and never allocates. */
 #ifndef SHOAL_PARALLEL_RECORD_FLIGHT_H
 #define SHOAL_PARALLEL_RECORD_FLIGHT_H
 
@@ -37,13 +37,13 @@ enum flight_op {
 
 /* One event, as a reader gets it. */
 struct flight_event {
-    uint64_t number; /* 1, 2, ... in the order of their begin; 0: there is none */
+    uint64_t number; /* 1, 2, ... in the order in which events begin; 0: no event */
     enum flight_op op;
     uint32_t axis;             /* an enum comm_axis */
     uint64_t count;            /* elements, or bytes where an operation moves bytes */
     uint64_t step;             /* FLIGHT_NO_STEP: before the first step */
     int32_t layer;             /* FLIGHT_NO_LAYER: outside the layers */
-    uint64_t begin_ns, end_ns; /* clock_ns; end 0: still inside */
+    uint64_t begin_ns, end_ns; /* clock_ns; end 0: the operation has not returned */
 };
 
 /* A slot as it lies in memory: `number` is 0 while the others are being written. */
@@ -53,10 +53,10 @@ struct flight_slot {
     _Atomic uint64_t count, step, begin_ns, end_ns;
 };
 
-/* Position-independent: may lie in memory shared between processes. */
+/* Holds no pointers, so it may lie in memory that processes share. */
 struct flight {
     _Atomic uint64_t n_events;
-    _Atomic uint64_t step; /* what the rank works on, also outside communication */
+    _Atomic uint64_t step; /* the step that the rank works on, also outside communication */
     _Atomic int64_t layer;
     struct flight_slot slots[FLIGHT_EVENTS];
 };
@@ -64,7 +64,7 @@ struct flight {
 /* Local. An empty ring in the caller's memory. */
 void flight_init(struct flight *f);
 
-/* Local, writer. What the following events belong to. */
+/* Local, writer. Sets the step that the following events belong to. */
 static inline void flight_mark_step(struct flight *f, uint64_t step)
 {
     atomic_store_explicit(&f->step, step, memory_order_relaxed);

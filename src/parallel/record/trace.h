@@ -1,6 +1,6 @@
-/* The timeline of a rank: a ring of spans that keeps the last ones. One thread writes. Never waits,
- * never allocates after its start, never enters a result. Filled by comm, the engine and the lead's
- * loop when a job has --trace; gathered and written by trace_file. */
+/* The timeline of a rank (--trace): a ring that keeps the last spans. One thread writes. It never
+ * waits and allocates only at its start. comm, the engine and the lead's loop fill it;
+ * job/trace_file.h gathers the ranks' timelines and writes them. */
 #ifndef SHOAL_PARALLEL_RECORD_TRACE_H
 #define SHOAL_PARALLEL_RECORD_TRACE_H
 
@@ -16,8 +16,8 @@ enum {
     TRACE_COUNTS = 4
 };
 
-/* name, text, category, names of the counts. cpu_ns is the writing thread's processor time, which
- * ranks that share a core do not stretch. */
+/* name, text, category, names of the counts. cpu_ns is the writing thread's CPU time, which does
+ * not grow while other ranks use the core. */
 #define TRACE_KINDS(X)                                                                             \
     X(STEP, "step", "compute", "rows", "seqs", "cpu_ns", NULL)                                     \
     X(EMBED, "embed", "compute", NULL, NULL, NULL, NULL)                                           \
@@ -58,11 +58,11 @@ void trace_destroy(struct trace **t);
 /* Local, writer. Adds an event; nothing when t is NULL. */
 void trace_add(struct trace *t, const struct trace_event *e);
 
-/* Local, writer. Adds the communication that the recorder saw last; point-to-point waits are left
- * to those who know what they wait for. */
+/* Local, writer. Adds the last event of the flight recorder. Point-to-point waits are left out: the
+ * engine adds them, because it knows what it waited for. */
 void trace_add_comm(struct trace *t, const struct flight *f);
 
-/* Local. Processor time of this thread in ns; 0 when t is NULL, since asking costs a system call.
+/* Local. CPU time of this thread in ns; 0 when t is NULL, which saves the system call.
  */
 uint64_t trace_cpu_ns(const struct trace *t);
 
@@ -75,9 +75,9 @@ uint64_t trace_n_lost(const struct trace *t);
 /* Local. Copies the kept events to out [trace_count], oldest first. */
 void trace_copy(const struct trace *t, struct trace_event *out);
 
-/* Local, any thread, while the writer goes on: the same into out [trace_capacity], without the
- * oldest events that were overwritten meanwhile. Returns how many; *n_lost: how many older ones are
- * missing. */
+/* Local, Any thread, while the writer goes on: as trace_copy, into out [trace_capacity], without
+ * the oldest events that were overwritten meanwhile. Returns the number of events; *n_lost: how
+ * many older ones are missing. */
 size_t trace_copy_beside(const struct trace *t, struct trace_event *out, uint64_t *n_lost);
 
 #endif

@@ -1,4 +1,4 @@
-/* Dealing the GPUs of a host to its ranks. */
+/* Assigns the GPUs of a host to its ranks. */
 #include "parallel/topology/gpu_place.h"
 
 #include "base/mem.h"
@@ -14,15 +14,16 @@ int32_t gpu_numa_of(const struct topo_node *n, const char *pci)
     return -1;
 }
 
-/* What the GPUs have got so far. */
+/* The assignment so far. */
 struct deal {
     const int32_t *gpu_numa;
-    uint32_t n_gpus, least; /* ranks that every GPU gets */
-    uint32_t n_more;        /* GPUs that still may get one more */
+    uint32_t n_gpus, least; /* ranks that every GPU gets at least */
+    uint32_t n_more;        /* GPUs that may still get one rank more */
     uint32_t *load;         /* [n_gpus] */
 };
 
-/* The emptiest GPU that may take a rank, of this NUMA node unless it is -1; n_gpus: none. */
+/* The GPU with the fewest ranks that may take another one, on NUMA node `numa` unless it is -1;
+ * n_gpus when there is none. */
 static uint32_t emptiest(const struct deal *d, int32_t numa)
 {
     uint32_t found = d->n_gpus;

@@ -1,4 +1,5 @@
-/* Clusters from a description or from what the ranks of a running job gathered. */
+/* Makes a topology from a description, or from the entries that the ranks of a running job
+ * gathered. */
 #include "parallel/topology/topo.h"
 
 #include "base/file.h"
@@ -55,7 +56,7 @@ static struct status count_local(struct topo *t)
 static uint32_t find_node(const struct topo *t, uint32_t n_nodes, const char *name)
 {
     for (uint32_t i = n_nodes; i-- > 0;) {
-        /* the latest first: launchers place ranks host by host */
+        /* searched from the last node back, because launchers place ranks host by host */
         if (strcmp(t->nodes[i].name, name) == 0) return i;
     }
     return n_nodes;
@@ -84,7 +85,7 @@ struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct
 
 /* --- described ---------------------------------------------------------------------------- */
 
-/* What a description comes to before it is one: a list of machines, or one machine many times. */
+/* A parsed description: a list of XML files, or one synthetic machine many times. */
 struct description {
     uint32_t n_nodes;
     char *synthetic; /* owned; NULL: XML files */
@@ -133,7 +134,7 @@ static bool is_xml(const char *name)
     return n > 4 && strcmp(name + n - 4, ".xml") == 0;
 }
 
-/* Adds the folder's *.xml files; what is not a regular file is refused, not opened. */
+/* Adds the folder's *.xml files; refuses entries that are not regular files. */
 static struct status add_files(const char *folder, DIR *dir, struct description *out)
 {
     const struct dirent *entry;
@@ -169,7 +170,7 @@ static struct status parse_folder(const char *folder, struct description *out)
     return st;
 }
 
-/* Ranks that node i gets: as asked for, evenly, or one per GPU or NUMA node. */
+/* The number of ranks of node i: n_ranks spread evenly, or one per GPU or NUMA node. */
 static uint32_t ranks_on(uint32_t n_ranks, uint32_t n_nodes, uint32_t i, const struct topo_node *n)
 {
     if (n_ranks > 0) return n_ranks / n_nodes + (i < n_ranks % n_nodes);
@@ -183,7 +184,7 @@ struct describe_job {
     uint64_t memory_bytes;
 };
 
-/* So many GPUs, of which nothing is known. */
+/* Replaces the node's GPUs by the given number of GPUs with unknown places. */
 static void forget_gpus(struct topo_node *node, const struct describe_job *job)
 {
     node->n_gpus = job->gpus_per_node;
@@ -198,7 +199,7 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
     TRY(topo_load(d->synthetic, d->files != NULL ? d->files[i] : NULL, h));
     topo_read_node(*h, node);
     snprintf(node->name, sizeof node->name, "node%u", i);
-    /* hwloc gives synthetic NUMA nodes 1 GiB when the text says nothing */
+    /* hwloc assumes 1 GiB for a synthetic NUMA node when the text gives no size */
     const bool said =
         d->synthetic == NULL ? node->memory_bytes > 0 : strstr(d->synthetic, "memory=") != NULL;
     if (!said) node->memory_bytes = default_memory_bytes;
@@ -207,7 +208,7 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
     return status_ok();
 }
 
-/* Places of n ranks that share a machine's cores evenly, in the order of the cores. */
+/* Places n ranks on a machine so that they share its cores evenly, in the order of the cores. */
 static struct status place_ranks(hwloc_topology_t h, uint32_t n, struct topo_rank *out)
 {
     hwloc_cpuset_t set = hwloc_bitmap_alloc();
@@ -249,7 +250,7 @@ static struct status count_ranks(const struct describe_job *job, const struct to
     return status_ok();
 }
 
-/* nodes[n_nodes]: read one after the other; a synthetic machine is read once. */
+/* Reads nodes[n_nodes] one after the other; a synthetic machine is read once and copied. */
 static struct status read_nodes(const struct describe_job *job, struct topo_node *nodes)
 {
     for (uint32_t i = 0; i < job->d->n_nodes; i++) {

@@ -1,6 +1,6 @@
-/* The machine: where each rank stands (host, package, NUMA node, L3) and what each host has.
- * From hwloc on the running machine, from a synthetic description, or from XML files. Knows
- * nothing of models and layouts. */
+/* The machine: the place of each rank (host, package, NUMA node, L3) and the parts of each host.
+ * Read by hwloc from the running machine, a synthetic description, or XML files. Knows nothing of
+ * models and layouts. */
 #ifndef SHOAL_PARALLEL_TOPOLOGY_TOPO_H
 #define SHOAL_PARALLEL_TOPOLOGY_TOPO_H
 
@@ -19,7 +19,7 @@ struct topo_gpu {
     uint64_t memory_bytes; /* 0: unknown */
 };
 
-/* One kind of node. */
+/* One node. */
 struct topo_node {
     char name[64];
     uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
@@ -67,17 +67,18 @@ struct status topo_self_read(struct topo_self *out);
  * STATUS_MEMORY. */
 struct status topo_join(const struct topo_self *selves, uint32_t n_ranks, struct topo **out);
 
-/* Local. How many compute threads this rank should run: its share of the cores that the launcher
+/* Local. The number of compute threads for this rank, at least 1: its share of the cores that the launcher
  * gave (ranks of a host with the same cpuset divide it), at least 1. */
 uint32_t topo_threads(const struct topo *t, uint32_t rank);
 
-/* Local. Binds the threads of a team (NULL: the calling thread) inside what the launcher gave: each
- * to one core of this rank's share. Failing to bind is a warning, never an error. */
+/* Local. Binds each thread of a team (NULL: the calling thread) to one core of this rank's share of
+ * the CPU set that the launcher gave. A failure is a warning, never an error. */
 void topo_bind_threads(const struct topo *t, uint32_t rank, struct team *team);
 
-/* Local. Puts the calling thread, and the memory that it will touch, on a NUMA node of this machine
- * (index inside the host) within what the launcher gave; threads made later inherit both. *moved:
- * whether the thread runs on less than before. Failing to bind is a warning, never an error. */
+/* Local. Binds the calling thread, and the memory that it will touch, to a NUMA node of this
+ * machine (index inside the host), within the CPU set that the launcher gave; threads created later
+ * inherit both. *moved: whether the thread may now run on fewer cores. A failure is a warning,
+ * never an error. */
 void topo_bind_near(int32_t numa, bool *moved);
 
 #endif

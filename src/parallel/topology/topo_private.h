@@ -1,4 +1,4 @@
-/* Reading an hwloc topology into topo's structures; private to topo.c and topo_self.c. */
+/* Reads an hwloc topology into topo's structures. Used by topo.c and topo_self.c. */
 #ifndef SHOAL_PARALLEL_TOPOLOGY_TOPO_PRIVATE_H
 #define SHOAL_PARALLEL_TOPOLOGY_TOPO_PRIVATE_H
 
@@ -12,25 +12,26 @@
  * string or path. */
 struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t *out);
 
-/* Local. True for a display device (PCI class 0x03xx) that computes: by its maker, so that a
+/* Local. True for a display device (PCI class 0x03xx) of a maker of compute GPUs, so that a
  * server's management VGA does not count. */
 bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor);
 
-/* Local. One GPU more; the first TOPO_GPUS_MAX are kept, by bus id. */
+/* Local. Adds a GPU; the first TOPO_GPUS_MAX by bus id are kept. */
 void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t memory_bytes);
 
 /* Local. Counts a node's parts; name is left empty. */
 void topo_read_node(hwloc_topology_t h, struct topo_node *out);
 
-/* Local. Where a set of processing units lies; host and local ranks are left 0. Errors:
+/* Local. The place of a set of processing units; host and local ranks are left 0. Errors:
  * STATUS_MEMORY. */
 struct status topo_read_place(hwloc_topology_t h, hwloc_const_cpuset_t set, struct topo_rank *out);
 
-/* Local. part `i` of `n` of the cores that touch `set`: [*begin, *end) among them. With more parts
- * than cores several parts get the same core. */
+/* Local. Part i of n of n_cores cores: [*begin, *end). With more parts than cores several parts get
+ * the same core. */
 void topo_share(uint32_t n_cores, uint32_t n, uint32_t i, uint32_t *begin, uint32_t *end);
 
-/* Local. The next core, or processing unit where the machine shows no cores, that touches `set`. */
+/* Local. The next core that intersects `set`, or the next processing unit when the machine shows no
+ * cores. */
 hwloc_obj_t topo_next_core(hwloc_topology_t h, hwloc_const_cpuset_t set, hwloc_obj_t previous);
 
 #endif

@@ -1,11 +1,12 @@
-/* Reading hwloc: the only file, with topo_self.c, that knows its objects. */
+/* Reads hwloc's objects; only this file and topo_self.c know them. */
 #include "parallel/topology/topo_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Device libraries that hwloc could start only to name GPUs: seconds per process, not needed. */
+/* Disables hwloc's device libraries (CUDA and others), which take seconds per process to name GPUs.
+ */
 static void leave_out_device_libraries(hwloc_topology_t h)
 {
     static const char *const names[] = {"cuda", "nvml", "opencl", "rsmi", "levelzero", "gl"};
@@ -56,7 +57,7 @@ bool topo_is_gpu(uint32_t pci_class, uint32_t pci_vendor)
     return pci_vendor == NVIDIA || pci_vendor == AMD;
 }
 
-/* The only NUMA node near an object, else -1. */
+/* The NUMA node of an object; -1 when it has none or several. */
 static int32_t numa_near(hwloc_topology_t h, hwloc_obj_t o)
 {
     const hwloc_obj_t holder = hwloc_get_non_io_ancestor_obj(h, o);
@@ -67,7 +68,7 @@ static int32_t numa_near(hwloc_topology_t h, hwloc_obj_t o)
     return numa != NULL ? (int32_t)numa->logical_index : -1;
 }
 
-/* What a GPU's own library said of its memory when the description was made. */
+/* A GPU's memory, as its vendor's library reported it when the XML file was made. */
 static uint64_t memory_of(hwloc_obj_t pci)
 {
     for (hwloc_obj_t o = pci->io_first_child; o != NULL; o = o->next_sibling) {

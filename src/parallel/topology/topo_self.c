@@ -1,5 +1,5 @@
-/* This process on the running machine: what hwloc, the launcher's binding and the control group's
- * memory limit say; binding of threads. Changes nothing but thread bindings. */
+/* This process on the running machine: hwloc's view, the launcher's binding and the control group's
+ * memory limit. Also binds threads, and changes nothing else. */
 #include "parallel/topology/topo.h"
 
 #include "base/log.h"
@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The number at the start of a small system file; `none` when there is none ("max", no file). */
+/* The number at the start of a small system file; `none` when there is no number ("max") or no
+ * file. */
 static uint64_t read_number(const char *path, int base, uint64_t none)
 {
     FILE *file = fopen(path, "re");
@@ -76,7 +77,7 @@ static int32_t numa_of(hwloc_topology_t h, const char *device)
 {
     char path[512];
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/numa_node", device);
-    const uint64_t os = read_number(path, 10, UINT64_MAX); /* -1 where nobody knows */
+    const uint64_t os = read_number(path, 10, UINT64_MAX); /* -1 when unknown */
     if (os > UINT16_MAX) return -1;
     const hwloc_obj_t numa = hwloc_get_numanode_obj_by_os_index(h, (unsigned)os);
     return numa != NULL ? (int32_t)numa->logical_index : -1;
@@ -97,7 +98,8 @@ static void read_gpus(hwloc_topology_t h, struct topo_node *out)
     closedir(dir);
 }
 
-/* What the launcher lets this process run on: its binding within the allowed units. */
+/* The processing units that the launcher lets this process run on: its binding within the allowed
+ * units. */
 static struct status bound_set(hwloc_topology_t h, hwloc_cpuset_t *out)
 {
     hwloc_cpuset_t set = hwloc_bitmap_alloc();
@@ -134,7 +136,8 @@ destroy_topology:
 
 /* --- binding ------------------------------------------------------------------------------ */
 
-/* This rank's number among the ranks with the same CPU set on its host, and how many they are. */
+/* This rank's number among the ranks of its host with the same CPU set; *n: the number of these
+ * ranks. */
 static uint32_t sharers(const struct topo *t, uint32_t rank, uint32_t *n)
 {
     const struct topo_rank *me = &t->ranks[rank];
@@ -173,8 +176,8 @@ struct bind_job {
     _Atomic int n_failed;
 };
 
-/* Binds a thread to its core as far as `given` has it (the launcher may have given one hardware
- * thread of a core only). */
+/* Binds a thread to the processing units of its core that are in `given`: the launcher may have
+ * given only one hardware thread of the core. */
 static void bind_thread(void *job, uint32_t thread)
 {
     struct bind_job *j = job;
@@ -221,7 +224,8 @@ warn:
     if (status_failed(&st)) log_line(LOG_WARN, "threads stay unbound: %s", st.text);
 }
 
-/* The NUMA node's units that the launcher gave, and its memory, for the calling thread. */
+/* Binds the calling thread to the units of the NUMA node that the launcher gave, and to its memory.
+ */
 static struct status bind_near(hwloc_topology_t h, hwloc_const_cpuset_t given, int32_t numa,
                                bool *moved)
 {

@@ -1,4 +1,5 @@
-/* The watching thread: beats, listens, judges silence, and ends the process when a rank is lost. */
+/* The watchdog's thread. At each beat it counts up its own heartbeat, listens for the others',
+ * decides which ranks have been silent for too long, and ends the process when a rank is lost. */
 #include "parallel/watch/watchdog.h"
 
 #include "base/clock.h"
@@ -20,25 +21,25 @@
 
 enum {
     BEATS_PER_DEADLINE = 20,
-    LINGER_BEATS = 4, /* before leaving: the news must have reached all */
+    LINGER_BEATS = 4, /* beats between telling the others and leaving, so that all have heard */
     LAST_WORDS_S = 2,
     CONNECT_MS = 3000,
-    LAST_EVENTS = 6, /* printed of a lost rank's recorder */
-    PATIENCE = 10,   /* times the limit, for a rank that this host gives no CPU */
+    LAST_EVENTS = 6, /* events of a lost rank's flight recorder that are printed */
+    PATIENCE = 10,   /* factor on the limit for a rank of this host that gets no CPU */
 };
 
-/* Another rank as this one sees it. Times are in watched time: struct watchdog. */
+/* Another rank, as seen from this one. Times are in watched time (struct watchdog). */
 struct watch {
     uint32_t rank;
-    struct board_slot *slot; /* on this host's board; NULL: by packets */
+    struct board_slot *slot; /* its slot on this host's board; NULL: it is watched by packets */
     uint64_t beats, heard_ns;
-    uint64_t starved_ns; /* when it was last seen silent for want of a CPU */
+    uint64_t starved_ns; /* when it was last silent because it got no CPU */
     bool armed, left;
-    struct sockaddr_in from;  /* packets: where the rank was heard from */
-    struct flight_event last; /* packets: what it told */
+    struct sockaddr_in from;  /* packets: the rank's address */
+    struct flight_event last; /* packets: the last event that it reported */
 };
 
-/* What every rank tells all others at the start. */
+/* Sent by every rank to all others at the start. */
 struct self {
     char host[WATCHDOG_HOST_MAX];
     uint32_t with_lead; /* shares the lead's board */
@@ -55,7 +56,7 @@ struct watchdog {
     struct watch *watches; /* [n_watches]: the board's, then those by packets in rank order */
     uint32_t n_watches, n_by_board;
     uint64_t interval_ns, limit_ns;
-    /* time during which this process ran: a suspended watcher blames nobody */
+    /* time during which this process itself ran, so that a suspended watcher blames nobody */
     uint64_t watched_ns, looked_ns;
     _Atomic bool connected; /* the lead answered */
     pthread_mutex_t words_lock;
@@ -70,7 +71,7 @@ static bool is_lead(const struct watchdog *w)
     return w->rank == 0;
 }
 
-/* Packets go between the lead and this rank. */
+/* True when this rank and the lead exchange packets. */
 static bool is_remote(const struct watchdog *w)
 {
     return w->all[w->rank].with_lead == 0;
@@ -85,8 +86,9 @@ static void packet_init(const struct watchdog *w, enum link_kind kind, struct li
     out->last = flight_last(&w->mine->flight);
 }
 
-/* To the lead, or from the lead to all that were heard. A quiet path to the lead is given up for
- * all its addresses, so that one broken network of several is no loss. */
+/* Sends to the lead or, as the lead, to all ranks that were heard from. A rank whose path to the
+ * lead has gone quiet sends to all of the lead's addresses, so that one broken network out of
+ * several loses no rank. */
 static void send_all(struct watchdog *w, const struct link_packet *p)
 {
     for (uint32_t i = w->n_by_board; i < w->n_watches; i++) {
@@ -123,7 +125,7 @@ static struct watch *find_by_packets(struct watchdog *w, uint32_t rank)
     return NULL;
 }
 
-/* Takes what has arrived; true when it tells of a loss. */
+/* Reads all packets that have arrived; true when one of them reports a loss. */
 static bool listen_all(struct watchdog *w, struct watchdog_loss *loss)
 {
     struct link_packet p;
@@ -168,8 +170,9 @@ static void tell_starved(const struct watchdog *w, const struct watch *v, uint64
              v->rank, w->all[v->rank].host, (double)silent_ns / NS_PER_S);
 }
 
-/* Where ranks of many jobs share few CPUs and yield to each other while they wait, schedulers can
- * leave a thread that wants to run without a CPU for many seconds. */
+/* True when a rank has been silent for too long. A rank of this host that is ready to run but gets
+ * no CPU has PATIENCE times the limit: where ranks of many jobs share few CPUs and yield to each
+ * other, schedulers were seen to leave a runnable thread without a CPU for many seconds. */
 static bool is_silent(const struct watchdog *w, struct watch *v)
 {
     const uint64_t silent_ns = w->watched_ns - v->heard_ns;
@@ -182,7 +185,7 @@ static bool is_silent(const struct watchdog *w, struct watch *v)
     return w->watched_ns - v->starved_ns > w->limit_ns;
 }
 
-/* True when a rank has been silent for too long: the lowest of them is named. */
+/* True when a rank has been silent for too long; *loss names the lowest of them. */
 static bool judge(struct watchdog *w, struct watchdog_loss *loss)
 {
     const struct watch *first = NULL;
@@ -232,7 +235,7 @@ static void log_loss(const struct watchdog *w, const struct watchdog_loss *loss)
              w->all[w->rank].host, mine, status_exit(STATUS_LOST));
 }
 
-/* The last events of a rank whose recorder this one can read. */
+/* Logs the last events of a rank of this host. */
 static void log_recorder(const struct watchdog *w, uint32_t rank)
 {
     for (uint32_t i = 0; i < w->n_by_board; i++) {
@@ -260,7 +263,7 @@ static void say_last_words(struct watchdog *w)
 {
     pthread_t speaker;
     struct timespec until;
-    /* held until the end: nobody takes the words back while they are spoken */
+    /* held until the process ends, so that the callback cannot be withdrawn while it runs */
     pthread_mutex_lock(&w->words_lock);
     if (w->say == NULL || pthread_create(&speaker, NULL, speak, w) != 0) return;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -294,8 +297,9 @@ static void send_left(struct watchdog *w)
     for (int i = 0; i < 3; i++) send_all(w, &p); /* packets may be lost */
 }
 
-/* Tells the others, flushes, waits until all have heard, ends the process. Launchers end the rest
- * of a job at the first exit: so all wait for the lead's flush, and the lead goes last. */
+/* Tells the others, runs the last-words callback, waits until all have heard, ends the process.
+ * Launchers kill the rest of a job at the first exit, so all ranks wait until the lead has written
+ * its rows, and the lead exits last. */
 static void leave(struct watchdog *w, const struct watchdog_loss *loss)
 {
     struct link_packet p;
@@ -327,7 +331,7 @@ static void pass_time(struct watchdog *w)
     w->looked_ns = now;
 }
 
-/* Takes packets, and at each beat looks at everything; does not return when a rank is lost. */
+/* Reads packets and, at each beat, checks every rank. Does not return when a rank is lost. */
 static void look(struct watchdog *w, bool at_beat)
 {
     struct watchdog_loss loss;
@@ -362,7 +366,7 @@ static void *watch_loop(void *arg)
     }
 }
 
-/* Who is where: every rank's host, and whether it shares the lead's board. */
+/* Exchanges every rank's host name, and whether the rank shares the lead's board. */
 static struct status exchange_hosts(struct watchdog *w, struct comm *c, bool shared)
 {
     struct self me = {.with_lead = 0};
@@ -375,7 +379,7 @@ static struct status exchange_hosts(struct watchdog *w, struct comm *c, bool sha
     return status_ok();
 }
 
-/* Lists whom this rank watches. */
+/* Lists the ranks that this rank watches. */
 static struct status make_watches(struct watchdog *w, struct comm *c, bool shared)
 {
     const uint32_t n_slots = shared ? (uint32_t)comm_size(c, COMM_HOST) : 1;
@@ -404,7 +408,7 @@ static void open_board(struct watchdog *w, struct comm *c, bool *shared)
     atomic_store_explicit(&w->mine->state, BOARD_ALIVE, memory_order_release);
 }
 
-/* The thread leaves signals to the main thread, which has the handlers' data. */
+/* Starts the thread with all signals blocked, so that the main thread handles them. */
 static struct status start_thread(struct watchdog *w)
 {
     sigset_t all, old;
@@ -470,7 +474,7 @@ struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog *
     w->rank = (uint32_t)comm_rank(c, COMM_WORLD);
     w->n_ranks = (uint32_t)comm_size(c, COMM_WORLD);
     w->fd = w->stop_fd = -1;
-    /* silence is judged early enough to be told and left by the deadline */
+    /* 60 % of the deadline: the rest is for telling the others and leaving */
     w->limit_ns = seconds * NS_PER_S / 10 * 6;
     w->interval_ns = seconds * NS_PER_S / BEATS_PER_DEADLINE;
     if (w->interval_ns > NS_PER_S) w->interval_ns = NS_PER_S;

@@ -1,12 +1,13 @@
-/* Notices a rank that died, stopped or was cut off, names it, and ends this process with the status
- * of a lost rank. A thread on every rank beats; it never calls MPI, whose only user, the main
- * thread, may wait for the lost rank for ever. On one host beats are counters in shared memory;
- * between hosts they are UDP packets between each rank and the lead (IPv4, any interface).
+/* Notices a rank that died, stopped or was cut off, names it, and ends this process with the exit
+ * status of a lost rank. Every rank has a thread that sends heartbeats. The thread never calls MPI:
+ * only the main thread does, and it may wait for the lost rank for ever. Inside a host a heartbeat
+ * is a counter in shared memory; between hosts it is a UDP packet between a rank and the lead
+ * (IPv4, any interface).
  *
- * What is judged is whether the other's *thread* still beats: a rank that computes or reads for a
- * long time is slow, not lost; so is one of this host whose thread wants to run but gets no CPU
- * (ten times as much patience). Time during which this process itself did not run (a suspended job)
- * counts against nobody. Nothing here enters a result. */
+ * A rank is lost when its *thread* stops beating. A rank that computes or reads for a long time
+ * still beats: it is slow, not lost. A rank of this host whose thread is ready to run but gets no
+ * CPU has ten times as long. Time during which this process itself did not run (a suspended job) is
+ * not counted. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_H
 
@@ -17,22 +18,23 @@
 
 struct watchdog;
 
-/* **Collective (world)**, after comm_split. Starts watching: within `seconds` (six times that where
- * its host gives it no CPU) of a rank's last beat all others have logged its rank, host and last
- * communication and left with the exit status of STATUS_LOST. seconds 0, or a single rank: *out
- * stays NULL, nothing is watched. c records into memory of the watchdog from now on, so
- * comm_stop(c) comes before watchdog_stop. Where shared memory or UDP cannot be had the lead warns
- * and what is left of the watching goes on. Errors, the same on all ranks: STATUS_MEMORY. */
+/* ****Collective (world)**, after comm_split. Starts watching: within `seconds` of a rank's last
+ * beat (six times that when its host gives it no CPU) all other ranks have logged its rank, host
+ * and last communication, and have left with the exit status of STATUS_LOST. With seconds 0 or a
+ * single rank nothing is watched and *out stays NULL. From now on c's flight recorder lies in the
+ * watchdog's memory, so call comm_stop(c) before watchdog_stop. Without shared memory or UDP the
+ * lead warns, and the ranks that can be watched without it still are. Errors, the same on all
+ * ranks: STATUS_MEMORY. */
 struct status watchdog_start(struct comm *c, uint32_t seconds, struct watchdog **out);
 
-/* Local. What to do before leaving: flush and fsync finished rows. It runs on a thread of its own
- * while the main thread goes on (most likely inside MPI), so what it touches must be complete at
- * any moment (write and fsync of what stands in a file or an append-only buffer); it must not wait
- * for the main thread, and is given two seconds. NULL takes it back. May be called on NULL. */
+/* Local. Sets a callback that runs before this process leaves, to flush and fsync finished rows. It
+ * runs on a thread of its own while the main thread goes on (most likely inside MPI), so the data
+ * that it reads must be complete at any moment, such as an append-only buffer. It must not wait for
+ * the main thread and has two seconds. NULL removes it. w may be NULL. */
 void watchdog_set_last_words(struct watchdog *w, void (*say)(void *user), void *user);
 
-/* Local. Ends the thread, tells the others that this rank left in peace, frees; accepts NULL. The
- * best place is after comm_stop: then a rank that is lost during the end is noticed too. */
+/* Local. Tells the others that this rank leaves in order, ends the thread, frees; accepts NULL.
+ * Call it after comm_stop, so that a rank that is lost while MPI ends is noticed too. */
 void watchdog_stop(struct watchdog **w);
 
 #endif

@@ -1,4 +1,5 @@
-/* Shared memory by POSIX shm; the host's first rank makes it, all map it, the name is removed. */
+/* POSIX shared memory: the host's first rank creates it, all ranks map it, then its name is
+ * removed. */
 #include "parallel/watch/watchdog_board.h"
 
 #include "base/proc_thread.h"
@@ -13,7 +14,8 @@
 
 enum { NAME_MAX_BYTES = 64 };
 
-/* The descriptor of a new, fully backed file (else a full /dev/shm is a SIGBUS later), or -1. */
+/* Creates a file whose space is fully allocated (a full /dev/shm would otherwise be a SIGBUS
+ * later). Returns its descriptor, or -1. */
 static int make_file(char name[NAME_MAX_BYTES], size_t n_bytes)
 {
     uint64_t random = 0;

@@ -1,6 +1,6 @@
-/* The memory that a host's ranks share to watch each other: a slot per rank with its beats and its
- * flight recorder, and one notice of a loss. Its name is gone once all have it: nothing stays
- * behind after a crash. Private to watchdog. */
+/* The board: memory that the ranks of a host share to watch each other. It has a slot for each rank
+ * with its heartbeats and flight recorder, and one notice of a loss. The name of the memory is
+ * removed once all ranks have mapped it, so a crash leaves nothing behind. Private to watchdog. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_BOARD_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_BOARD_H
 
@@ -9,7 +9,7 @@
 
 enum { WATCHDOG_HOST_MAX = 64 };
 
-/* What is known of a lost rank. Also travels between hosts: fixed sizes, no pointers. */
+/* A lost rank. Also sent between hosts: fixed sizes, no pointers. */
 struct watchdog_loss {
     uint32_t rank, n_more; /* of the world; how many others of its host are lost with it */
     uint32_t reporter;
@@ -26,9 +26,9 @@ struct board_slot {
     uint32_t rank;          /* of the world; this and pid, started are written before state leaves
                                BOARD_EMPTY */
     int32_t pid;
-    uint64_t started;       /* when the process did, as /proc tells it: pids come again */
-    _Atomic int32_t thread; /* the one that beats (until it began, the main one) */
-    _Atomic bool told;      /* somebody said that it waits for a CPU */
+    uint64_t started;       /* when the process started (/proc), because pids are reused */
+    _Atomic int32_t thread; /* the thread that beats; until it starts, the main thread */
+    _Atomic bool told;      /* a rank has logged that it waits for a CPU */
     struct flight flight;
 };
 
@@ -38,24 +38,25 @@ struct board {
     struct board_slot slots[]; /* [size of COMM_HOST] */
 };
 
-/* **Collective (host)**. The host's board, or with *shared = false one of this rank's own whose
- * slot 0 is used. Returns its bytes for board_close; 0: there was no memory at all. */
+/* **Collective (host)**. Opens the host's board; where memory cannot be shared *shared is false and
+ * the board is this rank's own, with slot 0. Returns its size in bytes for board_close; 0 when
+ * there is no memory at all. */
 size_t board_open(struct comm *c, struct board **out, bool *shared);
 void board_close(struct board **b, size_t n_bytes);
 
-/* Local. Write into this rank's slot which process it is, once, and that this thread is the one
- * that beats. */
+/* Local. sign_process writes this process's identity into its slot, once; sign_thread marks the
+ * calling thread as the one that beats. */
 void board_sign_process(struct board_slot *mine);
 void board_sign_thread(struct board_slot *mine);
 
-/* Local. Whether the slot's thread could run but was given no CPU: it is slow, not lost. False
- * where it is gone, stopped or asleep, or where /proc does not show it. */
+/* Local. True when the slot's thread is ready to run but gets no CPU, so that it is slow, not lost.
+ * False when it is gone, stopped or asleep, or when /proc does not show it. */
 bool board_waits_for_cpu(const struct board_slot *s);
 
-/* Local. The first of a host to post a loss wins; true for the winner. */
+/* Local. Posts a loss. Only the first post of a host counts; true for it. */
 bool board_post(struct board *b, const struct watchdog_loss *loss);
 
-/* Local. True when somebody posted. */
+/* Local. True when a loss has been posted; *out is a copy of it. */
 bool board_read(const struct board *b, struct watchdog_loss *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* UDP over IPv4. The lead answers where packets come from, so only its own addresses are needed. */
+/* UDP over IPv4. The lead replies to the sender's address, so ranks need to know only the lead's.
+ */
 #include "parallel/watch/watchdog_link.h"
 
 #include <ifaddrs.h>
@@ -23,7 +24,8 @@ static bool is_usable(const struct ifaddrs *i)
     return i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) != 0;
 }
 
-/* Real interfaces first; loopback only where boards could not be shared on one machine. */
+/* Adds real interfaces first. Loopback is used only where the ranks of one machine share no board.
+ */
 static void add_addresses(const struct ifaddrs *list, unsigned loopback, in_port_t port,
                           struct link_home *out)
 {
@@ -52,7 +54,7 @@ void link_home_of(int fd, struct link_home *out)
 
 void link_send(int fd, const struct sockaddr_in *to, const struct link_packet *p)
 {
-    /* a packet that is lost here is as good as one lost on its way: the next beat follows */
+    /* an unsent packet is like a lost one: the next heartbeat follows */
     const ssize_t ignored =
         sendto(fd, p, sizeof *p, MSG_NOSIGNAL, (const struct sockaddr *)to, sizeof *to);
     (void)ignored;
@@ -65,7 +67,7 @@ void link_send_home(int fd, const struct link_home *home, const struct link_pack
 
 bool link_receive(int fd, uint64_t key, struct link_packet *out, struct sockaddr_in *from)
 {
-    /* strangers' packets are skipped, but not for ever */
+    /* skips packets of other jobs, at most 1000 per call */
     for (int i = 0; fd >= 0 && i < 1000; i++) {
         socklen_t n = sizeof *from;
         const ssize_t got = recvfrom(fd, out, sizeof *out, MSG_TRUNC, (struct sockaddr *)from, &n);

@@ -1,6 +1,6 @@
-/* Heartbeats between hosts: one UDP socket a rank; every rank that does not share the lead's board
- * talks with the lead, and the lead with each of them. Packets of other jobs are told apart by a
- * random key. Never blocks. Private to watchdog. */
+/* Heartbeats between hosts. Each rank has one UDP socket; every rank that does not share the lead's
+ * board exchanges packets with the lead. A random key tells the job's packets from those of other
+ * jobs. Never blocks. Private to watchdog. */
 #ifndef SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 #define SHOAL_PARALLEL_WATCH_WATCHDOG_LINK_H
 
@@ -15,23 +15,24 @@ enum link_kind { LINK_BEAT, LINK_LOSS, LINK_LEFT };
 struct link_packet {
     uint64_t key;
     uint32_t kind; /* enum link_kind */
-    uint32_t rank; /* who sends */
+    uint32_t rank; /* the sender */
     struct flight_event last;
     struct watchdog_loss loss; /* LINK_LOSS */
 };
 
-/* Where the lead can be reached; zeroed when nowhere. Broadcast to all. */
+/* The lead's addresses, broadcast to all ranks; all zeros when it has none. */
 struct link_home {
     uint64_t key;
     uint32_t n_addresses;
     struct sockaddr_in addresses[LINK_ADDRESSES];
 };
 
-/* Local. A socket on any port, or -1; the lead also learns its home. */
+/* Local. link_open opens a socket on any port; -1 when it cannot. link_home_of tells the lead its
+ * addresses. */
 int link_open(void);
 void link_home_of(int fd, struct link_home *out);
 
-/* Local. Sends to one address, or to all of the home. What cannot be sent is not sent. */
+/* Local. Sends to one address, or to all addresses of the lead. Drops a packet that would block. */
 void link_send(int fd, const struct sockaddr_in *to, const struct link_packet *p);
 void link_send_home(int fd, const struct link_home *home, const struct link_packet *p);
 
