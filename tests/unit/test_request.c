@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "serve/journal/id_set.h"
 #include "serve/output/result_row.h"
+#include "serve/request/request_parse.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
@@ -104,7 +105,7 @@ static const struct bad_line bad_lines[] = {
      "unsupported", "stream"},
     {"{\"method\":\"POST\",\"url\":\"/v1/"
      "completions\",\"body\":{\"prompt\":\"a\",\"temprature\":1}}",
-     "invalid_request", "temprature: this field is not known"},
+     "invalid_request", "temprature: this field is not known; did you mean temperature"},
     {"{\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\","
      "\"tool_choice\":\"required\"}}",
      "unsupported", "tool_choice"},
@@ -137,7 +138,12 @@ static const struct bad_line bad_lines[] = {
     {"{\"prompt\":\"a\",\"length_penalty\":2}", "invalid_request", "length_penalty"},
     {"{\"prompt\":\"a\",\"num_beams\":3,\"length_penalty\":9}", "invalid_request",
      "length_penalty"},
-    {"{\"prompt\":\"a\",\"max_new_tokens\":4}", "unsupported", "max_new_tokens"},
+    {"{\"prompt\":\"a\",\"max_new_tokens\":4}", "unsupported",
+     "max_new_tokens: not supported; use max_tokens"},
+    {"{\"prompt\":\"a\",\"do_sample\":false}", "unsupported",
+     "do_sample: not supported; use temperature 0"},
+    {"{\"prompt\":\"a\",\"no_repeat_ngram_size\":2}", "unsupported",
+     "no_repeat_ngram_size: not supported by this version; leave it out"},
     {"{\"prompt\":\"a\",\"response_format\":{\"type\":\"grammar\"}}", "unsupported",
      "response_format"},
     {"{\"method\":\"GET\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"a\"}}",
@@ -486,6 +492,129 @@ static void messages_go_through_the_template(void)
     tokenizer_destroy(&t);
 }
 
+/* The request of one message with this content, through `template`. */
+static struct request *converse(struct tokenizer *t, const char *template, const char *content)
+{
+    char line[512];
+    struct chat *chat = NULL;
+    CU_ASSERT_EQUAL_FATAL(chat_create(template, strlen(template), NULL, "template", &chat).code,
+                          STATUS_OK);
+    struct request_rules rules = util_request_rules(t);
+    rules.chat = chat;
+    rules.max_model_len = 200;
+    snprintf(line, sizeof line,
+             "{\"messages\":[{\"role\":\"user\",\"name\":\"x\",\"content\":%s}]}", content);
+    struct request *r = util_request_parse(&rules, line);
+    chat_destroy(&chat);
+    return r;
+}
+
+/* Asserts that the prompt's tokens, bytes all, spell `text`. */
+static void check_prompt(struct request **r, const char *text)
+{
+    CU_ASSERT_PTR_NULL((*r)->error_code);
+    bool same = (*r)->n_prompt == strlen(text);
+    for (size_t i = 0; same && i < (*r)->n_prompt; i++)
+        same = (*r)->tokens[i] == (unsigned char)text[i];
+    CU_ASSERT(same);
+    request_destroy(r);
+}
+
+static void content_parts_are_text(void)
+{
+    static const char strings[] = "{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}";
+    static const char lists[] =
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
+    static const char printed[] = "{% for m in messages %}{{ m.name }}{{ m.content }}{% endfor %}";
+    static const char one[] = "[{\"type\":\"text\",\"text\":\"hi \\\"you\\\"\"}]";
+    static const char two[] = "[{\"type\":\"text\",\"text\":\"a\"},\"b\"]";
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request *r = converse(t, strings, one);
+    check_prompt(&r, "<hi \"you\">");
+    r = converse(t, strings, two);
+    check_prompt(&r, "<a\nb>");
+    r = converse(t, strings, "[]");
+    check_prompt(&r, "<>");
+    r = converse(t, printed, two);
+    check_prompt(&r, "xa\nb");
+    r = converse(t, lists, one);
+    check_prompt(&r, "hi \"you\"");
+    r = converse(t, lists,
+                 "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]");
+    check_prompt(&r, "ab");
+
+    static const struct {
+        const char *content, *code, *says;
+    } wrong[] = {
+        {"[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\",\"image_url\":{}}]",
+         "unsupported", "messages[0].content[1]: image_url is not supported"},
+        {"[{\"type\":\"input_audio\"}]", "unsupported", "input_audio"},
+        {"[{\"text\":\"a\"}]", "invalid_request",
+         "messages[0].content[0]: expected an object with"},
+        {"[7]", "invalid_request", "found an integer"},
+        {"[{\"type\":\"text\",\"text\":7}]", "invalid_request",
+         "messages[0].content[0].text: expected a string, found an integer"},
+    };
+    for (size_t i = 0; i < 2 * sizeof wrong / sizeof *wrong; i++) {
+        r = converse(t, i % 2 == 0 ? strings : lists, wrong[i / 2].content);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_code);
+        CU_ASSERT_STRING_EQUAL(r->error_code, wrong[i / 2].code);
+        CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, wrong[i / 2].says));
+        request_destroy(&r);
+    }
+    tokenizer_destroy(&t);
+}
+
+static void no_message_is_refused(void)
+{
+    static const char template[] = "{{ 'nothing' }}";
+    struct tokenizer *t = util_byte_tokenizer();
+    struct chat *chat = NULL;
+    CU_ASSERT_EQUAL_FATAL(chat_create(template, strlen(template), NULL, "template", &chat).code,
+                          STATUS_OK);
+    struct request_rules rules = util_request_rules(t);
+    rules.chat = chat;
+    struct request *r = util_request_parse(&rules, "{\"messages\":[]}");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->error_code);
+    CU_ASSERT_STRING_EQUAL(r->error_code, "invalid_request");
+    CU_ASSERT_PTR_NOT_NULL(strstr(r->error_message, "messages: expected at least one message"));
+    request_destroy(&r);
+    chat_destroy(&chat);
+    tokenizer_destroy(&t);
+}
+
+static void misspelled_fields_are_warned_of_once(void)
+{
+    static const char *const lines[] = {
+        "{\"prompt\":\"a\",\"temprature\":0,\"note\":1,\"passages\":[],\"id\":7,\"N\":1}",
+        "{\"prompt\":\"a\",\"temprature\":0,\"Temperature\":0}",
+        "{\"prompt\":\"a\",\"maxTokens\":3,\"num_predict\":3,\"customId\":\"x\"}",
+        "{\"prompt\":\"a\",\"temprature\":1,\"steam\":1,\"step\":2,\"model\":\"m\"}",
+        "{\"prompt\":\"a\",\"max_new_tokens\":3}"};
+    static const char *const names[] = {"temprature",  "Temperature", "maxTokens",
+                                        "num_predict", "customId",    "max_new_tokens"};
+    struct tokenizer *t = util_byte_tokenizer();
+    struct request_rules rules = util_request_rules(t);
+    struct request_warnings warnings = {.n = 0};
+    rules.warnings = &warnings;
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+            struct request *r = util_request_parse(&rules, lines[i]);
+            CU_ASSERT_EQUAL(r->error_code == NULL, i < 4); /* a warning refuses nothing */
+            request_destroy(&r);
+        }
+    }
+    CU_ASSERT_EQUAL_FATAL(warnings.n, sizeof names / sizeof *names);
+    for (size_t i = 0; i < warnings.n; i++) CU_ASSERT_STRING_EQUAL(warnings.names[i], names[i]);
+    CU_ASSERT_STRING_EQUAL(request_field_meant("tempreature"), "temperature");
+    CU_ASSERT_STRING_EQUAL(request_field_meant("stop-sequences"), "stop");
+    CU_ASSERT_STRING_EQUAL(request_field_meant("message"), "messages");
+    CU_ASSERT_PTR_NULL(request_field_meant("temperature"));
+    CU_ASSERT_PTR_NULL(request_field_meant("a note that is longer than any name of a field"));
+    tokenizer_destroy(&t);
+}
+
 void suite_request(CU_pSuite suite);
 void suite_request(CU_pSuite suite)
 {
@@ -503,5 +632,9 @@ void suite_request(CU_pSuite suite)
     CU_add_test(suite, "stop flags are defaults", stop_flags_are_defaults);
     CU_add_test(suite, "flags are checked by the same rules", flags_are_checked_by_the_same_rules);
     CU_add_test(suite, "messages go through the template", messages_go_through_the_template);
+    CU_add_test(suite, "content parts are text", content_parts_are_text);
+    CU_add_test(suite, "no message is refused", no_message_is_refused);
+    CU_add_test(suite, "misspelled fields are warned of once",
+                misspelled_fields_are_warned_of_once);
     CU_add_test(suite, "the set knows every id", the_set_knows_every_id);
 }

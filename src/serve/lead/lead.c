@@ -169,6 +169,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .vocab_size = options->vocab_size,
         .max_model_len = options->max_model_len,
         .score = options->mode == LEAD_SCORE,
+        .warnings = &l->warnings,
     };
     strbuf_init(&l->row);
     if (options->journal_path != NULL) id_set_spill_beside(&l->ids, options->journal_path);

@@ -22,6 +22,7 @@ struct order_window {
 struct lead {
     struct lead_options o;
     struct request_rules rules;
+    struct request_warnings warnings;
     struct line_reader *reader;
     struct result_writer *writer;
     struct journal *journal; /* NULL: none */

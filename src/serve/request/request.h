@@ -54,6 +54,13 @@ void request_defaults_init(struct request_defaults *d);
 /* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */
 struct status request_defaults_check(const struct request_defaults *d);
 
+/* Names of unknown fields that a run was warned of. All zeros: none yet. */
+enum { REQUEST_WARNINGS_MAX = 32 };
+struct request_warnings {
+    char names[REQUEST_WARNINGS_MAX][64]; /* [n], longer ones cut */
+    size_t n;
+};
+
 /* What a line is checked against. Everything is borrowed. */
 struct request_rules {
     struct request_defaults defaults;
@@ -63,10 +70,11 @@ struct request_rules {
     struct jinja_date date;      /* what templates take for now */
     const int32_t *end_ids;      /* [n_end_ids] */
     size_t n_end_ids;
-    int32_t vocab_size;    /* token ids are in [0, vocab_size) */
-    int32_t max_model_len; /* tokens of a full context */
-    bool score;            /* prompts are scored, nothing is generated */
-    struct guides *guides; /* NULL: answers of a given form are error rows */
+    int32_t vocab_size;                /* token ids are in [0, vocab_size) */
+    int32_t max_model_len;             /* tokens of a full context */
+    bool score;                        /* prompts are scored, nothing is generated */
+    struct guides *guides;             /* NULL: answers of a given form are error rows */
+    struct request_warnings *warnings; /* NULL: nobody is warned */
 };
 
 /* What an answer's tokens are taken from (request_words.h). */

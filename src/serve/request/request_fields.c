@@ -1,59 +1,62 @@
-/* Fields that nobody reads: which of them may stand in a line, and with which values. */
+/* Which fields a line may have. A field is read, or has no effect, or is refused unless its value
+ * changes nothing; a batch line's body has no other fields, a plain line may carry any. A name that
+ * is close to a field's is warned of once. */
 #include "serve/request/request_parse.h"
 
+#include "base/log.h"
+
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Fields that would change the output and are not implemented, with the value that changes nothing
- * (NAN: there is none). */
-static const struct {
+/* A field that would change the output and is not implemented. */
+struct refused_field {
     const char *key;
-    double neutral;
-} not_implemented[] = {
-    {"no_repeat_ngram_size", 0},
-    {"do_sample", 1},
-    {"echo", 0},
-    {"suffix", 0},
-    {"min_new_tokens", 0},
-    {"max_new_tokens", NAN},
-    {"max_length", NAN},
-    {"skip_special_tokens", 1},
-    {"include_stop_str_in_output", 0},
-    {"add_special_tokens", 1},
-    {"truncate_prompt_tokens", NAN},
-    {"typical_p", 1},
-    {"epsilon_cutoff", 0},
-    {"eta_cutoff", 0},
-    {"xtc_probability", 0},
-    {"dry_multiplier", 0},
-    {"mirostat", 0},
-    {"penalty_alpha", 0},
-    {"logits_processors", 0},
-    {"guided_grammar", 0},
-    {"functions", 0},
-    {"function_call", NAN},
-    {"prompt_embeds", 0},
-    {"chat_template", 0},
-    {"continue_final_message", 0},
+    double neutral;  /* the value that changes nothing; NAN: none but null */
+    const char *use; /* what to use instead; NULL: nothing here does the same */
 };
 
-/* The same, in the body of a batch line alone: what is not a batch line may carry any other field,
- * as a note to its reader. */
-static const struct {
-    const char *key;
-    double neutral;
-} not_in_body[] = {
-    {"stream", 0},
-    {"tools", 0},
-    {"audio", 0},
-    {"prediction", 0},
-    {"reasoning_effort", NAN},
-    {"verbosity", NAN},
-    {"web_search_options", NAN},
+static const struct refused_field not_implemented[] = {
+    {"no_repeat_ngram_size", 0, NULL},
+    {"do_sample", 1, "temperature 0"},
+    {"echo", 0, "prompt_logprobs"},
+    {"suffix", 0, NULL},
+    {"min_new_tokens", 0, "min_tokens"},
+    {"max_new_tokens", NAN, "max_tokens"},
+    {"max_length", NAN, "max_tokens, which counts the answer alone"},
+    {"skip_special_tokens", 1, "the row's token_ids, which keep them"},
+    {"include_stop_str_in_output", 0, "the row's token_ids, which keep it"},
+    {"add_special_tokens", 1, "prompt_token_ids"},
+    {"truncate_prompt_tokens", NAN, NULL},
+    {"typical_p", 1, "top_p or min_p"},
+    {"epsilon_cutoff", 0, "min_p"},
+    {"eta_cutoff", 0, "min_p"},
+    {"xtc_probability", 0, NULL},
+    {"dry_multiplier", 0, "repetition_penalty"},
+    {"mirostat", 0, "top_p or min_p"},
+    {"penalty_alpha", 0, NULL},
+    {"logits_processors", 0, "logit_bias, allowed_token_ids or bad_words"},
+    {"guided_grammar", 0, "guided_json or guided_regex"},
+    {"functions", 0, NULL},
+    {"function_call", NAN, NULL},
+    {"prompt_embeds", 0, "prompt_token_ids"},
+    {"chat_template", 0, "prompt, with the template applied"},
+    {"continue_final_message", 0, "prompt, with the template applied"},
 };
 
-/* What a body may hold: fields that are read, and those that change no token. */
-static const char *const known_in_body[] = {
+/* The same, in the body of a batch line alone: a plain line may carry any other field as a note. */
+static const struct refused_field not_in_body[] = {
+    {"stream", 0, NULL},
+    {"tools", 0, NULL},
+    {"audio", 0, NULL},
+    {"prediction", 0, NULL},
+    {"reasoning_effort", NAN, "chat_template_kwargs"},
+    {"verbosity", NAN, NULL},
+    {"web_search_options", NAN, NULL},
+};
+
+/* Fields that are read, on plain lines and in bodies. */
+static const char *const known[] = {
     "add_generation_prompt",
     "allowed_token_ids",
     "bad_words",
@@ -75,38 +78,154 @@ static const char *const known_in_body[] = {
     "max_completion_tokens",
     "max_tokens",
     "messages",
-    "metadata",
     "min_p",
     "min_tokens",
-    "modalities",
-    "model",
     "n",
     "num_beams",
-    "parallel_tool_calls",
     "presence_penalty",
     "priority",
     "prompt",
-    "prompt_cache_key",
     "prompt_logprobs",
     "prompt_token_ids",
     "repetition_penalty",
     "response_format",
-    "safety_identifier",
     "seed",
-    "service_tier",
     "stop",
     "stop_token_ids",
-    "store",
-    "stream_options",
     "structured_outputs",
     "temperature",
-    "tool_choice",
     "top_k",
     "top_logprobs",
     "top_p",
     "use_beam_search",
-    "user",
 };
+
+/* Fields of a body that change no token. */
+static const char *const inert_in_body[] = {
+    "metadata",         "modalities",        "model",        "parallel_tool_calls",
+    "prompt_cache_key", "safety_identifier", "service_tier", "store",
+    "stream_options",   "tool_choice",       "user",
+};
+
+/* Names that other libraries give to fields that are known here. */
+static const struct {
+    const char *key, *meant;
+} foreign[] = {
+    {"eos_token_id", "stop_token_ids"},
+    {"input_ids", "prompt_token_ids"},
+    {"inputs", "prompt"},
+    {"json_schema", "guided_json"},
+    {"max_gen_len", "max_tokens"},
+    {"max_gen_toks", "max_tokens"},
+    {"max_output_tokens", "max_tokens"},
+    {"max_tokens_to_sample", "max_tokens"},
+    {"n_predict", "max_tokens"},
+    {"num_predict", "max_tokens"},
+    {"num_return_sequences", "n"},
+    {"num_samples", "n"},
+    {"random_seed", "seed"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"stop_sequences", "stop"},
+    {"stop_strings", "stop"},
+    {"stop_words", "stop"},
+    {"stops", "stop"},
+    {"temp", "temperature"},
+};
+
+#define COUNT_OF(list) (sizeof(list) / sizeof *(list))
+
+static bool is_member(const char *const *list, size_t n, const char *key)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], key) == 0) return true;
+    return false;
+}
+
+static bool is_refused(const struct refused_field *list, size_t n, const char *key)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i].key, key) == 0) return true;
+    return false;
+}
+
+/* ---- names that are meant for others ---- */
+
+enum { NAME_MAX_BYTES = 32 }; /* of a name that is compared; the longest field has 21 */
+
+/* A name in lower case without '_' and '-': writes up to NAME_MAX_BYTES and returns how many; 0 for
+ * a longer name. */
+static size_t fold(const char *name, char out[NAME_MAX_BYTES])
+{
+    size_t n = 0;
+    for (; *name != '\0'; name++) {
+        if (*name == '_' || *name == '-' || *name == ' ') continue;
+        if (n == NAME_MAX_BYTES) return 0;
+        out[n++] = *name >= 'A' && *name <= 'Z' ? (char)(*name - 'A' + 'a') : *name;
+    }
+    return n;
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Insertions, deletions, substitutions and swaps of neighbours that make b [m] of a [n]: the
+ * restricted Damerau-Levenshtein distance. Row i of the table is the distance of a's first i bytes.
+ */
+static size_t edits(const char *a, size_t n, const char *b, size_t m)
+{
+    size_t table[NAME_MAX_BYTES + 1][NAME_MAX_BYTES + 1];
+    for (size_t i = 0; i <= n; i++) {
+        for (size_t k = 0; k <= m; k++) {
+            size_t best = i == 0 ? k : table[i - 1][k] + 1;
+            if (k > 0) best = least(best, table[i][k - 1] + 1);
+            if (i > 0 && k > 0) best = least(best, table[i - 1][k - 1] + (a[i - 1] != b[k - 1]));
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                best = least(best, table[i - 2][k - 2] + 1);
+            table[i][k] = k == 0 ? i : best;
+        }
+    }
+    return table[n][m];
+}
+
+/* True when `key` is `name` but for case and '_', or for a slip or two in a name that is long
+ * enough for that. */
+static bool is_close(const char *key, const char *name)
+{
+    char a[NAME_MAX_BYTES], b[NAME_MAX_BYTES];
+    const size_t n = fold(key, a), m = fold(name, b);
+    const size_t most = m >= 10 ? 2 : m >= 5 ? 1 : 0;
+    if (n < 3 || n > m + most || m > n + most) return false;
+    return edits(a, n, b, m) <= most;
+}
+
+const char *request_field_meant(const char *key)
+{
+    if (is_member(known, COUNT_OF(known), key) || strcmp(key, "custom_id") == 0 ||
+        is_refused(not_in_body, COUNT_OF(not_in_body), key) ||
+        is_refused(not_implemented, COUNT_OF(not_implemented), key)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < COUNT_OF(foreign); i++)
+        if (is_close(key, foreign[i].key)) return foreign[i].meant;
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (is_close(key, known[i])) return known[i];
+    return is_close(key, "custom_id") ? "custom_id" : NULL;
+}
+
+/* Warns once for each name: `problem` says what is wrong with it, `field` what to write. */
+static void warn(const struct request *r, const struct request_rules *rules, const char *key,
+                 const char *problem, const char *field)
+{
+    struct request_warnings *w = rules->warnings;
+    if (w == NULL || w->n == REQUEST_WARNINGS_MAX) return;
+    for (size_t i = 0; i < w->n; i++)
+        if (strncmp(w->names[i], key, sizeof w->names[i] - 1) == 0) return;
+    snprintf(w->names[w->n++], sizeof w->names[0], "%s", key);
+    log_line(LOG_WARN, "line %llu: %.60s: %s %s (other lines with it get no warning)",
+             (unsigned long long)r->line, key, problem, field);
+}
 
 /* True when the field's value changes nothing. */
 static bool is_neutral(const struct js_node *node, double neutral)
@@ -121,12 +240,16 @@ static bool is_neutral(const struct js_node *node, double neutral)
     return js_count(node) == 0;
 }
 
-static struct status refuse(struct request *r, const struct js_node *fields, const char *key,
-                            double neutral)
+/* Errors: an error row that names the field and the one to use. */
+static struct status refuse(struct request *r, const struct request_rules *rules,
+                            const struct js_node *fields, const struct refused_field *f)
 {
-    if (is_neutral(js_get(fields, key), neutral)) return status_ok();
-    return request_bad(r, "unsupported",
-                       "%s: a value that changes the output is not supported by this version", key);
+    if (is_neutral(js_get(fields, f->key), f->neutral)) return status_ok();
+    if (f->use != NULL) {
+        warn(r, rules, f->key, "not supported; use", f->use);
+        return request_bad(r, "unsupported", "%s: not supported; use %s", f->key, f->use);
+    }
+    return request_bad(r, "unsupported", "%s: not supported by this version; leave it out", f->key);
 }
 
 static bool is_string(const struct js_node *node, const char *text)
@@ -153,35 +276,53 @@ static struct status check_choices(struct request *r, const struct js_node *fiel
     return request_bad(r, "unsupported", "modalities: expected [\"text\"] alone");
 }
 
-static bool is_known(const char *key)
+static bool is_known_in_body(const char *key)
 {
-    for (size_t i = 0; i < sizeof known_in_body / sizeof *known_in_body; i++)
-        if (strcmp(key, known_in_body[i]) == 0) return true;
-    for (size_t i = 0; i < sizeof not_in_body / sizeof *not_in_body; i++)
-        if (strcmp(key, not_in_body[i].key) == 0) return true;
-    for (size_t i = 0; i < sizeof not_implemented / sizeof *not_implemented; i++)
-        if (strcmp(key, not_implemented[i].key) == 0) return true;
-    return false;
+    return is_member(known, COUNT_OF(known), key) ||
+           is_member(inert_in_body, COUNT_OF(inert_in_body), key) ||
+           is_refused(not_in_body, COUNT_OF(not_in_body), key) ||
+           is_refused(not_implemented, COUNT_OF(not_implemented), key);
 }
 
-static struct status check_body(struct request *r, const struct js_node *fields)
+static struct status check_body(struct request *r, const struct request_rules *rules,
+                                const struct js_node *fields)
 {
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    for (size_t i = 0; i < sizeof not_in_body / sizeof *not_in_body; i++)
-        TRY(refuse(r, fields, not_in_body[i].key, not_in_body[i].neutral));
+    for (size_t i = 0; i < COUNT_OF(not_in_body); i++)
+        TRY(refuse(r, rules, fields, &not_in_body[i]));
     TRY(check_choices(r, fields));
     while (js_next(fields, &it, &key, &value)) {
-        if (is_known(key)) continue;
-        return request_bad(r, "invalid_request", "%.100s: this field is not known", key);
+        if (is_known_in_body(key)) continue;
+        const char *meant = request_field_meant(key);
+        return request_bad(r, "invalid_request", "%.100s: this field is not known%s%s", key,
+                           meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "");
     }
     return status_ok();
 }
 
-struct status request_check_fields(struct request *r, const struct js_node *fields)
+/* Fields of a plain line that nobody reads are notes; those whose name is close to a field's get a
+ * warning. */
+static void warn_of_notes(const struct request *r, const struct request_rules *rules,
+                          const struct js_node *fields)
 {
-    for (size_t i = 0; i < sizeof not_implemented / sizeof *not_implemented; i++)
-        TRY(refuse(r, fields, not_implemented[i].key, not_implemented[i].neutral));
-    return r->format == REQUEST_PLAIN ? status_ok() : check_body(r, fields);
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    while (js_next(fields, &it, &key, &value)) {
+        const char *meant = request_field_meant(key);
+        if (meant != NULL)
+            warn(r, rules, key, "unknown, so without effect; the closest field is", meant);
+    }
+}
+
+struct status request_check_fields(struct request *r, const struct request_rules *rules,
+                                   const struct js_node *fields)
+{
+    for (size_t i = 0; i < COUNT_OF(not_implemented); i++)
+        TRY(refuse(r, rules, fields, &not_implemented[i]));
+    if (r->format != REQUEST_PLAIN) return check_body(r, rules, fields);
+    if (rules->warnings != NULL) warn_of_notes(r, rules, fields);
+    return status_ok();
 }

@@ -59,154 +59,6 @@ static struct status read_envelope(struct request *r, const struct js_node *root
     return status_ok();
 }
 
-/* Generating needs room for one token more; scoring does not. */
-static struct status check_length(struct request *r, const struct request_rules *rules, size_t n)
-{
-    if (n == 0) {
-        return request_bad(r, "invalid_request", "the prompt has no tokens, expected at least one");
-    }
-    const size_t most = (size_t)rules->max_model_len - (rules->score ? 0 : 1);
-    if (n <= most) return status_ok();
-    return request_bad(r, "context_length_exceeded",
-                       "the prompt has %zu tokens, expected at most %zu: the context holds %d%s", n,
-                       most, rules->max_model_len,
-                       rules->score ? "" : ", and one is needed for the answer");
-}
-
-static struct status read_ids(struct request *r, const struct request_rules *rules,
-                              const struct js_node *list, const char *key)
-{
-    const size_t n = js_count(list);
-    TRY(check_length(r, rules, n));
-    TRY(mem_alloc(&r->tokens, n, sizeof *r->tokens, "request tokens"));
-    r->tokens_capacity = n;
-    for (size_t i = 0; i < n; i++) {
-        const struct js_node *node = js_at(list, i);
-        int64_t id;
-        if (!js_int(node, &id)) {
-            return request_bad(r, "invalid_request", "%s[%zu]: expected a token id, found %s", key,
-                               i, request_type_name(node));
-        }
-        if (id < 0 || id >= rules->vocab_size) {
-            return request_bad(r, "invalid_request",
-                               "%s[%zu]: expected a token id of 0 to %d, found %lld", key, i,
-                               rules->vocab_size - 1, (long long)id);
-        }
-        r->tokens[i] = (int32_t)id;
-    }
-    r->n_tokens = r->n_prompt = n;
-    return status_ok();
-}
-
-/* Takes the tokenizer's ids, which may lie outside a model's smaller vocabulary. */
-static struct status take_list(struct request *r, const struct request_rules *rules,
-                               const struct token_list *list)
-{
-    TRY(check_length(r, rules, list->n));
-    for (size_t i = 0; i < list->n; i++) {
-        if (list->ids[i] >= 0 && list->ids[i] < rules->vocab_size) continue;
-        return request_bad(
-            r, "invalid_request",
-            "the prompt's token %zu has id %d, expected 0 to %d: the tokenizer knows more "
-            "ids than the model",
-            i, list->ids[i], rules->vocab_size - 1);
-    }
-    TRY(mem_alloc(&r->tokens, list->n, sizeof *r->tokens, "request tokens"));
-    memcpy(r->tokens, list->ids, list->n * sizeof *r->tokens);
-    r->n_tokens = r->n_prompt = r->tokens_capacity = list->n;
-    return status_ok();
-}
-
-static struct status read_text(struct request *r, const struct request_rules *rules,
-                               const struct js_node *prompt)
-{
-    size_t n;
-    const char *text = js_string(prompt, &n);
-    if (rules->tokenizer == NULL) {
-        return request_bad(r, "unsupported",
-                           "prompt: this model has no tokenizer; give prompt_token_ids");
-    }
-    struct token_list list = {0};
-    struct status st = tokenizer_encode(rules->tokenizer, text, n,
-                                        TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
-    if (st.code == STATUS_REQUEST) r->error_code = "invalid_request";
-    if (!status_failed(&st)) st = take_list(r, rules, &list);
-    token_list_fini(&list);
-    return st;
-}
-
-/* A conversation through the model's chat template, which gets nothing more around it. Special
- * tokens are those that the template wrote; what a user wrote stays text. */
-static struct status read_messages(struct request *r, const struct request_rules *rules,
-                                   const struct js_node *fields)
-{
-    if (rules->chat == NULL || rules->tokenizer == NULL) {
-        return request_bad(r, "unsupported", "messages: %s",
-                           rules->chat_missing != NULL ? rules->chat_missing
-                                                       : "this model has no chat template");
-    }
-    const struct js_node *asked = js_get(fields, "add_generation_prompt");
-    bool generation_prompt = !rules->score;
-    if (js_type(asked) != JS_NULL && !js_bool(asked, &generation_prompt)) {
-        return request_bad(r, "invalid_request",
-                           "add_generation_prompt: expected a boolean, found %s",
-                           request_type_name(asked));
-    }
-    const struct chat_options options = {.no_generation_prompt = !generation_prompt,
-                                         .tools = js_get(fields, "tools"),
-                                         .documents = js_get(fields, "documents"),
-                                         .extra = js_get(fields, "chat_template_kwargs"),
-                                         .date = rules->date};
-    struct chat_text text = {0};
-    struct token_list list = {0};
-    struct status st = chat_render(rules->chat, js_get(fields, "messages"), &options, &text);
-    if (!status_failed(&st)) st = chat_encode(rules->tokenizer, &text, &list);
-    if (st.code == STATUS_REQUEST) r->error_code = "invalid_request";
-    if (!status_failed(&st)) st = take_list(r, rules, &list);
-    token_list_fini(&list);
-    chat_text_fini(&text);
-    return st;
-}
-
-static struct status read_prompt(struct request *r, const struct request_rules *rules,
-                                 const struct js_node *fields)
-{
-    static const char *const keys[] = {"prompt", "prompt_token_ids", "messages"};
-    const struct js_node *nodes[3];
-    int n_given = 0;
-    for (int i = 0; i < 3; i++) {
-        nodes[i] = js_get(fields, keys[i]);
-        n_given += js_type(nodes[i]) != JS_NULL;
-    }
-    if (n_given != 1) {
-        return request_bad(
-            r, "invalid_request",
-            "expected one of prompt, prompt_token_ids and messages, found %d of them", n_given);
-    }
-    if (r->format == REQUEST_OPENAI_CHAT && js_type(nodes[2]) == JS_NULL) {
-        return request_bad(r, "invalid_request",
-                           "messages: expected by /v1/chat/completions, found null");
-    }
-    if (js_type(nodes[2]) != JS_NULL) return read_messages(r, rules, fields);
-    if (js_type(nodes[1]) == JS_ARRAY) return read_ids(r, rules, nodes[1], keys[1]);
-    if (js_type(nodes[1]) != JS_NULL) {
-        return request_bad(r, "invalid_request", "prompt_token_ids: expected a list, found %s",
-                           request_type_name(nodes[1]));
-    }
-    const struct js_node *prompt = nodes[0];
-    if (js_type(prompt) == JS_ARRAY && js_count(prompt) == 1 &&
-        js_type(js_at(prompt, 0)) == JS_STRING) {
-        prompt = js_at(prompt, 0);
-    }
-    if (js_type(prompt) == JS_STRING) return read_text(r, rules, prompt);
-    if (js_type(prompt) == JS_ARRAY && js_type(js_at(prompt, 0)) != JS_STRING) {
-        return read_ids(r, rules, prompt, keys[0]);
-    }
-    return request_bad(r, "invalid_request",
-                       "prompt: expected one string or one list of token ids, found %s",
-                       js_type(prompt) == JS_ARRAY ? "several strings" : request_type_name(prompt));
-}
-
 /* A number that was rounded is refused by the field that reads it; in a note nobody minds. What
  * templates and schemas do with theirs is not seen here. */
 static struct status check_rounded(struct request *r, const struct js_node *fields)
@@ -230,10 +82,10 @@ static struct status read_fields(struct request *r, const struct request_rules *
     if (js_type(js_get(root, "body")) != JS_NULL || js_type(js_get(root, "url")) != JS_NULL) {
         TRY(read_envelope(r, root, &fields));
     }
-    TRY(request_check_fields(r, fields));
+    TRY(request_check_fields(r, rules, fields));
     TRY(request_read_sampling(r, rules, fields));
     if (is_rounded) TRY(check_rounded(r, fields));
-    TRY(read_prompt(r, rules, fields));
+    TRY(request_read_prompt(r, rules, fields));
     if (!rules->score && r->n_prompt_logprobs < 0) return status_ok();
     if (r->n_prompt_logprobs > 0 && !rules->score) {
         const size_t n_tops = r->n_prompt * (size_t)r->n_prompt_logprobs;

@@ -12,9 +12,18 @@ struct status request_parse(struct request *r, const struct request_rules *rules
 
 /* All of these are Local and fail as request_parse does. */
 
-/* request_fields.c: refuses fields that would change the output and that nobody here reads, and in
- * the body of a batch line also fields that nobody knows. */
-struct status request_check_fields(struct request *r, const struct js_node *fields);
+/* request_fields.c: refuses fields that would change the output and are not implemented, and in the
+ * body of a batch line also unknown fields. Warns of likely misspellings (rules->warnings). */
+struct status request_check_fields(struct request *r, const struct request_rules *rules,
+                                   const struct js_node *fields);
+
+/* request_fields.c: the field that an unknown name is likely to stand for ("temprature", or another
+ * library's name for it); NULL: none. */
+const char *request_field_meant(const char *key);
+
+/* request_prompt.c: the tokens of prompt, prompt_token_ids or messages. */
+struct status request_read_prompt(struct request *r, const struct request_rules *rules,
+                                  const struct js_node *fields);
 
 /* request_sampling.c: everything about how tokens are drawn and when a text ends. */
 struct status request_read_sampling(struct request *r, const struct request_rules *rules,

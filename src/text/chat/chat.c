@@ -198,6 +198,38 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
     return st;
 }
 
+/* Runs the template over messages in JSON; *ok is false where it cannot. */
+static struct status render_text(const struct chat *c, const char *json, struct chat_text *out,
+                                 bool *ok)
+{
+    static const struct chat_options options = {.no_generation_prompt = true};
+    struct js_doc *doc = NULL;
+    TRY(js_parse(json, strlen(json), "messages", &doc));
+    const struct status st = chat_render(c, js_root(doc), &options, out);
+    js_destroy(&doc);
+    *ok = !status_failed(&st);
+    return st.code == STATUS_MEMORY ? st : status_ok();
+}
+
+struct status chat_takes_parts(const struct chat *c, bool *takes)
+{
+    struct chat_text string = {0}, part = {0};
+    bool has_string = false, has_part = false;
+    *takes = false;
+    struct status st =
+        render_text(c, "[{\"role\":\"user\",\"content\":\"some text\"}]", &string, &has_string);
+    if (!status_failed(&st) && has_string) {
+        st = render_text(c,
+                         "[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+                         "\"text\":\"some text\"}]}]",
+                         &part, &has_part);
+        *takes = has_part && part.n == string.n && memcmp(part.bytes, string.bytes, part.n) == 0;
+    }
+    chat_text_fini(&part);
+    chat_text_fini(&string);
+    return st;
+}
+
 void chat_text_fini(struct chat_text *t)
 {
     mem_free(&t->bytes);

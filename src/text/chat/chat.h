@@ -57,6 +57,11 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
 
+/* Local. *takes: a message's content may be a list of OpenAI's text parts, because the template
+ * makes the same of one part as of its text as a string. Runs the template twice over one message.
+ * Errors: STATUS_MEMORY. */
+struct status chat_takes_parts(const struct chat *c, bool *takes);
+
 /* Local. Appends the ids of a rendered conversation: special tokens are found in the template's
  * bytes alone, nothing is put around them. Errors: as tokenizer_encode_spans. */
 struct status chat_encode(struct tokenizer *t, const struct chat_text *text,
