@@ -2,29 +2,48 @@
 """The law's test: the same rows on 1 rank and on many, in any batch, chunk, order and kernel set.
 
 usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
-                [--only TEXT]
-About 500 runs chosen pairwise; with --full the whole product, resumable: finished runs stand in
-WORK_FOLDER/state.json and are not repeated while the binary stays the same. One SHA-256 per model:
-that of its first run. A run fails when its hash differs, or when what it was asked to exercise
-(layout, kernels, preemption, ...) is not what its own report says it did.
+                [--only TEXT] [--row ROW] [--list]
+About 500 runs chosen pairwise, the same on every machine; with --full the whole product, resumable:
+finished runs stand in WORK_FOLDER/state.json and are not repeated while the binary stays the same.
+One SHA-256 per model: that of its first run. A run fails when its hash differs, or when what it was
+asked to exercise (layout, kernels, preemption, ...) is not what its own report says it did. A kernel
+set that this CPU lacks is run by the best one that it has below it; the run and the last lines say so.
 """
 import argparse
-import ctypes
 import hashlib
 import json
 import os
 import random
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import cpu
 import pairwise
 from program import GOLDENS, REPO, Failure, Shoal, expect, hash_rows, main_of, read_rows, write_lines
 
+BLOCK = 64  # tokens of a KV block
 MODEL_LEN = 256  # --max-model-len: four blocks hold one full context
 BLOCKS = {"plenty": 96, "tight": 4}
 N_TOKENS = 24
+# Growers: lines that start in one KV block and cannot end before they need a second one. They have
+# the smallest priority, so they run first in every order. There are as many as two replicas have
+# blocks in a tight row. That is why each replica of a tight row must preempt, on every machine:
+#  1. Requests are admitted while blocks are free, and a group may hold blocks / groups of them. A
+#     grower needs one block. So the first plans of all groups give each replica's four blocks to
+#     four growers: two groups take two each, four take one each, three take two, two and none.
+#  2. No result is committed before every group has its first plan, so no clock, draft, finished
+#     line or cached prefix has changed a decision by then. Nothing was preempted either.
+#  3. A grower gives its block back when it ends or is preempted, and needs a second one before it
+#     can end. No block is free. So the first grower that needs one preempts another, or itself.
+# Steps 1 and 2 are the scheduler's (src/serve), check_growers() checks the rest with the base run's
+# rows. Before there were growers, a tight row preempted when its lines happened to grow at the same
+# time: the shuffled order never did that in two groups, so such a row failed on every machine whose
+# kernel sets led to its choice.
+GROWERS = [1, 2, 3, 4, 5, 6, 8, 9]
+GROWER_TOKENS = 20  # at least
 N_REPEATS = 3  # r14 repeats a line, and two of the greedy answers to one line the first
 FAILURES_MAX = 5
 
@@ -56,7 +75,7 @@ DIMENSIONS = {
     "batch": [0, 1, 5],  # 0: as many as fit
     "chunk": [0, 7, 64],  # 0: whole prompts
     "threads": [1, 2],
-    "kernels": ["ref", "avx2", "avx512", "amx"],
+    "kernels": cpu.SETS,  # whatever this CPU has: the rows must not depend on the machine
     "blocks": ["plenty", "tight"],
     "order": ["given", "shuffled"],
     "cache": ["off", "on"],  # of prefixes, and of results
@@ -81,23 +100,6 @@ QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-
              "mixtral-int8": "int8"}
 # the model before the dash with another type of cache, in as many runs as a family
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
-
-
-CPU = Path("/proc/cpuinfo").read_text()
-AVX512 = ["avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"]
-NEEDS = {"avx2": ["avx2"], "avx512": AVX512, "amx": [*AVX512, "amx_tile", "amx_int8"]}
-REQ_XCOMP_PERM, TILE_DATA = 0x1023, 18
-
-
-def tiles_are_allowed():
-    """A system may know AMX and not let processes use it."""
-    return ctypes.CDLL(None).syscall(158, REQ_XCOMP_PERM, TILE_DATA) == 0  # arch_prctl
-
-
-for kernel_set, features in NEEDS.items():
-    missing = not all(feature in CPU for feature in features)
-    if missing or (kernel_set == "amx" and not tiles_are_allowed()):
-        DIMENSIONS["kernels"].remove(kernel_set)
 
 
 def source_of(name):
@@ -132,6 +134,22 @@ def sampling(i):
     return dict(kinds[i % len(kinds)], max_tokens=N_TOKENS - i % 4)
 
 
+def with_growers(lines):
+    """The lines with those of GROWERS made to run first and to sample GROWER_TOKENS at least."""
+    first = dict(priority=-1, min_tokens=GROWER_TOKENS)
+    return [{**line, **first} if i in GROWERS else line for i, line in enumerate(lines)]
+
+
+def check_growers(name, rows):
+    """That the growers of a model's base run begin in one block and end in a second one."""
+    for i in GROWERS:
+        usage = rows[f"r{i:02d}"]["usage"]
+        n_prompt, n = usage["prompt_tokens"], usage["completion_tokens"]
+        # the last token is sampled and never computed
+        expect(n_prompt <= BLOCK < n_prompt + n - 1,
+               f"{name}: r{i:02d} has {n_prompt} prompt tokens and {n} more: no grower")
+
+
 def with_repeats(lines, key, n_shared):
     """And one line that begins like another and goes on like a third, and one that repeats a greedy
     one."""
@@ -152,11 +170,11 @@ def with_answers(lines, key):
 def token_lines(n_vocab):
     """Twelve prompts of ids around one tile of 64, one across two, one across four, one too long."""
     draw = random.Random(20)
-    lengths = [3, 47, 52, 57, 61, 63, 64, 65, 44, 58, 110, 215, MODEL_LEN + 9]
+    lengths = [3, 47, 52, 57, 61, 63, 64, 65, 48, 58, 110, 215, MODEL_LEN + 9]
     key = "prompt_token_ids"
     lines = [{"custom_id": f"r{i:02d}", key: [draw.randrange(n_vocab) for _ in range(length)],
               **sampling(i)} for i, length in enumerate(lengths)]
-    return with_answers(with_repeats(lines, key, 100), key)
+    return with_answers(with_repeats(with_growers(lines), key, 100), key)
 
 
 def text_lines():
@@ -164,10 +182,26 @@ def text_lines():
     words = [json.loads(line)["prompt"] for line in
              (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines()]
     text = " ".join(words) * 20
-    sizes = [2, 120, 130, 140, 150, 160, 135, 145, 155, 125, 330, 560, 4000]
+    sizes = [2, 130, 115, 125, 110, 115, 135, 160, 155, 155, 330, 560, 4000]
     lines = [dict(custom_id=f"r{i:02d}", prompt=text[37 * i:37 * i + size], **sampling(i))
              for i, size in enumerate(sizes)]
-    return with_answers(with_repeats(lines, "prompt", 300), "prompt")
+    return with_answers(with_repeats(with_growers(lines), "prompt", 300), "prompt")
+
+
+def name_of(row):
+    return " ".join(f"{key}={value}" for key, value in row.items())
+
+
+def row_of(name):
+    """The row that has this name."""
+    words = dict(word.split("=", 1) for word in name.split())
+    known = {key: {str(value): value for value in values} for key, values in DIMENSIONS.items()}
+    known["model"] = {model: model for model in HAS_EXPERTS}
+    expect(list(words) == list(known) and all(words[key] in known[key] for key in words),
+           f"no run has the name '{name}'")
+    row = {key: known[key][word] for key, word in words.items()}
+    expect(allowed(row), f"a run cannot be '{name}'")
+    return row
 
 
 class Law:
@@ -179,6 +213,8 @@ class Law:
         self.binary = hashlib.sha256(Path(self.shoal.path).read_bytes()).hexdigest()
         self.state = self.load_state()
         self.base, self.failures = {}, []
+        self.sets = cpu.sets()
+        self.stand_ins, self.n_same = Counter(), 0
         self.saving = threading.Lock()
 
     def load_state(self):
@@ -229,6 +265,10 @@ class Law:
         write_lines(self.work / f"{name}-shuffled.jsonl", lines)
         self.make_base(name)
 
+    def kernels_of(self, row):
+        """The set that runs the row here."""
+        return cpu.stand_in(row["kernels"], self.sets)
+
     def run(self, row, tag):
         """One run's hash, report and rows."""
         flags, ranks, _ = LAYOUTS[row["layout"]]
@@ -249,7 +289,7 @@ class Law:
         if row["chunk"]:
             argv += ["--chunk", row["chunk"]]
         # more threads than cores: they must wait asleep, not spinning
-        env = {"SHOAL_KERNELS": row["kernels"], "OMP_WAIT_POLICY": "passive"}
+        env = {"SHOAL_KERNELS": self.kernels_of(row), "OMP_WAIT_POLICY": "passive"}
         self.shoal.must(*argv, ranks=ranks, limit_s=180, env=env)
         found = hash_rows(output), json.loads(report.read_text()), read_rows(output)
         output.unlink()
@@ -263,7 +303,7 @@ class Law:
             del asked["ep"], asked["etp"]
         layout = report["layout"]
         expect({k: layout[k] for k in asked} == asked, f"layout {layout}, asked {asked}")
-        for key, want in (("kernels", row["kernels"]), ("threads", row["threads"]),
+        for key, want in (("kernels", self.kernels_of(row)), ("threads", row["threads"]),
                           ("kv_blocks", BLOCKS[row["blocks"]]), ("order", row["schedule"]),
                           ("prefix_cache", row["cache"] == "on"),
                           ("result_hits", N_REPEATS * (row["cache"] == "on"))):
@@ -275,9 +315,9 @@ class Law:
             n_least = {1: 1, 5: 5, 0: 6}[row["batch"]]
             expect(peak >= n_least, f"at most {peak} sequences ran together, {n_least} expected")
         expect(peak <= row["batch"] or not row["batch"], f"{peak} sequences ran together")
-        n = report["preemptions"]
-        expect(n > 0 if row["blocks"] == "tight" else n == 0,
-               f"{n} preemptions with {report['kv_blocks']} blocks")
+        n, n_replicas = report["preemptions"], asked["dp"]
+        expect(n >= n_replicas if row["blocks"] == "tight" else n == 0,
+               f"{n} preemptions with {report['kv_blocks']} blocks in {n_replicas} replicas")
 
     def make_base(self, name):
         """The hash that all others must have: one rank, reference kernels, nothing special."""
@@ -288,13 +328,18 @@ class Law:
         n_tokens = sum(len(r.get("token_ids", [])) for r in rows.values())
         expect(len(rows) == 20 and n_errors == 1 and n_tokens > 100,
                f"{name}: {len(rows)} rows, {n_errors} errors, {n_tokens} tokens")
+        check_growers(name, rows)
         print(f"{name}: {n_tokens} tokens, sha256 {self.base[name]}")
 
     def one(self, numbered):
         number, row = numbered
-        name = " ".join(f"{k}={v}" for k, v in row.items())
-        if len(self.failures) >= FAILURES_MAX or self.state["done"].get(name) == self.base[
-                row["model"]]:
+        name, run = name_of(row), name_of({**row, "kernels": self.kernels_of(row)})
+        if len(self.failures) >= FAILURES_MAX:
+            return
+        self.count_stand_in(row)
+        if self.state["done"].get(run) == self.base[row["model"]]:
+            self.n_same += 1
+            print(f"{number} {name} -> done before, as {run}")
             return
         started = time.monotonic()
         try:
@@ -306,13 +351,20 @@ class Law:
             print(f"{number} {name}\n  FAILED: {failure!r}" if isinstance(failure, KeyError)
                   else f"{number} {name}\n  FAILED: {failure}")
             return
-        self.state["done"][name] = found
+        self.state["done"][run] = found
         layout = " ".join(f"{k}{v}" for k, v in report["layout"].items())
-        print(f"{number} {name} -> {layout}, {report['kernels']}, {report['preemptions']} "
+        instead = "" if report["kernels"] == row["kernels"] else f" for {row['kernels']}"
+        print(f"{number} {name} -> {layout}, {report['kernels']}{instead}, {report['preemptions']} "
               f"preemptions, {report['drafts']} drafts, {found[:16]}, "
               f"{time.monotonic() - started:.1f} s")
         if self.args.full:
             self.save_state()
+
+    def count_stand_in(self, row):
+        asked, used = row["kernels"], self.kernels_of(row)
+        if asked != used:
+            with self.saving:
+                self.stand_ins[asked, used] += 1
 
     def save_state(self):
         with self.saving:
@@ -323,18 +375,36 @@ class Law:
         new.write_text(json.dumps({"binary": self.binary, "done": dict(self.state["done"])}))
         new.replace(self.state_path)
 
+    def say_stand_ins(self):
+        for (asked, used), n in sorted(self.stand_ins.items()):
+            print(f"{n} runs asked for {asked} kernels, which this CPU lacks, and used {used}")
+        if self.n_same:
+            print(f"{self.n_same} runs were done before, or are the same as another with these sets")
+
+    def chosen_rows(self):
+        if self.args.row:
+            return [row_of(self.args.row)]
+        rows = [row for row in self.rows() if self.args.only in name_of(row)]
+        expect(rows, f"no run's name holds '{self.args.only}'")
+        return rows
+
     def main(self):
-        rows = self.rows()
-        rows = [r for r in rows if self.args.only in " ".join(f"{k}={v}" for k, v in r.items())]
+        rows = self.chosen_rows()
+        if self.args.list:
+            print("\n".join(name_of(row) for row in rows))
+            return
+        print(f"{len(rows)} runs; this CPU has {', '.join(self.sets)}")
+        models = sorted({row["model"] for row in rows})
         with ThreadPoolExecutor(self.args.jobs) as pool:
-            list(pool.map(self.convert, {source_of(name) for name in self.models()} - {"demo"}))
-            list(pool.map(self.prepare, self.models()))
+            list(pool.map(self.convert, {source_of(name) for name in models} - {"demo"}))
+            list(pool.map(self.prepare, models))
             list(pool.map(self.one, enumerate(rows, 1)))
+        self.say_stand_ins()
         expect(not self.failures, f"{len(self.failures)} of {len(rows)} runs")
         print(f"{len(rows)} runs, one hash per model: {self.base}")
 
 
-def parse():
+def parse(argv=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("shoal")
     parser.add_argument("work")
@@ -344,7 +414,9 @@ def parse():
     parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)))
     parser.add_argument("--models", help="fewer models, by name, with commas")
     parser.add_argument("--only", default="", help="only runs whose name holds this")
-    return parser.parse_args()
+    parser.add_argument("--row", help="this run alone, by its whole name; it need not be a chosen one")
+    parser.add_argument("--list", action="store_true", help="print the names of the runs, run none")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,14 @@ from itertools import combinations, product
 CANDIDATES_MOST = 16000  # about so many rows are chosen from: all their triples are held at once
 
 
-
-def tuples_of(row, names, strength):
-    """The value tuples of the given strength that a row holds, e.g. (("tp", 2), ("chunk", 7))."""
-    return {tuple((n, row[n]) for n in chosen) for chosen in combinations(names, strength)}
+def tuples_of(codes, n_codes):
+    """All pairs and all triples of a row's values, as sets of numbers. codes: the row's values in the
+    order of the dimensions, each a number in 1..n_codes - 1 that stands for one value of one dimension;
+    without 0, no pair has a triple's number.
+    """
+    pairs = {a * n_codes + b for a, b in combinations(codes, 2)}
+    triples = {(a * n_codes + b) * n_codes + c for a, b, c in combinations(codes, 3)}
+    return pairs, triples
 
 
 def all_rows(dimensions, allowed):
@@ -21,14 +25,14 @@ def all_rows(dimensions, allowed):
     return [row for row in rows if allowed(row)]
 
 
-def pairs_of(dimensions, allowed):
-    """The pairs of values that some allowed row of the whole product holds."""
+def pairs_of(dimensions, allowed, code):
+    """The pairs of values that some allowed row of the whole product holds, as tuples_of has them."""
     pairs = set()
     for a, b in combinations(dimensions, 2):
         for x, y in product(dimensions[a], dimensions[b]):
             rest = {**dimensions, a: [x], b: [y]}
             if any(allowed(dict(zip(rest, values))) for values in product(*rest.values())):
-                pairs.add(((a, x), (b, y)))
+                pairs.add(code[a, x] * (len(code) + 1) + code[b, y])
     return pairs
 
 
@@ -57,15 +61,23 @@ def cover(dimensions, allowed, fixed, n_least):
     rows, those that add most triples. Ties: the earlier row of the full product. Of a product of
     many more rows than CANDIDATES_MOST a part that looks random stands for the whole.
     """
-    names = list(dimensions)
+    values = [(name, value) for name in dimensions for value in dimensions[name]]
+    code = {value: i for i, value in enumerate(values, 1)}
+    n_codes = len(code) + 1
     rows = all_rows(dimensions, allowed)
     candidates = [row for i, row in enumerate(rows)
                   if zlib.crc32(i.to_bytes(4, "little")) * len(rows) < CANDIDATES_MOST << 32]
-    triples = [tuples_of(row, names, 3) for row in candidates]
-    gains = [tuples_of(row, names, 2) |
-             {t for t in held if fixed is not None and set(fixed) <= {n for n, _ in t}}
-             for row, held in zip(candidates, triples)]
-    assert pairs_of(dimensions, allowed) <= set().union(*gains), "the part lacks a pair"
+    gains, triples = [], []
+    for row in candidates:
+        codes = [code[item] for item in row.items()]
+        pairs, held = tuples_of(codes, n_codes)
+        if fixed is not None:
+            chosen = {code[n, row[n]] for n in fixed}
+            pairs |= {(a * n_codes + b) * n_codes + c for a, b, c in combinations(codes, 3)
+                      if chosen <= {a, b, c}}
+        gains.append(pairs)
+        triples.append(held)
+    assert pairs_of(dimensions, allowed, code) <= set().union(*gains), "the part lacks a pair"
     first = take_all(gains, set().union(*gains), set(), lambda missing, _: not missing)
     missing = set().union(*triples).difference(*(triples[i] for i in first))
     more = take_all(triples, missing, set(first),
