@@ -316,7 +316,8 @@ DEVICE_INLINE float kern_from_ordered_bits(uint32_t o)
 
 /* Local. The table for this CPU; force = "ref", "avx2", "avx512", "amx" or NULL for the best.
  * Filled once at start, const afterwards. Runs the known-answer check of every entry. Errors:
- * STATUS_USAGE when `force` is unknown, not supported by this CPU or not allowed by the system;
+ * STATUS_USAGE when `force` is unknown, not supported by this CPU, not allowed by the system or
+ * hidden by SHOAL_CPU (kernels/cpu.h), or when SHOAL_CPU names no set;
  * STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
 

@@ -2,6 +2,7 @@
 #include "kernels/peak.h"
 
 #include "kernels/amx_permission.h"
+#include "kernels/cpu.h"
 #include "kernels/peak_isa.h"
 
 #include <cpuid.h>
@@ -14,12 +15,13 @@ enum { HUGE_PAGE_BYTES = 2 << 20, SLICE_BYTES = 4096, PIECE_BYTES = 4 << 20 };
 
 static bool cpu_has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return !cpu_hides(CPU_AVX2) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 static bool cpu_has_avx512(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+    return !cpu_hides(CPU_AVX512) && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw");
 }
 
 static bool cpu_has_vnni(void)
@@ -29,7 +31,7 @@ static bool cpu_has_vnni(void)
 
 static bool cpu_has_amx(void)
 {
-    return amx_is_there() && amx_ask_permission();
+    return !cpu_hides(CPU_AMX) && amx_is_there() && amx_ask_permission();
 }
 
 /* ops: of one round of all chains. */

@@ -26,6 +26,8 @@ struct config config_read(void)
                                                    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
     struct config c = {.kernels = getenv("SHOAL_KERNELS"), .slurm_job = getenv("SLURM_JOB_ID")};
     if (c.kernels != NULL && c.kernels[0] == '\0') c.kernels = NULL;
+    c.cpu = getenv("SHOAL_CPU");
+    if (c.cpu != NULL && c.cpu[0] == '\0') c.cpu = NULL;
     const char *threads = getenv("OMP_NUM_THREADS");
     if (threads != NULL) {
         const long n = strtol(threads, NULL, 10);

@@ -1,5 +1,6 @@
 /* The environment, read once at start; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
+ *   SHOAL_CPU         the same names: better instruction sets are taken for absent (for tests)
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
@@ -14,6 +15,7 @@
 
 struct config {
     const char *kernels;   /* NULL: not set */
+    const char *cpu;       /* NULL: not set */
     uint32_t n_threads;    /* 0: not set */
     const char *slurm_job; /* NULL: not in a Slurm job */
     /* from the launcher's variables, so known before MPI starts: */

@@ -1,7 +1,9 @@
 /* Selection and the known-answer check. */
+#include "kernels/cpu.h"
 #include "kernels/kat.h"
 
 #include <CUnit/CUnit.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void an_unknown_set_is_a_usage_error(void)
@@ -10,6 +12,41 @@ static void an_unknown_set_is_a_usage_error(void)
     const struct status st = kern_select("sse9", &t);
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "sse9"));
+}
+
+static void selected_with_view(const char *view, const char *force, struct kern_table *t,
+                               struct status *st)
+{
+    const char *own = getenv("SHOAL_CPU");
+    char *kept = own != NULL ? strdup(own) : NULL;
+    CU_ASSERT_EQUAL_FATAL(setenv("SHOAL_CPU", view, 1), 0);
+    *st = kern_select(force, t);
+    if (kept != NULL)
+        setenv("SHOAL_CPU", kept, 1);
+    else
+        unsetenv("SHOAL_CPU");
+    free(kept);
+}
+
+static void a_view_hides_better_sets(void)
+{
+    struct kern_table t;
+    struct status st;
+    for (enum cpu_set view = CPU_REF; view < CPU_SET_COUNT; view++) {
+        selected_with_view(cpu_set_name(view), NULL, &t, &st);
+        CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+        enum cpu_set got = CPU_REF;
+        while (strcmp(t.name, cpu_set_name(got)) != 0) got++;
+        CU_ASSERT_TRUE(got <= view);
+        if (cpu_lacks(view) == NULL) CU_ASSERT_EQUAL(got, view);
+        if (view == CPU_AMX) continue;
+        selected_with_view(cpu_set_name(view), cpu_set_name(view + 1), &t, &st);
+        CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "SHOAL_CPU hides it"));
+    }
+    selected_with_view("sse9", NULL, &t, &st);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "SHOAL_CPU"));
 }
 
 static void every_set_gives_the_known_answers(void)
@@ -79,6 +116,7 @@ void suite_select(CU_pSuite suite);
 void suite_select(CU_pSuite suite)
 {
     CU_add_test(suite, "an unknown set is a usage error", an_unknown_set_is_a_usage_error);
+    CU_add_test(suite, "a view hides better sets", a_view_hides_better_sets);
     CU_add_test(suite, "every set gives the known answers", every_set_gives_the_known_answers);
     CU_add_test(suite, "a wrong kernel is found and named", a_wrong_kernel_is_found_and_named);
 }

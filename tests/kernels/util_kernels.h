@@ -38,8 +38,8 @@ struct team *test_team(uint32_t n);
 struct kern_table table_ref(void);
 struct kern_table table_best(void);
 
-/* Whether the system lists a feature of the CPU ("avx2"): by /proc/cpuinfo and not by CPUID, which
- * is what the selection asks. */
+/* Whether the system lists a feature of the CPU ("avx2") and SHOAL_CPU does not hide it: by
+ * /proc/cpuinfo and not by CPUID, which is what the selection asks. */
 bool system_has(const char *feature);
 /* Asserts that a set can be selected by its name. */
 void check_selected(const char *set);
