@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # run.sh [--long] [--allow-skips] [--no-sanitizers]: installs, builds and runs every test.
 # A test that skips and is not in expected_skips.txt fails the run, which says why, unless --allow-skips (a machine
-# without a network, say). --long adds the label long. Ends with ctest's own summary.
+# without a network, say). --long adds the label long. All that is printed stands in build/tests.log, too. At the
+# end: each failed test of every phase with its first failing line (failures.py), then ctest's own summary.
 set -eu
 cd "$(dirname "$0")/.."
-long=no allow_skips=no sanitizers=yes status=0 gpu=unknown gpu_log=
+long=no allow_skips=no sanitizers=yes status=0 gpu=unknown gpu_log= phases=()
 for flag in "$@"; do
     case $flag in
     --long) long=yes ;;
@@ -17,6 +18,11 @@ for flag in "$@"; do
     esac
 done
 export CTEST_OUTPUT_ON_FAILURE=1
+if [ -z "${TESTS_LOG:-}" ]; then # the same again, with a log
+    mkdir -p build
+    TESTS_LOG=build/tests.log "$PWD/tests/run.sh" "$@" 2>&1 | tee build/tests.log
+    exit "${PIPESTATUS[0]}"
+fi
 
 step()
 {
@@ -31,6 +37,16 @@ build()
     cmake --preset "$preset" >"build/$preset.configure.log" 2>&1 ||
         { cat "build/$preset.configure.log"; exit 1; }
     cmake --build --preset "$preset" -- "$@"
+}
+
+# tests PRESET ARGUMENTS...: ctest in that build folder; prints, keeps its own log there, notes a failure
+tests()
+{
+    local folder=build/$1
+    shift
+    phases+=("$folder")
+    ctest --test-dir "$folder" --no-tests=error "$@" 2>&1 | tee "$folder/tests.log"
+    [ "${PIPESTATUS[0]}" = 0 ] || status=1
 }
 
 # skipped LOG...: names of the tests that ctest's logs say were skipped, sorted
@@ -82,12 +98,11 @@ if [ $sanitizers = yes ]; then
     # a small quarantine: tests of bounded memory count freed bytes that ASan still holds
     ASAN_OPTIONS=quarantine_size_mb=4 \
         LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
-        ctest --test-dir build/asan-ubsan -L '^(unit|kernels|fuzz|sanitized)$' \
-        -LE '^long$' -j2 --no-tests=error || status=1
+        tests asan-ubsan -L '^(unit|kernels|fuzz|sanitized)$' -LE '^long$' -j2
 
     step "what has threads under ThreadSanitizer"
     build tsan threads
-    ctest --test-dir build/tsan -L '^threads$' --no-tests=error || status=1
+    tests tsan -L '^threads$'
 fi
 
 step "release build"
@@ -99,8 +114,7 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     step "tests on a GPU: skipped where there is none"
     gpu=there gpu_log=build/cuda/tests.log
     build/cuda/tests/cuda/open_device || { [ $? = 77 ] && gpu=absent; } || status=1
-    ctest --test-dir build/cuda -R '^cuda\.(gpu\.|open_device$)' --no-tests=error >$gpu_log 2>&1 ||
-        status=1
+    tests cuda -R '^cuda\.(gpu\.|open_device$)' >/dev/null
     sed -n '/tests passed,.* tests failed/,$p' $gpu_log
 fi
 
@@ -108,10 +122,7 @@ step "tests"
 log=build/release/tests.log
 select=(-LE '^long$')
 [ $long = yes ] && select=()
-set +e
-ctest --test-dir build/release -j2 --no-tests=error "${select[@]}" 2>&1 | tee $log
-[ "${PIPESTATUS[0]}" = 0 ] || status=1
-set -e
+tests release -j2 "${select[@]}"
 
 if [ $long = yes ] && command -v clang >/dev/null; then
     step "libFuzzer, ten minutes a target"
@@ -128,6 +139,8 @@ if ! check_skips; then
         status=1
     fi
 fi
+step "end; all of this stands in $TESTS_LOG, too"
+tests/failures.py "${phases[@]}"
 [ $status = 0 ] || echo "something above failed"
 sed -n '/tests passed,.* tests failed/,$p' $log
 exit "$status"
