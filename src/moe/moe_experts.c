@@ -75,8 +75,10 @@ bool moe_takes_codes(const struct moe *m, const struct pass *p)
 /* The rows' codes, from those of their tokens. */
 static struct status spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
 {
-    struct act_rows own = {.x = p->x, .stride = m->o.width, .n_rows = p->n_tokens, .n = m->o.width};
-    struct act_rows *tokens = p->in != NULL && p->in->memory != NULL ? p->in : &own;
+    struct act_rows own = {
+        .x = p->rows->x, .stride = m->o.width, .n_rows = p->n_tokens, .n = m->o.width};
+    struct act_rows *tokens =
+        p->rows->in != NULL && p->rows->in->memory != NULL ? p->rows->in : &own;
     if (tokens == &own)
         TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.width), 1, &own.memory));
     const struct scatter_args slots = {
@@ -97,13 +99,14 @@ static struct status inner_rows(struct moe *m, const struct pass *p, const float
     const size_t n = p->w->down[0].n_in, n_codes = act_codes_bytes(p->n_in, n);
     const size_t n_floats = p->n_in * n * sizeof(float),
                  n_bytes = n_codes > n_floats ? n_codes : n_floats;
-    if (n_bytes > m->inputs_bytes) { /* on all of these ranks: their rows are the same */
-        m->inputs_bytes = n_bytes + n_bytes / 4;
-        m->inputs = comm_common_lane(m->o.comm, COMM_ETP, COMM_LANE_EXPERT_INPUTS, m->inputs_bytes);
+    if (n_bytes > m->sharing.inputs_bytes) { /* on all of these ranks: their rows are the same */
+        m->sharing.inputs_bytes = n_bytes + n_bytes / 4;
+        m->sharing.inputs =
+            comm_common_lane(m->o.comm, COMM_ETP, COMM_LANE_EXPERT_INPUTS, m->sharing.inputs_bytes);
     }
     out->first = layout_expert_ffn(m->o.layout, m->place.etp).begin;
     out->n_all = n;
-    if (!m->o.weight_only) out->memory = m->inputs;
+    if (!m->o.weight_only) out->memory = m->sharing.inputs;
     return status_ok();
 }
 
@@ -115,18 +118,19 @@ static void share_inner(struct moe *m, const struct act_rows *inner, struct line
                                           .n_rows = inner->n_rows,
                                           .width = inner->n,
                                           .to_stride = inner->n_all,
-                                          .to = (float *)m->inputs + inner->first};
+                                          .to = (float *)m->sharing.inputs + inner->first};
         op_place_rows(m->o.kern, &floats);
     }
     comm_barrier(m->o.comm, COMM_ETP);
-    a->x = m->inputs;
+    a->x = m->sharing.inputs;
     a->x_stride = inner->n_all;
 }
 
-/* sums [n_in, D + 1] = the experts' FFN over x [n_in, D], as leaf sums; gate, up [n_in, F]. */
-static struct status expert_linears(struct moe *m, const struct pass *p, const float *x,
-                                    float *gate, float *up, int64_t *sums)
+/* moe_expert_sums on a rank that has a part of the experts; gate, up [n_in, F]: memory. */
+static struct status expert_linears(struct moe *m, const struct pass *p, float *gate, float *up,
+                                    int64_t *sums)
 {
+    const float *x = p->x;
     const size_t d = m->o.width, f = p->w->gate[0].n_out;
     struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
     struct act_rows inner;
@@ -161,53 +165,64 @@ static struct status expert_linears(struct moe *m, const struct pass *p, const f
     a.x_stride = f;
     if (m->o.layout->cuts_expert_outputs) share_inner(m, &inner, &a);
     a.sums = sums;
-    a.y = p->rounded;
+    a.y = sums == NULL ? p->y : NULL;
     a.y_stride = p->w->down[0].n_out;
-    a.bad = p->rounded_bad;
+    a.bad = sums == NULL ? p->bad : NULL;
     op_linear_leaf(m->o.kern, &a);
     return status_ok();
 }
 
-struct status moe_expert_sums(struct moe *m, struct pass *p, const float *x, int64_t *sums)
+struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums)
 {
-    const size_t d = m->o.width;
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     const size_t f = has_weights ? p->w->gate[0].n_out : 0;
     float *gate, *up;
     TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
-    if (f > 0) return expert_linears(m, p, x, gate, up, sums);
-    if (sums != NULL) mem_ops_fill(m->o.kern, sums, 0, p->n_in * (d + 1) * sizeof *sums);
+    if (f > 0) return expert_linears(m, p, gate, up, sums);
+    if (sums != NULL) mem_ops_fill(m->o.kern, sums, 0, p->n_in * (m->o.width + 1) * sizeof *sums);
     return status_ok();
 }
 
-struct status moe_run_experts(struct moe *m, struct pass *p, const float *x, float **y,
-                              int32_t **bad)
+/* This rank has all K-blocks of its experts' outputs: they are rounded where the last one ends. */
+static struct status add_whole(struct moe *m, struct pass *p)
+{
+    return moe_expert_sums(m, p, NULL);
+}
+
+/* The ranks that share an expert, or a device, add integers on the grid. */
+static struct status add_on_grid(struct moe *m, struct pass *p)
 {
     const size_t d = m->o.width;
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     int64_t *sums = NULL;
-    TRY(moe_grow(m, BUF_Y, p->n_in * d, sizeof(float), y));
-    TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), bad));
-    mem_ops_fill(m->o.kern, *bad, 0, p->n_in * sizeof **bad);
-    if (m->o.kern->device == NULL && comm_size(m->o.comm, COMM_ETP) == 1) {
-        p->rounded = *y;
-        p->rounded_bad = *bad;
-        TRY(moe_expert_sums(m, p, x, NULL));
-        add_biases(m, p->w->down_bias, m->o.width, *y);
-        return status_ok();
-    }
     TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
                         grid_sum_room(p->n_in, d, m->o.comm, COMM_ETP) * sizeof *sums, &sums));
-    TRY(moe_expert_sums(m, p, x, sums));
+    TRY(moe_expert_sums(m, p, sums));
     const struct grid_sum sum = {.kern = m->o.kern,
                                  .sums = sums,
                                  .n_rows = p->n_in,
                                  .n_out = d,
                                  .grid_bits = has_weights ? p->w->down[0].grid_bits : 32,
-                                 .y = *y,
-                                 .bad = *bad};
+                                 .y = p->y,
+                                 .bad = p->bad};
     grid_sum_to_f32(&sum, m->o.comm, COMM_ETP);
-    if (has_weights) add_biases(m, p->w->down_bias, m->o.width, *y);
+    return status_ok();
+}
+
+void moe_choose_sums(struct moe *m)
+{
+    const bool is_whole = m->o.kern->device == NULL && comm_size(m->o.comm, COMM_ETP) == 1;
+    m->add_blocks = is_whole ? add_whole : add_on_grid;
+}
+
+struct status moe_compute(struct moe *m, struct pass *p)
+{
+    TRY(moe_grow(m, BUF_Y, p->n_in * m->o.width, sizeof(float), &p->y));
+    TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), &p->bad));
+    mem_ops_fill(m->o.kern, p->bad, 0, p->n_in * sizeof *p->bad);
+    TRY(m->add_blocks(m, p));
+    if (p->w->down != NULL && range_count(m->experts) > 0)
+        add_biases(m, p->w->down_bias, m->o.width, p->y);
     return status_ok();
 }

@@ -1,8 +1,16 @@
-/* A MoE block whose ranks all have the same rows and share a host's memory: each computes its
- * experts, or its part of them, over the rows that it has anyway, or some of another's, where it
- * has less to do; then each reads the outputs of the others where they stand, for its slice of the
- * tokens; or, where all experts are cut by outputs, adds up its columns of all tokens, which those
- * who hold the rows read. Called by moe_forward. */
+/* Experts on the tp ranks of one host, which all have the same rows and read each other's memory.
+ * No row travels, and the ranks help each other.
+ *
+ *     rank 0 .. tp-1   all tokens' normed rows, all choices (gathered: each routes its slice)
+ *     rank r           experts of its ep part -> outputs in a shared segment of its own
+ *                      [ rows of expert a | rows of expert b | ... | counters ]
+ *     rank r           sum per token, of its slice of the tokens, read where outputs stand
+ *
+ * Work: each rank computes its own experts' rows, or, where all can read the experts' weights,
+ * some rows of a rank that has more (balance.h). All plan the same from the same choices.
+ * Where etp ranks share each expert, each computes its columns of the outputs. With ep 1 a rank
+ * then sums its columns of all tokens, and the owner of a row collects them. */
+#include "base/mem.h"
 #include "kernels/ops.h"
 #include "kernels/part.h"
 #include "moe/moe_private.h"
@@ -14,7 +22,7 @@ enum {
     LINE = 64 / sizeof(float),
 };
 
-bool moe_takes_slices(const struct moe *m)
+bool exchange_may_stay_in_host(const struct moe *m)
 {
     const struct layout *l = m->o.layout;
     return m->n_group > 1 && l->ep * l->etp == l->tp && m->o.kern->device == NULL &&
@@ -22,63 +30,107 @@ bool moe_takes_slices(const struct moe *m)
            !l->model.expert_bias && comm_shares_memory(m->o.comm, COMM_EP);
 }
 
-/* Whether each rank holds a slice of the tokens only. */
-static bool is_cut(const struct moe_rows *rows)
+/* The ep of the ranks that hold each expert. */
+static void find_homes(struct moe *m)
 {
-    return range_count(rows->own) < rows->n_tokens;
+    const struct layout *l = m->o.layout;
+    for (uint32_t ep = 0; ep < l->ep; ep++) {
+        const struct range held = layout_experts(l, ep);
+        for (uint32_t e = held.begin; e < held.end; e++) m->sharing.homes[e] = ep;
+    }
+}
+
+static struct status create(struct moe *m)
+{
+    struct sharing *s = &m->sharing;
+    const struct layout *l = m->o.layout;
+    TRY(mem_alloc(&s->pieces, m->n_work_max, sizeof *s->pieces, "MoE groups"));
+    TRY(mem_alloc(&s->piece_rows, m->n_work_max, sizeof *s->piece_rows, "MoE groups"));
+    TRY(mem_alloc(&s->first_piece, m->o.n_experts, sizeof *s->first_piece, "MoE groups"));
+    TRY(mem_alloc(&s->part_load, l->ep, sizeof *s->part_load, "MoE groups"));
+    TRY(mem_alloc(&s->homes, m->o.n_experts, sizeof *s->homes, "MoE experts"));
+    TRY(mem_alloc(&s->outputs, l->etp, sizeof *s->outputs, "MoE outputs"));
+    for (uint32_t i = 0; i < l->etp; i++) s->outputs[i] = layout_expert_outputs(l, i);
+    find_homes(m);
+    return status_ok();
+}
+
+static void destroy(struct moe *m)
+{
+    struct sharing *s = &m->sharing;
+    mem_free(&s->outputs);
+    mem_free(&s->homes);
+    mem_free(&s->part_load);
+    mem_free(&s->first_piece);
+    mem_free(&s->piece_rows);
+    mem_free(&s->pieces);
+}
+
+/* Whether each rank holds a slice of the tokens only. */
+static bool is_cut(const struct pass *p)
+{
+    return range_count(p->rows->own) < p->n_tokens;
+}
+
+/* A rank that holds all rows routes all tokens, as the others do. */
+static struct range routed(const struct moe *m, const struct pass *p)
+{
+    (void)m;
+    return p->rows->own;
 }
 
 /* The choices of all tokens: p->ids and p->weights [T, K]. */
 static struct status gather_choices(struct moe *m, struct pass *p)
 {
-    const size_t k = m->o.n_chosen, n = range_count(p->slice);
+    const size_t k = m->o.n_chosen, n = range_count(p->listed);
     uint32_t *all;
     TRY(moe_grow(m, BUF_CHOICES, 2 * p->n_tokens * k, sizeof *all, &all));
-    uint32_t *mine = all + 2 * k * p->slice.begin;
+    uint32_t *mine = all + 2 * k * p->listed.begin;
     memcpy(mine, p->ids, n * k * sizeof *all);
     memcpy(mine + n * k, p->weights, n * k * sizeof *all);
-    for (uint32_t i = 0; i < m->o.layout->tp; i++) {
-        const struct range r = layout_split((uint32_t)p->n_tokens, 1, m->o.layout->tp, i);
-        m->tp_counts[i] = (int)(2 * k * range_count(r));
-        m->tp_displs[i] = (int)(2 * k * r.begin);
-    }
-    comm_gather_words(m->o.comm, COMM_EP, all, m->tp_counts, m->tp_displs);
+    moe_count_slices(m, p->n_tokens, 2 * k);
+    comm_gather_words(m->o.comm, COMM_EP, all, m->tp.counts, m->tp.displs);
     TRY(moe_grow(m, BUF_LIST_IDS, p->n_tokens * k, sizeof *all, &p->ids));
     TRY(moe_grow(m, BUF_WEIGHTS, p->n_tokens * k, sizeof *all, &p->weights));
     TRY(moe_grow(m, BUF_SLOT, p->n_tokens * k, sizeof *all, &p->slots));
     for (uint32_t i = 0; i < m->o.layout->tp; i++) {
-        const size_t n_words = (size_t)m->tp_counts[i] / 2, at = (size_t)m->tp_displs[i];
+        const size_t n_words = (size_t)m->tp.counts[i] / 2, at = (size_t)m->tp.displs[i];
         memcpy(p->ids + at / 2, all + at, n_words * sizeof *all);
         memcpy(p->weights + at / 2, all + at + n_words, n_words * sizeof *all);
     }
     return status_ok();
 }
 
-static int32_t rows_before(const struct moe *m, uint32_t expert)
+static struct status agree(struct moe *m, struct pass *p, const float *logits)
 {
-    return expert == 0 ? 0 : m->per_expert[expert - 1];
+    (void)logits; /* of a capacity factor, which no rank has here */
+    if (is_cut(p)) TRY(gather_choices(m, p));
+    p->listed = (struct range){0, (uint32_t)p->n_tokens};
+    return status_ok();
 }
 
 /* Who computes which rows: each its experts', or less or more where experts may be lent. */
 static void share_work(struct moe *m, struct pass *p)
 {
+    struct sharing *s = &m->sharing;
     size_t n = 0;
     for (uint32_t e = 0; e < m->o.n_experts; e++) {
-        const uint32_t n_rows = (uint32_t)(m->per_expert[e] - rows_before(m, e)), ep = m->homes[e];
-        if (n_rows > 0) m->pieces[n++] = (struct expert_piece){e, ep, 0, n_rows};
+        const uint32_t n_rows = (uint32_t)(m->per_expert[e] - moe_rows_before(m, e)),
+                       ep = s->homes[e];
+        if (n_rows > 0) s->pieces[n++] = (struct expert_piece){e, ep, 0, n_rows};
     }
-    if (p->w->has_others) n = balance_pieces(m->pieces, n, m->o.layout->ep, m->part_load);
-    memset(m->part_load, 0, m->o.layout->ep * sizeof *m->part_load);
+    if (p->w->has_others) n = balance_pieces(s->pieces, n, m->o.layout->ep, s->part_load);
+    memset(s->part_load, 0, m->o.layout->ep * sizeof *s->part_load);
     m->n_work = 0;
     for (size_t i = 0; i < n; i++) {
-        const struct expert_piece *piece = &m->pieces[i];
-        m->piece_rows[i] = m->part_load[piece->rank];
-        m->part_load[piece->rank] += piece->n_rows;
-        if (piece->first == 0) m->first_piece[piece->expert] = i;
+        const struct expert_piece *piece = &s->pieces[i];
+        s->piece_rows[i] = s->part_load[piece->rank];
+        s->part_load[piece->rank] += piece->n_rows;
+        if (piece->first == 0) s->first_piece[piece->expert] = i;
         if (piece->rank == m->place.ep)
             m->work[m->n_work++] = (struct expert_rows){piece->expert, piece->n_rows};
     }
-    p->n_in = m->part_load[m->place.ep];
+    p->n_in = s->part_load[m->place.ep];
 }
 
 /* One choice's row: of the ranks that share its expert's part. */
@@ -89,14 +141,15 @@ struct choice {
 
 static struct choice find(const struct moe *m, int32_t id, int32_t slot)
 {
-    const uint32_t e = (uint32_t)id, at = (uint32_t)(slot - rows_before(m, e));
-    size_t i = m->first_piece[e];
-    while (at - m->pieces[i].first >= m->pieces[i].n_rows) i++;
-    return (struct choice){m->pieces[i].rank, m->piece_rows[i] + (at - m->pieces[i].first)};
+    const struct sharing *s = &m->sharing;
+    const uint32_t e = (uint32_t)id, at = (uint32_t)(slot - moe_rows_before(m, e));
+    size_t i = s->first_piece[e];
+    while (at - s->pieces[i].first >= s->pieces[i].n_rows) i++;
+    return (struct choice){s->pieces[i].rank, s->piece_rows[i] + (at - s->pieces[i].first)};
 }
 
-/* The rows that this rank computes, by expert, then token: [n_in, D]. */
-static struct status take_rows(struct moe *m, struct pass *p, float **by_expert)
+/* The rows that this rank computes, by expert, then token. */
+static struct status dispatch(struct moe *m, struct pass *p)
 {
     const size_t n_choices = p->n_tokens * m->o.n_chosen;
     int32_t *slots;
@@ -106,26 +159,20 @@ static struct status take_rows(struct moe *m, struct pass *p, float **by_expert)
         const struct choice choice = find(m, p->ids[i], p->slots[i]);
         slots[i] = choice.ep == m->place.ep ? (int32_t)choice.row : -1;
     }
-    *by_expert = NULL;
+    m->sharing.turn = 1 - m->sharing.turn;
     if (moe_takes_codes(m, p)) {
         p->to_slots = slots;
         return status_ok();
     }
-    TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), by_expert));
-    const struct scatter_args rows = {.x = p->x,
-                                      .slots = slots,
-                                      .n_slots = n_choices,
-                                      .per_row = m->o.n_chosen,
-                                      .width = m->o.width,
-                                      .to = *by_expert};
-    op_scatter_rows(m->o.kern, &rows);
+    TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), &p->x));
+    moe_scatter(m, p, slots, p->x);
     return status_ok();
 }
 
 /* Two lanes in turn: the next block may begin while another rank still reads this one's outputs. */
 static enum comm_lane outputs_lane(const struct moe *m)
 {
-    return m->turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;
+    return m->sharing.turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;
 }
 
 /* A rank's memory for the others to read; all of them must go on, so a rank without ends the job,
@@ -146,30 +193,29 @@ struct outputs {
 
 static struct outputs outputs_of(const struct moe *m, uint32_t ep, uint32_t etp)
 {
-    const struct range columns = m->outputs[etp];
+    const struct range columns = m->sharing.outputs[etp];
     const float *y =
         comm_lane_of(m->o.comm, COMM_EP, outputs_lane(m), (int)(ep * m->o.layout->etp + etp));
-    const void *bad = y + m->part_load[ep] * range_count(columns);
+    const void *bad = y + m->sharing.part_load[ep] * range_count(columns);
     return (struct outputs){y, bad, columns};
 }
 
 /* What a rank adds up where it holds a slice: columns of all tokens, where these are its own
  * outputs, so that none are read from the others; else its tokens. */
-static bool by_columns(const struct moe *m, const struct moe_rows *rows)
+static bool by_columns(const struct moe *m, const struct pass *p)
 {
-    return is_cut(rows) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
+    return is_cut(p) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
 }
 
-static struct status run_experts(struct moe *m, struct pass *p, const float *x,
-                                 const struct moe_rows *rows)
+static struct status compute(struct moe *m, struct pass *p)
 {
-    const size_t n = range_count(m->outputs[m->place.etp]);
-    p->rounded = lane(m, outputs_lane(m), p->n_in * (n * sizeof(float) + sizeof(int32_t)));
-    p->rounded_bad = (int32_t *)(void *)(p->rounded + p->n_in * n);
-    memset(p->rounded_bad, 0, p->n_in * sizeof *p->rounded_bad);
-    TRY(moe_expert_sums(m, p, x, NULL));
+    const size_t n = range_count(m->sharing.outputs[m->place.etp]);
+    p->y = lane(m, outputs_lane(m), p->n_in * (n * sizeof(float) + sizeof(int32_t)));
+    p->bad = (int32_t *)(void *)(p->y + p->n_in * n);
+    memset(p->bad, 0, p->n_in * sizeof *p->bad);
+    TRY(moe_expert_sums(m, p, NULL));
     /* else nobody reads them, and take_columns waits until all have read what they share */
-    if (!by_columns(m, rows)) comm_barrier(m->o.comm, COMM_EP);
+    if (!by_columns(m, p)) comm_barrier(m->o.comm, COMM_EP);
     return status_ok();
 }
 
@@ -177,7 +223,6 @@ static struct status run_experts(struct moe *m, struct pass *p, const float *x,
 struct combine {
     const struct moe *m;
     const struct pass *p;
-    const struct moe_rows *rows;
     struct range tokens, columns;
     uint32_t *lane; /* [T, columns + 1] with counters, for the owners of the rows; NULL: it is us */
     float scale;
@@ -237,9 +282,9 @@ static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_
 {
     const struct kern_table *kern = c->m->o.kern;
     const size_t d = c->m->o.width;
-    if (c->rows->shared != NULL) kern->add(out, c->rows->shared + t * d, d);
-    kern->axpy(c->scale, out, d, c->rows->h + t * d);
-    c->rows->bad[t] += n_bad;
+    if (c->p->rows->shared != NULL) kern->add(out, c->p->rows->shared + t * d, d);
+    kern->axpy(c->scale, out, d, c->p->rows->h + t * d);
+    c->p->rows->bad[t] += n_bad;
 }
 
 /* out = the columns of token t. */
@@ -284,12 +329,12 @@ static void take_columns(const void *job, struct part part)
     const struct combine *c = job;
     const struct moe *m = c->m;
     size_t i, end;
-    if (!part_take(&part, range_count(c->rows->own), m->o.width, &i, &end)) return;
-    for (size_t t = c->rows->own.begin + i; t < c->rows->own.begin + end; t++) {
+    if (!part_take(&part, range_count(c->p->rows->own), m->o.width, &i, &end)) return;
+    for (size_t t = c->p->rows->own.begin + i; t < c->p->rows->own.begin + end; t++) {
         float *out = c->p->out + t * m->o.width;
         int32_t n_bad = 0;
         for (uint32_t r = 0; r < m->o.layout->tp; r++) {
-            const struct range columns = m->outputs[r];
+            const struct range columns = m->sharing.outputs[r];
             const size_t n = range_count(columns);
             const uint32_t *row = comm_lane_of(m->o.comm, COMM_EP, COMM_LANE_ROWS_BACK, (int)r);
             row += t * (n + 1);
@@ -300,19 +345,15 @@ static void take_columns(const void *job, struct part part)
     }
 }
 
-static struct status combine(struct moe *m, struct pass *p, const struct moe_rows *rows)
+static struct status combine(struct moe *m, struct pass *p)
 {
     const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
-    struct combine c = {.m = m,
-                        .p = p,
-                        .rows = rows,
-                        .tokens = rows->own,
-                        .columns = {0, m->o.width},
-                        .scale = scale};
+    const struct range own = p->rows->own;
+    struct combine c = {.m = m, .p = p, .tokens = own, .columns = {0, m->o.width}, .scale = scale};
     TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
-    if (by_columns(m, rows)) {
+    if (by_columns(m, p)) {
         c.tokens = (struct range){0, (uint32_t)p->n_tokens};
-        c.columns = m->outputs[m->place.etp];
+        c.columns = m->sharing.outputs[m->place.etp];
         c.lane = lane(m, COMM_LANE_ROWS_BACK,
                       p->n_tokens * (range_count(c.columns) + (size_t)1) * sizeof *c.lane);
     }
@@ -321,27 +362,16 @@ static struct status combine(struct moe *m, struct pass *p, const struct moe_row
              &c);
     if (c.lane == NULL) return status_ok();
     comm_barrier(m->o.comm, COMM_EP);
-    part_run(m->o.kern->team, (uint64_t)range_count(rows->own) * m->o.width, take_columns, &c);
+    part_run(m->o.kern->team, (uint64_t)range_count(own) * m->o.width, take_columns, &c);
     return status_ok();
 }
 
-struct status moe_forward_together(struct moe *m, const struct moe_weights *w,
-                                   const struct moe_rows *rows)
-{
-    const size_t n = rows->n_tokens;
-    struct pass p = {.w = w, .x = rows->x, .in = rows->in, .n_tokens = n, .slice = rows->own};
-    const struct range mine = layout_split((uint32_t)n, 1, m->o.layout->tp, m->place.tp);
-    const size_t k = m->o.n_chosen;
-    float *logits, *by_expert;
-    if (n == 0) return status_ok();
-    TRY(moe_route(m, &p, &logits));
-    if (is_cut(rows)) TRY(gather_choices(m, &p));
-    p.slice = (struct range){0, (uint32_t)n};
-    moe_count_load(&p, mine.begin * k, range_count(mine) * k, rows->load);
-    moe_take_places(m, &p);
-    moe_assign_slots(m, &p);
-    TRY(take_rows(m, &p, &by_expert));
-    m->turn = 1 - m->turn;
-    TRY(run_experts(m, &p, by_expert, rows));
-    return combine(m, &p, rows);
-}
+const struct expert_exchange exchange_in_host = {.name = "in one host",
+                                                 .takes_slices = true,
+                                                 .create = create,
+                                                 .destroy = destroy,
+                                                 .routed = routed,
+                                                 .agree = agree,
+                                                 .dispatch = dispatch,
+                                                 .compute = compute,
+                                                 .combine = combine};

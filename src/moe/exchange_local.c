@@ -1,0 +1,58 @@
+/* All experts on this rank: one tp rank, and no expert parallelism. No row travels.
+ *
+ *     rank 0   tokens  t0 t1 t2 ...                experts 0 .. E-1
+ *              each token's row is read once for each expert that it chose:
+ *              [ rows of expert 0 | rows of expert 1 | ... ]  ->  experts  ->  sum per token
+ *
+ * Replicas (dp) have experts of their own here. With a capacity factor they agree on its limit. */
+#include "moe/moe_private.h"
+
+static struct status create(struct moe *m)
+{
+    (void)m;
+    return status_ok();
+}
+
+static void destroy(struct moe *m)
+{
+    (void)m;
+}
+
+static struct range routed(const struct moe *m, const struct pass *p)
+{
+    (void)m;
+    return (struct range){0, (uint32_t)p->n_tokens};
+}
+
+static struct status dispatch(struct moe *m, struct pass *p)
+{
+    p->n_in = p->n_out;
+    m->n_work = 0;
+    for (uint32_t e = 0; e < m->o.n_experts; e++) {
+        const int32_t n_rows = m->per_expert[e] - moe_rows_before(m, e);
+        if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){e, (size_t)n_rows};
+    }
+    if (moe_takes_codes(m, p)) {
+        p->to_slots = p->slots;
+        return status_ok();
+    }
+    TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), &p->x));
+    moe_scatter(m, p, p->slots, p->x);
+    return status_ok();
+}
+
+static struct status combine(struct moe *m, struct pass *p)
+{
+    const struct results here = {.y = p->y, .bad = p->bad, .y_stride = m->o.width, .bad_stride = 1};
+    moe_combine(m, p, &here);
+    return moe_add_output(m, p);
+}
+
+const struct expert_exchange exchange_local = {.name = "local",
+                                               .create = create,
+                                               .destroy = destroy,
+                                               .routed = routed,
+                                               .agree = moe_limit,
+                                               .dispatch = dispatch,
+                                               .compute = moe_compute,
+                                               .combine = combine};
