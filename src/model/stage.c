@@ -23,37 +23,6 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
-/* What this rank's outputs take, where linears with leaves are cut by these. */
-static struct status take_outputs(struct stage *s)
-{
-    const size_t n_bytes = stage_outputs_bytes(s);
-    s->outputs = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n_bytes);
-    if (s->outputs == NULL)
-        return status_make(STATUS_MEMORY,
-                           "workspace: no room for %zu bytes to share with the "
-                           "ranks of this host",
-                           n_bytes);
-    s->workspace_bytes += n_bytes;
-    return status_ok();
-}
-
-/* Sums stand where the other tp ranks of this host can read them, if there is such a place. */
-static struct status take_sums(struct stage *s)
-{
-    const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);
-    const size_t n = s->o.max_rows * (d + 1) + STAGE_PARTS * room;
-    if (s->o.layout->cuts_outputs) return take_outputs(s);
-    if (stage_has_all_leaves(s)) return status_ok();
-    if (s->o.kern->device == NULL)
-        s->sums = comm_lane(s->o.comm, COMM_TP, COMM_LANE_SUMS, n * sizeof *s->sums);
-    if (s->sums == NULL) {
-        TRY(mem_ops_alloc(s->o.kern, &s->own_sums, n, sizeof *s->own_sums, "workspace"));
-        s->sums = s->own_sums;
-    }
-    s->workspace_bytes += n * sizeof *s->sums;
-    return status_ok();
-}
-
 static bool is_quantized(const struct layer_weights *w)
 {
     const struct packed *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
@@ -153,7 +122,6 @@ static struct status make_workspace(struct stage *s)
     s->workspace_bytes += at.n_bytes;
     TRY(mem_ops_alloc(s->o.kern, &s->workspace, (size_t)at.n_bytes, 1, "workspace"));
     point(s, &at, shape.bytes[WORKSPACE_CODES] > 0);
-    TRY(take_sums(s));
     TRY(stage_make_latent(s));
     TRY(mem_alloc(&s->part_seqs, t + 1, sizeof *s->part_seqs, "workspace"));
     TRY(mem_alloc(&s->final_rows, t, sizeof *s->final_rows, "workspace"));
@@ -169,7 +137,8 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     stage_describe_attention(s);
     struct status st = make_workspace(s);
     if (!status_failed(&st)) st = stage_make_moe(s);
-    if (!status_failed(&st)) st = stage_make_slices(s);
+    s->row_sum = row_sum_choose(s);
+    if (!status_failed(&st)) st = s->row_sum->create(s);
     if (!status_failed(&st)) {
         st = kv_pool_create(o->kern, range_count(o->weights->layers), o->n_kv_blocks,
                             s->attention.n_kv_heads, o->model->head_dim, o->kv_dtype,
@@ -187,10 +156,9 @@ void stage_destroy(struct stage **stage)
     kv_pool_destroy(&s->kv);
     moe_destroy(&s->moe);
     mem_free(&s->expert_load);
-    mem_free(&s->slice_words);
+    if (s->row_sum != NULL) s->row_sum->destroy(s);
     stage_free_latent(s);
     mem_ops_free(s->o.kern, &s->workspace);
-    mem_ops_free(s->o.kern, &s->own_sums);
     mem_free(&s->part_seqs);
     mem_free(&s->positions);
     mem_free(&s->final_rows);
@@ -225,17 +193,32 @@ static struct part part_of(const struct stage *s, const struct hidden *hidden, s
                            size_t n_rows, int lane)
 {
     const size_t d = s->o.model->width, half = s->o.model->rotary / 2;
-    const size_t room = lane > 0 ? grid_sum_room(row0, d, s->o.comm, COMM_TP) : 0;
     return (struct part){.hidden = {.n_rows = n_rows,
                                     .h = hidden->h + row0 * d,
                                     .bad = hidden->bad + row0,
                                     .dropped = hidden->dropped + row0},
                          .row0 = row0,
-                         .own = stage_own_rows(s, n_rows),
                          .cos = s->cos + row0 * half,
                          .sin = s->sin + row0 * half,
-                         .sums = s->sums == NULL ? NULL : s->sums + room,
                          .lane = lane};
+}
+
+/* Rows [begin, end) of the sequences, counted from `begin`. Returns how many sequences have any. */
+static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin, size_t end,
+                       struct seq_rows *out)
+{
+    size_t n = 0;
+    for (size_t k = 0; k < n_seqs; k++) {
+        const struct seq_rows *q = &seqs[k];
+        const size_t row0 = q->row0 > begin ? q->row0 : begin;
+        const size_t row1 = q->row0 + q->n_rows < end ? q->row0 + q->n_rows : end;
+        if (row0 >= row1) continue;
+        out[n++] = (struct seq_rows){.row0 = row0 - begin,
+                                     .n_rows = row1 - row0,
+                                     .pos0 = q->pos0 + (row0 - q->row0),
+                                     .blocks = q->blocks};
+    }
+    return n;
 }
 
 /* Two parts; a sequence that stands in both is cut, which changes none of its bytes: a row sees
@@ -250,43 +233,53 @@ static void cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
         struct part *p = &s->parts[i];
         *p = part_of(s, hidden, begin, end - begin, (int)i);
         p->seqs = to;
-        for (size_t k = 0; k < n_seqs; k++) {
-            const struct seq_rows *q = &seqs[k];
-            const size_t row0 = q->row0 > begin ? q->row0 : begin;
-            const size_t row1 = q->row0 + q->n_rows < end ? q->row0 + q->n_rows : end;
-            if (row0 >= row1) continue;
-            *to++ = (struct seq_rows){.row0 = row0 - begin,
-                                      .n_rows = row1 - row0,
-                                      .pos0 = q->pos0 + (row0 - q->row0),
-                                      .blocks = q->blocks};
-        }
-        p->n_seqs = (size_t)(to - p->seqs);
+        p->n_seqs = cut_seqs(seqs, n_seqs, begin, end, to);
+        to += p->n_seqs;
     }
+}
+
+/* The step's parts, s->parts. Returns how many. */
+static size_t begin_step(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                         bool in_halves, const struct hidden *hidden)
+{
+    const size_t n_parts = in_halves ? STAGE_PARTS : 1;
+    assert(hidden->n_rows <= s->o.max_rows);
+    s->row_sum->begin_step(s);
+    stage_rotate(s, seqs, n_seqs, hidden->n_rows);
+    if (in_halves) {
+        cut(s, seqs, n_seqs, hidden);
+    } else {
+        s->parts[0] = part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
+        s->parts[0].seqs = seqs;
+        s->parts[0].n_seqs = n_seqs;
+    }
+    for (size_t i = 0; i < n_parts; i++) s->row_sum->begin_part(s, &s->parts[i]);
+    return n_parts;
+}
+
+/* What follows works on the rows of part i, whose h is complete. */
+static struct part *enter(struct stage *s, size_t i)
+{
+    struct part *p = &s->parts[i];
+    op_step_part(s->o.kern, p->row0, p->hidden.n_rows);
+    s->row_sum->complete(s, p);
+    return p;
 }
 
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden)
 {
-    struct part *const parts = s->parts;
-    const size_t n_parts = in_halves ? STAGE_PARTS : 1;
-    assert(hidden->n_rows <= s->o.max_rows);
-    stage_share_inputs(s);
-    stage_share_normed(s);
-    stage_rotate(s, seqs, n_seqs, hidden->n_rows);
-    parts[0] = part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
-    parts[0].seqs = seqs;
-    parts[0].n_seqs = n_seqs;
-    if (in_halves) cut(s, seqs, n_seqs, hidden);
+    const size_t n_parts = begin_step(s, seqs, n_seqs, in_halves, hidden);
     const uint32_t n_layers = range_count(s->o.weights->layers);
     for (uint32_t l = 0; l < n_layers; l++) {
         const struct layer_weights *w = &s->o.weights->layers_of_stage[l];
         comm_mark_layer(s->o.comm, (int32_t)(s->o.weights->layers.begin + l));
-        for (size_t i = 0; i < n_parts; i++) stage_attention(s, l, w, &parts[i]);
-        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, l, w, &parts[i]));
+        for (size_t i = 0; i < n_parts; i++) stage_attention(s, l, w, enter(s, i));
+        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, l, w, enter(s, i)));
     }
     for (size_t i = 0; i < n_parts; i++) {
-        stage_leave(s, &parts[i]);
-        stage_gather_rows(s, &parts[i]);
+        s->row_sum->complete(s, &s->parts[i]);
+        s->row_sum->gather(s, &s->parts[i]);
     }
     comm_mark_layer(s->o.comm, FLIGHT_NO_LAYER);
     return device_status(s->o.kern->device);

@@ -42,8 +42,8 @@ struct stage_options {
 
 /* **Collective (world)**, after comm_split and before weights are listed. Decides whether the
  * layout cuts o_proj and the down projections by outputs: where all tp ranks of each stage share a
- * host's memory; and the experts', where no row of theirs is sent (moe/exchange_host.c); and whether
- * these ranks help each other with their experts (moe/balance.h). */
+ * host's memory; and the experts', where no row of theirs is sent (moe/exchange_host.c); and
+ * whether these ranks help each other with their experts (moe/balance.h). */
 void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
                        struct layout *l);
 

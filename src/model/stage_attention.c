@@ -114,9 +114,9 @@ static void attend(struct stage *s, uint32_t layer, const struct layer_weights *
 void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w, struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows;
-    stage_enter(s, p);
     const struct packed *first = s->o.model->q_lora > 0 ? &w->q_a : &w->q;
-    struct act_rows in = stage_norm(s, p, w->attn_norm, TAP_ATTENTION, first);
+    struct act_rows in = s->row_sum->norm(s, p, w->attn_norm, first);
+    stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
     if (s->o.model->kv_lora > 0) {
         stage_latent(s, layer, w, p, &in);
     } else {
@@ -125,7 +125,11 @@ void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights
     const struct range h = s->o.weights->heads;
     const uint32_t n = s->o.model->value_dim;
     stage_show(s, TAP_O, s->attended, n_rows, (size_t)range_count(h) * n);
-    in = stage_row_input(s, s->attended, n_rows, (struct range){h.begin * n, h.end * n},
-                         (size_t)s->o.model->n_heads * n, s->codes);
-    stage_row_parallel(s, &w->o, w->o_bias, &in, p);
+    const struct inner_rows o = {.x = s->attended,
+                                 .n_rows = n_rows,
+                                 .held = {h.begin * n, h.end * n},
+                                 .n_all = (size_t)s->o.model->n_heads * n,
+                                 .memory = s->codes};
+    in = s->row_sum->input(s, &o);
+    s->row_sum->add(s, &w->o, w->o_bias, &in, p);
 }

@@ -38,9 +38,12 @@ static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, st
     const uint32_t tp = s->o.weights->place.tp;
     const struct range held =
         w->is_moe ? layout_shared_ffn(s->o.layout, tp) : layout_ffn(s->o.layout, tp);
-    struct act_rows inner =
-        stage_row_input(s, s->gate, n_rows, held,
-                        w->is_moe ? s->o.model->shared_ffn : s->o.model->ffn, s->inner_codes);
+    const struct inner_rows rows = {.x = s->gate,
+                                    .n_rows = n_rows,
+                                    .held = held,
+                                    .n_all = w->is_moe ? s->o.model->shared_ffn : s->o.model->ffn,
+                                    .memory = s->inner_codes};
+    struct act_rows inner = s->row_sum->input(s, &rows);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
                                      {&w->up, s->up, w->up_bias}};
     act_codes(s->o.kern, in, &w->gate);
@@ -59,7 +62,7 @@ static void dense_block(struct stage *s, const struct layer_weights *w, struct a
                         struct part *p)
 {
     struct act_rows inner = swiglu(s, w, in);
-    stage_row_parallel(s, &w->down, w->down_bias, &inner, p);
+    s->row_sum->add(s, &w->down, w->down_bias, &inner, p);
 }
 
 /* s->shared = what all tokens pass in a MoE layer, in the rows that this rank holds. */
@@ -68,7 +71,7 @@ static void shared_block(struct stage *s, const struct layer_weights *w, struct 
 {
     const size_t n_rows = range_count(p->own), d = s->o.model->width;
     struct act_rows inner = swiglu(s, w, in);
-    stage_row_parallel_to(s, &w->down, &inner, s->shared, p);
+    s->row_sum->assign(s, &w->down, &inner, s->shared, p);
     if (w->mix.n_out == 0) return;
     const struct column mix = {&w->mix, s->mix, NULL};
     stage_columns(s, &mix, 1, in);
@@ -81,7 +84,7 @@ static const struct packed *first_linear(const struct stage *s, const struct lay
                                          const struct part *p)
 {
     const struct layout *l = s->o.layout;
-    const bool is_cut = range_count(p->own) < p->hidden.n_rows;
+    const bool is_cut = part_is_cut(p);
     if (!w->is_moe) return !is_cut || range_count(layout_ffn(l, l->tp - 1)) > 0 ? &w->gate : NULL;
     const bool all_have = range_count(layout_experts(l, l->ep - 1)) > 0 &&
                           range_count(layout_expert_ffn(l, l->etp - 1)) > 0;
@@ -92,8 +95,8 @@ struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weig
                         struct part *p)
 {
     const struct hidden *hidden = &p->hidden;
-    stage_enter(s, p);
-    struct act_rows in = stage_norm(s, p, w->ffn_norm, TAP_FFN, first_linear(s, w, p));
+    struct act_rows in = s->row_sum->norm(s, p, w->ffn_norm, first_linear(s, w, p));
+    stage_show(s, TAP_FFN, in.x, hidden->n_rows, s->o.model->width);
     if (!w->is_moe) {
         dense_block(s, w, &in, p);
         return status_ok();

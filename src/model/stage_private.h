@@ -7,6 +7,14 @@
 #include "kernels/grid_sum.h"
 #include "model/stage.h"
 
+/* A part's row-parallel sum that travels over ranks while another part computes. */
+struct part_sum {
+    bool is_open;
+    int64_t *sums; /* [T, D + 1] and room (grid_sum_room) */
+    struct grid_sum sum;
+    const float *bias; /* [D] or NULL, added behind it */
+};
+
 /* Rows that go through the layers one behind the other: all of a step, or half of it, so that one
  * half computes while the other's sums travel. */
 struct part {
@@ -16,15 +24,38 @@ struct part {
     const struct seq_rows *seqs;
     size_t n_seqs;
     float *cos, *sin;
-    int64_t *sums;
-    int lane;            /* of its sums: GRID_SUM_NOW where there is but one part */
-    struct grid_sum sum; /* under way; sums NULL: none */
-    const float *bias;   /* [D] or NULL, added behind it */
+    int lane;                  /* of its sums: GRID_SUM_NOW where there is but one part */
+    struct part_sum under_way; /* by grid sums */
 };
 enum { STAGE_PARTS = GRID_SUM_LANES };
 
+/* Whether this rank holds a slice of the part's rows only. */
+static inline bool part_is_cut(const struct part *p)
+{
+    return range_count(p->own) < p->hidden.n_rows;
+}
+
+/* What row_sum_outputs.c keeps. Shared segments are the communicator's. */
+struct by_outputs {
+    float *outputs;     /* [max_rows, this rank's outputs], then counters, for the others to read */
+    void *inputs;       /* of all tp ranks, quantized or floats; NULL: not yet asked for */
+    bool slices;        /* each tp rank holds a slice of many rows */
+    float *normed;      /* [T, D] the slices' normed rows, of all tp ranks */
+    void *normed_codes; /* likewise quantized, for the first linear that reads them */
+    int *counts, *displs; /* [tp] owned */
+};
+
+/* What row_sum_grid.c keeps: [T, D + 1] of all parts. */
+struct grid_sums {
+    int64_t *sums; /* owned, or memory that the tp ranks share */
+    int64_t *owned;
+};
+
+struct row_sum;
+
 struct stage {
     struct stage_options o;
+    const struct row_sum *row_sum;  /* chosen by stage_create */
     struct part parts[STAGE_PARTS]; /* of the step */
     struct seq_rows *part_seqs;     /* [max_rows + 1] */
     struct attention_shape attention;
@@ -49,17 +80,8 @@ struct stage {
     float *mix;                  /* [T] its gate */
     float *tile_parts;           /* WORKSPACE_TILE_PARTS_BYTES, of attention by tiles */
     uint32_t *head_sums;         /* [T, H + G] of norms over whole projections, as bits */
-    /* [T, D + 1] of all parts; own_sums, or memory that the tp ranks share; NULL: all leaves of an
-       output are added up here */
-    int64_t *sums;
-    int64_t *own_sums;
-    /* of linears that are cut by outputs: */
-    float *outputs;     /* this rank's, for the others to read */
-    void *inputs;       /* of all tp ranks, codes or floats; NULL: not yet asked for */
-    bool slices;        /* each tp rank holds a slice of many rows: stage_rows.c */
-    float *shared_x;    /* [T, D] the slices' x of all tp ranks; NULL: not yet asked for */
-    void *shared_codes; /* likewise, of the first linear that meets them */
-    int *slice_words;   /* [2, tp] */
+    struct by_outputs by_outputs;
+    struct grid_sums grid;
     float *cos, *sin;   /* [T, Hd / 2] */
     int32_t *positions; /* [T] host memory, as is the next */
     int32_t *final_rows;
@@ -70,41 +92,77 @@ struct stage {
 /* stage_linear.c. Local. Rows x [n_rows, n] as linears read them. */
 struct act_rows stage_input(const struct stage *s, const float *x, size_t n_rows, size_t n);
 
-/* stage_outputs.c. Local. This rank's inputs x [n_rows, held] of a row-parallel linear of n_all
- * inputs; memory for their codes, or NULL, where they meet this rank's weights alone. */
-struct act_rows stage_row_input(const struct stage *s, const float *x, size_t n_rows,
-                                struct range held, size_t n_all, void *memory);
+/* This rank's inputs of a row-parallel linear. */
+struct inner_rows {
+    const float *x; /* [n_rows, held] */
+    size_t n_rows;
+    struct range held; /* of the linear's n_all inputs */
+    size_t n_all;
+    void *memory; /* for quantized rows that this rank alone reads; NULL: there are none */
+};
 
-/* **Collective (TP)**. Before a step: where the ranks put these inputs. */
-void stage_share_inputs(struct stage *s);
+/* How a stage's row-parallel linears (o_proj and the down projections) work: which inputs and
+ * outputs of them a tp rank has, where it finds the others', and which rows of h it holds. One of
+ * three, chosen once by stage_create, the same on all tp ranks. Each is one file with a drawing of
+ * who holds what. No entry is NULL. */
+struct row_sum {
+    const char *name;
+    /* Local. Memory beside the workspace, added to workspace_bytes. Errors: STATUS_MEMORY. */
+    struct status (*create)(struct stage *s);
+    void (*destroy)(struct stage *s);
+    /* **Collective (TP)**. Before the layers of a step. */
+    void (*begin_step)(struct stage *s);
+    /* Local. Before the layers of a part: p->own. */
+    void (*begin_part)(struct stage *s, struct part *p);
+    /* **Collective (TP)**. The normed h of all rows of the part. `first`, the linear that reads
+     * them first, has its quantized rows made on the way; NULL: made when a linear asks. They stand
+     * until h changes. */
+    struct act_rows (*norm)(struct stage *s, const struct part *p, const float *norm,
+                            const struct packed *first);
+    /* Local. x as the row-parallel linear reads it. */
+    struct act_rows (*input)(const struct stage *s, const struct inner_rows *x);
+    /* **Collective (TP)**. y [T, D] = x w^T in the rows that this rank holds; their counters go to
+     * the part. */
+    void (*assign)(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
+                   struct part *p);
+    /* **Collective (TP)**. h += residual_scale * (x w^T + bias [D] or NULL), likewise; with two
+     * parts h may have it only after `complete`. */
+    void (*add)(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
+                struct part *p);
+    /* **Collective (TP)**. The part's last `add` is done. */
+    void (*complete)(struct stage *s, struct part *p);
+    /* **Collective (TP)**. After the last layer: all ranks have all rows of h and counters. */
+    void (*gather)(struct stage *s, struct part *p);
+};
 
-/* Local. What this rank's outputs take. */
-size_t stage_outputs_bytes(const struct stage *s);
+extern const struct row_sum row_sum_whole, row_sum_by_outputs, row_sum_by_grid;
 
-/* **Collective (TP)**. y [T, D] = x w^T, or adds it, cut by outputs, in the rows that this rank
- * holds; their counters go to hidden. */
-void stage_outputs(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
-                   bool adds, struct part *p);
+/* row_sum.c. Local. Which of the three the layout and the ranks allow. */
+const struct row_sum *row_sum_choose(const struct stage *s);
 
-/* stage_rows.c. Local. Whether tp ranks hold slices of rows, which they do where all of a stage
- * share a host. After stage_make_moe. Errors: STATUS_MEMORY. */
-struct status stage_make_slices(struct stage *s);
+/* row_sum.c. Local. sums [T, D + 1] = this rank's K-blocks of x w^T; or, sums NULL, y [T, D], and
+ * the part's counters are added to. */
+void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
+                    float *y, const struct part *p);
 
-/* **Collective (TP)**. Before a step: where the slices' normed rows and codes meet. */
-void stage_share_normed(struct stage *s);
+/* row_sum.c. Local. Whether the model scales what is added to h. Then the sum of a linear goes to y
+ * first, else into h itself. row_sum_add_rest follows it: y += bias, and h += scale * y. */
+bool row_sum_is_scaled(const struct stage *s);
+void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
-/* Local. The rows of n_rows that this rank holds: all, or its slice of many. */
-struct range stage_own_rows(const struct stage *s, size_t n_rows);
+/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, and their codes in
+ * `rows`, which describes all of y. */
+void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
+                      const struct packed *first, float *y, struct act_rows *rows);
 
-/* **Collective (TP)**. The normed h of the part, shown as `site`; as `first`, the first linear that
- * meets it, reads it: codes are made on the way. NULL: no linear does. They stand until h changes.
+/* row_sum.c. Local. Entries of ways in which every rank holds all rows, and reads its inputs alone.
  */
-struct act_rows stage_norm(struct stage *s, const struct part *p, const float *norm,
-                           enum tap_site site, const struct packed *first);
-
-/* stage_linear.c. Local. Whether this rank has all leaves of all outputs, whose sums its kernels
- * round at once. */
-bool stage_has_all_leaves(const struct stage *s);
+struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,
+                                 const struct packed *first);
+struct act_rows row_sum_own_input(const struct stage *s, const struct inner_rows *x);
+void row_sum_whole_part(struct stage *s, struct part *p);
+void row_sum_no_step(struct stage *s);
+void row_sum_no_part(struct stage *s, struct part *p);
 
 /* One column-parallel linear: y [T, N] = x w^T + bias, this rank's outputs. */
 struct column {
@@ -122,25 +180,6 @@ void stage_columns(struct stage *s, const struct column *columns, size_t n, stru
  */
 void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
                  const struct quant_rows *codes);
-
-/* **Collective (TP)**. After the last layer: all ranks get all rows of h and their counters. */
-void stage_gather_rows(struct stage *s, const struct part *p);
-
-/* **Collective (TP)**. h [T, D] += x w^T, a row-parallel linear: the ranks' leaves summed on the
- * integer grid. Then, once, bias [D] unless NULL. With two parts h has it when the part is entered
- * again, or left. */
-void stage_row_parallel(struct stage *s, const struct packed *w, const float *bias,
-                        struct act_rows *in, struct part *p);
-
-/* **Collective (TP)**. What follows works on the rows of this part, whose h is complete; the same
- * for the last time. */
-void stage_enter(struct stage *s, struct part *p);
-void stage_leave(struct stage *s, struct part *p);
-
-/* **Collective (TP)**. y [T, D] = x w^T, likewise, in the rows that this rank holds; their counters
- * go to hidden. */
-void stage_row_parallel_to(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
-                           struct part *p);
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n);

@@ -1,0 +1,131 @@
+/* Row-parallel linears (o_proj and the down projections): which of three ways a stage adds them up
+ * (row_sum_whole.c, row_sum_outputs.c, row_sum_grid.c), and the steps that they share. Called by
+ * stage_create, and by these three. */
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "model/stage_private.h"
+
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
+/* Whether experts' weights that others read would stand in huge pages: in small ones reading them
+ * costs more than the others' help brings. */
+static bool has_huge_lane(struct comm *c)
+{
+    return comm_lane(c, COMM_EP, COMM_LANE_EXPERTS, HUGE_PAGE_BYTES) != NULL &&
+           comm_lane_is_huge(c, COMM_EP, COMM_LANE_EXPERTS);
+}
+
+void stage_choose_cuts(const struct kern_table *kern, struct comm *c, enum capacity_policy policy,
+                       struct layout *l)
+{
+    const bool on_cpu = kern->device == NULL;
+    const bool experts_together =
+        on_cpu && policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
+    uint64_t apart[3]; /* whether some ranks cannot: of dense linears, of experts; lend experts */
+    apart[0] = !(on_cpu && layout_may_cut_outputs(l) && comm_shares_memory(c, COMM_TP));
+    apart[1] =
+        !(experts_together && layout_may_cut_expert_outputs(l) && comm_shares_memory(c, COMM_ETP));
+    apart[2] = !(experts_together && layout_may_lend_experts(l) && has_huge_lane(c));
+    comm_max_u64(c, COMM_WORLD, apart, 3);
+    l->cuts_outputs = apart[0] == 0;
+    l->cuts_expert_outputs = apart[1] == 0;
+    l->lends_experts = apart[2] == 0 && (l->etp == 1 || l->cuts_expert_outputs);
+    if (!l->lends_experts) comm_release_lane(c, COMM_EP, COMM_LANE_EXPERTS);
+}
+
+const struct row_sum *row_sum_choose(const struct stage *s)
+{
+    if (s->o.layout->cuts_outputs) return &row_sum_by_outputs;
+    const bool has_all = s->o.kern->device == NULL && comm_size(s->o.comm, COMM_TP) == 1;
+    return has_all ? &row_sum_whole : &row_sum_by_grid;
+}
+
+void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in, int64_t *sums,
+                    float *y, const struct part *p)
+{
+    const struct linear_group group = {.w = w, .row0 = 0, .n_rows = p->hidden.n_rows};
+    const struct linear_args args = {.groups = &group,
+                                     .n_groups = 1,
+                                     .x = in->x,
+                                     .x_stride = w->n_in,
+                                     .xq = act_codes(s->o.kern, in, w),
+                                     .y = y,
+                                     .y_stride = s->o.model->width,
+                                     .sums = sums,
+                                     .bad = p->hidden.bad};
+    op_linear_leaf(s->o.kern, &args);
+}
+
+bool row_sum_is_scaled(const struct stage *s)
+{
+    return s->o.model->residual_scale != 1.0f;
+}
+
+void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p)
+{
+    const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin * d;
+    const float scale = s->o.model->residual_scale;
+    if (bias != NULL) op_add_bias(s->o.kern, y + first, bias, n_rows, d);
+    if (scale != 1.0f) op_axpy(s->o.kern, scale, y + first, n_rows * d, p->hidden.h + first);
+    comm_poll(s->o.comm);
+}
+
+/* The rows' codes from row `row` on. */
+static struct quant_rows codes_from(const struct quant_rows *all, size_t row)
+{
+    struct quant_rows from = *all;
+    from.codes += row * all->n_groups * all->group;
+    from.scales += row * all->n_groups;
+    from.sums += row * all->n_groups;
+    return from;
+}
+
+void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
+                      const struct packed *first, float *y, struct act_rows *rows)
+{
+    const size_t d = s->o.model->width, row0 = p->own.begin;
+    const struct quant_rows *all = first != NULL ? act_codes_to_make(rows, first) : NULL;
+    struct quant_rows codes;
+    if (all != NULL) codes = codes_from(all, row0);
+    const struct norm_args a = {.x = p->hidden.h + row0 * d,
+                                .w = norm,
+                                .n_rows = range_count(p->own),
+                                .n = d,
+                                .eps = s->o.model->norm_eps,
+                                .y = y + row0 * d,
+                                .codes = all != NULL ? &codes : NULL};
+    op_norm_codes(s->o.kern, &a);
+}
+
+struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,
+                                 const struct packed *first)
+{
+    struct act_rows rows = stage_input(s, s->x, p->hidden.n_rows, s->o.model->width);
+    row_sum_norm_own(s, p, norm, first, s->x, &rows);
+    return rows;
+}
+
+struct act_rows row_sum_own_input(const struct stage *s, const struct inner_rows *x)
+{
+    (void)s;
+    const size_t n = range_count(x->held);
+    return (struct act_rows){
+        .x = x->x, .stride = n, .n_rows = x->n_rows, .n = n, .memory = x->memory};
+}
+
+void row_sum_whole_part(struct stage *s, struct part *p)
+{
+    (void)s;
+    p->own = (struct range){0, (uint32_t)p->hidden.n_rows};
+}
+
+void row_sum_no_step(struct stage *s)
+{
+    (void)s;
+}
+
+void row_sum_no_part(struct stage *s, struct part *p)
+{
+    (void)s;
+    (void)p;
+}
