@@ -25,13 +25,15 @@ def make_input(one_token):
              {"custom_id": "dead", **dead_end}, None,
              {"custom_id": "dead", **dead_end},
              {"custom_id": "bad", "prompt": "x", "top_p": 3},
-             {"prompt": "the seventh line, whose number is taken", "max_tokens": 2},
+             {"method": "POST", "url": "/v1/completions",
+              "body": {"model": "m", "prompt": "no id, and its number is taken", "max_tokens": 2}},
              {"custom_id": "bad", "prompt": "x", "max_tokens": 2},
              {"custom_id": "a", **dead_end},
              {"custom_id": "long", "prompt": "word " * 900, "max_tokens": 1},
              {"custom_id": "long", "prompt": "x", "n": 2, "max_tokens": 2},
              {"custom_id": "a", "method": "POST", "url": "/v1/completions",
               "body": {"model": "m", **dead_end}},
+             {"custom_id": "line 7", "prompt": "the seventh line has this name", "max_tokens": 2},
              {"custom_id": "last", "prompt": "no newline behind it", "max_tokens": 2}]
     return b"\xef\xbb\xbf" + b"\r\n".join(
         b"" if line is None else json.dumps(line).encode() for line in lines)
@@ -72,8 +74,11 @@ class PartsTest:
         whole = self.work / "whole.jsonl"
         codes = [(row.get("error") or {}).get("code") for row in self.rows(whole)]
         expect(codes[2] == "no_token_left", f"codes {codes}")
-        expect([i for i, c in enumerate(codes) if c == "duplicate_id"] == [4, 6, 7, 8, 10, 11],
+        expect([i for i, c in enumerate(codes) if c == "duplicate_id"] == [4, 7, 8, 10, 11, 12],
                f"codes {codes}")
+        rows = self.rows(whole)
+        expect(rows[6]["custom_id"] == "line 7" and "error" in rows[6] and not rows[6]["error"],
+               f"line 7: {rows[6]}")
         parts = [self.generate(f"part{k}", "--input-part", f"{k}/{N_PARTS}")
                  for k in range(1, N_PARTS + 1)]
         merged = self.work / "merged.jsonl"

@@ -151,8 +151,41 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
     return status_ok();
 }
 
+/* Candidate k for the name of a line without a custom_id, from 0; returns its length. */
+static size_t write_name(uint64_t line, unsigned k, char name[ID_NAME_MAX])
+{
+    const unsigned long long number = line;
+    if (k == 0) return (size_t)snprintf(name, ID_NAME_MAX, "%llu", number);
+    if (k == 1) return (size_t)snprintf(name, ID_NAME_MAX, "line %llu", number);
+    return (size_t)snprintf(name, ID_NAME_MAX, "line %llu (%u)", number, k);
+}
+
+struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX])
+{
+    bool fresh = false;
+    for (unsigned k = 0; !fresh; k++) {
+        const size_t n = write_name(s->n_lines + 1, k, name);
+        TRY(id_set_add(s, name, n, &fresh));
+        s->n_lines--; /* the same line, until a name is free */
+    }
+    s->n_lines++;
+    return status_ok();
+}
+
+bool id_set_may_name(uint64_t line, const char *id, size_t n)
+{
+    char name[ID_NAME_MAX];
+    if (write_name(line, 0, name) == n && memcmp(id, name, n) == 0) return true;
+    const size_t m = write_name(line, 1, name);
+    return n >= m && memcmp(id, name, m) == 0 && (n == m || memcmp(id + m, " (", 2) == 0);
+}
+
 struct status id_set_add_hash(struct id_set *s, struct id_hash h)
 {
+    if (is_free(h)) {
+        char name[ID_NAME_MAX];
+        return id_set_add_line(s, name);
+    }
     const uint64_t line = s->n_lines + 1;
     char digits[24];
     const int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)line);

@@ -1,7 +1,8 @@
-/* The custom_ids of the lines so far, to find duplicates. An id that is its line's own number, as
- * those of lines without a custom_id, costs one bit. The first 786,432 others are 128-bit hashes in
- * memory, 21 to 43 bytes each; what comes behind them goes to a file, if a place for one was named
- * (id_spill.h), and costs 1.3 bytes of memory. Called by the lead and by merge.c. */
+/* The custom_ids of the lines so far: finds duplicates, and names lines without one so that no
+ * other line has their names. An id that is its line's own number costs one bit. The first 786,432
+ * others are 128-bit hashes in memory, 21 to 43 bytes each; what comes behind them goes to a file,
+ * if a place for one was named (id_spill.h), and costs 1.3 bytes of memory. Called by the lead and
+ * by merge.c. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 
@@ -26,9 +27,22 @@ void id_set_spill_beside(struct id_set *s, const char *path);
  * are taken for one with a chance of 2^-128 a pair). Errors: STATUS_MEMORY, STATUS_IO. */
 struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh);
 
-/* Local. The hash of an id; and adding the next line's by its hash, when that line is known to be
- * in order (a line that repeats an id may be added so, too). Errors: as id_set_add. */
+enum { ID_NAME_MAX = 48 };
+
+/* Local. Adds the next line, which has no custom_id, and writes its name and a NUL: its number as
+ * "12", or where an earlier line gave that as its id the first free one of "line 12", "line 12
+ * (2)", "line 12 (3)". A later line that gives this name as its id is a duplicate. Errors: as
+ * id_set_add. */
+struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX]);
+
+/* Local. True when id_set_add_line could name line `line` so. */
+bool id_set_may_name(uint64_t line, const char *id, size_t n);
+
+/* Local. The hash of an id; never ID_HASH_NONE. */
 struct id_hash id_hash_of(const char *id, size_t n);
+
+/* Local. Adds the next line by the hash of its id, which may repeat an earlier one; ID_HASH_NONE is
+ * a line without a custom_id. Errors: as id_set_add. */
 struct status id_set_add_hash(struct id_set *s, struct id_hash h);
 void id_set_fini(struct id_set *s);
 

@@ -10,10 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* XXH3-128 of an id; {0, 0} marks a free slot. */
+/* XXH3-128 of an id. {0, 0} is no id's: it marks a free slot, and a line without a custom_id. */
 struct id_hash {
     uint64_t low, high;
 };
+#define ID_HASH_NONE ((struct id_hash){0, 0})
 
 /* One run: n ids in ascending order from byte `at` of the file on. */
 struct id_run {

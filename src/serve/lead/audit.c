@@ -5,11 +5,13 @@
 #include "base/mem.h"
 #include "serve/journal/journal_index.h"
 #include "serve/journal/journal_settings.h"
+#include "serve/output/result_row.h"
 #include "serve/request/request.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -176,6 +178,28 @@ struct status audit_take_line(struct audit *a, const struct line *line, bool *is
                        a->o.input_path, (unsigned long long)line->number);
 }
 
+/* The output's row of a chosen line. */
+static const struct audit_row *row_of(const struct audit *a, uint64_t line)
+{
+    const struct audit_row key = {.line = line};
+    return bsearch(&key, a->rows, a->result.n_chosen, sizeof *a->rows, compare_lines);
+}
+
+struct status audit_name_line(const struct audit *a, uint64_t line, char name[ID_NAME_MAX])
+{
+    const struct audit_row *row = row_of(a, line);
+    char *id = NULL;
+    size_t n = 0;
+    snprintf(name, ID_NAME_MAX, "%llu", (unsigned long long)line);
+    const struct status st = result_row_id(row->text, row->n, &id, &n);
+    if (!status_failed(&st) && n < ID_NAME_MAX && id_set_may_name(line, id, n)) {
+        memcpy(name, id, n);
+        name[n] = '\0';
+    }
+    mem_free(&id);
+    return st.code == STATUS_MEMORY ? st : status_ok();
+}
+
 bool audit_has_all_lines(const struct audit *a)
 {
     return a->n_passed == a->result.n_chosen;
@@ -195,9 +219,7 @@ static void show_difference(const struct audit_row *was, const char *text, size_
 
 void audit_compare(struct audit *a, uint64_t line, const char *text, size_t n)
 {
-    const struct audit_row key = {.line = line};
-    const struct audit_row *was =
-        bsearch(&key, a->rows, a->result.n_chosen, sizeof *a->rows, compare_lines);
+    const struct audit_row *was = row_of(a, line);
     assert(was != NULL && n > 0 && text[n - 1] == '\n');
     n--;
     a->result.n_compared++;

@@ -6,6 +6,7 @@
 #define SHOAL_SERVE_LEAD_AUDIT_H
 
 #include "serve/input/line_reader.h"
+#include "serve/journal/id_set.h"
 
 struct audit;
 
@@ -36,6 +37,10 @@ void audit_destroy(struct audit **audit);
 /* Local. Whether the input's next line is one whose row was chosen. Errors: STATUS_INPUT (its bytes
  * are not those that the journal recorded), STATUS_IO, STATUS_MEMORY. */
 struct status audit_take_line(struct audit *a, const struct line *line, bool *is_chosen);
+
+/* Local. The name that a chosen line without a custom_id has in its row; its number where the row
+ * has no name that fits the line, so that the rows differ. Errors: STATUS_MEMORY. */
+struct status audit_name_line(const struct audit *a, uint64_t line, char name[ID_NAME_MAX]);
 
 /* Local. True when no later line is chosen. */
 bool audit_has_all_lines(const struct audit *a);

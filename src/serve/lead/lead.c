@@ -49,7 +49,8 @@ struct status lead_put_row(struct lead *l, const struct request *r)
     struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
     row.sum_logprob = result_row_sum(r, &row.n_scored);
     if (l->journal != NULL) {
-        const struct id_hash id = id_hash_of(r->custom_id.bytes, r->custom_id.n);
+        const struct id_hash id =
+            r->is_named ? id_hash_of(r->custom_id.bytes, r->custom_id.n) : ID_HASH_NONE;
         const struct journal_row facts = {.id_low = id.low,
                                           .id_high = id.high,
                                           .n_prompt = (uint32_t)r->n_prompt,

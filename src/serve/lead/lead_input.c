@@ -75,18 +75,33 @@ done:
     return st;
 }
 
+/* Finds a custom_id that an earlier line has, and names a line without one. An audit has not seen
+ * the earlier lines: it takes the name from the row. */
+static struct status take_id(struct lead *l, struct request *r)
+{
+    char name[ID_NAME_MAX];
+    bool fresh = true;
+    if (r->is_named) {
+        if (l->o.audit != NULL) return status_ok();
+        TRY(id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh));
+        return fresh ? status_ok()
+                     : request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
+    }
+    if (l->o.audit != NULL) {
+        TRY(audit_name_line(l->o.audit, r->line, name));
+    } else {
+        TRY(id_set_add_line(&l->ids, name));
+    }
+    return request_rename(r, name);
+}
+
 /* A line that is not finished becomes an open row, and either a waiting request or an error row. */
 static struct status take_request(struct lead *l, const struct line *line,
                                   const struct line_digest *digest, const struct journal_hit *hit)
 {
     struct request *r = NULL;
     TRY(make_request(l, line, &r));
-    bool fresh = true;
-    struct status st = status_ok();
-    if (l->o.audit == NULL) st = id_set_add(&l->ids, r->custom_id.bytes, r->custom_id.n, &fresh);
-    if (!status_failed(&st) && !fresh) {
-        st = request_fail(r, REQUEST_DUPLICATE_CODE, REQUEST_DUPLICATE_MESSAGE);
-    }
+    struct status st = take_id(l, r);
     if (status_failed(&st)) goto done;
     r->line_digest[0] = digest->low;
     r->line_digest[1] = digest->high;

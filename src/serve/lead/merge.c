@@ -16,12 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BATCH_START "{\"id\":\"batch_req_"
-#define PLAIN_ID    "{\"custom_id\":\""
-#define BATCH_ID    "\",\"custom_id\":\""
-
-enum { BATCH_ID_DIGITS = 16 };
-
 /* A part of the array, as the first pass leaves it. */
 struct part {
     const char *path; /* of its output; NULL: not named yet */
@@ -224,41 +218,6 @@ static struct status compare_row(struct merge *m, const struct line *line,
                        now(m)->path, (unsigned long long)line->number);
 }
 
-static bool starts_with(const char *text, size_t n, const char *start)
-{
-    return n >= strlen(start) && memcmp(text, start, strlen(start)) == 0;
-}
-
-/* The custom_id of a row, decoded, in new memory. False when there is none where shoal writes it.
- */
-static struct status id_of_row(const char *text, size_t n, char **id, size_t *n_id)
-{
-    const size_t batch = strlen(BATCH_START) + BATCH_ID_DIGITS;
-    const bool is_batch = starts_with(text, n, BATCH_START) && n > batch &&
-                          starts_with(text + batch, n - batch, BATCH_ID);
-    size_t begin = is_batch ? batch + strlen(BATCH_ID) : strlen(PLAIN_ID), end = begin;
-    if (!is_batch && !starts_with(text, n, PLAIN_ID)) begin = end = n;
-    while (end < n && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
-    if (end >= n) return status_make(STATUS_INPUT, "no custom_id at its start");
-    if (memchr(text + begin, '\\', end - begin) == NULL) {
-        *n_id = end - begin;
-        return mem_strndup(id, text + begin, *n_id);
-    }
-    struct strbuf list;
-    struct js_doc *doc = NULL;
-    strbuf_init(&list);
-    strbuf_puts(&list, "[");
-    strbuf_add(&list, text + begin - 1, end - begin + 2);
-    strbuf_puts(&list, "]");
-    struct status st = strbuf_status(&list);
-    if (!status_failed(&st)) st = js_parse(list.data, list.n, "custom_id", &doc);
-    const char *bytes = status_failed(&st) ? NULL : js_string(js_at(js_root(doc), 0), n_id);
-    if (bytes != NULL) st = mem_strndup(id, bytes, *n_id);
-    js_destroy(&doc);
-    strbuf_fini(&list);
-    return st;
-}
-
 /* True when the row's line ran. Quotes inside a row's strings have a backslash before them. */
 static bool has_run(const struct journal_hit *hit)
 {
@@ -275,7 +234,7 @@ static bool has_run(const struct journal_hit *hit)
 static struct status mend_row(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
 {
     char code[] = REQUEST_DUPLICATE_CODE, message[] = REQUEST_DUPLICATE_MESSAGE;
-    const bool is_batch = starts_with(hit->text, hit->n_text, BATCH_START);
+    const bool is_batch = result_row_is_batch(hit->text, hit->n_text);
     const struct request r = {.format = is_batch ? REQUEST_OPENAI : REQUEST_PLAIN,
                               .custom_id = {id, n_id},
                               .error_code = code,
@@ -290,28 +249,46 @@ static struct status mend_row(struct merge *m, char *id, size_t n_id, struct jou
     return status_ok();
 }
 
-/* Makes a row whose custom_id an earlier line has an error row. */
+/* A line without a custom_id gets the name that a single job would have given it. */
+static struct status name_row(struct merge *m, const struct line *line, const char *id, size_t n_id,
+                              struct journal_hit *hit)
+{
+    char name[ID_NAME_MAX];
+    if (!id_set_may_name(line->number, id, n_id))
+        return status_make(STATUS_INPUT, "another custom_id than the journal's");
+    TRY(id_set_add_line(&m->ids, name));
+    if (strlen(name) == n_id && memcmp(name, id, n_id) == 0) return status_ok();
+    strbuf_clear(&m->mended);
+    TRY(result_row_rename(hit->text, hit->n_text, name, &m->mended));
+    hit->text = m->mended.data;
+    hit->n_text = m->mended.n;
+    return status_ok();
+}
+
+/* Makes a row whose custom_id an earlier line gave an error row. */
+static struct status check_given_id(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
+{
+    bool fresh;
+    const struct id_hash h = id_hash_of(id, n_id);
+    if (h.low != hit->row.id_low || h.high != hit->row.id_high)
+        return status_make(STATUS_INPUT, "another custom_id than the journal's");
+    TRY(id_set_add(&m->ids, id, n_id, &fresh));
+    return !fresh && has_run(hit) ? mend_row(m, id, n_id, hit) : status_ok();
+}
+
 static struct status check_id(struct merge *m, const struct line *line, struct journal_hit *hit)
 {
     char *id = NULL;
     size_t n_id = 0;
-    bool fresh = true;
-    struct status st = id_of_row(hit->text, hit->n_text, &id, &n_id);
+    struct status st = result_row_id(hit->text, hit->n_text, &id, &n_id);
     if (!status_failed(&st)) {
-        const struct id_hash h = id_hash_of(id, n_id);
-        if (h.low != hit->row.id_low || h.high != hit->row.id_high) {
-            st = status_make(STATUS_INPUT, "another custom_id than the journal's");
-        }
+        const bool has_none =
+            hit->row.id_low == ID_HASH_NONE.low && hit->row.id_high == ID_HASH_NONE.high;
+        st = has_none ? name_row(m, line, id, n_id, hit) : check_given_id(m, id, n_id, hit);
     }
-    if (status_failed(&st)) {
-        mem_free(&id);
-        return status_wrap(st, "%s, row of line %llu", now(m)->path,
-                           (unsigned long long)line->number);
-    }
-    st = id_set_add(&m->ids, id, n_id, &fresh);
-    if (!status_failed(&st) && !fresh && has_run(hit)) st = mend_row(m, id, n_id, hit);
     mem_free(&id);
-    return st;
+    if (st.code != STATUS_INPUT) return st;
+    return status_wrap(st, "%s, row of line %llu", now(m)->path, (unsigned long long)line->number);
 }
 
 static struct status take_line(struct merge *m, const struct line *line)

@@ -1,6 +1,8 @@
 /* Result lines, as docs/requests.md has them. */
 #include "serve/output/result_row.h"
 
+#include "base/json.h"
+#include "base/mem.h"
 #include "serve/output/result_logprobs.h"
 
 #include <math.h>
@@ -222,5 +224,101 @@ struct status result_row_write(const struct request *r, const struct request_rul
         strbuf_printf(out, ",\"dropped\":%llu", (unsigned long long)r->n_dropped);
     }
     strbuf_puts(out, "}\n");
+    return strbuf_status(out);
+}
+
+/* ---- a row that was written: its custom_id ---- */
+
+#define PLAIN_ID      "{\"custom_id\":\""
+#define BATCH_START   "{\"id\":\"batch_req_"
+#define BATCH_ID      "\",\"custom_id\":\""
+#define BATCH_REQUEST ",\"response\":{\"status_code\":200,\"request_id\":\""
+#define BATCH_BODY    "\",\"body\":{\"id\":\""
+
+enum { HEX_DIGITS = 16 };
+
+static bool starts_with(const char *text, size_t n, const char *start)
+{
+    return n >= strlen(start) && memcmp(text, start, strlen(start)) == 0;
+}
+
+bool result_row_is_batch(const char *text, size_t n)
+{
+    return starts_with(text, n, BATCH_START);
+}
+
+/* Where the custom_id's string stands: text[*begin, *end) between its quotes. False: nowhere. */
+static bool find_id(const char *text, size_t n, size_t *begin, size_t *end)
+{
+    const size_t batch = strlen(BATCH_START) + HEX_DIGITS;
+    const bool is_batch =
+        result_row_is_batch(text, n) && n > batch && starts_with(text + batch, n - batch, BATCH_ID);
+    if (!is_batch && !starts_with(text, n, PLAIN_ID)) return false;
+    *begin = is_batch ? batch + strlen(BATCH_ID) : strlen(PLAIN_ID);
+    for (*end = *begin; *end < n && text[*end] != '"';) *end += text[*end] == '\\' ? 2 : 1;
+    return *end < n;
+}
+
+struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id)
+{
+    size_t begin, end;
+    if (!find_id(text, n, &begin, &end))
+        return status_make(STATUS_INPUT, "no custom_id at its start");
+    if (memchr(text + begin, '\\', end - begin) == NULL) {
+        *n_id = end - begin;
+        return mem_strndup(id, text + begin, *n_id);
+    }
+    struct strbuf list;
+    struct js_doc *doc = NULL;
+    strbuf_init(&list);
+    strbuf_puts(&list, "[");
+    strbuf_add(&list, text + begin - 1, end - begin + 2);
+    strbuf_puts(&list, "]");
+    struct status st = strbuf_status(&list);
+    if (!status_failed(&st)) st = js_parse(list.data, list.n, "custom_id", &doc);
+    const char *bytes = status_failed(&st) ? NULL : js_string(js_at(js_root(doc), 0), n_id);
+    if (bytes != NULL) st = mem_strndup(id, bytes, *n_id);
+    js_destroy(&doc);
+    strbuf_fini(&list);
+    return st;
+}
+
+/* Copies `start` from *text [*n] where it stands there; false where it does not. */
+static bool copy_start(const char **text, size_t *n, const char *start, struct strbuf *out)
+{
+    if (!starts_with(*text, *n, start)) return false;
+    strbuf_puts(out, start);
+    *text += strlen(start);
+    *n -= strlen(start);
+    return true;
+}
+
+static void copy_hex(const char **text, size_t *n, unsigned long long id, struct strbuf *out)
+{
+    if (*n < HEX_DIGITS) return;
+    strbuf_printf(out, "%016llx", id);
+    *text += HEX_DIGITS;
+    *n -= HEX_DIGITS;
+}
+
+struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out)
+{
+    size_t begin = 0, end = 0;
+    const bool is_batch = result_row_is_batch(text, n), has_id = find_id(text, n, &begin, &end);
+    const unsigned long long hash = XXH3_64bits(id, strlen(id));
+    if (!has_id) return status_make(STATUS_INPUT, "no custom_id at its start");
+    strbuf_puts(out, "{");
+    if (is_batch) strbuf_printf(out, "\"id\":\"batch_req_%016llx\",", hash);
+    add_key_string(out, "custom_id", id, strlen(id));
+    text += end + 1;
+    n -= end + 1;
+    if (is_batch && copy_start(&text, &n, BATCH_REQUEST, out)) {
+        copy_hex(&text, &n, hash, out);
+        const bool has_body = copy_start(&text, &n, BATCH_BODY, out);
+        if (has_body &&
+            (copy_start(&text, &n, "chatcmpl-", out) || copy_start(&text, &n, "cmpl-", out)))
+            copy_hex(&text, &n, hash, out);
+    }
+    strbuf_add(out, text, n);
     return strbuf_status(out);
 }

@@ -11,6 +11,17 @@
 struct status result_row_write(const struct request *r, const struct request_rules *rules,
                                const char *model_name, struct strbuf *out);
 
+/* Local. The custom_id of a row as result_row_write wrote it, decoded, in new memory that the
+ * caller owns. Errors: STATUS_INPUT where the row does not begin with one, STATUS_MEMORY. */
+struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id);
+
+/* Local. True when the row is an OpenAI batch result. */
+bool result_row_is_batch(const char *text, size_t n);
+
+/* Local. Appends the row that result_row_write would have written for the custom_id `id` in place
+ * of its own. The row has an id (result_row_id). Errors: STATUS_MEMORY. */
+struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
+
 /* Local. Sum of a scored request's log-probabilities in order of position, and how many they are.
  */
 double result_row_sum(const struct request *r, uint64_t *n_scored);

@@ -169,6 +169,17 @@ struct status request_fail(struct request *r, const char *code, const char *mess
     return mem_strndup(&r->error_message, message, strlen(message));
 }
 
+struct status request_rename(struct request *r, const char *name)
+{
+    const size_t n = strlen(name);
+    if (n == r->custom_id.n && memcmp(name, r->custom_id.bytes, n) == 0) return status_ok();
+    mem_free(&r->custom_id.bytes);
+    r->custom_id.n = 0;
+    TRY(mem_strndup(&r->custom_id.bytes, name, n));
+    r->custom_id.n = n;
+    return status_ok();
+}
+
 /* Adds what the detokenizer gave (`piece`) to the text, up to a stop string. */
 static struct status add_text(struct request *r, const struct strbuf *piece, bool *stopped)
 {

@@ -113,9 +113,10 @@ struct request {
     uint64_t order;   /* in which it runs, among those of its priority; no two have the same */
     int32_t priority; /* smaller runs first; 0 unless the line says so */
     enum request_format format;
-    struct request_bytes custom_id;
-    struct request_bytes model; /* OpenAI lines: the body's "model"; may be empty */
-    uint64_t line_digest[2];    /* the journal's */
+    struct request_bytes custom_id; /* until request_rename the line's number where it gives none */
+    bool is_named;                  /* the line gives a custom_id */
+    struct request_bytes model;     /* OpenAI lines: the body's "model"; may be empty */
+    uint64_t line_digest[2];        /* the journal's */
 
     /* sampling */
     int32_t max_tokens, top_k;
@@ -218,6 +219,10 @@ void request_destroy(struct request **r);
 /* Local. Makes r an error row; the first error stays. `code` is a constant, `message` is copied.
  * Errors: STATUS_MEMORY. */
 struct status request_fail(struct request *r, const char *code, const char *message);
+
+/* Local. Gives the request of a line without a custom_id its name; the key stays that of its
+ * number. Errors: STATUS_MEMORY. */
+struct status request_rename(struct request *r, const char *name);
 
 /* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
  * request: an end id or a stop string ("stop"), max_tokens or a full context ("length").

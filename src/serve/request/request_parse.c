@@ -24,7 +24,9 @@ static struct status read_custom_id(struct request *r, const struct js_node *roo
         return request_bad(r, "invalid_request", "custom_id: expected a string, found %s",
                            request_type_name(node));
     }
-    return copy_bytes(&r->custom_id, id, n);
+    TRY(copy_bytes(&r->custom_id, id, n));
+    r->is_named = true;
+    return status_ok();
 }
 
 /* A batch line's envelope; *fields becomes its body. */
