@@ -8,6 +8,8 @@ again by --audit.
 """
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,6 +28,12 @@ PERSON = {"type": "object", "title": "Person", "required": ["name", "age", "mood
 SCHEMAS = [PERSON, {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
            {"anyOf": [{"type": "integer", "minimum": -5, "maximum": 5}, {"const": None}]},
            {"type": "string", "pattern": "^[A-Z]{2,3}$"}]
+# each asks for more than a grammar may: the bound that its error row names
+TOO_LARGE = {"edges": {"guided_json": {"enum": [f"value {i}" for i in range(200000)]}},
+             "states": {"guided_regex": "(a|b)*a(a|b){18}"},
+             "steps": {"guided_json": {"type": "array", "maxItems": 40000, "items": {
+                 "type": "string", "enum": ["x"], "pattern": "(a|b)*a(a|b){8}"}}}}
+LARGE = "(a|b)*a(a|b){14}"  # 32,769 states: half as many as a grammar may have
 ALLOWED = [11, *range(300, 700, 3)]
 LAYOUTS = {"tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
            "dp 2, blocks in want": (["--dp", "2", "--kv-blocks", "10", "--chunk", "3"], 2),
@@ -130,7 +138,42 @@ class GuidedTest:
         for name, (flags, ranks) in LAYOUTS.items():
             done, output = self.generate("other", flags, ranks)
             expect(done.status == 0 and output.read_bytes() == whole, f"{name}: {done}")
+        self.beside_too_large(whole)
+        self.stop_among_large()
         self.resume()
+
+    def beside_too_large(self, whole):
+        """Lines that ask for too much are error rows, and the others are as without them."""
+        hostile = [dict(custom_id=unit, prompt="Who", **form) for unit, form in TOO_LARGE.items()]
+        write_lines(self.work / "mixed.jsonl", [*hostile, *self.lines, *hostile[:1]])
+        done, output = self.generate("beside", lines="mixed")
+        expect(done.status == 0, str(done))
+        rows = output.read_bytes().splitlines(keepends=True)
+        expect(b"".join(rows[3:-1]) == whole, "ordinary lines give other rows beside large grammars")
+        for (unit, form), row in zip(TOO_LARGE.items(), rows):
+            n_bytes = len(json.dumps(*form.values(), separators=(",", ":")))
+            expect(f"it is too large: its {n_bytes} bytes need more than " in row.decode() and
+                   f" {unit}\"" in row.decode(), f"{unit}: {row[:400]}")
+
+    def stop_among_large(self):
+        """TERM and USR1 while large grammars are compiled, one for each line: seen between two lines,
+        not after all that are read ahead. Each line is a row once its grammar is compiled, for its
+        prompt is bad, so the rows count the lines."""
+        write_lines(self.work / "large.jsonl", [
+            dict(custom_id=f"{i}", prompt_token_ids=[-1], guided_regex=f"{LARGE}|{i}")
+            for i in range(1000)])
+        for number in signal.SIGTERM, signal.SIGUSR1:
+            argv = [self.shoal.path, "generate", "--model", DEMO, "--input", self.work / "large.jsonl",
+                    "--output", self.work / "stopped.jsonl", "--max-model-len", "512", "--restart"]
+            with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
+                said = ""
+                for text in process.stderr:
+                    said += text
+                    if "loaded " in text:
+                        process.send_signal(number)
+            drained = re.search(r"drained after ([0-9]+) rows", said)
+            expect(process.returncode == 75 and drained, f"{number}: {process.returncode}: {said}")
+            expect(int(drained[1]) < 500, f"{number}: only after {drained[1]} large grammars")
 
     def resume(self):
         """Killed again and again with tokens of unfinished rows in the journal: a longer job, for it

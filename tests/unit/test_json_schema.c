@@ -1,6 +1,7 @@
 /* JSON Schema: which texts schemas take, by themselves and together, and what is refused. */
 #include "text/grammar/json_schema.h"
 
+#include "base/strbuf.h"
 #include "util_forms.h"
 
 #include <CUnit/CUnit.h>
@@ -268,9 +269,91 @@ static void what_is_not_understood_is_named(void)
         {"{\"allOf\":[{\"maxLength\":3},{\"type\":\"string\",\"minLength\":4}]}",
          "no text can match"},
         {"{\"allOf\":[{\"const\":1},{\"enum\":[2,3]}]}", "no text can match"},
+        {"{\"const\":1,\"enum\":[2,3]}", "no text can match"},
+        {"{\"const\":1,\"enum\":7}", "\"enum\": expected a list"},
         {"{\"type\":\"string\",\"pattern\":\"^(a|b)*a(a|b){9}$\",\"maxLength\":20000}",
          "too large"}};
     util_expect_refused(util_of_schema, bad_schemas, sizeof bad_schemas / sizeof *bad_schemas);
+}
+
+/* "AA..A": n times `part`, with its number where it has a %d. */
+static void repeat(struct strbuf *out, const char *before, const char *part, int n,
+                   const char *after)
+{
+    strbuf_puts(out, before);
+    for (int i = 0; i < n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        for (const char *c = part; *c != '\0'; c++) {
+            if (*c == '%')
+                strbuf_printf(out, "%d", i);
+            else
+                strbuf_add(out, c, 1);
+        }
+    }
+    strbuf_puts(out, after);
+}
+
+static uint64_t steps_of(const char *before, const char *part, int n, const char *after)
+{
+    struct grammar_work work = {.n_bytes = 0};
+    struct dfa *d = NULL;
+    struct strbuf spec;
+    strbuf_init(&spec);
+    repeat(&spec, before, part, n, after);
+    const struct status st = util_compile_counting(util_of_schema, spec.data, &work, &d);
+    if (status_failed(&st)) printf("\n  %s%s..%s: %s\n", before, part, after, st.text);
+    CU_ASSERT_EQUAL(st.code, STATUS_OK);
+    dfa_destroy(&d);
+    strbuf_fini(&spec);
+    return work.n_steps;
+}
+
+/* Twice as many values or members take about twice as many steps. */
+static void work_grows_with_the_schema_and_no_faster(void)
+{
+    static const char *const grown[][3] = {
+        {"{\"enum\":[", "\"value %\"", "]}"},
+        {"{\"allOf\":[{\"const\":\"a 7\"},{\"enum\":[", "\"a %\"", "]}]}"},
+        {"{\"allOf\":[{\"enum\":[\"a 3\",\"a 7\"]}],\"enum\":[", "\"a %\"", "]}"},
+        {"{\"type\":\"array\",\"prefixItems\":[", "{\"enum\":[true,%]}", "],\"minItems\":900}"},
+        {"{\"prefixItems\":[", "{\"const\":%}", "]}"},
+        {"{\"anyOf\":[", "{\"$ref\":\"#/$defs/x\"}", "],\"$defs\":{\"x\":{\"const\":1}}}"}};
+    for (size_t i = 0; i < sizeof grown / sizeof *grown; i++) {
+        const char *const *s = grown[i];
+        const uint64_t once = steps_of(s[0], s[1], 1000, s[2]);
+        const uint64_t twice = steps_of(s[0], s[1], 2000, s[2]);
+        if (twice >= 3 * once) printf("\n  %s: %lu, %lu\n", s[0], (long)once, (long)twice);
+        CU_ASSERT(twice < 3 * once);
+    }
+}
+
+/* Small texts that ask for much work: it ends soon after the bound, and the bound is named. */
+static void work_is_bounded(void)
+{
+    static const char *const large[][3] = {
+        {"{\"enum\":[", "\"value %\"", "]}"},
+        {"{\"properties\":{",
+         "\"p%\":{\"type\":\"string\",\"pattern\":\"^[^@]+@[^@]+$\",\"format\":\"date\"}", "}}"},
+        {"{\"type\":\"array\",\"maxItems\":40000,\"items\":{\"enum\":[", "\"%\"",
+         "],\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){8}\"}}"},
+        {"{\"$defs\":{\"x\":{\"type\":\"null\"}},\"allOf\":[{\"$ref\":\"#/$defs/x\"},{\"anyOf\":[",
+         "{\"allOf\":[{\"type\":[\"string\",\"null\"]},{\"$ref\":\"#/$defs/x\"}]}", "]}]}"}};
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        struct grammar_work work = {.n_bytes = 0};
+        struct dfa *d = NULL;
+        struct strbuf spec;
+        strbuf_init(&spec);
+        repeat(&spec, large[i][0], large[i][1], i == 2 ? 1000 : 100000, large[i][2]);
+        work.n_bytes = spec.n;
+        const struct status st = util_compile_counting(util_of_schema, spec.data, &work, &d);
+        if (st.code != STATUS_REQUEST || strstr(st.text, "too large") == NULL)
+            printf("\n  %s: %s\n", large[i][0], st.text);
+        CU_ASSERT_EQUAL(st.code, STATUS_REQUEST);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "it is too large: its"));
+        CU_ASSERT(work.n_steps < GRAMMAR_STEPS_MAX + GRAMMAR_STEPS_MAX / 8);
+        dfa_destroy(&d);
+        strbuf_fini(&spec);
+    }
 }
 
 void suite_json_schema(CU_pSuite suite);
@@ -279,4 +362,6 @@ void suite_json_schema(CU_pSuite suite)
     CU_ADD_TEST(suite, schemas_take_their_texts);
     CU_ADD_TEST(suite, numbers_are_those_between_their_bounds);
     CU_ADD_TEST(suite, what_is_not_understood_is_named);
+    CU_ADD_TEST(suite, work_grows_with_the_schema_and_no_faster);
+    CU_ADD_TEST(suite, work_is_bounded);
 }

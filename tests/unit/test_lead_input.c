@@ -2,6 +2,7 @@
  * long. */
 #include "base/file.h"
 #include "base/mem.h"
+#include "text/tokenizer/tokenizer.h"
 #include "util_serve.h"
 
 #include <CUnit/CUnit.h>
@@ -144,6 +145,58 @@ static void a_line_over_the_limit_is_a_row(void)
     strbuf_fini(&out);
 }
 
+/* Each grammar takes all steps that one may take: only one of them is compiled before a step. */
+static void large_grammars_do_not_hold_up_what_runs(void)
+{
+    enum { HEAVY = 4 };
+    static struct serve_summary summary;
+    char input[UTIL_PATH_MAX], output[UTIL_PATH_MAX];
+    struct lead *lead = NULL;
+    struct fake_engine engine;
+    struct step_plan plan;
+    struct step_result result;
+    struct strbuf in;
+    struct tokenizer *t = util_byte_tokenizer();
+    strbuf_init(&in);
+    strbuf_puts(&in, "{\"prompt_token_ids\":[9,8,7],\"max_tokens\":1}\n");
+    for (int i = 0; i < HEAVY; i++)
+        strbuf_printf(
+            &in,
+            "{\"prompt\":\"q\",\"guided_json\":{\"type\":\"array\",\"maxItems\":40000,"
+            "\"items\":{\"enum\":[\"%d\"],\"type\":\"string\",\"pattern\":\"(a|b)*a(a|b){8}"
+            "\"}}}\n",
+            i);
+    util_file_create(input, in.data, in.n);
+    util_file_create(output, "", 0);
+    struct lead_options o = util_lead_options(t, input, output);
+    CU_ASSERT_EQUAL_FATAL(lead_create(&o, &lead).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(step_plan_init(&plan, 1).code, STATUS_OK);
+    step_result_init(&result);
+    fake_engine_init(&engine, 1, o.n_blocks);
+    bool done = false;
+    for (uint64_t step = 0; !done && step < 1000; step++) {
+        CU_ASSERT_EQUAL_FATAL(lead_next(lead, 0, step, &plan, &done).code, STATUS_OK);
+        CU_ASSERT_EQUAL(plan.n_seqs, step == 0 ? 1 : 0);
+        lead_summary(lead, &summary);
+        CU_ASSERT(summary.n_rows <= step + 2);
+        if (done || plan.n_seqs == 0) continue;
+        fake_engine_run(&engine, &plan, &result);
+        CU_ASSERT_EQUAL_FATAL(lead_commit(lead, 0, &result).code, STATUS_OK);
+    }
+    CU_ASSERT(done);
+    CU_ASSERT_EQUAL(lead_finish(lead, &summary).code, STATUS_OK);
+    CU_ASSERT_EQUAL(summary.n_rows, 1 + HEAVY);
+    CU_ASSERT_EQUAL(summary.n_error_rows, HEAVY);
+    fake_engine_fini(&engine);
+    step_result_fini(&result);
+    step_plan_fini(&plan);
+    lead_destroy(&lead);
+    tokenizer_destroy(&t);
+    strbuf_fini(&in);
+    util_file_remove(input);
+    util_file_remove(output);
+}
+
 /* The first of two lines with one id wins even when it is an error row; a line without an id takes
  * another name. */
 static void ids_count_once_whatever_their_rows(void)
@@ -179,5 +232,7 @@ void suite_lead_input(CU_pSuite suite)
     CU_add_test(suite, "a slow pipe does not hold up what runs",
                 a_slow_pipe_does_not_hold_up_what_runs);
     CU_add_test(suite, "a line over the limit is a row", a_line_over_the_limit_is_a_row);
+    CU_add_test(suite, "large grammars do not hold up what runs",
+                large_grammars_do_not_hold_up_what_runs);
     CU_add_test(suite, "ids count once whatever their rows", ids_count_once_whatever_their_rows);
 }

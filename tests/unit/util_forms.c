@@ -25,10 +25,17 @@ struct status util_of_schema(struct nfa *n, uint32_t from, const char *spec, uin
 
 struct status util_compile(util_add_paths *add, const char *spec, struct dfa **out)
 {
+    struct grammar_work work = {.n_bytes = strlen(spec)};
+    return util_compile_counting(add, spec, &work, out);
+}
+
+struct status util_compile_counting(util_add_paths *add, const char *spec,
+                                    struct grammar_work *work, struct dfa **out)
+{
     struct nfa n;
     uint32_t end;
     *out = NULL;
-    nfa_init(&n);
+    nfa_init(&n, work);
     const uint32_t start = nfa_state(&n);
     struct status st = add(&n, start, spec, &end);
     if (!status_failed(&st)) st = dfa_create(&n, start, end, out);

@@ -17,6 +17,10 @@ typedef struct status util_add_paths(struct nfa *n, uint32_t from, const char *s
 util_add_paths util_of_pattern, util_of_schema;
 
 struct status util_compile(util_add_paths *add, const char *spec, struct dfa **out);
+
+/* The same, with the steps that it takes counted. */
+struct status util_compile_counting(util_add_paths *add, const char *spec,
+                                    struct grammar_work *work, struct dfa **out);
 bool util_accepts(const struct dfa *d, const char *text);
 
 /* Each spec takes the texts that fit and no other of its texts; each of the latter is refused by a

@@ -3,8 +3,16 @@
 
 #include <stdio.h>
 
-/* Lines read before a step: while the scheduler wants more, and ahead of that. */
-enum { LINES_PER_STEP = 1024, LINES_AHEAD = 64 };
+/* How much is read before a step: lines while the scheduler wants more, lines ahead of that, bytes
+ * of lines, and steps of compiling grammars (serve/request/guide.h; 2^22 take about 0.05 s). The
+ * line that exceeds one of them is the last. So a step, and a signal, waits for at most one large
+ * line. */
+enum {
+    LINES_PER_STEP = 1024,
+    LINES_AHEAD = 64,
+    BYTES_PER_STEP = 8 << 20,
+    GUIDE_STEPS_PER_STEP = 1 << 22
+};
 
 static struct status make_request(struct lead *l, const struct line *line, struct request **out)
 {
@@ -157,11 +165,18 @@ static struct status end_of_input(struct lead *l)
     return journal_line_changed(l->o.input_path, lines_taken(l) + 1);
 }
 
+static uint64_t guide_steps(const struct lead *l)
+{
+    return l->rules.guides != NULL ? guides_steps(l->rules.guides) : 0;
+}
+
 struct status lead_read_lines(struct lead *l)
 {
     const int n_most = scheduler_wants_more(l->scheduler) ? LINES_PER_STEP : LINES_AHEAD;
-    bool waits = false;
-    for (int i = 0; i < n_most && !waits && !l->all_read; i++) {
+    const uint64_t n_steps_before = guide_steps(l);
+    size_t n_bytes = 0;
+    bool waits = false, is_enough = false;
+    for (int i = 0; i < n_most && !waits && !l->all_read && !is_enough; i++) {
         if (!result_writer_has_room(l->writer)) break;
         const bool may_wait = l->window.n == 0 && scheduler_is_idle(l->scheduler);
         struct line line;
@@ -171,10 +186,15 @@ struct status lead_read_lines(struct lead *l)
             TRY(line_reader_next(l->reader, true, &line));
         }
         waits = line.kind == LINE_WAIT;
+        if (line.kind == LINE_OK || line.kind == LINE_TOO_LONG) n_bytes += line.n;
         if (!waits) TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        is_enough =
+            n_bytes >= BYTES_PER_STEP || guide_steps(l) - n_steps_before >= GUIDE_STEPS_PER_STEP;
     }
-    /* nothing more can be read now, so what there is must do */
-    if (waits || l->all_read || !result_writer_has_room(l->writer)) TRY(order_window(l));
+    /* do not wait for a full window when no more can be read now, or when nothing runs meanwhile */
+    if (waits || l->all_read || !result_writer_has_room(l->writer) ||
+        (is_enough && scheduler_is_idle(l->scheduler)))
+        TRY(order_window(l));
     return lead_flush(l, false);
 }
 

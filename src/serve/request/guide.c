@@ -13,6 +13,37 @@
 /* Of guides that no request has: bytes, and how many; of all masks: bytes. */
 enum { KEPT_BYTES = 64 << 20, KEPT = 256, MASKS_BYTES = 64 << 20 };
 
+/* What a guide is made of. */
+struct spec {
+    enum guide_kind kind;
+    const struct js_node *node; /* NULL: GUIDE_OBJECT */
+    char *key;                  /* owned, [n_key]: the kind, and the node as compact JSON */
+    size_t n_key;
+    uint64_t hash; /* of the key */
+};
+
+static struct status spec_init(struct spec *s, enum guide_kind kind, const struct js_node *node)
+{
+    char *text = NULL;
+    size_t n_text = 0;
+    *s = (struct spec){.kind = kind, .node = node};
+    if (kind != GUIDE_OBJECT) TRY(js_dump(node, &text, &n_text));
+    const struct status st = mem_alloc(&s->key, n_text + 1, 1, "guide");
+    if (!status_failed(&st)) {
+        s->key[0] = (char)kind;
+        if (n_text > 0) memcpy(s->key + 1, text, n_text);
+        s->n_key = n_text + 1;
+        s->hash = XXH3_64bits(s->key, s->n_key);
+    }
+    mem_free(&text);
+    return st;
+}
+
+static bool spec_equals(const struct spec *a, const struct spec *b)
+{
+    return a->hash == b->hash && a->n_key == b->n_key && memcmp(a->key, b->key, a->n_key) == 0;
+}
+
 struct mask {
     uint32_t *words; /* owned, [n_words]; NULL: not made yet */
     size_t n_tokens;
@@ -20,15 +51,13 @@ struct mask {
 
 struct guide {
     struct guides *owner;
-    uint64_t hash;
-    char *key; /* owned, [n_key]: the kind, and the spec as compact JSON */
-    size_t n_key;
+    struct spec spec; /* without its node */
     size_t n_users;
-    char *error;        /* owned: why there is no automaton; NULL: there is one */
+    char *error;        /* owned: why it cannot be compiled; NULL: dfa is there */
     struct dfa *dfa;    /* owned */
-    struct mask *masks; /* [n_states] */
-    struct mask first;  /* of the start, for an answer's first token */
-    struct guide *next; /* used before this one */
+    struct mask *masks; /* [dfa->n_states], owned */
+    struct mask first;  /* of the start state, for an answer's first token */
+    struct guide *next; /* last used before this one */
 };
 
 struct guides {
@@ -37,7 +66,8 @@ struct guides {
     size_t n_words;
     struct token_order *order; /* NULL until the first guide */
     size_t n_masks_bytes;
-    struct guide *head; /* used last */
+    uint64_t n_steps;   /* guides_steps */
+    struct guide *head; /* last used after all others */
 };
 
 struct status guides_create(const struct tokenizer *t, int32_t vocab_size, struct guides **out)
@@ -72,7 +102,7 @@ static void guide_destroy(struct guide **guide)
     drop_masks(p);
     mem_free(&p->masks);
     dfa_destroy(&p->dfa);
-    mem_free(&p->key);
+    mem_free(&p->spec.key);
     mem_free(&p->error);
     mem_free(guide);
 }
@@ -104,59 +134,42 @@ static struct status add_choices(struct nfa *n, uint32_t from, const struct js_n
     return nfa_status(n);
 }
 
-static struct status add_paths(struct nfa *n, uint32_t from, enum guide_kind kind,
-                               const struct js_node *node, uint32_t *end)
+static struct status add_paths(struct nfa *n, uint32_t from, const struct spec *spec, uint32_t *end)
 {
     const struct regex_options options = {.in_string = false, .searches = false};
     size_t n_bytes;
-    switch (kind) {
+    switch (spec->kind) {
     case GUIDE_REGEX: {
-        const char *pattern = js_string(node, &n_bytes);
+        const char *pattern = js_string(spec->node, &n_bytes);
         if (pattern == NULL) return status_make(STATUS_REQUEST, "expected a string");
         return regex_add(n, from, pattern, n_bytes, options, end);
     }
     case GUIDE_CHOICE:
-        return add_choices(n, from, node, end);
+        return add_choices(n, from, spec->node, end);
     case GUIDE_OBJECT:
         return json_schema_any_object(n, from, end);
     default:
-        return json_schema_add(n, from, node, end);
+        return json_schema_add(n, from, spec->node, end);
     }
 }
 
-static struct status compile(enum guide_kind kind, const struct js_node *node, struct dfa **out)
+static struct status compile(const struct spec *spec, struct grammar_work *work, struct dfa **out)
 {
     struct nfa n;
     uint32_t end;
     *out = NULL;
-    nfa_init(&n);
+    nfa_init(&n, work);
     const uint32_t start = nfa_state(&n);
-    struct status st = add_paths(&n, start, kind, node, &end);
+    struct status st = add_paths(&n, start, spec, &end);
     if (!status_failed(&st)) st = dfa_create(&n, start, end, out);
     nfa_fini(&n);
     return st;
 }
 
-static struct status make_key(enum guide_kind kind, const struct js_node *node, char **key,
-                              size_t *n)
-{
-    char *text = NULL;
-    size_t n_text = 0;
-    if (kind != GUIDE_OBJECT) TRY(js_dump(node, &text, &n_text));
-    const struct status st = mem_alloc(key, n_text + 1, 1, "guide");
-    if (!status_failed(&st)) {
-        (*key)[0] = (char)kind;
-        if (n_text > 0) memcpy(*key + 1, text, n_text);
-        *n = n_text + 1;
-    }
-    mem_free(&text);
-    return st;
-}
-
 static size_t bytes_of(const struct guide *p)
 {
-    if (p->dfa == NULL) return sizeof *p + p->n_key + STATUS_TEXT_MAX;
-    return sizeof *p + p->n_key + dfa_bytes(p->dfa) + p->dfa->n_states * sizeof *p->masks;
+    if (p->dfa == NULL) return sizeof *p + p->spec.n_key + STATUS_TEXT_MAX;
+    return sizeof *p + p->spec.n_key + dfa_bytes(p->dfa) + p->dfa->n_states * sizeof *p->masks;
 }
 
 /* Drops what nobody uses, but for the head and the most recent that fit. */
@@ -177,32 +190,32 @@ static void trim(struct guides *g)
     }
 }
 
-/* Compiles into p. A spec that cannot be is known as such from then on. */
-static struct status fill(struct guide *p, enum guide_kind kind, const struct js_node *node)
+/* Compiles p's spec. Why it cannot be compiled is kept, too, for the next line that asks for it. */
+static struct status fill(struct guide *p)
 {
-    const struct status st = compile(kind, node, &p->dfa);
+    struct grammar_work work = {.n_bytes = p->spec.n_key - 1};
+    const struct status st = compile(&p->spec, &work, &p->dfa);
+    p->owner->n_steps += work.n_steps;
+    p->spec.node = NULL; /* it goes with its line */
     if (st.code == STATUS_REQUEST) return mem_strndup(&p->error, st.text, strlen(st.text));
     TRY(st);
     return mem_alloc(&p->masks, p->dfa->n_states, sizeof *p->masks, "guide");
 }
 
-/* Takes over the key when it makes a guide of it. */
-static struct status make_guide(struct guides *g, enum guide_kind kind, const struct js_node *node,
-                                char **key, size_t n_key)
+/* Puts a new guide first in the list. Takes the spec's key. */
+static struct status make_guide(struct guides *g, struct spec *spec)
 {
     struct guide *p = NULL;
     if (g->order == NULL) TRY(token_order_create(g->tokenizer, g->vocab_size, &g->order));
     TRY(mem_alloc(&p, 1, sizeof *p, "guide"));
-    const struct status st = fill(p, kind, node);
+    p->owner = g;
+    p->spec = *spec;
+    spec->key = NULL;
+    const struct status st = fill(p);
     if (status_failed(&st)) {
         guide_destroy(&p);
         return st;
     }
-    p->owner = g;
-    p->key = *key;
-    p->n_key = n_key;
-    p->hash = XXH3_64bits(p->key, n_key);
-    *key = NULL;
     p->next = g->head;
     g->head = p;
     trim(g);
@@ -212,13 +225,11 @@ static struct status make_guide(struct guides *g, enum guide_kind kind, const st
 struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
                          struct guide **out)
 {
-    char *key = NULL;
-    size_t n_key = 0;
-    *out = NULL;
-    TRY(make_key(kind, node, &key, &n_key));
+    struct spec spec;
     struct guide **link = &g->head;
-    while (*link != NULL && ((*link)->n_key != n_key || memcmp((*link)->key, key, n_key) != 0))
-        link = &(*link)->next;
+    *out = NULL;
+    TRY(spec_init(&spec, kind, node));
+    while (*link != NULL && !spec_equals(&(*link)->spec, &spec)) link = &(*link)->next;
     struct status st = status_ok();
     if (*link != NULL) { /* the latest used stands first */
         struct guide *p = *link;
@@ -226,13 +237,18 @@ struct status guides_get(struct guides *g, enum guide_kind kind, const struct js
         p->next = g->head;
         g->head = p;
     } else {
-        st = make_guide(g, kind, node, &key, n_key);
+        st = make_guide(g, &spec);
     }
-    mem_free(&key);
+    mem_free(&spec.key);
     TRY(st);
     if (g->head->error != NULL) return status_make(STATUS_REQUEST, "%s", g->head->error);
     *out = guide_share(g->head);
     return status_ok();
+}
+
+uint64_t guides_steps(const struct guides *g)
+{
+    return g->n_steps;
 }
 
 struct guide *guide_share(struct guide *guide)
@@ -254,7 +270,7 @@ size_t guide_cost_bytes(const struct guide *guide)
 
 uint64_t guide_hash(const struct guide *guide)
 {
-    return guide->hash;
+    return guide->spec.hash;
 }
 
 uint16_t guide_next(const struct guide *guide, uint16_t state, int32_t token, bool begins)
@@ -286,6 +302,7 @@ struct status guide_mask(struct guide *guide, uint16_t state, bool begins, const
         }
         TRY(mem_alloc(&m->words, g->n_words, sizeof *m->words, "guide"));
         g->n_masks_bytes += n_bytes;
+        g->n_steps += (uint64_t)g->vocab_size;
         m->n_tokens = token_order_mask(g->order, guide->dfa, state, begins, m->words);
     }
     *mask = m->words;

@@ -29,6 +29,10 @@ void guides_destroy(struct guides **guides);
 struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
                          struct guide **out);
 
+/* Local. Steps of compiling (text/grammar/automaton.h) and of making masks, a token each, that were
+ * done so far. */
+uint64_t guides_steps(const struct guides *g);
+
 /* Local. One user more; one less (accepts NULL, sets it to NULL). */
 struct guide *guide_share(struct guide *guide);
 void guide_release(struct guide **guide);

@@ -1,5 +1,6 @@
-/* Sets of graph states become single states. Only states that can reach the end are looked at, so
- * every set that is not empty is alive. */
+/* Subset construction: a set of graph states becomes one state of the automaton. Only graph states
+ * that can reach the end are kept in sets, so every set that is not empty leads to an accepted
+ * text. */
 #include "text/grammar/automaton.h"
 
 #include "base/mem.h"
@@ -10,7 +11,7 @@
 
 enum { BUCKETS = 1 << 12 };
 
-/* A made state: its set stands in pool[first, first + n). */
+/* A state of the automaton; its set of graph states is pool[first, first + n). */
 struct made {
     size_t first, n;
     uint64_t hash;
@@ -18,26 +19,28 @@ struct made {
 };
 
 struct builder {
-    const struct nfa *n;
+    struct nfa *n;
     uint32_t accept;
-    size_t *edges_of;              /* [n_states + 1]: its edges stand in sorted from there */
-    const struct nfa_edge *sorted; /* by `from`; owned */
-    bool *lives;                   /* [n_states] */
-    uint32_t *seen, *stack;        /* [n_states]; seen: the round in which it was */
+    struct nfa_edge *sorted; /* by `from`; low and high are classes of bytes */
+    size_t *edges_of; /* [n_states + 1]: the edges of s are sorted[edges_of[s], edges_of[s + 1]) */
+    bool *lives;      /* [n_states] the end can be reached from it */
+    uint32_t *seen;   /* [n_states] the last round in which the state was met */
+    uint32_t *stack;  /* [n_states] */
     uint32_t round;
-    uint32_t *set; /* [n_states] being made */
+    uint32_t *set; /* [n_states] the set that is being made */
     size_t n_set;
-    uint32_t *pool; /* sets of all states; grows */
+    const struct nfa_edge **begun;  /* [n_edges] edges of the state at hand, by their first class */
+    const struct nfa_edge **active; /* [n_edges] those that take the class at hand */
+    uint32_t *pool;                 /* sets of all states; grows */
     size_t n_pool, pool_capacity;
     struct made *states; /* [capacity] */
     size_t capacity;
-    uint32_t buckets[BUCKETS];
-    size_t n_work;
+    uint32_t buckets[BUCKETS]; /* states by the hashes of their sets */
     struct dfa *d;
 };
 
-/* The edges ordered by one end, but for those to states of which `lives` (NULL: all) says false.
- * starts [n_states + 1] and out are filled. */
+/* Fills out with the edges in the order of one end, and starts [n_states + 1] with where those of
+ * each state begin. Edges to states that do not live (lives NULL: all do) are left out. */
 static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, size_t *starts,
                        struct nfa_edge *out)
 {
@@ -52,22 +55,22 @@ static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, siz
         const struct nfa_edge *e = &n->edges[i];
         if (lives == NULL || lives[e->to]) out[--starts[(by_from ? e->from : e->to) + 1]] = *e;
     }
-    /* each start slid to its own place: starts[s + 1] is where s begins */
+    /* starts[s + 1] is now where s begins */
     memmove(starts, starts + 1, n->n_states * sizeof *starts);
     starts[n->n_states] = n_sorted;
 }
 
-/* Which states reach the end: backwards from it. */
-static void find_living(struct builder *b, struct nfa_edge *sorted)
+/* Finds the states that reach the end, by going backwards from it. */
+static void find_living(struct builder *b)
 {
     size_t n_stack = 0;
-    sort_edges(b->n, false, NULL, b->edges_of, sorted);
+    sort_edges(b->n, false, NULL, b->edges_of, b->sorted);
     b->lives[b->accept] = true;
     b->stack[n_stack++] = b->accept;
     while (n_stack > 0) {
         const uint32_t s = b->stack[--n_stack];
         for (size_t i = b->edges_of[s]; i < b->edges_of[s + 1]; i++) {
-            const uint32_t from = sorted[i].from;
+            const uint32_t from = b->sorted[i].from;
             if (b->lives[from]) continue;
             b->lives[from] = true;
             b->stack[n_stack++] = from;
@@ -82,15 +85,17 @@ static void push(struct builder *b, uint32_t s, size_t *n_stack)
     b->stack[(*n_stack)++] = s;
 }
 
-/* Adds s and what it reaches without a byte to the set; of these, those that matter. */
+/* Adds to the set s and the states that it reaches by empty edges, as far as they accept or have
+ * edges with bytes. */
 static void add_closure(struct builder *b, uint32_t s)
 {
     size_t n_stack = 0;
+    uint64_t n_steps = 1;
     if (b->lives[s]) push(b, s, &n_stack);
     while (n_stack > 0) {
         const uint32_t at = b->stack[--n_stack];
         bool matters = at == b->accept;
-        b->n_work++;
+        n_steps += 1 + b->edges_of[at + 1] - b->edges_of[at];
         for (size_t i = b->edges_of[at]; i < b->edges_of[at + 1]; i++) {
             if (b->sorted[i].is_empty)
                 push(b, b->sorted[i].to, &n_stack);
@@ -99,18 +104,13 @@ static void add_closure(struct builder *b, uint32_t s)
         }
         if (matters) b->set[b->n_set++] = at;
     }
+    nfa_spend(b->n, n_steps);
 }
 
 static int compare_states(const void *a, const void *b)
 {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
-}
-
-static struct status too_large(void)
-{
-    return status_make(STATUS_REQUEST, "it is too large: its automaton has more than %d states",
-                       (int)DFA_STATES_MAX);
 }
 
 static struct status reserve(struct builder *b)
@@ -131,13 +131,24 @@ static struct status reserve(struct builder *b)
     return status_ok();
 }
 
-/* The state of the set, made now if there is none. */
+/* Sorts the set. Many are in order as they are. */
+static void sort_set(struct builder *b)
+{
+    size_t n_ordered = 1, n_levels = 1;
+    while (n_ordered < b->n_set && b->set[n_ordered - 1] < b->set[n_ordered]) n_ordered++;
+    if (n_ordered < b->n_set) {
+        while (b->n_set >> n_levels != 0) n_levels++;
+        qsort(b->set, b->n_set, sizeof *b->set, compare_states);
+    }
+    nfa_spend(b->n, b->n_set * n_levels);
+}
+
+/* *out = the state of the set, which is not empty; made now if there is none. */
 static struct status state_of_set(struct builder *b, uint16_t *out)
 {
     struct dfa *d = b->d;
     *out = DFA_DEAD;
-    if (b->n_set == 0) return status_ok();
-    qsort(b->set, b->n_set, sizeof *b->set, compare_states);
+    sort_set(b);
     const uint64_t hash = XXH3_64bits(b->set, b->n_set * sizeof *b->set);
     uint32_t *bucket = &b->buckets[hash % BUCKETS];
     for (uint32_t i = *bucket; i != 0; i = b->states[i].next_in_bucket) {
@@ -147,7 +158,8 @@ static struct status state_of_set(struct builder *b, uint16_t *out)
         *out = (uint16_t)i;
         return status_ok();
     }
-    if (d->n_states == DFA_STATES_MAX || b->n_work > DFA_WORK_MAX) return too_large();
+    if (d->n_states == DFA_STATES_MAX)
+        return grammar_too_large(b->n->work, DFA_STATES_MAX, "states");
     TRY(reserve(b));
     *out = (uint16_t)d->n_states++;
     b->states[*out] = (struct made){b->n_pool, b->n_set, hash, *bucket};
@@ -159,7 +171,7 @@ static struct status state_of_set(struct builder *b, uint16_t *out)
     return status_ok();
 }
 
-/* Bytes that no edge tells apart have one class; classes ascend with their bytes. */
+/* Gives bytes that no edge tells apart the same class. Classes ascend with their bytes. */
 static void make_classes(const struct nfa *n, struct dfa *d)
 {
     bool begins[257] = {true};
@@ -173,28 +185,80 @@ static void make_classes(const struct nfa *n, struct dfa *d)
     }
 }
 
-/* The next state of `state` for one class. */
-static struct status make_next(struct builder *b, size_t state, size_t class)
+/* A walk over the classes of bytes, for the edges with bytes of one state's set. */
+struct sweep {
+    size_t end[256]; /* begun[end[c - 1], end[c]) are the edges whose first class is c */
+    bool ends[256];  /* whether c is the last class of an edge */
+    size_t n_active;
+};
+
+static size_t sweep_begin(const struct sweep *w, size_t c)
 {
-    struct dfa *d = b->d;
-    b->n_set = 0;
-    b->round++;
-    for (size_t k = 0; k < b->states[state].n; k++) {
-        const uint32_t s = b->pool[b->states[state].first + k];
-        for (size_t i = b->edges_of[s]; i < b->edges_of[s + 1]; i++) {
+    return c > 0 ? w->end[c - 1] : 0;
+}
+
+/* Sorts the edges of the state's set into b->begun, by counting them. */
+static void begin_sweep(struct builder *b, size_t state, struct sweep *w)
+{
+    const uint32_t *set = b->pool + b->states[state].first;
+    const size_t n_set = b->states[state].n;
+    size_t n_edges = 0;
+    memset(w, 0, sizeof *w);
+    for (size_t k = 0; k < n_set; k++) {
+        for (size_t i = b->edges_of[set[k]]; i < b->edges_of[set[k] + 1]; i++) {
             const struct nfa_edge *e = &b->sorted[i];
-            b->n_work++;
-            if (e->is_empty || d->class_of[e->low] > class || d->class_of[e->high] < class)
-                continue;
-            add_closure(b, e->to);
+            if (e->is_empty) continue;
+            w->end[e->low]++;
+            w->ends[e->high] = true;
         }
     }
-    if (b->n_work > DFA_WORK_MAX) return too_large();
-    uint16_t next;
-    TRY(state_of_set(b, &next));
-    d->next[state * d->n_classes + class] = next;
-    if (next != DFA_DEAD) d->flags[state] |= DFA_GOES_ON;
-    return status_ok();
+    for (size_t c = 0; c < b->d->n_classes; c++) {
+        const size_t n = w->end[c];
+        w->end[c] = n_edges; /* where c begins; the loop below moves it to where c ends */
+        n_edges += n;
+    }
+    for (size_t k = 0; k < n_set; k++) {
+        for (size_t i = b->edges_of[set[k]]; i < b->edges_of[set[k] + 1]; i++)
+            if (!b->sorted[i].is_empty) b->begun[w->end[b->sorted[i].low]++] = &b->sorted[i];
+    }
+    nfa_spend(b->n, b->d->n_classes + n_set + n_edges);
+}
+
+/* The set of the states that follow by class c; b->active holds the edges of the class before. */
+static void make_set(struct builder *b, struct sweep *w, size_t c)
+{
+    size_t n = 0;
+    b->n_set = 0;
+    b->round++;
+    nfa_spend(b->n, w->n_active);
+    for (size_t i = 0; i < w->n_active; i++)
+        if (b->active[i]->high >= c) b->active[n++] = b->active[i];
+    for (size_t i = sweep_begin(w, c); i < w->end[c]; i++) b->active[n++] = b->begun[i];
+    w->n_active = n;
+    for (size_t i = 0; i < n && !status_failed(&b->n->status); i++)
+        add_closure(b, b->active[i]->to);
+}
+
+/* Makes the next states of `state` for all classes. A class at which no edge begins, after one at
+ * which none ends, leads where that one leads. */
+static struct status make_row(struct builder *b, size_t state)
+{
+    struct dfa *d = b->d;
+    struct sweep w;
+    uint16_t next = DFA_DEAD;
+    begin_sweep(b, state, &w);
+    for (size_t c = 0; c < d->n_classes; c++) {
+        const bool is_same = c > 0 && sweep_begin(&w, c) == w.end[c] && !w.ends[c - 1];
+        if (!is_same) {
+            make_set(b, &w, c);
+            TRY(nfa_status(b->n));
+            next = DFA_DEAD;
+            if (b->n_set > 0) TRY(state_of_set(b, &next));
+        }
+        d->next[state * d->n_classes + c] = next;
+        if (next != DFA_DEAD) d->flags[state] |= DFA_GOES_ON;
+    }
+    return nfa_status(b->n);
 }
 
 static struct status make_states(struct builder *b, uint32_t start)
@@ -205,30 +269,41 @@ static struct status make_states(struct builder *b, uint32_t start)
     TRY(reserve(b));
     b->round = 1;
     add_closure(b, start);
-    TRY(state_of_set(b, &first));
-    for (size_t state = DFA_START; state < d->n_states; state++)
-        for (size_t class = 0; class < d->n_classes; class ++) TRY(make_next(b, state, class));
-    return status_ok();
+    if (b->n_set > 0) TRY(state_of_set(b, &first));
+    for (size_t state = DFA_START; state < d->n_states; state++) TRY(make_row(b, state));
+    return nfa_status(b->n);
 }
 
-static struct status build(struct builder *b, uint32_t start)
+static struct status allocate(struct builder *b)
 {
-    const size_t n = b->n->n_states;
-    struct nfa_edge *sorted = NULL;
-    TRY(mem_alloc(&sorted, b->n->n_edges, sizeof *sorted, "automaton"));
-    b->sorted = sorted;
+    const size_t n = b->n->n_states, n_edges = b->n->n_edges;
+    TRY(mem_alloc(&b->d, 1, sizeof *b->d, "automaton"));
+    TRY(mem_alloc(&b->sorted, n_edges, sizeof *b->sorted, "automaton"));
+    TRY(mem_alloc(&b->begun, n_edges, sizeof *b->begun, "automaton"));
+    TRY(mem_alloc(&b->active, n_edges, sizeof *b->active, "automaton"));
     TRY(mem_alloc(&b->edges_of, n + 2, sizeof *b->edges_of, "automaton"));
     TRY(mem_alloc(&b->lives, n, sizeof *b->lives, "automaton"));
     TRY(mem_alloc(&b->seen, n, sizeof *b->seen, "automaton"));
     TRY(mem_alloc(&b->stack, n, sizeof *b->stack, "automaton"));
-    TRY(mem_alloc(&b->set, n, sizeof *b->set, "automaton"));
-    find_living(b, sorted);
-    sort_edges(b->n, true, b->lives, b->edges_of, sorted);
+    return mem_alloc(&b->set, n, sizeof *b->set, "automaton");
+}
+
+static struct status build(struct builder *b, uint32_t start)
+{
+    nfa_spend(b->n, BUCKETS / 16 + b->n->n_states + b->n->n_edges);
+    TRY(nfa_status(b->n));
+    TRY(allocate(b));
+    find_living(b);
+    sort_edges(b->n, true, b->lives, b->edges_of, b->sorted);
     make_classes(b->n, b->d);
+    for (size_t i = 0; i < b->edges_of[b->n->n_states]; i++) {
+        b->sorted[i].low = b->d->class_of[b->sorted[i].low];
+        b->sorted[i].high = b->d->class_of[b->sorted[i].high];
+    }
     return make_states(b, start);
 }
 
-struct status dfa_create_any(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
+struct status dfa_create_any(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
 {
     *out = NULL;
     TRY(nfa_status(n));
@@ -236,10 +311,10 @@ struct status dfa_create_any(const struct nfa *n, uint32_t start, uint32_t accep
     TRY(mem_alloc(&b, 1, sizeof *b, "automaton"));
     b->n = n;
     b->accept = accept;
-    struct status st = mem_alloc(&b->d, 1, sizeof *b->d, "automaton");
-    if (!status_failed(&st)) st = build(b, start);
-    struct nfa_edge *sorted = (struct nfa_edge *)b->sorted;
-    mem_free(&sorted);
+    const struct status st = build(b, start);
+    mem_free(&b->sorted);
+    mem_free(&b->begun);
+    mem_free(&b->active);
     mem_free(&b->edges_of);
     mem_free(&b->lives);
     mem_free(&b->seen);
@@ -253,7 +328,7 @@ struct status dfa_create_any(const struct nfa *n, uint32_t start, uint32_t accep
     return st;
 }
 
-struct status dfa_create(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
+struct status dfa_create(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out)
 {
     TRY(dfa_create_any(n, start, accept, out));
     if (*out == NULL) return status_make(STATUS_REQUEST, "no text can match it");
@@ -275,14 +350,25 @@ uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t 
     return state;
 }
 
-/* Pairs of states that are met together. */
+/* The product of two automata: pairs of states that are reached by the same text. */
 struct pairs {
     struct nfa *n;
     const struct dfa *a, *b;
-    uint32_t *state; /* [a's states, b's states] of n; 0: not met */
-    uint32_t *met;   /* [n_met] the pairs, in the order of meeting */
+    int run[257]; /* [n_runs + 1] the bytes of [run[i], run[i + 1]) are alike to both */
+    int n_runs;
+    uint32_t *state; /* [a's states, b's states] of n; 0: not reached yet */
+    uint32_t *met;   /* [n_met] the pairs, in the order in which they were reached */
     size_t n_met, capacity;
 };
+
+static void find_runs(struct pairs *p)
+{
+    const uint8_t *a = p->a->class_of, *b = p->b->class_of;
+    for (int byte = 0; byte < 256; byte++)
+        if (byte == 0 || a[byte] != a[byte - 1] || b[byte] != b[byte - 1])
+            p->run[p->n_runs++] = byte;
+    p->run[p->n_runs] = 256;
+}
 
 static struct status state_of_pair(struct pairs *p, uint16_t a, uint16_t b, uint32_t *out)
 {
@@ -300,23 +386,24 @@ static struct status state_of_pair(struct pairs *p, uint16_t a, uint16_t b, uint
     return status_ok();
 }
 
-/* The edges of a pair: one for each run of bytes that lead to the same pair. */
+/* Adds the edges of a pair: one for neighbouring bytes that lead to the same pair. */
 static struct status add_pair(struct pairs *p, uint32_t pair, uint32_t end)
 {
     const uint16_t a = (uint16_t)(pair / p->b->n_states), b = (uint16_t)(pair % p->b->n_states);
     const uint32_t from = p->state[pair];
+    nfa_spend(p->n, (uint64_t)p->n_runs);
     if ((p->a->flags[a] & p->b->flags[b] & DFA_ACCEPTS) != 0) nfa_empty(p->n, from, end);
-    for (int first = 0, last; first < 256; first = last + 1) {
+    for (int i = 0; i < p->n_runs;) {
+        const int first = p->run[i];
         const uint16_t to_a = dfa_next(p->a, a, (uint8_t)first);
         const uint16_t to_b = dfa_next(p->b, b, (uint8_t)first);
         uint32_t to;
-        for (last = first; last < 255; last++)
-            if (dfa_next(p->a, a, (uint8_t)(last + 1)) != to_a ||
-                dfa_next(p->b, b, (uint8_t)(last + 1)) != to_b)
-                break;
+        do i++;
+        while (i < p->n_runs && dfa_next(p->a, a, (uint8_t)p->run[i]) == to_a &&
+               dfa_next(p->b, b, (uint8_t)p->run[i]) == to_b);
         if (to_a == DFA_DEAD || to_b == DFA_DEAD) continue;
         TRY(state_of_pair(p, to_a, to_b, &to));
-        nfa_bytes(p->n, from, (uint8_t)first, (uint8_t)last, to);
+        nfa_bytes(p->n, from, (uint8_t)first, (uint8_t)(p->run[i] - 1), to);
     }
     return nfa_status(p->n);
 }
@@ -326,8 +413,13 @@ struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const 
 {
     struct pairs p = {.n = n, .a = a, .b = b};
     uint32_t start;
-    if (a->n_states * b->n_states > DFA_PAIRS_MAX) return too_large();
-    TRY(mem_alloc(&p.state, a->n_states * b->n_states, sizeof *p.state, "automaton"));
+    const size_t n_pairs = a->n_states * b->n_states;
+    if (n_pairs > DFA_PAIRS_MAX)
+        return grammar_too_large(n->work, DFA_PAIRS_MAX, "pairs of states");
+    nfa_spend(n, n_pairs / 16);
+    TRY(nfa_status(n));
+    find_runs(&p);
+    TRY(mem_alloc(&p.state, n_pairs, sizeof *p.state, "automaton"));
     *end = nfa_state(n);
     struct status st = state_of_pair(&p, DFA_START, DFA_START, &start);
     if (!status_failed(&st)) nfa_empty(n, from, start);

@@ -1,6 +1,7 @@
-/* Finite automata over bytes: a graph with empty moves is built (regex.c, json_schema.c) and made
- * deterministic once. Bounded by counts, never by time, so that what is too large is so everywhere.
- * Knows neither patterns nor tokens. Subset construction: Rabin and Scott 1959. */
+/* Finite automata over bytes. regex.c and json_schema.c build a graph with empty moves (an NFA);
+ * dfa_create turns it into a deterministic automaton (a DFA). Sizes and work are bounded by counts,
+ * never by time, so a grammar that is too large is too large on every machine. Knows neither
+ * patterns nor tokens. Subset construction: Rabin and Scott 1959. */
 #ifndef SHOAL_TEXT_GRAMMAR_AUTOMATON_H
 #define SHOAL_TEXT_GRAMMAR_AUTOMATON_H
 
@@ -11,13 +12,24 @@
 #include <stdint.h>
 
 enum {
+    GRAMMAR_STEPS_MAX = 1 << 25, /* of one grammar, over all its graphs and automata */
     NFA_EDGES_MAX = 1 << 19,
     DFA_STATES_MAX = UINT16_MAX,
-    DFA_WORK_MAX = 1 << 25, /* states visited while sets are made */
     DFA_PAIRS_MAX = 1 << 24,
-    DFA_DEAD = 0, /* no text gets on from here */
+    DFA_DEAD = 0, /* the state from which no text is accepted */
     DFA_START = 1,
 };
+
+/* The work of compiling one grammar. A step is a unit of work that costs about the same everywhere:
+ * an edge added, an edge or a state visited, a byte read again. The number of steps depends on the
+ * grammar alone. The caller's memory; zero except for n_bytes. */
+struct grammar_work {
+    size_t n_bytes; /* the grammar's size, which errors name */
+    uint64_t n_steps;
+};
+
+/* Local. STATUS_REQUEST: the grammar needs more than `most` of `unit`, a plural such as "edges". */
+struct status grammar_too_large(const struct grammar_work *work, int most, const char *unit);
 
 struct nfa_edge {
     uint32_t from, to;
@@ -25,52 +37,59 @@ struct nfa_edge {
     bool is_empty;     /* no byte at all */
 };
 
-/* The caller's memory. Errors stick: nfa_status says them. */
+/* The caller's memory. The first error stays in `status`; later calls then add nothing. */
 struct nfa {
     struct nfa_edge *edges; /* owned, [n_edges] */
     size_t n_edges, capacity;
     uint32_t n_states;
+    struct grammar_work *work; /* borrowed */
     struct status status;
 };
 
-/* Code points [first, last]. */
+/* The code points from first to last. */
 struct char_range {
     uint32_t first, last;
 };
 
-/* Local. An empty graph; no states. */
-void nfa_init(struct nfa *n);
+/* Local. A graph without states, whose steps are added to `work` (borrowed until nfa_fini). */
+void nfa_init(struct nfa *n, struct grammar_work *work);
 void nfa_fini(struct nfa *n);
+
+/* Local. The first error. STATUS_REQUEST: the grammar is too large; or STATUS_MEMORY. */
 struct status nfa_status(const struct nfa *n);
+
+/* Local. Counts n_steps more; an error sticks to n once they are more than GRAMMAR_STEPS_MAX. */
+void nfa_spend(struct nfa *n, uint64_t n_steps);
 
 /* Local. A new state without edges. */
 uint32_t nfa_state(struct nfa *n);
 
-/* Local. An edge for the bytes [low, high], and one for no byte. */
+/* Local. Adds an edge that takes one byte of [low, high], or (nfa_empty) no byte. */
 void nfa_bytes(struct nfa *n, uint32_t from, uint8_t low, uint8_t high, uint32_t to);
 void nfa_empty(struct nfa *n, uint32_t from, uint32_t to);
 
-/* Local. A path for these bytes; returns its end. */
+/* Local. Adds a path for these bytes; returns its last state. */
 uint32_t nfa_text(struct nfa *n, uint32_t from, const char *bytes, size_t n_bytes);
 
 enum { NFA_RUN_MAX = 24 };
 
-/* Sequences of n bytes (1 to NFA_RUN_MAX), from low to high in the order of strcmp, whose bytes
- * behind the first run from `least` to `most`. */
+/* The sequences of n bytes (1 to NFA_RUN_MAX) from low to high, in the order of memcmp, whose bytes
+ * after the first lie in [least, most]. */
 struct nfa_run {
     const uint8_t *low, *high; /* [n] */
     size_t n;
     uint8_t least, most;
 };
 
-/* Local. Paths from `from` to `to` for all of them. */
+/* Local. Adds paths from `from` to `to` for all sequences of the run. */
 void nfa_sequences(struct nfa *n, uint32_t from, const struct nfa_run *run, uint32_t to);
 
-/* Local. A path for one code point out of ranges [n_ranges], as UTF-8 (surrogates are left out);
- * returns its end. */
+/* Local. Adds paths for one code point of ranges [n_ranges], as UTF-8 and without surrogates;
+ * returns the state in which they end. */
 uint32_t nfa_chars(struct nfa *n, uint32_t from, const struct char_range *ranges, size_t n_ranges);
 
-/* Every state but DFA_DEAD can reach one that accepts. Flags are bits. */
+/* Flags of a state, as bits: the text may end here; another byte may follow. Every state except
+ * DFA_DEAD can reach one that accepts. */
 enum { DFA_ACCEPTS = 1, DFA_GOES_ON = 2 };
 
 struct dfa {
@@ -80,30 +99,32 @@ struct dfa {
     uint8_t *flags; /* [n_states], owned */
 };
 
-/* Local. The paths from start to accept. Owner of *out: the caller. Errors: STATUS_REQUEST when no
- * text is accepted or a bound is met, STATUS_MEMORY; what sticks to n. */
-struct status dfa_create(const struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
+/* Local. *out accepts the texts of the paths from start to accept. Owner of *out: the caller.
+ * Errors: n's; STATUS_REQUEST when no text is accepted or the automaton is too large;
+ * STATUS_MEMORY. */
+struct status dfa_create(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
 
-/* Local. The same, but where no text is accepted *out is NULL. */
-struct status dfa_create_any(const struct nfa *n, uint32_t start, uint32_t accept,
-                             struct dfa **out);
+/* Local. The same, but *out is NULL and the status OK when no text is accepted. */
+struct status dfa_create_any(struct nfa *n, uint32_t start, uint32_t accept, struct dfa **out);
+
+/* Local. Accepts NULL. */
 void dfa_destroy(struct dfa **dfa);
 
-/* Local. The state behind one more byte. */
+/* Local. The state after one more byte. */
 static inline uint16_t dfa_next(const struct dfa *d, uint16_t state, uint8_t byte)
 {
     return d->next[(size_t)state * d->n_classes + d->class_of[byte]];
 }
 
-/* Local. The state behind n bytes. */
+/* Local. The state after n bytes. */
 uint16_t dfa_run(const struct dfa *d, uint16_t state, const char *bytes, size_t n);
 
-/* Local. Adds paths from `from` to *end for the texts that both accept. Errors: STATUS_REQUEST when
- * their states make too many pairs; STATUS_MEMORY; what sticks to n. */
+/* Local. Adds paths from `from` to *end for the texts that both a and b accept. Errors: n's;
+ * STATUS_REQUEST when a and b have more than DFA_PAIRS_MAX pairs of states; STATUS_MEMORY. */
 struct status nfa_both(struct nfa *n, uint32_t from, const struct dfa *a, const struct dfa *b,
                        uint32_t *end);
 
-/* Local. Bytes that it takes. */
+/* Local. The memory of d, in bytes. */
 size_t dfa_bytes(const struct dfa *d);
 
 #endif

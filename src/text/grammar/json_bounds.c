@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = JSON_BOUND_DIGITS, DIGITS = 2 * N, SHORTEST_MAX = 17 };
+enum { N = JSON_BOUND_DIGITS, DIGITS = 2 * N, SHORTEST_MAX = 17, MAGNITUDE_STEPS = 512 };
 
 /* A bound without its sign: N digits before the point and N behind. What lies further behind is cut
  * off, and only `is_cut` then. */
@@ -140,6 +140,7 @@ struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bound
     const struct magnitude high = magnitude_of(b->high, b->high_is_out);
     const struct magnitude zero = {0}, above_zero = {.is_out = true};
     const uint32_t start = nfa_state(n); /* never 0, which says "no state" */
+    nfa_spend(n, 2 * MAGNITUDE_STEPS);
     *end = nfa_state(n);
     nfa_empty(n, from, start);
     if (b->high >= 0) add_between(n, start, b->low >= 0 ? &low : &zero, &high, *end);

@@ -107,12 +107,14 @@ static struct status add_members(struct json_walk *w, uint32_t from, const struc
 {
     struct nfa *n = json_walk_nfa(w);
     struct between at = {json_word(n, from, "{"), nfa_state(n)};
+    nfa_spend(n, n_required * all->n);
     for (size_t i = 0; i < all->n; i++) {
         const struct js_node *value;
         const void *it = NULL;
         const char *key;
         while (js_next(js_get(all->part[i], "properties"), &it, &key, &value)) {
-            if (is_property(all, i, key)) continue; /* of a part before */
+            nfa_spend(n, all->n);
+            if (is_property(all, i, key)) continue; /* an earlier part has it */
             const bool is_required =
                 n_required > 0 &&
                 bsearch(&key, required, n_required, sizeof *required, compare_names) != NULL;

@@ -75,11 +75,12 @@ static struct status add_rule(struct nfa *n, uint32_t from, const struct string_
 }
 
 /* The i-th rule by itself; NULL: no string is like that. */
-static struct status compile_rule(const struct string_rules *r, size_t i, struct dfa **out)
+static struct status compile_rule(struct grammar_work *work, const struct string_rules *r, size_t i,
+                                  struct dfa **out)
 {
     struct nfa n;
     uint32_t end;
-    nfa_init(&n);
+    nfa_init(&n, work);
     const uint32_t start = nfa_state(&n);
     struct status st = add_rule(&n, start, r, i, &end);
     if (!status_failed(&st)) st = dfa_create_any(&n, start, end, out);
@@ -88,14 +89,15 @@ static struct status compile_rule(const struct string_rules *r, size_t i, struct
 }
 
 /* *both, which goes, and the i-th rule; NULL as above. */
-static struct status narrow(const struct string_rules *r, size_t i, struct dfa **both)
+static struct status narrow(struct grammar_work *work, const struct string_rules *r, size_t i,
+                            struct dfa **both)
 {
     struct dfa *one = NULL, *narrower = NULL;
     struct nfa n;
     uint32_t end;
-    nfa_init(&n);
+    nfa_init(&n, work);
     const uint32_t start = nfa_state(&n);
-    struct status st = compile_rule(r, i, &one);
+    struct status st = compile_rule(work, r, i, &one);
     if (one != NULL) st = nfa_both(&n, start, *both, one, &end);
     if (one != NULL && !status_failed(&st)) st = dfa_create_any(&n, start, end, &narrower);
     nfa_fini(&n);
@@ -110,10 +112,10 @@ static struct status add_rules(struct nfa *n, uint32_t from, const struct string
                                size_t n_rules, uint32_t *end)
 {
     struct dfa *both = NULL, *last = NULL;
-    struct status st = compile_rule(r, 0, &both);
+    struct status st = compile_rule(n->work, r, 0, &both);
     *end = nfa_state(n);
-    for (size_t i = 1; i + 1 < n_rules && both != NULL; i++) st = narrow(r, i, &both);
-    if (both != NULL) st = compile_rule(r, n_rules - 1, &last);
+    for (size_t i = 1; i + 1 < n_rules && both != NULL; i++) st = narrow(n->work, r, i, &both);
+    if (both != NULL) st = compile_rule(n->work, r, n_rules - 1, &last);
     if (last != NULL) st = nfa_both(n, from, both, last, end);
     dfa_destroy(&both);
     dfa_destroy(&last);

@@ -6,12 +6,14 @@
 #include "text/grammar/json_schema_private.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     DEPTH_MAX = 64,   /* places within places */
     OPEN_MAX = 1024,  /* parts of all of them */
-    WAYS_MAX = 50000, /* places and choices: most may lead to no path, which no edge would count */
+    WAYS_MAX = 50000, /* places and choices */
+    SORT_STEPS = 16,  /* of finding a value in a sorted list, and of other work that has no loop */
 };
 
 struct json_walk {
@@ -235,48 +237,82 @@ static int type_of(const struct js_node *value)
     return x == floor(x) ? INTEGER : NUMBER;
 }
 
-/* Whether a part lists the value's text, or lists none. */
-static struct status is_in_list(const struct js_node *part, const char *text, bool *is_in)
+/* The values of one enum or const, each as compact JSON, sorted. */
+struct value_texts {
+    char **text; /* owned, [n], and so is each of them */
+    size_t n;
+};
+
+static void value_texts_fini(struct value_texts *v)
 {
-    const struct js_node *list = js_get(part, "enum"), *one = js_get(part, "const");
-    const size_t n = one != NULL ? 1 : js_count(list);
-    *is_in = one == NULL && list == NULL;
-    for (size_t i = 0; i < n && !*is_in; i++) {
-        char *other;
+    for (size_t i = 0; i < v->n; i++) mem_free(&v->text[i]);
+    mem_free(&v->text);
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* `list` is an array of values (enum) or, when is_one, a value (const). */
+static struct status value_texts_init(struct value_texts *v, struct nfa *n,
+                                      const struct js_node *list, bool is_one)
+{
+    const size_t n_values = is_one ? 1 : js_count(list);
+    *v = (struct value_texts){.n = 0};
+    TRY(mem_alloc(&v->text, n_values, sizeof *v->text, "schema"));
+    for (size_t i = 0; i < n_values; i++) {
         size_t n_bytes;
-        TRY(js_dump(one != NULL ? one : js_at(list, i), &other, &n_bytes));
-        *is_in = strcmp(text, other) == 0;
-        mem_free(&other);
+        TRY(js_dump(is_one ? list : js_at(list, i), &v->text[i], &n_bytes));
+        v->n++;
+        nfa_spend(n, SORT_STEPS + n_bytes);
+        TRY(nfa_status(n));
     }
+    if (n_values > 1) qsort(v->text, n_values, sizeof *v->text, compare_texts);
     return status_ok();
 }
 
-/* Adds one listed value where all other parts have it, too. `rest`: what their keywords take, or
- * NULL. */
-static struct status add_value(struct json_walk *w, uint32_t from, const struct json_parts *all,
-                               const struct js_node *value, const struct dfa *rest, uint32_t to)
+/* Which values the lists of all parts have: those of one list, as far as the others have them and
+ * the types and the other keywords take them. */
+struct value_filter {
+    struct value_texts others[2 * JSON_PARTS_MAX - 1];
+    size_t n_others;
+    int types;        /* as bits; -1: any */
+    struct dfa *rest; /* of the other keywords; NULL: there are none. Owned */
+};
+
+static bool takes_value(const struct value_filter *f, const struct js_node *value, const char *text,
+                        size_t n)
 {
-    char *text;
-    size_t n;
-    bool is_in = true;
-    TRY(js_dump(value, &text, &n));
-    struct status st = status_ok();
-    for (size_t i = 0; i < all->n && is_in && !status_failed(&st); i++)
-        st = is_in_list(all->part[i], text, &is_in);
-    if (rest != NULL && !(rest->flags[dfa_run(rest, DFA_START, text, n)] & DFA_ACCEPTS))
-        is_in = false;
-    if (is_in) nfa_empty(w->n, nfa_text(w->n, from, text, n), to);
-    mem_free(&text);
-    return status_failed(&st) ? st : nfa_status(w->n);
+    if ((type_of(value) & f->types) == 0) return false;
+    for (size_t i = 0; i < f->n_others; i++) {
+        const struct value_texts *v = &f->others[i];
+        if (bsearch(&text, v->text, v->n, sizeof *v->text, compare_texts) == NULL) return false;
+    }
+    return f->rest == NULL ||
+           (f->rest->flags[dfa_run(f->rest, DFA_START, text, n)] & DFA_ACCEPTS) != 0;
 }
 
-/* What the keywords beside enum and const take; NULL: nothing. */
+/* Adds a path for the value where the filter takes it. */
+static struct status add_value(struct nfa *n, uint32_t from, const struct value_filter *f,
+                               const struct js_node *value, uint32_t to)
+{
+    char *text;
+    size_t n_bytes;
+    TRY(js_dump(value, &text, &n_bytes));
+    nfa_spend(n, SORT_STEPS * (1 + f->n_others) + n_bytes);
+    if (takes_value(f, value, text, n_bytes)) nfa_empty(n, nfa_text(n, from, text, n_bytes), to);
+    mem_free(&text);
+    return nfa_status(n);
+}
+
+/* *rest accepts what the keywords other than enum and const take; NULL: nothing. */
 static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
                                   struct dfa **rest)
 {
     struct nfa n;
     uint32_t end;
-    nfa_init(&n);
+    nfa_init(&n, w->n->work);
     struct json_walk beside = *w;
     beside.n = &n;
     const uint32_t start = nfa_state(&n);
@@ -286,31 +322,49 @@ static struct status compile_rest(const struct json_walk *w, const struct json_p
     return st;
 }
 
-/* The values that the first part with a list has, as far as all parts take them. */
+/* The lists of the parts: the first becomes *first, the others stand in the filter. */
+static struct status read_lists(struct json_walk *w, const struct json_parts *all,
+                                struct value_filter *f, const struct js_node **first,
+                                bool *first_is_one)
+{
+    *first = NULL;
+    for (size_t i = 0; i < 2 * all->n; i++) {
+        const bool is_one = i % 2 == 0;
+        const struct js_node *list = js_get(all->part[i / 2], is_one ? "const" : "enum");
+        if (list == NULL) continue;
+        if (!is_one && (js_type(list) != JS_ARRAY || js_count(list) == 0))
+            return status_make(STATUS_REQUEST, "keyword \"enum\": expected a list of values");
+        if (*first != NULL) {
+            TRY(value_texts_init(&f->others[f->n_others++], w->n, list, is_one));
+            continue;
+        }
+        *first = list;
+        *first_is_one = is_one;
+    }
+    return status_ok();
+}
+
+/* The values that all lists of the parts have and all other keywords take. */
 static struct status add_values(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                 uint32_t *end)
 {
-    const struct js_node *list = NULL, *one = NULL;
-    for (size_t i = 0; i < all->n && list == NULL && one == NULL; i++) {
-        one = js_get(all->part[i], "const");
-        list = js_get(all->part[i], "enum");
-    }
-    if (one == NULL && (js_type(list) != JS_ARRAY || js_count(list) == 0))
-        return status_make(STATUS_REQUEST, "keyword \"enum\": expected a list of values");
-    struct dfa *rest = NULL;
-    int types;
+    struct value_filter f = {.n_others = 0};
+    const struct js_node *list;
+    bool is_one = false, is_void = false;
     *end = nfa_state(w->n);
-    TRY(read_types(all, &types));
+    struct status st;
+    TRY_GOTO(st, read_lists(w, all, &f, &list, &is_one), done);
+    TRY_GOTO(st, read_types(all, &f.types), done);
     if (has_keywords(all)) {
-        TRY(compile_rest(w, all, &rest));
-        if (rest == NULL) return nfa_status(w->n);
+        TRY_GOTO(st, compile_rest(w, all, &f.rest), done);
+        is_void = f.rest == NULL;
     }
-    struct status st = status_ok();
-    for (size_t i = 0; i < (one != NULL ? 1 : js_count(list)) && !status_failed(&st); i++) {
-        const struct js_node *value = one != NULL ? one : js_at(list, i);
-        if ((type_of(value) & types) != 0) st = add_value(w, from, all, value, rest, *end);
-    }
-    dfa_destroy(&rest);
+    const size_t n_values = is_one ? 1 : js_count(list);
+    for (size_t i = 0; i < n_values && !is_void && !status_failed(&st); i++)
+        st = add_value(w->n, from, &f, is_one ? list : js_at(list, i), *end);
+done:
+    for (size_t i = 0; i < f.n_others; i++) value_texts_fini(&f.others[i]);
+    dfa_destroy(&f.rest);
     return st;
 }
 
@@ -350,6 +404,7 @@ static struct status gather_ref(struct json_walk *w, const struct js_node *schem
     const char *ref = js_string(js_get(schema, "$ref"), NULL);
     const struct js_node *found = ref != NULL ? find_ref(w, ref) : NULL;
     int n_open = 0;
+    nfa_spend(w->n, w->n_open + (ref != NULL ? strlen(ref) : 0));
     if (found == NULL)
         return status_make(STATUS_REQUEST,
                            "keyword \"$ref\": \"%.60s\" is not found in this schema",
@@ -386,6 +441,8 @@ static struct status gather(struct json_walk *w, const struct js_node *schema, u
                             struct json_parts *all)
 {
     bool allows = false;
+    nfa_spend(w->n, 1 + all->n);
+    TRY(nfa_status(w->n));
     if (js_bool(schema, &allows) && allows) return status_ok();
     if (js_type(schema) != JS_OBJECT)
         return status_make(STATUS_REQUEST, "expected a schema, which is an object or true");
@@ -433,6 +490,8 @@ static struct status add_choices(struct json_walk *w, uint32_t from, const struc
 static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
                                uint32_t *end)
 {
+    for (size_t i = 0; i < all->n; i++)
+        nfa_spend(w->n, SORT_STEPS * (1 + js_count(js_get(all->part[i], "type"))));
     TRY(nfa_status(w->n));
     if (++*w->n_ways > WAYS_MAX)
         return status_make(STATUS_REQUEST,

@@ -1,4 +1,4 @@
-/* Building the graph: states, edges, and UTF-8 out of ranges of code points. */
+/* Building the graph: states, edges, and UTF-8 sequences of ranges of code points. */
 #include "text/grammar/automaton.h"
 
 #include "base/mem.h"
@@ -6,9 +6,16 @@
 
 #include <string.h>
 
-void nfa_init(struct nfa *n)
+struct status grammar_too_large(const struct grammar_work *work, int most, const char *unit)
+{
+    return status_make(STATUS_REQUEST, "it is too large: its %zu bytes need more than %d %s",
+                       work->n_bytes, most, unit);
+}
+
+void nfa_init(struct nfa *n, struct grammar_work *work)
 {
     memset(n, 0, sizeof *n);
+    n->work = work;
     n->status = status_ok();
 }
 
@@ -23,17 +30,24 @@ struct status nfa_status(const struct nfa *n)
     return n->status;
 }
 
+void nfa_spend(struct nfa *n, uint64_t n_steps)
+{
+    n->work->n_steps += n_steps;
+    if (n->work->n_steps > GRAMMAR_STEPS_MAX && !status_failed(&n->status))
+        n->status = grammar_too_large(n->work, GRAMMAR_STEPS_MAX, "steps");
+}
+
 uint32_t nfa_state(struct nfa *n)
 {
-    return n->n_states++; /* as many as edges at most, but for a few */
+    return n->n_states++; /* never many more than edges */
 }
 
 static void add(struct nfa *n, struct nfa_edge edge)
 {
+    nfa_spend(n, 1);
     if (status_failed(&n->status)) return;
     if (n->n_edges == NFA_EDGES_MAX) {
-        n->status =
-            status_make(STATUS_REQUEST, "it is too large: more than %d edges", (int)NFA_EDGES_MAX);
+        n->status = grammar_too_large(n->work, NFA_EDGES_MAX, "edges");
         return;
     }
     if (n->n_edges == n->capacity) {
@@ -112,7 +126,7 @@ void nfa_sequences(struct nfa *n, uint32_t from, const struct nfa_run *run, uint
 
 uint32_t nfa_chars(struct nfa *n, uint32_t from, const struct char_range *ranges, size_t n_ranges)
 {
-    /* code points whose UTF-8 has one length, without surrogates */
+    /* code points whose UTF-8 has the same length, without surrogates */
     static const struct char_range ALIKE[] = {
         {0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}};
     const uint32_t to = nfa_state(n);

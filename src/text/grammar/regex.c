@@ -311,12 +311,14 @@ static struct status add_repeated(struct parser *p, uint32_t from, uint32_t *end
     TRY(read_quantifier(p, &least, &most));
     const size_t behind = p->at;
     const int32_t n_copies = most >= 0 ? most : least > 0 ? least : 1;
+    const size_t n_read = behind - begin;
     if (least == 0) nfa_empty(p->n, in, out);
     for (int32_t i = 2; i <= n_copies && !status_failed(&p->n->status); i++) {
         in = nfa_state(p->n);
         nfa_empty(p->n, last, in);
         if (i > least) nfa_empty(p->n, in, out);
         p->at = begin;
+        nfa_spend(p->n, n_read);
         TRY(add_atom(p, in, &last));
     }
     p->at = behind;
