@@ -12,6 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { LINKS_MAX = 40 }; /* as the kernel */
+
+static const char *kind_of(mode_t mode)
+{
+    if (S_ISDIR(mode)) return "folder";
+    if (S_ISFIFO(mode)) return "pipe";
+    if (S_ISSOCK(mode)) return "socket";
+    return S_ISCHR(mode) || S_ISBLK(mode) ? "device" : "file of another kind";
+}
+
 static struct status check_regular(int fd, const char *path, size_t max_bytes, size_t *n)
 {
     struct stat info;
@@ -62,6 +72,51 @@ bool file_exists(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* Replaces *path, a symlink, with what it points to; a relative target counts from its folder. */
+static struct status follow_link(char **path)
+{
+    char target[4096];
+    struct strbuf s;
+    const ssize_t n = readlink(*path, target, sizeof target);
+    if (n < 0) return status_make(STATUS_IO, "%s: %s", *path, strerror(errno));
+    if ((size_t)n == sizeof target) {
+        return status_make(STATUS_IO, "%s: a link to a path of %zu bytes or more", *path,
+                           sizeof target);
+    }
+    const char *slash = target[0] == '/' ? NULL : strrchr(*path, '/');
+    strbuf_init(&s);
+    if (slash != NULL) strbuf_add(&s, *path, (size_t)(slash - *path) + 1);
+    strbuf_add(&s, target, (size_t)n);
+    mem_free(path);
+    *path = s.data;
+    return strbuf_status(&s);
+}
+
+struct status file_target(const char *path, char **out)
+{
+    struct stat info;
+    TRY(mem_strndup(out, path, strlen(path)));
+    struct status st = status_ok();
+    int n_links = 0;
+    while (!status_failed(&st) && lstat(*out, &info) == 0 && S_ISLNK(info.st_mode)) {
+        st = n_links++ < LINKS_MAX ? follow_link(out)
+                                   : status_make(STATUS_IO, "%s: %s", path, strerror(ELOOP));
+    }
+    if (status_failed(&st)) mem_free(out);
+    return st;
+}
+
+struct status file_target_regular(const char *path, char **out)
+{
+    struct stat info;
+    TRY(file_target(path, out));
+    if (lstat(*out, &info) != 0 || S_ISREG(info.st_mode)) return status_ok();
+    mem_free(out);
+    return status_make(STATUS_USAGE,
+                       "%s: expected a regular file, or none, found a %s, which is left alone",
+                       path, kind_of(info.st_mode));
 }
 
 static struct status sync_path(const char *path, int flags)

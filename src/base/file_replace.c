@@ -1,6 +1,7 @@
-/* Write beside it, rename. */
+/* Writes a temporary file beside the target, then renames it. */
 #include "base/file_replace.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 
@@ -9,24 +10,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct status file_replace_begin(struct file_replace *f, const char *path)
+static struct status open_file(struct file_replace *f)
 {
-    *f = (struct file_replace){.path = path};
     struct stat info;
-    const bool in_place = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
+    const bool in_place = stat(f->target, &info) == 0 && !S_ISREG(info.st_mode);
     if (!in_place) {
         struct strbuf s;
         strbuf_init(&s);
-        strbuf_printf(&s, "%s.tmp", path);
-        const struct status st = strbuf_status(&s);
-        if (status_failed(&st)) strbuf_fini(&s);
-        TRY(st);
+        strbuf_printf(&s, "%s.tmp", f->target);
         f->temporary = s.data;
+        TRY(strbuf_status(&s));
     }
-    f->file = fopen(in_place ? path : f->temporary, "we");
-    if (f->file != NULL) return status_ok();
-    const struct status st = status_make(STATUS_IO, "%s: %s", f->path, strerror(errno));
+    f->file = fopen(in_place ? f->target : f->temporary, "we");
+    return f->file != NULL ? status_ok()
+                           : status_make(STATUS_IO, "%s: %s", f->path, strerror(errno));
+}
+
+static void forget_names(struct file_replace *f)
+{
     mem_free(&f->temporary);
+    mem_free(&f->target);
+}
+
+struct status file_replace_begin(struct file_replace *f, const char *path)
+{
+    *f = (struct file_replace){.path = path};
+    TRY(file_target(path, &f->target));
+    const struct status st = open_file(f);
+    if (status_failed(&st)) forget_names(f);
     return st;
 }
 
@@ -37,12 +48,12 @@ struct status file_replace_end(struct file_replace *f, struct status st)
     if (fclose(f->file) != 0) ok = false;
     f->file = NULL;
     if (ok && !status_failed(&st) && f->temporary != NULL) {
-        ok = rename(f->temporary, f->path) == 0;
+        ok = rename(f->temporary, f->target) == 0;
     }
     if (!ok && !status_failed(&st)) {
         st = status_make(STATUS_IO, "%s: cannot be written: %s", f->path, strerror(errno));
     }
     if (status_failed(&st) && f->temporary != NULL) unlink(f->temporary);
-    mem_free(&f->temporary);
+    forget_names(f);
     return st;
 }

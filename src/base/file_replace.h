@@ -1,5 +1,6 @@
-/* A file that is written anew as a whole: readers see the old one or the new one, never a part. For
- * reports, which may be lost with the machine: nothing is fsynced (file_commit is the safe way). */
+/* Replaces a report file as a whole: readers see the old file or the new one, never a part. Follows
+ * symlinks, writes into pipes and devices. Does not fsync: a report may be lost with the machine
+ * (file_commit is the safe way). */
 #ifndef SHOAL_BASE_FILE_REPLACE_H
 #define SHOAL_BASE_FILE_REPLACE_H
 
@@ -8,17 +9,19 @@
 #include <stdio.h>
 
 struct file_replace {
-    FILE *file;       /* to be written to; NULL: none is open */
+    FILE *file;       /* the caller writes to it; NULL: none is open */
     const char *path; /* borrowed */
-    char *temporary;  /* owned; NULL: `path` itself is open */
+    char *target;     /* `path` without symlinks; owned */
+    char *temporary;  /* beside the target; owned; NULL: the target itself is open */
 };
 
-/* Local. Opens path.tmp; a path that exists and is no regular file (a pipe, /dev/stderr) is opened
- * itself. Errors: STATUS_IO, STATUS_MEMORY; nothing is left to close then. */
+/* Local. Opens TARGET.tmp, TARGET being the file that `path` leads to. A target that exists and is
+ * no regular file (a pipe, /dev/stderr) is opened itself. Errors: STATUS_IO, STATUS_MEMORY; nothing
+ * is left to close then. */
 struct status file_replace_begin(struct file_replace *f, const char *path);
 
-/* Local. Closes, and puts the new file in the old one's place when `st` and all writes went well;
- * else takes the temporary file away. Returns st, or STATUS_IO. */
+/* Local. Closes. When `st` and all writes are good, renames the temporary file to the target; else
+ * removes it. Returns st, or STATUS_IO. */
 struct status file_replace_end(struct file_replace *f, struct status st);
 
 #endif

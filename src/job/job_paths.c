@@ -1,6 +1,9 @@
 /* Which file is which, by device and inode. */
 #include "job/job_paths.h"
 
+#include "base/file.h"
+#include "base/mem.h"
+
 #include <errno.h>
 #include <string.h>
 #include <strings.h>
@@ -98,8 +101,13 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
                            "source's",
                            to);
     }
-    if (!is_folder(to)) return status_ok();
-    return status_make(STATUS_IO, "%s: expected a file to write to, as DST.h5, found a folder", to);
+    if (is_folder(to))
+        return status_make(STATUS_IO, "%s: expected a file to write to, as DST.h5, found a folder",
+                           to);
+    char *target = NULL;
+    TRY(file_target_regular(to, &target)); /* now, not hours later */
+    mem_free(&target);
+    return status_ok();
 }
 
 /* Rows that went into a pipe cannot be read again, which a resumed job must. */

@@ -19,8 +19,8 @@ struct status job_paths_check_written(const char *flag, const char *path);
 struct status job_paths_check_model(const char *model);
 
 /* Local. For commands that make one file out of another: `to` is neither `from` nor `more` (NULL:
- * there is none), nor named like a source. Errors: STATUS_USAGE; STATUS_IO when `to` is a folder.
- */
+ * there is none), nor named like a source, nor a device or a pipe. Errors: STATUS_USAGE; STATUS_IO
+ * when `to` is a folder. */
 struct status job_paths_check_copy(const char *from, const char *to, const char *more);
 
 #endif

@@ -1,5 +1,7 @@
 /* A report that is written anew: readers see the old one or the new one; pipes are written to. */
+#include "base/file.h"
 #include "base/file_replace.h"
+#include "base/mem.h"
 
 #include <CUnit/CUnit.h>
 #include <stdlib.h>
@@ -101,10 +103,69 @@ static void pipe_is_written_to(void)
     place_remove(&p);
 }
 
+static bool is_link(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+static void a_link_stays_and_its_target_is_replaced(void)
+{
+    struct place p;
+    char folder[96], target[128], link[96], temporary[160];
+    place_make(&p);
+    snprintf(folder, sizeof folder, "%s/elsewhere", p.folder);
+    snprintf(target, sizeof target, "%s/target", folder);
+    snprintf(temporary, sizeof temporary, "%s.tmp", target);
+    snprintf(link, sizeof link, "%s/link", p.folder);
+    CU_ASSERT_EQUAL_FATAL(mkdir(folder, 0700), 0);
+    CU_ASSERT_EQUAL_FATAL(symlink("elsewhere/target", link), 0);
+    CU_ASSERT_EQUAL_FATAL(symlink("link", p.path), 0); /* a link to a link to no file yet */
+    for (int i = 0; i < 2; i++) {
+        const char *text = i == 0 ? "first" : "second";
+        struct file_replace f;
+        struct status st = file_replace_begin(&f, p.path);
+        CU_ASSERT_FATAL(!status_failed(&st));
+        fputs(text, f.file);
+        CU_ASSERT_EQUAL(access(temporary, F_OK), 0); /* beside the target, so on its file system */
+        st = file_replace_end(&f, status_ok());
+        CU_ASSERT(!status_failed(&st) && holds(target, text));
+        CU_ASSERT(is_link(p.path) && is_link(link));
+    }
+    unlink(target);
+    unlink(link);
+    CU_ASSERT_EQUAL(rmdir(folder), 0);
+    place_remove(&p);
+}
+
+static void a_target_is_a_regular_file_or_none(void)
+{
+    struct place p;
+    char *target = NULL;
+    place_make(&p);
+    struct status st = file_target_regular(p.path, &target);
+    CU_ASSERT(!status_failed(&st) && strcmp(target, p.path) == 0);
+    mem_free(&target);
+    CU_ASSERT_EQUAL_FATAL(symlink("/dev/full", p.path), 0);
+    st = file_target_regular(p.path, &target);
+    CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
+    CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "found a device, which is left alone"));
+    CU_ASSERT_PTR_NULL(target);
+    unlink(p.path);
+    CU_ASSERT_EQUAL_FATAL(symlink("report", p.path), 0); /* to itself */
+    st = file_target(p.path, &target);
+    CU_ASSERT_EQUAL(st.code, STATUS_IO);
+    CU_ASSERT_PTR_NULL(target);
+    place_remove(&p);
+}
+
 void suite_file_replace(CU_pSuite suite);
 void suite_file_replace(CU_pSuite suite)
 {
     CU_add_test(suite, "the old one stands until the end", old_one_stands_until_the_end);
+    CU_add_test(suite, "a link stays and its target is replaced",
+                a_link_stays_and_its_target_is_replaced);
+    CU_add_test(suite, "a target is a regular file or none", a_target_is_a_regular_file_or_none);
     CU_add_test(suite, "a failure leaves the old one", failure_leaves_the_old_one);
     CU_add_test(suite, "a failed write is said", failed_write_is_said);
     CU_add_test(suite, "a pipe is written to", pipe_is_written_to);

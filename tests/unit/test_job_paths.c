@@ -69,6 +69,7 @@ static void a_copy_takes_no_ones_place(void)
     CU_ASSERT_EQUAL(job_paths_check_copy(dir, "x/model.safetensors", NULL).code, STATUS_USAGE);
     CU_ASSERT_EQUAL(job_paths_check_copy(dir, "x.y/model", NULL).code, STATUS_OK);
     CU_ASSERT_EQUAL(job_paths_check_copy(model, dir, NULL).code, STATUS_IO);
+    CU_ASSERT_EQUAL(job_paths_check_copy(model, "/dev/full", NULL).code, STATUS_USAGE);
     teardown();
 }
 

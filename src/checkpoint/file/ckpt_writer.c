@@ -82,7 +82,7 @@ struct status ckpt_writer_create(const char *path, const char *source, struct ck
     for (int i = 0; i < CKPT_STREAMS_MAX; i++) w->streams[i].dataset = w->streams[i].type = -1;
     h5_quiet();
     struct status st;
-    TRY_GOTO(st, mem_strndup(&w->path, path, strlen(path)), fail);
+    TRY_GOTO(st, file_target_regular(path, &w->path), fail);
     TRY_GOTO(st, temporary_create(w), fail);
     TRY_GOTO(st, file_create(w), fail);
     TRY_GOTO(st, root_write(w, source), fail);

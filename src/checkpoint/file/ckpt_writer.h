@@ -22,8 +22,9 @@ struct ckpt_tensor_spec {
     const char *method;        /* how the codes were made ("rtn"); quantized only */
 };
 
-/* Local. Starts a file beside `path` under a temporary name; nothing stands at `path` before
- * finish. `source` becomes the root attribute. Errors: STATUS_IO, STATUS_MEMORY. */
+/* Local. Starts a file under a temporary name beside the file that `path` leads to (symlinks are
+ * followed); that file appears, or is replaced, in finish. `source` becomes the root attribute.
+ * Errors: STATUS_USAGE when no regular file stands there, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_create(const char *path, const char *source, struct ckpt_writer **out);
 
 /* Local. Writes the config: the text as a dataset, one typed attribute per field of the object, and

@@ -160,6 +160,7 @@ struct status journal_open(const struct journal_options *options, struct journal
     j->commit_bytes = options->commit_bytes > 0 ? options->commit_bytes : COMMIT_BYTES;
     strbuf_init(&j->gathered);
     struct status st = mem_strndup(&j->path, options->path, strlen(options->path));
+    if (!status_failed(&st)) st = file_target_regular(j->path, &j->target);
     if (!status_failed(&st)) st = open_any(j, options);
     const struct journal_record session = {
         .type = JOURNAL_SESSION,
@@ -180,6 +181,7 @@ void journal_destroy(struct journal **journal)
     close_file(j);
     strbuf_fini(&j->gathered);
     mem_free(&j->path);
+    mem_free(&j->target);
     pthread_mutex_destroy(&j->mutex);
     mem_free(journal);
 }

@@ -10,7 +10,8 @@
 struct journal {
     pthread_mutex_t mutex; /* over what follows `index`: the watchdog's thread may commit, too */
     int fd;
-    char *path;
+    char *path;   /* as given, for sentences; owned */
+    char *target; /* the file that it leads to, which a rewrite replaces; owned */
     struct journal_facts facts;  /* when it was opened */
     struct journal_index *index; /* over the bytes that were there then */
     struct strbuf gathered;      /* records that wait for their commit */

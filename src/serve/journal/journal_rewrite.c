@@ -25,7 +25,7 @@ struct status journal_rewrite_begin(struct journal *j, const char *settings,
     *r = (struct journal_rewrite){.fd = -1};
     struct strbuf path;
     strbuf_init(&path);
-    strbuf_printf(&path, "%s.new", j->path);
+    strbuf_printf(&path, "%s.new", j->target);
     r->path = path.data;
     TRY(strbuf_status(&path));
     r->fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -91,7 +91,7 @@ struct status journal_rewrite_end(struct journal *j, struct journal_rewrite *r)
     if (error != 0) {
         return status_make(STATUS_IO, "journal %s: rename failed: %s", j->path, strerror(error));
     }
-    TRY(file_commit(r->path, j->path));
+    TRY(file_commit(r->path, j->target));
     mem_free(&r->path);
     return status_ok();
 }

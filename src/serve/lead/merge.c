@@ -358,8 +358,10 @@ static struct status open_output(struct merge *m, const char *temporary)
 static struct status write_output(struct merge *m)
 {
     struct strbuf temporary;
+    char *target = NULL;
+    TRY(file_target_regular(m->o->output_path, &target));
     strbuf_init(&temporary);
-    strbuf_printf(&temporary, "%s.merging", m->o->output_path);
+    strbuf_printf(&temporary, "%s.merging", target);
     struct status st = strbuf_status(&temporary);
     if (!status_failed(&st)) st = open_output(m, temporary.data);
     if (m->out != NULL) {
@@ -368,11 +370,12 @@ static struct status write_output(struct merge *m)
             st = status_make(STATUS_IO, "output %s: writing failed: %s", temporary.data,
                              strerror(errno));
         }
-        if (!status_failed(&st)) st = file_commit(temporary.data, m->o->output_path);
+        if (!status_failed(&st)) st = file_commit(temporary.data, target);
         if (status_failed(&st)) unlink(temporary.data);
         fclose(m->out);
     }
     strbuf_fini(&temporary);
+    mem_free(&target);
     return st;
 }
 
@@ -382,7 +385,10 @@ static struct status check_paths(const struct merge_options *o)
     struct stat out, other;
     if (stat(o->output_path, &out) != 0) return status_ok();
     if (!S_ISREG(out.st_mode)) {
-        return status_make(STATUS_USAGE, "--output %s: expected a regular file", o->output_path);
+        return status_make(STATUS_USAGE,
+                           "--output %s: expected a regular file, or none, found something else, "
+                           "which is left alone",
+                           o->output_path);
     }
     for (size_t i = 0; i <= o->n_parts; i++) {
         const char *path = i < o->n_parts ? o->parts[i] : o->input_path;
