@@ -1,7 +1,7 @@
 /* The one place that reads the environment. */
 #include "base/config.h"
 
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +20,28 @@ static uint32_t launcher_number(const char *const names[N_LAUNCHERS], uint32_t o
     return otherwise;
 }
 
+static bool is_launched(void)
+{
+    for (size_t i = 0; i < N_LAUNCHERS; i++) {
+        if (getenv(rank_names[i]) != NULL) return true;
+    }
+    return false;
+}
+
+/* The batch system's name of this job, for people. */
+static void read_job(char *out, size_t n_bytes)
+{
+    static const char *const names[][2] = {{"SLURM_JOB_ID", "Slurm"},  {"PBS_JOBID", "PBS"},
+                                           {"LSB_JOBID", "LSF"},       {"FLUX_JOB_ID", "Flux"},
+                                           {"COBALT_JOBID", "Cobalt"}, {"OAR_JOB_ID", "OAR"},
+                                           {"JOB_ID", "Grid Engine"}};
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && out[0] == '\0'; i++) {
+        const char *id = getenv(names[i][0]);
+        if (id != NULL && id[0] != '\0') snprintf(out, n_bytes, "%s job %s", names[i][1], id);
+    }
+}
+
 struct config config_read(void)
 {
     static const char *const sizes[N_LAUNCHERS] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
@@ -33,17 +55,11 @@ struct config config_read(void)
         const long n = strtol(threads, NULL, 10);
         if (n > 0 && n < 4096) c.n_threads = (uint32_t)n;
     }
+    read_job(c.job, sizeof c.job);
+    c.is_launched = is_launched();
     c.launcher_rank = launcher_number(rank_names, 0);
     c.launcher_size = launcher_number(sizes, 1);
     return c;
-}
-
-static bool is_launched(void)
-{
-    for (size_t i = 0; i < N_LAUNCHERS; i++) {
-        if (getenv(rank_names[i]) != NULL) return true;
-    }
-    return false;
 }
 
 /* True when the launcher's variables say that all ranks are on one host. */

@@ -3,6 +3,8 @@
  *   SHOAL_CPU         the same names: better instruction sets are taken for absent (for tests)
  *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
+ *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id, as
+ *                     SLURM_JOB_ID: a second job on the same output is told
  *   OMPI_COMM_WORLD_RANK, PMIX_RANK, PMI_RANK, SLURM_PROCID and
  *   OMPI_COMM_WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS, SLURM_NTASKS,
  *   OMPI_COMM_WORLD_LOCAL_SIZE, SLURM_STEP_NUM_NODES   set by launchers
@@ -11,6 +13,7 @@
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct config {
@@ -18,6 +21,8 @@ struct config {
     const char *cpu;       /* NULL: not set */
     uint32_t n_threads;    /* 0: not set */
     const char *slurm_job; /* NULL: not in a Slurm job */
+    char job[72];          /* "Slurm job 17", "PBS job 17.head"; empty: not in a batch job */
+    bool is_launched;      /* an MPI launcher started this process */
     /* from the launcher's variables, so known before MPI starts: */
     uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
     uint32_t launcher_size; /* ranks that it started; 1 when no variable says */

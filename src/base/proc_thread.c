@@ -18,7 +18,7 @@ bool proc_thread_read(int32_t pid, int32_t thread, struct proc_thread *out)
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     fclose(f);
     const char *at = strrchr(text, ')'); /* a name may hold anything */
-    if (at == NULL || sscanf(at, ") %c", &out->state) != 1) return false;
+    if (at == NULL || sscanf(at, ") %c %d", &out->state, &out->parent) != 2) return false;
     for (int i = STATE; at != NULL && i <= STARTED; i++) at = strchr(at + 1, ' ');
     if (at == NULL) return false;
     out->started = strtoull(at, NULL, 10);

@@ -1,5 +1,6 @@
 /* The state of a thread of this host, from /proc (proc_pid_stat(5)). All functions are local.
- * Called by the watchdog and by comm, to tell a starved process from a lost one. */
+ * Called by the watchdog and by comm, to tell a starved process from a lost one, and by
+ * file_lease.c. */
 #ifndef SHOAL_BASE_PROC_THREAD_H
 #define SHOAL_BASE_PROC_THREAD_H
 
@@ -8,6 +9,7 @@
 
 struct proc_thread {
     char state;       /* R: runs or is ready to run; S: sleeps; D, T, Z, ..: see proc_pid_stat(5) */
+    int32_t parent;   /* process id; 1, or a reaper's, once the parent has ended */
     uint64_t started; /* in clock ticks since boot; pid and start time together name a process
                          uniquely */
 };

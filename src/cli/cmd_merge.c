@@ -1,5 +1,6 @@
 /* shoal merge: the outputs of a job array as one file, with proof that no row is missing or double.
  */
+#include "base/file_claims.h"
 #include "cli/cmd.h"
 #include "options/flags.h"
 #include "serve/lead/merge.h"
@@ -35,8 +36,20 @@ static const char text[] =
     "that an earlier part has, which no part could know, becomes the error row that it would have "
     "been there.";
 
+/* No job may write the output meanwhile, nor another merge. */
+static struct status run_alone(const struct merge_options *o, const struct config *env,
+                               struct merge_result *result)
+{
+    struct file_claims *claims = NULL;
+    TRY(file_claims_create(env->job[0] != '\0' ? env->job : NULL, env->is_launched, &claims));
+    struct status st = file_claims_add(claims, "output", o->output_path);
+    if (!status_failed(&st)) st = merge_run(o, result);
+    file_claims_destroy(&claims);
+    return st;
+}
+
 static struct status run(const struct merge_flags *flags, const struct positionals *parts,
-                         struct merge_result *result)
+                         const struct config *env, struct merge_result *result)
 {
     if (flags->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (flags->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
@@ -46,7 +59,7 @@ static struct status run(const struct merge_flags *flags, const struct positiona
                                     .journal_folder = flags->journal,
                                     .parts = parts->values,
                                     .n_parts = parts->n};
-    return merge_run(&o, result);
+    return run_alone(&o, env, result);
 }
 
 static void print_result(const struct merge_flags *flags, size_t n_parts,
@@ -84,7 +97,7 @@ int cmd_merge(struct config env, int argc, char **argv)
         flags_print(&page, ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = run(&flags, &parts, &result);
+    if (!status_failed(&st)) st = run(&flags, &parts, &env, &result);
     if (!status_failed(&st) && !flags.quiet) print_result(&flags, parts.n, &result);
     if (!status_failed(&st) && flags.strict && result.n_error_rows > 0) {
         st = status_make(STATUS_ROWS, "%llu rows are error rows",

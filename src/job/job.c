@@ -418,6 +418,7 @@ void job_close(struct job *j)
     strbuf_fini(&j->session);
     const struct status ignored = logits_file_close(&j->logits);
     (void)ignored;
+    file_claims_destroy(&j->claims); /* behind all that writes */
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     weights_destroy(&j->weights);

@@ -255,6 +255,20 @@ static struct status open_audit(struct job *j)
     return status_ok();
 }
 
+/* No other job may write these files while this one runs. */
+static struct status claim_outputs(struct job *j)
+{
+    const struct job_options *o = j->o;
+    if (o->audit > 0) return status_ok(); /* it only reads */
+    TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.is_launched,
+                           &j->claims));
+    if (strcmp(o->output, "-") != 0) TRY(file_claims_add(j->claims, "output", o->output));
+    if (j->journal_path != NULL) TRY(file_claims_add(j->claims, "journal", j->journal_path));
+    if (o->logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->logits));
+    if (o->metrics != NULL) TRY(file_claims_add(j->claims, "--metrics", o->metrics));
+    return o->trace != NULL ? file_claims_add(j->claims, "--trace", o->trace) : status_ok();
+}
+
 struct status job_open_lead(struct job *j)
 {
     const struct job_options *o = j->o;
@@ -265,6 +279,7 @@ struct status job_open_lead(struct job *j)
     TRY(job_journal_path(o, &j->journal_path));
     TRY(job_journal_settings(j, &j->settings));
     TRY(job_journal_session(j, &j->session));
+    TRY(claim_outputs(j));
     if (o->logits != NULL) TRY(logits_file_create(o->logits, &j->logits));
     if (o->audit > 0) TRY(open_audit(j));
     const struct lead_options options = {.mode = o->mode,
@@ -302,6 +317,7 @@ struct status job_open_lead(struct job *j)
                                          .restart = o->restart,
                                          .retry_errors = o->retry_errors,
                                          .checkpoint_tokens = (int32_t)o->checkpoint_tokens,
-                                         .failpoint = &j->failpoint};
+                                         .failpoint = &j->failpoint,
+                                         .claims = j->claims};
     return lead_create(&options, &j->lead);
 }

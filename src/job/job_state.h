@@ -4,6 +4,7 @@
 #define SHOAL_JOB_JOB_STATE_H
 
 #include "base/failpoint.h"
+#include "base/file_claims.h"
 #include "base/log.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/logits_file.h"
@@ -60,8 +61,9 @@ struct job {
     struct audit *audit; /* NULL: a job */
     struct logits_file *logits;
     struct serve_summary *summary;
-    uint64_t metrics_ns; /* when --metrics was last written */
-    char *journal_path;  /* owned; NULL: none */
+    uint64_t metrics_ns;        /* when --metrics was last written */
+    struct file_claims *claims; /* on all files that the job writes; owned */
+    char *journal_path;         /* owned; NULL: none */
     struct input_part part;
     struct strbuf settings, session;
 };

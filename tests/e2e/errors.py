@@ -284,6 +284,22 @@ class ErrorsTest:
                                                         self.work / "model.safetensors"))
         expect(self.model.read_bytes() == whole, "the model was overwritten")
 
+    def links_and_devices(self):
+        """A finished file goes where a symlink leads; a device is left alone."""
+        source = GOLDENS / "llama-gqa" / "hf"
+        folder, link, device = self.work / "elsewhere", self.work / "link.h5", self.work / "full"
+        folder.mkdir()
+        link.symlink_to(folder / "target.h5")
+        device.symlink_to("/dev/full")
+        for argv in (["convert", source], ["quantize", self.model]):
+            flags = ["--format", "int8"] if argv[0] == "quantize" else []
+            self.shoal.must(*argv, link, *flags)
+            expect(link.is_symlink() and [p.name for p in folder.iterdir()] == ["target.h5"],
+                   f"{argv[0]} through a link: {list(folder.iterdir())}")
+            self.fails(2, ["found a device"], self.shoal(*argv, device, *flags))
+            self.fails(2, ["found a device"], self.shoal(*argv, "/dev/full", *flags))
+        expect(device.is_symlink(), "the link to a device was replaced")
+
     def flags_without_use(self):
         """A flag that a method does not look at is no wish fulfilled."""
         for flags, needs in ((["--damping", "0.02"], "--method gptq"), (["--no-act-order"], "--method gptq"),
@@ -320,6 +336,7 @@ class ErrorsTest:
         self.ranks_that_differ()
         self.convert_refuses()
         self.copies_over_sources()
+        self.links_and_devices()
         self.flags_without_use()
         self.hours_for_nothing()
         self.silent_launcher()

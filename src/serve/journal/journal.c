@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { COMMIT_BYTES = 1 << 20, COMMIT_MS = 200, COMMIT_SHARE = 20, LOCK_WAIT_MS = 15000 };
+enum { COMMIT_BYTES = 1 << 20, COMMIT_MS = 200, COMMIT_SHARE = 20 };
 
 static uint64_t unix_ns(void)
 {
@@ -24,27 +24,22 @@ static uint64_t unix_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Waits a while: ranks of a run that was killed may take seconds to end. */
 static struct status lock(const struct journal *j)
 {
-    const struct timespec pause = {.tv_nsec = 100000000};
-    for (int waited_ms = 0;; waited_ms += 100) {
-        if (flock(j->fd, LOCK_EX | LOCK_NB) == 0) return status_ok();
-        if (errno == EINTR) continue;
-        if (errno != EWOULDBLOCK) {
-            log_line(LOG_WARN,
-                     "journal %s: cannot be locked (%s): see to it that no other job "
-                     "writes the same output",
-                     j->path, strerror(errno));
-            return status_ok();
-        }
-        if (waited_ms >= LOCK_WAIT_MS) {
-            return status_make(STATUS_USAGE,
-                               "journal %s: another process has it: is the job still running?",
-                               j->path);
-        }
-        nanosleep(&pause, NULL);
+    int failed;
+    do {
+        failed = flock(j->fd, LOCK_EX | LOCK_NB);
+    } while (failed && errno == EINTR);
+    if (!failed) return status_ok();
+    if (errno == EWOULDBLOCK) {
+        return status_make(
+            STATUS_USAGE, "journal %s: another process has it: is the job still running?", j->path);
     }
+    log_line(
+        LOG_WARN,
+        "journal %s: cannot be locked (%s): see to it that no other job writes the same output",
+        j->path, strerror(errno));
+    return status_ok();
 }
 
 static struct status open_file(struct journal *j, const char *path, int flags)

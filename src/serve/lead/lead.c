@@ -72,6 +72,7 @@ struct status lead_put_row(struct lead *l, const struct request *r)
 
 struct status lead_flush(struct lead *l, bool now)
 {
+    TRY(file_claims_check(l->o.claims));
     if (l->journal == NULL) return result_writer_flush(l->writer);
     if (!now && journal_is_dirty(l->journal) && !journal_is_due(l->journal)) return status_ok();
     struct status st = journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
@@ -308,7 +309,8 @@ struct status lead_drain(struct lead *l)
 void lead_save(struct lead *l)
 {
     if (l->journal == NULL) return;
-    const struct status st = journal_save(l->journal);
+    struct status st = file_claims_check(l->o.claims);
+    if (!status_failed(&st)) st = journal_save(l->journal);
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
 }
 
@@ -329,6 +331,7 @@ static struct status end_journal(struct lead *l)
 
 static struct status close_files(struct lead *l)
 {
+    TRY(file_claims_check(l->o.claims));
     if (l->journal == NULL) return result_writer_close(l->writer);
     if (l->failed) { /* of the output, perhaps: what is done can still go to the journal */
         return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));

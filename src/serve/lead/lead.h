@@ -7,6 +7,7 @@
 #ifndef SHOAL_SERVE_LEAD_LEAD_H
 #define SHOAL_SERVE_LEAD_LEAD_H
 
+#include "base/file_claims.h"
 #include "base/status.h"
 #include "plan/step_plan.h"
 #include "serve/input/input_part.h"
@@ -69,6 +70,7 @@ struct lead_options {
     int32_t checkpoint_tokens; /* sampled tokens between two saves of a running request; 0: none */
     size_t commit_bytes;       /* gathered before a commit is due at once; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
+    struct file_claims *claims;  /* on the files; once one is lost nothing is written. NULL: none */
 
     /* Only the lines it chose are run, their rows go to it and nothing is written: output_path and
      * journal_path are its own. NULL: a job. */

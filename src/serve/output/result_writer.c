@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { FLUSH_BYTES = 64 << 10, COMPARE_BYTES = 16 << 10 };
@@ -35,6 +37,19 @@ struct result_writer {
     struct result_totals totals;
 };
 
+/* Until the file is closed. The caller's claim names another job that writes it
+ * (base/file_claims.h); this finds it where claims do not: under another hard link, or where no
+ * lease could be made. */
+static struct status lock(const struct result_writer *w)
+{
+    struct stat info;
+    if (fstat(w->fd, &info) != 0 || !S_ISREG(info.st_mode)) return status_ok();
+    if (flock(w->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "output %s: another process has it locked: is another job writing it?",
+                       w->path);
+}
+
 static struct status create(const char *path, int flags, size_t window_rows, size_t window_bytes,
                             struct result_writer **out)
 {
@@ -57,6 +72,7 @@ static struct status create(const char *path, int flags, size_t window_rows, siz
         st = status_make(STATUS_IO, "output %s: cannot be opened: %s", path, strerror(errno));
         goto fail;
     }
+    if (strcmp(path, "-") != 0) TRY_GOTO(st, lock(w), fail);
     *out = w;
     return st;
 fail:
@@ -67,7 +83,14 @@ fail:
 struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
                                    struct result_writer **out)
 {
-    return create(path, O_WRONLY | O_TRUNC, window_rows, window_bytes, out);
+    TRY(create(path, O_WRONLY, window_rows, window_bytes, out));
+    if (strcmp(path, "-") == 0 || ftruncate((*out)->fd, 0) == 0 || errno == EINVAL) {
+        return status_ok(); /* EINVAL: a pipe or a device */
+    }
+    const struct status st =
+        status_make(STATUS_IO, "output %s: cannot be emptied: %s", path, strerror(errno));
+    result_writer_destroy(out);
+    return st;
 }
 
 struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,

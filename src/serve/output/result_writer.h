@@ -29,8 +29,8 @@ struct result_totals {
 };
 
 /* Local. Creates or truncates `path`; "-" is stdout. window_rows >= 1: rows that may be open at
- * once; window_bytes: memory above which no further row is opened. Errors: STATUS_IO,
- * STATUS_MEMORY. */
+ * once; window_bytes: memory above which no further row is opened. Locks the file before it changes
+ * it. Errors: STATUS_USAGE (another process has it locked), STATUS_IO, STATUS_MEMORY. */
 struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
                                    struct result_writer **out);
 

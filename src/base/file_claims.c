@@ -1,0 +1,346 @@
+/* Taking, renewing and giving back leases. */
+#include "base/file_claims.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/file_lease.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/strbuf.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CLAIMS_MAX = 8, GRACE_MS = 300, ENDING_MS = 15000, POLL_MS = 50, WATCH_MS = 1000 };
+
+struct claim {
+    const char *what; /* borrowed */
+    char *path;       /* the real file; owned */
+    char *lease;      /* path.lease; owned */
+    char *own;        /* lease.HOST.PID: under this name a lease is made; owned */
+    int fd;           /* of the lease, locked; -1: there is none */
+};
+
+struct file_claims {
+    struct lease_owner self;
+    pthread_mutex_t mutex; /* over what follows */
+    pthread_cond_t wake;
+    pthread_t thread;
+    bool has_thread, ends;
+    struct claim claims[CLAIMS_MAX];
+    size_t n;
+    uint64_t renewed_ns; /* on clock_ns */
+    struct status lost;
+};
+
+struct status file_claims_create(const char *job, bool is_launched, struct file_claims **out)
+{
+    struct file_claims *c = NULL;
+    pthread_condattr_t attributes;
+    *out = NULL;
+    TRY(mem_alloc(&c, 1, sizeof *c, "claims"));
+    c->self = lease_owner_self(job, is_launched);
+    c->lost = status_ok();
+    pthread_mutex_init(&c->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    *out = c;
+    return status_ok();
+}
+
+/* ---- taking ---- */
+
+static void pause_ms(int ms)
+{
+    const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static struct status refuse(const struct claim *k, const struct lease_owner *owner)
+{
+    char who[256];
+    lease_owner_describe(owner, who, sizeof who);
+    return status_make(
+        STATUS_USAGE,
+        "%s %s: another process has it: %s (its lease is %s); wait for it to end, or "
+        "name another file",
+        k->what, k->path, who, k->lease);
+}
+
+/* One claim's way to its lease. */
+struct taking {
+    uint64_t since_ns;
+    bool has_spoken;
+    int64_t renewed_ns; /* of the lease of another kernel that is watched */
+};
+
+static int waited_ms(const struct taking *t)
+{
+    return (int)((clock_ns() - t->since_ns) / 1000000u);
+}
+
+static struct status wait_for_end(const struct claim *k, struct taking *t,
+                                  const struct lease_view *v)
+{
+    char who[256];
+    lease_owner_describe(&v->owner, who, sizeof who);
+    if (waited_ms(t) >= ENDING_MS) return refuse(k, &v->owner);
+    if (waited_ms(t) >= GRACE_MS && !t->has_spoken) {
+        log_line(LOG_WARN,
+                 "%s %s: another process has it (%s), but it was killed or its launcher is gone: "
+                 "waiting up to %d s for it to end",
+                 k->what, k->path, who, ENDING_MS / 1000);
+        t->has_spoken = true;
+    }
+    pause_ms(POLL_MS);
+    return status_ok();
+}
+
+/* A lease of another host is renewed, or goes stale. */
+static struct status watch(const struct claim *k, struct taking *t, const struct lease_view *v)
+{
+    char who[256];
+    lease_owner_describe(&v->owner, who, sizeof who);
+    if (t->has_spoken && v->renewed_ns != t->renewed_ns) return refuse(k, &v->owner);
+    if (!t->has_spoken) {
+        log_line(LOG_WARN,
+                 "%s %s: %s renewed its lease %.0f s ago, and locks may not reach that host: "
+                 "waiting up to %.0f s to see whether it still runs",
+                 k->what, k->path, who, v->age_s, LEASE_STALE_S - v->age_s);
+    }
+    t->has_spoken = true;
+    t->renewed_ns = v->renewed_ns;
+    pause_ms(WATCH_MS);
+    return status_ok();
+}
+
+/* Puts the own lease in the place of a void one. Where no lock proves that this process is the only
+ * one to do so, the last one wins, and the others see it a moment later. */
+static struct status replace(struct claim *k, const struct lease_view *v, bool *is_taken)
+{
+    char who[256];
+    lease_owner_describe(&v->owner, who, sizeof who);
+    if (rename(k->own, k->lease) != 0) {
+        return status_make(STATUS_IO, "lease %s: cannot be renamed: %s", k->lease, strerror(errno));
+    }
+    log_line(LOG_INFO, "%s %s: the lease of %s is void, it ended without giving it back", k->what,
+             k->path, who);
+    if (!v->is_locked || v->age_s >= LEASE_STALE_S) pause_ms(WATCH_MS);
+    *is_taken = lease_is_at(k->lease, k->fd);
+    return status_ok();
+}
+
+static struct status look_again(struct claim *k, struct taking *t, bool *is_taken)
+{
+    struct lease_view v;
+    struct status st = lease_look(k->lease, k->fd, &v);
+    if (!status_failed(&st)) {
+        switch (v.state) {
+        case LEASE_GONE:
+            break;
+        case LEASE_VOID:
+            st = replace(k, &v, is_taken);
+            break;
+        case LEASE_HELD:
+            if (waited_ms(t) >= GRACE_MS || t->has_spoken) st = refuse(k, &v.owner);
+            pause_ms(POLL_MS); /* it may just have been killed */
+            break;
+        case LEASE_ENDING:
+            st = wait_for_end(k, t, &v);
+            break;
+        case LEASE_UNKNOWN:
+            st = watch(k, t, &v);
+            break;
+        }
+    }
+    lease_view_close(&v);
+    return st;
+}
+
+/* A hard link is made or not, also on NFS, where the answer may get lost: then the count tells. */
+static bool link_lease(const struct claim *k, int *error)
+{
+    struct stat info;
+    *error = 0;
+    if (link(k->own, k->lease) == 0) return true;
+    *error = errno;
+    return *error == EEXIST && fstat(k->fd, &info) == 0 && info.st_nlink == 2;
+}
+
+static void close_lease(struct claim *k)
+{
+    if (k->fd >= 0) close(k->fd);
+    k->fd = -1;
+}
+
+static struct status take(struct file_claims *c, struct claim *k)
+{
+    struct taking t = {.since_ns = clock_ns()};
+    struct status st = status_ok();
+    bool is_taken = false;
+    int error = lease_make(k->own, &c->self, &k->fd);
+    while (error == 0 && !is_taken && !status_failed(&st)) {
+        is_taken = link_lease(k, &error);
+        if (is_taken || error != EEXIST) break;
+        error = 0;
+        st = look_again(k, &t, &is_taken);
+        if (!is_taken && !status_failed(&st) && access(k->own, F_OK) != 0) {
+            close_lease(k); /* it was renamed, and another process has replaced it */
+            error = lease_make(k->own, &c->self, &k->fd);
+        }
+    }
+    unlink(k->own);
+    if (!is_taken) close_lease(k);
+    if (!is_taken && !status_failed(&st)) {
+        log_line(
+            LOG_WARN,
+            "%s %s: no lease can be made beside it (%s): see to it that no other job writes it",
+            k->what, k->path, strerror(error));
+    }
+    return st;
+}
+
+/* ---- renewing ---- */
+
+static void lose(struct file_claims *c, const struct claim *k)
+{
+    struct lease_view v;
+    char who[256] = "another process";
+    if (status_failed(&c->lost)) return;
+    const struct status st = lease_look(k->lease, k->fd, &v);
+    if (!status_failed(&st) && v.fd >= 0) lease_owner_describe(&v.owner, who, sizeof who);
+    lease_view_close(&v);
+    c->lost =
+        status_make(STATUS_IO,
+                    "%s %s: %s took it over, because this process did not renew its lease for "
+                    "%d s; it writes nothing more",
+                    k->what, k->path, who, LEASE_STALE_S);
+}
+
+static void renew(struct file_claims *c, struct claim *k)
+{
+    int error;
+    if (k->fd < 0) return;
+    (void)futimens(k->fd, NULL);
+    if (lease_is_at(k->lease, k->fd)) return;
+    if (access(k->lease, F_OK) != 0 && errno == ENOENT) { /* somebody removed it */
+        int fd;
+        if (lease_make(k->own, &c->self, &fd) != 0) return;
+        close_lease(k);
+        k->fd = fd;
+        const bool is_linked = link_lease(k, &error);
+        unlink(k->own);
+        if (is_linked) return;
+    }
+    lose(c, k);
+}
+
+/* With the mutex held. */
+static void renew_all(struct file_claims *c)
+{
+    for (size_t i = 0; i < c->n; i++) renew(c, &c->claims[i]);
+    c->renewed_ns = clock_ns();
+}
+
+void file_claims_renew(struct file_claims *c)
+{
+    pthread_mutex_lock(&c->mutex);
+    renew_all(c);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+static void *run(void *user)
+{
+    struct file_claims *c = user;
+    pthread_mutex_lock(&c->mutex);
+    while (!c->ends) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += LEASE_RENEW_S;
+        if (pthread_cond_timedwait(&c->wake, &c->mutex, &until) == ETIMEDOUT) renew_all(c);
+    }
+    pthread_mutex_unlock(&c->mutex);
+    return NULL;
+}
+
+/* ---- the whole ---- */
+
+static void free_names(struct claim *k)
+{
+    mem_free(&k->path);
+    mem_free(&k->lease);
+    mem_free(&k->own);
+}
+
+static struct status begin(struct file_claims *c, struct claim *k, const char *path)
+{
+    struct stat info;
+    struct strbuf lease, own;
+    TRY(file_target(path, &k->path));
+    if (stat(k->path, &info) == 0 && !S_ISREG(info.st_mode)) return status_ok();
+    strbuf_init(&lease);
+    strbuf_init(&own);
+    strbuf_printf(&lease, "%s.lease", k->path);
+    strbuf_printf(&own, "%s.lease.%s.%d", k->path, c->self.host, c->self.pid);
+    k->lease = lease.data;
+    k->own = own.data;
+    TRY(strbuf_status(&lease));
+    TRY(strbuf_status(&own));
+    return take(c, k);
+}
+
+struct status file_claims_add(struct file_claims *c, const char *what, const char *path)
+{
+    struct claim k = {.what = what, .fd = -1};
+    const struct status st = begin(c, &k, path);
+    if (status_failed(&st) || k.fd < 0 || c->n == CLAIMS_MAX) {
+        close_lease(&k);
+        free_names(&k);
+        return st;
+    }
+    pthread_mutex_lock(&c->mutex);
+    c->claims[c->n++] = k;
+    c->renewed_ns = clock_ns();
+    if (!c->has_thread) c->has_thread = pthread_create(&c->thread, NULL, run, c) == 0;
+    pthread_mutex_unlock(&c->mutex);
+    return st;
+}
+
+struct status file_claims_check(struct file_claims *c)
+{
+    if (c == NULL) return status_ok();
+    pthread_mutex_lock(&c->mutex);
+    /* this process, or its renewing thread, was held: the leases tell whether somebody came */
+    if (c->n > 0 && clock_ns() - c->renewed_ns > (uint64_t)LEASE_STALE_S / 2 * 1000000000u) {
+        renew_all(c);
+    }
+    const struct status st = c->lost;
+    pthread_mutex_unlock(&c->mutex);
+    return st;
+}
+
+void file_claims_destroy(struct file_claims **claims)
+{
+    struct file_claims *c = *claims;
+    if (c == NULL) return;
+    pthread_mutex_lock(&c->mutex);
+    c->ends = true;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->mutex);
+    if (c->has_thread) pthread_join(c->thread, NULL);
+    for (size_t i = 0; i < c->n; i++) {
+        struct claim *k = &c->claims[i];
+        if (lease_is_at(k->lease, k->fd)) unlink(k->lease);
+        close_lease(k);
+        free_names(k);
+    }
+    pthread_cond_destroy(&c->wake);
+    pthread_mutex_destroy(&c->mutex);
+    mem_free(claims);
+}
