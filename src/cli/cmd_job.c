@@ -229,7 +229,7 @@ static struct status parse(const struct flag_table *t, int argc, char **argv, st
 
 static int run_job(enum lead_mode mode, struct config env, int argc, char **argv)
 {
-    drain_hold_signals();
+    drain_hold_signals(env.is_launched);
     struct flag_table table = {.n = 0};
     ADD(&table, files);
     if (mode == LEAD_SCORE) ADD(&table, score_flags);

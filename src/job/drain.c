@@ -6,17 +6,26 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-static void signal_set(sigset_t *set)
+/* nohup ignores SIGHUP, and that stands: a blocked signal would be queued although it is ignored.
+ */
+static bool is_ignored(int number)
+{
+    struct sigaction now;
+    return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+static void signal_set(sigset_t *set, bool is_launched)
 {
     sigemptyset(set);
     sigaddset(set, SIGUSR1);
     sigaddset(set, SIGTERM);
+    if (!is_launched && !is_ignored(SIGHUP)) sigaddset(set, SIGHUP);
 }
 
-void drain_hold_signals(void)
+void drain_hold_signals(bool is_launched)
 {
     sigset_t set;
-    signal_set(&set);
+    signal_set(&set, is_launched);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     /* a script that shields itself (trap '' USR1) hands that on, and ignored signals are discarded
      */
@@ -27,15 +36,15 @@ void drain_hold_signals(void)
 void drain_let_signals(void)
 {
     sigset_t set;
-    signal_set(&set);
+    signal_set(&set, false);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
-void drain_init(struct drain *d)
+void drain_init(struct drain *d, bool is_launched)
 {
     *d = (struct drain){.n_signals = 0};
-    signal_set(&d->signals);
-    drain_hold_signals();
+    signal_set(&d->signals, is_launched);
+    drain_hold_signals(is_launched);
 }
 
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds)
@@ -94,5 +103,6 @@ enum drain_ask drain_poll(struct drain *d, double commit_s)
 const char *drain_reason(const struct drain *d)
 {
     if (d->n_signals == 0) return "the time limit";
+    if (d->signal == SIGHUP) return "SIGHUP";
     return d->signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM";
 }

@@ -1,6 +1,7 @@
-/* When a job should end early: SIGUSR1, SIGTERM, or its time limit with a margin. The signals are
- * blocked for all threads and asked for between steps, so that no handler runs and no call is
- * interrupted. Every rank may get them; in the step loop the lead alone acts. Called by job.c. */
+/* When a job should end early: SIGUSR1, SIGTERM, without a launcher SIGHUP (a terminal that was
+ * closed), or a margin before the time limit. All threads block these signals, and drain_poll asks
+ * for them between steps, so that no handler runs and no call is interrupted. Every rank may get
+ * them; in the step loop only the lead acts. Called by job.c and dry_run.c. */
 #ifndef SHOAL_JOB_DRAIN_H
 #define SHOAL_JOB_DRAIN_H
 
@@ -22,15 +23,16 @@ struct drain {
 enum drain_ask { DRAIN_NOT, DRAIN_ASKED, DRAIN_NOW };
 
 /* Local. Blocks the signals, so that they wait for drain_poll. A job's first act: until then they
- * end the process. */
-void drain_hold_signals(void);
+ * end the process. is_launched: an MPI launcher started this process; SIGHUP is then left to it. An
+ * ignored SIGHUP (nohup) stays ignored. */
+void drain_hold_signals(bool is_launched);
 
-/* Local. Undoes it, where there will be no job. */
+/* Local. Unblocks them, where there will be no job. */
 void drain_let_signals(void);
 
-/* Local. Nothing was asked for yet. Holds the signals, too: before MPI starts, whose threads
- * inherit that. */
-void drain_init(struct drain *d);
+/* Local. Makes an empty drain and blocks the signals. Call it before MPI starts, so that MPI's
+ * threads inherit the mask. */
+void drain_init(struct drain *d, bool is_launched);
 
 /* Local. Takes a limit of `seconds` from `start_ns` on; the earliest of several counts. */
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
@@ -38,11 +40,12 @@ void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 /* Local. "SECONDS", "M:S", "H:M:S" or "D-H:M:S"; false when it is none of them. */
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
-/* Local. What is asked for by now: to end soon, or at once (a second signal). commit_s: how long a
- * commit takes; the margin before the limit is 2 s and four times a step and a commit. */
+/* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.
+ * commit_s: how long a commit takes; the margin before the limit is 2 s and four times a step and a
+ * commit. */
 enum drain_ask drain_poll(struct drain *d, double commit_s);
 
-/* Local. Why, for people: "SIGUSR1", "SIGTERM" or "the time limit". */
+/* Local. The reason, for people: a signal's name, or "the time limit". */
 const char *drain_reason(const struct drain *d);
 
 #endif

@@ -210,7 +210,7 @@ int dry_run(const struct job_options *options, struct config env)
     if (env.launcher_rank != 0) return 0; /* the first process does it all */
     struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
     signal(SIGPIPE, SIG_IGN);
-    drain_init(&j.drain);
+    drain_init(&j.drain, env.is_launched);
     struct status st = job_log_level(&j);
     log_init(0, j.level, options->log_json);
     if (!status_failed(&st)) st = run(&j);

@@ -447,7 +447,7 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
 {
     struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of writing */
-    drain_init(&j.drain);
+    drain_init(&j.drain, env.is_launched);
     uint64_t slurm_s = 0;
     if (env.launcher_rank == 0 && !slurm_time_left(env.slurm_job, &slurm_s)) slurm_s = 0;
     const uint64_t asked_ns = clock_ns();

@@ -308,6 +308,7 @@ struct status job_open_lead(struct job *j)
                                          .order = j->line_order,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
+                                         .is_dry_run = o->dry_run,
                                          .quiet = o->quiet,
                                          .bar = o->progress_bar,
                                          .audit = j->audit,

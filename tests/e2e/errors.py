@@ -118,6 +118,12 @@ class ErrorsTest:
         long_row = next(r for r in rows if r["custom_id"] == "long")
         expect("600" in long_row["error"]["message"], str(long_row))
         self.fails(4, [], self.generate(ranks, "--strict"))
+        expect("of this run are error rows" not in done.err, f"good rows were not counted: {done}")
+        write_lines(self.input, [{**PROMPT, "custom_id": f"bad{i}", "max_tokens": -i - 1} for i in range(4)])
+        done = self.generate(ranks, "--quiet")
+        said = [line for line in done.err.splitlines() if ", custom_id " in line]
+        expect(done.status == 0 and "all 4 rows of this run are error rows" in done.err, str(done))
+        expect(len(said) == 3 and 'line 3, custom_id "bad2": ' in said[2] and "max_tokens" in said[2], str(done))
         write_lines(self.input, [PROMPT])
 
     def hostile_lines(self):

@@ -4,7 +4,7 @@
 usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
   sweep    N jobs; each is killed (a random rank or the launcher at a random moment, or itself at a
            failpoint) and resumed on another layout until it is done: one SHA-256, no row twice
-  drain    USR1, TERM and a time limit, given or Slurm's: 75 in time, and the same bytes afterwards
+  drain    USR1, TERM, HUP without a launcher and a time limit, given or Slurm's: 75 in time, and the same bytes afterwards
   faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing lost
   refusals changed inputs, flags and files, a job that still runs: refused by name, nothing touched
 Prints what was killed where. Needs no network; the full disk needs root (else it is left out).
@@ -346,6 +346,7 @@ class Drain(JournalTest):
         expect(re.search(r"from earlier runs: \d+ rows, [1-9]\d* tokens", text), text[-3000:])
         self.signalled("pp2", signal.SIGUSR1, "sampling: ")
         self.signalled("one", signal.SIGTERM, "loaded ")
+        self.signalled("one", signal.SIGHUP, "loaded ")
         self.signalled("tp2", signal.SIGUSR1, "loaded ", times=2)
         self.begin()
         job = Started(self, "tp2", "--time-limit", "0:03", *SLOW)

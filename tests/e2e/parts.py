@@ -85,6 +85,33 @@ class PartsTest:
         self.shoal.must("merge", "--input", self.input, "--output", merged, *reversed(parts))
         expect(merged.read_bytes() == whole.read_bytes(),
                f"{N_PARTS} parts give other bytes than one job: {merged} and {whole}")
+        self.merge_refuses(parts, whole)
+
+    def merge_refuses(self, parts, whole):
+        """Wrong parts are named in a sentence; through a link the merge goes to its target."""
+        one_of_two = self.generate("half", "--input-part", "1/2")
+        copy = self.work / "copy.jsonl"
+        for end in ("", ".journal"):
+            (self.work / f"copy.jsonl{end}").write_bytes(Path(f"{parts[0]}{end}").read_bytes())
+        link, target, device = (self.work / name for name in ("link", "target.jsonl", "device"))
+        for path in (link, target, device):
+            path.unlink(missing_ok=True)
+        link.symlink_to(target.name)
+        device.symlink_to("/dev/full")
+        for output, given, status, words in (
+                (target, [parts[0], *parts], 3, f"{parts[0]} was given twice"),
+                (target, [copy, *parts], 3, f"{copy} and {parts[0]} are both part 1 of {N_PARTS}"),
+                (target, parts[1:], 3, f"part 1 of {N_PARTS} was not given"),
+                (target, [one_of_two, *parts], 3, f"{one_of_two} is a part of 2"),
+                (target, [whole], 3, "expected the output of a job with --input-part"),
+                (target, [self.input], 3, "checks each row against its part's journal"),
+                (device, parts, 2, "expected a regular file")):
+            done = self.shoal("merge", "--input", self.input, "--output", output, *given)
+            expect(done.status == status and words in done.err, f"no '{words}': {done}")
+            expect(not target.exists() and device.is_symlink(), f"a refused merge wrote: {done}")
+        self.shoal.must("merge", "--input", self.input, "--output", link, *parts)
+        expect(link.is_symlink() and target.read_bytes() == whole.read_bytes(), "through a link")
+        expect(not list(self.work.glob("*.lease*")), "a lease was left")
 
 
 if __name__ == "__main__":

@@ -156,6 +156,8 @@ class ScheduleTest:
         expect(output.read_bytes() == expected, "the result cache: other rows")
         expect(peak - peaks["long"] < CACHE_MAX_KIB, "the result cache takes more than it may")
         expected = (self.work / "short.out").read_bytes()
+        for row in expected.splitlines():
+            expect(json.loads(row).get("dry_run", "").startswith("not a result"), f"{row}")
         for flags in (["--dp", 3, "--pp", 2, "--order", "prefix"],
                       ["--order", "input", "--kv-blocks", 70]):
             _, _, output = self.dry("short", *flags)

@@ -70,9 +70,37 @@ static void the_line_shows_rates_and_load(void)
     strbuf_fini(&s);
 }
 
+static void rows_out_of_order_and_the_time_left_are_shown(void)
+{
+    struct progress p = {.first_ns = 0};
+    struct progress_view v = {.n_done = 10, .n_read = 100, .all_read = true};
+    struct strbuf s;
+    strbuf_init(&s);
+    progress_estimate(&p, &v, 1000000000); /* 10 % were done by an earlier run */
+    CU_ASSERT_EQUAL(p.left_s, 0);
+    v.n_done = 12;
+    v.n_waiting = 18; /* behind a slow row: a fifth of the job in 10 minutes */
+    progress_estimate(&p, &v, 601000000000);
+    CU_ASSERT_DOUBLE_EQUAL(p.left_s, 2100, 1e-6);
+    progress_text(&p, &v, 2, false, &s);
+    CU_ASSERT_EQUAL(
+        strncmp(s.data, " 30%  12/100 rows, 18 done behind them, about 0:35:00 left  ", 60), 0);
+    v.n_done = 100;
+    v.n_waiting = 0;
+    progress_estimate(&p, &v, 602000000000);
+    CU_ASSERT_EQUAL(p.left_s, 0);
+    v.all_read = false;
+    v.read_fraction = -1; /* a pipe */
+    progress_estimate(&p, &v, 603000000000);
+    CU_ASSERT_EQUAL(p.left_s, 0);
+    strbuf_fini(&s);
+}
+
 void suite_progress(CU_pSuite suite);
 void suite_progress(CU_pSuite suite)
 {
     CU_add_test(suite, "the summary says what was measured", the_summary_says_what_was_measured);
     CU_add_test(suite, "the line shows rates and load", the_line_shows_rates_and_load);
+    CU_add_test(suite, "rows out of order and the time left are shown",
+                rows_out_of_order_and_the_time_left_are_shown);
 }

@@ -42,8 +42,32 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
     return scheduler_create(&so, &l->stats, &l->scheduler);
 }
 
+static struct status count_row(struct lead *l, const struct request *r)
+{
+    struct lead_rows *rows = &l->rows;
+    rows->n++;
+    if (r->error_code == NULL || rows->n_errors++ >= LEAD_ERRORS_SHOWN) return status_ok();
+    struct strbuf *s = &rows->shown[rows->n_errors - 1];
+    strbuf_printf(s, "line %llu, custom_id ", (unsigned long long)r->line);
+    strbuf_json_string(s, r->custom_id.bytes, r->custom_id.n < 80 ? r->custom_id.n : 80);
+    strbuf_printf(s, ": %s: %s", r->error_code, r->error_message);
+    return strbuf_status(s);
+}
+
+/* Nothing of the run is of use, mostly for one reason, which error rows alone would hide. */
+static void say_all_failed(const struct lead *l)
+{
+    const struct lead_rows *rows = &l->rows;
+    if (rows->n == 0 || rows->n_errors < rows->n || l->o.audit != NULL) return;
+    log_line(LOG_WARN,
+             "all %llu rows of this run are error rows; the first:", (unsigned long long)rows->n);
+    for (size_t i = 0; i < LEAD_ERRORS_SHOWN && i < rows->n; i++)
+        log_line(LOG_WARN, "  %s", rows->shown[i].data);
+}
+
 struct status lead_put_row(struct lead *l, const struct request *r)
 {
+    TRY(count_row(l, r));
     strbuf_clear(&l->row);
     TRY(result_row_write(r, &l->rules, l->o.model_name, &l->row));
     struct result_row row = {.text = l->row.data, .n = l->row.n, .is_error = r->error_code != NULL};
@@ -172,6 +196,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
         .max_model_len = options->max_model_len,
         .score = options->mode == LEAD_SCORE,
         .warnings = &l->warnings,
+        .is_dry_run = options->is_dry_run,
     };
     strbuf_init(&l->row);
     if (options->journal_path != NULL) id_set_spill_beside(&l->ids, options->journal_path);
@@ -214,6 +239,7 @@ void lead_destroy(struct lead **lead)
     journal_destroy(&l->journal);
     id_set_fini(&l->ids);
     guides_destroy(&l->rules.guides);
+    for (size_t i = 0; i < LEAD_ERRORS_SHOWN; i++) strbuf_fini(&l->rows.shown[i]);
     strbuf_fini(&l->row);
     mem_free(lead);
 }
@@ -229,6 +255,7 @@ static struct progress_view view(const struct lead *l)
     struct progress_view v = {
         .n_done = result_writer_totals(l->writer).n_rows,
         .n_read = l->n_read,
+        .n_waiting = result_writer_n_waiting(l->writer),
         .all_read = l->all_read,
         .read_fraction = size == 0 ? -1 : (double)line_reader_offset(l->reader) / (double)size,
         .n_prompt_tokens = l->stats.n_prompt_tokens,
@@ -374,6 +401,7 @@ struct status lead_finish(struct lead *l, struct serve_summary *summary)
     const struct status st = close_files(l);
     const struct progress_view v = view(l);
     if (!l->is_complete) progress_end(&l->progress, &v);
+    say_all_failed(l);
     lead_summary(l, summary);
     return st;
 }

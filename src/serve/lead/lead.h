@@ -58,8 +58,9 @@ struct lead_options {
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;
-    bool quiet; /* no progress on stderr */
-    bool bar;   /* a progress bar even where stderr is no terminal, as behind mpirun */
+    bool is_dry_run; /* tokens are made up: every row but error rows says so */
+    bool quiet;      /* no progress on stderr */
+    bool bar;        /* a progress bar even where stderr is no terminal, as behind mpirun */
 
     /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
     const char *journal_path;

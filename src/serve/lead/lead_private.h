@@ -19,6 +19,14 @@ struct order_window {
     size_t n, capacity, bytes; /* bytes: what they may come to hold */
 };
 
+enum { LEAD_ERRORS_SHOWN = 3 };
+
+/* The rows of this run, without those that earlier runs finished. */
+struct lead_rows {
+    uint64_t n, n_errors;
+    struct strbuf shown[LEAD_ERRORS_SHOWN]; /* a sentence for each of the first error rows */
+};
+
 struct lead {
     struct lead_options o;
     struct request_rules rules;
@@ -34,6 +42,7 @@ struct lead {
     struct strbuf row; /* scratch */
     struct progress progress;
     struct serve_summary stats;
+    struct lead_rows rows;
     uint64_t n_read, start_ns;
     uint64_t n_ordered; /* order numbers given out */
     bool all_read;

@@ -68,8 +68,9 @@ static struct status open_journal(const char *path, int *fd)
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd >= 0) return status_ok();
     return status_make(STATUS_INPUT,
-                       "journal %s: cannot be opened (%s); without it nothing can be proved", path,
-                       strerror(errno));
+                       "journal %s: cannot be opened: %s; merge checks each row against its part's "
+                       "journal (--journal DIR names another folder)",
+                       path, strerror(errno));
 }
 
 /* The parts' settings are equal but for the line that names the part. */
@@ -83,15 +84,24 @@ static struct status compare_settings(const struct part *a, const struct part *b
         size_t at, n_bytes;
         const bool names_part = input_part_of_settings(x, &ignored, &at, &n_bytes) && at == 0;
         if (!names_part && (n_x != n_y || memcmp(x, y, n_x) != 0)) {
-            return status_make(STATUS_INPUT,
-                               "parts %s and %s are of different jobs: %.*s there, %.*s here",
-                               a->path, b->path, (int)n_x < most ? (int)n_x : most, x,
-                               (int)n_y < most ? (int)n_y : most, y);
+            return status_make(
+                STATUS_INPUT,
+                "%s and %s are of different jobs: the first has %.*s, the second %.*s", a->path,
+                b->path, (int)n_x < most ? (int)n_x : most, x, (int)n_y < most ? (int)n_y : most,
+                y);
         }
         x += n_x + (x[n_x] == '\n');
         y += n_y + (y[n_y] == '\n');
     }
     return status_ok();
+}
+
+/* The path of a part that was given; there is one. */
+static const char *first_path(const struct merge *m)
+{
+    uint32_t i = 0;
+    while (m->parts[i].path == NULL) i++;
+    return m->parts[i].path;
 }
 
 /* The part that a journal's settings name. The first one tells how many there are. */
@@ -101,24 +111,31 @@ static struct status place_of(struct merge *m, const char *path, const char *set
     struct input_part named;
     size_t at, n_bytes;
     if (settings == NULL) {
-        return status_make(STATUS_INPUT, "%s: its journal is none of this version of shoal", path);
+        return status_make(STATUS_INPUT, "%s: its journal was not written by this version of shoal",
+                           path);
     }
     if (!input_part_of_settings(settings, &named, &at, &n_bytes)) {
-        return status_make(STATUS_INPUT, "%s: no part of an array: it was run without --input-part",
-                           path);
+        return status_make(
+            STATUS_INPUT,
+            "%s: expected the output of a job with --input-part K/N, found a whole job's", path);
     }
     if (m->parts == NULL) {
         TRY(mem_alloc(&m->parts, named.n, sizeof *m->parts, "parts"));
         m->n = named.n;
     }
     if (named.n != m->n) {
-        return status_make(STATUS_INPUT, "%s: part %u of %u, others are of %u", path, named.index,
-                           named.n, m->n);
+        return status_make(STATUS_INPUT,
+                           "%s is part %u of %u, but %s is a part of %u: expected parts of one job "
+                           "array",
+                           path, named.index, named.n, first_path(m), m->n);
     }
     *out = &m->parts[named.index - 1];
     if ((*out)->path == NULL) return status_ok();
-    return status_make(STATUS_INPUT, "%s: part %u of %u, as %s is", path, named.index, m->n,
-                       (*out)->path);
+    if (strcmp((*out)->path, path) == 0) {
+        return status_make(STATUS_INPUT, "%s was given twice", path);
+    }
+    return status_make(STATUS_INPUT, "%s and %s are both part %u of %u: expected one of them",
+                       (*out)->path, path, named.index, m->n);
 }
 
 static struct status add_part(struct merge *m, const char *path)
@@ -144,13 +161,16 @@ static struct status check_parts(struct merge *m)
     for (uint32_t i = 0; i < m->n; i++) {
         const struct part *p = &m->parts[i];
         if (p->path == NULL) {
-            return status_make(STATUS_INPUT, "part %u of %u is missing", i + 1, m->n);
+            return status_make(STATUS_INPUT,
+                               "part %u of %u was not given: expected the outputs of all %u parts",
+                               i + 1, m->n, m->n);
         }
         if (!p->facts.is_complete) {
-            return status_make(STATUS_INPUT,
-                               "part %u of %u, %s: not complete, %llu rows are done; the command "
-                               "that began it resumes it",
-                               i + 1, m->n, p->path, (unsigned long long)p->facts.n_rows);
+            return status_make(
+                STATUS_INPUT,
+                "part %u of %u, %s: it is not complete, %llu of its rows are done; run "
+                "its command again first",
+                i + 1, m->n, p->path, (unsigned long long)p->facts.n_rows);
         }
         TRY(compare_settings(&m->parts[0], p));
     }
@@ -173,14 +193,14 @@ static struct status end_part(struct merge *m)
     if (m->at == 0) return status_ok();
     const struct part *p = now(m);
     if (m->n_taken != p->facts.n_rows || m->n_taken != p->facts.end_lines) {
-        return status_make(STATUS_INPUT,
-                           "part %u of %u, %s: %llu rows, %llu lines of the input are in the part",
-                           m->at, m->n, p->path, (unsigned long long)p->facts.n_rows,
-                           (unsigned long long)m->n_taken);
+        return status_make(
+            STATUS_INPUT,
+            "part %u of %u, %s: it has %llu rows, but the input has %llu lines for it", m->at, m->n,
+            p->path, (unsigned long long)p->facts.n_rows, (unsigned long long)m->n_taken);
     }
     if (fgetc(m->rows) != EOF || ferror(m->rows)) {
-        return status_make(STATUS_INPUT, "%s: more bytes than the %llu that its job wrote", p->path,
-                           (unsigned long long)p->facts.end_bytes);
+        return status_make(STATUS_INPUT, "%s: it has more bytes than the %llu that its job wrote",
+                           p->path, (unsigned long long)p->facts.end_bytes);
     }
     close_part(m);
     return status_ok();
@@ -212,10 +232,11 @@ static struct status compare_row(struct merge *m, const struct line *line,
     }
     const size_t got = fread(m->row, 1, hit->n_text, m->rows);
     if (got == hit->n_text && memcmp(m->row, hit->text, got) == 0) return status_ok();
-    return status_make(STATUS_INPUT,
-                       "%s: the row of line %llu is not what its job wrote; the command that began "
-                       "it mends it",
-                       now(m)->path, (unsigned long long)line->number);
+    return status_make(
+        STATUS_INPUT,
+        "%s: the row of line %llu is not the one that its job wrote; run its command "
+        "again, which restores it",
+        now(m)->path, (unsigned long long)line->number);
 }
 
 /* True when the row's line ran. Quotes inside a row's strings have a backslash before them. */
@@ -255,7 +276,7 @@ static struct status name_row(struct merge *m, const struct line *line, const ch
 {
     char name[ID_NAME_MAX];
     if (!id_set_may_name(line->number, id, n_id))
-        return status_make(STATUS_INPUT, "another custom_id than the journal's");
+        return status_make(STATUS_INPUT, "its custom_id is not the one in the journal");
     TRY(id_set_add_line(&m->ids, name));
     if (strlen(name) == n_id && memcmp(name, id, n_id) == 0) return status_ok();
     strbuf_clear(&m->mended);
@@ -271,7 +292,7 @@ static struct status check_given_id(struct merge *m, char *id, size_t n_id, stru
     bool fresh;
     const struct id_hash h = id_hash_of(id, n_id);
     if (h.low != hit->row.id_low || h.high != hit->row.id_high)
-        return status_make(STATUS_INPUT, "another custom_id than the journal's");
+        return status_make(STATUS_INPUT, "its custom_id is not the one in the journal");
     TRY(id_set_add(&m->ids, id, n_id, &fresh));
     return !fresh && has_run(hit) ? mend_row(m, id, n_id, hit) : status_ok();
 }
@@ -297,13 +318,13 @@ static struct status take_line(struct merge *m, const struct line *line)
     TRY(journal_index_find(m->index, line->number, &hit));
     const struct line_digest digest = line_digest_of(line);
     if (hit.kind != JOURNAL_HIT_ROW) {
-        return status_make(STATUS_INPUT, "part %u of %u, %s: it has no row of line %llu of %s",
+        return status_make(STATUS_INPUT, "part %u of %u, %s: it has no row for line %llu of %s",
                            m->at, m->n, now(m)->path, (unsigned long long)line->number,
                            m->o->input_path);
     }
     if (hit.digest.low != digest.low || hit.digest.high != digest.high) {
         return status_make(
-            STATUS_INPUT, "input %s, line %llu: it changed since part %u of %u, %s, was run",
+            STATUS_INPUT, "input %s, line %llu: it has changed since part %u of %u, %s, was run",
             m->o->input_path, (unsigned long long)line->number, m->at, m->n, now(m)->path);
     }
     TRY(compare_row(m, line, &hit));

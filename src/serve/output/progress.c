@@ -17,14 +17,26 @@ void progress_init(struct progress *p, bool quiet)
     p->last_ns = p->start_ns;
 }
 
-/* Part of the job that is done, or negative when nobody can know: rows done over rows read, scaled
- * by the part of the input that was read. */
+/* The part of the job that is done: rows done over rows read, times the part of the input that was
+ * read. Negative when the input's size is not known. */
 static double fraction(const struct progress_view *v)
 {
     if (v->n_read == 0) return v->all_read ? 1 : 0;
-    const double of_read = (double)v->n_done / (double)v->n_read;
+    const double of_read = (double)(v->n_done + v->n_waiting) / (double)v->n_read;
     if (v->all_read) return of_read;
     return v->read_fraction < 0 ? -1 : of_read * v->read_fraction;
+}
+
+void progress_estimate(struct progress *p, const struct progress_view *v, uint64_t now_ns)
+{
+    const double f = fraction(v);
+    p->left_s = 0;
+    if (p->first_ns == 0) {
+        p->first_ns = now_ns;
+        p->first_fraction = f;
+    }
+    const double seconds = (double)(now_ns - p->first_ns) * 1e-9, gained = f - p->first_fraction;
+    if (p->first_fraction >= 0 && f < 1 && gained > 0) p->left_s = (1 - f) / gained * seconds;
 }
 
 void progress_text(const struct progress *p, const struct progress_view *v, double seconds,
@@ -38,9 +50,17 @@ void progress_text(const struct progress *p, const struct progress_view *v, doub
         strbuf_puts(out, "] ");
     }
     if (f >= 0) strbuf_printf(out, "%3.0f%%  ", 100 * f);
-    strbuf_printf(out, "%llu/%llu%s rows  prompt %.0f tok/s  generated %.0f tok/s  ",
-                  (unsigned long long)v->n_done, (unsigned long long)v->n_read,
-                  v->all_read ? "" : "+", (double)(v->n_prompt_tokens - p->last_prompt) * per_s,
+    strbuf_printf(out, "%llu/%llu%s rows", (unsigned long long)v->n_done,
+                  (unsigned long long)v->n_read, v->all_read ? "" : "+");
+    if (v->n_waiting > 0) {
+        strbuf_printf(out, ", %llu done behind them", (unsigned long long)v->n_waiting);
+    }
+    if (p->left_s > 0) {
+        const unsigned long s = (unsigned long)p->left_s;
+        strbuf_printf(out, ", about %lu:%02lu:%02lu left", s / 3600, s / 60 % 60, s % 60);
+    }
+    strbuf_printf(out, "  prompt %.0f tok/s  generated %.0f tok/s  ",
+                  (double)(v->n_prompt_tokens - p->last_prompt) * per_s,
                   (double)(v->n_generated_tokens - p->last_generated) * per_s);
     strbuf_printf(out, "running %zu  waiting %zu  free blocks %lld/%lld", v->load.n_running,
                   v->load.n_waiting, (long long)v->load.n_free_blocks, (long long)v->load.n_blocks);
@@ -50,6 +70,7 @@ static void show(struct progress *p, const struct progress_view *v, uint64_t now
 {
     struct strbuf text;
     strbuf_init(&text);
+    progress_estimate(p, v, now_ns);
     progress_text(p, v, (double)(now_ns - p->last_ns) * 1e-9, p->is_terminal, &text);
     const struct status st = strbuf_status(&text);
     if (!status_failed(&st) && p->is_terminal) {
@@ -69,6 +90,7 @@ void progress_update(struct progress *p, const struct progress_view *v)
 {
     if (p->quiet) return;
     const uint64_t now_ns = clock_ns();
+    if (p->first_ns == 0) progress_estimate(p, v, now_ns);
     const uint64_t every_ns = p->is_terminal ? 200000000u : 5000000000u;
     if (now_ns - p->last_ns >= every_ns) show(p, v, now_ns);
 }

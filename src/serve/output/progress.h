@@ -10,10 +10,14 @@ struct progress {
     bool quiet, is_terminal, drawn;
     uint64_t start_ns, last_ns;
     uint64_t last_prompt, last_generated; /* token counts when last shown */
+    uint64_t first_ns;                    /* of the first view; 0: there was none */
+    double first_fraction;                /* done then, by earlier runs; negative: not known */
+    double left_s;                        /* when last shown; 0: not known */
 };
 
 struct progress_view {
     uint64_t n_done, n_read; /* rows written, and read */
+    uint64_t n_waiting;      /* rows that are done and wait for an earlier one to be written */
     bool all_read;
     double read_fraction; /* of the input's bytes; negative when its size is not known */
     uint64_t n_prompt_tokens, n_generated_tokens;
@@ -29,8 +33,12 @@ void progress_update(struct progress *p, const struct progress_view *v);
 /* Local. Shows the view a last time and ends the bar's line. */
 void progress_end(struct progress *p, const struct progress_view *v);
 
-/* Local. The text of a view, for tests: seconds since the view before and its token counts make the
- * rates; bar: with a bar of '#'. */
+/* Local. Takes the time left from the part of the job that was done since the first view. `show`
+ * does this before the text is made; for tests. */
+void progress_estimate(struct progress *p, const struct progress_view *v, uint64_t now_ns);
+
+/* Local. The text of a view, for tests: the rates are over `seconds`, the time since the view
+ * before, whose token counts p has; bar: with a bar of '#'. */
 void progress_text(const struct progress *p, const struct progress_view *v, double seconds,
                    bool bar, struct strbuf *out);
 

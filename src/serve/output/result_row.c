@@ -184,6 +184,14 @@ static void add_openai_body(struct strbuf *out, const struct request *r,
     strbuf_puts(out, "}");
 }
 
+/* The answer of a dry run must not be taken for one. */
+static void add_dry_run(struct strbuf *out, const struct request *r,
+                        const struct request_rules *rules)
+{
+    if (!rules->is_dry_run || r->error_code != NULL) return;
+    strbuf_puts(out, ",\"dry_run\":\"not a result: no model ran, tokens and text are made up\"");
+}
+
 /* The ids of a batch result come from the custom_id alone: no clock, no counter, no chance. */
 static void add_openai(struct strbuf *out, const struct request *r,
                        const struct request_rules *rules, const char *model_name)
@@ -191,6 +199,7 @@ static void add_openai(struct strbuf *out, const struct request *r,
     const unsigned long long id = XXH3_64bits(r->custom_id.bytes, r->custom_id.n);
     strbuf_printf(out, "{\"id\":\"batch_req_%016llx\",", id);
     add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
+    add_dry_run(out, r, rules);
     if (r->error_code != NULL) {
         strbuf_puts(out, ",\"response\":null,");
         add_error(out, r);
@@ -212,6 +221,7 @@ struct status result_row_write(const struct request *r, const struct request_rul
     }
     strbuf_puts(out, "{");
     add_key_string(out, "custom_id", r->custom_id.bytes, r->custom_id.n);
+    add_dry_run(out, r, rules);
     strbuf_puts(out, ",");
     if (r->error_code != NULL) {
         add_error(out, r);
@@ -263,7 +273,7 @@ struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id)
 {
     size_t begin, end;
     if (!find_id(text, n, &begin, &end))
-        return status_make(STATUS_INPUT, "no custom_id at its start");
+        return status_make(STATUS_INPUT, "expected a custom_id at its start");
     if (memchr(text + begin, '\\', end - begin) == NULL) {
         *n_id = end - begin;
         return mem_strndup(id, text + begin, *n_id);
@@ -306,7 +316,7 @@ struct status result_row_rename(const char *text, size_t n, const char *id, stru
     size_t begin = 0, end = 0;
     const bool is_batch = result_row_is_batch(text, n), has_id = find_id(text, n, &begin, &end);
     const unsigned long long hash = XXH3_64bits(id, strlen(id));
-    if (!has_id) return status_make(STATUS_INPUT, "no custom_id at its start");
+    if (!has_id) return status_make(STATUS_INPUT, "expected a custom_id at its start");
     strbuf_puts(out, "{");
     if (is_batch) strbuf_printf(out, "\"id\":\"batch_req_%016llx\",", hash);
     add_key_string(out, "custom_id", id, strlen(id));

@@ -27,6 +27,7 @@ struct result_writer {
     char *path;
     struct slot *slots;
     size_t n_slots, window_bytes, open_bytes;
+    size_t n_waiting; /* slots that have a text */
     uint64_t n_opened, n_written;
     struct strbuf buffer;
     uint64_t offset; /* bytes written */
@@ -240,6 +241,7 @@ struct status result_writer_put(struct result_writer *w, uint64_t index,
         w->open_bytes += row->n;
         TRY(mem_strndup(&slot->text, row->text, row->n));
         slot->row.text = slot->text;
+        w->n_waiting++;
         return status_ok();
     }
     TRY(write_row(w, row));
@@ -249,6 +251,7 @@ struct status result_writer_put(struct result_writer *w, uint64_t index,
         w->open_bytes -= slot->cost_bytes;
         TRY(write_row(w, &slot->row));
         mem_free(&slot->text);
+        w->n_waiting--;
     }
     return status_ok();
 }
@@ -278,6 +281,11 @@ uint64_t result_writer_offset(const struct result_writer *w)
 size_t result_writer_n_open(const struct result_writer *w)
 {
     return (size_t)(w->n_opened - w->n_written);
+}
+
+size_t result_writer_n_waiting(const struct result_writer *w)
+{
+    return w->n_waiting;
 }
 
 struct result_totals result_writer_totals(const struct result_writer *w)

@@ -71,8 +71,10 @@ struct status result_writer_close(struct result_writer *w);
 /* Local. Bytes in the file. */
 uint64_t result_writer_offset(const struct result_writer *w);
 
-/* Local. Rows opened and not yet written, and what was written. */
+/* Local. Rows that are open; those of them that are done and wait for an earlier row; the sums over
+ * all written rows. */
 size_t result_writer_n_open(const struct result_writer *w);
+size_t result_writer_n_waiting(const struct result_writer *w);
 struct result_totals result_writer_totals(const struct result_writer *w);
 
 #endif

@@ -73,6 +73,7 @@ struct request_rules {
     int32_t vocab_size;                /* token ids are in [0, vocab_size) */
     int32_t max_model_len;             /* tokens of a full context */
     bool score;                        /* prompts are scored, nothing is generated */
+    bool is_dry_run;                   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: answers of a given form are error rows */
     struct request_warnings *warnings; /* NULL: nobody is warned */
 };
