@@ -283,7 +283,13 @@ static uint64_t kat_rope(struct bench *b, enum dtype t)
     static const int32_t positions[1] = {12345};
     float inv_freq[HALF], cos[HALF], sin[HALF];
     for (size_t i = 0; i < HALF; i++) inv_freq[i] = el_expf(-(float)i);
-    op_rope_table(b->t, positions, 1, inv_freq, 2 * HALF, 1.25f, cos, sin);
+    op_rope_table(b->t, &(struct rope_table_args){.positions = positions,
+                                                  .n_rows = 1,
+                                                  .inv_freq = inv_freq,
+                                                  .rot = 2 * HALF,
+                                                  .scale = 1.25f,
+                                                  .cos = cos,
+                                                  .sin = sin});
     fill(11, b->x, 2 * HALF, 3.0f);
     b->t->rope(b->x, cos, sin, 2 * HALF);
     return hash(hash_start, b->x, 2 * HALF * sizeof(float));

@@ -50,6 +50,9 @@ struct packed {
                                   for a device's library (op_place_weight) */
 };
 
+/* The arrays of a quantized weight. */
+enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
+
 /* Rows of activations as int8 codes, one scale for each kernel group of the weights that they meet.
  * Per row and group of G inputs (the last may be short):  m = max |x|;
  *     scale = m / 127, code = rne(x * (127 / m)) in [-127, 127];

@@ -2,7 +2,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/elementary.h"
 #include "kernels/linear_strips.h"
 
@@ -50,18 +50,18 @@ static uint64_t linear_cost(const struct linear_args *a)
 void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
                    size_t n_rows)
 {
-    if (k->device != NULL) cuda_op_step_begin(k->device, seqs, n_seqs, n_rows);
+    if (k->device != NULL) device_ops_of(k->device)->step_begin(k->device, seqs, n_seqs, n_rows);
 }
 
 void op_step_part(const struct kern_table *k, size_t row0, size_t n_rows)
 {
-    if (k->device != NULL) cuda_op_step_part(k->device, row0, n_rows);
+    if (k->device != NULL) device_ops_of(k->device)->step_part(k->device, row0, n_rows);
 }
 
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n)
 {
     if (k->device != NULL) {
-        cuda_op_linears(k->device, a, n);
+        device_ops_of(k->device)->linears(k->device, a, n);
         return;
     }
     uint64_t cost = 0;
@@ -78,7 +78,7 @@ void op_linear(const struct kern_table *k, const struct linear_args *a)
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_linear_leaf(k->device, a);
+        device_ops_of(k->device)->linear_leaf(k->device, a);
         return;
     }
     if (a->n_groups == 0) return;
@@ -121,7 +121,7 @@ void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_strid
                       size_t n, const struct quant_rows *out)
 {
     if (k->device != NULL) {
-        cuda_op_quantize_rows(k->device, x, x_stride, n_rows, n, out);
+        device_ops_of(k->device)->quantize_rows(k->device, x, x_stride, n_rows, n, out);
         return;
     }
     const struct quantize_job job = {k, x, x_stride, n_rows, n, out};
@@ -129,47 +129,37 @@ void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_strid
 }
 
 struct grid_job {
-    void (*slice)(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
-    const int64_t *sums;
-    size_t n_rows, n_out;
-    uint32_t grid_bits;
-    float *y;
-    int32_t *bad;
+    const struct kern_table *k;
+    const struct grid_args *a;
 };
 
 static void grid_part(const void *job_, struct part part)
 {
     const struct grid_job *job = job_;
+    const struct grid_args *a = job->a;
     size_t row0, row1;
-    if (!part_take(&part, job->n_rows, job->n_out + 1, &row0, &row1)) return;
+    if (!part_take(&part, a->n_rows, a->n_out + 1, &row0, &row1)) return;
     for (size_t row = row0; row < row1; row++) {
-        const int64_t *sums = job->sums + row * (job->n_out + 1);
-        const int64_t room = INT32_MAX - (int64_t)job->bad[row], n_bad = sums[job->n_out];
-        job->slice(sums, job->n_out, job->grid_bits, job->y + row * job->n_out);
-        job->bad[row] = n_bad > room ? INT32_MAX : (int32_t)(job->bad[row] + n_bad);
+        const int64_t *sums = a->sums + row * (a->n_out + 1);
+        const int64_t room = INT32_MAX - (int64_t)a->bad[row], n_bad = sums[a->n_out];
+        float *y = a->y + row * a->n_out;
+        if (a->adds) {
+            job->k->grid_add(sums, a->n_out, a->grid_bits, y);
+        } else {
+            job->k->grid_to_f32(sums, a->n_out, a->grid_bits, y);
+        }
+        a->bad[row] = n_bad > room ? INT32_MAX : (int32_t)(a->bad[row] + n_bad);
     }
 }
 
-void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
-                 uint32_t grid_bits, float *h, int32_t *bad)
+void op_grid(const struct kern_table *k, const struct grid_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_grid(k->device, sums, n_rows, n_out, grid_bits, true, h, bad);
+        device_ops_of(k->device)->grid(k->device, a);
         return;
     }
-    const struct grid_job job = {k->grid_add, sums, n_rows, n_out, grid_bits, h, bad};
-    part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
-}
-
-void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
-                    uint32_t grid_bits, float *y, int32_t *bad)
-{
-    if (k->device != NULL) {
-        cuda_op_grid(k->device, sums, n_rows, n_out, grid_bits, false, y, bad);
-        return;
-    }
-    const struct grid_job job = {k->grid_to_f32, sums, n_rows, n_out, grid_bits, y, bad};
-    part_run(k->team, (uint64_t)n_rows * (n_out + 1), grid_part, &job);
+    const struct grid_job job = {k, a};
+    part_run(k->team, (uint64_t)a->n_rows * (a->n_out + 1), grid_part, &job);
 }
 
 struct norm_job {
@@ -191,52 +181,40 @@ static void norm_part(const void *job_, struct part part)
     }
 }
 
-void op_norm_codes(const struct kern_table *k, const struct norm_args *a)
+void op_rmsnorm(const struct kern_table *k, const struct norm_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_rmsnorm(k->device, a->x, a->w, a->n_rows, a->n, a->eps, a->y);
-        if (a->codes != NULL)
-            cuda_op_quantize_rows(k->device, a->y, a->n, a->n_rows, a->n, a->codes);
+        device_ops_of(k->device)->rmsnorm(k->device, a);
         return;
     }
     const struct norm_job job = {k, a, (uint64_t)(a->n + 1) * (a->codes != NULL ? 2 : 1)};
     part_run(k->team, a->n_rows * job.row_cost, norm_part, &job);
 }
 
-void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
-                float eps, float *y)
-{
-    const struct norm_args a = {.x = x, .w = w, .n_rows = n_rows, .n = n, .eps = eps, .y = y};
-    op_norm_codes(k, &a);
-}
-
 struct swiglu_job {
     const struct kern_table *k;
-    const float *gate, *up;
-    size_t stride, n_rows, n;
-    float *y;
-    size_t y_stride;
+    const struct swiglu_args *a;
 };
 
 static void swiglu_part(const void *job_, struct part part)
 {
     const struct swiglu_job *job = job_;
+    const struct swiglu_args *a = job->a;
     size_t row0, row1;
-    if (!part_take(&part, job->n_rows, job->n * EXP_COST + 1, &row0, &row1)) return;
+    if (!part_take(&part, a->n_rows, a->n * EXP_COST + 1, &row0, &row1)) return;
     for (size_t row = row0; row < row1; row++)
-        job->k->swiglu(job->gate + row * job->stride, job->up + row * job->stride, job->n,
-                       job->y + row * job->y_stride);
+        job->k->swiglu(a->gate + row * a->stride, a->up + row * a->stride, a->n,
+                       a->y + row * a->y_stride);
 }
 
-void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
-               size_t n_rows, size_t n, float *y, size_t y_stride)
+void op_swiglu(const struct kern_table *k, const struct swiglu_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_swiglu(k->device, gate, up, stride, n_rows, n, y, y_stride);
+        device_ops_of(k->device)->swiglu(k->device, a);
         return;
     }
-    const struct swiglu_job job = {k, gate, up, stride, n_rows, n, y, y_stride};
-    part_run(k->team, (uint64_t)n_rows * (n * EXP_COST + 1), swiglu_part, &job);
+    const struct swiglu_job job = {k, a};
+    part_run(k->team, (uint64_t)a->n_rows * (a->n * EXP_COST + 1), swiglu_part, &job);
 }
 
 struct add_job {
@@ -256,7 +234,7 @@ static void add_part(const void *job_, struct part part)
 void op_add(const struct kern_table *k, float *h, const float *x, size_t n)
 {
     if (k->device != NULL) {
-        cuda_op_add(k->device, h, x, n);
+        device_ops_of(k->device)->add(k->device, h, x, n);
         return;
     }
     const struct add_job job = {k, h, x, n};
@@ -282,7 +260,7 @@ static void axpy_part(const void *job_, struct part part)
 void op_axpy(const struct kern_table *k, float w, const float *x, size_t n, float *acc)
 {
     if (k->device != NULL) {
-        cuda_op_axpy(k->device, w, x, n, acc);
+        device_ops_of(k->device)->axpy(k->device, w, x, n, acc);
         return;
     }
     const struct axpy_job job = {k, w, x, n, acc};
@@ -305,7 +283,7 @@ static void scale_part(const void *job_, struct part part)
 void op_scale(const struct kern_table *k, float *x, float w, size_t n)
 {
     if (k->device != NULL) {
-        cuda_op_scale(k->device, x, w, n);
+        device_ops_of(k->device)->scale(k->device, x, w, n);
         return;
     }
     const struct scale_job job = {x, w, n};
@@ -334,27 +312,26 @@ static void router_part(const void *job_, struct part part)
 void op_router(const struct kern_table *k, const struct router_args *a, size_t n_rows)
 {
     if (k->device != NULL) {
-        cuda_op_router(k->device, a, n_rows);
+        device_ops_of(k->device)->router(k->device, a, n_rows);
         return;
     }
     const struct router_job job = {k, a, n_rows};
     part_run(k->team, n_rows * router_cost(a), router_part, &job);
 }
 
-void op_rope_table(const struct kern_table *k, const int32_t *positions, size_t n_rows,
-                   const float *inv_freq, size_t rot, float scale, float *cos, float *sin)
+void op_rope_table(const struct kern_table *k, const struct rope_table_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_rope_table(k->device, n_rows, inv_freq, rot, scale, cos, sin);
+        device_ops_of(k->device)->rope_table(k->device, a);
         return;
     }
-    const size_t half = rot / 2;
-    for (size_t t = 0; t < n_rows; t++) {
+    const size_t half = a->rot / 2;
+    for (size_t t = 0; t < a->n_rows; t++) {
         for (size_t i = 0; i < half; i++) {
             float s, c;
-            el_sincosf((float)positions[t] * inv_freq[i], &s, &c);
-            cos[t * half + i] = c * scale;
-            sin[t * half + i] = s * scale;
+            el_sincosf((float)a->positions[t] * a->inv_freq[i], &s, &c);
+            a->cos[t * half + i] = c * a->scale;
+            a->sin[t * half + i] = s * a->scale;
         }
     }
 }

@@ -33,27 +33,28 @@ void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
                       size_t n, const struct quant_rows *out);
 
-/* h[T, N] += grid values of sums[T, N + 1]; bad[T] += the rows' counters (saturating at INT32_MAX).
- * op_grid_to_f32 writes y[T, N] instead of adding. */
-void op_grid_add(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
-                 uint32_t grid_bits, float *h, int32_t *bad);
-void op_grid_to_f32(const struct kern_table *k, const int64_t *sums, size_t n_rows, size_t n_out,
-                    uint32_t grid_bits, float *y, int32_t *bad);
+/* y = the grid values of sums, or y += them; bad[t] += the counter of row t. */
+struct grid_args {
+    const int64_t *sums;  /* [T, N + 1] */
+    size_t n_rows, n_out; /* T, N */
+    uint32_t grid_bits;
+    bool adds;    /* to y */
+    float *y;     /* [T, N] */
+    int32_t *bad; /* [T] saturating at INT32_MAX */
+};
+void op_grid(const struct kern_table *k, const struct grid_args *a);
 
-/* y[n_rows, n] = rmsnorm of each row; y may be x. */
-void op_rmsnorm(const struct kern_table *k, const float *x, const float *w, size_t n_rows, size_t n,
-                float eps, float *y);
-
-/* The same, and y as codes, which a thread makes while it has the row: the bits of op_rmsnorm and
- * op_quantize_rows after each other. codes NULL: none. */
+/* y = rmsnorm of each row of x. With codes, y is quantized too: the bits of op_quantize_rows, made
+ * while a cache holds the row. */
 struct norm_args {
-    const float *x, *w;
+    const float *x; /* [n_rows, n] */
+    const float *w; /* [n] */
     size_t n_rows, n;
     float eps;
-    float *y;
-    const struct quant_rows *codes;
+    float *y;                       /* [n_rows, n]; may be x */
+    const struct quant_rows *codes; /* NULL: none */
 };
-void op_norm_codes(const struct kern_table *k, const struct norm_args *a);
+void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 
 /* A rotated part that stands behind each head: rot elements from x, x_stride apart from head to
  * head of [T, n_heads], to out, rotated by the table's rope; `pairs`: neighbours 2i and 2i + 1
@@ -68,13 +69,19 @@ struct rope_tails {
 };
 void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
 
-/* A norm over a projection whose heads stand on several ranks, in two parts. sums[T, stride]: entry
- * h of a row = the square_sum of head h of x [T, n_heads, Hd], as bits. */
-void op_head_square_sums(const struct kern_table *k, const float *x, size_t n_rows, size_t n_heads,
-                         size_t head_dim, uint32_t *sums, size_t stride);
+/* The first half of a norm over a projection whose heads stand on several ranks: entry h of row t
+ * of sums = the square_sum of head h, as the bits of a float. */
+struct square_sums_args {
+    const float *x; /* [T, n_heads, Hd] */
+    size_t n_rows, n_heads, head_dim;
+    uint32_t *sums; /* [T, stride] */
+    size_t stride;
+};
+void op_head_square_sums(const struct kern_table *k, const struct square_sums_args *a);
 
-/* x [T, n] in place: r = 1 / sqrt(sum / (float)n_whole + eps), where sum = the chain of plain adds
- * of the row's n_sums entries of sums [T, stride] from +0; x_i = (x_i * r) * w_i. */
+/* The second half: x [T, n] in place: r = 1 / sqrt(sum / (float)n_whole + eps), where sum = the
+ * chain of plain adds of the row's n_sums entries of sums [T, stride] from +0; x_i = (x_i * r) *
+ * w_i. */
 struct norm_whole {
     float *x;
     const float *w;       /* [n] */
@@ -113,9 +120,14 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
 
 void op_attention(const struct kern_table *k, const struct attn_args *a);
 
-/* y[n_rows, F] from gate and up [n_rows, F] with row strides. y may be gate. */
-void op_swiglu(const struct kern_table *k, const float *gate, const float *up, size_t stride,
-               size_t n_rows, size_t n, float *y, size_t y_stride);
+/* y = swiglu of gate and up, n columns of each row. */
+struct swiglu_args {
+    const float *gate, *up; /* [n_rows, stride] */
+    size_t stride, n_rows, n;
+    float *y; /* [n_rows, y_stride]; may be gate */
+    size_t y_stride;
+};
+void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 
 /* gate.y [n_rows, F] = op_swiglu of what op_linears makes of gate and up, which have the same rows
  * in each group, all n_rows in ascending order, and y_stride F; up.y holds what it holds then.
@@ -283,7 +295,6 @@ struct status op_check_weight(const struct kern_table *k, const struct packed *w
 /* Rows [row0, row0 + n_rows) (outputs) of a plain weight from a row-major source in host memory;
  * and of a part of a quantized one, as the checkpoint stores it. The weight's memory was zeroed
  * before its first rows. */
-enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
 void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
                   const void *rows, size_t row_stride_bytes);
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
@@ -297,10 +308,16 @@ void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t 
  */
 void op_embed_row(const struct packed *w, uint32_t id, float *out);
 
-/* cos, sin [T, rot / 2] of (float)positions[t] * inv_freq[i], each times `scale`. positions is a
- * list; a device takes those of op_step_begin, which are the same. */
-void op_rope_table(const struct kern_table *k, const int32_t *positions, size_t n_rows,
-                   const float *inv_freq, size_t rot, float scale, float *cos, float *sin);
+/* cos and sin of (float)positions[t] * inv_freq[i], each times `scale`. */
+struct rope_table_args {
+    const int32_t *positions; /* list [T]; a device takes the same ones from op_step_begin */
+    size_t n_rows;            /* T */
+    const float *inv_freq;    /* [rot / 2] */
+    size_t rot;
+    float scale;
+    float *cos, *sin; /* [T, rot / 2] */
+};
+void op_rope_table(const struct kern_table *k, const struct rope_table_args *a);
 
 /* Local. Bytes of a packed weight [n_out, n_in] of a type, and the address of its panel. */
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in);

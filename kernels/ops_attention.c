@@ -3,7 +3,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/part.h"
 
 enum {
@@ -200,7 +200,7 @@ static void attend_tiles(struct attention_job *job)
 void op_attention(const struct kern_table *k, const struct attn_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_attention(k->device, a);
+        device_ops_of(k->device)->attention(k->device, a);
         return;
     }
     struct attention_job job = job_of(k, a);

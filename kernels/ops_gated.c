@@ -2,7 +2,7 @@
  * their product, and its codes, so that nobody waits for one thread between two linears. */
 #include "kernels/ops.h"
 
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/linear_strips.h"
 
 #include <assert.h>
@@ -130,10 +130,7 @@ void op_gated(const struct kern_table *k, const struct gated_args *a)
     const size_t f = a->gate.y_stride;
     const struct quant_rows *q = a->codes;
     if (k->device != NULL) {
-        const struct linear_args both[2] = {a->gate, a->up};
-        cuda_op_linears(k->device, both, 2);
-        cuda_op_swiglu(k->device, a->gate.y, a->up.y, f, a->n_rows, f, a->gate.y, f);
-        if (q != NULL) cuda_op_quantize_rows(k->device, a->gate.y, f, a->n_rows, f, q);
+        device_ops_of(k->device)->gated(k->device, a);
         return;
     }
     struct gated_job job = {k, &a->gate, &a->up, q, TILE_PANELS, false};

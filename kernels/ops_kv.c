@@ -3,7 +3,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/part.h"
 
 struct kv_job {
@@ -53,7 +53,7 @@ void op_kv_write(const struct kern_table *k, const float *key, const float *valu
                  const struct kv_view *kv, const struct seq_rows *seqs, size_t n_seqs)
 {
     if (k->device != NULL) {
-        cuda_op_kv_write(k->device, key, value, kv);
+        device_ops_of(k->device)->kv_write(k->device, key, value, kv);
         return;
     }
     const struct kv_job job = {k, key, value, kv, seqs, n_seqs};
@@ -102,21 +102,10 @@ static void rope_kv_part(const void *job_, struct part part)
     }
 }
 
-static void rope_kv_device(struct device *d, const struct rope_kv_args *a)
-{
-    const size_t hd = a->kv.head_dim, n_q = a->n_rows * a->n_heads;
-    const size_t n_kv = a->n_rows * a->kv.n_kv_heads;
-    if (a->q_norm != NULL) cuda_op_rmsnorm(d, a->q, a->q_norm, n_q, hd, a->eps, a->q);
-    if (a->k_norm != NULL) cuda_op_rmsnorm(d, a->k, a->k_norm, n_kv, hd, a->eps, a->k);
-    cuda_op_rope(d, a->q, a->cos, a->sin, a->n_rows, a->n_heads, hd, a->rot);
-    cuda_op_rope(d, a->k, a->cos, a->sin, a->n_rows, a->kv.n_kv_heads, hd, a->rot);
-    cuda_op_kv_write(d, a->k, a->v, &a->kv);
-}
-
 void op_rope_kv(const struct kern_table *k, const struct rope_kv_args *a)
 {
     if (k->device != NULL) {
-        rope_kv_device(k->device, a);
+        device_ops_of(k->device)->rope_kv(k->device, a);
         return;
     }
     const struct rope_kv_job job = {{k, a->k, a->v, &a->kv, a->seqs, a->n_seqs}, a};

@@ -2,7 +2,7 @@
  * those that only a device has. */
 #include "kernels/ops.h"
 
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/part.h"
 
 #include <assert.h>
@@ -12,7 +12,7 @@ void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, i
                    int32_t *dropped)
 {
     if (k->device != NULL) {
-        cuda_op_take_marks(k->device, marks, n, bad, dropped);
+        device_ops_of(k->device)->take_marks(k->device, marks, n, bad, dropped);
         return;
     }
     for (size_t t = 0; t < n; t++) {
@@ -24,7 +24,7 @@ void op_take_marks(const struct kern_table *k, const int32_t *marks, size_t n, i
 void op_embed(const struct kern_table *k, const struct embed_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_embed(k->device, a);
+        device_ops_of(k->device)->embed(k->device, a);
         return;
     }
     for (size_t t = 0; t < a->n_rows; t++) {
@@ -41,7 +41,7 @@ void op_embed(const struct kern_table *k, const struct embed_args *a)
 void op_gather_rows(const struct kern_table *k, const struct gather_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_gather_rows(k->device, a);
+        device_ops_of(k->device)->gather_rows(k->device, a);
         return;
     }
     for (size_t i = 0; i < a->n_rows; i++)
@@ -74,7 +74,7 @@ static void place_part(const void *job_, struct part part)
 void op_place_rows(const struct kern_table *k, const struct place_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_place_rows(k->device, a);
+        device_ops_of(k->device)->place_rows(k->device, a);
         return;
     }
     const struct place_job job = {NULL, a};
@@ -90,7 +90,7 @@ void op_add_rows(const struct kern_table *k, const struct place_args *a)
 void op_move_rows(const struct kern_table *k, const struct move_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_move_rows(k->device, a);
+        device_ops_of(k->device)->move_rows(k->device, a);
         return;
     }
     for (size_t i = 0; i < a->n_rows; i++) {
@@ -104,23 +104,23 @@ void op_move_rows(const struct kern_table *k, const struct move_args *a)
 void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a)
 {
     assert(k->device != NULL);
-    cuda_op_argmax_rows(k->device, a);
+    device_ops_of(k->device)->argmax_rows(k->device, a);
 }
 
 void op_score_rows(const struct kern_table *k, const struct score_args *a)
 {
     assert(k->device != NULL);
-    cuda_op_score_rows(k->device, a);
+    device_ops_of(k->device)->score_rows(k->device, a);
 }
 
 void op_change_logits(const struct kern_table *k, const struct change_logits_args *a)
 {
     assert(k->device != NULL);
-    cuda_op_change_logits(k->device, a);
+    device_ops_of(k->device)->change_logits(k->device, a);
 }
 
 void op_pick_rows(const struct kern_table *k, const struct pick_args *a)
 {
     assert(k->device != NULL);
-    cuda_op_pick_rows(k->device, a);
+    device_ops_of(k->device)->pick_rows(k->device, a);
 }

@@ -2,7 +2,7 @@
  * ranks, gated. */
 #include "kernels/ops.h"
 
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/elementary.h"
 #include "kernels/part.h"
 
@@ -26,7 +26,7 @@ static void scatter_part(const void *job, struct part part)
 void op_scatter_rows(const struct kern_table *k, const struct scatter_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_scatter_rows(k->device, a);
+        device_ops_of(k->device)->scatter_rows(k->device, a);
         return;
     }
     part_run(k->team, (uint64_t)a->n_slots * a->width, scatter_part, a);
@@ -53,7 +53,7 @@ void op_swiglu_clamped(const struct kern_table *k, float *gate, const float *up,
                        float alpha, float limit)
 {
     if (k->device != NULL) {
-        cuda_op_swiglu_clamped(k->device, gate, up, n, alpha, limit);
+        device_ops_of(k->device)->swiglu_clamped(k->device, gate, up, n, alpha, limit);
         return;
     }
     const struct clamped_job job = {k, gate, up, n, alpha, limit};
@@ -79,7 +79,7 @@ static void bias_part(const void *job_, struct part part)
 void op_add_bias(const struct kern_table *k, float *y, const float *bias, size_t n_rows, size_t n)
 {
     if (k->device != NULL) {
-        cuda_op_add_bias(k->device, y, bias, n_rows, n);
+        device_ops_of(k->device)->add_bias(k->device, y, bias, n_rows, n);
         return;
     }
     const struct bias_job job = {k, y, bias, n_rows, n};
@@ -110,7 +110,7 @@ static void combine_part(const void *job_, struct part part)
 void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_combine_rows(k->device, a);
+        device_ops_of(k->device)->combine_rows(k->device, a);
         return;
     }
     const struct combine_job job = {k, a};
@@ -123,34 +123,31 @@ void op_combine_rows(const struct kern_table *k, const struct combine_args *a)
 
 struct square_sums_job {
     const struct kern_table *k;
-    const float *x;
-    size_t n_rows, n_heads, head_dim;
-    uint32_t *sums;
-    size_t stride;
+    const struct square_sums_args *a;
 };
 
 static void square_sums_part(const void *job_, struct part part)
 {
     const struct square_sums_job *job = job_;
+    const struct square_sums_args *a = job->a;
     size_t t, end;
-    if (!part_take(&part, job->n_rows, job->n_heads * job->head_dim, &t, &end)) return;
+    if (!part_take(&part, a->n_rows, a->n_heads * a->head_dim, &t, &end)) return;
     for (; t < end; t++) {
-        for (size_t h = 0; h < job->n_heads; h++) {
-            const float *head = job->x + (t * job->n_heads + h) * job->head_dim;
-            job->sums[t * job->stride + h] = f32_bits(job->k->square_sum(head, job->head_dim));
+        for (size_t h = 0; h < a->n_heads; h++) {
+            const float *head = a->x + (t * a->n_heads + h) * a->head_dim;
+            a->sums[t * a->stride + h] = f32_bits(job->k->square_sum(head, a->head_dim));
         }
     }
 }
 
-void op_head_square_sums(const struct kern_table *k, const float *x, size_t n_rows, size_t n_heads,
-                         size_t head_dim, uint32_t *sums, size_t stride)
+void op_head_square_sums(const struct kern_table *k, const struct square_sums_args *a)
 {
     if (k->device != NULL) {
-        cuda_op_head_square_sums(k->device, x, n_rows, n_heads, head_dim, sums, stride);
+        device_ops_of(k->device)->head_square_sums(k->device, a);
         return;
     }
-    const struct square_sums_job job = {k, x, n_rows, n_heads, head_dim, sums, stride};
-    part_run(k->team, (uint64_t)n_rows * n_heads * head_dim, square_sums_part, &job);
+    const struct square_sums_job job = {k, a};
+    part_run(k->team, (uint64_t)a->n_rows * a->n_heads * a->head_dim, square_sums_part, &job);
 }
 
 static void norm_whole_part(const void *job, struct part part)
@@ -169,7 +166,7 @@ static void norm_whole_part(const void *job, struct part part)
 void op_norm_whole(const struct kern_table *k, const struct norm_whole *a)
 {
     if (k->device != NULL) {
-        cuda_op_norm_whole(k->device, a);
+        device_ops_of(k->device)->norm_whole(k->device, a);
         return;
     }
     part_run(k->team, (uint64_t)a->n_rows * a->n, norm_whole_part, a);
@@ -194,7 +191,7 @@ static void clamp_part(const void *job_, struct part part)
 void op_clamp(const struct kern_table *k, float *x, float limit, size_t n)
 {
     if (k->device != NULL) {
-        cuda_op_clamp(k->device, x, limit, n);
+        device_ops_of(k->device)->clamp(k->device, x, limit, n);
         return;
     }
     const struct clamp_job job = {x, limit, n};
@@ -222,7 +219,7 @@ void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, si
                      size_t n)
 {
     if (k->device != NULL) {
-        cuda_op_sigmoid_rows(k->device, x, gate, n_rows, n);
+        device_ops_of(k->device)->sigmoid_rows(k->device, x, gate, n_rows, n);
         return;
     }
     const struct sigmoid_rows_job job = {x, gate, n_rows, n};
@@ -257,7 +254,7 @@ static void rope_tails_part(const void *job_, struct part part)
 void op_rope_tails(const struct kern_table *k, const struct rope_tails *a)
 {
     if (k->device != NULL) {
-        cuda_op_rope_tails(k->device, a);
+        device_ops_of(k->device)->rope_tails(k->device, a);
         return;
     }
     const struct rope_tails_job job = {k, a};

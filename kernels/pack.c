@@ -2,7 +2,7 @@
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/ref/ref.h"
 
 size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
@@ -75,7 +75,7 @@ void packed_put_column(enum dtype t, void *data, size_t n_in, size_t k, size_t n
 void op_place_weight(const struct kern_table *k, struct packed *w)
 {
     w->flat = 0;
-    if (k->device != NULL) cuda_place_weight(k->device, w);
+    if (k->device != NULL) device_ops_of(k->device)->place_weight(k->device, w);
 }
 
 size_t packed_bytes_of(const struct packed *w)
@@ -88,20 +88,21 @@ size_t packed_bytes_of(const struct packed *w)
 
 struct status op_check_weight(const struct kern_table *k, const struct packed *w)
 {
-    return w->flat != 0 ? cuda_check_weight(k->device, w) : status_ok();
+    return w->flat != 0 ? device_ops_of(k->device)->check_weight(k->device, w) : status_ok();
 }
 
 void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
                   const void *rows, size_t row_stride_bytes)
 {
     if (k->device != NULL) {
-        cuda_pack(k->device, &(struct cuda_pack_args){.w = w,
-                                                      .row0 = row0,
-                                                      .n_rows = n_rows,
-                                                      .n_columns = w->n_in,
-                                                      .rows = rows,
-                                                      .row_bytes = w->n_in * dtype_bytes(w->dtype),
-                                                      .row_stride_bytes = row_stride_bytes});
+        device_ops_of(k->device)->pack(
+            k->device, &(struct device_pack_args){.w = w,
+                                                  .row0 = row0,
+                                                  .n_rows = n_rows,
+                                                  .n_columns = w->n_in,
+                                                  .rows = rows,
+                                                  .row_bytes = w->n_in * dtype_bytes(w->dtype),
+                                                  .row_stride_bytes = row_stride_bytes});
         return;
     }
     put_rows(k, w, row0, n_rows, rows, row_stride_bytes);
@@ -111,14 +112,15 @@ void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t 
                      const void *rows, size_t row_stride_bytes)
 {
     if (k->device != NULL) {
-        cuda_pack(k->device, &(struct cuda_pack_args){.w = w,
-                                                      .transposed = true,
-                                                      .row0 = k0,
-                                                      .n_rows = n,
-                                                      .n_columns = w->n_out,
-                                                      .rows = rows,
-                                                      .row_bytes = w->n_out * dtype_bytes(w->dtype),
-                                                      .row_stride_bytes = row_stride_bytes});
+        device_ops_of(k->device)->pack(
+            k->device, &(struct device_pack_args){.w = w,
+                                                  .transposed = true,
+                                                  .row0 = k0,
+                                                  .n_rows = n,
+                                                  .n_columns = w->n_out,
+                                                  .rows = rows,
+                                                  .row_bytes = w->n_out * dtype_bytes(w->dtype),
+                                                  .row_stride_bytes = row_stride_bytes});
         return;
     }
     for (size_t i = 0; i < n; i++)

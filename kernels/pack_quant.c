@@ -2,7 +2,7 @@
  * element back. */
 #include "kernels/ops.h"
 
-#include "kernels/cuda/ops_cuda.h"
+#include "kernels/device_ops.h"
 #include "kernels/quant_body.h"
 #include "kernels/ref/ref.h"
 
@@ -162,14 +162,15 @@ void op_pack_quant(const struct kern_table *k, const struct packed *w, enum pack
 {
     if (k->device != NULL) {
         const size_t row_bytes = part_row_bytes(w, part);
-        cuda_pack(k->device, &(struct cuda_pack_args){.w = w,
-                                                      .part = part,
-                                                      .row0 = row0,
-                                                      .n_rows = n_rows,
-                                                      .n_columns = row_bytes,
-                                                      .rows = rows,
-                                                      .row_bytes = row_bytes,
-                                                      .row_stride_bytes = row_stride_bytes});
+        device_ops_of(k->device)->pack(
+            k->device, &(struct device_pack_args){.w = w,
+                                                  .part = part,
+                                                  .row0 = row0,
+                                                  .n_rows = n_rows,
+                                                  .n_columns = row_bytes,
+                                                  .rows = rows,
+                                                  .row_bytes = row_bytes,
+                                                  .row_stride_bytes = row_stride_bytes});
     } else if (part == PACKED_CODES) {
         put_codes(k, w, row0, n_rows, rows, row_stride_bytes);
     } else if (part == PACKED_SCALES) {

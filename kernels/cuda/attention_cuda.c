@@ -1,7 +1,7 @@
 /* Attention's launches: which kernels, and the grid of each. In the CPU's arithmetic, and where
  * tensor cores do not fit (below), those of attention.cu; else those of attention_mma.cu. */
 #include "base/mem.h"
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
 #include <assert.h>
@@ -226,10 +226,10 @@ static void attention_on_mma(struct device *d, const struct attn_args *a, const 
         walk_tiles(d, a, &w, width);
 }
 
-void cuda_op_attention(struct device *d, const struct attn_args *a)
+void op_attention_cuda(struct device *d, const struct attn_args *a)
 {
     const struct width *width = width_of(d, a);
-    assert(a->n_heads <= CUDA_HEADS_MAX && a->kv.head_dim <= CUDA_HEAD_DIM_MAX);
+    assert(a->n_heads <= DEVICE_HEADS_MAX && a->kv.head_dim <= DEVICE_HEAD_DIM_MAX);
     if (a->n_heads == 0 || d->n_rows == 0 || device_is_lost(d)) return;
     d->rows_in_use = true;
     if (width != NULL)

@@ -1,7 +1,7 @@
 /* Copies between host and device: through pinned staging in the order of the compute stream; what a
  * step's launches read (lists of calls, where rows stand) on a stream of its own, which the compute
  * stream waits for by an event; results that are fetched together. */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 
 #include "base/mem.h"
 

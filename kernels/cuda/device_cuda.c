@@ -1,12 +1,12 @@
 /* A device's life: choosing and opening it, its memory, waiting with a deadline. Knows no op.
  * Copies: copies.c; work on its way to the stream: graphs.c. */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/cuda/graphs.h"
-#include "kernels/cuda/links.h"
+#include "kernels/cuda/ops_cuda.h"
 #include "parallel/topology/gpu_place.h"
 
 #include <sched.h>
@@ -169,6 +169,7 @@ struct status device_open(const struct device_options *o, struct device **out)
     struct device *d = NULL;
     TRY(mem_alloc(&d, 1, sizeof *d, "device"));
     d->driver = driver;
+    d->ops = &device_ops_cuda;
     d->failed = status_ok();
     d->arithmetic = o->arithmetic;
     d->deadline_ns = (o->deadline_s > 0 ? o->deadline_s : DEADLINE_S) * 1000000000ull;
@@ -200,7 +201,7 @@ void device_close(struct device **device)
     if (*device == NULL) return;
     struct device *d = *device;
     log_graphs(d);
-    links_close(d);
+    if (d->links != NULL) d->hooks->close(d);
     graphs_close(d);
     void *states = d->states;
     device_gemm_close(d);
@@ -241,6 +242,11 @@ uint32_t device_index(const struct device *d)
     return (uint32_t)d->index;
 }
 
+const struct device_ops *device_ops_of(const struct device *d)
+{
+    return d->ops;
+}
+
 struct status device_status(const struct device *d)
 {
     return d == NULL ? status_ok() : d->failed;
@@ -256,13 +262,13 @@ uint64_t device_free_bytes(const struct device *d)
 
 static void no_answer(struct device *d, uint64_t waited_ns)
 {
-    char waiting[256];
-    links_waiting(d, waiting, sizeof waiting);
+    char waiting[256] = "";
+    if (d->links != NULL) d->hooks->name_waiting(d, waiting, sizeof waiting);
     d->failed = status_make(
         STATUS_LOST, "GPU %d (%s, %s): no answer for %llu s%s: %s", d->index, d->facts.name,
         d->facts.pci, (unsigned long long)(waited_ns / 1000000000u), waiting,
         waiting[0] == '\0' ? "it hangs or has gone" : "it hangs, or a rank does not take part");
-    if (d->links != NULL) links_leave(d);
+    if (d->links != NULL) d->hooks->leave(d);
 }
 
 void device_await(struct device *d, void *event)
@@ -271,7 +277,7 @@ void device_await(struct device *d, void *event)
     bool done = false;
     while (!device_is_lost(d)) {
         if (device_failed(d, d->driver->event_query(event, &done), "waiting") || done) return;
-        links_check(d);
+        if (d->links != NULL) d->hooks->check(d);
         const uint64_t waited = clock_ns() - since;
         if (waited > d->deadline_ns) {
             no_answer(d, waited);
@@ -293,7 +299,7 @@ void device_wait_put(struct device *d)
     device_await(d, d->waits);
     if (device_is_lost(d)) return;
     graphs_waited(d);
-    links_waited(d);
+    if (d->links != NULL) d->hooks->waited(d);
 }
 
 void device_wait_stream(struct device *d)
@@ -356,83 +362,4 @@ void device_launch_on(struct device *d, void *stream, enum cuda_kernel kernel,
 {
     if (device_is_lost(d) || grid.x == 0 || grid.y == 0 || grid.z == 0) return;
     (void)device_failed(d, d->driver->launch(kernel, grid, args, stream), "starting a kernel");
-}
-/* --- what the rooms above call ---------------------------------------------------------------- */
-
-struct status mem_ops_alloc(const struct kern_table *k, void *out, size_t n, size_t elem_bytes,
-                            const char *what)
-{
-    if (k->device == NULL) return mem_alloc(out, n, elem_bytes, what);
-    void *p = NULL;
-    size_t n_bytes;
-    if (!mem_mul(n, elem_bytes, &n_bytes))
-        return status_make(STATUS_MEMORY, "%s: %zu x %zu bytes overflow", what, n, elem_bytes);
-    TRY(device_alloc(k->device, &p, n_bytes, what));
-    memcpy(out, &p, sizeof p);
-    return status_ok();
-}
-
-void mem_ops_free(const struct kern_table *k, void *inout)
-{
-    if (k->device == NULL) {
-        mem_free(inout);
-        return;
-    }
-    void *p;
-    memcpy(&p, inout, sizeof p);
-    device_release(k->device, &p);
-    memcpy(inout, &p, sizeof p);
-}
-
-void mem_ops_put(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
-{
-    if (k->device != NULL) {
-        device_put(k->device, to, from, n_bytes);
-    } else if (to != from) {
-        memcpy(to, from, n_bytes);
-    }
-}
-
-void mem_ops_get(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
-{
-    if (k->device != NULL) {
-        device_get(k->device, to, from, n_bytes);
-    } else if (to != from) {
-        memcpy(to, from, n_bytes);
-    }
-}
-
-void mem_ops_get_later(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
-{
-    if (k->device != NULL) {
-        device_get_later(k->device, to, from, n_bytes);
-    } else if (to != from) {
-        memcpy(to, from, n_bytes);
-    }
-}
-
-void mem_ops_arrive(const struct kern_table *k)
-{
-    if (k->device != NULL && k->device->n_gets > 0) device_wait(k->device);
-}
-
-void mem_ops_copy(const struct kern_table *k, void *to, const void *from, size_t n_bytes)
-{
-    struct device *d = k->device;
-    if (d == NULL) {
-        memcpy(to, from, n_bytes);
-    } else if (!device_is_lost(d) && n_bytes > 0) {
-        (void)device_failed(
-            d, d->driver->copy(to, from, n_bytes, CUDA_COPY_WITHIN, device_compute(d)), "a copy");
-    }
-}
-
-void mem_ops_fill(const struct kern_table *k, void *p, int byte, size_t n_bytes)
-{
-    struct device *d = k->device;
-    if (d == NULL) {
-        memset(p, byte, n_bytes);
-    } else if (!device_is_lost(d) && n_bytes > 0) {
-        device_fill(d, p, byte, n_bytes);
-    }
 }

@@ -21,7 +21,7 @@ BLOCK_INLINE void fill_block(const struct fill_work *a, struct cuda_block b, voi
 }
 CUDA_KERNEL(fill, fill_work)
 
-BLOCK_INLINE void swiglu_block(const struct swiglu_work *a, struct cuda_block b, void *shared)
+BLOCK_INLINE void swiglu_block(const struct swiglu_args *a, struct cuda_block b, void *shared)
 {
     (void)shared;
     FOR_THREADS(t)
@@ -30,7 +30,7 @@ BLOCK_INLINE void swiglu_block(const struct swiglu_work *a, struct cuda_block b,
         if (i < a->n) a->y[b.y * a->y_stride + i] = el_swiglu_body(a->gate[at], a->up[at]);
     }
 }
-CUDA_KERNEL(swiglu, swiglu_work)
+CUDA_KERNEL(swiglu, swiglu_args)
 
 BLOCK_INLINE void swiglu_clamped_block(const struct swiglu_clamped_work *a, struct cuda_block b,
                                        void *shared)
@@ -62,7 +62,7 @@ BLOCK_INLINE void grid_count(int32_t *bad, int64_t n)
     *bad = n > room ? INT32_MAX : (int32_t)(*bad + n);
 }
 
-BLOCK_INLINE void grid_block(const struct grid_work *a, struct cuda_block b, void *shared)
+BLOCK_INLINE void grid_block(const struct grid_args *a, struct cuda_block b, void *shared)
 {
     const double unit = kern_pow2(-(int)a->grid_bits);
     const int64_t *sums = a->sums + b.y * (a->n_out + 1);
@@ -78,9 +78,9 @@ BLOCK_INLINE void grid_block(const struct grid_work *a, struct cuda_block b, voi
         if (i == a->n_out) grid_count(&a->bad[b.y], sums[i]);
     }
 }
-CUDA_KERNEL(grid, grid_work)
+CUDA_KERNEL(grid, grid_args)
 
-BLOCK_INLINE void grid_words_block(const struct grid_words_work *a, struct cuda_block b,
+BLOCK_INLINE void grid_words_block(const struct grid_words_args *a, struct cuda_block b,
                                    void *shared)
 {
     const double unit = kern_pow2(-(int)a->grid_bits);
@@ -97,9 +97,9 @@ BLOCK_INLINE void grid_words_block(const struct grid_words_work *a, struct cuda_
         }
     }
 }
-CUDA_KERNEL(grid_words, grid_words_work)
+CUDA_KERNEL(grid_words, grid_words_args)
 
-BLOCK_INLINE void take_words_block(const struct take_words_work *a, struct cuda_block b,
+BLOCK_INLINE void take_words_block(const struct take_words_args *a, struct cuda_block b,
                                    void *shared)
 {
     const uint32_t *words = a->words + b.y * (a->n_out + 1);
@@ -115,4 +115,4 @@ BLOCK_INLINE void take_words_block(const struct take_words_work *a, struct cuda_
         if (i == a->n_out) grid_count(&a->bad[b.y], words[i]);
     }
 }
-CUDA_KERNEL(take_words, take_words_work)
+CUDA_KERNEL(take_words, take_words_args)

@@ -1,7 +1,7 @@
 /* Dense products by the driver's library. In the law's arithmetic an algorithm is chosen for each
  * element type and number of inputs, never for rows or outputs, and only one that is seen here to
  * give the same bits for every number of either; a weight's shape is tried once more at load. */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
 #include "base/log.h"
@@ -207,7 +207,7 @@ static const struct device_algorithm *algorithm_for(struct device *d, enum dtype
 
 /* --- weights --------------------------------------------------------------------------------- */
 
-void cuda_place_weight(struct device *d, struct packed *w)
+void place_weight_cuda(struct device *d, struct packed *w)
 {
     if (d->gemm.library == NULL || device_is_lost(d) || w->n_out == 0 || w->n_in == 0) return;
     const bool leafy = w->leaf > 0;
@@ -293,7 +293,7 @@ static bool was_checked(const struct device_gemm *g, const struct packed *w)
     return false;
 }
 
-struct status cuda_check_weight(struct device *d, const struct packed *w)
+struct status check_weight_cuda(struct device *d, const struct packed *w)
 {
     struct device_gemm *g = &d->gemm;
     struct gemm_part parts[2];

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 
 #include <string.h>
 

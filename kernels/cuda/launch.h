@@ -5,14 +5,16 @@
 #ifndef SHOAL_KERNELS_CUDA_LAUNCH_H
 #define SHOAL_KERNELS_CUDA_LAUNCH_H
 
+#include "kernels/device_limits.h"
+#include "kernels/device_ops.h"
 #include "kernels/ops.h"
 
 /* name, argument struct */
 #define CUDA_KERNELS(X)                                                                            \
     X(embed, embed_work)                                                                           \
     X(gather_rows, gather_work)                                                                    \
-    X(rmsnorm, rmsnorm_work)                                                                       \
-    X(rope_table, rope_table_work)                                                                 \
+    X(rmsnorm, norm_args)                                                                          \
+    X(rope_table, rope_table_args)                                                                 \
     X(rope, rope_work)                                                                             \
     X(kv_write, kv_write_work)                                                                     \
     X(attention_rows, attention_work_cuda)                                                         \
@@ -27,11 +29,11 @@
     X(attention_many_96, attention_mma_work)                                                       \
     X(attention_many_128, attention_mma_work)                                                      \
     X(attention_mma_fold, attention_mma_work)                                                      \
-    X(swiglu, swiglu_work)                                                                         \
+    X(swiglu, swiglu_args)                                                                         \
     X(swiglu_clamped, swiglu_clamped_work)                                                         \
     X(sigmoid_rows, sigmoid_rows_work)                                                             \
     X(rope_tails, rope_tails)                                                                      \
-    X(square_sums, square_sums_work)                                                               \
+    X(square_sums, square_sums_args)                                                               \
     X(norm_whole, norm_whole)                                                                      \
     X(place_rows, place_args)                                                                      \
     X(fill, fill_work)                                                                             \
@@ -40,9 +42,9 @@
     X(scale, add_work)                                                                             \
     X(clamp, add_work)                                                                             \
     X(add_bias, add_work)                                                                          \
-    X(grid, grid_work)                                                                             \
-    X(grid_words, grid_words_work)                                                                 \
-    X(take_words, take_words_work)                                                                 \
+    X(grid, grid_args)                                                                             \
+    X(grid_words, grid_words_args)                                                                 \
+    X(take_words, take_words_args)                                                                 \
     X(quantize, quantize_work)                                                                     \
     X(router, router_args)                                                                         \
     X(scatter_rows, scatter_args)                                                                  \
@@ -108,18 +110,15 @@ enum {
     CUDA_FEW_STAGES = 5,                   /* how many of them it holds, */
     CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* and their distance: panels in other banks */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_MMA_ROWS = 32,        /* of one block of a linear on tensor cores, */
-    CUDA_MMA_OUTPUTS = 128,    /* and its outputs */
-    CUDA_HALF_RUN = 32,        /* inputs that leaves of 16-bit operands are multiples of */
-    CUDA_ATTENTION_ROWS = 4,   /* rows of one block of attention_rows */
-    CUDA_ATTENTION_HEADS = 64, /* most heads of one block of attention_few and attention_many, */
-    CUDA_FEW_ROWS = 64,        /* and rows times heads: four warps with 16 of them each, */
-    CUDA_MANY_ROWS = 128,      /* or 32 */
-    CUDA_ARGMAX_SPAN = 4096,   /* logits of one block of argmax */
-    CUDA_FILL_SPAN = 2048,     /* bytes of one block of fill */
-    CUDA_HEADS_MAX = 1024,     /* query heads of a rank */
-    CUDA_HEAD_DIM_MAX = 1024,  /* latents and their rotated part count */
-    CUDA_EXPERTS_MAX = 4096,
+    CUDA_MMA_ROWS = 32,           /* of one block of a linear on tensor cores, */
+    CUDA_MMA_OUTPUTS = 128,       /* and its outputs */
+    CUDA_HALF_RUN = 32,           /* inputs that leaves of 16-bit operands are multiples of */
+    CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
+    CUDA_ATTENTION_HEADS = 64,    /* most heads of one block of attention_few and attention_many, */
+    CUDA_FEW_ROWS = 64,           /* and rows times heads: four warps with 16 of them each, */
+    CUDA_MANY_ROWS = 128,         /* or 32 */
+    CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax */
+    CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
     CUDA_SHARED_MAX = 99 << 10,   /* bytes of a block's shared memory, on every architecture, */
     CUDA_SHARED_PLAIN = 48 << 10, /* and without asking for it */
 };
@@ -158,21 +157,6 @@ struct gather_work { /* to[i] = from[rows[i]] */
     float *to;
 };
 
-struct rmsnorm_work {
-    const float *x, *w;
-    size_t n_rows, n;
-    float eps;
-    float *y;
-};
-
-struct rope_table_work {
-    const int32_t *positions;
-    const float *inv_freq;
-    size_t n_rows, half;
-    float scale;
-    float *cos, *sin;
-};
-
 struct rope_work {
     float *x;
     const float *cos, *sin;
@@ -199,7 +183,7 @@ struct attention_work_cuda {
     const float *sinks; /* [H] or NULL */
     float *states;      /* [n_rows, H, n_tiles, Hd + 2] */
     uint32_t n_tiles;
-    uint8_t kv_of_head[CUDA_HEADS_MAX];
+    uint8_t kv_of_head[DEVICE_HEADS_MAX];
 };
 
 /* Consecutive rows of one sequence. */
@@ -228,13 +212,6 @@ struct attention_mma_work {
     float *totals; /* [rows, H, Hd + 2] of the tiles before tile0 */
 };
 
-struct swiglu_work {
-    const float *gate, *up;
-    size_t stride, n_rows, n;
-    float *y;
-    size_t y_stride;
-};
-
 /* gate = swiglu_clamped(gate, up) of n elements. */
 struct swiglu_clamped_work {
     float *gate;
@@ -247,13 +224,6 @@ struct sigmoid_rows_work {
     float *x;
     const float *gate;
     size_t n_rows, n;
-};
-
-struct square_sums_work {
-    const float *x;
-    size_t n_heads, head_dim;
-    uint32_t *sums;
-    size_t stride;
 };
 
 struct fill_work {
@@ -269,32 +239,6 @@ struct add_work {
     const float *x;
     size_t n, width;
     float w;
-};
-
-struct grid_work {
-    const int64_t *sums;
-    size_t n_rows, n_out;
-    uint32_t grid_bits;
-    bool adds;
-    float *y;
-    int32_t *bad;
-};
-
-/* The elements of grid_work's sums one by one: words[i] is element first + i rounded, a value to
- * f32, a counter to at most INT32_MAX; and rows of such words taken as grid takes sums. */
-struct grid_words_work {
-    const int64_t *sums; /* [n] */
-    size_t first, n, n_out;
-    uint32_t grid_bits;
-    uint32_t *words; /* [n] */
-};
-
-struct take_words_work {
-    const uint32_t *words; /* [T, N + 1] */
-    size_t n_rows, n_out;
-    bool adds;
-    float *y;
-    int32_t *bad;
 };
 
 struct quantize_work {

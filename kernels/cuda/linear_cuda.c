@@ -1,6 +1,6 @@
 /* Linears as launches of own kernels, and weights on their way into device memory. Flat weights go
  * to a library: gemm_cuda.c. */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
 #include "base/mem.h"
@@ -229,13 +229,13 @@ static void run(struct device *d, const struct linear_args *a, bool leafy)
     launch(d, &c, first, leafy, n_tiles, &w);
 }
 
-void cuda_op_linears(struct device *d, const struct linear_args *a, size_t n)
+void op_linears_cuda(struct device *d, const struct linear_args *a, size_t n)
 {
     for (size_t i = 0; i < n; i++) run(d, &a[i], false);
     d->gemm.rounded.x = NULL;
 }
 
-void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
+void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
 {
     for (size_t g = 0; g < a->n_groups && !device_is_lost(d); g++) {
         const struct linear_group *group = &a->groups[g];
@@ -247,20 +247,20 @@ void cuda_op_linear_leaf(struct device *d, const struct linear_args *a)
 }
 
 /* Threads that one row's elements take. */
-static size_t pack_width(const struct cuda_pack_args *a)
+static size_t pack_width(const struct device_pack_args *a)
 {
     if (a->w->quant.kind == QUANT_NONE) return a->n_columns;
     return a->part == PACKED_CODES ? a->n_columns + QUANT_QUAD
                                    : kern_quant_groups(a->w->quant, a->w->n_in);
 }
 
-static enum cuda_kernel pack_kernel(const struct cuda_pack_args *a)
+static enum cuda_kernel pack_kernel(const struct device_pack_args *a)
 {
     if (a->w->quant.kind != QUANT_NONE) return CUDA_KERNEL_pack_quant;
     return a->transposed ? CUDA_KERNEL_pack_columns : CUDA_KERNEL_pack_rows;
 }
 
-void cuda_pack(struct device *d, const struct cuda_pack_args *a)
+void pack_cuda(struct device *d, const struct device_pack_args *a)
 {
     const size_t fit = a->row_bytes > 0 ? STAGE_BYTES / a->row_bytes : PACK_ROWS_MAX;
     const size_t at_once = fit < PACK_ROWS_MAX ? fit : PACK_ROWS_MAX;

@@ -1,7 +1,7 @@
 /* The few calls through which shoal reaches NCCL, behind one table like driver.h's: a build without
  * it compiles the same code, and tests put a library of their own here that works on the CPU.
  * Communicators never block: a call begins something, poll tells when it is done. All return 0 or
- * the library's own error number. Called by kernels/cuda/links.c alone. */
+ * the library's own error number. Called by src/collective/ alone. */
 #ifndef SHOAL_KERNELS_CUDA_NCCL_TABLE_H
 #define SHOAL_KERNELS_CUDA_NCCL_TABLE_H
 

@@ -2,7 +2,7 @@
  */
 #include "kernels/cuda/ops_cuda.h"
 
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 #include "kernels/cuda/graphs.h"
 
 #include <assert.h>
@@ -49,7 +49,8 @@ static uint32_t fill_rows(int32_t *words, const struct seq_rows *seqs, size_t n_
     return (uint32_t)most;
 }
 
-void cuda_op_step_begin(struct device *d, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
+static void op_step_begin_cuda(struct device *d, const struct seq_rows *seqs, size_t n_seqs,
+                               size_t n_rows)
 {
     const size_t n_words = 2 * n_rows + count_blocks(seqs, n_seqs);
     d->n_rows = n_rows;
@@ -62,14 +63,14 @@ void cuda_op_step_begin(struct device *d, const struct seq_rows *seqs, size_t n_
     graphs_step(d, n_rows);
 }
 
-void cuda_op_step_part(struct device *d, size_t row0, size_t n_rows)
+static void op_step_part_cuda(struct device *d, size_t row0, size_t n_rows)
 {
     const struct cuda_rows *all = &d->step_rows;
     d->n_rows = n_rows;
     d->rows = (struct cuda_rows){all->position + row0, all->first_block + row0, all->blocks};
 }
 
-void cuda_op_embed(struct device *d, const struct embed_args *a)
+static void op_embed_cuda(struct device *d, const struct embed_args *a)
 {
     const struct embed_work w = {.w = *a->w,
                                  .tokens = device_call(d, a->tokens, a->n_rows * sizeof *a->tokens),
@@ -80,7 +81,7 @@ void cuda_op_embed(struct device *d, const struct embed_args *a)
     launch_rows(d, CUDA_KERNEL_embed, a->n_rows, a->w->n_in, &w);
 }
 
-void cuda_op_gather_rows(struct device *d, const struct gather_args *a)
+static void op_gather_rows_cuda(struct device *d, const struct gather_args *a)
 {
     const struct gather_work w = {.from = a->from,
                                   .rows = device_call(d, a->rows, a->n_rows * sizeof *a->rows),
@@ -92,8 +93,8 @@ void cuda_op_gather_rows(struct device *d, const struct gather_args *a)
 
 /* --- rows ---------------------------------------------------------------------------------- */
 
-void cuda_op_quantize_rows(struct device *d, const float *x, size_t x_stride, size_t n_rows,
-                           size_t n, const struct quant_rows *out)
+static void op_quantize_rows_cuda(struct device *d, const float *x, size_t x_stride, size_t n_rows,
+                                  size_t n, const struct quant_rows *out)
 {
     const struct quantize_work w = {x, x_stride, n_rows, n, *out};
     assert(out->group <= CUDA_THREADS);
@@ -101,14 +102,12 @@ void cuda_op_quantize_rows(struct device *d, const float *x, size_t x_stride, si
                   (struct cuda_grid){(uint32_t)out->n_groups, (uint32_t)n_rows, 1, 8}, &w);
 }
 
-void cuda_op_grid(struct device *d, const int64_t *sums, size_t n_rows, size_t n_out,
-                  uint32_t grid_bits, bool adds, float *y, int32_t *bad)
+static void op_grid_cuda(struct device *d, const struct grid_args *a)
 {
-    const struct grid_work w = {sums, n_rows, n_out, grid_bits, adds, y, bad};
-    launch_rows(d, CUDA_KERNEL_grid, n_rows, n_out + 1, &w);
+    launch_rows(d, CUDA_KERNEL_grid, a->n_rows, a->n_out + 1, a);
 }
 
-void cuda_op_grid_words(struct device *d, const struct grid_words_work *a, void *stream)
+static void op_grid_words_cuda(struct device *d, const struct grid_words_args *a, void *stream)
 {
     const struct cuda_grid grid = {1, chunks(a->n), 1, 0};
     if (stream != NULL) {
@@ -118,58 +117,61 @@ void cuda_op_grid_words(struct device *d, const struct grid_words_work *a, void 
     }
 }
 
-void cuda_op_take_words(struct device *d, const struct take_words_work *a)
+static void op_take_words_cuda(struct device *d, const struct take_words_args *a)
 {
     launch_rows(d, CUDA_KERNEL_take_words, a->n_rows, a->n_out + 1, a);
 }
 
-void cuda_op_rmsnorm(struct device *d, const float *x, const float *w, size_t n_rows, size_t n,
-                     float eps, float *y)
+static void norm_rows(struct device *d, const struct norm_args *a)
 {
-    const struct rmsnorm_work a = {x, w, n_rows, n, eps, y};
     device_launch(d, CUDA_KERNEL_rmsnorm,
-                  (struct cuda_grid){1, (uint32_t)n_rows, 1, (LANES + 1) * sizeof(float)}, &a);
+                  (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (LANES + 1) * sizeof(float)}, a);
 }
 
-void cuda_op_rope(struct device *d, float *x, const float *cos, const float *sin, size_t n_rows,
-                  size_t n_heads, size_t head_dim, size_t rot)
+static void op_rmsnorm_cuda(struct device *d, const struct norm_args *a)
 {
-    const struct rope_work w = {x, cos, sin, n_rows, n_heads, head_dim, rot};
-    launch_rows(d, CUDA_KERNEL_rope, n_rows, n_heads * (rot / 2), &w);
+    struct norm_args plain = *a;
+    plain.codes = NULL;
+    norm_rows(d, &plain);
+    if (a->codes != NULL) op_quantize_rows_cuda(d, a->y, a->n, a->n_rows, a->n, a->codes);
 }
 
-void cuda_op_rope_table(struct device *d, size_t n_rows, const float *inv_freq, size_t rot,
-                        float scale, float *cos, float *sin)
+static void rope_heads(struct device *d, float *x, size_t n_heads, const struct rope_kv_args *a)
 {
+    const struct rope_work w = {x, a->cos, a->sin, a->n_rows, n_heads, a->kv.head_dim, a->rot};
+    launch_rows(d, CUDA_KERNEL_rope, a->n_rows, n_heads * (a->rot / 2), &w);
+}
+
+static void op_rope_table_cuda(struct device *d, const struct rope_table_args *a)
+{
+    struct rope_table_args w = *a;
+    assert(a->n_rows == d->n_rows);
     d->rows_in_use = true;
-    const struct rope_table_work w = {d->rows.position, inv_freq, n_rows, rot / 2, scale, cos, sin};
-    assert(n_rows == d->n_rows);
-    launch_rows(d, CUDA_KERNEL_rope_table, n_rows, rot / 2, &w);
+    w.positions = d->rows.position;
+    launch_rows(d, CUDA_KERNEL_rope_table, a->n_rows, a->rot / 2, &w);
 }
 
-void cuda_op_rope_tails(struct device *d, const struct rope_tails *a)
+static void op_rope_tails_cuda(struct device *d, const struct rope_tails *a)
 {
     launch_rows(d, CUDA_KERNEL_rope_tails, a->n_rows, a->n_heads * (a->rot / 2), a);
 }
 
-void cuda_op_head_square_sums(struct device *d, const float *x, size_t n_rows, size_t n_heads,
-                              size_t head_dim, uint32_t *sums, size_t stride)
+static void op_head_square_sums_cuda(struct device *d, const struct square_sums_args *a)
 {
-    const struct square_sums_work w = {x, n_heads, head_dim, sums, stride};
     device_launch(d, CUDA_KERNEL_square_sums,
-                  (struct cuda_grid){chunks(n_heads * LANES), (uint32_t)n_rows, 1,
+                  (struct cuda_grid){chunks(a->n_heads * LANES), (uint32_t)a->n_rows, 1,
                                      CUDA_THREADS * sizeof(float)},
-                  &w);
+                  a);
 }
 
-void cuda_op_norm_whole(struct device *d, const struct norm_whole *a)
+static void op_norm_whole_cuda(struct device *d, const struct norm_whole *a)
 {
     device_launch(d, CUDA_KERNEL_norm_whole,
                   (struct cuda_grid){1, (uint32_t)a->n_rows, 1, sizeof(float)}, a);
 }
 
-void cuda_op_kv_write(struct device *d, const float *key, const float *value,
-                      const struct kv_view *kv)
+static void op_kv_write_cuda(struct device *d, const float *key, const float *value,
+                             const struct kv_view *kv)
 {
     d->rows_in_use = true;
     const struct kv_write_work w = {key, value, *kv, d->rows, d->n_rows};
@@ -179,51 +181,77 @@ void cuda_op_kv_write(struct device *d, const float *key, const float *value,
                   &w);
 }
 
-void cuda_op_swiglu(struct device *d, const float *gate, const float *up, size_t stride,
-                    size_t n_rows, size_t n, float *y, size_t y_stride)
+static void norm_heads(struct device *d, float *x, const float *w, size_t n_heads,
+                       const struct rope_kv_args *a)
 {
-    const struct swiglu_work w = {gate, up, stride, n_rows, n, y, y_stride};
-    launch_rows(d, CUDA_KERNEL_swiglu, n_rows, n, &w);
+    const struct norm_args norm = {
+        .x = x, .w = w, .n_rows = a->n_rows * n_heads, .n = a->kv.head_dim, .eps = a->eps, .y = x};
+    if (w != NULL) norm_rows(d, &norm);
 }
 
-void cuda_op_swiglu_clamped(struct device *d, float *gate, const float *up, size_t n, float alpha,
-                            float limit)
+static void op_rope_kv_cuda(struct device *d, const struct rope_kv_args *a)
+{
+    norm_heads(d, a->q, a->q_norm, a->n_heads, a);
+    norm_heads(d, a->k, a->k_norm, a->kv.n_kv_heads, a);
+    rope_heads(d, a->q, a->n_heads, a);
+    rope_heads(d, a->k, a->kv.n_kv_heads, a);
+    op_kv_write_cuda(d, a->k, a->v, &a->kv);
+}
+
+static void op_swiglu_cuda(struct device *d, const struct swiglu_args *a)
+{
+    launch_rows(d, CUDA_KERNEL_swiglu, a->n_rows, a->n, a);
+}
+
+static void op_gated_cuda(struct device *d, const struct gated_args *a)
+{
+    const struct linear_args both[2] = {a->gate, a->up};
+    const size_t f = a->gate.y_stride;
+    const struct swiglu_args act = {a->gate.y, a->up.y, f, a->n_rows, f, a->gate.y, f};
+    op_linears_cuda(d, both, 2);
+    op_swiglu_cuda(d, &act);
+    if (a->codes != NULL) op_quantize_rows_cuda(d, a->gate.y, f, a->n_rows, f, a->codes);
+}
+
+static void op_swiglu_clamped_cuda(struct device *d, float *gate, const float *up, size_t n,
+                                   float alpha, float limit)
 {
     const struct swiglu_clamped_work w = {gate, up, n, alpha, limit};
     device_launch(d, CUDA_KERNEL_swiglu_clamped, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
 }
 
-void cuda_op_sigmoid_rows(struct device *d, float *x, const float *gate, size_t n_rows, size_t n)
+static void op_sigmoid_rows_cuda(struct device *d, float *x, const float *gate, size_t n_rows,
+                                 size_t n)
 {
     const struct sigmoid_rows_work w = {x, gate, n_rows, n};
     launch_rows(d, CUDA_KERNEL_sigmoid_rows, n_rows, n, &w);
 }
 
-void cuda_op_add(struct device *d, float *h, const float *x, size_t n)
+static void op_add_cuda(struct device *d, float *h, const float *x, size_t n)
 {
     const struct add_work w = {.h = h, .x = x, .n = n};
     device_launch(d, CUDA_KERNEL_add, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
 }
 
-void cuda_op_axpy(struct device *d, float w, const float *x, size_t n, float *acc)
+static void op_axpy_cuda(struct device *d, float w, const float *x, size_t n, float *acc)
 {
     const struct add_work a = {.h = acc, .x = x, .n = n, .w = w};
     device_launch(d, CUDA_KERNEL_axpy, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
 }
 
-void cuda_op_scale(struct device *d, float *x, float w, size_t n)
+static void op_scale_cuda(struct device *d, float *x, float w, size_t n)
 {
     const struct add_work a = {.h = x, .n = n, .w = w};
     device_launch(d, CUDA_KERNEL_scale, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
 }
 
-void cuda_op_clamp(struct device *d, float *x, float limit, size_t n)
+static void op_clamp_cuda(struct device *d, float *x, float limit, size_t n)
 {
     const struct add_work a = {.h = x, .n = n, .w = limit};
     device_launch(d, CUDA_KERNEL_clamp, (struct cuda_grid){1, chunks(n), 1, 0}, &a);
 }
 
-void cuda_op_add_bias(struct device *d, float *y, const float *bias, size_t n_rows, size_t n)
+static void op_add_bias_cuda(struct device *d, float *y, const float *bias, size_t n_rows, size_t n)
 {
     const struct add_work a = {.h = y, .x = bias, .n = n_rows * n, .width = n};
     device_launch(d, CUDA_KERNEL_add_bias, (struct cuda_grid){1, chunks(n_rows * n), 1, 0}, &a);
@@ -231,37 +259,37 @@ void cuda_op_add_bias(struct device *d, float *y, const float *bias, size_t n_ro
 
 /* --- experts ------------------------------------------------------------------------------- */
 
-void cuda_op_router(struct device *d, const struct router_args *a, size_t n_rows)
+static void op_router_cuda(struct device *d, const struct router_args *a, size_t n_rows)
 {
     const uint32_t n = a->n_experts, n_groups = a->rule.n_groups;
     const uint32_t shared =
         (uint32_t)((2 * n + n_groups + 1) * sizeof(float)) + n + n_groups; /* router_part_of */
-    assert(n <= CUDA_EXPERTS_MAX && n_groups <= ROUTER_GROUPS_MAX);
+    assert(n <= DEVICE_EXPERTS_MAX && n_groups <= ROUTER_GROUPS_MAX);
     device_launch(d, CUDA_KERNEL_router, (struct cuda_grid){1, (uint32_t)n_rows, 1, shared}, a);
 }
 
-void cuda_op_scatter_rows(struct device *d, const struct scatter_args *a)
+static void op_scatter_rows_cuda(struct device *d, const struct scatter_args *a)
 {
     struct scatter_args w = *a;
     w.slots = device_call(d, a->slots, a->n_slots * sizeof *a->slots);
     launch_rows(d, CUDA_KERNEL_scatter_rows, a->n_slots, a->width, &w);
 }
 
-void cuda_op_combine_rows(struct device *d, const struct combine_args *a)
+static void op_combine_rows_cuda(struct device *d, const struct combine_args *a)
 {
     struct combine_args w = *a;
     w.slots = device_call(d, a->slots, a->n_rows * a->n_chosen * sizeof *a->slots);
     launch_rows(d, CUDA_KERNEL_combine_rows, a->n_rows, a->width, &w);
 }
 
-void cuda_op_take_marks(struct device *d, const int32_t *marks, size_t n, int32_t *bad,
-                        int32_t *dropped)
+static void op_take_marks_cuda(struct device *d, const int32_t *marks, size_t n, int32_t *bad,
+                               int32_t *dropped)
 {
     const struct marks_work w = {marks, n, bad, dropped};
     device_launch(d, CUDA_KERNEL_take_marks, (struct cuda_grid){1, chunks(n), 1, 0}, &w);
 }
 
-void cuda_op_move_rows(struct device *d, const struct move_args *a)
+static void op_move_rows_cuda(struct device *d, const struct move_args *a)
 {
     const struct move_work w = {.from = a->from,
                                 .from_row =
@@ -275,14 +303,14 @@ void cuda_op_move_rows(struct device *d, const struct move_args *a)
     launch_rows(d, CUDA_KERNEL_move_rows, a->n_rows, a->width, &w);
 }
 
-void cuda_op_place_rows(struct device *d, const struct place_args *a)
+static void op_place_rows_cuda(struct device *d, const struct place_args *a)
 {
     launch_rows(d, CUDA_KERNEL_place_rows, a->n_rows, a->width, a);
 }
 
 /* --- sampling ------------------------------------------------------------------------------ */
 
-void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a)
+static void op_argmax_rows_cuda(struct device *d, const struct argmax_args *a)
 {
     device_fill(d, a->keys, 0, a->n_rows * sizeof *a->keys);
     device_fill(d, a->n_bad, 0, a->n_rows * sizeof *a->n_bad);
@@ -292,7 +320,7 @@ void cuda_op_argmax_rows(struct device *d, const struct argmax_args *a)
                   a);
 }
 
-void cuda_op_score_rows(struct device *d, const struct score_args *a)
+static void op_score_rows_cuda(struct device *d, const struct score_args *a)
 {
     struct score_args w = *a;
     w.maxima = device_call(d, a->maxima, a->n_rows * sizeof *a->maxima);
@@ -305,7 +333,7 @@ void cuda_op_score_rows(struct device *d, const struct score_args *a)
                   &w);
 }
 
-void cuda_op_change_logits(struct device *d, const struct change_logits_args *a)
+static void op_change_logits_cuda(struct device *d, const struct change_logits_args *a)
 {
     enum { AT_ONCE = CALL_BYTES / 2 / sizeof(struct logit_change) };
     for (size_t i = 0; i < a->n_changes; i += AT_ONCE) {
@@ -317,10 +345,80 @@ void cuda_op_change_logits(struct device *d, const struct change_logits_args *a)
     }
 }
 
-void cuda_op_pick_rows(struct device *d, const struct pick_args *a)
+static void op_pick_rows_cuda(struct device *d, const struct pick_args *a)
 {
     struct pick_args w = *a;
     w.rows = device_call(d, a->rows, a->n_rows * sizeof *a->rows);
     device_launch(d, CUDA_KERNEL_pick,
                   (struct cuda_grid){1, (uint32_t)a->n_rows, 1, (256 + 2) * sizeof(uint64_t)}, &w);
 }
+
+/* --- memory ---------------------------------------------------------------------------------- */
+
+static void arrive(struct device *d)
+{
+    if (d->n_gets > 0) device_wait(d);
+}
+
+static void copy(struct device *d, void *to, const void *from, size_t n_bytes)
+{
+    if (device_is_lost(d) || n_bytes == 0) return;
+    (void)device_failed(d, d->driver->copy(to, from, n_bytes, CUDA_COPY_WITHIN, device_compute(d)),
+                        "a copy");
+}
+
+static void fill(struct device *d, void *p, int byte, size_t n_bytes)
+{
+    if (!device_is_lost(d) && n_bytes > 0) device_fill(d, p, byte, n_bytes);
+}
+
+const struct device_ops device_ops_cuda = {
+    .step_begin = op_step_begin_cuda,
+    .step_part = op_step_part_cuda,
+    .embed = op_embed_cuda,
+    .linears = op_linears_cuda,
+    .linear_leaf = op_linear_leaf_cuda,
+    .quantize_rows = op_quantize_rows_cuda,
+    .grid = op_grid_cuda,
+    .rmsnorm = op_rmsnorm_cuda,
+    .head_square_sums = op_head_square_sums_cuda,
+    .norm_whole = op_norm_whole_cuda,
+    .rope_table = op_rope_table_cuda,
+    .rope_tails = op_rope_tails_cuda,
+    .rope_kv = op_rope_kv_cuda,
+    .kv_write = op_kv_write_cuda,
+    .attention = op_attention_cuda,
+    .swiglu = op_swiglu_cuda,
+    .swiglu_clamped = op_swiglu_clamped_cuda,
+    .gated = op_gated_cuda,
+    .sigmoid_rows = op_sigmoid_rows_cuda,
+    .add = op_add_cuda,
+    .axpy = op_axpy_cuda,
+    .scale = op_scale_cuda,
+    .clamp = op_clamp_cuda,
+    .add_bias = op_add_bias_cuda,
+    .router = op_router_cuda,
+    .scatter_rows = op_scatter_rows_cuda,
+    .combine_rows = op_combine_rows_cuda,
+    .take_marks = op_take_marks_cuda,
+    .gather_rows = op_gather_rows_cuda,
+    .move_rows = op_move_rows_cuda,
+    .place_rows = op_place_rows_cuda,
+    .argmax_rows = op_argmax_rows_cuda,
+    .score_rows = op_score_rows_cuda,
+    .change_logits = op_change_logits_cuda,
+    .pick_rows = op_pick_rows_cuda,
+    .grid_words = op_grid_words_cuda,
+    .take_words = op_take_words_cuda,
+    .place_weight = place_weight_cuda,
+    .check_weight = check_weight_cuda,
+    .pack = pack_cuda,
+    .alloc = device_alloc,
+    .release = device_release,
+    .put = device_put,
+    .get = device_get,
+    .get_later = device_get_later,
+    .arrive = arrive,
+    .copy = copy,
+    .fill = fill,
+};

@@ -2,7 +2,7 @@
  * over all heads of a projection, in its two parts. */
 #include "kernels/cuda/dialect.h"
 
-BLOCK_INLINE void rmsnorm_block(const struct rmsnorm_work *a, struct cuda_block b, void *shared)
+BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, void *shared)
 {
     float *lanes = (float *)shared; /* [LANES], and the factor */
     const float *x = a->x + (size_t)b.y * a->n;
@@ -26,10 +26,10 @@ BLOCK_INLINE void rmsnorm_block(const struct rmsnorm_work *a, struct cuda_block 
         for (size_t d = t; d < a->n; d += CUDA_THREADS) y[d] = (x[d] * lanes[LANES]) * a->w[d];
     }
 }
-CUDA_KERNEL(rmsnorm, rmsnorm_work)
+CUDA_KERNEL(rmsnorm, norm_args)
 
 /* b.x: which CUDA_THREADS / LANES heads of row b.y. */
-BLOCK_INLINE void square_sums_block(const struct square_sums_work *a, struct cuda_block b,
+BLOCK_INLINE void square_sums_block(const struct square_sums_args *a, struct cuda_block b,
                                     void *shared)
 {
     float *lanes = (float *)shared; /* [CUDA_THREADS] */
@@ -52,7 +52,7 @@ BLOCK_INLINE void square_sums_block(const struct square_sums_work *a, struct cud
             a->sums[b.y * a->stride + head] = f32_bits(block_tree(lanes + t));
     }
 }
-CUDA_KERNEL(square_sums, square_sums_work)
+CUDA_KERNEL(square_sums, square_sums_args)
 
 BLOCK_INLINE void norm_whole_block(const struct norm_whole *a, struct cuda_block b, void *shared)
 {

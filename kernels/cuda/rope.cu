@@ -2,22 +2,23 @@
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
-BLOCK_INLINE void rope_table_block(const struct rope_table_work *a, struct cuda_block b,
+BLOCK_INLINE void rope_table_block(const struct rope_table_args *a, struct cuda_block b,
                                    void *shared)
 {
+    const size_t half = a->rot / 2;
     (void)shared;
     FOR_THREADS(t)
     {
         const size_t i = (size_t)b.x * CUDA_THREADS + t;
-        if (i < a->half) {
+        if (i < half) {
             float s, c;
             el_sincos_body((float)a->positions[b.y] * a->inv_freq[i], &s, &c);
-            a->cos[b.y * a->half + i] = c * a->scale;
-            a->sin[b.y * a->half + i] = s * a->scale;
+            a->cos[b.y * half + i] = c * a->scale;
+            a->sin[b.y * half + i] = s * a->scale;
         }
     }
 }
-CUDA_KERNEL(rope_table, rope_table_work)
+CUDA_KERNEL(rope_table, rope_table_args)
 
 BLOCK_INLINE void rope_block(const struct rope_work *a, struct cuda_block b, void *shared)
 {

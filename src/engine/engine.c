@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
 #include "parallel/layout/pipe_schedule.h"
 
 /* A span that ends now goes to the timeline. Returns now. */

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
 #include "parallel/topology/gpu_place.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/strbuf.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/device_limits.h"
 #include "model/model_fields.h"
 #include "tensor/leaf.h"
 
@@ -471,7 +471,7 @@ void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
 
 struct status model_on_device(const struct model_config *m, const char *name)
 {
-    if (m->n_heads <= CUDA_HEADS_MAX) return status_ok();
+    if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
-                       (int)CUDA_HEADS_MAX, m->family->title, m->n_heads);
+                       (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
 }

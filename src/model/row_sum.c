@@ -94,7 +94,7 @@ void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
                                 .eps = s->o.model->norm_eps,
                                 .y = y + row0 * d,
                                 .codes = all != NULL ? &codes : NULL};
-    op_norm_codes(s->o.kern, &a);
+    op_rmsnorm(s->o.kern, &a);
 }
 
 struct act_rows row_sum_norm_all(struct stage *s, const struct part *p, const float *norm,

@@ -1,9 +1,9 @@
 /* The forward pass of a stage. Reads like the paper: norm, attention, sum; norm, FFN or MoE, sum.
  */
 #include "base/mem.h"
+#include "collective/device_comm.h"
+#include "collective/grid_sum.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
-#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
@@ -293,7 +293,12 @@ void stage_final_norm(struct stage *s, const struct hidden *hidden, const size_t
     const struct gather_args args = {
         .from = hidden->h, .rows = s->final_rows, .n_rows = n, .width = d, .to = out};
     op_gather_rows(s->o.kern, &args);
-    op_rmsnorm(s->o.kern, out, s->o.weights->final_norm, n, d, s->o.model->norm_eps, out);
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = out,
+                                              .w = s->o.weights->final_norm,
+                                              .n_rows = n,
+                                              .n = d,
+                                              .eps = s->o.model->norm_eps,
+                                              .y = out});
     if (s->o.model->logits_scale != 1.0f) op_scale(s->o.kern, out, s->o.model->logits_scale, n * d);
 }
 

@@ -1,6 +1,6 @@
 /* The attention block of a layer: norm, q k v, attention over the cache, output projection. */
+#include "collective/device_comm.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
@@ -30,8 +30,14 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
         }
     }
     op_step_begin(s->o.kern, seqs, n_seqs, n_rows);
-    op_rope_table(s->o.kern, s->positions, n_rows, s->o.weights->inv_freq, s->o.model->rotary,
-                  s->o.weights->rope_factors.attention, s->cos, s->sin);
+    op_rope_table(s->o.kern,
+                  &(struct rope_table_args){.positions = s->positions,
+                                            .n_rows = n_rows,
+                                            .inv_freq = s->o.weights->inv_freq,
+                                            .rot = s->o.model->rotary,
+                                            .scale = s->o.weights->rope_factors.attention,
+                                            .cos = s->cos,
+                                            .sin = s->sin});
 }
 
 static uint32_t window_of(const struct stage *s, uint32_t layer)
@@ -49,9 +55,18 @@ static void norm_whole(struct stage *s, const struct layer_weights *w, size_t n_
     const size_t n = m->n_heads + m->n_kv_heads;
     uint32_t *q_sums = s->head_sums, *k_sums = s->head_sums + m->n_heads;
     mem_ops_fill(s->o.kern, s->head_sums, 0, n_rows * n * sizeof *s->head_sums);
-    op_head_square_sums(s->o.kern, s->q, n_rows, range_count(q), m->head_dim, q_sums + q.begin, n);
-    op_head_square_sums(s->o.kern, s->k, n_rows, range_count(kv), m->head_dim, k_sums + kv.begin,
-                        n);
+    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->q,
+                                                              .n_rows = n_rows,
+                                                              .n_heads = range_count(q),
+                                                              .head_dim = m->head_dim,
+                                                              .sums = q_sums + q.begin,
+                                                              .stride = n});
+    op_head_square_sums(s->o.kern, &(struct square_sums_args){.x = s->k,
+                                                              .n_rows = n_rows,
+                                                              .n_heads = range_count(kv),
+                                                              .head_dim = m->head_dim,
+                                                              .sums = k_sums + kv.begin,
+                                                              .stride = n});
     device_or_u32(s->o.kern, s->o.comm, COMM_TP, s->head_sums, n_rows * n);
     struct norm_whole a = {.x = s->q,
                            .w = w->q_norm,

@@ -52,7 +52,14 @@ static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, st
         stage_gated(s, gate_up, in, act_codes_to_make(&inner, &w->down));
     } else {
         stage_columns(s, gate_up, 2, in);
-        if (f > 0) op_swiglu(s->o.kern, s->gate, s->up, f, n_rows, f, s->gate, f);
+        if (f > 0)
+            op_swiglu(s->o.kern, &(struct swiglu_args){.gate = s->gate,
+                                                       .up = s->up,
+                                                       .stride = f,
+                                                       .n_rows = n_rows,
+                                                       .n = f,
+                                                       .y = s->gate,
+                                                       .y_stride = f});
     }
     stage_show(s, TAP_DOWN, s->gate, n_rows, f);
     return inner;

@@ -50,9 +50,19 @@ static void project(struct stage *s, const struct layer_weights *w, struct act_r
                                      {&w->kv_a, s->v, NULL},
                                      {&w->k_rope, s->k_rope, NULL}};
     stage_columns(s, columns, 3, in);
-    op_rmsnorm(s->o.kern, s->v, w->kv_a_norm, n_rows, m->kv_lora, m->norm_eps, s->v);
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->v,
+                                              .w = w->kv_a_norm,
+                                              .n_rows = n_rows,
+                                              .n = m->kv_lora,
+                                              .eps = m->norm_eps,
+                                              .y = s->v});
     if (!low) return;
-    op_rmsnorm(s->o.kern, s->q_low, w->q_a_norm, n_rows, m->q_lora, m->norm_eps, s->q_low);
+    op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->q_low,
+                                              .w = w->q_a_norm,
+                                              .n_rows = n_rows,
+                                              .n = m->q_lora,
+                                              .eps = m->norm_eps,
+                                              .y = s->q_low});
     stage_show(s, TAP_Q_LATENT, s->q_low, n_rows, m->q_lora);
     struct act_rows low_rows = stage_input(s, s->q_low, n_rows, m->q_lora);
     const struct column q = {&w->q, s->q, NULL};

@@ -4,7 +4,7 @@
 
 #include "attention/attention.h"
 #include "kernels/act.h"
-#include "kernels/grid_sum.h"
+#include "collective/grid_sum.h"
 #include "model/stage.h"
 
 /* A part's row-parallel sum that travels over ranks while another part computes. */

@@ -10,7 +10,7 @@
  * Where etp ranks share each expert, all of them get its rows and the first of them sends the
  * results back. At the end the tp ranks gather all tokens' outputs. */
 #include "base/mem.h"
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
 #include "kernels/ops.h"
 #include "moe/moe_private.h"
 

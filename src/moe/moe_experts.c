@@ -1,7 +1,7 @@
 /* The FFN of the experts that a rank holds, over the rows that came for them. */
+#include "collective/grid_sum.h"
 #include "kernels/act.h"
 #include "kernels/device.h"
-#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "moe/moe_private.h"
 
@@ -49,7 +49,13 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
     if (m->o.swiglu_limit > 0) {
         op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.swiglu_alpha, m->o.swiglu_limit);
     } else {
-        op_swiglu(m->o.kern, gate, up, f, p->n_in, f, gate, f);
+        op_swiglu(m->o.kern, &(struct swiglu_args){.gate = gate,
+                                                   .up = up,
+                                                   .stride = f,
+                                                   .n_rows = p->n_in,
+                                                   .n = f,
+                                                   .y = gate,
+                                                   .y_stride = f});
     }
 }
 

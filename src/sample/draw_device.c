@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "kernels/body.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
 #include "kernels/ops.h"
 
 enum { N_MAX = VOCAB_ROWS_AT_ONCE };

@@ -86,7 +86,13 @@ static struct result run(const struct problem *p, struct kern_table k, struct te
         return r;
     }
     op_linears(&k, a, 2);
-    op_swiglu(&k, r.y[0], r.y[1], p->f, p->n_rows, p->f, r.y[0], p->f);
+    op_swiglu(&k, &(struct swiglu_args){.gate = r.y[0],
+                                        .up = r.y[1],
+                                        .stride = p->f,
+                                        .n_rows = p->n_rows,
+                                        .n = p->f,
+                                        .y = r.y[0],
+                                        .y_stride = p->f});
     op_quantize_rows(&k, r.y[0], p->f, p->n_rows, p->f, &r.codes);
     return r;
 }

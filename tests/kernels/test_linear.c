@@ -173,7 +173,12 @@ static void chain_runs_in_ascending_order(void)
             op_linear(&tables[i % 2], &a);
         } else {
             op_linear_leaf(&tables[i % 2], &a);
-            op_grid_to_f32(&tables[i % 2], sums, 1, 1, w.grid_bits, &y, &bad);
+            op_grid(&tables[i % 2], &(struct grid_args){.sums = sums,
+                                                        .n_rows = 1,
+                                                        .n_out = 1,
+                                                        .grid_bits = w.grid_bits,
+                                                        .y = &y,
+                                                        .bad = &bad});
         }
         CU_ASSERT_EQUAL(bad, 0);
         CU_ASSERT_EQUAL(y, cases[i / 2].want);
@@ -210,7 +215,13 @@ static void grid_counts_what_does_not_fit(void)
         CU_ASSERT_EQUAL(sums[0], want + 1 - 2 + ((int64_t)1 << 32));
         CU_ASSERT_EQUAL(sums[1], sums[0]);
         CU_ASSERT_EQUAL(sums[2], 8);
-        op_grid_add(&tables[i], sums, 1, 2, 32, h, bad);
+        op_grid(&tables[i], &(struct grid_args){.sums = sums,
+                                                .n_rows = 1,
+                                                .n_out = 2,
+                                                .grid_bits = 32,
+                                                .adds = true,
+                                                .y = h,
+                                                .bad = bad});
         CU_ASSERT_EQUAL(h[1], (float)((double)sums[0] * 0x1p-32));
         CU_ASSERT_EQUAL(h[0], 1.0f + h[1]);
         CU_ASSERT_EQUAL(bad[0], INT32_MAX);

@@ -77,14 +77,28 @@ static size_t run_all(struct team *team, float *out)
     for (size_t i = 0; i < ROWS * (N + 1); i++) sums[i] = (int64_t)rng_next(&r) >> 30;
     float *y = out;
     k.team = team;
-    op_rmsnorm(&k, x, w, ROWS, N, 1e-6f, y);
+    op_rmsnorm(&k,
+               &(struct norm_args){.x = x, .w = w, .n_rows = ROWS, .n = N, .eps = 1e-6f, .y = y});
     y += ROWS * N;
-    op_swiglu(&k, x, w, N, ROWS, N - 5, y, N - 5);
+    op_swiglu(&k, &(struct swiglu_args){.gate = x,
+                                        .up = w,
+                                        .stride = N,
+                                        .n_rows = ROWS,
+                                        .n = N - 5,
+                                        .y = y,
+                                        .y_stride = N - 5});
     y += ROWS * (N - 5);
-    op_grid_to_f32(&k, sums, ROWS, N, 32, y, bad);
+    op_grid(&k, &(struct grid_args){
+                    .sums = sums, .n_rows = ROWS, .n_out = N, .grid_bits = 32, .y = y, .bad = bad});
     y += ROWS * N;
     op_add(&k, x, w, ROWS * N);
-    op_grid_add(&k, sums, ROWS, N, 20, x, bad);
+    op_grid(&k, &(struct grid_args){.sums = sums,
+                                    .n_rows = ROWS,
+                                    .n_out = N,
+                                    .grid_bits = 20,
+                                    .adds = true,
+                                    .y = x,
+                                    .bad = bad});
     memcpy(y, x, ROWS * N * sizeof *y);
     y = run_rope_kv(&k, w, y);
     const struct router_args router = {x, ids, y, N, 4, {.kind = ROUTER_SOFTMAX_RENORM}, NULL};
@@ -98,7 +112,7 @@ static size_t run_all(struct team *team, float *out)
     return (size_t)(y - out);
 }
 
-/* op_norm_codes beside the two ops after each other: floats, codes, scales and sums. */
+/* op_rmsnorm with codes beside the two ops after each other: floats, codes, scales and sums. */
 static void check_norm_codes(struct kern_table *k, struct team *team, size_t n,
                              struct quant_format f)
 {
@@ -110,11 +124,12 @@ static void check_norm_codes(struct kern_table *k, struct team *team, size_t n,
     rng_floats(&r, x, ROWS * n, 3.0f);
     rng_floats(&r, w, n, 2.0f);
     k->team = NULL;
-    op_rmsnorm(k, x, w, ROWS, n, 1e-6f, y[0]);
+    op_rmsnorm(
+        k, &(struct norm_args){.x = x, .w = w, .n_rows = ROWS, .n = n, .eps = 1e-6f, .y = y[0]});
     op_quantize_rows(k, y[0], n, ROWS, n, &q[0]);
     k->team = team;
     const struct norm_args a = {x, w, ROWS, n, 1e-6f, y[1], &q[1]};
-    op_norm_codes(k, &a);
+    op_rmsnorm(k, &a);
     CU_ASSERT(memcmp(y[0], y[1], ROWS * n * sizeof(float)) == 0);
     CU_ASSERT(memcmp(q[0].codes, q[1].codes, n_params * q[0].group) == 0);
     CU_ASSERT(memcmp(q[0].scales, q[1].scales, n_params * sizeof(float)) == 0);
@@ -173,7 +188,13 @@ static void rope_table_holds_sin_and_cos(void)
     static const float inv_freq[3] = {1.0f, 0.1f, 1e-5f};
     float c[6], s[6];
     const struct kern_table ref = table_ref();
-    op_rope_table(&ref, positions, 2, inv_freq, 6, 1.5f, c, s);
+    op_rope_table(&ref, &(struct rope_table_args){.positions = positions,
+                                                  .n_rows = 2,
+                                                  .inv_freq = inv_freq,
+                                                  .rot = 6,
+                                                  .scale = 1.5f,
+                                                  .cos = c,
+                                                  .sin = s});
     for (size_t t = 0; t < 2; t++) {
         for (size_t i = 0; i < 3; i++) {
             const double angle = (double)((float)positions[t] * inv_freq[i]);
@@ -189,7 +210,8 @@ static void bad_rows_saturate(void)
     const int64_t sums[4] = {5, (int64_t)1 << 40, 6, 2};
     float y[2];
     int32_t bad[2] = {0, 3};
-    op_grid_to_f32(&k, sums, 2, 1, 0, y, bad);
+    op_grid(&k, &(struct grid_args){
+                    .sums = sums, .n_rows = 2, .n_out = 1, .grid_bits = 0, .y = y, .bad = bad});
     CU_ASSERT(bad[0] == INT32_MAX && bad[1] == 5);
     CU_ASSERT(y[0] == 5.0f && y[1] == 6.0f);
 }

@@ -119,7 +119,7 @@ const void *comm_lane_of(const struct comm *c, enum comm_axis axis, enum comm_la
  * the axis may write and read. The callers order their accesses by barriers. */
 void *comm_common_lane(struct comm *c, enum comm_axis axis, enum comm_lane lane, size_t n_bytes);
 
-/* Local. For callers that move data by other means (GPUs). comm_begin records the begin of an
+/* Local. For callers that move data by other means (src/collective). comm_begin records the begin of an
  * operation and returns the time for comm_account, which ends and counts it; the data may still be
  * under way then. */
 uint64_t comm_begin(struct comm *c, enum flight_op op, enum comm_axis axis, uint64_t count);

@@ -143,7 +143,7 @@ struct step {
     size_t n_rows, n_blocks;
     struct twin cache, q, out, sinks;
     struct kv_view cpu, gpu;
-    uint8_t kv_of_head[CUDA_HEADS_MAX];
+    uint8_t kv_of_head[DEVICE_HEADS_MAX];
 };
 
 static void step_open(struct both *b, struct step *x, const struct shape *s, enum dtype t,
@@ -235,7 +235,7 @@ static void check_heads(struct both *b, const struct step *x, const float *want,
     const size_t bytes = x->n_rows * n * x->s->head_dim * sizeof(float);
     float *q = heads_of(x, x->q.host, h0, h1), *expected = heads_of(x, want, h0, h1);
     struct twin part = twin_of(b, q, bytes), out = twin_of(b, expected, bytes);
-    uint8_t kv_of_head[CUDA_HEADS_MAX];
+    uint8_t kv_of_head[DEVICE_HEADS_MAX];
     struct attn_args a = step_args(x);
     for (uint32_t h = h0; h < h1; h++) kv_of_head[h - h0] = (uint8_t)(x->kv_of_head[h] - first_kv);
     a.kv.base = (char *)a.kv.base + first_kv * kv_half_bytes(x->t, x->s->head_dim);

@@ -3,7 +3,7 @@
  * that nobody waits for. On the emulated driver also with SHOAL_EMULATED=copies=1 and 2. */
 #include "util_device.h"
 
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 #include "kernels/cuda/graphs.h"
 
 #include <CUnit/CUnit.h>
@@ -162,9 +162,20 @@ static void steps_overlap(void)
         const size_t pos0 = 100 * i + (i == 6 ? 2048 : 0); /* more blocks than there was room for */
         for (size_t r = 0; r < ROWS; r++) positions[r] = (int32_t)(pos0 + r);
         begin_step(&b.gpu, ROWS, pos0);
-        op_rope_table(&b.cpu, positions, ROWS, inv.host, 2 * HALF, 1.0f, c[i].host, s[i].host);
-        op_rope_table(&b.gpu, positions, ROWS, inv.device, 2 * HALF, 1.0f, c[i].device,
-                      s[i].device);
+        op_rope_table(&b.cpu, &(struct rope_table_args){.positions = positions,
+                                                        .n_rows = ROWS,
+                                                        .inv_freq = inv.host,
+                                                        .rot = 2 * HALF,
+                                                        .scale = 1.0f,
+                                                        .cos = c[i].host,
+                                                        .sin = s[i].host});
+        op_rope_table(&b.gpu, &(struct rope_table_args){.positions = positions,
+                                                        .n_rows = ROWS,
+                                                        .inv_freq = inv.device,
+                                                        .rot = 2 * HALF,
+                                                        .scale = 1.0f,
+                                                        .cos = c[i].device,
+                                                        .sin = s[i].device});
     }
     for (size_t i = 0; i < STEPS; i++) {
         twin_same_floats(&b, &c[i], "cos of a step");

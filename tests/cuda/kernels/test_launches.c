@@ -32,12 +32,12 @@ static void rows_of_all_widths(void)
     const struct kern_table *k = &b.gpu;
     for (size_t i = 0; i < 6; i++) {
         const size_t r = rows[i / 2], n = widths[i % 2];
-        op_rmsnorm(k, NULL, NULL, r, n, 1e-6f, NULL);
+        op_rmsnorm(k, &(struct norm_args){.n_rows = r, .n = n, .eps = 1e-6f});
         op_rope_kv(k, &(struct rope_kv_args){.n_rows = r,
                                              .n_heads = 1024,
                                              .rot = n == 1 ? 0 : 1024,
                                              .kv = {.head_dim = 1024}});
-        op_swiglu(k, NULL, NULL, n, r, n, NULL, n);
+        op_swiglu(k, &(struct swiglu_args){.stride = n, .n_rows = r, .n = n, .y_stride = n});
         op_swiglu_clamped(k, NULL, NULL, r * n, 1, 1);
         op_sigmoid_rows(k, NULL, NULL, r, n);
         op_add(k, NULL, NULL, r * n);
@@ -45,10 +45,12 @@ static void rows_of_all_widths(void)
         op_scale(k, NULL, 1, r * n);
         op_clamp(k, NULL, 1, r * n);
         op_add_bias(k, NULL, NULL, r, n);
-        op_head_square_sums(k, NULL, r, n == 1 ? 0 : 1024, 1024, NULL, 1);
+        op_head_square_sums(
+            k, &(struct square_sums_args){
+                   .n_rows = r, .n_heads = n == 1 ? 0 : 1024, .head_dim = 1024, .stride = 1});
         op_norm_whole(k, &(struct norm_whole){.n_rows = r, .n = n});
         op_rope_tails(k, &(struct rope_tails){.n_rows = r, .n_heads = 1024, .rot = 64});
-        op_grid_add(k, NULL, r, n, 20, NULL, NULL);
+        op_grid(k, &(struct grid_args){.n_rows = r, .n_out = n, .grid_bits = 20, .adds = true});
         op_place_rows(k, &(struct place_args){.n_rows = r, .width = n});
         op_take_marks(k, NULL, r, NULL, NULL);
         op_argmax_rows(k, &(struct argmax_args){.n_rows = r > 64 ? 64 : r, .n = n * 64});
@@ -119,7 +121,7 @@ static void attention_of_heads(struct both *b, uint32_t n_heads, uint32_t n_kv, 
     static const struct {
         size_t rows, past;
     } shapes[] = {{1, 0}, {1, 1 << 22}, {8192, 0}, {70000, 1 << 20}};
-    uint8_t kv_of_head[CUDA_HEADS_MAX];
+    uint8_t kv_of_head[DEVICE_HEADS_MAX];
     for (uint32_t h = 0; h < n_heads; h++) kv_of_head[h] = (uint8_t)(h / (n_heads / n_kv));
     int32_t *blocks = calloc((1 << 16) + 2000, sizeof *blocks);
     for (size_t i = 0; i < 4; i++) {
@@ -142,13 +144,13 @@ static void attention_of_all_sizes(void)
     static const uint32_t widths[] = {16, 64, 80, 128, 192, 256, 1024};
     struct both b = open_dry(DEVICE_EXACT);
     attention_of_heads(&b, 1, 1, 16);
-    attention_of_heads(&b, CUDA_HEADS_MAX, 256, 1024);
+    attention_of_heads(&b, DEVICE_HEADS_MAX, 256, 1024);
     close_dry(&b, 16);
     b = open_dry(DEVICE_LAW);
     for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
         attention_of_heads(&b, 1, 1, widths[i]);
-        attention_of_heads(&b, CUDA_HEADS_MAX, 1, widths[i]);
-        attention_of_heads(&b, CUDA_HEADS_MAX, 256, widths[i]);
+        attention_of_heads(&b, DEVICE_HEADS_MAX, 1, widths[i]);
+        attention_of_heads(&b, DEVICE_HEADS_MAX, 256, widths[i]);
     }
     close_dry(&b, 3 * 7 * 4);
 }

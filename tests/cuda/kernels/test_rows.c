@@ -19,8 +19,14 @@ static void norms(void)
         const size_t rows = shapes[i].rows, n = shapes[i].n;
         struct twin x = twin_floats(&b, rows * n, 3.0f, 900), w = twin_floats(&b, n, 2.0f, 0);
         struct twin y = twin_zeros(&b, rows * n * sizeof(float));
-        op_rmsnorm(&b.cpu, x.host, w.host, rows, n, 1e-5f, y.host);
-        op_rmsnorm(&b.gpu, x.device, w.device, rows, n, 1e-5f, y.device);
+        op_rmsnorm(
+            &b.cpu,
+            &(struct norm_args){
+                .x = x.host, .w = w.host, .n_rows = rows, .n = n, .eps = 1e-5f, .y = y.host});
+        op_rmsnorm(
+            &b.gpu,
+            &(struct norm_args){
+                .x = x.device, .w = w.device, .n_rows = rows, .n = n, .eps = 1e-5f, .y = y.device});
         twin_same_floats(&b, &y, "rmsnorm");
         twin_free(&b, &x);
         twin_free(&b, &w);
@@ -39,10 +45,18 @@ static void norms_over_all_heads(void)
         const size_t stride = n_heads[i] + 5;
         struct twin x = twin_floats(&b, rows * n, 3.0f, 500), w = twin_floats(&b, n, 2.0f, 0);
         struct twin sums = twin_floats(&b, rows * stride, 1.0f, 0);
-        op_head_square_sums(&b.cpu, x.host, rows, n_heads[i], hd, (uint32_t *)sums.host + 2,
-                            stride);
-        op_head_square_sums(&b.gpu, x.device, rows, n_heads[i], hd, (uint32_t *)sums.device + 2,
-                            stride);
+        op_head_square_sums(&b.cpu, &(struct square_sums_args){.x = x.host,
+                                                               .n_rows = rows,
+                                                               .n_heads = n_heads[i],
+                                                               .head_dim = hd,
+                                                               .sums = (uint32_t *)sums.host + 2,
+                                                               .stride = stride});
+        op_head_square_sums(&b.gpu, &(struct square_sums_args){.x = x.device,
+                                                               .n_rows = rows,
+                                                               .n_heads = n_heads[i],
+                                                               .head_dim = hd,
+                                                               .sums = (uint32_t *)sums.device + 2,
+                                                               .stride = stride});
         twin_same_floats(&b, &sums, "square sums");
         struct norm_whole a = {x.host, w.host, sums.host, rows, n, 2 * n, stride, stride, 1e-6f};
         op_norm_whole(&b.cpu, &a);
@@ -72,8 +86,20 @@ static void rotations(void)
         struct twin x = twin_floats(&b, 5 * heads * hd, 3.0f, 200);
         struct twin out = twin_zeros(&b, 5 * heads * (hd + 1) * 4);
         op_step_begin(&b.gpu, seqs, 5, 5);
-        op_rope_table(&b.cpu, positions, 5, inv.host, rot, 1.5f, c.host, s.host);
-        op_rope_table(&b.gpu, positions, 5, inv.device, rot, 1.5f, c.device, s.device);
+        op_rope_table(&b.cpu, &(struct rope_table_args){.positions = positions,
+                                                        .n_rows = 5,
+                                                        .inv_freq = inv.host,
+                                                        .rot = rot,
+                                                        .scale = 1.5f,
+                                                        .cos = c.host,
+                                                        .sin = s.host});
+        op_rope_table(&b.gpu, &(struct rope_table_args){.positions = positions,
+                                                        .n_rows = 5,
+                                                        .inv_freq = inv.device,
+                                                        .rot = rot,
+                                                        .scale = 1.5f,
+                                                        .cos = c.device,
+                                                        .sin = s.device});
         twin_same_floats(&b, &c, "cos");
         twin_same_floats(&b, &s, "sin");
         for (int pairs = 0; pairs < 2; pairs++) {
@@ -126,7 +152,13 @@ static void elements(void)
             const struct kern_table *k = gpu ? &b.gpu : &b.cpu;
             float *hh = gpu ? h.device : h.host, *xx = gpu ? x.device : x.host;
             float *yy = gpu ? y.device : y.host;
-            op_swiglu(k, hh, xx, n, rows, n, yy, n + 3);
+            op_swiglu(k, &(struct swiglu_args){.gate = hh,
+                                               .up = xx,
+                                               .stride = n,
+                                               .n_rows = rows,
+                                               .n = n,
+                                               .y = yy,
+                                               .y_stride = n + 3});
             op_swiglu_clamped(k, hh, xx, all, 1.702f, 2.0f);
             op_sigmoid_rows(k, hh, gpu ? gate.device : gate.host, rows, n);
             op_add(k, hh, xx, all);
@@ -154,11 +186,33 @@ static void grid_sums(void)
         struct twin sums = twin_of(&b, random, rows * (n + 1) * sizeof *random);
         struct twin y = twin_floats(&b, rows * n, 100.0f, 0);
         struct twin bad = twin_zeros(&b, rows * sizeof(int32_t));
-        op_grid_add(&b.cpu, sums.host, rows, n, 20, y.host, bad.host);
-        op_grid_add(&b.gpu, sums.device, rows, n, 20, y.device, bad.device);
+        op_grid(&b.cpu, &(struct grid_args){.sums = sums.host,
+                                            .n_rows = rows,
+                                            .n_out = n,
+                                            .grid_bits = 20,
+                                            .adds = true,
+                                            .y = y.host,
+                                            .bad = bad.host});
+        op_grid(&b.gpu, &(struct grid_args){.sums = sums.device,
+                                            .n_rows = rows,
+                                            .n_out = n,
+                                            .grid_bits = 20,
+                                            .adds = true,
+                                            .y = y.device,
+                                            .bad = bad.device});
         twin_same(&b, &y, "grid_add");
-        op_grid_to_f32(&b.cpu, sums.host, rows, n, 32, y.host, bad.host);
-        op_grid_to_f32(&b.gpu, sums.device, rows, n, 32, y.device, bad.device);
+        op_grid(&b.cpu, &(struct grid_args){.sums = sums.host,
+                                            .n_rows = rows,
+                                            .n_out = n,
+                                            .grid_bits = 32,
+                                            .y = y.host,
+                                            .bad = bad.host});
+        op_grid(&b.gpu, &(struct grid_args){.sums = sums.device,
+                                            .n_rows = rows,
+                                            .n_out = n,
+                                            .grid_bits = 32,
+                                            .y = y.device,
+                                            .bad = bad.device});
         twin_same(&b, &y, "grid_to_f32");
         twin_same(&b, &bad, "counters of rows");
         twin_free(&b, &sums);

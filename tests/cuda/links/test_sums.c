@@ -1,9 +1,9 @@
 /* Row-parallel sums over the emulated NCCL: the bits of the CPU's sums, as parts and as one
  * all-reduce, of sizes that do not divide by the ranks, one after the other and two at a time. */
 #include "../driver_emulated.h"
+#include "collective/device_comm.h"
+#include "collective/grid_sum.h"
 #include "kernels/device.h"
-#include "kernels/device_comm.h"
-#include "kernels/grid_sum.h"
 #include "kernels/ops.h"
 #include "mpi/util_mpi.h"
 
@@ -120,8 +120,21 @@ static void check(const struct bench *b, struct sample *s, bool adds)
     const size_t n_y = s->n_rows * s->n_out * sizeof *s->y, n_bad = s->n_rows * sizeof *s->bad;
     mem_ops_get(&b->gpu, s->y, s->on_device.y, n_y);
     comm_sum_i64(b->c, COMM_TP, s->sums, s->n_rows * (s->n_out + 1));
-    if (adds) op_grid_add(&b->cpu, s->sums, s->n_rows, s->n_out, 30, s->want_y, s->want_bad);
-    if (!adds) op_grid_to_f32(&b->cpu, s->sums, s->n_rows, s->n_out, 30, s->want_y, s->want_bad);
+    if (adds)
+        op_grid(&b->cpu, &(struct grid_args){.sums = s->sums,
+                                             .n_rows = s->n_rows,
+                                             .n_out = s->n_out,
+                                             .grid_bits = 30,
+                                             .adds = true,
+                                             .y = s->want_y,
+                                             .bad = s->want_bad});
+    if (!adds)
+        op_grid(&b->cpu, &(struct grid_args){.sums = s->sums,
+                                             .n_rows = s->n_rows,
+                                             .n_out = s->n_out,
+                                             .grid_bits = 30,
+                                             .y = s->want_y,
+                                             .bad = s->want_bad});
     mem_ops_get(&b->gpu, s->bad, s->on_device.bad, n_bad);
     CU_ASSERT_EQUAL(memcmp(s->y, s->want_y, n_y), 0);
     CU_ASSERT_EQUAL(memcmp(s->bad, s->want_bad, n_bad), 0);

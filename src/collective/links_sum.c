@@ -1,9 +1,9 @@
-/* Row-parallel sums over a communicator: large ones as parts (each rank adds and rounds a part, then
- * all gather words of 4 bytes), small ones as one all-reduce of 8 bytes, on the compute stream or
- * beside it. */
-#include "kernels/cuda/device_cuda.h"
-#include "kernels/cuda/links.h"
-#include "kernels/cuda/ops_cuda.h"
+/* Row-parallel sums over a communicator: large ones as parts (each rank adds and rounds a part,
+ * then all gather words of 4 bytes), small ones as one all-reduce of 8 bytes, on the compute stream
+ * or beside it. */
+#include "collective/links_private.h"
+#include "kernels/cuda/device_state.h"
+#include "kernels/device_ops.h"
 
 static struct status made(struct device *d, int error, const char *what)
 {
@@ -75,13 +75,13 @@ static void sum_parts(struct device *d, struct link *l, const struct grid_sum *s
     uint64_t since = links_begin(d, l, FLIGHT_REDUCE_SCATTER, n);
     links_asked(d, l, nccl->sum_part_i64(s->sums, part, l->rank, l->comm, stream_of(d, lane)),
                 since, part * sizeof *s->sums);
-    const struct grid_words_work own = {.sums = s->sums + first,
+    const struct grid_words_args own = {.sums = s->sums + first,
                                         .first = first,
                                         .n = part,
                                         .n_out = s->n_out,
                                         .grid_bits = s->grid_bits,
                                         .words = words + first};
-    cuda_op_grid_words(d, &own, lane != GRID_SUM_NOW ? d->links->side.stream : NULL);
+    device_ops_of(d)->grid_words(d, &own, lane != GRID_SUM_NOW ? d->links->side.stream : NULL);
     since = links_begin(d, l, FLIGHT_ALL_GATHER, part);
     links_asked(d, l,
                 nccl->gather(words, part * sizeof *words, l->rank, l->comm, stream_of(d, lane)),
@@ -109,7 +109,8 @@ void links_sum_start(struct device *d, struct link *l, const struct grid_sum *s,
     (void)links_record(d, side->last, side->stream);
 }
 
-void links_sum_take(struct device *d, struct link *l, const struct grid_sum *s, int lane, bool adds)
+void links_sum_finish(struct device *d, struct link *l, const struct grid_sum *s, int lane,
+                      bool adds)
 {
     struct link_side *side = &d->links->side;
     if (device_is_lost(d) || s->n_rows == 0) return;
@@ -118,14 +119,14 @@ void links_sum_take(struct device *d, struct link *l, const struct grid_sum *s, 
         if (side->last == side->done[lane]) side->last = NULL;
     }
     if (!goes_as_parts(d, s)) {
-        cuda_op_grid(d, s->sums, s->n_rows, s->n_out, s->grid_bits, adds, s->y, s->bad);
+        grid_sum_round(s, adds);
         return;
     }
-    const struct take_words_work take = {.words = words_of(l, s),
+    const struct take_words_args take = {.words = words_of(l, s),
                                          .n_rows = s->n_rows,
                                          .n_out = s->n_out,
                                          .adds = adds,
                                          .y = s->y,
                                          .bad = s->bad};
-    cuda_op_take_words(d, &take);
+    device_ops_of(d)->take_words(d, &take);
 }

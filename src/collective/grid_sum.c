@@ -1,7 +1,7 @@
 /* Rows of sums as one run of words: values, then the row's counter, then the next row. */
-#include "kernels/grid_sum.h"
+#include "collective/grid_sum.h"
 
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
 #include "kernels/fpenv.h"
 #include "kernels/ops.h"
 
@@ -91,7 +91,7 @@ static void finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis
                    bool adds)
 {
     if (s->kern->device != NULL) {
-        device_sum_take(s, c, axis, lane, adds);
+        device_sum_finish(s, c, axis, lane, adds);
     } else if (comm_size(c, axis) > 1) {
         const struct comm_sum sum = {.sums = s->sums,
                                      .n = s->n_rows * (s->n_out + 1),
@@ -99,10 +99,8 @@ static void finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis
                                      .take = adds ? take_add : take_copy,
                                      .ctx = s};
         comm_sum_words(c, axis, &sum);
-    } else if (adds) {
-        op_grid_add(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
     } else {
-        op_grid_to_f32(s->kern, s->sums, s->n_rows, s->n_out, s->grid_bits, s->y, s->bad);
+        grid_sum_round(s, adds);
     }
 }
 

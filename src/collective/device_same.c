@@ -1,8 +1,8 @@
 /* Whether the devices of all ranks add floats in the same order. Opens nothing; called when the
  * devices are open and when the weights are loaded. */
 #include "base/mem.h"
-#include "kernels/cuda/device_cuda.h"
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
+#include "kernels/cuda/device_state.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,12 +1,11 @@
 /* Communication of device arrays: over NCCL where there is a communicator, else staged through host
  * memory. */
-#include "kernels/device_comm.h"
+#include "collective/device_comm.h"
 
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "kernels/cuda/device_cuda.h"
-#include "kernels/cuda/links.h"
-#include "kernels/cuda/ops_cuda.h"
+#include "collective/links_private.h"
+#include "kernels/cuda/device_state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -112,15 +111,15 @@ void device_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis a
     }
 }
 
-void device_sum_take(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
-                     bool adds)
+void device_sum_finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
+                       bool adds)
 {
     struct device *d = s->kern->device;
     struct link *link = comm_size(c, axis) == 1 ? NULL : links_of(d, axis);
     if (link != NULL) {
-        links_sum_take(d, link, s, lane, adds);
+        links_sum_finish(d, link, s, lane, adds);
     } else {
-        cuda_op_grid(d, s->sums, s->n_rows, s->n_out, s->grid_bits, adds, s->y, s->bad);
+        grid_sum_round(s, adds);
     }
 }
 

@@ -1,7 +1,7 @@
 /* What runs in the communicators of a device: collectives on its compute stream, and rows of a
  * pipeline on two streams of their own, so that they move while the device computes. */
-#include "kernels/cuda/device_cuda.h"
-#include "kernels/cuda/links.h"
+#include "collective/links_private.h"
+#include "kernels/cuda/device_state.h"
 
 uint64_t links_begin(struct device *d, struct link *link, enum flight_op op, uint64_t count)
 {

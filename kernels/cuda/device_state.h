@@ -1,7 +1,8 @@
-/* The inside of a device: shared by device_cuda.c (life, memory) and those that launch
- * (ops_cuda.c, linear_cuda.c), and by device_comm.c. */
-#ifndef SHOAL_KERNELS_CUDA_DEVICE_CUDA_H
-#define SHOAL_KERNELS_CUDA_DEVICE_CUDA_H
+/* The state of a CUDA device and the functions that its files share: device_cuda.c (opening,
+ * memory, waiting), copies.c, graphs.c, the files that launch kernels (*_cuda.c), and
+ * src/collective/, which puts collectives on the device's streams. */
+#ifndef SHOAL_KERNELS_CUDA_DEVICE_STATE_H
+#define SHOAL_KERNELS_CUDA_DEVICE_STATE_H
 
 #include "kernels/cuda/driver.h"
 #include "kernels/device.h"
@@ -40,8 +41,25 @@ struct device_get {
 /* Host memory that collectives are staged in. */
 enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
 
-struct links;
 struct graphs;
+struct device_ops;
+
+/* Communicators between GPUs (src/collective/links.c), kept by the device for a room above. The
+ * hooks are called where the device waits or ends. */
+struct links;
+struct device_hooks {
+    /* Called again and again while the host waits. Ends the job when a peer has failed. */
+    void (*check)(struct device *d);
+    /* All work on the compute stream has ended. */
+    void (*waited)(struct device *d);
+    /* Writes the operations that have not ended, for a sentence, as " (all-reduce over tp with rank
+     * 1 on node2)"; "" where there are none. */
+    void (*name_waiting)(const struct device *d, char *out, size_t n);
+    /* The device did not answer in time: ends the job. */
+    void (*leave)(struct device *d);
+    /* The device is about to be closed; it may have failed. */
+    void (*close)(struct device *d);
+};
 
 /* What the library's products of a type and a number of inputs are made with. */
 struct device_algorithm {
@@ -73,6 +91,7 @@ struct device_gemm {
 };
 
 struct device {
+    const struct device_ops *ops;
     const struct cuda_driver *driver;
     int index;
     uint32_t n_sharers;
@@ -106,7 +125,8 @@ struct device {
         void *data;
         size_t n_bytes;
     } wires[DEVICE_WIRES];
-    struct links *links; /* communicators between GPUs; NULL: none */
+    const struct device_hooks *hooks; /* set where links are */
+    struct links *links;              /* owned, ended by hooks->close; NULL: none */
 };
 
 /* Local. Keeps the first failure; `what` was tried. Returns true when the call failed. */

@@ -1,11 +1,12 @@
-/* Communicators between GPUs: who can have one, opening, what runs in them, and their end. */
-#include "kernels/cuda/links.h"
+/* Communicators between GPUs: which ranks can have one, opening, failures, and their end.
+ * Operations: links_run.c, links_sum.c. */
+#include "collective/links_private.h"
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device_state.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -112,7 +113,6 @@ static void fail_call(struct device *d, const struct link *link, int error, enum
     }
 }
 
-/* Waits until the library has taken in what was asked of it (not until the device has done it). */
 bool links_settle(struct device *d, const struct link *link, int error, enum status_code code)
 {
     const struct nccl_table *nccl = d->links->nccl;
@@ -259,29 +259,6 @@ static struct status prepare(struct device *d, const struct device_comm_options 
     return status_ok();
 }
 
-struct status links_open(struct device *d, struct comm *c, const struct device_comm_options *o)
-{
-    if (o->way == DEVICE_WAY_STAGED || comm_size(c, COMM_WORLD) == 1) return status_ok();
-    struct status st = mem_alloc(&d->links, 1, sizeof *d->links, "communicators of GPUs");
-    TRY(comm_agree(c, st));
-    d->links->nccl = nccl_table_here();
-    d->links->comm = c;
-    st = prepare(d, o);
-    TRY(comm_agree(c, st));
-    for (int i = 0; i < LINK_AXES; i++) {
-        struct link *link = &d->links->axes[i];
-        char why[192];
-        if (link->n_ranks > 1 &&
-            links_possible(d->links->members, link->world, link->n_ranks, why, sizeof why))
-            open_axis(d, link);
-    }
-    d->links->parts_from = o->parts_from > 0 ? o->parts_from : PARTS_FROM;
-    if (links_of(d, COMM_TP) != NULL && !device_is_lost(d)) (void)links_side_open(d);
-    if (o->previous >= 0 || o->next >= 0) (void)links_pipe_open(d);
-    open_pairs(d);
-    return d->failed;
-}
-
 /* --- the end ------------------------------------------------------------------------------- */
 
 /* Every communicator once: f(list[n]). Returns n. */
@@ -308,7 +285,7 @@ static void *abort_all(void *arg)
 
 /* An abort may itself wait for a GPU that hangs, so it gets a thread and a few seconds; what it
  * still uses then stays allocated until the process ends, which is next. */
-void links_abort(struct device *d)
+static void abort_links(struct device *d)
 {
     struct links *l = d->links;
     pthread_t thread;
@@ -327,7 +304,7 @@ void links_leave(struct device *d)
 {
     struct comm *c = d->links->comm;
     log_line(LOG_ERROR, "%s", d->failed.text);
-    links_abort(d);
+    abort_links(d);
     comm_abort(c, status_exit(STATUS_LOST));
 }
 
@@ -347,10 +324,9 @@ static void finish_one(const struct links *l, const struct link *link)
     }
 }
 
-void links_close(struct device *d)
+static void close_links(struct device *d)
 {
-    if (d->links == NULL) return;
-    if (device_is_lost(d)) links_abort(d);
+    if (device_is_lost(d)) abort_links(d);
     struct links *l = d->links;
     if (l == NULL) return;
     struct link list[LINK_AXES + LINK_PAIRS];
@@ -371,9 +347,9 @@ static struct link *link_at(struct links *l, int i)
     return i < LINK_AXES ? &l->axes[i] : &l->pairs[i - LINK_AXES];
 }
 
-void links_check(struct device *d)
+static void check_links(struct device *d)
 {
-    if (d->links == NULL || d->links->aborted) return;
+    if (d->links->aborted) return;
     for (int i = 0; i < LINK_AXES + LINK_PAIRS; i++) {
         const struct link *link = link_at(d->links, i);
         bool busy;
@@ -385,9 +361,8 @@ void links_check(struct device *d)
     }
 }
 
-void links_waited(struct device *d)
+static void note_done(struct device *d)
 {
-    if (d->links == NULL) return;
     for (int i = 0; i < LINK_AXES + LINK_PAIRS; i++) {
         struct link *link = link_at(d->links, i);
         if (link != &d->links->pairs[LINK_BEHIND] || links_all_sent(d))
@@ -395,10 +370,9 @@ void links_waited(struct device *d)
     }
 }
 
-void links_waiting(const struct device *d, char *out, size_t n)
+static void name_waiting(const struct device *d, char *out, size_t n)
 {
     out[0] = '\0';
-    if (d->links == NULL) return;
     struct strbuf text;
     strbuf_init(&text);
     for (int i = 0; i < LINK_AXES + LINK_PAIRS; i++) {
@@ -411,6 +385,12 @@ void links_waiting(const struct device *d, char *out, size_t n)
     strbuf_fini(&text);
 }
 
+static const struct device_hooks link_hooks = {.check = check_links,
+                                               .waited = note_done,
+                                               .name_waiting = name_waiting,
+                                               .leave = links_leave,
+                                               .close = close_links};
+
 struct link *links_of(struct device *d, enum comm_axis axis)
 {
     if (d->links == NULL) return NULL;
@@ -419,4 +399,30 @@ struct link *links_of(struct device *d, enum comm_axis axis)
         if (link->axis == axis && link->comm != NULL) return link;
     }
     return NULL;
+}
+
+/* --- opening all ---------------------------------------------------------------------------- */
+
+struct status links_open(struct device *d, struct comm *c, const struct device_comm_options *o)
+{
+    if (o->way == DEVICE_WAY_STAGED || comm_size(c, COMM_WORLD) == 1) return status_ok();
+    struct status st = mem_alloc(&d->links, 1, sizeof *d->links, "communicators of GPUs");
+    TRY(comm_agree(c, st));
+    d->hooks = &link_hooks;
+    d->links->nccl = nccl_table_here();
+    d->links->comm = c;
+    st = prepare(d, o);
+    TRY(comm_agree(c, st));
+    for (int i = 0; i < LINK_AXES; i++) {
+        struct link *link = &d->links->axes[i];
+        char why[192];
+        if (link->n_ranks > 1 &&
+            links_possible(d->links->members, link->world, link->n_ranks, why, sizeof why))
+            open_axis(d, link);
+    }
+    d->links->parts_from = o->parts_from > 0 ? o->parts_from : PARTS_FROM;
+    if (links_of(d, COMM_TP) != NULL && !device_is_lost(d)) (void)links_side_open(d);
+    if (o->previous >= 0 || o->next >= 0) (void)links_pipe_open(d);
+    open_pairs(d);
+    return d->failed;
 }

@@ -1,0 +1,48 @@
+/* Types that the headers of this room share: a row-parallel sum, and how a device's arrays travel.
+ */
+#ifndef SHOAL_COLLECTIVE_COLLECTIVE_H
+#define SHOAL_COLLECTIVE_COLLECTIVE_H
+
+#include "kernels/ops.h"
+#include "parallel/comm/comm.h"
+
+/* At most GRID_SUM_LANES sums are under way at the same time, each in a lane of its own;
+ * GRID_SUM_NOW: the only sum, finished before anything else is computed. */
+enum { GRID_SUM_LANES = 2, GRID_SUM_NOW = -1 };
+
+/* The integer sums of a row-parallel linear, and where their values go. */
+struct grid_sum {
+    const struct kern_table *kern;
+    int64_t *sums; /* [T, N + 1] this rank's part, each row's counter last; undefined afterwards */
+    size_t n_rows, n_out; /* T, N */
+    uint32_t grid_bits;
+    float *y;     /* [T, N] */
+    int32_t *bad; /* [T] the rows' counters are added, saturating at INT32_MAX */
+};
+
+/* Local. Rounds the sums, which hold all ranks' parts, into s->y and s->bad. */
+static inline void grid_sum_round(const struct grid_sum *s, bool adds)
+{
+    const struct grid_args a = {s->sums, s->n_rows, s->n_out, s->grid_bits, adds, s->y, s->bad};
+    op_grid(s->kern, &a);
+}
+
+/* How arrays of a device travel between ranks. */
+enum device_way {
+    DEVICE_WAY_AUTO,   /* by NCCL over the axes where NCCL can, else through host memory */
+    DEVICE_WAY_STAGED, /* always through host memory */
+    DEVICE_WAY_NCCL,   /* by NCCL; an axis where NCCL cannot is an error */
+};
+
+struct device_comm_options {
+    enum device_way way;
+    const char *host;   /* of this rank */
+    int previous, next; /* world ranks before and behind this one in its pipeline; -1: none */
+    size_t parts_from;  /* smallest row-parallel sum, in bytes, that NCCL adds as parts
+                           (links_sum.c); 0: 1 MiB */
+};
+
+/* Arrays of hidden rows that may travel between two stages at the same time. */
+enum { DEVICE_PIPE_SLOTS = 4 };
+
+#endif
