@@ -3,7 +3,7 @@
 #include "base/strbuf.h"
 #include "cli/cmd.h"
 #include "options/flags.h"
-#include "serve/journal/journal_facts.h"
+#include "serve/journal/journal_format.h"
 
 #include <errno.h>
 #include <fcntl.h>

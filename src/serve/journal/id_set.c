@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Of the table while there is a file: 16 MiB. */
+/* The largest table beside a file: 16 MiB. */
 enum { SLOTS_MAX = 1 << 20 };
 
 static bool is_free(struct id_hash h)
@@ -16,7 +16,7 @@ static bool is_free(struct id_hash h)
     return h.low == 0 && h.high == 0;
 }
 
-/* Where h stands, or the free slot where it would. */
+/* The slot of h, or the free slot where it would be entered. */
 static size_t find(const struct id_set *s, struct id_hash h)
 {
     size_t i = (size_t)h.low & (s->n_slots - 1);
@@ -74,7 +74,7 @@ static struct status spill(struct id_set *s)
     return st;
 }
 
-/* Room for one more: in the file what is too much for memory. */
+/* Makes room for one more id: grows the table, or at its limit moves its ids to the file. */
 static struct status make_room(struct id_set *s)
 {
     if (4 * (s->n + 1) <= 3 * s->n_slots) return status_ok();
@@ -92,7 +92,7 @@ static struct status contains(const struct id_set *s, struct id_hash h, bool *fo
     return *found || s->spill == NULL ? status_ok() : id_spill_find(s->spill, h, found);
 }
 
-/* Enters a hash; *fresh is false when it is there. */
+/* Enters a hash; *fresh is false when it was there already. */
 static struct status enter(struct id_set *s, struct id_hash h, bool *fresh)
 {
     bool found;

@@ -1,14 +1,14 @@
-/* The custom_ids of the lines so far: finds duplicates, and names lines without one so that no
- * other line has their names. An id that is its line's own number costs one bit. The first 786,432
- * others are 128-bit hashes in memory, 21 to 43 bytes each; what comes behind them goes to a file,
- * if a place for one was named (id_spill.h), and costs 1.3 bytes of memory. Called by the lead and
- * by merge.c. */
+/* The custom_ids of the lines so far: finds duplicates, and gives each line without an id a name
+ * that no earlier line has. An id that is its line's own number costs one bit. Of the other ids,
+ * the first 786,432 are 128-bit hashes in memory, 21 to 43 bytes each; later ones go to a file
+ * (id_spill.h) and cost 1.3 bytes of memory. Without id_set_spill_beside all stay in memory. Called
+ * by the lead and by merge.c. */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SET_H
 #define SHOAL_SERVE_JOURNAL_ID_SET_H
 
 #include "serve/journal/id_spill.h"
 
-/* Open addressing with linear probing; zero-initialised it is empty. */
+/* A hash table with open addressing and linear probing. All zero: an empty set. */
 struct id_set {
     struct id_hash *slots; /* [n_slots], a power of two; owned */
     size_t n_slots, n;
@@ -19,12 +19,14 @@ struct id_set {
     struct id_spill *spill; /* owned; NULL: nothing was spilled yet */
 };
 
-/* Local. Before the first id: many of them go to a file without a name beside `path`, which is
- * borrowed. Where that cannot be written they stay in memory, and a warning says so. */
+/* Local. Names the place of the file for many ids: it is made without a name beside `path`, which
+ * is borrowed. Call it before the first id. Where the file cannot be written, ids stay in memory
+ * and a warning says so. */
 void id_set_spill_beside(struct id_set *s, const char *path);
 
-/* Local. Adds the next line's id, of n bytes; *fresh is false when an earlier line has it (two ids
- * are taken for one with a chance of 2^-128 a pair). Errors: STATUS_MEMORY, STATUS_IO. */
+/* Local. Adds the next line's id, of n bytes. *fresh is false when an earlier line has it. Two
+ * different ids have equal hashes with a probability of 2^-128. Errors: STATUS_MEMORY, STATUS_IO.
+ */
 struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh);
 
 enum { ID_NAME_MAX = 48 };

@@ -1,4 +1,4 @@
-/* Runs, their filters, and one page read for what a filter lets through. */
+/* Writes runs and their filters; a look-up that a filter cannot answer reads one page. */
 #include "serve/journal/id_spill.h"
 
 #include "base/mem.h"

@@ -1,6 +1,8 @@
-/* Ids of earlier lines that memory is too dear for: sorted runs in a file without a name, with a
- * filter in memory that keeps nearly all questions from the disk (about 1.3 bytes an id). Called by
- * id_set.c. */
+/* Ids of earlier lines on disk: sorted runs in a file without a name. A Bloom filter in memory
+ * (about 1.3 bytes an id) answers nearly all look-ups without reading the file. Called by id_set.c.
+ *
+ *   file     | run 0: ids ascending      | run 1: ids ascending  | ...
+ *   memory   | filter, first of each page | filter, first ...     |      a page is 256 ids */
 #ifndef SHOAL_SERVE_JOURNAL_ID_SPILL_H
 #define SHOAL_SERVE_JOURNAL_ID_SPILL_H
 
@@ -32,15 +34,15 @@ struct id_spill {
     size_t n_runs;
 };
 
-/* Local. Makes a file beside `path` and takes its name away at once. Errors: STATUS_IO. */
+/* Local. Makes a file beside `path` and unlinks it at once. Errors: STATUS_IO. */
 struct status id_spill_init(struct id_spill *s, const char *path);
 void id_spill_fini(struct id_spill *s);
 
-/* Local. Sorts ids[n] and writes them as a run. Errors: STATUS_IO (the disk is full: the run is not
- * there, the others are), STATUS_MEMORY. */
+/* Local. Sorts ids[n] in place and writes them as a run. After an error the earlier runs are intact
+ * and this one is not there. Errors: STATUS_IO (the disk is full), STATUS_MEMORY. */
 struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n);
 
-/* Local. Whether a run has h. Errors: STATUS_IO. */
+/* Local. *found: some run has h. Errors: STATUS_IO. */
 struct status id_spill_find(const struct id_spill *s, struct id_hash h, bool *found);
 
 #endif

@@ -1,21 +1,53 @@
-/* Opening, group commit. */
+/* Opening and locking, rewriting, checking the input, group commit.
+ *
+ *   journal_add ----> gathered (memory) ----> one write, one fdatasync ----> the file
+ *                     journal_commit: behind a COMMIT record, when due
+ *
+ *   a new file, or one without its error rows:  FILE.new ----> fdatasync, rename ----> FILE
+ *   so the file in its place always has a whole header. */
 #include "serve/journal/journal.h"
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/journal/journal_private.h"
-#include "serve/journal/journal_settings.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { COMMIT_BYTES = 1 << 20, COMMIT_MS = 200, COMMIT_SHARE = 20 };
+/* COMMIT_SHARE: commits take at most one part in so many of the time. */
+enum { COMMIT_BYTES = 1 << 20, COMMIT_MS = 200, COMMIT_SHARE = 20, WRITE_BYTES = 1 << 20 };
+
+struct journal {
+    pthread_mutex_t
+        mutex; /* for the members behind `index`: the watchdog's thread may commit, too */
+    int fd;
+    char *path;                  /* as given, for sentences; owned */
+    char *target;                /* the file that it leads to; owned */
+    struct journal_facts facts;  /* when it was opened */
+    struct journal_index *index; /* of the bytes that were there then */
+    struct strbuf gathered;      /* records that wait for their commit */
+    uint64_t end, durable;       /* bytes of the file; bytes that a commit made durable */
+    uint64_t last_commit_ns, commit_ns, n_commits;
+    uint64_t n_read, n_read_bytes; /* when last committed */
+    size_t commit_bytes;
+    bool failed;
+    struct failpoint *failpoint;
+};
+
+/* A new file that will take the journal's place. */
+struct journal_rewrite {
+    int fd;
+    char *path;
+    uint64_t end;
+    struct strbuf rows, rest; /* rest: records that stand behind all rows */
+    uint64_t n_partials;
+};
 
 static uint64_t unix_ns(void)
 {
@@ -23,6 +55,145 @@ static uint64_t unix_ns(void)
     clock_gettime(CLOCK_REALTIME, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
+
+/* ---- writing ---- */
+
+/* Writes all n bytes to fd at `offset`. Returns 0 or the errno. */
+static int write_at(int fd, const char *bytes, size_t n, uint64_t offset)
+{
+    while (n > 0) {
+        const ssize_t wrote = pwrite(fd, bytes, n, (off_t)offset);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return wrote < 0 ? errno : ENOSPC;
+        bytes += wrote;
+        n -= (size_t)wrote;
+        offset += (uint64_t)wrote;
+    }
+    return 0;
+}
+
+/* Writes `bytes` to fd at `offset` and fdatasyncs it; passes the journal's failpoints. */
+static struct status write_durably(struct journal *j, int fd, const struct strbuf *bytes,
+                                   uint64_t offset)
+{
+    const char *what = "writing";
+    int error = 0;
+    if (failpoint_due(j->failpoint, FAILPOINT_JOURNAL_WRITE)) {
+        error = write_at(fd, bytes->data, bytes->n / 2, offset);
+        if (error == 0) error = failpoint_strike(j->failpoint);
+    }
+    if (error == 0) error = write_at(fd, bytes->data, bytes->n, offset);
+    if (error == 0) {
+        what = "fsync";
+        error = failpoint_pass(j->failpoint, FAILPOINT_JOURNAL_FSYNC);
+        if (error == 0 && fdatasync(fd) != 0) error = errno;
+    }
+    if (error == 0) return status_ok();
+    return status_make(STATUS_IO, "journal %s: %s of %zu bytes at byte %llu failed: %s", j->path,
+                       what, bytes->n, (unsigned long long)offset, strerror(error));
+}
+
+/* ---- rewriting ---- */
+
+static struct status write_rows(struct journal *j, struct journal_rewrite *r)
+{
+    TRY(write_durably(j, r->fd, &r->rows, r->end));
+    r->end += r->rows.n;
+    strbuf_clear(&r->rows);
+    return status_ok();
+}
+
+/* Begins a new file beside the journal, with a header. Call rewrite_fini in any case. */
+static struct status rewrite_begin(struct journal *j, const char *settings,
+                                   struct journal_rewrite *r)
+{
+    *r = (struct journal_rewrite){.fd = -1};
+    struct strbuf path;
+    strbuf_init(&path);
+    strbuf_printf(&path, "%s.new", j->target);
+    r->path = path.data;
+    TRY(strbuf_status(&path));
+    r->fd = open(r->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (r->fd < 0) {
+        return status_make(STATUS_IO, "journal %s: cannot be made: %s", r->path, strerror(errno));
+    }
+    const struct journal_record header = {
+        .type = JOURNAL_HEADER, .bytes = settings, .n_bytes = strlen(settings)};
+    strbuf_add(&r->rows, JOURNAL_MAGIC, JOURNAL_MAGIC_BYTES);
+    return journal_record_add(&r->rows, &header, JOURNAL_MAGIC_BYTES);
+}
+
+/* Keeps an unfinished answer for the end of the file, behind all rows. Its offset, and so its
+ * checksum, is known only then. */
+static struct status keep_part(struct journal_rewrite *r, uint64_t line,
+                               const struct journal_hit *hit, size_t number)
+{
+    const struct journal_part *p = &hit->parts[number];
+    const struct journal_record record = {.type = JOURNAL_PARTIAL,
+                                          .line = line,
+                                          .digest = hit->digest,
+                                          .values = {0, p->n_dropped, number, p->item_bytes},
+                                          .n_bytes = p->n_items * p->item_bytes};
+    if (record.n_bytes == 0) return status_ok();
+    strbuf_add(&r->rest, (const char *)&record, sizeof record);
+    strbuf_add(&r->rest, p->bytes, record.n_bytes);
+    r->n_partials++;
+    return strbuf_status(&r->rest);
+}
+
+/* Copies what the journal has of a line, unless it is an error row. */
+static struct status rewrite_line(struct journal *j, struct journal_rewrite *r, uint64_t line,
+                                  const struct journal_hit *hit)
+{
+    struct journal_record record = {.line = line, .digest = hit->digest};
+    for (size_t i = 0; hit->kind == JOURNAL_HIT_PARTIAL && i < hit->n_parts; i++)
+        TRY(keep_part(r, line, hit, i));
+    if (hit->kind != JOURNAL_HIT_ROW || hit->row.is_error) return status_ok();
+    record.type = JOURNAL_BASE;
+    record.bytes = hit->text;
+    record.n_bytes = hit->n_text;
+    journal_row_pack(&hit->row, record.values);
+    TRY(journal_record_add(&r->rows, &record, r->end + r->rows.n));
+    return r->rows.n >= WRITE_BYTES ? write_rows(j, r) : status_ok();
+}
+
+static struct status add_partials(struct journal_rewrite *r)
+{
+    size_t at = 0;
+    for (uint64_t i = 0; i < r->n_partials; i++) {
+        struct journal_record record;
+        memcpy(&record, r->rest.data + at, sizeof record);
+        record.bytes = r->rest.data + at + sizeof record;
+        at += sizeof record + record.n_bytes;
+        TRY(journal_record_add(&r->rows, &record, r->end + r->rows.n));
+    }
+    return status_ok();
+}
+
+/* Makes the new file durable and renames it to the journal's place. */
+static struct status rewrite_end(struct journal *j, struct journal_rewrite *r)
+{
+    TRY(add_partials(r));
+    TRY(write_rows(j, r));
+    const int error = failpoint_pass(j->failpoint, FAILPOINT_JOURNAL_RENAME);
+    if (error != 0) {
+        return status_make(STATUS_IO, "journal %s: rename failed: %s", j->path, strerror(error));
+    }
+    TRY(file_commit(r->path, j->target));
+    mem_free(&r->path);
+    return status_ok();
+}
+
+static void rewrite_fini(struct journal_rewrite *r)
+{
+    if (r->fd >= 0) close(r->fd);
+    if (r->path != NULL) unlink(r->path); /* it was not renamed */
+    mem_free(&r->path);
+    strbuf_fini(&r->rows);
+    strbuf_fini(&r->rest);
+}
+
+/* ---- opening ---- */
 
 static struct status lock(const struct journal *j)
 {
@@ -60,13 +231,13 @@ static void close_file(struct journal *j)
 static struct status begin_new(struct journal *j, const struct journal_options *o)
 {
     struct journal_rewrite r;
-    struct status st = journal_rewrite_begin(j, o->settings, &r);
-    if (!status_failed(&st)) st = journal_rewrite_end(j, &r);
-    journal_rewrite_fini(&r);
+    struct status st = rewrite_begin(j, o->settings, &r);
+    if (!status_failed(&st)) st = rewrite_end(j, &r);
+    rewrite_fini(&r);
     return st;
 }
 
-/* Reads an existing journal; what is behind its last whole record is cut off. */
+/* Reads an existing journal and cuts off the bytes behind its last whole record. */
 static struct status read_existing(struct journal *j)
 {
     TRY(journal_facts_read(j->fd, j->path, &j->facts));
@@ -78,10 +249,10 @@ static struct status read_existing(struct journal *j)
     }
     const uint64_t n_cut = j->facts.file_bytes - j->facts.good_bytes;
     if (n_cut > 0) {
-        log_line(LOG_WARN,
-                 "journal %s: %llu bytes behind byte %llu are no whole record and are "
-                 "dropped",
-                 j->path, (unsigned long long)n_cut, (unsigned long long)j->facts.good_bytes);
+        log_line(
+            LOG_WARN,
+            "journal %s: the last %llu bytes, from byte %llu on, are a torn record and are dropped",
+            j->path, (unsigned long long)n_cut, (unsigned long long)j->facts.good_bytes);
         if (ftruncate(j->fd, (off_t)j->facts.good_bytes) != 0) {
             return status_make(STATUS_IO, "journal %s: cannot be cut to %llu bytes: %s", j->path,
                                (unsigned long long)j->facts.good_bytes, strerror(errno));
@@ -90,7 +261,7 @@ static struct status read_existing(struct journal *j)
     return status_ok();
 }
 
-/* Opens the file that stands at the journal's place now, locked and read. */
+/* Opens, locks and reads the file that stands at the journal's place now. */
 static struct status open_existing(struct journal *j)
 {
     close_file(j);
@@ -110,17 +281,17 @@ static struct status forget_errors(struct journal *j, const struct journal_optio
     log_line(LOG_INFO, "journal %s: %llu error rows are run again", j->path,
              (unsigned long long)j->facts.n_error_rows);
     struct journal_rewrite r;
-    struct status st = journal_rewrite_begin(j, o->settings, &r);
+    struct status st = rewrite_begin(j, o->settings, &r);
     uint64_t line = j->facts.first_line;
     while (!status_failed(&st) && line <= j->facts.last_line && line < UINT64_MAX) {
         struct journal_hit hit;
         st = journal_index_find(j->index, line, &hit);
         if (status_failed(&st)) break;
-        st = journal_rewrite_line(j, &r, line, &hit);
+        st = rewrite_line(j, &r, line, &hit);
         line = hit.kind == JOURNAL_HIT_NONE ? journal_index_next(j->index) : line + 1;
     }
-    if (!status_failed(&st)) st = journal_rewrite_end(j, &r);
-    journal_rewrite_fini(&r);
+    if (!status_failed(&st)) st = rewrite_end(j, &r);
+    rewrite_fini(&r);
     return status_failed(&st) ? st : open_existing(j);
 }
 
@@ -191,6 +362,8 @@ const struct journal_facts *journal_facts_of(const struct journal *j)
     return &j->facts;
 }
 
+/* ---- gathering and committing ---- */
+
 static struct status gather(struct journal *j, const struct journal_record *r)
 {
     return journal_record_add(&j->gathered, r, j->end + j->gathered.n);
@@ -218,40 +391,6 @@ bool journal_is_due(const struct journal *j)
     return clock_ns() - j->last_commit_ns >= wait_ns;
 }
 
-/* All n bytes to fd at `offset`. Returns 0 or the errno. */
-static int write_at(int fd, const char *bytes, size_t n, uint64_t offset)
-{
-    while (n > 0) {
-        const ssize_t wrote = pwrite(fd, bytes, n, (off_t)offset);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) return wrote < 0 ? errno : ENOSPC;
-        bytes += wrote;
-        n -= (size_t)wrote;
-        offset += (uint64_t)wrote;
-    }
-    return 0;
-}
-
-struct status journal_write_durably(struct journal *j, int fd, const struct strbuf *bytes,
-                                    uint64_t offset)
-{
-    const char *what = "writing";
-    int error = 0;
-    if (failpoint_due(j->failpoint, FAILPOINT_JOURNAL_WRITE)) {
-        error = write_at(fd, bytes->data, bytes->n / 2, offset);
-        if (error == 0) error = failpoint_strike(j->failpoint);
-    }
-    if (error == 0) error = write_at(fd, bytes->data, bytes->n, offset);
-    if (error == 0) {
-        what = "fsync";
-        error = failpoint_pass(j->failpoint, FAILPOINT_JOURNAL_FSYNC);
-        if (error == 0 && fdatasync(fd) != 0) error = errno;
-    }
-    if (error == 0) return status_ok();
-    return status_make(STATUS_IO, "journal %s: %s of %zu bytes at byte %llu failed: %s", j->path,
-                       what, bytes->n, (unsigned long long)offset, strerror(error));
-}
-
 static struct status commit(struct journal *j, uint64_t n_read, uint64_t n_read_bytes)
 {
     if (j->gathered.n == 0 || j->failed) return status_ok();
@@ -259,13 +398,13 @@ static struct status commit(struct journal *j, uint64_t n_read, uint64_t n_read_
                                           .values = {unix_ns(), n_read, n_read_bytes}};
     TRY(gather(j, &record));
     const uint64_t since = clock_ns();
-    const struct status st = journal_write_durably(j, j->fd, &j->gathered, j->end);
+    const struct status st = write_durably(j, j->fd, &j->gathered, j->end);
     j->last_commit_ns = clock_ns();
     const uint64_t took_ns = j->last_commit_ns - since;
     j->commit_ns = took_ns > j->commit_ns ? took_ns : j->commit_ns - j->commit_ns / 16;
     j->n_commits++;
     if (status_failed(&st)) {
-        /* What was not made durable must not be taken for it by a later run. */
+        /* a later run must not take these bytes for durable ones */
         j->failed = true;
         if (ftruncate(j->fd, (off_t)j->durable) != 0) {
             log_line(LOG_WARN, "journal %s: cannot be cut back to %llu bytes: %s", j->path,
@@ -293,7 +432,7 @@ struct status journal_save(struct journal *j)
 {
     pthread_mutex_lock(&j->mutex);
     const struct status st = commit(j, j->n_read, j->n_read_bytes);
-    j->failed = true; /* whoever calls this ends the process: nothing may be torn behind it */
+    j->failed = true; /* the process ends now: no later commit may be torn */
     pthread_mutex_unlock(&j->mutex);
     return st;
 }
@@ -306,4 +445,63 @@ double journal_commit_s(const struct journal *j)
 uint64_t journal_n_commits(const struct journal *j)
 {
     return j->n_commits;
+}
+
+/* ---- the input ---- */
+
+struct status journal_line_changed(const char *input_path, uint64_t line)
+{
+    return status_make(STATUS_INPUT,
+                       "input %s, line %llu: it changed since the job began; put it back, or begin "
+                       "anew with --restart",
+                       input_path, (unsigned long long)line);
+}
+
+struct status journal_input_grew(const char *input_path, uint64_t n_lines)
+{
+    return status_make(STATUS_INPUT,
+                       "input %s: the finished job had %llu lines, found more; take them out, or "
+                       "begin anew with --restart",
+                       input_path, (unsigned long long)n_lines);
+}
+
+static struct status check_lines(const struct journal *j, struct journal_index *x,
+                                 struct line_reader *reader, const char *input_path)
+{
+    struct line line = {.kind = LINE_OK};
+    struct journal_hit hit;
+    while (line.number < j->facts.last_line) {
+        TRY(line_reader_next(reader, true, &line));
+        if (line.kind == LINE_END) {
+            return status_make(STATUS_INPUT,
+                               "input %s: the job began with at least %llu lines, found fewer; put "
+                               "them back, or begin anew with --restart",
+                               input_path, (unsigned long long)j->facts.last_line);
+        }
+        if (line.kind == LINE_WAIT) continue;
+        TRY(journal_index_find(x, line.number, &hit));
+        const struct line_digest d = line_digest_of(&line);
+        if (hit.kind != JOURNAL_HIT_NONE &&
+            (d.low != hit.digest.low || d.high != hit.digest.high)) {
+            return journal_line_changed(input_path, line.number);
+        }
+    }
+    if (!j->facts.is_complete) return status_ok();
+    TRY(line_reader_next(reader, true, &line));
+    if (line.kind == LINE_END) return status_ok();
+    return journal_input_grew(input_path, j->facts.end_lines);
+}
+
+struct status journal_check_input(const struct journal *j, const char *input_path,
+                                  const struct input_part *part)
+{
+    struct journal_index *x = NULL;
+    struct line_reader *reader = NULL;
+    struct status st = journal_index_create(j->fd, j->path, &j->facts, &x);
+    if (!status_failed(&st)) st = line_reader_create(input_path, 0, &reader);
+    if (!status_failed(&st) && part != NULL) st = line_reader_set_part(reader, part);
+    if (!status_failed(&st)) st = check_lines(j, x, reader, input_path);
+    line_reader_destroy(&reader);
+    journal_index_destroy(&x);
+    return st;
 }

@@ -1,4 +1,8 @@
-/* A merge of the BASE records, which are in order, with the rest, which nearly are. */
+/* Merges the BASE records, which are in order, with the later records (the tail), which nearly are:
+ *
+ *   base cursor   one record ahead of the line asked for
+ *   tail cursor   read as far as needed; lines that were not asked for yet wait in a ring of slots
+ *                 [line, line + n_slots), each with its row's offset or its saved tokens */
 #include "serve/journal/journal_index.h"
 
 #include "base/mem.h"
@@ -6,10 +10,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Slots at first; and how far apart lines may stand before the file is called damaged. */
+/* Slots at first; lines of neighbouring records that are further apart than SPAN_MAX are damage. */
 enum { SLOTS_FIRST = 1024, SPAN_MAX = 1 << 22 };
 
-/* What is known of a line that was not asked for yet; free when line is 0. */
+/* A line that was not asked for yet; free when line is 0. */
 struct slot {
     uint64_t line;
     uint64_t row_at; /* offset of its row's record; 0: none */
@@ -99,7 +103,8 @@ static struct status slot_of(struct journal_index *x, uint64_t line, struct slot
     return status_ok();
 }
 
-/* The answer that a record begins or goes on with; NULL: there is none to go on with. */
+/* *out: the answer that a record belongs to; NULL when the record continues one that never began.
+ */
 static struct status part_of(struct slot *s, size_t number, bool begins, struct journal_part **out)
 {
     *out = NULL;
@@ -112,8 +117,8 @@ static struct status part_of(struct slot *s, size_t number, bool begins, struct 
     return status_ok();
 }
 
-/* Items go on where the answer's last record ended, or begin anew; a record that does not fit is
- * left out. */
+/* Appends a record's items to its answer, or replaces the answer. Ignores a record that does not
+ * continue where the last one ended. */
 static struct status take_partial(struct slot *s, const struct journal_record *r)
 {
     struct journal_part *p = NULL;
@@ -149,7 +154,7 @@ static void hit_row(struct journal_hit *hit, const struct journal_record *r)
                                 .n_text = r->n_bytes};
 }
 
-/* Takes one record of the tail in. *more is false at its end. */
+/* Reads one record of the tail into its slot. *more is false at the end. */
 static struct status read_tail(struct journal_index *x, bool *more)
 {
     const uint64_t at = x->tail.at;
@@ -184,7 +189,7 @@ static struct status read_row(struct journal_index *x, uint64_t at, struct journ
     return status_ok();
 }
 
-/* Drops lines below `line`. */
+/* Frees the slots of lines below `line`. */
 static void move_to(struct journal_index *x, uint64_t line)
 {
     uint64_t last = line;
@@ -197,16 +202,16 @@ static void move_to(struct journal_index *x, uint64_t line)
     x->line = line;
 }
 
-/* Reads on in the tail until it knows the line's row, or all of its parts. */
+/* Reads the tail until the line's row is found, or to its end: then all saved tokens are known. */
 static struct status hit_in_tail(struct journal_index *x, uint64_t line)
 {
     const struct slot *s = &x->slots[line & (x->n_slots - 1)];
     for (bool more = true; more && (s->line != line || s->row_at == 0);) {
         TRY(read_tail(x, &more));
-        s = &x->slots[line & (x->n_slots - 1)]; /* reading may have moved them */
+        s = &x->slots[line & (x->n_slots - 1)]; /* reading may have grown the ring */
     }
     if (s->line != line) return status_ok();
-    if (s->row_at != 0) { /* read just now, and x->hit is it, or earlier */
+    if (s->row_at != 0) { /* if it was read just now, x->hit has it */
         return x->hit.kind == JOURNAL_HIT_NONE ? read_row(x, s->row_at, &x->hit) : status_ok();
     }
     if (s->n_parts > 0) {
@@ -237,7 +242,7 @@ struct status journal_index_find(struct journal_index *x, uint64_t line, struct 
     return status_ok();
 }
 
-/* The find has read the tail to its end, so all that is left of it lies in slots. */
+/* The find has read the tail to its end, so all later lines of the tail lie in slots. */
 uint64_t journal_index_next(const struct journal_index *x)
 {
     const uint64_t next = x->base_has ? x->base_next.line : UINT64_MAX;

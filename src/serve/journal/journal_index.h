@@ -1,24 +1,24 @@
-/* Finds what a journal holds of each line, asked in ascending order, in one pass and in memory of
- * about one window: rows finish nearly in the order of their lines. Reads the bytes that were there
- * when it was made; never what is appended later. Called by the lead when a job resumes, and by
- * journal.c to rewrite a journal. */
+/* Finds what a journal has of each line. Lines are asked for in ascending order, and rows finish
+ * nearly in that order, so one pass and the memory of about one window are enough. Sees the bytes
+ * that were there when it was made, not those appended later. Called by the lead when a job
+ * resumes, by audit and merge, and by journal.c to rewrite a journal. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 
-#include "serve/journal/journal_facts.h"
+#include "serve/journal/journal_format.h"
 
 struct journal_index;
 
 enum journal_hit_kind { JOURNAL_HIT_NONE, JOURNAL_HIT_ROW, JOURNAL_HIT_PARTIAL };
 
-/* What was saved of an answer that was not finished. */
+/* The saved tokens of an unfinished answer. */
 struct journal_part {
     char *bytes; /* [n_items, item_bytes] */
     size_t n_items, item_bytes, capacity;
     uint64_t n_dropped;
 };
 
-enum { JOURNAL_PARTS_MAX = 256 }; /* of a row */
+enum { JOURNAL_PARTS_MAX = 256 }; /* answers of a row */
 
 struct journal_hit {
     enum journal_hit_kind kind;
@@ -26,22 +26,24 @@ struct journal_hit {
     struct journal_row row; /* HIT_ROW */
     const char *text;       /* HIT_ROW: the result line, [n_text]; borrowed until the next call */
     size_t n_text;
-    const struct journal_part *parts; /* HIT_PARTIAL: [n_parts], some empty; borrowed */
+    const struct journal_part *parts; /* HIT_PARTIAL: [n_parts] by answer, some empty; borrowed */
     size_t n_parts;
 };
 
-/* Local. fd stays open as long as the index. Errors: STATUS_MEMORY. */
+/* Local. fd is borrowed and must stay open as long as the index. facts: of the same file. Errors:
+ * STATUS_IO, STATUS_MEMORY. */
 struct status journal_index_create(int fd, const char *path, const struct journal_facts *facts,
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);
 
-/* Local. What the journal has of line `line`, which must not be below the line asked for before
- * (assert); the same line may be asked for again. The first row of a line counts. Errors:
- * STATUS_IO, STATUS_MEMORY, STATUS_INPUT when records are further out of order than any window. */
+/* Local. *hit tells what the journal has of line `line`: its row, the saved tokens of its answers,
+ * or nothing. Of several rows of a line the first counts. `line` must not be below the line of the
+ * last call (assert); the same line may be asked for again. Errors: STATUS_IO, STATUS_MEMORY,
+ * STATUS_INPUT when records are more than 4,194,304 lines out of order (damage). */
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
 
-/* Local. After a find that hit nothing: the next line of which there may be something; UINT64_MAX
- * when there is nothing more. */
+/* Local. After a find that hit nothing: the next line that may have a record; UINT64_MAX when there
+ * is none. */
 uint64_t journal_index_next(const struct journal_index *x);
 
 #endif

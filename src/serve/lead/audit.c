@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "serve/journal/journal_index.h"
-#include "serve/journal/journal_settings.h"
+#include "serve/journal/journal_format.h"
 #include "serve/output/result_row.h"
 #include "serve/request/request.h"
 

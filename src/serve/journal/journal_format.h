@@ -1,0 +1,134 @@
+/* The journal's file format: its records, one pass over a whole file (facts), and its settings.
+ * Knows lines, rows and tokens as bytes and numbers, not what they mean. Called by journal.c,
+ * journal_index.c, audit, merge and `shoal status`.
+ *
+ *   file    magic "SHOALJ1\n", then records:
+ *
+ *           HEADER | BASE BASE ... | SESSION | ROW PARTIAL ROW ... COMMIT | ... | SESSION | ... END
+ * COMMIT settings  rows of the    a run     one group, made durable            the next run journal
+ * that   begins    by one fsync this replaced
+ *
+ *   record  u32 type, u32 n_bytes, u64 checksum | u64 line, digest[2], values[5] | n_bytes bytes
+ *
+ * Little-endian. The checksum is XXH3-64 over the record without the checksum itself, seeded with
+ * the record's offset in the file: an old record's bytes are not valid at another place. */
+#ifndef SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
+#define SHOAL_SERVE_JOURNAL_JOURNAL_FORMAT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "serve/input/line_reader.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- records ---- */
+
+#define JOURNAL_MAGIC "SHOALJ1\n"
+enum { JOURNAL_MAGIC_BYTES = 8, JOURNAL_FRAME_BYTES = 80 };
+
+enum journal_type {
+    JOURNAL_HEADER = 1, /* bytes: the settings, "name=value" lines */
+    JOURNAL_SESSION, /* a run began. bytes: its description; values: unix ns, bytes of the input */
+    JOURNAL_BASE,    /* a row, as JOURNAL_ROW, copied when the journal was rewritten; right behind
+                        the header, by ascending line */
+    JOURNAL_ROW,     /* bytes: the result line; values: struct journal_row */
+    JOURNAL_PARTIAL, /* tokens of an unfinished row. bytes: one item for each sampled token; values:
+                        items before these (0: these replace the earlier ones), tokens dropped by a
+                        capacity factor, number of the answer, bytes of an item (0: 4) */
+    JOURNAL_COMMIT,  /* ends a group. values: unix ns, lines read, bytes of the input read */
+    JOURNAL_END,     /* the output is complete and durable. values: lines, bytes of the output */
+    JOURNAL_TYPE_COUNT
+};
+
+/* XXH3-128 of a line's bytes without its line end. */
+struct line_digest {
+    uint64_t low, high;
+};
+
+/* Local. A line that is too long to be read has its length as its digest. */
+struct line_digest line_digest_of(const struct line *line);
+
+struct journal_record {
+    enum journal_type type;
+    uint64_t line; /* from 1; 0: the record belongs to no line */
+    struct line_digest digest;
+    uint64_t values[5];
+    const char *bytes; /* borrowed */
+    size_t n_bytes;
+};
+
+/* The values[] of a row. */
+struct journal_row {
+    uint64_t id_low, id_high; /* hash of the custom_id */
+    uint32_t n_prompt, n_generated;
+    bool is_error;
+    uint64_t n_scored;
+    double sum_logprob;
+};
+
+/* Local. To values[] and back. */
+void journal_row_pack(const struct journal_row *row, uint64_t values[5]);
+struct journal_row journal_row_unpack(const uint64_t values[5]);
+
+/* Local. Appends the record's bytes to out. offset: where they will stand in the file. Errors:
+ * STATUS_MEMORY; STATUS_REQUEST when the record has 4 GiB or more. */
+struct status journal_record_add(struct strbuf *out, const struct journal_record *r,
+                                 uint64_t offset);
+
+/* Reads records from the bytes [at, end) of fd. Plain memory; buf is owned. */
+struct journal_cursor {
+    int fd;
+    const char *path; /* borrowed, for errors */
+    uint64_t at, end;
+    char *buf;
+    size_t capacity, n;  /* bytes of buf that are valid */
+    size_t read_bytes;   /* reads at least so many at once; 0: 256 KiB */
+    uint64_t buf_offset; /* of buf[0] in the file */
+};
+
+/* Local. Reads the next record, borrowed until the next call. *found is false at the end, and at
+ * the first record that is torn or damaged (`at` then stays below `end`). Errors: STATUS_IO,
+ * STATUS_MEMORY. */
+struct status journal_cursor_next(struct journal_cursor *c, struct journal_record *out,
+                                  bool *found);
+void journal_cursor_fini(struct journal_cursor *c);
+
+/* ---- facts ---- */
+
+/* The sums over a whole journal. */
+struct journal_facts {
+    uint64_t file_bytes;           /* size of the file */
+    uint64_t good_bytes;           /* of its whole records, from the start on */
+    uint64_t rows_begin, base_end; /* [rows_begin, base_end): the BASE records */
+    char *settings;                /* owned, NUL-terminated; NULL: no header was found */
+    uint64_t n_rows, n_error_rows; /* finished */
+    uint64_t n_partial_records;
+    uint64_t n_prompt_tokens, n_generated_tokens; /* of finished rows */
+    uint64_t first_line, last_line; /* the lowest and the highest line with a record; 0: none */
+    bool is_complete;               /* END stands at the end */
+    uint64_t end_lines, end_bytes;  /* END's values */
+    /* sessions; times are unix nanoseconds */
+    uint64_t n_sessions;
+    uint64_t session_ns, input_bytes;         /* of the last session */
+    uint64_t session_rows, session_generated; /* finished in the last session */
+    uint64_t last_ns;                         /* of the last commit or session */
+    uint64_t n_read, n_read_bytes;            /* of the input, by the last session so far */
+};
+
+/* Local. Reads fd from its start; another process may append meanwhile. settings stays NULL when
+ * the file does not begin with the magic and a whole header. Errors: STATUS_IO, STATUS_MEMORY. */
+struct status journal_facts_read(int fd, const char *path, struct journal_facts *out);
+void journal_facts_fini(struct journal_facts *f);
+
+/* ---- settings: "name=value" lines, one for each setting that changes a row's bytes ---- */
+
+/* Local. Compares `was`, the settings in the journal `path`, with `is`, this run's; `remedy` ends
+ * the sentence ("resume with the same"). Errors: the first setting that differs: STATUS_USAGE for a
+ * flag, STATUS_INPUT for anything else (the checkpoint); STATUS_INPUT for a setting that this
+ * version of shoal does not know. */
+struct status journal_settings_check(const char *path, const char *was, const char *is,
+                                     const char *remedy);
+
+#endif
