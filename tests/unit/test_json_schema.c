@@ -21,6 +21,13 @@ static const struct util_form schemas[] = {
      {"\"a\"", "\"ba\"", "\"a\\\"\""}},
     {"{\"type\":\"string\",\"pattern\":\"b|^c$\"}", {"\"abc\"", "\"c\""}, {"\"cc\"", "\"\""}},
     {"{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-02-29\""}, {"\"2024-13-01\"", "\"x\""}},
+    {"{\"type\":\"string\",\"format\":\"time\"}",
+     {"\"00:00:00Z\"", "\"23:59:59.123456-23:59\""},
+     {"\"24:00:00Z\"", "\"12:60:00Z\"", "\"12:00:60Z\"", "\"12:00:00\"", "\"12:00:00+24:00\"",
+      "\"12:00:00.Z\""}},
+    {"{\"type\":\"string\",\"format\":\"date-time\"}",
+     {"\"2000-02-29T00:00:00Z\""},
+     {"\"1900-02-29T00:00:00Z\"", "\"2024-02-29\"", "\"2024-02-29T24:00:00Z\""}},
     {"{\"type\":\"string\",\"format\":\"email\"}", {"\"x\""}, {"x"}},
     {"{\"type\":\"integer\"}",
      {"0", "-1", "999999999999999999"},
@@ -224,6 +231,38 @@ static void numbers_are_those_between_their_bounds(void)
     CU_ASSERT(n_taken > 5000 && n_refused > 5000);
 }
 
+static int days_of(int year, int month)
+{
+    static const int DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    const bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    if (year < 1 || month < 1 || month > 12) return 0;
+    return month == 2 && is_leap ? 29 : DAYS[month - 1];
+}
+
+/* Every month has its days, in the Gregorian calendar from year 1 on. */
+static void dates_are_those_of_the_calendar(void)
+{
+    struct dfa *date = NULL, *date_time = NULL;
+    const char *spec = "{\"type\":\"string\",\"format\":\"date\"}";
+    CU_ASSERT_EQUAL_FATAL(util_compile(util_of_schema, spec, &date).code, STATUS_OK);
+    spec = "{\"type\":\"string\",\"format\":\"date-time\"}";
+    CU_ASSERT_EQUAL_FATAL(util_compile(util_of_schema, spec, &date_time).code, STATUS_OK);
+    for (int year = 0; year < 10000; year += year < 410 ? 1 : 53) {
+        for (int k = 0; k < 14 * 33; k++) {
+            const int month = k / 33, day = k % 33;
+            const bool fits = day >= 1 && day <= days_of(year, month);
+            char text[64];
+            snprintf(text, sizeof text, "\"%04d-%02d-%02d\"", year, month, day);
+            if (util_accepts(date, text) != fits) printf("\n  %s\n", text);
+            CU_ASSERT_FATAL(util_accepts(date, text) == fits);
+            snprintf(text, sizeof text, "\"%04d-%02d-%02dT23:59:59Z\"", year, month, day);
+            CU_ASSERT_FATAL(util_accepts(date_time, text) == fits);
+        }
+    }
+    dfa_destroy(&date);
+    dfa_destroy(&date_time);
+}
+
 static void what_is_not_understood_is_named(void)
 {
     static const char *const bad_schemas[][2] = {
@@ -361,6 +400,7 @@ void suite_json_schema(CU_pSuite suite)
 {
     CU_ADD_TEST(suite, schemas_take_their_texts);
     CU_ADD_TEST(suite, numbers_are_those_between_their_bounds);
+    CU_ADD_TEST(suite, dates_are_those_of_the_calendar);
     CU_ADD_TEST(suite, what_is_not_understood_is_named);
     CU_ADD_TEST(suite, work_grows_with_the_schema_and_no_faster);
     CU_ADD_TEST(suite, work_is_bounded);

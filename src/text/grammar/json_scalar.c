@@ -1,4 +1,4 @@
-/* Strings and numbers out of the parts of a schema. */
+/* Strings and numbers of a schema's parts (json_schema_private.h) as paths. */
 #include "base/mem.h"
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
@@ -8,31 +8,37 @@
 
 enum { PATTERNS_MAX = 2 * JSON_PARTS_MAX };
 
-/* What a string's keywords ask for. */
+/* The conditions on a string: patterns, and how many characters it has. */
 struct string_rules {
     struct {
         const char *text;
         size_t n;
     } pattern[PATTERNS_MAX];
     size_t n_patterns;
-    int64_t least, most; /* characters; most < 0: without end */
+    int64_t least, most; /* characters; most < 0: no limit */
 };
 
-/* The regular expression of a format that has one here; NULL: it says nothing. */
+/* Dates of the Gregorian calendar (RFC 3339), from year 1 on: the days that every year has, and
+ * 29 February of the years that 4 divides, but not 100 unless 400 does. */
+#define YEAR        "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+#define DAYS_OF_31  "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
+#define DAYS_OF_30  "(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+#define DAYS_OF_28  "02-(0[1-9]|1[0-9]|2[0-8])"
+#define FOURTH      "(0[48]|[2468][048]|[13579][26])" /* 04, 08, .. 96 */
+#define LEAP_YEAR   "([0-9]{2}" FOURTH "|" FOURTH "00)"
+#define DATE        "(" YEAR "-(" DAYS_OF_31 "|" DAYS_OF_30 "|" DAYS_OF_28 ")|" LEAP_YEAR "-02-29)"
+#define HOUR_MINUTE "([01][0-9]|2[0-3]):[0-5][0-9]"
+#define TIME        HOUR_MINUTE ":[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]" HOUR_MINUTE ")"
+
+/* The regular expression of a format; NULL for a format that this file does not check. */
 static const char *pattern_of(const char *format)
 {
-#define DATE "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-#define TIME                                                                                       \
-    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]" \
-    ")"
     static const char *const FORMATS[][2] = {
         {"date", "^" DATE "$"},
         {"time", "^" TIME "$"},
         {"date-time", "^" DATE "T" TIME "$"},
         {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
     };
-#undef DATE
-#undef TIME
     for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++)
         if (format != NULL && strcmp(format, FORMATS[i][0]) == 0) return FORMATS[i][1];
     return NULL;
@@ -62,7 +68,7 @@ static struct status read_rules(const struct json_parts *all, struct string_rule
     return status_ok();
 }
 
-/* The i-th pattern; behind the last, the counts of characters. */
+/* Adds paths for the strings of the i-th pattern; i = n_patterns: of the counts of characters. */
 static struct status add_rule(struct nfa *n, uint32_t from, const struct string_rules *r, size_t i,
                               uint32_t *end)
 {
@@ -74,7 +80,7 @@ static struct status add_rule(struct nfa *n, uint32_t from, const struct string_
     return nfa_status(n);
 }
 
-/* The i-th rule by itself; NULL: no string is like that. */
+/* *out accepts the strings of the i-th rule alone; NULL: there are none. */
 static struct status compile_rule(struct grammar_work *work, const struct string_rules *r, size_t i,
                                   struct dfa **out)
 {
@@ -88,7 +94,8 @@ static struct status compile_rule(struct grammar_work *work, const struct string
     return st;
 }
 
-/* *both, which goes, and the i-th rule; NULL as above. */
+/* Replaces *both by an automaton of the strings that it and the i-th rule accept; NULL: there are
+ * none. */
 static struct status narrow(struct grammar_work *work, const struct string_rules *r, size_t i,
                             struct dfa **both)
 {
@@ -107,7 +114,7 @@ static struct status narrow(struct grammar_work *work, const struct string_rules
     return st;
 }
 
-/* All of two rules or more. */
+/* Adds paths for the strings that fulfil all rules, two or more. */
 static struct status add_rules(struct nfa *n, uint32_t from, const struct string_rules *r,
                                size_t n_rules, uint32_t *end)
 {
@@ -140,7 +147,7 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
     return nfa_status(n);
 }
 
-/* Narrows one end of the bounds. sign: 1 for the lower, -1 for the upper one. */
+/* Narrows *bound, the lower (sign 1) or the upper one (sign -1), by the keyword of every part. */
 static struct status read_bound(const struct json_parts *all, const char *key, bool is_out,
                                 int sign, double *bound, bool *bound_is_out)
 {
@@ -157,11 +164,11 @@ static struct status read_bound(const struct json_parts *all, const char *key, b
     return status_ok();
 }
 
-/* The integers between bounds; a bound that is written as 1.0 or 0.5 counts, too. */
+/* Adds paths for the integers between bounds, which may be fractions. */
 static struct status add_integer(struct nfa *n, uint32_t from, const struct json_parts *all,
                                  const struct json_bounds *b, uint32_t *end)
 {
-    const double exact = 9007199254740992.0; /* 2^53: beyond, doubles are no longer the bounds */
+    const double exact = 9007199254740992.0; /* 2^53: larger doubles are not exact */
     if ((fabs(b->low) > exact && !isinf(b->low)) || (fabs(b->high) > exact && !isinf(b->high)))
         return status_make(STATUS_REQUEST, "bounds of integers: expected numbers of 53 bits");
     int64_t low = INT64_MIN, high = INT64_MAX;
