@@ -453,6 +453,41 @@ static void test_shapes(void)
     strbuf_fini(&deep);
 }
 
+/* A value of another type than the template needs is named by its field. */
+static void test_fields(void)
+{
+    static const char *const CASES[][3] = {
+        {"{{ 'a' + messages[0].content }}", "{\"messages\":[{\"role\":\"u\",\"content\":[1]}]}",
+         "messages[0].content: this template takes a string, found a list (chat template, line 1)"},
+        {"\n{% for m in messages %}{{ m.content + m.role }}{% endfor %}",
+         "{\"messages\":[{\"role\":\"a\",\"content\":\"b\"},{\"role\":\"c\",\"content\":{}}]}",
+         "messages[1].content: this template takes a string, found an object (chat template, line "
+         "2)"},
+        {"{{ messages[0]['content'] + 'x' }}", "{\"messages\":[{\"content\":null}]}",
+         "messages[0].content: this template takes a string, found null"},
+        {"{{ 'x' + messages[0].content }}", "{\"messages\":[{\"role\":\"user\"}]}",
+         "messages[0].content: this template takes a string, found nothing"},
+        {"{{ [] + messages[0].tools[1].id }}",
+         "{\"messages\":[{\"tools\":[{},{\"n\":3,\"id\":\"a\"}]}]}",
+         "messages[0].tools[1].id: this template takes a list, found a string"},
+        {"{{ messages and q.a + 'x' }}",
+         "{\"messages\":[{}],\"extra\":{\"p\":[1],\"q\":{\"a\":7}}}",
+         "q.a: this template takes a string, found a number"},
+        {"{{ messages[0].content - 'x' }}", "{\"messages\":[{\"content\":[]}]}",
+         "chat template, line 1: '-' between a list and a string"},
+        {"{{ 'x' + [1] }}", "{\"messages\":[]}",
+         "chat template, line 1: '+' between a string and a list"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        struct chat_text text;
+        const struct status st = render_source(CASES[i][0], CASES[i][1], &text);
+        CU_ASSERT_EQUAL(st.code, STATUS_REQUEST);
+        if (strncmp(st.text, CASES[i][2], strlen(CASES[i][2])) != 0)
+            printf("want '%s', have '%s'\n", CASES[i][2], st.text);
+        CU_ASSERT(strncmp(st.text, CASES[i][2], strlen(CASES[i][2])) == 0);
+        chat_text_fini(&text);
+    }
+}
+
 static void test_variables(void)
 {
     static const char LINE[] = "{\"messages\":[],\"extra\":{\"messages\":[{}],\"q\":\"<s>\"},"
@@ -534,6 +569,7 @@ void suite_chat(CU_pSuite suite)
     CU_add_test(suite, "special text of users is plain", test_special_text_of_users);
     CU_add_test(suite, "conversations of attackers", test_conversations_of_attackers);
     CU_add_test(suite, "messages of other shapes", test_shapes);
+    CU_add_test(suite, "fields are named", test_fields);
     CU_add_test(suite, "variables", test_variables);
     CU_add_test(suite, "dates", test_dates);
     CU_add_test(suite, "failing allocations", test_failing_allocations);

@@ -9,13 +9,16 @@ static bool undefined_in(struct jrun *r, const struct jvalue *v)
     return jfail(r, "'%.60s' is undefined, and something of it is asked for", v->u.name);
 }
 
-/* A copy of a name that outlives its source. */
-static struct jvalue missing(struct jrun *r, const struct jtext *name)
+/* The undefined value of a member that v does not have. Copies the name, which may be
+ * shorter-lived. */
+static struct jvalue missing(struct jrun *r, const struct jvalue *v, const struct jtext *name)
 {
     const size_t n = name->n < 60 ? name->n : 60;
     char *copy = jget(r, n + 1, 1);
     if (copy != NULL && n > 0) memcpy(copy, name->p, n);
-    return jundefined(copy != NULL ? copy : "");
+    struct jvalue undefined = jundefined(copy != NULL ? copy : "");
+    if (v->type == JV_DICT) undefined.json = v->json;
+    return undefined;
 }
 
 static bool loop_attr(const struct jloop *l, const struct jtext *name, struct jvalue *out)
@@ -99,7 +102,7 @@ bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, str
         const struct jvalue key = {.type = JV_TEXT, .u.text = name};
         found = jdict_get(r, v->u.dict, &key);
     }
-    *out = found != NULL ? *found : missing(r, name);
+    *out = found != NULL ? *found : missing(r, v, name);
     return !status_failed(&r->st);
 }
 
@@ -147,7 +150,7 @@ bool jitem(struct jrun *r, const struct jvalue *v, const struct jvalue *key, str
     if (key->type == JV_TEXT) {
         if (v->type != JV_DICT) return jattr(r, v, key->u.text, out);
         if (bind_method(r, v, key->u.text, out)) return true;
-        *out = missing(r, key->u.text);
+        *out = missing(r, v, key->u.text);
         return !status_failed(&r->st);
     }
     *out = jundefined("an element");

@@ -171,16 +171,28 @@ static bool repeatable(const struct jvalue *v)
     return v->type == JV_TEXT || v->type == JV_LIST || v->type == JV_TUPLE;
 }
 
+/* The operands do not fit. Where one of them came with the request, and is no string, names it. */
+static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
+                       const struct jvalue *b)
+{
+    const bool b_first = a->type == JV_TEXT;
+    if (*op == '+') {
+        if (jfail_field(r, b_first ? b : a, b_first ? a : b)) return false;
+        if (jfail_field(r, b_first ? a : b, b_first ? b : a)) return false;
+    }
+    if (a->type != JV_UNDEFINED && b->type != JV_UNDEFINED)
+        return jfail(r, "'%s' between a %s and a %s", op, jtype_name(a), jtype_name(b));
+    const struct jvalue *u = a->type == JV_UNDEFINED ? a : b;
+    return jfail(r, "'%.60s' is undefined, in an operation '%s'", u->u.name, op);
+}
+
 bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue *b,
              struct jvalue *out)
 {
     int64_t times;
     const char text[3] = {(char)(op > 255 ? op >> 8 : op), (char)(op > 255 ? op & 255 : 0), 0};
     if (jis_number(a) && jis_number(b)) return number_binary(r, op, a, b, out);
-    if (a->type == JV_UNDEFINED || b->type == JV_UNDEFINED) {
-        const struct jvalue *u = a->type == JV_UNDEFINED ? a : b;
-        return jfail(r, "'%.60s' is undefined, in an operation '%s'", u->u.name, text);
-    }
+    if (a->type == JV_UNDEFINED || b->type == JV_UNDEFINED) return fail_types(r, text, a, b);
     if (op == '+' && a->type == b->type) {
         if (a->type == JV_TEXT) return add_texts(r, a, b, out);
         if (a->type == JV_LIST || a->type == JV_TUPLE) return add_lists(r, a, b, out);
@@ -191,5 +203,5 @@ bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue
         if (b->type != JV_TUPLE) return jformat(r, a->u.text, b, 1, out);
         return jformat(r, a->u.text, b->u.seq->v, b->u.seq->n, out);
     }
-    return jfail(r, "'%s' between a %s and a %s", text, jtype_name(a), jtype_name(b));
+    return fail_types(r, text, a, b);
 }

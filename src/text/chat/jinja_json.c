@@ -78,7 +78,9 @@ static bool from_json(struct jrun *r, const struct js_node *node, struct jvalue 
 bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out)
 {
     if (!jenter(r)) return false;
+    const uint32_t number = ++r->n_json;
     const bool ok = jsteps(r, 1) && from_json(r, node, out);
+    out->json = number;
     jleave(r);
     return ok;
 }

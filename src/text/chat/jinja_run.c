@@ -273,12 +273,12 @@ bool jmacro_call(struct jrun *r, const struct jmacro *m, const struct jargs *arg
     return flow != FLOW_FAILED;
 }
 
-static bool set_vars(struct jrun *r, struct jscope *s, const struct jinja_var *vars, size_t n_vars)
+static bool set_vars(struct jrun *r, struct jscope *s)
 {
-    for (size_t i = 0; i < n_vars; i++) {
-        const struct jinja_var *v = &vars[i];
+    for (size_t i = 0; i < r->n_vars; i++) {
+        const struct jinja_var *v = &r->vars[i];
         const struct jname *name = jname_find(r->tpl, v->name, strlen(v->name));
-        if (name == NULL) continue; /* the template never asks */
+        if (name == NULL) continue; /* the template never asks for it */
         struct jvalue value = jnone();
         const struct jtext text = {.p = v->text, .n = v->n_text};
         bool ok = true;
@@ -330,19 +330,29 @@ struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, 
                            struct jinja_output *out)
 {
     *out = (struct jinja_output){0};
-    struct jrun r = {.tpl = t, .st = status_ok(), .now = now, .limits = limits_of(limits)};
+    struct jrun r = {.tpl = t,
+                     .st = status_ok(),
+                     .now = now,
+                     .limits = limits_of(limits),
+                     .vars = vars,
+                     .n_vars = n_vars};
     r.arena.limit = r.limits.max_memory_bytes;
     struct jbuild b;
     jbuild_init(&b, &r);
     r.out = &b;
     struct jscope *globals = jscope_new(&r, NULL);
     struct jscope *top = globals == NULL ? NULL : jscope_new(&r, globals);
-    if (top != NULL && set_globals(&r, globals) && set_vars(&r, globals, vars, n_vars) &&
+    if (top != NULL && set_globals(&r, globals) && set_vars(&r, globals) &&
         run_list(&r, top, t->body) != FLOW_FAILED) {
         r.st = take_output(&b, out);
     }
     jarena_fini(&r.arena);
     return r.st;
+}
+
+bool jhas_var(const struct jrun *r, const char *name)
+{
+    return jname_find(r->tpl, name, strlen(name)) != NULL;
 }
 
 void jinja_output_fini(struct jinja_output *o)

@@ -53,6 +53,8 @@ struct jvalue {
     uint8_t type; /* enum jvalue_type */
     bool user;    /* NONE, BOOL, INT, FLOAT: came from a user */
     bool markup;  /* TEXT: marked safe; + escapes what is added to it */
+    uint32_t
+        json; /* the number of the JSON value that it is, or UNDEFINED would stand in; 0: none */
     union {
         bool b;
         int64_t i;
@@ -138,7 +140,10 @@ struct jrun {
     const struct jinja_date *now;
     uint64_t steps;
     unsigned depth;
-    int line; /* of the node in work */
+    int line;                     /* of the node in work */
+    const struct jinja_var *vars; /* [n_vars], borrowed */
+    size_t n_vars;
+    uint32_t n_json; /* JSON values read so far */
     struct jbuild *out;
     const unsigned char *ones; /* [n_ones] */
     size_t n_ones;
@@ -229,7 +234,18 @@ bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v,
 
 /* ---- jinja_json.c ---- */
 
+/* Local. The value of a JSON node. It and the values in it are numbered in the order of the text.
+ */
 bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
+
+/* ---- jinja_field.c ---- */
+
+/* Local. Fails for v, which came with the request, where the template needs a value like `other`:
+ * the sentence names the field. False without a failure when v is no such value. */
+bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
+
+/* Local. Whether the template has a variable of this name. */
+bool jhas_var(const struct jrun *r, const char *name);
 
 /* ---- jinja_string.c: Python's ideas of characters ---- */
 
