@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails where a page names a file that is not there, docs/tour.md a function that its file lacks,
-or README.md's table of what runs a test that does not exist.
+"""Fails where a page names or links a file that is not there, docs/tour.md names a function that its file
+lacks, or the table in docs/models.md names a test that does not exist.
 
 usage: check_docs.py [ROOT]; check_docs.py --self-test proves that it can fail.
 """
@@ -10,8 +10,10 @@ import tempfile
 from pathlib import Path
 
 PAGES = ["README.md", "*/README.md", "docs/*.md", "src/*/README.md"]
+MODELS = "docs/models.md"  # what runs, and the tests that hold it
 SUFFIXES = "c|h|cu|py|sh|md|sbatch|cmake|json|txt|h5|jsonl"
 FILE = re.compile(rf"`((?![A-Z]+/)(?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))`")  # OUT/... is the reader's
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # of files, not of sites
 TESTED = re.compile(r"^\| [\w ]+ \| .* \| (.*`.*) \|$", re.MULTILINE)  # name, what, tests
 STOP = re.compile(r"^`([^`]+\.[ch])`: (`.*`)", re.MULTILINE)
 
@@ -36,12 +38,12 @@ def is_test(root, name):
 
 
 def untested(root):
-    page = root / "README.md"
+    page = root / MODELS
     text = page.read_text() if page.exists() else ""
-    for cell in TESTED.findall(text.partition("and its tests:")[2]):
+    for cell in TESTED.findall(text):
         for name in re.findall(r"`([^`]+)`", cell):
             if not is_test(root, name):
-                yield f"README.md: no test {name}"
+                yield f"{MODELS}: no test {name}"
 
 
 def findings(root):
@@ -52,6 +54,9 @@ def findings(root):
         for name in FILE.findall(text):
             if not stands(root, page, name):
                 yield f"{where}: `{name}` is not there"
+        for name in LINK.findall(text):
+            if not (page.parent / name).exists():
+                yield f"{where}: the link to {name} leads nowhere"
         for name, functions in STOP.findall(text):
             source = root / name
             code = source.read_text() if source.exists() else ""
@@ -71,16 +76,18 @@ def self_test():
         assert not list(findings(root))
         page.write_text("`src/room/a.c`: `here`, `gone`\nSee `room/b.c`.\n")
         assert len(list(findings(root))) == 2
+        page.write_text("[here](tour.md#stop), [gone](gone.md), [site](https://a.b)\n")
+        assert len(list(findings(root))) == 1
         page.unlink()
         for kind in ("unit", "e2e"):
             (root / "tests" / kind).mkdir(parents=True)
         (root / "tests" / "unit" / "test_a.c").touch()
         (root / "tests" / "e2e" / "CMakeLists.txt").write_text("shoal_e2e(b c)\nshoal_e2e(d.e f)\n")
-        rows = "and its tests:\n\n| x | y | `unit a`, `a`; `e2e.b`, `-L g`, `e2e.d.*` |\n"
-        (root / "README.md").write_text(rows)
+        rows = "| x | y | `unit a`, `a`; `e2e.b`, `-L g`, `e2e.d.*` |\n"
+        (root / MODELS).write_text(rows)
         assert not list(findings(root))
         rows += "| x | y | `unit z`; `e2e.b.*`, `e2e.d`, `e2e.golden.q` |\n"
-        (root / "README.md").write_text(rows)
+        (root / MODELS).write_text(rows)
         assert len(list(findings(root))) == 4
     return 0
 
