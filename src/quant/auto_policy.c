@@ -1,7 +1,7 @@
 /* The greedy choice of formats. */
 #include "quant/auto_policy.h"
 
-/* What a change to format `to` is worth per bit; negative: nothing. */
+/* The error that a change to format `to` removes per added bit; negative when it removes none. */
 static double worth(const struct auto_item *item, uint32_t to)
 {
     const uint32_t now = item->choice;
@@ -10,7 +10,7 @@ static double worth(const struct auto_item *item, uint32_t to)
            (double)(item->n_bits[to] - item->n_bits[now]);
 }
 
-/* The best change that fits into `left` bits; false when there is none of any worth. */
+/* Finds the best change that fits into `left` bits; false when no change removes any error. */
 static bool find_change(const struct auto_item *items, size_t n_items, uint32_t n_formats,
                         uint64_t left, size_t *item, uint32_t *to)
 {

@@ -1,6 +1,6 @@
-/* Which format each tensor gets for a given number of bits: from the least format up, always the
- * change that takes away the most error for its bits, while the budget lasts. Pure and
- * deterministic; the errors are measured by calibrate. */
+/* Chooses each tensor's format within a budget of bits. All tensors start with the smallest format;
+ * then the change that removes the most error per bit is made, again and again, while the budget
+ * lasts. Pure and deterministic. calibrate measures the errors. */
 #ifndef SHOAL_QUANT_AUTO_POLICY_H
 #define SHOAL_QUANT_AUTO_POLICY_H
 
@@ -22,9 +22,9 @@ struct auto_item {
 
 /* Local. Sets the choice of each item among n_formats, ordered from few bits to many, so that all
  * items together take at most budget_bits. The worth of a change is (error now - error then) *
- * n_weights / (bits then - bits now), any larger format being a change; ties go to the smaller
- * index. Errors: STATUS_USAGE when even the least formats need more than the budget;
- * the sentence names both. */
+ * n_weights / (bits then - bits now), and a change may be to any larger format; ties go to the
+ * smaller index. Errors: STATUS_USAGE names both numbers when even the smallest formats need more
+ * than the budget. */
 struct status auto_policy_choose(struct auto_item *items, size_t n_items, uint32_t n_formats,
                                  uint64_t budget_bits);
 

@@ -1,8 +1,8 @@
-/* AWQ: before rounding, each input of a linear is multiplied by a scale that grows with how large
- * the activations there are, and whatever made the input divides by it (Lin et al. 2023, "AWQ:
- * Activation-aware Weight Quantization for On-Device LLM Compression"). The power that the scales
- * follow is searched on the output error; then ranges are (quant/fit.h).
- * The caller folds scales into norms and weights. Pure functions; called by calibrate. */
+/* AWQ: before rounding, the weights of each input of a linear are multiplied by a scale that grows
+ * with the activations of that input, and the operation that produces the input divides by it (Lin
+ * et al. 2023, "AWQ: Activation-aware Weight Quantization for On-Device LLM Compression"). The
+ * power that the scales follow is searched on the output error; then ranges are (quant/fit.h). The
+ * caller folds scales into norms and weights. Pure functions; called by calibrate. */
 #ifndef SHOAL_QUANT_AWQ_H
 #define SHOAL_QUANT_AWQ_H
 
@@ -20,7 +20,7 @@ enum { AWQ_TRIED = 17 };
  * of the largest times the smallest. sum_abs [n] over n_tokens; all 1 without tokens. */
 void awq_scales(const double *sum_abs, uint64_t n_tokens, uint32_t n, int step, float *s);
 
-/* What scales are tried on. */
+/* The linear on which scales are tried. */
 struct awq_linear {
     struct quant_format format;
     const float *rows; /* borrowed [n_rows, n] */
@@ -34,7 +34,7 @@ struct awq_linear {
 struct status awq_error(struct team *team, const struct awq_linear *l, const float *s,
                         double *error);
 
-/* Local. The try with the least error; the smaller power of equals. */
+/* Local. The step with the least error; of equal errors the smaller step. */
 int awq_best(const double errors[AWQ_TRIED]);
 
 /* Local. H of the scaled input x / s: full [n, n] becomes H_ij / (s_i s_j). */

@@ -1,5 +1,5 @@
-/* Blocked Cholesky and triangular inverse. Blocks load and store their accumulators, so that
- * blocking, like threading, changes no chain. */
+/* Blocked Cholesky and triangular inverse. A block continues the sums where the previous block left
+ * them, so neither blocking nor threading changes the order of additions. */
 #include "quant/cholesky.h"
 
 #include "base/mem.h"
@@ -17,8 +17,9 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Row i of the factor in columns [k0, k1), by the diagonal block's rows; what comes from columns
- * before k0 is subtracted already. Columns at and beyond the row's own diagonal stay. */
+/* Computes row i of the factor in columns [k0, k1) from the rows of the diagonal block. The
+ * products of columns before k0 have been subtracted. Columns at and beyond the row's own diagonal
+ * do not change. */
 static void solve_row(double *a, size_t n, size_t i, size_t k0, size_t k1)
 {
     double *row = a + i * n;
@@ -30,7 +31,7 @@ static void solve_row(double *a, size_t n, size_t i, size_t k0, size_t k1)
     }
 }
 
-/* The diagonal block. False: a pivot is not positive and finite. */
+/* Factors the diagonal block. False when a pivot is not positive and finite. */
 static bool factor_block(double *a, size_t n, size_t k0, size_t k1)
 {
     for (size_t i = k0; i < k1; i++) {
@@ -61,7 +62,7 @@ QUANT_CLONES static void subtract_panel(double *row, const double *l, const doub
     }
 }
 
-/* Columns [k0, k1) of the factor are at work; pieces are of the rows below k1. */
+/* The job for columns [k0, k1) of the factor; its parts are runs of the rows below k1. */
 struct factor_job {
     double *a, *panel;
     size_t n, k0, k1;
@@ -87,7 +88,8 @@ static void subtract_piece(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* Columns [k0, k1) for the rows below, then their part of everything to the right. */
+/* Computes columns [k0, k1) of the rows below, then subtracts their products from everything to the
+ * right. */
 static void factor_rest(struct team *team, struct factor_job *j)
 {
     share_run(team, j->n - j->k1, PIECE_ROWS, solve_piece, j);
@@ -158,7 +160,7 @@ struct status cholesky_invert_lower(struct team *team, const double *l, size_t n
     return status_make(STATUS_MEMORY, "triangular inverse of %zu columns: no memory", n);
 }
 
-/* Both orders reversed: element (i, j) and (n - 1 - i, n - 1 - j) change places. */
+/* Reverses the order of rows and columns: swaps elements (i, j) and (n - 1 - i, n - 1 - j). */
 static void reverse(double *a, size_t n)
 {
     for (size_t i = 0, j = n * n; i + 1 < j; i++) {
@@ -173,7 +175,7 @@ struct status cholesky_inverse_factor(struct team *team, double *a, size_t n, bo
 {
     double *inverse = NULL;
     struct status st;
-    /* the factor works on lower triangles: reversed, the given upper one is that */
+    /* reversing turns the given upper triangle into a lower one, which the factor needs */
     reverse(a, n);
     TRY_GOTO(st, cholesky_factor(team, a, n, definite), out);
     if (!*definite) goto out;

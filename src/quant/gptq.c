@@ -1,4 +1,4 @@
-/* GPTQ: the factor of the inverse, and the walk over the columns for a few outputs at a time. */
+/* GPTQ: factors the inverse, then walks over the columns for a few outputs at a time. */
 #include "quant/gptq.h"
 
 #include "base/mem.h"
@@ -13,14 +13,14 @@
 #include <string.h>
 
 enum {
-    BLOCK = 128, /* columns between two updates of all that follow; holds whole groups */
-    LANES = 8,   /* outputs done together, so that a row of U is read once for all */
+    BLOCK = 128, /* columns between two updates of all later columns; a multiple of the groups */
+    LANES = 8,   /* outputs done together, so that a row of U is read once for all of them */
     DAMPING_TRIES = 40,
 };
 
 /* ---- the factor ---- */
 
-/* Columns by falling diagonal, ties by number: insertion into place, stable. */
+/* Orders the columns by decreasing diagonal, ties by number (a stable insertion sort). */
 static void order_columns(const double *full, uint32_t n, bool by_moment, uint32_t *order)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -42,7 +42,7 @@ static void fill_damped(struct gptq *g, const double *full, double lambda)
     }
 }
 
-/* Lambda grows until rounding leaves the matrix positive definite. */
+/* Doubles lambda until the matrix is positive definite in spite of rounding. */
 static struct status factor(struct gptq *g, const double *full)
 {
     double mean = 0;
@@ -96,17 +96,17 @@ void gptq_destroy(struct gptq *g)
 
 /* ---- outputs ---- */
 
-/* A few outputs on their way: columns in GPTQ's order, outputs interleaved. */
+/* The state of a few outputs: columns in GPTQ's order, outputs interleaved. */
 struct walk {
     const struct gptq *g;
     struct quant_format f;
     const struct quant_block *out;
     size_t row0, n_rows;        /* outputs [row0, row0 + n_rows), at most LANES */
-    double *w;                  /* [n, LANES] values as corrected so far */
+    double *w;                  /* [n, LANES] values with the corrections so far */
     double *error;              /* [BLOCK, LANES] of the block's columns, over U's diagonal */
     struct quant_param *params; /* [groups, LANES] */
     float *values;              /* [n] of one group */
-    uint32_t *place;            /* [n]: where the order has a column */
+    uint32_t *place;            /* [n]: a column's position in the order */
 };
 
 static size_t group_of(const struct walk *k, size_t column)
@@ -114,7 +114,7 @@ static size_t group_of(const struct walk *k, size_t column)
     return k->f.group == 0 ? 0 : column / k->f.group;
 }
 
-/* Fits group `group` of each output to the values as they stand. */
+/* Fits group `group` of each output to its current values. */
 static void fit_group(const struct walk *k, size_t group)
 {
     const size_t n = k->g->n, size = k->f.group == 0 ? n : k->f.group;
@@ -131,7 +131,7 @@ static void fit_group(const struct walk *k, size_t group)
     }
 }
 
-/* The codes of the column done i-th, and what they miss. */
+/* Quantizes the i-th column of the order; error: the rounding errors. */
 static void quantize_column(const struct walk *k, size_t i, double *error)
 {
     const size_t n = k->g->n, column = k->g->order[i], group = group_of(k, column);

@@ -1,10 +1,10 @@
-/* GPTQ: codes chosen column by column, each column's error made good by the columns still to come
+/* GPTQ: quantizes column by column, and corrects each column's error in the columns that follow
  * (Frantar, Ashkboos, Hoefler, Alistarh 2022, "GPTQ: Accurate Post-Training Quantization for
  * Generative Pre-trained Transformers", algorithm 1).
  *
  * Outputs are independent of each other once H is factored, so ranks and threads divide outputs.
- * All arithmetic between the codes is f64; an output's chain of updates runs over the columns in
- * their order, and blocks of columns only change when it is done, never its bits.
+ * All arithmetic on values is f64. An output's updates are made in the order of the columns; blocks
+ * of columns change only when an update is made, never its bits.
  *
  * Order of activation: columns by falling H_kk, ties by number. The groups then keep their columns
  * and are fitted before the first column is ("static groups"), so that the file needs no
@@ -33,14 +33,15 @@ struct gptq {
     struct team *team; /* borrowed */
     uint32_t n;        /* inputs */
     uint32_t *order;   /* owned [n]: the column done i-th */
-    bool *dead;        /* owned [n]: no token ever had it; its weights become 0 */
+    bool *dead;        /* owned [n]: the input was 0 in every token; its weights become 0 */
     double *moments;   /* owned [n, n]: H as given, for fitting; NULL without options.clip */
     double *u;         /* owned [n, n]: upper, inverse(H + lambda I) = U^T U, in the order above */
     double damped;     /* lambda that was used: it doubles until H is positive definite */
 };
 
-/* Local, the team's threads. Takes H full [n, n] (hessian.h), which is not changed. destroy frees;
- * accepts what create failed to make. Errors: STATUS_MEMORY; STATUS_INPUT when H is not finite. */
+/* Local, the team's threads. Factors H, full [n, n] (hessian.h), which is not changed. destroy also
+ * accepts the result of a failed create. Errors: STATUS_MEMORY; STATUS_INPUT when H is not finite.
+ */
 struct status gptq_create(struct team *team, const double *full, uint32_t n,
                           const struct gptq_options *options, struct gptq *out);
 void gptq_destroy(struct gptq *g);

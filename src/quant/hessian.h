@@ -1,8 +1,8 @@
-/* Second moments of what a linear sees: H = sum over tokens of x x^T, and each input's mean and
- * largest magnitude. All that the calibrated methods know of the calibration set.
- * A rank holds some rows of H for all tokens, never all rows for some tokens: every element is one
- * chain over the tokens in their order, from whatever ranks and threads (numerics law, rule 10).
- * Products of two f32 are exact in f64, so an element is rounded once per token. */
+/* Second moments of a linear's input: H = sum over tokens of x x^T, and each input's mean and
+ * largest magnitude. The calibrated methods use nothing else of the calibration set. A rank holds
+ * some rows of H for all tokens, never all rows for some tokens: every element is one chain over
+ * the tokens in their order, from whatever ranks and threads (numerics law, rule 10). Products of
+ * two f32 are exact in f64, so an element is rounded once per token. */
 #ifndef SHOAL_QUANT_HESSIAN_H
 #define SHOAL_QUANT_HESSIAN_H
 
@@ -16,7 +16,7 @@ struct hessian {
     uint32_t n;          /* inputs of the linear */
     uint32_t begin, end; /* rows of H held here */
     uint64_t n_tokens;   /* added so far */
-    double *h;           /* owned [end - begin, n]; of row i the columns from i on */
+    double *h;           /* owned [end - begin, n]; in row i only the columns from i on */
     double *sum_abs;     /* owned [n] */
     float *max_abs;      /* owned [n] */
 };
@@ -24,8 +24,8 @@ struct hessian {
 /* Local. Bytes that a rank needs for rows [begin, end) of H over n inputs. */
 uint64_t hessian_bytes(uint32_t n, uint32_t begin, uint32_t end);
 
-/* Local. Where part i of n_parts begins (i = n_parts: n): contiguous rows, so cut that all parts
- * have about the same number of elements on and above the diagonal. */
+/* Local. The first row of part i of n_parts (i = n_parts: n). Parts are runs of rows with about the
+ * same number of elements on and above the diagonal. */
 uint32_t hessian_cut(uint32_t n, uint32_t n_parts, uint32_t i);
 
 /* Local. Zero. Errors: STATUS_MEMORY. fini accepts what init made or zeroes. */
@@ -37,7 +37,7 @@ void hessian_fini(struct hessian *h);
 void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
                  size_t n_tokens);
 
-/* Local. full [n, n] with its rows' parts from the diagonal on given: fills the lower part. */
+/* Local. Fills the lower triangle of full [n, n] from its upper triangle. */
 void hessian_mirror(double *full, uint32_t n);
 
 enum { HESSIAN_LANES = 16 };

@@ -54,7 +54,7 @@ struct quant_param quant_param_of(struct quant_format f, float scale, int32_t ze
     return p;
 }
 
-/* What RTN needs to know of a group. */
+/* The extreme values of a group. */
 struct extremes {
     float least, most; /* with 0 between them */
     float largest;     /* of largest magnitude, with its sign; the first of equals */

@@ -1,4 +1,4 @@
-/* Making codes: floats to a quantized format and back, group by group. Pure functions over
+/* Quantizes floats group by group, and dequantizes them. Pure functions over
  * row-major f32 matrices; the result never depends on the number of threads. Knows no files, no
  * models and no calibration. Called by the quantizing methods, the importers' tests and
  * `shoal quantize`.
@@ -19,21 +19,20 @@ struct quant_param {
     int32_t zero;
 };
 
-/* Local. The plain choice (round to nearest, "RTN") for the n values x[n] of one group; values that
- * are not finite are passed over.
- *   int8         max|x| / 127                       int8-asym  (hi - lo) / 255, zero rne(-lo /
- * scale) int4         (x of largest magnitude) / -8      int4-asym  (hi - lo) / 15,  lo <= 0 <= hi
- *   fp8          max|x| / 448                       mxfp4      2^(floor(log2 max|x|) - 2)
- * (mxfp4: OCP Microscaling Formats 1.0, section 6.3; int4: a scale may be negative, so that the
- * largest value meets the code with the largest magnitude.) */
+/* Local. Scale and zero point by round-to-nearest ("RTN") for the values x[n] of one group; values
+ * that are not finite are ignored. int8         max|x| / 127                       int8-asym  (hi -
+ * lo) / 255, zero rne(-lo / scale) int4         (x of largest magnitude) / -8      int4-asym  (hi -
+ * lo) / 15,  lo <= 0 <= hi fp8          max|x| / 448                       mxfp4      2^(floor(log2
+ * max|x|) - 2) (mxfp4: OCP Microscaling Formats 1.0, section 6.3; int4: a scale may be negative, so
+ * that the largest value meets the code with the largest magnitude.) */
 struct quant_param quant_fit(struct quant_format f, const float *x, size_t n);
 
-/* Local. A scale and a zero point of another choice as they would be stored: the scale rounded to
- * the stored type (mxfp4: to the power of two below), the zero clamped. */
+/* Local. Rounds a scale chosen elsewhere to the stored type (mxfp4: to the power of two below) and
+ * clamps its zero point. */
 struct quant_param quant_param_of(struct quant_format f, float scale, int32_t zero);
 
-/* Local. The nearest code of a value, saturating: the byte as it is stored, or 0..15; a scale of 0
- * gives the code of zero. And the value of a code, rounded once. */
+/* Local. quant_encode: the nearest code of a value, saturating: the byte as stored, or 0..15; a
+ * scale of 0 gives the code of zero. quant_decode: the value of a code, rounded once. */
 uint8_t quant_encode(struct quant_format f, struct quant_param p, float x);
 float quant_decode(struct quant_format f, struct quant_param p, uint8_t code);
 

@@ -1,4 +1,4 @@
-/* Whole rows to codes and back, threads over rows. */
+/* Quantizes and dequantizes whole rows; threads share the rows. */
 #include "quant/quantize.h"
 
 #include "quant/share.h"
@@ -6,7 +6,7 @@
 #include <float.h>
 #include <stdatomic.h>
 
-enum { PIECE_ELEMS = 1 << 14 }; /* about what a thread takes at once */
+enum { PIECE_ELEMS = 1 << 14 }; /* elements that a thread takes at once, about */
 
 /* Rows that a thread takes at once. */
 static size_t piece_rows(size_t n_in)

@@ -1,4 +1,4 @@
-/* Pieces of a loop are the parts of a team's work. */
+/* Runs the parts of a loop as the parts of a team's job. */
 #include "quant/share.h"
 
 #include "quant/fp_reset.h"

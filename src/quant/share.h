@@ -1,6 +1,6 @@
-/* A loop whose turns are independent, shared by the threads of a team. The floating-point
- * environment is set for every piece (numerics law, rule 8), so that results depend neither on the
- * threads nor on what they did before. Called by this room's loops over rows. */
+/* Shares a loop with independent iterations among the threads of a team. The floating-point
+ * environment is set for every part (numerics law, rule 8), so results do not depend on the threads
+ * or on what they ran before. Called by this room's loops over rows. */
 #ifndef SHOAL_QUANT_SHARE_H
 #define SHOAL_QUANT_SHARE_H
 
@@ -8,12 +8,12 @@
 
 #include <stddef.h>
 
-/* Does turns [begin, end) of a loop, on any thread. */
+/* Runs iterations [begin, end), on any thread. */
 typedef void share_fn(void *ctx, size_t begin, size_t end);
 
-/* Local, by the thread that made the team, not from within a piece. Runs fn over pieces of `piece`
- * turns (the last may be shorter) that cover [0, n), on the threads of the team (NULL: the
- * caller's alone). */
+/* Local, by the thread that made the team, not from within a piece. Runs fn over parts of `piece`
+ * iterations (the last may be shorter) that cover [0, n), on the threads of the team (NULL: the
+ * calling thread). */
 void share_run(struct team *team, size_t n, size_t piece, share_fn *fn, void *ctx);
 
 #endif

@@ -1,5 +1,5 @@
-/* What becomes of a source: the experts of a layer and projection become one tensor, tensors are
- * written in the order of their names, each with its type or format and its leaves. */
+/* Turns a source into the list of tensors to write. The experts of a layer and projection become
+ * one tensor, tensors are sorted by name, and each gets its type or format and its leaves. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -51,8 +51,8 @@ static int part_compare(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* Multi-token prediction stands behind the model's own layers; indexers choose positions for sparse
- * attention. No forward pass here reads them. */
+/* True for tensors that no forward pass here reads: multi-token prediction, stored as layers behind
+ * the model's own, and the indexers of sparse attention. */
 static bool is_unused(const char *name, int64_t n_layers)
 {
     const char *prefix = "model.layers.";
@@ -97,7 +97,8 @@ static bool same_format(struct quant_format a, struct quant_format b)
            a.group == b.group;
 }
 
-/* How many parts from `first` on make one tensor; they must be experts 0, 1, ... of one shape. */
+/* *n: the number of parts from `first` on that make one tensor. They must be experts 0, 1, ... of
+ * one shape. */
 static struct status group_check(const struct convert *c, size_t first, size_t *n)
 {
     const struct convert_part *p = c->parts + first;
@@ -143,9 +144,9 @@ static void head_dim_find(struct convert *c)
     c->head_dim = head_dim > 0 && head_dim <= UINT32_MAX / 2 ? (uint32_t)head_dim : 0;
 }
 
-/* Where codes are kept, all leaves are whole groups, a model's tensors of a kind are cut alike, and
- * groups too long for a short tensor become shorter ones with the same scale. `whole` as in
- * leaf_fit_group. */
+/* Sets the leaves of a tensor whose codes are kept. Leaves are whole groups and the same for all
+ * tensors of a kind; a group that is too long for a short tensor is split into shorter ones with
+ * the same scale. `whole` as in leaf_fit_group. */
 static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
@@ -195,7 +196,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
 
 static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
 {
-    /* latent attention takes this one apart */
+    /* latent attention splits this tensor, so it is not kept as codes */
     return c->options->keep_codes && t->quant.kind != QUANT_NONE &&
            !ends_with(t->name, ".kv_b_proj.weight");
 }
@@ -208,7 +209,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     const bool merged = p->expert >= 0;
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
-    /* differences of a small part of its values decide */
+    /* routing depends on small differences between its values */
     if (ends_with(p->name, ".e_score_correction_bias")) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
@@ -222,7 +223,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     return status_ok();
 }
 
-/* All tensors are checked before the first byte is written. */
+/* Lists and checks all tensors before the first byte is written. */
 static struct status tensors_list(struct convert *c)
 {
     size_t n;
@@ -256,7 +257,7 @@ static struct status texts_write(struct convert *c)
     return status_ok();
 }
 
-/* What each rank does for itself before the rows. */
+/* The part of a conversion that each rank does alone before rows are read. */
 static struct status begin(struct convert *c)
 {
     TRY(source_open(c->options->source, &c->source));

@@ -16,8 +16,8 @@ struct convert_options {
     const char *source; /* a Hugging Face directory or a .gguf file */
     const char *path;   /* the .h5 to be written */
     bool keep_dtype;    /* the source's own types; quantized tensors become config.json's, or f16 */
-    enum dtype dtype;   /* otherwise every tensor is stored in this type */
-    bool keep_codes;    /* quantized tensors whose format shoal has stay as they are */
+    enum dtype dtype;   /* used without keep_dtype: every tensor is stored in this type */
+    bool keep_codes;    /* quantized tensors whose format shoal has are kept unchanged */
     /* Called after each block of rows; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
@@ -25,15 +25,15 @@ struct convert_options {
 
 struct convert_result {
     uint64_t n_tensors;    /* written, */
-    uint64_t n_kept;       /* of them as the source's codes */
+    uint64_t n_kept;       /* of these: kept as the source's codes */
     uint64_t n_bytes;      /* of weights written */
     uint64_t n_overflowed; /* finite values that became infinite in a narrower type */
     double seconds;
 };
 
-/* **Collective (world)**: the ranks share the reading and turning of rows; rank 0 writes, the same
- * bytes whatever their number. comm NULL: one rank, and MPI is not needed. Nothing stands at
- * options->path unless all went well. `result`, of rank 0, may be NULL; progress is rank 0's.
+/* **Collective (world)**. The ranks share the reading and converting of rows; rank 0 writes. The
+ * bytes do not depend on the number of ranks. comm NULL: one rank, without MPI. options->path is
+ * created only on success. Only rank 0 fills `result`, which may be NULL, and calls progress.
  * Errors: STATUS_INPUT (the source), STATUS_IO (the destination), STATUS_MEMORY, on all ranks. */
 struct status convert_run(const struct convert_options *options, struct comm *comm,
                           struct convert_result *result);

@@ -1,5 +1,5 @@
-/* The inside of a conversion, shared by convert.c (which tensors, in which form) and convert_run.c
- * (rows, shared out over ranks). Not for other rooms. */
+/* The state of a conversion, shared by convert.c (which tensors, in which form) and convert_run.c
+ * (rows, shared by the ranks). */
 #ifndef SHOAL_CHECKPOINT_CONVERT_CONVERT_PRIVATE_H
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_PRIVATE_H
 
@@ -8,14 +8,14 @@
 #include "checkpoint/file/ckpt_writer.h"
 #include "parallel/comm/comm.h"
 
-/* A source tensor with the name and place it gets: expert -1 is a tensor of its own. */
+/* A source tensor, with its name in the checkpoint and its expert; -1: a tensor of its own. */
 struct convert_part {
     char name[CKPT_NAME_MAX];
     int64_t expert;
     size_t source;
 };
 
-/* A tensor to be written: parts [first, first + n_parts) on top of each other. */
+/* A tensor to be written: parts [first, first + n_parts) stacked. */
 struct convert_tensor {
     size_t first, n_parts;
     struct ckpt_tensor_spec spec; /* its name is borrowed from the first part */
@@ -32,7 +32,7 @@ struct convert {
     struct convert_tensor *tensors; /* owned [n_tensors] */
     size_t n_tensors;
     uint32_t head_dim; /* 0: unknown */
-    uint32_t group;    /* the largest of kept codes, in inputs; 0: none are kept */
+    uint32_t group;    /* the largest group of kept codes, in inputs; 0: no codes are kept */
     char *scratch;     /* owned */
     size_t n_scratch_bytes;
     uint64_t done_bytes, total_bytes; /* rank 0's */

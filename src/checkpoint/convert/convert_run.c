@@ -1,5 +1,5 @@
-/* The rows of a conversion, a chunk at a time. Chunks are dealt to the ranks in rounds; rank 0 gets
- * them back and writes them in their order, while the others turn the chunks of the next round. */
+/* Converts rows, a chunk at a time. In each round every rank converts one chunk. Rank 0 receives
+ * them and writes them in order, while the other ranks convert the chunks of the next round. */
 #include "base/mem.h"
 #include "checkpoint/convert/convert_private.h"
 
@@ -16,7 +16,7 @@ struct chunk {
     uint64_t row, n_rows;
 };
 
-/* A place in the list of all chunks; at the end of it, tensor is n_tensors. */
+/* A position in the list of all chunks; at its end, tensor is n_tensors. */
 struct cursor {
     size_t tensor, part;
     uint64_t row;
@@ -40,7 +40,7 @@ static uint64_t chunk_rows(const struct source_tensor *t)
     return n < t->n_rows ? n : t->n_rows;
 }
 
-/* The chunk at the cursor, which moves on. */
+/* Returns the chunk at the cursor and advances the cursor. */
 static struct chunk chunk_next(const struct convert *c, struct cursor *at)
 {
     const struct convert_tensor *t = &c->tensors[at->tensor];
@@ -58,7 +58,8 @@ static struct chunk chunk_next(const struct convert *c, struct cursor *at)
     return k;
 }
 
-/* Bytes of each dataset's rows, as they lie behind each other; a plain tensor has the first. */
+/* The bytes of the chunk in each dataset, in the order in which they are sent; a plain tensor has
+ * only the first dataset. Returns their sum. */
 static uint64_t chunk_bytes(const struct chunk *k, uint64_t n_bytes[CKPT_PART_COUNT])
 {
     const struct ckpt_tensor_spec *s = &k->tensor->spec;
@@ -137,7 +138,7 @@ static struct status agree(const struct convert *c, struct status mine)
     return c->comm == NULL ? mine : comm_agree(c->comm, mine);
 }
 
-/* Memory for the largest chunk; all bytes are counted on the way. */
+/* Allocates memory for the largest chunk, and counts all bytes for the progress. */
 static struct status round_init(struct convert *c, struct round *r)
 {
     uint64_t n_most = 1, n_bytes[CKPT_PART_COUNT];
@@ -171,8 +172,8 @@ static bool chunk_mine(const struct convert *c, struct cursor at, struct chunk *
     return true;
 }
 
-/* Rank 0: all chunks of the round, in their order. When writing fails, what others have sent is
- * still received, so that nobody waits. */
+/* Rank 0: receives and writes all chunks of the round in order. After a failed write it still
+ * receives the other ranks' chunks, so that no rank waits. */
 static struct status round_write(struct convert *c, struct round *r, struct cursor at)
 {
     struct status st = status_ok();

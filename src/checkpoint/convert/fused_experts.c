@@ -1,10 +1,10 @@
-/* gpt-oss: one tensor of experts as the matrices and biases that it holds. */
+/* Splits gpt-oss's fused expert tensors into matrices and biases. */
 #include "checkpoint/convert/fused_experts.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Their tensors behind ".mlp.experts." and the names of what they hold. */
+/* The fused tensors below ".mlp.experts.", and the names of their parts. */
 static const struct fused_kind {
     const char *suffix, *parts[FUSED_PARTS_MAX];
     bool is_bias, by_output;

@@ -1,4 +1,4 @@
-/* An open GGUF file: opening, answers about metadata, reading rows. */
+/* An open GGUF file: opening, metadata queries, reading rows. */
 #include "checkpoint/convert/gguf.h"
 
 #include "base/mem.h"

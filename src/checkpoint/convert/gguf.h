@@ -1,7 +1,7 @@
 /* Reading GGUF, versions 2 and 3, little endian: metadata of all types, tensors dequantized to f32
- * row by row. The bytes are hostile and checked before use. Does not know models: names and values
- * come as they stand (see gguf_model.h). Called by convert.
- * Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
+ * row by row. The bytes are untrusted and checked before use. Does not know models: names and
+ * values are those of the file (gguf_model.h interprets them). Called by convert. Format:
+ * https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_H
 
@@ -106,19 +106,21 @@ const struct gguf_tensor *gguf_find(const struct gguf *g, const char *name);
 struct status gguf_read_rows(const struct gguf *g, const struct gguf_tensor *t, uint64_t row0,
                              uint64_t n_rows, void *out);
 
-/* Local. Dequantizes n elements (a multiple of the block) of stored bytes: exact products and sums
- * in f32 in the order of the format's reference. */
+/* Local. Dequantizes n elements (a multiple of the block size) of stored bytes, with f32 operations
+ * in the order of the format's reference implementation. */
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out);
-/* Local. The format that holds a type's codes as they are: Q4_0 is int4 in groups of 32, MXFP4
- * itself; Q8_0, Q5_0, IQ4_NL and IQ4_XS are int8 in groups of 32. False for all others: Q4_1, Q5_1
- * and most K types add a float to each group, which no integer zero point can be; the others have
- * groups of 16. */
+/* Local. The format in which a type's codes can be kept unchanged: Q4_0 becomes int4 in groups of
+ * 32; Q8_0, Q5_0, IQ4_NL and IQ4_XS become int8 in groups of 32; MXFP4 stays MXFP4. False for all
+ * others: Q4_1, Q5_1 and most K types add a float to each group, which is no integer zero point;
+ * the rest have groups of 16. */
 bool gguf_quant_format(enum gguf_quant quant, struct quant_format *out);
-/* Local. Rows of such a type into codes and scales. False when a Q8_0 code is -128, which llama.cpp
- * never makes and int8 does not have, or an MXFP4 scale is 255, which means NaN elsewhere. */
+/* Local. Converts rows of such a type to codes and scales. False when a Q8_0 code is -128, which
+ * llama.cpp never writes and int8 does not have, or when an MXFP4 scale is 255, which is NaN by the
+ * specification. */
 bool gguf_codes(enum gguf_quant quant, const void *in, uint64_t n_rows, uint64_t n_cols,
                 const struct quant_block *out);
-/* What the codes of IQ4_NL and IQ4_XS stand for; the scale of the 32 elements j of an IQ4_XS block.
+/* gguf_iq4_values: the values of the codes of IQ4_NL and IQ4_XS. gguf_iq4_xs_scale: the scale of
+ * the j-th 32 elements of an IQ4_XS block.
  */
 extern const int8_t gguf_iq4_values[16];
 float gguf_iq4_xs_scale(const uint8_t *block, int j);

@@ -1,6 +1,6 @@
-/* GGUF's block formats as shoal's codes and scales: the same numbers in another order. Formats of 4
- * and 5 bits that are multiples of a scale, but not int4, are int8 here: twice the bytes, and
- * exact.
+/* Converts GGUF's block formats to shoal's codes and scales: the same numbers in another order.
+ * Formats of 4 and 5 bits that are multiples of a scale, but not int4, become int8: twice the
+ * bytes, and exact.
  */
 #include "checkpoint/convert/gguf.h"
 
@@ -13,7 +13,8 @@ static uint16_t u16_at(const uint8_t *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-/* Byte i has element i in its low and element i + 16 in its high nibble; ours has 2i and 2i + 1. */
+/* In GGUF, byte i holds element i in its low nibble and element i + 16 in its high nibble. In shoal
+ * it holds elements 2i and 2i + 1. */
 static void nibbles_codes(const uint8_t *q, uint8_t *codes)
 {
     for (int i = 0; i < SMALL / 4; i++) {
@@ -22,7 +23,7 @@ static void nibbles_codes(const uint8_t *q, uint8_t *codes)
     }
 }
 
-/* The same nibbles as what a table says of them, a byte each. */
+/* Looks the same nibbles up in a table; writes one byte for each. */
 static void table_codes(const uint8_t *q, uint8_t *codes)
 {
     for (int i = 0; i < SMALL / 2; i++) {
@@ -88,7 +89,7 @@ struct layout {
     bool (*codes)(const uint8_t *block, uint8_t *codes, void *scales);
 };
 
-/* NULL: no format of shoal's holds these codes. */
+/* NULL when no format of shoal holds these codes. */
 static const struct layout *layout_of(enum gguf_quant quant)
 {
     static const struct layout layouts[] = {

@@ -1,5 +1,5 @@
-/* GGUF's block formats to f32. Every product of a scale with integers is exact in f32 but for
- * Q6_K's last one; what is added or subtracted is rounded once. */
+/* GGUF's block formats to f32. Products of a scale and integers are exact in f32, except Q6_K's
+ * last one; each sum or difference is rounded once. */
 #include "checkpoint/convert/gguf.h"
 
 #include "tensor/dtype.h"

@@ -45,7 +45,8 @@ static void key_full(const struct gguf_model *m, const char *key, char out[128])
     snprintf(out, 128, "%s.%s", arch_names[m->arch].gguf, key);
 }
 
-/* A size; `otherwise` when the key is absent, which is an error where otherwise < 0. */
+/* Reads a size; `otherwise` when the key is absent, which is an error if `otherwise` is negative.
+ */
 static struct status size_get(const struct gguf_model *m, const char *key, int64_t otherwise,
                               int64_t *out)
 {
@@ -72,7 +73,8 @@ static struct status float_get(const struct gguf_model *m, const char *key, doub
     return status_ok();
 }
 
-/* Keys below the architecture's prefix that are read, or that change no arithmetic. */
+/* True for keys below the architecture's prefix that are read, or that do not change the
+ * arithmetic. */
 static bool key_is_known(const char *key)
 {
     static const char *const known[] = {
@@ -249,7 +251,7 @@ static bool expert_name(const struct arch_names *a, const char *suffix, char *ou
     return false;
 }
 
-/* "blk.N.suffix" taken apart; false when the name has another form or N is no layer. */
+/* Splits "blk.N.suffix"; false when the name has another form or N is no layer. */
 static bool layer_split(const struct gguf_model *m, const char *name, int64_t *layer,
                         const char **suffix)
 {
@@ -386,7 +388,7 @@ struct status gguf_model_generation_config(const struct gguf_model *m, struct st
     return strbuf_status(out);
 }
 
-/* Borrowed copies of a string array's places. */
+/* Lists pointers to the strings of an array; they are borrowed from the file. */
 static struct status texts_get(const struct gguf_model *m, const char *key, struct gguf_text **out,
                                size_t *n_out)
 {

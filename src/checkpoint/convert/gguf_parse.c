@@ -22,7 +22,7 @@ struct cursor {
     const struct gguf *g;
     uint64_t at;       /* the next byte of the file */
     char *buffer;      /* owned [CURSOR_BYTES] */
-    uint64_t first, n; /* the part of the file that lies in buffer */
+    uint64_t first, n; /* the part of the file in the buffer */
 };
 
 struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, void *out)
@@ -41,7 +41,7 @@ struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, vo
     return status_ok();
 }
 
-/* How many bytes may still be read as metadata. */
+/* The number of bytes that may still be read as metadata. */
 static uint64_t cursor_left(const struct cursor *c)
 {
     const uint64_t end = c->g->n_bytes < GGUF_META_MAX ? c->g->n_bytes : GGUF_META_MAX;
@@ -208,7 +208,7 @@ void gguf_array_fini(struct gguf_array *a)
 
 static struct status array_take(struct cursor *c, struct gguf_array *a, unsigned depth);
 
-/* Arrays of arrays are read over: nothing that is converted needs them. */
+/* Skips arrays of arrays; no conversion needs them. */
 static struct status nested_take(struct cursor *c, uint64_t n, unsigned depth)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -345,7 +345,7 @@ static struct status tensors_take(struct gguf *g, struct cursor *c, uint64_t n)
                          "the list of tensors"));
             g->n_tensors_capacity = n_new;
         }
-        g->n_tensors++; /* before it is filled, so that close frees its name */
+        g->n_tensors++; /* counted before it is filled, so that gguf_close frees its name */
         TRY(tensor_take(g, c, &g->tensors[g->n_tensors - 1]));
     }
     return status_ok();
@@ -372,7 +372,7 @@ static int value_key_compare(const void *a, const void *b)
     return strcmp(x->key, y->key);
 }
 
-/* Makes offsets absolute; tensors must lie inside the file, aligned and apart. */
+/* Makes offsets absolute. Tensors must lie inside the file, be aligned, and not overlap. */
 static struct status places_check(struct gguf *g, uint64_t alignment, struct gguf_tensor **sorted)
 {
     const uint64_t room = g->n_bytes - g->data;

@@ -1,5 +1,5 @@
-/* The inside of an open GGUF file, shared by gguf.c (opening, answers) and gguf_parse.c (reading
- * the header). Not for other rooms. */
+/* The state of an open GGUF file, shared by gguf.c (opening, queries) and gguf_parse.c (reading the
+ * header). */
 #ifndef SHOAL_CHECKPOINT_CONVERT_GGUF_PRIVATE_H
 #define SHOAL_CHECKPOINT_CONVERT_GGUF_PRIVATE_H
 
@@ -44,8 +44,8 @@ bool gguf_scalar_int(enum gguf_type type, uint64_t raw, int64_t *out);
 struct status gguf_file_read(const struct gguf *g, uint64_t offset, size_t n, void *out);
 /* Local. Frees what an array owns. */
 void gguf_array_fini(struct gguf_array *a);
-/* Local. Reads and checks all that stands before the tensors' data. g has path, fd and n_bytes.
- * Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
+/* Local. Reads and checks everything before the tensors' data. The caller has set g's path, fd and
+ * n_bytes. Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
 struct status gguf_parse(struct gguf *g);
 
 #endif

@@ -1,4 +1,4 @@
-/* The RoPE of a GGUF file as config.json says it. */
+/* Writes the RoPE of a GGUF file in the terms of config.json. */
 #include "checkpoint/convert/gguf_model.h"
 
 #include "base/mem.h"
@@ -28,7 +28,7 @@ static void put_number(const struct gguf_model *m, const char *prefix, const cha
     strbuf_json_float(out, (float)x);
 }
 
-/* Llama 3's scaling stands in a tensor: what each frequency is divided by. */
+/* Llama 3's scaling is a tensor of divisors, one for each frequency. */
 static struct status put_factors(const struct gguf_model *m, const struct gguf_tensor *t,
                                  struct strbuf *out)
 {
@@ -71,7 +71,7 @@ struct status gguf_model_rope(const struct gguf_model *m, const char *prefix, st
     put_number(m, prefix, "original_context_length", "original_max_position_embeddings", out);
     put_number(m, prefix, "yarn_beta_fast", "beta_fast", out);
     put_number(m, prefix, "yarn_beta_slow", "beta_slow", out);
-    /* a value that the format has no key for */
+    /* GGUF has no key for this value */
     if (m->arch == GGUF_GPT_OSS) strbuf_puts(out, ", \"truncate\": false");
     strbuf_puts(out, "},\n");
     return strbuf_status(out);

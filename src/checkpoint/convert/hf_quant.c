@@ -9,12 +9,12 @@
 
 enum { N_OTHERS = 3, FP8_BLOCK = 128 };
 
-/* The main part's suffix, and what the others have instead. */
+/* The suffix of a quantized weight's main tensor, and the suffixes of its other tensors. */
 static const struct kind {
     enum hf_layout layout;
     const char *suffix, *method;
-    const char *scales[2], *zeros, *g_idx; /* suffixes; of scales the first that is there */
-    const char *others[N_OTHERS];          /* of activations, or not needed */
+    const char *scales[2], *zeros, *g_idx; /* suffixes; of `scales` the first that exists */
+    const char *others[N_OTHERS];          /* of activations, or not needed here */
 } kinds[] = {
     {HF_GPTQ, ".qweight", "gptq", {".scales"}, ".qzeros", ".g_idx", {NULL}},
     {HF_PACKED,
@@ -55,7 +55,8 @@ static bool is_quantized_weight(const struct kind *k, const struct safetensors_t
     }
 }
 
-/* The tensor whose name has `suffix` where `name` ends with `own`; NULL when there is none. */
+/* The tensor whose name is `name` with its end `own` replaced by `suffix`; NULL when there is none.
+ */
 static const struct safetensors_tensor *sibling(const struct safetensors *s, const char *name,
                                                 const char *own, const char *suffix)
 {
@@ -77,7 +78,7 @@ static bool is_part_of(const struct safetensors *s, const char *name, const stru
 
 bool hf_quant_is_part(const struct safetensors *s, const char *name)
 {
-    /* of a quantized KV cache, which is shoal's own business */
+    /* scales of a quantized KV cache; shoal makes its own */
     if (ends_with(name, ".self_attn.k_scale") || ends_with(name, ".self_attn.v_scale")) return true;
     for (int i = 0; i < N_KINDS; i++) {
         const struct kind *k = &kinds[i];
@@ -105,7 +106,7 @@ static bool hint_is(const struct js_node *config, const char *key, const char *t
     return found != NULL && strcasecmp(found, text) == 0;
 }
 
-/* A field that may be absent or one of `words` (NULL ends them). */
+/* Checks a field that may be absent or must be one of `words` (a list ended by NULL). */
 static struct status hint_check(const struct js_node *config, const char *key,
                                 const char *const *words, const char *expected)
 {
@@ -204,12 +205,13 @@ static struct status columns_find(const struct safetensors *s, const struct js_n
         q->zeros->dtype != DTYPE_I32) {
         return bad(s, t, "its scales and qzeros do not fit bits and group_size");
     }
-    /* 4 bits around 8 are shoal's symmetric int4; checked when they are read */
+    /* zero points of 8 make symmetric int4; checked when they are read */
     q->has_zeros = !(q->bits == 4 && js_bool(js_get(config, "sym"), &sym) && sym);
     return status_ok();
 }
 
-/* Scales of blocks [rows, cols], each of which may be cut off at the end. */
+/* Reads the shape of scales of blocks [rows, cols]; the last block of each dimension may be
+ * partial. */
 static struct status block_scales_find(const struct safetensors *s, struct hf_quant *q,
                                        uint64_t rows, uint64_t cols)
 {
@@ -221,7 +223,7 @@ static struct status block_scales_find(const struct safetensors *s, struct hf_qu
     return status_ok();
 }
 
-/* Scales of [outputs, groups], [outputs], one for all, or of blocks. */
+/* Reads the shape of scales: [outputs, groups], [outputs], one for the tensor, or of blocks. */
 static struct status row_scales_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->scales;
@@ -243,7 +245,7 @@ static struct status row_scales_find(const struct safetensors *s, struct hf_quan
     return status_ok();
 }
 
-/* Zero points of compressed-tensors, bytes or packed along the outputs. */
+/* Reads the shape of compressed-tensors' zero points: bytes, or packed along the outputs. */
 static struct status row_zeros_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->zeros;
@@ -329,8 +331,8 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
 
 /* ---- the whole ---- */
 
-/* The format that holds these codes; groups that are longer than ours are repeated. All integers
- * of 8 bits have zeros: signed ones may be -128, which shoal's symmetric int8 lacks. */
+/* Chooses the format that holds these codes. The scale of a longer group is repeated. All 8-bit
+ * integers get zero points: signed ones may be -128, which shoal's symmetric int8 lacks. */
 static void format_choose(struct hf_quant *q)
 {
     struct quant_format f = {.has_zeros = q->has_zeros, .scale_dtype = DTYPE_F32};
@@ -354,7 +356,7 @@ static void format_choose(struct hf_quant *q)
     q->format = f;
 }
 
-/* Drops a g_idx that says what the group size says too (or nothing: -1). */
+/* Drops a g_idx that only repeats the group size (or is -1 throughout). */
 static struct status act_order_find(const struct safetensors *s, struct hf_quant *q)
 {
     const struct safetensors_tensor *t = q->g_idx;

@@ -1,9 +1,9 @@
-/* Quantized weights as Hugging Face checkpoints store them: several tensors that make one. Knows
- * the published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized, int-quantized,
- * float-quantized), fp8 with scales of blocks (DeepSeek) and MXFP4 (gpt-oss); hands out codes of
- * shoal's formats or values, never rounds. Called by source.c.
- * Layouts: the repositories AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ (gemm),
- * vllm-project/compressed-tensors, deepseek-ai/DeepSeek-V3 (README_WEIGHTS), openai/gpt-oss. */
+/* Quantized weights of Hugging Face checkpoints, each stored as several tensors. Knows the
+ * published layouts of GPTQ, AWQ (gemm), compressed-tensors (pack-quantized, int-quantized,
+ * float-quantized), fp8 with block scales (DeepSeek) and MXFP4 (gpt-oss). Returns them as codes of
+ * shoal's formats or as values; never rounds. Called by source.c. Layouts: the repositories
+ * AutoGPTQ/AutoGPTQ (qlinear), casper-hansen/AutoAWQ (gemm), vllm-project/compressed-tensors,
+ * deepseek-ai/DeepSeek-V3 (README_WEIGHTS), openai/gpt-oss. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 #define SHOAL_CHECKPOINT_CONVERT_HF_QUANT_H
 
@@ -12,7 +12,7 @@
 #include "checkpoint/file/ckpt.h"
 
 enum hf_layout {
-    HF_PLAIN, /* no quantized weight */
+    HF_PLAIN, /* not a quantized weight */
     HF_GPTQ,
     HF_AWQ,
     HF_PACKED, /* compressed-tensors, pack-quantized */
@@ -27,17 +27,18 @@ struct hf_quant {
     char name[CKPT_NAME_MAX]; /* the weight that it is */
     uint32_t n_dims;
     uint64_t dims[CKPT_DIMS_MAX];
-    uint64_t n_out, n_in;       /* rows of all experts together, inputs */
-    uint32_t bits;              /* of a code */
-    uint64_t group, n_groups;   /* inputs with one scale in the source; how many such */
-    uint64_t block_rows;        /* outputs with one scale */
+    uint64_t n_out, n_in;       /* outputs of all experts together; inputs */
+    uint32_t bits;              /* bits of a code */
+    uint64_t group, n_groups;   /* inputs that share a scale in the source; number of groups */
+    uint64_t block_rows;        /* outputs that share a scale */
     uint64_t step, first;       /* row r of the weight is the source's row first + r * step */
     bool zero_is_one_less;      /* GPTQ's first version stores zero - 1 */
-    bool has_zeros;             /* zero points that are not the middle of the codes */
-    struct quant_format format; /* in which its codes can be kept; QUANT_NONE: values only */
+    bool has_zeros;             /* zero points differ from the middle of the codes */
+    struct quant_format format; /* format in which its codes can be kept; QUANT_NONE: values only */
     const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4" */
-    /* borrowed; NULL: it has none. g_idx: only when the groups are not runs of inputs (act-order),
-     * which no format of ours holds. */
+    /* borrowed; NULL: none. g_idx is set only when groups are not runs of inputs (act-order), which
+     * no
+     *      * format of shoal holds. */
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
 };
 
@@ -45,18 +46,18 @@ struct hf_quant {
  * above. `config` is the source's config.json. Errors: STATUS_INPUT names what was found. */
 struct status hf_quant_check(const struct js_node *config);
 
-/* Local. What tensor t of s is: the main part of a quantized weight fills *out, any other tensor
- * gives HF_PLAIN there. Errors: STATUS_INPUT names the tensor and what is not understood. */
+/* Local. Fills *out if tensor t of s is the main part of a quantized weight; otherwise its kind is
+ * HF_PLAIN. Errors: STATUS_INPUT names the tensor and what is not understood. */
 struct status hf_quant_find(const struct safetensors *s, const struct safetensors_tensor *t,
                             const struct js_node *config, struct hf_quant *out);
 
-/* Local. True for the tensors that belong to a quantized weight of s beside the main one. */
+/* Local. True for the other tensors of a quantized weight of s (scales, zero points, ...). */
 bool hf_quant_is_part(const struct safetensors *s, const char *name);
 
 /* The raw bytes of one weight, or of some of its rows, in memory. Zeroed before the first use. */
 struct hf_raw {
-    const struct hf_quant *of;    /* borrowed; whose bytes these are; NULL: nobody's */
-    uint64_t row0, n_rows;        /* codes of these rows; layouts that store inputs first: of all */
+    const struct hf_quant *of; /* borrowed; the weight that the bytes belong to; NULL: none */
+    uint64_t row0, n_rows; /* the rows in memory; all rows for layouts that store inputs first */
     void *codes, *scales, *zeros; /* owned */
     int32_t *g_idx;               /* owned */
     uint8_t *row_codes;           /* owned [n_in]: one row, a code in each byte, */
@@ -65,8 +66,9 @@ struct hf_raw {
 };
 void hf_raw_fini(struct hf_raw *raw);
 
-/* Local. Rows [row0, row0 + n_rows): as codes of `format`, which is q->format, maybe with a smaller
- * group, or as values out [n_rows, n_in] in f32. Errors: STATUS_INPUT, STATUS_MEMORY. */
+/* Local. Reads rows [row0, row0 + n_rows). hf_quant_codes: as codes of `format`, which is q->format
+ * or the same with a smaller group. hf_quant_values: as f32, out [n_rows, n_in]. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
 struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant *q,
                              struct hf_raw *raw, struct quant_format format, uint64_t row0,
                              uint64_t n_rows, const struct quant_block *out);

@@ -1,5 +1,5 @@
-/* Rows of foreign quantized weights: codes in our order, or values. A row is first made plain, one
- * code in each byte, whatever the layout. */
+/* Reads rows of other programs' quantized weights, as codes in shoal's order or as values. A row of
+ * any layout is first unpacked to one code per byte. */
 #include "base/mem.h"
 #include "checkpoint/convert/hf_quant.h"
 
@@ -19,13 +19,14 @@ void hf_raw_fini(struct hf_raw *raw)
 
 /* ---- what is in memory ---- */
 
-/* GPTQ and AWQ store inputs first, so rows of ours are strewn over all of it. */
+/* True for GPTQ and AWQ, which store inputs first: an output's codes are spread over the whole
+ * tensor. */
 static bool is_by_input(const struct hf_quant *q)
 {
     return q->layout == HF_GPTQ || q->layout == HF_AWQ;
 }
 
-/* All bytes of t, which may be NULL: then *out stays NULL. */
+/* Reads all bytes of t; *out stays NULL when t is NULL. */
 static struct status read_whole(const struct safetensors *s, const struct safetensors_tensor *t,
                                 void **out)
 {
@@ -79,7 +80,7 @@ static struct status codes_read(const struct safetensors *s, const struct hf_qua
     return status_ok();
 }
 
-/* Has the rows in memory, and everything that belongs to them. */
+/* Reads the rows, and their scales and zero points, unless they are in memory. */
 static struct status fetch(const struct safetensors *s, const struct hf_quant *q,
                            struct hf_raw *raw, uint64_t row0, uint64_t n_rows)
 {
@@ -94,20 +95,20 @@ static struct status fetch(const struct safetensors *s, const struct hf_quant *q
 
 /* ---- one row ---- */
 
-/* Where output n stands among the 8 nibbles of AWQ's word: 0 2 4 6 1 3 5 7 are the outputs. */
+/* The nibble of output n in a word of AWQ, whose 8 nibbles are the outputs 0 2 4 6 1 3 5 7. */
 static unsigned awq_place(uint64_t n)
 {
     return (unsigned)(n % 8 / 2 + n % 2 * 4);
 }
 
-/* Code i of words that hold them from the lowest bits up. */
+/* Code i of packed words; codes are stored from the lowest bits up. */
 static uint8_t packed_at(const uint32_t *words, uint64_t i, unsigned bits)
 {
     const unsigned per_word = 32 / bits;
     return (uint8_t)(words[i / per_word] >> i % per_word * bits & ((1u << bits) - 1));
 }
 
-/* Codes of row n, one a byte: integers from 0 on, or the format's own numbers. */
+/* Unpacks the codes of row n, one per byte: unsigned integers, or the format's own bytes. */
 static void row_codes(const struct hf_quant *q, struct hf_raw *raw, uint64_t n)
 {
     const uint64_t row = n - raw->row0, row_bytes = q->codes->n_bytes / q->n_out;
@@ -146,7 +147,8 @@ static uint8_t zero_at(const struct hf_quant *q, const struct hf_raw *raw, uint6
     const uint32_t *words = raw->zeros;
     if (words == NULL) return (uint8_t)(1u << (q->bits - 1));
     if (is_by_input(q)) {
-        /* version 1 took 1 off each code of a word of them, with borrows between them */
+        /* version 1 subtracted 1 from each code, as one subtraction from the whole word, with
+         * borrows */
         const uint32_t ones = !q->zero_is_one_less ? 0 : q->bits == 4 ? 0x11111111u : 0x01010101u;
         const unsigned place = q->layout == HF_AWQ ? awq_place(n) : (unsigned)(n % per_word);
         return (uint8_t)((words[g * (q->n_out / per_word) + n / per_word] + ones) >>
@@ -178,7 +180,7 @@ static float scale_at(const struct hf_quant *q, const struct hf_raw *raw, uint64
     return scale;
 }
 
-/* Row n of the source, made plain. */
+/* Unpacks row n of the source. */
 static void row_take(const struct hf_quant *q, struct hf_raw *raw, uint64_t n)
 {
     row_codes(q, raw, n);
@@ -202,7 +204,7 @@ static void put_codes(const struct hf_quant *q, const struct hf_raw *raw, uint8_
     }
 }
 
-/* A symmetric int4 has its zero point in the middle. */
+/* Checks that all zero points of symmetric int4 are 8. */
 static struct status zeros_check(const struct safetensors *s, const struct hf_quant *q,
                                  const struct hf_raw *raw)
 {
@@ -217,7 +219,8 @@ static struct status zeros_check(const struct safetensors *s, const struct hf_qu
     return status_ok();
 }
 
-/* Scales and zeros of the row; the source's groups are whole numbers of ours, or all inputs. */
+/* Writes the scales and zero points of the row. A group of the source is a whole number of shoal's
+ * groups, or all inputs. */
 static void put_params(const struct hf_quant *q, const struct hf_raw *raw, struct quant_format f,
                        uint64_t n, uint64_t row, const struct quant_block *out)
 {
@@ -227,7 +230,8 @@ static void put_params(const struct hf_quant *q, const struct hf_raw *raw, struc
         if (f.kind == QUANT_MXFP4) {
             ((uint8_t *)out->scales)[at] = ((const uint8_t *)raw->scales)[scale_place(q, n, g)];
         } else if (f.scale_dtype == DTYPE_F16) {
-            ((uint16_t *)out->scales)[at] = f16_from_f32(raw->row_scales[theirs]); /* it was one */
+            ((uint16_t *)out->scales)[at] =
+                f16_from_f32(raw->row_scales[theirs]); /* exact: it was an f16 */
         } else {
             ((float *)out->scales)[at] = raw->row_scales[theirs];
         }

@@ -1,4 +1,4 @@
-/* Prints what a checkpoint file holds, and verifies it. */
+/* Prints a checkpoint's config, sizes and formats, and verifies its checksums. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -13,7 +13,7 @@ struct inspect_sum {
     uint64_t n_tensors, n_elems, n_bytes;
 };
 
-enum { SUMS_MAX = 64 }; /* more than there are types and formats */
+enum { SUMS_MAX = 64 }; /* more than the number of types and formats */
 
 struct inspect_sums {
     struct inspect_sum by_name[SUMS_MAX];

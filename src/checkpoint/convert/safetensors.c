@@ -1,5 +1,5 @@
 /* The safetensors reader. Opens every shard once, parses its header, checks that the tensors cover
- * its bytes without overlap or hole, then reads ranges. */
+ * its data without overlap or gap, then reads ranges. */
 #include "checkpoint/convert/safetensors.h"
 
 #include "base/file.h"
@@ -181,7 +181,7 @@ static int offset_compare(const void *a, const void *b)
     return x->tensor.n_bytes < y->tensor.n_bytes ? -1 : x->tensor.n_bytes > y->tensor.n_bytes;
 }
 
-/* The format wants the data to be covered without overlap or hole. */
+/* Checks that the tensors cover the data without overlap or gap, as the format requires. */
 static struct status coverage_check(const struct shard *shard, uint64_t data, struct entry *entries,
                                     size_t n)
 {
@@ -291,7 +291,8 @@ static struct status index_open(struct safetensors *s, const char *folder, const
     return status_ok();
 }
 
-/* Every tensor of the map must lie in its shard, and no shard may hold another one. */
+/* Checks that every tensor of the index is in its shard, and that no shard has a tensor that the
+ * index does not name. */
 static struct status index_check(const struct safetensors *s, size_t folder_bytes,
                                  const char *index, const struct js_node *map)
 {

@@ -1,5 +1,5 @@
 /* Reading Hugging Face's safetensors: one file, or shards with model.safetensors.index.json.
- * The bytes are hostile: lengths, offsets, shapes, names and file types are checked before use.
+ * The bytes are untrusted: lengths, offsets, shapes, names and file types are checked before use.
  * Reads ranges of a tensor; never maps and never holds a whole tensor. Called by convert.
  * Format: https://github.com/huggingface/safetensors, README "Format". */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SAFETENSORS_H
@@ -38,7 +38,7 @@ void safetensors_close(struct safetensors **s);
 size_t safetensors_count(const struct safetensors *s);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *s, size_t i);
 const struct safetensors_tensor *safetensors_find(const struct safetensors *s, const char *name);
-/* Local. The file a tensor lies in, for messages. */
+/* Local. The path of the file that holds a tensor, for messages. */
 const char *safetensors_path(const struct safetensors *s, const struct safetensors_tensor *t);
 
 /* Local. Reads n bytes of a tensor from byte `first` of it. Errors: STATUS_INPUT. */

@@ -1,4 +1,4 @@
-/* The two kinds of source behind one face. */
+/* One interface over the two kinds of source, Hugging Face folders and GGUF files. */
 #include "checkpoint/convert/source.h"
 
 #include "base/file.h"
@@ -24,7 +24,7 @@ struct entry {
     char *name; /* owned */
     const struct safetensors_tensor *st;
     const struct gguf_tensor *gguf;
-    struct hf_quant *quant;   /* owned; a quantized weight of several safetensors */
+    struct hf_quant *quant;   /* owned; a quantized weight, stored as several tensors */
     struct fused_part *fused; /* owned; a part of st; row_group rows are one expert */
     uint32_t pair_rows;       /* see gguf_model_name */
 };
@@ -37,7 +37,7 @@ struct source {
     struct js_doc *config;
     struct entry *entries; /* owned [n_entries] */
     size_t n_entries;
-    struct hf_raw *raw; /* owned; what is in memory of one quantized weight */
+    struct hf_raw *raw; /* owned; rows of one quantized weight */
 };
 
 /* ---- tensors ---- */
@@ -67,7 +67,7 @@ static struct status entry_fill(struct source *s, const char *name, enum dtype d
     return status_ok();
 }
 
-/* Buffers that some checkpoints carry and that convert computes itself. */
+/* True for buffers that some checkpoints store and that convert computes itself. */
 static bool is_computed(const char *name)
 {
     static const char suffix[] = "rotary_emb.inv_freq";
@@ -75,7 +75,7 @@ static bool is_computed(const char *name)
     return n >= strlen(suffix) && strcmp(name + n - strlen(suffix), suffix) == 0;
 }
 
-/* The model's own type, which a quantized weight's values get. */
+/* The config's type, in which the values of a quantized weight are stored. */
 static enum dtype config_dtype(const struct source *s)
 {
     const struct js_node *config = js_root(s->config);
@@ -97,7 +97,7 @@ static struct status quant_add(struct source *s, const struct hf_quant *q)
     return status_ok();
 }
 
-/* The parts of a tensor that holds gpt-oss's experts; false in *found when it holds none. */
+/* Adds the parts of a tensor with gpt-oss's fused experts; *found is false for any other tensor. */
 static struct status fused_add(struct source *s, const struct safetensors_tensor *t, bool *found)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
@@ -119,7 +119,7 @@ static struct status fused_add(struct source *s, const struct safetensors_tensor
     return status_ok();
 }
 
-/* The same of a quantized one, whose rows are outputs already. */
+/* As fused_add for a quantized tensor, whose rows are outputs already. */
 static struct status quant_parts_add(struct source *s, const struct hf_quant *q)
 {
     struct fused_part parts[FUSED_PARTS_MAX];
@@ -214,7 +214,7 @@ static struct status text_file(struct source *s, const char *name, enum ckpt_tex
     return st;
 }
 
-/* The template of a node: a string, or the one named "default" of a list. */
+/* Takes the template of a node: a string, or the list entry named "default". */
 static void template_take(struct source *s, const struct js_node *node)
 {
     size_t n;
@@ -248,7 +248,7 @@ static struct status chat_template_read(struct source *s)
     return strbuf_status(text);
 }
 
-/* A tokenizer.json out of what Kimi-K2 publishes in its place. */
+/* Makes a tokenizer.json from Kimi-K2's tiktoken.model. */
 static struct status tiktoken_read(struct source *s)
 {
     const struct strbuf *config = &s->texts[CKPT_TEXT_TOKENIZER_CONFIG];
@@ -391,13 +391,14 @@ const struct source_tensor *source_at(const struct source *s, size_t i)
 
 static size_t stored_row_bytes(const struct entry *e)
 {
-    if (e->quant != NULL) return 0; /* it has memory of its own */
+    if (e->quant != NULL) return 0; /* struct hf_raw has the memory */
     if (e->gguf != NULL) return (size_t)e->gguf->row_bytes;
-    const size_t step = e->fused != NULL ? e->fused->step : 1; /* the other parts' rows as well */
+    const size_t step =
+        e->fused != NULL ? e->fused->step : 1; /* the rows of the other parts are read as well */
     return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
 }
 
-/* The stored rows come first in the scratch, a cache line apart the rows as f32. */
+/* Where the f32 rows begin in the scratch: after the stored rows, at the next cache line. */
 static size_t wide_offset(const struct entry *e, uint64_t n_rows)
 {
     return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
@@ -419,7 +420,8 @@ static struct status stored_rows(const struct source *s, const struct entry *e, 
     return safetensors_read(s->st, e->st, row0 * row_bytes, n_rows * row_bytes, out);
 }
 
-/* Puts each head's paired rows into halves: stored row 2i + j goes to row j * pair_rows / 2 + i. */
+/* Reorders each head's paired rows into halves: stored row 2i + j becomes row j * pair_rows / 2 +
+ * i. */
 static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, size_t row_bytes,
                         char *out)
 {
@@ -430,7 +432,7 @@ static void rows_unpair(const char *in, uint64_t n_rows, uint32_t pair_rows, siz
     }
 }
 
-/* Stored rows in Hugging Face's order, at the beginning of the scratch. */
+/* Reads stored rows to the beginning of the scratch, in Hugging Face's order. */
 static struct status ordered_rows(const struct source *s, const struct entry *e, uint64_t row0,
                                   uint64_t n_rows, void *scratch)
 {
@@ -455,8 +457,8 @@ static uint64_t count_overflowed(const float *wide, enum dtype dtype, const void
     return n_overflowed;
 }
 
-/* Whole experts: stored rows to f32, then the part's elements to where they belong; `wide` has room
- * for both. Returns the latter. */
+/* Converts the stored rows of whole experts to f32, then copies the elements of the part; `wide`
+ * has room for both. Returns the part. */
 static const float *fused_rows(const struct entry *e, const void *stored, uint64_t n_rows,
                                float *wide)
 {

@@ -1,5 +1,5 @@
-/* Where convert reads from, a Hugging Face directory or a GGUF file, as one thing: texts, and
- * tensors under Hugging Face's names whose rows come in a wanted float type. Called by convert. */
+/* The source of a conversion, a Hugging Face folder or a GGUF file: its texts, and its tensors
+ * under Hugging Face's names, whose rows are read in the wanted float type. Called by convert. */
 #ifndef SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 #define SHOAL_CHECKPOINT_CONVERT_SOURCE_H
 
@@ -9,13 +9,13 @@
 
 struct source_tensor {
     const char *name; /* borrowed; Hugging Face's */
-    enum dtype dtype; /* what to store when nothing else is asked for */
+    enum dtype dtype; /* the type to store unless the user names one */
     uint32_t n_dims;  /* 1..CKPT_DIMS_MAX */
     uint64_t dims[CKPT_DIMS_MAX];
     uint64_t n_rows, n_cols;
     uint32_t row_group;        /* rows are read in multiples of it */
-    struct quant_format quant; /* what source_codes gives; QUANT_NONE: only floats can be had */
-    const char *method;        /* of the codes, as the file names it; borrowed */
+    struct quant_format quant; /* format of source_codes; QUANT_NONE: only floats can be read */
+    const char *method;        /* quantization method, as the file names it; borrowed */
 };
 
 struct source;
@@ -25,7 +25,7 @@ struct source;
 struct status source_open(const char *path, struct source **out);
 void source_close(struct source **s);
 
-/* Local. What the root attribute of the checkpoint says. */
+/* Local. The kind of source, for the checkpoint's root attribute. */
 const char *source_kind(const struct source *s);
 /* Local. A text, empty (n = 0) when the source has none; borrowed. */
 const struct strbuf *source_text(const struct source *s, enum ckpt_text which);
@@ -43,9 +43,9 @@ size_t source_scratch_bytes(const struct source *s, size_t i, uint64_t n_rows);
 struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint64_t n_rows,
                           enum dtype dtype, void *scratch, void *out, uint64_t *n_overflowed);
 
-/* Local. The same rows as codes, as the source has them: nothing is rounded. `format` is tensor i's
- * `quant`, or that with a smaller group, whose scales are then repeated.
- * Errors: STATUS_INPUT names a value that the format cannot hold. */
+/* Local. Reads the same rows as the source's codes; nothing is rounded. `format` is tensor i's
+ * `quant`, or the same with a smaller group, whose scales are then repeated. Errors: STATUS_INPUT
+ * names a value that the format cannot hold. */
 struct status source_codes(const struct source *s, size_t i, struct quant_format format,
                            uint64_t row0, uint64_t n_rows, void *scratch,
                            const struct quant_block *out);

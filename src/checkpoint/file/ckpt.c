@@ -12,12 +12,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 #ifdef SHOAL_XXHASH_CHOOSES
-#include <xxh_x86dispatch.h> /* the same sums by the best instructions of the CPU */
+#include <xxh_x86dispatch.h> /* the same checksums with the CPU's best instructions */
 #endif
 
 enum {
-    READ_STEP_BYTES = 256 << 10, /* which a core's own cache holds */
-    ROWS_TOGETHER = 16,          /* that are packed side by side: as many columns as a panel has */
+    READ_STEP_BYTES = 256 << 10, /* fits a core's second-level cache */
+    ROWS_TOGETHER = 16,          /* rows that are packed together: a panel's columns */
 };
 
 static struct status file_open(struct ckpt *c)
@@ -27,7 +27,7 @@ static struct status file_open(struct ckpt *c)
     c->file = H5Fopen(c->path, H5F_ACC_RDONLY, access);
     H5Pclose(access);
     if (c->file < 0) return h5_error(STATUS_INPUT, c->path, "cannot be opened");
-    void *fd = NULL; /* HDF5's own, so that both read the same file */
+    void *fd = NULL; /* HDF5's file descriptor, so that both read the same file */
     if (H5Fget_vfd_handle(c->file, H5P_DEFAULT, &fd) < 0 || fd == NULL) {
         return h5_error(STATUS_INPUT, c->path, "has no file descriptor");
     }
@@ -236,7 +236,8 @@ static uint64_t block_offset(const struct ckpt_tensor *t, uint64_t block)
     return t->offset + block * t->rows_per_block * t->n_cols * dtype_bytes(t->dtype);
 }
 
-/* Asking costs a tenth of reading what the system holds, looking for one byte nothing. */
+/* posix_fadvise costs a tenth of the time of reading a cached file, so it is skipped when the last
+ * byte is cached already; probing that byte costs next to nothing. */
 void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                         uint64_t n)
 {
@@ -248,7 +249,7 @@ void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint6
     posix_fadvise(c->fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
 }
 
-/* A block that is read piece by piece, with its checksum so far. */
+/* A block that is read in pieces, with the checksum so far. */
 struct block_sum {
     const struct ckpt *c;
     const struct ckpt_tensor *t;
@@ -266,7 +267,7 @@ static struct status sum_begin(struct block_sum *s)
     return status_ok();
 }
 
-/* Whether the bytes of the block are those that were written; the next block's sum begins. */
+/* Compares the block's checksum with the stored one and begins that of the next block. */
 static struct status sum_check(struct block_sum *s)
 {
     const XXH128_hash_t hash = XXH3_128bits_digest(s->state);
@@ -282,7 +283,7 @@ static struct status sum_check(struct block_sum *s)
                        (unsigned long long)hash.low64);
 }
 
-/* The next rows, which begin in the sum's block and may end behind it. */
+/* Adds rows to the checksum. They begin in the current block and may end in a later one. */
 static struct status sum_rows(struct block_sum *s, uint64_t row, uint64_t n_rows, const char *rows)
 {
     const size_t row_bytes = (size_t)(s->t->n_cols * dtype_bytes(s->t->dtype));

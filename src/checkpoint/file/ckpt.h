@@ -16,12 +16,12 @@
 enum {
     CKPT_FORMAT = 1,
     CKPT_DIMS_MAX = 3,
-    CKPT_BLOCK_BYTES_MAX = 64 << 20, /* no block, so no row, is larger */
-    CKPT_READ_BYTES_MAX = 4 << 20,   /* of rows read at once, but for a longer row */
+    CKPT_BLOCK_BYTES_MAX = 64 << 20, /* largest block, and so the largest row */
+    CKPT_READ_BYTES_MAX = 4 << 20,   /* of rows read at once, unless one row is longer */
     CKPT_NAME_MAX = 512,             /* bytes of a tensor's name */
 };
 
-/* The texts a checkpoint carries. CKPT_TEXT_CONFIG is always there, the others may be absent. */
+/* The texts of a checkpoint. CKPT_TEXT_CONFIG is always present, the others may be absent. */
 #define CKPT_TEXT_LIST(X)                                                                          \
     X(CONFIG, "config", "config_json")                                                             \
     X(GENERATION_CONFIG, "config", "generation_config_json")                                       \
@@ -50,7 +50,7 @@ uint64_t ckpt_part_columns(enum ckpt_part part, struct quant_format f, uint64_t 
  * row of (e, r) is e * out + r. */
 struct ckpt_tensor {
     const char *name; /* borrowed; the source's name with dots: "model.norm.weight" */
-    uint32_t index;   /* its place in ckpt_tensor_at */
+    uint32_t index;   /* its index in ckpt_tensor_at */
     enum dtype dtype;
     uint32_t n_dims; /* 1..CKPT_DIMS_MAX */
     uint64_t dims[CKPT_DIMS_MAX];
@@ -59,23 +59,23 @@ struct ckpt_tensor {
     uint64_t n_bytes;
     uint32_t leaf_elems; /* columns per leaf of a row-parallel weight; 0: not row-parallel */
     uint32_t grid_bits;  /* g of the numerics law; 0 when leaf_elems is 0 */
-    uint64_t offset;     /* of its first byte in the file; quantized: meaningless */
+    uint64_t offset;     /* of its first byte in the file; undefined when quantized */
     uint64_t rows_per_block;
-    uint64_t n_blocks;         /* 0: quantized, its blocks are those of its parts */
-    struct quant_format quant; /* QUANT_NONE: plain, else dtype is meaningless and n_bytes is the
+    uint64_t n_blocks;         /* 0 when quantized: its parts have the blocks */
+    struct quant_format quant; /* QUANT_NONE: plain; else dtype is undefined and n_bytes is the
                                   sum of the parts */
-    const char *method;        /* quantized: how the codes were made; borrowed */
+    const char *method;        /* quantized: the quantization method; borrowed */
     const struct ckpt_tensor *parts[CKPT_PART_COUNT]; /* quantized: its datasets; zeros NULL where
                                                          the format has none */
 };
 
 struct ckpt; /* an open file */
 
-/* Local. To be called before MPI starts. HDF5 would else clean up inside MPI_Finalize, and crash
- * there behind a file that it could not write to its end. */
+/* Local. Call before MPI starts. Otherwise HDF5 cleans up inside MPI_Finalize, and crashes there if
+ * it could not finish writing a file. */
 void ckpt_before_mpi(void);
 
-/* Local. Opens a checkpoint for reading. Walks and checks all of its structure; reads no weights.
+/* Local. Opens a checkpoint for reading. Checks its whole structure and reads no weights.
  * Errors: STATUS_INPUT names the file and what is wrong with it, STATUS_MEMORY. */
 struct status ckpt_open(const char *path, struct ckpt **out);
 /* Local. Closes and frees; accepts NULL. */
@@ -98,23 +98,24 @@ const char *ckpt_chat_template(const struct ckpt *c, size_t *n);
  * (rope_freq.h). NULL and 0 when the file has none (a RoPE scaling that convert does not know). */
 const float *ckpt_rope_inv_freq(const struct ckpt *c, size_t *n);
 
-/* Local. What goes with them: 1 and 1 but for YaRN. */
+/* Local. The factors that belong to these frequencies; both are 1 except for YaRN. */
 struct ckpt_rope_factors {
     float attention; /* cos and sin are multiplied by it */
-    float softmax;   /* the scale of q.k is */
+    float softmax;   /* the scale of q.k is multiplied by it */
 };
 struct ckpt_rope_factors ckpt_rope_factors(const struct ckpt *c);
 
-/* Local. Tensors, in the order of their names' bytes; find gives NULL when absent. Behind the
- * tensors stand the parts of quantized ones (names "X.codes"), in the same order: with them,
- * ckpt_tensor_at knows ckpt_stored_count entries. */
+/* Local. Tensors in the byte order of their names; ckpt_tensor_find returns NULL when there is none
+ * of the name. ckpt_tensor_at has ckpt_stored_count entries: the tensors, then the parts of
+ * quantized ones (named "X.codes" and so on), in the same order. */
 size_t ckpt_tensor_count(const struct ckpt *c);
 size_t ckpt_stored_count(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor_at(const struct ckpt *c, size_t i);
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *name);
 
-/* Local. XXH3-128 of everything but the weights' bytes (config, tokenizer, names, shapes, the
- * weights' checksums): ranks that opened the same checkpoint have the same digest. */
+/* Local. The checkpoint's digest: XXH3-128 of everything except the weights' bytes (config,
+ * tokenizer, names, shapes, the weights' checksums). Ranks that opened the same checkpoint have the
+ * same digest. */
 struct ckpt_digest {
     uint64_t low, high;
 };
@@ -132,22 +133,23 @@ struct status ckpt_read_block(const struct ckpt *c, const struct ckpt_tensor *t,
                               void *buf);
 /* Takes rows [row, row + n_rows) of a block, counted in the whole tensor: [n_rows][n_cols]. */
 typedef struct status ckpt_rows_fn(void *ctx, uint64_t row, uint64_t n_rows, const void *rows);
-/* Local. Blocks [block, block + n) in pieces of ckpt_rows_at_once, which may hold rows of several,
- * each read into buf [CKPT_READ_BYTES_MAX, or a row if that is larger] and given to fn while the
- * cache holds it. What fn gets is verified when its blocks are through: after an error it is
- * worthless. Errors: as above, of the first of the blocks, and fn's. */
+/* Local. Reads blocks [block, block + n) in pieces of ckpt_rows_at_once rows, which may span
+ * blocks. Each piece is read into buf [CKPT_READ_BYTES_MAX, or one row if that is larger] and given
+ * to fn while the cache holds it. A block's checksum is checked after its last piece, so discard
+ * all rows after an error. Errors: as ckpt_read_block, of the first bad block; and fn's. */
 struct status ckpt_stream_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                                  uint64_t n, void *buf, ckpt_rows_fn *fn, void *ctx);
-/* Local. How many rows of [row, end) make a good piece: they fit a core's cache and, where rows are
- * short enough, end with a whole panel of a packed weight. */
+/* Local. The number of rows from [row, end) to read at once: they fit a core's cache and, if rows
+ * are short enough, end at the end of a panel of a packed weight. */
 uint64_t ckpt_rows_at_once(const struct ckpt_tensor *t, uint64_t row, uint64_t end);
 
-/* Local. Tells the system that n blocks from `block` on will be read soon; it may begin to. */
+/* Local. Tells the system that n blocks from `block` on will be read soon, so that it may read
+ * ahead. */
 void ckpt_advise_blocks(const struct ckpt *c, const struct ckpt_tensor *t, uint64_t block,
                         uint64_t n);
 
-/* Local. A whole small plain tensor or part, for tests: dst [n_rows][n_cols] in the stored dtype.
- * Errors: as ckpt_read_block. */
+/* Local. For tests: reads a whole small plain tensor or part into dst [n_rows][n_cols] in the
+ * stored dtype. Errors: as ckpt_read_block. */
 struct status ckpt_read_tensor(struct ckpt *c, const struct ckpt_tensor *t, void *dst);
 
 #endif

@@ -1,4 +1,4 @@
-/* Config fields as typed attributes. */
+/* Writes config fields as typed attributes. */
 #include "checkpoint/file/ckpt_config.h"
 
 #include "base/mem.h"

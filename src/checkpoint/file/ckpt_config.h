@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "checkpoint/file/h5.h"
 
-enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values stay in config_json alone */ };
+enum { CONFIG_ATTRIBUTE_MAX = 32768 /* longer values are in config_json only */ };
 
 /* Local. One attribute of `group` per member of the object: int64, float64, bool (an enum of
  * int8), string; arrays and objects as their JSON text; null as an empty attribute. Errors of all

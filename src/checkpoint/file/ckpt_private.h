@@ -1,5 +1,5 @@
-/* The inside of an open checkpoint, shared by ckpt.c (accessors, blocks) and ckpt_walk.c (checking
- * the structure). Not for other rooms. */
+/* The state of an open checkpoint, shared by ckpt.c (accessors, blocks), ckpt_walk.c and
+ * ckpt_quant.c (checking the structure). */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_PRIVATE_H
 
@@ -35,10 +35,10 @@ struct ckpt {
     float *inv_freq; /* owned [n_inv_freq] */
     size_t n_inv_freq;
     float *rope_factors;        /* owned [2]: attention, softmax; NULL: both are 1 */
-    struct ckpt_entry *entries; /* owned [n_entries]; when open is done: n_tensors tensors, then the
-                                   parts of quantized ones, both sorted by name */
+    struct ckpt_entry *entries; /* owned [n_entries]; once opened: n_tensors tensors, then the parts
+                                   of quantized ones, both sorted by name */
     size_t n_entries, n_entries_capacity, n_tensors;
-    int fd; /* HDF5's, for reading the weights without it */
+    int fd; /* HDF5's descriptor, for reading weights without HDF5 */
 };
 
 /* Local. "/weights/a/b" of "a.b" into out [CKPT_PATH_MAX]; root is "/weights" or "/checksums". */
@@ -66,10 +66,10 @@ struct status ckpt_leaf_read(const struct ckpt *c, const char *path, hid_t objec
 /* Local. Appends a tensor whose path below /weights gives the name. */
 struct status ckpt_entry_add(struct ckpt *c, const char *path, const struct ckpt_tensor *t);
 
-/* Local. Takes over a group below /weights if it is a quantized tensor: its attributes. */
+/* Local. Adds a group below /weights, if it is a quantized tensor, and reads its attributes. */
 struct status ckpt_quant_read(struct ckpt *c, const char *path);
-/* Local. When all entries are there: sorts them, gives quantized tensors their parts and shapes,
- * refuses what does not fit. */
+/* Local. Called once all entries are added: sorts them and links quantized tensors to their parts.
+ * Refuses parts whose type or shape does not fit. */
 struct status ckpt_quant_link(struct ckpt *c);
 
 /* Local. Walks all links, checks every object, gathers tensors, texts and checksums into c. */

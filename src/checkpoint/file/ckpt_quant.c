@@ -27,7 +27,7 @@ uint64_t ckpt_part_columns(enum ckpt_part part, struct quant_format f, uint64_t 
     return part == CKPT_CODES ? quant_code_bytes(f.kind, n_in) : quant_groups(f, n_in);
 }
 
-/* The attributes of an open group that has "format". */
+/* Reads the attributes of an open group that has the attribute "format". */
 static struct status attributes_read(struct ckpt *c, const char *path, hid_t group,
                                      struct ckpt_tensor *t, char **method)
 {
@@ -115,7 +115,7 @@ static struct status bad_part(const struct ckpt *c, const struct ckpt_tensor *t,
                        ckpt_part_name(part), what);
 }
 
-/* A part must have its type, the codes' outer dimensions and its own number of columns. */
+/* Checks a part: its type, the outer dimensions of the codes, its number of columns. */
 static struct status part_check(const struct ckpt *c, const struct ckpt_tensor *t,
                                 enum ckpt_part part)
 {
@@ -132,7 +132,7 @@ static struct status part_check(const struct ckpt *c, const struct ckpt_tensor *
     return status_ok();
 }
 
-/* Completes a quantized tensor whose parts stand at their final places. */
+/* Completes a quantized tensor once all entries are at their final addresses. */
 static struct status tensor_link(struct ckpt *c, struct ckpt_tensor *t)
 {
     for (enum ckpt_part part = CKPT_CODES; part < CKPT_PART_COUNT; part++) {

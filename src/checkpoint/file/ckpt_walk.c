@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where the walk stands. HDF5's callbacks return an int only, so the status lies here. */
+/* The state of the walk. HDF5's callbacks return only an int, so the status is kept here. */
 struct walk {
     struct ckpt *c;
     char path[CKPT_PATH_MAX]; /* of the group being walked, without a final slash */
@@ -16,7 +16,8 @@ struct walk {
     struct status st;
 };
 
-/* Every dataset: contiguous, inside this file, without filters, at most CKPT_DIMS_MAX dimensions.
+/* Shape and place of a dataset. Every dataset must be contiguous, inside this file and without
+ * filters, with at most CKPT_DIMS_MAX dimensions.
  */
 struct shape {
     int n_dims;
@@ -128,7 +129,7 @@ out:
     return st;
 }
 
-/* A vector of at most 65536 f32 into new memory. */
+/* Reads a vector of at most 65536 f32 into new memory. */
 static struct status floats_read(struct ckpt *c, const char *path, float **out, size_t *n)
 {
     hid_t dataset;
@@ -294,7 +295,8 @@ out:
     return st;
 }
 
-/* What a dataset is for, by its path; datasets that this version does not know are only checked. */
+/* Reads a dataset according to its path. A dataset that this version does not know is only checked.
+ */
 static struct status dataset_visit(struct ckpt *c, const char *path)
 {
     static const char *const text_paths[] = {

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ALIGN_BYTES = 4096 }; /* of the file's larger pieces */
+enum { ALIGN_BYTES = 4096 }; /* alignment of large datasets in the file */
 
 static struct status temporary_create(struct ckpt_writer *w)
 {
@@ -93,7 +93,7 @@ fail:
     return st;
 }
 
-/* Closes the file; HDF5 writes what it still holds, so this can fail. */
+/* Closes the file; HDF5 writes its buffers then, so this can fail. */
 static struct status file_close(struct ckpt_writer *w)
 {
     struct status st = status_ok();
@@ -111,8 +111,9 @@ void ckpt_writer_destroy(struct ckpt_writer **w_)
     struct ckpt_writer *w = *w_;
     if (w == NULL) return;
     if (w->created && w->file >= 0) {
-        /* HDF5 cannot close a file without writing what it holds, and a failed close leaves the
-         * library broken: on a full disk, the room that this takes is freed first */
+        /* HDF5 always writes its buffers when it closes a file, and a failed close leaves the
+         * library broken.
+         *          * On a full disk, truncating the file first makes room for that. */
         if (truncate(w->temporary, 0) != 0) log_line(LOG_DEBUG, "%s: truncate", w->temporary);
     }
     file_close(w);
@@ -191,7 +192,7 @@ struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, cons
     return st;
 }
 
-/* Frequencies, and the factors where there are any. */
+/* Writes the rotary frequencies, and the factors if there are any. */
 static struct status rope_write(struct ckpt_writer *w, const struct js_node *config)
 {
     struct rope_freq r;
@@ -244,7 +245,7 @@ struct status ckpt_writer_finish(struct ckpt_writer **w_)
     TRY_GOTO(st, file_close(w), out);
     TRY_GOTO(st, seal_append(w->temporary, w->raw, w->n_raw), out);
     TRY_GOTO(st, file_commit(w->temporary, w->path), out);
-    w->created = false; /* it stands under its own name now */
+    w->created = false; /* the file has its final name now */
 out:
     ckpt_writer_destroy(w_);
     return st;

@@ -1,7 +1,7 @@
-/* Writing shoal's checkpoint file: streamed, in bounded memory, all or nothing. The same calls make
- * the same bytes. Does not know where tensors come from. Called by convert, and by quantize.
- * Order of calls: create, config, texts, then (tensor, rows...) for each tensor, finish; the rows
- * of a quantized tensor come by quant_rows. */
+/* Writes shoal's checkpoint file: streamed, in bounded memory, all or nothing. The same calls make
+ * the same bytes. Called by convert and by quantize. Order of calls: create, config, texts, then
+ * for each tensor `tensor` and its rows (`rows`, or `quant_rows` for a quantized tensor), then
+ * finish. */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_WRITER_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_WRITER_H
 
@@ -9,7 +9,7 @@
 
 struct ckpt_writer;
 
-/* What a tensor is before its rows come. */
+/* A tensor to be written. */
 struct ckpt_tensor_spec {
     const char *name; /* dots become slashes below /weights */
     enum dtype dtype;
@@ -19,12 +19,12 @@ struct ckpt_tensor_spec {
     uint32_t grid_bits;
     struct quant_format quant; /* QUANT_NONE: rows of dtype; else dtype is ignored, dims are those
                                   of the weight, leaves are whole kernel groups */
-    const char *method;        /* how the codes were made ("rtn"); quantized only */
+    const char *method;        /* quantization method ("rtn"); quantized only */
 };
 
-/* Local. Starts a file under a temporary name beside the file that `path` leads to (symlinks are
- * followed); that file appears, or is replaced, in finish. `source` becomes the root attribute.
- * Errors: STATUS_USAGE when no regular file stands there, STATUS_IO, STATUS_MEMORY. */
+/* Local. Creates a file under a temporary name beside the file that `path` leads to (symlinks are
+ * followed); ckpt_writer_finish renames it to that file. `source` becomes the root attribute.
+ * Errors: STATUS_USAGE when `path` exists and is no regular file, STATUS_IO, STATUS_MEMORY. */
 struct status ckpt_writer_create(const char *path, const char *source, struct ckpt_writer **out);
 
 /* Local. Writes the config: the text as a dataset, one typed attribute per field of the object, and
@@ -35,16 +35,16 @@ struct status ckpt_writer_config(struct ckpt_writer *w, const char *json, size_t
 struct status ckpt_writer_text(struct ckpt_writer *w, enum ckpt_text which, const char *text,
                                size_t n);
 
-/* Local. Begins a tensor; the one before must have all its rows. Names must be new and no name may
- * lie below another one. Errors: STATUS_INPUT names the tensor. */
+/* Local. Begins a tensor; all rows of the previous one must have been written. Names must be new,
+ * and no name may be a parent of another one. Errors: STATUS_INPUT names the tensor. */
 struct status ckpt_writer_tensor(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec);
 
-/* Local. The next n_rows rows [n_rows][last dimension] of the tensor begun last. Errors:
+/* Local. Writes the next n_rows rows [n_rows][last dimension] of the current tensor. Errors:
  * STATUS_IO. */
 struct status ckpt_writer_rows(struct ckpt_writer *w, const void *rows, uint64_t n_rows);
 
-/* Local. The same of a quantized tensor: n_rows rows of codes, scales and zeros. Errors:
- * STATUS_IO. */
+/* Local. Writes the next n_rows rows of codes, scales and zeros of the current, quantized tensor.
+ * Errors: STATUS_IO. */
 struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_block *rows,
                                      uint64_t n_rows);
 
@@ -53,7 +53,7 @@ struct status ckpt_writer_quant_rows(struct ckpt_writer *w, const struct quant_b
  * are missing, STATUS_IO. */
 struct status ckpt_writer_finish(struct ckpt_writer **w);
 
-/* Local. Gives up: closes and removes the temporary file. Accepts NULL. */
+/* Local. Closes and removes the temporary file. Accepts NULL. */
 void ckpt_writer_destroy(struct ckpt_writer **w);
 
 /* Local. Rows of a block for a tensor of this shape: at most about 8 MiB, so that the ranks of a

@@ -1,5 +1,5 @@
-/* The inside of a checkpoint writer, shared by ckpt_writer.c (the file, texts) and
- * ckpt_writer_tensor.c (tensors, blocks, checksums). Not for other rooms. */
+/* The state of a checkpoint writer, shared by ckpt_writer.c (the file, texts) and
+ * ckpt_writer_tensor.c (tensors, blocks, checksums). */
 #ifndef SHOAL_CHECKPOINT_FILE_CKPT_WRITER_PRIVATE_H
 #define SHOAL_CHECKPOINT_FILE_CKPT_WRITER_PRIVATE_H
 
@@ -9,14 +9,14 @@
 
 enum { CKPT_STREAMS_MAX = CKPT_PART_COUNT };
 
-/* A dataset whose rows are coming. */
+/* A dataset that is being written. */
 struct ckpt_stream {
     struct ckpt_tensor shape; /* its name lies in `name` */
     char name[CKPT_NAME_MAX];
     hid_t dataset; /* -1: none */
     hid_t type;
-    uint64_t row;      /* rows that came */
-    uint64_t n_filled; /* of them, rows that still lie in the block buffer */
+    uint64_t row;      /* rows received */
+    uint64_t n_filled; /* of these, rows in the block buffer */
     uint64_t *sums;    /* owned [n_blocks][2] */
     char *block;       /* owned [n_block_bytes]; outlives the dataset */
     size_t n_block_bytes;
@@ -32,12 +32,12 @@ struct ckpt_writer {
     struct ckpt_stream streams[CKPT_STREAMS_MAX];
     uint32_t n_streams; /* of the tensor being written: 0 none, 1 plain, 2 or 3 quantized */
     bool is_quantized;
-    struct seal_extent *raw; /* owned [n_raw]: where the weights' bytes lie */
+    struct seal_extent *raw; /* owned [n_raw]: the extents of the weights' bytes */
     size_t n_raw, n_raw_capacity;
 };
 
-/* Errors of all below: STATUS_IO names the file and the object; STATUS_INPUT where the caller's
- * rows or names do not fit. */
+/* Errors of all functions below: STATUS_IO names the file and the object; STATUS_INPUT when the
+ * caller's rows or names do not fit. */
 
 /* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create
  * groups itself, but not without times. */
@@ -46,9 +46,9 @@ struct status ckpt_dataset_create(struct ckpt_writer *w, const char *path, hid_t
 /* Local. The groups above the last component of `path`. */
 struct status ckpt_groups_create(struct ckpt_writer *w, const char *path);
 
-/* Local. Ends the tensor being written: all its rows must have come. */
+/* Local. Ends the current tensor; all its rows must have been written. */
 struct status ckpt_tensor_end(struct ckpt_writer *w);
-/* Local. Closes what HDF5 holds of the tensor being written. */
+/* Local. Closes the HDF5 objects of the current tensor. */
 void ckpt_streams_close(struct ckpt_writer *w);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum {
     BLOCK_AIM_BYTES = 8 << 20,
-    BLOCK_LOW_BYTES = 1 << 20, /* below it, blocks may span experts */
+    BLOCK_LOW_BYTES = 1 << 20, /* blocks below this size may span experts */
 };
 
 void ckpt_streams_close(struct ckpt_writer *w)
@@ -147,7 +147,7 @@ static struct status leaf_attributes(const struct ckpt_writer *w, hid_t object,
     return h5_int_attribute(object, w->path, "grid_bits", spec->grid_bits);
 }
 
-/* Opens the next stream: its dataset, its place, its checksums. */
+/* Opens the next stream: creates its dataset and allocates its checksums. */
 static struct status stream_create(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec)
 {
     struct ckpt_stream *s = &w->streams[w->n_streams++];
@@ -171,7 +171,7 @@ static struct status stream_create(struct ckpt_writer *w, const struct ckpt_tens
     return mem_alloc(&s->sums, 2 * t.n_blocks, sizeof s->sums[0], "checksums");
 }
 
-/* The group of a quantized tensor and what it says about itself. */
+/* Creates the group of a quantized tensor and its attributes. */
 static struct status group_create(struct ckpt_writer *w, const struct ckpt_tensor_spec *spec)
 {
     char path[CKPT_PATH_MAX], format[32];

@@ -17,7 +17,8 @@ struct reason {
     bool locking;
 };
 
-/* The innermost description, on one line; of a failed system call only what the system said. */
+/* Keeps the innermost description, on one line; of a failed system call only the system's message.
+ */
 static void reason_set(struct reason *reason, const char *text)
 {
     static const char label[] = "error message = ";
@@ -77,11 +78,11 @@ hid_t h5_dtype_create(enum dtype t)
         return H5Tcopy(H5T_STD_I8LE);
     case DTYPE_U8:
         return H5Tcopy(H5T_STD_U8LE);
-    case DTYPE_F8_E4M3: /* foreign files' */
+    case DTYPE_F8_E4M3: /* in other programs' files only */
     case DTYPE_F8_E5M2:
     case DTYPE_I32:
     case DTYPE_I64:
-    case DTYPE_COUNT: /* no types */
+    case DTYPE_COUNT: /* not types */
     case DTYPE_STORED_COUNT:
         break;
     }

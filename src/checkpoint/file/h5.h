@@ -1,6 +1,5 @@
-/* What the reader and the writer of checkpoint files share of HDF5: quiet errors as sentences, the
- * stored types, opening a file without plugins, locks or drivers. Called by ckpt*.c, and for its
- * sentences by logits_file.c. */
+/* HDF5 helpers of the checkpoint's reader and writer: errors as sentences, the stored types, and
+ * opening a file without plugins, locks or drivers. Called by ckpt*.c and logits_file.c. */
 #ifndef SHOAL_CHECKPOINT_FILE_H5_H
 #define SHOAL_CHECKPOINT_FILE_H5_H
 
@@ -19,7 +18,7 @@ struct status h5_error(enum status_code code, const char *path, const char *what
 
 /* Local. The HDF5 type of a dtype, little endian; the caller closes it. Negative on failure. */
 hid_t h5_dtype_create(enum dtype t);
-/* Local. True when `type` is exactly the HDF5 type of one of ours. */
+/* Local. True when `type` is exactly the HDF5 type of a dtype: *out. */
 bool h5_dtype_match(hid_t type, enum dtype *out);
 
 /* Local. File access properties: plain POSIX file, no locks, the file format of HDF5 1.8. */

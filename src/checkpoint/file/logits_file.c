@@ -62,7 +62,7 @@ static struct status rows_open(struct logits_file *f, const char *name, hsize_t 
     return status_ok();
 }
 
-/* Each failure is asked for its reason at once: HDF5 forgets it with the next call. */
+/* The reason of each failure is read at once, because the next HDF5 call discards it. */
 struct status logits_file_write(struct logits_file *f, uint64_t line, int32_t row0,
                                 const float *rows, int32_t n_rows, int32_t vocab)
 {
@@ -81,7 +81,7 @@ struct status logits_file_write(struct logits_file *f, uint64_t line, int32_t ro
         H5Sclose(memory);
         H5Sclose(file_space);
     }
-    /* closing writes what HDF5 still held of the rows */
+    /* closing writes HDF5's buffers, so it can fail */
     if (set >= 0 && H5Dclose(set) < 0 && !status_failed(&st))
         st = h5_error(STATUS_IO, f->path, not_written, name, row0, row0 + n_rows);
     return st;

@@ -8,7 +8,7 @@
 
 static const double PI = 3.14159265358979323846;
 
-/* What all rules start from. */
+/* The inputs of all rules. */
 struct rope {
     const struct js_node *config, *scaling; /* scaling: NULL for plain RoPE */
     const char *rule;
@@ -53,8 +53,8 @@ static struct rope rope_read(const struct js_node *config)
     return r;
 }
 
-/* A parameter of the rule in (least, most]; `otherwise` where it is absent, which is an error for
- * otherwise 0. */
+/* Reads a parameter of the rule in (least, most]. When it is absent the value is `otherwise`; if
+ * that is 0 too, it is an error. */
 static struct status parameter(const struct rope *r, const char *key, double least,
                                double otherwise, double *out)
 {
@@ -84,7 +84,7 @@ static struct status make_linear(const struct rope *r, struct rope_freq *out)
     return status_ok();
 }
 
-/* Tokens of the training before the scaling: its own field, else the context of the config. */
+/* The context length of the training before scaling: its own field, else the config's context. */
 static struct status original_context(const struct rope *r, double *out)
 {
     const char *key = "original_max_position_embeddings";
@@ -102,14 +102,14 @@ static struct status make_llama3(const struct rope *r, struct rope_freq *out)
     TRY(original_context(r, &context));
     for (size_t i = 0; i < out->n; i++) {
         const double plain = plain_of(r, i), wavelength = 2 * PI / plain;
-        /* 0: only long waves, all scaled; 1: only short ones, none is */
+        /* 0 for long waves, which are scaled; 1 for short waves, which are not */
         const double smooth = fmin(fmax((context / wavelength - low) / (high - low), 0), 1);
         out->inv_freq[i] = (float)((1 - smooth) * plain / factor + smooth * plain);
     }
     return status_ok();
 }
 
-/* The dimension whose wave turns n_turns times within the context. */
+/* The (fractional) dimension whose wave makes n_turns turns within the context. */
 static double turning_dimension(const struct rope *r, double n_turns, double context)
 {
     return r->rotated * log(context / (n_turns * 2 * PI)) / (2 * log(r->theta));

@@ -88,7 +88,7 @@ static int extent_compare(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Fills the entries' offsets and sizes with what lies between the raw extents. */
+/* Fills the entries with the regions between the raw extents. */
 static struct status trailer_regions(const char *path, struct seal_extent *raw, size_t n,
                                      uint64_t eoa, struct trailer *t)
 {
@@ -164,7 +164,7 @@ static struct status no_seal(const char *path)
                        path);
 }
 
-/* Reads the footer and says how long the whole trailer is. */
+/* Reads the footer and computes the length of the whole trailer. */
 static struct status footer_read(int fd, const char *path, uint64_t file_bytes, struct trailer *t)
 {
     uint64_t footer[FOOTER_WORDS];

@@ -3,7 +3,7 @@
  * wrongly, so the seal is checked before the library opens the file. HDF5 and its tools ignore the
  * trailer.
  *
- *   [0, eoa)    what HDF5 wrote
+ *   [0, eoa)    the bytes that HDF5 wrote
  *   entries     n_entries x {offset, bytes, hash low, hash high}, u64 little endian, ascending
  *   footer      magic[16], n_entries, eoa, hash low, hash high (of the entries and the footer's
  *               first 32 bytes); it ends the file */
@@ -25,8 +25,9 @@ struct seal_info {
     uint64_t hash_low, hash_high;
 };
 
-/* Local. Appends a seal over everything in the closed file at `path` except the n raw extents
- * [n] (sorted in place; weights, which have checksums of their own). Errors: STATUS_IO. */
+/* Local. Appends a seal to the closed file at `path`. It covers all bytes except the raw extents
+ * [n], which hold weights with checksums of their own; the array is sorted in place. Errors:
+ * STATUS_IO. */
 struct status seal_append(const char *path, struct seal_extent *raw, size_t n);
 
 /* Local. Verifies a file's seal. Errors: STATUS_INPUT names the file and the first offset that

@@ -1,6 +1,6 @@
-/* The parallel reader: who wants which blocks. A block that one rank of the host wants is read and
- * taken by that rank alone (loader_stream.c), one that several want is read by one of them into
- * shared memory (loader_rounds.c). */
+/* The parallel reader: finds out which ranks want which blocks. A block that one rank of the host
+ * wants is read by that rank alone (loader_stream.c). A block that several ranks want is read by
+ * one of them into shared memory (loader_rounds.c). */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/clock.h"
@@ -83,13 +83,15 @@ struct loader_place loader_next(const struct loader *l, const unsigned char *bit
     return at;
 }
 
-/* Counts wants per tensor and lays them out by tensor, keeping the caller's order inside one. */
+/* Sorts the wants by tensor, keeping the caller's order inside a tensor. */
 static struct status wants_sort(struct loader *l)
 {
     const size_t n_tensors = ckpt_stored_count(l->o->c);
     TRY(mem_alloc(&l->order, l->o->n_wants, sizeof l->order[0], "the order of slabs"));
     TRY(mem_alloc(&l->first_want, n_tensors + 2, sizeof l->first_want[0], "the order of slabs"));
-    size_t *next = l->first_want + 1; /* filling moves each to the end, its successor's begin */
+    size_t *next =
+        l->first_want +
+        1; /* filling advances each index to the end of its tensor, the begin of the next */
     for (size_t i = 0; i < l->o->n_wants; i++) next[l->o->wants[i].tensor->index + 1]++;
     for (size_t i = 0; i < n_tensors; i++) next[i + 1] += next[i];
     for (size_t i = 0; i < l->o->n_wants; i++) l->order[next[l->o->wants[i].tensor->index]++] = i;
@@ -101,7 +103,7 @@ static size_t bits_bytes(const struct loader *l)
     return (size_t)(l->n_blocks / CHAR_BIT + 1);
 }
 
-/* The part that needs no other rank: marks all that this rank wants as wanted by it alone. */
+/* Marks every block that this rank wants as wanted by it alone; find_shared corrects that. */
 static struct status prepare(struct loader *l)
 {
     const size_t n_tensors = ckpt_stored_count(l->o->c);
@@ -121,8 +123,8 @@ static struct status prepare(struct loader *l)
     return status_ok();
 }
 
-/* **Collective (host)**. Moves what another rank wants, too, and what this rank's sink cannot take
- * from its team's threads, to the shared blocks. */
+/* **Collective (host)**. Moves to the shared blocks those that another rank wants too, and all
+ * blocks of a rank whose sink is serial. */
 static void find_shared(struct loader *l)
 {
     const size_t n = bits_bytes(l);
@@ -138,7 +140,7 @@ static void find_shared(struct loader *l)
 
 /* ---- taking ---- */
 
-/* Hands the part of the rows that lies in the want to the sink, outer index by outer index. */
+/* Gives the sink the rows that are in the want, one outer index at a time. */
 static struct status want_take(const struct loader *l, size_t index, uint64_t row, uint64_t n_rows,
                                const char *rows)
 {
@@ -177,7 +179,7 @@ struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, u
 
 /* ---- the call ---- */
 
-/* The same on all ranks of the host. */
+/* The number of lanes; the same on all ranks of the host. */
 static int lanes_of(const struct loader_job *job)
 {
     int n = (int)team_size(job->team);

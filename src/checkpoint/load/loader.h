@@ -1,6 +1,6 @@
-/* The parallel reader: every rank says which slabs it wants, each block that a host needs is read
- * and verified by exactly one of its ranks, and passed on through shared memory if several want it.
- * Does not pack and does not keep anything. Called by the model room at load. */
+/* The parallel reader. Every rank lists the slabs that it wants. Each block that a host needs is
+ * read and verified by exactly one of its ranks, and passed on through shared memory if several
+ * ranks want it. Keeps nothing. Called by the model room at load. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_H
 
@@ -30,10 +30,10 @@ struct slab_piece {
     size_t stride_bytes; /* from one row to the next */
 };
 
-/* Takes a piece: packs or copies it. Each element of each want comes exactly once, in any order,
- * and threads of the team bring pieces side by side, unless the sink is serial. A piece may come
- * before its checksum was looked at: what was taken counts only when loader_run succeeds. May fail:
- * then every rank's loader_run fails. */
+/* Packs or copies a piece. Each element of each want comes exactly once, in any order; several
+ * threads of the team call the sink at once unless it is serial. A piece may come before its
+ * checksum has been checked, so its data counts only if loader_run succeeds. If a sink fails,
+ * loader_run fails on every rank. */
 typedef struct status slab_sink(void *ctx, const struct slab_piece *piece);
 
 struct loader_stats {
@@ -44,29 +44,29 @@ struct loader_stats {
     double seconds;         /* of the whole call */
 };
 
-/* Local. The want that gives all of a tensor. */
+/* Local. A want for a whole tensor. */
 struct slab_want slab_whole(const struct ckpt_tensor *t);
 
-enum { LOADER_LANES_MAX = 4 }; /* threads of a rank that read what several ranks want */
+enum { LOADER_LANES_MAX = 4 }; /* threads of a rank that read shared blocks */
 
-/* What one rank brings to a load; all borrowed. */
+/* One rank's arguments; all borrowed. */
 struct loader_job {
-    struct ckpt *c;                /* the same file on all ranks, which is checked */
-    MPI_Comm host;                 /* ranks that share memory (MPI_COMM_TYPE_SHARED) */
-    struct team *team;             /* reads, verifies, takes; NULL: the caller alone does */
+    struct ckpt *c;    /* must be the same file on all ranks; checked */
+    MPI_Comm host;     /* ranks that share memory (MPI_COMM_TYPE_SHARED) */
+    struct team *team; /* reads, verifies and calls the sink; NULL: the calling thread alone */
     const struct slab_want *wants; /* [n_wants]; a rank may want nothing */
     size_t n_wants;
     slab_sink *sink;
     void *ctx;
-    bool sink_is_serial; /* only the caller's thread calls it, with verified pieces */
+    bool sink_is_serial; /* only the calling thread calls the sink, with verified pieces */
 };
 
-/* **Collective (host)**: every rank of the host calls it with its own job; `stats` may be NULL.
- * Memory: CKPT_READ_BYTES_MAX (or the longest row) for each thread; then, while blocks are read
- * that several ranks want, or whose sink is serial, twice 8 MiB (or the largest block) for each
- * lane of a rank, which has as many lanes as the smallest team of the host has threads, at most
- * LOADER_LANES_MAX. Errors: the status of the first rank that failed, of its blocks that only it
- * wants the first in the file, the same on all ranks of the host, all return together. */
+/* **Collective (host)**. Every rank of the host calls it with its own job; `stats` may be NULL.
+ * Memory: CKPT_READ_BYTES_MAX (or the longest row) for each thread; then, for shared blocks and
+ * serial sinks, twice 8 MiB (or the largest block) for each lane. A rank has as many lanes as the
+ * smallest team of the host has threads, at most LOADER_LANES_MAX. Errors, the same on all ranks of
+ * the host: the status of the first rank that failed; among the blocks that only this rank wants,
+ * of the first in the file. */
 struct status loader_run(const struct loader_job *job, struct loader_stats *stats);
 
 /* **Collective (comm)**. Checks that all ranks opened the same checkpoint: compares digests.

@@ -1,6 +1,5 @@
-/* The inside of the parallel reader: what loader.c found out about the wants, for the two ways to
- * read a block. loader_stream.c reads those that one rank of the host wants, loader_rounds.c those
- * that several share. Not for other rooms. */
+/* The state of the parallel reader. loader.c sorts the wants; loader_stream.c reads the blocks that
+ * one rank of the host wants, loader_rounds.c those that several ranks share. */
 #ifndef SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 #define SHOAL_CHECKPOINT_LOAD_LOADER_PRIVATE_H
 
@@ -10,12 +9,12 @@
 struct loader {
     const struct loader_job *o;
     int rank, n_ranks, n_lanes;
-    uint64_t *first_block; /* owned [n_tensors + 1]: a tensor's first place among all blocks */
+    uint64_t *first_block; /* owned [n_tensors + 1]: the number of a tensor's first block */
     uint64_t n_blocks;
     unsigned char *alone;  /* owned, a bit for each block: this rank reads and takes it */
     unsigned char *shared; /* owned, a bit for each block: the ranks read it in rounds */
     size_t *order;         /* owned [n_wants]: wants sorted by tensor */
-    size_t *first_want;    /* owned [n_tensors + 1]: a tensor's first place in order */
+    size_t *first_want;    /* owned [n_tensors + 1]: a tensor's first index in `order` */
 };
 
 /* A block and the stored tensor that it belongs to. */
@@ -24,26 +23,27 @@ struct loader_place {
     size_t tensor;
 };
 
-/* Local. The first place from `at` on whose bit is set, or block n_blocks. */
+/* Local. The first block from `at` on whose bit is set; n_blocks when there is none. */
 struct loader_place loader_next(const struct loader *l, const unsigned char *bits,
                                 struct loader_place at);
 
-/* **Collective (host)**. All ranks give their status and get that of the first rank that failed. */
+/* **Collective (host)**. Returns, on all ranks, the status of the first rank that failed. */
 struct status loader_agree(MPI_Comm comm, struct status mine);
 
-/* Local. Gives the sink what lies in the wants of rows [row, row + n_rows) of stored tensor
- * `tensor`, counted in the whole tensor; rows: in the stored dtype, borrowed. Threads may do it at
- * once. Errors: the sink's. */
+/* Local. Gives the sink the part of rows [row, row + n_rows) of stored tensor `tensor` that the
+ * wants ask for. Rows are counted in the whole tensor; `rows` is in the stored dtype, borrowed.
+ * Thread-safe. Errors: the sink's. */
 struct status loader_take(const struct loader *l, size_t tensor, uint64_t row, uint64_t n_rows,
                           const void *rows);
 
-/* Local. Reads, verifies and takes the blocks that only this rank wants: each thread of the team a
- * run of them, piece by piece. Errors: STATUS_INPUT names the first damaged block, STATUS_MEMORY,
- * the sink's. */
+/* Local. Reads and verifies the blocks that only this rank wants and gives them to the sink. Each
+ * thread of the team reads a run of blocks at a time. Errors: STATUS_INPUT names the first damaged
+ * block, STATUS_MEMORY, the sink's. */
 struct status loader_stream(struct loader *l, struct loader_stats *stats);
 
-/* **Collective (host)**. Reads the shared blocks and takes what is wanted of them; `mine` is how
- * this rank got on until now. Errors, agreed on: `mine` of some rank, or as loader_stream. */
+/* **Collective (host)**. Reads the shared blocks and gives the wanted parts to the sinks. `mine` is
+ * this rank's status so far. Errors, the same on all ranks: the first rank's failed `mine`, or as
+ * loader_stream. */
 struct status loader_rounds(struct loader *l, struct status mine, struct loader_stats *stats);
 
 #endif

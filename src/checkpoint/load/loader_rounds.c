@@ -1,7 +1,11 @@
-/* Blocks that several ranks of a host want, or whose sink takes from one thread only. One round:
- * each lane (a thread) of each rank reads a run of blocks into its slot of shared memory, all agree
- * that it went well, everyone takes what it wants from all slots. Each lane has two slots, so the
- * agreement of a round also says that the slots of the round before are free. */
+/* Reads blocks that several ranks of a host want, or whose sink is serial, in rounds. In a round
+ * each lane (thread) of each rank reads a run of blocks into its slot of shared memory; then all
+ * ranks agree that this went well; then each rank takes the rows that it wants from all slots. Each
+ * lane has two slots, used in turn, so the agreement of a round also says that the previous round's
+ * slots are free.
+ *
+ *     round 0   lane reads slot 0 | agree | take from slots 0
+ *     round 1                       lane reads slot 1 | agree | take from slots 1 */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -10,23 +14,24 @@
 #include <string.h>
 
 enum {
-    AHEAD_ROUNDS = 4, /* whose blocks the system is reading while this rank packs */
-    /* Of a slot. Small blocks (an expert's codes, its scales) fill one together: a round costs an
-     * agreement, and on busy cores each agreement waits for the system to run every rank. */
-    SLOT_BYTES = 8 << 20 /* at most, but for a longer block */
+    AHEAD_ROUNDS = 4, /* the system is told this many rounds ahead to read blocks */
+    /* Bytes of a slot. Small blocks (an expert's codes, its scales) share a slot, because each
+     * round costs
+     *      * an agreement, which on busy cores waits until the system has run every rank. */
+    SLOT_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 
 /* The rounds of one call. */
 struct rounds {
     struct loader *l;
-    struct loader_place ahead; /* the round whose blocks the system is told of next */
+    struct loader_place ahead; /* the next round whose blocks the system is told to read */
     size_t slot_bytes;
     MPI_Win window; /* MPI_WIN_NULL: not made */
     char **slots;   /* owned [n_ranks]: every rank's slots, [2][n_lanes] */
     char *private_slots;
 };
 
-/* A block of a run, and where it stands in the run's slot. */
+/* A block of a run, and its place in the run's slot. */
 struct run_block {
     struct loader_place at;
     size_t offset;
@@ -53,7 +58,7 @@ static uint64_t block_of(const struct loader *l, struct loader_place at)
     return at.block - l->first_block[at.tensor];
 }
 
-/* What a block takes up in a slot. */
+/* The bytes of a block in a slot. */
 static size_t padded_bytes(const struct loader *l, struct loader_place at)
 {
     const size_t n = ckpt_block_bytes(tensor_at(l, at), block_of(l, at));
@@ -73,7 +78,7 @@ static void run_step(const struct rounds *r, struct run_block *b)
     b->at = next_place(r->l, b->at);
 }
 
-/* Moves n runs on. */
+/* Skips n runs. */
 static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -85,7 +90,8 @@ static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
 
 /* ---- shared slots ---- */
 
-/* 0: no block is shared. Few blocks are spread over all lanes, two rounds at least. */
+/* The size of a slot; 0 when no block is shared. A small number of blocks is spread over all lanes
+ * and at least two rounds. */
 static size_t choose_slot_bytes(const struct loader *l)
 {
     size_t largest = 0, all = 0;
@@ -99,7 +105,7 @@ static size_t choose_slot_bytes(const struct loader *l)
     return n > largest ? n : largest;
 }
 
-/* Of one rank. */
+/* The bytes of one rank's slots. */
 static size_t slots_bytes(const struct rounds *r)
 {
     return 2 * (size_t)r->l->n_lanes * r->slot_bytes;
@@ -167,7 +173,7 @@ static char *slot_of(const struct rounds *r, unsigned round, int i)
     return r->slots[i / n_lanes] + lane * r->slot_bytes;
 }
 
-/* Has the system begin to read this rank's blocks of a round that comes AHEAD_ROUNDS later. */
+/* Tells the system to read this rank's blocks of the round that comes AHEAD_ROUNDS later. */
 static void advise_round(struct rounds *r)
 {
     const struct loader *l = r->l;
@@ -182,7 +188,7 @@ static void advise_round(struct rounds *r)
     skip_runs(r, &r->ahead, l->n_ranks * l->n_lanes);
 }
 
-/* A run on its way into its slot. */
+/* A run that is read into its slot. */
 struct run_read {
     struct loader_place first;
     char *slot;
@@ -234,7 +240,7 @@ static struct status round_read(const struct rounds *r, struct loader_place at, 
     return mine;
 }
 
-/* A verified block whose rows are taken, piece by piece by whichever thread is free. */
+/* A verified block. Free threads take its rows in pieces. */
 struct take_job {
     const struct loader *l;
     const struct ckpt_tensor *tensor;
@@ -242,7 +248,8 @@ struct take_job {
     const char *bytes;
     _Atomic uint64_t next;
     _Atomic bool failed;
-    struct status status; /* of the first that failed in time; written once, by who set `failed` */
+    struct status
+        status; /* of the thread that failed first; only the thread that set `failed` writes it */
 };
 
 static void take_pieces(void *ctx, uint32_t part)
@@ -280,8 +287,8 @@ static struct status block_take(const struct loader *l, struct loader_place at, 
     return job.status;
 }
 
-/* This rank takes what it wants from all slots; *at moves to the next round whatever happens, so
- * that all ranks count rounds alike. */
+/* Takes the rows that this rank wants from all slots. *at moves to the next round also after an
+ * error, so that all ranks count rounds alike. */
 static struct status round_take(const struct rounds *r, struct loader_place *at, unsigned round)
 {
     const struct loader *l = r->l;
@@ -296,7 +303,8 @@ static struct status round_take(const struct rounds *r, struct loader_place *at,
     return st;
 }
 
-/* All rounds. A rank whose sink fails says so at the agreement of the next round, or at the end. */
+/* Runs all rounds. A rank whose sink fails reports it at the next round's agreement, or at the end.
+ */
 static struct status rounds_run(struct rounds *r, struct status mine, struct loader_stats *stats)
 {
     const struct loader *l = r->l;

@@ -1,7 +1,7 @@
-/* Blocks that one rank wants: each thread of its team takes the next run of them, reads it in
- * pieces that its cache holds, sums them up and gives them to the sink at once, so that a byte
- * comes from memory once and goes back once. A checksum that is wrong at a block's end ends the
- * load. */
+/* Reads the blocks that one rank wants. Each thread of the team takes the next run of blocks and
+ * reads it in pieces that fit its cache; it adds each piece to the checksum and gives it to the
+ * sink at once, so every byte is read from memory once and written once. A wrong checksum at a
+ * block's end ends the load. */
 #include "checkpoint/load/loader_private.h"
 
 #include "base/mem.h"
@@ -9,31 +9,32 @@
 #include <stdatomic.h>
 
 enum {
-    AHEAD_RUNS = 4, /* for each lane, which the system is reading meanwhile */
-    /* Of a run's blocks. Small blocks (an expert each) stand together, so that threads do not fill,
-     * and first clear, the same huge page of the weights at once. */
-    RUN_BYTES = 8 << 20 /* at most, but for a longer block */
+    AHEAD_RUNS = 4, /* runs of each lane that the system is told to read ahead */
+    /* Bytes of a run. Small blocks (one expert each) share a run, so that threads do not fill, and
+     * first
+     *      * clear, the same huge page of the weights at once. */
+    RUN_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 
-/* What one thread works with. */
+/* The state of one thread. */
 struct lane {
     char *buf; /* owned, mapped */
     struct loader_stats stats;
     struct status status;
-    uint64_t failed; /* the place in the list where status comes from */
+    uint64_t failed; /* the index in the list of the block that failed */
 };
 
 struct stream {
     const struct loader *l;
     struct loader_place *list; /* owned [n] */
     uint64_t n;
-    uint64_t *runs; /* owned [n_runs + 1]: each run's first place in the list */
+    uint64_t *runs; /* owned [n_runs + 1]: each run's first index in the list */
     uint64_t n_runs;
     size_t buf_bytes;
     struct lane *lanes; /* owned [n_lanes] */
     uint32_t n_lanes;
     _Atomic uint64_t next;
-    _Atomic bool stops; /* blocks that were begun before are finished all the same */
+    _Atomic bool stops; /* set on failure; blocks that were begun before are still finished */
 };
 
 static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
@@ -41,13 +42,13 @@ static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
     return ckpt_tensor_at(s->l->o->c, s->list[i].tensor);
 }
 
-/* Of the tensor. */
+/* The block's number within its tensor. */
 static uint64_t block_of(const struct stream *s, uint64_t i)
 {
     return s->list[i].block - s->l->first_block[s->list[i].tensor];
 }
 
-/* How many blocks from place i on, before `end`, stand one behind the other in one tensor. */
+/* The number of blocks from index i on, before `end`, that are consecutive in one tensor. */
 static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
 {
     uint64_t n = 1;
@@ -57,7 +58,7 @@ static uint64_t neighbours(const struct stream *s, uint64_t i, uint64_t end)
     return n;
 }
 
-/* Tells the system of a run, of neighbours in one tensor at once. */
+/* Tells the system to read a run; one call for each series of consecutive blocks. */
 static void advise(const struct stream *s, uint64_t run)
 {
     if (run >= s->n_runs) return;
@@ -79,7 +80,7 @@ static struct status take_rows(void *ctx, uint64_t row, uint64_t n_rows, const v
     return loader_take(r->l, r->tensor, row, n_rows, rows);
 }
 
-/* Neighbours through the lane. Small ones (an expert's codes, its scales) share a read. */
+/* Reads n consecutive blocks. Small blocks (an expert's codes, its scales) share a read. */
 static struct status lane_blocks(const struct stream *s, struct lane *lane, uint64_t i, uint64_t n)
 {
     const struct ckpt_tensor *t = tensor_of(s, i);
@@ -114,8 +115,8 @@ static struct loader_place next_alone(const struct loader *l, struct loader_plac
     return loader_next(l, l->alone, at);
 }
 
-/* Cuts the list: a run ends before the block that would make it too long, and runs get shorter
- * towards the end, so that all lanes end at about the same time. */
+/* Cuts the list into runs. A run ends before the block that would make it too long, and runs get
+ * shorter towards the end, so that all lanes finish at about the same time. */
 static struct status runs_make(struct stream *s, uint64_t n_bytes)
 {
     uint64_t n_most = 0, n_run = 0;
@@ -135,7 +136,7 @@ static struct status runs_make(struct stream *s, uint64_t n_bytes)
     return status_ok();
 }
 
-/* The blocks in the file's order, and how much a lane holds at once. */
+/* Lists the blocks in the file's order and computes the size of a lane's buffer. */
 static struct status list_make(struct stream *s)
 {
     const struct loader *l = s->l;
@@ -167,7 +168,7 @@ static struct status lanes_make(struct stream *s)
     return status_ok();
 }
 
-/* Adds the lanes' counts up; of their failures the one that comes first in the file. */
+/* Adds up the lanes' counts; returns the failure that comes first in the file. */
 static struct status lanes_sum(const struct stream *s, struct loader_stats *stats)
 {
     struct status st = status_ok();
