@@ -112,13 +112,15 @@ static void run_fini(struct run *r)
     mem_free(&r->n_sampled);
 }
 
-static void submit(struct run *r)
+static struct status submit(struct run *r)
 {
     while (r->n_submitted < r->n && r->n_submitted - r->n_done < r->c->concurrency) {
         r->submitted_ns[r->n_submitted] = clock_ns();
-        scheduler_submit(r->scheduler, r->requests[r->n_submitted]);
+        struct request *q = r->requests[r->n_submitted];
         r->requests[r->n_submitted++] = NULL;
+        TRY(scheduler_submit(r->scheduler, q));
     }
+    return status_ok();
 }
 
 static struct status take_finished(struct run *r)
@@ -241,7 +243,7 @@ static struct status run_steps(struct run *r)
         if (!status_failed(&st) && drain_poll(&b->j->drain, 0) != DRAIN_NOT) {
             st = status_make(STATUS_DRAINED, "stopped (%s)", drain_reason(&b->j->drain));
         }
-        submit(r);
+        if (!status_failed(&st)) st = submit(r);
         if (!status_failed(&st) && r->n_done < r->n) st = plan_and_run(r, group);
         n_idle = b->groups[group].active ? 0 : n_idle + 1;
     }

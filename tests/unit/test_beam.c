@@ -208,9 +208,10 @@ static void entries_count_what_the_tokens_are(void)
     struct request *r = make_request(
         "{\"prompt\":[1,2,7,2],\"max_tokens\":40,\"repetition_penalty\":1.5,\"min_tokens\":6,"
         "\"stop_token_ids\":[6],\"logit_bias\":{\"8\":2,\"1\":-3}}");
+    struct request_adjusts adjusts = {0};
     uint64_t x = 9;
     for (int step = 0; step < 40; step++) {
-        const struct status st = request_adjust(r, &rules);
+        const struct status st = request_adjusts_update(&adjusts, r, &rules);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         size_t at = 0;
         for (int32_t v = 0; v < VOCAB; v++) {
@@ -223,17 +224,18 @@ static void entries_count_what_the_tokens_are(void)
             const bool is_end = (v == 4 || v == 6), forbidden = is_end && step < 6;
             const float bias = v == 8 ? 2 : v == 1 ? -3 : 0;
             if (!in_prompt && n_sampled == 0 && !is_end && bias == 0) continue;
-            CU_ASSERT_FATAL(at < r->n_adjusts);
-            const struct plan_adjust *a = &r->adjusts[at++];
+            CU_ASSERT_FATAL(at < adjusts.n);
+            const struct plan_adjust *a = &adjusts.entries[at++];
             CU_ASSERT(a->id == v && a->n_sampled == n_sampled && a->bias == bias);
             CU_ASSERT_EQUAL(a->flags,
                             (in_prompt ? PLAN_IN_PROMPT : 0u) | (forbidden ? PLAN_FORBIDDEN : 0u));
         }
-        CU_ASSERT_EQUAL(at, r->n_adjusts);
+        CU_ASSERT_EQUAL(at, adjusts.n);
         int32_t token = (int32_t)fake_between(&x, 0, VOCAB - 1);
         if (token == 4 || token == 6) token = 5;
         CU_ASSERT_EQUAL_FATAL(request_take_token(r, &rules, token).code, STATUS_OK);
     }
+    request_adjusts_fini(&adjusts);
     request_destroy(&r);
 }
 

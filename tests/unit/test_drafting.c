@@ -2,7 +2,7 @@
  * a job, whatever its lines ask for. (Layouts, preemption and shared blocks: test_scheduler.c.) */
 #include "base/json.h"
 #include "base/mem.h"
-#include "serve/request/drafting.h"
+#include "serve/schedule/drafting.h"
 #include "serve/schedule/scheduler.h"
 #include "util_serve.h"
 

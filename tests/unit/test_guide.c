@@ -14,6 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What request_allow found: a bit for each token. */
+static uint32_t allowed[8192];
+
 static const struct util_form patterns[] = {
     {"abc", {"abc"}, {"ab", "abcd", "", "xabc"}},
     {"^abc$", {"abc"}, {"abc$", "^abc"}},
@@ -86,12 +89,12 @@ static void tokens_fit_where_their_bytes_do(void)
     static const char *const next[] = {"x", "ypqr|", "z", "|"}; /* | is the end token */
     static const char tokens[] = "xyz";
     for (size_t step = 0; step < 3; step++) {
-        CU_ASSERT_EQUAL(request_allow(r, &rules).code, STATUS_OK);
+        CU_ASSERT_EQUAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
         for (int32_t id = 0; id < rules.vocab_size; id++) {
             const char c = id == 256 ? '|' : (char)id;
             const bool fits = c != '\0' && id < 257 && (id < 128 || id == 256) &&
                               strchr(next[step], c) != NULL && id != '|';
-            CU_ASSERT_EQUAL((r->allowed[id / 32] >> (id % 32) & 1) != 0, fits);
+            CU_ASSERT_EQUAL((allowed[id / 32] >> (id % 32) & 1) != 0, fits);
         }
         CU_ASSERT_EQUAL(r->finish, REQUEST_UNFINISHED);
         CU_ASSERT_EQUAL(request_take_token(r, &rules, tokens[step]).code, STATUS_OK);
@@ -103,15 +106,15 @@ static void tokens_fit_where_their_bytes_do(void)
     tokenizer_destroy(&t);
 }
 
-static bool may_draw(const struct request *r, int32_t id)
+static bool may_draw(int32_t id)
 {
-    return (r->allowed[id / 32] >> (id % 32) & 1) != 0;
+    return (allowed[id / 32] >> (id % 32) & 1) != 0;
 }
 
 static void take(struct request *r, const struct request_rules *rules, int32_t token)
 {
     CU_ASSERT_EQUAL(request_take_token(r, rules, token).code, STATUS_OK);
-    CU_ASSERT_EQUAL(request_allow(r, rules).code, STATUS_OK);
+    CU_ASSERT_EQUAL(request_allow(r, rules, NULL, allowed).code, STATUS_OK);
 }
 
 /* A word's last token cannot come behind the others, sampled ones alone; lists are kept to. */
@@ -123,22 +126,23 @@ static void lists_of_tokens_and_words_are_kept_to(void)
         &rules, "{\"prompt\":\"ab\",\"bad_words\":[\" abc\",\"x\"],\"max_tokens\":9,"
                 "\"min_tokens\":3}");
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
-    CU_ASSERT_EQUAL(request_allow(r, &rules).code, STATUS_OK);
-    CU_ASSERT(may_draw(r, 'a') && may_draw(r, 'c') && !may_draw(r, 'x') && !may_draw(r, 256));
+    CU_ASSERT_EQUAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
+    CU_ASSERT(may_draw('a') && may_draw('c') && !may_draw('x') && !may_draw(256));
     take(r, &rules, 'a');
     take(r, &rules, 'b');
-    CU_ASSERT(may_draw(r, 'a') && !may_draw(r, 'c') && !may_draw(r, 'x') && !may_draw(r, 256));
+    CU_ASSERT(may_draw('a') && !may_draw('c') && !may_draw('x') && !may_draw(256));
     take(r, &rules, 'a');
-    CU_ASSERT(may_draw(r, 'c') && may_draw(r, 256));
+    CU_ASSERT(may_draw('c') && may_draw(256));
     request_destroy(&r);
     r = util_request_parse(&rules, "{\"prompt\":\"ab\",\"bad_words\":[\"ab\"],\"max_tokens\":9,"
                                    "\"allowed_token_ids\":[97,98,97]}");
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
+    CU_ASSERT_EQUAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
     for (int32_t id = 0; id < rules.vocab_size; id++)
-        CU_ASSERT_EQUAL(may_draw(r, id), id == 'a' || id == 'b');
+        CU_ASSERT_EQUAL(may_draw(id), id == 'a' || id == 'b');
     CU_ASSERT_NOT_EQUAL(request_words_hash(r), 0);
     take(r, &rules, 'a');
-    CU_ASSERT(may_draw(r, 'a') && !may_draw(r, 'b'));
+    CU_ASSERT(may_draw('a') && !may_draw('b'));
     request_destroy(&r);
     tokenizer_destroy(&t);
 }
@@ -222,10 +226,10 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
         if (r->guide == NULL) printf("\n  %s: %s\n", path, r->error_message);
         CU_ASSERT_FATAL(r->guide != NULL);
         while (r->finish == REQUEST_UNFINISHED) {
-            CU_ASSERT_EQUAL_FATAL(request_allow(r, &rules).code, STATUS_OK);
+            CU_ASSERT_EQUAL_FATAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
             state = state * 6364136223846793005u + 1442695040888963407u;
             int32_t id = (int32_t)((state >> 33) % (uint64_t)rules.vocab_size);
-            while ((r->allowed[id / 32] >> (id % 32) & 1) == 0) id = (id + 1) % rules.vocab_size;
+            while ((allowed[id / 32] >> (id % 32) & 1) == 0) id = (id + 1) % rules.vocab_size;
             CU_ASSERT_EQUAL_FATAL(request_take_token(r, &rules, id).code, STATUS_OK);
         }
         const uint16_t end = dfa_run(d, DFA_START, r->text.data, r->text.n);
@@ -356,7 +360,7 @@ static void failing_allocations_are_statuses(void)
         (void)mem_fail_after(n);
         struct status st = guides_create(t, rules.vocab_size, &rules.guides);
         if (!status_failed(&st)) st = request_create(&rules, 1, LINE, sizeof LINE - 1, &r);
-        if (!status_failed(&st)) st = request_allow(r, &rules);
+        if (!status_failed(&st)) st = request_allow(r, &rules, NULL, allowed);
         passed = mem_fail_after(0) < n;
         CU_ASSERT_EQUAL(st.code, passed ? STATUS_OK : STATUS_MEMORY);
         if (passed) CU_ASSERT_PTR_NOT_NULL(r->guide);

@@ -164,13 +164,13 @@ static void commit(const struct scenario *c, struct scheduler *s, int32_t group,
  * ran: the oldest is never preempted, and nobody overtakes. */
 static bool order_holds(const struct scheduler *s)
 {
-    for (const struct request *w = s->waiting.head; w != NULL; w = w->next) {
-        if (w->next != NULL && request_is_before(w->next, w)) return false;
+    for (const struct sequence *w = s->waiting.head; w != NULL; w = w->next) {
+        if (w->next != NULL && sequence_is_before(w->next, w)) return false;
         if (w->first_plan_ns == 0) continue;
         const struct replica *replica = &s->replicas[w->replica];
         for (int32_t g = 0; g < s->o.n_groups; g++) {
-            const struct request *tail = replica->groups[g].running.tail;
-            if (tail != NULL && request_is_before(w, tail)) return false;
+            const struct sequence *tail = replica->groups[g].running.tail;
+            if (tail != NULL && sequence_is_before(w, tail)) return false;
         }
     }
     return true;
@@ -181,11 +181,11 @@ static void count_holders(const struct scheduler *s, const struct replica *repli
                           int32_t *n_holders, int32_t *n_own)
 {
     for (int32_t g = 0; g < s->o.n_groups; g++) {
-        const struct request *r = replica->groups[g].running.head;
-        for (; r != NULL; r = r->next) {
-            for (size_t b = 0; b < r->n_blocks; b++) {
-                n_holders[r->blocks[b]]++;
-                n_own[r->blocks[b]] += b >= r->n_cached;
+        const struct sequence *q = replica->groups[g].running.head;
+        for (; q != NULL; q = q->next) {
+            for (size_t b = 0; b < q->n_blocks; b++) {
+                n_holders[q->blocks[b]]++;
+                n_own[q->blocks[b]] += b >= q->n_cached;
             }
         }
     }

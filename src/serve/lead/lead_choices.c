@@ -24,7 +24,7 @@ static struct status run_probes(struct lead *l, struct request *p)
         struct request *c = NULL;
         TRY(beam_make_probe(p->search, i, &c));
         c->order = p->order + (uint64_t)i;
-        scheduler_submit(l->scheduler, c);
+        TRY(scheduler_submit(l->scheduler, c));
     }
     return status_ok();
 }

@@ -48,7 +48,11 @@ static struct status order_window(struct lead *l)
 {
     struct order_window *w = &l->window;
     TRY(order_requests(l->o.order, l->o.n_blocks, w->requests, w->n));
-    for (size_t i = 0; i < w->n; i++) scheduler_submit(l->scheduler, w->requests[i]);
+    for (size_t i = 0; i < w->n; i++) {
+        struct request *r = w->requests[i];
+        w->requests[i] = NULL;
+        TRY(scheduler_submit(l->scheduler, r));
+    }
     w->n = w->bytes = 0;
     return status_ok();
 }

@@ -147,8 +147,6 @@ void request_destroy(struct request **request)
     if (r->parent == NULL) mem_free(&r->stop_ids);
     if (r->parent == NULL) mem_free(&r->biases);
     if (r->parent == NULL) request_words_fini(&r->words);
-    mem_free(&r->adjusts);
-    drafting_fini(&r->drafting);
     mem_free(&r->allowed);
     guide_release(&r->guide);
     for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
@@ -157,8 +155,6 @@ void request_destroy(struct request **request)
     strbuf_fini(&r->text);
     detokenizer_fini(&r->detokenizer);
     mem_free(&r->error_message);
-    mem_free(&r->blocks);
-    mem_free(&r->block_keys);
     mem_free(request);
 }
 

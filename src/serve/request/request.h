@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 #include "plan/step_plan.h"
-#include "serve/request/drafting.h"
 #include "serve/request/guide.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/detokenizer.h"
@@ -87,7 +86,6 @@ struct request_words {
 };
 
 enum request_format { REQUEST_PLAIN, REQUEST_OPENAI, REQUEST_OPENAI_CHAT };
-enum request_state { REQUEST_NEW, REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHED };
 enum request_finish { REQUEST_UNFINISHED, REQUEST_STOP, REQUEST_LENGTH, REQUEST_SCORED };
 
 /* An owned byte string; may hold NULs. */
@@ -110,7 +108,6 @@ struct request {
     /* the line */
     uint64_t line;    /* number, from 1 */
     uint64_t index;   /* order of reading, from 0 */
-    int32_t plan_id;  /* its name in plans */
     uint64_t order;   /* in which it runs, among those of its priority; no two have the same */
     int32_t priority; /* smaller runs first; 0 unless the line says so */
     enum request_format format;
@@ -154,6 +151,7 @@ struct request {
     size_t n_saved;     /* sampled tokens that the journal has by now; of a search, its steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
     enum request_finish finish;
+    uint64_t first_token_ns, last_token_ns; /* when they were taken; 0: not yet */
     struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the
                                  answers are the first n_choices. NULL: r is its own only answer */
     size_t choices_capacity;
@@ -163,37 +161,18 @@ struct request {
     const char *error_code;     /* NULL: no error. A constant */
     char *error_message;        /* owned */
 
-    /* the scheduler's */
-    enum request_state state;
-    bool in_flight;         /* a planned step of it has not been committed */
-    bool is_scored;         /* that step gives log-probabilities of prompt tokens */
-    int32_t replica, group; /* where it runs */
-    int32_t n_rows;         /* rows of the step being planned or in flight, from pos0 on */
-    size_t pos0;
-    size_t n_computed; /* tokens whose KV stands in its blocks */
-    size_t n_high;     /* the most that n_computed ever was */
-    int32_t *blocks;   /* [n_blocks], owned memory */
-    size_t n_blocks, blocks_capacity;
-    size_t n_cached; /* the first of them, which the prefix cache knows and others may hold */
-    int32_t n_own;   /* of n_blocks: taken from the pool for it */
-    uint64_t
-        *block_keys; /* [n_block_keys] of its full blocks (serve/schedule/prefix_cache.h); owned */
-    size_t n_block_keys, block_keys_capacity;
-    struct plan_adjust
-        *adjusts; /* [n_adjusts] for its next draw (serve/request/request_adjust.h); owned */
-    size_t n_adjusts, adjusts_capacity;
-    size_t n_counted; /* tokens that are in them; 0: none were made yet */
-    bool forbids;     /* end tokens are among them */
     uint16_t guide_state;
-    uint32_t *allowed; /* [n_allowed_words] tokens that its next draw may give, a bit each; owned */
-    size_t n_allowed_words;   /* 0: all */
-    struct drafting drafting; /* while it runs */
-    int32_t n_drafts;         /* guesses behind its tokens, which the step in flight checks */
-    bool may_draft;           /* in the step being planned */
-    uint64_t first_plan_ns, first_token_ns, last_token_ns;
-    struct request *prev, *next; /* in the list of its state */
+    uint32_t *allowed;           /* [ceil(vocab_size / 32)] scratch of request_words_check; owned */
+    struct request *prev, *next; /* in the list that it is in (request_list.h) */
 
     struct result_entry *shared; /* the result cache's, while r runs for others, too */
+};
+
+/* Draft tokens behind a request's own, as if it had drawn them. */
+struct request_ahead {
+    const int32_t *tokens; /* [n] */
+    size_t n;              /* above 0 */
+    uint16_t guide_state;  /* behind them, where the request has a guide */
 };
 
 /* Local. The request of one line (n bytes, borrowed for the call). A line that cannot be served

@@ -143,19 +143,22 @@ struct status request_read_guide(struct request *r, const struct request_rules *
     return check_start(r, a.name);
 }
 
-struct status request_guide_allow(struct request *r, const struct request_rules *rules)
+struct status request_guide_allow(const struct request *r, const struct request_rules *rules,
+                                  const struct request_ahead *ahead, uint32_t *allowed)
 {
     const uint32_t *mask;
     size_t n_tokens;
-    TRY(guide_mask(r->guide, r->guide_state, r->n_tokens == r->n_prompt, &mask, &n_tokens));
-    memcpy(r->allowed, mask, r->n_allowed_words * sizeof *mask);
-    const bool may_end = guide_accepts(r->guide, r->guide_state);
+    const uint16_t state = ahead != NULL ? ahead->guide_state : r->guide_state;
+    const bool begins = r->n_tokens == r->n_prompt && ahead == NULL;
+    TRY(guide_mask(r->guide, state, begins, &mask, &n_tokens));
+    memcpy(allowed, mask, ((size_t)rules->vocab_size + 31) / 32 * sizeof *mask);
+    const bool may_end = guide_accepts(r->guide, state);
     const size_t n_ends = r->ignore_eos ? 0 : rules->n_end_ids;
     for (size_t i = 0; i < n_ends + r->n_stop_ids; i++) {
         const int32_t id = i < n_ends ? rules->end_ids[i] : r->stop_ids[i - n_ends];
         if (id < 0 || id >= rules->vocab_size) continue; /* a tokenizer may know more ids */
         const uint32_t bit = (uint32_t)1 << (id % 32);
-        r->allowed[id / 32] = may_end ? r->allowed[id / 32] | bit : r->allowed[id / 32] & ~bit;
+        allowed[id / 32] = may_end ? allowed[id / 32] | bit : allowed[id / 32] & ~bit;
     }
     return status_ok();
 }

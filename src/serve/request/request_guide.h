@@ -12,9 +12,11 @@
 struct status request_read_guide(struct request *r, const struct request_rules *rules,
                                  const struct js_node *fields);
 
-/* Local. For a request with a guide: r->allowed [n_allowed_words] = the tokens that fit next; end
- * tokens where its text may end. Errors: STATUS_MEMORY. */
-struct status request_guide_allow(struct request *r, const struct request_rules *rules);
+/* Local. For a request with a guide: allowed [ceil(vocab_size / 32)] = a bit for each token that
+ * fits next (behind the draft tokens `ahead`; NULL: none), end tokens where its text may end.
+ * Errors: STATUS_MEMORY. */
+struct status request_guide_allow(const struct request *r, const struct request_rules *rules,
+                                  const struct request_ahead *ahead, uint32_t *allowed);
 
 /* Local. The token that was just appended, no end token; *is_done: nothing can follow. Makes r an
  * error row where it does not fit, or where no token can follow. Errors: STATUS_MEMORY. */

@@ -101,11 +101,15 @@ static struct status read_banned(struct request *r, const struct request_rules *
     return status_ok();
 }
 
-static bool allows_none(const struct request *r)
+/* Brings r->allowed up to date; *none: no token is in it. */
+static struct status look_ahead(struct request *r, const struct request_rules *rules, bool *none)
 {
-    for (size_t i = 0; i < r->n_allowed_words; i++)
-        if (r->allowed[i] != 0) return false;
-    return true;
+    const size_t n_words = ((size_t)rules->vocab_size + 31) / 32;
+    if (r->allowed == NULL) TRY(mem_alloc(&r->allowed, n_words, sizeof *r->allowed, "request"));
+    TRY(request_allow(r, rules, NULL, r->allowed));
+    *none = true;
+    for (size_t i = 0; i < n_words; i++) *none = *none && r->allowed[i] == 0;
+    return status_ok();
 }
 
 struct status request_read_words(struct request *r, const struct request_rules *rules,
@@ -119,54 +123,70 @@ struct status request_read_words(struct request *r, const struct request_rules *
         return request_bad(r, "unsupported", "%s: not supported together with beam search",
                            r->words.kept != NULL ? "allowed_token_ids" : "bad_words");
     }
-    TRY(request_allow(r, rules));
-    if (!allows_none(r)) return status_ok();
+    bool none;
+    TRY(look_ahead(r, rules, &none));
+    if (!none) return status_ok();
     return request_bad(
         r, "invalid_request",
         "allowed_token_ids, bad_words and what else the line asks for leave no token "
         "to begin with");
 }
 
-static void forbid(struct request *r, const struct request_rules *rules, int32_t id)
+static void forbid(const struct request_rules *rules, int32_t id, uint32_t *allowed)
 {
-    if (id >= 0 && id < rules->vocab_size) r->allowed[id / 32] &= ~((uint32_t)1 << (id % 32));
+    if (id >= 0 && id < rules->vocab_size) allowed[id / 32] &= ~((uint32_t)1 << (id % 32));
 }
 
-static void narrow(struct request *r, const struct request_rules *rules)
+/* Token i of r's, and of the drafts behind them. */
+static int32_t token_at(const struct request *r, const struct request_ahead *ahead, size_t i)
+{
+    return i < r->n_tokens ? r->tokens[i] : ahead->tokens[i - r->n_tokens];
+}
+
+/* True when the n tokens of `word` stand before token `end`. */
+static bool stands_before(const struct request *r, const struct request_ahead *ahead, size_t end,
+                          const int32_t *word, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (token_at(r, ahead, end - n + i) != word[i]) return false;
+    return true;
+}
+
+static void narrow(const struct request *r, const struct request_rules *rules,
+                   const struct request_ahead *ahead, uint32_t *allowed)
 {
     const struct request_words *w = &r->words;
-    const size_t n_sampled = r->n_tokens - r->n_prompt;
-    for (size_t i = 0; i < w->n_kept_words; i++) r->allowed[i] &= w->kept[i];
+    const size_t n_tokens = r->n_tokens + (ahead != NULL ? ahead->n : 0);
+    const size_t n_sampled = n_tokens - r->n_prompt;
+    for (size_t i = 0; i < w->n_kept_words; i++) allowed[i] &= w->kept[i];
     for (size_t i = 0; i < w->n_banned; i += 1 + (size_t)w->banned[i]) {
         const int32_t *word = w->banned + i + 1;
         const size_t n_before = (size_t)w->banned[i] - 1;
-        if (n_before > n_sampled) continue;
-        if (n_before > 0 &&
-            memcmp(r->tokens + r->n_tokens - n_before, word, n_before * sizeof *word) != 0)
-            continue;
-        forbid(r, rules, word[n_before]);
+        if (n_before > n_sampled || !stands_before(r, ahead, n_tokens, word, n_before)) continue;
+        forbid(rules, word[n_before], allowed);
     }
     if (n_sampled >= (size_t)r->min_tokens) return; /* end tokens may not come yet */
-    for (size_t i = 0; i < rules->n_end_ids; i++) forbid(r, rules, rules->end_ids[i]);
-    for (size_t i = 0; i < r->n_stop_ids; i++) forbid(r, rules, r->stop_ids[i]);
+    for (size_t i = 0; i < rules->n_end_ids; i++) forbid(rules, rules->end_ids[i], allowed);
+    for (size_t i = 0; i < r->n_stop_ids; i++) forbid(rules, r->stop_ids[i], allowed);
 }
 
-struct status request_allow(struct request *r, const struct request_rules *rules)
+bool request_is_narrowed(const struct request *r)
+{
+    return r->guide != NULL || has_any(&r->words);
+}
+
+struct status request_allow(const struct request *r, const struct request_rules *rules,
+                            const struct request_ahead *ahead, uint32_t *allowed)
 {
     const size_t n_words = ((size_t)rules->vocab_size + 31) / 32;
     const int n_last = rules->vocab_size % 32;
-    if (r->guide == NULL && !has_any(&r->words)) return status_ok();
-    if (r->allowed == NULL) {
-        TRY(mem_alloc(&r->allowed, n_words, sizeof *r->allowed, "request"));
-        r->n_allowed_words = n_words;
-    }
     if (r->guide != NULL) {
-        TRY(request_guide_allow(r, rules));
+        TRY(request_guide_allow(r, rules, ahead, allowed));
     } else {
-        memset(r->allowed, 0xFF, n_words * sizeof *r->allowed);
-        if (n_last > 0) r->allowed[n_words - 1] = ((uint32_t)1 << n_last) - 1;
+        memset(allowed, 0xFF, n_words * sizeof *allowed);
+        if (n_last > 0) allowed[n_words - 1] = ((uint32_t)1 << n_last) - 1;
     }
-    if (has_any(&r->words)) narrow(r, rules);
+    if (has_any(&r->words)) narrow(r, rules, ahead, allowed);
     return status_ok();
 }
 
@@ -175,8 +195,9 @@ struct status request_words_check(struct request *r, const struct request_rules 
 {
     *is_done = false;
     if (!has_any(&r->words)) return status_ok();
-    TRY(request_allow(r, rules));
-    if (!allows_none(r)) return status_ok();
+    bool none;
+    TRY(look_ahead(r, rules, &none));
+    if (!none) return status_ok();
     *is_done = r->guide != NULL && guide_accepts(r->guide, r->guide_state);
     if (*is_done) return status_ok();
     return request_fail(

@@ -13,9 +13,13 @@
 struct status request_read_words(struct request *r, const struct request_rules *rules,
                                  const struct js_node *fields);
 
-/* Local. r->allowed = the tokens that r may draw next. Nothing where any may. Errors:
- * STATUS_MEMORY. */
-struct status request_allow(struct request *r, const struct request_rules *rules);
+/* Local. False: r may draw any token, always. */
+bool request_is_narrowed(const struct request *r);
+
+/* Local. allowed [ceil(vocab_size / 32)] = a bit for each token that r, which is narrowed, may draw
+ * next; behind the draft tokens `ahead`, where they are not NULL. Errors: STATUS_MEMORY. */
+struct status request_allow(const struct request *r, const struct request_rules *rules,
+                            const struct request_ahead *ahead, uint32_t *allowed);
 
 /* Local. For a request that goes on: where no token is left, *is_done when its form is whole, else
  * r becomes an error row. Errors: STATUS_MEMORY. */

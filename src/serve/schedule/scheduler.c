@@ -1,4 +1,4 @@
-/* Planning. Requests have one order everywhere (request_is_before); "older" means earlier in it.
+/* Planning. Sequences have one order everywhere (sequence_is_before); "older" means earlier in it.
  * The oldest of a replica is never preempted, and the pool holds a full context, so it always gets
  * on. */
 #include "serve/schedule/scheduler.h"
@@ -75,12 +75,12 @@ void scheduler_destroy(struct scheduler **scheduler)
 {
     struct scheduler *s = *scheduler;
     if (s == NULL) return;
-    request_list_clear(&s->waiting);
-    request_list_clear(&s->finished);
+    sequence_list_clear(&s->waiting);
+    sequence_list_clear(&s->finished);
     for (int32_t i = 0; s->replicas != NULL && i < s->o.n_replicas; i++) {
         struct replica *r = &s->replicas[i];
         for (int32_t g = 0; r->groups != NULL && g < s->o.n_groups; g++) {
-            request_list_clear(&r->groups[g].running);
+            sequence_list_clear(&r->groups[g].running);
             mem_free(&r->groups[g].flight);
         }
         mem_free(&r->groups);
@@ -88,15 +88,22 @@ void scheduler_destroy(struct scheduler **scheduler)
         block_pool_fini(&r->pool);
     }
     mem_free(&s->replicas);
-    request_adjusts_fini(&s->adjusts);
+    request_adjusts_fini(&s->draft_adjusts);
+    mem_free(&s->allowed);
     mem_free(scheduler);
 }
 
-void scheduler_submit(struct scheduler *s, struct request *r)
+struct status scheduler_submit(struct scheduler *s, struct request *r)
 {
-    r->state = REQUEST_WAITING;
-    r->plan_id = (int32_t)(s->n_submitted++ & INT32_MAX);
-    request_list_put_from_tail(&s->waiting, r);
+    struct sequence *q = NULL;
+    const struct status st = sequence_create(r, &q);
+    if (status_failed(&st)) {
+        request_destroy(&r);
+        return st;
+    }
+    q->id = (int32_t)(s->n_submitted++ & INT32_MAX);
+    sequence_list_put_from_tail(&s->waiting, q);
+    return st;
 }
 
 bool scheduler_wants_more(const struct scheduler *s)
@@ -121,10 +128,10 @@ struct scheduler_load scheduler_load(const struct scheduler *s)
     return load;
 }
 
-static struct status visit_list(const struct request_list *l,
+static struct status visit_list(const struct sequence_list *l,
                                 struct status (*visit)(void *user, struct request *r), void *user)
 {
-    for (struct request *r = l->head; r != NULL; r = r->next) TRY(visit(user, r));
+    for (struct sequence *q = l->head; q != NULL; q = q->next) TRY(visit(user, q->r));
     return status_ok();
 }
 
@@ -142,23 +149,27 @@ struct status scheduler_visit(struct scheduler *s, int32_t group,
 
 struct request *scheduler_take_finished(struct scheduler *s)
 {
-    struct request *r = s->finished.head;
-    if (r != NULL) request_list_take(&s->finished, r);
+    struct sequence *q = s->finished.head;
+    if (q == NULL) return NULL;
+    struct request *r = q->r;
+    sequence_list_take(&s->finished, q);
+    q->r = NULL;
+    sequence_destroy(&q);
     return r;
 }
 
-void scheduler_leave(struct scheduler *s, struct request *r)
+void scheduler_leave(struct scheduler *s, struct sequence *q)
 {
-    struct replica *replica = &s->replicas[r->replica];
-    struct microbatch *m = &replica->groups[r->group];
-    request_list_take(&m->running, r);
-    block_pool_give(&replica->pool, r->blocks + r->n_cached, (int32_t)(r->n_blocks - r->n_cached));
-    while (r->n_cached > 0) prefix_cache_release(&replica->cache, r->blocks[--r->n_cached]);
-    m->n_blocks -= r->n_own;
-    r->n_blocks = 0;
-    r->n_own = 0;
-    r->n_computed = 0;
-    drafting_fini(&r->drafting);
+    struct replica *replica = &s->replicas[q->replica];
+    struct microbatch *m = &replica->groups[q->group];
+    sequence_list_take(&m->running, q);
+    block_pool_give(&replica->pool, q->blocks + q->n_cached, (int32_t)(q->n_blocks - q->n_cached));
+    while (q->n_cached > 0) prefix_cache_release(&replica->cache, q->blocks[--q->n_cached]);
+    m->n_blocks -= q->n_own;
+    q->n_blocks = 0;
+    q->n_own = 0;
+    q->n_computed = 0;
+    drafting_fini(&q->drafting);
     replica->n_running--;
     s->n_running--;
 }
@@ -166,73 +177,73 @@ void scheduler_leave(struct scheduler *s, struct request *r)
 /* Sends a sequence back to wait. It may be in flight in another group: that step was planned before
  * whatever is planned next with its blocks, so every rank has used them by then, and its token is
  * still good. */
-static void preempt(struct scheduler *s, struct request *r)
+static void preempt(struct scheduler *s, struct sequence *q)
 {
-    struct replica *replica = &s->replicas[r->replica];
-    scheduler_leave(s, r);
+    struct replica *replica = &s->replicas[q->replica];
+    scheduler_leave(s, q);
     s->stats->n_preemptions++;
     replica->n_kept += s->o.n_blocks / KEPT_PART + 1;
     if (replica->n_kept > s->o.n_blocks / 2) replica->n_kept = s->o.n_blocks / 2;
     replica->n_calm = 0;
-    r->state = REQUEST_WAITING;
-    request_list_put_from_head(&s->waiting, r);
+    q->state = SEQUENCE_WAITING;
+    sequence_list_put_from_head(&s->waiting, q);
 }
 
-static struct request *youngest(const struct scheduler *s, const struct replica *replica)
+static struct sequence *youngest(const struct scheduler *s, const struct replica *replica)
 {
-    struct request *found = NULL;
+    struct sequence *found = NULL;
     for (int32_t g = 0; g < s->o.n_groups; g++) {
-        struct request *tail = replica->groups[g].running.tail;
-        if (tail != NULL && (found == NULL || request_is_before(found, tail))) found = tail;
+        struct sequence *tail = replica->groups[g].running.tail;
+        if (tail != NULL && (found == NULL || sequence_is_before(found, tail))) found = tail;
     }
     return found;
 }
 
-static struct status grow_table(struct request *r, size_t n_needed)
+static struct status grow_table(struct sequence *q, size_t n_needed)
 {
-    if (n_needed <= r->blocks_capacity) return status_ok();
+    if (n_needed <= q->blocks_capacity) return status_ok();
     const size_t grown = n_needed + n_needed / 2;
-    TRY(mem_grow(&r->blocks, r->n_blocks, grown, sizeof *r->blocks, "block table"));
-    r->blocks_capacity = grown;
+    TRY(mem_grow(&q->blocks, q->n_blocks, grown, sizeof *q->blocks, "block table"));
+    q->blocks_capacity = grown;
     return status_ok();
 }
 
-struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed)
+struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_needed)
 {
-    struct replica *replica = &s->replicas[r->replica];
-    TRY(grow_table(r, n_needed));
-    while (r->n_blocks < n_needed) {
+    struct replica *replica = &s->replicas[q->replica];
+    TRY(grow_table(q, n_needed));
+    while (q->n_blocks < n_needed) {
         int32_t id = block_pool_take(&replica->pool);
         if (id < 0) id = prefix_cache_evict(&replica->cache);
-        r->blocks[r->n_blocks++] = id;
-        r->n_own++;
-        replica->groups[r->group].n_blocks++;
+        q->blocks[q->n_blocks++] = id;
+        q->n_own++;
+        replica->groups[q->group].n_blocks++;
     }
     return status_ok();
 }
 
-/* Blocks for all tokens of a running request, preempting younger ones. When r itself is the
- * youngest, it is r that waits again (r->state tells). */
-static struct status hold_blocks(struct scheduler *s, struct request *r)
+/* Blocks for all tokens of a running request, preempting younger ones. When q itself is the
+ * youngest, it is q that waits again (q->state tells). */
+static struct status hold_blocks(struct scheduler *s, struct sequence *q)
 {
-    struct replica *replica = &s->replicas[r->replica];
-    const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
-    while (r->n_blocks + (size_t)replica_n_free(replica) < n_needed) {
-        struct request *victim = youngest(s, replica);
+    struct replica *replica = &s->replicas[q->replica];
+    const size_t n_needed = (size_t)scheduler_blocks_for(q->r->n_tokens);
+    while (q->n_blocks + (size_t)replica_n_free(replica) < n_needed) {
+        struct sequence *victim = youngest(s, replica);
         preempt(s, victim);
-        if (victim == r) return status_ok();
+        if (victim == q) return status_ok();
     }
-    return scheduler_take_blocks(s, r, n_needed);
+    return scheduler_take_blocks(s, q, n_needed);
 }
 
-/* Rows for r's tokens that are not computed yet, within the chunk and the step's budget. */
-static void give_rows(const struct scheduler *s, struct microbatch *m, struct request *r)
+/* Rows for q's tokens that are not computed yet, within the chunk and the step's budget. */
+static void give_rows(const struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
-    size_t n = r->n_tokens - r->n_computed;
+    size_t n = q->r->n_tokens - q->n_computed;
     const size_t left = (size_t)(s->step_rows - m->n_rows);
     if (n > (size_t)s->o.chunk_tokens) n = (size_t)s->o.chunk_tokens;
     if (n > left) n = left;
-    r->n_rows = (int32_t)n;
+    q->n_rows = (int32_t)n;
     m->n_rows += (int32_t)n;
 }
 
@@ -240,24 +251,24 @@ static void give_rows(const struct scheduler *s, struct microbatch *m, struct re
 static struct status plan_running(struct scheduler *s, struct microbatch *m)
 {
     m->n_rows = 0;
-    struct request *r = m->running.head;
-    while (r != NULL) {
-        struct request *prev = r->prev;
-        r->n_rows = 0;
-        if (r->n_tokens - r->n_computed == 1) {
-            TRY(hold_blocks(s, r));
-            if (r->state == REQUEST_RUNNING) give_rows(s, m, r);
+    struct sequence *q = m->running.head;
+    while (q != NULL) {
+        struct sequence *prev = q->prev;
+        q->n_rows = 0;
+        if (q->r->n_tokens - q->n_computed == 1) {
+            TRY(hold_blocks(s, q));
+            if (q->state == SEQUENCE_RUNNING) give_rows(s, m, q);
         }
-        /* Only r and younger ones can have been preempted. */
-        if (r->state == REQUEST_RUNNING)
-            r = r->next;
+        /* Only q and younger ones can have been preempted. */
+        if (q->state == SEQUENCE_RUNNING)
+            q = q->next;
         else
-            r = prev != NULL ? prev->next : m->running.head;
+            q = prev != NULL ? prev->next : m->running.head;
     }
-    for (r = m->running.head; r != NULL; r = r->next) {
-        if (r->n_rows > 0) continue;
-        scheduler_prefix_adopt(s, r);
-        if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);
+    for (q = m->running.head; q != NULL; q = q->next) {
+        if (q->n_rows > 0) continue;
+        scheduler_prefix_adopt(s, q);
+        if (!scheduler_prefix_is_coming(s, q)) give_rows(s, m, q);
     }
     return status_ok();
 }
@@ -276,16 +287,16 @@ static size_t group_share(const struct scheduler *s)
     return share;
 }
 
-/* True when r can start in this group of this replica. Blocks for all its tokens but those that it
+/* True when q can start in this group of this replica. Blocks for all its tokens but those that it
  * shares must be free, and for those that run a hundredth of the pool and what preemptions taught
  * to keep; and a group takes no more than its part of the pool. Neither holds back the only
  * sequence of a replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
-                 const struct microbatch *m, const struct request *r,
+                 const struct microbatch *m, const struct sequence *q,
                  const struct prefix_match *match)
 {
     const int64_t n_blocks = s->o.n_blocks;
-    const int64_t n_needed = scheduler_blocks_for(r->n_tokens) - (int64_t)match->n_blocks;
+    const int64_t n_needed = scheduler_blocks_for(q->r->n_tokens) - (int64_t)match->n_blocks;
     const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100 + replica->n_kept;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
     if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
@@ -294,16 +305,16 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
 }
 
-/* Of the replicas where r fits, the one that has or computes most of its prefix, then the one with
+/* Of the replicas where q fits, the one that has or computes most of its prefix, then the one with
  * the least work. Each replica takes its even share only, so a common prefix starves none. */
-static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct request *r)
+static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct sequence *q)
 {
     struct replica *best = NULL;
     size_t n_best = 0;
     for (int32_t i = 0; i < s->o.n_replicas; i++) {
         struct replica *replica = &s->replicas[i];
-        const struct prefix_match match = scheduler_prefix_match(s, replica, r);
-        if (!fits(s, replica, &replica->groups[group], r, &match)) continue;
+        const struct prefix_match match = scheduler_prefix_match(s, replica, q);
+        if (!fits(s, replica, &replica->groups[group], q, &match)) continue;
         bool better = best == NULL || match.n_coming > n_best;
         if (!better && match.n_coming == n_best) {
             better = replica->n_running < best->n_running ||
@@ -320,28 +331,28 @@ static struct replica *choose_replica(struct scheduler *s, int32_t group, const 
 static struct status admit(struct scheduler *s, int32_t group)
 {
     for (;;) {
-        struct request *r = s->waiting.head;
-        if (r == NULL || r->in_flight) return status_ok();
-        TRY(scheduler_prefix_keys(s, r));
-        struct replica *replica = choose_replica(s, group, r);
+        struct sequence *q = s->waiting.head;
+        if (q == NULL || q->in_flight) return status_ok();
+        TRY(scheduler_prefix_keys(s, q));
+        struct replica *replica = choose_replica(s, group, q);
         if (replica == NULL) return status_ok();
         struct microbatch *m = &replica->groups[group];
-        r->replica = (int32_t)(replica - s->replicas);
-        r->group = group;
-        const size_t n_needed = (size_t)scheduler_blocks_for(r->n_tokens);
-        TRY(grow_table(r, n_needed));
-        scheduler_prefix_adopt(s, r);
-        TRY(scheduler_take_blocks(s, r, n_needed));
-        request_list_take(&s->waiting, r);
-        request_list_put_from_tail(&m->running, r);
-        r->state = REQUEST_RUNNING;
+        q->replica = (int32_t)(replica - s->replicas);
+        q->group = group;
+        const size_t n_needed = (size_t)scheduler_blocks_for(q->r->n_tokens);
+        TRY(grow_table(q, n_needed));
+        scheduler_prefix_adopt(s, q);
+        TRY(scheduler_take_blocks(s, q, n_needed));
+        sequence_list_take(&s->waiting, q);
+        sequence_list_put_from_tail(&m->running, q);
+        q->state = SEQUENCE_RUNNING;
         replica->n_running++;
         if (replica->n_running > s->stats->n_peak_batch)
             s->stats->n_peak_batch = replica->n_running;
         s->stats->n_admissions++;
         s->n_running++;
-        r->n_rows = 0;
-        if (!scheduler_prefix_is_coming(s, r)) give_rows(s, m, r);
+        q->n_rows = 0;
+        if (!scheduler_prefix_is_coming(s, q)) give_rows(s, m, q);
     }
 }
 
@@ -353,8 +364,14 @@ static void calm_down(struct replica *replica)
     replica->n_calm = 0;
 }
 
-/* How r's next token is drawn. */
-static void plan_draw(const struct request *r, struct plan_seq *seq)
+/* The draw behind some rows of a sequence: what its history and the drafts before it make of it. */
+struct draw {
+    const struct request_adjusts *adjusts;
+    const uint32_t *allowed;
+    size_t n_allowed_words;
+};
+
+static void plan_draw(const struct request *r, const struct draw *draw, struct plan_seq *seq)
 {
     seq->want |= PLAN_SAMPLE;
     seq->top_k = r->top_k;
@@ -362,30 +379,46 @@ static void plan_draw(const struct request *r, struct plan_seq *seq)
     seq->top_p = r->top_p;
     seq->min_p = r->min_p;
     seq->penalties = r->penalties;
-    seq->n_adjusts = (int32_t)r->n_adjusts;
-    seq->n_allowed_words = (int32_t)r->n_allowed_words;
+    seq->n_adjusts = (int32_t)draw->adjusts->n;
+    seq->n_allowed_words = (int32_t)draw->n_allowed_words;
     if (r->n_logprobs < 0) return;
     seq->want |= PLAN_LOGPROB;
     seq->n_logprobs = r->n_logprobs;
 }
 
-/* One entry of the plan: r's rows behind n_computed. */
-static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct request *r)
+static struct status make_draw(struct scheduler *s, const struct request *r,
+                               const struct request_ahead *ahead,
+                               const struct request_adjusts *adjusts, struct draw *draw)
 {
-    const size_t end = r->n_computed + (size_t)r->n_rows;
+    *draw = (struct draw){.adjusts = adjusts};
+    if (!request_is_narrowed(r)) return status_ok();
+    const size_t n_words = ((size_t)s->o.rules->vocab_size + 31) / 32;
+    if (s->allowed == NULL) TRY(mem_alloc(&s->allowed, n_words, sizeof *s->allowed, "scheduler"));
+    TRY(request_allow(r, s->o.rules, ahead, s->allowed));
+    draw->allowed = s->allowed;
+    draw->n_allowed_words = n_words;
+    return status_ok();
+}
+
+/* The entry of q's rows behind n_computed. */
+static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct sequence *q)
+{
+    const struct request *r = q->r;
+    const size_t end = q->n_computed + (size_t)q->n_rows;
     const bool is_last = end == r->n_tokens;
+    struct draw draw = {.adjusts = &q->adjusts};
     struct plan_seq seq = {
-        .id = r->plan_id,
-        .n_rows = r->n_rows,
-        .pos0 = (int32_t)r->n_computed,
+        .id = q->id,
+        .n_rows = q->n_rows,
+        .pos0 = (int32_t)q->n_computed,
         .n_blocks = (int32_t)scheduler_blocks_for(end),
         .next_token = -1,
         .key = {r->key[0], r->key[1]},
         .choice = r->choice,
     };
-    r->is_scored =
-        s->o.rules->score || (r->n_prompt_logprobs >= 0 && r->n_computed + 1 < r->n_prompt);
-    if (r->is_scored) {
+    q->is_scored =
+        s->o.rules->score || (r->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt);
+    if (q->is_scored) {
         seq.want = PLAN_SCORE;
         if (!is_last) seq.next_token = r->tokens[end];
     }
@@ -393,43 +426,59 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
     } else {
         if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
-        if (is_last) TRY(request_adjust(r, s->o.rules));
-        if (is_last) TRY(request_allow(r, s->o.rules));
-        if (is_last) plan_draw(r, &seq);
+        if (is_last) TRY(request_adjusts_update(&q->adjusts, r, s->o.rules));
+        if (is_last) TRY(make_draw(s, r, NULL, &q->adjusts, &draw));
+        if (is_last) plan_draw(r, &draw, &seq);
     }
-    const struct plan_lists lists = {r->tokens + r->n_computed, r->blocks, r->adjusts, r->allowed};
-    return step_plan_add(plan, r->replica, &seq, &lists);
+    const struct plan_lists lists = {r->tokens + q->n_computed, q->blocks, draw.adjusts->entries,
+                                     draw.allowed};
+    return step_plan_add(plan, q->replica, &seq, &lists);
 }
 
-/* An entry of one row for each draft, as if r had drawn those up to it. */
-static struct status emit_drafts(struct scheduler *s, struct step_plan *plan, struct request *r)
+/* The entry of draft i: one row, as if q had drawn the drafts up to it. `ahead` has those before.
+ */
+static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
+                                const struct sequence *q, struct request_ahead *ahead)
 {
-    const size_t n_tokens = r->n_tokens, n_computed = r->n_computed;
-    const uint16_t guide_state = r->guide_state;
-    TRY(request_adjust_save(r, &s->adjusts));
-    struct status st = status_ok();
-    for (int32_t i = 0; i < r->n_drafts && !status_failed(&st); i++) {
-        if (r->guide != NULL)
-            r->guide_state = guide_next(r->guide, r->guide_state, r->tokens[r->n_tokens],
-                                        r->n_tokens == r->n_prompt);
-        r->n_tokens++;
-        r->n_computed++;
-        st = emit_rows(s, plan, r);
-    }
-    r->n_tokens = n_tokens;
-    r->n_computed = n_computed;
-    r->guide_state = guide_state;
-    request_adjust_restore(r, &s->adjusts);
-    return st;
+    const struct request *r = q->r;
+    const size_t i = ahead->n++, pos = r->n_tokens + i;
+    struct draw draw;
+    struct plan_seq seq = {
+        .id = q->id,
+        .n_rows = 1,
+        .pos0 = (int32_t)pos,
+        .n_blocks = (int32_t)scheduler_blocks_for(pos + 1),
+        .next_token = -1,
+        .key = {r->key[0], r->key[1]},
+        .choice = r->choice,
+    };
+    if (r->guide != NULL)
+        ahead->guide_state =
+            guide_next(r->guide, ahead->guide_state, q->drafts[i], pos == r->n_prompt);
+    if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
+    TRY(request_adjusts_add(&s->draft_adjusts, r, q->drafts[i]));
+    TRY(make_draw(s, r, ahead, &s->draft_adjusts, &draw));
+    plan_draw(r, &draw, &seq);
+    const struct plan_lists lists = {&q->drafts[i], q->blocks, draw.adjusts->entries, draw.allowed};
+    return step_plan_add(plan, q->replica, &seq, &lists);
 }
 
-static struct status emit(struct scheduler *s, struct step_plan *plan, struct request *r)
+static struct status emit_drafts(struct scheduler *s, struct step_plan *plan,
+                                 const struct sequence *q)
 {
-    TRY(emit_rows(s, plan, r));
-    if (r->n_drafts > 0) TRY(emit_drafts(s, plan, r));
-    r->pos0 = r->n_computed;
-    r->in_flight = true;
-    if (r->first_plan_ns == 0) r->first_plan_ns = clock_ns();
+    struct request_ahead ahead = {.tokens = q->drafts, .guide_state = q->r->guide_state};
+    TRY(request_adjusts_copy(&q->adjusts, &s->draft_adjusts));
+    for (int32_t i = 0; i < q->n_drafts; i++) TRY(emit_draft(s, plan, q, &ahead));
+    return status_ok();
+}
+
+static struct status emit(struct scheduler *s, struct step_plan *plan, struct sequence *q)
+{
+    TRY(emit_rows(s, plan, q));
+    if (q->n_drafts > 0) TRY(emit_drafts(s, plan, q));
+    q->pos0 = q->n_computed;
+    q->in_flight = true;
+    if (q->first_plan_ns == 0) q->first_plan_ns = clock_ns();
     return status_ok();
 }
 
@@ -439,17 +488,17 @@ static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group,
     struct microbatch *m = &s->replicas[i].groups[group];
     if (m->running.n > m->flight_capacity) {
         const size_t grown = m->running.n + m->running.n / 2;
-        TRY(mem_grow(&m->flight, 0, grown, sizeof(struct request *), "scheduler"));
+        TRY(mem_grow(&m->flight, 0, grown, sizeof(struct sequence *), "scheduler"));
         m->flight_capacity = grown;
     }
     m->step = step;
     m->n_entries = 0;
     m->plan_ns = s->o.step_ns > 0 ? clock_ns() : 0;
-    for (struct request *r = m->running.head; r != NULL; r = r->next) {
-        if (r->n_rows == 0) continue;
-        TRY(emit(s, plan, r));
-        m->flight[m->n_flight++] = r;
-        m->n_entries += 1 + (size_t)r->n_drafts;
+    for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
+        if (q->n_rows == 0) continue;
+        TRY(emit(s, plan, q));
+        m->flight[m->n_flight++] = q;
+        m->n_entries += 1 + (size_t)q->n_drafts;
     }
     step_plan_end_replica(plan, i);
     return status_ok();

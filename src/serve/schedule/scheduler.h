@@ -7,12 +7,14 @@
 #include "base/status.h"
 #include "plan/step_plan.h"
 #include "serve/request/request.h"
+#include "serve/schedule/drafting.h"
+#include "serve/schedule/sequence.h"
 #include "serve/schedule/stats.h"
 
 enum {
     SCHEDULER_STEP_TOKENS = 2048, /* rows of a replica in one step, unless the options say */
     SCHEDULER_STEP_LEAST = 64,    /* rows that a step is given however long it takes */
-    SCHEDULER_DRAFTS_MAX = 31,    /* of a sequence in one step */
+    SCHEDULER_DRAFTS_MAX = SEQUENCE_DRAFTS_MAX, /* of a sequence in one step */
 };
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
@@ -38,7 +40,7 @@ struct scheduler_options {
                              0 to SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
     struct drafting_cost draft_cost; /* all zeros: guesses are checked however often they were
                                         wrong */
-    drafter_fn *drafter;             /* tests only; NULL: serve/request/drafting.h */
+    drafter_fn *drafter;             /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: none are asked for */
     void *logits_user;
@@ -60,9 +62,9 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
 /* Local. Destroys the requests that it still holds, too. */
 void scheduler_destroy(struct scheduler **s);
 
-/* Local. Takes a checked request without an error; no two have the same order. Owner: the
- * scheduler, until scheduler_take_finished gives it back. */
-void scheduler_submit(struct scheduler *s, struct request *r);
+/* Local. Takes a checked request without an error; no two have the same order. The scheduler owns
+ * it, until scheduler_take_finished gives it back. Errors: STATUS_MEMORY, and r is destroyed. */
+struct status scheduler_submit(struct scheduler *s, struct request *r);
 
 /* Local. True while more waiting requests could be of use; true for an empty scheduler. */
 bool scheduler_wants_more(const struct scheduler *s);

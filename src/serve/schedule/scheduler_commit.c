@@ -11,73 +11,73 @@ struct cursor {
     size_t score, logit_row, top;
 };
 
-static void finish(struct scheduler *s, struct request *r)
+static void finish(struct scheduler *s, struct sequence *q)
 {
-    if (r->state == REQUEST_RUNNING) {
-        scheduler_leave(s, r);
+    if (q->state == SEQUENCE_RUNNING) {
+        scheduler_leave(s, q);
     } else {
-        request_list_take(&s->waiting, r);
+        sequence_list_take(&s->waiting, q);
     }
-    r->state = REQUEST_FINISHED;
-    request_list_put(&s->finished, r, NULL);
-    const size_t n_generated = r->n_tokens - r->n_prompt - r->n_resumed;
-    if (r->error_code == NULL) latency_add(&s->stats->e2e, clock_ns() - r->first_plan_ns);
-    if (n_generated > 1 && r->error_code == NULL) {
+    q->state = SEQUENCE_FINISHED;
+    sequence_list_put(&s->finished, q, NULL);
+    const size_t n_generated = q->r->n_tokens - q->r->n_prompt - q->r->n_resumed;
+    if (q->r->error_code == NULL) latency_add(&s->stats->e2e, clock_ns() - q->first_plan_ns);
+    if (n_generated > 1 && q->r->error_code == NULL) {
         latency_add(&s->stats->tpot,
-                    (r->last_token_ns - r->first_token_ns) / (uint64_t)(n_generated - 1));
+                    (q->r->last_token_ns - q->r->first_token_ns) / (uint64_t)(n_generated - 1));
     }
 }
 
-static void count_rows(struct scheduler *s, struct request *r)
+static void count_rows(struct scheduler *s, struct sequence *q)
 {
-    const size_t end = r->pos0 + (size_t)r->n_rows;
-    const size_t fresh_from = r->pos0 > r->n_high ? r->pos0 : r->n_high;
-    const size_t prompt_end = end < r->n_prompt ? end : r->n_prompt;
+    const size_t end = q->pos0 + (size_t)q->n_rows;
+    const size_t fresh_from = q->pos0 > q->n_high ? q->pos0 : q->n_high;
+    const size_t prompt_end = end < q->r->n_prompt ? end : q->r->n_prompt;
     if (prompt_end > fresh_from) s->stats->n_prompt_tokens += prompt_end - fresh_from;
-    if (prompt_end > r->pos0) s->stats->n_prompt_rows += prompt_end - r->pos0;
+    if (prompt_end > q->pos0) s->stats->n_prompt_rows += prompt_end - q->pos0;
     const size_t n_fresh = end > fresh_from ? end - fresh_from : 0;
-    s->stats->n_recomputed_tokens += (uint64_t)r->n_rows - n_fresh;
-    if (end > r->n_high) r->n_high = end;
+    s->stats->n_recomputed_tokens += (uint64_t)q->n_rows - n_fresh;
+    if (end > q->n_high) q->n_high = end;
 }
 
-static struct status take_token(struct scheduler *s, struct request *r, int32_t token)
+static struct status take_token(struct scheduler *s, struct sequence *q, int32_t token)
 {
     if (token < 0 || token >= s->o.rules->vocab_size) {
         return status_make(STATUS_BUG, "line %llu: sampled token %d, expected 0 to %d",
-                           (unsigned long long)r->line, token, s->o.rules->vocab_size - 1);
+                           (unsigned long long)q->r->line, token, s->o.rules->vocab_size - 1);
     }
-    TRY(request_take_token(r, s->o.rules, token));
+    TRY(request_take_token(q->r, s->o.rules, token));
     s->stats->n_generated_tokens++;
     const uint64_t now = clock_ns();
-    if (r->first_token_ns == 0) {
-        r->first_token_ns = now;
-        latency_add(&s->stats->ttft, now - r->first_plan_ns);
+    if (q->r->first_token_ns == 0) {
+        q->r->first_token_ns = now;
+        latency_add(&s->stats->ttft, now - q->first_plan_ns);
     } else {
-        latency_add(&s->stats->itl, now - r->last_token_ns);
+        latency_add(&s->stats->itl, now - q->r->last_token_ns);
     }
-    r->last_token_ns = now;
+    q->r->last_token_ns = now;
     return status_ok();
 }
 
-static struct status take_scores(struct scheduler *s, struct request *r,
+static struct status take_scores(struct scheduler *s, struct sequence *q,
                                  const struct result_seq *seq, const struct cursor *c)
 {
-    const size_t end = r->pos0 + (size_t)r->n_rows;
-    const int32_t n_expected = r->n_rows - (end == r->n_tokens);
-    const int32_t n_logits = s->o.logits != NULL ? r->n_rows : 0;
+    const size_t end = q->pos0 + (size_t)q->n_rows;
+    const int32_t n_expected = q->n_rows - (end == q->r->n_tokens);
+    const int32_t n_logits = s->o.logits != NULL ? q->n_rows : 0;
     if (seq->n_scores != n_expected || seq->n_logits != n_logits ||
         c->score + (size_t)n_expected > c->result->n_scores ||
         c->logit_row + (size_t)n_logits > c->result->n_logit_rows) {
         return status_make(
             STATUS_BUG, "line %llu: expected %d scores and %d rows of logits, found %d and %d",
-            (unsigned long long)r->line, n_expected, n_logits, seq->n_scores, seq->n_logits);
+            (unsigned long long)q->r->line, n_expected, n_logits, seq->n_scores, seq->n_logits);
     }
-    for (size_t i = 0; i < (size_t)n_expected && r->pos0 + 1 + i < r->n_prompt; i++) {
-        r->scores[r->pos0 + 1 + i] = c->result->scores[c->score + i];
+    for (size_t i = 0; i < (size_t)n_expected && q->pos0 + 1 + i < q->r->n_prompt; i++) {
+        q->r->scores[q->pos0 + 1 + i] = c->result->scores[c->score + i];
     }
     if (n_logits > 0) {
         const float *rows = c->result->logits + c->logit_row * (size_t)c->result->vocab;
-        TRY(s->o.logits(s->o.logits_user, r->line, (int32_t)r->pos0, rows, n_logits,
+        TRY(s->o.logits(s->o.logits_user, q->r->line, (int32_t)q->pos0, rows, n_logits,
                         c->result->vocab));
     }
     return status_ok();
@@ -85,57 +85,57 @@ static struct status take_scores(struct scheduler *s, struct request *r,
 
 /* How many of the most likely tokens a result brings: for each prompt token scored, and for the one
  * that is sampled. */
-static struct status take_tops(const struct scheduler *s, struct request *r,
+static struct status take_tops(const struct scheduler *s, struct sequence *q,
                                const struct result_seq *seq, const struct cursor *c)
 {
-    const bool samples = !s->o.rules->score && r->pos0 + (size_t)r->n_rows == r->n_tokens;
-    const size_t n_each = r->is_scored && r->n_prompt_logprobs > 0 && !s->o.rules->score
-                              ? (size_t)r->n_prompt_logprobs
+    const bool samples = !s->o.rules->score && q->pos0 + (size_t)q->n_rows == q->r->n_tokens;
+    const size_t n_each = q->is_scored && q->r->n_prompt_logprobs > 0 && !s->o.rules->score
+                              ? (size_t)q->r->n_prompt_logprobs
                               : 0;
     const size_t n_scored = (size_t)seq->n_scores * n_each;
-    const size_t n_sampled = samples && r->n_logprobs > 0 ? (size_t)r->n_logprobs : 0;
+    const size_t n_sampled = samples && q->r->n_logprobs > 0 ? (size_t)q->r->n_logprobs : 0;
     if ((size_t)seq->n_tops != n_scored + n_sampled ||
         c->top + n_scored + n_sampled > c->result->n_tops) {
         return status_make(STATUS_BUG, "line %llu: expected %zu likely tokens, found %d",
-                           (unsigned long long)r->line, n_scored + n_sampled, seq->n_tops);
+                           (unsigned long long)q->r->line, n_scored + n_sampled, seq->n_tops);
     }
     const struct plan_top *tops = c->result->tops + c->top;
-    for (size_t i = 0; i < (size_t)seq->n_scores && r->pos0 + 1 + i < r->n_prompt; i++) {
+    for (size_t i = 0; i < (size_t)seq->n_scores && q->pos0 + 1 + i < q->r->n_prompt; i++) {
         if (n_each == 0) break;
-        memcpy(r->prompt_tops + (r->pos0 + 1 + i) * n_each, tops + i * n_each,
+        memcpy(q->r->prompt_tops + (q->pos0 + 1 + i) * n_each, tops + i * n_each,
                n_each * sizeof *tops);
     }
-    if (!samples || r->n_logprobs < 0) return status_ok();
-    return request_take_logprob(r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
+    if (!samples || q->r->n_logprobs < 0) return status_ok();
+    return request_take_logprob(q->r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
 }
 
-static struct status take_result(struct scheduler *s, struct request *r,
+static struct status take_result(struct scheduler *s, struct sequence *q,
                                  const struct result_seq *seq, const struct cursor *c)
 {
-    const size_t end = r->pos0 + (size_t)r->n_rows;
-    r->in_flight = false;
-    if (r->state == REQUEST_RUNNING) r->n_computed = end;
-    r->n_dropped += (uint64_t)seq->n_dropped;
+    const size_t end = q->pos0 + (size_t)q->n_rows;
+    q->in_flight = false;
+    if (q->state == SEQUENCE_RUNNING) q->n_computed = end;
+    q->r->n_dropped += (uint64_t)seq->n_dropped;
     s->stats->n_dropped += (uint64_t)seq->n_dropped;
-    count_rows(s, r);
+    count_rows(s, q);
     if (seq->n_bad > 0) {
-        TRY(request_fail(r, REQUEST_NUMERIC_CODE,
+        TRY(request_fail(q->r, REQUEST_NUMERIC_CODE,
                          "the model's arithmetic gave a value that is not finite or too large"));
-        finish(s, r);
+        finish(s, q);
         return status_ok();
     }
-    if (r->state == REQUEST_RUNNING) TRY(scheduler_prefix_publish(s, r));
-    if (r->is_scored) TRY(take_scores(s, r, seq, c));
-    TRY(take_tops(s, r, seq, c));
+    if (q->state == SEQUENCE_RUNNING) TRY(scheduler_prefix_publish(s, q));
+    if (q->is_scored) TRY(take_scores(s, q, seq, c));
+    TRY(take_tops(s, q, seq, c));
     if (s->o.rules->score) {
-        if (end == r->n_tokens) r->finish = REQUEST_SCORED;
-    } else if (end == r->n_tokens) {
-        TRY(take_token(s, r, seq->token));
+        if (end == q->r->n_tokens) q->r->finish = REQUEST_SCORED;
+    } else if (end == q->r->n_tokens) {
+        TRY(take_token(s, q, seq->token));
     } else if (seq->token != -1) {
         return status_make(STATUS_BUG, "line %llu: a token was sampled that was not asked for",
-                           (unsigned long long)r->line);
+                           (unsigned long long)q->r->line);
     }
-    if (r->error_code != NULL || r->finish != REQUEST_UNFINISHED) finish(s, r);
+    if (q->r->error_code != NULL || q->r->finish != REQUEST_UNFINISHED) finish(s, q);
     return status_ok();
 }
 
@@ -146,42 +146,41 @@ static void advance(struct cursor *c, const struct result_seq *seq)
     c->top += (size_t)seq->n_tops;
 }
 
-static struct status check_id(const struct microbatch *m, const struct request *r,
+static struct status check_id(const struct microbatch *m, const struct sequence *q,
                               const struct result_seq *seq)
 {
-    if (seq->id == r->plan_id) return status_ok();
+    if (seq->id == q->id) return status_ok();
     return status_make(STATUS_BUG, "step %llu: expected id %d, found %d",
-                       (unsigned long long)m->step, r->plan_id, seq->id);
+                       (unsigned long long)m->step, q->id, seq->id);
 }
 
-/* r's entry, and its drafts': while they are what was drawn before them, each is as good as a step
+/* q's entry, and its drafts': while they are what was drawn before them, each is as good as a step
  * of its own. seqs [1 + n_drafts]. */
-static struct status take_entries(struct scheduler *s, struct microbatch *m, struct request *r,
+static struct status take_entries(struct scheduler *s, struct microbatch *m, struct sequence *q,
                                   const struct result_seq *seqs, struct cursor *c)
 {
-    const int32_t n_drafts = r->n_drafts;
+    const int32_t n_drafts = q->n_drafts;
     int32_t n_right = 0, n_tried = n_drafts;
     bool is_right = true;
-    if (n_drafts == 0 && r->drafting.n_same > 0) { /* a guess that got no row */
+    if (n_drafts == 0 && q->drafting.n_same > 0) { /* a guess that got no row */
         n_tried = 1;
-        n_right = seqs[0].token == r->tokens[r->drafting.from];
+        n_right = seqs[0].token == q->r->tokens[q->drafting.from];
     }
     for (int32_t i = 0; i <= n_drafts; i++) {
-        TRY(check_id(m, r, &seqs[i]));
+        TRY(check_id(m, q, &seqs[i]));
         if (is_right) {
-            /* the draft stands where the token goes */
-            is_right = i < n_drafts && seqs[i].token == r->tokens[r->n_tokens];
-            if (i > 0) r->pos0++;
-            TRY(take_result(s, r, &seqs[i], c));
+            is_right = i < n_drafts && seqs[i].token == q->drafts[i];
+            if (i > 0) q->pos0++;
+            TRY(take_result(s, q, &seqs[i], c));
             n_right += is_right;
-            is_right = is_right && r->state != REQUEST_FINISHED;
+            is_right = is_right && q->state != SEQUENCE_FINISHED;
         }
         advance(c, &seqs[i]);
     }
     s->stats->n_drafts += (uint64_t)n_drafts;
     if (n_drafts > 0) s->stats->n_right_drafts += (uint64_t)n_right;
-    drafting_learn(&r->drafting, n_tried > n_right ? n_right + 1 : n_tried, n_right);
-    r->n_drafts = 0;
+    drafting_learn(&q->drafting, n_tried > n_right ? n_right + 1 : n_tried, n_right);
+    q->n_drafts = 0;
     return status_ok();
 }
 

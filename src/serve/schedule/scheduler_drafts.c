@@ -6,65 +6,57 @@
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* Drafts that r could still use: behind each one more token is drawn. */
-static int32_t n_usable(const struct scheduler *s, const struct request *r)
+/* Drafts that q could still use: behind each one more token is drawn. */
+static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
-    const int64_t n_drawn = (int64_t)(r->n_tokens - r->n_prompt);
-    int64_t n = s->o.n_drafts, left = r->max_tokens - n_drawn - 1;
-    const int64_t context = s->o.rules->max_model_len - (int64_t)r->n_tokens - 1;
+    const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
+    int64_t n = s->o.n_drafts, left = q->r->max_tokens - n_drawn - 1;
+    const int64_t context = s->o.rules->max_model_len - (int64_t)q->r->n_tokens - 1;
     if (left > context) left = context;
     if (n > left) n = left;
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* Rows whose blocks r has, or could have without anybody missing them. */
-static int32_t n_placed(const struct scheduler *s, const struct request *r, int32_t n)
+/* Rows whose blocks q has, or could have without anybody missing them. */
+static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
-    const struct replica *replica = &s->replicas[r->replica];
-    int64_t n_blocks = (int64_t)r->n_blocks;
+    const struct replica *replica = &s->replicas[q->replica];
+    int64_t n_blocks = (int64_t)q->n_blocks;
     const int64_t n_free = replica_n_free(replica) - replica->n_kept;
     if (n_free > 0) n_blocks += n_free;
-    const int64_t most = n_blocks * PLAN_BLOCK_TOKENS - (int64_t)r->n_tokens;
+    const int64_t most = n_blocks * PLAN_BLOCK_TOKENS - (int64_t)q->r->n_tokens;
     return n < most ? n : (int32_t)most;
 }
 
-/* Of n drafts behind r's tokens those that its form allows and goes on after. */
-static int32_t n_fitting(const struct request *r, int32_t n)
+/* How many of q's n drafts its guide allows, up to one after which nothing can follow. */
+static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
+    const struct request *r = q->r;
     uint16_t state = r->guide_state;
     if (r->guide == NULL) return n;
     for (int32_t i = 0; i < n; i++) {
-        const size_t at = r->n_tokens + (size_t)i;
-        state = guide_next(r->guide, state, r->tokens[at], at == r->n_prompt);
+        state = guide_next(r->guide, state, q->drafts[i], r->n_tokens + (size_t)i == r->n_prompt);
         if (state == GUIDE_LOST || !guide_goes_on(r->guide, state)) return i;
     }
     return n;
 }
 
-static struct status reserve_tokens(struct request *r, size_t n)
+/* Writes q's draft tokens; *n is how many. */
+static struct status make_drafts(struct scheduler *s, struct drafting_step *step,
+                                 struct sequence *q, int32_t n_rows, int32_t n_most, int32_t *n)
 {
-    if (n <= r->tokens_capacity) return status_ok();
-    const size_t grown = n + n / 2 + 64;
-    TRY(mem_grow(&r->tokens, r->n_tokens, grown, sizeof *r->tokens, "request tokens"));
-    r->tokens_capacity = grown;
-    return status_ok();
-}
-
-/* How many drafts, which then stand behind r's tokens. */
-static struct status guess(struct scheduler *s, struct drafting_step *step, struct request *r,
-                           int32_t n_rows, int32_t n_most, int32_t *n)
-{
-    struct drafting *d = &r->drafting;
-    TRY(reserve_tokens(r, r->n_tokens + (size_t)n_most + 1));
+    struct drafting *d = &q->drafting;
+    const struct request *r = q->r;
     if (s->o.drafter != NULL) {
-        *n = s->o.drafter(s->o.drafter_user, r, n_most, r->tokens + r->n_tokens);
+        *n = s->o.drafter(s->o.drafter_user, r, n_most, q->drafts);
         return status_ok();
     }
     TRY(drafting_look(d, r->tokens, r->n_tokens));
     *n = drafting_worth(d, step, n_rows, n_most);
-    /* the text may run into its own continuation */
-    for (int32_t i = 0; i < *n; i++)
-        r->tokens[r->n_tokens + (size_t)i] = r->tokens[d->from + (size_t)i];
+    for (int32_t i = 0; i < *n; i++) {
+        const size_t at = d->from + (size_t)i; /* may run into the drafts themselves */
+        q->drafts[i] = at < r->n_tokens ? r->tokens[at] : q->drafts[at - r->n_tokens];
+    }
     return status_ok();
 }
 
@@ -73,25 +65,25 @@ static struct status give(struct scheduler *s, struct drafting_step *step, struc
 {
     int32_t left = DRAFTING_ROWS < s->step_rows ? DRAFTING_ROWS : s->step_rows, n_open = 0;
     left -= m->n_rows;
-    for (struct request *r = m->running.head; r != NULL; r = r->next) {
-        r->n_drafts = 0;
-        r->drafting.n_same = 0;
-        r->may_draft = r->n_rows == 1 && r->n_tokens - r->n_computed == 1 && n_usable(s, r) > 0;
-        n_open += r->may_draft;
+    for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
+        q->n_drafts = 0;
+        q->drafting.n_same = 0;
+        q->may_draft = q->n_rows == 1 && q->r->n_tokens - q->n_computed == 1 && n_usable(s, q) > 0;
+        n_open += q->may_draft;
     }
     if (s->o.n_drafts == 0 || left <= 0) return status_ok();
-    for (struct request *r = m->running.head; r != NULL; r = r->next) {
-        if (!r->may_draft) continue;
-        int32_t n = n_usable(s, r);
+    for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
+        if (!q->may_draft) continue;
+        int32_t n = n_usable(s, q);
         const int32_t share = (left + n_open - 1) / n_open;
         n_open--;
         if (n > share) n = share;
-        TRY(guess(s, step, r, m->n_rows, n_placed(s, r, n), &n));
-        r->n_drafts = n_fitting(r, n);
-        m->n_rows += r->n_drafts;
-        left -= r->n_drafts;
-        TRY(scheduler_take_blocks(s, r,
-                                  (size_t)scheduler_blocks_for(r->n_tokens + (size_t)r->n_drafts)));
+        TRY(make_drafts(s, step, q, m->n_rows, n_placed(s, q, n), &n));
+        q->n_drafts = n_fitting(q, n);
+        m->n_rows += q->n_drafts;
+        left -= q->n_drafts;
+        TRY(scheduler_take_blocks(
+            s, q, (size_t)scheduler_blocks_for(q->r->n_tokens + (size_t)q->n_drafts)));
     }
     return status_ok();
 }

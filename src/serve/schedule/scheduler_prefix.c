@@ -1,4 +1,4 @@
-/* Sharing blocks between requests that begin alike. The first r->n_cached blocks of a running
+/* Sharing blocks between requests that begin alike. The first q->n_cached blocks of a running
  * request are in its replica's prefix cache, held by it; the others are its own. A block enters the
  * cache when the step that computed its last row was committed without a bad row, so that every
  * request that relies on it would have got the same rows itself. */
@@ -7,132 +7,132 @@
 
 static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 
-struct status scheduler_prefix_keys(const struct scheduler *s, struct request *r)
+struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q)
 {
-    const size_t n = r->n_tokens / block_tokens;
-    if (!s->o.prefix_cache || n <= r->n_block_keys) return status_ok();
-    if (n > r->block_keys_capacity) {
+    const size_t n = q->r->n_tokens / block_tokens;
+    if (!s->o.prefix_cache || n <= q->n_block_keys) return status_ok();
+    if (n > q->block_keys_capacity) {
         const size_t grown = n + n / 2;
-        TRY(mem_grow(&r->block_keys, r->n_block_keys, grown, sizeof *r->block_keys, "block keys"));
-        r->block_keys_capacity = grown;
+        TRY(mem_grow(&q->block_keys, q->n_block_keys, grown, sizeof *q->block_keys, "block keys"));
+        q->block_keys_capacity = grown;
     }
-    for (size_t b = r->n_block_keys; b < n; b++) {
-        const uint64_t before = b > 0 ? r->block_keys[b - 1] : 0;
-        r->block_keys[b] = prefix_key(before, r->tokens + b * block_tokens);
+    for (size_t b = q->n_block_keys; b < n; b++) {
+        const uint64_t before = b > 0 ? q->block_keys[b - 1] : 0;
+        q->block_keys[b] = prefix_key(before, q->r->tokens + b * block_tokens);
     }
-    r->n_block_keys = n;
+    q->n_block_keys = n;
     return status_ok();
 }
 
-/* Block b of r in the cache, behind block `parent`; -1: it is not there. */
-static int32_t find(const struct replica *replica, const struct request *r, size_t b,
+/* Block b of q in the cache, behind block `parent`; -1: it is not there. */
+static int32_t find(const struct replica *replica, const struct sequence *q, size_t b,
                     int32_t parent)
 {
-    return prefix_cache_find(&replica->cache, parent, r->block_keys[b],
-                             r->tokens + b * block_tokens);
+    return prefix_cache_find(&replica->cache, parent, q->block_keys[b],
+                             q->r->tokens + b * block_tokens);
 }
 
-/* Blocks that r may take from others: its last token is always computed, for what follows it, and
+/* Blocks that q may take from others: its last token is always computed, for what follows it, and
  * all of them where each is asked for. */
-static size_t n_sharable(const struct request *r)
+static size_t n_sharable(const struct sequence *q)
 {
-    if (r->n_prompt_logprobs >= 0) return 0;
-    return (r->n_tokens - 1) / block_tokens;
+    if (q->r->n_prompt_logprobs >= 0) return 0;
+    return (q->r->n_tokens - 1) / block_tokens;
 }
 
-/* True when q computes, or is going to, block b of r: they are the same up to its end. */
-static bool will_have(const struct request *q, const struct request *r, size_t b)
+/* True when other computes, or is going to, block b of q: they are the same up to its end. */
+static bool will_have(const struct sequence *other, const struct sequence *q, size_t b)
 {
-    return q != r && b < q->n_block_keys && q->n_computed < (b + 1) * block_tokens &&
-           q->block_keys[b] == r->block_keys[b];
+    return other != q && b < other->n_block_keys && other->n_computed < (b + 1) * block_tokens &&
+           other->block_keys[b] == q->block_keys[b];
 }
 
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
-                                           const struct request *r)
+                                           const struct sequence *q)
 {
     struct prefix_match m = {0};
     if (!s->o.prefix_cache) return m;
     int32_t parent = -1;
-    while (m.n_blocks < n_sharable(r)) {
-        parent = find(replica, r, m.n_blocks, parent);
+    while (m.n_blocks < n_sharable(q)) {
+        parent = find(replica, q, m.n_blocks, parent);
         if (parent < 0) break;
         m.n_idle += replica->cache.nodes[parent].n_refs == 0;
         m.n_blocks++;
     }
     m.n_coming = m.n_blocks;
     for (int32_t g = 0; g < s->o.n_groups; g++) {
-        const struct request *q = replica->groups[g].running.head;
-        for (; q != NULL; q = q->next) {
-            while (m.n_coming < n_sharable(r) && will_have(q, r, m.n_coming)) m.n_coming++;
+        const struct sequence *other = replica->groups[g].running.head;
+        for (; other != NULL; other = other->next) {
+            while (m.n_coming < n_sharable(q) && will_have(other, q, m.n_coming)) m.n_coming++;
         }
     }
     return m;
 }
 
-bool scheduler_prefix_is_coming(const struct scheduler *s, const struct request *r)
+bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q)
 {
-    const size_t b = r->n_computed / block_tokens;
-    if (!s->o.prefix_cache || r->n_computed % block_tokens != 0 || b >= n_sharable(r)) return false;
-    const struct replica *replica = &s->replicas[r->replica];
+    const size_t b = q->n_computed / block_tokens;
+    if (!s->o.prefix_cache || q->n_computed % block_tokens != 0 || b >= n_sharable(q)) return false;
+    const struct replica *replica = &s->replicas[q->replica];
     for (int32_t g = 0; g < s->o.n_groups; g++) {
-        const struct request *q = replica->groups[g].running.head;
-        for (; q != NULL && request_is_before(q, r); q = q->next) {
-            if (will_have(q, r, b)) return true;
+        const struct sequence *other = replica->groups[g].running.head;
+        for (; other != NULL && sequence_is_before(other, q); other = other->next) {
+            if (will_have(other, q, b)) return true;
         }
     }
     return false;
 }
 
-/* Block b of r becomes cached block `id`, which r holds from here on. */
-static void exchange(struct scheduler *s, struct request *r, size_t b, int32_t id)
+/* Block b of q becomes cached block `id`, which q holds from here on. */
+static void exchange(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
-    struct replica *replica = &s->replicas[r->replica];
+    struct replica *replica = &s->replicas[q->replica];
     prefix_cache_hold(&replica->cache, id);
-    if (b < r->n_blocks) {
-        block_pool_give(&replica->pool, &r->blocks[b], 1);
-        r->n_own--;
-        replica->groups[r->group].n_blocks--;
+    if (b < q->n_blocks) {
+        block_pool_give(&replica->pool, &q->blocks[b], 1);
+        q->n_own--;
+        replica->groups[q->group].n_blocks--;
     } else {
-        r->n_blocks++;
+        q->n_blocks++;
     }
-    r->blocks[b] = id;
+    q->blocks[b] = id;
 }
 
-void scheduler_prefix_adopt(struct scheduler *s, struct request *r)
+void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
 {
     if (!s->o.prefix_cache) return;
-    const struct replica *replica = &s->replicas[r->replica];
-    const size_t n_before = r->n_computed;
-    while (r->n_computed == r->n_cached * block_tokens && r->n_cached < n_sharable(r)) {
-        const size_t b = r->n_cached;
-        const int32_t id = find(replica, r, b, b > 0 ? r->blocks[b - 1] : -1);
+    const struct replica *replica = &s->replicas[q->replica];
+    const size_t n_before = q->n_computed;
+    while (q->n_computed == q->n_cached * block_tokens && q->n_cached < n_sharable(q)) {
+        const size_t b = q->n_cached;
+        const int32_t id = find(replica, q, b, b > 0 ? q->blocks[b - 1] : -1);
         if (id < 0) break;
-        exchange(s, r, b, id);
-        r->n_cached++;
-        r->n_computed += block_tokens;
+        exchange(s, q, b, id);
+        q->n_cached++;
+        q->n_computed += block_tokens;
     }
-    if (r->n_computed == n_before) return;
+    if (q->n_computed == n_before) return;
     s->stats->n_prefix_hits++;
-    s->stats->n_prefix_hit_tokens += r->n_computed - n_before;
-    const size_t prompt_end = r->n_computed < r->n_prompt ? r->n_computed : r->n_prompt;
-    if (prompt_end > r->n_high) s->stats->n_prompt_tokens += prompt_end - r->n_high;
-    if (r->n_computed > r->n_high) r->n_high = r->n_computed;
+    s->stats->n_prefix_hit_tokens += q->n_computed - n_before;
+    const size_t prompt_end = q->n_computed < q->r->n_prompt ? q->n_computed : q->r->n_prompt;
+    if (prompt_end > q->n_high) s->stats->n_prompt_tokens += prompt_end - q->n_high;
+    if (q->n_computed > q->n_high) q->n_high = q->n_computed;
 }
 
-struct status scheduler_prefix_publish(struct scheduler *s, struct request *r)
+struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q)
 {
-    if (!s->o.prefix_cache || (r->n_cached + 1) * block_tokens > r->n_computed) return status_ok();
-    TRY(scheduler_prefix_keys(s, r));
-    struct replica *replica = &s->replicas[r->replica];
-    for (; (r->n_cached + 1) * block_tokens <= r->n_computed; r->n_cached++) {
-        const size_t b = r->n_cached;
-        const int32_t parent = b > 0 ? r->blocks[b - 1] : -1;
-        const int32_t id = find(replica, r, b, parent);
+    if (!s->o.prefix_cache || (q->n_cached + 1) * block_tokens > q->n_computed) return status_ok();
+    TRY(scheduler_prefix_keys(s, q));
+    struct replica *replica = &s->replicas[q->replica];
+    for (; (q->n_cached + 1) * block_tokens <= q->n_computed; q->n_cached++) {
+        const size_t b = q->n_cached;
+        const int32_t parent = b > 0 ? q->blocks[b - 1] : -1;
+        const int32_t id = find(replica, q, b, parent);
         if (id >= 0) { /* somebody else was first: one copy is enough */
-            exchange(s, r, b, id);
+            exchange(s, q, b, id);
         } else {
-            prefix_cache_add(&replica->cache, r->blocks[b], parent, r->block_keys[b],
-                             r->tokens + b * block_tokens);
+            prefix_cache_add(&replica->cache, q->blocks[b], parent, q->block_keys[b],
+                             q->r->tokens + b * block_tokens);
         }
     }
     return status_ok();

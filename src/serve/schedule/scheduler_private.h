@@ -3,19 +3,18 @@
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 
-#include "serve/request/request_adjust.h"
-#include "serve/request/request_list.h"
 #include "serve/schedule/block_pool.h"
 #include "serve/schedule/prefix_cache.h"
 #include "serve/schedule/scheduler.h"
+#include "serve/schedule/sequence.h"
 
 /* The sequences of one group in one replica. */
 struct microbatch {
-    struct request_list running; /* oldest first */
-    int32_t n_blocks;            /* that they took from the pool */
-    int32_t n_rows;              /* planned so far in the step being planned, or in flight */
-    uint64_t step, plan_ns;      /* of the last plan: its number and its time */
-    struct request **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
+    struct sequence_list running; /* oldest first */
+    int32_t n_blocks;             /* that they took from the pool */
+    int32_t n_rows;               /* planned so far in the step being planned, or in flight */
+    uint64_t step, plan_ns;       /* of the last plan: its number and its time */
+    struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
                                     preempted one stays until its result comes */
     size_t n_flight, flight_capacity;
     size_t n_entries; /* of the plan: theirs, and one for each of their drafts */
@@ -33,13 +32,15 @@ struct replica {
 struct scheduler {
     struct scheduler_options o;
     struct serve_summary *stats;
-    struct request_list waiting; /* oldest first */
-    struct request_list finished;
+    struct sequence_list waiting; /* oldest first */
+    struct sequence_list finished;
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
     uint64_t n_submitted;
     int32_t step_rows; /* the budget of a replica in one step: o.step_tokens, or less */
-    struct request_adjusts adjusts; /* of a request while its drafts are planned */
+    struct request_adjusts
+        draft_adjusts; /* of a sequence and its drafts so far, while these are planned */
+    uint32_t *allowed; /* [ceil(vocab_size / 32)] tokens that the draw being planned may give */
 };
 
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
@@ -55,11 +56,11 @@ static inline int32_t replica_n_free(const struct replica *r)
 
 /* Local. Takes a running request out of its group and gives its blocks back; those that are cached
  * stay so until others need them. */
-void scheduler_leave(struct scheduler *s, struct request *r);
+void scheduler_leave(struct scheduler *s, struct sequence *q);
 
-/* Local. Takes blocks until r's table has n_needed; its replica must have them. Cached ones that
+/* Local. Takes blocks until q's table has n_needed; its replica must have them. Cached ones that
  * nobody holds go when no others are left. Errors: STATUS_MEMORY. */
-struct status scheduler_take_blocks(struct scheduler *s, struct request *r, size_t n_needed);
+struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_needed);
 
 /* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
  * for them, where they are worth their rows: after all other rows of its step were given. Errors:
@@ -75,21 +76,21 @@ struct prefix_match {
 
 /* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
 
-/* Keys for all full blocks of r's tokens; before any of the others. Errors: STATUS_MEMORY. */
-struct status scheduler_prefix_keys(const struct scheduler *s, struct request *r);
+/* Keys for all full blocks of q's tokens; before any of the others. Errors: STATUS_MEMORY. */
+struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q);
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
-                                           const struct request *r);
+                                           const struct sequence *q);
 
-/* True when an older running request computes the next block of running r: to wait for it is
+/* True when an older running request computes the next block of running q: to wait for it is
  * cheaper. The oldest never waits. */
-bool scheduler_prefix_is_coming(const struct scheduler *s, const struct request *r);
+bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q);
 
-/* Running r, not in flight, with room in its table, goes on behind the cached blocks that come
+/* Running q, not in flight, with room in its table, goes on behind the cached blocks that come
  * next; blocks of its own in their place go back to the pool. */
-void scheduler_prefix_adopt(struct scheduler *s, struct request *r);
+void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
 
-/* The full blocks that running r has computed enter the cache, or are exchanged for their equals
+/* The full blocks that running q has computed enter the cache, or are exchanged for their equals
  * there. Only after a result without a bad row. Errors: STATUS_MEMORY. */
-struct status scheduler_prefix_publish(struct scheduler *s, struct request *r);
+struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q);
 
 #endif

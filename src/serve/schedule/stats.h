@@ -24,7 +24,7 @@ struct serve_summary {
     uint64_t n_admissions;        /* times that a request began to run, after preemptions too */
     uint64_t n_result_hits;       /* rows that came from the result cache */
     uint64_t n_result_hit_tokens; /* sampled tokens that did, those of continued rows included */
-    uint64_t n_drafts;            /* tokens guessed and checked (serve/request/drafting.h) */
+    uint64_t n_drafts;            /* tokens guessed and checked (serve/schedule/drafting.h) */
     uint64_t n_right_drafts;      /* of them: what was drawn, so that each saved a step */
     uint64_t n_preemptions;
     uint64_t n_peak_batch;      /* most sequences that ran together in one replica */

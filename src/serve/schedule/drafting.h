@@ -3,8 +3,8 @@
  * and so how many of them are worth a row of a step. The model checks each (Leviathan et al. 2023,
  * "Fast Inference from Transformers via Speculative Decoding"), so a guess decides nothing but
  * time. Knows no requests and no plans; called by scheduler_drafts.c. */
-#ifndef SHOAL_SERVE_REQUEST_DRAFTING_H
-#define SHOAL_SERVE_REQUEST_DRAFTING_H
+#ifndef SHOAL_SERVE_SCHEDULE_DRAFTING_H
+#define SHOAL_SERVE_SCHEDULE_DRAFTING_H
 
 #include "base/status.h"
 

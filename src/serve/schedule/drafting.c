@@ -1,6 +1,6 @@
 /* The table has no chains: what is hashed to a place later takes it, and what is found there is
  * compared with the text. */
-#include "serve/request/drafting.h"
+#include "serve/schedule/drafting.h"
 
 #include "base/mem.h"
 

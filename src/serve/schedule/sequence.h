@@ -1,0 +1,80 @@
+/* A request while the scheduler has it: where it runs, which of its tokens are computed, which KV
+ * blocks hold them, and the draft tokens of its step in flight. The request itself (what was asked,
+ * what was answered) is changed by results alone, never by planning. Called by scheduler*.c. */
+#ifndef SHOAL_SERVE_SCHEDULE_SEQUENCE_H
+#define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
+
+#include "serve/request/request.h"
+#include "serve/request/request_adjust.h"
+#include "serve/request/request_list.h"
+#include "serve/schedule/drafting.h"
+
+enum { SEQUENCE_DRAFTS_MAX = 31 }; /* of a sequence in one step */
+
+enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
+
+struct sequence {
+    struct request *r; /* owned until it is finished */
+    int32_t id;        /* its name in plans */
+    enum sequence_state state;
+    int32_t replica, group; /* where it runs, or ran last */
+
+    /* its tokens, those of r */
+    size_t n_computed; /* the KV rows of these stand in its blocks */
+    size_t n_high;     /* the most that n_computed ever was */
+    size_t pos0;       /* the step being planned, or in flight: rows [pos0, pos0 + n_rows) */
+    int32_t n_rows;
+    bool in_flight; /* a planned step of it has not been committed */
+    bool is_scored; /* that step gives log-probabilities of prompt tokens */
+
+    /* its KV blocks: the first n_cached are in the prefix cache and may have other holders */
+    int32_t *blocks; /* [n_blocks], owned memory */
+    size_t n_blocks, blocks_capacity;
+    size_t n_cached;
+    int32_t n_own;        /* of n_blocks: taken from the pool for it */
+    uint64_t *block_keys; /* [n_block_keys] of its full blocks (prefix_cache.h); owned */
+    size_t n_block_keys, block_keys_capacity;
+
+    /* its next draw */
+    struct request_adjusts adjusts;
+    struct drafting drafting; /* while it runs */
+    int32_t
+        drafts[SEQUENCE_DRAFTS_MAX]; /* [n_drafts] tokens behind r's, which the step in flight */
+    int32_t n_drafts;                /* checks */
+    bool may_draft;                  /* in the step being planned */
+
+    uint64_t first_plan_ns;       /* when its first step was planned; 0: not yet */
+    struct sequence *prev, *next; /* in the list of its state */
+};
+
+/* Local. A waiting sequence of r, which it owns from here on. Errors: STATUS_MEMORY (r stays the
+ * caller's). */
+struct status sequence_create(struct request *r, struct sequence **out);
+
+/* Local. Destroys its request, too, unless that was taken (r NULL). Accepts NULL. */
+void sequence_destroy(struct sequence **q);
+
+/* Local. True when a runs before b. */
+static inline bool sequence_is_before(const struct sequence *a, const struct sequence *b)
+{
+    return request_is_before(a->r, b->r);
+}
+
+/* A doubly linked list in the order in which they run. Zero-initialised it is empty. */
+struct sequence_list {
+    struct sequence *head, *tail; /* the first and the last to run */
+    size_t n;
+};
+
+/* Local. Puts q before `next` (NULL: at the tail); takes q out. */
+void sequence_list_put(struct sequence_list *l, struct sequence *q, struct sequence *next);
+void sequence_list_take(struct sequence_list *l, struct sequence *q);
+
+/* Local. Puts q where it belongs; looks from the head or from the tail. */
+void sequence_list_put_from_head(struct sequence_list *l, struct sequence *q);
+void sequence_list_put_from_tail(struct sequence_list *l, struct sequence *q);
+
+/* Local. Destroys every sequence of the list. */
+void sequence_list_clear(struct sequence_list *l);
+
+#endif
