@@ -2,6 +2,7 @@
 #include "checkpoint/file/ckpt.h"
 #include "cli/cmd.h"
 #include "kernels/device.h"
+#include "options/flags.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -97,9 +98,14 @@ static int run(int argc, char **argv)
         return 0;
     }
     const struct command *command = find(argv[1]);
-    if (command != NULL) return command->run(config_read(), argc - 1, argv + 1);
-    fprintf(stderr, "shoal: no command is named \"%s\"; see shoal --help\n", argv[1]);
-    return 2;
+    if (command == NULL) {
+        fprintf(stderr, "shoal: no command is named \"%s\"; see shoal --help\n", argv[1]);
+        return 2;
+    }
+    struct config env;
+    const struct status st = config_read(&env);
+    if (status_failed(&st)) return flags_refuse(argv[1], env.launcher_rank, &st);
+    return command->run(env, argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv)

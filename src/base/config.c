@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_LAUNCHERS = 4 };
+enum { N_LAUNCHERS = 4, THREADS_MAX = 4096 };
 
 static const char *const rank_names[N_LAUNCHERS] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                                     "SLURM_PROCID"};
@@ -42,24 +42,34 @@ static void read_job(char *out, size_t n_bytes)
     }
 }
 
-struct config config_read(void)
+static struct status read_threads(const char *text, uint32_t *out)
+{
+    char *end;
+    if (text == NULL || *text == '\0') return status_ok();
+    const long n = strtol(text, &end, 10);
+    if (n < 1 || n > THREADS_MAX || (*end != '\0' && *end != ',')) {
+        return status_make(STATUS_USAGE,
+                           "OMP_NUM_THREADS: expected an integer from 1 to %d, found \"%s\"",
+                           THREADS_MAX, text);
+    }
+    *out = (uint32_t)n;
+    return status_ok();
+}
+
+struct status config_read(struct config *out)
 {
     static const char *const sizes[N_LAUNCHERS] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                                    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
-    struct config c = {.kernels = getenv("SHOAL_KERNELS"), .slurm_job = getenv("SLURM_JOB_ID")};
-    if (c.kernels != NULL && c.kernels[0] == '\0') c.kernels = NULL;
-    c.cpu = getenv("SHOAL_CPU");
-    if (c.cpu != NULL && c.cpu[0] == '\0') c.cpu = NULL;
-    const char *threads = getenv("OMP_NUM_THREADS");
-    if (threads != NULL) {
-        const long n = strtol(threads, NULL, 10);
-        if (n > 0 && n < 4096) c.n_threads = (uint32_t)n;
-    }
-    read_job(c.job, sizeof c.job);
-    c.is_launched = is_launched();
-    c.launcher_rank = launcher_number(rank_names, 0);
-    c.launcher_size = launcher_number(sizes, 1);
-    return c;
+    *out = (struct config){.kernels = getenv("SHOAL_KERNELS"),
+                           .cpu = getenv("SHOAL_CPU"),
+                           .slurm_job = getenv("SLURM_JOB_ID"),
+                           .is_launched = is_launched(),
+                           .launcher_rank = launcher_number(rank_names, 0),
+                           .launcher_size = launcher_number(sizes, 1)};
+    if (out->kernels != NULL && out->kernels[0] == '\0') out->kernels = NULL;
+    if (out->cpu != NULL && out->cpu[0] == '\0') out->cpu = NULL;
+    read_job(out->job, sizeof out->job);
+    return read_threads(getenv("OMP_NUM_THREADS"), &out->n_threads);
 }
 
 /* True when the launcher's variables say that all ranks are on one host. */

@@ -1,7 +1,8 @@
 /* The environment, read once at start; nothing else in shoal calls getenv.
  *   SHOAL_KERNELS     "ref", "avx2", "avx512" or "amx": the instruction set (default: the best)
  *   SHOAL_CPU         the same names: better instruction sets are taken for absent (for tests)
- *   OMP_NUM_THREADS   compute threads per rank (default: this rank's share of its cores)
+ *   OMP_NUM_THREADS   compute threads per rank, the first number of a list as "8,2"
+ *                     (default: this rank's share of its cores)
  *   SLURM_JOB_ID      the Slurm job, whose time limit ends the run
  *   PBS_JOBID, LSB_JOBID, FLUX_JOB_ID, COBALT_JOBID, OAR_JOB_ID, JOB_ID   the batch job's id, as
  *                     SLURM_JOB_ID: a second job on the same output is told
@@ -12,6 +13,8 @@
  *                     set by shoal where the user did not */
 #ifndef SHOAL_BASE_CONFIG_H
 #define SHOAL_BASE_CONFIG_H
+
+#include "base/status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,8 +31,9 @@ struct config {
     uint32_t launcher_size; /* ranks that it started; 1 when no variable says */
 };
 
-/* Local. Values are borrowed from the environment. */
-struct config config_read(void);
+/* Local. Fills *out; its strings are borrowed from the environment. Errors: STATUS_USAGE when
+ * OMP_NUM_THREADS is no number of threads. */
+struct status config_read(struct config *out);
 
 /* Local. Call before MPI starts. Sets two Open MPI variables that save most of a short run's time,
  * unless the user has set them: without a launcher no daemon is started (only spawning needs one),

@@ -29,7 +29,7 @@ static const struct flag table[] = {
      "16x\"pack:2 numa:1 core:32 pu:1\", or a folder of hwloc XML; default: this machine"},
     {"gpus-per-node", FLAG_COUNT, AT(gpus_per_node), 0, 64, "N", "one rank per GPU"},
     {"memory-per-node", FLAG_NUMBER, AT(memory_gib), 0, 1e6, "GIB",
-     "default: what the topology says"},
+     "memory of a node (default: what the topology says; if it says nothing, 256, with a warning)"},
     {"tp", FLAG_COUNT, AT(tp), 1, 65536, "N", "tensor parallel ranks (default: chosen)"},
     {"pp", FLAG_COUNT, AT(pp), 1, 65536, "N", "pipeline stages"},
     {"ep", FLAG_COUNT, AT(ep), 1, 65536, "N", "ranks the experts spread over"},
@@ -99,6 +99,15 @@ static struct status find_topology(const struct plan_flags *f, struct topo **out
     return st;
 }
 
+static void warn_of_memory(const struct topo *t)
+{
+    if (!t->nodes[0].memory_is_assumed) return;
+    fprintf(stderr,
+            "shoal plan: --topology does not say how much memory a node has: taken as %.4g GiB; "
+            "give --memory-per-node GIB\n",
+            (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
+}
+
 static struct status report(const struct plan_flags *f, const struct layout_model *m,
                             const struct topo *t)
 {
@@ -129,6 +138,12 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     TRY_GOTO(st, plan_report(layout, t, order, &budget, &text), done);
     if (load != NULL) TRY_GOTO(st, plan_report_experts(layout, load, &text), done);
     fwrite(text.data, 1, text.n, stdout);
+    if (!fits) {
+        st = status_make(STATUS_USAGE,
+                         "no layout fits in %.4g GiB of memory a node; expected more "
+                         "nodes, --memory-per-node, or a smaller --max-model-len or --step-tokens",
+                         (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
+    }
 done:
     strbuf_fini(&text);
     expert_places_destroy(&places);
@@ -151,6 +166,7 @@ static struct status run(int argc, char **argv, enum flags_ask *ask)
     struct topo *topo = NULL;
     TRY(read_model(&f, &m, &layout_model));
     TRY(find_topology(&f, &topo));
+    warn_of_memory(topo);
     const struct status st = report(&f, &layout_model, topo);
     topo_destroy(&topo);
     return st;

@@ -64,6 +64,8 @@ bool drain_parse_time(const char *text, uint64_t *seconds)
         if (!isdigit((unsigned char)*at)) return false;
         const unsigned long long part = strtoull(at, &end, 10);
         if (part > most || ++n_parts > 3) return false;
+        const uint64_t limit = n_parts > 1 ? 60 : has_days ? 24 : most + 1;
+        if (part >= limit) return false;
         if (*end == '-' && !has_days && n_parts == 1) {
             days = part;
             has_days = true;

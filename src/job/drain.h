@@ -37,7 +37,8 @@ void drain_init(struct drain *d, bool is_launched);
 /* Local. Takes a limit of `seconds` from `start_ns` on; the earliest of several counts. */
 void drain_limit(struct drain *d, uint64_t start_ns, uint64_t seconds);
 
-/* Local. "SECONDS", "M:S", "H:M:S" or "D-H:M:S"; false when it is none of them. */
+/* Local. "SECONDS", "M:S", "H:M:S", "D-H", "D-H:M" or "D-H:M:S", each number behind the
+ * first below 24 (hours) or 60; false when it is none of them. */
 bool drain_parse_time(const char *text, uint64_t *seconds);
 
 /* Local. DRAIN_ASKED after the first signal or near the limit, DRAIN_NOW after a second signal.

@@ -25,6 +25,20 @@ static void lead_by_first(uint32_t *order, size_t n_ranks)
     order[0] = 0;
 }
 
+static uint32_t at_least_one(uint32_t n)
+{
+    return n > 0 ? n : 1;
+}
+
+/* Whether more ranks would make the layout possible; j->layout is overwritten. */
+static bool lacks_ranks(struct job *j, const struct layout_flags *f)
+{
+    const uint32_t asked = at_least_one(f->tp) * at_least_one(f->pp) * at_least_one(f->dp);
+    const uint32_t n_ranks = asked > f->ep ? asked : f->ep;
+    const struct status st = layout_build(&j->layout_model, n_ranks, f, j->layout);
+    return !status_failed(&st);
+}
+
 static struct status choose_layout(struct job *j)
 {
     const size_t n_ranks = (size_t)comm_size(j->comm, COMM_WORLD);
@@ -39,7 +53,7 @@ static struct status choose_layout(struct job *j)
     bool fits = true;
     const struct status st =
         layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits);
-    if (st.code == STATUS_USAGE && n_ranks == 1) {
+    if (st.code == STATUS_USAGE && n_ranks == 1 && lacks_ranks(j, &flags)) {
         return status_make(
             st.code, "%s; start it under mpirun or srun, of the MPI that shoal was built with",
             st.text);

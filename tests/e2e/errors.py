@@ -325,6 +325,44 @@ class ErrorsTest:
         self.fails(1, ["status 1", "the launcher's own word"], done)
         expect("(nothing on stderr)" in str(run([launcher], LIMIT_S)), "a test's own report")
 
+    def wrong_environment(self):
+        """A number of threads that is none is refused, also where --threads is given."""
+        for text in ("abc", "0", "-2", "4x", "5000"):
+            for command in (["generate", "--threads", 1], ["status", self.output]):
+                self.fails(2, ["OMP_NUM_THREADS: expected", f'found "{text}"'],
+                           self.shoal(*command, env={"OMP_NUM_THREADS": text}, journal=True))
+        for text in ("2", "2,1", ""):  # OpenMP's own list: threads of the outer region first
+            done = self.shoal("generate", "--model", self.model, "--input", self.input, "--output", self.output,
+                              env={"OMP_NUM_THREADS": text})
+            expect(done.status == 0, f"OMP_NUM_THREADS={text}: {done}")
+
+    def wrong_times(self):
+        for text in ("1:99", "1:60:00", "1-24:00:00", "1-1:60", ":5", "5:", "1:2:3:4", "soon"):
+            self.fails(2, ["--time-limit: expected", f'found "{text}"'], self.generate(0, "--time-limit", text))
+        for text in ("99", "99:59", "100:00:00", "2-23:59:59"):
+            expect(self.generate(0, "--time-limit", text).status == 0, f"--time-limit {text}")
+
+    def plans(self):
+        """A plan says which memory it assumed, and ends with 2 where no layout fits."""
+        def plan(topology, *flags):
+            return self.shoal("plan", "--model", self.model, "--topology", topology, *flags)
+        done = plan("pack:2 numa:1 core:4 pu:1")
+        self.fails(0, ["256 GiB", "--memory-per-node"], done)
+        for known in (["--memory-per-node", 8], []):
+            done = plan("pack:2 numa:1 core:4 pu:1" if known else "numa:2(memory=8GiB) core:4 pu:1", *known)
+            expect(done.status == 0 and "--memory-per-node" not in done.err, f"memory is known: {done}")
+        done = plan("numa:1 core:2 pu:1", "--memory-per-node", 0.0001)
+        self.fails(2, ["no layout fits", "--memory-per-node"], done)
+        expect("Fits" in done.out, f"the plan is shown all the same: {done}")
+        self.fails(2, ["no such folder, nor a valid topology"], plan(self.work / "nowhere"))
+        self.fails(2, ["pp may be at most"], self.generate(0, "--pp", 99))
+        self.lacks("mpirun", self.generate(0, "--pp", 99))
+        self.lacks("mpirun", self.generate(0, "--tp", 99))
+        self.fails(2, ["tp 2", "start it under mpirun"], self.generate(0, "--tp", 2))
+
+    def lacks(self, word, done):
+        expect(word not in done.err, f"'{word}' is of no help here: {done}")
+
     def main(self):
         self.shoal.must("convert", GOLDENS / "llama-gqa" / "hf", self.model)
         self.shoal.must("convert", GOLDENS / "mixtral" / "hf", self.moe)
@@ -346,6 +384,9 @@ class ErrorsTest:
         self.flags_without_use()
         self.hours_for_nothing()
         self.silent_launcher()
+        self.wrong_environment()
+        self.wrong_times()
+        self.plans()
         done = self.generate(4)
         expect(done.status == 0 and "a" in read_rows(self.output), f"the good run: {done}")
         print(f"{self.n_cases} wrong inputs: each a sentence and its status")

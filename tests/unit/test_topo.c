@@ -108,12 +108,12 @@ static void expect_refusal(const char *spec, uint32_t n_ranks, const char *part)
 
 static void bad_descriptions_are_quoted(void)
 {
-    expect_refusal("pakc:2", 0, "\"pakc:2\": hwloc does not understand it");
-    expect_refusal("", 0, "\"\": hwloc does not understand it");
+    expect_refusal("pakc:2", 0, "\"pakc:2\": no such folder, nor a valid topology");
+    expect_refusal("", 0, "\"\": no such folder, nor a valid topology");
     expect_refusal("0x\"pack:2\"", 0, "expected 1 to 65536 nodes");
     expect_refusal("-3x\"pack:2\"", 0, "\"-3x\"pack:2\"\"");
     expect_refusal("99999999999999999999x\"pack:2\"", 0, "expected 1 to 65536 nodes");
-    expect_refusal("4x", 0, "hwloc does not understand it");
+    expect_refusal("4x", 0, "no such folder, nor a valid topology");
     expect_refusal("numa:2 core:1 numa:2 pu:1", 0, "numa:2 core:1 numa:2 pu:1");
     expect_refusal("2x\"core:1 pu:1\"", 70000, "70000 ranks, expected at most 65536");
 }

@@ -202,6 +202,7 @@ static struct status load_node(const struct describe_job *job, uint32_t i, hwloc
     /* hwloc assumes 1 GiB for a synthetic NUMA node when the text gives no size */
     const bool said =
         d->synthetic == NULL ? node->memory_bytes > 0 : strstr(d->synthetic, "memory=") != NULL;
+    node->memory_is_assumed = !said && job->memory_bytes == 0;
     if (!said) node->memory_bytes = default_memory_bytes;
     if (job->memory_bytes > 0) node->memory_bytes = job->memory_bytes;
     if (job->gpus_per_node > 0 && job->gpus_per_node != node->n_gpus) forget_gpus(node, job);

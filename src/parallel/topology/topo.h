@@ -24,6 +24,7 @@ struct topo_node {
     char name[64];
     uint32_t n_packages, n_numa, n_l3, n_cores, n_pus, n_gpus;
     uint64_t memory_bytes;
+    bool memory_is_assumed;              /* a description that names none: 256 GiB */
     struct topo_gpu gpus[TOPO_GPUS_MAX]; /* the first n_gpus, by bus id */
 };
 

@@ -35,9 +35,10 @@ struct status topo_load(const char *synthetic, const char *xml, hwloc_topology_t
         hwloc_topology_destroy(h);
         return status_make(
             STATUS_USAGE,
-            "topology \"%.200s\": hwloc does not understand it, "
-            "expected %s",
-            what, xml != NULL ? "an hwloc XML file" : "for example \"pack:2 numa:1 core:32 pu:1\"");
+            xml != NULL ? "topology \"%.200s\": expected an hwloc XML file, found something else"
+                        : "topology \"%.200s\": no such folder, nor a valid topology, for example "
+                          "\"pack:2 numa:1 core:32 pu:1\"",
+            what);
     }
     *out = h;
     return status_ok();
