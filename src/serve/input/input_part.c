@@ -1,4 +1,4 @@
-/* Cutting at lines, counting lines. */
+/* Cuts an input at line starts and counts the lines before the cut. */
 #include "serve/input/input_part.h"
 
 #include "base/mem.h"
@@ -14,7 +14,7 @@ enum { READ_BYTES = 1 << 20 };
 
 #define SETTING "--input-part="
 
-/* Digits up to `end_char`; *text moves behind it. */
+/* Parses digits up to `end_char` and moves *text behind it. */
 static bool parse_count(const char **text, char end_char, uint32_t *out)
 {
     uint32_t value = 0;
@@ -52,7 +52,7 @@ struct scan {
     uint64_t n_lines;
 };
 
-/* Reads more when all is taken; s->n stays 0 at the end of the file. */
+/* Reads the next buffer once this one is used up; s->n is 0 at the end of the file. */
 static struct status fill(struct scan *s)
 {
     if (s->at < s->n) return status_ok();
@@ -69,10 +69,10 @@ static struct status fill(struct scan *s)
     return status_ok();
 }
 
-/* Goes to the first start of a line at or behind byte `cut`, counting the line ends on the way. */
+/* Moves to the first line start at or behind byte `cut` and counts the line ends on the way. */
 static struct status go_to_line(struct scan *s, uint64_t cut)
 {
-    while (s->offset + 1 < cut) { /* line ends that cannot be the one just before the line */
+    while (s->offset + 1 < cut) { /* line ends before byte cut - 1 */
         TRY(fill(s));
         if (s->n == 0) return status_ok();
         const uint64_t wanted = cut - 1 - s->offset, has = s->n - s->at;
@@ -97,7 +97,7 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
     }
 }
 
-/* The cut of the part's end may lie before the line that the part's start was moved to. */
+/* A long line may move the part's start behind the cut of its end: the part is empty then. */
 static struct status find(struct scan *s, struct input_part *part)
 {
     const uint64_t first = input_part_cut(part->size, part->index, part->n);

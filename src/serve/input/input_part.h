@@ -1,7 +1,11 @@
-/* One part of a big input, for job arrays: part K of N holds the lines whose first byte lies in the
- * K-th of N equal ranges of bytes. Lines keep the numbers that they have in the whole input, so
- * that ids, seeds and sentences are those of a job over all of it. Called by main and by merge.c.
- */
+/* One part of a large input, for job arrays: part K of N has the lines whose first byte lies in the
+ * K-th of N equal byte ranges. Lines keep their numbers of the whole input, so that ids, seeds and
+ * error sentences are those of one job over the whole. Called by job_open.c and by merge.c.
+ *
+ *   input    |line 1|line 2   |line 3|line 4     |line 5|        N = 2
+ *   cuts     0                   ^ size / 2
+ *   part 1   |line 1|line 2   |line 3|                           its cut is moved to the next line
+ * start part 2                           |line 4     |line 5| */
 #ifndef SHOAL_SERVE_INPUT_INPUT_PART_H
 #define SHOAL_SERVE_INPUT_INPUT_PART_H
 
@@ -19,23 +23,24 @@ struct input_part {
     uint64_t size;       /* of the input, bytes */
 };
 
-/* Local. "K/N" with 1 <= K <= N; false when it is something else. Sets index and n alone. */
+/* Local. Parses "K/N", 1 <= K <= N, and sets index and n only. False when the text is no such pair.
+ */
 bool input_part_parse(const char *text, struct input_part *out);
 
-/* Local. Fills the rest from the file: reads it up to `end`, to count lines. Errors: STATUS_USAGE
- * (no regular file), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
+/* Local. Sets the other members; reads the file up to `end` to count lines. Errors: STATUS_USAGE
+ * (not a regular file), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status input_part_find(const char *path, struct input_part *part);
 
-/* Local. The first byte of part `index` (from 1; n + 1: behind the last), before it is moved to the
- * next start of a line. */
+/* Local. The first byte of part `index` before it is moved to the next line start. index counts
+ * from 1; n + 1 gives the end of the last part. */
 uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
 
-/* Local. The journal's setting of a part, "--input-part=K/N ...": names the bytes too, so that a
- * job never goes on over another cut. Appended to `out`. */
+/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. It has the byte
+ * range too, so that no job resumes over another cut. */
 void input_part_setting(const struct input_part *part, struct strbuf *out);
 
-/* Local. The part that a journal's settings name; false when they name none. *at and *n_bytes:
- * where in `settings` its line stands. */
+/* Local. Reads the part back from a journal's settings; false when they have none. *at, *n_bytes:
+ * the position and length of its line in `settings`. */
 bool input_part_of_settings(const char *settings, struct input_part *out, size_t *at,
                             size_t *n_bytes);
 

@@ -12,8 +12,8 @@
 
 enum { READ_BYTES = 64 << 10, WAIT_MS = 200, SKIPPED_MAX = 64 << 20 };
 
-/* Bytes [begin, end) of `data` are read and not yet given out; those before `scanned` hold no line
- * end. While a long line is skipped its bytes are counted in n_skipped and dropped. */
+/* Bytes [begin, end) of `data` were read and not yet returned; [begin, scanned) holds no line end.
+ * The bytes of a line over the limit are counted in n_skipped and dropped. */
 struct line_reader {
     int fd;
     bool owns_fd, is_regular, at_end, skipping, started;
@@ -132,7 +132,7 @@ bool line_reader_is_file(const struct line_reader *r, const char *path)
            info.st_ino == r->inode;
 }
 
-/* Moves the pending bytes to the front, and grows the buffer when they fill it. */
+/* Moves the pending bytes to the front; grows the buffer when they fill it. */
 static struct status make_room(struct line_reader *r)
 {
     if (r->begin > 0) {
@@ -147,7 +147,7 @@ static struct status make_room(struct line_reader *r)
     return status_ok();
 }
 
-/* Reads some bytes behind `end`. *waiting: there are none yet. */
+/* Reads some bytes behind `end`. *waiting: none can be read now. */
 static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
 {
     *waiting = false;
@@ -173,7 +173,7 @@ static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
     return status_ok();
 }
 
-/* Gives out the n bytes at `begin`, of which the last n_end are the line's end. */
+/* Returns the n bytes at `begin` as a line; the last n_end of them are its line end. */
 static void take_line(struct line_reader *r, size_t n, size_t n_end, struct line *out)
 {
     out->number = ++r->n_lines;
@@ -214,7 +214,7 @@ static void skip_byte_order_mark(struct line_reader *r)
     r->offset += 3;
 }
 
-/* A line that no end comes of, out of a device or pipe, must not keep the caller from a drain. */
+/* An endless line from a device or a pipe must not keep the caller from draining. */
 static bool skips_for_long(const struct line_reader *r, uint64_t since)
 {
     return !r->is_regular && r->skipping && r->offset - since > SKIPPED_MAX;

@@ -1,10 +1,10 @@
-/* Choosing and comparing rows. */
+/* Chooses rows, and compares them. */
 #include "serve/lead/audit.h"
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "serve/journal/journal_index.h"
 #include "serve/journal/journal_format.h"
+#include "serve/journal/journal_index.h"
 #include "serve/output/result_row.h"
 #include "serve/request/request.h"
 
@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Rows may be much longer than lines: an answer's log-probabilities. */
+/* Rows may be much longer than lines, because of log-probabilities. */
 static const size_t ROW_BYTES_MAX = (size_t)1 << 30;
 
 enum { DIFFERENCES_SHOWN = 10, SHOWN_BEFORE = 16, SHOWN_BYTES = 48 };
@@ -47,8 +47,8 @@ static bool repeats_an_id(const struct line *row)
     return memmem(row->text, row->n, code, sizeof code - 1) != NULL;
 }
 
-/* A place for the k-th candidate, from 0: a new one while there are any, then by lot that of
- * another row or, mostly, none. */
+/* The place in the sample for candidate k, from 0: a new one while the sample is not full, then a
+ * random one or NULL. */
 static struct audit_row *place_of(struct audit *a, uint64_t k)
 {
     if (a->result.n_chosen < a->o.n_rows) return &a->rows[a->result.n_chosen];

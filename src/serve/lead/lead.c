@@ -1,4 +1,4 @@
-/* The lead's life, its rows and its journal; lead_input.c reads the lines. */
+/* Creates and ends the lead; writes rows to journal and output. lead_input.c reads the lines. */
 #include "serve/lead/lead.h"
 
 #include "base/clock.h"
@@ -54,7 +54,7 @@ static struct status count_row(struct lead *l, const struct request *r)
     return strbuf_status(s);
 }
 
-/* Nothing of the run is of use, mostly for one reason, which error rows alone would hide. */
+/* When no row of the run is of use, mostly for one reason, says it on stderr too. */
 static void say_all_failed(const struct lead *l)
 {
     const struct lead_rows *rows = &l->rows;
@@ -105,7 +105,7 @@ struct status lead_flush(struct lead *l, bool now)
     return st;
 }
 
-/* The output has rows and no journal says whose they are. */
+/* Refuses an output that has bytes but no journal to resume from. */
 static struct status refuse_strange_output(const struct lead_options *o)
 {
     struct stat info;
@@ -229,7 +229,7 @@ void lead_destroy(struct lead **lead)
     result_cache_destroy(&l->results);
     for (size_t i = 0; i < l->window.n; i++) request_destroy(&l->window.requests[i]);
     mem_free(&l->window.requests);
-    while (l->parents.head != NULL) { /* after all that borrow from them */
+    while (l->parents.head != NULL) { /* last: the requests above borrow from them */
         struct request *p = l->parents.head;
         request_list_take(&l->parents, p);
         request_destroy(&p);
@@ -288,7 +288,7 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
     return status_ok();
 }
 
-/* A request that ran: its row, and what waited for it. */
+/* Writes the row of a request that ran, and submits the requests that waited for its result. */
 static struct status take_finished(struct lead *l, struct request *r)
 {
     struct status st = status_ok();
@@ -346,7 +346,7 @@ double lead_commit_s(const struct lead *l)
     return l->journal != NULL ? journal_commit_s(l->journal) : 0;
 }
 
-/* The journal's last words, once the output is durable. */
+/* Marks the journal complete, once the output is durable. */
 static struct status end_journal(struct lead *l)
 {
     (void)failpoint_pass(l->o.failpoint, FAILPOINT_FINISH);
@@ -360,7 +360,7 @@ static struct status close_files(struct lead *l)
 {
     TRY(file_claims_check(l->o.claims));
     if (l->journal == NULL) return result_writer_close(l->writer);
-    if (l->failed) { /* of the output, perhaps: what is done can still go to the journal */
+    if (l->failed) { /* if the output failed, finished rows can still go to the journal */
         return journal_commit(l->journal, l->n_read, line_reader_offset(l->reader));
     }
     TRY(lead_flush(l, true));

@@ -1,6 +1,6 @@
 /* The lead's side of a bulk job: reads request lines, plans steps, commits their results and writes
- * result lines in input order, in bounded memory. Knows neither ranks nor tensors; main's lead loop
- * calls it and carries plans and results between it and the ranks.
+ * result lines in input order, in bounded memory. Does not know ranks or tensors: the loop in
+ * job.c carries plans to the ranks and their results back.
  *
  * For step s of group g = s % n_groups, until lead_next says that it is done: take the results of
  * step s - n_groups from all replicas (lead_commit), plan (lead_next), send the plan. */
@@ -73,8 +73,8 @@ struct lead_options {
     struct failpoint *failpoint; /* tests only; NULL: none */
     struct file_claims *claims;  /* on the files; once one is lost nothing is written. NULL: none */
 
-    /* Only the lines it chose are run, their rows go to it and nothing is written: output_path and
-     * journal_path are its own. NULL: a job. */
+    /* An audit: only the lines that it chose are run, and their rows are compared instead of
+     * written. output_path and journal_path are then read by the audit itself. NULL: a job. */
     struct audit *audit;
 };
 
@@ -86,12 +86,12 @@ struct lead_options {
 struct status lead_create(const struct lead_options *options, struct lead **out);
 void lead_destroy(struct lead **lead);
 
-/* Local. True when an earlier run had finished the job: every row stands in the output, nothing is
- * left but lead_finish. */
+/* Local. True when an earlier run finished the job: every row stands in the output, and only
+ * lead_finish is left to call. */
 bool lead_is_complete(const struct lead *lead);
 
-/* Local. The size of the KV pools, when lead_create was not told. Before the first lead_next.
- * Errors: as lead_create. */
+/* Local. Sets the size of the KV pools when lead_create got n_blocks 0. Call it before the first
+ * lead_next. Errors: as lead_create. */
 struct status lead_start(struct lead *lead, int32_t n_blocks);
 
 /* Local. Reads as many lines as the window allows, admits and plans step `step` of group `group`
@@ -109,30 +109,30 @@ struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct 
  * Errors: STATUS_BUG when it does not answer the plan, STATUS_IO, STATUS_MEMORY. */
 struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
 
-/* Local. The run ends early: what was sampled of unfinished requests goes to the journal (without
- * one it is lost). No plan is in flight. Errors: STATUS_MEMORY. */
+/* Local. Saves the sampled tokens of unfinished requests in the journal, because the run ends
+ * early; without a journal they are lost. No plan may be in flight. Errors: STATUS_MEMORY. */
 struct status lead_drain(struct lead *lead);
 
-/* Local. What is done goes to the journal, from another thread, just before the process ends; the
- * lead may be anywhere. Nothing without a journal. */
+/* Local, any thread, at any moment. Writes finished rows to the journal just before the process
+ * ends. Does nothing without a journal. */
 void lead_save(struct lead *lead);
 
-/* Local. How long the journal's commits take, in seconds: the longest of late. */
+/* Local. The time of a slow journal commit, in seconds; see journal_commit_s. */
 double lead_commit_s(const struct lead *lead);
 
-/* Local. Everything that was done and measured by now. */
+/* Local. Counts and times so far. */
 void lead_summary(const struct lead *lead, struct serve_summary *summary);
 
-/* Local. The part of it that the scheduler counts, cheap to ask for; borrowed. */
+/* Local. The scheduler's counts only, without a copy; borrowed. */
 const struct serve_summary *lead_stats(const struct lead *lead);
 
-/* Local. What runs and waits now. After lead_start. */
+/* Local. Requests that run and wait now. After lead_start. */
 struct scheduler_load lead_load(const struct lead *lead);
 
-/* Local. Flushes journal and output, ends the progress display, fills *summary; after the last row
- * the output is made durable and the journal says that it is complete. May be called before `done`
- * (a drained run, an error): rows behind an unfinished one are not written to the output. Errors:
- * STATUS_IO, STATUS_MEMORY. */
+/* Local. Flushes journal and output, ends the progress display and fills *summary. After the last
+ * row it makes the output durable and marks the journal complete. May be called before `done` (a
+ * drained run, an error): rows behind an unfinished one then stand in the journal only. Warns with
+ * the first errors when every row of the run was an error row. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status lead_finish(struct lead *lead, struct serve_summary *summary);
 
 #endif

@@ -1,11 +1,11 @@
-/* Lines with several answers, and beam searches: their requests run one by one, and the line's row
- * is written when the last of them has finished. */
+/* Lines with several answers, and beam searches. Each answer is a request of its own; the line's
+ * row is written when the last one has finished. */
 #include "base/mem.h"
 #include "serve/lead/lead_private.h"
 #include "serve/request/beam.h"
 #include "serve/request/request_choice.h"
 
-/* Owner of c: the lead, through the scheduler or a cache. */
+/* The scheduler or the result cache owns the new request. */
 static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
                                 const struct journal_hit *hit)
 {
@@ -15,7 +15,7 @@ static struct status run_choice(struct lead *l, struct request *p, uint32_t i,
     return lead_take_request(l, c, hit);
 }
 
-/* A probe goes where its line stood: the search holds its place among those that wait. */
+/* Submits one probe for each running beam, with the order numbers of its line. */
 static struct status run_probes(struct lead *l, struct request *p)
 {
     const int32_t n = beam_n_running(p->search);
@@ -37,13 +37,13 @@ struct status lead_open_choices(struct lead *l, struct request *p, const struct 
     TRY(mem_alloc(&p->choices, n, sizeof(struct request *), "choices"));
     p->choices_capacity = n;
     if (is_beam) {
-        l->n_ordered += n - 1; /* its own number is the first of them */
+        l->n_ordered += n - 1; /* the first of n numbers is its own */
         TRY(beam_create(p, &l->rules, &p->search));
         TRY(lead_take_search(l, p, hit));
         return run_probes(l, p);
     }
     p->n_open = (int32_t)n;
-    for (uint32_t i = 0; i < n; i++) TRY(run_choice(l, p, i, hit)); /* the last may end p */
+    for (uint32_t i = 0; i < n; i++) TRY(run_choice(l, p, i, hit)); /* the last one may destroy p */
     return status_ok();
 }
 
@@ -52,7 +52,7 @@ static void drop_choices(struct request *p)
     for (size_t i = 0; i < p->choices_capacity; i++) request_destroy(&p->choices[i]);
 }
 
-/* The probes of a step are back. */
+/* Advances the search by a step, once all probes of the step are back. */
 static struct status advance(struct lead *l, struct request *p)
 {
     TRY(beam_advance(p->search, p->choices));
@@ -63,7 +63,7 @@ static struct status advance(struct lead *l, struct request *p)
     return status_ok();
 }
 
-/* The first of the choices with an error makes the row one. */
+/* Makes p an error row when an answer has an error; the first such answer counts. */
 static struct status take_errors(struct request *p)
 {
     for (size_t i = 0; i < p->choices_capacity; i++) {
@@ -84,7 +84,7 @@ struct status lead_end_request(struct lead *l, struct request *r)
         if (--p->n_open > 0) return l->o.checkpoint_tokens > 0 ? lead_save_tokens(l, r, 1) : st;
         st = take_errors(p);
         if (!status_failed(&st) && p->error_code == NULL && p->search != NULL) st = advance(l, p);
-        if (status_failed(&st) || p->n_open > 0) return st; /* the lead has it still */
+        if (status_failed(&st) || p->n_open > 0) return st; /* the lead keeps it */
         request_list_take(&l->parents, p);
         r = p;
     }

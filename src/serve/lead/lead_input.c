@@ -1,4 +1,4 @@
-/* Lines to rows of earlier runs, error rows and waiting requests. */
+/* Reads lines: each becomes a row of an earlier run, an error row, or a waiting request. */
 #include "serve/lead/lead_private.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static struct status make_request(struct lead *l, const struct line *line, struc
     return request_create(&l->rules, line->number, line->text, line->n, out);
 }
 
-/* A row that an earlier run finished. */
+/* Puts a row that an earlier run finished. */
 static struct status take_row(struct lead *l, const struct journal_hit *hit)
 {
     const struct id_hash id = {hit->row.id_low, hit->row.id_high};
@@ -43,7 +43,7 @@ static struct status take_row(struct lead *l, const struct journal_hit *hit)
     return result_writer_put(l->writer, index, &row);
 }
 
-/* Gives what was gathered to the scheduler, in the order in which it shall run. */
+/* Orders the gathered requests and submits them to the scheduler. */
 static struct status order_window(struct lead *l)
 {
     struct order_window *w = &l->window;
@@ -149,7 +149,7 @@ static struct status take_line(struct lead *l, const struct line *line)
     return hit.kind == JOURNAL_HIT_ROW ? take_row(l, &hit) : take_request(l, line, &digest, &hit);
 }
 
-/* The last line's number in the whole input. */
+/* The number, in the whole input, of the last line that was read. */
 static uint64_t lines_taken(const struct lead *l)
 {
     return (l->o.part != NULL ? l->o.part->n_before : 0) + l->n_read;

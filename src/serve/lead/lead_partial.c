@@ -1,6 +1,10 @@
-/* Unfinished rows in the journal. An answer is one part of its row, one item for each sampled
- * token: the token, and where they were asked for its log-probability and the most likely ones (all
- * of 4 bytes, little-endian). A beam search is the whole of its state, written anew each time. */
+/* Saves unfinished rows in the journal and restores them.
+ *
+ *   answer   one part of its row; one item for each sampled token:
+ *            i32 token | f32 log-probability | n x { i32 id, f32 log-probability }   (if asked for)
+ *   search   one part; its whole state, written anew each time
+ *
+ * All values have 4 bytes, little-endian. */
 #include "serve/lead/lead_private.h"
 #include "serve/request/beam.h"
 
@@ -80,7 +84,7 @@ struct status lead_save_all(struct lead *l)
     return status_ok();
 }
 
-/* The part of a row that is r's, when it has r's form; else NULL. */
+/* The saved part with this number when its items have `bytes` bytes; else NULL. */
 static const struct journal_part *part_of(const struct journal_hit *hit, uint32_t number,
                                           size_t bytes)
 {
@@ -116,7 +120,7 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 {
     const struct journal_part *part = part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
-    /* its prompt's log-probabilities are not saved: it has to run, if only for its last token */
+    /* the prompt's log-probabilities are not saved: r must run for at least one token */
     const size_t n_most = part->n_items - (r->n_prompt_logprobs >= 0);
     for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
         TRY(take_item(l, r, part->bytes + i * part->item_bytes));

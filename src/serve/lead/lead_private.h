@@ -12,11 +12,11 @@
 #include "serve/output/result_writer.h"
 #include "serve/request/request_list.h"
 
-/* Requests that were read and are not ordered yet. The scheduler gets them a quarter of the
- * writer's window at a time: while one quarter's last rows run, the next quarters can. */
+/* Requests that were read and not yet ordered. They go to the scheduler a quarter of the writer's
+ * window at a time, so that later quarters run beside the last rows of an earlier one. */
 struct order_window {
-    struct request **requests; /* [n] of capacity; owned, and so are they */
-    size_t n, capacity, bytes; /* bytes: what they may come to hold */
+    struct request **requests; /* [n] of capacity; the array and the requests are owned */
+    size_t n, capacity, bytes; /* bytes: estimate of their memory */
 };
 
 enum { LEAD_ERRORS_SHOWN = 3 };
@@ -55,54 +55,60 @@ struct lead {
 
 /* --- lead.c --- */
 
-/* Hands a finished request's line to the journal and the writer. */
+/* Writes a finished request's row: to the journal, and to the writer. */
 struct status lead_put_row(struct lead *l, const struct request *r);
 
-/* Commits the journal, at once (now) or when a commit is due, and then writes to the output the
- * rows that it holds: no row that was seen in the output is ever taken back. */
+/* Commits the journal if a commit is due, or `now`, then writes the committed rows to the output.
+ * So a row that a reader has seen in the output is never lost. */
 struct status lead_flush(struct lead *l, bool now);
 
 /* --- lead_choices.c --- */
 
-/* Makes the requests that find p's answers, as far as earlier runs came with them (hit NULL: none).
- * Owner of p: the lead. */
+/* Makes and submits the requests for the answers of p, which has several or is a beam search. hit:
+ * the tokens that an earlier run saved; NULL: none. The lead owns p. */
 struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit);
 
-/* r is finished and nobody else's: its row, or a place among its line's answers. */
+/* Takes ownership of the finished request r; writes its row, or stores it as one of its line's n
+ * answers. */
 struct status lead_end_request(struct lead *l, struct request *r);
 
-/* --- lead_partial.c: what of unfinished rows goes to the journal, and comes back; nothing without
- * one --- */
+/* --- lead_partial.c: saves unfinished rows in the journal and restores them; does nothing without
+ * a journal --- */
 
-/* Saves what r sampled since it was last saved, n_least tokens or more. */
+/* Saves the tokens that r sampled since it was last saved, when they are at least n_least. */
 struct status lead_save_tokens(struct lead *l, struct request *r, size_t n_least);
 
-/* Saves a search, n_least steps or more since it was last saved. */
+/* Saves p's beam search when it has made at least n_least steps since it was last saved. */
 struct status lead_save_search(struct lead *l, struct request *p, size_t n_least);
 
-/* Saves all that is not finished. */
+/* Saves all unfinished requests and searches. */
 struct status lead_save_all(struct lead *l);
 
-/* Gives r, or a search just made, what an earlier run saved of it. What is not of r's form is left:
- * r begins anew. Errors: STATUS_INPUT for tokens outside the vocabulary, STATUS_MEMORY. */
+/* Gives r the tokens that an earlier run saved (hit; NULL: none). Saved items of another form are
+ * ignored: r then starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary,
+ * STATUS_MEMORY. */
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
+
+/* The same for the beam search of p, which was just made. */
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit);
 
 /* --- lead_input.c --- */
 
-/* A request that is not finished, and that no equal one runs for, waits to be ordered. */
+/* Adds a request to the window of those that wait to be ordered; it must be unfinished, and no
+ * equal request may run. */
 struct status lead_add_request(struct lead *l, struct request *r);
 
-/* Several answers: lead_open_choices. Else takes what an earlier run sampled (hit; NULL: nothing),
- * asks the result cache, then: a row, a wait, or lead_add_request. Owner of r: the lead. */
+/* Takes ownership of r. With several answers: lead_open_choices. Else restores saved tokens (hit;
+ * NULL: none) and asks the result cache; then writes the row, lets r wait for an equal one, or
+ * calls lead_add_request. */
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit);
 
-/* Reads on. A step is not held up by reading for long: what does not fit waits for the next one.
- * Errors: STATUS_INPUT, too, where the input is not what an earlier run saw; likewise the next. */
+/* Reads lines before a step, so few that the step is not held up for long. Errors: also
+ * STATUS_INPUT when the input is not the one that an earlier run saw; so does the next function. */
 struct status lead_read_lines(struct lead *l);
 
-/* Rows of earlier runs, up to the first that is missing, go to the output where they are not there
- * yet. */
+/* Puts the rows of earlier runs, up to the first missing one, to the writer, which adds those that
+ * the output lacks. */
 struct status lead_take_finished_rows(struct lead *l);
 
 #endif

@@ -1,4 +1,4 @@
-/* Two passes: what the parts are, by their journals; then line by line. */
+/* First pass: each part's journal says which part it is. Second pass: all parts, line by line. */
 #include "serve/lead/merge.h"
 
 #include "base/file.h"
@@ -16,9 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A part of the array, as the first pass leaves it. */
+/* A part of the array, filled by the first pass. */
 struct part {
-    const char *path; /* of its output; NULL: not named yet */
+    const char *path; /* of its output; NULL: not given yet */
     char *journal;    /* path; owned */
     struct journal_facts facts;
 };
@@ -73,7 +73,7 @@ static struct status open_journal(const char *path, int *fd)
                        path, strerror(errno));
 }
 
-/* The parts' settings are equal but for the line that names the part. */
+/* Refuses two parts whose settings differ in more than the line of the part. */
 static struct status compare_settings(const struct part *a, const struct part *b)
 {
     const char *x = a->facts.settings, *y = b->facts.settings;
@@ -96,7 +96,7 @@ static struct status compare_settings(const struct part *a, const struct part *b
     return status_ok();
 }
 
-/* The path of a part that was given; there is one. */
+/* The path of the first part that was given. There must be one. */
 static const char *first_path(const struct merge *m)
 {
     uint32_t i = 0;
@@ -104,7 +104,7 @@ static const char *first_path(const struct merge *m)
     return m->parts[i].path;
 }
 
-/* The part that a journal's settings name. The first one tells how many there are. */
+/* The place of the part that a journal's settings name. The first part says how many there are. */
 static struct status place_of(struct merge *m, const char *path, const char *settings,
                               struct part **out)
 {
@@ -187,7 +187,7 @@ static void close_part(struct merge *m)
     m->rows = NULL;
 }
 
-/* The part has no row and no byte that no line asked for. */
+/* Refuses a part with rows or bytes that belong to no line, and closes it. */
 static struct status end_part(struct merge *m)
 {
     if (m->at == 0) return status_ok();
@@ -222,7 +222,7 @@ static struct status next_part(struct merge *m)
     return status_make(STATUS_INPUT, "%s: cannot be opened: %s", p->path, strerror(error));
 }
 
-/* The next bytes of the part's output are the journal's row. */
+/* Refuses a part's output whose next bytes are not the journal's row. */
 static struct status compare_row(struct merge *m, const struct line *line,
                                  const struct journal_hit *hit)
 {
@@ -239,7 +239,8 @@ static struct status compare_row(struct merge *m, const struct line *line,
         now(m)->path, (unsigned long long)line->number);
 }
 
-/* True when the row's line ran. Quotes inside a row's strings have a backslash before them. */
+/* True when the row's line ran: it is no error row, or its error arose while it ran. Searching the
+ * text is safe, because quotes inside a row's strings are escaped. */
 static bool has_run(const struct journal_hit *hit)
 {
     static const char *const late[] = {"\"error\":{\"code\":\"" REQUEST_NUMERIC_CODE "\"",
@@ -251,7 +252,8 @@ static bool has_run(const struct journal_hit *hit)
     return is_late;
 }
 
-/* The error row that a single job would have written for a repeated custom_id. */
+/* Replaces a row with the error row that a single job would have written for a repeated custom_id.
+ */
 static struct status mend_row(struct merge *m, char *id, size_t n_id, struct journal_hit *hit)
 {
     char code[] = REQUEST_DUPLICATE_CODE, message[] = REQUEST_DUPLICATE_MESSAGE;
@@ -353,11 +355,11 @@ static struct status take_lines(struct merge *m)
         while (m->at < m->n && begins >= input_part_cut(size, m->at + 1, m->n)) TRY(next_part(m));
         TRY(take_line(m, &line));
     }
-    while (m->at < m->n) TRY(next_part(m)); /* parts without a line */
+    while (m->at < m->n) TRY(next_part(m)); /* the rest have no lines */
     return end_part(m);
 }
 
-/* The new file stands beside the output until all is proved. */
+/* Opens the new file, which stands beside the output until all checks have passed. */
 static struct status open_output(struct merge *m, const char *temporary)
 {
     const int fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
@@ -400,7 +402,7 @@ static struct status write_output(struct merge *m)
     return st;
 }
 
-/* The output takes no place of a file that is read. */
+/* Refuses an output that is one of the files that are read. */
 static struct status check_paths(const struct merge_options *o)
 {
     struct stat out, other;

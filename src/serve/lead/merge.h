@@ -1,8 +1,8 @@
 /* Joins the outputs of a job array (generate or score with --input-part) into the file that one job
- * over the whole input would have written, and proves it on the way: every part is there once and
- * complete, all had the same settings, every line of the input has exactly one row, the one that
- * the journal has for these bytes. Serial, in memory that does not grow with the rows (but for the
- * set of custom_ids). Called by cmd_merge.c. */
+ * over the whole input would have written. Checks that every part was given once and is complete,
+ * that all had the same settings, and that every line of the input has exactly one row: the one
+ * that the part's journal recorded for these bytes of the line. Serial. Only the set of custom_ids
+ * grows with the input. Called by cmd_merge.c. */
 #ifndef SHOAL_SERVE_LEAD_MERGE_H
 #define SHOAL_SERVE_LEAD_MERGE_H
 
@@ -13,8 +13,8 @@
 
 /* Everything is borrowed. */
 struct merge_options {
-    const char *input_path;     /* of the whole array */
-    const char *output_path;    /* replaced when all is proved, else left alone */
+    const char *input_path;     /* the input of the whole array */
+    const char *output_path;    /* replaced once all checks have passed, else left alone */
     const char *journal_folder; /* the parts' --journal; NULL: beside each part */
     const char *const *parts;   /* [n_parts] the array's outputs, in any order */
     size_t n_parts;
@@ -22,15 +22,15 @@ struct merge_options {
 
 struct merge_result {
     uint64_t n_rows, n_error_rows;
-    uint64_t n_duplicates; /* error rows because another part has the custom_id */
-    double sum_logprob;    /* of a score job, in input order */
+    uint64_t n_duplicates; /* error rows because an earlier part has the custom_id */
+    double sum_logprob;    /* of a score job, added in input order */
     uint64_t n_scored;
 };
 
-/* Local. A row whose custom_id an earlier part has becomes the error row that it is in a single
- * job. Errors: STATUS_INPUT (a part is missing, named twice, not complete, of another job or
- * another input; a file is damaged), STATUS_USAGE (the output is one of the files that are read),
- * STATUS_IO, STATUS_MEMORY. */
+/* Local. A row whose custom_id an earlier part has becomes the error row that a single job would
+ * have written. Errors: STATUS_INPUT (a part is missing, named twice, not complete, of another job
+ * or another input; a file is damaged), STATUS_USAGE (the output is one of the files that are
+ * read), STATUS_IO, STATUS_MEMORY. */
 struct status merge_run(const struct merge_options *options, struct merge_result *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* How far a job is, on stderr: a bar when that is a terminal, a log line every few seconds when it
- * is not. Decides nothing. Called by the lead. */
+/* Shows on stderr how far a job is: a bar on a terminal, else a log line every few seconds. Called
+ * by the lead. */
 #ifndef SHOAL_SERVE_OUTPUT_PROGRESS_H
 #define SHOAL_SERVE_OUTPUT_PROGRESS_H
 
@@ -27,10 +27,10 @@ struct progress_view {
 /* Local. Starts the clock. */
 void progress_init(struct progress *p, bool quiet);
 
-/* Local. Shows the view when it is time to (5 times a second on a terminal, else every 5 s). */
+/* Local. Shows the view if it is due: 5 times a second on a terminal, else every 5 s. */
 void progress_update(struct progress *p, const struct progress_view *v);
 
-/* Local. Shows the view a last time and ends the bar's line. */
+/* Local. Shows the view a last time, with the rates of the whole run, and ends the bar's line. */
 void progress_end(struct progress *p, const struct progress_view *v);
 
 /* Local. Takes the time left from the part of the job that was done since the first view. `show`

@@ -8,21 +8,22 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ENTRY_BYTES: what an entry takes beside its tokens, in the table and of the allocator. */
+/* ENTRY_BYTES: memory of an entry without its tokens, the allocator's included. */
 enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 
-/* All that a request's tokens depend on but the prompt. No padding: hashed as bytes. */
+/* All that a request's tokens depend on, except the prompt. Hashed as bytes, so without padding. */
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2], choice, unused;
     struct plan_penalties penalties;
-    int32_t min_tokens; /* and with it the end tokens that are forbidden until then */
-    uint64_t stop_ids, biases, guide, words; /* hashes; 0: none that count */
-    uint64_t keeps_ends;                     /* a guide, and the model's end tokens do not end it */
+    int32_t min_tokens; /* until then the end tokens in stop_ids are forbidden */
+    uint64_t stop_ids, biases, guide, words; /* hashes; 0: the request has none */
+    uint64_t keeps_ends;                     /* ignore_eos, with a grammar constraint */
 };
 
-/* Known once `tokens` is set; on its way while `leader` is. Both: a longer result is. */
+/* tokens set: a result is known. leader set: a request that computes it runs. Both: the leader
+ * computes a longer result. */
 struct result_entry {
     uint64_t hash;
     struct sampling sampling;
@@ -83,7 +84,7 @@ static size_t entry_bytes(const struct result_entry *e)
     return ENTRY_BYTES + e->n_tokens * sizeof *e->tokens;
 }
 
-/* What is kept by use. */
+/* Entries without a leader stand in a list by last use; it counts their memory. */
 static void link_youngest(struct result_cache *c, struct result_entry *e)
 {
     e->older = c->youngest;
@@ -105,7 +106,7 @@ static struct result_entry **bucket_of(const struct result_cache *c, uint64_t ha
     return &c->buckets[hash & (c->n_buckets - 1)];
 }
 
-/* Takes an entry that nobody uses out of the table. */
+/* Removes an entry without a leader from the table and frees it. */
 static void drop(struct result_cache *c, struct result_entry *e)
 {
     struct result_entry **link = bucket_of(c, e->hash);
@@ -152,7 +153,7 @@ static struct sampling sampling_of(const struct request *r)
     }
     s.words = request_words_hash(r);
     if (r->n_biases > 0) s.biases = XXH3_64bits(r->biases, r->n_biases * sizeof *r->biases);
-    if (r->temperature == 0) return s; /* greedy: chance does not count */
+    if (r->temperature == 0) return s; /* greedy: the values below do not matter */
     s.temperature = r->temperature;
     s.top_p = r->top_p;
     s.min_p = r->min_p;
@@ -191,7 +192,7 @@ static struct status add(struct result_cache *c, struct request *r, uint64_t has
     return status_ok();
 }
 
-/* r takes over the answer's tokens that it does not have yet, until it is finished. */
+/* Gives r the known tokens that it does not have yet, until r is finished. */
 static struct status replay(const struct result_entry *e, const struct request_rules *rules,
                             struct request *r)
 {
@@ -228,7 +229,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
     return status_ok();
 }
 
-/* The entry holds r's tokens from here on, when they are more than it had. */
+/* Stores r's tokens in the entry when they are more than it has. */
 static struct status keep(struct result_entry *e, const struct request *r)
 {
     if (r->error_code != NULL || r->n_tokens <= e->n_tokens) return status_ok();
@@ -258,7 +259,7 @@ struct status result_cache_end(struct result_cache *c, struct request *r)
         return status_ok();
     }
     link_youngest(c, e);
-    /* the one just made stays for those that waited for it, however large it is */
+    /* the newest result stays, however large: the released requests need it */
     while (c->bytes > c->max_bytes && c->oldest != c->youngest) {
         struct result_entry *oldest = c->oldest;
         unlink_use(c, oldest);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One token with those that could have stood there. */
+/* A token, its log-probability and the most likely tokens at its position. */
 struct scored_token {
     int32_t id;
     float logprob;
@@ -63,8 +63,8 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out)
     strbuf_puts(out, "]");
 }
 
-/* A token's bytes; without a tokenizer, or for an id that has none, what stands for them is made in
- * `scratch`. */
+/* A token's bytes. Without a tokenizer, or for an id without bytes, a substitute made in `scratch`.
+ */
 static const char *bytes_of(const struct request_rules *rules, int32_t id, char scratch[32],
                             size_t *n)
 {
@@ -116,7 +116,7 @@ static bool is_text(const char *bytes, size_t n)
     return utf8_valid(bytes, n, &bad_at);
 }
 
-/* A token's string in completions; as JSON. */
+/* Appends a token's string, as in completions, in JSON. */
 static void add_token_string(const struct request_rules *rules, int32_t id, struct strbuf *out)
 {
     char scratch[32];
@@ -142,7 +142,7 @@ static size_t string_characters(const struct request_rules *rules, int32_t id)
     return n_characters;
 }
 
-/* True when an earlier one of the ids has the same bytes: JSON's keys should differ. */
+/* True when an earlier id of tops has the same bytes: JSON keys should differ. */
 static bool repeats(const struct request_rules *rules, const struct plan_top *tops, size_t k,
                     int32_t id)
 {

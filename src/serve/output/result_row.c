@@ -1,4 +1,4 @@
-/* Result lines, as docs/requests.md has them. */
+/* Result lines, in the forms of docs/requests.md. */
 #include "serve/output/result_row.h"
 
 #include "base/json.h"
@@ -73,7 +73,7 @@ size_t result_row_n_generated(const struct request *r)
     size_t n = 0;
     for (int32_t i = 0; i < r->n_choices; i++) {
         const struct request *c = result_row_choice(r, i);
-        if (c == NULL) continue; /* of an error row */
+        if (c == NULL) continue; /* an error row has none */
         n += c->n_tokens - c->n_prompt;
     }
     return n;
@@ -104,7 +104,7 @@ static void add_choice(struct strbuf *out, const struct request *c)
     result_logprobs_plain(c, out);
 }
 
-/* Prompt tokens count once, however many answers there are. */
+/* Prompt tokens are counted once for all answers. */
 static void add_usage(struct strbuf *out, const struct request *r)
 {
     const size_t n_generated = result_row_n_generated(r);
@@ -116,7 +116,7 @@ static void add_usage(struct strbuf *out, const struct request *r)
     strbuf_puts(out, "}");
 }
 
-/* The request that has the prompt's log-probabilities. */
+/* The prompt's log-probabilities are those of the first answer. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
     if (r->n_prompt_logprobs < 0) return;
@@ -184,7 +184,7 @@ static void add_openai_body(struct strbuf *out, const struct request *r,
     strbuf_puts(out, "}");
 }
 
-/* The answer of a dry run must not be taken for one. */
+/* Marks a row whose tokens were made up by a dry run. */
 static void add_dry_run(struct strbuf *out, const struct request *r,
                         const struct request_rules *rules)
 {
@@ -192,7 +192,7 @@ static void add_dry_run(struct strbuf *out, const struct request *r,
     strbuf_puts(out, ",\"dry_run\":\"not a result: no model ran, tokens and text are made up\"");
 }
 
-/* The ids of a batch result come from the custom_id alone: no clock, no counter, no chance. */
+/* The ids of a batch result are a hash of the custom_id, so that runs write equal bytes. */
 static void add_openai(struct strbuf *out, const struct request *r,
                        const struct request_rules *rules, const char *model_name)
 {

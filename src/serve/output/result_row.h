@@ -1,5 +1,5 @@
-/* A finished request as its result line. Nothing here depends on time, layout or batch.
- * Called by the lead. */
+/* Makes the result line of a finished request. The line does not depend on time, layout or batch.
+ * Called by the lead and by merge. */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 #define SHOAL_SERVE_OUTPUT_RESULT_ROW_H
 
@@ -22,12 +22,14 @@ bool result_row_is_batch(const char *text, size_t n);
  * of its own. The row has an id (result_row_id). Errors: STATUS_MEMORY. */
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
-/* Local. Sum of a scored request's log-probabilities in order of position, and how many they are.
- */
+/* Local. The sum of a scored request's log-probabilities, added in order of position; *n_scored:
+ * how many. */
 double result_row_sum(const struct request *r, uint64_t *n_scored);
 
-/* Local. Answer i of a finished request, borrowed; and how many tokens all answers have. */
+/* Local. Answer i of a finished request, borrowed. */
 const struct request *result_row_choice(const struct request *r, int32_t i);
+
+/* Local. The generated tokens of all answers together. */
 size_t result_row_n_generated(const struct request *r);
 
 #endif

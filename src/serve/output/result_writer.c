@@ -1,4 +1,4 @@
-/* The reorder window over write(2). */
+/* The window of open rows, and writing. */
 #include "serve/output/result_writer.h"
 
 #include "base/mem.h"
@@ -135,7 +135,7 @@ static struct status io_error(const struct result_writer *w, const char *what, i
                        (unsigned long long)w->offset, strerror(error));
 }
 
-/* Ends the comparing: what stands behind `offset` is cut off. */
+/* Ends the comparison and cuts the file at `offset`. */
 static struct status cut(struct result_writer *w)
 {
     const off_t end = lseek(w->fd, 0, SEEK_END);
@@ -149,7 +149,7 @@ static struct status cut(struct result_writer *w)
     return status_ok();
 }
 
-/* Steps over those of the n bytes that already stand in the file; *n_same is their number. */
+/* Skips the bytes that the file already has at `offset`; *n_same is their number. */
 static struct status compare(struct result_writer *w, const char *bytes, size_t n, size_t *n_same)
 {
     char found[COMPARE_BYTES];
@@ -171,7 +171,7 @@ static struct status compare(struct result_writer *w, const char *bytes, size_t 
     return status_ok();
 }
 
-/* A failpoint may write half of the rows before it strikes. */
+/* The failpoint, when due, writes half of the bytes and then fails or kills. */
 static struct status strike(struct result_writer *w, const char *bytes, size_t n)
 {
     if (!failpoint_due(w->failpoint, FAILPOINT_OUTPUT_WRITE)) return status_ok();

@@ -1,6 +1,10 @@
-/* Writes result lines in input order and bounded memory: lines that are done wait in a window for
- * slower earlier ones, and reading stops while the window is full. The file grows while the job
- * runs. Knows nothing of what the lines say. Called by the lead. */
+/* Writes result lines in input order and bounded memory. Rows that are done wait in a window for
+ * slower earlier rows; no row is opened while the window is full. The file grows while the job
+ * runs. Does not look into the lines. Called by the lead.
+ *
+ *   input order   0 1 2 3 4 5 6 7 8 9 ...
+ *                 w w w . d d . .            w: written  d: done, waits  .: open, runs
+ *                       |------------| window_rows, window_bytes */
 #ifndef SHOAL_SERVE_OUTPUT_RESULT_WRITER_H
 #define SHOAL_SERVE_OUTPUT_RESULT_WRITER_H
 
@@ -18,7 +22,7 @@ struct result_row {
     const char *text; /* borrowed for the call, its newline included */
     size_t n;
     bool is_error;
-    double sum_logprob; /* summed up in input order (perplexity) */
+    double sum_logprob; /* added in input order, for the perplexity */
     uint64_t n_scored;
 };
 
@@ -34,16 +38,16 @@ struct result_totals {
 struct status result_writer_create(const char *path, size_t window_rows, size_t window_bytes,
                                    struct result_writer **out);
 
-/* Local. A writer for a job with a journal: the file is kept, and rows that are flushed before
- * result_writer_settle are compared with what stands in it; from the first difference on the file
- * is written anew. Rows behind it reach the file only in result_writer_flush, so that the caller
- * can make them durable elsewhere first. failpoint: borrowed, NULL: none. Errors: as
- * result_writer_create. */
+/* Local. A writer for a job with a journal: the file is kept. Until result_writer_settle, flushed
+ * rows are compared with the file's bytes, and from the first difference on the file is written
+ * anew. After it, rows reach the file only in result_writer_flush, so that the caller can make them
+ * durable in the journal first. failpoint: borrowed, NULL: none. Errors: as result_writer_create.
+ */
 struct status result_writer_resume(const char *path, size_t window_rows, size_t window_bytes,
                                    struct failpoint *failpoint, struct result_writer **out);
 
-/* Local. Flushes; what stands behind the rows so far is cut off. *n_bytes: the file's size then;
- * *was_equal: rows and file were equal, and nothing stood behind them. Errors: STATUS_IO. */
+/* Local. Flushes and cuts the file behind the rows so far. *n_bytes: its size; *was_equal: the file
+ * held exactly these rows. Errors: STATUS_IO. */
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal);
 
 /* Local. Closes without flushing; NULL is accepted. */
@@ -52,17 +56,17 @@ void result_writer_destroy(struct result_writer **w);
 /* Local. True when a row may be opened: always, when none is open. */
 bool result_writer_has_room(const struct result_writer *w);
 
-/* Local. Opens the next row in order; cost_bytes counts against the window until the row is put,
- * then its own length does. *index counts up from 0. There must be room for a row (assert). */
+/* Local. Opens the next row. cost_bytes, an estimate, counts against the window until the row is
+ * put; then its length counts. *index counts up from 0. There must be room for a row (assert). */
 void result_writer_open(struct result_writer *w, size_t cost_bytes, uint64_t *index);
 
-/* Local. The line of an open row. It and what waited for it go to the output's buffer.
- * Errors: STATUS_IO (file, bytes, reason), STATUS_MEMORY; as result_writer_flush. */
+/* Local. Puts an open row's line, once. The row, and rows that waited for it, go to the buffer.
+ * Errors: STATUS_MEMORY, and those of result_writer_flush. */
 struct status result_writer_put(struct result_writer *w, uint64_t index,
                                 const struct result_row *row);
 
-/* Local. Writes the buffer out. Errors: STATUS_IO; STATUS_DRAINED when it is a pipe that nobody
- * reads any more, as behind `| head`: nobody wants the rest. */
+/* Local. Writes the buffer to the file. Errors: STATUS_IO (file, byte, reason); STATUS_DRAINED when
+ * the output is a pipe whose reader has gone, as with `| head`. */
 struct status result_writer_flush(struct result_writer *w);
 
 /* Local. Flushes, fsyncs (once; a failed fsync is not retried) and closes. Errors: as flush. */
