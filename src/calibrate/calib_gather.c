@@ -1,5 +1,5 @@
-/* Passes over the calibration set: what linears see goes to every rank, sequence by sequence, and
- * each adds it to its rows of the second moments. */
+/* Passes over the calibration set. The inputs of linears are captured and sent to every rank,
+ * sequence by sequence, and each rank adds them to its rows of the second moments. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -23,7 +23,7 @@ static struct status reserve(struct calib_capture *k, size_t n_seen, size_t n_fl
     return status_ok();
 }
 
-/* The stage shows what a linear sees. */
+/* The stage's hook: captures the input rows of a linear. */
 static void see(void *ctx, enum tap_site site, uint32_t expert, const float *x, size_t n_rows,
                 size_t n)
 {
@@ -49,7 +49,7 @@ static void add_seen(struct calib *c, const struct calib_capture *k)
     }
 }
 
-/* Every rank's captured rows, in the ranks' order, to all. */
+/* Gathers every rank's captured rows, in the ranks' order, on all ranks. */
 static struct status exchange(struct calib *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
@@ -86,7 +86,7 @@ static struct status forward_one(struct calib *c, size_t seq, struct hidden *h)
     return status_ok();
 }
 
-/* One pass that changes nothing: round by round a sequence on each rank. */
+/* One pass that keeps the hidden rows unchanged. In each round every rank runs one sequence. */
 static struct status watch(struct calib *c)
 {
     c->tap = (struct tap){.see = see, .ctx = c};
@@ -134,7 +134,7 @@ void calib_forget(struct calib *c)
     c->is_gathered = false;
 }
 
-/* This rank's rows of a unit's H; none of what is not quantized. */
+/* This rank's rows of a unit's H; none when the unit is not quantized. */
 static void rows_of(const struct calib *c, const struct calib_unit *u, uint32_t *begin,
                     uint32_t *end)
 {
@@ -142,8 +142,8 @@ static void rows_of(const struct calib *c, const struct calib_unit *u, uint32_t 
     *end = u->is_quantized ? hessian_cut(u->n_in, c->n_ranks, c->rank + 1) : 0;
 }
 
-/* Units [first, *end) are gathered together: at least one, and no more than memory allows. Rank 0,
- * whose rows are the fewest, decides nothing: the largest part counts, so that all agree. */
+/* Chooses the units [first, *end) that are gathered in one pass: at least one, and no more than
+ * memory allows. The rank with most rows decides, so that all ranks choose alike. */
 static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
 {
     uint64_t used = 0;
@@ -157,7 +157,8 @@ static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
     }
 }
 
-/* Second moments of units [begin, end), statistics of all that are not quantized. */
+/* Gathers the second moments of units [begin, end), and the statistics of units that are not
+ * quantized. */
 static struct status gather(struct calib *c, uint32_t begin, uint32_t end)
 {
     struct status st = status_ok();

@@ -1,4 +1,4 @@
-/* One layer: its weights, its stage, and the list of what is to be quantized together. */
+/* One layer: its weights, its stage, and the list of matrices that are quantized together. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { SEARCH_ROWS = 512 }; /* outputs of a linear that searches look at */
+enum { SEARCH_ROWS = 512 }; /* outputs of a linear that searches use */
 
 /* ---- members ---- */
 
@@ -51,7 +51,7 @@ struct status calib_some_rows(const struct calib_member *m, float **rows, size_t
 
 /* ---- units ---- */
 
-/* The tensors of the layer by role, as the list of a place's weights has them. */
+/* Finds the layer's tensors by role in the list of a rank's weights. */
 struct finder {
     const struct ckpt *ckpt;
     const struct ckpt_tensor *of_role[WEIGHT_ROLE_COUNT];
@@ -71,14 +71,14 @@ static void add_unit(struct calib *c, enum tap_site site, uint32_t expert)
         (struct calib_unit){.site = site, .expert = expert, .members = c->members + c->n_members};
 }
 
-/* A matrix of the last unit. */
+/* Adds a matrix to the last unit. */
 static void add_member(struct calib *c, const struct finder *f, enum weight_role role,
                        struct packed *w)
 {
     struct calib_unit *u = &c->units[c->n_units - 1];
     const struct ckpt_tensor *t = f->of_role[role];
     struct calib_member m = {.role = role, .w = w, .tensor = t};
-    /* what chooses stays as it is, whatever the policy says of its class */
+    /* the router and the shared expert's gate are never quantized, whatever the policy says */
     if (role != WEIGHT_ROUTER && role != WEIGHT_SHARED_MIX)
         m.format = c->o->format_of(c->o->format_ctx, t);
     u->members[u->n_members++] = m;
@@ -119,7 +119,7 @@ static void add_experts(struct calib *c, const struct finder *f, struct layer_we
     }
 }
 
-/* Router and shared FFN see the same rows; so do the experts, but each only its own. */
+/* Router and shared FFN have the same input rows; each expert has some of them. */
 static void add_ffn(struct calib *c, const struct finder *f, struct layer_weights *w)
 {
     const bool shared = w->is_moe && c->o->model->shared_ffn > 0;

@@ -1,5 +1,5 @@
-/* A layer's matrices become codes: ranks divide outputs, every rank gets them all, for the next
- * pass runs on what they stand for. */
+/* Quantizes a layer's matrices. Ranks divide the outputs; then every rank gets all codes, because
+ * the next pass computes with their values. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/log.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How one unit is rounded. */
+/* The method by which a unit is rounded. */
 struct rounding {
     const struct gptq *gptq; /* NULL: not by GPTQ */
     bool clipped;            /* AWQ's search of ranges */
@@ -35,7 +35,8 @@ static struct quant_block block_at(const struct calib_member *m, size_t row0)
         .zeros = m->block.zeros == NULL ? NULL : m->block.zeros + row0 * groups};
 }
 
-/* The paper clips no queries and keys: what they make is multiplied with each other. */
+/* True when the range of a member is searched (AWQ). As in the paper, q and k are not clipped,
+ * because their outputs are multiplied with each other. */
 static bool is_clipped(const struct rounding *how, const struct calib_member *m)
 {
     return how->clipped && m->role != WEIGHT_Q && m->role != WEIGHT_K;
@@ -92,8 +93,8 @@ static struct status round_member(struct calib *c, const struct rounding *how,
     return status_ok();
 }
 
-/* The report's error, on rows evenly spread. Every rank has all values, so all add the same
- * numbers in the same order. */
+/* Adds a member's error, on evenly spread rows, to the report. Every rank has all values, so all
+ * ranks add the same numbers in the same order. */
 static struct status add_error(struct calib *c, const struct calib_member *m)
 {
     enum { ROWS = 64 };
@@ -120,7 +121,7 @@ out:
     return st;
 }
 
-/* w shows f32 values from now on: what the codes stand for, or plain rows with scales folded in. */
+/* Replaces w by f32 values: those of the codes, or plain rows with scales folded in. */
 static struct status show_values(struct calib_member *m)
 {
     const size_t n_out = m->w->n_out, n_in = m->w->n_in;
@@ -166,7 +167,7 @@ static void count_experts(struct calib *c, const struct calib_unit *u)
              (unsigned long long)c->o->min_tokens);
 }
 
-/* A unit's members, c->full being its H: of the scaled input, where it is scaled. */
+/* Rounds a unit's members. c->full is the unit's H, of the scaled input if there are scales. */
 static struct status round_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;
@@ -197,7 +198,7 @@ struct status calib_quantize(struct calib *c)
     for (uint32_t i = 0; i < c->n_members && !status_failed(&st); i++) {
         struct calib_member *m = &c->members[i];
         if (m->format.kind != QUANT_NONE || m->s_in != NULL) st = show_values(m);
-        m->s_in = m->s_out = NULL; /* folded in by now */
+        m->s_in = m->s_out = NULL; /* now folded into the values */
     }
     return comm_agree(c->o->comm, st);
 }
@@ -215,8 +216,9 @@ static struct status emit_plain(struct calib *c, const struct calib_member *m)
     return st;
 }
 
-/* The tensor of member `first`, if no member before has it. Members stand in the order of a
- * tensor's rows: experts one after the other, of each gate before up where they are one tensor. */
+/* Hands over the tensor of member `first`, unless an earlier member has the same tensor. Members
+ * are in the order of the tensor's rows: expert by expert, gate before up where both are one
+ * tensor. */
 static struct status emit_tensor(struct calib *c, uint32_t first)
 {
     const struct calib_member *m = &c->members[first];

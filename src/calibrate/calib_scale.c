@@ -1,11 +1,10 @@
-/* Scales between a layer's linears: who divides and who multiplies. AWQ searches them, SmoothQuant
- * has an equation.
- *   norm -> q, k, v     norm -> gate, up (and the router; all experts and the shared FFN share one)
- *   norm -> latents     norm of q's latent -> q
- *   v -> o: an input of o is a channel of v; query heads that share a kv head share its scales
- *   up -> down, in every expert by itself
- * A scale is used only where all that it touches is quantized (the router becomes f32): rounding
- * scaled floats back to a narrow type would be another error. */
+/* Scales between a layer's linears: the output on the left is divided by a scale, the weights on
+ * the right are multiplied by it. AWQ searches the scales, SmoothQuant computes them. norm -> q, k,
+ * v     norm -> gate, up (and the router; all experts and the shared FFN share one) norm -> latents
+ * norm of q's latent -> q v -> o: an input of o is a channel of v; query heads that share a kv head
+ * share its scales up -> down, in every expert by itself A scale is used only if every tensor that
+ * it changes is quantized (the router becomes f32): rounding scaled floats back to a narrow type
+ * would add another error. */
 #include "calibrate/calibrate_private.h"
 
 #include "base/mem.h"
@@ -13,7 +12,7 @@
 
 #include <string.h>
 
-/* Routers aside, which become f32. */
+/* True when all members are quantized, except routers, which become f32. */
 static bool all_quantized(const struct calib_unit *u)
 {
     for (uint32_t i = 0; i < u->n_members; i++) {
@@ -35,7 +34,8 @@ static bool after_norm(const struct calib_unit *u)
     return u->site == TAP_ATTENTION || u->site == TAP_Q_LATENT || u->site == TAP_FFN;
 }
 
-/* The member whose outputs are the inputs of `u`; NULL when a norm makes them, or no member. */
+/* The member whose outputs are the inputs of `u`; NULL when they come from a norm or from no
+ * member. */
 static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u)
 {
     if (u->site == TAP_O) return calib_member_of(calib_unit_of(c, TAP_ATTENTION, 0), WEIGHT_V);
@@ -49,12 +49,12 @@ static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u
     return NULL;
 }
 
-/* Whether the input of a unit may be scaled at all. */
+/* True when the input of a unit may be scaled. */
 static bool may_scale(struct calib *c, const struct calib_unit *u)
 {
     const struct model_config *m = c->o->model;
     const struct calib_member *maker = maker_of(c, u);
-    if (u->site == TAP_EXPERT) return false; /* the FFN's scale is theirs */
+    if (u->site == TAP_EXPERT) return false; /* experts share the FFN's scale */
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
     if (after_norm(u)) return all_quantized(u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
@@ -64,7 +64,7 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }
 
-/* What is averaged over query heads that share a kv head: in place, s [H Hd]. */
+/* Averages the scales of the query heads that share a kv head, in place: s [H Hd]. */
 static void share_heads(const struct model_config *m, float *s)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;
@@ -87,7 +87,7 @@ static void scales_of_try(const struct calib *c, const struct calib_unit *u, int
 
 /* ---- AWQ's search ---- */
 
-/* Tries of this rank: their errors on one member are added to `errors`. */
+/* Adds the errors on one member of the tries of this rank to `errors`. */
 static struct status try_member(struct calib *c, const struct calib_unit *scaled,
                                 const struct calib_member *m, double *errors)
 {
@@ -110,8 +110,8 @@ out:
     return st;
 }
 
-/* Every rank learns the errors of all tries and takes the best; none, when that is to do nothing
- * or when too few tokens speak for it. */
+/* Adds up the errors of all tries over the ranks and takes the best try. Takes none when the best
+ * is not to scale, or when too few tokens reached the unit. */
 static struct status take_best(struct calib *c, struct calib_unit *u)
 {
     for (int step = 0; step < AWQ_TRIED; step++) {
@@ -125,7 +125,8 @@ static struct status take_best(struct calib *c, struct calib_unit *u)
     return comm_agree(c->o->comm, st);
 }
 
-/* The FFN's scale is that of the experts, too, so it waits until all have spoken. */
+/* The experts share the FFN's scale, so it is chosen after the errors of all experts have been
+ * added. */
 static struct status try_unit(struct calib *c, struct calib_unit *u, void *ctx)
 {
     (void)ctx;
@@ -187,7 +188,7 @@ static struct status choose_smooth(struct calib *c)
 
 /* ---- folding ---- */
 
-/* The outputs of v are fewer than the inputs of o: a kv head's scales stand once. */
+/* Keeps each kv head's scales once: v has fewer outputs than o has inputs. */
 static void compact_heads(const struct model_config *m, const float *s, float *out)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;

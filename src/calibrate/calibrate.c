@@ -1,4 +1,5 @@
-/* The walk over the layers: statistics, scales, codes, and on to the next. */
+/* The loop over the layers: statistics, scales, codes, then the layer's outputs for the next one.
+ */
 #include "calibrate/calibrate.h"
 
 #include "base/log.h"
@@ -34,7 +35,7 @@ static struct status make_hidden(struct calib *c)
     return mem_alloc(&c->scratch, hidden_bytes(c->longest, o->model->width), 1, "hidden rows");
 }
 
-/* A layer is a stage, so that the loader reads one at a time. */
+/* Makes a layout with one layer per stage, so that the loader reads one layer at a time. */
 static struct status make_layout(struct calib *c)
 {
     const uint32_t n_layers = c->o->model->n_layers;
@@ -137,7 +138,7 @@ struct sensing {
     size_t n, capacity;
 };
 
-/* The entry of a tensor: experts of one tensor come one by one. */
+/* The entry of a tensor. Experts of one tensor come one by one and share an entry. */
 static struct status entry_of(struct sensing *s, const struct ckpt_tensor *t, size_t *at)
 {
     for (*at = s->n; *at > 0; (*at)--) {
@@ -156,7 +157,8 @@ static struct status entry_of(struct sensing *s, const struct ckpt_tensor *t, si
     return status_ok();
 }
 
-/* d [n_rows, n_in] becomes what RTN in format f changes; *error its output error. */
+/* d [n_rows, n_in] becomes the change of the weights by RTN in format f; *error is its output
+ * error. */
 static struct status rtn_error(struct calib *c, struct quant_format f, const float *rows,
                                size_t n_rows, size_t n_in, float *d, double *error)
 {

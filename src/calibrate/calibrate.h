@@ -1,10 +1,10 @@
-/* Quantizing with calibration: prompts run through shoal's own forward pass one layer at a time,
- * each linear is rounded by what it gets to see, and the layer's new outputs are what the next one
- * sees (as GPTQ does). In memory at any time: one layer's weights, the hidden rows of the
- * calibration set, and as many second moments as are allowed; more are made in further passes.
- * Ranks divide the sequences of a pass, the rows of second moments and the outputs of linears, none
- * of which changes a bit (numerics law, rule 10). Does not read prompts and does not write files.
- * Called by `shoal quantize`. */
+/* Quantization with calibration. Prompts run through shoal's own forward pass, one layer at a time.
+ * Each linear is rounded according to its inputs, and the quantized layer's outputs are the inputs
+ * of the next layer (as in GPTQ). Memory holds one layer's weights, the hidden rows of the
+ * calibration set, and as many second moments as allowed; the rest are gathered in further passes.
+ * Ranks divide the sequences of a pass, the rows of second moments and the outputs of linears; none
+ * of these cuts changes a bit (numerics law, rule 10). Reads no prompts and writes no files. Called
+ * by `shoal quantize`. */
 #ifndef SHOAL_CALIBRATE_CALIBRATE_H
 #define SHOAL_CALIBRATE_CALIBRATE_H
 
@@ -17,12 +17,13 @@ enum { CALIBRATE_FORMATS_MAX = 8 };
 
 enum calibrate_method { CALIBRATE_RTN, CALIBRATE_GPTQ, CALIBRATE_AWQ, CALIBRATE_SMOOTHQUANT };
 
-/* Takes what calibration made, on rank 0 alone; tensors come whole and one after the other. */
+/* Receives the finished tensors, on rank 0 alone. Each tensor comes whole before the next one
+ * begins. */
 struct calibrate_sink {
-    /* A quantized tensor begins; its rows come next. */
+    /* Begins a quantized tensor; its rows come next. */
     struct status (*begin)(void *ctx, const struct ckpt_tensor *t, struct quant_format f);
     struct status (*rows)(void *ctx, const struct quant_block *block, size_t n_rows);
-    /* A plain tensor with scales folded in, whole: rows [t->n_rows, t->n_cols]. */
+    /* Takes a whole plain tensor with scales folded in: rows [t->n_rows, t->n_cols]. */
     struct status (*plain)(void *ctx, const struct ckpt_tensor *t, const float *rows);
     void *ctx;
 };
@@ -39,33 +40,34 @@ struct calibrate_options {
     const size_t *first; /* [n_seqs + 1] */
     size_t n_seqs;
     enum calibrate_method method;
-    /* the format that a tensor is to have; QUANT_NONE: it stays as it is */
+    /* the wanted format of a tensor; QUANT_NONE: unchanged */
     struct quant_format (*format_of)(void *ctx, const struct ckpt_tensor *t);
     void *format_ctx;
     struct gptq_options gptq;
     unsigned alpha_64ths;  /* SmoothQuant's */
-    uint64_t min_tokens;   /* a linear that fewer tokens visit is rounded by RTN */
+    uint64_t min_tokens;   /* a linear that fewer tokens reach is rounded by RTN */
     uint64_t memory_bytes; /* of second moments at once, per rank */
     struct calibrate_sink sink;
 };
 
-/* What people should know. */
+/* Figures for the user. */
 struct calibrate_report {
     uint64_t n_tensors, n_experts_visited;
-    uint64_t n_experts_rtn; /* experts that too few tokens visited, over all layers */
-    /* over all linears, on up to 64 outputs of each: what rounding adds to the outputs, and the
-     * outputs, as sums of squares */
+    uint64_t n_experts_rtn; /* experts that too few tokens reached, over all layers */
+    /* sums of squares over all linears, on up to 64 outputs of each: of the error that rounding
+     * adds
+     *      * to the outputs, and of the outputs */
     double error, energy;
 };
 
-/* Local. The layout that calibration runs in: every rank a replica with all of a layer. Errors:
+/* Local. The layout of calibration: every rank is a replica that holds whole layers. Errors:
  * STATUS_INPUT, STATUS_USAGE, as layout_build. */
 struct status calibrate_layout(const struct layout_model *m, uint32_t n_ranks, struct layout *out);
 
-/* **Collective (world)**. Hands each tensor of the layers that is quantized or
- * changed to the sink; all others are the caller's to copy or to round. Errors, the same on all
- * ranks: STATUS_USAGE (a source that is quantized already), STATUS_INPUT (values that are not
- * finite), STATUS_MEMORY, the sink's. */
+/* **Collective (world)**. Hands the sink each tensor of the layers that is quantized or changed;
+ * the caller copies or rounds all others. Errors, the same on all ranks: STATUS_USAGE (a source
+ * that is quantized already), STATUS_INPUT (values that are not finite), STATUS_MEMORY, the sink's.
+ */
 struct status calibrate_run(const struct calibrate_options *o, struct calibrate_report *report);
 
 /* One tensor's measured sensitivity. */
@@ -74,9 +76,9 @@ struct calibrate_error {
     double error[8]; /* of RTN in each format asked for, output error over energy */
 };
 
-/* **Collective (world)**. Measures what RTN in each of n_formats does to the outputs of
- * every linear of the layers, on the float model's activations. *out [*n]: mem_free; tensors in the
- * order of the layers. Errors as above. */
+/* **Collective (world)**. Measures the output error of every linear of the layers under RTN in each
+ * of n_formats, on the float model's activations. *out [*n]: mem_free; tensors in the order of the
+ * layers. Errors as above. */
 struct status calibrate_sensitivity(const struct calibrate_options *o,
                                     const struct quant_format *formats, uint32_t n_formats,
                                     struct calibrate_error **out, size_t *n);

@@ -1,5 +1,5 @@
-/* The parts of a calibration, shared by this room's files; not for others. A layer is a list of
- * units (linears that see the same input), a unit a list of members (their matrices). */
+/* The state of a calibration, shared by this room's files. A layer is a list of units (linears with
+ * the same input); a unit is a list of members (their matrices). */
 #ifndef SHOAL_CALIBRATE_CALIBRATE_PRIVATE_H
 #define SHOAL_CALIBRATE_CALIBRATE_PRIVATE_H
 
@@ -18,8 +18,8 @@ struct calib_member {
     struct quant_format format; /* QUANT_NONE: not quantized */
     const float *s_in;          /* [n_in] each input's weights are multiplied; NULL: by 1 */
     const float *s_out;         /* [n_out] each output's weights are divided; NULL: by 1 */
-    struct quant_block block;   /* owned; what it became */
-    float *values;              /* owned; packed, what w shows then */
+    struct quant_block block;   /* owned; its quantized rows */
+    float *values;              /* owned; packed values that w points to once quantized */
 };
 
 struct calib_unit {
@@ -27,14 +27,14 @@ struct calib_unit {
     uint32_t expert, n_in;
     struct calib_member *members; /* [n_members] of the layer's */
     uint32_t n_members;
-    bool is_quantized; /* some member is */
-    bool is_wanted;    /* in the bunch that is gathered now */
+    bool is_quantized; /* a member is quantized */
+    bool is_wanted;    /* gathered in the current pass */
     struct hessian h;  /* this rank's rows */
     float *s;          /* owned [n_in] scales of the input; NULL: none */
     double errors[AWQ_TRIED];
 };
 
-/* Rows that linears saw in one sequence, until every rank has them. */
+/* Input rows of linears in one sequence, until every rank has them. */
 struct calib_seen {
     uint32_t unit;
     uint32_t n;
@@ -60,7 +60,7 @@ struct calib {
     int32_t *blocks;       /* owned; 0, 1, 2, ... */
     struct calib_capture mine, theirs;
     struct calibrate_report report;
-    /* the layer at hand */
+    /* the current layer */
     uint32_t layer;
     struct weights *weights;
     struct stage *stage;
@@ -68,51 +68,53 @@ struct calib {
     struct calib_member *members; /* owned [n_members] */
     struct calib_unit *units;     /* owned [n_units] */
     uint32_t n_members, n_units;
-    /* of experts: expert 0's, and expert e's is 2 e behind it; CALIB_NO_UNIT: none */
+    /* the unit of a site; of experts, expert 0's unit, and expert e's is 2 e further;
+     * CALIB_NO_UNIT: none */
     uint32_t unit_of[TAP_SITE_COUNT];
-    float *v_scales;  /* owned [G Hd]: what v's outputs are divided by, or NULL */
-    bool is_gathered; /* the second moments of all units stand ready */
+    float *v_scales;  /* owned [G Hd]: divisors of v's outputs, or NULL */
+    bool is_gathered; /* the second moments of all units are complete */
     double *full;     /* owned [largest n_in]^2: one unit's H, on all ranks */
 };
 
-/* Errors of all here, unless more is said: STATUS_INPUT (values that are not finite, a checkpoint
- * that cannot be read), STATUS_MEMORY; of what is collective, the same on all ranks. */
+/* Errors of all functions here, unless more is said: STATUS_INPUT (values that are not finite, a
+ * checkpoint that cannot be read), STATUS_MEMORY. Collective functions return the same on all
+ * ranks. */
 
-/* calib_layer.c: **Collective (world)** load: the weights of a layer, its stage and its units.
- * unload frees; accepts what load failed to make. */
+/* calib_layer.c: **Collective (world)** load reads the weights of a layer and makes its stage and
+ * its units. unload frees them, also after a failed load. */
 struct status calib_load(struct calib *c, uint32_t layer);
 void calib_unload(struct calib *c);
 
 /* Local. Rows [row0, row0 + n_rows) of a member as f32, scales folded in: out [n_rows, n_in]. */
 void calib_member_rows(const struct calib_member *m, size_t row0, size_t n_rows, float *out);
 
-/* Local. Evenly spread rows of a member, for searches: *rows [*n, n_in], mem_free. Errors:
+/* Local. Copies evenly spread rows of a member, for searches: *rows [*n, n_in], mem_free. Errors:
  * STATUS_MEMORY. */
 struct status calib_some_rows(const struct calib_member *m, float **rows, size_t *n);
 
-/* Local. The unit of a layer that sees `site`; NULL when the layer has none. */
+/* Local. The unit whose input is captured at `site`; NULL when the layer has none. */
 struct calib_unit *calib_unit_of(struct calib *c, enum tap_site site, uint32_t expert);
 
 /* Local. The unit's member of a role; NULL when it has none. */
 struct calib_member *calib_member_of(const struct calib_unit *u, enum weight_role role);
 
-/* calib_gather.c: **Collective (world)**. Visits every quantized unit of the layer with its H in
- * c->full, in order, running as many passes as memory asks for. The statistics of all units are in
- * their h from the first visit on. Errors: also the visit's. */
+/* calib_gather.c: **Collective (world)**. Calls `visit` for every quantized unit of the layer, in
+ * order, with its H in c->full, after as many passes as memory makes necessary. From the first
+ * visit on, the h of every unit has its statistics. Errors: also the visit's. */
 typedef struct status calib_visit(struct calib *c, struct calib_unit *u, void *ctx);
 struct status calib_visit_units(struct calib *c, calib_visit *visit, void *ctx);
 
-/* **Collective (world)**. Statistics alone, without second moments. */
+/* **Collective (world)**. Gathers statistics without second moments. */
 struct status calib_gather_statistics(struct calib *c);
 
 /* **Collective (world)**. Runs the layer over all sequences, in place. */
 struct status calib_forward(struct calib *c);
 
-/* Local. Forgets second moments and statistics. */
+/* Local. Frees second moments and statistics. */
 void calib_forget(struct calib *c);
 
 /* calib_scale.c: **Collective (world)**. Chooses the scales of the layer's inputs (AWQ,
- * SmoothQuant) and hands them to the members; and folds them into the norms. */
+ * SmoothQuant), sets them in the members, and folds them into the norms. */
 struct status calib_scale(struct calib *c);
 
 /* calib_quantize.c: **Collective (world)**. Quantizes the layer's members. */

@@ -1,4 +1,4 @@
-/* Copies, conversions and RTN, run by run of rows. */
+/* Copies, converts and rounds (RTN) tensors, a run of rows at a time. */
 #include "calibrate/quantize_file.h"
 
 #include "base/mem.h"
@@ -31,8 +31,8 @@ static uint64_t run_rows(const struct ckpt_tensor *t)
     return n < t->n_rows ? n : t->n_rows;
 }
 
-/* Of a run as floats. Mapped, not allocated: what stands between the pieces of a heap that takes
- * and gives back megabytes for each tensor adds up to gigabytes. */
+/* Bytes of a run as floats. Runs are mapped, not allocated: allocating and freeing megabytes for
+ * each tensor fragments the heap by gigabytes. */
 static size_t rows_bytes(const struct ckpt_tensor *t)
 {
     return (size_t)(run_rows(t) * t->n_cols * sizeof(float));
@@ -46,7 +46,7 @@ static void advance(struct quantize_file *q, const struct ckpt_tensor *t, uint64
     }
 }
 
-/* The same bytes again. */
+/* Copies the tensor unchanged. */
 static struct status copy(struct quantize_file *q, struct tensor_rows *r)
 {
     const struct ckpt_tensor *t = r->t;

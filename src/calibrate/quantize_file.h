@@ -1,17 +1,17 @@
-/* One checkpoint file from another: texts copied, each tensor kept, turned into another float type
- * or quantized, block by block in bounded memory. Decides nothing (quantize_plan does) and
- * calibrates nothing. Called by `shoal quantize`; a calibrating method writes its own tensors
- * between the others by the same writer. */
+/* Makes one checkpoint file from another: copies the texts, and copies, converts or quantizes each
+ * tensor, block by block in bounded memory, as quantize_plan has chosen. Does not calibrate. Called
+ * by `shoal quantize`; a calibrating method writes its own tensors between the others with the same
+ * writer. */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_FILE_H
 #define SHOAL_CALIBRATE_QUANTIZE_FILE_H
 
 #include "calibrate/quantize_plan.h"
 
-/* What came of it. */
+/* The result of a quantization. */
 struct quantize_result {
     uint64_t n_quantized, n_kept; /* tensors; kept: also those in another float type */
     uint64_t n_elems, n_bytes;    /* written, of all tensors */
-    uint64_t n_overflowed;        /* finite values that a narrower float type made infinite */
+    uint64_t n_overflowed;        /* finite values that became infinite in a narrower float type */
 };
 
 /* Called after each run of rows; may be NULL. */
@@ -35,8 +35,8 @@ struct status quantize_texts(struct quantize_file *q);
  * STATUS_INPUT names the tensor (values that are not finite), STATUS_IO, STATUS_MEMORY. */
 struct status quantize_tensor(struct quantize_file *q, size_t i);
 
-/* Local. Texts, then all tensors for which `skip` [ckpt_tensor_count] is not set (NULL: all), in
- * the order of their names. Errors: as quantize_tensor. */
+/* Local. Writes the texts, then all tensors in the order of their names, except those with `skip`
+ * [ckpt_tensor_count] set (NULL: none). Errors: as quantize_tensor. */
 struct status quantize_rest(struct quantize_file *q, const bool *skip);
 
 #endif

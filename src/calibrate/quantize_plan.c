@@ -1,4 +1,4 @@
-/* Policies, formats and leaves. */
+/* Chooses formats and leaves by a policy. */
 #include "calibrate/quantize_plan.h"
 
 #include "base/mem.h"
@@ -33,7 +33,7 @@ static struct status parse_format(const char *word, const char *where, struct qu
     return status_ok();
 }
 
-/* The next word of a list that ends at `end`, without it; false at the end of the list. */
+/* Reads the next word of a list, up to the character `end`; false at the end of the list. */
 static bool next_word(const char **at, char end, char *word)
 {
     const size_t n = strcspn(*at, end == '=' ? "=," : ",");
@@ -66,7 +66,7 @@ static struct status parse_classes(const char *policy, struct quantize_policy *o
     return status_ok();
 }
 
-/* What --format means for a class; the header says why. */
+/* The choice that --format implies for a class; the header gives the reasons. */
 static struct quantize_choice default_choice(const struct quantize_choice *all,
                                              enum quantize_class class)
 {
@@ -130,13 +130,13 @@ static uint64_t leaves_least(enum weight_role role)
     return role == WEIGHT_EXPERT_DOWN ? LEAF_EXPERT_LEAST : LEAF_DENSE_LEAST;
 }
 
-/* What a leaf is a multiple of: whole groups, and whole heads in o_proj. */
+/* The unit of a tensor's leaves: whole groups, and in o_proj whole heads. */
 static uint32_t leaf_unit(const struct model_config *m, enum weight_role role, uint32_t group)
 {
     return leaf_common_unit(role == WEIGHT_O ? m->value_dim : 1, group);
 }
 
-/* Smaller groups where the tensor is too short to be cut at larger ones. */
+/* Chooses smaller groups if the tensor is too short to be cut at multiples of larger ones. */
 static void fit_groups(const struct model_config *m, uint64_t n_cols, struct quantize_choice *c)
 {
     if (!is_row_parallel(c->role)) return;
@@ -204,7 +204,7 @@ done:
 
 /* ---- leaves ---- */
 
-/* The group that a tensor's leaves must respect; 0: it is plain. */
+/* The group whose multiples a tensor's leaves must be; 0 when it is plain. */
 static uint32_t group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
     const struct quant_format f = c->keep ? t->quant : c->format;

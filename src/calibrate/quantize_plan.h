@@ -1,5 +1,6 @@
-/* What `shoal quantize` makes of each tensor: a policy per class of tensor, turned into a format
- * and leaves for every tensor of a file. Pure but for reading the checkpoint's list of tensors. */
+/* Decides what `shoal quantize` does with each tensor: turns a policy, given per class of tensor,
+ * into a format and leaves for every tensor of a file. Reads only the checkpoint's list of tensors.
+ */
 #ifndef SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 #define SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 
@@ -7,8 +8,8 @@
 #include "model/model_config.h"
 #include "model/weights.h"
 
-/* Classes that a policy may name, and what is quantized in none: norms, tensors that no model
- * reads.
+/* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are never quantized:
+ * norms, and tensors that no model reads.
  */
 #define QUANTIZE_CLASS_LIST(X)                                                                     \
     X(EMBEDDING, "embedding")                                                                      \
@@ -26,10 +27,10 @@ enum quantize_class {
     QUANTIZE_OTHER = QUANTIZE_CLASS_COUNT
 };
 
-/* What is done with a tensor. */
+/* The decision for one tensor. */
 struct quantize_choice {
     enum quantize_class class;
-    enum weight_role role;      /* meaningless for QUANTIZE_OTHER */
+    enum weight_role role;      /* undefined for QUANTIZE_OTHER */
     bool keep;                  /* codes or elements are copied as they are */
     struct quant_format format; /* not kept: QUANT_NONE, then elements of dtype */
     enum dtype dtype;
@@ -41,36 +42,37 @@ struct quantize_policy {
     struct quantize_choice classes[QUANTIZE_CLASS_COUNT];
 };
 
-/* Local. The policy that --format F alone means: attention, ffn and experts get F, where int8
- * without a group means groups of 32 for attention and of 64 for ffn and experts: activations are
- * rounded in the groups of the weights that they meet, and behind a norm short groups gain most
- * (bench/README.md, "Quality"). Embedding and head get int8, in groups of 32 beside int8 and of 128
- * beside 4-bit formats, whose own rounding is larger; or F where F is a float type or fp8. They
- * decide about rare tokens and are a small part of all bytes. Router and norms stay as they are,
- * for they are small and choose. A float type turns everything, codes too, into that type. Then
- * `policy` ("class=format,..." with "keep" among the formats, where int8 means one scale for each
- * output; NULL: none) changes classes.
- * Errors: STATUS_USAGE names the word, what was expected and what was found. */
+/* Local. The policy of --format F, then changed by `policy`.
+ * - Attention, ffn and experts get F. "int8" without a group means groups of 32 for attention and
+ * of 64 for ffn and experts: activations are rounded in the groups of the weights that they meet,
+ * and behind a norm short groups gain most (bench/README.md, "Quality").
+ * - Embedding and head get int8, in groups of 32 with int8 and of 128 with 4-bit formats, whose own
+ *   rounding is larger; or F, if F is a float type or fp8. They decide about rare tokens and are a
+ * small part of all bytes.
+ * - Router and norms are kept: they are small, and the router chooses.
+ * - A float type converts every tensor, quantized ones too, to that type.
+ * `policy` ("class=format,..."; NULL: none) sets the format of single classes. There "keep" is
+ * allowed, and "int8" means one scale per output. Errors: STATUS_USAGE names the word, what was
+ * expected and what was found. */
 struct status quantize_policy_parse(const char *format, const char *policy,
                                     struct quantize_policy *out);
 
-/* Local. choices [ckpt_tensor_count] from a policy. Where a format's groups do not give a
- * row-parallel tensor at least 4 leaves (2 in experts) the tensor gets smaller groups. Leaves are
- * as in quantize_leaves. *out: mem_free. Errors: STATUS_USAGE (codes that would be quantized
- * again), STATUS_MEMORY. */
+/* Local. choices [ckpt_tensor_count] from a policy. A row-parallel tensor that would have fewer
+ * than 4 leaves (2 in experts) gets smaller groups. Leaves are as in quantize_leaves. *out:
+ * mem_free. Errors: STATUS_USAGE (codes that would be quantized again), STATUS_MEMORY. */
 struct status quantize_choose(const struct ckpt *c, const struct model_config *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 
-/* Local. Sets the leaves of all choices from their formats: the row-parallel tensors of one role
- * are cut alike, at multiples of head_dim and of the largest group among them; leaves of 256 to 512
- * where the tensor is long enough, else at least 4 leaves (2 in experts) so that ranks can divide
- * them. Roles in which all is kept or plain keep their stored leaves. To be called again after a
- * choice was changed. Errors: STATUS_INPUT. */
+/* Local. Sets the leaves of all choices from their formats. All row-parallel tensors of a role have
+ * the same leaves, multiples of head_dim and of the largest group among them: 256 to 512 columns if
+ * the tensor is long enough, else at least 4 leaves (2 in experts) so that ranks can divide them. A
+ * role whose tensors are all kept or plain keeps its stored leaves. Call it again after changing a
+ * choice. Errors: STATUS_INPUT. */
 struct status quantize_leaves(const struct ckpt *c, const struct model_config *m,
                               struct quantize_choice *choices);
 
-/* Local. What the writer is to be told of a tensor with this choice; `method` is for codes that are
- * made, kept ones keep theirs. */
+/* Local. The writer's description of a tensor with this choice. `method` is that of new codes; kept
+ * codes keep theirs. */
 struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,
                                       const struct quantize_choice *choice, const char *method);
 

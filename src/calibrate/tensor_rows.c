@@ -1,4 +1,4 @@
-/* Rows out of blocks. */
+/* Reads rows out of blocks. */
 #include "calibrate/tensor_rows.h"
 
 #include "base/mem.h"
@@ -33,18 +33,18 @@ void tensor_rows_fini(struct tensor_rows *r)
     quant_block_destroy(&r->scratch);
 }
 
-/* Has block `block` in memory. */
+/* Reads block `block` unless it is in memory. */
 static struct status fetch(struct tensor_rows *r, struct tensor_block *b, uint64_t block)
 {
     if (b->n_blocks_read > 0 && b->block == block) return status_ok();
-    b->n_blocks_read = 0; /* a failed read leaves nothing that may be used */
+    b->n_blocks_read = 0; /* after a failed read no block is valid */
     TRY(ckpt_read_block(r->c, b->stored, block, b->bytes));
     b->block = block;
     b->n_blocks_read = 1;
     return status_ok();
 }
 
-/* As many of n_rows rows from row0 on as stand in row0's block: *n rows at *from. */
+/* *from: the rows from row0 on that are in row0's block; *n: their number, at most n_rows. */
 static struct status block_rows(struct tensor_rows *r, struct tensor_block *b, uint64_t row0,
                                 uint64_t n_rows, const char **from, uint64_t *n)
 {

@@ -1,12 +1,12 @@
-/* Rows of a checkpoint's tensor in ascending order, as floats or as they are stored, whatever the
- * blocks of the file: one verified block of each dataset is in memory at a time. */
+/* Reads the rows of a checkpoint's tensor in ascending order, as floats or as stored, across the
+ * file's blocks. One verified block of each dataset is in memory at a time. */
 #ifndef SHOAL_CALIBRATE_TENSOR_ROWS_H
 #define SHOAL_CALIBRATE_TENSOR_ROWS_H
 
 #include "base/team.h"
 #include "checkpoint/file/ckpt.h"
 
-/* A dataset and the block of it that is in memory. */
+/* A dataset and its block in memory. */
 struct tensor_block {
     const struct ckpt_tensor *stored;
     char *bytes; /* owned, mapped: [ckpt_block_bytes of the first block] */
@@ -16,9 +16,9 @@ struct tensor_block {
 struct tensor_rows {
     struct ckpt *c;                              /* borrowed, as is: */
     const struct ckpt_tensor *t;                 /* plain or quantized */
-    struct team *team;                           /* turns codes into floats; may be NULL */
+    struct team *team;                           /* dequantizes; may be NULL */
     struct tensor_block blocks[CKPT_PART_COUNT]; /* a plain tensor uses the first */
-    struct quant_block scratch;                  /* owned; codes on their way to floats */
+    struct quant_block scratch;                  /* owned; codes to be dequantized */
     uint64_t n_scratch;
 };
 
