@@ -329,8 +329,8 @@ static void linear_many(bool leafy, const struct linear_args *a, size_t group, s
     tiles_release();
 }
 
-void k_linear_quant_amx(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                        size_t row0, size_t row1)
+static void k_linear_quant_amx(const struct linear_args *a, size_t group, size_t panel0,
+                               size_t panel1, size_t row0, size_t row1)
 {
     if (!suits_tiles(a, row1 - row0))
         k_linear_quant_avx512_6x32(a, group, panel0, panel1, row0, row1);
@@ -338,11 +338,20 @@ void k_linear_quant_amx(const struct linear_args *a, size_t group, size_t panel0
         linear_many(false, a, group, panel0, panel1, row0, row1);
 }
 
-void k_linear_quant_leaf_amx(const struct linear_args *a, size_t group, size_t panel0,
-                             size_t panel1, size_t row0, size_t row1)
+static void k_linear_quant_leaf_amx(const struct linear_args *a, size_t group, size_t panel0,
+                                    size_t panel1, size_t row0, size_t row1)
 {
     if (!suits_tiles(a, row1 - row0))
         k_linear_quant_leaf_avx512_6x32(a, group, panel0, panel1, row0, row1);
     else
         linear_many(true, a, group, panel0, panel1, row0, row1);
+}
+
+void fill_linear_quant_amx(struct kern_table *t)
+{
+    static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        t->linear_quant[kinds[i]] = k_linear_quant_amx;
+        t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_amx;
+    }
 }

@@ -17,7 +17,7 @@ static float exp_sum(const float *logits, size_t n, float max)
     return sum;
 }
 
-void k_router_f32_avx2(const struct router_args *a, size_t row)
+static void k_router_f32_avx2(const struct router_args *a, size_t row)
 {
     const float *logits = a->logits + row * a->n_experts;
     int32_t *ids = a->ids + row * a->n_chosen;
@@ -51,7 +51,8 @@ ALWAYS_INLINE struct mass8 mass_eight(__m256 logits, __m256 max, __m256 inv_t)
                           mass_four(_mm256_extractf128_ps(e, 1))};
 }
 
-uint64_t k_mass_f32_avx2(const float *logits, size_t n, float max, float inv_t, uint64_t *mass)
+static uint64_t k_mass_f32_avx2(const float *logits, size_t n, float max, float inv_t,
+                                uint64_t *mass)
 {
     const __m256 top = _mm256_set1_ps(max), scale = _mm256_set1_ps(inv_t);
     __m256i sums = _mm256_setzero_si256();
@@ -86,7 +87,7 @@ ALWAYS_INLINE __m256i ordered_signed(__m256 x)
     return _mm256_xor_si256(u, flip);
 }
 
-uint64_t k_argmax_f32_avx2(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad)
+static uint64_t k_argmax_f32_avx2(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad)
 {
     const __m256i infinite = _mm256_set1_epi32(0x7F800000), eight = _mm256_set1_epi32(8);
     __m256i best = _mm256_set1_epi32(INT32_MIN), best_at = _mm256_setzero_si256();
@@ -119,4 +120,11 @@ uint64_t k_argmax_f32_avx2(const float *logits, size_t n, uint32_t id0, uint64_t
     }
     *n_bad = bad;
     return key;
+}
+
+void fill_choose_avx2(struct kern_table *t)
+{
+    t->router = k_router_f32_avx2;
+    t->mass = k_mass_f32_avx2;
+    t->argmax = k_argmax_f32_avx2;
 }

@@ -424,8 +424,8 @@ ALWAYS_INLINE void linear_codes(bool leafy, const struct linear_args *a, size_t 
         quant_linear(leafy, a, group, panel0, panel1, row0, row1);
 }
 
-void k_linear_quant_avx2(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
-                         size_t row0, size_t row1)
+static void k_linear_quant_avx2(const struct linear_args *a, size_t group, size_t panel0,
+                                size_t panel1, size_t row0, size_t row1)
 {
     if (a->xq == NULL)
         k_linear_dequant_avx2(a, group, panel0, panel1, row0, row1);
@@ -433,11 +433,20 @@ void k_linear_quant_avx2(const struct linear_args *a, size_t group, size_t panel
         linear_codes(false, a, group, panel0, panel1, row0, row1);
 }
 
-void k_linear_quant_leaf_avx2(const struct linear_args *a, size_t group, size_t panel0,
-                              size_t panel1, size_t row0, size_t row1)
+static void k_linear_quant_leaf_avx2(const struct linear_args *a, size_t group, size_t panel0,
+                                     size_t panel1, size_t row0, size_t row1)
 {
     if (a->xq == NULL)
         k_linear_leaf_dequant_avx2(a, group, panel0, panel1, row0, row1);
     else
         linear_codes(true, a, group, panel0, panel1, row0, row1);
+}
+
+void fill_linear_quant_avx2(struct kern_table *t)
+{
+    static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4, QUANT_MXFP4};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        t->linear_quant[kinds[i]] = k_linear_quant_avx2;
+        t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_avx2;
+    }
 }

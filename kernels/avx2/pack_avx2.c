@@ -88,7 +88,7 @@ ALWAYS_INLINE void copy_rest(const char *rows, size_t stride, size_t n_bytes,
     for (size_t i = 0; i < ROWS; i++) memcpy(to + i * VECTOR, rows + i * stride, n_bytes);
 }
 
-void k_pack_halves_avx2(const void *rows, size_t row_stride_bytes, size_t n, void *panel)
+static void k_pack_halves_avx2(const void *rows, size_t row_stride_bytes, size_t n, void *panel)
 {
     const char *from = rows;
     char *to = panel, rest[ROWS * VECTOR];
@@ -110,4 +110,10 @@ ALWAYS_INLINE void put_panel(enum pack_words_kind kind, const char *rows, size_t
     put_words(kind, rest, VECTOR, n - i, panel + i * 64);
 }
 
-PACK_WORDS(k_pack_words_avx2, put_panel)
+static PACK_WORDS(k_pack_words_avx2, put_panel)
+
+    void fill_pack_avx2(struct kern_table *t)
+{
+    t->pack_halves = k_pack_halves_avx2;
+    t->pack_words = k_pack_words_avx2;
+}

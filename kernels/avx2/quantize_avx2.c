@@ -77,7 +77,7 @@ ALWAYS_INLINE float quantize_group(const float *x, size_t n, size_t padded, int8
     return scale;
 }
 
-void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out, size_t row)
+static void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out, size_t row)
 {
     int8_t *codes = out->codes + row * out->n_groups * out->group;
     for (size_t g = 0; g < out->n_groups; g++) {
@@ -88,9 +88,15 @@ void k_quantize_row_avx2(const float *x, size_t n, const struct quant_rows *out,
 }
 
 /* Head dimensions that are no whole vectors go the reference's way. */
-void k_kv_store_i8_avx2(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_i8_avx2(const float *x, size_t n, void *out, float *scale)
 {
     int32_t sum;
     const struct quant_rows one = {(uint32_t)n, 1, out, scale, &sum};
     (n % QUANT_CODE_ALIGN == 0 ? k_quantize_row_avx2 : k_quantize_row_ref)(x, n, &one, 0);
+}
+
+void fill_quantize_avx2(struct kern_table *t)
+{
+    t->quantize_row = k_quantize_row_avx2;
+    t->kv_store[DTYPE_I8] = k_kv_store_i8_avx2;
 }

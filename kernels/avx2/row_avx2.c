@@ -14,7 +14,7 @@ ALWAYS_INLINE void tail_store(float *y, size_t i, size_t n, __m256 v)
     _mm256_maskstore_ps(y + i, v8_first(n - i), v);
 }
 
-void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+static void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
 {
     const double unit = kern_pow2(-(int)grid_bits);
     size_t i = 0;
@@ -22,7 +22,7 @@ void k_grid_to_f32_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float
     for (; i < n; i++) y[i] = (float)((double)sums[i] * unit);
 }
 
-void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
+static void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
 {
     const double unit = kern_pow2(-(int)grid_bits);
     size_t i = 0;
@@ -33,7 +33,7 @@ void k_grid_add_avx2(const int64_t *sums, size_t n, uint32_t grid_bits, float *h
     for (; i < n; i++) h[i] += (float)((double)sums[i] * unit);
 }
 
-float k_square_sum_f32_avx2(const float *x, size_t n)
+static float k_square_sum_f32_avx2(const float *x, size_t n)
 {
     struct v16 lanes = v16_zero();
     size_t d = 0;
@@ -53,7 +53,7 @@ float k_square_sum_f32_avx2(const float *x, size_t n)
     return v16_tree(lanes);
 }
 
-void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y)
+static void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, float *y)
 {
     const float scale = 1.0f / sqrtf(k_square_sum_f32_avx2(x, n) / (float)n + eps);
     const __m256 r = _mm256_set1_ps(scale);
@@ -65,7 +65,7 @@ void k_rmsnorm_f32_avx2(const float *x, const float *w, size_t n, float eps, flo
     for (; d < n; d++) y[d] = (x[d] * scale) * w[d];
 }
 
-void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot)
+static void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot)
 {
     const size_t half = rot / 2;
     size_t i = 0;
@@ -82,7 +82,7 @@ void k_rope_f32_avx2(float *x, const float *cos, const float *sin, size_t rot)
     }
 }
 
-void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scale)
 {
     (void)scale;
     uint16_t *h = out;
@@ -105,7 +105,7 @@ ALWAYS_INLINE __m256i bf16_bits(__m256 x)
     return _mm256_blendv_epi8(_mm256_srli_epi32(nearest, 16), quiet, nan);
 }
 
-void k_kv_store_bf16_avx2(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_bf16_avx2(const float *x, size_t n, void *out, float *scale)
 {
     (void)scale;
     uint16_t *h = out;
@@ -126,7 +126,7 @@ ALWAYS_INLINE __m256 swiglu8(__m256 gate, __m256 up)
     return _mm256_mul_ps(silu, up);
 }
 
-void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, float *y)
+static void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, float *y)
 {
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -145,8 +145,8 @@ ALWAYS_INLINE __m256 swiglu_clamped8(__m256 gate, __m256 up, float alpha, float 
     return _mm256_mul_ps(_mm256_div_ps(g, _mm256_add_ps(one, e)), _mm256_add_ps(u, one));
 }
 
-void k_swiglu_clamped_f32_avx2(const float *gate, const float *up, size_t n, float alpha,
-                               float limit, float *y)
+static void k_swiglu_clamped_f32_avx2(const float *gate, const float *up, size_t n, float alpha,
+                                      float limit, float *y)
 {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -160,7 +160,7 @@ void k_swiglu_clamped_f32_avx2(const float *gate, const float *up, size_t n, flo
     }
 }
 
-void k_add_f32_avx2(float *h, const float *x, size_t n)
+static void k_add_f32_avx2(float *h, const float *x, size_t n)
 {
     size_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -168,7 +168,7 @@ void k_add_f32_avx2(float *h, const float *x, size_t n)
     for (; i < n; i++) h[i] += x[i];
 }
 
-void k_axpy_f32_avx2(float w, const float *y, size_t n, float *acc)
+static void k_axpy_f32_avx2(float w, const float *y, size_t n, float *acc)
 {
     const __m256 weight = _mm256_set1_ps(w);
     size_t i = 0;
@@ -177,4 +177,19 @@ void k_axpy_f32_avx2(float w, const float *y, size_t n, float *acc)
         _mm256_storeu_ps(acc + i, _mm256_fmadd_ps(weight, _mm256_loadu_ps(y + i), sum));
     }
     for (; i < n; i++) acc[i] = fmaf(w, y[i], acc[i]);
+}
+
+void fill_row_avx2(struct kern_table *t)
+{
+    t->grid_to_f32 = k_grid_to_f32_avx2;
+    t->grid_add = k_grid_add_avx2;
+    t->square_sum = k_square_sum_f32_avx2;
+    t->rmsnorm = k_rmsnorm_f32_avx2;
+    t->rope = k_rope_f32_avx2;
+    t->kv_store[DTYPE_F16] = k_kv_store_f16_avx2;
+    t->kv_store[DTYPE_BF16] = k_kv_store_bf16_avx2;
+    t->swiglu = k_swiglu_f32_avx2;
+    t->swiglu_clamped = k_swiglu_clamped_f32_avx2;
+    t->add = k_add_f32_avx2;
+    t->axpy = k_axpy_f32_avx2;
 }

@@ -163,7 +163,7 @@ ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
 }
 
 #define ATTENTION_AVX512(name, type)                                                               \
-    void k_attention_##name##_avx512(const struct attn_args *a, const struct attn_slice *s)        \
+    static void k_attention_##name##_avx512(const struct attn_args *a, const struct attn_slice *s) \
     {                                                                                              \
         attention(type, a, s);                                                                     \
     }
@@ -173,7 +173,17 @@ ATTENTION_AVX512(bf16, DTYPE_BF16)
 ATTENTION_AVX512(i8, DTYPE_I8)
 ATTENTION_AVX512(fp8, DTYPE_F8_E4M3)
 
-void k_attention_fold_avx512(const struct attn_args *a, const struct attn_slice *s)
+static void k_attention_fold_avx512(const struct attn_args *a, const struct attn_slice *s)
 {
     for (size_t head = s->head0; head < s->head1; head++) fold_parts(a, s, head);
+}
+
+void fill_attention_avx512(struct kern_table *t)
+{
+    t->attention[DTYPE_F32] = k_attention_f32_avx512;
+    t->attention[DTYPE_F16] = k_attention_f16_avx512;
+    t->attention[DTYPE_BF16] = k_attention_bf16_avx512;
+    t->attention[DTYPE_I8] = k_attention_i8_avx512;
+    t->attention[DTYPE_F8_E4M3] = k_attention_fp8_avx512;
+    t->attention_fold = k_attention_fold_avx512;
 }

@@ -104,13 +104,14 @@ ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const 
 #include "kernels/linear_body.h"
 
 #define LINEAR_AVX512(name, type)                                                                  \
-    void k_linear_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0,        \
-                                  size_t panel1, size_t row0, size_t row1)                         \
+    static void k_linear_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0, \
+                                         size_t panel1, size_t row0, size_t row1)                  \
     {                                                                                              \
         linear(type, false, false, a, group, panel0, panel1, row0, row1);                          \
     }                                                                                              \
-    void k_linear_leaf_##name##_avx512(const struct linear_args *a, size_t group, size_t panel0,   \
-                                       size_t panel1, size_t row0, size_t row1)                    \
+    static void k_linear_leaf_##name##_avx512(const struct linear_args *a, size_t group,           \
+                                              size_t panel0, size_t panel1, size_t row0,           \
+                                              size_t row1)                                         \
     {                                                                                              \
         linear(type, false, true, a, group, panel0, panel1, row0, row1);                           \
     }
@@ -129,4 +130,16 @@ void k_linear_leaf_dequant_avx512(const struct linear_args *a, size_t group, siz
                                   size_t panel1, size_t row0, size_t row1)
 {
     linear(DTYPE_F32, true, true, a, group, panel0, panel1, row0, row1);
+}
+
+void fill_linear_avx512(struct kern_table *t)
+{
+    t->linear[DTYPE_F32] = k_linear_f32_avx512;
+    t->linear[DTYPE_F16] = k_linear_f16_avx512;
+    t->linear[DTYPE_BF16] = k_linear_bf16_avx512;
+    t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_avx512;
+    t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_avx512;
+    t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_avx512;
+    t->linear_quant[QUANT_FP8] = k_linear_dequant_avx512;
+    t->linear_quant_leaf[QUANT_FP8] = k_linear_leaf_dequant_avx512;
 }

@@ -291,3 +291,12 @@ void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, size_t group, 
     else
         quant_linear(true, a, group, panel0, panel1, row0, row1);
 }
+
+void fill_linear_quant_avx512(struct kern_table *t)
+{
+    static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4, QUANT_MXFP4};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        t->linear_quant[kinds[i]] = k_linear_quant_avx512_6x32;
+        t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_avx512_6x32;
+    }
+}

@@ -35,7 +35,7 @@ ALWAYS_INLINE void put_halves(const char *rows, size_t stride, size_t n, char *o
     }
 }
 
-void k_pack_halves_avx512(const void *rows, size_t row_stride_bytes, size_t n, void *panel)
+static void k_pack_halves_avx512(const void *rows, size_t row_stride_bytes, size_t n, void *panel)
 {
     const char *from = rows;
     char *to = panel;
@@ -90,4 +90,10 @@ ALWAYS_INLINE void put_panel(enum pack_words_kind kind, const char *rows, size_t
     if (i < n) put_words(kind, rows + i * 4, stride, n - i, panel + i * 64);
 }
 
-PACK_WORDS(k_pack_words_avx512, put_panel)
+static PACK_WORDS(k_pack_words_avx512, put_panel)
+
+    void fill_pack_avx512(struct kern_table *t)
+{
+    t->pack_halves = k_pack_halves_avx512;
+    t->pack_words = k_pack_words_avx512;
+}

@@ -100,7 +100,8 @@ ALWAYS_INLINE void sixteen_groups(const float *x, size_t n, size_t group, size_t
     _mm512_mask_storeu_epi32(sums, here, fold_lanes(FOLD_ADD, v));
 }
 
-void k_quantize_row_avx512(const float *x, size_t n, const struct quant_rows *out, size_t row)
+static void k_quantize_row_avx512(const float *x, size_t n, const struct quant_rows *out,
+                                  size_t row)
 {
     enum { SMALL = 32, WHOLE = GROUPS * SMALL };
     const size_t group = out->group, first = row * out->n_groups;
@@ -115,4 +116,9 @@ void k_quantize_row_avx512(const float *x, size_t n, const struct quant_rows *ou
             sixteen_groups(x + at, n - at, group, left < GROUPS ? left : GROUPS, codes, scales,
                            sums);
     }
+}
+
+void fill_quantize_avx512(struct kern_table *t)
+{
+    t->quantize_row = k_quantize_row_avx512;
 }

@@ -10,7 +10,7 @@ ALWAYS_INLINE __m512 negative(__m512 x)
     return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), sign));
 }
 
-void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+static void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
 {
     const __m512d unit = _mm512_set1_pd(kern_pow2(-(int)grid_bits));
     size_t i = 0;
@@ -21,7 +21,7 @@ void k_grid_to_f32_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, flo
     _mm256_mask_storeu_ps(y + i, rest, grid_eight(_mm512_maskz_loadu_epi64(rest, sums + i), unit));
 }
 
-void k_grid_add_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
+static void k_grid_add_avx512(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
 {
     const __m512d unit = _mm512_set1_pd(kern_pow2(-(int)grid_bits));
     size_t i = 0;
@@ -42,7 +42,7 @@ ALWAYS_INLINE __m512 swiglu16(__m512 gate, __m512 up)
     return _mm512_mul_ps(silu, up);
 }
 
-void k_swiglu_f32_avx512(const float *gate, const float *up, size_t n, float *y)
+static void k_swiglu_f32_avx512(const float *gate, const float *up, size_t n, float *y)
 {
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
@@ -54,7 +54,7 @@ void k_swiglu_f32_avx512(const float *gate, const float *up, size_t n, float *y)
         swiglu16(_mm512_maskz_loadu_ps(rest, gate + i), _mm512_maskz_loadu_ps(rest, up + i)));
 }
 
-void k_rmsnorm_f32_avx512(const float *x, const float *w, size_t n, float eps, float *y)
+static void k_rmsnorm_f32_avx512(const float *x, const float *w, size_t n, float eps, float *y)
 {
     __m512 lanes = _mm512_setzero_ps();
     size_t d = 0;
@@ -75,7 +75,7 @@ void k_rmsnorm_f32_avx512(const float *x, const float *w, size_t n, float eps, f
     _mm512_mask_storeu_ps(y + d, rest, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(rest, w + d)));
 }
 
-void k_axpy_f32_avx512(float w, const float *y, size_t n, float *acc)
+static void k_axpy_f32_avx512(float w, const float *y, size_t n, float *acc)
 {
     const __m512 weight = _mm512_set1_ps(w);
     size_t i = 0;
@@ -88,4 +88,13 @@ void k_axpy_f32_avx512(float w, const float *y, size_t n, float *acc)
     const __m512 sum = _mm512_maskz_loadu_ps(rest, acc + i);
     const __m512 last = _mm512_maskz_loadu_ps(rest, y + i);
     _mm512_mask_storeu_ps(acc + i, rest, _mm512_fmadd_ps(weight, last, sum));
+}
+
+void fill_row_avx512(struct kern_table *t)
+{
+    t->grid_to_f32 = k_grid_to_f32_avx512;
+    t->grid_add = k_grid_add_avx512;
+    t->rmsnorm = k_rmsnorm_f32_avx512;
+    t->swiglu = k_swiglu_f32_avx512;
+    t->axpy = k_axpy_f32_avx512;
 }

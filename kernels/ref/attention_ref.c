@@ -199,3 +199,12 @@ REF_CLONES void k_attention_fold_ref(const struct attn_args *a, const struct att
         if (s->tile1 == p / KV_BLOCK_TOKENS + 1) divide(a, head, total, out);
     }
 }
+
+void fill_attention_ref(struct kern_table *t)
+{
+    t->attention[DTYPE_F32] = k_attention_f32_ref;
+    t->attention[DTYPE_F16] = k_attention_f16_ref;
+    t->attention[DTYPE_BF16] = k_attention_bf16_ref;
+    t->attention[DTYPE_I8] = k_attention_i8_ref;
+    t->attention[DTYPE_F8_E4M3] = k_attention_fp8_ref;
+}

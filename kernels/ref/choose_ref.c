@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-void k_router_f32_ref(const struct router_args *a, size_t row)
+static void k_router_f32_ref(const struct router_args *a, size_t row)
 {
     const float *logits = a->logits + row * a->n_experts;
     int32_t *ids = a->ids + row * a->n_chosen;
@@ -17,7 +17,8 @@ void k_router_f32_ref(const struct router_args *a, size_t row)
     kern_router_weights(a, logits, ids, max, sum, a->weights + row * a->n_chosen);
 }
 
-uint64_t k_mass_f32_ref(const float *logits, size_t n, float max, float inv_t, uint64_t *mass)
+static uint64_t k_mass_f32_ref(const float *logits, size_t n, float max, float inv_t,
+                               uint64_t *mass)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < n; i++) {
@@ -29,7 +30,7 @@ uint64_t k_mass_f32_ref(const float *logits, size_t n, float max, float inv_t, u
     return sum;
 }
 
-uint64_t k_argmax_f32_ref(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad)
+static uint64_t k_argmax_f32_ref(const float *logits, size_t n, uint32_t id0, uint64_t *n_bad)
 {
     uint64_t best = 0;
     *n_bad = 0;
@@ -41,4 +42,11 @@ uint64_t k_argmax_f32_ref(const float *logits, size_t n, uint32_t id0, uint64_t 
         if ((f32_bits(l) & 0x7F800000u) == 0x7F800000u) (*n_bad)++;
     }
     return best;
+}
+
+void fill_choose_ref(struct kern_table *t)
+{
+    t->router = k_router_f32_ref;
+    t->mass = k_mass_f32_ref;
+    t->argmax = k_argmax_f32_ref;
 }

@@ -117,3 +117,13 @@ void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, 
         for (size_t k = length; k < out->group; k++) codes[at + k] = 0;
     }
 }
+
+void fill_linear_quant_ref(struct kern_table *t)
+{
+    static const enum quant_kind kinds[] = {QUANT_INT8, QUANT_INT4, QUANT_FP8, QUANT_MXFP4};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        t->linear_quant[kinds[i]] = k_linear_quant_ref;
+        t->linear_quant_leaf[kinds[i]] = k_linear_quant_leaf_ref;
+    }
+    t->quantize_row = k_quantize_row_ref;
+}

@@ -112,3 +112,13 @@ REF_INLINE void linear_leaf(enum dtype t, const struct linear_args *a, size_t gr
 LINEAR_REF(f32, DTYPE_F32)
 LINEAR_REF(f16, DTYPE_F16)
 LINEAR_REF(bf16, DTYPE_BF16)
+
+void fill_linear_ref(struct kern_table *t)
+{
+    t->linear[DTYPE_F32] = k_linear_f32_ref;
+    t->linear[DTYPE_F16] = k_linear_f16_ref;
+    t->linear[DTYPE_BF16] = k_linear_bf16_ref;
+    t->linear_leaf[DTYPE_F32] = k_linear_leaf_f32_ref;
+    t->linear_leaf[DTYPE_F16] = k_linear_leaf_f16_ref;
+    t->linear_leaf[DTYPE_BF16] = k_linear_leaf_bf16_ref;
+}

@@ -131,3 +131,9 @@ static inline void put_panel(enum pack_words_kind kind, const char *rows, size_t
 }
 
 PACK_WORDS(k_pack_words_ref, put_panel)
+
+void fill_pack_ref(struct kern_table *t)
+{
+    t->pack_halves = k_pack_halves_ref;
+    t->pack_words = k_pack_words_ref;
+}

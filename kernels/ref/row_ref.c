@@ -6,19 +6,19 @@
 
 #include <math.h>
 
-void k_grid_to_f32_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
+static void k_grid_to_f32_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *y)
 {
     const double unit = kern_pow2(-(int)grid_bits);
     for (size_t i = 0; i < n; i++) y[i] = (float)((double)sums[i] * unit);
 }
 
-void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
+static void k_grid_add_ref(const int64_t *sums, size_t n, uint32_t grid_bits, float *h)
 {
     const double unit = kern_pow2(-(int)grid_bits);
     for (size_t i = 0; i < n; i++) h[i] += (float)((double)sums[i] * unit);
 }
 
-float k_square_sum_f32_ref(const float *x, size_t n)
+static float k_square_sum_f32_ref(const float *x, size_t n)
 {
     float lanes[LANES] = {0};
     for (size_t d = 0; d < n; d++) lanes[d % LANES] = fmaf(x[d], x[d], lanes[d % LANES]);
@@ -27,13 +27,13 @@ float k_square_sum_f32_ref(const float *x, size_t n)
     return lanes[0];
 }
 
-void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y)
+static void k_rmsnorm_f32_ref(const float *x, const float *w, size_t n, float eps, float *y)
 {
     const float r = 1.0f / sqrtf(k_square_sum_f32_ref(x, n) / (float)n + eps);
     for (size_t d = 0; d < n; d++) y[d] = (x[d] * r) * w[d];
 }
 
-void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot)
+static void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot)
 {
     const size_t half = rot / 2;
     for (size_t i = 0; i < half; i++) {
@@ -43,55 +43,73 @@ void k_rope_f32_ref(float *x, const float *cos, const float *sin, size_t rot)
     }
 }
 
-void k_kv_store_f32_ref(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_f32_ref(const float *x, size_t n, void *out, float *scale)
 {
     (void)scale;
     dtype_from_f32(DTYPE_F32, x, n, out);
 }
 
-void k_kv_store_f16_ref(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_f16_ref(const float *x, size_t n, void *out, float *scale)
 {
     (void)scale;
     dtype_from_f32(DTYPE_F16, x, n, out);
 }
 
-void k_kv_store_bf16_ref(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_bf16_ref(const float *x, size_t n, void *out, float *scale)
 {
     (void)scale;
     dtype_from_f32(DTYPE_BF16, x, n, out);
 }
 
-void k_kv_store_i8_ref(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_i8_ref(const float *x, size_t n, void *out, float *scale)
 {
     int32_t sum;
     const struct quant_rows one = {(uint32_t)n, 1, out, scale, &sum};
     k_quantize_row_ref(x, n, &one, 0);
 }
 
-void k_kv_store_fp8_ref(const float *x, size_t n, void *out, float *scale)
+static void k_kv_store_fp8_ref(const float *x, size_t n, void *out, float *scale)
 {
     uint8_t *codes = out;
     (void)scale;
     for (size_t i = 0; i < n; i++) codes[i] = isfinite(x[i]) ? e4m3_from_f32(x[i]) : 0x7F;
 }
 
-void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float *y)
+static void k_swiglu_f32_ref(const float *gate, const float *up, size_t n, float *y)
 {
     for (size_t i = 0; i < n; i++) y[i] = el_swiglu_body(gate[i], up[i]);
 }
 
-void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
-                              float limit, float *y)
+static void k_swiglu_clamped_f32_ref(const float *gate, const float *up, size_t n, float alpha,
+                                     float limit, float *y)
 {
     for (size_t i = 0; i < n; i++) y[i] = el_swiglu_clamped_body(gate[i], up[i], alpha, limit);
 }
 
-void k_add_f32_ref(float *h, const float *x, size_t n)
+static void k_add_f32_ref(float *h, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) h[i] += x[i];
 }
 
-void k_axpy_f32_ref(float w, const float *y, size_t n, float *acc)
+static void k_axpy_f32_ref(float w, const float *y, size_t n, float *acc)
 {
     for (size_t i = 0; i < n; i++) acc[i] = fmaf(w, y[i], acc[i]);
+}
+
+void fill_row_ref(struct kern_table *t)
+{
+    t->grid_to_f32 = k_grid_to_f32_ref;
+    t->grid_add = k_grid_add_ref;
+    t->square_sum = k_square_sum_f32_ref;
+    t->rmsnorm = k_rmsnorm_f32_ref;
+    t->rope = k_rope_f32_ref;
+    t->kv_store[DTYPE_F32] = k_kv_store_f32_ref;
+    t->kv_store[DTYPE_F16] = k_kv_store_f16_ref;
+    t->kv_store[DTYPE_BF16] = k_kv_store_bf16_ref;
+    t->kv_store[DTYPE_I8] = k_kv_store_i8_ref;
+    t->kv_store[DTYPE_F8_E4M3] = k_kv_store_fp8_ref;
+    t->swiglu = k_swiglu_f32_ref;
+    t->swiglu_clamped = k_swiglu_clamped_f32_ref;
+    t->add = k_add_f32_ref;
+    t->axpy = k_axpy_f32_ref;
 }
