@@ -84,9 +84,9 @@ struct status lead_save_search(struct lead *l, struct request *p, size_t n_least
 /* Saves all unfinished requests and searches. */
 struct status lead_save_all(struct lead *l);
 
-/* Gives r the tokens that an earlier run saved (hit; NULL: none). Saved items of another form are
- * ignored: r then starts from its prompt. Errors: STATUS_INPUT for a token outside the vocabulary,
- * STATUS_MEMORY. */
+/* Gives r the tokens that an earlier run saved (hit; NULL: none). r starts from its prompt when
+ * they do not belong to it. Errors: STATUS_INPUT for a token outside the vocabulary, STATUS_MEMORY.
+ */
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit);
 
 /* The same for the beam search of p, which was just made. */

@@ -1,4 +1,5 @@
-/* A list of compiled specs; those that no request has are dropped when there are too many bytes. */
+/* A list of guides, the last used first. Guides without users are dropped when they are too many or
+ * take too much memory. */
 #include "serve/request/guide.h"
 
 #include "base/mem.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Of guides that no request has: bytes, and how many; of all masks: bytes. */
+/* Limits: bytes and number of guides without users, and bytes of all masks. */
 enum { KEPT_BYTES = 64 << 20, KEPT = 256, MASKS_BYTES = 64 << 20 };
 
 /* What a guide is made of. */
@@ -56,7 +57,7 @@ struct guide {
     char *error;        /* owned: why it cannot be compiled; NULL: dfa is there */
     struct dfa *dfa;    /* owned */
     struct mask *masks; /* [dfa->n_states], owned */
-    struct mask first;  /* of the start state, for an answer's first token */
+    struct mask first;  /* for an answer's first token */
     struct guide *next; /* last used before this one */
 };
 
@@ -172,7 +173,7 @@ static size_t bytes_of(const struct guide *p)
     return sizeof *p + p->spec.n_key + dfa_bytes(p->dfa) + p->dfa->n_states * sizeof *p->masks;
 }
 
-/* Drops what nobody uses, but for the head and the most recent that fit. */
+/* Drops guides without users, except the head and the last used ones within the limits. */
 static void trim(struct guides *g)
 {
     size_t n_bytes = 0, n_kept = 0;

@@ -73,7 +73,7 @@ struct request_rules {
     int32_t max_model_len;             /* tokens of a full context */
     bool score;                        /* prompts are scored, nothing is generated */
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
-    struct guides *guides;             /* NULL: answers of a given form are error rows */
+    struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
     struct request_warnings *warnings; /* NULL: nobody is warned */
 };
 

@@ -1,4 +1,5 @@
-/* A line's guide by its several names, and a request's way through it. */
+/* Reads a line's grammar constraint under its several field names, and follows an answer through
+ * it. */
 #include "serve/request/request_guide.h"
 
 #include "base/mem.h"
@@ -6,7 +7,7 @@
 
 #include <string.h>
 
-/* What a line asks for. `node` may belong to `doc`. */
+/* The constraint that a line asks for. `node` may belong to `doc`. */
 struct asked {
     const char *name; /* of the field; NULL: nothing is asked for */
     enum guide_kind kind;
@@ -114,7 +115,7 @@ static struct status check_rest(struct request *r, const struct request_rules *r
     return status_ok();
 }
 
-/* An error row at once, where the vocabulary has no first token. */
+/* Makes r an error row at once when no token of the vocabulary can begin the answer. */
 static struct status check_start(struct request *r, const char *name)
 {
     const uint32_t *mask;
@@ -171,13 +172,14 @@ struct status request_guide_take(struct request *r, int32_t token, bool *is_done
     r->guide_state = guide_next(r->guide, r->guide_state, token, begins);
     if (r->guide_state == GUIDE_LOST)
         return request_fail(r, REQUEST_GUIDE_CODE,
-                            "a token came that the asked form does not allow");
+                            "a token was drawn that the grammar of the line does not allow");
     *is_done = !guide_goes_on(r->guide, r->guide_state);
     if (*is_done || guide_accepts(r->guide, r->guide_state)) return status_ok();
     const uint32_t *mask;
     size_t n_tokens;
     TRY(guide_mask(r->guide, r->guide_state, false, &mask, &n_tokens));
     if (n_tokens > 0) return status_ok();
-    return request_fail(r, REQUEST_GUIDE_CODE,
-                        "no token of the vocabulary goes on in the form that was asked for");
+    return request_fail(
+        r, REQUEST_GUIDE_CODE,
+        "no token of the vocabulary can continue the answer as its grammar requires");
 }

@@ -69,7 +69,7 @@ static struct status check_rounded(struct request *r, const struct js_node *fiel
     if (!is_chat && r->guide == NULL) return status_ok();
     return request_bad(r, "invalid_request",
                        "a number of this line is beyond 64 bits, expected none beside %s",
-                       is_chat ? "messages" : "a form that is asked for");
+                       is_chat ? "messages" : "a grammar constraint");
 }
 
 static struct status read_fields(struct request *r, const struct request_rules *rules,

@@ -33,7 +33,8 @@ static struct status read_kept(struct request *r, const struct request_rules *ru
     return status_ok();
 }
 
-/* Appends a word: how many tokens, and those. One that the model cannot say is left out. */
+/* Appends a word: the number of its tokens, then the tokens. A word with a token outside the
+ * model's vocabulary is left out. */
 static struct status add_tokens(struct request *r, const struct request_rules *rules,
                                 const struct token_list *list)
 {
@@ -51,8 +52,8 @@ static struct status add_tokens(struct request *r, const struct request_rules *r
     return status_ok();
 }
 
-/* With a blank, a word counts when it begins with another token and is as long: then it is the same
- * word inside a text; else the blank is a token of its own, or the same tokens come. */
+/* Adds the word, and the word with a blank before it if that has as many tokens and another first
+ * one: then it is the same word inside a text. Otherwise the blank is a token of its own. */
 static struct status add_word(struct request *r, const struct request_rules *rules,
                               const char *text, size_t n)
 {

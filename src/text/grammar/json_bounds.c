@@ -1,4 +1,5 @@
-/* Numbers between bounds: digits compared with those of the bounds from the left, as by hand. */
+/* Numbers between bounds: the digits of a text are compared with those of the bounds, from the
+ * left. A state knows the position, and which bounds agree with all digits so far. */
 #include "text/grammar/json_schema_private.h"
 
 #include <math.h>
@@ -8,20 +9,22 @@
 
 enum { N = JSON_BOUND_DIGITS, DIGITS = 2 * N, SHORTEST_MAX = 17, MAGNITUDE_STEPS = 512 };
 
-/* A bound without its sign: N digits before the point and N behind. What lies further behind is cut
- * off, and only `is_cut` then. */
+/* A bound without its sign: N digits before the point and N after it. is_cut: further digits, not
+ * all zeros, were cut off. */
 struct magnitude {
     uint8_t digit[DIGITS];
     bool is_cut, is_out;
-    bool is_beyond; /* more than N digits before the point */
+    bool is_beyond; /* it has more than N digits before the point */
 };
 
-/* Texts from low to high, which end at `to`. */
+/* The digits of numbers from low to high, on paths that end in `to`. */
 struct digits {
     struct nfa *n;
     const struct magnitude *low, *high;
     uint32_t to;
-    uint32_t *rest; /* [N + 1] away from the bounds, and so many digits may follow */
+    uint32_t *
+        rest; /* [N + 1] by how many digits may follow: the state where no bound agrees; 0: none yet
+               */
 };
 
 static struct magnitude magnitude_of(double x, bool is_out)
@@ -53,7 +56,7 @@ static bool are_zeros(const struct magnitude *m, int first, int end)
     return true;
 }
 
-/* Whether a text may end before position p. */
+/* Whether the text may end before position p. */
 static bool may_end(const struct digits *d, int p, bool at_low, bool at_high)
 {
     const bool is_low = at_low && are_zeros(d->low, p, DIGITS);
@@ -67,7 +70,8 @@ static void join(struct nfa *n, uint32_t from, int first, int last, uint32_t to)
     if (first <= last) nfa_bytes(n, from, (uint8_t)('0' + first), (uint8_t)('0' + last), to);
 }
 
-/* One digit from a state at position p: into next, where both bounds, one or none still agree. */
+/* Adds the edges of the digit at position p. at: whether the low and the high bound agree so far;
+ * next[low][high]: the states that follow, by which bounds still agree. */
 static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], int least,
                       uint32_t next[2][2])
 {
@@ -85,7 +89,7 @@ static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], 
     }
 }
 
-/* The state behind a digit behind the point, when neither bound agrees any more. */
+/* The state after the point when no bound agrees any more and n_left digits may follow. */
 static uint32_t state_of_rest(struct digits *d, int n_left)
 {
     if (d->rest[n_left] != 0) return d->rest[n_left];
@@ -95,7 +99,8 @@ static uint32_t state_of_rest(struct digits *d, int n_left)
     return s;
 }
 
-/* Texts with n_whole digits before the point: positions N - n_whole to N - 1, then from N on. */
+/* Adds the numbers with n_whole digits before the point: positions N - n_whole to N - 1, and from N
+ * on after the point. */
 static void add_whole(struct digits *d, uint32_t from, int n_whole)
 {
     const int begin = N - n_whole, end = begin + N;
@@ -119,7 +124,7 @@ static void add_whole(struct digits *d, uint32_t from, int n_whole)
     }
 }
 
-/* The numbers from low to high, both without a sign. */
+/* Adds the numbers from low to high, both without a sign. */
 static void add_between(struct nfa *n, uint32_t from, const struct magnitude *low,
                         const struct magnitude *high, uint32_t to)
 {

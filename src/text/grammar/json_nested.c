@@ -1,4 +1,4 @@
-/* Objects and arrays out of the parts of a schema. */
+/* Objects and arrays of a schema's parts (json_schema_private.h) as paths. */
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "text/grammar/json_schema_private.h"
@@ -18,7 +18,8 @@ static bool is_property(const struct json_parts *all, size_t n, const char *name
     return false;
 }
 
-/* The names that one part requires, in order; each is a property, and there once. */
+/* Fills `names` with the names of one part's "required", sorted. False when one is no property of
+ * any part, or comes twice. */
 static bool list_part(const struct json_parts *all, const struct js_node *list, const char **names)
 {
     const size_t n = js_count(list);
@@ -33,7 +34,7 @@ static bool list_part(const struct json_parts *all, const struct js_node *list, 
     return true;
 }
 
-/* The names that must come, in order; *names is to be freed. */
+/* *names [*n] = the required names of all parts, sorted. Owner: the caller, mem_free. */
 static struct status list_required(const struct json_parts *all, const char ***names, size_t *n)
 {
     size_t n_all = 0;
@@ -53,7 +54,7 @@ static struct status list_required(const struct json_parts *all, const char ***n
                                        "properties, each once");
 }
 
-/* "name": value, which all parts accept. */
+/* Adds paths for a member: its name, a colon, and a value that all parts accept. */
 static struct status add_member(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                 const char *name, uint32_t *end)
 {
@@ -79,7 +80,7 @@ static struct status add_member(struct json_walk *w, uint32_t from, const struct
     return json_add_all(w, json_mark(n, from, ":"), schema, n_schemas, end);
 }
 
-/* The states between members: `first` as long as none came, `later` behind one. */
+/* The states between members: `first` while there was no member, `later` after one. */
 struct between {
     uint32_t first, later;
 };
@@ -101,7 +102,7 @@ static struct status add_property(struct json_walk *w, const struct json_parts *
     return nfa_status(n);
 }
 
-/* The members, in the order of the parts and in theirs. */
+/* Adds the members part by part, in the order of each part. */
 static struct status add_members(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                  const char *const *required, size_t n_required, uint32_t *end)
 {
@@ -126,7 +127,9 @@ static struct status add_members(struct json_walk *w, uint32_t from, const struc
     return nfa_status(n);
 }
 
-/* Any names, and of the values what `more` says; none at all where it is NULL. */
+/* Adds objects with any member names, whose values all schemas of `more` accept; NULL: without
+ * members.
+ */
 static struct status add_map(struct json_walk *w, uint32_t from, const struct js_node *const *more,
                              size_t n_more, uint32_t *end)
 {
@@ -166,8 +169,8 @@ struct status json_add_object(struct json_walk *w, uint32_t from, const struct j
     return add_map(w, from, more, n_more, end);
 }
 
-/* How many items an array has: [least, most], most -1 without end; how many of them prefixItems
- * name. None but those that are named follow, unless a part has items as well. */
+/* How many items an array has: least to most (most -1: no limit); n_prefix of them have a schema in
+ * prefixItems. Without "items" no others follow. */
 struct item_counts {
     int64_t least, most, n_prefix;
 };
@@ -196,7 +199,7 @@ static struct status count_items(const struct json_parts *all, struct item_count
     return status_ok();
 }
 
-/* The i-th item, from 0 on: what all parts accept there. */
+/* Adds paths for the i-th item, from 0 on, that all parts accept. */
 static struct status add_item(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               size_t i, uint32_t *end)
 {

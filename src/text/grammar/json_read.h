@@ -1,5 +1,4 @@
-/* Reading the fields of tokenizer.json with errors that name them. Called by the tokenizer's
- * loaders alone. */
+/* Reads fields of tokenizer.json; errors name the field. Only the tokenizer's loaders call this. */
 #ifndef SHOAL_TEXT_GRAMMAR_JSON_READ_H
 #define SHOAL_TEXT_GRAMMAR_JSON_READ_H
 
@@ -9,8 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Local. Refuses fields that are not in the NULL-terminated list: an unknown field may change ids.
- * `where` names the object. Errors: STATUS_INPUT. */
+/* Local. Refuses fields that are not in the NULL-terminated list, for an unknown field may change
+ * ids. `where` names the object in errors, here and below. Errors: STATUS_INPUT. */
 struct status json_known_fields(const struct js_node *object, const char *where,
                                 const char *const *known);
 
@@ -18,7 +17,7 @@ struct status json_known_fields(const struct js_node *object, const char *where,
 struct status json_bool_field(const struct js_node *object, const char *key, const char *where,
                               bool absent, bool *out);
 
-/* Local. A string that must be there; borrowed from the document. Errors: STATUS_INPUT. */
+/* Local. A required string, borrowed from the document. Errors: STATUS_INPUT. */
 struct status json_string_field(const struct js_node *object, const char *key, const char *where,
                                 const char **out, size_t *n);
 
@@ -33,13 +32,13 @@ enum json_prepend { JSON_PREPEND_ALWAYS, JSON_PREPEND_FIRST, JSON_PREPEND_NEVER 
 
 /* Metaspace, which is a pre-tokenizer and a decoder with the same fields. */
 struct json_metaspace {
-    char blank[4]; /* what stands for the blank, [n_blank] */
+    char blank[4]; /* [n_blank] the character that replaces a blank */
     size_t n_blank;
-    enum json_prepend prepend; /* before which pieces one is put */
+    enum json_prepend prepend; /* before which pieces it is put */
     bool split;
 };
 
-/* Local. Errors: STATUS_INPUT. */
+/* Local. The fields of a Metaspace object. Errors: STATUS_INPUT. */
 struct status json_metaspace_fields(const struct js_node *object, const char *where,
                                     struct json_metaspace *out);
 

@@ -1,5 +1,5 @@
-/* Keywords to paths. A schema is walked once for each place where it stands; what must hold there
- * together is gathered as a list of parts first. */
+/* Walks a schema and adds paths for its keywords. A schema is walked again for each place that
+ * refers to it. At each place the schemas that hold together are gathered first ("parts"). */
 #include "text/grammar/json_schema.h"
 
 #include "base/mem.h"
@@ -67,12 +67,12 @@ static bool is_listed(const char *const *list, const char *word)
     return false;
 }
 
-/* The types, and their keywords. A number may be an integer. */
+/* Types as bits, and the keywords of each. A number may be an integer. */
 enum { OBJECT = 1, ARRAY = 2, STRING = 4, NUMBER = 8, INTEGER = 16, BOOLEAN = 32, NOTHING = 64 };
 
 static const struct type {
     const char *name;
-    int takes; /* which of them, as bits */
+    int takes; /* the types that it includes, as bits */
     const char *keywords[8];
 } TYPES[] = {
     {"object", OBJECT, {"properties", "required", "additionalProperties"}},
@@ -108,7 +108,7 @@ static struct status read_type(const struct js_node *node, int *types)
                        name != NULL ? name : "");
 }
 
-/* The types that a part allows; -1 where it says nothing of them. */
+/* *types = the types that a part allows; -1 when it has no "type". */
 static struct status read_part_types(const struct js_node *part, int *types)
 {
     const struct js_node *type = js_get(part, "type");
@@ -122,7 +122,8 @@ static struct status read_part_types(const struct js_node *part, int *types)
     return status_ok();
 }
 
-/* Which types all parts allow. Where none says so, the keywords do: *types is -1 without any. */
+/* *types = the types that all parts allow. Without any "type" they follow from the keywords; -1
+ * when those tell nothing either. */
 static struct status read_types(const struct json_parts *all, int *types)
 {
     *types = -1;
@@ -139,8 +140,8 @@ static struct status read_types(const struct json_parts *all, int *types)
     return status_ok();
 }
 
-/* Refuses parts with keywords that are neither annotations nor of a type that the part allows, or
- * all parts where it says nothing of types. */
+/* Refuses keywords that are neither annotations nor of a type that their part allows. A part
+ * without "type" allows `types`. */
 static struct status check_keywords(const struct json_parts *all, int types)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -157,7 +158,7 @@ static struct status check_keywords(const struct json_parts *all, int types)
     return status_ok();
 }
 
-/* Whether a part has a keyword of some type: one that says more of values than their type. */
+/* Whether any part has a keyword that belongs to a type. */
 static bool has_keywords(const struct json_parts *all)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -170,7 +171,7 @@ static bool has_keywords(const struct json_parts *all)
     return false;
 }
 
-/* Texts of one of the types. */
+/* Adds the texts of one type. */
 static struct status add_type(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               int type, uint32_t *end)
 {
@@ -194,7 +195,7 @@ static struct status add_type(struct json_walk *w, uint32_t from, const struct j
     return nfa_status(w->n);
 }
 
-/* All keywords but enum and const. */
+/* Adds the texts that all keywords accept, except enum and const. */
 static struct status add_types(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                uint32_t *end)
 {
@@ -215,7 +216,7 @@ static struct status add_types(struct json_walk *w, uint32_t from, const struct 
     return nfa_status(w->n);
 }
 
-/* The type of a value, as bits. */
+/* The type of a value, as a bit. */
 static int type_of(const struct js_node *value)
 {
     int64_t whole;
@@ -272,8 +273,8 @@ static struct status value_texts_init(struct value_texts *v, struct nfa *n,
     return status_ok();
 }
 
-/* Which values the lists of all parts have: those of one list, as far as the others have them and
- * the types and the other keywords take them. */
+/* Which values of one list all parts accept: those that every other list has, too, and that the
+ * types and all other keywords accept. */
 struct value_filter {
     struct value_texts others[2 * JSON_PARTS_MAX - 1];
     size_t n_others;
@@ -293,7 +294,7 @@ static bool takes_value(const struct value_filter *f, const struct js_node *valu
            (f->rest->flags[dfa_run(f->rest, DFA_START, text, n)] & DFA_ACCEPTS) != 0;
 }
 
-/* Adds a path for the value where the filter takes it. */
+/* Adds a path for the value if the filter takes it. */
 static struct status add_value(struct nfa *n, uint32_t from, const struct value_filter *f,
                                const struct js_node *value, uint32_t to)
 {
@@ -306,7 +307,7 @@ static struct status add_value(struct nfa *n, uint32_t from, const struct value_
     return nfa_status(n);
 }
 
-/* *rest accepts what the keywords other than enum and const take; NULL: nothing. */
+/* *rest accepts the texts that all keywords accept, except enum and const; NULL: there are none. */
 static struct status compile_rest(const struct json_walk *w, const struct json_parts *all,
                                   struct dfa **rest)
 {
@@ -322,7 +323,8 @@ static struct status compile_rest(const struct json_walk *w, const struct json_p
     return st;
 }
 
-/* The lists of the parts: the first becomes *first, the others stand in the filter. */
+/* Reads enum and const of all parts: *first becomes the first of them, the others go to the filter.
+ */
 static struct status read_lists(struct json_walk *w, const struct json_parts *all,
                                 struct value_filter *f, const struct js_node **first,
                                 bool *first_is_one)
@@ -344,7 +346,7 @@ static struct status read_lists(struct json_walk *w, const struct json_parts *al
     return status_ok();
 }
 
-/* The values that all lists of the parts have and all other keywords take. */
+/* Adds the values that stand in all lists and that all other keywords accept. */
 static struct status add_values(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                 uint32_t *end)
 {
@@ -368,7 +370,7 @@ done:
     return st;
 }
 
-/* What "#/a/b" points to, or NULL. Names with ~ and % are not looked for. */
+/* The schema to which "#/a/b" points, or NULL. ~ and % have no special meaning in names. */
 static const struct js_node *find_ref(const struct json_walk *w, const char *ref)
 {
     const struct js_node *at = w->root;
@@ -396,8 +398,8 @@ static struct status open_part(struct json_walk *w, const struct js_node *part)
 static struct status gather(struct json_walk *w, const struct js_node *schema, uint32_t chain,
                             struct json_parts *all);
 
-/* A schema that leads back to itself stands JSON_ANY_DEPTH deep in itself; deeper, nothing holds,
- * which leaves the texts that need no more of it. */
+/* Adds the schema of $ref. A schema that leads back to itself may be open JSON_ANY_DEPTH times; one
+ * level deeper it accepts no text, so only texts that need no deeper level are left. */
 static struct status gather_ref(struct json_walk *w, const struct js_node *schema, uint32_t chain,
                                 struct json_parts *all)
 {
@@ -434,9 +436,9 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
     return status_ok();
 }
 
-/* Appends the schema, and those that hold because it does. One that is there already says nothing
- * new; one that holds only if it holds itself never does. chain: bits of the parts that led here.
- */
+/* Appends the schema and those that its $ref and allOf add. A schema that is in the list is not
+ * added again; one that leads to itself by these alone accepts no text. chain: the parts that led
+ * here, as bits. */
 static struct status gather(struct json_walk *w, const struct js_node *schema, uint32_t chain,
                             struct json_parts *all)
 {
@@ -464,7 +466,7 @@ static struct status gather(struct json_walk *w, const struct js_node *schema, u
 static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
                                uint32_t *end);
 
-/* Each schema of the last list, one after the other, beside all other parts. */
+/* Adds the texts of each schema of the last choice together with all parts. */
 static struct status add_choices(struct json_walk *w, uint32_t from, const struct json_parts *all,
                                  uint32_t *end)
 {
@@ -486,7 +488,7 @@ static struct status add_choices(struct json_walk *w, uint32_t from, const struc
     return nfa_status(w->n);
 }
 
-/* Texts of all parts, which are open. */
+/* Adds the texts that all parts accept. The parts are open. */
 static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
                                uint32_t *end)
 {

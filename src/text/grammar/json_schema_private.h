@@ -1,75 +1,82 @@
-/* What json_schema.c, json_nested.c, json_scalar.c, json_bounds.c and json_value.c share. Each adds
- * paths from state `from` and gives the state they end in. Failures stick in n: nfa_status is
- * STATUS_REQUEST when it became too large, or STATUS_MEMORY. */
+/* Shared by json_schema.c, json_nested.c, json_scalar.c, json_bounds.c and json_value.c. Every
+ * function adds paths from state `from` and returns the state in which they end, or sets *end to
+ * it. Errors stick to n (nfa_status): STATUS_REQUEST when the graph is too large, or STATUS_MEMORY.
+ */
 #ifndef SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_PRIVATE_H
 #define SHOAL_TEXT_GRAMMAR_JSON_SCHEMA_PRIVATE_H
 
 #include "text/grammar/json_schema.h"
 
-/* Single values, without schemas. */
+/* --- json_value.c: values without a schema --- */
 
-/* Local. A path for a text that ends with NUL. */
+/* Local. A path for a NUL-terminated text. */
 uint32_t json_word(struct nfa *n, uint32_t from, const char *text);
 
-/* Local. `text`, and one blank or none. */
+/* Local. Paths for `text` followed by one blank or none. */
 uint32_t json_mark(struct nfa *n, uint32_t from, const char *text);
 
-/* Local. A string's characters, least to most of them (-1: without end), without its quotes. */
+/* Local. Paths for `least` to `most` characters of a string (most -1: no limit), without quotes. */
 uint32_t json_chars(struct nfa *n, uint32_t from, int64_t least, int64_t most);
 
-/* Local. Any string, number (18 digits, 17 behind the point, an exponent of 2), boolean or null. */
+/* Local. Paths for any string, number or boolean. A number has at most 18 digits before the point,
+ * 17 after it and 2 in its exponent. */
 uint32_t json_string(struct nfa *n, uint32_t from);
 struct status json_number(struct nfa *n, uint32_t from, uint32_t *end);
 uint32_t json_boolean(struct nfa *n, uint32_t from);
 
-/* Local. The integers of [low, high], of 18 digits at most. */
+/* Local. Paths for the integers of [low, high] that have at most JSON_INTEGER_DIGITS digits. */
 uint32_t json_integer(struct nfa *n, uint32_t from, int64_t low, int64_t high);
 
 enum { JSON_INTEGER_DIGITS = 18 };
 
-/* Local. Any value, object or array, with so many levels in it. */
+/* Local. Paths for any value, object or array with at most `depth` levels of objects and arrays. */
 struct status json_any(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_object(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 struct status json_any_array(struct nfa *n, uint32_t from, int depth, uint32_t *end);
 
-/* Bounds of numbers: those that are not given are infinite. A bound that is `out` is no value. */
+/* --- json_bounds.c --- */
+
+/* Bounds of numbers; infinite where none is given. low_is_out: low itself is excluded. */
 struct json_bounds {
     double low, high;
     bool low_is_out, high_is_out;
 };
 
-/* Local. The numbers between bounds, as decimals of JSON_BOUND_DIGITS digits at most and without
- * exponents: as doubles they are on the same side of a bound as in decimals. */
+/* Local. Paths for the numbers between bounds, as decimals without exponents and with at most
+ * JSON_BOUND_DIGITS digits before and after the point. A decimal this short lies on the same side
+ * of a bound as the double that it reads as. */
 struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bounds *b,
                            uint32_t *end);
 
 enum { JSON_BOUND_DIGITS = 15 };
 
-/* Schemas: what holds at one place is a list of parts, each an object whose keywords count as far
- * as they are no $ref, allOf, anyOf or oneOf, which stand in the list themselves. */
+/* --- json_schema.c, json_nested.c, json_scalar.c: schemas --- */
+
+/* The schemas that hold together at one place ("parts"): the schema itself, and those that its $ref
+ * and allOf add. The keywords of every part hold, and one schema of each anyOf and oneOf. */
 
 enum { JSON_PARTS_MAX = 32, JSON_CHOICES_MAX = 16 };
 
 struct json_parts {
     const struct js_node *part[JSON_PARTS_MAX];
     size_t n;
-    const struct js_node *choice[JSON_CHOICES_MAX]; /* lists; of each, one schema holds as well */
-    uint32_t chain[JSON_CHOICES_MAX];               /* the parts that led to it, as bits */
+    const struct js_node *choice[JSON_CHOICES_MAX]; /* the lists of anyOf and oneOf */
+    uint32_t chain[JSON_CHOICES_MAX];               /* the parts that led to each list, as bits */
     size_t n_choices;
-    bool is_void; /* nothing can be all of it */
+    bool is_void; /* no value fulfils all parts */
 };
 
 struct json_walk; /* json_schema.c */
 
-/* Local. The graph that a walk adds to. */
+/* Local. The graph to which the walk adds. */
 struct nfa *json_walk_nfa(struct json_walk *w);
 
-/* Local. The texts that all schemas [n] accept. */
+/* Local. Paths for the texts that all schemas [n] accept. */
 struct status json_add_all(struct json_walk *w, uint32_t from, const struct js_node *const *schema,
                            size_t n, uint32_t *end);
 
-/* Local. The same for parts whose type is known. Keywords that belong to no allowed type were
- * refused before. */
+/* Local. Paths for the values of one type that all parts accept. The caller has refused keywords
+ * that belong to no allowed type. */
 struct status json_add_object(struct json_walk *w, uint32_t from, const struct json_parts *all,
                               uint32_t *end);
 struct status json_add_array(struct json_walk *w, uint32_t from, const struct json_parts *all,
@@ -79,16 +86,17 @@ struct status json_add_string(struct nfa *n, uint32_t from, const struct json_pa
 struct status json_add_number(struct nfa *n, uint32_t from, const struct json_parts *all,
                               bool is_integer, uint32_t *end);
 
-/* Local. Whether some part has the keyword. */
+/* Local. Whether any part has the keyword. */
 bool json_has(const struct json_parts *all, const char *key);
 
-/* Local. A count that a keyword may narrow: the largest of all parts (`is_least`), or the smallest
- * (*out < 0: none yet). */
+/* Local. Raises *out to the largest value of the keyword in all parts (is_least), or lowers it to
+ * the smallest; *out < 0 means that there is none yet. Errors: STATUS_REQUEST for a value that is
+ * no count. */
 struct status json_read_count(const struct json_parts *all, const char *key, bool is_least,
                               int64_t *out);
 
-/* Local. What nothing can be: a sentence where one schema says so itself, else no path, as other
- * choices may be left. */
+/* Local. No value fulfils the parts. A single part contradicts itself: STATUS_REQUEST with the
+ * sentence. Several parts: OK and no path, for another choice of anyOf may be possible. */
 struct status json_contradiction(struct nfa *n, const struct json_parts *all, const char *sentence,
                                  uint32_t *end);
 

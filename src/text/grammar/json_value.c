@@ -1,5 +1,5 @@
-/* JSON's values as paths. Numbers and what is nested are bounded, so that no answer runs on for
- * digits or brackets alone, and every number reads back as a finite double. */
+/* JSON values as paths. Digits and levels are bounded, so no answer consists of digits or brackets
+ * without end, and every number reads back as a finite double. */
 #include "text/grammar/json_schema_private.h"
 #include "text/grammar/regex.h"
 
@@ -26,7 +26,7 @@ static void hex_digits(struct nfa *n, uint32_t from, uint32_t to)
     nfa_bytes(n, from, 'a', 'f', to);
 }
 
-/* Behind \u: four digits that are no surrogate. */
+/* The four digits after \u, which are no surrogate. */
 static void add_unicode(struct nfa *n, uint32_t from, uint32_t to)
 {
     const uint32_t second = nfa_state(n), low_second = nfa_state(n);
@@ -94,7 +94,7 @@ uint32_t json_boolean(struct nfa *n, uint32_t from)
     return out;
 }
 
-/* The decimals of [low, high]. */
+/* Adds paths for the decimals of the integers of [low, high]. */
 static void add_decimals(struct nfa *n, uint32_t from, uint64_t low, uint64_t high, uint32_t to)
 {
     uint64_t first = 0, last = 9; /* of n_digits */

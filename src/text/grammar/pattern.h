@@ -1,6 +1,6 @@
-/* A compiled pattern that cuts text into pieces, as pre-tokenizers do.
- * Takes the notation that tokenizer.json files use (Oniguruma's) and gives it to PCRE2 only where
- * both mean the same; the rest is refused by name. Called by the pre-tokenizer. */
+/* A compiled pattern that finds matches one after another, as pre-tokenizers need.
+ * tokenizer.json uses Oniguruma's notation. A pattern is handed to PCRE2 only when both read it
+ * alike; other constructs are refused by name. Called by the pre-tokenizer and the replacer. */
 #ifndef SHOAL_TEXT_GRAMMAR_PATTERN_H
 #define SHOAL_TEXT_GRAMMAR_PATTERN_H
 
@@ -12,14 +12,15 @@
 
 struct pattern;
 
-/* Local. Compiles n bytes of notation; with `literal` they are the text to find. `what` is where it
- * stands, for errors. Owner of *out: the caller, pattern_destroy. Errors: STATUS_INPUT names the
- * construct; STATUS_MEMORY. */
+/* Local. Compiles n bytes of notation; with `literal` they are the text to find. Errors begin with
+ * `what`. Owner of *out: the caller, pattern_destroy. Errors: STATUS_INPUT names the construct;
+ * STATUS_MEMORY. */
 struct status pattern_create(const char *notation, size_t n, bool literal, const char *what,
                              struct pattern **out);
 void pattern_destroy(struct pattern **p);
 
-/* Local. Translates the notation into PCRE2's and appends it to `out`. Pure. */
+/* Local. Translates the notation into PCRE2's and appends it to `out`. Errors: as pattern_create.
+ */
 struct status pattern_translate(const char *notation, size_t n, const char *what,
                                 struct strbuf *out);
 
@@ -34,9 +35,8 @@ struct pattern_walk {
 /* Local. Starts a walk. */
 void pattern_walk_init(struct pattern_walk *w, const char *text, size_t n);
 
-/* Local. The next match as [*start, *end); *found is false at the end of the text. An empty match
- * right behind the last match is passed over. Errors: STATUS_REQUEST when the match limit is hit.
- */
+/* Local. The next match is text[*start, *end); *found is false when there is none. An empty match
+ * directly after the last match is skipped. Errors: STATUS_REQUEST when the match limit is hit. */
 struct status pattern_next(struct pattern *p, struct pattern_walk *w, size_t *start, size_t *end,
                            bool *found);
 

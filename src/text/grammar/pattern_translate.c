@@ -1,5 +1,5 @@
-/* Oniguruma's notation into PCRE2's, construct by construct. Whatever the two read differently, and
- * whatever no tokenizer needs, is refused. */
+/* Translates Oniguruma's notation into PCRE2's, construct by construct. Constructs that the two
+ * read differently, and those that no tokenizer needs, are refused. */
 #include "text/grammar/pattern.h"
 
 #include "base/utf8.h"
@@ -120,7 +120,7 @@ static struct status escape(struct translation *t, bool in_class)
     return status_ok();
 }
 
-/* True when t->at stands on an escape that means a set: such a set cannot bound a range. */
+/* True when t->at stands on an escape that means a set, which cannot be the end of a range. */
 static bool at_set(const struct translation *t)
 {
     return peek(t, 0) == '\\' && peek(t, 1) != '\0' && strchr("sSdDpP", peek(t, 1)) != NULL;
@@ -143,8 +143,8 @@ static struct status class_item(struct translation *t, bool first)
 
 static struct status char_class(struct translation *t);
 
-/* [A&&[B]], where PCRE2 has no such thing: (?:(?=[B])[A]). t->at stands on &&; what was written of
- * the class begins at `from`. */
+/* [A&&[B]], which PCRE2 does not have, becomes (?:(?=[B])[A]). t->at stands on &&; the output of
+ * the class begins at t->out->data[from]. */
 static struct status intersection(struct translation *t, size_t from)
 {
     struct strbuf left;
@@ -210,7 +210,8 @@ static struct status group_open(struct translation *t)
     return refuse(t, "a group of an unknown kind");
 }
 
-/* {n}, {n,} or {n,m}, greedy or lazy; possessive and {n}? mean different things in both. */
+/* {n}, {n,} or {n,m}, greedy or lazy. Possessive ones and {n}? are refused: the two read them
+ * differently. */
 static struct status interval(struct translation *t)
 {
     size_t i = 1;
@@ -226,7 +227,7 @@ static struct status interval(struct translation *t)
     return status_ok();
 }
 
-/* In (?i: groups Oniguruma also matches ligatures and other one-to-many folds. */
+/* A literal in a (?i: group, where Oniguruma also matches ligatures and other one-to-many folds. */
 static struct status caseless_literal(struct translation *t, char c)
 {
     static const char *const FOLDS[] = {"ff", "fi", "fl", "ss", "st"};

@@ -1,4 +1,4 @@
-/* A parser that adds edges as it reads; a repeated part is read once for each copy. */
+/* A parser that adds edges while it reads. A repeated part is parsed again for each copy. */
 #include "text/grammar/regex.h"
 
 #include "base/utf8.h"
@@ -15,7 +15,7 @@ struct parser {
     int depth;
 };
 
-/* Code points; sorted and apart once `settle` was called. */
+/* A set of code points. After settle() the ranges ascend and do not touch. */
 struct set {
     struct char_range ranges[CLASS_RANGES_MAX + 8];
     size_t n;
@@ -70,7 +70,7 @@ static void settle(struct set *s)
     s->n = n;
 }
 
-/* All code points that were not in it; a settled set. */
+/* Complements a settled set. */
 static void invert(struct set *s)
 {
     const struct set was = *s;
@@ -84,7 +84,7 @@ static void invert(struct set *s)
     if (from <= CODE_POINT_MAX) s->ranges[s->n++] = (struct char_range){from, CODE_POINT_MAX};
 }
 
-/* Without what a JSON string has only by escapes. */
+/* Removes the characters that a JSON string must escape. */
 static void leave_out_escapes(struct set *s)
 {
     invert(s);
@@ -132,7 +132,7 @@ static struct status read_hex(struct parser *p, int n_digits, uint32_t *out)
     return status_ok();
 }
 
-/* \d, \w, \s and their opposites. */
+/* Adds the characters of \d, \w, \s or one of their opposites to s. */
 static struct status add_kind(const struct parser *p, char kind, struct set *s)
 {
     static const struct char_range DIGITS[] = {{'0', '9'}};
@@ -158,7 +158,8 @@ static struct status read_char(struct parser *p, uint32_t *out)
     return status_ok();
 }
 
-/* Behind a backslash: a kind of characters, added to s, or one character. */
+/* Reads an escape after its backslash: a kind of characters (is_kind), which is added to s, or one
+ * character, *out. */
 static struct status read_escape(struct parser *p, struct set *s, bool *is_kind, uint32_t *out)
 {
     static const char NAMES[] = "nrtfv0", MEANT[] = "\n\r\t\f\v";
@@ -186,7 +187,7 @@ static struct status read_escape(struct parser *p, struct set *s, bool *is_kind,
     return read_char(p, out);
 }
 
-/* One part of a class: a kind, a character, or from one to another. */
+/* Reads one part of a class: a kind of characters, a character or a range. */
 static struct status read_part(struct parser *p, struct set *s)
 {
     uint32_t first, last;
@@ -236,7 +237,7 @@ static struct status add_group(struct parser *p, uint32_t from, uint32_t *end)
     return takes(p, ')') ? status_ok() : bad(p, "a group is not closed");
 }
 
-/* What a quantifier counts. */
+/* Reads an atom: a group, a class or a character. */
 static struct status add_atom(struct parser *p, uint32_t from, uint32_t *end)
 {
     struct set s = {.n = 0};
@@ -253,7 +254,7 @@ static struct status add_atom(struct parser *p, uint32_t from, uint32_t *end)
     } else if (!ends(p) && p->text[p->at] != '\0' && strchr("*+?{", p->text[p->at]) != NULL) {
         return bad(p, "nothing to repeat");
     } else if (sees(p, '^') || sees(p, '$')) {
-        return bad(p, "^ and $ are supported at the start and the end alone");
+        return bad(p, "^ and $ are supported only at the start and the end");
     } else {
         TRY(read_char(p, &c));
         TRY(add_range(p, &s, c, c));
@@ -273,7 +274,7 @@ static struct status read_count(struct parser *p, int32_t *out)
     return p->at > at ? status_ok() : bad(p, "expected a count, as in {2,5}");
 }
 
-/* How often: [least, most], most -1 without end. */
+/* Reads how often the atom comes: least to most times (most -1: no limit). */
 static struct status read_quantifier(struct parser *p, int32_t *least, int32_t *most)
 {
     *least = *most = 1;
@@ -296,7 +297,7 @@ static struct status read_quantifier(struct parser *p, int32_t *least, int32_t *
     } else {
         return status_ok();
     }
-    (void)takes(p, '?'); /* lazy or not, the texts are the same */
+    (void)takes(p, '?'); /* a lazy quantifier matches the same texts */
     return status_ok();
 }
 
@@ -328,7 +329,7 @@ static struct status add_repeated(struct parser *p, uint32_t from, uint32_t *end
     return nfa_status(p->n);
 }
 
-/* Parts one after another, up to | or ). */
+/* Reads atoms with their quantifiers, up to | or ). */
 static struct status add_branch(struct parser *p, uint32_t from, uint32_t *end)
 {
     const bool is_whole = p->depth == 0;

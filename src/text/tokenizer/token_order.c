@@ -1,5 +1,5 @@
-/* Tokens that begin alike stand together, so what an automaton refuses is refused for all of them
- * at once. */
+/* Tokens with the same first bytes stand side by side: when the automaton refuses these bytes, all
+ * of them are skipped. */
 #include "text/tokenizer/token_order.h"
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 struct entry {
     const char *bytes; /* borrowed from the tokenizer, or from `fallback` */
     uint32_t n;
-    uint32_t n_common; /* bytes at the front that the one before has, too */
+    uint32_t n_common; /* how many first bytes it shares with the entry before */
     int32_t id;
 };
 
@@ -43,7 +43,8 @@ const char *token_order_text(const struct token_order *o, int32_t id, bool begin
     if (d->kind == DECODER_METASPACE) {
         if (d->keeps_first) return bytes;
         for (; *n > 0 && *bytes == ' '; bytes++) --*n;
-        if (*n > 0 && memchr(bytes, ' ', *n) != NULL) *n = 0; /* it would lose those, too */
+        if (*n > 0 && memchr(bytes, ' ', *n) != NULL)
+            *n = 0; /* the decoder would remove those, too */
         return bytes;
     }
     size_t taken = 0;
@@ -112,7 +113,8 @@ static void set_bit(uint32_t *mask, int32_t id)
     mask[id / 32] |= (uint32_t)1 << (id % 32);
 }
 
-/* Token by token: what the first one loses depends on the decoder. */
+/* The mask of the first token, token by token, for it depends on the decoder what each of them
+ * loses. */
 static size_t mask_first(const struct token_order *o, const struct dfa *d, uint16_t state,
                          uint32_t *mask)
 {
@@ -130,7 +132,7 @@ static size_t mask_first(const struct token_order *o, const struct dfa *d, uint1
 size_t token_order_mask(const struct token_order *o, const struct dfa *d, uint16_t state,
                         bool begins, uint32_t *mask)
 {
-    size_t n_alive = 0, n_taken = 0; /* states[0, n_alive] belong to the token before */
+    size_t n_alive = 0, n_taken = 0; /* states[0, n_alive]: after the bytes of the entry before */
     if (begins && o->t->decoder.kind != DECODER_BYTE_LEVEL) return mask_first(o, d, state, mask);
     o->states[0] = state;
     for (size_t i = 0; i < o->n; i++) {

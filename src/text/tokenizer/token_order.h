@@ -1,5 +1,5 @@
-/* The vocabulary's texts in the order of their bytes, and which tokens an automaton takes next.
- * Knows nothing of requests. Called by serve/request/guide.c. */
+/* The tokens of a vocabulary sorted by their bytes, for masks of the tokens that an automaton
+ * accepts next. Knows nothing of requests. Called by serve/request/guide.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKEN_ORDER_H
 #define SHOAL_TEXT_TOKENIZER_TOKEN_ORDER_H
 
@@ -8,18 +8,19 @@
 
 struct token_order;
 
-/* Local. Of the ids below vocab_size those that are text: no special tokens, no holes, nothing
- * empty. The tokenizer is borrowed. Owner of *out: the caller. Errors: STATUS_MEMORY. */
+/* Local. Sorts the tokens with ids below vocab_size that have a text; special tokens and holes have
+ * none. The tokenizer is borrowed. Owner of *out: the caller. Errors: STATUS_MEMORY. */
 struct status token_order_create(const struct tokenizer *t, int32_t vocab_size,
                                  struct token_order **out);
 void token_order_destroy(struct token_order **order);
 
-/* Local. The bytes that a token adds to an answer; `begins`: as its first one, which some decoders
- * take a blank from. Borrowed; *n is 0 where it adds none, or is not one of these tokens. */
+/* Local. The bytes that a token adds to an answer. begins: it is the first token, from which some
+ * decoders take a blank. Borrowed; *n is 0 when it adds none, or is none of the sorted tokens. */
 const char *token_order_text(const struct token_order *o, int32_t id, bool begins, size_t *n);
 
-/* Local. Sets bit id of mask [ceil(vocab_size / 32)], zeroed before, for each token whose text the
- * automaton takes in `state`. Returns how many these are. */
+/* Local. Sets bit id of mask [ceil(vocab_size / 32)], which is zero, for each token whose text
+ * leads the automaton from `state` to a living state. Returns the number of these tokens. Time: the
+ * bytes of the vocabulary at most. */
 size_t token_order_mask(const struct token_order *o, const struct dfa *d, uint16_t state,
                         bool begins, uint32_t *mask);
 
