@@ -1,8 +1,9 @@
-/* Who writes a file: one line of facts in a lease file beside it. Makes, reads and judges leases;
- * file_claims.c takes and renews them.
+/* A lease is a small text file that names the process which writes the file beside it: host,
+ * kernel, pid, launcher, batch job. Makes, reads and judges leases; file_claims.c takes and renews
+ * them.
  *
- * Locks do not reach every host (NFS mounted with nolock or local_lock, Lustre with localflock),
- * and a lease cannot tell at once that its owner was killed. So both are used:
+ * A lock alone does not reach every host (NFS mounted with nolock or local_lock, Lustre with
+ * localflock). A lease alone cannot tell at once that its owner was killed. So both are used:
  *
  *   lease locked by another process of this kernel   held
  *   lease not locked, its owner's kernel is this one  void: the owner is gone

@@ -111,7 +111,7 @@ static void print_json(const struct view *v)
            v->left_s);
 }
 
-/* The journal `path` or, when that is an output file, the one beside it. */
+/* Errors: STATUS_INPUT. out->settings is NULL when the file is no journal. */
 static struct status read_journal(const char *path, bool *is_running, struct journal_facts *out)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -122,7 +122,26 @@ static struct status read_journal(const char *path, bool *is_running, struct jou
     return st;
 }
 
-/* What several journals come to. */
+/* Reads the journal `path` or, when that is an output file, the journal beside it. */
+static struct status find_journal(const char *path, bool *is_running, struct journal_facts *out)
+{
+    struct strbuf beside;
+    struct status st = read_journal(path, is_running, out);
+    if (!status_failed(&st) && out->settings != NULL) return st;
+    strbuf_init(&beside);
+    strbuf_printf(&beside, "%s.journal", path);
+    st = strbuf_status(&beside);
+    if (!status_failed(&st)) st = read_journal(beside.data, is_running, out);
+    strbuf_fini(&beside);
+    if (!status_failed(&st) && out->settings != NULL) return st;
+    return status_make(
+        STATUS_INPUT,
+        "%s: expected a job's output with its journal beside it, or a journal; found "
+        "no journal of this version of shoal, neither there nor at %s.journal",
+        path, path);
+}
+
+/* The sums over several journals. */
 struct sum {
     uint64_t n_journals, n_complete, n_rows, n_error_rows;
 };
@@ -147,19 +166,7 @@ static struct status show(const char *path, const struct status_flags *flags, st
 {
     struct journal_facts facts;
     bool is_running;
-    TRY(read_journal(path, &is_running, &facts));
-    if (facts.settings == NULL) {
-        struct strbuf beside;
-        strbuf_init(&beside);
-        strbuf_printf(&beside, "%s.journal", path);
-        struct status st = strbuf_status(&beside);
-        if (!status_failed(&st)) st = read_journal(beside.data, &is_running, &facts);
-        strbuf_fini(&beside);
-        TRY(st);
-    }
-    if (facts.settings == NULL) {
-        return status_make(STATUS_INPUT, "%s: no journal of this version of shoal", path);
-    }
+    TRY(find_journal(path, &is_running, &facts));
     const struct view v = view_of(&facts, is_running);
     if (flags->json) {
         print_json(&v);
@@ -175,7 +182,9 @@ static struct status show(const char *path, const struct status_flags *flags, st
 static struct status show_all(const struct positionals *paths, const struct status_flags *flags)
 {
     struct sum sum = {.n_journals = 0};
-    if (paths->n == 0) return status_make(STATUS_USAGE, "expected JOURNAL");
+    if (paths->n == 0)
+        return status_make(STATUS_USAGE, "expected a job's output or journal: shoal status "
+                                         "OUT.jsonl");
     if (paths->n == 1) return show(paths->values[0], flags, NULL);
     for (size_t i = 0; i < paths->n; i++) TRY(show(paths->values[i], flags, &sum));
     if (flags->json) return status_ok();

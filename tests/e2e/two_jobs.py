@@ -121,11 +121,16 @@ class TwoJobs(JournalTest):
             expect(done.status == 0 and word in done.err, f"{age_s} s old: {done}")
             self.check_whole(f"a lease {age_s} s old")
 
+    def status_of_no_job(self):
+        done = self.shoal("status", self.input)
+        expect(done.status == 3 and "expected a job's output with its journal" in done.err, str(done))
+
     def main(self):
         self.three_ways_in()
         self.other_files()
         self.killed()
         self.other_hosts()
+        self.status_of_no_job()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,13 @@
 #include <unistd.h>
 
 /* COMMIT_SHARE: commits take at most one part in so many of the time. */
-enum { COMMIT_BYTES = 1 << 20, COMMIT_MS = 200, COMMIT_SHARE = 20, WRITE_BYTES = 1 << 20 };
+enum {
+    COMMIT_BYTES = 1 << 20,
+    COMMIT_MS = 200,
+    COMMIT_SHARE = 20,
+    WRITE_BYTES = 1 << 20,
+    LOCK_TRIES = 25
+};
 
 struct journal {
     pthread_mutex_t
@@ -195,12 +201,16 @@ static void rewrite_fini(struct journal_rewrite *r)
 
 /* ---- opening ---- */
 
+/* Tries for a moment: `shoal status` locks a journal too, to see whether its job runs. */
 static struct status lock(const struct journal *j)
 {
-    int failed;
-    do {
+    const struct timespec pause = {.tv_nsec = 20000000};
+    int failed = -1;
+    for (int i = 0; failed && i < LOCK_TRIES; i++) {
+        if (i > 0) nanosleep(&pause, NULL);
         failed = flock(j->fd, LOCK_EX | LOCK_NB);
-    } while (failed && errno == EINTR);
+        if (failed && errno != EINTR && errno != EWOULDBLOCK) break;
+    }
     if (!failed) return status_ok();
     if (errno == EWOULDBLOCK) {
         return status_make(

@@ -26,8 +26,8 @@ struct journal_options {
     struct failpoint *failpoint; /* NULL: none */
 };
 
-/* Local. Opens or makes the journal and locks it; does not wait for the lock. A new journal, and
- * one without its error rows, is written under another name and renamed to the file that `path`
+/* Local. Opens or makes the journal and locks it; tries the lock for half a second. A new journal,
+ * and one without its error rows, is written under another name and renamed to the file that `path`
  * leads to. Errors: STATUS_USAGE (a setting has changed, and is named; another process has the
  * journal; retry_errors without a journal; no regular file stands there), STATUS_INPUT (another
  * checkpoint; not a journal of this version), STATUS_IO, STATUS_MEMORY. */
