@@ -30,7 +30,7 @@ static double expert_bytes_here(const struct weights *w)
     return n;
 }
 
-static double linear_flops(const struct model_config *m, uint32_t n_moe_layers)
+static double linear_flops(const struct arch *m, uint32_t n_moe_layers)
 {
     const double d = m->width, q = (double)m->n_heads * m->head_dim;
     const double kv = (double)m->n_kv_heads * m->head_dim;
@@ -42,7 +42,7 @@ static double linear_flops(const struct model_config *m, uint32_t n_moe_layers)
 
 struct status bench_cost_init(struct bench_cost *cost, struct job *j)
 {
-    const struct model_config *m = &j->model;
+    const struct arch *m = &j->model;
     const struct weights *w = j->weights;
     *cost = (struct bench_cost){
         .n_experts = m->n_experts, .n_chosen = m->n_chosen, .window = m->window};

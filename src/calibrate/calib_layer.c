@@ -89,7 +89,7 @@ static void add_member(struct calib *c, const struct finder *f, enum weight_role
 
 static void add_attention(struct calib *c, const struct finder *f, struct layer_weights *w)
 {
-    const struct model_config *m = c->o->model;
+    const struct arch *m = c->o->model;
     add_unit(c, TAP_ATTENTION, 0);
     if (m->kv_lora == 0) {
         add_member(c, f, WEIGHT_Q, &w->q);

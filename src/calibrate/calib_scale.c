@@ -52,7 +52,7 @@ static struct calib_member *maker_of(struct calib *c, const struct calib_unit *u
 /* True when the input of a unit may be scaled. */
 static bool may_scale(struct calib *c, const struct calib_unit *u)
 {
-    const struct model_config *m = c->o->model;
+    const struct arch *m = c->o->model;
     const struct calib_member *maker = maker_of(c, u);
     if (u->site == TAP_EXPERT) return false; /* experts share the FFN's scale */
     if (u->site == TAP_FFN) return all_quantized(u) && experts_quantized(c);
@@ -65,7 +65,7 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
 }
 
 /* Averages the scales of the query heads that share a kv head, in place: s [H Hd]. */
-static void share_heads(const struct model_config *m, float *s)
+static void share_heads(const struct arch *m, float *s)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;
     for (uint32_t g = 0; g < m->n_kv_heads; g++) {
@@ -189,7 +189,7 @@ static struct status choose_smooth(struct calib *c)
 /* ---- folding ---- */
 
 /* Keeps each kv head's scales once: v has fewer outputs than o has inputs. */
-static void compact_heads(const struct model_config *m, const float *s, float *out)
+static void compact_heads(const struct arch *m, const float *s, float *out)
 {
     const uint32_t per_kv = m->n_heads / m->n_kv_heads;
     for (uint32_t g = 0; g < m->n_kv_heads; g++) {

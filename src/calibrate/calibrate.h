@@ -8,8 +8,8 @@
 #ifndef SHOAL_CALIBRATE_CALIBRATE_H
 #define SHOAL_CALIBRATE_CALIBRATE_H
 
+#include "arch/arch.h"
 #include "checkpoint/file/ckpt.h"
-#include "model/model_config.h"
 #include "parallel/comm/comm.h"
 #include "quant/gptq.h"
 
@@ -33,7 +33,7 @@ struct calibrate_options {
     struct comm *comm;
     const struct kern_table *kern;
     struct ckpt *ckpt;
-    const struct model_config *model;
+    const struct arch *model;
     const struct layout_model *layout_model;
     /* the calibration set, the same on all ranks: sequence i is tokens [first[i], first[i + 1]) */
     const int32_t *tokens;

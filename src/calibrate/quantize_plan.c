@@ -131,13 +131,13 @@ static uint64_t leaves_least(enum weight_role role)
 }
 
 /* The unit of a tensor's leaves: whole groups, and in o_proj whole heads. */
-static uint32_t leaf_unit(const struct model_config *m, enum weight_role role, uint32_t group)
+static uint32_t leaf_unit(const struct arch *m, enum weight_role role, uint32_t group)
 {
     return leaf_common_unit(role == WEIGHT_O ? m->value_dim : 1, group);
 }
 
 /* Chooses smaller groups if the tensor is too short to be cut at multiples of larger ones. */
-static void fit_groups(const struct model_config *m, uint64_t n_cols, struct quantize_choice *c)
+static void fit_groups(const struct arch *m, uint64_t n_cols, struct quantize_choice *c)
 {
     if (!is_row_parallel(c->role)) return;
     const uint32_t group = quant_kernel_group(c->format);
@@ -148,7 +148,7 @@ static void fit_groups(const struct model_config *m, uint64_t n_cols, struct qua
 
 struct choosing {
     const struct ckpt *c;
-    const struct model_config *m;
+    const struct arch *m;
     const struct quantize_policy *policy;
     struct quantize_choice *choices;
 };
@@ -177,7 +177,7 @@ static struct status choose_one(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
-struct status quantize_choose(const struct ckpt *c, const struct model_config *m,
+struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out)
 {
     struct layout *l = NULL;
@@ -216,7 +216,7 @@ static bool has_role(const struct quantize_choice *c, enum weight_role role)
     return c->class != QUANTIZE_OTHER && c->role == role;
 }
 
-static struct status set_role(const struct ckpt *c, const struct model_config *m,
+static struct status set_role(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices, enum weight_role role)
 {
     uint32_t group = 0;
@@ -244,7 +244,7 @@ static struct status set_role(const struct ckpt *c, const struct model_config *m
     return status_ok();
 }
 
-struct status quantize_leaves(const struct ckpt *c, const struct model_config *m,
+struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices)
 {
     TRY(set_role(c, m, choices, WEIGHT_O));

@@ -4,8 +4,8 @@
 #ifndef SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 #define SHOAL_CALIBRATE_QUANTIZE_PLAN_H
 
+#include "arch/arch.h"
 #include "checkpoint/file/ckpt_writer.h"
-#include "model/model_config.h"
 #include "model/weights.h"
 
 /* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are never quantized:
@@ -60,7 +60,7 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 /* Local. choices [ckpt_tensor_count] from a policy. A row-parallel tensor that would have fewer
  * than 4 leaves (2 in experts) gets smaller groups. Leaves are as in quantize_leaves. *out:
  * mem_free. Errors: STATUS_USAGE (codes that would be quantized again), STATUS_MEMORY. */
-struct status quantize_choose(const struct ckpt *c, const struct model_config *m,
+struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 
 /* Local. Sets the leaves of all choices from their formats. All row-parallel tensors of a role have
@@ -68,7 +68,7 @@ struct status quantize_choose(const struct ckpt *c, const struct model_config *m
  * the tensor is long enough, else at least 4 leaves (2 in experts) so that ranks can divide them. A
  * role whose tensors are all kept or plain keeps its stored leaves. Call it again after changing a
  * choice. Errors: STATUS_INPUT. */
-struct status quantize_leaves(const struct ckpt *c, const struct model_config *m,
+struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices);
 
 /* Local. The writer's description of a tensor with this choice. `method` is that of new codes; kept

@@ -51,7 +51,7 @@ static const struct flag table[] = {
 enum { N_FLAGS = sizeof table / sizeof table[0], CONFIG_BYTES_MAX = 16 << 20 };
 
 /* A checkpoint's own leaves and type, or what convert would choose for a bare config.json. */
-static struct status read_model(const struct plan_flags *f, struct model_config *m,
+static struct status read_model(const struct plan_flags *f, struct arch *m,
                                 struct layout_model *out)
 {
     const size_t n_path = strlen(f->model);
@@ -60,7 +60,7 @@ static struct status read_model(const struct plan_flags *f, struct model_config 
         TRY(ckpt_open(f->model, &c));
         size_t n;
         const char *config = ckpt_config_json(c, &n);
-        struct status st = model_config_parse(config, n, "config.json", m);
+        struct status st = arch_parse(config, n, "config.json", m);
         if (!status_failed(&st)) st = weights_check(m, c, out);
         ckpt_close(&c);
         return status_wrap(st, "%s", f->model);
@@ -68,7 +68,7 @@ static struct status read_model(const struct plan_flags *f, struct model_config 
     char *text = NULL;
     size_t n;
     TRY(file_read(f->model, CONFIG_BYTES_MAX, &text, &n));
-    const struct status st = model_config_parse(text, n, f->model, m);
+    const struct status st = arch_parse(text, n, f->model, m);
     mem_free(&text);
     TRY(st);
     enum dtype dtype = DTYPE_BF16;
@@ -76,7 +76,7 @@ static struct status read_model(const struct plan_flags *f, struct model_config 
         return status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
                            f->dtype);
     }
-    model_config_layout(m, (uint32_t)dtype_bytes(dtype), out);
+    layout_describe(m, (uint32_t)dtype_bytes(dtype), out);
     return status_ok();
 }
 
@@ -161,7 +161,7 @@ static struct status run(int argc, char **argv, enum flags_ask *ask)
     if (*ask != FLAGS_RUN) return status_ok();
     if (f.model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
     TRY(job_paths_check_model(f.model));
-    struct model_config m;
+    struct arch m;
     struct layout_model layout_model;
     struct topo *topo = NULL;
     TRY(read_model(&f, &m, &layout_model));

@@ -95,7 +95,7 @@ struct quantize_job {
     const struct quantize_flags *flags;
     const char *from, *to;
     struct ckpt *ckpt;
-    struct model_config model;
+    struct arch model;
     struct quantize_policy policy;
     struct quantize_choice *choices; /* owned */
     struct ckpt_writer *writer;
@@ -123,7 +123,7 @@ static struct status open_source(struct quantize_job *j)
     TRY(quantize_policy_parse(j->flags->format, j->flags->policy, &j->policy));
     TRY(ckpt_open(j->from, &j->ckpt));
     const char *config = ckpt_config_json(j->ckpt, &n);
-    TRY(status_wrap(model_config_parse(config, n, "config.json", &j->model), "%s", j->from));
+    TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->from));
     return quantize_choose(j->ckpt, &j->model, &j->policy, &j->choices);
 }
 

@@ -64,7 +64,7 @@ static struct status read_lines(struct growing *g, const struct request_rules *r
 }
 
 static struct status read_file(struct growing *g, const char *path, const struct ckpt *c,
-                               const struct model_config *m)
+                               const struct arch *m)
 {
     struct job_text text;
     struct line_reader *reader = NULL;
@@ -113,8 +113,7 @@ static struct status share(struct calibration_set *s, struct comm *comm)
 }
 
 struct status calibration_set_read(struct calibration_set *s, const char *path, size_t max_tokens,
-                                   const struct ckpt *c, const struct model_config *m,
-                                   struct comm *comm)
+                                   const struct ckpt *c, const struct arch *m, struct comm *comm)
 {
     struct growing g = {.s = s, .max_tokens = max_tokens};
     struct status st = status_ok();

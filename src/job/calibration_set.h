@@ -3,8 +3,8 @@
 #ifndef SHOAL_JOB_CALIBRATION_SET_H
 #define SHOAL_JOB_CALIBRATION_SET_H
 
+#include "arch/arch.h"
 #include "checkpoint/file/ckpt.h"
-#include "model/model_config.h"
 #include "parallel/comm/comm.h"
 
 struct calibration_set {
@@ -18,8 +18,7 @@ struct calibration_set {
  * cut to max_tokens tokens. Lines that cannot be read are said and skipped. Errors, on all ranks:
  * STATUS_INPUT, STATUS_MEMORY. fini frees; accepts a zeroed set. */
 struct status calibration_set_read(struct calibration_set *s, const char *path, size_t max_tokens,
-                                   const struct ckpt *c, const struct model_config *m,
-                                   struct comm *comm);
+                                   const struct ckpt *c, const struct arch *m, struct comm *comm);
 void calibration_set_fini(struct calibration_set *s);
 
 #endif

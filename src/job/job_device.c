@@ -3,8 +3,9 @@
 #include "job/job_state.h"
 
 #include "base/mem.h"
-#include "kernels/device.h"
 #include "collective/device_comm.h"
+#include "kernels/device.h"
+#include "kernels/device_limits.h"
 #include "parallel/topology/gpu_place.h"
 
 #include <string.h>
@@ -45,13 +46,21 @@ static struct status options_of(const struct job *j, struct device_options *out,
     return status_ok();
 }
 
+/* Whether the kernels of the device can run the model. */
+static struct status check_model(const struct arch *m, const char *name)
+{
+    if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
+    return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
+                       (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
+}
+
 struct status job_place_by_device(struct job *j)
 {
     struct device_options o;
     int32_t *numas = NULL;
     char pci[32];
     if (on_cpu(j)) return status_ok();
-    TRY(model_on_device(&j->model, j->o->device));
+    TRY(check_model(&j->model, j->o->device));
     TRY(options_of(j, &o, &numas));
     const struct status st = device_locate(&o, pci);
     if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, pci), &j->is_near_device);

@@ -196,7 +196,7 @@ struct status job_read_model(struct job *j)
     TRY(ckpt_open(j->o->model, &j->ckpt));
     size_t n;
     const char *config = ckpt_config_json(j->ckpt, &n);
-    TRY(status_wrap(model_config_parse(config, n, "config.json", &j->model), "%s", j->o->model));
+    TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->model));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     return job_read_limits(j);
 }

@@ -27,7 +27,7 @@ struct job {
     struct topo *topo;
     uint32_t *order; /* [ranks] launcher rank of each world rank */
     struct ckpt *ckpt;
-    struct model_config model;
+    struct arch model;
     struct layout_model layout_model;
     struct layout *layout;
     int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */

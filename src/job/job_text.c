@@ -130,8 +130,7 @@ static void take_flags(struct request_defaults *d, const struct job_options *o)
     d->n_stops = o->stops.n;
 }
 
-static struct status read_checkpoint(struct job_text *t, const struct ckpt *c,
-                                     const struct model_config *m)
+static struct status read_checkpoint(struct job_text *t, const struct ckpt *c, const struct arch *m)
 {
     size_t n;
     const char *json = ckpt_tokenizer_json(c, &n);
@@ -144,7 +143,7 @@ static struct status read_checkpoint(struct job_text *t, const struct ckpt *c,
     return status_wrap(read_tokenizer_config(t, c), "%s", ckpt_path(c));
 }
 
-struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct model_config *m)
+struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct arch *m)
 {
     memset(t, 0, sizeof *t);
     request_defaults_init(&t->defaults);
@@ -153,7 +152,7 @@ struct status job_text_open(struct job_text *t, const struct ckpt *c, const stru
 }
 
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
-                            const struct model_config *m)
+                            const struct arch *m)
 {
     memset(t, 0, sizeof *t);
     request_defaults_init(&t->defaults);

@@ -3,9 +3,9 @@
 #ifndef SHOAL_JOB_JOB_TEXT_H
 #define SHOAL_JOB_JOB_TEXT_H
 
+#include "arch/arch.h"
 #include "checkpoint/file/ckpt.h"
 #include "job/job.h"
-#include "model/model_config.h"
 
 enum { JOB_END_IDS_MAX = 64 };
 
@@ -22,10 +22,10 @@ struct job_text {
 /* Local. c NULL: no checkpoint, so no tokenizer. Errors: STATUS_INPUT, STATUS_USAGE (a sampling
  * flag out of range), STATUS_MEMORY. */
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
-                            const struct model_config *m);
+                            const struct arch *m);
 
 /* Local. The same without flags, as calibration wants it. Errors: STATUS_INPUT, STATUS_MEMORY. */
-struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct model_config *m);
+struct status job_text_open(struct job_text *t, const struct ckpt *c, const struct arch *m);
 void job_text_fini(struct job_text *t);
 
 #endif

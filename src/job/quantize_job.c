@@ -40,7 +40,7 @@ struct quantize_job {
     struct team *team;     /* owned */
     struct kern_table kern;
     struct ckpt *ckpt;
-    struct model_config model;
+    struct arch model;
     struct layout_model layout_model;
     struct calibration_set set;
     struct quantize_choice *choices; /* owned [ckpt_tensor_count] */
@@ -62,7 +62,7 @@ static struct status open_model(struct quantize_job *j)
     TRY(kern_select(j->env.kernels, &j->kern));
     TRY(ckpt_open(j->o->source, &j->ckpt));
     const char *config = ckpt_config_json(j->ckpt, &n);
-    TRY(status_wrap(model_config_parse(config, n, "config.json", &j->model), "%s", j->o->source));
+    TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->source));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     TRY(quantize_policy_parse(j->o->format, j->o->policy, &policy));
     return quantize_choose(j->ckpt, &j->model, &policy, &j->choices);

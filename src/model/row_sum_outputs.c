@@ -57,7 +57,7 @@ static void destroy(struct stage *s)
 static void begin_step(struct stage *s)
 {
     struct by_outputs *b = &s->by_outputs;
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const size_t rows = s->o.max_rows, d = m->width;
     if (b->inputs != NULL) return;
     const size_t n_o = (size_t)m->n_heads * m->value_dim;

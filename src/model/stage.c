@@ -50,7 +50,7 @@ static size_t larger(size_t a, size_t b)
 
 static struct workspace_shape shape_of(const struct stage *s)
 {
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const struct attention_shape *a = &s->attention;
     const uint32_t tp = s->o.weights->place.tp;
     const size_t d = m->width, n_o = (size_t)a->n_heads * m->value_dim;

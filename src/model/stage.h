@@ -3,8 +3,8 @@
 #ifndef SHOAL_MODEL_STAGE_H
 #define SHOAL_MODEL_STAGE_H
 
+#include "arch/arch.h"
 #include "attention/kv_pool.h"
-#include "model/model_config.h"
 #include "model/weights.h"
 #include "moe/moe.h"
 #include "parallel/comm/comm.h"
@@ -23,7 +23,7 @@ size_t hidden_bytes(size_t n_rows, uint32_t width);
 struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width);
 
 struct stage_options {
-    const struct model_config *model; /* all borrowed */
+    const struct arch *model; /* all borrowed */
     const struct layout *layout;
     const struct weights *weights;
     const struct kern_table *kern;

@@ -7,7 +7,7 @@
 
 void stage_describe_attention(struct stage *s)
 {
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const struct weights *w = s->o.weights;
     const uint32_t heads_per_kv = m->n_heads / m->n_kv_heads;
     s->attention = (struct attention_shape){.n_heads = range_count(w->heads),
@@ -42,7 +42,7 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
 
 static uint32_t window_of(const struct stage *s, uint32_t layer)
 {
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     return m->layer_has_window[s->o.weights->layers.begin + layer] ? m->window : 0;
 }
 
@@ -50,7 +50,7 @@ static uint32_t window_of(const struct stage *s, uint32_t layer)
  * comes from any rank that holds it, and all ranks add them in the heads' order. */
 static void norm_whole(struct stage *s, const struct layer_weights *w, size_t n_rows)
 {
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const struct range q = s->o.weights->heads, kv = s->o.weights->kv_heads;
     const size_t n = m->n_heads + m->n_kv_heads;
     uint32_t *q_sums = s->head_sums, *k_sums = s->head_sums + m->n_heads;

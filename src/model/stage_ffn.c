@@ -5,7 +5,7 @@
 
 struct status stage_make_moe(struct stage *s)
 {
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     if (m->n_experts == 0) return status_ok();
     if (s->o.policy != CAPACITY_DROPLESS && (m->family->sigmoid || m->router.n_groups > 1)) {
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",

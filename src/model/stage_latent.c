@@ -43,7 +43,7 @@ static void head_linears(struct stage *s, const struct packed *w, const float *x
  */
 static void project(struct stage *s, const struct layer_weights *w, struct act_rows *in)
 {
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const size_t n_rows = in->n_rows;
     const bool low = m->q_lora > 0;
     const struct column columns[] = {{low ? &w->q_a : &w->q, low ? s->q_low : s->q, NULL},
@@ -73,7 +73,7 @@ static void project(struct stage *s, const struct layer_weights *w, struct act_r
 static void enter_latents(struct stage *s, const struct layer_weights *w, const struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows;
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const size_t own = m->query_dim - m->rotary, r = m->kv_lora;
     head_linears(s, w->k_b, s->q, m->query_dim, s->q_latent, m->head_dim, n_rows);
     struct rope_tails a = {.x = s->q + own,
@@ -101,7 +101,7 @@ void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w
                   const struct part *p, struct act_rows *in)
 {
     const size_t n_rows = p->hidden.n_rows;
-    const struct model_config *m = s->o.model;
+    const struct arch *m = s->o.model;
     const struct kv_view kv = kv_pool_layer(s->kv, layer);
     if (s->attention.n_heads == 0) return;
     project(s, w, in);

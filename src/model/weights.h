@@ -3,10 +3,10 @@
 #ifndef SHOAL_MODEL_WEIGHTS_H
 #define SHOAL_MODEL_WEIGHTS_H
 
+#include "arch/arch.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/load/loader.h"
 #include "kernels/kern.h"
-#include "model/model_config.h"
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
 
@@ -77,14 +77,13 @@ typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
 
 /* Local. Calls emit for each slab of the place, in a fixed order, until one fails. Empty slabs are
  * left out. A tied head is emitted where the embedding is not already held. Errors: emit's. */
-struct status weights_list(const struct model_config *m, const struct layout *l,
-                           struct layout_place place, weight_emit *emit, void *ctx);
+struct status weights_list(const struct arch *m, const struct layout *l, struct layout_place place,
+                           weight_emit *emit, void *ctx);
 
 /* Local. Completes the layout's model with the leaves that the checkpoint stores, and its weight
  * type. Errors: STATUS_INPUT when a tensor the model needs is missing, has another shape, or when
  * the file has a tensor that the model does not know (a bias, say): nothing is ignored. */
-struct status weights_check(const struct model_config *m, const struct ckpt *c,
-                            struct layout_model *out);
+struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
 /* One layer of this stage; absent parts are zero. */
 struct layer_weights {
@@ -148,9 +147,9 @@ struct weights {
 /* **Collective (world)**. Allocates and fills the weights of a place, where kern's ops work; kern
  * outlives them. Where the layout lends experts they stand in the one COMM_LANE_EXPERTS of comm,
  * which outlives the weights. Errors, the same on all ranks: STATUS_INPUT, STATUS_MEMORY. */
-struct status weights_load(const struct model_config *m, const struct layout *l,
-                           struct layout_place place, const struct kern_table *kern, struct ckpt *c,
-                           struct comm *comm, struct weights **out, struct loader_stats *stats);
+struct status weights_load(const struct arch *m, const struct layout *l, struct layout_place place,
+                           const struct kern_table *kern, struct ckpt *c, struct comm *comm,
+                           struct weights **out, struct loader_stats *stats);
 /* Local. Accepts NULL. Experts that are lent go, too: the other ranks' last step must be over,
  * which it is once this rank's own last step is, since each MoE block ends with a barrier. */
 void weights_destroy(struct weights **w);

@@ -3,6 +3,7 @@
 #include "model/weights.h"
 
 #include "base/mem.h"
+#include "tensor/dims.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +50,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
                                                      : NULL;
     if (leaf == NULL) return status_ok();
     const uint32_t group =
-        t->quant.kind == QUANT_NONE ? LAYOUT_PANEL : quant_kernel_group(t->quant);
+        t->quant.kind == QUANT_NONE ? PANEL_COLUMNS : quant_kernel_group(t->quant);
     if (group > k->out->inner_unit) k->out->inner_unit = group; /* each divides the longest */
     const bool first = *leaf == 0;
     if (first) *leaf = t->leaf_elems;
@@ -138,7 +139,7 @@ static struct status check_one(void *ctx, const struct weight_spec *s)
 }
 
 /* Tensors that some publishers keep beside the weights and that no forward pass reads. */
-static bool is_inert(const struct model_config *m, const char *name)
+static bool is_inert(const struct arch *m, const char *name)
 {
     const size_t n = strlen(name);
     const char *suffix = "rotary_emb.inv_freq";
@@ -146,7 +147,7 @@ static bool is_inert(const struct model_config *m, const char *name)
     return m->tied && strcmp(name, "lm_head.weight") == 0;
 }
 
-static struct status check_unknown(const struct model_config *m, const struct checking *k)
+static struct status check_unknown(const struct arch *m, const struct checking *k)
 {
     for (size_t i = 0; i < ckpt_tensor_count(k->c); i++) {
         const char *name = ckpt_tensor_at(k->c, i)->name;
@@ -157,12 +158,11 @@ static struct status check_unknown(const struct model_config *m, const struct ch
     return status_ok();
 }
 
-struct status weights_check(const struct model_config *m, const struct ckpt *c,
-                            struct layout_model *out)
+struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out)
 {
     struct layout *l = NULL;
     struct checking k = {.c = c, .out = out};
-    model_config_layout(m, 2, out);
+    layout_describe(m, 2, out);
     struct status st;
     TRY_GOTO(st, mem_alloc(&l, 1, sizeof *l, "layout"), done);
     TRY_GOTO(st, mem_alloc(&k.known, ckpt_tensor_count(c), sizeof *k.known, "tensor marks"), done);

@@ -6,7 +6,7 @@
 
 /* What the walk over a place's tensors carries. */
 struct walk {
-    const struct model_config *m;
+    const struct arch *m;
     const struct layout *l;
     struct layout_place place;
     weight_emit *emit;
@@ -136,7 +136,7 @@ static struct status emit_expert_bias(const struct walk *w, enum weight_role rol
 /* Latent attention, under the names of DeepSeek. */
 static struct status walk_latent(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     const struct range heads = layout_heads(w->l, w->place.tp), width = whole(m->width);
     const uint32_t r = m->kv_lora, both = r + m->rotary, n_q = m->n_heads * m->query_dim;
     const uint32_t own = m->query_dim - m->rotary + m->value_dim;
@@ -163,7 +163,7 @@ static struct status walk_latent(const struct walk *w)
 
 static struct status walk_attention(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     const uint32_t n_q = m->n_heads * m->head_dim, n_kv = m->n_kv_heads * m->head_dim;
     const struct range q = times(layout_heads(w->l, w->place.tp), m->head_dim);
     const struct range kv = times(layout_kv_heads(w->l, w->place.tp), m->head_dim);
@@ -195,7 +195,7 @@ static struct status walk_attention(const struct walk *w)
 
 static struct status walk_dense(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     const struct range f = layout_ffn(w->l, w->place.tp);
     const struct range width = whole(m->width);
     TRY(emit_matrix(w, WEIGHT_GATE, "mlp.gate_proj.weight", m->ffn, f, m->width, width));
@@ -218,7 +218,7 @@ static struct status emit_shared(const struct walk *w, enum weight_role role, co
 
 static struct status walk_shared(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     const struct range f = layout_shared_ffn(w->l, w->place.tp), width = whole(m->width);
     const uint32_t n = m->shared_ffn, d = m->width;
     TRY(emit_shared(w, WEIGHT_SHARED_GATE, "gate_proj.weight", n, f, d, width));
@@ -233,8 +233,8 @@ static struct status walk_shared(const struct walk *w)
 /* Gate and up, which may be the halves of one tensor. */
 static struct status walk_experts(const struct walk *w)
 {
-    const struct model_config *m = w->m;
-    const struct family_names *names = &m->family->moe;
+    const struct arch *m = w->m;
+    const struct arch_names *names = &m->family->moe;
     const struct range f = layout_expert_ffn(w->l, w->place.etp), width = whole(m->width);
     const bool fused = strcmp(names->gate, names->up) == 0;
     const uint32_t n = m->expert_ffn, n_rows = fused ? 2 * n : n;
@@ -249,7 +249,7 @@ static struct status walk_experts(const struct walk *w)
 /* Biases of gpt-oss's router and experts. */
 static struct status walk_expert_biases(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     const struct range f = layout_expert_ffn(w->l, w->place.etp);
     TRY(emit_vector(w, WEIGHT_ROUTER_BIAS, "mlp.router.bias", m->n_experts));
     TRY(emit_expert_bias(w, WEIGHT_EXPERT_GATE_BIAS, "mlp.experts.gate_proj.bias", m->expert_ffn,
@@ -261,7 +261,7 @@ static struct status walk_expert_biases(const struct walk *w)
 
 static struct status walk_moe(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     TRY(emit_matrix(w, WEIGHT_ROUTER, m->family->moe.router, m->n_experts, whole(m->n_experts),
                     m->width, whole(m->width)));
     if (m->family->moe.bias != NULL)
@@ -273,7 +273,7 @@ static struct status walk_moe(const struct walk *w)
 
 static struct status walk_head(const struct walk *w)
 {
-    const struct model_config *m = w->m;
+    const struct arch *m = w->m;
     const struct range rows = layout_vocab(w->l, w->place.tp);
     TRY(emit_vector(w, WEIGHT_FINAL_NORM, "model.norm.weight", m->width));
     if (!m->tied) {
@@ -285,8 +285,8 @@ static struct status walk_head(const struct walk *w)
                        whole(m->width));
 }
 
-struct status weights_list(const struct model_config *m, const struct layout *l,
-                           struct layout_place place, weight_emit *emit_one, void *ctx)
+struct status weights_list(const struct arch *m, const struct layout *l, struct layout_place place,
+                           weight_emit *emit_one, void *ctx)
 {
     struct walk w = {.m = m, .l = l, .place = place, .emit = emit_one, .ctx = ctx};
     if (place.pp == 0) {

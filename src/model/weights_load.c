@@ -21,7 +21,7 @@ struct target {
 
 struct loading {
     struct weights *w;
-    const struct model_config *m;
+    const struct arch *m;
     const struct layout *l;
     const struct ckpt *c;
     struct target *targets; /* [n_targets] */
@@ -272,7 +272,7 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
 
 /* kv_b's rows, head by head: what takes q into the latents, transposed, and what takes the output
  * out of them. */
-static struct status make_latent(struct weights *w, const struct model_config *m, struct target *t)
+static struct status make_latent(struct weights *w, const struct arch *m, struct target *t)
 {
     struct layer_weights *layer = layer_of(w, &t->spec);
     const struct packed k = {
@@ -454,7 +454,7 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
 
 /* A rank without leaves of a down projection still reads the sums of the others, so it needs the
  * tensor's grid. */
-static void fill_grids(struct loading *ld, const struct model_config *m)
+static void fill_grids(struct loading *ld, const struct arch *m)
 {
     const struct weights *w = ld->w;
     for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
@@ -467,8 +467,7 @@ static void fill_grids(struct loading *ld, const struct model_config *m)
     }
 }
 
-static struct status prepare(struct loading *ld, const struct model_config *m,
-                             const struct layout *l)
+static struct status prepare(struct loading *ld, const struct arch *m, const struct layout *l)
 {
     struct weights *w = ld->w;
     const uint32_t n_layers = range_count(w->layers);
@@ -495,9 +494,9 @@ static struct status prepare(struct loading *ld, const struct model_config *m,
     return status_ok();
 }
 
-struct status weights_load(const struct model_config *m, const struct layout *l,
-                           struct layout_place place, const struct kern_table *kern, struct ckpt *c,
-                           struct comm *comm, struct weights **out, struct loader_stats *stats)
+struct status weights_load(const struct arch *m, const struct layout *l, struct layout_place place,
+                           const struct kern_table *kern, struct ckpt *c, struct comm *comm,
+                           struct weights **out, struct loader_stats *stats)
 {
     *out = NULL;
     struct loading ld = {.c = c, .m = m, .l = l};

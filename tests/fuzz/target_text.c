@@ -1,9 +1,10 @@
 /* Targets: tokenizer.json, tiktoken.model, a chat template, config.json. */
+#include "arch/arch.h"
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
 #include "fuzz/fuzz.h"
-#include "model/model_config.h"
+#include "parallel/layout/layout.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/tiktoken.h"
@@ -378,18 +379,18 @@ static const char *const config_words[] = {"\"num_hidden_layers\":",
 
 static bool run_config(const char *bytes, size_t n)
 {
-    struct model_config m;
-    struct status st = model_config_parse(bytes, n, "config.json", &m);
+    struct arch m;
+    struct status st = arch_parse(bytes, n, "config.json", &m);
     if (status_failed(&st)) return fuzz_refused(&st);
     FUZZ_CHECK(m.n_heads > 0 && m.n_kv_heads > 0 && m.n_heads % m.n_kv_heads == 0,
                "%u and %u heads", m.n_heads, m.n_kv_heads);
-    FUZZ_CHECK(m.n_layers > 0 && m.n_layers <= LAYOUT_LAYERS_MAX && m.head_dim > 0, "%u layers",
+    FUZZ_CHECK(m.n_layers > 0 && m.n_layers <= ARCH_LAYERS_MAX && m.head_dim > 0, "%u layers",
                m.n_layers);
     FUZZ_CHECK(m.n_chosen <= m.n_experts, "%u of %u experts", m.n_chosen, m.n_experts);
     FUZZ_CHECK(m.n_eos_ids <= sizeof m.eos_ids / sizeof m.eos_ids[0], "%u end ids", m.n_eos_ids);
     struct layout_model shape;
     struct layout *layout = malloc(sizeof *layout);
-    model_config_layout(&m, 2, &shape);
+    layout_describe(&m, 2, &shape);
     const struct layout_flags flags = {.tp = 2, .pp = 1};
     st = layout_build(&shape, 4, &flags, layout);
     if (status_failed(&st)) {

@@ -31,7 +31,7 @@ struct seq {
 
 struct model {
     struct ckpt *ckpt;
-    struct model_config config;
+    struct arch config;
     struct layout_model layout_model;
     int32_t tokens[N_GOLDEN][TOKENS_MAX];
     int32_t n_tokens[N_GOLDEN];
@@ -89,7 +89,7 @@ static void open_model(struct model *m, const char *name)
     if (util_rank() == 0) unlink(path);
     size_t n;
     const char *config = ckpt_config_json(m->ckpt, &n);
-    CU_ASSERT_EQUAL_FATAL(model_config_parse(config, n, "config.json", &m->config).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(arch_parse(config, n, "config.json", &m->config).code, STATUS_OK);
     CU_ASSERT_EQUAL_FATAL(weights_check(&m->config, m->ckpt, &m->layout_model).code, STATUS_OK);
     read_tokens(m, dir);
 }

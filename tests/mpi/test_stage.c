@@ -29,7 +29,7 @@ static const char *const configs[] = {
  * which the plan counts as exchanged. */
 static void compare(const struct layout *l, void *ctx)
 {
-    const struct model_config *m = ctx;
+    const struct arch *m = ctx;
     struct kern_table kern;
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     struct comm *c = util_comm(l, 0);
@@ -65,11 +65,11 @@ static void compare(const struct layout *l, void *ctx)
 static void the_plan_prints_what_a_stage_allocates(void)
 {
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
-        static struct model_config m;
+        static struct arch m;
         static struct layout_model lm;
-        CU_ASSERT_EQUAL_FATAL(model_config_parse(configs[i], strlen(configs[i]), "test", &m).code,
+        CU_ASSERT_EQUAL_FATAL(arch_parse(configs[i], strlen(configs[i]), "test", &m).code,
                               STATUS_OK);
-        model_config_layout(&m, 4, &lm);
+        layout_describe(&m, 4, &lm);
         CU_ASSERT(util_each_layout(&lm, compare, &m) > 0);
     }
 }

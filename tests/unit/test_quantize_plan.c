@@ -130,7 +130,7 @@ static void check_leaves(uint32_t n_heads, uint32_t head_dim, uint32_t n_ffn, co
                          uint32_t o_leaf, uint32_t o_group, uint32_t down_leaf)
 {
     struct ckpt *c = NULL;
-    struct model_config m;
+    struct arch m;
     struct quantize_policy p;
     struct quantize_choice *choices = NULL;
     struct status st = file_make(scratch("p.h5"), n_heads, head_dim, n_ffn);
@@ -139,7 +139,7 @@ static void check_leaves(uint32_t n_heads, uint32_t head_dim, uint32_t n_ffn, co
     if (!status_failed(&st)) st = quantize_policy_parse(format, NULL, &p);
     if (!status_failed(&st)) {
         const char *config = ckpt_config_json(c, &n);
-        st = model_config_parse(config, n, "config", &m);
+        st = arch_parse(config, n, "config", &m);
     }
     if (!status_failed(&st)) st = quantize_choose(c, &m, &p, &choices);
     if (status_failed(&st)) fprintf(stderr, "%s\n", st.text);

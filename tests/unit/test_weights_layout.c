@@ -104,8 +104,7 @@ static struct status mark_held(void *ctx, const struct weight_spec *s)
 }
 
 /* Which stages need the tensor: bit p. */
-static unsigned stages_of(const struct layout *l, const struct model_config *m,
-                          const struct weight_spec *s)
+static unsigned stages_of(const struct layout *l, const struct arch *m, const struct weight_spec *s)
 {
     if (s->role == WEIGHT_EMBED) return 1u | (m->tied ? 1u << (l->pp - 1) : 0);
     if (s->role == WEIGHT_HEAD || s->role == WEIGHT_FINAL_NORM) return 1u << (l->pp - 1);
@@ -116,7 +115,7 @@ static unsigned stages_of(const struct layout *l, const struct model_config *m,
 }
 
 /* The query heads whose rows of q_proj this rank holds decide which kv heads it needs. */
-static bool uses_kv_head(struct model_tensors *all, const struct model_config *m, uint32_t layer,
+static bool uses_kv_head(struct model_tensors *all, const struct arch *m, uint32_t layer,
                          uint32_t kv_head, unsigned rank)
 {
     char name[64];
@@ -140,9 +139,8 @@ static unsigned count_in(const struct layout *l, uint16_t holders, uint32_t stag
     return n;
 }
 
-static bool kv_is_right(struct model_tensors *all, const struct model_config *m,
-                        const struct layout *l, const struct weight_spec *s, uint32_t row,
-                        uint16_t holders, uint32_t stage)
+static bool kv_is_right(struct model_tensors *all, const struct arch *m, const struct layout *l,
+                        const struct weight_spec *s, uint32_t row, uint16_t holders, uint32_t stage)
 {
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const bool here = layout_place_of(l, r).pp == stage;
@@ -153,9 +151,9 @@ static bool kv_is_right(struct model_tensors *all, const struct model_config *m,
 }
 
 /* True when exactly the right ranks of a stage hold the element. */
-static bool stage_is_right(struct model_tensors *all, const struct model_config *m,
-                           const struct layout *l, const struct weight_spec *s, uint32_t row,
-                           uint16_t holders, uint32_t stage)
+static bool stage_is_right(struct model_tensors *all, const struct arch *m, const struct layout *l,
+                           const struct weight_spec *s, uint32_t row, uint16_t holders,
+                           uint32_t stage)
 {
     const bool follows_heads =
         s->role == WEIGHT_Q_BIAS || (s->role == WEIGHT_Q_NORM && m->family->qk_norm_whole);
@@ -183,8 +181,8 @@ static bool stage_is_right(struct model_tensors *all, const struct model_config 
     return true;
 }
 
-static size_t count_wrong(struct model_tensors *all, const struct model_config *m,
-                          const struct layout *l, const struct tensor *t)
+static size_t count_wrong(struct model_tensors *all, const struct arch *m, const struct layout *l,
+                          const struct tensor *t)
 {
     const struct weight_spec *s = &t->spec;
     const unsigned stages = stages_of(l, m, s);
@@ -207,8 +205,7 @@ static size_t count_wrong(struct model_tensors *all, const struct model_config *
 }
 
 /* Expert replicas must each be complete: one holder per element in every replica. */
-static void check_layout(struct model_tensors *all, const struct model_config *m,
-                         const struct layout *l)
+static void check_layout(struct model_tensors *all, const struct arch *m, const struct layout *l)
 {
     for (size_t i = 0; i < all->n; i++) {
         struct tensor *t = &all->tensors[i];
@@ -226,13 +223,13 @@ static unsigned n_layouts;
 
 static void check_model(const char *config)
 {
-    static struct model_config m;
+    static struct arch m;
     static struct layout_model lm;
     static struct layout l;
     static struct model_tensors all;
     memset(&all, 0, sizeof all);
-    CU_ASSERT_EQUAL_FATAL(model_config_parse(config, strlen(config), "test", &m).code, STATUS_OK);
-    model_config_layout(&m, 2, &lm);
+    CU_ASSERT_EQUAL_FATAL(arch_parse(config, strlen(config), "test", &m).code, STATUS_OK);
+    layout_describe(&m, 2, &lm);
     const struct layout_flags one = {1, 1, 1, 1};
     CU_ASSERT_EQUAL_FATAL(layout_build(&lm, 1, &one, &l).code, STATUS_OK);
     CU_ASSERT_EQUAL(weights_list(&m, &l, layout_place_of(&l, 0), add_tensor, &all).code, STATUS_OK);

@@ -3,6 +3,7 @@
 #include "parallel/layout/layout.h"
 
 #include "base/mem.h"
+#include "tensor/dims.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -122,7 +123,7 @@ struct range layout_ffn(const struct layout *l, uint32_t tp)
 
 struct range layout_vocab(const struct layout *l, uint32_t tp)
 {
-    return layout_split(l->model.vocab, LAYOUT_PANEL, l->tp, tp);
+    return layout_split(l->model.vocab, PANEL_COLUMNS, l->tp, tp);
 }
 
 struct range layout_experts(const struct layout *l, uint32_t ep)
@@ -147,18 +148,18 @@ struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
 struct range layout_outputs(const struct layout *l, uint32_t tp)
 {
     if (!l->cuts_outputs) return (struct range){0, l->model.width};
-    return layout_split(l->model.width, LAYOUT_PANEL, l->tp, tp);
+    return layout_split(l->model.width, PANEL_COLUMNS, l->tp, tp);
 }
 
 struct range layout_expert_outputs(const struct layout *l, uint32_t etp)
 {
     if (!l->cuts_expert_outputs) return (struct range){0, l->model.width};
-    return layout_split(l->model.width, LAYOUT_PANEL, l->etp, etp);
+    return layout_split(l->model.width, PANEL_COLUMNS, l->etp, etp);
 }
 
 bool layout_may_cut_outputs(const struct layout *l)
 {
-    return l->tp > 1 && l->model.width / LAYOUT_PANEL >= l->tp;
+    return l->tp > 1 && l->model.width / PANEL_COLUMNS >= l->tp;
 }
 
 bool layout_may_cut_expert_outputs(const struct layout *l)
@@ -166,7 +167,7 @@ bool layout_may_cut_expert_outputs(const struct layout *l)
     const struct layout_model *m = &l->model;
     if (m->n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || m->expert_bias) return false;
     const uint32_t n_units = ceil_div(m->expert_ffn, inner_unit(l, true, m->expert_leaf));
-    return m->width / LAYOUT_PANEL >= l->etp && n_units >= l->etp;
+    return m->width / PANEL_COLUMNS >= l->etp && n_units >= l->etp;
 }
 
 bool layout_may_lend_experts(const struct layout *l)
@@ -293,7 +294,7 @@ static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint
 static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;
-    uint64_t cost[LAYOUT_LAYERS_MAX];
+    uint64_t cost[ARCH_LAYERS_MAX];
     for (uint32_t i = 0; i < m->n_layers; i++) cost[i] = layer_cost(m, i);
     const size_t n = (size_t)(l->pp + 1) * (m->n_layers + 1);
     uint64_t *best = NULL;
@@ -336,9 +337,9 @@ static struct status check_moe(const struct layout_model *m)
 
 static struct status check_model(const struct layout_model *m)
 {
-    if (m->n_layers == 0 || m->n_layers > LAYOUT_LAYERS_MAX) {
+    if (m->n_layers == 0 || m->n_layers > ARCH_LAYERS_MAX) {
         return status_make(STATUS_INPUT, "%s: %u layers, expected 1 to %d", m->name, m->n_layers,
-                           LAYOUT_LAYERS_MAX);
+                           ARCH_LAYERS_MAX);
     }
     if (m->n_heads == 0 || m->n_kv_heads == 0 || m->n_heads % m->n_kv_heads != 0) {
         return status_make(STATUS_INPUT,

@@ -8,6 +8,7 @@
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_H
 
+#include "arch/arch.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -23,11 +24,7 @@ static inline uint32_t range_count(struct range r)
 }
 
 enum {
-    LAYOUT_LAYERS_MAX = 512,
     LAYOUT_RANKS_MAX = 65536,
-    /* PANEL_COLUMNS and KV_BLOCK_TOKENS of tensor/dims.h, which this room may not include */
-    LAYOUT_PANEL = 16,
-    LAYOUT_KV_BLOCK = 64,
 };
 
 /* Classes of weights that may stand in memory in formats of their own. */
@@ -65,7 +62,7 @@ struct layout_model {
     /* what inputs of o_proj and the down projections are cut in where their outputs are cut: the
      * longest group of codes; 0: leaves */
     uint32_t inner_unit;
-    bool layer_is_moe[LAYOUT_LAYERS_MAX];
+    bool layer_is_moe[ARCH_LAYERS_MAX];
     uint32_t vocab; /* V */
     bool tied;      /* the head is the embedding */
     bool qk_norm, attention_bias;
@@ -76,6 +73,10 @@ struct layout_model {
     struct layout_weight weights[LAYOUT_CLASS_COUNT];
     uint32_t context; /* longest context the model allows */
 };
+
+/* Local. The layout's view of m, with leaves chosen as convert does. weight_bytes: of one weight
+ * element in memory. */
+void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_model *out);
 
 /* Flags; 0 = shoal chooses. */
 struct layout_flags {
@@ -103,7 +104,7 @@ struct layout {
     bool lends_experts;
     /* where the experts of a layer stand; borrowed; NULL at first: expert e at place e */
     const struct expert_places *expert_places;
-    uint32_t stage_begin[LAYOUT_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
+    uint32_t stage_begin[ARCH_LAYERS_MAX + 1]; /* layers of stage s: [begin[s], begin[s + 1]) */
     char why[1024]; /* one sentence per choice, for people; written by layout_choose */
 };
 

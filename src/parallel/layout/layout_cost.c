@@ -2,6 +2,8 @@
  * Only additions, products and quotients of doubles, so that every host computes the same. */
 #include "parallel/layout/layout_cost.h"
 
+#include "tensor/dims.h"
+
 /* Round numbers of current CPU clusters. Only their ratios matter. */
 static const double core_flops = 30e9;                    /* per second, f32 */
 static const double core_bytes = 4e9;                     /* memory bandwidth, per second */
@@ -11,7 +13,7 @@ static const double link_seconds[] = {1e-6, 2e-6, 10e-6}; /* latency */
 /* The reference load. A sequence's slot yields 1 decode row and 4 prefill rows per answer token. */
 enum { PROMPT_TOKENS = 512, ANSWER_TOKENS = 128, MEAN_CONTEXT = PROMPT_TOKENS + ANSWER_TOKENS / 2 };
 static const double rows_per_slot = 1.0 + (double)PROMPT_TOKENS / ANSWER_TOKENS;
-static const double blocks_per_slot = (PROMPT_TOKENS + ANSWER_TOKENS) / (double)LAYOUT_KV_BLOCK;
+static const double blocks_per_slot = (PROMPT_TOKENS + ANSWER_TOKENS) / (double)KV_BLOCK_TOKENS;
 
 static uint64_t rank_budget_bytes(const struct topo *t)
 {

@@ -2,6 +2,7 @@
 #include "parallel/layout/layout.h"
 
 #include "parallel/layout/workspace.h"
+#include "tensor/dims.h"
 
 uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k)
 {
@@ -20,7 +21,7 @@ double layout_weight_bytes(const struct layout_model *m, enum layout_class c)
 static uint64_t packed_bytes(const struct layout_model *m, enum layout_class c, uint64_t n_out,
                              uint64_t k)
 {
-    return (n_out + LAYOUT_PANEL - 1) / LAYOUT_PANEL * LAYOUT_PANEL * layout_row_bytes(m, c, k);
+    return (n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS * layout_row_bytes(m, c, k);
 }
 
 /* Latent attention: what makes latents stands on every tp rank, the rest follows the heads. */
@@ -165,7 +166,7 @@ static uint64_t row_sum_elements(const struct layout *l)
     const uint64_t normed = m->width + max_u64(code_words(m, LAYOUT_ATTENTION, m->width),
                                                code_words(m, LAYOUT_FFN, m->width));
     const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
-    const uint64_t by_outputs = m->width / l->tp + LAYOUT_PANEL + shared;
+    const uint64_t by_outputs = m->width / l->tp + PANEL_COLUMNS + shared;
     return max_u64(by_inputs, by_outputs);
 }
 
@@ -213,7 +214,7 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
     const uint64_t per_head = n_elements * kv.element_bytes + (latent ? 1 : 2) * kv.scale_bytes;
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place),
-        .kv_block_bytes = kv_rows * LAYOUT_KV_BLOCK * per_head,
+        .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,
         .workspace_bytes = workspace_bytes(l, place, step_tokens),
         .exchange_bytes = exchange_bytes(l, place, step_tokens),
     };

@@ -5,6 +5,7 @@
 #include "parallel/layout/layout_cost.h"
 #include "parallel/layout/pipe_schedule.h"
 #include "parallel/topology/gpu_place.h"
+#include "tensor/dims.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -405,8 +406,8 @@ static void add_kv(const struct layout *l, const struct layout_budget *b,
                    const struct layout_fit *fit, struct strbuf *out)
 {
     strbuf_printf(out, "\n%-*s%llu blocks of %d tokens fit in each replica: %llu tokens of context",
-                  INDENT, "KV cache", (unsigned long long)fit->n_kv_blocks, LAYOUT_KV_BLOCK,
-                  (unsigned long long)fit->n_kv_blocks * LAYOUT_KV_BLOCK);
+                  INDENT, "KV cache", (unsigned long long)fit->n_kv_blocks, KV_BLOCK_TOKENS,
+                  (unsigned long long)fit->n_kv_blocks * KV_BLOCK_TOKENS);
     if (l->dp > 1) strbuf_printf(out, ", in %u replicas", l->dp);
     strbuf_printf(out, "\n%*sone full context needs %u blocks\n", INDENT, "", b->min_kv_blocks);
 }

@@ -1,18 +1,20 @@
-/* What a model is, read from its config.json: sizes, and the few switches in which the families
- * differ. A family is one row of data in model_family.c; no code is copied per family.
+/* The description of a model, read from its config.json: sizes, and the few switches in which the
+ * families differ. A family is one row of data in arch_family.c; no code is copied per family.
  * A field that changes the arithmetic and is not implemented is refused by name, never ignored. */
-#ifndef SHOAL_MODEL_MODEL_CONFIG_H
-#define SHOAL_MODEL_MODEL_CONFIG_H
+#ifndef SHOAL_ARCH_ARCH_H
+#define SHOAL_ARCH_ARCH_H
 
 #include "base/status.h"
-#include "kernels/kern.h"
-#include "parallel/layout/layout.h"
+#include "tensor/router_rule.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+enum { ARCH_LAYERS_MAX = 512 };
+
 /* Where a family keeps its experts: tensor names behind "model.layers.N.". */
-struct family_names {
+struct arch_names {
     const char *router, *gate, *up, *down; /* gate is up: the halves of one tensor [E, 2 F, D] */
     const char *bias;        /* [E] added to a sigmoid's score for the choice; NULL: none */
     const char *shared;      /* what all tokens pass, up to "gate_proj.weight"; NULL: nothing */
@@ -27,7 +29,7 @@ enum window_rule {
     WINDOW_EVEN,  /* 0, 2, 4, ... */
 };
 
-struct family {
+struct arch_family {
     const char *architecture; /* config.json "architectures"[0] */
     const char *title;
     bool qk_norm;       /* per-head RMSNorm of q and k before RoPE */
@@ -51,11 +53,11 @@ struct family {
     const char *expert_ffn;      /* config field with one expert's width; NULL: intermediate_size */
     const char *shared_ffn;      /* config field with the shared width; or */
     const char *shared_count;    /* config field with the same as a number of experts' widths */
-    struct family_names moe;
+    struct arch_names moe;
 };
 
-struct model_config {
-    const struct family *family;
+struct arch {
+    const struct arch_family *family;
     uint32_t n_layers, width, n_heads, n_kv_heads, head_dim; /* L, D, H, G, Hd */
     uint32_t rotary;    /* elements of a head that are rotated */
     uint32_t query_dim; /* elements of a head of q; Hd but for latent attention */
@@ -69,7 +71,7 @@ struct model_config {
     uint32_t shared_ffn;     /* F of what all tokens pass in MoE layers; 0: nothing */
     uint32_t vocab, context; /* V, max_position_embeddings */
     uint32_t window; /* positions that a row sees in layers that have a window; 0: none has */
-    bool layer_has_window[LAYOUT_LAYERS_MAX];
+    bool layer_has_window[ARCH_LAYERS_MAX];
     float norm_eps;
     double rope_theta;
     bool tied;
@@ -79,25 +81,16 @@ struct model_config {
     float embed_scale, residual_scale, logits_scale; /* of rows; 1: none */
     float swiglu_alpha, swiglu_limit;                /* of clamped SwiGLU; limit 0: the plain one */
     struct router_rule router;
-    bool layer_is_moe[LAYOUT_LAYERS_MAX];
+    bool layer_is_moe[ARCH_LAYERS_MAX];
     int32_t eos_ids[16]; /* from config.json; the lead adds its own */
     uint32_t n_eos_ids;
 };
 
 /* Local. The i-th family; NULL behind the last. */
-const struct family *model_family_at(size_t i);
+const struct arch_family *arch_family_at(size_t i);
 
 /* Local. Parses n bytes of a config.json; `what` names them in errors. Errors: STATUS_INPUT names
  * the field, what was expected and what was found; STATUS_MEMORY. */
-struct status model_config_parse(const char *json, size_t n, const char *what,
-                                 struct model_config *out);
-
-/* Local. The layout's view of the model, with leaves chosen as convert does. */
-void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
-                         struct layout_model *out);
-
-/* Local. Whether the kernels of --device `name` can run the model. Errors: STATUS_USAGE names the
- * size that is beyond them. */
-struct status model_on_device(const struct model_config *m, const char *name);
+struct status arch_parse(const char *json, size_t n, const char *what, struct arch *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* config.json: what is understood, and what is refused by name. */
-#include "model/model_config.h"
+#include "arch/arch.h"
 
 #include <CUnit/CUnit.h>
 #include <stdio.h>
@@ -21,13 +21,13 @@
     "\"intermediate_size\":96,\"moe_intermediate_size\":48,\"vocab_size\":100,"                    \
     "\"max_position_embeddings\":128,\"num_experts\":8,\"num_experts_per_tok\":2"
 
-static struct model_config m;
+static struct arch m;
 
 static struct status parse(const char *body)
 {
     char json[2048];
     snprintf(json, sizeof json, "{%s}", body);
-    return model_config_parse(json, strlen(json), "config.json", &m);
+    return arch_parse(json, strlen(json), "config.json", &m);
 }
 
 /* The parse must fail, and its sentence must name `word`. */
@@ -75,7 +75,7 @@ static void biases_are_those_of_the_family(void)
 /* The layers with a window as a text: "1100". */
 static const char *windows(void)
 {
-    static char text[LAYOUT_LAYERS_MAX + 1];
+    static char text[ARCH_LAYERS_MAX + 1];
     for (uint32_t l = 0; l < m.n_layers; l++) text[l] = m.layer_has_window[l] ? '1' : '0';
     text[m.n_layers] = '\0';
     return text;
@@ -278,8 +278,8 @@ static void impossible_sizes_are_refused(void)
     refuse(LLAMA ",\"tie_word_embeddings\":1", "tie_word_embeddings");
 }
 
-void suite_model_config(CU_pSuite suite);
-void suite_model_config(CU_pSuite suite)
+void suite_arch(CU_pSuite suite);
+void suite_arch(CU_pSuite suite)
 {
     CU_add_test(suite, "families are understood", families_are_understood);
     CU_add_test(suite, "biases are those of the family", biases_are_those_of_the_family);

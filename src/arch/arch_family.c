@@ -1,7 +1,7 @@
-/* The families as data. Called by model_config.c. */
-#include "model/model_config.h"
+/* The families as data. Called by arch.c. */
+#include "arch/arch.h"
 
-static const struct family families[] = {
+static const struct arch_family families[] = {
     {.architecture = "LlamaForCausalLM", .title = "Llama", .mlp_bias = true},
     {.architecture = "MistralForCausalLM", .title = "Mistral", .window = WINDOW_ALL},
     {.architecture = "Qwen2ForCausalLM",
@@ -120,7 +120,7 @@ static const struct family families[] = {
              .bias = "mlp.gate.e_score_correction_bias"}},
 };
 
-const struct family *model_family_at(size_t i)
+const struct arch_family *arch_family_at(size_t i)
 {
     return i < sizeof families / sizeof families[0] ? &families[i] : NULL;
 }

@@ -1,9 +1,9 @@
 /* The fields of config.json: what is read, what changes nothing, and what is refused by name. */
-#include "model/model_fields.h"
+#include "arch/arch_fields.h"
 
 #include <string.h>
 
-/* Fields that model_config_parse reads. */
+/* Fields that arch_parse reads. */
 static const char *const used_fields[] = {
     "architectures",
     "hidden_size",
@@ -113,7 +113,7 @@ static bool listed(const char *name, const char *const *list, size_t n)
 
 #define LISTED(name, list) listed(name, list, sizeof(list) / sizeof((list)[0]))
 
-bool model_field_is_off(const struct js_node *node)
+bool arch_field_is_off(const struct js_node *node)
 {
     bool flag;
     double number;
@@ -131,7 +131,7 @@ static struct status check_names(const struct js_node *root, const char *what)
     const struct js_node *value;
     while (js_next(root, &it, &key, &value)) {
         if (key[0] == '_' || LISTED(key, used_fields) || LISTED(key, inert_fields)) continue;
-        if (model_field_is_off(value)) continue;
+        if (arch_field_is_off(value)) continue;
         return status_make(STATUS_INPUT,
                            "%s: field \"%s\" is set, and shoal does not know whether it changes "
                            "the arithmetic; it is not implemented",
@@ -174,14 +174,14 @@ static struct status check_types(const struct js_node *root, const char *what)
     return status_ok();
 }
 
-struct status model_fields_check(const struct js_node *root, const char *what)
+struct status arch_fields_check(const struct js_node *root, const char *what)
 {
     TRY(check_names(root, what));
     return check_types(root, what);
 }
 
-struct status model_fields_check_rope(const struct js_node *rope, const char *what,
-                                      const char *where)
+struct status arch_fields_check_rope(const struct js_node *rope, const char *what,
+                                     const char *where)
 {
     static const char *const rules[] = {"default", "linear", "llama3", "yarn", "frequency_factors"};
     static const char *const fields[] = {
@@ -206,7 +206,7 @@ struct status model_fields_check_rope(const struct js_node *rope, const char *wh
     const char *key;
     const struct js_node *value;
     while (js_next(rope, &it, &key, &value)) {
-        if (LISTED(key, fields) || model_field_is_off(value)) continue;
+        if (LISTED(key, fields) || arch_field_is_off(value)) continue;
         return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", what, where,
                            key);
     }

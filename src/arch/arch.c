@@ -1,12 +1,11 @@
-/* config.json to model_config. Which fields may stand there is model_fields.c's, the families
- * model_family.c's. */
-#include "model/model_config.h"
+/* config.json to struct arch. arch_fields.c says which fields may stand there, arch_family.c which
+ * families there are. */
+#include "arch/arch.h"
 
+#include "arch/arch_fields.h"
 #include "base/json.h"
 #include "base/strbuf.h"
-#include "kernels/device_limits.h"
-#include "model/model_fields.h"
-#include "tensor/leaf.h"
+#include "tensor/dims.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,8 +37,8 @@ static struct status unknown_family(const char *what, const char *name)
 {
     struct strbuf known;
     strbuf_init(&known);
-    for (size_t i = 0; model_family_at(i) != NULL; i++) {
-        strbuf_printf(&known, "%s%s", i > 0 ? ", " : "", model_family_at(i)->architecture);
+    for (size_t i = 0; arch_family_at(i) != NULL; i++) {
+        strbuf_printf(&known, "%s%s", i > 0 ? ", " : "", arch_family_at(i)->architecture);
     }
     const struct status st =
         status_make(STATUS_INPUT, "%s: architecture \"%s\" is not implemented; shoal runs %s", what,
@@ -49,27 +48,26 @@ static struct status unknown_family(const char *what, const char *name)
 }
 
 static struct status find_family(const struct js_node *root, const char *what,
-                                 const struct family **out)
+                                 const struct arch_family **out)
 {
     const char *name = js_string(js_at(js_get(root, "architectures"), 0), NULL);
-    for (size_t i = 0; name != NULL && model_family_at(i) != NULL; i++) {
-        if (strcmp(name, model_family_at(i)->architecture) != 0) continue;
-        *out = model_family_at(i);
+    for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
+        if (strcmp(name, arch_family_at(i)->architecture) != 0) continue;
+        *out = arch_family_at(i);
         return status_ok();
     }
     return unknown_family(what, name == NULL ? "(none)" : name);
 }
 
 /* rope_theta stands at the top (older files) or inside rope_parameters. */
-static struct status read_rope(const struct js_node *root, const char *what,
-                               struct model_config *out)
+static struct status read_rope(const struct js_node *root, const char *what, struct arch *out)
 {
     const char *const keys[] = {"rope_scaling", "rope_parameters"};
     out->rope_theta = 10000.0;
     js_number(js_get(root, "rope_theta"), &out->rope_theta);
     for (size_t i = 0; i < 2; i++) {
         const struct js_node *rope = js_get(root, keys[i]);
-        TRY(model_fields_check_rope(rope, what, keys[i]));
+        TRY(arch_fields_check_rope(rope, what, keys[i]));
         js_number(js_get(rope, "rope_theta"), &out->rope_theta);
     }
     if (!(out->rope_theta > 1.0 && out->rope_theta < 1e12)) {
@@ -81,8 +79,7 @@ static struct status read_rope(const struct js_node *root, const char *what,
 
 /* Latent attention. What a token leaves in the cache, its latent and the rotated key that all heads
  * share, is one KV head; the heads' own parts of keys and values go to the query and the output. */
-static struct status read_latent(const struct js_node *root, const char *what,
-                                 struct model_config *out)
+static struct status read_latent(const struct js_node *root, const char *what, struct arch *out)
 {
     uint32_t own;
     TRY(get_count(root, what, "kv_lora_rank", 960, 0, &out->kv_lora));
@@ -106,8 +103,7 @@ static struct status read_latent(const struct js_node *root, const char *what,
 }
 
 /* Heads as they are in most families; a part of each may be all that is rotated. */
-static struct status read_heads(const struct js_node *root, const char *what,
-                                struct model_config *out)
+static struct status read_heads(const struct js_node *root, const char *what, struct arch *out)
 {
     double part = 1.0;
     TRY(get_count(root, what, "num_attention_heads", 4096, 0, &out->n_heads));
@@ -128,10 +124,9 @@ static struct status read_heads(const struct js_node *root, const char *what,
                        what, out->rotary);
 }
 
-static struct status read_sizes(const struct js_node *root, const char *what,
-                                struct model_config *out)
+static struct status read_sizes(const struct js_node *root, const char *what, struct arch *out)
 {
-    TRY(get_count(root, what, "num_hidden_layers", LAYOUT_LAYERS_MAX, 0, &out->n_layers));
+    TRY(get_count(root, what, "num_hidden_layers", ARCH_LAYERS_MAX, 0, &out->n_layers));
     TRY(get_count(root, what, "hidden_size", 1 << 20, 0, &out->width));
     TRY(read_heads(root, what, out));
     TRY(get_count(root, what, "vocab_size", 1 << 24, 0, &out->vocab));
@@ -179,7 +174,7 @@ static struct status read_sizes(const struct js_node *root, const char *what,
 /* "layer_types" names each layer's attention. Where the family's own rule is for all layers, it may
  * say nothing else. */
 static struct status read_layer_types(const struct js_node *root, const char *what,
-                                      struct model_config *out)
+                                      struct arch *out)
 {
     const struct js_node *types = js_get(root, "layer_types");
     const enum window_rule rule = out->family->window;
@@ -217,8 +212,7 @@ static struct status get_scale(const struct js_node *root, const char *what, con
 }
 
 /* Scales of rows and scores; logits are divided by theirs. */
-static struct status read_scales(const struct js_node *root, const char *what,
-                                 struct model_config *out)
+static struct status read_scales(const struct js_node *root, const char *what, struct arch *out)
 {
     float divisor;
     double clip = 0;
@@ -235,10 +229,9 @@ static struct status read_scales(const struct js_node *root, const char *what,
     return status_make(STATUS_INPUT, "%s: clip_qkv: expected above 0, found %g", what, clip);
 }
 
-static struct status read_window(const struct js_node *root, const char *what,
-                                 struct model_config *out)
+static struct status read_window(const struct js_node *root, const char *what, struct arch *out)
 {
-    const struct family *f = out->family;
+    const struct arch_family *f = out->family;
     bool used = f->window != WINDOW_NONE && !f->window_switch;
     int64_t first = f->window == WINDOW_UPPER ? 28 : 0;
     if (!used) js_bool(js_get(root, "use_sliding_window"), &used);
@@ -257,8 +250,7 @@ static struct status read_window(const struct js_node *root, const char *what,
 }
 
 /* Which layers have experts (Qwen's keys): every decoder_sparse_step-th, except mlp_only_layers. */
-static struct status read_sparsity(const struct js_node *root, const char *what,
-                                   struct model_config *out)
+static struct status read_sparsity(const struct js_node *root, const char *what, struct arch *out)
 {
     uint32_t step = 1;
     int64_t n_dense = 0, every = 1;
@@ -290,12 +282,11 @@ static struct status read_sparsity(const struct js_node *root, const char *what,
 }
 
 /* gpt-oss: the published configs name the limit only. */
-static struct status read_activation(const struct js_node *root, const char *what,
-                                     struct model_config *out)
+static struct status read_activation(const struct js_node *root, const char *what, struct arch *out)
 {
     double alpha = 1.702, limit = 7.0;
     if (!out->family->clamped) {
-        if (model_field_is_off(js_get(root, "swiglu_limit"))) return status_ok();
+        if (arch_field_is_off(js_get(root, "swiglu_limit"))) return status_ok();
         return status_make(STATUS_INPUT, "%s: swiglu_limit is not implemented for %s", what,
                            out->family->title);
     }
@@ -309,14 +300,13 @@ static struct status read_activation(const struct js_node *root, const char *wha
                        alpha, limit);
 }
 
-static struct status read_shared(const struct js_node *root, const char *what,
-                                 struct model_config *out)
+static struct status read_shared(const struct js_node *root, const char *what, struct arch *out)
 {
-    const struct family *f = out->family;
+    const struct arch_family *f = out->family;
     uint32_t n = 0;
     if (f->shared_ffn != NULL)
         return get_count(root, what, f->shared_ffn, 1 << 24, 0, &out->shared_ffn);
-    if (f->shared_count == NULL || model_field_is_off(js_get(root, f->shared_count)))
+    if (f->shared_count == NULL || arch_field_is_off(js_get(root, f->shared_count)))
         return status_ok();
     TRY(get_count(root, what, f->shared_count, 256, 0, &n));
     out->shared_ffn = n * out->expert_ffn;
@@ -324,13 +314,12 @@ static struct status read_shared(const struct js_node *root, const char *what,
 }
 
 /* Experts in groups of which a few are open to a token. */
-static struct status read_groups(const struct js_node *root, const char *what,
-                                 struct model_config *out)
+static struct status read_groups(const struct js_node *root, const char *what, struct arch *out)
 {
     struct router_rule *r = &out->router;
     const char *method = js_string(js_get(root, "topk_method"), NULL);
     const char *wanted = out->family->sigmoid ? "noaux_tc" : "group_limited_greedy";
-    if (model_field_is_off(js_get(root, "n_group")) ||
+    if (arch_field_is_off(js_get(root, "n_group")) ||
         (method != NULL && strcmp(method, "greedy") == 0))
         return status_ok();
     if (method != NULL && strcmp(method, wanted) != 0) {
@@ -347,10 +336,9 @@ static struct status read_groups(const struct js_node *root, const char *what,
                        what, out->n_experts, out->n_chosen, r->n_groups_chosen, r->n_groups);
 }
 
-static struct status read_router(const struct js_node *root, const char *what,
-                                 struct model_config *out)
+static struct status read_router(const struct js_node *root, const char *what, struct arch *out)
 {
-    const struct family *f = out->family;
+    const struct arch_family *f = out->family;
     const char *scores = js_string(js_get(root, "scoring_func"), NULL);
     const char *wanted = f->sigmoid ? "sigmoid" : "softmax";
     bool renormalise = f->renormalise;
@@ -367,10 +355,9 @@ static struct status read_router(const struct js_node *root, const char *what,
     return read_groups(root, what, out);
 }
 
-static struct status read_ffn(const struct js_node *root, const char *what,
-                              struct model_config *out)
+static struct status read_ffn(const struct js_node *root, const char *what, struct arch *out)
 {
-    const struct family *f = out->family;
+    const struct arch_family *f = out->family;
     if (!f->has_experts) return get_count(root, what, "intermediate_size", 1 << 24, 0, &out->ffn);
     const char *count_key = "num_local_experts";
     if (js_type(js_get(root, "n_routed_experts")) == JS_INT) count_key = "n_routed_experts";
@@ -392,7 +379,7 @@ static struct status read_ffn(const struct js_node *root, const char *what,
     return read_router(root, what, out);
 }
 
-static void read_eos(const struct js_node *root, struct model_config *out)
+static void read_eos(const struct js_node *root, struct arch *out)
 {
     const struct js_node *node = js_get(root, "eos_token_id");
     int64_t id;
@@ -402,14 +389,13 @@ static void read_eos(const struct js_node *root, struct model_config *out)
     }
 }
 
-static struct status parse_root(const struct js_node *root, const char *what,
-                                struct model_config *out)
+static struct status parse_root(const struct js_node *root, const char *what, struct arch *out)
 {
     if (js_type(root) != JS_OBJECT) {
         return status_make(STATUS_INPUT, "%s: expected a JSON object", what);
     }
     TRY(find_family(root, what, &out->family));
-    TRY(model_fields_check(root, what));
+    TRY(arch_fields_check(root, what));
     TRY(read_sizes(root, what, out));
     TRY(read_rope(root, what, out));
     TRY(read_scales(root, what, out));
@@ -420,8 +406,7 @@ static struct status parse_root(const struct js_node *root, const char *what,
     return status_ok();
 }
 
-struct status model_config_parse(const char *json, size_t n, const char *what,
-                                 struct model_config *out)
+struct status arch_parse(const char *json, size_t n, const char *what, struct arch *out)
 {
     memset(out, 0, sizeof *out);
     struct js_doc *doc = NULL;
@@ -429,49 +414,4 @@ struct status model_config_parse(const char *json, size_t n, const char *what,
     const struct status st = parse_root(js_root(doc), what, out);
     js_destroy(&doc);
     return st;
-}
-
-void model_config_layout(const struct model_config *m, uint32_t weight_bytes,
-                         struct layout_model *out)
-{
-    memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "%s, %u layers, D %u", m->family->title, m->n_layers,
-             m->width);
-    out->n_layers = m->n_layers;
-    out->width = m->width;
-    out->n_heads = m->n_heads;
-    out->n_kv_heads = m->n_kv_heads;
-    out->head_dim = m->value_dim;
-    out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim, LEAF_COUNT_LOW);
-    if (m->kv_lora > 0) {
-        out->query_dim = m->query_dim;
-        out->q_lora = m->q_lora;
-        out->kv_lora = m->kv_lora;
-        out->rotary = m->rotary;
-    }
-    out->ffn = m->ffn;
-    out->ffn_leaf = leaf_choose(m->ffn, 32, LEAF_COUNT_LOW);
-    out->n_experts = m->n_experts;
-    out->n_chosen = m->n_chosen;
-    out->expert_ffn = m->expert_ffn;
-    out->expert_leaf = leaf_choose(m->expert_ffn, 32, LEAF_EXPERT_LEAST);
-    out->shared_ffn = m->shared_ffn;
-    out->shared_leaf = leaf_choose(m->shared_ffn, 32, LEAF_COUNT_LOW);
-    memcpy(out->layer_is_moe, m->layer_is_moe, sizeof out->layer_is_moe);
-    out->vocab = m->vocab;
-    out->tied = m->tied;
-    out->qk_norm = m->qk_norm;
-    out->qk_norm_whole = m->family->qk_norm_whole;
-    out->attention_bias = m->qkv_bias;
-    out->ffn_bias = m->ffn_bias;
-    out->expert_bias = m->family->expert_bias;
-    out->weight_bytes = weight_bytes;
-    out->context = m->context;
-}
-
-struct status model_on_device(const struct model_config *m, const char *name)
-{
-    if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
-    return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
-                       (int)DEVICE_HEADS_MAX, m->family->title, m->n_heads);
 }
