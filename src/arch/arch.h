@@ -29,30 +29,37 @@ enum window_rule {
     WINDOW_EVEN,  /* 0, 2, 4, ... */
 };
 
+/* A family: a row of arch_family.c. */
 struct arch_family {
     const char *architecture; /* config.json "architectures"[0] */
     const char *title;
-    bool qk_norm;       /* per-head RMSNorm of q and k before RoPE */
-    bool qk_norm_whole; /* RMSNorm of all of q and all of k */
-    bool qkv_bias;      /* q, k and v have biases, o has none (else "attention_bias" says: all) */
+    bool qk_norm;         /* per-head RMSNorm of q and k before RoPE */
+    bool qk_norm_switch;  /* the same where "use_qk_norm" says so */
+    bool qk_norm_whole;   /* RMSNorm of all of q and all of k */
+    bool qkv_bias;        /* q, k and v have biases, o has none (else "attention_bias" says: all) */
+    bool qkv_bias_switch; /* unless "qkv_bias" says no */
+    bool o_unbiased;      /* "attention_bias" says q, k and v only */
+    bool clips;           /* q, k and v may stay within "clip_qkv" */
+    bool sinks;           /* a score per head that takes weight and has no value */
+    bool mla;             /* multi-head latent attention; rotates neighbours, unless
+                             "rope_interleave" says no */
+    bool partial_rotary;  /* a part of a head may be all that is rotated */
     enum window_rule window;
-    bool sinks;         /* a score per head that takes weight and has no value */
-    bool expert_bias;   /* router and experts have biases */
-    bool clamped;       /* clamped SwiGLU in the experts */
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
-    bool o_unbiased;    /* "attention_bias" says q, k and v only */
     bool mlp_bias;      /* may have biases of the dense FFN: "mlp_bias" */
-    bool mla;           /* multi-head latent attention */
-    bool rope_pairs;    /* rotates neighbours, unless "rope_interleave" says no */
+    bool scales;        /* of rows, scores and logits: "embedding_multiplier" and its like */
     bool has_experts;
-    bool sigmoid;                /* the router's score; else softmax */
-    bool scaled_or_renormalised; /* "routed_scaling_factor" only where weights are not renormalised
-                                  */
-    bool sparsity_keys;          /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
-    bool renormalise;            /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
-    const char *expert_ffn;      /* config field with one expert's width; NULL: intermediate_size */
-    const char *shared_ffn;      /* config field with the shared width; or */
-    const char *shared_count;    /* config field with the same as a number of experts' widths */
+    bool expert_bias; /* router and experts have biases */
+    bool clamped;     /* clamped SwiGLU in the experts */
+    bool sigmoid;     /* the router's score; else softmax */
+    /* its own code drops the scale where "norm_topk_prob" is true, others keep it or never read the
+       field; no published config has it */
+    bool never_renormalised;
+    bool sparsity_keys;    /* decoder_sparse_step, mlp_only_layers choose the MoE layers */
+    bool renormalise;      /* chosen weights always sum to 1 (else "norm_topk_prob" says) */
+    bool own_expert_width; /* "moe_intermediate_size" of an expert; else intermediate_size */
+    bool own_shared_width; /* "shared_expert_intermediate_size" of what all tokens pass */
+    bool counts_shared;    /* the same as "n_shared_experts" experts' widths */
     struct arch_names moe;
 };
 

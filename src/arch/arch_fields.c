@@ -1,117 +1,158 @@
-/* The fields of config.json: what is read, what changes nothing, and what is refused by name. */
-#include "arch/arch_fields.h"
+/* The table of config.json's fields. A field that is in no row, and not off, is refused by name, so
+ * that no model runs with other arithmetic than it was trained with. */
+#include "arch/arch_private.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* Fields that arch_parse reads. */
-static const char *const used_fields[] = {
-    "architectures",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
-    "vocab_size",
-    "rms_norm_eps",
-    "rope_theta",
-    "rope_parameters",
-    "rope_scaling",
-    "tie_word_embeddings",
-    "hidden_act",
-    "num_local_experts",
-    "num_experts",
-    "num_experts_per_tok",
-    "norm_topk_prob",
-    "decoder_sparse_step",
-    "mlp_only_layers",
-    "sliding_window",
-    "use_sliding_window",
-    "max_window_layers",
-    "moe_intermediate_size",
-    "eos_token_id",
-    "max_position_embeddings",
-    "attention_bias",
-    "mlp_bias",
-    "layer_types",
-    "qkv_bias",
-    "clip_qkv",
-    "shared_expert_intermediate_size",
-    "embedding_multiplier",
-    "attention_multiplier",
-    "residual_multiplier",
-    "logits_scaling",
-    "swiglu_alpha",
-    "swiglu_limit",
-    "n_routed_experts",
-    "n_shared_experts",
-    "first_k_dense_replace",
-    "moe_layer_freq",
-    "n_group",
-    "topk_group",
-    "topk_method",
-    "scoring_func",
-    "routed_scaling_factor",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "qk_head_dim",
-    "v_head_dim",
-    "rope_interleave",
-    "use_qk_norm",
-    "partial_rotary_factor",
+enum field_type {
+    FIELD_INERT,  /* changes nothing in a forward pass */
+    FIELD_COUNT,  /* uint32_t: an integer from 1, or from 0 with may_be_zero, to `most` */
+    FIELD_FLOAT,  /* float: above `above`, or 0 with may_be_zero, up to `most` */
+    FIELD_DOUBLE, /* double: likewise */
+    FIELD_SWITCH, /* bool */
+    FIELD_WORD,   /* must be `word` */
+    FIELD_NODE,   /* const struct js_node *, for arch.c to read */
 };
 
-/* Fields that do not change what a forward pass computes. */
-static const char *const inert_fields[] = {
-    "model_type",
-    "torch_dtype",
-    "dtype",
-    "transformers_version",
-    "quantization_config", /* of the tensors' layout in the source; the checkpoint says its own */
-    "use_cache",
-    "initializer_range",
-    "initial_context_length", /* of the training; rope_scaling says it too */
-    "experts_per_token",      /* gpt-oss says num_experts_per_tok beside it */
-    "attention_dropout",
-    "bos_token_id",
-    "pad_token_id",
-    "unk_token_id",
-    "pretraining_tp",
-    "router_aux_loss_coef",
-    "output_router_logits",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "is_encoder_decoder",
-    "id2label",
-    "label2id",
-    "problem_type",
-    "chunk_size_feed_forward",
-    "is_llama_config",
-    "rope_interleaved",
-    "transformers.js_config",
-    "router_jitter_noise",
-    "hidden_dropout",
-    "use_mems",
-    "auto_map",
-    "num_nextn_predict_layers", /* convert leaves them out */
-    "num_mtp_layers",
-    "seq_aux",
-    "aux_loss_alpha",
-    "ep_size",
+/* One field. A family for which `only` is false takes no value from it. */
+struct field {
+    const char *key;
+    enum field_type type;
+    bool required, may_be_zero;
+    bool refused_elsewhere; /* where `only` is false: refused, unless off or a factor of 1 */
+    size_t at;              /* in struct arch_reading */
+    double above, most;
+    double otherwise; /* where it is absent; 0: leaves what is there */
+    const char *word;
+    size_t only; /* in struct arch_family, a bool; 0: all families */
 };
 
-static bool listed(const char *name, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(name, list[i]) == 0) return true;
-    }
-    return false;
-}
+#define AT(member)  .at = offsetof(struct arch_reading, member)
+#define ONLY(trait) .only = offsetof(struct arch_family, trait)
 
-#define LISTED(name, list) listed(name, list, sizeof(list) / sizeof((list)[0]))
+static const struct field fields[] = {
+    /* sizes */
+    {"num_hidden_layers", FIELD_COUNT, AT(m.n_layers), .most = ARCH_LAYERS_MAX, .required = true},
+    {"hidden_size", FIELD_COUNT, AT(m.width), .most = 1 << 20, .required = true},
+    {"vocab_size", FIELD_COUNT, AT(m.vocab), .most = 1 << 24, .required = true},
+    {"max_position_embeddings", FIELD_COUNT, AT(m.context), .most = 1 << 24, .required = true},
+    {"intermediate_size", FIELD_COUNT, AT(m.ffn), .most = 1 << 24},
+    {"tie_word_embeddings", FIELD_SWITCH, AT(m.tied)},
+    {"rms_norm_eps", FIELD_FLOAT, AT(m.norm_eps), .most = 1, .may_be_zero = true,
+     .otherwise = 1e-6},
+    {"hidden_act", FIELD_WORD, .word = "silu"},
+    {"mlp_bias", FIELD_SWITCH, AT(m.ffn_bias), ONLY(mlp_bias), .refused_elsewhere = true},
+    {"eos_token_id", FIELD_NODE, AT(eos_token_id)},
+    /* attention */
+    {"num_attention_heads", FIELD_COUNT, AT(m.n_heads), .most = 4096, .required = true},
+    {"num_key_value_heads", FIELD_COUNT, AT(m.n_kv_heads), .most = 4096},
+    {"head_dim", FIELD_COUNT, AT(m.head_dim), .most = 1024},
+    {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
+    {"qkv_bias", FIELD_SWITCH, AT(qkv_bias), ONLY(qkv_bias_switch)},
+    {"use_qk_norm", FIELD_SWITCH, AT(m.qk_norm), ONLY(qk_norm_switch), .refused_elsewhere = true},
+    {"clip_qkv", FIELD_FLOAT, AT(m.clip_qkv), .most = 1e6, .may_be_zero = true, ONLY(clips),
+     .refused_elsewhere = true},
+    {"sliding_window", FIELD_COUNT, AT(window), .most = 1 << 24, .may_be_zero = true},
+    {"use_sliding_window", FIELD_SWITCH, AT(uses_window)},
+    {"max_window_layers", FIELD_COUNT, AT(window_from), .most = 1 << 20, .may_be_zero = true,
+     .otherwise = 28},
+    {"layer_types", FIELD_NODE, AT(layer_types)},
+    /* latent attention */
+    {"kv_lora_rank", FIELD_COUNT, AT(m.kv_lora), .most = 960, ONLY(mla), .required = true},
+    {"q_lora_rank", FIELD_COUNT, AT(m.q_lora), .most = 1 << 20, ONLY(mla)},
+    {"qk_rope_head_dim", FIELD_COUNT, AT(m.rotary), .most = 1024, ONLY(mla), .required = true},
+    {"qk_nope_head_dim", FIELD_COUNT, AT(query_own), .most = 1024, ONLY(mla), .required = true},
+    {"v_head_dim", FIELD_COUNT, AT(m.value_dim), .most = 1024, ONLY(mla), .required = true},
+    {.key = "qk_head_dim", .type = FIELD_INERT},
+    {"rope_interleave", FIELD_SWITCH, AT(m.rope_pairs), ONLY(mla)},
+    /* rotary embedding */
+    {"rope_theta", FIELD_DOUBLE, AT(m.rope_theta), .above = 1, .most = 1e12, .otherwise = 1e4},
+    {"rope_scaling", FIELD_NODE, AT(rope_scaling)},
+    {"rope_parameters", FIELD_NODE, AT(rope_parameters)},
+    {"partial_rotary_factor", FIELD_DOUBLE, AT(rotary_part), .most = 1, .otherwise = 1,
+     ONLY(partial_rotary), .refused_elsewhere = true},
+    /* experts */
+    {"num_local_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
+    {"n_routed_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
+    {"num_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
+    {"num_experts_per_tok", FIELD_COUNT, AT(m.n_chosen), .most = 256, ONLY(has_experts),
+     .required = true},
+    {.key = "experts_per_token",
+     .type = FIELD_INERT}, /* gpt-oss says num_experts_per_tok beside it */
+    {"moe_intermediate_size", FIELD_COUNT, AT(m.expert_ffn), .most = 1 << 24,
+     ONLY(own_expert_width), .required = true},
+    {"shared_expert_intermediate_size", FIELD_COUNT, AT(m.shared_ffn), .most = 1 << 24,
+     ONLY(own_shared_width), .required = true},
+    {"n_shared_experts", FIELD_COUNT, AT(n_shared), .most = 256, .may_be_zero = true,
+     ONLY(counts_shared)},
+    {"decoder_sparse_step", FIELD_COUNT, AT(sparse_step), .most = 1 << 20, ONLY(sparsity_keys)},
+    {"mlp_only_layers", FIELD_NODE, AT(mlp_only_layers), ONLY(sparsity_keys)},
+    {"first_k_dense_replace", FIELD_COUNT, AT(n_dense_layers), .most = 1 << 20,
+     .may_be_zero = true},
+    {"moe_layer_freq", FIELD_COUNT, AT(moe_every), .most = 1 << 20},
+    {"n_group", FIELD_COUNT, AT(m.router.n_groups), .most = ROUTER_GROUPS_MAX, .may_be_zero = true,
+     ONLY(has_experts)},
+    {"topk_group", FIELD_COUNT, AT(m.router.n_groups_chosen), .most = ROUTER_GROUPS_MAX,
+     .may_be_zero = true, ONLY(has_experts)},
+    {"topk_method", FIELD_NODE, AT(topk_method), ONLY(has_experts)},
+    {"scoring_func", FIELD_NODE, AT(scoring_func), ONLY(has_experts)},
+    {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(has_experts)},
+    {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(has_experts)},
+    {"swiglu_alpha", FIELD_FLOAT, AT(m.swiglu_alpha), .most = 1e3, .otherwise = 1.702,
+     ONLY(clamped)},
+    {"swiglu_limit", FIELD_FLOAT, AT(m.swiglu_limit), .most = 1e6, .otherwise = 7, ONLY(clamped),
+     .refused_elsewhere = true},
+    /* scales of rows, scores and logits */
+    {"embedding_multiplier", FIELD_FLOAT, AT(m.embed_scale), .most = 1e6, .otherwise = 1,
+     ONLY(scales), .refused_elsewhere = true},
+    {"residual_multiplier", FIELD_FLOAT, AT(m.residual_scale), .most = 1e6, .otherwise = 1,
+     ONLY(scales), .refused_elsewhere = true},
+    {"attention_multiplier", FIELD_FLOAT, AT(m.attention_scale), .most = 1e6, ONLY(scales),
+     .refused_elsewhere = true},
+    {"logits_scaling", FIELD_FLOAT, AT(logits_divisor), .most = 1e6, .otherwise = 1, ONLY(scales),
+     .refused_elsewhere = true},
+    /* of training, of generation, of other programs */
+    {.key = "architectures", .type = FIELD_INERT}, /* the family was found by it */
+    {.key = "model_type", .type = FIELD_INERT},
+    {.key = "torch_dtype", .type = FIELD_INERT},
+    {.key = "dtype", .type = FIELD_INERT},
+    {.key = "transformers_version", .type = FIELD_INERT},
+    {.key = "transformers.js_config", .type = FIELD_INERT},
+    {.key = "quantization_config",
+     .type = FIELD_INERT}, /* the checkpoint says how its own tensors are stored */
+    {.key = "use_cache", .type = FIELD_INERT},
+    {.key = "initializer_range", .type = FIELD_INERT},
+    {.key = "initial_context_length",
+     .type = FIELD_INERT}, /* of the training; rope_scaling says it too */
+    {.key = "attention_dropout", .type = FIELD_INERT},
+    {.key = "hidden_dropout", .type = FIELD_INERT},
+    {.key = "bos_token_id", .type = FIELD_INERT},
+    {.key = "pad_token_id", .type = FIELD_INERT},
+    {.key = "unk_token_id", .type = FIELD_INERT},
+    {.key = "pretraining_tp", .type = FIELD_INERT},
+    {.key = "router_aux_loss_coef", .type = FIELD_INERT},
+    {.key = "router_jitter_noise", .type = FIELD_INERT},
+    {.key = "output_router_logits", .type = FIELD_INERT},
+    {.key = "output_attentions", .type = FIELD_INERT},
+    {.key = "output_hidden_states", .type = FIELD_INERT},
+    {.key = "return_dict", .type = FIELD_INERT},
+    {.key = "is_encoder_decoder", .type = FIELD_INERT},
+    {.key = "id2label", .type = FIELD_INERT},
+    {.key = "label2id", .type = FIELD_INERT},
+    {.key = "problem_type", .type = FIELD_INERT},
+    {.key = "chunk_size_feed_forward", .type = FIELD_INERT},
+    {.key = "is_llama_config", .type = FIELD_INERT},
+    {.key = "rope_interleaved", .type = FIELD_INERT},
+    {.key = "use_mems", .type = FIELD_INERT},
+    {.key = "auto_map", .type = FIELD_INERT},
+    {.key = "num_nextn_predict_layers", .type = FIELD_INERT}, /* convert leaves these layers out */
+    {.key = "num_mtp_layers", .type = FIELD_INERT},
+    {.key = "seq_aux", .type = FIELD_INERT},
+    {.key = "aux_loss_alpha", .type = FIELD_INERT},
+    {.key = "ep_size", .type = FIELD_INERT},
+};
+enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
 bool arch_field_is_off(const struct js_node *node)
 {
@@ -124,67 +165,163 @@ bool arch_field_is_off(const struct js_node *node)
     return js_count(node) == 0;
 }
 
-static struct status check_names(const struct js_node *root, const char *what)
+static bool applies(const struct field *f, const struct arch_family *family)
 {
-    const void *it = NULL;
-    const char *key;
-    const struct js_node *value;
-    while (js_next(root, &it, &key, &value)) {
-        if (key[0] == '_' || LISTED(key, used_fields) || LISTED(key, inert_fields)) continue;
-        if (arch_field_is_off(value)) continue;
+    return f->only == 0 || *((const bool *)family + f->only);
+}
+
+/* The row of a key for a family, else any row of the key; NULL: there is none. */
+static const struct field *field_of(const char *key, const struct arch_family *family)
+{
+    const struct field *found = NULL;
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        if (strcmp(key, fields[i].key) != 0) continue;
+        if (applies(&fields[i], family)) return &fields[i];
+        found = &fields[i];
+    }
+    return found;
+}
+
+static struct status wrong_count(const struct arch_reading *r, const struct field *f,
+                                 const char *found)
+{
+    return status_make(STATUS_INPUT,
+                       "%s: field \"%s\": expected an integer from %d to %.0f, found "
+                       "%s",
+                       r->what, f->key, f->may_be_zero ? 0 : 1, f->most, found);
+}
+
+struct status arch_field_missing(const struct arch_reading *r, const char *key)
+{
+    return wrong_count(r, field_of(key, r->m.family), "nothing");
+}
+
+static struct status read_count(struct arch_reading *r, const struct field *f,
+                                const struct js_node *node, void *to)
+{
+    int64_t value;
+    char found[32];
+    if (!js_int(node, &value)) return wrong_count(r, f, "another type");
+    snprintf(found, sizeof found, "%lld", (long long)value);
+    if (value < (f->may_be_zero ? 0 : 1) || (double)value > f->most)
+        return wrong_count(r, f, found);
+    *(uint32_t *)to = (uint32_t)value;
+    return status_ok();
+}
+
+static struct status read_number(struct arch_reading *r, const struct field *f,
+                                 const struct js_node *node, void *to)
+{
+    double value;
+    if (!js_number(node, &value)) {
+        return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found another type",
+                           r->what, f->key);
+    }
+    if (!(value > f->above && value <= f->most) && !(f->may_be_zero && value == 0)) {
+        return status_make(STATUS_INPUT,
+                           "%s: field \"%s\": expected a number above %g, at most %g, found %g",
+                           r->what, f->key, f->above, f->most, value);
+    }
+    if (f->type == FIELD_FLOAT) *(float *)to = (float)value;
+    if (f->type == FIELD_DOUBLE) *(double *)to = value;
+    return status_ok();
+}
+
+static struct status read_field(struct arch_reading *r, const struct field *f,
+                                const struct js_node *node)
+{
+    void *to = (char *)r + f->at;
+    switch (f->type) {
+    case FIELD_COUNT:
+        return read_count(r, f, node, to);
+    case FIELD_FLOAT:
+    case FIELD_DOUBLE:
+        return read_number(r, f, node, to);
+    case FIELD_SWITCH:
+        if (js_bool(node, to)) return status_ok();
+        return status_make(STATUS_INPUT,
+                           "%s: field \"%s\": expected true or false, found another type", r->what,
+                           f->key);
+    case FIELD_WORD: {
+        const char *word = js_string(node, NULL);
+        if (word != NULL && strcmp(word, f->word) == 0) return status_ok();
+        return status_make(STATUS_INPUT, "%s: %s \"%s\" is not implemented", r->what, f->key,
+                           word == NULL ? "(no text)" : word);
+    }
+    case FIELD_NODE:
+        *(const struct js_node **)to = node;
+        return status_ok();
+    default:
+        return status_ok();
+    }
+}
+
+/* A field of a family that has no such thing. */
+static struct status check_elsewhere(const struct arch_reading *r, const struct field *f,
+                                     const struct js_node *node)
+{
+    double value;
+    const bool is_neutral = f->otherwise == 1 && js_number(node, &value) && value == 1;
+    if (!f->refused_elsewhere || arch_field_is_off(node) || is_neutral) return status_ok();
+    return status_make(STATUS_INPUT, "%s: %s is not implemented for %s", r->what, f->key,
+                       r->m.family->title);
+}
+
+static void set_default(struct arch_reading *r, const struct field *f)
+{
+    void *to = (char *)r + f->at;
+    if (f->otherwise == 0) return;
+    if (f->type == FIELD_COUNT) *(uint32_t *)to = (uint32_t)f->otherwise;
+    if (f->type == FIELD_FLOAT) *(float *)to = (float)f->otherwise;
+    if (f->type == FIELD_DOUBLE) *(double *)to = f->otherwise;
+}
+
+static struct status read_member(struct arch_reading *r, const char *key,
+                                 const struct js_node *node)
+{
+    const struct field *f = field_of(key, r->m.family);
+    if (js_type(node) == JS_NULL || key[0] == '_') return status_ok();
+    if (f == NULL && !arch_field_is_off(node)) {
         return status_make(STATUS_INPUT,
                            "%s: field \"%s\" is set, and shoal does not know whether it changes "
                            "the arithmetic; it is not implemented",
-                           what, key);
+                           r->what, key);
     }
-    return status_ok();
+    if (f == NULL) return status_ok();
+    return applies(f, r->m.family) ? read_field(r, f, node) : check_elsewhere(r, f, node);
 }
 
-/* A field of a wrong type is not an absent one: its default would change the arithmetic in silence.
- */
-static struct status check_types(const struct js_node *root, const char *what)
+struct status arch_fields_read(struct arch_reading *r)
 {
-    static const char *const numbers[] = {"rope_theta",
-                                          "rms_norm_eps",
-                                          "clip_qkv",
-                                          "swiglu_alpha",
-                                          "swiglu_limit",
-                                          "routed_scaling_factor",
-                                          "partial_rotary_factor",
-                                          "embedding_multiplier",
-                                          "residual_multiplier",
-                                          "attention_multiplier",
-                                          "logits_scaling",
-                                          "first_k_dense_replace",
-                                          "moe_layer_freq"};
-    static const char *const switches[] = {"tie_word_embeddings", "attention_bias", "mlp_bias",
-                                           "use_sliding_window",  "norm_topk_prob", "use_qk_norm",
-                                           "rope_interleave"};
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    while (js_next(root, &it, &key, &value)) {
-        const enum js_type type = js_type(value);
-        const bool is_number = LISTED(key, numbers), is_switch = LISTED(key, switches);
-        if (type == JS_NULL || (!is_number && !is_switch)) continue;
-        if (is_number ? type == JS_INT || type == JS_REAL : type == JS_BOOL) continue;
-        return status_make(STATUS_INPUT, "%s: field \"%s\": expected %s, found another type", what,
-                           key, is_number ? "a number" : "true or false");
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (applies(f, r->m.family)) set_default(r, f);
+    }
+    while (js_next(r->root, &it, &key, &value)) TRY(read_member(r, key, value));
+    for (size_t i = 0; i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (f->required && applies(f, r->m.family) && js_type(js_get(r->root, f->key)) == JS_NULL)
+            return wrong_count(r, f, "nothing");
     }
     return status_ok();
 }
 
-struct status arch_fields_check(const struct js_node *root, const char *what)
+static bool listed(const char *name, const char *const *list, size_t n)
 {
-    TRY(check_names(root, what));
-    return check_types(root, what);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(name, list[i]) == 0) return true;
+    }
+    return false;
 }
 
-struct status arch_fields_check_rope(const struct js_node *rope, const char *what,
+struct status arch_fields_check_rope(const struct arch_reading *r, const struct js_node *rope,
                                      const char *where)
 {
     static const char *const rules[] = {"default", "linear", "llama3", "yarn", "frequency_factors"};
-    static const char *const fields[] = {
+    static const char *const names[] = {
         "rope_type",       "type",
         "rope_theta",      "partial_rotary_factor",
         "factor",          "original_max_position_embeddings",
@@ -196,18 +333,19 @@ struct status arch_fields_check_rope(const struct js_node *rope, const char *wha
     };
     const char *rule = js_string(js_get(rope, "rope_type"), NULL);
     if (rule == NULL) rule = js_string(js_get(rope, "type"), NULL);
-    if (rule != NULL && !LISTED(rule, rules)) {
+    if (rule != NULL && !listed(rule, rules, sizeof rules / sizeof rules[0])) {
         return status_make(STATUS_INPUT,
                            "%s: %s of type \"%s\" is not implemented; shoal knows default, "
                            "linear, llama3 and yarn",
-                           what, where, rule);
+                           r->what, where, rule);
     }
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
     while (js_next(rope, &it, &key, &value)) {
-        if (LISTED(key, fields) || arch_field_is_off(value)) continue;
-        return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", what, where,
+        if (listed(key, names, sizeof names / sizeof names[0]) || arch_field_is_off(value))
+            continue;
+        return status_make(STATUS_INPUT, "%s: %s: field \"%s\" is not implemented", r->what, where,
                            key);
     }
     return status_ok();

@@ -461,7 +461,7 @@ static void fill_grids(struct loading *ld, const struct arch *m)
         struct layer_weights *lw = &w->layers_of_stage[layer - w->layers.begin];
         const char *prefix = lw->is_moe ? m->family->moe.shared : "mlp.";
         char name[96];
-        if (prefix == NULL) continue;
+        if (lw->is_moe && m->shared_ffn == 0) continue;
         snprintf(name, sizeof name, "model.layers.%u.%sdown_proj.weight", layer, prefix);
         lw->down.grid_bits = ckpt_find(ld->c, name)->grid_bits;
     }
@@ -489,6 +489,8 @@ static struct status prepare(struct loading *ld, const struct arch *m, const str
     TRY(keep_array(w, &w->inv_freq, n * sizeof *w->inv_freq));
     mem_ops_put(w->kern, w->inv_freq, inv_freq, n * sizeof *inv_freq);
     w->rope_factors = ckpt_rope_factors(ld->c);
+    if (m->kv_lora == 0)
+        w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
     TRY(weights_list(m, l, w->place, add_target, ld));
     fill_grids(ld, m);
     return status_ok();

@@ -258,6 +258,57 @@ static void what_is_not_implemented_is_refused_by_name(void)
     CU_ASSERT_EQUAL(parse(LLAMA ",\"mlp_bias\":false,\"logit_scale\":null").code, STATUS_OK);
 }
 
+/* Fields that mean something to other families alone: obeyed or ignored, a model would compute
+ * something else in silence. */
+static void fields_of_other_families_are_refused(void)
+{
+    refuse(LLAMA ",\"partial_rotary_factor\":0.5", "partial_rotary_factor is not implemented");
+    refuse(QWEN3 ",\"partial_rotary_factor\":0.5", "partial_rotary_factor is not implemented");
+    refuse(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"partial_rotary_factor\":0.5}",
+           "partial_rotary_factor is not implemented");
+    refuse(LLAMA ",\"clip_qkv\":8.0", "clip_qkv is not implemented");
+    refuse(LLAMA ",\"logits_scaling\":8.0", "logits_scaling is not implemented");
+    refuse(LLAMA ",\"residual_multiplier\":0.5", "residual_multiplier is not implemented");
+    refuse(LLAMA ",\"use_qk_norm\":true", "use_qk_norm is not implemented");
+    CU_ASSERT_EQUAL(parse(LLAMA ",\"partial_rotary_factor\":1.0,\"clip_qkv\":null,"
+                                "\"residual_multiplier\":1.0,\"use_qk_norm\":false")
+                        .code,
+                    STATUS_OK);
+    CU_ASSERT(m.rotary == 16 && m.embed_scale == 1 && m.logits_scale == 1 && !m.qk_norm);
+}
+
+#define DEEPSEEK_V2                                                                                \
+    "\"architectures\":[\"DeepseekV2ForCausalLM\"],\"hidden_size\":64,\"num_hidden_layers\":2,"    \
+    "\"num_attention_heads\":4,\"vocab_size\":100,\"intermediate_size\":96,"                       \
+    "\"max_position_embeddings\":128,\"moe_intermediate_size\":32,\"n_routed_experts\":8,"         \
+    "\"n_shared_experts\":0,\"num_experts_per_tok\":3,\"kv_lora_rank\":32,"                        \
+    "\"qk_nope_head_dim\":24,\"qk_rope_head_dim\":16,\"v_head_dim\":16,"                           \
+    "\"routed_scaling_factor\":16.0"
+
+static void implementations_that_differ_are_not_guessed(void)
+{
+    CU_ASSERT_EQUAL(parse(DEEPSEEK_V2 ",\"norm_topk_prob\":false").code, STATUS_OK);
+    CU_ASSERT(m.router.kind == ROUTER_SOFTMAX && m.router.scale == 16 && m.shared_ffn == 0);
+    refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":true", "norm_topk_prob");
+    refuse(DEEPSEEK_V2 ",\"norm_topk_prob\":1", "true or false");
+}
+
+static void switches_of_a_family_are_read(void)
+{
+    const char *qwen = "\"architectures\":[\"Qwen2MoeForCausalLM\"],\"hidden_size\":64,"
+                       "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":100,"
+                       "\"moe_intermediate_size\":48,\"num_experts\":8,\"num_experts_per_tok\":2,"
+                       "\"shared_expert_intermediate_size\":80,\"max_position_embeddings\":128,"
+                       "\"qkv_bias\":";
+    char body[1024];
+    snprintf(body, sizeof body, "%sfalse", qwen);
+    CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
+    CU_ASSERT(!m.qkv_bias && !m.o_bias);
+    snprintf(body, sizeof body, "%strue", qwen);
+    CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
+    CU_ASSERT(m.qkv_bias && !m.o_bias);
+}
+
 static void impossible_sizes_are_refused(void)
 {
     refuse("\"architectures\":[\"LlamaForCausalLM\"]", "num_hidden_layers");
@@ -290,5 +341,10 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);
     CU_add_test(suite, "what is not implemented is refused by name",
                 what_is_not_implemented_is_refused_by_name);
+    CU_add_test(suite, "fields of other families are refused",
+                fields_of_other_families_are_refused);
+    CU_add_test(suite, "implementations that differ are not guessed",
+                implementations_that_differ_are_not_guessed);
+    CU_add_test(suite, "switches of a family are read", switches_of_a_family_are_read);
     CU_add_test(suite, "impossible sizes are refused", impossible_sizes_are_refused);
 }
