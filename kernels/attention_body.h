@@ -1,8 +1,9 @@
-/* Attention, shared by the instruction sets. All heads of a kv head share what is read of a tile,
- * and FOLD_ROWS queries each vector of it. Many queries: keys and values become floats once, keys
- * turned where that pays; few: they are read where they are, whatever their type.
+/* Attention, shared by the instruction sets. The heads of a kv head share the loads of a tile's
+ * keys and values; FOLD_ROWS queries share each vector. With many queries, keys and values are
+ * converted to floats once, and keys are transposed where that pays. With few queries they are read
+ * in place, in the cache's type.
  *
- * The including file has defined: FOLD_ROWS, queries that are folded at a time, at most 8;
+ * The including file defines FOLD_ROWS, queries that are folded at a time, at most 8;
  * VALUE_VECTORS, vectors of an output in registers; the pieces of its vec.h; kv_load16 (elements of
  * the cache as floats) and dots16 (scores of 16 slots: 16 lanes, tree 8-4-2-1); rows_max and
  * rows_tree (to[r] = the largest lane, or the tree, of n vectors); TURN_KEYS, and where that is 1,
@@ -14,8 +15,8 @@
 
 enum {
     BLOCK_QUERIES = 256,                    /* queries that share a tile of floats */
-    WORTH_QUERIES = 2 * FOLD_ROWS,          /* queries from which making floats pays, */
-    WORTH_TURNING = 8 * FOLD_ROWS,          /* and turning keys */
+    WORTH_QUERIES = 2 * FOLD_ROWS,          /* least queries for converting to floats */
+    WORTH_TURNING = 8 * FOLD_ROWS,          /* least queries for transposing keys */
     SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* keys and values, or latents, of a tile */
     TILE = KV_BLOCK_TOKENS,
 };
@@ -312,7 +313,7 @@ static void block_begin(struct block *b, size_t first, size_t n)
     }
 }
 
-/* What query i sees of tile n; false: nothing. */
+/* The positions of tile n that query i sees; false: none. */
 ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_row *row)
 {
     const struct attn_args *a = b->args;

@@ -1,5 +1,5 @@
-/* Small inlined pieces that the kernels of every instruction set share, so that they cannot differ:
- * loading one element, the grid's constants, the router's key, the tiles that a row sees. */
+/* Small inlined functions that the kernels of every instruction set share, so that they cannot
+ * differ: loading an element, the grid's constants, the router's key, the tiles that a row sees. */
 #ifndef SHOAL_KERNELS_BODY_H
 #define SHOAL_KERNELS_BODY_H
 
@@ -59,7 +59,7 @@ DEVICE_INLINE size_t kern_first_visible(size_t p, uint32_t window)
     return window > 0 && p >= window ? p - window + 1 : 0;
 }
 
-/* What a row's output is divided by. A sink far above all scores makes it infinite, the row 0. */
+/* The divisor of a row's output. A sink far above all scores makes it infinite, and the row 0. */
 DEVICE_INLINE float kern_attention_sum(const struct attn_args *a, size_t head, float max, float sum)
 {
     return a->sinks != NULL ? sum + el_exp_body(a->sinks[head] - max) : sum;

@@ -1,5 +1,5 @@
-/* The largest model dimensions that a device's kernels take: known without a device, so that a model
- * is refused before one is opened. */
+/* The largest model dimensions that a device's kernels take: known without a device, so that a
+ * model is refused before one is opened. */
 #ifndef SHOAL_KERNELS_DEVICE_LIMITS_H
 #define SHOAL_KERNELS_DEVICE_LIMITS_H
 

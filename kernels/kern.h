@@ -1,12 +1,11 @@
-/* The table of kernels and the contract of each op: what every instruction set and device must
- * compute, bit for bit. Kernels know pointers, shapes and formats; they never allocate, never
- * communicate, never read the environment. Callers use the threaded ops of kernels/ops.h.
+/* The table of kernels and the contract of each op: the exact expression that every instruction set
+ * and device computes, bit for bit. Kernels know pointers, shapes and formats. They never allocate,
+ * never communicate and never read the environment. Callers use the threaded ops of kernels/ops.h.
  *
- * A table entry works on a slice, so that ops.c may cut the work among threads in any way: the
- * bits of an output never depend on the slice. Sets agree in every bit except the sign and payload
- * of a NaN, which never leave a row: such a row is an error row. Entries are filled with the
- * complete reference (kernels/ref) first and then overridden by what this CPU has
- * (kernels/select.c). */
+ * An entry of the table works on a slice, and the bits of an output never depend on the slice; so
+ * ops.c may divide the work among threads in any way. Instruction sets agree in every bit but the
+ * sign and payload of a NaN, and a NaN makes its row an error row. kernels/select.c fills the table
+ * with the complete reference (kernels/ref) and then overrides entries by what this CPU has. */
 #ifndef SHOAL_KERN_H
 #define SHOAL_KERN_H
 
@@ -21,15 +20,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A weight matrix [N, K] (N outputs, K inputs) packed for the kernels: panels of PANEL_COLUMNS
- * outputs, interleaved; K sequential inside a panel:
+/* A weight matrix [N, K] (N outputs, K inputs) packed for the kernels, in panels (packed tiles) of
+ * PANEL_COLUMNS = 16 outputs:
  *     element (n, k) stands at data[(n / 16 * K + k) * 16 + n % 16]
- * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves: its first
- * input is the first input of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
+ *
+ *     panel 0                          panel 1
+ *     k=0: n0 n1 ... n15               k=0: n16 n17 ... n31
+ *     k=1: n0 n1 ... n15               k=1: n16 n17 ... n31
+ *     ...
+ * Outputs beyond N in the last panel are zeros. A row-parallel shard holds whole leaves (K-blocks):
+ * its first input is the first of a leaf, so leaf i covers local inputs [i * leaf, (i + 1) * leaf).
  *
  * A quantized weight (quant.kind is not QUANT_NONE) has panels of 16 outputs too. K is padded to a
- * multiple of the kernel group G; what codes stand there does not matter, as their activation codes
- * are zero:
+ * multiple of the kernel group G. The padding's content is free, because the activations' codes
+ * there are zero:
  *     int8, fp8:    data[panel][K / 4][16][4]      input k = 4i + j of output c at [i][c][j];
  *                   int8 without zeros holds code + 128, so that all int8 codes are u8
  *     int4, mxfp4:  data[panel][K / 8][16][4]      the low nibble is input 8i + j, the high one
@@ -47,19 +51,18 @@ struct packed {
     struct quant_format quant; /* QUANT_NONE: elements of dtype */
     const void *scales;        /* quantized only */
     const uint8_t *zeros;      /* quantized with zeros only */
-    uint32_t flat;             /* 0: panels; else row-major, so many elements from output to output,
-                                  for a device's library (op_place_weight) */
+    uint32_t flat;             /* 0: panels; else row-major for a device's library
+                                  (op_place_weight), `flat` elements from output to output */
 };
 
 /* The arrays of a quantized weight. */
 enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
 
-/* Rows of activations as int8 codes, one scale for each kernel group of the weights that they meet.
- * Per row and group of G inputs (the last may be short):  m = max |x|;
- *     scale = m / 127, code = rne(x * (127 / m)) in [-127, 127];
- *     m < 2^-120, where 127 / m may overflow: scale +0 and codes 0;
- *     m not finite, or a NaN among x: scale NaN and codes 0, which makes an error row
- *     sum = the sum of the group's codes */
+/* Rows of activations as int8 codes (quantized values), one scale for each kernel group of the
+ * weights that they are multiplied with. Per row and group of G inputs (the last may be short):  m
+ * = max |x|; scale = m / 127, code = rne(x * (127 / m)) in [-127, 127]; m < 2^-120, where 127 / m
+ * may overflow: scale +0 and codes 0; m not finite, or a NaN among x: scale NaN and codes 0, which
+ * makes an error row sum = the sum of the group's codes */
 struct quant_rows {
     uint32_t group;  /* G */
     size_t n_groups; /* ceil(K / G) */
@@ -68,8 +71,8 @@ struct quant_rows {
     int32_t *sums;   /* [rows, n_groups] */
 };
 
-/* One weight applied to a run of consecutive rows; a dense linear is one group, the experts of a
- * rank are one group each. */
+/* One weight applied to consecutive rows. A dense linear is one group; each expert of a rank is a
+ * group. */
 struct linear_group {
     const struct packed *w;
     size_t row0, n_rows;
@@ -106,14 +109,14 @@ struct linear_args {
     const struct quant_rows *xq; /* x as codes, x is not read; NULL: weight-only */
     float *y;                    /* [rows, y_stride], y_stride >= N; written where no sums are */
     size_t y_stride;
-    size_t y_row, y_panel; /* without leaves, of kernels alone: what y begins with */
+    size_t y_row, y_panel; /* kernels without leaves: the row and panel that y begins with */
     int64_t *sums; /* [rows, N + 1]; written with leaves; [N] is the row's counter, which the
                       kernel adds to atomically (the op zeroes it first) */
     int32_t *bad;  /* [rows] with leaves and without sums */
     bool exact;    /* float weights in the order above on every device (router logits) */
 };
 
-/* Where a layer's keys and values stand. K (what = 0) or V (1) of (block b, kv head g) begins at
+/* The cache of a layer's keys and values. K (what = 0) or V (1) of (block b, kv head g) begins at
  *     base + ((b * 2 + what) * G + g) * kv_half_bytes      (in bytes)
  * with [KV_BLOCK_TOKENS][Hd] elements. By type:
  *     f32, f16, bf16: rounded to nearest even
@@ -167,7 +170,7 @@ struct attn_args {
     uint32_t window;             /* 0: all positions */
     const struct seq_rows *seqs; /* [S] */
     size_t n_seqs;
-    float *parts; /* what tiles leave when they are shared out; NULL: rows are never cut by tiles */
+    float *parts; /* results of tiles that several threads compute for one row; NULL: none do */
     size_t n_part_floats;
 };
 
@@ -190,8 +193,8 @@ struct router_args {
     const float *bias; /* [E], of sigmoids; NULL: none */
 };
 
-/* What packing does to words of four bytes: nothing; int8 codes get their bias; eight nibbles in
- * the checkpoint's order (even input low) become the panel's. */
+/* How packing changes words of four bytes: not at all; int8 codes get their bias; eight nibbles go
+ * from the checkpoint's order (even input low) to the panel's. */
 enum pack_words_kind { PACK_WORDS_PLAIN, PACK_WORDS_SIGNED, PACK_WORDS_NIBBLES };
 
 /* One instruction set's kernels. No entry is NULL after kern_select. */
@@ -209,8 +212,8 @@ struct kern_table {
     void (*linear_leaf[DTYPE_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
                                      size_t panel1, size_t row0, size_t row1);
 
-    /* The same with quantized weights; what xq is says which arithmetic. By quant.kind; the entry
-     * of QUANT_NONE is never called. */
+    /* The same with quantized weights, by quant.kind; xq chooses the arithmetic (struct
+     * linear_args). The entry of QUANT_NONE is never called. */
     void (*linear_quant[QUANT_KIND_COUNT])(const struct linear_args *a, size_t group, size_t panel0,
                                            size_t panel1, size_t row0, size_t row1);
     void (*linear_quant_leaf[QUANT_KIND_COUNT])(const struct linear_args *a, size_t group,
@@ -299,9 +302,11 @@ DEVICE_INLINE float kern_from_ordered_bits(uint32_t o)
  * STATUS_BUG when an answer is wrong. */
 struct status kern_select(const char *force, struct kern_table *out);
 
-/* Local. Fills a table with the reference; overrides what AVX2, FMA and F16C make faster; takes the
- * AVX2 set and overrides what AVX-512 with VNNI makes faster; that, and what AMX does. */
+/* Local. Fills a table with the reference. */
 void kern_fill_ref(struct kern_table *t);
+
+/* Local. Override entries of a filled table with kernels for AVX2, FMA and F16C; with these and
+ * kernels for AVX-512 with VNNI; with these and kernels for AMX. */
 void kern_fill_avx2(struct kern_table *t);
 void kern_fill_avx512(struct kern_table *t);
 void kern_fill_amx(struct kern_table *t);

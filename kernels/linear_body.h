@@ -1,23 +1,22 @@
-/* The float linear, shared by the instruction sets. Lanes run across the 16 outputs of a panel, so
- * each output keeps its own chain over k. Few rows: weights are converted in registers and the next
- * ones prefetched (bound by memory); the panels of a tile stand far apart, so that each is part of
- * a stream that goes on in the tile after. Many rows: pieces of panels are converted once into a
- * scratch that all rows use, each piece between the tiles of the one before.
+/* The float linear, shared by the instruction sets. Vector lanes run across the 16 outputs of a
+ * panel (packed tile), so each output keeps its own chain over k.
+ *   Few rows (bound by memory): weights are converted in registers and prefetched. The panels of a
+ * register tile stand far apart in memory; each is part of a stream that the next tile continues.
+ *   Many rows: K-slices of panels are converted once into a scratch that all rows read; the next
+ * slice is converted while tiles of this one are multiplied.
+ *   Quantized weights with float activations always go through the scratch.
  *
- * Quantized weights that meet float activations take the second way whatever the number of rows:
- * their pieces become floats in the scratch.
- *
- * The including file has defined: TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE, SHORT_PIECE;
- * struct v16 with v16_zero, v16_fma, v16_store_aligned; dequantize; load_weights (which may order
- * the lanes as it likes), store_outputs and output_lanes (which know that order); struct grid and
- * struct sums16 with grid_of, grid_add, store_sums, store_rounded. */
+ * The including file defines TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE and SHORT_PIECE
+ * (inputs of a K-slice); struct v16 with v16_zero, v16_fma, v16_store_aligned; dequantize;
+ * load_weights, which may order the lanes freely, and store_outputs and output_lanes, which know
+ * that order; struct grid and struct sums16 with grid_of, grid_add, store_sums, store_rounded. */
 #ifndef SHOAL_KERNELS_LINEAR_BODY_H
 #define SHOAL_KERNELS_LINEAR_BODY_H
 
 #include "kernels/body.h"
 
-/* Constant loops over a register tile disappear. AddressSanitizer checks every access to a tile,
- * and took ten minutes to compile them unrolled: there they stay loops. */
+/* Unrolls the constant loops over a register tile, so that the tile stays in registers. Not with
+ * AddressSanitizer, which checks every access to a tile: it took ten minutes to compile. */
 #define UNROLL_WORDS(words) _Pragma(#words)
 #ifdef __SANITIZE_ADDRESS__
 #define UNROLL(n)
@@ -26,15 +25,15 @@
 #endif
 
 enum {
-    BLOCK_ROWS = 256,   /* rows that share a converted piece */
-    FEW_ROWS = 6,       /* up to which weights are converted in registers */
-    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough chains not to wait for
-                           each other, and memory gives two streams more than one or four */
-    AHEAD_BYTES = 6144, /* how far ahead of its use a stream is fetched, with more of them less */
-    MANY_ROWS = 40,     /* from which pieces are long; below, more of them is converted a tile */
+    BLOCK_ROWS = 256,   /* rows that share a converted K-slice */
+    FEW_ROWS = 6,       /* most rows for which weights are converted in registers */
+    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
+                           memory delivers two streams faster than one or four */
+    AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter with more streams */
+    MANY_ROWS = 40,     /* least rows for long K-slices; with fewer rows a tile converts more */
     MOST_ROWS = 12,     /* of a register tile */
-    LINE_FLOATS = 16,   /* of a cache line, */
-    LINE_BYTES = 64,    /* which has so many bytes */
+    LINE_FLOATS = 16,   /* of a cache line */
+    LINE_BYTES = 64,    /* of a cache line */
 };
 
 /* Bytes of 16 weights: one input of a panel. */
@@ -57,7 +56,7 @@ struct slice {
     size_t n_rows;
 };
 
-/* What a register tile of few rows reads. */
+/* The input of a register tile of few rows. */
 struct operands {
     const float *x; /* [n_rows, x_stride] from the first input */
     size_t x_stride;
@@ -133,7 +132,7 @@ ALWAYS_INLINE int64_t *sums_at(const struct slice *s, size_t r, size_t panel)
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
 }
 
-/* What a row's leaves add up to, once they are all in. */
+/* The result of a row, once all its leaves are summed. */
 ALWAYS_INLINE void store_leaves(enum dtype t, const struct slice *s, size_t r, size_t panel,
                                 const struct grid *g, size_t n_leaves, const struct sums16 *sums)
 {
@@ -290,7 +289,7 @@ ALWAYS_INLINE struct conversion conversion_of(enum dtype t, const struct slice *
  * stalls the loads that follow. */
 #define SUMS_VECTORS (sizeof(struct sums16) / sizeof(((struct sums16 *)NULL)->s[0]))
 
-/* What `many` keeps of its rows, and the pieces at work. */
+/* Memory of `many`: the chains of its rows, and the K-slices that are used and converted. */
 struct block {
     enum dtype t;
     bool quantized, leafy;

@@ -1,6 +1,6 @@
-/* Register tiles over a piece of weights that stand converted in a scratch: the arithmetic of many
- * rows, and what goes along with it: fetching what comes next, and converting the next piece.
- * Included by linear_body.h only, which says what its includer has defined. */
+/* Register tiles over a K-slice of weights that was converted into a scratch: the arithmetic of
+ * many rows. Meanwhile the tiles prefetch inputs and weights and convert the next K-slice. Included
+ * by linear_body.h only, which lists what its includer defines. */
 #ifndef SHOAL_KERNELS_LINEAR_PIECE_H
 #define SHOAL_KERNELS_LINEAR_PIECE_H
 
@@ -11,16 +11,17 @@ enum {
     STEPS = 4,         /* inputs of an unrolled loop; divides LINE_FLOATS */
 };
 
-/* Inputs of a piece on their way from the weights to a scratch [n][n_panels][16]. */
+/* A K-slice that is being converted from the weights to a scratch [n][n_panels][16]. */
 struct conversion {
     enum dtype t;
     const char *from; /* the next input of the first panel */
     size_t panel_bytes;
     float *to;
-    size_t n_left, n_each; /* inputs; at a time */
+    size_t n_left, n_each; /* inputs left; inputs of one call of convert */
 };
 
-/* What a register tile of a piece reads, and what it does meanwhile. */
+/* The input of a register tile of a K-slice, and what the tile prefetches and converts meanwhile.
+ */
 struct tile_work {
     const float *x; /* [n_rows, x_stride] from the piece's first input */
     size_t x_stride;
@@ -62,7 +63,7 @@ ALWAYS_INLINE void convert(size_t n_panels, struct conversion *c)
         convert_as(DTYPE_F32, n_panels, c);
 }
 
-/* What goes along with inputs [k, k + LINE_FLOATS) of a piece. */
+/* The prefetches and the conversion that go along with inputs [k, k + LINE_FLOATS) of a K-slice. */
 ALWAYS_INLINE void meanwhile(size_t n_rows, size_t n_panels, const struct tile_work *o, size_t k)
 {
     UNROLL(16)

@@ -1,7 +1,14 @@
-/* The way of many rows through a linear with quantized weights and int8 activations, the same for
- * every instruction set: blocks of rows, pairs of panels, leaves, pieces of K, register tiles. A
- * set's file defines the pieces that are instructions (struct quant_tile and below) before it
- * includes this; nothing here knows a vector. Few rows: linear_quant_few.h. */
+/* Linears with quantized weights and int8 activations, for many rows and for every instruction set.
+ * Few rows: linear_quant_few.h. The loops, from the outside in:
+ *
+ *     block of up to 256 rows                     quant_linear_many
+ *       two panels (packed tiles of 16 outputs)   quant_panels, quant_panels_leaf
+ *         leaf (K-block), or all of K             quant_chains
+ *           K-slice of up to 512 inputs           quant_piece: unpacks weights, prepares scales
+ *             register tile of some rows          set_tile
+ *
+ * Nothing here knows a vector: the file of an instruction set defines the functions set_* and the
+ * constants SET_* that are declared below, and then includes this one. */
 #ifndef SHOAL_KERNELS_LINEAR_QUANT_BODY_H
 #define SHOAL_KERNELS_LINEAR_QUANT_BODY_H
 
@@ -11,8 +18,8 @@
 #include <math.h>
 #include <string.h>
 
-/* How codes are written: bytes, unpacked nibbles (up to 15, mxfp4 up to 24; tiles alone), or the
- * packed nibbles themselves (few rows alone). */
+/* How quantized weights stand in memory: as bytes; as nibbles that were unpacked to bytes (int4 up
+ * to 15, mxfp4 up to 24), which register tiles read; or as packed nibbles, which few rows read. */
 enum quant_source {
     SOURCE_BYTES,
     SOURCE_UNPACKED_INT4,
@@ -22,15 +29,15 @@ enum quant_source {
 };
 
 enum {
-    QUANT_BLOCK_ROWS = 256, /* rows that share a piece's bytes, scales and zeros */
-    QUANT_PIECE = 512,      /* inputs of a piece: 2 x 8 KiB as bytes */
+    QUANT_BLOCK_ROWS = 256, /* rows that share a K-slice's bytes, scales and zeros */
+    QUANT_PIECE = 512,      /* inputs of a K-slice: 2 x 8 KiB as bytes */
     QUANT_PANELS = 2,       /* panels of a register tile */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
-    QUANT_MANY_ROWS = 64, /* whose outputs are more than a cache holds; fewer wait for weights */
+    QUANT_MANY_ROWS = 64, /* from here on outputs do not fit a cache and are fetched before use */
 };
 
-/* What a register tile reads: n_rows rows and n_panels panels, whole groups of a piece. */
+/* The input of a register tile: n_rows rows and n_panels panels, whole groups of a K-slice. */
 struct quant_tile {
     enum quant_source source;
     bool has_zeros;
@@ -48,47 +55,58 @@ struct quant_tile {
     const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero, 16 bits */
     const uint8_t *ahead; /* codes to fetch meanwhile, ahead_stride bytes to the next panel's, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
-    /* SET_ENDS alone: chains begin with this piece, from +0; and end with it: where they go then,
-       NULL: they go on */
-    bool begins;
-    const struct quant_end *end;
+    bool begins;                     /* with SET_ENDS: chains begin with this K-slice, from +0 */
+    const struct quant_end *end;     /* with SET_ENDS: where chains go that end with this K-slice;
+                                        NULL: they go on */
 };
 
-/* To be defined by the set:
- * the chains continued: acc[row][panel][16], panels at most QUANT_PANELS and rows at most
- * SET_TILE_ROWS, of whole bytes SET_BYTES_ROWS;
- * SET_SIGNED: not 0 where tiles multiply signed codes: then bytes are unpacked too, and unpacking
- * takes away the bias (quant_bias), also where there are zeros;
- * SET_ENDS: not 0 where set_tile begins chains by itself and hands those that end to
- * quant_chains_end, since a tile is more than the first-level cache holds;
- * n_vectors of 64 bytes of nibbles as twice as many vectors of bytes (mxfp4: doubled, biased), of
- * bytes as as many;
- * n scales (a multiple of 16) in f32; n times bias - zero in the lower 16 bits;
- * n <= QUANT_PIECE_GROUPS sums times a factor, which is the room that out has;
- * whether n (a multiple of 16) partials of a leaf all fit the grid;
- * to = from + 16 that do, each as a double moved so far that its last bits count in units of the
- * grid: what it was moved by stays in the sum, quant_leaf_start takes it out;
- * y [n] (a multiple of 16) = sums in units of the grid. */
+/* Defined by the instruction set, as are these constants:
+ *   SET_TILE_ROWS   most rows of a register tile over unpacked nibbles
+ *   SET_BYTES_ROWS  the same over SOURCE_BYTES
+ *   SET_SIGNED      1: tiles multiply signed bytes. set_unpack then copies SOURCE_BYTES too, and
+ *                   subtracts the bias (quant_bias), with zero points as well
+ *   SET_ENDS        1: a tile does not fit the first-level cache, so set_tile begins chains itself
+ *                   and hands the chains that end to quant_chains_end */
+
+/* Continues the chains acc[row][panel][16] over the tile's groups. */
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
+
+/* Reads n_vectors vectors of 64 bytes. From packed nibbles it writes two vectors of bytes for each
+ * (mxfp4: doubled and biased); from SOURCE_BYTES one. */
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
+
+/* out[n] = scales [i, i + n) of the array `in`, in f32; n is a multiple of 16. */
 static void set_scales(struct quant_format f, const void *in, size_t i, size_t n, float *out);
+
+/* out[n] = bias - zero point, in the lower 16 bits; n is a multiple of 16. */
 static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out);
+
+/* out[n] = sums[n] * factor; n <= QUANT_PIECE_GROUPS, which out has room for. */
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out);
+
+/* Whether all n partials of a leaf fit the grid; n is a multiple of 16. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
+
+/* to[16] = from[16] + p[16] in units of the grid. p fits the grid. Each p is added to a large
+ * constant as a double, so that its last bits count units of the grid; that constant stays in the
+ * sum, and quant_leaf_start has taken it out before. */
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
                                 int64_t *to);
+
+/* y[n] = the values of sums [n] in units of the grid; n is a multiple of 16. */
 ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 
-/* The leaves of a slice's rows on their way to the grid: which of them it is, and what the sums of
- * the first begin with, so that the last ones are done. */
+/* The leaf that a slice's rows are at. */
 struct quant_leaf {
+    /* the sums of the first leaf begin here: minus the constants that all leaves will add
+       (set_grid_add) */
     int64_t start[PANEL_COLUMNS] __attribute__((aligned(64)));
-    size_t g, n_groups; /* of this leaf */
+    size_t g, n_groups; /* its first group, and how many */
     bool is_first, is_last;
 };
 
-/* Where chains go that end, of a slice's rows and of panels from `panel` on: outputs, or a leaf's
- * partials. */
+/* The destination of chains that end, of a slice's rows and of panels from `panel` on: outputs, or
+ * the partials of a leaf. */
 struct quant_end {
     const struct quant_slice *slice;
     size_t panel;
@@ -109,7 +127,7 @@ struct quant_slice {
     int64_t *sums;
 };
 
-/* What the rows of a block share, and where their chains stand. */
+/* Memory of a block of rows: their chains, and the prepared weights that they share. */
 struct quant_work {
     float acc[QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS] __attribute__((aligned(64)));
     uint8_t bytes[QUANT_PANELS][QUANT_PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
@@ -138,7 +156,7 @@ static enum quant_source quant_source_of(enum quant_kind kind)
     return kind == QUANT_INT8 ? SOURCE_BYTES : kind == QUANT_INT4 ? SOURCE_INT4 : SOURCE_MXFP4;
 }
 
-/* What stands for 0 among packed codes when there are no zero points. */
+/* The quantized value that means 0 where a weight has no zero points. */
 ALWAYS_INLINE int32_t quant_bias(enum quant_source source)
 {
     return source == SOURCE_BYTES  ? QUANT_INT8_BIAS
@@ -175,8 +193,8 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
     t->start_stride = QUANT_PIECE_GROUPS;
 }
 
-/* Where the codes after the groups [.., g) of n panels stand: the next groups, or the next panels,
- * or (at the end) these again. */
+/* The weights to prefetch after the groups [.., g) of n panels: the next groups, or the next
+ * panels, or at the end these again. */
 static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n_panels, size_t g,
                                   size_t n_groups, size_t panel_bytes)
 {
@@ -186,13 +204,13 @@ static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n
     return (const uint8_t *)w->data + next * panel_bytes;
 }
 
-/* A length that is nearly always the same costs no call then. */
+/* memcpy of n_outputs elements, without a call for a whole panel, which is nearly every one. */
 #define QUANT_PUT(to, from, n_outputs)                                                             \
     ((n_outputs) == PANEL_COLUMNS ? memcpy(to, from, PANEL_COLUMNS * sizeof *(from))               \
                                   : memcpy(to, from, (n_outputs) * sizeof *(from)))
 
-/* Leaves +0 of the partials of a panel that do not fit the grid. Returns how many of the n_outputs
- * those were. */
+/* Sets the partials of a panel that do not fit the grid to +0. Returns how many of the n_outputs
+ * did not fit. */
 static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
 {
     int64_t n_bad = 0;
@@ -204,7 +222,7 @@ static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
     return n_bad;
 }
 
-/* Where the sums of row r and one panel end, or its outputs. */
+/* The sums, and the outputs, of row r and one panel. */
 static inline int64_t *quant_sums_at(const struct quant_slice *s, size_t r, size_t panel)
 {
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
@@ -225,9 +243,10 @@ ALWAYS_INLINE void quant_put_rounded(const int64_t *sums, size_t n_panels, size_
     if (!is_whole) memcpy(y, all, n_outputs * sizeof *y);
 }
 
-/* Ends a leaf of all rows and of n_panels (constant) panels, side by side in acc: their partials go
- * to sums, both so many numbers from row to row, with the last leaf to where they are wanted. What
- * is the same for all rows stands in locals: stores through pointers do not change those. */
+/* Ends a leaf of all rows and of n_panels (constant) panels, which stand side by side in acc: adds
+ * their partials to sums, and after the last leaf writes the result to its destination. acc_row and
+ * sums_row are the elements from row to row. Values that all rows share stand in locals, because
+ * the compiler cannot know that stores through pointers leave the structures alone. */
 ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
                                   size_t panel, size_t n_panels, float *acc, size_t acc_row,
                                   int64_t *sums, size_t sums_row, int64_t *n_bad)
@@ -310,14 +329,14 @@ static inline void quant_tile_begin(size_t n_rows, float (*acc)[QUANT_PANELS][PA
     for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* no call */
 }
 
-/* Asks for a line that will be written. */
+/* Fetches a cache line that will be written. */
 static inline void quant_fetch_own(const void *line)
 {
     __asm__ volatile("prefetchw (%0)" : : "r"(line));
 }
 
-/* The lines where chains of n_rows rows from `row` on and of n_panels panels from the p-th on will
- * end: without them the stores behind wait until memory gave them. */
+/* Fetches the cache lines that the chains of n_rows rows from `row` on and of n_panels panels from
+ * the p-th on will be written to; else the stores would wait for memory. */
 static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
                                     size_t n_panels)
 {

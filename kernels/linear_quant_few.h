@@ -1,18 +1,19 @@
-/* The way of few rows through a linear with quantized weights and int8 activations: panel after
- * panel, straight from the packed weights; and the choice between few rows and many
- * (linear_quant_body.h), whose rules hold here too. */
+/* Linears with quantized weights and int8 activations, for few rows: panel (packed tile) after
+ * panel, straight from the packed weights. Also chooses between few rows and many
+ * (linear_quant_body.h). The instruction set defines set_few as it defines the functions of that
+ * file. */
 #ifndef SHOAL_KERNELS_LINEAR_QUANT_FEW_H
 #define SHOAL_KERNELS_LINEAR_QUANT_FEW_H
 
 #include "kernels/linear_quant_body.h"
 
 enum {
-    QUANT_CODES_AHEAD = 3072, /* bytes of codes on their way: what a core can wait for at once, and
-                                 a first-level cache holds */
-    QUANT_SCALES_AHEAD = 512, /* the same of scales */
+    QUANT_CODES_AHEAD = 3072, /* bytes of quantized weights to prefetch: as many as a core can have
+                                 in flight and a first-level cache holds */
+    QUANT_SCALES_AHEAD = 512, /* bytes of scales to prefetch */
 };
 
-/* What the chains of a few rows and one panel read, straight from the packed weight. */
+/* The input of the chains of a few rows and one panel, straight from the packed weight. */
 struct quant_few {
     struct quant_format format;
     size_t n_rows, n_groups, group;
@@ -29,13 +30,13 @@ struct quant_few {
     size_t scales_step;
 };
 
-/* To be defined by the set: the chains of n_rows (constant, at most SET_FEW_ROWS) rows, from +0:
- * acc[row][16]; more rows are multiplied so up to SET_FEW_MOST, of whole bytes SET_FEW_BYTES_MOST
- * (the larger one). */
+/* Defined by the instruction set: acc[row][16] = the chains of n_rows rows, from +0; n_rows is
+ * constant and at most SET_FEW_ROWS. Up to SET_FEW_MOST rows are multiplied this way, with
+ * SOURCE_BYTES up to SET_FEW_BYTES_MOST, which is the larger one. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 
-/* What few rows gather over the leaves of a panel. */
+/* The sums of a few rows over the leaves of a panel. */
 struct quant_few_sums {
     int64_t sums[SET_FEW_ROWS][PANEL_COLUMNS] __attribute__((aligned(64)));
     int64_t n_bad[SET_FEW_ROWS];

@@ -1,5 +1,5 @@
-/* How the ops cut linears among threads: strips of rows, units of panels, what a unit costs. For
- * the ops_*.c files. */
+/* How linears are divided among threads: strips of rows, units of panels (packed tiles), and the
+ * cost of a unit. For the ops_*.c files. */
 #ifndef SHOAL_KERNELS_LINEAR_STRIPS_H
 #define SHOAL_KERNELS_LINEAR_STRIPS_H
 
@@ -7,7 +7,7 @@
 #include "kernels/part.h"
 
 enum {
-    LINEAR_ROWS = 256,    /* rows of one strip: they share what is converted */
+    LINEAR_ROWS = 256,    /* rows of one strip: they share converted weights */
     LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
     QUANT_SPEED = 4,      /* int8 multiply-adds that cost as much as one of f32 */
     TILE_PANELS = 4,      /* panels that the widest register tile takes; with more than one row */
@@ -18,7 +18,7 @@ enum {
 typedef void linear_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
                           size_t row0, size_t row1);
 
-/* Units of `unit` panels, the last may have fewer. */
+/* Rows of a group and all panels, cut into units of `unit` panels; the last unit may have fewer. */
 struct strip {
     size_t n_panels, unit, n_units, n_rows;
     uint64_t unit_cost; /* in multiply-adds; never 0, so that a weight without inputs is cut too */
@@ -31,7 +31,7 @@ static inline linear_slice *slice_of(const struct kern_table *k, const struct pa
     return leafy ? k->linear_leaf[w->dtype] : k->linear[w->dtype];
 }
 
-/* The strip from row `row` of a group on; unit 0: as suits the tiles. */
+/* The strip that begins at row `row` of a group. unit 0: chosen to suit the register tiles. */
 static inline struct strip strip_of(const struct linear_args *a, const struct linear_group *g,
                                     size_t row, size_t unit)
 {

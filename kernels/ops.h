@@ -1,35 +1,35 @@
-/* Ops over whole arrays: what the rooms above call; threaded, or on the table's device. Each op
- * cuts its work among the threads of the table's team, sets the floating-point environment of each
- * thread (round to nearest, no flush to zero), and calls the table's slices. The bits do not depend
- * on the number of threads. All are Local, allocate nothing, and never fail. On a device
- * (kernels/device.h) arrays are device memory, what is called a list stays host memory, and
- * failures show in device_status. */
+/* Ops over whole arrays, for the rooms above. Without a device, each op divides its work among the
+ * threads of the table's team, sets the floating-point environment of each thread (round to
+ * nearest, no flush to zero), and calls the table's kernels on slices. The bits do not depend on
+ * the number of threads. With a device (kernels/device.h) the op calls the device's table
+ * (kernels/device_ops.h); arrays are then device memory, lists stay host memory, and failures show
+ * in device_status. All ops are Local, allocate nothing, and never fail. */
 #ifndef SHOAL_KERNELS_OPS_H
 #define SHOAL_KERNELS_OPS_H
 
 #include "kernels/kern.h"
 
-/* Says which rows the ops that follow work on, until the next call: rope_table, kv_write and
- * attention of a device read it. seqs [n_seqs] cover all n_rows. */
+/* Announces the rows of a step. On a device op_rope_table, op_kv_write, op_rope_kv and op_attention
+ * read positions and blocks from it, until the next call. seqs [n_seqs] cover all n_rows. */
 void op_step_begin(const struct kern_table *k, const struct seq_rows *seqs, size_t n_seqs,
                    size_t n_rows);
 
-/* The same of some of the step's rows: kv_write and attention work on [row0, row0 + n_rows). */
+/* Announces a part of the step: op_kv_write, op_rope_kv and op_attention then work on the rows
+ * [row0, row0 + n_rows). */
 void op_step_part(const struct kern_table *k, size_t row0, size_t n_rows);
 
 /* y = x w^T per group (weights without leaves). All groups have weights of one type or format. */
 void op_linear(const struct kern_table *k, const struct linear_args *a);
 
-/* The same for n of them that do not depend on each other, such as q, k and v: one waking of the
- * threads for all. */
+/* n linears that do not depend on each other (q, k and v), for which threads are woken once. */
 void op_linears(const struct kern_table *k, const struct linear_args *a, size_t n);
 
-/* sums = leaf sums of x w^T per group (weights with leaves); the counters are zeroed first. Or, of
- * float weights on the CPU, without sums: their values, and bad += the counters. */
+/* sums = the integer sums of x w^T per group, for weights with leaves; zeroes the rows' counters
+ * first. With sums NULL (on the CPU) y = the sums' values, and bad += the counters. */
 void op_linear_leaf(const struct kern_table *k, const struct linear_args *a);
 
-/* Rows [0, n_rows) of x, n inputs each, as codes: the first groups of out's rows; what other groups
- * these have is left as it is (not on a device). */
+/* Quantizes rows [0, n_rows) of x, n inputs each, into the first groups of out's rows. Leaves
+ * further groups of these rows as they are (on the CPU). */
 void op_quantize_rows(const struct kern_table *k, const float *x, size_t x_stride, size_t n_rows,
                       size_t n, const struct quant_rows *out);
 
@@ -56,16 +56,14 @@ struct norm_args {
 };
 void op_rmsnorm(const struct kern_table *k, const struct norm_args *a);
 
-/* A rotated part that stands behind each head: rot elements from x, x_stride apart from head to
- * head of [T, n_heads], to out, rotated by the table's rope; `pairs`: neighbours 2i and 2i + 1
- * become i and i + rot / 2 first. */
+/* Copies the rotary part of each head from x to out and rotates it there by the table's rope. */
 struct rope_tails {
-    const float *x;
-    float *out;
+    const float *x; /* [T, n_heads], x_stride apart, rot elements each */
+    float *out;     /* the same, out_stride apart */
     size_t x_stride, out_stride;
     const float *cos, *sin; /* [T, rot / 2] */
     size_t n_rows, n_heads, rot;
-    bool pairs;
+    bool pairs; /* elements 2i and 2i + 1 of x are a pair, which out has at i and i + rot / 2 */
 };
 void op_rope_tails(const struct kern_table *k, const struct rope_tails *a);
 
@@ -98,9 +96,9 @@ void op_clamp(const struct kern_table *k, float *x, float limit, size_t n);
 void op_sigmoid_rows(const struct kern_table *k, float *x, const float *gate, size_t n_rows,
                      size_t n);
 
-/* What attention reads, in one pass over the rows: each head of q in place, and of k, is normed
- * (rmsnorm over Hd, where there is a weight) and rotated (rope); k and v then go into the rows'
- * cache slots (kv_store). k holds what it holds then. */
+/* Prepares attention in one pass over the rows: norms each head of q and k in place (rmsnorm over
+ * Hd, where there is a weight), rotates it (rope), and writes k and v into the rows' cache slots
+ * (kv_store). k is undefined afterwards. */
 struct rope_kv_args {
     float *q, *k; /* [T, H, Hd], [T, G, Hd] */
     const float *v;
@@ -129,15 +127,13 @@ struct swiglu_args {
 };
 void op_swiglu(const struct kern_table *k, const struct swiglu_args *a);
 
-/* gate.y [n_rows, F] = op_swiglu of what op_linears makes of gate and up, which have the same rows
- * in each group, all n_rows in ascending order, and y_stride F; up.y holds what it holds then.
- * codes: gate.y as op_quantize_rows makes them; NULL: none. codes_alone: nobody reads gate.y, which
- * need not be written then. */
+/* The first half of a gated FFN: gate.y [n_rows, F] = op_swiglu of the outputs of the linears gate
+ * and up. up.y is undefined afterwards. */
 struct gated_args {
-    struct linear_args gate, up;
+    struct linear_args gate, up; /* the same rows in each group, all n_rows ascending; y_stride F */
     size_t n_rows;
-    const struct quant_rows *codes;
-    bool codes_alone;
+    const struct quant_rows *codes; /* gate.y as op_quantize_rows makes them; NULL: none */
+    bool codes_alone;               /* gate.y is not read afterwards and need not be written */
 };
 void op_gated(const struct kern_table *k, const struct gated_args *a);
 
@@ -216,35 +212,34 @@ struct move_args {
 };
 void op_move_rows(const struct kern_table *k, const struct move_args *a);
 
-/* What samples, on a device alone (the CPU's way: sample/vocab_parallel.c). keys [n_rows] of logits
- * [n_rows, n] of ids from id0 on: the table's argmax; n_bad [n_rows]. Both are arrays. */
+/* Sampling on a device; on the CPU sample/vocab_parallel.c calls the table. keys[row] = the table's
+ * argmax of a row of logits, with n_bad[row]. */
 struct argmax_args {
-    const float *logits;
+    const float *logits; /* [n_rows, n] */
     size_t n_rows, n;
-    uint32_t id0;
-    uint64_t *keys;
-    int64_t *n_bad;
+    uint32_t id0;   /* of the first column */
+    uint64_t *keys; /* array [n_rows] */
+    int64_t *n_bad; /* array [n_rows] */
 };
 void op_argmax_rows(const struct kern_table *k, const struct argmax_args *a);
 
-/* What a row's log-probabilities are made of, on a device alone: totals [n_rows] of the table's
- * mass at 1 / T = 1 under each row's own maximum, and the bits [n_rows] of one logit of it. maxima
- * and targets are lists, totals and bits arrays. */
+/* The parts of a row's log-probability, on a device: totals[row] = the table's mass of the row at
+ * temperature 1 under the row's maximum; bits[row] = the bits of its target's logit. */
 struct score_args {
     const float *logits; /* [n_rows, n] */
     size_t n_rows, n;
-    const float *maxima;    /* [n_rows] */
-    const int32_t *targets; /* [n_rows] columns; beyond [0, n): the bits are 0 */
-    int64_t *totals;
-    uint32_t *bits;
+    const float *maxima;    /* list [n_rows] */
+    const int32_t *targets; /* list [n_rows] of columns; outside [0, n) the bits are 0 */
+    int64_t *totals;        /* array [n_rows] */
+    uint32_t *bits;         /* array [n_rows] */
 };
 void op_score_rows(const struct kern_table *k, const struct score_args *a);
 
 enum { LOGIT_FORBIDDEN = 1, LOGIT_REPEATED = 2, LOGIT_SAMPLED = 4 };
 
-/* Bias and penalties of one logit: x = l + bias; REPEATED: x / repetition, x * repetition where it
- * is not positive; SAMPLED: x - often - presence; then the nearest finite float. FORBIDDEN: the
- * least. */
+/* Bias and penalties of one logit l: x = l + bias. REPEATED: x / repetition where x > 0, else
+ * x * repetition. SAMPLED: x - often - presence. The result is the nearest finite float. FORBIDDEN:
+ * the least finite float. */
 struct logit_change {
     uint32_t row, at, flags;
     float bias, repetition, often, presence;
@@ -284,23 +279,26 @@ void op_place_rows(const struct kern_table *k, const struct place_args *a);
 /* The same added to what stands there. Not on a device. */
 void op_add_rows(const struct kern_table *k, const struct place_args *a);
 
-/* Before memory is taken for a plain weight of linears with one group: decides on a device whether
- * a library multiplies with it, and its layout (w->flat). Its bytes then; and, once it has memory
- * and before its first rows, whether the library keeps the law for its shape, which writes that
- * memory. Errors: STATUS_USAGE. */
+/* Decides the layout of a plain weight (w->flat): on a device, whether a library multiplies with
+ * it. For weights of linears with one group; called before the weight has memory. */
 void op_place_weight(const struct kern_table *k, struct packed *w);
+
+/* Bytes of a plain weight in its layout; SIZE_MAX: overflow. */
 size_t packed_bytes_of(const struct packed *w);
+
+/* Checks that the library's products of w's shape keep the numerics law. Called when w has memory,
+ * which it overwrites, and before its first rows. Errors: STATUS_USAGE. */
 struct status op_check_weight(const struct kern_table *k, const struct packed *w);
 
-/* Rows [row0, row0 + n_rows) (outputs) of a plain weight from a row-major source in host memory;
- * and of a part of a quantized one, as the checkpoint stores it. The weight's memory was zeroed
- * before its first rows. */
+/* Packs outputs [row0, row0 + n_rows) of a plain weight from a row-major source in host memory; and
+ * of a part of a quantized weight, from rows as the checkpoint stores them. The weight's memory
+ * must have been zeroed before its first rows. */
 void op_pack_rows(const struct kern_table *k, const struct packed *w, size_t row0, size_t n_rows,
                   const void *rows, size_t row_stride_bytes);
 void op_pack_quant(const struct kern_table *k, const struct packed *w, enum packed_part part,
                    size_t row0, size_t n_rows, const void *rows, size_t row_stride_bytes);
 
-/* The transposed way: inputs [k0, k0 + n) of all outputs of a plain weight, one a row. */
+/* Packs inputs [k0, k0 + n) of all outputs of a plain weight; a row of the source is an input. */
 void op_pack_columns(const struct kern_table *k, const struct packed *w, size_t k0, size_t n,
                      const void *rows, size_t row_stride_bytes);
 

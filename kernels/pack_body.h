@@ -1,5 +1,5 @@
-/* What packing shares among instruction sets: the entry of the table, one set of instructions for
- * each kind of words. Included by <set>/pack_*.c. */
+/* The table's pack_words for every instruction set: chooses the kind of words once, outside the
+ * loops. Included by pack_*.c of each instruction set. */
 #ifndef SHOAL_KERNELS_PACK_BODY_H
 #define SHOAL_KERNELS_PACK_BODY_H
 

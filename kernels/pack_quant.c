@@ -120,7 +120,7 @@ static void put_scales(const struct kern_table *k, const struct packed *w, size_
     }
 }
 
-/* What packs without a choice of kernels. */
+/* Packs with the reference kernels, without a table. */
 static const struct kern_table plain = {.pack_halves = k_pack_halves_ref,
                                         .pack_words = k_pack_words_ref};
 

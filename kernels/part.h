@@ -1,6 +1,11 @@
-/* Cutting work among threads by cost. An op's work is a list of strips; a strip is a number of
- * units that cost the same. Every thread walks the list and takes the units whose cost starts
- * inside its own share, so that nothing is stored and any shape is balanced. Used by the ops. */
+/* Divides an op's work among threads by cost. The work is a list of strips; a strip is a number of
+ * units of equal cost. Each thread walks the whole list and takes the units whose cost begins
+ * inside its own share. So no list is stored, and work of any shape is balanced.
+ *
+ *     cost   0        share 0       |      share 1       |      share 2
+ *     strips [u u u u u u][u   u   u   u][uuuuuuuuuuuuuuuuu][u     u     u]
+ *
+ * Used by the ops. */
 #ifndef SHOAL_KERNELS_PART_H
 #define SHOAL_KERNELS_PART_H
 
@@ -15,7 +20,7 @@ struct part {
     uint64_t begin, end, at;
 };
 
-/* Local. The units [*unit0, *unit1) of the next strip that are this thread's; false when none. */
+/* Local. This thread's units [*unit0, *unit1) of the next strip; false where it has none. */
 static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost, size_t *unit0,
                              size_t *unit1)
 {
@@ -32,9 +37,9 @@ static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost,
 /* Does an op's work on one thread's share. */
 typedef void part_fn(const void *job, struct part part);
 
-/* Local. Runs fn over shares that cover `cost` (about one multiply-add each), on all threads of the
- * team when the work is worth telling them, else on the calling one. Sets the floating-point
- * environment of each. */
+/* Local. Cuts `cost` (in about multiply-adds) into shares and runs fn on each: on all threads of
+ * the team where the work is worth waking them, else on the calling thread. Sets the floating-point
+ * environment of each thread. */
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job);
 
 #endif

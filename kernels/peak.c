@@ -87,8 +87,8 @@ double peak_run(struct team *team, enum peak_kind kind)
     return kinds[kind].ops * PEAK_ROUNDS * team_size(team);
 }
 
-/* Every thread has as many bytes as the others, and they come in pieces, so that a thread that has
- * lost its core is helped as it is in the ops. */
+/* All threads get equal numbers of bytes, in pieces, so that other threads take over the pieces of
+ * a thread that has lost its core, as in the ops. */
 struct read_job {
     char *base;
     size_t n; /* of a piece */

@@ -1,7 +1,6 @@
-/* What this machine can do at most, measured: bytes read from memory, fused multiply-adds, int8
- * products. Loops that do nothing else, in the forms that kernels use; no kernel may claim more.
- * Says nothing of caches or of mixed work. Called by `shoal bench` and by bench_kernels' readers.
- */
+/* Measures the peaks of this machine: bytes read from memory, fused multiply-adds and int8 products
+ * per second, each by a loop that does nothing else, in the forms that kernels use. No kernel can
+ * be faster. Caches and mixed work are not measured. Called by `shoal bench` and bench_kernels. */
 #ifndef SHOAL_KERNELS_PEAK_H
 #define SHOAL_KERNELS_PEAK_H
 
@@ -52,8 +51,8 @@ void peak_memory_fini(struct peak_memory *m);
 enum { PEAK_READS = 3 };
 double peak_read(const struct peak_memory *m, struct team *team, int variant);
 
-/* Local. Bytes of one last-level cache of this CPU, 0 where it does not say. A host may have several
- * (struct topo_node, n_l3). */
+/* Local. Bytes of one last-level cache of this CPU, 0 where it does not say. A host may have
+ * several (struct topo_node, n_l3). */
 size_t peak_cache_bytes(void);
 
 enum { PEAK_CPU_NAME_BYTES = 49 };

@@ -1,5 +1,6 @@
-/* Quantized weights, one element at a time: where a code, scale and zero point stand and what they
- * say. The reference, packing and the tests' oracle; fast sets read whole vectors of the same. */
+/* Quantized weights, one element at a time: the places of codes (quantized values), scales and zero
+ * points in a packed weight, and their values. Used by the reference, packing and tests; the
+ * kernels of instruction sets read whole vectors of the same layout. */
 #ifndef SHOAL_KERNELS_QUANT_BODY_H
 #define SHOAL_KERNELS_QUANT_BODY_H
 
@@ -7,8 +8,8 @@
 
 enum {
     QUANT_QUAD = 4,        /* inputs of an output that stand side by side */
-    QUANT_INT8_BIAS = 128, /* packed int8 codes without zeros are u8 with this zero point */
-    QUANT_MXFP4_BIAS = 12, /* what makes doubled E2M1 numbers unsigned */
+    QUANT_INT8_BIAS = 128, /* zero point of packed int8 codes (u8) of weights without zero points */
+    QUANT_MXFP4_BIAS = 12, /* added to doubled E2M1 numbers to make them unsigned */
 };
 
 /* Groups of a packed weight's row of n inputs. */
@@ -65,7 +66,7 @@ DEVICE_INLINE int32_t kern_quant_int(const struct packed *w, size_t n, size_t k)
     return code - kern_quant_zero(w, n, k / quant_kernel_group(w->quant));
 }
 
-/* What kern_quant_int counts in: the weight's scale, for mxfp4 half of it. */
+/* The unit of kern_quant_int: the weight's scale, for mxfp4 half of it. */
 DEVICE_INLINE float kern_quant_scale(const struct packed *w, size_t n, size_t g)
 {
     const size_t i = kern_quant_scale_index(w, n, g);

@@ -26,7 +26,7 @@ enum {
 
 typedef int32_t tile_sums[TILE_ROWS][PANEL_COLUMNS];
 
-/* What 16 rows bring to each group, group by group, so that a group's stand side by side. */
+/* The scales and sums of 16 rows, group by group, so that those of a group stand side by side. */
 struct tile_rows {
     float scales[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
     int32_t sums[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
@@ -100,7 +100,7 @@ ALWAYS_INLINE void group_multiply(size_t group, struct codes c, size_t x_stride,
     }
 }
 
-/* What a chain's groups are finished with. */
+/* The input of the end of a group of chains. */
 struct finish {
     struct chain chain;
     struct fetch ahead;

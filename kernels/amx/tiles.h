@@ -22,7 +22,7 @@ enum {
     TILES = 8,
 };
 
-/* What LDTILECFG reads: palette 1 is all that there is. */
+/* The operand of LDTILECFG; palette 1 is the only one. */
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];

@@ -24,7 +24,7 @@ struct pairs_row {
     int32_t sums[PAIRS_GROUPS], start[PAIRS_GROUPS];
 } __attribute__((aligned(64)));
 
-/* What the rows of a block share, and where their chains stand. */
+/* Memory of a block of rows: their chains, and the prepared weights that they share. */
 struct pairs_work {
     float acc[PAIRS_PANELS / QUANT_PANELS][QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS]
         __attribute__((aligned(64)));

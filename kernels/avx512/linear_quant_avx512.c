@@ -39,7 +39,7 @@ ALWAYS_INLINE __m512i broadcast_quad(const int8_t *x)
 
 enum { QUADS = QUANT_CODE_ALIGN / QUANT_QUAD, TILE_SUMS = SET_TILE_ROWS * QUANT_PANELS };
 
-/* What is read next, on its way: codes of the next tile, which are in no first-level cache. */
+/* Prefetches the codes of the next tile, which are not in the first-level cache. */
 ALWAYS_INLINE void tile_fetch(size_t n_rows, size_t n_panels, const struct quant_tile *t, size_t g,
                               const int8_t *x)
 {
@@ -159,7 +159,7 @@ ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
     return sum;
 }
 
-/* What the sums of few rows start from in group g: parts[row][part]. */
+/* The values from which the sums of few rows start in group g: parts[row][part]. */
 ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_t n_split,
                               const struct quant_few *t, size_t g, __m512i *sum)
 {

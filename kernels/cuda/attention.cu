@@ -228,7 +228,7 @@ BLOCK_INLINE struct attention_part attention_part_of(const struct attention_work
     return p;
 }
 
-/* What a row's output is divided by. */
+/* The divisor of a row's output. */
 BLOCK_INLINE float attention_total(const struct attention_work_cuda *a, uint32_t head, float max,
                                    float sum)
 {

@@ -271,7 +271,7 @@ BLOCK_INLINE void mma_values(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* What a row's output is divided by. */
+/* The divisor of a row's output. */
 BLOCK_INLINE float mma_total(const struct attention_mma_work *a, uint32_t head, float max,
                              float sum)
 {

@@ -1,5 +1,5 @@
-/* What a block of attention_mma.cu has, and the way of queries, keys and values into its shared
- * memory as f16. */
+/* The work of a block of attention_mma.cu, and the loading of queries, keys and values into its
+ * shared memory as f16. */
 #ifndef SHOAL_KERNELS_CUDA_ATTENTION_TILE_H
 #define SHOAL_KERNELS_CUDA_ATTENTION_TILE_H
 
@@ -21,7 +21,8 @@ struct mma_kind {
     uint32_t width, row_tiles;
 };
 
-/* What a block has. Row i of it: position i / n_heads of the run, head i % n_heads of its heads. */
+/* The work of a block. Its row i: position i / n_heads of the run, head i % n_heads of its heads.
+ */
 struct mma_part {
     const struct attention_mma_work *a;
     struct mma_kind kind;

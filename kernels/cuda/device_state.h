@@ -61,7 +61,7 @@ struct device_hooks {
     void (*close)(struct device *d);
 };
 
-/* What the library's products of a type and a number of inputs are made with. */
+/* The library's algorithm for products of a type and a number of inputs. */
 struct device_algorithm {
     enum dtype dtype;
     bool batched;

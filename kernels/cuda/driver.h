@@ -64,7 +64,7 @@ struct cuda_driver {
     int (*fill)(void *p, int byte, size_t n_bytes, void *stream);
     int (*launch)(enum cuda_kernel kernel, struct cuda_grid grid, const void *args, void *stream);
 
-    /* What is put on the stream between begin and end does not run but becomes a graph; node: the
+    /* Work put on the stream between begin and end does not run but becomes a graph; node: the
      * launch put last. end also ends what failed, then *graph is NULL. change: a node's grid and
      * arguments for launches of the graph from now on; those before keep theirs. destroy: of a
      * graph that does not run. */

@@ -261,7 +261,8 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
            outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
 }
 
-/* What the library multiplies of a weight: columns or whole leaves, and a last short leaf. */
+/* The parts of a weight that the library multiplies: all columns; or whole leaves, and a last short
+ * leaf. */
 static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
 {
     const bool free = d->arithmetic == DEVICE_FREE;

@@ -1,4 +1,4 @@
-/* What can be launched on a device: the list of kernels and the arguments of each, all pointers to
+/* The kernels of a device: their list, and the arguments of each; all pointers are pointers to
  * device memory unless said. One op per *.cu beside this file; its body is plain C11 and CUDA
  * alike, so that tests run it on the CPU. ops_cuda.c fills the arguments, a cuda_driver launches.
  */

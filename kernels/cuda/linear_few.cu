@@ -10,7 +10,7 @@ enum {
     PIECE_BYTES = 16,
 };
 
-/* What a block has, and its shared memory: CUDA_FEW_STAGES of FEW_PANELS runs of a panel. */
+/* The work of a block, and its shared memory: CUDA_FEW_STAGES of FEW_PANELS runs of a panel. */
 struct few_part {
     const struct linear_work *a;
     struct linear_part rows;

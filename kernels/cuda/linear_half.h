@@ -32,7 +32,7 @@ enum {
                       HALF_SHARED,                                                                 \
                   "more shared memory than is asked for")
 
-/* What a block has. */
+/* The work of a block. */
 struct half_part {
     const struct linear_work *a;
     struct linear_part rows;
@@ -43,7 +43,7 @@ struct half_part {
     uint8_t *shared;
 };
 
-/* What a warp's lanes keep; chain is used where groups have scales. */
+/* Registers of a warp's lanes; chain is used where groups have scales. */
 struct half_warp {
     struct half_sums sums[DOWN * ACROSS][WARP_LANES], chain[DOWN * ACROSS][WARP_LANES];
     float scale[ACROSS * 2][WARP_LANES]; /* of the lane's outputs in this group */

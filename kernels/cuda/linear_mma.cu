@@ -11,7 +11,7 @@ enum {
     HALVES = 2, /* a thread's rows of a tile, and its outputs */
 };
 
-/* What a warp has: rows of one group, outputs from n on, kernel groups [g0, g1). */
+/* The work of a warp: rows of one group, outputs from n on, kernel groups [g0, g1). */
 struct mma_part {
     const struct linear_work *a;
     struct linear_part rows;

@@ -1,4 +1,4 @@
-/* What the linears of all weight types share: which outputs and rows a thread has. A block has
+/* Shared by the linears of all weight types: the outputs and rows of a thread. A block has
  * eight panels of sixteen outputs and up to eight rows; b.z is the leaf. One thread is one output's
  * chains, so the order of k is the law's and cutting outputs and rows cuts nothing. */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_TILE_H
@@ -109,7 +109,7 @@ BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint
     return sum;
 }
 
-/* What the codes' own zero adds for each unit of activation. */
+/* The share of the zero point in a sum, for each unit of activation. */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.kind == QUANT_MXFP4) return 0;

@@ -6,10 +6,10 @@
 
 #include "kernels/cuda/dialect.h"
 
-/* What lane l holds of [16, 16] x [16, 8], two elements a word, the first one low, with r = l / 4
- * and i = 2 (l % 4): a: row r inputs i, row r + 8, row r inputs i + 8, row r + 8 inputs i + 8; b:
- * output r, inputs i and i + 8; sums: row r, outputs i and i + 1, row r + 8, the same (PTX ISA,
- * mma.m16n8k16). */
+/* The elements that lane l holds of [16, 16] x [16, 8], two elements a word, the first one low,
+ * with r = l / 4 and i = 2 (l % 4): a: row r inputs i, row r + 8, row r inputs i + 8, row r + 8
+ * inputs i + 8; b: output r, inputs i and i + 8; sums: row r, outputs i and i + 1, row r + 8, the
+ * same (PTX ISA, mma.m16n8k16). */
 enum { HALF_K = 16 };
 struct half_a {
     uint32_t v[4];

@@ -63,7 +63,7 @@ REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const flo
     return o;
 }
 
-/* What a fold multiplies the old output (a) and the tile's (b) with. */
+/* The factors of the old output (a) and of the tile's (b) in a fold. */
 struct factors {
     float a, b;
 };
@@ -102,7 +102,7 @@ static float *part_at(const struct attn_args *a, const struct attn_slice *s, siz
     return s->parts + ((n - s->tile0) * a->n_heads + head) * kern_part_floats(a->kv.head_dim);
 }
 
-/* What position p sees of tile n, for a head's query. */
+/* The positions of tile n that position p sees, for a head's query. */
 REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_rows *seq, size_t head,
                                  size_t p, size_t n)
 {

@@ -9,7 +9,7 @@
 
 enum { HOST_BYTES = 64, SUMS_BYTES = 320, CHOICE_BYTES = 96 };
 
-/* What a rank says of its device. */
+/* The description of a rank's device that ranks compare. */
 struct device_ways {
     char host[HOST_BYTES], sums[SUMS_BYTES];
     uint32_t n_algorithms;

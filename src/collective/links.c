@@ -134,7 +134,7 @@ bool links_settle(struct device *d, const struct link *link, int error, enum sta
 
 /* --- opening ------------------------------------------------------------------------------- */
 
-/* What the first rank of a communicator tells the others. */
+/* Sent by the first rank of a communicator to the others. */
 struct invitation {
     char id[NCCL_ID_BYTES];
     int32_t error;

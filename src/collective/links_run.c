@@ -1,4 +1,4 @@
-/* What runs in the communicators of a device: collectives on its compute stream, and rows of a
+/* The operations of a device's communicators: collectives on its compute stream, and rows of a
  * pipeline on two streams of their own, so that they move while the device computes. */
 #include "collective/links_private.h"
 #include "kernels/cuda/device_state.h"

@@ -1,5 +1,5 @@
-/* Bias and penalties on one rank's part of a row of logits. What is done to a logit depends on the
- * logit and on its own entry alone, so where the vocabulary was cut never shows. Called by
+/* Bias and penalties on one rank's part of a row of logits. A logit's change depends on the logit
+ * and its own entry alone, so it does not depend on how the vocabulary is sharded. Called by
  * vocab_parallel.c. */
 #ifndef SHOAL_SAMPLE_ADJUST_H
 #define SHOAL_SAMPLE_ADJUST_H
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is done to one row before its draw. Borrowed. */
+/* Bias, penalties and constraints of one row before its draw. Borrowed. */
 struct adjust {
     struct plan_penalties penalties;
     const struct plan_adjust *entries; /* [n], ids ascending */
@@ -19,23 +19,23 @@ struct adjust {
     const uint32_t *allowed; /* bit i: token i may be drawn; NULL: all may */
 };
 
-/* Local. Whether anything is. */
+/* Local. Whether the row changes any logit. */
 bool adjust_is_any(const struct adjust *a);
 
-/* Local. Room that a row takes of `saved`, for `width` logits. */
+/* Local. Elements of `saved` that a row of `width` logits needs. */
 size_t adjust_n_saved(const struct adjust *a, size_t width);
 
-/* Local. One logit, in f32 and in this order: the bias is added; the repetition penalty (Keskar et
- * al. 2019) divides a positive logit and multiplies another, for tokens of prompt and answer; the
- * frequency penalty times n_sampled is taken away; the presence penalty is. What leaves the finite
- * floats becomes the nearest of them; a forbidden token becomes the least. */
+/* Local. Changes one logit, in f32 and in this order: adds the bias; for tokens of prompt and
+ * answer divides a positive logit by the repetition penalty (Keskar et al. 2019) and multiplies any
+ * other with it; for tokens of the answer subtracts the frequency penalty times n_sampled, then the
+ * presence penalty. The result is the nearest finite float; a forbidden token gets the least. */
 float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *entry, float logit);
 
-/* Local. The same as a change for kern_changed_logit, without its place. */
+/* Local. The same as the argument of kern_changed_logit; row and column are left 0. */
 struct logit_change adjust_change(const struct plan_penalties *p, const struct plan_adjust *entry);
 
-/* Local. The changes of the logits of ids [id0, id0 + width), row `row` of a device's logits.
- * Returns how many that were: at most a->n. */
+/* Local. Writes the changes of the logits of ids [id0, id0 + width), for row `row` of a device's
+ * logits, to out. Returns their number, at most a->n. */
 size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t row,
                    struct logit_change *out);
 

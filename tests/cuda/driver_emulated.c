@@ -157,7 +157,7 @@ static int emu_memory(struct cuda_memory *out)
     return 0;
 }
 
-/* What is given back stays unused: a use after it is one of forbidden memory or of old values. */
+/* Freed memory is not used again, so a use after free touches forbidden memory or old values. */
 static int emu_alloc(void **out, size_t n_bytes, void *stream)
 {
     (void)stream;

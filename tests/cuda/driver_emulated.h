@@ -1,4 +1,4 @@
-/* What tests tell the emulated driver (driver_emulated.c). */
+/* Settings of the emulated driver (driver_emulated.c), for tests. */
 #ifndef SHOAL_TESTS_DRIVER_EMULATED_H
 #define SHOAL_TESTS_DRIVER_EMULATED_H
 
@@ -15,8 +15,8 @@ enum {
     EMULATED_NO_GRAPHS,
 };
 
-/* What the machine is like from now on; all zero: one device of capability 9.0 that works. Read
- * from SHOAL_EMULATED as well: words like "devices=2 major=7 lost=100 memory=1000000 hangs=1". */
+/* The emulated machine; all zero: one working device of capability 9.0. Also read from
+ * SHOAL_EMULATED: words like "devices=2 major=7 lost=100 memory=1000000 hangs=1". */
 struct emulated {
     uint64_t devices;      /* 0: one; a number above: that many */
     uint64_t count_error;  /* of asking for devices */

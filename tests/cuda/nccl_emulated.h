@@ -1,4 +1,4 @@
-/* What the emulated NCCL (nccl_emulated.c) asks of the emulated driver. */
+/* Functions of the emulated driver for the emulated NCCL (nccl_emulated.c). */
 #ifndef SHOAL_TESTS_NCCL_EMULATED_H
 #define SHOAL_TESTS_NCCL_EMULATED_H
 

@@ -1,4 +1,4 @@
-/* What this GPU gives at most, for tests/gpu.sh to measure shoal by: copy bandwidth, and the
+/* Measures the peaks of this GPU, which tests/gpu.sh compares shoal with: copy bandwidth, and the
  * products of a model's linears as a plain chain of cuBLAS calls. One line of JSON. usage: peaks
  * ROWS SHAPE..., a shape is OUTPUTSxINPUTS. Exit status: 77 no GPU, 1 a failure. */
 #include <cublas_v2.h>

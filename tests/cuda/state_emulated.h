@@ -1,4 +1,4 @@
-/* What the files of the emulated driver share: its streams, its device memory, what is recorded.
+/* Shared by the files of the emulated driver: its streams, its device memory, what is recorded.
  * Included by driver_emulated.c, streams_emulated.c and graphs_emulated.c alone. */
 #ifndef SHOAL_TESTS_STATE_EMULATED_H
 #define SHOAL_TESTS_STATE_EMULATED_H
@@ -104,7 +104,7 @@ bool emulated_run_streams(void);
 /* The end of what a stream has now. */
 struct event emulated_all_of(struct stream *s);
 
-/* Whoever ran something ends here, before the lock is given away. */
+/* Called by the thread that ran something, before it gives up the lock. */
 void emulated_close_region(void);
 
 /* The driver's functions of these names. */

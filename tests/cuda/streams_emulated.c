@@ -69,7 +69,7 @@ void emulated_append(struct queue *q, const struct work *w)
     q->work[q->n++] = *w;
 }
 
-/* What a real device refuses while a stream is recorded. */
+/* Calls that a real device refuses while a stream is recorded. */
 void emulated_not_recording(void)
 {
     if (all.graph != NULL) abort();
@@ -125,7 +125,7 @@ static void run_one(const struct work *w)
     if (w->kind == WORK_GEMM) emulated_gemm(&w->gemm, &all.e);
 }
 
-/* Whoever ran something ends here, before the lock is given away. */
+/* Called by the thread that ran something, before it gives up the lock. */
 void emulated_close_region(void)
 {
     if (all.is_open) open_region(false);
@@ -221,7 +221,7 @@ int emulated_stream_create(void **out)
     return emulated_called();
 }
 
-/* What is left of it is run now; a thread keeps it. */
+/* Runs the rest of the work now; a thread keeps it. */
 int emulated_stream_destroy(void *stream)
 {
     struct stream *s = stream, **at = &all.streams;

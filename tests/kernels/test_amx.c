@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What LDTILECFG reads and STTILECFG writes: one tile of one row of four bytes, which no kernel
+/* The operand of LDTILECFG and STTILECFG: one tile of one row of four bytes, which no kernel
  * has use for. */
 struct tile_mark {
     uint8_t bytes[64];

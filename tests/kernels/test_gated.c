@@ -18,7 +18,7 @@ struct problem {
     bool is_float;
 };
 
-/* What a run makes. */
+/* The outputs of a run. */
 struct result {
     float *y[2];
     struct quant_rows codes;

@@ -189,7 +189,7 @@ static int drv_graph_begin(void *stream)
     return cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal);
 }
 
-/* What the next work would depend on: the last one alone, as one stream is captured. */
+/* The node that the next work would depend on: only the last one, as one stream is captured. */
 static int drv_graph_node(void *stream, void **node)
 {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -291,7 +291,7 @@ static void check_law(struct both *b, const struct shape *s, enum dtype t, size_
     step_close(b, &x);
 }
 
-/* What attention_mma.cu allows a row's error to be. */
+/* The error of a row that attention_mma.cu allows. */
 static double allowed(const struct step *x, size_t seq, size_t r, uint32_t head)
 {
     const size_t hd = x->s->head_dim, p = x->seqs[seq].pos0 + r;

@@ -1,4 +1,4 @@
-/* What chooses, on the device and the reference: the router of every kind; the sampler. */
+/* The router of every kind and the sampler, on the device and the reference. */
 #include "util_device.h"
 
 #include "kernels/logit_body.h"

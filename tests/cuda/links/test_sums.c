@@ -114,7 +114,7 @@ static void put(const struct bench *b, const struct sample *s)
     mem_ops_put(&b->gpu, to->sums, s->sums, s->n_rows * (s->n_out + 1) * sizeof *s->sums);
 }
 
-/* What the device has, beside what the CPU makes of the same sums. */
+/* Compares the result of the device with that of the CPU for the same sums. */
 static void check(const struct bench *b, struct sample *s, bool adds)
 {
     const size_t n_y = s->n_rows * s->n_out * sizeof *s->y, n_bad = s->n_rows * sizeof *s->bad;
