@@ -5,7 +5,7 @@
 #include "serve/input/line_reader.h"
 #include "serve/output/result_row.h"
 #include "serve/request/request.h"
-#include "serve/request/request_words.h"
+#include "serve/request/request_answer.h"
 #include "unit/util_serve.h"
 
 #include <math.h>
@@ -78,12 +78,12 @@ static void check_request(const struct request *r)
     for (size_t i = 0; i < r->n_tokens; i++) {
         FUZZ_CHECK(r->tokens[i] >= 0 && r->tokens[i] < VOCAB, "token %d", r->tokens[i]);
     }
-    FUZZ_CHECK(r->max_tokens >= 1, "max_tokens %d", r->max_tokens);
-    FUZZ_CHECK(r->temperature >= 0 && isfinite(r->temperature), "temperature %g",
-               (double)r->temperature);
-    FUZZ_CHECK(r->top_p > 0 && r->top_p <= 1, "top_p %g", (double)r->top_p);
-    FUZZ_CHECK(r->min_p >= 0 && r->min_p <= 1, "min_p %g", (double)r->min_p);
-    FUZZ_CHECK(r->top_k >= 0, "top_k %d", r->top_k);
+    FUZZ_CHECK(r->ask->max_tokens >= 1, "max_tokens %d", r->ask->max_tokens);
+    FUZZ_CHECK(r->ask->temperature >= 0 && isfinite(r->ask->temperature), "temperature %g",
+               (double)r->ask->temperature);
+    FUZZ_CHECK(r->ask->top_p > 0 && r->ask->top_p <= 1, "top_p %g", (double)r->ask->top_p);
+    FUZZ_CHECK(r->ask->min_p >= 0 && r->ask->min_p <= 1, "min_p %g", (double)r->ask->min_p);
+    FUZZ_CHECK(r->ask->top_k >= 0, "top_k %d", r->ask->top_k);
 }
 
 /* The token from `token` on, round the vocabulary, that r may draw next. */
@@ -110,14 +110,15 @@ static bool serve_line(const struct line *line)
     FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     check_request(r);
     const bool served = r->error_code == NULL;
-    if (served && (r->n_choices > 1 || r->beam.width > 0 || r->n_prompt_logprobs >= 0)) {
+    if (served &&
+        (r->ask->n_choices > 1 || r->ask->beam.width > 0 || r->ask->n_prompt_logprobs >= 0)) {
         request_destroy(&r); /* the scheduler gives it what its row needs */
         return true;
     }
     for (int32_t i = 0; served && r->finish == REQUEST_UNFINISHED && i < 40; i++) {
         struct plan_top tops[32] = {{.id = 0}};
-        FUZZ_CHECK(r->n_logprobs <= 32, "%d alternatives", r->n_logprobs);
-        if (r->n_logprobs >= 0) st = request_take_logprob(r, -0.5f, tops);
+        FUZZ_CHECK(r->ask->n_logprobs <= 32, "%d alternatives", r->ask->n_logprobs);
+        if (r->ask->n_logprobs >= 0) st = request_take_logprob(r, -0.5f, tops);
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
         st = request_take_token(r, &rules, allowed_from(r, 'a' + i % 26));
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);

@@ -2,7 +2,7 @@
  * entries against a count of a request's tokens. */
 #include "base/mem.h"
 #include "serve/request/beam.h"
-#include "serve/request/request_adjust.h"
+#include "serve/schedule/adjusts.h"
 #include "util_fake_engine.h"
 
 #include <CUnit/CUnit.h>
@@ -46,7 +46,7 @@ static struct status answer(struct request *probe, uint64_t seed)
     for (int32_t v = 0; v < VOCAB; v++)
         tops[v] = (struct plan_top){v, logprob_of(probe->tokens, probe->n_tokens, v, seed)};
     qsort(tops, VOCAB, sizeof *tops, compare_tops);
-    CU_ASSERT(probe->n_logprobs <= VOCAB && probe->temperature == 0);
+    CU_ASSERT(probe->ask->n_logprobs <= VOCAB && probe->ask->temperature == 0);
     TRY(request_take_logprob(probe, tops[0].logprob, tops));
     return request_take_token(probe, &rules, tops[0].id);
 }
@@ -77,7 +77,7 @@ static struct status search(struct request *r, uint64_t seed, struct request **a
         if (!status_failed(&st)) st = beam_advance(b, probes);
         for (int32_t i = 0; i < n; i++) request_destroy(&probes[i]);
     }
-    for (int32_t i = 0; !status_failed(&st) && i < r->n_choices; i++)
+    for (int32_t i = 0; !status_failed(&st) && i < r->ask->n_choices; i++)
         st = beam_make_answer(b, i, &answers[i]);
     beam_destroy(&b);
     return st;
@@ -102,15 +102,15 @@ static int by_rank(const void *a, const void *b)
 static size_t plain_search(const struct request *r, uint64_t seed, struct plain *ended)
 {
     struct plain running[WIDTH_MAX], all[WIDTH_MAX * VOCAB];
-    const size_t width = (size_t)r->beam.width;
+    const size_t width = (size_t)r->ask->beam.width;
     size_t n_running = 1, n_ended = 0;
     memset(running, 0, sizeof running);
     memcpy(running[0].tokens, r->tokens, PROMPT * sizeof(int32_t));
-    for (size_t length = 1; length <= (size_t)r->max_tokens; length++) {
+    for (size_t length = 1; length <= (size_t)r->ask->max_tokens; length++) {
         size_t n = 0, n_next = 0;
         for (size_t i = 0; i < n_running; i++) {
             for (int32_t v = 0; v < VOCAB; v++) {
-                if (v == end_ids[0] && length <= (size_t)r->min_tokens) continue;
+                if (v == end_ids[0] && length <= (size_t)r->ask->min_tokens) continue;
                 struct plain p = running[i];
                 p.score += (double)logprob_of(p.tokens, PROMPT + p.n, v, seed);
                 p.tokens[PROMPT + p.n++] = v;
@@ -121,13 +121,13 @@ static size_t plain_search(const struct request *r, uint64_t seed, struct plain 
         }
         qsort(all, n, sizeof *all, by_rank);
         for (size_t i = 0; i < n; i++) {
-            if (all[i].last != end_ids[0] && length < (size_t)r->max_tokens) {
+            if (all[i].last != end_ids[0] && length < (size_t)r->ask->max_tokens) {
                 if (n_next < width) running[n_next++] = all[i];
                 continue;
             }
             if (i >= width) continue;
             struct plain e = all[i];
-            e.score /= pow((double)length, r->beam.length_penalty);
+            e.score /= pow((double)length, r->ask->beam.length_penalty);
             size_t at = n_ended < width ? n_ended++ : width;
             while (at > 0 && ended[at - 1].score < e.score) {
                 if (at < width) ended[at] = ended[at - 1];
@@ -138,10 +138,11 @@ static size_t plain_search(const struct request *r, uint64_t seed, struct plain 
         n_running = n_next;
         if (n_running == 0) break;
         if (n_ended < width) continue;
-        if (r->beam.early == BEAM_EARLY) break;
-        const bool far = r->beam.early == BEAM_NEVER && r->beam.length_penalty > 0;
-        const double reach = far ? (double)r->max_tokens : (double)length;
-        if (running[0].score / pow(reach, r->beam.length_penalty) <= ended[width - 1].score) break;
+        if (r->ask->beam.early == BEAM_EARLY) break;
+        const bool far = r->ask->beam.early == BEAM_NEVER && r->ask->beam.length_penalty > 0;
+        const double reach = far ? (double)r->ask->max_tokens : (double)length;
+        if (running[0].score / pow(reach, r->ask->beam.length_penalty) <= ended[width - 1].score)
+            break;
     }
     return n_ended;
 }
@@ -208,10 +209,10 @@ static void entries_count_what_the_tokens_are(void)
     struct request *r = make_request(
         "{\"prompt\":[1,2,7,2],\"max_tokens\":40,\"repetition_penalty\":1.5,\"min_tokens\":6,"
         "\"stop_token_ids\":[6],\"logit_bias\":{\"8\":2,\"1\":-3}}");
-    struct request_adjusts adjusts = {0};
+    struct adjusts adjusts = {0};
     uint64_t x = 9;
     for (int step = 0; step < 40; step++) {
-        const struct status st = request_adjusts_update(&adjusts, r, &rules);
+        const struct status st = adjusts_update(&adjusts, r, &rules);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         size_t at = 0;
         for (int32_t v = 0; v < VOCAB; v++) {
@@ -235,7 +236,7 @@ static void entries_count_what_the_tokens_are(void)
         if (token == 4 || token == 6) token = 5;
         CU_ASSERT_EQUAL_FATAL(request_take_token(r, &rules, token).code, STATUS_OK);
     }
-    request_adjusts_fini(&adjusts);
+    adjusts_fini(&adjusts);
     request_destroy(&r);
 }
 

@@ -3,8 +3,8 @@
 
 #include "base/mem.h"
 #include "serve/request/request.h"
+#include "serve/request/request_answer.h"
 #include "serve/request/request_guide.h"
-#include "serve/request/request_words.h"
 #include "text/grammar/automaton.h"
 #include "util_forms.h"
 #include "util_serve.h"
@@ -85,7 +85,7 @@ static void tokens_fit_where_their_bytes_do(void)
     CU_ASSERT_EQUAL(guides_create(t, rules.vocab_size, &rules.guides).code, STATUS_OK);
     struct request *r = util_request_parse(
         &rules, "{\"prompt\":\"a\",\"guided_regex\":\"x(yz|[p-r]{1,2})?\",\"max_tokens\":9}");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(r->guide);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->ask->guide);
     static const char *const next[] = {"x", "ypqr|", "z", "|"}; /* | is the end token */
     static const char tokens[] = "xyz";
     for (size_t step = 0; step < 3; step++) {
@@ -179,7 +179,7 @@ static void words_are_gathered_without_copying_them_all_each_time(void)
     CU_ASSERT_EQUAL(request_create(&rules, 1, line.data, line.n, &r).code, STATUS_OK);
     const uint64_t n = mem_fail_after(0);
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
-    CU_ASSERT(r->words.n_banned >= WORDS * 6);
+    CU_ASSERT(r->ask->words.n_banned >= WORDS * 6);
     CU_ASSERT(n_each > 0 && n < WORDS * n_each + WORDS / 2);
     request_destroy(&r);
     strbuf_fini(&line);
@@ -223,8 +223,8 @@ static void expect_walks(const char *path, const char *line, const struct dfa *d
     uint64_t state = 5;
     for (int walk = 0; walk < 40; walk++) {
         struct request *r = util_request_parse(&rules, line);
-        if (r->guide == NULL) printf("\n  %s: %s\n", path, r->error_message);
-        CU_ASSERT_FATAL(r->guide != NULL);
+        if (r->ask->guide == NULL) printf("\n  %s: %s\n", path, r->error_message);
+        CU_ASSERT_FATAL(r->ask->guide != NULL);
         while (r->finish == REQUEST_UNFINISHED) {
             CU_ASSERT_EQUAL_FATAL(request_allow(r, &rules, NULL, allowed).code, STATUS_OK);
             state = state * 6364136223846793005u + 1442695040888963407u;
@@ -271,10 +271,10 @@ static void equal_specs_share_a_guide(void)
     struct request *a = util_request_parse(&rules, LINE), *b = util_request_parse(&rules, LINE);
     struct request *c =
         util_request_parse(&rules, "{\"prompt\":\"a\",\"guided_choice\":[\"yes\"]}");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(a->guide);
-    CU_ASSERT_PTR_EQUAL(a->guide, b->guide);
-    CU_ASSERT_PTR_NOT_EQUAL(a->guide, c->guide);
-    CU_ASSERT_NOT_EQUAL(guide_hash(a->guide), guide_hash(c->guide));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(a->ask->guide);
+    CU_ASSERT_PTR_EQUAL(a->ask->guide, b->ask->guide);
+    CU_ASSERT_PTR_NOT_EQUAL(a->ask->guide, c->ask->guide);
+    CU_ASSERT_NOT_EQUAL(guide_hash(a->ask->guide), guide_hash(c->ask->guide));
     for (int i = 0; i < 1000; i++) {
         char line[96];
         snprintf(line, sizeof line, "{\"prompt\":\"a\",\"guided_regex\":\"%d%s\"}", i,
@@ -285,7 +285,7 @@ static void equal_specs_share_a_guide(void)
     }
     request_destroy(&b);
     b = util_request_parse(&rules, LINE);
-    CU_ASSERT_PTR_EQUAL(a->guide, b->guide);
+    CU_ASSERT_PTR_EQUAL(a->ask->guide, b->ask->guide);
     request_destroy(&a);
     request_destroy(&b);
     request_destroy(&c);
@@ -305,7 +305,7 @@ static void empty_fields_ask_for_nothing(void)
         char line[96];
         snprintf(line, sizeof line, "{\"prompt\":\"a\",\"%s\":%s}", fields[i / 4], values[i % 4]);
         struct request *r = util_request_parse(&rules, line);
-        CU_ASSERT_PTR_NULL(r->guide);
+        CU_ASSERT_PTR_NULL(r->ask->guide);
         CU_ASSERT_EQUAL(r->error_code == NULL, i <= 16); /* response_format is off by null alone */
         request_destroy(&r);
     }
@@ -323,20 +323,21 @@ static void masks_are_made_again(void)
     CU_ASSERT_EQUAL(guides_create(t, VOCAB, &rules.guides).code, STATUS_OK);
     struct request *r =
         util_request_parse(&rules, "{\"prompt\":\"q\",\"guided_regex\":\"([a-c][d-h]){300}\"}");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(r->guide);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r->ask->guide);
     for (int pass = 0; pass < 2; pass++) {
         uint16_t state = GUIDE_START;
         for (int i = 0; i < STATES; i++) {
             const uint32_t *mask;
             size_t n_tokens, n_bits = 0;
-            CU_ASSERT_EQUAL(guide_mask(r->guide, state, i == 0, &mask, &n_tokens).code, STATUS_OK);
+            CU_ASSERT_EQUAL(guide_mask(r->ask->guide, state, i == 0, &mask, &n_tokens).code,
+                            STATUS_OK);
             for (int32_t id = 0; id < VOCAB; id += 32) n_bits += mask[id / 32] != 0;
             CU_ASSERT_EQUAL(n_tokens, i % 2 == 0 ? 3 : 5);
             CU_ASSERT_EQUAL(mask['a' / 32], i % 2 == 0 ? 0xEu : 0x1F0u);
             CU_ASSERT_EQUAL(n_bits, 1);
-            state = guide_next(r->guide, state, i % 2 == 0 ? 'b' : 'e', i == 0);
+            state = guide_next(r->ask->guide, state, i % 2 == 0 ? 'b' : 'e', i == 0);
         }
-        CU_ASSERT(guide_accepts(r->guide, state));
+        CU_ASSERT(guide_accepts(r->ask->guide, state));
     }
     request_destroy(&r);
     guides_destroy(&rules.guides);
@@ -363,7 +364,7 @@ static void failing_allocations_are_statuses(void)
         if (!status_failed(&st)) st = request_allow(r, &rules, NULL, allowed);
         passed = mem_fail_after(0) < n;
         CU_ASSERT_EQUAL(st.code, passed ? STATUS_OK : STATUS_MEMORY);
-        if (passed) CU_ASSERT_PTR_NOT_NULL(r->guide);
+        if (passed) CU_ASSERT_PTR_NOT_NULL(r->ask->guide);
         request_destroy(&r);
         guides_destroy(&rules.guides);
     }

@@ -188,9 +188,10 @@ static void expect_plain(const struct request *r, const char *const *stops, size
 /* Drawn as fake_engine_expect draws. */
 static bool is_simple(const struct request *r)
 {
-    return r->penalties.repetition == 1 && r->penalties.frequency == 0 &&
-           r->penalties.presence == 0 && r->min_tokens == 0 && r->n_biases == 0 &&
-           r->n_stop_ids == 0 && !r->ignore_eos && r->n_choices == 1 && r->beam.width == 0;
+    return r->ask->penalties.repetition == 1 && r->ask->penalties.frequency == 0 &&
+           r->ask->penalties.presence == 0 && r->ask->min_tokens == 0 && r->ask->n_biases == 0 &&
+           r->ask->n_stop_ids == 0 && !r->ask->ignore_eos && r->ask->n_choices == 1 &&
+           r->ask->beam.width == 0;
 }
 
 static void rows_are_what_each_line_alone_comes_to(void)
@@ -218,7 +219,7 @@ static void rows_are_what_each_line_alone_comes_to(void)
         const struct status st = request_create(&rules, number, line, (size_t)(end - line), &r);
         CU_ASSERT_FALSE_FATAL(status_failed(&st));
         CU_ASSERT_PTR_NOT_NULL_FATAL(found_end);
-        if (r->error_code == NULL && r->format == REQUEST_PLAIN && r->tokens[1] != 1 &&
+        if (r->error_code == NULL && r->ask->format == REQUEST_PLAIN && r->tokens[1] != 1 &&
             is_simple(r) && strncmp(line, duplicate, strlen(duplicate)) != 0) {
             strbuf_clear(&row);
             strbuf_printf(&row, "{\"custom_id\":\"%s\",", r->custom_id.bytes);

@@ -27,7 +27,7 @@ static struct request *make(uint64_t index, int header, size_t n_header, size_t 
     for (size_t i = 0; i < n_tail; i++)
         r->tokens[n_header + i] = (int32_t)fake_between(&own, 0, 999);
     r->n_tokens = r->n_prompt = n_header + n_tail;
-    r->max_tokens = max_tokens;
+    ((struct request_ask *)r->ask)->max_tokens = max_tokens;
     r->index = index;
     r->order = 3 * index + 7; /* as when others were read between them */
     return r;
@@ -61,7 +61,8 @@ static void every_order_keeps_all_and_heeds_priorities(void)
         for (size_t i = 0; i < n; i++) {
             requests[i] = make(i, (int)fake_between(&x, 0, 9), (size_t)fake_between(&x, 0, 3) * 50,
                                (size_t)fake_between(&x, 1, 90), (int32_t)fake_between(&x, 1, 90));
-            if (round % 2 == 1) requests[i]->priority = (int32_t)fake_between(&x, -2, 2);
+            struct request_ask *ask = (struct request_ask *)requests[i]->ask;
+            if (round % 2 == 1) ask->priority = (int32_t)fake_between(&x, -2, 2);
         }
         const enum order_kind kind = (enum order_kind)(round % ORDER_KIND_COUNT);
         const struct status st =
@@ -69,7 +70,7 @@ static void every_order_keeps_all_and_heeds_priorities(void)
         CU_ASSERT_FALSE(status_failed(&st));
         if (round % 2 == 1) { /* order numbers ascend within a priority only in what is checked */
             for (size_t i = 1; i < n; i++)
-                CU_ASSERT(requests[i - 1]->priority <= requests[i]->priority);
+                CU_ASSERT(requests[i - 1]->ask->priority <= requests[i]->ask->priority);
         }
         CU_ASSERT(is_sound(requests, n));
         if (kind == ORDER_INPUT && round % 2 == 0)
@@ -121,13 +122,13 @@ static void prefill_and_decode_mix(void)
     CU_ASSERT_FALSE(status_failed(&st));
     double all_prefill = 0, all_decode = 0, all = 0;
     for (size_t i = 0; i < MOST; i++) all_prefill += (double)requests[i]->n_tokens;
-    for (size_t i = 0; i < MOST; i++) all_decode += requests[i]->max_tokens;
+    for (size_t i = 0; i < MOST; i++) all_decode += requests[i]->ask->max_tokens;
     all = (all_prefill + all_decode) / MOST;
     for (size_t begin = 0; begin < MOST; begin += MOST / 5) {
         double prefill = 0, decode = 0;
         for (size_t i = begin; i < begin + MOST / 5; i++) {
             prefill += (double)requests[i]->n_tokens;
-            decode += requests[i]->max_tokens;
+            decode += requests[i]->ask->max_tokens;
         }
         const double share = prefill / (prefill + decode);
         CU_ASSERT_DOUBLE_EQUAL(share, all_prefill / (all_prefill + all_decode), 0.1);

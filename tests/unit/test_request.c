@@ -244,8 +244,8 @@ static void damaged_lines_do_no_harm(void)
         n_passed += r->error_code == NULL;
         n_wild += r->error_code != NULL
                       ? r->error_message == NULL
-                      : r->n_prompt < 1 || r->n_prompt > 19 || r->max_tokens < 1 ||
-                            !(r->temperature >= 0) || !(r->top_p > 0);
+                      : r->n_prompt < 1 || r->n_prompt > 19 || r->ask->max_tokens < 1 ||
+                            !(r->ask->temperature >= 0) || !(r->ask->top_p > 0);
         request_destroy(&r);
     }
     CU_ASSERT_EQUAL(n_wild, 0);
@@ -264,10 +264,10 @@ static void a_line_wins_over_the_flags(void)
         util_request_parse(&rules, "{\"prompt\":\"ab\",\"seed\":null,\"stop\":null,\"n\":1,"
                                    "\"logprobs\":0,\"best_of\":1,\"user\":\"x\",\"stream\":true}");
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
-    CU_ASSERT_EQUAL(r->temperature, 0.25f);
-    CU_ASSERT_EQUAL(r->max_tokens, 5);
-    CU_ASSERT_EQUAL(r->top_p, 1.0f);
-    CU_ASSERT_EQUAL(r->top_k, 0);
+    CU_ASSERT_EQUAL(r->ask->temperature, 0.25f);
+    CU_ASSERT_EQUAL(r->ask->max_tokens, 5);
+    CU_ASSERT_EQUAL(r->ask->top_p, 1.0f);
+    CU_ASSERT_EQUAL(r->ask->top_k, 0);
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "12");
     CU_ASSERT_EQUAL(r->n_prompt, 2);
     CU_ASSERT_EQUAL(r->tokens[0], 'a');
@@ -278,22 +278,22 @@ static void a_line_wins_over_the_flags(void)
                 "\"top_p\":0.5,\"top_k\":9,\"min_p\":0.125,\"stop\":[\"x\"],"
                 "\"custom_id\":\"a\\u0000b\"}");
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
-    CU_ASSERT_EQUAL(r->temperature, 0);
-    CU_ASSERT_EQUAL(r->max_tokens, INT32_MAX);
-    CU_ASSERT_EQUAL(r->top_p, 0.5f);
-    CU_ASSERT_EQUAL(r->top_k, 9);
-    CU_ASSERT_EQUAL(r->min_p, 0.125f);
+    CU_ASSERT_EQUAL(r->ask->temperature, 0);
+    CU_ASSERT_EQUAL(r->ask->max_tokens, INT32_MAX);
+    CU_ASSERT_EQUAL(r->ask->top_p, 0.5f);
+    CU_ASSERT_EQUAL(r->ask->top_k, 9);
+    CU_ASSERT_EQUAL(r->ask->min_p, 0.125f);
     CU_ASSERT_PTR_NOT_NULL(r->stop);
     CU_ASSERT_EQUAL(r->custom_id.n, 3);
     CU_ASSERT_EQUAL(r->n_prompt, 3);
     request_destroy(&r);
     /* Off, tiny and huge. */
     r = util_request_parse(&rules, "{\"prompt\":\"a\",\"top_k\":-1,\"temperature\":1e-40}");
-    CU_ASSERT_EQUAL(r->top_k, 0);
-    CU_ASSERT_EQUAL(r->temperature, 0);
+    CU_ASSERT_EQUAL(r->ask->top_k, 0);
+    CU_ASSERT_EQUAL(r->ask->temperature, 0);
     request_destroy(&r);
     r = util_request_parse(&rules, "{\"prompt\":[\"abc\"],\"top_k\":9223372036854775807}");
-    CU_ASSERT_EQUAL(r->top_k, 0);
+    CU_ASSERT_EQUAL(r->ask->top_k, 0);
     CU_ASSERT_EQUAL(r->n_prompt, 3);
     request_destroy(&r);
     tokenizer_destroy(&t);
@@ -310,7 +310,7 @@ static void numbers_beyond_64_bits_keep_their_line(void)
     CU_ASSERT_PTR_NULL_FATAL(r->error_code);
     CU_ASSERT_STRING_EQUAL(r->custom_id.bytes, "a");
     CU_ASSERT_EQUAL(r->n_prompt, 6);
-    CU_ASSERT_EQUAL(r->max_tokens, 3);
+    CU_ASSERT_EQUAL(r->ask->max_tokens, 3);
     request_destroy(&r);
     r = util_request_parse(&rules,
                            "{\"seed\":9223372036854775808,\"prompt\":\"a\",\"custom_id\":\"b\"}");
@@ -345,12 +345,12 @@ static void keys_come_from_seeds_and_ids(void)
 {
     struct request_rules rules = util_request_rules(NULL);
     struct request *r = util_request_parse(&rules, "{\"prompt\":[1],\"seed\":81985529216486895}");
-    CU_ASSERT_EQUAL(r->key[0], 0x89ABCDEF);
-    CU_ASSERT_EQUAL(r->key[1], 0x01234567);
+    CU_ASSERT_EQUAL(r->ask->key[0], 0x89ABCDEF);
+    CU_ASSERT_EQUAL(r->ask->key[1], 0x01234567);
     request_destroy(&r);
     r = util_request_parse(&rules, "{\"prompt\":[1],\"seed\":-1}");
-    CU_ASSERT_EQUAL(r->key[0], 0xFFFFFFFF);
-    CU_ASSERT_EQUAL(r->key[1], 0xFFFFFFFF);
+    CU_ASSERT_EQUAL(r->ask->key[0], 0xFFFFFFFF);
+    CU_ASSERT_EQUAL(r->ask->key[1], 0xFFFFFFFF);
     request_destroy(&r);
     /* XXH3-64 of "a" with seed 0, and what must make a difference. */
     uint32_t a[2], b[2], c[2];
@@ -360,11 +360,11 @@ static void keys_come_from_seeds_and_ids(void)
     CU_ASSERT_EQUAL(((uint64_t)a[1] << 32 | a[0]), 0xE6C632B61E964E1Fu);
     CU_ASSERT(memcmp(a, b, sizeof a) != 0 && memcmp(a, c, sizeof a) != 0);
     r = util_request_parse(&rules, "{\"prompt\":[1],\"custom_id\":\"a\"}");
-    CU_ASSERT_EQUAL(memcmp(r->key, a, sizeof a), 0);
+    CU_ASSERT_EQUAL(memcmp(r->ask->key, a, sizeof a), 0);
     request_destroy(&r);
     rules.defaults.seed = 1;
     r = util_request_parse(&rules, "{\"prompt\":[1],\"custom_id\":\"a\"}");
-    CU_ASSERT_EQUAL(memcmp(r->key, c, sizeof c), 0);
+    CU_ASSERT_EQUAL(memcmp(r->ask->key, c, sizeof c), 0);
     request_destroy(&r);
 }
 

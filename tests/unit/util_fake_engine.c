@@ -295,12 +295,12 @@ size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_
         before = entry(before, tokens[i], (int64_t)i);
         fold += mix(before, i);
         if (i + 1 < r->n_prompt) continue;
-        const struct plan_seq s = {.temperature = r->temperature,
+        const struct plan_seq s = {.temperature = r->ask->temperature,
                                    .penalties = {.repetition = 1},
-                                   .key = {r->key[0], r->key[1]}};
+                                   .key = {r->ask->key[0], r->ask->key[1]}};
         const int32_t token = draw(fold, (int64_t)i + 1, &s, mix_adjusts(&s, NULL));
         tokens[n++] = token;
-        if (token == FAKE_END_ID || n - r->n_prompt == (size_t)r->max_tokens ||
+        if (token == FAKE_END_ID || n - r->n_prompt == (size_t)r->ask->max_tokens ||
             n == (size_t)max_model_len)
             break;
     }

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "serve/lead/lead_private.h"
 #include "serve/output/result_row.h"
+#include "serve/request/beam.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -232,6 +233,7 @@ void lead_destroy(struct lead **lead)
     while (l->parents.head != NULL) { /* last: the requests above borrow from them */
         struct request *p = l->parents.head;
         request_list_take(&l->parents, p);
+        beam_destroy(&p->search);
         request_destroy(&p);
     }
     line_reader_destroy(&l->reader);

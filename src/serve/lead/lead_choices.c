@@ -31,8 +31,8 @@ static struct status run_probes(struct lead *l, struct request *p)
 
 struct status lead_open_choices(struct lead *l, struct request *p, const struct journal_hit *hit)
 {
-    const bool is_beam = p->beam.width > 0;
-    const size_t n = (size_t)(is_beam ? p->beam.width : p->n_choices);
+    const bool is_beam = p->ask->beam.width > 0;
+    const size_t n = (size_t)(is_beam ? p->ask->beam.width : p->ask->n_choices);
     request_list_put(&l->parents, p, NULL);
     TRY(mem_alloc(&p->choices, n, sizeof(struct request *), "choices"));
     p->choices_capacity = n;
@@ -59,7 +59,8 @@ static struct status advance(struct lead *l, struct request *p)
     drop_choices(p);
     if (l->o.checkpoint_tokens > 0) TRY(lead_save_search(l, p, (size_t)l->o.checkpoint_tokens));
     if (beam_n_running(p->search) > 0) return run_probes(l, p);
-    for (int32_t i = 0; i < p->n_choices; i++) TRY(beam_make_answer(p->search, i, &p->choices[i]));
+    for (int32_t i = 0; i < p->ask->n_choices; i++)
+        TRY(beam_make_answer(p->search, i, &p->choices[i]));
     return status_ok();
 }
 
@@ -86,6 +87,7 @@ struct status lead_end_request(struct lead *l, struct request *r)
         if (!status_failed(&st) && p->error_code == NULL && p->search != NULL) st = advance(l, p);
         if (status_failed(&st) || p->n_open > 0) return st; /* the lead keeps it */
         request_list_take(&l->parents, p);
+        beam_destroy(&p->search);
         r = p;
     }
     st = lead_put_row(l, r);

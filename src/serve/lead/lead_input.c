@@ -70,7 +70,7 @@ struct status lead_take_request(struct lead *l, struct request *r, const struct 
 {
     enum result_answer answer = RESULT_RUN;
     struct status st = status_ok();
-    if (r->n_choices > 1 || r->beam.width > 0) return lead_open_choices(l, r, hit);
+    if (r->ask->n_choices > 1 || r->ask->beam.width > 0) return lead_open_choices(l, r, hit);
     st = lead_take_tokens(l, r, hit);
     if (status_failed(&st)) goto done;
     if (r->finish != REQUEST_UNFINISHED) return lead_end_request(l, r);

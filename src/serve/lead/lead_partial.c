@@ -12,16 +12,16 @@
 
 static size_t item_bytes(const struct request *r)
 {
-    if (r->n_logprobs < 0) return sizeof *r->tokens;
-    return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->n_logprobs * sizeof *r->tops;
+    if (r->ask->n_logprobs < 0) return sizeof *r->tokens;
+    return sizeof *r->tokens + sizeof *r->logprobs + (size_t)r->ask->n_logprobs * sizeof *r->tops;
 }
 
 /* Appends sampled token i. */
 static void pack_item(const struct request *r, size_t i, struct strbuf *out)
 {
     strbuf_add(out, (const char *)&r->tokens[r->n_prompt + i], sizeof *r->tokens);
-    if (r->n_logprobs < 0) return;
-    const size_t n = (size_t)r->n_logprobs;
+    if (r->ask->n_logprobs < 0) return;
+    const size_t n = (size_t)r->ask->n_logprobs;
     strbuf_add(out, (const char *)&r->logprobs[i], sizeof *r->logprobs);
     if (n > 0) strbuf_add(out, (const char *)(r->tops + i * n), n * sizeof *r->tops);
 }
@@ -77,7 +77,7 @@ struct status lead_save_all(struct lead *l)
     TRY(scheduler_visit(l->scheduler, -1, save, l));
     for (struct request *p = l->parents.head; p != NULL; p = p->next) {
         if (p->search != NULL) TRY(lead_save_search(l, p, 1));
-        for (int32_t i = 0; p->search == NULL && i < p->n_choices; i++) {
+        for (int32_t i = 0; p->search == NULL && i < p->ask->n_choices; i++) {
             if (p->choices[i] != NULL) TRY(lead_save_tokens(l, p->choices[i], 1));
         }
     }
@@ -106,11 +106,12 @@ static struct status take_item(struct lead *l, struct request *r, const char *it
     if (token < 0 || token >= l->rules.vocab_size) {
         return refuse(l, r, "a token that is not in the vocabulary");
     }
-    if (r->n_logprobs >= 0) {
+    if (r->ask->n_logprobs >= 0) {
         struct plan_top tops[REQUEST_LOGPROBS_MAX];
         float logprob;
         memcpy(&logprob, item + sizeof token, sizeof logprob);
-        memcpy(tops, item + sizeof token + sizeof logprob, (size_t)r->n_logprobs * sizeof *tops);
+        memcpy(tops, item + sizeof token + sizeof logprob,
+               (size_t)r->ask->n_logprobs * sizeof *tops);
         TRY(request_take_logprob(r, logprob, tops));
     }
     return request_take_token(r, &l->rules, token);
@@ -121,7 +122,7 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
     const struct journal_part *part = part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
     /* the prompt's log-probabilities are not saved: r must run for at least one token */
-    const size_t n_most = part->n_items - (r->n_prompt_logprobs >= 0);
+    const size_t n_most = part->n_items - (r->ask->n_prompt_logprobs >= 0);
     for (size_t i = 0; i < n_most && r->finish == REQUEST_UNFINISHED; i++)
         TRY(take_item(l, r, part->bytes + i * part->item_bytes));
     r->n_dropped = part->n_dropped;

@@ -2,8 +2,8 @@
 #include "serve/output/result_cache.h"
 
 #include "base/mem.h"
+#include "serve/request/request_answer.h"
 #include "serve/request/request_list.h"
-#include "serve/request/request_words.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -142,25 +142,26 @@ static struct sampling sampling_of(const struct request *r)
 {
     struct sampling s;
     memset(&s, 0, sizeof s);
-    s.penalties = r->penalties;
-    s.min_tokens = r->min_tokens;
-    if (r->guide != NULL) {
-        s.guide = guide_hash(r->guide);
-        s.keeps_ends = r->ignore_eos;
+    s.penalties = r->ask->penalties;
+    s.min_tokens = r->ask->min_tokens;
+    if (r->ask->guide != NULL) {
+        s.guide = guide_hash(r->ask->guide);
+        s.keeps_ends = r->ask->ignore_eos;
     }
-    if ((r->min_tokens > 0 || r->guide != NULL) && r->n_stop_ids > 0) {
-        s.stop_ids = XXH3_64bits(r->stop_ids, r->n_stop_ids * sizeof *r->stop_ids);
+    if ((r->ask->min_tokens > 0 || r->ask->guide != NULL) && r->ask->n_stop_ids > 0) {
+        s.stop_ids = XXH3_64bits(r->ask->stop_ids, r->ask->n_stop_ids * sizeof *r->ask->stop_ids);
     }
     s.words = request_words_hash(r);
-    if (r->n_biases > 0) s.biases = XXH3_64bits(r->biases, r->n_biases * sizeof *r->biases);
-    if (r->temperature == 0) return s; /* greedy: the values below do not matter */
-    s.temperature = r->temperature;
-    s.top_p = r->top_p;
-    s.min_p = r->min_p;
-    s.top_k = r->top_k;
+    if (r->ask->n_biases > 0)
+        s.biases = XXH3_64bits(r->ask->biases, r->ask->n_biases * sizeof *r->ask->biases);
+    if (r->ask->temperature == 0) return s; /* greedy: the values below do not matter */
+    s.temperature = r->ask->temperature;
+    s.top_p = r->ask->top_p;
+    s.min_p = r->ask->min_p;
+    s.top_k = r->ask->top_k;
     s.choice = r->choice;
-    s.key[0] = r->key[0];
-    s.key[1] = r->key[1];
+    s.key[0] = r->ask->key[0];
+    s.key[1] = r->ask->key[1];
     return s;
 }
 
@@ -208,7 +209,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
 {
     *answer = RESULT_RUN;
     if (!request_is_replayable(r)) return status_ok();
-    if (r->temperature > 0 && !r->is_seeded) return status_ok();
+    if (r->ask->temperature > 0 && !r->ask->is_seeded) return status_ok();
     const struct sampling s = sampling_of(r);
     const uint64_t hash =
         XXH3_64bits_withSeed(r->tokens, r->n_prompt * sizeof *r->tokens, XXH3_64bits(&s, sizeof s));
@@ -222,7 +223,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
     } else if (e->leader == NULL) {
         e->leader = r;
         r->shared = e;
-    } else if (e->leader->priority <= r->priority) {
+    } else if (e->leader->ask->priority <= r->ask->priority) {
         request_list_put(&e->waiting, r, NULL);
         *answer = RESULT_WAITS;
     }

@@ -17,7 +17,7 @@ struct scored_token {
 /* Sampled token i. */
 static struct scored_token sampled(const struct request *r, size_t i)
 {
-    const size_t n = (size_t)r->n_logprobs;
+    const size_t n = (size_t)r->ask->n_logprobs;
     return (struct scored_token){.id = r->tokens[r->n_prompt + i],
                                  .logprob = r->logprobs[i],
                                  .tops = r->tops + i * n,
@@ -50,7 +50,7 @@ void result_logprobs_plain(const struct request *r, struct strbuf *out)
 
 void result_logprobs_prompt(const struct request *r, struct strbuf *out)
 {
-    const size_t n = (size_t)r->n_prompt_logprobs;
+    const size_t n = (size_t)r->ask->n_prompt_logprobs;
     strbuf_puts(out, "[null");
     for (size_t i = 1; i < r->n_prompt; i++) {
         const struct scored_token t = {.id = r->tokens[i],
@@ -190,13 +190,13 @@ void result_logprobs_completion(const struct request *r, const struct request_ru
         if (i > 0) strbuf_puts(out, ",");
         strbuf_json_float(out, r->logprobs[i]);
     }
-    strbuf_puts(out, r->n_logprobs > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
-    for (size_t i = 0; i < n && r->n_logprobs > 0; i++) {
+    strbuf_puts(out, r->ask->n_logprobs > 0 ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
+    for (size_t i = 0; i < n && r->ask->n_logprobs > 0; i++) {
         const struct scored_token t = sampled(r, i);
         if (i > 0) strbuf_puts(out, ",");
         add_top_map(rules, &t, out);
     }
-    strbuf_puts(out, r->n_logprobs > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
+    strbuf_puts(out, r->ask->n_logprobs > 0 ? "],\"text_offset\":[" : ",\"text_offset\":[");
     for (size_t i = 0; i < n; i++) {
         strbuf_printf(out, i > 0 ? ",%zu" : "%zu", offset);
         offset += string_characters(rules, ids[i]);

@@ -71,7 +71,7 @@ const struct request *result_row_choice(const struct request *r, int32_t i)
 size_t result_row_n_generated(const struct request *r)
 {
     size_t n = 0;
-    for (int32_t i = 0; i < r->n_choices; i++) {
+    for (int32_t i = 0; i < r->ask->n_choices; i++) {
         const struct request *c = result_row_choice(r, i);
         if (c == NULL) continue; /* an error row has none */
         n += c->n_tokens - c->n_prompt;
@@ -99,7 +99,7 @@ static void add_choice(struct strbuf *out, const struct request *c)
     strbuf_puts(out, ",");
     add_ids(out, c->tokens + c->n_prompt, c->n_tokens - c->n_prompt);
     strbuf_printf(out, ",\"finish_reason\":\"%s\"", finish_name(c));
-    if (c->n_logprobs < 0) return;
+    if (c->ask->n_logprobs < 0) return;
     strbuf_puts(out, ",\"logprobs\":");
     result_logprobs_plain(c, out);
 }
@@ -110,7 +110,7 @@ static void add_usage(struct strbuf *out, const struct request *r)
     const size_t n_generated = result_row_n_generated(r);
     strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu", r->n_prompt,
                   n_generated);
-    if (r->format != REQUEST_PLAIN) {
+    if (r->ask->format != REQUEST_PLAIN) {
         strbuf_printf(out, ",\"total_tokens\":%zu", r->n_prompt + n_generated);
     }
     strbuf_puts(out, "}");
@@ -119,18 +119,18 @@ static void add_usage(struct strbuf *out, const struct request *r)
 /* The prompt's log-probabilities are those of the first answer. */
 static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 {
-    if (r->n_prompt_logprobs < 0) return;
+    if (r->ask->n_prompt_logprobs < 0) return;
     strbuf_puts(out, ",\"prompt_logprobs\":");
     result_logprobs_prompt(result_row_choice(r, 0), out);
 }
 
 static void add_generated(struct strbuf *out, const struct request *r)
 {
-    if (r->n_choices == 1) {
+    if (r->ask->n_choices == 1) {
         add_choice(out, result_row_choice(r, 0));
     } else {
         strbuf_puts(out, "\"choices\":[");
-        for (int32_t i = 0; i < r->n_choices; i++) {
+        for (int32_t i = 0; i < r->ask->n_choices; i++) {
             strbuf_printf(out, i > 0 ? ",{\"index\":%d," : "{\"index\":%d,", i);
             add_choice(out, r->choices[i]);
             strbuf_puts(out, "}");
@@ -144,13 +144,13 @@ static void add_generated(struct strbuf *out, const struct request *r)
 static void add_openai_choice(struct strbuf *out, const struct request *c,
                               const struct request_rules *rules, int32_t index)
 {
-    const bool is_chat = c->format == REQUEST_OPENAI_CHAT;
+    const bool is_chat = c->ask->format == REQUEST_OPENAI_CHAT;
     strbuf_printf(out, "{\"index\":%d,", index);
     if (is_chat) strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
     add_key_string(out, is_chat ? "content" : "text", c->text.data, c->text.n);
     if (is_chat) strbuf_puts(out, "}");
     strbuf_puts(out, ",\"logprobs\":");
-    if (c->n_logprobs < 0) {
+    if (c->ask->n_logprobs < 0) {
         strbuf_puts(out, "null");
     } else if (is_chat) {
         result_logprobs_chat(c, rules, out);
@@ -164,17 +164,17 @@ static void add_openai_body(struct strbuf *out, const struct request *r,
                             const struct request_rules *rules, const char *model_name,
                             unsigned long long id)
 {
-    const bool is_chat = r->format == REQUEST_OPENAI_CHAT;
+    const bool is_chat = r->ask->format == REQUEST_OPENAI_CHAT;
     strbuf_printf(out, "{\"id\":\"%s-%016llx\",\"object\":\"%s\",\"created\":0,",
                   is_chat ? "chatcmpl" : "cmpl", id,
                   is_chat ? "chat.completion" : "text_completion");
     if (model_name != NULL) {
         add_key_string(out, "model", model_name, strlen(model_name));
     } else {
-        add_key_string(out, "model", r->model.bytes, r->model.n);
+        add_key_string(out, "model", r->ask->model.bytes, r->ask->model.n);
     }
     strbuf_puts(out, ",\"choices\":[");
-    for (int32_t i = 0; i < r->n_choices; i++) {
+    for (int32_t i = 0; i < r->ask->n_choices; i++) {
         if (i > 0) strbuf_puts(out, ",");
         add_openai_choice(out, result_row_choice(r, i), rules, i);
     }
@@ -215,7 +215,7 @@ static void add_openai(struct strbuf *out, const struct request *r,
 struct status result_row_write(const struct request *r, const struct request_rules *rules,
                                const char *model_name, struct strbuf *out)
 {
-    if (r->format != REQUEST_PLAIN && !rules->score) {
+    if (r->ask->format != REQUEST_PLAIN && !rules->score) {
         add_openai(out, r, rules, model_name);
         return strbuf_status(out);
     }

@@ -33,7 +33,8 @@ struct candidate {
 
 int64_t beam_n_tops(const struct request *r, const struct request_rules *rules)
 {
-    const int64_t n = (int64_t)r->beam.width + (int64_t)rules->n_end_ids + (int64_t)r->n_stop_ids;
+    const int64_t n =
+        (int64_t)r->ask->beam.width + (int64_t)rules->n_end_ids + (int64_t)r->ask->n_stop_ids;
     return n < rules->vocab_size ? n : rules->vocab_size;
 }
 
@@ -42,12 +43,12 @@ struct status beam_create(struct request *r, const struct request_rules *rules,
 {
     *out = NULL;
     struct beam_search *b = NULL;
-    const size_t width = (size_t)r->beam.width, n_tops = (size_t)beam_n_tops(r, rules);
+    const size_t width = (size_t)r->ask->beam.width, n_tops = (size_t)beam_n_tops(r, rules);
     TRY(mem_alloc(&b, 1, sizeof *b, "beam search"));
     b->r = r;
     b->rules = rules;
     b->n_most = (size_t)rules->max_model_len - r->n_prompt;
-    if (b->n_most > (size_t)r->max_tokens) b->n_most = (size_t)r->max_tokens;
+    if (b->n_most > (size_t)r->ask->max_tokens) b->n_most = (size_t)r->ask->max_tokens;
     struct status st;
     TRY_GOTO(st, mem_alloc(&b->running, width, sizeof *b->running, "beam search"), fail);
     TRY_GOTO(st, mem_alloc(&b->ended, width, sizeof *b->ended, "beam search"), fail);
@@ -66,7 +67,7 @@ void beam_destroy(struct beam_search **beam)
 {
     struct beam_search *b = *beam;
     if (b == NULL) return;
-    for (int32_t i = 0; i < b->r->beam.width; i++) {
+    for (int32_t i = 0; i < b->r->ask->beam.width; i++) {
         if (b->running != NULL) mem_free(&b->running[i].tokens);
         if (b->ended != NULL) mem_free(&b->ended[i].tokens);
         if (b->next != NULL) mem_free(&b->next[i].tokens);
@@ -83,10 +84,26 @@ int32_t beam_n_running(const struct beam_search *b)
     return b->n_running;
 }
 
+/* The values of a probe: greedy, one token, as many of the most likely ones as a step must know. */
+static struct request_ask probe_ask(const struct beam_search *b)
+{
+    struct request_ask ask = *b->r->ask;
+    ask.n_choices = 1;
+    ask.beam = (struct request_beam){.width = 0};
+    ask.n_prompt_logprobs = -1;
+    ask.temperature = 0;
+    ask.max_tokens = 1;
+    ask.min_tokens = 0;
+    ask.n_logprobs = (int32_t)beam_n_tops(b->r, b->rules);
+    ask.penalties = (struct plan_penalties){.repetition = 1};
+    return ask;
+}
+
 struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out)
 {
     const struct hypothesis *h = &b->running[i];
-    TRY(request_create_choice(b->r, (uint32_t)i, out));
+    const struct request_ask ask = probe_ask(b);
+    TRY(request_create_variant(b->r, (uint32_t)i, &ask, out));
     struct request *p = *out;
     const size_t n = p->n_prompt + h->n;
     const struct status st =
@@ -98,12 +115,7 @@ struct status beam_make_probe(const struct beam_search *b, int32_t i, struct req
     if (h->n > 0) memcpy(p->tokens + p->n_prompt, h->tokens, h->n * sizeof *h->tokens);
     p->tokens_capacity = n + 1;
     p->n_tokens = p->n_prompt = n;
-    p->temperature = 0;
-    p->max_tokens = 1;
-    p->min_tokens = 0;
-    p->n_logprobs = (int32_t)beam_n_tops(b->r, b->rules);
     stop_destroy(&p->stop);
-    p->penalties = (struct plan_penalties){.repetition = 1};
     return st;
 }
 
@@ -164,7 +176,7 @@ static struct status unpack(const struct beam_search *b, const char **at, const 
                             struct hypothesis *list, int32_t *n, bool *taken)
 {
     uint64_t count = 0;
-    *taken = take_bytes(at, end, &count, sizeof count) && count <= (uint64_t)b->r->beam.width;
+    *taken = take_bytes(at, end, &count, sizeof count) && count <= (uint64_t)b->r->ask->beam.width;
     *n = *taken ? (int32_t)count : 0;
     for (int32_t i = 0; i < *n && *taken; i++) TRY(unpack_one(b, at, end, &list[i], taken));
     return status_ok();
@@ -184,9 +196,9 @@ struct status beam_unpack(struct beam_search *b, const char *bytes, size_t n, bo
 static bool is_end(const struct beam_search *b, int32_t token)
 {
     const struct request *r = b->r;
-    for (size_t i = 0; i < r->n_stop_ids; i++)
-        if (r->stop_ids[i] == token) return true;
-    for (size_t i = 0; i < b->rules->n_end_ids && !r->ignore_eos; i++)
+    for (size_t i = 0; i < r->ask->n_stop_ids; i++)
+        if (r->ask->stop_ids[i] == token) return true;
+    for (size_t i = 0; i < b->rules->n_end_ids && !r->ask->ignore_eos; i++)
         if (b->rules->end_ids[i] == token) return true;
     return false;
 }
@@ -202,11 +214,11 @@ static int compare_candidates(const void *x, const void *y)
 /* All that may come next, the best first. */
 static size_t list_candidates(struct beam_search *b, struct request *const *probes)
 {
-    const bool may_end = b->running[0].n >= (size_t)b->r->min_tokens;
+    const bool may_end = b->running[0].n >= (size_t)b->r->ask->min_tokens;
     size_t n = 0;
     for (int32_t i = 0; i < b->n_running; i++) {
         const struct request *p = probes[i];
-        for (int32_t k = 0; k < p->n_logprobs; k++) {
+        for (int32_t k = 0; k < p->ask->n_logprobs; k++) {
             const struct plan_top *t = &p->tops[k];
             if (!may_end && is_end(b, t->id)) continue;
             b->candidates[n++] = (struct candidate){
@@ -248,13 +260,13 @@ static struct status extend(const struct hypothesis *h, int32_t token, struct hy
 static struct status end(struct beam_search *b, const struct candidate *c)
 {
     const struct hypothesis *from = &b->running[c->from];
-    const double score = c->score / length_factor(from->n + 1, b->r->beam.length_penalty);
+    const double score = c->score / length_factor(from->n + 1, b->r->ask->beam.length_penalty);
     int32_t at = b->n_ended;
     while (at > 0 && b->ended[at - 1].score < score) at--;
-    if (at == b->r->beam.width) return status_ok();
+    if (at == b->r->ask->beam.width) return status_ok();
     struct hypothesis made = {.score = score};
     TRY(extend(from, c->token, &made));
-    if (b->n_ended == b->r->beam.width) mem_free(&b->ended[--b->n_ended].tokens);
+    if (b->n_ended == b->r->ask->beam.width) mem_free(&b->ended[--b->n_ended].tokens);
     memmove(b->ended + at + 1, b->ended + at, (size_t)(b->n_ended - at) * sizeof *b->ended);
     b->ended[at] = made;
     b->n_ended++;
@@ -264,7 +276,7 @@ static struct status end(struct beam_search *b, const struct candidate *c)
 /* True when no running hypothesis can better what has ended, as far as the rule goes. */
 static bool is_over(const struct beam_search *b)
 {
-    const struct request_beam *beam = &b->r->beam;
+    const struct request_beam *beam = &b->r->ask->beam;
     if (b->n_running == 0) return true;
     if (b->n_ended < beam->width) return false;
     if (beam->early == BEAM_EARLY) return true;
@@ -276,7 +288,7 @@ static bool is_over(const struct beam_search *b)
 
 struct status beam_advance(struct beam_search *b, struct request *const *probes)
 {
-    const size_t n = list_candidates(b, probes), width = (size_t)b->r->beam.width;
+    const size_t n = list_candidates(b, probes), width = (size_t)b->r->ask->beam.width;
     const bool is_last = b->running[0].n + 1 == b->n_most;
     int32_t n_next = 0;
     for (size_t i = 0; i < n && (i < width || n_next < (int32_t)width); i++) {

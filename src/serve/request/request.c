@@ -1,11 +1,8 @@
-/* A request's life but for parsing. */
+/* Defaults, memory, keys and errors of requests. Lines are read in request_parse.c, tokens are
+ * taken in request_answer.c. */
 #include "serve/request/request.h"
 
 #include "base/mem.h"
-#include "serve/request/beam.h"
-#include "serve/request/request_guide.h"
-#include "serve/request/request_parse.h"
-#include "serve/request/request_words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -93,67 +90,62 @@ void request_key_of_id(uint64_t seed, const char *id, size_t n, uint32_t key[2])
     key[1] = (uint32_t)(hash >> 32);
 }
 
-/* A request whose custom_id is its line number. */
-static struct status create_bare(uint64_t line_number, struct request **out)
+struct status request_create_bare(uint64_t line_number, struct request **out,
+                                  struct request_ask **ask)
 {
-    *out = NULL;
     struct request *r = NULL;
+    *out = NULL;
     TRY(mem_alloc(&r, 1, sizeof *r, "request"));
-    r->line = line_number;
-    r->n_choices = 1;
-    r->n_logprobs = r->n_prompt_logprobs = -1;
     strbuf_init(&r->text);
     detokenizer_init(&r->detokenizer, true);
-    char digits[24];
-    const int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)line_number);
-    struct status st = mem_strndup(&r->custom_id.bytes, digits, (size_t)n);
-    r->custom_id.n = (size_t)n;
+    r->line = line_number;
+    struct status st = mem_alloc(ask, 1, sizeof **ask, "request");
+    if (!status_failed(&st)) {
+        char digits[24];
+        (*ask)->n_choices = 1;
+        (*ask)->n_logprobs = (*ask)->n_prompt_logprobs = -1;
+        r->ask = *ask;
+        snprintf(digits, sizeof digits, "%llu", (unsigned long long)line_number);
+        st = request_rename(r, digits);
+    }
+    if (status_failed(&st)) request_destroy(&r);
     *out = r;
-    if (status_failed(&st)) request_destroy(out);
     return st;
 }
 
-struct status request_create(const struct request_rules *rules, uint64_t line_number,
-                             const char *text, size_t n, struct request **out)
+static void ask_destroy(const struct request_ask **ask, bool owns_lists)
 {
-    TRY(create_bare(line_number, out));
-    struct status st = request_parse(*out, rules, text, n);
-    if (st.code == STATUS_REQUEST) st = request_fail(*out, (*out)->error_code, st.text);
-    if (status_failed(&st)) request_destroy(out);
-    return st;
-}
-
-struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
-                                    struct request **out)
-{
-    TRY(create_bare(line_number, out));
-    struct status st = request_fail(*out, code, message);
-    if (status_failed(&st)) request_destroy(out);
-    return st;
+    struct request_ask *a = (struct request_ask *)*ask;
+    if (a == NULL) return;
+    if (owns_lists) {
+        mem_free(&a->model.bytes);
+        mem_free(&a->stop_ids);
+        mem_free(&a->biases);
+        mem_free(&a->words.kept);
+        mem_free(&a->words.banned);
+    }
+    guide_release(&a->guide);
+    mem_free(&a);
+    *ask = NULL;
 }
 
 void request_destroy(struct request **request)
 {
     struct request *r = *request;
     if (r == NULL) return;
+    for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
+    mem_free(&r->choices);
+    ask_destroy(&r->ask, r->parent == NULL);
     mem_free(&r->custom_id.bytes);
-    mem_free(&r->model.bytes);
-    stop_destroy(&r->stop);
     mem_free(&r->tokens);
+    detokenizer_fini(&r->detokenizer);
+    stop_destroy(&r->stop);
+    strbuf_fini(&r->text);
+    mem_free(&r->allowed);
     mem_free(&r->scores);
     mem_free(&r->prompt_tops);
     mem_free(&r->logprobs);
     mem_free(&r->tops);
-    if (r->parent == NULL) mem_free(&r->stop_ids);
-    if (r->parent == NULL) mem_free(&r->biases);
-    if (r->parent == NULL) request_words_fini(&r->words);
-    mem_free(&r->allowed);
-    guide_release(&r->guide);
-    for (size_t i = 0; i < r->choices_capacity; i++) request_destroy(&r->choices[i]);
-    mem_free(&r->choices);
-    beam_destroy(&r->search);
-    strbuf_fini(&r->text);
-    detokenizer_fini(&r->detokenizer);
     mem_free(&r->error_message);
     mem_free(request);
 }
@@ -168,7 +160,8 @@ struct status request_fail(struct request *r, const char *code, const char *mess
 struct status request_rename(struct request *r, const char *name)
 {
     const size_t n = strlen(name);
-    if (n == r->custom_id.n && memcmp(name, r->custom_id.bytes, n) == 0) return status_ok();
+    if (n > 0 && n == r->custom_id.n && memcmp(name, r->custom_id.bytes, n) == 0)
+        return status_ok();
     mem_free(&r->custom_id.bytes);
     r->custom_id.n = 0;
     TRY(mem_strndup(&r->custom_id.bytes, name, n));
@@ -176,93 +169,9 @@ struct status request_rename(struct request *r, const char *name)
     return status_ok();
 }
 
-/* Adds what the detokenizer gave (`piece`) to the text, up to a stop string. */
-static struct status add_text(struct request *r, const struct strbuf *piece, bool *stopped)
-{
-    *stopped = false;
-    TRY(strbuf_status(piece));
-    const bool may_stop = r->n_tokens > r->n_prompt + (size_t)r->min_tokens;
-    if (r->stop != NULL && may_stop) {
-        return stop_feed(r->stop, piece->data, piece->n, &r->text, stopped);
-    }
-    strbuf_add(&r->text, piece->data, piece->n);
-    return strbuf_status(&r->text);
-}
-
-/* True when the text would end in a stop string if no more tokens came. */
-static bool stops_ahead(struct request *r, const struct request_rules *rules)
-{
-    if (r->stop == NULL) return false;
-    size_t n;
-    const char *text = detokenizer_pending(&r->detokenizer, rules->tokenizer, &n);
-    return n > 0 && stop_peek(r->stop, text, n);
-}
-
-/* Feeds one token, or with last set ends the text. */
-static struct status feed_text(struct request *r, const struct request_rules *rules, int32_t token,
-                               bool last, bool *stopped)
-{
-    *stopped = false;
-    if (rules->tokenizer == NULL) return status_ok();
-    struct strbuf piece;
-    strbuf_init(&piece);
-    struct status st = last ? detokenizer_flush(&r->detokenizer, rules->tokenizer, &piece)
-                            : detokenizer_feed(&r->detokenizer, rules->tokenizer, token, &piece);
-    if (!status_failed(&st) && piece.n > 0) st = add_text(r, &piece, stopped);
-    if (!status_failed(&st) && !last && !*stopped && stops_ahead(r, rules)) {
-        strbuf_clear(&piece);
-        st = detokenizer_flush(&r->detokenizer, rules->tokenizer, &piece);
-        if (!status_failed(&st)) st = add_text(r, &piece, stopped);
-    }
-    if (!status_failed(&st) && last && r->stop != NULL) st = stop_flush(r->stop, &r->text);
-    strbuf_fini(&piece);
-    return st;
-}
-
-static bool has_id(const int32_t *ids, size_t n, int32_t id)
-{
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] == id) return true;
-    return false;
-}
-
-static bool is_end_id(const struct request *r, const struct request_rules *rules, int32_t token)
-{
-    return (!r->ignore_eos && has_id(rules->end_ids, rules->n_end_ids, token)) ||
-           has_id(r->stop_ids, r->n_stop_ids, token);
-}
-
-struct status request_take_token(struct request *r, const struct request_rules *rules,
-                                 int32_t token)
-{
-    if (r->n_tokens == r->tokens_capacity) {
-        const size_t grown = r->tokens_capacity + r->tokens_capacity / 2 + 64;
-        TRY(mem_grow(&r->tokens, r->n_tokens, grown, sizeof *r->tokens, "request tokens"));
-        r->tokens_capacity = grown;
-    }
-    r->tokens[r->n_tokens++] = token;
-    bool stopped = is_end_id(r, rules, token);
-    const bool ended = stopped;
-    bool is_done = false;
-    if (!ended) TRY(feed_text(r, rules, token, false, &stopped));
-    if (!ended) TRY(request_guide_take(r, token, &is_done));
-    if (stopped || is_done || r->error_code != NULL) {
-        r->finish = REQUEST_STOP;
-    } else if (r->n_tokens - r->n_prompt >= (size_t)r->max_tokens ||
-               r->n_tokens >= (size_t)rules->max_model_len) {
-        r->finish = REQUEST_LENGTH;
-    } else {
-        TRY(request_words_check(r, rules, &is_done));
-        if (is_done || r->error_code != NULL) r->finish = REQUEST_STOP;
-    }
-    if (r->finish == REQUEST_UNFINISHED || (stopped && !ended)) return status_ok();
-    bool ignored;
-    return feed_text(r, rules, -1, true, &ignored);
-}
-
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops)
 {
-    const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->n_logprobs;
+    const size_t n = r->n_tokens - r->n_prompt, n_tops = (size_t)r->ask->n_logprobs;
     if (n == r->logprobs_capacity) {
         const size_t grown = n + n / 2 + 64;
         TRY(mem_grow(&r->logprobs, n, grown, sizeof *r->logprobs, "log-probabilities"));
@@ -277,7 +186,8 @@ struct status request_take_logprob(struct request *r, float logprob, const struc
 
 bool request_is_replayable(const struct request *r)
 {
-    return r->n_choices == 1 && r->beam.width == 0 && r->n_logprobs < 0 && r->n_prompt_logprobs < 0;
+    return r->ask->n_choices == 1 && r->ask->beam.width == 0 && r->ask->n_logprobs < 0 &&
+           r->ask->n_prompt_logprobs < 0;
 }
 
 /* Bytes of a token's log-probability and of those beside it, and of their decimals. */
@@ -286,25 +196,34 @@ static size_t logprob_bytes(int32_t n_tops)
     return n_tops < 0 ? 0 : (1 + (size_t)n_tops) * 64;
 }
 
+static size_t words_bytes(const struct request_words *w)
+{
+    return w->n_kept_words * sizeof *w->kept + w->banned_capacity * sizeof *w->banned;
+}
+
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules)
 {
     const size_t row_bytes_per_token = 12; /* an id, its comma, some text */
-    size_t n = sizeof *r + r->custom_id.n + r->model.n;
+    size_t n = sizeof *r + sizeof *r->ask + r->custom_id.n + r->ask->model.n;
     if (r->error_code != NULL) return n + 512;
-    size_t n_grow = (size_t)r->max_tokens;
+    size_t n_grow = (size_t)r->ask->max_tokens;
     if (n_grow > (size_t)rules->max_model_len - r->n_prompt) {
         n_grow = (size_t)rules->max_model_len - r->n_prompt;
     }
     if (rules->score) n_grow = 2 * r->n_prompt; /* scores, and their decimals */
     n += r->n_prompt * sizeof(int32_t);
-    n += r->n_prompt * logprob_bytes(r->n_prompt_logprobs);
-    n += (r->n_biases + (size_t)r->n_stop_ids) * sizeof *r->biases;
-    if (r->guide != NULL) n += guide_cost_bytes(r->guide);
-    const size_t n_words_bytes = request_words_bytes(r);
-    if (r->guide != NULL || n_words_bytes > 0) n += (size_t)rules->vocab_size / 8 + n_words_bytes;
-    const size_t per_token = sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->n_logprobs);
+    n += r->n_prompt * logprob_bytes(r->ask->n_prompt_logprobs);
+    n += (r->ask->n_biases + (size_t)r->ask->n_stop_ids) * sizeof *r->ask->biases;
+    if (r->ask->guide != NULL) n += guide_cost_bytes(r->ask->guide);
+    const size_t n_words_bytes = words_bytes(&r->ask->words);
+    if (r->ask->guide != NULL || n_words_bytes > 0)
+        n += (size_t)rules->vocab_size / 8 + n_words_bytes;
+    const size_t per_token =
+        sizeof(int32_t) + row_bytes_per_token + logprob_bytes(r->ask->n_logprobs);
     /* hypotheses that run, those that ended, and probes */
-    const size_t n_answers = r->beam.width > 0 ? 4 * (size_t)r->beam.width : (size_t)r->n_choices;
-    if (n_answers > 1) n += n_answers * (sizeof *r + r->n_prompt * sizeof(int32_t));
+    const size_t n_answers =
+        r->ask->beam.width > 0 ? 4 * (size_t)r->ask->beam.width : (size_t)r->ask->n_choices;
+    if (n_answers > 1)
+        n += n_answers * (sizeof *r + sizeof *r->ask + r->n_prompt * sizeof(int32_t));
     return n + n_answers * n_grow * per_token;
 }

@@ -1,8 +1,14 @@
-/* One request line: its checked values, its key, and its life's data until its result line.
- * Knows ids, sampling, state and status; never ranks or tensors. Made by the lead from each line
- * (request_parse.c), lent to the scheduler, turned into a result line by result_row.c.
- * Circle: struct request holds the states of its beams, form and words, and each of these works on
- * the request. */
+/* A request line: its checked values (struct request_ask), and its answer so far until the result
+ * line is written (struct request). The scheduler's part is serve/schedule/sequence.h.
+ *
+ *   line --request_create--> struct request --> ask: const from here on
+ *                              |  ^
+ *            scheduler, ranks  v  |  request_take_token: tokens, text, finish
+ *                              +--+
+ *                              --> serve/output/result_row.c
+ *
+ * Knows ids, sampling and status; never ranks or tensors. The lead makes requests and lends them to
+ * the scheduler. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_H
 #define SHOAL_SERVE_REQUEST_REQUEST_H
 
@@ -77,7 +83,7 @@ struct request_rules {
     struct request_warnings *warnings; /* NULL: nobody is warned */
 };
 
-/* What an answer's tokens are taken from (request_words.h). */
+/* allowed_token_ids and bad_words (request_answer.h). */
 struct request_words {
     uint32_t *kept; /* [n_kept_words], a bit each: allowed_token_ids; NULL: all */
     size_t n_kept_words;
@@ -104,68 +110,85 @@ struct request_beam {
     double length_penalty;
 };
 
-struct request {
-    /* the line */
-    uint64_t line;    /* number, from 1 */
-    uint64_t index;   /* order of reading, from 0 */
-    uint64_t order;   /* in which it runs, among those of its priority; no two have the same */
-    int32_t priority; /* smaller runs first; 0 unless the line says so */
+/* What a line asks for: const once it is parsed. A line's answers have copies that borrow its
+ * lists. */
+struct request_ask {
     enum request_format format;
-    struct request_bytes custom_id; /* until request_rename the line's number where it gives none */
-    bool is_named;                  /* the line gives a custom_id */
-    struct request_bytes model;     /* OpenAI lines: the body's "model"; may be empty */
-    uint64_t line_digest[2];        /* the journal's */
+    struct request_bytes model; /* batch lines: the body's "model"; may be empty */
+    int32_t priority;           /* smaller runs first; 0 unless the line says so */
 
-    /* sampling */
-    int32_t max_tokens, top_k;
+    /* the draw */
     float temperature, top_p, min_p;
+    int32_t top_k;
     uint32_t key[2];
-    bool is_seeded;            /* by its line; else no other line has its key */
-    struct stop_matcher *stop; /* owned; NULL: no stop strings */
+    bool is_seeded; /* by its line; else no other line has its key */
     struct plan_penalties penalties;
-    int32_t min_tokens; /* before which it neither ends nor stops */
-    bool ignore_eos;    /* the model's end tokens do not end it */
-    int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
-    size_t n_stop_ids;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
     struct request_words words; /* owned */
     struct guide *guide;        /* shared; NULL: the text may be anything */
-    int32_t n_logprobs;         /* alternatives to each sampled token; -1: no log-probabilities */
-    int32_t n_prompt_logprobs;  /* the same of each prompt token */
-    int32_t n_choices;
-    uint32_t choice; /* which of them it is */
-    struct request_beam beam;
 
-    /* tokens and results; owned */
+    /* the end */
+    int32_t max_tokens;
+    int32_t min_tokens; /* before which it neither ends nor stops */
+    bool ignore_eos;    /* the model's end tokens do not end it */
+    int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
+    size_t n_stop_ids;
+
+    /* the row */
+    int32_t n_logprobs;        /* alternatives to each sampled token; -1: no log-probabilities */
+    int32_t n_prompt_logprobs; /* the same of each prompt token */
+    int32_t n_choices;         /* answers */
+    struct request_beam beam;
+};
+
+/* A line and its answer so far, or one of a line's answers. */
+struct request {
+    uint64_t line;                  /* number, from 1 */
+    uint64_t index;                 /* order of reading, from 0 */
+    uint64_t order;                 /* of running within its priority; no two have the same */
+    uint64_t line_digest[2];        /* the journal's */
+    struct request_bytes custom_id; /* until request_rename the line's number where it gives none */
+    bool is_named;                  /* the line gives a custom_id */
+    const struct request_ask *ask;  /* owned, but for the lists of an answer's */
+    struct request *parent;         /* the line whose answer it is, and whose lists its ask borrows;
+                                       NULL: it is the line's own */
+    uint32_t choice;                /* which of the answers it is */
+
+    /* tokens and text; owned */
     int32_t *tokens; /* [n_tokens]: the prompt's n_prompt, then the sampled ones */
     size_t n_tokens, n_prompt, tokens_capacity;
-    float *scores; /* score and n_prompt_logprobs: [n_prompt], natural log; scores[0] is unused */
-    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; the first are unused */
-    float *logprobs;              /* of sampled tokens; and the most likely ones, n_logprobs each */
-    struct plan_top *tops;
-    size_t logprobs_capacity; /* tokens */
     struct detokenizer detokenizer;
+    struct stop_matcher *stop; /* NULL: no stop strings */
     struct strbuf text;
+    uint16_t guide_state; /* behind the tokens, where the ask has a guide */
+    uint32_t *allowed;    /* [ceil(vocab_size / 32)] scratch of request_take_token */
+
+    /* log-probabilities, natural; owned */
+    float *scores;                /* score and n_prompt_logprobs: [n_prompt]; scores[0] is unused */
+    struct plan_top *prompt_tops; /* [n_prompt, n_prompt_logprobs]; the first are unused */
+    float *logprobs;              /* of sampled tokens, [logprobs_capacity] */
+    struct plan_top *tops;        /* and the most likely ones, [logprobs_capacity, n_logprobs] */
+    size_t logprobs_capacity;
+
+    /* how it stands */
+    enum request_finish finish;
+    const char *error_code;                 /* NULL: no error. A constant */
+    char *error_message;                    /* owned */
+    uint64_t first_token_ns, last_token_ns; /* when they were taken; 0: not yet */
     size_t n_resumed;   /* sampled tokens that an earlier run left in the journal */
     size_t n_saved;     /* sampled tokens that the journal has by now; of a search, its steps */
     uint64_t n_dropped; /* expert choices dropped by a capacity factor */
-    enum request_finish finish;
-    uint64_t first_token_ns, last_token_ns; /* when they were taken; 0: not yet */
+
+    /* a line with several answers */
     struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the
                                  answers are the first n_choices. NULL: r is its own only answer */
     size_t choices_capacity;
     int32_t n_open;             /* of them: not finished */
-    struct request *parent;     /* whose choice it is, and whose lists it borrows; NULL: none */
-    struct beam_search *search; /* owned */
-    const char *error_code;     /* NULL: no error. A constant */
-    char *error_message;        /* owned */
+    struct beam_search *search; /* the lead's (lead_choices.c); NULL: none */
 
-    uint16_t guide_state;
-    uint32_t *allowed;           /* [ceil(vocab_size / 32)] scratch of request_words_check; owned */
+    struct result_entry *shared; /* the result cache's, while equal requests wait for r */
     struct request *prev, *next; /* in the list that it is in (request_list.h) */
-
-    struct result_entry *shared; /* the result cache's, while r runs for others, too */
 };
 
 /* Draft tokens behind a request's own, as if it had drawn them. */
@@ -175,16 +198,23 @@ struct request_ahead {
     uint16_t guide_state;  /* behind them, where the request has a guide */
 };
 
-/* Local. The request of one line (n bytes, borrowed for the call). A line that cannot be served
- * gives a request with error_code and error_message set, and OK. Owner of *out: the caller.
- * Errors: STATUS_MEMORY. */
+/* request_parse.c. Local. The request of one line (n bytes, borrowed for the call). A line that
+ * cannot be served gives a request with error_code and error_message set, and OK. Owner of *out:
+ * the caller. Errors: STATUS_MEMORY. */
 struct status request_create(const struct request_rules *rules, uint64_t line_number,
                              const char *text, size_t n, struct request **out);
 
-/* Local. The request of a line that was not read (too long): an error row from the start. Errors:
- * STATUS_MEMORY. */
+/* request_parse.c. Local. The request of a line that was not read (too long): an error row from the
+ * start. Errors: STATUS_MEMORY. */
 struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
                                     struct request **out);
+
+/* Local. A request without a prompt whose custom_id is its line number, and *ask, which is its own.
+ * Errors: STATUS_MEMORY. */
+struct status request_create_bare(uint64_t line_number, struct request **out,
+                                  struct request_ask **ask);
+
+/* Local. Accepts NULL. The search of a beam search is not its own. */
 void request_destroy(struct request **r);
 
 /* What makes a line an error row that repeats a custom_id; also merge.c writes it. */
@@ -204,9 +234,9 @@ struct status request_fail(struct request *r, const char *code, const char *mess
  * number. Errors: STATUS_MEMORY. */
 struct status request_rename(struct request *r, const char *name);
 
-/* Local. Takes a sampled token: appends it, feeds the text, and sets r->finish when it ends the
- * request: an end id or a stop string ("stop"), max_tokens or a full context ("length").
- * Errors: STATUS_MEMORY. */
+/* request_answer.c. Local. Takes a sampled token: appends it, feeds the text, and sets r->finish
+ * when it ends the request: an end id or a stop string ("stop"), max_tokens or a full context
+ * ("length"). Errors: STATUS_MEMORY. */
 struct status request_take_token(struct request *r, const struct request_rules *rules,
                                  int32_t token);
 

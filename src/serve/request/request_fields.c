@@ -215,16 +215,16 @@ const char *request_field_meant(const char *key)
 }
 
 /* Warns once for each name: `problem` says what is wrong with it, `field` what to write. */
-static void warn(const struct request *r, const struct request_rules *rules, const char *key,
-                 const char *problem, const char *field)
+static void warn(const struct request_parser *p, const char *key, const char *problem,
+                 const char *field)
 {
-    struct request_warnings *w = rules->warnings;
+    struct request_warnings *w = p->rules->warnings;
     if (w == NULL || w->n == REQUEST_WARNINGS_MAX) return;
     for (size_t i = 0; i < w->n; i++)
         if (strncmp(w->names[i], key, sizeof w->names[i] - 1) == 0) return;
     snprintf(w->names[w->n++], sizeof w->names[0], "%s", key);
     log_line(LOG_WARN, "line %llu: %.60s: %s %s (other lines with it get no warning)",
-             (unsigned long long)r->line, key, problem, field);
+             (unsigned long long)p->r->line, key, problem, field);
 }
 
 /* True when the field's value changes nothing. */
@@ -241,15 +241,15 @@ static bool is_neutral(const struct js_node *node, double neutral)
 }
 
 /* Errors: an error row that names the field and the one to use. */
-static struct status refuse(struct request *r, const struct request_rules *rules,
-                            const struct js_node *fields, const struct refused_field *f)
+static struct status refuse(struct request_parser *p, const struct js_node *fields,
+                            const struct refused_field *f)
 {
     if (is_neutral(js_get(fields, f->key), f->neutral)) return status_ok();
     if (f->use != NULL) {
-        warn(r, rules, f->key, "not supported; use", f->use);
-        return request_bad(r, "unsupported", "%s: not supported; use %s", f->key, f->use);
+        warn(p, f->key, "not supported; use", f->use);
+        return request_bad(p, "unsupported", "%s: not supported; use %s", f->key, f->use);
     }
-    return request_bad(r, "unsupported", "%s: not supported by this version; leave it out", f->key);
+    return request_bad(p, "unsupported", "%s: not supported by this version; leave it out", f->key);
 }
 
 static bool is_string(const struct js_node *node, const char *text)
@@ -260,12 +260,12 @@ static bool is_string(const struct js_node *node, const char *text)
 
 /* Calls of tools are not taken out of a text, so a body may neither ask for them nor for what is
  * not text. */
-static struct status check_choices(struct request *r, const struct js_node *fields)
+static struct status check_choices(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *tool = js_get(fields, "tool_choice");
     const struct js_node *kinds = js_get(fields, "modalities");
     if (js_type(tool) != JS_NULL && !is_string(tool, "none") && !is_string(tool, "auto")) {
-        return request_bad(r, "unsupported",
+        return request_bad(p, "unsupported",
                            "tool_choice: expected \"none\" or \"auto\", other values are not "
                            "supported by this version");
     }
@@ -273,7 +273,7 @@ static struct status check_choices(struct request *r, const struct js_node *fiel
     if (js_type(kinds) == JS_ARRAY && js_count(kinds) == 1 && is_string(js_at(kinds, 0), "text")) {
         return status_ok();
     }
-    return request_bad(r, "unsupported", "modalities: expected [\"text\"] alone");
+    return request_bad(p, "unsupported", "modalities: expected [\"text\"] alone");
 }
 
 static bool is_known_in_body(const char *key)
@@ -284,19 +284,17 @@ static bool is_known_in_body(const char *key)
            is_refused(not_implemented, COUNT_OF(not_implemented), key);
 }
 
-static struct status check_body(struct request *r, const struct request_rules *rules,
-                                const struct js_node *fields)
+static struct status check_body(struct request_parser *p, const struct js_node *fields)
 {
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    for (size_t i = 0; i < COUNT_OF(not_in_body); i++)
-        TRY(refuse(r, rules, fields, &not_in_body[i]));
-    TRY(check_choices(r, fields));
+    for (size_t i = 0; i < COUNT_OF(not_in_body); i++) TRY(refuse(p, fields, &not_in_body[i]));
+    TRY(check_choices(p, fields));
     while (js_next(fields, &it, &key, &value)) {
         if (is_known_in_body(key)) continue;
         const char *meant = request_field_meant(key);
-        return request_bad(r, "invalid_request", "%.100s: this field is not known%s%s", key,
+        return request_bad(p, "invalid_request", "%.100s: this field is not known%s%s", key,
                            meant != NULL ? "; did you mean " : "", meant != NULL ? meant : "");
     }
     return status_ok();
@@ -304,25 +302,22 @@ static struct status check_body(struct request *r, const struct request_rules *r
 
 /* Fields of a plain line that nobody reads are notes; those whose name is close to a field's get a
  * warning. */
-static void warn_of_notes(const struct request *r, const struct request_rules *rules,
-                          const struct js_node *fields)
+static void warn_of_notes(const struct request_parser *p, const struct js_node *fields)
 {
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
     while (js_next(fields, &it, &key, &value)) {
         const char *meant = request_field_meant(key);
-        if (meant != NULL)
-            warn(r, rules, key, "unknown, so without effect; the closest field is", meant);
+        if (meant != NULL) warn(p, key, "unknown, so without effect; the closest field is", meant);
     }
 }
 
-struct status request_check_fields(struct request *r, const struct request_rules *rules,
-                                   const struct js_node *fields)
+struct status request_check_fields(struct request_parser *p, const struct js_node *fields)
 {
     for (size_t i = 0; i < COUNT_OF(not_implemented); i++)
-        TRY(refuse(r, rules, fields, &not_implemented[i]));
-    if (r->format != REQUEST_PLAIN) return check_body(r, rules, fields);
-    if (rules->warnings != NULL) warn_of_notes(r, rules, fields);
+        TRY(refuse(p, fields, &not_implemented[i]));
+    if (p->ask->format != REQUEST_PLAIN) return check_body(p, fields);
+    if (p->rules->warnings != NULL) warn_of_notes(p, fields);
     return status_ok();
 }

@@ -25,12 +25,12 @@ static bool is_empty(const struct js_node *node)
     return !js_number(node, &number) && js_count(node) == 0;
 }
 
-static struct status ask(struct request *r, struct asked *a, const char *name, enum guide_kind kind,
-                         const struct js_node *node)
+static struct status ask(struct request_parser *p, struct asked *a, const char *name,
+                         enum guide_kind kind, const struct js_node *node)
 {
     if (is_empty(node) && (kind != GUIDE_SCHEMA || js_type(node) != JS_OBJECT)) return status_ok();
     if (a->name != NULL)
-        return request_bad(r, "invalid_request", "%s: expected one of these, found %s too", name,
+        return request_bad(p, "invalid_request", "%s: expected one of these, found %s too", name,
                            a->name);
     a->name = name;
     a->kind = kind;
@@ -39,28 +39,30 @@ static struct status ask(struct request *r, struct asked *a, const char *name, e
 }
 
 /* {"type": "text"}, "json_object", or "json_schema" with {"name", "schema", "strict"}. */
-static struct status ask_format(struct request *r, const struct js_node *fields, struct asked *a)
+static struct status ask_format(struct request_parser *p, const struct js_node *fields,
+                                struct asked *a)
 {
     const struct js_node *format = js_get(fields, "response_format");
     if (js_type(format) == JS_NULL) return status_ok();
     const char *type = js_string(js_get(format, "type"), NULL);
     if (type != NULL && strcmp(type, "text") == 0) return status_ok();
     if (type != NULL && strcmp(type, "json_object") == 0)
-        return ask(r, a, "response_format", GUIDE_OBJECT, js_get(format, "type"));
+        return ask(p, a, "response_format", GUIDE_OBJECT, js_get(format, "type"));
     if (type == NULL || strcmp(type, "json_schema") != 0)
-        return request_bad(r, type != NULL ? "unsupported" : "invalid_request",
+        return request_bad(p, type != NULL ? "unsupported" : "invalid_request",
                            "response_format: expected a type of \"text\", \"json_object\" or "
                            "\"json_schema\"");
     const struct js_node *schema = js_get(js_get(format, "json_schema"), "schema");
     if (js_type(schema) != JS_OBJECT)
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "response_format: expected json_schema with an object \"schema\", found "
                            "%s",
                            request_type_name(schema));
-    return ask(r, a, "response_format", GUIDE_SCHEMA, schema);
+    return ask(p, a, "response_format", GUIDE_SCHEMA, schema);
 }
 
-static struct status ask_all(struct request *r, const struct js_node *fields, struct asked *a)
+static struct status ask_all(struct request_parser *p, const struct js_node *fields,
+                             struct asked *a)
 {
     static const struct {
         const char *plain, *structured;
@@ -72,16 +74,16 @@ static struct status ask_all(struct request *r, const struct js_node *fields, st
     const struct js_node *structured = js_get(fields, "structured_outputs"), *value;
     const void *it = NULL;
     const char *key;
-    TRY(ask_format(r, fields, a));
+    TRY(ask_format(p, fields, a));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        TRY(ask(r, a, names[i].plain, names[i].kind, js_get(fields, names[i].plain)));
+        TRY(ask(p, a, names[i].plain, names[i].kind, js_get(fields, names[i].plain)));
     while (js_next(structured, &it, &key, &value)) {
         size_t i = 0;
         while (i < sizeof names / sizeof *names && strcmp(names[i].structured, key) != 0) i++;
         if (i < sizeof names / sizeof *names)
-            TRY(ask(r, a, "structured_outputs", names[i].kind, value));
+            TRY(ask(p, a, "structured_outputs", names[i].kind, value));
         else if (!is_empty(value))
-            return request_bad(r, "unsupported",
+            return request_bad(p, "unsupported",
                                "structured_outputs: expected regex, choice, json or json_object, "
                                "found %.60s",
                                key);
@@ -90,58 +92,56 @@ static struct status ask_all(struct request *r, const struct js_node *fields, st
 }
 
 /* A schema may be a string that holds its JSON. */
-static struct status open_schema(struct request *r, struct asked *a)
+static struct status open_schema(struct request_parser *p, struct asked *a)
 {
     size_t n;
     const char *text = js_string(a->node, &n);
     if (a->kind != GUIDE_SCHEMA || text == NULL) return status_ok();
     struct status st = js_parse(text, n, a->name, &a->doc);
-    if (st.code == STATUS_INPUT) return request_bad(r, "invalid_request", "%s", st.text);
+    if (st.code == STATUS_INPUT) return request_bad(p, "invalid_request", "%s", st.text);
     a->node = js_root(a->doc);
     return st;
 }
 
-static struct status check_rest(struct request *r, const struct request_rules *rules,
-                                const struct asked *a)
+static struct status check_rest(struct request_parser *p, const struct asked *a)
 {
-    if (rules->guides == NULL)
-        return request_bad(r, "unsupported", "%s: this model has no tokenizer, so it gives no text",
+    if (p->rules->guides == NULL)
+        return request_bad(p, "unsupported", "%s: this model has no tokenizer, so it gives no text",
                            a->name);
-    if (r->beam.width > 0)
-        return request_bad(r, "unsupported", "%s: not supported together with beam search",
+    if (p->ask->beam.width > 0)
+        return request_bad(p, "unsupported", "%s: not supported together with beam search",
                            a->name);
-    if (r->min_tokens > 0)
-        return request_bad(r, "unsupported", "%s: not supported together with min_tokens", a->name);
+    if (p->ask->min_tokens > 0)
+        return request_bad(p, "unsupported", "%s: not supported together with min_tokens", a->name);
     return status_ok();
 }
 
 /* Makes r an error row at once when no token of the vocabulary can begin the answer. */
-static struct status check_start(struct request *r, const char *name)
+static struct status check_start(struct request_parser *p, const char *name)
 {
     const uint32_t *mask;
     size_t n_tokens;
-    TRY(guide_mask(r->guide, GUIDE_START, true, &mask, &n_tokens));
+    TRY(guide_mask(p->ask->guide, GUIDE_START, true, &mask, &n_tokens));
     if (n_tokens > 0) return status_ok();
-    return request_bad(r, "invalid_request", "%s: the vocabulary has no token to begin with", name);
+    return request_bad(p, "invalid_request", "%s: the vocabulary has no token to begin with", name);
 }
 
-struct status request_read_guide(struct request *r, const struct request_rules *rules,
-                                 const struct js_node *fields)
+struct status request_read_guide(struct request_parser *p, const struct js_node *fields)
 {
     struct asked a = {.name = NULL};
-    TRY(ask_all(r, fields, &a));
-    if (a.name == NULL || rules->score) return status_ok();
-    TRY(check_rest(r, rules, &a));
-    struct status st = open_schema(r, &a);
+    TRY(ask_all(p, fields, &a));
+    if (a.name == NULL || p->rules->score) return status_ok();
+    TRY(check_rest(p, &a));
+    struct status st = open_schema(p, &a);
     if (!status_failed(&st)) {
-        st = guides_get(rules->guides, a.kind, a.node, &r->guide);
+        st = guides_get(p->rules->guides, a.kind, a.node, &p->ask->guide);
         if (st.code == STATUS_REQUEST)
-            st = request_bad(r, "invalid_request", "%s: %s", a.name, st.text);
+            st = request_bad(p, "invalid_request", "%s: %s", a.name, st.text);
     }
     js_destroy(&a.doc);
     if (status_failed(&st)) return st;
-    r->guide_state = GUIDE_START;
-    return check_start(r, a.name);
+    p->r->guide_state = GUIDE_START;
+    return check_start(p, a.name);
 }
 
 struct status request_guide_allow(const struct request *r, const struct request_rules *rules,
@@ -151,12 +151,12 @@ struct status request_guide_allow(const struct request *r, const struct request_
     size_t n_tokens;
     const uint16_t state = ahead != NULL ? ahead->guide_state : r->guide_state;
     const bool begins = r->n_tokens == r->n_prompt && ahead == NULL;
-    TRY(guide_mask(r->guide, state, begins, &mask, &n_tokens));
+    TRY(guide_mask(r->ask->guide, state, begins, &mask, &n_tokens));
     memcpy(allowed, mask, ((size_t)rules->vocab_size + 31) / 32 * sizeof *mask);
-    const bool may_end = guide_accepts(r->guide, state);
-    const size_t n_ends = r->ignore_eos ? 0 : rules->n_end_ids;
-    for (size_t i = 0; i < n_ends + r->n_stop_ids; i++) {
-        const int32_t id = i < n_ends ? rules->end_ids[i] : r->stop_ids[i - n_ends];
+    const bool may_end = guide_accepts(r->ask->guide, state);
+    const size_t n_ends = r->ask->ignore_eos ? 0 : rules->n_end_ids;
+    for (size_t i = 0; i < n_ends + r->ask->n_stop_ids; i++) {
+        const int32_t id = i < n_ends ? rules->end_ids[i] : r->ask->stop_ids[i - n_ends];
         if (id < 0 || id >= rules->vocab_size) continue; /* a tokenizer may know more ids */
         const uint32_t bit = (uint32_t)1 << (id % 32);
         allowed[id / 32] = may_end ? allowed[id / 32] | bit : allowed[id / 32] & ~bit;
@@ -168,16 +168,16 @@ struct status request_guide_take(struct request *r, int32_t token, bool *is_done
 {
     const bool begins = r->n_tokens == r->n_prompt + 1;
     *is_done = false;
-    if (r->guide == NULL) return status_ok();
-    r->guide_state = guide_next(r->guide, r->guide_state, token, begins);
+    if (r->ask->guide == NULL) return status_ok();
+    r->guide_state = guide_next(r->ask->guide, r->guide_state, token, begins);
     if (r->guide_state == GUIDE_LOST)
         return request_fail(r, REQUEST_GUIDE_CODE,
                             "a token was drawn that the grammar of the line does not allow");
-    *is_done = !guide_goes_on(r->guide, r->guide_state);
-    if (*is_done || guide_accepts(r->guide, r->guide_state)) return status_ok();
+    *is_done = !guide_goes_on(r->ask->guide, r->guide_state);
+    if (*is_done || guide_accepts(r->ask->guide, r->guide_state)) return status_ok();
     const uint32_t *mask;
     size_t n_tokens;
-    TRY(guide_mask(r->guide, r->guide_state, false, &mask, &n_tokens));
+    TRY(guide_mask(r->ask->guide, r->guide_state, false, &mask, &n_tokens));
     if (n_tokens > 0) return status_ok();
     return request_fail(
         r, REQUEST_GUIDE_CODE,

@@ -1,18 +1,9 @@
-/* The grammar constraint of a request (serve/request/guide.h): reading it from the line, the tokens
- * that may come next, and the state of the answer. Called by request parsing, request.c and the
- * scheduler.
- */
+/* A request with a guide (guide.h): its next tokens, and the guide's state behind its answer.
+ * Called by request_answer.c. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_GUIDE_H
 #define SHOAL_SERVE_REQUEST_REQUEST_GUIDE_H
 
-#include "base/json.h"
 #include "serve/request/request.h"
-
-/* Local. Reads response_format, guided_regex, guided_choice, guided_json, guided_json_object and
- * structured_outputs of a line, after its other sampling fields. Errors: STATUS_REQUEST,
- * STATUS_MEMORY. */
-struct status request_read_guide(struct request *r, const struct request_rules *rules,
-                                 const struct js_node *fields);
 
 /* Local. r has a guide. allowed [ceil(vocab_size / 32)] = a bit for each token that may come next,
  * after the draft tokens `ahead` (NULL: none); end tokens are among them where the text may end.

@@ -8,7 +8,8 @@
 /* Local. True when a runs before b: by priority, then by order. */
 static inline bool request_is_before(const struct request *a, const struct request *b)
 {
-    return a->priority != b->priority ? a->priority < b->priority : a->order < b->order;
+    return a->ask->priority != b->ask->priority ? a->ask->priority < b->ask->priority
+                                                : a->order < b->order;
 }
 
 /* Zero-initialised it is empty. Owns nothing. */

@@ -1,9 +1,114 @@
-/* A JSON line to a checked request. Field errors name the field, what was expected and found. */
+/* A JSON line to a checked request. Errors name the field, the expected and the found value. */
 #include "serve/request/request_parse.h"
 
 #include "base/mem.h"
 
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+/* ---- single fields ---- */
+
+struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
+{
+    char text[STATUS_TEXT_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    p->r->error_code = code;
+    return status_make(STATUS_REQUEST, "%s", text);
+}
+
+const char *request_type_name(const struct js_node *node)
+{
+    double number;
+    switch (js_type(node)) {
+    case JS_BOOL:
+        return "a boolean";
+    case JS_INT:
+        return "an integer";
+    case JS_REAL:
+        return js_number(node, &number) && fabs(number) >= 0x1p63 ? "a number beyond 64 bits"
+                                                                  : "a real number";
+    case JS_STRING:
+        return "a string";
+    case JS_ARRAY:
+        return "a list";
+    case JS_OBJECT:
+        return "an object";
+    default:
+        return "null";
+    }
+}
+
+struct status request_read_int(struct request_parser *p, const struct js_node *fields,
+                               const char *key, int64_t low, int64_t high, int64_t *value)
+{
+    const struct js_node *node = js_get(fields, key);
+    if (js_type(node) == JS_NULL) return status_ok();
+    int64_t found;
+    if (!js_int(node, &found)) {
+        return request_bad(p, "invalid_request", "%s: expected an integer, found %s", key,
+                           request_type_name(node));
+    }
+    if (found < low || found > high) {
+        return request_bad(p, "invalid_request", "%s: expected %lld to %lld, found %lld", key,
+                           (long long)low, (long long)high, (long long)found);
+    }
+    *value = found;
+    return status_ok();
+}
+
+struct status request_check_id(struct request_parser *p, const char *key, int64_t id)
+{
+    if (id >= 0 && id < p->rules->vocab_size) return status_ok();
+    return request_bad(p, "invalid_request", "%s: expected token ids of 0 to %d, found %lld", key,
+                       p->rules->vocab_size - 1, (long long)id);
+}
+
+struct status request_read_id(struct request_parser *p, const char *key, const struct js_node *node,
+                              int32_t *id)
+{
+    int64_t found;
+    if (!js_int(node, &found)) {
+        return request_bad(p, "invalid_request", "%s: expected token ids, found %s", key,
+                           request_type_name(node));
+    }
+    TRY(request_check_id(p, key, found));
+    *id = (int32_t)found;
+    return status_ok();
+}
+
+struct status request_read_real(struct request_parser *p, const struct js_node *fields,
+                                const char *key, const char *range, double low, double high,
+                                double *value)
+{
+    const struct js_node *node = js_get(fields, key);
+    if (js_type(node) == JS_NULL) return status_ok();
+    double found;
+    if (!js_number(node, &found)) {
+        return request_bad(p, "invalid_request", "%s: expected a number, found %s", key,
+                           request_type_name(node));
+    }
+    if (!isfinite(found) || found < low || found > high) {
+        return request_bad(p, "invalid_request", "%s: expected %s, found %g", key, range, found);
+    }
+    *value = found;
+    return status_ok();
+}
+
+struct status request_read_bool(struct request_parser *p, const struct js_node *fields,
+                                const char *key, bool *value)
+{
+    const struct js_node *node = js_get(fields, key);
+    if (js_type(node) == JS_NULL || js_bool(node, value)) return status_ok();
+    return request_bad(p, "invalid_request", "%s: expected a boolean, found %s", key,
+                       request_type_name(node));
+}
+
+/* ---- the line ---- */
 
 static struct status copy_bytes(struct request_bytes *out, const char *bytes, size_t n)
 {
@@ -14,86 +119,86 @@ static struct status copy_bytes(struct request_bytes *out, const char *bytes, si
     return status_ok();
 }
 
-static struct status read_custom_id(struct request *r, const struct js_node *root)
+static struct status read_custom_id(struct request_parser *p, const struct js_node *root)
 {
     const struct js_node *node = js_get(root, "custom_id");
     if (js_type(node) == JS_NULL) return status_ok();
     size_t n;
     const char *id = js_string(node, &n);
     if (id == NULL) {
-        return request_bad(r, "invalid_request", "custom_id: expected a string, found %s",
+        return request_bad(p, "invalid_request", "custom_id: expected a string, found %s",
                            request_type_name(node));
     }
-    TRY(copy_bytes(&r->custom_id, id, n));
-    r->is_named = true;
+    TRY(copy_bytes(&p->r->custom_id, id, n));
+    p->r->is_named = true;
     return status_ok();
 }
 
 /* A batch line's envelope; *fields becomes its body. */
-static struct status read_envelope(struct request *r, const struct js_node *root,
+static struct status read_envelope(struct request_parser *p, const struct js_node *root,
                                    const struct js_node **fields)
 {
     const struct js_node *body = js_get(root, "body");
     const char *url = js_string(js_get(root, "url"), NULL);
     const char *method = js_string(js_get(root, "method"), NULL);
-    r->format = REQUEST_OPENAI;
+    p->ask->format = REQUEST_OPENAI;
     if (method == NULL || strcmp(method, "POST") != 0) {
-        return request_bad(r, "invalid_request", "method: expected \"POST\", found %s",
+        return request_bad(p, "invalid_request", "method: expected \"POST\", found %s",
                            method != NULL ? "another string"
                                           : request_type_name(js_get(root, "method")));
     }
     const bool is_chat = url != NULL && strcmp(url, "/v1/chat/completions") == 0;
-    if (is_chat) r->format = REQUEST_OPENAI_CHAT;
+    if (is_chat) p->ask->format = REQUEST_OPENAI_CHAT;
     if (!is_chat && (url == NULL || strcmp(url, "/v1/completions") != 0)) {
         return request_bad(
-            r, "invalid_request",
+            p, "invalid_request",
             "url: expected \"/v1/completions\" or \"/v1/chat/completions\", found %s",
             url != NULL ? "another string" : request_type_name(js_get(root, "url")));
     }
     if (js_type(body) != JS_OBJECT) {
-        return request_bad(r, "invalid_request", "body: expected an object, found %s",
+        return request_bad(p, "invalid_request", "body: expected an object, found %s",
                            request_type_name(body));
     }
     size_t n;
     const char *model = js_string(js_get(body, "model"), &n);
-    if (model != NULL) TRY(copy_bytes(&r->model, model, n));
+    if (model != NULL) TRY(copy_bytes(&p->ask->model, model, n));
     *fields = body;
     return status_ok();
 }
 
 /* A number that was rounded is refused by the field that reads it; in a note nobody minds. What
  * templates and schemas do with theirs is not seen here. */
-static struct status check_rounded(struct request *r, const struct js_node *fields)
+static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
     const bool is_chat = js_type(js_get(fields, "messages")) != JS_NULL;
-    if (!is_chat && r->guide == NULL) return status_ok();
-    return request_bad(r, "invalid_request",
+    if (!is_chat && p->ask->guide == NULL) return status_ok();
+    return request_bad(p, "invalid_request",
                        "a number of this line is beyond 64 bits, expected none beside %s",
                        is_chat ? "messages" : "a grammar constraint");
 }
 
-static struct status read_fields(struct request *r, const struct request_rules *rules,
-                                 const struct js_node *root, bool is_rounded)
+static struct status read_fields(struct request_parser *p, const struct js_node *root,
+                                 bool is_rounded)
 {
     if (js_type(root) != JS_OBJECT) {
-        return request_bad(r, "invalid_json", "expected a JSON object, found %s",
+        return request_bad(p, "invalid_json", "expected a JSON object, found %s",
                            request_type_name(root));
     }
     const struct js_node *fields = root;
-    TRY(read_custom_id(r, root));
+    TRY(read_custom_id(p, root));
     if (js_type(js_get(root, "body")) != JS_NULL || js_type(js_get(root, "url")) != JS_NULL) {
-        TRY(read_envelope(r, root, &fields));
+        TRY(read_envelope(p, root, &fields));
     }
-    TRY(request_check_fields(r, rules, fields));
-    TRY(request_read_sampling(r, rules, fields));
-    if (is_rounded) TRY(check_rounded(r, fields));
-    TRY(request_read_prompt(r, rules, fields));
-    if (!rules->score && r->n_prompt_logprobs < 0) return status_ok();
-    if (r->n_prompt_logprobs > 0 && !rules->score) {
-        const size_t n_tops = r->n_prompt * (size_t)r->n_prompt_logprobs;
-        TRY(mem_alloc(&r->prompt_tops, n_tops, sizeof *r->prompt_tops, "request scores"));
+    TRY(request_check_fields(p, fields));
+    TRY(request_read_sampling(p, fields));
+    if (is_rounded) TRY(check_rounded(p, fields));
+    TRY(request_read_prompt(p, fields));
+    if (!p->rules->score && p->ask->n_prompt_logprobs < 0) return status_ok();
+    if (p->ask->n_prompt_logprobs > 0 && !p->rules->score) {
+        const size_t n_tops = p->r->n_prompt * (size_t)p->ask->n_prompt_logprobs;
+        TRY(mem_alloc(&p->r->prompt_tops, n_tops, sizeof *p->r->prompt_tops, "request scores"));
     }
-    return mem_alloc(&r->scores, r->n_prompt, sizeof *r->scores, "request scores");
+    return mem_alloc(&p->r->scores, p->r->n_prompt, sizeof *p->r->scores, "request scores");
 }
 
 static bool is_blank(const char *text, size_t n)
@@ -103,17 +208,38 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
-struct status request_parse(struct request *r, const struct request_rules *rules, const char *text,
-                            size_t n)
+static struct status parse(struct request_parser *p, const char *text, size_t n)
 {
     if (is_blank(text, n)) {
-        return request_bad(r, "invalid_json", "the line is blank, expected a JSON object");
+        return request_bad(p, "invalid_json", "the line is blank, expected a JSON object");
     }
     struct js_doc *doc = NULL;
     bool is_rounded;
     struct status st = js_parse_rounding(text, n, "JSON", &doc, &is_rounded);
-    if (st.code == STATUS_INPUT) st = request_bad(r, "invalid_json", "%s", st.text);
-    if (!status_failed(&st)) st = read_fields(r, rules, js_root(doc), is_rounded);
+    if (st.code == STATUS_INPUT) st = request_bad(p, "invalid_json", "%s", st.text);
+    if (!status_failed(&st)) st = read_fields(p, js_root(doc), is_rounded);
     js_destroy(&doc);
+    return st;
+}
+
+struct status request_create(const struct request_rules *rules, uint64_t line_number,
+                             const char *text, size_t n, struct request **out)
+{
+    struct request_parser p = {.rules = rules};
+    TRY(request_create_bare(line_number, out, &p.ask));
+    p.r = *out;
+    struct status st = parse(&p, text, n);
+    if (st.code == STATUS_REQUEST) st = request_fail(*out, (*out)->error_code, st.text);
+    if (status_failed(&st)) request_destroy(out);
+    return st;
+}
+
+struct status request_create_failed(uint64_t line_number, const char *code, const char *message,
+                                    struct request **out)
+{
+    struct request_ask *ask;
+    TRY(request_create_bare(line_number, out, &ask));
+    struct status st = request_fail(*out, code, message);
+    if (status_failed(&st)) request_destroy(out);
     return st;
 }

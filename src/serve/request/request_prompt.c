@@ -1,7 +1,7 @@
 /* The prompt of a line: text, token ids, or a conversation through the model's chat template.
  *
  *   prompt             -> tokenizer ---------------------------------+
- *   prompt_token_ids   -> checked against the vocabulary ------------+-> r->tokens [n_prompt]
+ *   prompt_token_ids   -> checked against the vocabulary ------------+-> p->r->tokens [n_prompt]
  *   messages           -> content parts -> template -> tokenizer ----+
  */
 #include "base/mem.h"
@@ -10,109 +10,106 @@
 #include <string.h>
 
 /* Generating needs room for one token more; scoring does not. */
-static struct status check_length(struct request *r, const struct request_rules *rules, size_t n)
+static struct status check_length(struct request_parser *p, size_t n)
 {
     if (n == 0) {
-        return request_bad(r, "invalid_request", "the prompt has no tokens, expected at least one");
+        return request_bad(p, "invalid_request", "the prompt has no tokens, expected at least one");
     }
-    const size_t most = (size_t)rules->max_model_len - (rules->score ? 0 : 1);
+    const size_t most = (size_t)p->rules->max_model_len - (p->rules->score ? 0 : 1);
     if (n <= most) return status_ok();
-    return request_bad(r, "context_length_exceeded",
+    return request_bad(p, "context_length_exceeded",
                        "the prompt has %zu tokens, expected at most %zu: the context holds %d%s", n,
-                       most, rules->max_model_len,
-                       rules->score ? "" : ", and one is needed for the answer");
+                       most, p->rules->max_model_len,
+                       p->rules->score ? "" : ", and one is needed for the answer");
 }
 
-static struct status read_ids(struct request *r, const struct request_rules *rules,
-                              const struct js_node *list, const char *key)
+static struct status read_ids(struct request_parser *p, const struct js_node *list, const char *key)
 {
     const size_t n = js_count(list);
-    TRY(check_length(r, rules, n));
-    TRY(mem_alloc(&r->tokens, n, sizeof *r->tokens, "request tokens"));
-    r->tokens_capacity = n;
+    TRY(check_length(p, n));
+    TRY(mem_alloc(&p->r->tokens, n, sizeof *p->r->tokens, "request tokens"));
+    p->r->tokens_capacity = n;
     for (size_t i = 0; i < n; i++) {
         const struct js_node *node = js_at(list, i);
         int64_t id;
         if (!js_int(node, &id)) {
-            return request_bad(r, "invalid_request", "%s[%zu]: expected a token id, found %s", key,
+            return request_bad(p, "invalid_request", "%s[%zu]: expected a token id, found %s", key,
                                i, request_type_name(node));
         }
-        if (id < 0 || id >= rules->vocab_size) {
-            return request_bad(r, "invalid_request",
+        if (id < 0 || id >= p->rules->vocab_size) {
+            return request_bad(p, "invalid_request",
                                "%s[%zu]: expected a token id of 0 to %d, found %lld", key, i,
-                               rules->vocab_size - 1, (long long)id);
+                               p->rules->vocab_size - 1, (long long)id);
         }
-        r->tokens[i] = (int32_t)id;
+        p->r->tokens[i] = (int32_t)id;
     }
-    r->n_tokens = r->n_prompt = n;
+    p->r->n_tokens = p->r->n_prompt = n;
     return status_ok();
 }
 
 /* Takes the tokenizer's ids, which may lie outside a model's smaller vocabulary. */
-static struct status take_list(struct request *r, const struct request_rules *rules,
-                               const struct token_list *list)
+static struct status take_list(struct request_parser *p, const struct token_list *list)
 {
-    TRY(check_length(r, rules, list->n));
+    TRY(check_length(p, list->n));
     for (size_t i = 0; i < list->n; i++) {
-        if (list->ids[i] >= 0 && list->ids[i] < rules->vocab_size) continue;
+        if (list->ids[i] >= 0 && list->ids[i] < p->rules->vocab_size) continue;
         return request_bad(
-            r, "invalid_request",
+            p, "invalid_request",
             "the prompt's token %zu has id %d, expected 0 to %d: the tokenizer knows more "
             "ids than the model",
-            i, list->ids[i], rules->vocab_size - 1);
+            i, list->ids[i], p->rules->vocab_size - 1);
     }
-    TRY(mem_alloc(&r->tokens, list->n, sizeof *r->tokens, "request tokens"));
-    memcpy(r->tokens, list->ids, list->n * sizeof *r->tokens);
-    r->n_tokens = r->n_prompt = r->tokens_capacity = list->n;
+    TRY(mem_alloc(&p->r->tokens, list->n, sizeof *p->r->tokens, "request tokens"));
+    memcpy(p->r->tokens, list->ids, list->n * sizeof *p->r->tokens);
+    p->r->n_tokens = p->r->n_prompt = p->r->tokens_capacity = list->n;
     return status_ok();
 }
 
-static struct status read_text(struct request *r, const struct request_rules *rules,
-                               const struct js_node *prompt)
+static struct status read_text(struct request_parser *p, const struct js_node *prompt)
 {
     size_t n;
     const char *text = js_string(prompt, &n);
-    if (rules->tokenizer == NULL) {
-        return request_bad(r, "unsupported",
+    if (p->rules->tokenizer == NULL) {
+        return request_bad(p, "unsupported",
                            "prompt: this model has no tokenizer; give prompt_token_ids");
     }
     struct token_list list = {0};
-    struct status st = tokenizer_encode(rules->tokenizer, text, n,
+    struct status st = tokenizer_encode(p->rules->tokenizer, text, n,
                                         TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &list);
-    if (st.code == STATUS_REQUEST) r->error_code = "invalid_request";
-    if (!status_failed(&st)) st = take_list(r, rules, &list);
+    if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+    if (!status_failed(&st)) st = take_list(p, &list);
     token_list_fini(&list);
     return st;
 }
 
 /* The text of content part i of message m. Errors: STATUS_REQUEST for a part that is no text. */
-static struct status part_text(struct request *r, const struct js_node *part, size_t m, size_t i,
-                               const char **text, size_t *n)
+static struct status part_text(struct request_parser *p, const struct js_node *part, size_t m,
+                               size_t i, const char **text, size_t *n)
 {
     const char *type = js_string(js_get(part, "type"), NULL);
     *text = js_string(part, n); /* a bare string is a text, too */
     if (*text != NULL) return status_ok();
     if (type == NULL) {
         return request_bad(
-            r, "invalid_request",
+            p, "invalid_request",
             "messages[%zu].content[%zu]: expected an object with a \"type\", found %s", m, i,
             js_type(part) == JS_OBJECT ? "one without" : request_type_name(part));
     }
     if (strcmp(type, "text") != 0) {
-        return request_bad(r, "unsupported",
+        return request_bad(p, "unsupported",
                            "messages[%zu].content[%zu]: %.60s is not supported, expected parts of "
                            "type \"text\" alone",
                            m, i, type);
     }
     *text = js_string(js_get(part, "text"), n);
     if (*text != NULL) return status_ok();
-    return request_bad(r, "invalid_request",
+    return request_bad(p, "invalid_request",
                        "messages[%zu].content[%zu].text: expected a string, found %s", m, i,
                        request_type_name(js_get(part, "text")));
 }
 
 /* Appends the JSON string of message m's content: its text parts, a newline between two. */
-static struct status add_joined(struct request *r, const struct js_node *parts, size_t m,
+static struct status add_joined(struct request_parser *p, const struct js_node *parts, size_t m,
                                 struct strbuf *out)
 {
     struct strbuf joined;
@@ -121,7 +118,7 @@ static struct status add_joined(struct request *r, const struct js_node *parts, 
     for (size_t i = 0; i < js_count(parts) && !status_failed(&st); i++) {
         const char *text = NULL;
         size_t n = 0;
-        st = part_text(r, js_at(parts, i), m, i, &text, &n);
+        st = part_text(p, js_at(parts, i), m, i, &text, &n);
         if (status_failed(&st)) break;
         if (i > 0) strbuf_puts(&joined, "\n");
         strbuf_add(&joined, text, n);
@@ -133,7 +130,7 @@ static struct status add_joined(struct request *r, const struct js_node *parts, 
 }
 
 /* Appends message m with its content as one string. */
-static struct status add_message(struct request *r, const struct js_node *message, size_t m,
+static struct status add_message(struct request_parser *p, const struct js_node *message, size_t m,
                                  struct strbuf *out)
 {
     const void *it = NULL;
@@ -146,7 +143,7 @@ static struct status add_message(struct request *r, const struct js_node *messag
         strbuf_puts(out, ":");
         comma = ",";
         if (strcmp(key, "content") == 0 && js_type(value) == JS_ARRAY) {
-            TRY(add_joined(r, value, m, out));
+            TRY(add_joined(p, value, m, out));
             continue;
         }
         char *text = NULL;
@@ -168,7 +165,7 @@ static bool has_parts(const struct js_node *messages)
 
 /* The same messages with each list of parts as one string, for a template that takes strings alone.
  * *doc owns them. */
-static struct status join_parts(struct request *r, const struct js_node *messages,
+static struct status join_parts(struct request_parser *p, const struct js_node *messages,
                                 struct js_doc **doc)
 {
     struct strbuf text;
@@ -177,20 +174,20 @@ static struct status join_parts(struct request *r, const struct js_node *message
     strbuf_puts(&text, "[");
     for (size_t m = 0; m < js_count(messages) && !status_failed(&st); m++) {
         if (m > 0) strbuf_puts(&text, ",");
-        st = add_message(r, js_at(messages, m), m, &text);
+        st = add_message(p, js_at(messages, m), m, &text);
     }
     strbuf_puts(&text, "]");
     if (!status_failed(&st)) st = strbuf_status(&text);
     if (!status_failed(&st)) st = js_parse(text.data, text.n, "messages", doc);
-    if (st.code == STATUS_INPUT) st = request_bad(r, "invalid_request", "%s", st.text);
+    if (st.code == STATUS_INPUT) st = request_bad(p, "invalid_request", "%s", st.text);
     strbuf_fini(&text);
     return st;
 }
 
 /* Contents that are lists of parts, as OpenAI writes them: *messages stays where the template takes
  * lists itself, else it becomes *doc's. */
-static struct status take_parts(struct request *r, const struct request_rules *rules,
-                                const struct js_node **messages, struct js_doc **doc)
+static struct status take_parts(struct request_parser *p, const struct js_node **messages,
+                                struct js_doc **doc)
 {
     bool takes_parts;
     if (!has_parts(*messages)) return status_ok();
@@ -199,25 +196,25 @@ static struct status take_parts(struct request *r, const struct request_rules *r
         for (size_t i = 0; js_type(parts) == JS_ARRAY && i < js_count(parts); i++) {
             const char *text;
             size_t n;
-            TRY(part_text(r, js_at(parts, i), m, i, &text, &n));
+            TRY(part_text(p, js_at(parts, i), m, i, &text, &n));
         }
     }
-    TRY(chat_takes_parts(rules->chat, &takes_parts));
+    TRY(chat_takes_parts(p->rules->chat, &takes_parts));
     if (takes_parts) return status_ok();
-    TRY(join_parts(r, *messages, doc));
+    TRY(join_parts(p, *messages, doc));
     *messages = js_root(*doc);
     return status_ok();
 }
 
-static struct status check_messages(struct request *r, const struct js_node *messages)
+static struct status check_messages(struct request_parser *p, const struct js_node *messages)
 {
     if (js_type(messages) == JS_ARRAY && js_count(messages) == 0) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "messages: expected at least one message, found an empty list");
     }
     for (size_t m = 0; m < js_count(messages) && js_type(messages) == JS_ARRAY; m++) {
         if (js_type(js_at(messages, m)) == JS_OBJECT) continue;
-        return request_bad(r, "invalid_request", "messages[%zu]: expected an object, found %s", m,
+        return request_bad(p, "invalid_request", "messages[%zu]: expected an object, found %s", m,
                            request_type_name(js_at(messages, m)));
     }
     return status_ok();
@@ -225,20 +222,19 @@ static struct status check_messages(struct request *r, const struct js_node *mes
 
 /* A conversation through the model's chat template, which gets nothing more around it. Special
  * tokens are those that the template wrote; text of users makes none. */
-static struct status encode_messages(struct request *r, const struct request_rules *rules,
-                                     const struct js_node *messages,
+static struct status encode_messages(struct request_parser *p, const struct js_node *messages,
                                      const struct chat_options *options)
 {
     struct js_doc *doc = NULL;
     struct chat_text text = {0};
     struct token_list list = {0};
-    TRY(check_messages(r, messages));
-    struct status st = take_parts(r, rules, &messages, &doc);
+    TRY(check_messages(p, messages));
+    struct status st = take_parts(p, &messages, &doc);
     if (!status_failed(&st)) {
-        st = chat_render(rules->chat, messages, options, &text);
-        if (!status_failed(&st)) st = chat_encode(rules->tokenizer, &text, &list);
-        if (st.code == STATUS_REQUEST) r->error_code = "invalid_request";
-        if (!status_failed(&st)) st = take_list(r, rules, &list);
+        st = chat_render(p->rules->chat, messages, options, &text);
+        if (!status_failed(&st)) st = chat_encode(p->rules->tokenizer, &text, &list);
+        if (st.code == STATUS_REQUEST) p->r->error_code = "invalid_request";
+        if (!status_failed(&st)) st = take_list(p, &list);
     }
     token_list_fini(&list);
     chat_text_fini(&text);
@@ -246,18 +242,17 @@ static struct status encode_messages(struct request *r, const struct request_rul
     return st;
 }
 
-static struct status read_messages(struct request *r, const struct request_rules *rules,
-                                   const struct js_node *fields)
+static struct status read_messages(struct request_parser *p, const struct js_node *fields)
 {
-    if (rules->chat == NULL || rules->tokenizer == NULL) {
-        return request_bad(r, "unsupported", "messages: %s",
-                           rules->chat_missing != NULL ? rules->chat_missing
-                                                       : "this model has no chat template");
+    if (p->rules->chat == NULL || p->rules->tokenizer == NULL) {
+        return request_bad(p, "unsupported", "messages: %s",
+                           p->rules->chat_missing != NULL ? p->rules->chat_missing
+                                                          : "this model has no chat template");
     }
     const struct js_node *asked = js_get(fields, "add_generation_prompt");
-    bool generation_prompt = !rules->score;
+    bool generation_prompt = !p->rules->score;
     if (js_type(asked) != JS_NULL && !js_bool(asked, &generation_prompt)) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "add_generation_prompt: expected a boolean, found %s",
                            request_type_name(asked));
     }
@@ -265,12 +260,11 @@ static struct status read_messages(struct request *r, const struct request_rules
                                          .tools = js_get(fields, "tools"),
                                          .documents = js_get(fields, "documents"),
                                          .extra = js_get(fields, "chat_template_kwargs"),
-                                         .date = rules->date};
-    return encode_messages(r, rules, js_get(fields, "messages"), &options);
+                                         .date = p->rules->date};
+    return encode_messages(p, js_get(fields, "messages"), &options);
 }
 
-struct status request_read_prompt(struct request *r, const struct request_rules *rules,
-                                  const struct js_node *fields)
+struct status request_read_prompt(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const keys[] = {"prompt", "prompt_token_ids", "messages"};
     const struct js_node *nodes[3];
@@ -281,17 +275,17 @@ struct status request_read_prompt(struct request *r, const struct request_rules 
     }
     if (n_given != 1) {
         return request_bad(
-            r, "invalid_request",
+            p, "invalid_request",
             "expected one of prompt, prompt_token_ids and messages, found %d of them", n_given);
     }
-    if (r->format == REQUEST_OPENAI_CHAT && js_type(nodes[2]) == JS_NULL) {
-        return request_bad(r, "invalid_request",
+    if (p->ask->format == REQUEST_OPENAI_CHAT && js_type(nodes[2]) == JS_NULL) {
+        return request_bad(p, "invalid_request",
                            "messages: expected by /v1/chat/completions, found null");
     }
-    if (js_type(nodes[2]) != JS_NULL) return read_messages(r, rules, fields);
-    if (js_type(nodes[1]) == JS_ARRAY) return read_ids(r, rules, nodes[1], keys[1]);
+    if (js_type(nodes[2]) != JS_NULL) return read_messages(p, fields);
+    if (js_type(nodes[1]) == JS_ARRAY) return read_ids(p, nodes[1], keys[1]);
     if (js_type(nodes[1]) != JS_NULL) {
-        return request_bad(r, "invalid_request", "prompt_token_ids: expected a list, found %s",
+        return request_bad(p, "invalid_request", "prompt_token_ids: expected a list, found %s",
                            request_type_name(nodes[1]));
     }
     const struct js_node *prompt = nodes[0];
@@ -299,11 +293,11 @@ struct status request_read_prompt(struct request *r, const struct request_rules 
         js_type(js_at(prompt, 0)) == JS_STRING) {
         prompt = js_at(prompt, 0);
     }
-    if (js_type(prompt) == JS_STRING) return read_text(r, rules, prompt);
+    if (js_type(prompt) == JS_STRING) return read_text(p, prompt);
     if (js_type(prompt) == JS_ARRAY && js_type(js_at(prompt, 0)) != JS_STRING) {
-        return read_ids(r, rules, prompt, keys[0]);
+        return read_ids(p, prompt, keys[0]);
     }
-    return request_bad(r, "invalid_request",
+    return request_bad(p, "invalid_request",
                        "prompt: expected one string or one list of token ids, found %s",
                        js_type(prompt) == JS_ARRAY ? "several strings" : request_type_name(prompt));
 }

@@ -1,8 +1,6 @@
 /* A line's sampling values, over those of the flags. */
 #include "base/mem.h"
-#include "serve/request/request_guide.h"
 #include "serve/request/request_parse.h"
-#include "serve/request/request_words.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,134 +8,129 @@
 /* Below it the most likely token has all the probability, and 1 / temperature overflows: greedy. */
 #define TEMPERATURE_MIN 1e-5
 
-static struct status read_draw(struct request *r, const struct request_rules *rules,
-                               const struct js_node *fields)
+static struct status read_draw(struct request_parser *p, const struct js_node *fields)
 {
-    struct request_defaults d = rules->defaults;
+    struct request_defaults d = p->rules->defaults;
     int64_t seed = 0;
-    TRY(request_read_int(r, fields, "top_k", -1, INT64_MAX, &d.top_k));
-    TRY(request_read_real(r, fields, "temperature", "0 to 1e6", 0, 1e6, &d.temperature));
-    TRY(request_read_real(r, fields, "top_p", "above 0 and up to 1", 0x1p-126, 1, &d.top_p));
-    TRY(request_read_real(r, fields, "min_p", "0 to 1", 0, 1, &d.min_p));
-    TRY(request_read_int(r, fields, "seed", INT64_MIN, INT64_MAX, &seed));
+    TRY(request_read_int(p, fields, "top_k", -1, INT64_MAX, &d.top_k));
+    TRY(request_read_real(p, fields, "temperature", "0 to 1e6", 0, 1e6, &d.temperature));
+    TRY(request_read_real(p, fields, "top_p", "above 0 and up to 1", 0x1p-126, 1, &d.top_p));
+    TRY(request_read_real(p, fields, "min_p", "0 to 1", 0, 1, &d.min_p));
+    TRY(request_read_int(p, fields, "seed", INT64_MIN, INT64_MAX, &seed));
     if (js_type(js_get(fields, "seed")) == JS_NULL) {
-        request_key_of_id(d.seed, r->custom_id.bytes, r->custom_id.n, r->key);
+        request_key_of_id(d.seed, p->r->custom_id.bytes, p->r->custom_id.n, p->ask->key);
     } else {
-        request_key_of_seed(seed, r->key);
-        r->is_seeded = true;
+        request_key_of_seed(seed, p->ask->key);
+        p->ask->is_seeded = true;
     }
-    r->top_k = d.top_k >= rules->vocab_size || d.top_k < 0 ? 0 : (int32_t)d.top_k;
-    r->temperature = d.temperature < TEMPERATURE_MIN ? 0 : (float)d.temperature;
-    r->top_p = (float)d.top_p;
-    r->min_p = (float)d.min_p;
+    p->ask->top_k = d.top_k >= p->rules->vocab_size || d.top_k < 0 ? 0 : (int32_t)d.top_k;
+    p->ask->temperature = d.temperature < TEMPERATURE_MIN ? 0 : (float)d.temperature;
+    p->ask->top_p = (float)d.top_p;
+    p->ask->min_p = (float)d.min_p;
     return status_ok();
 }
 
-static struct status read_penalties(struct request *r, const struct request_rules *rules,
-                                    const struct js_node *fields)
+static struct status read_penalties(struct request_parser *p, const struct js_node *fields)
 {
-    double repetition = rules->defaults.repetition_penalty;
-    double presence = rules->defaults.presence_penalty;
-    double frequency = rules->defaults.frequency_penalty;
-    TRY(request_read_real(r, fields, "repetition_penalty", "above 0 and up to 100", 0x1p-20, 100,
+    double repetition = p->rules->defaults.repetition_penalty;
+    double presence = p->rules->defaults.presence_penalty;
+    double frequency = p->rules->defaults.frequency_penalty;
+    TRY(request_read_real(p, fields, "repetition_penalty", "above 0 and up to 100", 0x1p-20, 100,
                           &repetition));
-    TRY(request_read_real(r, fields, "presence_penalty", "-2 to 2", -2, 2, &presence));
-    TRY(request_read_real(r, fields, "frequency_penalty", "-2 to 2", -2, 2, &frequency));
-    r->penalties = (struct plan_penalties){.repetition = (float)repetition,
-                                           .frequency = (float)frequency,
-                                           .presence = (float)presence};
+    TRY(request_read_real(p, fields, "presence_penalty", "-2 to 2", -2, 2, &presence));
+    TRY(request_read_real(p, fields, "frequency_penalty", "-2 to 2", -2, 2, &frequency));
+    p->ask->penalties = (struct plan_penalties){.repetition = (float)repetition,
+                                                .frequency = (float)frequency,
+                                                .presence = (float)presence};
     return status_ok();
 }
 
 /* How long the answer gets. max_completion_tokens is max_tokens by its newer name. */
-static struct status read_limits(struct request *r, const struct request_rules *rules,
-                                 const struct js_node *fields)
+static struct status read_limits(struct request_parser *p, const struct js_node *fields)
 {
-    int64_t most = rules->defaults.max_tokens, newer = 0, least = 0, priority = 0;
-    TRY(request_read_int(r, fields, "priority", INT32_MIN, INT32_MAX, &priority));
-    TRY(request_read_int(r, fields, "max_tokens", 1, INT64_MAX, &most));
-    TRY(request_read_int(r, fields, "max_completion_tokens", 1, INT64_MAX, &newer));
+    int64_t most = p->rules->defaults.max_tokens, newer = 0, least = 0, priority = 0;
+    TRY(request_read_int(p, fields, "priority", INT32_MIN, INT32_MAX, &priority));
+    TRY(request_read_int(p, fields, "max_tokens", 1, INT64_MAX, &most));
+    TRY(request_read_int(p, fields, "max_completion_tokens", 1, INT64_MAX, &newer));
     if (newer > 0 && js_type(js_get(fields, "max_tokens")) != JS_NULL && newer != most) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "max_completion_tokens: expected the same as max_tokens, %lld, found "
                            "%lld",
                            (long long)most, (long long)newer);
     }
     if (newer > 0) most = newer;
-    TRY(request_read_int(r, fields, "min_tokens", 0, most, &least));
-    TRY(request_read_bool(r, fields, "ignore_eos", &r->ignore_eos));
-    r->priority = (int32_t)priority;
-    r->max_tokens = most > INT32_MAX ? INT32_MAX : (int32_t)most;
-    r->min_tokens = least > INT32_MAX ? INT32_MAX : (int32_t)least;
+    TRY(request_read_int(p, fields, "min_tokens", 0, most, &least));
+    TRY(request_read_bool(p, fields, "ignore_eos", &p->ask->ignore_eos));
+    p->ask->priority = (int32_t)priority;
+    p->ask->max_tokens = most > INT32_MAX ? INT32_MAX : (int32_t)most;
+    p->ask->min_tokens = least > INT32_MAX ? INT32_MAX : (int32_t)least;
     return status_ok();
 }
 
-static struct status check_stop(struct request *r, const struct js_node *node, const char **text,
-                                size_t *n)
+static struct status check_stop(struct request_parser *p, const struct js_node *node,
+                                const char **text, size_t *n)
 {
     *text = js_string(node, n);
     if (*text == NULL) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "stop: expected a string or a list of strings, found %s",
                            request_type_name(node));
     }
     if (*n >= 1 && *n <= REQUEST_STOP_BYTES_MAX) return status_ok();
-    return request_bad(r, "invalid_request",
+    return request_bad(p, "invalid_request",
                        "stop: expected strings of 1 to %d bytes, found %zu bytes",
                        REQUEST_STOP_BYTES_MAX, *n);
 }
 
 /* A line's stops replace those of the flags; an empty list means none. */
-static struct status read_stops(struct request *r, const struct request_rules *rules,
-                                const struct js_node *fields)
+static struct status read_stops(struct request_parser *p, const struct js_node *fields)
 {
     const char *texts[REQUEST_STOPS_MAX];
     size_t sizes[REQUEST_STOPS_MAX];
     const struct js_node *node = js_get(fields, "stop");
     size_t n = 1;
     if (js_type(node) == JS_NULL) {
-        n = rules->defaults.n_stops;
+        n = p->rules->defaults.n_stops;
         for (size_t i = 0; i < n; i++) {
-            texts[i] = rules->defaults.stops[i];
+            texts[i] = p->rules->defaults.stops[i];
             sizes[i] = strlen(texts[i]);
         }
     } else if (js_type(node) != JS_ARRAY) {
-        TRY(check_stop(r, node, &texts[0], &sizes[0]));
+        TRY(check_stop(p, node, &texts[0], &sizes[0]));
     } else {
         n = js_count(node);
         if (n > REQUEST_STOPS_MAX) {
-            return request_bad(r, "invalid_request", "stop: expected at most %d strings, found %zu",
+            return request_bad(p, "invalid_request", "stop: expected at most %d strings, found %zu",
                                REQUEST_STOPS_MAX, n);
         }
         for (size_t i = 0; i < n; i++) {
-            TRY(check_stop(r, js_at(node, i), &texts[i], &sizes[i]));
+            TRY(check_stop(p, js_at(node, i), &texts[i], &sizes[i]));
         }
     }
     if (n == 0) return status_ok();
-    if (rules->tokenizer == NULL) {
-        return request_bad(r, "unsupported",
+    if (p->rules->tokenizer == NULL) {
+        return request_bad(p, "unsupported",
                            "stop: this model has no tokenizer, so it gives no text");
     }
-    return stop_create(texts, sizes, n, &r->stop);
+    return stop_create(texts, sizes, n, &p->r->stop);
 }
 
-static struct status read_stop_ids(struct request *r, const struct request_rules *rules,
-                                   const struct js_node *fields)
+static struct status read_stop_ids(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *list = js_get(fields, "stop_token_ids");
     if (js_type(list) == JS_NULL) return status_ok();
     const size_t n = js_count(list);
     if (js_type(list) != JS_ARRAY || n > REQUEST_STOP_IDS_MAX) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "stop_token_ids: expected a list of at most %d token ids, found %s",
                            REQUEST_STOP_IDS_MAX,
                            js_type(list) == JS_ARRAY ? "more" : request_type_name(list));
     }
     if (n == 0) return status_ok();
-    TRY(mem_alloc(&r->stop_ids, n, sizeof *r->stop_ids, "request"));
+    TRY(mem_alloc(&p->ask->stop_ids, n, sizeof *p->ask->stop_ids, "request"));
     for (size_t i = 0; i < n; i++) {
-        TRY(request_read_id(r, rules, "stop_token_ids", js_at(list, i), &r->stop_ids[i]));
-        r->n_stop_ids++;
+        TRY(request_read_id(p, "stop_token_ids", js_at(list, i), &p->ask->stop_ids[i]));
+        p->ask->n_stop_ids++;
     }
     return status_ok();
 }
@@ -157,87 +150,238 @@ static int compare_biases(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static struct status add_bias(struct request *r, const struct request_rules *rules, const char *key,
+static struct status add_bias(struct request_parser *p, const char *key,
                               const struct js_node *value)
 {
     int64_t id;
     double bias;
     if (!read_id(key, &id)) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "logit_bias: expected token ids as keys, found \"%.40s\"", key);
     }
-    TRY(request_check_id(r, rules, "logit_bias", id));
+    TRY(request_check_id(p, "logit_bias", id));
     if (!js_number(value, &bias) || !(bias >= -100 && bias <= 100)) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "logit_bias: expected a number of -100 to 100 for token %lld",
                            (long long)id);
     }
-    r->biases[r->n_biases++] = (struct plan_adjust){.id = (int32_t)id, .bias = (float)bias};
+    p->ask->biases[p->ask->n_biases++] =
+        (struct plan_adjust){.id = (int32_t)id, .bias = (float)bias};
     return status_ok();
 }
 
-static struct status read_biases(struct request *r, const struct request_rules *rules,
-                                 const struct js_node *fields)
+static struct status read_biases(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *map = js_get(fields, "logit_bias");
     if (js_type(map) == JS_NULL) return status_ok();
     const size_t n = js_count(map);
     if (js_type(map) != JS_OBJECT || n > REQUEST_BIASES_MAX) {
-        return request_bad(r, "invalid_request",
+        return request_bad(p, "invalid_request",
                            "logit_bias: expected an object of at most %d token ids, found %s",
                            REQUEST_BIASES_MAX,
                            js_type(map) == JS_OBJECT ? "more" : request_type_name(map));
     }
     if (n == 0) return status_ok();
-    TRY(mem_alloc(&r->biases, n, sizeof *r->biases, "request"));
+    TRY(mem_alloc(&p->ask->biases, n, sizeof *p->ask->biases, "request"));
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    while (js_next(map, &it, &key, &value)) TRY(add_bias(r, rules, key, value));
-    qsort(r->biases, r->n_biases, sizeof *r->biases, compare_biases);
+    while (js_next(map, &it, &key, &value)) TRY(add_bias(p, key, value));
+    qsort(p->ask->biases, p->ask->n_biases, sizeof *p->ask->biases, compare_biases);
     return status_ok();
 }
 
 /* `logprobs` is a number of alternatives or a switch. A number of 0 means none at all, but in
  * /v1/completions the sampled tokens' alone; the switch goes with top_logprobs. */
-static struct status read_logprobs(struct request *r, const struct request_rules *rules,
-                                   const struct js_node *fields)
+static struct status read_logprobs(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *node = js_get(fields, "logprobs");
-    const bool is_chat = r->format == REQUEST_OPENAI_CHAT;
-    int64_t n = rules->defaults.logprobs > 0 ? rules->defaults.logprobs : -1;
+    const bool is_chat = p->ask->format == REQUEST_OPENAI_CHAT;
+    int64_t n = p->rules->defaults.logprobs > 0 ? p->rules->defaults.logprobs : -1;
     int64_t n_top = -1, n_prompt = -1;
     bool on = false;
-    TRY(request_read_int(r, fields, "top_logprobs", 0, REQUEST_LOGPROBS_MAX, &n_top));
-    TRY(request_read_int(r, fields, "prompt_logprobs", 0, REQUEST_LOGPROBS_MAX, &n_prompt));
+    TRY(request_read_int(p, fields, "top_logprobs", 0, REQUEST_LOGPROBS_MAX, &n_top));
+    TRY(request_read_int(p, fields, "prompt_logprobs", 0, REQUEST_LOGPROBS_MAX, &n_prompt));
     if (js_bool(node, &on) || is_chat) {
-        if (is_chat) TRY(request_read_bool(r, fields, "logprobs", &on));
+        if (is_chat) TRY(request_read_bool(p, fields, "logprobs", &on));
         if (js_type(node) != JS_NULL) n = on ? 0 : -1;
         if (on && n_top > 0) n = n_top;
     } else {
-        TRY(request_read_int(r, fields, "logprobs", 0, REQUEST_LOGPROBS_MAX, &n));
-        if (n == 0 && r->format == REQUEST_PLAIN) n = -1;
+        TRY(request_read_int(p, fields, "logprobs", 0, REQUEST_LOGPROBS_MAX, &n));
+        if (n == 0 && p->ask->format == REQUEST_PLAIN) n = -1;
     }
     if (n_top > 0 && !on) {
-        return request_bad(r, "invalid_request", "top_logprobs: expected logprobs true beside it");
+        return request_bad(p, "invalid_request", "top_logprobs: expected logprobs true beside it");
     }
-    const int64_t most = rules->vocab_size;
-    r->n_logprobs = (int32_t)(n < most ? n : most);
-    r->n_prompt_logprobs = (int32_t)(n_prompt < most ? n_prompt : most);
+    const int64_t most = p->rules->vocab_size;
+    p->ask->n_logprobs = (int32_t)(n < most ? n : most);
+    p->ask->n_prompt_logprobs = (int32_t)(n_prompt < most ? n_prompt : most);
     return status_ok();
 }
 
-struct status request_read_sampling(struct request *r, const struct request_rules *rules,
-                                    const struct js_node *fields)
+/* ---- several answers, and beam search: an object "beam" of ours, beam_width, num_beams
+ * (transformers), and use_beam_search with best_of or n (older vLLM) ---- */
+
+static bool is_given(const struct js_node *fields, const char *key)
 {
-    TRY(read_limits(r, rules, fields));
-    TRY(read_draw(r, rules, fields));
-    TRY(read_penalties(r, rules, fields));
-    TRY(read_biases(r, rules, fields));
-    TRY(read_stops(r, rules, fields));
-    TRY(read_stop_ids(r, rules, fields));
-    TRY(read_logprobs(r, rules, fields));
-    TRY(request_read_choices(r, rules, fields));
-    TRY(request_read_guide(r, rules, fields));
-    return request_read_words(r, rules, fields);
+    return js_type(js_get(fields, key)) != JS_NULL;
+}
+
+static struct status read_early(struct request_parser *p, const struct js_node *fields)
+{
+    const struct js_node *node = js_get(fields, "early_stopping");
+    const char *text = js_string(node, NULL);
+    bool on = false;
+    if (js_type(node) == JS_NULL) return status_ok();
+    if (js_bool(node, &on)) {
+        p->ask->beam.early = on ? BEAM_EARLY : BEAM_NOT_EARLY;
+        return status_ok();
+    }
+    if (text != NULL && strcmp(text, "never") == 0) {
+        p->ask->beam.early = BEAM_NEVER;
+        return status_ok();
+    }
+    return request_bad(p, "invalid_request",
+                       "early_stopping: expected true, false or \"never\", found %s",
+                       text != NULL ? "another string" : request_type_name(node));
+}
+
+/* {"width", "length_penalty", "early_stopping"} */
+static struct status check_object(struct request_parser *p, const struct js_node *object)
+{
+    static const char *const known[] = {"width", "length_penalty", "early_stopping"};
+    const void *it = NULL;
+    const char *key;
+    const struct js_node *value;
+    if (js_type(object) != JS_OBJECT) {
+        return request_bad(p, "invalid_request", "beam: expected an object, found %s",
+                           request_type_name(object));
+    }
+    while (js_next(object, &it, &key, &value)) {
+        bool is_known = false;
+        for (int i = 0; i < 3; i++) is_known = is_known || strcmp(key, known[i]) == 0;
+        if (is_known) continue;
+        return request_bad(p, "invalid_request", "beam: %.60s is not known here", key);
+    }
+    return status_ok();
+}
+
+/* The width by whatever name; 0: none is asked for. */
+static struct status read_width(struct request_parser *p, const struct js_node *fields,
+                                int64_t *width)
+{
+    static const char *const names[] = {"beam_width", "num_beams"};
+    const struct js_node *object = js_get(fields, "beam");
+    bool is_used = false;
+    TRY(request_read_bool(p, fields, "use_beam_search", &is_used));
+    if (js_type(object) != JS_NULL) {
+        TRY(check_object(p, object));
+        TRY(request_read_int(p, object, "width", 1, REQUEST_BEAMS_MAX, width));
+        if (*width == 0) return request_bad(p, "invalid_request", "beam: expected a width");
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!is_given(fields, names[i])) continue;
+        if (*width > 0) {
+            return request_bad(p, "invalid_request",
+                               "%s: expected one way of asking for beam search", names[i]);
+        }
+        TRY(request_read_int(p, fields, names[i], 1, REQUEST_BEAMS_MAX, width));
+        if (*width == 1 && !is_used) *width = 0; /* greedy by another name, or not even that */
+    }
+    if (!is_used || *width > 0) return status_ok();
+    TRY(request_read_int(p, fields, "n", 1, REQUEST_BEAMS_MAX, width));
+    TRY(request_read_int(p, fields, "best_of", 1, REQUEST_BEAMS_MAX, width));
+    if (*width > 0) return status_ok();
+    return request_bad(p, "invalid_request", "use_beam_search: expected a width, as best_of");
+}
+
+/* What a search does not do is refused where the line asks for it; defaults of flags are left out.
+ */
+static struct status check_beam(struct request_parser *p, const struct js_node *fields)
+{
+    static const char *const refused[] = {"logprobs",          "prompt_logprobs",
+                                          "logit_bias",        "repetition_penalty",
+                                          "frequency_penalty", "presence_penalty"};
+    const bool is_other[] = {p->ask->n_logprobs >= 0,
+                             p->ask->n_prompt_logprobs >= 0,
+                             p->ask->n_biases > 0,
+                             p->ask->penalties.repetition != 1,
+                             p->ask->penalties.frequency != 0,
+                             p->ask->penalties.presence != 0};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (!is_other[i] || !is_given(fields, refused[i])) continue;
+        return request_bad(p, "unsupported", "%s: not supported together with beam search",
+                           refused[i]);
+    }
+    if (p->ask->n_choices > p->ask->beam.width) {
+        return request_bad(p, "invalid_request",
+                           "n: expected at most %d, the beam's width, found %d", p->ask->beam.width,
+                           p->ask->n_choices);
+    }
+    p->ask->n_logprobs = -1;
+    if ((int64_t)p->ask->beam.width + (int64_t)(p->rules->n_end_ids + p->ask->n_stop_ids) <=
+        PLAN_TOPS_MAX)
+        return status_ok();
+    return request_bad(p, "invalid_request",
+                       "beam: expected a width that with all end tokens makes at most %d",
+                       PLAN_TOPS_MAX);
+}
+
+static struct status read_beam(struct request_parser *p, const struct js_node *fields,
+                               int64_t width)
+{
+    const struct js_node *object = js_get(fields, "beam");
+    const struct js_node *options = js_type(object) == JS_OBJECT ? object : fields;
+    p->ask->beam.width = (int32_t)width;
+    p->ask->beam.length_penalty = 1;
+    TRY(request_read_real(p, options, "length_penalty", "-5 to 5", -5, 5,
+                          &p->ask->beam.length_penalty));
+    TRY(read_early(p, options));
+    return check_beam(p, fields);
+}
+
+/* Without a search there is nothing that these could change, unless they are what they always are.
+ */
+static struct status check_no_beam(struct request_parser *p, const struct js_node *fields)
+{
+    double penalty = 1;
+    int64_t best_of = p->ask->n_choices;
+    TRY(request_read_real(p, fields, "length_penalty", "-5 to 5", -5, 5, &penalty));
+    TRY(request_read_int(p, fields, "best_of", 1, REQUEST_CHOICES_MAX, &best_of));
+    TRY(read_early(p, fields));
+    if (penalty != 1 || p->ask->beam.early != BEAM_NOT_EARLY) {
+        return request_bad(p, "invalid_request", "%s: expected beam search beside it",
+                           penalty != 1 ? "length_penalty" : "early_stopping");
+    }
+    if (best_of == p->ask->n_choices) return status_ok();
+    return request_bad(p, "unsupported", "best_of: expected the same as n, %d, without beam search",
+                       p->ask->n_choices);
+}
+
+static struct status read_choices(struct request_parser *p, const struct js_node *fields)
+{
+    int64_t n = p->rules->defaults.n, width = 0;
+    TRY(request_read_int(p, fields, "n", 1, REQUEST_CHOICES_MAX, &n));
+    p->ask->n_choices = (int32_t)n;
+    TRY(read_width(p, fields, &width));
+    TRY(width > 0 ? read_beam(p, fields, width) : check_no_beam(p, fields));
+    if (!p->rules->score) return status_ok();
+    p->ask->n_choices = 1; /* a prompt that is scored has no answer */
+    p->ask->n_logprobs = p->ask->n_prompt_logprobs = -1;
+    p->ask->beam.width = 0;
+    return status_ok();
+}
+
+struct status request_read_sampling(struct request_parser *p, const struct js_node *fields)
+{
+    TRY(read_limits(p, fields));
+    TRY(read_draw(p, fields));
+    TRY(read_penalties(p, fields));
+    TRY(read_biases(p, fields));
+    TRY(read_stops(p, fields));
+    TRY(read_stop_ids(p, fields));
+    TRY(read_logprobs(p, fields));
+    TRY(read_choices(p, fields));
+    TRY(request_read_guide(p, fields));
+    return request_read_words(p, fields);
 }

@@ -36,7 +36,7 @@ static int compare_numbers(uint64_t a, uint64_t b)
 
 static int by_priority(const struct request *a, const struct request *b)
 {
-    return (a->priority > b->priority) - (a->priority < b->priority);
+    return (a->ask->priority > b->ask->priority) - (a->ask->priority < b->ask->priority);
 }
 
 static int compare_read(const void *left, const void *right)
@@ -125,7 +125,7 @@ static void make_units(struct mix *m, bool single)
         struct unit *u = &m->units[m->n_units - 1];
         u->n++;
         u->prefill += (double)(r->n_tokens - m->n_shared[i] * PLAN_BLOCK_TOKENS);
-        u->decode += (double)r->max_tokens - (double)(r->n_tokens - r->n_prompt);
+        u->decode += (double)r->ask->max_tokens - (double)(r->n_tokens - r->n_prompt);
     }
 }
 
@@ -205,7 +205,7 @@ static struct status mix_all(struct request **requests, size_t n, int32_t n_bloc
     for (size_t first = 0; first < n; first += m.n) {
         m.requests = requests + first;
         for (m.n = 1; first + m.n < n; m.n++) {
-            if (requests[first + m.n]->priority != requests[first]->priority) break;
+            if (requests[first + m.n]->ask->priority != requests[first]->ask->priority) break;
         }
         mix(&m, n_blocks);
     }

@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "serve/request/request_adjust.h"
-#include "serve/request/request_words.h"
+#include "serve/request/request_answer.h"
+#include "serve/schedule/adjusts.h"
 #include "serve/schedule/scheduler_private.h"
 
 #include <string.h>
@@ -88,7 +88,7 @@ void scheduler_destroy(struct scheduler **scheduler)
         block_pool_fini(&r->pool);
     }
     mem_free(&s->replicas);
-    request_adjusts_fini(&s->draft_adjusts);
+    adjusts_fini(&s->draft_adjusts);
     mem_free(&s->allowed);
     mem_free(scheduler);
 }
@@ -366,7 +366,7 @@ static void calm_down(struct replica *replica)
 
 /* The draw behind some rows of a sequence: what its history and the drafts before it make of it. */
 struct draw {
-    const struct request_adjusts *adjusts;
+    const struct adjusts *adjusts;
     const uint32_t *allowed;
     size_t n_allowed_words;
 };
@@ -374,21 +374,21 @@ struct draw {
 static void plan_draw(const struct request *r, const struct draw *draw, struct plan_seq *seq)
 {
     seq->want |= PLAN_SAMPLE;
-    seq->top_k = r->top_k;
-    seq->temperature = r->temperature;
-    seq->top_p = r->top_p;
-    seq->min_p = r->min_p;
-    seq->penalties = r->penalties;
+    seq->top_k = r->ask->top_k;
+    seq->temperature = r->ask->temperature;
+    seq->top_p = r->ask->top_p;
+    seq->min_p = r->ask->min_p;
+    seq->penalties = r->ask->penalties;
     seq->n_adjusts = (int32_t)draw->adjusts->n;
     seq->n_allowed_words = (int32_t)draw->n_allowed_words;
-    if (r->n_logprobs < 0) return;
+    if (r->ask->n_logprobs < 0) return;
     seq->want |= PLAN_LOGPROB;
-    seq->n_logprobs = r->n_logprobs;
+    seq->n_logprobs = r->ask->n_logprobs;
 }
 
 static struct status make_draw(struct scheduler *s, const struct request *r,
-                               const struct request_ahead *ahead,
-                               const struct request_adjusts *adjusts, struct draw *draw)
+                               const struct request_ahead *ahead, const struct adjusts *adjusts,
+                               struct draw *draw)
 {
     *draw = (struct draw){.adjusts = adjusts};
     if (!request_is_narrowed(r)) return status_ok();
@@ -413,11 +413,11 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
         .pos0 = (int32_t)q->n_computed,
         .n_blocks = (int32_t)scheduler_blocks_for(end),
         .next_token = -1,
-        .key = {r->key[0], r->key[1]},
+        .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,
     };
     q->is_scored =
-        s->o.rules->score || (r->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt);
+        s->o.rules->score || (r->ask->n_prompt_logprobs >= 0 && q->n_computed + 1 < r->n_prompt);
     if (q->is_scored) {
         seq.want = PLAN_SCORE;
         if (!is_last) seq.next_token = r->tokens[end];
@@ -425,8 +425,8 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
     if (s->o.rules->score) {
         if (s->o.logits != NULL) seq.want |= PLAN_LOGITS;
     } else {
-        if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
-        if (is_last) TRY(request_adjusts_update(&q->adjusts, r, s->o.rules));
+        if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
+        if (is_last) TRY(adjusts_update(&q->adjusts, r, s->o.rules));
         if (is_last) TRY(make_draw(s, r, NULL, &q->adjusts, &draw));
         if (is_last) plan_draw(r, &draw, &seq);
     }
@@ -449,14 +449,14 @@ static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
         .pos0 = (int32_t)pos,
         .n_blocks = (int32_t)scheduler_blocks_for(pos + 1),
         .next_token = -1,
-        .key = {r->key[0], r->key[1]},
+        .key = {r->ask->key[0], r->ask->key[1]},
         .choice = r->choice,
     };
-    if (r->guide != NULL)
+    if (r->ask->guide != NULL)
         ahead->guide_state =
-            guide_next(r->guide, ahead->guide_state, q->drafts[i], pos == r->n_prompt);
-    if (r->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->n_prompt_logprobs;
-    TRY(request_adjusts_add(&s->draft_adjusts, r, q->drafts[i]));
+            guide_next(r->ask->guide, ahead->guide_state, q->drafts[i], pos == r->n_prompt);
+    if (r->ask->n_prompt_logprobs > 0) seq.n_prompt_logprobs = r->ask->n_prompt_logprobs;
+    TRY(adjusts_add(&s->draft_adjusts, r, q->drafts[i]));
     TRY(make_draw(s, r, ahead, &s->draft_adjusts, &draw));
     plan_draw(r, &draw, &seq);
     const struct plan_lists lists = {&q->drafts[i], q->blocks, draw.adjusts->entries, draw.allowed};
@@ -467,7 +467,7 @@ static struct status emit_drafts(struct scheduler *s, struct step_plan *plan,
                                  const struct sequence *q)
 {
     struct request_ahead ahead = {.tokens = q->drafts, .guide_state = q->r->guide_state};
-    TRY(request_adjusts_copy(&q->adjusts, &s->draft_adjusts));
+    TRY(adjusts_copy(&q->adjusts, &s->draft_adjusts));
     for (int32_t i = 0; i < q->n_drafts; i++) TRY(emit_draft(s, plan, q, &ahead));
     return status_ok();
 }

@@ -89,11 +89,12 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
                                const struct result_seq *seq, const struct cursor *c)
 {
     const bool samples = !s->o.rules->score && q->pos0 + (size_t)q->n_rows == q->r->n_tokens;
-    const size_t n_each = q->is_scored && q->r->n_prompt_logprobs > 0 && !s->o.rules->score
-                              ? (size_t)q->r->n_prompt_logprobs
+    const size_t n_each = q->is_scored && q->r->ask->n_prompt_logprobs > 0 && !s->o.rules->score
+                              ? (size_t)q->r->ask->n_prompt_logprobs
                               : 0;
     const size_t n_scored = (size_t)seq->n_scores * n_each;
-    const size_t n_sampled = samples && q->r->n_logprobs > 0 ? (size_t)q->r->n_logprobs : 0;
+    const size_t n_sampled =
+        samples && q->r->ask->n_logprobs > 0 ? (size_t)q->r->ask->n_logprobs : 0;
     if ((size_t)seq->n_tops != n_scored + n_sampled ||
         c->top + n_scored + n_sampled > c->result->n_tops) {
         return status_make(STATUS_BUG, "line %llu: expected %zu likely tokens, found %d",
@@ -105,7 +106,7 @@ static struct status take_tops(const struct scheduler *s, struct sequence *q,
         memcpy(q->r->prompt_tops + (q->pos0 + 1 + i) * n_each, tops + i * n_each,
                n_each * sizeof *tops);
     }
-    if (!samples || q->r->n_logprobs < 0) return status_ok();
+    if (!samples || q->r->ask->n_logprobs < 0) return status_ok();
     return request_take_logprob(q->r, seq->logprob, n_sampled > 0 ? tops + n_scored : NULL);
 }
 

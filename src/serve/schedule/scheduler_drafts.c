@@ -10,7 +10,7 @@
 static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
-    int64_t n = s->o.n_drafts, left = q->r->max_tokens - n_drawn - 1;
+    int64_t n = s->o.n_drafts, left = q->r->ask->max_tokens - n_drawn - 1;
     const int64_t context = s->o.rules->max_model_len - (int64_t)q->r->n_tokens - 1;
     if (left > context) left = context;
     if (n > left) n = left;
@@ -33,10 +33,11 @@ static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
     const struct request *r = q->r;
     uint16_t state = r->guide_state;
-    if (r->guide == NULL) return n;
+    if (r->ask->guide == NULL) return n;
     for (int32_t i = 0; i < n; i++) {
-        state = guide_next(r->guide, state, q->drafts[i], r->n_tokens + (size_t)i == r->n_prompt);
-        if (state == GUIDE_LOST || !guide_goes_on(r->guide, state)) return i;
+        state =
+            guide_next(r->ask->guide, state, q->drafts[i], r->n_tokens + (size_t)i == r->n_prompt);
+        if (state == GUIDE_LOST || !guide_goes_on(r->ask->guide, state)) return i;
     }
     return n;
 }

@@ -36,7 +36,7 @@ static int32_t find(const struct replica *replica, const struct sequence *q, siz
  * all of them where each is asked for. */
 static size_t n_sharable(const struct sequence *q)
 {
-    if (q->r->n_prompt_logprobs >= 0) return 0;
+    if (q->r->ask->n_prompt_logprobs >= 0) return 0;
     return (q->r->n_tokens - 1) / block_tokens;
 }
 

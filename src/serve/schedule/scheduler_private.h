@@ -37,9 +37,8 @@ struct scheduler {
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
     uint64_t n_submitted;
-    int32_t step_rows; /* the budget of a replica in one step: o.step_tokens, or less */
-    struct request_adjusts
-        draft_adjusts; /* of a sequence and its drafts so far, while these are planned */
+    int32_t step_rows;            /* the budget of a replica in one step: o.step_tokens, or less */
+    struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while these are planned */
     uint32_t *allowed; /* [ceil(vocab_size / 32)] tokens that the draw being planned may give */
 };
 

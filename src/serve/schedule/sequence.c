@@ -17,7 +17,7 @@ void sequence_destroy(struct sequence **sequence)
     request_destroy(&q->r);
     mem_free(&q->blocks);
     mem_free(&q->block_keys);
-    request_adjusts_fini(&q->adjusts);
+    adjusts_fini(&q->adjusts);
     drafting_fini(&q->drafting);
     mem_free(sequence);
 }

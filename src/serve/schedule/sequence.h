@@ -5,8 +5,8 @@
 #define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 
 #include "serve/request/request.h"
-#include "serve/request/request_adjust.h"
 #include "serve/request/request_list.h"
+#include "serve/schedule/adjusts.h"
 #include "serve/schedule/drafting.h"
 
 enum { SEQUENCE_DRAFTS_MAX = 31 }; /* of a sequence in one step */
@@ -36,7 +36,7 @@ struct sequence {
     size_t n_block_keys, block_keys_capacity;
 
     /* its next draw */
-    struct request_adjusts adjusts;
+    struct adjusts adjusts;
     struct drafting drafting; /* while it runs */
     int32_t
         drafts[SEQUENCE_DRAFTS_MAX]; /* [n_drafts] tokens behind r's, which the step in flight */

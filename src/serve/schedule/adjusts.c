@@ -1,5 +1,5 @@
 /* One entry for each token whose logit is changed, by ascending id. */
-#include "serve/request/request_adjust.h"
+#include "serve/schedule/adjusts.h"
 
 #include "base/mem.h"
 
@@ -8,15 +8,15 @@
 
 static bool counts_prompt(const struct request *r)
 {
-    return r->penalties.repetition != 1;
+    return r->ask->penalties.repetition != 1;
 }
 
 static bool counts_sampled(const struct request *r)
 {
-    return counts_prompt(r) || r->penalties.frequency != 0 || r->penalties.presence != 0;
+    return counts_prompt(r) || r->ask->penalties.frequency != 0 || r->ask->penalties.presence != 0;
 }
 
-static struct status reserve(struct request_adjusts *a, size_t n)
+static struct status reserve(struct adjusts *a, size_t n)
 {
     if (n <= a->capacity) return status_ok();
     const size_t grown = n + n / 2 + 16;
@@ -32,7 +32,7 @@ static int compare_ids(const void *left, const void *right)
 }
 
 /* Sorts, and makes one entry of those with the same id. */
-static void merge(struct request_adjusts *a)
+static void merge(struct adjusts *a)
 {
     struct plan_adjust *e = a->entries;
     size_t n = 0;
@@ -49,32 +49,32 @@ static void merge(struct request_adjusts *a)
 }
 
 /* The entries before the first token is sampled. */
-static struct status begin(struct request_adjusts *a, const struct request *r,
+static struct status begin(struct adjusts *a, const struct request *r,
                            const struct request_rules *rules)
 {
     const size_t n_prompt = counts_prompt(r) ? r->n_prompt : 0;
-    const size_t n_ends = r->min_tokens > 0 ? rules->n_end_ids + r->n_stop_ids : 0;
-    TRY(reserve(a, n_prompt + n_ends + r->n_biases));
+    const size_t n_ends = r->ask->min_tokens > 0 ? rules->n_end_ids + r->ask->n_stop_ids : 0;
+    TRY(reserve(a, n_prompt + n_ends + r->ask->n_biases));
     for (size_t i = 0; i < n_prompt; i++)
         a->entries[a->n++] = (struct plan_adjust){.id = r->tokens[i], .flags = PLAN_IN_PROMPT};
     for (size_t i = 0; i < n_ends; i++) {
         const int32_t id =
-            i < rules->n_end_ids ? rules->end_ids[i] : r->stop_ids[i - rules->n_end_ids];
+            i < rules->n_end_ids ? rules->end_ids[i] : r->ask->stop_ids[i - rules->n_end_ids];
         if (id < 0 || id >= rules->vocab_size) continue; /* a tokenizer may know more ids */
         a->entries[a->n++] = (struct plan_adjust){.id = id, .flags = PLAN_FORBIDDEN};
     }
-    if (r->n_biases > 0) {
-        memcpy(a->entries + a->n, r->biases, r->n_biases * sizeof *r->biases);
-        a->n += r->n_biases;
+    if (r->ask->n_biases > 0) {
+        memcpy(a->entries + a->n, r->ask->biases, r->ask->n_biases * sizeof *r->ask->biases);
+        a->n += r->ask->n_biases;
     }
     if (a->n > 0) merge(a);
     a->n_counted = r->n_prompt;
-    a->forbids = r->min_tokens > 0;
+    a->forbids = r->ask->min_tokens > 0;
     return status_ok();
 }
 
 /* Counts a sampled token in its entry, which is made where there is none. */
-static struct status count(struct request_adjusts *a, int32_t id)
+static struct status count(struct adjusts *a, int32_t id)
 {
     size_t low = 0, high = a->n;
     while (low < high) {
@@ -96,14 +96,14 @@ static struct status count(struct request_adjusts *a, int32_t id)
 }
 
 /* Allows end tokens once min_tokens are sampled. */
-static void allow_ends(struct request_adjusts *a, const struct request *r)
+static void allow_ends(struct adjusts *a, const struct request *r)
 {
-    if (!a->forbids || a->n_counted - r->n_prompt < (size_t)r->min_tokens) return;
+    if (!a->forbids || a->n_counted - r->n_prompt < (size_t)r->ask->min_tokens) return;
     a->forbids = false;
     for (size_t i = 0; i < a->n; i++) a->entries[i].flags &= ~(uint32_t)PLAN_FORBIDDEN;
 }
 
-struct status request_adjusts_add(struct request_adjusts *a, const struct request *r, int32_t token)
+struct status adjusts_add(struct adjusts *a, const struct request *r, int32_t token)
 {
     if (counts_sampled(r)) TRY(count(a, token));
     a->n_counted++;
@@ -111,15 +111,15 @@ struct status request_adjusts_add(struct request_adjusts *a, const struct reques
     return status_ok();
 }
 
-struct status request_adjusts_update(struct request_adjusts *a, const struct request *r,
-                                     const struct request_rules *rules)
+struct status adjusts_update(struct adjusts *a, const struct request *r,
+                             const struct request_rules *rules)
 {
     if (a->n_counted == 0) TRY(begin(a, r, rules));
-    while (a->n_counted < r->n_tokens) TRY(request_adjusts_add(a, r, r->tokens[a->n_counted]));
+    while (a->n_counted < r->n_tokens) TRY(adjusts_add(a, r, r->tokens[a->n_counted]));
     return status_ok();
 }
 
-struct status request_adjusts_copy(const struct request_adjusts *from, struct request_adjusts *to)
+struct status adjusts_copy(const struct adjusts *from, struct adjusts *to)
 {
     if (from->n > to->capacity) {
         const size_t grown = from->n + from->n / 2;
@@ -133,8 +133,8 @@ struct status request_adjusts_copy(const struct request_adjusts *from, struct re
     return status_ok();
 }
 
-void request_adjusts_fini(struct request_adjusts *a)
+void adjusts_fini(struct adjusts *a)
 {
     mem_free(&a->entries);
-    *a = (struct request_adjusts){0};
+    *a = (struct adjusts){0};
 }

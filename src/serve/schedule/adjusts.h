@@ -1,13 +1,13 @@
 /* What a request's line and history do to the logits of its next draw, as the plan carries it:
  * logit_bias, the penalties, and end tokens that may not come yet. Follows from the request's
  * tokens alone, so a preempted or resumed request comes to the same. Called by the scheduler. */
-#ifndef SHOAL_SERVE_REQUEST_REQUEST_ADJUST_H
-#define SHOAL_SERVE_REQUEST_REQUEST_ADJUST_H
+#ifndef SHOAL_SERVE_SCHEDULE_ADJUSTS_H
+#define SHOAL_SERVE_SCHEDULE_ADJUSTS_H
 
 #include "serve/request/request.h"
 
 /* All zeros before its first use. */
-struct request_adjusts {
+struct adjusts {
     struct plan_adjust *entries; /* [n] of capacity, one for each id, ids ascending; owned */
     size_t n, capacity;
     size_t n_counted; /* tokens that are in them, the prompt's too; 0: none were counted yet */
@@ -16,16 +16,15 @@ struct request_adjusts {
 
 /* Local. Counts r's tokens that were not counted yet. A token costs a binary search, and when it is
  * new a move of the entries behind it; the prompt is sorted once. Errors: STATUS_MEMORY. */
-struct status request_adjusts_update(struct request_adjusts *a, const struct request *r,
-                                     const struct request_rules *rules);
+struct status adjusts_update(struct adjusts *a, const struct request *r,
+                             const struct request_rules *rules);
 
 /* Local. Counts one more sampled token, which r need not have yet. Errors: STATUS_MEMORY. */
-struct status request_adjusts_add(struct request_adjusts *a, const struct request *r,
-                                  int32_t token);
+struct status adjusts_add(struct adjusts *a, const struct request *r, int32_t token);
 
 /* Local. *to becomes equal to `from` and keeps its memory. Errors: STATUS_MEMORY, and *to is as it
  * was. */
-struct status request_adjusts_copy(const struct request_adjusts *from, struct request_adjusts *to);
-void request_adjusts_fini(struct request_adjusts *a);
+struct status adjusts_copy(const struct adjusts *from, struct adjusts *to);
+void adjusts_fini(struct adjusts *a);
 
 #endif

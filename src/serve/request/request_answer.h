@@ -1,0 +1,23 @@
+/* Which tokens a request may draw next: its guide, the tokens that its line allows, and the words
+ * that it must not say. Follows from the line and the tokens alone. Called by request parsing, the
+ * scheduler and the result cache. request_take_token stands in the same file. */
+#ifndef SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
+#define SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
+
+#include "serve/request/request.h"
+
+/* Local. Whether any token may be excluded for r. False: r may always draw any token. */
+bool request_is_narrowed(const struct request *r);
+
+/* Local. r is narrowed. allowed [ceil(vocab_size / 32)] = a bit for each token that r may draw
+ * next, after the draft tokens `ahead` (NULL: none). Errors: STATUS_MEMORY. */
+struct status request_allow(const struct request *r, const struct request_rules *rules,
+                            const struct request_ahead *ahead, uint32_t *allowed);
+
+/* Local. *none: r, which is narrowed, may draw no token. Errors: STATUS_MEMORY. */
+struct status request_allows_none(struct request *r, const struct request_rules *rules, bool *none);
+
+/* Local. A hash of allowed_token_ids and bad_words; 0 when there are none. */
+uint64_t request_words_hash(const struct request *r);
+
+#endif
