@@ -147,7 +147,7 @@ void beam_pack(const struct beam_search *b, struct strbuf *out)
     pack(b->ended, b->n_ended, out);
 }
 
-/* Takes n bytes of what is left; false: there are fewer. */
+/* Takes the next n bytes; false: fewer are left. */
 static bool take_bytes(const char **at, const char *end, void *out, size_t n)
 {
     if ((size_t)(end - *at) < n) return false;
@@ -273,7 +273,7 @@ static struct status end(struct beam_search *b, const struct candidate *c)
     return status_ok();
 }
 
-/* True when no running hypothesis can better what has ended, as far as the rule goes. */
+/* True when no running hypothesis can replace an ended one, by the rule of beam_early. */
 static bool is_over(const struct beam_search *b)
 {
     const struct request_beam *beam = &b->r->ask->beam;

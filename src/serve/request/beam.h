@@ -1,7 +1,6 @@
-/* Beam search over one prompt: which hypotheses go on, and which have ended. Each step asks of
- * every running hypothesis for its most likely next tokens, by a request of its own ("probe") that
- * computes what the prefix cache does not have. Knows no scheduler and no ranks; lead_choices.c
- * runs the probes.
+/* Beam search over one prompt: keeps the running and the ended hypotheses. Each step needs the most
+ * likely next tokens of every running hypothesis, from a request of its own ("probe") that shares
+ * the prefix cache. Knows no scheduler and no ranks; lead_choices.c runs the probes.
  *
  * The search is that of transformers' generate (num_beams, length_penalty, early_stopping, versions
  * 4.50 to 5.2), without logits processors: candidates rank by the sum of log-probabilities of their
@@ -28,8 +27,8 @@ int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
 /* Local. How many hypotheses run: each needs a probe. 0: the search has ended. */
 int32_t beam_n_running(const struct beam_search *b);
 
-/* Local. The request that finds what follows hypothesis i. Owner of *out: the caller. Errors:
- * STATUS_MEMORY. */
+/* Local. The request that finds the most likely tokens behind hypothesis i. Owner of *out: the
+ * caller. Errors: STATUS_MEMORY. */
 struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out);
 
 /* Local. One step; probes [beam_n_running] are finished without errors, in order. Errors:

@@ -36,7 +36,8 @@ enum {
     REQUEST_BEAMS_MAX = 32,
 };
 
-/* Values of flags (over generation_config.json), which a line's own values override. */
+/* Values of flags, or of generation_config.json where a flag is left out. A line's own values
+ * override them. */
 struct request_defaults {
     int64_t max_tokens;        /* >= 1 */
     double temperature;        /* >= 0; 0: greedy */
@@ -66,13 +67,13 @@ struct request_warnings {
     size_t n;
 };
 
-/* What a line is checked against. Everything is borrowed. */
+/* The model and the flags, against which lines are checked. Everything is borrowed. */
 struct request_rules {
     struct request_defaults defaults;
     struct tokenizer *tokenizer; /* NULL: prompts must be token ids, and results have no text */
     const struct chat *chat;     /* the model's chat template; NULL: `messages` are error rows, */
     const char *chat_missing;    /* and this sentence says why */
-    struct jinja_date date;      /* what templates take for now */
+    struct jinja_date date;      /* the time that chat templates see */
     const int32_t *end_ids;      /* [n_end_ids] */
     size_t n_end_ids;
     int32_t vocab_size;                /* token ids are in [0, vocab_size) */
@@ -100,9 +101,12 @@ struct request_bytes {
     size_t n;
 };
 
-/* When a beam search with `width` ended hypotheses is over: when none that runs can be better by
- * its sum at its present length; at once; or when none can at any length. */
-enum beam_early { BEAM_NOT_EARLY, BEAM_EARLY, BEAM_NEVER };
+/* When a beam search that has `width` ended hypotheses stops. */
+enum beam_early {
+    BEAM_NOT_EARLY, /* no running hypothesis scores better at its present length */
+    BEAM_EARLY,     /* at once */
+    BEAM_NEVER,     /* no running hypothesis can score better at any length */
+};
 
 struct request_beam {
     int32_t width; /* 0: no beam search */
@@ -110,8 +114,8 @@ struct request_beam {
     double length_penalty;
 };
 
-/* What a line asks for: const once it is parsed. A line's answers have copies that borrow its
- * lists. */
+/* The checked values of a line: const once it is parsed. A line's answers have copies that borrow
+ * its lists. */
 struct request_ask {
     enum request_format format;
     struct request_bytes model; /* batch lines: the body's "model"; may be empty */
@@ -217,11 +221,12 @@ struct status request_create_bare(uint64_t line_number, struct request **out,
 /* Local. Accepts NULL. The search of a beam search is not its own. */
 void request_destroy(struct request **r);
 
-/* What makes a line an error row that repeats a custom_id; also merge.c writes it. */
+/* The error row of a line that repeats a custom_id; merge.c writes it, too. */
 #define REQUEST_DUPLICATE_CODE    "duplicate_id"
 #define REQUEST_DUPLICATE_MESSAGE "custom_id: an earlier line has the same"
 
-/* Errors that a line meets only while it runs: behind all others, a repeated custom_id's too. */
+/* Errors of a line that ran. Every other error of a line comes first, that of a repeated custom_id
+ * included. */
 #define REQUEST_NUMERIC_CODE  "numeric_error"
 #define REQUEST_GUIDE_CODE    "guide_error"
 #define REQUEST_NO_TOKEN_CODE "no_token_left"
@@ -244,10 +249,11 @@ struct status request_take_token(struct request *r, const struct request_rules *
  * Errors: STATUS_MEMORY. */
 struct status request_take_logprob(struct request *r, float logprob, const struct plan_top *tops);
 
-/* Local. True when r is no more than its tokens: they can be taken from another run or request. */
+/* Local. True when r's row follows from its tokens alone, so that they can be taken from another
+ * run or request. */
 bool request_is_replayable(const struct request *r);
 
-/* Local. An upper bound, in bytes, on what r may come to hold until its result line is written. */
+/* Local. An upper bound on the bytes that r takes until its result line is written. */
 size_t request_cost_bytes(const struct request *r, const struct request_rules *rules);
 
 /* Local. The key of a line with its own seed (its low and high word), and of one without: XXH3-64

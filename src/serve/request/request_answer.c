@@ -80,8 +80,8 @@ struct status request_allow(const struct request *r, const struct request_rules 
     return status_ok();
 }
 
-/* For a request that goes on: where no token is left, *is_done when its guide accepts the text,
- * else r becomes an error row. */
+/* After a token that did not end r: where no token may follow, sets *is_done if r's guide accepts
+ * the text, else r becomes an error row. */
 static struct status check_left(struct request *r, const struct request_rules *rules, bool *is_done)
 {
     *is_done = false;

@@ -1,4 +1,4 @@
-/* Copies of a request, short of what only one of them may have. */
+/* Requests that share a line's prompt and lists. */
 #include "serve/request/request_choice.h"
 
 #include "base/mem.h"

@@ -258,8 +258,8 @@ static bool is_string(const struct js_node *node, const char *text)
     return found != NULL && strcmp(found, text) == 0;
 }
 
-/* Calls of tools are not taken out of a text, so a body may neither ask for them nor for what is
- * not text. */
+/* A body may ask for neither tool calls, which are not parsed from a text, nor other modalities
+ * than text. */
 static struct status check_choices(struct request_parser *p, const struct js_node *fields)
 {
     const struct js_node *tool = js_get(fields, "tool_choice");
@@ -300,8 +300,7 @@ static struct status check_body(struct request_parser *p, const struct js_node *
     return status_ok();
 }
 
-/* Fields of a plain line that nobody reads are notes; those whose name is close to a field's get a
- * warning. */
+/* Unknown fields of a plain line are notes. Warns of those whose name is close to a field's. */
 static void warn_of_notes(const struct request_parser *p, const struct js_node *fields)
 {
     const void *it = NULL;

@@ -166,8 +166,9 @@ static struct status read_envelope(struct request_parser *p, const struct js_nod
     return status_ok();
 }
 
-/* A number that was rounded is refused by the field that reads it; in a note nobody minds. What
- * templates and schemas do with theirs is not seen here. */
+/* Refuses a rounded number beside messages or a guide: templates and schemas read numbers that are
+ * not checked here. Elsewhere the field that reads a rounded number refuses it, and a note may have
+ * one. */
 static struct status check_rounded(struct request_parser *p, const struct js_node *fields)
 {
     const bool is_chat = js_type(js_get(fields, "messages")) != JS_NULL;

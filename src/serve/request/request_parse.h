@@ -53,7 +53,7 @@ struct status request_read_words(struct request_parser *p, const struct js_node 
 struct status request_bad(struct request_parser *p, const char *code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* What a sentence calls a value that it found: "a boolean", "a number beyond 64 bits". */
+/* The type of a found value as sentences name it: "a boolean", "a number beyond 64 bits". */
 const char *request_type_name(const struct js_node *node);
 
 /* A token id of the list `key`; and whether a number of it is one. */

@@ -1,11 +1,13 @@
-/* A line's sampling values, over those of the flags. */
+/* How a line's tokens are drawn, when its text ends, and how many answers it gets. The line's
+ * values override those of the flags. */
 #include "base/mem.h"
 #include "serve/request/request_parse.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Below it the most likely token has all the probability, and 1 / temperature overflows: greedy. */
+/* A lower temperature is greedy: the most likely token has all the probability, and 1 / temperature
+ * overflows. */
 #define TEMPERATURE_MIN 1e-5
 
 static struct status read_draw(struct request_parser *p, const struct js_node *fields)
@@ -45,7 +47,7 @@ static struct status read_penalties(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* How long the answer gets. max_completion_tokens is max_tokens by its newer name. */
+/* The length of the answer. max_completion_tokens is OpenAI's newer name of max_tokens. */
 static struct status read_limits(struct request_parser *p, const struct js_node *fields)
 {
     int64_t most = p->rules->defaults.max_tokens, newer = 0, least = 0, priority = 0;
@@ -295,8 +297,7 @@ static struct status read_width(struct request_parser *p, const struct js_node *
     return request_bad(p, "invalid_request", "use_beam_search: expected a width, as best_of");
 }
 
-/* What a search does not do is refused where the line asks for it; defaults of flags are left out.
- */
+/* Refuses fields that beam search does not support. Flags of the same kind are ignored. */
 static struct status check_beam(struct request_parser *p, const struct js_node *fields)
 {
     static const char *const refused[] = {"logprobs",          "prompt_logprobs",
@@ -340,8 +341,7 @@ static struct status read_beam(struct request_parser *p, const struct js_node *f
     return check_beam(p, fields);
 }
 
-/* Without a search there is nothing that these could change, unless they are what they always are.
- */
+/* Fields of a beam search in a line without one: only values that change nothing are allowed. */
 static struct status check_no_beam(struct request_parser *p, const struct js_node *fields)
 {
     double penalty = 1;

@@ -1,6 +1,6 @@
-/* What a request's line and history do to the logits of its next draw, as the plan carries it:
- * logit_bias, the penalties, and end tokens that may not come yet. Follows from the request's
- * tokens alone, so a preempted or resumed request comes to the same. Called by the scheduler. */
+/* Changes to the logits of a request's next draw, as the plan carries them: logit_bias, penalties,
+ * and end tokens that are forbidden before min_tokens. They follow from the request's tokens alone,
+ * so a preempted or resumed request has the same ones. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_ADJUSTS_H
 #define SHOAL_SERVE_SCHEDULE_ADJUSTS_H
 

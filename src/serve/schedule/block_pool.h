@@ -1,5 +1,5 @@
-/* Which KV blocks of one replica's pool are free. Knows ids only, not what blocks hold or who owns
- * them. Called by the scheduler. */
+/* The free KV blocks of one replica's pool. Knows ids only, neither contents nor owners. Called by
+ * the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_BLOCK_POOL_H
 #define SHOAL_SERVE_SCHEDULE_BLOCK_POOL_H
 

@@ -1,5 +1,5 @@
-/* The table has no chains: what is hashed to a place later takes it, and what is found there is
- * compared with the text. */
+/* A hash table without chains: a later entry replaces an earlier one of the same slot, and a lookup
+ * compares the text itself. */
 #include "serve/schedule/drafting.h"
 
 #include "base/mem.h"
@@ -10,16 +10,17 @@ enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
 
 static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 
-/* The odds before anything was tried: a guess that gets no row is a trial, too, and costs nothing.
- * What the first odds weigh, in trials; and all of what is known, at most. */
+/* The odds before the first trial. A draft token that gets no row is a trial, too, and costs
+ * nothing. FIRST_WEIGHT: the trials that first_odds count as; MOST_WEIGHT: the most that all trials
+ * count as. */
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 
-/* A token that is less likely is never tried, not even where its row is free. It could save little,
- * and only while what is done sooner makes way for others: not at the end of a job. */
+/* A draft token with lower odds is never tried, not even where its row costs nothing: it would save
+ * little, and nothing at the end of a job. */
 static const float least_odds = 0.6f;
 
-/* Where the follower of the n tokens before `end` is listed. */
+/* The slot of the n tokens before `end`. */
 static size_t slot_of(const struct drafting *d, const int32_t *end, size_t n)
 {
     uint64_t h = n;
@@ -82,7 +83,7 @@ struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n)
     return status_ok();
 }
 
-/* The odds of a token behind n_same that are as they were before. */
+/* The index of the odds of a token behind a match of n_same tokens. */
 static size_t odds_of(size_t n_same)
 {
     size_t i = 0;
@@ -92,7 +93,7 @@ static size_t odds_of(size_t n_same)
 
 void drafting_times(const struct drafting_cost *cost, float *times)
 {
-    float not_met = 1; /* the part of all experts that no row goes to */
+    float not_met = 1; /* part of all experts that no row goes to */
     times[0] = 0;
     for (int32_t n = 1; n <= DRAFTING_ROWS; n++) {
         times[n] = cost->row > 0 ? 1 + cost->row * (float)(n - 1) : 0;
@@ -122,7 +123,8 @@ int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int
         odds *= next;
         n_good += odds;
         const float rate = n_good / time_of(step, n_rows + i + 1);
-        if (rate <= best) continue; /* a longer guess may still pay: experts are met once */
+        if (rate <= best)
+            continue; /* more drafts may still pay: an expert is read once for all rows */
         best = rate;
         step->n_good = n_good;
         n = i + 1;

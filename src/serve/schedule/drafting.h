@@ -1,8 +1,13 @@
-/* What a request may say next, guessed from its own text: where its last tokens stood before, and
- * what followed there (Saxena 2023, "Prompt Lookup Decoding"); how often such guesses were right,
- * and so how many of them are worth a row of a step. The model checks each (Leviathan et al. 2023,
- * "Fast Inference from Transformers via Speculative Decoding"), so a guess decides nothing but
- * time. Knows no requests and no plans; called by scheduler_drafts.c. */
+/* Draft tokens from a request's own text: finds an earlier place of its last tokens and proposes
+ * the tokens that followed there (Saxena 2023, "Prompt Lookup Decoding"). Keeps the odds that
+ * proposals were right, and decides how many are worth a row of a step. The model checks each draft
+ * token (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding"), so
+ * drafts change time alone, never tokens. Knows no requests and no plans; called by
+ * scheduler_drafts.c.
+ *
+ *   text   .. to be or not to be       the last 2, 4 or 8 tokens ("to be") stood here before:
+ *             ^---^ or                 `from` is the token behind them, the first draft token
+ */
 #ifndef SHOAL_SERVE_SCHEDULE_DRAFTING_H
 #define SHOAL_SERVE_SCHEDULE_DRAFTING_H
 
@@ -12,60 +17,61 @@
 #include <stdint.h>
 
 enum {
-    DRAFTING_LENGTHS = 3, /* of what must have stood there before: 2, 4 and 8 tokens */
-    DRAFTING_ROWS = 32,   /* of a step, up to which tokens are guessed */
+    DRAFTING_LENGTHS = 3, /* lengths of a match: 2, 4 and 8 tokens */
+    DRAFTING_ROWS = 32,   /* rows of a step, beyond which no draft tokens are added */
 };
 
-/* One text's. All zeros before its first use. 16 to 32 bytes for each token of the text, 1 MiB at
- * most: of a longer text some of what stands far back is forgotten. */
+/* The drafts of one text. All zeros before its first use. 16 to 32 bytes for each token of the
+ * text, 1 MiB at most: in a longer text some early places are forgotten. */
 struct drafting {
-    int32_t *followers; /* [n_slots], owned: by a hash of some tokens, where what followed them
-                           last stands; 0: nowhere */
+    int32_t *followers; /* [n_slots], owned: by a hash of 2, 4 or 8 tokens, the position behind
+                           their last place in the text; 0: none */
     size_t n_slots;     /* a power of 2 */
-    size_t n_seen;      /* of the text's tokens: those below are listed as followers */
-    float odds[DRAFTING_LENGTHS];      /* that a guess is right, by what stood before; of late */
-    uint8_t n_tried[DRAFTING_LENGTHS]; /* trials that these come from, while they are few */
-    size_t from;                       /* the guess: the text goes on as it does there; */
-    size_t n_same;                     /* so many tokens before it are the last ones; 0: no guess */
+    size_t n_seen;      /* positions below are listed as followers */
+    float odds[DRAFTING_LENGTHS];      /* that a draft token is right, by length of the match */
+    uint8_t n_tried[DRAFTING_LENGTHS]; /* trials behind the odds; stops growing at a limit */
+    size_t from;                       /* position of the first draft token in the text */
+    size_t n_same;                     /* length of the match before `from`; 0: no drafts */
 };
 
-/* What a step takes by its rows, in parts of a step of one row. All zeros: rows are free. */
+/* The time of a step by its rows, as parts of the time of a step of one row. All zeros: unknown,
+ * and rows count as free. */
 struct drafting_cost {
-    float row;         /* one more row's arithmetic */
-    int32_t full_rows; /* so many rows fill a step: behind them each takes its full share */
-    float experts;     /* of what a step of one row reads: the part that experts are, */
-    float chosen;      /* and the part of all experts that a row goes to; 0: there are none */
+    float row;         /* arithmetic of one more row */
+    int32_t full_rows; /* rows that fill a step: more rows take time in proportion; 0: never full */
+    float experts;     /* part of the bytes read in a step of one row that are routed experts */
+    float chosen;      /* part of all experts that one row goes to; 0: no experts */
 };
 
-/* One step, while drafts are added to it. The replicas of a step wait for each other. */
+/* One step, while drafts are added to it. The replicas of a step wait for each other, so the one
+ * with the most rows sets its time. */
 struct drafting_step {
-    float times[DRAFTING_ROWS + 1]; /* by rows; all zeros: guesses are checked however often they
-                                       were wrong */
-    int32_t most_rows;              /* of a replica */
-    float n_good; /* of all replicas' rows: those whose results are probably of use */
+    float times[DRAFTING_ROWS +
+                1];    /* by rows; all zeros: all drafts are checked, whatever the odds */
+    int32_t most_rows; /* of a replica */
+    float n_good;      /* expected rows of all replicas whose tokens are kept */
 };
 
 void drafting_fini(struct drafting *d);
 
-/* Local. The most memory for a text of n tokens. */
+/* Local. The most memory for a text of n tokens, in bytes. */
 size_t drafting_bytes(size_t n);
 
-/* Local. Guesses what follows tokens [n]: sets d->from and d->n_same. The text may only have grown
- * since the last call. A few instructions for each new token; for all of them each time that the
- * text has doubled. Errors: STATUS_MEMORY. */
+/* Local. Looks for drafts behind tokens [n]: sets d->from and d->n_same. The text may only have
+ * grown since the last call. A few instructions for each new token; for all of them each time that
+ * the text has doubled. Errors: STATUS_MEMORY. */
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n);
 
-/* Local. times [DRAFTING_ROWS + 1]. */
+/* Local. times [DRAFTING_ROWS + 1] of steps with this cost. */
 void drafting_times(const struct drafting_cost *cost, float *times);
 
-/* Local. How many tokens of the guess to check, n_most at most, for the most good rows in a time,
- * in a replica that has n_rows so far. n_rows + n_most: DRAFTING_ROWS at most. Counts them in
- * *step. */
+/* Local. How many draft tokens, at most n_most, give the most good rows for the step's time, in a
+ * replica that has n_rows so far. n_rows + n_most is at most DRAFTING_ROWS. Adds them to *step. */
 int32_t drafting_worth(const struct drafting *d, struct drafting_step *step, int32_t n_rows,
                        int32_t n_most);
 
-/* Local. n_tried tokens of the last guess were compared with what was drawn, and the first n_right
- * were the same. The first one can always be compared, also when nothing was drafted. */
+/* Local. Updates the odds: of the last drafts n_tried were compared with the sampled tokens, and
+ * the first n_right were equal. The first draft token can be compared even where it got no row. */
 void drafting_learn(struct drafting *d, int32_t n_tried, int32_t n_right);
 
 #endif

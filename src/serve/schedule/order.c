@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Single requests are mixed so many at a time: several batches, and few enough that the output,
- * which is in order of reading, grows all the time. */
+/* Single requests are mixed in groups of this size: several batches, and few enough that the
+ * output, which is in order of reading, grows steadily. */
 enum { MIX_REQUESTS = 256 };
 
 static const char *const names[ORDER_KIND_COUNT] = {
@@ -46,7 +46,7 @@ static int compare_read(const void *left, const void *right)
     return c != 0 ? c : compare_numbers(a->order, b->order);
 }
 
-/* Any fixed order of tokens will do as long as equal beginnings stand together: bytes are. */
+/* By the bytes of the tokens: any fixed order that brings common prefixes together will do. */
 static int compare_tokens(const void *left, const void *right)
 {
     const struct request *a = *(struct request *const *)left, *b = *(struct request *const *)right;
@@ -78,7 +78,7 @@ static int compare_sizes(const void *left, const void *right)
     return compare_numbers(a->order, b->order);
 }
 
-/* Whole blocks that both have, and that r could take from the cache. */
+/* Full blocks at the start of both that r could take from the prefix cache. */
 static size_t n_shared_blocks(const struct request *before, const struct request *r)
 {
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;
@@ -94,7 +94,7 @@ static size_t n_shared_blocks(const struct request *before, const struct request
     return n;
 }
 
-/* What is worked out for requests of one priority, sorted by tokens. */
+/* Working memory for requests of one priority, sorted by tokens. */
 struct mix {
     struct request **requests;
     struct request **sorted;      /* scratch, [n] */
@@ -103,7 +103,8 @@ struct mix {
     size_t n, n_units;
 };
 
-/* How many blocks of the window's trie several requests hold: each rise of n_shared opens some. */
+/* The number of different blocks that two or more requests of the window share. In order of tokens,
+ * each rise of n_shared adds its blocks. */
 static size_t count_shared(struct mix *m)
 {
     size_t sum = 0;

@@ -1,15 +1,16 @@
-/* In which order a window of requests runs. What a request comes to does not depend on it; how much
- * is computed twice, and how evenly a step's rows are used, does. Knows tokens and counts only.
- * Called by the lead. */
+/* The order in which a window of requests runs. Results do not depend on it; how much is computed
+ * twice, and how evenly the rows of steps are used, does. Knows tokens and counts only. Called by
+ * the lead. */
 #ifndef SHOAL_SERVE_SCHEDULE_ORDER_H
 #define SHOAL_SERVE_SCHEDULE_ORDER_H
 
 #include "serve/request/request.h"
 
 enum order_kind {
-    ORDER_AUTO,  /* mixed; in runs that begin alike where the KV pool cannot hold what they share */
-    ORDER_INPUT, /* as they were read */
-    ORDER_PREFIX, /* by their tokens: those that begin alike follow each other, at every length */
+    ORDER_AUTO,   /* mixed: single requests, or runs with a common prefix where the KV pool is too
+                     small for the prefixes of all */
+    ORDER_INPUT,  /* as they were read */
+    ORDER_PREFIX, /* sorted by tokens, so requests with a common prefix are neighbours */
     ORDER_KIND_COUNT
 };
 

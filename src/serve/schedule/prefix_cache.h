@@ -1,6 +1,6 @@
-/* Which full KV blocks of one replica hold which tokens, so that prompts that begin alike share
- * them: a radix tree whose edges are whole blocks, found through a hash table. Counts who holds a
- * block and evicts the longest unused ones. Knows ids and tokens only. Called by the scheduler. */
+/* The tokens of full KV blocks of one replica, so that prompts with a common prefix share blocks: a
+ * radix tree whose edges are whole blocks, found through a hash table. Counts who holds a block and
+ * evicts the longest unused ones. Knows ids and tokens only. Called by the scheduler. */
 #ifndef SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 #define SHOAL_SERVE_SCHEDULE_PREFIX_CACHE_H
 
@@ -42,19 +42,19 @@ uint64_t prefix_key(uint64_t before, const int32_t *tokens);
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens);
 
-/* Local. Block `id` enters the tree, held once by its maker, who holds `parent`, too. The same
- * tokens must not stand there yet (assert). */
+/* Local. Adds block `id` to the tree with one holder, the sequence that computed it, which also
+ * holds `parent`. The same tokens must not be there yet (assert). */
 void prefix_cache_add(struct prefix_cache *c, int32_t id, int32_t parent, uint64_t key,
                       const int32_t *tokens);
 
-/* Local. One holder more or less. Who holds a block holds all before it, and releases the last one
- * first; so an idle block never stands before one that is held, nor is it older than any behind it.
- */
+/* Local. Adds or removes a holder of a block. A holder of a block holds all blocks before it, and
+ * releases the last one first. So no idle block stands before a held one, and an idle block is not
+ * older than the blocks behind it. */
 void prefix_cache_hold(struct prefix_cache *c, int32_t id);
 void prefix_cache_release(struct prefix_cache *c, int32_t id);
 
-/* Local. Takes the idle block that was not used for longest out of the tree; -1 when none is idle.
- * Owner: the caller. */
+/* Local. Removes the least recently used idle block and returns it to the caller, who owns it; -1:
+ * no block is idle. */
 int32_t prefix_cache_evict(struct prefix_cache *c);
 
 #endif

@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-/* A preemption keeps a 64th of the pool more free; so many plans without one give an eighth back.
- */
+/* A preemption keeps 1/KEPT_PART of the pool more free; after CALM_PLANS plans without one, an
+ * eighth less is kept. */
 enum { KEPT_PART = 64, CALM_PLANS = 32 };
 
 static struct status check_options(const struct scheduler_options *o)
@@ -247,7 +247,7 @@ static void give_rows(const struct scheduler *s, struct microbatch *m, struct se
     m->n_rows += (int32_t)n;
 }
 
-/* Decode rows first, oldest first; what they leave of the budget goes to prefill chunks. */
+/* Decode rows first, oldest first; prefill chunks get the rest of the budget. */
 static struct status plan_running(struct scheduler *s, struct microbatch *m)
 {
     m->n_rows = 0;
@@ -356,7 +356,7 @@ static struct status admit(struct scheduler *s, int32_t group)
     }
 }
 
-/* Fewer blocks are kept free the longer nobody was preempted. */
+/* Keeps fewer blocks free the longer no sequence was preempted. */
 static void calm_down(struct replica *replica)
 {
     if (replica->n_kept == 0 || ++replica->n_calm < CALM_PLANS) return;
@@ -364,7 +364,7 @@ static void calm_down(struct replica *replica)
     replica->n_calm = 0;
 }
 
-/* The draw behind some rows of a sequence: what its history and the drafts before it make of it. */
+/* Changes to the logits of a draw, by the tokens of its sequence and the drafts before it. */
 struct draw {
     const struct adjusts *adjusts;
     const uint32_t *allowed;

@@ -1,6 +1,11 @@
-/* Continuous batching: which rows of which requests each replica computes in each step, and which
- * KV blocks hold them. Decides alone; the ranks execute its plans in order. What is sampled does
- * not depend on anything decided here. Knows no text, files or ranks. Called by the lead. */
+/* Continuous batching: decides which rows of which requests each replica computes in each step, and
+ * which KV blocks hold them. The ranks execute its plans in order. Sampled tokens do not depend on
+ * anything decided here. Knows no text, files or ranks. Called by the lead.
+ *
+ *   scheduler_submit -> waiting -> running (in a replica and group) -> finished -> take_finished
+ *                          ^          |  scheduler_plan: rows; scheduler_commit: results
+ *                          +----------+  preempted: its blocks are needed by older requests
+ */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_H
 
@@ -13,7 +18,7 @@
 
 enum {
     SCHEDULER_STEP_TOKENS = 2048, /* rows of a replica in one step, unless the options say */
-    SCHEDULER_STEP_LEAST = 64,    /* rows that a step is given however long it takes */
+    SCHEDULER_STEP_LEAST = 64, /* the budget of rows never falls below, however long a step takes */
     SCHEDULER_DRAFTS_MAX = SEQUENCE_DRAFTS_MAX, /* of a sequence in one step */
 };
 
@@ -22,7 +27,7 @@ enum {
 typedef struct status logits_sink_fn(void *user, uint64_t line, int32_t row0, const float *rows,
                                      int32_t n_rows, int32_t vocab);
 
-/* Writes up to n_most guesses of the tokens that follow r's, and returns how many. */
+/* Writes up to n_most draft tokens that may follow r's, and returns how many. */
 typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
 struct scheduler_options {
@@ -36,10 +41,9 @@ struct scheduler_options {
     int32_t chunk_tokens; /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
     bool prefix_cache;    /* prompts that begin alike share blocks; never when scoring, which
                              needs every row. Must be off where a row depends on the batch */
-    int32_t n_drafts;     /* most tokens of a sequence that are guessed and checked in one step,
-                             0 to SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
-    struct drafting_cost draft_cost; /* all zeros: guesses are checked however often they were
-                                        wrong */
+    int32_t n_drafts;     /* most draft tokens of a sequence that are checked in one step, 0 to
+                             SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
+    struct drafting_cost draft_cost; /* all zeros: drafts are checked, whatever their odds */
     drafter_fn *drafter;             /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
     logits_sink_fn *logits; /* NULL: none are asked for */
@@ -48,10 +52,10 @@ struct scheduler_options {
 
 struct scheduler;
 
-/* What is going on, for the progress display. */
+/* Counts for the progress display. */
 struct scheduler_load {
     size_t n_waiting, n_running;
-    int64_t n_free_blocks, n_blocks; /* over all replicas; cached ones that nobody holds are free */
+    int64_t n_free_blocks, n_blocks; /* of all replicas; cached blocks without a holder are free */
 };
 
 /* Local. Counts and latencies go to *stats (borrowed). Errors: STATUS_USAGE (a size out of range; a
@@ -73,14 +77,17 @@ bool scheduler_wants_more(const struct scheduler *s);
 bool scheduler_is_idle(const struct scheduler *s);
 struct scheduler_load scheduler_load(const struct scheduler *s);
 
-/* Local. Plans step `step` of `group` into *plan, cleared first: each running sequence's next token
- * (preempting the youngest sequences of the replica when blocks run out; they wait again and are
- * recomputed), then prefill chunks within the token budget, then new requests for which blocks are
- * free, and where all these are few rows, drafts of tokens that may come next. The batch follows
- * what was measured: a replica that had to preempt keeps more blocks free before it admits anyone,
- * less and less as steps go well; and the budget of all shrinks while steps take longer than
- * step_ns, and grows again when they take less than half. Errors: STATUS_BUG when the group's last
- * plan has not been committed, STATUS_MEMORY. */
+/* Local. Plans step `step` of `group` into *plan, which is cleared first. Rows are given out in
+ * this order:
+ *   1. the next token of each running sequence; where blocks run out, the youngest sequences of the
+ *      replica are preempted, wait again and are recomputed;
+ *   2. prefill chunks, within the budget of rows;
+ *   3. new requests for which blocks are free;
+ *   4. draft tokens, while the step has few rows.
+ * A replica that preempted keeps more blocks free before it admits requests, and fewer again after
+ * steps without preemptions. The budget shrinks while steps take longer than step_ns, and grows
+ * when they take less than half. Errors: STATUS_BUG when the group's last plan has not been
+ * committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);
 

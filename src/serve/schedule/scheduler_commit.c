@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Where a result's scores and logits stand; moves from sequence to sequence. */
+/* The place of the next sequence's scores and logits in a result. */
 struct cursor {
     const struct step_result *result;
     size_t score, logit_row, top;
@@ -83,8 +83,8 @@ static struct status take_scores(struct scheduler *s, struct sequence *q,
     return status_ok();
 }
 
-/* How many of the most likely tokens a result brings: for each prompt token scored, and for the one
- * that is sampled. */
+/* Takes the most likely tokens: n_prompt_logprobs of each scored prompt token, then n_logprobs of
+ * the sampled one. */
 static struct status take_tops(const struct scheduler *s, struct sequence *q,
                                const struct result_seq *seq, const struct cursor *c)
 {
@@ -155,15 +155,15 @@ static struct status check_id(const struct microbatch *m, const struct sequence 
                        (unsigned long long)m->step, q->id, seq->id);
 }
 
-/* q's entry, and its drafts': while they are what was drawn before them, each is as good as a step
- * of its own. seqs [1 + n_drafts]. */
+/* Takes the results of q's entry and of its drafts, seqs [1 + n_drafts]. The result behind a draft
+ * counts while all drafts before it equal the sampled tokens. */
 static struct status take_entries(struct scheduler *s, struct microbatch *m, struct sequence *q,
                                   const struct result_seq *seqs, struct cursor *c)
 {
     const int32_t n_drafts = q->n_drafts;
     int32_t n_right = 0, n_tried = n_drafts;
     bool is_right = true;
-    if (n_drafts == 0 && q->drafting.n_same > 0) { /* a guess that got no row */
+    if (n_drafts == 0 && q->drafting.n_same > 0) { /* a draft that got no row */
         n_tried = 1;
         n_right = seqs[0].token == q->r->tokens[q->drafting.from];
     }

@@ -1,12 +1,18 @@
-/* Drafts: tokens that a decoding request may come to draw, tried in the same step as the one before
- * them. A draft is a row like any other, with all that is asked of it, at its own position: because
- * a row's bytes do not depend on what else the step computes, what is drawn behind right drafts is
- * what later steps would have drawn. The first one that is wrong ends it: the rows behind it were
- * computed for nothing, and their places in the cache are written again. */
+/* Draft tokens: tokens that a decoding sequence may draw next, computed in the same step as its
+ * last token. A draft token is a row like any other, at its own position.
+ *
+ *   tokens          .. t     drafts  d0 d1 d2
+ *   rows of a step     t             d0 d1 d2
+ *   sampled            d0            d1 x  -     d0 and d1 are right, x is kept, the rest is
+ * dropped
+ *
+ * A row's bytes do not depend on the other rows of its step, so the tokens sampled behind right
+ * drafts are those that later steps would have sampled. The KV rows of wrong drafts are written
+ * again by later steps. */
 #include "base/mem.h"
 #include "serve/schedule/scheduler_private.h"
 
-/* Drafts that q could still use: behind each one more token is drawn. */
+/* The most drafts that q can use: one more token is drawn behind each. */
 static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
@@ -17,7 +23,8 @@ static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* Rows whose blocks q has, or could have without anybody missing them. */
+/* n, or fewer: the rows for which q has blocks or could take free ones that are not kept for
+ * others. */
 static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
     const struct replica *replica = &s->replicas[q->replica];
@@ -28,7 +35,8 @@ static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int
     return n < most ? n : (int32_t)most;
 }
 
-/* How many of q's n drafts its guide allows, up to one after which nothing can follow. */
+/* How many of q's n drafts its guide allows. Ends before a draft behind which no token can follow.
+ */
 static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
     const struct request *r = q->r;
@@ -61,7 +69,7 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
     return status_ok();
 }
 
-/* After all other rows of the step were given. */
+/* Gives drafts to one microbatch, whose other rows are planned. The rows left are shared evenly. */
 static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
 {
     int32_t left = DRAFTING_ROWS < s->step_rows ? DRAFTING_ROWS : s->step_rows, n_open = 0;

@@ -32,8 +32,8 @@ static int32_t find(const struct replica *replica, const struct sequence *q, siz
                              q->r->tokens + b * block_tokens);
 }
 
-/* Blocks that q may take from others: its last token is always computed, for what follows it, and
- * all of them where each is asked for. */
+/* Blocks that q may take from others: none of a prompt whose log-probabilities are asked for; never
+ * that of the last token, whose row must be computed to draw the next one. */
 static size_t n_sharable(const struct sequence *q)
 {
     if (q->r->ask->n_prompt_logprobs >= 0) return 0;
@@ -128,7 +128,7 @@ struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q)
         const size_t b = q->n_cached;
         const int32_t parent = b > 0 ? q->blocks[b - 1] : -1;
         const int32_t id = find(replica, q, b, parent);
-        if (id >= 0) { /* somebody else was first: one copy is enough */
+        if (id >= 0) { /* another sequence was first: one copy is enough */
             exchange(s, q, b, id);
         } else {
             prefix_cache_add(&replica->cache, q->blocks[b], parent, q->block_keys[b],

@@ -25,7 +25,7 @@ struct replica {
     struct prefix_cache cache; /* empty when o.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
-    int32_t n_kept; /* blocks that are kept free for those that run, since some were preempted */
+    int32_t n_kept; /* blocks kept free for running sequences, because some were preempted */
     int32_t n_calm; /* plans since the last preemption, or since n_kept shrank */
 };
 
@@ -47,7 +47,7 @@ static inline int64_t scheduler_blocks_for(size_t n_tokens)
     return (int64_t)((n_tokens + PLAN_BLOCK_TOKENS - 1) / PLAN_BLOCK_TOKENS);
 }
 
-/* Blocks that can be taken: nobody holds them. */
+/* Blocks that can be taken: those without a holder. */
 static inline int32_t replica_n_free(const struct replica *r)
 {
     return r->pool.n_free + r->cache.n_idle;
@@ -66,10 +66,10 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
  * STATUS_MEMORY. */
 struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
 
-/* How many of a request's first blocks a replica has. */
+/* How many of a sequence's first blocks a replica has. */
 struct prefix_match {
     size_t n_blocks; /* in its cache */
-    size_t n_idle;   /* of these: held by nobody */
+    size_t n_idle;   /* of these: without a holder */
     size_t n_coming; /* n_blocks, and those behind them that a running request computes */
 };
 

@@ -35,13 +35,12 @@ struct sequence {
     uint64_t *block_keys; /* [n_block_keys] of its full blocks (prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
 
-    /* its next draw */
+    /* its next draw, and the draft tokens [n_drafts] behind r's that the step in flight checks */
     struct adjusts adjusts;
     struct drafting drafting; /* while it runs */
-    int32_t
-        drafts[SEQUENCE_DRAFTS_MAX]; /* [n_drafts] tokens behind r's, which the step in flight */
-    int32_t n_drafts;                /* checks */
-    bool may_draft;                  /* in the step being planned */
+    int32_t drafts[SEQUENCE_DRAFTS_MAX];
+    int32_t n_drafts;
+    bool may_draft; /* in the step being planned */
 
     uint64_t first_plan_ns;       /* when its first step was planned; 0: not yet */
     struct sequence *prev, *next; /* in the list of its state */

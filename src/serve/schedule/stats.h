@@ -1,5 +1,6 @@
-/* What a job measured: counts, rates, and latencies in bounded memory. Fed by the lead; printed at
- * the end, and written by --metrics. Timing stands here and on stderr, never in a result line. */
+/* The measurements of a job: counts, rates, and latencies in bounded memory. Fed by the lead;
+ * printed at the end, and written by --metrics. Timing stands here and on stderr, never in a result
+ * line. */
 #ifndef SHOAL_SERVE_SCHEDULE_STATS_H
 #define SHOAL_SERVE_SCHEDULE_STATS_H
 
@@ -14,7 +15,7 @@ struct serve_summary {
     uint64_t n_resumed_rows;      /* of n_rows: taken over from the journal */
     uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests taken over from it */
     uint64_t n_commits;           /* of the journal */
-    double commit_s;              /* its longest of late */
+    double commit_s;              /* the longest of its last ones */
     uint64_t n_prompt_tokens;     /* of requests that ran; each counted once, cached or computed */
     uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
@@ -24,15 +25,15 @@ struct serve_summary {
     uint64_t n_admissions;        /* times that a request began to run, after preemptions too */
     uint64_t n_result_hits;       /* rows that came from the result cache */
     uint64_t n_result_hit_tokens; /* sampled tokens that did, those of continued rows included */
-    uint64_t n_drafts;            /* tokens guessed and checked (serve/schedule/drafting.h) */
-    uint64_t n_right_drafts;      /* of them: what was drawn, so that each saved a step */
+    uint64_t n_drafts;            /* draft tokens that were checked (serve/schedule/drafting.h) */
+    uint64_t n_right_drafts;      /* of them: equal to the sampled token, so each saved a step */
     uint64_t n_preemptions;
     uint64_t n_peak_batch;      /* most sequences that ran together in one replica */
     uint64_t n_dropped;         /* expert choices dropped by a capacity factor */
     uint64_t n_steps;           /* plans with at least one sequence */
     uint64_t n_least_step_rows; /* the smallest budget of a step so far; 0: it was not adapted */
-    uint64_t n_blocks; /* of all replicas' KV pools; those of cached prefixes that nobody holds
-                          count as free */
+    uint64_t n_blocks; /* of all replicas' KV pools; cached blocks without a holder count as
+                          free */
     uint64_t n_peak_used_blocks;
     uint64_t sum_used_blocks; /* one sample a step */
     double wall_s;            /* from create to finish */
