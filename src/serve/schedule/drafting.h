@@ -5,8 +5,8 @@
  * drafts change time alone, never tokens. Knows no requests and no plans; called by
  * scheduler_drafts.c.
  *
- *   text   .. to be or not to be       the last 2, 4 or 8 tokens ("to be") stood here before:
- *             ^---^ or                 `from` is the token behind them, the first draft token
+ *   text    to be or not to be         the last 2 tokens, "to be", have an earlier place:
+ *           ^^^^^ ^                    `from` is the token behind it, "or", the first draft token
  */
 #ifndef SHOAL_SERVE_SCHEDULE_DRAFTING_H
 #define SHOAL_SERVE_SCHEDULE_DRAFTING_H
@@ -46,8 +46,8 @@ struct drafting_cost {
 /* One step, while drafts are added to it. The replicas of a step wait for each other, so the one
  * with the most rows sets its time. */
 struct drafting_step {
-    float times[DRAFTING_ROWS +
-                1];    /* by rows; all zeros: all drafts are checked, whatever the odds */
+    /* By rows. All zeros: all drafts are checked, whatever their odds. */
+    float times[DRAFTING_ROWS + 1];
     int32_t most_rows; /* of a replica */
     float n_good;      /* expected rows of all replicas whose tokens are kept */
 };
