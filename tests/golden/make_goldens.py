@@ -75,6 +75,15 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0,
                                  original_max_position_embeddings=64),
             tie_word_embeddings=True, **COMMON)),
+    # YaRN with mscale_all_dim, which scales the scores of latent attention alone
+    "llama-yarn-mscale": dict(
+        cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: LlamaConfig(
+            vocab_size=264, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, mscale=0.707,
+                                 mscale_all_dim=1.0, original_max_position_embeddings=64),
+            tie_word_embeddings=True, **COMMON)),
     # rotary frequencies of a linear rule, biases of q, k, v and o
     "llama-linear": dict(
         cls=LlamaForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
@@ -208,6 +217,16 @@ MODELS = {
             num_key_value_heads=4, num_experts=5, num_experts_per_tok=3, norm_topk_prob=True,
             decoder_sparse_step=2, mlp_only_layers=[], rms_norm_eps=1e-6, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
+    # no bias anywhere: "qkv_bias" is false
+    "qwen2-moe-unbiased": dict(
+        cls=Qwen2MoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
+        config=lambda: Qwen2MoeConfig(
+            vocab_size=264, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            shared_expert_intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+            decoder_sparse_step=1, mlp_only_layers=[], qkv_bias=False, rms_norm_eps=1e-6,
+            tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1e4),
+            **COMMON)),
     # norms over the whole of q and k
     "olmoe": dict(
         cls=OlmoeForCausalLM, dtype=torch.bfloat16, prompts=SHORTER,
@@ -282,6 +301,17 @@ MODELS = {
             rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32,
                                  beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
                                  original_max_position_embeddings=128), **COMMON)),
+    # experts alone: nothing that all tokens pass
+    "deepseek-v3-unshared": dict(
+        cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, drop=".shared_experts.",
+        config=lambda: DeepseekV3Config(
+            vocab_size=264, hidden_size=64, intermediate_size=64, moe_intermediate_size=32,
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=None,
+            kv_lora_rank=16, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16,
+            n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=0, n_group=2,
+            topk_group=1, routed_scaling_factor=1.5, norm_topk_prob=True,
+            first_k_dense_replace=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4), **COMMON)),
     # linears in fp8 blocks as they are published, blocks with tails, two groups of experts
     "deepseek-v3-fp8": dict(
         cls=DeepseekV3ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fp8=True,
@@ -352,7 +382,7 @@ def fill(model, generator):
             elif "q_proj" in name or "k_proj" in name:
                 normal(p, 1.4 / p.shape[-1] ** 0.5)
             else:
-                normal(p, 1.0 / p.shape[-1] ** 0.5)
+                normal(p, 1.0 / max(p.shape[-1], 1) ** 0.5)
 
 
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -435,6 +465,15 @@ def edit_config(hf, **fields):
     config = json.loads((hf / "config.json").read_text())
     config.update(fields)
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def drop_tensors(hf, part):
+    """Tensors without elements, of parts that the model does not have."""
+    tensors = load_file(hf / "model.safetensors")
+    gone = {name for name in tensors if part in name}
+    assert gone and all(tensors[name].numel() == 0 for name in gone)
+    save_file({name: p for name, p in tensors.items() if name not in gone},
+              hf / "model.safetensors", metadata={"format": "pt"})
 
 
 def routing_keys(config, module, x):
@@ -568,6 +607,8 @@ def write_model(name, spec):
     if spec.get("fp8"):
         publish_fp8(hf, spec["dtype"])
         facts["convert"] = ["--dtype", "f32"]  # codes times scales are no bfloat16
+    if "drop" in spec:
+        drop_tensors(hf, spec["drop"])
     if "published" in spec:
         edit_config(hf, model_type=spec["published"])
         facts["text"] = write_tiktoken(hf, model.config.vocab_size)
