@@ -21,10 +21,9 @@ static double expert_bytes_here(const struct weights *w)
 {
     double n = 0;
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        const struct layer_weights *l = &w->layers_of_stage[i];
-        for (uint32_t e = 0; l->is_moe && e < l->n_experts; e++) {
-            n += bytes_of(&l->expert_gate[e]) + bytes_of(&l->expert_up[e]) +
-                 bytes_of(&l->expert_down[e]);
+        const struct layer *l = &w->stage_layers[i];
+        for (uint32_t e = 0; l->is_moe && e < l->moe.n_experts; e++) {
+            n += bytes_of(&l->moe.gate[e]) + bytes_of(&l->moe.up[e]) + bytes_of(&l->moe.down[e]);
         }
     }
     return n;

@@ -87,50 +87,51 @@ static void add_member(struct calib *c, const struct finder *f, enum weight_role
     c->n_members++;
 }
 
-static void add_attention(struct calib *c, const struct finder *f, struct layer_weights *w)
+static void add_attention(struct calib *c, const struct finder *f, struct layer *w)
 {
     const struct arch *m = c->o->model;
     add_unit(c, TAP_ATTENTION, 0);
     if (m->kv_lora == 0) {
-        add_member(c, f, WEIGHT_Q, &w->q);
-        add_member(c, f, WEIGHT_K, &w->k);
-        add_member(c, f, WEIGHT_V, &w->v);
+        add_member(c, f, WEIGHT_Q, &w->attention.q);
+        add_member(c, f, WEIGHT_K, &w->attention.k);
+        add_member(c, f, WEIGHT_V, &w->attention.v);
     } else {
-        add_member(c, f, m->q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q, m->q_lora > 0 ? &w->q_a : &w->q);
-        add_member(c, f, WEIGHT_KV_A, &w->kv_a);
-        add_member(c, f, WEIGHT_K_ROPE, &w->k_rope);
+        add_member(c, f, m->q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q,
+                   m->q_lora > 0 ? &w->attention.latent.q_a : &w->attention.q);
+        add_member(c, f, WEIGHT_KV_A, &w->attention.latent.kv_a);
+        add_member(c, f, WEIGHT_K_ROPE, &w->attention.latent.k_rope);
     }
     if (m->q_lora > 0) {
         add_unit(c, TAP_Q_LATENT, 0);
-        add_member(c, f, WEIGHT_Q, &w->q);
+        add_member(c, f, WEIGHT_Q, &w->attention.q);
     }
     add_unit(c, TAP_O, 0);
-    add_member(c, f, WEIGHT_O, &w->o);
+    add_member(c, f, WEIGHT_O, &w->attention.o);
 }
 
-static void add_experts(struct calib *c, const struct finder *f, struct layer_weights *w)
+static void add_experts(struct calib *c, const struct finder *f, struct layer *w)
 {
-    for (uint32_t e = 0; e < w->n_experts; e++) {
+    for (uint32_t e = 0; e < w->moe.n_experts; e++) {
         add_unit(c, TAP_EXPERT, e);
-        add_member(c, f, WEIGHT_EXPERT_GATE, &w->expert_gate[e]);
-        add_member(c, f, WEIGHT_EXPERT_UP, &w->expert_up[e]);
+        add_member(c, f, WEIGHT_EXPERT_GATE, &w->moe.gate[e]);
+        add_member(c, f, WEIGHT_EXPERT_UP, &w->moe.up[e]);
         add_unit(c, TAP_EXPERT_DOWN, e);
-        add_member(c, f, WEIGHT_EXPERT_DOWN, &w->expert_down[e]);
+        add_member(c, f, WEIGHT_EXPERT_DOWN, &w->moe.down[e]);
     }
 }
 
 /* Router and shared FFN have the same input rows; each expert has some of them. */
-static void add_ffn(struct calib *c, const struct finder *f, struct layer_weights *w)
+static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 {
     const bool shared = w->is_moe && c->o->model->shared_ffn > 0;
     add_unit(c, TAP_FFN, 0);
-    if (w->is_moe) add_member(c, f, WEIGHT_ROUTER, &w->router);
-    if (w->mix.n_out > 0) add_member(c, f, WEIGHT_SHARED_MIX, &w->mix);
+    if (w->is_moe) add_member(c, f, WEIGHT_ROUTER, &w->moe.router);
+    if (w->ffn.mix.n_out > 0) add_member(c, f, WEIGHT_SHARED_MIX, &w->ffn.mix);
     if (!w->is_moe || shared) {
-        add_member(c, f, shared ? WEIGHT_SHARED_GATE : WEIGHT_GATE, &w->gate);
-        add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->up);
+        add_member(c, f, shared ? WEIGHT_SHARED_GATE : WEIGHT_GATE, &w->ffn.gate);
+        add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->ffn.up);
         add_unit(c, TAP_DOWN, 0);
-        add_member(c, f, shared ? WEIGHT_SHARED_DOWN : WEIGHT_DOWN, &w->down);
+        add_member(c, f, shared ? WEIGHT_SHARED_DOWN : WEIGHT_DOWN, &w->ffn.down);
     }
     if (w->is_moe) add_experts(c, f, w);
 }
@@ -138,8 +139,8 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer_weight
 static struct status add_units(struct calib *c, struct layout_place place)
 {
     enum { MEMBERS = 10, UNITS = 5 }; /* beside the experts' */
-    struct layer_weights *w = &c->weights->layers_of_stage[0];
-    const size_t n_experts = w->is_moe ? w->n_experts : 0;
+    struct layer *w = &c->weights->stage_layers[0];
+    const size_t n_experts = w->is_moe ? w->moe.n_experts : 0;
     struct finder f = {.ckpt = c->o->ckpt};
     TRY(mem_alloc(&c->members, MEMBERS + 3 * n_experts, sizeof *c->members, "a layer's matrices"));
     TRY(mem_alloc(&c->units, UNITS + 2 * n_experts, sizeof *c->units, "a layer's linears"));

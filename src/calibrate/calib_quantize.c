@@ -249,12 +249,13 @@ static struct status emit_norm(struct calib *c, const char *name, const float *v
 
 struct status calib_emit(struct calib *c)
 {
-    const struct layer_weights *w = &c->weights->layers_of_stage[0];
+    const struct layer *w = &c->weights->stage_layers[0];
     struct status st = status_ok();
     if (c->rank == 0) {
         st = emit_norm(c, "input_layernorm", w->attn_norm, TAP_ATTENTION);
         if (!status_failed(&st))
-            st = emit_norm(c, "self_attn.q_a_layernorm", w->q_a_norm, TAP_Q_LATENT);
+            st =
+                emit_norm(c, "self_attn.q_a_layernorm", w->attention.latent.q_a_norm, TAP_Q_LATENT);
         if (!status_failed(&st))
             st = emit_norm(c, "post_attention_layernorm", w->ffn_norm, TAP_FFN);
         for (uint32_t i = 0; i < c->n_members && !status_failed(&st); i++) st = emit_tensor(c, i);

@@ -204,7 +204,7 @@ static void fold_norm(float *norm, const float *s, size_t n)
 
 static struct status fold(struct calib *c, struct calib_unit *u)
 {
-    struct layer_weights *w = &c->weights->layers_of_stage[0];
+    struct layer *w = &c->weights->stage_layers[0];
     struct calib_member *maker = maker_of(c, u);
     for (uint32_t i = 0; i < u->n_members; i++) u->members[i].s_in = u->s;
     for (uint32_t e = 0; e < c->n_units && u->site == TAP_FFN; e++) {
@@ -212,7 +212,7 @@ static struct status fold(struct calib *c, struct calib_unit *u)
         c->units[e].members[0].s_in = c->units[e].members[1].s_in = u->s;
     }
     if (u->site == TAP_ATTENTION) fold_norm(w->attn_norm, u->s, u->n_in);
-    if (u->site == TAP_Q_LATENT) fold_norm(w->q_a_norm, u->s, u->n_in);
+    if (u->site == TAP_Q_LATENT) fold_norm(w->attention.latent.q_a_norm, u->s, u->n_in);
     if (u->site == TAP_FFN) fold_norm(w->ffn_norm, u->s, u->n_in);
     if (maker == NULL) return status_ok();
     maker->s_out = u->s;

@@ -6,7 +6,7 @@
 
 #include "arch/arch.h"
 #include "checkpoint/file/ckpt_writer.h"
-#include "model/weights.h"
+#include "weights/weights.h"
 
 /* The classes that a policy may name. QUANTIZE_OTHER is for tensors that are never quantized:
  * norms, and tensors that no model reads.

@@ -5,7 +5,7 @@
 #include "checkpoint/file/ckpt.h"
 #include "cli/cmd.h"
 #include "job/job_paths.h"
-#include "model/weights.h"
+#include "weights/weights.h"
 #include "options/flags.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/plan_report.h"

@@ -23,9 +23,11 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
-static bool is_quantized(const struct layer_weights *w)
+static bool is_quantized(const struct layer *l)
 {
-    const struct packed *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+    const struct attention_weights *a = &l->attention;
+    const struct packed *all[] = {&a->q,        &a->k,      &a->v,       &a->o,
+                                  &l->ffn.gate, &l->ffn.up, &l->ffn.down};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i]->quant.kind != QUANT_NONE) return true;
     }
@@ -38,7 +40,7 @@ static size_t codes_bytes(const struct stage *s, size_t n_most)
     const struct weights *w = s->o.weights;
     bool any = false;
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        any = any || is_quantized(&w->layers_of_stage[i]);
+        any = any || is_quantized(&w->stage_layers[i]);
     }
     return !any || s->o.weight_only ? 0 : act_codes_bytes(s->o.max_rows, n_most);
 }
@@ -272,10 +274,10 @@ struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t
     const size_t n_parts = begin_step(s, seqs, n_seqs, in_halves, hidden);
     const uint32_t n_layers = range_count(s->o.weights->layers);
     for (uint32_t l = 0; l < n_layers; l++) {
-        const struct layer_weights *w = &s->o.weights->layers_of_stage[l];
-        comm_mark_layer(s->o.comm, (int32_t)(s->o.weights->layers.begin + l));
-        for (size_t i = 0; i < n_parts; i++) stage_attention(s, l, w, enter(s, i));
-        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, l, w, enter(s, i)));
+        const struct layer *layer = &s->o.weights->stage_layers[l];
+        comm_mark_layer(s->o.comm, (int32_t)layer->index);
+        for (size_t i = 0; i < n_parts; i++) stage_attention(s, layer, enter(s, i));
+        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, layer, enter(s, i)));
     }
     for (size_t i = 0; i < n_parts; i++) {
         s->row_sum->complete(s, &s->parts[i]);

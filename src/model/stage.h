@@ -5,10 +5,10 @@
 
 #include "arch/arch.h"
 #include "attention/kv_pool.h"
-#include "model/weights.h"
 #include "moe/moe.h"
 #include "parallel/comm/comm.h"
 #include "tensor/tap.h"
+#include "weights/weights.h"
 
 /* The rows that travel along the pipeline, as one message: h, then the counters. */
 struct hidden {

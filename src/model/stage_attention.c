@@ -5,9 +5,12 @@
 #include "model/stage_private.h"
 #include "parallel/layout/workspace.h"
 
+static stage_attend attend_heads;
+
 void stage_describe_attention(struct stage *s)
 {
     const struct arch *m = s->o.model;
+    s->attend = m->kv_lora > 0 ? stage_latent : attend_heads;
     const struct weights *w = s->o.weights;
     const uint32_t heads_per_kv = m->n_heads / m->n_kv_heads;
     s->attention = (struct attention_shape){.n_heads = range_count(w->heads),
@@ -40,15 +43,9 @@ void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, s
                                             .sin = s->sin});
 }
 
-static uint32_t window_of(const struct stage *s, uint32_t layer)
-{
-    const struct arch *m = s->o.model;
-    return m->layer_has_window[s->o.weights->layers.begin + layer] ? m->window : 0;
-}
-
 /* q and k normed over all their heads, which may stand on several ranks: each head's sum of squares
  * comes from any rank that holds it, and all ranks add them in the heads' order. */
-static void norm_whole(struct stage *s, const struct layer_weights *w, size_t n_rows)
+static void norm_whole(struct stage *s, const struct attention_weights *w, size_t n_rows)
 {
     const struct arch *m = s->o.model;
     const struct range q = s->o.weights->heads, kv = s->o.weights->kv_heads;
@@ -96,10 +93,11 @@ static void clip(struct stage *s, size_t n_rows)
     op_clamp(s->o.kern, s->v, s->o.model->clip_qkv, n_rows * n_kv);
 }
 
-/* s->attended = attention of the normed rows `in`. */
-static void attend(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                   const struct part *p, struct act_rows *in)
+/* s->attended = attention over the keys and values of each head, of the normed rows `in`. */
+static void attend_heads(struct stage *s, const struct layer *layer, const struct part *p,
+                         struct act_rows *in)
 {
+    const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
     const struct column qkv[] = {
         {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
@@ -116,8 +114,8 @@ static void attend(struct stage *s, uint32_t layer, const struct layer_weights *
                                         .sinks = w->sinks,
                                         .cos = p->cos,
                                         .sin = p->sin,
-                                        .window = window_of(s, layer),
-                                        .kv = kv_pool_layer(s->kv, layer),
+                                        .window = layer->window,
+                                        .kv = kv_pool_layer(s->kv, layer->in_stage),
                                         .seqs = p->seqs,
                                         .n_seqs = p->n_seqs,
                                         .parts = s->tile_parts,
@@ -126,17 +124,14 @@ static void attend(struct stage *s, uint32_t layer, const struct layer_weights *
     attention_run(s->o.kern, &s->attention, &work);
 }
 
-void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w, struct part *p)
+void stage_attention(struct stage *s, const struct layer *layer, struct part *p)
 {
+    const struct attention_weights *w = &layer->attention;
     const size_t n_rows = p->hidden.n_rows;
-    const struct packed *first = s->o.model->q_lora > 0 ? &w->q_a : &w->q;
-    struct act_rows in = s->row_sum->norm(s, p, w->attn_norm, first);
+    const struct packed *first = s->o.model->q_lora > 0 ? &w->latent.q_a : &w->q;
+    struct act_rows in = s->row_sum->norm(s, p, layer->attn_norm, first);
     stage_show(s, TAP_ATTENTION, in.x, n_rows, s->o.model->width);
-    if (s->o.model->kv_lora > 0) {
-        stage_latent(s, layer, w, p, &in);
-    } else {
-        attend(s, layer, w, p, &in);
-    }
+    s->attend(s, layer, p, &in);
     const struct range h = s->o.weights->heads;
     const uint32_t n = s->o.model->value_dim;
     stage_show(s, TAP_O, s->attended, n_rows, (size_t)range_count(h) * n);

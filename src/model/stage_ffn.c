@@ -11,17 +11,11 @@ struct status stage_make_moe(struct stage *s)
         return status_make(STATUS_USAGE, "--capacity-factor: not implemented for the routing of %s",
                            m->family->title);
     }
-    const struct moe_options o = {.kern = s->o.kern,
-                                  .comm = s->o.comm,
+    const struct moe_options o = {.model = m,
                                   .layout = s->o.layout,
+                                  .kern = s->o.kern,
+                                  .comm = s->o.comm,
                                   .rank = s->o.rank,
-                                  .width = m->width,
-                                  .n_experts = m->n_experts,
-                                  .n_chosen = m->n_chosen,
-                                  .router = m->router,
-                                  .residual_scale = m->residual_scale,
-                                  .swiglu_alpha = m->swiglu_alpha,
-                                  .swiglu_limit = m->swiglu_limit,
                                   .policy = s->o.policy,
                                   .capacity_factor = s->o.capacity_factor,
                                   .weight_only = s->o.weight_only,
@@ -31,17 +25,20 @@ struct status stage_make_moe(struct stage *s)
     return moe_create(&o, &s->moe);
 }
 
-/* s->gate [T, F] = the FFN's inner rows, as the down projection reads them, of the rows `in`. */
-static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, struct act_rows *in)
+/* s->gate [T, F] = the FFN's inner rows of the rows `in`. Returned: the same as the down projection
+ * reads them. */
+static struct act_rows swiglu(struct stage *s, const struct layer *layer, struct act_rows *in)
 {
+    const struct ffn_weights *w = &layer->ffn;
+    const struct layout *l = s->o.layout;
     const size_t f = w->gate.n_out, n_rows = in->n_rows;
     const uint32_t tp = s->o.weights->place.tp;
-    const struct range held =
-        w->is_moe ? layout_shared_ffn(s->o.layout, tp) : layout_ffn(s->o.layout, tp);
+    const bool is_shared = layer->is_moe;
     const struct inner_rows rows = {.x = s->gate,
                                     .n_rows = n_rows,
-                                    .held = held,
-                                    .n_all = w->is_moe ? s->o.model->shared_ffn : s->o.model->ffn,
+                                    .held =
+                                        is_shared ? layout_shared_ffn(l, tp) : layout_ffn(l, tp),
+                                    .n_all = is_shared ? s->o.model->shared_ffn : s->o.model->ffn,
                                     .memory = s->inner_codes};
     struct act_rows inner = s->row_sum->input(s, &rows);
     const struct column gate_up[] = {{&w->gate, s->gate, w->gate_bias},
@@ -65,71 +62,70 @@ static struct act_rows swiglu(struct stage *s, const struct layer_weights *w, st
     return inner;
 }
 
-static void dense_block(struct stage *s, const struct layer_weights *w, struct act_rows *in,
+static void dense_block(struct stage *s, const struct layer *layer, struct act_rows *in,
                         struct part *p)
 {
-    struct act_rows inner = swiglu(s, w, in);
-    s->row_sum->add(s, &w->down, w->down_bias, &inner, p);
+    struct act_rows inner = swiglu(s, layer, in);
+    s->row_sum->add(s, &layer->ffn.down, layer->ffn.down_bias, &inner, p);
 }
 
-/* s->shared = what all tokens pass in a MoE layer, in the rows that this rank holds. */
-static void shared_block(struct stage *s, const struct layer_weights *w, struct act_rows *in,
-                         struct part *p)
+/* Returned: s->shared = the FFN that all tokens pass beside the experts, in the rows that this rank
+ * holds; NULL: the model has none. */
+static const float *shared_block(struct stage *s, const struct layer *layer, struct act_rows *in,
+                                 struct part *p)
 {
-    const size_t n_rows = range_count(p->own), d = s->o.model->width;
-    struct act_rows inner = swiglu(s, w, in);
-    s->row_sum->assign(s, &w->down, &inner, s->shared, p);
-    if (w->mix.n_out == 0) return;
-    const struct column mix = {&w->mix, s->mix, NULL};
+    const size_t n_rows = range_count(p->own), d = s->o.model->width, first = p->own.begin;
+    if (s->o.model->shared_ffn == 0) return NULL;
+    struct act_rows inner = swiglu(s, layer, in);
+    s->row_sum->assign(s, &layer->ffn.down, &inner, s->shared, p);
+    if (layer->ffn.mix.n_out == 0) return s->shared;
+    const struct column mix = {&layer->ffn.mix, s->mix, NULL};
     stage_columns(s, &mix, 1, in);
-    op_sigmoid_rows(s->o.kern, s->shared + p->own.begin * d, s->mix + p->own.begin, n_rows, d);
+    op_sigmoid_rows(s->o.kern, s->shared + first * d, s->mix + first, n_rows, d);
+    return s->shared;
 }
 
-/* The linear that meets the normed rows first, as all ranks see it where each makes the codes of a
- * slice: then none may be without its gate. Experts read codes of slices only. */
-static const struct packed *first_linear(const struct stage *s, const struct layer_weights *w,
+/* The linear for which the norm quantizes rows. Where each rank quantizes a slice it must be the
+ * same on all ranks, and a rank without a part of it has no format to quantize for. Experts read
+ * quantized rows of slices only. */
+static const struct packed *first_linear(const struct stage *s, const struct layer *layer,
                                          const struct part *p)
 {
     const struct layout *l = s->o.layout;
     const bool is_cut = part_is_cut(p);
-    if (!w->is_moe) return !is_cut || range_count(layout_ffn(l, l->tp - 1)) > 0 ? &w->gate : NULL;
+    if (!layer->is_moe) {
+        const bool all_have = range_count(layout_ffn(l, l->tp - 1)) > 0;
+        return !is_cut || all_have ? &layer->ffn.gate : NULL;
+    }
     const bool all_have = range_count(layout_experts(l, l->ep - 1)) > 0 &&
                           range_count(layout_expert_ffn(l, l->etp - 1)) > 0;
-    return is_cut && all_have ? &w->expert_gate[0] : NULL;
+    return is_cut && all_have ? &layer->moe.gate[0] : NULL;
 }
 
-struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                        struct part *p)
+static struct status moe_block(struct stage *s, const struct layer *layer, struct act_rows *in,
+                               struct part *p)
 {
     const struct hidden *hidden = &p->hidden;
-    struct act_rows in = s->row_sum->norm(s, p, w->ffn_norm, first_linear(s, w, p));
-    stage_show(s, TAP_FFN, in.x, hidden->n_rows, s->o.model->width);
-    if (!w->is_moe) {
-        dense_block(s, w, &in, p);
-        return status_ok();
-    }
-    const bool has_shared = s->o.model->shared_ffn > 0;
-    if (has_shared) shared_block(s, w, &in, p);
-    const struct moe_weights moe = {.router = &w->router,
-                                    .bias = w->select_bias,
-                                    .gate = w->expert_gate,
-                                    .up = w->expert_up,
-                                    .down = w->expert_down,
-                                    .has_others = w->has_others,
-                                    .router_bias = w->router_bias,
-                                    .gate_bias = w->expert_gate_bias,
-                                    .up_bias = w->expert_up_bias,
-                                    .down_bias = w->expert_down_bias,
-                                    .place = w->expert_places,
-                                    .expert = w->expert_at};
+    const float *shared = shared_block(s, layer, in, p);
     const struct moe_rows rows = {.n_tokens = hidden->n_rows,
                                   .own = p->own,
-                                  .x = in.x,
-                                  .in = &in,
-                                  .shared = has_shared ? s->shared : NULL,
+                                  .x = in->x,
+                                  .in = in,
+                                  .shared = shared,
                                   .h = hidden->h,
                                   .bad = hidden->bad,
                                   .dropped = hidden->dropped,
-                                  .load = s->expert_load + (size_t)layer * s->o.model->n_experts};
-    return moe_forward(s->moe, &moe, &rows);
+                                  .load = s->expert_load +
+                                          (size_t)layer->in_stage * s->o.model->n_experts};
+    return moe_forward(s->moe, layer, &rows);
+}
+
+struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p)
+{
+    const struct packed *first = first_linear(s, layer, p);
+    struct act_rows in = s->row_sum->norm(s, p, layer->ffn_norm, first);
+    stage_show(s, TAP_FFN, in.x, p->hidden.n_rows, s->o.model->width);
+    if (layer->is_moe) return moe_block(s, layer, &in, p);
+    dense_block(s, layer, &in, p);
+    return status_ok();
 }

@@ -21,19 +21,25 @@ void stage_free_latent(struct stage *s)
     mem_free(&s->groups);
 }
 
-/* y of head h [T, w's outputs] = its part of x by its own weight; strides from head to head. */
-static void head_linears(struct stage *s, const struct packed *w, const float *x, size_t x_stride,
-                         float *y, size_t y_stride, size_t n_rows)
+/* An array [T, H, stride] of the local heads' rows. */
+struct head_rows {
+    float *rows;
+    size_t stride;
+};
+
+/* y of head h [T, w's outputs] = its part of x by its own weight w[h]. */
+static void head_linears(struct stage *s, const struct packed *w, struct head_rows x,
+                         struct head_rows y, size_t n_rows)
 {
     const size_t n_heads = s->attention.n_heads;
     for (size_t h = 0; h < n_heads; h++) {
         s->groups[h] = (struct linear_group){.w = &w[h], .row0 = 0, .n_rows = n_rows};
         s->heads[h] = (struct linear_args){.groups = &s->groups[h],
                                            .n_groups = 1,
-                                           .x = x + h * x_stride,
-                                           .x_stride = n_heads * x_stride,
-                                           .y = y + h * y_stride,
-                                           .y_stride = n_heads * y_stride};
+                                           .x = x.rows + h * x.stride,
+                                           .x_stride = n_heads * x.stride,
+                                           .y = y.rows + h * y.stride,
+                                           .y_stride = n_heads * y.stride};
     }
     op_linears(s->o.kern, s->heads, n_heads);
     comm_poll(s->o.comm);
@@ -41,24 +47,25 @@ static void head_linears(struct stage *s, const struct packed *w, const float *x
 
 /* s->q [T, H, query_dim], s->v [T, kv_lora] normed latents, s->k_rope [T, rotary] before rotation.
  */
-static void project(struct stage *s, const struct layer_weights *w, struct act_rows *in)
+static void project(struct stage *s, const struct attention_weights *w, struct act_rows *in)
 {
+    const struct latent_weights *latent = &w->latent;
     const struct arch *m = s->o.model;
     const size_t n_rows = in->n_rows;
     const bool low = m->q_lora > 0;
-    const struct column columns[] = {{low ? &w->q_a : &w->q, low ? s->q_low : s->q, NULL},
-                                     {&w->kv_a, s->v, NULL},
-                                     {&w->k_rope, s->k_rope, NULL}};
+    const struct column columns[] = {{low ? &latent->q_a : &w->q, low ? s->q_low : s->q, NULL},
+                                     {&latent->kv_a, s->v, NULL},
+                                     {&latent->k_rope, s->k_rope, NULL}};
     stage_columns(s, columns, 3, in);
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->v,
-                                              .w = w->kv_a_norm,
+                                              .w = latent->kv_a_norm,
                                               .n_rows = n_rows,
                                               .n = m->kv_lora,
                                               .eps = m->norm_eps,
                                               .y = s->v});
     if (!low) return;
     op_rmsnorm(s->o.kern, &(struct norm_args){.x = s->q_low,
-                                              .w = w->q_a_norm,
+                                              .w = latent->q_a_norm,
                                               .n_rows = n_rows,
                                               .n = m->q_lora,
                                               .eps = m->norm_eps,
@@ -70,12 +77,14 @@ static void project(struct stage *s, const struct layer_weights *w, struct act_r
 }
 
 /* s->k [T, Hd] = latent, rotated key; s->q_latent [T, H, Hd] = q for them. */
-static void enter_latents(struct stage *s, const struct layer_weights *w, const struct part *p)
+static void enter_latents(struct stage *s, const struct latent_weights *latent,
+                          const struct part *p)
 {
     const size_t n_rows = p->hidden.n_rows;
     const struct arch *m = s->o.model;
     const size_t own = m->query_dim - m->rotary, r = m->kv_lora;
-    head_linears(s, w->k_b, s->q, m->query_dim, s->q_latent, m->head_dim, n_rows);
+    const struct head_rows q = {s->q, m->query_dim}, of_latents = {s->q_latent, m->head_dim};
+    head_linears(s, latent->k_b, q, of_latents, n_rows);
     struct rope_tails a = {.x = s->q + own,
                            .out = s->q_latent + r,
                            .x_stride = m->query_dim,
@@ -97,15 +106,16 @@ static void enter_latents(struct stage *s, const struct layer_weights *w, const 
     op_place_rows(s->o.kern, &latents);
 }
 
-void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                  const struct part *p, struct act_rows *in)
+void stage_latent(struct stage *s, const struct layer *layer, const struct part *p,
+                  struct act_rows *in)
 {
+    const struct latent_weights *latent = &layer->attention.latent;
     const size_t n_rows = p->hidden.n_rows;
     const struct arch *m = s->o.model;
-    const struct kv_view kv = kv_pool_layer(s->kv, layer);
+    const struct kv_view kv = kv_pool_layer(s->kv, layer->in_stage);
     if (s->attention.n_heads == 0) return;
-    project(s, w, in);
-    enter_latents(s, w, p);
+    project(s, &layer->attention, in);
+    enter_latents(s, latent, p);
     op_kv_write(s->o.kern, s->k, NULL, &kv, p->seqs, p->n_seqs);
     const struct attn_args args = {.q = s->q_latent,
                                    .out = s->o_latent,
@@ -118,5 +128,6 @@ void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w
                                    .parts = s->tile_parts,
                                    .n_part_floats = WORKSPACE_TILE_PARTS_BYTES / sizeof(float)};
     op_attention(s->o.kern, &args);
-    head_linears(s, w->v_b, s->o_latent, m->head_dim, s->attended, m->value_dim, n_rows);
+    const struct head_rows o = {s->o_latent, m->head_dim}, out = {s->attended, m->value_dim};
+    head_linears(s, latent->v_b, o, out, n_rows);
 }

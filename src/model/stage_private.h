@@ -3,8 +3,8 @@
 #define SHOAL_MODEL_STAGE_PRIVATE_H
 
 #include "attention/attention.h"
-#include "kernels/act.h"
 #include "collective/grid_sum.h"
+#include "kernels/act.h"
 #include "model/stage.h"
 
 /* A part's row-parallel sum that travels over ranks while another part computes. */
@@ -52,10 +52,16 @@ struct grid_sums {
 };
 
 struct row_sum;
+struct stage;
+
+/* **Collective (TP)**. s->attended = attention of the normed rows `in` of a layer and a part. */
+typedef void stage_attend(struct stage *s, const struct layer *layer, const struct part *p,
+                          struct act_rows *in);
 
 struct stage {
     struct stage_options o;
-    const struct row_sum *row_sum;  /* chosen by stage_create */
+    const struct row_sum *row_sum; /* chosen by stage_create, as is the next */
+    stage_attend *attend;
     struct part parts[STAGE_PARTS]; /* of the step */
     struct seq_rows *part_seqs;     /* [max_rows + 1] */
     struct attention_shape attention;
@@ -190,24 +196,21 @@ void stage_describe_attention(struct stage *s);
 /* Local. Positions of all rows, and their rotations, which all layers share. */
 void stage_rotate(struct stage *s, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows);
 
-/* **Collective (TP)**. h += attention of the normed h; `layer` counts from the stage's first. */
-void stage_attention(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                     struct part *p);
+/* **Collective (TP)**. h += attention of the normed h. */
+void stage_attention(struct stage *s, const struct layer *layer, struct part *p);
 
 /* stage_latent.c. Local. Memory for latent attention, if the model has it. Errors: STATUS_MEMORY.
  */
 struct status stage_make_latent(struct stage *s);
 void stage_free_latent(struct stage *s);
 
-/* Local. s->attended = latent attention of the normed rows `in`. */
-void stage_latent(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                  const struct part *p, struct act_rows *in);
+/* Local. Latent attention: a stage_attend. */
+stage_attend stage_latent;
 
 /* stage_ffn.c. Local. The MoE block, if the model has experts. Errors: STATUS_MEMORY. */
 struct status stage_make_moe(struct stage *s);
 
 /* **Collective (STAGE)**. h += FFN or MoE of the normed h. Errors: STATUS_MEMORY. */
-struct status stage_ffn(struct stage *s, uint32_t layer, const struct layer_weights *w,
-                        struct part *p);
+struct status stage_ffn(struct stage *s, const struct layer *layer, struct part *p);
 
 #endif

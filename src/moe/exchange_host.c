@@ -46,9 +46,9 @@ static struct status create(struct moe *m)
     const struct layout *l = m->o.layout;
     TRY(mem_alloc(&s->pieces, m->n_work_max, sizeof *s->pieces, "MoE groups"));
     TRY(mem_alloc(&s->piece_rows, m->n_work_max, sizeof *s->piece_rows, "MoE groups"));
-    TRY(mem_alloc(&s->first_piece, m->o.n_experts, sizeof *s->first_piece, "MoE groups"));
+    TRY(mem_alloc(&s->first_piece, m->o.model->n_experts, sizeof *s->first_piece, "MoE groups"));
     TRY(mem_alloc(&s->part_load, l->ep, sizeof *s->part_load, "MoE groups"));
-    TRY(mem_alloc(&s->homes, m->o.n_experts, sizeof *s->homes, "MoE experts"));
+    TRY(mem_alloc(&s->homes, m->o.model->n_experts, sizeof *s->homes, "MoE experts"));
     TRY(mem_alloc(&s->outputs, l->etp, sizeof *s->outputs, "MoE outputs"));
     for (uint32_t i = 0; i < l->etp; i++) s->outputs[i] = layout_expert_outputs(l, i);
     find_homes(m);
@@ -82,7 +82,7 @@ static struct range routed(const struct moe *m, const struct pass *p)
 /* The choices of all tokens: p->ids and p->weights [T, K]. */
 static struct status gather_choices(struct moe *m, struct pass *p)
 {
-    const size_t k = m->o.n_chosen, n = range_count(p->listed);
+    const size_t k = m->o.model->n_chosen, n = range_count(p->listed);
     uint32_t *all;
     TRY(moe_grow(m, BUF_CHOICES, 2 * p->n_tokens * k, sizeof *all, &all));
     uint32_t *mine = all + 2 * k * p->listed.begin;
@@ -114,7 +114,7 @@ static void share_work(struct moe *m, struct pass *p)
 {
     struct sharing *s = &m->sharing;
     size_t n = 0;
-    for (uint32_t e = 0; e < m->o.n_experts; e++) {
+    for (uint32_t e = 0; e < m->o.model->n_experts; e++) {
         const uint32_t n_rows = (uint32_t)(m->per_expert[e] - moe_rows_before(m, e)),
                        ep = s->homes[e];
         if (n_rows > 0) s->pieces[n++] = (struct expert_piece){e, ep, 0, n_rows};
@@ -151,7 +151,7 @@ static struct choice find(const struct moe *m, int32_t id, int32_t slot)
 /* The rows that this rank computes, by expert, then token. */
 static struct status dispatch(struct moe *m, struct pass *p)
 {
-    const size_t n_choices = p->n_tokens * m->o.n_chosen;
+    const size_t n_choices = p->n_tokens * m->o.model->n_chosen;
     int32_t *slots;
     TRY(moe_grow(m, BUF_MOVE, n_choices, sizeof *slots, &slots));
     share_work(m, p);
@@ -164,7 +164,7 @@ static struct status dispatch(struct moe *m, struct pass *p)
         p->to_slots = slots;
         return status_ok();
     }
-    TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), &p->x));
+    TRY(moe_grow(m, BUF_X, p->n_in * m->o.model->width, sizeof(float), &p->x));
     moe_scatter(m, p, slots, p->x);
     return status_ok();
 }
@@ -259,7 +259,7 @@ static void add_choice(const struct combine *c, const struct choice *choice, flo
 static void fetch(const struct combine *c, size_t k, size_t begin, size_t end)
 {
     const struct moe *m = c->m;
-    if (k >= c->tokens.end * m->o.n_chosen) return;
+    if (k >= c->tokens.end * m->o.model->n_chosen) return;
     const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
     for (uint32_t i = 0; i < m->o.layout->etp; i++) {
         const struct part_row p = part_of(m, &choice, i, begin, end);
@@ -281,7 +281,7 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
 static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_bad)
 {
     const struct kern_table *kern = c->m->o.kern;
-    const size_t d = c->m->o.width;
+    const size_t d = c->m->o.model->width;
     if (c->p->rows->shared != NULL) kern->add(out, c->p->rows->shared + t * d, d);
     kern->axpy(c->scale, out, d, c->p->rows->h + t * d);
     c->p->rows->bad[t] += n_bad;
@@ -291,7 +291,7 @@ static void finish_row(const struct combine *c, size_t t, float *out, int32_t n_
 static int32_t combine_row(const struct combine *c, size_t t, float *out)
 {
     const struct moe *m = c->m;
-    const size_t n_chosen = m->o.n_chosen, last = c->columns.end;
+    const size_t n_chosen = m->o.model->n_chosen, last = c->columns.end;
     int32_t n_bad = 0;
     memset(out, 0, range_count(c->columns) * sizeof *out);
     for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
@@ -311,7 +311,7 @@ static void combine_part(const void *job, struct part part)
     const struct combine *c = job;
     const size_t n = range_count(c->columns);
     size_t i, end;
-    if (!part_take(&part, range_count(c->tokens), n * c->m->o.n_chosen, &i, &end)) return;
+    if (!part_take(&part, range_count(c->tokens), n * c->m->o.model->n_chosen, &i, &end)) return;
     for (size_t t = c->tokens.begin + i; t < c->tokens.begin + end; t++) {
         if (c->lane != NULL) {
             uint32_t *row = c->lane + t * (n + 1);
@@ -329,9 +329,9 @@ static void take_columns(const void *job, struct part part)
     const struct combine *c = job;
     const struct moe *m = c->m;
     size_t i, end;
-    if (!part_take(&part, range_count(c->p->rows->own), m->o.width, &i, &end)) return;
+    if (!part_take(&part, range_count(c->p->rows->own), m->o.model->width, &i, &end)) return;
     for (size_t t = c->p->rows->own.begin + i; t < c->p->rows->own.begin + end; t++) {
-        float *out = c->p->out + t * m->o.width;
+        float *out = c->p->out + t * m->o.model->width;
         int32_t n_bad = 0;
         for (uint32_t r = 0; r < m->o.layout->tp; r++) {
             const struct range columns = m->sharing.outputs[r];
@@ -347,10 +347,11 @@ static void take_columns(const void *job, struct part part)
 
 static struct status combine(struct moe *m, struct pass *p)
 {
-    const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
+    const float scale = m->o.model->residual_scale;
     const struct range own = p->rows->own;
-    struct combine c = {.m = m, .p = p, .tokens = own, .columns = {0, m->o.width}, .scale = scale};
-    TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
+    struct combine c = {
+        .m = m, .p = p, .tokens = own, .columns = {0, m->o.model->width}, .scale = scale};
+    TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.model->width, sizeof(float), &p->out));
     if (by_columns(m, p)) {
         c.tokens = (struct range){0, (uint32_t)p->n_tokens};
         c.columns = m->sharing.outputs[m->place.etp];
@@ -358,11 +359,11 @@ static struct status combine(struct moe *m, struct pass *p)
                       p->n_tokens * (range_count(c.columns) + (size_t)1) * sizeof *c.lane);
     }
     part_run(m->o.kern->team,
-             (uint64_t)range_count(c.tokens) * range_count(c.columns) * m->o.n_chosen, combine_part,
-             &c);
+             (uint64_t)range_count(c.tokens) * range_count(c.columns) * m->o.model->n_chosen,
+             combine_part, &c);
     if (c.lane == NULL) return status_ok();
     comm_barrier(m->o.comm, COMM_EP);
-    part_run(m->o.kern->team, (uint64_t)range_count(own) * m->o.width, take_columns, &c);
+    part_run(m->o.kern->team, (uint64_t)range_count(own) * m->o.model->width, take_columns, &c);
     return status_ok();
 }
 

@@ -132,7 +132,7 @@ static struct status list_runs(struct moe *m, const struct pass *p, struct run_l
 
 static struct status dispatch(struct moe *m, struct pass *p)
 {
-    const size_t d = m->o.width;
+    const size_t d = m->o.model->width;
     float *send, *recv;
     struct run_lists runs;
     exchange_counts(m, p);
@@ -165,7 +165,7 @@ static struct status dispatch(struct moe *m, struct pass *p)
 /* The results of this rank's experts go back to their sources, a counter behind each row. */
 static struct status send_back(struct moe *m, struct pass *p, struct results *out)
 {
-    const size_t d = m->o.width;
+    const size_t d = m->o.model->width;
     int32_t *back, *result;
     struct run_lists runs;
     TRY(moe_grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
@@ -199,7 +199,7 @@ static struct status send_back(struct moe *m, struct pass *p, struct results *ou
 /* Every tp rank gets all tokens' outputs and marks. */
 static void gather_outputs(struct moe *m, struct pass *p)
 {
-    moe_count_slices(m, p->n_tokens, m->o.width);
+    moe_count_slices(m, p->n_tokens, m->o.model->width);
     device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->out, m->tp.counts, m->tp.displs);
     moe_count_slices(m, p->n_tokens, 2);
     device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->marks, m->tp.counts, m->tp.displs);

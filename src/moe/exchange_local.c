@@ -28,7 +28,7 @@ static struct status dispatch(struct moe *m, struct pass *p)
 {
     p->n_in = p->n_out;
     m->n_work = 0;
-    for (uint32_t e = 0; e < m->o.n_experts; e++) {
+    for (uint32_t e = 0; e < m->o.model->n_experts; e++) {
         const int32_t n_rows = m->per_expert[e] - moe_rows_before(m, e);
         if (n_rows > 0) m->work[m->n_work++] = (struct expert_rows){e, (size_t)n_rows};
     }
@@ -36,14 +36,15 @@ static struct status dispatch(struct moe *m, struct pass *p)
         p->to_slots = p->slots;
         return status_ok();
     }
-    TRY(moe_grow(m, BUF_X, p->n_in * m->o.width, sizeof(float), &p->x));
+    TRY(moe_grow(m, BUF_X, p->n_in * m->o.model->width, sizeof(float), &p->x));
     moe_scatter(m, p, p->slots, p->x);
     return status_ok();
 }
 
 static struct status combine(struct moe *m, struct pass *p)
 {
-    const struct results here = {.y = p->y, .bad = p->bad, .y_stride = m->o.width, .bad_stride = 1};
+    const struct results here = {
+        .y = p->y, .bad = p->bad, .y_stride = m->o.model->width, .bad_stride = 1};
     moe_combine(m, p, &here);
     return moe_add_output(m, p);
 }

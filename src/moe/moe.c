@@ -81,7 +81,7 @@ static const struct expert_exchange *choose_exchange(const struct moe *m)
 
 static struct status make_lists(struct moe *m)
 {
-    const size_t n_experts = m->o.n_experts, n_work = m->n_work_max;
+    const size_t n_experts = m->o.model->n_experts, n_work = m->n_work_max;
     TRY(mem_alloc(&m->per_expert, n_experts, sizeof *m->per_expert, "MoE counts"));
     TRY(mem_alloc(&m->work, n_work, sizeof *m->work, "MoE groups"));
     TRY(mem_alloc(&m->groups, n_work, sizeof *m->groups, "MoE groups"));
@@ -100,8 +100,8 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
     m->place = layout_place_of(o->layout, o->rank);
     m->experts = layout_experts(o->layout, m->place.ep);
     m->n_group = (uint32_t)comm_size(o->comm, COMM_EP);
-    m->n_local_max = (o->n_experts + o->layout->ep - 1) / o->layout->ep;
-    m->n_work_max = (size_t)o->n_experts + o->layout->ep;
+    m->n_local_max = (o->model->n_experts + o->layout->ep - 1) / o->layout->ep;
+    m->n_work_max = (size_t)o->model->n_experts + o->layout->ep;
     m->exchange = choose_exchange(m);
     moe_choose_sums(m);
     const struct status st = make_lists(m);
@@ -141,31 +141,32 @@ void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token)
 /* The router over the tokens of p->listed: their choices and *logits. */
 static struct status route(struct moe *m, struct pass *p, float **logits)
 {
-    const size_t n = range_count(p->listed), n_choices = n * m->o.n_chosen;
-    TRY(moe_grow(m, BUF_LOGITS, n * m->o.n_experts, sizeof(float), logits));
+    const size_t n = range_count(p->listed), n_choices = n * m->o.model->n_chosen;
+    TRY(moe_grow(m, BUF_LOGITS, n * m->o.model->n_experts, sizeof(float), logits));
     int32_t *ids;
     TRY(moe_grow(m, BUF_IDS, n_choices, sizeof(int32_t), &ids));
     TRY(moe_grow(m, BUF_LIST_IDS, n_choices, sizeof(int32_t), &p->ids));
     TRY(moe_grow(m, BUF_WEIGHTS, n_choices, sizeof(float), &p->weights));
     TRY(moe_grow(m, BUF_SLOT, n_choices, sizeof(int32_t), &p->slots));
-    const struct linear_group group = {.w = p->w->router, .row0 = 0, .n_rows = n};
+    const struct linear_group group = {.w = &p->w->router, .row0 = 0, .n_rows = n};
     const struct linear_args linear = {.groups = &group,
                                        .n_groups = 1,
-                                       .x = p->rows->x + (size_t)p->listed.begin * m->o.width,
-                                       .x_stride = m->o.width,
+                                       .x =
+                                           p->rows->x + (size_t)p->listed.begin * m->o.model->width,
+                                       .x_stride = m->o.model->width,
                                        .y = *logits,
-                                       .y_stride = m->o.n_experts,
+                                       .y_stride = m->o.model->n_experts,
                                        .exact = true};
     op_linear(m->o.kern, &linear);
     if (p->w->router_bias != NULL)
-        op_add_bias(m->o.kern, *logits, p->w->router_bias, n, m->o.n_experts);
+        op_add_bias(m->o.kern, *logits, p->w->router_bias, n, m->o.model->n_experts);
     const struct router_args router = {.logits = *logits,
                                        .ids = ids,
                                        .weights = p->weights,
-                                       .n_experts = m->o.n_experts,
-                                       .n_chosen = m->o.n_chosen,
-                                       .rule = m->o.router,
-                                       .bias = p->w->bias};
+                                       .n_experts = m->o.model->n_experts,
+                                       .n_chosen = m->o.model->n_chosen,
+                                       .rule = m->o.model->router,
+                                       .bias = p->w->select_bias};
     op_router(m->o.kern, &router, n);
     mem_ops_get(m->o.kern, p->ids, ids, n_choices * sizeof *ids);
     return device_status(m->o.kern->device);
@@ -174,7 +175,7 @@ static struct status route(struct moe *m, struct pass *p, float **logits)
 /* Counts how often this rank's own tokens chose each expert. */
 static void count_load(const struct moe *m, const struct pass *p)
 {
-    const size_t k = m->o.n_chosen, first = (p->own.begin - p->listed.begin) * k;
+    const size_t k = m->o.model->n_chosen, first = (p->own.begin - p->listed.begin) * k;
     for (size_t i = first; i < first + range_count(p->own) * k; i++)
         if (p->ids[i] >= 0) p->rows->load[p->ids[i]]++;
 }
@@ -183,7 +184,7 @@ static void count_load(const struct moe *m, const struct pass *p)
  * sum does, too. */
 static void take_places(const struct moe *m, struct pass *p)
 {
-    const size_t n_choices = (size_t)range_count(p->listed) * m->o.n_chosen;
+    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
     for (size_t i = 0; p->w->place != NULL && i < n_choices; i++)
         if (p->ids[i] >= 0) p->ids[i] = (int32_t)p->w->place[p->ids[i]];
 }
@@ -191,13 +192,13 @@ static void take_places(const struct moe *m, struct pass *p)
 /* p->slots in the order of experts, then tokens; m->per_expert[e] = the rows of experts up to e. */
 static void assign_slots(struct moe *m, struct pass *p)
 {
-    const size_t n_choices = (size_t)range_count(p->listed) * m->o.n_chosen;
-    memset(m->per_expert, 0, m->o.n_experts * sizeof *m->per_expert);
+    const size_t n_choices = (size_t)range_count(p->listed) * m->o.model->n_chosen;
+    memset(m->per_expert, 0, m->o.model->n_experts * sizeof *m->per_expert);
     for (size_t i = 0; i < n_choices; i++) {
         if (p->ids[i] >= 0) m->per_expert[p->ids[i]]++;
     }
     int32_t at = 0;
-    for (uint32_t e = 0; e < m->o.n_experts; e++) {
+    for (uint32_t e = 0; e < m->o.model->n_experts; e++) {
         const int32_t n = m->per_expert[e];
         m->per_expert[e] = at;
         at += n;
@@ -216,11 +217,12 @@ int32_t moe_rows_before(const struct moe *m, uint32_t expert)
 
 void moe_scatter(const struct moe *m, const struct pass *p, const int32_t *slots, float *to)
 {
-    const struct scatter_args rows = {.x = p->rows->x + (size_t)p->listed.begin * m->o.width,
+    const struct scatter_args rows = {.x = p->rows->x + (size_t)p->listed.begin * m->o.model->width,
                                       .slots = slots,
-                                      .n_slots = (size_t)range_count(p->listed) * m->o.n_chosen,
-                                      .per_row = m->o.n_chosen,
-                                      .width = m->o.width,
+                                      .n_slots =
+                                          (size_t)range_count(p->listed) * m->o.model->n_chosen,
+                                      .per_row = m->o.model->n_chosen,
+                                      .width = m->o.model->width,
                                       .to = to};
     op_scatter_rows(m->o.kern, &rows);
 }
@@ -229,12 +231,12 @@ void moe_combine(struct moe *m, struct pass *p, const struct results *r)
 {
     const struct combine_args rows = {.y = r->y,
                                       .y_stride = r->y_stride,
-                                      .width = m->o.width,
+                                      .width = m->o.model->width,
                                       .slots = p->slots,
                                       .weights = p->weights,
                                       .n_rows = range_count(p->listed),
-                                      .n_chosen = m->o.n_chosen,
-                                      .out = p->out + (size_t)p->listed.begin * m->o.width,
+                                      .n_chosen = m->o.model->n_chosen,
+                                      .out = p->out + (size_t)p->listed.begin * m->o.model->width,
                                       .bad = r->bad,
                                       .bad_stride = r->bad_stride,
                                       .marks = p->marks + 2 * (size_t)p->listed.begin};
@@ -244,19 +246,19 @@ void moe_combine(struct moe *m, struct pass *p, const struct results *r)
 struct status moe_add_output(struct moe *m, const struct pass *p)
 {
     const struct moe_rows *rows = p->rows;
-    const size_t n = p->n_tokens * m->o.width;
-    const float scale = m->o.residual_scale != 0.0f ? m->o.residual_scale : 1.0f;
+    const size_t n = p->n_tokens * m->o.model->width;
+    const float scale = m->o.model->residual_scale;
     if (rows->shared != NULL) op_add(m->o.kern, p->out, rows->shared, n);
     op_axpy(m->o.kern, scale, p->out, n, rows->h);
     op_take_marks(m->o.kern, p->marks, p->n_tokens, rows->bad, rows->dropped);
     return device_status(m->o.kern->device);
 }
 
-struct status moe_forward(struct moe *m, const struct moe_weights *w, const struct moe_rows *rows)
+struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows)
 {
     const struct expert_exchange *exchange = m->exchange;
     const uint32_t n = (uint32_t)rows->n_tokens;
-    struct pass p = {.w = w, .rows = rows, .n_tokens = rows->n_tokens};
+    struct pass p = {.w = &layer->moe, .rows = rows, .n_tokens = rows->n_tokens};
     float *logits;
     if (n == 0 && exchange->takes_slices) return status_ok(); /* then no rank has a token */
     p.own = layout_split(n, 1, m->o.layout->tp, m->place.tp);

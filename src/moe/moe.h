@@ -5,40 +5,25 @@
 #ifndef SHOAL_MOE_MOE_H
 #define SHOAL_MOE_MOE_H
 
+#include "arch/arch.h"
 #include "kernels/act.h"
-#include "kernels/kern.h"
 #include "moe/capacity.h"
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
 #include "tensor/tap.h"
+#include "weights/layer.h"
 
+/* All pointers are borrowed. */
 struct moe_options {
-    const struct kern_table *kern;       /* borrowed */
-    struct comm *comm;                   /* borrowed */
-    const struct layout *layout;         /* borrowed */
-    uint32_t rank;                       /* in the world */
-    uint32_t width, n_experts, n_chosen; /* D, E, K */
-    struct router_rule router;
-    float residual_scale;             /* of what is added to h; 0: 1 */
-    float swiglu_alpha, swiglu_limit; /* clamped SwiGLU; limit 0: the plain one */
+    const struct arch *model;
+    const struct layout *layout;
+    const struct kern_table *kern;
+    struct comm *comm;
+    uint32_t rank; /* in the world */
     enum capacity_policy policy;
     double capacity_factor;
     bool weight_only;      /* quantized weights meet f32 activations */
-    const struct tap *tap; /* borrowed; NULL: nobody watches */
-};
-
-/* One layer's weights, borrowed; experts are those held here, as they stand. */
-struct moe_weights {
-    const struct packed *router;           /* [E, D] */
-    const float *bias;                     /* [E] of the choice alone (router_args); or NULL */
-    const struct packed *gate, *up, *down; /* [n_local] of [F, D], [F, D], [D, F] with leaves */
-    bool has_others; /* the other ranks' stand before and behind these three, at their places */
-    const float *router_bias;         /* [E] added to the router's logits; or NULL */
-    const float *gate_bias, *up_bias; /* [n_local, F]; or NULL */
-    const float *down_bias;           /* [n_local, D] added once, after the sum; or NULL */
-    /* [E] where each expert stands in the order that layout_experts cuts, and who stands at each
-       place: those held here stand at its places; or NULL: in the order of their ids */
-    const uint32_t *place, *expert;
+    const struct tap *tap; /* NULL: nobody watches */
 };
 
 /* One call's rows. x is equal on all tp ranks; h, shared and the counters are so, too, before and
@@ -67,6 +52,6 @@ bool moe_takes_slices(const struct moe *m);
 
 /* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += residual_scale * (the
  * experts' output for x + shared). Errors: STATUS_MEMORY when a buffer cannot grow. */
-struct status moe_forward(struct moe *m, const struct moe_weights *w, const struct moe_rows *rows);
+struct status moe_forward(struct moe *m, const struct layer *layer, const struct moe_rows *rows);
 
 #endif

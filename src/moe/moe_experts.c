@@ -27,7 +27,7 @@ static void show(const struct moe *m, const struct pass *p, enum tap_site site, 
     for (size_t i = 0; m->o.tap != NULL && i < m->n_work; i++) {
         const struct linear_group *g = &m->groups[i];
         const uint32_t at = m->work[i].expert;
-        m->o.tap->see(m->o.tap->ctx, site, p->w->expert != NULL ? p->w->expert[at] : at,
+        m->o.tap->see(m->o.tap->ctx, site, p->w->expert_at != NULL ? p->w->expert_at[at] : at,
                       x + g->row0 * n, g->n_rows, n);
     }
 }
@@ -46,8 +46,9 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
 {
     add_biases(m, p->w->gate_bias, f, gate);
     add_biases(m, p->w->up_bias, f, up);
-    if (m->o.swiglu_limit > 0) {
-        op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.swiglu_alpha, m->o.swiglu_limit);
+    if (m->o.model->swiglu_limit > 0) {
+        op_swiglu_clamped(m->o.kern, gate, up, p->n_in * f, m->o.model->swiglu_alpha,
+                          m->o.model->swiglu_limit);
     } else {
         op_swiglu(m->o.kern, &(struct swiglu_args){.gate = gate,
                                                    .up = up,
@@ -81,14 +82,18 @@ bool moe_takes_codes(const struct moe *m, const struct pass *p)
 /* The rows' codes, from those of their tokens. */
 static struct status spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
 {
-    struct act_rows own = {
-        .x = p->rows->x, .stride = m->o.width, .n_rows = p->n_tokens, .n = m->o.width};
+    struct act_rows own = {.x = p->rows->x,
+                           .stride = m->o.model->width,
+                           .n_rows = p->n_tokens,
+                           .n = m->o.model->width};
     struct act_rows *tokens =
         p->rows->in != NULL && p->rows->in->memory != NULL ? p->rows->in : &own;
     if (tokens == &own)
-        TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.width), 1, &own.memory));
-    const struct scatter_args slots = {
-        .slots = p->to_slots, .n_slots = p->n_tokens * m->o.n_chosen, .per_row = m->o.n_chosen};
+        TRY(moe_grow(m, BUF_TOKEN_CODES, act_codes_bytes(p->n_tokens, m->o.model->width), 1,
+                     &own.memory));
+    const struct scatter_args slots = {.slots = p->to_slots,
+                                       .n_slots = p->n_tokens * m->o.model->n_chosen,
+                                       .per_row = m->o.model->n_chosen};
     const struct quant_rows *codes = act_codes(m->o.kern, tokens, &p->w->gate[0]);
     act_codes_scatter(m->o.kern, rows, &p->w->gate[0], codes, &slots);
     return status_ok();
@@ -137,7 +142,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
                                     int64_t *sums)
 {
     const float *x = p->x;
-    const size_t d = m->o.width, f = p->w->gate[0].n_out;
+    const size_t d = m->o.model->width, f = p->w->gate[0].n_out;
     struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
     struct act_rows inner;
     TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
@@ -156,7 +161,8 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     const bool apart = act_codes_replace(&in, p->w->up);
     if (apart) op_linear(m->o.kern, &both[0]);
     both[1].xq = act_codes(m->o.kern, &in, p->w->up);
-    if (!apart && m->o.swiglu_limit == 0 && p->w->gate_bias == NULL && p->w->up_bias == NULL) {
+    if (!apart && m->o.model->swiglu_limit == 0 && p->w->gate_bias == NULL &&
+        p->w->up_bias == NULL) {
         const struct gated_args gated = {both[0], both[1], p->n_in,
                                          act_codes_to_make(&inner, p->w->down), m->o.tap == NULL};
         op_gated(m->o.kern, &gated);
@@ -186,7 +192,8 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums)
     TRY(moe_grow(m, BUF_GATE, p->n_in * f, sizeof(float), &gate));
     TRY(moe_grow(m, BUF_UP, p->n_in * f, sizeof(float), &up));
     if (f > 0) return expert_linears(m, p, gate, up, sums);
-    if (sums != NULL) mem_ops_fill(m->o.kern, sums, 0, p->n_in * (m->o.width + 1) * sizeof *sums);
+    if (sums != NULL)
+        mem_ops_fill(m->o.kern, sums, 0, p->n_in * (m->o.model->width + 1) * sizeof *sums);
     return status_ok();
 }
 
@@ -199,7 +206,7 @@ static struct status add_whole(struct moe *m, struct pass *p)
 /* The ranks that share an expert, or a device, add integers on the grid. */
 static struct status add_on_grid(struct moe *m, struct pass *p)
 {
-    const size_t d = m->o.width;
+    const size_t d = m->o.model->width;
     const bool has_weights = p->w->down != NULL && range_count(m->experts) > 0;
     int64_t *sums = NULL;
     TRY(moe_grow_shared(m, BUF_SUMS, COMM_ETP, COMM_LANE_EXPERT_SUMS,
@@ -224,11 +231,11 @@ void moe_choose_sums(struct moe *m)
 
 struct status moe_compute(struct moe *m, struct pass *p)
 {
-    TRY(moe_grow(m, BUF_Y, p->n_in * m->o.width, sizeof(float), &p->y));
+    TRY(moe_grow(m, BUF_Y, p->n_in * m->o.model->width, sizeof(float), &p->y));
     TRY(moe_grow(m, BUF_BAD, p->n_in, sizeof(int32_t), &p->bad));
     mem_ops_fill(m->o.kern, p->bad, 0, p->n_in * sizeof *p->bad);
     TRY(m->add_blocks(m, p));
     if (p->w->down != NULL && range_count(m->experts) > 0)
-        add_biases(m, p->w->down_bias, m->o.width, p->y);
+        add_biases(m, p->w->down_bias, m->o.model->width, p->y);
     return status_ok();
 }

@@ -55,7 +55,7 @@ static struct status to_host(struct moe *m, enum buffer which, const void *array
 static struct status take_kept(struct moe *m, struct pass *p, const struct capacity_work *work,
                                size_t first)
 {
-    const size_t n = range_count(p->listed), k = m->o.n_chosen;
+    const size_t n = range_count(p->listed), k = m->o.model->n_chosen;
     int32_t *marks;
     TRY(moe_grow(m, BUF_MARK_LIST, 2 * n, sizeof *marks, &marks));
     memcpy(p->ids, work->kept_ids + first * k, n * k * sizeof *p->ids);
@@ -94,18 +94,19 @@ static struct status grow_work(struct moe *m, struct capacity_work *work)
 static struct status limit(struct moe *m, struct pass *p, const float *logits)
 {
     size_t n_all;
-    const size_t n = range_count(p->listed), k = m->o.n_chosen, first = count_tokens(m, p, &n_all);
+    const size_t n = range_count(p->listed), k = m->o.model->n_chosen,
+                 first = count_tokens(m, p, &n_all);
     float *all_logits, *all_weights;
     int32_t *all_ids;
     struct capacity_work work = {
-        .n_tokens = n_all, .n_experts = m->o.n_experts, .n_chosen = m->o.n_chosen};
-    TRY(moe_grow(m, BUF_ALL_LOGITS, n_all * m->o.n_experts, sizeof(float), &all_logits));
+        .n_tokens = n_all, .n_experts = m->o.model->n_experts, .n_chosen = m->o.model->n_chosen};
+    TRY(moe_grow(m, BUF_ALL_LOGITS, n_all * m->o.model->n_experts, sizeof(float), &all_logits));
     TRY(moe_grow(m, BUF_ALL_IDS, n_all * k, sizeof(int32_t), &all_ids));
     TRY(moe_grow(m, BUF_ALL_WEIGHTS, n_all * k, sizeof(float), &all_weights));
     TRY(grow_work(m, &work));
     const void *own;
-    TRY(to_host(m, BUF_HOST_LOGITS, logits, n * m->o.n_experts * sizeof *logits, &own));
-    gather_stage(m, own, m->o.n_experts, all_logits);
+    TRY(to_host(m, BUF_HOST_LOGITS, logits, n * m->o.model->n_experts * sizeof *logits, &own));
+    gather_stage(m, own, m->o.model->n_experts, all_logits);
     gather_stage(m, p->ids, k, all_ids);
     TRY(to_host(m, BUF_HOST_WEIGHTS, p->weights, n * k * sizeof *p->weights, &own));
     gather_stage(m, own, k, all_weights);
@@ -113,14 +114,14 @@ static struct status limit(struct moe *m, struct pass *p, const float *logits)
     work.ids = all_ids;
     work.weights = all_weights;
     const uint32_t capacity =
-        capacity_of(m->o.capacity_factor, n_all, m->o.n_chosen, m->o.n_experts);
+        capacity_of(m->o.capacity_factor, n_all, m->o.model->n_chosen, m->o.model->n_experts);
     capacity_apply(m->o.policy, capacity, &work);
     return take_kept(m, p, &work, first);
 }
 
 struct status moe_limit(struct moe *m, struct pass *p, const float *logits)
 {
-    TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.width, sizeof(float), &p->out));
+    TRY(moe_grow(m, BUF_OUT, p->n_tokens * m->o.model->width, sizeof(float), &p->out));
     TRY(moe_grow(m, BUF_MARKS, p->n_tokens * 2, sizeof(int32_t), &p->marks));
     mem_ops_fill(m->o.kern, p->marks, 0, p->n_tokens * 2 * sizeof *p->marks);
     return m->o.policy == CAPACITY_DROPLESS ? status_ok() : limit(m, p, logits);

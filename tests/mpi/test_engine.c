@@ -341,8 +341,8 @@ static void choose_cuts(const struct model *m, const struct kern_table *kern, st
 static void count_lent(struct model *m, const struct weights *w)
 {
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        m->n_lent += w->layers_of_stage[i].is_moe && w->layers_of_stage[i].has_others;
-        m->n_kept += w->layers_of_stage[i].is_moe && !w->layers_of_stage[i].has_others;
+        m->n_lent += w->stage_layers[i].is_moe && w->stage_layers[i].moe.has_others;
+        m->n_kept += w->stage_layers[i].is_moe && !w->stage_layers[i].moe.has_others;
     }
 }
 
@@ -353,7 +353,7 @@ static void scale_last_norm(const struct model *m, const struct layout *l, struc
     const uint32_t last = m->config.n_layers - 1;
     const struct range here = layout_layers(l, w->place.pp);
     if (last < here.begin || last >= here.end) return;
-    float *norm = w->layers_of_stage[last - here.begin].ffn_norm;
+    float *norm = w->stage_layers[last - here.begin].ffn_norm;
     for (uint32_t i = 0; i < m->config.width; i++) norm[i] *= m->last_norm;
 }
 

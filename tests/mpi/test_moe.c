@@ -90,6 +90,11 @@ static struct router_rule rule_of(const struct moe_case *c)
     return (struct router_rule){.kind = c->router};
 }
 
+static float scale_of(const struct moe_case *c)
+{
+    return c->residual_scale != 0 ? c->residual_scale : 1;
+}
+
 /* The rows of the router itself are tests/kernels' matter. */
 static void route_sigmoid(const struct moe_case *c, const struct model *m, struct answer *a,
                           size_t t)
@@ -189,10 +194,9 @@ static void answer(const struct moe_case *c, const struct model *m, struct answe
             a->bad[t] += run_expert(m, (size_t)e, m->x[t], y);
             for (size_t n = 0; n < D; n++) acc[n] = __builtin_fmaf(a->weights[t][k], y[n], acc[n]);
         }
-        const float scale = c->residual_scale != 0 ? c->residual_scale : 1;
         for (size_t n = 0; n < D; n++) {
             if (c->has_shared) acc[n] += m->shared[t][n];
-            a->h[t][n] = __builtin_fmaf(scale, acc[n], m->h[t][n]);
+            a->h[t][n] = __builtin_fmaf(scale_of(c), acc[n], m->h[t][n]);
         }
     }
 }
@@ -201,7 +205,8 @@ static void answer(const struct moe_case *c, const struct model *m, struct answe
 
 /* One rank's slices of the weights. */
 struct held {
-    struct packed router, gate[E], up[E], down[E];
+    struct packed gate[E], up[E], down[E];
+    float bias[E];
     void *data[3 * E + 1];
     size_t n;
 };
@@ -222,14 +227,13 @@ static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n
 }
 
 /* As weights_load does it: what is empty is absent; where experts are lent, all stand here. */
-static struct moe_weights hold(const struct layout *l, struct layout_place p, const struct model *m,
-                               bool placed, struct held *h)
+static struct layer hold(const struct layout *l, struct layout_place p, const struct model *m,
+                         bool placed, struct held *h)
 {
     const struct range own = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
     const struct range here = l->lends_experts ? (struct range){0, E} : own;
     const size_t n_f = range_count(f);
     memset(h, 0, sizeof *h);
-    h->router = pack(h, &m->router[0][0], E, D, D);
     for (uint32_t at = here.begin; at < here.end && n_f > 0; at++) {
         const uint32_t i = at - here.begin, e = placed ? experts_at[at] : at;
         h->gate[i] = pack(h, m->gate[e][f.begin], n_f, D, D);
@@ -239,16 +243,20 @@ static struct moe_weights hold(const struct layout *l, struct layout_place p, co
                          ? pack(h, &m->down[e][out.begin][0], range_count(out), F, F)
                          : pack(h, &m->down[e][0][f.begin], D, n_f, F);
     }
-    struct moe_weights w = {.router = &h->router,
-                            .bias = m->bias,
-                            .has_others = l->lends_experts,
-                            .place = placed ? places : NULL,
-                            .expert = placed ? experts_at : NULL};
-    if (n_f == 0) return w;
-    w.gate = h->gate + (own.begin - here.begin);
-    w.up = h->up + (own.begin - here.begin);
-    w.down = h->down + (own.begin - here.begin);
-    return w;
+    memcpy(h->bias, m->bias, sizeof h->bias);
+    struct layer layer = {.is_moe = true};
+    struct moe_weights *w = &layer.moe;
+    *w = (struct moe_weights){.router = pack(h, &m->router[0][0], E, D, D),
+                              .select_bias = h->bias,
+                              .n_experts = range_count(own),
+                              .has_others = l->lends_experts,
+                              .place = placed ? places : NULL,
+                              .expert_at = placed ? experts_at : NULL};
+    if (n_f == 0) return layer;
+    w->gate = h->gate + (own.begin - here.begin);
+    w->up = h->up + (own.begin - here.begin);
+    w->down = h->down + (own.begin - here.begin);
+    return layer;
 }
 
 /* The tokens of a replica; with an idle first one the others share. */
@@ -306,16 +314,17 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     t->n_cut_by_outputs += l->cuts_expert_outputs;
     t->n_lent += l->lends_experts;
     const struct layout_place p = layout_place_of(l, rank);
-    const struct moe_weights w = hold(l, p, t->m, t->c->placed, &held);
-    const struct moe_options o = {.kern = &kern,
+    const struct layer layer = hold(l, p, t->m, t->c->placed, &held);
+    const struct arch model = {.width = D,
+                               .n_experts = E,
+                               .n_chosen = K,
+                               .router = rule_of(t->c),
+                               .residual_scale = scale_of(t->c)};
+    const struct moe_options o = {.model = &model,
+                                  .kern = &kern,
                                   .comm = c,
                                   .layout = l,
                                   .rank = rank,
-                                  .width = D,
-                                  .n_experts = E,
-                                  .n_chosen = K,
-                                  .router = rule_of(t->c),
-                                  .residual_scale = t->c->residual_scale,
                                   .policy = t->c->policy,
                                   .capacity_factor = t->c->capacity_factor};
     const struct range r = tokens_of(l, t->c, p.dp);
@@ -345,7 +354,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                       .bad = bad,
                                       .dropped = dropped,
                                       .load = mine};
-        CU_ASSERT_EQUAL(moe_forward(moe, &w, &rows).code, STATUS_OK);
+        CU_ASSERT_EQUAL(moe_forward(moe, &layer, &rows).code, STATUS_OK);
         check_tokens(t, r, own, h, bad, dropped);
         for (size_t e = 0; e < E; e++) load[e] = (int64_t)mine[e];
     }

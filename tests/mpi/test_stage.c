@@ -38,7 +38,7 @@ static void compare(const struct layout *l, void *ctx)
                         .layers = layout_layers(l, at.pp),
                         .heads = layout_heads(l, at.tp),
                         .kv_heads = layout_kv_heads(l, at.tp)};
-    w.layers_of_stage = calloc(range_count(w.layers), sizeof *w.layers_of_stage);
+    w.stage_layers = calloc(range_count(w.layers), sizeof *w.stage_layers);
     const struct stage_options o = {.model = m,
                                     .layout = l,
                                     .weights = &w,
@@ -59,7 +59,7 @@ static void compare(const struct layout *l, void *ctx)
                     plan.workspace_bytes - 4 * (ROWS * d + HEAD_ROWS * n_head));
     stage_destroy(&s);
     comm_stop(&c);
-    free(w.layers_of_stage);
+    free(w.stage_layers);
 }
 
 static void the_plan_prints_what_a_stage_allocates(void)

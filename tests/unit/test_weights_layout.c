@@ -2,7 +2,7 @@
  * ranks that should hold it, and by no other. Counts element by element, from the slabs that a rank
  * would really load; the expectations are written from the definitions, not from the layout's
  * functions. */
-#include "model/weights.h"
+#include "weights/weights.h"
 
 #include <CUnit/CUnit.h>
 #include <stdlib.h>

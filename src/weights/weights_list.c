@@ -1,5 +1,5 @@
 /* The pure part of the weights: which slabs of which tensors a place holds. */
-#include "model/weights.h"
+#include "weights/weights.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* Allocates a place's weights and fills them from the checkpoint, packed as the slabs arrive. */
-#include "model/weights.h"
+#include "weights/weights.h"
 
 #include "base/mem.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
-#include "model/weights_lend.h"
 #include "parallel/layout/expert_places.h"
+#include "weights/weights_private.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -92,54 +92,54 @@ static struct status keep_experts(struct weights *w, void *out, size_t n_bytes)
 
 typedef struct status keep_fn(struct weights *w, void *out, size_t n_bytes);
 
-static struct layer_weights *layer_of(struct weights *w, const struct weight_spec *s)
+static struct layer *layer_of(struct weights *w, const struct weight_spec *s)
 {
-    return &w->layers_of_stage[s->layer - w->layers.begin];
+    return &w->stage_layers[s->layer - w->layers.begin];
 }
 
 static float **vector_of(struct weights *w, const struct weight_spec *s)
 {
+    if (s->role == WEIGHT_FINAL_NORM) return &w->final_norm;
+    struct layer *layer = layer_of(w, s);
     switch (s->role) {
     case WEIGHT_ATTN_NORM:
-        return &layer_of(w, s)->attn_norm;
+        return &layer->attn_norm;
     case WEIGHT_FFN_NORM:
-        return &layer_of(w, s)->ffn_norm;
+        return &layer->ffn_norm;
     case WEIGHT_Q_NORM:
-        return &layer_of(w, s)->q_norm;
+        return &layer->attention.q_norm;
     case WEIGHT_K_NORM:
-        return &layer_of(w, s)->k_norm;
+        return &layer->attention.k_norm;
     case WEIGHT_Q_BIAS:
-        return &layer_of(w, s)->q_bias;
+        return &layer->attention.q_bias;
     case WEIGHT_K_BIAS:
-        return &layer_of(w, s)->k_bias;
+        return &layer->attention.k_bias;
     case WEIGHT_V_BIAS:
-        return &layer_of(w, s)->v_bias;
+        return &layer->attention.v_bias;
     case WEIGHT_O_BIAS:
-        return &layer_of(w, s)->o_bias;
+        return &layer->attention.o_bias;
     case WEIGHT_SINKS:
-        return &layer_of(w, s)->sinks;
+        return &layer->attention.sinks;
     case WEIGHT_GATE_BIAS:
-        return &layer_of(w, s)->gate_bias;
+        return &layer->ffn.gate_bias;
     case WEIGHT_UP_BIAS:
-        return &layer_of(w, s)->up_bias;
+        return &layer->ffn.up_bias;
     case WEIGHT_DOWN_BIAS:
-        return &layer_of(w, s)->down_bias;
+        return &layer->ffn.down_bias;
     case WEIGHT_ROUTER_BIAS:
-        return &layer_of(w, s)->router_bias;
+        return &layer->moe.router_bias;
     case WEIGHT_EXPERT_GATE_BIAS:
-        return &layer_of(w, s)->expert_gate_bias;
+        return &layer->moe.gate_bias;
     case WEIGHT_EXPERT_UP_BIAS:
-        return &layer_of(w, s)->expert_up_bias;
+        return &layer->moe.up_bias;
     case WEIGHT_EXPERT_DOWN_BIAS:
-        return &layer_of(w, s)->expert_down_bias;
+        return &layer->moe.down_bias;
     case WEIGHT_Q_A_NORM:
-        return &layer_of(w, s)->q_a_norm;
+        return &layer->attention.latent.q_a_norm;
     case WEIGHT_KV_A_NORM:
-        return &layer_of(w, s)->kv_a_norm;
-    case WEIGHT_SELECT_BIAS:
-        return &layer_of(w, s)->select_bias;
+        return &layer->attention.latent.kv_a_norm;
     default:
-        return &w->final_norm;
+        return &layer->moe.select_bias;
     }
 }
 
@@ -151,40 +151,40 @@ static struct packed *matrix_of(struct weights *w, const struct weight_spec *s)
     case WEIGHT_HEAD:
         return &w->head;
     case WEIGHT_Q:
-        return &layer_of(w, s)->q;
+        return &layer_of(w, s)->attention.q;
     case WEIGHT_K:
-        return &layer_of(w, s)->k;
+        return &layer_of(w, s)->attention.k;
     case WEIGHT_V:
-        return &layer_of(w, s)->v;
+        return &layer_of(w, s)->attention.v;
     case WEIGHT_O:
-        return &layer_of(w, s)->o;
+        return &layer_of(w, s)->attention.o;
     case WEIGHT_GATE:
     case WEIGHT_SHARED_GATE:
-        return &layer_of(w, s)->gate;
+        return &layer_of(w, s)->ffn.gate;
     case WEIGHT_UP:
     case WEIGHT_SHARED_UP:
-        return &layer_of(w, s)->up;
+        return &layer_of(w, s)->ffn.up;
     case WEIGHT_DOWN:
     case WEIGHT_SHARED_DOWN:
-        return &layer_of(w, s)->down;
+        return &layer_of(w, s)->ffn.down;
     case WEIGHT_Q_A:
-        return &layer_of(w, s)->q_a;
+        return &layer_of(w, s)->attention.latent.q_a;
     case WEIGHT_KV_A:
-        return &layer_of(w, s)->kv_a;
+        return &layer_of(w, s)->attention.latent.kv_a;
     case WEIGHT_K_ROPE:
-        return &layer_of(w, s)->k_rope;
+        return &layer_of(w, s)->attention.latent.k_rope;
     case WEIGHT_SHARED_MIX:
-        return &layer_of(w, s)->mix;
+        return &layer_of(w, s)->ffn.mix;
     default:
-        return &layer_of(w, s)->router;
+        return &layer_of(w, s)->moe.router;
     }
 }
 
 static struct packed **experts_of(struct weights *w, const struct weight_spec *s)
 {
-    struct layer_weights *layer = layer_of(w, s);
-    if (s->role == WEIGHT_EXPERT_GATE) return &layer->expert_gate;
-    return s->role == WEIGHT_EXPERT_UP ? &layer->expert_up : &layer->expert_down;
+    struct moe_weights *moe = &layer_of(w, s)->moe;
+    if (s->role == WEIGHT_EXPERT_GATE) return &moe->gate;
+    return s->role == WEIGHT_EXPERT_UP ? &moe->up : &moe->down;
 }
 
 static size_t aligned(size_t n_bytes)
@@ -274,18 +274,18 @@ static struct status make_heads(struct weights *w, const struct packed *like, ui
  * out of them. */
 static struct status make_latent(struct weights *w, const struct arch *m, struct target *t)
 {
-    struct layer_weights *layer = layer_of(w, &t->spec);
+    struct latent_weights *latent = &layer_of(w, &t->spec)->attention.latent;
     const struct packed k = {
         .dtype = t->tensor->dtype, .n_out = m->kv_lora, .n_in = m->query_dim - m->rotary};
     const struct packed v = {.dtype = t->tensor->dtype, .n_out = m->value_dim, .n_in = m->kv_lora};
-    TRY(make_heads(w, &k, range_count(w->heads), &layer->k_b));
-    return make_heads(w, &v, range_count(w->heads), &layer->v_b);
+    TRY(make_heads(w, &k, range_count(w->heads), &latent->k_b));
+    return make_heads(w, &v, range_count(w->heads), &latent->v_b);
 }
 
-static void take_latent(const struct kern_table *kern, const struct layer_weights *layer,
+static void take_latent(const struct kern_table *kern, const struct latent_weights *latent,
                         const struct target *t, const struct slab_piece *piece)
 {
-    const uint32_t n_k = layer->k_b[0].n_in, n_v = layer->v_b[0].n_out;
+    const uint32_t n_k = latent->k_b[0].n_in, n_v = latent->v_b[0].n_out;
     for (uint64_t i = 0, n; i < piece->n_rows; i += n) {
         const uint64_t row = piece->row - t->spec.rows.begin + i, at = row % (n_k + n_v);
         const uint64_t head = row / (n_k + n_v), left = piece->n_rows - i;
@@ -293,9 +293,9 @@ static void take_latent(const struct kern_table *kern, const struct layer_weight
         const char *from = (const char *)piece->data + i * piece->stride_bytes;
         n = left < of_part ? left : of_part;
         if (at < n_k) {
-            op_pack_columns(kern, &layer->k_b[head], at, n, from, piece->stride_bytes);
+            op_pack_columns(kern, &latent->k_b[head], at, n, from, piece->stride_bytes);
         } else {
-            op_pack_rows(kern, &layer->v_b[head], at - n_k, n, from, piece->stride_bytes);
+            op_pack_rows(kern, &latent->v_b[head], at - n_k, n, from, piece->stride_bytes);
         }
     }
 }
@@ -380,7 +380,7 @@ static struct status want_target(struct loading *ld, struct target t)
 static struct status want_placed(struct loading *ld, const struct target *t)
 {
     const struct range places = t->spec.is_vector ? t->spec.rows : t->spec.outer;
-    const uint32_t *expert = layer_of(ld->w, &t->spec)->expert_at;
+    const uint32_t *expert = layer_of(ld->w, &t->spec)->moe.expert_at;
     for (uint32_t at = places.begin, n; at < places.end; at += n) {
         for (n = 1; at + n < places.end && expert[at + n] == expert[at] + n;) n++;
         const struct range run = {expert[at], expert[at] + n};
@@ -445,7 +445,7 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     const struct target *t = &ld->targets[piece->want];
     if (t->spec.is_vector) return take_floats(ld, t, piece);
     if (t->spec.role == WEIGHT_KV_B) {
-        take_latent(ld->w->kern, layer_of(ld->w, &t->spec), t, piece);
+        take_latent(ld->w->kern, &layer_of(ld->w, &t->spec)->attention.latent, t, piece);
     } else {
         put_rows(ld->w->kern, t, piece);
     }
@@ -458,28 +458,40 @@ static void fill_grids(struct loading *ld, const struct arch *m)
 {
     const struct weights *w = ld->w;
     for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
-        struct layer_weights *lw = &w->layers_of_stage[layer - w->layers.begin];
+        struct layer *lw = &w->stage_layers[layer - w->layers.begin];
         const char *prefix = lw->is_moe ? m->family->moe.shared : "mlp.";
         char name[96];
         if (lw->is_moe && m->shared_ffn == 0) continue;
         snprintf(name, sizeof name, "model.layers.%u.%sdown_proj.weight", layer, prefix);
-        lw->down.grid_bits = ckpt_find(ld->c, name)->grid_bits;
+        lw->ffn.down.grid_bits = ckpt_find(ld->c, name)->grid_bits;
     }
+}
+
+/* What the stage's layers are; their weights are still absent. */
+static struct status describe_layers(struct weights *w, const struct arch *m,
+                                     const struct layout *l)
+{
+    const uint32_t n_layers = range_count(w->layers);
+    TRY(keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
+    for (uint32_t i = 0; i < n_layers; i++) {
+        struct layer *layer = &w->stage_layers[i];
+        layer->index = w->layers.begin + i;
+        layer->in_stage = i;
+        layer->is_moe = m->layer_is_moe[layer->index];
+        layer->window = m->layer_has_window[layer->index] ? m->window : 0;
+        layer->moe.n_experts = range_count(w->experts);
+        if (l->expert_places == NULL) continue;
+        const size_t first = (size_t)layer->index * m->n_experts;
+        layer->moe.place = l->expert_places->place + first;
+        layer->moe.expert_at = l->expert_places->expert + first;
+    }
+    return status_ok();
 }
 
 static struct status prepare(struct loading *ld, const struct arch *m, const struct layout *l)
 {
     struct weights *w = ld->w;
-    const uint32_t n_layers = range_count(w->layers);
-    TRY(keep(w, &w->layers_of_stage, n_layers * sizeof *w->layers_of_stage));
-    for (uint32_t i = 0; i < n_layers; i++) {
-        w->layers_of_stage[i].is_moe = m->layer_is_moe[w->layers.begin + i];
-        w->layers_of_stage[i].n_experts = range_count(w->experts);
-        if (l->expert_places == NULL) continue;
-        const size_t first = (size_t)(w->layers.begin + i) * m->n_experts;
-        w->layers_of_stage[i].expert_places = l->expert_places->place + first;
-        w->layers_of_stage[i].expert_at = l->expert_places->expert + first;
-    }
+    TRY(describe_layers(w, m, l));
     size_t n = 0;
     const float *inv_freq = ckpt_rope_inv_freq(ld->c, &n);
     if (n != m->rotary / 2) {

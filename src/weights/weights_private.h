@@ -1,9 +1,9 @@
 /* Experts' weights that the other ranks of the EP axis can compute with: they stand in the host's
  * memory, and each rank learns where. Private to weights_load. */
-#ifndef SHOAL_MODEL_WEIGHTS_LEND_H
-#define SHOAL_MODEL_WEIGHTS_LEND_H
+#ifndef SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
+#define SHOAL_WEIGHTS_WEIGHTS_PRIVATE_H
 
-#include "model/weights.h"
+#include "weights/weights.h"
 
 /* Local. Zeroed memory for experts in the lane that others can read; NULL: there is no room. */
 void *weights_lend_memory(struct weights *w, size_t n_bytes);

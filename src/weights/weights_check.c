@@ -1,6 +1,6 @@
 /* Holds a checkpoint's tensors against the model: every one that is needed is there in its shape,
  * and there is none that the model does not know. */
-#include "model/weights.h"
+#include "weights/weights.h"
 
 #include "base/mem.h"
 #include "tensor/dims.h"

@@ -1,14 +1,14 @@
 /* A rank's weights: which slabs of which tensors a place in the layout holds, and their memory as
  * packed for the kernels. The list is pure; loading fills it from a checkpoint. */
-#ifndef SHOAL_MODEL_WEIGHTS_H
-#define SHOAL_MODEL_WEIGHTS_H
+#ifndef SHOAL_WEIGHTS_WEIGHTS_H
+#define SHOAL_WEIGHTS_WEIGHTS_H
 
 #include "arch/arch.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/load/loader.h"
-#include "kernels/kern.h"
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
+#include "weights/layer.h"
 
 /* What a tensor is for. The roles of a layer stand together. */
 enum weight_role {
@@ -85,39 +85,6 @@ struct status weights_list(const struct arch *m, const struct layout *l, struct 
  * the file has a tensor that the model does not know (a bias, say): nothing is ignored. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 
-/* One layer of this stage; absent parts are zero. */
-struct layer_weights {
-    bool is_moe;
-    float *attn_norm, *ffn_norm;              /* [D] */
-    float *q_norm, *k_norm;                   /* [Hd], of whole q, k [heads * Hd]; or NULL */
-    float *q_bias, *k_bias, *v_bias, *o_bias; /* [outputs of q, ...] or NULL */
-    struct packed q, k, v;                    /* [heads * Hd, D] */
-    /* latent attention: [q_lora, D], [kv_lora, D], [rotary, D]; norms [q_lora], [kv_lora]; of each
-     * head [kv_lora, query_dim - rotary], q into the latents, and [value_dim, kv_lora], out of them
-     */
-    struct packed q_a, kv_a, k_rope;
-    float *q_a_norm, *kv_a_norm;
-    struct packed *k_b, *v_b;
-    struct packed o;                          /* [D, heads * Hd], leaves */
-    struct packed gate, up;                   /* [F, D], dense or shared */
-    struct packed down;                       /* [D, F], leaves */
-    struct packed mix;                        /* [1, D] shared gate, or empty */
-    struct packed router;                     /* [E, D] */
-    float *gate_bias, *up_bias, *down_bias;   /* [F], [F], [D], dense, or NULL */
-    float *sinks;                             /* [heads] or NULL */
-    float *router_bias;                       /* [E] or NULL */
-    float *select_bias;                       /* [E] or NULL */
-    float *expert_gate_bias, *expert_up_bias; /* [n_experts, F] or NULL */
-    float *expert_down_bias;                  /* [n_experts, D] or NULL */
-    uint32_t n_experts;                       /* held here */
-    const uint32_t *expert_places; /* [E] borrowed: where each stands (moe_weights); or NULL */
-    const uint32_t *expert_at;     /* [E] the inverse */
-    struct packed *expert_gate, *expert_up, *expert_down; /* [n_experts] */
-    /* those of the other ranks of the EP axis stand before and behind these three, at their places,
-     * in memory that all of them can read */
-    bool has_others;
-};
-
 /* Mapped memory that tensors are cut from. */
 struct weights_block {
     void *base; /* owned */
@@ -128,11 +95,11 @@ struct weights_block {
 struct weights {
     struct layout_place place;
     struct range layers, heads, kv_heads, vocab, experts;
-    struct layer_weights *layers_of_stage; /* [layers], owned */
-    struct packed embed;                   /* [vocab rows, D], first stage */
-    struct packed head;                    /* [vocab rows, D], last stage; may share embed's data */
-    float *final_norm;                     /* [D], last stage */
-    float *inv_freq;                       /* [rotary / 2] */
+    struct layer *stage_layers; /* [layers], owned */
+    struct packed embed;        /* [vocab rows, D], first stage */
+    struct packed head;         /* [vocab rows, D], last stage; may share embed's data */
+    float *final_norm;          /* [D], last stage */
+    float *inv_freq;            /* [rotary / 2] */
     struct ckpt_rope_factors rope_factors;
     uint64_t n_bytes;             /* all of the above */
     struct weights_block *blocks; /* owned; memory of everything here */

@@ -1,5 +1,5 @@
 /* Experts in the host's memory, and the addresses at which the others' stand here. */
-#include "model/weights_lend.h"
+#include "weights/weights_private.h"
 
 #include "base/mem.h"
 
@@ -69,10 +69,10 @@ static bool in_lane(const struct weights *w, const struct packed *p)
 }
 
 /* Whether a layer's experts, which there must be, stand where the others can read them. */
-static bool is_lent(const struct weights *w, const struct layer_weights *layer)
+static bool is_lent(const struct weights *w, const struct moe_weights *moe)
 {
-    return layer->expert_down != NULL && in_lane(w, &layer->expert_gate[0]) &&
-           in_lane(w, &layer->expert_up[0]) && in_lane(w, &layer->expert_down[0]);
+    return moe->down != NULL && in_lane(w, &moe->gate[0]) && in_lane(w, &moe->up[0]) &&
+           in_lane(w, &moe->down[0]);
 }
 
 /* Room for what comes from all ranks, and how much that is. */
@@ -105,14 +105,14 @@ struct status weights_lend(struct weights *w, const struct layout *l)
         comm_gather_bytes(x.c, COMM_EP, &lane, sizeof lane, x.lanes);
     }
     for (uint32_t i = 0; i < range_count(w->layers) && failed == 0; i++) {
-        struct layer_weights *layer = &w->layers_of_stage[i];
-        uint64_t lent = layer->is_moe && is_lent(w, layer);
+        struct moe_weights *moe = &w->stage_layers[i].moe;
+        uint64_t lent = w->stage_layers[i].is_moe && is_lent(w, moe);
         comm_min_u64(x.c, COMM_EP, &lent, 1);
-        layer->has_others = lent != 0;
+        moe->has_others = lent != 0;
         if (lent == 0) continue;
-        take_others(&x, layer->expert_gate);
-        take_others(&x, layer->expert_up);
-        take_others(&x, layer->expert_down);
+        take_others(&x, moe->gate);
+        take_others(&x, moe->up);
+        take_others(&x, moe->down);
     }
     mem_free(&x.all);
     mem_free(&x.counts);
