@@ -52,29 +52,24 @@ static struct status make_blocks(struct kv_pool *p)
     void *data = mmap(NULL, p->n_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {
-        return status_make(STATUS_MEMORY, "KV pool: %u blocks, %llu bytes: %s", p->n_blocks,
+        return status_make(STATUS_MEMORY, "KV pool: %u blocks, %llu bytes: %s", p->shape.n_blocks,
                            (unsigned long long)p->n_bytes, strerror(errno));
     }
     p->data = data;
     return status_ok();
 }
 
-struct status kv_pool_create(const struct kern_table *kern, uint32_t n_layers, uint32_t n_blocks,
-                             uint32_t n_kv_heads, uint32_t head_dim, enum dtype dtype, bool latent,
+struct status kv_pool_create(const struct kern_table *kern, const struct kv_shape *shape,
                              struct kv_pool **out)
 {
     *out = NULL;
     struct kv_pool *p = NULL;
     TRY(mem_alloc(&p, 1, sizeof *p, "KV pool"));
     p->kern = kern;
-    p->n_layers = n_layers;
-    p->n_blocks = n_blocks;
-    p->n_kv_heads = n_kv_heads;
-    p->head_dim = head_dim;
-    p->dtype = dtype;
-    p->latent = latent;
-    p->layer_bytes = kv_pool_block_bytes(1, n_kv_heads, head_dim, dtype, latent) * n_blocks;
-    p->n_bytes = p->layer_bytes * n_layers;
+    p->shape = *shape;
+    p->layer_bytes = shape->n_blocks * kv_pool_block_bytes(1, shape->n_kv_heads, shape->head_dim,
+                                                           shape->dtype, shape->latent);
+    p->n_bytes = p->layer_bytes * shape->n_layers;
     const struct status st = make_blocks(p);
     if (status_failed(&st)) mem_free(&p);
     *out = p;
@@ -95,10 +90,11 @@ void kv_pool_destroy(struct kv_pool **pool)
 
 struct kv_view kv_pool_layer(const struct kv_pool *p, uint32_t layer)
 {
-    assert(layer < p->n_layers);
+    const struct kv_shape *s = &p->shape;
+    assert(layer < s->n_layers);
     return (struct kv_view){.base = (char *)p->data + layer * p->layer_bytes,
-                            .dtype = p->dtype,
-                            .n_kv_heads = p->n_kv_heads,
-                            .head_dim = p->head_dim,
-                            .latent = p->latent};
+                            .dtype = s->dtype,
+                            .n_kv_heads = s->n_kv_heads,
+                            .head_dim = s->head_dim,
+                            .latent = s->latent};
 }

@@ -7,10 +7,14 @@
 #include "kernels/kern.h"
 #include "parallel/layout/layout.h"
 
-struct kv_pool {
+struct kv_shape {
     uint32_t n_layers, n_blocks, n_kv_heads, head_dim;
     enum dtype dtype;
-    bool latent;          /* V is K: one half per block */
+    bool latent; /* V is K: one half per block */
+};
+
+struct kv_pool {
+    struct kv_shape shape;
     uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_half_bytes */
     void *data;           /* owned; [n_layers] of them; pages are touched when first written */
     uint64_t n_bytes;
@@ -27,9 +31,9 @@ struct layout_kv kv_layout(enum dtype t);
 uint64_t kv_pool_block_bytes(uint32_t n_layers, uint32_t n_kv_heads, uint32_t head_dim,
                              enum dtype dtype, bool latent);
 
-/* Local. Blocks where kern's ops work. Errors: STATUS_MEMORY. destroy accepts NULL. */
-struct status kv_pool_create(const struct kern_table *kern, uint32_t n_layers, uint32_t n_blocks,
-                             uint32_t n_kv_heads, uint32_t head_dim, enum dtype dtype, bool latent,
+/* Local. Blocks where kern's ops work; kern is borrowed. Errors: STATUS_MEMORY. destroy accepts
+ * NULL. */
+struct status kv_pool_create(const struct kern_table *kern, const struct kv_shape *shape,
                              struct kv_pool **out);
 void kv_pool_destroy(struct kv_pool **p);
 

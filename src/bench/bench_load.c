@@ -93,14 +93,12 @@ static struct status turn_plain(struct job *j, double *seconds)
 /* **Collective (world)**. A second copy of the weights, beside those of the job. */
 static struct status turn_load(struct job *j, double *seconds)
 {
-    const struct layout_place place =
-        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
     struct layout own = *j->layout;
     struct weights *copy = NULL;
     struct loader_stats stats = {0};
     own.lends_experts = false; /* there is one place for those, and the job's stand there */
-    const struct status st =
-        weights_load(&j->model, &own, place, &j->kern, j->ckpt, j->comm, &copy, &stats);
+    const struct weights_source source = job_weights_source(j, &own);
+    const struct status st = weights_load(&source, &copy, &stats);
     *seconds = slowest(j, (uint64_t)(stats.seconds * 1e9));
     weights_destroy(&copy);
     return st;

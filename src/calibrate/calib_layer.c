@@ -192,8 +192,13 @@ struct status calib_load(struct calib *c, uint32_t layer)
     const uint32_t rank = layout_rank_of(c->layout, 0, layer, 0);
     const struct layout_place place = layout_place_of(c->layout, rank);
     c->layer = layer;
-    TRY(weights_load(c->o->model, c->layout, place, c->o->kern, c->o->ckpt, c->o->comm, &c->weights,
-                     NULL));
+    const struct weights_source source = {.model = c->o->model,
+                                          .layout = c->layout,
+                                          .place = place,
+                                          .kern = c->o->kern,
+                                          .ckpt = c->o->ckpt,
+                                          .comm = c->o->comm};
+    TRY(weights_load(&source, &c->weights, NULL));
     struct status st = add_units(c, place);
     if (!status_failed(&st)) st = make_stage(c, rank);
     return comm_agree(c->o->comm, st);

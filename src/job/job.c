@@ -207,6 +207,17 @@ static struct status check_drain(struct job *j)
 /* Ends a phase: every rank learns the worst status. What agrees by itself takes TRY instead. */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
+struct weights_source job_weights_source(struct job *j, const struct layout *l)
+{
+    return (struct weights_source){.model = &j->model,
+                                   .layout = l,
+                                   .place =
+                                       layout_place_of(l, (uint32_t)comm_rank(j->comm, COMM_WORLD)),
+                                   .kern = &j->kern,
+                                   .ckpt = j->ckpt,
+                                   .comm = j->comm};
+}
+
 static struct status start(struct job *j)
 {
     PHASE(job_check_options(j));
@@ -234,10 +245,8 @@ static struct status start(struct job *j)
     PHASE(check_drain(j));
     stage_choose_cuts(&j->kern, j->comm, j->policy, j->layout);
     (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
-    const struct layout_place place =
-        layout_place_of(j->layout, (uint32_t)comm_rank(j->comm, COMM_WORLD));
-    TRY(weights_load(&j->model, j->layout, place, &j->kern, j->ckpt, j->comm, &j->weights,
-                     &j->loaded));
+    const struct weights_source source = job_weights_source(j, j->layout);
+    TRY(weights_load(&source, &j->weights, &j->loaded));
     PHASE(job_devices_same(j));
     PHASE(check_drain(j));
     PHASE(size_kv_pool(j));

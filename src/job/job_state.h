@@ -111,6 +111,10 @@ size_t job_halves_from(struct job *j);
 
 /* --- job.c --- */
 
+/* Local. This rank's weights in layout l, of the job's checkpoint; pointers are borrowed of both.
+ */
+struct weights_source job_weights_source(struct job *j, const struct layout *l);
+
 /* Local. Gives everything back but comm and watchdog. */
 void job_close(struct job *j);
 

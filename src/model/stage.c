@@ -141,11 +141,13 @@ struct status stage_create(const struct stage_options *o, struct stage **out)
     if (!status_failed(&st)) st = stage_make_moe(s);
     s->row_sum = row_sum_choose(s);
     if (!status_failed(&st)) st = s->row_sum->create(s);
-    if (!status_failed(&st)) {
-        st = kv_pool_create(o->kern, range_count(o->weights->layers), o->n_kv_blocks,
-                            s->attention.n_kv_heads, o->model->head_dim, o->kv_dtype,
-                            o->model->kv_lora > 0, &s->kv);
-    }
+    const struct kv_shape kv = {.n_layers = range_count(o->weights->layers),
+                                .n_blocks = o->n_kv_blocks,
+                                .n_kv_heads = s->attention.n_kv_heads,
+                                .head_dim = o->model->head_dim,
+                                .dtype = o->kv_dtype,
+                                .latent = o->model->kv_lora > 0};
+    if (!status_failed(&st)) st = kv_pool_create(o->kern, &kv, &s->kv);
     if (status_failed(&st)) stage_destroy(&s);
     *out = s;
     return st;

@@ -111,12 +111,22 @@ struct weights {
     size_t lent_bytes;
 };
 
-/* **Collective (world)**. Allocates and fills the weights of a place, where kern's ops work; kern
- * outlives them. Where the layout lends experts they stand in the one COMM_LANE_EXPERTS of comm,
- * which outlives the weights. Errors, the same on all ranks: STATUS_INPUT, STATUS_MEMORY. */
-struct status weights_load(const struct arch *m, const struct layout *l, struct layout_place place,
-                           const struct kern_table *kern, struct ckpt *c, struct comm *comm,
-                           struct weights **out, struct loader_stats *stats);
+/* A place's weights, and where they come from. All pointers are borrowed; kern outlives the
+ * weights. Where the layout lends experts, these stand in the one COMM_LANE_EXPERTS of comm, which
+ * then outlives the weights, too. */
+struct weights_source {
+    const struct arch *model;
+    const struct layout *layout;
+    struct layout_place place;
+    const struct kern_table *kern; /* its ops work where the weights will stand */
+    struct ckpt *ckpt;
+    struct comm *comm;
+};
+
+/* **Collective (world)**. Allocates and fills the weights of a place. Errors, the same on all
+ * ranks: STATUS_INPUT, STATUS_MEMORY. */
+struct status weights_load(const struct weights_source *from, struct weights **out,
+                           struct loader_stats *stats);
 /* Local. Accepts NULL. Experts that are lent go, too: the other ranks' last step must be over,
  * which it is once this rank's own last step is, since each MoE block ends with a barrier. */
 void weights_destroy(struct weights **w);

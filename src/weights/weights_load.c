@@ -508,40 +508,55 @@ static struct status prepare(struct loading *ld, const struct arch *m, const str
     return status_ok();
 }
 
-struct status weights_load(const struct arch *m, const struct layout *l, struct layout_place place,
-                           const struct kern_table *kern, struct ckpt *c, struct comm *comm,
-                           struct weights **out, struct loader_stats *stats)
+/* The weights of a place, of which nothing is allocated yet. */
+static struct weights weights_of(const struct weights_source *from)
+{
+    const struct layout *l = from->layout;
+    const struct layout_place place = from->place;
+    return (struct weights){.kern = from->kern,
+                            .place = place,
+                            .layers = layout_layers(l, place.pp),
+                            .heads = layout_heads(l, place.tp),
+                            .kv_heads = layout_kv_heads(l, place.tp),
+                            .vocab = layout_vocab(l, place.tp),
+                            .experts = layout_experts(l, place.ep),
+                            .lends_by = l->lends_experts ? from->comm : NULL};
+}
+
+static struct status read_wants(const struct weights_source *from, struct loading *ld,
+                                struct loader_stats *stats)
+{
+    const struct loader_job job = {.c = from->ckpt,
+                                   .host = comm_handle(from->comm, COMM_HOST),
+                                   .team = comm_team(from->comm),
+                                   .wants = ld->wants,
+                                   .n_wants = ld->n_targets,
+                                   .sink = take_piece,
+                                   .ctx = ld,
+                                   .sink_is_serial = from->kern->device != NULL};
+    return loader_run(&job, stats);
+}
+
+struct status weights_load(const struct weights_source *from, struct weights **out,
+                           struct loader_stats *stats)
 {
     *out = NULL;
-    struct loading ld = {.c = c, .m = m, .l = l};
+    const struct arch *m = from->model;
+    const struct layout *l = from->layout;
+    struct loading ld = {.c = from->ckpt, .m = m, .l = l};
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
-        *ld.w = (struct weights){.kern = kern,
-                                 .place = place,
-                                 .layers = layout_layers(l, place.pp),
-                                 .heads = layout_heads(l, place.tp),
-                                 .kv_heads = layout_kv_heads(l, place.tp),
-                                 .vocab = layout_vocab(l, place.tp),
-                                 .experts = layout_experts(l, place.ep),
-                                 .lends_by = l->lends_experts ? comm : NULL};
+        *ld.w = weights_of(from);
         st = prepare(&ld, m, l);
     }
-    st = comm_agree(comm, st); /* nobody reads unless all can */
+    st = comm_agree(from->comm, st); /* nobody reads unless all can */
     if (!status_failed(&st)) {
-        const struct loader_job job = {.c = c,
-                                       .host = comm_handle(comm, COMM_HOST),
-                                       .team = comm_team(comm),
-                                       .wants = ld.wants,
-                                       .n_wants = ld.n_targets,
-                                       .sink = take_piece,
-                                       .ctx = &ld,
-                                       .sink_is_serial = kern->device != NULL};
-        st = loader_run(&job, stats);
-        st = comm_agree(comm, st);
+        st = read_wants(from, &ld, stats);
+        st = comm_agree(from->comm, st);
     }
     if (l->lends_experts && !status_failed(&st)) {
         st = weights_lend(ld.w, l);
-        st = comm_agree(comm, st);
+        st = comm_agree(from->comm, st);
     }
     if (!status_failed(&st) && m->tied && l->pp == 1) ld.w->head = ld.w->embed;
     mem_free(&ld.targets);

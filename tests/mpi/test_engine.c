@@ -375,10 +375,13 @@ static void run_cut(const struct layout *whole, struct model *m, struct layout *
     }
     m->n_cut_by_outputs += l->cuts_outputs;
     m->n_experts_cut_by_outputs += l->cuts_expert_outputs;
-    CU_ASSERT_EQUAL_FATAL(
-        weights_load(&m->config, l, layout_place_of(l, rank), &kern, m->ckpt, c, &weights, &stats)
-            .code,
-        STATUS_OK);
+    const struct weights_source source = {.model = &m->config,
+                                          .layout = l,
+                                          .place = layout_place_of(l, rank),
+                                          .kern = &kern,
+                                          .ckpt = m->ckpt,
+                                          .comm = c};
+    CU_ASSERT_EQUAL_FATAL(weights_load(&source, &weights, &stats).code, STATUS_OK);
     room = UINT64_MAX;
     if (in_memory) count_lent(m, weights);
     scale_last_norm(m, l, weights);
@@ -521,10 +524,13 @@ static void an_engine_may_end_before_its_first_step(void)
     struct loader_stats stats;
     const uint32_t rank = (uint32_t)comm_rank(c, COMM_WORLD);
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
-    CU_ASSERT_EQUAL_FATAL(
-        weights_load(&m->config, l, layout_place_of(l, rank), &kern, m->ckpt, c, &weights, &stats)
-            .code,
-        STATUS_OK);
+    const struct weights_source source = {.model = &m->config,
+                                          .layout = l,
+                                          .place = layout_place_of(l, rank),
+                                          .kern = &kern,
+                                          .ckpt = m->ckpt,
+                                          .comm = c};
+    CU_ASSERT_EQUAL_FATAL(weights_load(&source, &weights, &stats).code, STATUS_OK);
     struct engine_options o = {.stage = {.model = &m->config,
                                          .layout = l,
                                          .weights = weights,

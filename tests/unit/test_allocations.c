@@ -305,10 +305,12 @@ static struct status make_pools(void)
     struct block_pool blocks = {0};
     struct prefix_cache prefixes = {0};
     const struct kern_table host = {0}; /* its memory is all that counts here */
+    const struct kv_shape shape = {
+        .n_layers = 2, .n_blocks = 3, .n_kv_heads = 2, .head_dim = 16, .dtype = DTYPE_F16};
     struct kv_pool *kv = NULL;
     struct status st = block_pool_init(&blocks, 100);
     if (!status_failed(&st)) st = prefix_cache_init(&prefixes, 100);
-    if (!status_failed(&st)) st = kv_pool_create(&host, 2, 3, 2, 16, DTYPE_F16, false, &kv);
+    if (!status_failed(&st)) st = kv_pool_create(&host, &shape, &kv);
     kv_pool_destroy(&kv);
     prefix_cache_fini(&prefixes);
     block_pool_fini(&blocks);
