@@ -1,5 +1,6 @@
-/* Paged KV storage of one rank: the blocks of its layers and kv heads. Knows nothing of who owns a
- * block; the lead's plan says which block holds which tokens. Created by the engine. */
+/* Paged KV storage of one rank: the blocks of its layers and kv heads. It does not know which
+ * request owns a block: the lead's plan says which block holds which tokens. Created by the stage.
+ */
 #ifndef SHOAL_ATTENTION_KV_POOL_H
 #define SHOAL_ATTENTION_KV_POOL_H
 
@@ -18,13 +19,14 @@ struct kv_pool {
     uint64_t layer_bytes; /* one layer's blocks: [n_blocks, 2 or 1, G] of kv_half_bytes */
     void *data;           /* owned; [n_layers] of them; pages are touched when first written */
     uint64_t n_bytes;
-    const struct kern_table *kern; /* borrowed: where the blocks stand */
+    const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
 };
 
-/* Local. The cache's types as users name them. Errors: STATUS_USAGE. */
+/* Local. The element type of the cache from its name in --kv-dtype, and back. Errors: STATUS_USAGE.
+ */
 struct status kv_dtype_parse(const char *name, enum dtype *out);
 const char *kv_dtype_name(enum dtype t);
-/* Local. What the layout needs to know of the type. */
+/* Local. The bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);
 
 /* Local. Bytes that one block takes over all layers of a rank. */

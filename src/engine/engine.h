@@ -14,8 +14,8 @@ struct engine_options {
     struct stage_options stage; /* borrowed parts outlive the engine */
 };
 
-/* What one rank did; times in nanoseconds. compute = busy - comm. What a rank waits inside a
- * collective for the others is part of comm. */
+/* The work and the time of one rank; times in nanoseconds. Compute time is busy_ns - comm_ns; the
+ * time that a rank waits for other ranks inside a collective is part of comm_ns. */
 struct engine_stats {
     uint64_t n_steps;
     uint64_t busy_ns;    /* inside steps, waiting excluded */
@@ -46,7 +46,7 @@ struct status engine_collect(struct engine *e, int32_t replica, struct step_resu
 /* All ranks but the lead: runs steps until the plan says stop. */
 struct status engine_follow(struct engine *e);
 
-/* Local. What this rank did until now, but for plan_ns and elapsed_ns. */
+/* Local. The counts of this rank so far, without plan_ns and elapsed_ns. */
 struct engine_stats engine_stats_of(const struct engine *e);
 
 /* Local. The stage, for its expert load and sizes. */

@@ -1,5 +1,5 @@
-/* A plan's sequences as this rank sees them, what the last stage wants of their rows, and their
- * results. Sends and receives nothing. */
+/* A plan's sequences on this rank: the rows of its replica, what to compute of each row on the last
+ * stage, and the results. Sends and receives nothing. */
 #include "engine/engine_private.h"
 
 #include "base/mem.h"
@@ -7,9 +7,9 @@
 _Static_assert((int)PLAN_BLOCK_TOKENS == (int)KV_BLOCK_TOKENS,
                "plans and caches have one block size");
 
-/* Drafts come as entries of their own, of one row each. Together they are what a chunk of a prompt
- * is to attention, which then reads the cache once for all of them. Two sequences never write into
- * one block. */
+/* Whether the entry s continues the run of rows before it. Each draft token is an entry of one row;
+ * joined to one run, attention reads the cache once for all of them, as for a chunk of a prompt.
+ * Two sequences never write into one block, so equal last blocks mean one sequence. */
 static bool goes_on(const struct seq_rows *run, const struct plan_seq *s, const int32_t *blocks)
 {
     const size_t end = run->pos0 + run->n_rows, last = (end - 1) / PLAN_BLOCK_TOKENS;
@@ -68,7 +68,7 @@ static int32_t next_token(const struct plan_seq *s, const int32_t *tokens, int32
     return r + 1 < s->n_rows ? tokens[r + 1] : s->next_token;
 }
 
-/* What is wanted of a row whose token is sampled. */
+/* The want of a row that samples a token. */
 static struct vocab_want sampled_want(const struct plan_seq *s, const struct plan_adjust *adjusts,
                                       const uint32_t *allowed)
 {
@@ -88,7 +88,7 @@ static struct vocab_want sampled_want(const struct plan_seq *s, const struct pla
                                .n_top = (s->want & PLAN_LOGPROB) != 0 ? s->n_logprobs : 0};
 }
 
-/* What is wanted of a row whose next token is known, or whose logits are sent back. */
+/* The want of a row that scores a known next token, or sends its logits back. */
 static struct vocab_want scored_want(const struct plan_seq *s, int32_t target)
 {
     const bool has_tops = (s->want & PLAN_SCORE) != 0 && target >= 0;

@@ -10,8 +10,8 @@
 #include "kernels/device.h"
 #include "model/stage_private.h"
 
-/* The sums of all parts stand where the other tp ranks of this host can read them, if there is such
- * a place; else in memory of this rank's own. */
+/* The sums of all parts: in a shared segment where the tp ranks share memory, else in memory of
+ * this rank's own. */
 static struct status create(struct stage *s)
 {
     const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);

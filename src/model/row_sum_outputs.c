@@ -12,8 +12,8 @@
  * Korthikanti et al., 2022, arXiv 2205.05198, section 4.2.2): it alone adds the outputs to them,
  * norms and quantizes them; all ranks read the normed rows where they stand.
  *
- *     rank 0    h, counters of rows 0 .. T/2      normed rows and codes: one shared
- *     rank 1    h, counters of rows T/2 .. T      array [T, D] that all ranks read
+ *     rank 0    h, counters of rows 0 .. T/2      normed and quantized rows: one
+ *     rank 1    h, counters of rows T/2 .. T      shared array that all ranks read
  */
 #include "base/mem.h"
 #include "kernels/ops.h"
@@ -52,8 +52,8 @@ static void destroy(struct stage *s)
     mem_free(&s->by_outputs.displs);
 }
 
-/* Where the ranks put their inputs, and the slices' normed rows and codes: asked for once, in the
- * first step, as all ranks must ask together. */
+/* Gets the shared segments for inputs, and for the slices' normed and quantized rows. Once, in the
+ * first step, because all ranks must ask together. */
 static void begin_step(struct stage *s)
 {
     struct by_outputs *b = &s->by_outputs;
@@ -88,7 +88,7 @@ static struct act_rows norm_slices(struct stage *s, const struct part *p, const 
     if (rows.memory != NULL) rows.memory = b->normed_codes;
     row_sum_norm_own(s, p, norm, first, b->normed, &rows);
     comm_barrier(s->o.comm, COMM_TP); /* all rows are there */
-    rows.memory = s->codes;           /* of another group's codes: others read these */
+    rows.memory = s->codes; /* for a second quantization group: the shared rows are still read */
     return rows;
 }
 
@@ -102,7 +102,8 @@ static struct act_rows share_input(const struct stage *s, const struct inner_row
     return in;
 }
 
-/* A rank's outputs in its lane: [T, N] floats, and behind those of max_rows rows [T] counters. */
+/* A rank's outputs in its shared segment: [T, N] floats; the [T] counters stand behind the floats
+ * of max_rows rows. */
 struct outputs {
     const float *y;
     const int32_t *bad;
@@ -133,7 +134,7 @@ static void take(const struct stage *s, struct range own, float *y, bool adds)
     }
 }
 
-/* Counts saturate. */
+/* Adds all ranks' counters of rows `own`, up to INT32_MAX. */
 static void count_bad(const struct stage *s, struct range own, int32_t *bad)
 {
     for (uint32_t r = 0; r < s->o.layout->tp; r++) {
@@ -145,7 +146,7 @@ static void count_bad(const struct stage *s, struct range own, int32_t *bad)
     }
 }
 
-/* This rank's outputs of all rows, into its lane. */
+/* Computes this rank's outputs of all rows into its shared segment. */
 static void compute(struct stage *s, const struct packed *w, struct act_rows *in)
 {
     float *out = s->by_outputs.outputs;

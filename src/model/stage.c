@@ -1,5 +1,4 @@
-/* The forward pass of a stage. Reads like the paper: norm, attention, sum; norm, FFN or MoE, sum.
- */
+/* The forward pass of a stage: for each layer norm, attention, sum; norm, FFN or MoE, sum. */
 #include "base/mem.h"
 #include "collective/device_comm.h"
 #include "collective/grid_sum.h"
@@ -34,7 +33,7 @@ static bool is_quantized(const struct layer *l)
     return false;
 }
 
-/* Bytes of the codes of rows that are n_most wide at most, if any dense linear is quantized. */
+/* Bytes of quantized rows of at most n_most inputs; 0 where no dense linear is quantized. */
 static size_t codes_bytes(const struct stage *s, size_t n_most)
 {
     const struct weights *w = s->o.weights;
@@ -186,7 +185,7 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
     }
     mem_ops_fill(s->o.kern, hidden->bad, 0, hidden->n_rows * sizeof *hidden->bad);
     mem_ops_fill(s->o.kern, hidden->dropped, 0, hidden->n_rows * sizeof *hidden->dropped);
-    /* the owner's bytes are moved: all others hold zero bits */
+    /* moves the owner's bytes: all other ranks hold zero bits */
     device_or_u32(s->o.kern, s->o.comm, COMM_TP, (uint32_t *)hidden->h, hidden->n_rows * d);
     if (s->o.model->embed_scale != 1.0f)
         op_scale(s->o.kern, hidden->h, s->o.model->embed_scale, hidden->n_rows * d);
@@ -225,8 +224,8 @@ static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin,
     return n;
 }
 
-/* Two parts; a sequence that stands in both is cut, which changes none of its bytes: a row sees
- * what its cache holds, and the first part writes there before the second one reads. */
+/* Makes two parts of the step. A sequence may be cut between them, which changes none of its bytes:
+ * a row reads the cache alone, and the first part writes it before the second one reads. */
 static void cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                 const struct hidden *hidden)
 {
@@ -261,7 +260,7 @@ static size_t begin_step(struct stage *s, const struct seq_rows *seqs, size_t n_
     return n_parts;
 }
 
-/* What follows works on the rows of part i, whose h is complete. */
+/* Switches to part i, whose h is then complete. */
 static struct part *enter(struct stage *s, size_t i)
 {
     struct part *p = &s->parts[i];

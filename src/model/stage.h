@@ -14,11 +14,11 @@
 struct hidden {
     size_t n_rows;    /* T */
     float *h;         /* [T, D] residual stream */
-    int32_t *bad;     /* [T] leaves that left the grid */
+    int32_t *bad;     /* [T] K-blocks that left the grid */
     int32_t *dropped; /* [T] expert choices dropped by a capacity factor */
 };
 
-/* Local. Bytes of a message of n_rows; and the view of `buffer` as such a message. */
+/* Local. Bytes of a message of n_rows rows; and `buffer` seen as that message. */
 size_t hidden_bytes(size_t n_rows, uint32_t width);
 struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width);
 

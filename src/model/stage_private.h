@@ -35,7 +35,7 @@ static inline bool part_is_cut(const struct part *p)
     return range_count(p->own) < p->hidden.n_rows;
 }
 
-/* What row_sum_outputs.c keeps. Shared segments are the communicator's. */
+/* The state of row_sum_outputs.c. Shared segments belong to the communicator. */
 struct by_outputs {
     float *outputs;     /* [max_rows, this rank's outputs], then counters, for the others to read */
     void *inputs;       /* of all tp ranks, quantized or floats; NULL: not yet asked for */
@@ -45,7 +45,7 @@ struct by_outputs {
     int *counts, *displs; /* [tp] owned */
 };
 
-/* What row_sum_grid.c keeps: [T, D + 1] of all parts. */
+/* The state of row_sum_grid.c: [T, D + 1] of all parts. */
 struct grid_sums {
     int64_t *sums; /* owned, or memory that the tp ranks share */
     int64_t *owned;
@@ -156,8 +156,8 @@ void row_sum_blocks(struct stage *s, const struct packed *w, struct act_rows *in
 bool row_sum_is_scaled(const struct stage *s);
 void row_sum_add_rest(struct stage *s, float *y, const float *bias, const struct part *p);
 
-/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, and their codes in
- * `rows`, which describes all of y. */
+/* row_sum.c. Local. y [T, D] = the normed h of the rows that this rank holds, and the same
+ * quantized in `rows`, which describes all of y. */
 void row_sum_norm_own(struct stage *s, const struct part *p, const float *norm,
                       const struct packed *first, float *y, struct act_rows *rows);
 
@@ -177,20 +177,20 @@ struct column {
     const float *bias; /* [N] or NULL */
 };
 
-/* Local. Column-parallel linears of one input, at most three, in one op unless their codes differ.
- */
+/* Local. Column-parallel linears of one input, at most three, in one op unless their quantization
+ * groups differ. */
 void stage_columns(struct stage *s, const struct column *columns, size_t n, struct act_rows *in);
 
-/* Local. y of gate_up[0] = the product that op_gated makes of both, without biases, with codes of
- * one kind, and its codes unless NULL; with codes y is undefined unless a tap is there to see it.
- */
+/* Local. y of gate_up[0] = op_gated of gate_up[0] and gate_up[1], which have no biases and one
+ * quantization group. With `codes`, y's quantized rows go there, and y itself is defined only where
+ * there is a tap. */
 void stage_gated(struct stage *s, const struct column gate_up[2], struct act_rows *in,
                  const struct quant_rows *codes);
 
 /* Local. Shows x [n_rows, n] to the tap, if there is one. */
 void stage_show(const struct stage *s, enum tap_site site, const float *x, size_t n_rows, size_t n);
 
-/* stage_attention.c. Local. What attention needs to know of this stage's heads. */
+/* stage_attention.c. Local. Fills s->attention and chooses s->attend. */
 void stage_describe_attention(struct stage *s);
 
 /* Local. Positions of all rows, and their rotations, which all layers share. */

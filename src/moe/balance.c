@@ -30,8 +30,8 @@ static uint64_t distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* The piece of the full rank whose move leaves the two most alike; NULL: none makes them more so.
- */
+/* The piece of the full rank whose move brings the two loads closest; NULL: no move brings them
+ * closer. */
 static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
                                          const struct extremes *x)
 {

@@ -109,7 +109,8 @@ static struct status agree(struct moe *m, struct pass *p, const float *logits)
     return status_ok();
 }
 
-/* Who computes which rows: each its experts', or less or more where experts may be lent. */
+/* Plans the work: each rank computes its own experts' rows, or some rows of another rank's experts
+ * where it can read their weights. */
 static void share_work(struct moe *m, struct pass *p)
 {
     struct sharing *s = &m->sharing;
@@ -136,7 +137,7 @@ static void share_work(struct moe *m, struct pass *p)
 /* One choice's row: of the ranks that share its expert's part. */
 struct choice {
     uint32_t ep;
-    size_t row; /* in each of their lanes */
+    size_t row; /* in each of their shared segments */
 };
 
 static struct choice find(const struct moe *m, int32_t id, int32_t slot)
@@ -169,14 +170,15 @@ static struct status dispatch(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-/* Two lanes in turn: the next block may begin while another rank still reads this one's outputs. */
+/* Two shared segments in turn: the next block may begin while another rank still reads this one's
+ * outputs. */
 static enum comm_lane outputs_lane(const struct moe *m)
 {
     return m->sharing.turn == 0 ? COMM_LANE_EXPERT_SUMS : COMM_LANE_ROWS_OUT;
 }
 
-/* A rank's memory for the others to read; all of them must go on, so a rank without ends the job,
- * as it does in a collective. */
+/* This rank's shared segment. The other ranks wait for it, so a rank that gets no memory ends the
+ * job, as a failed collective does. */
 static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
 {
     void *at = comm_lane(m->o.comm, COMM_EP, which, n_bytes);
@@ -184,7 +186,7 @@ static void *lane(const struct moe *m, enum comm_lane which, size_t n_bytes)
     return at;
 }
 
-/* A rank's outputs in its lane: [rows, columns] floats, and behind them [rows] counters. */
+/* A rank's outputs in its shared segment: [rows, columns] floats, then [rows] counters. */
 struct outputs {
     const float *y;
     const int32_t *bad;
@@ -200,8 +202,8 @@ static struct outputs outputs_of(const struct moe *m, uint32_t ep, uint32_t etp)
     return (struct outputs){y, bad, columns};
 }
 
-/* What a rank adds up where it holds a slice: columns of all tokens, where these are its own
- * outputs, so that none are read from the others; else its tokens. */
+/* Whether a rank sums its own columns of all tokens, which it need not read from other ranks, and
+ * the owner of a row collects them; else each rank sums all columns of its own tokens. */
 static bool by_columns(const struct moe *m, const struct pass *p)
 {
     return is_cut(p) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
@@ -214,12 +216,13 @@ static struct status compute(struct moe *m, struct pass *p)
     p->bad = (int32_t *)(void *)(p->y + p->n_in * n);
     memset(p->bad, 0, p->n_in * sizeof *p->bad);
     TRY(moe_expert_sums(m, p, NULL));
-    /* else nobody reads them, and take_columns waits until all have read what they share */
+    /* by columns a rank reads its own outputs alone, and the barrier before take_columns suffices
+     */
     if (!by_columns(m, p)) comm_barrier(m->o.comm, COMM_EP);
     return status_ok();
 }
 
-/* What is added up: columns of tokens. */
+/* The sum of some columns of some tokens. */
 struct combine {
     const struct moe *m;
     const struct pass *p;

@@ -1,6 +1,7 @@
-/* A Mixture-of-Experts block over the ranks of a stage: router -> permute -> all-to-all -> grouped
- * expert FFN -> all-to-all -> combine at the source rank. Knows ranks and weights, not layers or
- * requests. Each tp rank is the source of its slice of the replica's tokens.
+/* A Mixture-of-Experts block over the ranks of a stage: router -> dispatch -> grouped expert FFN ->
+ * combine at the source rank. How rows meet their experts is chosen once (expert_exchange in
+ * moe_private.h): local, in one host, across hosts. Knows ranks and layers, not requests. Each tp
+ * rank is the source of its slice of the replica's tokens.
  * Order of the sums: docs/numerics.md, "MoE combine" and "The sum over ranks". */
 #ifndef SHOAL_MOE_MOE_H
 #define SHOAL_MOE_MOE_H
@@ -26,28 +27,28 @@ struct moe_options {
     const struct tap *tap; /* NULL: nobody watches */
 };
 
-/* One call's rows. x is equal on all tp ranks; h, shared and the counters are so, too, before and
- * after, or where moe_takes_slices, of two tokens on, each rank has those of its slice, by
+/* One call's rows. x is equal on all tp ranks. h, shared and the counters are equal on all tp
+ * ranks, too; where moe_takes_slices, each rank may instead have its slice of them, by
  * layout_split. T may be 0 and may differ between replicas. */
 struct moe_rows {
     size_t n_tokens;        /* T */
     struct range own;       /* rows of h, shared and the counters: all, or this rank's slice */
     const float *x;         /* [T, D] normed */
-    struct act_rows *in;    /* the same, whose codes may have been made; NULL: x alone */
+    struct act_rows *in;    /* the same, perhaps already quantized; NULL: x alone */
     const float *shared;    /* [T, D] joins the experts' sum; NULL: nothing */
     float *h;               /* [T, D] */
     int32_t *bad, *dropped; /* [T] added to */
     uint64_t *load;         /* [E] how often this rank's tokens chose an expert, added to */
 };
 
-struct moe; /* options and buffers; the buffers grow to the largest step seen */
+struct moe; /* its buffers grow to the largest step seen */
 
 /* Local. Errors: STATUS_MEMORY. destroy accepts NULL. */
 struct status moe_create(const struct moe_options *options, struct moe **out);
 void moe_destroy(struct moe **m);
 
-/* Local. Whether a call's rows may be slices: where the ranks of the experts all have the same rows
- * and can read each other's memory. The same on all of them. */
+/* Local. Whether a call's rows may be slices: the exchange is "in one host". The same on all tp
+ * ranks. */
 bool moe_takes_slices(const struct moe *m);
 
 /* **Collective (EP, ETP, TP; with a capacity factor also STAGE)**. h += residual_scale * (the

@@ -20,7 +20,7 @@ static void make_groups(const struct moe *m, const struct packed *weights,
     }
 }
 
-/* Each local expert's rows, to whoever watches. */
+/* Shows each local expert's rows to the tap. */
 static void show(const struct moe *m, const struct pass *p, enum tap_site site, const float *x,
                  size_t n)
 {
@@ -60,7 +60,7 @@ static void activate(const struct moe *m, const struct pass *p, size_t f, float 
     }
 }
 
-/* Memory for the codes of n_in rows of n inputs; NULL where no expert's weights ask for them. */
+/* Memory for n_in quantized rows of n inputs; NULL where no expert is quantized. */
 static struct status codes_memory(struct moe *m, const struct pass *p, enum buffer which, size_t n,
                                   void **out)
 {
@@ -79,7 +79,7 @@ bool moe_takes_codes(const struct moe *m, const struct pass *p)
            act_codes_alike(&p->w->gate[0], &p->w->up[0]);
 }
 
-/* The rows' codes, from those of their tokens. */
+/* Copies the tokens' quantized values to the experts' rows. */
 static struct status spread_codes(struct moe *m, const struct pass *p, struct act_rows *rows)
 {
     struct act_rows own = {.x = p->rows->x,
@@ -99,8 +99,7 @@ static struct status spread_codes(struct moe *m, const struct pass *p, struct ac
     return status_ok();
 }
 
-/* What down reads: gate [n_in, f], as this rank's columns of all ranks' inputs where these are
- * shared. */
+/* The inputs of down: gate [n_in, f]; where inputs are shared, as this rank's columns of all. */
 static struct status inner_rows(struct moe *m, const struct pass *p, const float *gate, size_t f,
                                 struct act_rows *out)
 {

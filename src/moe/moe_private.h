@@ -163,7 +163,7 @@ bool exchange_may_stay_in_host(const struct moe *m);
 /* Local. The buffer with room for n elements; its content is not kept. Errors: STATUS_MEMORY. */
 struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_bytes, void *out);
 
-/* Local. The same in memory that the ranks of an axis share, where there is such memory. Errors:
+/* Local. The same in a shared segment of the axis where its ranks share memory. Errors:
  * STATUS_MEMORY. */
 struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis axis,
                               enum comm_lane lane, size_t n_bytes, void *out);

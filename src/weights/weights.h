@@ -10,7 +10,7 @@
 #include "parallel/layout/layout.h"
 #include "weights/layer.h"
 
-/* What a tensor is for. The roles of a layer stand together. */
+/* The role of a tensor in the model. The roles of a layer stand together. */
 enum weight_role {
     WEIGHT_EMBED,
     WEIGHT_ATTN_NORM,
@@ -80,7 +80,7 @@ typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
 struct status weights_list(const struct arch *m, const struct layout *l, struct layout_place place,
                            weight_emit *emit, void *ctx);
 
-/* Local. Completes the layout's model with the leaves that the checkpoint stores, and its weight
+/* Local. Completes the layout's model with the K-blocks that the checkpoint stores, and its weight
  * type. Errors: STATUS_INPUT when a tensor the model needs is missing, has another shape, or when
  * the file has a tensor that the model does not know (a bias, say): nothing is ignored. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
@@ -105,8 +105,8 @@ struct weights {
     struct weights_block *blocks; /* owned; memory of everything here */
     size_t n_blocks, blocks_capacity;
     const struct kern_table *kern; /* borrowed: where matrices, vectors and inv_freq stand */
-    /* where the layout lends experts: borrowed, outlives the weights; else NULL. What they take of
-     * COMM_LANE_EXPERTS */
+    /* where the layout lends experts: borrowed, outlives the weights; else NULL. lent_bytes: the
+     * part of COMM_LANE_EXPERTS that they take */
     struct comm *lends_by;
     size_t lent_bytes;
 };

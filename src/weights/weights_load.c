@@ -452,7 +452,7 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     return device_status(ld->w->kern->device);
 }
 
-/* A rank without leaves of a down projection still reads the sums of the others, so it needs the
+/* A rank without K-blocks of a down projection still rounds the sums of the others, so it needs the
  * tensor's grid. */
 static void fill_grids(struct loading *ld, const struct arch *m)
 {
@@ -467,7 +467,7 @@ static void fill_grids(struct loading *ld, const struct arch *m)
     }
 }
 
-/* What the stage's layers are; their weights are still absent. */
+/* Fills in the place and kind of the stage's layers; their weights are still absent. */
 static struct status describe_layers(struct weights *w, const struct arch *m,
                                      const struct layout *l)
 {

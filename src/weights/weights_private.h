@@ -5,11 +5,11 @@
 
 #include "weights/weights.h"
 
-/* Local. Zeroed memory for experts in the lane that others can read; NULL: there is no room. */
+/* Local. Zeroed memory for experts in the shared segment that other ranks read; NULL: no room. */
 void *weights_lend_memory(struct weights *w, size_t n_bytes);
 
 /* **Collective (EP)**, once the weights are loaded. Takes the others' experts beside this rank's,
- * in each layer whose experts all stand in lanes. Errors: STATUS_MEMORY. */
+ * in each layer whose experts all stand in shared segments. Errors: STATUS_MEMORY. */
 struct status weights_lend(struct weights *w, const struct layout *l);
 
 #endif
