@@ -114,12 +114,6 @@ void grid_sum_finish_to_f32(const struct grid_sum *s, struct comm *c, enum comm_
     finish(s, c, axis, lane, false);
 }
 
-void grid_sum_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
-{
-    grid_sum_start(s, c, axis, GRID_SUM_NOW);
-    finish(s, c, axis, GRID_SUM_NOW, true);
-}
-
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
     grid_sum_start(s, c, axis, GRID_SUM_NOW);

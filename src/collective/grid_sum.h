@@ -11,15 +11,12 @@
  * axis, all of the same size. */
 size_t grid_sum_room(size_t n_rows, size_t n_out, const struct comm *c, enum comm_axis axis);
 
-/* **Collective (axis)**. y += the sums' values. */
-void grid_sum_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis);
-
 /* **Collective (axis)**. y = the sums' values. */
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis);
 
-/* **Collective (axis)**. The same in two calls with the same arguments: grid_sum_start and one
- * finish. Other ops may be called in between; a device computes them while the sums travel. The
- * lane must hold no other sum. */
+/* **Collective (axis)**. y = the sums' values, or y += them, in two calls with the same arguments:
+ * grid_sum_start and one finish. Other ops may be called in between; a device computes them while
+ * the sums travel. The lane must hold no other sum. */
 void grid_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane);
 void grid_sum_finish_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane);
 void grid_sum_finish_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis,

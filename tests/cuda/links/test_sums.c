@@ -156,7 +156,8 @@ static void sums_are_the_cpus(size_t parts_from)
         struct sample one = make(&b, rows[i], widths[i], i), other = make(&b, 3, widths[i], i + 9);
         put(&b, &one);
         put(&b, &other);
-        grid_sum_add(&one.on_device, b.c, COMM_TP);
+        grid_sum_start(&one.on_device, b.c, COMM_TP, GRID_SUM_NOW);
+        grid_sum_finish_add(&one.on_device, b.c, COMM_TP, GRID_SUM_NOW);
         grid_sum_to_f32(&other.on_device, b.c, COMM_TP);
         check(&b, &one, true);
         check(&b, &other, false);
