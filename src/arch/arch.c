@@ -87,6 +87,16 @@ static struct status derive_heads(struct arch_reading *r)
     if (m->head_dim == 0) m->head_dim = m->width / m->n_heads;
     m->query_dim = m->value_dim = m->head_dim;
     m->rotary = (uint32_t)(m->head_dim * r->rotary_part);
+    if (r->rotary_dim > 0 && r->rotary_part != 1 && r->rotary_dim != m->rotary) {
+        return status_make(STATUS_INPUT,
+                           "%s: rotary_dim: expected %u, as partial_rotary_factor says, found %u",
+                           r->what, m->rotary, r->rotary_dim);
+    }
+    if (r->rotary_dim > m->head_dim) {
+        return status_make(STATUS_INPUT, "%s: rotary_dim: expected at most head_dim %u, found %u",
+                           r->what, m->head_dim, r->rotary_dim);
+    }
+    if (r->rotary_dim > 0) m->rotary = r->rotary_dim;
     if (m->rotary >= 2 && m->rotary % 2 == 0) return status_ok();
     return status_make(STATUS_INPUT,
                        "%s: head_dim, partial_rotary_factor: %u rotated elements, expected an even "

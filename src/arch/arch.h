@@ -43,7 +43,8 @@ struct arch_family {
     bool sinks;           /* a score per head that takes weight and has no value */
     bool mla;             /* multi-head latent attention; rotates neighbours, unless
                              "rope_interleave" says no */
-    bool partial_rotary;  /* a part of a head may be all that is rotated */
+    bool partial_rotary;  /* only a part of a head may be rotated: "partial_rotary_factor" */
+    bool rotary_dim;      /* the same as a number of elements: "rotary_dim" */
     enum window_rule window;
     bool window_switch; /* there is a window only where "use_sliding_window" is true */
     bool mlp_bias;      /* may have biases of the dense FFN: "mlp_bias" */

@@ -121,6 +121,19 @@ static const struct arch_family families[] = {
              .down = "mlp.experts.down_proj.weight",
              .shared = "mlp.shared_experts.",
              .bias = "mlp.gate.e_score_correction_bias"}},
+    {.architecture = "MiniMaxM2ForCausalLM",
+     .title = "MiniMax-M2",
+     .qk_norm_whole = true,
+     .partial_rotary = true,
+     .rotary_dim = true,
+     .has_experts = true,
+     .sigmoid = true,
+     .renormalise = true,
+     .moe = {.router = "block_sparse_moe.gate.weight",
+             .gate = "block_sparse_moe.experts.w1.weight",
+             .up = "block_sparse_moe.experts.w3.weight",
+             .down = "block_sparse_moe.experts.w2.weight",
+             .bias = "block_sparse_moe.e_score_correction_bias"}},
 };
 
 const struct arch_family *arch_family_at(size_t i)

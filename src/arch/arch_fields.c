@@ -12,6 +12,8 @@ enum field_type {
     FIELD_DOUBLE, /* double: likewise */
     FIELD_SWITCH, /* bool */
     FIELD_WORD,   /* must be `word` */
+    FIELD_TRUE,   /* must be true */
+    FIELD_ONES,   /* must be a list of ones */
     FIELD_NODE,   /* const struct js_node *, for arch.c to read */
 };
 
@@ -51,6 +53,10 @@ static const struct field fields[] = {
     {"attention_bias", FIELD_SWITCH, AT(attention_bias)},
     {"qkv_bias", FIELD_SWITCH, AT(qkv_bias), ONLY(qkv_bias_switch)},
     {"use_qk_norm", FIELD_SWITCH, AT(m.qk_norm), ONLY(qk_norm_switch), .refused_elsewhere = true},
+    {"use_qk_norm", FIELD_TRUE, ONLY(qk_norm_whole), .refused_elsewhere = true},
+    {"qk_norm_type", FIELD_WORD, .word = "per_layer", ONLY(qk_norm_whole),
+     .refused_elsewhere = true},
+    {.key = "attn_type_list", .type = FIELD_ONES}, /* 1: softmax attention; others are linear */
     {"clip_qkv", FIELD_FLOAT, AT(m.clip_qkv), .most = 1e6, .may_be_zero = true, ONLY(clips),
      .refused_elsewhere = true},
     {"sliding_window", FIELD_COUNT, AT(window), .most = 1 << 24, .may_be_zero = true},
@@ -72,6 +78,8 @@ static const struct field fields[] = {
     {"rope_parameters", FIELD_NODE, AT(rope_parameters)},
     {"partial_rotary_factor", FIELD_DOUBLE, AT(rotary_part), .most = 1, .otherwise = 1,
      ONLY(partial_rotary), .refused_elsewhere = true},
+    {"rotary_dim", FIELD_COUNT, AT(rotary_dim), .most = 1024, ONLY(rotary_dim),
+     .refused_elsewhere = true},
     /* experts */
     {"num_local_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
     {"n_routed_experts", FIELD_COUNT, AT(m.n_experts), .most = 4096, ONLY(has_experts)},
@@ -97,6 +105,7 @@ static const struct field fields[] = {
      .may_be_zero = true, ONLY(has_experts)},
     {"topk_method", FIELD_NODE, AT(topk_method), ONLY(has_experts)},
     {"scoring_func", FIELD_NODE, AT(scoring_func), ONLY(has_experts)},
+    {"use_routing_bias", FIELD_TRUE, ONLY(sigmoid), .refused_elsewhere = true},
     {"norm_topk_prob", FIELD_SWITCH, AT(norm_topk_prob), ONLY(has_experts)},
     {"routed_scaling_factor", FIELD_FLOAT, AT(routed_scale), .most = 1e6, ONLY(has_experts)},
     {"swiglu_alpha", FIELD_FLOAT, AT(m.swiglu_alpha), .most = 1e3, .otherwise = 1.702,
@@ -148,6 +157,9 @@ static const struct field fields[] = {
     {.key = "auto_map", .type = FIELD_INERT},
     {.key = "num_nextn_predict_layers", .type = FIELD_INERT}, /* convert leaves these layers out */
     {.key = "num_mtp_layers", .type = FIELD_INERT},
+    {.key = "num_mtp_modules", .type = FIELD_INERT},
+    {.key = "mtp_transformer_layers", .type = FIELD_INERT},
+    {.key = "use_mtp", .type = FIELD_INERT},
     {.key = "seq_aux", .type = FIELD_INERT},
     {.key = "aux_loss_alpha", .type = FIELD_INERT},
     {.key = "ep_size", .type = FIELD_INERT},
@@ -227,6 +239,27 @@ static struct status read_number(struct arch_reading *r, const struct field *f,
     return status_ok();
 }
 
+static struct status read_true(const struct arch_reading *r, const struct field *f,
+                               const struct js_node *node)
+{
+    bool is_true;
+    if (js_bool(node, &is_true) && is_true) return status_ok();
+    return status_make(STATUS_INPUT, "%s: %s: expected true for %s, found another value", r->what,
+                       f->key, r->m.family->title);
+}
+
+static struct status read_ones(const struct arch_reading *r, const struct field *f,
+                               const struct js_node *node)
+{
+    for (size_t i = 0; i < js_count(node); i++) {
+        int64_t value;
+        if (js_int(js_at(node, i), &value) && value == 1) continue;
+        return status_make(STATUS_INPUT, "%s: %s: entry %zu is not 1, which is not implemented",
+                           r->what, f->key, i);
+    }
+    return status_ok();
+}
+
 static struct status read_field(struct arch_reading *r, const struct field *f,
                                 const struct js_node *node)
 {
@@ -248,6 +281,10 @@ static struct status read_field(struct arch_reading *r, const struct field *f,
         return status_make(STATUS_INPUT, "%s: %s \"%s\" is not implemented", r->what, f->key,
                            word == NULL ? "(no text)" : word);
     }
+    case FIELD_TRUE:
+        return read_true(r, f, node);
+    case FIELD_ONES:
+        return read_ones(r, f, node);
     case FIELD_NODE:
         *(const struct js_node **)to = node;
         return status_ok();

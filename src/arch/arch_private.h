@@ -16,6 +16,7 @@ struct arch_reading {
     const struct js_node *rope_scaling, *rope_parameters, *layer_types, *mlp_only_layers;
     const struct js_node *scoring_func, *topk_method, *eos_token_id;
     double rotary_part;      /* of a head */
+    uint32_t rotary_dim;     /* the same as elements of a head; 0: absent */
     uint32_t query_own;      /* latent attention: elements of a head of q that are not rotated */
     uint32_t n_shared;       /* shared experts, of expert_ffn columns each */
     uint32_t sparse_step;    /* every so many layers one has experts */

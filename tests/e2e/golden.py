@@ -37,6 +37,8 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "qwen3-moe-window": "model.layers.2.mlp.experts.5.up_proj.weight",
            "deepseek-v3-fp8": "model.layers.1.input_layernorm.weight",  # one that is not in fp8
            "kimi_k2": "model.layers.1.self_attn.kv_b_proj.weight",
+           "minimax_m2": "model.layers.1.block_sparse_moe.experts.3.w2.weight",
+           "minimax-m2-fp8": "model.layers.1.self_attn.q_norm.weight",
            "glm4_moe": "model.layers.1.mlp.shared_experts.down_proj.weight",
            "deepseek-v3-unshared": "model.layers.1.self_attn.kv_b_proj.weight"}
 FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}

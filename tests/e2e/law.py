@@ -85,7 +85,7 @@ DIMENSIONS = {
 # the other families, each with all pairs of fewer values: what they add is inside a layer
 FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-moe", "olmoe-clip",
             "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "kimi-k2",
-            "glm4-moe", "llama-bias"]
+            "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias"]
 FAMILY_RUNS = 9  # each
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],

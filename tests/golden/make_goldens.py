@@ -24,7 +24,8 @@ from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Con
                           DeepseekV3ForCausalLM, GenerationConfig, Glm4MoeConfig,
                           Glm4MoeForCausalLM, GptOssConfig, GptOssForCausalLM, GraniteMoeConfig,
                           GraniteMoeForCausalLM,
-                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MiniMaxM2Config, MiniMaxM2ForCausalLM,
+                          MistralConfig, MistralForCausalLM,
                           MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM,
                           Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
@@ -40,6 +41,14 @@ TEXT = ("the quick brown fox jumps over the lazy dog and a shoal of small fish s
 
 COMMON = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, use_cache=True,
               max_position_embeddings=512)
+
+
+def minimax_fields(n_layers, rotary_dim):
+    """What MiniMax-M2's published config.json says and transformers does not write."""
+    return dict(attn_type_list=[1] * n_layers, rotary_dim=rotary_dim, qk_norm_type="per_layer",
+                use_qk_norm=True, use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0,
+                num_mtp_modules=3, mtp_transformer_layers=1, use_mtp=True)
+
 
 MODELS = {
     # dense, grouped queries, own head, shards with an index
@@ -359,6 +368,28 @@ MODELS = {
             use_qk_norm=False, attention_bias=False, rms_norm_eps=1e-5, tie_word_embeddings=True,
             rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
             **COMMON)),
+    # half of a head rotated, norms of all of q and of k, sigmoid scores with a bias; the published fields
+    "minimax-m2": dict(
+        cls=MiniMaxM2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fields=minimax_fields(3, 16),
+        config=lambda: MiniMaxM2Config(
+            vocab_size=301, hidden_size=64, intermediate_size=48, num_hidden_layers=3,
+            num_attention_heads=6, num_key_value_heads=2, head_dim=32, num_local_experts=8,
+            num_experts_per_tok=3, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5),
+            **COMMON)),
+    # linears as codes with scales of blocks of 128 x 128, most of them cut off at the end
+    "minimax-m2-fp8": dict(
+        cls=MiniMaxM2ForCausalLM, dtype=torch.bfloat16, prompts=SHORTER, fp8=True,
+        fields=dict(minimax_fields(2, 8), rope_parameters=None, rope_theta=1e4, quantization_config=dict(
+            quant_method="fp8", fmt="float8_e4m3fn", activation_scheme="dynamic",
+            weight_block_size=[128, 128],
+            modules_to_not_convert=["gate", "e_score_correction_bias", "lm_head"])),
+        config=lambda: MiniMaxM2Config(
+            vocab_size=288, hidden_size=160, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=8, num_key_value_heads=4, head_dim=32, num_local_experts=6,
+            num_experts_per_tok=2, rms_norm_eps=1e-6, tie_word_embeddings=False,
+            rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.25),
+            **COMMON)),
 }
 
 
@@ -432,7 +463,8 @@ def fp8_of(weight):
 
 
 def in_fp8(name):
-    return name.endswith(("_proj.weight", "_with_mqa.weight")) and "lm_head" not in name
+    experts = (".w1.weight", ".w2.weight", ".w3.weight")
+    return name.endswith(("_proj.weight", "_with_mqa.weight", *experts)) and "lm_head" not in name
 
 
 def round_fp8(model):
@@ -464,6 +496,7 @@ def publish_fp8(hf, dtype):
 def edit_config(hf, **fields):
     config = json.loads((hf / "config.json").read_text())
     config.update(fields)
+    config = {key: value for key, value in config.items() if key not in fields or value is not None}
     (hf / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -609,6 +642,8 @@ def write_model(name, spec):
         facts["convert"] = ["--dtype", "f32"]  # codes times scales are no bfloat16
     if "drop" in spec:
         drop_tensors(hf, spec["drop"])
+    if "fields" in spec:
+        edit_config(hf, **spec["fields"])
     if "published" in spec:
         edit_config(hf, model_type=spec["published"])
         facts["text"] = write_tiktoken(hf, model.config.vocab_size)

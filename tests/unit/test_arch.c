@@ -144,6 +144,41 @@ static void mixtures_are_understood(void)
     refuse(body, "logits_scaling");
 }
 
+/* MiniMax-M2's published fields, its layers cut; and values of them that mean another arithmetic.
+ */
+static void minimax_fields_are_read(void)
+{
+    static const char fields[] =
+        "\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"head_dim\":128,\"hidden_act\":\"silu\","
+        "\"hidden_size\":3072,\"intermediate_size\":1536,\"max_position_embeddings\":196608,"
+        "\"model_type\":\"minimax_m2\",\"mtp_transformer_layers\":1,\"num_attention_heads\":48,"
+        "\"num_experts_per_tok\":8,\"num_hidden_layers\":2,\"num_key_value_heads\":8,"
+        "\"num_local_experts\":256,\"num_mtp_modules\":3,\"rms_norm_eps\":1e-06,"
+        "\"rope_theta\":5000000,\"scoring_func\":\"sigmoid\",\"shared_intermediate_size\":0,"
+        "\"tie_word_embeddings\":false,\"use_cache\":true,\"use_mtp\":true,"
+        "\"use_routing_bias\":true,\"vocab_size\":200064";
+    char body[1900];
+    snprintf(body, sizeof body,
+             "%s,\"rotary_dim\":64,\"use_qk_norm\":true,\"qk_norm_type\":\"per_layer\","
+             "\"attn_type_list\":[1,1]",
+             fields);
+    CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
+    CU_ASSERT(m.rotary == 64 && m.head_dim == 128 && m.expert_ffn == 1536 && !m.qk_norm);
+    CU_ASSERT(m.family->qk_norm_whole && m.router.kind == ROUTER_SIGMOID_RENORM);
+    snprintf(body, sizeof body, "%s,\"attn_type_list\":[1,0]", fields);
+    refuse(body, "attn_type_list");
+    snprintf(body, sizeof body, "%s,\"use_qk_norm\":false", fields);
+    refuse(body, "use_qk_norm");
+    snprintf(body, sizeof body, "%s,\"qk_norm_type\":\"per_head\"", fields);
+    refuse(body, "qk_norm_type");
+    snprintf(body, sizeof body, "%s,\"rotary_dim\":64,\"partial_rotary_factor\":0.25", fields);
+    refuse(body, "rotary_dim");
+    snprintf(body, sizeof body, "%s,\"rotary_dim\":192", fields);
+    refuse(body, "rotary_dim");
+    refuse(LLAMA ",\"rotary_dim\":64", "rotary_dim");
+    refuse(LLAMA ",\"qk_norm_type\":\"per_layer\"", "qk_norm_type");
+}
+
 /* The fields of published models, layers cut where they are listed. */
 static void published_configs_are_taken(void)
 {
@@ -336,6 +371,7 @@ void suite_arch(CU_pSuite suite)
     CU_add_test(suite, "biases are those of the family", biases_are_those_of_the_family);
     CU_add_test(suite, "windows are those of the layers", windows_are_those_of_the_layers);
     CU_add_test(suite, "mixtures are understood", mixtures_are_understood);
+    CU_add_test(suite, "MiniMax-M2's fields", minimax_fields_are_read);
     CU_add_test(suite, "published configs are taken", published_configs_are_taken);
     CU_add_test(suite, "latent attention is understood", latent_attention_is_understood);
     CU_add_test(suite, "rope_theta is found in both places", rope_theta_is_found_in_both_places);

@@ -43,7 +43,7 @@ static struct rope rope_read(const struct js_node *config)
     struct rope r = {.config = config};
     double head_dim = number_or(config, "head_dim", heads >= 1 ? floor(width / heads) : 0);
     head_dim = number_or(config, "qk_rope_head_dim", head_dim);
-    r.rotated = floor(head_dim * part);
+    r.rotated = part != 1 ? floor(head_dim * part) : number_or(config, "rotary_dim", head_dim);
     r.theta = number_or(parameters, "rope_theta", number_or(config, "rope_theta", 10000.0));
     if (!is_plain(parameters, &r.rule)) {
         r.scaling = parameters;
