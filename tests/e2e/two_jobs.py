@@ -28,10 +28,10 @@ class TwoJobs(JournalTest):
         self.output.touch()
         job = Started(self, layout, *SLOW, "--watchdog", 0, *flags, env={"SLURM_JOB_ID": "4711"})
         job.wait_for("loaded ")
-        self.halt(job, signal.SIGSTOP)  # so that every second job finds it at work
+        self.halt(signal.SIGSTOP)  # so that every second job finds it at work
         return job
 
-    def halt(self, job, number):
+    def halt(self, number):
         for pid in ranks_of(self.shoal, self.output):
             kill(pid, number)
 
@@ -48,7 +48,7 @@ class TwoJobs(JournalTest):
         print(f"{what}: {done.err.splitlines()[-1]}", flush=True)
 
     def ends(self, what, job):
-        self.halt(job, signal.SIGCONT)
+        self.halt(signal.SIGCONT)
         status = job.wait()
         expect(status == 0, f"{what}: the first job: status {status}: {job.text()[-3000:]}")
         self.check_whole(what)
@@ -89,7 +89,7 @@ class TwoJobs(JournalTest):
         text = self.finish("resumed behind SIGKILL")
         expect("waiting up to" not in text, text)
         job = self.first(layout="tp2")
-        self.halt(job, signal.SIGCONT)
+        self.halt(signal.SIGCONT)
         kill(job.process.pid)  # its ranks take a moment to see it
         job.wait()
         self.finish("resumed behind its launcher's SIGKILL")
@@ -126,11 +126,14 @@ class TwoJobs(JournalTest):
         expect(done.status == 3 and "expected a job's output with its journal" in done.err, str(done))
 
     def main(self):
-        self.three_ways_in()
-        self.other_files()
-        self.killed()
-        self.other_hosts()
-        self.status_of_no_job()
+        try:
+            self.three_ways_in()
+            self.other_files()
+            self.killed()
+            self.other_hosts()
+            self.status_of_no_job()
+        finally:
+            self.halt(signal.SIGKILL)  # a failed test leaves no stopped job behind
 
 
 if __name__ == "__main__":
