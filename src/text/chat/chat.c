@@ -1,4 +1,4 @@
-/* The variables that chat templates know, and the spans of what they made. */
+/* The variables of chat templates, and the spans of their output. */
 #include "text/chat/chat.h"
 
 #include "base/mem.h"
@@ -71,7 +71,7 @@ void chat_destroy(struct chat **c)
     mem_free(c);
 }
 
-/* Whether text is all of `shape`, whose zeros stand for any digits. */
+/* Whether the text has this shape; 0 stands for any digit. */
 static bool is_shaped(const char *text, const char *shape)
 {
     for (; *shape != '\0'; text++, shape++) {
@@ -103,7 +103,7 @@ struct status chat_date_parse(const char *text, struct jinja_date *out)
     return status_ok();
 }
 
-/* An array of objects, or with `optional` nothing. */
+/* Refuses a node that is no array of objects; optional: it may be null. */
 static struct status check_objects(const struct js_node *node, const char *name, bool optional)
 {
     if (optional && js_type(node) == JS_NULL) return status_ok();
@@ -132,7 +132,8 @@ static void add_json(struct vars *vars, const char *name, const struct js_node *
     };
 }
 
-/* Later ones win; those that a user names come before those that the model fixes. */
+/* Adds the user's variables. Of equal names the last one added counts, so the model's come later.
+ */
 static struct status add_extra(struct vars *vars, const struct js_node *extra)
 {
     const void *it = NULL;

@@ -1,6 +1,6 @@
-/* Conversations into the text, and the ids, that a model was trained on: its chat template, run.
- * Bytes that users wrote never become special tokens. Reads no files and parses no request lines.
- * Called by the lead for request lines with `messages`. */
+/* Turns a conversation into the text and the token ids that a model expects, by its chat template.
+ * Bytes from users never become special tokens. Reads no files and parses no request lines. Called
+ * by the lead for request lines with `messages`. */
 #ifndef SHOAL_TEXT_CHAT_CHAT_H
 #define SHOAL_TEXT_CHAT_CHAT_H
 
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct chat; /* a model's chat template and the special tokens it speaks of; never changes */
+struct chat; /* a chat template and the special tokens that it may name; never changes */
 
 /* Local. n bytes of a template in Jinja; `what` names them in errors. tokens: tokenizer_config.json
  * (or NULL), from which bos_token, eos_token and their like are taken: strings, or objects with
@@ -22,8 +22,8 @@ struct status chat_create(const char *source, size_t n, const struct js_node *to
                           const char *what, struct chat **out);
 void chat_destroy(struct chat **c);
 
-/* Local. Sets what a special token's variable ("bos_token", "eos_token", ...) stands for, as models
- * without a tokenizer_config.json need. Errors: STATUS_INPUT for other names, STATUS_MEMORY. */
+/* Local. Sets the text of a special token's variable ("bos_token", "eos_token", ...), for models
+ * without a tokenizer_config.json. Errors: STATUS_INPUT for other names, STATUS_MEMORY. */
 struct status chat_set_token(struct chat *c, const char *name, const char *text, size_t n);
 
 /* Zero-initialise it. Nodes are borrowed and may be NULL. */
@@ -32,7 +32,7 @@ struct chat_options {
     const struct js_node *tools;     /* array, as OpenAI writes it */
     const struct js_node *documents; /* array */
     const struct js_node *extra;     /* object: further variables (chat_template_kwargs) */
-    struct jinja_date date;          /* what strftime_now sees; year 0: CHAT_DATE_DEFAULT */
+    struct jinja_date date;          /* of strftime_now; year 0: CHAT_DATE_DEFAULT */
     struct jinja_limits limits;
 };
 
@@ -50,9 +50,9 @@ struct chat_text {
     size_t n_spans;
 };
 
-/* Local. Runs the template over an array of messages; all of its strings are a user's. Errors:
- * STATUS_REQUEST when messages, tools, documents or extra have another shape, and with what the
- * template says (raise_exception) or does wrong; STATUS_MEMORY. */
+/* Local. Runs the template over an array of messages, all of whose strings come from a user.
+ * Errors: STATUS_REQUEST for messages, tools, documents or extra of another shape, and those of
+ * jinja_render; STATUS_MEMORY. */
 struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
@@ -62,8 +62,8 @@ void chat_text_fini(struct chat_text *t);
  * Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);
 
-/* Local. Appends the ids of a rendered conversation: special tokens are found in the template's
- * bytes alone, nothing is put around them. Errors: as tokenizer_encode_spans. */
+/* Local. Appends the ids of a rendered conversation. Special tokens are found only in bytes of the
+ * template, and none are added. Errors: as tokenizer_encode_spans. */
 struct status chat_encode(struct tokenizer *t, const struct chat_text *text,
                           struct token_list *out);
 

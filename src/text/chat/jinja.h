@@ -1,8 +1,6 @@
 /* A template engine for the part of Jinja that chat templates use (Jinja 3.1, sandboxed, immutable,
- * trim_blocks, lstrip_blocks, loop controls). Every byte of the output tells whether the template
- * or a user made it. Knows no conversations: text/chat/chat.h does. What is not understood is
- * refused.
- */
+ * trim_blocks, lstrip_blocks, loop controls); other constructs are refused. Every byte of the
+ * output is marked as the template's or a user's. Knows no conversations: text/chat/chat.h does. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_H
 #define SHOAL_TEXT_CHAT_JINJA_H
 
@@ -24,8 +22,8 @@ void jinja_destroy(struct jinja **t);
 enum jinja_var_kind {
     JINJA_VAR_NONE,
     JINJA_VAR_BOOL,
-    JINJA_VAR_TEXT, /* made by the template's side: trusted */
-    JINJA_VAR_JSON, /* made by a user: every byte of its strings, numbers and words is marked */
+    JINJA_VAR_TEXT, /* from the model: trusted */
+    JINJA_VAR_JSON, /* from a user: every byte of its strings, numbers and words is marked */
 };
 
 struct jinja_var {
@@ -37,7 +35,7 @@ struct jinja_var {
     const struct js_node *node; /* JSON: borrowed, outlives the call */
 };
 
-/* What strftime_now sees; a wall clock without a zone. */
+/* The time that strftime_now returns, without a zone. */
 struct jinja_date {
     int year, month, day; /* 1.., 1..12, 1..31 */
     int hour, minute, second;
@@ -51,15 +49,16 @@ struct jinja_limits {
     unsigned max_depth;      /* 400 nested evaluations; the C stack needs about 1 KiB for each */
 };
 
-/* What a template made. Zero-initialise it; jinja_output_fini frees it. */
+/* The output of a template. Zero-initialise it; jinja_output_fini frees it. */
 struct jinja_output {
     char *bytes;         /* owned, [n]; well-formed UTF-8, not NUL-terminated */
-    unsigned char *user; /* owned, [n]: 1 where a user made the byte, 0 where the template did */
+    unsigned char *user; /* owned, [n]: 1 for a byte from a user, 0 for one from the template */
     size_t n;
 };
 
-/* Local. Runs a template. Errors: STATUS_REQUEST with raise_exception's sentence, or with what the
- * template did wrong and its line, or with the limit that was met; STATUS_MEMORY. */
+/* Local. Runs a template. Errors: STATUS_REQUEST with the sentence of raise_exception, with the
+ * mistake of the template and its line, with the field of a wrong type, or with the limit;
+ * STATUS_MEMORY. */
 struct status jinja_render(const struct jinja *t, const struct jinja_var *vars, size_t n_vars,
                            const struct jinja_date *now, const struct jinja_limits *limits,
                            struct jinja_output *out);

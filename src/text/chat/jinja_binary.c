@@ -104,7 +104,7 @@ static bool number_binary(struct jrun *r, int op, const struct jvalue *a, const 
     return true;
 }
 
-/* What HTML would misread, escaped. */
+/* Appends the text with its characters of HTML escaped, unless it is marked safe. */
 static bool add_escaped(struct jbuild *b, const struct jvalue *v, bool safe)
 {
     const struct jtext *t = v->u.text;
@@ -171,7 +171,8 @@ static bool repeatable(const struct jvalue *v)
     return v->type == JV_TEXT || v->type == JV_LIST || v->type == JV_TUPLE;
 }
 
-/* The operands do not fit. Where one of them came with the request, and is no string, names it. */
+/* Fails for operands whose types do not go together. Names the field of the one that came with the
+ * request, the one that is no string first. */
 static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
                        const struct jvalue *b)
 {

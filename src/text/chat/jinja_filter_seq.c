@@ -7,7 +7,7 @@
     static bool name(struct jrun *r, const struct jvalue *self, const struct jvalue *a,            \
                      struct jvalue *out)
 
-/* What an attribute path such as "a.b.0" leads to. */
+/* *out = the value at an attribute path such as "a.b.0". */
 static bool attr_path(struct jrun *r, const struct jvalue *v, const struct jvalue *path,
                       const struct jvalue *absent, struct jvalue *out)
 {
@@ -125,8 +125,7 @@ FILTER(filter_items)
     return true;
 }
 
-/* What map does with each item: a filter with its arguments, or an attribute and what stands for it
- * where there is none. */
+/* How map changes each item: by a filter with its arguments, or to an attribute with a default. */
 struct mapping {
     const struct jfunction *filter; /* NULL: the attribute */
     struct jargs rest;
@@ -252,7 +251,7 @@ struct keyed {
     struct jvalue key, value;
 };
 
-/* Two sorted runs, [at, mid) and [mid, end), become one in `to`; equal keys keep their order. */
+/* Merges two sorted runs, [at, mid) and [mid, end), into `to`; equal keys keep their order. */
 static bool merge_keyed(struct jrun *r, const struct keyed *from, struct keyed *to, size_t at,
                         size_t mid, size_t end, int turn)
 {

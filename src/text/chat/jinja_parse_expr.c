@@ -218,7 +218,7 @@ static bool parse_args(struct jparse *p, struct jnode **out)
     return true;
 }
 
-/* What stands between [ and ]: an expression, or a slice of a. */
+/* Parses the inside of [ ]: an index, or a slice of a. */
 static struct jnode *parse_subscript(struct jparse *p, struct jnode *a)
 {
     struct jnode *part[3] = {NULL, NULL, NULL};

@@ -208,7 +208,7 @@ static bool read_number(const struct jtext *f, size_t *at, int *out)
     return any && *out < 10000;
 }
 
-/* Reads what stands behind a '%'. */
+/* Reads a conversion after its '%'. */
 static bool read_conversion(struct jrun *r, const struct jtext *f, size_t *at,
                             struct conversion *out)
 {

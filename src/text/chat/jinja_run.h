@@ -1,5 +1,5 @@
-/* Scopes, and running the nodes of a template. Nobody outside jinja*.c includes this. Failures are
- * kept as in jinja_value.h. */
+/* Scopes, and running the nodes of a template. Only jinja*.c includes this. Failures as in
+ * jinja_value.h. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_RUN_H
 #define SHOAL_TEXT_CHAT_JINJA_RUN_H
 
@@ -22,7 +22,8 @@ struct jmacro {
     struct jscope *scope; /* where it was defined */
 };
 
-/* Local. A fresh scope, NULL on failure. set binds in this scope; get looks outwards too. */
+/* Local. A new scope; NULL on failure. set binds a name in this scope; get also searches the
+ * parents. */
 struct jscope *jscope_new(struct jrun *r, struct jscope *parent);
 bool jscope_set(struct jrun *r, struct jscope *s, const struct jname *name,
                 const struct jvalue *value);

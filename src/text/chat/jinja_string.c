@@ -1,4 +1,5 @@
-/* What Python's strings do: characters, case, blanks, finding, replacing. Marks travel along. */
+/* Python's string operations: characters, case, blanks, finding, replacing. They keep the marks of
+ * bytes. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"

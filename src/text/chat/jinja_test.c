@@ -1,4 +1,4 @@
-/* Tests: what stands behind `is`. */
+/* Tests: the words after `is`. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"

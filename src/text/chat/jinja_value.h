@@ -1,7 +1,7 @@
-/* Values of a running template, their memory and what they can do. Nobody outside jinja*.c includes
- * this. All values live in the run's arena and never change, namespaces and iterators excepted.
- * All Local. Functions return false (NULL) after a failure and run->st keeps the first one:
- * STATUS_REQUEST for a template's mistake or a limit that is met, STATUS_MEMORY. */
+/* Values of a running template, their memory and operations. Only jinja*.c includes this. Values
+ * live in the arena of the run and never change, except namespaces and iterators. All functions are
+ * Local. They return false (or NULL) after a failure, and run->st keeps the first one:
+ * STATUS_REQUEST for a mistake of the template or a limit, STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_VALUE_H
 #define SHOAL_TEXT_CHAT_JINJA_VALUE_H
 
@@ -32,8 +32,8 @@ enum jvalue_type {
     JV_LIST,
     JV_TUPLE,
     JV_RANGE,
-    JV_VIEW,     /* what dict.keys(), values() and items() give */
-    JV_ITERATOR, /* walks once; true whatever it holds; has no length */
+    JV_VIEW,     /* the result of dict.keys(), values() and items() */
+    JV_ITERATOR, /* can be walked once; always true; has no length */
     JV_DICT,
     JV_NAMESPACE,
     JV_LOOP,
@@ -50,11 +50,11 @@ struct jtext {
 };
 
 struct jvalue {
-    uint8_t type; /* enum jvalue_type */
-    bool user;    /* NONE, BOOL, INT, FLOAT: came from a user */
-    bool markup;  /* TEXT: marked safe; + escapes what is added to it */
-    uint32_t
-        json; /* the number of the JSON value that it is, or UNDEFINED would stand in; 0: none */
+    uint8_t type;  /* enum jvalue_type */
+    bool user;     /* NONE, BOOL, INT, FLOAT: came from a user */
+    bool markup;   /* TEXT: marked safe; + escapes what is added to it */
+    uint32_t json; /* which JSON value of the request it is (jfrom_json), or, UNDEFINED, which one
+                      lacks the member; 0: none */
     union {
         bool b;
         int64_t i;
@@ -66,7 +66,7 @@ struct jvalue {
         const struct jmacro *macro; /* MACRO */
         const struct jfunction *fn; /* FUNCTION */
         const struct jmethod *method;
-        const char *name; /* UNDEFINED: what was looked for */
+        const char *name; /* UNDEFINED: the name that was not found */
     } u;
 };
 
@@ -216,8 +216,8 @@ double jas_float(const struct jvalue *v);
 bool jas_int(const struct jvalue *v, int64_t *out); /* BOOL, INT */
 const char *jtype_name(const struct jvalue *v);
 
-/* Local. What iter() would walk: [*n] values; an iterator is used up. Fails for what cannot be
- * iterated. */
+/* Local. *items [*n] = the values that a loop over v visits; an iterator is used up. Fails for
+ * values that cannot be iterated. */
 bool jiterate(struct jrun *r, const struct jvalue *v, const struct jvalue **items, size_t *n);
 
 /* ---- jinja_print.c ---- */
@@ -247,7 +247,7 @@ bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *ot
 /* Local. Whether the template has a variable of this name. */
 bool jhas_var(const struct jrun *r, const char *name);
 
-/* ---- jinja_string.c: Python's ideas of characters ---- */
+/* ---- jinja_string.c: characters as Python sees them ---- */
 
 bool jspace(uint32_t c);
 size_t jchars(const struct jtext *t);                  /* how many */
@@ -258,7 +258,7 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
             struct jvalue *out);
 bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
               const struct jtext *new, int64_t count, struct jvalue *out);
-/* The first `part` at or behind `from`, or SIZE_MAX. */
+/* The byte offset of the first `part` at or after `from`, or SIZE_MAX. */
 size_t jfind(const struct jtext *t, size_t from, const struct jtext *part);
 bool jsplit_lines(struct jrun *r, const struct jtext *t, bool keep_ends, struct jvalue *out);
 

@@ -49,7 +49,7 @@ static size_t lower_bound(const struct added_set *s, size_t low, size_t high, si
     return low;
 }
 
-/* How many of n bytes are a user's. */
+/* How many of n bytes come from a user. */
 static size_t n_user(const unsigned char *user, size_t n)
 {
     size_t count = 0;
@@ -91,7 +91,7 @@ static bool word_behind(const char *text, size_t start, size_t n)
     return start < n && unicode_is_word(utf8_decode(text + start, n - start, &step));
 }
 
-/* Where the blanks before `end` begin, not before `floor`. */
+/* The start of the run of blanks that ends at `end`, but not before `floor`. */
 static size_t blanks_before(const char *text, size_t floor, size_t end)
 {
     while (end > floor) {
@@ -103,8 +103,8 @@ static size_t blanks_before(const char *text, size_t floor, size_t end)
     return end;
 }
 
-/* Where the blanks behind `start` end. The last run is remembered: tokens that are blanks
- * themselves would else scan it once each. */
+/* The end of the run of blanks that starts at `start`. The last run is remembered; otherwise tokens
+ * that consist of blanks would each scan it again. */
 static size_t blanks_behind(struct added_walk *w, size_t start)
 {
     if (start >= w->run_start && start < w->run_end) return w->run_end;
@@ -122,8 +122,8 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
     *w = (struct added_walk){.text = text, .n = n, .token_id = -1, .parse_special = parse_special};
 }
 
-/* The next token that counts; false at the end. A token that does not count still hides what it
- * covers, as in the reference. */
+/* The next token that counts; false at the end. As in the reference, a token that does not count
+ * still hides the tokens inside it. */
 static bool find(const struct added_set *s, struct added_walk *w, const struct added_token **token,
                  size_t *start, size_t *end)
 {

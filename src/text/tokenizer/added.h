@@ -1,5 +1,5 @@
-/* Added tokens: fixed strings that become one id before anything else looks at the text.
- * Finds them; does not normalize and does not encode what lies between. Called by the tokenizer. */
+/* Added tokens: fixed strings that become one id before the text is normalized and cut.
+ * Finds them; neither normalizes nor encodes the text between them. Called by the tokenizer. */
 #ifndef SHOAL_TEXT_TOKENIZER_ADDED_H
 #define SHOAL_TEXT_TOKENIZER_ADDED_H
 
@@ -12,22 +12,22 @@ struct added_token {
     const char *content; /* borrowed: the bytes to find (normalized when `normalized`) */
     size_t n;
     int32_t id;
-    bool special;     /* not searched when special tokens are plain text */
-    bool single_word; /* only where no word character touches it */
-    bool lstrip;      /* swallows the blanks before it */
-    bool rstrip;      /* swallows the blanks behind it */
-    bool normalized;  /* searched in the normalized text, with its content normalized */
+    bool special;     /* not searched for when special tokens are plain text */
+    bool single_word; /* found only where no word character is next to it */
+    bool lstrip;      /* includes the blanks before it */
+    bool rstrip;      /* includes the blanks after it */
+    bool normalized;  /* its normalized content is searched for in the normalized text */
 };
 
-/* One set of tokens that are searched together. */
+/* Tokens that are searched for together. */
 struct added_set {
     struct added_token *tokens; /* borrowed, sorted by content, no two alike */
     size_t n_tokens;
     bool starts[256]; /* some token begins with this byte */
 };
 
-/* Local. Sorts the tokens in place and prepares the search. Returns the index of a token equal to
- * its neighbour, or n_tokens when all differ. */
+/* Local. Sorts the tokens in place and prepares the search. Returns n_tokens, or the index of a
+ * token whose content another one has, too. */
 size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_tokens);
 
 /* A piece of text between added tokens, or one of them. */
@@ -40,21 +40,20 @@ struct added_walk {
     const char *text; /* borrowed, well-formed UTF-8 */
     size_t n;
     size_t search_at;          /* where the next search starts */
-    size_t emitted;            /* text up to here has been handed out */
-    size_t run_start, run_end; /* the last run of blanks that a token swallowed */
+    size_t emitted;            /* text before it has been returned */
+    size_t run_start, run_end; /* the last run of blanks that a token included */
     size_t token_end;          /* where the waiting token ends */
-    int32_t token_id;          /* waits behind the plain piece just handed out; -1: none */
+    int32_t token_id;          /* the piece to return next, after the plain one; -1: none */
     bool parse_special;
     const unsigned char *user; /* borrowed, [n], set after init: a special token that touches a
                                 * byte marked 1 is plain text; NULL: no byte is marked */
 };
 
-/* Local. Starts a walk over n bytes; parse_special false leaves special tokens in the plain text.
- */
+/* Local. Starts a walk over n bytes. parse_special false: special tokens are plain text. */
 void added_walk_init(struct added_walk *w, const char *text, size_t n, bool parse_special);
 
-/* Local. The next piece, in order, none empty; false at the end. Leftmost first, longest among
- * those. */
+/* Local. The next piece in the order of the text, never empty; false at the end. Of the tokens that
+ * are found the leftmost comes first, and of those the longest. */
 bool added_next(const struct added_set *s, struct added_walk *w, struct added_piece *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* Byte-pair encoding of one piece of text (Sennrich et al. 2016), from bytes as in GPT-2 or from
- * characters as in SentencePiece. Knows ids and merge ranks, not strings: pieces come cut.
- * Called by the tokenizer for every piece. */
+/* Byte-pair encoding of one piece of text (Sennrich et al. 2016), which starts from bytes as in
+ * GPT-2 or from characters as in SentencePiece. Knows ids and merge ranks, not strings; the
+ * pre-tokenizer cuts the text. Called by the tokenizer for every piece. */
 #ifndef SHOAL_TEXT_TOKENIZER_BPE_H
 #define SHOAL_TEXT_TOKENIZER_BPE_H
 
@@ -32,17 +32,17 @@ struct bpe_cached {
 };
 
 struct bpe {
-    int32_t byte_id[256];  /* the id a byte starts with (by_char: falls back to); -1: none */
-    int32_t unk_id;        /* stands for what has no id; -1: it vanishes */
-    bool fuse_unk;         /* one unk_id for a run of them */
+    int32_t byte_id[256];  /* the id of a byte (by_char: for byte_fallback); -1: none */
+    int32_t unk_id;        /* the id of bytes or characters without one; -1: they are left out */
+    bool fuse_unk;         /* a run of unk_id becomes one */
     bool by_char;          /* a piece starts as its characters, not as its bytes */
-    bool byte_fallback;    /* a character without an id is its bytes when all of them have one */
+    bool byte_fallback;    /* a character without an id becomes its bytes if all have an id */
     int32_t ascii_id[128]; /* by_char: ids of ASCII characters, -1: none */
     struct str_map chars;  /* owned; by_char: ids of the other characters */
 
     struct bpe_merge *merges; /* owned hash table, [merge_mask + 1] */
     size_t merge_mask;
-    int32_t *merged; /* owned, [n_merges]: what the merge of a rank makes */
+    int32_t *merged; /* owned, [n_merges]: by rank, the id that the merge makes */
     size_t n_merges, merge_capacity;
     bool by_result; /* a merge's rank is the id that it makes; `merged` is not used */
 
@@ -56,16 +56,16 @@ struct bpe {
 struct status bpe_init(struct bpe *b);
 void bpe_fini(struct bpe *b);
 
-/* Local. Room for n_merges, asked for once and before the first. `by_result`: their ranks are what
- * they make, so that several ways to one token are equal and the leftmost goes first, as tiktoken
- * has it. Errors: STATUS_MEMORY. */
+/* Local. Room for n_merges; called once, before the first merge is added. by_result: the rank of a
+ * merge is the id that it makes, so all merges that make one token are equal and the leftmost goes
+ * first, as in tiktoken. Errors: STATUS_MEMORY. */
 struct status bpe_merges_init(struct bpe *b, size_t n_merges, bool by_result);
 
-/* Local. Adds the next merge; its rank is the number of merges before it, or by_result. A pair that
- * comes twice has the later rank. At most n_merges are added. */
+/* Local. Adds the next of at most n_merges merges. Its rank is the number of merges before it, or
+ * `result` with by_result. A pair that is added twice has the later rank. */
 void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result);
 
-/* Local. Appends the ids of one piece. n log n in its bytes. Errors: STATUS_MEMORY. */
+/* Local. Appends the ids of one piece of n bytes. Time: n log n. Errors: STATUS_MEMORY. */
 struct status bpe_encode(struct bpe *b, const char *piece, size_t n, struct token_list *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* What tokens stand for, by tokenizer.json's "decoder".
- * Holds the rules; token by token they are applied when a file is loaded, and what depends on the
- * tokens before is text/tokenizer/detokenizer.h's. Called by the tokenizer's loader. */
+/* The text of tokens, by the rules of tokenizer.json's "decoder". Rules for single tokens are
+ * applied when a file is loaded; text/tokenizer/detokenizer.h applies those that depend on the
+ * tokens before. Called by the tokenizer's loader. */
 #ifndef SHOAL_TEXT_TOKENIZER_DECODER_H
 #define SHOAL_TEXT_TOKENIZER_DECODER_H
 
@@ -14,14 +14,14 @@
 
 enum decoder_kind {
     DECODER_BYTE_LEVEL, /* printable characters stand for bytes */
-    DECODER_METASPACE,  /* one character stands for the blank; the first token loses its own */
+    DECODER_METASPACE,  /* one character stands for the blank; the first token loses its blank */
     DECODER_CHAIN,      /* Replace and Strip on tokens, ByteFallback, Fuse, Strip on the text */
 };
 
-/* Takes up to n_max of one character from the front. */
+/* Removes up to n_max copies of one character from the front. */
 struct decoder_strip {
     char bytes[4];
-    size_t n_bytes; /* 0: takes nothing */
+    size_t n_bytes; /* of the character; 0: removes nothing */
     size_t n_max;
 };
 
@@ -44,17 +44,18 @@ struct decoder {
     bool keeps_first; /* METASPACE: the first token has no blank put there by the encoder */
 };
 
-/* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names what is not
- * understood; STATUS_MEMORY. */
+/* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names the rule that is
+ * not supported; STATUS_MEMORY. */
 struct status decoder_init(struct decoder *d, const struct js_node *node, const char *what);
 void decoder_fini(struct decoder *d);
 
-/* Local. Appends what a token of n bytes stands for by itself (not for BYTE_LEVEL). *byte is the
- * byte that it is to ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+/* Local. Appends the text of a token of n bytes by itself; not for BYTE_LEVEL. *byte: the byte that
+ * it means to ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 
-/* Local. How many of the n bytes at the front a strip takes that has taken `taken` characters. */
+/* Local. How many of the n bytes the strip removes from the front, given that it has removed *taken
+ * characters; *taken then counts these, too. */
 size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n,
                            size_t *taken);
 

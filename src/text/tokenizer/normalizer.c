@@ -43,9 +43,10 @@ static bool any_user(const struct work *w, size_t start, size_t end)
     return w->in->user != NULL && end > start && memchr(w->in->user + start, 1, end - start);
 }
 
-/* Where the piece that starts at `from` ends: ASCII that nothing behind composes with, or one
- * character of it and what is not ASCII behind. Nothing composes across the front of an ASCII
- * character, so pieces are normalized one by one; those that nobody asks marks of may be long. */
+/* The end of the piece that starts at `from`: a run of ASCII before ASCII, or one ASCII character
+ * and the other characters after it, which may compose with it. An ASCII character composes with
+ * nothing before it, so pieces are normalized one by one. Without marks of users a piece may be
+ * long. */
 static size_t form_piece(const struct normal_text *in, size_t from)
 {
     size_t to = from;

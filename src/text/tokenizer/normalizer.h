@@ -1,6 +1,6 @@
-/* Text into the form in which a vocabulary knows it, by tokenizer.json's "normalizer".
- * Keeps account of which bytes are a user's. Knows no tokens. Called by the tokenizer for text
- * between added tokens, and for the added tokens themselves. */
+/* Normalizes text as tokenizer.json's "normalizer" says, and tracks which bytes come from a user.
+ * Knows no tokens. Called by the tokenizer for the text between added tokens, and for the added
+ * tokens. */
 #ifndef SHOAL_TEXT_TOKENIZER_NORMALIZER_H
 #define SHOAL_TEXT_TOKENIZER_NORMALIZER_H
 
@@ -46,13 +46,13 @@ struct normal_text {
 };
 
 /* Local. Reads the JSON node (NULL or null: no steps); `what` names the file. Errors: STATUS_INPUT
- * names what is not understood; STATUS_MEMORY. */
+ * names the step that is not supported; STATUS_MEMORY. */
 struct status normalizer_init(struct normalizer *z, const struct js_node *node, const char *what);
 void normalizer_fini(struct normalizer *z);
 
-/* Local. Normalizes well-formed UTF-8 as the tokenizers library does. What one step makes of
- * characters of both sides is a user's. The result is valid until the next call. Errors:
- * STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is hit. */
+/* Local. Normalizes well-formed UTF-8 as the tokenizers library does. Characters that a step makes
+ * of the template's and a user's bytes count as the user's. The result is valid until the next
+ * call. Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is hit. */
 struct status normalizer_run(struct normalizer *z, struct normal_text *text);
 
 #endif

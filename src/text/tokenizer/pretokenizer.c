@@ -17,7 +17,7 @@ static struct status span_add(struct span_list *l, size_t start, size_t end)
     return status_ok();
 }
 
-/* What a split has not handed out yet. */
+/* The part of a split that is not put into the list yet. */
 struct splitting {
     struct span_list *out;
     enum split_behavior behavior;
@@ -48,7 +48,7 @@ static bool joins(const struct splitting *s, bool delimiter)
     }
 }
 
-/* Takes the next part of the text, a delimiter or what lies between two. */
+/* Takes the next part of the text: a delimiter, or the text between two of them. */
 static struct status take_part(struct splitting *s, size_t start, size_t end, bool delimiter)
 {
     if (s->behavior == SPLIT_REMOVED && delimiter) return status_ok();

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-/* What becomes of the delimiters that a split finds. */
+/* Where the delimiters go that a split finds. */
 enum split_behavior {
     SPLIT_REMOVED,
     SPLIT_ISOLATED,
@@ -32,7 +32,7 @@ struct pretoken_step {
     enum pretoken_kind kind;
     struct pattern *pattern; /* owned; SPLIT */
     enum split_behavior behavior;
-    bool invert;                     /* the pattern finds what is kept, not the delimiters */
+    bool invert;                     /* the pattern finds the pieces instead of the delimiters */
     struct json_metaspace metaspace; /* METASPACE */
 };
 
@@ -51,8 +51,8 @@ struct pretokenizer {
     struct pretoken_step steps[PRETOKEN_STEPS_MAX];
     size_t n_steps;
     bool byte_level;         /* pieces are bytes; else they are text */
-    bool normalized;         /* what is cut may not be what was given */
-    bool rewrites;           /* one step changes the text; a second one may not */
+    bool normalized;         /* the text went through a normalizer */
+    bool rewrites;           /* a step changes the text; at most one may */
     struct span_list spans;  /* owned scratch; after a cut, the pieces */
     struct span_list before; /* owned scratch */
     struct strbuf text;      /* owned scratch: the text with blanks put in */
@@ -65,10 +65,9 @@ struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *no
                                 const char *what);
 void pretokenizer_fini(struct pretokenizer *p);
 
-/* Local. Cuts n bytes of well-formed UTF-8; at_start when a whole text begins with them. The pieces
- * are p->spans over *cut (the text itself, or scratch of p), valid until the next call; none is
- * empty. Errors: STATUS_MEMORY, STATUS_REQUEST.
- */
+/* Local. Cuts n bytes of well-formed UTF-8. at_start: they begin the whole text. The pieces are
+ * p->spans over *cut, which is the text or scratch memory of p; valid until the next call, none of
+ * them empty. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t n, bool at_start,
                                const char **cut);
 

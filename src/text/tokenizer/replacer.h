@@ -1,5 +1,5 @@
-/* tokenizer.json's Replace: what a pattern finds becomes a fixed text.
- * Finds; the copying is the caller's. Shared by the normalizer and the decoder. */
+/* tokenizer.json's Replace: matches of a pattern become a fixed text. Finds the matches; the caller
+ * copies. Shared by the normalizer and the decoder. */
 #ifndef SHOAL_TEXT_TOKENIZER_REPLACER_H
 #define SHOAL_TEXT_TOKENIZER_REPLACER_H
 
@@ -14,7 +14,7 @@ struct replacer {
     struct pattern *pattern; /* owned; NULL: `find` is the text to find */
     char *find;              /* owned, [n_find] */
     size_t n_find;
-    char *content; /* owned, [n_content]: what stands there instead */
+    char *content; /* owned, [n_content]: the replacement */
     size_t n_content;
 };
 
@@ -25,8 +25,8 @@ enum { REPLACER_BYTES_MAX = 1024 }; /* of `find` and `content` */
 struct status replacer_load(struct replacer *r, const struct js_node *node, const char *where);
 void replacer_fini(struct replacer *r);
 
-/* Local. The next match of a walk (pattern_walk_init) as [*start, *end); *found is false at the end
- * of the text. Errors: STATUS_REQUEST when a match limit is hit. */
+/* Local. The next match of a walk (pattern_walk_init) is [*start, *end); *found is false when there
+ * is none. Errors: STATUS_REQUEST when a match limit is hit. */
 struct status replacer_next(struct replacer *r, struct pattern_walk *w, size_t *start, size_t *end,
                             bool *found);
 

@@ -11,7 +11,7 @@ struct stop_string {
     uint32_t *borders; /* owned, [n]: length of the longest proper border of bytes[0..i] */
     size_t n;
     size_t matched; /* how many bytes of it the text ends with */
-    size_t peeked;  /* the same for the text with what was peeked at behind it */
+    size_t peeked;  /* the same, with the peeked bytes after the text */
 };
 
 struct stop_matcher {
@@ -91,7 +91,7 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
-/* How many bytes of s a text ends with that ended with `matched` of them, and now with `byte`. */
+/* With how many first bytes of s the text ends after one more byte; before it was `matched`. */
 static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 {
     while (matched > 0 && s->bytes[matched] != byte) matched = s->borders[matched - 1];
@@ -113,7 +113,7 @@ static size_t advance(struct stop_matcher *m, char byte, size_t *n_keep)
     return n_match;
 }
 
-/* Hands out all but the last n_keep bytes that are held. */
+/* Appends all held bytes except the last n_keep to `out`. */
 static void release(struct stop_matcher *m, size_t n_keep, struct strbuf *out)
 {
     const size_t n_out = m->held.n - n_keep;

@@ -1,6 +1,5 @@
-/* Finds stop strings in text that arrives in pieces.
- * Text that might still turn out to begin a stop string is held back. Called by the lead for every
- * running request that has stop strings. */
+/* Finds stop strings in a text that arrives in pieces. Text that may be the beginning of a stop
+ * string is held back. Called by the lead for every running request with stop strings. */
 #ifndef SHOAL_TEXT_TOKENIZER_STOP_H
 #define SHOAL_TEXT_TOKENIZER_STOP_H
 
@@ -17,22 +16,26 @@ struct status stop_create(const char *const *strings, const size_t *n_bytes, siz
                           struct stop_matcher **out);
 void stop_destroy(struct stop_matcher **m);
 
-/* Local. A matcher of the same strings, before any text. Errors: STATUS_MEMORY. */
+/* Local. *out = a matcher of the same strings that has seen no text. Owner: the caller. Errors:
+ * STATUS_MEMORY. */
 struct status stop_copy(const struct stop_matcher *m, struct stop_matcher **out);
 
-/* Local. Takes n more bytes of text; appends to `out` what is now safe to emit. The match that ends
- * first wins, among those the longest; then *stopped is true, the text before the match has been
- * appended, and later calls append nothing. Pieces of whole UTF-8 sequences give pieces of whole
- * sequences. Time: n bytes times the number of strings. Errors: STATUS_MEMORY. */
+/* Local. Takes n more bytes of text; appends to `out` the text that cannot belong to a stop string
+ * any more. At a match *stopped is true and `out` has the text before it; later calls append
+ * nothing. Of several matches the one that ends first counts, of those the longest. Pieces of whole
+ * UTF-8 sequences give pieces of whole sequences. Time: n times the number of strings. Errors:
+ * STATUS_MEMORY. */
 struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, struct strbuf *out,
                         bool *stopped);
 
-/* Local. Looks ahead into text that may follow what was fed: true when a stop string ends in it.
- * The next call without a stop_feed between them gives the same bytes again, with more behind: only
- * those are looked at. */
+/* Local. True when a stop string would end in these n bytes if they followed the text. Until the
+ * next stop_feed each call must pass the bytes of the call before and may add more; only those are
+ * searched.
+ */
 bool stop_peek(struct stop_matcher *m, const char *text, size_t n);
 
-/* Local. The text has ended: appends what was held back; nothing after a match. */
+/* Local. The text has ended: appends the text that was held back, unless there was a match. Errors:
+ * STATUS_MEMORY. */
 struct status stop_flush(struct stop_matcher *m, struct strbuf *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* A tokenizer.json out of tiktoken's ranks. */
+/* Writes a tokenizer.json from tiktoken's ranks. */
 #include "text/tokenizer/tiktoken.h"
 
 #include "base/utf8.h"
@@ -131,7 +131,7 @@ static void put_special(const struct js_node *named, uint64_t id, bool first, st
                   special ? "true" : "false");
 }
 
-/* Whose pieces the file's are. */
+/* Refuses a tokenizer class of a family whose pre-tokenizer is not known. */
 static struct status check_class(const struct js_node *config)
 {
     const char *name = js_string(js_get(config, "tokenizer_class"), NULL);

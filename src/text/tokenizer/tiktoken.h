@@ -1,4 +1,4 @@
-/* Writes the tokenizer.json that a tiktoken.model stands for: what Kimi-K2 publishes in its place.
+/* Writes a tokenizer.json for a tiktoken.model, which Kimi-K2 publishes instead.
  * Pure: reads no file. Called by the converter (checkpoint). */
 #ifndef SHOAL_TEXT_TOKENIZER_TIKTOKEN_H
 #define SHOAL_TEXT_TOKENIZER_TIKTOKEN_H

@@ -15,7 +15,7 @@
 struct tokenizer;
 
 enum tokenizer_flags {
-    TOKENIZER_ADD_SPECIAL = 1,   /* apply the post-processor (beginning-of-text and the like) */
+    TOKENIZER_ADD_SPECIAL = 1,   /* apply the post-processor: adds beginning-of-text and so on */
     TOKENIZER_PARSE_SPECIAL = 2, /* text that spells a special token becomes that token */
 };
 
@@ -26,9 +26,9 @@ enum tokenizer_flags {
  * StripAccents, Replace, Prepend, Sequence; post-processors TemplateProcessing, ByteLevel,
  * BertProcessing, RobertaProcessing, Sequence; decoders ByteLevel, Metaspace, and Replace, Strip,
  * ByteFallback, Fuse, Strip in this order; added tokens with all their flags (special ones are left
- * out of decoded text even where they are normalized). Whatever else would change ids is refused by
- * name. `truncation` and `padding` are a batch's affair, not the text's, and have no effect here.
- * Owner of *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
+ * out of decoded text even where they are normalized). Everything else that would change ids is
+ * refused by name. `truncation` and `padding`, which concern batches, have no effect. Owner of
+ * *out: the caller, tokenizer_destroy. Errors: STATUS_INPUT, STATUS_MEMORY. */
 struct status tokenizer_create(const char *json, size_t n, const char *what,
                                struct tokenizer **out);
 void tokenizer_destroy(struct tokenizer **t);
@@ -42,17 +42,17 @@ void tokenizer_destroy(struct tokenizer **t);
 struct status tokenizer_encode(struct tokenizer *t, const char *text, size_t n_bytes,
                                unsigned flags, struct token_list *out);
 
-/* A part of a text that one side made. */
+/* A part of a text that comes from the template, or from a user. */
 struct text_span {
     size_t begin, end; /* bytes [begin, end) */
     bool is_user;
 };
 
-/* Local. As tokenizer_encode, for a text of which users made parts: special tokens are parsed only
- * where no byte of them is a user's; everything else is as if the whole text were one side's. So
- * without special tokens in the users' parts the ids are those of tokenizer_encode with
- * TOKENIZER_PARSE_SPECIAL, borders or not. The spans cover [0, n_bytes) in order. Of the flags
- * TOKENIZER_ADD_SPECIAL alone matters. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
+/* Local. As tokenizer_encode, for a text with parts from users: a special token is parsed only
+ * where none of its bytes comes from a user. The borders of the parts change nothing else: if the
+ * users' parts spell no special token, the ids are those of tokenizer_encode with
+ * TOKENIZER_PARSE_SPECIAL. The spans cover [0, n_bytes) in order. Only TOKENIZER_ADD_SPECIAL of the
+ * flags has an effect. Errors: also STATUS_REQUEST for bytes that are not UTF-8. */
 struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
                                      const struct text_span *spans, size_t n_spans, unsigned flags,
                                      struct token_list *out);
@@ -60,9 +60,9 @@ struct status tokenizer_encode_spans(struct tokenizer *t, const char *text, size
 /* Local. One more than the largest id. Ids below it may be holes. */
 int32_t tokenizer_vocab_size(const struct tokenizer *t);
 
-/* Local. The raw bytes that a token stands for (a part of a UTF-8 sequence at times); for special
- * tokens their content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for a hole or an id
- * out of range. */
+/* Local. The bytes of a token, which may be a part of a UTF-8 sequence; of a special token its
+ * content. Borrowed from t, not NUL-terminated. NULL and *n = 0 for a hole or an id out of range.
+ */
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n);
 
 /* Local. True for added tokens that the file calls special. */

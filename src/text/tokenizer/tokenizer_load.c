@@ -10,7 +10,7 @@
 
 enum { TOKEN_BYTES_MAX = 1 << 20, SPOKEN_BYTES_MAX = 1 << 30, RANKED_BYTES_MAX = 1 << 10 };
 
-/* What the vocabulary and the added tokens need, found before anything is stored. */
+/* The sizes that the vocabulary and the added tokens need, counted before anything is stored. */
 struct sizes {
     size_t n_vocab, n_added;
     size_t key_bytes; /* of both */
@@ -127,7 +127,7 @@ static bool set_bytes(const struct tokenizer *t, struct token_info *info, const 
     return byte_level;
 }
 
-/* At the byte level: what the token stands for, and what that makes of it for the model. */
+/* At the byte level: sets the bytes of the token, and its role in the model. */
 static void store_bytes(struct tokenizer *t, struct token_info *info, const char *key, size_t n,
                         int32_t id)
 {
@@ -252,7 +252,7 @@ static struct status check_tiktoken(const struct tokenizer *t, const struct js_n
     return status_make(STATUS_INPUT, "%s: Tiktoken without vocab or ByteLevel", what);
 }
 
-/* What becomes of bytes or characters that the vocabulary lacks. */
+/* Sets how bytes or characters that the vocabulary lacks are encoded. */
 static struct status load_unknown(struct tokenizer *t, const struct js_node *model,
                                   const char *what)
 {
@@ -469,8 +469,8 @@ static struct status read_added(struct tokenizer *t, const struct js_node *node,
     return status_ok();
 }
 
-/* What is searched for in normalized text: the normalized content, with room for as many bytes
- * behind it. */
+/* The normalized content, which is searched for in normalized text, with room for as many bytes
+ * after it. */
 static struct status normalize_added(struct tokenizer *t, struct added_token *token)
 {
     struct normal_text text = {.bytes = token->content, .n = token->n};
@@ -490,7 +490,7 @@ static struct status normalize_added(struct tokenizer *t, struct added_token *to
     return status_ok();
 }
 
-/* Sets what is searched for, and what the token stands for. */
+/* Sets the text to search for, and the text of the token. */
 static struct status finish_added(struct tokenizer *t, struct added_token *token)
 {
     struct token_info *info = &t->tokens[token->id];
@@ -507,7 +507,7 @@ static struct status finish_added(struct tokenizer *t, struct added_token *token
     return status_ok();
 }
 
-/* Those for raw text to the front. Returns how many. */
+/* Moves the tokens that are searched for in raw text to the front. Returns how many they are. */
 static size_t raw_first(struct added_token *tokens, size_t n)
 {
     size_t n_raw = 0;

@@ -1,4 +1,4 @@
-/* The tokenizer's insides, shared by its loader and its encoder; nobody else includes this. */
+/* The tokenizer's state, shared by its loader, its encoder and token_order.c. */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_PRIVATE_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_PRIVATE_H
 
@@ -13,7 +13,7 @@
 #include "text/tokenizer/unigram.h"
 
 struct token_info {
-    const char *bytes; /* what the token stands for, borrowed from here; NULL for a hole */
+    const char *bytes; /* the token's text, borrowed from the tokenizer; NULL: no such id */
     uint32_t n;
     uint32_t n_key;
     const char *key; /* as the file writes it, in the arena; added ones normalized */
@@ -32,9 +32,9 @@ struct tokenizer {
     size_t n_vocab;       /* entries of the model's vocabulary */
     struct str_map keys;  /* as the file writes them -> id */
     struct str_map bytes; /* raw bytes -> id, byte level with ignore_merges only */
-    bool ignore_merges;   /* a piece that is a token is that token, whatever the merges say */
+    bool ignore_merges;   /* a piece that is a token becomes it without merges */
     bool byte_level;      /* the model sees bytes; else characters */
-    bool is_unigram;      /* of the two models that one */
+    bool is_unigram;      /* Unigram instead of BPE */
     bool is_tiktoken;     /* BPE at the byte level whose merges follow from the ids */
     struct bpe bpe;
     struct unigram unigram;
@@ -59,7 +59,7 @@ struct status tokenizer_load_unigram(struct tokenizer *t, const struct js_node *
                                      const char *what);
 struct status tokenizer_load_merges(struct tokenizer *t, const struct js_node *model,
                                     const char *what);
-/* All ways to put a token together from two, by its rank, as tiktoken merges. */
+/* Adds merges for all ways to make a token of two others, ranked by its id, as tiktoken merges. */
 struct status tokenizer_load_ranks(struct tokenizer *t, const char *what);
 struct status tokenizer_load_added(struct tokenizer *t, const struct js_node *list,
                                    const char *what);

@@ -1,4 +1,4 @@
-/* A tokenizer.json out of GGUF arrays. */
+/* Writes a tokenizer.json from GGUF arrays. */
 #include "text/tokenizer/tokenizer_synth.h"
 
 #include "base/mem.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a GGUF's "pre" stands for, as the families' own tokenizer.json files have it. */
+/* The pre-tokenizers that GGUF's "pre" names, as in the families' own tokenizer.json files. */
 struct family {
     const char *pre;
     const char *normalizer;

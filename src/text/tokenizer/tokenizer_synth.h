@@ -1,4 +1,4 @@
-/* Writes the tokenizer.json that the arrays of a GGUF file stand for.
+/* Writes a tokenizer.json for the vocabulary in the arrays of a GGUF file.
  * Pure: reads no file, parses no GGUF. Called by the converter (checkpoint). */
 #ifndef SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H
 #define SHOAL_TEXT_TOKENIZER_TOKENIZER_SYNTH_H

@@ -1,7 +1,6 @@
-/* The Unicode facts that tokenizers depend on: blanks, word characters, categories, case, normal
- * forms. Knows no patterns and no tokens. The reference is Unicode 16 with the tokenizers library's
- * own ideas where it has some. Called by the pattern translator, the added tokens and the encoder.
- */
+/* Unicode properties that tokenizers depend on: blanks, word characters, categories, case, normal
+ * forms. By Unicode 16, except where the tokenizers library differs from it. Knows no patterns and
+ * no tokens. Called by the pattern translator, the added tokens and the encoder. */
 #ifndef SHOAL_TEXT_UNICODE_UNICODE_H
 #define SHOAL_TEXT_UNICODE_UNICODE_H
 
@@ -22,34 +21,35 @@
     "\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"        \
     "\\x{3001}-\\x{10ffff}"
 
-/* Local. White_Space of one code point. */
+/* Local. Whether the code point has the property White_Space. */
 bool unicode_is_space(uint32_t c);
 
-/* Local. A word character (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
+/* Local. Whether it is a word character (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
  * Connector_Punctuation, Join_Control. */
 bool unicode_is_word(uint32_t c);
 
-/* Local. True for a general category's name ("L", "Lu", ...), and for the script Han. When so,
- * appends to `out` the inside of a PCRE2 class that means this in Unicode 16 whatever the library's
- * own version. */
+/* Local. True for the name of a general category ("L", "Lu", ...) or of the script Han: then
+ * appends the inside of a PCRE2 class for it, which means the same in every version of PCRE2 as in
+ * Unicode 16. */
 bool unicode_category_class(const char *name, size_t n, struct strbuf *out);
 
 /* The normalization forms of UAX 15. */
 enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
-/* Local. Appends the normal form of n bytes of well-formed UTF-8, by Unicode 9 as the reference
- * does. Linear but for the sorting of runs of combining marks. Errors: STATUS_MEMORY. */
+/* Local. Appends the normal form of n bytes of well-formed UTF-8, by Unicode 9 as the tokenizers
+ * library does. Time: linear. Errors: STATUS_MEMORY. */
 struct status unicode_normalize(enum unicode_form form, const char *text, size_t n,
                                 struct strbuf *out);
 
-/* Local. True when a glance shows that text is its own normal form: no byte leads to a code point
- * that any form changes. */
+/* Local. True when the text is its own normal form for certain: no byte begins a code point that a
+ * form could change. False: it may be. */
 bool unicode_is_normal(enum unicode_form form, const char *text, size_t n);
 
-/* Local. A combining mark (general category M) of Unicode 9. */
+/* Local. Whether it is a combining mark (general category M) of Unicode 9. */
 bool unicode_is_mark(uint32_t c);
 
-/* Local. The lower case of one code point, without context; returns how many, 1 or 2. */
+/* Local. The lower case of one code point, without context: 1 or 2 code points; returns how many.
+ */
 size_t unicode_lowercase(uint32_t c, uint32_t out[2]);
 
 #endif
