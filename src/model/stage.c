@@ -44,43 +44,13 @@ static size_t codes_bytes(const struct stage *s, size_t n_most)
     return !any || s->o.weight_only ? 0 : act_codes_bytes(s->o.max_rows, n_most);
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 static struct workspace_shape shape_of(const struct stage *s)
 {
-    const struct arch *m = s->o.model;
-    const struct attention_shape *a = &s->attention;
-    const uint32_t tp = s->o.weights->place.tp;
-    const size_t d = m->width, n_o = (size_t)a->n_heads * m->value_dim;
-    const size_t n_kv = (size_t)a->n_kv_heads * m->head_dim;
-    const size_t n_latent = m->kv_lora > 0 ? (size_t)a->n_heads * m->head_dim : 0;
-    const size_t f = larger(range_count(layout_ffn(s->o.layout, tp)),
-                            range_count(layout_shared_ffn(s->o.layout, tp)));
-    return (struct workspace_shape){
-        .n_rows = s->o.max_rows,
-        .bytes = {[WORKSPACE_CODES] = codes_bytes(s, larger(larger(d, m->q_lora), n_o)),
-                  [WORKSPACE_INNER_CODES] = codes_bytes(s, f),
-                  [WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
-        .per_row = {[WORKSPACE_NORMED] = d,
-                    [WORKSPACE_COS] = m->rotary / 2,
-                    [WORKSPACE_SIN] = m->rotary / 2,
-                    [WORKSPACE_Q] = (size_t)a->n_heads * m->query_dim,
-                    [WORKSPACE_K] = n_kv,
-                    [WORKSPACE_V] = n_kv,
-                    [WORKSPACE_HEAD_SUMS] =
-                        m->family->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
-                    [WORKSPACE_Q_LOW] = m->kv_lora > 0 ? m->q_lora : 0,
-                    [WORKSPACE_K_ROPE] = m->kv_lora > 0 ? m->rotary : 0,
-                    [WORKSPACE_Q_LATENT] = n_latent,
-                    [WORKSPACE_O_LATENT] = n_latent,
-                    [WORKSPACE_ATTENDED] = n_o,
-                    [WORKSPACE_GATE] = f,
-                    [WORKSPACE_UP] = f,
-                    [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
-                    [WORKSPACE_SHARED] = m->shared_ffn > 0 ? d : 0}};
+    struct workspace_shape shape =
+        workspace_shape_of(s->o.layout, s->o.weights->place, s->o.max_rows);
+    shape.bytes[WORKSPACE_CODES] = codes_bytes(s, (size_t)shape.code_inputs);
+    shape.bytes[WORKSPACE_INNER_CODES] = codes_bytes(s, (size_t)shape.inner_code_inputs);
+    return shape;
 }
 
 /* Points the arrays into the workspace. */

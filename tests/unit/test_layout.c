@@ -384,6 +384,11 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     const struct layout one = built(&dense, 1, (struct layout_flags){0});
     const uint64_t always = 2 * 576 + 64, ffn = 2 * 1536, logits = 4ull * 64 * 49152;
     CU_ASSERT_EQUAL(memory_at(&one, 0).workspace_bytes, 4 * 512 * (always + ffn) + logits);
+    /* a cosine and a sine for each pair that is rotated, of heads of 64 here a quarter */
+    struct layout_model partial = dense;
+    partial.rotary = 16;
+    const struct layout few = built(&partial, 1, (struct layout_flags){0});
+    CU_ASSERT_EQUAL(memory_at(&few, 0).workspace_bytes, 4 * 512 * (always - 48 + ffn) + logits);
     /* four replicas' tokens may all choose one rank's experts */
     const uint64_t per_token = 4ull * 2 * (2 * 4096 + 2 * 14336);
     CU_ASSERT(memory_at(&wide, 0).exchange_bytes >= 4 * 512 * per_token);

@@ -83,6 +83,7 @@ static const struct layout_model models[MODEL_COUNT] = {
 struct layout_model util_model(enum util_model which)
 {
     struct layout_model m = models[which];
+    m.query_dim = m.rotary = m.head_dim;
     for (uint32_t i = 0; i < m.n_layers; i++) {
         m.layer_is_moe[i] = m.n_experts > 0 && (m.ffn == 0 || i % 2 == 1);
     }

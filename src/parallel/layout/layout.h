@@ -51,9 +51,10 @@ struct layout_model {
     uint32_t width;               /* D */
     uint32_t n_heads, n_kv_heads; /* H, G */
     uint32_t head_dim;            /* Hd */
-    /* Latent attention (kv_lora 0: no): heads of o's input are Hd, of q query_dim; a token's latent
-     * of kv_lora + rotary elements stands on every tp rank; q_lora 0: q in one step. */
-    uint32_t query_dim, q_lora, kv_lora, rotary;
+    uint32_t query_dim, rotary;   /* elements of a head of q; those of a head that are rotated */
+    /* Latent attention (kv_lora 0: no): heads of o's input are Hd; a token's latent of kv_lora +
+     * rotary elements stands on every tp rank; q_lora 0: q in one step. */
+    uint32_t q_lora, kv_lora;
     uint32_t o_leaf;                  /* a multiple of Hd */
     uint32_t ffn, ffn_leaf;           /* F of the dense layers (0: there are none) */
     uint32_t n_experts, n_chosen;     /* E, K; 0: dense */

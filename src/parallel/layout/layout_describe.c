@@ -17,12 +17,10 @@ void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_
     out->n_kv_heads = m->n_kv_heads;
     out->head_dim = m->value_dim;
     out->o_leaf = leaf_choose((uint64_t)m->n_heads * m->value_dim, m->value_dim, LEAF_COUNT_LOW);
-    if (m->kv_lora > 0) {
-        out->query_dim = m->query_dim;
-        out->q_lora = m->q_lora;
-        out->kv_lora = m->kv_lora;
-        out->rotary = m->rotary;
-    }
+    out->query_dim = m->query_dim;
+    out->q_lora = m->q_lora;
+    out->kv_lora = m->kv_lora;
+    out->rotary = m->rotary;
     out->ffn = m->ffn;
     out->ffn_leaf = leaf_choose(m->ffn, 32, LEAF_COUNT_LOW);
     out->n_experts = m->n_experts;

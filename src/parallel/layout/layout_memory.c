@@ -111,26 +111,24 @@ static uint64_t dense_columns(const struct layout *l, struct layout_place place)
                    range_count(layout_shared_ffn(l, place.tp)));
 }
 
-/* The arrays of a stage, as model/stage.c allocates them. */
-static struct workspace_shape workspace_shape(const struct layout *l, struct layout_place place,
-                                              uint64_t step_tokens)
+struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
+                                          uint64_t n_rows)
 {
     const struct layout_model *m = &l->model;
     const bool latent = m->kv_lora > 0;
     const uint64_t d = m->width, f = dense_columns(l, place);
-    const uint64_t h = range_count(layout_heads(l, place.tp)), q = h * m->head_dim;
+    const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->head_dim;
     const uint64_t cached = latent ? m->kv_lora + m->rotary : m->head_dim;
     const uint64_t kv = range_count(layout_kv_heads(l, place.tp)) * cached;
     return (struct workspace_shape){
-        .n_rows = step_tokens,
+        .n_rows = n_rows,
         .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
+        .code_inputs = max_u64(max_u64(d, latent ? m->q_lora : 0), n_o),
+        .inner_code_inputs = f,
         .per_row = {[WORKSPACE_NORMED] = d,
-                    [WORKSPACE_CODES] = max_u64(code_words(m, LAYOUT_ATTENTION, max_u64(d, q)),
-                                                code_words(m, LAYOUT_FFN, d)),
-                    [WORKSPACE_INNER_CODES] = code_words(m, LAYOUT_FFN, f),
-                    [WORKSPACE_COS] = (latent ? m->rotary : m->head_dim) / 2,
-                    [WORKSPACE_SIN] = (latent ? m->rotary : m->head_dim) / 2,
-                    [WORKSPACE_Q] = latent ? h * m->query_dim : q,
+                    [WORKSPACE_COS] = m->rotary / 2,
+                    [WORKSPACE_SIN] = m->rotary / 2,
+                    [WORKSPACE_Q] = h * m->query_dim,
                     [WORKSPACE_K] = kv,
                     [WORKSPACE_V] = kv,
                     [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
@@ -138,7 +136,7 @@ static struct workspace_shape workspace_shape(const struct layout *l, struct lay
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
                     [WORKSPACE_Q_LATENT] = latent ? h * cached : 0,
                     [WORKSPACE_O_LATENT] = latent ? h * cached : 0,
-                    [WORKSPACE_ATTENDED] = q,
+                    [WORKSPACE_ATTENDED] = n_o,
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,
                     [WORKSPACE_MIX] = m->shared_ffn > 0 ? 1 : 0,
@@ -149,8 +147,12 @@ static struct workspace_shape workspace_shape(const struct layout *l, struct lay
 static uint64_t workspace_bytes(const struct layout *l, struct layout_place place,
                                 uint64_t step_tokens)
 {
-    const struct workspace_shape shape = workspace_shape(l, place, step_tokens);
-    uint64_t n = step_tokens * l->model.width;
+    const struct layout_model *m = &l->model;
+    struct workspace_shape shape = workspace_shape_of(l, place, step_tokens);
+    shape.per_row[WORKSPACE_CODES] = max_u64(code_words(m, LAYOUT_ATTENTION, shape.code_inputs),
+                                             code_words(m, LAYOUT_FFN, m->width));
+    shape.per_row[WORKSPACE_INNER_CODES] = code_words(m, LAYOUT_FFN, shape.inner_code_inputs);
+    uint64_t n = step_tokens * m->width;
     if (place.pp == l->pp - 1) n += 64ull * range_count(layout_vocab(l, place.tp));
     return workspace_place(&shape).n_bytes + 4 * n;
 }

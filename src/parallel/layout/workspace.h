@@ -4,6 +4,8 @@
 #ifndef SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 #define SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 
+#include "parallel/layout/layout.h"
+
 #include <stdint.h>
 
 /* Name, and the first and last step of a layer in which it is alive (enum workspace_step). */
@@ -53,7 +55,16 @@ enum workspace_array {
 struct workspace_shape {
     uint64_t n_rows;
     uint64_t per_row[WORKSPACE_COUNT], bytes[WORKSPACE_COUNT];
+    /* inputs of the widest rows whose quantized values stand in CODES and in INNER_CODES; their
+       bytes are the caller's to add, since a plan counts with the formats of the weights and a
+       stage with all that an op may ask for */
+    uint64_t code_inputs, inner_code_inputs;
 };
+
+/* Local. The arrays of the stage of a place for steps of n_rows rows. The only computation of these
+ * sizes: model/stage.c allocates by it, layout_memory_of plans by it. */
+struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
+                                          uint64_t n_rows);
 
 struct workspace_place {
     uint64_t offset[WORKSPACE_COUNT];
