@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The run of docs/tour.md calls every function that the page names.
 
-usage: tour.py SHOAL GCOV OBJECTS WORK_FOLDER; tour.py --self-test proves that it can fail.
+usage: tour.py SHOAL GCOV OBJECTS WORK_FOLDER; tour.py --skip REASON; tour.py --self-test proves that it can fail.
 SHOAL is a program whose files that the page names were compiled with --coverage (CMakeLists.txt beside this
 file); OBJECTS the folder of their objects, where a run leaves its counts. The page's own request and command are
 run: the request on line 7, among prompts of the demo; the command with this program and files of WORK_FOLDER.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from program import REPO, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
+from program import REPO, SKIPPED, Shoal, expect, fresh_folder, main_of, read_rows, write_lines
 
 PAGE = REPO / "docs" / "tour.md"
 STOP = re.compile(r"^`([^`]+\.c)`: (`.*`)", re.MULTILINE)
@@ -131,5 +131,12 @@ def self_test():
     return 0
 
 
+def skip():
+    print(f"skipped: {sys.argv[2]}")
+    return SKIPPED
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--skip"]:
+        main_of(skip)
     main_of(self_test if sys.argv[1:] == ["--self-test"] else Tour(*sys.argv[1:]).main)
