@@ -4,57 +4,12 @@
 #define SHOAL_WEIGHTS_WEIGHTS_H
 
 #include "arch/arch.h"
+#include "arch/arch_tensors.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/load/loader.h"
 #include "parallel/comm/comm.h"
 #include "parallel/layout/layout.h"
 #include "weights/layer.h"
-
-/* The role of a tensor in the model. The roles of a layer stand together. */
-enum weight_role {
-    WEIGHT_EMBED,
-    WEIGHT_ATTN_NORM,
-    WEIGHT_Q,
-    WEIGHT_K,
-    WEIGHT_V,
-    WEIGHT_Q_NORM,
-    WEIGHT_K_NORM,
-    WEIGHT_Q_A, /* latent attention: q's latent, then Q from it */
-    WEIGHT_Q_A_NORM,
-    WEIGHT_KV_A,
-    WEIGHT_K_ROPE,
-    WEIGHT_KV_A_NORM,
-    WEIGHT_KV_B, /* the heads' own parts of keys and values, never quantized */
-    WEIGHT_Q_BIAS,
-    WEIGHT_K_BIAS,
-    WEIGHT_V_BIAS,
-    WEIGHT_O_BIAS,
-    WEIGHT_SINKS,
-    WEIGHT_O,
-    WEIGHT_FFN_NORM,
-    WEIGHT_GATE,
-    WEIGHT_UP,
-    WEIGHT_DOWN,
-    WEIGHT_GATE_BIAS,
-    WEIGHT_UP_BIAS,
-    WEIGHT_DOWN_BIAS,
-    WEIGHT_SHARED_GATE, /* of what all tokens pass in a MoE layer */
-    WEIGHT_SHARED_UP,
-    WEIGHT_SHARED_DOWN,
-    WEIGHT_SHARED_MIX, /* [1, D] its sigmoid gate */
-    WEIGHT_ROUTER,
-    WEIGHT_ROUTER_BIAS,
-    WEIGHT_SELECT_BIAS,      /* of the choice of experts alone */
-    WEIGHT_EXPERT_GATE_BIAS, /* of the experts held: is_vector and is_expert */
-    WEIGHT_EXPERT_UP_BIAS,
-    WEIGHT_EXPERT_DOWN_BIAS,
-    WEIGHT_EXPERT_GATE,
-    WEIGHT_EXPERT_UP,
-    WEIGHT_EXPERT_DOWN,
-    WEIGHT_FINAL_NORM,
-    WEIGHT_HEAD,
-    WEIGHT_ROLE_COUNT
-};
 
 /* One slab: of the whole tensor [n_outer, n_rows, n_cols], the ranges that a place holds. */
 struct weight_spec {

@@ -241,7 +241,7 @@ static void what_cannot_be_converted_is_a_sentence_and_leaves_nothing(void)
         {"{}", TWO("m.experts.0x.w", "b"), "expected an expert's number"},
         {"{}", TWO("m.experts.99999999999999999999.w", "b"), "expected an expert's number"},
         {"{}", TWO("m.experts.gate_up_proj", "b"), "fused experts"},
-        {"{}", TWO("m.o_proj.weight", "b"), "expected head_dim"},
+        {"{}", TWO("m.self_attn.o_proj.weight", "b"), "expected head_dim"},
         {"{}", TWO("a", "a.b"), "tensor a.b"},
         {"{}", TWO("a/b", "c"), "cannot be stored"},
         {"{}", "{" T("a", "[2,0]", "[0,0]") "," T("b", "[8]", "[0,32]") "}", "has no elements"},

@@ -1,5 +1,6 @@
 /* Turns a source into the list of tensors to write. The experts of a layer and projection become
  * one tensor, tensors are sorted by name, and each gets its type or format and its leaves. */
+#include "arch/arch_tensors.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -125,12 +126,6 @@ static struct status group_check(const struct convert *c, size_t first, size_t *
 
 /* ---- leaves ---- */
 
-static bool ends_with(const char *name, const char *suffix)
-{
-    const size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
 static void head_dim_find(struct convert *c)
 {
     const struct js_node *config = source_config(c->source);
@@ -162,9 +157,10 @@ static void leaf_of_codes(const struct convert *c, uint32_t whole, struct ckpt_t
 static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *spec)
 {
     const uint64_t n_cols = spec->dims[spec->n_dims - 1];
-    const bool is_o = ends_with(spec->name, ".o_proj.weight"), is_expert = spec->n_dims == 3;
-    uint32_t unit = 0;
-    if (spec->n_dims < 2) return status_ok();
+    const struct arch_tensor *t = arch_tensor_find(spec->name);
+    if (spec->n_dims < 2 || t == NULL || !t->has_leaves) return status_ok();
+    const bool is_o = t->role == WEIGHT_O, is_expert = spec->n_dims == 3;
+    uint32_t unit = DOWN_PROJ_UNIT;
     if (is_o) {
         unit = c->head_dim;
         if (unit == 0) {
@@ -173,12 +169,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
                                "num_attention_heads, for tensor '%s'",
                                spec->name);
         }
-    } else if (ends_with(spec->name, ".down_proj.weight") ||
-               ends_with(spec->name, ".output_linear.weight") ||
-               ends_with(spec->name, ".experts.w2.weight")) {
-        unit = DOWN_PROJ_UNIT;
     }
-    if (unit == 0) return status_ok();
     if (c->group == 0) {
         spec->leaf_elems =
             leaf_choose(n_cols, unit, is_expert ? LEAF_EXPERT_LEAST : LEAF_COUNT_LOW);
@@ -194,11 +185,16 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
 
 /* ---- the whole ---- */
 
+static bool has_role(const char *name, enum weight_role role)
+{
+    const struct arch_tensor *t = arch_tensor_find(name);
+    return t != NULL && t->role == role;
+}
+
 static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
 {
     /* latent attention splits this tensor, so it is not kept as codes */
-    return c->options->keep_codes && t->quant.kind != QUANT_NONE &&
-           !ends_with(t->name, ".kv_b_proj.weight");
+    return c->options->keep_codes && t->quant.kind != QUANT_NONE && !has_role(t->name, WEIGHT_KV_B);
 }
 
 static struct status spec_make(const struct convert *c, size_t first, size_t n,
@@ -210,7 +206,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
     /* routing depends on small differences between its values */
-    if (ends_with(p->name, ".e_score_correction_bias")) spec.dtype = DTYPE_F32;
+    if (has_role(p->name, WEIGHT_SELECT_BIAS)) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
         spec.method = t->method;

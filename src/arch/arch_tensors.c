@@ -1,0 +1,204 @@
+/* The table of a model's tensors, in the order in which a place's weights are listed. */
+#include "arch/arch_tensors.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MATRIX(role_, part_, name_, rows_, cols_)                                                  \
+    .role = (role_), .part = (part_), .name = (name_), .rows = (rows_), .cols = (cols_)
+#define VECTOR(role_, part_, name_, cols_)                                                         \
+    .role = (role_), .part = (part_), .name = (name_), .rows = DIM_ONE, .cols = (cols_),           \
+    .is_vector = true
+#define OF(member) .prefix = offsetof(struct arch_family, moe.member)
+
+static const struct arch_tensor tensors[] = {
+    {MATRIX(WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
+    /* attention */
+    {VECTOR(WEIGHT_ATTN_NORM, PART_LAYER, "input_layernorm.weight", DIM_D)},
+    {MATRIX(WEIGHT_Q, PART_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
+    {MATRIX(WEIGHT_K, PART_HEADS, "self_attn.k_proj.weight", DIM_KV, DIM_D)},
+    {MATRIX(WEIGHT_V, PART_HEADS, "self_attn.v_proj.weight", DIM_KV, DIM_D)},
+    {VECTOR(WEIGHT_Q_BIAS, PART_QKV_BIAS, "self_attn.q_proj.bias", DIM_Q)},
+    {VECTOR(WEIGHT_K_BIAS, PART_QKV_BIAS, "self_attn.k_proj.bias", DIM_KV)},
+    {VECTOR(WEIGHT_V_BIAS, PART_QKV_BIAS, "self_attn.v_proj.bias", DIM_KV)},
+    {VECTOR(WEIGHT_O_BIAS, PART_O_BIAS, "self_attn.o_proj.bias", DIM_D)},
+    {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM_WHOLE, "self_attn.q_norm.weight", DIM_Q)},
+    {VECTOR(WEIGHT_K_NORM, PART_QK_NORM_WHOLE, "self_attn.k_norm.weight", DIM_KV)},
+    {VECTOR(WEIGHT_SINKS, PART_SINKS, "self_attn.sinks", DIM_H)},
+    {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM, "self_attn.q_norm.weight", DIM_HD)},
+    {VECTOR(WEIGHT_K_NORM, PART_QK_NORM, "self_attn.k_norm.weight", DIM_HD)},
+    /* latent attention */
+    {MATRIX(WEIGHT_Q_A, PART_Q_STEPS, "self_attn.q_a_proj.weight", DIM_Q_LORA, DIM_D)},
+    {VECTOR(WEIGHT_Q_A_NORM, PART_Q_STEPS, "self_attn.q_a_layernorm.weight", DIM_Q_LORA)},
+    {MATRIX(WEIGHT_Q, PART_Q_STEPS, "self_attn.q_b_proj.weight", DIM_Q, DIM_Q_LORA)},
+    {MATRIX(WEIGHT_Q, PART_Q_STEP, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
+    {MATRIX(WEIGHT_KV_A, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight", DIM_KV_LORA, DIM_D),
+     .beside = DIM_ROTARY},
+    {MATRIX(WEIGHT_K_ROPE, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight", DIM_ROTARY, DIM_D),
+     .beside = DIM_KV_LORA, .is_second = true},
+    {VECTOR(WEIGHT_KV_A_NORM, PART_LATENT, "self_attn.kv_a_layernorm.weight", DIM_KV_LORA)},
+    {MATRIX(WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B, DIM_KV_LORA)},
+    {MATRIX(WEIGHT_O, PART_LAYER, "self_attn.o_proj.weight", DIM_D, DIM_O), .has_leaves = true},
+    /* a dense FFN */
+    {VECTOR(WEIGHT_FFN_NORM, PART_LAYER, "post_attention_layernorm.weight", DIM_D)},
+    {MATRIX(WEIGHT_GATE, PART_DENSE, "mlp.gate_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(WEIGHT_UP, PART_DENSE, "mlp.up_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(WEIGHT_DOWN, PART_DENSE, "mlp.down_proj.weight", DIM_D, DIM_F), .has_leaves = true},
+    {VECTOR(WEIGHT_GATE_BIAS, PART_FFN_BIAS, "mlp.gate_proj.bias", DIM_F)},
+    {VECTOR(WEIGHT_UP_BIAS, PART_FFN_BIAS, "mlp.up_proj.bias", DIM_F)},
+    {VECTOR(WEIGHT_DOWN_BIAS, PART_FFN_BIAS, "mlp.down_proj.bias", DIM_D)},
+    /* experts, and what all tokens pass beside them */
+    {MATRIX(WEIGHT_ROUTER, PART_MOE, "", DIM_E, DIM_D), OF(router)},
+    {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(bias)},
+    {MATRIX(WEIGHT_SHARED_GATE, PART_SHARED, "gate_proj.weight", DIM_SHARED_F, DIM_D), OF(shared)},
+    {MATRIX(WEIGHT_SHARED_UP, PART_SHARED, "up_proj.weight", DIM_SHARED_F, DIM_D), OF(shared)},
+    {MATRIX(WEIGHT_SHARED_DOWN, PART_SHARED, "down_proj.weight", DIM_D, DIM_SHARED_F), OF(shared),
+     .has_leaves = true},
+    {MATRIX(WEIGHT_SHARED_MIX, PART_SHARED_MIX, "", DIM_ONE, DIM_D), OF(shared_gate)},
+    {VECTOR(WEIGHT_ROUTER_BIAS, PART_EXPERT_BIAS, "mlp.router.bias", DIM_E)},
+    {VECTOR(WEIGHT_EXPERT_GATE_BIAS, PART_EXPERT_BIAS, "mlp.experts.gate_proj.bias", DIM_EXPERT_F),
+     .is_expert = true},
+    {VECTOR(WEIGHT_EXPERT_UP_BIAS, PART_EXPERT_BIAS, "mlp.experts.up_proj.bias", DIM_EXPERT_F),
+     .is_expert = true},
+    {VECTOR(WEIGHT_EXPERT_DOWN_BIAS, PART_EXPERT_BIAS, "mlp.experts.down_proj.bias", DIM_D),
+     .is_expert = true},
+    {MATRIX(WEIGHT_EXPERT_GATE, PART_MOE, "", DIM_EXPERT_F, DIM_D), OF(gate), .is_expert = true,
+     .beside = DIM_EXPERT_F},
+    {MATRIX(WEIGHT_EXPERT_UP, PART_MOE, "", DIM_EXPERT_F, DIM_D), OF(up), .is_expert = true,
+     .beside = DIM_EXPERT_F, .is_second = true},
+    {MATRIX(WEIGHT_EXPERT_DOWN, PART_MOE, "", DIM_D, DIM_EXPERT_F), OF(down), .is_expert = true,
+     .has_leaves = true},
+    /* behind the last layer */
+    {VECTOR(WEIGHT_FINAL_NORM, PART_FINAL, "model.norm.weight", DIM_D)},
+    {MATRIX(WEIGHT_HEAD, PART_HEAD, "lm_head.weight", DIM_V, DIM_D)},
+    {MATRIX(WEIGHT_HEAD, PART_HEAD_TIED, "model.embed_tokens.weight", DIM_V, DIM_D)},
+};
+
+const struct arch_tensor *arch_tensor_at(size_t i)
+{
+    return i < sizeof tensors / sizeof tensors[0] ? &tensors[i] : NULL;
+}
+
+/* The family's part of the name; NULL: the family has no such tensor. */
+static const char *prefix_of(const struct arch_tensor *t, const struct arch_family *family)
+{
+    const char *prefix = "";
+    if (t->prefix > 0) memcpy(&prefix, (const char *)family + t->prefix, sizeof prefix);
+    return prefix;
+}
+
+void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, char *out,
+                      size_t n)
+{
+    const char *prefix = prefix_of(t, family);
+    snprintf(out, n, "%s%s", prefix == NULL ? "" : prefix, t->name);
+}
+
+/* Takes `end` off the end of the first *n characters of name; false where they end otherwise. */
+static bool take_end(const char *name, size_t *n, const char *end)
+{
+    const size_t m = strlen(end);
+    if (*n < m || memcmp(name + *n - m, end, m) != 0) return false;
+    *n -= m;
+    return true;
+}
+
+static const struct arch_tensor *find_in(const struct arch_family *family, const char *name)
+{
+    for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
+        const char *prefix = prefix_of(&tensors[i], family);
+        size_t n = strlen(name);
+        if (prefix == NULL || !take_end(name, &n, tensors[i].name) || !take_end(name, &n, prefix))
+            continue;
+        if (n == 0 || name[n - 1] == '.') return &tensors[i];
+    }
+    return NULL;
+}
+
+const struct arch_tensor *arch_tensor_find(const char *name)
+{
+    const struct arch_tensor *found = NULL;
+    for (size_t f = 0; found == NULL && arch_family_at(f) != NULL; f++) {
+        found = find_in(arch_family_at(f), name);
+    }
+    return found;
+}
+
+bool arch_tensor_is_halved(const struct arch_tensor *t, const struct arch_family *family)
+{
+    if (t->beside == DIM_NONE) return false;
+    return !t->is_expert || strcmp(family->moe.gate, family->moe.up) == 0;
+}
+
+enum arch_axis arch_dim_axis(enum arch_dim dim)
+{
+    static const enum arch_axis axes[DIM_COUNT] = {[DIM_V] = AXIS_VOCAB,
+                                                   [DIM_H] = AXIS_HEADS,
+                                                   [DIM_Q] = AXIS_HEADS,
+                                                   [DIM_O] = AXIS_HEADS,
+                                                   [DIM_KV_B] = AXIS_HEADS,
+                                                   [DIM_KV] = AXIS_KV_HEADS,
+                                                   [DIM_F] = AXIS_FFN,
+                                                   [DIM_SHARED_F] = AXIS_SHARED_FFN,
+                                                   [DIM_EXPERT_F] = AXIS_EXPERT_FFN};
+    return axes[dim];
+}
+
+uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim)
+{
+    switch (dim) {
+    case DIM_Q:
+        return m->query_dim;
+    case DIM_O:
+        return m->value_dim;
+    case DIM_KV:
+        return m->head_dim;
+    case DIM_KV_B:
+        return m->query_dim - m->rotary + m->value_dim;
+    default:
+        return 1;
+    }
+}
+
+uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim)
+{
+    const uint32_t sizes[DIM_COUNT] = {[DIM_ONE] = 1,
+                                       [DIM_D] = m->width,
+                                       [DIM_V] = m->vocab,
+                                       [DIM_HD] = m->head_dim,
+                                       [DIM_H] = m->n_heads,
+                                       [DIM_Q] = m->n_heads,
+                                       [DIM_O] = m->n_heads,
+                                       [DIM_KV_B] = m->n_heads,
+                                       [DIM_KV] = m->n_kv_heads,
+                                       [DIM_Q_LORA] = m->q_lora,
+                                       [DIM_KV_LORA] = m->kv_lora,
+                                       [DIM_ROTARY] = m->rotary,
+                                       [DIM_F] = m->ffn,
+                                       [DIM_SHARED_F] = m->shared_ffn,
+                                       [DIM_EXPERT_F] = m->expert_ffn,
+                                       [DIM_E] = m->n_experts};
+    return sizes[dim] * arch_dim_unit(m, dim);
+}
+
+static uint32_t attention_parts(const struct arch *m)
+{
+    if (m->kv_lora > 0) return PART_LATENT | (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
+    return PART_HEADS | (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
+           (m->qk_norm ? PART_QK_NORM : 0) | (m->family->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
+           (m->family->sinks ? PART_SINKS : 0);
+}
+
+static uint32_t moe_parts(const struct arch *m)
+{
+    const struct arch_names *names = &m->family->moe;
+    const uint32_t shared = PART_SHARED | (names->shared_gate != NULL ? PART_SHARED_MIX : 0);
+    return PART_MOE | (names->bias != NULL ? PART_SELECT_BIAS : 0) |
+           (m->shared_ffn > 0 ? shared : 0) | (m->family->expert_bias ? PART_EXPERT_BIAS : 0);
+}
+
+uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
+{
+    const uint32_t dense = PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
+    return PART_LAYER | attention_parts(m) | (m->layer_is_moe[layer] ? moe_parts(m) : dense);
+}

@@ -1,0 +1,150 @@
+/* The tensors of a model: one table of roles, published names, shapes in the letters of
+ * tensor/dims.h, and how ranks cut them. The lists of weights, the check of a checkpoint and
+ * convert are computed from it. */
+#ifndef SHOAL_ARCH_ARCH_TENSORS_H
+#define SHOAL_ARCH_ARCH_TENSORS_H
+
+#include "arch/arch.h"
+
+/* The role of a tensor in the model. The roles of a layer stand together. */
+enum weight_role {
+    WEIGHT_EMBED,
+    WEIGHT_ATTN_NORM,
+    WEIGHT_Q,
+    WEIGHT_K,
+    WEIGHT_V,
+    WEIGHT_Q_NORM,
+    WEIGHT_K_NORM,
+    WEIGHT_Q_A, /* latent attention: q's latent, then Q from it */
+    WEIGHT_Q_A_NORM,
+    WEIGHT_KV_A,
+    WEIGHT_K_ROPE,
+    WEIGHT_KV_A_NORM,
+    WEIGHT_KV_B, /* the heads' own parts of keys and values, never quantized */
+    WEIGHT_Q_BIAS,
+    WEIGHT_K_BIAS,
+    WEIGHT_V_BIAS,
+    WEIGHT_O_BIAS,
+    WEIGHT_SINKS,
+    WEIGHT_O,
+    WEIGHT_FFN_NORM,
+    WEIGHT_GATE,
+    WEIGHT_UP,
+    WEIGHT_DOWN,
+    WEIGHT_GATE_BIAS,
+    WEIGHT_UP_BIAS,
+    WEIGHT_DOWN_BIAS,
+    WEIGHT_SHARED_GATE, /* of what all tokens pass in a MoE layer */
+    WEIGHT_SHARED_UP,
+    WEIGHT_SHARED_DOWN,
+    WEIGHT_SHARED_MIX, /* [1, D] its sigmoid gate */
+    WEIGHT_ROUTER,
+    WEIGHT_ROUTER_BIAS,
+    WEIGHT_SELECT_BIAS,      /* of the choice of experts alone */
+    WEIGHT_EXPERT_GATE_BIAS, /* of the experts held: is_vector and is_expert */
+    WEIGHT_EXPERT_UP_BIAS,
+    WEIGHT_EXPERT_DOWN_BIAS,
+    WEIGHT_EXPERT_GATE,
+    WEIGHT_EXPERT_UP,
+    WEIGHT_EXPERT_DOWN,
+    WEIGHT_FINAL_NORM,
+    WEIGHT_HEAD,
+    WEIGHT_ROLE_COUNT
+};
+
+/* What ranks divide among themselves. */
+enum arch_axis {
+    AXIS_NONE, /* nothing: every rank that holds the tensor holds all of this dimension */
+    AXIS_HEADS,
+    AXIS_KV_HEADS,
+    AXIS_FFN,
+    AXIS_SHARED_FFN,
+    AXIS_EXPERT_FFN,
+    AXIS_VOCAB,
+};
+
+/* A dimension of a tensor: its size and its axis. */
+enum arch_dim {
+    DIM_NONE,
+    DIM_ONE,
+    DIM_D,
+    DIM_V,        /* AXIS_VOCAB */
+    DIM_HD,       /* one head */
+    DIM_H,        /* one for each query head */
+    DIM_Q,        /* H query_dim: outputs of q */
+    DIM_O,        /* H value_dim: inputs of o */
+    DIM_KV,       /* G Hd: outputs of k and of v */
+    DIM_KV_B,     /* H (query_dim - rotary + value_dim): the heads' own parts of keys and values */
+    DIM_Q_LORA,   /* q's latent */
+    DIM_KV_LORA,  /* the latent of keys and values */
+    DIM_ROTARY,   /* rotated elements */
+    DIM_F,        /* AXIS_FFN */
+    DIM_SHARED_F, /* AXIS_SHARED_FFN */
+    DIM_EXPERT_F, /* AXIS_EXPERT_FFN */
+    DIM_E,        /* all experts, as the router sees them: never cut */
+    DIM_COUNT
+};
+
+/* Parts that a model or a layer may have; a tensor is there where its part is. */
+enum arch_part {
+    PART_EMBED = 1 << 0,
+    PART_LAYER = 1 << 1, /* every layer */
+    PART_HEADS = 1 << 2, /* attention with keys and values of their own */
+    PART_QKV_BIAS = 1 << 3,
+    PART_O_BIAS = 1 << 4,
+    PART_QK_NORM = 1 << 5,
+    PART_QK_NORM_WHOLE = 1 << 6,
+    PART_SINKS = 1 << 7,
+    PART_LATENT = 1 << 8,  /* latent attention */
+    PART_Q_STEPS = 1 << 9, /* with q in two steps */
+    PART_Q_STEP = 1 << 10, /* in one */
+    PART_DENSE = 1 << 11,  /* a dense FFN */
+    PART_FFN_BIAS = 1 << 12,
+    PART_MOE = 1 << 13,
+    PART_SELECT_BIAS = 1 << 14,
+    PART_SHARED = 1 << 15, /* what all tokens pass beside the experts */
+    PART_SHARED_MIX = 1 << 16,
+    PART_EXPERT_BIAS = 1 << 17,
+    PART_FINAL = 1 << 18,
+    PART_HEAD = 1 << 19,
+    PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
+};
+
+/* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */
+struct arch_tensor {
+    enum weight_role role;
+    enum arch_part part;
+    const char *name; /* behind "model.layers.N." in a layer, and behind the family's prefix */
+    size_t prefix;    /* in struct arch_family, a const char *; 0: none */
+    enum arch_dim rows, cols;
+    bool is_vector, is_expert;
+    bool has_leaves; /* row-parallel: cut along cols into K-blocks (tensor/leaf.h); else along rows
+                      */
+    /* the tensor of the file holds the rows of two roles, one behind the other: the other one's
+     * dimension, and whether this one is the second. Experts: where gate and up have one name. */
+    enum arch_dim beside;
+    bool is_second;
+};
+
+/* Local. The i-th row; NULL behind the last. */
+const struct arch_tensor *arch_tensor_at(size_t i);
+
+/* Local. The tensor's name in a checkpoint of the family, without "model.layers.N.". */
+void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, char *out,
+                      size_t n);
+
+/* Local. A row of any family whose name is the end of a published name; NULL: there is none. */
+const struct arch_tensor *arch_tensor_find(const char *name);
+
+/* Local. Whether the rows share a tensor of the file with those of another role, t->beside. */
+bool arch_tensor_is_halved(const struct arch_tensor *t, const struct arch_family *family);
+
+/* Local. Elements of a dimension; and its axis, of which each unit has arch_dim_unit elements. */
+uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim);
+enum arch_axis arch_dim_axis(enum arch_dim dim);
+uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
+
+/* Local. The parts of a layer. */
+uint32_t arch_layer_parts(const struct arch *m, uint32_t layer);
+
+#endif
