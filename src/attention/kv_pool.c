@@ -3,33 +3,17 @@
 
 #include "base/mem.h"
 #include "kernels/device.h"
+#include "options/flags.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-static const struct {
-    const char *name;
-    enum dtype dtype;
-} kv_types[] = {{"f16", DTYPE_F16}, {"f32", DTYPE_F32}, {"int8", DTYPE_I8}, {"fp8", DTYPE_F8_E4M3}};
-
-struct status kv_dtype_parse(const char *name, enum dtype *out)
-{
-    for (size_t i = 0; i < sizeof kv_types / sizeof *kv_types; i++) {
-        if (strcmp(name, kv_types[i].name) != 0) continue;
-        *out = kv_types[i].dtype;
-        return status_ok();
-    }
-    return status_make(STATUS_USAGE, "--kv-dtype: expected f16, f32, int8 or fp8, found \"%s\"",
-                       name);
-}
-
 const char *kv_dtype_name(enum dtype t)
 {
-    for (size_t i = 0; i < sizeof kv_types / sizeof *kv_types; i++)
-        if (kv_types[i].dtype == t) return kv_types[i].name;
-    return dtype_name(t);
+    const char *name = flag_word_of(FLAG_WORDS(KV_DTYPE_WORDS), (int32_t)t);
+    return name != NULL ? name : dtype_name(t);
 }
 
 struct layout_kv kv_layout(enum dtype t)

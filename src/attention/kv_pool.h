@@ -22,9 +22,14 @@ struct kv_pool {
     const struct kern_table *kern; /* borrowed: its ops read and write the blocks */
 };
 
-/* Local. The element type of the cache from its name in --kv-dtype, and back. Errors: STATUS_USAGE.
- */
-struct status kv_dtype_parse(const char *name, enum dtype *out);
+/* The element types of the cache by their names in --kv-dtype. */
+#define KV_DTYPE_WORDS                                                                             \
+    {"f16", DTYPE_F16}, {"f32", DTYPE_F32}, {"int8", DTYPE_I8},                                    \
+    {                                                                                              \
+        "fp8", DTYPE_F8_E4M3                                                                       \
+    }
+
+/* Local. The name of such a type. */
 const char *kv_dtype_name(enum dtype t);
 /* Local. The bytes of an element and of a scale, for the layout. */
 struct layout_kv kv_layout(enum dtype t);

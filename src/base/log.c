@@ -21,16 +21,6 @@ void log_init(int rank, enum log_level level, bool json)
     sink.json = json;
 }
 
-bool log_level_parse(const char *name, enum log_level *out)
-{
-    for (int i = 0; i < LOG_COUNT; i++) {
-        if (strcmp(name, level_names[i]) != 0) continue;
-        *out = (enum log_level)i;
-        return true;
-    }
-    return false;
-}
-
 /* Escapes `text` for a JSON string into `out`; control bytes become spaces. */
 static void escape_json(const char *text, char *out, size_t out_bytes)
 {

@@ -6,6 +6,11 @@
 #include <stdbool.h>
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_COUNT };
+#define LOG_LEVEL_WORDS                                                                            \
+    {"error", LOG_ERROR}, {"warn", LOG_WARN}, {"info", LOG_INFO},                                  \
+    {                                                                                              \
+        "debug", LOG_DEBUG                                                                         \
+    }
 
 /* Local. Sets the rank that lines are tagged with and the level. rank < 0: no MPI yet, no tag.
  * Ranks other than 0 print errors only, unless level is LOG_DEBUG. */
@@ -14,8 +19,5 @@ void log_init(int rank, enum log_level level, bool json);
 /* Local. Writes one line (a newline is added) with one write call, so that lines never interleave.
  */
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* Local. Parses "error", "warn", "info", "debug"; false when it is none of them. */
-bool log_level_parse(const char *name, enum log_level *out);
 
 #endif

@@ -17,18 +17,63 @@ struct bench_list {
     size_t n;
 };
 
+enum bench_mode { BENCH_LATENCY, BENCH_THROUGHPUT };
+#define BENCH_MODE_WORDS                                                                           \
+    {"latency", BENCH_LATENCY},                                                                    \
+    {                                                                                              \
+        "throughput", BENCH_THROUGHPUT                                                             \
+    }
+
+#define BENCH_FLAGS(FLAG)                                                                          \
+    FLAG(bool, machine, "machine", OF_SWITCH, .commands = IN_BENCH,                                \
+         .help = "measure read bandwidth, f32 and int8 peaks, and sums over ranks; no model is "   \
+                 "needed")                                                                         \
+    FLAG(bool, load, "load", OF_SWITCH, .commands = IN_BENCH,                                      \
+         .help = "measure how long loading takes, beside a plain parallel read of the same file")  \
+    FLAG(bool, cold, "cold", OF_SWITCH, .commands = IN_BENCH,                                      \
+         .help = "with --load: the system forgets the file before each of the two, so that both "  \
+                 "read the disk")                                                                  \
+    FLAG(const char *, json, "json", OF_TEXT("FILE"), .commands = IN_BENCH,                        \
+         .help = "also write everything as JSON; - is stdout, instead of the table")               \
+    FLAG(struct bench_list, prompts, "prompt-lengths",                                             \
+         OF_PARSED(read_lengths, "up to 32 numbers from 1 to 16777216, A,B,..", "A,B,.."),         \
+         .preset = "512", .commands = IN_BENCH, .help = "tokens of a prompt")                      \
+    FLAG(struct bench_list, outputs, "output-lengths",                                             \
+         OF_PARSED(read_lengths, "up to 32 numbers from 1 to 16777216, A,B,..", "A,B,.."),         \
+         .preset = "128", .commands = IN_BENCH, .help = "tokens of an answer")                     \
+    FLAG(struct bench_list, concurrency, "concurrency",                                            \
+         OF_PARSED(read_counts, "up to 32 numbers from 1 to 1048576, A,B,..", "A,B,.."),           \
+         .preset = "1", .commands = IN_BENCH, .help = "requests at a time")                        \
+    FLAG(enum bench_mode, mode, "mode", OF_CHOICE(BENCH_MODE_WORDS), .preset = "latency",          \
+         .commands = IN_BENCH,                                                                     \
+         .help = "latency: the requests of a repetition start together; throughput: --requests "   \
+                 "of them, a new one when one is done")                                            \
+    FLAG(uint32_t, n_requests, "requests", OF_COUNT(1, 1 << 20, "N"), .commands = IN_BENCH,        \
+         .help = "requests of a repetition, with --mode throughput (default: four times the "      \
+                 "concurrency)")                                                                   \
+    FLAG(uint32_t, n_warmup, "warmup", OF_COUNT(0, 1 << 20, "N"), .preset = "1",                   \
+         .commands = IN_BENCH, .help = "repetitions that are not counted")                         \
+    FLAG(uint32_t, n_repetitions, "repetitions", OF_COUNT(1, 1 << 20, "N"), .preset = "5",         \
+         .commands = IN_BENCH, .help = "repetitions that are counted")                             \
+    FLAG(bool, turns, "turns", OF_SWITCH, .commands = IN_BENCH,                                    \
+         .help = "one repetition for each line of stdin, PROMPT OUTPUT CONCURRENCY, answered by "  \
+                 "a line of JSON: to take turns with another program")                             \
+    FLAG(bool, paired_peaks, "paired-peaks", OF_SWITCH, .commands = IN_BENCH,                      \
+         .help =                                                                                   \
+             "on one rank, for concurrency 1: --repetitions more, whose steps take turns with "    \
+             "the machine's peaks on the same threads: memory reads beside decoding, f32 "         \
+             "arithmetic beside prompts; shows the steps' part of the peaks. With --turns "        \
+             "all repetitions of one request are such")                                            \
+    FLAG(uint32_t, watchdog_s, "watchdog", OF_COUNT(0, 86400, "SECONDS"), .preset = "0",           \
+         .commands = IN_BENCH, .help = "as in shoal generate; 0: off")
+
+struct bench_flags {
+    BENCH_FLAGS(FLAG_FIELD)
+};
+
 struct bench_options {
-    struct job_options job; /* first: offsets into it are offsets into this */
-    bool machine;
-    bool load;         /* the weights and a plain read of their file, in turns */
-    bool cold;         /* with load: no page of the file is cached before either */
-    bool turns;        /* one repetition for each line of stdin, "PROMPT OUTPUT CONCURRENCY" */
-    bool paired_peaks; /* steps in turns with the machine's peaks (bench_paired.c) */
-    bool throughput;   /* requests follow each other; else all of a repetition start together */
-    const char *json;  /* FILE; "-": stdout, instead of the table; NULL: none */
-    struct bench_list prompts, outputs, concurrency;
-    uint32_t n_requests; /* of a repetition, throughput only */
-    uint32_t n_warmup, n_repetitions;
+    struct job_options job; /* first: a job's flags keep their offsets */
+    struct bench_flags flags;
 };
 
 /* Peaks of all ranks together, each with n_threads threads, all at work at the same time. */

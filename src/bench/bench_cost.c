@@ -59,7 +59,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
         (double)cost->n_moe_layers * m->n_experts * j->layout->n_expert_replicas;
     if (n_copies > 0) cost->expert_bytes = (double)sums[1] / n_copies;
     cost->kv_token_bytes = (double)kv_pool_block_bytes(m->n_layers, m->n_kv_heads, m->head_dim,
-                                                       j->kv_dtype, m->kv_lora > 0) /
+                                                       j->o->model.kv_dtype, m->kv_lora > 0) /
                            KV_BLOCK_TOKENS;
     cost->row_flops = linear_flops(m, cost->n_moe_layers);
     cost->head_flops = 2.0 * m->width * m->vocab;

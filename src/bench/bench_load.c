@@ -121,7 +121,7 @@ static void print(const struct job *j, uint32_t n, double *plain, double *load, 
     const double gb = (double)ckpt_file_bytes(j->ckpt) / 1e9;
     const double p = median(plain, n), l = median(load, n), f = median(fraction, n);
     printf("file %.3f GB, %s, %u turns, medians\n", gb,
-           j->o->bench->cold ? "not cached" : "cached where there is room", n);
+           j->o->bench->flags.cold ? "not cached" : "cached where there is room", n);
     printf("plain read %.3f s, %.2f GB/s; from %.3f to %.3f s\n", p, gb / p, plain[0],
            plain[n - 1]);
     printf("load       %.3f s, %.2f GB/s; from %.3f to %.3f s\n", l, gb / l, load[0], load[n - 1]);
@@ -132,20 +132,20 @@ static void print(const struct job *j, uint32_t n, double *plain, double *load, 
 struct status bench_load_run(struct job *j)
 {
     const struct bench_options *o = j->o->bench;
-    const uint32_t n = o->n_repetitions;
+    const uint32_t n = o->flags.n_repetitions;
     double *seconds = NULL; /* [3][n] plain, load, the first by the second */
     struct status st = mem_alloc(&seconds, (size_t)3 * n, sizeof *seconds, "turns");
     TRY(comm_agree(j->comm, st));
-    for (uint32_t i = 0; i < o->n_warmup + n; i++) {
+    for (uint32_t i = 0; i < o->flags.n_warmup + n; i++) {
         double plain = 0, load = 0;
-        if (o->cold) TRY_GOTO(st, forget(j), out);
+        if (o->flags.cold) TRY_GOTO(st, forget(j), out);
         TRY_GOTO(st, turn_plain(j, &plain), out);
-        if (o->cold) TRY_GOTO(st, forget(j), out);
+        if (o->flags.cold) TRY_GOTO(st, forget(j), out);
         TRY_GOTO(st, turn_load(j, &load), out);
-        if (i < o->n_warmup) continue;
-        seconds[i - o->n_warmup] = plain;
-        seconds[n + i - o->n_warmup] = load;
-        seconds[2 * n + i - o->n_warmup] = load > 0 ? plain / load : 0;
+        if (i < o->flags.n_warmup) continue;
+        seconds[i - o->flags.n_warmup] = plain;
+        seconds[n + i - o->flags.n_warmup] = load;
+        seconds[2 * n + i - o->flags.n_warmup] = load > 0 ? plain / load : 0;
     }
     if (comm_rank(j->comm, COMM_WORLD) == 0)
         print(j, n, seconds, seconds + n, seconds + (size_t)2 * n);

@@ -299,9 +299,9 @@ static struct status report(const struct machine_report *r, const char *json)
 
 static struct status run(struct machine_report *r, const struct bench_options *o)
 {
-    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->json)));
-    TRY(measure(r, o->job.n_threads));
-    return comm_agree(r->comm, report(r, o->json));
+    TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.json)));
+    TRY(measure(r, o->job.run.threads));
+    return comm_agree(r->comm, report(r, o->flags.json));
 }
 
 int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)

@@ -5,7 +5,7 @@
 #define SHOAL_BENCH_BENCH_PRIVATE_H
 
 #include "bench/bench.h"
-#include "job/job_state.h"
+#include "job/job.h"
 #include "plan/step_plan.h"
 #include "serve/schedule/stats.h"
 

@@ -198,7 +198,7 @@ void bench_report_print(const struct bench_report *r)
     printf("%s, %.3f GB of weights here, %u ranks = dp %u x pp %u x tp %u, kernels %s, %u threads "
            "a rank, KV %s\n",
            j->layout_model.name, (double)j->weights->n_bytes * 1e-9, l->n_ranks, l->dp, l->pp,
-           l->tp, j->kern.name, j->n_threads, kv_dtype_name(j->kv_dtype));
+           l->tp, j->kern.name, j->n_threads, kv_dtype_name(j->o->model.kv_dtype));
     printf("all ranks together: reads %.1f GB/s, f32 %.1f GFLOP/s, int8 %.1f GOP/s; peak memory "
            "%.0f MiB a rank, %.0f MiB in all\n",
            r->machine.read_gbs, bench_machine_fma(&r->machine), best_int8(&r->machine),
@@ -305,17 +305,18 @@ void bench_report_json(const struct bench_report *r, struct strbuf *s)
     strbuf_puts(s, ",\"model\":");
     strbuf_json_string(s, j->layout_model.name, strlen(j->layout_model.name));
     strbuf_puts(s, ",\"file\":");
-    strbuf_json_string(s, j->o->model, strlen(j->o->model));
+    strbuf_json_string(s, j->o->files.model, strlen(j->o->files.model));
     strbuf_printf(s,
                   ",\"layout\":{\"ranks\":%u,\"tp\":%u,\"pp\":%u,\"dp\":%u,\"ep\":%u,\"etp\":%u},"
                   "\"kernels\":\"%s\",\"threads\":%u,\"kv_dtype\":\"%s\",\"step_tokens\":%u,"
                   "\"chunk\":%u,\"mode\":\"%s\",\"warmup\":%u,\"experts_counted\":%s,"
                   "\"peak_bytes_a_rank\":%llu,\"peak_bytes\":%llu,\"machine\":",
                   l->n_ranks, l->tp, l->pp, l->dp, l->ep, l->etp, j->kern.name, j->n_threads,
-                  kv_dtype_name(j->kv_dtype), j->step_tokens, j->o->chunk,
-                  j->o->bench->throughput ? "throughput" : "latency", j->o->bench->n_warmup,
-                  l->n_ranks == 1 ? "true" : "false", (unsigned long long)r->peak_bytes_max,
-                  (unsigned long long)r->peak_bytes_all);
+                  kv_dtype_name(j->o->model.kv_dtype), (uint32_t)j->o->schedule.step_tokens,
+                  (uint32_t)j->o->schedule.chunk_tokens,
+                  flag_word_of(FLAG_WORDS(BENCH_MODE_WORDS), (int32_t)j->o->bench->flags.mode),
+                  j->o->bench->flags.n_warmup, l->n_ranks == 1 ? "true" : "false",
+                  (unsigned long long)r->peak_bytes_max, (unsigned long long)r->peak_bytes_all);
     bench_machine_json(&r->machine, s);
     strbuf_puts(s, ",\"cases\":[");
     for (size_t i = 0; i < r->n; i++) {

@@ -87,13 +87,15 @@ static struct status run_init(struct run *r, struct serve_summary *stats)
     struct bench *b = r->b;
     const struct job *j = b->j;
     const uint32_t dp = j->layout->dp;
+    const struct schedule_flags flags = {
+        .max_batch = (int32_t)((r->c->concurrency + dp - 1) / dp),
+        .step_tokens = j->o->schedule.step_tokens,
+        .chunk_tokens = j->o->schedule.chunk_tokens}; /* all else off: each row is computed */
     const struct scheduler_options so = {.rules = &b->rules,
                                          .n_replicas = (int32_t)dp,
                                          .n_groups = (int32_t)j->layout->pp,
                                          .n_blocks = (int32_t)j->n_kv_blocks,
-                                         .max_batch = (int32_t)((r->c->concurrency + dp - 1) / dp),
-                                         .step_tokens = (int32_t)j->step_tokens,
-                                         .chunk_tokens = (int32_t)j->o->chunk};
+                                         .flags = flags};
     TRY(mem_alloc(&r->requests, r->n, sizeof *r->requests, "requests"));
     TRY(mem_alloc(&r->submitted_ns, r->n, sizeof *r->submitted_ns, "requests"));
     TRY(mem_alloc(&r->n_sampled, r->n, sizeof *r->n_sampled, "requests"));
@@ -259,7 +261,8 @@ static struct status repeat(struct bench *b, const struct bench_case *c,
                             struct bench_parts *parts)
 {
     uint32_t n = c->concurrency;
-    if (b->o->throughput) n = b->o->n_requests > 0 ? b->o->n_requests : 4 * c->concurrency;
+    if (b->o->flags.mode == BENCH_THROUGHPUT)
+        n = b->o->flags.n_requests > 0 ? b->o->flags.n_requests : 4 * c->concurrency;
     struct run r = {.b = b,
                     .c = c,
                     .n = n,
@@ -277,7 +280,7 @@ static struct status repeat(struct bench *b, const struct bench_case *c,
 static void say(const struct bench *b, const struct bench_case *c, const char *what, uint32_t i,
                 const struct bench_repetition *r)
 {
-    if (b->o->job.quiet) return;
+    if (b->o->job.lead.quiet) return;
     const struct bench_phase *d = &r->phases[BENCH_DECODE], *p = &r->phases[BENCH_PREFILL];
     log_line(LOG_INFO,
              "prompt %u, output %u, concurrency %u, %s %u: prefill %.1f tok/s, decode %.1f tok/s, "
@@ -290,13 +293,13 @@ static void say(const struct bench *b, const struct bench_case *c, const char *w
 static struct status run_case(struct bench *b, struct bench_result *out)
 {
     const struct bench_options *o = b->o;
-    out->n = o->n_repetitions;
+    out->n = o->flags.n_repetitions;
     TRY(mem_alloc(&out->all, out->n, sizeof *out->all, "repetitions"));
-    for (uint32_t i = 0; i < o->n_warmup; i++) {
+    for (uint32_t i = 0; i < o->flags.n_warmup; i++) {
         TRY(repeat(b, &out->c, &out->all[0], NULL, NULL));
         say(b, &out->c, "warm-up", i, &out->all[0]);
     }
-    for (uint32_t i = 0; i < o->n_repetitions; i++) {
+    for (uint32_t i = 0; i < o->flags.n_repetitions; i++) {
         TRY(repeat(b, &out->c, &out->all[i], out, NULL));
         say(b, &out->c, "repetition", i, &out->all[i]);
     }
@@ -305,15 +308,15 @@ static struct status run_case(struct bench *b, struct bench_result *out)
 
 static size_t count_cases(const struct bench_options *o)
 {
-    return o->prompts.n * o->outputs.n * o->concurrency.n;
+    return o->flags.prompts.n * o->flags.outputs.n * o->flags.concurrency.n;
 }
 
 static struct bench_case case_of(const struct bench_options *o, size_t i)
 {
-    const size_t c = i % o->concurrency.n, rest = i / o->concurrency.n;
-    return (struct bench_case){.prompt = o->prompts.values[rest / o->outputs.n],
-                               .output = o->outputs.values[rest % o->outputs.n],
-                               .concurrency = o->concurrency.values[c]};
+    const size_t c = i % o->flags.concurrency.n, rest = i / o->flags.concurrency.n;
+    return (struct bench_case){.prompt = o->flags.prompts.values[rest / o->flags.outputs.n],
+                               .output = o->flags.outputs.values[rest % o->flags.outputs.n],
+                               .concurrency = o->flags.concurrency.values[c]};
 }
 
 /* One repetition whose steps take turns with the machine's peaks. Its latencies hold those, so none
@@ -335,9 +338,9 @@ static struct status run_paired(struct bench *b, struct bench_result *out)
 {
     struct bench_repetition r;
     if (out->c.concurrency > 1) return status_ok();
-    for (uint32_t i = 0; i < b->o->n_repetitions; i++)
+    for (uint32_t i = 0; i < b->o->flags.n_repetitions; i++)
         TRY(repeat_paired(b, &out->c, &r, &out->parts));
-    say(b, &out->c, "beside peaks", b->o->n_repetitions - 1, &r);
+    say(b, &out->c, "beside peaks", b->o->flags.n_repetitions - 1, &r);
     return status_ok();
 }
 
@@ -348,7 +351,7 @@ static struct status run_cases(struct bench *b, struct bench_result *results)
         results[i].c = case_of(b->o, i);
         TRY(run_case(b, &results[i]));
     }
-    for (size_t i = 0; b->o->paired_peaks && i < n; i++) TRY(run_paired(b, &results[i]));
+    for (size_t i = 0; b->o->flags.paired_peaks && i < n; i++) TRY(run_paired(b, &results[i]));
     return status_ok();
 }
 
@@ -356,7 +359,7 @@ static struct status run_turn(struct bench *b, const struct bench_case *c)
 {
     struct bench_repetition r;
     struct bench_parts parts = {.reads = {.n = 0}};
-    const bool paired = b->o->paired_peaks && c->concurrency == 1;
+    const bool paired = b->o->flags.paired_peaks && c->concurrency == 1;
     struct status st = paired ? repeat_paired(b, c, &r, &parts) : repeat(b, c, &r, NULL, NULL);
     if (!status_failed(&st)) bench_report_turn(c, &r, paired ? &parts : NULL);
     bench_parts_fini(&parts);
@@ -388,7 +391,7 @@ static struct status bench_init(struct bench *b)
     step_result_init(&b->result);
     request_defaults_init(&b->rules.defaults);
     b->rules.vocab_size = (int32_t)j->model.vocab;
-    b->rules.max_model_len = (int32_t)j->max_model_len;
+    b->rules.max_model_len = (int32_t)j->o->model.max_model_len;
     TRY(mem_alloc(&b->groups, j->layout->pp, sizeof *b->groups, "bench"));
     TRY(mem_alloc(&b->unwanted, 1, sizeof *b->unwanted, "bench"));
     return step_plan_init(&b->plan, (int32_t)j->layout->dp);
@@ -408,7 +411,7 @@ static void bench_fini(struct bench *b)
 static struct status lead(struct bench *b, struct bench_result *results)
 {
     struct status st = bench_init(b);
-    if (!status_failed(&st)) st = b->o->turns ? run_turns(b) : run_cases(b, results);
+    if (!status_failed(&st)) st = b->o->flags.turns ? run_turns(b) : run_cases(b, results);
     step_plan_clear(&b->plan, PLAN_STOP, 0);
     const struct status stopped = engine_submit(b->j->engine, &b->plan);
     if (status_failed(&stopped)) lose(b, &stopped);
@@ -443,26 +446,26 @@ static struct status report(struct bench_report *r, const char *json)
 static struct status measure(struct bench *b, struct bench_result *results)
 {
     struct job *j = b->j;
-    if (b->o->paired_peaks && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
+    if (b->o->flags.paired_peaks && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
         return status_make(STATUS_USAGE, "--paired-peaks: for one rank on a CPU, found %u ranks%s",
                            j->layout->n_ranks, j->kern.device != NULL ? " on devices" : "");
     }
-    TRY(comm_agree(j->comm, bench_check_json(j->comm, b->o->json)));
+    TRY(comm_agree(j->comm, bench_check_json(j->comm, b->o->flags.json)));
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine);
     if (status_failed(&st) && !is_lead) lose(b, &st);
     TRY(comm_agree(j->comm, st));
-    if (b->o->turns) return status_ok();
+    if (b->o->flags.turns) return status_ok();
     struct bench_report r = {.j = j, .results = results, .n = count_cases(b->o)};
     gather_peak_bytes(b, &r);
     TRY(bench_machine_measure(j->comm, j->topo, j->team, true, &r.machine));
-    return comm_agree(j->comm, report(&r, b->o->json));
+    return comm_agree(j->comm, report(&r, b->o->flags.json));
 }
 
 struct status bench_run(struct job *j)
 {
-    if (j->o->bench->load) return bench_load_run(j);
+    if (j->o->bench->flags.load) return bench_load_run(j);
     struct bench b = {.j = j, .o = j->o->bench};
     struct bench_result *results = NULL;
     const size_t n = count_cases(b.o);

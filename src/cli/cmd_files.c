@@ -10,30 +10,41 @@
 #include <string.h>
 #include <unistd.h>
 
+#define KEEP_WORDS                                                                                 \
+    {"dequantize", false},                                                                         \
+    {                                                                                              \
+        "keep", true                                                                               \
+    }
+
+#define CONVERT_FLAGS(FLAG)                                                                        \
+    FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS),                                       \
+         .help = "store all tensors in this type (default: the source's own types; quantized "     \
+                 "ones become config.json's type, GGUF's f16)")                                    \
+    FLAG(int32_t, keep, "quantized", OF_CHOICE(KEEP_WORDS), .preset = "dequantize",                \
+         .help = "keep: tensors in a format that shoal has stay quantized (GGUF's Q8_0, Q5_0, "    \
+                 "Q4_0, IQ4_NL, IQ4_XS, MXFP4; a Hugging Face folder's GPTQ without act-order, "   \
+                 "AWQ, compressed-tensors, fp8, MXFP4), others become floats")                     \
+    FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no progress")
+
 struct convert_flags {
-    const char *dtype, *quantized;
-    bool quiet;
+    CONVERT_FLAGS(FLAG_FIELD)
 };
 
-static const struct flag convert_table[] = {
-    {"dtype", FLAG_STRING, offsetof(struct convert_flags, dtype), 0, 0, "T",
-     "store all tensors as f32, f16 or bf16 (default: the source's own types; quantized ones "
-     "become "
-     "config.json's type, GGUF's f16)"},
-    {"quantized", FLAG_STRING, offsetof(struct convert_flags, quantized), 0, 0, "W",
-     "dequantize (default), or keep: codes that shoal has a format for stay as they are (GGUF's "
-     "Q8_0, Q5_0, Q4_0, IQ4_NL, IQ4_XS, MXFP4; a Hugging Face folder's GPTQ without act-order, "
-     "AWQ, "
-     "compressed-tensors, fp8, MXFP4); other quantized tensors become floats"},
-    {"quiet", FLAG_SWITCH, offsetof(struct convert_flags, quiet), 0, 0, NULL, "no progress"},
-};
+#define INSPECT_FLAGS(FLAG)                                                                        \
+    FLAG(bool, tensors, "tensors", OF_SWITCH, .help = "one line per tensor")                       \
+    FLAG(bool, verify, "verify", OF_SWITCH, .help = "recompute every checksum")
 
-static const struct flag inspect_table[] = {
-    {"tensors", FLAG_SWITCH, offsetof(struct inspect_options, tensors), 0, 0, NULL,
-     "one line per tensor"},
-    {"verify", FLAG_SWITCH, offsetof(struct inspect_options, verify), 0, 0, NULL,
-     "recompute every checksum"},
-};
+#define FLAG_OWNER struct convert_flags
+static const struct flag convert_rows[] = {CONVERT_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct inspect_options
+static const struct flag inspect_rows[] = {INSPECT_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+
+static const struct flag_group convert_group = FLAG_GROUP(convert_rows, 0);
+static const struct flag_group inspect_group = FLAG_GROUP(inspect_rows, 0);
+static const struct flag_table convert_table = {.groups = &convert_group, .n_groups = 1};
+static const struct flag_table inspect_table = {.groups = &inspect_group, .n_groups = 1};
 
 static const char convert_text[] =
     "SRC is a Hugging Face folder (config.json, *.safetensors with or without index, "
@@ -59,22 +70,16 @@ static void show_progress(void *ctx, const char *tensor, uint64_t done_bytes, ui
     if (done_bytes >= total_bytes) fprintf(stderr, "\n");
 }
 
-static struct status convert_check(const struct convert_flags *f, const struct positionals *paths,
+static struct status convert_check(const struct convert_flags *f, const struct flags_parsed *parsed,
                                    struct convert_options *o)
 {
+    const struct positionals *paths = &parsed->positionals;
     if (paths->n != 2) {
         return status_make(STATUS_USAGE, "expected SRC and DST.h5, found %zu arguments", paths->n);
     }
-    if (f->dtype != NULL && !dtype_parse(f->dtype, &o->dtype)) {
-        return status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
-                           f->dtype);
-    }
-    o->keep_codes = f->quantized != NULL && strcmp(f->quantized, "keep") == 0;
-    if (f->quantized != NULL && !o->keep_codes && strcmp(f->quantized, "dequantize") != 0) {
-        return status_make(STATUS_USAGE, "--quantized: expected keep or dequantize, found \"%s\"",
-                           f->quantized);
-    }
-    o->keep_dtype = f->dtype == NULL;
+    o->dtype = f->dtype;
+    o->keep_dtype = !flags_is_given(&parsed->given, "dtype");
+    o->keep_codes = f->keep != 0;
     o->source = paths->values[0];
     o->path = paths->values[1];
     return job_paths_check_copy(o->source, o->path, NULL);
@@ -112,24 +117,21 @@ int cmd_convert(struct config env, int argc, char **argv)
 {
     const bool is_lead = env.launcher_rank == 0;
     struct convert_flags flags = {.quiet = false};
-    struct positionals paths = {.n_wanted = 2};
-    enum flags_ask ask = FLAGS_RUN;
-    const size_t n = sizeof convert_table / sizeof convert_table[0];
-    struct status st = flags_parse(convert_table, n, argc, argv, &flags, &paths, &ask);
-    if (ask != FLAGS_RUN) {
+    struct flags_parsed parsed = {.positionals = {.n_wanted = 2}};
+    struct status st = flags_parse(&convert_table, argc, argv, &flags, &parsed);
+    if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "SRC DST.h5",
                                         .summary = "make a checkpoint file",
                                         .description = convert_text,
-                                        .table = convert_table,
-                                        .n_flags = n};
-        if (is_lead) flags_print(&page, ask, stdout);
+                                        .table = &convert_table};
+        if (is_lead) flags_print(&page, parsed.ask, stdout);
         return 0;
     }
     struct convert_options o = {.progress =
                                     flags.quiet || !isatty(STDERR_FILENO) ? NULL : show_progress};
     struct convert_result result;
-    if (!status_failed(&st)) st = convert_check(&flags, &paths, &o);
+    if (!status_failed(&st)) st = convert_check(&flags, &parsed, &o);
     if (!status_failed(&st)) st = convert_shared(&o, env, &argc, &argv, &result);
     /* a launcher ends the job at the first other status, maybe before the voice is heard */
     if (!is_lead) return 0;
@@ -142,23 +144,20 @@ int cmd_inspect(struct config env, int argc, char **argv)
 {
     if (env.launcher_rank != 0) return 0; /* serial, and said once */
     struct inspect_options o = {.tensors = false};
-    struct positionals paths = {.n_wanted = 1};
-    enum flags_ask ask = FLAGS_RUN;
-    const size_t n = sizeof inspect_table / sizeof inspect_table[0];
-    struct status st = flags_parse(inspect_table, n, argc, argv, &o, &paths, &ask);
-    if (ask != FLAGS_RUN) {
+    struct flags_parsed parsed = {.positionals = {.n_wanted = 1}};
+    struct status st = flags_parse(&inspect_table, argc, argv, &o, &parsed);
+    if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "FILE.h5",
                                         .summary = "show what a checkpoint holds",
                                         .description = inspect_text,
-                                        .table = inspect_table,
-                                        .n_flags = n};
-        flags_print(&page, ask, stdout);
+                                        .table = &inspect_table};
+        flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st) && paths.n != 1) {
+    if (!status_failed(&st) && parsed.positionals.n != 1) {
         st = status_make(STATUS_USAGE, "expected FILE.h5");
     }
-    if (!status_failed(&st)) st = inspect_run(paths.values[0], &o, stdout);
+    if (!status_failed(&st)) st = inspect_run(parsed.positionals.values[0], &o, stdout);
     return status_failed(&st) ? fail(argv[0], &st) : 0;
 }

@@ -9,22 +9,26 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#define MERGE_FLAGS(FLAG)                                                                          \
+    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"),                                        \
+         .help = "the whole input of the array")                                                   \
+    FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"),                                     \
+         .help = "written, or replaced, once everything is proved; left alone otherwise")          \
+    FLAG(const char *, journal, "journal", OF_TEXT("DIR"),                                         \
+         .help = "where the parts' journals are, if they were run with --journal DIR")             \
+    FLAG(bool, strict, "strict", OF_SWITCH, .help = "exit with 4 when a row is an error row")      \
+    FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no summary on stdout")
+
 struct merge_flags {
-    const char *input, *output, *journal;
-    bool strict, quiet;
+    MERGE_FLAGS(FLAG_FIELD)
 };
 
-#define AT(field) offsetof(struct merge_flags, field)
+#define FLAG_OWNER struct merge_flags
+static const struct flag rows[] = {MERGE_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
 
-static const struct flag table[] = {
-    {"input", FLAG_STRING, AT(input), 0, 0, "IN.jsonl", "the whole input of the array"},
-    {"output", FLAG_STRING, AT(output), 0, 0, "OUT.jsonl",
-     "written, or replaced, once everything is proved; left alone otherwise"},
-    {"journal", FLAG_STRING, AT(journal), 0, 0, "DIR",
-     "where the parts' journals are, if they were run with --journal DIR"},
-    {"strict", FLAG_SWITCH, AT(strict), 0, 0, NULL, "exit with 4 when a row is an error row"},
-    {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no summary on stdout"},
-};
+static const struct flag_group group = FLAG_GROUP(rows, 0);
+static const struct flag_table table = {.groups = &group, .n_groups = 1};
 
 static const char text[] =
     "PART... are the outputs of jobs with --input-part 1/N to N/N, in any order; their journals "
@@ -82,23 +86,20 @@ int cmd_merge(struct config env, int argc, char **argv)
 {
     if (env.launcher_rank != 0) return 0; /* serial: under a launcher the first rank does it */
     struct merge_flags flags = {.strict = false};
-    struct positionals parts = {.n_wanted = POSITIONALS_MAX};
+    struct flags_parsed parsed = {.positionals = {.n_wanted = POSITIONALS_MAX}};
     struct merge_result result = {.n_rows = 0};
-    enum flags_ask ask = FLAGS_RUN;
-    const size_t n = sizeof table / sizeof table[0];
-    struct status st = flags_parse(table, n, argc, argv, &flags, &parts, &ask);
-    if (ask != FLAGS_RUN) {
+    struct status st = flags_parse(&table, argc, argv, &flags, &parsed);
+    if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "--input IN.jsonl --output OUT.jsonl PART...",
                                         .summary = "join the outputs of a job array",
                                         .description = text,
-                                        .table = table,
-                                        .n_flags = n};
-        flags_print(&page, ask, stdout);
+                                        .table = &table};
+        flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = run(&flags, &parts, &env, &result);
-    if (!status_failed(&st) && !flags.quiet) print_result(&flags, parts.n, &result);
+    if (!status_failed(&st)) st = run(&flags, &parsed.positionals, &env, &result);
+    if (!status_failed(&st) && !flags.quiet) print_result(&flags, parsed.positionals.n, &result);
     if (!status_failed(&st) && flags.strict && result.n_error_rows > 0) {
         st = status_make(STATUS_ROWS, "%llu rows are error rows",
                          (unsigned long long)result.n_error_rows);

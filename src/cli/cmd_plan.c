@@ -4,51 +4,46 @@
 #include "base/mem.h"
 #include "checkpoint/file/ckpt.h"
 #include "cli/cmd.h"
+#include "job/job_options.h"
 #include "job/job_paths.h"
-#include "weights/weights.h"
-#include "options/flags.h"
 #include "parallel/layout/layout_choose.h"
 #include "parallel/layout/plan_report.h"
+#include "weights/weights.h"
 
 #include <stddef.h>
 #include <string.h>
 
+#define PLAN_FLAGS(FLAG)                                                                           \
+    FLAG(const char *, model, "model", OF_TEXT("FILE"), .commands = IN_PLAN,                       \
+         .help = "a checkpoint, or a config.json (no weights needed)")                             \
+    FLAG(uint32_t, n_ranks, "ranks", OF_COUNT(1, 65536, "N"), .commands = IN_PLAN,                 \
+         .help = "ranks (default: one per NUMA node, or GPU)")                                     \
+    FLAG(const char *, topology, "topology", OF_TEXT("SPEC"), .commands = IN_PLAN,                 \
+         .help = "16x\"pack:2 numa:1 core:32 pu:1\", or a folder of hwloc XML (default: this "     \
+                 "machine)")                                                                       \
+    FLAG(uint32_t, gpus_per_node, "gpus-per-node", OF_COUNT(0, 64, "N"), .commands = IN_PLAN,      \
+         .help = "one rank per GPU")                                                               \
+    FLAG(double, memory_gib, "memory-per-node", OF_NUMBER(0, 1e6, "GIB"), .commands = IN_PLAN,     \
+         .help = "memory of a node (default: what the topology says; if it says nothing, 256, "    \
+                 "with a warning)")                                                                \
+    FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS), .preset = "bf16",                     \
+         .commands = IN_PLAN, .help = "weight type for a config.json")
+
 struct plan_flags {
-    const char *model, *topology, *kv_dtype, *dtype, *expert_load;
-    uint32_t n_ranks, tp, pp, ep, dp, gpus_per_node, step_tokens, max_model_len;
-    double memory_gib;
+    PLAN_FLAGS(FLAG_FIELD)
 };
 
-#define AT(field) offsetof(struct plan_flags, field)
-
-static const struct flag table[] = {
-    {"model", FLAG_STRING, AT(model), 0, 0, "FILE",
-     "a checkpoint, or a config.json (no weights needed)"},
-    {"ranks", FLAG_COUNT, AT(n_ranks), 1, 65536, "N", "ranks (default: one per NUMA node, or GPU)"},
-    {"topology", FLAG_STRING, AT(topology), 0, 0, "SPEC",
-     "16x\"pack:2 numa:1 core:32 pu:1\", or a folder of hwloc XML; default: this machine"},
-    {"gpus-per-node", FLAG_COUNT, AT(gpus_per_node), 0, 64, "N", "one rank per GPU"},
-    {"memory-per-node", FLAG_NUMBER, AT(memory_gib), 0, 1e6, "GIB",
-     "memory of a node (default: what the topology says; if it says nothing, 256, with a warning)"},
-    {"tp", FLAG_COUNT, AT(tp), 1, 65536, "N", "tensor parallel ranks (default: chosen)"},
-    {"pp", FLAG_COUNT, AT(pp), 1, 65536, "N", "pipeline stages"},
-    {"ep", FLAG_COUNT, AT(ep), 1, 65536, "N", "ranks the experts spread over"},
-    {"dp", FLAG_COUNT, AT(dp), 1, 65536, "N", "replicas"},
-    {"tensor-parallel-size", FLAG_COUNT, AT(tp), 1, 65536, NULL, NULL},
-    {"pipeline-parallel-size", FLAG_COUNT, AT(pp), 1, 65536, NULL, NULL},
-    {"expert-parallel-size", FLAG_COUNT, AT(ep), 1, 65536, NULL, NULL},
-    {"data-parallel-size", FLAG_COUNT, AT(dp), 1, 65536, NULL, NULL},
-    {"expert-load", FLAG_STRING, AT(expert_load), 0, 0, "FILE",
-     "spread experts as shoal generate does with it, and show how evenly"},
-    {"dtype", FLAG_STRING, AT(dtype), 0, 0, "T", "weight type for a config.json (default bf16)"},
-    {"kv-dtype", FLAG_STRING, AT(kv_dtype), 0, 0, "T", "f16 (default), f32, int8 or fp8"},
-    {"step-tokens", FLAG_COUNT, AT(step_tokens), 1, 1 << 20, "N",
-     "rows of a replica in one step (default 512)"},
-    {"max-model-len", FLAG_COUNT, AT(max_model_len), 1, 1 << 30, "N",
-     "longest context (default: the model's)"},
+/* A plan takes some of a job's flags: those of its layout and its memory. */
+struct plan_options {
+    struct job_options job; /* first: a job's flags keep their offsets */
+    struct plan_flags flags;
 };
 
-enum { N_FLAGS = sizeof table / sizeof table[0], CONFIG_BYTES_MAX = 16 << 20 };
+#define FLAG_OWNER struct plan_flags
+static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+
+enum { CONFIG_BYTES_MAX = 16 << 20 };
 
 /* A checkpoint's own leaves and type, or what convert would choose for a bare config.json. */
 static struct status read_model(const struct plan_flags *f, struct arch *m,
@@ -71,12 +66,7 @@ static struct status read_model(const struct plan_flags *f, struct arch *m,
     const struct status st = arch_parse(text, n, f->model, m);
     mem_free(&text);
     TRY(st);
-    enum dtype dtype = DTYPE_BF16;
-    if (f->dtype != NULL && !dtype_parse(f->dtype, &dtype)) {
-        return status_make(STATUS_USAGE, "--dtype: expected f32, f16 or bf16, found \"%s\"",
-                           f->dtype);
-    }
-    layout_describe(m, (uint32_t)dtype_bytes(dtype), out);
+    layout_describe(m, (uint32_t)dtype_bytes(f->dtype), out);
     return status_ok();
 }
 
@@ -108,7 +98,7 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-static struct status report(const struct plan_flags *f, const struct layout_model *m,
+static struct status report(const struct plan_options *o, const struct layout_model *m,
                             const struct topo *t)
 {
     struct layout *layout = NULL;
@@ -117,21 +107,19 @@ static struct status report(const struct plan_flags *f, const struct layout_mode
     struct expert_places *places = NULL;
     struct strbuf text;
     strbuf_init(&text);
-    enum dtype kv = DTYPE_F16;
-    struct status st;
-    if (f->kv_dtype != NULL) TRY(kv_dtype_parse(f->kv_dtype, &kv));
-    const uint32_t context = f->max_model_len > 0 ? f->max_model_len : m->context;
-    const struct layout_budget budget = {.kv = kv_layout(kv),
-                                         .step_tokens = f->step_tokens > 0 ? f->step_tokens : 512,
+    const struct layout_flags *flags = &o->job.layout;
+    const uint32_t asked = o->job.model.max_model_len, context = asked > 0 ? asked : m->context;
+    const struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
+                                         .step_tokens = (uint32_t)o->job.schedule.step_tokens,
                                          .min_kv_blocks = (context + 63) / 64};
-    const struct layout_flags flags = {.tp = f->tp, .pp = f->pp, .ep = f->ep, .dp = f->dp};
+    struct status st;
     bool fits = true;
     TRY_GOTO(st, mem_alloc(&layout, 1, sizeof *layout, "layout"), done);
     TRY_GOTO(st, mem_alloc(&order, t->n_ranks, sizeof *order, "rank order"), done);
-    TRY_GOTO(st, layout_choose(m, t, &flags, &budget, layout, order, &fits), done);
-    if (f->gpus_per_node == 0) layout_expect_cuts(t, order, layout);
-    if (f->expert_load != NULL) {
-        TRY_GOTO(st, expert_load_read(f->expert_load, m, &load), done);
+    TRY_GOTO(st, layout_choose(m, t, flags, &budget, layout, order, &fits), done);
+    if (o->flags.gpus_per_node == 0) layout_expect_cuts(t, order, layout);
+    if (flags->expert_load != NULL) {
+        TRY_GOTO(st, expert_load_read(flags->expert_load, m, &load), done);
         TRY_GOTO(st, expert_places_create(layout, load, &places), done);
         layout->expert_places = places;
     }
@@ -153,21 +141,18 @@ done:
     return st;
 }
 
-static struct status run(int argc, char **argv, enum flags_ask *ask)
+static struct status run(const struct plan_options *o)
 {
-    struct plan_flags f = {.model = NULL};
-    struct positionals none = {.n_wanted = 0};
-    TRY(flags_parse(table, N_FLAGS, argc, argv, &f, &none, ask));
-    if (*ask != FLAGS_RUN) return status_ok();
-    if (f.model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
-    TRY(job_paths_check_model(f.model));
+    const struct plan_flags *f = &o->flags;
+    if (f->model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
+    TRY(job_paths_check_model(f->model));
     struct arch m;
     struct layout_model layout_model;
     struct topo *topo = NULL;
-    TRY(read_model(&f, &m, &layout_model));
-    TRY(find_topology(&f, &topo));
+    TRY(read_model(f, &m, &layout_model));
+    TRY(find_topology(f, &topo));
     warn_of_memory(topo);
-    const struct status st = report(&f, &layout_model, topo);
+    const struct status st = report(o, &layout_model, topo);
     topo_destroy(&topo);
     return st;
 }
@@ -175,23 +160,27 @@ static struct status run(int argc, char **argv, enum flags_ask *ask)
 int cmd_plan(struct config env, int argc, char **argv)
 {
     if (env.launcher_rank != 0) return 0; /* said once */
-    enum flags_ask ask = FLAGS_RUN;
-    const struct status st = run(argc, argv, &ask);
-    if (status_failed(&st)) {
-        fprintf(stderr, "shoal plan: %s\n", st.text);
-        return status_exit(st.code);
-    }
-    if (ask != FLAGS_RUN) {
-        const struct flags_page page = {
-            .command = argv[0],
-            .arguments = "--model FILE [--ranks N] [--topology SPEC] [FLAGS]",
-            .summary = "show topology, layout and memory without running",
-            .description = "Chooses the layout that a job would choose, says why, who holds what, "
-                           "what a rank needs for weights, KV cache and workspace, and what does "
-                           "not fit. Loads no weights; a bare config.json will do for a model.",
-            .table = table,
-            .n_flags = N_FLAGS};
-        flags_print(&page, ask, stdout);
-    }
+    struct flag_group groups[JOB_GROUP_COUNT + 1];
+    groups[0] = (struct flag_group)FLAG_GROUP(rows, offsetof(struct plan_options, flags));
+    memcpy(groups + 1, job_groups, sizeof job_groups);
+    const struct flag_table table = {
+        .groups = groups, .n_groups = JOB_GROUP_COUNT + 1, .command = IN_PLAN};
+    struct plan_options o = {.flags = {.model = NULL}};
+    struct flags_parsed parsed = {.ask = FLAGS_RUN};
+    struct status st = flags_parse(&table, argc, argv, &o, &parsed);
+    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = run(&o);
+    if (status_failed(&st)) return flags_refuse(argv[0], 0, &st);
+    if (parsed.ask == FLAGS_RUN) return 0;
+    const struct flags_page page = {
+        .command = argv[0],
+        .arguments = "--model FILE [--ranks N] [--topology SPEC] [FLAGS]",
+        .summary = "show topology, layout and memory without running",
+        .description =
+            "Chooses the layout that a job would choose, says why, which rank holds what, "
+            "what a rank needs for weights, KV cache and workspace, and what does "
+            "not fit (status 2). Loads no weights; a bare config.json will do for a "
+            "model.",
+        .table = &table};
+    flags_print(&page, parsed.ask, stdout);
     return 0;
 }

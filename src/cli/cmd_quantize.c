@@ -13,57 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-struct quantize_flags {
-    const char *format, *method, *policy, *calibration;
-    double damping, alpha, auto_bits;
-    uint32_t max_tokens, min_tokens, memory_mib, n_threads;
-    bool plain_order, quiet;
-};
+#define FLAG_OWNER struct quantize_flags
+static const struct flag rows[] = {QUANTIZE_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
 
-static const struct quantize_flags defaults = {.method = "rtn",
-                                               .damping = 0.01,
-                                               .alpha = 0.5,
-                                               .max_tokens = 2048,
-                                               .min_tokens = 64,
-                                               .memory_mib = 4096};
-
-#define AT(field) offsetof(struct quantize_flags, field)
-
-static const struct flag table[] = {
-    {"format", FLAG_STRING, AT(format), 0, 0, "F",
-     "int8, int4 (with -asym, and -g32, -g64 or -g128), fp8 (with -g32, -g64 or -g128), mxfp4; or "
-     "f32, f16, bf16, which turn codes back into floats"},
-    {"method", FLAG_STRING, AT(method), 0, 0, "M",
-     "rtn: round to nearest (default), with --calibration it is said what that does to the "
-     "outputs; "
-     "with --calibration: gptq, awq, smoothquant"},
-    {"policy", FLAG_STRING, AT(policy), 0, 0, "C=F,...",
-     "other formats, or keep, for embedding, attention, ffn, experts, router, head"},
-    {"calibration", FLAG_STRING, AT(calibration), 0, 0, "IN.jsonl",
-     "lines with a prompt, messages or prompt_token_ids, as shoal generate takes them; 128 texts "
-     "like those that the model is to read are a good set"},
-    {"calibration-tokens", FLAG_COUNT, AT(max_tokens), 1, 1 << 20, "N",
-     "cut each of them to N tokens (default 2048)"},
-    {"min-tokens", FLAG_COUNT, AT(min_tokens), 1, 1 << 30, "N",
-     "an expert that fewer tokens choose is rounded to nearest (default 64)"},
-    {"damping", FLAG_NUMBER, AT(damping), 1e-6, 1, "X",
-     "gptq: added to the diagonal of the second moments, as a part of its mean (default 0.01)"},
-    {"no-act-order", FLAG_SWITCH, AT(plain_order), 0, 0, NULL,
-     "gptq: inputs in their order, groups fitted on the way; else those with large activations "
-     "first, groups fitted before, in files of the same form"},
-    {"alpha", FLAG_NUMBER, AT(alpha), 0, 1, "X",
-     "smoothquant: how much of the activations' range goes to the weights (default 0.5; in 64ths)"},
-    {"auto-policy", FLAG_NUMBER, AT(auto_bits), 2, 32, "BITS",
-     "choose int4-g128, int4-g32, int8-g128 or keep for each linear of the layers by what rounding "
-     "does to its outputs, at BITS per weight on average; --format and --policy decide the rest"},
-    {"memory", FLAG_COUNT, AT(memory_mib), 1, 1 << 24, "MIB",
-     "second moments at once, a rank (default 4096); less means more passes"},
-    {"threads", FLAG_COUNT, AT(n_threads), 1, 4096, "N",
-     "compute threads a rank (default: its share of the cores)"},
-    {"quiet", FLAG_SWITCH, AT(quiet), 0, 0, NULL, "no progress"},
-};
-
-enum { N_FLAGS = sizeof table / sizeof table[0] };
+static const struct flag_group group = FLAG_GROUP(rows, 0);
+static const struct flag_table table = {.groups = &group, .n_groups = 1};
 
 static const char description[] =
     "SRC.h5 is a checkpoint with plain weights. DST.h5 appears only when all went well; the same "
@@ -108,9 +63,9 @@ static struct status start_threads(struct quantize_job *j, struct config env)
     struct topo *topo = NULL;
     TRY(topo_self_read(&self));
     TRY(topo_join(&self, 1, &topo));
-    const uint32_t n = j->flags->n_threads > 0 ? j->flags->n_threads
-                       : env.n_threads > 0     ? env.n_threads
-                                               : topo_threads(topo, 0);
+    const uint32_t n = j->flags->threads > 0 ? j->flags->threads
+                       : env.n_threads > 0   ? env.n_threads
+                                             : topo_threads(topo, 0);
     const struct status st = team_create(n, &j->team);
     if (!status_failed(&st)) topo_bind_threads(topo, 0, j->team);
     topo_destroy(&topo);
@@ -165,100 +120,76 @@ static struct status run(const struct quantize_flags *flags, const struct positi
 
 static bool is_calibrated(const struct quantize_flags *f)
 {
-    return strcmp(f->method, "rtn") != 0 || f->auto_bits > 0 || f->calibration != NULL;
+    return f->method != CALIBRATE_RTN || f->auto_bits > 0 || f->calibration != NULL;
 }
 
-/* Flags that mean nothing to this method are refused; one that repeats its default is not seen. */
+/* Flags that the method does not use are refused. */
 static struct status check_method_flags(const struct quantize_flags *f,
-                                        enum calibrate_method method)
+                                        const struct flags_given *given)
 {
+    const bool is_gptq = f->method == CALIBRATE_GPTQ;
     const struct {
         const char *flag, *needs;
-        bool is_given, is_used;
+        bool is_used;
     } flags[] = {
-        {"--damping", "--method gptq", f->damping != defaults.damping, method == CALIBRATE_GPTQ},
-        {"--no-act-order", "--method gptq", f->plain_order, method == CALIBRATE_GPTQ},
-        {"--alpha", "--method smoothquant", f->alpha != defaults.alpha,
-         method == CALIBRATE_SMOOTHQUANT},
-        {"--calibration-tokens", "--calibration", f->max_tokens != defaults.max_tokens,
-         is_calibrated(f)},
-        {"--min-tokens", "--calibration", f->min_tokens != defaults.min_tokens, is_calibrated(f)},
-        {"--memory", "--calibration", f->memory_mib != defaults.memory_mib, is_calibrated(f)},
+        {"damping", "--method gptq", is_gptq},
+        {"no-act-order", "--method gptq", is_gptq},
+        {"alpha", "--method smoothquant", f->method == CALIBRATE_SMOOTHQUANT},
+        {"calibration-tokens", "--calibration", is_calibrated(f)},
+        {"min-tokens", "--calibration", is_calibrated(f)},
+        {"memory", "--calibration", is_calibrated(f)},
     };
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-        if (flags[i].is_given && !flags[i].is_used)
-            return status_make(STATUS_USAGE, "%s: needs %s", flags[i].flag, flags[i].needs);
+        if (!flags_is_given(given, flags[i].flag) || flags[i].is_used) continue;
+        return status_make(STATUS_USAGE, "--%s: needs %s", flags[i].flag, flags[i].needs);
     }
     return status_ok();
 }
 
-static struct status check(const struct quantize_flags *f, const struct positionals *paths)
+static struct status check(const struct quantize_flags *f, const struct flags_parsed *parsed)
 {
-    enum calibrate_method method;
+    const struct positionals *paths = &parsed->positionals;
     if (paths->n != 2) {
         return status_make(STATUS_USAGE, "expected SRC.h5 and DST.h5, found %zu arguments",
                            paths->n);
     }
     if (f->format == NULL) return status_make(STATUS_USAGE, "--format F is missing");
-    if (!quantize_method_parse(f->method, &method)) {
-        return status_make(STATUS_USAGE,
-                           "--method: expected rtn, gptq, awq or smoothquant, found \"%s\"",
-                           f->method);
-    }
-    TRY(check_method_flags(f, method));
+    TRY(check_method_flags(f, &parsed->given));
     if (is_calibrated(f) && f->calibration == NULL) {
         return status_make(STATUS_USAGE, "%s: --calibration IN.jsonl is missing",
-                           f->auto_bits > 0 ? "--auto-policy" : f->method);
+                           f->auto_bits > 0
+                               ? "--auto-policy"
+                               : flag_word_of(FLAG_WORDS(METHOD_WORDS), (int32_t)f->method));
     }
     return job_paths_check_copy(paths->values[0], paths->values[1], f->calibration);
 }
 
-static int run_calibrated(const struct quantize_flags *f, const struct positionals *paths,
-                          struct config env, int *argc, char ***argv)
-{
-    struct quantize_job_options o = {.source = paths->values[0],
-                                     .path = paths->values[1],
-                                     .format = f->format,
-                                     .policy = f->policy,
-                                     .calibration = f->calibration,
-                                     .auto_bits = f->auto_bits,
-                                     .damping = f->damping,
-                                     .alpha = f->alpha,
-                                     .act_order = !f->plain_order,
-                                     .quiet = f->quiet,
-                                     .max_tokens = f->max_tokens,
-                                     .min_tokens = f->min_tokens,
-                                     .memory_mib = f->memory_mib,
-                                     .n_threads = f->n_threads};
-    (void)quantize_method_parse(f->method, &o.method); /* check has seen to it */
-    return quantize_job_run(&o, env, argc, argv);
-}
-
-/* Every rank reads the flags; what is wrong with them is the lead's to say and to return. */
+/* Every rank reads the flags; the lead alone says and returns what is wrong with them. */
 int cmd_quantize(struct config env, int argc, char **argv)
 {
     const bool is_lead = env.launcher_rank == 0;
-    struct quantize_flags flags = defaults;
-    struct positionals paths = {.n_wanted = 2};
-    enum flags_ask ask = FLAGS_RUN;
-    struct status st = flags_parse(table, N_FLAGS, argc, argv, &flags, &paths, &ask);
-    if (ask != FLAGS_RUN) {
+    struct quantize_flags flags = {.format = NULL};
+    struct flags_parsed parsed = {.positionals = {.n_wanted = 2}};
+    const struct positionals *paths = &parsed.positionals;
+    struct status st = flags_parse(&table, argc, argv, &flags, &parsed);
+    if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "SRC.h5 DST.h5 --format F",
                                         .summary = "make a checkpoint with quantized weights",
                                         .description = description,
-                                        .table = table,
-                                        .n_flags = N_FLAGS};
-        if (is_lead) flags_print(&page, ask, stdout);
+                                        .table = &table};
+        if (is_lead) flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = check(&flags, &paths);
+    if (!status_failed(&st)) st = check(&flags, &parsed);
     if (!status_failed(&st) && is_calibrated(&flags)) {
-        return run_calibrated(&flags, &paths, env, &argc, &argv);
+        const struct quantize_job_options o = {
+            .source = paths->values[0], .path = paths->values[1], .flags = flags};
+        return quantize_job_run(&o, env, &argc, &argv);
     }
     /* rounding needs one rank; its threads share the work */
-    if (!status_failed(&st) && is_lead) st = run(&flags, &paths, env);
-    /* a launcher ends the job at the first other status, maybe before the voice is heard */
+    if (!status_failed(&st) && is_lead) st = run(&flags, paths, env);
+    /* a launcher ends the job at the first other status, maybe before the sentence is read */
     if (!status_failed(&st) || !is_lead) return 0;
     fprintf(stderr, "shoal quantize: %s\n", st.text);
     return status_exit(st.code);

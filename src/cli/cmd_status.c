@@ -14,13 +14,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#define STATUS_FLAGS(FLAG) FLAG(bool, json, "json", OF_SWITCH, .help = "one JSON object")
+
 struct status_flags {
-    bool json;
+    STATUS_FLAGS(FLAG_FIELD)
 };
 
-static const struct flag table[] = {
-    {"json", FLAG_SWITCH, offsetof(struct status_flags, json), 0, 0, NULL, "one JSON object"},
-};
+#define FLAG_OWNER struct status_flags
+static const struct flag rows[] = {STATUS_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+
+static const struct flag_group group = FLAG_GROUP(rows, 0);
+static const struct flag_table table = {.groups = &group, .n_groups = 1};
 
 static const char text[] =
     "JOURNAL is a job's journal or its output file; of several, as those of a job array, each gets "
@@ -198,21 +203,18 @@ int cmd_status(struct config env, int argc, char **argv)
 {
     (void)env;
     struct status_flags flags = {.json = false};
-    struct positionals paths = {.n_wanted = POSITIONALS_MAX};
-    enum flags_ask ask = FLAGS_RUN;
-    const size_t n = sizeof table / sizeof table[0];
-    struct status st = flags_parse(table, n, argc, argv, &flags, &paths, &ask);
-    if (ask != FLAGS_RUN) {
+    struct flags_parsed parsed = {.positionals = {.n_wanted = POSITIONALS_MAX}};
+    struct status st = flags_parse(&table, argc, argv, &flags, &parsed);
+    if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
                                         .arguments = "JOURNAL...",
                                         .summary = "how far a job is",
                                         .description = text,
-                                        .table = table,
-                                        .n_flags = n};
-        flags_print(&page, ask, stdout);
+                                        .table = &table};
+        flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = show_all(&paths, &flags);
+    if (!status_failed(&st)) st = show_all(&parsed.positionals, &flags);
     if (!status_failed(&st)) return 0;
     fprintf(stderr, "shoal status: %s\n", st.text);
     return status_exit(st.code);

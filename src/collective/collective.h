@@ -3,6 +3,7 @@
 #ifndef SHOAL_COLLECTIVE_COLLECTIVE_H
 #define SHOAL_COLLECTIVE_COLLECTIVE_H
 
+#include "kernels/device_flags.h"
 #include "kernels/ops.h"
 #include "parallel/comm/comm.h"
 
@@ -28,18 +29,10 @@ static inline void grid_sum_round(const struct grid_sum *s, bool adds)
 }
 
 /* How arrays of a device travel between ranks. */
-enum device_way {
-    DEVICE_WAY_AUTO,   /* by NCCL over the axes where NCCL can, else through host memory */
-    DEVICE_WAY_STAGED, /* always through host memory */
-    DEVICE_WAY_NCCL,   /* by NCCL; an axis where NCCL cannot is an error */
-};
-
 struct device_comm_options {
-    enum device_way way;
-    const char *host;   /* of this rank */
+    struct device_flags flags; /* way and parts_bytes are read */
+    const char *host;          /* of this rank */
     int previous, next; /* world ranks before and behind this one in its pipeline; -1: none */
-    size_t parts_from;  /* smallest row-parallel sum, in bytes, that NCCL adds as parts
-                           (links_sum.c); 0: 1 MiB */
 };
 
 /* Arrays of hidden rows that may travel between two stages at the same time. */

@@ -19,7 +19,6 @@ enum { NAP_NS = 20000, ABORT_S = 5, FINISH_S = 10, NAMED_MAX = 4 };
 /* Parts save a quarter of an all-reduce's bytes and cost a second call and a kernel, about 20 us:
  * at 25 GB/s (a network port of 200 Gbit/s) 0.5 MB, a quarter of the 2 MB that an all-reduce of
  * 1 MiB sends. Reckoned, not measured. */
-enum { PARTS_FROM = 1 << 20 };
 static const enum comm_axis linked[LINK_AXES] = {COMM_TP, COMM_EP, COMM_ETP};
 
 /* --- who can ------------------------------------------------------------------------------- */
@@ -254,8 +253,8 @@ static struct status prepare(struct device *d, const struct device_comm_options 
     const int me = comm_rank(l->comm, COMM_WORLD);
     TRY(set_pair(l, &l->pairs[LINK_BEFORE], o->previous, me));
     TRY(set_pair(l, &l->pairs[LINK_BEHIND], me, o->next));
-    for (int i = 0; i < LINK_AXES; i++) TRY(check_way(l, &l->axes[i], o->way));
-    for (int i = 0; i < LINK_PAIRS; i++) TRY(check_way(l, &l->pairs[i], o->way));
+    for (int i = 0; i < LINK_AXES; i++) TRY(check_way(l, &l->axes[i], o->flags.way));
+    for (int i = 0; i < LINK_PAIRS; i++) TRY(check_way(l, &l->pairs[i], o->flags.way));
     return status_ok();
 }
 
@@ -405,7 +404,7 @@ struct link *links_of(struct device *d, enum comm_axis axis)
 
 struct status links_open(struct device *d, struct comm *c, const struct device_comm_options *o)
 {
-    if (o->way == DEVICE_WAY_STAGED || comm_size(c, COMM_WORLD) == 1) return status_ok();
+    if (o->flags.way == DEVICE_WAY_STAGED || comm_size(c, COMM_WORLD) == 1) return status_ok();
     struct status st = mem_alloc(&d->links, 1, sizeof *d->links, "communicators of GPUs");
     TRY(comm_agree(c, st));
     d->hooks = &link_hooks;
@@ -420,7 +419,7 @@ struct status links_open(struct device *d, struct comm *c, const struct device_c
             links_possible(d->links->members, link->world, link->n_ranks, why, sizeof why))
             open_axis(d, link);
     }
-    d->links->parts_from = o->parts_from > 0 ? o->parts_from : PARTS_FROM;
+    d->links->parts_from = (size_t)o->flags.parts_bytes;
     if (links_of(d, COMM_TP) != NULL && !device_is_lost(d)) (void)links_side_open(d);
     if (o->previous >= 0 || o->next >= 0) (void)links_pipe_open(d);
     open_pairs(d);

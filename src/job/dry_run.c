@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "job/job_state.h"
+#include "job/job_private.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -123,7 +123,7 @@ static struct status run_steps(struct job *j, struct stub *s, struct step_plan *
         if (plan->n_seqs == 0) continue;
         (void)failpoint_pass(&j->failpoint, FAILPOINT_STEP);
         TRY(stub_submit(s, j, group, plan));
-        if (step % 1024 == 0 && !j->o->quiet) report_memory(s, j);
+        if (step % 1024 == 0 && !j->o->lead.quiet) report_memory(s, j);
     }
 }
 
@@ -149,9 +149,9 @@ done:
  * when no checkpoint is given, none: prompts must be token ids then. */
 static struct status read_model(struct job *j)
 {
-    if (j->o->model != NULL) return job_read_model(j);
+    if (j->o->files.model != NULL) return job_read_model(j);
     j->model.vocab = STUB_VOCAB;
-    j->model.context = j->o->max_model_len > 0 ? j->o->max_model_len : STUB_CONTEXT;
+    j->model.context = j->o->model.max_model_len > 0 ? j->o->model.max_model_len : STUB_CONTEXT;
     snprintf(j->layout_model.name, sizeof j->layout_model.name, "no model");
     return job_read_limits(j);
 }
@@ -159,18 +159,19 @@ static struct status read_model(struct job *j)
 static struct status prepare(struct job *j)
 {
     const struct job_options *o = j->o;
-    if (o->tp > 1 || o->ep > 1) {
+    if (o->layout.tp > 1 || o->layout.ep > 1) {
         log_line(LOG_INFO, "dry run: --tp and --ep change nothing that is planned");
     }
     TRY(job_check_options(j));
     TRY(read_model(j));
     TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
-    j->layout->tp = o->tp > 0 ? o->tp : 1;
-    j->layout->dp = o->dp > 0 ? o->dp : 1;
-    j->layout->pp = o->pp > 0 ? o->pp : 1;
+    j->layout->tp = o->layout.tp > 0 ? o->layout.tp : 1;
+    j->layout->dp = o->layout.dp > 0 ? o->layout.dp : 1;
+    j->layout->pp = o->layout.pp > 0 ? o->layout.pp : 1;
     j->layout->n_ranks = 1;
-    const uint32_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    j->n_kv_blocks = o->kv_blocks > 0 ? o->kv_blocks : per_context * DRY_CONTEXTS;
+    const uint32_t per_context =
+        (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    j->n_kv_blocks = o->run.kv_blocks > 0 ? o->run.kv_blocks : per_context * DRY_CONTEXTS;
     TRY(job_open_lead(j));
     return lead_is_complete(j->lead) ? status_ok() : lead_start(j->lead, (int32_t)j->n_kv_blocks);
 }
@@ -178,7 +179,7 @@ static struct status prepare(struct job *j)
 static void print_end(const struct job *j, const struct stub *s, double seconds)
 {
     const struct serve_summary *m = j->summary;
-    if (j->o->quiet) return;
+    if (j->o->lead.quiet) return;
     serve_summary_print(m, stderr);
     log_line(LOG_INFO,
              "dry run: %llu rows, %llu of them error rows, in %.1f s (%.0f a second); %llu steps "
@@ -200,7 +201,7 @@ static struct status run(struct job *j)
     const struct status finished = lead_finish(j->lead, j->summary);
     if (!status_failed(&st)) st = finished;
     print_end(j, &s, (double)(clock_ns() - since_ns) * 1e-9);
-    if (status_failed(&st) || j->summary->n_error_rows == 0 || !j->o->strict) return st;
+    if (status_failed(&st) || j->summary->n_error_rows == 0 || !j->o->run.strict) return st;
     return status_make(STATUS_ROWS, "%llu rows are error rows",
                        (unsigned long long)j->summary->n_error_rows);
 }
@@ -208,12 +209,12 @@ static struct status run(struct job *j)
 int dry_run(const struct job_options *options, struct config env)
 {
     if (env.launcher_rank != 0) return 0; /* the first process does it all */
-    struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
+    struct job j;
+    job_init(&j, options, env);
     signal(SIGPIPE, SIG_IGN);
     drain_init(&j.drain, env.is_launched);
-    struct status st = job_log_level(&j);
-    log_init(0, j.level, options->log_json);
-    if (!status_failed(&st)) st = run(&j);
+    log_init(0, j.o->run.log_level, j.o->run.log_json);
+    const struct status st = run(&j);
     if (status_failed(&st)) {
         log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
     }

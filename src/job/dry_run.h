@@ -3,7 +3,7 @@
 #define SHOAL_JOB_DRY_RUN_H
 
 #include "base/config.h"
-#include "job/job.h"
+#include "job/job_options.h"
 
 /* Local. Returns the process's exit status. */
 int dry_run(const struct job_options *options, struct config env);

@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "job/job_private.h"
 #include "job/job_same.h"
-#include "job/job_state.h"
 #include "job/slurm.h"
 #include "kernels/device.h"
 
@@ -44,23 +44,22 @@ static struct status choose_layout(struct job *j)
     const size_t n_ranks = (size_t)comm_size(j->comm, COMM_WORLD);
     TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
     TRY(mem_alloc(&j->order, n_ranks, sizeof *j->order, "rank order"));
-    const struct layout_flags flags = {
-        .tp = j->o->tp, .pp = j->o->pp, .ep = j->o->ep, .dp = j->o->dp};
-    const struct layout_budget budget = {.kv = kv_layout(j->kv_dtype),
-                                         .step_tokens = j->step_tokens,
-                                         .min_kv_blocks = (j->max_model_len + KV_BLOCK_TOKENS - 1) /
-                                                          KV_BLOCK_TOKENS};
+    const struct layout_flags *flags = &j->o->layout;
+    const struct layout_budget budget = {
+        .kv = kv_layout(j->o->model.kv_dtype),
+        .step_tokens = (uint32_t)j->o->schedule.step_tokens,
+        .min_kv_blocks = (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS};
     bool fits = true;
     const struct status st =
-        layout_choose(&j->layout_model, j->topo, &flags, &budget, j->layout, j->order, &fits);
-    if (st.code == STATUS_USAGE && n_ranks == 1 && lacks_ranks(j, &flags)) {
+        layout_choose(&j->layout_model, j->topo, flags, &budget, j->layout, j->order, &fits);
+    if (st.code == STATUS_USAGE && n_ranks == 1 && lacks_ranks(j, flags)) {
         return status_make(
             st.code, "%s; start it under mpirun or srun, of the MPI that shoal was built with",
             st.text);
     }
     TRY(st);
     if (!fits) log_line(LOG_WARN, "the layout may not fit in memory: %s", j->layout->why);
-    if (strcmp(j->o->input, "-") == 0) lead_by_first(j->order, n_ranks);
+    if (strcmp(j->o->files.input, "-") == 0) lead_by_first(j->order, n_ranks);
     return status_ok();
 }
 
@@ -68,16 +67,16 @@ static struct status choose_layout(struct job *j)
 static struct status read_expert_load(struct job *j)
 {
     const size_t n = (size_t)j->model.n_layers * j->model.n_experts;
-    if (j->o->expert_load == NULL) return status_ok();
+    if (j->o->layout.expert_load == NULL) return status_ok();
     if (comm_rank(j->comm, COMM_WORLD) == 0)
-        return expert_load_read(j->o->expert_load, &j->layout_model, &j->expert_load);
+        return expert_load_read(j->o->layout.expert_load, &j->layout_model, &j->expert_load);
     return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
 }
 
 /* **Collective (world)**. Every rank deals the experts by the lead's load. */
 static struct status place_experts(struct job *j)
 {
-    if (j->o->expert_load == NULL) return status_ok();
+    if (j->o->layout.expert_load == NULL) return status_ok();
     comm_sum_i64(j->comm, COMM_WORLD, j->expert_load,
                  (size_t)j->model.n_layers * j->model.n_experts);
     TRY(expert_places_create(j->layout, j->expert_load, &j->expert_places));
@@ -88,7 +87,7 @@ static struct status place_experts(struct job *j)
 static struct status start_threads(struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
-    j->n_threads = j->o->n_threads > 0    ? j->o->n_threads
+    j->n_threads = j->o->run.threads > 0  ? j->o->run.threads
                    : j->env.n_threads > 0 ? j->env.n_threads
                                           : topo_threads(j->topo, launched);
     const struct topo_rank *here = &j->topo->ranks[launched];
@@ -122,17 +121,18 @@ static struct status size_kv_pool(struct job *j)
     const struct weights *w = j->weights;
     const uint64_t block_bytes =
         kv_pool_block_bytes(range_count(w->layers), range_count(w->kv_heads), j->model.head_dim,
-                            j->kv_dtype, j->model.kv_lora > 0);
-    const uint64_t per_context = (j->max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+                            j->o->model.kv_dtype, j->model.kv_lora > 0);
+    const uint64_t per_context =
+        (j->o->model.max_model_len + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     comm_barrier(j->comm, COMM_HOST); /* every rank of the host holds its weights by now */
     const uint64_t available = j->device != NULL
                                    ? device_free_bytes(j->device)
                                    : free_bytes(j) / (uint64_t)comm_size(j->comm, COMM_HOST);
     uint64_t n = available / 10 * 6 / (block_bytes > 0 ? block_bytes : 1);
-    const uint64_t useful =
-        per_context * (j->o->max_batch > 0 ? j->o->max_batch : DEFAULT_CONTEXTS);
+    const int32_t batch = j->o->schedule.max_batch;
+    const uint64_t useful = per_context * (uint64_t)(batch > 0 ? batch : DEFAULT_CONTEXTS);
     if (n > useful) n = useful;
-    if (j->o->kv_blocks > 0) n = j->o->kv_blocks;
+    if (j->o->run.kv_blocks > 0) n = j->o->run.kv_blocks;
     comm_barrier(j->comm, COMM_HOST); /* nobody allocates before all have looked */
     comm_min_u64(j->comm, COMM_WORLD, &n, 1);
     if (n > INT32_MAX) n = INT32_MAX;
@@ -140,7 +140,7 @@ static struct status size_kv_pool(struct job *j)
         return status_make(STATUS_USAGE,
                            "KV pool: %llu blocks of %d tokens, one full context of %u tokens needs "
                            "%llu; lower --max-model-len or raise --kv-blocks",
-                           (unsigned long long)n, KV_BLOCK_TOKENS, j->max_model_len,
+                           (unsigned long long)n, KV_BLOCK_TOKENS, j->o->model.max_model_len,
                            (unsigned long long)per_context);
     }
     j->n_kv_blocks = (uint32_t)n;
@@ -157,13 +157,13 @@ static struct status start_engine(struct job *j)
                   .kern = &j->kern,
                   .comm = j->comm,
                   .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
-                  .max_rows = j->step_tokens,
+                  .max_rows = (uint32_t)j->o->schedule.step_tokens,
                   .halves_from = halves_from,
                   .n_kv_blocks = j->n_kv_blocks,
-                  .kv_dtype = j->kv_dtype,
-                  .policy = j->policy,
-                  .capacity_factor = j->o->capacity_factor,
-                  .weight_only = j->weight_only}};
+                  .kv_dtype = j->o->model.kv_dtype,
+                  .policy = j->o->capacity.policy,
+                  .capacity_factor = j->o->capacity.factor,
+                  .weight_only = j->o->model.activations == ACTIVATIONS_F32}};
     return engine_create(&options, &j->engine);
 }
 
@@ -228,9 +228,9 @@ static struct status start(struct job *j)
     TRY(comm_gather_topo(j->comm, &j->topo));
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
-    log_init(comm_rank(j->comm, COMM_WORLD), j->level, j->o->log_json);
+    log_init(comm_rank(j->comm, COMM_WORLD), j->o->run.log_level, j->o->run.log_json);
     /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
-    TRY(watchdog_start(j->comm, j->o->watchdog_s, &j->watchdog));
+    TRY(watchdog_start(j->comm, j->o->run.watchdog_s, &j->watchdog));
     PHASE(read_expert_load(j));
     PHASE(place_experts(j));
     PHASE(job_place_by_device(j));
@@ -243,7 +243,7 @@ static struct status start(struct job *j)
     j->is_complete = is_complete != 0;
     if (j->is_complete) return status_ok();
     PHASE(check_drain(j));
-    stage_choose_cuts(&j->kern, j->comm, j->policy, j->layout);
+    stage_choose_cuts(&j->kern, j->comm, j->o->capacity.policy, j->layout);
     (void)failpoint_pass(&j->failpoint, FAILPOINT_LOAD);
     const struct weights_source source = job_weights_source(j, j->layout);
     TRY(weights_load(&source, &j->weights, &j->loaded));
@@ -375,7 +375,7 @@ static struct status end_complete(struct job *j)
     log_line(LOG_INFO,
              "%s: complete since an earlier run, %llu rows (%llu error rows) as the journal has "
              "them; nothing to do",
-             j->o->output, (unsigned long long)j->summary->n_rows,
+             j->o->files.output, (unsigned long long)j->summary->n_rows,
              (unsigned long long)j->summary->n_error_rows);
     return status_ok();
 }
@@ -410,13 +410,13 @@ static struct status end_audit(const struct job *j)
     if (j->audit == NULL) return status_ok();
     const struct audit_result r = audit_result(j->audit);
     printf("audit: %llu of %llu rows of %s computed again, %llu differ\n",
-           (unsigned long long)r.n_compared, (unsigned long long)r.n_rows, j->o->output,
+           (unsigned long long)r.n_compared, (unsigned long long)r.n_rows, j->o->files.output,
            (unsigned long long)r.n_different);
     if (r.n_different == 0) return status_ok();
     return status_make(STATUS_ROWS,
                        "output %s: %llu of %llu rows are not what this checkpoint and these flags "
                        "give",
-                       j->o->output, (unsigned long long)r.n_different,
+                       j->o->files.output, (unsigned long long)r.n_different,
                        (unsigned long long)r.n_compared);
 }
 
@@ -424,10 +424,10 @@ static struct status run(struct job *j)
 {
     TRY(start(j));
     TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
-    if (j->o->audit > 0) TRY(comm_agree(j->comm, end_audit(j)));
+    if (j->o->files.audit > 0) TRY(comm_agree(j->comm, end_audit(j)));
     uint64_t n_errors = j->summary != NULL ? j->summary->n_error_rows : 0;
     comm_max_u64(j->comm, COMM_WORLD, &n_errors, 1);
-    if (n_errors == 0 || !j->o->strict) return status_ok();
+    if (n_errors == 0 || !j->o->run.strict) return status_ok();
     return status_make(STATUS_ROWS, "%llu rows are error rows", (unsigned long long)n_errors);
 }
 
@@ -459,6 +459,14 @@ void job_close(struct job *j)
     trace_destroy(&j->trace);
 }
 
+void job_init(struct job *j, const struct job_options *options, struct config env)
+{
+    *j = (struct job){.options = *options, .env = env, .start_ns = clock_ns()};
+    j->o = &j->options;
+    if (options->lead.quiet && !flags_is_given(&options->given, "log-level"))
+        j->options.run.log_level = LOG_WARN;
+}
+
 /* **Collective (world)**. The limit that the first process found counts for all. */
 static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
 {
@@ -468,17 +476,17 @@ static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
 
 int job_run(const struct job_options *options, struct config env, int *argc, char ***argv)
 {
-    struct job j = {.o = options, .env = env, .start_ns = clock_ns()};
+    struct job j;
+    job_init(&j, options, env);
     signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of writing */
     drain_init(&j.drain, env.is_launched);
     uint64_t slurm_s = 0;
     if (env.launcher_rank == 0 && !slurm_time_left(env.slurm_job, &slurm_s)) slurm_s = 0;
     const uint64_t asked_ns = clock_ns();
     struct status st = comm_start(argc, argv, &j.comm);
-    const struct status level = job_log_level(&j);
-    if (j.comm != NULL) log_init(comm_rank(j.comm, COMM_WORLD), j.level, options->log_json);
+    if (j.comm != NULL)
+        log_init(comm_rank(j.comm, COMM_WORLD), j.o->run.log_level, j.o->run.log_json);
     if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
-    if (!status_failed(&st)) st = level; /* of the flags, so the same on all ranks */
     if (!status_failed(&st)) share_limit(&j, asked_ns, slurm_s);
     if (!status_failed(&st)) st = run(&j);
     /* all ranks agreed on this status, so one voice is enough */

@@ -1,60 +1,74 @@
-/* What generate and score share: the flags of a job, and its life from MPI's start to the exit
- * status. Each start-up phase ends with all ranks agreeing, so that they leave together. */
+/* A generate or score job, from MPI's start to the exit status, and what it has opened. A start-up
+ * phase ends with all ranks agreeing, so that they leave together. Called by the command line;
+ * shoal bench runs its own steps on the loaded job (job_options.run_instead). */
 #ifndef SHOAL_JOB_JOB_H
 #define SHOAL_JOB_JOB_H
 
 #include "base/config.h"
-#include "base/status.h"
-#include "options/flags.h"
+#include "base/failpoint.h"
+#include "base/file_claims.h"
+#include "base/log.h"
+#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/logits_file.h"
+#include "checkpoint/load/loader.h"
+#include "engine/engine.h"
+#include "job/drain.h"
+#include "job/job_options.h"
+#include "job/job_text.h"
+#include "job/trace_file.h"
+#include "parallel/layout/expert_places.h"
+#include "parallel/layout/layout_choose.h"
+#include "parallel/watch/watchdog.h"
 #include "serve/lead/lead.h"
 
-struct bench_options;
-struct job;
-
-struct job_options {
-    enum lead_mode mode;
-    const char *template_date;
-    const char *model, *input, *output, *logits, *metrics, *trace;
-    const char *expert_load; /* what --metrics of another job wrote; NULL: experts stand by id */
-    const char *input_part;  /* "K/N"; NULL: the whole input */
-    uint32_t tp, pp, ep, dp;
-    uint32_t n_threads, max_batch, chunk, step_tokens, step_ms, kv_blocks, max_model_len;
-    const char *kv_dtype;
-    const char *activations;
-    const char *device; /* "cpu", "cuda"; NULL: cpu */
-    bool exact_across_devices, fast_reductions, no_device_graphs;
-    const char *device_comm;               /* "auto", "nccl", "staged"; NULL: auto */
-    uint32_t device_overlap, device_parts; /* rows; KiB; 0: the default */
-    double capacity_factor;
-    const char *capacity_policy;
-    const char *prefix_cache; /* "on", "off"; NULL: on */
-    const char *result_cache; /* the same */
-    const char *speculate;    /* "auto", "off", a number; NULL: auto, with a device off */
-    const char *order;        /* "auto", "input", "prefix"; NULL: auto */
-    bool moe_stats, strict, quiet, progress_bar, log_json;
-    const char *log_level;
-    uint32_t watchdog_s; /* 0: off */
-    bool dry_run;
-    const char *journal; /* folder; NULL: beside the output */
-    bool no_journal, restart, retry_errors;
-    uint32_t audit; /* rows of the output to compute again; 0: a job */
-    uint64_t audit_seed;
-    uint32_t checkpoint_tokens;
-    const char *time_limit;           /* NULL: none but Slurm's */
-    const char *failpoint;            /* tests only */
-    double temperature, top_p, min_p; /* below 0: not given, generation_config.json decides */
-    int64_t top_k;                    /* the same */
-    int64_t max_tokens;
-    int64_t n, logprobs;       /* 0: as if not given */
-    double repetition_penalty; /* 0: not given */
-    double presence_penalty, frequency_penalty;
-    uint64_t seed;
-    struct flag_list stops;
-    /* Runs in place of the lines, once the model is loaded, with options of its own (shoal bench);
-       NULL: a job. */
-    struct status (*run_instead)(struct job *j);
-    const struct bench_options *bench;
+struct job {
+    const struct job_options *o; /* settled; before job_check_options as given */
+    struct job_options options;  /* what o points at; job_open.c alone changes it */
+    struct config env;
+    struct comm *comm;
+    struct watchdog *watchdog;
+    struct topo *topo;
+    uint32_t *order; /* [ranks] launcher rank of each world rank */
+    struct ckpt *ckpt;
+    struct arch model;
+    struct layout_model layout_model;
+    struct layout *layout;
+    int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */
+    struct expert_places *expert_places; /* the layout's, by that */
+    struct team *team;                   /* the compute threads; NULL: this one alone */
+    struct kern_table kern;
+    struct device *device; /* what kern works on; NULL: the CPU */
+    bool is_near_device;   /* bound to its GPU's NUMA node, a part of what the launcher gave */
+    struct weights *weights;
+    struct loader_stats loaded;
+    struct engine *engine;
+    struct drafting_cost draft_cost; /* of --speculate auto */
+    uint32_t n_threads, n_kv_blocks;
+    uint64_t start_ns, ready_ns;
+    uint64_t trace_origin_ns; /* start_ns of rank 0 */
+    bool is_drained;
+    uint64_t plan_ns, elapsed_ns; /* of the step loop, as in engine_stats */
+    struct trace *trace;          /* NULL: none is asked for */
+    struct trace_clock clock;     /* at the start; of a trace only */
+    struct drain drain;
+    struct failpoint failpoint;
+    bool is_complete; /* an earlier run had finished the job */
+    /* lead only */
+    struct job_text text;
+    struct lead *lead;
+    struct audit *audit; /* NULL: a job */
+    struct logits_file *logits;
+    struct serve_summary *summary;
+    uint64_t metrics_ns;        /* when --metrics was last written */
+    struct file_claims *claims; /* on all files that the job writes; owned */
+    char *journal_path;         /* owned; NULL: none */
+    struct input_part part;
+    struct strbuf settings, session;
 };
+
+/* Local. This rank's weights in layout l, of the job's checkpoint; pointers are borrowed of both.
+ */
+struct weights_source job_weights_source(struct job *j, const struct layout *l);
 
 /* **Collective (all processes of the launcher)**. Runs the job; argc and argv are for MPI. Returns
  * the process's exit status. */

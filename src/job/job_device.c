@@ -1,6 +1,6 @@
 /* A job's GPUs: which is this rank's, running near it, opening it, and the ways between them. All
  * do nothing without --device cuda. */
-#include "job/job_state.h"
+#include "job/job_private.h"
 
 #include "base/mem.h"
 #include "collective/device_comm.h"
@@ -12,7 +12,12 @@
 
 static bool on_cpu(const struct job *j)
 {
-    return j->o->device == NULL || strcmp(j->o->device, "cpu") == 0;
+    return j->o->device.device == DEVICE_CPU;
+}
+
+static const char *name_of(const struct job *j)
+{
+    return flag_word_of(FLAG_WORDS(DEVICE_WORDS), (int32_t)j->o->device.device);
 }
 
 static const struct topo_rank *place_of(const struct job *j)
@@ -20,7 +25,7 @@ static const struct topo_rank *place_of(const struct job *j)
     return &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
 }
 
-static enum device_arithmetic arithmetic_of(const struct job_options *o)
+static enum device_arithmetic arithmetic_of(const struct device_flags *o)
 {
     if (o->exact_across_devices) return DEVICE_EXACT;
     return o->fast_reductions ? DEVICE_FREE : DEVICE_LAW;
@@ -35,14 +40,14 @@ static struct status options_of(const struct job *j, struct device_options *out,
         const struct topo_rank *other = &j->topo->ranks[r];
         if (other->host == here->host) (*numas)[other->local_rank] = other->numa;
     }
-    *out = (struct device_options){.name = j->o->device,
+    *out = (struct device_options){.name = name_of(j),
                                    .local_rank = here->local_rank,
                                    .n_local_ranks = here->n_local_ranks,
                                    .node = &j->topo->nodes[here->host],
                                    .numas = *numas,
-                                   .deadline_s = 4 * j->o->watchdog_s,
-                                   .arithmetic = arithmetic_of(j->o),
-                                   .no_graphs = j->o->no_device_graphs};
+                                   .deadline_s = 4 * j->o->run.watchdog_s,
+                                   .arithmetic = arithmetic_of(&j->o->device),
+                                   .no_graphs = j->o->device.no_graphs};
     return status_ok();
 }
 
@@ -60,7 +65,7 @@ struct status job_place_by_device(struct job *j)
     int32_t *numas = NULL;
     char pci[32];
     if (on_cpu(j)) return status_ok();
-    TRY(check_model(&j->model, j->o->device));
+    TRY(check_model(&j->model, name_of(j)));
     TRY(options_of(j, &o, &numas));
     const struct status st = device_locate(&o, pci);
     if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, pci), &j->is_near_device);
@@ -85,22 +90,15 @@ struct status job_devices_same(struct job *j)
     return device_comm_same(&j->kern, j->comm, j->topo->nodes[place_of(j)->host].name);
 }
 
-static enum device_way way_of(const struct job_options *o)
-{
-    if (o->device_comm == NULL || strcmp(o->device_comm, "auto") == 0) return DEVICE_WAY_AUTO;
-    return strcmp(o->device_comm, "nccl") == 0 ? DEVICE_WAY_NCCL : DEVICE_WAY_STAGED;
-}
-
 struct status job_open_device_comm(struct job *j)
 {
     if (on_cpu(j)) return status_ok();
     const uint32_t me = (uint32_t)comm_rank(j->comm, COMM_WORLD);
     const struct layout_place p = layout_place_of(j->layout, me);
-    struct device_comm_options o = {.way = way_of(j->o),
+    struct device_comm_options o = {.flags = j->o->device,
                                     .host = j->topo->nodes[place_of(j)->host].name,
                                     .previous = -1,
-                                    .next = -1,
-                                    .parts_from = (size_t)j->o->device_parts << 10};
+                                    .next = -1};
     if (p.pp > 0) o.previous = (int)layout_rank_of(j->layout, p.dp, p.pp - 1, p.tp);
     if (p.pp + 1 < j->layout->pp) o.next = (int)layout_rank_of(j->layout, p.dp, p.pp + 1, p.tp);
     char text[512];
@@ -114,15 +112,11 @@ struct status job_open_device_comm(struct job *j)
     return status_ok();
 }
 
-/* Each half must still have the few hundred rows from which a GPU's products take longer to compute
- * than their weights to read, because both halves read them. Reckoned, not measured. */
-enum { HALVES_FROM = 1024 };
-
 size_t job_halves_from(struct job *j)
 {
     uint64_t can = device_comm_overlaps(&j->kern);
     comm_min_u64(j->comm, COMM_WORLD, &can, 1);
     /* a capacity counts all rows of a step */
-    if (can == 0 || j->policy != CAPACITY_DROPLESS) return 0;
-    return j->o->device_overlap > 0 ? j->o->device_overlap : HALVES_FROM;
+    if (can == 0 || j->o->capacity.policy != CAPACITY_DROPLESS) return 0;
+    return j->o->device.overlap_rows;
 }

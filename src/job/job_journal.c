@@ -12,8 +12,9 @@
 static bool can_have_one(const struct job_options *o)
 {
     struct stat info;
-    if (o->no_journal || o->logits != NULL || strcmp(o->output, "-") == 0) return false;
-    return stat(o->output, &info) != 0 || S_ISREG(info.st_mode);
+    if (o->files.no_journal || o->files.logits != NULL || strcmp(o->files.output, "-") == 0)
+        return false;
+    return stat(o->files.output, &info) != 0 || S_ISREG(info.st_mode);
 }
 
 static const char *name_of(const char *path)
@@ -25,26 +26,26 @@ static const char *name_of(const char *path)
 struct status job_journal_path(const struct job_options *o, char **out)
 {
     *out = NULL;
-    if (o->restart && o->retry_errors) {
+    if (o->lead.restart && o->lead.retry_errors) {
         return status_make(STATUS_USAGE, "--restart and --retry-errors: expected one of them");
     }
     if (!can_have_one(o)) {
-        if (o->journal == NULL && !o->retry_errors) return status_ok();
+        if (o->files.journal == NULL && !o->lead.retry_errors) return status_ok();
         return status_make(STATUS_USAGE,
                            "--%s: this job has no journal (--no-journal, --logits, or an output "
                            "that is no file)",
-                           o->journal != NULL ? "journal" : "retry-errors");
+                           o->files.journal != NULL ? "journal" : "retry-errors");
     }
     struct strbuf path;
     strbuf_init(&path);
-    if (o->journal == NULL) {
-        strbuf_printf(&path, "%s.journal", o->output);
+    if (o->files.journal == NULL) {
+        strbuf_printf(&path, "%s.journal", o->files.output);
     } else {
-        if (o->audit == 0 && mkdir(o->journal, 0777) != 0 && errno != EEXIST) {
-            return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->journal,
+        if (o->files.audit == 0 && mkdir(o->files.journal, 0777) != 0 && errno != EEXIST) {
+            return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->files.journal,
                                strerror(errno));
         }
-        strbuf_printf(&path, "%s/%s.journal", o->journal, name_of(o->output));
+        strbuf_printf(&path, "%s/%s.journal", o->files.journal, name_of(o->files.output));
     }
     *out = path.data;
     return strbuf_status(&path);
@@ -52,7 +53,7 @@ struct status job_journal_path(const struct job_options *o, char **out)
 
 static const char *command_name(const struct job_options *o)
 {
-    if (o->dry_run) return "generate --dry-run";
+    if (o->run.dry_run) return "generate --dry-run";
     return o->mode == LEAD_SCORE ? "score" : "generate";
 }
 
@@ -66,38 +67,25 @@ static bool is_quantized(const struct layout_model *m)
 
 struct status job_journal_settings(const struct job *j, struct strbuf *out)
 {
-    const struct request_defaults *d = &j->text.defaults;
+    const struct job_options *o = j->o;
     const struct ckpt_digest none = {0}, digest = j->ckpt != NULL ? ckpt_digest(j->ckpt) : none;
-    strbuf_printf(out, "command=%s\n", command_name(j->o));
+    const struct flag_group sampling = {job_groups[JOB_SAMPLING].rows, job_groups[JOB_SAMPLING].n,
+                                        0};
+    char sums[256];
+    strbuf_printf(out, "command=%s\n", command_name(o));
     strbuf_printf(out, "checkpoint=%016llx%016llx\n", (unsigned long long)digest.high,
                   (unsigned long long)digest.low);
-    strbuf_printf(out, "--max-model-len=%u\n--kv-dtype=%s\n", j->max_model_len,
-                  kv_dtype_name(j->kv_dtype));
-    if (is_quantized(&j->layout_model)) {
-        strbuf_printf(out, "--activations=%s\n", j->weight_only ? "f32" : "int8");
-    }
-    char sums[256];
+    flags_settings(&job_groups[JOB_MODEL], o, is_quantized(&j->layout_model) ? NULL : "activations",
+                   out);
     device_sums(j->device, sums, sizeof sums);
     strbuf_printf(out, "sums=%s\n", sums);
-    strbuf_printf(out, "--template-date=%s\n",
-                  j->o->template_date != NULL ? j->o->template_date : CHAT_DATE_DEFAULT);
-    strbuf_printf(out, "--capacity-factor=%.17g\n--capacity-policy=%d\n", j->o->capacity_factor,
-                  (int)j->policy);
+    flags_settings(&job_groups[JOB_RUN], o, NULL, out);
+    flags_settings(&job_groups[JOB_CAPACITY], o, NULL, out);
     if (j->part.n > 0) input_part_setting(&j->part, out);
-    if (j->o->mode == LEAD_SCORE) return strbuf_status(out);
-    strbuf_printf(out, "--max-tokens=%lld\n--temperature=%.17g\n--top-p=%.17g\n--top-k=%lld\n",
-                  (long long)d->max_tokens, d->temperature, d->top_p, (long long)d->top_k);
-    strbuf_printf(out, "--repetition-penalty=%.17g\n--presence-penalty=%.17g\n",
-                  d->repetition_penalty, d->presence_penalty);
-    strbuf_printf(out, "--frequency-penalty=%.17g\n--n=%lld\n--logprobs=%lld\n",
-                  d->frequency_penalty, (long long)d->n, (long long)d->logprobs);
-    strbuf_printf(out, "--min-p=%.17g\n--seed=%llu\n--stop=", d->min_p,
-                  (unsigned long long)d->seed);
-    for (size_t i = 0; i < d->n_stops; i++) {
-        if (i > 0) strbuf_puts(out, ",");
-        strbuf_json_string(out, d->stops[i], strlen(d->stops[i]));
-    }
-    strbuf_puts(out, "\n");
+    flags_settings(&job_groups[JOB_SCHEDULE], o, NULL, out);
+    flags_settings(&job_groups[JOB_DEVICE], o, NULL, out);
+    flags_settings(&job_groups[JOB_LEAD], o, NULL, out);
+    if (o->mode == LEAD_GENERATE) flags_settings(&sampling, &j->text.defaults, NULL, out);
     return strbuf_status(out);
 }
 

@@ -4,7 +4,7 @@
 #define SHOAL_JOB_JOB_JOURNAL_H
 
 #include "base/strbuf.h"
-#include "job/job_state.h"
+#include "job/job.h"
 
 /* Local. The journal's path in new memory, or NULL when the job has none: --no-journal, an output
  * that is no file, --logits (which cannot be resumed). --journal's folder is made. Errors:

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "job/job_state.h"
+#include "job/job_private.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -49,17 +49,18 @@ static void put_setup(const struct job *j, struct strbuf *s)
     put(s, "expert_replicas", l->n_expert_replicas);
     end(s, "},");
     strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
-                  kv_dtype_name(j->kv_dtype));
+                  kv_dtype_name(j->o->model.kv_dtype));
     put(s, "threads", j->n_threads);
     put(s, "kv_blocks", j->n_kv_blocks);
-    put(s, "max_batch", j->o->max_batch);
-    put(s, "chunk", j->o->chunk);
-    put(s, "step_tokens", j->step_tokens);
-    put_bool(s, "prefix_cache", j->prefix_cache);
-    put_bool(s, "result_cache", j->result_cache);
-    put(s, "speculate", j->n_drafts);
-    strbuf_printf(s, "\"order\":\"%s\",", order_name(j->line_order));
-    put_bool(s, "same_bytes_law", j->policy == CAPACITY_DROPLESS);
+    put(s, "max_batch", (uint32_t)j->o->schedule.max_batch);
+    put(s, "chunk", (uint32_t)j->o->schedule.chunk_tokens);
+    put(s, "step_tokens", (uint32_t)j->o->schedule.step_tokens);
+    put_bool(s, "prefix_cache", j->o->schedule.prefix_cache);
+    put_bool(s, "result_cache", j->o->lead.result_cache);
+    put(s, "speculate", (uint32_t)j->o->schedule.n_drafts);
+    strbuf_printf(s, "\"order\":\"%s\",",
+                  flag_word_of(FLAG_WORDS(ORDER_WORDS), (int32_t)j->o->schedule.order));
+    put_bool(s, "same_bytes_law", j->o->capacity.policy == CAPACITY_DROPLESS);
 }
 
 static void put_counts(const struct serve_summary *m, struct strbuf *s)
@@ -196,7 +197,7 @@ struct status job_metrics_write(const struct job *j, const struct serve_summary 
     strbuf_init(&s);
     put_all(j, m, all, load, &s);
     struct status st = strbuf_status(&s);
-    if (!status_failed(&st)) st = file_replace_begin(&out, j->o->metrics);
+    if (!status_failed(&st)) st = file_replace_begin(&out, j->o->files.metrics);
     if (!status_failed(&st)) {
         fwrite(s.data, 1, s.n, out.file);
         st = file_replace_end(&out, st);
@@ -207,7 +208,7 @@ struct status job_metrics_write(const struct job *j, const struct serve_summary 
 
 void job_metrics_update(struct job *j)
 {
-    if (j->o->metrics == NULL) return;
+    if (j->o->files.metrics == NULL) return;
     const uint64_t now = clock_ns();
     if (now - (j->metrics_ns > 0 ? j->metrics_ns : j->ready_ns) < update_ns) return;
     j->metrics_ns = now;

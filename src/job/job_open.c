@@ -1,116 +1,51 @@
-/* What a job finds out and opens before anything is loaded: flags, the checkpoint's config, the
- * lead's files. */
+/* Before anything is loaded: settles the flags, reads the checkpoint's config, opens the lead's
+ * files. */
 #include "base/mem.h"
 #include "job/job_journal.h"
 #include "job/job_paths.h"
-#include "job/job_state.h"
+#include "job/job_private.h"
 
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_STEP_TOKENS = 512, DEFAULT_DRAFTS = 15 };
+enum { AUTO_DRAFTS = 15 }; /* of --speculate auto, at most */
 
 /* Of a result message: what a row may take beside its logits, and the message's header. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
 
-struct status job_log_level(struct job *j)
+static struct status check_device(const struct device_flags *f)
 {
-    j->level = j->o->quiet ? LOG_WARN : LOG_INFO;
-    if (j->o->log_level == NULL || log_level_parse(j->o->log_level, &j->level)) return status_ok();
-    return status_make(STATUS_USAGE,
-                       "--log-level: expected error, warn, info or debug, found \"%s\"",
-                       j->o->log_level);
-}
-
-static struct status check_time_limit(struct job *j)
-{
-    uint64_t seconds = 0;
-    if (j->o->time_limit == NULL) return status_ok();
-    if (!drain_parse_time(j->o->time_limit, &seconds)) {
-        return status_make(STATUS_USAGE, "--time-limit: expected seconds or H:M:S, found \"%s\"",
-                           j->o->time_limit);
-    }
-    drain_limit(&j->drain, j->start_ns, seconds);
+    if (f->fast_reductions && f->device == DEVICE_CPU)
+        return status_make(STATUS_USAGE, "--fast-reductions: needs --device cuda");
+    if (f->fast_reductions && f->exact_across_devices)
+        return status_make(STATUS_USAGE,
+                           "--fast-reductions and --exact-across-devices: expected one of them");
+    if (f->fast_reductions)
+        log_line(LOG_WARN, "--fast-reductions: results depend on the batch and the layout "
+                           "(same-bytes law off)");
     return status_ok();
 }
 
-static struct status check_types(struct job *j)
+static struct status settle_capacity(struct job *j)
 {
-    const char *activations = j->o->activations != NULL ? j->o->activations : "int8";
-    j->kv_dtype = DTYPE_F16;
-    if (j->o->kv_dtype != NULL) TRY(kv_dtype_parse(j->o->kv_dtype, &j->kv_dtype));
-    j->weight_only = strcmp(activations, "f32") == 0;
-    if (j->weight_only || strcmp(activations, "int8") == 0) return status_ok();
-    return status_make(STATUS_USAGE, "--activations: expected int8 or f32, found \"%s\"",
-                       activations);
-}
-
-static bool is_on_cpu(const struct job_options *o)
-{
-    return o->device == NULL || strcmp(o->device, "cpu") == 0;
-}
-
-static struct status check_device(const struct job_options *o)
-{
-    const bool on_cpu = is_on_cpu(o);
-    if (!on_cpu && strcmp(o->device, "cuda") != 0)
-        return status_make(STATUS_USAGE, "--device: expected cpu or cuda, found \"%s\"", o->device);
-    if (o->fast_reductions && on_cpu)
-        return status_make(STATUS_USAGE, "--fast-reductions: needs --device cuda");
-    if (o->fast_reductions && o->exact_across_devices)
-        return status_make(STATUS_USAGE,
-                           "--fast-reductions and --exact-across-devices: expected one of them");
-    if (o->fast_reductions)
-        log_line(LOG_WARN, "--fast-reductions: results depend on the batch and the layout "
-                           "(same-bytes law off)");
-    if (o->device_comm == NULL || strcmp(o->device_comm, "auto") == 0 ||
-        strcmp(o->device_comm, "nccl") == 0 || strcmp(o->device_comm, "staged") == 0)
+    if (j->o->capacity.factor > 0) {
+        log_line(LOG_WARN,
+                 "a capacity factor is on: results depend on the batch (same-bytes law off)");
         return status_ok();
-    return status_make(STATUS_USAGE, "--device-comm: expected auto, nccl or staged, found \"%s\"",
-                       o->device_comm);
-}
-
-static struct status check_capacity(struct job *j)
-{
-    const char *policy = j->o->capacity_policy != NULL ? j->o->capacity_policy : "drop";
-    if (j->o->capacity_factor == 0) {
-        if (j->o->capacity_policy == NULL) return status_ok();
+    }
+    if (flags_is_given(&j->o->given, "capacity-policy"))
         return status_make(STATUS_USAGE, "--capacity-policy: needs --capacity-factor");
-    }
-    if (strcmp(policy, "drop") == 0) j->policy = CAPACITY_DROP;
-    if (strcmp(policy, "next") == 0) j->policy = CAPACITY_NEXT;
-    if (strcmp(policy, "top1") == 0) j->policy = CAPACITY_TOP1;
-    if (j->policy == CAPACITY_DROPLESS) {
-        return status_make(STATUS_USAGE,
-                           "--capacity-policy: expected drop, next or top1, found \"%s\"", policy);
-    }
-    log_line(LOG_WARN, "a capacity factor is on: results depend on the batch (same-bytes law off)");
+    j->options.capacity.policy = CAPACITY_DROPLESS;
     return status_ok();
 }
 
 struct status job_check_options(struct job *j)
 {
-    if (j->o->failpoint != NULL) TRY(failpoint_parse(j->o->failpoint, &j->failpoint));
-    TRY(check_time_limit(j));
-    TRY(check_types(j));
-    TRY(check_device(j->o));
-    return check_capacity(j);
-}
-
-/* *on = what an on|off flag says; NULL: on. */
-static struct status check_switch(const char *flag, const char *asked, bool *on)
-{
-    *on = asked == NULL || strcmp(asked, "on") == 0;
-    if (*on || strcmp(asked, "off") == 0) return status_ok();
-    return status_make(STATUS_USAGE, "--%s: expected on or off, found \"%s\"", flag, asked);
-}
-
-/* A device's steps were never timed, and drafts change their shapes, which graphs replay. */
-static const char *speculate_asked(const struct job_options *o)
-{
-    return o->speculate != NULL ? o->speculate : is_on_cpu(o) ? "auto" : "off";
+    j->failpoint = j->o->run.failpoint;
+    if (flags_is_given(&j->o->given, "time-limit"))
+        drain_limit(&j->drain, j->start_ns, j->o->run.time_limit_s);
+    TRY(check_device(&j->o->device));
+    return settle_capacity(j);
 }
 
 /* Of the weights that a row is multiplied with: the part in experts. */
@@ -126,13 +61,11 @@ static float experts_part(const struct layout_model *m)
     return (float)(experts / (all + experts));
 }
 
-/* From what steps took on two cores (bench/README.md, "Guessed tokens"), and rather too much than
- * too little. With 8 rows of codes the arithmetic takes as long as reading the weights. */
-static struct drafting_cost draft_cost(const struct job *j)
+/* What a step costs by its rows, from what steps took on two cores (bench/README.md, "Guessed
+ * tokens"), rather too much than too little. With 8 rows of quantized values the arithmetic takes
+ * as long as reading the weights. */
+static struct drafting_cost draft_cost(const struct layout_model *m)
 {
-    const struct layout_model *m = &j->layout_model;
-    if (strcmp(speculate_asked(j->o), "auto") != 0)
-        return (struct drafting_cost){0}; /* a number: so many, always */
     if (m->n_experts > 0)
         return (struct drafting_cost){.row = 0.2f,
                                       .experts = experts_part(m),
@@ -142,81 +75,76 @@ static struct drafting_cost draft_cost(const struct job *j)
                     : (struct drafting_cost){.row = 0.3f, .full_rows = 8};
 }
 
-static struct status check_speculate(struct job *j, bool may_share)
+/* A number of drafts is always that many; auto is as many as are worth their cost. On a device auto
+ * must be asked for: its steps were never timed, and drafts change their shapes, which graphs
+ * replay. */
+static void settle_drafts(struct job *j, bool may_share)
 {
-    const char *asked = speculate_asked(j->o);
-    char *end = NULL;
-    unsigned long n = DEFAULT_DRAFTS;
-    if (strcmp(asked, "off") == 0) n = 0;
-    if (asked[0] >= '0' && asked[0] <= '9') n = strtoul(asked, &end, 10);
-    const bool is_word = strcmp(asked, "off") == 0 || strcmp(asked, "auto") == 0;
-    if ((!is_word && (end == NULL || *end != '\0')) || n > SCHEDULER_DRAFTS_MAX)
-        return status_make(STATUS_USAGE, "--speculate: expected auto, off or 0 to %d, found \"%s\"",
-                           SCHEDULER_DRAFTS_MAX, asked);
-    j->n_drafts = may_share && !j->o->dry_run ? (uint32_t)n : 0; /* made-up answers have none */
-    return status_ok();
+    struct schedule_flags *f = &j->options.schedule;
+    const bool is_asked = flags_is_given(&j->o->given, "speculate");
+    const bool is_auto = f->n_drafts == SCHEDULE_DRAFTS_AUTO;
+    if (is_auto) j->draft_cost = draft_cost(&j->layout_model);
+    if (is_auto) f->n_drafts = AUTO_DRAFTS;
+    if (!is_asked && j->o->device.device != DEVICE_CPU) f->n_drafts = 0;
+    if (!may_share || j->o->run.dry_run) f->n_drafts = 0; /* made-up answers have none */
 }
 
 /* With a capacity factor or free sums a row depends on its batch, so it may not serve another
  * request. */
-static struct status check_scheduling(struct job *j)
+static void settle_scheduling(struct job *j)
 {
-    const bool may_share =
-        j->policy == CAPACITY_DROPLESS && !j->o->fast_reductions && j->o->mode == LEAD_GENERATE;
-    TRY(check_switch("prefix-cache", j->o->prefix_cache, &j->prefix_cache));
-    TRY(check_switch("result-cache", j->o->result_cache, &j->result_cache));
-    TRY(check_speculate(j, may_share));
-    j->prefix_cache = j->prefix_cache && may_share;
-    j->result_cache = j->result_cache && may_share && j->o->audit == 0; /* compute each */
-    j->line_order = ORDER_AUTO;
-    if (j->o->order != NULL && !order_parse(j->o->order, &j->line_order)) {
-        return status_make(STATUS_USAGE, "--order: expected auto, input or prefix, found \"%s\"",
-                           j->o->order);
-    }
-    if (j->o->logits != NULL) j->line_order = ORDER_INPUT; /* of the datasets, too */
-    return status_ok();
+    struct schedule_flags *f = &j->options.schedule;
+    const bool may_share = j->o->capacity.policy == CAPACITY_DROPLESS &&
+                           !j->o->device.fast_reductions && j->o->mode == LEAD_GENERATE;
+    settle_drafts(j, may_share);
+    if (!may_share) f->prefix_cache = false;
+    if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
+    if (j->o->files.logits != NULL) f->order = ORDER_INPUT; /* of the datasets, too */
 }
 
-/* What a step sends at once, hidden rows and with --logits the logits, stays below 2 GiB. */
+/* The largest message of a step, hidden rows or with --logits the logits, stays below 2 GiB. */
 static struct status check_step_tokens(const struct job *j)
 {
+    const bool has_logits = j->o->files.logits != NULL;
+    const size_t n = (size_t)j->o->schedule.step_tokens;
     size_t row_bytes = hidden_bytes(1, j->model.width);
-    if (j->o->logits != NULL && row_bytes < j->model.vocab * sizeof(float)) {
+    if (has_logits && row_bytes < j->model.vocab * sizeof(float))
         row_bytes = j->model.vocab * sizeof(float);
-    }
     const size_t most = ((size_t)INT_MAX - MESSAGE_HEADERS_BYTES) / (row_bytes + SCORE_BYTES);
-    if (j->step_tokens <= most) return status_ok();
-    return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %u",
-                       j->o->logits != NULL ? " with --logits" : "", most, j->step_tokens);
+    if (n <= most) return status_ok();
+    return status_make(STATUS_USAGE, "--step-tokens: this model%s allows at most %zu, found %zu",
+                       has_logits ? " with --logits" : "", most, n);
 }
 
 struct status job_read_model(struct job *j)
 {
-    TRY(job_paths_check_model(j->o->model));
-    TRY(ckpt_open(j->o->model, &j->ckpt));
+    TRY(job_paths_check_model(j->o->files.model));
+    TRY(ckpt_open(j->o->files.model, &j->ckpt));
     size_t n;
     const char *config = ckpt_config_json(j->ckpt, &n);
-    TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->model));
+    TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->files.model));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
     return job_read_limits(j);
 }
 
+static struct status settle_context(struct job *j)
+{
+    uint32_t *n = &j->options.model.max_model_len;
+    if (*n == 0) *n = j->model.context;
+    if (*n > j->model.context)
+        return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
+                           j->model.context, *n);
+    if (*n >= 2) return status_ok();
+    return status_make(STATUS_USAGE,
+                       "--max-model-len: expected at least 2, a token of the prompt and one of the "
+                       "answer, found %u",
+                       *n);
+}
+
 struct status job_read_limits(struct job *j)
 {
-    j->max_model_len = j->model.context;
-    if (j->o->max_model_len > 0) j->max_model_len = j->o->max_model_len;
-    if (j->max_model_len > j->model.context) {
-        return status_make(STATUS_USAGE, "--max-model-len: the model allows %u, found %u",
-                           j->model.context, j->max_model_len);
-    }
-    if (j->max_model_len < 2) {
-        return status_make(STATUS_USAGE,
-                           "--max-model-len: expected at least 2, a token of the "
-                           "prompt and one of the answer, found %u",
-                           j->max_model_len);
-    }
-    TRY(check_scheduling(j));
-    j->step_tokens = j->o->step_tokens > 0 ? j->o->step_tokens : DEFAULT_STEP_TOKENS;
+    TRY(settle_context(j));
+    settle_scheduling(j);
     return check_step_tokens(j);
 }
 
@@ -229,24 +157,19 @@ static struct status sink_logits(void *user, uint64_t line, int32_t row0, const 
 /* Lines before the part are counted here, so that the lines of it keep their numbers. */
 static struct status find_part(struct job *j)
 {
-    const char *text = j->o->input_part;
-    if (text == NULL) return status_ok();
-    if (!input_part_parse(text, &j->part)) {
-        return status_make(STATUS_USAGE,
-                           "--input-part: expected K/N with K from 1 to N, found \"%s\"", text);
-    }
-    return input_part_find(j->o->input, &j->part);
+    j->part = j->o->files.part;
+    return j->part.n > 0 ? input_part_find(j->o->files.input, &j->part) : status_ok();
 }
 
 static struct status open_audit(struct job *j)
 {
-    const struct audit_options options = {.input_path = j->o->input,
-                                          .output_path = j->o->output,
+    const struct audit_options options = {.input_path = j->o->files.input,
+                                          .output_path = j->o->files.output,
                                           .journal_path = j->journal_path,
                                           .settings = j->settings.data,
                                           .n_lines_before = j->part.n_before,
-                                          .n_rows = j->o->audit,
-                                          .seed = j->o->audit_seed};
+                                          .n_rows = j->o->files.audit,
+                                          .seed = j->o->files.audit_seed};
     TRY(audit_create(&options, &j->audit));
     if (!audit_result(j->audit).has_journal) {
         log_line(LOG_WARN, "audit: there is no journal, so that flags and lines are those of the "
@@ -259,14 +182,16 @@ static struct status open_audit(struct job *j)
 static struct status claim_outputs(struct job *j)
 {
     const struct job_options *o = j->o;
-    if (o->audit > 0) return status_ok(); /* it only reads */
+    if (o->files.audit > 0) return status_ok(); /* it only reads */
     TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.is_launched,
                            &j->claims));
-    if (strcmp(o->output, "-") != 0) TRY(file_claims_add(j->claims, "output", o->output));
+    if (strcmp(o->files.output, "-") != 0)
+        TRY(file_claims_add(j->claims, "output", o->files.output));
     if (j->journal_path != NULL) TRY(file_claims_add(j->claims, "journal", j->journal_path));
-    if (o->logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->logits));
-    if (o->metrics != NULL) TRY(file_claims_add(j->claims, "--metrics", o->metrics));
-    return o->trace != NULL ? file_claims_add(j->claims, "--trace", o->trace) : status_ok();
+    if (o->files.logits != NULL) TRY(file_claims_add(j->claims, "--logits", o->files.logits));
+    if (o->files.metrics != NULL) TRY(file_claims_add(j->claims, "--metrics", o->files.metrics));
+    return o->files.trace != NULL ? file_claims_add(j->claims, "--trace", o->files.trace)
+                                  : status_ok();
 }
 
 struct status job_open_lead(struct job *j)
@@ -280,11 +205,11 @@ struct status job_open_lead(struct job *j)
     TRY(job_journal_settings(j, &j->settings));
     TRY(job_journal_session(j, &j->session));
     TRY(claim_outputs(j));
-    if (o->logits != NULL) TRY(logits_file_create(o->logits, &j->logits));
-    if (o->audit > 0) TRY(open_audit(j));
+    if (o->files.logits != NULL) TRY(logits_file_create(o->files.logits, &j->logits));
+    if (o->files.audit > 0) TRY(open_audit(j));
     const struct lead_options options = {.mode = o->mode,
-                                         .input_path = o->input,
-                                         .output_path = o->output,
+                                         .input_path = o->files.input,
+                                         .output_path = o->files.output,
                                          .part = j->part.n > 0 ? &j->part : NULL,
                                          .tokenizer = j->text.tokenizer,
                                          .chat = j->text.chat,
@@ -294,30 +219,19 @@ struct status job_open_lead(struct job *j)
                                          .end_ids = j->text.end_ids,
                                          .n_end_ids = j->text.n_end_ids,
                                          .vocab_size = (int32_t)j->model.vocab,
-                                         .max_model_len = (int32_t)j->max_model_len,
+                                         .max_model_len = (int32_t)o->model.max_model_len,
                                          .n_replicas = (int32_t)j->layout->dp,
                                          .n_groups = (int32_t)j->layout->pp,
-                                         .max_batch = (int32_t)o->max_batch,
-                                         .step_tokens = (int32_t)j->step_tokens,
-                                         .step_ns = (uint64_t)o->step_ms * 1000000u,
-                                         .chunk_tokens = (int32_t)o->chunk,
-                                         .prefix_cache = j->prefix_cache,
-                                         .result_cache = j->result_cache,
-                                         .n_drafts = (int32_t)j->n_drafts,
-                                         .draft_cost = draft_cost(j),
-                                         .order = j->line_order,
+                                         .schedule = o->schedule,
+                                         .flags = o->lead,
+                                         .draft_cost = j->draft_cost,
                                          .logits = j->logits != NULL ? sink_logits : NULL,
                                          .logits_user = j->logits,
-                                         .is_dry_run = o->dry_run,
-                                         .quiet = o->quiet,
-                                         .bar = o->progress_bar,
+                                         .is_dry_run = o->run.dry_run,
                                          .audit = j->audit,
                                          .journal_path = j->audit == NULL ? j->journal_path : NULL,
                                          .settings = j->settings.data,
                                          .session = j->session.data,
-                                         .restart = o->restart,
-                                         .retry_errors = o->retry_errors,
-                                         .checkpoint_tokens = (int32_t)o->checkpoint_tokens,
                                          .failpoint = &j->failpoint,
                                          .claims = j->claims};
     return lead_create(&options, &j->lead);

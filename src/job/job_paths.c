@@ -114,20 +114,23 @@ struct status job_paths_check_copy(const char *from, const char *to, const char 
 static struct status check_output(const struct job_options *o)
 {
     struct stat info;
-    if (o->no_journal || o->audit > 0 || o->output == NULL || stat(o->output, &info) != 0 ||
-        !S_ISFIFO(info.st_mode))
+    if (o->files.no_journal || o->files.audit > 0 || o->files.output == NULL ||
+        stat(o->files.output, &info) != 0 || !S_ISFIFO(info.st_mode))
         return status_ok();
     return status_make(STATUS_USAGE,
                        "--output %s: expected a file, found a pipe; --output - writes to one, and "
                        "so does --no-journal",
-                       o->output);
+                       o->files.output);
 }
 
 struct status job_paths_check(const struct job_options *o)
 {
-    const struct named files[] = {{"model", o->model, false},           {"input", o->input, false},
-                                  {"output", o->output, o->audit == 0}, {"logits", o->logits, true},
-                                  {"metrics", o->metrics, true},        {"trace", o->trace, true}};
+    const struct named files[] = {{"model", o->files.model, false},
+                                  {"input", o->files.input, false},
+                                  {"output", o->files.output, o->files.audit == 0},
+                                  {"logits", o->files.logits, true},
+                                  {"metrics", o->files.metrics, true},
+                                  {"trace", o->files.trace, true}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         TRY(check_named(files[i].flag, files[i].path));
         const bool is_stream = files[i].path == NULL || strcmp(files[i].path, "-") == 0;

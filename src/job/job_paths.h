@@ -4,7 +4,7 @@
 #ifndef SHOAL_JOB_JOB_PATHS_H
 #define SHOAL_JOB_JOB_PATHS_H
 
-#include "job/job.h"
+#include "job/job_options.h"
 
 /* Local. Errors: STATUS_USAGE when a name is empty, or two flags name one file and one of them
  * would write it; STATUS_IO when a file cannot be written where it should be. */

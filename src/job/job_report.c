@@ -1,5 +1,5 @@
 /* What a job says of itself: at the start, and at the end. */
-#include "job/job_state.h"
+#include "job/job_private.h"
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -19,7 +19,7 @@ static void report_places(const struct job *j)
     log_line(LOG_INFO,
              "experts stand by the load in %s: the fullest rank of a layer had %.2f of the mean of "
              "tokens, %.2f in the worst layer (by id %.2f, %.2f)",
-             j->o->expert_load, by_load.mean, by_load.worst, by_id.mean, by_id.worst);
+             j->o->layout.expert_load, by_load.mean, by_load.worst, by_id.mean, by_id.worst);
 }
 
 void job_report_start(const struct job *j)
@@ -111,12 +111,12 @@ static void print_expert_load(const struct job *j, const int64_t *load)
 static struct status report_as_lead(struct job *j, const struct engine_stats *all,
                                     const int64_t *load)
 {
-    if (!j->o->quiet) {
+    if (!j->o->lead.quiet) {
         serve_summary_print(j->summary, stderr);
         print_stages(j, all);
     }
-    if (j->o->moe_stats && load != NULL) print_expert_load(j, load);
-    return j->o->metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();
+    if (j->o->run.moe_stats && load != NULL) print_expert_load(j, load);
+    return j->o->files.metrics != NULL ? job_metrics_write(j, j->summary, all, load) : status_ok();
 }
 
 struct status job_report_end(struct job *j)

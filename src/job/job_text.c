@@ -26,27 +26,42 @@ static void add_end_ids(struct job_text *t, const struct js_node *node)
     }
 }
 
-static void take_number(const struct js_node *root, const char *key, double *out)
+/* given NULL: no flag was given. */
+static bool is_open(const struct flags_given *given, const char *flag)
 {
-    double value;
-    if (js_number(js_get(root, key), &value)) *out = value;
+    return given == NULL || !flags_is_given(given, flag);
 }
 
-static struct status read_generation_config(struct job_text *t, const struct ckpt *c)
+/* The model's own values, where no flag was given. */
+static void take_values(struct request_defaults *d, const struct js_node *root,
+                        const struct flags_given *given)
+{
+    const struct {
+        const char *key, *flag;
+        double *value;
+    } numbers[] = {{"temperature", "temperature", &d->temperature},
+                   {"top_p", "top-p", &d->top_p},
+                   {"min_p", "min-p", &d->min_p},
+                   {"repetition_penalty", "repetition-penalty", &d->repetition_penalty}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        double value;
+        if (!is_open(given, numbers[i].flag)) continue;
+        if (js_number(js_get(root, numbers[i].key), &value)) *numbers[i].value = value;
+    }
+    int64_t top_k;
+    if (is_open(given, "top-k") && js_int(js_get(root, "top_k"), &top_k)) d->top_k = top_k;
+}
+
+static struct status read_generation_config(struct job_text *t, const struct ckpt *c,
+                                            const struct flags_given *given)
 {
     size_t n;
     const char *text = ckpt_generation_config_json(c, &n);
     if (text == NULL) return status_ok();
     struct js_doc *doc = NULL;
     TRY(js_parse(text, n, "generation_config.json", &doc));
-    const struct js_node *root = js_root(doc);
-    add_end_ids(t, js_get(root, "eos_token_id"));
-    take_number(root, "temperature", &t->defaults.temperature);
-    take_number(root, "top_p", &t->defaults.top_p);
-    take_number(root, "min_p", &t->defaults.min_p);
-    take_number(root, "repetition_penalty", &t->defaults.repetition_penalty);
-    int64_t top_k;
-    if (js_int(js_get(root, "top_k"), &top_k)) t->defaults.top_k = top_k;
+    add_end_ids(t, js_get(js_root(doc), "eos_token_id"));
+    take_values(&t->defaults, js_root(doc), given);
     js_destroy(&doc);
     return status_ok();
 }
@@ -113,24 +128,8 @@ static struct status read_tokenizer_config(struct job_text *t, const struct ckpt
     return st;
 }
 
-static void take_flags(struct request_defaults *d, const struct job_options *o)
-{
-    if (o->temperature >= 0) d->temperature = o->temperature;
-    if (o->top_p >= 0) d->top_p = o->top_p;
-    if (o->min_p >= 0) d->min_p = o->min_p;
-    if (o->top_k >= 0) d->top_k = o->top_k;
-    if (o->repetition_penalty > 0) d->repetition_penalty = o->repetition_penalty;
-    if (o->n > 0) d->n = o->n;
-    d->logprobs = o->logprobs;
-    d->presence_penalty = o->presence_penalty;
-    d->frequency_penalty = o->frequency_penalty;
-    d->max_tokens = o->max_tokens;
-    d->seed = o->seed;
-    d->stops = o->stops.values;
-    d->n_stops = o->stops.n;
-}
-
-static struct status read_checkpoint(struct job_text *t, const struct ckpt *c, const struct arch *m)
+static struct status read_checkpoint(struct job_text *t, const struct ckpt *c, const struct arch *m,
+                                     const struct flags_given *given)
 {
     size_t n;
     const char *json = ckpt_tokenizer_json(c, &n);
@@ -139,7 +138,7 @@ static struct status read_checkpoint(struct job_text *t, const struct ckpt *c, c
         TRY(status_wrap(st, "%s", ckpt_path(c)));
     }
     for (uint32_t i = 0; i < m->n_eos_ids; i++) add_end_id(t, m->eos_ids[i]);
-    TRY(status_wrap(read_generation_config(t, c), "%s", ckpt_path(c)));
+    TRY(status_wrap(read_generation_config(t, c, given), "%s", ckpt_path(c)));
     return status_wrap(read_tokenizer_config(t, c), "%s", ckpt_path(c));
 }
 
@@ -148,18 +147,16 @@ struct status job_text_open(struct job_text *t, const struct ckpt *c, const stru
     memset(t, 0, sizeof *t);
     request_defaults_init(&t->defaults);
     TRY(chat_date_parse(CHAT_DATE_DEFAULT, &t->date));
-    return read_checkpoint(t, c, m);
+    return read_checkpoint(t, c, m, NULL);
 }
 
 struct status job_text_init(struct job_text *t, const struct job_options *o, const struct ckpt *c,
                             const struct arch *m)
 {
     memset(t, 0, sizeof *t);
-    request_defaults_init(&t->defaults);
-    const char *date = o->template_date != NULL ? o->template_date : CHAT_DATE_DEFAULT;
-    TRY(status_wrap(chat_date_parse(date, &t->date), "--template-date"));
-    if (c != NULL) TRY(read_checkpoint(t, c, m));
-    take_flags(&t->defaults, o);
+    t->defaults = o->sampling;
+    TRY(status_wrap(chat_date_parse(o->run.template_date, &t->date), "--template-date"));
+    if (c != NULL) TRY(read_checkpoint(t, c, m, &o->given));
     log_line(LOG_INFO,
              "sampling: max_tokens %lld, temperature %g, top_p %g, top_k %lld, min_p %g, "
              "repetition penalty %g, seed %llu; %zu end tokens",

@@ -5,7 +5,7 @@
 
 #include "arch/arch.h"
 #include "checkpoint/file/ckpt.h"
-#include "job/job.h"
+#include "job/job_options.h"
 
 enum { JOB_END_IDS_MAX = 64 };
 

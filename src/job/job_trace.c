@@ -1,11 +1,11 @@
 /* The timeline of a job: what --trace shows of the lead's loop, and its start and end. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "job/job_state.h"
+#include "job/job_private.h"
 
 struct status job_trace_start(struct job *j)
 {
-    if (j->o->trace == NULL) return status_ok();
+    if (j->o->files.trace == NULL) return status_ok();
     struct trace *t = NULL;
     TRY(comm_agree(j->comm, trace_create(j->layout->n_ranks, &t)));
     j->clock = trace_clock_measure(j->comm);
@@ -18,23 +18,23 @@ struct status job_trace_start(struct job *j)
 
 void job_trace_save(struct job *j)
 {
-    if (j->trace == NULL || j->o->trace == NULL) return;
+    if (j->trace == NULL || j->o->files.trace == NULL) return;
     const struct trace_alone a = {.trace = j->trace,
                                   .layout = j->layout,
                                   .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
                                   .start = j->clock,
                                   .origin_ns = j->trace_origin_ns,
-                                  .path = j->o->trace};
+                                  .path = j->o->files.trace};
     const struct status st = trace_file_write_alone(&a);
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
 }
 
 struct status job_trace_end(struct job *j)
 {
-    if (j->o->trace == NULL) return status_ok();
+    if (j->o->files.trace == NULL) return status_ok();
     comm_trace_in(j->comm, NULL);
     return trace_file_write(j->comm, j->layout, j->trace, j->clock, j->trace_origin_ns,
-                            j->o->trace);
+                            j->o->files.trace);
 }
 
 struct lead_span job_span_begin(const struct job *j)

@@ -13,23 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const method_names[] = {"rtn", "gptq", "awq", "smoothquant"};
-
-bool quantize_method_parse(const char *name, enum calibrate_method *out)
-{
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(name, method_names[i]) != 0) continue;
-        *out = (enum calibrate_method)i;
-        return true;
-    }
-    return false;
-}
-
-const char *quantize_method_name(enum calibrate_method method)
-{
-    return method_names[method];
-}
-
 struct quantize_job {
     const struct quantize_job_options *o;
     struct config env;
@@ -64,7 +47,7 @@ static struct status open_model(struct quantize_job *j)
     const char *config = ckpt_config_json(j->ckpt, &n);
     TRY(status_wrap(arch_parse(config, n, "config.json", &j->model), "%s", j->o->source));
     TRY(weights_check(&j->model, j->ckpt, &j->layout_model));
-    TRY(quantize_policy_parse(j->o->format, j->o->policy, &policy));
+    TRY(quantize_policy_parse(j->o->flags.format, j->o->flags.policy, &policy));
     return quantize_choose(j->ckpt, &j->model, &policy, &j->choices);
 }
 
@@ -81,9 +64,9 @@ static struct status make_layout(struct quantize_job *j)
 static struct status start_threads(struct quantize_job *j)
 {
     const uint32_t rank = (uint32_t)comm_rank(j->comm, COMM_WORLD);
-    const uint32_t n = j->o->n_threads > 0    ? j->o->n_threads
-                       : j->env.n_threads > 0 ? j->env.n_threads
-                                              : topo_threads(j->topo, rank);
+    const uint32_t n = j->o->flags.threads > 0 ? j->o->flags.threads
+                       : j->env.n_threads > 0  ? j->env.n_threads
+                                               : topo_threads(j->topo, rank);
     TRY(team_create(n, &j->team));
     topo_bind_threads(j->topo, rank, j->team);
     j->kern.team = j->team;
@@ -99,9 +82,9 @@ static struct status start(struct quantize_job *j)
     PHASE(make_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
     PHASE(start_threads(j));
-    const size_t context = j->model.context, most = j->o->max_tokens;
-    TRY(calibration_set_read(&j->set, j->o->calibration, most < context ? most : context, j->ckpt,
-                             &j->model, j->comm));
+    const size_t context = j->model.context, most = j->o->flags.max_tokens;
+    TRY(calibration_set_read(&j->set, j->o->flags.calibration, most < context ? most : context,
+                             j->ckpt, &j->model, j->comm));
     log_line(LOG_INFO, "calibration: %zu prompts, %zu tokens", j->set.n_seqs,
              j->set.first[j->set.n_seqs]);
     return status_ok();
@@ -121,7 +104,8 @@ static struct status begin_tensor(void *ctx, const struct ckpt_tensor *t, struct
     struct quantize_job *j = ctx;
     (void)f; /* the choice's */
     const struct ckpt_tensor_spec spec =
-        quantize_spec(t, &j->choices[t->index], quantize_method_name(j->o->method));
+        quantize_spec(t, &j->choices[t->index],
+                      flag_word_of(FLAG_WORDS(METHOD_WORDS), (int32_t)j->o->flags.method));
     j->is_written[t->index] = true;
     j->file.result.n_quantized++;
     return ckpt_writer_tensor(j->file.writer, &spec);
@@ -239,7 +223,7 @@ static struct status choose_formats(struct quantize_job *j, const struct calibra
         fill_item(&errors[i], formats, &items[i]);
         n_weights += items[i].n_weights;
     }
-    const double budget = j->o->auto_bits * (double)n_weights;
+    const double budget = j->o->flags.auto_bits * (double)n_weights;
     TRY_GOTO(st, auto_policy_choose(items, n, N_TRIED, (uint64_t)budget), out);
     take_choices(j, errors, n, formats, items);
     st = quantize_leaves(j->ckpt, &j->model, j->choices);
@@ -263,15 +247,19 @@ static struct status run(struct quantize_job *j)
         .tokens = j->set.tokens,
         .first = j->set.first,
         .n_seqs = j->set.n_seqs,
-        .method = j->o->method,
+        .method = j->o->flags.method,
         .format_of = format_of,
         .format_ctx = j,
-        .gptq = {.damping = j->o->damping, .act_order = j->o->act_order, .clip = j->o->clip},
-        .alpha_64ths = (unsigned)(j->o->alpha * 64 + 0.5),
-        .min_tokens = j->o->min_tokens,
-        .memory_bytes = (uint64_t)j->o->memory_mib << 20,
+        .gptq =
+            {
+                .damping = j->o->flags.damping,
+                .act_order = !j->o->flags.plain_order,
+            },
+        .alpha_64ths = (unsigned)(j->o->flags.alpha * 64 + 0.5),
+        .min_tokens = j->o->flags.min_tokens,
+        .memory_bytes = j->o->flags.memory_bytes,
         .sink = {.begin = begin_tensor, .rows = write_rows, .plain = write_plain, .ctx = j}};
-    if (j->o->auto_bits > 0) TRY(choose_formats(j, &o));
+    if (j->o->flags.auto_bits > 0) TRY(choose_formats(j, &o));
     PHASE(open_file(j));
     TRY(calibrate_run(&o, &j->report));
     PHASE(finish_file(j));
@@ -288,8 +276,9 @@ static void say_result(const struct quantize_job *j)
     printf("%s: %llu tensors quantized (%s), %llu kept, output error %.3e of the outputs' energy, "
            "%.1f s\n",
            j->o->path, (unsigned long long)j->file.result.n_quantized,
-           quantize_method_name(j->o->method), (unsigned long long)j->file.result.n_kept,
-           r->energy > 0 ? r->error / r->energy : 0.0, (double)(clock_ns() - j->start_ns) * 1e-9);
+           flag_word_of(FLAG_WORDS(METHOD_WORDS), (int32_t)j->o->flags.method),
+           (unsigned long long)j->file.result.n_kept, r->energy > 0 ? r->error / r->energy : 0.0,
+           (double)(clock_ns() - j->start_ns) * 1e-9);
 }
 
 static void stop(struct quantize_job *j)
@@ -312,8 +301,8 @@ int quantize_job_run(const struct quantize_job_options *o, struct config env, in
     struct quantize_job j = {.o = o, .env = env, .start_ns = clock_ns()};
     struct status st = comm_start(argc, argv, &j.comm);
     const bool is_lead = j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0;
-    log_init(j.comm == NULL ? -1 : comm_rank(j.comm, COMM_WORLD), o->quiet ? LOG_WARN : LOG_INFO,
-             false);
+    log_init(j.comm == NULL ? -1 : comm_rank(j.comm, COMM_WORLD),
+             o->flags.quiet ? LOG_WARN : LOG_INFO, false);
     if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
     if (!status_failed(&st)) st = run(&j);
     /* all ranks agreed on this status, so one voice is enough */

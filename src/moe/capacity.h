@@ -15,6 +15,12 @@ enum capacity_policy {
     CAPACITY_NEXT,     /* it goes to the best expert with room that the token has not chosen */
     CAPACITY_TOP1,     /* it is dropped, but a token's first choice is always kept */
 };
+/* Those that a flag can name. */
+#define CAPACITY_WORDS                                                                             \
+    {"drop", CAPACITY_DROP}, {"next", CAPACITY_NEXT},                                              \
+    {                                                                                              \
+        "top1", CAPACITY_TOP1                                                                      \
+    }
 
 /* Local. C = ceil(factor * n_tokens * n_chosen / n_experts), at least 1. */
 uint32_t capacity_of(double factor, size_t n_tokens, uint32_t n_chosen, uint32_t n_experts);

@@ -1,18 +1,89 @@
-/* Reading arguments by a flag table, and printing one. */
+/* Reading arguments by a table of flags, and printing it as help, manual page and settings. */
 #include "options/flags.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-static struct status bad_value(const struct flag *f, const char *text, const char *expected)
+enum { SENTENCE_BYTES = 160 };
+
+/* --- walking a table ------------------------------------------------------------------------- */
+
+/* A walk over the rows of a table that its command takes. */
+struct row_walk {
+    const struct flag_table *table;
+    size_t i_group, i_row;   /* of the next row */
+    const struct flag *flag; /* this row; NULL: none */
+    size_t offset;           /* of its field in the command's options */
+};
+
+static bool is_taken(const struct flag_table *t, const struct flag *f)
 {
-    if (f->least != 0 || f->most != 0) {
-        return status_make(STATUS_USAGE, "--%s: expected %s from %.15g to %.15g, found \"%s\"",
-                           f->name, expected, f->least, f->most, text);
+    const uint32_t commands = f->commands != 0 ? f->commands : (uint32_t)IN_JOBS;
+    return t->command == 0 || (commands & t->command) != 0;
+}
+
+/* Goes to the next row; false at the end. */
+static bool next_row(struct row_walk *w)
+{
+    for (; w->i_group < w->table->n_groups; w->i_group++, w->i_row = 0) {
+        const struct flag_group *group = &w->table->groups[w->i_group];
+        while (w->i_row < group->n) {
+            w->flag = &group->rows[w->i_row++];
+            w->offset = group->offset + w->flag->offset;
+            if (is_taken(w->table, w->flag)) return true;
+        }
     }
+    w->flag = NULL;
+    return false;
+}
+
+/* --- values ---------------------------------------------------------------------------------- */
+
+/* Appends, as far as there is room. */
+static void say(char out[SENTENCE_BYTES], const char *text)
+{
+    const size_t n = strlen(out);
+    snprintf(out + n, SENTENCE_BYTES - n, "%s", text);
+}
+
+/* "a, b or c"; with `more`, that stands last. */
+static void say_words(const struct flag_word *words, const char *more, char out[SENTENCE_BYTES])
+{
+    for (const struct flag_word *w = words; w->name != NULL; w++) {
+        const bool is_last = more == NULL && w[1].name == NULL;
+        if (w != words) say(out, is_last ? " or " : ", ");
+        say(out, w->name);
+    }
+    if (more == NULL) return;
+    say(out, " or ");
+    say(out, more);
+}
+
+static const char *kind_of_number(const struct flag *f)
+{
+    if (f->kind == FLAG_NUMBER) return "a number";
+    const bool is_any = f->kind == FLAG_U64 && f->least == 0 && f->most == 0;
+    return is_any ? "an integer from 0 to 18446744073709551615" : "an integer";
+}
+
+static struct status bad_value(const struct flag *f, const char *text)
+{
+    char expected[SENTENCE_BYTES] = "", number[SENTENCE_BYTES] = "";
+    const bool is_number = f->kind == FLAG_COUNT || f->kind == FLAG_U64 || f->kind == FLAG_I64 ||
+                           f->kind == FLAG_NUMBER;
+    if (is_number) say(number, kind_of_number(f));
+    if (is_number && (f->least != 0 || f->most != 0)) {
+        snprintf(number, sizeof number, "%s from %.15g to %.15g", kind_of_number(f), f->least,
+                 f->most);
+    }
+    if (f->words != NULL)
+        say_words(f->words, is_number ? number : NULL, expected);
+    else
+        say(expected, is_number ? number : f->expected);
     return status_make(STATUS_USAGE, "--%s: expected %s, found \"%s\"", f->name, expected, text);
 }
 
@@ -28,90 +99,165 @@ static bool is_decimal(const char *text)
     return *digits != '\0' && digits[strspn(digits, "0123456789")] == '\0';
 }
 
-static struct status set_u64(const struct flag *f, const char *text, char *at)
+static bool read_u64(const struct flag *f, const char *text, uint64_t *out)
 {
     errno = 0;
-    const uint64_t value = strtoull(text, NULL, 10);
-    if (!is_decimal(text) || *text == '-' || errno != 0 || !in_limits(f, (double)value)) {
-        const bool is_whole = f->kind == FLAG_U64 && f->least == 0 && f->most == 0;
-        return bad_value(f, text,
-                         is_whole ? "an integer from 0 to 18446744073709551615" : "an integer");
-    }
-    memcpy(at, &value, sizeof value);
-    return status_ok();
+    *out = strtoull(text, NULL, 10);
+    return is_decimal(text) && *text != '-' && errno == 0 && in_limits(f, (double)*out);
 }
 
-static struct status set_i64(const struct flag *f, const char *text, char *at)
+static bool set_u64(const struct flag *f, const char *text, char *at)
+{
+    uint64_t value;
+    if (!read_u64(f, text, &value)) return false;
+    if (f->unit > 0) value *= f->unit;
+    memcpy(at, &value, sizeof value);
+    return true;
+}
+
+static bool set_i64(const struct flag *f, const char *text, char *at)
 {
     errno = 0;
     const int64_t value = strtoll(text, NULL, 10);
-    if (!is_decimal(text) || errno != 0 || !in_limits(f, (double)value)) {
-        return bad_value(f, text, "an integer");
-    }
+    if (!is_decimal(text) || errno != 0 || !in_limits(f, (double)value)) return false;
     memcpy(at, &value, sizeof value);
-    return status_ok();
+    return true;
 }
 
-static struct status set_count(const struct flag *f, const char *text, char *at)
+static bool set_word(const struct flag *f, const char *text, char *at)
+{
+    for (const struct flag_word *w = f->words; w->name != NULL; w++) {
+        if (strcmp(text, w->name) != 0) continue;
+        memcpy(at, &w->value, sizeof w->value);
+        return true;
+    }
+    return false;
+}
+
+static bool set_count(const struct flag *f, const char *text, char *at)
 {
     uint64_t value;
-    TRY(set_u64(f, text, (char *)&value));
+    if (f->words != NULL && set_word(f, text, at)) return true;
+    if (!read_u64(f, text, &value) || value > UINT32_MAX) return false;
     const uint32_t count = (uint32_t)value;
-    if (value > UINT32_MAX) return bad_value(f, text, "an integer");
     memcpy(at, &count, sizeof count);
-    return status_ok();
+    return true;
 }
 
-static struct status set_number(const struct flag *f, const char *text, char *at)
+static bool set_number(const struct flag *f, const char *text, char *at)
 {
     char *end;
     const double value = strtod(text, &end);
     const bool is_plain = text[strspn(text, "0123456789+-.eE")] == '\0'; /* strtod takes more */
-    if (!is_plain || *text == '\0' || *end != '\0' || !isfinite(value) || !in_limits(f, value)) {
-        return bad_value(f, text, "a number");
-    }
+    if (!is_plain || *text == '\0' || *end != '\0' || !isfinite(value) || !in_limits(f, value))
+        return false;
     memcpy(at, &value, sizeof value);
+    return true;
+}
+
+static bool set_on_off(const struct flag *f, const char *text, char *at)
+{
+    int32_t value;
+    if (!set_word(f, text, (char *)&value)) return false;
+    *(bool *)at = value != 0;
+    return true;
+}
+
+static struct status add_to_list(const struct flag *f, const char *text, struct flag_list *list)
+{
+    if (list->n == FLAG_LIST_MAX)
+        return status_make(STATUS_USAGE, "--%s: given more than %d times", f->name, FLAG_LIST_MAX);
+    list->values[list->n++] = text;
     return status_ok();
 }
 
-static struct status set_value(const struct flag *f, const char *text, void *out)
+static bool set_plain(const struct flag *f, const char *text, char *at)
 {
-    char *at = (char *)out + f->offset;
     switch (f->kind) {
     case FLAG_STRING:
         memcpy(at, &text, sizeof text);
-        return status_ok();
+        return true;
     case FLAG_SWITCH:
         *(bool *)at = true;
-        return status_ok();
+        return true;
+    case FLAG_ON_OFF:
+        return set_on_off(f, text, at);
+    case FLAG_CHOICE:
+        return set_word(f, text, at);
     case FLAG_NUMBER:
         return set_number(f, text, at);
-    case FLAG_LIST: {
-        struct flag_list *list = (struct flag_list *)at;
-        if (list->n == FLAG_LIST_MAX) {
-            return status_make(STATUS_USAGE, "--%s: given more than %d times", f->name,
-                               FLAG_LIST_MAX);
-        }
-        list->values[list->n++] = text;
-        return status_ok();
-    }
     case FLAG_COUNT:
         return set_count(f, text, at);
     case FLAG_U64:
         return set_u64(f, text, at);
-    default:
+    case FLAG_I64:
         return set_i64(f, text, at);
+    default:
+        return f->parse(text, at);
     }
 }
 
-/* Only whole names are flags: an abbreviation would change its meaning when flags are added. */
-static const struct flag *find_flag(const struct flag *table, size_t n_flags, const char *name,
-                                    size_t n)
+/* at: the row's field. */
+static struct status set_value(const struct flag *f, const char *text, char *at)
 {
-    for (size_t i = 0; i < n_flags; i++) {
-        if (strlen(table[i].name) == n && memcmp(table[i].name, name, n) == 0) return &table[i];
+    if (f->kind == FLAG_LIST) return add_to_list(f, text, (struct flag_list *)at);
+    return set_plain(f, text, at) ? status_ok() : bad_value(f, text);
+}
+
+static size_t bytes_of(enum flag_kind kind)
+{
+    switch (kind) {
+    case FLAG_STRING:
+        return sizeof(const char *);
+    case FLAG_SWITCH:
+    case FLAG_ON_OFF:
+        return sizeof(bool);
+    case FLAG_COUNT:
+    case FLAG_CHOICE:
+        return sizeof(int32_t);
+    case FLAG_LIST:
+        return sizeof(struct flag_list);
+    default:
+        return sizeof(uint64_t);
     }
+}
+
+void flags_preset(const struct flag_table *table, void *out)
+{
+    struct flag_table all = *table;
+    all.command = 0;
+    for (struct row_walk row = {.table = &all}; next_row(&row);) {
+        assert(row.flag->kind == FLAG_PARSED || row.flag->n_bytes == bytes_of(row.flag->kind));
+        if (row.flag->preset == NULL) continue;
+        const struct status st = set_value(row.flag, row.flag->preset, (char *)out + row.offset);
+        assert(!status_failed(&st)); /* a preset that its own row refuses */
+        (void)st;
+    }
+}
+
+const char *flag_word_of(const struct flag_word *words, int32_t value)
+{
+    for (; words->name != NULL; words++)
+        if (words->value == value) return words->name;
     return NULL;
+}
+
+/* --- arguments ------------------------------------------------------------------------------- */
+
+static bool is_name(const char *name, const char *text, size_t n)
+{
+    return name != NULL && strlen(name) == n && memcmp(name, text, n) == 0;
+}
+
+/* The walk at the flag of that name, its flag NULL where there is none. Only whole names are flags:
+ * an abbreviation would change its meaning when flags are added. */
+static struct row_walk find_flag(const struct flag_table *t, const char *name, size_t n)
+{
+    struct row_walk row = {.table = t};
+    while (n > 0 && next_row(&row)) {
+        if (is_name(row.flag->name, name, n) || is_name(row.flag->alias, name, n)) break;
+    }
+    return row;
 }
 
 /* How many letters must be changed, added or taken away to make b of a; both shorter than 64. */
@@ -134,31 +280,45 @@ static size_t distance(const char *a, size_t n, const char *b, size_t m)
 }
 
 /* The only flag that begins so; NULL: none does, or several. */
-static const struct flag *longer_flag(const struct flag *table, size_t n_flags, const char *name,
-                                      size_t n)
+static const struct flag *longer_flag(const struct flag_table *t, const char *name, size_t n)
 {
     const struct flag *found = NULL;
-    for (size_t i = 0; i < n_flags; i++) {
-        if (table[i].help == NULL || strncmp(table[i].name, name, n) != 0) continue;
+    for (struct row_walk row = {.table = t}; next_row(&row);) {
+        if (row.flag->help == NULL || strncmp(row.flag->name, name, n) != 0) continue;
         if (found != NULL) return NULL;
-        found = &table[i];
+        found = row.flag;
     }
     return found;
 }
 
 /* The flag that was perhaps meant; NULL: none is near. */
-static const struct flag *near_flag(const struct flag *table, size_t n_flags, const char *name,
-                                    size_t n)
+static const struct flag *near_flag(const struct flag_table *t, const char *name, size_t n)
 {
-    const struct flag *found = n > 3 ? longer_flag(table, n_flags, name, n) : NULL;
+    if (n <= 3) return NULL;
+    const struct flag *found = longer_flag(t, name, n);
     size_t best = 3;
-    for (size_t i = 0; i < n_flags && n > 3 && n < 64; i++) {
-        const size_t m = strlen(table[i].name);
-        const size_t d = m < 64 && table[i].help != NULL ? distance(name, n, table[i].name, m) : 64;
-        if (d < best) found = &table[i];
+    for (struct row_walk row = {.table = t}; next_row(&row);) {
+        const size_t m = strlen(row.flag->name);
+        if (row.flag->help == NULL || n >= 64 || m >= 64) continue;
+        const size_t d = distance(name, n, row.flag->name, m);
+        if (d < best) found = row.flag;
         if (d < best) best = d;
     }
     return found;
+}
+
+bool flags_is_given(const struct flags_given *given, const char *name)
+{
+    for (size_t i = 0; i < given->n; i++)
+        if (strcmp(given->names[i], name) == 0) return true;
+    return false;
+}
+
+static void note_given(struct flags_given *given, const char *name)
+{
+    if (flags_is_given(given, name)) return;
+    assert(given->n < FLAGS_GIVEN_MAX); /* more flags in one table than this */
+    given->names[given->n++] = name;
 }
 
 static struct status take_positional(char **argv, char *value, struct positionals *p)
@@ -173,66 +333,166 @@ static struct status take_positional(char **argv, char *value, struct positional
     return status_ok();
 }
 
-/* Takes argv[*at], which begins with a dash, and its value. */
-static struct status take_flag(const struct flag *table, size_t n_flags, char **argv, int *at,
-                               void *out)
+static struct status no_such_flag(const struct flag_table *t, char **argv, const char *text,
+                                  size_t n)
 {
-    const char *text = argv[*at];
-    const size_t n = strncmp(text, "--", 2) == 0 ? strcspn(text + 2, "=") : 0;
-    const struct flag *f = find_flag(table, n_flags, text + 2, n);
-    const struct flag *meant = f == NULL ? near_flag(table, n_flags, text + 2, n) : NULL;
+    const struct flag *meant = near_flag(t, text + 2, n);
     if (meant != NULL) {
         return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; did you mean --%s?",
                            text, argv[0], meant->name);
     }
-    if (n == 0 || f == NULL) {
-        return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; see shoal %s --help",
-                           text, argv[0], argv[0]);
-    }
+    return status_make(STATUS_USAGE, "%s: no such flag for `shoal %s`; see shoal %s --help", text,
+                       argv[0], argv[0]);
+}
+
+/* Takes argv[*at], which begins with a dash, and its value. */
+static struct status take_flag(const struct flag_table *t, char **argv, int *at, void *out,
+                               struct flags_given *given)
+{
+    const char *text = argv[*at];
+    const size_t n = strncmp(text, "--", 2) == 0 ? strcspn(text + 2, "=") : 0;
+    const struct row_walk found = find_flag(t, text + 2, n);
+    const struct flag *f = found.flag;
+    if (f == NULL) return no_such_flag(t, argv, text, n);
+    char *field = (char *)out + found.offset;
     const char *value = text[2 + n] == '=' ? text + 3 + n : NULL;
+    note_given(given, f->name);
     if (f->kind == FLAG_SWITCH) {
-        if (value == NULL) return set_value(f, "", out);
+        if (value == NULL) return set_value(f, "", field);
         return status_make(STATUS_USAGE, "--%s: takes no value, found \"%s\"", f->name, value);
     }
     if (value == NULL) value = argv[++*at];
     if (value == NULL) return status_make(STATUS_USAGE, "--%s: needs a value", f->name);
-    return set_value(f, value, out);
+    return set_value(f, value, field);
 }
 
-struct status flags_parse(const struct flag *table, size_t n_flags, int argc, char **argv,
-                          void *out, struct positionals *positionals, enum flags_ask *ask)
+struct status flags_parse(const struct flag_table *table, int argc, char **argv, void *out,
+                          struct flags_parsed *parsed)
 {
     bool flags_ended = false;
-    *ask = FLAGS_RUN;
-    for (int i = 1; i < argc; i++) {
+    parsed->ask = FLAGS_RUN;
+    flags_preset(table, out);
+    for (int i = 1; i < argc && parsed->ask == FLAGS_RUN; i++) {
         const bool is_flag = !flags_ended && argv[i][0] == '-' && argv[i][1] != '\0';
         if (!is_flag) {
-            TRY(take_positional(argv, argv[i], positionals));
+            TRY(take_positional(argv, argv[i], &parsed->positionals));
         } else if (strcmp(argv[i], "--") == 0) {
             flags_ended = true;
         } else if (strcmp(argv[i], "--help-man") == 0) {
-            *ask = FLAGS_MAN;
-            return status_ok();
+            parsed->ask = FLAGS_MAN;
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            *ask = FLAGS_HELP;
-            return status_ok();
+            parsed->ask = FLAGS_HELP;
         } else {
-            TRY(take_flag(table, n_flags, argv, &i, out));
+            TRY(take_flag(table, argv, &i, out, &parsed->given));
         }
     }
     return status_ok();
+}
+
+/* --- a journal's settings -------------------------------------------------------------------- */
+
+/* "a","b" */
+static void write_list(const struct flag_list *list, struct strbuf *out)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        if (i > 0) strbuf_puts(out, ",");
+        strbuf_json_string(out, list->values[i], strlen(list->values[i]));
+    }
+}
+
+/* The number behind a choice, a count or a switch. */
+static int32_t small_value(const struct flag *f, const char *at)
+{
+    int32_t value;
+    if (f->kind == FLAG_SWITCH || f->kind == FLAG_ON_OFF) return *(const bool *)at;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static void write_small(const struct flag *f, const char *at, struct strbuf *out)
+{
+    const int32_t value = small_value(f, at);
+    const char *name = f->words != NULL ? flag_word_of(f->words, value) : NULL;
+    if (name != NULL && f->journal != JOURNAL_AS_NUMBER)
+        strbuf_puts(out, name);
+    else
+        strbuf_printf(out, "%d", value);
+}
+
+/* A setting's text is a contract: a journal resumes only under equal ones. */
+static void write_value(const struct flag *f, const char *at, struct strbuf *out)
+{
+    switch (f->kind) {
+    case FLAG_LIST:
+        write_list((const struct flag_list *)at, out);
+        return;
+    case FLAG_STRING:
+        strbuf_puts(out, *(const char *const *)at);
+        return;
+    case FLAG_NUMBER:
+        strbuf_printf(out, "%.17g", *(const double *)at);
+        return;
+    case FLAG_I64:
+        strbuf_printf(out, "%lld", (long long)*(const int64_t *)at);
+        return;
+    case FLAG_U64:
+        strbuf_printf(out, "%llu", (unsigned long long)*(const uint64_t *)at);
+        return;
+    default:
+        assert(f->kind != FLAG_PARSED); /* its text is its owner's to write */
+        write_small(f, at, out);
+    }
+}
+
+/* Whether the field of a row, whose struct begins at `fields`, still has its preset. */
+static bool has_preset(const struct flag *f, const char *fields)
+{
+    _Alignas(max_align_t) char preset[sizeof(struct flag_list)] = {0};
+    assert(f->n_bytes <= sizeof preset && f->kind != FLAG_STRING);
+    if (f->preset != NULL) set_plain(f, f->preset, preset);
+    return memcmp(preset, fields + f->offset, f->n_bytes) == 0;
+}
+
+void flags_settings(const struct flag_group *group, const void *options, const char *leave_out,
+                    struct strbuf *out)
+{
+    const char *fields = (const char *)options + group->offset;
+    for (size_t i = 0; i < group->n; i++) {
+        const struct flag *f = &group->rows[i];
+        if (f->journal == JOURNAL_NOT || (leave_out != NULL && strcmp(f->name, leave_out) == 0))
+            continue;
+        if (f->journal == JOURNAL_CHANGED && has_preset(f, fields)) continue;
+        strbuf_printf(out, "--%s=", f->name);
+        write_value(f, fields + f->offset, out);
+        strbuf_puts(out, "\n");
+    }
+}
+
+/* --- help and manual pages ------------------------------------------------------------------- */
+
+/* "N", or the words that a flag takes, "a|b|c"; "" for a switch. */
+static void name_argument(const struct flag *f, char out[SENTENCE_BYTES])
+{
+    for (const struct flag_word *w = f->words; w != NULL && w->name != NULL; w++) {
+        say(out, w->name);
+        if (w[1].name != NULL || f->argument != NULL) say(out, "|");
+    }
+    if (f->argument != NULL) say(out, f->argument);
 }
 
 static void print_help(const struct flags_page *p, FILE *out)
 {
     fprintf(out, "usage: shoal %s %s\n%s\n\n%s\n\n", p->command, p->arguments, p->summary,
             p->description);
-    for (size_t i = 0; i < p->n_flags; i++) {
-        const struct flag *f = &p->table[i];
+    for (struct row_walk row = {.table = p->table}; next_row(&row);) {
+        const struct flag *f = row.flag;
+        char left[2 * SENTENCE_BYTES], argument[SENTENCE_BYTES] = "";
         if (f->help == NULL) continue;
-        char left[64];
-        snprintf(left, sizeof left, "--%s %s", f->name, f->argument != NULL ? f->argument : "");
-        fprintf(out, "  %-28s %s\n", left, f->help);
+        name_argument(f, argument);
+        snprintf(left, sizeof left, "--%s %s", f->name, argument);
+        fprintf(out, "  %-28s %s", left, f->help);
+        if (f->preset != NULL) fprintf(out, " (default %s)", f->preset);
+        fputc('\n', out);
     }
 }
 
@@ -264,15 +524,19 @@ static void print_man(const struct flags_page *p, FILE *out)
     fputs("\n.SH DESCRIPTION\n", out);
     print_roff(p->description, out);
     fputs("\n.SH OPTIONS\n", out);
-    for (size_t i = 0; i < p->n_flags; i++) {
-        const struct flag *f = &p->table[i];
+    for (struct row_walk row = {.table = p->table}; next_row(&row);) {
+        const struct flag *f = row.flag;
+        char argument[SENTENCE_BYTES] = "";
         if (f->help == NULL) continue;
+        name_argument(f, argument);
         fputs(".TP\n.B ", out);
         print_roff("--", out);
         print_roff(f->name, out);
-        fprintf(out, " %s\n", f->argument != NULL ? f->argument : "");
+        fprintf(out, " %s\n", argument);
         print_roff(f->help, out);
-        fputc('\n', out);
+        if (f->preset != NULL) fputs(" (default ", out);
+        if (f->preset != NULL) print_roff(f->preset, out);
+        fputs(f->preset != NULL ? ")\n" : "\n", out);
     }
     fputs(".SH EXIT STATUS\n0 done; 2 wrong flags; 3 a checkpoint or an input cannot be used; "
           "4 error rows with \\-\\-strict, or other rows with \\-\\-audit; 75 drained before the "

@@ -33,6 +33,13 @@ enum dtype {
         DTYPE_STORED_COUNT
 };
 
+/* The float types as flags name them. */
+#define FLOAT_WORDS                                                                                \
+    {"f32", DTYPE_F32}, {"f16", DTYPE_F16},                                                        \
+    {                                                                                              \
+        "bf16", DTYPE_BF16                                                                         \
+    }
+
 /* Local. "f32", "f16", "bf16", "i8", ...; bytes of one element. parse knows the float types only
  * and gives false for any other name. */
 const char *dtype_name(enum dtype t);

@@ -293,8 +293,8 @@ static void no_way_of_guessing_changes_a_byte(void)
         struct serve_summary summary = {0};
         struct lead_options o = util_lead_options(t, NULL, NULL);
         o.n_groups = 1 + i % 2;
-        o.max_batch = 5; /* few rows, so that there is room for drafts */
-        o.n_drafts = n_drafts[i];
+        o.schedule.max_batch = 5; /* few rows, so that there is room for drafts */
+        o.schedule.n_drafts = n_drafts[i];
         o.drafter = i < 6 ? draft_known : NULL; /* the last: as in a job */
         o.drafter_user = &known;
         util_lead_run_text(&o, &lines, &summary, i == 0 ? &without : &with);

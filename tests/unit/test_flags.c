@@ -5,53 +5,94 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum colour { RED, GREEN = 5, BLUE };
+#define COLOUR_WORDS                                                                               \
+    {"red", RED}, {"green", GREEN},                                                                \
+    {                                                                                              \
+        "blue", BLUE                                                                               \
+    }
+
+static bool read_pair(const char *text, void *pair)
+{
+    int *p = pair;
+    return sscanf(text, "%d:%d", &p[0], &p[1]) == 2;
+}
+
+struct pair {
+    int a, b;
+};
+
+#define VALUES(FLAG)                                                                               \
+    FLAG(const char *, text, "text", OF_TEXT("FILE"), .help = "a text")                            \
+    FLAG(uint32_t, count, "count", OF_COUNT(1, 1 << 20, "N"), .alias = "count-size",               \
+         .help = "a count")                                                                        \
+    FLAG(uint32_t, wide, "wide", OF_COUNT(0, 0, "N"), .help = "any count")                         \
+    FLAG(uint64_t, seed, "seed", OF_U64("N"), .help = "a seed")                                    \
+    FLAG(int64_t, number, "number", OF_I64(-5, 1e9, "N"), .help = "a number")                      \
+    FLAG(double, real, "real", OF_NUMBER(0, 1, "X"), .help = "a real number")                      \
+    FLAG(double, any, "any", OF_NUMBER(0, 0, "X"), .help = "any real number")                      \
+    FLAG(bool, on, "on", OF_SWITCH, .help = "a switch")                                            \
+    FLAG(uint32_t, longname, "longname", OF_COUNT(0, 0, "N"), .help = "two flags begin alike")     \
+    FLAG(uint32_t, longnames, "longnames", OF_COUNT(0, 0, "N"), .help = "two flags begin alike")   \
+    FLAG(uint32_t, lengths, "listlengths", OF_COUNT(0, 0, "N"), .help = "lengths")                 \
+    FLAG(struct flag_list, list, "list", OF_LIST("STR"), .journal = JOURNAL_ALWAYS,                \
+         .help = "a list")                                                                         \
+    FLAG(uint64_t, bytes, "memory", OF_UNITS(1024, 1, 1000, "KIB"), .preset = "3",                 \
+         .help = "a size in KiB")                                                                  \
+    FLAG(bool, cache, "cache", OF_ON_OFF, .preset = "on", .journal = JOURNAL_ALWAYS,               \
+         .help = "on or off")                                                                      \
+    FLAG(enum colour, colour, "colour", OF_CHOICE(COLOUR_WORDS), .preset = "green",                \
+         .journal = JOURNAL_CHANGED, .help = "a choice")                                           \
+    FLAG(enum colour, wall, "wall", OF_CHOICE(COLOUR_WORDS), .preset = "blue",                     \
+         .journal = JOURNAL_AS_NUMBER, .commands = IN_PLAN, .help = "a choice of one command")     \
+    FLAG(int32_t, guesses, "guesses", .kind = FLAG_COUNT, .least = 0, .most = 31,                  \
+         .words = FLAG_WORDS({"auto", -1}, {"off", 0}), .argument = "N", .preset = "auto",         \
+         .journal = JOURNAL_ALWAYS, .help = "a count or a word")                                   \
+    FLAG(struct pair, pair, "pair", OF_PARSED(read_pair, "A:B", "A:B"), .preset = "1:2")           \
+    FLAG(double, half, "half", OF_NUMBER(0, 1, "X"), .preset = "0.5", .journal = JOURNAL_CHANGED,  \
+         .help = "a real number with a preset")
+
 struct values {
-    const char *text;
-    uint32_t count, wide;
-    uint64_t seed;
-    int64_t number;
-    double real, any;
-    bool on;
-    struct flag_list list;
+    VALUES(FLAG_FIELD)
 };
 
-#define AT(field) offsetof(struct values, field)
+#define FLAG_OWNER struct values
+static const struct flag rows[] = {VALUES(FLAG_ROW)};
+#undef FLAG_OWNER
 
-static const struct flag table[] = {
-    {"text", FLAG_STRING, AT(text), 0, 0, "FILE", "a text"},
-    {"count", FLAG_COUNT, AT(count), 1, 1 << 20, "N", "a count"},
-    {"count-size", FLAG_COUNT, AT(count), 1, 1 << 20, NULL, NULL},
-    {"wide", FLAG_COUNT, AT(wide), 0, 0, "N", "any count"},
-    {"seed", FLAG_U64, AT(seed), 0, 0, "N", "a seed"},
-    {"number", FLAG_I64, AT(number), -5, 1e9, "N", "a number"},
-    {"real", FLAG_NUMBER, AT(real), 0, 1, "X", "a real number"},
-    {"any", FLAG_NUMBER, AT(any), 0, 0, "X", "any real number"},
-    {"on", FLAG_SWITCH, AT(on), 0, 0, NULL, "a switch"},
-    {"longname", FLAG_COUNT, AT(wide), 0, 0, "N", "two flags begin alike"},
-    {"longnames", FLAG_COUNT, AT(wide), 0, 0, "N", "two flags begin alike"},
-    {"listlengths", FLAG_COUNT, AT(wide), 0, 0, "N", "lengths"},
-    {"list", FLAG_LIST, AT(list), 0, 0, "STR", "a list"},
-};
+static const struct flag_group group = FLAG_GROUP(rows, 0);
+static const struct flag_table table = {.groups = &group, .n_groups = 1};
 
-enum { N_FLAGS = sizeof table / sizeof table[0], N_ARGS_MAX = 160 };
+enum { N_FLAGS = sizeof rows / sizeof rows[0], N_ARGS_MAX = 160 };
 
 struct parsed {
     struct values v;
     struct positionals p;
+    struct flags_given given;
     enum flags_ask ask;
     struct status st;
 };
 
 /* Parses a NULL-terminated list behind the command's name. */
-static struct parsed parse(const char *const *args, size_t n_positionals)
+static struct parsed parse_with(const struct flag_table *t, const char *const *args,
+                                size_t n_positionals)
 {
-    struct parsed out = {.p = {.n_wanted = n_positionals}};
+    struct parsed out = {.st = status_ok()};
+    struct flags_parsed parsed = {.positionals = {.n_wanted = n_positionals}};
     char *argv[N_ARGS_MAX + 2] = {"cmd"};
     int argc = 1;
     for (; args[argc - 1] != NULL && argc <= N_ARGS_MAX; argc++)
         argv[argc] = (char *)args[argc - 1];
-    out.st = flags_parse(table, N_FLAGS, argc, argv, &out.v, &out.p, &out.ask);
+    out.st = flags_parse(t, argc, argv, &out.v, &parsed);
+    out.p = parsed.positionals;
+    out.given = parsed.given;
+    out.ask = parsed.ask;
     return out;
+}
+
+static struct parsed parse(const char *const *args, size_t n_positionals)
+{
+    return parse_with(&table, args, n_positionals);
 }
 
 #define PARSE(n_positionals, ...) parse((const char *const[]){__VA_ARGS__, NULL}, n_positionals)
@@ -201,6 +242,80 @@ static void a_flag_that_was_nearly_meant_is_named(void)
                   "--longn: no such flag for `shoal cmd`; see shoal cmd --help");
 }
 
+static void presets_hold_until_a_flag_is_given(void)
+{
+    const struct parsed none = PARSE(0, "--on");
+    CU_ASSERT_EQUAL(none.v.bytes, 3 * 1024);
+    CU_ASSERT_TRUE(none.v.cache);
+    CU_ASSERT(none.v.colour == GREEN && none.v.wall == BLUE && none.v.guesses == -1);
+    CU_ASSERT(none.v.pair.a == 1 && none.v.pair.b == 2 && none.v.half == 0.5);
+    CU_ASSERT_EQUAL(none.v.count, 0);
+    const struct parsed all = PARSE(0, "--memory", "7", "--cache", "off", "--colour=red", "--wall",
+                                    "green", "--guesses", "31", "--pair", "8:9", "--half", "1");
+    CU_ASSERT_EQUAL_FATAL(all.st.code, STATUS_OK);
+    CU_ASSERT_EQUAL(all.v.bytes, 7 * 1024);
+    CU_ASSERT_FALSE(all.v.cache);
+    CU_ASSERT(all.v.colour == RED && all.v.wall == GREEN && all.v.guesses == 31);
+    CU_ASSERT(all.v.pair.a == 8 && all.v.pair.b == 9 && all.v.half == 1);
+    CU_ASSERT_EQUAL(PARSE(0, "--guesses", "off").v.guesses, 0);
+}
+
+static void a_flag_that_repeats_its_preset_was_given(void)
+{
+    const struct parsed p = PARSE(0, "--colour", "green", "--count-size", "4");
+    CU_ASSERT_TRUE(flags_is_given(&p.given, "colour"));
+    CU_ASSERT_TRUE(flags_is_given(&p.given, "count")); /* by its alias */
+    CU_ASSERT_FALSE(flags_is_given(&p.given, "wall"));
+}
+
+static void other_words_are_refused_with_all_that_are_taken(void)
+{
+    check_refused(PARSE(0, "--cache", "maybe"), "--cache: expected on or off, found \"maybe\"");
+    check_refused(PARSE(0, "--colour", "Red"),
+                  "--colour: expected red, green or blue, found \"Red\"");
+    check_refused(PARSE(0, "--guesses", "32"),
+                  "--guesses: expected auto, off or an integer from 0 to 31, found \"32\"");
+    check_refused(PARSE(0, "--pair", "1"), "--pair: expected A:B, found \"1\"");
+    check_refused(PARSE(0, "--memory", "0"),
+                  "--memory: expected an integer from 1 to 1000, found \"0\"");
+}
+
+static void a_command_takes_its_own_rows(void)
+{
+    const struct flag_table jobs = {.groups = &group, .n_groups = 1, .command = IN_SCORE};
+    const struct flag_table plan = {.groups = &group, .n_groups = 1, .command = IN_PLAN};
+    const char *const wall[] = {"--wall", "red", NULL}, *const count[] = {"--count", "3", NULL};
+    CU_ASSERT_EQUAL(parse_with(&jobs, wall, 0).st.code, STATUS_USAGE);
+    CU_ASSERT_EQUAL(parse_with(&jobs, wall, 0).v.wall, BLUE); /* its preset all the same */
+    CU_ASSERT_EQUAL(parse_with(&jobs, count, 0).st.code, STATUS_OK);
+    CU_ASSERT_EQUAL(parse_with(&plan, wall, 0).st.code, STATUS_OK);
+    CU_ASSERT_EQUAL(parse_with(&plan, count, 0).st.code, STATUS_USAGE);
+}
+
+/* What a journal keeps of the values; the caller frees. */
+static struct strbuf settings_of(const struct values *v, const char *leave_out)
+{
+    struct strbuf s;
+    strbuf_init(&s);
+    flags_settings(&group, v, leave_out, &s);
+    return s;
+}
+
+/* The text is a contract, and a flag that is new changes no text until it is used. */
+static void settings_keep_what_changes_bytes(void)
+{
+    const struct parsed none = PARSE(0, "--on");
+    const struct parsed some = PARSE(0, "--colour", "blue", "--half", "0.1", "--wall", "red",
+                                     "--guesses", "7", "--list", "a\"b", "--list", "c");
+    struct strbuf s = settings_of(&none.v, NULL);
+    CU_ASSERT_STRING_EQUAL(s.data, "--list=\n--cache=on\n--wall=6\n--guesses=auto\n");
+    strbuf_fini(&s);
+    s = settings_of(&some.v, "cache");
+    CU_ASSERT_STRING_EQUAL(s.data, "--list=\"a\\\"b\",\"c\"\n--colour=blue\n--wall=0\n"
+                                   "--guesses=7\n--half=0.10000000000000001\n");
+    strbuf_fini(&s);
+}
+
 static void help_stops_the_reading(void)
 {
     CU_ASSERT_EQUAL(PARSE(0, "-h", "--bogus").ask, FLAGS_HELP);
@@ -216,8 +331,7 @@ static char *print(enum flags_ask ask)
                                     .arguments = "SRC [FLAGS]",
                                     .summary = "does it",
                                     .description = ".first\n'second a-b\\c",
-                                    .table = table,
-                                    .n_flags = N_FLAGS};
+                                    .table = &table};
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
@@ -232,16 +346,19 @@ static void pages_show_every_flag_but_aliases(void)
     char *man = print(FLAGS_MAN);
     for (size_t i = 0; i < N_FLAGS; i++) {
         char as_help[64], as_man[64];
-        snprintf(as_help, sizeof as_help, "  --%s ", table[i].name);
-        snprintf(as_man, sizeof as_man, "\n.B \\-\\-%s ", table[i].name);
-        const bool shown = table[i].help != NULL;
-        if (strchr(table[i].name, '-') != NULL) { /* the man page escapes its hyphen */
-            snprintf(as_man, sizeof as_man, "\\-\\-count\\-size");
-        }
+        snprintf(as_help, sizeof as_help, "  --%s ", rows[i].name);
+        snprintf(as_man, sizeof as_man, "\n.B \\-\\-%s ", rows[i].name);
+        const bool shown = rows[i].help != NULL;
         CU_ASSERT_EQUAL(strstr(help, as_help) != NULL, shown);
         CU_ASSERT_EQUAL(strstr(man, as_man) != NULL, shown);
-        if (shown) CU_ASSERT_PTR_NOT_NULL(strstr(help, table[i].help));
+        if (shown) CU_ASSERT_PTR_NOT_NULL(strstr(help, rows[i].help));
     }
+    CU_ASSERT_PTR_NULL(strstr(help, "count-size"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(help, "--colour red|green|blue"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(help, "a choice (default green)\n"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(help, "--guesses auto|off|N"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(man, "a size in KiB (default 3)\n"));
+    CU_ASSERT_PTR_NULL(strstr(help, "a text (default"));
     /* no text line of the man page begins with a request that is not ours */
     CU_ASSERT_PTR_NOT_NULL(strstr(man, "\n\\&.first\n.PP\n\\&'second a\\-b\\ec\n"));
     free(help);
@@ -264,6 +381,13 @@ void suite_flags(CU_pSuite suite)
     CU_add_test(suite, "positionals stand anywhere", positionals_stand_anywhere);
     CU_add_test(suite, "a flag that was nearly meant is named",
                 a_flag_that_was_nearly_meant_is_named);
+    CU_add_test(suite, "presets hold until a flag is given", presets_hold_until_a_flag_is_given);
+    CU_add_test(suite, "a flag that repeats its preset was given",
+                a_flag_that_repeats_its_preset_was_given);
+    CU_add_test(suite, "other words are refused with all that are taken",
+                other_words_are_refused_with_all_that_are_taken);
+    CU_add_test(suite, "a command takes its own rows", a_command_takes_its_own_rows);
+    CU_add_test(suite, "settings keep what changes bytes", settings_keep_what_changes_bytes);
     CU_add_test(suite, "help stops the reading", help_stops_the_reading);
     CU_add_test(suite, "pages show every flag but aliases", pages_show_every_flag_but_aliases);
 }

@@ -21,14 +21,14 @@ static void random_options(struct util_job *job, uint64_t *x)
     o->n_replicas = (int32_t)fake_between(x, 1, UTIL_REPLICAS_MAX);
     o->n_groups = (int32_t)fake_between(x, 1, UTIL_GROUPS_MAX);
     o->n_blocks = (o->max_model_len + 63) / 64 + (int32_t)fake_between(x, 0, 40);
-    o->max_batch = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 9);
-    o->chunk_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 70);
+    o->schedule.max_batch = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 9);
+    o->schedule.chunk_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 70);
     o->window_rows = fake_between(x, 0, 1) ? 0 : (size_t)fake_between(x, 1, 20);
-    o->checkpoint_tokens = (int32_t)fake_between(x, 0, 9);
+    o->flags.checkpoint_tokens = (int32_t)fake_between(x, 0, 9);
     o->commit_bytes = fake_between(x, 0, 2) ? 1 : (size_t)fake_between(x, 1, 5000);
-    o->prefix_cache = fake_between(x, 0, 1);
-    o->result_cache = fake_between(x, 0, 1);
-    o->order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
+    o->schedule.prefix_cache = fake_between(x, 0, 1);
+    o->flags.result_cache = fake_between(x, 0, 1);
+    o->schedule.order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
 }
 
 /* Ends and resumes a job until it is done. Returns the number of runs. */
@@ -68,9 +68,9 @@ static void runs_ended_anywhere_come_to_the_same_bytes(void)
 static void half_a_job(struct util_job *job, struct strbuf *journal, struct strbuf *output)
 {
     struct util_outcome out;
-    job->o.checkpoint_tokens = 4;
-    job->o.max_batch = 4;
-    job->o.order = ORDER_INPUT; /* so that there are rows in the output */
+    job->o.flags.checkpoint_tokens = 4;
+    job->o.schedule.max_batch = 4;
+    job->o.schedule.order = ORDER_INPUT; /* so that there are rows in the output */
     util_job_run(job, 60, true, &out);
     CU_ASSERT_FALSE_FATAL(status_failed(&out.st));
     CU_ASSERT_FALSE(out.done);
@@ -311,7 +311,7 @@ static void changed_settings_are_refused_by_name(void)
     refused(&job, STATUS_USAGE, "--stop");
     job.o.settings = "checkpoint=1\n--seed=5\n";
     refused(&job, STATUS_INPUT, "does not know");
-    job.o.restart = true;
+    job.o.flags.restart = true;
     util_job_run(&job, UTIL_TO_THE_END, false, &out);
     CU_ASSERT_TRUE(out.done);
     CU_ASSERT_EQUAL(out.summary.n_resumed_rows, 0);
@@ -329,13 +329,13 @@ static void files_of_others_are_not_overwritten(void)
     util_write_file(job.output, "mine\n", 5);
     refused(&job, STATUS_USAGE, "no journal");
     CU_ASSERT_NOT_EQUAL(access(job.journal, F_OK), 0);
-    job.o.retry_errors = true;
+    job.o.flags.retry_errors = true;
     unlink(job.output);
     refused(&job, STATUS_USAGE, "--retry-errors");
-    job.o.retry_errors = false;
+    job.o.flags.retry_errors = false;
     util_write_file(job.journal, "a diary, no journal", 19);
     refused(&job, STATUS_INPUT, "no journal of this version");
-    job.o.restart = true;
+    job.o.flags.restart = true;
     refused(&job, STATUS_INPUT, "no journal of this version");
     unlink(job.journal);
     util_write_file(job.output, "mine\n", 5);
@@ -359,7 +359,7 @@ static void error_rows_can_be_run_again(void)
         n_wrong += status_failed(&out.st);
         const uint64_t n_bad = out.summary.n_error_rows;
         job.bad_arithmetic = false;
-        job.o.retry_errors = true;
+        job.o.flags.retry_errors = true;
         /* ended a few times, too */
         for (int n = 0; n < 100 && !out.done + (n == 0) > 0; n++) {
             random_options(&job, &x);
@@ -369,7 +369,7 @@ static void error_rows_can_be_run_again(void)
         }
         n_retried += n_bad > out.summary.n_error_rows;
         n_wrong += !util_job_is_expected(&job);
-        job.o.retry_errors = false;
+        job.o.flags.retry_errors = false;
         util_job_remove(&job);
     }
     CU_ASSERT_EQUAL(n_wrong, 0);

@@ -52,12 +52,12 @@ static void choose_options(uint64_t *x, struct lead_options *o)
 {
     o->n_replicas = (int32_t)fake_between(x, 1, UTIL_REPLICAS_MAX);
     o->n_groups = (int32_t)fake_between(x, 1, UTIL_GROUPS_MAX);
-    o->max_batch = (int32_t)fake_between(x, 0, 5);
-    o->chunk_tokens = (int32_t)fake_between(x, 0, 2) * 17;
-    o->order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
-    o->prefix_cache = fake_between(x, 0, 1);
-    o->result_cache = fake_between(x, 0, 1);
-    o->checkpoint_tokens = fake_between(x, 0, 2) * 3;
+    o->schedule.max_batch = (int32_t)fake_between(x, 0, 5);
+    o->schedule.chunk_tokens = (int32_t)fake_between(x, 0, 2) * 17;
+    o->schedule.order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
+    o->schedule.prefix_cache = fake_between(x, 0, 1);
+    o->flags.result_cache = fake_between(x, 0, 1);
+    o->flags.checkpoint_tokens = fake_between(x, 0, 2) * 3;
 }
 
 static bool comes_to_its_bytes(uint64_t seed)

@@ -28,7 +28,7 @@ static void init(struct util_job *job, size_t kind)
                  "{\"prompt\":\"of kind %zu\",\"max_tokens\":%d,\"ignore_eos\":true,%s}\n", kind,
                  N_TOKENS, kinds[kind]);
     util_job_init_text(job, line, (size_t)n, false);
-    job->o.max_batch = 3; /* so that answers wait, too */
+    job->o.schedule.max_batch = 3; /* so that answers wait, too */
 }
 
 static void a_row_longer_than_every_run_comes_to_its_end(void)
@@ -42,7 +42,7 @@ static void a_row_longer_than_every_run_comes_to_its_end(void)
         unsigned n_wrong = 0;
         int n_runs = 0;
         init(&job, i / 2);
-        job.o.checkpoint_tokens = drains ? 0 : 4;
+        job.o.flags.checkpoint_tokens = drains ? 0 : 4;
         while (!out.done && n_runs++ < 400 && n_wrong == 0) {
             util_job_run(&job, N_STEPS, drains, &out);
             n_wrong += status_failed(&out.st) || out.n_wrong > 0;
@@ -64,8 +64,8 @@ static void nothing_is_computed_twice(void)
         struct util_job job;
         struct util_outcome whole, first, second;
         init(&job, kind);
-        job.o.checkpoint_tokens = 0;
-        job.o.max_batch = 0;
+        job.o.flags.checkpoint_tokens = 0;
+        job.o.schedule.max_batch = 0;
         util_job_run(&job, UTIL_TO_THE_END, true, &whole);
         CU_ASSERT_TRUE(whole.done);
         util_job_remove(&job);
@@ -146,7 +146,7 @@ static void a_search_in_a_damaged_state_does_no_harm(void)
     struct strbuf journal;
     unsigned n_refused = 0, n_taken = 0;
     init(&job, 4);
-    job.o.checkpoint_tokens = 0;
+    job.o.flags.checkpoint_tokens = 0;
     util_job_run(&job, 5, true, &out);
     strbuf_init(&journal);
     util_read_file(job.journal, &journal);

@@ -96,14 +96,14 @@ static void random_options(struct lead_options *o, uint64_t *x)
     o->n_replicas = (int32_t)fake_between(x, 1, 3);
     o->n_groups = (int32_t)fake_between(x, 1, 4);
     o->n_blocks = n_needed + (int32_t)fake_between(x, 0, fake_between(x, 0, 1) ? 5 : 100);
-    o->max_batch = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 9);
-    o->step_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 200);
-    o->chunk_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 70);
+    o->schedule.max_batch = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 9);
+    o->schedule.step_tokens = fake_between(x, 0, 1) ? 2048 : (int32_t)fake_between(x, 1, 200);
+    o->schedule.chunk_tokens = fake_between(x, 0, 1) ? 0 : (int32_t)fake_between(x, 1, 70);
     o->window_rows = fake_between(x, 0, 1) ? 0 : (size_t)fake_between(x, 1, 20);
     o->window_bytes = fake_between(x, 0, 2) ? 0 : (size_t)fake_between(x, 1, 20000);
-    o->prefix_cache = fake_between(x, 0, 1);
-    o->result_cache = fake_between(x, 0, 1);
-    o->order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
+    o->schedule.prefix_cache = fake_between(x, 0, 1);
+    o->flags.result_cache = fake_between(x, 0, 1);
+    o->schedule.order = (enum order_kind)fake_between(x, 0, ORDER_KIND_COUNT - 1);
 }
 
 static bool same(const struct strbuf *a, const struct strbuf *b)
@@ -369,7 +369,7 @@ static void scores_come_with_perplexity_and_logits(void)
                      "{\"prompt\":\"aab\",\"max_tokens\":1}\n");
     struct lead_options o = util_lead_options(t, NULL, NULL);
     o.mode = LEAD_SCORE;
-    o.chunk_tokens = 7;
+    o.schedule.chunk_tokens = 7;
     o.logits = see_logits;
     o.logits_user = &seen;
     util_lead_run_text(&o, &in, &summary, &out);

@@ -392,11 +392,9 @@ static void what_a_model_lacks_is_said(void)
 /* The flags' stop strings hold where a line has none of its own; an empty list means none. */
 static void stop_flags_are_defaults(void)
 {
-    static const char *const stops[] = {"!"};
     struct tokenizer *t = util_byte_tokenizer();
     struct request_rules rules = util_request_rules(t);
-    rules.defaults.stops = stops;
-    rules.defaults.n_stops = 1;
+    rules.defaults.stops = (struct flag_list){.values = {"!"}, .n = 1};
     struct request *r = util_request_parse(&rules, "{\"prompt\":\"a\"}");
     struct status st = request_take_token(r, &rules, '!');
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
@@ -429,9 +427,7 @@ static void flags_are_checked_by_the_same_rules(void)
     st = request_defaults_check(&d);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "--max-tokens"));
     request_defaults_init(&d);
-    const char *const stops[] = {"a", ""};
-    d.stops = stops;
-    d.n_stops = 2;
+    d.stops = (struct flag_list){.values = {"a", ""}, .n = 2};
     st = request_defaults_check(&d);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "--stop"));
 }

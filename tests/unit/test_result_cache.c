@@ -53,13 +53,13 @@ static void repeated_lines_give_the_same_rows_for_less_work(void)
     CU_ASSERT(off.n_error_rows > 5);
     uint64_t x = 8;
     for (int i = 0; i < 60; i++) {
-        o.result_cache = true;
-        o.order = (enum order_kind)fake_between(&x, 0, ORDER_KIND_COUNT - 1);
+        o.flags.result_cache = true;
+        o.schedule.order = (enum order_kind)fake_between(&x, 0, ORDER_KIND_COUNT - 1);
         o.n_replicas = (int32_t)fake_between(&x, 1, 3);
         o.n_groups = (int32_t)fake_between(&x, 1, 4);
-        o.max_batch = (int32_t)fake_between(&x, 0, 9);
+        o.schedule.max_batch = (int32_t)fake_between(&x, 0, 9);
         o.window_rows = fake_between(&x, 0, 1) ? 0 : (size_t)fake_between(&x, 1, 40);
-        o.prefix_cache = fake_between(&x, 0, 1);
+        o.schedule.prefix_cache = fake_between(&x, 0, 1);
         util_lead_run_text(&o, &in, &on, &found);
         CU_ASSERT_EQUAL(found.n, expected.n);
         CU_ASSERT_EQUAL(memcmp(found.data, expected.data, expected.n), 0);

@@ -11,7 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUPS_MAX = 4, REPLICAS_MAX = 3, REQUESTS_MAX = 40, CONTEXT_MAX = 2048 };
+enum {
+    GROUPS_MAX = 4,
+    REPLICAS_MAX = 3,
+    REQUESTS_MAX = 40,
+    CONTEXT_MAX = 2048,
+    STEP_TOKENS = 2048
+};
 
 static const int32_t end_ids[] = {FAKE_END_ID};
 
@@ -49,13 +55,15 @@ static struct scenario random_scenario(uint64_t seed, bool score)
     c.o.n_groups = (int32_t)fake_between(&x, 1, GROUPS_MAX);
     c.o.n_blocks = n_needed + (int32_t)(fake_between(&x, 0, 3) == 0 ? fake_between(&x, 0, 200)
                                                                     : fake_between(&x, 0, 6));
-    c.o.max_batch = fake_between(&x, 0, 1) ? 0 : (int32_t)fake_between(&x, 1, 9);
-    c.o.step_tokens = fake_between(&x, 0, 1) ? 0 : (int32_t)fake_between(&x, 1, 200);
-    c.o.chunk_tokens = fake_between(&x, 0, 2) ? (int32_t)fake_between(&x, 1, 130) : 0;
+    c.o.flags.max_batch = fake_between(&x, 0, 1) ? 0 : (int32_t)fake_between(&x, 1, 9);
+    c.o.flags.step_tokens =
+        fake_between(&x, 0, 1) ? STEP_TOKENS : (int32_t)fake_between(&x, 1, 200);
+    c.o.flags.chunk_tokens = fake_between(&x, 0, 2) ? (int32_t)fake_between(&x, 1, 130) : 0;
     c.n_requests = (int32_t)fake_between(&x, 1, REQUESTS_MAX);
     c.late = fake_between(&x, 0, 1);
-    c.o.step_ns = fake_between(&x, 0, 1) ? 0 : (uint64_t)fake_between(&x, 1, 40000);
-    if (fake_between(&x, 0, 1)) c.o.n_drafts = (int32_t)fake_between(&x, 1, SCHEDULER_DRAFTS_MAX);
+    c.o.flags.step_ns = fake_between(&x, 0, 1) ? 0 : (uint64_t)fake_between(&x, 1, 40000);
+    if (fake_between(&x, 0, 1))
+        c.o.flags.n_drafts = (int32_t)fake_between(&x, 1, SEQUENCE_DRAFTS_MAX);
     c.o.drafter = fake_engine_draft;
     return c;
 }
@@ -71,7 +79,7 @@ static struct scenario sharing_scenario(uint64_t seed, bool prefix_cache)
     c.o.n_blocks = n_needed + (int32_t)fake_between(&x, 0, fake_between(&x, 0, 2) ? 8 : 100);
     c.n_headers = (int32_t)fake_between(&x, 1, 5);
     c.bad_token = fake_between(&x, 0, 3) ? 0 : (int32_t)fake_between(&x, 1, 60);
-    c.o.prefix_cache = prefix_cache;
+    c.o.flags.prefix_cache = prefix_cache;
     return c;
 }
 
@@ -201,7 +209,7 @@ static bool holding_is_sound(const struct scheduler *s)
         int32_t n_holders[512] = {0}, n_own[512] = {0}, n_idle = 0, n_cached = 0;
         count_holders(s, replica, n_holders, n_own);
         for (int32_t b = 0; b < s->o.n_blocks; b++) {
-            const bool is_cached = s->o.prefix_cache && replica->cache.nodes[b].is_cached;
+            const bool is_cached = s->o.flags.prefix_cache && replica->cache.nodes[b].is_cached;
             n_cached += is_cached;
             n_idle += is_cached && n_holders[b] == 0;
             if (is_cached) {
@@ -232,9 +240,9 @@ static struct outcome run(struct scenario *c)
     st = step_plan_init(&plan, c->o.n_replicas);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     fake_engine_init(&engine, c->o.n_replicas, c->o.n_blocks);
-    engine.step_tokens = c->o.step_tokens;
-    engine.max_batch = c->o.max_batch;
-    engine.shares = c->o.prefix_cache;
+    engine.step_tokens = c->o.flags.step_tokens;
+    engine.max_batch = c->o.flags.max_batch;
+    engine.shares = c->o.flags.prefix_cache;
     if (c->bad_token > 0) engine.bad_token = c->bad_token;
     if (c->bad_token > 0) engine.bad_position = 70;
     for (int g = 0; g < GROUPS_MAX; g++)
@@ -408,9 +416,11 @@ static void shared_headers_are_computed_about_once(void)
         c.header_tokens = 700;
         c.tail_tokens = 30;
         c.max_tokens = 8;
-        c.o = (struct scheduler_options){
-            .n_replicas = n_replicas, .n_groups = 2 * n_replicas, .n_blocks = 500};
-        c.o.prefix_cache = true;
+        c.o = (struct scheduler_options){.n_replicas = n_replicas,
+                                         .n_groups = 2 * n_replicas,
+                                         .n_blocks = 500,
+                                         .flags = {.step_tokens = STEP_TOKENS}};
+        c.o.flags.prefix_cache = true;
         const struct outcome o = run(&c);
         const uint64_t bound = trie_bound(&c);
         CU_ASSERT(went_well(&c, &o));
@@ -430,7 +440,8 @@ static void a_tight_pool_preempts_and_a_wide_one_does_not(void)
         for (int32_t groups = 1; groups <= 4; groups++) {
             struct scenario c = random_scenario(5, false);
             c.rules.max_model_len = 300;
-            c.o = (struct scheduler_options){.n_replicas = 1, .n_groups = groups};
+            c.o = (struct scheduler_options){
+                .n_replicas = 1, .n_groups = groups, .flags = {.step_tokens = STEP_TOKENS}};
             c.o.n_blocks = wide ? 300 : 6;
             c.n_requests = 40;
             c.late = false;
@@ -445,8 +456,10 @@ static void a_batch_limit_of_one_runs_one_at_a_time(void)
 {
     struct scenario c = random_scenario(11, false);
     c.rules.max_model_len = 200;
-    c.o =
-        (struct scheduler_options){.n_replicas = 1, .n_groups = 3, .n_blocks = 40, .max_batch = 1};
+    c.o = (struct scheduler_options){.n_replicas = 1,
+                                     .n_groups = 3,
+                                     .n_blocks = 40,
+                                     .flags = {.step_tokens = STEP_TOKENS, .max_batch = 1}};
     c.n_requests = 12;
     const struct outcome o = run(&c);
     CU_ASSERT(went_well(&c, &o));
@@ -461,8 +474,11 @@ static void work_is_spread_over_groups_and_replicas(void)
     struct scheduler *s = NULL;
     struct step_plan plan;
     c.rules.max_model_len = 100;
-    c.o = (struct scheduler_options){
-        .rules = &c.rules, .n_replicas = 2, .n_groups = 4, .n_blocks = 64};
+    c.o = (struct scheduler_options){.rules = &c.rules,
+                                     .n_replicas = 2,
+                                     .n_groups = 4,
+                                     .n_blocks = 64,
+                                     .flags = {.step_tokens = STEP_TOKENS}};
     struct status st = scheduler_create(&c.o, &stats, &s);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = step_plan_init(&plan, 2);
@@ -486,8 +502,11 @@ static void a_pool_below_one_context_is_refused(void)
     struct serve_summary stats = {0};
     struct scheduler *s = NULL;
     c.rules.max_model_len = 257;
-    c.o = (struct scheduler_options){
-        .rules = &c.rules, .n_replicas = 1, .n_groups = 1, .n_blocks = 4};
+    c.o = (struct scheduler_options){.rules = &c.rules,
+                                     .n_replicas = 1,
+                                     .n_groups = 1,
+                                     .n_blocks = 4,
+                                     .flags = {.step_tokens = STEP_TOKENS}};
     struct status st = scheduler_create(&c.o, &stats, &s);
     CU_ASSERT_EQUAL(st.code, STATUS_USAGE);
     CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "5 blocks of 64, found 4"));
@@ -504,8 +523,11 @@ static struct scheduler *one_in_flight(struct scenario *c, struct serve_summary 
 {
     struct scheduler *s = NULL;
     c->rules.max_model_len = 200;
-    c->o = (struct scheduler_options){
-        .rules = &c->rules, .n_replicas = 1, .n_groups = 1, .n_blocks = 8};
+    c->o = (struct scheduler_options){.rules = &c->rules,
+                                      .n_replicas = 1,
+                                      .n_groups = 1,
+                                      .n_blocks = 8,
+                                      .flags = {.step_tokens = STEP_TOKENS}};
     struct status st = scheduler_create(&c->o, stats, &s);
     CU_ASSERT_FALSE_FATAL(status_failed(&st));
     st = step_plan_init(plan, 1);

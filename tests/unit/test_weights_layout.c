@@ -230,14 +230,14 @@ static void check_model(const char *config)
     memset(&all, 0, sizeof all);
     CU_ASSERT_EQUAL_FATAL(arch_parse(config, strlen(config), "test", &m).code, STATUS_OK);
     layout_describe(&m, 2, &lm);
-    const struct layout_flags one = {1, 1, 1, 1};
+    const struct layout_flags one = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     CU_ASSERT_EQUAL_FATAL(layout_build(&lm, 1, &one, &l).code, STATUS_OK);
     CU_ASSERT_EQUAL(weights_list(&m, &l, layout_place_of(&l, 0), add_tensor, &all).code, STATUS_OK);
     for (uint32_t tp = 1; tp <= RANKS_MAX; tp++) {
         for (uint32_t pp = 1; tp * pp <= RANKS_MAX; pp++) {
             for (uint32_t dp = 1; tp * pp * dp <= RANKS_MAX; dp++) {
                 for (uint32_t ep = 1; ep <= tp * dp; ep++) {
-                    const struct layout_flags f = {tp, pp, ep, dp};
+                    const struct layout_flags f = {.tp = tp, .pp = pp, .ep = ep, .dp = dp};
                     const struct status st = layout_build(&lm, tp * pp * dp, &f, &l);
                     if (status_failed(&st)) continue;
                     check_layout(&all, &m, &l);

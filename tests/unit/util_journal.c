@@ -69,7 +69,7 @@ void util_job_run(struct util_job *job, int64_t n_steps, bool drains, struct uti
     out->st = lead_create(&job->o, &lead);
     if (status_failed(&out->st)) return;
     fake_engine_init(&engine, job->o.n_replicas, job->o.n_blocks);
-    engine.shares = job->o.prefix_cache;
+    engine.shares = job->o.schedule.prefix_cache;
     engine.bad_token = job->bad_arithmetic ? 1 : -1;
     struct status st = step_plan_init(&plan, job->o.n_replicas);
     for (int g = 0; g < UTIL_GROUPS_MAX; g++)

@@ -81,7 +81,8 @@ struct lead_options util_lead_options(struct tokenizer *t, const char *input, co
         .n_replicas = 1,
         .n_groups = 1,
         .n_blocks = 500,
-        .quiet = true,
+        .schedule = {.step_tokens = 2048},
+        .flags = {.quiet = true},
     };
     request_defaults_init(&o.defaults);
     return o;
@@ -113,7 +114,7 @@ struct status util_lead_run(const struct lead_options *o, struct serve_summary *
     struct status st = step_plan_init(&plan, o->n_replicas);
     assert(!status_failed(&st));
     fake_engine_init(&engine, o->n_replicas, o->n_blocks);
-    engine.shares = o->prefix_cache;
+    engine.shares = o->schedule.prefix_cache;
     engine.bad_token = 1;
     for (int g = 0; g < GROUPS_MAX; g++)
         for (int r = 0; r < REPLICAS_MAX; r++) step_result_init(&results[g][r]);

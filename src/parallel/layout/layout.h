@@ -10,6 +10,7 @@
 
 #include "arch/arch.h"
 #include "base/status.h"
+#include "parallel/layout/layout_flags.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -78,11 +79,6 @@ struct layout_model {
 /* Local. The layout's view of m, with leaves chosen as convert does. weight_bytes: of one weight
  * element in memory. */
 void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_model *out);
-
-/* Flags; 0 = shoal chooses. */
-struct layout_flags {
-    uint32_t tp, pp, ep, dp;
-};
 
 /* One rank's place. */
 struct layout_place {

@@ -24,12 +24,7 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
         .n_replicas = o->n_replicas,
         .n_groups = o->n_groups,
         .n_blocks = n_blocks,
-        .max_batch = o->max_batch,
-        .step_tokens = o->step_tokens,
-        .step_ns = o->step_ns,
-        .chunk_tokens = o->chunk_tokens,
-        .prefix_cache = o->prefix_cache,
-        .n_drafts = o->n_drafts,
+        .flags = o->schedule,
         .draft_cost = o->draft_cost,
         .drafter = o->drafter,
         .drafter_user = o->drafter_user,
@@ -38,8 +33,8 @@ struct status lead_start(struct lead *l, int32_t n_blocks)
     };
     l->o.n_blocks = n_blocks;
     l->start_ns = clock_ns();
-    progress_init(&l->progress, o->quiet);
-    if (o->bar) l->progress.is_terminal = true;
+    progress_init(&l->progress, o->flags.quiet);
+    if (o->flags.progress_bar) l->progress.is_terminal = true;
     return scheduler_create(&so, &l->stats, &l->scheduler);
 }
 
@@ -110,7 +105,7 @@ struct status lead_flush(struct lead *l, bool now)
 static struct status refuse_strange_output(const struct lead_options *o)
 {
     struct stat info;
-    if (o->restart || file_exists(o->journal_path) || stat(o->output_path, &info) != 0 ||
+    if (o->flags.restart || file_exists(o->journal_path) || stat(o->output_path, &info) != 0 ||
         info.st_size == 0) {
         return status_ok();
     }
@@ -145,8 +140,8 @@ static struct status open_journal(struct lead *l)
                                        .settings = o->settings != NULL ? o->settings : "",
                                        .session = o->session,
                                        .input_bytes = line_reader_size(l->reader),
-                                       .restart = o->restart,
-                                       .retry_errors = o->retry_errors,
+                                       .restart = o->flags.restart,
+                                       .retry_errors = o->flags.retry_errors,
                                        .commit_bytes = o->commit_bytes,
                                        .failpoint = o->failpoint};
     TRY(refuse_strange_output(o));
@@ -210,7 +205,7 @@ struct status lead_create(const struct lead_options *options, struct lead **out)
     TRY_GOTO(st,
              mem_alloc(&l->window.requests, l->window.capacity, sizeof(struct request *), "window"),
              fail);
-    if (l->o.result_cache && options->mode == LEAD_GENERATE) {
+    if (l->o.flags.result_cache && options->mode == LEAD_GENERATE) {
         TRY_GOTO(st, result_cache_create(0, &l->results), fail);
     }
     if (options->n_blocks > 0) TRY_GOTO(st, lead_start(l, options->n_blocks), fail);
@@ -311,7 +306,7 @@ static struct status take_finished(struct lead *l, struct request *r)
 static struct status save_running(void *user, struct request *r)
 {
     struct lead *l = user;
-    return lead_save_tokens(l, r, (size_t)l->o.checkpoint_tokens);
+    return lead_save_tokens(l, r, (size_t)l->o.flags.checkpoint_tokens);
 }
 
 struct status lead_commit(struct lead *l, int32_t group, const struct step_result *result)
@@ -319,7 +314,7 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
     TRY(scheduler_commit(l->scheduler, group, result));
     struct request *r;
     while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(take_finished(l, r));
-    if (l->journal != NULL && l->o.checkpoint_tokens > 0) {
+    if (l->journal != NULL && l->o.flags.checkpoint_tokens > 0) {
         TRY(scheduler_visit(l->scheduler, group, save_running, l));
     }
     const struct progress_view v = view(l);

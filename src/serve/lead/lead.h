@@ -12,14 +12,12 @@
 #include "plan/step_plan.h"
 #include "serve/input/input_part.h"
 #include "serve/lead/audit.h"
+#include "serve/lead/lead_flags.h"
 #include "serve/request/request.h"
-#include "serve/schedule/order.h"
 #include "serve/schedule/scheduler.h"
 #include "serve/schedule/stats.h"
 
 struct lead;
-
-enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
 
 /* Zero means the default where one is named. All pointers are borrowed and outlive the lead. */
 struct lead_options {
@@ -41,35 +39,24 @@ struct lead_options {
     int32_t n_groups;      /* pp: microbatch groups in flight */
     int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks); 0: not known yet,
                               lead_start says */
-    int32_t max_batch;     /* sequences running in a replica, over all groups; 0: as many as fit */
-    int32_t step_tokens;   /* rows of a replica in one step; 0: 2048 */
-    uint64_t step_ns;      /* as in serve/schedule/scheduler.h */
-    int32_t chunk_tokens;  /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
-    bool prefix_cache;     /* as in serve/schedule/scheduler.h */
-    bool result_cache; /* serve/output/result_cache.h; never when scoring. Must be off where a row
-                          depends on the batch */
-    int32_t n_drafts;  /* as in serve/schedule/scheduler.h; so the next two */
+    struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
+    struct lead_flags flags; /* result_cache: never when scoring; off where a row depends on the
+                                batch */
     struct drafting_cost draft_cost;
     drafter_fn *drafter;
     void *drafter_user;
-    enum order_kind order;  /* of a quarter of the window at a time (serve/schedule/order.h) */
     size_t window_rows;     /* rows read and not yet written; 0: 8192 */
     size_t window_bytes;    /* memory of such rows; 0: 256 MiB. One row may always be read */
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;
     bool is_dry_run; /* tokens are made up: every row but error rows says so */
-    bool quiet;      /* no progress on stderr */
-    bool bar;        /* a progress bar even where stderr is no terminal, as behind mpirun */
 
     /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
     const char *journal_path;
-    const char *settings;      /* "name=value" lines of all that changes a row's bytes */
-    const char *session;       /* who runs, for `shoal status` */
-    bool restart;              /* forget an earlier run */
-    bool retry_errors;         /* run its error rows again */
-    int32_t checkpoint_tokens; /* sampled tokens between two saves of a running request; 0: none */
-    size_t commit_bytes;       /* gathered before a commit is due at once; 0: 1 MiB */
+    const char *settings;        /* "name=value" lines of all that changes a row's bytes */
+    const char *session;         /* who runs, for `shoal status` */
+    size_t commit_bytes;         /* gathered before a commit is due at once; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
     struct file_claims *claims;  /* on the files; once one is lost nothing is written. NULL: none */
 

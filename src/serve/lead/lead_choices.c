@@ -57,7 +57,8 @@ static struct status advance(struct lead *l, struct request *p)
 {
     TRY(beam_advance(p->search, p->choices));
     drop_choices(p);
-    if (l->o.checkpoint_tokens > 0) TRY(lead_save_search(l, p, (size_t)l->o.checkpoint_tokens));
+    if (l->o.flags.checkpoint_tokens > 0)
+        TRY(lead_save_search(l, p, (size_t)l->o.flags.checkpoint_tokens));
     if (beam_n_running(p->search) > 0) return run_probes(l, p);
     for (int32_t i = 0; i < p->ask->n_choices; i++)
         TRY(beam_make_answer(p->search, i, &p->choices[i]));
@@ -82,7 +83,8 @@ struct status lead_end_request(struct lead *l, struct request *r)
         struct request *p = r->parent;
         p->choices[r->choice] = r;
         p->n_dropped += r->n_dropped;
-        if (--p->n_open > 0) return l->o.checkpoint_tokens > 0 ? lead_save_tokens(l, r, 1) : st;
+        if (--p->n_open > 0)
+            return l->o.flags.checkpoint_tokens > 0 ? lead_save_tokens(l, r, 1) : st;
         st = take_errors(p);
         if (!status_failed(&st) && p->error_code == NULL && p->search != NULL) st = advance(l, p);
         if (status_failed(&st) || p->n_open > 0) return st; /* the lead keeps it */

@@ -47,7 +47,7 @@ static struct status take_row(struct lead *l, const struct journal_hit *hit)
 static struct status order_window(struct lead *l)
 {
     struct order_window *w = &l->window;
-    TRY(order_requests(l->o.order, l->o.n_blocks, w->requests, w->n));
+    TRY(order_requests(l->o.schedule.order, l->o.n_blocks, w->requests, w->n));
     for (size_t i = 0; i < w->n; i++) {
         struct request *r = w->requests[i];
         w->requests[i] = NULL;
@@ -63,7 +63,7 @@ struct status lead_add_request(struct lead *l, struct request *r)
     w->requests[w->n++] = r;
     w->bytes += request_cost_bytes(r, &l->rules);
     const bool is_full = w->n == w->capacity || w->bytes >= l->o.window_bytes / 4;
-    return is_full || l->o.order == ORDER_INPUT ? order_window(l) : status_ok();
+    return is_full || l->o.schedule.order == ORDER_INPUT ? order_window(l) : status_ok();
 }
 
 struct status lead_take_request(struct lead *l, struct request *r, const struct journal_hit *hit)

@@ -9,10 +9,16 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define FLAG_OWNER struct request_defaults
+static const struct flag sampling_rows[] = {SAMPLING_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+
 void request_defaults_init(struct request_defaults *d)
 {
-    *d = (struct request_defaults){
-        .max_tokens = 128, .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0, .n = 1};
+    const struct flag_group group = FLAG_GROUP(sampling_rows, 0);
+    const struct flag_table table = {.groups = &group, .n_groups = 1};
+    *d = (struct request_defaults){.n = 0};
+    flags_preset(&table, d);
 }
 
 static struct status check_penalties(const struct request_defaults *d)
@@ -63,12 +69,12 @@ struct status request_defaults_check(const struct request_defaults *d)
                            REQUEST_LOGPROBS_MAX, (long long)d->logprobs);
     }
     TRY(check_penalties(d));
-    if (d->n_stops > REQUEST_STOPS_MAX) {
+    if (d->stops.n > REQUEST_STOPS_MAX) {
         return status_make(STATUS_USAGE, "--stop: expected at most %d strings, found %zu",
-                           REQUEST_STOPS_MAX, d->n_stops);
+                           REQUEST_STOPS_MAX, d->stops.n);
     }
-    for (size_t i = 0; i < d->n_stops; i++) {
-        const size_t n = strlen(d->stops[i]);
+    for (size_t i = 0; i < d->stops.n; i++) {
+        const size_t n = strlen(d->stops.values[i]);
         if (n == 0 || n > REQUEST_STOP_BYTES_MAX) {
             return status_make(STATUS_USAGE, "--stop: expected 1 to %d bytes, found %zu",
                                REQUEST_STOP_BYTES_MAX, n);

@@ -16,6 +16,7 @@
 #include "base/strbuf.h"
 #include "plan/step_plan.h"
 #include "serve/request/guide.h"
+#include "serve/request/sampling_flags.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/stop.h"
@@ -36,25 +37,8 @@ enum {
     REQUEST_BEAMS_MAX = 32,
 };
 
-/* Values of flags, or of generation_config.json where a flag is left out. A line's own values
- * override them. */
-struct request_defaults {
-    int64_t max_tokens;        /* >= 1 */
-    double temperature;        /* >= 0; 0: greedy */
-    double top_p;              /* (0, 1] */
-    double min_p;              /* [0, 1] */
-    int64_t top_k;             /* 0 or -1: off */
-    double repetition_penalty; /* above 0; 1: off */
-    double presence_penalty;   /* [-2, 2]; 0: off; so the next */
-    double frequency_penalty;
-    int64_t n;                /* choices of a line, >= 1 */
-    int64_t logprobs;         /* alternatives to each token; 0: no log-probabilities at all */
-    uint64_t seed;            /* --seed: hashed with the custom_id */
-    const char *const *stops; /* [n_stops], borrowed */
-    size_t n_stops;
-};
-
-/* Local. 128 tokens, one choice, temperature 1, everything else off. */
+/* Local. The flags' presets (serve/request/sampling_flags.h): 128 tokens, one answer, temperature
+ * 1, everything else off. */
 void request_defaults_init(struct request_defaults *d);
 
 /* Local. Checks flag values by the rules of request lines. Errors: STATUS_USAGE names the field. */

@@ -92,9 +92,9 @@ static struct status read_stops(struct request_parser *p, const struct js_node *
     const struct js_node *node = js_get(fields, "stop");
     size_t n = 1;
     if (js_type(node) == JS_NULL) {
-        n = p->rules->defaults.n_stops;
+        n = p->rules->defaults.stops.n;
         for (size_t i = 0; i < n; i++) {
-            texts[i] = p->rules->defaults.stops[i];
+            texts[i] = p->rules->defaults.stops.values[i];
             sizes[i] = strlen(texts[i]);
         }
     } else if (js_type(node) != JS_ARRAY) {

@@ -11,24 +11,6 @@
  * output, which is in order of reading, grows steadily. */
 enum { MIX_REQUESTS = 256 };
 
-static const char *const names[ORDER_KIND_COUNT] = {
-    [ORDER_AUTO] = "auto", [ORDER_INPUT] = "input", [ORDER_PREFIX] = "prefix"};
-
-bool order_parse(const char *text, enum order_kind *out)
-{
-    for (int i = 0; i < ORDER_KIND_COUNT; i++) {
-        if (strcmp(text, names[i]) != 0) continue;
-        *out = (enum order_kind)i;
-        return true;
-    }
-    return false;
-}
-
-const char *order_name(enum order_kind kind)
-{
-    return names[kind];
-}
-
 static int compare_numbers(uint64_t a, uint64_t b)
 {
     return (a > b) - (a < b);

@@ -13,10 +13,11 @@ enum order_kind {
     ORDER_PREFIX, /* sorted by tokens, so requests with a common prefix are neighbours */
     ORDER_KIND_COUNT
 };
-
-/* Local. "auto", "input", "prefix"; false when text is none of them. */
-bool order_parse(const char *text, enum order_kind *out);
-const char *order_name(enum order_kind kind);
+#define ORDER_WORDS                                                                                \
+    {"auto", ORDER_AUTO}, {"input", ORDER_INPUT},                                                  \
+    {                                                                                              \
+        "prefix", ORDER_PREFIX                                                                     \
+    }
 
 /* Local. Puts requests[n], which are in order of reading, into the order in which they shall run,
  * and gives their `order` numbers out anew in it; smaller priorities always come first.

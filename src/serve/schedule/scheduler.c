@@ -18,14 +18,15 @@ enum { KEPT_PART = 64, CALM_PLANS = 32 };
 static struct status check_options(const struct scheduler_options *o)
 {
     const int64_t n_needed = scheduler_blocks_for((size_t)o->rules->max_model_len);
-    if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->max_batch < 0 ||
-        o->step_tokens < 0 || o->chunk_tokens < 0 || o->n_drafts < 0 ||
-        o->n_drafts > SCHEDULER_DRAFTS_MAX || o->rules->max_model_len < 2) {
+    if (o->n_replicas < 1 || o->n_groups < 1 || o->n_blocks < 1 || o->flags.max_batch < 0 ||
+        o->flags.step_tokens < 1 || o->flags.chunk_tokens < 0 || o->flags.n_drafts < 0 ||
+        o->flags.n_drafts > SEQUENCE_DRAFTS_MAX || o->rules->max_model_len < 2) {
         return status_make(STATUS_USAGE,
                            "scheduler: a size is out of range: %d replicas, %d groups, %d blocks, "
                            "batch limit %d, %d tokens a step, chunk %d, %d drafts, context %d",
-                           o->n_replicas, o->n_groups, o->n_blocks, o->max_batch, o->step_tokens,
-                           o->chunk_tokens, o->n_drafts, o->rules->max_model_len);
+                           o->n_replicas, o->n_groups, o->n_blocks, o->flags.max_batch,
+                           o->flags.step_tokens, o->flags.chunk_tokens, o->flags.n_drafts,
+                           o->rules->max_model_len);
     }
     if (o->n_blocks < n_needed) {
         return status_make(STATUS_USAGE,
@@ -47,17 +48,16 @@ struct status scheduler_create(const struct scheduler_options *options, struct s
     TRY(mem_alloc(&s, 1, sizeof *s, "scheduler"));
     struct status st;
     s->o = *options;
-    if (s->o.step_tokens == 0) s->o.step_tokens = SCHEDULER_STEP_TOKENS;
-    if (s->o.chunk_tokens == 0) s->o.chunk_tokens = s->o.step_tokens;
-    if (s->o.rules->score) s->o.prefix_cache = false;
-    if (s->o.rules->score) s->o.n_drafts = 0;
-    s->step_rows = s->o.step_tokens;
+    if (s->o.flags.chunk_tokens == 0) s->o.flags.chunk_tokens = s->o.flags.step_tokens;
+    if (s->o.rules->score) s->o.flags.prefix_cache = false;
+    if (s->o.rules->score) s->o.flags.n_drafts = 0;
+    s->step_rows = s->o.flags.step_tokens;
     s->stats = stats;
     const size_t n = (size_t)options->n_replicas;
     TRY_GOTO(st, mem_alloc(&s->replicas, n, sizeof *s->replicas, "scheduler"), fail);
     for (size_t i = 0; i < n; i++) {
         struct replica *r = &s->replicas[i];
-        const int32_t n_cacheable = s->o.prefix_cache ? options->n_blocks : 0;
+        const int32_t n_cacheable = s->o.flags.prefix_cache ? options->n_blocks : 0;
         TRY_GOTO(st, block_pool_init(&r->pool, options->n_blocks), fail);
         TRY_GOTO(st, prefix_cache_init(&r->cache, n_cacheable), fail);
         TRY_GOTO(st,
@@ -241,7 +241,7 @@ static void give_rows(const struct scheduler *s, struct microbatch *m, struct se
 {
     size_t n = q->r->n_tokens - q->n_computed;
     const size_t left = (size_t)(s->step_rows - m->n_rows);
-    if (n > (size_t)s->o.chunk_tokens) n = (size_t)s->o.chunk_tokens;
+    if (n > (size_t)s->o.flags.chunk_tokens) n = (size_t)s->o.flags.chunk_tokens;
     if (n > left) n = left;
     q->n_rows = (int32_t)n;
     m->n_rows += (int32_t)n;
@@ -280,8 +280,8 @@ static size_t group_share(const struct scheduler *s)
     const size_t n_groups = (size_t)s->o.n_groups;
     const size_t n_shares = (size_t)s->o.n_replicas * n_groups;
     size_t share = (s->n_running + s->waiting.n + n_shares - 1) / n_shares;
-    if (s->o.max_batch > 0) {
-        const size_t limit = ((size_t)s->o.max_batch + n_groups - 1) / n_groups;
+    if (s->o.flags.max_batch > 0) {
+        const size_t limit = ((size_t)s->o.flags.max_batch + n_groups - 1) / n_groups;
         if (share > limit) share = limit;
     }
     return share;
@@ -300,7 +300,8 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     const int64_t spare = replica->n_running == 0 ? 0 : n_blocks / 100 + replica->n_kept;
     const int64_t part = (n_blocks + s->o.n_groups - 1) / s->o.n_groups;
     if (m->n_rows >= s->step_rows || m->running.n >= group_share(s)) return false;
-    if (s->o.max_batch > 0 && replica->n_running >= (size_t)s->o.max_batch) return false;
+    if (s->o.flags.max_batch > 0 && replica->n_running >= (size_t)s->o.flags.max_batch)
+        return false;
     if (m->running.n > 0 && m->n_blocks + n_needed > part) return false;
     return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
 }
@@ -493,7 +494,7 @@ static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group,
     }
     m->step = step;
     m->n_entries = 0;
-    m->plan_ns = s->o.step_ns > 0 ? clock_ns() : 0;
+    m->plan_ns = s->o.flags.step_ns > 0 ? clock_ns() : 0;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (q->n_rows == 0) continue;
         TRY(emit(s, plan, q));

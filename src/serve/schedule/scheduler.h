@@ -13,13 +13,12 @@
 #include "plan/step_plan.h"
 #include "serve/request/request.h"
 #include "serve/schedule/drafting.h"
+#include "serve/schedule/schedule_flags.h"
 #include "serve/schedule/sequence.h"
 #include "serve/schedule/stats.h"
 
 enum {
-    SCHEDULER_STEP_TOKENS = 2048, /* rows of a replica in one step, unless the options say */
     SCHEDULER_STEP_LEAST = 64, /* the budget of rows never falls below, however long a step takes */
-    SCHEDULER_DRAFTS_MAX = SEQUENCE_DRAFTS_MAX, /* of a sequence in one step */
 };
 
 /* Receives rows [row0, row0 + n_rows) of the logits of request line `line`, [n_rows, vocab] f32,
@@ -33,16 +32,11 @@ typedef int32_t drafter_fn(void *user, const struct request *r, int32_t n_most, 
 struct scheduler_options {
     const struct request_rules *rules; /* borrowed */
     int32_t n_replicas;
-    int32_t n_groups;     /* microbatch groups in flight (pp) */
-    int32_t n_blocks;     /* of each replica's pool */
-    int32_t max_batch;    /* sequences running in a replica, over all groups; 0: as many as fit */
-    int32_t step_tokens;  /* rows of a replica in one step; 0: SCHEDULER_STEP_TOKENS */
-    uint64_t step_ns;     /* steps are given fewer rows while they take longer; 0: never */
-    int32_t chunk_tokens; /* prefill rows of a sequence in one step; 0: what step_tokens leaves */
-    bool prefix_cache;    /* prompts that begin alike share blocks; never when scoring, which
-                             needs every row. Must be off where a row depends on the batch */
-    int32_t n_drafts;     /* most draft tokens of a sequence that are checked in one step, 0 to
-                             SCHEDULER_DRAFTS_MAX. 0 where a row depends on the batch */
+    int32_t n_groups;                /* microbatch groups in flight (pp) */
+    int32_t n_blocks;                /* of each replica's pool */
+    struct schedule_flags flags;     /* settled by the caller: step_tokens 1 or more; n_drafts 0 to
+                                        SEQUENCE_DRAFTS_MAX; prefix_cache off and n_drafts 0 where a row
+                                        depends on the batch (neither is used when scoring) */
     struct drafting_cost draft_cost; /* all zeros: drafts are checked, whatever their odds */
     drafter_fn *drafter;             /* tests only; NULL: serve/schedule/drafting.h */
     void *drafter_user;
@@ -85,8 +79,8 @@ struct scheduler_load scheduler_load(const struct scheduler *s);
  *   3. new requests for which blocks are free;
  *   4. draft tokens, while the step has few rows.
  * A replica that preempted keeps more blocks free before it admits requests, and fewer again after
- * steps without preemptions. The budget shrinks while steps take longer than step_ns, and grows
- * when they take less than half. Errors: STATUS_BUG when the group's last plan has not been
+ * steps without preemptions. The budget shrinks while steps take longer than flags.step_ns, and
+ * grows when they take less than half. Errors: STATUS_BUG when the group's last plan has not been
  * committed, STATUS_MEMORY. */
 struct status scheduler_plan(struct scheduler *s, int32_t group, uint64_t step,
                              struct step_plan *plan);

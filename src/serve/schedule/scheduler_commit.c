@@ -188,9 +188,9 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
 /* The budget follows how long the step took from its plan to its result. */
 static void adapt_budget(struct scheduler *s, const struct microbatch *m)
 {
-    const uint64_t target = s->o.step_ns;
+    const uint64_t target = s->o.flags.step_ns;
     if (target == 0) return;
-    const int32_t most = s->o.step_tokens;
+    const int32_t most = s->o.flags.step_tokens;
     const int32_t least = most < SCHEDULER_STEP_LEAST ? most : SCHEDULER_STEP_LEAST;
     const uint64_t took = clock_ns() - m->plan_ns;
     int32_t rows = s->step_rows;

@@ -16,7 +16,7 @@
 static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
 {
     const int64_t n_drawn = (int64_t)(q->r->n_tokens - q->r->n_prompt);
-    int64_t n = s->o.n_drafts, left = q->r->ask->max_tokens - n_drawn - 1;
+    int64_t n = s->o.flags.n_drafts, left = q->r->ask->max_tokens - n_drawn - 1;
     const int64_t context = s->o.rules->max_model_len - (int64_t)q->r->n_tokens - 1;
     if (left > context) left = context;
     if (n > left) n = left;
@@ -80,7 +80,7 @@ static struct status give(struct scheduler *s, struct drafting_step *step, struc
         q->may_draft = q->n_rows == 1 && q->r->n_tokens - q->n_computed == 1 && n_usable(s, q) > 0;
         n_open += q->may_draft;
     }
-    if (s->o.n_drafts == 0 || left <= 0) return status_ok();
+    if (s->o.flags.n_drafts == 0 || left <= 0) return status_ok();
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (!q->may_draft) continue;
         int32_t n = n_usable(s, q);

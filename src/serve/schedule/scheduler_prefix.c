@@ -10,7 +10,7 @@ static const size_t block_tokens = PLAN_BLOCK_TOKENS;
 struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *q)
 {
     const size_t n = q->r->n_tokens / block_tokens;
-    if (!s->o.prefix_cache || n <= q->n_block_keys) return status_ok();
+    if (!s->o.flags.prefix_cache || n <= q->n_block_keys) return status_ok();
     if (n > q->block_keys_capacity) {
         const size_t grown = n + n / 2;
         TRY(mem_grow(&q->block_keys, q->n_block_keys, grown, sizeof *q->block_keys, "block keys"));
@@ -51,7 +51,7 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
                                            const struct sequence *q)
 {
     struct prefix_match m = {0};
-    if (!s->o.prefix_cache) return m;
+    if (!s->o.flags.prefix_cache) return m;
     int32_t parent = -1;
     while (m.n_blocks < n_sharable(q)) {
         parent = find(replica, q, m.n_blocks, parent);
@@ -72,7 +72,8 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q)
 {
     const size_t b = q->n_computed / block_tokens;
-    if (!s->o.prefix_cache || q->n_computed % block_tokens != 0 || b >= n_sharable(q)) return false;
+    if (!s->o.flags.prefix_cache || q->n_computed % block_tokens != 0 || b >= n_sharable(q))
+        return false;
     const struct replica *replica = &s->replicas[q->replica];
     for (int32_t g = 0; g < s->o.n_groups; g++) {
         const struct sequence *other = replica->groups[g].running.head;
@@ -100,7 +101,7 @@ static void exchange(struct scheduler *s, struct sequence *q, size_t b, int32_t 
 
 void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
 {
-    if (!s->o.prefix_cache) return;
+    if (!s->o.flags.prefix_cache) return;
     const struct replica *replica = &s->replicas[q->replica];
     const size_t n_before = q->n_computed;
     while (q->n_computed == q->n_cached * block_tokens && q->n_cached < n_sharable(q)) {
@@ -121,7 +122,8 @@ void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
 
 struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q)
 {
-    if (!s->o.prefix_cache || (q->n_cached + 1) * block_tokens > q->n_computed) return status_ok();
+    if (!s->o.flags.prefix_cache || (q->n_cached + 1) * block_tokens > q->n_computed)
+        return status_ok();
     TRY(scheduler_prefix_keys(s, q));
     struct replica *replica = &s->replicas[q->replica];
     for (; (q->n_cached + 1) * block_tokens <= q->n_computed; q->n_cached++) {

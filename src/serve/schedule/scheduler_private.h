@@ -22,7 +22,7 @@ struct microbatch {
 
 struct replica {
     struct block_pool pool;
-    struct prefix_cache cache; /* empty when o.prefix_cache is off */
+    struct prefix_cache cache; /* empty when o.flags.prefix_cache is off */
     struct microbatch *groups; /* [n_groups] */
     size_t n_running;          /* over all groups */
     int32_t n_kept; /* blocks kept free for running sequences, because some were preempted */
@@ -37,7 +37,7 @@ struct scheduler {
     struct replica *replicas; /* [n_replicas] */
     size_t n_running;
     uint64_t n_submitted;
-    int32_t step_rows;            /* the budget of a replica in one step: o.step_tokens, or less */
+    int32_t step_rows;            /* the budget of a replica in one step: step_tokens, or less */
     struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while these are planned */
     uint32_t *allowed; /* [ceil(vocab_size / 32)] tokens that the draw being planned may give */
 };

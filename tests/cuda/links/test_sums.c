@@ -50,11 +50,11 @@ static struct bench start(size_t parts_from)
     const struct device_options o = {
         .name = "cuda", .local_rank = util_rank(), .n_local_ranks = n, .arithmetic = DEVICE_EXACT};
     CU_ASSERT_EQUAL_FATAL(device_open(&o, &b.gpu.device).code, STATUS_OK);
-    const struct device_comm_options links = {.way = DEVICE_WAY_NCCL,
-                                              .host = "here",
-                                              .previous = -1,
-                                              .next = -1,
-                                              .parts_from = parts_from};
+    const struct device_comm_options links = {
+        .host = "here",
+        .previous = -1,
+        .next = -1,
+        .flags = {.way = DEVICE_WAY_NCCL, .parts_bytes = parts_from}};
     char said[256];
     const struct status st = device_comm_open(&b.gpu, b.c, &links, said, sizeof said);
     if (status_failed(&st)) printf("%s\n", st.text);

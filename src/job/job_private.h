@@ -1,79 +1,12 @@
-/* The parts of a running job, shared by job.c, job_open.c, job_report.c and dry_run.c.
- * Circle: job and job_text: struct job holds a struct job_text. */
-#ifndef SHOAL_JOB_JOB_STATE_H
-#define SHOAL_JOB_JOB_STATE_H
+/* The parts of a job that its files share: what each of them does for job.c and dry_run.c. */
+#ifndef SHOAL_JOB_JOB_PRIVATE_H
+#define SHOAL_JOB_JOB_PRIVATE_H
 
-#include "base/failpoint.h"
-#include "base/file_claims.h"
-#include "base/log.h"
-#include "checkpoint/file/ckpt.h"
-#include "checkpoint/file/logits_file.h"
-#include "checkpoint/load/loader.h"
-#include "engine/engine.h"
-#include "job/drain.h"
 #include "job/job.h"
-#include "job/job_text.h"
-#include "job/trace_file.h"
-#include "parallel/layout/expert_places.h"
-#include "parallel/layout/layout_choose.h"
-#include "parallel/watch/watchdog.h"
-
-struct job {
-    const struct job_options *o;
-    struct config env;
-    enum log_level level;
-    struct comm *comm;
-    struct watchdog *watchdog;
-    struct topo *topo;
-    uint32_t *order; /* [ranks] launcher rank of each world rank */
-    struct ckpt *ckpt;
-    struct arch model;
-    struct layout_model layout_model;
-    struct layout *layout;
-    int64_t *expert_load;                /* [L, E] of --expert-load; NULL: none */
-    struct expert_places *expert_places; /* the layout's, by that */
-    struct team *team;                   /* the compute threads; NULL: this one alone */
-    struct kern_table kern;
-    struct device *device; /* what kern works on; NULL: the CPU */
-    bool is_near_device;   /* bound to its GPU's NUMA node, a part of what the launcher gave */
-    struct weights *weights;
-    struct loader_stats loaded;
-    struct engine *engine;
-    enum dtype kv_dtype;
-    bool weight_only; /* --activations f32 */
-    enum capacity_policy policy;
-    bool prefix_cache, result_cache;
-    uint32_t n_drafts; /* of a sequence in one step, at most */
-    enum order_kind line_order;
-    uint32_t n_threads, max_model_len, step_tokens, n_kv_blocks;
-    uint64_t start_ns, ready_ns;
-    uint64_t trace_origin_ns; /* start_ns of rank 0 */
-    bool is_drained;
-    uint64_t plan_ns, elapsed_ns; /* of the step loop, as in engine_stats */
-    struct trace *trace;          /* NULL: none is asked for */
-    struct trace_clock clock;     /* at the start; of a trace only */
-    struct drain drain;
-    struct failpoint failpoint;
-    bool is_complete; /* an earlier run had finished the job */
-    /* lead only */
-    struct job_text text;
-    struct lead *lead;
-    struct audit *audit; /* NULL: a job */
-    struct logits_file *logits;
-    struct serve_summary *summary;
-    uint64_t metrics_ns;        /* when --metrics was last written */
-    struct file_claims *claims; /* on all files that the job writes; owned */
-    char *journal_path;         /* owned; NULL: none */
-    struct input_part part;
-    struct strbuf settings, session;
-};
 
 /* --- job_open.c --- */
 
-/* Local. --log-level and --quiet; j->level is set also on error. Errors: STATUS_USAGE. */
-struct status job_log_level(struct job *j);
-
-/* Local. Checks the flags that need no checkpoint. Errors: STATUS_USAGE. */
+/* Local. Checks and settles the flags that need no checkpoint. Errors: STATUS_USAGE. */
 struct status job_check_options(struct job *j);
 
 /* Local. Opens the checkpoint, reads its config.json into j->model and checks the flags against it.
@@ -111,9 +44,8 @@ size_t job_halves_from(struct job *j);
 
 /* --- job.c --- */
 
-/* Local. This rank's weights in layout l, of the job's checkpoint; pointers are borrowed of both.
- */
-struct weights_source job_weights_source(struct job *j, const struct layout *l);
+/* Local. Copies the options; nothing is open yet. */
+void job_init(struct job *j, const struct job_options *options, struct config env);
 
 /* Local. Gives everything back but comm and watchdog. */
 void job_close(struct job *j);

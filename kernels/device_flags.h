@@ -1,0 +1,60 @@
+/* The flags of devices (options/flags.h says how a row is read). Of these --device, exact and fast
+ * reductions change bytes; a journal keeps what they come to as "sums=" (device_sums). */
+#ifndef SHOAL_KERNELS_DEVICE_FLAGS_H
+#define SHOAL_KERNELS_DEVICE_FLAGS_H
+
+#include "options/flags.h"
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+#define DEVICE_WORDS                                                                               \
+    {"cpu", DEVICE_CPU},                                                                           \
+    {                                                                                              \
+        "cuda", DEVICE_CUDA                                                                        \
+    }
+
+/* How arrays of a device travel between ranks. */
+enum device_way {
+    DEVICE_WAY_AUTO,   /* by NCCL over the axes where NCCL can, else through host memory */
+    DEVICE_WAY_STAGED, /* always through host memory */
+    DEVICE_WAY_NCCL,   /* by NCCL; an axis where NCCL cannot is an error */
+};
+#define DEVICE_WAY_WORDS                                                                           \
+    {"auto", DEVICE_WAY_AUTO}, {"nccl", DEVICE_WAY_NCCL},                                          \
+    {                                                                                              \
+        "staged", DEVICE_WAY_STAGED                                                                \
+    }
+
+/* device-overlap: each half must still have the few hundred rows from which a GPU's products take
+ * longer to compute than their weights to read, because both halves read them. Estimated, not
+ * measured. */
+#define DEVICE_FLAGS(FLAG)                                                                         \
+    FLAG(enum device_kind, device, "device", OF_CHOICE(DEVICE_WORDS), .preset = "cpu",             \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "cuda: one GPU a rank, several ranks may share one")                              \
+    FLAG(bool, exact_across_devices, "exact-across-devices", OF_SWITCH,                            \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "with --device cuda: the CPU's results, byte for byte; no library adds, which "   \
+                 "is slower")                                                                      \
+    FLAG(bool, fast_reductions, "fast-reductions", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,      \
+         .help = "with --device cuda: libraries add in the order they like (without TF32), so "    \
+                 "the bytes depend on batch and layout")                                           \
+    FLAG(bool, no_graphs, "no-device-graphs", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,           \
+         .help = "launch each kernel by itself instead of replaying steps of one shape as "        \
+                 "graphs; results are the same")                                                   \
+    FLAG(enum device_way, way, "device-comm", OF_CHOICE(DEVICE_WAY_WORDS), .preset = "auto",       \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "how GPUs exchange data: NCCL where every rank has a GPU of its own, else "       \
+                 "staged through host memory and MPI; nccl is an error where it cannot be used")   \
+    FLAG(uint32_t, overlap_rows, "device-overlap", OF_COUNT(1, 1 << 30, "ROWS"), .preset = "1024", \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "steps of so many rows and more go in two halves, one of which computes while "   \
+                 "NCCL adds the other's sums; a large number: never; results are the same")        \
+    FLAG(uint64_t, parts_bytes, "device-parts", OF_UNITS(1024, 1, 1 << 20, "KIB"),                 \
+         .preset = "1024", .commands = IN_JOBS | IN_BENCH,                                         \
+         .help = "NCCL adds sums of so many KiB and more as parts; results are the same")
+
+struct device_flags {
+    DEVICE_FLAGS(FLAG_FIELD)
+};
+
+#endif

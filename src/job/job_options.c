@@ -1,0 +1,62 @@
+/* The rows of all flags of a job. */
+#include "job/job_options.h"
+
+#include "job/drain.h"
+
+static bool read_part(const char *text, void *part)
+{
+    return input_part_parse(text, part);
+}
+
+static bool read_time(const char *text, void *seconds)
+{
+    return drain_parse_time(text, seconds);
+}
+
+static bool read_failpoint(const char *text, void *failpoint)
+{
+    const struct status st = failpoint_parse(text, failpoint);
+    return !status_failed(&st);
+}
+
+#define FLAG_OWNER struct job_file_flags
+static const struct flag file_rows[] = {JOB_FILE_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct layout_flags
+static const struct flag layout_rows[] = {LAYOUT_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct request_defaults
+static const struct flag sampling_rows[] = {SAMPLING_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct model_flags
+static const struct flag model_rows[] = {MODEL_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct capacity_flags
+static const struct flag capacity_rows[] = {CAPACITY_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct schedule_flags
+static const struct flag schedule_rows[] = {SCHEDULE_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct device_flags
+static const struct flag device_rows[] = {DEVICE_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct lead_flags
+static const struct flag lead_rows[] = {LEAD_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+#define FLAG_OWNER struct job_run_flags
+static const struct flag run_rows[] = {JOB_RUN_FLAGS(FLAG_ROW)};
+#undef FLAG_OWNER
+
+#define GROUP(rows, part) FLAG_GROUP(rows, offsetof(struct job_options, part))
+
+const struct flag_group job_groups[JOB_GROUP_COUNT] = {
+    [JOB_FILES] = GROUP(file_rows, files),
+    [JOB_LAYOUT] = GROUP(layout_rows, layout),
+    [JOB_SAMPLING] = GROUP(sampling_rows, sampling),
+    [JOB_MODEL] = GROUP(model_rows, model),
+    [JOB_CAPACITY] = GROUP(capacity_rows, capacity),
+    [JOB_SCHEDULE] = GROUP(schedule_rows, schedule),
+    [JOB_DEVICE] = GROUP(device_rows, device),
+    [JOB_LEAD] = GROUP(lead_rows, lead),
+    [JOB_RUN] = GROUP(run_rows, run),
+};

@@ -1,0 +1,130 @@
+/* The options of a job: one nested struct for each list of flags, and the table that a command
+ * reads them with. Handed down by const pointer; job.c settles a copy (job_open.c) before anything
+ * reads it, so that each value below is the one in use. A command may extend it by putting it first
+ * into a struct of its own (shoal bench, shoal plan). */
+#ifndef SHOAL_JOB_JOB_OPTIONS_H
+#define SHOAL_JOB_JOB_OPTIONS_H
+
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "kernels/device_flags.h"
+#include "model/model_flags.h"
+#include "moe/capacity_flags.h"
+#include "options/flags.h"
+#include "parallel/layout/layout_flags.h"
+#include "serve/input/input_part.h"
+#include "serve/lead/lead_flags.h"
+#include "serve/request/sampling_flags.h"
+#include "serve/schedule/schedule_flags.h"
+#include "text/chat/chat.h"
+
+#define JOB_FILE_FLAGS(FLAG)                                                                       \
+    FLAG(const char *, model, "model", OF_TEXT("FILE.h5"), .commands = IN_JOBS | IN_BENCH,         \
+         .help = "the checkpoint (shoal convert makes one)")                                       \
+    FLAG(const char *, input, "input", OF_TEXT("IN.jsonl"), .commands = IN_JOBS,                   \
+         .help = "request lines; - is stdin")                                                      \
+    FLAG(const char *, output, "output", OF_TEXT("OUT.jsonl"), .commands = IN_JOBS,                \
+         .help = "result lines, in input order; - is stdout")                                      \
+    FLAG(struct input_part, part, "input-part",                                                    \
+         OF_PARSED(read_part, "K/N with K from 1 to N", "K/N"), .commands = IN_JOBS,               \
+         .help = "only the lines in the K-th of N equal ranges of the input's bytes, K from 1: "   \
+                 "for job arrays; `shoal merge` joins the outputs")                                \
+    FLAG(const char *, logits, "logits", OF_TEXT("OUT.h5"), .commands = IN_SCORE,                  \
+         .help = "also write every logit, one dataset per line")                                   \
+    FLAG(const char *, metrics, "metrics", OF_TEXT("FILE"), .alias = "report",                     \
+         .commands = IN_JOBS,                                                                      \
+         .help = "write the settings and measurements of the run as JSON: at the end, and every "  \
+                 "10 s until then")                                                                \
+    FLAG(const char *, trace, "trace", OF_TEXT("FILE"), .commands = IN_JOBS,                       \
+         .help = "write a timeline of all ranks at the end, for chrome://tracing or "              \
+                 "ui.perfetto.dev; of a long job the last events")                                 \
+    FLAG(const char *, journal, "journal", OF_TEXT("DIR"), .commands = IN_JOBS,                    \
+         .help = "keep the journal there (default: OUT.jsonl.journal, beside the output)")         \
+    FLAG(bool, no_journal, "no-journal", OF_SWITCH, .commands = IN_JOBS,                           \
+         .help = "keep none: a run that is ended early begins anew")                               \
+    FLAG(uint32_t, audit, "audit", OF_COUNT(1, 1 << 24, "N"), .commands = IN_JOBS,                 \
+         .help = "write nothing: compute N rows of the output again, chosen by lot, and compare "  \
+                 "every byte; with the job's flags, on any ranks and layout. Status 4 when a row " \
+                 "differs")                                                                        \
+    FLAG(uint64_t, audit_seed, "audit-seed", OF_U64("N"), .commands = IN_JOBS, .preset = "0",      \
+         .help = "chooses other rows")
+
+#define JOB_RUN_FLAGS(FLAG)                                                                        \
+    FLAG(uint32_t, threads, "threads", OF_COUNT(1, 4096, "N"), .commands = IN_JOBS | IN_BENCH,     \
+         .help = "compute threads a rank (default: its share of the cores)")                       \
+    FLAG(uint32_t, kv_blocks, "kv-blocks", OF_COUNT(1, 1 << 30, "N"),                              \
+         .commands = IN_JOBS | IN_BENCH,                                                           \
+         .help = "KV blocks of 64 tokens in a replica (default: what free memory holds, at most "  \
+                 "what the running sequences can use)")                                            \
+    FLAG(const char *, template_date, "template-date", OF_TEXT("DATE"),                            \
+         .preset = CHAT_DATE_DEFAULT, .commands = IN_JOBS, .journal = JOURNAL_ALWAYS,              \
+         .help = "the date that chat templates see, YYYY-MM-DD")                                   \
+    FLAG(bool, moe_stats, "moe-stats", OF_SWITCH, .commands = IN_JOBS,                             \
+         .help = "print the load of each expert")                                                  \
+    FLAG(bool, strict, "strict", OF_SWITCH, .commands = IN_JOBS,                                   \
+         .help = "exit with 4 when a row is an error row")                                         \
+    FLAG(bool, dry_run, "dry-run", OF_SWITCH, .commands = IN_GENERATE,                             \
+         .help = "check, order, plan, journal and write all lines without a model's weights, "     \
+                 "with made-up answers of max_tokens each, for the ranks of --dp and --pp; "       \
+                 "without --model prompts must be token ids")                                      \
+    FLAG(uint32_t, watchdog_s, "watchdog", OF_COUNT(0, 86400, "SECONDS"), .preset = "30",          \
+         .commands = IN_JOBS,                                                                      \
+         .help = "name a rank that died, stopped or was cut off within this time, and leave with " \
+                 "76; 0: never")                                                                   \
+    FLAG(uint64_t, time_limit_s, "time-limit", OF_PARSED(read_time, "seconds or H:M:S", "TIME"),   \
+         .commands = IN_JOBS,                                                                      \
+         .help = "drain and leave with 75 before this time is over: seconds or H:M:S (in a Slurm " \
+                 "job its limit counts too)")                                                      \
+    FLAG(enum log_level, log_level, "log-level", OF_CHOICE(LOG_LEVEL_WORDS), .preset = "info",     \
+         .commands = IN_JOBS | IN_BENCH, .help = "messages on stderr; with --quiet warn")          \
+    FLAG(bool, log_json, "log-json", OF_SWITCH, .commands = IN_JOBS, .help = "log lines as JSON")  \
+    FLAG(struct failpoint, failpoint, "failpoint",                                                 \
+         OF_PARSED(read_failpoint, "NAME:PASS or NAME:PASS:ERROR", "NAME:PASS"),                   \
+         .commands = IN_JOBS) /* for tests: no help */
+
+struct job_file_flags {
+    JOB_FILE_FLAGS(FLAG_FIELD)
+};
+
+struct job_run_flags {
+    JOB_RUN_FLAGS(FLAG_FIELD)
+};
+
+struct job;
+struct bench_options;
+
+struct job_options {
+    enum lead_mode mode;
+    struct job_file_flags files;
+    struct layout_flags layout;
+    struct request_defaults sampling; /* as given; the lead's own are job_text's */
+    struct model_flags model;
+    struct capacity_flags capacity;
+    struct schedule_flags schedule;
+    struct device_flags device;
+    struct lead_flags lead;
+    struct job_run_flags run;
+    struct flags_given given;
+    /* Runs in place of the lines, once the model is loaded, with options of its own (shoal bench);
+       NULL: a job. */
+    struct status (*run_instead)(struct job *j);
+    const struct bench_options *bench;
+};
+
+/* The groups of a job's table, in the order of the help text. */
+enum job_group {
+    JOB_FILES,
+    JOB_LAYOUT,
+    JOB_SAMPLING,
+    JOB_MODEL,
+    JOB_CAPACITY,
+    JOB_SCHEDULE,
+    JOB_DEVICE,
+    JOB_LEAD,
+    JOB_RUN,
+    JOB_GROUP_COUNT
+};
+
+extern const struct flag_group job_groups[JOB_GROUP_COUNT];
+
+#endif

@@ -1,0 +1,33 @@
+/* The flags that choose the model's arithmetic: each of them changes bytes, so a journal keeps it
+ * (options/flags.h says how a row is read). */
+#ifndef SHOAL_MODEL_MODEL_FLAGS_H
+#define SHOAL_MODEL_MODEL_FLAGS_H
+
+#include "attention/kv_pool.h"
+#include "options/flags.h"
+
+/* The type that quantized weights are multiplied with. */
+enum activations { ACTIVATIONS_INT8, ACTIVATIONS_F32 };
+#define ACTIVATIONS_WORDS                                                                          \
+    {"int8", ACTIVATIONS_INT8},                                                                    \
+    {                                                                                              \
+        "f32", ACTIVATIONS_F32                                                                     \
+    }
+
+#define MODEL_FLAGS(FLAG)                                                                          \
+    FLAG(uint32_t, max_model_len, "max-model-len", OF_COUNT(1, 1 << 30, "N"), .commands = IN_ALL,  \
+         .journal = JOURNAL_ALWAYS,                                                                \
+         .help = "longest context in tokens (default: the model's; of a benchmark, its longest "   \
+                 "prompt and answer)")                                                             \
+    FLAG(enum dtype, kv_dtype, "kv-dtype", OF_CHOICE(KV_DTYPE_WORDS), .preset = "f16",             \
+         .commands = IN_ALL, .journal = JOURNAL_ALWAYS, .help = "type of the KV cache")            \
+    FLAG(enum activations, activations, "activations", OF_CHOICE(ACTIVATIONS_WORDS),               \
+         .preset = "int8", .commands = IN_JOBS | IN_BENCH, .journal = JOURNAL_ALWAYS,              \
+         .help = "type that quantized weights are multiplied with; f32 is slower; fp8 weights "    \
+                 "always use f32")
+
+struct model_flags {
+    MODEL_FLAGS(FLAG_FIELD)
+};
+
+#endif

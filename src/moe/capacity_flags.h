@@ -1,0 +1,23 @@
+/* The flags that limit tokens per expert: they change bytes, so a journal keeps them
+ * (options/flags.h says how a row is read). */
+#ifndef SHOAL_MOE_CAPACITY_FLAGS_H
+#define SHOAL_MOE_CAPACITY_FLAGS_H
+
+#include "moe/capacity.h"
+#include "options/flags.h"
+
+/* factor 0: no limit, and policy CAPACITY_DROPLESS once the job has settled its flags. */
+#define CAPACITY_FLAGS(FLAG)                                                                       \
+    FLAG(double, factor, "capacity-factor", OF_NUMBER(0.01, 1000, "F"), .journal = JOURNAL_ALWAYS, \
+         .help = "limit the tokens of each expert to this multiple of its even share; the bytes "  \
+                 "then depend on the batch")                                                       \
+    FLAG(enum capacity_policy, policy, "capacity-policy", OF_CHOICE(CAPACITY_WORDS),               \
+         .preset = "drop", .journal = JOURNAL_AS_NUMBER,                                           \
+         .help = "choices beyond that limit: dropped, sent to the next best expert with room, or " \
+                 "dropped unless they are a token's first")
+
+struct capacity_flags {
+    CAPACITY_FLAGS(FLAG_FIELD)
+};
+
+#endif

@@ -1,0 +1,31 @@
+/* The flags that choose a layout (options/flags.h says how a row is read). */
+#ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_FLAGS_H
+#define SHOAL_PARALLEL_LAYOUT_LAYOUT_FLAGS_H
+
+#include "options/flags.h"
+
+/* 0: chosen from the topology. */
+#define LAYOUT_FLAGS(FLAG)                                                                         \
+    FLAG(uint32_t, tp, "tp", OF_COUNT(1, 65536, "N"), .alias = "tensor-parallel-size",             \
+         .commands = IN_ALL,                                                                       \
+         .help = "tensor parallel ranks (default: chosen from the topology); also "                \
+                 "--tensor-parallel-size, and --pipeline-, --expert- and --data-parallel-size "    \
+                 "for the next three")                                                             \
+    FLAG(uint32_t, pp, "pp", OF_COUNT(1, 65536, "N"), .alias = "pipeline-parallel-size",           \
+         .commands = IN_ALL, .help = "pipeline stages")                                            \
+    FLAG(uint32_t, ep, "ep", OF_COUNT(1, 65536, "N"), .alias = "expert-parallel-size",             \
+         .commands = IN_ALL,                                                                       \
+         .help = "ranks that the experts are spread over (default: inside a host first; dp x tp "  \
+                 "when tp, pp and dp are given)")                                                  \
+    FLAG(uint32_t, dp, "dp", OF_COUNT(1, 65536, "N"), .alias = "data-parallel-size",               \
+         .commands = IN_ALL, .help = "replicas")                                                   \
+    FLAG(const char *, expert_load, "expert-load", OF_TEXT("FILE"), .commands = IN_ALL,            \
+         .help =                                                                                   \
+             "spread experts over ranks so that each has as many tokens, by the counts in the "    \
+             "--metrics file of an earlier job; results are the same")
+
+struct layout_flags {
+    LAYOUT_FLAGS(FLAG_FIELD)
+};
+
+#endif

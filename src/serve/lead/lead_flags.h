@@ -1,0 +1,29 @@
+/* The flags of the lead: what it keeps, resumes and shows (options/flags.h says how a row is read).
+ * None changes a byte. */
+#ifndef SHOAL_SERVE_LEAD_LEAD_FLAGS_H
+#define SHOAL_SERVE_LEAD_LEAD_FLAGS_H
+
+#include "options/flags.h"
+
+enum lead_mode { LEAD_GENERATE, LEAD_SCORE };
+
+#define LEAD_FLAGS(FLAG)                                                                           \
+    FLAG(bool, result_cache, "result-cache", OF_ON_OFF, .preset = "on",                            \
+         .help = "equal requests (prompt, sampling, seed or greedy) are computed once; off when "  \
+                 "scoring or with a capacity factor")                                              \
+    FLAG(bool, restart, "restart", OF_SWITCH,                                                      \
+         .help = "forget the rows of earlier runs and overwrite the output")                       \
+    FLAG(bool, retry_errors, "retry-errors", OF_SWITCH,                                            \
+         .help = "run the error rows of earlier runs again")                                       \
+    FLAG(int32_t, checkpoint_tokens, "checkpoint-tokens", OF_COUNT(0, 1e9, "N"), .preset = "256",  \
+         .help = "save the tokens of a running request every N; 0: only when the job is drained")  \
+    FLAG(bool, quiet, "quiet", OF_SWITCH, .commands = IN_JOBS | IN_BENCH,                          \
+         .help = "no progress and no summary on stderr, warnings only")                            \
+    FLAG(bool, progress_bar, "progress-bar", OF_SWITCH,                                            \
+         .help = "draw a bar although stderr is no terminal (mpirun hands on a pipe)")
+
+struct lead_flags {
+    LEAD_FLAGS(FLAG_FIELD)
+};
+
+#endif

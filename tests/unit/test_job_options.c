@@ -1,0 +1,101 @@
+/* The table of a job's flags: every row is sound, and no two are taken for each other. */
+#include "job/job_options.h"
+
+#include <CUnit/CUnit.h>
+#include <stdio.h>
+#include <string.h>
+
+static const enum flag_command commands[] = {IN_GENERATE, IN_SCORE, IN_BENCH, IN_PLAN};
+enum { N_COMMANDS = 4, NAMES_MAX = 2 * FLAGS_GIVEN_MAX };
+
+static struct flag_table table_of(enum flag_command command)
+{
+    return (struct flag_table){
+        .groups = job_groups, .n_groups = JOB_GROUP_COUNT, .command = command};
+}
+
+static bool is_taken(const struct flag *f, enum flag_command command)
+{
+    return ((f->commands != 0 ? f->commands : (uint32_t)IN_JOBS) & command) != 0;
+}
+
+/* All names and aliases of a command's flags; returns how many. */
+static size_t names_of(enum flag_command command, const char *names[NAMES_MAX])
+{
+    size_t n = 0;
+    for (size_t g = 0; g < JOB_GROUP_COUNT; g++) {
+        for (size_t i = 0; i < job_groups[g].n; i++) {
+            const struct flag *f = &job_groups[g].rows[i];
+            if (!is_taken(f, command)) continue;
+            names[n++] = f->name;
+            if (f->alias != NULL) names[n++] = f->alias;
+        }
+    }
+    return n;
+}
+
+static void no_two_flags_have_one_name(void)
+{
+    const char *names[NAMES_MAX];
+    for (size_t c = 0; c < N_COMMANDS; c++) {
+        const size_t n = names_of(commands[c], names);
+        CU_ASSERT_FATAL(n > 5 && n <= FLAGS_GIVEN_MAX);
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k < i; k++) CU_ASSERT_STRING_NOT_EQUAL(names[i], names[k]);
+    }
+}
+
+/* A preset is a value that the flag itself takes, and giving it changes nothing. */
+static void every_flag_takes_its_preset(void)
+{
+    static struct job_options left_out, given;
+    const struct flag_table table = table_of(IN_GENERATE);
+    static struct flags_parsed parsed;
+    for (size_t g = 0; g < JOB_GROUP_COUNT; g++) {
+        for (size_t i = 0; i < job_groups[g].n; i++) {
+            const struct flag *f = &job_groups[g].rows[i];
+            char name[64], value[64];
+            char *argv[] = {name, name, value, NULL};
+            if (f->preset == NULL || !is_taken(f, IN_GENERATE)) continue;
+            snprintf(name, sizeof name, "--%s", f->name);
+            snprintf(value, sizeof value, "%s", f->preset);
+            memset(&given, 0, sizeof given);
+            memset(&left_out, 0, sizeof left_out);
+            memset(&parsed, 0, sizeof parsed);
+            CU_ASSERT_EQUAL(flags_parse(&table, 1, argv, &left_out, &parsed).code, STATUS_OK);
+            CU_ASSERT_EQUAL(flags_parse(&table, 3, argv, &given, &parsed).code, STATUS_OK);
+            const size_t at = job_groups[g].offset + f->offset;
+            const bool is_text = f->kind == FLAG_STRING; /* equal text, another place */
+            CU_ASSERT(is_text ||
+                      memcmp((char *)&given + at, (char *)&left_out + at, f->n_bytes) == 0);
+        }
+    }
+}
+
+/* The lines of a journal that hang on flags, for all presets: a contract with journals that exist.
+ */
+static void the_settings_of_presets_stand_still(void)
+{
+    static struct job_options o;
+    const struct flag_table table = table_of(IN_GENERATE);
+    const char *expected = "--max-tokens=128\n--temperature=1\n--top-p=1\n--top-k=0\n"
+                           "--repetition-penalty=1\n--presence-penalty=0\n--frequency-penalty=0\n"
+                           "--n=1\n--logprobs=0\n--min-p=0\n--seed=0\n--stop=\n"
+                           "--max-model-len=0\n--kv-dtype=f16\n--activations=int8\n"
+                           "--capacity-factor=0\n--capacity-policy=1\n--template-date=2024-07-26\n";
+    struct strbuf s;
+    strbuf_init(&s);
+    memset(&o, 0, sizeof o);
+    flags_preset(&table, &o);
+    for (size_t g = 0; g < JOB_GROUP_COUNT; g++) flags_settings(&job_groups[g], &o, NULL, &s);
+    CU_ASSERT_STRING_EQUAL(s.data, expected);
+    strbuf_fini(&s);
+}
+
+void suite_job_options(CU_pSuite suite);
+void suite_job_options(CU_pSuite suite)
+{
+    CU_add_test(suite, "no two flags have one name", no_two_flags_have_one_name);
+    CU_add_test(suite, "every flag takes its preset", every_flag_takes_its_preset);
+    CU_add_test(suite, "the settings of presets stand still", the_settings_of_presets_stand_still);
+}
