@@ -311,6 +311,7 @@ static void changed_settings_are_refused_by_name(void)
     refused(&job, STATUS_USAGE, "--stop");
     job.o.settings = "checkpoint=1\n--seed=5\n";
     refused(&job, STATUS_INPUT, "does not know");
+    refused(&job, STATUS_INPUT, "it has --temperature=0.8, which this run does not set");
     job.o.flags.restart = true;
     util_job_run(&job, UTIL_TO_THE_END, false, &out);
     CU_ASSERT_TRUE(out.done);

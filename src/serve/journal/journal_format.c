@@ -278,6 +278,18 @@ static struct part shown(struct part p)
     return (struct part){p.at, p.n < SHOWN_BYTES ? p.n : SHOWN_BYTES};
 }
 
+/* The first line of `was` whose name `is` lacks; where it lacks none, the order differs. */
+static struct part first_without(const char *was, const char *is)
+{
+    for (const char *at = was; *at != '\0';) {
+        const struct part name = {at, strcspn(at, "=\n")}, line = {at, strcspn(at, "\n")};
+        if (value_of(is, name).at == NULL) return shown(line);
+        at += line.n;
+        if (*at == '\n') at++;
+    }
+    return (struct part){"settings in another order", strlen("settings in another order")};
+}
+
 struct status journal_settings_check(const char *path, const char *was, const char *is,
                                      const char *remedy)
 {
@@ -296,7 +308,10 @@ struct status journal_settings_check(const char *path, const char *was, const ch
         at += strcspn(at, "\n");
         if (*at == '\n') at++;
     }
-    return status_make(STATUS_INPUT,
-                       "journal %s: it has settings that this version of shoal does not know; %s",
-                       path, remedy);
+    const struct part lost = first_without(was, is);
+    return status_make(
+        STATUS_INPUT,
+        "journal %s: it has %.*s, which this run does not set or this version of shoal "
+        "does not know; %s",
+        path, (int)lost.n, lost.at, remedy);
 }
