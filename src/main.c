@@ -72,7 +72,7 @@ static void hold_streams(void)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)!open("/dev/null", WRONG_WAY[fd]);
 }
 
-/* What was asked for and did not arrive on stdout is a failure. */
+/* Output that did not reach stdout is a failure. */
 static int close_stdout(int status)
 {
     const bool is_out = fflush(stdout) == 0 && !ferror(stdout);

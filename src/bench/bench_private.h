@@ -9,7 +9,7 @@
 #include "plan/step_plan.h"
 #include "serve/schedule/stats.h"
 
-/* What steps read and compute, over all ranks. */
+/* Bytes and operations of steps, over all ranks. */
 struct bench_cost {
     double dense_bytes;     /* weights that every step reads: all but experts and the embedding */
     double expert_bytes;    /* of one expert of one layer */
@@ -47,7 +47,7 @@ struct bench_parts {
     struct bench_ratios reads, f32;
 };
 
-/* What the compute threads do between steps: read memory that no cache holds, and multiply. */
+/* Work of the compute threads between steps: read memory that no cache holds, and multiply. */
 struct bench_paired {
     struct team *team;
     struct peak_memory memory;
@@ -123,7 +123,7 @@ void bench_cost_experts(const struct bench_cost *cost, const struct job *j,
 /* Local. The synthetic token at `position` of request `i`: spread evenly over the vocabulary. */
 uint32_t bench_token(uint32_t i, uint32_t position, uint32_t vocab);
 
-/* What a report shows beside the results. */
+/* A report: the results, and the facts shown beside them. */
 struct bench_report {
     const struct job *j;
     struct bench_machine machine;

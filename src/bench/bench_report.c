@@ -1,4 +1,5 @@
-/* What shoal bench prints: a block of latencies for each case, one table of all cases, and JSON. */
+/* The report of shoal bench: a block of latencies for each case, one table of all cases, and JSON.
+ */
 #include "bench/bench_private.h"
 
 #include <math.h>
@@ -97,7 +98,7 @@ static void print_latency(const char *name, const struct latency *l)
     printf(" %9.2f  %llu\n", (double)l->max_ns * 1e-6, (unsigned long long)l->n);
 }
 
-/* What collectives took of the steps of a kind. */
+/* The part of the steps of a kind that collectives took. */
 static void print_comm(const char *name, const struct bench_phase *p)
 {
     if (p->s == 0 || p->comm_s == 0) return;

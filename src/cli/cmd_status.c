@@ -34,7 +34,7 @@ static const char text[] =
     "are error rows, the rate of the last run and about how long the rest takes. Reads only, also "
     "while the job runs.";
 
-/* What is said of a job. */
+/* A job's state and rates, as they are shown. */
 struct view {
     const char *state;
     const struct journal_facts *f;

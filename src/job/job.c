@@ -102,7 +102,8 @@ static struct status start_threads(struct job *j)
     return status_ok();
 }
 
-/* What this host could still give to the job: free memory, within a container's or job's limit. */
+/* Bytes that this host could still give to the job: free memory, within a container's or job's
+ * limit. */
 static uint64_t free_bytes(const struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
@@ -256,7 +257,7 @@ static struct status start(struct job *j)
     return status_ok();
 }
 
-/* What the lead keeps between steps. */
+/* The lead's state between steps. */
 struct lead_loop {
     struct step_plan plan;
     struct step_result result;

@@ -31,7 +31,7 @@ static enum device_arithmetic arithmetic_of(const struct device_flags *o)
     return o->fast_reductions ? DEVICE_FREE : DEVICE_LAW;
 }
 
-/* What opening a device needs to know; *numas is the caller's to free. */
+/* Options to open this rank's device with; *numas is the caller's to free. */
 static struct status options_of(const struct job *j, struct device_options *out, int32_t **numas)
 {
     const struct topo_rank *here = place_of(j);

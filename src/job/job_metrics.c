@@ -154,7 +154,7 @@ static void put_ranks(const struct job *j, const struct engine_stats *all, struc
     end(s, "],");
 }
 
-/* What --expert-load reads. */
+/* The object that --expert-load reads. */
 static void put_expert_load(const struct job *j, const int64_t *load, struct strbuf *s)
 {
     strbuf_puts(s, "\"expert_load\":[");

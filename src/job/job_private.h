@@ -59,7 +59,7 @@ void job_report_start(const struct job *j);
  * experts' load when asked for, and writes --metrics. Errors: STATUS_IO, STATUS_MEMORY. */
 struct status job_report_end(struct job *j);
 
-/* What the ranks of one pipeline stage did: means over them in seconds, the largest peak. The parts
+/* Times of the ranks of one pipeline stage: means over them in seconds, the largest peak. The parts
  * add up to about `elapsed`. */
 struct stage_times {
     double compute_s, communication_s, waiting_s, planning_s, elapsed_s;

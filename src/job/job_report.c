@@ -1,4 +1,4 @@
-/* What a job says of itself: at the start, and at the end. */
+/* The report of a job on stderr, at its start and at its end. */
 #include "job/job_private.h"
 
 #include "base/log.h"

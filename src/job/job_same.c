@@ -14,7 +14,7 @@
 
 enum { READ_BYTES = 1 << 20, HOST_BYTES = 64 };
 
-/* What a rank says. All versions of shoal have this size and begin with these two fields. */
+/* A rank's introduction. It has this size and begins with these two fields in all versions. */
 struct identity {
     uint64_t program; /* 0: its file could not be read */
     uint64_t flags;

@@ -47,7 +47,7 @@ static bool start(const char *job_id, int out, pid_t *pid)
     return failed == 0;
 }
 
-/* What comes out of fd until its end, at most n - 1 bytes, within the time. */
+/* Reads fd to its end, at most n - 1 bytes, for at most WAIT_MS. */
 static void read_answer(int fd, char *answer, size_t n)
 {
     const uint64_t since = clock_ns();

@@ -1,5 +1,5 @@
-/* What Slurm knows of this job. Called by job.c on the launcher's first process, before MPI starts
- * (no process is started from a rank that talks to the network already). */
+/* The time that Slurm leaves to this job. Called by job.c on the launcher's first process, before
+ * MPI starts (no process is started from a rank that talks to the network already). */
 #ifndef SHOAL_JOB_SLURM_H
 #define SHOAL_JOB_SLURM_H
 

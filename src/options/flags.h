@@ -103,7 +103,7 @@ struct flag {
 #define OF_PARSED(function, says, name)                                                            \
     .kind = FLAG_PARSED, .parse = (function), .expected = (says), .argument = (name)
 
-/* What a list is made into: a struct's fields, or a table's rows. */
+/* A list becomes a struct's fields, or a table's rows. */
 #define FLAG_FIELD(type, field, ...) type field;
 #define FLAG_ROW(type, field, flag, ...)                                                           \
     {.name = flag, .offset = offsetof(FLAG_OWNER, field), .n_bytes = sizeof(type), __VA_ARGS__},
@@ -138,7 +138,7 @@ struct flags_given {
     size_t n;
 };
 
-/* What the arguments ask for: to run, or to print help or a manual page. */
+/* The arguments ask to run the command, or to print its help or manual page. */
 enum flags_ask { FLAGS_RUN, FLAGS_HELP, FLAGS_MAN };
 
 struct flags_parsed {
