@@ -202,3 +202,35 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
     const uint32_t dense = PART_DENSE | (m->ffn_bias ? PART_FFN_BIAS : 0);
     return PART_LAYER | attention_parts(m) | (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
+
+/* Elements of the tensors of these parts; of experts, n_experts count. */
+static uint64_t elements_of(const struct arch *m, uint32_t parts, uint32_t n_experts,
+                            bool has_vectors)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
+        const struct arch_tensor *t = arch_tensor_at(i);
+        if ((t->part & parts) == 0 || (t->is_vector && !has_vectors)) continue;
+        n += (uint64_t)arch_dim_size(m, t->rows) * arch_dim_size(m, t->cols) *
+             (t->is_expert ? n_experts : 1);
+    }
+    return n;
+}
+
+uint64_t arch_params(const struct arch *m)
+{
+    uint64_t n = elements_of(m, PART_EMBED | PART_FINAL | (m->tied ? 0 : PART_HEAD), 0, true);
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        n += elements_of(m, arch_layer_parts(m, l), m->n_experts, true);
+    }
+    return n;
+}
+
+uint64_t arch_token_params(const struct arch *m)
+{
+    uint64_t n = 0;
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        n += elements_of(m, arch_layer_parts(m, l), m->n_chosen, false);
+    }
+    return n;
+}

@@ -144,6 +144,13 @@ uint32_t arch_dim_size(const struct arch *m, enum arch_dim dim);
 enum arch_axis arch_dim_axis(enum arch_dim dim);
 uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
 
+/* Local. Parameters of the model: elements of all its tensors. */
+uint64_t arch_params(const struct arch *m);
+
+/* Local. Elements of the matrices of all layers that one token is multiplied with: of the experts
+ * those that it chooses. */
+uint64_t arch_token_params(const struct arch *m);
+
 /* Local. The parts of a layer. */
 uint32_t arch_layer_parts(const struct arch *m, uint32_t layer);
 

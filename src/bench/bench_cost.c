@@ -2,6 +2,7 @@
  * fraction that shoal bench prints. */
 #include "bench/bench_private.h"
 
+#include "arch/arch_tensors.h"
 #include "attention/kv_pool.h"
 #include "base/mem.h"
 #include "kernels/ops.h"
@@ -29,16 +30,6 @@ static double expert_bytes_here(const struct weights *w)
     return n;
 }
 
-static double linear_flops(const struct arch *m, uint32_t n_moe_layers)
-{
-    const double d = m->width, q = (double)m->n_heads * m->head_dim;
-    const double kv = (double)m->n_kv_heads * m->head_dim;
-    const double attention = 2 * d * q + 2 * d * kv, dense = 3 * d * m->ffn;
-    const double moe = d * m->n_experts + 3.0 * m->n_chosen * d * m->expert_ffn;
-    return 2 *
-           (m->n_layers * attention + (m->n_layers - n_moe_layers) * dense + n_moe_layers * moe);
-}
-
 struct status bench_cost_init(struct bench_cost *cost, struct job *j)
 {
     const struct arch *m = &j->model;
@@ -61,7 +52,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     cost->kv_token_bytes = (double)kv_pool_block_bytes(m->n_layers, m->n_kv_heads, m->head_dim,
                                                        j->o->model.kv_dtype, m->kv_lora > 0) /
                            KV_BLOCK_TOKENS;
-    cost->row_flops = linear_flops(m, cost->n_moe_layers);
+    cost->row_flops = 2.0 * (double)arch_token_params(m);
     cost->head_flops = 2.0 * m->width * m->vocab;
     cost->attention_flops = 4.0 * m->n_heads * m->head_dim * m->n_layers;
     cost->counts_experts = m->n_experts > 0 && j->layout->n_ranks == 1;
