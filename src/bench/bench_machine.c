@@ -26,7 +26,7 @@ enum {
 static const size_t sum_bytes[N_SUMS] = {4096, 65536};
 static const size_t read_bytes_max = (size_t)4 << 30; /* where a CPU names caches beyond belief */
 
-/* Runs one pass of a probe; the amount is in operations or bytes. */
+/* The work of one pass; its amount is in operations or bytes. */
 struct probe {
     struct team *team;
     const struct peak_memory *memory; /* NULL: arithmetic */

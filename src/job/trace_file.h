@@ -41,7 +41,7 @@ void trace_event_print(const struct trace_event *e, uint32_t rank,
 struct status trace_file_write(struct comm *c, const struct layout *l, const struct trace *t,
                                struct trace_clock start, uint64_t origin_ns, const char *path);
 
-/* Writes the events of one rank alone, when the others cannot be waited for. */
+/* One rank and its events, for a file of its own when the others cannot be waited for. */
 struct trace_alone {
     const struct trace *trace;
     const struct layout *layout;
