@@ -62,9 +62,9 @@ static void turn_help_round(int argc, char **argv)
     argv[2] = help;
 }
 
-/* Where a stream is closed, the next file to be opened would take its place and get what is
- * printed. /dev/null stands there instead, opened the wrong way round: whoever reads or prints is
- * told. */
+/* Opens /dev/null in place of closed standard streams; otherwise the next opened file would take
+ * the number and receive what is printed. It is opened for the other direction, so that reading or
+ * printing fails. */
 static void hold_streams(void)
 {
     static const int WRONG_WAY[] = {O_WRONLY, O_RDONLY, O_RDONLY};

@@ -52,7 +52,7 @@ enum weight_role {
     WEIGHT_ROLE_COUNT
 };
 
-/* What ranks divide among themselves. */
+/* The dimension of a tensor that ranks divide. */
 enum arch_axis {
     AXIS_NONE, /* nothing: every rank that holds the tensor holds all of this dimension */
     AXIS_HEADS,

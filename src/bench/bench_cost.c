@@ -1,5 +1,5 @@
-/* What a step must read and compute, from the model's shape and the plan: the numerators of every
- * fraction that shoal bench prints. */
+/* Counts the bytes and operations of a step from the model's shape and the plan: the numerators of
+ * every fraction that shoal bench prints. */
 #include "bench/bench_private.h"
 
 #include "arch/arch_tensors.h"

@@ -1,4 +1,4 @@
-/* When a job should end early: SIGUSR1, SIGTERM, without a launcher SIGHUP (a terminal that was
+/* Decides when a job ends early: SIGUSR1, SIGTERM, without a launcher SIGHUP (a terminal that was
  * closed), or a margin before the time limit. All threads block these signals, and drain_poll asks
  * for them between steps, so that no handler runs and no call is interrupted. Every rank may get
  * them; in the step loop only the lead acts. Called by job.c and dry_run.c. */

@@ -14,7 +14,8 @@
 
 enum { STUB_CONTEXT = 4096, STUB_VOCAB = 1 << 20, DRY_CONTEXTS = 64, REPORT_LINES = 1000000 };
 
-/* A step's results wait for their turn, as with ranks: [pp, dp], owned. */
+/* The stub in place of the ranks. Results of a step are held until their turn, as with ranks: [pp,
+ * dp], owned. */
 struct stub {
     uint32_t n_groups, n_replicas;
     struct step_result *results;
@@ -31,8 +32,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Depends on what a token of a model depends on, so that rows come out the same in any run: greedy
- * ones have no key. */
+/* Makes up a token from the inputs that determine a model's token, so that rows are the same in
+ * every run; greedy sequences have no key. */
 static int32_t stub_token(const struct job *j, const struct plan_seq *s)
 {
     uint64_t h = (uint64_t)(s->pos0 + s->n_rows);
@@ -94,7 +95,7 @@ static struct status stub_collect(struct stub *s, struct job *j, uint32_t group)
     return status_ok();
 }
 
-/* Memory every million rows: that it does not grow should be seen. */
+/* Logs the memory every million rows, to show that it does not grow. */
 static void report_memory(struct stub *s, const struct job *j)
 {
     struct serve_summary *now = j->summary;
@@ -145,8 +146,8 @@ done:
     return st;
 }
 
-/* What the job needs to know of a model: its checkpoint's config and texts, but no weights; or,
- * when no checkpoint is given, none: prompts must be token ids then. */
+/* Reads the checkpoint's config and texts, but no weights. Without a checkpoint there is no model,
+ * and prompts must be token ids. */
 static struct status read_model(struct job *j)
 {
     if (j->o->files.model != NULL) return job_read_model(j);

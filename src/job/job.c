@@ -63,7 +63,7 @@ static struct status choose_layout(struct job *j)
     return status_ok();
 }
 
-/* The lead reads --expert-load; all have room for it. */
+/* The lead reads --expert-load; all ranks allocate memory for it. */
 static struct status read_expert_load(struct job *j)
 {
     const size_t n = (size_t)j->model.n_layers * j->model.n_experts;
@@ -73,7 +73,7 @@ static struct status read_expert_load(struct job *j)
     return mem_alloc(&j->expert_load, n, sizeof *j->expert_load, "experts' load");
 }
 
-/* **Collective (world)**. Every rank deals the experts by the lead's load. */
+/* **Collective (world)**. Every rank places the experts by the lead's load. */
 static struct status place_experts(struct job *j)
 {
     if (j->o->layout.expert_load == NULL) return status_ok();
@@ -134,7 +134,7 @@ static struct status size_kv_pool(struct job *j)
     const uint64_t useful = per_context * (uint64_t)(batch > 0 ? batch : DEFAULT_CONTEXTS);
     if (n > useful) n = useful;
     if (j->o->run.kv_blocks > 0) n = j->o->run.kv_blocks;
-    comm_barrier(j->comm, COMM_HOST); /* nobody allocates before all have looked */
+    comm_barrier(j->comm, COMM_HOST); /* no rank allocates before all have read the free memory */
     comm_min_u64(j->comm, COMM_WORLD, &n, 1);
     if (n > INT32_MAX) n = INT32_MAX;
     if (n < per_context) {
@@ -174,8 +174,8 @@ static struct status open_lead(struct job *j)
     return job_open_lead(j);
 }
 
-/* Rows that are done reach the journal before this rank leaves because another is lost, and what
- * it did until then its timeline. */
+/* The watchdog's callback, before this rank leaves because another one is lost: writes finished
+ * rows to the journal, and this rank's timeline to its file. */
 static void say_last_words(void *user)
 {
     struct job *j = user;
@@ -201,11 +201,12 @@ static struct status drained(const struct job *j, const char *when)
 static struct status check_drain(struct job *j)
 {
     const bool asked = drain_poll(&j->drain, 0) != DRAIN_NOT;
-    j->drain.last_ns = 0; /* loading is no step */
+    j->drain.last_ns = 0; /* the time of loading is not a step's */
     return asked ? drained(j, "while it was starting") : status_ok();
 }
 
-/* Ends a phase: every rank learns the worst status. What agrees by itself takes TRY instead. */
+/* Ends a phase: every rank gets the worst status. Calls that agree by themselves use TRY instead.
+ */
 #define PHASE(expr) TRY(comm_agree(j->comm, (expr)))
 
 struct weights_source job_weights_source(struct job *j, const struct layout *l)
@@ -230,7 +231,8 @@ static struct status start(struct job *j)
     PHASE(choose_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
     log_init(comm_rank(j->comm, COMM_WORLD), j->o->run.log_level, j->o->run.log_json);
-    /* before the compute threads are bound, so that its thread keeps all of this rank's cores */
+    /* before the compute threads are bound, so that the watchdog's thread may use all cores of this
+     * rank */
     TRY(watchdog_start(j->comm, j->o->run.watchdog_s, &j->watchdog));
     PHASE(read_expert_load(j));
     PHASE(place_experts(j));
@@ -266,8 +268,8 @@ struct lead_loop {
     bool drains; /* the run ends early: nothing more is planned */
 };
 
-/* Takes the results of a group's last step from all replicas. After a failure they are only
- * drained, so that no rank is left with a message nobody wants. */
+/* Receives the results of a group's last step from all replicas. After a failure it discards them,
+ * so that no rank waits to send one. */
 static struct status collect(struct job *j, struct lead_loop *l, uint32_t group, struct status st)
 {
     for (uint32_t r = 0; r < j->layout->dp; r++) {
@@ -283,7 +285,7 @@ static struct status collect(struct job *j, struct lead_loop *l, uint32_t group,
     return st;
 }
 
-/* The other ranks are inside a step or wait for a plan that cannot come: there is no way back. */
+/* Ends the job: the other ranks are inside a step or wait for a plan that will not come. */
 static void lose(struct job *j, const char *what, const struct status *st)
 {
     log_line(LOG_ERROR, "%s: %s", what, st->text);
@@ -291,7 +293,7 @@ static void lose(struct job *j, const char *what, const struct status *st)
     comm_abort(j->comm, status_exit(STATUS_LOST));
 }
 
-/* A second signal does not wait for the steps in flight. */
+/* Leaves after a second signal, without waiting for the steps in flight. */
 static void leave_now(struct job *j)
 {
     const struct status st = lead_finish(j->lead, j->summary);
@@ -405,7 +407,7 @@ static struct status run_loaded(struct job *j)
     return st;
 }
 
-/* The verdict, on stdout: it is what was asked for. */
+/* Prints the verdict on stdout, since the user asked for it. */
 static struct status end_audit(const struct job *j)
 {
     if (j->audit == NULL) return status_ok();
@@ -442,7 +444,7 @@ void job_close(struct job *j)
     strbuf_fini(&j->session);
     const struct status ignored = logits_file_close(&j->logits);
     (void)ignored;
-    file_claims_destroy(&j->claims); /* behind all that writes */
+    file_claims_destroy(&j->claims); /* after everything that writes */
     job_text_fini(&j->text);
     engine_destroy(&j->engine);
     weights_destroy(&j->weights);
@@ -468,7 +470,7 @@ void job_init(struct job *j, const struct job_options *options, struct config en
         j->options.run.log_level = LOG_WARN;
 }
 
-/* **Collective (world)**. The limit that the first process found counts for all. */
+/* **Collective (world)**. Broadcasts the time limit that the first process found. */
 static void share_limit(struct job *j, uint64_t since_ns, uint64_t seconds)
 {
     comm_max_u64(j->comm, COMM_WORLD, &seconds, 1);
@@ -479,7 +481,7 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
 {
     struct job j;
     job_init(&j, options, env);
-    signal(SIGPIPE, SIG_IGN); /* a reader that went away is an error of writing */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error */
     drain_init(&j.drain, env.is_launched);
     uint64_t slurm_s = 0;
     if (env.launcher_rank == 0 && !slurm_time_left(env.slurm_job, &slurm_s)) slurm_s = 0;
@@ -490,7 +492,7 @@ int job_run(const struct job_options *options, struct config env, int *argc, cha
     if (!status_failed(&st)) st = job_same(j.comm, *argc, *argv);
     if (!status_failed(&st)) share_limit(&j, asked_ns, slurm_s);
     if (!status_failed(&st)) st = run(&j);
-    /* all ranks agreed on this status, so one voice is enough */
+    /* all ranks agreed on this status, so one rank reports it */
     if (status_failed(&st) && (j.comm == NULL || comm_rank(j.comm, COMM_WORLD) == 0)) {
         log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
     }

@@ -10,7 +10,7 @@
 
 enum { AUTO_DRAFTS = 15 }; /* of --speculate auto, at most */
 
-/* Of a result message: what a row may take beside its logits, and the message's header. */
+/* Bytes of a result message beside the logits: for each row, and for the header. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
 
 static struct status check_device(const struct device_flags *f)
@@ -48,7 +48,7 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* Of the weights that a row is multiplied with: the part in experts. */
+/* The part in experts of the weights that a row is multiplied with. */
 static float experts_part(const struct layout_model *m)
 {
     const double width = m->width, heads = m->n_heads + m->n_kv_heads;
@@ -61,9 +61,9 @@ static float experts_part(const struct layout_model *m)
     return (float)(experts / (all + experts));
 }
 
-/* What a step costs by its rows, from what steps took on two cores (bench/README.md, "Guessed
- * tokens"), rather too much than too little. With 8 rows of quantized values the arithmetic takes
- * as long as reading the weights. */
+/* The cost of a step by its rows, from measurements on two cores (bench/README.md, "Guessed
+ * tokens"), rounded up. With 8 rows of quantized values the arithmetic takes as long as reading the
+ * weights. */
 static struct drafting_cost draft_cost(const struct layout_model *m)
 {
     if (m->n_experts > 0)
@@ -99,7 +99,7 @@ static void settle_scheduling(struct job *j)
     settle_drafts(j, may_share);
     if (!may_share) f->prefix_cache = false;
     if (!may_share || j->o->files.audit > 0) j->options.lead.result_cache = false;
-    if (j->o->files.logits != NULL) f->order = ORDER_INPUT; /* of the datasets, too */
+    if (j->o->files.logits != NULL) f->order = ORDER_INPUT; /* also the order of the datasets */
 }
 
 /* The largest message of a step, hidden rows or with --logits the logits, stays below 2 GiB. */

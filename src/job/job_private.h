@@ -1,4 +1,4 @@
-/* The parts of a job that its files share: what each of them does for job.c and dry_run.c. */
+/* Functions that the files of a job share; job.c and dry_run.c call them. */
 #ifndef SHOAL_JOB_JOB_PRIVATE_H
 #define SHOAL_JOB_JOB_PRIVATE_H
 

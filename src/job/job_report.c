@@ -15,7 +15,7 @@ static void report_places(const struct job *j)
     struct status st = expert_evenness_of(j->layout, NULL, j->expert_load, &by_id);
     if (!status_failed(&st))
         st = expert_evenness_of(j->layout, j->expert_places, j->expert_load, &by_load);
-    if (status_failed(&st)) return; /* it is only said */
+    if (status_failed(&st)) return; /* it is only a report */
     log_line(LOG_INFO,
              "experts stand by the load in %s: the fullest rank of a layer had %.2f of the mean of "
              "tokens, %.2f in the worst layer (by id %.2f, %.2f)",

@@ -24,7 +24,8 @@ struct identity {
 };
 _Static_assert(sizeof(struct identity) == 128, "the same on the wire in every version");
 
-/* The file may have been replaced since it was started: /proc has the one that runs. */
+/* Computes the digest of the running program's file, from /proc: the file on disk may have been
+ * replaced. */
 static struct status digest_program(uint64_t *out)
 {
     char *buf = NULL;
@@ -45,7 +46,7 @@ static struct status digest_program(uint64_t *out)
     return st;
 }
 
-/* All arguments, a NUL behind each. */
+/* Joins all arguments, each followed by a NUL. */
 static struct status join_flags(int argc, char **argv, struct strbuf *out)
 {
     for (int i = 0; i < argc; i++) strbuf_add(out, argv[i], strlen(argv[i]) + 1);
@@ -85,7 +86,7 @@ static struct status name_flag(int rank, const char *host, const char *first, si
                        rank, host, before, expected, found);
 }
 
-/* Some ranks' flags differ. They compare them with rank 0's, word by word. */
+/* Called when some ranks' flags differ: each compares its own with rank 0's, word by word. */
 static struct status compare_flags(struct comm *c, const struct identity *all, int argc,
                                    char **argv, const struct strbuf *flags)
 {
@@ -125,7 +126,7 @@ struct status job_same(struct comm *c, int argc, char **argv)
     if (!status_failed(&st)) {
         st = mem_alloc(&all, (size_t)comm_size(c, COMM_WORLD), sizeof *all, "ranks' digests");
     }
-    if (status_failed(&st)) { /* nothing was said yet, so nothing can be agreed on */
+    if (status_failed(&st)) { /* no communication has happened yet, so the ranks cannot agree */
         log_line(LOG_ERROR, "%s", st.text);
         comm_abort(c, status_exit(st.code));
     }

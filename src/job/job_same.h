@@ -1,5 +1,5 @@
-/* Whether all ranks are one job: the same program, started with the same flags. The first thing
- * that ranks say to each other, so that no two versions ever disagree about what comes next.
+/* Checks that all ranks are one job: the same program, started with the same flags. It is the first
+ * message between ranks, so two versions never disagree about the next one.
  * Called by the jobs right after MPI's start. */
 #ifndef SHOAL_JOB_JOB_SAME_H
 #define SHOAL_JOB_JOB_SAME_H

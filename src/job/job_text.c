@@ -76,8 +76,8 @@ static void read_end_token(struct job_text *t, const struct js_node *config)
     if (content != NULL) add_end_id(t, tokenizer_token_id(t->tokenizer, content, n));
 }
 
-/* Without a tokenizer_config.json (from GGUF), what bos_token and eos_token stand for in a template
- * follows from the ids in config.json. */
+/* Sets bos_token and eos_token for templates from the ids in config.json, when there is no
+ * tokenizer_config.json (GGUF). */
 static struct status name_tokens(struct job_text *t, const struct ckpt *c)
 {
     static const char *const names[][2] = {{"bos_token", "bos_token_id"},
@@ -96,8 +96,9 @@ static struct status name_tokens(struct job_text *t, const struct ckpt *c)
     return st;
 }
 
-/* A template that cannot be run is no reason to refuse plain prompts: rows with messages say so.
- * config is tokenizer_config.json, or NULL. */
+/* Reads the chat template. One that cannot be run is no error, because plain prompts do not need
+ * it: rows with messages become error rows that say why. config is tokenizer_config.json, or NULL.
+ */
 static struct status read_chat_template(struct job_text *t, const struct ckpt *c,
                                         const struct js_node *config)
 {

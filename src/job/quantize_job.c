@@ -142,7 +142,8 @@ static struct status open_file(struct quantize_job *j)
     return quantize_texts(&j->file);
 }
 
-/* What calibration left: embedding, kept tensors, RTN where no linear of a layer is meant. */
+/* Writes the tensors that calibration did not: the embedding, kept tensors, and tensors outside the
+ * layers' linears, by RTN. */
 static struct status finish_file(struct quantize_job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whose input it is. */
+/* The linear whose input is shown. */
 enum tap_site {
     TAP_ATTENTION,   /* q, k and v, or what makes latents: [T, D] */
     TAP_Q_LATENT,    /* q of latent attention, from its own latent: [T, q_lora] */

@@ -88,7 +88,8 @@ static enum layout_class class_of(enum weight_role role)
     }
 }
 
-/* What a group of inputs needs as packed: codes, scale, zero; of a plain tensor one element. */
+/* The packed bytes of a group of inputs: codes, scale and zero point; of a plain tensor one
+ * element. */
 static struct layout_weight weight_of(const struct ckpt_tensor *t)
 {
     const struct quant_format f = t->quant;

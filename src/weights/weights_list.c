@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* What the walk over a place's tensors carries. */
+/* The state of the walk over a place's tensors. */
 struct walk {
     const struct arch *m;
     const struct layout *l;

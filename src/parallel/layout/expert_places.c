@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* One layer while its experts are dealt. */
+/* The state of one layer while its experts are placed. */
 struct deal {
     const struct layout *l;
     const int64_t *load; /* [E] */
@@ -27,8 +27,8 @@ static int by_load(const void *a, const void *b)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* The part with the least load here; of equal ones that with the least before, so that what cannot
- * be even in a layer is not the same rank's lot in all of them. */
+/* True when part a has less load in this layer than b, or the same and less in the layers before.
+ * So an imbalance that a layer cannot avoid does not hit the same rank in every layer. */
 static bool is_lighter(const struct deal *d, uint32_t a, uint32_t b)
 {
     if (d->of_part[a] != d->of_part[b]) return d->of_part[a] < d->of_part[b];

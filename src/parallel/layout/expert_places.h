@@ -1,15 +1,14 @@
-/* Which rank holds which expert where experts are not dealt in the order of their ids: by a load
- * counted in an earlier job, so that the ranks of a layer have the same number of rows to compute
- * (as EPLB does, DeepSeek-V3, 2024, here without copies of experts). A pure function of the load
- * and the layout, in integers, so that every rank comes to the same. Sums go on by ascending
- * expert id wherever an expert stands: results do not depend on it. */
+/* Places experts on ranks by a load that an earlier job counted, so that the ranks of a layer
+ * compute about the same number of rows (as EPLB does, DeepSeek-V3, 2024, but without copies of
+ * experts). A pure function of the load and the layout, in integers, so every rank gets the same
+ * result. Sums are always by ascending expert id, so results do not depend on the places. */
 #ifndef SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_H
 #define SHOAL_PARALLEL_LAYOUT_EXPERT_PLACES_H
 
 #include "base/strbuf.h"
 #include "parallel/layout/layout.h"
 
-/* Places 0 to E - 1 of a layer are what layout_experts cuts into parts. */
+/* The places of experts. layout_experts cuts places 0 to E - 1 of a layer into parts. */
 struct expert_places {
     uint32_t n_experts; /* E */
     uint32_t *place;    /* owned [L, E] of each expert of each layer */

@@ -46,8 +46,8 @@ static uint32_t leaf_heads(const struct layout_model *m)
     return m->o_leaf / m->head_dim;
 }
 
-/* What inputs of a row-parallel linear are cut in: leaves, whose sums must not be split; or, where
- * each rank adds all leaves of its outputs, whole groups of codes. */
+/* The unit in which inputs of a row-parallel linear are cut: leaves, whose sums must not be split;
+ * or whole quantization groups, if each rank adds all leaves of its outputs. */
 static uint32_t inner_unit(const struct layout *l, bool cuts_outputs, uint32_t leaf)
 {
     const uint32_t unit = l->model.inner_unit;
@@ -77,9 +77,10 @@ static uint32_t most_kv_heads(const struct layout_model *m, uint32_t unit, uint3
     return most;
 }
 
-/* Whole kv heads as long as there are enough of them; beyond that the smallest unit, with kv heads
- * held by every rank that reads them. That unit, too, where the fullest rank so has fewer heads and
- * no more kv heads: 9 heads of 3 kv heads over two ranks are 5 and 4 instead of 6 and 3. */
+/* The unit in which query heads are cut: the heads of a whole kv head while there are enough kv
+ * heads; otherwise the smallest unit, and every rank holds the kv heads that it reads. Also the
+ * smallest unit if the fullest rank then has fewer heads and no more kv heads: 9 heads of 3 kv
+ * heads on two ranks are 5 and 4 instead of 6 and 3. */
 static uint32_t head_unit(const struct layout *l)
 {
     const struct layout_model *m = &l->model;

@@ -1,5 +1,5 @@
-/* Who holds what: a pure function of the model's shape, the numbers of ranks and the flags. Every
- * rank computes the same layout; it never negotiates, never reads weights, knows no MPI handle.
+/* The layout: which rank holds which part of the model. It is a pure function of the model's shape,
+ * the number of ranks and the flags, so every rank computes the same one without communication.
  *
  * World = dp x pp x tp. Inside one stage the experts spread over `ep` of the stage's dp x tp ranks;
  * what is left over, dp x tp / ep, splits each expert (etp = gcd(dp x tp / ep, tp)) and then
@@ -28,7 +28,7 @@ enum {
     LAYOUT_RANKS_MAX = 65536,
 };
 
-/* Classes of weights that may stand in memory in formats of their own. */
+/* Classes of weights; each may have a format of its own in memory. */
 enum layout_class {
     LAYOUT_ATTENTION,
     LAYOUT_FFN,
@@ -61,8 +61,9 @@ struct layout_model {
     uint32_t n_experts, n_chosen;     /* E, K; 0: dense */
     uint32_t expert_ffn, expert_leaf; /* F of one expert */
     uint32_t shared_ffn, shared_leaf; /* F of what all tokens pass in MoE layers; 0: nothing */
-    /* what inputs of o_proj and the down projections are cut in where their outputs are cut: the
-     * longest group of codes; 0: leaves */
+    /* unit in which the inputs of o_proj and the down projections are cut where outputs are cut:
+     * the
+     *      * longest quantization group; 0: leaves */
     uint32_t inner_unit;
     bool layer_is_moe[ARCH_LAYERS_MAX];
     uint32_t vocab; /* V */
@@ -116,20 +117,20 @@ uint32_t layout_tp_max(const struct layout_model *model);
 struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
                            const struct layout_flags *flags, struct layout *out);
 
-/* Local. Whether outputs may be cut, of the dense linears and of the experts, as far as the layout
- * goes: the ranks of those groups must also share a host's memory and compute on CPUs. */
+/* Local. Whether the layout allows cutting by outputs, for dense linears and for experts. The ranks
+ * must also share a host's memory and compute on CPUs. */
 bool layout_may_cut_outputs(const struct layout *l);
 bool layout_may_cut_expert_outputs(const struct layout *l);
 
-/* Local. Likewise, whether ranks may compute rows of each other's experts: where all have the same
- * rows, and each an expert. */
+/* Local. Whether the layout allows ranks to compute rows of each other's experts: all have the same
+ * rows, and each has an expert. */
 bool layout_may_lend_experts(const struct layout *l);
 
 /* Local. The place of a rank of the reordered world, and back. */
 struct layout_place layout_place_of(const struct layout *l, uint32_t rank);
 uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32_t tp);
 
-/* Local. What a place holds. Ranges may be empty where there are more ranks than units. */
+/* Local. The parts that a place holds. A range may be empty if there are more ranks than units. */
 struct range layout_layers(const struct layout *l, uint32_t pp);
 struct range layout_heads(const struct layout *l, uint32_t tp);
 /* The kv heads that these query heads read: [floor(h0 / (H/G)), ceil(h1 / (H/G))); kv heads that
@@ -152,8 +153,8 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 /* Bytes a rank needs. Shapes: weights as packed for the kernels, KV per block of 64 tokens. */
 struct layout_memory {
     uint64_t weights_bytes, kv_block_bytes;
-    uint64_t workspace_bytes; /* what a stage computes with (parallel/layout/workspace.h) */
-    uint64_t exchange_bytes;  /* what goes to and comes from other ranks, at worst */
+    uint64_t workspace_bytes; /* a stage's arrays (parallel/layout/workspace.h) */
+    uint64_t exchange_bytes;  /* largest buffers for data to and from other ranks */
 };
 
 /* Local. All of it but the KV cache. */

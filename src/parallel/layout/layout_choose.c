@@ -58,7 +58,7 @@ struct search {
     struct status *trouble; /* borrowed; the first failure that is not about a candidate's sizes */
 };
 
-/* What the search keeps of a candidate; the layout is built again from it at the end. */
+/* A candidate of the search; the layout is built again from it at the end. */
 struct candidate {
     struct layout_flags sizes; /* all set; tp = 0: none */
     struct layout_fit fit;
@@ -78,8 +78,9 @@ static bool groups_allowed(const struct search *s, const struct layout *l)
     return tp_inside && layout_link_of(s->t, s->order, l->ep * l->etp) != LINK_NET;
 }
 
-/* Better: what fits before what does not; `margin` times more rows per second, so that of equals
- * the first, simplest, stays; the smallest lack. */
+/* True when `a` is better than `b`: it fits and b does not; both fit and it has `margin` times the
+ * rows per second, so that of equal ones the first, simplest, stays; or neither fits and it lacks
+ * less. */
 static bool better(const struct candidate *a, const struct candidate *b, double margin)
 {
     if (b->sizes.tp == 0) return a->sizes.tp != 0;

@@ -69,7 +69,7 @@ enum layout_link layout_link_of(const struct topo *t, const uint32_t *order, uin
     return widest;
 }
 
-/* What one rank can do, the slowest of all. */
+/* The rates of the slowest rank. */
 struct rates {
     double flops, bytes;
     double net_bytes; /* its part of the host's network */

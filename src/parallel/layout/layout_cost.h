@@ -1,14 +1,13 @@
-/* What a layout costs on a machine: whether it fits, and about how many tokens per second it gives.
- * An estimate for choosing between layouts, never a promise; private to layout_choose and
- * plan_report. */
+/* Estimates a layout on a machine: whether it fits in memory, and about how many tokens per second
+ * it gives. For choosing between layouts, not a forecast. Used by layout_choose and plan_report. */
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_COST_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_COST_H
 
 #include "parallel/layout/layout.h"
 #include "parallel/topology/topo.h"
 
-/* The rank that is tightest for memory speaks for all: a replica's pool is as small as its smallest
- * member's. */
+/* Whether a layout fits, by its tightest rank: a replica's KV pool is as small as that of its
+ * tightest member. */
 struct layout_fit {
     bool fits;
     uint32_t worst_rank;   /* of the reordered world */

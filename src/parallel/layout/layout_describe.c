@@ -1,4 +1,4 @@
-/* What a layout needs to know of a model, with the leaves that convert gives it. */
+/* The layout's view of a model, with the leaves that convert chooses. */
 #include "parallel/layout/layout.h"
 
 #include "tensor/leaf.h"

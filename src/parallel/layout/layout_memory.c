@@ -1,4 +1,4 @@
-/* What a rank needs: weights as packed, blocks of the KV cache, workspace, what it exchanges. */
+/* The memory that a rank needs: packed weights, KV blocks, workspace, exchange buffers. */
 #include "parallel/layout/layout.h"
 
 #include "parallel/layout/workspace.h"
@@ -24,7 +24,8 @@ static uint64_t packed_bytes(const struct layout_model *m, enum layout_class c, 
     return (n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS * layout_row_bytes(m, c, k);
 }
 
-/* Latent attention: what makes latents stands on every tp rank, the rest follows the heads. */
+/* Latent attention: the weights that make latents are on every tp rank, the others follow the
+ * heads. */
 static uint64_t latent_bytes(const struct layout *l, struct layout_place place)
 {
     const struct layout_model *m = &l->model;
@@ -157,7 +158,8 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
     return workspace_place(&shape).n_bytes + 4 * n;
 }
 
-/* Of one row of a row-parallel linear, at worst: which of the two cuts is taken, hosts decide. */
+/* Elements of one row of a row-parallel linear, for the larger of the two cuts: which one is used
+ * depends on the hosts. */
 static uint64_t row_sum_elements(const struct layout *l)
 {
     const struct layout_model *m = &l->model;

@@ -1,6 +1,6 @@
-/* What a pipeline would do with given times: the timetable of pipe_schedule with stages of unequal,
- * measured length, for machines that one does not have. A pure function; a simulation, and to be
- * called so wherever its figures are shown. Called by tests and tests/tool_bubble.c. */
+/* Simulates a pipeline: the timetable of pipe_schedule with given, unequal times of the stages. A
+ * pure function. Label its figures as simulated wherever they are shown. Called by tests and
+ * tests/tool_bubble.c. */
 #ifndef SHOAL_PARALLEL_LAYOUT_PIPE_REPLAY_H
 #define SHOAL_PARALLEL_LAYOUT_PIPE_REPLAY_H
 

@@ -188,7 +188,7 @@ static void add_layout(const struct layout *l, struct strbuf *out)
 
 /* --- who holds what ----------------------------------------------------------------------- */
 
-/* What the ranks of one line hold. */
+/* The parts that the ranks of one line hold. */
 struct holding {
     uint32_t stage;
     struct range layers, heads, kv_heads, ffn, experts, expert_ffn, vocab;

@@ -1,6 +1,6 @@
-/* What a stage computes with between the hidden rows that go in and come out: its arrays, when each
- * is alive in a layer, and where it stands in one piece of memory. Pure. The stage allocates by it,
- * the plan prints by it. */
+/* The workspace of a stage: its arrays, the steps of a layer in which each is alive, and their
+ * places in one piece of memory. Pure functions. The stage allocates by them, `shoal plan` counts
+ * by them. */
 #ifndef SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 #define SHOAL_PARALLEL_LAYOUT_WORKSPACE_H
 
@@ -30,7 +30,8 @@
     X(MIX, INNER, EXPERTS)                                                                         \
     X(SHARED, INNER, EXPERTS)
 
-/* Bytes of TILE_PARTS: of some thousand positions of a row, so that threads are told seldom. */
+/* Bytes of TILE_PARTS: enough for some thousand positions of a row, so that threads rarely
+ * synchronize. */
 enum { WORKSPACE_TILE_PARTS_BYTES = 1 << 20 };
 
 enum workspace_step {
@@ -50,8 +51,8 @@ enum workspace_array {
         WORKSPACE_COUNT
 };
 
-/* What each array takes: elements of 4 bytes in each of n_rows rows, and bytes for all rows beside
- * them (codes, whose rows are no whole elements). Nothing: the model has no such array. */
+/* The size of each array: elements of 4 bytes per row, for n_rows rows, and bytes for all rows
+ * together (quantized rows are no whole elements). Zero: the model has no such array. */
 struct workspace_shape {
     uint64_t n_rows;
     uint64_t per_row[WORKSPACE_COUNT], bytes[WORKSPACE_COUNT];

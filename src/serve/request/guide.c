@@ -14,7 +14,7 @@
 /* Limits: bytes and number of guides without users, and bytes of all masks. */
 enum { KEPT_BYTES = 64 << 20, KEPT = 256, MASKS_BYTES = 64 << 20 };
 
-/* What a guide is made of. */
+/* The source of a guide. */
 struct spec {
     enum guide_kind kind;
     const struct js_node *node; /* NULL: GUIDE_OBJECT */

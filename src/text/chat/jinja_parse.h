@@ -103,7 +103,7 @@ struct jinja {
     struct jnode *body;
 };
 
-/* What lexer and parser share. */
+/* Shared by the lexer and the parser. */
 struct jparse {
     struct jinja *t;
     const char *what;

@@ -77,7 +77,7 @@ static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end
     return true;
 }
 
-/* What begins a word for the `title` filter: behind one of -, blanks, ( { [ <. */
+/* True where a word begins for the `title` filter: after one of -, blanks, ( { [ <. */
 static bool breaks_word(uint32_t c)
 {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jspace(c);
