@@ -1,4 +1,4 @@
-/* Activations as codes, made once per group length. */
+/* Quantizes activations, once for each group length of the weights that multiply them. */
 #include "kernels/act.h"
 
 #include "kernels/ops.h"

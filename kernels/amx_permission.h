@@ -1,5 +1,5 @@
-/* Whether this CPU has AMX, and whether the system lets this process use it: Linux switches the
- * tile registers of a process only after it has asked (Documentation/arch/x86/xstate.rst). */
+/* Tells whether this CPU has AMX and the system lets this process use it: Linux gives a process the
+ * tile registers only after it has asked (Documentation/arch/x86/xstate.rst). */
 #ifndef SHOAL_KERNELS_AMX_PERMISSION_H
 #define SHOAL_KERNELS_AMX_PERMISSION_H
 

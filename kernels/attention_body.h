@@ -28,16 +28,15 @@ struct tile {
     size_t head_dim;
 };
 
-/* Of each of the rows that are folded: a tile's (m, l), and what a fold multiplies the old output
- * (a) and the tile's (b) with. */
+/* For each of up to eight rows that are folded: the (m, l) of a tile, and the factors of the fold:
+ * a multiplies the old output, b the tile's. */
 struct rows_part {
     float max[8], sum[8], a[8], b[8];
 } __attribute__((aligned(64)));
 
-/* A query and the slots [j0, j1) that it sees of a tile. Its running state is (max, sum) and O,
- * which stands where its output does. Of rows that are folded together either all leave parts, or
- * their max and sum stand one after the other; and with a row that is first, so are those after it.
- */
+/* A query and the slots [j0, j1) of a tile that it sees. Its running state is (max, sum) and O,
+ * which is accumulated in `out`. Rows that are folded together either all leave parts, or have max
+ * and sum at consecutive addresses; if one row is_first, so are all rows after it. */
 struct seen_row {
     const float *q;
     float *out, *max, *sum;

@@ -121,7 +121,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Where row r's outputs of a panel go. */
+/* Address of row r's outputs of a panel. */
 ALWAYS_INLINE float *y_at(const struct slice *s, size_t r, size_t panel)
 {
     return s->y + r * s->y_stride + (panel - s->y_panel) * PANEL_COLUMNS;

@@ -1,4 +1,5 @@
-/* The ops: a device's, or threaded: what each op's strips and units are, and what a unit costs. */
+/* The ops. Each goes to the device that has one, or is divided over the threads of the team; here
+ * stand the units into which each op is divided, and the cost of a unit. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"

@@ -78,7 +78,8 @@ static inline void put_channels(size_t size, char *panel, size_t n_groups, const
         memcpy(panel + g * PANEL_COLUMNS * size, side, PANEL_COLUMNS * size);
 }
 
-/* Scales or zeros of `size` bytes, a constant, in an array of the whole weight. */
+/* Stores scales or zero points of `size` bytes (a constant) into `out`, the array of the whole
+ * weight. */
 static inline void put_elements(size_t size, const struct packed *w, char *out, size_t row0,
                                 size_t n_rows, const char *rows, size_t row_stride_bytes)
 {

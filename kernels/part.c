@@ -4,11 +4,13 @@
 #include "kernels/fpenv.h"
 
 enum {
-    /* Telling the team costs a microsecond or two: about this many multiply-adds of one thread. */
+    /* Waking the team costs a microsecond or two: about this many multiply-adds of one thread. */
     PART_WORTH_TELLING = 1 << 16,
-    /* A thread's share comes in pieces of this at least, which others may take over; but in no
-     * more than so many. Small ones let nobody wait long; where cores are scarce they are no good
-     * (team_is_calm), nor where even as many as that would be long. */
+    /* In multiply-adds. A thread's share is cut into at most PIECES_MOST pieces of at least
+       PART_PIECE, which idle threads may take over. Smaller pieces shorten the wait at the end:
+       PART_SMALL_PIECE, at most SMALL_PIECES_MOST. They are used when the team is calm
+       (team_is_calm) and SMALL_PIECES_MOST pieces of this share are each shorter than
+       PART_LONG_PIECE. */
     PART_PIECE = 1 << 20,
     PIECES_MOST = 16,
     PART_SMALL_PIECE = 1 << 17,
@@ -16,14 +18,14 @@ enum {
     PART_LONG_PIECE = 1 << 21,
 };
 
-/* Where share i of n begins. */
+/* First unit of cost of share i of n. */
 static uint64_t share_begin(uint64_t cost, uint32_t i, uint32_t n)
 {
     const uint64_t each = cost / n, rest = cost % n;
     return each * i + (i < rest ? i : rest);
 }
 
-/* Pieces of a thread's share. */
+/* Number of pieces of a thread's share. */
 static uint32_t pieces_of(uint64_t cost, bool is_calm)
 {
     const bool small = is_calm && cost / SMALL_PIECES_MOST < PART_LONG_PIECE;

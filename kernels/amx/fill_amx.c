@@ -1,4 +1,4 @@
-/* Overrides the entries of AVX-512 with what AMX makes faster: linears with quantized weights. */
+/* Overrides the AVX-512 entries that AMX makes faster: linears with quantized weights. */
 #include "kernels/amx/amx.h"
 
 void kern_fill_amx(struct kern_table *t)

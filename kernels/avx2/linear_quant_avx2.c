@@ -39,7 +39,7 @@ ALWAYS_INLINE __m256i mxfp4_bytes(__m256i nibbles)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
 }
 
-/* Of half a nibble vector: inputs 8i .. 8i + 3 (odd 0) or 8i + 4 .. 8i + 7 (odd 1) as bytes. */
+/* Half of a nibble vector as bytes: inputs 8i .. 8i + 3 (odd 0) or 8i + 4 .. 8i + 7 (odd 1). */
 ALWAYS_INLINE __m256i bytes_of(enum quant_source source, __m256i both, size_t odd)
 {
     const __m256i low = _mm256_set1_epi8(15);

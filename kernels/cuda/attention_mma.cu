@@ -34,7 +34,7 @@ struct mma_rows {
     float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* of what stands in o, and of the tile's */
 };
 
-/* Where a warp's lanes begin in arrays of THREAD_SLOTS. */
+/* Index of a warp's first lane in arrays of THREAD_SLOTS. */
 BLOCK_INLINE uint32_t mma_slot(uint32_t warp)
 {
     return WARP_SLOTS > 1 ? warp * WARP_LANES : 0;

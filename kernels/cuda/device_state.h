@@ -24,7 +24,8 @@ struct device_stage {
     bool busy; /* the event says when not any more */
 };
 
-/* Where the rows of a step stand; two, because a step may begin before the last one has ended. */
+/* Positions and block tables of a step's rows (struct cuda_rows), in device memory and in pinned
+ * host memory. There are two, because a step may begin before the last one has ended. */
 struct device_rows {
     int32_t *words, *pinned; /* [n_words] on the device, in host memory */
     size_t n_words;

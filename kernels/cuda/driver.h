@@ -15,7 +15,7 @@ struct cuda_facts {
     uint32_t n_processors;
 };
 
-/* Of the device in use, in bytes. */
+/* Memory of the device in use, in bytes. */
 struct cuda_memory {
     uint64_t free; /* for all processes */
     uint64_t used; /* by this one */

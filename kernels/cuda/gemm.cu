@@ -70,7 +70,7 @@ BLOCK_INLINE void gemm_differ_block(const struct gemm_differ_work *a, struct cud
 }
 CUDA_KERNEL(gemm_differ, gemm_differ_work)
 
-/* A mixed hash of the element's place as a fraction in [-1, 1), an eighth of it for most. */
+/* A value in [-1, 1) that is hashed from the element's position; most are divided by eight. */
 BLOCK_INLINE float gemm_element(uint32_t seed, uint32_t row, uint32_t i)
 {
     uint32_t h = seed * 0x9E3779B9u ^ row * 0x85EBCA6Bu ^ i * 0xC2B2AE35u;

@@ -153,7 +153,8 @@ static uint64_t hash_words(uint64_t hash, const uint64_t *words, size_t n)
     return hash;
 }
 
-/* Where a product's shape stands, or would. */
+/* The table entry for products of this shape, whether or not it is filled; fills words with the
+ * shape. */
 static uint64_t *product_place(struct graphs *g, const struct cuda_gemm *p,
                                uint64_t words[PRODUCT_WORDS])
 {

@@ -134,7 +134,8 @@ struct cuda_grid {
     uint32_t shared_bytes;
 };
 
-/* Where a row of the step stands: [T] each, made once a step. */
+/* Positions and block tables of the rows of a step; position and first_block are [T]. Made once a
+ * step. */
 struct cuda_rows {
     const int32_t *position;    /* absolute */
     const int32_t *first_block; /* index into blocks of the row's sequence's first */

@@ -22,13 +22,14 @@ static size_t row_tiles(size_t n_rows, uint32_t at_once)
     return (n_rows + at_once - 1) / at_once;
 }
 
-/* Where a list of tiles goes on. */
+/* The group and row at which the next list of tiles continues. */
 struct tiles_at {
     size_t group, row; /* of it */
 };
 
-/* Tiles of up to at_once rows from `at` on, as long as less than n_rows rows lie between the first
- * tile's and the last's end. Returns the tiles; counts without a list. */
+/* Cuts the groups into tiles of up to at_once rows, from *at on, as long as all tiles lie within
+ * n_rows consecutive rows (SIZE_MAX: no limit). Advances *at. Returns the number of tiles; with
+ * tiles NULL it only counts. */
 static size_t cut_tiles(const struct linear_args *a, uint32_t at_once, size_t n_rows,
                         struct tiles_at *at, struct linear_tile *tiles)
 {

@@ -10,9 +10,10 @@
 
 #include <assert.h>
 
-/* Of the including file: HALF_ROWS and HALF_OUTPUTS of a block, HALF_WARPS_DOWN warps over its rows
- * (the others over outputs), HALF_STEP inputs fetched at once, HALF_STAGES of them held in
- * HALF_SHARED bytes. */
+/* The including file defines: HALF_ROWS and HALF_OUTPUTS of a block's tile; HALF_WARPS_DOWN, the
+ * warps over its rows (the others divide the outputs); HALF_STEP, the inputs fetched at once;
+ * HALF_STAGES, the steps that are held in shared memory; HALF_SHARED, the bytes of shared memory.
+ */
 enum {
     HALF_RUN = CUDA_HALF_RUN, /* inputs of two products */
     HALF_PANELS = HALF_OUTPUTS / PANEL_COLUMNS,
@@ -26,7 +27,7 @@ enum {
     PIECE = 16,
 };
 
-/* Of panels with at most so many bytes a run. */
+/* Asserts that panels (packed tiles) of at most run_bytes a run fit the shared memory. */
 #define HALF_FITS(run_bytes)                                                                       \
     static_assert(HALF_STAGES * (ROWS_BYTES + HALF_STEP / HALF_RUN * HALF_PANELS * (run_bytes)) <= \
                       HALF_SHARED,                                                                 \
@@ -56,14 +57,16 @@ BLOCK_INLINE uint8_t *half_stage(const struct half_part *p, uint32_t step)
     return p->shared + step % HALF_STAGES * (ROWS_BYTES + panels);
 }
 
-/* Where piece i (eight inputs) of row r of a run stands: such that eight rows' same pieces, and
- * four's of which each begins at another, touch all banks once. */
+/* Byte offset of piece i (eight inputs, 16 bytes) of row r in a run. The XOR avoids bank conflicts:
+ * piece i of eight neighbouring rows touches every bank once, and so do four rows that each begin
+ * at another piece. */
 BLOCK_INLINE uint32_t half_row_at(uint32_t run, uint32_t r, uint32_t i)
 {
     return (run * HALF_ROWS + r) * RUN_ROW_BYTES + (i ^ (r >> 1 & 3)) * PIECE;
 }
 
-/* The same of 16-bit weights: half h of input k's sixteen outputs. */
+/* Byte offset of half h (eight outputs) of input k in a panel of 16-bit weights; the XOR serves the
+ * same purpose. */
 BLOCK_INLINE uint32_t half_weight_at(uint32_t k, uint32_t h)
 {
     return (k * 2 + (h ^ (k >> 2 & 1))) * PIECE;

@@ -1,4 +1,5 @@
-/* 16-bit weights and some tens of rows: more blocks, a warp has 32 rows and 32 outputs. */
+/* Linears with 16-bit weights for some tens of rows: smaller tiles than linear_half.cu, hence more
+ * blocks; a warp computes 32 rows and 32 outputs. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -71,7 +71,7 @@ BLOCK_INLINE void mma_load_weights(enum quant_kind kind, const struct mma_part *
     }
 }
 
-/* acc = fma((float)isum, sw * sx, acc) of group g, and sums of zeros again. */
+/* For group g: acc = fma((float)isum, sw * sx, acc), then sets the integer sums to zero. */
 BLOCK_INLINE void mma_scale(const struct mma_part *p, uint32_t g, struct mma_c (*sums)[WARP_LANES],
                             float (*acc)[WARP_LANES][4])
 {

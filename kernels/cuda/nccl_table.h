@@ -46,7 +46,7 @@ struct nccl_table {
     const char *(*error_text)(int error);
 };
 
-/* Local. What this program was built with; NULL: without NCCL. */
+/* Local. The NCCL functions that this program was built with; NULL: built without NCCL. */
 const struct nccl_table *nccl_table_here(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* Ops as launches: the grid of each, and the arguments' way to the device. Weights: linear_cuda.c.
- */
+/* Ops as kernel launches: chooses the grid of each op and passes its arguments to the device.
+ * Linears are in linear_cuda.c. */
 #include "kernels/cuda/ops_cuda.h"
 
 #include "kernels/cuda/device_state.h"

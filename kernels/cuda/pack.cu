@@ -43,8 +43,9 @@ BLOCK_INLINE void pack_columns_block(const struct pack_work *a, struct cuda_bloc
 }
 CUDA_KERNEL(pack_columns, pack_work)
 
-/* Codes: byte i of a stored row to its place. Nibbles come even input low, and leave split: input j
- * of eight low, 4 + j high, of byte j. */
+/* Writes byte `byte` of row n's quantized values to its place in the panel. A stored byte of
+ * nibbles has the even input in its low half. In the panel, byte j of eight inputs has input j in
+ * its low half and input 4 + j in its high half. */
 BLOCK_INLINE void pack_code(const struct pack_work *a, size_t n, size_t byte, const uint8_t *row)
 {
     uint8_t *panel = (uint8_t *)(uintptr_t)a->w.data +

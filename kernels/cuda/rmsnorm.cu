@@ -1,5 +1,5 @@
-/* RMSNorm: one block a row; sixteen threads keep the law's sixteen chains, all write. And the norm
- * over all heads of a projection, in its two parts. */
+/* RMSNorm, one block a row: sixteen threads add the sixteen chains of the numerics law, all threads
+ * write the outputs. Also the norm over all heads of a projection, in its two parts. */
 #include "kernels/cuda/dialect.h"
 
 BLOCK_INLINE void rmsnorm_block(const struct norm_args *a, struct cuda_block b, void *shared)

@@ -1,4 +1,4 @@
-/* The ops that choose: the router, the sampler's masses, the argmax. */
+/* Reference kernels of the ops that choose: the router, the masses of the sampler, the argmax. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/choose_body.h"
