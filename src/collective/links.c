@@ -99,8 +99,8 @@ static void fail_late(struct device *d, const struct link *link, uint64_t waited
     fail(d, link, STATUS_LOST, why);
 }
 
-/* A call that failed because of the device: the library only knows that something in CUDA did, the
- * device knows what. */
+/* Sets the device's failure for a failed NCCL call. NCCL only knows that CUDA failed; the device's
+ * own error, if there is one, says why. */
 static void fail_call(struct device *d, const struct link *link, int error, enum status_code code)
 {
     bool done;

@@ -13,7 +13,7 @@
 enum { LINK_HOST_BYTES = 64, LINK_PCI_BYTES = 32, LINK_AXES = 3 };
 enum { LINK_BEFORE, LINK_BEHIND, LINK_PAIRS }; /* the pipeline's stage before, and behind */
 
-/* Where a rank's GPU is; gathered from all ranks. */
+/* The host and PCI address of a rank's GPU; gathered from all ranks. */
 struct link_member {
     char host[LINK_HOST_BYTES], pci[LINK_PCI_BYTES];
     uint32_t has_nccl;
@@ -91,8 +91,8 @@ void links_sum_start(struct device *d, struct link *l, const struct grid_sum *s,
 void links_sum_finish(struct device *d, struct link *l, const struct grid_sum *s, int lane,
                       bool adds);
 
-/* Local. The side stream. close releases what open made, also after a failure. settle: what is put
- * on the compute stream from now on runs after what the side stream holds. */
+/* Local. The side stream. open creates it; close releases it, also after a failed open. settle:
+ * work put on the compute stream from now on runs after all work that the side stream holds now. */
 struct status links_side_open(struct device *d);
 void links_side_close(struct device *d);
 void links_side_settle(struct device *d);

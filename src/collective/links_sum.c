@@ -54,14 +54,14 @@ static size_t part_of(const struct link *l, const struct grid_sum *s)
     return (n_of(s) + n_ranks - 1) / n_ranks;
 }
 
-/* Where the words stand: in the half of the sums' memory that this rank's part is not in. */
+/* The words' array: the half of the sums' memory that does not hold this rank's part. */
 static uint32_t *words_of(const struct link *l, const struct grid_sum *s)
 {
     uint32_t *words = (uint32_t *)(void *)s->sums;
     return l->rank == 0 ? words + part_of(l, s) * (size_t)l->n_ranks : words;
 }
 
-/* Where a lane's sums travel; asked for at each use, as device_compute. */
+/* The stream that carries a lane's sums. Looked up at each use, like device_compute. */
 static void *stream_of(struct device *d, int lane)
 {
     return lane != GRID_SUM_NOW ? d->links->side.stream : device_compute(d);

@@ -23,7 +23,7 @@ static void mark_wait(struct engine *e, enum trace_kind kind, uint64_t since)
     e->stats.wait_ns += mark(e, kind, since) - since;
 }
 
-/* A buffer's last content must have left before it is used again. */
+/* Waits until a buffer's last content has been sent, so that the buffer can be used again. */
 static void await_sent(struct engine *e, struct comm_request *sent)
 {
     if (!sent->active) return;
@@ -73,8 +73,8 @@ static int rank_in_pipe(const struct engine *e, uint32_t pp)
     return (int)layout_rank_of(e->o.layout, e->place.dp, pp, e->place.tp);
 }
 
-/* Where a run's hidden rows stand. Without a pipeline none are on their way from or to others, and
- * the same place each time lets a device replay what it did. */
+/* Index of the buffer for a run's hidden rows. Without a pipeline no rows are in transfer, and
+ * using the same buffer each time lets a device replay its recorded work. */
 static size_t hidden_slot(const struct engine *e, uint64_t run)
 {
     return e->is_first && e->is_last ? 0 : run % N_HIDDEN;

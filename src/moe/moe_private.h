@@ -1,4 +1,4 @@
-/* A MoE block from inside, shared by the files of this room; not for others. */
+/* The internals of a MoE block, shared by the files of this room only. */
 #ifndef SHOAL_MOE_MOE_PRIVATE_H
 #define SHOAL_MOE_MOE_PRIVATE_H
 
@@ -172,7 +172,7 @@ struct status moe_grow_shared(struct moe *m, enum buffer which, enum comm_axis a
 struct status word_counts_init(struct word_counts *w, size_t n);
 void word_counts_fini(struct word_counts *w);
 
-/* Local. m->tp = the words of each tp rank's slice of n_tokens tokens. */
+/* Local. Sets m->tp to the numbers of words in each tp rank's slice of n_tokens tokens. */
 void moe_count_slices(struct moe *m, size_t n_tokens, size_t words_per_token);
 
 /* Local. Rows of the listed tokens whose expert stands before place `expert`. */

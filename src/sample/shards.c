@@ -1,4 +1,4 @@
-/* Rows are dealt round to their owners. */
+/* Distributes rows to the ranks that own them, round robin. */
 #include "sample/shards.h"
 
 #include "base/mem.h"

@@ -1,6 +1,6 @@
-/* The end of the way: rows of the last hidden state to tokens and log-probabilities, with the
- * vocabulary split over the tp ranks. Everything that crosses ranks is an integer or moved bytes,
- * so where the vocabulary was cut never shows. */
+/* Turns rows of the last hidden state into tokens and log-probabilities, with the vocabulary split
+ * over the tp ranks. Only integers and copied bytes cross ranks, so the result does not depend on
+ * where the vocabulary is cut. */
 #ifndef SHOAL_SAMPLE_VOCAB_PARALLEL_H
 #define SHOAL_SAMPLE_VOCAB_PARALLEL_H
 

@@ -1,5 +1,5 @@
-/* Watching a forward pass: what each linear of a layer gets to see, handed to whoever calibrates
- * quantizers. Stage and MoE call it where a tap was given to them; a running job gives none. */
+/* A hook into the forward pass: hands the input of each linear of a layer to the calibration of
+ * quantizers. Stage and MoE call it when a tap is given to them; a running job gives none. */
 #ifndef SHOAL_TENSOR_TAP_H
 #define SHOAL_TENSOR_TAP_H
 
@@ -8,7 +8,7 @@
 
 /* The linear whose input is shown. */
 enum tap_site {
-    TAP_ATTENTION,   /* q, k and v, or what makes latents: [T, D] */
+    TAP_ATTENTION,   /* q, k and v, or the projections to latents: [T, D] */
     TAP_Q_LATENT,    /* q of latent attention, from its own latent: [T, q_lora] */
     TAP_O,           /* [T, H Hd], or H value_dim */
     TAP_FFN,         /* gate and up, dense or shared, and the router: [T, D] */

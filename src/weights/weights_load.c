@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where the pieces of one want go. A quantized tensor has a target for each of its parts. */
+/* Destination of the pieces that the loader delivers for one slab_want. A quantized tensor has one
+ * want for each of its parts. */
 struct target {
     struct weight_spec spec;
     const struct ckpt_tensor *tensor; /* whole; wanted is it or its `part` */

@@ -55,7 +55,7 @@ void gguf_close(struct gguf **g_)
     mem_free(g_);
 }
 
-/* ---- answers ---- */
+/* ---- accessors ---- */
 
 const char *gguf_path(const struct gguf *g)
 {

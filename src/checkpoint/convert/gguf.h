@@ -127,7 +127,7 @@ float gguf_iq4_xs_scale(const uint8_t *block, int j);
 const char *gguf_quant_name(enum gguf_quant quant);
 /* Local. Elements and bytes of a block of a type by its number; false when it is not read. */
 bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes);
-/* Local. True when the type is one of the plain floats; *out is which. */
+/* Local. True for an unquantized float type; *out is its dtype. */
 bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out);
 
 #endif

@@ -281,7 +281,7 @@ static struct status packed_find(const struct safetensors *s, struct hf_quant *q
     return row_zeros_find(s, q);
 }
 
-/* E4M3, E5M2 or int8, one code a byte. */
+/* Finds tensors quantized to one byte a value: E4M3, E5M2 or int8. */
 static struct status bytes_find(const struct safetensors *s, const struct js_node *config,
                                 struct hf_quant *q)
 {

@@ -163,7 +163,7 @@ static uint8_t zero_at(const struct hf_quant *q, const struct hf_raw *raw, uint6
     return (uint8_t)(words[n / per_word * q->n_groups + g] >> n % per_word * q->bits & mask);
 }
 
-/* Where the scale of row n and group g stands. */
+/* Index of the scale of row n and group g. */
 static uint64_t scale_place(const struct hf_quant *q, uint64_t n, uint64_t g)
 {
     return is_by_input(q) ? g * q->n_out + n : n / q->block_rows * q->n_groups + g;

@@ -398,7 +398,7 @@ static size_t stored_row_bytes(const struct entry *e)
     return (size_t)e->tensor.n_cols * step * dtype_bytes(e->st->dtype);
 }
 
-/* Where the f32 rows begin in the scratch: after the stored rows, at the next cache line. */
+/* Byte offset of the f32 rows in the scratch: behind the stored rows, at the next cache line. */
 static size_t wide_offset(const struct entry *e, uint64_t n_rows)
 {
     return ((size_t)n_rows * stored_row_bytes(e) + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Writes one attribute of the given types; consumes nothing. */
+/* Writes one attribute of the given types. Closes none of its arguments. */
 static struct status attribute_write(hid_t object, const char *path, const char *name, hid_t type,
                                      hid_t memory_type, const void *value)
 {

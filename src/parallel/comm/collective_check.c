@@ -1,4 +1,4 @@
-/* One all-gather of a small description; every rank compares all of them. */
+/* Gathers a small description of the call from all ranks; each rank compares all descriptions. */
 #include "parallel/comm/collective_check.h"
 
 #include "base/mem.h"

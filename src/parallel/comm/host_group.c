@@ -223,7 +223,7 @@ static void publish(struct host_group *g, const void *data)
     g->slots[g->rank].at[g->turn] = (uintptr_t)data - lanes;
 }
 
-/* Where a rank's data is; valid once that rank has posted. */
+/* The data that a rank posted; valid once that rank has posted. */
 static char *data_of(const struct host_group *g, int rank)
 {
     return host_memory_lane(&g->memory, rank, 0) + g->slots[rank].at[g->turn];
@@ -309,7 +309,7 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
 
 /* --- sums that become words ---------------------------------------------------------------- */
 
-/* Where a rank writes its part of the results: after its sums when they are staged too. */
+/* A rank's memory for its part of the results: behind its sums when they are staged too. */
 static uint32_t *words_of(const struct host_group *g, int rank, size_t sum_bytes)
 {
     char *staging = staging_of(g, rank);

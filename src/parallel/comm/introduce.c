@@ -1,4 +1,4 @@
-/* The first message between ranks. */
+/* The first exchange of messages between ranks. */
 #include "parallel/comm/introduce.h"
 
 #include <mpi.h>

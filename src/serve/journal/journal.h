@@ -36,7 +36,7 @@ struct status journal_open(const struct journal_options *options, struct journal
 /* Local. Unlocks and closes; gathered records are not written. NULL is accepted. */
 void journal_destroy(struct journal **j);
 
-/* Local. What the journal had of a line when it was opened; see journal_index_find. */
+/* Local. The records that the journal held of a line when it was opened; see journal_index_find. */
 struct status journal_find(struct journal *j, uint64_t line, struct journal_hit *hit);
 
 /* Local. The sums over the journal when it was opened; borrowed. */

@@ -257,7 +257,8 @@ bool result_row_is_batch(const char *text, size_t n)
     return starts_with(text, n, BATCH_START);
 }
 
-/* Where the custom_id's string stands: text[*begin, *end) between its quotes. False: nowhere. */
+/* Finds the string of custom_id in a row: text[*begin, *end) between its quotes. False when the row
+ * has none. */
 static bool find_id(const char *text, size_t n, size_t *begin, size_t *end)
 {
     const size_t batch = strlen(BATCH_START) + HEX_DIGITS;

@@ -1,6 +1,7 @@
-/* Which tokens a request may draw next: its guide, the tokens that its line allows, and the words
- * that it must not say. Follows from the line and the tokens alone. Called by request parsing, the
- * scheduler and the result cache. request_take_token stands in the same file. */
+/* The tokens that a request may draw next, limited by its guide (grammar constraint), its
+ * allowed_token_ids and its bad_words. They follow from the line and the tokens so far alone.
+ * Called by request parsing, the scheduler and the result cache. request_take_token stands in the
+ * same file. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 #define SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 

@@ -1,6 +1,6 @@
-/* Which fields a line may have. A field is read, or has no effect, or is refused unless its value
- * changes nothing; a batch line's body has no other fields, a plain line may carry any. A name that
- * is close to a field's is warned of once. */
+/* The fields that a line may have. A field is read, or has no effect, or is refused unless its
+ * value changes nothing. A batch line's body has no other fields; a plain line may carry any. A
+ * name that is close to a field's name is warned of once. */
 #include "serve/request/request_parse.h"
 
 #include "base/log.h"

@@ -306,8 +306,9 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
     return replica_n_free(replica) - (int64_t)match->n_idle >= n_needed + spare;
 }
 
-/* Of the replicas where q fits, the one that has or computes most of its prefix, then the one with
- * the least work. Each replica takes its even share only, so a common prefix starves none. */
+/* Chooses among the replicas where q fits: the one that has or computes most of its prefix, then
+ * the one with the least work. Each replica takes at most an even share, so that a common prefix
+ * leaves none idle. */
 static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct sequence *q)
 {
     struct replica *best = NULL;

@@ -171,8 +171,9 @@ static bool repeatable(const struct jvalue *v)
     return v->type == JV_TEXT || v->type == JV_LIST || v->type == JV_TUPLE;
 }
 
-/* Fails for operands whose types do not go together. Names the field of the one that came with the
- * request, the one that is no string first. */
+/* Fails for operands whose types do not fit the operator; always false. For '+' the sentence names
+ * the request's field that an operand came from; the operand that is not a string is looked at
+ * first. */
 static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
                        const struct jvalue *b)
 {

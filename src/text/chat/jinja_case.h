@@ -10,7 +10,8 @@
 enum { JINJA_CASE_MAX = 3 };
 enum jinja_case { JINJA_CASE_UPPER, JINJA_CASE_LOWER, JINJA_CASE_TITLE };
 
-/* Local. What c becomes (SpecialCasing.txt without its conditions); returns how many characters. */
+/* Local. Writes c in another case (SpecialCasing.txt without its conditions) to `to`; returns the
+ * number of characters. */
 size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MAX]);
 
 /* Local. Cased and Case_Ignorable (DerivedCoreProperties.txt). */

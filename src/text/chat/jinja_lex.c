@@ -176,7 +176,7 @@ static size_t skip_digits(const struct lexer *x, size_t at)
     return at;
 }
 
-/* Where a float that starts at x->at ends; x->at when there is none. */
+/* End of the float that starts at x->at; x->at when there is none. */
 static size_t float_end(const struct lexer *x)
 {
     if (x->at > 0 && x->s[x->at - 1] == '.') return x->at;
@@ -317,7 +317,7 @@ static bool lex_tag(struct lexer *x, bool variable)
     }
 }
 
-/* Where the next tag begins, or the source ends. */
+/* Position of the next tag, or the end of the source. */
 static size_t find_tag(const struct lexer *x)
 {
     for (size_t at = x->at; at + 1 < x->n; at++) {

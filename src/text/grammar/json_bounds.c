@@ -89,7 +89,8 @@ static void add_digit(struct digits *d, uint32_t from, int p, const bool at[2], 
     }
 }
 
-/* The state after the point when no bound agrees any more and n_left digits may follow. */
+/* The state after the decimal point when the digits so far lie strictly between the bounds and
+ * n_left digits may follow. */
 static uint32_t state_of_rest(struct digits *d, int n_left)
 {
     if (d->rest[n_left] != 0) return d->rest[n_left];

@@ -273,8 +273,8 @@ static struct status value_texts_init(struct value_texts *v, struct nfa *n,
     return status_ok();
 }
 
-/* Which values of one list all parts accept: those that every other list has, too, and that the
- * types and all other keywords accept. */
+/* Selects the values of one list that all parts accept: values that stand in every other list and
+ * that the types and all other keywords accept. */
 struct value_filter {
     struct value_texts others[2 * JSON_PARTS_MAX - 1];
     size_t n_others;

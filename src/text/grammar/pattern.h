@@ -12,9 +12,9 @@
 
 struct pattern;
 
-/* Local. Compiles n bytes of notation; with `literal` they are the text to find. Errors begin with
- * `what`. Owner of *out: the caller, pattern_destroy. Errors: STATUS_INPUT names the construct;
- * STATUS_MEMORY. */
+/* Local. Compiles a pattern of n bytes. With `literal` the bytes are the text to find, not a
+ * pattern. Error sentences begin with `what`. Owner of *out: the caller, pattern_destroy. Errors:
+ * STATUS_INPUT names the construct; STATUS_MEMORY. */
 struct status pattern_create(const char *notation, size_t n, bool literal, const char *what,
                              struct pattern **out);
 void pattern_destroy(struct pattern **p);

@@ -45,7 +45,7 @@ static struct status special_ids(const struct tokenizer *t, const struct js_node
     return status_ok();
 }
 
-/* A template wraps what is there: its prefix goes before ours, its suffix behind. */
+/* Nests the templates: prefix goes before the prefix that is there, suffix behind the suffix. */
 static struct status wrap(struct tokenizer *t, const struct token_list *prefix,
                           const struct token_list *suffix)
 {

@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-/* Where the delimiters go that a split finds. */
+/* How a split treats the delimiters that it finds. */
 enum split_behavior {
     SPLIT_REMOVED,
     SPLIT_ISOLATED,
