@@ -232,8 +232,8 @@ static void bench_linear(const struct kern_table *k, struct machine m)
     }
 }
 
-/* What sums in any order could do for one row: weights row by row, four times eight partial chains
- * per output, reduced at the end. The lower bound for the price of the law in decode. */
+/* One row of a linear with sums in any order: weights row by row, four times eight partial sums per
+ * output, reduced at the end. A bound for what the numerics law costs in decode. */
 struct any_order {
     const struct linear_bench *b;
 };

@@ -125,7 +125,8 @@ static void run_one(const struct work *w)
     if (w->kind == WORK_GEMM) emulated_gemm(&w->gemm, &all.e);
 }
 
-/* Called by the thread that ran something, before it gives up the lock. */
+/* Makes device memory inaccessible again. Called by the thread that ran work, before it releases
+ * the lock. */
 void emulated_close_region(void)
 {
     if (all.is_open) open_region(false);

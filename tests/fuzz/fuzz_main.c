@@ -28,7 +28,7 @@
 
 enum { BATCH = 512, LEAK_STATUS = 23, BAD_MAX = 20, MEMORY_MIB = 3072 };
 
-/* Where the child is, seen by its parent. */
+/* Progress of the child process, in memory that its parent sees. */
 struct shared {
     uint64_t number; /* of the case that runs */
     uint64_t n_taken, n_refused;

@@ -197,7 +197,7 @@ static void put_word(struct mutant *m)
     replace(m, at, n_over < m->n - at ? n_over : m->n - at, word, n);
 }
 
-/* Where a word of the format stands, beginning to look at a random place; m->n when nowhere. */
+/* Position of a word of the format, searched from a random place on; m->n when there is none. */
 static size_t find_word(struct mutant *m, const char *word)
 {
     const size_t n = strlen(word);
@@ -207,7 +207,7 @@ static size_t find_word(struct mutant *m, const char *word)
     return at == NULL ? m->n : (size_t)(at - m->bytes);
 }
 
-/* What stands around a key: its length before it, its type and value behind it. */
+/* Changes bytes beside a key: its length before it, or its type and value behind it. */
 static void change_beside_word(struct mutant *m)
 {
     const char *word = some_word(m);
@@ -278,7 +278,7 @@ static void delete_token(struct mutant *m)
     replace(m, at, n, "", 0);
 }
 
-/* The next number from a random place on becomes a worse one. */
+/* Replaces a number, the next one from a random place on, by one that is more likely to do harm. */
 static void change_number(struct mutant *m)
 {
     size_t at = somewhere(m), n = 0;

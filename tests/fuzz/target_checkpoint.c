@@ -36,7 +36,8 @@ static const char *const words[] = {"\x89HDF\r\n\x1a\n",
                                     "\xff\xff\xff\xff\xff\xff\xff\xff",
                                     NULL};
 
-/* What sound files hold, to find any that is taken and holds something else. */
+/* Hashes of the contents of sound files, to find a mutant that is accepted and holds something
+ * else. */
 static uint64_t contents[FUZZ_SEEDS_MAX];
 static size_t n_contents;
 
@@ -66,7 +67,7 @@ static void begin_sealed(struct fuzz_seeds *seeds)
     make_seed(2, seeds, false);
 }
 
-/* Bytes that are no seed and are taken all the same must hold what a seed holds. */
+/* A changed file that is accepted must hold the contents of a sound file. */
 static bool run_file(const char *bytes, size_t n)
 {
     uint64_t content;

@@ -130,7 +130,7 @@ static void read_lines(struct journal *j, bool is_strict)
     }
 }
 
-/* What is added to a journal that was taken is there when it is opened again. */
+/* A record that is added to an accepted journal is there when the journal is opened again. */
 static void go_on(const char *path, struct journal **j)
 {
     const uint64_t line = N_LINES + 100;

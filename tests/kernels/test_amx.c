@@ -1,5 +1,5 @@
-/* Whether the set amx is chosen where it can be, and whether its linears really go through tiles:
- * their bits are those of AVX-512, so no other test would see that they never do. */
+/* Tests that the instruction set amx is chosen where it can be, and that its linears really use
+ * tiles: their bits are those of AVX-512, so no other test would notice if they never did. */
 #include "util_quant.h"
 
 #include <CUnit/CUnit.h>
@@ -21,8 +21,8 @@ static void tiles_mark(void)
     __asm__ volatile("ldtilecfg %0" : : "m"(mark));
 }
 
-/* Whether someone had tiles on this thread since tiles_mark: they are then configured otherwise,
- * or not at all. Leaves none. */
+/* True when tiles were used on this thread since tiles_mark: they are then configured otherwise, or
+ * not at all. Releases the tiles. */
 static bool tiles_were_used(void)
 {
     struct tile_mark found;

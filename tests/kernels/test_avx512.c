@@ -1,4 +1,5 @@
-/* Whether the set avx512 is chosen where it can be; elsewhere it goes untested, and says so. */
+/* Tests that the instruction set avx512 is chosen where the CPU has it; elsewhere says that it was
+ * not tested. */
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>

@@ -40,7 +40,7 @@ static uint32_t members(const struct layout *l, enum comm_axis axis, uint32_t ra
     return n;
 }
 
-/* Where a world rank stands in an axis, as the layout says. */
+/* A world rank's index on an axis, by the layout. */
 static uint32_t index_in(const struct layout *l, enum comm_axis axis, uint32_t rank)
 {
     const struct layout_place p = layout_place_of(l, rank);

@@ -287,7 +287,7 @@ static uint64_t lead_run(struct engine *engine, const struct layout *l, const st
 
 /* --- a system that refuses ------------------------------------------------------------------ */
 
-/* What the system of some ranks does not give to experts that others shall read. */
+/* Resources for shared experts that the system refuses to some ranks. */
 struct refusal {
     bool huge_pages;
     uint64_t room; /* of bytes in steps of 64 KiB, as memory is asked for */
@@ -326,7 +326,7 @@ static bool is_refused(const struct model *m, uint32_t rank)
     return r != NULL && (r->rank == EVERY_RANK || r->rank == (int)rank);
 }
 
-/* What stage_choose_cuts finds on this rank. */
+/* Runs stage_choose_cuts on this rank, with the resources that it is refused. */
 static void choose_cuts(const struct model *m, const struct kern_table *kern, struct comm *c,
                         uint32_t rank, struct layout *l)
 {

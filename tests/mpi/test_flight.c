@@ -117,7 +117,8 @@ static void test_time_of_an_event(void)
     free(f);
 }
 
-/* What comm does is in the ring, with its step and layer, also after it moved to other memory. */
+/* Operations of comm are recorded in the ring with their step and layer, also after the ring moved
+ * to other memory. */
 static void test_comm_records(void)
 {
     struct comm *c = NULL;

@@ -307,7 +307,7 @@ static void a_lane_grows_in_place(void)
     comm_stop(&c);
 }
 
-/* What was given back is zero again, for whoever had it and for those who read it. */
+/* A released segment holds zeros when it is asked for again, and readers see its new content. */
 static void a_lane_given_back_begins_anew(void)
 {
     enum { BYTES = 5 << 20 };

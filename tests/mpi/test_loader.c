@@ -123,7 +123,8 @@ static struct slab_want want_random(const struct ckpt *c, uint32_t *state)
     return want;
 }
 
-/* What the sink checks pieces against; threads bring them side by side. */
+/* The pieces that the sink expects and the counts of those that came; threads deliver them
+ * concurrently. */
 struct expectation {
     const struct slab_want *wants;
     _Atomic unsigned char came[N_WANTS][ROWS_MAX]; /* rows of each want, over its outer range */
@@ -365,7 +366,7 @@ static void peak_reset(void)
     close(fd);
 }
 
-/* What a rank alone wants passes through a buffer for each thread, whatever its size. */
+/* Slabs that only one rank wants pass through one buffer per thread, whatever their size. */
 static void memory_does_not_grow_with_the_file(void)
 {
     struct place p;

@@ -31,7 +31,7 @@ struct moe_case {
     bool placed; /* experts do not stand by their ids */
 };
 
-/* Where they stand then. */
+/* The placement when `placed` is set: places[expert], experts_at[place]. */
 static const uint32_t places[E] = {3, 0, 5, 1, 4, 2}, experts_at[E] = {1, 3, 5, 0, 4, 2};
 
 struct model {

@@ -8,8 +8,8 @@
 
 enum { ROWS = 37, HEAD_ROWS = 64 };
 
-/* Of the sizes of models/demo; the third has norms over all of q and all of k, whose sums it keeps.
- */
+/* Configs with the sizes of models/demo; the third has norms over all of q and all of k, whose sums
+ * it keeps. */
 static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"

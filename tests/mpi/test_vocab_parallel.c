@@ -12,7 +12,7 @@
 
 enum { D = 32, V_MAX = 307, ROWS = 150, TOPS = 9, ADJUSTS = 40 };
 
-/* What one process with the whole vocabulary says. */
+/* The model, what each row wants, and the answer of one process that holds the whole vocabulary. */
 struct model {
     uint32_t vocab;
     struct kern_table kern;
@@ -71,7 +71,7 @@ static void add_adjusts(struct model *m, size_t row, uint64_t *state)
     if (row % 11 == 3) m->adjusts[row][a->n - 1].bias = 3e38f;
 }
 
-/* Of a third of the rows only some tokens may be drawn, at least one. */
+/* Lets every third row draw only some tokens, at least one. */
 static void add_allowed(struct model *m, size_t row, uint64_t *state)
 {
     if (row % 3 != 2 || (m->wants[row].want & PLAN_SAMPLE) == 0) return;

@@ -249,7 +249,7 @@ static void test_packets(void)
     close(other);
 }
 
-/* What a rank says when it leaves: one file, written after a while. */
+/* The last words of a rank that leaves: it writes one file after `ms` milliseconds. */
 struct words {
     char path[512];
     int ms;

@@ -1,4 +1,4 @@
-/* What the MPI suites share: a communicator split for a layout, random numbers, one small model.
+/* Shared by the MPI suites: a communicator split for a layout, random numbers, one small model.
  * Called by the suites of tests/mpi alone. */
 #ifndef SHOAL_TESTS_UTIL_MPI_H
 #define SHOAL_TESTS_UTIL_MPI_H

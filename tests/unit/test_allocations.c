@@ -34,7 +34,7 @@
 
 enum { SWEEP_MAX = 200000 };
 
-/* What the bodies need and what must not fail with them. */
+/* Used by the bodies; made before the sweep, so that its own allocations never fail. */
 static struct tokenizer *bytes_tokenizer;
 
 /* Runs `body` until none of its allocations fails. Step 1 at first, then wider: thousands of

@@ -1,5 +1,5 @@
-/* Which rows an audit chooses, and what it finds in them. The output is text here; that computed
- * rows come out equal is e2e.audit's to show. */
+/* Tests which rows an audit chooses and what it finds in them. The output is given as text here;
+ * e2e.audit tests that computed rows come out equal. */
 #include "serve/lead/audit.h"
 #include "unit/util_ckpt.h"
 
@@ -33,7 +33,7 @@ static const char *write_rows(void)
     return path;
 }
 
-/* Which lines of 1 to N_ROWS are chosen; how many. */
+/* Marks the chosen ones of the lines 1 to N_ROWS; returns their number. */
 static size_t chosen_lines(struct audit *a, uint64_t first, bool *is_chosen)
 {
     size_t n = 0;

@@ -39,7 +39,7 @@ static int compare_tops(const void *a, const void *b)
     return top_order(a, b);
 }
 
-/* What the ranks would answer. */
+/* Gives a probe the answer that the ranks would give. */
 static struct status answer(struct request *probe, uint64_t seed)
 {
     struct plan_top tops[VOCAB];

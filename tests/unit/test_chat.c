@@ -93,8 +93,8 @@ static uint64_t fnv(const char *p, size_t n)
     return h;
 }
 
-/* The golden's line for what a conversation gave; `raise` lines hold the template's own sentence
- * as JSON. */
+/* True when the result of a conversation is the line of the golden file; a `raise` line holds the
+ * template's own sentence as JSON. */
 static bool matches(const struct status *st, const struct chat_text *text, const char *golden,
                     size_t n)
 {
@@ -199,7 +199,7 @@ static struct status render_source(const char *source, const char *line, struct 
     return st;
 }
 
-/* What users made, in brackets. */
+/* Expects the rendered text with the parts that came from the request in brackets. */
 static void check_marked(const char *source, const char *want)
 {
     static const char LINE[] =

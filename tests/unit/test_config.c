@@ -1,4 +1,4 @@
-/* What the environment makes of Open MPI's own variables before MPI starts. */
+/* Tests which of Open MPI's own variables are set before MPI starts. */
 #include "base/config.h"
 
 #include <CUnit/CUnit.h>

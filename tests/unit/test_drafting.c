@@ -189,8 +189,8 @@ static void experts_are_met_once(void)
     CU_ASSERT(worth(&d, &experts, 1, 0, 15) > 8);
 }
 
-/* Replicas wait for the one with the most rows: up to these a guess is free, beyond them it stops
- * all of them. */
+/* Replicas wait for the one with the most rows. Draft tokens are free up to that number of rows;
+ * beyond it they delay all replicas. */
 static void other_replicas_wait_too(void)
 {
     struct drafting d = {.n_same = 8, .odds = {0.61f, 0.61f, 0.61f}};
@@ -203,7 +203,7 @@ static void other_replicas_wait_too(void)
     CU_ASSERT_EQUAL(worth(&d, &codes, 1, 500, 15), 0); /* not even for nothing */
 }
 
-/* Every field that a draw, a text or its end hangs on. */
+/* Every field that affects a draw, a text or the end of a text. */
 static const char *const fields[] = {
     "\"temperature\":0",
     "\"temperature\":1,\"seed\":5",
@@ -224,7 +224,7 @@ static const char *const fields[] = {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields, N_LINES = 2 * N_FIELDS };
 
-/* What each choice of each line came to in a run without drafts. */
+/* The tokens of each choice of each line in a run without draft tokens. */
 struct known {
     struct {
         int32_t tokens[256];

@@ -1,4 +1,4 @@
-/* Which GPU belongs to which rank. */
+/* Tests which GPU each rank opens. */
 #include "parallel/topology/gpu_place.h"
 
 #include <CUnit/CUnit.h>

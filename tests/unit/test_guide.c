@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What request_allow found: a bit for each token. */
+/* The result of request_allow: one bit for each token. */
 static uint32_t allowed[8192];
 
 static const struct util_form patterns[] = {
@@ -161,7 +161,7 @@ static uint64_t n_of_encoding(struct tokenizer *t, const char *word)
     return mem_fail_after(0);
 }
 
-/* What is copied for each word does not grow with the words before it. */
+/* Adding a word does not copy the words before it. */
 static void words_are_gathered_without_copying_them_all_each_time(void)
 {
     enum { WORDS = 512 };
@@ -186,7 +186,8 @@ static void words_are_gathered_without_copying_them_all_each_time(void)
     tokenizer_destroy(&t);
 }
 
-/* Where no token is left an answer ends, when its form is whole, or is an error row. */
+/* When no token is left, the answer ends if its guide is satisfied; else it becomes an error row.
+ */
 static void no_token_left_ends_an_answer(void)
 {
     struct tokenizer *t = util_byte_tokenizer();

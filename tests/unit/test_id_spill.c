@@ -51,7 +51,7 @@ static void ids_on_disk_are_known(void)
     util_file_remove(path);
 }
 
-/* Where there is no room for a file the ids stay in memory. */
+/* When no file can be made the ids stay in memory. */
 static void without_a_file_ids_stay_in_memory(void)
 {
     struct id_set s = {0};

@@ -228,7 +228,7 @@ static void run_from_elsewhere(struct util_job *job, const char *more, bool is_f
     strbuf_fini(&lines);
 }
 
-/* Such an input can be read once only: what was done is compared as it comes. */
+/* Standard input can be read only once: its lines are compared with the journal as they arrive. */
 static void stdin_is_compared_as_it_comes(void)
 {
     for (int is_file = 0; is_file < 2; is_file++) {

@@ -9,7 +9,8 @@
 
 enum { JOBS = 300, LINES = 9, RUNS_MAX = 400 };
 
-/* Of each list one entry, mostly the first; what excludes another makes an error row, also good. */
+/* A line takes one entry of each list, mostly the first. Entries that exclude each other make an
+ * error row, which is tested too. */
 static const char *const fields[][8] = {
     {"", ",\"temperature\":0", ",\"temperature\":0", ",\"seed\":4", ",\"top_k\":5",
      ",\"top_p\":0.6"},

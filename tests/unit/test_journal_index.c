@@ -1,4 +1,5 @@
-/* What stands around a journal: its index over many lines, ids, points where tests make it fail. */
+/* Tests the parts around a journal: its index over many lines, the set of ids, and failures at set
+ * points. */
 #include "serve/journal/journal_index.h"
 
 #include "base/failpoint.h"

@@ -57,7 +57,8 @@ static void a_row_longer_than_every_run_comes_to_its_end(void)
     }
 }
 
-/* What was drained is not sampled again, but for one token where the prompt has to run again. */
+/* Tokens that were drained are not sampled again, except for one where the prompt has to run again.
+ */
 static void nothing_is_computed_twice(void)
 {
     for (size_t kind = 0; kind < N_KINDS; kind++) {

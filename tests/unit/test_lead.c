@@ -156,7 +156,7 @@ static void any_options_give_the_same_scores(void)
     check_options(LEAD_SCORE, 60, &n_preemptions);
 }
 
-/* What a line without errors must come to, worked out byte by byte without serve's text code. */
+/* Makes the row that a line without errors must get, byte by byte and without serve's text code. */
 static void expect_plain(const struct request *r, const char *const *stops, size_t n_stops,
                          struct strbuf *out)
 {

@@ -1,5 +1,4 @@
-/* Whole jobs over the fake engine, as far as their files go: what is refused, empty, slow, too
- * long. */
+/* Whole jobs over the fake engine with inputs that are refused, empty, slow, or too long. */
 #include "base/file.h"
 #include "base/mem.h"
 #include "text/tokenizer/tokenizer.h"

@@ -31,7 +31,7 @@ static size_t count_wrong(const struct lifetime *a, size_t n, uint64_t total)
     return n_wrong;
 }
 
-/* What lives in the fullest step: no placement needs less. */
+/* Bytes that are alive in the fullest step: no placement needs less. */
 static uint64_t fullest(const struct lifetime *a, size_t n, uint32_t n_steps)
 {
     uint64_t most = 0;

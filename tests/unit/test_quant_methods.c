@@ -27,7 +27,7 @@ static struct js_doc *goldens(void)
     return doc;
 }
 
-/* One case of the file. */
+/* One case of golden/quant/methods.json. */
 struct problem {
     const struct js_node *node;
     struct quant_format f;
@@ -197,7 +197,7 @@ static void smoothquant_is_the_papers(void)
     js_destroy(&doc);
 }
 
-/* What GPTQ is for: less output error than RTN where inputs are correlated. */
+/* GPTQ and clipping give less output error than RTN where inputs are correlated. */
 static void gptq_and_clipping_beat_rtn_on_their_own_measure(void)
 {
     struct js_doc *doc = goldens();

@@ -1,4 +1,4 @@
-/* What a policy means, and which leaves quantized tensors get. */
+/* Tests the formats that a policy chooses, and the leaves (K-blocks) of quantized tensors. */
 #include "base/mem.h"
 #include "calibrate/quantize_plan.h"
 #include "unit/util_ckpt.h"

@@ -300,7 +300,7 @@ static void a_line_wins_over_the_flags(void)
     tokenizer_destroy(&t);
 }
 
-/* Such a number is the error of the field that reads it, and of no other. */
+/* A number beyond 64 bits is an error of the field that reads it, and of no other field. */
 static void numbers_beyond_64_bits_keep_their_line(void)
 {
     struct tokenizer *t = util_byte_tokenizer();

@@ -332,7 +332,8 @@ static void any_layout_and_limits_give_the_same_scores(void)
     check_scenarios(100000, 500, true);
 }
 
-/* is_right compares with what each request comes to alone, so on and off give the same. */
+/* is_right compares with the answer that each request gets alone, so runs with and without shared
+ * prefixes agree. */
 static void shared_prefixes_change_no_result(void)
 {
     uint64_t n_bad = 0, n_hit = 0, n_preempted = 0, n_both = 0, n_errors = 0, n_rows[2] = {0};

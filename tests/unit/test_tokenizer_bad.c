@@ -356,7 +356,7 @@ static void ranks_live_without_memory(void)
     CU_ASSERT(n > 10 && n < 2000);
 }
 
-/* Of this process alone, whatever else the machine does. */
+/* Processor time of this process in seconds, independent of the load of the machine. */
 static double cpu_s(void)
 {
     struct timespec t;
@@ -364,7 +364,8 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* 400 kB of what is hard for patterns, merges, marks and added tokens: each well below a second. */
+/* Texts of 400 kB that are hard for patterns, merges, marks and added tokens take well below a
+ * second each. */
 static void hostile_texts_stay_fast(void)
 {
     static const char *const PARTS[] = {

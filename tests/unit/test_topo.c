@@ -228,7 +228,7 @@ struct seen_units {
     uint32_t n_bound; /* threads that share no unit with one before */
 };
 
-/* What this thread is bound to; unbinds it. */
+/* Records the units that this thread is bound to, and unbinds it. */
 static void look_at_units(void *job, uint32_t thread)
 {
     struct seen_units *seen = job;
@@ -268,7 +268,7 @@ static void threads_get_a_core_each(void)
     topo_destroy(&t);
 }
 
-/* Whether who started this program left it fewer CPUs than the system allows. */
+/* True when the process that started this program left it fewer CPUs than the system allows. */
 static bool is_narrowed(const cpu_set_t *mine)
 {
     hwloc_topology_t h;

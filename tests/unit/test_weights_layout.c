@@ -103,7 +103,7 @@ static struct status mark_held(void *ctx, const struct weight_spec *s)
     return status_ok();
 }
 
-/* Which stages need the tensor: bit p. */
+/* Mask of the pipeline stages that need the tensor: bit p for stage p. */
 static unsigned stages_of(const struct layout *l, const struct arch *m, const struct weight_spec *s)
 {
     if (s->role == WEIGHT_EMBED) return 1u | (m->tied ? 1u << (l->pp - 1) : 0);

@@ -51,7 +51,7 @@ static int32_t allowed_from(int32_t token, const uint32_t *allowed)
     return token;
 }
 
-/* Whatever the plan does to logits counts. */
+/* Hash of everything in the plan that changes logits; 0 when nothing does. */
 static uint64_t mix_adjusts(const struct plan_seq *s, const struct plan_adjust *adjusts)
 {
     uint64_t h = 0;
@@ -133,8 +133,9 @@ static void check_continued(struct fake_engine *e, int32_t replica, const struct
     }
 }
 
-/* Where blocks are shared: it goes on where it stopped, or behind full blocks; the block that it
- * goes on in is its own still. What full blocks hold is checked by what comes of them. */
+/* With shared blocks a sequence goes on where it stopped, or behind full blocks, and the block that
+ * it goes on in is still its own. The contents of full blocks are checked through the tokens that
+ * come of them. */
 static void check_shared(struct fake_engine *e, int32_t replica, const struct plan_seq *s,
                          const struct fake_seq *seen, const int32_t *blocks, uint64_t step)
 {
@@ -231,7 +232,7 @@ static struct result_seq run_seq(struct fake_engine *e, int32_t replica, const s
     return out;
 }
 
-/* Where a sequence's part of the plan's arrays begins. */
+/* Offsets of a sequence's entries in the plan's arrays. */
 struct plan_at {
     size_t token, block, adjust, allowed;
 };

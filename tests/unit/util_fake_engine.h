@@ -12,7 +12,8 @@
 /* Tokens are bytes (util_serve.h has the tokenizer), and one that ends a text. */
 enum { FAKE_VOCAB = 257, FAKE_END_ID = 256 };
 
-/* What the engine remembers of a sequence between plans, to check block tables: by id modulo. */
+/* The engine remembers each sequence between plans, under its id modulo FAKE_SEQS, to check block
+ * tables. */
 enum { FAKE_SEQS = 1 << 14, FAKE_TABLE = 32 };
 
 struct fake_seq {
@@ -42,13 +43,13 @@ void fake_engine_fini(struct fake_engine *e);
 void fake_engine_run(struct fake_engine *e, const struct step_plan *plan,
                      struct step_result *results);
 
-/* What a request must come to: appends sampled tokens to tokens[n_prompt..]; returns their number.
- */
+/* The tokens that a request must get: appends them behind the prompt, from tokens[n_prompt] on;
+ * returns how many were appended. */
 size_t fake_engine_expect(const struct request *r, int32_t max_model_len, int32_t *tokens);
 
-/* A drafter (serve/schedule/scheduler.h) that knows what a request comes to, and from a position
- * on, which hangs on the request and its tokens, says something else; also ends that do not come.
- */
+/* A drafter (serve/schedule/scheduler.h) that proposes the tokens that the request will get, and
+ * wrong ones from a position on that depends on the request and its tokens; also proposes ends that
+ * do not come. */
 int32_t fake_engine_draft(void *user, const struct request *r, int32_t n_most, int32_t *drafts);
 
 /* The score of token i of tokens. */

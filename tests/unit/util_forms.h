@@ -6,7 +6,7 @@
 
 enum { UTIL_TEXTS_MAX = 12 };
 
-/* A spec, texts that fit (up to NULL), and texts that do not. */
+/* A pattern or schema, texts that match it (up to NULL), and texts that do not. */
 struct util_form {
     const char *spec;
     const char *fit[UTIL_TEXTS_MAX], *other[UTIL_TEXTS_MAX];

@@ -196,7 +196,7 @@ static float *run_all(struct both *b, const struct step *x)
     return twin_found(b, &x->out);
 }
 
-/* The same rows, up to at_once of one sequence a step, into zeroed memory. */
+/* Computes the same rows in steps of up to at_once rows of one sequence, into zeroed memory. */
 static float *run_chunks(struct both *b, const struct step *x, size_t at_once)
 {
     const size_t width = (size_t)x->s->n_heads * x->s->head_dim;

@@ -65,15 +65,15 @@ static double weight_at(const struct weight *w, size_t n, size_t k)
                                          : quant_weight_at(&w->q, n, k);
 }
 
-/* x rounded as operands are. */
+/* x rounded to the 16-bit type of the products' operands. */
 static double rounded(const struct packed *w, float x)
 {
     const bool is_f16 = w->quant.kind == QUANT_NONE && w->dtype == DTYPE_F16;
     return is_f16 ? f32_from_f16(f16_from_f32(x)) : f32_from_bf16(bf16_from_f32(x));
 }
 
-/* Rows of x, cut into groups of some rows that all meet w (of device memory): y [rows, n_out], or
- * with leaves sums [rows, n_out + 1]. The caller frees it. */
+/* A product: rows of x, cut into n_groups groups of rows[g] rows, times the weight w (device
+ * memory). */
 struct product {
     const struct packed *w;
     const float *x;
