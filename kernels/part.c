@@ -7,10 +7,10 @@ enum {
     /* Waking the team costs a microsecond or two: about this many multiply-adds of one thread. */
     PART_WORTH_TELLING = 1 << 16,
     /* In multiply-adds. A thread's share is cut into at most PIECES_MOST pieces of at least
-       PART_PIECE, which idle threads may take over. Smaller pieces shorten the wait at the end:
-       PART_SMALL_PIECE, at most SMALL_PIECES_MOST. They are used when the team is calm
-       (team_is_calm) and SMALL_PIECES_MOST pieces of this share are each shorter than
-       PART_LONG_PIECE. */
+     * PART_PIECE, which idle threads may take over. Smaller pieces shorten the wait at the end:
+     * PART_SMALL_PIECE, at most SMALL_PIECES_MOST. They are used when the team is calm
+     * (team_is_calm) and SMALL_PIECES_MOST pieces of this share are each shorter than
+     * PART_LONG_PIECE. */
     PART_PIECE = 1 << 20,
     PIECES_MOST = 16,
     PART_SMALL_PIECE = 1 << 17,
