@@ -1,7 +1,6 @@
-/* The bodies of the elementary functions, inlined where they are called: elementary.c exports them,
- * the kernels of every instruction set use them for what they do one element at a time.
- * Compiled with and without FMA instructions; fma is correctly rounded, so the bits are the same.
- */
+/* The bodies of the elementary functions, as inline functions: elementary.c exports them, and the
+ * kernels of every instruction set use them for single elements. Compiled with and without FMA
+ * instructions; fma is correctly rounded, so the bits are the same. */
 #ifndef SHOAL_KERNELS_ELEMENTARY_BODY_H
 #define SHOAL_KERNELS_ELEMENTARY_BODY_H
 

@@ -54,9 +54,8 @@ struct calibrate_options {
 struct calibrate_report {
     uint64_t n_tensors, n_experts_visited;
     uint64_t n_experts_rtn; /* experts that too few tokens reached, over all layers */
-    /* sums of squares over all linears, on up to 64 outputs of each: of the error that rounding
-     * adds
-     *      * to the outputs, and of the outputs */
+    /* sums of squares over all linears, on up to 64 outputs of each: `error` sums what rounding
+     * adds to the outputs, `energy` the outputs themselves */
     double error, energy;
 };
 

@@ -1,4 +1,4 @@
-/* Codes of single values and groups, and their places in a stored block. */
+/* Quantizes single values and groups, and places the quantized values in a stored block. */
 #include "quant/quantize.h"
 
 #include "base/mem.h"

@@ -63,7 +63,8 @@ static double best_seconds(void (*run)(const void *job), const void *job)
     return (double)best * 1e-9;
 }
 
-/* The best of many passes over memory, and of many rounds of the set's fma chains. */
+/* Measures the machine's peaks: the fastest of many passes over memory, and of many rounds of fma
+ * chains with the instruction set of k. */
 static struct machine measure(const struct kern_table *k)
 {
     const enum peak_kind kind = strcmp(k->name, "avx2") == 0 ? PEAK_FMA_AVX2 : PEAK_FMA_AVX512;

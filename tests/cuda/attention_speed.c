@@ -1,6 +1,7 @@
-/* How fast a prompt's attention is on this machine's GPU, for gpu.sh: one sequence, causal, an f16
- * cache. usage: attention_speed ROWS HEADS KV_HEADS HEAD_DIM [SECONDS], the seconds that another
- * program took for the same. One line. Exit status: 77 no GPU, 1 a failure. */
+/* Measures the speed of a prompt's attention on this machine's GPU, for gpu.sh: one sequence,
+ * causal, an f16 cache. usage: attention_speed ROWS HEADS KV_HEADS HEAD_DIM [SECONDS]; SECONDS is
+ * the time that another program took for the same. Prints one line. Exit status: 77 no GPU, 1 a
+ * failure. */
 #include "base/clock.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"

@@ -1,5 +1,5 @@
-/* Graphs of the emulated driver: work that is recorded, changed and put again. A graph is its work;
- * a node of it counts from 1. Called by the driver. */
+/* Graphs of the emulated driver: work is recorded, changed and launched again. A graph is a list of
+ * work; its nodes count from 1. Called by the driver. */
 #include "state_emulated.h"
 
 #include <assert.h>

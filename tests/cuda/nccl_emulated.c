@@ -128,7 +128,7 @@ static int emu_open(void **comm, int n_ranks, const char id[NCCL_ID_BYTES], int 
     return 0;
 }
 
-/* A rank of the job, as its launcher numbers it. */
+/* True on the rank that is to fail; ranks are numbered as by the launcher. */
 static bool is_faulty_rank(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");

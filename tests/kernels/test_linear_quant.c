@@ -328,7 +328,8 @@ static void quantized_rows_agree(void)
     }
 }
 
-/* Groups of unlike row counts (experts), among them empty ones: 1 and 2 threads, all sets. */
+/* Groups (experts) with different numbers of rows, some empty, on 1 and 2 threads and with all
+ * instruction sets. */
 static void threads_and_groups_do_not_change_bits(void)
 {
     enum { N_GROUPS = 5, N_ROWS = 150, N_OUT = 200, N_IN = 320 };

@@ -1,5 +1,5 @@
-/* Quantized tensors in a checkpoint: what is written is read, misuse of the writer and hostile
- * groups are sentences. */
+/* Quantized tensors in a checkpoint: they are read as they were written; misuse of the writer and
+ * hostile groups are refused with a sentence. */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/ckpt_writer.h"

@@ -292,7 +292,7 @@ static void a_command_takes_its_own_rows(void)
     CU_ASSERT_EQUAL(parse_with(&plan, count, 0).st.code, STATUS_USAGE);
 }
 
-/* What a journal keeps of the values; the caller frees. */
+/* The settings that a journal keeps of the values; the caller frees them. */
 static struct strbuf settings_of(const struct values *v, const char *leave_out)
 {
     struct strbuf s;

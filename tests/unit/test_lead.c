@@ -1,4 +1,5 @@
-/* Whole jobs over the fake engine: lines in, rows out, the same bytes whatever the options. */
+/* Whole jobs over the fake engine: lines go in, rows come out, with the same bytes whatever the
+ * options. */
 #include "serve/lead/lead.h"
 
 #include "base/file.h"

@@ -53,7 +53,7 @@ struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, b
 /* Local. Closes without flushing; NULL is accepted. */
 void result_writer_destroy(struct result_writer **w);
 
-/* Local. True when a row may be opened: always, when none is open. */
+/* Local. True when the window has room for another row; always true when no row is open. */
 bool result_writer_has_room(const struct result_writer *w);
 
 /* Local. Opens the next row. cost_bytes, an estimate, counts against the window until the row is

@@ -69,7 +69,8 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
     return status_ok();
 }
 
-/* Gives drafts to one microbatch, whose other rows are planned. The rows left are shared evenly. */
+/* Adds draft tokens to one microbatch whose other rows are planned. Its sequences share the
+ * remaining rows evenly. */
 static struct status give(struct scheduler *s, struct drafting_step *step, struct microbatch *m)
 {
     int32_t left = DRAFTING_ROWS < s->step_rows ? DRAFTING_ROWS : s->step_rows, n_open = 0;
