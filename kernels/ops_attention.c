@@ -67,7 +67,7 @@ static void set_heads(const struct attention_job *job, size_t g, struct attn_sli
     while (s->head1 < a->n_heads && a->kv_of_head[s->head1] == g) s->head1++;
 }
 
-/* One kv head's queries of n rows that see `seen` positions. */
+/* Cost in multiply-adds of the queries of one kv head in n rows that see `seen` positions. */
 static uint64_t queries_cost(const struct attention_job *job, size_t n, size_t seen)
 {
     return (uint64_t)(seen + EXP_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;

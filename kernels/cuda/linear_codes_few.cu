@@ -1,4 +1,4 @@
-/* Quantized weights that meet floats, few rows. */
+/* Linears of quantized weights with float activations, for few rows. */
 #include "kernels/cuda/launch.h"
 
 enum {

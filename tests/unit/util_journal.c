@@ -1,4 +1,4 @@
-/* The jobs' files and their loop of steps. */
+/* Makes the files of test jobs and runs their steps. */
 #include "util_journal.h"
 
 #include "base/file.h"

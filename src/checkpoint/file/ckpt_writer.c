@@ -113,7 +113,7 @@ void ckpt_writer_destroy(struct ckpt_writer **w_)
     if (w->created && w->file >= 0) {
         /* HDF5 always writes its buffers when it closes a file, and a failed close leaves the
          * library broken.
-         *          * On a full disk, truncating the file first makes room for that. */
+         * On a full disk, truncating the file first makes room for that. */
         if (truncate(w->temporary, 0) != 0) log_line(LOG_DEBUG, "%s: truncate", w->temporary);
     }
     file_close(w);

@@ -17,7 +17,7 @@ enum {
     AHEAD_ROUNDS = 4, /* the system is told this many rounds ahead to read blocks */
     /* Bytes of a slot. Small blocks (an expert's codes, its scales) share a slot, because each
      * round costs
-     *      * an agreement, which on busy cores waits until the system has run every rank. */
+     * an agreement, which on busy cores waits until the system has run every rank. */
     SLOT_BYTES = 8 << 20 /* at most, unless one block is longer */
 };
 

@@ -29,7 +29,8 @@ static char simple_escape(char c)
     return p == NULL ? '\0' : TO[p - FROM];
 }
 
-/* One escape at s (a backslash and more), into out; returns how long it is, 0 on failure. */
+/* Decodes the escape at s (a backslash and more) into out; returns the length of the escape, 0 on
+ * failure. */
 static size_t unescape_one(const char *s, size_t n, char out[4], size_t *n_out)
 {
     const char c = n > 1 ? s[1] : '\0';
