@@ -59,10 +59,13 @@ struct packed {
 enum packed_part { PACKED_CODES, PACKED_SCALES, PACKED_ZEROS };
 
 /* Rows of activations as int8 codes (quantized values), one scale for each kernel group of the
- * weights that they are multiplied with. Per row and group of G inputs (the last may be short):  m
- * = max |x|; scale = m / 127, code = rne(x * (127 / m)) in [-127, 127]; m < 2^-120, where 127 / m
- * may overflow: scale +0 and codes 0; m not finite, or a NaN among x: scale NaN and codes 0, which
- * makes an error row sum = the sum of the group's codes */
+ * weights that they are multiplied with. For each row and group of G inputs (the last group may be
+ * shorter), with m = max |x|:
+ *
+ *     scale = m / 127, code = rne(x * (127 / m)) in [-127, 127]
+ *     if m < 2^-120, where 127 / m may overflow: scale +0 and codes 0
+ *     if m is not finite, or an x is NaN: scale NaN and codes 0, which makes an error row
+ *     sum = the sum of the group's codes */
 struct quant_rows {
     uint32_t group;  /* G */
     size_t n_groups; /* ceil(K / G) */

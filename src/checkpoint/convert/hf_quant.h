@@ -37,8 +37,7 @@ struct hf_quant {
     struct quant_format format; /* format in which its codes can be kept; QUANT_NONE: values only */
     const char *method;         /* "gptq", "awq", "compressed-tensors", "fp8", "mxfp4" */
     /* borrowed; NULL: none. g_idx is set only when groups are not runs of inputs (act-order), which
-     * no
-     *      * format of shoal holds. */
+     * no format of shoal holds. */
     const struct safetensors_tensor *codes, *scales, *zeros, *g_idx;
 };
 

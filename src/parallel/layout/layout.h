@@ -62,8 +62,7 @@ struct layout_model {
     uint32_t expert_ffn, expert_leaf; /* F of one expert */
     uint32_t shared_ffn, shared_leaf; /* F of what all tokens pass in MoE layers; 0: nothing */
     /* unit in which the inputs of o_proj and the down projections are cut where outputs are cut:
-     * the
-     *      * longest quantization group; 0: leaves */
+     * the longest quantization group; 0: leaves */
     uint32_t inner_unit;
     bool layer_is_moe[ARCH_LAYERS_MAX];
     uint32_t vocab; /* V */

@@ -1,4 +1,5 @@
-/* The flags of the scheduler (options/flags.h says how a row is read). None changes a byte. */
+/* The flags of the scheduler (options/flags.h says how a row is read). None of them
+ * may change the bytes of a row. */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULE_FLAGS_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULE_FLAGS_H
 
