@@ -21,8 +21,8 @@ static struct status unknown_family(const char *what, const char *name)
     return st;
 }
 
-static struct status find_family(const struct js_node *root, const char *what,
-                                 const struct arch_family **out)
+static struct status arch_find_family(const struct js_node *root, const char *what,
+                                      const struct arch_family **out)
 {
     const char *name = js_string(js_at(js_get(root, "architectures"), 0), NULL);
     for (size_t i = 0; name != NULL && arch_family_at(i) != NULL; i++) {
@@ -292,7 +292,7 @@ static struct status parse_root(struct arch_reading *r)
     if (js_type(r->root) != JS_OBJECT) {
         return status_make(STATUS_INPUT, "%s: expected a JSON object", r->what);
     }
-    TRY(find_family(r->root, r->what, &r->m.family));
+    TRY(arch_find_family(r->root, r->what, &r->m.family));
     r->m.rope_pairs = r->m.family->mla;
     TRY(arch_fields_read(r));
     TRY(derive_rope(r));

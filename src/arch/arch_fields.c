@@ -208,8 +208,8 @@ struct status arch_field_missing(const struct arch_reading *r, const char *key)
     return wrong_count(r, field_of(key, r->m.family), "nothing");
 }
 
-static struct status read_count(struct arch_reading *r, const struct field *f,
-                                const struct js_node *node, void *to)
+static struct status arch_fields_read_count(struct arch_reading *r, const struct field *f,
+                                            const struct js_node *node, void *to)
 {
     int64_t value;
     char found[32];
@@ -221,8 +221,8 @@ static struct status read_count(struct arch_reading *r, const struct field *f,
     return status_ok();
 }
 
-static struct status read_number(struct arch_reading *r, const struct field *f,
-                                 const struct js_node *node, void *to)
+static struct status arch_fields_read_number(struct arch_reading *r, const struct field *f,
+                                             const struct js_node *node, void *to)
 {
     double value;
     if (!js_number(node, &value)) {
@@ -266,10 +266,10 @@ static struct status read_field(struct arch_reading *r, const struct field *f,
     void *to = (char *)r + f->at;
     switch (f->type) {
     case FIELD_COUNT:
-        return read_count(r, f, node, to);
+        return arch_fields_read_count(r, f, node, to);
     case FIELD_FLOAT:
     case FIELD_DOUBLE:
-        return read_number(r, f, node, to);
+        return arch_fields_read_number(r, f, node, to);
     case FIELD_SWITCH:
         if (js_bool(node, to)) return status_ok();
         return status_make(STATUS_INPUT,

@@ -14,7 +14,7 @@
 
 enum { LINKS_MAX = 40 }; /* as the kernel */
 
-static const char *kind_of(mode_t mode)
+static const char *file_kind_of(mode_t mode)
 {
     if (S_ISDIR(mode)) return "folder";
     if (S_ISFIFO(mode)) return "pipe";
@@ -116,7 +116,7 @@ struct status file_target_regular(const char *path, char **out)
     mem_free(out);
     return status_make(STATUS_USAGE,
                        "%s: expected a regular file, or none, found a %s, which is left alone",
-                       path, kind_of(info.st_mode));
+                       path, file_kind_of(info.st_mode));
 }
 
 static struct status sync_path(const char *path, int flags)

@@ -62,7 +62,7 @@ static void pause_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-static struct status refuse(const struct claim *k, const struct lease_owner *owner)
+static struct status file_claims_refuse(const struct claim *k, const struct lease_owner *owner)
 {
     char who[256];
     lease_owner_describe(owner, who, sizeof who);
@@ -90,7 +90,7 @@ static struct status wait_for_end(const struct claim *k, struct taking *t,
 {
     char who[256];
     lease_owner_describe(&v->owner, who, sizeof who);
-    if (waited_ms(t) >= ENDING_MS) return refuse(k, &v->owner);
+    if (waited_ms(t) >= ENDING_MS) return file_claims_refuse(k, &v->owner);
     if (waited_ms(t) >= GRACE_MS && !t->has_spoken) {
         log_line(LOG_WARN,
                  "%s %s: another process has it (%s), but it was killed or its launcher is gone: "
@@ -103,11 +103,12 @@ static struct status wait_for_end(const struct claim *k, struct taking *t,
 }
 
 /* A lease of another host is renewed, or goes stale. */
-static struct status watch(const struct claim *k, struct taking *t, const struct lease_view *v)
+static struct status file_claims_watch(const struct claim *k, struct taking *t,
+                                       const struct lease_view *v)
 {
     char who[256];
     lease_owner_describe(&v->owner, who, sizeof who);
-    if (t->has_spoken && v->renewed_ns != t->renewed_ns) return refuse(k, &v->owner);
+    if (t->has_spoken && v->renewed_ns != t->renewed_ns) return file_claims_refuse(k, &v->owner);
     if (!t->has_spoken) {
         log_line(LOG_WARN,
                  "%s %s: %s renewed its lease %.0f s ago, and locks may not reach that host: "
@@ -148,14 +149,14 @@ static struct status look_again(struct claim *k, struct taking *t, bool *is_take
             st = replace(k, &v, is_taken);
             break;
         case LEASE_HELD:
-            if (waited_ms(t) >= GRACE_MS || t->has_spoken) st = refuse(k, &v.owner);
+            if (waited_ms(t) >= GRACE_MS || t->has_spoken) st = file_claims_refuse(k, &v.owner);
             pause_ms(POLL_MS); /* it may just have been killed */
             break;
         case LEASE_ENDING:
             st = wait_for_end(k, t, &v);
             break;
         case LEASE_UNKNOWN:
-            st = watch(k, t, &v);
+            st = file_claims_watch(k, t, &v);
             break;
         }
     }
@@ -179,7 +180,7 @@ static void close_lease(struct claim *k)
     k->fd = -1;
 }
 
-static struct status take(struct file_claims *c, struct claim *k)
+static struct status file_claims_take(struct file_claims *c, struct claim *k)
 {
     struct taking t = {.since_ns = clock_ns()};
     struct status st = status_ok();
@@ -208,7 +209,7 @@ static struct status take(struct file_claims *c, struct claim *k)
 
 /* ---- renewing ---- */
 
-static void lose(struct file_claims *c, const struct claim *k)
+static void file_claims_lose(struct file_claims *c, const struct claim *k)
 {
     struct lease_view v;
     char who[256] = "another process";
@@ -238,7 +239,7 @@ static void renew(struct file_claims *c, struct claim *k)
         unlink(k->own);
         if (is_linked) return;
     }
-    lose(c, k);
+    file_claims_lose(c, k);
 }
 
 /* With the mutex held. */
@@ -255,7 +256,7 @@ void file_claims_renew(struct file_claims *c)
     pthread_mutex_unlock(&c->mutex);
 }
 
-static void *run(void *user)
+static void *file_claims_run(void *user)
 {
     struct file_claims *c = user;
     pthread_mutex_lock(&c->mutex);
@@ -278,7 +279,7 @@ static void free_names(struct claim *k)
     mem_free(&k->own);
 }
 
-static struct status begin(struct file_claims *c, struct claim *k, const char *path)
+static struct status file_claims_begin(struct file_claims *c, struct claim *k, const char *path)
 {
     struct stat info;
     struct strbuf lease, own;
@@ -292,13 +293,13 @@ static struct status begin(struct file_claims *c, struct claim *k, const char *p
     k->own = own.data;
     TRY(strbuf_status(&lease));
     TRY(strbuf_status(&own));
-    return take(c, k);
+    return file_claims_take(c, k);
 }
 
 struct status file_claims_add(struct file_claims *c, const char *what, const char *path)
 {
     struct claim k = {.what = what, .fd = -1};
-    const struct status st = begin(c, &k, path);
+    const struct status st = file_claims_begin(c, &k, path);
     if (status_failed(&st) || k.fd < 0 || c->n == CLAIMS_MAX) {
         close_lease(&k);
         free_names(&k);
@@ -307,7 +308,7 @@ struct status file_claims_add(struct file_claims *c, const char *what, const cha
     pthread_mutex_lock(&c->mutex);
     c->claims[c->n++] = k;
     c->renewed_ns = clock_ns();
-    if (!c->has_thread) c->has_thread = pthread_create(&c->thread, NULL, run, c) == 0;
+    if (!c->has_thread) c->has_thread = pthread_create(&c->thread, NULL, file_claims_run, c) == 0;
     pthread_mutex_unlock(&c->mutex);
     return st;
 }

@@ -110,7 +110,7 @@ static bool is_running(const struct lease_owner *o, struct proc_thread *out)
 }
 
 /* is_busy: another open file locks the lease. */
-static enum lease_state judge(const struct lease_view *v, bool is_busy)
+static enum lease_state file_lease_judge(const struct lease_view *v, bool is_busy)
 {
     const struct lease_owner self = lease_owner_self(NULL, false);
     const bool is_here = v->owner.pid != 0 && strcmp(v->owner.kernel, self.kernel) == 0;
@@ -153,7 +153,7 @@ struct status lease_look(const char *path, int now_fd, struct lease_view *out)
                            "alone; rename it, or name another output",
                            path);
     }
-    out->state = judge(out, is_busy);
+    out->state = file_lease_judge(out, is_busy);
     if (!is_busy && !lease_is_at(path, out->fd)) out->state = LEASE_GONE; /* replaced meanwhile */
     return status_ok();
 }

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct status open_file(struct file_replace *f)
+static struct status replace_open_file(struct file_replace *f)
 {
     struct stat info;
     const bool in_place = stat(f->target, &info) == 0 && !S_ISREG(info.st_mode);
@@ -36,7 +36,7 @@ struct status file_replace_begin(struct file_replace *f, const char *path)
 {
     *f = (struct file_replace){.path = path};
     TRY(file_target(path, &f->target));
-    const struct status st = open_file(f);
+    const struct status st = replace_open_file(f);
     if (status_failed(&st)) forget_names(f);
     return st;
 }

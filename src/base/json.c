@@ -29,20 +29,20 @@ static const struct js_node *as_node(const json_t *json)
  * JSON and ignores others, and its allocator takes no context, so the note is per thread. */
 static _Thread_local bool has_failed;
 
-static void *allocate(size_t n)
+static void *json_allocate(size_t n)
 {
     void *p = malloc(n);
     has_failed |= p == NULL;
     return p;
 }
 
-static struct status parse(const char *text, size_t n, const char *what, struct js_doc **out,
-                           bool *has_large_number)
+static struct status json_parse(const char *text, size_t n, const char *what, struct js_doc **out,
+                                bool *has_large_number)
 {
     *out = NULL;
     *has_large_number = false;
     json_error_t error;
-    json_set_alloc_funcs(allocate, free);
+    json_set_alloc_funcs(json_allocate, free);
     has_failed = false;
     json_t *root =
         json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
@@ -63,7 +63,7 @@ static struct status parse(const char *text, size_t n, const char *what, struct 
 struct status js_parse(const char *text, size_t n, const char *what, struct js_doc **out)
 {
     bool ignored;
-    return parse(text, n, what, out, &ignored);
+    return json_parse(text, n, what, out, &ignored);
 }
 
 /* Writes the number [n] in a form that the library accepts: unchanged, as a real number, or as the
@@ -107,13 +107,13 @@ static struct status round_numbers(const char *text, size_t n, struct strbuf *ou
 struct status js_parse_rounding(const char *text, size_t n, const char *what, struct js_doc **out,
                                 bool *is_rounded)
 {
-    const struct status st = parse(text, n, what, out, is_rounded);
+    const struct status st = json_parse(text, n, what, out, is_rounded);
     if (!*is_rounded) return st;
     struct strbuf rounded;
     bool ignored;
     strbuf_init(&rounded);
     struct status again = round_numbers(text, n, &rounded);
-    if (!status_failed(&again)) again = parse(rounded.data, rounded.n, what, out, &ignored);
+    if (!status_failed(&again)) again = json_parse(rounded.data, rounded.n, what, out, &ignored);
     strbuf_fini(&rounded);
     return again;
 }

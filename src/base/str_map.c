@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-static uint64_t mix(uint64_t h)
+static uint64_t str_map_mix(uint64_t h)
 {
     h *= 0x9E3779B97F4A7C15u;
     return h ^ h >> 29;
@@ -18,13 +18,13 @@ uint64_t str_hash(const char *bytes, size_t n)
     while (n >= 8) {
         uint64_t word;
         memcpy(&word, bytes, 8);
-        h = mix(h ^ word);
+        h = str_map_mix(h ^ word);
         bytes += 8;
         n -= 8;
     }
     uint64_t tail = 0;
     memcpy(&tail, bytes, n);
-    h = mix(h ^ tail);
+    h = str_map_mix(h ^ tail);
     return h ^ h >> 32;
 }
 
@@ -43,7 +43,8 @@ void str_map_fini(struct str_map *m)
 }
 
 /* The slot of a key, or the empty slot where it belongs. */
-static struct str_slot *find(const struct str_map *m, const char *key, size_t n, uint32_t hash)
+static struct str_slot *str_map_find(const struct str_map *m, const char *key, size_t n,
+                                     uint32_t hash)
 {
     for (size_t i = hash & m->mask;; i = (i + 1) & m->mask) {
         struct str_slot *s = &m->slots[i];
@@ -56,7 +57,7 @@ bool str_map_add(struct str_map *m, const char *key, size_t n, int32_t value)
 {
     assert(key != NULL && value >= 0 && n <= UINT32_MAX);
     const uint32_t hash = (uint32_t)str_hash(key, n);
-    struct str_slot *s = find(m, key, n, hash);
+    struct str_slot *s = str_map_find(m, key, n, hash);
     if (s->key != NULL) return false;
     *s = (struct str_slot){.key = key, .n = (uint32_t)n, .hash = hash, .value = value};
     return true;
@@ -65,6 +66,6 @@ bool str_map_add(struct str_map *m, const char *key, size_t n, int32_t value)
 int32_t str_map_get(const struct str_map *m, const char *key, size_t n)
 {
     if (m->slots == NULL) return -1;
-    const struct str_slot *s = find(m, key, n, (uint32_t)str_hash(key, n));
+    const struct str_slot *s = str_map_find(m, key, n, (uint32_t)str_hash(key, n));
     return s->key != NULL ? s->value : -1;
 }

@@ -34,7 +34,7 @@ struct status strbuf_status(const struct strbuf *s)
     return status_make(STATUS_MEMORY, "a text buffer could not grow beyond %zu bytes", s->capacity);
 }
 
-static bool reserve(struct strbuf *s, size_t n_more)
+static bool strbuf_reserve(struct strbuf *s, size_t n_more)
 {
     if (s->failed) return false;
     size_t want;
@@ -53,7 +53,7 @@ static bool reserve(struct strbuf *s, size_t n_more)
 
 void strbuf_add(struct strbuf *s, const char *bytes, size_t n)
 {
-    if (!reserve(s, n)) return;
+    if (!strbuf_reserve(s, n)) return;
     if (n > 0) memcpy(s->data + s->n, bytes, n);
     s->n += n;
     s->data[s->n] = '\0';
@@ -72,7 +72,7 @@ void strbuf_printf(struct strbuf *s, const char *format, ...)
     va_copy(again, args);
     const int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    if (n >= 0 && reserve(s, (size_t)n)) {
+    if (n >= 0 && strbuf_reserve(s, (size_t)n)) {
         vsnprintf(s->data + s->n, (size_t)n + 1, format, again);
         s->n += (size_t)n;
     }

@@ -69,7 +69,7 @@ struct team {
     pthread_cond_t work, done;
 };
 
-static void pause_once(void)
+static void team_pause_once(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -113,7 +113,7 @@ static bool changed_soon(struct worker *me, _Atomic uint32_t *what, uint32_t was
 {
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(what, memory_order_acquire) != was) return true;
-        pause_once();
+        team_pause_once();
     }
     if (me->n_hurried > 0) {
         me->n_hurried--;

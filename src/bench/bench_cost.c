@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-static double bytes_of(const struct packed *w)
+static double bench_cost_bytes_of(const struct packed *w)
 {
     if (w->data == NULL) return 0;
     if (w->quant.kind == QUANT_NONE) return (double)packed_bytes(w->dtype, w->n_out, w->n_in);
@@ -24,7 +24,8 @@ static double expert_bytes_here(const struct weights *w)
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
         const struct layer *l = &w->stage_layers[i];
         for (uint32_t e = 0; l->is_moe && e < l->moe.n_experts; e++) {
-            n += bytes_of(&l->moe.gate[e]) + bytes_of(&l->moe.up[e]) + bytes_of(&l->moe.down[e]);
+            n += bench_cost_bytes_of(&l->moe.gate[e]) + bench_cost_bytes_of(&l->moe.up[e]) +
+                 bench_cost_bytes_of(&l->moe.down[e]);
         }
     }
     return n;
@@ -42,7 +43,7 @@ struct status bench_cost_init(struct bench_cost *cost, struct job *j)
     }
     const double experts = expert_bytes_here(w);
     const bool lone_embedding = w->embed.data != NULL && w->embed.data != w->head.data;
-    const double unread = lone_embedding ? bytes_of(&w->embed) : 0;
+    const double unread = lone_embedding ? bench_cost_bytes_of(&w->embed) : 0;
     int64_t sums[2] = {(int64_t)((double)w->n_bytes - experts - unread), (int64_t)experts};
     comm_sum_i64(j->comm, COMM_WORLD, sums, 2);
     cost->dense_bytes = (double)sums[0];

@@ -53,7 +53,7 @@ static double slowest(struct job *j, uint64_t ns)
 
 /* **Collective (world)**. Asks each host's system to drop the file's pages; what is not written to
  * the disk yet stays (posix_fadvise(3)). */
-static struct status forget(struct job *j)
+static struct status bench_load_forget(struct job *j)
 {
     const char *path = ckpt_path(j->ckpt);
     struct status st = status_ok();
@@ -104,7 +104,7 @@ static struct status turn_load(struct job *j, double *seconds)
     return st;
 }
 
-static int ascending(const void *a, const void *b)
+static int bench_load_ascending(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -112,7 +112,7 @@ static int ascending(const void *a, const void *b)
 
 static double median(double *values, uint32_t n)
 {
-    qsort(values, n, sizeof *values, ascending);
+    qsort(values, n, sizeof *values, bench_load_ascending);
     return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
@@ -138,9 +138,9 @@ struct status bench_load_run(struct job *j)
     TRY(comm_agree(j->comm, st));
     for (uint32_t i = 0; i < o->flags.n_warmup + n; i++) {
         double plain = 0, load = 0;
-        if (o->flags.cold) TRY_GOTO(st, forget(j), out);
+        if (o->flags.cold) TRY_GOTO(st, bench_load_forget(j), out);
         TRY_GOTO(st, turn_plain(j, &plain), out);
-        if (o->flags.cold) TRY_GOTO(st, forget(j), out);
+        if (o->flags.cold) TRY_GOTO(st, bench_load_forget(j), out);
         TRY_GOTO(st, turn_load(j, &load), out);
         if (i < o->flags.n_warmup) continue;
         seconds[i - o->flags.n_warmup] = plain;

@@ -135,7 +135,7 @@ struct machine_report {
 };
 
 /* The axes need a layout: all ranks as one replica of a model that has a head for each. */
-static struct status split(struct machine_report *r)
+static struct status bench_machine_split(struct machine_report *r)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(r->comm, COMM_WORLD);
     const struct layout_model model = {.name = "none",
@@ -174,7 +174,7 @@ static struct status measure_threads(struct machine_report *r)
 static struct status measure(struct machine_report *r, uint32_t n_threads)
 {
     TRY(comm_gather_topo(r->comm, &r->topo));
-    TRY(comm_agree(r->comm, split(r)));
+    TRY(comm_agree(r->comm, bench_machine_split(r)));
     const uint32_t rank = (uint32_t)comm_rank(r->comm, COMM_WORLD);
     uint64_t most = n_threads > 0 ? n_threads : topo_threads(r->topo, rank);
     comm_min_u64(r->comm, COMM_WORLD, &most, 1); /* ranks take part in every row */
@@ -284,7 +284,7 @@ struct status bench_write_json(const char *path, const struct strbuf *text)
     return status_make(STATUS_IO, "--json %s: %s", path, strerror(errno));
 }
 
-static struct status report(const struct machine_report *r, const char *json)
+static struct status bench_machine_report(const struct machine_report *r, const char *json)
 {
     if (comm_rank(r->comm, COMM_WORLD) != 0) return status_ok();
     if (json == NULL || strcmp(json, "-") != 0) print_table(r);
@@ -301,7 +301,7 @@ static struct status run(struct machine_report *r, const struct bench_options *o
 {
     TRY(comm_agree(r->comm, bench_check_json(r->comm, o->flags.json)));
     TRY(measure(r, o->job.run.threads));
-    return comm_agree(r->comm, report(r, o->flags.json));
+    return comm_agree(r->comm, bench_machine_report(r, o->flags.json));
 }
 
 int bench_machine_run(const struct bench_options *o, int *argc, char ***argv)

@@ -88,7 +88,7 @@ static uint64_t total_requests(const struct bench_result *r)
     return n;
 }
 
-static void print_latency(const char *name, const struct latency *l)
+static void bench_report_print_latency(const char *name, const struct latency *l)
 {
     if (l->n == 0) return;
     printf("  %-5s %9.2f %9.2f", name, (double)l->min_ns * 1e-6, latency_mean_s(l) * 1e3);
@@ -128,10 +128,10 @@ static void print_case(const struct bench_report *report, const struct bench_res
            ratio((double)total_requests(r), total_wall(r)));
     printf("  %-5s %9s %9s %9s %9s %9s %9s %9s  samples\n", "ms", "min", "mean", "P50", "P90",
            "P95", "P99", "max");
-    print_latency("TTFT", &r->ttft);
-    print_latency("TPOT", &r->stats.tpot);
-    print_latency("ITL", &r->stats.itl);
-    print_latency("E2E", &r->e2e);
+    bench_report_print_latency("TTFT", &r->ttft);
+    bench_report_print_latency("TPOT", &r->stats.tpot);
+    bench_report_print_latency("ITL", &r->stats.itl);
+    bench_report_print_latency("E2E", &r->e2e);
     if (p.s > 0) {
         printf("  prefill: %llu tokens in %llu steps, %.1f GFLOP/s, %.0f %% of the f32 peak, %.0f "
                "%% of the int8 peak\n",

@@ -55,7 +55,7 @@ static uint64_t process_ns(void)
 }
 
 /* A request as a line would make it: the parser is the one that jobs use. */
-static struct status make_request(struct run *r, size_t i)
+static struct status bench_run_make_request(struct run *r, size_t i)
 {
     struct strbuf line;
     strbuf_init(&line);
@@ -99,11 +99,11 @@ static struct status run_init(struct run *r, struct serve_summary *stats)
     TRY(mem_alloc(&r->requests, r->n, sizeof *r->requests, "requests"));
     TRY(mem_alloc(&r->submitted_ns, r->n, sizeof *r->submitted_ns, "requests"));
     TRY(mem_alloc(&r->n_sampled, r->n, sizeof *r->n_sampled, "requests"));
-    for (size_t i = 0; i < r->n; i++) TRY(make_request(r, i));
+    for (size_t i = 0; i < r->n; i++) TRY(bench_run_make_request(r, i));
     return scheduler_create(&so, stats, &r->scheduler);
 }
 
-static void run_fini(struct run *r)
+static void bench_run_fini(struct run *r)
 {
     for (size_t i = r->n_submitted; r->requests != NULL && i < r->n; i++) {
         request_destroy(&r->requests[i]);
@@ -125,7 +125,7 @@ static struct status submit(struct run *r)
     return status_ok();
 }
 
-static struct status take_finished(struct run *r)
+static struct status bench_run_take_finished(struct run *r)
 {
     struct status st = status_ok();
     struct request *q;
@@ -190,7 +190,7 @@ static double count_step(struct run *r, const struct in_flight *f)
 
 /* Takes the results of a group's step from all replicas. After a failure they are only drained, so
  * that no rank is left with a message nobody wants. */
-static struct status collect(struct run *r, uint32_t group, struct status st)
+static struct status bench_run_collect(struct run *r, uint32_t group, struct status st)
 {
     struct bench *b = r->b;
     struct in_flight *f = &b->groups[group];
@@ -204,11 +204,11 @@ static struct status collect(struct run *r, uint32_t group, struct status st)
     f->active = false;
     const double s = count_step(r, f);
     if (r->parts != NULL && !status_failed(&st)) st = pause_for_peaks(r, f, s);
-    return status_failed(&st) ? st : take_finished(r);
+    return status_failed(&st) ? st : bench_run_take_finished(r);
 }
 
 /* The other ranks are inside a step: there is no way back. */
-static void lose(struct bench *b, const struct status *st)
+static void bench_run_lose(struct bench *b, const struct status *st)
 {
     log_line(LOG_ERROR, "step: %s", st->text);
     comm_abort(b->j->comm, status_exit(STATUS_LOST));
@@ -223,13 +223,13 @@ static struct status plan_and_run(struct run *r, uint32_t group)
     f->step = (struct bench_phase){.n_steps = 0};
     f->kind = bench_cost_step(&b->cost, &b->plan, r->c->prompt, b->j, &f->step);
     const struct status st = engine_submit(b->j->engine, &b->plan);
-    if (status_failed(&st)) lose(b, &st);
+    if (status_failed(&st)) bench_run_lose(b, &st);
     bench_cost_experts(&b->cost, b->j, &f->step);
     f->active = true;
     return status_ok();
 }
 
-static struct status run_steps(struct run *r)
+static struct status bench_run_steps(struct run *r)
 {
     struct bench *b = r->b;
     const uint32_t pp = b->j->layout->pp;
@@ -241,7 +241,7 @@ static struct status run_steps(struct run *r)
     const uint64_t since = r->mark_ns;
     for (; n_idle < pp || (r->n_done < r->n && !status_failed(&st)); b->n_steps++) {
         const uint32_t group = (uint32_t)(b->n_steps % pp);
-        if (b->groups[group].active) st = collect(r, group, st);
+        if (b->groups[group].active) st = bench_run_collect(r, group, st);
         if (!status_failed(&st) && drain_poll(&b->j->drain, 0) != DRAIN_NOT) {
             st = status_make(STATUS_DRAINED, "stopped (%s)", drain_reason(&b->j->drain));
         }
@@ -256,9 +256,9 @@ static struct status run_steps(struct run *r)
 
 /* One repetition into *out; its latencies into `into` (NULL: a warm-up); `parts` NULL: without
  * passes between the steps. */
-static struct status repeat(struct bench *b, const struct bench_case *c,
-                            struct bench_repetition *out, struct bench_result *into,
-                            struct bench_parts *parts)
+static struct status bench_run_repeat(struct bench *b, const struct bench_case *c,
+                                      struct bench_repetition *out, struct bench_result *into,
+                                      struct bench_parts *parts)
 {
     uint32_t n = c->concurrency;
     if (b->o->flags.mode == BENCH_THROUGHPUT)
@@ -272,13 +272,13 @@ static struct status repeat(struct bench *b, const struct bench_case *c,
                     .e2e = into != NULL ? &into->e2e : NULL};
     memset(out, 0, sizeof *out);
     struct status st = run_init(&r, into != NULL ? &into->stats : b->unwanted);
-    if (!status_failed(&st)) st = run_steps(&r);
-    run_fini(&r);
+    if (!status_failed(&st)) st = bench_run_steps(&r);
+    bench_run_fini(&r);
     return st;
 }
 
-static void say(const struct bench *b, const struct bench_case *c, const char *what, uint32_t i,
-                const struct bench_repetition *r)
+static void bench_run_say(const struct bench *b, const struct bench_case *c, const char *what,
+                          uint32_t i, const struct bench_repetition *r)
 {
     if (b->o->job.lead.quiet) return;
     const struct bench_phase *d = &r->phases[BENCH_DECODE], *p = &r->phases[BENCH_PREFILL];
@@ -296,12 +296,12 @@ static struct status run_case(struct bench *b, struct bench_result *out)
     out->n = o->flags.n_repetitions;
     TRY(mem_alloc(&out->all, out->n, sizeof *out->all, "repetitions"));
     for (uint32_t i = 0; i < o->flags.n_warmup; i++) {
-        TRY(repeat(b, &out->c, &out->all[0], NULL, NULL));
-        say(b, &out->c, "warm-up", i, &out->all[0]);
+        TRY(bench_run_repeat(b, &out->c, &out->all[0], NULL, NULL));
+        bench_run_say(b, &out->c, "warm-up", i, &out->all[0]);
     }
     for (uint32_t i = 0; i < o->flags.n_repetitions; i++) {
-        TRY(repeat(b, &out->c, &out->all[i], out, NULL));
-        say(b, &out->c, "repetition", i, &out->all[i]);
+        TRY(bench_run_repeat(b, &out->c, &out->all[i], out, NULL));
+        bench_run_say(b, &out->c, "repetition", i, &out->all[i]);
     }
     return status_ok();
 }
@@ -330,7 +330,7 @@ static struct status repeat_paired(struct bench *b, const struct bench_case *c,
         TRY(bench_paired_init(&b->paired, b->j->team, bench_cost_token(&b->cost), least));
     }
     bench_paired_begin(&b->paired);
-    return repeat(b, c, out, NULL, parts);
+    return bench_run_repeat(b, c, out, NULL, parts);
 }
 
 /* After all repetitions that count: a pass would disturb them. */
@@ -340,7 +340,7 @@ static struct status run_paired(struct bench *b, struct bench_result *out)
     if (out->c.concurrency > 1) return status_ok();
     for (uint32_t i = 0; i < b->o->flags.n_repetitions; i++)
         TRY(repeat_paired(b, &out->c, &r, &out->parts));
-    say(b, &out->c, "beside peaks", b->o->flags.n_repetitions - 1, &r);
+    bench_run_say(b, &out->c, "beside peaks", b->o->flags.n_repetitions - 1, &r);
     return status_ok();
 }
 
@@ -360,7 +360,8 @@ static struct status run_turn(struct bench *b, const struct bench_case *c)
     struct bench_repetition r;
     struct bench_parts parts = {.reads = {.n = 0}};
     const bool paired = b->o->flags.paired_peaks && c->concurrency == 1;
-    struct status st = paired ? repeat_paired(b, c, &r, &parts) : repeat(b, c, &r, NULL, NULL);
+    struct status st =
+        paired ? repeat_paired(b, c, &r, &parts) : bench_run_repeat(b, c, &r, NULL, NULL);
     if (!status_failed(&st)) bench_report_turn(c, &r, paired ? &parts : NULL);
     bench_parts_fini(&parts);
     return st;
@@ -414,7 +415,7 @@ static struct status lead(struct bench *b, struct bench_result *results)
     if (!status_failed(&st)) st = b->o->flags.turns ? run_turns(b) : run_cases(b, results);
     step_plan_clear(&b->plan, PLAN_STOP, 0);
     const struct status stopped = engine_submit(b->j->engine, &b->plan);
-    if (status_failed(&stopped)) lose(b, &stopped);
+    if (status_failed(&stopped)) bench_run_lose(b, &stopped);
     return st;
 }
 
@@ -430,7 +431,7 @@ static void gather_peak_bytes(const struct bench *b, struct bench_report *r)
     r->peak_bytes_all = (uint64_t)all;
 }
 
-static struct status report(struct bench_report *r, const char *json)
+static struct status bench_run_report(struct bench_report *r, const char *json)
 {
     if (comm_rank(r->j->comm, COMM_WORLD) != 0) return status_ok();
     if (json == NULL || strcmp(json, "-") != 0) bench_report_print(r);
@@ -443,7 +444,7 @@ static struct status report(struct bench_report *r, const char *json)
     return st;
 }
 
-static struct status measure(struct bench *b, struct bench_result *results)
+static struct status bench_run_measure(struct bench *b, struct bench_result *results)
 {
     struct job *j = b->j;
     if (b->o->flags.paired_peaks && (j->layout->n_ranks > 1 || j->kern.device != NULL)) {
@@ -454,13 +455,13 @@ static struct status measure(struct bench *b, struct bench_result *results)
     TRY(comm_agree(j->comm, bench_cost_init(&b->cost, j)));
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     const struct status st = is_lead ? lead(b, results) : engine_follow(j->engine);
-    if (status_failed(&st) && !is_lead) lose(b, &st);
+    if (status_failed(&st) && !is_lead) bench_run_lose(b, &st);
     TRY(comm_agree(j->comm, st));
     if (b->o->flags.turns) return status_ok();
     struct bench_report r = {.j = j, .results = results, .n = count_cases(b->o)};
     gather_peak_bytes(b, &r);
     TRY(bench_machine_measure(j->comm, j->topo, j->team, true, &r.machine));
-    return comm_agree(j->comm, report(&r, b->o->flags.json));
+    return comm_agree(j->comm, bench_run_report(&r, b->o->flags.json));
 }
 
 struct status bench_run(struct job *j)
@@ -470,7 +471,7 @@ struct status bench_run(struct job *j)
     struct bench_result *results = NULL;
     const size_t n = count_cases(b.o);
     struct status st = comm_agree(j->comm, mem_alloc(&results, n, sizeof *results, "results"));
-    if (!status_failed(&st)) st = measure(&b, results);
+    if (!status_failed(&st)) st = bench_run_measure(&b, results);
     for (size_t i = 0; results != NULL && i < n; i++) {
         mem_free(&results[i].all);
         bench_parts_fini(&results[i].parts);

@@ -8,7 +8,7 @@
 
 /* ---- capture ---- */
 
-static struct status reserve(struct calib_capture *k, size_t n_seen, size_t n_floats)
+static struct status calib_gather_reserve(struct calib_capture *k, size_t n_seen, size_t n_floats)
 {
     if (n_seen > k->seen_capacity) {
         const size_t want = n_seen + n_seen / 2 + 16;
@@ -31,7 +31,7 @@ static void see(void *ctx, enum tap_site site, uint32_t expert, const float *x, 
     struct calib_capture *k = &c->mine;
     const struct calib_unit *u = calib_unit_of(c, site, expert);
     if (u == NULL || !u->is_wanted || status_failed(&k->st)) return;
-    k->st = reserve(k, k->n_seen + 1, k->n_floats + n_rows * n);
+    k->st = calib_gather_reserve(k, k->n_seen + 1, k->n_floats + n_rows * n);
     if (status_failed(&k->st)) return;
     k->seen[k->n_seen++] =
         (struct calib_seen){.unit = (uint32_t)(u - c->units), .n = (uint32_t)n, .n_rows = n_rows};
@@ -50,7 +50,7 @@ static void add_seen(struct calib *c, const struct calib_capture *k)
 }
 
 /* Gathers every rank's captured rows, in the ranks' order, on all ranks. */
-static struct status exchange(struct calib *c)
+static struct status calib_gather_exchange(struct calib *c)
 {
     for (uint32_t r = 0; r < c->n_ranks; r++) {
         struct calib_capture *k = r == c->rank ? &c->mine : &c->theirs;
@@ -58,7 +58,7 @@ static struct status exchange(struct calib *c)
         comm_broadcast(c->o->comm, COMM_WORLD, (int)r, sizes, sizeof sizes);
         if (r != c->rank) {
             k->n_seen = k->n_floats = 0;
-            k->st = reserve(k, sizes[0], sizes[1]);
+            k->st = calib_gather_reserve(k, sizes[0], sizes[1]);
         }
         TRY(comm_agree(c->o->comm, k->st));
         k->n_seen = sizes[0];
@@ -87,7 +87,7 @@ static struct status forward_one(struct calib *c, size_t seq, struct hidden *h)
 }
 
 /* One pass that keeps the hidden rows unchanged. In each round every rank runs one sequence. */
-static struct status watch(struct calib *c)
+static struct status calib_gather_watch(struct calib *c)
 {
     c->tap = (struct tap){.see = see, .ctx = c};
     for (size_t first = 0; first < c->o->n_seqs; first += c->n_ranks) {
@@ -102,7 +102,7 @@ static struct status watch(struct calib *c)
             const struct status st = forward_one(c, seq, &copy);
             if (!status_failed(&k->st)) k->st = st;
         }
-        TRY(exchange(c));
+        TRY(calib_gather_exchange(c));
     }
     return status_ok();
 }
@@ -135,8 +135,8 @@ void calib_forget(struct calib *c)
 }
 
 /* This rank's rows of a unit's H; none when the unit is not quantized. */
-static void rows_of(const struct calib *c, const struct calib_unit *u, uint32_t *begin,
-                    uint32_t *end)
+static void calib_gather_rows_of(const struct calib *c, const struct calib_unit *u, uint32_t *begin,
+                                 uint32_t *end)
 {
     *begin = u->is_quantized ? hessian_cut(u->n_in, c->n_ranks, c->rank) : 0;
     *end = u->is_quantized ? hessian_cut(u->n_in, c->n_ranks, c->rank + 1) : 0;
@@ -159,7 +159,7 @@ static void choose_bunch(const struct calib *c, uint32_t first, uint32_t *end)
 
 /* Gathers the second moments of units [begin, end), and the statistics of units that are not
  * quantized. */
-static struct status gather(struct calib *c, uint32_t begin, uint32_t end)
+static struct status calib_gather_gather(struct calib *c, uint32_t begin, uint32_t end)
 {
     struct status st = status_ok();
     calib_forget(c);
@@ -168,11 +168,11 @@ static struct status gather(struct calib *c, uint32_t begin, uint32_t end)
         uint32_t row0, row1;
         u->is_wanted = (i >= begin && i < end) || !u->is_quantized;
         if (!u->is_wanted) continue;
-        rows_of(c, u, &row0, &row1);
+        calib_gather_rows_of(c, u, &row0, &row1);
         st = hessian_init(&u->h, u->n_in, row0, row1);
     }
     TRY(comm_agree(c->o->comm, st));
-    TRY(watch(c));
+    TRY(calib_gather_watch(c));
     c->is_gathered = begin == 0 && end == c->n_units;
     return status_ok();
 }
@@ -186,7 +186,7 @@ struct status calib_gather_statistics(struct calib *c)
         st = hessian_init(&c->units[i].h, c->units[i].n_in, 0, 0);
     }
     TRY(comm_agree(c->o->comm, st));
-    return watch(c);
+    return calib_gather_watch(c);
 }
 
 static void assemble(struct calib *c, const struct calib_unit *u)
@@ -207,7 +207,7 @@ struct status calib_visit_units(struct calib *c, calib_visit *visit, void *ctx)
     uint32_t end;
     for (uint32_t begin = 0; begin < c->n_units; begin = end) {
         choose_bunch(c, begin, &end);
-        if (!c->is_gathered) TRY(gather(c, begin, end));
+        if (!c->is_gathered) TRY(calib_gather_gather(c, begin, end));
         for (uint32_t i = begin; i < end; i++) {
             if (!c->units[i].is_quantized) continue;
             assemble(c, &c->units[i]);

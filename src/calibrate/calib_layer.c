@@ -72,8 +72,8 @@ static void add_unit(struct calib *c, enum tap_site site, uint32_t expert)
 }
 
 /* Adds a matrix to the last unit. */
-static void add_member(struct calib *c, const struct finder *f, enum weight_role role,
-                       struct packed *w)
+static void calib_layer_add_member(struct calib *c, const struct finder *f, enum weight_role role,
+                                   struct packed *w)
 {
     struct calib_unit *u = &c->units[c->n_units - 1];
     const struct ckpt_tensor *t = f->of_role[role];
@@ -92,31 +92,31 @@ static void add_attention(struct calib *c, const struct finder *f, struct layer 
     const struct arch *m = c->o->model;
     add_unit(c, TAP_ATTENTION, 0);
     if (m->kv_lora == 0) {
-        add_member(c, f, WEIGHT_Q, &w->attention.q);
-        add_member(c, f, WEIGHT_K, &w->attention.k);
-        add_member(c, f, WEIGHT_V, &w->attention.v);
+        calib_layer_add_member(c, f, WEIGHT_Q, &w->attention.q);
+        calib_layer_add_member(c, f, WEIGHT_K, &w->attention.k);
+        calib_layer_add_member(c, f, WEIGHT_V, &w->attention.v);
     } else {
-        add_member(c, f, m->q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q,
-                   m->q_lora > 0 ? &w->attention.latent.q_a : &w->attention.q);
-        add_member(c, f, WEIGHT_KV_A, &w->attention.latent.kv_a);
-        add_member(c, f, WEIGHT_K_ROPE, &w->attention.latent.k_rope);
+        calib_layer_add_member(c, f, m->q_lora > 0 ? WEIGHT_Q_A : WEIGHT_Q,
+                               m->q_lora > 0 ? &w->attention.latent.q_a : &w->attention.q);
+        calib_layer_add_member(c, f, WEIGHT_KV_A, &w->attention.latent.kv_a);
+        calib_layer_add_member(c, f, WEIGHT_K_ROPE, &w->attention.latent.k_rope);
     }
     if (m->q_lora > 0) {
         add_unit(c, TAP_Q_LATENT, 0);
-        add_member(c, f, WEIGHT_Q, &w->attention.q);
+        calib_layer_add_member(c, f, WEIGHT_Q, &w->attention.q);
     }
     add_unit(c, TAP_O, 0);
-    add_member(c, f, WEIGHT_O, &w->attention.o);
+    calib_layer_add_member(c, f, WEIGHT_O, &w->attention.o);
 }
 
 static void add_experts(struct calib *c, const struct finder *f, struct layer *w)
 {
     for (uint32_t e = 0; e < w->moe.n_experts; e++) {
         add_unit(c, TAP_EXPERT, e);
-        add_member(c, f, WEIGHT_EXPERT_GATE, &w->moe.gate[e]);
-        add_member(c, f, WEIGHT_EXPERT_UP, &w->moe.up[e]);
+        calib_layer_add_member(c, f, WEIGHT_EXPERT_GATE, &w->moe.gate[e]);
+        calib_layer_add_member(c, f, WEIGHT_EXPERT_UP, &w->moe.up[e]);
         add_unit(c, TAP_EXPERT_DOWN, e);
-        add_member(c, f, WEIGHT_EXPERT_DOWN, &w->moe.down[e]);
+        calib_layer_add_member(c, f, WEIGHT_EXPERT_DOWN, &w->moe.down[e]);
     }
 }
 
@@ -125,13 +125,13 @@ static void add_ffn(struct calib *c, const struct finder *f, struct layer *w)
 {
     const bool shared = w->is_moe && c->o->model->shared_ffn > 0;
     add_unit(c, TAP_FFN, 0);
-    if (w->is_moe) add_member(c, f, WEIGHT_ROUTER, &w->moe.router);
-    if (w->ffn.mix.n_out > 0) add_member(c, f, WEIGHT_SHARED_MIX, &w->ffn.mix);
+    if (w->is_moe) calib_layer_add_member(c, f, WEIGHT_ROUTER, &w->moe.router);
+    if (w->ffn.mix.n_out > 0) calib_layer_add_member(c, f, WEIGHT_SHARED_MIX, &w->ffn.mix);
     if (!w->is_moe || shared) {
-        add_member(c, f, shared ? WEIGHT_SHARED_GATE : WEIGHT_GATE, &w->ffn.gate);
-        add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->ffn.up);
+        calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_GATE : WEIGHT_GATE, &w->ffn.gate);
+        calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_UP : WEIGHT_UP, &w->ffn.up);
         add_unit(c, TAP_DOWN, 0);
-        add_member(c, f, shared ? WEIGHT_SHARED_DOWN : WEIGHT_DOWN, &w->ffn.down);
+        calib_layer_add_member(c, f, shared ? WEIGHT_SHARED_DOWN : WEIGHT_DOWN, &w->ffn.down);
     }
     if (w->is_moe) add_experts(c, f, w);
 }

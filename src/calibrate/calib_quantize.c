@@ -42,8 +42,8 @@ static bool is_clipped(const struct rounding *how, const struct calib_member *m)
     return how->clipped && m->role != WEIGHT_Q && m->role != WEIGHT_K;
 }
 
-static struct status round_rows(struct calib *c, const struct rounding *how, struct calib_member *m,
-                                size_t row0, size_t n_rows)
+static struct status calib_quantize_round_rows(struct calib *c, const struct rounding *how,
+                                               struct calib_member *m, size_t row0, size_t n_rows)
 {
     const size_t n_in = m->w->n_in;
     const struct quant_block out = block_at(m, row0);
@@ -84,7 +84,7 @@ static struct status round_member(struct calib *c, const struct rounding *how,
     struct status st = quant_block_create(m->format, n_out, n_in, &m->block);
     if (!status_failed(&st)) {
         const size_t begin = rows_begin(c, n_out, c->rank);
-        st = round_rows(c, how, m, begin, rows_begin(c, n_out, c->rank + 1) - begin);
+        st = calib_quantize_round_rows(c, how, m, begin, rows_begin(c, n_out, c->rank + 1) - begin);
     }
     TRY(comm_agree(c->o->comm, st));
     share_part(c, m->block.codes, n_out, quant_code_bytes(m->format.kind, n_in));
@@ -95,7 +95,7 @@ static struct status round_member(struct calib *c, const struct rounding *how,
 
 /* Adds a member's error, on evenly spread rows, to the report. Every rank has all values, so all
  * ranks add the same numbers in the same order. */
-static struct status add_error(struct calib *c, const struct calib_member *m)
+static struct status calib_quantize_add_error(struct calib *c, const struct calib_member *m)
 {
     enum { ROWS = 64 };
     const size_t n_out = m->w->n_out, n_in = m->w->n_in, n = n_out < ROWS ? n_out : ROWS;
@@ -184,7 +184,7 @@ static struct status round_unit(struct calib *c, struct calib_unit *u, void *ctx
         struct calib_member *m = &u->members[i];
         if (m->format.kind == QUANT_NONE) continue;
         st = round_member(c, &how, m);
-        if (!status_failed(&st)) st = comm_agree(c->o->comm, add_error(c, m));
+        if (!status_failed(&st)) st = comm_agree(c->o->comm, calib_quantize_add_error(c, m));
     }
     gptq_destroy(&gptq);
     count_experts(c, u);

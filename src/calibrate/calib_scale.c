@@ -202,7 +202,7 @@ static void fold_norm(float *norm, const float *s, size_t n)
     for (size_t k = 0; k < n; k++) norm[k] /= s[k];
 }
 
-static struct status fold(struct calib *c, struct calib_unit *u)
+static struct status calib_scale_fold(struct calib *c, struct calib_unit *u)
 {
     struct layer *w = &c->weights->stage_layers[0];
     struct calib_member *maker = maker_of(c, u);
@@ -231,7 +231,7 @@ struct status calib_scale(struct calib *c)
     if (c->o->method == CALIBRATE_AWQ) st = choose_awq(c);
     if (c->o->method == CALIBRATE_SMOOTHQUANT) st = choose_smooth(c);
     for (uint32_t i = 0; i < c->n_units && !status_failed(&st); i++) {
-        if (c->units[i].s != NULL) st = fold(c, &c->units[i]);
+        if (c->units[i].s != NULL) st = calib_scale_fold(c, &c->units[i]);
     }
     return comm_agree(c->o->comm, st);
 }

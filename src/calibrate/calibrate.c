@@ -36,7 +36,7 @@ static struct status make_hidden(struct calib *c)
 }
 
 /* Makes a layout with one layer per stage, so that the loader reads one layer at a time. */
-static struct status make_layout(struct calib *c)
+static struct status calibrate_make_layout(struct calib *c)
 {
     const uint32_t n_layers = c->o->model->n_layers;
     const struct layout_flags flags = {.tp = 1, .pp = n_layers, .ep = 1, .dp = 1};
@@ -56,15 +56,15 @@ static struct status check_source(const struct calib *c)
     return status_make(STATUS_USAGE, "--calibration: no prompt in it");
 }
 
-static struct status start(struct calib *c)
+static struct status calibrate_start(struct calib *c)
 {
     struct status st = check_source(c);
-    if (!status_failed(&st)) st = make_layout(c);
+    if (!status_failed(&st)) st = calibrate_make_layout(c);
     if (!status_failed(&st)) st = make_hidden(c);
     return comm_agree(c->o->comm, st);
 }
 
-static void stop(struct calib *c)
+static void calibrate_stop(struct calib *c)
 {
     calib_unload(c);
     for (size_t i = 0; c->buffers != NULL && i < c->o->n_seqs; i++) mem_free(&c->buffers[i]);
@@ -121,10 +121,10 @@ static struct calib calib_of(const struct calibrate_options *o)
 struct status calibrate_run(const struct calibrate_options *o, struct calibrate_report *report)
 {
     struct calib c = calib_of(o);
-    struct status st = start(&c);
+    struct status st = calibrate_start(&c);
     if (!status_failed(&st)) st = run_layers(&c, quantize_layer, NULL);
     *report = c.report;
-    stop(&c);
+    calibrate_stop(&c);
     return st;
 }
 
@@ -214,14 +214,14 @@ struct status calibrate_sensitivity(const struct calibrate_options *o,
 {
     struct calib c = calib_of(o);
     struct sensing s = {.formats = formats, .n_formats = n_formats};
-    struct status st = start(&c);
+    struct status st = calibrate_start(&c);
     if (!status_failed(&st)) st = run_layers(&c, sense_layer, &s);
     for (size_t i = 0; i < s.n; i++) {
         for (uint32_t f = 0; f < n_formats && s.energy[i] > 0; f++) {
             s.out[i].error[f] /= s.energy[i];
         }
     }
-    stop(&c);
+    calibrate_stop(&c);
     mem_free(&s.energy);
     if (status_failed(&st)) mem_free(&s.out);
     *out = s.out;

@@ -38,7 +38,8 @@ static size_t rows_bytes(const struct ckpt_tensor *t)
     return (size_t)(run_rows(t) * t->n_cols * sizeof(float));
 }
 
-static void advance(struct quantize_file *q, const struct ckpt_tensor *t, uint64_t n_rows)
+static void quantize_file_advance(struct quantize_file *q, const struct ckpt_tensor *t,
+                                  uint64_t n_rows)
 {
     q->done_elems += n_rows * t->n_cols;
     if (q->progress != NULL) {
@@ -47,7 +48,7 @@ static void advance(struct quantize_file *q, const struct ckpt_tensor *t, uint64
 }
 
 /* Copies the tensor unchanged. */
-static struct status copy(struct quantize_file *q, struct tensor_rows *r)
+static struct status quantize_file_copy(struct quantize_file *q, struct tensor_rows *r)
 {
     const struct ckpt_tensor *t = r->t;
     const uint64_t n_run = run_rows(t);
@@ -71,7 +72,7 @@ static struct status copy(struct quantize_file *q, struct tensor_rows *r)
         } else {
             TRY_GOTO(st, ckpt_writer_rows(q->writer, b.codes, n), done);
         }
-        advance(q, t, n);
+        quantize_file_advance(q, t, n);
     }
     st = status_ok();
 done:
@@ -79,7 +80,8 @@ done:
     return st;
 }
 
-static uint64_t count_overflowed(enum dtype dtype, const float *from, const void *to, size_t n)
+static uint64_t quantize_file_count_overflowed(enum dtype dtype, const float *from, const void *to,
+                                               size_t n)
 {
     const uint16_t *h = to;
     uint64_t n_over = 0;
@@ -91,7 +93,8 @@ static uint64_t count_overflowed(enum dtype dtype, const float *from, const void
     return n_over;
 }
 
-static struct status convert(struct quantize_file *q, struct tensor_rows *r, enum dtype dtype)
+static struct status quantize_file_convert(struct quantize_file *q, struct tensor_rows *r,
+                                           enum dtype dtype)
 {
     const struct ckpt_tensor *t = r->t;
     const uint64_t n_run = run_rows(t);
@@ -104,9 +107,9 @@ static struct status convert(struct quantize_file *q, struct tensor_rows *r, enu
         const uint64_t n = t->n_rows - row < n_run ? t->n_rows - row : n_run;
         TRY_GOTO(st, tensor_rows_f32(r, row, n, x), done);
         dtype_from_f32(dtype, x, n * t->n_cols, y);
-        q->result.n_overflowed += count_overflowed(dtype, x, y, n * t->n_cols);
+        q->result.n_overflowed += quantize_file_count_overflowed(dtype, x, y, n * t->n_cols);
         TRY_GOTO(st, ckpt_writer_rows(q->writer, y, n), done);
-        advance(q, t, n);
+        quantize_file_advance(q, t, n);
     }
     st = status_ok();
 done:
@@ -137,7 +140,7 @@ static struct status round_to_nearest(struct quantize_file *q, struct tensor_row
             goto done;
         }
         TRY_GOTO(st, ckpt_writer_quant_rows(q->writer, &b, n), done);
-        advance(q, t, n);
+        quantize_file_advance(q, t, n);
     }
     st = status_ok();
 done:
@@ -146,7 +149,8 @@ done:
     return st;
 }
 
-static uint64_t bytes_of(const struct ckpt_tensor_spec *s, uint64_t n_rows, uint64_t n_cols)
+static uint64_t quantize_file_bytes_of(const struct ckpt_tensor_spec *s, uint64_t n_rows,
+                                       uint64_t n_cols)
 {
     if (s->quant.kind == QUANT_NONE) return n_rows * n_cols * dtype_bytes(s->dtype);
     const uint64_t n_groups = quant_groups(s->quant, n_cols);
@@ -164,9 +168,9 @@ struct status quantize_tensor(struct quantize_file *q, size_t i)
     struct status st = ckpt_writer_tensor(q->writer, &spec);
     if (status_failed(&st)) goto done;
     if (choice->keep) {
-        st = copy(q, &r);
+        st = quantize_file_copy(q, &r);
     } else if (choice->format.kind == QUANT_NONE) {
-        st = convert(q, &r, choice->dtype);
+        st = quantize_file_convert(q, &r, choice->dtype);
     } else {
         st = round_to_nearest(q, &r, choice->format);
     }
@@ -176,7 +180,7 @@ struct status quantize_tensor(struct quantize_file *q, size_t i)
         q->result.n_quantized++;
     }
     q->result.n_elems += t->n_rows * t->n_cols;
-    q->result.n_bytes += bytes_of(&spec, t->n_rows, t->n_cols);
+    q->result.n_bytes += quantize_file_bytes_of(&spec, t->n_rows, t->n_cols);
 done:
     tensor_rows_fini(&r);
     return st;

@@ -98,7 +98,7 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 
 /* ---- classes of tensors ---- */
 
-static enum quantize_class class_of(const struct weight_spec *s)
+static enum quantize_class quantize_plan_class_of(const struct weight_spec *s)
 {
     if (s->is_vector || s->role == WEIGHT_KV_B) return QUANTIZE_OTHER;
     if (weight_role_is_ffn(s->role)) return QUANTIZE_FFN;
@@ -162,7 +162,7 @@ static struct status choose_one(void *ctx, const struct weight_spec *s)
     }
     struct quantize_choice *c = &k->choices[t->index];
     if (c->class != QUANTIZE_OTHER) return status_ok(); /* tied: the embedding's class decides */
-    const enum quantize_class class = class_of(s);
+    const enum quantize_class class = quantize_plan_class_of(s);
     if (class != QUANTIZE_OTHER) *c = k->policy->classes[class];
     c->class = class;
     c->role = s->role;
@@ -205,13 +205,13 @@ done:
 /* ---- leaves ---- */
 
 /* The group whose multiples a tensor's leaves must be; 0 when it is plain. */
-static uint32_t group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
+static uint32_t quantize_plan_group_of(const struct ckpt_tensor *t, const struct quantize_choice *c)
 {
     const struct quant_format f = c->keep ? t->quant : c->format;
     return f.kind == QUANT_NONE ? 0 : quant_kernel_group(f);
 }
 
-static bool has_role(const struct quantize_choice *c, enum weight_role role)
+static bool quantize_plan_has_role(const struct quantize_choice *c, enum weight_role role)
 {
     return c->class != QUANTIZE_OTHER && c->role == role;
 }
@@ -222,14 +222,14 @@ static struct status set_role(const struct ckpt *c, const struct arch *m,
     uint32_t group = 0;
     bool any_made = false;
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
-        if (!has_role(&choices[i], role)) continue;
-        const uint32_t one = group_of(ckpt_tensor_at(c, i), &choices[i]);
+        if (!quantize_plan_has_role(&choices[i], role)) continue;
+        const uint32_t one = quantize_plan_group_of(ckpt_tensor_at(c, i), &choices[i]);
         if (one > group) group = one;
         any_made = any_made || (!choices[i].keep && one > 0);
     }
     for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
         const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
-        if (!has_role(&choices[i], role)) continue;
+        if (!quantize_plan_has_role(&choices[i], role)) continue;
         choices[i].leaf_elems = t->leaf_elems;
         choices[i].grid_bits = t->grid_bits;
         if (!any_made) continue;

@@ -34,7 +34,8 @@ void tensor_rows_fini(struct tensor_rows *r)
 }
 
 /* Reads block `block` unless it is in memory. */
-static struct status fetch(struct tensor_rows *r, struct tensor_block *b, uint64_t block)
+static struct status tensor_rows_fetch(struct tensor_rows *r, struct tensor_block *b,
+                                       uint64_t block)
 {
     if (b->n_blocks_read > 0 && b->block == block) return status_ok();
     b->n_blocks_read = 0; /* after a failed read no block is valid */
@@ -51,7 +52,7 @@ static struct status block_rows(struct tensor_rows *r, struct tensor_block *b, u
     const struct ckpt_tensor *t = b->stored;
     const uint64_t block = row0 / t->rows_per_block;
     const uint64_t skipped = row0 - block * t->rows_per_block;
-    TRY(fetch(r, b, block));
+    TRY(tensor_rows_fetch(r, b, block));
     *from = b->bytes + skipped * t->n_cols * dtype_bytes(t->dtype);
     *n = ckpt_block_rows(t, block) - skipped;
     if (*n > n_rows) *n = n_rows;

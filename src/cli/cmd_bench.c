@@ -65,7 +65,7 @@ static uint32_t largest(const struct bench_list *l)
 }
 
 /* The flags of the job that a benchmark of a model is. */
-static void settle(struct bench_options *o)
+static void bench_settle(struct bench_options *o)
 {
     struct job_options *job = &o->job;
     const struct bench_flags *f = &o->flags;
@@ -79,7 +79,7 @@ static void settle(struct bench_options *o)
     job->bench = o;
 }
 
-static struct status check(const struct bench_options *o)
+static struct status bench_check(const struct bench_options *o)
 {
     const struct bench_flags *f = &o->flags;
     const bool has_model = o->job.files.model != NULL;
@@ -109,7 +109,7 @@ int cmd_bench(struct config env, int argc, char **argv)
     struct flags_parsed parsed = {.ask = FLAGS_RUN};
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
     o.job.given = parsed.given;
-    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = check(&o);
+    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = bench_check(&o);
     if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
     if (parsed.ask != FLAGS_RUN) {
         const struct flags_page page = {.command = argv[0],
@@ -121,6 +121,6 @@ int cmd_bench(struct config env, int argc, char **argv)
         return 0;
     }
     if (o.flags.machine) return bench_machine_run(&o, &argc, &argv);
-    settle(&o);
+    bench_settle(&o);
     return job_run(&o.job, env, &argc, &argv);
 }

@@ -56,13 +56,14 @@ static const char convert_text[] =
 static const char inspect_text[] =
     "Prints the config, sizes and types of a checkpoint; its structure is checked on the way.";
 
-static int fail(const char *command, const struct status *st)
+static int files_fail(const char *command, const struct status *st)
 {
     fprintf(stderr, "shoal %s: %s\n", command, st->text);
     return status_exit(st->code);
 }
 
-static void show_progress(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes)
+static void files_show_progress(void *ctx, const char *tensor, uint64_t done_bytes,
+                                uint64_t total_bytes)
 {
     (void)ctx;
     const double percent = total_bytes > 0 ? 100.0 * (double)done_bytes / (double)total_bytes : 100;
@@ -128,14 +129,14 @@ int cmd_convert(struct config env, int argc, char **argv)
         if (is_lead) flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    struct convert_options o = {.progress =
-                                    flags.quiet || !isatty(STDERR_FILENO) ? NULL : show_progress};
+    struct convert_options o = {
+        .progress = flags.quiet || !isatty(STDERR_FILENO) ? NULL : files_show_progress};
     struct convert_result result;
     if (!status_failed(&st)) st = convert_check(&flags, &parsed, &o);
     if (!status_failed(&st)) st = convert_shared(&o, env, &argc, &argv, &result);
     /* a launcher ends the job at the first other status, maybe before the voice is heard */
     if (!is_lead) return 0;
-    if (status_failed(&st)) return fail("convert", &st);
+    if (status_failed(&st)) return files_fail("convert", &st);
     convert_say(&o, &result);
     return 0;
 }
@@ -159,5 +160,5 @@ int cmd_inspect(struct config env, int argc, char **argv)
         st = status_make(STATUS_USAGE, "expected FILE.h5");
     }
     if (!status_failed(&st)) st = inspect_run(parsed.positionals.values[0], &o, stdout);
-    return status_failed(&st) ? fail(argv[0], &st) : 0;
+    return status_failed(&st) ? files_fail(argv[0], &st) : 0;
 }

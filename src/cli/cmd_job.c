@@ -47,7 +47,7 @@ static struct status check_audit(const struct job_options *o)
     return status_ok();
 }
 
-static struct status check(const struct job_options *o)
+static struct status job_check(const struct job_options *o)
 {
     if (o->files.model == NULL && !o->run.dry_run)
         return status_make(STATUS_USAGE, "--model FILE.h5 is missing");
@@ -77,7 +77,7 @@ static int run_job(enum lead_mode mode, struct config env, int argc, char **argv
     struct flags_parsed parsed = {.ask = FLAGS_RUN};
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
     o.given = parsed.given;
-    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = check(&o);
+    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = job_check(&o);
     if (status_failed(&st) || parsed.ask != FLAGS_RUN) drain_let_signals();
     if (status_failed(&st)) return flags_refuse(argv[0], env.launcher_rank, &st);
     if (parsed.ask != FLAGS_RUN) {

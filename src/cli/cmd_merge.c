@@ -52,8 +52,8 @@ static struct status run_alone(const struct merge_options *o, const struct confi
     return st;
 }
 
-static struct status run(const struct merge_flags *flags, const struct positionals *parts,
-                         const struct config *env, struct merge_result *result)
+static struct status cmd_merge_run(const struct merge_flags *flags, const struct positionals *parts,
+                                   const struct config *env, struct merge_result *result)
 {
     if (flags->input == NULL) return status_make(STATUS_USAGE, "--input IN.jsonl is missing");
     if (flags->output == NULL) return status_make(STATUS_USAGE, "--output OUT.jsonl is missing");
@@ -98,7 +98,7 @@ int cmd_merge(struct config env, int argc, char **argv)
         flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = run(&flags, &parsed.positionals, &env, &result);
+    if (!status_failed(&st)) st = cmd_merge_run(&flags, &parsed.positionals, &env, &result);
     if (!status_failed(&st) && !flags.quiet) print_result(&flags, parsed.positionals.n, &result);
     if (!status_failed(&st) && flags.strict && result.n_error_rows > 0) {
         st = status_make(STATUS_ROWS, "%llu rows are error rows",

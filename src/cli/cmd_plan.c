@@ -46,8 +46,8 @@ static const struct flag rows[] = {PLAN_FLAGS(FLAG_ROW)};
 enum { CONFIG_BYTES_MAX = 16 << 20 };
 
 /* A checkpoint's own leaves and type, or what convert would choose for a bare config.json. */
-static struct status read_model(const struct plan_flags *f, struct arch *m,
-                                struct layout_model *out)
+static struct status plan_read_model(const struct plan_flags *f, struct arch *m,
+                                     struct layout_model *out)
 {
     const size_t n_path = strlen(f->model);
     if (n_path < 5 || strcmp(f->model + n_path - 5, ".json") != 0) {
@@ -98,8 +98,8 @@ static void warn_of_memory(const struct topo *t)
             (double)t->nodes[0].memory_bytes / (double)(1ull << 30));
 }
 
-static struct status report(const struct plan_options *o, const struct layout_model *m,
-                            const struct topo *t)
+static struct status cmd_plan_report(const struct plan_options *o, const struct layout_model *m,
+                                     const struct topo *t)
 {
     struct layout *layout = NULL;
     uint32_t *order = NULL;
@@ -141,7 +141,7 @@ done:
     return st;
 }
 
-static struct status run(const struct plan_options *o)
+static struct status plan_run(const struct plan_options *o)
 {
     const struct plan_flags *f = &o->flags;
     if (f->model == NULL) return status_make(STATUS_USAGE, "--model FILE is missing");
@@ -149,10 +149,10 @@ static struct status run(const struct plan_options *o)
     struct arch m;
     struct layout_model layout_model;
     struct topo *topo = NULL;
-    TRY(read_model(f, &m, &layout_model));
+    TRY(plan_read_model(f, &m, &layout_model));
     TRY(find_topology(f, &topo));
     warn_of_memory(topo);
-    const struct status st = report(o, &layout_model, topo);
+    const struct status st = cmd_plan_report(o, &layout_model, topo);
     topo_destroy(&topo);
     return st;
 }
@@ -168,7 +168,7 @@ int cmd_plan(struct config env, int argc, char **argv)
     struct plan_options o = {.flags = {.model = NULL}};
     struct flags_parsed parsed = {.ask = FLAGS_RUN};
     struct status st = flags_parse(&table, argc, argv, &o, &parsed);
-    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = run(&o);
+    if (!status_failed(&st) && parsed.ask == FLAGS_RUN) st = plan_run(&o);
     if (status_failed(&st)) return flags_refuse(argv[0], 0, &st);
     if (parsed.ask == FLAGS_RUN) return 0;
     const struct flags_page page = {

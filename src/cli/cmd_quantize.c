@@ -39,7 +39,7 @@ static const char description[] =
     "head are rounded to nearest always. smoothquant prepares int8 weights for int8 activations; "
     "for 4 bits gptq or awq is meant.";
 
-static void show_progress(void *ctx, const char *tensor, uint64_t done, uint64_t total)
+static void quantize_show_progress(void *ctx, const char *tensor, uint64_t done, uint64_t total)
 {
     (void)ctx;
     fprintf(stderr, "\r%5.1f %%  %-60.60s", 100.0 * (double)done / (double)total, tensor);
@@ -57,7 +57,7 @@ struct quantize_job {
     struct team *team;
 };
 
-static struct status start_threads(struct quantize_job *j, struct config env)
+static struct status quantize_start_threads(struct quantize_job *j, struct config env)
 {
     struct topo_self self;
     struct topo *topo = NULL;
@@ -82,10 +82,10 @@ static struct status open_source(struct quantize_job *j)
     return quantize_choose(j->ckpt, &j->model, &j->policy, &j->choices);
 }
 
-static struct status write_all(struct quantize_job *j, struct quantize_result *result)
+static struct status quantize_write_all(struct quantize_job *j, struct quantize_result *result)
 {
     struct quantize_file q = {.c = j->ckpt, .choices = j->choices, .team = j->team};
-    if (!j->flags->quiet && isatty(STDERR_FILENO)) q.progress = show_progress;
+    if (!j->flags->quiet && isatty(STDERR_FILENO)) q.progress = quantize_show_progress;
     TRY(ckpt_writer_create(j->to, ckpt_source(j->ckpt), &j->writer));
     q.writer = j->writer;
     TRY(quantize_rest(&q, NULL));
@@ -93,15 +93,15 @@ static struct status write_all(struct quantize_job *j, struct quantize_result *r
     return ckpt_writer_finish(&j->writer);
 }
 
-static struct status run(const struct quantize_flags *flags, const struct positionals *paths,
-                         struct config env)
+static struct status quantize_run(const struct quantize_flags *flags,
+                                  const struct positionals *paths, struct config env)
 {
     struct quantize_job j = {.flags = flags, .from = paths->values[0], .to = paths->values[1]};
     struct quantize_result r;
     const uint64_t start_ns = clock_ns();
     struct status st = open_source(&j);
-    if (!status_failed(&st)) st = start_threads(&j, env);
-    if (!status_failed(&st)) st = write_all(&j, &r);
+    if (!status_failed(&st)) st = quantize_start_threads(&j, env);
+    if (!status_failed(&st)) st = quantize_write_all(&j, &r);
     team_destroy(&j.team);
     ckpt_writer_destroy(&j.writer);
     mem_free(&j.choices);
@@ -146,7 +146,8 @@ static struct status check_method_flags(const struct quantize_flags *f,
     return status_ok();
 }
 
-static struct status check(const struct quantize_flags *f, const struct flags_parsed *parsed)
+static struct status quantize_check(const struct quantize_flags *f,
+                                    const struct flags_parsed *parsed)
 {
     const struct positionals *paths = &parsed->positionals;
     if (paths->n != 2) {
@@ -181,14 +182,14 @@ int cmd_quantize(struct config env, int argc, char **argv)
         if (is_lead) flags_print(&page, parsed.ask, stdout);
         return 0;
     }
-    if (!status_failed(&st)) st = check(&flags, &parsed);
+    if (!status_failed(&st)) st = quantize_check(&flags, &parsed);
     if (!status_failed(&st) && is_calibrated(&flags)) {
         const struct quantize_job_options o = {
             .source = paths->values[0], .path = paths->values[1], .flags = flags};
         return quantize_job_run(&o, env, &argc, &argv);
     }
     /* rounding needs one rank; its threads share the work */
-    if (!status_failed(&st) && is_lead) st = run(&flags, paths, env);
+    if (!status_failed(&st) && is_lead) st = quantize_run(&flags, paths, env);
     /* a launcher ends the job at the first other status, maybe before the sentence is read */
     if (!status_failed(&st) || !is_lead) return 0;
     fprintf(stderr, "shoal quantize: %s\n", st.text);

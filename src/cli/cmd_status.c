@@ -117,7 +117,8 @@ static void print_json(const struct view *v)
 }
 
 /* Errors: STATUS_INPUT. out->settings is NULL when the file is no journal. */
-static struct status read_journal(const char *path, bool *is_running, struct journal_facts *out)
+static struct status status_read_journal(const char *path, bool *is_running,
+                                         struct journal_facts *out)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return status_make(STATUS_INPUT, "%s: %s", path, strerror(errno));
@@ -131,12 +132,12 @@ static struct status read_journal(const char *path, bool *is_running, struct jou
 static struct status find_journal(const char *path, bool *is_running, struct journal_facts *out)
 {
     struct strbuf beside;
-    struct status st = read_journal(path, is_running, out);
+    struct status st = status_read_journal(path, is_running, out);
     if (!status_failed(&st) && out->settings != NULL) return st;
     strbuf_init(&beside);
     strbuf_printf(&beside, "%s.journal", path);
     st = strbuf_status(&beside);
-    if (!status_failed(&st)) st = read_journal(beside.data, is_running, out);
+    if (!status_failed(&st)) st = status_read_journal(beside.data, is_running, out);
     strbuf_fini(&beside);
     if (!status_failed(&st) && out->settings != NULL) return st;
     return status_make(
@@ -167,7 +168,8 @@ static void print_line(const struct view *v, const char *path, struct sum *sum)
 }
 
 /* sum NULL: the only one. */
-static struct status show(const char *path, const struct status_flags *flags, struct sum *sum)
+static struct status status_show(const char *path, const struct status_flags *flags,
+                                 struct sum *sum)
 {
     struct journal_facts facts;
     bool is_running;
@@ -190,8 +192,8 @@ static struct status show_all(const struct positionals *paths, const struct stat
     if (paths->n == 0)
         return status_make(STATUS_USAGE, "expected a job's output or journal: shoal status "
                                          "OUT.jsonl");
-    if (paths->n == 1) return show(paths->values[0], flags, NULL);
-    for (size_t i = 0; i < paths->n; i++) TRY(show(paths->values[i], flags, &sum));
+    if (paths->n == 1) return status_show(paths->values[0], flags, NULL);
+    for (size_t i = 0; i < paths->n; i++) TRY(status_show(paths->values[i], flags, &sum));
     if (flags->json) return status_ok();
     printf("%llu rows, %llu of them error rows; %llu of %llu complete\n",
            (unsigned long long)sum.n_rows, (unsigned long long)sum.n_error_rows,

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* One line: what goes over NCCL, what does not and why. */
-static void describe(const struct device *d, const struct comm *c, struct strbuf *out)
+static void device_comm_describe(const struct device *d, const struct comm *c, struct strbuf *out)
 {
     static const enum comm_axis axes[] = {COMM_TP, COMM_EP, COMM_ETP};
     const struct links *l = d->links;
@@ -60,7 +60,7 @@ struct status device_comm_open(const struct kern_table *k, struct comm *c,
     TRY(links_open(k->device, c, o));
     struct strbuf text;
     strbuf_init(&text);
-    describe(k->device, c, &text);
+    device_comm_describe(k->device, c, &text);
     if (text.n > 0) snprintf(said, n, "between GPUs: %s", text.data);
     strbuf_fini(&text);
     return status_ok();
@@ -144,7 +144,8 @@ void device_or_u32(const struct kern_table *k, struct comm *c, enum comm_axis ax
 }
 
 /* Words up to the end of the last part. */
-static size_t words_of(const int *counts, const int *displs, int n_ranks, size_t row_words)
+static size_t device_comm_words_of(const int *counts, const int *displs, int n_ranks,
+                                   size_t row_words)
 {
     size_t n = 0;
     for (int r = 0; r < n_ranks; r++) {
@@ -169,7 +170,7 @@ void device_gather_words(const struct kern_table *k, struct comm *c, enum comm_a
         links_gather_words(d, link, all, counts, displs);
         return;
     }
-    const size_t n_bytes = words_of(counts, displs, n_ranks, 1) * sizeof(uint32_t);
+    const size_t n_bytes = device_comm_words_of(counts, displs, n_ranks, 1) * sizeof(uint32_t);
     uint32_t *host = wire_or_abort(d, c, DEVICE_WIRE_OUT, n_bytes);
     device_get(d, host + displs[me], (uint32_t *)all + displs[me],
                (size_t)counts[me] * sizeof *host);
@@ -191,8 +192,10 @@ void device_exchange_rows(const struct kern_table *k, struct comm *c, enum comm_
         links_exchange_rows(d, link, x);
         return;
     }
-    const size_t out_bytes = words_of(x->send_counts, x->send_displs, n_ranks, x->row_words) * 4;
-    const size_t in_bytes = words_of(x->recv_counts, x->recv_displs, n_ranks, x->row_words) * 4;
+    const size_t out_bytes =
+        device_comm_words_of(x->send_counts, x->send_displs, n_ranks, x->row_words) * 4;
+    const size_t in_bytes =
+        device_comm_words_of(x->recv_counts, x->recv_displs, n_ranks, x->row_words) * 4;
     struct comm_exchange staged = *x;
     void *out = wire_or_abort(d, c, DEVICE_WIRE_OUT, out_bytes);
     staged.recv = wire_or_abort(d, c, DEVICE_WIRE_IN, in_bytes);

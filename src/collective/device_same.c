@@ -22,7 +22,7 @@ struct met {
     int rank;
 };
 
-static void say(const struct device *d, const char *host, struct device_ways *out)
+static void device_same_say(const struct device *d, const char *host, struct device_ways *out)
 {
     char sums[256];
     memset(out, 0, sizeof *out);
@@ -100,7 +100,7 @@ struct status device_comm_same(const struct kern_table *k, struct comm *c, const
         st = mem_alloc(&list, n * DEVICE_ALGORITHMS, sizeof *list, "ranks' devices");
     st = comm_agree(c, st);
     if (!status_failed(&st)) {
-        say(k->device, host, &mine);
+        device_same_say(k->device, host, &mine);
         comm_gather_bytes(c, COMM_WORLD, &mine, sizeof mine, all);
         st = compare_sums(all, (int)n);
     }

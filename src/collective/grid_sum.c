@@ -13,19 +13,20 @@ struct piece {
     bool is_counter;
 };
 
-static struct piece piece_at(const struct grid_sum *s, size_t at, size_t end)
+static struct piece grid_sum_piece_at(const struct grid_sum *s, size_t at, size_t end)
 {
     const size_t row = at / (s->n_out + 1), column = at % (s->n_out + 1);
     const size_t left = s->n_out - column, n = end - at < left ? end - at : left;
     return (struct piece){row, column, left == 0 ? 1 : n, left == 0};
 }
 
-static void convert(const void *ctx, const int64_t *sums, size_t first, size_t n, uint32_t *words)
+static void grid_sum_convert(const void *ctx, const int64_t *sums, size_t first, size_t n,
+                             uint32_t *words)
 {
     const struct grid_sum *s = ctx;
     fpenv_set();
     for (size_t at = first; at < first + n;) {
-        const struct piece p = piece_at(s, at, first + n);
+        const struct piece p = grid_sum_piece_at(s, at, first + n);
         const int64_t *from = sums + (at - first);
         uint32_t *to = words + (at - first);
         if (p.is_counter) {
@@ -37,7 +38,7 @@ static void convert(const void *ctx, const int64_t *sums, size_t first, size_t n
     }
 }
 
-static void count(const struct grid_sum *s, size_t row, uint32_t n_bad)
+static void grid_sum_count(const struct grid_sum *s, size_t row, uint32_t n_bad)
 {
     const uint32_t room = (uint32_t)(INT32_MAX - s->bad[row]);
     s->bad[row] = n_bad > room ? INT32_MAX : s->bad[row] + (int32_t)n_bad;
@@ -48,10 +49,10 @@ static void take_add(const void *ctx, const uint32_t *words, size_t first, size_
     const struct grid_sum *s = ctx;
     fpenv_set();
     for (size_t at = first; at < first + n;) {
-        const struct piece p = piece_at(s, at, first + n);
+        const struct piece p = grid_sum_piece_at(s, at, first + n);
         const uint32_t *from = words + (at - first);
         if (p.is_counter) {
-            count(s, p.row, *from);
+            grid_sum_count(s, p.row, *from);
         } else {
             s->kern->add(s->y + p.row * s->n_out + p.column, (const float *)(const void *)from,
                          p.n);
@@ -64,10 +65,10 @@ static void take_copy(const void *ctx, const uint32_t *words, size_t first, size
 {
     const struct grid_sum *s = ctx;
     for (size_t at = first; at < first + n;) {
-        const struct piece p = piece_at(s, at, first + n);
+        const struct piece p = grid_sum_piece_at(s, at, first + n);
         const uint32_t *from = words + (at - first);
         if (p.is_counter) {
-            count(s, p.row, *from);
+            grid_sum_count(s, p.row, *from);
         } else {
             memcpy(s->y + p.row * s->n_out + p.column, from, p.n * sizeof *from);
         }
@@ -87,15 +88,15 @@ void grid_sum_start(const struct grid_sum *s, struct comm *c, enum comm_axis axi
     if (s->kern->device != NULL) device_sum_start(s, c, axis, lane);
 }
 
-static void finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
-                   bool adds)
+static void grid_sum_finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane,
+                            bool adds)
 {
     if (s->kern->device != NULL) {
         device_sum_finish(s, c, axis, lane, adds);
     } else if (comm_size(c, axis) > 1) {
         const struct comm_sum sum = {.sums = s->sums,
                                      .n = s->n_rows * (s->n_out + 1),
-                                     .convert = convert,
+                                     .convert = grid_sum_convert,
                                      .take = adds ? take_add : take_copy,
                                      .ctx = s};
         comm_sum_words(c, axis, &sum);
@@ -106,16 +107,16 @@ static void finish(const struct grid_sum *s, struct comm *c, enum comm_axis axis
 
 void grid_sum_finish_add(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
 {
-    finish(s, c, axis, lane, true);
+    grid_sum_finish(s, c, axis, lane, true);
 }
 
 void grid_sum_finish_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis, int lane)
 {
-    finish(s, c, axis, lane, false);
+    grid_sum_finish(s, c, axis, lane, false);
 }
 
 void grid_sum_to_f32(const struct grid_sum *s, struct comm *c, enum comm_axis axis)
 {
     grid_sum_start(s, c, axis, GRID_SUM_NOW);
-    finish(s, c, axis, GRID_SUM_NOW, false);
+    grid_sum_finish(s, c, axis, GRID_SUM_NOW, false);
 }

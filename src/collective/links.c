@@ -80,7 +80,8 @@ static void name_operation(const struct links *l, const struct link *link, struc
 }
 
 /* The first failure, with the operation and the ranks that took part in it. */
-static void fail(struct device *d, const struct link *link, enum status_code code, const char *why)
+static void links_fail(struct device *d, const struct link *link, enum status_code code,
+                       const char *why)
 {
     struct strbuf text;
     if (device_is_lost(d)) return;
@@ -96,7 +97,7 @@ static void fail_late(struct device *d, const struct link *link, uint64_t waited
     char why[64];
     snprintf(why, sizeof why, "no answer for %llu s",
              (unsigned long long)(waited_ns / 1000000000u));
-    fail(d, link, STATUS_LOST, why);
+    links_fail(d, link, STATUS_LOST, why);
 }
 
 /* Sets the device's failure for a failed NCCL call. NCCL only knows that CUDA failed; the device's
@@ -106,9 +107,9 @@ static void fail_call(struct device *d, const struct link *link, int error, enum
     bool done;
     const int own = d->driver->event_query(d->waits, &done);
     if (own != 0) {
-        fail(d, link, d->driver->error_class(own), d->driver->error_text(own));
+        links_fail(d, link, d->driver->error_class(own), d->driver->error_text(own));
     } else {
-        fail(d, link, code, d->links->nccl->error_text(error));
+        links_fail(d, link, code, d->links->nccl->error_text(error));
     }
 }
 
@@ -184,12 +185,12 @@ static void open_one(struct device *d, struct link *link, const struct invitatio
 {
     const struct nccl_table *nccl = d->links->nccl;
     if (from->error != 0) {
-        fail(d, link, STATUS_USAGE, nccl->error_text(from->error));
+        links_fail(d, link, STATUS_USAGE, nccl->error_text(from->error));
         return;
     }
     const int error = nccl->open(&link->comm, link->n_ranks, from->id, link->rank);
     if (error != 0 && link->comm == NULL) {
-        fail(d, link, STATUS_USAGE, nccl->error_text(error));
+        links_fail(d, link, STATUS_USAGE, nccl->error_text(error));
         return;
     }
     (void)links_settle(d, link, error, STATUS_USAGE);
@@ -245,7 +246,7 @@ static struct status check_way(const struct links *l, const struct link *link, e
                        link->axis == COMM_WORLD ? "pipeline" : comm_axis_name(link->axis), why);
 }
 
-static struct status prepare(struct device *d, const struct device_comm_options *o)
+static struct status links_prepare(struct device *d, const struct device_comm_options *o)
 {
     struct links *l = d->links;
     TRY(gather_members(d, l, o->host));
@@ -410,7 +411,7 @@ struct status links_open(struct device *d, struct comm *c, const struct device_c
     d->hooks = &link_hooks;
     d->links->nccl = nccl_table_here();
     d->links->comm = c;
-    st = prepare(d, o);
+    st = links_prepare(d, o);
     TRY(comm_agree(c, st));
     for (int i = 0; i < LINK_AXES; i++) {
         struct link *link = &d->links->axes[i];

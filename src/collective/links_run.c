@@ -17,7 +17,8 @@ void links_asked(struct device *d, struct link *link, int error, uint64_t since,
 }
 
 /* The same of what runs on the compute stream, in the communicators' one order. */
-static uint64_t begin(struct device *d, struct link *link, enum flight_op op, uint64_t count)
+static uint64_t links_run_begin(struct device *d, struct link *link, enum flight_op op,
+                                uint64_t count)
 {
     links_side_settle(d);
     return links_begin(d, link, op, count);
@@ -26,7 +27,7 @@ static uint64_t begin(struct device *d, struct link *link, enum flight_op op, ui
 void links_max_u32(struct device *d, struct link *l, uint32_t *buf, size_t n)
 {
     if (device_is_lost(d) || n == 0) return;
-    const uint64_t since = begin(d, l, FLIGHT_ALL_REDUCE, n);
+    const uint64_t since = links_run_begin(d, l, FLIGHT_ALL_REDUCE, n);
     links_asked(d, l, d->links->nccl->max_u32(buf, n, l->comm, device_compute(d)), since,
                 n * sizeof *buf);
 }
@@ -66,7 +67,7 @@ void links_gather_words(struct device *d, struct link *l, void *all, const int *
     for (int r = 0; r < l->n_ranks; r++) n += (size_t)counts[r];
     if (device_is_lost(d) || n == 0) return;
     const size_t mine = (size_t)counts[l->rank] * sizeof(uint32_t);
-    const uint64_t since = begin(d, l, FLIGHT_ALL_GATHER, (uint64_t)counts[l->rank]);
+    const uint64_t since = links_run_begin(d, l, FLIGHT_ALL_GATHER, (uint64_t)counts[l->rank]);
     const int error = is_even(counts, displs, l->n_ranks)
                           ? d->links->nccl->gather(all, mine, l->rank, l->comm, device_compute(d))
                           : gather_pieces(d, l, all, counts, displs);
@@ -113,13 +114,13 @@ void links_exchange_rows(struct device *d, struct link *l, const struct comm_exc
         if (r != me) n_moved += (size_t)x->send_counts[r] + (size_t)x->recv_counts[r];
     }
     if (n_moved == 0) return;
-    const uint64_t since = begin(d, l, FLIGHT_ALL_TO_ALL, n_rows * x->row_words);
+    const uint64_t since = links_run_begin(d, l, FLIGHT_ALL_TO_ALL, n_rows * x->row_words);
     links_asked(d, l, exchange_pieces(d, l, x), since, n_rows * row_bytes);
 }
 
 /* --- the pipeline --------------------------------------------------------------------------- */
 
-static struct status made(struct device *d, int error, const char *what)
+static struct status links_run_made(struct device *d, int error, const char *what)
 {
     (void)device_failed(d, error, what);
     return d->failed;
@@ -128,12 +129,12 @@ static struct status made(struct device *d, int error, const char *what)
 struct status links_pipe_open(struct device *d)
 {
     struct link_pipe *p = &d->links->pipe;
-    TRY(made(d, d->driver->stream_create(&p->in), "making a stream"));
-    TRY(made(d, d->driver->stream_create(&p->out), "making a stream"));
-    TRY(made(d, d->driver->event_create(&p->computed), "making an event"));
+    TRY(links_run_made(d, d->driver->stream_create(&p->in), "making a stream"));
+    TRY(links_run_made(d, d->driver->stream_create(&p->out), "making a stream"));
+    TRY(links_run_made(d, d->driver->event_create(&p->computed), "making an event"));
     for (int i = 0; i < DEVICE_PIPE_SLOTS; i++) {
-        TRY(made(d, d->driver->event_create(&p->arrived[i]), "making an event"));
-        TRY(made(d, d->driver->event_create(&p->left[i]), "making an event"));
+        TRY(links_run_made(d, d->driver->event_create(&p->arrived[i]), "making an event"));
+        TRY(links_run_made(d, d->driver->event_create(&p->left[i]), "making an event"));
     }
     return status_ok();
 }

@@ -5,7 +5,7 @@
 #include "kernels/cuda/device_state.h"
 #include "kernels/device_ops.h"
 
-static struct status made(struct device *d, int error, const char *what)
+static struct status links_sum_made(struct device *d, int error, const char *what)
 {
     (void)device_failed(d, error, what);
     return d->failed;
@@ -14,10 +14,10 @@ static struct status made(struct device *d, int error, const char *what)
 struct status links_side_open(struct device *d)
 {
     struct link_side *side = &d->links->side;
-    TRY(made(d, d->driver->stream_create(&side->stream), "making a stream"));
-    TRY(made(d, d->driver->event_create(&side->computed), "making an event"));
+    TRY(links_sum_made(d, d->driver->stream_create(&side->stream), "making a stream"));
+    TRY(links_sum_made(d, d->driver->event_create(&side->computed), "making an event"));
     for (int i = 0; i < GRID_SUM_LANES; i++)
-        TRY(made(d, d->driver->event_create(&side->done[i]), "making an event"));
+        TRY(links_sum_made(d, d->driver->event_create(&side->done[i]), "making an event"));
     return status_ok();
 }
 
@@ -48,21 +48,21 @@ static bool goes_as_parts(const struct device *d, const struct grid_sum *s)
     return n_of(s) * sizeof *s->sums >= d->links->parts_from;
 }
 
-static size_t part_of(const struct link *l, const struct grid_sum *s)
+static size_t links_sum_part_of(const struct link *l, const struct grid_sum *s)
 {
     const size_t n_ranks = (size_t)l->n_ranks;
     return (n_of(s) + n_ranks - 1) / n_ranks;
 }
 
 /* The words' array: the half of the sums' memory that does not hold this rank's part. */
-static uint32_t *words_of(const struct link *l, const struct grid_sum *s)
+static uint32_t *links_sum_words_of(const struct link *l, const struct grid_sum *s)
 {
     uint32_t *words = (uint32_t *)(void *)s->sums;
-    return l->rank == 0 ? words + part_of(l, s) * (size_t)l->n_ranks : words;
+    return l->rank == 0 ? words + links_sum_part_of(l, s) * (size_t)l->n_ranks : words;
 }
 
 /* The stream that carries a lane's sums. Looked up at each use, like device_compute. */
-static void *stream_of(struct device *d, int lane)
+static void *links_sum_stream_of(struct device *d, int lane)
 {
     return lane != GRID_SUM_NOW ? d->links->side.stream : device_compute(d);
 }
@@ -70,10 +70,11 @@ static void *stream_of(struct device *d, int lane)
 static void sum_parts(struct device *d, struct link *l, const struct grid_sum *s, int lane)
 {
     const struct nccl_table *nccl = d->links->nccl;
-    const size_t part = part_of(l, s), first = part * (size_t)l->rank, n = n_of(s);
-    uint32_t *words = words_of(l, s);
+    const size_t part = links_sum_part_of(l, s), first = part * (size_t)l->rank, n = n_of(s);
+    uint32_t *words = links_sum_words_of(l, s);
     uint64_t since = links_begin(d, l, FLIGHT_REDUCE_SCATTER, n);
-    links_asked(d, l, nccl->sum_part_i64(s->sums, part, l->rank, l->comm, stream_of(d, lane)),
+    links_asked(d, l,
+                nccl->sum_part_i64(s->sums, part, l->rank, l->comm, links_sum_stream_of(d, lane)),
                 since, part * sizeof *s->sums);
     const struct grid_words_args own = {.sums = s->sums + first,
                                         .first = first,
@@ -83,9 +84,10 @@ static void sum_parts(struct device *d, struct link *l, const struct grid_sum *s
                                         .words = words + first};
     device_ops_of(d)->grid_words(d, &own, lane != GRID_SUM_NOW ? d->links->side.stream : NULL);
     since = links_begin(d, l, FLIGHT_ALL_GATHER, part);
-    links_asked(d, l,
-                nccl->gather(words, part * sizeof *words, l->rank, l->comm, stream_of(d, lane)),
-                since, part * sizeof *words);
+    links_asked(
+        d, l,
+        nccl->gather(words, part * sizeof *words, l->rank, l->comm, links_sum_stream_of(d, lane)),
+        since, part * sizeof *words);
 }
 
 void links_sum_start(struct device *d, struct link *l, const struct grid_sum *s, int lane)
@@ -101,8 +103,9 @@ void links_sum_start(struct device *d, struct link *l, const struct grid_sum *s,
         sum_parts(d, l, s, lane);
     } else {
         const uint64_t since = links_begin(d, l, FLIGHT_ALL_REDUCE, n_of(s));
-        links_asked(d, l, d->links->nccl->sum_i64(s->sums, n_of(s), l->comm, stream_of(d, lane)),
-                    since, n_of(s) * sizeof *s->sums);
+        links_asked(
+            d, l, d->links->nccl->sum_i64(s->sums, n_of(s), l->comm, links_sum_stream_of(d, lane)),
+            since, n_of(s) * sizeof *s->sums);
     }
     if (!beside || device_is_lost(d)) return;
     side->last = side->done[lane];
@@ -122,7 +125,7 @@ void links_sum_finish(struct device *d, struct link *l, const struct grid_sum *s
         grid_sum_round(s, adds);
         return;
     }
-    const struct take_words_args take = {.words = words_of(l, s),
+    const struct take_words_args take = {.words = links_sum_words_of(l, s),
                                          .n_rows = s->n_rows,
                                          .n_out = s->n_out,
                                          .adds = adds,

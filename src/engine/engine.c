@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "kernels/device.h"
 #include "collective/device_comm.h"
+#include "kernels/device.h"
 #include "parallel/layout/pipe_schedule.h"
 
 /* A span that ends now goes to the timeline. Returns now. */
@@ -238,8 +238,8 @@ static bool in_halves(const struct engine *e, const struct step_plan *plan)
     return e->o.halves_from > 0 && most >= e->o.halves_from;
 }
 
-static struct status compute(struct engine *e, const struct step_plan *plan, const struct batch *b,
-                             struct hidden *h)
+static struct status engine_compute(struct engine *e, const struct step_plan *plan,
+                                    const struct batch *b, struct hidden *h)
 {
     uint64_t since = clock_ns();
     if (e->is_first) {
@@ -259,7 +259,7 @@ static struct status compute(struct engine *e, const struct step_plan *plan, con
     return status_ok();
 }
 
-static struct status run_step(struct engine *e, const struct step_plan *plan)
+static struct status engine_run_step(struct engine *e, const struct step_plan *plan)
 {
     struct batch b;
     struct hidden h;
@@ -270,7 +270,7 @@ static struct status run_step(struct engine *e, const struct step_plan *plan)
     TRY(await_rows(e, &b, &h));
     const uint64_t since = clock_ns(), cpu = trace_cpu_ns(trace);
     const uint64_t comm_before = collective_ns(e), wait_before = e->stats.wait_ns;
-    TRY(compute(e, plan, &b, &h));
+    TRY(engine_compute(e, plan, &b, &h));
     const uint64_t now = clock_ns();
     trace_add(trace,
               &(struct trace_event){.begin_ns = since,
@@ -320,7 +320,7 @@ struct status engine_submit(struct engine *e, const struct step_plan *plan)
                         &out->sends[s]);
     }
     share_plan(e, &out->message);
-    return plan->kind == PLAN_STOP ? status_ok() : run_step(e, plan);
+    return plan->kind == PLAN_STOP ? status_ok() : engine_run_step(e, plan);
 }
 
 static struct status receive_message(struct engine *e, int from, enum comm_tag tag)
@@ -349,7 +349,7 @@ struct status engine_follow(struct engine *e)
         share_plan(e, &e->incoming);
         TRY(step_plan_unpack(e->incoming.words, e->incoming.n_words, &e->plan));
         if (e->plan.kind == PLAN_STOP) return status_ok();
-        TRY(run_step(e, &e->plan));
+        TRY(engine_run_step(e, &e->plan));
     }
 }
 

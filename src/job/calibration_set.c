@@ -35,8 +35,8 @@ static struct status add_sequence(struct growing *g, const int32_t *tokens, size
     return status_ok();
 }
 
-static struct status take_line(struct growing *g, const struct request_rules *rules,
-                               const struct line *line)
+static struct status calibration_set_take_line(struct growing *g, const struct request_rules *rules,
+                                               const struct line *line)
 {
     struct request *r = NULL;
     struct status st = status_ok();
@@ -59,7 +59,7 @@ static struct status read_lines(struct growing *g, const struct request_rules *r
     for (;;) {
         TRY(line_reader_next(reader, true, &line));
         if (line.kind == LINE_END) return status_ok();
-        if (line.kind != LINE_WAIT) TRY(take_line(g, rules, &line));
+        if (line.kind != LINE_WAIT) TRY(calibration_set_take_line(g, rules, &line));
     }
 }
 

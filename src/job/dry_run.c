@@ -25,7 +25,7 @@ struct stub {
     uint64_t n_reported;
 };
 
-static uint64_t mix(uint64_t x)
+static uint64_t dry_run_mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -37,8 +37,8 @@ static uint64_t mix(uint64_t x)
 static int32_t stub_token(const struct job *j, const struct plan_seq *s)
 {
     uint64_t h = (uint64_t)(s->pos0 + s->n_rows);
-    if (s->temperature > 0) h ^= mix(((uint64_t)s->key[1] << 32 | s->key[0]) + 1);
-    int32_t token = (int32_t)(mix(h + 0x9E3779B97F4A7C15u) % j->model.vocab);
+    if (s->temperature > 0) h ^= dry_run_mix(((uint64_t)s->key[1] << 32 | s->key[0]) + 1);
+    int32_t token = (int32_t)(dry_run_mix(h + 0x9E3779B97F4A7C15u) % j->model.vocab);
     for (size_t i = 0; i < j->text.n_end_ids; i++) {
         if (token != j->text.end_ids[i]) continue;
         token = (int32_t)(((uint64_t)token + 1) % j->model.vocab);
@@ -106,7 +106,7 @@ static void report_memory(struct stub *s, const struct job *j)
              (double)mem_peak_bytes() / (1 << 20));
 }
 
-static struct status run_steps(struct job *j, struct stub *s, struct step_plan *plan)
+static struct status dry_run_steps(struct job *j, struct stub *s, struct step_plan *plan)
 {
     bool done = false, drains = false;
     for (uint64_t step = 0;; step++) {
@@ -137,7 +137,7 @@ static struct status run_stub(struct job *j, struct stub *s)
     for (size_t i = 0; i < n_results; i++) step_result_init(&s->results[i]);
     TRY_GOTO(st, mem_alloc(&s->in_flight, s->n_groups, sizeof *s->in_flight, "dry run"), done);
     TRY_GOTO(st, step_plan_init(&plan, (int32_t)s->n_replicas), done);
-    st = run_steps(j, s, &plan);
+    st = dry_run_steps(j, s, &plan);
 done:
     step_plan_fini(&plan);
     for (size_t i = 0; s->results != NULL && i < n_results; i++) step_result_fini(&s->results[i]);
@@ -148,7 +148,7 @@ done:
 
 /* Reads the checkpoint's config and texts, but no weights. Without a checkpoint there is no model,
  * and prompts must be token ids. */
-static struct status read_model(struct job *j)
+static struct status dry_run_read_model(struct job *j)
 {
     if (j->o->files.model != NULL) return job_read_model(j);
     j->model.vocab = STUB_VOCAB;
@@ -157,14 +157,14 @@ static struct status read_model(struct job *j)
     return job_read_limits(j);
 }
 
-static struct status prepare(struct job *j)
+static struct status dry_run_prepare(struct job *j)
 {
     const struct job_options *o = j->o;
     if (o->layout.tp > 1 || o->layout.ep > 1) {
         log_line(LOG_INFO, "dry run: --tp and --ep change nothing that is planned");
     }
     TRY(job_check_options(j));
-    TRY(read_model(j));
+    TRY(dry_run_read_model(j));
     TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
     j->layout->tp = o->layout.tp > 0 ? o->layout.tp : 1;
     j->layout->dp = o->layout.dp > 0 ? o->layout.dp : 1;
@@ -191,10 +191,10 @@ static void print_end(const struct job *j, const struct stub *s, double seconds)
              j->layout->pp, (double)mem_peak_bytes() / (1 << 20));
 }
 
-static struct status run(struct job *j)
+static struct status dry_run_run(struct job *j)
 {
     struct stub s = {0};
-    TRY(prepare(j));
+    TRY(dry_run_prepare(j));
     s.n_groups = j->layout->pp;
     s.n_replicas = j->layout->dp;
     const uint64_t since_ns = clock_ns();
@@ -215,7 +215,7 @@ int dry_run(const struct job_options *options, struct config env)
     signal(SIGPIPE, SIG_IGN);
     drain_init(&j.drain, env.is_launched);
     log_init(0, j.o->run.log_level, j.o->run.log_json);
-    const struct status st = run(&j);
+    const struct status st = dry_run_run(&j);
     if (status_failed(&st)) {
         log_line(st.code == STATUS_DRAINED ? LOG_WARN : LOG_ERROR, "%s", st.text);
     }

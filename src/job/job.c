@@ -84,7 +84,7 @@ static struct status place_experts(struct job *j)
     return status_ok();
 }
 
-static struct status start_threads(struct job *j)
+static struct status job_start_threads(struct job *j)
 {
     const uint32_t launched = j->order[comm_rank(j->comm, COMM_WORLD)];
     j->n_threads = j->o->run.threads > 0  ? j->o->run.threads
@@ -176,7 +176,7 @@ static struct status open_lead(struct job *j)
 
 /* The watchdog's callback, before this rank leaves because another one is lost: writes finished
  * rows to the journal, and this rank's timeline to its file. */
-static void say_last_words(void *user)
+static void job_say_last_words(void *user)
 {
     struct job *j = user;
     if (j->lead != NULL) lead_save(j->lead);
@@ -187,7 +187,7 @@ static struct status start_lead(struct job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0 || j->o->run_instead != NULL) return status_ok();
     TRY(lead_start(j->lead, (int32_t)j->n_kv_blocks));
-    watchdog_set_last_words(j->watchdog, say_last_words, j);
+    watchdog_set_last_words(j->watchdog, job_say_last_words, j);
     return status_ok();
 }
 
@@ -220,7 +220,7 @@ struct weights_source job_weights_source(struct job *j, const struct layout *l)
                                    .comm = j->comm};
 }
 
-static struct status start(struct job *j)
+static struct status job_start(struct job *j)
 {
     PHASE(job_check_options(j));
     PHASE(kern_select(j->env.kernels, &j->kern));
@@ -237,7 +237,7 @@ static struct status start(struct job *j)
     PHASE(read_expert_load(j));
     PHASE(place_experts(j));
     PHASE(job_place_by_device(j));
-    PHASE(start_threads(j));
+    PHASE(job_start_threads(j));
     PHASE(job_open_device(j));
     PHASE(job_open_device_comm(j));
     PHASE(open_lead(j));
@@ -270,7 +270,8 @@ struct lead_loop {
 
 /* Receives the results of a group's last step from all replicas. After a failure it discards them,
  * so that no rank waits to send one. */
-static struct status collect(struct job *j, struct lead_loop *l, uint32_t group, struct status st)
+static struct status job_collect(struct job *j, struct lead_loop *l, uint32_t group,
+                                 struct status st)
 {
     for (uint32_t r = 0; r < j->layout->dp; r++) {
         const struct status got = engine_collect(j->engine, (int32_t)r, &l->result);
@@ -286,7 +287,7 @@ static struct status collect(struct job *j, struct lead_loop *l, uint32_t group,
 }
 
 /* Ends the job: the other ranks are inside a step or wait for a plan that will not come. */
-static void lose(struct job *j, const char *what, const struct status *st)
+static void job_lose(struct job *j, const char *what, const struct status *st)
 {
     log_line(LOG_ERROR, "%s: %s", what, st->text);
     job_trace_save(j);
@@ -321,13 +322,13 @@ static struct status plan_step(struct job *j, struct lead_loop *l, uint64_t step
     return status_ok();
 }
 
-static struct status run_steps(struct job *j, struct lead_loop *l)
+static struct status job_run_steps(struct job *j, struct lead_loop *l)
 {
     struct status st = status_ok();
     bool done = false;
     for (uint64_t step = 0;; step++) {
         const uint32_t group = (uint32_t)(step % j->layout->pp);
-        if (l->in_flight[group]) st = collect(j, l, group, st);
+        if (l->in_flight[group]) st = job_collect(j, l, group, st);
         heed_drain(j, l);
         if (!done && !l->drains && !status_failed(&st)) {
             st = plan_step(j, l, step, &done);
@@ -340,7 +341,7 @@ static struct status run_steps(struct job *j, struct lead_loop *l)
         if (l->plan.n_seqs == 0) continue;
         (void)failpoint_pass(&j->failpoint, FAILPOINT_STEP);
         st = engine_submit(j->engine, &l->plan);
-        if (status_failed(&st)) lose(j, "step", &st);
+        if (status_failed(&st)) job_lose(j, "step", &st);
         l->in_flight[group] = true;
         l->n_in_flight++;
     }
@@ -351,12 +352,12 @@ static struct status lead_loop(struct job *j)
     struct lead_loop l = {0};
     step_result_init(&l.result);
     struct status st = step_plan_init(&l.plan, (int32_t)j->layout->dp);
-    if (status_failed(&st)) lose(j, "lead loop", &st);
+    if (status_failed(&st)) job_lose(j, "lead loop", &st);
     st = mem_alloc(&l.in_flight, j->layout->pp, sizeof *l.in_flight, "lead loop");
-    if (!status_failed(&st)) st = run_steps(j, &l);
+    if (!status_failed(&st)) st = job_run_steps(j, &l);
     step_plan_clear(&l.plan, PLAN_STOP, 0);
     const struct status stopped = engine_submit(j->engine, &l.plan);
-    if (status_failed(&stopped)) lose(j, "the last plan", &stopped);
+    if (status_failed(&stopped)) job_lose(j, "the last plan", &stopped);
     const struct status finished = lead_finish(j->lead, j->summary);
     if (!status_failed(&st)) st = finished;
     if (!status_failed(&st) && l.drains) {
@@ -386,7 +387,7 @@ static struct status end_complete(struct job *j)
 static struct status run_loaded(struct job *j)
 {
     TRY(job_trace_start(j));
-    if (j->trace != NULL) watchdog_set_last_words(j->watchdog, say_last_words, j);
+    if (j->trace != NULL) watchdog_set_last_words(j->watchdog, job_say_last_words, j);
     j->ready_ns = clock_ns();
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
@@ -425,7 +426,7 @@ static struct status end_audit(const struct job *j)
 
 static struct status run(struct job *j)
 {
-    TRY(start(j));
+    TRY(job_start(j));
     TRY(j->is_complete ? comm_agree(j->comm, end_complete(j)) : run_loaded(j));
     if (j->o->files.audit > 0) TRY(comm_agree(j->comm, end_audit(j)));
     uint64_t n_errors = j->summary != NULL ? j->summary->n_error_rows : 0;

@@ -15,12 +15,12 @@ static bool on_cpu(const struct job *j)
     return j->o->device.device == DEVICE_CPU;
 }
 
-static const char *name_of(const struct job *j)
+static const char *job_device_name_of(const struct job *j)
 {
     return flag_word_of(FLAG_WORDS(DEVICE_WORDS), (int32_t)j->o->device.device);
 }
 
-static const struct topo_rank *place_of(const struct job *j)
+static const struct topo_rank *job_device_place_of(const struct job *j)
 {
     return &j->topo->ranks[j->order[comm_rank(j->comm, COMM_WORLD)]];
 }
@@ -34,13 +34,13 @@ static enum device_arithmetic arithmetic_of(const struct device_flags *o)
 /* Options to open this rank's device with; *numas is the caller's to free. */
 static struct status options_of(const struct job *j, struct device_options *out, int32_t **numas)
 {
-    const struct topo_rank *here = place_of(j);
+    const struct topo_rank *here = job_device_place_of(j);
     TRY(mem_alloc(numas, here->n_local_ranks, sizeof **numas, "ranks of this host"));
     for (uint32_t r = 0; r < j->topo->n_ranks; r++) {
         const struct topo_rank *other = &j->topo->ranks[r];
         if (other->host == here->host) (*numas)[other->local_rank] = other->numa;
     }
-    *out = (struct device_options){.name = name_of(j),
+    *out = (struct device_options){.name = job_device_name_of(j),
                                    .local_rank = here->local_rank,
                                    .n_local_ranks = here->n_local_ranks,
                                    .node = &j->topo->nodes[here->host],
@@ -52,7 +52,7 @@ static struct status options_of(const struct job *j, struct device_options *out,
 }
 
 /* Whether the kernels of the device can run the model. */
-static struct status check_model(const struct arch *m, const char *name)
+static struct status job_device_check_model(const struct arch *m, const char *name)
 {
     if (m->n_heads <= DEVICE_HEADS_MAX) return status_ok();
     return status_make(STATUS_USAGE, "--device %s: at most %d query heads, %s has %u", name,
@@ -65,7 +65,7 @@ struct status job_place_by_device(struct job *j)
     int32_t *numas = NULL;
     char pci[32];
     if (on_cpu(j)) return status_ok();
-    TRY(check_model(&j->model, name_of(j)));
+    TRY(job_device_check_model(&j->model, job_device_name_of(j)));
     TRY(options_of(j, &o, &numas));
     const struct status st = device_locate(&o, pci);
     if (!status_failed(&st)) topo_bind_near(gpu_numa_of(o.node, pci), &j->is_near_device);
@@ -87,7 +87,7 @@ struct status job_open_device(struct job *j)
 
 struct status job_devices_same(struct job *j)
 {
-    return device_comm_same(&j->kern, j->comm, j->topo->nodes[place_of(j)->host].name);
+    return device_comm_same(&j->kern, j->comm, j->topo->nodes[job_device_place_of(j)->host].name);
 }
 
 struct status job_open_device_comm(struct job *j)
@@ -96,7 +96,7 @@ struct status job_open_device_comm(struct job *j)
     const uint32_t me = (uint32_t)comm_rank(j->comm, COMM_WORLD);
     const struct layout_place p = layout_place_of(j->layout, me);
     struct device_comm_options o = {.flags = j->o->device,
-                                    .host = j->topo->nodes[place_of(j)->host].name,
+                                    .host = j->topo->nodes[job_device_place_of(j)->host].name,
                                     .previous = -1,
                                     .next = -1};
     if (p.pp > 0) o.previous = (int)layout_rank_of(j->layout, p.dp, p.pp - 1, p.tp);

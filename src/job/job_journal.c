@@ -17,7 +17,7 @@ static bool can_have_one(const struct job_options *o)
     return stat(o->files.output, &info) != 0 || S_ISREG(info.st_mode);
 }
 
-static const char *name_of(const char *path)
+static const char *job_journal_name_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash != NULL ? slash + 1 : path;
@@ -45,7 +45,8 @@ struct status job_journal_path(const struct job_options *o, char **out)
             return status_make(STATUS_IO, "--journal %s: cannot be made: %s", o->files.journal,
                                strerror(errno));
         }
-        strbuf_printf(&path, "%s/%s.journal", o->files.journal, name_of(o->files.output));
+        strbuf_printf(&path, "%s/%s.journal", o->files.journal,
+                      job_journal_name_of(o->files.output));
     }
     *out = path.data;
     return strbuf_status(&path);
@@ -57,7 +58,7 @@ static const char *command_name(const struct job_options *o)
     return o->mode == LEAD_SCORE ? "score" : "generate";
 }
 
-static bool is_quantized(const struct layout_model *m)
+static bool job_journal_is_quantized(const struct layout_model *m)
 {
     for (int c = 0; c < LAYOUT_CLASS_COUNT; c++) {
         if (m->weights[c].group > 1) return true;
@@ -75,8 +76,8 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     strbuf_printf(out, "command=%s\n", command_name(o));
     strbuf_printf(out, "checkpoint=%016llx%016llx\n", (unsigned long long)digest.high,
                   (unsigned long long)digest.low);
-    flags_settings(&job_groups[JOB_MODEL], o, is_quantized(&j->layout_model) ? NULL : "activations",
-                   out);
+    flags_settings(&job_groups[JOB_MODEL], o,
+                   job_journal_is_quantized(&j->layout_model) ? NULL : "activations", out);
     device_sums(j->device, sums, sizeof sums);
     strbuf_printf(out, "sums=%s\n", sums);
     flags_settings(&job_groups[JOB_RUN], o, NULL, out);
@@ -85,6 +86,8 @@ struct status job_journal_settings(const struct job *j, struct strbuf *out)
     flags_settings(&job_groups[JOB_SCHEDULE], o, NULL, out);
     flags_settings(&job_groups[JOB_DEVICE], o, NULL, out);
     flags_settings(&job_groups[JOB_LEAD], o, NULL, out);
+    flags_settings(&job_groups[JOB_LAYOUT], o, NULL, out);
+    flags_settings(&job_groups[JOB_FILES], o, NULL, out);
     if (o->mode == LEAD_GENERATE) flags_settings(&sampling, &j->text.defaults, NULL, out);
     return strbuf_status(out);
 }

@@ -12,7 +12,7 @@
 static const uint64_t update_ns = 10000000000u;
 
 /* "name":value, */
-static void put(struct strbuf *s, const char *name, uint64_t value)
+static void job_metrics_put(struct strbuf *s, const char *name, uint64_t value)
 {
     strbuf_printf(s, "\"%s\":%" PRIu64 ",", name, value);
 }
@@ -28,7 +28,7 @@ static void put_bool(struct strbuf *s, const char *name, bool value)
 }
 
 /* Ends an object or array: the comma behind its last member becomes `close`. */
-static void end(struct strbuf *s, const char *close)
+static void job_metrics_end(struct strbuf *s, const char *close)
 {
     if (s->n > 0 && s->data[s->n - 1] == ',') s->data[--s->n] = '\0';
     strbuf_puts(s, close);
@@ -40,24 +40,24 @@ static void put_setup(const struct job *j, struct strbuf *s)
     strbuf_printf(s, "\"shoal\":\"%s\",\"model\":", SHOAL_VERSION);
     strbuf_json_string(s, j->layout_model.name, strlen(j->layout_model.name));
     strbuf_puts(s, ",\"layout\":{");
-    put(s, "ranks", l->n_ranks);
-    put(s, "tp", l->tp);
-    put(s, "pp", l->pp);
-    put(s, "dp", l->dp);
-    put(s, "ep", l->ep);
-    put(s, "etp", l->etp);
-    put(s, "expert_replicas", l->n_expert_replicas);
-    end(s, "},");
+    job_metrics_put(s, "ranks", l->n_ranks);
+    job_metrics_put(s, "tp", l->tp);
+    job_metrics_put(s, "pp", l->pp);
+    job_metrics_put(s, "dp", l->dp);
+    job_metrics_put(s, "ep", l->ep);
+    job_metrics_put(s, "etp", l->etp);
+    job_metrics_put(s, "expert_replicas", l->n_expert_replicas);
+    job_metrics_end(s, "},");
     strbuf_printf(s, "\"kernels\":\"%s\",\"kv_dtype\":\"%s\",", j->kern.name,
                   kv_dtype_name(j->o->model.kv_dtype));
-    put(s, "threads", j->n_threads);
-    put(s, "kv_blocks", j->n_kv_blocks);
-    put(s, "max_batch", (uint32_t)j->o->schedule.max_batch);
-    put(s, "chunk", (uint32_t)j->o->schedule.chunk_tokens);
-    put(s, "step_tokens", (uint32_t)j->o->schedule.step_tokens);
+    job_metrics_put(s, "threads", j->n_threads);
+    job_metrics_put(s, "kv_blocks", j->n_kv_blocks);
+    job_metrics_put(s, "max_batch", (uint32_t)j->o->schedule.max_batch);
+    job_metrics_put(s, "chunk", (uint32_t)j->o->schedule.chunk_tokens);
+    job_metrics_put(s, "step_tokens", (uint32_t)j->o->schedule.step_tokens);
     put_bool(s, "prefix_cache", j->o->schedule.prefix_cache);
     put_bool(s, "result_cache", j->o->lead.result_cache);
-    put(s, "speculate", (uint32_t)j->o->schedule.n_drafts);
+    job_metrics_put(s, "speculate", (uint32_t)j->o->schedule.n_drafts);
     strbuf_printf(s, "\"order\":\"%s\",",
                   flag_word_of(FLAG_WORDS(ORDER_WORDS), (int32_t)j->o->schedule.order));
     put_bool(s, "same_bytes_law", j->o->capacity.policy == CAPACITY_DROPLESS);
@@ -66,42 +66,42 @@ static void put_setup(const struct job *j, struct strbuf *s)
 static void put_counts(const struct serve_summary *m, struct strbuf *s)
 {
     const double wall_s = m->wall_s > 0 ? m->wall_s : 1e-9;
-    put(s, "rows", m->n_rows);
-    put(s, "error_rows", m->n_error_rows);
-    put(s, "resumed_rows", m->n_resumed_rows);
-    put(s, "resumed_tokens", m->n_resumed_tokens);
-    put(s, "prompt_tokens", m->n_prompt_tokens);
-    put(s, "generated_tokens", m->n_generated_tokens);
-    put(s, "recomputed_tokens", m->n_recomputed_tokens);
-    put(s, "scored_tokens", m->n_scored);
+    job_metrics_put(s, "rows", m->n_rows);
+    job_metrics_put(s, "error_rows", m->n_error_rows);
+    job_metrics_put(s, "resumed_rows", m->n_resumed_rows);
+    job_metrics_put(s, "resumed_tokens", m->n_resumed_tokens);
+    job_metrics_put(s, "prompt_tokens", m->n_prompt_tokens);
+    job_metrics_put(s, "generated_tokens", m->n_generated_tokens);
+    job_metrics_put(s, "recomputed_tokens", m->n_recomputed_tokens);
+    job_metrics_put(s, "scored_tokens", m->n_scored);
     put_real(s, "prompt_tokens_per_s", (double)m->n_prompt_tokens / wall_s);
     put_real(s, "generated_tokens_per_s", (double)m->n_generated_tokens / wall_s);
-    put(s, "prefix_hits", m->n_prefix_hits);
-    put(s, "prefix_hit_tokens", m->n_prefix_hit_tokens);
+    job_metrics_put(s, "prefix_hits", m->n_prefix_hits);
+    job_metrics_put(s, "prefix_hit_tokens", m->n_prefix_hit_tokens);
     put_real(s, "prefix_hit_rate", serve_summary_hit_rate(m));
-    put(s, "result_hits", m->n_result_hits);
-    put(s, "result_hit_tokens", m->n_result_hit_tokens);
-    put(s, "drafts", m->n_drafts);
-    put(s, "right_drafts", m->n_right_drafts);
-    put(s, "preemptions", m->n_preemptions);
-    put(s, "admissions", m->n_admissions);
-    put(s, "peak_batch", m->n_peak_batch);
-    put(s, "dropped", m->n_dropped);
-    put(s, "steps", m->n_steps);
-    put(s, "least_step_rows", m->n_least_step_rows);
-    put(s, "commits", m->n_commits);
+    job_metrics_put(s, "result_hits", m->n_result_hits);
+    job_metrics_put(s, "result_hit_tokens", m->n_result_hit_tokens);
+    job_metrics_put(s, "drafts", m->n_drafts);
+    job_metrics_put(s, "right_drafts", m->n_right_drafts);
+    job_metrics_put(s, "preemptions", m->n_preemptions);
+    job_metrics_put(s, "admissions", m->n_admissions);
+    job_metrics_put(s, "peak_batch", m->n_peak_batch);
+    job_metrics_put(s, "dropped", m->n_dropped);
+    job_metrics_put(s, "steps", m->n_steps);
+    job_metrics_put(s, "least_step_rows", m->n_least_step_rows);
+    job_metrics_put(s, "commits", m->n_commits);
     put_real(s, "wall_s", m->wall_s);
     strbuf_puts(s, "\"blocks\":{");
-    put(s, "total", m->n_blocks);
-    put(s, "peak_used", m->n_peak_used_blocks);
+    job_metrics_put(s, "total", m->n_blocks);
+    job_metrics_put(s, "peak_used", m->n_peak_used_blocks);
     put_real(s, "mean_used", m->n_steps == 0 ? 0 : (double)m->sum_used_blocks / (double)m->n_steps);
-    end(s, "},");
+    job_metrics_end(s, "},");
 }
 
 static void put_latency(const struct latency *l, const char *name, struct strbuf *s)
 {
     strbuf_printf(s, "\"%s\":{", name);
-    put(s, "n", l->n);
+    job_metrics_put(s, "n", l->n);
     put_real(s, "min", (double)l->min_ns * 1e-9);
     put_real(s, "mean", latency_mean_s(l));
     for (size_t i = 0; i < LATENCY_QUANTILE_COUNT; i++) {
@@ -110,7 +110,7 @@ static void put_latency(const struct latency *l, const char *name, struct strbuf
         put_real(s, label, latency_percentile_s(l, latency_quantiles[i] / 100.0));
     }
     put_real(s, "max", (double)l->max_ns * 1e-9);
-    end(s, "},");
+    job_metrics_end(s, "},");
 }
 
 static void put_stages(const struct job *j, const struct engine_stats *all, struct strbuf *s)
@@ -125,33 +125,34 @@ static void put_stages(const struct job *j, const struct engine_stats *all, stru
         put_real(s, "planning_s", t.planning_s);
         put_real(s, "elapsed_s", t.elapsed_s);
         put_real(s, "bubble", t.elapsed_s > 0 ? t.waiting_s / t.elapsed_s : 0);
-        put(s, "peak_bytes", t.peak_bytes);
-        end(s, "},");
+        job_metrics_put(s, "peak_bytes", t.peak_bytes);
+        job_metrics_end(s, "},");
     }
-    end(s, "],");
+    job_metrics_end(s, "],");
 }
 
-static void put_ranks(const struct job *j, const struct engine_stats *all, struct strbuf *s)
+static void job_metrics_put_ranks(const struct job *j, const struct engine_stats *all,
+                                  struct strbuf *s)
 {
     strbuf_puts(s, "\"ranks\":[");
     for (uint32_t r = 0; r < j->layout->n_ranks; r++) {
         const struct layout_place place = layout_place_of(j->layout, r);
         const struct engine_stats *e = &all[r];
         strbuf_puts(s, "{");
-        put(s, "stage", place.pp);
-        put(s, "dp", place.dp);
-        put(s, "tp", place.tp);
+        job_metrics_put(s, "stage", place.pp);
+        job_metrics_put(s, "dp", place.dp);
+        job_metrics_put(s, "tp", place.tp);
         put_real(s, "compute_s", (double)(e->busy_ns - e->comm_ns) * 1e-9);
         put_real(s, "communication_s", (double)e->comm_ns * 1e-9);
         put_real(s, "waiting_s", (double)e->wait_ns * 1e-9);
         put_real(s, "planning_s", (double)e->plan_ns * 1e-9);
         put_real(s, "elapsed_s", (double)e->elapsed_ns * 1e-9);
-        put(s, "steps", e->n_steps);
-        put(s, "rows", e->n_rows);
-        put(s, "peak_bytes", e->peak_bytes);
-        end(s, "},");
+        job_metrics_put(s, "steps", e->n_steps);
+        job_metrics_put(s, "rows", e->n_rows);
+        job_metrics_put(s, "peak_bytes", e->peak_bytes);
+        job_metrics_end(s, "},");
     }
-    end(s, "],");
+    job_metrics_end(s, "],");
 }
 
 /* The object that --expert-load reads. */
@@ -163,13 +164,14 @@ static void put_expert_load(const struct job *j, const int64_t *load, struct str
         strbuf_puts(s, "[");
         for (uint32_t e = 0; e < n; e++)
             strbuf_printf(s, "%" PRId64 ",", load[(size_t)layer * j->model.n_experts + e]);
-        end(s, "],");
+        job_metrics_end(s, "],");
     }
-    end(s, "],");
+    job_metrics_end(s, "],");
 }
 
-static void put_all(const struct job *j, const struct serve_summary *m,
-                    const struct engine_stats *all, const int64_t *load, struct strbuf *s)
+static void job_metrics_put_all(const struct job *j, const struct serve_summary *m,
+                                const struct engine_stats *all, const int64_t *load,
+                                struct strbuf *s)
 {
     strbuf_puts(s, "{\"schema\":1,");
     put_bool(s, "finished", all != NULL);
@@ -182,11 +184,11 @@ static void put_all(const struct job *j, const struct serve_summary *m,
     put_latency(&m->tpot, "tpot", s);
     put_latency(&m->itl, "itl", s);
     put_latency(&m->e2e, "e2e", s);
-    end(s, "},");
+    job_metrics_end(s, "},");
     if (all != NULL) put_stages(j, all, s);
-    if (all != NULL) put_ranks(j, all, s);
+    if (all != NULL) job_metrics_put_ranks(j, all, s);
     if (load != NULL) put_expert_load(j, load, s);
-    end(s, "}\n");
+    job_metrics_end(s, "}\n");
 }
 
 struct status job_metrics_write(const struct job *j, const struct serve_summary *m,
@@ -195,7 +197,7 @@ struct status job_metrics_write(const struct job *j, const struct serve_summary 
     struct strbuf s;
     struct file_replace out = {0};
     strbuf_init(&s);
-    put_all(j, m, all, load, &s);
+    job_metrics_put_all(j, m, all, load, &s);
     struct status st = strbuf_status(&s);
     if (!status_failed(&st)) st = file_replace_begin(&out, j->o->files.metrics);
     if (!status_failed(&st)) {

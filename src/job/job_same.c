@@ -104,8 +104,8 @@ static struct status compare_flags(struct comm *c, const struct identity *all, i
     return comm_agree(c, st);
 }
 
-static struct status compare(struct comm *c, const struct identity *all, int argc, char **argv,
-                             const struct strbuf *flags)
+static struct status job_same_compare(struct comm *c, const struct identity *all, int argc,
+                                      char **argv, const struct strbuf *flags)
 {
     const int n_ranks = comm_size(c, COMM_WORLD);
     TRY(compare_programs(all, n_ranks));
@@ -134,7 +134,7 @@ struct status job_same(struct comm *c, int argc, char **argv)
     mine.n_flag_bytes = flags.n;
     gethostname(mine.host, sizeof mine.host - 1);
     introduce(c, &mine, sizeof mine, all);
-    st = compare(c, all, argc, argv, &flags);
+    st = job_same_compare(c, all, argc, argv, &flags);
     mem_free(&all);
     strbuf_fini(&flags);
     return st;

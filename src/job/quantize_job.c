@@ -52,7 +52,7 @@ static struct status open_model(struct quantize_job *j)
 }
 
 /* Ranks keep the launcher's order: nothing that one needs is nearer to it than to another. */
-static struct status make_layout(struct quantize_job *j)
+static struct status quantize_job_make_layout(struct quantize_job *j)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(j->comm, COMM_WORLD);
     TRY(mem_alloc(&j->layout, 1, sizeof *j->layout, "layout"));
@@ -61,7 +61,7 @@ static struct status make_layout(struct quantize_job *j)
     return calibrate_layout(&j->layout_model, n_ranks, j->layout);
 }
 
-static struct status start_threads(struct quantize_job *j)
+static struct status quantize_job_start_threads(struct quantize_job *j)
 {
     const uint32_t rank = (uint32_t)comm_rank(j->comm, COMM_WORLD);
     const uint32_t n = j->o->flags.threads > 0 ? j->o->flags.threads
@@ -74,14 +74,14 @@ static struct status start_threads(struct quantize_job *j)
     return status_ok();
 }
 
-static struct status start(struct quantize_job *j)
+static struct status quantize_job_start(struct quantize_job *j)
 {
     PHASE(open_model(j));
     PHASE(loader_check_same(j->ckpt, comm_handle(j->comm, COMM_WORLD)));
     TRY(comm_gather_topo(j->comm, &j->topo));
-    PHASE(make_layout(j));
+    PHASE(quantize_job_make_layout(j));
     PHASE(comm_split(j->comm, j->layout, j->order));
-    PHASE(start_threads(j));
+    PHASE(quantize_job_start_threads(j));
     const size_t context = j->model.context, most = j->o->flags.max_tokens;
     TRY(calibration_set_read(&j->set, j->o->flags.calibration, most < context ? most : context,
                              j->ckpt, &j->model, j->comm));
@@ -90,7 +90,7 @@ static struct status start(struct quantize_job *j)
     return status_ok();
 }
 
-static struct quant_format format_of(void *ctx, const struct ckpt_tensor *t)
+static struct quant_format quantize_job_format_of(void *ctx, const struct ckpt_tensor *t)
 {
     const struct quantize_job *j = ctx;
     const struct quantize_choice *c = &j->choices[t->index];
@@ -111,7 +111,8 @@ static struct status begin_tensor(void *ctx, const struct ckpt_tensor *t, struct
     return ckpt_writer_tensor(j->file.writer, &spec);
 }
 
-static struct status write_rows(void *ctx, const struct quant_block *block, size_t n_rows)
+static struct status quantize_job_write_rows(void *ctx, const struct quant_block *block,
+                                             size_t n_rows)
 {
     struct quantize_job *j = ctx;
     return ckpt_writer_quant_rows(j->file.writer, block, n_rows);
@@ -131,7 +132,7 @@ static struct status write_plain(void *ctx, const struct ckpt_tensor *t, const f
     return ckpt_writer_rows(j->file.writer, rows, t->n_rows);
 }
 
-static struct status open_file(struct quantize_job *j)
+static struct status quantize_job_open_file(struct quantize_job *j)
 {
     if (comm_rank(j->comm, COMM_WORLD) != 0) return status_ok();
     TRY(mem_alloc(&j->is_written, ckpt_tensor_count(j->ckpt), sizeof *j->is_written, "marks"));
@@ -238,30 +239,32 @@ out:
 
 static struct status run(struct quantize_job *j)
 {
-    TRY(start(j));
-    const struct calibrate_options o = {
-        .comm = j->comm,
-        .kern = &j->kern,
-        .ckpt = j->ckpt,
-        .model = &j->model,
-        .layout_model = &j->layout_model,
-        .tokens = j->set.tokens,
-        .first = j->set.first,
-        .n_seqs = j->set.n_seqs,
-        .method = j->o->flags.method,
-        .format_of = format_of,
-        .format_ctx = j,
-        .gptq =
-            {
-                .damping = j->o->flags.damping,
-                .act_order = !j->o->flags.plain_order,
-            },
-        .alpha_64ths = (unsigned)(j->o->flags.alpha * 64 + 0.5),
-        .min_tokens = j->o->flags.min_tokens,
-        .memory_bytes = j->o->flags.memory_bytes,
-        .sink = {.begin = begin_tensor, .rows = write_rows, .plain = write_plain, .ctx = j}};
+    TRY(quantize_job_start(j));
+    const struct calibrate_options o = {.comm = j->comm,
+                                        .kern = &j->kern,
+                                        .ckpt = j->ckpt,
+                                        .model = &j->model,
+                                        .layout_model = &j->layout_model,
+                                        .tokens = j->set.tokens,
+                                        .first = j->set.first,
+                                        .n_seqs = j->set.n_seqs,
+                                        .method = j->o->flags.method,
+                                        .format_of = quantize_job_format_of,
+                                        .format_ctx = j,
+                                        .gptq =
+                                            {
+                                                .damping = j->o->flags.damping,
+                                                .act_order = !j->o->flags.plain_order,
+                                            },
+                                        .alpha_64ths = (unsigned)(j->o->flags.alpha * 64 + 0.5),
+                                        .min_tokens = j->o->flags.min_tokens,
+                                        .memory_bytes = j->o->flags.memory_bytes,
+                                        .sink = {.begin = begin_tensor,
+                                                 .rows = quantize_job_write_rows,
+                                                 .plain = write_plain,
+                                                 .ctx = j}};
     if (j->o->flags.auto_bits > 0) TRY(choose_formats(j, &o));
-    PHASE(open_file(j));
+    PHASE(quantize_job_open_file(j));
     TRY(calibrate_run(&o, &j->report));
     PHASE(finish_file(j));
     return status_ok();
@@ -282,7 +285,7 @@ static void say_result(const struct quantize_job *j)
            (double)(clock_ns() - j->start_ns) * 1e-9);
 }
 
-static void stop(struct quantize_job *j)
+static void quantize_job_stop(struct quantize_job *j)
 {
     ckpt_writer_destroy(&j->file.writer);
     calibration_set_fini(&j->set);
@@ -309,7 +312,7 @@ int quantize_job_run(const struct quantize_job_options *o, struct config env, in
     /* all ranks agreed on this status, so one voice is enough */
     if (is_lead && status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
     if (is_lead && !status_failed(&st)) say_result(&j);
-    stop(&j);
+    quantize_job_stop(&j);
     comm_stop(&j.comm);
     return status_exit(st.code);
 }

@@ -18,7 +18,7 @@ enum { WAIT_MS = 10000, ANSWER_BYTES = 64 };
 extern char **environ;
 
 /* Starts squeue with its stdout in `out`; signals are as a new process expects them. */
-static bool start(const char *job_id, int out, pid_t *pid)
+static bool slurm_start(const char *job_id, int out, pid_t *pid)
 {
     char job[32];
     strncpy(job, job_id, sizeof job - 1);
@@ -73,7 +73,7 @@ bool slurm_time_left(const char *job_id, uint64_t *seconds)
         return false;
     }
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
-    const bool started = start(job_id, ends[1], &pid);
+    const bool started = slurm_start(job_id, ends[1], &pid);
     close(ends[1]);
     if (started) {
         read_answer(ends[0], answer, sizeof answer);

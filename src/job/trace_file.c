@@ -200,8 +200,8 @@ static void write_end(struct writer *w)
 }
 
 /* Rank 0 takes the parts one after the other. Every part is received, whatever fails. */
-static void gather(struct comm *c, struct writer *w, const struct trace_part *mine,
-                   struct trace_event *events)
+static void trace_file_gather(struct comm *c, struct writer *w, const struct trace_part *mine,
+                              struct trace_event *events)
 {
     strbuf_puts(&w->text, "{\"traceEvents\":[");
     write_part(w, 0, mine, events);
@@ -243,7 +243,7 @@ struct status trace_file_write(struct comm *c, const struct layout *l, const str
     trace_copy(t, events);
     w.file = out.file;
     if (writes) {
-        gather(c, &w, &mine, events);
+        trace_file_gather(c, &w, &mine, events);
     } else {
         send_part(c, &mine, events);
     }

@@ -12,7 +12,7 @@
 
 /* The sums of all parts: in a shared segment where the tp ranks share memory, else in memory of
  * this rank's own. */
-static struct status create(struct stage *s)
+static struct status row_sum_grid_create(struct stage *s)
 {
     const size_t d = s->o.model->width, room = grid_sum_room(0, d, s->o.comm, COMM_TP);
     const size_t n = s->o.max_rows * (d + 1) + STAGE_PARTS * room;
@@ -27,12 +27,12 @@ static struct status create(struct stage *s)
     return status_ok();
 }
 
-static void destroy(struct stage *s)
+static void row_sum_grid_destroy(struct stage *s)
 {
     mem_ops_free(s->o.kern, &s->grid.owned);
 }
 
-static void begin_part(struct stage *s, struct part *p)
+static void row_sum_grid_begin_part(struct stage *s, struct part *p)
 {
     const size_t d = s->o.model->width;
     const size_t room = p->lane > 0 ? grid_sum_room(p->row0, d, s->o.comm, COMM_TP) : 0;
@@ -59,8 +59,8 @@ static struct grid_sum sum_blocks(struct stage *s, const struct packed *w, struc
                              .bad = p->hidden.bad};
 }
 
-static void assign(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
-                   struct part *p)
+static void row_sum_grid_assign(struct stage *s, const struct packed *w, struct act_rows *in,
+                                float *y, struct part *p)
 {
     const struct grid_sum sum = sum_blocks(s, w, in, y, p);
     grid_sum_to_f32(&sum, s->o.comm, COMM_TP);
@@ -80,8 +80,8 @@ static void complete(struct stage *s, struct part *p)
     u->is_open = false;
 }
 
-static void add(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
-                struct part *p)
+static void row_sum_grid_add(struct stage *s, const struct packed *w, const float *bias,
+                             struct act_rows *in, struct part *p)
 {
     struct part_sum *u = &p->under_way;
     u->sum = sum_blocks(s, w, in, row_sum_is_scaled(s) ? s->x : p->hidden.h, p);
@@ -92,13 +92,13 @@ static void add(struct stage *s, const struct packed *w, const float *bias, stru
 }
 
 const struct row_sum row_sum_by_grid = {.name = "by grid sums",
-                                        .create = create,
-                                        .destroy = destroy,
+                                        .create = row_sum_grid_create,
+                                        .destroy = row_sum_grid_destroy,
                                         .begin_step = row_sum_no_step,
-                                        .begin_part = begin_part,
+                                        .begin_part = row_sum_grid_begin_part,
                                         .norm = row_sum_norm_all,
                                         .input = row_sum_own_input,
-                                        .assign = assign,
-                                        .add = add,
+                                        .assign = row_sum_grid_assign,
+                                        .add = row_sum_grid_add,
                                         .complete = complete,
                                         .gather = row_sum_no_part};

@@ -28,7 +28,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static struct status create(struct stage *s)
+static struct status row_sum_outputs_create(struct stage *s)
 {
     struct by_outputs *b = &s->by_outputs;
     const struct layout *l = s->o.layout;
@@ -46,7 +46,7 @@ static struct status create(struct stage *s)
     return mem_alloc(&b->displs, l->tp, sizeof *b->displs, "workspace");
 }
 
-static void destroy(struct stage *s)
+static void row_sum_outputs_destroy(struct stage *s)
 {
     mem_free(&s->by_outputs.counts);
     mem_free(&s->by_outputs.displs);
@@ -54,7 +54,7 @@ static void destroy(struct stage *s)
 
 /* Gets the shared segments for inputs, and for the slices' normed and quantized rows. Once, in the
  * first step, because all ranks must ask together. */
-static void begin_step(struct stage *s)
+static void row_sum_outputs_begin_step(struct stage *s)
 {
     struct by_outputs *b = &s->by_outputs;
     const struct arch *m = s->o.model;
@@ -71,7 +71,7 @@ static void begin_step(struct stage *s)
     b->normed_codes = (char *)b->normed + n_floats;
 }
 
-static void begin_part(struct stage *s, struct part *p)
+static void row_sum_outputs_begin_part(struct stage *s, struct part *p)
 {
     const uint32_t tp = s->o.layout->tp, n = (uint32_t)p->hidden.n_rows;
     row_sum_whole_part(s, p);
@@ -110,7 +110,7 @@ struct outputs {
     struct range columns;
 };
 
-static struct outputs outputs_of(const struct stage *s, uint32_t tp)
+static struct outputs row_sum_outputs_of(const struct stage *s, uint32_t tp)
 {
     const struct range columns = layout_outputs(s->o.layout, tp);
     const float *y = comm_lane_of(s->o.comm, COMM_TP, COMM_LANE_SUMS, (int)tp);
@@ -119,11 +119,11 @@ static struct outputs outputs_of(const struct stage *s, uint32_t tp)
 }
 
 /* y [T, D] = all ranks' outputs of rows `own`, or adds them. */
-static void take(const struct stage *s, struct range own, float *y, bool adds)
+static void row_sum_outputs_take(const struct stage *s, struct range own, float *y, bool adds)
 {
     const size_t d = s->o.model->width;
     for (uint32_t r = 0; r < s->o.layout->tp; r++) {
-        const struct outputs from = outputs_of(s, r);
+        const struct outputs from = row_sum_outputs_of(s, r);
         const size_t width = range_count(from.columns);
         const struct place_args rows = {.from = from.y + own.begin * width,
                                         .n_rows = range_count(own),
@@ -135,10 +135,10 @@ static void take(const struct stage *s, struct range own, float *y, bool adds)
 }
 
 /* Adds all ranks' counters of rows `own`, up to INT32_MAX. */
-static void count_bad(const struct stage *s, struct range own, int32_t *bad)
+static void row_sum_outputs_count_bad(const struct stage *s, struct range own, int32_t *bad)
 {
     for (uint32_t r = 0; r < s->o.layout->tp; r++) {
-        const struct outputs from = outputs_of(s, r);
+        const struct outputs from = row_sum_outputs_of(s, r);
         for (size_t t = own.begin; t < own.end; t++) {
             const int32_t room = INT32_MAX - bad[t];
             bad[t] += from.bad[t] < room ? from.bad[t] : room;
@@ -147,7 +147,7 @@ static void count_bad(const struct stage *s, struct range own, int32_t *bad)
 }
 
 /* Computes this rank's outputs of all rows into its shared segment. */
-static void compute(struct stage *s, const struct packed *w, struct act_rows *in)
+static void row_sum_outputs_compute(struct stage *s, const struct packed *w, struct act_rows *in)
 {
     float *out = s->by_outputs.outputs;
     int32_t *bad = (int32_t *)(void *)(out + s->o.max_rows * w->n_out);
@@ -165,8 +165,8 @@ static void compute(struct stage *s, const struct packed *w, struct act_rows *in
 }
 
 /* y [T, D] = x w^T, or adds it, in the rows that this rank holds; their counters go to the part. */
-static void run(struct stage *s, const struct packed *w, struct act_rows *in, float *y, bool adds,
-                const struct part *p)
+static void row_sum_outputs_run(struct stage *s, const struct packed *w, struct act_rows *in,
+                                float *y, bool adds, const struct part *p)
 {
     if (act_codes(s->o.kern, in, w) == NULL && in->n > 0) {
         const struct place_args floats = {.from = in->x,
@@ -177,25 +177,25 @@ static void run(struct stage *s, const struct packed *w, struct act_rows *in, fl
         op_place_rows(s->o.kern, &floats);
     }
     comm_barrier(s->o.comm, COMM_TP); /* all inputs are there */
-    compute(s, w, in);
+    row_sum_outputs_compute(s, w, in);
     comm_barrier(s->o.comm, COMM_TP); /* all outputs are there, and all inputs were read */
-    take(s, p->own, y, adds);
-    count_bad(s, p->own, p->hidden.bad);
+    row_sum_outputs_take(s, p->own, y, adds);
+    row_sum_outputs_count_bad(s, p->own, p->hidden.bad);
 }
 
-static void assign(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
-                   struct part *p)
+static void row_sum_outputs_assign(struct stage *s, const struct packed *w, struct act_rows *in,
+                                   float *y, struct part *p)
 {
-    run(s, w, in, y, false, p);
+    row_sum_outputs_run(s, w, in, y, false, p);
     comm_poll(s->o.comm);
 }
 
-static void add(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
-                struct part *p)
+static void row_sum_outputs_add(struct stage *s, const struct packed *w, const float *bias,
+                                struct act_rows *in, struct part *p)
 {
     const bool scaled = row_sum_is_scaled(s);
     float *y = scaled ? s->x : p->hidden.h; /* x of the block was read */
-    run(s, w, in, y, !scaled, p);
+    row_sum_outputs_run(s, w, in, y, !scaled, p);
     row_sum_add_rest(s, y, bias, p);
 }
 
@@ -212,7 +212,7 @@ static void gather_words(struct stage *s, const struct part *p, void *words, siz
     comm_gather_words(s->o.comm, COMM_TP, words, b->counts, b->displs);
 }
 
-static void gather(struct stage *s, struct part *p)
+static void row_sum_outputs_gather(struct stage *s, struct part *p)
 {
     if (!part_is_cut(p)) return;
     gather_words(s, p, p->hidden.h, s->o.model->width);
@@ -220,13 +220,13 @@ static void gather(struct stage *s, struct part *p)
 }
 
 const struct row_sum row_sum_by_outputs = {.name = "by outputs",
-                                           .create = create,
-                                           .destroy = destroy,
-                                           .begin_step = begin_step,
-                                           .begin_part = begin_part,
+                                           .create = row_sum_outputs_create,
+                                           .destroy = row_sum_outputs_destroy,
+                                           .begin_step = row_sum_outputs_begin_step,
+                                           .begin_part = row_sum_outputs_begin_part,
                                            .norm = norm_slices,
                                            .input = share_input,
-                                           .assign = assign,
-                                           .add = add,
+                                           .assign = row_sum_outputs_assign,
+                                           .add = row_sum_outputs_add,
                                            .complete = row_sum_no_part,
-                                           .gather = gather};
+                                           .gather = row_sum_outputs_gather};

@@ -7,21 +7,21 @@
 #include "kernels/ops.h"
 #include "model/stage_private.h"
 
-static struct status create(struct stage *s)
+static struct status row_sum_whole_create(struct stage *s)
 {
     (void)s;
     return status_ok();
 }
 
-static void assign(struct stage *s, const struct packed *w, struct act_rows *in, float *y,
-                   struct part *p)
+static void row_sum_whole_assign(struct stage *s, const struct packed *w, struct act_rows *in,
+                                 float *y, struct part *p)
 {
     row_sum_blocks(s, w, in, NULL, y, p);
     comm_poll(s->o.comm);
 }
 
-static void add(struct stage *s, const struct packed *w, const float *bias, struct act_rows *in,
-                struct part *p)
+static void row_sum_whole_add(struct stage *s, const struct packed *w, const float *bias,
+                              struct act_rows *in, struct part *p)
 {
     const bool scaled = row_sum_is_scaled(s);
     row_sum_blocks(s, w, in, NULL, s->x, p); /* x of the block was read */
@@ -30,13 +30,13 @@ static void add(struct stage *s, const struct packed *w, const float *bias, stru
 }
 
 const struct row_sum row_sum_whole = {.name = "whole",
-                                      .create = create,
+                                      .create = row_sum_whole_create,
                                       .destroy = row_sum_no_step,
                                       .begin_step = row_sum_no_step,
                                       .begin_part = row_sum_whole_part,
                                       .norm = row_sum_norm_all,
                                       .input = row_sum_own_input,
-                                      .assign = assign,
-                                      .add = add,
+                                      .assign = row_sum_whole_assign,
+                                      .add = row_sum_whole_add,
                                       .complete = row_sum_no_part,
                                       .gather = row_sum_no_part};

@@ -22,7 +22,7 @@ struct hidden hidden_view(void *buffer, size_t n_rows, uint32_t width)
     return (struct hidden){.n_rows = n_rows, .h = h, .bad = counters, .dropped = counters + n_rows};
 }
 
-static bool is_quantized(const struct layer *l)
+static bool stage_is_quantized(const struct layer *l)
 {
     const struct attention_weights *a = &l->attention;
     const struct packed *all[] = {&a->q,        &a->k,      &a->v,       &a->o,
@@ -39,12 +39,12 @@ static size_t codes_bytes(const struct stage *s, size_t n_most)
     const struct weights *w = s->o.weights;
     bool any = false;
     for (uint32_t i = 0; i < range_count(w->layers); i++) {
-        any = any || is_quantized(&w->stage_layers[i]);
+        any = any || stage_is_quantized(&w->stage_layers[i]);
     }
     return !any || s->o.weight_only ? 0 : act_codes_bytes(s->o.max_rows, n_most);
 }
 
-static struct workspace_shape shape_of(const struct stage *s)
+static struct workspace_shape stage_shape_of(const struct stage *s)
 {
     struct workspace_shape shape =
         workspace_shape_of(s->o.layout, s->o.weights->place, s->o.max_rows);
@@ -86,7 +86,7 @@ static void point(struct stage *s, const struct workspace_place *at, bool has_co
 static struct status make_workspace(struct stage *s)
 {
     const size_t t = s->o.max_rows;
-    const struct workspace_shape shape = shape_of(s);
+    const struct workspace_shape shape = stage_shape_of(s);
     const struct workspace_place at = workspace_place(&shape);
     if (at.n_bytes > SIZE_MAX / 2)
         return status_make(STATUS_MEMORY, "workspace: too large for %zu rows", t);
@@ -162,8 +162,8 @@ void stage_embed(struct stage *s, const int32_t *tokens, struct hidden *hidden)
 }
 
 /* The step's rows [row0, row0 + n_rows) as a part, all but its sequences. */
-static struct part part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
-                           size_t n_rows, int lane)
+static struct part stage_part_of(const struct stage *s, const struct hidden *hidden, size_t row0,
+                                 size_t n_rows, int lane)
 {
     const size_t d = s->o.model->width, half = s->o.model->rotary / 2;
     return (struct part){.hidden = {.n_rows = n_rows,
@@ -196,15 +196,15 @@ static size_t cut_seqs(const struct seq_rows *seqs, size_t n_seqs, size_t begin,
 
 /* Makes two parts of the step. A sequence may be cut between them, which changes none of its bytes:
  * a row reads the cache alone, and the first part writes it before the second one reads. */
-static void cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                const struct hidden *hidden)
+static void stage_cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                      const struct hidden *hidden)
 {
     const size_t at = (hidden->n_rows + 1) / 2;
     struct seq_rows *to = s->part_seqs;
     for (size_t i = 0; i < STAGE_PARTS; i++) {
         const size_t begin = i == 0 ? 0 : at, end = i == 0 ? at : hidden->n_rows;
         struct part *p = &s->parts[i];
-        *p = part_of(s, hidden, begin, end - begin, (int)i);
+        *p = stage_part_of(s, hidden, begin, end - begin, (int)i);
         p->seqs = to;
         p->n_seqs = cut_seqs(seqs, n_seqs, begin, end, to);
         to += p->n_seqs;
@@ -212,17 +212,17 @@ static void cut(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
 }
 
 /* The step's parts, s->parts. Returns how many. */
-static size_t begin_step(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
-                         bool in_halves, const struct hidden *hidden)
+static size_t stage_begin_step(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
+                               bool in_halves, const struct hidden *hidden)
 {
     const size_t n_parts = in_halves ? STAGE_PARTS : 1;
     assert(hidden->n_rows <= s->o.max_rows);
     s->row_sum->begin_step(s);
     stage_rotate(s, seqs, n_seqs, hidden->n_rows);
     if (in_halves) {
-        cut(s, seqs, n_seqs, hidden);
+        stage_cut(s, seqs, n_seqs, hidden);
     } else {
-        s->parts[0] = part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
+        s->parts[0] = stage_part_of(s, hidden, 0, hidden->n_rows, GRID_SUM_NOW);
         s->parts[0].seqs = seqs;
         s->parts[0].n_seqs = n_seqs;
     }
@@ -231,7 +231,7 @@ static size_t begin_step(struct stage *s, const struct seq_rows *seqs, size_t n_
 }
 
 /* Switches to part i, whose h is then complete. */
-static struct part *enter(struct stage *s, size_t i)
+static struct part *stage_enter(struct stage *s, size_t i)
 {
     struct part *p = &s->parts[i];
     op_step_part(s->o.kern, p->row0, p->hidden.n_rows);
@@ -242,13 +242,13 @@ static struct part *enter(struct stage *s, size_t i)
 struct status stage_forward(struct stage *s, const struct seq_rows *seqs, size_t n_seqs,
                             bool in_halves, struct hidden *hidden)
 {
-    const size_t n_parts = begin_step(s, seqs, n_seqs, in_halves, hidden);
+    const size_t n_parts = stage_begin_step(s, seqs, n_seqs, in_halves, hidden);
     const uint32_t n_layers = range_count(s->o.weights->layers);
     for (uint32_t l = 0; l < n_layers; l++) {
         const struct layer *layer = &s->o.weights->stage_layers[l];
         comm_mark_layer(s->o.comm, (int32_t)layer->index);
-        for (size_t i = 0; i < n_parts; i++) stage_attention(s, layer, enter(s, i));
-        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, layer, enter(s, i)));
+        for (size_t i = 0; i < n_parts; i++) stage_attention(s, layer, stage_enter(s, i));
+        for (size_t i = 0; i < n_parts; i++) TRY(stage_ffn(s, layer, stage_enter(s, i)));
     }
     for (size_t i = 0; i < n_parts; i++) {
         s->row_sum->complete(s, &s->parts[i]);

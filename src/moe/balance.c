@@ -25,7 +25,7 @@ static struct extremes find_extremes(const uint64_t *load, uint32_t n_ranks)
     return x;
 }
 
-static uint64_t distance(uint64_t a, uint64_t b)
+static uint64_t balance_distance(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : b - a;
 }
@@ -39,7 +39,8 @@ static struct expert_piece *best_to_move(struct expert_piece *pieces, size_t n,
     for (size_t i = 0; i < n; i++) {
         struct expert_piece *p = &pieces[i];
         if (p->rank != x->full || cost(p) >= x->gap) continue;
-        if (best == NULL || distance(2 * cost(p), x->gap) < distance(2 * cost(best), x->gap))
+        if (best == NULL ||
+            balance_distance(2 * cost(p), x->gap) < balance_distance(2 * cost(best), x->gap))
             best = p;
     }
     return best;
@@ -69,7 +70,8 @@ static uint32_t rows_to_cut(const struct expert_piece *p, const struct extremes 
 }
 
 /* The last n rows of pieces[at] become a piece of their own behind it. */
-static void cut(struct expert_piece *pieces, size_t n_pieces, size_t at, uint32_t n, uint32_t rank)
+static void balance_cut(struct expert_piece *pieces, size_t n_pieces, size_t at, uint32_t n,
+                        uint32_t rank)
 {
     struct expert_piece *p = &pieces[at];
     memmove(p + 2, p + 1, (n_pieces - at - 1) * sizeof *p);
@@ -88,12 +90,12 @@ size_t balance_pieces(struct expert_piece *pieces, size_t n, uint32_t n_ranks, u
     for (;;) {
         const struct extremes x = find_extremes(load, n_ranks);
         struct expert_piece *whole = best_to_move(pieces, n, &x);
-        const uint64_t off = whole == NULL ? x.gap : distance(2 * cost(whole), x.gap);
+        const uint64_t off = whole == NULL ? x.gap : balance_distance(2 * cost(whole), x.gap);
         struct expert_piece *most = n < room ? most_rows(pieces, n, &x) : NULL;
         const uint32_t n_cut = rows_to_cut(most, &x);
         if (n_cut > 0 &&
             off > x.gap - BALANCE_WEIGHT_ROWS - 2 * (uint64_t)n_cut + BALANCE_LEAST_ROWS) {
-            cut(pieces, n++, (size_t)(most - pieces), n_cut, x.empty);
+            balance_cut(pieces, n++, (size_t)(most - pieces), n_cut, x.empty);
             load[x.full] -= n_cut;
             load[x.empty] += BALANCE_WEIGHT_ROWS + (uint64_t)n_cut;
         } else if (whole != NULL) {

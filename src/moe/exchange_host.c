@@ -40,7 +40,7 @@ static void find_homes(struct moe *m)
     }
 }
 
-static struct status create(struct moe *m)
+static struct status exchange_host_create(struct moe *m)
 {
     struct sharing *s = &m->sharing;
     const struct layout *l = m->o.layout;
@@ -55,7 +55,7 @@ static struct status create(struct moe *m)
     return status_ok();
 }
 
-static void destroy(struct moe *m)
+static void exchange_host_destroy(struct moe *m)
 {
     struct sharing *s = &m->sharing;
     mem_free(&s->outputs);
@@ -73,7 +73,7 @@ static bool is_cut(const struct pass *p)
 }
 
 /* A rank that holds all rows routes all tokens, as the others do. */
-static struct range routed(const struct moe *m, const struct pass *p)
+static struct range exchange_host_routed(const struct moe *m, const struct pass *p)
 {
     (void)m;
     return p->rows->own;
@@ -101,7 +101,7 @@ static struct status gather_choices(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-static struct status agree(struct moe *m, struct pass *p, const float *logits)
+static struct status exchange_host_agree(struct moe *m, struct pass *p, const float *logits)
 {
     (void)logits; /* of a capacity factor, which no rank has here */
     if (is_cut(p)) TRY(gather_choices(m, p));
@@ -140,7 +140,7 @@ struct choice {
     size_t row; /* in each of their shared segments */
 };
 
-static struct choice find(const struct moe *m, int32_t id, int32_t slot)
+static struct choice exchange_host_find(const struct moe *m, int32_t id, int32_t slot)
 {
     const struct sharing *s = &m->sharing;
     const uint32_t e = (uint32_t)id, at = (uint32_t)(slot - moe_rows_before(m, e));
@@ -150,14 +150,14 @@ static struct choice find(const struct moe *m, int32_t id, int32_t slot)
 }
 
 /* The rows that this rank computes, by expert, then token. */
-static struct status dispatch(struct moe *m, struct pass *p)
+static struct status exchange_host_dispatch(struct moe *m, struct pass *p)
 {
     const size_t n_choices = p->n_tokens * m->o.model->n_chosen;
     int32_t *slots;
     TRY(moe_grow(m, BUF_MOVE, n_choices, sizeof *slots, &slots));
     share_work(m, p);
     for (size_t i = 0; i < n_choices; i++) {
-        const struct choice choice = find(m, p->ids[i], p->slots[i]);
+        const struct choice choice = exchange_host_find(m, p->ids[i], p->slots[i]);
         slots[i] = choice.ep == m->place.ep ? (int32_t)choice.row : -1;
     }
     m->sharing.turn = 1 - m->sharing.turn;
@@ -193,7 +193,7 @@ struct outputs {
     struct range columns;
 };
 
-static struct outputs outputs_of(const struct moe *m, uint32_t ep, uint32_t etp)
+static struct outputs exchange_host_outputs_of(const struct moe *m, uint32_t ep, uint32_t etp)
 {
     const struct range columns = m->sharing.outputs[etp];
     const float *y =
@@ -209,7 +209,7 @@ static bool by_columns(const struct moe *m, const struct pass *p)
     return is_cut(p) && m->o.layout->cuts_expert_outputs && m->o.layout->ep == 1;
 }
 
-static struct status compute(struct moe *m, struct pass *p)
+static struct status exchange_host_compute(struct moe *m, struct pass *p)
 {
     const size_t n = range_count(m->sharing.outputs[m->place.etp]);
     p->y = lane(m, outputs_lane(m), p->n_in * (n * sizeof(float) + sizeof(int32_t)));
@@ -237,10 +237,10 @@ struct part_row {
     size_t first, n; /* columns */
 };
 
-static struct part_row part_of(const struct moe *m, const struct choice *c, uint32_t etp,
-                               size_t begin, size_t end)
+static struct part_row exchange_host_part_of(const struct moe *m, const struct choice *c,
+                                             uint32_t etp, size_t begin, size_t end)
 {
-    const struct outputs o = outputs_of(m, c->ep, etp);
+    const struct outputs o = exchange_host_outputs_of(m, c->ep, etp);
     const size_t first = begin > o.columns.begin ? begin : o.columns.begin;
     const size_t last = end < o.columns.end ? end : o.columns.end;
     if (first >= last) return (struct part_row){NULL, 0, 0};
@@ -249,23 +249,23 @@ static struct part_row part_of(const struct moe *m, const struct choice *c, uint
 }
 
 /* out += weight * columns [begin, end) of a choice's row; out is column c->columns.begin. */
-static void add_choice(const struct combine *c, const struct choice *choice, float weight,
-                       size_t begin, size_t end, float *out)
+static void exchange_host_add_choice(const struct combine *c, const struct choice *choice,
+                                     float weight, size_t begin, size_t end, float *out)
 {
     for (uint32_t i = 0; i < c->m->o.layout->etp; i++) {
-        const struct part_row p = part_of(c->m, choice, i, begin, end);
+        const struct part_row p = exchange_host_part_of(c->m, choice, i, begin, end);
         if (p.n > 0) c->m->o.kern->axpy(weight, p.y, p.n, out + (p.first - c->columns.begin));
     }
 }
 
 /* Asks for what is read of choice k, whose row stands anywhere, while another is added up. */
-static void fetch(const struct combine *c, size_t k, size_t begin, size_t end)
+static void exchange_host_fetch(const struct combine *c, size_t k, size_t begin, size_t end)
 {
     const struct moe *m = c->m;
     if (k >= c->tokens.end * m->o.model->n_chosen) return;
-    const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
+    const struct choice choice = exchange_host_find(m, c->p->ids[k], c->p->slots[k]);
     for (uint32_t i = 0; i < m->o.layout->etp; i++) {
-        const struct part_row p = part_of(m, &choice, i, begin, end);
+        const struct part_row p = exchange_host_part_of(m, &choice, i, begin, end);
         for (size_t at = 0; at < p.n; at += LINE) __builtin_prefetch(p.y + at);
     }
 }
@@ -276,7 +276,8 @@ static int32_t counter(const struct combine *c, const struct choice *choice)
     const bool own = c->lane != NULL;
     const uint32_t first = own ? m->place.etp : 0, end = own ? first + 1 : m->o.layout->etp;
     int64_t n = 0;
-    for (uint32_t i = first; i < end; i++) n += outputs_of(m, choice->ep, i).bad[choice->row];
+    for (uint32_t i = first; i < end; i++)
+        n += exchange_host_outputs_of(m, choice->ep, i).bad[choice->row];
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
@@ -298,18 +299,18 @@ static int32_t combine_row(const struct combine *c, size_t t, float *out)
     int32_t n_bad = 0;
     memset(out, 0, range_count(c->columns) * sizeof *out);
     for (size_t k = t * n_chosen; k < (t + 1) * n_chosen; k++) {
-        const struct choice choice = find(m, c->p->ids[k], c->p->slots[k]);
+        const struct choice choice = exchange_host_find(m, c->p->ids[k], c->p->slots[k]);
         for (size_t at = c->columns.begin, end; at < last; at = end) {
             end = last - at < CHUNK ? last : at + CHUNK;
-            fetch(c, k + 1, at, end);
-            add_choice(c, &choice, c->p->weights[k], at, end, out);
+            exchange_host_fetch(c, k + 1, at, end);
+            exchange_host_add_choice(c, &choice, c->p->weights[k], at, end, out);
         }
         n_bad += counter(c, &choice);
     }
     return n_bad;
 }
 
-static void combine_part(const void *job, struct part part)
+static void exchange_host_combine_part(const void *job, struct part part)
 {
     const struct combine *c = job;
     const size_t n = range_count(c->columns);
@@ -348,7 +349,7 @@ static void take_columns(const void *job, struct part part)
     }
 }
 
-static struct status combine(struct moe *m, struct pass *p)
+static struct status exchange_host_combine(struct moe *m, struct pass *p)
 {
     const float scale = m->o.model->residual_scale;
     const struct range own = p->rows->own;
@@ -363,7 +364,7 @@ static struct status combine(struct moe *m, struct pass *p)
     }
     part_run(m->o.kern->team,
              (uint64_t)range_count(c.tokens) * range_count(c.columns) * m->o.model->n_chosen,
-             combine_part, &c);
+             exchange_host_combine_part, &c);
     if (c.lane == NULL) return status_ok();
     comm_barrier(m->o.comm, COMM_EP);
     part_run(m->o.kern->team, (uint64_t)range_count(own) * m->o.model->width, take_columns, &c);
@@ -372,10 +373,10 @@ static struct status combine(struct moe *m, struct pass *p)
 
 const struct expert_exchange exchange_in_host = {.name = "in one host",
                                                  .takes_slices = true,
-                                                 .create = create,
-                                                 .destroy = destroy,
-                                                 .routed = routed,
-                                                 .agree = agree,
-                                                 .dispatch = dispatch,
-                                                 .compute = compute,
-                                                 .combine = combine};
+                                                 .create = exchange_host_create,
+                                                 .destroy = exchange_host_destroy,
+                                                 .routed = exchange_host_routed,
+                                                 .agree = exchange_host_agree,
+                                                 .dispatch = exchange_host_dispatch,
+                                                 .compute = exchange_host_compute,
+                                                 .combine = exchange_host_combine};

@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-static struct status create(struct moe *m)
+static struct status exchange_hosts_create(struct moe *m)
 {
     struct travel *t = &m->travel;
     const size_t n = m->n_group, n_counts = n * m->n_local_max;
@@ -27,7 +27,7 @@ static struct status create(struct moe *m)
     return mem_alloc(&t->rows_in, n_counts, sizeof *t->rows_in, "MoE counts");
 }
 
-static void destroy(struct moe *m)
+static void exchange_hosts_destroy(struct moe *m)
 {
     struct travel *t = &m->travel;
     word_counts_fini(&t->send);
@@ -37,7 +37,7 @@ static void destroy(struct moe *m)
     mem_free(&t->rows_in);
 }
 
-static struct range routed(const struct moe *m, const struct pass *p)
+static struct range exchange_hosts_routed(const struct moe *m, const struct pass *p)
 {
     (void)m;
     return p->own;
@@ -81,7 +81,7 @@ static void exchange_counts(struct moe *m, struct pass *p)
 
 /* Counts the rows to and from each rank of the group. `back`: the way of the results, which only
  * the first of an expert's etp ranks sends. */
-static void count_rows(struct moe *m, bool back)
+static void exchange_hosts_count_rows(struct moe *m, bool back)
 {
     const uint32_t etp = m->o.layout->etp;
     const struct word_counts send = m->travel.send, recv = m->travel.recv;
@@ -108,7 +108,8 @@ struct run_lists {
     size_t n;
 };
 
-static struct status list_runs(struct moe *m, const struct pass *p, struct run_lists *out)
+static struct status exchange_hosts_list_runs(struct moe *m, const struct pass *p,
+                                              struct run_lists *out)
 {
     int32_t *const source_at = m->travel.source_at;
     *out = (struct run_lists){.n = 0};
@@ -130,7 +131,7 @@ static struct status list_runs(struct moe *m, const struct pass *p, struct run_l
     return status_ok();
 }
 
-static struct status dispatch(struct moe *m, struct pass *p)
+static struct status exchange_hosts_dispatch(struct moe *m, struct pass *p)
 {
     const size_t d = m->o.model->width;
     float *send, *recv;
@@ -141,7 +142,7 @@ static struct status dispatch(struct moe *m, struct pass *p)
                         &send));
     TRY(moe_grow(m, BUF_RECV, p->n_in * d, sizeof(float), &recv));
     moe_scatter(m, p, p->slots, send);
-    count_rows(m, false);
+    exchange_hosts_count_rows(m, false);
     const struct comm_exchange there = {.row_words = d,
                                         .send = send,
                                         .send_counts = m->travel.send.counts,
@@ -150,7 +151,7 @@ static struct status dispatch(struct moe *m, struct pass *p)
                                         .recv_counts = m->travel.recv.counts,
                                         .recv_displs = m->travel.recv.displs};
     device_exchange_rows(m->o.kern, m->o.comm, COMM_EP, &there);
-    TRY(list_runs(m, p, &runs));
+    TRY(exchange_hosts_list_runs(m, p, &runs));
     const struct move_args rows = {.from = recv,
                                    .from_row = runs.by_source,
                                    .to_row = runs.by_expert,
@@ -171,7 +172,7 @@ static struct status send_back(struct moe *m, struct pass *p, struct results *ou
     TRY(moe_grow_shared(m, BUF_BACK, COMM_EP, COMM_LANE_ROWS_BACK, p->n_in * (d + 1) * sizeof *back,
                         &back));
     TRY(moe_grow(m, BUF_RESULT, p->n_out * (d + 1), sizeof(int32_t), &result));
-    TRY(list_runs(m, p, &runs));
+    TRY(exchange_hosts_list_runs(m, p, &runs));
     const struct move_args rows = {.from = p->y,
                                    .from_row = runs.by_expert,
                                    .to_row = runs.by_source,
@@ -181,7 +182,7 @@ static struct status send_back(struct moe *m, struct pass *p, struct results *ou
                                    .extra = p->bad,
                                    .to = back};
     op_move_rows(m->o.kern, &rows);
-    count_rows(m, true);
+    exchange_hosts_count_rows(m, true);
     /* the way back: what was received is sent, what was sent is received */
     const struct comm_exchange home = {.row_words = d + 1,
                                        .send = back,
@@ -205,7 +206,7 @@ static void gather_outputs(struct moe *m, struct pass *p)
     device_gather_words(m->o.kern, m->o.comm, COMM_TP, p->marks, m->tp.counts, m->tp.displs);
 }
 
-static struct status combine(struct moe *m, struct pass *p)
+static struct status exchange_hosts_combine(struct moe *m, struct pass *p)
 {
     struct results results;
     TRY(send_back(m, p, &results));
@@ -215,10 +216,10 @@ static struct status combine(struct moe *m, struct pass *p)
 }
 
 const struct expert_exchange exchange_across_hosts = {.name = "across hosts",
-                                                      .create = create,
-                                                      .destroy = destroy,
-                                                      .routed = routed,
+                                                      .create = exchange_hosts_create,
+                                                      .destroy = exchange_hosts_destroy,
+                                                      .routed = exchange_hosts_routed,
                                                       .agree = moe_limit,
-                                                      .dispatch = dispatch,
+                                                      .dispatch = exchange_hosts_dispatch,
                                                       .compute = moe_compute,
-                                                      .combine = combine};
+                                                      .combine = exchange_hosts_combine};

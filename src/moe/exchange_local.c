@@ -7,24 +7,24 @@
  * Replicas (dp) have experts of their own here. With a capacity factor they agree on its limit. */
 #include "moe/moe_private.h"
 
-static struct status create(struct moe *m)
+static struct status exchange_local_create(struct moe *m)
 {
     (void)m;
     return status_ok();
 }
 
-static void destroy(struct moe *m)
+static void exchange_local_destroy(struct moe *m)
 {
     (void)m;
 }
 
-static struct range routed(const struct moe *m, const struct pass *p)
+static struct range exchange_local_routed(const struct moe *m, const struct pass *p)
 {
     (void)m;
     return (struct range){0, (uint32_t)p->n_tokens};
 }
 
-static struct status dispatch(struct moe *m, struct pass *p)
+static struct status exchange_local_dispatch(struct moe *m, struct pass *p)
 {
     p->n_in = p->n_out;
     m->n_work = 0;
@@ -41,7 +41,7 @@ static struct status dispatch(struct moe *m, struct pass *p)
     return status_ok();
 }
 
-static struct status combine(struct moe *m, struct pass *p)
+static struct status exchange_local_combine(struct moe *m, struct pass *p)
 {
     const struct results here = {
         .y = p->y, .bad = p->bad, .y_stride = m->o.model->width, .bad_stride = 1};
@@ -50,10 +50,10 @@ static struct status combine(struct moe *m, struct pass *p)
 }
 
 const struct expert_exchange exchange_local = {.name = "local",
-                                               .create = create,
-                                               .destroy = destroy,
-                                               .routed = routed,
+                                               .create = exchange_local_create,
+                                               .destroy = exchange_local_destroy,
+                                               .routed = exchange_local_routed,
                                                .agree = moe_limit,
-                                               .dispatch = dispatch,
+                                               .dispatch = exchange_local_dispatch,
                                                .compute = moe_compute,
-                                               .combine = combine};
+                                               .combine = exchange_local_combine};

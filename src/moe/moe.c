@@ -9,7 +9,7 @@
 
 enum { WORTH_MAPPING = 4 << 20 /* bytes from which a buffer has huge pages */ };
 
-static void drop(struct moe *m, struct grown *g)
+static void moe_drop(struct moe *m, struct grown *g)
 {
     if (g->on_device) {
         mem_ops_free(m->o.kern, &g->data);
@@ -36,7 +36,7 @@ struct status moe_grow(struct moe *m, enum buffer which, size_t n, size_t elem_b
     if (n_bytes > g->n_bytes || g->data == NULL) { /* also of nothing: never NULL */
         /* some air, so that slowly growing steps do not allocate each time */
         const size_t want = n_bytes + n_bytes / 4;
-        drop(m, g);
+        moe_drop(m, g);
         g->on_device = m->o.kern->device != NULL && !is_list(which);
         g->is_mapped = !g->on_device && want >= WORTH_MAPPING;
         if (g->on_device) {
@@ -113,7 +113,7 @@ struct status moe_create(const struct moe_options *o, struct moe **out)
 void moe_destroy(struct moe **m)
 {
     if (*m == NULL) return;
-    for (int i = 0; i < BUF_COUNT; i++) drop(*m, &(*m)->buffers[i]);
+    for (int i = 0; i < BUF_COUNT; i++) moe_drop(*m, &(*m)->buffers[i]);
     (*m)->exchange->destroy(*m);
     moe_limit_destroy(*m);
     word_counts_fini(&(*m)->tp);

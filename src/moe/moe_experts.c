@@ -21,8 +21,8 @@ static void make_groups(const struct moe *m, const struct packed *weights,
 }
 
 /* Shows each local expert's rows to the tap. */
-static void show(const struct moe *m, const struct pass *p, enum tap_site site, const float *x,
-                 size_t n)
+static void moe_experts_show(const struct moe *m, const struct pass *p, enum tap_site site,
+                             const float *x, size_t n)
 {
     for (size_t i = 0; m->o.tap != NULL && i < m->n_work; i++) {
         const struct linear_group *g = &m->groups[i];
@@ -100,8 +100,8 @@ static struct status spread_codes(struct moe *m, const struct pass *p, struct ac
 }
 
 /* The inputs of down: gate [n_in, f]; where inputs are shared, as this rank's columns of all. */
-static struct status inner_rows(struct moe *m, const struct pass *p, const float *gate, size_t f,
-                                struct act_rows *out)
+static struct status moe_experts_inner_rows(struct moe *m, const struct pass *p, const float *gate,
+                                            size_t f, struct act_rows *out)
 {
     *out = (struct act_rows){.x = gate, .stride = f, .n_rows = p->n_in, .n = f};
     if (!m->o.layout->cuts_expert_outputs)
@@ -145,11 +145,11 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
     struct act_rows in = {.x = x, .stride = d, .n_rows = p->n_in, .n = d};
     struct act_rows inner;
     TRY(codes_memory(m, p, BUF_CODES, d, &in.memory));
-    TRY(inner_rows(m, p, gate, f, &inner));
+    TRY(moe_experts_inner_rows(m, p, gate, f, &inner));
     if (p->to_slots != NULL) TRY(spread_codes(m, p, &in));
     make_groups(m, p->w->gate, m->groups);
     make_groups(m, p->w->up, m->up_groups);
-    show(m, p, TAP_EXPERT, x, d);
+    moe_experts_show(m, p, TAP_EXPERT, x, d);
     struct linear_args a = {
         .groups = m->groups, .n_groups = m->n_work, .x = x, .x_stride = d, .y_stride = f};
     struct linear_args both[2] = {a, a};
@@ -170,7 +170,7 @@ static struct status expert_linears(struct moe *m, const struct pass *p, float *
         activate(m, p, f, gate, up);
     }
     make_groups(m, p->w->down, m->groups);
-    show(m, p, TAP_EXPERT_DOWN, gate, f);
+    moe_experts_show(m, p, TAP_EXPERT_DOWN, gate, f);
     a.xq = act_codes(m->o.kern, &inner, p->w->down);
     a.x = gate;
     a.x_stride = f;
@@ -197,7 +197,7 @@ struct status moe_expert_sums(struct moe *m, struct pass *p, int64_t *sums)
 }
 
 /* This rank has all K-blocks of its experts' outputs: they are rounded where the last one ends. */
-static struct status add_whole(struct moe *m, struct pass *p)
+static struct status moe_experts_add_whole(struct moe *m, struct pass *p)
 {
     return moe_expert_sums(m, p, NULL);
 }
@@ -225,7 +225,7 @@ static struct status add_on_grid(struct moe *m, struct pass *p)
 void moe_choose_sums(struct moe *m)
 {
     const bool is_whole = m->o.kern->device == NULL && comm_size(m->o.comm, COMM_ETP) == 1;
-    m->add_blocks = is_whole ? add_whole : add_on_grid;
+    m->add_blocks = is_whole ? moe_experts_add_whole : add_on_grid;
 }
 
 struct status moe_compute(struct moe *m, struct pass *p)

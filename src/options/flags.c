@@ -44,7 +44,7 @@ static bool next_row(struct row_walk *w)
 /* --- values ---------------------------------------------------------------------------------- */
 
 /* Appends, as far as there is room. */
-static void say(char out[SENTENCE_BYTES], const char *text)
+static void flags_say(char out[SENTENCE_BYTES], const char *text)
 {
     const size_t n = strlen(out);
     snprintf(out + n, SENTENCE_BYTES - n, "%s", text);
@@ -55,12 +55,12 @@ static void say_words(const struct flag_word *words, const char *more, char out[
 {
     for (const struct flag_word *w = words; w->name != NULL; w++) {
         const bool is_last = more == NULL && w[1].name == NULL;
-        if (w != words) say(out, is_last ? " or " : ", ");
-        say(out, w->name);
+        if (w != words) flags_say(out, is_last ? " or " : ", ");
+        flags_say(out, w->name);
     }
     if (more == NULL) return;
-    say(out, " or ");
-    say(out, more);
+    flags_say(out, " or ");
+    flags_say(out, more);
 }
 
 static const char *kind_of_number(const struct flag *f)
@@ -75,7 +75,7 @@ static struct status bad_value(const struct flag *f, const char *text)
     char expected[SENTENCE_BYTES] = "", number[SENTENCE_BYTES] = "";
     const bool is_number = f->kind == FLAG_COUNT || f->kind == FLAG_U64 || f->kind == FLAG_I64 ||
                            f->kind == FLAG_NUMBER;
-    if (is_number) say(number, kind_of_number(f));
+    if (is_number) flags_say(number, kind_of_number(f));
     if (is_number && (f->least != 0 || f->most != 0)) {
         snprintf(number, sizeof number, "%s from %.15g to %.15g", kind_of_number(f), f->least,
                  f->most);
@@ -83,7 +83,7 @@ static struct status bad_value(const struct flag *f, const char *text)
     if (f->words != NULL)
         say_words(f->words, is_number ? number : NULL, expected);
     else
-        say(expected, is_number ? number : f->expected);
+        flags_say(expected, is_number ? number : f->expected);
     return status_make(STATUS_USAGE, "--%s: expected %s, found \"%s\"", f->name, expected, text);
 }
 
@@ -204,7 +204,7 @@ static struct status set_value(const struct flag *f, const char *text, char *at)
     return set_plain(f, text, at) ? status_ok() : bad_value(f, text);
 }
 
-static size_t bytes_of(enum flag_kind kind)
+static size_t flags_bytes_of(enum flag_kind kind)
 {
     switch (kind) {
     case FLAG_STRING:
@@ -227,7 +227,8 @@ void flags_preset(const struct flag_table *table, void *out)
     struct flag_table all = *table;
     all.command = 0;
     for (struct row_walk row = {.table = &all}; next_row(&row);) {
-        assert(row.flag->kind == FLAG_PARSED || row.flag->n_bytes == bytes_of(row.flag->kind));
+        assert(row.flag->kind == FLAG_PARSED ||
+               row.flag->n_bytes == flags_bytes_of(row.flag->kind));
         if (row.flag->preset == NULL) continue;
         const struct status st = set_value(row.flag, row.flag->preset, (char *)out + row.offset);
         assert(!status_failed(&st)); /* a preset that its own row refuses */
@@ -261,7 +262,7 @@ static struct row_walk find_flag(const struct flag_table *t, const char *name, s
 }
 
 /* How many letters must be changed, added or taken away to make b of a; both shorter than 64. */
-static size_t distance(const char *a, size_t n, const char *b, size_t m)
+static size_t flags_distance(const char *a, size_t n, const char *b, size_t m)
 {
     size_t row[64];
     for (size_t k = 0; k <= m; k++) row[k] = k;
@@ -300,7 +301,7 @@ static const struct flag *near_flag(const struct flag_table *t, const char *name
     for (struct row_walk row = {.table = t}; next_row(&row);) {
         const size_t m = strlen(row.flag->name);
         if (row.flag->help == NULL || n >= 64 || m >= 64) continue;
-        const size_t d = distance(name, n, row.flag->name, m);
+        const size_t d = flags_distance(name, n, row.flag->name, m);
         if (d < best) found = row.flag;
         if (d < best) best = d;
     }
@@ -474,13 +475,13 @@ void flags_settings(const struct flag_group *group, const void *options, const c
 static void name_argument(const struct flag *f, char out[SENTENCE_BYTES])
 {
     for (const struct flag_word *w = f->words; w != NULL && w->name != NULL; w++) {
-        say(out, w->name);
-        if (w[1].name != NULL || f->argument != NULL) say(out, "|");
+        flags_say(out, w->name);
+        if (w[1].name != NULL || f->argument != NULL) flags_say(out, "|");
     }
-    if (f->argument != NULL) say(out, f->argument);
+    if (f->argument != NULL) flags_say(out, f->argument);
 }
 
-static void print_help(const struct flags_page *p, FILE *out)
+static void flags_print_help(const struct flags_page *p, FILE *out)
 {
     fprintf(out, "usage: shoal %s %s\n%s\n\n%s\n\n", p->command, p->arguments, p->summary,
             p->description);
@@ -549,7 +550,7 @@ void flags_print(const struct flags_page *page, enum flags_ask ask, FILE *out)
     if (ask == FLAGS_MAN)
         print_man(page, out);
     else
-        print_help(page, out);
+        flags_print_help(page, out);
 }
 
 int flags_refuse(const char *command, uint32_t launcher_rank, const struct status *st)

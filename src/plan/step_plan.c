@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* Makes room for `want` elements in an array that grows by half. */
-static struct status reserve(void *array, size_t *capacity, size_t n_now, size_t want,
-                             size_t elem_bytes, const char *what)
+static struct status step_plan_reserve(void *array, size_t *capacity, size_t n_now, size_t want,
+                                       size_t elem_bytes, const char *what)
 {
     if (want <= *capacity) return status_ok();
     size_t grown = *capacity < 16 ? 16 : *capacity + *capacity / 2;
@@ -50,15 +50,16 @@ struct plan_counts {
 static struct status reserve_plan(struct step_plan *p, const struct plan_counts *n)
 {
     static const char WHAT[] = "step plan";
-    TRY(reserve(&p->seqs, &p->seqs_capacity, p->n_seqs, n->n_seqs, sizeof *p->seqs, WHAT));
-    TRY(reserve(&p->tokens, &p->tokens_capacity, p->n_tokens, n->n_tokens, sizeof *p->tokens,
-                WHAT));
-    TRY(reserve(&p->adjusts, &p->adjusts_capacity, p->n_adjusts, n->n_adjusts, sizeof *p->adjusts,
-                WHAT));
-    TRY(reserve(&p->allowed, &p->allowed_capacity, p->n_allowed, n->n_allowed, sizeof *p->allowed,
-                WHAT));
-    return reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n->n_blocks, sizeof *p->blocks,
-                   WHAT);
+    TRY(step_plan_reserve(&p->seqs, &p->seqs_capacity, p->n_seqs, n->n_seqs, sizeof *p->seqs,
+                          WHAT));
+    TRY(step_plan_reserve(&p->tokens, &p->tokens_capacity, p->n_tokens, n->n_tokens,
+                          sizeof *p->tokens, WHAT));
+    TRY(step_plan_reserve(&p->adjusts, &p->adjusts_capacity, p->n_adjusts, n->n_adjusts,
+                          sizeof *p->adjusts, WHAT));
+    TRY(step_plan_reserve(&p->allowed, &p->allowed_capacity, p->n_allowed, n->n_allowed,
+                          sizeof *p->allowed, WHAT));
+    return step_plan_reserve(&p->blocks, &p->blocks_capacity, p->n_blocks, n->n_blocks,
+                             sizeof *p->blocks, WHAT);
 }
 
 struct status step_plan_add(struct step_plan *p, int32_t replica, const struct plan_seq *seq,
@@ -113,7 +114,8 @@ void step_result_clear(struct step_result *r, uint64_t step, int32_t replica, in
 
 struct status step_result_add(struct step_result *r, const struct result_seq *seq)
 {
-    TRY(reserve(&r->seqs, &r->seqs_capacity, r->n_seqs, r->n_seqs + 1, sizeof *seq, "step result"));
+    TRY(step_plan_reserve(&r->seqs, &r->seqs_capacity, r->n_seqs, r->n_seqs + 1, sizeof *seq,
+                          "step result"));
     r->seqs[r->n_seqs++] = *seq;
     return status_ok();
 }
@@ -121,8 +123,8 @@ struct status step_result_add(struct step_result *r, const struct result_seq *se
 struct status step_result_add_scores(struct step_result *r, const float *scores, size_t n)
 {
     if (n == 0) return status_ok(); /* the array may not be allocated yet */
-    TRY(reserve(&r->scores, &r->scores_capacity, r->n_scores, r->n_scores + n, sizeof *scores,
-                "step result"));
+    TRY(step_plan_reserve(&r->scores, &r->scores_capacity, r->n_scores, r->n_scores + n,
+                          sizeof *scores, "step result"));
     memcpy(r->scores + r->n_scores, scores, n * sizeof *scores);
     r->n_scores += n;
     return status_ok();
@@ -131,8 +133,8 @@ struct status step_result_add_scores(struct step_result *r, const float *scores,
 struct status step_result_add_tops(struct step_result *r, const struct plan_top *tops, size_t n)
 {
     if (n == 0) return status_ok();
-    TRY(reserve(&r->tops, &r->tops_capacity, r->n_tops, r->n_tops + n, sizeof *tops,
-                "step result"));
+    TRY(step_plan_reserve(&r->tops, &r->tops_capacity, r->n_tops, r->n_tops + n, sizeof *tops,
+                          "step result"));
     memcpy(r->tops + r->n_tops, tops, n * sizeof *tops);
     r->n_tops += n;
     return status_ok();
@@ -142,8 +144,8 @@ struct status step_result_add_logits(struct step_result *r, const float *rows, s
 {
     const size_t width = (size_t)r->vocab;
     const size_t used = r->n_logit_rows * width;
-    TRY(reserve(&r->logits, &r->logits_capacity, used, used + n_rows * width, sizeof *rows,
-                "step result"));
+    TRY(step_plan_reserve(&r->logits, &r->logits_capacity, used, used + n_rows * width,
+                          sizeof *rows, "step result"));
     memcpy(r->logits + used, rows, n_rows * width * sizeof *rows);
     r->n_logit_rows += n_rows;
     return status_ok();
@@ -157,7 +159,8 @@ void plan_message_fini(struct plan_message *m)
 
 struct status plan_message_reserve(struct plan_message *m, size_t n_words)
 {
-    return reserve(&m->words, &m->capacity, m->n_words, n_words, sizeof *m->words, "plan message");
+    return step_plan_reserve(&m->words, &m->capacity, m->n_words, n_words, sizeof *m->words,
+                             "plan message");
 }
 
 /* A position in an array of words, for writing and for reading. short_read stays set once a read
@@ -168,20 +171,20 @@ struct cursor {
     bool short_read;
 };
 
-static size_t words_of(size_t n_bytes)
+static size_t step_plan_words_of(size_t n_bytes)
 {
     return (n_bytes + sizeof(int32_t) - 1) / sizeof(int32_t);
 }
 
-static void put(struct cursor *c, const void *from, size_t n_bytes)
+static void step_plan_put(struct cursor *c, const void *from, size_t n_bytes)
 {
     if (n_bytes > 0) memcpy(c->at, from, n_bytes);
-    c->at += words_of(n_bytes);
+    c->at += step_plan_words_of(n_bytes);
 }
 
 static void get(struct cursor *c, void *to, size_t n_bytes)
 {
-    const size_t n = words_of(n_bytes);
+    const size_t n = step_plan_words_of(n_bytes);
     if (n > c->left || c->short_read) {
         c->short_read = true;
         memset(to, 0, n_bytes);
@@ -210,17 +213,18 @@ struct status step_plan_pack(const struct step_plan *p, struct plan_message *m)
     const size_t n_seq_bytes = p->n_seqs * sizeof *p->seqs;
     const size_t n_adjust_bytes = p->n_adjusts * sizeof *p->adjusts;
     m->n_words = 0;
-    const size_t n_words = words_of(sizeof h) + words_of(n_replica_bytes) + words_of(n_seq_bytes) +
-                           p->n_tokens + p->n_blocks + words_of(n_adjust_bytes) + p->n_allowed;
+    const size_t n_words = step_plan_words_of(sizeof h) + step_plan_words_of(n_replica_bytes) +
+                           step_plan_words_of(n_seq_bytes) + p->n_tokens + p->n_blocks +
+                           step_plan_words_of(n_adjust_bytes) + p->n_allowed;
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
-    put(&c, &h, sizeof h);
-    put(&c, p->replica_begin, n_replica_bytes);
-    put(&c, p->seqs, n_seq_bytes);
-    put(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
-    put(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
-    put(&c, p->adjusts, n_adjust_bytes);
-    put(&c, p->allowed, p->n_allowed * sizeof *p->allowed);
+    step_plan_put(&c, &h, sizeof h);
+    step_plan_put(&c, p->replica_begin, n_replica_bytes);
+    step_plan_put(&c, p->seqs, n_seq_bytes);
+    step_plan_put(&c, p->tokens, p->n_tokens * sizeof *p->tokens);
+    step_plan_put(&c, p->blocks, p->n_blocks * sizeof *p->blocks);
+    step_plan_put(&c, p->adjusts, n_adjust_bytes);
+    step_plan_put(&c, p->allowed, p->n_allowed * sizeof *p->allowed);
     m->n_words = n_words;
     return status_ok();
 }
@@ -289,16 +293,16 @@ struct status step_result_pack(const struct step_result *r, struct plan_message 
     const size_t n_seq_bytes = r->n_seqs * sizeof *r->seqs;
     const size_t n_logits = r->n_logit_rows * (size_t)r->vocab;
     const size_t n_top_bytes = r->n_tops * sizeof *r->tops;
-    const size_t n_words =
-        words_of(sizeof h) + words_of(n_seq_bytes) + r->n_scores + n_logits + words_of(n_top_bytes);
+    const size_t n_words = step_plan_words_of(sizeof h) + step_plan_words_of(n_seq_bytes) +
+                           r->n_scores + n_logits + step_plan_words_of(n_top_bytes);
     m->n_words = 0;
     TRY(plan_message_reserve(m, n_words));
     struct cursor c = {.at = m->words};
-    put(&c, &h, sizeof h);
-    put(&c, r->seqs, n_seq_bytes);
-    put(&c, r->scores, r->n_scores * sizeof *r->scores);
-    put(&c, r->logits, n_logits * sizeof *r->logits);
-    put(&c, r->tops, n_top_bytes);
+    step_plan_put(&c, &h, sizeof h);
+    step_plan_put(&c, r->seqs, n_seq_bytes);
+    step_plan_put(&c, r->scores, r->n_scores * sizeof *r->scores);
+    step_plan_put(&c, r->logits, n_logits * sizeof *r->logits);
+    step_plan_put(&c, r->tops, n_top_bytes);
     m->n_words = n_words;
     return status_ok();
 }
@@ -315,10 +319,14 @@ struct status step_result_unpack(const int32_t *words, size_t n_words, struct st
     step_result_clear(r, h.step, (int32_t)h.replica, (int32_t)h.vocab);
     const size_t n_logits = h.n_logit_rows * h.vocab;
     if (n_logits > n_words) return malformed("step result", n_words);
-    TRY(reserve(&r->seqs, &r->seqs_capacity, 0, h.n_seqs, sizeof *r->seqs, "step result"));
-    TRY(reserve(&r->scores, &r->scores_capacity, 0, h.n_scores, sizeof *r->scores, "step result"));
-    TRY(reserve(&r->logits, &r->logits_capacity, 0, n_logits, sizeof *r->logits, "step result"));
-    TRY(reserve(&r->tops, &r->tops_capacity, 0, h.n_tops, sizeof *r->tops, "step result"));
+    TRY(step_plan_reserve(&r->seqs, &r->seqs_capacity, 0, h.n_seqs, sizeof *r->seqs,
+                          "step result"));
+    TRY(step_plan_reserve(&r->scores, &r->scores_capacity, 0, h.n_scores, sizeof *r->scores,
+                          "step result"));
+    TRY(step_plan_reserve(&r->logits, &r->logits_capacity, 0, n_logits, sizeof *r->logits,
+                          "step result"));
+    TRY(step_plan_reserve(&r->tops, &r->tops_capacity, 0, h.n_tops, sizeof *r->tops,
+                          "step result"));
     r->n_seqs = h.n_seqs;
     r->n_tops = h.n_tops;
     r->n_scores = h.n_scores;

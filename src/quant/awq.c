@@ -48,7 +48,7 @@ struct error_job {
     float *scaled, *d; /* [n_rows, n] */
 };
 
-static void error_piece(void *ctx, size_t begin, size_t end)
+static void awq_error_piece(void *ctx, size_t begin, size_t end)
 {
     const struct error_job *j = ctx;
     for (size_t r = begin; r < end; r++) {
@@ -65,7 +65,7 @@ struct status awq_error(struct team *team, const struct awq_linear *l, const flo
     struct status st;
     TRY_GOTO(st, mem_alloc(&j.d, n_elems, sizeof *j.d, "AWQ rows"), out);
     TRY_GOTO(st, mem_alloc(&j.scaled, n_elems, sizeof *j.scaled, "AWQ rows"), out);
-    share_run(team, l->n_rows, 16, error_piece, &j);
+    share_run(team, l->n_rows, 16, awq_error_piece, &j);
     st = hessian_error(team, l->full, l->n, j.d, l->n_rows, error);
 out:
     mem_free(&j.scaled);

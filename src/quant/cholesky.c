@@ -12,7 +12,7 @@
 
 enum { BLOCK = 48, STRIP = 16, PIECE_ROWS = 8 };
 
-static size_t least(size_t a, size_t b)
+static size_t cholesky_least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -23,7 +23,7 @@ static size_t least(size_t a, size_t b)
 static void solve_row(double *a, size_t n, size_t i, size_t k0, size_t k1)
 {
     double *row = a + i * n;
-    for (size_t k = k0; k < least(k1, i); k++) {
+    for (size_t k = k0; k < cholesky_least(k1, i); k++) {
         const double *pivot_row = a + k * n;
         double x = row[k];
         for (size_t m = k0; m < k; m++) x -= row[m] * pivot_row[m];
@@ -102,7 +102,7 @@ struct status cholesky_factor(struct team *team, double *a, size_t n, bool *defi
     TRY(mem_alloc(&panel, n * BLOCK, sizeof *panel, "Cholesky factor"));
     *definite = true;
     for (size_t k0 = 0; k0 < n && *definite; k0 += BLOCK) {
-        const size_t k1 = least(k0 + BLOCK, n);
+        const size_t k1 = cholesky_least(k0 + BLOCK, n);
         *definite = factor_block(a, n, k0, k1);
         struct factor_job j = {a, panel, n, k0, k1};
         if (*definite) factor_rest(team, &j);

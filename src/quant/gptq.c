@@ -109,7 +109,7 @@ struct walk {
     uint32_t *place;            /* [n]: a column's position in the order */
 };
 
-static size_t group_of(const struct walk *k, size_t column)
+static size_t gptq_group_of(const struct walk *k, size_t column)
 {
     return k->f.group == 0 ? 0 : column / k->f.group;
 }
@@ -134,7 +134,7 @@ static void fit_group(const struct walk *k, size_t group)
 /* Quantizes the i-th column of the order; error: the rounding errors. */
 static void quantize_column(const struct walk *k, size_t i, double *error)
 {
-    const size_t n = k->g->n, column = k->g->order[i], group = group_of(k, column);
+    const size_t n = k->g->n, column = k->g->order[i], group = gptq_group_of(k, column);
     const double pivot = k->g->u[i * n + i];
     for (size_t r = 0; r < k->n_rows; r++) {
         const struct quant_param p = k->params[group * LANES + r];
@@ -166,7 +166,7 @@ static void walk_columns(const struct walk *k)
         const size_t end = b + BLOCK < n ? b + BLOCK : n;
         for (size_t i = b; i < end; i++) {
             const bool begins = k->f.group == 0 ? i == 0 : i % k->f.group == 0;
-            if (!k->g->options.act_order && begins) fit_group(k, group_of(k, i));
+            if (!k->g->options.act_order && begins) fit_group(k, gptq_group_of(k, i));
             quantize_column(k, i, k->error + (i - b) * LANES);
             correct(k->w, k->error + (i - b) * LANES, k->g->u, n, i, 1, i + 1, end);
         }
@@ -187,7 +187,7 @@ static void load_rows(const struct walk *k, const float *rows)
     }
 }
 
-static struct status walk_init(struct walk *k)
+static struct status gptq_walk_init(struct walk *k)
 {
     const size_t n = k->g->n;
     TRY(mem_alloc(&k->w, n * LANES, sizeof *k->w, "GPTQ rows"));
@@ -221,7 +221,7 @@ static void rows_piece(void *ctx, size_t begin, size_t end)
 {
     struct rows_job *j = ctx;
     struct walk k = {.g = j->g, .f = j->f, .out = j->out, .row0 = begin, .n_rows = end - begin};
-    const struct status st = walk_init(&k);
+    const struct status st = gptq_walk_init(&k);
     if (status_failed(&st)) {
         atomic_store(&j->failed, true);
     } else {

@@ -55,9 +55,10 @@ void hessian_fini(struct hessian *h)
 }
 
 /* H rows [i, i + n_i), columns [j, j + n_j); constant sizes make the tile stay in registers. */
-static inline __attribute__((always_inline)) void tile(double *h, size_t n, const float *x,
-                                                       size_t stride, size_t n_tokens, size_t i,
-                                                       size_t n_i, size_t j, size_t n_j)
+static inline __attribute__((always_inline)) void hessian_tile(double *h, size_t n, const float *x,
+                                                               size_t stride, size_t n_tokens,
+                                                               size_t i, size_t n_i, size_t j,
+                                                               size_t n_j)
 {
     double acc[TILE_ROWS][TILE_COLUMNS];
     for (size_t r = 0; r < n_i; r++) {
@@ -76,15 +77,16 @@ static inline __attribute__((always_inline)) void tile(double *h, size_t n, cons
 }
 
 /* Rows [i, i + n_i) of H, from column i on; what stands left of the diagonal is of no use. */
-QUANT_CLONES static void strip(double *h, size_t n, const float *x, size_t stride, size_t n_tokens,
-                               size_t i, size_t n_i)
+QUANT_CLONES static void hessian_strip(double *h, size_t n, const float *x, size_t stride,
+                                       size_t n_tokens, size_t i, size_t n_i)
 {
     size_t j = i / TILE_COLUMNS * TILE_COLUMNS;
     for (; j + TILE_COLUMNS <= n && n_i == TILE_ROWS; j += TILE_COLUMNS) {
-        tile(h, n, x, stride, n_tokens, i, TILE_ROWS, j, TILE_COLUMNS);
+        hessian_tile(h, n, x, stride, n_tokens, i, TILE_ROWS, j, TILE_COLUMNS);
     }
     for (; j < n; j += TILE_COLUMNS) {
-        tile(h, n, x, stride, n_tokens, i, n_i, j, n - j < TILE_COLUMNS ? n - j : TILE_COLUMNS);
+        hessian_tile(h, n, x, stride, n_tokens, i, n_i, j,
+                     n - j < TILE_COLUMNS ? n - j : TILE_COLUMNS);
     }
 }
 
@@ -107,11 +109,12 @@ struct add_job {
 };
 
 /* Rows of H, counted from the first that is held here; a whole tile but for the last. */
-static void add_piece(void *ctx, size_t begin, size_t end)
+static void hessian_add_piece(void *ctx, size_t begin, size_t end)
 {
     const struct add_job *j = ctx;
     struct hessian *h = j->h;
-    strip(h->h + begin * h->n, h->n, j->x, j->x_stride, j->n_tokens, h->begin + begin, end - begin);
+    hessian_strip(h->h + begin * h->n, h->n, j->x, j->x_stride, j->n_tokens, h->begin + begin,
+                  end - begin);
 }
 
 void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_stride,
@@ -122,7 +125,7 @@ void hessian_add(struct team *team, struct hessian *h, const float *x, size_t x_
     for (size_t t = 0; t < n_tokens; t += CHUNK_TOKENS) {
         const size_t n = n_tokens - t < CHUNK_TOKENS ? n_tokens - t : CHUNK_TOKENS;
         struct add_job j = {h, x + t * x_stride, x_stride, n};
-        share_run(team, h->end - h->begin, TILE_ROWS, add_piece, &j);
+        share_run(team, h->end - h->begin, TILE_ROWS, hessian_add_piece, &j);
     }
 }
 
@@ -168,7 +171,7 @@ struct error_job {
 };
 
 /* At most HESSIAN_LANES rows. */
-static void error_piece(void *ctx, size_t begin, size_t end)
+static void hessian_error_piece(void *ctx, size_t begin, size_t end)
 {
     struct error_job *j = ctx;
     double *v = NULL;
@@ -188,7 +191,7 @@ struct status hessian_error(struct team *team, const double *full, uint32_t n, c
 {
     struct error_job j = {.full = full, .n = n, .d = d};
     TRY(mem_alloc(&j.sums, n_rows + HESSIAN_LANES, sizeof *j.sums, "output errors"));
-    share_run(team, n_rows, HESSIAN_LANES, error_piece, &j);
+    share_run(team, n_rows, HESSIAN_LANES, hessian_error_piece, &j);
     *out = 0;
     for (size_t i = 0; i < n_rows; i++) *out += j.sums[i];
     mem_free(&j.sums);

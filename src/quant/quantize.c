@@ -8,7 +8,7 @@
 
 static const float f16_most = 65504.0f, e4m3_most = 448.0f;
 
-static float clamp(float x, float least, float most)
+static float quantize_clamp(float x, float least, float most)
 {
     if (!(x > least)) return least; /* a NaN, too */
     return x < most ? x : most;
@@ -35,7 +35,7 @@ static float stored_scale(struct quant_format f, float scale)
         return m > 0 && m < INFINITY ? power_of_two(exponent_of(m)) : power_of_two(-127);
     }
     if (f.scale_dtype != DTYPE_F16) return scale;
-    return f32_from_f16(f16_from_f32(clamp(scale, -f16_most, f16_most)));
+    return f32_from_f16(f16_from_f32(quantize_clamp(scale, -f16_most, f16_most)));
 }
 
 static int32_t zero_most(struct quant_format f)
@@ -78,7 +78,8 @@ static struct quant_param fit_asymmetric(struct quant_format f, struct extremes 
     /* halves, for the difference of two floats may overflow */
     const float range = (e.most * 0.5f - e.least * 0.5f) / (top * 0.5f);
     struct quant_param p = quant_param_of(f, range, 0);
-    if (p.scale > 0) p.zero = (int32_t)clamp(__builtin_rintf(-e.least / p.scale), 0.0f, top);
+    if (p.scale > 0)
+        p.zero = (int32_t)quantize_clamp(__builtin_rintf(-e.least / p.scale), 0.0f, top);
     return p;
 }
 
@@ -115,10 +116,11 @@ uint8_t quant_encode(struct quant_format f, struct quant_param p, float x)
     const float q = usable ? x / p.scale : 0.0f;
     switch (f.kind) {
     case QUANT_INT8:
-        if (f.has_zeros) return (uint8_t)clamp(__builtin_rintf(q) + (float)p.zero, 0.0f, 255.0f);
-        return (uint8_t)(int8_t)clamp(__builtin_rintf(q), -127.0f, 127.0f);
+        if (f.has_zeros)
+            return (uint8_t)quantize_clamp(__builtin_rintf(q) + (float)p.zero, 0.0f, 255.0f);
+        return (uint8_t)(int8_t)quantize_clamp(__builtin_rintf(q), -127.0f, 127.0f);
     case QUANT_INT4:
-        return (uint8_t)clamp(__builtin_rintf(q) + (float)p.zero, 0.0f, 15.0f);
+        return (uint8_t)quantize_clamp(__builtin_rintf(q) + (float)p.zero, 0.0f, 15.0f);
     case QUANT_FP8:
         return e4m3_from_f32(q);
     default:

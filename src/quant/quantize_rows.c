@@ -9,7 +9,7 @@
 enum { PIECE_ELEMS = 1 << 14 }; /* elements that a thread takes at once, about */
 
 /* Rows that a thread takes at once. */
-static size_t piece_rows(size_t n_in)
+static size_t quantize_piece_rows(size_t n_in)
 {
     return n_in < PIECE_ELEMS ? PIECE_ELEMS / n_in : 1;
 }
@@ -21,7 +21,7 @@ static void group_bounds(struct quant_format f, size_t n_in, size_t g, size_t *b
     *end = f.group == 0 || *begin + f.group > n_in ? n_in : *begin + f.group;
 }
 
-static uint64_t count_bad(const float *x, size_t n)
+static uint64_t quantize_rows_count_bad(const float *x, size_t n)
 {
     uint64_t n_bad = 0;
     for (size_t i = 0; i < n; i++) n_bad += !(__builtin_fabsf(x[i]) <= FLT_MAX);
@@ -56,7 +56,7 @@ static void rtn_piece(void *ctx, size_t begin, size_t end)
     struct rtn_job *j = ctx;
     for (size_t row = begin; row < end; row++) {
         const float *x = j->rows + row * j->n_in;
-        const uint64_t n_bad = count_bad(x, j->n_in);
+        const uint64_t n_bad = quantize_rows_count_bad(x, j->n_in);
         if (n_bad > 0) atomic_fetch_add(&j->n_bad, n_bad);
         rtn_row(j->f, x, j->n_in, j->out, row);
     }
@@ -66,7 +66,7 @@ uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *r
                         size_t n_in, const struct quant_block *out)
 {
     struct rtn_job j = {.f = f, .rows = rows, .n_in = n_in, .out = out};
-    share_run(team, n_rows, piece_rows(n_in), rtn_piece, &j);
+    share_run(team, n_rows, quantize_piece_rows(n_in), rtn_piece, &j);
     return j.n_bad;
 }
 
@@ -103,5 +103,5 @@ void quant_dequantize_rows(struct team *team, struct quant_format f, const struc
                            size_t n_rows, size_t n_in, float *out)
 {
     struct dequantize_job j = {f, b, n_in, out};
-    share_run(team, n_rows, piece_rows(n_in), dequantize_piece, &j);
+    share_run(team, n_rows, quantize_piece_rows(n_in), dequantize_piece, &j);
 }

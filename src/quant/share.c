@@ -9,7 +9,7 @@ struct share {
     size_t n, piece;
 };
 
-static void run_piece(void *job, uint32_t part)
+static void share_run_piece(void *job, uint32_t part)
 {
     const struct share *s = job;
     const size_t begin = part * s->piece;
@@ -24,8 +24,8 @@ void share_run(struct team *team, size_t n, size_t piece, share_fn *fn, void *ct
     const size_t n_pieces = (n + piece - 1) / piece;
     struct share s = {fn, ctx, n, piece};
     if (n_pieces <= 1) {
-        run_piece(&s, 0);
+        share_run_piece(&s, 0);
     } else {
-        team_run(team, (uint32_t)((n_pieces + n_threads - 1) / n_threads), run_piece, &s);
+        team_run(team, (uint32_t)((n_pieces + n_threads - 1) / n_threads), share_run_piece, &s);
     }
 }

@@ -27,7 +27,7 @@ float adjust_logit(const struct plan_penalties *p, const struct plan_adjust *ent
 }
 
 /* The first entry with an id of at least id0. */
-static size_t first_of(const struct adjust *a, uint32_t id0)
+static size_t adjust_first_of(const struct adjust *a, uint32_t id0)
 {
     size_t low = 0, high = a->n;
     while (low < high) {
@@ -54,7 +54,7 @@ static size_t adjust_entries(const struct adjust *a, uint32_t id0, size_t width,
                              float *saved)
 {
     size_t n = 0;
-    for (size_t i = first_of(a, id0); i < a->n; i++) {
+    for (size_t i = adjust_first_of(a, id0); i < a->n; i++) {
         const size_t at = (size_t)((uint32_t)a->entries[i].id - id0);
         if (at >= width) break;
         saved[n++] = logits[at];
@@ -79,7 +79,7 @@ size_t adjust_list(const struct adjust *a, uint32_t id0, size_t width, uint32_t 
                    struct logit_change *out)
 {
     size_t n = 0;
-    for (size_t i = first_of(a, id0); i < a->n; i++) {
+    for (size_t i = adjust_first_of(a, id0); i < a->n; i++) {
         const size_t at = (size_t)((uint32_t)a->entries[i].id - id0);
         if (at >= width) break;
         out[n] = adjust_change(&a->penalties, &a->entries[i]);
@@ -97,7 +97,7 @@ size_t adjust_undo(const struct adjust *a, uint32_t id0, size_t width, float *lo
         if (width > 0) memcpy(logits, saved, width * sizeof *logits);
         return width;
     }
-    for (size_t i = first_of(a, id0); i < a->n; i++) {
+    for (size_t i = adjust_first_of(a, id0); i < a->n; i++) {
         const size_t at = (size_t)((uint32_t)a->entries[i].id - id0);
         if (at >= width) break;
         logits[at] = saved[n++];

@@ -2,9 +2,9 @@
 #include "sample/draw_device.h"
 
 #include "base/mem.h"
+#include "collective/device_comm.h"
 #include "kernels/body.h"
 #include "kernels/device.h"
-#include "collective/device_comm.h"
 #include "kernels/ops.h"
 
 enum { N_MAX = VOCAB_ROWS_AT_ONCE };
@@ -56,15 +56,15 @@ struct status draw_device_create(const struct kern_table *kern, const struct sha
     return st;
 }
 
-void draw_device_destroy(struct draw_device **draw)
+void draw_device_destroy(struct draw_device **device_draw)
 {
-    if (*draw == NULL) return;
-    struct draw_device *d = *draw;
+    if (*device_draw == NULL) return;
+    struct draw_device *d = *device_draw;
     void *arrays[] = {&d->keys_device, &d->n_bad_device, &d->tokens_device, &d->totals_device,
                       &d->bits_device, &d->sent,         &d->received,      &d->whole};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) mem_ops_free(d->kern, arrays[i]);
     mem_free(&d->changes);
-    mem_free(draw);
+    mem_free(device_draw);
 }
 
 bool draw_device_serves(const struct vocab_want *wants, size_t n_rows)
@@ -77,7 +77,7 @@ bool draw_device_serves(const struct vocab_want *wants, size_t n_rows)
 }
 
 /* keys [n_rows] of all shards. */
-static void find_maxima(struct draw_device *d, const float *logits, size_t n_rows)
+static void draw_device_find_maxima(struct draw_device *d, const float *logits, size_t n_rows)
 {
     const struct argmax_args a = {.logits = logits,
                                   .n_rows = n_rows,
@@ -96,27 +96,27 @@ static bool samples(const struct vocab_want *w, const struct vocab_got *g)
     return (w->want & PLAN_SAMPLE) != 0 && g->n_bad == 0;
 }
 
-static bool scores(const struct vocab_want *w, const struct vocab_got *g)
+static bool draw_device_scores(const struct vocab_want *w, const struct vocab_got *g)
 {
     return (w->want & PLAN_SCORE) != 0 && w->target >= 0 && g->n_bad == 0;
 }
 
-static float row_max(const struct draw_device *d, size_t i)
+static float draw_device_row_max(const struct draw_device *d, size_t i)
 {
     return kern_from_ordered_bits((uint32_t)(d->keys[i] >> 32));
 }
 
 /* The log-probabilities of the targets; the masses of the other rows cost less than a list. */
-static void score(struct draw_device *d, const float *logits, const struct vocab_want *wants,
-                  size_t n_rows, struct vocab_got *got)
+static void draw_device_score(struct draw_device *d, const float *logits,
+                              const struct vocab_want *wants, size_t n_rows, struct vocab_got *got)
 {
     float maxima[N_MAX];
     int32_t targets[N_MAX];
     bool any = false;
     for (size_t i = 0; i < n_rows; i++) {
-        const bool is_here = scores(&wants[i], &got[i]);
+        const bool is_here = draw_device_scores(&wants[i], &got[i]);
         any = any || is_here;
-        maxima[i] = row_max(d, i);
+        maxima[i] = draw_device_row_max(d, i);
         targets[i] = is_here ? wants[i].target - (int32_t)d->shards->mine.begin : -1;
     }
     if (!any) return;
@@ -133,15 +133,16 @@ static void score(struct draw_device *d, const float *logits, const struct vocab
     comm_sum_i64(d->shards->comm, COMM_TP, d->totals, n_rows);
     comm_or_u32(d->shards->comm, COMM_TP, d->bits, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
-        if (scores(&wants[i], &got[i]))
+        if (draw_device_scores(&wants[i], &got[i]))
             got[i].logprob =
                 pick_logprob(f32_from_bits(d->bits[i]), maxima[i], (uint64_t)d->totals[i]);
     }
 }
 
 /* Bias and penalties, and the maxima that come of them. */
-static struct status adjust(struct draw_device *d, float *logits, const struct vocab_want *wants,
-                            size_t n_rows, const struct vocab_got *got)
+static struct status draw_device_adjust(struct draw_device *d, float *logits,
+                                        const struct vocab_want *wants, size_t n_rows,
+                                        const struct vocab_got *got)
 {
     size_t n_most = 0, n = 0;
     for (size_t i = 0; i < n_rows; i++)
@@ -158,14 +159,14 @@ static struct status adjust(struct draw_device *d, float *logits, const struct v
     }
     const struct change_logits_args a = {logits, range_count(d->shards->mine), d->changes, n};
     op_change_logits(d->kern, &a);
-    find_maxima(d, logits, n_rows);
+    draw_device_find_maxima(d, logits, n_rows);
     return status_ok();
 }
 
 /* The shards of the rows that this rank owns, as whole rows; rows [n], the j-th is owned by tp rank
  * j mod n_ranks. Returns the whole rows, *n_own of them. */
-static const float *move_rows(struct draw_device *d, const float *logits, const int32_t *rows,
-                              size_t n, size_t *n_own)
+static const float *draw_device_move_rows(struct draw_device *d, const float *logits,
+                                          const int32_t *rows, size_t n, size_t *n_own)
 {
     const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.vocab;
     size_t order[N_MAX];
@@ -191,28 +192,28 @@ static const float *move_rows(struct draw_device *d, const float *logits, const 
     return d->whole;
 }
 
-static int32_t best_of(const struct draw_device *d, size_t i)
+static int32_t draw_device_best_of(const struct draw_device *d, size_t i)
 {
     return (int32_t) ~(uint32_t)d->keys[i];
 }
 
 /* The tokens of rows [n], which want a draw. */
-static void draw(struct draw_device *d, const float *logits, const int32_t *rows, size_t n,
-                 const struct vocab_want *wants, struct vocab_got *got)
+static void device_draw(struct draw_device *d, const float *logits, const int32_t *rows, size_t n,
+                        const struct vocab_want *wants, struct vocab_got *got)
 {
     struct pick_row picks[N_MAX];
     int32_t tokens[N_MAX];
     size_t n_own;
-    const float *whole = move_rows(d, logits, rows, n, &n_own);
+    const float *whole = draw_device_move_rows(d, logits, rows, n, &n_own);
     for (size_t k = 0; k < n_own; k++) {
         const size_t i = (size_t)rows[d->shards->rank + k * d->shards->n_ranks];
         const struct pick_options *o = &wants[i].pick;
-        picks[k] = (struct pick_row){.max = row_max(d, i),
+        picks[k] = (struct pick_row){.max = draw_device_row_max(d, i),
                                      .inv_t = 1.0f / o->temperature,
                                      .top_p = o->top_p,
                                      .min_p = o->min_p,
                                      .top_k = o->top_k,
-                                     .best = best_of(d, i),
+                                     .best = draw_device_best_of(d, i),
                                      .random = pick_random(o)};
     }
     const struct pick_args a = {whole, picks, n_own, d->shards->layout->model.vocab,
@@ -231,19 +232,19 @@ struct status draw_device_run(struct draw_device *d, float *logits, const struct
 {
     int32_t rows[N_MAX];
     size_t n = 0;
-    find_maxima(d, logits, n_rows);
+    draw_device_find_maxima(d, logits, n_rows);
     comm_sum_i64(d->shards->comm, COMM_TP, d->n_bad, n_rows);
     for (size_t i = 0; i < n_rows; i++)
         got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)d->n_bad[i]};
-    score(d, logits, wants, n_rows, got);
-    TRY(adjust(d, logits, wants, n_rows, got));
+    draw_device_score(d, logits, wants, n_rows, got);
+    TRY(draw_device_adjust(d, logits, wants, n_rows, got));
     for (size_t i = 0; i < n_rows; i++) {
         if (!samples(&wants[i], &got[i])) continue;
         if (wants[i].pick.temperature > 0)
             rows[n++] = (int32_t)i;
         else
-            got[i].token = best_of(d, i);
+            got[i].token = draw_device_best_of(d, i);
     }
-    if (n > 0) draw(d, logits, rows, n, wants, got);
+    if (n > 0) device_draw(d, logits, rows, n, wants, got);
     return device_status(d->kern->device);
 }

@@ -29,15 +29,15 @@ struct walk {
     uint32_t counts[N_BUCKETS];
 };
 
-static uint32_t bucket_of(float logit)
+static uint32_t pick_bucket_of(float logit)
 {
     return kern_ordered_bits(logit + 0.0f) >> (32 - BUCKET_BITS);
 }
 
-static void walk_init(struct walk *w)
+static void pick_walk_init(struct walk *w)
 {
     memset(w->counts, 0, sizeof w->counts);
-    for (size_t i = 0; i < w->n_vocab; i++) w->counts[bucket_of(w->logits[i])]++;
+    for (size_t i = 0; i < w->n_vocab; i++) w->counts[pick_bucket_of(w->logits[i])]++;
     w->n_sorted = 0;
     w->next_bucket = N_BUCKETS - 1;
 }
@@ -78,8 +78,8 @@ static uint64_t fixed(float fraction)
 }
 
 /* How many of the sorted tokens are kept; *kept_mass is their mass. total: mass of all. */
-static size_t keep(struct walk *w, const struct pick_options *o, uint64_t total,
-                   uint64_t *kept_mass)
+static size_t pick_keep(struct walk *w, const struct pick_options *o, uint64_t total,
+                        uint64_t *kept_mass)
 {
     size_t n = w->n_vocab;
     *kept_mass = total;
@@ -117,9 +117,9 @@ int32_t pick_token(const struct kern_table *kern, const struct pick_options *o, 
     const uint64_t total = kern->mass(logits, n_vocab, max, 1.0f / o->temperature, scratch->mass);
     struct walk w = {
         .logits = logits, .mass = scratch->mass, .n_vocab = n_vocab, .keys = scratch->keys};
-    walk_init(&w);
+    pick_walk_init(&w);
     uint64_t kept_mass;
-    const size_t n = keep(&w, o, total, &kept_mass);
+    const size_t n = pick_keep(&w, o, total, &kept_mass);
     const uint64_t draw = (uint64_t)(((unsigned __int128)pick_random(o) * kept_mass) >> 64);
     uint64_t sum = 0;
     for (size_t i = 0; i < n; i++) {

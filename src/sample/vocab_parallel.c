@@ -108,13 +108,14 @@ static float *logits_row(struct vocab_parallel *v, size_t i)
     return v->logits + i * range_count(v->shards.mine);
 }
 
-static float row_max(const struct vocab_parallel *v, size_t i)
+static float vocab_parallel_row_max(const struct vocab_parallel *v, size_t i)
 {
     return kern_from_ordered_bits((uint32_t)(v->keys[i] >> 32));
 }
 
 /* The largest logit of each row over all shards, as (ordered bits, ~id), and the bad ones. */
-static void find_maxima(struct vocab_parallel *v, size_t n_rows, struct vocab_got *got)
+static void vocab_parallel_find_maxima(struct vocab_parallel *v, size_t n_rows,
+                                       struct vocab_got *got)
 {
     for (size_t i = 0; i < n_rows; i++) {
         uint64_t n_bad = 0;
@@ -126,7 +127,7 @@ static void find_maxima(struct vocab_parallel *v, size_t n_rows, struct vocab_go
     comm_sum_i64(v->shards.comm, COMM_TP, v->n_bad, n_rows);
     for (size_t i = 0; i < n_rows; i++) {
         got[i] = (struct vocab_got){.token = -1, .n_bad = (int32_t)v->n_bad[i]};
-        v->maxima[i] = row_max(v, i);
+        v->maxima[i] = vocab_parallel_row_max(v, i);
     }
 }
 
@@ -159,8 +160,8 @@ static bool wants_logprob(const struct vocab_want *w)
 }
 
 /* The masses of all rows of which log-probabilities are wanted, and the scores. */
-static void score(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
-                  struct vocab_got *got)
+static void vocab_parallel_score(struct vocab_parallel *v, const struct vocab_want *wants,
+                                 size_t n_rows, struct vocab_got *got)
 {
     bool any = false;
     for (size_t i = 0; i < n_rows; i++) {
@@ -217,8 +218,8 @@ static bool is_adjusted(const struct vocab_want *w, const struct vocab_got *g)
 }
 
 /* Bias and penalties, and the maxima that come of them. */
-static struct status adjust(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
-                            const struct vocab_got *got)
+static struct status vocab_parallel_adjust(struct vocab_parallel *v, const struct vocab_want *wants,
+                                           size_t n_rows, const struct vocab_got *got)
 {
     const size_t width = range_count(v->shards.mine);
     size_t n_entries = 0, at = 0;
@@ -277,7 +278,8 @@ static void score_tokens(struct vocab_parallel *v, const struct vocab_want *want
 /* Moves whole rows to their owners. rows [n]: which rows; owner_of(j): the tp rank that gets the
  * j-th of them is j mod n_owners. Returns how many this rank owns; own row k, of source s, stands
  * at received + own_offset. */
-static size_t move_rows(struct vocab_parallel *v, const size_t *rows, size_t n, uint32_t n_owners)
+static size_t vocab_parallel_move_rows(struct vocab_parallel *v, const size_t *rows, size_t n,
+                                       uint32_t n_owners)
 {
     const size_t width = range_count(v->shards.mine);
     size_t order[VOCAB_ROWS_AT_ONCE];
@@ -303,8 +305,8 @@ static void join_row(struct vocab_parallel *v, size_t k, size_t n_own)
     }
 }
 
-static void draw(struct vocab_parallel *v, const struct vocab_want *wants, size_t n_rows,
-                 struct vocab_got *got)
+static void vocab_parallel_draw(struct vocab_parallel *v, const struct vocab_want *wants,
+                                size_t n_rows, struct vocab_got *got)
 {
     size_t rows[VOCAB_ROWS_AT_ONCE];
     size_t n = 0;
@@ -312,14 +314,14 @@ static void draw(struct vocab_parallel *v, const struct vocab_want *wants, size_
         if (wants_draw(&wants[i], &got[i])) rows[n++] = i;
     }
     if (n == 0) return;
-    const size_t n_own = move_rows(v, rows, n, v->shards.n_ranks);
+    const size_t n_own = vocab_parallel_move_rows(v, rows, n, v->shards.n_ranks);
     memset(v->tokens, 0, n * sizeof *v->tokens);
     for (size_t k = 0; k < n_own; k++) {
         const size_t j = v->shards.rank + k * v->shards.n_ranks;
         join_row(v, k, n_own);
-        v->tokens[j] =
-            (uint64_t)pick_token(v->kern, &wants[rows[j]].pick, v->row,
-                                 v->shards.layout->model.vocab, row_max(v, rows[j]), &v->scratch);
+        v->tokens[j] = (uint64_t)pick_token(v->kern, &wants[rows[j]].pick, v->row,
+                                            v->shards.layout->model.vocab,
+                                            vocab_parallel_row_max(v, rows[j]), &v->scratch);
     }
     comm_max_u64(v->shards.comm, COMM_TP, v->tokens, n);
     for (size_t j = 0; j < n; j++) got[rows[j]].token = (int32_t)v->tokens[j];
@@ -334,7 +336,7 @@ static struct status send_logits(struct vocab_parallel *v, const struct vocab_wa
         if ((wants[i].want & PLAN_LOGITS) != 0) rows[n++] = i;
     }
     if (n == 0) return status_ok();
-    const size_t n_own = move_rows(v, rows, n, 1);
+    const size_t n_own = vocab_parallel_move_rows(v, rows, n, 1);
     for (size_t k = 0; k < n_own; k++) {
         join_row(v, k, n_own);
         TRY(step_result_add_logits(out, v->row, 1));
@@ -363,15 +365,15 @@ static struct status run_batch(struct vocab_parallel *v, const struct packed *he
     if (v->device != NULL && draw_device_serves(wants, n_rows))
         return draw_device_run(v->device, v->made, wants, n_rows, got);
     mem_ops_get(v->kern, v->logits, v->made, n_rows * width * sizeof *v->logits);
-    find_maxima(v, n_rows, got);
-    score(v, wants, n_rows, got);
+    vocab_parallel_find_maxima(v, n_rows, got);
+    vocab_parallel_score(v, wants, n_rows, got);
     list_tops(v, wants, n_rows, got);
-    TRY(adjust(v, wants, n_rows, got));
+    TRY(vocab_parallel_adjust(v, wants, n_rows, got));
     for (size_t i = 0; i < n_rows; i++) {
         const bool greedy = (wants[i].want & PLAN_SAMPLE) != 0 && wants[i].pick.temperature <= 0;
         if (greedy && got[i].n_bad == 0) got[i].token = (int32_t) ~(uint32_t)v->keys[i];
     }
-    draw(v, wants, n_rows, got);
+    vocab_parallel_draw(v, wants, n_rows, got);
     undo_adjust(v, wants, n_rows, got);
     score_tokens(v, wants, n_rows, got);
     return send_logits(v, wants, n_rows, out);

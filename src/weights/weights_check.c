@@ -67,7 +67,7 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
     return status_ok();
 }
 
-static enum layout_class class_of(enum weight_role role)
+static enum layout_class weights_check_class_of(enum weight_role role)
 {
     if (weight_role_is_ffn(role)) return LAYOUT_FFN;
     switch (role) {
@@ -117,7 +117,7 @@ static struct status take_weight(const struct checking *k, const struct weight_s
     }
     if (s->is_vector) return status_ok();
     const struct layout_weight found = weight_of(t);
-    struct layout_weight *held = &k->out->weights[class_of(s->role)];
+    struct layout_weight *held = &k->out->weights[weights_check_class_of(s->role)];
     /* group_bytes / group, the larger one */
     if (held->group == 0 ||
         (uint64_t)found.group_bytes * held->group > (uint64_t)held->group_bytes * found.group) {

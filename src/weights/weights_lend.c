@@ -60,7 +60,7 @@ static void take_others(const struct exchange *x, struct packed *experts)
     }
 }
 
-static bool in_lane(const struct weights *w, const struct packed *p)
+static bool weights_lend_in_lane(const struct weights *w, const struct packed *p)
 {
     const uintptr_t lane = (uintptr_t)comm_lane(w->lends_by, COMM_EP, COMM_LANE_EXPERTS, 0);
     const bool scales = p->scales == NULL || (uintptr_t)p->scales - lane < w->lent_bytes;
@@ -71,12 +71,13 @@ static bool in_lane(const struct weights *w, const struct packed *p)
 /* Whether a layer's experts, which there must be, stand where the others can read them. */
 static bool is_lent(const struct weights *w, const struct moe_weights *moe)
 {
-    return moe->down != NULL && in_lane(w, &moe->gate[0]) && in_lane(w, &moe->up[0]) &&
-           in_lane(w, &moe->down[0]);
+    return moe->down != NULL && weights_lend_in_lane(w, &moe->gate[0]) &&
+           weights_lend_in_lane(w, &moe->up[0]) && weights_lend_in_lane(w, &moe->down[0]);
 }
 
 /* Room for what comes from all ranks, and how much that is. */
-static struct status prepare(const struct weights *w, const struct layout *l, struct exchange *x)
+static struct status weights_lend_prepare(const struct weights *w, const struct layout *l,
+                                          struct exchange *x)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(w->lends_by, COMM_EP);
     *x = (struct exchange){.c = w->lends_by, .l = l, .own = w->experts, .etp = w->place.etp};
@@ -97,7 +98,7 @@ static struct status prepare(const struct weights *w, const struct layout *l, st
 struct status weights_lend(struct weights *w, const struct layout *l)
 {
     struct exchange x;
-    struct status st = prepare(w, l, &x);
+    struct status st = weights_lend_prepare(w, l, &x);
     uint64_t failed = status_failed(&st);
     comm_max_u64(w->lends_by, COMM_EP, &failed, 1);
     if (failed == 0) {

@@ -104,7 +104,7 @@ static struct weight_spec spec_of(const struct walk *w, const struct arch_tensor
     return s;
 }
 
-static bool is_empty(const struct weight_spec *s)
+static bool weights_list_is_empty(const struct weight_spec *s)
 {
     return range_count(s->outer) == 0 || range_count(s->rows) == 0 || range_count(s->cols) == 0;
 }
@@ -121,7 +121,7 @@ static struct status walk_parts(const struct walk *w, uint32_t parts, int64_t la
         s.layer = layer < 0 ? 0 : (uint32_t)layer;
         if (layer < 0) snprintf(s.name, sizeof s.name, "%s", name);
         if (layer >= 0) snprintf(s.name, sizeof s.name, "model.layers.%u.%s", s.layer, name);
-        if (!is_empty(&s)) TRY(w->emit(w->ctx, &s));
+        if (!weights_list_is_empty(&s)) TRY(w->emit(w->ctx, &s));
     }
     return status_ok();
 }

@@ -52,7 +52,7 @@ static struct status new_block(struct weights *w, size_t n_bytes, bool on_device
 
 /* Memory that lives as long as the weights: zeroed, behind what was taken before, so that few pages
  * hold all of it. */
-static struct status keep(struct weights *w, void *out, size_t n_bytes)
+static struct status weights_load_keep(struct weights *w, void *out, size_t n_bytes)
 {
     size_t rounded;
     if (!mem_add(n_bytes, MEM_ALIGN - 1, &rounded))
@@ -73,7 +73,7 @@ static struct status keep(struct weights *w, void *out, size_t n_bytes)
 /* The same where the ops work. */
 static struct status keep_array(struct weights *w, void *out, size_t n_bytes)
 {
-    if (w->kern->device == NULL) return keep(w, out, n_bytes);
+    if (w->kern->device == NULL) return weights_load_keep(w, out, n_bytes);
     TRY(new_block(w, n_bytes, true));
     w->n_bytes += n_bytes;
     memcpy(out, &w->blocks[w->n_blocks - 1].base, sizeof(void *));
@@ -188,7 +188,7 @@ static struct packed **experts_of(struct weights *w, const struct weight_spec *s
     return s->role == WEIGHT_EXPERT_UP ? &moe->up : &moe->down;
 }
 
-static size_t aligned(size_t n_bytes)
+static size_t weights_load_aligned(size_t n_bytes)
 {
     return (n_bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
@@ -201,9 +201,9 @@ static struct status make_quantized(struct weights *w, keep_fn *keep_in, uint32_
     char *data = NULL, *scales = NULL, *zeros = NULL;
     size_t n_data, n_scales, n_zeros;
     if (n.data > SIZE_MAX / 2 || n.scales > SIZE_MAX / 2 ||
-        !mem_mul(aligned(n.data), n_packed, &n_data) ||
-        !mem_mul(aligned(n.scales), n_packed, &n_scales) ||
-        !mem_mul(aligned(n.zeros), n_packed, &n_zeros)) {
+        !mem_mul(weights_load_aligned(n.data), n_packed, &n_data) ||
+        !mem_mul(weights_load_aligned(n.scales), n_packed, &n_scales) ||
+        !mem_mul(weights_load_aligned(n.zeros), n_packed, &n_zeros)) {
         return status_make(STATUS_MEMORY, "quantized weights [%u, %u] overflow", out[0].n_out,
                            out[0].n_in);
     }
@@ -211,15 +211,15 @@ static struct status make_quantized(struct weights *w, keep_fn *keep_in, uint32_
     TRY(keep_in(w, &scales, n_scales));
     if (n.zeros > 0) TRY(keep_in(w, &zeros, n_zeros));
     for (uint32_t i = 0; i < n_packed; i++) {
-        out[i].data = data + i * aligned(n.data);
-        out[i].scales = scales + i * aligned(n.scales);
-        if (n.zeros > 0) out[i].zeros = (const uint8_t *)zeros + i * aligned(n.zeros);
+        out[i].data = data + i * weights_load_aligned(n.data);
+        out[i].scales = scales + i * weights_load_aligned(n.scales);
+        if (n.zeros > 0) out[i].zeros = (const uint8_t *)zeros + i * weights_load_aligned(n.zeros);
     }
     return status_ok();
 }
 
-static struct status make_plain(struct weights *w, keep_fn *keep_in, uint32_t n_packed,
-                                struct packed *out)
+static struct status weights_load_make_plain(struct weights *w, keep_fn *keep_in, uint32_t n_packed,
+                                             struct packed *out)
 {
     const size_t n_bytes = packed_bytes_of(&out[0]);
     char *data = NULL;
@@ -259,16 +259,16 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
     keep_fn *keep_in = t->spec.is_expert ? keep_experts : keep_array;
     if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, keep_in, n_packed, out);
     if (is_dense(t->spec.role)) op_place_weight(w->kern, &out[0]);
-    return make_plain(w, keep_in, n_packed, out);
+    return weights_load_make_plain(w, keep_in, n_packed, out);
 }
 
 /* n zeroed weights [n_out, n_in] of a type, in one block. */
 static struct status make_heads(struct weights *w, const struct packed *like, uint32_t n,
                                 struct packed **out)
 {
-    TRY(keep(w, out, n * sizeof **out));
+    TRY(weights_load_keep(w, out, n * sizeof **out));
     for (uint32_t h = 0; h < n; h++) (*out)[h] = *like;
-    return make_plain(w, keep_array, n, *out);
+    return weights_load_make_plain(w, keep_array, n, *out);
 }
 
 /* kv_b's rows, head by head: what takes q into the latents, transposed, and what takes the output
@@ -320,13 +320,13 @@ static struct status make_target(struct loading *ld, struct target *t)
     const uint32_t n_experts = range_count(t->spec.outer);
     struct packed **experts = experts_of(w, &t->spec);
     const bool all = w->lends_by != NULL; /* room for those of the other ranks, too */
-    TRY(keep(w, experts, (all ? ld->m->n_experts : n_experts) * sizeof **experts));
+    TRY(weights_load_keep(w, experts, (all ? ld->m->n_experts : n_experts) * sizeof **experts));
     *experts += all ? t->spec.outer.begin : 0;
     t->packed = *experts;
     return make_packed(w, t, n_experts, t->packed);
 }
 
-static struct status reserve(struct loading *ld, size_t n)
+static struct status weights_load_reserve(struct loading *ld, size_t n)
 {
     if (ld->n_targets + n <= ld->capacity) return status_ok();
     const size_t grown = ld->capacity == 0 ? 64 : 2 * ld->capacity;
@@ -368,7 +368,7 @@ static void want_part(struct loading *ld, struct target t, enum ckpt_part part)
 
 static struct status want_target(struct loading *ld, struct target t)
 {
-    TRY(reserve(ld, CKPT_PART_COUNT));
+    TRY(weights_load_reserve(ld, CKPT_PART_COUNT));
     if (t.tensor->quant.kind == QUANT_NONE) {
         want(ld, t, t.tensor, t.spec.cols.begin, range_count(t.spec.cols));
         return status_ok();
@@ -406,21 +406,22 @@ static struct status add_target(void *ctx, const struct weight_spec *s)
     return s->is_expert && ld->l->expert_places != NULL ? want_placed(ld, &t) : want_target(ld, t);
 }
 
-static enum packed_part part_of(enum ckpt_part part)
+static enum packed_part weights_load_part_of(enum ckpt_part part)
 {
     if (part == CKPT_CODES) return PACKED_CODES;
     return part == CKPT_SCALES ? PACKED_SCALES : PACKED_ZEROS;
 }
 
-static void put_rows(const struct kern_table *k, const struct target *t,
-                     const struct slab_piece *piece)
+static void weights_load_put_rows(const struct kern_table *k, const struct target *t,
+                                  const struct slab_piece *piece)
 {
     const struct packed *p = &t->packed[piece->outer - t->spec.outer.begin];
     const size_t row0 = (size_t)(piece->row - t->spec.rows.begin), n = (size_t)piece->n_rows;
     if (p->quant.kind == QUANT_NONE) {
         op_pack_rows(k, p, row0, n, piece->data, piece->stride_bytes);
     } else {
-        op_pack_quant(k, p, part_of(t->part), row0, n, piece->data, piece->stride_bytes);
+        op_pack_quant(k, p, weights_load_part_of(t->part), row0, n, piece->data,
+                      piece->stride_bytes);
     }
 }
 
@@ -448,7 +449,7 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     if (t->spec.role == WEIGHT_KV_B) {
         take_latent(ld->w->kern, &layer_of(ld->w, &t->spec)->attention.latent, t, piece);
     } else {
-        put_rows(ld->w->kern, t, piece);
+        weights_load_put_rows(ld->w->kern, t, piece);
     }
     return device_status(ld->w->kern->device);
 }
@@ -473,7 +474,7 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
                                      const struct layout *l)
 {
     const uint32_t n_layers = range_count(w->layers);
-    TRY(keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
+    TRY(weights_load_keep(w, &w->stage_layers, n_layers * sizeof *w->stage_layers));
     for (uint32_t i = 0; i < n_layers; i++) {
         struct layer *layer = &w->stage_layers[i];
         layer->index = w->layers.begin + i;
@@ -489,7 +490,8 @@ static struct status describe_layers(struct weights *w, const struct arch *m,
     return status_ok();
 }
 
-static struct status prepare(struct loading *ld, const struct arch *m, const struct layout *l)
+static struct status weights_load_prepare(struct loading *ld, const struct arch *m,
+                                          const struct layout *l)
 {
     struct weights *w = ld->w;
     TRY(describe_layers(w, m, l));
@@ -548,7 +550,7 @@ struct status weights_load(const struct weights_source *from, struct weights **o
     struct status st = mem_alloc(&ld.w, 1, sizeof *ld.w, "weights");
     if (!status_failed(&st)) {
         *ld.w = weights_of(from);
-        st = prepare(&ld, m, l);
+        st = weights_load_prepare(&ld, m, l);
     }
     st = comm_agree(from->comm, st); /* nobody reads unless all can */
     if (!status_failed(&st)) {

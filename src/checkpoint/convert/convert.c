@@ -185,7 +185,7 @@ static struct status leaf_set(const struct convert *c, struct ckpt_tensor_spec *
 
 /* ---- the whole ---- */
 
-static bool has_role(const char *name, enum weight_role role)
+static bool convert_has_role(const char *name, enum weight_role role)
 {
     const struct arch_tensor *t = arch_tensor_find(name);
     return t != NULL && t->role == role;
@@ -194,7 +194,8 @@ static bool has_role(const char *name, enum weight_role role)
 static bool keeps_codes(const struct convert *c, const struct source_tensor *t)
 {
     /* latent attention splits this tensor, so it is not kept as codes */
-    return c->options->keep_codes && t->quant.kind != QUANT_NONE && !has_role(t->name, WEIGHT_KV_B);
+    return c->options->keep_codes && t->quant.kind != QUANT_NONE &&
+           !convert_has_role(t->name, WEIGHT_KV_B);
 }
 
 static struct status spec_make(const struct convert *c, size_t first, size_t n,
@@ -206,7 +207,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     struct ckpt_tensor_spec spec = {.name = p->name,
                                     .dtype = c->options->keep_dtype ? t->dtype : c->options->dtype};
     /* routing depends on small differences between its values */
-    if (has_role(p->name, WEIGHT_SELECT_BIAS)) spec.dtype = DTYPE_F32;
+    if (convert_has_role(p->name, WEIGHT_SELECT_BIAS)) spec.dtype = DTYPE_F32;
     if (keeps_codes(c, t)) {
         spec.quant = t->quant;
         spec.method = t->method;
@@ -254,7 +255,7 @@ static struct status texts_write(struct convert *c)
 }
 
 /* The part of a conversion that each rank does alone before rows are read. */
-static struct status begin(struct convert *c)
+static struct status convert_begin(struct convert *c)
 {
     TRY(source_open(c->options->source, &c->source));
     head_dim_find(c);
@@ -265,7 +266,7 @@ static struct status begin(struct convert *c)
     return status_wrap(texts_write(c), "%s", c->options->source);
 }
 
-static struct status agree(const struct convert *c, struct status mine)
+static struct status convert_agree(const struct convert *c, struct status mine)
 {
     return c->comm == NULL ? mine : comm_agree(c->comm, mine);
 }
@@ -280,9 +281,9 @@ struct status convert_run(const struct convert_options *options, struct comm *co
         c.rank = comm_rank(comm, COMM_WORLD);
         c.n_ranks = comm_size(comm, COMM_WORLD);
     }
-    TRY_GOTO(st, agree(&c, begin(&c)), out);
+    TRY_GOTO(st, convert_agree(&c, convert_begin(&c)), out);
     TRY_GOTO(st, convert_rows(&c), out);
-    st = agree(&c, c.rank == 0 ? ckpt_writer_finish(&c.writer) : status_ok());
+    st = convert_agree(&c, c.rank == 0 ? ckpt_writer_finish(&c.writer) : status_ok());
     c.result.n_tensors = c.n_tensors;
     c.result.n_bytes = c.done_bytes;
     c.result.seconds = (double)(clock_ns() - start_ns) * 1e-9;

@@ -80,7 +80,7 @@ static uint64_t chunk_bytes(const struct chunk *k, uint64_t n_bytes[CKPT_PART_CO
     return n_all;
 }
 
-static struct quant_block block_of(const struct chunk *k, char *bytes)
+static struct quant_block convert_run_block_of(const struct chunk *k, char *bytes)
 {
     uint64_t n_bytes[CKPT_PART_COUNT];
     chunk_bytes(k, n_bytes);
@@ -108,7 +108,7 @@ static struct status chunk_make(struct convert *c, const struct chunk *k, char *
         return source_rows(c->source, k->source, k->row, k->n_rows, s->dtype, c->scratch, out,
                            &c->result.n_overflowed);
     }
-    const struct quant_block block = block_of(k, out);
+    const struct quant_block block = convert_run_block_of(k, out);
     return source_codes(c->source, k->source, s->quant, k->row, k->n_rows, c->scratch, &block);
 }
 
@@ -120,7 +120,7 @@ static struct status chunk_write(struct convert *c, const struct chunk *k, char 
     if (s->quant.kind == QUANT_NONE) {
         TRY(ckpt_writer_rows(c->writer, bytes, k->n_rows));
     } else {
-        const struct quant_block block = block_of(k, bytes);
+        const struct quant_block block = convert_run_block_of(k, bytes);
         TRY(ckpt_writer_quant_rows(c->writer, &block, k->n_rows));
     }
     c->result.n_kept += k->part == 0 && k->row == 0 && s->quant.kind != QUANT_NONE;
@@ -133,7 +133,7 @@ static struct status chunk_write(struct convert *c, const struct chunk *k, char 
 
 /* ---- rounds ---- */
 
-static struct status agree(const struct convert *c, struct status mine)
+static struct status convert_run_agree(const struct convert *c, struct status mine)
 {
     return c->comm == NULL ? mine : comm_agree(c->comm, mine);
 }
@@ -198,7 +198,7 @@ static void chunk_send(const struct convert *c, const struct chunk *k, char *byt
               comm_handle(c->comm, COMM_WORLD), request);
 }
 
-static struct status rounds_run(struct convert *c, struct round *r)
+static struct status convert_rounds_run(struct convert *c, struct round *r)
 {
     struct status mine = status_ok();
     struct cursor at = {0};
@@ -208,7 +208,7 @@ static struct status rounds_run(struct convert *c, struct round *r)
         const bool has_one = chunk_mine(c, at, &k);
         if (r->sent[i] != MPI_REQUEST_NULL) MPI_Wait(&r->sent[i], MPI_STATUS_IGNORE);
         if (has_one && !status_failed(&mine)) mine = chunk_make(c, &k, r->own[i]);
-        TRY(agree(c, mine));
+        TRY(convert_run_agree(c, mine));
         if (c->rank == 0) {
             mine = round_write(c, r, at);
         } else if (has_one) {
@@ -218,14 +218,14 @@ static struct status rounds_run(struct convert *c, struct round *r)
             (void)chunk_next(c, &at);
         }
     }
-    return agree(c, mine);
+    return convert_run_agree(c, mine);
 }
 
 struct status convert_rows(struct convert *c)
 {
     struct round r = {.received = NULL};
-    struct status st = agree(c, round_init(c, &r));
-    if (!status_failed(&st)) st = rounds_run(c, &r);
+    struct status st = convert_run_agree(c, round_init(c, &r));
+    if (!status_failed(&st)) st = convert_rounds_run(c, &r);
     if (c->comm != NULL) {
         MPI_Waitall(N_BUFFERS, r.sent, MPI_STATUSES_IGNORE);
         uint64_t n = c->result.n_overflowed;

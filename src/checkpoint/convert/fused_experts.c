@@ -16,8 +16,9 @@ static const struct fused_kind {
     {"down_proj_bias", {"down_proj.bias", NULL}, true, false},
 };
 
-static const struct fused_kind *kind_of(const struct js_node *config, const char *name,
-                                        bool by_output, const char **end)
+static const struct fused_kind *fused_experts_kind_of(const struct js_node *config,
+                                                      const char *name, bool by_output,
+                                                      const char **end)
 {
     static const char where[] = ".mlp.experts.";
     const char *model = js_string(js_at(js_get(config, "architectures"), 0), NULL);
@@ -35,7 +36,7 @@ struct status fused_experts_parts(const struct js_node *config, const char *name
                                   struct fused_part parts[FUSED_PARTS_MAX], size_t *n)
 {
     const char *end = NULL;
-    const struct fused_kind *k = kind_of(config, name, by_output, &end);
+    const struct fused_kind *k = fused_experts_kind_of(config, name, by_output, &end);
     *n = 0;
     if (k == NULL) return status_ok();
     const uint64_t step = k->parts[1] != NULL ? 2 : 1;

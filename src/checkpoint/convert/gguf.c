@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct status file_open(struct gguf *g, const char *path)
+static struct status gguf_file_open(struct gguf *g, const char *path)
 {
     struct stat info;
     TRY(mem_strndup(&g->path, path, strlen(path)));
@@ -31,7 +31,7 @@ struct status gguf_open(const char *path, struct gguf **out)
     *out = NULL;
     TRY(mem_alloc(&g, 1, sizeof *g, "a GGUF reader"));
     g->fd = -1;
-    struct status st = file_open(g, path);
+    struct status st = gguf_file_open(g, path);
     if (!status_failed(&st)) st = gguf_parse(g);
     if (status_failed(&st)) gguf_close(&g);
     *out = g;

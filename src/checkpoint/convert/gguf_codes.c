@@ -8,7 +8,7 @@
 
 enum { SMALL = 32, SUPER = 256 };
 
-static uint16_t u16_at(const uint8_t *p)
+static uint16_t gguf_codes_u16_at(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);
 }
@@ -34,15 +34,16 @@ static void table_codes(const uint8_t *q, uint8_t *codes)
 
 static bool q4_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
 {
-    *(uint16_t *)scales = u16_at(block);
+    *(uint16_t *)scales = gguf_codes_u16_at(block);
     nibbles_codes(block + 2, codes);
     return true;
 }
 
 static bool q5_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
 {
-    const uint32_t high = (uint32_t)u16_at(block + 2) | (uint32_t)u16_at(block + 4) << 16;
-    *(uint16_t *)scales = u16_at(block);
+    const uint32_t high =
+        (uint32_t)gguf_codes_u16_at(block + 2) | (uint32_t)gguf_codes_u16_at(block + 4) << 16;
+    *(uint16_t *)scales = gguf_codes_u16_at(block);
     for (int i = 0; i < SMALL; i++) {
         const uint8_t four = block[6 + i % 16] >> i / 16 * 4 & 15;
         codes[i] = (uint8_t)((four | (high >> i & 1u) << 4) - 16);
@@ -53,7 +54,7 @@ static bool q5_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
 static bool q8_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
 {
     bool good = true;
-    *(uint16_t *)scales = u16_at(block);
+    *(uint16_t *)scales = gguf_codes_u16_at(block);
     memcpy(codes, block + 2, SMALL);
     for (int i = 0; i < SMALL; i++) good = good && codes[i] != 0x80;
     return good;
@@ -61,7 +62,7 @@ static bool q8_0_codes(const uint8_t *block, uint8_t *codes, void *scales)
 
 static bool iq4_nl_codes(const uint8_t *block, uint8_t *codes, void *scales)
 {
-    *(uint16_t *)scales = u16_at(block);
+    *(uint16_t *)scales = gguf_codes_u16_at(block);
     table_codes(block + 2, codes);
     return true;
 }

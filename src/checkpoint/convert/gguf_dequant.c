@@ -8,19 +8,19 @@
 
 enum { SMALL = 32, SUPER = 256 }; /* elements of a block */
 
-static uint16_t u16_at(const uint8_t *p)
+static uint16_t gguf_dequant_u16_at(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
 static uint32_t u32_at(const uint8_t *p)
 {
-    return (uint32_t)u16_at(p) | (uint32_t)u16_at(p + 2) << 16;
+    return (uint32_t)gguf_dequant_u16_at(p) | (uint32_t)gguf_dequant_u16_at(p + 2) << 16;
 }
 
 static float half_at(const uint8_t *p)
 {
-    return f32_from_f16(u16_at(p));
+    return f32_from_f16(gguf_dequant_u16_at(p));
 }
 
 /* Bit `bit` of the fifth bits, as 16 or 0. */
@@ -172,7 +172,8 @@ static void iq4_nl_block(const uint8_t *p, float *out)
 
 float gguf_iq4_xs_scale(const uint8_t *block, int j)
 {
-    const int four = block[4 + j / 2] >> j % 2 * 4 & 15, two = u16_at(block + 2) >> 2 * j & 3;
+    const int four = block[4 + j / 2] >> j % 2 * 4 & 15,
+              two = gguf_dequant_u16_at(block + 2) >> 2 * j & 3;
     return half_at(block) * (float)((four | two << 4) - 32);
 }
 
@@ -199,7 +200,7 @@ struct format {
 };
 
 /* NULL: unknown. */
-static const struct format *format_of(enum gguf_quant quant)
+static const struct format *gguf_dequant_format_of(enum gguf_quant quant)
 {
     static const struct format formats[] = {
         {GGUF_Q4_0_TENSOR, "Q4_0", 32, 18, q4_0_block},
@@ -226,13 +227,13 @@ static const struct format *format_of(enum gguf_quant quant)
 
 const char *gguf_quant_name(enum gguf_quant quant)
 {
-    const struct format *f = format_of(quant);
+    const struct format *f = gguf_dequant_format_of(quant);
     return f != NULL ? f->name : "unknown";
 }
 
 bool gguf_quant_block(uint32_t id, uint32_t *n_elems, uint32_t *n_bytes)
 {
-    const struct format *f = format_of((enum gguf_quant)id);
+    const struct format *f = gguf_dequant_format_of((enum gguf_quant)id);
     if (f == NULL) return false;
     *n_elems = f->n_elems;
     *n_bytes = f->n_bytes;
@@ -259,7 +260,7 @@ bool gguf_quant_dtype(enum gguf_quant quant, enum dtype *out)
 void gguf_dequantize(enum gguf_quant quant, const void *in, uint64_t n, float *out)
 {
     enum dtype dtype;
-    const struct format *f = format_of(quant);
+    const struct format *f = gguf_dequant_format_of(quant);
     if (gguf_quant_dtype(quant, &dtype)) {
         dtype_to_f32(dtype, in, n, out);
     } else if (f != NULL) {

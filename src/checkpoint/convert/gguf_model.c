@@ -107,7 +107,7 @@ static bool key_is_known(const char *key)
     return false;
 }
 
-static struct status keys_check(const struct gguf_model *m)
+static struct status gguf_model_keys_check(const struct gguf_model *m)
 {
     const char *prefix = arch_names[m->arch].gguf;
     const size_t n = strlen(prefix);
@@ -177,7 +177,7 @@ struct status gguf_model_read(const struct gguf *g, struct gguf_model *out)
 {
     struct gguf_model m = {.file = g};
     TRY(arch_get(&m));
-    TRY(keys_check(&m));
+    TRY(gguf_model_keys_check(&m));
     TRY(size_get(&m, "block_count", -1, &m.n_layers));
     TRY(size_get(&m, "context_length", -1, &m.n_context));
     TRY(size_get(&m, "embedding_length", -1, &m.width));
@@ -320,8 +320,8 @@ static void put_float(struct strbuf *out, const char *key, double value)
 }
 
 /* "key": id, when the file has it. */
-static void put_token(const struct gguf_model *m, struct strbuf *out, const char *key,
-                      const char *gguf_key)
+static void gguf_model_put_token(const struct gguf_model *m, struct strbuf *out, const char *key,
+                                 const char *gguf_key)
 {
     int64_t id;
     if (gguf_int(m->file, gguf_key, &id)) put_int(out, key, id);
@@ -360,8 +360,8 @@ struct status gguf_model_config(const struct gguf_model *m, struct strbuf *out)
     TRY(gguf_model_rope(m, a->gguf, out));
     if (m->window > 0) put_int(out, "sliding_window", m->window);
     put_experts(m, out);
-    put_token(m, out, "bos_token_id", "tokenizer.ggml.bos_token_id");
-    put_token(m, out, "eos_token_id", "tokenizer.ggml.eos_token_id");
+    gguf_model_put_token(m, out, "bos_token_id", "tokenizer.ggml.bos_token_id");
+    gguf_model_put_token(m, out, "eos_token_id", "tokenizer.ggml.eos_token_id");
     if (m->arch != GGUF_QWEN2 && m->arch != GGUF_MIXTRAL) {
         strbuf_printf(out, "  \"attention_bias\": %s,\n", m->attention_bias ? "true" : "false");
     }
@@ -375,7 +375,7 @@ struct status gguf_model_generation_config(const struct gguf_model *m, struct st
     int64_t end[2];
     size_t n = 0;
     strbuf_puts(out, "{\n");
-    put_token(m, out, "bos_token_id", "tokenizer.ggml.bos_token_id");
+    gguf_model_put_token(m, out, "bos_token_id", "tokenizer.ggml.bos_token_id");
     if (gguf_int(m->file, "tokenizer.ggml.eos_token_id", &end[n])) n++;
     if (gguf_int(m->file, "tokenizer.ggml.eot_token_id", &end[n]) && (n == 0 || end[1] != end[0])) {
         n++;

@@ -428,7 +428,7 @@ static struct status tensors_check(struct gguf *g, uint64_t end_of_list)
     return st;
 }
 
-static struct status keys_check(const struct gguf *g)
+static struct status gguf_parse_keys_check(const struct gguf *g)
 {
     struct gguf_value **sorted = NULL;
     struct status st = status_ok();
@@ -473,7 +473,7 @@ static struct status header_take(struct gguf *g, struct cursor *c)
                            GGUF_TENSORS_MAX, GGUF_KEYS_MAX);
     }
     TRY(values_take(g, c, n_values));
-    TRY(keys_check(g));
+    TRY(gguf_parse_keys_check(g));
     TRY(tensors_take(g, c, n_tensors));
     return tensors_check(g, c->at);
 }

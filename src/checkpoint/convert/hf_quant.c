@@ -163,8 +163,8 @@ struct status hf_quant_check(const struct js_node *config)
 
 /* ---- the layouts ---- */
 
-static struct status bad(const struct safetensors *s, const struct safetensors_tensor *t,
-                         const char *what)
+static struct status hf_quant_bad(const struct safetensors *s, const struct safetensors_tensor *t,
+                                  const char *what)
 {
     return status_make(STATUS_INPUT, "%s: tensor '%.200s': %s", safetensors_path(s, t), t->name,
                        what);
@@ -191,19 +191,19 @@ static struct status columns_find(const struct safetensors *s, const struct js_n
     if (hint_is(config, "quant_method", "awq")) q->layout = HF_AWQ;
     q->method = q->layout == HF_AWQ ? "awq" : "gptq";
     if (t->n_dims != 2 || (q->bits != 4 && (q->bits != 8 || q->layout == HF_AWQ))) {
-        return bad(s, t, "expected two dimensions, and 4 bits (GPTQ also 8)");
+        return hf_quant_bad(s, t, "expected two dimensions, and 4 bits (GPTQ also 8)");
     }
     const uint64_t per_word = 32 / q->bits;
     q->n_in = q->layout == HF_GPTQ ? t->dims[0] * per_word : t->dims[0];
     q->n_out = q->layout == HF_GPTQ ? t->dims[1] : t->dims[1] * per_word;
     q->group = group <= 0 || (uint64_t)group > q->n_in ? q->n_in : (uint64_t)group;
     q->zero_is_one_less = q->layout == HF_GPTQ && !hint_is(config, "checkpoint_format", "gptq_v2");
-    if (q->group == 0 || q->n_out == 0) return bad(s, t, "has no elements");
+    if (q->group == 0 || q->n_out == 0) return hf_quant_bad(s, t, "has no elements");
     q->n_groups = up(q->n_in, q->group);
     if (!has_shape(q->scales, q->n_groups, q->n_out) ||
         !has_shape(q->zeros, q->n_groups, q->n_out / per_word) || q->n_out % per_word != 0 ||
         q->zeros->dtype != DTYPE_I32) {
-        return bad(s, t, "its scales and qzeros do not fit bits and group_size");
+        return hf_quant_bad(s, t, "its scales and qzeros do not fit bits and group_size");
     }
     /* zero points of 8 make symmetric int4; checked when they are read */
     q->has_zeros = !(q->bits == 4 && js_bool(js_get(config, "sym"), &sym) && sym);
@@ -216,7 +216,7 @@ static struct status block_scales_find(const struct safetensors *s, struct hf_qu
                                        uint64_t rows, uint64_t cols)
 {
     if (rows < 1 || cols < 1 || !has_shape(q->scales, up(q->n_out, rows), up(q->n_in, cols))) {
-        return bad(s, q->scales, "its shape does not fit the size of its blocks");
+        return hf_quant_bad(s, q->scales, "its shape does not fit the size of its blocks");
     }
     q->block_rows = rows;
     q->group = cols;
@@ -240,7 +240,8 @@ static struct status row_scales_find(const struct safetensors *s, struct hf_quan
     if (t->n_dims != 2 || t->dims[0] != q->n_out || t->dims[1] == 0) {
         return block_scales_find(s, q, FP8_BLOCK, FP8_BLOCK);
     }
-    if (q->n_in % t->dims[1] != 0) return bad(s, t, "its groups do not divide the inputs evenly");
+    if (q->n_in % t->dims[1] != 0)
+        return hf_quant_bad(s, t, "its groups do not divide the inputs evenly");
     q->group = q->n_in / t->dims[1];
     return status_ok();
 }
@@ -254,7 +255,7 @@ static struct status row_zeros_find(const struct safetensors *s, struct hf_quant
     const uint64_t n = t->dtype == DTYPE_I8 ? q->n_out : up(q->n_out, 32 / q->bits);
     if (q->block_rows != 1 || (t->dtype != DTYPE_I8 && t->dtype != DTYPE_I32) ||
         t->n_bytes != n * n_groups * dtype_bytes(t->dtype)) {
-        return bad(s, t, "expected one for each scale, as i8 or packed in i32");
+        return hf_quant_bad(s, t, "expected one for each scale, as i8 or packed in i32");
     }
     q->has_zeros = true;
     return status_ok();
@@ -266,17 +267,18 @@ static struct status packed_find(const struct safetensors *s, struct hf_quant *q
     const struct safetensors_tensor *shape = sibling(s, t->name, ".weight_packed", ".weight_shape");
     int64_t dims[2] = {0, 0};
     if (t->n_dims != 2 || shape == NULL || shape->dtype != DTYPE_I64 || shape->n_bytes != 16) {
-        return bad(s, t, "expected two dimensions, and weight_shape beside it");
+        return hf_quant_bad(s, t, "expected two dimensions, and weight_shape beside it");
     }
     TRY(safetensors_read(s, shape, 0, sizeof dims, dims));
     if (dims[0] < 1 || dims[1] < 1 || (uint64_t)dims[0] != t->dims[0] || dims[1] > UINT32_MAX) {
-        return bad(s, t, "weight_shape has another number of outputs");
+        return hf_quant_bad(s, t, "weight_shape has another number of outputs");
     }
     q->n_out = (uint64_t)dims[0];
     q->n_in = (uint64_t)dims[1];
     for (q->bits = 4; q->bits <= 8 && up(q->n_in, 32 / q->bits) != t->dims[1]; q->bits *= 2) {
     }
-    if (q->bits > 8) return bad(s, t, "expected 4 or 8 bits for each input of weight_shape");
+    if (q->bits > 8)
+        return hf_quant_bad(s, t, "expected 4 or 8 bits for each input of weight_shape");
     TRY(row_scales_find(s, q));
     return row_zeros_find(s, q);
 }
@@ -288,23 +290,23 @@ static struct status bytes_find(const struct safetensors *s, const struct js_nod
     const struct safetensors_tensor *t = q->codes;
     const struct js_node *block = js_get(config, "weight_block_size");
     int64_t rows = FP8_BLOCK, cols = FP8_BLOCK;
-    if (t->n_dims != 2 || t->n_bytes == 0) return bad(s, t, "expected two dimensions");
+    if (t->n_dims != 2 || t->n_bytes == 0) return hf_quant_bad(s, t, "expected two dimensions");
     q->bits = 8;
     q->n_out = t->dims[0];
     q->n_in = t->dims[1];
     if (t->dtype == DTYPE_I8) {
         q->layout = HF_INT8;
         q->method = "compressed-tensors";
-        if (q->scales == NULL) return bad(s, t, "int8: expected weight_scale beside it");
+        if (q->scales == NULL) return hf_quant_bad(s, t, "int8: expected weight_scale beside it");
         TRY(row_scales_find(s, q));
         return row_zeros_find(s, q);
     }
-    if (q->zeros != NULL) return bad(s, q->zeros, "fp8 has no zero points");
+    if (q->zeros != NULL) return hf_quant_bad(s, q->zeros, "fp8 has no zero points");
     if (hint_is(config, "quant_method", "compressed-tensors")) q->method = "compressed-tensors";
     if (q->scales == NULL || !ends_with(q->scales->name, "_inv")) return row_scales_find(s, q);
     if (js_count(block) == 2 && (!js_int(js_at(block, 0), &rows) ||
                                  !js_int(js_at(block, 1), &cols) || rows < 1 || cols < 1)) {
-        return bad(s, t, "weight_block_size: expected two sizes");
+        return hf_quant_bad(s, t, "weight_block_size: expected two sizes");
     }
     return block_scales_find(s, q, (uint64_t)rows, (uint64_t)cols);
 }
@@ -315,7 +317,7 @@ static struct status mxfp4_find(const struct safetensors *s, struct hf_quant *q)
     const struct safetensors_tensor *t = q->codes, *e = q->scales;
     if (t->n_dims != 4 || t->dims[3] != 16 || e->dtype != DTYPE_U8 || e->n_dims != 3 ||
         memcmp(e->dims, t->dims, 3 * sizeof t->dims[0]) != 0) {
-        return bad(s, t, "expected [experts, outputs, groups, 16] and scales beside it");
+        return hf_quant_bad(s, t, "expected [experts, outputs, groups, 16] and scales beside it");
     }
     q->bits = 4;
     q->group = 32;
@@ -362,7 +364,7 @@ static struct status act_order_find(const struct safetensors *s, struct hf_quant
     const struct safetensors_tensor *t = q->g_idx;
     if (t == NULL) return status_ok();
     if (t->dtype != DTYPE_I32 || t->n_dims != 1 || t->dims[0] != q->n_in) {
-        return bad(s, t, "expected an i32 for each input");
+        return hf_quant_bad(s, t, "expected an i32 for each input");
     }
     int32_t *g_idx = NULL;
     TRY(mem_alloc(&g_idx, q->n_in, sizeof g_idx[0], t->name));
@@ -382,16 +384,18 @@ static struct status parts_find(const struct safetensors *s, const struct kind *
 {
     const char *name = q->codes->name;
     const size_t n = strlen(name) - strlen(k->suffix);
-    if (n + strlen(".weight") >= sizeof q->name) return bad(s, q->codes, "its name is too long");
+    if (n + strlen(".weight") >= sizeof q->name)
+        return hf_quant_bad(s, q->codes, "its name is too long");
     snprintf(q->name, sizeof q->name, "%.*s.weight", (int)n, name);
     for (int i = 0; i < 2 && q->scales == NULL; i++) {
         q->scales = sibling(s, name, k->suffix, k->scales[i]);
     }
     q->zeros = sibling(s, name, k->suffix, k->zeros);
     q->g_idx = sibling(s, name, k->suffix, k->g_idx);
-    if (q->scales == NULL && k->layout != HF_FP8) return bad(s, q->codes, "its scales are missing");
+    if (q->scales == NULL && k->layout != HF_FP8)
+        return hf_quant_bad(s, q->codes, "its scales are missing");
     if (k->layout != HF_MXFP4 && q->scales != NULL && q->scales->dtype >= DTYPE_COUNT) {
-        return bad(s, q->scales, "expected scales of a float type");
+        return hf_quant_bad(s, q->scales, "expected scales of a float type");
     }
     return status_ok();
 }
@@ -424,7 +428,7 @@ struct status hf_quant_find(const struct safetensors *s, const struct safetensor
         .layout = k->layout, .method = k->method, .codes = t, .block_rows = 1, .step = 1};
     TRY(parts_find(s, k, &q));
     TRY(layout_find(s, js_get(config, "quantization_config"), &q));
-    if (q.n_out == 0 || q.n_in == 0) return bad(s, t, "has no elements");
+    if (q.n_out == 0 || q.n_in == 0) return hf_quant_bad(s, t, "has no elements");
     q.n_groups = up(q.n_in, q.group);
     TRY(act_order_find(s, &q));
     if (q.n_dims == 0) {

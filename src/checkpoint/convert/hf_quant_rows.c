@@ -81,8 +81,8 @@ static struct status codes_read(const struct safetensors *s, const struct hf_qua
 }
 
 /* Reads the rows, and their scales and zero points, unless they are in memory. */
-static struct status fetch(const struct safetensors *s, const struct hf_quant *q,
-                           struct hf_raw *raw, uint64_t row0, uint64_t n_rows)
+static struct status hf_quant_rows_fetch(const struct safetensors *s, const struct hf_quant *q,
+                                         struct hf_raw *raw, uint64_t row0, uint64_t n_rows)
 {
     if (raw->of != q) {
         hf_raw_fini(raw);
@@ -192,7 +192,8 @@ static void row_take(const struct hf_quant *q, struct hf_raw *raw, uint64_t n)
 
 /* ---- as codes ---- */
 
-static void put_codes(const struct hf_quant *q, const struct hf_raw *raw, uint8_t *out)
+static void hf_quant_rows_put_codes(const struct hf_quant *q, const struct hf_raw *raw,
+                                    uint8_t *out)
 {
     if (!quant_is_nibbles(q->format.kind)) {
         memcpy(out, raw->row_codes, q->n_in);
@@ -245,10 +246,10 @@ struct status hf_quant_codes(const struct safetensors *s, const struct hf_quant 
 {
     const uint64_t row_bytes = quant_code_bytes(format.kind, q->n_in);
     const uint64_t first = q->first + row0 * q->step;
-    TRY(fetch(s, q, raw, first, (n_rows - 1) * q->step + 1));
+    TRY(hf_quant_rows_fetch(s, q, raw, first, (n_rows - 1) * q->step + 1));
     for (uint64_t row = 0; row < n_rows; row++) {
         row_take(q, raw, first + row * q->step);
-        put_codes(q, raw, (uint8_t *)out->codes + row * row_bytes);
+        hf_quant_rows_put_codes(q, raw, (uint8_t *)out->codes + row * row_bytes);
         if (format.kind == QUANT_INT4 && !format.has_zeros) TRY(zeros_check(s, q, raw));
         put_params(q, raw, format, first + row * q->step, row, out);
     }
@@ -276,7 +277,7 @@ struct status hf_quant_values(const struct safetensors *s, const struct hf_quant
                               struct hf_raw *raw, uint64_t row0, uint64_t n_rows, float *out)
 {
     const uint64_t first = q->first + row0 * q->step;
-    TRY(fetch(s, q, raw, first, (n_rows - 1) * q->step + 1));
+    TRY(hf_quant_rows_fetch(s, q, raw, first, (n_rows - 1) * q->step + 1));
     for (uint64_t row = 0; row < n_rows; row++) {
         row_take(q, raw, first + row * q->step);
         row_values(q, raw, out + row * q->n_in);

@@ -84,7 +84,7 @@ static struct status shard_add(struct safetensors *s, const char *folder, const 
 
 /* ---- one header ---- */
 
-static struct status bad(const struct shard *s, const char *tensor, const char *what)
+static struct status safetensors_bad(const struct shard *s, const char *tensor, const char *what)
 {
     return status_make(STATUS_INPUT, "%s: tensor '%.200s': %s", s->path, tensor, what);
 }
@@ -108,18 +108,18 @@ static struct status shape_parse(const struct shard *s, const char *name,
                                  const struct js_node *shape, struct safetensors_tensor *t)
 {
     if (js_type(shape) != JS_ARRAY || js_count(shape) > SAFETENSORS_DIMS_MAX) {
-        return bad(s, name, "shape: expected a list of at most 8 sizes");
+        return safetensors_bad(s, name, "shape: expected a list of at most 8 sizes");
     }
     t->n_dims = (uint32_t)js_count(shape);
     t->n_bytes = dtype_bytes(t->dtype);
     for (uint32_t d = 0; d < t->n_dims; d++) {
         int64_t n;
         if (!js_int(js_at(shape, d), &n) || n < 0) {
-            return bad(s, name, "shape: expected sizes of 0 or more");
+            return safetensors_bad(s, name, "shape: expected sizes of 0 or more");
         }
         t->dims[d] = (uint64_t)n;
         if (n > 0 && t->n_bytes > UINT64_MAX / t->dims[d]) {
-            return bad(s, name, "shape: its product overflows");
+            return safetensors_bad(s, name, "shape: its product overflows");
         }
         t->n_bytes *= t->dims[d];
     }
@@ -132,7 +132,8 @@ static struct status tensor_parse(const struct shard *s, uint64_t data, const ch
     const char *dtype = js_string(js_get(node, "dtype"), NULL);
     const struct js_node *offsets = js_get(node, "data_offsets");
     int64_t first, end;
-    if (name[0] == '\0' || strlen(name) > NAME_MAX_BYTES) return bad(s, name, "bad name");
+    if (name[0] == '\0' || strlen(name) > NAME_MAX_BYTES)
+        return safetensors_bad(s, name, "bad name");
     if (dtype == NULL || !dtype_of(dtype, &t->dtype)) {
         return status_make(
             STATUS_INPUT,
@@ -143,7 +144,7 @@ static struct status tensor_parse(const struct shard *s, uint64_t data, const ch
     TRY(shape_parse(s, name, js_get(node, "shape"), t));
     if (js_count(offsets) != 2 || !js_int(js_at(offsets, 0), &first) ||
         !js_int(js_at(offsets, 1), &end)) {
-        return bad(s, name, "data_offsets: expected two integers");
+        return safetensors_bad(s, name, "data_offsets: expected two integers");
     }
     const uint64_t room = s->n_bytes - data;
     if (first < 0 || end < first || (uint64_t)end > room || (uint64_t)(end - first) != t->n_bytes) {
@@ -329,8 +330,8 @@ static struct status headers_read(struct safetensors *s)
     for (size_t i = 0; i < s->n_entries; i++) {
         s->entries[i].tensor.name = s->entries[i].name;
         if (i > 0 && strcmp(s->entries[i - 1].name, s->entries[i].name) == 0) {
-            return bad(&s->shards[s->entries[i].tensor.shard], s->entries[i].name,
-                       "stands in two shards");
+            return safetensors_bad(&s->shards[s->entries[i].tensor.shard], s->entries[i].name,
+                                   "stands in two shards");
         }
     }
     return status_ok();

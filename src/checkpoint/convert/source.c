@@ -445,7 +445,8 @@ static struct status ordered_rows(const struct source *s, const struct entry *e,
     return status_ok();
 }
 
-static uint64_t count_overflowed(const float *wide, enum dtype dtype, const void *out, size_t n)
+static uint64_t source_count_overflowed(const float *wide, enum dtype dtype, const void *out,
+                                        size_t n)
 {
     uint64_t n_overflowed = 0;
     if (dtype == DTYPE_F32) return 0;
@@ -483,7 +484,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     if (e->quant != NULL) {
         TRY(hf_quant_values(s->st, e->quant, s->raw, row0, n_rows, wide));
         dtype_from_f32(dtype, wide, n, out);
-        *n_overflowed += count_overflowed(wide, dtype, out, n);
+        *n_overflowed += source_count_overflowed(wide, dtype, out, n);
         return status_ok();
     }
     const bool plain = e->gguf == NULL || gguf_quant_dtype(e->gguf->quant, &own);
@@ -492,7 +493,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
     if (e->fused != NULL) {
         const float *taken = fused_rows(e, stored, n_rows, wide);
         dtype_from_f32(dtype, taken, n, out);
-        *n_overflowed += count_overflowed(taken, dtype, out, n);
+        *n_overflowed += source_count_overflowed(taken, dtype, out, n);
         return status_ok();
     }
     if (plain && own == dtype) {
@@ -505,7 +506,7 @@ struct status source_rows(const struct source *s, size_t i, uint64_t row0, uint6
         gguf_dequantize(e->gguf->quant, stored, n, wide);
     }
     dtype_from_f32(dtype, wide, n, out);
-    *n_overflowed += count_overflowed(wide, dtype, out, n);
+    *n_overflowed += source_count_overflowed(wide, dtype, out, n);
     return status_ok();
 }
 

@@ -20,7 +20,7 @@ enum {
     ROWS_TOGETHER = 16,          /* rows that are packed together: a panel's columns */
 };
 
-static struct status file_open(struct ckpt *c)
+static struct status ckpt_file_open(struct ckpt *c)
 {
     const hid_t access = h5_access_create();
     if (access < 0) return h5_error(STATUS_INPUT, c->path, "access properties");
@@ -49,7 +49,7 @@ struct status ckpt_open(const char *path, struct ckpt **out)
     struct status st = mem_strndup(&c->path, path, strlen(path));
     if (!status_failed(&st)) st = seal_check(path, &c->seal);
     h5_quiet();
-    if (!status_failed(&st)) st = file_open(c);
+    if (!status_failed(&st)) st = ckpt_file_open(c);
     if (!status_failed(&st)) st = ckpt_walk(c);
     if (status_failed(&st)) ckpt_close(&c);
     *out = c;

@@ -25,7 +25,7 @@ struct shape {
     uint64_t n_elems;
 };
 
-static struct status bad(const struct ckpt *c, const char *path, const char *what)
+static struct status ckpt_walk_bad(const struct ckpt *c, const char *path, const char *what)
 {
     return status_make(STATUS_INPUT, "%s: %s: %s", c->path, path, what);
 }
@@ -38,9 +38,9 @@ static struct status layout_check(const struct ckpt *c, const char *path, hid_t 
     const bool external = H5Pget_external_count(plist) != 0;
     const bool filtered = H5Pget_nfilters(plist) != 0;
     H5Pclose(plist);
-    if (external) return bad(c, path, "has external storage, which is refused");
-    if (filtered) return bad(c, path, "has filters, which are refused");
-    if (!contiguous) return bad(c, path, "expected a contiguous layout");
+    if (external) return ckpt_walk_bad(c, path, "has external storage, which is refused");
+    if (filtered) return ckpt_walk_bad(c, path, "has filters, which are refused");
+    if (!contiguous) return ckpt_walk_bad(c, path, "expected a contiguous layout");
     return status_ok();
 }
 
@@ -60,7 +60,7 @@ static struct status shape_read(const struct ckpt *c, const char *path, hid_t da
         out->n_elems *= good ? out->dims[d] : 1;
     }
     if (good) return status_ok();
-    return bad(c, path, "has a bad shape (expected 0 to 3 dimensions, none of them 0)");
+    return ckpt_walk_bad(c, path, "has a bad shape (expected 0 to 3 dimensions, none of them 0)");
 }
 
 static struct status storage_check(const struct ckpt *c, const char *path, hid_t dataset,
@@ -111,7 +111,7 @@ static struct status text_read(struct ckpt *c, const char *path, enum ckpt_text 
     struct status st = status_ok();
     const hid_t type = H5Dget_type(dataset);
     if (type < 0 || shape.n_dims != 0 || !string_type(type, CKPT_TEXT_BYTES_MAX, &n)) {
-        st = bad(c, path, "expected one string of fixed length, at most 256 MiB");
+        st = ckpt_walk_bad(c, path, "expected one string of fixed length, at most 256 MiB");
         goto out;
     }
     TRY_GOTO(st, storage_check(c, path, dataset, n), out);
@@ -140,7 +140,7 @@ static struct status floats_read(struct ckpt *c, const char *path, float **out, 
     const hid_t type = H5Dget_type(dataset);
     if (type < 0 || !h5_dtype_match(type, &dtype) || dtype != DTYPE_F32 || shape.n_dims != 1 ||
         shape.n_elems > 65536) {
-        st = bad(c, path, "expected a vector of at most 65536 f32");
+        st = ckpt_walk_bad(c, path, "expected a vector of at most 65536 f32");
         goto out;
     }
     TRY_GOTO(st, storage_check(c, path, dataset, shape.n_elems * sizeof(float)), out);
@@ -159,7 +159,7 @@ static struct status rope_factors_read(struct ckpt *c, const char *path)
 {
     size_t n = 0;
     TRY(floats_read(c, path, &c->rope_factors, &n));
-    return n == 2 ? status_ok() : bad(c, path, "expected two values");
+    return n == 2 ? status_ok() : ckpt_walk_bad(c, path, "expected two values");
 }
 
 struct status ckpt_int_attribute(const struct ckpt *c, const char *path, hid_t object,
@@ -204,7 +204,8 @@ struct status ckpt_leaf_read(const struct ckpt *c, const char *path, hid_t datas
 
 struct status ckpt_entry_add(struct ckpt *c, const char *path, const struct ckpt_tensor *t)
 {
-    if (c->n_entries == CKPT_TENSORS_MAX) return bad(c, path, "more tensors than 1048576");
+    if (c->n_entries == CKPT_TENSORS_MAX)
+        return ckpt_walk_bad(c, path, "more tensors than 1048576");
     if (c->n_entries == c->n_entries_capacity) {
         const size_t n_new = c->n_entries_capacity == 0 ? 64 : 2 * c->n_entries_capacity;
         TRY(mem_grow(&c->entries, c->n_entries_capacity, n_new, sizeof c->entries[0],
@@ -228,12 +229,12 @@ static struct status tensor_read(struct ckpt *c, const char *path)
     hid_t dataset;
     struct shape shape;
     struct ckpt_tensor t = {0};
-    if (strlen(path) >= CKPT_NAME_MAX) return bad(c, path, "too long a name");
+    if (strlen(path) >= CKPT_NAME_MAX) return ckpt_walk_bad(c, path, "too long a name");
     TRY(dataset_open(c, path, &dataset, &shape));
     const hid_t type = H5Dget_type(dataset);
     struct status st = status_ok();
     if (type < 0 || !h5_dtype_match(type, &t.dtype) || shape.n_dims == 0) {
-        st = bad(c, path, "expected f32, f16, bf16, i8 or u8 in 1 to 3 dimensions");
+        st = ckpt_walk_bad(c, path, "expected f32, f16, bf16, i8 or u8 in 1 to 3 dimensions");
         goto out;
     }
     t.n_dims = (uint32_t)shape.n_dims;
@@ -327,10 +328,11 @@ static struct status object_visit(struct walk *w, hid_t group, const char *name)
     if (H5Oget_info_by_name(group, name, &info, H5P_DEFAULT) < 0) {
         return h5_error(STATUS_INPUT, w->c->path, "%s", w->path);
     }
-    if (info.rc != 1) return bad(w->c, w->path, "has several names, which is refused");
+    if (info.rc != 1) return ckpt_walk_bad(w->c, w->path, "has several names, which is refused");
     if (info.type == H5O_TYPE_DATASET) return dataset_visit(w->c, w->path);
-    if (info.type != H5O_TYPE_GROUP) return bad(w->c, w->path, "is neither group nor dataset");
-    if (w->depth == CKPT_DEPTH_MAX) return bad(w->c, w->path, "lies too deep");
+    if (info.type != H5O_TYPE_GROUP)
+        return ckpt_walk_bad(w->c, w->path, "is neither group nor dataset");
+    if (w->depth == CKPT_DEPTH_MAX) return ckpt_walk_bad(w->c, w->path, "lies too deep");
     if (strncmp(w->path, "/weights/", strlen("/weights/")) == 0) {
         TRY(ckpt_quant_read(w->c, w->path));
     }
@@ -346,13 +348,13 @@ static struct status link_visit(struct walk *w, hid_t group, const char *name, H
     const int n_added = snprintf(w->path + n, sizeof w->path - n, "/%s", name);
     struct status st;
     if (n_added < 0 || (size_t)n_added >= sizeof w->path - n) {
-        st = bad(w->c, w->path, "too long a path");
+        st = ckpt_walk_bad(w->c, w->path, "too long a path");
     } else if (type != H5L_TYPE_HARD) {
-        st = bad(w->c, w->path, "is a soft or external link, which is refused");
+        st = ckpt_walk_bad(w->c, w->path, "is a soft or external link, which is refused");
     } else if (strchr(name, '.') != NULL) {
-        st = bad(w->c, w->path, "has a dot in its name, which is refused");
+        st = ckpt_walk_bad(w->c, w->path, "has a dot in its name, which is refused");
     } else if (++w->n_links > CKPT_OBJECTS_MAX) {
-        st = bad(w->c, w->path, "too many objects");
+        st = ckpt_walk_bad(w->c, w->path, "too many objects");
     } else {
         st = object_visit(w, group, name);
     }
@@ -431,7 +433,8 @@ struct status ckpt_walk(struct ckpt *c)
     struct walk w = {.c = c};
     TRY(root_read(c));
     TRY(group_walk(&w));
-    if (c->texts[CKPT_TEXT_CONFIG].text == NULL) return bad(c, "/config/config_json", "is missing");
+    if (c->texts[CKPT_TEXT_CONFIG].text == NULL)
+        return ckpt_walk_bad(c, "/config/config_json", "is missing");
     TRY(ckpt_quant_link(c));
     for (size_t i = 0; i < c->n_entries; i++) {
         if (c->entries[i].tensor.quant.kind == QUANT_NONE) TRY(sums_read(c, &c->entries[i]));

@@ -26,7 +26,8 @@ void ckpt_streams_close(struct ckpt_writer *w)
 }
 
 /* Fills everything of t but its blocks and name; refuses shapes that cannot be stored. */
-static struct status shape_of(const struct ckpt_tensor_spec *spec, struct ckpt_tensor *t)
+static struct status ckpt_writer_tensor_shape_of(const struct ckpt_tensor_spec *spec,
+                                                 struct ckpt_tensor *t)
 {
     uint64_t n_elems = 1;
     bool good = spec->n_dims >= 1 && spec->n_dims <= CKPT_DIMS_MAX;
@@ -152,7 +153,7 @@ static struct status stream_create(struct ckpt_writer *w, const struct ckpt_tens
 {
     struct ckpt_stream *s = &w->streams[w->n_streams++];
     struct ckpt_tensor t = {0};
-    TRY(shape_of(spec, &t));
+    TRY(ckpt_writer_tensor_shape_of(spec, &t));
     t.rows_per_block = ckpt_rows_per_block(spec);
     t.n_blocks = t.n_rows / t.rows_per_block + (t.n_rows % t.rows_per_block != 0);
     TRY(block_reserve(s, (size_t)(t.rows_per_block * (t.n_bytes / t.n_rows))));
@@ -198,7 +199,7 @@ out:
 static struct status quant_check(const struct ckpt_tensor_spec *spec)
 {
     struct ckpt_tensor t = {0};
-    TRY(shape_of(spec, &t));
+    TRY(ckpt_writer_tensor_shape_of(spec, &t));
     if (spec->n_dims < 2 || spec->method == NULL ||
         spec->leaf_elems % quant_kernel_group(spec->quant) != 0) {
         return status_make(

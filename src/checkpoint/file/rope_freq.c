@@ -180,7 +180,7 @@ static struct status make_divided(const struct rope *r, struct rope_freq *out)
     return status_ok();
 }
 
-static struct status make_plain(const struct rope *r, struct rope_freq *out)
+static struct status rope_freq_make_plain(const struct rope *r, struct rope_freq *out)
 {
     for (size_t i = 0; i < out->n; i++) out->inv_freq[i] = (float)plain_of(r, i);
     return status_ok();
@@ -199,7 +199,7 @@ struct status rope_freq_make(const struct js_node *config, struct rope_freq *out
     const struct rope r = rope_read(config);
     struct status (*make)(const struct rope *, struct rope_freq *) = NULL;
     *out = (struct rope_freq){.attention_factor = 1, .softmax_factor = 1};
-    if (r.scaling == NULL) make = make_plain;
+    if (r.scaling == NULL) make = rope_freq_make_plain;
     for (size_t i = 0; r.scaling != NULL && r.rule != NULL && i < sizeof rules / sizeof rules[0];
          i++) {
         if (strcmp(r.rule, rules[i].rule) == 0) make = rules[i].make;

@@ -26,7 +26,7 @@ static uint64_t trailer_words(uint64_t n_entries)
     return n_entries * ENTRY_WORDS + FOOTER_WORDS;
 }
 
-static struct status fail(enum status_code code, const char *path, const char *what)
+static struct status seal_fail(enum status_code code, const char *path, const char *what)
 {
     return status_make(code, "%s: %s: %s", path, what, strerror(errno));
 }
@@ -36,7 +36,7 @@ static struct status read_at(int fd, const char *path, uint64_t offset, void *ou
     for (size_t done = 0; done < n;) {
         const ssize_t got = pread(fd, (char *)out + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return fail(STATUS_INPUT, path, "reading");
+        if (got < 0) return seal_fail(STATUS_INPUT, path, "reading");
         if (got == 0) {
             return status_make(STATUS_INPUT, "%s: ends at byte %llu, expected more", path,
                                (unsigned long long)(offset + done));
@@ -46,12 +46,12 @@ static struct status read_at(int fd, const char *path, uint64_t offset, void *ou
     return status_ok();
 }
 
-static struct status write_all(int fd, const char *path, const void *bytes, size_t n)
+static struct status seal_write_all(int fd, const char *path, const void *bytes, size_t n)
 {
     for (size_t done = 0; done < n;) {
         const ssize_t put = write(fd, (const char *)bytes + done, n - done);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return fail(STATUS_IO, path, "writing");
+        if (put < 0) return seal_fail(STATUS_IO, path, "writing");
         done += (size_t)put;
     }
     return status_ok();
@@ -135,24 +135,24 @@ struct status seal_append(const char *path, struct seal_extent *raw, size_t n)
     struct trailer t = {0};
     char *chunk = NULL;
     const int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return fail(STATUS_IO, path, "opening");
+    if (fd < 0) return seal_fail(STATUS_IO, path, "opening");
     struct stat info;
     struct status st = status_ok();
-    if (fstat(fd, &info) != 0) st = fail(STATUS_IO, path, "stat");
+    if (fstat(fd, &info) != 0) st = seal_fail(STATUS_IO, path, "stat");
     if (status_failed(&st)) goto out;
     TRY_GOTO(st, mem_alloc(&chunk, CHUNK_BYTES, 1, "a checksum buffer"), out);
     TRY_GOTO(st, mem_alloc(&t.words, trailer_words(n + 1), sizeof t.words[0], "the seal"), out);
     TRY_GOTO(st, trailer_regions(path, raw, n, (uint64_t)info.st_size, &t), out);
     TRY_GOTO(st, trailer_fill(fd, path, (uint64_t)info.st_size, chunk, &t), out);
     if (lseek(fd, 0, SEEK_END) < 0) {
-        st = fail(STATUS_IO, path, "seek");
+        st = seal_fail(STATUS_IO, path, "seek");
         goto out;
     }
-    st = write_all(fd, path, t.words, trailer_words(t.n_entries) * sizeof t.words[0]);
+    st = seal_write_all(fd, path, t.words, trailer_words(t.n_entries) * sizeof t.words[0]);
 out:
     mem_free(&t.words);
     mem_free(&chunk);
-    if (close(fd) != 0 && !status_failed(&st)) st = fail(STATUS_IO, path, "close");
+    if (close(fd) != 0 && !status_failed(&st)) st = seal_fail(STATUS_IO, path, "close");
     return st;
 }
 
@@ -213,7 +213,7 @@ static struct status check_open(int fd, const char *path, struct seal_info *out)
     struct trailer t = {0};
     char *chunk = NULL;
     struct stat info;
-    if (fstat(fd, &info) != 0) return fail(STATUS_INPUT, path, "stat");
+    if (fstat(fd, &info) != 0) return seal_fail(STATUS_INPUT, path, "stat");
     if (!S_ISREG(info.st_mode)) {
         return status_make(STATUS_INPUT, "%s: expected a regular file, as shoal convert makes them",
                            path);

@@ -19,7 +19,7 @@ struct slab_want slab_whole(const struct ckpt_tensor *t)
 }
 
 /* Rows of one outer index: `out` of [E, out, in], else all rows. */
-static uint64_t inner_rows(const struct ckpt_tensor *t)
+static uint64_t loader_inner_rows(const struct ckpt_tensor *t)
 {
     return t->n_dims == 3 ? t->dims[1] : t->n_rows;
 }
@@ -45,7 +45,7 @@ static struct status want_check(const struct loader *l, const struct slab_want *
         return status_make(STATUS_BUG, "%s: a slab of a tensor that is not stored in this file",
                            ckpt_path(l->o->c));
     }
-    const uint64_t n_outer = t->n_dims == 3 ? t->dims[0] : 1, n_inner = inner_rows(t);
+    const uint64_t n_outer = t->n_dims == 3 ? t->dims[0] : 1, n_inner = loader_inner_rows(t);
     if (want->n_outer > n_outer || want->outer0 > n_outer - want->n_outer ||
         want->n_rows > n_inner || want->row0 > n_inner - want->n_rows || want->n_cols > t->n_cols ||
         want->col0 > t->n_cols - want->n_cols) {
@@ -65,7 +65,7 @@ static void want_mark(const struct loader *l, const struct slab_want *want, unsi
     const struct ckpt_tensor *t = want->tensor;
     if (want_is_empty(want)) return;
     for (uint64_t e = want->outer0; e < want->outer0 + want->n_outer; e++) {
-        const uint64_t row = e * inner_rows(t) + want->row0;
+        const uint64_t row = e * loader_inner_rows(t) + want->row0;
         const uint64_t last = (row + want->n_rows - 1) / t->rows_per_block;
         for (uint64_t b = row / t->rows_per_block; b <= last; b++) {
             const uint64_t block = l->first_block[t->index] + b;
@@ -104,7 +104,7 @@ static size_t bits_bytes(const struct loader *l)
 }
 
 /* Marks every block that this rank wants as wanted by it alone; find_shared corrects that. */
-static struct status prepare(struct loader *l)
+static struct status loader_prepare(struct loader *l)
 {
     const size_t n_tensors = ckpt_stored_count(l->o->c);
     for (size_t i = 0; i < l->o->n_wants; i++) TRY(want_check(l, &l->o->wants[i]));
@@ -146,7 +146,7 @@ static struct status want_take(const struct loader *l, size_t index, uint64_t ro
 {
     const struct slab_want *want = &l->o->wants[index];
     const struct ckpt_tensor *t = want->tensor;
-    const uint64_t inner = inner_rows(t), high = row + n_rows;
+    const uint64_t inner = loader_inner_rows(t), high = row + n_rows;
     const size_t elem_bytes = dtype_bytes(t->dtype), row_bytes = (size_t)t->n_cols * elem_bytes;
     if (want_is_empty(want)) return status_ok();
     uint64_t e = row / inner;
@@ -198,7 +198,7 @@ struct status loader_run(const struct loader_job *job, struct loader_stats *stat
     MPI_Comm_size(host, &l.n_ranks);
     struct status st;
     TRY_GOTO(st, loader_check_same(job->c, host), out);
-    TRY_GOTO(st, loader_agree(host, prepare(&l)), out);
+    TRY_GOTO(st, loader_agree(host, loader_prepare(&l)), out);
     find_shared(&l);
     TRY_GOTO(st, loader_rounds(&l, loader_stream(&l, &mine), &mine), out);
     uint64_t sums[2] = {mine.n_blocks, mine.n_bytes};

@@ -53,7 +53,7 @@ static const struct ckpt_tensor *tensor_at(const struct loader *l, struct loader
     return ckpt_tensor_at(l->o->c, at.tensor);
 }
 
-static uint64_t block_of(const struct loader *l, struct loader_place at)
+static uint64_t loader_rounds_block_of(const struct loader *l, struct loader_place at)
 {
     return at.block - l->first_block[at.tensor];
 }
@@ -61,7 +61,7 @@ static uint64_t block_of(const struct loader *l, struct loader_place at)
 /* The bytes of a block in a slot. */
 static size_t padded_bytes(const struct loader *l, struct loader_place at)
 {
-    const size_t n = ckpt_block_bytes(tensor_at(l, at), block_of(l, at));
+    const size_t n = ckpt_block_bytes(tensor_at(l, at), loader_rounds_block_of(l, at));
     return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
 }
 
@@ -72,7 +72,7 @@ static bool run_holds(const struct rounds *r, const struct run_block *b)
     return b->at.block < r->l->n_blocks && b->offset + padded_bytes(r->l, b->at) <= r->slot_bytes;
 }
 
-static void run_step(const struct rounds *r, struct run_block *b)
+static void loader_rounds_run_step(const struct rounds *r, struct run_block *b)
 {
     b->offset += padded_bytes(r->l, b->at);
     b->at = next_place(r->l, b->at);
@@ -83,7 +83,7 @@ static void skip_runs(const struct rounds *r, struct loader_place *at, int n)
 {
     for (int i = 0; i < n; i++) {
         struct run_block b = {.at = *at};
-        while (run_holds(r, &b)) run_step(r, &b);
+        while (run_holds(r, &b)) loader_rounds_run_step(r, &b);
         *at = b.at;
     }
 }
@@ -166,7 +166,7 @@ static void window_sync(const struct rounds *r)
 }
 
 /* The slot of the round's i-th run. */
-static char *slot_of(const struct rounds *r, unsigned round, int i)
+static char *loader_rounds_slot_of(const struct rounds *r, unsigned round, int i)
 {
     const int n_lanes = r->l->n_lanes;
     const size_t lane = (size_t)(i % n_lanes) + round % 2 * (size_t)n_lanes;
@@ -181,8 +181,8 @@ static void advise_round(struct rounds *r)
     skip_runs(r, &at, l->rank * l->n_lanes);
     for (int i = 0; i < l->n_lanes; i++) {
         struct run_block b = {.at = at};
-        for (; run_holds(r, &b); run_step(r, &b))
-            ckpt_advise_blocks(l->o->c, tensor_at(l, b.at), block_of(l, b.at), 1);
+        for (; run_holds(r, &b); loader_rounds_run_step(r, &b))
+            ckpt_advise_blocks(l->o->c, tensor_at(l, b.at), loader_rounds_block_of(l, b.at), 1);
         at = b.at;
     }
     skip_runs(r, &r->ahead, l->n_ranks * l->n_lanes);
@@ -208,9 +208,10 @@ static void read_run(void *ctx, uint32_t i)
     if (i >= (uint32_t)l->n_lanes) return;
     struct run_read *read = &job->reads[i];
     read->status = status_ok();
-    for (struct run_block b = {.at = read->first}; run_holds(job->r, &b); run_step(job->r, &b)) {
+    for (struct run_block b = {.at = read->first}; run_holds(job->r, &b);
+         loader_rounds_run_step(job->r, &b)) {
         const struct ckpt_tensor *t = tensor_at(l, b.at);
-        const uint64_t block = block_of(l, b.at);
+        const uint64_t block = loader_rounds_block_of(l, b.at);
         read->stats.n_blocks++;
         read->stats.n_bytes += ckpt_block_bytes(t, block);
         read->status = ckpt_read_block(l->o->c, t, block, read->slot + b.offset);
@@ -228,7 +229,7 @@ static struct status round_read(const struct rounds *r, struct loader_place at, 
     skip_runs(r, &at, l->rank * l->n_lanes);
     for (int i = 0; i < l->n_lanes; i++) {
         job.reads[i].first = at;
-        job.reads[i].slot = slot_of(r, round, l->rank * l->n_lanes + i);
+        job.reads[i].slot = loader_rounds_slot_of(r, round, l->rank * l->n_lanes + i);
         skip_runs(r, &at, 1);
     }
     team_run(l->o->team, 1, read_run, &job);
@@ -271,7 +272,7 @@ static void take_pieces(void *ctx, uint32_t part)
 static struct status block_take(const struct loader *l, struct loader_place at, const char *bytes)
 {
     const struct ckpt_tensor *t = tensor_at(l, at);
-    const uint64_t block = block_of(l, at), row0 = block * t->rows_per_block;
+    const uint64_t block = loader_rounds_block_of(l, at), row0 = block * t->rows_per_block;
     const uint64_t n_rows = ckpt_block_rows(t, block);
     if (l->first_want[at.tensor] == l->first_want[at.tensor + 1]) return status_ok();
     if (l->o->sink_is_serial || team_size(l->o->team) == 1)
@@ -295,8 +296,9 @@ static struct status round_take(const struct rounds *r, struct loader_place *at,
     struct status st = status_ok();
     for (int i = 0; i < l->n_ranks * l->n_lanes; i++) {
         struct run_block b = {.at = *at};
-        for (; run_holds(r, &b); run_step(r, &b)) {
-            if (!status_failed(&st)) st = block_take(l, b.at, slot_of(r, round, i) + b.offset);
+        for (; run_holds(r, &b); loader_rounds_run_step(r, &b)) {
+            if (!status_failed(&st))
+                st = block_take(l, b.at, loader_rounds_slot_of(r, round, i) + b.offset);
         }
         *at = b.at;
     }
@@ -305,7 +307,8 @@ static struct status round_take(const struct rounds *r, struct loader_place *at,
 
 /* Runs all rounds. A rank whose sink fails reports it at the next round's agreement, or at the end.
  */
-static struct status rounds_run(struct rounds *r, struct status mine, struct loader_stats *stats)
+static struct status loader_rounds_run(struct rounds *r, struct status mine,
+                                       struct loader_stats *stats)
 {
     const struct loader *l = r->l;
     struct loader_place at = first_place(l);
@@ -330,7 +333,7 @@ struct status loader_rounds(struct loader *l, struct status mine, struct loader_
         mem_alloc(&r.slots, (size_t)l->n_ranks, sizeof r.slots[0], "the slots' addresses");
     TRY_GOTO(st, loader_agree(l->o->host, st), out);
     TRY_GOTO(st, loader_agree(l->o->host, slots_create(&r)), out);
-    st = rounds_run(&r, mine, stats);
+    st = loader_rounds_run(&r, mine, stats);
 out:
     slots_destroy(&r);
     mem_free(&r.slots);

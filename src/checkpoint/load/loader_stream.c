@@ -43,7 +43,7 @@ static const struct ckpt_tensor *tensor_of(const struct stream *s, uint64_t i)
 }
 
 /* The block's number within its tensor. */
-static uint64_t block_of(const struct stream *s, uint64_t i)
+static uint64_t loader_stream_block_of(const struct stream *s, uint64_t i)
 {
     return s->list[i].block - s->l->first_block[s->list[i].tensor];
 }
@@ -65,7 +65,7 @@ static void advise(const struct stream *s, uint64_t run)
     const uint64_t end = s->runs[run + 1];
     for (uint64_t i = s->runs[run], n; i < end; i += n) {
         n = neighbours(s, i, end);
-        ckpt_advise_blocks(s->l->o->c, tensor_of(s, i), block_of(s, i), n);
+        ckpt_advise_blocks(s->l->o->c, tensor_of(s, i), loader_stream_block_of(s, i), n);
     }
 }
 
@@ -86,8 +86,10 @@ static struct status lane_blocks(const struct stream *s, struct lane *lane, uint
     const struct ckpt_tensor *t = tensor_of(s, i);
     struct rows_ctx r = {.l = s->l, .tensor = s->list[i].tensor};
     lane->stats.n_blocks += n;
-    for (uint64_t k = 0; k < n; k++) lane->stats.n_bytes += ckpt_block_bytes(t, block_of(s, i + k));
-    return ckpt_stream_blocks(s->l->o->c, t, block_of(s, i), n, lane->buf, take_rows, &r);
+    for (uint64_t k = 0; k < n; k++)
+        lane->stats.n_bytes += ckpt_block_bytes(t, loader_stream_block_of(s, i + k));
+    return ckpt_stream_blocks(s->l->o->c, t, loader_stream_block_of(s, i), n, lane->buf, take_rows,
+                              &r);
 }
 
 static void lane_run(void *ctx, uint32_t part)
@@ -122,7 +124,7 @@ static struct status runs_make(struct stream *s, uint64_t n_bytes)
     uint64_t n_most = 0, n_run = 0;
     TRY(mem_alloc(&s->runs, s->n + 1, sizeof s->runs[0], "the list of blocks"));
     for (uint64_t i = 0; i < s->n; i++) {
-        const size_t n = ckpt_block_bytes(tensor_of(s, i), block_of(s, i));
+        const size_t n = ckpt_block_bytes(tensor_of(s, i), loader_stream_block_of(s, i));
         if (i == 0 || n_run + n > n_most) {
             s->runs[s->n_runs++] = i;
             n_run = 0;
@@ -153,7 +155,7 @@ static struct status list_make(struct stream *s)
     struct loader_place at = first;
     for (uint64_t i = 0; i < s->n; i++, at = next_alone(l, at)) {
         s->list[i] = at;
-        n_bytes += ckpt_block_bytes(tensor_of(s, i), block_of(s, i));
+        n_bytes += ckpt_block_bytes(tensor_of(s, i), loader_stream_block_of(s, i));
     }
     return runs_make(s, n_bytes);
 }

@@ -15,7 +15,7 @@ void collective_call_init(struct collective_call *out, const char *op, const cha
     out->root = -1;
 }
 
-static void describe(const struct collective_call *c, char *out, size_t out_bytes)
+static void collective_check_describe(const struct collective_call *c, char *out, size_t out_bytes)
 {
     char root[32] = "";
     if (c->root >= 0) snprintf(root, sizeof root, " from rank %lld", (long long)c->root);
@@ -23,13 +23,13 @@ static void describe(const struct collective_call *c, char *out, size_t out_byte
              (unsigned long long)c->count, (unsigned long long)c->elem_bytes, c->site);
 }
 
-static struct status compare(const struct collective_call *all, int n)
+static struct status collective_check_compare(const struct collective_call *all, int n)
 {
     for (int i = 1; i < n; i++) {
         if (memcmp(&all[0], &all[i], sizeof all[0]) == 0) continue;
         char a[192], b[192];
-        describe(&all[0], a, sizeof a);
-        describe(&all[i], b, sizeof b);
+        collective_check_describe(&all[0], a, sizeof a);
+        collective_check_describe(&all[i], b, sizeof b);
         return status_make(STATUS_BUG, "collectives differ: rank 0 calls %s, rank %d calls %s", a,
                            i, b);
     }
@@ -47,7 +47,7 @@ struct status collective_check(MPI_Comm comm, const struct collective_call *mine
     if (MPI_Allgather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, comm) != MPI_SUCCESS) {
         st = status_make(STATUS_LOST, "%s at %s: the check before it failed", mine->op, mine->site);
     }
-    if (!status_failed(&st)) st = compare(all, n);
+    if (!status_failed(&st)) st = collective_check_compare(all, n);
     mem_free(&all);
     return st;
 }

@@ -130,7 +130,7 @@ static bool has_posted(const struct slot *s, uint32_t n)
     return (int32_t)(atomic_load_explicit(&s->posted, memory_order_acquire) - n) >= 0;
 }
 
-static void pause_once(void)
+static void host_group_pause_once(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -157,7 +157,7 @@ static void sleep_until(struct host_group *g, struct slot *s, uint32_t n)
 static void look_for(struct host_group *g, struct slot *s, uint32_t n, uint64_t since)
 {
     for (int i = 0; i < g->n_spins; i++) {
-        pause_once();
+        host_group_pause_once();
         if (has_posted(s, n)) return;
     }
     do {
@@ -208,7 +208,7 @@ static char *begin_staging(struct host_group *g, size_t n_bytes)
 }
 
 /* True when `data` lies in one of this rank's segments, where the others can read it. */
-static bool in_lane(const struct host_group *g, const void *data)
+static bool host_group_in_lane(const struct host_group *g, const void *data)
 {
     const uintptr_t first = (uintptr_t)host_memory_lane(&g->memory, g->rank, STAGING_LANES);
     const size_t n_bytes = (HOST_LANES - STAGING_LANES) * g->memory.lane_bytes;
@@ -240,7 +240,8 @@ static uint64_t *table_of(const struct host_group *g, int rank)
 }
 
 /* Rank r's part of n 8-byte elements, in whole cache lines. */
-static void part_of(const struct host_group *g, int r, size_t n, size_t *begin, size_t *end)
+static void host_group_part_of(const struct host_group *g, int r, size_t n, size_t *begin,
+                               size_t *end)
 {
     const size_t unit = 16, n_units = (n + unit - 1) / unit, ranks = (size_t)g->n_ranks;
     *begin = n_units * (size_t)r / ranks * unit;
@@ -256,7 +257,7 @@ static bool is_small(const struct host_group *g, size_t n_bytes)
 
 /* --- reductions --------------------------------------------------------------------------- */
 
-static void combine(enum host_reduction what, void *acc, const void *x, size_t n)
+static void host_group_combine(enum host_reduction what, void *acc, const void *x, size_t n)
 {
     uint32_t *a32 = acc;
     const uint32_t *x32 = x;
@@ -288,20 +289,20 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
     wait_all(g, g->posted);
     if (is_small(g, n * elem)) {
         for (int r = 0; r < g->n_ranks; r++) {
-            if (r != g->rank) combine(what, buf, data_of(g, r), n);
+            if (r != g->rank) host_group_combine(what, buf, data_of(g, r), n);
         }
         return true;
     }
     size_t begin, end;
-    part_of(g, g->rank, n, &begin, &end);
+    host_group_part_of(g, g->rank, n, &begin, &end);
     for (int r = 0; r < g->n_ranks; r++) { /* only this rank reads this part of the others */
         if (r == g->rank) continue;
-        combine(what, staging + begin * elem, data_of(g, r) + begin * elem, end - begin);
+        host_group_combine(what, staging + begin * elem, data_of(g, r) + begin * elem, end - begin);
     }
     post(g);
     wait_all(g, g->posted);
     for (int r = 0; r < g->n_ranks; r++) {
-        part_of(g, r, n, &begin, &end);
+        host_group_part_of(g, r, n, &begin, &end);
         memcpy((char *)buf + begin * elem, data_of(g, r) + begin * elem, (end - begin) * elem);
     }
     return true;
@@ -310,7 +311,7 @@ bool host_group_reduce(struct host_group *g, enum host_reduction what, void *buf
 /* --- sums that become words ---------------------------------------------------------------- */
 
 /* A rank's memory for its part of the results: behind its sums when they are staged too. */
-static uint32_t *words_of(const struct host_group *g, int rank, size_t sum_bytes)
+static uint32_t *host_group_words_of(const struct host_group *g, int rank, size_t sum_bytes)
 {
     char *staging = staging_of(g, rank);
     return (uint32_t *)(void *)(data_of(g, rank) == staging ? staging + sum_bytes : staging);
@@ -374,7 +375,7 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
     const size_t n = s->n, sum_bytes = n * sizeof *s->sums, word_bytes = n * sizeof(uint32_t);
     /* a small sum may be read after this rank has gone on, so never in a segment that the caller
      * reuses */
-    const bool small = is_small(g, sum_bytes), in_place = !small && in_lane(g, s->sums);
+    const bool small = is_small(g, sum_bytes), in_place = !small && host_group_in_lane(g, s->sums);
     char *staging = begin_staging(g, (in_place ? 0 : sum_bytes) + (small ? 0 : word_bytes));
     if (staging == NULL) return false;
     if (in_place) publish(g, s->sums);
@@ -386,15 +387,15 @@ bool host_group_sum_words(struct host_group *g, const struct comm_sum *s)
         for_blocks(&j, sum_block);
         return true;
     }
-    part_of(g, g->rank, n, &j.begin, &j.end);
-    j.words = words_of(g, g->rank, sum_bytes);
+    host_group_part_of(g, g->rank, n, &j.begin, &j.end);
+    j.words = host_group_words_of(g, g->rank, sum_bytes);
     for_blocks(&j, sum_block);
     post(g);
     wait_all(g, g->posted);
     for (int i = 0; i < g->n_ranks; i++) {
         const int r = (g->rank + i) % g->n_ranks; /* each rank starts at another one */
-        part_of(g, r, n, &j.begin, &j.end);
-        j.words = words_of(g, r, sum_bytes);
+        host_group_part_of(g, r, n, &j.begin, &j.end);
+        j.words = host_group_words_of(g, r, sum_bytes);
         for_blocks(&j, take_block);
     }
     return true;
@@ -459,7 +460,7 @@ static size_t sent_bytes(const struct host_group *g, const struct comm_exchange 
 static void offer_rows(struct host_group *g, const struct comm_exchange *x, char *staging)
 {
     const size_t row_bytes = x->row_words * 4;
-    const bool in_place = in_lane(g, x->send);
+    const bool in_place = host_group_in_lane(g, x->send);
     if (in_place) publish(g, x->send);
     uint64_t *table = table_of(g, g->rank);
     size_t at = 0;
@@ -476,7 +477,7 @@ static void offer_rows(struct host_group *g, const struct comm_exchange *x, char
 bool host_group_exchange_rows(struct host_group *g, const struct comm_exchange *x)
 {
     const size_t row_bytes = x->row_words * 4;
-    char *staging = begin_staging(g, in_lane(g, x->send) ? 0 : sent_bytes(g, x));
+    char *staging = begin_staging(g, host_group_in_lane(g, x->send) ? 0 : sent_bytes(g, x));
     if (staging == NULL) return false;
     offer_rows(g, x, staging);
     post(g);

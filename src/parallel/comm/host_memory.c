@@ -47,7 +47,7 @@ static bool back(int fd, size_t at, size_t n_bytes)
     return error == 0;
 }
 
-static int make_file(struct ticket *t, size_t backed_bytes)
+static int host_memory_make_file(struct ticket *t, size_t backed_bytes)
 {
     const int fd = memfd_create("shoal", MFD_CLOEXEC);
     if (fd < 0) return -1;
@@ -63,7 +63,7 @@ static int make_file(struct ticket *t, size_t backed_bytes)
     return -1;
 }
 
-static int open_file(const struct ticket *t)
+static int host_memory_open_file(const struct ticket *t)
 {
     if (t->nonce == 0) return -1;
     const int fd = open(t->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -78,7 +78,7 @@ static int open_file(const struct ticket *t)
     return -1;
 }
 
-static bool map(struct host_memory *m)
+static bool host_memory_map(struct host_memory *m)
 {
     /* aligned to a huge page, like all lanes */
     const size_t n_reserved = m->n_bytes + HUGE_PAGE_BYTES;
@@ -135,10 +135,10 @@ bool host_memory_open(MPI_Comm comm, size_t shared_bytes, struct host_memory *ou
     memset(&t, 0, sizeof t);
     t.n_bytes = m.n_bytes;
     const size_t backed_bytes = round_up(sizeof(uint64_t) + shared_bytes, GROW_BYTES);
-    if (rank == 0) m.fd = make_file(&t, backed_bytes);
+    if (rank == 0) m.fd = host_memory_make_file(&t, backed_bytes);
     bool ok = MPI_Bcast(&t, (int)sizeof t, MPI_BYTE, 0, comm) == MPI_SUCCESS;
-    if (ok && rank != 0) m.fd = open_file(&t);
-    ok = all_agree(comm, ok && m.fd >= 0 && map(&m));
+    if (ok && rank != 0) m.fd = host_memory_open_file(&t);
+    ok = all_agree(comm, ok && m.fd >= 0 && host_memory_map(&m));
     if (ok && rank == 0) memset(m.base, 0, sizeof t.nonce);
     ok = all_agree(comm, ok);
     if (ok) *out = m;

@@ -93,7 +93,7 @@ static bool swap_one(struct deal *d)
 }
 
 /* The experts of a part stand by ascending id. */
-static void take_places(const struct deal *d, uint32_t *place, uint32_t *expert)
+static void expert_take_places(const struct deal *d, uint32_t *place, uint32_t *expert)
 {
     uint32_t at = 0;
     for (uint32_t i = 0; i < d->l->ep; i++) {
@@ -118,7 +118,7 @@ static struct status deal_all(struct deal *d, const int64_t *load, struct expert
         deal_greedily(d);
         for (size_t i = 0; i < n && swap_one(d); i++) {
         }
-        take_places(d, p->place + layer * n, p->expert + layer * n);
+        expert_take_places(d, p->place + layer * n, p->expert + layer * n);
         for (uint32_t i = 0; i < d->l->ep; i++) d->before[i] += d->of_part[i];
     }
     return status_ok();

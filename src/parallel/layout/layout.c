@@ -336,7 +336,7 @@ static struct status check_moe(const struct layout_model *m)
     return status_ok();
 }
 
-static struct status check_model(const struct layout_model *m)
+static struct status layout_check_model(const struct layout_model *m)
 {
     if (m->n_layers == 0 || m->n_layers > ARCH_LAYERS_MAX) {
         return status_make(STATUS_INPUT, "%s: %u layers, expected 1 to %d", m->name, m->n_layers,
@@ -467,7 +467,7 @@ struct status layout_build(const struct layout_model *model, uint32_t n_ranks,
     if (n_ranks == 0 || n_ranks > LAYOUT_RANKS_MAX) {
         return status_make(STATUS_USAGE, "%u ranks, expected 1 to %d", n_ranks, LAYOUT_RANKS_MAX);
     }
-    TRY(check_model(model));
+    TRY(layout_check_model(model));
     memset(out, 0, sizeof *out);
     out->model = *model;
     out->n_ranks = n_ranks;

@@ -143,7 +143,7 @@ static struct candidate best_with_pp(const struct search *s, uint32_t pp)
 
 /* The smallest pp, unless a larger one is clearly better: a pipeline needs pp groups of sequences
  * to be full, and each group its part of the KV cache. */
-static struct candidate best_of(const struct search *s)
+static struct candidate layout_choose_best_of(const struct search *s)
 {
     struct candidate chosen = {0};
     for (uint32_t pp = 1; pp <= s->t->n_ranks && pp <= s->model->n_layers; pp++) {
@@ -157,10 +157,10 @@ static struct candidate best_of(const struct search *s)
 /* Groups stay inside hosts; they may cross hosts only when nothing fits otherwise. */
 static struct candidate choose_best(struct search s)
 {
-    struct candidate inside = best_of(&s);
+    struct candidate inside = layout_choose_best_of(&s);
     if (inside.fit.fits) return inside;
     s.cross_hosts = true;
-    const struct candidate crossing = best_of(&s);
+    const struct candidate crossing = layout_choose_best_of(&s);
     return better(&crossing, &inside, margin_equal) ? crossing : inside;
 }
 
@@ -171,8 +171,9 @@ struct text {
     size_t left;
 };
 
-static void say(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct text *text, const char *format, ...)
+static void layout_choose_say(struct text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void layout_choose_say(struct text *text, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -197,13 +198,15 @@ static const char *link_name(enum layout_link link)
 static void say_pp(struct text *text, const struct layout *l, const struct search *s, bool fits)
 {
     if (!fits) {
-        say(text, "No layout fits; this one lacks the least memory. ");
+        layout_choose_say(text, "No layout fits; this one lacks the least memory. ");
     } else if (s->flags->pp != 0) {
-        say(text, "pp %u as asked. ", l->pp);
+        layout_choose_say(text, "pp %u as asked. ", l->pp);
     } else if (l->pp == 1) {
-        say(text, "pp 1: the layers fit without a pipeline, which would need groups to fill it. ");
+        layout_choose_say(
+            text, "pp 1: the layers fit without a pipeline, which would need groups to fill it. ");
     } else {
-        say(text,
+        layout_choose_say(
+            text,
             "pp %u %s: with fewer stages the weights leave too little memory for the KV cache, and "
             "stages exchange the least. ",
             l->pp, s->t->n_nodes == 1 ? "inside the host" : "across hosts");
@@ -214,12 +217,15 @@ static void say_tp(struct text *text, const struct layout *l, const struct searc
 {
     const char *where = link_name(layout_link_of(s->t, s->order, l->tp));
     if (s->flags->tp != 0) {
-        say(text, "tp %u as asked%s%s. ", l->tp, l->tp > 1 ? ", " : "", l->tp > 1 ? where : "");
+        layout_choose_say(text, "tp %u as asked%s%s. ", l->tp, l->tp > 1 ? ", " : "",
+                          l->tp > 1 ? where : "");
     } else if (l->tp == 1) {
-        say(text, "tp 1: a rank's memory holds its layers, so nothing is summed over ranks%s. ",
+        layout_choose_say(
+            text, "tp 1: a rank's memory holds its layers, so nothing is summed over ranks%s. ",
             l->dp > 1 ? " (for a few requests at a time, a larger --tp answers sooner)" : "");
     } else {
-        say(text, "tp %u %s: divides attention's weights and the KV cache where sums are cheap. ",
+        layout_choose_say(
+            text, "tp %u %s: divides attention's weights and the KV cache where sums are cheap. ",
             l->tp, where);
     }
 }
@@ -227,9 +233,9 @@ static void say_tp(struct text *text, const struct layout *l, const struct searc
 static void say_dp(struct text *text, const struct layout *l, const struct search *s)
 {
     if (s->flags->dp != 0) {
-        say(text, "dp %u as asked. ", l->dp);
+        layout_choose_say(text, "dp %u as asked. ", l->dp);
     } else if (l->dp > 1) {
-        say(text, "dp %u: the remaining ranks are replicas, for throughput. ", l->dp);
+        layout_choose_say(text, "dp %u: the remaining ranks are replicas, for throughput. ", l->dp);
     }
 }
 
@@ -238,24 +244,27 @@ static void say_ep(struct text *text, const struct layout *l, const struct searc
     if (l->model.n_experts == 0) return;
     const char *where = link_name(layout_link_of(s->t, s->order, l->ep * l->etp));
     if (s->flags->ep != 0) {
-        say(text, "ep %u as asked", l->ep);
+        layout_choose_say(text, "ep %u as asked", l->ep);
     } else if (l->ep > 1) {
-        say(text, "ep %u %s: each expert is read by one rank for all of them", l->ep, where);
+        layout_choose_say(text, "ep %u %s: each expert is read by one rank for all of them", l->ep,
+                          where);
     } else {
-        say(text, "ep 1: %s",
-            l->dp * l->tp == 1 ? "a stage is one rank, which holds its layers' experts"
-                               : "no group of ranks inside a host divides the stage");
+        layout_choose_say(text, "ep 1: %s",
+                          l->dp * l->tp == 1
+                              ? "a stage is one rank, which holds its layers' experts"
+                              : "no group of ranks inside a host divides the stage");
     }
-    if (l->etp > 1) say(text, ", its columns split over %u ranks", l->etp);
-    if (l->n_expert_replicas > 1) say(text, ", in %u copies", l->n_expert_replicas);
-    say(text, ". ");
+    if (l->etp > 1) layout_choose_say(text, ", its columns split over %u ranks", l->etp);
+    if (l->n_expert_replicas > 1) layout_choose_say(text, ", in %u copies", l->n_expert_replicas);
+    layout_choose_say(text, ". ");
 }
 
 static void say_lack(struct text *text, const struct layout *l, const struct layout_fit *fit)
 {
     if (fit->fits) return;
     const struct layout_place place = layout_place_of(l, fit->worst_rank);
-    say(text,
+    layout_choose_say(
+        text,
         "DOES NOT FIT: rank %u (stage %u, tp %u) needs %.2f GiB and may use %.2f GiB, %.2f GiB "
         "less. ",
         fit->worst_rank, place.pp, place.tp, gib(fit->needed_bytes), gib(fit->budget_bytes),

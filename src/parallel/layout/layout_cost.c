@@ -92,8 +92,8 @@ struct group {
     double n, bytes_s, latency_s;
 };
 
-static struct group group_of(const struct topo *t, const uint32_t *order, const struct rates *rates,
-                             uint32_t n)
+static struct group layout_cost_group_of(const struct topo *t, const uint32_t *order,
+                                         const struct rates *rates, uint32_t n)
 {
     const enum layout_link link = layout_link_of(t, order, n);
     return (struct group){n, link == LINK_NET ? rates->net_bytes : link_bytes[link],
@@ -201,8 +201,8 @@ double layout_rows_s(const struct layout *l, const struct topo *t, const uint32_
                      const struct layout_budget *budget, const struct layout_fit *fit)
 {
     struct stage_load s = {.l = l, .rates = slowest_rank(t), .kv_bytes = budget->kv.element_bytes};
-    s.tp = group_of(t, order, &s.rates, l->tp);
-    s.experts = group_of(t, order, &s.rates, l->ep * l->etp);
+    s.tp = layout_cost_group_of(t, order, &s.rates, l->tp);
+    s.experts = layout_cost_group_of(t, order, &s.rates, l->ep * l->etp);
     /* pp groups are in flight and share the cache */
     const double slots = (double)fit->n_kv_blocks / blocks_per_slot / l->pp;
     s.rows = slots * rows_per_slot;

@@ -18,8 +18,8 @@ double layout_weight_bytes(const struct layout_model *m, enum layout_class c)
 }
 
 /* A weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
-static uint64_t packed_bytes(const struct layout_model *m, enum layout_class c, uint64_t n_out,
-                             uint64_t k)
+static uint64_t layout_memory_packed_bytes(const struct layout_model *m, enum layout_class c,
+                                           uint64_t n_out, uint64_t k)
 {
     return (n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS * layout_row_bytes(m, c, k);
 }
@@ -32,11 +32,13 @@ static uint64_t latent_bytes(const struct layout *l, struct layout_place place)
     const enum layout_class c = LAYOUT_ATTENTION;
     const uint64_t h = range_count(layout_heads(l, place.tp)), own = m->query_dim - m->rotary;
     const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width;
-    const uint64_t absorbed = packed_bytes(m, LAYOUT_ROUTER, m->kv_lora, own) +
-                              packed_bytes(m, LAYOUT_ROUTER, m->head_dim, m->kv_lora);
-    return packed_bytes(m, c, m->q_lora, m->width) + packed_bytes(m, c, h * m->query_dim, q_in) +
-           packed_bytes(m, c, m->kv_lora, m->width) + packed_bytes(m, c, m->rotary, m->width) +
-           h * absorbed + packed_bytes(m, c, m->width, h * m->head_dim) +
+    const uint64_t absorbed = layout_memory_packed_bytes(m, LAYOUT_ROUTER, m->kv_lora, own) +
+                              layout_memory_packed_bytes(m, LAYOUT_ROUTER, m->head_dim, m->kv_lora);
+    return layout_memory_packed_bytes(m, c, m->q_lora, m->width) +
+           layout_memory_packed_bytes(m, c, h * m->query_dim, q_in) +
+           layout_memory_packed_bytes(m, c, m->kv_lora, m->width) +
+           layout_memory_packed_bytes(m, c, m->rotary, m->width) + h * absorbed +
+           layout_memory_packed_bytes(m, c, m->width, h * m->head_dim) +
            4 * (2ull * m->width + m->q_lora + m->kv_lora);
 }
 
@@ -49,15 +51,16 @@ static uint64_t attention_bytes(const struct layout *l, struct layout_place plac
     uint64_t n_f32 = 2ull * m->width; /* two norms */
     if (m->qk_norm) n_f32 += 2ull * m->head_dim;
     if (m->attention_bias) n_f32 += q + 2 * kv + m->width;
-    return packed_bytes(m, LAYOUT_ATTENTION, q, m->width) +
-           2 * packed_bytes(m, LAYOUT_ATTENTION, kv, m->width) +
-           packed_bytes(m, LAYOUT_ATTENTION, m->width, q) + 4 * n_f32;
+    return layout_memory_packed_bytes(m, LAYOUT_ATTENTION, q, m->width) +
+           2 * layout_memory_packed_bytes(m, LAYOUT_ATTENTION, kv, m->width) +
+           layout_memory_packed_bytes(m, LAYOUT_ATTENTION, m->width, q) + 4 * n_f32;
 }
 
 /* Gate, up and down of one FFN with f columns here. */
 static uint64_t ffn_bytes(const struct layout_model *m, enum layout_class c, uint64_t f)
 {
-    return 2 * packed_bytes(m, c, f, m->width) + packed_bytes(m, c, m->width, f);
+    return 2 * layout_memory_packed_bytes(m, c, f, m->width) +
+           layout_memory_packed_bytes(m, c, m->width, f);
 }
 
 static uint64_t experts_bytes(const struct layout *l, struct layout_place place)
@@ -67,7 +70,7 @@ static uint64_t experts_bytes(const struct layout *l, struct layout_place place)
     uint64_t one = ffn_bytes(m, LAYOUT_EXPERTS, f);
     if (m->expert_bias) one += 4 * (2 * f + m->width);
     return range_count(layout_experts(l, place.ep)) * one +
-           packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width) +
+           layout_memory_packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width) +
            (m->expert_bias ? 4ull * m->n_experts : 0);
 }
 
@@ -87,7 +90,7 @@ static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
         bytes += m->layer_is_moe[i] ? moe : dense;
     }
     if (first && !(last && m->tied)) bytes += v * layout_row_bytes(m, LAYOUT_EMBED, m->width);
-    if (last) bytes += packed_bytes(m, LAYOUT_HEAD, v, m->width) + 4ull * m->width;
+    if (last) bytes += layout_memory_packed_bytes(m, LAYOUT_HEAD, v, m->width) + 4ull * m->width;
     return bytes;
 }
 

@@ -13,8 +13,8 @@ static uint64_t later(uint64_t a, uint64_t b)
 
 /* done [pp]: when each stage was done with the step before; results [pp]: when the results of the
  * last pp steps were at the lead. */
-static void run_step(const struct pipe_replay *r, uint64_t step, uint64_t *done, uint64_t *results,
-                     struct pipe_stage_time *out)
+static void pipe_replay_run_step(const struct pipe_replay *r, uint64_t step, uint64_t *done,
+                                 uint64_t *results, struct pipe_stage_time *out)
 {
     const bool counts = step >= r->first_step;
     const int64_t due = pipe_result_due(step, r->pp);
@@ -45,7 +45,7 @@ struct status pipe_replay_run(const struct pipe_replay *r, struct pipe_stage_tim
     TRY(mem_alloc(&times, 2 * (size_t)r->pp, sizeof *times, "replay"));
     memset(out, 0, r->pp * sizeof *out);
     for (uint64_t step = 0; step < r->n_steps; step++) {
-        run_step(r, step, times, times + r->pp, out);
+        pipe_replay_run_step(r, step, times, times + r->pp, out);
     }
     mem_free(&times);
     return status_ok();

@@ -47,7 +47,7 @@ static void add_wrapped(struct strbuf *out, const char *text)
 
 /* --- model and machine -------------------------------------------------------------------- */
 
-static bool is_quantized(const struct layout_model *m)
+static bool plan_report_is_quantized(const struct layout_model *m)
 {
     for (int c = 0; c < LAYOUT_CLASS_COUNT; c++) {
         if (m->weights[c].group > 1) return true;
@@ -72,7 +72,7 @@ static struct status plain_bytes(const struct layout_model *m, uint32_t element,
 static struct status add_weight_size(const struct layout_model *m, uint64_t all_bytes,
                                      struct strbuf *line)
 {
-    if (!is_quantized(m)) {
+    if (!plan_report_is_quantized(m)) {
         strbuf_printf(line, "%u bytes each", m->weight_bytes);
         return status_ok();
     }
@@ -132,8 +132,8 @@ static void add_count(struct strbuf *out, uint32_t n, const char *one, const cha
 }
 
 /* One line: how many nodes are of this kind, and what each has. */
-static void add_kind(const struct topo_node *n, uint32_t count, uint32_t n_ranks,
-                     struct strbuf *out)
+static void plan_report_add_kind(const struct topo_node *n, uint32_t count, uint32_t n_ranks,
+                                 struct strbuf *out)
 {
     char memory[CELL_BYTES];
     human_bytes(n->memory_bytes, memory);
@@ -164,7 +164,7 @@ static void add_machine(const struct topo *t, struct strbuf *out)
         for (uint32_t r = 0; r < t->n_ranks; r++) {
             n_ranks += same_kind(&t->nodes[i], &t->nodes[t->ranks[r].host]);
         }
-        add_kind(&t->nodes[i], count, n_ranks, out);
+        plan_report_add_kind(&t->nodes[i], count, n_ranks, out);
     }
 }
 
@@ -501,8 +501,9 @@ done:
 /* --- experts by load ------------------------------------------------------------------------ */
 
 /* Each part's load over all layers, by the mean of the parts. */
-static void add_parts(const struct layout *l, const struct expert_places *p, const int64_t *load,
-                      int64_t *of_layer, double *of_all, struct strbuf *out)
+static void plan_report_add_parts(const struct layout *l, const struct expert_places *p,
+                                  const int64_t *load, int64_t *of_layer, double *of_all,
+                                  struct strbuf *out)
 {
     double sum = 0;
     for (uint32_t i = 0; i < l->ep; i++) of_all[i] = 0;
@@ -530,7 +531,7 @@ static struct status add_evenness(const struct layout *l, const struct expert_pl
     TRY_GOTO(st, mem_alloc(&of_all, l->ep, sizeof *of_all, "experts' load"), done);
     strbuf_printf(out, "%*s%s %.2f, in the worst layer %.2f", INDENT, "", how, even.mean,
                   even.worst);
-    if (l->ep <= PARTS_MAX) add_parts(l, p, load, of_layer, of_all, out);
+    if (l->ep <= PARTS_MAX) plan_report_add_parts(l, p, load, of_layer, of_all, out);
     strbuf_puts(out, "\n");
 done:
     mem_free(&of_layer);

@@ -35,7 +35,7 @@ static uint32_t emptiest(const struct deal *d, int32_t numa)
     return found;
 }
 
-static void take(struct deal *d, uint32_t g)
+static void gpu_place_take(struct deal *d, uint32_t g)
 {
     if (d->load[g]++ == d->least) d->n_more--;
 }
@@ -50,12 +50,12 @@ struct status gpu_place(const int32_t *gpu_numa, uint32_t n_gpus, const int32_t 
     TRY(mem_alloc(&d.load, n_gpus, sizeof *d.load, "GPUs"));
     for (uint32_t r = 0; r < n_ranks; r++) {
         gpu_of[r] = rank_numa[r] >= 0 ? emptiest(&d, rank_numa[r]) : n_gpus;
-        if (gpu_of[r] < n_gpus) take(&d, gpu_of[r]);
+        if (gpu_of[r] < n_gpus) gpu_place_take(&d, gpu_of[r]);
     }
     for (uint32_t r = 0; r < n_ranks; r++) {
         if (gpu_of[r] < n_gpus) continue;
         gpu_of[r] = emptiest(&d, -1);
-        take(&d, gpu_of[r]);
+        gpu_place_take(&d, gpu_of[r]);
     }
     mem_free(&d.load);
     return status_ok();

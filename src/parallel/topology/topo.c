@@ -123,7 +123,7 @@ static struct status parse_synthetic(const char *spec, struct description *out)
     return mem_strndup(&out->synthetic, text, length);
 }
 
-static int compare_names(const void *a, const void *b)
+static int topo_compare_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -157,7 +157,7 @@ static struct status add_files(const char *folder, DIR *dir, struct description 
                            "none",
                            folder);
     }
-    qsort(out->files, out->n_nodes, sizeof *out->files, compare_names);
+    qsort(out->files, out->n_nodes, sizeof *out->files, topo_compare_names);
     return status_ok();
 }
 

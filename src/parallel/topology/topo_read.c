@@ -96,7 +96,7 @@ void topo_add_gpu(struct topo_node *n, const char *pci, int32_t numa, uint64_t m
     n->n_gpus++;
 }
 
-static void read_gpus(hwloc_topology_t h, struct topo_node *out)
+static void topo_read_gpus(hwloc_topology_t h, struct topo_node *out)
 {
     for (hwloc_obj_t o = NULL; (o = hwloc_get_next_pcidev(h, o)) != NULL;) {
         const struct hwloc_pcidev_attr_s *p = &o->attr->pcidev;
@@ -117,7 +117,7 @@ void topo_read_node(hwloc_topology_t h, struct topo_node *out)
     out->n_pus = count_of(h, HWLOC_OBJ_PU);
     out->n_cores = count_of(h, HWLOC_OBJ_CORE);
     if (out->n_cores == 0) out->n_cores = out->n_pus;
-    read_gpus(h, out);
+    topo_read_gpus(h, out);
     out->memory_bytes = hwloc_get_root_obj(h)->total_memory;
 }
 

@@ -14,7 +14,7 @@
 
 /* The number at the start of a small system file; `none` when there is no number ("max") or no
  * file. */
-static uint64_t read_number(const char *path, int base, uint64_t none)
+static uint64_t topo_self_read_number(const char *path, int base, uint64_t none)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL) return none;
@@ -33,7 +33,7 @@ static uint64_t group_limit(const char *mount, const char *group, const char *fi
     uint64_t least = UINT64_MAX;
     for (bool more = true; more;) {
         snprintf(path, sizeof path, "%s%s/%s", mount, folder, file);
-        const uint64_t limit = read_number(path, 10, UINT64_MAX);
+        const uint64_t limit = topo_self_read_number(path, 10, UINT64_MAX);
         if (limit < least) least = limit;
         char *slash = strrchr(folder, '/');
         more = slash != NULL;
@@ -69,7 +69,7 @@ static uint32_t read_pci(const char *device, const char *file)
 {
     char path[512];
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/%s", device, file);
-    return (uint32_t)read_number(path, 16, 0);
+    return (uint32_t)topo_self_read_number(path, 16, 0);
 }
 
 /* The system's number of a NUMA node as an index inside the host. */
@@ -77,13 +77,13 @@ static int32_t numa_of(hwloc_topology_t h, const char *device)
 {
     char path[512];
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%.200s/numa_node", device);
-    const uint64_t os = read_number(path, 10, UINT64_MAX); /* -1 when unknown */
+    const uint64_t os = topo_self_read_number(path, 10, UINT64_MAX); /* -1 when unknown */
     if (os > UINT16_MAX) return -1;
     const hwloc_obj_t numa = hwloc_get_numanode_obj_by_os_index(h, (unsigned)os);
     return numa != NULL ? (int32_t)numa->logical_index : -1;
 }
 
-static void read_gpus(hwloc_topology_t h, struct topo_node *out)
+static void topo_self_read_gpus(hwloc_topology_t h, struct topo_node *out)
 {
     DIR *dir = opendir("/sys/bus/pci/devices");
     if (dir == NULL) return;
@@ -120,7 +120,7 @@ struct status topo_self_read(struct topo_self *out)
     struct status st;
     TRY_GOTO(st, bound_set(h, &set), destroy_topology);
     topo_read_node(h, &out->node);
-    read_gpus(h, &out->node);
+    topo_self_read_gpus(h, &out->node);
     if (gethostname(out->node.name, sizeof out->node.name) != 0) {
         snprintf(out->node.name, sizeof out->node.name, "unknown");
     }

@@ -186,7 +186,7 @@ static bool is_silent(const struct watchdog *w, struct watch *v)
 }
 
 /* True when a rank has been silent for too long; *loss names the lowest of them. */
-static bool judge(struct watchdog *w, struct watchdog_loss *loss)
+static bool watchdog_judge(struct watchdog *w, struct watchdog_loss *loss)
 {
     const struct watch *first = NULL;
     uint32_t n_more = 0;
@@ -259,7 +259,7 @@ static void *speak(void *arg)
     return NULL;
 }
 
-static void say_last_words(struct watchdog *w)
+static void watchdog_say_last_words(struct watchdog *w)
 {
     pthread_t speaker;
     struct timespec until;
@@ -309,7 +309,7 @@ static void leave(struct watchdog *w, const struct watchdog_loss *loss)
     send_all(w, &p);
     log_loss(w, loss);
     if (is_first) log_recorder(w, loss->rank);
-    say_last_words(w);
+    watchdog_say_last_words(w);
     for (int i = 0; i < LINGER_BEATS; i++) {
         sleep_ns(w->interval_ns);
         atomic_fetch_add_explicit(&w->mine->beats, 1, memory_order_relaxed);
@@ -340,7 +340,7 @@ static void look(struct watchdog *w, bool at_beat)
     if (at_beat) {
         look_at_board(w);
         if (!lost) lost = board_read(w->board, &loss);
-        if (!lost) lost = judge(w, &loss);
+        if (!lost) lost = watchdog_judge(w, &loss);
     }
     if (lost) leave(w, &loss);
 }

@@ -16,7 +16,7 @@ enum { NAME_MAX_BYTES = 64 };
 
 /* Creates a file whose space is fully allocated (a full /dev/shm would otherwise be a SIGBUS
  * later). Returns its descriptor, or -1. */
-static int make_file(char name[NAME_MAX_BYTES], size_t n_bytes)
+static int watchdog_board_make_file(char name[NAME_MAX_BYTES], size_t n_bytes)
 {
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random) random = 0;
@@ -32,7 +32,7 @@ static int make_file(char name[NAME_MAX_BYTES], size_t n_bytes)
     return -1;
 }
 
-static struct board *map(int fd, size_t n_bytes)
+static struct board *watchdog_board_map(int fd, size_t n_bytes)
 {
     const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
     void *at = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
@@ -46,10 +46,10 @@ size_t board_open(struct comm *c, struct board **out, bool *shared)
         sizeof **out + (size_t)comm_size(c, COMM_HOST) * sizeof(struct board_slot);
     char name[NAME_MAX_BYTES] = "";
     int fd = -1;
-    if (is_first) fd = make_file(name, n_bytes);
+    if (is_first) fd = watchdog_board_make_file(name, n_bytes);
     comm_broadcast(c, COMM_HOST, 0, name, sizeof name);
     if (!is_first && name[0] != '\0') fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
-    *out = fd >= 0 ? map(fd, n_bytes) : NULL;
+    *out = fd >= 0 ? watchdog_board_map(fd, n_bytes) : NULL;
     uint64_t have = *out != NULL;
     comm_min_u64(c, COMM_HOST, &have, 1);
     if (fd >= 0) close(fd);
@@ -57,7 +57,7 @@ size_t board_open(struct comm *c, struct board **out, bool *shared)
     *shared = have != 0;
     if (!*shared) {
         board_close(out, n_bytes);
-        *out = map(-1, n_bytes);
+        *out = watchdog_board_map(-1, n_bytes);
     }
     return *out != NULL ? n_bytes : 0;
 }

@@ -53,7 +53,7 @@ struct scan {
 };
 
 /* Reads the next buffer once this one is used up; s->n is 0 at the end of the file. */
-static struct status fill(struct scan *s)
+static struct status input_part_fill(struct scan *s)
 {
     if (s->at < s->n) return status_ok();
     ssize_t got;
@@ -73,7 +73,7 @@ static struct status fill(struct scan *s)
 static struct status go_to_line(struct scan *s, uint64_t cut)
 {
     while (s->offset + 1 < cut) { /* line ends before byte cut - 1 */
-        TRY(fill(s));
+        TRY(input_part_fill(s));
         if (s->n == 0) return status_ok();
         const uint64_t wanted = cut - 1 - s->offset, has = s->n - s->at;
         const char *end = s->buf + s->at + (wanted < has ? wanted : has);
@@ -85,7 +85,7 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
         s->at = (size_t)(end - s->buf);
     }
     for (;;) {
-        TRY(fill(s));
+        TRY(input_part_fill(s));
         if (s->n == 0) return status_ok();
         const char *p = memchr(s->buf + s->at, '\n', s->n - s->at);
         const size_t next = p != NULL ? (size_t)(p - s->buf) + 1 : s->n;

@@ -133,7 +133,7 @@ bool line_reader_is_file(const struct line_reader *r, const char *path)
 }
 
 /* Moves the pending bytes to the front; grows the buffer when they fill it. */
-static struct status make_room(struct line_reader *r)
+static struct status line_reader_make_room(struct line_reader *r)
 {
     if (r->begin > 0) {
         memmove(r->data, r->data + r->begin, r->end - r->begin);
@@ -148,7 +148,7 @@ static struct status make_room(struct line_reader *r)
 }
 
 /* Reads some bytes behind `end`. *waiting: none can be read now. */
-static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
+static struct status line_reader_fill(struct line_reader *r, bool may_block, bool *waiting)
 {
     *waiting = false;
     struct pollfd p = {.fd = r->fd, .events = POLLIN};
@@ -156,7 +156,7 @@ static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
         *waiting = true;
         return status_ok();
     }
-    TRY(make_room(r));
+    TRY(line_reader_make_room(r));
     size_t most = r->capacity - r->end;
     const uint64_t left = r->end_offset - (r->offset + (r->end - r->begin));
     if (r->end_offset > 0 && left < most) most = (size_t)left;
@@ -174,7 +174,7 @@ static struct status fill(struct line_reader *r, bool may_block, bool *waiting)
 }
 
 /* Returns the n bytes at `begin` as a line; the last n_end of them are its line end. */
-static void take_line(struct line_reader *r, size_t n, size_t n_end, struct line *out)
+static void reader_take_line(struct line_reader *r, size_t n, size_t n_end, struct line *out)
 {
     out->number = ++r->n_lines;
     out->offset = r->offset - r->n_skipped;
@@ -229,12 +229,12 @@ struct status line_reader_next(struct line_reader *r, bool may_block, struct lin
         if (r->started) {
             const char *found = memchr(r->data + r->scanned, '\n', r->end - r->scanned);
             if (found != NULL) {
-                take_line(r, (size_t)(found - (r->data + r->begin)) + 1, 1, out);
+                reader_take_line(r, (size_t)(found - (r->data + r->begin)) + 1, 1, out);
                 return status_ok();
             }
             r->scanned = r->end;
             if (r->at_end && (r->end > r->begin || r->skipping)) {
-                take_line(r, r->end - r->begin, 0, out);
+                reader_take_line(r, r->end - r->begin, 0, out);
                 return status_ok();
             }
             if (r->end - r->begin > r->max_bytes + 1) skip_pending(r);
@@ -244,7 +244,7 @@ struct status line_reader_next(struct line_reader *r, bool may_block, struct lin
             return status_ok();
         }
         bool waiting;
-        TRY(fill(r, may_block, &waiting));
+        TRY(line_reader_fill(r, may_block, &waiting));
         if (waiting || skips_for_long(r, since)) {
             out->kind = LINE_WAIT;
             return status_ok();

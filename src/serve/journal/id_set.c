@@ -17,7 +17,7 @@ static bool is_free(struct id_hash h)
 }
 
 /* The slot of h, or the free slot where it would be entered. */
-static size_t find(const struct id_set *s, struct id_hash h)
+static size_t id_set_find(const struct id_set *s, struct id_hash h)
 {
     size_t i = (size_t)h.low & (s->n_slots - 1);
     while (!is_free(s->slots[i]) && (s->slots[i].low != h.low || s->slots[i].high != h.high)) {
@@ -26,14 +26,14 @@ static size_t find(const struct id_set *s, struct id_hash h)
     return i;
 }
 
-static struct status grow(struct id_set *s)
+static struct status id_set_grow(struct id_set *s)
 {
     struct id_set larger = *s;
     larger.n_slots = s->n_slots == 0 ? 256 : 2 * s->n_slots;
     larger.slots = NULL;
     TRY(mem_alloc(&larger.slots, larger.n_slots, sizeof *larger.slots, "set of custom_ids"));
     for (size_t i = 0; i < s->n_slots; i++) {
-        if (!is_free(s->slots[i])) larger.slots[find(&larger, s->slots[i])] = s->slots[i];
+        if (!is_free(s->slots[i])) larger.slots[id_set_find(&larger, s->slots[i])] = s->slots[i];
     }
     mem_free(&s->slots);
     *s = larger;
@@ -75,32 +75,32 @@ static struct status spill(struct id_set *s)
 }
 
 /* Makes room for one more id: grows the table, or at its limit moves its ids to the file. */
-static struct status make_room(struct id_set *s)
+static struct status id_set_make_room(struct id_set *s)
 {
     if (4 * (s->n + 1) <= 3 * s->n_slots) return status_ok();
-    if (s->spill_path == NULL || s->n_slots < SLOTS_MAX) return grow(s);
+    if (s->spill_path == NULL || s->n_slots < SLOTS_MAX) return id_set_grow(s);
     const struct status st = spill(s);
     if (!status_failed(&st) || st.code == STATUS_MEMORY) return st;
     log_line(LOG_WARN, "%s: custom_ids stay in memory from here on", st.text);
     s->spill_path = NULL;
-    return grow(s);
+    return id_set_grow(s);
 }
 
 static struct status contains(const struct id_set *s, struct id_hash h, bool *found)
 {
-    *found = s->n_slots > 0 && !is_free(s->slots[find(s, h)]);
+    *found = s->n_slots > 0 && !is_free(s->slots[id_set_find(s, h)]);
     return *found || s->spill == NULL ? status_ok() : id_spill_find(s->spill, h, found);
 }
 
 /* Enters a hash; *fresh is false when it was there already. */
-static struct status enter(struct id_set *s, struct id_hash h, bool *fresh)
+static struct status id_set_enter(struct id_set *s, struct id_hash h, bool *fresh)
 {
     bool found;
     TRY(contains(s, h, &found));
     *fresh = !found;
     if (found) return status_ok();
-    TRY(make_room(s));
-    s->slots[find(s, h)] = h;
+    TRY(id_set_make_room(s));
+    s->slots[id_set_find(s, h)] = h;
     s->n++;
     return status_ok();
 }
@@ -145,7 +145,7 @@ struct status id_set_add(struct id_set *s, const char *id, size_t n, bool *fresh
     } else if (has_own_number(s, number)) {
         *fresh = false;
     } else {
-        TRY(enter(s, h, fresh));
+        TRY(id_set_enter(s, h, fresh));
     }
     s->n_lines = line;
     return status_ok();
@@ -194,7 +194,7 @@ struct status id_set_add_hash(struct id_set *s, struct id_hash h)
     if (own.low == h.low && own.high == h.high) {
         TRY(mark_own_number(s, line));
     } else {
-        TRY(enter(s, h, &fresh));
+        TRY(id_set_enter(s, h, &fresh));
     }
     s->n_lines = line;
     return status_ok();

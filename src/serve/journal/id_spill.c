@@ -31,7 +31,7 @@ struct status id_spill_init(struct id_spill *s, const char *path)
     return st;
 }
 
-static void run_fini(struct id_run *r)
+static void id_spill_run_fini(struct id_run *r)
 {
     mem_free(&r->filter);
     mem_free(&r->first);
@@ -40,12 +40,12 @@ static void run_fini(struct id_run *r)
 void id_spill_fini(struct id_spill *s)
 {
     if (s->fd >= 0) close(s->fd);
-    for (size_t i = 0; i < s->n_runs; i++) run_fini(&s->runs[i]);
+    for (size_t i = 0; i < s->n_runs; i++) id_spill_run_fini(&s->runs[i]);
     mem_free(&s->runs);
     *s = (struct id_spill){.fd = -1};
 }
 
-static int compare(const void *left, const void *right)
+static int id_spill_compare(const void *left, const void *right)
 {
     const struct id_hash *a = left, *b = right;
     if (a->low != b->low) return a->low < b->low ? -1 : 1;
@@ -53,7 +53,7 @@ static int compare(const void *left, const void *right)
 }
 
 /* The cache line of a run's filter that h belongs to. */
-static uint64_t *line_of(const struct id_run *r, struct id_hash h)
+static uint64_t *id_spill_line_of(const struct id_run *r, struct id_hash h)
 {
     const size_t line = (size_t)((h.high >> 32) * r->n_filter >> 32);
     return r->filter + line * LINE_WORDS;
@@ -61,7 +61,7 @@ static uint64_t *line_of(const struct id_run *r, struct id_hash h)
 
 static bool may_have(const struct id_run *r, struct id_hash h)
 {
-    const uint64_t *line = line_of(r, h);
+    const uint64_t *line = id_spill_line_of(r, h);
     for (int i = 0; i < N_PROBES; i++) {
         const uint64_t bit = h.low >> (9 * i) & (LINE_BITS - 1);
         if ((line[bit / 64] >> (bit % 64) & 1) == 0) return false;
@@ -75,7 +75,7 @@ static struct status make_index(struct id_run *r, const struct id_hash *ids)
     TRY(mem_alloc(&r->filter, r->n_filter * LINE_WORDS, sizeof *r->filter, "filter of ids"));
     TRY(mem_alloc(&r->first, (r->n + PAGE_IDS - 1) / PAGE_IDS, sizeof *r->first, "index of ids"));
     for (size_t i = 0; i < r->n; i++) {
-        uint64_t *line = line_of(r, ids[i]);
+        uint64_t *line = id_spill_line_of(r, ids[i]);
         for (int k = 0; k < N_PROBES; k++) {
             const uint64_t bit = ids[i].low >> (9 * k) & (LINE_BITS - 1);
             line[bit / 64] |= (uint64_t)1 << (bit % 64);
@@ -85,7 +85,7 @@ static struct status make_index(struct id_run *r, const struct id_hash *ids)
     return status_ok();
 }
 
-static struct status write_all(const struct id_spill *s, const void *bytes, size_t n)
+static struct status id_spill_write_all(const struct id_spill *s, const void *bytes, size_t n)
 {
     for (size_t done = 0; done < n;) {
         const ssize_t wrote =
@@ -103,12 +103,12 @@ static struct status write_all(const struct id_spill *s, const void *bytes, size
 struct status id_spill_add(struct id_spill *s, struct id_hash *ids, size_t n)
 {
     struct id_run run = {.at = s->end, .n = n};
-    qsort(ids, n, sizeof *ids, compare);
+    qsort(ids, n, sizeof *ids, id_spill_compare);
     TRY(mem_grow(&s->runs, s->n_runs, s->n_runs + 1, sizeof *s->runs, "runs of ids"));
     struct status st = make_index(&run, ids);
-    if (!status_failed(&st)) st = write_all(s, ids, n * sizeof *ids);
+    if (!status_failed(&st)) st = id_spill_write_all(s, ids, n * sizeof *ids);
     if (status_failed(&st)) {
-        run_fini(&run);
+        id_spill_run_fini(&run);
         return st;
     }
     s->end += n * sizeof *ids;
@@ -122,10 +122,10 @@ static struct status search(const struct id_spill *s, const struct id_run *r, st
 {
     struct id_hash page[PAGE_IDS];
     size_t low = 0, high = (r->n + PAGE_IDS - 1) / PAGE_IDS; /* first[low] <= h < first[high] */
-    if (compare(&h, &r->first[0]) < 0) return status_ok();
+    if (id_spill_compare(&h, &r->first[0]) < 0) return status_ok();
     while (high - low > 1) {
         const size_t middle = (low + high) / 2;
-        *(compare(&r->first[middle], &h) <= 0 ? &low : &high) = middle;
+        *(id_spill_compare(&r->first[middle], &h) <= 0 ? &low : &high) = middle;
     }
     const size_t left = r->n - low * PAGE_IDS, n = left < PAGE_IDS ? left : PAGE_IDS;
     const off_t at = (off_t)(r->at + low * PAGE_IDS * sizeof *page);
@@ -137,7 +137,7 @@ static struct status search(const struct id_spill *s, const struct id_run *r, st
         return status_make(STATUS_IO, "the file of custom_ids: reading at byte %lld failed: %s",
                            (long long)at, got < 0 ? strerror(errno) : "it is too short");
     }
-    *found = bsearch(&h, page, n, sizeof *page, compare) != NULL;
+    *found = bsearch(&h, page, n, sizeof *page, id_spill_compare) != NULL;
     return status_ok();
 }
 

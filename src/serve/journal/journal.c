@@ -101,7 +101,7 @@ static struct status write_durably(struct journal *j, int fd, const struct strbu
 
 /* ---- rewriting ---- */
 
-static struct status write_rows(struct journal *j, struct journal_rewrite *r)
+static struct status journal_write_rows(struct journal *j, struct journal_rewrite *r)
 {
     TRY(write_durably(j, r->fd, &r->rows, r->end));
     r->end += r->rows.n;
@@ -160,7 +160,7 @@ static struct status rewrite_line(struct journal *j, struct journal_rewrite *r, 
     record.n_bytes = hit->n_text;
     journal_row_pack(&hit->row, record.values);
     TRY(journal_record_add(&r->rows, &record, r->end + r->rows.n));
-    return r->rows.n >= WRITE_BYTES ? write_rows(j, r) : status_ok();
+    return r->rows.n >= WRITE_BYTES ? journal_write_rows(j, r) : status_ok();
 }
 
 static struct status add_partials(struct journal_rewrite *r)
@@ -180,7 +180,7 @@ static struct status add_partials(struct journal_rewrite *r)
 static struct status rewrite_end(struct journal *j, struct journal_rewrite *r)
 {
     TRY(add_partials(r));
-    TRY(write_rows(j, r));
+    TRY(journal_write_rows(j, r));
     const int error = failpoint_pass(j->failpoint, FAILPOINT_JOURNAL_RENAME);
     if (error != 0) {
         return status_make(STATUS_IO, "journal %s: rename failed: %s", j->path, strerror(error));
@@ -202,7 +202,7 @@ static void rewrite_fini(struct journal_rewrite *r)
 /* ---- opening ---- */
 
 /* Tries for a moment: `shoal status` locks a journal too, to see whether its job runs. */
-static struct status lock(const struct journal *j)
+static struct status journal_lock(const struct journal *j)
 {
     const struct timespec pause = {.tv_nsec = 20000000};
     int failed = -1;
@@ -223,7 +223,7 @@ static struct status lock(const struct journal *j)
     return status_ok();
 }
 
-static struct status open_file(struct journal *j, const char *path, int flags)
+static struct status journal_open_file(struct journal *j, const char *path, int flags)
 {
     j->fd = open(path, flags | O_RDWR | O_CLOEXEC, 0666);
     if (j->fd >= 0) return status_ok();
@@ -275,8 +275,8 @@ static struct status read_existing(struct journal *j)
 static struct status open_existing(struct journal *j)
 {
     close_file(j);
-    TRY(open_file(j, j->path, 0));
-    TRY(lock(j));
+    TRY(journal_open_file(j, j->path, 0));
+    TRY(journal_lock(j));
     TRY(read_existing(j));
     j->end = j->durable = j->facts.good_bytes;
     return journal_index_create(j->fd, j->path, &j->facts, &j->index);
@@ -374,7 +374,7 @@ const struct journal_facts *journal_facts_of(const struct journal *j)
 
 /* ---- gathering and committing ---- */
 
-static struct status gather(struct journal *j, const struct journal_record *r)
+static struct status journal_gather(struct journal *j, const struct journal_record *r)
 {
     return journal_record_add(&j->gathered, r, j->end + j->gathered.n);
 }
@@ -382,7 +382,7 @@ static struct status gather(struct journal *j, const struct journal_record *r)
 struct status journal_add(struct journal *j, const struct journal_record *r)
 {
     pthread_mutex_lock(&j->mutex);
-    const struct status st = gather(j, r);
+    const struct status st = journal_gather(j, r);
     pthread_mutex_unlock(&j->mutex);
     return st;
 }
@@ -406,7 +406,7 @@ static struct status commit(struct journal *j, uint64_t n_read, uint64_t n_read_
     if (j->gathered.n == 0 || j->failed) return status_ok();
     const struct journal_record record = {.type = JOURNAL_COMMIT,
                                           .values = {unix_ns(), n_read, n_read_bytes}};
-    TRY(gather(j, &record));
+    TRY(journal_gather(j, &record));
     const uint64_t since = clock_ns();
     const struct status st = write_durably(j, j->fd, &j->gathered, j->end);
     j->last_commit_ns = clock_ns();

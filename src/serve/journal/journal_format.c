@@ -155,7 +155,7 @@ void journal_cursor_fini(struct journal_cursor *c)
 
 /* ---- facts ---- */
 
-static void take_row(struct journal_facts *f, const struct journal_record *r)
+static void journal_format_take_row(struct journal_facts *f, const struct journal_record *r)
 {
     const struct journal_row row = journal_row_unpack(r->values);
     f->n_rows++;
@@ -166,7 +166,8 @@ static void take_row(struct journal_facts *f, const struct journal_record *r)
     f->session_generated += row.n_generated;
 }
 
-static void take(struct journal_facts *f, const struct journal_record *r, uint64_t end)
+static void journal_format_take(struct journal_facts *f, const struct journal_record *r,
+                                uint64_t end)
 {
     if (r->line > f->last_line) f->last_line = r->line;
     if (r->line > 0 && (f->first_line == 0 || r->line < f->first_line)) f->first_line = r->line;
@@ -174,10 +175,10 @@ static void take(struct journal_facts *f, const struct journal_record *r, uint64
     switch (r->type) {
     case JOURNAL_BASE:
         f->base_end = end;
-        take_row(f, r);
+        journal_format_take_row(f, r);
         break;
     case JOURNAL_ROW:
-        take_row(f, r);
+        journal_format_take_row(f, r);
         break;
     case JOURNAL_PARTIAL:
         f->n_partial_records++;
@@ -213,7 +214,7 @@ static struct status read_records(struct journal_cursor *c, struct journal_facts
     for (;;) {
         TRY(journal_cursor_next(c, &r, &found));
         if (!found || r.type == JOURNAL_HEADER) return status_ok();
-        take(f, &r, c->at);
+        journal_format_take(f, &r, c->at);
         f->good_bytes = c->at;
     }
 }

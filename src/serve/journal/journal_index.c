@@ -73,7 +73,7 @@ void journal_index_destroy(struct journal_index **index)
     mem_free(index);
 }
 
-static struct status grow(struct journal_index *x)
+static struct status journal_index_grow(struct journal_index *x)
 {
     const size_t n = 2 * x->n_slots;
     struct slot *slots = NULL;
@@ -88,7 +88,8 @@ static struct status grow(struct journal_index *x)
 }
 
 /* The slot of a line at or above x->line: lines in [x->line, x->line + n_slots) never collide. */
-static struct status slot_of(struct journal_index *x, uint64_t line, struct slot **out)
+static struct status journal_index_slot_of(struct journal_index *x, uint64_t line,
+                                           struct slot **out)
 {
     if (line - x->line >= SPAN_MAX) {
         return status_make(STATUS_INPUT,
@@ -96,7 +97,7 @@ static struct status slot_of(struct journal_index *x, uint64_t line, struct slot
                            "begin anew with --restart",
                            x->tail.path, (unsigned long long)line, (unsigned long long)x->line);
     }
-    while (line - x->line >= x->n_slots) TRY(grow(x));
+    while (line - x->line >= x->n_slots) TRY(journal_index_grow(x));
     *out = &x->slots[line & (x->n_slots - 1)];
     if ((*out)->line == 0) (*out)->line = line;
     assert((*out)->line == line);
@@ -105,7 +106,8 @@ static struct status slot_of(struct journal_index *x, uint64_t line, struct slot
 
 /* *out: the answer that a record belongs to; NULL when the record continues one that never began.
  */
-static struct status part_of(struct slot *s, size_t number, bool begins, struct journal_part **out)
+static struct status journal_index_part_of(struct slot *s, size_t number, bool begins,
+                                           struct journal_part **out)
 {
     *out = NULL;
     if (number >= s->n_parts && !begins) return status_ok();
@@ -126,7 +128,7 @@ static struct status take_partial(struct slot *s, const struct journal_record *r
     const size_t n = r->n_bytes / item_bytes;
     if (r->values[2] >= JOURNAL_PARTS_MAX || n == 0 || n * item_bytes != r->n_bytes)
         return status_ok();
-    TRY(part_of(s, r->values[2], r->values[0] == 0, &p));
+    TRY(journal_index_part_of(s, r->values[2], r->values[0] == 0, &p));
     if (p == NULL) return status_ok();
     if (r->values[0] == 0) {
         p->n_items = 0;
@@ -163,7 +165,7 @@ static struct status read_tail(struct journal_index *x, bool *more)
     TRY(journal_cursor_next(&x->tail, &r, more));
     const bool wanted = *more && (r.type == JOURNAL_ROW || r.type == JOURNAL_PARTIAL);
     if (!wanted || r.line < x->line) return status_ok();
-    TRY(slot_of(x, r.line, &s));
+    TRY(journal_index_slot_of(x, r.line, &s));
     if (s->row_at != 0) return status_ok();
     if (r.type == JOURNAL_PARTIAL) return take_partial(s, &r);
     s->row_at = at;

@@ -49,7 +49,7 @@ static bool repeats_an_id(const struct line *row)
 
 /* The place in the sample for candidate k, from 0: a new one while the sample is not full, then a
  * random one or NULL. */
-static struct audit_row *place_of(struct audit *a, uint64_t k)
+static struct audit_row *audit_place_of(struct audit *a, uint64_t k)
 {
     if (a->result.n_chosen < a->o.n_rows) return &a->rows[a->result.n_chosen];
     const uint64_t at = XXH3_64bits_withSeed(&k, sizeof k, a->o.seed) % (k + 1);
@@ -63,7 +63,7 @@ static struct status offer(struct audit *a, const struct line *row, uint64_t k)
         TRY(mem_grow(&a->rows, a->capacity, more, sizeof *a->rows, "audit"));
         a->capacity = more;
     }
-    struct audit_row *place = place_of(a, k);
+    struct audit_row *place = audit_place_of(a, k);
     if (place == NULL) return status_ok();
     char *text;
     TRY(mem_strndup(&text, row->text, row->n));
@@ -115,7 +115,7 @@ static struct status read_output(struct audit *a)
 
 /* ---- the journal ---- */
 
-static struct status read_journal(struct audit *a)
+static struct status audit_read_journal(struct audit *a)
 {
     const char *path = a->o.journal_path;
     if (path != NULL) a->journal_fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -140,7 +140,7 @@ struct status audit_create(const struct audit_options *options, struct audit **o
     TRY(mem_alloc(&a, 1, sizeof *a, "audit"));
     a->o = *options;
     a->journal_fd = -1;
-    struct status st = read_journal(a);
+    struct status st = audit_read_journal(a);
     if (!status_failed(&st)) st = read_output(a);
     if (status_failed(&st)) audit_destroy(&a);
     *out = a;

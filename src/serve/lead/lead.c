@@ -133,7 +133,7 @@ static struct status resume(struct lead *l)
     return status_ok();
 }
 
-static struct status open_journal(struct lead *l)
+static struct status lead_open_journal(struct lead *l)
 {
     const struct lead_options *o = &l->o;
     const struct journal_options jo = {.path = o->journal_path,
@@ -167,7 +167,7 @@ static struct status open_files(struct lead *l)
         return status_make(STATUS_USAGE, "output %s: expected another file than the input %s",
                            o->output_path, o->input_path);
     }
-    if (o->journal_path != NULL) return open_journal(l);
+    if (o->journal_path != NULL) return lead_open_journal(l);
     return result_writer_create(o->output_path, o->window_rows, o->window_bytes, &l->writer);
 }
 
@@ -246,7 +246,7 @@ bool lead_is_complete(const struct lead *l)
     return l->is_complete;
 }
 
-static struct progress_view view(const struct lead *l)
+static struct progress_view lead_view(const struct lead *l)
 {
     const uint64_t size = line_reader_size(l->reader);
     struct progress_view v = {
@@ -262,7 +262,7 @@ static struct progress_view view(const struct lead *l)
     return v;
 }
 
-static void count_blocks(struct lead *l)
+static void lead_count_blocks(struct lead *l)
 {
     const struct scheduler_load load = scheduler_load(l->scheduler);
     const uint64_t n_used = (uint64_t)(load.n_blocks - load.n_free_blocks);
@@ -281,12 +281,12 @@ struct status lead_next(struct lead *l, int32_t group, uint64_t step, struct ste
         return status_ok();
     }
     TRY(scheduler_plan(l->scheduler, group, step, plan));
-    if (plan->n_seqs > 0) count_blocks(l);
+    if (plan->n_seqs > 0) lead_count_blocks(l);
     return status_ok();
 }
 
 /* Writes the row of a request that ran, and submits the requests that waited for its result. */
-static struct status take_finished(struct lead *l, struct request *r)
+static struct status lead_take_finished(struct lead *l, struct request *r)
 {
     struct status st = status_ok();
     if (l->results != NULL) st = result_cache_end(l->results, r);
@@ -313,11 +313,11 @@ struct status lead_commit(struct lead *l, int32_t group, const struct step_resul
 {
     TRY(scheduler_commit(l->scheduler, group, result));
     struct request *r;
-    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(take_finished(l, r));
+    while ((r = scheduler_take_finished(l->scheduler)) != NULL) TRY(lead_take_finished(l, r));
     if (l->journal != NULL && l->o.flags.checkpoint_tokens > 0) {
         TRY(scheduler_visit(l->scheduler, group, save_running, l));
     }
-    const struct progress_view v = view(l);
+    const struct progress_view v = lead_view(l);
     progress_update(&l->progress, &v);
     return lead_flush(l, false);
 }
@@ -396,7 +396,7 @@ struct scheduler_load lead_load(const struct lead *l)
 struct status lead_finish(struct lead *l, struct serve_summary *summary)
 {
     const struct status st = close_files(l);
-    const struct progress_view v = view(l);
+    const struct progress_view v = lead_view(l);
     if (!l->is_complete) progress_end(&l->progress, &v);
     say_all_failed(l);
     lead_summary(l, summary);

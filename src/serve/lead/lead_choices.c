@@ -53,7 +53,7 @@ static void drop_choices(struct request *p)
 }
 
 /* Advances the search by a step, once all probes of the step are back. */
-static struct status advance(struct lead *l, struct request *p)
+static struct status lead_choices_advance(struct lead *l, struct request *p)
 {
     TRY(beam_advance(p->search, p->choices));
     drop_choices(p);
@@ -86,7 +86,8 @@ struct status lead_end_request(struct lead *l, struct request *r)
         if (--p->n_open > 0)
             return l->o.flags.checkpoint_tokens > 0 ? lead_save_tokens(l, r, 1) : st;
         st = take_errors(p);
-        if (!status_failed(&st) && p->error_code == NULL && p->search != NULL) st = advance(l, p);
+        if (!status_failed(&st) && p->error_code == NULL && p->search != NULL)
+            st = lead_choices_advance(l, p);
         if (status_failed(&st) || p->n_open > 0) return st; /* the lead keeps it */
         request_list_take(&l->parents, p);
         beam_destroy(&p->search);

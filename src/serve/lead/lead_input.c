@@ -14,7 +14,8 @@ enum {
     GUIDE_STEPS_PER_STEP = 1 << 22
 };
 
-static struct status make_request(struct lead *l, const struct line *line, struct request **out)
+static struct status lead_input_make_request(struct lead *l, const struct line *line,
+                                             struct request **out)
 {
     if (line->kind == LINE_TOO_LONG) {
         char message[96];
@@ -26,7 +27,7 @@ static struct status make_request(struct lead *l, const struct line *line, struc
 }
 
 /* Puts a row that an earlier run finished. */
-static struct status take_row(struct lead *l, const struct journal_hit *hit)
+static struct status lead_input_take_row(struct lead *l, const struct journal_hit *hit)
 {
     const struct id_hash id = {hit->row.id_low, hit->row.id_high};
     const struct result_row row = {.text = hit->text,
@@ -112,7 +113,7 @@ static struct status take_request(struct lead *l, const struct line *line,
                                   const struct line_digest *digest, const struct journal_hit *hit)
 {
     struct request *r = NULL;
-    TRY(make_request(l, line, &r));
+    TRY(lead_input_make_request(l, line, &r));
     struct status st = take_id(l, r);
     if (status_failed(&st)) goto done;
     r->line_digest[0] = digest->low;
@@ -127,7 +128,7 @@ done:
     return st;
 }
 
-static struct status take_line(struct lead *l, const struct line *line)
+static struct status lead_input_take_line(struct lead *l, const struct line *line)
 {
     struct journal_hit hit = {.kind = JOURNAL_HIT_NONE};
     struct line_digest digest = {0, 0};
@@ -146,7 +147,8 @@ static struct status take_line(struct lead *l, const struct line *line)
             return journal_line_changed(l->o.input_path, line->number);
         }
     }
-    return hit.kind == JOURNAL_HIT_ROW ? take_row(l, &hit) : take_request(l, line, &digest, &hit);
+    return hit.kind == JOURNAL_HIT_ROW ? lead_input_take_row(l, &hit)
+                                       : take_request(l, line, &digest, &hit);
 }
 
 /* The number, in the whole input, of the last line that was read. */
@@ -191,7 +193,7 @@ struct status lead_read_lines(struct lead *l)
         }
         waits = line.kind == LINE_WAIT;
         if (line.kind == LINE_OK || line.kind == LINE_TOO_LONG) n_bytes += line.n;
-        if (!waits) TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        if (!waits) TRY(line.kind == LINE_END ? end_of_input(l) : lead_input_take_line(l, &line));
         is_enough =
             n_bytes >= BYTES_PER_STEP || guide_steps(l) - n_steps_before >= GUIDE_STEPS_PER_STEP;
     }
@@ -212,7 +214,7 @@ struct status lead_take_finished_rows(struct lead *l)
         if (hit.kind != JOURNAL_HIT_ROW) break;
         TRY(line_reader_next(l->reader, true, &line));
         if (line.kind == LINE_WAIT) continue;
-        TRY(line.kind == LINE_END ? end_of_input(l) : take_line(l, &line));
+        TRY(line.kind == LINE_END ? end_of_input(l) : lead_input_take_line(l, &line));
         if (l->all_read) return status_ok();
     }
     if (!facts->is_complete) return status_ok();

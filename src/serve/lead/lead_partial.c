@@ -85,15 +85,16 @@ struct status lead_save_all(struct lead *l)
 }
 
 /* The saved part with this number when its items have `bytes` bytes; else NULL. */
-static const struct journal_part *part_of(const struct journal_hit *hit, uint32_t number,
-                                          size_t bytes)
+static const struct journal_part *lead_partial_part_of(const struct journal_hit *hit,
+                                                       uint32_t number, size_t bytes)
 {
     if (hit == NULL || hit->kind != JOURNAL_HIT_PARTIAL || number >= hit->n_parts) return NULL;
     const struct journal_part *part = &hit->parts[number];
     return part->n_items > 0 && part->item_bytes == bytes ? part : NULL;
 }
 
-static struct status refuse(const struct lead *l, const struct request *r, const char *what)
+static struct status lead_partial_refuse(const struct lead *l, const struct request *r,
+                                         const char *what)
 {
     return status_make(STATUS_INPUT, "journal %s, line %llu: %s; begin anew with --restart",
                        l->o.journal_path, (unsigned long long)r->line, what);
@@ -104,7 +105,7 @@ static struct status take_item(struct lead *l, struct request *r, const char *it
     int32_t token;
     memcpy(&token, item, sizeof token);
     if (token < 0 || token >= l->rules.vocab_size) {
-        return refuse(l, r, "a token that is not in the vocabulary");
+        return lead_partial_refuse(l, r, "a token that is not in the vocabulary");
     }
     if (r->ask->n_logprobs >= 0) {
         struct plan_top tops[REQUEST_LOGPROBS_MAX];
@@ -119,7 +120,7 @@ static struct status take_item(struct lead *l, struct request *r, const char *it
 
 struct status lead_take_tokens(struct lead *l, struct request *r, const struct journal_hit *hit)
 {
-    const struct journal_part *part = part_of(hit, r->choice, item_bytes(r));
+    const struct journal_part *part = lead_partial_part_of(hit, r->choice, item_bytes(r));
     if (part == NULL) return status_ok();
     /* the prompt's log-probabilities are not saved: r must run for at least one token */
     const size_t n_most = part->n_items - (r->ask->n_prompt_logprobs >= 0);
@@ -135,10 +136,10 @@ struct status lead_take_tokens(struct lead *l, struct request *r, const struct j
 struct status lead_take_search(struct lead *l, struct request *p, const struct journal_hit *hit)
 {
     bool taken;
-    const struct journal_part *part = part_of(hit, 0, 1);
+    const struct journal_part *part = lead_partial_part_of(hit, 0, 1);
     if (part == NULL) return status_ok();
     TRY(beam_unpack(p->search, part->bytes, part->n_items, &taken));
-    if (!taken) return refuse(l, p, "not the state of its beam search");
+    if (!taken) return lead_partial_refuse(l, p, "not the state of its beam search");
     p->n_dropped = part->n_dropped;
     p->n_saved = beam_n_steps(p->search);
     l->stats.n_resumed_tokens += p->n_saved * (uint64_t)beam_n_running(p->search);

@@ -63,7 +63,7 @@ static struct status journal_path(const struct merge *m, const char *output, cha
     return strbuf_status(&path);
 }
 
-static struct status open_journal(const char *path, int *fd)
+static struct status merge_open_journal(const char *path, int *fd)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd >= 0) return status_ok();
@@ -105,8 +105,8 @@ static const char *first_path(const struct merge *m)
 }
 
 /* The place of the part that a journal's settings name. The first part says how many there are. */
-static struct status place_of(struct merge *m, const char *path, const char *settings,
-                              struct part **out)
+static struct status merge_place_of(struct merge *m, const char *path, const char *settings,
+                                    struct part **out)
 {
     struct input_part named;
     size_t at, n_bytes;
@@ -138,15 +138,15 @@ static struct status place_of(struct merge *m, const char *path, const char *set
                        (*out)->path, path, named.index, m->n);
 }
 
-static struct status add_part(struct merge *m, const char *path)
+static struct status merge_add_part(struct merge *m, const char *path)
 {
     struct part p = {.path = path}, *place = NULL;
     int fd = -1;
     struct status st;
     TRY_GOTO(st, journal_path(m, path, &p.journal), done);
-    TRY_GOTO(st, open_journal(p.journal, &fd), done);
+    TRY_GOTO(st, merge_open_journal(p.journal, &fd), done);
     TRY_GOTO(st, journal_facts_read(fd, p.journal, &p.facts), done);
-    TRY_GOTO(st, place_of(m, path, p.facts.settings, &place), done);
+    TRY_GOTO(st, merge_place_of(m, path, p.facts.settings, &place), done);
     *place = p;
     p = (struct part){.path = NULL};
 done:
@@ -212,7 +212,7 @@ static struct status next_part(struct merge *m)
     m->at++;
     m->n_taken = 0;
     const struct part *p = now(m);
-    TRY(open_journal(p->journal, &m->journal_fd));
+    TRY(merge_open_journal(p->journal, &m->journal_fd));
     TRY(journal_index_create(m->journal_fd, p->journal, &p->facts, &m->index));
     const int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0) m->rows = fdopen(fd, "r");
@@ -298,7 +298,8 @@ static struct status check_given_id(struct merge *m, char *id, size_t n_id, stru
     return !fresh && has_run(hit) ? mend_row(m, id, n_id, hit) : status_ok();
 }
 
-static struct status check_id(struct merge *m, const struct line *line, struct journal_hit *hit)
+static struct status merge_check_id(struct merge *m, const struct line *line,
+                                    struct journal_hit *hit)
 {
     char *id = NULL;
     size_t n_id = 0;
@@ -313,7 +314,7 @@ static struct status check_id(struct merge *m, const struct line *line, struct j
     return status_wrap(st, "%s, row of line %llu", now(m)->path, (unsigned long long)line->number);
 }
 
-static struct status take_line(struct merge *m, const struct line *line)
+static struct status merge_take_line(struct merge *m, const struct line *line)
 {
     struct journal_hit hit;
     TRY(journal_index_find(m->index, line->number, &hit));
@@ -329,7 +330,7 @@ static struct status take_line(struct merge *m, const struct line *line)
             m->o->input_path, (unsigned long long)line->number, m->at, m->n, now(m)->path);
     }
     TRY(compare_row(m, line, &hit));
-    TRY(check_id(m, line, &hit));
+    TRY(merge_check_id(m, line, &hit));
     m->n_taken++;
     m->result->n_rows++;
     m->result->n_error_rows += hit.row.is_error;
@@ -352,7 +353,7 @@ static struct status take_lines(struct merge *m)
         if (line.kind == LINE_END) break;
         if (m->at == 0) TRY(next_part(m));
         while (m->at < m->n && begins >= input_part_cut(size, m->at + 1, m->n)) TRY(next_part(m));
-        TRY(take_line(m, &line));
+        TRY(merge_take_line(m, &line));
     }
     while (m->at < m->n) TRY(next_part(m)); /* the rest have no lines */
     return end_part(m);
@@ -425,7 +426,7 @@ static struct status check_paths(const struct merge_options *o)
 static struct status run(struct merge *m)
 {
     TRY(check_paths(m->o));
-    for (size_t i = 0; i < m->o->n_parts; i++) TRY(add_part(m, m->o->parts[i]));
+    for (size_t i = 0; i < m->o->n_parts; i++) TRY(merge_add_part(m, m->o->parts[i]));
     TRY(check_parts(m));
     return write_output(m);
 }

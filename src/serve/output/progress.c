@@ -66,7 +66,7 @@ void progress_text(const struct progress *p, const struct progress_view *v, doub
                   v->load.n_waiting, (long long)v->load.n_free_blocks, (long long)v->load.n_blocks);
 }
 
-static void show(struct progress *p, const struct progress_view *v, uint64_t now_ns)
+static void progress_show(struct progress *p, const struct progress_view *v, uint64_t now_ns)
 {
     struct strbuf text;
     strbuf_init(&text);
@@ -92,7 +92,7 @@ void progress_update(struct progress *p, const struct progress_view *v)
     const uint64_t now_ns = clock_ns();
     if (p->first_ns == 0) progress_estimate(p, v, now_ns);
     const uint64_t every_ns = p->is_terminal ? 200000000u : 5000000000u;
-    if (now_ns - p->last_ns >= every_ns) show(p, v, now_ns);
+    if (now_ns - p->last_ns >= every_ns) progress_show(p, v, now_ns);
 }
 
 void progress_end(struct progress *p, const struct progress_view *v)
@@ -101,7 +101,7 @@ void progress_end(struct progress *p, const struct progress_view *v)
     /* The last view's rates are those of the whole run. */
     p->last_ns = p->start_ns;
     p->last_prompt = p->last_generated = 0;
-    show(p, v, clock_ns());
+    progress_show(p, v, clock_ns());
     if (p->drawn) fputc('\n', stderr);
     p->drawn = false;
 }

@@ -101,15 +101,15 @@ static void unlink_use(struct result_cache *c, struct result_entry *e)
     c->bytes -= entry_bytes(e);
 }
 
-static struct result_entry **bucket_of(const struct result_cache *c, uint64_t hash)
+static struct result_entry **result_cache_bucket_of(const struct result_cache *c, uint64_t hash)
 {
     return &c->buckets[hash & (c->n_buckets - 1)];
 }
 
 /* Removes an entry without a leader from the table and frees it. */
-static void drop(struct result_cache *c, struct result_entry *e)
+static void result_cache_drop(struct result_cache *c, struct result_entry *e)
 {
-    struct result_entry **link = bucket_of(c, e->hash);
+    struct result_entry **link = result_cache_bucket_of(c, e->hash);
     while (*link != e) link = &(*link)->next;
     *link = e->next;
     c->n_entries--;
@@ -117,7 +117,7 @@ static void drop(struct result_cache *c, struct result_entry *e)
     mem_free(&e);
 }
 
-static struct status grow(struct result_cache *c)
+static struct status result_cache_grow(struct result_cache *c)
 {
     struct result_entry **old = c->buckets;
     const size_t n_old = c->n_buckets;
@@ -128,7 +128,7 @@ static struct status grow(struct result_cache *c)
     for (size_t i = 0; i < n_old; i++) {
         struct result_entry *e = old[i];
         while (e != NULL) {
-            struct result_entry *next = e->next, **link = bucket_of(c, e->hash);
+            struct result_entry *next = e->next, **link = result_cache_bucket_of(c, e->hash);
             e->next = *link;
             *link = e;
             e = next;
@@ -165,10 +165,10 @@ static struct sampling sampling_of(const struct request *r)
     return s;
 }
 
-static struct result_entry *find(const struct result_cache *c, const struct request *r,
-                                 uint64_t hash, const struct sampling *s)
+static struct result_entry *result_cache_find(const struct result_cache *c, const struct request *r,
+                                              uint64_t hash, const struct sampling *s)
 {
-    struct result_entry *e = *bucket_of(c, hash);
+    struct result_entry *e = *result_cache_bucket_of(c, hash);
     for (; e != NULL; e = e->next) {
         if (e->hash != hash || e->n_prompt != r->n_prompt) continue;
         const int32_t *prompt = e->tokens != NULL ? e->tokens : e->leader->tokens;
@@ -178,13 +178,13 @@ static struct result_entry *find(const struct result_cache *c, const struct requ
     return e;
 }
 
-static struct status add(struct result_cache *c, struct request *r, uint64_t hash,
-                         const struct sampling *s)
+static struct status result_cache_add(struct result_cache *c, struct request *r, uint64_t hash,
+                                      const struct sampling *s)
 {
-    if (c->n_entries >= c->n_buckets) TRY(grow(c));
+    if (c->n_entries >= c->n_buckets) TRY(result_cache_grow(c));
     struct result_entry *e = NULL;
     TRY(mem_alloc(&e, 1, sizeof *e, "result cache"));
-    struct result_entry **link = bucket_of(c, hash);
+    struct result_entry **link = result_cache_bucket_of(c, hash);
     *e = (struct result_entry){
         .hash = hash, .sampling = *s, .n_prompt = r->n_prompt, .leader = r, .next = *link};
     *link = e;
@@ -213,8 +213,8 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
     const struct sampling s = sampling_of(r);
     const uint64_t hash =
         XXH3_64bits_withSeed(r->tokens, r->n_prompt * sizeof *r->tokens, XXH3_64bits(&s, sizeof s));
-    struct result_entry *e = find(c, r, hash, &s);
-    if (e == NULL) return add(c, r, hash, &s);
+    struct result_entry *e = result_cache_find(c, r, hash, &s);
+    if (e == NULL) return result_cache_add(c, r, hash, &s);
     TRY(replay(e, rules, r));
     if (e->leader == NULL) unlink_use(c, e);
     if (r->finish != REQUEST_UNFINISHED) {
@@ -231,7 +231,7 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
 }
 
 /* Stores r's tokens in the entry when they are more than it has. */
-static struct status keep(struct result_entry *e, const struct request *r)
+static struct status result_cache_keep(struct result_entry *e, const struct request *r)
 {
     if (r->error_code != NULL || r->n_tokens <= e->n_tokens) return status_ok();
     int32_t *tokens = NULL;
@@ -247,7 +247,7 @@ struct status result_cache_end(struct result_cache *c, struct request *r)
 {
     struct result_entry *e = r->shared;
     if (e == NULL) return status_ok();
-    TRY(keep(e, r));
+    TRY(result_cache_keep(e, r));
     r->shared = NULL;
     e->leader = NULL;
     while (e->waiting.head != NULL) {
@@ -256,7 +256,7 @@ struct status result_cache_end(struct result_cache *c, struct request *r)
         request_list_put(&c->released, w, NULL);
     }
     if (e->tokens == NULL) {
-        drop(c, e);
+        result_cache_drop(c, e);
         return status_ok();
     }
     link_youngest(c, e);
@@ -264,7 +264,7 @@ struct status result_cache_end(struct result_cache *c, struct request *r)
     while (c->bytes > c->max_bytes && c->oldest != c->youngest) {
         struct result_entry *oldest = c->oldest;
         unlink_use(c, oldest);
-        drop(c, oldest);
+        result_cache_drop(c, oldest);
     }
     return status_ok();
 }

@@ -65,8 +65,8 @@ void result_logprobs_prompt(const struct request *r, struct strbuf *out)
 
 /* A token's bytes. Without a tokenizer, or for an id without bytes, a substitute made in `scratch`.
  */
-static const char *bytes_of(const struct request_rules *rules, int32_t id, char scratch[32],
-                            size_t *n)
+static const char *result_logprobs_bytes_of(const struct request_rules *rules, int32_t id,
+                                            char scratch[32], size_t *n)
 {
     const char *bytes = NULL;
     if (rules->tokenizer != NULL) bytes = tokenizer_token_bytes(rules->tokenizer, id, n);
@@ -80,7 +80,7 @@ static void add_chat_token(const struct request_rules *rules, int32_t id, float 
 {
     char scratch[32];
     size_t n;
-    const char *bytes = bytes_of(rules, id, scratch, &n);
+    const char *bytes = result_logprobs_bytes_of(rules, id, scratch, &n);
     strbuf_puts(out, "{\"token\":");
     strbuf_json_string(out, bytes, n);
     strbuf_puts(out, ",\"logprob\":");
@@ -121,7 +121,7 @@ static void add_token_string(const struct request_rules *rules, int32_t id, stru
 {
     char scratch[32];
     size_t n;
-    const char *bytes = bytes_of(rules, id, scratch, &n);
+    const char *bytes = result_logprobs_bytes_of(rules, id, scratch, &n);
     if (is_text(bytes, n)) {
         strbuf_json_string(out, bytes, n);
         return;
@@ -136,7 +136,7 @@ static size_t string_characters(const struct request_rules *rules, int32_t id)
 {
     char scratch[32];
     size_t n, n_characters = 0;
-    const char *bytes = bytes_of(rules, id, scratch, &n);
+    const char *bytes = result_logprobs_bytes_of(rules, id, scratch, &n);
     if (!is_text(bytes, n)) return strlen("bytes:") + 4 * n;
     for (size_t i = 0; i < n; i++) n_characters += (bytes[i] & 0xC0) != 0x80;
     return n_characters;
@@ -148,9 +148,9 @@ static bool repeats(const struct request_rules *rules, const struct plan_top *to
 {
     char a_scratch[32], b_scratch[32];
     size_t n, m;
-    const char *bytes = bytes_of(rules, id, a_scratch, &n);
+    const char *bytes = result_logprobs_bytes_of(rules, id, a_scratch, &n);
     for (size_t i = 0; i < k; i++) {
-        const char *other = bytes_of(rules, tops[i].id, b_scratch, &m);
+        const char *other = result_logprobs_bytes_of(rules, tops[i].id, b_scratch, &m);
         if (n == m && memcmp(bytes, other, n) == 0) return true;
     }
     return false;

@@ -39,7 +39,7 @@ static void add_ids(struct strbuf *out, const int32_t *ids, size_t n)
     strbuf_puts(out, "]");
 }
 
-static void add_error(struct strbuf *out, const struct request *r)
+static void result_row_add_error(struct strbuf *out, const struct request *r)
 {
     strbuf_puts(out, "\"error\":{");
     add_key_string(out, "code", r->error_code, strlen(r->error_code));
@@ -93,7 +93,7 @@ static void add_scored(struct strbuf *out, const struct request *r)
 }
 
 /* One answer to the line: its text, tokens and log-probabilities. */
-static void add_choice(struct strbuf *out, const struct request *c)
+static void result_row_add_choice(struct strbuf *out, const struct request *c)
 {
     add_key_string(out, "text", c->text.data, c->text.n);
     strbuf_puts(out, ",");
@@ -127,12 +127,12 @@ static void add_prompt_logprobs(struct strbuf *out, const struct request *r)
 static void add_generated(struct strbuf *out, const struct request *r)
 {
     if (r->ask->n_choices == 1) {
-        add_choice(out, result_row_choice(r, 0));
+        result_row_add_choice(out, result_row_choice(r, 0));
     } else {
         strbuf_puts(out, "\"choices\":[");
         for (int32_t i = 0; i < r->ask->n_choices; i++) {
             strbuf_printf(out, i > 0 ? ",{\"index\":%d," : "{\"index\":%d,", i);
-            add_choice(out, r->choices[i]);
+            result_row_add_choice(out, r->choices[i]);
             strbuf_puts(out, "}");
         }
         strbuf_puts(out, "]");
@@ -202,7 +202,7 @@ static void add_openai(struct strbuf *out, const struct request *r,
     add_dry_run(out, r, rules);
     if (r->error_code != NULL) {
         strbuf_puts(out, ",\"response\":null,");
-        add_error(out, r);
+        result_row_add_error(out, r);
     } else {
         strbuf_printf(
             out, ",\"response\":{\"status_code\":200,\"request_id\":\"%016llx\",\"body\":", id);
@@ -224,7 +224,7 @@ struct status result_row_write(const struct request *r, const struct request_rul
     add_dry_run(out, r, rules);
     strbuf_puts(out, ",");
     if (r->error_code != NULL) {
-        add_error(out, r);
+        result_row_add_error(out, r);
     } else if (rules->score) {
         add_scored(out, r);
     } else {

@@ -41,7 +41,7 @@ struct result_writer {
 /* Until the file is closed. The caller's claim names another job that writes it
  * (base/file_claims.h); this finds it where claims do not: under another hard link, or where no
  * lease could be made. */
-static struct status lock(const struct result_writer *w)
+static struct status result_writer_lock(const struct result_writer *w)
 {
     struct stat info;
     if (fstat(w->fd, &info) != 0 || !S_ISREG(info.st_mode)) return status_ok();
@@ -73,7 +73,7 @@ static struct status create(const char *path, int flags, size_t window_rows, siz
         st = status_make(STATUS_IO, "output %s: cannot be opened: %s", path, strerror(errno));
         goto fail;
     }
-    if (strcmp(path, "-") != 0) TRY_GOTO(st, lock(w), fail);
+    if (strcmp(path, "-") != 0) TRY_GOTO(st, result_writer_lock(w), fail);
     *out = w;
     return st;
 fail:
@@ -136,7 +136,7 @@ static struct status io_error(const struct result_writer *w, const char *what, i
 }
 
 /* Ends the comparison and cuts the file at `offset`. */
-static struct status cut(struct result_writer *w)
+static struct status result_writer_cut(struct result_writer *w)
 {
     const off_t end = lseek(w->fd, 0, SEEK_END);
     if (end < 0) return io_error(w, "seeking", errno);
@@ -150,7 +150,8 @@ static struct status cut(struct result_writer *w)
 }
 
 /* Skips the bytes that the file already has at `offset`; *n_same is their number. */
-static struct status compare(struct result_writer *w, const char *bytes, size_t n, size_t *n_same)
+static struct status result_writer_compare(struct result_writer *w, const char *bytes, size_t n,
+                                           size_t *n_same)
 {
     char found[COMPARE_BYTES];
     *n_same = 0;
@@ -165,7 +166,7 @@ static struct status compare(struct result_writer *w, const char *bytes, size_t 
         w->offset += k;
         if (k < most) {
             w->differed = true;
-            TRY(cut(w));
+            TRY(result_writer_cut(w));
         }
     }
     return status_ok();
@@ -183,7 +184,7 @@ static struct status strike(struct result_writer *w, const char *bytes, size_t n
 struct status result_writer_flush(struct result_writer *w)
 {
     size_t done = 0;
-    TRY(compare(w, w->buffer.data, w->buffer.n, &done));
+    TRY(result_writer_compare(w, w->buffer.data, w->buffer.n, &done));
     if (done < w->buffer.n) TRY(strike(w, w->buffer.data + done, w->buffer.n - done));
     while (done < w->buffer.n) {
         const ssize_t n = write(w->fd, w->buffer.data + done, w->buffer.n - done);
@@ -208,7 +209,7 @@ struct status result_writer_flush(struct result_writer *w)
 struct status result_writer_settle(struct result_writer *w, uint64_t *n_bytes, bool *was_equal)
 {
     TRY(result_writer_flush(w));
-    if (w->compares) TRY(cut(w));
+    if (w->compares) TRY(result_writer_cut(w));
     w->holds = true;
     *n_bytes = w->offset;
     *was_equal = !w->differed;

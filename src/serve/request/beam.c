@@ -246,7 +246,7 @@ static double length_factor(size_t length, double penalty)
     return penalty < 0 ? 1 / factor : factor;
 }
 
-static struct status extend(const struct hypothesis *h, int32_t token, struct hypothesis *out)
+static struct status beam_extend(const struct hypothesis *h, int32_t token, struct hypothesis *out)
 {
     mem_free(&out->tokens);
     TRY(mem_alloc(&out->tokens, h->n + 1, sizeof *out->tokens, "beam search"));
@@ -257,7 +257,7 @@ static struct status extend(const struct hypothesis *h, int32_t token, struct hy
 }
 
 /* Keeps an ended hypothesis when it is among the best `width`; of equal ones the earlier. */
-static struct status end(struct beam_search *b, const struct candidate *c)
+static struct status beam_end(struct beam_search *b, const struct candidate *c)
 {
     const struct hypothesis *from = &b->running[c->from];
     const double score = c->score / length_factor(from->n + 1, b->r->ask->beam.length_penalty);
@@ -265,7 +265,7 @@ static struct status end(struct beam_search *b, const struct candidate *c)
     while (at > 0 && b->ended[at - 1].score < score) at--;
     if (at == b->r->ask->beam.width) return status_ok();
     struct hypothesis made = {.score = score};
-    TRY(extend(from, c->token, &made));
+    TRY(beam_extend(from, c->token, &made));
     if (b->n_ended == b->r->ask->beam.width) mem_free(&b->ended[--b->n_ended].tokens);
     memmove(b->ended + at + 1, b->ended + at, (size_t)(b->n_ended - at) * sizeof *b->ended);
     b->ended[at] = made;
@@ -294,9 +294,9 @@ struct status beam_advance(struct beam_search *b, struct request *const *probes)
     for (size_t i = 0; i < n && (i < width || n_next < (int32_t)width); i++) {
         const struct candidate *c = &b->candidates[i];
         if (is_last || is_end(b, c->token)) {
-            if (i < width) TRY(end(b, c));
+            if (i < width) TRY(beam_end(b, c));
         } else if (n_next < (int32_t)width) {
-            TRY(extend(&b->running[c->from], c->token, &b->next[n_next]));
+            TRY(beam_extend(&b->running[c->from], c->token, &b->next[n_next]));
             b->next[n_next++].score = c->score;
         }
     }

@@ -121,8 +121,8 @@ void guides_destroy(struct guides **guides)
     mem_free(guides);
 }
 
-static struct status add_choices(struct nfa *n, uint32_t from, const struct js_node *list,
-                                 uint32_t *end)
+static struct status guide_add_choices(struct nfa *n, uint32_t from, const struct js_node *list,
+                                       uint32_t *end)
 {
     *end = nfa_state(n);
     if (js_type(list) != JS_ARRAY) return status_make(STATUS_REQUEST, "expected a list of strings");
@@ -146,7 +146,7 @@ static struct status add_paths(struct nfa *n, uint32_t from, const struct spec *
         return regex_add(n, from, pattern, n_bytes, options, end);
     }
     case GUIDE_CHOICE:
-        return add_choices(n, from, spec->node, end);
+        return guide_add_choices(n, from, spec->node, end);
     case GUIDE_OBJECT:
         return json_schema_any_object(n, from, end);
     default:
@@ -154,7 +154,8 @@ static struct status add_paths(struct nfa *n, uint32_t from, const struct spec *
     }
 }
 
-static struct status compile(const struct spec *spec, struct grammar_work *work, struct dfa **out)
+static struct status guide_compile(const struct spec *spec, struct grammar_work *work,
+                                   struct dfa **out)
 {
     struct nfa n;
     uint32_t end;
@@ -167,7 +168,7 @@ static struct status compile(const struct spec *spec, struct grammar_work *work,
     return st;
 }
 
-static size_t bytes_of(const struct guide *p)
+static size_t guide_bytes_of(const struct guide *p)
 {
     if (p->dfa == NULL) return sizeof *p + p->spec.n_key + STATUS_TEXT_MAX;
     return sizeof *p + p->spec.n_key + dfa_bytes(p->dfa) + p->dfa->n_states * sizeof *p->masks;
@@ -180,22 +181,22 @@ static void trim(struct guides *g)
     for (struct guide **link = &g->head->next; *link != NULL;) {
         struct guide *p = *link;
         const bool is_used = p->n_users > 0;
-        if (!is_used && (n_kept == KEPT || n_bytes + bytes_of(p) > KEPT_BYTES)) {
+        if (!is_used && (n_kept == KEPT || n_bytes + guide_bytes_of(p) > KEPT_BYTES)) {
             *link = p->next;
             guide_destroy(&p);
             continue;
         }
         n_kept += !is_used;
-        if (!is_used) n_bytes += bytes_of(p);
+        if (!is_used) n_bytes += guide_bytes_of(p);
         link = &p->next;
     }
 }
 
 /* Compiles p's spec. Why it cannot be compiled is kept, too, for the next line that asks for it. */
-static struct status fill(struct guide *p)
+static struct status guide_fill(struct guide *p)
 {
     struct grammar_work work = {.n_bytes = p->spec.n_key - 1};
-    const struct status st = compile(&p->spec, &work, &p->dfa);
+    const struct status st = guide_compile(&p->spec, &work, &p->dfa);
     p->owner->n_steps += work.n_steps;
     p->spec.node = NULL; /* it goes with its line */
     if (st.code == STATUS_REQUEST) return mem_strndup(&p->error, st.text, strlen(st.text));
@@ -212,7 +213,7 @@ static struct status make_guide(struct guides *g, struct spec *spec)
     p->owner = g;
     p->spec = *spec;
     spec->key = NULL;
-    const struct status st = fill(p);
+    const struct status st = guide_fill(p);
     if (status_failed(&st)) {
         guide_destroy(&p);
         return st;
@@ -266,7 +267,7 @@ void guide_release(struct guide **guide)
 
 size_t guide_cost_bytes(const struct guide *guide)
 {
-    return bytes_of(guide) / guide->n_users;
+    return guide_bytes_of(guide) / guide->n_users;
 }
 
 uint64_t guide_hash(const struct guide *guide)

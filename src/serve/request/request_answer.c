@@ -42,8 +42,8 @@ static bool stands_before(const struct request *r, const struct request_ahead *a
     return true;
 }
 
-static void narrow(const struct request *r, const struct request_rules *rules,
-                   const struct request_ahead *ahead, uint32_t *allowed)
+static void request_answer_narrow(const struct request *r, const struct request_rules *rules,
+                                  const struct request_ahead *ahead, uint32_t *allowed)
 {
     const struct request_words *w = &r->ask->words;
     const size_t n_tokens = r->n_tokens + (ahead != NULL ? ahead->n : 0);
@@ -76,7 +76,7 @@ struct status request_allow(const struct request *r, const struct request_rules 
         memset(allowed, 0xFF, n_words * sizeof *allowed);
         if (n_last > 0) allowed[n_words - 1] = ((uint32_t)1 << n_last) - 1;
     }
-    if (has_any(&r->ask->words)) narrow(r, rules, ahead, allowed);
+    if (has_any(&r->ask->words)) request_answer_narrow(r, rules, ahead, allowed);
     return status_ok();
 }
 

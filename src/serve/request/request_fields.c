@@ -154,7 +154,7 @@ enum { NAME_MAX_BYTES = 32 }; /* of a name that is compared; the longest field h
 
 /* A name in lower case without '_' and '-': writes up to NAME_MAX_BYTES and returns how many; 0 for
  * a longer name. */
-static size_t fold(const char *name, char out[NAME_MAX_BYTES])
+static size_t request_fields_fold(const char *name, char out[NAME_MAX_BYTES])
 {
     size_t n = 0;
     for (; *name != '\0'; name++) {
@@ -165,7 +165,7 @@ static size_t fold(const char *name, char out[NAME_MAX_BYTES])
     return n;
 }
 
-static size_t least(size_t a, size_t b)
+static size_t request_fields_least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -179,10 +179,11 @@ static size_t edits(const char *a, size_t n, const char *b, size_t m)
     for (size_t i = 0; i <= n; i++) {
         for (size_t k = 0; k <= m; k++) {
             size_t best = i == 0 ? k : table[i - 1][k] + 1;
-            if (k > 0) best = least(best, table[i][k - 1] + 1);
-            if (i > 0 && k > 0) best = least(best, table[i - 1][k - 1] + (a[i - 1] != b[k - 1]));
+            if (k > 0) best = request_fields_least(best, table[i][k - 1] + 1);
+            if (i > 0 && k > 0)
+                best = request_fields_least(best, table[i - 1][k - 1] + (a[i - 1] != b[k - 1]));
             if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                best = least(best, table[i - 2][k - 2] + 1);
+                best = request_fields_least(best, table[i - 2][k - 2] + 1);
             table[i][k] = k == 0 ? i : best;
         }
     }
@@ -194,7 +195,7 @@ static size_t edits(const char *a, size_t n, const char *b, size_t m)
 static bool is_close(const char *key, const char *name)
 {
     char a[NAME_MAX_BYTES], b[NAME_MAX_BYTES];
-    const size_t n = fold(key, a), m = fold(name, b);
+    const size_t n = request_fields_fold(key, a), m = request_fields_fold(name, b);
     const size_t most = m >= 10 ? 2 : m >= 5 ? 1 : 0;
     if (n < 3 || n > m + most || m > n + most) return false;
     return edits(a, n, b, m) <= most;
@@ -241,8 +242,8 @@ static bool is_neutral(const struct js_node *node, double neutral)
 }
 
 /* Errors: an error row that names the field and the one to use. */
-static struct status refuse(struct request_parser *p, const struct js_node *fields,
-                            const struct refused_field *f)
+static struct status request_fields_refuse(struct request_parser *p, const struct js_node *fields,
+                                           const struct refused_field *f)
 {
     if (is_neutral(js_get(fields, f->key), f->neutral)) return status_ok();
     if (f->use != NULL) {
@@ -289,7 +290,8 @@ static struct status check_body(struct request_parser *p, const struct js_node *
     const void *it = NULL;
     const char *key;
     const struct js_node *value;
-    for (size_t i = 0; i < COUNT_OF(not_in_body); i++) TRY(refuse(p, fields, &not_in_body[i]));
+    for (size_t i = 0; i < COUNT_OF(not_in_body); i++)
+        TRY(request_fields_refuse(p, fields, &not_in_body[i]));
     TRY(check_choices(p, fields));
     while (js_next(fields, &it, &key, &value)) {
         if (is_known_in_body(key)) continue;
@@ -315,7 +317,7 @@ static void warn_of_notes(const struct request_parser *p, const struct js_node *
 struct status request_check_fields(struct request_parser *p, const struct js_node *fields)
 {
     for (size_t i = 0; i < COUNT_OF(not_implemented); i++)
-        TRY(refuse(p, fields, &not_implemented[i]));
+        TRY(request_fields_refuse(p, fields, &not_implemented[i]));
     if (p->ask->format != REQUEST_PLAIN) return check_body(p, fields);
     if (p->rules->warnings != NULL) warn_of_notes(p, fields);
     return status_ok();

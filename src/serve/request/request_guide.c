@@ -15,7 +15,7 @@ struct asked {
     struct js_doc *doc; /* owned: a schema that was given as a string */
 };
 
-static bool is_empty(const struct js_node *node)
+static bool request_guide_is_empty(const struct js_node *node)
 {
     size_t n;
     bool flag;
@@ -28,7 +28,8 @@ static bool is_empty(const struct js_node *node)
 static struct status ask(struct request_parser *p, struct asked *a, const char *name,
                          enum guide_kind kind, const struct js_node *node)
 {
-    if (is_empty(node) && (kind != GUIDE_SCHEMA || js_type(node) != JS_OBJECT)) return status_ok();
+    if (request_guide_is_empty(node) && (kind != GUIDE_SCHEMA || js_type(node) != JS_OBJECT))
+        return status_ok();
     if (a->name != NULL)
         return request_bad(p, "invalid_request", "%s: expected one of these, found %s too", name,
                            a->name);
@@ -82,7 +83,7 @@ static struct status ask_all(struct request_parser *p, const struct js_node *fie
         while (i < sizeof names / sizeof *names && strcmp(names[i].structured, key) != 0) i++;
         if (i < sizeof names / sizeof *names)
             TRY(ask(p, a, "structured_outputs", names[i].kind, value));
-        else if (!is_empty(value))
+        else if (!request_guide_is_empty(value))
             return request_bad(p, "unsupported",
                                "structured_outputs: expected regex, choice, json or json_object, "
                                "found %.60s",

@@ -209,7 +209,7 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
-static struct status parse(struct request_parser *p, const char *text, size_t n)
+static struct status request_parse_parse(struct request_parser *p, const char *text, size_t n)
 {
     if (is_blank(text, n)) {
         return request_bad(p, "invalid_json", "the line is blank, expected a JSON object");
@@ -229,7 +229,7 @@ struct status request_create(const struct request_rules *rules, uint64_t line_nu
     struct request_parser p = {.rules = rules};
     TRY(request_create_bare(line_number, out, &p.ask));
     p.r = *out;
-    struct status st = parse(&p, text, n);
+    struct status st = request_parse_parse(&p, text, n);
     if (st.code == STATUS_REQUEST) st = request_fail(*out, (*out)->error_code, st.text);
     if (status_failed(&st)) request_destroy(out);
     return st;

@@ -16,7 +16,7 @@ static bool counts_sampled(const struct request *r)
     return counts_prompt(r) || r->ask->penalties.frequency != 0 || r->ask->penalties.presence != 0;
 }
 
-static struct status reserve(struct adjusts *a, size_t n)
+static struct status adjusts_reserve(struct adjusts *a, size_t n)
 {
     if (n <= a->capacity) return status_ok();
     const size_t grown = n + n / 2 + 16;
@@ -49,12 +49,12 @@ static void merge(struct adjusts *a)
 }
 
 /* The entries before the first token is sampled. */
-static struct status begin(struct adjusts *a, const struct request *r,
-                           const struct request_rules *rules)
+static struct status adjusts_begin(struct adjusts *a, const struct request *r,
+                                   const struct request_rules *rules)
 {
     const size_t n_prompt = counts_prompt(r) ? r->n_prompt : 0;
     const size_t n_ends = r->ask->min_tokens > 0 ? rules->n_end_ids + r->ask->n_stop_ids : 0;
-    TRY(reserve(a, n_prompt + n_ends + r->ask->n_biases));
+    TRY(adjusts_reserve(a, n_prompt + n_ends + r->ask->n_biases));
     for (size_t i = 0; i < n_prompt; i++)
         a->entries[a->n++] = (struct plan_adjust){.id = r->tokens[i], .flags = PLAN_IN_PROMPT};
     for (size_t i = 0; i < n_ends; i++) {
@@ -74,7 +74,7 @@ static struct status begin(struct adjusts *a, const struct request *r,
 }
 
 /* Counts a sampled token in its entry, which is made where there is none. */
-static struct status count(struct adjusts *a, int32_t id)
+static struct status adjusts_count(struct adjusts *a, int32_t id)
 {
     size_t low = 0, high = a->n;
     while (low < high) {
@@ -85,7 +85,7 @@ static struct status count(struct adjusts *a, int32_t id)
             high = middle;
     }
     if (low == a->n || a->entries[low].id != id) {
-        TRY(reserve(a, a->n + 1));
+        TRY(adjusts_reserve(a, a->n + 1));
         struct plan_adjust *at = a->entries + low;
         memmove(at + 1, at, (a->n - low) * sizeof *at);
         *at = (struct plan_adjust){.id = id};
@@ -105,7 +105,7 @@ static void allow_ends(struct adjusts *a, const struct request *r)
 
 struct status adjusts_add(struct adjusts *a, const struct request *r, int32_t token)
 {
-    if (counts_sampled(r)) TRY(count(a, token));
+    if (counts_sampled(r)) TRY(adjusts_count(a, token));
     a->n_counted++;
     allow_ends(a, r);
     return status_ok();
@@ -114,7 +114,7 @@ struct status adjusts_add(struct adjusts *a, const struct request *r, int32_t to
 struct status adjusts_update(struct adjusts *a, const struct request *r,
                              const struct request_rules *rules)
 {
-    if (a->n_counted == 0) TRY(begin(a, r, rules));
+    if (a->n_counted == 0) TRY(adjusts_begin(a, r, rules));
     while (a->n_counted < r->n_tokens) TRY(adjusts_add(a, r, r->tokens[a->n_counted]));
     return status_ok();
 }

@@ -21,7 +21,7 @@ enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 static const float least_odds = 0.6f;
 
 /* The slot of the n tokens before `end`. */
-static size_t slot_of(const struct drafting *d, const int32_t *end, size_t n)
+static size_t drafting_slot_of(const struct drafting *d, const int32_t *end, size_t n)
 {
     uint64_t h = n;
     for (size_t i = 1; i <= n; i++)
@@ -48,7 +48,7 @@ void drafting_fini(struct drafting *d)
 }
 
 /* A larger table, for which the text is read again. */
-static struct status grow(struct drafting *d, size_t n_slots)
+static struct status drafting_grow(struct drafting *d, size_t n_slots)
 {
     int32_t *followers = NULL;
     TRY(mem_alloc(&followers, n_slots, sizeof *followers, "drafts"));
@@ -63,17 +63,18 @@ static struct status grow(struct drafting *d, size_t n_slots)
 struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n)
 {
     const size_t n_slots = slots_for(n);
-    if (n_slots > d->n_slots) TRY(grow(d, n_slots));
+    if (n_slots > d->n_slots) TRY(drafting_grow(d, n_slots));
     for (size_t at = d->n_seen; at < n; at++) {
         for (size_t i = 0; i < DRAFTING_LENGTHS; i++)
-            if (at >= lengths[i]) d->followers[slot_of(d, tokens + at, lengths[i])] = (int32_t)at;
+            if (at >= lengths[i])
+                d->followers[drafting_slot_of(d, tokens + at, lengths[i])] = (int32_t)at;
     }
     if (n > d->n_seen) d->n_seen = n;
     d->n_same = 0;
     for (size_t i = DRAFTING_LENGTHS; i-- > 0 && d->n_same == 0;) {
         const size_t n_same = lengths[i];
         if (n <= n_same) continue;
-        const size_t from = (size_t)d->followers[slot_of(d, tokens + n, n_same)];
+        const size_t from = (size_t)d->followers[drafting_slot_of(d, tokens + n, n_same)];
         if (from < n_same || from >= n) continue;
         if (memcmp(tokens + from - n_same, tokens + n - n_same, n_same * sizeof *tokens) != 0)
             continue;

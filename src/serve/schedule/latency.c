@@ -4,7 +4,7 @@
 const int latency_quantiles[LATENCY_QUANTILE_COUNT] = {50, 90, 95, 99};
 
 /* Bucket of a value: its power of two, and its next LATENCY_SUB_BITS bits. */
-static size_t bucket_of(uint64_t ns)
+static size_t latency_bucket_of(uint64_t ns)
 {
     const uint64_t n_sub = (uint64_t)1 << LATENCY_SUB_BITS;
     if (ns < n_sub) return (size_t)ns;
@@ -28,7 +28,7 @@ void latency_add(struct latency *l, uint64_t ns)
     if (ns > l->max_ns) l->max_ns = ns;
     l->n++;
     l->sum_ns += (double)ns;
-    l->buckets[bucket_of(ns)]++;
+    l->buckets[latency_bucket_of(ns)]++;
 }
 
 double latency_percentile_s(const struct latency *l, double p)

@@ -126,8 +126,8 @@ static const struct unit *deal(struct deck *d)
 
 /* Moves the prefill-heavy ones of n units to the front; returns how many they are. Both kinds stay
  * sorted. */
-static size_t split(struct unit *units, size_t n, double prefill, double decode,
-                    struct unit *scratch)
+static size_t order_split(struct unit *units, size_t n, double prefill, double decode,
+                          struct unit *scratch)
 {
     size_t n_front = 0, n_back = 0;
     for (size_t i = 0; i < n; i++) {
@@ -148,7 +148,7 @@ static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
         decode += units[i].decode;
     }
     qsort(units, n, sizeof *units, compare_sizes);
-    const size_t n_front = split(units, n, prefill, decode, m->scratch);
+    const size_t n_front = order_split(units, n, prefill, decode, m->scratch);
     struct deck front = {units, units + n_front, false}, back = {units + n_front, units + n, false};
     while (front.from < front.to || back.from < back.to) {
         bool take_front = had_prefill * decode <= had_decode * prefill;
@@ -162,7 +162,7 @@ static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
 }
 
 /* Requests of one priority. */
-static void mix(struct mix *m, int32_t n_blocks)
+static void order_mix(struct mix *m, int32_t n_blocks)
 {
     const bool fits = count_shared(m) <= (size_t)n_blocks / 4;
     size_t at = 0;
@@ -190,7 +190,7 @@ static struct status mix_all(struct request **requests, size_t n, int32_t n_bloc
         for (m.n = 1; first + m.n < n; m.n++) {
             if (requests[first + m.n]->ask->priority != requests[first]->ask->priority) break;
         }
-        mix(&m, n_blocks);
+        order_mix(&m, n_blocks);
     }
 done:
     mem_free(&m.sorted);

@@ -39,7 +39,7 @@ uint64_t prefix_key(uint64_t before, const int32_t *tokens)
     return XXH3_64bits_withSeed(tokens, block_bytes, before);
 }
 
-static int32_t *bucket_of(const struct prefix_cache *c, uint64_t key)
+static int32_t *prefix_cache_bucket_of(const struct prefix_cache *c, uint64_t key)
 {
     return &c->buckets[key & (uint64_t)(c->n_buckets - 1)];
 }
@@ -52,7 +52,7 @@ static int32_t *tokens_of(const struct prefix_cache *c, int32_t id)
 int32_t prefix_cache_find(const struct prefix_cache *c, int32_t parent, uint64_t key,
                           const int32_t *tokens)
 {
-    int32_t id = *bucket_of(c, key);
+    int32_t id = *prefix_cache_bucket_of(c, key);
     while (id >= 0) {
         const struct prefix_node *node = &c->nodes[id];
         if (node->key == key && node->parent == parent &&
@@ -69,7 +69,7 @@ void prefix_cache_add(struct prefix_cache *c, int32_t id, int32_t parent, uint64
 {
     assert(!c->nodes[id].is_cached && prefix_cache_find(c, parent, key, tokens) < 0);
     assert(parent < 0 || c->nodes[parent].n_refs > 0);
-    int32_t *bucket = bucket_of(c, key);
+    int32_t *bucket = prefix_cache_bucket_of(c, key);
     c->nodes[id] = (struct prefix_node){.key = key,
                                         .parent = parent,
                                         .next = *bucket,
@@ -116,7 +116,7 @@ int32_t prefix_cache_evict(struct prefix_cache *c)
     struct prefix_node *node = &c->nodes[id];
     assert(node->n_children == 0); /* they would be older, see prefix_cache_hold */
     take_from_idle(c, id);
-    int32_t *link = bucket_of(c, node->key);
+    int32_t *link = prefix_cache_bucket_of(c, node->key);
     while (*link != id) link = &c->nodes[*link].next;
     *link = node->next;
     if (node->parent >= 0) c->nodes[node->parent].n_children--;

@@ -474,7 +474,7 @@ static struct status emit_drafts(struct scheduler *s, struct step_plan *plan,
     return status_ok();
 }
 
-static struct status emit(struct scheduler *s, struct step_plan *plan, struct sequence *q)
+static struct status scheduler_emit(struct scheduler *s, struct step_plan *plan, struct sequence *q)
 {
     TRY(emit_rows(s, plan, q));
     if (q->n_drafts > 0) TRY(emit_drafts(s, plan, q));
@@ -498,7 +498,7 @@ static struct status emit_replica(struct scheduler *s, int32_t i, int32_t group,
     m->plan_ns = s->o.flags.step_ns > 0 ? clock_ns() : 0;
     for (struct sequence *q = m->running.head; q != NULL; q = q->next) {
         if (q->n_rows == 0) continue;
-        TRY(emit(s, plan, q));
+        TRY(scheduler_emit(s, plan, q));
         m->flight[m->n_flight++] = q;
         m->n_entries += 1 + (size_t)q->n_drafts;
     }

@@ -11,7 +11,7 @@ struct cursor {
     size_t score, logit_row, top;
 };
 
-static void finish(struct scheduler *s, struct sequence *q)
+static void scheduler_commit_finish(struct scheduler *s, struct sequence *q)
 {
     if (q->state == SEQUENCE_RUNNING) {
         scheduler_leave(s, q);
@@ -28,7 +28,7 @@ static void finish(struct scheduler *s, struct sequence *q)
     }
 }
 
-static void count_rows(struct scheduler *s, struct sequence *q)
+static void scheduler_commit_count_rows(struct scheduler *s, struct sequence *q)
 {
     const size_t end = q->pos0 + (size_t)q->n_rows;
     const size_t fresh_from = q->pos0 > q->n_high ? q->pos0 : q->n_high;
@@ -118,11 +118,11 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
     if (q->state == SEQUENCE_RUNNING) q->n_computed = end;
     q->r->n_dropped += (uint64_t)seq->n_dropped;
     s->stats->n_dropped += (uint64_t)seq->n_dropped;
-    count_rows(s, q);
+    scheduler_commit_count_rows(s, q);
     if (seq->n_bad > 0) {
         TRY(request_fail(q->r, REQUEST_NUMERIC_CODE,
                          "the model's arithmetic gave a value that is not finite or too large"));
-        finish(s, q);
+        scheduler_commit_finish(s, q);
         return status_ok();
     }
     if (q->state == SEQUENCE_RUNNING) TRY(scheduler_prefix_publish(s, q));
@@ -136,19 +136,20 @@ static struct status take_result(struct scheduler *s, struct sequence *q,
         return status_make(STATUS_BUG, "line %llu: a token was sampled that was not asked for",
                            (unsigned long long)q->r->line);
     }
-    if (q->r->error_code != NULL || q->r->finish != REQUEST_UNFINISHED) finish(s, q);
+    if (q->r->error_code != NULL || q->r->finish != REQUEST_UNFINISHED)
+        scheduler_commit_finish(s, q);
     return status_ok();
 }
 
-static void advance(struct cursor *c, const struct result_seq *seq)
+static void scheduler_commit_advance(struct cursor *c, const struct result_seq *seq)
 {
     c->score += (size_t)seq->n_scores;
     c->logit_row += (size_t)seq->n_logits;
     c->top += (size_t)seq->n_tops;
 }
 
-static struct status check_id(const struct microbatch *m, const struct sequence *q,
-                              const struct result_seq *seq)
+static struct status scheduler_commit_check_id(const struct microbatch *m, const struct sequence *q,
+                                               const struct result_seq *seq)
 {
     if (seq->id == q->id) return status_ok();
     return status_make(STATUS_BUG, "step %llu: expected id %d, found %d",
@@ -168,7 +169,7 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
         n_right = seqs[0].token == q->r->tokens[q->drafting.from];
     }
     for (int32_t i = 0; i <= n_drafts; i++) {
-        TRY(check_id(m, q, &seqs[i]));
+        TRY(scheduler_commit_check_id(m, q, &seqs[i]));
         if (is_right) {
             is_right = i < n_drafts && seqs[i].token == q->drafts[i];
             if (i > 0) q->pos0++;
@@ -176,7 +177,7 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
             n_right += is_right;
             is_right = is_right && q->state != SEQUENCE_FINISHED;
         }
-        advance(c, &seqs[i]);
+        scheduler_commit_advance(c, &seqs[i]);
     }
     s->stats->n_drafts += (uint64_t)n_drafts;
     if (n_drafts > 0) s->stats->n_right_drafts += (uint64_t)n_right;

@@ -25,8 +25,8 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
 }
 
 /* Block b of q in the cache, behind block `parent`; -1: it is not there. */
-static int32_t find(const struct replica *replica, const struct sequence *q, size_t b,
-                    int32_t parent)
+static int32_t scheduler_prefix_find(const struct replica *replica, const struct sequence *q,
+                                     size_t b, int32_t parent)
 {
     return prefix_cache_find(&replica->cache, parent, q->block_keys[b],
                              q->r->tokens + b * block_tokens);
@@ -54,7 +54,7 @@ struct prefix_match scheduler_prefix_match(const struct scheduler *s, const stru
     if (!s->o.flags.prefix_cache) return m;
     int32_t parent = -1;
     while (m.n_blocks < n_sharable(q)) {
-        parent = find(replica, q, m.n_blocks, parent);
+        parent = scheduler_prefix_find(replica, q, m.n_blocks, parent);
         if (parent < 0) break;
         m.n_idle += replica->cache.nodes[parent].n_refs == 0;
         m.n_blocks++;
@@ -85,7 +85,7 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
 }
 
 /* Block b of q becomes cached block `id`, which q holds from here on. */
-static void exchange(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
+static void scheduler_prefix_exchange(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
     struct replica *replica = &s->replicas[q->replica];
     prefix_cache_hold(&replica->cache, id);
@@ -106,9 +106,9 @@ void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q)
     const size_t n_before = q->n_computed;
     while (q->n_computed == q->n_cached * block_tokens && q->n_cached < n_sharable(q)) {
         const size_t b = q->n_cached;
-        const int32_t id = find(replica, q, b, b > 0 ? q->blocks[b - 1] : -1);
+        const int32_t id = scheduler_prefix_find(replica, q, b, b > 0 ? q->blocks[b - 1] : -1);
         if (id < 0) break;
-        exchange(s, q, b, id);
+        scheduler_prefix_exchange(s, q, b, id);
         q->n_cached++;
         q->n_computed += block_tokens;
     }
@@ -129,9 +129,9 @@ struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q)
     for (; (q->n_cached + 1) * block_tokens <= q->n_computed; q->n_cached++) {
         const size_t b = q->n_cached;
         const int32_t parent = b > 0 ? q->blocks[b - 1] : -1;
-        const int32_t id = find(replica, q, b, parent);
+        const int32_t id = scheduler_prefix_find(replica, q, b, parent);
         if (id >= 0) { /* another sequence was first: one copy is enough */
-            exchange(s, q, b, id);
+            scheduler_prefix_exchange(s, q, b, id);
         } else {
             prefix_cache_add(&replica->cache, q->blocks[b], parent, q->block_keys[b],
                              q->r->tokens + b * block_tokens);

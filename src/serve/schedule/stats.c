@@ -1,7 +1,8 @@
 /* The summary's text. */
 #include "serve/schedule/stats.h"
 
-static void print_latency(const struct latency *l, const char *name, const char *what, FILE *out)
+static void stats_print_latency(const struct latency *l, const char *name, const char *what,
+                                FILE *out)
 {
     if (l->n == 0) return;
     fprintf(out, "%s (ms): min %.2f  mean %.2f", name, (double)l->min_ns * 1e-6,
@@ -65,10 +66,10 @@ void serve_summary_print(const struct serve_summary *s, FILE *out)
         fprintf(out, "expert choices dropped by the capacity factor: %llu\n",
                 (unsigned long long)s->n_dropped);
     }
-    print_latency(&s->ttft, "TTFT", "from a request's first step", out);
-    print_latency(&s->tpot, "TPOT", "a request's mean per token behind the first", out);
-    print_latency(&s->itl, "ITL", "between two tokens of a request", out);
-    print_latency(&s->e2e, "end to end", "from a request's first step to its end", out);
+    stats_print_latency(&s->ttft, "TTFT", "from a request's first step", out);
+    stats_print_latency(&s->tpot, "TPOT", "a request's mean per token behind the first", out);
+    stats_print_latency(&s->itl, "ITL", "between two tokens of a request", out);
+    stats_print_latency(&s->e2e, "end to end", "from a request's first step to its end", out);
     if (s->n_scored > 0) {
         fprintf(out, "perplexity: %.6g over %llu tokens (sum of log-probabilities %.9g)\n",
                 s->perplexity, (unsigned long long)s->n_scored, s->sum_logprob);

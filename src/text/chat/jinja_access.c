@@ -161,7 +161,7 @@ struct slice {
     int64_t start, stop, step;
 };
 
-static int64_t clamp(int64_t i, int64_t low, int64_t high)
+static int64_t jinja_access_clamp(int64_t i, int64_t low, int64_t high)
 {
     return i < low ? low : i > high ? high : i;
 }
@@ -183,9 +183,9 @@ static bool slice_bounds(struct jrun *r, const struct jvalue part[3], int64_t n,
             continue;
         }
         if (value[i] < 0) value[i] = value[i] < -n ? low : value[i] + n;
-        value[i] = clamp(value[i], low, high);
+        value[i] = jinja_access_clamp(value[i], low, high);
     }
-    const int64_t step = clamp(value[2], -n - 1, n + 1);
+    const int64_t step = jinja_access_clamp(value[2], -n - 1, n + 1);
     *out = (struct slice){.start = value[0], .stop = value[1], .step = step};
     return true;
 }

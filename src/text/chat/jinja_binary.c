@@ -147,7 +147,8 @@ static bool add_lists(struct jrun *r, const struct jvalue *a, const struct jvalu
     return true;
 }
 
-static bool repeat(struct jrun *r, const struct jvalue *a, int64_t times, struct jvalue *out)
+static bool jinja_binary_repeat(struct jrun *r, const struct jvalue *a, int64_t times,
+                                struct jvalue *out)
 {
     if (a->type == JV_TEXT) {
         struct jbuild b;
@@ -199,8 +200,10 @@ bool jbinary(struct jrun *r, int op, const struct jvalue *a, const struct jvalue
         if (a->type == JV_TEXT) return add_texts(r, a, b, out);
         if (a->type == JV_LIST || a->type == JV_TUPLE) return add_lists(r, a, b, out);
     }
-    if (op == '*' && repeatable(a) && jas_int(b, &times)) return repeat(r, a, times, out);
-    if (op == '*' && repeatable(b) && jas_int(a, &times)) return repeat(r, b, times, out);
+    if (op == '*' && repeatable(a) && jas_int(b, &times))
+        return jinja_binary_repeat(r, a, times, out);
+    if (op == '*' && repeatable(b) && jas_int(a, &times))
+        return jinja_binary_repeat(r, b, times, out);
     if (op == '%' && a->type == JV_TEXT) {
         if (b->type != JV_TUPLE) return jformat(r, a->u.text, b, 1, out);
         return jformat(r, a->u.text, b->u.seq->v, b->u.seq->n, out);

@@ -103,8 +103,8 @@ static bool global_range(struct jrun *r, const struct jvalue *self, const struct
 }
 
 /* dict(...) and namespace(...): pairs of a mapping, then named ones. */
-static bool fill(struct jrun *r, const struct jargs *args, enum jvalue_type type,
-                 struct jvalue *out)
+static bool jinja_call_fill(struct jrun *r, const struct jargs *args, enum jvalue_type type,
+                            struct jvalue *out)
 {
     if (args->n > 1 || (args->n == 1 && args->v[0].type != JV_DICT)) {
         return jfail(r, "dict and namespace take a mapping and named arguments");
@@ -125,14 +125,14 @@ static bool global_dict(struct jrun *r, const struct jvalue *self, const struct 
                         struct jvalue *out)
 {
     (void)self;
-    return fill(r, args, JV_DICT, out);
+    return jinja_call_fill(r, args, JV_DICT, out);
 }
 
 static bool global_namespace(struct jrun *r, const struct jvalue *self, const struct jargs *args,
                              struct jvalue *out)
 {
     (void)self;
-    return fill(r, args, JV_NAMESPACE, out);
+    return jinja_call_fill(r, args, JV_NAMESPACE, out);
 }
 
 static bool global_raise(struct jrun *r, const struct jvalue *self, const struct jvalue *a,

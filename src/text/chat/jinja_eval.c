@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static size_t count(const struct jnode *first)
+static size_t jinja_eval_count(const struct jnode *first)
 {
     size_t n = 0;
     for (; first != NULL; first = first->next) n++;
@@ -14,7 +14,7 @@ static size_t count(const struct jnode *first)
 static bool eval_seq(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalue *out)
 {
     struct jvalue *v;
-    if (!jseq_new(r, n->kind == JN_LIST ? JV_LIST : JV_TUPLE, count(n->list), &v, out))
+    if (!jseq_new(r, n->kind == JN_LIST ? JV_LIST : JV_TUPLE, jinja_eval_count(n->list), &v, out))
         return false;
     for (const struct jnode *item = n->list; item != NULL; item = item->next) {
         if (!jeval(r, s, item, v++)) return false;
@@ -24,7 +24,7 @@ static bool eval_seq(struct jrun *r, struct jscope *s, const struct jnode *n, st
 
 static bool eval_dict(struct jrun *r, struct jscope *s, const struct jnode *n, struct jvalue *out)
 {
-    if (!jdict_new(r, count(n->list), JV_DICT, out)) return false;
+    if (!jdict_new(r, jinja_eval_count(n->list), JV_DICT, out)) return false;
     for (const struct jnode *item = n->list; item != NULL; item = item->next) {
         struct jvalue key, value;
         if (!jeval(r, s, item->a, &key) || !jeval(r, s, item->b, &value)) return false;
@@ -38,7 +38,7 @@ static bool eval_args(struct jrun *r, struct jscope *s, const struct jnode *firs
 {
     *out = (struct jargs){0};
     if (first == NULL) return true;
-    const size_t n = count(first);
+    const size_t n = jinja_eval_count(first);
     struct jvalue *v = jget(r, n, sizeof *v);
     struct jnamed *named = jget(r, n, sizeof *named);
     if (v == NULL || named == NULL) return false;

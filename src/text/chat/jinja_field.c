@@ -28,7 +28,7 @@ static void append(struct walk *w, const char *format, ...)
 }
 
 /* True when the wanted value is this one or in it; w->path then is its path. */
-static bool find(struct walk *w, const struct js_node *node)
+static bool jinja_field_find(struct walk *w, const struct js_node *node)
 {
     const size_t n = w->n;
     const void *it = NULL;
@@ -37,12 +37,12 @@ static bool find(struct walk *w, const struct js_node *node)
     if (++w->number == w->wanted) return true;
     for (size_t i = 0; js_type(node) == JS_ARRAY && i < js_count(node); i++) {
         append(w, "[%zu]", i);
-        if (find(w, js_at(node, i))) return true;
+        if (jinja_field_find(w, js_at(node, i))) return true;
         w->n = n;
     }
     while (js_type(node) == JS_OBJECT && js_next(node, &it, &key, &value)) {
         append(w, ".%.60s", key);
-        if (find(w, value)) return true;
+        if (jinja_field_find(w, value)) return true;
         w->n = n;
     }
     w->path[n] = '\0';
@@ -56,7 +56,7 @@ static bool find_in_vars(const struct jrun *r, struct walk *w)
         if (v->kind != JINJA_VAR_JSON || !jhas_var(r, v->name)) continue;
         w->n = 0;
         append(w, "%.60s", v->name);
-        if (find(w, v->node)) return true;
+        if (jinja_field_find(w, v->node)) return true;
     }
     return false;
 }

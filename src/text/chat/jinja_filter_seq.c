@@ -214,8 +214,9 @@ static bool verdict_on(struct jrun *r, const struct verdict *k, const struct jva
 }
 
 /* select, reject and their attr forms: keeps what the test says, or the truth without one. */
-static bool choose(struct jrun *r, const struct jvalue *self, const struct jargs *args, bool attr,
-                   bool keep, struct jvalue *out)
+static bool jinja_filter_seq_choose(struct jrun *r, const struct jvalue *self,
+                                    const struct jargs *args, bool attr, bool keep,
+                                    struct jvalue *out)
 {
     const struct jvalue *v;
     struct jvalue *to;
@@ -237,7 +238,7 @@ static bool choose(struct jrun *r, const struct jvalue *self, const struct jargs
     static bool name(struct jrun *r, const struct jvalue *self, const struct jargs *args,          \
                      struct jvalue *out)                                                           \
     {                                                                                              \
-        return choose(r, self, args, attr, keep, out);                                             \
+        return jinja_filter_seq_choose(r, self, args, attr, keep, out);                            \
     }
 
 CHOOSER(filter_select, false, true)
@@ -286,7 +287,8 @@ static bool sort_keyed(struct jrun *r, struct keyed *k, size_t n, int turn)
     return true;
 }
 
-static bool fold(struct jrun *r, const struct jvalue *case_sensitive, struct jvalue *v)
+static bool jinja_filter_seq_fold(struct jrun *r, const struct jvalue *case_sensitive,
+                                  struct jvalue *v)
 {
     if (v->type != JV_TEXT || jtruth(case_sensitive)) return true;
     return jcased(r, v->u.text, JCASE_LOWER, v);
@@ -308,7 +310,7 @@ static bool keyed_items(struct jrun *r, const struct jvalue *self, const struct 
         if (attribute->type > JV_NONE && !attr_path(r, &v[i], attribute, &none, &k[i].key)) {
             return false;
         }
-        if (!fold(r, case_sensitive, &k[i].key)) return false;
+        if (!jinja_filter_seq_fold(r, case_sensitive, &k[i].key)) return false;
     }
     *out = k;
     return true;
@@ -385,7 +387,8 @@ FILTER(filter_dictsort)
     for (size_t i = 0; i < d->n; i++) {
         const struct jvalue pair[2] = {d->pairs[i].key, d->pairs[i].value};
         k[i].key = pair[by_value ? 1 : 0];
-        if (!copy_items(r, JV_TUPLE, pair, 2, &k[i].value) || !fold(r, &a[0], &k[i].key))
+        if (!copy_items(r, JV_TUPLE, pair, 2, &k[i].value) ||
+            !jinja_filter_seq_fold(r, &a[0], &k[i].key))
             return false;
     }
     if (!sort_keyed(r, k, d->n, jtruth(&a[2]) ? -1 : 1)) return false;

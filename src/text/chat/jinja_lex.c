@@ -18,7 +18,7 @@ struct lexer {
     size_t n_open;
 };
 
-static int line_of(struct lexer *x, size_t at)
+static int jinja_lex_line_of(struct lexer *x, size_t at)
 {
     for (; x->line_at < at; x->line_at++) x->line += x->s[x->line_at] == '\n';
     return x->line;
@@ -26,11 +26,11 @@ static int line_of(struct lexer *x, size_t at)
 
 static bool fail_at(struct lexer *x, size_t at, const char *sentence)
 {
-    return jparse_fail(x->p, line_of(x, at), "%s", sentence);
+    return jparse_fail(x->p, jinja_lex_line_of(x, at), "%s", sentence);
 }
 
 /* A new token, or NULL. */
-static struct jtoken *emit(struct lexer *x, enum jtoken_type type, size_t at)
+static struct jtoken *jinja_lex_emit(struct lexer *x, enum jtoken_type type, size_t at)
 {
     struct jparse *p = x->p;
     if (p->n_tokens == x->capacity) {
@@ -45,7 +45,7 @@ static struct jtoken *emit(struct lexer *x, enum jtoken_type type, size_t at)
         x->capacity = capacity;
     }
     struct jtoken *token = &p->tokens[p->n_tokens++];
-    *token = (struct jtoken){.type = type, .line = line_of(x, at)};
+    *token = (struct jtoken){.type = type, .line = jinja_lex_line_of(x, at)};
     return token;
 }
 
@@ -87,7 +87,7 @@ static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
         if ((line > from || x->line_starting) && skip_space(x, line) >= end) to = line;
     }
     if (to == from) return true;
-    struct jtoken *token = emit(x, JT_DATA, from);
+    struct jtoken *token = jinja_lex_emit(x, JT_DATA, from);
     if (token == NULL) return false;
     token->text = (struct jtext){.p = x->s + from, .n = to - from};
     return true;
@@ -158,7 +158,7 @@ static bool lex_string(struct lexer *x)
     size_t end = x->at + 1;
     while (end < x->n && x->s[end] != quote) end += x->s[end] == '\\' ? 2 : 1;
     if (end >= x->n) return fail_at(x, x->at, "a string that does not end");
-    struct jtoken *token = emit(x, JT_STRING, x->at);
+    struct jtoken *token = jinja_lex_emit(x, JT_STRING, x->at);
     if (token == NULL) return false;
     const size_t from = x->at + 1;
     x->at = end + 1;
@@ -224,7 +224,7 @@ static bool lex_number(struct lexer *x)
         digits[n++] = x->s[i];
     }
     digits[n] = '\0';
-    struct jtoken *token = emit(x, is_float ? JT_FLOAT : JT_INTEGER, x->at);
+    struct jtoken *token = jinja_lex_emit(x, is_float ? JT_FLOAT : JT_INTEGER, x->at);
     if (token == NULL) return false;
     x->at = end;
     char *rest = digits;
@@ -271,11 +271,11 @@ static bool lex_operator(struct lexer *x)
         n = 2;
     }
     if (op == 0) {
-        return jparse_fail(x->p, line_of(x, x->at), "an unexpected character (byte 0x%02x)",
-                           (unsigned char)c);
+        return jparse_fail(x->p, jinja_lex_line_of(x, x->at),
+                           "an unexpected character (byte 0x%02x)", (unsigned char)c);
     }
     if (!balance(x, c)) return false;
-    struct jtoken *token = emit(x, JT_OPERATOR, x->at);
+    struct jtoken *token = jinja_lex_emit(x, JT_OPERATOR, x->at);
     if (token == NULL) return false;
     token->op = op;
     x->at += n;
@@ -289,7 +289,7 @@ static bool lex_token(struct lexer *x)
     if (c == '"' || c == '\'') return lex_string(x);
     if (c >= '0' && c <= '9') return lex_number(x);
     if (!is_name_byte(c)) return lex_operator(x);
-    struct jtoken *token = emit(x, JT_NAME, x->at);
+    struct jtoken *token = jinja_lex_emit(x, JT_NAME, x->at);
     if (token == NULL) return false;
     const size_t from = x->at;
     while (x->at < x->n && is_name_byte(x->s[x->at])) x->at++;
@@ -309,7 +309,8 @@ static bool lex_tag(struct lexer *x, bool variable)
             return fail_at(x, begin, "a tag that does not end");
         }
         if (x->n_open == 0 && closes(x, x->at, variable ? "}}" : "%}", !variable, &sign)) {
-            if (emit(x, variable ? JT_VARIABLE_END : JT_BLOCK_END, x->at) == NULL) return false;
+            if (jinja_lex_emit(x, variable ? JT_VARIABLE_END : JT_BLOCK_END, x->at) == NULL)
+                return false;
             close_tag(x, x->at + 2 + (sign != '\0'), sign, !variable);
             return true;
         }
@@ -347,7 +348,8 @@ static bool lex_part(struct lexer *x)
     const char sign = sign_at(x, &inside);
     if (!emit_data(x, at, sign, kind == '{')) return false;
     if (kind == '#') return lex_comment(x, inside);
-    if (emit(x, kind == '{' ? JT_VARIABLE_BEGIN : JT_BLOCK_BEGIN, at) == NULL) return false;
+    if (jinja_lex_emit(x, kind == '{' ? JT_VARIABLE_BEGIN : JT_BLOCK_BEGIN, at) == NULL)
+        return false;
     x->at = inside;
     return lex_tag(x, kind == '{');
 }
@@ -374,5 +376,5 @@ bool jinja_lex(struct jparse *p, const char *source, size_t n)
     while (x.at < x.n) {
         if (!lex_part(&x)) return false;
     }
-    return emit(&x, JT_EOF, x.n) != NULL;
+    return jinja_lex_emit(&x, JT_EOF, x.n) != NULL;
 }

@@ -32,8 +32,8 @@ static bool int_arg(struct jrun *r, const char *method, const struct jvalue *a, 
     return jfail(r, "'%s' wants an integer, not a %s", method, jtype_name(a));
 }
 
-static bool strip(struct jrun *r, const struct jvalue *self, const struct jvalue *a, bool left,
-                  bool right, struct jvalue *out)
+static bool jinja_method_strip(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
+                               bool left, bool right, struct jvalue *out)
 {
     const struct jtext *chars;
     return text_arg(r, "strip", &a[0], &chars) && jstrip(r, self->u.text, chars, left, right, out);
@@ -41,17 +41,17 @@ static bool strip(struct jrun *r, const struct jvalue *self, const struct jvalue
 
 METHOD(text_strip)
 {
-    return strip(r, self, a, true, true, out);
+    return jinja_method_strip(r, self, a, true, true, out);
 }
 
 METHOD(text_lstrip)
 {
-    return strip(r, self, a, true, false, out);
+    return jinja_method_strip(r, self, a, true, false, out);
 }
 
 METHOD(text_rstrip)
 {
-    return strip(r, self, a, false, true, out);
+    return jinja_method_strip(r, self, a, false, true, out);
 }
 
 METHOD(text_upper)
@@ -155,8 +155,8 @@ static size_t find_back(const struct jtext *t, size_t to, const struct jtext *pa
     return SIZE_MAX;
 }
 
-static bool find(struct jrun *r, const struct jvalue *self, const struct jvalue *a, bool back,
-                 struct jvalue *out)
+static bool jinja_method_find(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
+                              bool back, struct jvalue *out)
 {
     const struct jtext *t = self->u.text, *part;
     int64_t from = 0;
@@ -175,17 +175,17 @@ static bool find(struct jrun *r, const struct jvalue *self, const struct jvalue 
 
 METHOD(text_find)
 {
-    return find(r, self, a, false, out);
+    return jinja_method_find(r, self, a, false, out);
 }
 
 METHOD(text_rfind)
 {
-    return find(r, self, a, true, out);
+    return jinja_method_find(r, self, a, true, out);
 }
 
 METHOD(text_index)
 {
-    if (!find(r, self, a, false, out)) return false;
+    if (!jinja_method_find(r, self, a, false, out)) return false;
     return out->u.i >= 0 || jfail(r, "'index': the string is not there");
 }
 
@@ -213,7 +213,7 @@ struct pieces {
     size_t n, capacity;
 };
 
-static bool add_piece(struct pieces *p, const struct jtext *t, size_t from, size_t to)
+static bool jinja_method_add_piece(struct pieces *p, const struct jtext *t, size_t from, size_t to)
 {
     if (p->n == p->capacity) {
         const size_t capacity = p->capacity < 8 ? 8 : p->capacity * 2;
@@ -259,14 +259,14 @@ static bool split_words(struct pieces *p, const struct jtext *t, int64_t max, bo
     while (back ? at > 0 : at < t->n) {
         size_t from = at, to = at;
         if (max == 0) { /* what is left over keeps its blanks, those at the far end too */
-            return add_piece(p, t, back ? 0 : at, back ? at : t->n);
+            return jinja_method_add_piece(p, t, back ? 0 : at, back ? at : t->n);
         }
         if (back) {
             from = run_start(t, at, false);
         } else {
             to = run_end(t, at, false);
         }
-        if (!add_piece(p, t, from, to)) return false;
+        if (!jinja_method_add_piece(p, t, from, to)) return false;
         at = back ? run_start(t, from, true) : run_end(t, to, true);
         max -= max > 0;
     }
@@ -280,7 +280,7 @@ static bool split_by(struct pieces *p, const struct jtext *t, const struct jtext
     while (max != 0) {
         const size_t at = back ? find_back(t, high, by) : jfind(t, low, by);
         if (at == SIZE_MAX) break;
-        if (!add_piece(p, t, back ? at + by->n : low, back ? high : at)) return false;
+        if (!jinja_method_add_piece(p, t, back ? at + by->n : low, back ? high : at)) return false;
         if (back) {
             high = at;
         } else {
@@ -288,11 +288,11 @@ static bool split_by(struct pieces *p, const struct jtext *t, const struct jtext
         }
         max -= max > 0;
     }
-    return add_piece(p, t, low, high);
+    return jinja_method_add_piece(p, t, low, high);
 }
 
-static bool split(struct jrun *r, const struct jvalue *self, const struct jvalue *a, bool back,
-                  struct jvalue *out)
+static bool jinja_method_split(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
+                               bool back, struct jvalue *out)
 {
     const struct jtext *t = self->u.text, *by;
     int64_t max = -1;
@@ -307,12 +307,12 @@ static bool split(struct jrun *r, const struct jvalue *self, const struct jvalue
 
 METHOD(text_split)
 {
-    return split(r, self, a, false, out);
+    return jinja_method_split(r, self, a, false, out);
 }
 
 METHOD(text_rsplit)
 {
-    return split(r, self, a, true, out);
+    return jinja_method_split(r, self, a, true, out);
 }
 
 METHOD(text_splitlines)
@@ -396,7 +396,8 @@ METHOD(dict_get)
     return !status_failed(&r->st);
 }
 
-static bool view(struct jrun *r, const struct jdict *d, bool keys, bool values, struct jvalue *out)
+static bool jinja_method_view(struct jrun *r, const struct jdict *d, bool keys, bool values,
+                              struct jvalue *out)
 {
     struct jvalue *v, *pair;
     if (!jseq_new(r, JV_VIEW, d->n, &v, out)) return false;
@@ -413,19 +414,19 @@ static bool view(struct jrun *r, const struct jdict *d, bool keys, bool values, 
 METHOD(dict_items)
 {
     (void)a;
-    return view(r, self->u.dict, true, true, out);
+    return jinja_method_view(r, self->u.dict, true, true, out);
 }
 
 METHOD(dict_keys)
 {
     (void)a;
-    return view(r, self->u.dict, true, false, out);
+    return jinja_method_view(r, self->u.dict, true, false, out);
 }
 
 METHOD(dict_values)
 {
     (void)a;
-    return view(r, self->u.dict, false, true, out);
+    return jinja_method_view(r, self->u.dict, false, true, out);
 }
 
 METHOD(value_copy)

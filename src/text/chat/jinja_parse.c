@@ -103,14 +103,14 @@ static bool expect(struct jparse *p, enum jtoken_type type, const char *what)
     return true;
 }
 
-static size_t bucket_of(const char *text, size_t n)
+static size_t jinja_parse_bucket_of(const char *text, size_t n)
 {
     return str_hash(text, n) % JNAME_BUCKETS;
 }
 
 const struct jname *jname_find(const struct jinja *t, const char *text, size_t n)
 {
-    const struct jname *name = t->names[bucket_of(text, n)];
+    const struct jname *name = t->names[jinja_parse_bucket_of(text, n)];
     while (name != NULL && !(name->text.n == n && memcmp(name->text.p, text, n) == 0)) {
         name = name->next;
     }
@@ -127,7 +127,7 @@ const struct jname *jname_of(struct jparse *p, const struct jtext *text)
     if (name->z == NULL) return NULL;
     if (text->n > 0) memcpy(name->z, text->p, text->n);
     name->text = (struct jtext){.p = name->z, .n = text->n};
-    struct jname **bucket = &p->t->names[bucket_of(text->p, text->n)];
+    struct jname **bucket = &p->t->names[jinja_parse_bucket_of(text->p, text->n)];
     name->next = *bucket;
     *bucket = name;
     return name;

@@ -197,7 +197,7 @@ struct conversion {
     char letter;
 };
 
-static bool read_number(const struct jtext *f, size_t *at, int *out)
+static bool jinja_print_read_number(const struct jtext *f, size_t *at, int *out)
 {
     *out = 0;
     bool any = false;
@@ -217,10 +217,10 @@ static bool read_conversion(struct jrun *r, const struct jtext *f, size_t *at,
         if (f->p[*at] == '-') out->left = true;
         if (f->p[*at] == '0') out->zero = true;
     }
-    if (!read_number(f, at, &out->width)) out->width = -1;
+    if (!jinja_print_read_number(f, at, &out->width)) out->width = -1;
     if (*at < f->n && f->p[*at] == '.') {
         (*at)++;
-        if (!read_number(f, at, &out->precision)) out->precision = 0;
+        if (!jinja_print_read_number(f, at, &out->precision)) out->precision = 0;
     }
     if (*at >= f->n || strchr("sdifr%", f->p[*at]) == NULL || out->width > 1000 ||
         out->precision > 100) {
@@ -230,8 +230,8 @@ static bool read_conversion(struct jrun *r, const struct jtext *f, size_t *at,
     return true;
 }
 
-static bool convert(struct jrun *r, const struct conversion *c, const struct jvalue *v,
-                    struct jvalue *out)
+static bool jinja_print_convert(struct jrun *r, const struct conversion *c, const struct jvalue *v,
+                                struct jvalue *out)
 {
     char text[512];
     struct jbuild b;
@@ -290,7 +290,8 @@ bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v,
             continue;
         }
         if (used == n) return jfail(r, "not enough values for a format");
-        if (!convert(r, &c, &v[used++], &text) || !add_padded(&b, &c, &text)) return false;
+        if (!jinja_print_convert(r, &c, &v[used++], &text) || !add_padded(&b, &c, &text))
+            return false;
     }
     if (used < n) return jfail(r, "more values than a format takes");
     return jbuild_cut(&b, format, good, format->n) && jbuild_end(&b, out);

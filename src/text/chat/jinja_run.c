@@ -56,8 +56,8 @@ static bool set_attribute(struct jrun *r, struct jscope *s, const struct jnode *
     return jdict_put(r, object->u.dict, &key, value);
 }
 
-static bool assign(struct jrun *r, struct jscope *s, const struct jnode *target,
-                   const struct jvalue *value)
+static bool jinja_run_assign(struct jrun *r, struct jscope *s, const struct jnode *target,
+                             const struct jvalue *value)
 {
     if (target->kind == JN_NAME) return jscope_set(r, s, target->name, value);
     if (target->kind == JN_ATTR) return set_attribute(r, s, target, value);
@@ -68,7 +68,7 @@ static bool assign(struct jrun *r, struct jscope *s, const struct jnode *target,
     if (n != want) return jfail(r, "%zu values for %zu names", n, want);
     bool ok = true;
     for (const struct jnode *t = target->list; t != NULL && ok; t = t->next) {
-        ok = assign(r, s, t, items++);
+        ok = jinja_run_assign(r, s, t, items++);
     }
     return ok;
 }
@@ -106,7 +106,8 @@ static enum flow run_block(struct jrun *r, struct jscope *s, const struct jnode 
     const enum flow flow = capture(r, inner, n->list, &caught);
     if (flow != FLOW_NEXT) return flow;
     if (!filter_captured(r, s, n->b, &caught, &value)) return FLOW_FAILED;
-    const bool ok = n->kind == JN_SET_BLOCK ? assign(r, s, n->a, &value) : jprint(r->out, &value);
+    const bool ok =
+        n->kind == JN_SET_BLOCK ? jinja_run_assign(r, s, n->a, &value) : jprint(r->out, &value);
     return ok ? FLOW_NEXT : FLOW_FAILED;
 }
 
@@ -129,7 +130,7 @@ static bool filter_items(struct jrun *r, struct jscope *s, const struct jnode *n
     if (!jseq_new(r, JV_LIST, *n_items, &kept, &list)) return false;
     for (size_t i = 0; i < *n_items; i++) {
         struct jscope *inner = jscope_new(r, s);
-        if (inner == NULL || !assign(r, inner, n->a, &(*items)[i])) return false;
+        if (inner == NULL || !jinja_run_assign(r, inner, n->a, &(*items)[i])) return false;
         if (!jeval(r, inner, n->c, &test)) return false;
         if (jtruth(&test)) kept[n_kept++] = (*items)[i];
     }
@@ -155,7 +156,7 @@ static enum flow run_for(struct jrun *r, struct jscope *s, const struct jnode *n
         struct jscope *inner = jscope_new(r, s);
         if (inner == NULL || !jsteps(r, 1)) return FLOW_FAILED;
         if (name != NULL && !jscope_set(r, inner, name, &handle)) return FLOW_FAILED;
-        if (!assign(r, inner, n->a, &items[loop->index0])) return FLOW_FAILED;
+        if (!jinja_run_assign(r, inner, n->a, &items[loop->index0])) return FLOW_FAILED;
         const enum flow flow = run_list(r, inner, n->list);
         if (flow == FLOW_FAILED) return flow;
         if (flow == FLOW_BREAK) break;
@@ -172,7 +173,8 @@ static enum flow run_with(struct jrun *r, struct jscope *s, const struct jnode *
     if (inner == NULL) return FLOW_FAILED;
     for (const struct jnode *set = n->d->list; set != NULL; set = set->next) {
         struct jvalue value;
-        if (!jeval(r, s, set->b, &value) || !assign(r, inner, set->a, &value)) return FLOW_FAILED;
+        if (!jeval(r, s, set->b, &value) || !jinja_run_assign(r, inner, set->a, &value))
+            return FLOW_FAILED;
     }
     return run_list(r, inner, n->list);
 }
@@ -199,7 +201,7 @@ static enum flow run_one(struct jrun *r, struct jscope *s, const struct jnode *n
         ok = jeval(r, s, n->a, &value) && jprint(r->out, &value);
         break;
     case JN_SET:
-        ok = jeval(r, s, n->b, &value) && assign(r, s, n->a, &value);
+        ok = jeval(r, s, n->b, &value) && jinja_run_assign(r, s, n->a, &value);
         break;
     case JN_MACRO:
         ok = define_macro(r, s, n);

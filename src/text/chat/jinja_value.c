@@ -254,7 +254,8 @@ bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jv
 }
 
 /* The pair of a key, or NULL. Failures count as NULL and show in the run. */
-static struct jpair *pair_of(struct jrun *r, const struct jdict *d, const struct jvalue *key)
+static struct jpair *jinja_value_pair_of(struct jrun *r, const struct jdict *d,
+                                         const struct jvalue *key)
 {
     if (!jsteps(r, d->n / 8)) return NULL;
     for (size_t i = 0; i < d->n; i++) {
@@ -272,7 +273,7 @@ static struct jpair *pair_of(struct jrun *r, const struct jdict *d, const struct
 
 const struct jvalue *jdict_get(struct jrun *r, const struct jdict *d, const struct jvalue *key)
 {
-    const struct jpair *p = pair_of(r, d, key);
+    const struct jpair *p = jinja_value_pair_of(r, d, key);
     return p == NULL ? NULL : &p->value;
 }
 
@@ -282,7 +283,7 @@ bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
     if (key->type == JV_LIST || key->type == JV_DICT || key->type == JV_VIEW) {
         return jfail(r, "a %s cannot be a key", jtype_name(key));
     }
-    struct jpair *p = pair_of(r, d, key);
+    struct jpair *p = jinja_value_pair_of(r, d, key);
     if (status_failed(&r->st)) return false;
     if (p != NULL) {
         p->value = *value;

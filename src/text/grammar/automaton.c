@@ -78,7 +78,7 @@ static void find_living(struct builder *b)
     }
 }
 
-static void push(struct builder *b, uint32_t s, size_t *n_stack)
+static void automaton_push(struct builder *b, uint32_t s, size_t *n_stack)
 {
     if (b->seen[s] == b->round) return;
     b->seen[s] = b->round;
@@ -91,14 +91,14 @@ static void add_closure(struct builder *b, uint32_t s)
 {
     size_t n_stack = 0;
     uint64_t n_steps = 1;
-    if (b->lives[s]) push(b, s, &n_stack);
+    if (b->lives[s]) automaton_push(b, s, &n_stack);
     while (n_stack > 0) {
         const uint32_t at = b->stack[--n_stack];
         bool matters = at == b->accept;
         n_steps += 1 + b->edges_of[at + 1] - b->edges_of[at];
         for (size_t i = b->edges_of[at]; i < b->edges_of[at + 1]; i++) {
             if (b->sorted[i].is_empty)
-                push(b, b->sorted[i].to, &n_stack);
+                automaton_push(b, b->sorted[i].to, &n_stack);
             else
                 matters = true;
         }
@@ -113,7 +113,7 @@ static int compare_states(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static struct status reserve(struct builder *b)
+static struct status automaton_reserve(struct builder *b)
 {
     struct dfa *d = b->d;
     if (b->n_pool + b->n_set > b->pool_capacity) {
@@ -160,7 +160,7 @@ static struct status state_of_set(struct builder *b, uint16_t *out)
     }
     if (d->n_states == DFA_STATES_MAX)
         return grammar_too_large(b->n->work, DFA_STATES_MAX, "states");
-    TRY(reserve(b));
+    TRY(automaton_reserve(b));
     *out = (uint16_t)d->n_states++;
     b->states[*out] = (struct made){b->n_pool, b->n_set, hash, *bucket};
     *bucket = *out;
@@ -266,7 +266,7 @@ static struct status make_states(struct builder *b, uint32_t start)
     struct dfa *d = b->d;
     uint16_t first;
     d->n_states = 1; /* the dead one */
-    TRY(reserve(b));
+    TRY(automaton_reserve(b));
     b->round = 1;
     add_closure(b, start);
     if (b->n_set > 0) TRY(state_of_set(b, &first));
@@ -274,7 +274,7 @@ static struct status make_states(struct builder *b, uint32_t start)
     return nfa_status(b->n);
 }
 
-static struct status allocate(struct builder *b)
+static struct status automaton_allocate(struct builder *b)
 {
     const size_t n = b->n->n_states, n_edges = b->n->n_edges;
     TRY(mem_alloc(&b->d, 1, sizeof *b->d, "automaton"));
@@ -292,7 +292,7 @@ static struct status build(struct builder *b, uint32_t start)
 {
     nfa_spend(b->n, BUCKETS / 16 + b->n->n_states + b->n->n_edges);
     TRY(nfa_status(b->n));
-    TRY(allocate(b));
+    TRY(automaton_allocate(b));
     find_living(b);
     sort_edges(b->n, true, b->lives, b->edges_of, b->sorted);
     make_classes(b->n, b->d);

@@ -102,7 +102,7 @@ static uint32_t state_of_rest(struct digits *d, int n_left)
 
 /* Adds the numbers with n_whole digits before the point: positions N - n_whole to N - 1, and from N
  * on after the point. */
-static void add_whole(struct digits *d, uint32_t from, int n_whole)
+static void json_bounds_add_whole(struct digits *d, uint32_t from, int n_whole)
 {
     const int begin = N - n_whole, end = begin + N;
     uint32_t at[2][2] = {{0}};
@@ -137,7 +137,7 @@ static void add_between(struct nfa *n, uint32_t from, const struct magnitude *lo
         most.is_out = false;
         memset(most.digit, 9, sizeof most.digit);
     }
-    for (int n_whole = 1; n_whole <= N; n_whole++) add_whole(&d, from, n_whole);
+    for (int n_whole = 1; n_whole <= N; n_whole++) json_bounds_add_whole(&d, from, n_whole);
 }
 
 struct status json_bounded(struct nfa *n, uint32_t from, const struct json_bounds *b, uint32_t *end)

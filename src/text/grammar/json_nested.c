@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_names(const void *a, const void *b)
+static int json_nested_compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -28,7 +28,7 @@ static bool list_part(const struct json_parts *all, const struct js_node *list, 
         names[i] = js_string(js_at(list, i), NULL);
         if (names[i] == NULL || !is_property(all, all->n, names[i])) return false;
     }
-    if (n > 0) qsort(names, n, sizeof *names, compare_names);
+    if (n > 0) qsort(names, n, sizeof *names, json_nested_compare_names);
     for (size_t i = 1; i < n; i++)
         if (strcmp(names[i - 1], names[i]) == 0) return false;
     return true;
@@ -47,7 +47,7 @@ static struct status list_required(const struct json_parts *all, const char ***n
         is_right = list_part(all, list, *names + *n);
         *n += js_count(list);
     }
-    if (is_right && n_all > 0) qsort(*names, n_all, sizeof **names, compare_names);
+    if (is_right && n_all > 0) qsort(*names, n_all, sizeof **names, json_nested_compare_names);
     if (is_right) return status_ok();
     mem_free(names);
     return status_make(STATUS_REQUEST, "keyword \"required\": expected a list of names that are in "
@@ -55,8 +55,9 @@ static struct status list_required(const struct json_parts *all, const char ***n
 }
 
 /* Adds paths for a member: its name, a colon, and a value that all parts accept. */
-static struct status add_member(struct json_walk *w, uint32_t from, const struct json_parts *all,
-                                const char *name, uint32_t *end)
+static struct status json_nested_add_member(struct json_walk *w, uint32_t from,
+                                            const struct json_parts *all, const char *name,
+                                            uint32_t *end)
 {
     const struct js_node *schema[JSON_PARTS_MAX];
     struct nfa *n = json_walk_nfa(w);
@@ -93,7 +94,7 @@ static struct status add_property(struct json_walk *w, const struct json_parts *
     uint32_t last;
     nfa_empty(n, at->first, member);
     nfa_empty(n, json_mark(n, at->later, ","), member);
-    TRY(add_member(w, member, all, name, &last));
+    TRY(json_nested_add_member(w, member, all, name, &last));
     const struct between next = {nfa_state(n), nfa_state(n)};
     nfa_empty(n, last, next.later);
     if (!is_required) nfa_empty(n, at->later, next.later);
@@ -117,8 +118,8 @@ static struct status add_members(struct json_walk *w, uint32_t from, const struc
             nfa_spend(n, all->n);
             if (is_property(all, i, key)) continue; /* an earlier part has it */
             const bool is_required =
-                n_required > 0 &&
-                bsearch(&key, required, n_required, sizeof *required, compare_names) != NULL;
+                n_required > 0 && bsearch(&key, required, n_required, sizeof *required,
+                                          json_nested_compare_names) != NULL;
             TRY(add_property(w, all, key, is_required, &at));
         }
     }

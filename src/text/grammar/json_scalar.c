@@ -96,8 +96,8 @@ static struct status compile_rule(struct grammar_work *work, const struct string
 
 /* Replaces *both by an automaton of the strings that it and the i-th rule accept; NULL: there are
  * none. */
-static struct status narrow(struct grammar_work *work, const struct string_rules *r, size_t i,
-                            struct dfa **both)
+static struct status json_scalar_narrow(struct grammar_work *work, const struct string_rules *r,
+                                        size_t i, struct dfa **both)
 {
     struct dfa *one = NULL, *narrower = NULL;
     struct nfa n;
@@ -121,7 +121,8 @@ static struct status add_rules(struct nfa *n, uint32_t from, const struct string
     struct dfa *both = NULL, *last = NULL;
     struct status st = compile_rule(n->work, r, 0, &both);
     *end = nfa_state(n);
-    for (size_t i = 1; i + 1 < n_rules && both != NULL; i++) st = narrow(n->work, r, i, &both);
+    for (size_t i = 1; i + 1 < n_rules && both != NULL; i++)
+        st = json_scalar_narrow(n->work, r, i, &both);
     if (both != NULL) st = compile_rule(n->work, r, n_rules - 1, &last);
     if (last != NULL) st = nfa_both(n, from, both, last, end);
     dfa_destroy(&both);

@@ -217,7 +217,7 @@ static struct status add_types(struct json_walk *w, uint32_t from, const struct 
 }
 
 /* The type of a value, as a bit. */
-static int type_of(const struct js_node *value)
+static int json_schema_type_of(const struct js_node *value)
 {
     int64_t whole;
     double x;
@@ -285,7 +285,7 @@ struct value_filter {
 static bool takes_value(const struct value_filter *f, const struct js_node *value, const char *text,
                         size_t n)
 {
-    if ((type_of(value) & f->types) == 0) return false;
+    if ((json_schema_type_of(value) & f->types) == 0) return false;
     for (size_t i = 0; i < f->n_others; i++) {
         const struct value_texts *v = &f->others[i];
         if (bsearch(&text, v->text, v->n, sizeof *v->text, compare_texts) == NULL) return false;
@@ -347,8 +347,8 @@ static struct status read_lists(struct json_walk *w, const struct json_parts *al
 }
 
 /* Adds the values that stand in all lists and that all other keywords accept. */
-static struct status add_values(struct json_walk *w, uint32_t from, const struct json_parts *all,
-                                uint32_t *end)
+static struct status json_schema_add_values(struct json_walk *w, uint32_t from,
+                                            const struct json_parts *all, uint32_t *end)
 {
     struct value_filter f = {.n_others = 0};
     const struct js_node *list;
@@ -395,8 +395,8 @@ static struct status open_part(struct json_walk *w, const struct js_node *part)
     return status_ok();
 }
 
-static struct status gather(struct json_walk *w, const struct js_node *schema, uint32_t chain,
-                            struct json_parts *all);
+static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
+                                        uint32_t chain, struct json_parts *all);
 
 /* Adds the schema of $ref. A schema that leads back to itself may be open JSON_ANY_DEPTH times; one
  * level deeper it accepts no text, so only texts that need no deeper level are left. */
@@ -412,7 +412,7 @@ static struct status gather_ref(struct json_walk *w, const struct js_node *schem
                            "keyword \"$ref\": \"%.60s\" is not found in this schema",
                            ref != NULL ? ref : "");
     for (size_t i = 0; i < w->n_open; i++) n_open += w->open[i] == found;
-    if (n_open <= JSON_ANY_DEPTH) return gather(w, found, chain, all);
+    if (n_open <= JSON_ANY_DEPTH) return json_schema_gather(w, found, chain, all);
     all->is_void = true;
     return status_ok();
 }
@@ -425,7 +425,8 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
     if (js_type(list) != JS_ARRAY || js_count(list) == 0)
         return status_make(STATUS_REQUEST, "keyword \"%s\": expected a list of schemas", name);
     if (strcmp(name, "allOf") == 0) {
-        for (size_t i = 0; i < js_count(list); i++) TRY(gather(w, js_at(list, i), chain, all));
+        for (size_t i = 0; i < js_count(list); i++)
+            TRY(json_schema_gather(w, js_at(list, i), chain, all));
         return status_ok();
     }
     if (all->n_choices == JSON_CHOICES_MAX)
@@ -439,8 +440,8 @@ static struct status gather_list(struct json_walk *w, const struct js_node *sche
 /* Appends the schema and those that its $ref and allOf add. A schema that is in the list is not
  * added again; one that leads to itself by these alone accepts no text. chain: the parts that led
  * here, as bits. */
-static struct status gather(struct json_walk *w, const struct js_node *schema, uint32_t chain,
-                            struct json_parts *all)
+static struct status json_schema_gather(struct json_walk *w, const struct js_node *schema,
+                                        uint32_t chain, struct json_parts *all)
 {
     bool allows = false;
     nfa_spend(w->n, 1 + all->n);
@@ -463,12 +464,12 @@ static struct status gather(struct json_walk *w, const struct js_node *schema, u
     return gather_list(w, schema, "oneOf", chain, all);
 }
 
-static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
-                               uint32_t *end);
+static struct status json_schema_add_parts(struct json_walk *w, uint32_t from,
+                                           struct json_parts *all, uint32_t *end);
 
 /* Adds the texts of each schema of the last choice together with all parts. */
-static struct status add_choices(struct json_walk *w, uint32_t from, const struct json_parts *all,
-                                 uint32_t *end)
+static struct status json_schema_add_choices(struct json_walk *w, uint32_t from,
+                                             const struct json_parts *all, uint32_t *end)
 {
     const struct js_node *list = all->choice[all->n_choices - 1];
     *end = nfa_state(w->n);
@@ -477,11 +478,11 @@ static struct status add_choices(struct json_walk *w, uint32_t from, const struc
         struct json_parts one = *all;
         uint32_t last;
         one.n_choices--;
-        TRY(gather(w, js_at(list, i), all->chain[one.n_choices], &one));
+        TRY(json_schema_gather(w, js_at(list, i), all->chain[one.n_choices], &one));
         for (size_t k = all->n; k < one.n; k++) TRY(open_part(w, one.part[k]));
         const uint32_t in = nfa_state(w->n);
         nfa_empty(w->n, from, in);
-        TRY(add_parts(w, in, &one, &last));
+        TRY(json_schema_add_parts(w, in, &one, &last));
         nfa_empty(w->n, last, *end);
         w->n_open = n_open;
     }
@@ -489,8 +490,8 @@ static struct status add_choices(struct json_walk *w, uint32_t from, const struc
 }
 
 /* Adds the texts that all parts accept. The parts are open. */
-static struct status add_parts(struct json_walk *w, uint32_t from, struct json_parts *all,
-                               uint32_t *end)
+static struct status json_schema_add_parts(struct json_walk *w, uint32_t from,
+                                           struct json_parts *all, uint32_t *end)
 {
     for (size_t i = 0; i < all->n; i++)
         nfa_spend(w->n, SORT_STEPS * (1 + js_count(js_get(all->part[i], "type"))));
@@ -502,8 +503,9 @@ static struct status add_parts(struct json_walk *w, uint32_t from, struct json_p
                            WAYS_MAX);
     *end = nfa_state(w->n);
     if (all->is_void) return nfa_status(w->n);
-    if (all->n_choices > 0) return add_choices(w, from, all, end);
-    if (json_has(all, "enum") || json_has(all, "const")) return add_values(w, from, all, end);
+    if (all->n_choices > 0) return json_schema_add_choices(w, from, all, end);
+    if (json_has(all, "enum") || json_has(all, "const"))
+        return json_schema_add_values(w, from, all, end);
     return add_types(w, from, all, end);
 }
 
@@ -515,9 +517,9 @@ struct status json_add_all(struct json_walk *w, uint32_t from, const struct js_n
     if (w->depth == DEPTH_MAX)
         return status_make(STATUS_REQUEST, "schemas are nested more than %d deep", DEPTH_MAX);
     w->depth++;
-    for (size_t i = 0; i < n; i++) TRY(gather(w, schema[i], 0, &all));
+    for (size_t i = 0; i < n; i++) TRY(json_schema_gather(w, schema[i], 0, &all));
     for (size_t i = 0; i < all.n; i++) TRY(open_part(w, all.part[i]));
-    TRY(add_parts(w, from, &all, end));
+    TRY(json_schema_add_parts(w, from, &all, end));
     w->n_open = n_open;
     w->depth--;
     return status_ok();

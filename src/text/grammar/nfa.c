@@ -42,7 +42,7 @@ uint32_t nfa_state(struct nfa *n)
     return n->n_states++; /* never many more than edges */
 }
 
-static void add(struct nfa *n, struct nfa_edge edge)
+static void nfa_add(struct nfa *n, struct nfa_edge edge)
 {
     nfa_spend(n, 1);
     if (status_failed(&n->status)) return;
@@ -61,12 +61,12 @@ static void add(struct nfa *n, struct nfa_edge edge)
 
 void nfa_bytes(struct nfa *n, uint32_t from, uint8_t low, uint8_t high, uint32_t to)
 {
-    add(n, (struct nfa_edge){.from = from, .to = to, .low = low, .high = high});
+    nfa_add(n, (struct nfa_edge){.from = from, .to = to, .low = low, .high = high});
 }
 
 void nfa_empty(struct nfa *n, uint32_t from, uint32_t to)
 {
-    add(n, (struct nfa_edge){.from = from, .to = to, .is_empty = true});
+    nfa_add(n, (struct nfa_edge){.from = from, .to = to, .is_empty = true});
 }
 
 uint32_t nfa_text(struct nfa *n, uint32_t from, const char *bytes, size_t n_bytes)

@@ -23,8 +23,8 @@ struct pattern {
     pcre2_jit_stack *jit_stack; /* NULL when this machine has no JIT */
 };
 
-static struct status compile(struct pattern *p, const char *text, size_t n, bool literal,
-                             const char *what)
+static struct status pattern_compile(struct pattern *p, const char *text, size_t n, bool literal,
+                                     const char *what)
 {
     int error = 0;
     PCRE2_SIZE at = 0;
@@ -41,7 +41,7 @@ static struct status compile(struct pattern *p, const char *text, size_t n, bool
 }
 
 /* Room for a match, limits, and the JIT where there is one. */
-static struct status prepare(struct pattern *p)
+static struct status pattern_prepare(struct pattern *p)
 {
     p->data = pcre2_match_data_create(1, NULL);
     p->context = pcre2_match_context_create(NULL);
@@ -77,8 +77,8 @@ struct status pattern_create(const char *notation, size_t n, bool literal, const
     }
     if (status_failed(&st)) goto done;
     TRY_GOTO(st, mem_alloc(&p, 1, sizeof *p, "pattern"), done);
-    TRY_GOTO(st, compile(p, translated.data, translated.n, literal, what), done);
-    st = prepare(p);
+    TRY_GOTO(st, pattern_compile(p, translated.data, translated.n, literal, what), done);
+    st = pattern_prepare(p);
 done:
     strbuf_fini(&translated);
     if (status_failed(&st)) {

@@ -22,7 +22,7 @@ struct translation {
     bool in_intersection;
 };
 
-static struct status refuse(const struct translation *t, const char *construct)
+static struct status pattern_translate_refuse(const struct translation *t, const char *construct)
 {
     return status_make(STATUS_INPUT, "%s: the pattern has %s at byte %zu, which is not supported",
                        t->what, construct, t->at);
@@ -33,7 +33,7 @@ static char peek(const struct translation *t, size_t ahead)
     return t->at + ahead < t->n ? t->text[t->at + ahead] : '\0';
 }
 
-static void copy(struct translation *t, size_t n)
+static void pattern_translate_copy(struct translation *t, size_t n)
 {
     strbuf_add(t->out, t->text + t->at, n);
     t->at += n;
@@ -51,14 +51,16 @@ static void emit_class(struct translation *t, const char *inside, bool in_class,
 static struct status property(struct translation *t, bool in_class)
 {
     const bool negated = peek(t, 1) == 'P';
-    if (negated && in_class) return refuse(t, "\\P inside a class");
+    if (negated && in_class) return pattern_translate_refuse(t, "\\P inside a class");
     const char *name = t->text + t->at + 3;
     const char *close = t->at + 3 < t->n ? memchr(name, '}', t->n - t->at - 3) : NULL;
-    if (peek(t, 2) != '{' || close == NULL) return refuse(t, "a \\p without {name}");
+    if (peek(t, 2) != '{' || close == NULL)
+        return pattern_translate_refuse(t, "a \\p without {name}");
     const size_t n_name = (size_t)(close - name);
     if (!in_class) strbuf_puts(t->out, negated ? "[^" : "[");
     if (!unicode_category_class(name, n_name, t->out)) {
-        return refuse(t, "a \\p of something that is neither a general category nor Han");
+        return pattern_translate_refuse(
+            t, "a \\p of something that is neither a general category nor Han");
     }
     if (!in_class) strbuf_puts(t->out, "]");
     t->at += 3 + n_name + 1;
@@ -69,12 +71,12 @@ static struct status property(struct translation *t, bool in_class)
 static struct status code_point(struct translation *t)
 {
     const bool braces = peek(t, 1) == 'x' && peek(t, 2) == '{';
-    if (peek(t, 1) == 'x' && !braces) return refuse(t, "\\x without braces");
+    if (peek(t, 1) == 'x' && !braces) return pattern_translate_refuse(t, "\\x without braces");
     const size_t from = braces ? 3 : 2;
     size_t n = 0;
     while (n < (braces ? 6u : 4u) && isxdigit((unsigned char)peek(t, from + n))) n++;
     if (n == 0 || (braces ? peek(t, from + n) != '}' : n != 4)) {
-        return refuse(t, "a bad code point");
+        return pattern_translate_refuse(t, "a bad code point");
     }
     strbuf_printf(t->out, "\\x{%.*s}", (int)n, t->text + t->at + from);
     t->at += from + n + (braces ? 1 : 0);
@@ -91,7 +93,7 @@ static struct status escape(struct translation *t, bool in_class)
         break;
     case 'd':
     case 'D':
-        if (in_class && c == 'D') return refuse(t, "\\D inside a class");
+        if (in_class && c == 'D') return pattern_translate_refuse(t, "\\D inside a class");
         if (!in_class) strbuf_puts(t->out, c == 'd' ? "[" : "[^");
         unicode_category_class("Nd", 2, t->out);
         if (!in_class) strbuf_puts(t->out, "]");
@@ -109,11 +111,12 @@ static struct status escape(struct translation *t, bool in_class)
     case 'r':
     case 't':
     case 'f':
-        copy(t, 2);
+        pattern_translate_copy(t, 2);
         return status_ok();
     default:
-        if (!ispunct((unsigned char)c)) return refuse(t, "an escape other than \\s \\d \\p \\x");
-        copy(t, 2);
+        if (!ispunct((unsigned char)c))
+            return pattern_translate_refuse(t, "an escape other than \\s \\d \\p \\x");
+        pattern_translate_copy(t, 2);
         return status_ok();
     }
     t->at += 2;
@@ -129,15 +132,16 @@ static bool at_set(const struct translation *t)
 static struct status class_item(struct translation *t, bool first)
 {
     const char c = peek(t, 0);
-    if (c == '[') return refuse(t, "a class inside a class");
+    if (c == '[') return pattern_translate_refuse(t, "a class inside a class");
     if (c == '\\') {
         const bool set = at_set(t);
         TRY(escape(t, true));
-        if (set && peek(t, 0) == '-' && peek(t, 1) != ']') return refuse(t, "a range of a set");
+        if (set && peek(t, 0) == '-' && peek(t, 1) != ']')
+            return pattern_translate_refuse(t, "a range of a set");
         return status_ok();
     }
-    copy(t, 1);
-    if (c == '-' && !first && at_set(t)) return refuse(t, "a range of a set");
+    pattern_translate_copy(t, 1);
+    if (c == '-' && !first && at_set(t)) return pattern_translate_refuse(t, "a range of a set");
     return status_ok();
 }
 
@@ -150,7 +154,7 @@ static struct status intersection(struct translation *t, size_t from)
     struct strbuf left;
     if (peek(t, 2) != '[' || t->out->data[from + 1] == '^' || t->out->n == from + 1 ||
         t->in_intersection) {
-        return refuse(t, "an intersection that is not [class&&[class]]");
+        return pattern_translate_refuse(t, "an intersection that is not [class&&[class]]");
     }
     strbuf_init(&left);
     strbuf_add(&left, t->out->data + from, t->out->n - from);
@@ -161,7 +165,7 @@ static struct status intersection(struct translation *t, size_t from)
     struct status st = char_class(t);
     t->in_intersection = false;
     if (!status_failed(&st) && peek(t, 0) != ']')
-        st = refuse(t, "something behind [class&&[class]");
+        st = pattern_translate_refuse(t, "something behind [class&&[class]");
     if (!status_failed(&st)) st = strbuf_status(&left);
     strbuf_puts(t->out, ")");
     strbuf_add(t->out, left.data, left.n);
@@ -174,9 +178,9 @@ static struct status intersection(struct translation *t, size_t from)
 static struct status char_class(struct translation *t)
 {
     const size_t from = t->out->n;
-    copy(t, 1);
-    if (peek(t, 0) == '^') copy(t, 1);
-    if (peek(t, 0) == ']') return refuse(t, "a class that begins with ]");
+    pattern_translate_copy(t, 1);
+    if (peek(t, 0) == '^') pattern_translate_copy(t, 1);
+    if (peek(t, 0) == ']') return pattern_translate_refuse(t, "a class that begins with ]");
     bool first = true;
     while (t->at < t->n && peek(t, 0) != ']') {
         if (peek(t, 0) == '&' && peek(t, 1) == '&') {
@@ -186,28 +190,28 @@ static struct status char_class(struct translation *t)
         TRY(class_item(t, first));
         first = false;
     }
-    if (t->at >= t->n) return refuse(t, "a class that does not end");
-    copy(t, 1);
+    if (t->at >= t->n) return pattern_translate_refuse(t, "a class that does not end");
+    pattern_translate_copy(t, 1);
     return status_ok();
 }
 
 static struct status group_open(struct translation *t)
 {
     static const char *const OPENERS[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
-    if (++t->depth > DEPTH_MAX) return refuse(t, "too many groups in each other");
-    if (peek(t, 1) == '*') return refuse(t, "(*");
+    if (++t->depth > DEPTH_MAX) return pattern_translate_refuse(t, "too many groups in each other");
+    if (peek(t, 1) == '*') return pattern_translate_refuse(t, "(*");
     if (peek(t, 1) != '?') {
-        copy(t, 1);
+        pattern_translate_copy(t, 1);
         return status_ok();
     }
     for (size_t i = 0; i < sizeof OPENERS / sizeof OPENERS[0]; i++) {
         const size_t n = strlen(OPENERS[i]);
         if (t->n - t->at < n || memcmp(t->text + t->at, OPENERS[i], n) != 0) continue;
         if (i == 1 && t->caseless_at == 0) t->caseless_at = t->depth;
-        copy(t, n);
+        pattern_translate_copy(t, n);
         return status_ok();
     }
-    return refuse(t, "a group of an unknown kind");
+    return pattern_translate_refuse(t, "a group of an unknown kind");
 }
 
 /* {n}, {n,} or {n,m}, greedy or lazy. Possessive ones and {n}? are refused: the two read them
@@ -222,8 +226,9 @@ static struct status interval(struct translation *t)
     while (isdigit((unsigned char)peek(t, i))) i++;
     ok = ok && peek(t, i) == '}' && i < 16;
     const char after = peek(t, i + 1);
-    if (!ok || after == '+' || (after == '?' && !range)) return refuse(t, "an unclear {interval}");
-    copy(t, i + 1);
+    if (!ok || after == '+' || (after == '?' && !range))
+        return pattern_translate_refuse(t, "an unclear {interval}");
+    pattern_translate_copy(t, i + 1);
     return status_ok();
 }
 
@@ -231,15 +236,16 @@ static struct status interval(struct translation *t)
 static struct status caseless_literal(struct translation *t, char c)
 {
     static const char *const FOLDS[] = {"ff", "fi", "fl", "ss", "st"};
-    if ((unsigned char)c >= 0x80) return refuse(t, "a caseless letter beyond ASCII");
+    if ((unsigned char)c >= 0x80)
+        return pattern_translate_refuse(t, "a caseless letter beyond ASCII");
     const char lower = (char)tolower((unsigned char)c);
     for (size_t i = 0; i < sizeof FOLDS / sizeof FOLDS[0]; i++) {
         if (t->last_letter == FOLDS[i][0] && lower == FOLDS[i][1]) {
-            return refuse(t, "a caseless pair of letters that has a ligature");
+            return pattern_translate_refuse(t, "a caseless pair of letters that has a ligature");
         }
     }
     t->last_letter = lower;
-    copy(t, 1);
+    pattern_translate_copy(t, 1);
     return status_ok();
 }
 
@@ -252,7 +258,7 @@ static struct status construct(struct translation *t)
     t->last_letter = '\0';
     switch (c) {
     case '\\':
-        if (t->at + 1 >= t->n) return refuse(t, "a backslash at its end");
+        if (t->at + 1 >= t->n) return pattern_translate_refuse(t, "a backslash at its end");
         return escape(t, false);
     case '[':
         return char_class(t);
@@ -260,22 +266,22 @@ static struct status construct(struct translation *t)
         return group_open(t);
     case ')':
         if (t->depth == t->caseless_at) t->caseless_at = 0;
-        if (--t->depth < 0) return refuse(t, "a ) too many");
+        if (--t->depth < 0) return pattern_translate_refuse(t, "a ) too many");
         break;
     case '{':
         return interval(t);
     case ']':
     case '}':
-        return refuse(t, "an unescaped bracket");
+        return pattern_translate_refuse(t, "an unescaped bracket");
     case '^':
     case '$':
-        return refuse(t, "a line anchor");
+        return pattern_translate_refuse(t, "a line anchor");
     case '\0':
-        return refuse(t, "a NUL");
+        return pattern_translate_refuse(t, "a NUL");
     default:
         break;
     }
-    copy(t, 1);
+    pattern_translate_copy(t, 1);
     return status_ok();
 }
 
@@ -288,6 +294,6 @@ struct status pattern_translate(const char *notation, size_t n, const char *what
         return status_make(STATUS_INPUT, "%s: the pattern is not UTF-8 at byte %zu", what, bad_at);
     }
     while (t.at < n) TRY(construct(&t));
-    if (t.depth != 0) return refuse(&t, "a group that does not end");
+    if (t.depth != 0) return pattern_translate_refuse(&t, "a group that does not end");
     return strbuf_status(out);
 }

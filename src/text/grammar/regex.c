@@ -21,7 +21,7 @@ struct set {
     size_t n;
 };
 
-static struct status bad(const struct parser *p, const char *what)
+static struct status regex_bad(const struct parser *p, const char *what)
 {
     return status_make(STATUS_REQUEST, "at byte %zu of the pattern: %s", p->at, what);
 }
@@ -45,12 +45,12 @@ static bool takes(struct parser *p, char c)
 
 static struct status add_range(const struct parser *p, struct set *s, uint32_t first, uint32_t last)
 {
-    if (s->n >= CLASS_RANGES_MAX) return bad(p, "a class has too many parts");
+    if (s->n >= CLASS_RANGES_MAX) return regex_bad(p, "a class has too many parts");
     s->ranges[s->n++] = (struct char_range){first, last};
     return status_ok();
 }
 
-static void settle(struct set *s)
+static void regex_settle(struct set *s)
 {
     size_t n = 0;
     for (size_t i = 1; i < s->n; i++) {
@@ -92,13 +92,13 @@ static void leave_out_escapes(struct set *s)
     s->ranges[s->n++] = (struct char_range){'"', '"'};
     s->ranges[s->n++] = (struct char_range){'\\', '\\'};
     s->ranges[s->n++] = (struct char_range){0x7F, 0x7F};
-    settle(s);
+    regex_settle(s);
     invert(s);
 }
 
 static uint32_t add_set(struct parser *p, uint32_t from, struct set *s)
 {
-    settle(s);
+    regex_settle(s);
     if (p->options.in_string) leave_out_escapes(s);
     return nfa_chars(p->n, from, s->ranges, s->n);
 }
@@ -113,7 +113,7 @@ static uint32_t add_anything(struct parser *p, uint32_t from)
     return out;
 }
 
-static int hex_digit(char c)
+static int regex_hex_digit(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -124,8 +124,8 @@ static struct status read_hex(struct parser *p, int n_digits, uint32_t *out)
 {
     *out = 0;
     for (int i = 0; i < n_digits; i++) {
-        const int digit = ends(p) ? -1 : hex_digit(p->text[p->at]);
-        if (digit < 0) return bad(p, "expected a hexadecimal digit");
+        const int digit = ends(p) ? -1 : regex_hex_digit(p->text[p->at]);
+        if (digit < 0) return regex_bad(p, "expected a hexadecimal digit");
         *out = *out * 16 + (uint32_t)digit;
         p->at++;
     }
@@ -133,7 +133,7 @@ static struct status read_hex(struct parser *p, int n_digits, uint32_t *out)
 }
 
 /* Adds the characters of \d, \w, \s or one of their opposites to s. */
-static struct status add_kind(const struct parser *p, char kind, struct set *s)
+static struct status regex_add_kind(const struct parser *p, char kind, struct set *s)
 {
     static const struct char_range DIGITS[] = {{'0', '9'}};
     static const struct char_range WORDS[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -151,8 +151,8 @@ static struct status add_kind(const struct parser *p, char kind, struct set *s)
 static struct status read_char(struct parser *p, uint32_t *out)
 {
     size_t step;
-    if (ends(p)) return bad(p, "expected a character");
-    if (!utf8_sequence(p->text + p->at, p->n_text - p->at, &step)) return bad(p, "bad UTF-8");
+    if (ends(p)) return regex_bad(p, "expected a character");
+    if (!utf8_sequence(p->text + p->at, p->n_text - p->at, &step)) return regex_bad(p, "bad UTF-8");
     *out = utf8_decode(p->text + p->at, p->n_text - p->at, &step);
     p->at += step;
     return status_ok();
@@ -163,19 +163,19 @@ static struct status read_char(struct parser *p, uint32_t *out)
 static struct status read_escape(struct parser *p, struct set *s, bool *is_kind, uint32_t *out)
 {
     static const char NAMES[] = "nrtfv0", MEANT[] = "\n\r\t\f\v";
-    if (ends(p)) return bad(p, "nothing follows the backslash");
+    if (ends(p)) return regex_bad(p, "nothing follows the backslash");
     const char c = p->text[p->at];
     const char *name = strchr(NAMES, c);
     *is_kind = c != '\0' && strchr("dDwWsS", c) != NULL;
     if (*is_kind) {
         p->at++;
-        return add_kind(p, c, s);
+        return regex_add_kind(p, c, s);
     }
     if (c == 'x' || c == 'u') {
         p->at++;
         TRY(read_hex(p, c == 'x' ? 2 : 4, out));
         if (*out < 0xD800 || *out > 0xDFFF) return status_ok();
-        return bad(p, "a surrogate is no character");
+        return regex_bad(p, "a surrogate is no character");
     }
     if (c != '\0' && name != NULL) {
         p->at++;
@@ -183,12 +183,12 @@ static struct status read_escape(struct parser *p, struct set *s, bool *is_kind,
         return status_ok();
     }
     if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return bad(p, "this escape is not supported");
+        return regex_bad(p, "this escape is not supported");
     return read_char(p, out);
 }
 
 /* Reads one part of a class: a kind of characters, a character or a range. */
-static struct status read_part(struct parser *p, struct set *s)
+static struct status regex_read_part(struct parser *p, struct set *s)
 {
     uint32_t first, last;
     bool is_kind = false;
@@ -204,7 +204,7 @@ static struct status read_part(struct parser *p, struct set *s)
             TRY(read_escape(p, s, &is_kind, &last));
         else
             TRY(read_char(p, &last));
-        if (is_kind || last < first) return bad(p, "a range of a class runs backwards");
+        if (is_kind || last < first) return regex_bad(p, "a range of a class runs backwards");
     }
     return add_range(p, s, first, last);
 }
@@ -213,13 +213,13 @@ static struct status add_class(struct parser *p, uint32_t from, uint32_t *end)
 {
     struct set s = {.n = 0};
     const bool is_inverted = takes(p, '^');
-    if (sees(p, ']')) return bad(p, "an empty class");
+    if (sees(p, ']')) return regex_bad(p, "an empty class");
     while (!sees(p, ']')) {
-        if (ends(p)) return bad(p, "a class is not closed");
-        TRY(read_part(p, &s));
+        if (ends(p)) return regex_bad(p, "a class is not closed");
+        TRY(regex_read_part(p, &s));
     }
     p->at++;
-    settle(&s);
+    regex_settle(&s);
     if (is_inverted) invert(&s);
     *end = add_set(p, from, &s);
     return status_ok();
@@ -230,11 +230,12 @@ static struct status add_alternatives(struct parser *p, uint32_t from, uint32_t 
 static struct status add_group(struct parser *p, uint32_t from, uint32_t *end)
 {
     if (takes(p, '?') && !takes(p, ':'))
-        return bad(p, "only groups ( ) and (?: ) are supported, no look-around, names or flags");
-    if (++p->depth > DEPTH_MAX) return bad(p, "groups are nested too deeply");
+        return regex_bad(p,
+                         "only groups ( ) and (?: ) are supported, no look-around, names or flags");
+    if (++p->depth > DEPTH_MAX) return regex_bad(p, "groups are nested too deeply");
     TRY(add_alternatives(p, from, end));
     p->depth--;
-    return takes(p, ')') ? status_ok() : bad(p, "a group is not closed");
+    return takes(p, ')') ? status_ok() : regex_bad(p, "a group is not closed");
 }
 
 /* Reads an atom: a group, a class or a character. */
@@ -252,9 +253,9 @@ static struct status add_atom(struct parser *p, uint32_t from, uint32_t *end)
         TRY(read_escape(p, &s, &is_kind, &c));
         if (!is_kind) TRY(add_range(p, &s, c, c));
     } else if (!ends(p) && p->text[p->at] != '\0' && strchr("*+?{", p->text[p->at]) != NULL) {
-        return bad(p, "nothing to repeat");
+        return regex_bad(p, "nothing to repeat");
     } else if (sees(p, '^') || sees(p, '$')) {
-        return bad(p, "^ and $ are supported only at the start and the end");
+        return regex_bad(p, "^ and $ are supported only at the start and the end");
     } else {
         TRY(read_char(p, &c));
         TRY(add_range(p, &s, c, c));
@@ -263,15 +264,15 @@ static struct status add_atom(struct parser *p, uint32_t from, uint32_t *end)
     return status_ok();
 }
 
-static struct status read_count(struct parser *p, int32_t *out)
+static struct status regex_read_count(struct parser *p, int32_t *out)
 {
     const size_t at = p->at;
     *out = 0;
     while (!ends(p) && p->text[p->at] >= '0' && p->text[p->at] <= '9') {
         *out = *out * 10 + (p->text[p->at++] - '0');
-        if (*out > COUNT_MAX) return bad(p, "a count is too large");
+        if (*out > COUNT_MAX) return regex_bad(p, "a count is too large");
     }
-    return p->at > at ? status_ok() : bad(p, "expected a count, as in {2,5}");
+    return p->at > at ? status_ok() : regex_bad(p, "expected a count, as in {2,5}");
 }
 
 /* Reads how often the atom comes: least to most times (most -1: no limit). */
@@ -286,14 +287,14 @@ static struct status read_quantifier(struct parser *p, int32_t *least, int32_t *
     } else if (takes(p, '?')) {
         *least = 0;
     } else if (takes(p, '{')) {
-        TRY(read_count(p, least));
+        TRY(regex_read_count(p, least));
         *most = *least;
         if (takes(p, ',')) {
             *most = -1;
-            if (!sees(p, '}')) TRY(read_count(p, most));
+            if (!sees(p, '}')) TRY(regex_read_count(p, most));
         }
-        if (!takes(p, '}')) return bad(p, "a count is not closed");
-        if (*most >= 0 && *most < *least) return bad(p, "a count's end is below its start");
+        if (!takes(p, '}')) return regex_bad(p, "a count is not closed");
+        if (*most >= 0 && *most < *least) return regex_bad(p, "a count's end is below its start");
     } else {
         return status_ok();
     }
@@ -365,5 +366,5 @@ struct status regex_add(struct nfa *n, uint32_t from, const char *pattern, size_
 {
     struct parser p = {.n = n, .text = pattern, .n_text = n_bytes, .options = options};
     TRY(add_alternatives(&p, from, end));
-    return ends(&p) ? status_ok() : bad(&p, "a group is closed that was not opened");
+    return ends(&p) ? status_ok() : regex_bad(&p, "a group is closed that was not opened");
 }

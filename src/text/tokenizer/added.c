@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b)
+static int added_compare(const void *a, const void *b)
 {
     const struct added_token *x = a, *y = b;
     const size_t n = x->n < y->n ? x->n : y->n;
@@ -19,14 +19,14 @@ static int compare(const void *a, const void *b)
 size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_tokens)
 {
     memset(s, 0, sizeof *s);
-    if (n_tokens > 1) qsort(tokens, n_tokens, sizeof tokens[0], compare);
+    if (n_tokens > 1) qsort(tokens, n_tokens, sizeof tokens[0], added_compare);
     s->tokens = tokens;
     s->n_tokens = n_tokens;
     for (size_t i = 0; i < n_tokens; i++) {
         if (tokens[i].n > 0) s->starts[(unsigned char)tokens[i].content[0]] = true;
     }
     for (size_t i = 1; i < n_tokens; i++) {
-        if (compare(&tokens[i - 1], &tokens[i]) == 0) return i;
+        if (added_compare(&tokens[i - 1], &tokens[i]) == 0) return i;
     }
     return n_tokens;
 }
@@ -124,8 +124,8 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
 
 /* The next token that counts; false at the end. As in the reference, a token that does not count
  * still hides the tokens inside it. */
-static bool find(const struct added_set *s, struct added_walk *w, const struct added_token **token,
-                 size_t *start, size_t *end)
+static bool added_find(const struct added_set *s, struct added_walk *w,
+                       const struct added_token **token, size_t *start, size_t *end)
 {
     while (s->n_tokens > 0 && w->search_at < w->n) {
         const size_t at = w->search_at;
@@ -153,7 +153,7 @@ bool added_next(const struct added_set *s, struct added_walk *w, struct added_pi
     if (w->token_id < 0) {
         const struct added_token *t;
         size_t start, end;
-        const bool found = find(s, w, &t, &start, &end);
+        const bool found = added_find(s, w, &t, &start, &end);
         if (!found) start = w->n;
         if (found && t->lstrip) start = blanks_before(w->text, w->emitted, start);
         if (found && t->rstrip) end = blanks_behind(w, end);

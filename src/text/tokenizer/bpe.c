@@ -43,7 +43,7 @@ void bpe_fini(struct bpe *b)
     str_map_fini(&b->chars);
 }
 
-static uint64_t pair_of(int32_t left, int32_t right)
+static uint64_t bpe_pair_of(int32_t left, int32_t right)
 {
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
@@ -62,8 +62,8 @@ static struct bpe_merge *find_pair(const struct bpe *b, uint64_t pair)
 void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result)
 {
     assert(b->n_merges < b->merge_capacity);
-    struct bpe_merge *m = find_pair(b, pair_of(left, right));
-    m->pair = pair_of(left, right);
+    struct bpe_merge *m = find_pair(b, bpe_pair_of(left, right));
+    m->pair = bpe_pair_of(left, right);
     m->rank = b->by_result ? (uint32_t)result : (uint32_t)b->n_merges;
     if (!b->by_result) b->merged[b->n_merges] = result;
     b->n_merges++;
@@ -75,7 +75,7 @@ static int32_t result_of(const struct bpe *b, uint32_t rank)
     return b->by_result ? (int32_t)rank : b->merged[rank];
 }
 
-static struct status reserve(struct bpe *b, size_t n)
+static struct status bpe_reserve(struct bpe *b, size_t n)
 {
     if (n <= b->n_symbols_max) return status_ok();
     if (n > PIECE_MAX) {
@@ -119,11 +119,11 @@ static uint64_t heap_pop(uint64_t *heap, size_t *n)
 }
 
 /* Puts the pair that begins at `at` on the heap when it can merge. */
-static void push_pair(const struct bpe *b, size_t *n_heap, int32_t at)
+static void bpe_push_pair(const struct bpe *b, size_t *n_heap, int32_t at)
 {
     const int32_t next = b->symbols[at].next;
     if (next < 0) return;
-    const struct bpe_merge *m = find_pair(b, pair_of(b->symbols[at].id, b->symbols[next].id));
+    const struct bpe_merge *m = find_pair(b, bpe_pair_of(b->symbols[at].id, b->symbols[next].id));
     if (m->pair == NO_PAIR) return;
     heap_push(b->heap, n_heap, (uint64_t)m->rank << 32 | (uint32_t)at);
 }
@@ -193,7 +193,7 @@ static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
 static void merge_all(const struct bpe *b, size_t n_symbols)
 {
     size_t n_heap = 0;
-    for (size_t i = 0; i < n_symbols; i++) push_pair(b, &n_heap, (int32_t)i);
+    for (size_t i = 0; i < n_symbols; i++) bpe_push_pair(b, &n_heap, (int32_t)i);
     while (n_heap > 0) {
         const uint64_t top = heap_pop(b->heap, &n_heap);
         const int32_t at = (int32_t)(uint32_t)top;
@@ -201,21 +201,21 @@ static void merge_all(const struct bpe *b, size_t n_symbols)
         struct bpe_symbol *left = &b->symbols[at];
         if (!left->alive || left->next < 0) continue;
         struct bpe_symbol *right = &b->symbols[left->next];
-        const struct bpe_merge *m = find_pair(b, pair_of(left->id, right->id));
+        const struct bpe_merge *m = find_pair(b, bpe_pair_of(left->id, right->id));
         if (m->pair == NO_PAIR || result_of(b, m->rank) != result) continue;
         left->id = result;
         left->next = right->next;
         right->alive = 0;
         if (left->next >= 0) b->symbols[left->next].prev = at;
-        if (left->prev >= 0) push_pair(b, &n_heap, left->prev);
-        push_pair(b, &n_heap, at);
+        if (left->prev >= 0) bpe_push_pair(b, &n_heap, left->prev);
+        bpe_push_pair(b, &n_heap, at);
     }
 }
 
 static struct status encode_uncached(struct bpe *b, const char *piece, size_t n,
                                      struct token_list *out)
 {
-    TRY(reserve(b, n));
+    TRY(bpe_reserve(b, n));
     TRY(token_list_reserve(out, n));
     const size_t n_symbols = first_symbols(b, piece, n);
     merge_all(b, n_symbols);

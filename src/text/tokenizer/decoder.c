@@ -11,12 +11,12 @@ enum { SEQUENCE_DEPTH_MAX = 8 };
 
 static const char WHERE[] = "decoder";
 
-static struct status refuse(const char *type, const char *why)
+static struct status decoder_refuse(const char *type, const char *why)
 {
     return status_make(STATUS_INPUT, "%s: '%.40s' %s is not supported", WHERE, type, why);
 }
 
-static struct status load_metaspace(struct decoder *d, const struct js_node *node)
+static struct status decoder_load_metaspace(struct decoder *d, const struct js_node *node)
 {
     struct json_metaspace m;
     TRY(json_metaspace_fields(node, WHERE, &m));
@@ -27,7 +27,7 @@ static struct status load_metaspace(struct decoder *d, const struct js_node *nod
     return status_ok();
 }
 
-static struct status load_strip(const struct js_node *node, struct decoder_strip *out)
+static struct status decoder_load_strip(const struct js_node *node, struct decoder_strip *out)
 {
     static const char *const KNOWN[] = {"type", "content", "start", "stop", NULL};
     int64_t start, stop;
@@ -37,7 +37,7 @@ static struct status load_strip(const struct js_node *node, struct decoder_strip
         !js_int(js_get(node, "stop"), &stop)) {
         return status_make(STATUS_INPUT, "%s: Strip's 'start' or 'stop' is no count", WHERE);
     }
-    if (stop != 0) return refuse("Strip", "at the end of a text");
+    if (stop != 0) return decoder_refuse("Strip", "at the end of a text");
     out->n_max = (size_t)start;
     return status_ok();
 }
@@ -48,14 +48,14 @@ static struct status add_step(struct decoder *d, const struct js_node *node, boo
         return status_make(STATUS_INPUT, "%s: more than %d steps", WHERE, (int)DECODER_STEPS_MAX);
     }
     struct decoder_step *s = &d->steps[d->n_steps];
-    TRY(strip ? load_strip(node, &s->strip) : replacer_load(&s->replacer, node, WHERE));
+    TRY(strip ? decoder_load_strip(node, &s->strip) : replacer_load(&s->replacer, node, WHERE));
     d->n_steps++;
     return status_ok();
 }
 
-static struct status load_step(struct decoder *d, const struct js_node *node, int depth);
+static struct status decoder_load_step(struct decoder *d, const struct js_node *node, int depth);
 
-static struct status load_sequence(struct decoder *d, const struct js_node *node, int depth)
+static struct status decoder_load_sequence(struct decoder *d, const struct js_node *node, int depth)
 {
     static const char *const KNOWN[] = {"type", "decoders", NULL};
     const struct js_node *list = js_get(node, "decoders");
@@ -64,10 +64,11 @@ static struct status load_sequence(struct decoder *d, const struct js_node *node
         return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
                            WHERE);
     }
-    if (js_count(list) == 1) return load_step(d, js_at(list, 0), depth + 1);
+    if (js_count(list) == 1) return decoder_load_step(d, js_at(list, 0), depth + 1);
     for (size_t i = 0; i < js_count(list); i++) {
-        TRY(load_step(d, js_at(list, i), depth + 1));
-        if (d->kind != DECODER_CHAIN) return refuse("Sequence", "of ByteLevel or Metaspace");
+        TRY(decoder_load_step(d, js_at(list, i), depth + 1));
+        if (d->kind != DECODER_CHAIN)
+            return decoder_refuse("Sequence", "of ByteLevel or Metaspace");
     }
     return status_ok();
 }
@@ -78,12 +79,13 @@ static struct status load_chained(struct decoder *d, const struct js_node *node,
     const bool strip = strcmp(type, "Strip") == 0;
     if (strip || strcmp(type, "Replace") == 0) {
         if (!d->byte_fallback && !d->fused) return add_step(d, node, strip);
-        if (!strip || !d->fused) return refuse(type, "behind ByteFallback or Fuse");
-        if (d->front.n_bytes > 0) return refuse(type, "twice behind Fuse");
-        return load_strip(node, &d->front);
+        if (!strip || !d->fused) return decoder_refuse(type, "behind ByteFallback or Fuse");
+        if (d->front.n_bytes > 0) return decoder_refuse(type, "twice behind Fuse");
+        return decoder_load_strip(node, &d->front);
     }
     if (strcmp(type, "ByteFallback") == 0) {
-        if (d->byte_fallback || d->fused) return refuse(type, "behind ByteFallback or Fuse");
+        if (d->byte_fallback || d->fused)
+            return decoder_refuse(type, "behind ByteFallback or Fuse");
         d->byte_fallback = true;
         return json_known_fields(node, WHERE, KNOWN);
     }
@@ -97,15 +99,16 @@ static struct status load_chained(struct decoder *d, const struct js_node *node,
                        WHERE, type);
 }
 
-static struct status load_step(struct decoder *d, const struct js_node *node, int depth)
+static struct status decoder_load_step(struct decoder *d, const struct js_node *node, int depth)
 {
     const char *type;
     TRY(json_type_field(node, WHERE, &type));
-    if (strcmp(type, "Sequence") == 0) return load_sequence(d, node, depth);
+    if (strcmp(type, "Sequence") == 0) return decoder_load_sequence(d, node, depth);
     const bool byte_level = strcmp(type, "ByteLevel") == 0;
     if (!byte_level && strcmp(type, "Metaspace") != 0) return load_chained(d, node, type);
-    if (d->n_steps > 0 || d->byte_fallback || d->fused) return refuse(type, "behind others");
-    if (!byte_level) return load_metaspace(d, node);
+    if (d->n_steps > 0 || d->byte_fallback || d->fused)
+        return decoder_refuse(type, "behind others");
+    if (!byte_level) return decoder_load_metaspace(d, node);
     d->kind = DECODER_BYTE_LEVEL;
     return status_ok();
 }
@@ -118,7 +121,7 @@ struct status decoder_init(struct decoder *d, const struct js_node *node, const 
         return status_make(STATUS_INPUT, "%s: no decoder, which would put a blank between tokens",
                            what);
     }
-    struct status st = load_step(d, node, 0);
+    struct status st = decoder_load_step(d, node, 0);
     if (status_failed(&st)) decoder_fini(d);
     return status_wrap(st, "%s", what);
 }
@@ -157,7 +160,7 @@ static struct status replace_all(struct replacer *r, const char *text, size_t n,
     return strbuf_status(out);
 }
 
-static int hex_digit(char c)
+static int decoder_hex_digit(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
     const int lower = tolower((unsigned char)c);
@@ -168,13 +171,15 @@ static int hex_digit(char c)
 static int fallback_byte(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
-    const int high = token[3] == '+' ? 0 : hex_digit(token[3]); /* as the reference reads it */
-    const int low = hex_digit(token[4]);
+    const int high =
+        token[3] == '+' ? 0 : decoder_hex_digit(token[3]); /* as the reference reads it */
+    const int low = decoder_hex_digit(token[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
 /* One step from `in` to the end of `out`. */
-static struct status run_step(struct decoder_step *s, const char *in, size_t n, struct strbuf *out)
+static struct status decoder_run_step(struct decoder_step *s, const char *in, size_t n,
+                                      struct strbuf *out)
 {
     if (s->strip.n_bytes == 0) return replace_all(&s->replacer, in, n, out);
     size_t taken = 0;
@@ -201,7 +206,7 @@ struct status decoder_token(struct decoder *d, const char *token, size_t n, stru
     for (size_t i = 0; i < d->n_steps && !status_failed(&st); i++) {
         struct strbuf *to = &turn[i % 2];
         strbuf_clear(to);
-        st = run_step(&d->steps[i], token, n, to);
+        st = decoder_run_step(&d->steps[i], token, n, to);
         token = to->data;
         n = to->n;
     }

@@ -38,8 +38,8 @@ static void feed_byte(struct detokenizer *d, char byte, struct strbuf *out)
 }
 
 /* Appends text, less what the decoder takes from the front. */
-static void put(struct detokenizer *d, const struct tokenizer *t, const char *text, size_t n,
-                struct strbuf *out)
+static void detokenizer_put(struct detokenizer *d, const struct tokenizer *t, const char *text,
+                            size_t n, struct strbuf *out)
 {
     const size_t from = decoder_strip_front(&t->decoder.front, text, n, &d->n_stripped);
     if (from < n) d->n_stripped = t->decoder.front.n_max;
@@ -51,9 +51,9 @@ static void put_run(struct detokenizer *d, const struct tokenizer *t, struct str
 {
     const struct strbuf *run = &d->run;
     if (d->n_run_valid == run->n) {
-        put(d, t, run->data, run->n, out);
+        detokenizer_put(d, t, run->data, run->n, out);
     } else {
-        for (size_t i = 0; i < run->n; i++) put(d, t, REPLACEMENT, 3, out);
+        for (size_t i = 0; i < run->n; i++) detokenizer_put(d, t, REPLACEMENT, 3, out);
     }
     strbuf_clear(&d->run);
     d->n_run_valid = 0;
@@ -111,7 +111,7 @@ struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t,
         return feed_run(d, (char)info->byte);
     } else {
         put_run(d, t, out);
-        put(d, t, bytes, n, out);
+        detokenizer_put(d, t, bytes, n, out);
     }
     return strbuf_status(out);
 }

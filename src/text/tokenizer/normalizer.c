@@ -24,13 +24,13 @@ static void put_marks(struct work *w, size_t n, bool user)
     }
 }
 
-static void put(struct work *w, const char *bytes, size_t n, bool user)
+static void normalizer_put(struct work *w, const char *bytes, size_t n, bool user)
 {
     strbuf_add(w->bytes, bytes, n);
     put_marks(w, n, user);
 }
 
-static void copy(struct work *w, size_t start, size_t end)
+static void normalizer_copy(struct work *w, size_t start, size_t end)
 {
     strbuf_add(w->bytes, w->in->bytes + start, end - start);
     if (w->in->user != NULL) {
@@ -69,7 +69,7 @@ static struct status run_form(struct work *w, enum unicode_form form)
     for (size_t from = 0, to; from < w->in->n; from = to) {
         to = form_piece(w->in, from);
         if (unicode_is_normal(form, w->in->bytes + from, to - from)) {
-            copy(w, from, to);
+            normalizer_copy(w, from, to);
             continue;
         }
         const size_t before = w->bytes->n;
@@ -87,14 +87,14 @@ static void run_lowercase(struct work *w)
         const uint32_t c = utf8_decode(w->in->bytes + at, w->in->n - at, &step);
         const size_t n_lower = unicode_lowercase(c, lower);
         if (n_lower == 1 && lower[0] == c) continue;
-        copy(w, same_from, at);
+        normalizer_copy(w, same_from, at);
         for (size_t i = 0; i < n_lower; i++) {
             char bytes[4];
-            put(w, bytes, utf8_encode(lower[i], bytes), any_user(w, at, at + step));
+            normalizer_put(w, bytes, utf8_encode(lower[i], bytes), any_user(w, at, at + step));
         }
         same_from = at + step;
     }
-    copy(w, same_from, w->in->n);
+    normalizer_copy(w, same_from, w->in->n);
 }
 
 static void run_strip(struct work *w, bool left, bool right)
@@ -111,7 +111,7 @@ static void run_strip(struct work *w, bool left, bool right)
         end = at;
     }
     if (start > 0) w->at_start = false;
-    copy(w, start, end);
+    normalizer_copy(w, start, end);
 }
 
 static void run_strip_accents(struct work *w)
@@ -120,10 +120,10 @@ static void run_strip_accents(struct work *w)
     for (size_t at = 0; at < w->in->n; at += step) {
         if (!unicode_is_mark(utf8_decode(w->in->bytes + at, w->in->n - at, &step))) continue;
         if (at == 0) w->at_start = false;
-        copy(w, kept_from, at);
+        normalizer_copy(w, kept_from, at);
         kept_from = at + step;
     }
-    copy(w, kept_from, w->in->n);
+    normalizer_copy(w, kept_from, w->in->n);
 }
 
 static struct status run_replace(struct work *w, struct replacer *r)
@@ -135,16 +135,16 @@ static struct status run_replace(struct work *w, struct replacer *r)
         bool found;
         TRY(replacer_next(r, &walk, &start, &end, &found));
         if (!found) break;
-        copy(w, kept_from, start);
-        put(w, r->content, r->n_content, any_user(w, start, end));
+        normalizer_copy(w, kept_from, start);
+        normalizer_put(w, r->content, r->n_content, any_user(w, start, end));
         if (start == 0 && end > 0 && r->n_content == 0) w->at_start = false;
         kept_from = end;
     }
-    copy(w, kept_from, w->in->n);
+    normalizer_copy(w, kept_from, w->in->n);
     return status_ok();
 }
 
-static struct status run_step(struct work *w, struct normalizer_step *s)
+static struct status normalizer_run_step(struct work *w, struct normalizer_step *s)
 {
     switch (s->kind) {
     case NORMALIZER_FORM:
@@ -161,8 +161,8 @@ static struct status run_step(struct work *w, struct normalizer_step *s)
     case NORMALIZER_REPLACE:
         return run_replace(w, &s->replacer);
     case NORMALIZER_PREPEND:
-        put(w, s->replacer.content, s->replacer.n_content, false);
-        copy(w, 0, w->in->n);
+        normalizer_put(w, s->replacer.content, s->replacer.n_content, false);
+        normalizer_copy(w, 0, w->in->n);
         return status_ok();
     }
     return status_ok();
@@ -179,7 +179,7 @@ struct status normalizer_run(struct normalizer *z, struct normal_text *text)
         struct work w = {&in, &z->bytes[turn], &z->marks[turn], in.at_start};
         strbuf_clear(w.bytes);
         strbuf_clear(w.marks);
-        TRY(run_step(&w, s));
+        TRY(normalizer_run_step(&w, s));
         TRY(strbuf_status(w.bytes));
         TRY(strbuf_status(w.marks));
         text->bytes = w.bytes->data;

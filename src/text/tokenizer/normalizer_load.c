@@ -10,7 +10,7 @@ enum { SEQUENCE_DEPTH_MAX = 8 };
 
 static const char WHERE[] = "normalizer";
 
-static struct status step_add(struct normalizer *z, struct normalizer_step step)
+static struct status normalizer_load_step_add(struct normalizer *z, struct normalizer_step step)
 {
     if (z->n_steps == NORMALIZER_STEPS_MAX) {
         replacer_fini(&step.replacer);
@@ -21,14 +21,14 @@ static struct status step_add(struct normalizer *z, struct normalizer_step step)
     return status_ok();
 }
 
-static struct status load_strip(struct normalizer *z, const struct js_node *node)
+static struct status normalizer_load_strip(struct normalizer *z, const struct js_node *node)
 {
     static const char *const KNOWN[] = {"type", "strip_left", "strip_right", NULL};
     struct normalizer_step step = {.kind = NORMALIZER_STRIP};
     TRY(json_known_fields(node, WHERE, KNOWN));
     TRY(json_bool_field(node, "strip_left", WHERE, false, &step.left));
     TRY(json_bool_field(node, "strip_right", WHERE, false, &step.right));
-    return step_add(z, step);
+    return normalizer_load_step_add(z, step);
 }
 
 static struct status load_prepend(struct normalizer *z, const struct js_node *node)
@@ -43,14 +43,14 @@ static struct status load_prepend(struct normalizer *z, const struct js_node *no
                            step.replacer.n_content, (int)REPLACER_BYTES_MAX);
     }
     TRY(mem_strndup(&step.replacer.content, text, step.replacer.n_content));
-    return step_add(z, step);
+    return normalizer_load_step_add(z, step);
 }
 
 static struct status load_replace(struct normalizer *z, const struct js_node *node)
 {
     struct normalizer_step step = {.kind = NORMALIZER_REPLACE};
     TRY(replacer_load(&step.replacer, node, WHERE));
-    return step_add(z, step);
+    return normalizer_load_step_add(z, step);
 }
 
 /* Steps that have no fields. */
@@ -66,9 +66,11 @@ static const struct {
     {"StripAccents", {.kind = NORMALIZER_STRIP_ACCENTS}},
 };
 
-static struct status load_step(struct normalizer *z, const struct js_node *node, int depth);
+static struct status normalizer_load_step(struct normalizer *z, const struct js_node *node,
+                                          int depth);
 
-static struct status load_sequence(struct normalizer *z, const struct js_node *node, int depth)
+static struct status normalizer_load_sequence(struct normalizer *z, const struct js_node *node,
+                                              int depth)
 {
     static const char *const KNOWN[] = {"type", "normalizers", NULL};
     const struct js_node *list = js_get(node, "normalizers");
@@ -77,23 +79,25 @@ static struct status load_sequence(struct normalizer *z, const struct js_node *n
         return status_make(STATUS_INPUT, "%s: a Sequence without a list, or too many in each other",
                            WHERE);
     }
-    for (size_t i = 0; i < js_count(list); i++) TRY(load_step(z, js_at(list, i), depth + 1));
+    for (size_t i = 0; i < js_count(list); i++)
+        TRY(normalizer_load_step(z, js_at(list, i), depth + 1));
     return status_ok();
 }
 
-static struct status load_step(struct normalizer *z, const struct js_node *node, int depth)
+static struct status normalizer_load_step(struct normalizer *z, const struct js_node *node,
+                                          int depth)
 {
     static const char *const KNOWN[] = {"type", NULL};
     const char *type;
     TRY(json_type_field(node, WHERE, &type));
-    if (strcmp(type, "Sequence") == 0) return load_sequence(z, node, depth);
-    if (strcmp(type, "Strip") == 0) return load_strip(z, node);
+    if (strcmp(type, "Sequence") == 0) return normalizer_load_sequence(z, node, depth);
+    if (strcmp(type, "Strip") == 0) return normalizer_load_strip(z, node);
     if (strcmp(type, "Prepend") == 0) return load_prepend(z, node);
     if (strcmp(type, "Replace") == 0) return load_replace(z, node);
     for (size_t i = 0; i < sizeof PLAIN / sizeof PLAIN[0]; i++) {
         if (strcmp(PLAIN[i].type, type) != 0) continue;
         TRY(json_known_fields(node, WHERE, KNOWN));
-        return step_add(z, PLAIN[i].step);
+        return normalizer_load_step_add(z, PLAIN[i].step);
     }
     return status_make(STATUS_INPUT,
                        "%s: '%.40s' is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, "
@@ -105,7 +109,7 @@ struct status normalizer_init(struct normalizer *z, const struct js_node *node, 
 {
     memset(z, 0, sizeof *z);
     if (js_type(node) == JS_NULL) return status_ok();
-    struct status st = load_step(z, node, 0);
+    struct status st = normalizer_load_step(z, node, 0);
     if (status_failed(&st)) normalizer_fini(z);
     return status_wrap(st, "%s", what);
 }

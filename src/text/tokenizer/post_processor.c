@@ -10,7 +10,7 @@ enum { SEQUENCE_DEPTH_MAX = 8, AROUND_MAX = 64 };
 
 static const char WHERE[] = "post_processor";
 
-static struct status push(struct token_list *l, int32_t id)
+static struct status post_processor_push(struct token_list *l, int32_t id)
 {
     if (l->n == AROUND_MAX) {
         return status_make(STATUS_INPUT, "%s: more than %d ids around a text", WHERE,
@@ -40,7 +40,7 @@ static struct status special_ids(const struct tokenizer *t, const struct js_node
         if (!js_int(js_at(ids, i), &id) || id < 0 || (size_t)id >= t->n_tokens) {
             return status_make(STATUS_INPUT, "%s: '%.40s' has an id that is no token", WHERE, name);
         }
-        TRY(push(out, (int32_t)id));
+        TRY(post_processor_push(out, (int32_t)id));
     }
     return status_ok();
 }
@@ -51,9 +51,12 @@ static struct status wrap(struct tokenizer *t, const struct token_list *prefix,
 {
     struct token_list both = {0};
     struct status st = status_ok();
-    for (size_t i = 0; i < prefix->n; i++) TRY_GOTO(st, push(&both, prefix->ids[i]), fail);
-    for (size_t i = 0; i < t->prefix.n; i++) TRY_GOTO(st, push(&both, t->prefix.ids[i]), fail);
-    for (size_t i = 0; i < suffix->n; i++) TRY_GOTO(st, push(&t->suffix, suffix->ids[i]), fail);
+    for (size_t i = 0; i < prefix->n; i++)
+        TRY_GOTO(st, post_processor_push(&both, prefix->ids[i]), fail);
+    for (size_t i = 0; i < t->prefix.n; i++)
+        TRY_GOTO(st, post_processor_push(&both, t->prefix.ids[i]), fail);
+    for (size_t i = 0; i < suffix->n; i++)
+        TRY_GOTO(st, post_processor_push(&t->suffix, suffix->ids[i]), fail);
     token_list_fini(&t->prefix);
     t->prefix = both;
     return status_ok();
@@ -98,8 +101,8 @@ static struct status load_template(struct tokenizer *t, const struct js_node *no
 }
 
 /* The id of ["</s>", 2], a field of BertProcessing and RobertaProcessing. */
-static struct status push_pair(const struct tokenizer *t, const struct js_node *node,
-                               const char *key, struct token_list *out)
+static struct status post_processor_push_pair(const struct tokenizer *t, const struct js_node *node,
+                                              const char *key, struct token_list *out)
 {
     const struct js_node *pair = js_get(node, key);
     int64_t id;
@@ -107,7 +110,7 @@ static struct status push_pair(const struct tokenizer *t, const struct js_node *
         !js_int(js_at(pair, 1), &id) || id < 0 || (size_t)id >= t->n_tokens) {
         return status_make(STATUS_INPUT, "%s: '%s' is not [token, id]", WHERE, key);
     }
-    return push(out, (int32_t)id);
+    return post_processor_push(out, (int32_t)id);
 }
 
 static struct status load_bert(struct tokenizer *t, const struct js_node *node)
@@ -116,8 +119,8 @@ static struct status load_bert(struct tokenizer *t, const struct js_node *node)
                                         NULL};
     struct token_list prefix = {0}, suffix = {0};
     TRY(json_known_fields(node, WHERE, KNOWN));
-    struct status st = push_pair(t, node, "cls", &prefix);
-    if (!status_failed(&st)) st = push_pair(t, node, "sep", &suffix);
+    struct status st = post_processor_push_pair(t, node, "cls", &prefix);
+    if (!status_failed(&st)) st = post_processor_push_pair(t, node, "sep", &suffix);
     if (!status_failed(&st)) st = wrap(t, &prefix, &suffix);
     token_list_fini(&prefix);
     token_list_fini(&suffix);

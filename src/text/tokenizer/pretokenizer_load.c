@@ -15,7 +15,8 @@ static const char GPT2_PATTERN[] =
 /* Digits asks Rust's char::is_numeric, one Unicode version ahead of its pattern library. */
 static const char DIGITS_PATTERN[] = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
-static struct status step_add(struct pretokenizer *p, struct pretoken_step step, const char *where)
+static struct status pretokenizer_load_step_add(struct pretokenizer *p, struct pretoken_step step,
+                                                const char *where)
 {
     if (p->n_steps == PRETOKEN_STEPS_MAX || (step.kind != PRETOKEN_SPLIT && p->rewrites)) {
         pattern_destroy(&step.pattern);
@@ -37,12 +38,13 @@ static struct status load_byte_level(struct pretokenizer *p, const struct js_nod
     TRY(json_known_fields(node, where, KNOWN));
     TRY(json_bool_field(node, "add_prefix_space", where, true, &blank));
     TRY(json_bool_field(node, "use_regex", where, true, &use_regex));
-    if (blank) TRY(step_add(p, (struct pretoken_step){.kind = PRETOKEN_BLANK}, where));
+    if (blank)
+        TRY(pretokenizer_load_step_add(p, (struct pretoken_step){.kind = PRETOKEN_BLANK}, where));
     p->byte_level = true;
     if (!use_regex) return status_ok();
     struct pretoken_step step = {.behavior = SPLIT_ISOLATED};
     TRY(pattern_create(GPT2_PATTERN, sizeof GPT2_PATTERN - 1, false, where, &step.pattern));
-    return step_add(p, step, where);
+    return pretokenizer_load_step_add(p, step, where);
 }
 
 static struct status load_digits(struct pretokenizer *p, const struct js_node *node,
@@ -54,7 +56,7 @@ static struct status load_digits(struct pretokenizer *p, const struct js_node *n
     TRY(json_bool_field(node, "individual_digits", where, false, &individual));
     struct pretoken_step step = {.behavior = individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS};
     TRY(pattern_create(DIGITS_PATTERN, sizeof DIGITS_PATTERN - 1, false, where, &step.pattern));
-    return step_add(p, step, where);
+    return pretokenizer_load_step_add(p, step, where);
 }
 
 static struct status parse_behavior(const struct js_node *node, const char *where,
@@ -97,11 +99,11 @@ static struct status load_split(struct pretokenizer *p, const struct js_node *no
     size_t n;
     TRY(json_string_field(pattern, literal ? "String" : "Regex", where, &text, &n));
     TRY(pattern_create(text, n, literal, where, &step.pattern));
-    return step_add(p, step, where);
+    return pretokenizer_load_step_add(p, step, where);
 }
 
-static struct status load_metaspace(struct pretokenizer *p, const struct js_node *node,
-                                    const char *where)
+static struct status pretokenizer_load_metaspace(struct pretokenizer *p, const struct js_node *node,
+                                                 const char *where)
 {
     struct pretoken_step step = {.kind = PRETOKEN_METASPACE};
     TRY(json_metaspace_fields(node, where, &step.metaspace));
@@ -111,11 +113,11 @@ static struct status load_metaspace(struct pretokenizer *p, const struct js_node
                            "normalizer",
                            where);
     }
-    TRY(step_add(p, step, where));
+    TRY(pretokenizer_load_step_add(p, step, where));
     if (!step.metaspace.split) return status_ok();
     struct pretoken_step split = {.behavior = SPLIT_MERGED_WITH_NEXT};
     TRY(pattern_create(step.metaspace.blank, step.metaspace.n_blank, true, where, &split.pattern));
-    return step_add(p, split, where);
+    return pretokenizer_load_step_add(p, split, where);
 }
 
 static struct status load_whitespace_split(struct pretokenizer *p, const struct js_node *node,
@@ -125,14 +127,14 @@ static struct status load_whitespace_split(struct pretokenizer *p, const struct 
     struct pretoken_step step = {.behavior = SPLIT_REMOVED};
     TRY(json_known_fields(node, where, KNOWN));
     TRY(pattern_create("\\s", 2, false, where, &step.pattern));
-    return step_add(p, step, where);
+    return pretokenizer_load_step_add(p, step, where);
 }
 
-static struct status load_step(struct pretokenizer *p, const struct js_node *node,
-                               const char *where, int depth);
+static struct status pretokenizer_load_step(struct pretokenizer *p, const struct js_node *node,
+                                            const char *where, int depth);
 
-static struct status load_sequence(struct pretokenizer *p, const struct js_node *node,
-                                   const char *where, int depth)
+static struct status pretokenizer_load_sequence(struct pretokenizer *p, const struct js_node *node,
+                                                const char *where, int depth)
 {
     static const char *const KNOWN[] = {"type", "pretokenizers", NULL};
     TRY(json_known_fields(node, where, KNOWN));
@@ -142,17 +144,17 @@ static struct status load_sequence(struct pretokenizer *p, const struct js_node 
                            where);
     }
     for (size_t i = 0; i < js_count(list); i++) {
-        TRY(load_step(p, js_at(list, i), where, depth + 1));
+        TRY(pretokenizer_load_step(p, js_at(list, i), where, depth + 1));
     }
     return status_ok();
 }
 
-static struct status load_step(struct pretokenizer *p, const struct js_node *node,
-                               const char *where, int depth)
+static struct status pretokenizer_load_step(struct pretokenizer *p, const struct js_node *node,
+                                            const char *where, int depth)
 {
     const char *type;
     TRY(json_type_field(node, where, &type));
-    if (strcmp(type, "Sequence") == 0) return load_sequence(p, node, where, depth);
+    if (strcmp(type, "Sequence") == 0) return pretokenizer_load_sequence(p, node, where, depth);
     if (p->byte_level) {
         return status_make(STATUS_INPUT, "%s: '%.40s' behind ByteLevel is not supported", where,
                            type);
@@ -160,7 +162,7 @@ static struct status load_step(struct pretokenizer *p, const struct js_node *nod
     if (strcmp(type, "ByteLevel") == 0) return load_byte_level(p, node, where);
     if (strcmp(type, "Digits") == 0) return load_digits(p, node, where);
     if (strcmp(type, "Split") == 0) return load_split(p, node, where);
-    if (strcmp(type, "Metaspace") == 0) return load_metaspace(p, node, where);
+    if (strcmp(type, "Metaspace") == 0) return pretokenizer_load_metaspace(p, node, where);
     if (strcmp(type, "WhitespaceSplit") == 0) return load_whitespace_split(p, node, where);
     return status_make(STATUS_INPUT,
                        "%s: '%.40s' is not supported; expected ByteLevel, Metaspace, Split, "
@@ -183,7 +185,7 @@ struct status pretokenizer_init(struct pretokenizer *p, const struct js_node *no
     p->normalized = normalized;
     strbuf_init(&p->text);
     if (js_type(node) == JS_NULL) return status_ok();
-    struct status st = load_step(p, node, "pre_tokenizer", 0);
+    struct status st = pretokenizer_load_step(p, node, "pre_tokenizer", 0);
     if (!status_failed(&st) && p->byte_level && has_metaspace(p)) {
         st = status_make(STATUS_INPUT, "pre_tokenizer: Metaspace with ByteLevel is not supported");
     }

@@ -100,7 +100,7 @@ static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 
 /* Moves every string on by one byte of text. Returns the length of the longest one that ends here
  * (0: none); *n_keep is how many bytes at the text's end may begin a stop string. */
-static size_t advance(struct stop_matcher *m, char byte, size_t *n_keep)
+static size_t stop_advance(struct stop_matcher *m, char byte, size_t *n_keep)
 {
     size_t n_match = 0;
     *n_keep = 0;
@@ -129,7 +129,7 @@ struct status stop_feed(struct stop_matcher *m, const char *text, size_t n, stru
     size_t n_keep = m->held.n;
     m->n_peeked = 0;
     for (size_t i = 0; i < n && !m->stopped; i++) {
-        const size_t n_match = advance(m, text[i], &n_keep);
+        const size_t n_match = stop_advance(m, text[i], &n_keep);
         strbuf_add(&m->held, text + i, 1);
         if (n_match == 0) continue;
         TRY(strbuf_status(&m->held));

@@ -36,8 +36,9 @@ static bool base64_decode(const char *text, size_t n, struct strbuf *out)
 }
 
 /* Appends bytes as the characters of byte-level vocabularies, as a JSON string. */
-static struct status put_token(const struct byte_alphabet *alphabet, const struct strbuf *bytes,
-                               struct strbuf *key, struct strbuf *out)
+static struct status tiktoken_put_token(const struct byte_alphabet *alphabet,
+                                        const struct strbuf *bytes, struct strbuf *key,
+                                        struct strbuf *out)
 {
     char c[4];
     strbuf_clear(key);
@@ -84,8 +85,8 @@ static struct status next_rank(struct rank_walk *w, uint64_t *rank, bool *found)
 }
 
 /* The vocabulary, an object {token: rank}; *n_ranks of them, from 0 on. */
-static struct status put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
-                               uint64_t *n_ranks)
+static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
+                                        uint64_t *n_ranks)
 {
     struct byte_alphabet alphabet;
     uint64_t rank, rank_max = 0;
@@ -96,7 +97,7 @@ static struct status put_ranks(struct rank_walk *w, struct strbuf *key, struct s
         if (!found) break;
         if (rank > rank_max) rank_max = rank;
         strbuf_puts(out, *n_ranks > 0 ? ",\n" : "\n");
-        TRY(put_token(&alphabet, &w->bytes, key, out));
+        TRY(tiktoken_put_token(&alphabet, &w->bytes, key, out));
         strbuf_printf(out, ":%llu", (unsigned long long)rank);
     }
     if (*n_ranks == 0 || rank_max != *n_ranks - 1) {
@@ -157,7 +158,7 @@ struct status tokenizer_json_from_tiktoken(const char *ranks, size_t n_bytes,
     strbuf_puts(out, tokenizer_synth_kimi());
     strbuf_puts(out, ",\n\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\n\"model\":"
                      "{\"type\":\"Tiktoken\",\"vocab\":{");
-    const struct status st = put_ranks(&walk, &key, out, &n_ranks);
+    const struct status st = tiktoken_put_ranks(&walk, &key, out, &n_ranks);
     strbuf_fini(&walk.bytes);
     strbuf_fini(&key);
     TRY(st);

@@ -62,7 +62,7 @@ static int compare_bytes(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-static void fill(struct token_order *o)
+static void token_order_fill(struct token_order *o)
 {
     for (int32_t id = 0; id < o->vocab_size; id++) {
         size_t n;
@@ -92,7 +92,7 @@ struct status token_order_create(const struct tokenizer *t, int32_t vocab_size,
     for (int i = 0; i < 256; i++) o->fallback[i] = (char)i;
     struct status st = mem_alloc(&o->entries, (size_t)vocab_size, sizeof *o->entries, "vocabulary");
     if (!status_failed(&st)) {
-        fill(o);
+        token_order_fill(o);
         st = mem_alloc(&o->states, o->n_longest + 1, sizeof *o->states, "vocabulary");
     }
     if (status_failed(&st)) token_order_destroy(&o);

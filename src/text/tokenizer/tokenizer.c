@@ -28,7 +28,8 @@ char *tokenizer_arena_add(struct tokenizer *t, const char *bytes, size_t n)
     return p;
 }
 
-static struct status load(struct tokenizer *t, const struct js_node *root, const char *what);
+static struct status tokenizer_load(struct tokenizer *t, const struct js_node *root,
+                                    const char *what);
 
 struct status tokenizer_create(const char *json, size_t n, const char *what, struct tokenizer **out)
 {
@@ -46,7 +47,7 @@ struct status tokenizer_create(const char *json, size_t n, const char *what, str
     strbuf_init(&t->marks);
     strbuf_init(&t->spoken);
     byte_alphabet_init(&t->alphabet);
-    st = load(t, js_root(doc), what);
+    st = tokenizer_load(t, js_root(doc), what);
 done:
     js_destroy(&doc);
     if (status_failed(&st)) tokenizer_destroy(&t);
@@ -96,7 +97,8 @@ static struct status check_level(const struct tokenizer *t, const char *what)
                        decodes_bytes ? "pre_tokenizer" : "decoder");
 }
 
-static struct status load(struct tokenizer *t, const struct js_node *root, const char *what)
+static struct status tokenizer_load(struct tokenizer *t, const struct js_node *root,
+                                    const char *what)
 {
     static const char *const KNOWN[] = {
         "version",       "truncation",     "padding", "added_tokens", "normalizer",

@@ -83,8 +83,9 @@ static struct status measure_added(const struct js_node *list, struct sizes *s, 
     return status_ok();
 }
 
-static struct status measure(const struct js_node *vocab, const struct js_node *added,
-                             struct sizes *s, const char *what)
+static struct status tokenizer_load_measure(const struct js_node *vocab,
+                                            const struct js_node *added, struct sizes *s,
+                                            const char *what)
 {
     *s = (struct sizes){.id_max = -1};
     TRY(measure_vocab(vocab, s, what));
@@ -99,7 +100,7 @@ static struct status measure(const struct js_node *vocab, const struct js_node *
 }
 
 /* Room for everything that s counted: keys, and their bytes. */
-static struct status make_room(struct tokenizer *t, const struct sizes *s)
+static struct status tokenizer_load_make_room(struct tokenizer *t, const struct sizes *s)
 {
     t->n_tokens = (size_t)s->id_max + 1;
     t->n_vocab = s->n_vocab;
@@ -176,7 +177,7 @@ static struct status store_vocab(struct tokenizer *t, const struct js_node *voca
     return status_ok();
 }
 
-static bool is_empty(const struct js_node *node)
+static bool tokenizer_load_is_empty(const struct js_node *node)
 {
     size_t n;
     return js_type(node) == JS_NULL || (js_string(node, &n) != NULL && n == 0);
@@ -207,7 +208,7 @@ static struct status check_bpe(const struct js_node *model, const char *what)
     }
     TRY(status_wrap(json_known_fields(model, "model", KNOWN), "%s", what));
     for (size_t i = 0; i < 2; i++) {
-        if (is_empty(js_get(model, MUST_BE_EMPTY[i]))) continue;
+        if (tokenizer_load_is_empty(js_get(model, MUST_BE_EMPTY[i]))) continue;
         return status_make(STATUS_INPUT, "%s: a model with %s is not supported", what,
                            MUST_BE_EMPTY[i]);
     }
@@ -297,8 +298,8 @@ struct status tokenizer_load_vocab(struct tokenizer *t, const struct js_node *mo
         json_bool_field(model, "ignore_merges", "model", t->is_tiktoken, &t->ignore_merges), "%s",
         what));
     TRY(bpe_init(&t->bpe));
-    TRY(measure(js_get(model, "vocab"), added, &sizes, what));
-    TRY(make_room(t, &sizes));
+    TRY(tokenizer_load_measure(js_get(model, "vocab"), added, &sizes, what));
+    TRY(tokenizer_load_make_room(t, &sizes));
     TRY(store_vocab(t, js_get(model, "vocab"), what));
     return t->is_unigram ? status_ok() : load_unknown(t, model, what);
 }

@@ -113,7 +113,8 @@ static bool is_spm(const struct gguf_vocab *v)
     return v->model != NULL && strcmp(v->model, "llama") == 0;
 }
 
-static struct status find_family(const struct gguf_vocab *v, const struct family **out)
+static struct status tokenizer_synth_find_family(const struct gguf_vocab *v,
+                                                 const struct family **out)
 {
     if (is_spm(v)) {
         *out = v->add_blank != 0 ? &SPM : &SPM_BARE;
@@ -137,7 +138,7 @@ static struct status find_family(const struct gguf_vocab *v, const struct family
                        v->pre != NULL ? v->pre : "(missing)");
 }
 
-static int32_t type_of(const struct gguf_vocab *v, size_t i)
+static int32_t tokenizer_synth_type_of(const struct gguf_vocab *v, size_t i)
 {
     return v->token_types != NULL ? v->token_types[i] : GGUF_TOKEN_NORMAL;
 }
@@ -154,7 +155,7 @@ static struct status check_tokens(const struct gguf_vocab *v)
             return status_make(STATUS_INPUT,
                                "tokenizer.ggml.tokens: token %zu is not UTF-8 or holds a NUL", i);
         }
-        const int32_t type = type_of(v, i);
+        const int32_t type = tokenizer_synth_type_of(v, i);
         const int32_t last = is_spm(v) ? GGUF_TOKEN_BYTE : GGUF_TOKEN_UNUSED;
         if (type < GGUF_TOKEN_NORMAL || type > last) {
             return status_make(STATUS_INPUT,
@@ -170,7 +171,7 @@ static void put_added(const struct gguf_vocab *v, struct strbuf *out)
     const char *comma = "";
     strbuf_puts(out, "\"added_tokens\":[");
     for (size_t i = 0; i < v->n_tokens; i++) {
-        const int32_t type = type_of(v, i);
+        const int32_t type = tokenizer_synth_type_of(v, i);
         const bool special = type == GGUF_TOKEN_CONTROL || type == GGUF_TOKEN_UNKNOWN;
         if ((!special && type != GGUF_TOKEN_USER_DEFINED) || v->tokens[i].n == 0) continue;
         strbuf_printf(out, "%s\n{\"id\":%zu,\"content\":", comma, i);
@@ -189,7 +190,7 @@ static void put_vocab(const struct gguf_vocab *v, struct strbuf *out)
     const char *comma = "";
     strbuf_puts(out, "\"vocab\":{");
     for (size_t i = 0; i < v->n_tokens; i++) {
-        if (type_of(v, i) == GGUF_TOKEN_UNUSED) continue;
+        if (tokenizer_synth_type_of(v, i) == GGUF_TOKEN_UNUSED) continue;
         strbuf_printf(out, "%s\n", comma);
         strbuf_json_string(out, v->tokens[i].bytes, v->tokens[i].n);
         strbuf_printf(out, ":%zu", i);
@@ -269,7 +270,7 @@ static struct status alloc_splits(const struct gguf_vocab *v, struct str_map *or
     size_t n_bytes = 0;
     TRY(str_map_init(ordinary, v->n_tokens));
     for (size_t i = 0; i < v->n_tokens; i++) {
-        if (type_of(v, i) != GGUF_TOKEN_NORMAL) continue;
+        if (tokenizer_synth_type_of(v, i) != GGUF_TOKEN_NORMAL) continue;
         n_bytes += v->tokens[i].n;
         if (v->tokens[i].n > 0)
             str_map_add(ordinary, v->tokens[i].bytes, v->tokens[i].n, (int32_t)i);
@@ -286,7 +287,7 @@ static struct status put_spm_merges(const struct gguf_vocab *v, struct strbuf *o
     struct status st = alloc_splits(v, &ordinary, &merges);
     if (status_failed(&st)) goto done;
     for (size_t i = 0; i < v->n_tokens; i++) {
-        if (type_of(v, i) != GGUF_TOKEN_NORMAL) continue;
+        if (tokenizer_synth_type_of(v, i) != GGUF_TOKEN_NORMAL) continue;
         if (!isfinite(v->scores[i])) {
             st = status_make(STATUS_INPUT, "tokenizer.ggml.scores: token %zu has no finite score",
                              i);
@@ -309,7 +310,8 @@ done:
 /* A beginning or end token of the template, and its entry among the special tokens. */
 static struct status check_special(const struct gguf_vocab *v, int64_t id, const char *key)
 {
-    if (id >= 0 && (uint64_t)id < v->n_tokens && type_of(v, (size_t)id) != GGUF_TOKEN_UNUSED) {
+    if (id >= 0 && (uint64_t)id < v->n_tokens &&
+        tokenizer_synth_type_of(v, (size_t)id) != GGUF_TOKEN_UNUSED) {
         return status_ok();
     }
     return status_make(STATUS_INPUT, "tokenizer.ggml.%s is %lld, expected one of %zu tokens", key,
@@ -365,7 +367,7 @@ static void put_model_head(const struct gguf_vocab *v, const struct family *f, s
 {
     const char *yes = is_spm(v) ? "true" : "false";
     size_t unk = 0;
-    while (unk < v->n_tokens && type_of(v, unk) != GGUF_TOKEN_UNKNOWN) unk++;
+    while (unk < v->n_tokens && tokenizer_synth_type_of(v, unk) != GGUF_TOKEN_UNKNOWN) unk++;
     strbuf_puts(out, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
     if (is_spm(v) && unk < v->n_tokens) {
         strbuf_json_string(out, v->tokens[unk].bytes, v->tokens[unk].n);
@@ -387,7 +389,7 @@ static const char *decoder_of(const struct gguf_vocab *v, const struct family *f
 struct status tokenizer_json_from_gguf(const struct gguf_vocab *v, struct strbuf *out)
 {
     const struct family *f = NULL;
-    TRY(find_family(v, &f));
+    TRY(tokenizer_synth_find_family(v, &f));
     assert(f != NULL);
     TRY(check_tokens(v));
     if (is_spm(v) && v->scores == NULL) {

@@ -82,7 +82,7 @@ static int32_t find_token(const struct unigram *u, const char *bytes, size_t n)
     return u->id_of[node];
 }
 
-static struct status reserve(struct unigram *u, size_t n)
+static struct status unigram_reserve(struct unigram *u, size_t n)
 {
     if (n > PIECE_MAX) {
         return status_make(STATUS_REQUEST, "a piece of %zu bytes, expected at most %d", n,
@@ -107,8 +107,8 @@ static bool improve(struct unigram_end *end, size_t from, int32_t id, double sco
 
 /* Extends the best path to `at` by every token that starts there, and by the unknown one when no
  * token is just the character, of n_char bytes. */
-static struct status extend(struct unigram *u, const char *piece, size_t n, size_t at,
-                            size_t n_char)
+static struct status unigram_extend(struct unigram *u, const char *piece, size_t n, size_t at,
+                                    size_t n_char)
 {
     const double so_far = u->ends[at].score;
     bool has_char = false;
@@ -184,11 +184,11 @@ static struct status put_path(struct unigram *u, const char *piece, size_t n,
 
 struct status unigram_encode(struct unigram *u, const char *piece, size_t n, struct token_list *out)
 {
-    TRY(reserve(u, n + 1));
+    TRY(unigram_reserve(u, n + 1));
     for (size_t i = 0; i <= n; i++) u->ends[i] = (struct unigram_end){.from = -1};
     for (size_t at = 0, n_char; at < n; at += n_char) {
         utf8_decode(piece + at, n - at, &n_char);
-        TRY(extend(u, piece, n, at, n_char));
+        TRY(unigram_extend(u, piece, n, at, n_char));
     }
     turn_path(u, n);
     return put_path(u, piece, n, out);
