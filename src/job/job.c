@@ -388,12 +388,12 @@ static struct status run_loaded(struct job *j)
 {
     TRY(job_trace_start(j));
     if (j->trace != NULL) watchdog_set_last_words(j->watchdog, job_say_last_words, j);
-    j->ready_ns = clock_ns();
+    j->times.ready_ns = clock_ns();
     const bool is_lead = comm_rank(j->comm, COMM_WORLD) == 0;
     if (is_lead) job_report_start(j);
     if (j->o->run_instead != NULL) return j->o->run_instead(j);
     struct status st = is_lead ? lead_loop(j) : engine_follow(j->engine);
-    j->elapsed_ns = clock_ns() - j->ready_ns;
+    j->times.elapsed_ns = clock_ns() - j->times.ready_ns;
     if (status_failed(&st) && !is_lead) {
         log_line(LOG_ERROR, "%s", st.text);
         job_trace_save(j);
@@ -465,7 +465,7 @@ void job_close(struct job *j)
 
 void job_init(struct job *j, const struct job_options *options, struct config env)
 {
-    *j = (struct job){.options = *options, .env = env, .start_ns = clock_ns()};
+    *j = (struct job){.options = *options, .env = env, .times.start_ns = clock_ns()};
     j->o = &j->options;
     if (options->lead.quiet && !flags_is_given(&options->given, "log-level"))
         j->options.run.log_level = LOG_WARN;

@@ -21,6 +21,14 @@
 #include "parallel/watch/watchdog.h"
 #include "serve/lead/lead.h"
 
+/* Times on this rank's clock, in ns; 0: not yet. */
+struct job_times {
+    uint64_t start_ns, ready_ns;
+    uint64_t trace_origin_ns;     /* start_ns of rank 0 */
+    uint64_t plan_ns, elapsed_ns; /* sums of the step loop, as in engine_stats */
+    uint64_t metrics_ns;          /* when --metrics was last written; lead only */
+};
+
 struct job {
     const struct job_options *o; /* settled; before job_check_options as given */
     struct job_options options;  /* what o points at; job_open.c alone changes it */
@@ -44,12 +52,10 @@ struct job {
     struct engine *engine;
     struct drafting_cost draft_cost; /* of --speculate auto */
     uint32_t n_threads, n_kv_blocks;
-    uint64_t start_ns, ready_ns;
-    uint64_t trace_origin_ns; /* start_ns of rank 0 */
+    struct job_times times;
     bool is_drained;
-    uint64_t plan_ns, elapsed_ns; /* of the step loop, as in engine_stats */
-    struct trace *trace;          /* NULL: none is asked for */
-    struct trace_clock clock;     /* at the start; of a trace only */
+    struct trace *trace;      /* NULL: none is asked for */
+    struct trace_clock clock; /* at the start; of a trace only */
     struct drain drain;
     struct failpoint failpoint;
     bool is_complete; /* an earlier run had finished the job */
@@ -59,7 +65,6 @@ struct job {
     struct audit *audit; /* NULL: a job */
     struct logits_file *logits;
     struct serve_summary *summary;
-    uint64_t metrics_ns;        /* when --metrics was last written */
     struct file_claims *claims; /* on all files that the job writes; owned */
     char *journal_path;         /* owned; NULL: none */
     struct input_part part;

@@ -178,7 +178,7 @@ static void job_metrics_put_all(const struct job *j, const struct serve_summary 
     put_bool(s, "drained", j->is_drained);
     put_setup(j, s);
     put_counts(m, s);
-    put_real(s, "load_s", (double)(j->ready_ns - j->start_ns) * 1e-9);
+    put_real(s, "load_s", (double)(j->times.ready_ns - j->times.start_ns) * 1e-9);
     strbuf_puts(s, "\"latency_s\":{");
     put_latency(&m->ttft, "ttft", s);
     put_latency(&m->tpot, "tpot", s);
@@ -212,8 +212,9 @@ void job_metrics_update(struct job *j)
 {
     if (j->o->files.metrics == NULL) return;
     const uint64_t now = clock_ns();
-    if (now - (j->metrics_ns > 0 ? j->metrics_ns : j->ready_ns) < update_ns) return;
-    j->metrics_ns = now;
+    if (now - (j->times.metrics_ns > 0 ? j->times.metrics_ns : j->times.ready_ns) < update_ns)
+        return;
+    j->times.metrics_ns = now;
     lead_summary(j->lead, j->summary);
     const struct status st = job_metrics_write(j, j->summary, NULL, NULL);
     if (status_failed(&st)) log_line(LOG_WARN, "%s", st.text);

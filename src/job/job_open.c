@@ -43,7 +43,7 @@ struct status job_check_options(struct job *j)
 {
     j->failpoint = j->o->run.failpoint;
     if (flags_is_given(&j->o->given, "time-limit"))
-        drain_limit(&j->drain, j->start_ns, j->o->run.time_limit_s);
+        drain_limit(&j->drain, j->times.start_ns, j->o->run.time_limit_s);
     TRY(check_device(&j->o->device));
     return settle_capacity(j);
 }

@@ -93,7 +93,7 @@ struct status job_trace_end(struct job *j);
 void job_trace_save(struct job *j);
 
 /* Local, lead. A span is one call of lead_next or lead_commit: begin before it, plan or commit
- * after it add its time to j->plan_ns and, with --trace, an event to the timeline. */
+ * after it add its time to j->times.plan_ns and, with --trace, an event to the timeline. */
 struct lead_span {
     uint64_t begin_ns, cpu_ns, n_admissions;
 };

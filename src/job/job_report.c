@@ -124,8 +124,8 @@ struct status job_report_end(struct job *j)
     struct engine_stats *all = NULL;
     int64_t *load = NULL;
     struct engine_stats mine = engine_stats_of(j->engine);
-    mine.plan_ns = j->plan_ns;
-    mine.elapsed_ns = j->elapsed_ns;
+    mine.plan_ns = j->times.plan_ns;
+    mine.elapsed_ns = j->times.elapsed_ns;
     const size_t n_load = (size_t)j->model.n_layers * j->model.n_experts;
     struct status st = mem_alloc(&all, j->layout->n_ranks, sizeof *all, "report");
     if (!status_failed(&st)) st = mem_alloc(&load, n_load, sizeof *load, "report");

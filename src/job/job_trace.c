@@ -9,8 +9,8 @@ struct status job_trace_start(struct job *j)
     struct trace *t = NULL;
     TRY(comm_agree(j->comm, trace_create(j->layout->n_ranks, &t)));
     j->clock = trace_clock_measure(j->comm);
-    j->trace_origin_ns = comm_rank(j->comm, COMM_WORLD) == 0 ? j->start_ns : 0;
-    comm_max_u64(j->comm, COMM_WORLD, &j->trace_origin_ns, 1);
+    j->times.trace_origin_ns = comm_rank(j->comm, COMM_WORLD) == 0 ? j->times.start_ns : 0;
+    comm_max_u64(j->comm, COMM_WORLD, &j->times.trace_origin_ns, 1);
     j->trace = t;
     comm_trace_in(j->comm, t);
     return status_ok();
@@ -23,7 +23,7 @@ void job_trace_save(struct job *j)
                                   .layout = j->layout,
                                   .rank = (uint32_t)comm_rank(j->comm, COMM_WORLD),
                                   .start = j->clock,
-                                  .origin_ns = j->trace_origin_ns,
+                                  .origin_ns = j->times.trace_origin_ns,
                                   .path = j->o->files.trace};
     const struct status st = trace_file_write_alone(&a);
     if (status_failed(&st)) log_line(LOG_ERROR, "%s", st.text);
@@ -33,7 +33,7 @@ struct status job_trace_end(struct job *j)
 {
     if (j->o->files.trace == NULL) return status_ok();
     comm_trace_in(j->comm, NULL);
-    return trace_file_write(j->comm, j->layout, j->trace, j->clock, j->trace_origin_ns,
+    return trace_file_write(j->comm, j->layout, j->trace, j->clock, j->times.trace_origin_ns,
                             j->o->files.trace);
 }
 
@@ -50,7 +50,7 @@ static void add_span(struct job *j, const struct lead_span *span, struct trace_e
     e.begin_ns = span->begin_ns;
     e.end_ns = clock_ns();
     e.counts[2] = trace_cpu_ns(j->trace) - span->cpu_ns;
-    j->plan_ns += e.end_ns - e.begin_ns;
+    j->times.plan_ns += e.end_ns - e.begin_ns;
     trace_add(j->trace, &e);
 }
 
