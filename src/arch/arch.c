@@ -78,14 +78,18 @@ static struct status derive_latent(struct arch_reading *r)
     return status_ok();
 }
 
-/* Heads as they are in most families; a part of each may be all that is rotated. */
-static struct status derive_heads(struct arch_reading *r)
+/* How many elements of a head are rotated, by a factor or a number, in a family that has either.
+ * Where neither is given, implementations differ: transformers rotates half of GLM-4.5's heads. */
+static struct status derive_rotary(struct arch_reading *r)
 {
+    static const char key[] = "partial_rotary_factor";
     struct arch *m = &r->m;
-    if (m->family->mla) return derive_latent(r);
-    if (m->n_kv_heads == 0) m->n_kv_heads = m->n_heads;
-    if (m->head_dim == 0) m->head_dim = m->width / m->n_heads;
-    m->query_dim = m->value_dim = m->head_dim;
+    const bool has_part = js_type(js_get(r->root, key)) != JS_NULL ||
+                          js_type(js_get(r->rope_parameters, key)) != JS_NULL;
+    if (m->family->partial_rotary && !has_part && r->rotary_dim == 0) {
+        return status_make(STATUS_INPUT, "%s: field \"%s\": expected a number, found nothing",
+                           r->what, key);
+    }
     m->rotary = (uint32_t)(m->head_dim * r->rotary_part);
     if (r->rotary_dim > 0 && r->rotary_part != 1 && r->rotary_dim != m->rotary) {
         return status_make(STATUS_INPUT,
@@ -102,6 +106,17 @@ static struct status derive_heads(struct arch_reading *r)
                        "%s: head_dim, partial_rotary_factor: %u rotated elements, expected an even "
                        "number",
                        r->what, m->rotary);
+}
+
+/* Heads as they are in most families; a part of each may be all that is rotated. */
+static struct status derive_heads(struct arch_reading *r)
+{
+    struct arch *m = &r->m;
+    if (m->family->mla) return derive_latent(r);
+    if (m->n_kv_heads == 0) m->n_kv_heads = m->n_heads;
+    if (m->head_dim == 0) m->head_dim = m->width / m->n_heads;
+    m->query_dim = m->value_dim = m->head_dim;
+    return derive_rotary(r);
 }
 
 static struct status check_heads(const struct arch_reading *r)

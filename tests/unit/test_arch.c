@@ -175,6 +175,7 @@ static void minimax_fields_are_read(void)
     refuse(body, "rotary_dim");
     snprintf(body, sizeof body, "%s,\"rotary_dim\":192", fields);
     refuse(body, "rotary_dim");
+    refuse(fields, "partial_rotary_factor"); /* nothing says which part of a head is rotated */
     refuse(LLAMA ",\"rotary_dim\":64", "rotary_dim");
     refuse(LLAMA ",\"qk_norm_type\":\"per_layer\"", "qk_norm_type");
 }
