@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { N_LAUNCHERS = 4, THREADS_MAX = 4096 };
 
@@ -64,6 +65,7 @@ struct status config_read(struct config *out)
                            .cpu = getenv("SHOAL_CPU"),
                            .slurm_job = getenv("SLURM_JOB_ID"),
                            .is_launched = is_launched(),
+                           .launcher_pid = is_launched() ? (int32_t)getppid() : 0,
                            .launcher_rank = launcher_number(rank_names, 0),
                            .launcher_size = launcher_number(sizes, 1)};
     if (out->kernels != NULL && out->kernels[0] == '\0') out->kernels = NULL;

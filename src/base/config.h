@@ -26,6 +26,7 @@ struct config {
     const char *slurm_job; /* NULL: not in a Slurm job */
     char job[72];          /* "Slurm job 17", "PBS job 17.head"; empty: not in a batch job */
     bool is_launched;      /* an MPI launcher started this process */
+    int32_t launcher_pid;  /* the parent process at start, if it is a launcher; 0: none */
     /* from the launcher's variables, so known before MPI starts: */
     uint32_t launcher_rank; /* this process's rank; 0 without a launcher */
     uint32_t launcher_size; /* ranks that it started; 1 when no variable says */

@@ -37,13 +37,13 @@ struct file_claims {
     struct status lost;
 };
 
-struct status file_claims_create(const char *job, bool is_launched, struct file_claims **out)
+struct status file_claims_create(const char *job, int32_t launcher, struct file_claims **out)
 {
     struct file_claims *c = NULL;
     pthread_condattr_t attributes;
     *out = NULL;
     TRY(mem_alloc(&c, 1, sizeof *c, "claims"));
-    c->self = lease_owner_self(job, is_launched);
+    c->self = lease_owner_self(job, launcher);
     c->lost = status_ok();
     pthread_mutex_init(&c->mutex, NULL);
     pthread_condattr_init(&attributes);

@@ -9,11 +9,14 @@
 
 #include "base/status.h"
 
+#include <stdint.h>
+
 struct file_claims;
 
-/* Local. No claim yet. job names this job for others ("Slurm job 17"); NULL: none. is_launched: the
- * parent process is an MPI launcher, and without it this process ends. Errors: STATUS_MEMORY. */
-struct status file_claims_create(const char *job, bool is_launched, struct file_claims **out);
+/* Local. No claim yet. job names this job for others ("Slurm job 17"); NULL: none. launcher: the
+ * MPI launcher that was the parent process at the start of the program, without which this process
+ * ends; 0: none. Errors: STATUS_MEMORY. */
+struct status file_claims_create(const char *job, int32_t launcher, struct file_claims **out);
 
 /* Local. Claims the file `path`; `what` names it in sentences ("output"). Does nothing for
  * something that is no regular file (a device, a pipe). Where no lease can be made beside the file,

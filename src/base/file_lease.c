@@ -22,10 +22,13 @@ static void read_line(const char *path, char *out, size_t n_bytes)
     fclose(f);
 }
 
-struct lease_owner lease_owner_self(const char *job, bool is_launched)
+/* A launcher that was killed before this process could ask for its parent shows as process 1, which
+ * is nobody's parent later: such an owner is an orphan from the start. */
+struct lease_owner lease_owner_self(const char *job, int32_t launcher)
 {
+    enum { INIT = 1, NOBODY = -1 };
     struct lease_owner o = {.pid = (int32_t)getpid(),
-                            .launcher = is_launched ? (int32_t)getppid() : 0};
+                            .launcher = launcher == INIT ? NOBODY : launcher};
     struct proc_thread me;
     if (gethostname(o.host, sizeof o.host - 1) != 0 || o.host[0] == '\0') strcpy(o.host, "unknown");
     read_line("/proc/sys/kernel/random/boot_id", o.kernel, sizeof o.kernel);
@@ -112,7 +115,7 @@ static bool is_running(const struct lease_owner *o, struct proc_thread *out)
 /* is_busy: another open file locks the lease. */
 static enum lease_state file_lease_judge(const struct lease_view *v, bool is_busy)
 {
-    const struct lease_owner self = lease_owner_self(NULL, false);
+    const struct lease_owner self = lease_owner_self(NULL, 0);
     const bool is_here = v->owner.pid != 0 && strcmp(v->owner.kernel, self.kernel) == 0;
     struct proc_thread owner;
     if (is_busy) {

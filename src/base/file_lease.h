@@ -25,12 +25,14 @@ enum { LEASE_RENEW_S = 10, LEASE_STALE_S = 60 };
 struct lease_owner {
     char host[72], kernel[40], job[72]; /* job: "Slurm job 17"; empty: none */
     int32_t pid;                        /* 0: the lease could not be read */
-    int32_t launcher;                   /* the parent process when that is a launcher; else 0 */
-    uint64_t started;                   /* of the process, as in struct proc_thread */
+    int32_t launcher; /* the parent process at the start, if a launcher; else 0; -1: it was gone by
+                         then */
+    uint64_t started; /* of the process, as in struct proc_thread */
 };
 
-/* Local. This process as an owner. job may be NULL. */
-struct lease_owner lease_owner_self(const char *job, bool is_launched);
+/* Local. This process as an owner. job may be NULL; launcher: the parent process at the start of
+ * the program, if it is a launcher, else 0. */
+struct lease_owner lease_owner_self(const char *job, int32_t launcher);
 
 /* Local. "host n017, pid 4242, Slurm job 17", for sentences. */
 void lease_owner_describe(const struct lease_owner *o, char *out, size_t n_bytes);

@@ -87,10 +87,11 @@ static struct status run_init(struct run *r, struct serve_summary *stats)
     struct bench *b = r->b;
     const struct job *j = b->j;
     const uint32_t dp = j->layout->dp;
-    const struct schedule_flags flags = {
-        .max_batch = (int32_t)((r->c->concurrency + dp - 1) / dp),
-        .step_tokens = j->o->schedule.step_tokens,
-        .chunk_tokens = j->o->schedule.chunk_tokens}; /* all else off: each row is computed */
+    struct schedule_flags flags = j->o->schedule;
+    flags.max_batch = (int32_t)((r->c->concurrency + dp - 1) / dp);
+    flags.step_ns = 0; /* nothing that leaves rows out or adds some: each row is computed */
+    flags.prefix_cache = false;
+    flags.n_drafts = 0;
     const struct scheduler_options so = {.rules = &b->rules,
                                          .n_replicas = (int32_t)dp,
                                          .n_groups = (int32_t)j->layout->pp,

@@ -45,7 +45,7 @@ static struct status run_alone(const struct merge_options *o, const struct confi
                                struct merge_result *result)
 {
     struct file_claims *claims = NULL;
-    TRY(file_claims_create(env->job[0] != '\0' ? env->job : NULL, env->is_launched, &claims));
+    TRY(file_claims_create(env->job[0] != '\0' ? env->job : NULL, env->launcher_pid, &claims));
     struct status st = file_claims_add(claims, "output", o->output_path);
     if (!status_failed(&st)) st = merge_run(o, result);
     file_claims_destroy(&claims);

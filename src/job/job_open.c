@@ -183,7 +183,7 @@ static struct status claim_outputs(struct job *j)
 {
     const struct job_options *o = j->o;
     if (o->files.audit > 0) return status_ok(); /* it only reads */
-    TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.is_launched,
+    TRY(file_claims_create(j->env.job[0] != '\0' ? j->env.job : NULL, j->env.launcher_pid,
                            &j->claims));
     if (strcmp(o->files.output, "-") != 0)
         TRY(file_claims_add(j->claims, "output", o->files.output));

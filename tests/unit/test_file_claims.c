@@ -34,7 +34,7 @@ static void place_remove(struct place *p)
 static struct file_claims *claims_make(const char *job)
 {
     struct file_claims *c = NULL;
-    const struct status st = file_claims_create(job, false, &c);
+    const struct status st = file_claims_create(job, 0, &c);
     CU_ASSERT_FATAL(!status_failed(&st));
     return c;
 }
@@ -42,7 +42,7 @@ static struct file_claims *claims_make(const char *job)
 /* A lease that another kernel's process made so many seconds ago. */
 static void foreign_lease(const struct place *p, int age_s)
 {
-    struct lease_owner o = lease_owner_self("Slurm job 7", false);
+    struct lease_owner o = lease_owner_self("Slurm job 7", 0);
     int fd;
     strcpy(o.host, "elsewhere");
     strcpy(o.kernel, "another");
@@ -83,7 +83,7 @@ static void the_dead_block_nobody(void)
 {
     struct place p;
     place_make(&p);
-    struct lease_owner o = lease_owner_self(NULL, false);
+    struct lease_owner o = lease_owner_self(NULL, 0);
     for (int i = 0; i < 2; i++) { /* a dead process of this host; a stale lease of another */
         int fd;
         if (i == 0) CU_ASSERT_EQUAL_FATAL(lease_make(p.lease, &o, &fd), 0);
@@ -96,6 +96,38 @@ static void the_dead_block_nobody(void)
         file_claims_destroy(&c);
     }
     place_remove(&p);
+}
+
+static enum lease_state state_under_launcher(int32_t launcher)
+{
+    struct place p;
+    struct lease_view v;
+    char now[112];
+    int held = -1;
+    place_make(&p);
+    snprintf(now, sizeof now, "%s/now", p.folder);
+    const int fd = open(now, O_RDWR | O_CREAT, 0600);
+    const struct lease_owner o = lease_owner_self(NULL, launcher);
+    CU_ASSERT_EQUAL_FATAL(lease_make(p.lease, &o, &held), 0);
+    const struct status st = lease_look(p.lease, fd, &v);
+    CU_ASSERT_FATAL(!status_failed(&st));
+    const enum lease_state state = v.state;
+    lease_view_close(&v);
+    close(held);
+    close(fd);
+    unlink(now);
+    unlink(p.lease);
+    place_remove(&p);
+    return state;
+}
+
+static void an_orphan_is_known(void)
+{
+    CU_ASSERT_EQUAL(state_under_launcher(0), LEASE_HELD);
+    CU_ASSERT_EQUAL(state_under_launcher((int32_t)getppid()), LEASE_HELD);
+    /* the launcher was killed: later, and before this process could ask for its parent */
+    CU_ASSERT_EQUAL(state_under_launcher((int32_t)getppid() + 1), LEASE_ENDING);
+    CU_ASSERT_EQUAL(state_under_launcher(1), LEASE_ENDING);
 }
 
 static void another_hosts_lease_goes_stale(void)
@@ -172,6 +204,7 @@ void suite_file_claims(CU_pSuite suite)
 {
     CU_add_test(suite, "the second is told of the first", the_second_is_told_of_the_first);
     CU_add_test(suite, "the dead block nobody", the_dead_block_nobody);
+    CU_add_test(suite, "an orphan is known, whenever its launcher went", an_orphan_is_known);
     CU_add_test(suite, "another host's lease goes stale", another_hosts_lease_goes_stale);
     CU_add_test(suite, "only leases are taken for one", only_leases_are_taken_for_one);
     CU_add_test(suite, "a removed lease comes back and a replaced one is lost",
