@@ -79,7 +79,8 @@ static struct status derive_latent(struct arch_reading *r)
 }
 
 /* How many elements of a head are rotated, by a factor or a number, in a family that has either.
- * Where neither is given, implementations differ: transformers rotates half of GLM-4.5's heads. */
+ * If neither is given it is an error, because implementations differ: transformers rotates half of
+ * each of GLM-4.5's heads. */
 static struct status derive_rotary(struct arch_reading *r)
 {
     static const char key[] = "partial_rotary_factor";
@@ -141,7 +142,7 @@ static struct status check_heads(const struct arch_reading *r)
     return status_ok();
 }
 
-/* Which linears of attention have biases, which rows are normed, by how much scores are scaled. */
+/* Derives the biases of attention's linears, its norms, and the scale of its scores. */
 static void derive_attention(struct arch_reading *r)
 {
     struct arch *m = &r->m;
@@ -200,7 +201,8 @@ static struct status derive_window(struct arch_reading *r)
     return derive_layer_types(r);
 }
 
-/* Which layers have experts: every sparse_step-th, except mlp_only_layers and the first ones. */
+/* Marks the layers that have experts: every sparse_step-th, except mlp_only_layers and the first
+ * ones. */
 static struct status derive_sparsity(struct arch_reading *r)
 {
     struct arch *m = &r->m;

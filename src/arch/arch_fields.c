@@ -251,6 +251,10 @@ static struct status read_true(const struct arch_reading *r, const struct field 
 static struct status read_ones(const struct arch_reading *r, const struct field *f,
                                const struct js_node *node)
 {
+    if (js_type(node) != JS_ARRAY) {
+        return status_make(STATUS_INPUT, "%s: field \"%s\": expected a list, found another type",
+                           r->what, f->key);
+    }
     for (size_t i = 0; i < js_count(node); i++) {
         int64_t value;
         if (js_int(js_at(node, i), &value) && value == 1) continue;

@@ -15,7 +15,7 @@ enum capacity_policy {
     CAPACITY_NEXT,     /* it goes to the best expert with room that the token has not chosen */
     CAPACITY_TOP1,     /* it is dropped, but a token's first choice is always kept */
 };
-/* Those that a flag can name. */
+/* The policies that --capacity-policy can name. */
 #define CAPACITY_WORDS                                                                             \
     {"drop", CAPACITY_DROP}, {"next", CAPACITY_NEXT},                                              \
     {                                                                                              \

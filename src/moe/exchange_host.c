@@ -231,7 +231,7 @@ struct combine {
     float scale;
 };
 
-/* Those of a rank's columns that are among [begin, end), of one row. */
+/* A part of one row: the columns in [begin, end) that a rank holds. y [n]; NULL: none. */
 struct part_row {
     const float *y;
     size_t first, n; /* columns */

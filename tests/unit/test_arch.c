@@ -167,6 +167,8 @@ static void minimax_fields_are_read(void)
     CU_ASSERT(m.family->qk_norm_whole && m.router.kind == ROUTER_SIGMOID_RENORM);
     snprintf(body, sizeof body, "%s,\"attn_type_list\":[1,0]", fields);
     refuse(body, "attn_type_list");
+    snprintf(body, sizeof body, "%s,\"attn_type_list\":0", fields);
+    refuse(body, "attn_type_list");
     snprintf(body, sizeof body, "%s,\"use_qk_norm\":false", fields);
     refuse(body, "use_qk_norm");
     snprintf(body, sizeof body, "%s,\"qk_norm_type\":\"per_head\"", fields);
