@@ -55,6 +55,7 @@ static void put_setup(const struct job *j, struct strbuf *s)
     job_metrics_put(s, "max_batch", (uint32_t)j->o->schedule.max_batch);
     job_metrics_put(s, "chunk", (uint32_t)j->o->schedule.chunk_tokens);
     job_metrics_put(s, "step_tokens", (uint32_t)j->o->schedule.step_tokens);
+    job_metrics_put(s, "step_ms", j->o->schedule.step_ns / 1000000);
     put_bool(s, "prefix_cache", j->o->schedule.prefix_cache);
     put_bool(s, "result_cache", j->o->lead.result_cache);
     job_metrics_put(s, "speculate", (uint32_t)j->o->schedule.n_drafts);

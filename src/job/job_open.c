@@ -1,5 +1,6 @@
 /* Before anything is loaded: settles the flags, reads the checkpoint's config, opens the lead's
  * files. */
+#include "base/file.h"
 #include "base/mem.h"
 #include "job/job_journal.h"
 #include "job/job_paths.h"
@@ -9,6 +10,7 @@
 #include <string.h>
 
 enum { AUTO_DRAFTS = 15 }; /* of --speculate auto, at most */
+static const uint64_t piped_step_ns = 2000000000u;
 
 /* Bytes of a result message beside the logits: for each row, and for the header. */
 enum { SCORE_BYTES = sizeof(struct result_seq) + sizeof(float), MESSAGE_HEADERS_BYTES = 4096 };
@@ -102,6 +104,16 @@ static void settle_scheduling(struct job *j)
     if (j->o->files.logits != NULL) f->order = ORDER_INPUT; /* also the order of the datasets */
 }
 
+/* With a file for input nobody waits for one answer, so a step may take as long as its rows need: a
+ * giant's weights are then read once for many rows. Whoever writes to a pipe may be waiting. */
+static void settle_step_time(struct job *j)
+{
+    const char *input = j->o->files.input;
+    const bool is_file = file_exists(strcmp(input, "-") == 0 ? "/dev/stdin" : input);
+    if (flags_is_given(&j->o->given, "step-ms")) return;
+    j->options.schedule.step_ns = is_file ? 0 : piped_step_ns;
+}
+
 /* The largest message of a step, hidden rows or with --logits the logits, stays below 2 GiB. */
 static struct status check_step_tokens(const struct job *j)
 {
@@ -145,6 +157,7 @@ struct status job_read_limits(struct job *j)
 {
     TRY(settle_context(j));
     settle_scheduling(j);
+    settle_step_time(j);
     return check_step_tokens(j);
 }
 

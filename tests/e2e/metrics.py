@@ -124,6 +124,22 @@ class MetricsTest:
                         "--kv-blocks", 64, "--temperature", 0.8, *flags, ranks=ranks)
         return output.read_bytes()
 
+    def step_ms(self, source, flags=()):
+        """The time that steps are kept to."""
+        metrics = self.work / "steps.json"
+        self.shoal.must("generate", "--model", DEMO, "--input", source, "--output",
+                        self.work / "steps.jsonl", "--metrics", metrics, *flags)
+        return json.loads(metrics.read_text())["step_ms"]
+
+    def check_step_times(self):
+        """Steps are kept short where the input is no file: somebody may be waiting for an answer."""
+        line = self.work / "line.jsonl"
+        write_lines(line, [dict(prompt="a", max_tokens=2)])
+        expect(self.step_ms(line) == 0, "a file's steps have a time limit")
+        expect(self.step_ms("-") == 2000, "steps of standard input have none")
+        expect(self.step_ms(line, ["--step-ms", 7]) == 7, "--step-ms was not obeyed")
+        expect(self.step_ms("-", ["--step-ms", 0]) == 0, "--step-ms 0 was not obeyed")
+
     def check(self, name):
         flags, ranks = LAYOUTS[name]
         output, metrics, trace = (self.work / f for f in ("out.jsonl", "m.json", "t.json"))
@@ -142,6 +158,7 @@ class MetricsTest:
     def __call__(self):
         outputs = {self.check(name) for name in LAYOUTS}
         expect(len(outputs) == 1, "layouts differ")
+        self.check_step_times()
 
 
 if __name__ == "__main__":
