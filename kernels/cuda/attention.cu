@@ -1,14 +1,14 @@
-/* Paged attention as kern.h writes it down. attention_rows walks a few rows of a head through their
- * tiles, left to right; attention_tiles takes one tile a block, so that few rows fill a device too,
- * and attention_fold folds the states in the same order. Both ways give the same bits, so what is
- * chosen (ops_cuda.c) may depend on the step. */
+/* Paged attention in the exact arithmetic of kern.h. attention_rows walks a few rows of a head
+ * through their tiles from left to right. attention_tiles computes one tile per block, so that a
+ * few rows also fill a device, and attention_fold folds the tiles' states in the same order. Both
+ * ways give the same bits, so attention_cuda.c may choose between them by the step. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 
 enum { TILE = KV_BLOCK_TOKENS };
 
-/* Up to n_rows rows of one head, and the scratch of a tile: [n_rows, TILE], [n_rows, LANES] twice.
- */
+/* Up to n_rows rows of one head, and the scratch memory of a tile: e [n_rows, TILE], lane_max and
+ * lane_sum [n_rows, LANES]. */
 struct attention_part {
     const struct attention_work_cuda *a;
     size_t row0;
@@ -46,7 +46,7 @@ BLOCK_INLINE const void *attention_cache(const struct attention_part *p, uint32_
     return kern_kv_half(&p->a->kv, block, what, p->a->kv_of_head[p->head]);
 }
 
-/* Element d of slot j; t is constant. */
+/* Element d of slot j as f32; t is a compile-time constant. */
 BLOCK_INLINE float attention_load(enum dtype t, const void *half, size_t hd, size_t j, size_t d)
 {
     return t == DTYPE_F16 ? block_load_f16(half, j * hd + d) : kern_kv_load(t, half, hd, j, d);
@@ -67,7 +67,7 @@ BLOCK_INLINE float attention_dot(enum dtype t, const float *q, const void *keys,
     return block_tree(lanes);
 }
 
-/* expression(type) with the cache's type as a constant */
+/* Calls expression(type) with the cache's type as a constant. */
 #define ATTENTION_TYPES(type, expression)                                                          \
     ((type) == DTYPE_F16    ? expression(DTYPE_F16)                                                \
      : (type) == DTYPE_F32  ? expression(DTYPE_F32)                                                \
@@ -97,7 +97,8 @@ BLOCK_INLINE float attention_max(const struct attention_part *p, uint32_t r)
     return m;
 }
 
-/* e and the lanes of the tile's maximum and sum, for every row that sees any of it. */
+/* For every row that sees some of the tile: the weights e, and the 16 lanes of the tile's maximum
+ * and sum. */
 BLOCK_INLINE void attention_weights(const struct attention_part *p)
 {
     FOR_THREADS(t)
@@ -145,7 +146,7 @@ BLOCK_INLINE void attention_weights(const struct attention_part *p)
     BLOCK_SYNC();
 }
 
-/* Element d of slots [j0, j1), each with its weight. */
+/* Element d of the values in slots [j0, j1), summed with the weights e. */
 BLOCK_INLINE float attention_mix(enum dtype t, const float *e, const void *values, uint32_t hd,
                                  uint32_t d, uint32_t j0, uint32_t j1)
 {
@@ -166,7 +167,8 @@ BLOCK_INLINE float attention_value(const struct attention_part *p, uint32_t r, u
 #undef MIX
 }
 
-/* A state folded into another: max, sum and one element of o. */
+/* How to fold a state into another: the new maximum, and the factors of the old and the new part.
+ */
 struct attention_fold_step {
     float max, a, b;
 };
@@ -179,7 +181,8 @@ BLOCK_INLINE struct attention_fold_step attention_fold_of(float total_max, float
     return f;
 }
 
-/* Row r's part of a tile into its running state (total: max, sum); o stands in the output. */
+/* Folds a tile into each row's running state: maximum and sum are in `total`, o is in the output.
+ */
 BLOCK_INLINE void attention_take(const struct attention_part *p, float *total)
 {
     const struct attention_work_cuda *a = p->a;

@@ -1,5 +1,6 @@
-/* Attention's launches: which kernels, and the grid of each. In the CPU's arithmetic, and where
- * tensor cores do not fit (below), those of attention.cu; else those of attention_mma.cu. */
+/* Launches attention: chooses the kernels and their grids. attention_mma.cu runs on tensor cores;
+ * attention.cu runs in the CPU's arithmetic (DEVICE_EXACT), and wherever the tensor cores do not
+ * fit (width_of). */
 #include "base/mem.h"
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
@@ -8,20 +9,20 @@
 #include <string.h>
 
 enum {
-    BLOCKS_ENOUGH = 1024, /* for every processor some times over: below, tiles become blocks */
-    SPLIT_BLOCKS = 8,     /* of a processor, when tiles are split over blocks, */
-    TILES_LEAST = 8,      /* in passes of at least so many */
-    TILES_MOST = 1024,    /* and at most */
+    BLOCKS_ENOUGH = 1024, /* with fewer blocks than this, each tile becomes a block of its own */
+    SPLIT_BLOCKS = 8,     /* blocks per processor when tiles are split over blocks */
+    TILES_LEAST = 8,      /* split only when the states of this many tiles fit */
+    TILES_MOST = 1024,    /* most tiles in one pass */
 };
 
-/* Tiles that any row of the step may see. */
+/* The most tiles that any row of the step may see. */
 static uint32_t most_tiles(const struct device *d, const struct attn_args *a)
 {
     const uint32_t in_window = a->window / KV_BLOCK_TOKENS + 2;
     return a->window > 0 && in_window < d->n_tiles_max ? in_window : d->n_tiles_max;
 }
 
-/* Tiles of rows [row0, row0 + n) as blocks of their own, then their fold. */
+/* Runs each tile of the rows as a block of its own, then folds the tiles' states row by row. */
 static void attention_split(struct device *d, struct attention_work_cuda *w, uint32_t n_tiles)
 {
     const uint32_t n_rows = (uint32_t)w->n_rows;
@@ -66,8 +67,8 @@ static void attention_as_cpu(struct device *d, const struct attn_args *a)
 
 /* --- on tensor cores ------------------------------------------------------------------------- */
 
-/* Kernels by the widest head they take; no `many` beyond 128, whose rows would not fit registers.
- */
+/* The kernels by the widest head that they take. There is no `many` kernel beyond 128: its rows
+ * would not fit into registers. */
 struct width {
     uint32_t width;
     enum cuda_kernel few, many;
@@ -80,7 +81,9 @@ static const struct width widths[] = {
     {256, CUDA_KERNEL_attention_few_256, CUDA_KERNEL_COUNT},
 };
 
-/* f32 caches are asked for by those who want f32's precision; latents (576) do not fit. */
+/* The kernels for this head width and cache type; NULL: use attention.cu. An f32 cache stays on
+ * attention.cu, because whoever asks for it wants the precision of f32. Latents (576 wide) do not
+ * fit. */
 static const struct width *width_of(const struct device *d, const struct attn_args *a)
 {
     const enum dtype t = a->kv.dtype;
@@ -96,7 +99,8 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* heads_per_kv and skipped_heads: a rank's first and last kv heads may have some heads only. */
+/* Fills in heads_per_kv and skipped_heads. With tensor parallelism the first and the last kv head
+ * of a rank may have only some of their query heads here. */
 static void find_heads(const struct attn_args *a, struct attention_mma_work *w)
 {
     uint32_t run = 0, first_run = 0;
@@ -112,7 +116,7 @@ static void find_heads(const struct attn_args *a, struct attention_mma_work *w)
     w->n_chunks = (w->heads_per_kv + CUDA_ATTENTION_HEADS - 1) / CUDA_ATTENTION_HEADS;
 }
 
-/* Blocks side by side over heads. */
+/* The number of blocks over heads: kv heads times the chunks of heads of each. */
 static uint32_t kv_blocks(const struct attention_mma_work *w)
 {
     return (w->n_heads + w->skipped_heads + w->heads_per_kv - 1) / w->heads_per_kv * w->n_chunks;
@@ -123,14 +127,15 @@ static uint32_t shared_bytes(const struct attention_mma_work *w, const struct wi
     return (w->q_rows + 2 * KV_BLOCK_TOKENS) * CUDA_ATTENTION_STRIDE(width->width);
 }
 
-/* Rows of a run times the heads they share a block with, as rows of tensor cores' tiles. */
+/* The rows of a block's query tile, a multiple of 16: positions times the heads that share the
+ * block. */
 static uint32_t q_rows(const struct attention_mma_work *w, uint32_t n_positions)
 {
     const uint32_t n = n_positions * smaller(w->heads_per_kv, CUDA_ATTENTION_HEADS);
     return (n + 15) / 16 * 16;
 }
 
-/* Tiles whose states fit for every row at once, beside the rows' totals. */
+/* The number of tiles whose states fit for every row at once, beside the rows' totals. */
 static uint32_t tiles_that_fit(const struct device *d, const struct attention_mma_work *w)
 {
     const size_t bytes = w->n_heads * (w->kv.head_dim + 2) * sizeof(float) * d->n_rows;
@@ -138,7 +143,8 @@ static uint32_t tiles_that_fit(const struct device *d, const struct attention_mm
     return n > 1 ? smaller((uint32_t)(n - 1), TILES_MOST) : 0;
 }
 
-/* Each row's tiles over blocks, then their fold, as many tiles in a pass as fit. */
+/* Splits each row's tiles over several blocks and then folds their states. Each pass takes as many
+ * tiles as fit into the memory for states. */
 static void split_tiles(struct device *d, struct attention_mma_work *w, const struct width *width,
                         uint32_t n_tiles)
 {
@@ -159,8 +165,9 @@ static void split_tiles(struct device *d, struct attention_mma_work *w, const st
     }
 }
 
-/* Runs of up to `most` rows of one sequence, the last first: they take longest. `runs` NULL: only
- * how many. */
+/* Cuts each sequence's rows into runs of up to `most` rows and returns their number. Within a
+ * sequence the last run comes first, because it sees the most tiles and takes longest. With `runs`
+ * NULL it only counts. */
 static size_t list_runs(const struct attn_args *a, uint32_t most, struct attention_run *runs)
 {
     size_t n = 0;
@@ -190,7 +197,7 @@ static void put_runs(struct device *d, const struct attn_args *a, uint32_t most,
     mem_free(&runs);
 }
 
-/* Every run walks its tiles. */
+/* Runs one block per run of rows; the block walks all tiles of its rows. */
 static void walk_tiles(struct device *d, const struct attn_args *a, struct attention_mma_work *w,
                        const struct width *width)
 {

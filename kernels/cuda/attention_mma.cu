@@ -1,7 +1,7 @@
-/* Paged attention on tensor cores, an arithmetic of its own (below). A block has rows of one run
- * and the heads of one kv head side by side, a warp 16 or 32 of them; the tile's keys and then its
- * values stand in shared memory, the next keys on their way while values are multiplied, and the
- * other way round. Rows of a run walk their tiles, or (few rows, long contexts) a block leaves the
+/* Paged attention on tensor cores, in an arithmetic of its own (below). A block computes rows of
+ * one run, for the heads of one kv head; a warp has 16 or 32 of these rows. Shared memory holds a
+ * tile's keys and values: the next keys are loaded while values are multiplied, and the other way
+ * round. A block walks all tiles of its rows; or, with few rows and long contexts, it stores the
  * states of some tiles, which attention_mma_fold folds in the same order. */
 #include "kernels/cuda/attention_tile.h"
 
@@ -25,16 +25,18 @@ struct mma_fold {
     float max, old_factor, factor;
 };
 
-/* A lane's rows: those of its row tiles, lane / 4 and 8 below each. */
+/* A lane's rows: of each of its row tiles the rows lane / 4 and lane / 4 + 8. */
 struct mma_rows {
     uint32_t position[ROWS_MAX];
-    float max[ROWS_MAX], sum[ROWS_MAX];           /* of the tiles so far, with this one */
-    float tile_max[ROWS_MAX], tile_sum[ROWS_MAX]; /* of this one */
-    bool sees[ROWS_MAX];                          /* any of it */
-    float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* of what stands in o, and of the tile's */
+    float max[ROWS_MAX], sum[ROWS_MAX];           /* over the tiles so far, the current one
+                                                     included */
+    float tile_max[ROWS_MAX], tile_sum[ROWS_MAX]; /* of the current tile */
+    bool sees[ROWS_MAX];                          /* the row sees some of the current tile */
+    float old_factor[ROWS_MAX], factor[ROWS_MAX]; /* factors of the old o, and of the current
+                                                     tile's o */
 };
 
-/* Index of a warp's first lane in arrays of THREAD_SLOTS. */
+/* The index of a warp's first lane in arrays of THREAD_SLOTS. */
 BLOCK_INLINE uint32_t mma_slot(uint32_t warp)
 {
     return WARP_SLOTS > 1 ? warp * WARP_LANES : 0;
@@ -45,7 +47,8 @@ BLOCK_INLINE uint32_t mma_row_of(uint32_t warp, uint32_t lane, uint32_t r)
     return (warp + r / 2 * WARPS) * MMA_M + r % 2 * (MMA_M / 2) + lane / 4;
 }
 
-/* c += a b, b the first (which 0) or the second of two that were loaded together. */
+/* c += a * b, where `two` holds two matrices b that were loaded together, and `which` chooses one.
+ */
 BLOCK_INLINE void mma_multiply(struct half_sums *c, const struct half_a *a,
                                const struct half_a *two, uint32_t which)
 {
@@ -57,7 +60,7 @@ BLOCK_INLINE void mma_multiply(struct half_sums *c, const struct half_a *a,
     warp_mma_half(DTYPE_F16, c, a, b);
 }
 
-/* s = q k of all rows and slots, summed from +0 over d by steps of 16, ascending. */
+/* s = dot(q, k) for all rows and slots, summed from +0 over d by steps of 16, ascending. */
 BLOCK_INLINE void mma_scores(const struct mma_part *p, uint32_t warp,
                              struct half_sums (*s)[THREAD_SLOTS])
 {
@@ -93,7 +96,8 @@ BLOCK_INLINE void mma_scores(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* Exchanges within the four lanes of a row: each gets the most, or the sum 0 + 1 + (2 + 3). */
+/* Combines x over the four lanes of a row: each lane gets the maximum, or the sum (0 + 1) + (2 +
+ * 3). */
 BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
 {
     BLOCK_UNROLL
@@ -105,7 +109,8 @@ BLOCK_INLINE void mma_over_lanes(float *x, bool adds)
     }
 }
 
-/* Scores in units of log 2, -infinity where invisible, to the row's maximum in this tile. */
+/* Scales row r's scores to units of log 2, sets those of invisible slots to -infinity and returns
+ * the lane's maximum. */
 BLOCK_INLINE float mma_scale(const struct mma_part *p, const struct mma_rows *row, uint32_t lane,
                              uint32_t r, struct half_sums (*s)[THREAD_SLOTS], uint32_t at)
 {
@@ -132,7 +137,7 @@ BLOCK_INLINE struct mma_fold mma_fold_of(float total_max, float max)
     return f;
 }
 
-/* The tile's maximum and sum, folded into the row's. */
+/* Folds the tile's maximum and sum into the row's, and notes the factors for o. */
 BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint32_t r, float max,
                            float sum)
 {
@@ -149,7 +154,7 @@ BLOCK_INLINE void mma_note(const struct mma_part *p, struct mma_rows *row, uint3
     row->max[r] = row->sees[r] ? f.max : row->max[r];
 }
 
-/* Weights 2^(s - max) as f16 for the product with values; their sum is that of the f32. */
+/* Weights 2^(s - max): rounded to f16 for the product with the values, but summed in f32. */
 BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
                               struct half_sums (*s)[THREAD_SLOTS],
                               struct half_a (*weights)[THREAD_SLOTS], struct mma_rows *rows)
@@ -180,7 +185,8 @@ BLOCK_INLINE void mma_weights(const struct mma_part *p, uint32_t warp,
     }
 }
 
-/* c = weights times values [d, d + 16), summed from +0 over slots by steps of 16. */
+/* c = weights times columns [d, d + 16) of the values, summed from +0 over the slots by steps of
+ * 16. */
 BLOCK_INLINE void mma_products(const struct mma_part *p, uint32_t d,
                                struct half_a (*weights)[THREAD_SLOTS], uint32_t slot,
                                struct half_sums (*c)[WARP_LANES])
@@ -211,7 +217,8 @@ BLOCK_INLINE float *mma_state(const struct attention_mma_work *a, size_t row, ui
     return a->states + ((row * a->n_heads + head) * a->n_tiles + i) * (a->kv.head_dim + 2);
 }
 
-/* Two neighbouring elements of a row's part of the tile, from d on: into o, or into its state. */
+/* Folds two neighbouring elements of a row's tile result, from d on, into o; or stores them as the
+ * tile's state. */
 BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row, uint32_t r,
                            uint32_t d, uint32_t i, const float *x, float *o)
 {
@@ -227,13 +234,13 @@ BLOCK_INLINE void mma_take(const struct mma_part *p, const struct mma_rows *row,
         return;
     }
     BLOCK_UNROLL
-    for (uint32_t k = 0; k < 2; k++) { /* no branches between products */
+    for (uint32_t k = 0; k < 2; k++) { /* select, do not branch, between tensor-core products */
         const float next = fmaf(x[k], row->factor[r], o[k] * row->old_factor[r]);
         o[k] = row->sees[r] ? next : o[k];
     }
 }
 
-/* Rows that see a value which is not finite have no sum. */
+/* Sets the sum to NaN for rows that see a value which is not finite (mma_hide set it to zero). */
 BLOCK_INLINE void mma_spoil(const struct mma_part *p, struct mma_rows *row)
 {
     if (p->is_whole) return;
@@ -278,7 +285,8 @@ BLOCK_INLINE float mma_total(const struct attention_mma_work *a, uint32_t head, 
     return a->sinks != NULL ? sum + block_exp2(a->sinks[head] * CUDA_LOG2_E - max) : sum;
 }
 
-/* Zero, or NaN where an element of o is not finite, so that none of the row's is. */
+/* odd = 0, or NaN if an element of o in the row is not finite; added to the divisor it makes the
+ * whole row NaN. */
 BLOCK_INLINE void mma_odd(const struct mma_part *p, uint32_t r, uint32_t slot,
                           struct half_sums (*o)[THREAD_SLOTS], float *odd)
 {
@@ -361,7 +369,7 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         {
             if (t < 2) p.hidden[t] = 0;
         }
-        BLOCK_FETCH_WAIT(1); /* the keys */
+        BLOCK_FETCH_WAIT(1); /* until the keys have arrived */
         BLOCK_SYNC();
         FOR_WARPS(warp)
         {
@@ -373,7 +381,7 @@ BLOCK_INLINE void mma_attention(const struct attention_mma_work *a, struct cuda_
         {
             if (!mma_is_idle(&p, warp)) mma_weights(&p, warp, s, weights, rows);
         }
-        BLOCK_FETCH_WAIT(1); /* the values */
+        BLOCK_FETCH_WAIT(1); /* until the values have arrived */
         BLOCK_SYNC();
         if (!p.is_whole) mma_hide(&p);
         FOR_WARPS(warp)
@@ -408,7 +416,8 @@ ATTENTION_MMA(attention_many_64, 64, 2)
 ATTENTION_MMA(attention_many_96, 96, 2)
 ATTENTION_MMA(attention_many_128, 128, 2)
 
-/* States of a pass's tiles, behind those of the passes before, whose total stands in `totals`. */
+/* Folds the states of this pass's tiles into the total of the passes before, which `totals` holds;
+ * after a row's last tile divides and writes the output. */
 BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, struct cuda_block b,
                                            void *shared)
 {
@@ -419,7 +428,8 @@ BLOCK_INLINE void attention_mma_fold_block(const struct attention_mma_work *a, s
     const uint32_t left = n > a->tile0 ? n - a->tile0 : 0;
     const uint32_t n_now = left < a->n_tiles ? left : a->n_tiles;
     float *total = a->totals + ((size_t)b.y * a->n_heads + b.x) * (hd + 2);
-    float *folded = (float *)shared; /* max and sum so far, and 1 when an element is not finite */
+    float *folded = (float *)shared; /* maximum and sum of earlier passes; 1 if an element of o
+                                        is not finite */
     float *out = a->out + (row * a->n_heads + b.x) * hd;
     if (n_now == 0) return;
     FOR_THREADS(t)

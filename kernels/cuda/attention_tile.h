@@ -1,5 +1,5 @@
-/* The work of a block of attention_mma.cu, and the loading of queries, keys and values into its
- * shared memory as f16. */
+/* The work of one block of attention_mma.cu, and how it loads queries, keys and values into shared
+ * memory as f16. */
 #ifndef SHOAL_KERNELS_CUDA_ATTENTION_TILE_H
 #define SHOAL_KERNELS_CUDA_ATTENTION_TILE_H
 
@@ -11,28 +11,28 @@ enum {
     SCORE_TILES = TILE / MMA_N,
     WEIGHT_TILES = TILE / HALF_K,
     ROW_TILES_MAX = 2,
-    ROWS_MAX = 2 * ROW_TILES_MAX, /* of a lane */
+    ROWS_MAX = 2 * ROW_TILES_MAX, /* rows of one lane */
     VALUE_TILES_MAX = 32,
-    PIECE = 8, /* elements of the cache that go to shared memory at once */
+    PIECE = 8, /* cache elements of one 16-byte copy */
 };
 
-/* Compiled once for each: the width of rows in shared memory and row tiles of a warp. */
+/* Kernels are compiled once for each pair of row width in shared memory and row tiles per warp. */
 struct mma_kind {
     uint32_t width, row_tiles;
 };
 
-/* The work of a block. Its row i: position i / n_heads of the run, head i % n_heads of its heads.
- */
+/* The work of a block. Row i of the block is position i / n_heads of the run and head i % n_heads
+ * of the block's heads. */
 struct mma_part {
     const struct attention_mma_work *a;
     struct mma_kind kind;
     size_t row0;
     uint32_t position0, n_positions;
     uint32_t head0, n_heads, kv_head;
-    uint32_t tile, begin, end; /* the tile of now, and all of them */
-    bool is_whole;             /* every row sees all of the tile */
+    uint32_t tile, begin, end; /* the current tile; the block's tiles [begin, end) */
+    bool is_whole;             /* every row sees the whole tile */
     uint8_t *q, *keys, *values;
-    uint32_t *hidden; /* [2] a bit for each slot of the tile that mma_hide changed */
+    uint32_t *hidden; /* [2] one bit per slot of the tile: mma_hide set a value to zero */
 };
 
 BLOCK_INLINE uint32_t mma_stride(uint32_t width)
@@ -40,7 +40,7 @@ BLOCK_INLINE uint32_t mma_stride(uint32_t width)
     return CUDA_ATTENTION_STRIDE(width);
 }
 
-/* Whether states of tiles are left, which only blocks of few rows do. */
+/* Whether the block stores one state per tile instead of outputs. Only `few` kernels do. */
 BLOCK_INLINE bool mma_splits(const struct mma_part *p)
 {
     return p->kind.row_tiles == 1 && p->a->n_tiles > 0;
@@ -62,7 +62,7 @@ BLOCK_INLINE void mma_visible(const struct mma_part *p, uint32_t position, uint3
     if (*j0 > *j1) *j0 = *j1;
 }
 
-/* False when there is nothing to do. */
+/* Fills p. False: the block has nothing to do. */
 BLOCK_INLINE bool mma_part_of(const struct attention_mma_work *a, struct cuda_block b,
                               struct mma_kind kind, uint8_t *shared, struct mma_part *p)
 {
@@ -73,7 +73,7 @@ BLOCK_INLINE bool mma_part_of(const struct attention_mma_work *a, struct cuda_bl
     p->position0 = (uint32_t)a->rows.position[p->row0];
     p->kv_head = b.x / a->n_chunks;
     const uint32_t chunk = b.x % a->n_chunks * CUDA_ATTENTION_HEADS;
-    const uint32_t all = p->kv_head * a->heads_per_kv + chunk; /* of whole kv heads */
+    const uint32_t all = p->kv_head * a->heads_per_kv + chunk; /* counts the skipped heads too */
     uint32_t behind = (p->kv_head + 1) * a->heads_per_kv;
     if (behind > all + CUDA_ATTENTION_HEADS) behind = all + CUDA_ATTENTION_HEADS;
     if (behind > a->n_heads + a->skipped_heads) behind = a->n_heads + a->skipped_heads;
@@ -92,13 +92,13 @@ BLOCK_INLINE bool mma_part_of(const struct attention_mma_work *a, struct cuda_bl
     p->q = shared;
     p->keys = shared + a->q_rows * mma_stride(kind.width);
     p->values = p->keys + TILE * mma_stride(kind.width);
-    p->hidden = (uint32_t *)(void *)(shared + kind.width * 2); /* between rows */
+    p->hidden = (uint32_t *)(void *)(shared + kind.width * 2); /* in the padding behind row 0 */
     return p->begin < p->end;
 }
 
 /* --- into shared memory ---------------------------------------------------------------------- */
 
-/* Slots of a tile that some row sees are loaded, the others zero. */
+/* Loads the slots of a tile that some row sees, and zeros for the others. */
 BLOCK_INLINE void mma_fetch_half(const struct mma_part *p, const void *half, uint32_t start,
                                  uint8_t *to)
 {
@@ -107,7 +107,7 @@ BLOCK_INLINE void mma_fetch_half(const struct mma_part *p, const void *half, uin
     const uint32_t first = mma_first(p, p->position0), last = p->position0 + p->n_positions - 1;
     FOR_THREADS(t)
     {
-        BLOCK_ROLLED /* a copy under way needs no registers, its address does */
+        BLOCK_ROLLED /* keep it rolled: unrolled, the addresses would take registers */
             for (uint32_t i = t; i < TILE * pieces; i += CUDA_THREADS)
         {
             const uint32_t j = i / pieces, d = i % pieces * PIECE;
@@ -143,7 +143,8 @@ BLOCK_INLINE void mma_fetch_codes(const struct mma_part *p, const void *half, ui
     }
 }
 
-/* Keys (what 0) or values (1) of a tile, if the block has it. */
+/* Starts loading a tile's keys (what 0) or values (what 1); does nothing past the block's last
+ * tile. */
 BLOCK_INLINE void mma_fetch(const struct mma_part *p, uint32_t tile, int what)
 {
     const struct cuda_rows *rows = &p->a->rows;
@@ -159,7 +160,8 @@ BLOCK_INLINE void mma_fetch(const struct mma_part *p, uint32_t tile, int what)
     block_fetch_end();
 }
 
-/* Queries as f16, zeros where a row tile has no row; and zeros behind the heads' width. */
+/* Stores the queries as f16, with zeros in rows and columns that the block does not have, and
+ * clears the unused columns of keys and values. */
 BLOCK_INLINE void mma_begin(const struct mma_part *p)
 {
     const struct attention_mma_work *a = p->a;
@@ -181,7 +183,7 @@ BLOCK_INLINE void mma_begin(const struct mma_part *p)
     }
 }
 
-/* The warp's rows see nothing of the tile, or there are none. */
+/* Whether the warp has no rows, or none of its rows sees any of the tile. */
 BLOCK_INLINE bool mma_is_idle(const struct mma_part *p, uint32_t warp)
 {
     const uint32_t n = p->n_positions * p->n_heads, first = warp * MMA_M;
@@ -192,8 +194,9 @@ BLOCK_INLINE bool mma_is_idle(const struct mma_part *p, uint32_t warp)
            mma_first(p, p->position0 + first / p->n_heads) >= (p->tile + 1) * TILE;
 }
 
-/* Values that are not finite, to zero where some row does not see all of the tile: a weight of zero
- * would not hide them. Notes their slots. */
+/* Sets values that are not finite to zero, because a weight of zero would not hide them from rows
+ * that do not see them (0 * infinity is NaN). Notes their slots, so that rows that do see them
+ * become NaN (mma_spoil). */
 BLOCK_INLINE void mma_hide(const struct mma_part *p)
 {
     FOR_THREADS(t)
@@ -210,7 +213,7 @@ BLOCK_INLINE void mma_hide(const struct mma_part *p)
     BLOCK_SYNC();
 }
 
-/* Whether any of slots [j0, j1) was changed. */
+/* Whether mma_hide changed any of slots [j0, j1). */
 BLOCK_INLINE bool mma_was_hidden(const struct mma_part *p, uint32_t j0, uint32_t j1)
 {
     const uint64_t all = p->hidden[0] | (uint64_t)p->hidden[1] << 32;

@@ -1,6 +1,7 @@
-/* Copies between host and device: through pinned staging in the order of the compute stream; what a
- * step's launches read (lists of calls, where rows stand) on a stream of its own, which the compute
- * stream waits for by an event; results that are fetched together. */
+/* Copies between host and device. Weights and results go through pinned staging buffers in the
+ * order of the compute stream. The arguments that a step's launches read (device_call) and the
+ * positions of its rows go on a copy stream of their own; the compute stream waits for that stream
+ * by an event. Results wanted later are fetched together (device_get_later). */
 #include "kernels/cuda/device_state.h"
 
 #include "base/mem.h"
@@ -170,7 +171,7 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
         return NULL;
     }
     if (d->calls_at + n > CALL_BYTES) {
-        device_send_calls(d); /* of a launch that comes after this call as well */
+        device_send_calls(d); /* also those of a launch that is issued after this call */
         device_wait_stream(d);
         d->calls_at = d->calls_sent = 0;
     }
@@ -180,8 +181,8 @@ void *device_call(struct device *d, const void *from, size_t n_bytes)
     return to;
 }
 
-/* One copy for all calls since the last one. Nothing that runs reads where they go: the ring begins
- * anew only when all has ended. */
+/* Sends all arguments since the last call in one copy. No running kernel reads the memory that is
+ * written: the ring starts over only after the compute stream has ended. */
 void device_send_calls(struct device *d)
 {
     const size_t n = d->calls_at - d->calls_sent;
@@ -202,7 +203,8 @@ void device_send_calls(struct device *d)
                             "waiting for an event");
 }
 
-/* Memory is made in the compute stream's order and written in that of copies, so all ends first. */
+/* Waits for the stream at the end: the memory is allocated in the order of the compute stream, but
+ * written on the copy stream. */
 static struct status grow_rows(struct device *d, struct device_rows *s, size_t n_words)
 {
     void *p = NULL;
@@ -227,7 +229,7 @@ int32_t *device_rows_fill(struct device *d, size_t n_words)
         last->was_used = true;
         d->row_slot = (d->row_slot + 1) % N_STAGES;
     } else {
-        d->row_slot = 0; /* so that arguments stay as they were */
+        d->row_slot = 0; /* reuse slot 0, so that graphs see the same arguments again */
     }
     struct device_rows *s = &d->row_slots[d->row_slot];
     if (s->busy) device_await(d, s->sent);

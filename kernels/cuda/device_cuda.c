@@ -1,5 +1,5 @@
-/* A device's life: choosing and opening it, its memory, waiting with a deadline. Knows no op.
- * Copies: copies.c; work on its way to the stream: graphs.c. */
+/* A device's life: choose and open it, allocate its memory, wait for it with a deadline. Knows no
+ * op. Copies are in copies.c, launches and graphs in graphs.c. */
 #include "kernels/cuda/device_state.h"
 
 #include "base/clock.h"
@@ -56,7 +56,7 @@ static struct status read_numas(const struct cuda_driver *driver, const struct d
     return status_ok();
 }
 
-/* All ranks of a host that see several devices are taken to see the same ones. */
+/* Chooses among several devices. Assumes that all ranks of a host see the same devices. */
 static struct status choose_among(const struct cuda_driver *driver, const struct device_options *o,
                                   int n, int *index)
 {
@@ -129,7 +129,8 @@ static struct status made(struct device *d, int error, const char *what)
     return d->failed;
 }
 
-/* One small launch: an architecture that was not built shows here, not inside a step. */
+/* Launches one small kernel, so that a GPU whose architecture was not built fails at start and not
+ * inside a step. */
 static struct status try_launch(struct device *d)
 {
     const struct add_work nothing = {.n = 0};
@@ -195,7 +196,7 @@ static void log_graphs(const struct device *d)
             (unsigned long long)n.n_changed);
 }
 
-/* Goes on after failures: what the driver still takes back it gets. */
+/* Continues after failures and releases everything that the driver still accepts. */
 void device_close(struct device **device)
 {
     if (*device == NULL) return;
@@ -308,7 +309,8 @@ void device_wait_stream(struct device *d)
     device_wait_put(d);
 }
 
-/* Nothing that was asked for is on its way any more, so what it read may be overwritten. */
+/* Afterwards no copy and no launch is under way, so the memory that they read may be overwritten.
+ */
 void device_wait(struct device *d)
 {
     if (d == NULL || device_is_lost(d)) return;
@@ -338,7 +340,7 @@ struct status device_alloc(struct device *d, void **out, size_t n_bytes, const c
     if (error != 0) {
         *out = NULL;
         struct cuda_memory m = {0};
-        (void)d->driver->memory(&m); /* zeros say that it does not know either */
+        (void)d->driver->memory(&m); /* if this fails too, the message shows zeros */
         return status_make(d->driver->error_class(error),
                            "GPU %d (%s): %s: %zu bytes: %s (%.2f GB are used by this rank, %.2f GB "
                            "free)",

@@ -8,20 +8,20 @@
 #include "kernels/device.h"
 
 enum {
-    STAGE_BYTES = 8 << 20,   /* of each pinned staging buffer */
-    N_STAGES = 2,            /* one is filled while the other is copied, or used */
-    CALL_BYTES = 4 << 20,    /* arguments on their way to the device */
-    RESULT_BYTES = 1 << 20,  /* results that are fetched together, */
-    DEVICE_GETS = 16,        /* and how many */
-    STATES_BYTES = 64 << 20, /* attention states of a step's tiles; partials of a product */
-    GEMM_X_BYTES = 32 << 20, /* a product's rows */
-    DEVICE_ALGORITHMS = 64,  /* kinds of products */
+    STAGE_BYTES = 8 << 20,   /* bytes of each pinned staging buffer */
+    N_STAGES = 2,            /* one buffer is filled while the other is copied or used */
+    CALL_BYTES = 4 << 20,    /* the ring of arguments (device_call) */
+    RESULT_BYTES = 1 << 20,  /* bytes of results that are fetched together */
+    DEVICE_GETS = 16,        /* and the most of them */
+    STATES_BYTES = 64 << 20, /* attention states of tiles; partial sums of products */
+    GEMM_X_BYTES = 32 << 20, /* rows rounded for products */
+    DEVICE_ALGORITHMS = 64,  /* element types and numbers of inputs whose algorithm is known */
 };
 
-/* Pinned memory that goes to the device piece by piece. */
+/* Pinned memory that is copied to the device piece by piece. */
 struct device_stage {
     void *pinned, *event;
-    bool busy; /* the event says when not any more */
+    bool busy; /* a copy may be under way; the event says when it has ended */
 };
 
 /* Positions and block tables of a step's rows (struct cuda_rows), in device memory and in pinned
@@ -29,8 +29,8 @@ struct device_stage {
 struct device_rows {
     int32_t *words, *pinned; /* [n_words] on the device, in host memory */
     size_t n_words;
-    void *sent, *used;   /* events: copied; read for the last time */
-    bool busy, was_used; /* they were recorded and not waited for */
+    void *sent, *used;   /* events: the copy ended; the last launch that reads the words ended */
+    bool busy, was_used; /* `sent`, `used` were recorded and not yet waited for */
 };
 
 struct device_get {
@@ -39,17 +39,17 @@ struct device_get {
     size_t n_bytes, at; /* in device.results */
 };
 
-/* Host memory that collectives are staged in. */
+/* Host memory in which collectives are staged. */
 enum device_wire { DEVICE_WIRE_OUT, DEVICE_WIRE_IN, DEVICE_WIRES };
 
 struct graphs;
 struct device_ops;
 
-/* Communicators between GPUs (src/collective/links.c), kept by the device for a room above. The
- * hooks are called where the device waits or ends. */
+/* Communicators between GPUs (src/collective/links.c), kept by the device for src/collective. The
+ * device calls the hooks when it waits or closes. */
 struct links;
 struct device_hooks {
-    /* Called again and again while the host waits. Ends the job when a peer has failed. */
+    /* Called repeatedly while the host waits. Ends the job when a peer has failed. */
     void (*check)(struct device *d);
     /* All work on the compute stream has ended. */
     void (*waited)(struct device *d);
@@ -62,33 +62,33 @@ struct device_hooks {
     void (*close)(struct device *d);
 };
 
-/* The library's algorithm for products of a type and a number of inputs. */
+/* The library's algorithm for products of one element type and number of inputs. */
 struct device_algorithm {
     enum dtype dtype;
     bool batched;
     size_t k;
-    uint32_t algorithm; /* CUDA_GEMM_FREE: none passed */
+    uint32_t algorithm; /* CUDA_GEMM_FREE: none passed the trials */
 };
 
-/* Rows that stand in device_gemm.x. */
+/* The rows that device_gemm.x holds. */
 struct device_rounded {
     const float *x; /* NULL: none */
     size_t n;
     uint32_t stride;
     enum dtype dtype;
-    int order; /* the library's 0; own kernels' by kind of weight, 1 and more */
+    int order; /* 0: the library's order; 1 + kind of weight: the order of own kernels */
 };
 
 struct device_gemm {
     void *library;
     char name[64];
-    void *x;          /* [GEMM_X_BYTES] rows as the library, or tensor cores, read them */
-    int32_t *differs; /* words found to differ */
+    void *x;          /* [GEMM_X_BYTES] rows rounded for the library or for tensor cores */
+    int32_t *differs; /* count of words that differed in trials */
     struct device_algorithm algorithms[DEVICE_ALGORITHMS];
     uint32_t n_algorithms;
-    struct packed checked[64]; /* shapes that held */
+    struct packed checked[64]; /* weight shapes that passed their trial, the latest 64 */
     uint32_t n_checked;
-    struct device_rounded rounded; /* until an op ends */
+    struct device_rounded rounded; /* what x holds; forgotten when the op ends */
 };
 
 struct device {
@@ -100,98 +100,100 @@ struct device {
     enum device_arithmetic arithmetic;
     struct cuda_facts facts;
     struct status failed;
-    void *stream, *waits; /* of computing, reached by device_compute; event of device_wait */
+    void *stream, *waits; /* the compute stream (use device_compute); the event of device_wait */
     struct graphs *graphs;
-    void *copies, *copied; /* stream; event of what launches read */
-    bool copies_sent;      /* since the compute stream waited for them */
+    void *copies, *copied; /* the copy stream; the event of its last copy */
+    bool copies_sent;      /* something was copied since the compute stream last waited */
     struct device_stage stages[N_STAGES];
     uint32_t next_stage;
-    char *calls, *calls_pinned; /* [CALL_BYTES] a ring */
+    char *calls, *calls_pinned; /* [CALL_BYTES] a ring of arguments */
     size_t calls_at, calls_sent;
-    struct device_get gets[DEVICE_GETS]; /* results wanted with the next wait */
+    struct device_get gets[DEVICE_GETS]; /* results to fetch at the next wait */
     uint32_t n_gets;
     size_t gets_bytes;
     void *results;           /* [RESULT_BYTES] pinned */
     float *states;           /* [STATES_BYTES] */
     void *landing;           /* [STAGE_BYTES] device memory for weights before they are packed */
-    struct device_gemm gemm; /* library NULL: own kernels alone */
+    struct device_gemm gemm; /* library NULL: only own kernels multiply */
     struct device_rows row_slots[N_STAGES];
-    uint32_t row_slot;          /* of the step */
-    bool rows_in_use;           /* by launches that may not have ended */
-    struct cuda_rows step_rows; /* of the step, in its slot */
-    struct cuda_rows rows;      /* of the part of the step that ops work on */
+    uint32_t row_slot;          /* slot of the current step */
+    bool rows_in_use;           /* launches that may not have ended read the slot */
+    struct cuda_rows step_rows; /* all rows of the step */
+    struct cuda_rows rows;      /* the part of the step's rows that ops work on now */
     size_t n_rows;
-    uint32_t n_tiles_max; /* of a row of the step */
+    uint32_t n_tiles_max; /* the most tiles that a row of the step sees */
     struct {
         void *data;
         size_t n_bytes;
     } wires[DEVICE_WIRES];
-    const struct device_hooks *hooks; /* set where links are */
-    struct links *links;              /* owned, ended by hooks->close; NULL: none */
+    const struct device_hooks *hooks; /* set with links */
+    struct links *links;              /* owned, closed by hooks->close; NULL: none */
 };
 
-/* Local. Keeps the first failure; `what` was tried. Returns true when the call failed. */
+/* Local. Records the first failure with `what` as the action that failed. Returns true when error
+ * is not 0. */
 bool device_failed(struct device *d, int error, const char *what);
 static inline bool device_is_lost(const struct device *d)
 {
     return status_failed(&d->failed);
 }
 
-/* Local. The compute stream, for those who put work on it themselves: what was launched before is
- * on it first. Asked for at each use, never kept. */
+/* Local. The compute stream, for callers that put work on it themselves. First puts the launches
+ * that were held back on it. Ask for it at each use; never keep it. */
 void *device_compute(struct device *d);
 
 struct status device_alloc(struct device *d, void **out, size_t n_bytes, const char *what);
 void device_release(struct device *d, void **inout);
 
-/* Local. A copy of n bytes of the host's, for the launch that comes next. n is at most CALL_BYTES.
- * NULL after a failure. device_send_calls: what is put on the compute stream from now on sees them.
- */
+/* Local. Copies n bytes of host memory to the device for the next launch. n is at most CALL_BYTES.
+ * NULL after a failure. Work put on the compute stream after device_send_calls sees the copies. */
 void *device_call(struct device *d, const void *from, size_t n_bytes);
 void device_send_calls(struct device *d);
 
-/* Local. A step's rows: n pinned words to fill, then their place on the device. NULL after a
- * failure. */
+/* Local. device_rows_fill returns pinned memory for n words of a step's rows; once they are filled,
+ * device_rows_send returns their address on the device. NULL after a failure. */
 int32_t *device_rows_fill(struct device *d, size_t n_words);
 const int32_t *device_rows_send(struct device *d, size_t n_words);
 
-/* copies.c, for device_cuda.c. Local. close goes on after failures. */
+/* copies.c, for device_cuda.c. Local. device_copies_close continues after failures. */
 struct status device_copies_open(struct device *d);
 void device_copies_close(struct device *d);
 void device_gets_start(struct device *d);
 void device_gets_end(struct device *d);
 
-/* Local. Until an event was reached; until all of the compute stream has ended. Both within the
- * deadline. device_wait (device.h) also brings results and starts the ring of calls anew. */
+/* Local. Wait, within the deadline, until an event was reached, or until all work of the compute
+ * stream has ended. device_wait (device.h) also fetches results and starts the ring of arguments
+ * over. */
 void device_await(struct device *d, void *event);
-void device_wait_put(struct device *d); /* of what was put there; graphs.c holds back some */
+void device_wait_put(struct device *d); /* without what graphs.c holds back */
 void device_wait_stream(struct device *d);
 
-/* Local. A pinned buffer of STAGE_BYTES that nothing is copied from any more, and the copy of its
- * first n bytes. NULL after a failure. */
+/* Local. device_stage_next returns a pinned buffer of STAGE_BYTES that no copy reads any more; NULL
+ * after a failure. device_stage_send copies its first n bytes to the device. */
 struct device_stage *device_stage_next(struct device *d);
 void device_stage_send(struct device *d, struct device_stage *s, void *to, size_t n_bytes);
 
-/* Local. At least n bytes of a wire, which may move and forgets its content. STATUS_MEMORY. */
+/* Local. Makes a staging buffer hold at least n bytes. It may move; its content is lost. Errors:
+ * STATUS_MEMORY. */
 struct status device_wire_reserve(struct device *d, enum device_wire which, size_t n_bytes);
 
-/* gemm_cuda.c. Local. Opens the library, unless the device's arithmetic is the CPU's or there is
- * none; its failure is none of the device's. */
+/* gemm_cuda.c. Local. Opens the library, unless the device uses the CPU's arithmetic. If there is
+ * no library, or it fails to open, own kernels multiply. */
 struct status device_gemm_open(struct device *d);
 void device_gemm_close(struct device *d);
 
-/* Local. A linear of one group with a flat weight, with leaves or without. */
+/* Local. Runs a linear of one group with a flat weight, with leaves (K-blocks) or without. */
 void device_gemm_run(struct device *d, const struct linear_args *a, bool leafy);
 
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get_later(struct device *d, void *to, const void *from, size_t n_bytes);
 
-/* graphs.c. Local. On the compute stream, now or with others as one graph. product: false where the
- * library has none of this shape. */
+/* graphs.c. Local. Put work on the compute stream, at once or later together with other work as one
+ * graph. device_product returns false when the library has no product of this shape. */
 void device_launch(struct device *d, enum cuda_kernel kernel, struct cuda_grid grid,
                    const void *args);
-/* On another stream, at once. */
+/* Local. Launches on another stream, at once. */
 void device_launch_on(struct device *d, void *stream, enum cuda_kernel kernel,
                       struct cuda_grid grid, const void *args);
 

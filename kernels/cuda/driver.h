@@ -1,7 +1,7 @@
-/* The few calls through which shoal reaches a GPU: CUDA's runtime behind one table, so that a build
- * without the toolkit compiles the same runtime code, and tests put a driver of their own here: one
- * that runs kernels on the CPU, fails when told to, and keeps host code off device memory.
- * All return 0 or the driver's own error number. Called by kernels/cuda alone. */
+/* The few calls through which shoal reaches a GPU: CUDA's runtime behind one table. A build without
+ * the toolkit compiles the same code against it, and tests install their own driver, which runs
+ * kernels on the CPU, fails on demand and keeps host code off device memory. All entries
+ * return 0 or the driver's own error number. Called only by kernels/cuda. */
 #ifndef SHOAL_KERNELS_CUDA_DRIVER_H
 #define SHOAL_KERNELS_CUDA_DRIVER_H
 
@@ -15,19 +15,20 @@ struct cuda_facts {
     uint32_t n_processors;
 };
 
-/* Memory of the device in use, in bytes. */
+/* Memory of the device, in bytes. */
 struct cuda_memory {
-    uint64_t free; /* for all processes */
-    uint64_t used; /* by this one */
-    uint64_t idle; /* released by this one, which keeps it and can have it again */
+    uint64_t free; /* free for all processes */
+    uint64_t used; /* used by this process */
+    uint64_t idle; /* released by this process, but kept in its pool for reuse */
 };
 
 enum cuda_copy { CUDA_COPY_IN, CUDA_COPY_OUT, CUDA_COPY_WITHIN };
 
-/* One product of a library: y[rows, n] (f32) = x[rows, k] times w[n, k]^T, x and w of `dtype`, f32
- * sums, `batch` times, each array by its step further; strides and steps in elements. `algorithm`
- * counts the library's choices for (dtype, k), which depend on nothing else and split no sum;
- * CUDA_GEMM_FREE: its best for this shape, which may. */
+/* One product of a library: y[rows, n] (f32) = x[rows, k] * w[n, k]^T, x and w of `dtype`, sums in
+ * f32. It is repeated `batch` times; x_step, w_step and y_step lead from one repetition to the
+ * next. Strides and steps are in elements. `algorithm` counts the library's choices for (dtype, k);
+ * none of them depends on anything else or splits a sum. CUDA_GEMM_FREE: the library's best choice
+ * for this shape, which may split sums. */
 struct cuda_gemm {
     enum dtype dtype;
     const void *x, *w;
@@ -36,14 +37,14 @@ struct cuda_gemm {
     size_t batch, x_step, w_step, y_step;
     uint32_t algorithm;
 };
-enum { CUDA_GEMM_NONE = -1 }; /* gemm_run: there is no such algorithm, or not for this shape */
+enum { CUDA_GEMM_NONE = -1 }; /* gemm_run: no such algorithm, or not for this shape */
 #define CUDA_GEMM_FREE UINT32_MAX
 
 struct cuda_driver {
     const char *name; /* for --version */
     int (*device_count)(int *n);
     int (*device_facts)(int device, struct cuda_facts *out);
-    int (*device_use)(int device); /* for the calling thread */
+    int (*device_use)(int device); /* sets the calling thread's device */
     int (*memory)(struct cuda_memory *out);
 
     int (*alloc)(void **out, size_t n_bytes, void *stream);
@@ -57,17 +58,17 @@ struct cuda_driver {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_query)(void *event, bool *done);
-    /* Work put on the stream from now on waits for what the event recorded. */
+    /* Work put on the stream from now on waits until the event was reached. */
     int (*stream_await)(void *stream, void *event);
 
     int (*copy)(void *to, const void *from, size_t n_bytes, enum cuda_copy kind, void *stream);
     int (*fill)(void *p, int byte, size_t n_bytes, void *stream);
     int (*launch)(enum cuda_kernel kernel, struct cuda_grid grid, const void *args, void *stream);
 
-    /* Work put on the stream between begin and end does not run but becomes a graph; node: the
-     * launch put last. end also ends what failed, then *graph is NULL. change: a node's grid and
-     * arguments for launches of the graph from now on; those before keep theirs. destroy: of a
-     * graph that does not run. */
+    /* Between graph_begin and graph_end, work put on the stream does not run but becomes part of a
+     * graph. graph_node returns the node of the last launch. graph_end also ends a capture that
+     * failed; *graph is then NULL. graph_change sets a node's grid and arguments for later launches
+     * of the graph; earlier launches keep theirs. graph_destroy: the graph must not be running. */
     int (*graph_begin)(void *stream);
     int (*graph_node)(void *stream, void **node);
     int (*graph_end)(void *stream, void **graph);
@@ -76,8 +77,8 @@ struct cuda_driver {
     int (*graph_launch)(void *graph, void *stream);
     int (*graph_destroy)(void *graph);
 
-    /* A library for dense products of one stream; `library` (n bytes) gets its name and version.
-     * An error, or NULL: there is none. */
+    /* A library for dense products on one stream. gemm_open writes its name and version to
+     * `library` (n bytes). An error, or a NULL entry: there is no library. */
     int (*gemm_open)(void *stream, void **out, char *library, size_t n);
     int (*gemm_close)(void *gemm);
     int (*gemm_run)(void *gemm, const struct cuda_gemm *g);

@@ -1,4 +1,4 @@
-/* In a build without the CUDA toolkit there is no driver. */
+/* The driver of a build without the CUDA toolkit: none. */
 #include "kernels/cuda/driver.h"
 
 const struct cuda_driver *cuda_driver_here(void)

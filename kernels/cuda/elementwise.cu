@@ -1,5 +1,5 @@
-/* Element by element: bytes set; SwiGLU, plain and clamped; a gate for each row; grid sums to
- * floats, with the rows' counters. */
+/* Elementwise kernels: fill bytes; SwiGLU, plain and clamped; a sigmoid gate per row; integer grid
+ * sums to floats, with the rows' counters. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 

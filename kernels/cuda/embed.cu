@@ -1,4 +1,4 @@
-/* Embedding: rows of a packed [V, D] weight as floats. One thread an element. */
+/* Embedding: rows of a packed [V, D] weight as floats, one thread per element. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

@@ -1,6 +1,7 @@
-/* Dense products by the driver's library. In the law's arithmetic an algorithm is chosen for each
- * element type and number of inputs, never for rows or outputs, and only one that is seen here to
- * give the same bits for every number of either; a weight's shape is tried once more at load. */
+/* Dense matrix products by the driver's library. In the arithmetic of the numerics law one
+ * algorithm is chosen for each element type and number of inputs, whatever the numbers of rows and
+ * outputs. It is used only if trials on this GPU give the same bits for every number of rows and
+ * outputs; each weight's shape is tried once more when it is loaded. */
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -11,13 +12,13 @@
 #include <string.h>
 
 enum {
-    ALIGN_ELEMENTS = 8, /* of rows that the library reads; 16 bytes of the smallest type */
-    ALIGN_FLOATS = 4,   /* of rows that it writes */
+    ALIGN_ELEMENTS = 8, /* row stride of operands: 16 bytes of the smallest type */
+    ALIGN_FLOATS = 4,   /* row stride of results */
     ALGORITHMS_MAX = 16,
-    TRIED_OUTPUTS = 96, /* of the products that algorithms are tried with */
+    TRIED_OUTPUTS = 96, /* outputs in the trial of an algorithm */
     TRIED_ROWS = 512,
     TRIED_LEAVES = 3,
-    CHECKED_ROWS = 128, /* of a weight's shape at load */
+    CHECKED_ROWS = 128, /* rows in the trial of a weight's shape at load */
     W_BYTES = STATES_BYTES / 2,
 };
 
@@ -99,7 +100,8 @@ static bool nothing_differs(struct device *d)
     return !device_is_lost(d) && n == 0;
 }
 
-/* Rows [row0, row0 + n) of `all`, whose result stands at all->y, on their own into y. */
+/* Computes rows [row0, row0 + n) of the product `all` again, by themselves, into y, and compares
+ * them with all->y. False: the library has no such product. */
 static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row0, size_t n,
                        float *y)
 {
@@ -115,7 +117,8 @@ static bool rows_alone(struct device *d, const struct cuda_gemm *all, size_t row
     return true;
 }
 
-/* Outputs [n0, n0 + n) of all rows and of each product of a batch on their own. */
+/* Computes outputs [n0, n0 + n) of each product of the batch again, by themselves, into y, and
+ * compares them with all->y. */
 static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t n0, size_t n,
                           float *y)
 {
@@ -134,7 +137,8 @@ static bool outputs_alone(struct device *d, const struct cuda_gemm *all, size_t 
     return true;
 }
 
-/* Whether every row of `all` has the bits that it has among other numbers of rows. */
+/* Runs products with other numbers of rows and compares their bits with those of `all`;
+ * nothing_differs gives the result. False: the library has no such product. */
 static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, float *y)
 {
     static const size_t counts[] = {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 128, 200, 256, 384, 511};
@@ -147,7 +151,8 @@ static bool rows_do_not_matter(struct device *d, const struct cuda_gemm *all, fl
     return true;
 }
 
-/* Products over patterns, of TRIED_OUTPUTS outputs; of several leaves when batched. */
+/* Tries an algorithm on pseudo-random operands: products of TRIED_OUTPUTS outputs, of several
+ * leaves (K-blocks) when batched. True: the bits never depended on the other rows or outputs. */
 static bool passes(struct device *d, const struct device_algorithm *a)
 {
     const size_t leaves = a->batched ? TRIED_LEAVES : 1, bytes = dtype_bytes(a->dtype);
@@ -178,7 +183,8 @@ static bool passes(struct device *d, const struct device_algorithm *a)
            nothing_differs(d);
 }
 
-/* The algorithm for a type and k, tried once. NULL: own kernels. */
+/* The algorithm for an element type and k inputs; the first call tries them. NULL: none passed, own
+ * kernels multiply. */
 static const struct device_algorithm *algorithm_for(struct device *d, enum dtype t, size_t k,
                                                     bool batched)
 {
@@ -218,7 +224,7 @@ void place_weight_cuda(struct device *d, struct packed *w)
     w->flat = (uint32_t)rounded_up(w->n_in, ALIGN_ELEMENTS);
 }
 
-/* Part of a flat weight's products: `batch` times k inputs from input k0 on. */
+/* Some columns of a flat weight: `batch` products of k inputs each, from input k0 on. */
 struct gemm_part {
     size_t k0, k, batch;
     uint32_t algorithm;
@@ -238,7 +244,7 @@ static struct cuda_gemm part_of(const struct packed *w, const struct gemm_part *
                               .algorithm = p->algorithm};
 }
 
-/* The same bits for this weight's outputs as for a few of them. */
+/* Whether this weight's outputs have the same bits as a few of them computed by themselves. */
 static bool holds(struct device *d, const struct packed *w, const struct gemm_part *p)
 {
     struct cuda_gemm all = part_of(w, p);
@@ -261,8 +267,8 @@ static bool holds(struct device *d, const struct packed *w, const struct gemm_pa
            outputs_alone(d, &all, w->n_out - few, few, other) && nothing_differs(d);
 }
 
-/* The parts of a weight that the library multiplies: all columns; or whole leaves, and a last short
- * leaf. */
+/* Lists the parts of a weight that the library multiplies: one part of all inputs, or one of whole
+ * leaves (K-blocks) and one of the shorter last leaf. */
 static size_t list_parts(struct device *d, const struct packed *w, struct gemm_part parts[2])
 {
     const bool free = d->arithmetic == DEVICE_FREE;
@@ -317,7 +323,7 @@ struct status check_weight_cuda(struct device *d, const struct packed *w)
 
 /* --- products -------------------------------------------------------------------------------- */
 
-/* Rows of one linear that fit the scratch memory at once. */
+/* The rows of one linear that fit into the scratch memory at once. */
 struct gemm_rows {
     const struct linear_args *a;
     const struct packed *w;
@@ -325,7 +331,8 @@ struct gemm_rows {
     size_t stride;  /* floats of a row of scratch */
 };
 
-/* Own kernel for the inputs that no algorithm was found for: leaves from leaf0 on, or all. */
+/* Runs the own kernel over the inputs for which no algorithm passed: leaves from leaf0 on, or all
+ * inputs. */
 static void run_own(struct device *d, const struct gemm_rows *r, bool leafy, uint32_t leaf0)
 {
     const struct packed *w = r->w;
@@ -358,7 +365,8 @@ static void round_rows(struct device *d, const struct gemm_rows *r)
     g->rounded = is;
 }
 
-/* False: the library has no product of this shape, which only a free choice may find out now. */
+/* False: the library has no product of this shape. In the law's arithmetic that is a failure,
+ * because the shape was tried at load. */
 static bool run_product(struct device *d, const struct cuda_gemm *g)
 {
     if (device_product(d, g)) return true;
@@ -387,7 +395,8 @@ static void run_columns(struct device *d, const struct gemm_rows *r, const struc
     launch_rows(d, CUDA_KERNEL_gemm_take, r->n, r->w->n_out, &w);
 }
 
-/* Partials of a part's leaves, as many at a time as fit, to the row's sums. */
+/* Multiplies a part leaf by leaf and adds the partial sums to the rows' integer sums; takes as many
+ * leaves at a time as fit. */
 static bool run_leaves(struct device *d, const struct gemm_rows *r, const struct gemm_part *p)
 {
     const size_t bytes = dtype_bytes(r->w->dtype), step = r->n * r->stride;

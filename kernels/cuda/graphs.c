@@ -1,4 +1,5 @@
-/* Runs of launches: held back, known again, replayed as graphs. Knows no op. */
+/* Holds launches back as a run, recognizes a run that it has seen before and replays it as a CUDA
+ * graph. Knows no op. */
 #include "kernels/cuda/graphs.h"
 
 #include "base/log.h"
@@ -13,7 +14,7 @@ struct work {
     enum work_kind kind;
     enum cuda_kernel kernel;
     struct cuda_grid grid;
-    uint32_t at, n_bytes; /* of arguments, in the run's bytes */
+    uint32_t at, n_bytes; /* place and size of the arguments in run.bytes */
 };
 
 struct run {
@@ -22,31 +23,31 @@ struct run {
     size_t n, n_bytes;
 };
 
-/* A run that was seen. */
+/* A run seen before. */
 struct known_run {
-    struct run run; /* as the graph holds it now; nothing before a graph is made */
-    void **nodes;   /* [run.n] of launches */
-    void *graph;    /* NULL: seen once, and not made yet */
+    struct run run; /* as the graph holds it now; empty before the graph is made */
+    void **nodes;   /* [run.n] graph nodes; NULL for products */
+    void *graph;    /* NULL: seen once, no graph yet */
     uint64_t used;
 };
 
 enum {
     PRODUCT_WORDS = 14,
     PRODUCTS_MAX = 512,
-    CHANGE_FEW = 2, /* works that differ, and this part of all, are changed in a graph; with more */
-    CHANGE_PART = 8, /* there is another one made, while few are alike */
+    CHANGE_FEW = 2,  /* a graph is changed when at most CHANGE_FEW + n / CHANGE_PART of a run's */
+    CHANGE_PART = 8, /* n launches differ; otherwise another graph is made, up to GRAPHS_ALIKE */
 };
 
 struct graphs {
     bool on;
-    struct run run;         /* held back */
-    uint64_t place, n_rows; /* runs since the step began; its rows */
-    uint64_t clock, waited; /* runs so far; of these have ended */
+    struct run run;         /* the run being held back */
+    uint64_t place, n_rows; /* runs since the step began; rows of the step */
+    uint64_t clock, waited; /* runs so far; how many of them have ended */
     struct graphs_count count;
     uint64_t keys[GRAPHS_MAX];
     struct known_run known[GRAPHS_MAX];
     size_t n_known, n_nodes;
-    uint64_t products[PRODUCTS_MAX][PRODUCT_WORDS]; /* shapes that the library took */
+    uint64_t products[PRODUCTS_MAX][PRODUCT_WORDS]; /* product shapes that the library accepted */
 };
 
 static const size_t args_bytes[CUDA_KERNEL_COUNT] = {
@@ -94,7 +95,8 @@ void graphs_close(struct device *d)
     mem_free(&d->graphs);
 }
 
-/* Graphs are only quicker: whatever is wrong with them, launches are put one by one from now on. */
+/* Graphs only save time. After any failure with them, launches are put on the stream one by one
+ * from now on. */
 static void switch_off(struct device *d, int error, const char *what)
 {
     struct graphs *g = d->graphs;
@@ -121,7 +123,7 @@ void graphs_waited(struct device *d)
 
 /* --- products -------------------------------------------------------------------------------- */
 
-/* A product as words, so that what lies between fields is not compared. */
+/* A product's fields as words, so that padding between the fields is not compared. */
 static void words_of(const struct cuda_gemm *g, bool with_arrays, uint64_t words[PRODUCT_WORDS])
 {
     const uint64_t all[PRODUCT_WORDS] = {(uint64_t)g->dtype + 1,
@@ -205,7 +207,8 @@ void device_fill(struct device *d, void *p, int byte, size_t n_bytes)
     device_launch(d, CUDA_KERNEL_fill, (struct cuda_grid){1, (uint32_t)n_blocks, 1, 0}, &w);
 }
 
-/* Only what the library took once is held back: whether it takes a shape is known when asked. */
+/* A product whose shape the library accepted before is held back like a launch. A new shape is run
+ * at once, because the caller must learn whether the library has it. */
 bool device_product(struct device *d, const struct cuda_gemm *p)
 {
     uint64_t words[PRODUCT_WORDS];
@@ -248,7 +251,8 @@ static void put_all(struct device *d, const struct run *r)
 
 /* --- graphs ---------------------------------------------------------------------------------- */
 
-/* All but grids and arguments of launches and arrays of products. */
+/* A hash of the run: its place in the step, its kernels and the shapes of its products, but not
+ * grids, arguments or array addresses. */
 static uint64_t key_of(const struct graphs *g)
 {
     const struct run *r = &g->run;
@@ -272,7 +276,8 @@ static bool same_args(const struct run *a, const struct work *x, const struct ru
            memcmp(a->bytes + x->at, b->bytes + y->at, x->n_bytes) == 0;
 }
 
-/* Launches that differ; SIZE_MAX: a graph of one cannot become one of the other. */
+/* The number of launches that differ in grid or arguments. SIZE_MAX: a graph of a cannot be changed
+ * into one of b. */
 static size_t count_different(const struct run *a, const struct run *b)
 {
     size_t n = 0;
@@ -288,9 +293,10 @@ static size_t count_different(const struct run *a, const struct run *b)
     return n;
 }
 
-/* The known graph that is nearest to the run held back. */
+/* Known runs with the key of the run that is held back. */
 struct found {
-    struct known_run *seen, *nearest, *oldest; /* the run without a graph; graphs */
+    struct known_run *seen, *nearest, *oldest; /* seen: has no graph yet; nearest: fewest
+                                                  differences; oldest: used longest ago */
     size_t n_different, n_alike;
 };
 
@@ -316,14 +322,14 @@ static struct found find(struct graphs *g, uint64_t key)
     return f;
 }
 
-/* A graph that may still run is waited for. */
+/* Forgets a run; waits first if its graph may still be running. */
 static void let_go(struct device *d, struct known_run *k)
 {
     if (k->graph != NULL && k->used > d->graphs->waited) device_wait_put(d);
     forget(d, (size_t)(k - d->graphs->known));
 }
 
-/* Room for one more run, of n nodes: what was used longest ago goes. */
+/* Makes room for one more run of n nodes by forgetting the runs used longest ago. */
 static void make_room(struct device *d, size_t n)
 {
     struct graphs *g = d->graphs;
@@ -357,7 +363,7 @@ static struct status copy_run(struct known_run *k, const struct run *r)
     return status_ok();
 }
 
-/* The run between a begin and an end. */
+/* Captures the run as a graph. */
 static int record(struct device *d, struct known_run *k)
 {
     int error = d->driver->graph_begin(d->stream);
@@ -373,7 +379,8 @@ static int record(struct device *d, struct known_run *k)
     return error != 0 ? error : ended;
 }
 
-/* The graph of the run held back, in k, which was remembered. False: there is none. */
+/* Makes the graph of the run that is held back, for its entry k. False: there is no graph, and k is
+ * forgotten. */
 static bool make(struct device *d, struct known_run *k)
 {
     struct graphs *g = d->graphs;
@@ -389,7 +396,7 @@ static bool make(struct device *d, struct known_run *k)
     return true;
 }
 
-/* The launches of k's graph become those of the run held back. */
+/* Changes the launches of k's graph to those of the run that is held back. */
 static bool change(struct device *d, struct known_run *k)
 {
     struct graphs *g = d->graphs;
@@ -410,8 +417,8 @@ static bool change(struct device *d, struct known_run *k)
     return true;
 }
 
-/* The graph for the run held back. NULL: none, or not yet: a run's kernels have run once before
- * they are recorded, so that recording loads nothing. */
+/* The graph for the run that is held back; NULL: none, or not yet. A run becomes a graph when it is
+ * seen for the second time: its kernels have then run once, and capturing loads no code. */
 static struct known_run *graph_for(struct device *d)
 {
     struct graphs *g = d->graphs;
@@ -454,7 +461,7 @@ void graphs_flush(struct device *d)
     if (g == NULL || g->run.n == 0) return;
     device_send_calls(d);
     if (!device_is_lost(d) && !run_graph(d)) put_all(d, &g->run);
-    g->clock++; /* now that it is put: a wait before does not count for it */
+    g->clock++; /* counted only now, so that a wait before this run does not count for it */
     g->place++;
     g->run.n = g->run.n_bytes = 0;
 }

@@ -1,8 +1,8 @@
-/* Work on its way to the compute stream. What ops launch is held back as a list until somebody else
- * needs the stream (a copy, a collective, the host that waits): a run. A run that was seen before
- * in the same place of a step goes to the device as one graph, whose launches are changed where
- * grids or arguments are others now. A graph does what its list does, so it never shows in a
- * result. Called by device_cuda.c. */
+/* Launches on their way to the compute stream. Ops' launches are held back in a list, called a run,
+ * until another user needs the stream: a copy, a collective, or the waiting host. A run that was
+ * seen before at the same place of a step goes to the device as one CUDA graph; launches whose grid
+ * or arguments differ are changed in the graph first. A graph does exactly what its list does, so
+ * results never depend on it. Called by device_cuda.c and ops_cuda.c. */
 #ifndef SHOAL_KERNELS_CUDA_GRAPHS_H
 #define SHOAL_KERNELS_CUDA_GRAPHS_H
 
@@ -12,32 +12,35 @@ struct device;
 struct graphs;
 
 enum {
-    RUN_WORKS = 4096, /* of one run; a longer one is cut */
+    RUN_WORKS = 4096, /* most launches and products of a run; a longer run is cut */
     RUN_BYTES = 2 << 20,
-    GRAPH_WORKS_LEAST = 4,   /* below, launches of their own are as good */
-    GRAPHS_MAX = 2048,       /* runs that are known */
-    GRAPH_NODES_MAX = 16384, /* of all graphs kept; the one used longest ago goes first */
-    GRAPHS_ALIKE = 4,        /* of the same kernels, with arguments that come in turn */
+    GRAPH_WORKS_LEAST = 4,   /* shorter runs are not worth a graph */
+    GRAPHS_MAX = 2048,       /* most runs that are known */
+    GRAPH_NODES_MAX = 16384, /* most nodes of all graphs; the graph used longest ago is dropped
+                                first */
+    GRAPHS_ALIKE = 4,        /* most graphs of the same kernels whose arguments alternate */
 };
 
 /* Counted since the device was opened. */
 struct graphs_count {
-    uint64_t n_made, n_replayed, n_changed; /* graphs, their launches, launches in them changed */
-    uint64_t n_plain, n_in_graphs;          /* works put one by one, works in graphs that ran */
+    uint64_t n_made, n_replayed, n_changed; /* graphs made, graph launches, launches changed in
+                                               graphs */
+    uint64_t n_plain, n_in_graphs;          /* launches put one by one; launches inside replayed
+                                               graphs */
 };
 
-/* Local. `on` false: all is put on the stream at once. Errors: STATUS_MEMORY. close accepts a
- * device without, and waits for what still runs. */
+/* Local. With `on` false, all work is put on the stream at once. Errors: STATUS_MEMORY.
+ * graphs_close waits for running graphs; it accepts a device that has none. */
 struct status graphs_open(struct device *d, bool on);
 void graphs_close(struct device *d);
 
-/* Local. A step of n_rows begins: runs are known by their place in it. */
+/* Local. A step of n_rows begins. Runs are recognized by their place in the step. */
 void graphs_step(struct device *d, size_t n_rows);
 
-/* Local. Puts on the stream what is held back. */
+/* Local. Puts the work that is held back on the stream. */
 void graphs_flush(struct device *d);
 
-/* Local. All that was put on the stream has ended. */
+/* Local. Notes that all work put on the stream has ended. */
 void graphs_waited(struct device *d);
 
 struct graphs_count graphs_counted(const struct device *d);

@@ -1,9 +1,11 @@
-/* Rows of activations as operands of 16 bits: rounded (nearest even, what lies beyond f16
- * infinite), in the order in which a lane of linear_half.h finds its weights, padded with zeros. */
+/* Rounds rows of activations to 16-bit operands (nearest even, beyond f16's range infinite), in the
+ * order in which linear_half.h reads the weights, padded with zeros. */
 #include "kernels/cuda/dialect.h"
 
-/* The input at place i of a row that meets weights of this kind. Places 2 q and 2 q + 1, 8 + 2 q
- * and 9 + 2 q of a product meet lane q's word: its bytes 0 and 2, 1 and 3. */
+/* Which input stands at place i of a row that is multiplied by weights of this kind. Lane q's word
+ * of quantized weights holds, for each tensor-core product, the values for the places 2 q (byte 0),
+ * 2 q + 1 (byte 2), 2 q + 8 (byte 1) and 2 q + 9 (byte 3); the row puts the matching inputs there.
+ */
 BLOCK_INLINE size_t half_input(enum quant_kind kind, size_t i)
 {
     const size_t q = i % 8 / 2, byte = i % 2 * 2 + i / 8 % 2;

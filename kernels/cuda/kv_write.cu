@@ -1,5 +1,6 @@
-/* The rows' keys and values into their cache slots, as the cache's type has them. One block a row,
- * kv head and K or V; the largest magnitude of codes is an integer, so atomics find it. */
+/* Writes the rows' keys and values into their cache slots, in the cache's type. One block per row,
+ * kv head and K or V. The scale of i8 needs the largest magnitude, whose bits are an integer, so
+ * atomics find it in any order. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

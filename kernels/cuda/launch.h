@@ -1,7 +1,7 @@
-/* The kernels of a device: their list, and the arguments of each; all pointers are pointers to
- * device memory unless said. One op per *.cu beside this file; its body is plain C11 and CUDA
- * alike, so that tests run it on the CPU. ops_cuda.c fills the arguments, a cuda_driver launches.
- */
+/* The list of a device's kernels and the arguments of each. All pointers point to device memory
+ * unless said otherwise. Each *.cu beside this file has one op; its body is plain C11 and CUDA
+ * alike, so that tests run it on the CPU. The *_cuda.c files fill the arguments, and a cuda_driver
+ * launches. */
 #ifndef SHOAL_KERNELS_CUDA_LAUNCH_H
 #define SHOAL_KERNELS_CUDA_LAUNCH_H
 
@@ -79,7 +79,7 @@
     X(pack_columns, pack_work)                                                                     \
     X(pack_quant, pack_work)
 
-/* Linears with 16-bit operands: rows and outputs of a block, and its shared memory. */
+/* Linears with 16-bit operands: name, rows and outputs of a block, bytes of its shared memory. */
 #define CUDA_HALF_SHAPES(X)                                                                        \
     X(linear_half, 128, 128, 48 << 10)                                                             \
     X(linear_half_mid, 64, 64, 80 << 10)                                                           \
@@ -103,42 +103,44 @@ enum cuda_kernel {
 };
 
 enum {
-    CUDA_THREADS = 128,                    /* of every block */
-    CUDA_LINEAR_ROWS = 8,                  /* rows of one block of a linear */
-    CUDA_FEW_OUTPUTS = 32,                 /* of one block of linear_few, */
-    CUDA_FEW_BYTES = 4096,                 /* of a panel at once, */
-    CUDA_FEW_STAGES = 5,                   /* how many of them it holds, */
-    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* and their distance: panels in other banks */
+    CUDA_THREADS = 128,                    /* threads of every block */
+    CUDA_LINEAR_ROWS = 8,                  /* rows of a block of linear, linear_quant, linear_few */
+    CUDA_FEW_OUTPUTS = 32,                 /* linear_few: outputs of a block, */
+    CUDA_FEW_BYTES = 4096,                 /* bytes of a panel (packed tile) fetched per step, */
+    CUDA_FEW_STAGES = 5,                   /* steps held in shared memory, */
+    CUDA_FEW_STRIDE = CUDA_FEW_BYTES + 32, /* from panel to panel: other banks */
     CUDA_FEW_SHARED = CUDA_FEW_STAGES * (CUDA_FEW_OUTPUTS / PANEL_COLUMNS) * CUDA_FEW_STRIDE,
-    CUDA_MMA_ROWS = 32,           /* of one block of a linear on tensor cores, */
+    CUDA_MMA_ROWS = 32,           /* linear_mma: rows of a block */
     CUDA_MMA_OUTPUTS = 128,       /* and its outputs */
-    CUDA_HALF_RUN = 32,           /* inputs that leaves of 16-bit operands are multiples of */
+    CUDA_HALF_RUN = 32,           /* 16-bit operands: leaves (K-blocks) are multiples of it */
     CUDA_ATTENTION_ROWS = 4,      /* rows of one block of attention_rows */
-    CUDA_ATTENTION_HEADS = 64,    /* most heads of one block of attention_few and attention_many, */
-    CUDA_FEW_ROWS = 64,           /* and rows times heads: four warps with 16 of them each, */
-    CUDA_MANY_ROWS = 128,         /* or 32 */
+    CUDA_ATTENTION_HEADS = 64,    /* most heads of a block of attention_few and attention_many */
+    CUDA_FEW_ROWS = 64,           /* attention_few: rows times heads, 16 for each of four warps */
+    CUDA_MANY_ROWS = 128,         /* attention_many: rows times heads, 32 for each warp */
     CUDA_ARGMAX_SPAN = 4096,      /* logits of one block of argmax */
     CUDA_FILL_SPAN = 2048,        /* bytes of one block of fill */
-    CUDA_SHARED_MAX = 99 << 10,   /* bytes of a block's shared memory, on every architecture, */
-    CUDA_SHARED_PLAIN = 48 << 10, /* and without asking for it */
+    CUDA_SHARED_MAX = 99 << 10,   /* most shared memory of a block on every architecture */
+    CUDA_SHARED_PLAIN = 48 << 10, /* and the most that a kernel has without asking */
 };
 
-/* Bytes from one row of f16 to the next in shared memory: eight rows in other banks. */
+/* Bytes from one row of f16 to the next in shared memory: eight neighbouring rows begin in
+ * different banks. */
 #define CUDA_ATTENTION_STRIDE(width) ((width)*2 + 16)
 
 #define CUDA_LOG2_E 0x1.715476p+0f
 
-/* Blocks of a launch; threads are CUDA_THREADS. y, where rows are, < 2^31; x, z < 65536. */
+/* The blocks of a launch, of CUDA_THREADS threads each. y < 2^31 and counts rows where a kernel has
+ * rows; x, z < 65536. */
 struct cuda_grid {
     uint32_t x, y, z;
     uint32_t shared_bytes;
 };
 
-/* Positions and block tables of the rows of a step; position and first_block are [T]. Made once a
+/* Positions and block tables of a step's rows; position and first_block are [T]. Filled once per
  * step. */
 struct cuda_rows {
     const int32_t *position;    /* absolute */
-    const int32_t *first_block; /* index into blocks of the row's sequence's first */
+    const int32_t *first_block; /* where the row's block table begins in blocks */
     const int32_t *blocks;
 };
 
@@ -165,14 +167,14 @@ struct rope_work {
 };
 
 struct kv_write_work {
-    const float *key, *value; /* of latents no value */
+    const float *key, *value; /* value is NULL for latents */
     struct kv_view kv;
     struct cuda_rows rows;
     size_t n_rows;
 };
 
-/* Rows [0, n_rows) of the step. attention_tiles leaves one state (m, l, o[Hd]) for each row, head
- * and tile in `states`, n_tiles of them each; attention_fold folds those of a row left to right. */
+/* Rows [0, n_rows) of the step from row0. attention_tiles stores one state (m, l, o[Hd]) for each
+ * row, head and tile; attention_fold folds a row's states from left to right. */
 struct attention_work_cuda {
     const float *q;
     float *out;
@@ -192,11 +194,12 @@ struct attention_run {
     uint32_t row0, n_rows;
 };
 
-/* Attention on tensor cores (attention_mma.cu) over f16, i8 or f8_e4m3, of heads up to the kernel's
- * width. Heads of a kv head are neighbours: head h has kv head (h + skipped_heads) / heads_per_kv;
- * n_chunks blocks of up to CUDA_ATTENTION_HEADS each. Grid: x kv heads times chunks, y runs, z
- * parts of `span` tiles. attention_few with n_tiles > 0 leaves a state (m, l, o[Hd]) of each row's
- * tiles from tile0 on, n_tiles of them; attention_mma_fold folds them behind `totals`. */
+/* Attention on tensor cores (attention_mma.cu) over caches of f16, i8 or f8_e4m3 and heads up to
+ * the kernel's width. The heads of a kv head are neighbours: head h has kv head (h + skipped_heads)
+ * / heads_per_kv, in n_chunks blocks of up to CUDA_ATTENTION_HEADS heads. Grid: x is kv head times
+ * chunk, y the run, z a part of `span` tiles. With n_tiles > 0, attention_few stores a state (m, l,
+ * o[Hd]) for each of n_tiles tiles per row, from tile0 on, and attention_mma_fold folds these
+ * states into `totals`. */
 struct attention_mma_work {
     const float *q;
     float *out;
@@ -204,13 +207,13 @@ struct attention_mma_work {
     struct cuda_rows rows;
     const struct attention_run *runs; /* NULL: each row from row0 on is a run */
     size_t row0;
-    uint32_t q_rows; /* of a block's shared memory */
+    uint32_t q_rows; /* rows of queries in a block's shared memory */
     uint32_t n_heads, heads_per_kv, skipped_heads, n_chunks, window;
-    float scale_log2;   /* scale log2 e */
+    float scale_log2;   /* scale times log2(e) */
     const float *sinks; /* [H] or NULL */
     uint32_t n_tiles, tile0, span;
     float *states; /* [rows, H, n_tiles, Hd + 2] */
-    float *totals; /* [rows, H, Hd + 2] of the tiles before tile0 */
+    float *totals; /* [rows, H, Hd + 2] folded from the tiles before tile0 */
 };
 
 /* gate = swiglu_clamped(gate, up) of n elements. */
@@ -228,13 +231,13 @@ struct sigmoid_rows_work {
 };
 
 struct fill_work {
-    void *p; /* at a multiple of 4 */
+    void *p; /* a multiple of 4 */
     size_t n_bytes;
     int byte;
 };
 
-/* add: h += x; axpy: h = fma(w, x, h); scale: h *= w; clamp: h within w; add_bias: x [width] to
- * each row of h. */
+/* add: h += x. axpy: h = fma(w, x, h). scale: h *= w. clamp: h to [-w, w]. add_bias: x [width] is
+ * added to each row of h. */
 struct add_work {
     float *h;
     const float *x;
@@ -254,8 +257,8 @@ struct marks_work {
     int32_t *bad, *dropped;
 };
 
-/* Words of rows moved: to[to_row[i]] = from[from_row[i]], width words each; with `extra` one more
- * word follows each row of `to`, extra[from_row[i]]. */
+/* Moves rows of `width` words: to[to_row[i]] = from[from_row[i]]. With `extra`, the word
+ * extra[from_row[i]] follows each row of `to`. */
 struct move_work {
     const uint32_t *from;
     const int32_t *from_row, *to_row;
@@ -264,30 +267,30 @@ struct move_work {
     uint32_t *to;
 };
 
-/* Consecutive rows of one group, as many as a block of the kernel has at most. */
+/* Consecutive rows of one group, at most as many as a block of the kernel takes. */
 struct linear_tile {
     uint32_t group, row0, n_rows;
 };
 
 struct linear_work {
-    struct packed one;               /* with weights NULL: the only group's */
+    struct packed one;               /* the weight of a single group, when weights is NULL */
     const struct packed *weights;    /* [groups] */
-    const struct linear_tile *tiles; /* with weights; else row tiles from row0 on */
+    const struct linear_tile *tiles; /* with weights; else tiles are cut from row0 on */
     size_t row0, n_rows;
     const float *x;
     size_t x_stride;
-    struct quant_rows xq; /* group 0: float arithmetic */
-    uint32_t leaf0;       /* the first leaf of a launch over leaves */
+    struct quant_rows xq; /* group 0: x is used as floats */
+    uint32_t leaf0;       /* the leaf (K-block) of blocks with b.z = 0 */
     float *y;
     size_t y_stride;
-    int64_t *sums;        /* zeroed */
-    const uint16_t *half; /* of 16-bit operands: rows from half_row0 on, in place of x */
+    int64_t *sums;        /* zeroed before the launch */
+    const uint16_t *half; /* x as 16-bit operands: rows from half_row0 on */
     size_t half_stride, half_row0;
-    bool leafy; /* to sums, and b.z is a leaf */
+    bool leafy; /* writes sums; b.z counts leaves */
 };
 
-/* to[row] = x[row], n inputs, rounded to a type of 16 bits, in the order of weights of a kind;
- * zeros up to stride. */
+/* to[row] = x[row], n inputs, rounded to a 16-bit type and ordered for weights of this kind
+ * (half_rows.cu), then zeros up to stride. */
 struct half_rows_work {
     const float *x;
     size_t x_stride, n;
@@ -297,8 +300,8 @@ struct half_rows_work {
     size_t stride; /* a multiple of CUDA_HALF_RUN */
 };
 
-/* Around a library's product. round: rows of x, n each, as elements of a type (nearest even), what
- * lies beyond f16 infinite. */
+/* Rounds rows of n floats to a type (nearest even, beyond f16's range infinite), for a library's
+ * product. */
 struct gemm_round_work {
     const float *x;
     size_t x_stride, n;
@@ -307,8 +310,8 @@ struct gemm_round_work {
     size_t to_stride;
 };
 
-/* sums[row][o] += the grid values of n_parts partials, `step` apart, rows of `stride`; what does
- * not enter the grid counts in sums[row][n_out]. */
+/* sums[row][o] += the grid integers of n_parts partial sums. Partials are `step` floats apart,
+ * their rows `stride`. A partial beyond the grid counts in sums[row][n_out] instead. */
 struct gemm_leaves_work {
     const float *parts;
     size_t n_parts, step, stride, n_out;
@@ -316,27 +319,27 @@ struct gemm_leaves_work {
     int64_t *sums;
 };
 
-struct gemm_take_work { /* rows of n floats from one stride to another */
+struct gemm_take_work { /* copies rows of n floats to another stride */
     const float *from;
     float *to;
     size_t from_stride, to_stride, n;
 };
 
-struct gemm_differ_work { /* *count += words of rows of n that are not the same bits */
+struct gemm_differ_work { /* *count += the words of rows of n that differ between a and b */
     const uint32_t *a, *b;
     size_t a_stride, b_stride, n;
     int32_t *count;
 };
 
-struct gemm_pattern_work { /* rows of n elements of a type, of all signs and some sizes */
+struct gemm_pattern_work { /* fills rows of n elements with hashed values of both signs */
     void *to;
     enum dtype dtype;
     size_t stride, n;
     uint32_t seed;
 };
 
-/* Rows [row0, row0 + n_rows) of outputs into a packed weight, from row-major `rows`. part: as the
- * checkpoint's parts: codes, scales, zeros. */
+/* Packs rows [row0, row0 + n_rows) of outputs from row-major `rows`. part says which array of the
+ * checkpoint they are: quantized values, scales or zeros. */
 struct pack_work {
     struct packed w; /* its memory is written */
     int part;        /* enum packed_part */

@@ -1,8 +1,8 @@
-/* Linears with float weights: the exact chains of kern.h, for rows of one group or of many (the
- * experts of a rank in one launch). */
+/* Linears with float weights: the exact chains of kern.h, for the rows of one group, or of many
+ * groups (the experts of a rank) in one launch. */
 #include "kernels/cuda/linear_tile.h"
 
-/* Chains of up to R rows over one output's inputs; t and R are constants. */
+/* The chains of one output for up to R rows. t and R are compile-time constants. */
 BLOCK_INLINE void linear_chains(enum dtype t, int R, const struct linear_work *a,
                                 const struct linear_part *p, float *acc)
 {

@@ -1,4 +1,5 @@
-/* Quantized weights that meet floats, many rows: each code becomes a number once a block. */
+/* Linears of quantized weights with float activations, for many rows: a block converts each
+ * quantized value once. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -1,4 +1,5 @@
-/* Quantized weights that meet floats, some tens of rows: more blocks. */
+/* Linears of quantized weights with float activations, for some tens of rows: smaller tiles than
+ * linear_codes.cu, hence more blocks. */
 #include "kernels/cuda/launch.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* Linears as launches of own kernels, and weights on their way into device memory. Flat weights go
- * to a library: gemm_cuda.c. */
+/* Launches linears on shoal's own kernels and packs weights into device memory. Flat weights go to
+ * a library instead (gemm_cuda.c). */
 #include "kernels/cuda/device_state.h"
 #include "kernels/cuda/ops_cuda.h"
 
@@ -10,10 +10,10 @@
 #include <string.h>
 
 enum {
-    MMA_ROWS_LEAST = 12, /* of a group, on average: below, most of a tile on tensor cores is air,
-                            and weights are read for few rows */
-    BLOCKS_ENOUGH = 256, /* of 128 outputs, for every processor */
-    HALF_INPUTS_MAX = 1 << 18, /* so that a few rows' operands always fit */
+    MMA_ROWS_LEAST = 12, /* rows of a group, on average, for tensor cores; below, most of a tile
+                            would be empty */
+    BLOCKS_ENOUGH = 256, /* blocks of 128 outputs that keep every processor busy */
+    HALF_INPUTS_MAX = 1 << 18, /* so that the 16-bit operands of a few rows always fit */
     PACK_ROWS_MAX = 1 << 15
 };
 
@@ -22,9 +22,9 @@ static size_t row_tiles(size_t n_rows, uint32_t at_once)
     return (n_rows + at_once - 1) / at_once;
 }
 
-/* The group and row at which the next list of tiles continues. */
+/* Where the next list of tiles continues. */
 struct tiles_at {
-    size_t group, row; /* of it */
+    size_t group, row; /* the row counts from the group's first */
 };
 
 /* Cuts the groups into tiles of up to at_once rows, from *at on, as long as all tiles lie within
@@ -52,8 +52,8 @@ static size_t cut_tiles(const struct linear_args *a, uint32_t at_once, size_t n_
     return n;
 }
 
-/* The groups' weights and tiles on the device, cut from *at on. Returns the tiles; 0 after a
- * failure. */
+/* Cuts tiles from *at on and copies them and the groups' weights to the device. Returns the number
+ * of tiles; 0 after a failure. */
 static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t at_once,
                          size_t n_rows, struct tiles_at *at, struct linear_work *w)
 {
@@ -78,7 +78,8 @@ static size_t list_tiles(struct device *d, const struct linear_args *a, uint32_t
     return device_is_lost(d) ? 0 : n;
 }
 
-/* Rows and outputs of one block of a kernel; the bits are the same whichever runs. */
+/* A kernel with the rows and outputs of one of its blocks. Every kernel that may be chosen for a
+ * linear gives the same bits. */
 struct choice {
     enum cuda_kernel kernel;
     uint32_t n_rows, n_outputs, shared_bytes;
@@ -119,7 +120,8 @@ static void launch(struct device *d, const struct choice *c, const struct packed
 
 /* --- operands of 16 bits ------------------------------------------------------------------- */
 
-/* By what the model says alone: every rank and every number of rows answers alike. */
+/* Whether a linear runs on 16-bit operands. Depends only on the device's arithmetic and the model,
+ * so every rank and every number of rows gives the same answer. */
 static bool takes_halves(const struct device *d, const struct linear_args *a)
 {
     const struct packed *w = a->groups[0].w;
@@ -130,8 +132,9 @@ static bool takes_halves(const struct device *d, const struct linear_args *a)
     return a->xq == NULL || w->quant.kind == QUANT_FP8;
 }
 
-/* The shape for so many rows of which rows_fit can be operands at once: the smallest whose blocks
- * hold a group's rows, on average, as long as larger ones would leave processors idle. */
+/* Chooses the shape of a block, where rows_fit rows can be held as 16-bit operands at once: the
+ * smallest shape that holds a group's average rows, unless larger blocks would keep all processors
+ * busy too. */
 static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
 {
 #define X(name, rows, outputs, shared_bytes) {CUDA_KERNEL_##name, rows, outputs, shared_bytes},
@@ -146,7 +149,8 @@ static struct choice choose_halves(const struct linear_args *a, size_t rows_fit)
     return n_rows <= mid->n_rows * a->n_groups && n_blocks < BLOCKS_ENOUGH ? *mid : *many;
 }
 
-/* Rows [w->half_row0, + n_rows) of x as operands. */
+/* Rounds rows [w->half_row0, w->half_row0 + w->n_rows) of x to 16-bit operands, unless they are
+ * there already. */
 static void round_rows(struct device *d, const struct packed *first, struct linear_work *w)
 {
     struct device_gemm *g = &d->gemm;
@@ -171,7 +175,7 @@ static void round_rows(struct device *d, const struct packed *first, struct line
     g->rounded = is;
 }
 
-/* As many rows at a time as their operands' memory holds. */
+/* Runs a linear on 16-bit operands, as many rows at a time as fit into the operands' memory. */
 static void run_halves(struct device *d, const struct linear_args *a, bool leafy,
                        struct linear_work *w)
 {
@@ -247,7 +251,7 @@ void op_linear_leaf_cuda(struct device *d, const struct linear_args *a)
     d->gemm.rounded.x = NULL;
 }
 
-/* Threads that one row's elements take. */
+/* The number of threads for one row. */
 static size_t pack_width(const struct device_pack_args *a)
 {
     if (a->w->quant.kind == QUANT_NONE) return a->n_columns;

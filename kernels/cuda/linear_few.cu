@@ -1,16 +1,17 @@
-/* Linears of up to eight rows, as decoding has: all threads fetch weights into shared memory in
- * pieces of 16 bytes, some stages ahead, because a chain for each output leaves too few threads to
- * keep memory busy by loads of their own. The chains are those of linear.cu and linear_quant.cu. */
+/* Linears of up to eight rows, as in decoding. With one chain per output there are too few threads
+ * to keep memory busy by plain loads, so all threads copy weights to shared memory in chunks of 16
+ * bytes, some steps ahead. The arithmetic is that of kern.h. */
 #include "kernels/cuda/linear_tile.h"
 
 enum {
     FEW_PANELS = CUDA_FEW_OUTPUTS / PANEL_COLUMNS,
-    ROW_STEP = CUDA_THREADS / CUDA_FEW_OUTPUTS, /* rows that run side by side */
+    ROW_STEP = CUDA_THREADS / CUDA_FEW_OUTPUTS, /* rows computed side by side */
     THREAD_ROWS = CUDA_LINEAR_ROWS / ROW_STEP,
     PIECE_BYTES = 16,
 };
 
-/* The work of a block, and its shared memory: CUDA_FEW_STAGES of FEW_PANELS runs of a panel. */
+/* The work of a block. Its shared memory holds CUDA_FEW_STAGES steps of FEW_PANELS panels (packed
+ * tiles). */
 struct few_part {
     const struct linear_work *a;
     struct linear_part rows;
@@ -19,7 +20,7 @@ struct few_part {
     uint8_t *shared;
 };
 
-/* Bytes of n inputs of a panel. */
+/* The bytes of n inputs of a panel. */
 BLOCK_INLINE size_t few_bytes(const struct packed *w, size_t n)
 {
     if (w->quant.kind == QUANT_NONE) return n * PANEL_COLUMNS * (w->dtype == DTYPE_F32 ? 4 : 2);
@@ -31,13 +32,13 @@ BLOCK_INLINE uint8_t *few_stage(const struct few_part *p, uint32_t step, uint32_
     return p->shared + (step % CUDA_FEW_STAGES * FEW_PANELS + panel) * CUDA_FEW_STRIDE;
 }
 
-/* Inputs of a step; of codes whole groups. */
+/* The inputs of a step; of quantized weights whole groups. */
 BLOCK_INLINE uint32_t few_at_once(const struct few_part *p)
 {
     return (uint32_t)(CUDA_FEW_BYTES / few_bytes(p->rows.w, 1));
 }
 
-/* Inputs [*k0, *k1) of a step; none behind the last. */
+/* The inputs [*k0, *k1) of a step; empty after the last step. */
 BLOCK_INLINE void few_inputs(const struct few_part *p, uint32_t step, uint32_t *k0, uint32_t *k1)
 {
     const uint32_t all = p->rows.k1 - p->rows.k0, at_once = few_at_once(p);
@@ -75,7 +76,7 @@ BLOCK_INLINE float few_chain(enum dtype type, const float *x, const uint8_t *run
     return acc;
 }
 
-/* fp8: weights as floats; the scale is a group's. */
+/* fp8: multiplies weights as floats, each times its group's scale. */
 BLOCK_INLINE float few_fp8(const struct linear_part *p, const float *x, const uint8_t *run,
                            uint32_t k0, uint32_t k1, float acc)
 {
@@ -131,7 +132,7 @@ BLOCK_INLINE float few_step(const struct few_part *f, const struct linear_part *
     }
 }
 
-/* The output of thread t; false: it has none. */
+/* Finds the output of thread t. False: it has none. */
 BLOCK_INLINE bool few_output(const struct few_part *f, uint32_t t, struct linear_part *p)
 {
     *p = f->rows;
@@ -202,7 +203,7 @@ BLOCK_INLINE void few_run(const struct linear_work *a, struct cuda_block b, void
     for (uint32_t s = 0; s + 1 < CUDA_FEW_STAGES; s++) few_fetch(&f, s);
     for (uint32_t s = 0; s < n_steps; s++) {
         BLOCK_FETCH_WAIT(CUDA_FEW_STAGES - 2);
-        BLOCK_SYNC(); /* of all threads; and the oldest stage was read */
+        BLOCK_SYNC(); /* all threads' copies have arrived; the oldest stage is free */
         few_fetch(&f, s + CUDA_FEW_STAGES - 1);
         few_compute(&f, s, acc);
     }

@@ -1,4 +1,5 @@
-/* 16-bit weights and many rows on tensor cores: a warp has 64 rows and 64 outputs. */
+/* Linears with 16-bit weights on tensor cores, for many rows; a warp computes 64 rows and 64
+ * outputs. */
 #include "kernels/cuda/launch.h"
 
 enum {

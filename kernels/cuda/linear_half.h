@@ -1,7 +1,8 @@
-/* Linears on tensor cores with operands of 16 bits: weights in f16 or bf16, or codes that are exact
- * in bf16, times rows rounded to the same type (half_rows.cu). An output is a chain of products of
- * 16 inputs, ascending, whatever the tile: files that include this say its shape. Panels of weights
- * and rows come by cp.async, some steps ahead. */
+/* Linears on tensor cores with 16-bit operands: weights in f16 or bf16, or quantized values that
+ * are exact in bf16, times rows rounded to the same type (half_rows.cu). Each output is one chain
+ * of products of 16 inputs, ascending, whatever the shape of the tile. Each file that includes this
+ * one defines a shape. Weights and rows are copied to shared memory by cp.async, some steps ahead.
+ */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_HALF_H
 #define SHOAL_KERNELS_CUDA_LINEAR_HALF_H
 
@@ -10,24 +11,28 @@
 
 #include <assert.h>
 
-/* The including file defines: HALF_ROWS and HALF_OUTPUTS of a block's tile; HALF_WARPS_DOWN, the
- * warps over its rows (the others divide the outputs); HALF_STEP, the inputs fetched at once;
- * HALF_STAGES, the steps that are held in shared memory; HALF_SHARED, the bytes of shared memory.
- */
+/* The including file defines:
+ *     HALF_ROWS, HALF_OUTPUTS   rows and outputs of a block's tile
+ *     HALF_WARPS_DOWN           warps over the rows; the others divide the outputs
+ *     HALF_STEP                 inputs fetched per step
+ *     HALF_STAGES               steps held in shared memory
+ *     HALF_SHARED               bytes of shared memory */
 enum {
-    HALF_RUN = CUDA_HALF_RUN, /* inputs of two products */
+    HALF_RUN = CUDA_HALF_RUN, /* a run: the inputs of two tensor-core products */
     HALF_PANELS = HALF_OUTPUTS / PANEL_COLUMNS,
     HALF_WARPS_ACROSS = CUDA_THREADS / WARP_THREADS / HALF_WARPS_DOWN,
-    DOWN = HALF_ROWS / HALF_WARPS_DOWN / MMA_M,        /* products of a warp over rows */
-    ACROSS = HALF_OUTPUTS / HALF_WARPS_ACROSS / MMA_N, /* and over outputs */
-    RUN_ROW_BYTES = HALF_RUN * 2,                      /* of a row of activations */
-    RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* of a panel of 16-bit weights */
-    RUN_CODES_BYTES = HALF_K * PANEL_COLUMNS,          /* of a panel of codes, a word a lane */
+    DOWN = HALF_ROWS / HALF_WARPS_DOWN / MMA_M,        /* products of a warp over the rows */
+    ACROSS = HALF_OUTPUTS / HALF_WARPS_ACROSS / MMA_N, /* and over the outputs */
+    RUN_ROW_BYTES = HALF_RUN * 2,                      /* one row's inputs of a run */
+    RUN_FLOATS_BYTES = HALF_RUN * PANEL_COLUMNS * 2,   /* a run of a panel (packed tile) of
+                                                          16-bit weights */
+    RUN_CODES_BYTES = HALF_K * PANEL_COLUMNS,          /* the same of nibbles, one word per lane;
+                                                          bytes take two */
     ROWS_BYTES = HALF_STEP / HALF_RUN * HALF_ROWS * RUN_ROW_BYTES,
     PIECE = 16,
 };
 
-/* Asserts that panels (packed tiles) of at most run_bytes a run fit the shared memory. */
+/* Asserts that panels of at most run_bytes per run fit into the shared memory. */
 #define HALF_FITS(run_bytes)                                                                       \
     static_assert(HALF_STAGES * (ROWS_BYTES + HALF_STEP / HALF_RUN * HALF_PANELS * (run_bytes)) <= \
                       HALF_SHARED,                                                                 \
@@ -37,18 +42,19 @@ enum {
 struct half_part {
     const struct linear_work *a;
     struct linear_part rows;
-    uint32_t panel0, n_panels; /* of the weight */
-    uint32_t k_end;            /* k1 as whole runs */
-    uint32_t run_bytes;        /* of a panel */
+    uint32_t panel0, n_panels; /* first panel of the block; panels from there to the weight's end */
+    uint32_t k_end;            /* k1 rounded up to whole runs */
+    uint32_t run_bytes;        /* bytes of a run of one panel */
     size_t panel_bytes;
     uint8_t *shared;
 };
 
-/* Registers of a warp's lanes; chain is used where groups have scales. */
+/* Registers of a warp's lanes. chain is used with groups that have scales. */
 struct half_warp {
     struct half_sums sums[DOWN * ACROSS][WARP_LANES], chain[DOWN * ACROSS][WARP_LANES];
-    float scale[ACROSS * 2][WARP_LANES]; /* of the lane's outputs in this group */
-    uint32_t zero[ACROSS][WARP_LANES];   /* what makes the code of its b a number, twice */
+    float scale[ACROSS * 2][WARP_LANES]; /* of the lane's outputs, current group */
+    uint32_t zero[ACROSS][WARP_LANES];   /* half_pair's zero for the lane's outputs, in both
+                                            halves */
 };
 
 BLOCK_INLINE uint8_t *half_stage(const struct half_part *p, uint32_t step)
@@ -57,16 +63,15 @@ BLOCK_INLINE uint8_t *half_stage(const struct half_part *p, uint32_t step)
     return p->shared + step % HALF_STAGES * (ROWS_BYTES + panels);
 }
 
-/* Byte offset of piece i (eight inputs, 16 bytes) of row r in a run. The XOR avoids bank conflicts:
- * piece i of eight neighbouring rows touches every bank once, and so do four rows that each begin
- * at another piece. */
+/* Byte offset of chunk i (eight inputs, 16 bytes) of row r in a run. The XOR avoids bank conflicts:
+ * chunk i of eight neighbouring rows touches every bank once. */
 BLOCK_INLINE uint32_t half_row_at(uint32_t run, uint32_t r, uint32_t i)
 {
     return (run * HALF_ROWS + r) * RUN_ROW_BYTES + (i ^ (r >> 1 & 3)) * PIECE;
 }
 
-/* Byte offset of half h (eight outputs) of input k in a panel of 16-bit weights; the XOR serves the
- * same purpose. */
+/* Byte offset of half h (eight outputs) of input k in a panel of 16-bit weights. The XOR avoids
+ * bank conflicts here too. */
 BLOCK_INLINE uint32_t half_weight_at(uint32_t k, uint32_t h)
 {
     return (k * 2 + (h ^ (k >> 2 & 1))) * PIECE;
@@ -85,7 +90,8 @@ BLOCK_INLINE void half_fetch_rows(const struct half_part *p, uint32_t k, uint32_
     }
 }
 
-/* Weights behind the last input are zeros; codes there do not matter. */
+/* Fetches the panels of a step. 16-bit weights behind the last input become zeros. Quantized values
+ * there do not matter, because the rows are zero. */
 BLOCK_INLINE void half_fetch_panels(bool codes, const struct half_part *p, uint32_t k, uint32_t t,
                                     uint8_t *to)
 {
@@ -122,7 +128,7 @@ BLOCK_INLINE void half_fetch(bool codes, const struct half_part *p, uint32_t ste
 
 /* --- fragments ------------------------------------------------------------------------------- */
 
-/* Product h of a run: 16 rows from r0 on. */
+/* Loads the rows of product h of a run: 16 rows from r0 on. */
 BLOCK_INLINE void half_load_rows(const uint8_t *stage, uint32_t run, uint32_t r0, uint32_t h,
                                  struct half_a *a)
 {
@@ -135,7 +141,7 @@ BLOCK_INLINE void half_load_rows(const uint8_t *stage, uint32_t run, uint32_t r0
     warp_load_matrices(a, rows);
 }
 
-/* Both products of a run: eight outputs, inputs 0 to 7, 8 to 15, ... */
+/* Loads the weights of both products of a run: eight outputs, 32 inputs. */
 BLOCK_INLINE void half_load_weights(const uint8_t *panel, uint32_t run, uint32_t eighth,
                                     struct half_b (*b)[WARP_LANES])
 {
@@ -154,15 +160,17 @@ BLOCK_INLINE void half_load_weights(const uint8_t *panel, uint32_t run, uint32_t
     }
 }
 
-/* Two codes, in the low bits of v's halves, as bf16 numbers less `zero`; all exact: 128 + x is
- * 0x4300 | x for x below 128, E4M3 and E2M1 are bf16 numbers 2^120 and 2^127 times too small (E2M1
- * twice its value, as its scale is half). */
+/* Two quantized values in the low bits of v's halves -> the two bf16 numbers value - zero, exactly.
+ * int8 and int4: for x below 128 the bits 0x4300 | x are the bf16 number 128 + x, so adding `zero`
+ * (which includes -128) gives the value. fp8 and mxfp4: E4M3 and E2M1 bits, shifted into place, are
+ * bf16 numbers 2^120 and 2^127 times too small; the multiplication undoes it (mxfp4 doubles the
+ * value, because its scale is halved). */
 BLOCK_INLINE uint32_t half_pair(enum quant_kind kind, uint32_t v, uint32_t zero)
 {
     const uint32_t one = 0x3F803F80u, none = 0x80008000u;
     if (kind == QUANT_INT8) {
-        const uint32_t low = 0x43004300u | (v & 0x007F007Fu);  /* 128 + */
-        const uint32_t high = 0xC380C380u ^ (v & 0x00800080u); /* -256 or -128 */
+        const uint32_t low = 0x43004300u | (v & 0x007F007Fu);  /* 128 + low seven bits */
+        const uint32_t high = 0xC380C380u ^ (v & 0x00800080u); /* -256, or -128 if bit 7 is set */
         return block_fma2_bf16(block_fma2_bf16(low, one, high), one, zero);
     }
     if (kind == QUANT_INT4) return block_fma2_bf16(0x43004300u | (v & 0x000F000Fu), one, zero);
@@ -172,7 +180,7 @@ BLOCK_INLINE uint32_t half_pair(enum quant_kind kind, uint32_t v, uint32_t zero)
     return block_fma2_bf16((v & 0x00800080u) << 8 | size << 4 | nan, 0x7B807B80u, none);
 }
 
-/* half_pair's zero of output n in group g, twice. */
+/* The `zero` of half_pair for output n in group g, in both halves. */
 BLOCK_INLINE uint32_t half_zero(enum quant_kind kind, const struct packed *w, uint32_t n,
                                 uint32_t g)
 {
@@ -183,16 +191,16 @@ BLOCK_INLINE uint32_t half_zero(enum quant_kind kind, const struct packed *w, ui
     return bits << 16 | bits;
 }
 
-/* Bytes of a word, inputs k to k + 3, that stand behind input n_in, as zeros. */
+/* A word of the inputs k to k + 3, with zeros for the inputs from n_in on. */
 BLOCK_INLINE uint32_t half_cut(uint32_t word, uint32_t k, uint32_t n_in)
 {
     if (k + QUANT_QUAD <= n_in) return word;
     return k < n_in ? word & ((1u << 8 * (n_in - k)) - 1) : 0;
 }
 
-/* The same of codes. A lane's word holds four inputs of an output, of nibbles four of either
- * product; half_rows.cu orders rows alike. Column c of product j is output 2 c + j % 2 of its
- * panel. */
+/* Loads quantized weights of both products of a run. A lane's word holds four inputs of one output;
+ * with nibbles, four inputs for each of the two products. half_rows.cu orders the rows' inputs to
+ * match. Column c of product j is output 2 c + j % 2 of its panel. */
 BLOCK_INLINE void half_load_codes(enum quant_kind kind, const struct half_part *p, uint32_t k,
                                   const uint8_t *panel, uint32_t run, uint32_t odd,
                                   const uint32_t *zero, struct half_b (*b)[WARP_LANES])
@@ -215,7 +223,7 @@ BLOCK_INLINE void half_load_codes(enum quant_kind kind, const struct half_part *
 
 /* --- a warp's products ----------------------------------------------------------------------- */
 
-/* Output of column c of product j of a warp; codes: see half_load_codes. */
+/* The output of column c of product j of a warp. For quantized weights see half_load_codes. */
 BLOCK_INLINE uint32_t half_output(bool codes, const struct half_part *p, uint32_t warp, uint32_t j,
                                   uint32_t c)
 {
@@ -232,7 +240,7 @@ BLOCK_INLINE float half_scale(enum quant_kind kind, const struct packed *w, uint
     return block_load_f16(w->scales, kern_quant_scale_index(w, n, g));
 }
 
-/* Scales and zeros of group g. */
+/* Loads the scales and zero points of group g. */
 BLOCK_INLINE void half_begin_group(enum quant_kind kind, const struct half_part *p, uint32_t warp,
                                    uint32_t g, struct half_warp *state)
 {
@@ -252,7 +260,7 @@ BLOCK_INLINE void half_begin_group(enum quant_kind kind, const struct half_part 
     }
 }
 
-/* chain = fma(sum of the group, scale, chain), and sums of zeros again. */
+/* Ends a group: chain = fma(sum of the group, scale, chain); the sums start at zero again. */
 BLOCK_INLINE void half_end_group(struct half_warp *state)
 {
     for (uint32_t i = 0; i < WARP_LANES; i++) {
@@ -298,7 +306,7 @@ BLOCK_INLINE void half_run_products(enum quant_kind kind, enum dtype type,
     }
 }
 
-/* All runs of a step. */
+/* Multiplies all runs of a step. */
 BLOCK_INLINE void half_step(enum quant_kind kind, enum dtype type, const struct half_part *p,
                             uint32_t step, uint32_t warp, struct half_warp *state)
 {
@@ -374,7 +382,7 @@ BLOCK_INLINE void half_clear(struct half_warp *state)
     }
 }
 
-/* type: of the operands; kind and type are constants. */
+/* One block. type is the type of the operands; kind and type are compile-time constants. */
 BLOCK_INLINE void half_block(enum quant_kind kind, enum dtype type, const struct linear_work *a,
                              struct cuda_block b, void *shared)
 {
@@ -387,7 +395,7 @@ BLOCK_INLINE void half_block(enum quant_kind kind, enum dtype type, const struct
     for (uint32_t step = 0; step + 1 < HALF_STAGES; step++) half_fetch(codes, &p, step);
     for (uint32_t step = 0; step < n_steps; step++) {
         BLOCK_FETCH_WAIT(HALF_STAGES - 2);
-        BLOCK_SYNC(); /* of all threads; and the oldest stage was read */
+        BLOCK_SYNC(); /* all threads' copies have arrived; the oldest stage is free */
         half_fetch(codes, &p, step + HALF_STAGES - 1);
         FOR_WARPS_AT(w, s)
         {

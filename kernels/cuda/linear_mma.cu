@@ -1,24 +1,26 @@
-/* Quantized linears of many rows on tensor cores: a group's products by mma.sync of int8, whose
- * int32 sums are exact, so the bytes are those of linear_quant.cu. A packed panel holds four inputs
- * of an output side by side, which is how mma wants its second operand: codes go from memory to
- * registers, int4 and mxfp4 unpacked there. A warp has 32 rows and 32 outputs. */
+/* Linears of quantized weights and quantized activations for many rows, on tensor cores (mma.sync
+ * of int8). Its int32 sums are exact, so the bytes are those of linear_few.cu. A packed panel holds
+ * four inputs of an output side by side, as mma wants its second operand, so the values go from
+ * memory straight to registers; int4 and mxfp4 are unpacked there. A warp computes 32 rows and 32
+ * outputs. */
 #include "kernels/cuda/linear_tile.h"
 
 enum {
     ROW_TILES = CUDA_MMA_ROWS / MMA_M,
     COLUMN_TILES = CUDA_MMA_OUTPUTS / (CUDA_THREADS / WARP_THREADS) / MMA_N,
     TILES = ROW_TILES * COLUMN_TILES,
-    HALVES = 2, /* a thread's rows of a tile, and its outputs */
+    HALVES = 2, /* a thread has two rows of a tile, and two outputs */
 };
 
-/* The work of a warp: rows of one group, outputs from n on, kernel groups [g0, g1). */
+/* The work of a warp: rows of one group, outputs from n on, quantization groups [g0, g1) of G
+ * inputs. */
 struct mma_part {
     const struct linear_work *a;
     struct linear_part rows;
     uint32_t n, G, g0, g1;
 };
 
-/* Code words of row r at input k. */
+/* The words of row r's quantized values from input k on. */
 BLOCK_INLINE const uint32_t *mma_row(const struct mma_part *p, uint32_t r, uint32_t k)
 {
     const struct quant_rows *q = &p->a->xq;
@@ -43,7 +45,7 @@ BLOCK_INLINE void mma_load_rows(const struct mma_part *p, uint32_t k, struct mma
     }
 }
 
-/* Four codes of an output as signed bytes: those of inputs [4 quad, 4 quad + 4). */
+/* Four quantized values of an output as signed bytes: inputs 4 quad to 4 quad + 3. */
 BLOCK_INLINE uint32_t mma_codes(enum quant_kind kind, const uint32_t *words, size_t quad)
 {
     if (kind == QUANT_INT8) return words[quad * PANEL_COLUMNS] ^ 0x80808080u;

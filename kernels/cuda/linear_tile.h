@@ -1,6 +1,7 @@
-/* Shared by the linears of all weight types: the outputs and rows of a thread. A block has
- * eight panels of sixteen outputs and up to eight rows; b.z is the leaf. One thread is one output's
- * chains, so the order of k is the law's and cutting outputs and rows cuts nothing. */
+/* Shared by the linears of all weight types: which outputs and rows a block and a thread compute. A
+ * block has eight panels (packed tiles) of sixteen outputs and up to eight rows; b.z is the leaf
+ * (K-block). One thread computes whole chains of one output, so the order of k is that of the
+ * numerics law, however outputs and rows are divided. */
 #ifndef SHOAL_KERNELS_CUDA_LINEAR_TILE_H
 #define SHOAL_KERNELS_CUDA_LINEAR_TILE_H
 
@@ -9,13 +10,13 @@
 
 struct linear_part {
     const struct packed *w;
-    size_t row0;        /* of x and y */
+    size_t row0;        /* first row in x and y */
     uint32_t n_rows;    /* 1 to CUDA_LINEAR_ROWS */
-    uint32_t n, k0, k1; /* output; inputs */
+    uint32_t n, k0, k1; /* the output; its inputs [k0, k1) */
     uint32_t panel, column;
 };
 
-/* The weight and the rows of block b.y, of up to `at_once` rows. */
+/* Finds the weight and the rows of block b.y, of up to `at_once` rows. */
 BLOCK_INLINE void linear_rows_of(const struct linear_work *a, struct cuda_block b, uint32_t at_once,
                                  struct linear_part *p)
 {
@@ -32,7 +33,7 @@ BLOCK_INLINE void linear_rows_of(const struct linear_work *a, struct cuda_block 
     }
 }
 
-/* The inputs of block b.z: its leaf's, or all. */
+/* Finds the inputs of block b.z: those of its leaf, or all. */
 BLOCK_INLINE void linear_inputs_of(const struct linear_work *a, struct cuda_block b, bool leafy,
                                    struct linear_part *p)
 {
@@ -40,7 +41,7 @@ BLOCK_INLINE void linear_inputs_of(const struct linear_work *a, struct cuda_bloc
     p->k1 = leafy && p->w->n_in - p->k0 > p->w->leaf ? p->k0 + p->w->leaf : p->w->n_in;
 }
 
-/* False: the thread has no output. */
+/* Finds a thread's output. False: it has none. */
 BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block b, uint32_t thread,
                                  bool leafy, struct linear_part *p)
 {
@@ -52,7 +53,8 @@ BLOCK_INLINE bool linear_part_of(const struct linear_work *a, struct cuda_block 
     return p->n < p->w->n_out;
 }
 
-/* Row r of the part; one beyond its end reads its last one again. */
+/* Row r of the part in x and y. An r beyond the part repeats its last row, so that loads stay
+ * inside. */
 BLOCK_INLINE size_t linear_row(const struct linear_part *p, uint32_t r)
 {
     return p->row0 + (r < p->n_rows ? r : p->n_rows - 1);
@@ -75,7 +77,8 @@ BLOCK_INLINE void linear_store_leaf(const struct linear_work *a, const struct li
         block_add_i64(&sums[p->w->n_out], 1);
 }
 
-/* Four doubled E2M1 numbers of the low nibbles of a word's bytes, as signed bytes. */
+/* Four nibbles (E2M1), in the low halves of a word's bytes -> their doubled values as signed bytes.
+ */
 BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
 {
     uint32_t v = 0;
@@ -85,7 +88,7 @@ BLOCK_INLINE uint32_t quant_doubled(uint32_t nibbles)
     return v;
 }
 
-/* isum of row codes x over group g of G inputs. */
+/* The integer sum over group g: the quantized values of the row times those of the weight. */
 BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint32_t g, uint32_t G,
                                const uint32_t *x)
 {
@@ -109,7 +112,8 @@ BLOCK_INLINE int32_t quant_sum(enum quant_kind kind, const uint32_t *words, uint
     return sum;
 }
 
-/* The share of the zero point in a sum, for each unit of activation. */
+/* The zero point's contribution to an integer sum, to be multiplied by the sum of the row's
+ * quantized values. */
 BLOCK_INLINE int32_t quant_offset(const struct packed *w, size_t n, size_t g)
 {
     if (w->quant.kind == QUANT_MXFP4) return 0;

@@ -1,15 +1,18 @@
-/* Products of a warp on tensor cores with operands of 16 bits and f32 sums, and the loads that hand
- * fragments out; the tests' build writes the fragments out in C, where a product's order is one of
- * its own. A GPU's is not documented, but the same for every row, output and place of a tile. */
+/* Tensor-core products of one warp with 16-bit operands and f32 sums, and the loads of their
+ * fragments. The tests' build emulates both in C. The order in which a GPU adds within a product is
+ * not documented, but it is the same for every row, output and place in a tile; the emulation uses
+ * an order of its own. */
 #ifndef SHOAL_KERNELS_CUDA_MMA_H
 #define SHOAL_KERNELS_CUDA_MMA_H
 
 #include "kernels/cuda/dialect.h"
 
-/* The elements that lane l holds of [16, 16] x [16, 8], two elements a word, the first one low,
- * with r = l / 4 and i = 2 (l % 4): a: row r inputs i, row r + 8, row r inputs i + 8, row r + 8
- * inputs i + 8; b: output r, inputs i and i + 8; sums: row r, outputs i and i + 1, row r + 8, the
- * same (PTX ISA, mma.m16n8k16). */
+/* One lane's share (fragment) of sums [16, 8] += a [16, 16] * b [16, 8], two elements to a word,
+ * the first in the low half (PTX ISA, mma.m16n8k16). With r = lane / 4 and i = 2 (lane % 4):
+ *     a.v[0]  row r,     inputs i, i + 1      a.v[2]  row r,     inputs i + 8, i + 9
+ *     a.v[1]  row r + 8, inputs i, i + 1      a.v[3]  row r + 8, inputs i + 8, i + 9
+ *     b.v[0]  output r,  inputs i, i + 1      b.v[1]  output r,  inputs i + 8, i + 9
+ *     sums.v[0], v[1]  row r, outputs i, i + 1     v[2], v[3]  row r + 8, outputs i, i + 1 */
 enum { HALF_K = 16 };
 struct half_a {
     uint32_t v[4];
@@ -23,12 +26,13 @@ struct half_sums {
 
 #ifdef __CUDACC__
 
-/* FOR_WARPS with the warp's place in arrays of WARP_SLOTS, which hold what its lanes keep from
- * phase to phase. */
+/* FOR_WARPS with s, the warp's index in arrays of WARP_SLOTS. Such arrays keep the values of the
+ * warp's lanes from phase to phase. */
 #define WARP_SLOTS         1
 #define FOR_WARPS_AT(w, s) for (uint32_t w = threadIdx.x / WARP_THREADS, s = 0; s < WARP_SLOTS; s++)
 
-/* c += a b, all lanes of a warp together; t is a constant, DTYPE_F16 or DTYPE_BF16. */
+/* c += a * b, by all lanes of a warp together. t is a compile-time constant, DTYPE_F16 or
+ * DTYPE_BF16. */
 BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct half_a *a,
                                 const struct half_b *b)
 {
@@ -44,9 +48,10 @@ BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct 
             : "r"(a->v[0]), "r"(a->v[1]), "r"(a->v[2]), "r"(a->v[3]), "r"(b->v[0]), "r"(b->v[1]));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory: lane l says where row l % 8 of matrix
- * l / 8 begins (16 bytes, aligned). out->v[m] is row l / 4, elements 2 (l % 4) and the next, of
- * matrix m; turned: rows 2 (l % 4) and the next of column l / 4. */
+/* Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l
+ * % 8 of matrix l / 8 (16 bytes, aligned). Lane l gets in out->v[m], of matrix m, elements 2 (l %
+ * 4) and the next of row l / 4; from warp_load_turned, rows 2 (l % 4) and the next of column l / 4.
+ */
 BLOCK_INLINE void warp_load_matrices(struct half_a *out, const void *const *rows)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -63,7 +68,7 @@ BLOCK_INLINE void warp_load_turned(struct half_a *out, const void *const *rows)
                  : "memory");
 }
 
-/* block_fetch16, or 16 zeros, which read nothing. */
+/* block_fetch16; without `has`, writes 16 zero bytes and reads nothing. */
 BLOCK_INLINE void block_fetch16_or_zeros(void *shared, const void *from, bool has)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -72,7 +77,7 @@ BLOCK_INLINE void block_fetch16_or_zeros(void *shared, const void *from, bool ha
                  : "memory");
 }
 
-/* a * b + c of two bf16 numbers each, rounded once. */
+/* a * b + c for each half (bf16), rounded once. */
 BLOCK_INLINE uint32_t block_fma2_bf16(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t y;
@@ -86,7 +91,7 @@ BLOCK_INLINE void warp_exchange(float *to, const float *from, uint32_t bit)
     to[0] = __shfl_xor_sync(0xFFFFFFFFu, from[0], (int)bit);
 }
 
-/* 2^x within 2^-22 of itself, below 2^-126 zero. PTX ISA, ex2.approx. */
+/* 2^x with a relative error below 2^-22; results below 2^-126 are zero (PTX ISA, ex2.approx). */
 BLOCK_INLINE float block_exp2(float x)
 {
     float y;
@@ -94,7 +99,7 @@ BLOCK_INLINE float block_exp2(float x)
     return y;
 }
 
-/* Two floats as f16, nearest even, the first in the low half. */
+/* Two floats rounded to f16 (nearest even), the first in the low half. */
 BLOCK_INLINE uint32_t block_halves(float low, float high)
 {
     uint32_t y;
@@ -113,7 +118,7 @@ BLOCK_INLINE float half_element(enum dtype t, uint32_t two, uint32_t i)
     return t == DTYPE_F16 ? f32_from_f16(bits) : f32_from_bf16(bits);
 }
 
-/* Eight products as a tree, then the sum so far; first inputs 0 to 7. */
+/* Adds eight products as a tree, then adds that to the sum; inputs 0 to 7 first. */
 BLOCK_INLINE void warp_mma_half(enum dtype t, struct half_sums *c, const struct half_a *a,
                                 const struct half_b *b)
 {

@@ -1,7 +1,7 @@
-/* The few calls through which shoal reaches NCCL, behind one table like driver.h's: a build without
- * it compiles the same code, and tests put a library of their own here that works on the CPU.
- * Communicators never block: a call begins something, poll tells when it is done. All return 0 or
- * the library's own error number. Called by src/collective/ alone. */
+/* The few calls through which shoal reaches NCCL, behind one table like that of driver.h. A build
+ * without NCCL compiles the same code, and tests install a library of their own that works on the
+ * CPU. Communicators never block: a call starts an operation, and poll tells when it has ended. All
+ * entries return 0 or the library's own error number. Called only by src/collective/. */
 #ifndef SHOAL_KERNELS_CUDA_NCCL_TABLE_H
 #define SHOAL_KERNELS_CUDA_NCCL_TABLE_H
 
@@ -14,29 +14,30 @@ enum { NCCL_ID_BYTES = 128 };
 struct nccl_table {
     const char *name; /* of --version: "NCCL 2.28.9" */
 
-    /* Loads the library; an error means that it is not there, and everything else would fail. */
+    /* Loads the library. After an error every other entry would fail. */
     int (*load)(void);
 
-    /* A name for a communicator to be; all its ranks open it with the same. */
+    /* Makes a new communicator id; all ranks of the communicator open it with this id. */
     int (*new_id)(char id[NCCL_ID_BYTES]);
     int (*open)(void **comm, int n_ranks, const char id[NCCL_ID_BYTES], int rank);
 
-    /* Whether the last call on comm is still under way; an error is also a peer's. */
+    /* *busy: the last call on comm has not ended. An error may also be another rank's. */
     int (*poll)(void *comm, bool *busy);
 
-    /* finish begins a peaceful end, destroy ends it; abort ends whatever is running, and frees. */
+    /* finish starts an orderly shutdown and destroy completes it; abort stops running operations
+     * and frees. */
     int (*finish)(void *comm);
     int (*destroy)(void *comm);
     int (*abort)(void *comm);
 
-    /* Calls between these two run as one, and are under way only after the second. */
+    /* Operations between these two calls run together and start with the second. */
     int (*group_begin)(void);
     int (*group_end)(void);
 
-    /* On a stream: in place; `all` holds n_ranks parts of n_bytes, of which this rank's is there.
-     */
+    /* Collectives on a stream, in place. `all` holds n_ranks parts of n_bytes; this rank's part is
+     * filled before. */
     int (*sum_i64)(void *buf, size_t n, void *comm, void *stream);
-    /* n_ranks parts of n elements: this rank's gets its sums, the others become undefined */
+    /* n_ranks parts of n elements: this rank's part gets its sums, the others become undefined */
     int (*sum_part_i64)(int64_t *parts, size_t n, int rank, void *comm, void *stream);
     int (*max_u32)(void *buf, size_t n, void *comm, void *stream);
     int (*gather)(void *all, size_t n_bytes, int rank, void *comm, void *stream);

@@ -13,7 +13,7 @@ static uint32_t chunks(size_t n)
     return (uint32_t)((n + CUDA_THREADS - 1) / CUDA_THREADS);
 }
 
-/* A thread for each of `width` elements of each row. */
+/* Launches one thread for each of `width` elements of each row. */
 static void launch_rows(struct device *d, enum cuda_kernel kernel, size_t n_rows, size_t width,
                         const void *args)
 {
@@ -30,7 +30,8 @@ static size_t count_blocks(const struct seq_rows *seqs, size_t n_seqs)
     return n;
 }
 
-/* words: positions [n_rows], first blocks [n_rows], blocks. Returns the most tiles of a row. */
+/* Fills words with positions [n_rows], first blocks [n_rows] and the block tables. Returns the most
+ * tiles of any row. */
 static uint32_t fill_rows(int32_t *words, const struct seq_rows *seqs, size_t n_seqs, size_t n_rows)
 {
     int32_t *first = words + n_rows, *blocks = first + n_rows;
@@ -263,7 +264,8 @@ static void op_router_cuda(struct device *d, const struct router_args *a, size_t
 {
     const uint32_t n = a->n_experts, n_groups = a->rule.n_groups;
     const uint32_t shared =
-        (uint32_t)((2 * n + n_groups + 1) * sizeof(float)) + n + n_groups; /* router_part_of */
+        (uint32_t)((2 * n + n_groups + 1) * sizeof(float)) + n + n_groups; /* as router_part_of
+                                                                              divides it */
     assert(n <= DEVICE_EXPERTS_MAX && n_groups <= ROUTER_GROUPS_MAX);
     device_launch(d, CUDA_KERNEL_router, (struct cuda_grid){1, (uint32_t)n_rows, 1, shared}, a);
 }

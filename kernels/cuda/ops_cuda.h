@@ -1,4 +1,4 @@
-/* The CUDA device's table of ops, and the ops that fill files of their own. */
+/* The CUDA device's table of ops, and those ops that are not in ops_cuda.c. */
 #ifndef SHOAL_KERNELS_CUDA_OPS_CUDA_H
 #define SHOAL_KERNELS_CUDA_OPS_CUDA_H
 

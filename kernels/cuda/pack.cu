@@ -1,9 +1,10 @@
-/* Weights into panels as their rows arrive on the device. The layout is kern.h's. */
+/* Packs weights into panels (packed tiles) as their rows arrive on the device. kern.h describes the
+ * layout. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 #include "kernels/quant_body.h"
 
-/* One element of one row a thread. */
+/* One thread per element of a row. */
 BLOCK_INLINE void pack_rows_block(const struct pack_work *a, struct cuda_block b, void *shared)
 {
     (void)shared;
@@ -24,7 +25,7 @@ BLOCK_INLINE void pack_rows_block(const struct pack_work *a, struct cuda_block b
 }
 CUDA_KERNEL(pack_rows, pack_work)
 
-/* The transposed way: row b.y holds input row0 + b.y of all outputs. */
+/* The rows are transposed: row b.y holds input row0 + b.y of all outputs. */
 BLOCK_INLINE void pack_columns_block(const struct pack_work *a, struct cuda_block b, void *shared)
 {
     (void)shared;
@@ -64,7 +65,7 @@ BLOCK_INLINE void pack_code(const struct pack_work *a, size_t n, size_t byte, co
     quad[j] = (uint8_t)((from_low >> shift & 15) | (from_high >> shift & 15) << 4);
 }
 
-/* One scale or zero point of one group; per channel one is repeated. */
+/* Writes one scale or zero point of group g. A per-channel scale is written for every group. */
 BLOCK_INLINE void pack_element(const struct pack_work *a, size_t n, size_t g, const char *row)
 {
     const size_t from = a->w.quant.group == 0 ? 0 : g, to = kern_quant_scale_index(&a->w, n, g);

@@ -1,5 +1,5 @@
-/* Rows as int8 codes: one block a group of a row. The largest magnitude and the sum of codes are
- * integers, so atomics find them in any order. */
+/* Quantizes rows to int8: one block per group of a row. Atomics find the group's largest magnitude
+ * and the sum of its quantized values; both are integers, so the order does not matter. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/quant_body.h"
 

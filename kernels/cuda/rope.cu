@@ -1,4 +1,5 @@
-/* RoPE: the angles of a step's rows, and turning the pairs of all heads. One thread a pair. */
+/* RoPE: computes the angles of a step's rows and rotates the pairs of all heads. One thread per
+ * pair. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 

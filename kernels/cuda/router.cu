@@ -1,17 +1,17 @@
-/* The router: one block a row. An expert is chosen when fewer than K have a larger key, which all
- * experts find out side by side; the sums are chains, so one thread adds. */
+/* The router: one block per row. An expert is chosen when fewer than K experts have a larger key;
+ * all threads compare in parallel. One thread adds the sums, because their order is fixed. */
 #include "kernels/choose_body.h"
 #include "kernels/cuda/dialect.h"
 
-/* A row's shared memory; ops_cuda.c says how much. */
+/* A row's shared memory; op_router_cuda computes its size. */
 struct router_part {
     const float *logits;
     float *keys;        /* [E] */
-    float *p;           /* [E] exp(l - max), of softmax */
+    float *p;           /* [E] exp(l - max), for softmax */
     float *group_keys;  /* [n_groups] */
     float *max;         /* [1] */
     uint8_t *chosen;    /* [E] */
-    uint8_t *group_out; /* [n_groups] its experts cannot be chosen */
+    uint8_t *group_out; /* [n_groups] 1: the group's experts cannot be chosen */
 };
 
 BLOCK_INLINE struct router_part router_part_of(const struct router_args *a, size_t row,
@@ -28,7 +28,7 @@ BLOCK_INLINE struct router_part router_part_of(const struct router_args *a, size
     return r;
 }
 
-/* How many of n have a key greater than that of number i. */
+/* The number of keys, of n, that are greater than key i. */
 BLOCK_INLINE uint32_t router_n_before(const float *keys, uint32_t n, uint32_t i)
 {
     const uint64_t key = kern_router_key(keys[i], i);
@@ -55,7 +55,7 @@ BLOCK_INLINE void router_keys(const struct router_args *a, const struct router_p
     BLOCK_SYNC();
 }
 
-/* Experts outside the best runs get the key -infinity. */
+/* Sets the keys of experts outside the best groups to -infinity. */
 BLOCK_INLINE void router_limit(const struct router_args *a, const struct router_part *r)
 {
     const uint32_t n_groups = a->rule.n_groups, n = a->n_experts / n_groups;

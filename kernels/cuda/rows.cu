@@ -1,5 +1,5 @@
-/* Moving and adding rows: gather, permutation, rows into wider ones, scatter to experts, combine,
- * add. */
+/* Moves and combines rows: gather, permute, copy into wider rows, scatter to experts, combine
+ * experts' results; add, scale, clamp and bias. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/ops.h"
 

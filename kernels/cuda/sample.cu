@@ -1,20 +1,20 @@
-/* From logits to tokens in integers: the largest logit, bias and penalties, and the draw under
- * top-k, top-p and min-p. The order is that of keys, so each limit is the largest key for which a
- * sum over keys that are at least as large suffices; it is found a byte at a time, by sums for each
- * value of the byte, and integers may be added in any order. */
+/* From logits to tokens in integer arithmetic: argmax, logit bias and penalties, and the draw under
+ * top-k, top-p and min-p. Tokens are ordered by keys. Each limit is the largest key such that the
+ * sum over all keys at or above it is large enough. The search finds that key one byte at a time,
+ * from sums for each value of the byte; integer sums do not depend on their order. */
 #include "kernels/cuda/dialect.h"
 #include "kernels/elementary_body.h"
 #include "kernels/logit_body.h"
 
 typedef unsigned __int128 uint128;
 
-/* (ordered bits, ~id): the greatest logit with the smallest id is the largest. */
+/* (ordered bits, ~id): the largest key is the greatest logit, and among equals the smallest id. */
 BLOCK_INLINE uint64_t sample_key(float logit, uint32_t id)
 {
     return (uint64_t)kern_ordered_bits(logit + 0.0f) << 32 | (uint32_t)~id;
 }
 
-/* CUDA_ARGMAX_SPAN logits a block. */
+/* One block per CUDA_ARGMAX_SPAN logits. */
 BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b, void *shared)
 {
     uint64_t *best = (uint64_t *)shared;
@@ -50,7 +50,8 @@ BLOCK_INLINE void argmax_block(const struct argmax_args *a, struct cuda_block b,
 }
 CUDA_KERNEL(argmax, argmax_args)
 
-/* CUDA_ARGMAX_SPAN logits a block; integers are added in any order. */
+/* One block per CUDA_ARGMAX_SPAN logits. The masses are integers, so their order does not matter.
+ */
 BLOCK_INLINE void score_block(const struct score_args *a, struct cuda_block b, void *shared)
 {
     int64_t *total = (int64_t *)shared;
@@ -100,16 +101,16 @@ CUDA_KERNEL(change_logits, change_logits_args)
 
 enum { BYTE_VALUES = 256 };
 
-/* One row, what of it is kept, and the block's shared memory. */
+/* One row, the limit on its keys, and the block's shared memory. */
 struct pick_part {
     const float *logits;
     size_t n;
     float max, inv_t;
-    uint64_t least;  /* keys below are not kept */
-    bool counts;     /* each counts 1 instead of its mass */
-    int64_t *sums;   /* shared [BYTE_VALUES] for each value of a byte of the key */
-    uint64_t *key;   /* shared: what was found of it */
-    uint64_t *above; /* shared: the sum over greater keys */
+    uint64_t least;  /* tokens with smaller keys are out */
+    bool counts;     /* a token counts 1 instead of its mass */
+    int64_t *sums;   /* shared [BYTE_VALUES]: a sum per value of the key's current byte */
+    uint64_t *key;   /* shared: the bytes of the key found so far */
+    uint64_t *above; /* shared: the sum over keys above *key */
 };
 
 BLOCK_INLINE uint64_t pick_mass(const struct pick_part *p, float logit)
@@ -118,8 +119,9 @@ BLOCK_INLINE uint64_t pick_mass(const struct pick_part *p, float logit)
     return e <= 1.0f ? (uint64_t)((double)e * 0x1p32) : 0;
 }
 
-/* sums[value] over the kept keys whose bytes above `shift` are those of *key. Neighbours seldom
- * differ in the first byte, so each thread adds up runs before it adds to shared memory. */
+/* Adds to sums[value] every key that is in and agrees with *key above this byte. Neighbouring
+ * tokens seldom differ in the first byte, so each thread adds up equal values before it adds to
+ * shared memory. */
 BLOCK_INLINE void pick_add_byte(const struct pick_part *p, int shift)
 {
     FOR_THREADS(t)
@@ -145,8 +147,8 @@ BLOCK_INLINE void pick_add_byte(const struct pick_part *p, int shift)
     BLOCK_SYNC();
 }
 
-/* The largest key whose sum over kept keys from it on, times 2^shift, is at least `want`; 0 where
- * all of them are not enough. */
+/* The largest key such that 2^shift times the sum over all keys at or above it is at least `want`;
+ * 0: the whole sum is too small. */
 BLOCK_INLINE uint64_t pick_largest(const struct pick_part *p, int want_shift, uint128 want)
 {
     BLOCK_SYNC();
@@ -176,7 +178,7 @@ BLOCK_INLINE uint64_t pick_largest(const struct pick_part *p, int want_shift, ui
     return *p->key;
 }
 
-/* The sum over what is kept. */
+/* The mass of all tokens that are in. */
 BLOCK_INLINE uint64_t pick_sum(const struct pick_part *p)
 {
     BLOCK_SYNC();
@@ -197,7 +199,8 @@ BLOCK_INLINE uint64_t pick_sum(const struct pick_part *p)
     return (uint64_t)p->sums[0];
 }
 
-/* The largest kept key whose mass is below least_mass: where min-p cuts; 0: nowhere. */
+/* The largest key that is in and has a mass below least_mass, which is where min-p cuts; 0: none.
+ */
 BLOCK_INLINE uint64_t pick_first_below(const struct pick_part *p, uint64_t least_mass)
 {
     BLOCK_SYNC();
@@ -225,7 +228,7 @@ BLOCK_INLINE uint64_t pick_fixed(float fraction)
     return (uint64_t)((double)fraction * 0x1p32);
 }
 
-/* The key of the token that is drawn from what is kept; 0: nothing is kept. */
+/* Draws a token. Returns its key; 0: no token is in. */
 BLOCK_INLINE uint64_t pick_draw(struct pick_part *p, const struct pick_row *o)
 {
     if (o->top_k > 0 && (size_t)o->top_k < p->n) {

@@ -1,5 +1,5 @@
-/* The driver of a build with the CUDA toolkit: CUDA's runtime and cuBLASLt behind
- * the table of driver.h. C++ only because nvcc compiles it. Holds no state of its own. */
+/* The driver of a build with the CUDA toolkit: the table of driver.h over CUDA's runtime and
+ * cuBLASLt. C++ only because nvcc compiles it. Holds no state of its own. */
 #include <cuda_runtime.h>
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ static int drv_device_facts(int device, struct cuda_facts *out)
     return 0;
 }
 
-/* The pool keeps what is returned to it: steps allocate nothing, and start-up soon nothing new. */
+/* The memory pool keeps what is released, so that later allocations are quick. */
 static int drv_device_use(int device)
 {
     cudaError_t error = cudaSetDevice(device);
@@ -75,7 +75,10 @@ static int drv_memory(struct cuda_memory *out)
 static int drv_alloc(void **out, size_t n_bytes, void *stream)
 {
     const cudaError_t error = cudaMallocAsync(out, n_bytes, stream_of(stream));
-    if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError(); /* it is not sticky */
+    if (error == cudaErrorMemoryAllocation)
+        (void)cudaGetLastError(); /* clears the error, which
+                                     would otherwise be
+                                     reported again */
     return error;
 }
 
@@ -158,7 +161,7 @@ static dim3 blocks_of(struct cuda_grid grid)
     return dim3(grid.y, grid.x, grid.z);
 }
 
-/* A kernel must be told before it gets more shared memory than all had once. */
+/* CUDA wants to be told before a kernel uses more shared memory than the default. */
 static int allow_shared(enum cuda_kernel kernel, uint32_t n_bytes)
 {
     if (n_bytes <= CUDA_SHARED_PLAIN) return 0;
@@ -179,17 +182,17 @@ static int drv_launch(enum cuda_kernel kernel, struct cuda_grid grid, const void
 /* --- graphs: what a capture of the stream gives --------------------------------------------- */
 
 struct cuda_graph {
-    cudaGraph_t graph; /* names the nodes */
+    cudaGraph_t graph; /* has the nodes that graph_change is given */
     cudaGraphExec_t exec;
 };
 
-/* Other threads, NCCL's among them, may do what they like meanwhile. */
+/* relaxed capture: other threads, NCCL's among them, may call CUDA meanwhile */
 static int drv_graph_begin(void *stream)
 {
     return cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal);
 }
 
-/* The node that the next work would depend on: only the last one, as one stream is captured. */
+/* The last node of the capture. There is exactly one, because one stream is captured. */
 static int drv_graph_node(void *stream, void **node)
 {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -239,7 +242,7 @@ static int drv_graph_end(void *stream, void **graph)
         return 0;
     }
     (void)drv_graph_destroy(g);
-    (void)cudaGetLastError(); /* it is not sticky */
+    (void)cudaGetLastError(); /* clears the error, which would otherwise be reported again */
     return error;
 }
 

@@ -1,7 +1,7 @@
-/* Dense products by cuBLASLt. In the law's arithmetic: the n-th algorithm of the list that the
- * library gives for a fixed shape of the product's type and inputs, used for every number of rows
- * and outputs; no split-K, no TF32, f32 sums. Whether rows and outputs then change a byte is tested
- * by who calls (gemm_cuda.c), not believed. */
+/* Dense products by cuBLASLt. In the arithmetic of the numerics law: the n-th algorithm that the
+ * library lists for a fixed shape with the product's type and inputs, used for every number of rows
+ * and outputs; without split-K or TF32, with f32 sums. gemm_cuda.c tests whether rows and outputs
+ * then change a bit. */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -33,7 +33,7 @@ extern "C" {
     X(MatrixLayoutDestroy)                                                                         \
     X(MatrixLayoutSetAttribute)
 
-/* Opened when a device is, so that one program runs where it is and where it is not. */
+/* Loaded when a device is opened, so that the program also runs where cuBLASLt is missing. */
 struct library {
     void *handle;
 #define X(name) decltype(&cublasLt##name) name;
@@ -43,13 +43,14 @@ struct library {
 
 enum {
     WORKSPACE_BYTES = 32 << 20,
-    LIST_ROWS = 128, /* the shape for which algorithms of the law are listed */
+    LIST_ROWS = 128, /* the shape for which the law's algorithms are listed */
     LIST_OUTPUTS = 4096,
     LIST_MAX = 16,
     KNOWN_MAX = 256,
 };
 
-/* An algorithm found, so that steps ask the library nothing; rows and n are 0 in the law's. */
+/* An algorithm chosen before, so that steps do not ask the library again. rows, n and batch are 0
+ * for the law's algorithms. */
 struct known {
     enum dtype dtype;
     size_t rows, n, k, batch;
@@ -62,7 +63,7 @@ struct gemm_cublas {
     cublasLtHandle_t handle;
     cudaStream_t stream;
     void *workspace;
-    struct known known[KNOWN_MAX]; /* the last ones */
+    struct known known[KNOWN_MAX]; /* the latest KNOWN_MAX */
     uint32_t n_known;
 };
 
@@ -130,7 +131,7 @@ static int shape_init(const struct library *lib, struct shape *s, const struct c
     return wrong(st);
 }
 
-/* The shape that stands for all of a type and k. */
+/* The shape whose list of algorithms serves all shapes of a type and k. */
 static struct cuda_gemm listed_shape(const struct cuda_gemm *g)
 {
     struct cuda_gemm of = *g;
@@ -165,7 +166,7 @@ static cublasStatus_t list(struct gemm_cublas *b, const struct shape *s, bool fr
     return st;
 }
 
-/* Whether an algorithm adds each output's products in one place. */
+/* Whether an algorithm sums each output in one place (no split-K). */
 static bool is_whole(const struct library *lib, const cublasLtMatmulAlgo_t *algo)
 {
     int32_t split = 1;
@@ -290,7 +291,7 @@ extern "C" int gemm_cublas_close(void *gemm)
         const int last = wrong(b->lib.Destroy(b->handle));
         if (error == 0) error = last;
     }
-    free(b); /* the library stays: its kernels are in the GPU's context */
+    free(b); /* the library stays loaded, because the GPU's context holds its kernels */
     return error;
 }
 

@@ -1,4 +1,4 @@
-/* cuBLASLt behind the gemm entries of a cuda_driver. Called by driver_cuda.cu alone. */
+/* The gemm entries of a cuda_driver over cuBLASLt. Called only by driver_cuda.cu. */
 #ifndef SHOAL_KERNELS_CUDA_GEMM_CUBLAS_H
 #define SHOAL_KERNELS_CUDA_GEMM_CUBLAS_H
 
@@ -7,11 +7,11 @@
 struct cuda_gemm;
 
 enum {
-    GEMM_ERROR_BASE = 1 << 20, /* cuBLAS's errors stand above CUDA's */
+    GEMM_ERROR_BASE = 1 << 20, /* added to cuBLAS's errors, above all of CUDA's */
     GEMM_NO_LIBRARY = GEMM_ERROR_BASE + 1000,
 };
 
-/* Local. The library, opened where the program runs, its workspace, and what it chose so far. */
+/* Local. Loads the library from the machine that runs the program and allocates its workspace. */
 int gemm_cublas_open(void *stream, void **out, char *library, size_t n);
 int gemm_cublas_close(void *gemm);
 
