@@ -1,51 +1,56 @@
-/* Attention, shared by the instruction sets. The heads of a kv head share the loads of a tile's
- * keys and values; FOLD_ROWS queries share each vector. With many queries, keys and values are
- * converted to floats once, and keys are transposed where that pays. With few queries they are read
- * in place, in the cache's type.
+/* Attention, shared by the instruction sets. All heads of a kv head use the same keys and values,
+ * so a block of queries walks a tile together, FOLD_ROWS queries at a time. With many queries, keys
+ * and values are converted to floats once per tile, and keys are transposed if that pays. With few
+ * queries they are read from the cache in its own type.
  *
- * The including file defines FOLD_ROWS, queries that are folded at a time, at most 8;
- * VALUE_VECTORS, vectors of an output in registers; the pieces of its vec.h; kv_load16 (elements of
- * the cache as floats) and dots16 (scores of 16 slots: 16 lanes, tree 8-4-2-1); rows_max and
- * rows_tree (to[r] = the largest lane, or the tree, of n vectors); TURN_KEYS, and where that is 1,
- * v16_turn (a square of 16 vectors, turned); FOLD_FOUR, and where that is 1, fold_four (below). */
+ * The including file defines
+ *     FOLD_ROWS                queries folded at a time, at most 8
+ *     VALUE_VECTORS            vectors of 16 outputs held in registers
+ *     the functions v16_...    as in its vec.h
+ *     kv_load16, dots16        16 cache elements as floats; the scores of 16 slots
+ *     rows_max, rows_tree      to[r] = the maximum, or the sum in tree order, of vector r
+ *     TURN_KEYS                1: v16_turn transposes 16 vectors
+ *     FOLD_FOUR                1: fold_four folds the states of four rows */
 #ifndef SHOAL_KERNELS_ATTENTION_BODY_H
 #define SHOAL_KERNELS_ATTENTION_BODY_H
 
 #include "kernels/body.h"
 
 enum {
-    BLOCK_QUERIES = 256,                    /* queries that share a tile of floats */
-    WORTH_QUERIES = 2 * FOLD_ROWS,          /* least queries for converting to floats */
-    WORTH_TURNING = 8 * FOLD_ROWS,          /* least queries for transposing keys */
-    SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* keys and values, or latents, of a tile */
+    BLOCK_QUERIES = 256,                    /* queries that share a converted tile */
+    WORTH_QUERIES = 2 * FOLD_ROWS,          /* least queries for which a tile is converted */
+    WORTH_TURNING = 8 * FOLD_ROWS,          /* least queries for which keys are transposed */
+    SCRATCH_FLOATS = 640 * KV_BLOCK_TOKENS, /* a tile's keys and values, or latents */
     TILE = KV_BLOCK_TOKENS,
 };
 
-/* A tile's keys and values [slot][d] in the cache, or as floats. */
+/* A tile's keys and values [slot][d], in the cache's type or as floats. Transposed keys are
+ * [d][slot]. */
 struct tile {
     const void *keys, *values;
-    const float *key_scales, *value_scales; /* of int8 codes, [slot] */
+    const float *key_scales, *value_scales; /* [slot], for int8 only */
     size_t head_dim;
 };
 
-/* For each of up to eight rows that are folded: the (m, l) of a tile, and the factors of the fold:
- * a multiplies the old output, b the tile's. */
+/* For up to eight rows: a tile's maximum m and sum l, and the factors of the fold: `a` for the old
+ * output, `b` for the tile's. */
 struct rows_part {
     float max[8], sum[8], a[8], b[8];
 } __attribute__((aligned(64)));
 
-/* A query and the slots [j0, j1) of a tile that it sees. Its running state is (max, sum) and O,
- * which is accumulated in `out`. Rows that are folded together either all leave parts, or have max
- * and sum at consecutive addresses; if one row is_first, so are all rows after it. */
+/* A query and the slots [j0, j1) of a tile that it sees. Its running state is (max, sum) and the
+ * output that accumulates in `out`. Of rows that are folded together, either all store parts
+ * (struct attn_slice), or their max and sum are consecutive in memory; if one row is_first, so are
+ * all rows after it. */
 struct seen_row {
     const float *q;
     float *out, *max, *sum;
     size_t j0, j1;
-    bool is_first; /* of the tiles that are folded */
+    bool is_first; /* this is the first tile folded into the state */
 };
 
-/* e[r][j] = scores of n_rows (constant) rows in slots [16i, 16i + 16) from `first` on, before their
- * scale; in place of slots that no row sees, those that one sees are read. */
+/* e[r][j] = the scores of n_rows (constant) rows, without their scale, for 16 slots at a time from
+ * `first` to `end`. A slot that no row sees gets the score of one that is seen. */
 ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, size_t first, size_t end, float (*e)[TILE])
 {
@@ -61,8 +66,8 @@ ALWAYS_INLINE void scores(enum dtype t, size_t n_rows, const struct tile *tile,
 }
 
 #if TURN_KEYS
-/* s[r][i] = lane `lane` of the 16 of each dot, and lane + 8, added: the tree's first level. A
- * vector has 16 slots from j + 16i on. */
+/* s[r][i] = lane `lane` plus lane `lane` + 8 of each dot: the first level of the tree. Vector i has
+ * the 16 slots from j + 16i on. */
 ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile *tile,
                              const struct seen_row *rows, size_t j, size_t lane, struct v16 *s)
 {
@@ -91,8 +96,9 @@ ALWAYS_INLINE void lane_pair(size_t n_rows, size_t n_vectors, const struct tile 
     for (size_t i = 0; i < n_rows * n_vectors; i++) s[i] = v16_add(low[i], high[i]);
 }
 
-/* e[r][j ..] of 16 n_vectors slots; both numbers are constant. Lanes come in the order in which the
- * tree 8-4-2-1 needs them, so that few of its sums wait. */
+/* e[r][j ..] = the scores of 16 * n_vectors slots from transposed keys. n_rows and n_vectors are
+ * constant. Lanes are computed in the order in which the tree 8-4-2-1 combines them, so that few
+ * sums have to be kept. */
 ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct tile *tile,
                                const struct seen_row *rows, size_t j, float (*e)[TILE])
 {
@@ -118,7 +124,7 @@ ALWAYS_INLINE void turned_dots(size_t n_rows, size_t n_vectors, const struct til
         v16_store(e[i / n_vectors] + j + i % n_vectors * 16, one[i]);
 }
 
-/* As scores, of keys that are floats [d][slot]. */
+/* The same as `scores`, from transposed keys (floats [d][slot]). */
 ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile *tile,
                                  const struct seen_row *rows, size_t first, size_t end,
                                  float (*e)[TILE])
@@ -129,8 +135,8 @@ ALWAYS_INLINE void turned_scores(size_t n_rows, const struct tile *tile,
 }
 #endif
 
-/* e[r][j] = exp(s_j - m), +0 of hidden slots; (m, l) of each row. A NaN score is not the maximum,
- * and makes e, l and the row NaN. */
+/* Scores to weights: e[r][j] = exp(s_j - m), +0 for slots that row r does not see; and each row's
+ * (m, l). A NaN score is never the maximum, but makes e, l and the row NaN. */
 ALWAYS_INLINE void weights(size_t n_rows, const struct seen_row *rows, float scale, size_t first,
                            size_t end, float (*e)[TILE], struct rows_part *part)
 {
@@ -162,7 +168,8 @@ ALWAYS_INLINE void weights(size_t n_rows, const struct seen_row *rows, float sca
     rows_tree(n_rows, lanes, part->sum);
 }
 
-/* Continues the sums o[n_rows][n_vectors] (constant) over the values of slots [j0, j1). */
+/* o[n_rows][n_vectors] += weights times the values of slots [j0, j1). n_rows and n_vectors are
+ * constant. */
 ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors,
                               const struct tile *tile, size_t j0, size_t j1, size_t d,
                               const float (*e)[TILE], struct v16 *o)
@@ -183,8 +190,9 @@ ALWAYS_INLINE void add_values(enum dtype t, size_t n_rows, size_t n_vectors,
     }
 }
 
-/* out[d ..] = o, or fma(o, b, out * a) after the first tile, for n_vectors (constant) vectors.
- * Rows see nearly the same slots: what some alone see comes before or after. */
+/* Folds the tile's values into out[d ..]: out = o for the first tile, then fma(o, b, out * a). The
+ * rows see nearly the same slots: the slots that all see are added together, the others row by row.
+ */
 ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
                                const struct tile *tile, const struct seen_row *rows,
                                const float (*e)[TILE], const struct rows_part *f, size_t d)
@@ -215,8 +223,8 @@ ALWAYS_INLINE void fold_values(enum dtype t, size_t n_rows, size_t n_vectors,
     }
 }
 
-/* Folds the parts (m, l) of n rows into their states; a and b: what their outputs take. Only some
- * of the rows are first, or FOLD_FOUR has no way for so many. */
+/* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b. Handles the
+ * cases that fold_states does not. */
 ALWAYS_INLINE void fold_some(size_t n, const struct seen_row *rows, struct rows_part *part)
 {
     float max[FOLD_ROWS], x[16] = {0.0f};
@@ -238,7 +246,7 @@ ALWAYS_INLINE void fold_some(size_t n, const struct seen_row *rows, struct rows_
     }
 }
 
-/* The same of any rows. */
+/* Folds a tile's (m, l) of n rows into their states, and sets the factors a and b. */
 ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct rows_part *part)
 {
     if (rows[0].is_first) {
@@ -246,7 +254,7 @@ ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct row
         for (size_t r = 0; r < n; r++) {
             *rows[r].max = part->max[r];
             *rows[r].sum = part->sum[r];
-            part->a[r] = part->b[r] = 1.0f; /* not used */
+            part->a[r] = part->b[r] = 1.0f; /* not read */
         }
         return;
     }
@@ -259,8 +267,8 @@ ALWAYS_INLINE void fold_states(size_t n, const struct seen_row *rows, struct row
     fold_some(n, rows, part);
 }
 
-/* Folds a tile into the states of n_rows (constant) consecutive rows, which all see a slot that all
- * see; a row's first tile is taken as it is. */
+/* Folds a tile into the states of n_rows (constant) consecutive rows. At least one slot is seen by
+ * all of them. */
 ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct tile *tile,
                         const struct seen_row *rows, float scale)
 {
@@ -279,14 +287,15 @@ ALWAYS_INLINE void fold(enum dtype t, bool turned, size_t n_rows, const struct t
     for (; d < tile->head_dim; d += 16) fold_values(t, n_rows, 1, tile, rows, e, &part, d);
 }
 
-/* At most BLOCK_QUERIES queries of a slice from query `first` on: row by row, head by head. */
+/* At most BLOCK_QUERIES queries of a slice, from query `first` on. Queries are counted row by row,
+ * head by head. */
 struct block {
     const struct attn_args *args;
     const struct attn_slice *slice;
     const struct seq_rows *seq;
     size_t n_heads, first, n;
     struct query {
-        size_t at, position; /* of its head in q and out, in elements; in the sequence */
+        size_t at, position; /* at: element of its head in q and out; position: in the sequence */
     } query[BLOCK_QUERIES];
     float max[BLOCK_QUERIES], sum[BLOCK_QUERIES];
 };
@@ -296,7 +305,7 @@ static size_t query_head(const struct block *b, size_t i)
     return b->slice->head0 + (b->first + i) % b->n_heads;
 }
 
-/* Finds the n queries from `first` on. */
+/* Makes b the block of the n queries from `first` on. */
 static void block_begin(struct block *b, size_t first, size_t n)
 {
     const size_t hd = b->args->kv.head_dim;
@@ -312,7 +321,7 @@ static void block_begin(struct block *b, size_t first, size_t n)
     }
 }
 
-/* The positions of tile n that query i sees; false: none. */
+/* Fills row: query i and the slots of tile n that it sees. False: it sees none. */
 ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_row *row)
 {
     const struct attn_args *a = b->args;
@@ -335,7 +344,8 @@ ALWAYS_INLINE bool query_sees(struct block *b, size_t i, size_t n, struct seen_r
     return p >= start && lo < start + TILE;
 }
 
-/* Query i and those after it, at most FOLD_ROWS, that all see a slot of tile n that all see. */
+/* Fills rows with query i and the queries after it, at most FOLD_ROWS, as long as they share a
+ * visible slot of tile n. Returns their number. */
 ALWAYS_INLINE size_t queries_that_see(struct block *b, size_t i, size_t n, struct seen_row *rows)
 {
     size_t k = 0;
@@ -344,7 +354,8 @@ ALWAYS_INLINE size_t queries_that_see(struct block *b, size_t i, size_t n, struc
     return k;
 }
 
-/* Tile n for the queries of the block that see it; turned: its keys are [d][slot]. */
+/* Folds tile n into the queries of the block that see it. turned: the tile's keys are transposed.
+ */
 ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t n,
                               const struct tile *tile)
 {
@@ -364,7 +375,7 @@ ALWAYS_INLINE void block_tile(enum dtype t, bool turned, struct block *b, size_t
     }
 }
 
-/* The same of a tile of floats, once for all types. */
+/* block_tile for a tile of floats, compiled once for all cache types. */
 static __attribute__((noinline)) void block_tile_floats(struct block *b, size_t n,
                                                         const struct tile *tile)
 {
@@ -378,8 +389,8 @@ static __attribute__((noinline)) void block_tile_turned(struct block *b, size_t 
     block_tile(DTYPE_F32, true, b, n, tile);
 }
 
-/* to [n][TILE] = n elements of slots [j0, j1), turned; the last of them in the place of what else
- * is in their vectors. */
+/* to [n][TILE] = the keys of slots [j0, j1), n elements each, transposed. Vectors of 16 slots are
+ * filled up with copies of slots j0 and j1 - 1. */
 ALWAYS_INLINE void turn_keys(enum dtype t, const void *from, const float *scales, size_t n,
                              size_t j0, size_t j1, float *to)
 {
@@ -399,7 +410,7 @@ ALWAYS_INLINE void turn_keys(enum dtype t, const void *from, const float *scales
 }
 #endif
 
-/* Slots [j0, j1) of n elements as floats. */
+/* to[slot][n] = slots [j0, j1) as floats. */
 ALWAYS_INLINE void make_floats(enum dtype t, const void *from, const float *scales, size_t n,
                                size_t j0, size_t j1, float *to)
 {
@@ -410,7 +421,7 @@ ALWAYS_INLINE void make_floats(enum dtype t, const void *from, const float *scal
     }
 }
 
-/* Tile n as it stands in the cache. */
+/* Tile n in the cache. */
 ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_t n)
 {
     const struct kv_view *kv = &b->args->kv;
@@ -425,7 +436,7 @@ ALWAYS_INLINE struct tile cached_tile(enum dtype t, const struct block *b, size_
                          .head_dim = kv->head_dim};
 }
 
-/* The block's queries see positions [lo, p1], and tiles [n0, n1) are wanted. */
+/* The block's queries see the positions [lo, p1] between them; tiles [n0, n1) are to be folded. */
 struct seen_tiles {
     size_t lo, p1, n0, n1;
 };
@@ -505,15 +516,15 @@ ALWAYS_INLINE void attention(enum dtype t, const struct attn_args *a, const stru
     }
 }
 
-/* Up to 16 parts of a head, `stride` floats apart, in their order. */
+/* Up to 16 consecutive parts of a head, `stride` floats apart. */
 struct part_run {
-    const float *o; /* [n] of Hd, max, sum */
+    const float *o; /* [n] parts: Hd outputs, max, sum */
     size_t stride, n;
-    bool is_first; /* the first of them is the row's first */
+    bool is_first; /* the run begins with the row's first tile */
 };
 
-/* Folds the states of a run; a, b [n]: what the outputs take. The maxima are a chain, the exps of
- * all steps are not. */
+/* Folds the states (max, sum) of a run into total, and sets the factors a and b [n] for the
+ * outputs. The maxima depend on each other, but the exponentials are computed together. */
 ALWAYS_INLINE void fold_part_states(const struct part_run *run, size_t hd, float total[2],
                                     float a[16], float b[16])
 {
@@ -533,7 +544,7 @@ ALWAYS_INLINE void fold_part_states(const struct part_run *run, size_t hd, float
     }
 }
 
-/* Elements [d, d + 16 n_vectors) of the run's outputs; n_vectors is constant. */
+/* Folds elements [d, d + 16 n_vectors) of the run's outputs into out. n_vectors is constant. */
 ALWAYS_INLINE void fold_part_values(const struct part_run *run, size_t n_vectors, size_t d,
                                     const float a[16], const float b[16], float *out)
 {
@@ -552,7 +563,8 @@ ALWAYS_INLINE void fold_part_values(const struct part_run *run, size_t n_vectors
     for (size_t v = 0; v < n_vectors; v++) v16_store(out + d + 16 * v, o[v]);
 }
 
-/* A head's tiles [tile0, tile1) from their parts. */
+/* Folds the parts of tiles [tile0, tile1) of a head into its output; divides the output after the
+ * row's last tile. */
 ALWAYS_INLINE void fold_parts(const struct attn_args *args, const struct attn_slice *s, size_t head)
 {
     const struct seq_rows *seq = &args->seqs[s->seq];

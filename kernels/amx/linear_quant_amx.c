@@ -1,13 +1,13 @@
-/* Linears with quantized weights and int8 activations of many rows on AMX: tiles of 16 rows and 16
- * outputs give the exact sums of each group, which go through memory of the first-level cache into
- * the vectors of AVX-512, where they become floats and steps of the chains. */
+/* Linears with quantized weights and int8 activations on AMX, for many rows. Tile registers of 16
+ * rows and 16 outputs compute the exact integer sums of each group. The sums go through the
+ * first-level cache into AVX-512 vectors, which convert them to floats and continue the chains. */
 #include "kernels/amx/amx.h"
 
 #include "kernels/amx/tiles.h"
 #include "kernels/avx512/avx512.h"
 
 enum {
-    SET_TILE_ROWS = 256, /* a whole block */
+    SET_TILE_ROWS = 256, /* a whole block of rows */
     SET_BYTES_ROWS = SET_TILE_ROWS,
     SET_SIGNED = 1,
     SET_ENDS = 1
@@ -19,40 +19,40 @@ enum {
 #include "kernels/avx512/turn.h"
 
 enum {
-    RING = 4,               /* groups whose sums stand in memory, each from a tile of its own */
-    AHEAD = 3,              /* groups multiplied before the sums of the first are read */
-    CACHED_CODES = 3 << 18, /* bytes, of a second-level cache of 2 MiB */
+    RING = 4,               /* groups whose sums are in memory; each has its tile register */
+    AHEAD = 3,              /* groups multiplied before the first one's sums are read */
+    CACHED_CODES = 3 << 18, /* bytes of activations that a 2 MiB second-level cache keeps */
 };
 
 typedef int32_t tile_sums[TILE_ROWS][PANEL_COLUMNS];
 
-/* The scales and sums of 16 rows, group by group, so that those of a group stand side by side. */
+/* The scales and sums of 16 rows, transposed so that those of one group are consecutive. */
 struct tile_rows {
     float scales[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
     int32_t sums[QUANT_PIECE_GROUPS][TILE_ROWS] __attribute__((aligned(64)));
 };
 
-/* The chains of 16 rows by a panel, over the groups of a piece. They follow each other panel by
- * panel, then tile by tile. */
+/* The chains of 16 rows and one panel over the groups of a K-slice. They are computed panel by
+ * panel for each tile of rows. */
 struct chain {
     size_t tile, panel;
-    size_t row; /* the tile's first: the last tile ends where the rows do */
+    size_t row; /* first row; the last tile overlaps the one before when rows are left over */
 };
 
-/* The codes of a group: of the tile's first row, and of the panel. */
+/* A group's quantized values: those of the tile's first row, and those of the panel. */
 struct codes {
     const int8_t *x;
     const uint8_t *w;
 };
 
-/* Lines still to be fetched begin at `next`; of `n` of them in a chain `due` groups' parts are due.
- */
+/* Prefetches: `next` is the next cache line; a chain fetches n lines, spread over its groups; `due`
+ * counts towards the next line. */
 struct fetch {
     const uint8_t *next;
     size_t n, due;
 };
 
-/* out[g][r] = word g < n of row r, rows `stride` words apart. */
+/* out[g][r] = word g of row r, for g < n. Rows are `stride` words apart. */
 ALWAYS_INLINE void turn_rows(const void *rows, size_t stride, size_t n, void *out)
 {
     const __mmask16 all = (__mmask16)((1u << n) - 1);
@@ -78,8 +78,8 @@ ALWAYS_INLINE void chain_next(const struct quant_tile *t, struct chain *c)
     c->row = quant_min(++c->tile * TILE_ROWS, t->n_rows - TILE_ROWS);
 }
 
-/* The first codes of the chain after c. No part of the loops: the pointers stay in registers there.
- */
+/* The first quantized values of the chain after c. Not inlined, so that the loop keeps its pointers
+ * in registers. */
 static __attribute__((noinline)) struct codes codes_next(const struct quant_tile *t,
                                                          struct chain *c)
 {
@@ -87,7 +87,7 @@ static __attribute__((noinline)) struct codes codes_next(const struct quant_tile
     return (struct codes){t->x + c->row * t->x_stride, t->w + c->panel * t->w_stride};
 }
 
-/* The exact sums of a group, in tile i. */
+/* Computes the exact sums of a group into tile register i. */
 ALWAYS_INLINE void group_multiply(size_t group, struct codes c, size_t x_stride, size_t i)
 {
     const int sums = TILE_SUMS + (int)i, x_tile = TILE_X + (int)(i % 2), w_tile = x_tile + 2;
@@ -100,7 +100,7 @@ ALWAYS_INLINE void group_multiply(size_t group, struct codes c, size_t x_stride,
     }
 }
 
-/* The input of the end of a group of chains. */
+/* The chain that is being continued, and its scales, zero points and prefetches. */
 struct finish {
     struct chain chain;
     struct fetch ahead;
@@ -109,7 +109,8 @@ struct finish {
     struct tile_rows rows;
 };
 
-/* A part of the lines of the next codes for each chain. No part of the loops, as codes_next. */
+/* Prepares f for the chain f->chain. Not inlined, so that the loop keeps its pointers in registers.
+ */
 static __attribute__((noinline)) void finish_start(const struct quant_tile *t, struct finish *f)
 {
     const struct chain *c = &f->chain;
@@ -118,13 +119,14 @@ static __attribute__((noinline)) void finish_start(const struct quant_tile *t, s
     f->scales = t->scales[c->panel];
     if (t->has_zeros) f->zeros = t->zeros[c->panel];
     if (t->end != NULL) quant_fetch_ends(t->end, c->row, TILE_ROWS, c->panel, 1);
-    if (c->panel > 0) return; /* the same rows */
+    if (c->panel > 0) return; /* the rows are those of the chain before */
     turn_rows(t->x_scales + c->row * t->q_stride, t->q_stride, t->n_groups, f->rows.scales);
     if (t->has_zeros)
         turn_rows(t->start + c->row * t->start_stride, t->start_stride, t->n_groups, f->rows.sums);
 }
 
-/* In n_groups calls n lines: all at once they would stand before what is needed now. */
+/* Called once per group: fetches n lines in n_groups calls, because all at once would delay the
+ * loads that are needed now. */
 ALWAYS_INLINE void fetch_due(size_t n_groups, struct fetch *f)
 {
     for (f->due += f->n; f->due >= n_groups; f->due -= n_groups) {
@@ -133,8 +135,8 @@ ALWAYS_INLINE void fetch_due(size_t n_groups, struct fetch *f)
     }
 }
 
-/* The chains one group on. A row's step stays where it stands: compilers load all rows' sums first,
- * for which there are not enough registers. */
+/* Continues 16 chains by one group. The empty asm keeps each row's step in its place; compilers
+ * would load the sums of all rows first and run out of registers. */
 ALWAYS_INLINE void group_finish(bool has_zeros, const struct finish *f, size_t g,
                                 const tile_sums *sums, __m512 *acc)
 {
@@ -169,7 +171,7 @@ static __attribute__((noinline)) void chains_end(const struct quant_end *end, co
                      PANEL_COLUMNS);
 }
 
-/* Rows that are another tile's, too, are done. */
+/* Stores or ends 16 chains, without the rows that the tile before has already done. */
 ALWAYS_INLINE void chains_store(const struct quant_tile *t, const struct chain *c,
                                 const __m512 *acc, chains_at to)
 {
@@ -183,9 +185,10 @@ ALWAYS_INLINE void chains_store(const struct quant_tile *t, const struct chain *
     if (t->end != NULL) chains_end(t->end, c, first, ended);
 }
 
-/* All chains, group after group. The dots of the next groups, which may be those of the next
- * chains, run beside the vectors of this one. A store waits for its tile's dots, so it stands
- * behind the next group's. `group` and has_zeros are constant in each call. */
+/* Computes all chains, group after group. The tiles multiply AHEAD groups ahead of the vectors,
+ * across the ends of chains, so that both units work at the same time. A tile is stored after the
+ * next group's multiplication, because the store waits for its own. has_zeros and group are
+ * constant in each call. */
 ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant_tile *t,
                                 chains_at out)
 {
@@ -193,7 +196,8 @@ ALWAYS_INLINE void block_chains(bool has_zeros, size_t group, const struct quant
     const size_t n = n_tiles * t->n_panels * n_groups, n_first = quant_min(n, AHEAD);
     struct codes codes = {t->x, t->w};
     struct chain multiplied = {0};
-    size_t n_left = n_groups, g = 0; /* of the chain that is multiplied, of the one finished */
+    size_t n_left = n_groups, g = 0; /* groups left of the chain being multiplied; group of the
+                                        chain being continued */
     const size_t n_lines = n_groups * t->ahead_step / QUANT_LINE;
     struct finish f = {.ahead = {.n = (n_lines + n_tiles - 1) / n_tiles}};
     tile_sums ring[RING] __attribute__((aligned(64)));
@@ -292,7 +296,7 @@ static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vec
         unpack_nibbles(SOURCE_MXFP4, in, n_vectors, out);
 }
 
-/* Signed codes start from 0. */
+/* Not used: tiles multiply signed values, so their sums start at 0. */
 static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *out)
 {
     (void)sums;
@@ -300,14 +304,16 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     memset(out, 0, n * sizeof *out);
 }
 
-/* From three quarters of the tiles' rows on, tiles are ahead of AVX-512 (bench/tried.md). */
+/* AMX is faster than AVX-512 if at least three quarters of the tiles' rows are used
+ * (bench/tried.md). */
 static bool suits_tiles(const struct linear_args *a, size_t n_rows)
 {
     return a->xq != NULL && a->xq->n_groups > 0 && n_rows >= TILE_ROWS &&
            4 * n_rows >= 3 * tiles_of(n_rows) * TILE_ROWS;
 }
 
-/* Rows whose codes stay in the second-level cache while the panels pass: whole tiles. */
+/* The number of rows, in whole tiles, whose quantized values stay in the second-level cache while
+ * all panels pass. */
 static size_t rows_at_once(const struct quant_rows *q, size_t n_rows)
 {
     const size_t row_bytes = q->n_groups * q->group;
@@ -322,7 +328,7 @@ static void linear_many(bool leafy, const struct linear_args *a, size_t group, s
     tiles_configure(quant_min(a->xq->group, TILE_BYTES));
     for (size_t row = row0, end; row < row1; row = end) {
         end = quant_min(row1, row + most);
-        if (row1 - end < TILE_ROWS) end = row1; /* no part below a tile */
+        if (row1 - end < TILE_ROWS) end = row1; /* leave no rest of less than a tile */
         quant_linear_many(leafy ? quant_panels_leaf : quant_panels, QUANT_PANELS, leafy, a,
                           &a->groups[group], panel0, panel1, row, end);
     }

@@ -1,4 +1,4 @@
-/* The machine's peak with AMX: chains in all four tiles of sums. */
+/* Measures the machine's peak with AMX: independent chains in all four tiles of sums. */
 #include "kernels/peak_isa.h"
 
 #include "kernels/amx/tiles.h"

@@ -1,11 +1,13 @@
-/* The tile registers of AMX (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1
- * chapter "Programming with Intel Advanced Matrix Extensions", and TILELOADD, TDPBSSD, TILESTORED
- * in volume 2). Instructions as assembly: compilers' own intrinsics tell of less memory than the
- * instructions touch.
+/* The tile registers of AMX (Intel 64 and IA-32 Architectures Software Developer's Manual, volume
+ * 1, chapter "Programming with Intel Advanced Matrix Extensions", and TILELOADD, TDPBSSD,
+ * TILESTORED in volume 2). They are written as assembly, because the compilers' intrinsics declare
+ * less memory than the instructions access.
  *
- * Sums in tiles 0 to 3, [16 rows][16 outputs] of 32 bits; rows' codes in tiles 4 and 5, [16
- * rows][64]; weights' codes in tiles 6 and 7, [64 / 4][16 outputs][4], which is how panels have
- * them. Tile numbers are constant in every call. */
+ *     tiles 0 to 3   sums [16 rows][16 outputs], int32
+ *     tiles 4, 5     the rows' quantized values [16 rows][64 inputs]
+ *     tiles 6, 7     the weights' quantized values [64 / 4][16 outputs][4], as panels store them
+ *
+ * Tile numbers are constant in every call. */
 #ifndef SHOAL_KERNELS_AMX_TILES_H
 #define SHOAL_KERNELS_AMX_TILES_H
 
@@ -15,8 +17,8 @@
 
 enum {
     TILE_ROWS = 16,
-    TILE_BYTES = 64, /* of a row of a tile */
-    TILE_SUMS = 0,   /* the first of each */
+    TILE_BYTES = 64, /* bytes of a row of a tile */
+    TILE_SUMS = 0,   /* first tile of each kind */
     TILE_X = 4,
     TILE_W = 6,
     TILES = 8,
@@ -29,7 +31,8 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* For dots of n inputs, a multiple of 4 up to 64, until tiles_release. Sets all to 0. */
+/* Configures the tiles for dots of n inputs, a multiple of 4 up to 64, and sets them to 0. Valid
+ * until tiles_release. */
 ALWAYS_INLINE void tiles_configure(size_t n)
 {
     struct tile_config c;
@@ -50,7 +53,7 @@ ALWAYS_INLINE void tiles_configure(size_t n)
     __asm__ volatile("ldtilecfg %0" : : "m"(c));
 }
 
-/* A thread that leaves its tiles empty is switched as fast as one that never had any. */
+/* Empties the tiles, so that the system need not save them when it switches threads. */
 ALWAYS_INLINE void tiles_release(void)
 {
     __asm__ volatile("tilerelease");
@@ -61,7 +64,7 @@ ALWAYS_INLINE void tiles_release(void)
         __asm__ volatile(operation "%%tmm" #n __VA_ARGS__);                                        \
         break;
 
-/* Rows `stride` bytes apart. */
+/* Loads a tile; its rows are `stride` bytes apart in memory. */
 ALWAYS_INLINE void tile_load(int tile, const void *from, size_t stride)
 {
 #define LOAD(n) TILE_CASE(n, "tileloadd (%0,%1,1), ", : : "r"(from), "r"(stride) : "memory")
@@ -86,7 +89,7 @@ ALWAYS_INLINE void tile_zero(int tile)
 #undef ZERO
 }
 
-/* Sums [16][16], one after the other. */
+/* Stores sums [16][16] without gaps. */
 ALWAYS_INLINE void tile_store(int tile, int32_t *to)
 {
     const size_t stride = TILE_BYTES;
@@ -103,8 +106,7 @@ ALWAYS_INLINE void tile_store(int tile, int32_t *to)
 #undef STORE
 }
 
-/* Sums += codes of rows in tile x, TILE_X or the next, times those of weights in tile x + 2, all of
- * them signed. */
+/* sums += rows in tile x (TILE_X or the next) times weights in tile x + 2, all signed. */
 ALWAYS_INLINE void tile_dot(int sums, int x)
 {
 #define DOT(sums, x, w)                                                                            \

@@ -1,4 +1,4 @@
-/* Attention on AVX2: four slots of up to three queries at a time. */
+/* Attention on AVX2: computes the scores of four slots for up to three queries at a time. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
@@ -14,7 +14,7 @@ ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, const size_t slot[16], size_t j,
                           float (*e)[KV_BLOCK_TOKENS]);
 
-/* Elements [i, i + 8) of the cache as floats; scale: of int8 codes. */
+/* Elements [i, i + 8) of the cache as floats. `scale` is used for int8 only. */
 ALWAYS_INLINE __m256 kv_load8(enum dtype t, const void *from, float scale, size_t i)
 {
     if (t != DTYPE_I8 && t != DTYPE_F8_E4M3) return v8_load(t, from, i);
@@ -43,7 +43,7 @@ ALWAYS_INLINE void rows_tree(size_t n, const struct v16 *v, float *to)
 
 #include "kernels/attention_body.h"
 
-/* The trees 4-2-1 of four times 8 lanes. */
+/* Lane i of the result = the sum of v[i]'s eight lanes in the order 4-2-1. */
 ALWAYS_INLINE __m128 tree4(const __m256 v[4])
 {
     const __m256 t01 = _mm256_add_ps(_mm256_permute2f128_ps(v[0], v[1], 0x20),
@@ -57,7 +57,7 @@ ALWAYS_INLINE __m128 tree4(const __m256 v[4])
     return _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1));
 }
 
-/* sum[r][i]: lanes [half, half + 8) of the dots of n_rows (constant) queries with four slots. */
+/* sum[r][i] = lanes [half, half + 8) of the dots of n_rows (constant) queries with four slots. */
 ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile *tile,
                              const struct seen_row *rows, const size_t *slot, size_t half,
                              __m256 (*sum)[4])
@@ -81,7 +81,7 @@ ALWAYS_INLINE void half_dots(enum dtype t, size_t n_rows, const struct tile *til
     }
 }
 
-/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots. */
+/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots, unscaled. */
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, const size_t slot[16], size_t j,
                           float (*e)[KV_BLOCK_TOKENS])

@@ -4,7 +4,7 @@
 
 #include "kernels/kern.h"
 
-/* Each file sets the entries of its kernels. */
+/* Each function overrides the table's entries with the kernels of one file. */
 void fill_attention_avx2(struct kern_table *t);
 void fill_choose_avx2(struct kern_table *t);
 void fill_linear_avx2(struct kern_table *t);
@@ -13,8 +13,8 @@ void fill_pack_avx2(struct kern_table *t);
 void fill_quantize_avx2(struct kern_table *t);
 void fill_row_avx2(struct kern_table *t);
 
-/* Linears of any quantized format with float activations, which linear_quant_avx2.c falls back to.
- */
+/* Linears of any quantized format with float activations; linear_quant_avx2.c uses them for
+ * weight-only arithmetic. */
 void k_linear_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
                            size_t row0, size_t row1);
 void k_linear_leaf_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0,

@@ -1,5 +1,5 @@
-/* Overrides the reference's entries with what AVX2, FMA and F16C make faster. Storing f32 and fp8
- * keys and values stays the reference's. */
+/* Overrides the reference's entries that AVX2, FMA and F16C make faster. Storing keys and values in
+ * f32 and fp8 stays with the reference. */
 #include "kernels/avx2/avx2.h"
 
 void kern_fill_avx2(struct kern_table *t)

@@ -1,19 +1,20 @@
-/* The linear op for AVX2: sixteen outputs in two registers, six accumulators of them at a time. */
+/* The float linear on AVX2: a panel's sixteen outputs fill two registers; a tile has six
+ * accumulators of that size. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
 
 enum {
-    TILE = 6,            /* accumulators of a register tile: 12 of the 16 registers */
+    TILE = 6,            /* accumulators of a register tile: 12 of 16 registers */
     FEW_PANELS = 4,      /* panels of a tile with one row */
-    MANY_PANELS = 1,     /* panels that share the inputs' broadcasts when there are more rows, */
-    SOME_PANELS = 1,     /* and of what is left over */
-    PIECE = 256,         /* inputs of a converted piece: 16 KiB of f32 weights; */
-    SHORT_PIECE = PIECE, /* with few rows */
+    MANY_PANELS = 1,     /* panels of a tile with many rows; they share each broadcast input */
+    SOME_PANELS = 1,     /* panels of a tile for what MANY_PANELS leaves over */
+    PIECE = 256,         /* inputs of a K-slice: 16 KiB per panel, as f32 */
+    SHORT_PIECE = PIECE, /* the same with 7 to 39 rows */
 };
 
-/* The order in which 16 weights lie in two registers: ascending; bf16 has the even ones in a and
- * the odd ones in b, which costs one instruction each. */
+/* Loads 16 weights into two registers. Of bf16 the even weights go to a and the odd ones to b,
+ * because each takes only one instruction; other types stay in ascending order. */
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
 {
     if (t == DTYPE_BF16) {
@@ -25,7 +26,7 @@ ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
     return (struct v16){v8_load(t, data, i), v8_load(t, data, i + 8)};
 }
 
-/* Outputs in ascending order from the order of their weights. */
+/* Puts outputs back into ascending order. */
 ALWAYS_INLINE struct v16 ascending(enum dtype t, struct v16 v)
 {
     if (t != DTYPE_BF16) return v;
@@ -45,7 +46,7 @@ ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
     if (n > 8) _mm256_maskstore_ps(y + 8, v8_first(n - 8), v.b);
 }
 
-/* acc + x w, lane by lane. */
+/* acc + x * w in each lane */
 ALWAYS_INLINE struct v16 v16_fma(float x, struct v16 w, struct v16 acc)
 {
     const __m256 xk = _mm256_set1_ps(x);
@@ -58,14 +59,15 @@ ALWAYS_INLINE void v16_store_aligned(float *y, struct v16 v)
     _mm256_store_ps(y + 8, v.b);
 }
 
-/* The grid's constants (numerics law: bits((double)p + magic) - bits(magic) is llrint(p * 2^g)).
- * The subtraction is done once for all leaves, at the end. */
+/* Constants of the integer grid. Adding `magic` to a double p leaves llrint(p * 2^g) in the
+ * difference of the bits: bits(p + magic) - bits(magic). The subtraction is done once for all
+ * leaves (K-blocks), in store_sums and store_rounded. */
 struct grid {
     __m256 limit;
     __m256d magic, unit;
 };
 
-/* Sixteen integer sums, in the order of the weights. */
+/* Sixteen integer sums, in the order in which load_weights puts the outputs. */
 struct sums16 {
     __m256i s[4];
 };
@@ -83,7 +85,8 @@ ALWAYS_INLINE __m256i add_four(__m256i sum, __m128 p, __m256d magic)
     return _mm256_add_epi64(sum, _mm256_castpd_si256(shifted));
 }
 
-/* Adds a leaf's partials. Returns a bit for each lane that does not fit the grid and counts 0. */
+/* Adds a leaf's partial sums. Returns a bit for each lane whose partial does not fit the grid; such
+ * a partial counts 0. */
 ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums16 *sums)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -99,7 +102,7 @@ ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums1
     return 0xFFFFu ^ (unsigned)fits;
 }
 
-/* The lanes of a panel that are outputs, n of them: the others are padding and never counted. */
+/* A bit for each lane that holds one of the n outputs of a panel; the other lanes are padding. */
 ALWAYS_INLINE unsigned output_lanes(enum dtype t, size_t n)
 {
     if (n >= PANEL_COLUMNS) return 0xFFFFu;
@@ -120,14 +123,14 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
     for (size_t i = 0; i < n_stored; i++) out[i] = t == DTYPE_BF16 ? v[i / 2 + i % 2 * 8] : v[i];
 }
 
-/* Four sums' values in f32. */
+/* Four sums as f32. */
 ALWAYS_INLINE __m128 round_four(__m256i sums, __m256i all, const struct grid *g)
 {
     const __m256d v = double_from_int64(_mm256_sub_epi64(sums, all));
     return _mm256_cvtpd_ps(_mm256_mul_pd(v, g->unit));
 }
 
-/* The sums' values in f32. */
+/* Stores the sums as f32. */
 ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const struct grid *g,
                                  size_t n_leaves, size_t n, float *y)
 {
@@ -158,7 +161,7 @@ LINEAR_AVX2(f32, DTYPE_F32)
 LINEAR_AVX2(f16, DTYPE_F16)
 LINEAR_AVX2(bf16, DTYPE_BF16)
 
-/* Any quantized format as floats; the arithmetic is that of f32 weights. */
+/* Weights of any quantized format, converted to floats; the arithmetic is that of f32 weights. */
 void k_linear_dequant_avx2(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
                            size_t row0, size_t row1)
 {

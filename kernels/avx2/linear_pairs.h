@@ -1,22 +1,26 @@
-/* Many rows of int8 weights on AVX2: codes as they are, unsigned, times activation codes in pairs
- * of opposite signs, so that two products never saturate 16 bits and no instruction makes signs.
- * A pair whose signs are the same is multiplied as c0 x0 + (255 - c1)(-x1): weights stand in four
- * versions, for the two pairs of a quad, and a row chooses one by its address.
- * Included by linear_quant_avx2.c only, behind the pieces that it defines. */
+/* int8 weights with many rows on AVX2. maddubs multiplies unsigned bytes (weights c, as stored) by
+ * signed ones (activations x) and adds the products of two neighbours in 16 bits. That never
+ * saturates if the two x have opposite signs. A pair with equal signs is multiplied as c0 * x0 +
+ * (255 - c1) * (-x1), which is 255 * x1 too small; the start of the sum adds that again.
+ *
+ * A quad of four inputs has two pairs, so each quad of weights is stored in four versions (neither,
+ * the first, the second or both pairs with 255 - c1), and a row chooses a version by its offset.
+ * Included only by linear_quant_avx2.c, after the functions that it uses. */
 #ifndef SHOAL_KERNELS_AVX2_LINEAR_PAIRS_H
 #define SHOAL_KERNELS_AVX2_LINEAR_PAIRS_H
 
 enum {
-    PAIRS_PIECE = 128, /* inputs whose versions stand at a time: 16 KiB */
+    PAIRS_PIECE = 128, /* inputs of a K-slice; the versions of two panels fill 16 KiB */
     PAIRS_QUADS = PAIRS_PIECE / QUANT_QUAD,
     PAIRS_GROUPS = PAIRS_PIECE / QUANT_CODE_ALIGN,
-    PAIRS_PANELS = 8, /* panels that share a piece's activations */
+    PAIRS_PANELS = 8, /* panels that share a K-slice's prepared activations */
     PAIRS_VERSIONS = 4,
     PAIRS_QUAD_BYTES = QUANT_PANELS * PAIRS_VERSIONS * QUANT_LINE,
 };
 
-/* A row of a piece: codes, each second one of a pair negated where its sign was the first's; where
- * each quad's version stands; the groups' scales and sums, and where their sums start. */
+/* A row's inputs of a K-slice: quantized values, with x1 negated in each pair of equal signs; the
+ * offset of each quad's version of the weights; each group's scale, sum and start of the integer
+ * sums. */
 struct pairs_row {
     int8_t codes[PAIRS_PIECE];
     uint16_t at[PAIRS_QUADS];
@@ -24,7 +28,7 @@ struct pairs_row {
     int32_t sums[PAIRS_GROUPS], start[PAIRS_GROUPS];
 } __attribute__((aligned(64)));
 
-/* Memory of a block of rows: their chains, and the prepared weights that they share. */
+/* Memory for a block of rows: their chains, and the prepared weights that they share. */
 struct pairs_work {
     float acc[PAIRS_PANELS / QUANT_PANELS][QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS]
         __attribute__((aligned(64)));
@@ -35,15 +39,16 @@ struct pairs_work {
     struct pairs_row rows[QUANT_BLOCK_ROWS];
 };
 
-/* The groups [g, g + n_groups) of a leaf; begins: its first. */
+/* The groups [g, g + n_groups) of a K-slice. begins: the first slice of a leaf (K-block). */
 struct pairs_piece {
-    size_t g, n_groups, n_quads; /* quads of a group */
+    size_t g, n_groups, n_quads; /* n_quads: of one group */
     bool begins;
-    const uint8_t *ahead; /* n_ahead lines of codes to fetch meanwhile, and of the next panel's, */
+    const uint8_t *ahead; /* n_ahead cache lines of weights to prefetch, and as many of the next
+                             panel */
     size_t n_ahead, ahead_stride;
 };
 
-/* Eight quads of a row; returns 255 times the sum of the codes that were negated. */
+/* Prepares eight quads of a row. Returns 255 times the sum of the x1 that were negated. */
 ALWAYS_INLINE __m256i pairs_of(const int8_t *x, int8_t *codes, uint16_t *at)
 {
     const __m256i steps =
@@ -60,7 +65,7 @@ ALWAYS_INLINE __m256i pairs_of(const int8_t *x, int8_t *codes, uint16_t *at)
     return _mm256_madd_epi16(turned, _mm256_set1_epi16(255));
 }
 
-/* Lane i: the sum over v[i]. */
+/* Lane i of the result = the sum of v[i]'s lanes. */
 ALWAYS_INLINE __m128i pairs_sums(const __m256i v[PAIRS_GROUPS])
 {
     const __m256i s =
@@ -68,8 +73,7 @@ ALWAYS_INLINE __m128i pairs_sums(const __m256i v[PAIRS_GROUPS])
     return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
 }
 
-/* Row `row` of xq; what a later row needs is fetched meanwhile. group, n_groups: perhaps constant.
- */
+/* Prepares row `row` of xq and prefetches a later row. group and n_groups may be constants. */
 ALWAYS_INLINE void pairs_prepare_row(const struct quant_rows *q, size_t group, size_t n_groups,
                                      bool has_zeros, size_t row, size_t g0, struct pairs_row *to)
 {
@@ -115,8 +119,8 @@ static void pairs_prepare(const struct quant_slice *s, const struct pairs_piece 
     }
 }
 
-/* The versions of a panel's codes: second bytes of the first pair turned over, of the second pair,
- * of both. */
+/* Writes the four versions of a panel's weights: as stored, with 255 - c1 in the first pair, in the
+ * second pair, in both. */
 static void pairs_versions(const uint8_t *w, size_t n_quads, uint8_t *out)
 {
     const __m256i first = _mm256_set1_epi32(0x0000FF00);
@@ -153,7 +157,7 @@ ALWAYS_INLINE void pairs_group(size_t n_panels, size_t n_quads, const int8_t *x,
     }
 }
 
-/* Fetches what is n_rows rows' turn of the lines ahead. */
+/* Prefetches the cache lines that fall to one of n_rows rows. */
 ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, size_t n_rows,
                                          const uint8_t *at)
 {
@@ -165,8 +169,8 @@ ALWAYS_INLINE const uint8_t *pairs_fetch(const struct pairs_piece *o, size_t n_r
     return at;
 }
 
-/* Continues the chains of all rows in a pair of panels (acc) over a piece; all but o, m and acc
- * constant. */
+/* Continues the chains of all rows in one or two panels over a K-slice. All arguments but o, m and
+ * acc are constant. */
 ALWAYS_INLINE void pairs_rows(bool has_zeros, size_t n_panels, size_t n_quads, size_t n_rows,
                               const struct pairs_piece *o, const struct pairs_work *m,
                               float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
@@ -225,7 +229,7 @@ static const uint8_t *pairs_codes(const struct packed *w, size_t panel, const st
            o->g * o->n_quads * QUANT_LINE;
 }
 
-/* Continues all rows' chains in the panels [panel, panel + n_panels) over a piece. */
+/* Continues all rows' chains in the panels [panel, panel + n_panels) over a K-slice. */
 static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_panels,
                         struct pairs_piece *o, struct pairs_work *m)
 {
@@ -255,7 +259,7 @@ static void pairs_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* The chains of a leaf's groups [g0, g1), from +0, into m->acc. */
+/* Computes the chains of a leaf's groups [g0, g1), from +0, into m->acc. */
 static void pairs_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
                          size_t g1, struct pairs_work *m)
 {

@@ -1,8 +1,10 @@
-/* Linears with quantized weights and int8 activations on AVX2. Nibbles are multiplied as bytes,
- * products of two summed in 16 bits as long as they fit; what unsigned codes are too large by is in
- * the sums' start. Whole bytes of few rows with zero points are multiplied as 16 bits (a pair of
- * them at 8 bits would saturate), without as |weight| and the activation with the weight's sign;
- * many rows in linear_pairs.h. */
+/* Linears with quantized weights and int8 activations on AVX2.
+ *     nibbles                      multiplied as bytes; sums stay in 16 bits while they fit
+ *     bytes, few rows, no zeros    |weight| times the activation with the weight's sign
+ *     bytes, few rows, zeros       multiplied in 16 bits, because pairs of bytes could saturate
+ *     bytes, many rows             linear_pairs.h
+ * Weights are stored with a bias that makes them unsigned; its contribution is subtracted from the
+ * sums of each group. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/scales.h"
@@ -12,7 +14,7 @@ enum {
     SET_FEW_MOST = 8,
     SET_FEW_BYTES_MOST = 16,
     SET_TILE_ROWS = 6,
-    SET_BYTES_ROWS = 6, /* bytes have no tiles */
+    SET_BYTES_ROWS = 6, /* not used: bytes go to linear_pairs.h */
     SET_SIGNED = 0,
     SET_ENDS = 0
 };
@@ -20,26 +22,27 @@ enum {
 #include "kernels/linear_quant_few.h"
 
 enum {
-    HALVES = 2,    /* of a panel's 16 outputs in registers; */
-    BOTH_ROWS = 4, /* so many of few rows take both together, */
-    SUMS_ROWS = 6  /* more one after the other: [h0, h1) below, constant */
+    HALVES = 2,    /* registers for a panel's 16 outputs */
+    BOTH_ROWS = 4, /* most rows for which set_few computes both halves together */
+    SUMS_ROWS = 6  /* most rows for which it computes one half after the other */
 };
 
-/* Quads of a step. Of nibbles so many are summed in 16 bits: n * 2 * 15 * 127 or n * 2 * 24 * 127,
- * which is less than 2^15. */
+/* Quads of one step. The products of a step's nibbles are summed in 16 bits: at most n * 2 * 15 *
+ * 127 (int4) or n * 2 * 24 * 127 (mxfp4), which is below 2^15. */
 ALWAYS_INLINE size_t step_of(enum quant_source source)
 {
     return source == SOURCE_INT4 || source == SOURCE_UNPACKED_INT4 ? 8 : 4;
 }
 
-/* The doubled E2M1 numbers, each with its bias of 12. */
+/* Nibbles (E2M1) to bytes: the doubled number plus 12 (QUANT_MXFP4_BIAS). */
 ALWAYS_INLINE __m256i mxfp4_bytes(__m256i nibbles)
 {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), nibbles);
 }
 
-/* Half of a nibble vector as bytes: inputs 8i .. 8i + 3 (odd 0) or 8i + 4 .. 8i + 7 (odd 1). */
+/* Unpacks half of a vector of nibbles to bytes: the low nibbles (odd 0) are inputs 8i to 8i + 3,
+ * the high ones (odd 1) inputs 8i + 4 to 8i + 7. */
 ALWAYS_INLINE __m256i bytes_of(enum quant_source source, __m256i both, size_t odd)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -52,7 +55,7 @@ ALWAYS_INLINE __m256i load_half(const uint8_t *line, size_t half)
     return _mm256_loadu_si256((const void *)(line + half * QUANT_LINE / HALVES));
 }
 
-/* Quad i of a group: 4 inputs of 8 outputs. */
+/* Loads quad i of a group: four inputs of 8 outputs. */
 ALWAYS_INLINE __m256i load_quad(enum quant_source source, const uint8_t *w, size_t i, size_t half)
 {
     if (source != SOURCE_INT4 && source != SOURCE_MXFP4) return load_half(w + i * QUANT_LINE, half);
@@ -66,7 +69,7 @@ ALWAYS_INLINE __m256i broadcast_quad(const int8_t *x)
     return _mm256_set1_epi32(v);
 }
 
-/* a + b now: compilers move sums of integers to where all products wait in memory. */
+/* a + b, computed here: compilers would otherwise delay the additions and spill all products. */
 ALWAYS_INLINE __m256i add16(__m256i a, __m256i b)
 {
     a = _mm256_add_epi16(a, b);
@@ -81,8 +84,7 @@ ALWAYS_INLINE __m256i add32(__m256i a, __m256i b)
     return a;
 }
 
-/* sum[row][half] += a step's quads of codes of a whole byte: even inputs, then odd ones, in 16
- * bits. */
+/* sum[row][half] += one step of byte weights, in 16 bits: the even inputs, then the odd ones. */
 ALWAYS_INLINE void add_wide(size_t h0, size_t h1, size_t n_rows, const int8_t *x, size_t x_stride,
                             const uint8_t *w, __m256i (*sum)[HALVES])
 {
@@ -110,7 +112,8 @@ ALWAYS_INLINE void add_wide(size_t h0, size_t h1, size_t n_rows, const int8_t *x
     }
 }
 
-/* The same of weights as they are, without the bias: 2 * 128 * 127 < 2^15. */
+/* sum[row][half] += one step of byte weights without zero points, as signed numbers; a pair of
+ * products is at most 2 * 128 * 127 < 2^15. `first`: sum is not read. */
 ALWAYS_INLINE void add_signed(bool first, size_t h0, size_t h1, size_t n_rows, const int8_t *x,
                               size_t x_stride, const uint8_t *w, __m256i (*sum)[HALVES])
 {
@@ -136,7 +139,7 @@ ALWAYS_INLINE void add_signed(bool first, size_t h0, size_t h1, size_t n_rows, c
     }
 }
 
-/* The same of nibbles; `first`: sum is not read. */
+/* sum[row][half] += one step of nibble weights. `first`: sum is not read. */
 ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t h0, size_t h1,
                                size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
                                __m256i (*sum)[HALVES])
@@ -167,7 +170,7 @@ ALWAYS_INLINE void add_nibbles(enum quant_source source, bool first, size_t h0, 
     }
 }
 
-/* sum[row][half] = n_quads quads of a group. */
+/* sum[row][half] = the dots of n_quads quads of a group. */
 ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t h0, size_t h1,
                              size_t n_rows, const int8_t *x, size_t x_stride, const uint8_t *w,
                              size_t n_quads, __m256i (*sum)[HALVES])
@@ -196,7 +199,8 @@ ALWAYS_INLINE void sum_group(enum quant_source source, bool has_zeros, size_t h0
     }
 }
 
-/* The chains of panel p, one step on: group g's sums and their start times their scales. */
+/* Ends group g for panel p: adds the start of the sums, then acc = fma((float)sum, weight scale *
+ * activation scale, acc). */
 ALWAYS_INLINE void end_sums(bool has_zeros, size_t n_rows, const struct quant_tile *t, size_t g,
                             size_t p, __m256i (*sum)[HALVES],
                             float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
@@ -221,11 +225,13 @@ ALWAYS_INLINE void end_sums(bool has_zeros, size_t n_rows, const struct quant_ti
     }
 }
 
-/* All of one tile of n_quads quads a group; all but it constant. */
+/* Continues the chains of one tile; a group has n_quads quads. All arguments but `in` and acc are
+ * constant. */
 ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_quads, size_t n_rows,
                            const struct quant_tile *in, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    const struct quant_tile t = *in; /* no store to acc can change it here */
+    const struct quant_tile t = *in; /* a local copy: the compiler knows that stores to acc do
+                                        not change it */
     const size_t w_bytes = n_quads * QUANT_LINE;
     for (size_t g = 0; g < t.n_groups; g++) {
         const int8_t *x = t.x + g * n_quads * QUANT_QUAD;
@@ -241,7 +247,8 @@ ALWAYS_INLINE void tile_of(enum quant_source source, bool has_zeros, size_t n_qu
     }
 }
 
-/* Groups of QUANT_CODE_ALIGN have instructions of their own: no sum waits in memory. */
+/* Groups of QUANT_CODE_ALIGN inputs get code of their own with constant sizes, so that no sum
+ * leaves its register. */
 ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
                         const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -251,7 +258,8 @@ ALWAYS_INLINE void tile(enum quant_source source, bool has_zeros, size_t n_rows,
         tile_of(source, has_zeros, t->group / QUANT_QUAD, n_rows, t, acc);
 }
 
-/* More rows than are few, cut evenly: tiles have three rows at least. */
+/* A tile has three to six rows: more rows are divided evenly, and fewer rows are multiplied by
+ * set_few. */
 #define TILES(name, source, has_zeros)                                                             \
     static void tiles_##name(const struct quant_tile *t, float(*acc)[QUANT_PANELS][PANEL_COLUMNS]) \
     {                                                                                              \
@@ -277,13 +285,14 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
     tiles[t->source][t->has_zeros](t, acc);
 }
 
-/* The chains of few rows, one step on: group g's sums, less what their codes are too large by,
- * times their scales. */
+/* Ends group g for few rows: subtracts the contribution of bias or zero points, then acc =
+ * fma((float)sum, weight scale * activation scale, acc). */
 ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t h0, size_t h1,
                             size_t n_rows, const struct quant_few *t, size_t g,
                             __m256i (*sum)[HALVES], float (*acc)[PANEL_COLUMNS])
 {
-    const struct quant_format format = {/* what is constant stands here as such */
+    const struct quant_format format = {/* built from constants, so that v8_scales is compiled
+                                           for one kind */
                                         .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
                                         .scale_dtype = t->format.scale_dtype};
     const size_t at = t->scale + g * PANEL_COLUMNS;
@@ -318,11 +327,12 @@ ALWAYS_INLINE void few_ends(enum quant_source source, bool has_zeros, size_t h0,
     }
 }
 
-/* All constant but t. */
+/* As linear_quant_few.h declares. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *in, float (*acc)[PANEL_COLUMNS])
 {
-    const struct quant_few t = *in; /* no store to acc can change it here */
+    const struct quant_few t = *in; /* a local copy: the compiler knows that stores to acc do not
+                                       change it */
     const size_t n_quads = t.group / QUANT_QUAD;
     const size_t w_bytes = n_quads * (source == SOURCE_BYTES ? QUANT_LINE : QUANT_LINE / 2);
     const int8_t *x = t.x;
@@ -378,7 +388,8 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
     }
 }
 
-/* Bits of floats without their signs are in the order of their sizes, NaN above all. */
+/* Compares |p| as integers: without the sign, a float's bits order like its value, and a NaN is
+ * above all. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
 {
     const __m256i size = _mm256_set1_epi32(0x7FFFFFFF);

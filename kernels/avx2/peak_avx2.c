@@ -1,4 +1,5 @@
-/* The machine's peaks with AVX2 and FMA: chains in registers, and reads of memory. */
+/* Measures the machine's peaks with AVX2 and FMA: independent chains of multiply-adds in registers,
+ * and reads of memory. */
 #include "kernels/peak_isa.h"
 
 #include <immintrin.h>
@@ -26,7 +27,7 @@ float k_peak_fma_f32_avx2(void)
     return first_of(c[0]);
 }
 
-/* A value that the compiler must take for new each time, or it would multiply only once. */
+/* Hides v's value from the compiler, which would otherwise multiply only once. */
 static inline __m256i renewed(__m256i v)
 {
     __asm__("" : "+x"(v));

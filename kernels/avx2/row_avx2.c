@@ -1,4 +1,5 @@
-/* The ops on one row of f32 values. Tails use masked loads and stores and the same instructions. */
+/* Ops on one row of f32 values. The end of a row uses masked loads and stores with the same
+ * instructions. */
 #include "kernels/avx2/avx2.h"
 
 #include "kernels/avx2/vec.h"
@@ -94,7 +95,7 @@ static void k_kv_store_f16_avx2(const float *x, size_t n, void *out, float *scal
     dtype_from_f32(DTYPE_F16, x + i, n - i, h + i);
 }
 
-/* Rounding to nearest even in integers; a NaN is quieted instead. */
+/* The top 16 bits, rounded to nearest even in integers; a NaN is made quiet instead. */
 ALWAYS_INLINE __m256i bf16_bits(__m256 x)
 {
     const __m256i u = _mm256_castps_si256(x), top = _mm256_srli_epi32(u, 16);
@@ -136,7 +137,7 @@ static void k_swiglu_f32_avx2(const float *gate, const float *up, size_t n, floa
 
 ALWAYS_INLINE __m256 swiglu_clamped8(__m256 gate, __m256 up, float alpha, float limit)
 {
-    /* minimum and maximum give their second operand where one is a NaN */
+    /* min and max return their second operand if either is NaN */
     const __m256 top = _mm256_set1_ps(limit), one = _mm256_set1_ps(1.0f);
     const __m256 g = _mm256_min_ps(top, gate);
     const __m256 u = _mm256_max_ps(_mm256_set1_ps(-limit), _mm256_min_ps(top, up));

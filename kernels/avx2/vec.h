@@ -1,5 +1,6 @@
-/* Pieces of the AVX2 kernels: 16 values in two registers, loads of every element type, exp, the
- * tree over 16 lanes, masks for tails. Everything inlines; element types are constants. */
+/* Vector helpers of the AVX2 kernels: 16 f32 values in two registers, loads of every element type,
+ * exp, the tree over 16 lanes, masks for the end of a row. Everything is inlined; element types are
+ * constants. */
 #ifndef SHOAL_KERNELS_AVX2_VEC_H
 #define SHOAL_KERNELS_AVX2_VEC_H
 
@@ -39,7 +40,7 @@ ALWAYS_INLINE __m256i v8_first(size_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), lane);
 }
 
-/* int64 to double, rounded once: hi * 2^32 is put together exactly, then the low half is added. */
+/* int64 to double, rounded once: hi * 2^32 is built exactly, then the low half is added. */
 ALWAYS_INLINE __m256d double_from_int64(__m256i v)
 {
     const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(v, 32),
@@ -50,14 +51,14 @@ ALWAYS_INLINE __m256d double_from_int64(__m256i v)
     return _mm256_add_pd(exact, _mm256_castsi256_pd(low));
 }
 
-/* Four sums on the integer grid as floats, `unit` apart. */
+/* Four integer sums as floats; `unit` is the grid's step. */
 ALWAYS_INLINE __m128 grid_four(const int64_t *sums, __m256d unit)
 {
     const __m256i v = _mm256_loadu_si256((const void *)sums);
     return _mm256_cvtpd_ps(_mm256_mul_pd(double_from_int64(v), unit));
 }
 
-/* The bits of el_exp_body, eight at a time. */
+/* el_exp_body for eight values, bit for bit. */
 ALWAYS_INLINE __m256 v8_exp(__m256 x)
 {
     const __m256 low = _mm256_set1_ps(EL_EXP_LOW), high = _mm256_set1_ps(EL_EXP_HIGH);
@@ -121,10 +122,10 @@ V16_EACH(v16_add, _mm256_add_ps)
 V16_EACH(v16_sub, _mm256_sub_ps)
 V16_EACH(v16_mul, _mm256_mul_ps)
 V16_EACH(v16_div, _mm256_div_ps)
-V16_EACH(v16_max, _mm256_max_ps) /* y where one is a NaN */
+V16_EACH(v16_max, _mm256_max_ps) /* gives y if either is NaN */
 #undef V16_EACH
 
-/* x y + z */
+/* x * y + z */
 ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
 {
     return (struct v16){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
@@ -143,7 +144,7 @@ ALWAYS_INLINE float v16_max_lane(struct v16 v)
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* -infinity in the lanes that stand for an index, i + lane, outside [i0, i1). */
+/* Lane l stands for index i + l. Sets the lanes whose index is outside [i0, i1) to -infinity. */
 ALWAYS_INLINE struct v16 v16_visible(struct v16 v, size_t i, size_t i0, size_t i1)
 {
     if (i0 <= i && i + 16 <= i1) return v;

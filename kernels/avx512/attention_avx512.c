@@ -1,4 +1,5 @@
-/* Attention on AVX-512: sixteen scores at a time, four slots of four queries. */
+/* Attention on AVX-512: computes sixteen scores at a time. Four queries share each load of a key.
+ */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"
@@ -16,7 +17,7 @@ ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, const size_t slot[16], size_t j,
                           float (*e)[KV_BLOCK_TOKENS]);
 
-/* Elements [i, i + 16) of the cache as floats; scale: of int8 codes. */
+/* Elements [i, i + 16) of the cache as floats. `scale` is used for int8 only. */
 ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, size_t i)
 {
     if (t != DTYPE_I8 && t != DTYPE_F8_E4M3) return v16_load(t, from, i);
@@ -26,7 +27,7 @@ ALWAYS_INLINE struct v16 kv_load16(enum dtype t, const void *from, float scale, 
     return (struct v16){_mm512_mul_ps(v, _mm512_set1_ps(scale))};
 }
 
-/* v[i] = lane i of each of v. */
+/* Transposes 16 x 16: new v[i] = lane i of each old v. */
 ALWAYS_INLINE void v16_turn(struct v16 v[16])
 {
     vec from[16], to[16];
@@ -44,7 +45,7 @@ ALWAYS_INLINE __m512 fold2(enum rows_fold f, __m512 a, __m512 b)
     return f == ROWS_MAX ? _mm512_max_ps(a, b) : _mm512_add_ps(a, b);
 }
 
-/* to[r], r < 4 = what the lanes of v[r] fold to in the order 8-4-2-1. */
+/* to[r] = the maximum, or the sum in the order 8-4-2-1, of the lanes of v[r], for r < 4. */
 ALWAYS_INLINE void fold_lanes(enum rows_fold f, const struct v16 *v, float *to)
 {
     __m512 eight[2], x;
@@ -76,7 +77,8 @@ ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum);
 
 #include "kernels/attention_body.h"
 
-/* Folds the parts (m, l) of four rows into the states max[4] and sum[4]; none is a first one. */
+/* Folds a tile's (m, l) of four rows into their running states max[4] and sum[4]. For none of them
+ * is it the first tile. */
 ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
 {
     const __m128 m = _mm_load_ps(part->max), old = _mm_loadu_ps(max), top = _mm_max_ps(m, old);
@@ -90,18 +92,18 @@ ALWAYS_INLINE void fold_four(struct rows_part *part, float *max, float *sum)
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_load_ps(part->sum), b, _mm_mul_ps(_mm_loadu_ps(sum), a)));
 }
 
-/* Lane i: the tree 8-4-2-1 over v[i]. */
+/* Lane i of the result = the sum of v[i]'s lanes in the order 8-4-2-1. */
 ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
 {
     __m512 eight[8], four[4], two[2];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) { /* slots s and s + 4, of which s below 4 and from 8 on */
+    for (int i = 0; i < 8; i++) { /* slots s and s + 4, for s = 0 to 3 and 8 to 11 */
         const int s = i % 4 + i / 4 * 8;
         eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[s], v[s + 4], 0x44),
                                  _mm512_shuffle_f32x4(v[s], v[s + 4], 0xEE));
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) /* slots i, i + 4, i + 8, i + 12 */
+    for (int i = 0; i < 4; i++) /* slots i, i + 4, i + 8 and i + 12 */
         four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(eight[i], eight[i + 4], 0x88),
                                 _mm512_shuffle_f32x4(eight[i], eight[i + 4], 0xDD));
 #pragma GCC unroll 2
@@ -112,7 +114,8 @@ ALWAYS_INLINE struct v16 trees16(const __m512 v[16])
                                       _mm512_shuffle_ps(two[0], two[1], 0xDD))};
 }
 
-/* The dots of n_rows queries with n_slots (constant; at most 16 dots), query by query. */
+/* The dots of n_rows queries with n_slots slots, query by query. Both are constant, and there are
+ * at most 16 dots. */
 ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots, const struct tile *tile,
                               const struct seen_row *rows, const size_t *slot)
 {
@@ -135,7 +138,7 @@ ALWAYS_INLINE struct v16 dots(enum dtype t, size_t n_rows, size_t n_slots, const
     return trees16(sum);
 }
 
-/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots. */
+/* e[r][j ..] = the dots of n_rows (constant) queries with 16 slots, unscaled. */
 ALWAYS_INLINE void dots16(enum dtype t, size_t n_rows, const struct tile *tile,
                           const struct seen_row *rows, const size_t slot[16], size_t j,
                           float (*e)[KV_BLOCK_TOKENS])

@@ -1,10 +1,10 @@
-/* The kernels for AVX-512 F, BW, VL, DQ and VNNI. */
+/* The kernels for AVX-512 (F, BW, VL, DQ and VNNI). */
 #ifndef SHOAL_KERNELS_AVX512_H
 #define SHOAL_KERNELS_AVX512_H
 
 #include "kernels/kern.h"
 
-/* Each file sets the entries of its kernels. */
+/* Each function overrides the table's entries with the kernels of one file. */
 void fill_attention_avx512(struct kern_table *t);
 void fill_linear_avx512(struct kern_table *t);
 void fill_linear_quant_avx512(struct kern_table *t);
@@ -12,14 +12,14 @@ void fill_pack_avx512(struct kern_table *t);
 void fill_quantize_avx512(struct kern_table *t);
 void fill_row_avx512(struct kern_table *t);
 
-/* Linears of any quantized format with float activations, which linear_quant_avx512.c falls back
- * to. */
+/* Linears of any quantized format with float activations; linear_quant_avx512.c uses them for
+ * weight-only arithmetic. */
 void k_linear_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
                              size_t panel1, size_t row0, size_t row1);
 void k_linear_leaf_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
                                   size_t panel1, size_t row0, size_t row1);
 
-/* Linears of quantized weights and activations, which AMX falls back to. */
+/* Linears of quantized weights and activations; the AMX kernels use them for few rows. */
 void k_linear_quant_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,
                                 size_t panel1, size_t row0, size_t row1);
 void k_linear_quant_leaf_avx512_6x32(const struct linear_args *a, size_t group, size_t panel0,

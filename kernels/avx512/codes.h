@@ -1,19 +1,21 @@
-/* Packed codes as bytes, scales, zero points and the grid with AVX-512, for the linears of whole
- * groups. Included after linear_quant_body.h, whose pieces set_... are defined here. */
+/* Helpers of the quantized linears on AVX-512, which linear_quant_body.h declares as set_...:
+ * unpack quantized values to bytes, convert scales and zero points, add to the integer grid.
+ * Included after linear_quant_body.h by AVX-512 and AMX. */
 #ifndef SHOAL_KERNELS_AVX512_CODES_H
 #define SHOAL_KERNELS_AVX512_CODES_H
 
 #include "kernels/avx512/scales.h"
 #include "kernels/linear_quant_body.h"
 
-/* The doubled E2M1 numbers, each with its bias of 12. */
+/* Nibbles (E2M1) to bytes: the doubled number plus 12 (QUANT_MXFP4_BIAS). */
 ALWAYS_INLINE __m512i mxfp4_bytes(__m512i nibbles)
 {
     const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), nibbles);
 }
 
-/* Inputs 8i .. 8i + 3 (half 0) or 8i + 4 .. 8i + 7 (half 1) of nibble vector i as bytes. */
+/* Unpacks half of a vector of nibbles to bytes: the low nibbles (half 0) are inputs 8i to 8i + 3,
+ * the high ones (half 1) inputs 8i + 4 to 8i + 7. */
 ALWAYS_INLINE __m512i bytes_of(enum quant_source source, __m512i both, int half)
 {
     const __m512i low = _mm512_set1_epi8(15);
@@ -35,7 +37,8 @@ static void set_zeros(const uint8_t *in, size_t n, int32_t bias, int32_t *out)
     }
 }
 
-/* Bits of floats without their signs are in the order of their sizes, NaN above all. */
+/* Compares |p| as integers: without the sign, a float's bits order like its value, and a NaN is
+ * above all. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits)
 {
     const __m512i size = _mm512_set1_epi32(0x7FFFFFFF);

@@ -10,7 +10,7 @@ ALWAYS_INLINE __m512i v16_e2m1(__m512i b)
 {
     const __m512i table =
         _mm512_setr_epi32(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    return _mm512_permutexvar_epi32(b, table); /* the lowest four bits choose */
+    return _mm512_permutexvar_epi32(b, table); /* chooses by the lowest four bits */
 }
 
 enum { LANES_AT_ONCE = 16 };

@@ -1,15 +1,16 @@
-/* The linear op for AVX-512: sixteen outputs in one register, 24 accumulators at a time. */
+/* The float linear on AVX-512: a panel's sixteen outputs fill one register; a tile has 24
+ * accumulators. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"
 
 enum {
-    TILE = 24,        /* accumulators of a register tile, of the 32 registers */
+    TILE = 24,        /* accumulators of a register tile; there are 32 registers */
     FEW_PANELS = 4,   /* panels of a tile with few rows */
-    MANY_PANELS = 4,  /* panels that share the inputs' broadcasts when there are more rows, */
-    SOME_PANELS = 2,  /* and of what is left over */
-    PIECE = 128,      /* inputs of a converted piece: 8 KiB of f32 weights to a panel; */
-    SHORT_PIECE = 64, /* with few rows, between which more of the next one has to come */
+    MANY_PANELS = 4,  /* panels of a tile with many rows; they share each broadcast input */
+    SOME_PANELS = 2,  /* panels of a tile for what MANY_PANELS leaves over */
+    PIECE = 128,      /* inputs of a K-slice: 8 KiB per panel, as f32 */
+    SHORT_PIECE = 64, /* the same with 7 to 39 rows, where more data must be fetched meanwhile */
 };
 
 ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
@@ -17,7 +18,7 @@ ALWAYS_INLINE struct v16 load_weights(enum dtype t, const void *data, size_t i)
     return v16_load(t, data, i);
 }
 
-/* acc + x w, lane by lane. */
+/* acc + x * w in each lane */
 ALWAYS_INLINE struct v16 v16_fma(float x, struct v16 w, struct v16 acc)
 {
     return (struct v16){_mm512_fmadd_ps(_mm512_set1_ps(x), w.v, acc.v)};
@@ -28,7 +29,7 @@ ALWAYS_INLINE void v16_store_aligned(float *y, struct v16 v)
     _mm512_store_ps(y, v.v);
 }
 
-/* The lanes of a panel that are outputs, n of them: the others are padding and never counted. */
+/* A bit for each lane that holds one of the n outputs of a panel; the other lanes are padding. */
 ALWAYS_INLINE unsigned output_lanes(enum dtype t, size_t n)
 {
     (void)t;
@@ -41,8 +42,9 @@ ALWAYS_INLINE void store_outputs(enum dtype t, struct v16 v, size_t n, float *y)
     _mm512_mask_storeu_ps(y, v16_first(n), v.v);
 }
 
-/* The grid's constants (numerics law: bits((double)p + magic) - bits(magic) is llrint(p * 2^g)).
- * The subtraction is done once for all leaves, at the end. */
+/* Constants of the integer grid. Adding `magic` to a double p leaves llrint(p * 2^g) in the
+ * difference of the bits: bits(p + magic) - bits(magic). The subtraction is done once for all
+ * leaves (K-blocks), in store_sums and store_rounded. */
 struct grid {
     __m512 limit;
     __m512d magic, unit;
@@ -66,7 +68,8 @@ ALWAYS_INLINE __m512i add_eight(__m512i sum, __m256 p, __m512d magic)
     return _mm512_add_epi64(sum, _mm512_castpd_si512(shifted));
 }
 
-/* Adds a leaf's partials. Returns a bit for each lane that does not fit the grid and counts 0. */
+/* Adds a leaf's partial sums. Returns a bit for each lane whose partial does not fit the grid; such
+ * a partial counts 0. */
 ALWAYS_INLINE unsigned grid_add(const struct grid *g, struct v16 p, struct sums16 *sums)
 {
     const __mmask16 fits = _mm512_cmp_ps_mask(_mm512_abs_ps(p.v), g->limit, _CMP_LT_OQ);
@@ -87,7 +90,7 @@ ALWAYS_INLINE void store_sums(enum dtype t, const struct sums16 *sums, const str
     _mm512_mask_storeu_epi64(out + 8, (__mmask8)(lanes >> 8), _mm512_sub_epi64(sums->s[1], all));
 }
 
-/* The sums' values in f32. */
+/* Stores the sums as f32. */
 ALWAYS_INLINE void store_rounded(enum dtype t, const struct sums16 *sums, const struct grid *g,
                                  size_t n_leaves, size_t n, float *y)
 {
@@ -119,7 +122,7 @@ LINEAR_AVX512(f32, DTYPE_F32)
 LINEAR_AVX512(f16, DTYPE_F16)
 LINEAR_AVX512(bf16, DTYPE_BF16)
 
-/* Any quantized format as floats; the arithmetic is that of f32 weights. */
+/* Weights of any quantized format, converted to floats; the arithmetic is that of f32 weights. */
 void k_linear_dequant_avx512(const struct linear_args *a, size_t group, size_t panel0,
                              size_t panel1, size_t row0, size_t row1)
 {

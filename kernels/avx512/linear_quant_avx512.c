@@ -1,6 +1,7 @@
-/* Linears with quantized weights and int8 activations on AVX-512 VNNI: weights are the unsigned
- * operand of dpbusd, four inputs of 16 outputs in a register; four activation codes of a row are
- * broadcast. What the unsigned codes are too large by is in the sums' start. */
+/* Linears with quantized weights and int8 activations on AVX-512 VNNI. dpbusd multiplies unsigned
+ * bytes (four inputs of 16 outputs in a register) by signed bytes (four inputs of a row,
+ * broadcast). Weights are stored with a bias that makes them unsigned; each sum starts at minus the
+ * bias's contribution. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/scales.h"
@@ -19,8 +20,8 @@ enum {
 
 #include "kernels/avx512/codes.h"
 
-/* Quad i of a group: 4 inputs of 16 outputs. Odd ones of int4 stay where they are, 16 times too
- * large: sum_of_parts. */
+/* Loads quad i of a group: four inputs of 16 outputs. Odd quads of int4 stay in the high nibbles,
+ * 16 times too large; sum_of_parts divides their sum. */
 ALWAYS_INLINE __m512i load_quad(enum quant_source source, const uint8_t *w, size_t i)
 {
     if (source == SOURCE_BYTES) return _mm512_loadu_si512(w + i * QUANT_LINE);
@@ -39,7 +40,7 @@ ALWAYS_INLINE __m512i broadcast_quad(const int8_t *x)
 
 enum { QUADS = QUANT_CODE_ALIGN / QUANT_QUAD, TILE_SUMS = SET_TILE_ROWS * QUANT_PANELS };
 
-/* Prefetches the codes of the next tile, which are not in the first-level cache. */
+/* Prefetches the next tile's weights and rows into the first-level cache. */
 ALWAYS_INLINE void tile_fetch(size_t n_rows, size_t n_panels, const struct quant_tile *t, size_t g,
                               const int8_t *x)
 {
@@ -64,7 +65,7 @@ ALWAYS_INLINE void tile_starts(bool has_zeros, size_t n_rows, size_t n_panels,
     }
 }
 
-/* sum += QUANT_CODE_ALIGN inputs. */
+/* Adds the dots of QUANT_CODE_ALIGN inputs to the integer sums. */
 ALWAYS_INLINE void tile_dots(size_t n_rows, size_t n_panels, const struct quant_tile *t,
                              const int8_t *x, const uint8_t *w, __m512i *sum)
 {
@@ -86,7 +87,7 @@ ALWAYS_INLINE void tile_dots(size_t n_rows, size_t n_panels, const struct quant_
     }
 }
 
-/* The chains, one step on. */
+/* Ends group g: acc = fma((float)sum, weight scale * activation scale, acc). */
 ALWAYS_INLINE void tile_ends(size_t n_rows, size_t n_panels, const struct quant_tile *t, size_t g,
                              const __m512i *sum, __m512 *acc)
 {
@@ -98,7 +99,8 @@ ALWAYS_INLINE void tile_ends(size_t n_rows, size_t n_panels, const struct quant_
     }
 }
 
-/* All constant but t: n_rows * n_panels chains. */
+/* Continues n_rows * n_panels chains over the tile's groups. All arguments but t and out are
+ * constant. */
 ALWAYS_INLINE void tile(bool has_zeros, size_t n_rows, size_t n_panels, const struct quant_tile *t,
                         float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -124,7 +126,8 @@ ALWAYS_INLINE void tile(bool has_zeros, size_t n_rows, size_t n_panels, const st
         _mm512_store_ps(out[i / n_panels][i % n_panels], acc[i]);
 }
 
-/* Tiles have four rows at least: more are cut evenly, fewer go the other way. */
+/* A tile has four to six rows: more rows are divided evenly, and fewer rows are multiplied by
+ * set_few. */
 ALWAYS_INLINE void tile_rows(bool has_zeros, size_t n_panels, const struct quant_tile *t,
                              float (*out)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -148,8 +151,9 @@ static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANE
         tile_rows(false, 1, t, acc);
 }
 
-/* The dots of w and one quad that all outputs share, which is read as part of the instruction:
- * compilers read it apart, twice the instructions where each quad is used once. */
+/* The dots of w with one quad that all outputs share. The quad is broadcast by the instruction
+ * itself; from intrinsics, compilers make a separate broadcast, which doubles the instructions when
+ * each quad is used once. */
 ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
 {
     const struct quad {
@@ -159,7 +163,8 @@ ALWAYS_INLINE __m512i dot_broadcast(__m512i sum, __m512i w, const int8_t *x)
     return sum;
 }
 
-/* The values from which the sums of few rows start in group g: parts[row][part]. */
+/* Starts the integer sums of group g for few rows: sum[row][part]. Part 0 begins with the
+ * contribution of bias and zero points, the other parts with 0. */
 ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_t n_split,
                               const struct quant_few *t, size_t g, __m512i *sum)
 {
@@ -178,7 +183,8 @@ ALWAYS_INLINE void few_starts(bool has_zeros, int32_t bias, size_t n_rows, size_
     }
 }
 
-/* The sum of a group's parts: even and odd quads of int4, else four or two alike. */
+/* Adds the parts of a group's sum. The parts of int4 are its even quads and its odd quads, which
+ * are 16 times too large. */
 ALWAYS_INLINE __m512i sum_of_parts(enum quant_source source, const __m512i *s, size_t n_split)
 {
     if (source == SOURCE_INT4) return _mm512_add_epi32(s[0], _mm512_srai_epi32(s[1], 4));
@@ -186,7 +192,7 @@ ALWAYS_INLINE __m512i sum_of_parts(enum quant_source source, const __m512i *s, s
     return n_split == 2 ? two : _mm512_add_epi32(two, _mm512_add_epi32(s[2], s[3]));
 }
 
-/* sum += QUANT_CODE_ALIGN inputs. */
+/* Adds the dots of QUANT_CODE_ALIGN inputs to the integer sums. */
 ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, size_t n_split,
                             const struct quant_few *t, const int8_t *x, const uint8_t *w,
                             __m512i *sum)
@@ -205,11 +211,12 @@ ALWAYS_INLINE void few_dots(enum quant_source source, size_t n_rows, size_t n_sp
     }
 }
 
-/* The chains, one step on. */
+/* Ends group g: acc = fma((float)sum, weight scale * activation scale, acc). */
 ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_split,
                             const struct quant_few *t, size_t g, const __m512i *sum, __m512 *acc)
 {
-    const struct quant_format format = {/* what is constant stands here as such */
+    const struct quant_format format = {/* built from constants, so that v16_scales is compiled
+                                           for one kind */
                                         .kind = source == SOURCE_MXFP4 ? QUANT_MXFP4 : QUANT_INT4,
                                         .scale_dtype = t->format.scale_dtype};
     const __m512 w_scales = v16_scales(format, t->scales, t->scale + g * PANEL_COLUMNS);
@@ -221,8 +228,8 @@ ALWAYS_INLINE void few_ends(enum quant_source source, size_t n_rows, size_t n_sp
     }
 }
 
-/* All constant but t. A group's sum has parts, so that a dot need not wait for the one before;
- * exact integers, so the parts do not show. */
+/* As linear_quant_few.h declares. Each group's sum is split into parts, so that a dot need not wait
+ * for the one before. The sums are exact integers, so splitting changes nothing. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*out)[PANEL_COLUMNS])
 {

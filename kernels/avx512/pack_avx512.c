@@ -1,5 +1,5 @@
-/* Packing a whole panel: 16 rows turned by registers of 64 bytes, so that each line of the source
- * is read once and each line of the panel written once. */
+/* Packs a whole panel: transposes 16 rows in registers of 64 bytes, so that each cache line of the
+ * source is read once and each cache line of the panel written once. */
 #include "kernels/avx512/avx512.h"
 #include "kernels/pack_body.h"
 
@@ -8,9 +8,9 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #include "kernels/avx512/turn.h"
 
-enum { HALVES = 32, WORDS = 16 }; /* of a register */
+enum { HALVES = 32, WORDS = 16 }; /* elements of a register */
 
-/* Inputs [0, n), up to 32, of 16 outputs of two bytes each. */
+/* Packs inputs [0, n), at most 32, of 16 outputs; elements of two bytes. */
 ALWAYS_INLINE void put_halves(const char *rows, size_t stride, size_t n, char *out)
 {
     const __mmask32 some = n < HALVES ? (__mmask32)((1u << n) - 1) : 0xFFFFFFFFu;
@@ -45,13 +45,13 @@ static void k_pack_halves_avx512(const void *rows, size_t row_stride_bytes, size
     if (k < n) put_halves(from + k * 2, row_stride_bytes, n - k, to + k * 32);
 }
 
-/* Codes as the checkpoint has them to those of the panel (struct packed). */
+/* Converts quantized values from the checkpoint's form to the panel's (struct packed). */
 ALWAYS_INLINE __m512i recode(enum pack_words_kind kind, __m512i v)
 {
     if (kind == PACK_WORDS_PLAIN) return v;
     if (kind == PACK_WORDS_SIGNED) return _mm512_xor_si512(v, _mm512_set1_epi32((int)0x80808080u));
-    /* bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7, each in two copies now: for
-     * the low nibbles and for the high ones of the new bytes */
+    /* Bytes 0 and 1 hold inputs 0 to 3, bytes 2 and 3 inputs 4 to 7. Each is copied twice here, for
+     * the low and the high nibbles of the new bytes. */
     const __m512i first = _mm512_set4_epi32(0x0D0D0C0C, 0x09090808, 0x05050404, 0x01010000);
     const __m512i last = _mm512_set4_epi32(0x0F0F0E0E, 0x0B0B0A0A, 0x07070606, 0x03030202);
     const __m512i even = _mm512_set1_epi32(0x00FF00FF), low = _mm512_set1_epi32(0x0F0F0F0F);
@@ -61,7 +61,7 @@ ALWAYS_INLINE __m512i recode(enum pack_words_kind kind, __m512i v)
     return _mm512_ternarylogic_epi32(low, x, y, 0xCA);
 }
 
-/* Words [0, n), up to 16, of 16 outputs. */
+/* Packs words [0, n), at most 16, of 16 outputs. */
 ALWAYS_INLINE void put_words(enum pack_words_kind kind, const char *rows, size_t stride, size_t n,
                              char *out)
 {

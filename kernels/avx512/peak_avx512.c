@@ -1,4 +1,5 @@
-/* The machine's peaks with AVX-512 and its VNNI: chains in registers, and reads of memory. */
+/* Measures the machine's peaks with AVX-512 and VNNI: independent chains of multiply-adds in
+ * registers, and reads of memory. */
 #include "kernels/peak_isa.h"
 
 #include <immintrin.h>

@@ -1,5 +1,6 @@
-/* Activations as int8 codes on AVX-512: the bits of the reference. Sixteen groups share a vector of
- * maxima, of scales and of sums, so that no group waits for a division or a sum over lanes. */
+/* Quantizes activations to int8 on AVX-512, with the bits of the reference. Sixteen groups share a
+ * vector of maxima, of scales and of sums, so that no group waits for a division or for a sum over
+ * lanes. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"
@@ -14,7 +15,7 @@ ALWAYS_INLINE __m512i fold2(enum fold f, __m512i a, __m512i b)
     return f == FOLD_MAX ? _mm512_max_epu32(a, b) : _mm512_add_epi32(a, b);
 }
 
-/* Lane i: what the lanes of v[i] fold to. */
+/* Lane i of the result = the maximum, or the sum, of v[i]'s lanes. */
 ALWAYS_INLINE __m512i fold_lanes(enum fold f, const __m512i *v)
 {
     __m512i two[8], four[4], eight[2];
@@ -34,15 +35,15 @@ ALWAYS_INLINE __m512i fold_lanes(enum fold f, const __m512i *v)
                  _mm512_shuffle_i32x4(eight[0], eight[1], 0xDD));
 }
 
-/* Inputs [i, i + 16) of n; the others are +0, which are codes 0 and no maximum. */
+/* Inputs [i, i + 16) of n. Inputs beyond n are +0, which changes no maximum and quantizes to 0. */
 ALWAYS_INLINE __m512 load_below(const float *x, size_t i, size_t n)
 {
     if (i + 16 <= n) return _mm512_loadu_ps(x + i);
     return i < n ? _mm512_maskz_loadu_ps(v16_first(n - i), x + i) : _mm512_setzero_ps();
 }
 
-/* The bits of the largest |x| of each lane: as integers they order like the numbers, NaN above
- * infinity. */
+/* For each lane the bits of the largest |x|. Compared as integers they order like the numbers, with
+ * NaN above infinity. */
 ALWAYS_INLINE __m512i largest_bits(const float *x, size_t begin, size_t end, size_t n)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
@@ -54,7 +55,7 @@ ALWAYS_INLINE __m512i largest_bits(const float *x, size_t begin, size_t end, siz
     return max;
 }
 
-/* kern_quantize_scale of sixteen groups. */
+/* kern_quantize_scale for sixteen groups. */
 ALWAYS_INLINE __m512 scales_of(__m512i max_bits, __m512 *factors)
 {
     const __m512 max = _mm512_castsi512_ps(max_bits), most = _mm512_set1_ps(127.0f);
@@ -66,11 +67,12 @@ ALWAYS_INLINE __m512 scales_of(__m512i max_bits, __m512 *factors)
     return _mm512_mask_div_ps(_mm512_castsi512_ps(nan), usual, max, most);
 }
 
-/* The codes of inputs [begin, end); their sums in each lane. */
+/* Quantizes inputs [begin, end). Returns the sums of the quantized values, lane by lane. */
 ALWAYS_INLINE __m512i codes_of(const float *x, size_t begin, size_t end, size_t n, float factor,
                                int8_t *codes)
 {
-    const __mmask16 any = factor != 0.0f ? 0xFFFF : 0; /* infinity times 0 is no code */
+    const __mmask16 any = factor != 0.0f ? 0xFFFF : 0; /* factor 0: all quantized values are 0,
+                                                          also where x is infinite */
     const __m512 f = _mm512_set1_ps(factor);
     __m512i sum = _mm512_setzero_si512();
     for (size_t i = begin; i < end; i += 16) {
@@ -81,7 +83,7 @@ ALWAYS_INLINE __m512i codes_of(const float *x, size_t begin, size_t end, size_t 
     return sum;
 }
 
-/* n_here groups from inputs x [n] on, as codes, scales and sums. */
+/* Quantizes n_here groups of x [n]: writes quantized values, scales and sums. */
 ALWAYS_INLINE void sixteen_groups(const float *x, size_t n, size_t group, size_t n_here,
                                   int8_t *codes, float *scales, int32_t *sums)
 {
@@ -110,7 +112,8 @@ static void k_quantize_row_avx512(const float *x, size_t n, const struct quant_r
         int8_t *codes = out->codes + first * group + at;
         float *scales = out->scales + first + g;
         int32_t *sums = out->sums + first + g;
-        if (group == SMALL && n - at >= WHOLE) /* nothing to ask about inside */
+        if (group == SMALL && n - at >= WHOLE) /* the usual case: compiled with constant sizes,
+                                                  without tests inside */
             sixteen_groups(x + at, WHOLE, SMALL, GROUPS, codes, scales, sums);
         else
             sixteen_groups(x + at, n - at, group, left < GROUPS ? left : GROUPS, codes, scales,

@@ -1,5 +1,5 @@
-/* The ops on one row of f32 values that gain by sixteen lanes. Tails use masked loads and stores
- * and the same instructions; lanes beyond the row are +0 and are not written. */
+/* Ops on one row of f32 values that are faster with sixteen lanes. The end of a row uses masked
+ * loads and stores with the same instructions; lanes beyond the row are +0 and are not written. */
 #include "kernels/avx512/avx512.h"
 
 #include "kernels/avx512/vec.h"

@@ -1,5 +1,5 @@
-/* Squares of registers turned: what the rest of AVX-512 needs beyond pack_turn.h. Included by
- * pack_avx512.c and attention_avx512.c, which define ALWAYS_INLINE. */
+/* Transposes squares of registers on AVX-512, beyond what pack_turn.h does inside lanes of 128
+ * bits. Included by files that define ALWAYS_INLINE. */
 #ifndef SHOAL_KERNELS_AVX512_TURN_H
 #define SHOAL_KERNELS_AVX512_TURN_H
 
@@ -9,9 +9,9 @@
 typedef __m512i vec;
 #include "kernels/pack_turn.h"
 
-enum { QUARTERS = 4 /* of a register */ };
+enum { QUARTERS = 4 /* of 128 bits in a register */ };
 
-/* Four registers of four lanes of 128 bits, turned. */
+/* Transposes the 4 x 4 matrix whose elements are the 128-bit lanes of four registers. */
 ALWAYS_INLINE void turn_lanes(__m512i r[QUARTERS])
 {
     const __m512i a = _mm512_shuffle_i32x4(r[0], r[1], 0x44);
@@ -24,7 +24,7 @@ ALWAYS_INLINE void turn_lanes(__m512i r[QUARTERS])
     r[3] = _mm512_shuffle_i32x4(b, d, 0xDD);
 }
 
-/* out[j] = word j of each of 16 rows. */
+/* out[j] = word j of each of the 16 rows. */
 ALWAYS_INLINE void turn_words(const vec r[16], vec out[16])
 {
     vec v[16];

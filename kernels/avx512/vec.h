@@ -1,5 +1,5 @@
-/* Pieces of the AVX-512 kernels: 16 values in one register, loads of every element type, masks for
- * tails. Everything inlines; element types are constants. */
+/* Vector helpers of the AVX-512 kernels: 16 f32 values in one register, loads of every element
+ * type, masks for the end of a row. Everything is inlined; element types are constants. */
 #ifndef SHOAL_KERNELS_AVX512_VEC_H
 #define SHOAL_KERNELS_AVX512_VEC_H
 
@@ -56,17 +56,17 @@ V16_EACH(v16_add, _mm512_add_ps)
 V16_EACH(v16_sub, _mm512_sub_ps)
 V16_EACH(v16_mul, _mm512_mul_ps)
 V16_EACH(v16_div, _mm512_div_ps)
-V16_EACH(v16_max, _mm512_max_ps) /* y where one is a NaN */
+V16_EACH(v16_max, _mm512_max_ps) /* gives y if either is NaN */
 #undef V16_EACH
 
-/* x y + z */
+/* x * y + z */
 ALWAYS_INLINE struct v16 v16_madd(struct v16 x, struct v16 y, struct v16 z)
 {
     return (struct v16){_mm512_fmadd_ps(x.v, y.v, z.v)};
 }
 
-/* The bits of el_exp_body, sixteen at a time. What lanes out of its range compute on the way is
- * replaced; a NaN comes through it. */
+/* el_exp_body for sixteen values, bit for bit. The results of lanes outside exp's range are
+ * replaced at the end; a NaN stays NaN. */
 ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
 {
     const __m512 shift = _mm512_set1_ps(EL_SHIFT), one = _mm512_set1_ps(1.0f), x = v.v;
@@ -88,7 +88,7 @@ ALWAYS_INLINE struct v16 v16_exp(struct v16 v)
     return (struct v16){_mm512_mask_mov_ps(y, high, _mm512_set1_ps(INFINITY))};
 }
 
-/* Eight sums on the integer grid as floats, `unit` apart. */
+/* Eight integer sums as floats; `unit` is the grid's step. */
 ALWAYS_INLINE __m256 grid_eight(__m512i sums, __m512d unit)
 {
     return _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_cvtepi64_pd(sums), unit));
@@ -108,7 +108,7 @@ ALWAYS_INLINE float v16_max_lane(struct v16 v)
     return _mm512_reduce_max_ps(v.v);
 }
 
-/* -infinity in the lanes that stand for an index, i + lane, outside [i0, i1). */
+/* Lane l stands for index i + l. Sets the lanes whose index is outside [i0, i1) to -infinity. */
 ALWAYS_INLINE struct v16 v16_visible(struct v16 v, size_t i, size_t i0, size_t i1)
 {
     if (i0 <= i && i + 16 <= i1) return v;
