@@ -18,12 +18,14 @@
 
 #define CONVERT_FLAGS(FLAG)                                                                        \
     FLAG(enum dtype, dtype, "dtype", OF_CHOICE(FLOAT_WORDS),                                       \
-         .help = "store all tensors in this type (default: the source's own types; quantized "     \
-                 "ones become config.json's type, GGUF's f16)")                                    \
-    FLAG(int32_t, keep, "quantized", OF_CHOICE(KEEP_WORDS), .preset = "dequantize",                \
-         .help = "keep: tensors in a format that shoal has stay quantized (GGUF's Q8_0, Q5_0, "    \
-                 "Q4_0, IQ4_NL, IQ4_XS, MXFP4; a Hugging Face folder's GPTQ without act-order, "   \
-                 "AWQ, compressed-tensors, fp8, MXFP4), others become floats")                     \
+         .help = "store all tensors that are not quantized in this type (default: the source's "   \
+                 "own types; quantized tensors that become floats take config.json's type, "       \
+                 "GGUF's f16)")                                                                    \
+    FLAG(int32_t, keep, "quantized", OF_CHOICE(KEEP_WORDS), .preset = "keep",                      \
+         .help = "keep: tensors in a format that shoal has stay quantized, code for code (GGUF's " \
+                 "Q8_0, Q5_0, Q4_0, IQ4_NL, IQ4_XS, MXFP4; a Hugging Face folder's GPTQ without "  \
+                 "act-order, AWQ, compressed-tensors, fp8, MXFP4), others become floats; "         \
+                 "dequantize: all of them become floats")                                          \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no progress")
 
 struct convert_flags {
@@ -51,7 +53,9 @@ static const char convert_text[] =
     "tokenizer.json "
     "and what stands beside them) or one .gguf file. DST.h5 appears only when all went well. The "
     "same source makes the same bytes, from one rank or, under mpirun, from many, which share the "
-    "work. Memory stays bounded whatever the model's size.";
+    "work. Memory stays bounded whatever the model's size.\n"
+    "Quantized tensors are stored as their own codes where shoal has the format; a line for each "
+    "format says how many, and one how many became floats.";
 
 static const char inspect_text[] =
     "Prints the config, sizes and types of a checkpoint; its structure is checked on the way.";
@@ -86,14 +90,20 @@ static struct status convert_check(const struct convert_flags *f, const struct f
     return job_paths_check_copy(o->source, o->path, NULL);
 }
 
+/* A line for each way in which quantized weights of the source were stored. */
 static void convert_say(const struct convert_options *o, const struct convert_result *r)
 {
-    char kept[64] = "";
-    if (o->keep_codes) {
-        snprintf(kept, sizeof kept, " (%llu kept as codes)", (unsigned long long)r->n_kept);
+    static const char *const ways[CONVERT_WAY_COUNT] = {
+        [CONVERT_KEPT] = "kept quantized, code for code, in",
+        [CONVERT_WIDENED] = "dequantized to",
+    };
+    printf("%s: %llu tensors, %.1f MB in %.2f s\n", o->path, (unsigned long long)r->n_tensors,
+           (double)r->n_bytes / 1e6, r->seconds);
+    for (size_t i = 0; i < r->n_counts; i++) {
+        const struct convert_count *c = &r->counts[i];
+        printf("  %s %s: %llu, the first is %s\n", ways[c->way], c->format,
+               (unsigned long long)c->n_tensors, c->first);
     }
-    printf("%s: %llu tensors%s, %.1f MB in %.2f s\n", o->path, (unsigned long long)r->n_tensors,
-           kept, (double)r->n_bytes / 1e6, r->seconds);
     if (r->n_overflowed > 0) {
         fprintf(stderr, "shoal convert: %llu values became infinite in the narrower type\n",
                 (unsigned long long)r->n_overflowed);

@@ -18,10 +18,21 @@ import time
 from program import GOLDENS, TESTS, Shoal, expect, fresh_folder, main_of
 
 GGUF, IMPORTS = TESTS / "golden" / "gguf", TESTS / "golden" / "imports"
+FLOATS = ["--quantized", "dequantize"]
 SOURCES = [(GOLDENS / "mixtral" / "hf", []), (GOLDENS / "llama-gqa" / "hf", ["--dtype", "f16"]),
            (GGUF / "qwen3moe" / "model.gguf", []),
-           (GGUF / "quantized" / "mixed.gguf", ["--quantized", "keep"]),
-           (IMPORTS / "awq" / "hf", []), (IMPORTS / "ct-int8" / "hf", ["--quantized", "keep"])]
+           (GGUF / "quantized" / "mixed.gguf", []),
+           (IMPORTS / "awq" / "hf", FLOATS), (IMPORTS / "ct-int8" / "hf", [])]
+# what convert says of a source's quantized tensors
+KEPT = {
+    GOLDENS / "deepseek-v3-fp8" / "hf": [
+        "code for code, in fp8-g32: 5, the first is model.layers.0.mlp.down_proj.weight",
+        "code for code, in fp8-g128: 12, the first is model.layers.0.mlp.gate_proj.weight",
+        "dequantized to bf16: 2, the first is model.layers.0.self_attn.kv_b_proj.weight"],
+    GGUF / "quantized" / "mixed.gguf": [
+        "code for code, in int4-g32: 7, the first is lm_head.weight",
+        "dequantized to f16: 1, the first is model.layers.0.block_sparse_moe.experts.w2.weight"],
+}
 BIG_ROWS, BIG_COLS = 24576, 2048  # 200 MB in f32: some seconds to be killed in
 
 
@@ -39,6 +50,21 @@ class ConvertTest:
                 expect(many.read_bytes() == one.read_bytes(),
                        f"{source} {flags}: {ranks} ranks make another file")
         print(f"  {len(SOURCES)} sources: the same bytes from 1, 2 and 4 ranks")
+
+    def check_kept(self):
+        """Codes are kept unless floats are asked for, and convert says which tensors in which format."""
+        path = self.work / "kept.h5"
+        for source, lines in KEPT.items():
+            done, files = {}, {}
+            for way in ("default", "keep", "dequantize"):
+                flags = ["--quantized", way] if way != "default" else []
+                done[way] = self.shoal.must("convert", source, path, *flags).out
+                files[way] = path.read_bytes()
+            expect(files["default"] == files["keep"] != files["dequantize"],
+                   f"{source}: codes are not kept by default")
+            expect(all(line in done["default"] for line in lines), f"{source}: {done}")
+            expect("code for code" not in done["dequantize"], f"{source}: {done}")
+        print(f"  {len(KEPT)} quantized sources: codes kept by default, and said")
 
     def check_refusals(self):
         target = self.work / "no.h5"
@@ -118,6 +144,7 @@ class ConvertTest:
 
     def main(self):
         self.check_same_bytes()
+        self.check_kept()
         self.check_refusals()
         self.check_unused()
         self.check_killed()

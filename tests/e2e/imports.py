@@ -3,7 +3,7 @@
 
 usage: imports.py SHOAL COMPARE_LOGITS WORK_FOLDER
 Every logit of the converted model within 1e-4 of what transformers makes of the weights that the
-layout's own library dequantizes. With --quantized keep the rows of --activations f32 are those of
+layout's own library dequantizes. Of kept codes (the default) the rows of --activations f32 are those of
 the same file turned into f32, digit for digit, on one rank and on two; with int8 activations near.
 """
 import sys
@@ -29,7 +29,7 @@ class ImportTest:
 
     def check_values(self, case):
         model, logits = self.work / "values.h5", self.work / "logits.h5"
-        self.shoal.must("convert", case / "hf", model)
+        self.shoal.must("convert", case / "hf", model, "--quantized", "dequantize")
         self.score(case, model, "--logits", logits)
         done = run([self.compare, logits, BOUND, f"1={case / 'logits.0.f32'}"])
         print(f"  {case.name}: {done.out.strip()}")
@@ -37,7 +37,7 @@ class ImportTest:
 
     def check_codes(self, case):
         kept, floats = self.work / "kept.h5", self.work / "floats.h5"
-        self.shoal.must("convert", case / "hf", kept, "--quantized", "keep")
+        self.shoal.must("convert", case / "hf", kept)
         self.shoal.must("quantize", kept, floats, "--format", "f32")
         want = self.score(case, floats)
         for layout, ranks in ([], 0), (["--tp", "2"], 2):

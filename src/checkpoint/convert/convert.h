@@ -4,6 +4,7 @@
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 
 #include "base/status.h"
+#include "checkpoint/file/ckpt.h"
 #include "tensor/dtype.h"
 
 #include <stdbool.h>
@@ -16,16 +17,36 @@ struct convert_options {
     const char *source; /* a Hugging Face directory or a .gguf file */
     const char *path;   /* the .h5 to be written */
     bool keep_dtype;    /* the source's own types; quantized tensors become config.json's, or f16 */
-    enum dtype dtype;   /* used without keep_dtype: every tensor is stored in this type */
-    bool keep_codes;    /* quantized tensors whose format shoal has are kept unchanged */
+    enum dtype dtype;   /* used without keep_dtype: tensors stored as floats are of this type */
+    bool keep_codes;    /* quantized tensors whose format shoal has are kept unchanged, except
+                           the one that latent attention splits */
     /* Called after each block of rows; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
 };
 
+/* How a quantized tensor of the source is stored. */
+enum convert_way {
+    CONVERT_KEPT,    /* as the source's codes */
+    CONVERT_WIDENED, /* as floats */
+    CONVERT_WAY_COUNT
+};
+
+/* The tensors that are stored in one way and one format. */
+struct convert_count {
+    enum convert_way way;
+    char format[32]; /* "fp8-g128", "f16", ... */
+    uint64_t n_tensors;
+    char first[CKPT_NAME_MAX]; /* the name of the first of them */
+};
+
+enum { CONVERT_COUNTS_MAX = 32 }; /* more than there are formats and float types */
+
 struct convert_result {
-    uint64_t n_tensors;    /* written, */
-    uint64_t n_kept;       /* of these: kept as the source's codes */
+    uint64_t n_tensors; /* written */
+    /* those of them that are quantized in the source, in the order in which they first occur */
+    struct convert_count counts[CONVERT_COUNTS_MAX];
+    size_t n_counts;
     uint64_t n_bytes;      /* of weights written */
     uint64_t n_overflowed; /* finite values that became infinite in a narrower type */
     double seconds;

@@ -123,7 +123,6 @@ static struct status chunk_write(struct convert *c, const struct chunk *k, char 
         const struct quant_block block = convert_run_block_of(k, bytes);
         TRY(ckpt_writer_quant_rows(c->writer, &block, k->n_rows));
     }
-    c->result.n_kept += k->part == 0 && k->row == 0 && s->quant.kind != QUANT_NONE;
     c->done_bytes += chunk_bytes(k, n_bytes);
     if (c->options->progress != NULL) {
         c->options->progress(c->options->progress_ctx, s->name, c->done_bytes, c->total_bytes);

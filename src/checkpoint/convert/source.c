@@ -179,12 +179,11 @@ static struct status gguf_list(struct source *s, const struct gguf_model *m)
         struct entry *e;
         if (strcmp(t->name, GGUF_ROPE_FREQS) == 0) continue; /* the config has it */
         TRY(gguf_model_name(m, t, name, sizeof name, &pair_rows));
-        gguf_quant_dtype(t->quant, &dtype);
+        const bool is_float = gguf_quant_dtype(t->quant, &dtype);
         TRY(entry_fill(s, name, dtype, t->n_dims, t->dims, &e));
         e->gguf = t;
-        if (gguf_quant_format(t->quant, &e->tensor.quant)) {
-            e->tensor.method = gguf_quant_name(t->quant);
-        }
+        (void)gguf_quant_format(t->quant, &e->tensor.quant);
+        if (!is_float) e->tensor.method = gguf_quant_name(t->quant);
         e->pair_rows = pair_rows;
         if (pair_rows > 0) e->tensor.row_group = pair_rows;
         if (t->n_cols * sizeof(float) > GROUP_BYTES_MAX / e->tensor.row_group) {

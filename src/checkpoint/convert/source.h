@@ -15,7 +15,8 @@ struct source_tensor {
     uint64_t n_rows, n_cols;
     uint32_t row_group;        /* rows are read in multiples of it */
     struct quant_format quant; /* format of source_codes; QUANT_NONE: only floats can be read */
-    const char *method;        /* quantization method, as the file names it; borrowed */
+    const char *method;        /* quantization method, as the file names it; borrowed; NULL when
+                                  the tensor is not quantized */
 };
 
 struct source;
