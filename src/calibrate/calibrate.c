@@ -49,7 +49,9 @@ static struct status check_source(const struct calib *c)
     for (size_t i = 0; i < ckpt_tensor_count(c->o->ckpt); i++) {
         const struct ckpt_tensor *t = ckpt_tensor_at(c->o->ckpt, i);
         if (t->quant.kind == QUANT_NONE) continue;
-        return status_make(STATUS_USAGE, "%s: tensor %s is quantized already; calibrate the floats",
+        return status_make(STATUS_USAGE,
+                           "%s: tensor %s is quantized already, and calibrating needs floats; only "
+                           "rounding (--method rtn without --calibration) starts from codes",
                            ckpt_path(c->o->ckpt), t->name);
     }
     if (c->o->n_seqs > 0) return status_ok();

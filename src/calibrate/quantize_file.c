@@ -119,8 +119,9 @@ done:
 }
 
 static struct status round_to_nearest(struct quantize_file *q, struct tensor_rows *r,
-                                      struct quant_format f)
+                                      const struct quantize_choice *choice)
 {
+    const struct quant_format f = choice->format;
     const struct ckpt_tensor *t = r->t;
     const uint64_t n_run = run_rows(t);
     struct quant_block b = {0};
@@ -138,6 +139,9 @@ static struct status round_to_nearest(struct quantize_file *q, struct tensor_row
                              ckpt_path(q->c), t->name, (unsigned long long)n_bad,
                              (unsigned long long)row, (unsigned long long)(row + n - 1));
             goto done;
+        }
+        if (choice->again) {
+            TRY_GOTO(st, quant_loss_add(q->team, f, x, n, t->n_cols, &b, &q->result.loss), done);
         }
         TRY_GOTO(st, ckpt_writer_quant_rows(q->writer, &b, n), done);
         quantize_file_advance(q, t, n);
@@ -172,12 +176,13 @@ struct status quantize_tensor(struct quantize_file *q, size_t i)
     } else if (choice->format.kind == QUANT_NONE) {
         st = quantize_file_convert(q, &r, choice->dtype);
     } else {
-        st = round_to_nearest(q, &r, choice->format);
+        st = round_to_nearest(q, &r, choice);
     }
     if (choice->keep || choice->format.kind == QUANT_NONE) {
         q->result.n_kept++;
     } else {
         q->result.n_quantized++;
+        q->result.n_again += choice->again;
     }
     q->result.n_elems += t->n_rows * t->n_cols;
     q->result.n_bytes += quantize_file_bytes_of(&spec, t->n_rows, t->n_cols);

@@ -6,12 +6,15 @@
 #define SHOAL_CALIBRATE_QUANTIZE_FILE_H
 
 #include "calibrate/quantize_plan.h"
+#include "quant/quantize.h"
 
 /* The result of a quantization. */
 struct quantize_result {
     uint64_t n_quantized, n_kept; /* tensors; kept: also those in another float type */
     uint64_t n_elems, n_bytes;    /* written, of all tensors */
     uint64_t n_overflowed;        /* finite values that became infinite in a narrower float type */
+    uint64_t n_again;       /* of n_quantized: tensors whose codes were made from other codes, */
+    struct quant_loss loss; /* and what that lost against the values of the old codes */
 };
 
 /* Called after each run of rows; may be NULL. */

@@ -146,6 +146,12 @@ static void fit_groups(const struct arch *m, uint64_t n_cols, struct quantize_ch
     if (fit < group) c->format.group = fit;
 }
 
+/* Whether users know both formats by one name; the type of the scales may differ. */
+static bool same_format(struct quant_format a, struct quant_format b)
+{
+    return a.kind == b.kind && a.has_zeros == b.has_zeros && a.group == b.group;
+}
+
 struct choosing {
     const struct ckpt *c;
     const struct arch *m;
@@ -167,13 +173,9 @@ static struct status choose_one(void *ctx, const struct weight_spec *s)
     c->class = class;
     c->role = s->role;
     if (c->keep || c->format.kind == QUANT_NONE) return status_ok();
-    if (t->quant.kind != QUANT_NONE) {
-        return status_make(STATUS_USAGE,
-                           "%s: tensor %s is quantized already; start from the float model, or "
-                           "keep the class as it is",
-                           ckpt_path(k->c), s->name);
-    }
     fit_groups(k->m, t->n_cols, c);
+    c->keep = same_format(t->quant, c->format);
+    c->again = !c->keep && t->quant.kind != QUANT_NONE;
     return status_ok();
 }
 

@@ -32,6 +32,7 @@ struct quantize_choice {
     enum quantize_class class;
     enum weight_role role;      /* undefined for QUANTIZE_OTHER */
     bool keep;                  /* codes or elements are copied as they are */
+    bool again;                 /* not kept: codes are made from codes of another format */
     struct quant_format format; /* not kept: QUANT_NONE, then elements of dtype */
     enum dtype dtype;
     uint32_t leaf_elems, grid_bits; /* to be stored; 0: not row-parallel */
@@ -58,8 +59,9 @@ struct status quantize_policy_parse(const char *format, const char *policy,
                                     struct quantize_policy *out);
 
 /* Local. choices [ckpt_tensor_count] from a policy. A row-parallel tensor that would have fewer
- * than 4 leaves (2 in experts) gets smaller groups. Leaves are as in quantize_leaves. *out:
- * mem_free. Errors: STATUS_USAGE (codes that would be quantized again), STATUS_MEMORY. */
+ * than 4 leaves (2 in experts) gets smaller groups. Codes of the wanted format are kept; codes of
+ * another one are rounded a second time. Leaves are as in quantize_leaves. *out: mem_free. Errors:
+ * STATUS_INPUT, STATUS_MEMORY. */
 struct status quantize_choose(const struct ckpt *c, const struct arch *m,
                               const struct quantize_policy *policy, struct quantize_choice **out);
 

@@ -1,5 +1,6 @@
 /* shoal quantize: a checkpoint with quantized weights from one with floats. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "calibrate/quantize_file.h"
 #include "cli/cmd.h"
@@ -21,7 +22,10 @@ static const struct flag_group group = FLAG_GROUP(rows, 0);
 static const struct flag_table table = {.groups = &group, .n_groups = 1};
 
 static const char description[] =
-    "SRC.h5 is a checkpoint with plain weights. DST.h5 appears only when all went well; the same "
+    "SRC.h5 is a checkpoint; its quantized tensors are rounded a second time from the values of "
+    "their "
+    "codes (warned of once, with the error that it adds), or kept if they have the format already. "
+    "DST.h5 appears only when all went well; the same "
     "source makes the same bytes on any number of ranks and threads. Memory stays bounded "
     "whatever the model's size.\n"
     "--format is for the attention, the dense FFN and the experts; int8 and int4 have a scale for "
@@ -111,6 +115,13 @@ static struct status quantize_run(const struct quantize_flags *flags,
            j.to, (unsigned long long)r.n_quantized, (unsigned long long)r.n_kept,
            (double)r.n_bytes / 1e6, 8.0 * (double)r.n_bytes / (double)r.n_elems,
            (double)(clock_ns() - start_ns) * 1e-9);
+    if (r.n_again > 0) {
+        log_line(
+            LOG_WARN,
+            "%llu tensors were quantized already: rounding the values of their codes again adds "
+            "an error of %.3g %% (relative, root mean square)",
+            (unsigned long long)r.n_again, 100 * quant_loss_rms(&r.loss));
+    }
     if (r.n_overflowed > 0) {
         fprintf(stderr, "shoal quantize: %llu values became infinite in the narrower type\n",
                 (unsigned long long)r.n_overflowed);

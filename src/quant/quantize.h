@@ -59,6 +59,22 @@ void quant_block_destroy(struct quant_block *b);
 uint64_t quant_rtn_rows(struct team *team, struct quant_format f, const float *rows, size_t n_rows,
                         size_t n_in, const struct quant_block *out);
 
+/* What rounding values to codes loses: sums of squares over the values. */
+struct quant_loss {
+    double error;    /* of the codes' values minus the values that were rounded */
+    double energy;   /* of the values that were rounded */
+    uint64_t n_rows; /* of which the sums are; 0: nothing was rounded */
+};
+
+/* Local, the team's threads over rows. Adds to *loss what the codes `b` of rows [n_rows, n_in]
+ * lose. The sums do not depend on the threads. Errors: STATUS_MEMORY. */
+struct status quant_loss_add(struct team *team, struct quant_format f, const float *rows,
+                             size_t n_rows, size_t n_in, const struct quant_block *b,
+                             struct quant_loss *loss);
+
+/* Local. The relative root mean square error: sqrt(error / energy); 0 for values that are all 0. */
+double quant_loss_rms(const struct quant_loss *loss);
+
 /* Local, the team's threads over rows. The values of a block: out [n_rows, n_in], what the kernels'
  * weight-only arithmetic multiplies with, bit for bit. */
 void quant_dequantize_rows(struct team *team, struct quant_format f, const struct quant_block *b,

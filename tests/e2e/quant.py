@@ -9,6 +9,7 @@ groups keep them nearer than a scale for each output. The journal refuses to mix
 not quantized twice.
 """
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -82,8 +83,23 @@ class QuantTest:
                f"{form}: log-probabilities differ by {mean} on average")
         return path, mean
 
+    def check_again(self, quantized):
+        """Codes made from codes are those made from the codes' values, and warned of; the same format is kept."""
+        floats = self.quantize(quantized, "floats.h5", "--format", "f32")
+        flags = ("--format", "int4", "--policy", "router=f32")
+        want = self.quantize(floats, "want.h5", *flags)
+        found = self.shoal.must("quantize", quantized, self.work / "found.h5", *flags)
+        expect((self.work / "found.h5").read_bytes() == want.read_bytes(),
+               "codes made from codes differ from those made from their values")
+        lost = re.search(r"quantized already: .* an error of (\S+) %", found.err)
+        expect(lost and 3 < float(lost.group(1)) < 15, f"int4 from int8: {found}")
+        kept = self.shoal.must("quantize", want, self.work / "found.h5", *flags)
+        expect("already" not in kept.err and (self.work / "found.h5").read_bytes() == want.read_bytes(),
+               f"codes of the wanted format are not kept: {kept}")
+
     def check_refusals(self, quantized):
-        for flags, word in ((["--format", "int4"], "quantized already"),
+        calibrated = ["--format", "int4", "--method", "gptq", "--calibration", self.input]
+        for flags, word in ((calibrated, "quantized already"),
                             (["--format", "int5"], "int5"),
                             (["--format", "int8", "--policy", "norms=int8"], "norms")):
             done = self.shoal("quantize", quantized, self.work / "no.h5", *flags)
@@ -102,6 +118,7 @@ class QuantTest:
         found = {form: self.check_format(form) for form in FORMATS}
         expect(self.name != "demo" or found["int8"][1] < found["int8-channels"][1],
                "int8's groups do not keep activations nearer than a scale for each output does")
+        self.check_again(found["int8"][0])
         self.check_refusals(found["int8"][0])
         self.check_journal(found["int8"][0])
 

@@ -141,6 +141,41 @@ static void threads_do_not_show(void)
     free(x);
 }
 
+/* The loss is that of a plain loop, whatever the team, and adds up over calls. */
+static void loss_is_measured(void)
+{
+    enum { N = ROWS * INPUTS };
+    float *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
+    struct quant_format f;
+    struct quant_block b;
+    struct team *team;
+    struct quant_loss one = {0}, many = {0};
+    double error = 0, energy = 0;
+    fill(x, N, 23);
+    CU_ASSERT_TRUE_FATAL(quant_format_parse("int4-g32", &f));
+    CU_ASSERT_EQUAL_FATAL(quant_block_create(f, ROWS, INPUTS, &b).code, STATUS_OK);
+    CU_ASSERT_EQUAL_FATAL(team_create(3, &team).code, STATUS_OK);
+    quant_rtn_rows(NULL, f, x, ROWS, INPUTS, &b);
+    quant_dequantize_rows(NULL, f, &b, ROWS, INPUTS, y);
+    for (size_t i = 0; i < N; i++) {
+        error += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
+        energy += (double)x[i] * (double)x[i];
+    }
+    CU_ASSERT_EQUAL(quant_loss_rms(&one), 0);
+    CU_ASSERT_EQUAL(quant_loss_add(NULL, f, x, ROWS, INPUTS, &b, &one).code, STATUS_OK);
+    CU_ASSERT_EQUAL(quant_loss_add(team, f, x, ROWS, INPUTS, &b, &many).code, STATUS_OK);
+    CU_ASSERT_TRUE(error > 0 && fabs(one.error - error) < 1e-12 * error);
+    CU_ASSERT_TRUE(fabs(one.energy - energy) < 1e-12 * energy);
+    CU_ASSERT_TRUE(one.error == many.error && one.energy == many.energy && one.n_rows == ROWS);
+    CU_ASSERT_EQUAL(quant_loss_add(NULL, f, x, ROWS, INPUTS, &b, &one).code, STATUS_OK);
+    CU_ASSERT_EQUAL(one.error, 2 * many.error);
+    CU_ASSERT_TRUE(fabs(quant_loss_rms(&many) - sqrt(error / energy)) < 1e-12);
+    team_destroy(&team);
+    quant_block_destroy(&b);
+    free(y);
+    free(x);
+}
+
 /* Values that are not finite are counted; tiny and huge ones do not break the scale. */
 static void bad_values(void)
 {
@@ -170,5 +205,6 @@ void suite_quantize(CU_pSuite suite)
     CU_add_test(suite, "known small floats", known_small_floats);
     CU_add_test(suite, "rows come back", rows_come_back);
     CU_add_test(suite, "threads do not show", threads_do_not_show);
+    CU_add_test(suite, "loss is measured", loss_is_measured);
     CU_add_test(suite, "bad values", bad_values);
 }
