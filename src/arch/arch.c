@@ -150,6 +150,8 @@ static void derive_attention(struct arch_reading *r)
     m->qkv_bias = f->qkv_bias ? r->qkv_bias : r->attention_bias;
     m->o_bias = r->attention_bias && !f->qkv_bias && !f->o_unbiased;
     m->qk_norm = m->qk_norm || f->qk_norm;
+    m->qk_norm_whole = f->qk_norm_whole;
+    m->sinks = f->sinks;
     if (m->attention_scale == 0) m->attention_scale = 1.0f / __builtin_sqrtf((float)m->query_dim);
     m->logits_scale = 1.0f / r->logits_divisor;
 }
@@ -285,6 +287,9 @@ static struct status derive_ffn(struct arch_reading *r)
     }
     if (!f->own_expert_width) m->expert_ffn = m->ffn;
     if (f->counts_shared) m->shared_ffn = r->n_shared * m->expert_ffn;
+    m->shared_mix = m->shared_ffn > 0 && f->names->shared_mix != NULL;
+    m->expert_bias = f->expert_bias;
+    m->select_bias = f->sigmoid;
     TRY(derive_sparsity(r));
     for (uint32_t l = 0; l < m->n_layers; l++) any_dense = any_dense || !m->layer_is_moe[l];
     if (m->ffn == 0 && (any_dense || !f->own_expert_width))

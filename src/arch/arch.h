@@ -13,12 +13,14 @@
 
 enum { ARCH_LAYERS_MAX = 512 };
 
-/* Where a family keeps its experts: tensor names behind "model.layers.N.". */
+/* How a family names its experts' tensors, behind "model.layers.N."; NULL: it has no such tensor.
+ */
 struct arch_names {
-    const char *router, *gate, *up, *down; /* gate is up: the halves of one tensor [E, 2 F, D] */
-    const char *bias;        /* [E] added to a sigmoid's score for the choice; NULL: none */
-    const char *shared;      /* what all tokens pass, up to "gate_proj.weight"; NULL: nothing */
-    const char *shared_gate; /* [1, D]: its sigmoid times the shared output; NULL: none */
+    const char *router, *gate, *up, *down; /* up to ".weight" and ".bias"; gate is up: the halves of
+                                              one tensor [E, 2 F, D] */
+    const char *select_bias;               /* [E] added to a sigmoid's score for the choice */
+    const char *shared;     /* the FFN that all tokens pass, up to "gate_proj.weight" */
+    const char *shared_mix; /* [1, D]: its sigmoid times the shared output */
 };
 
 /* The layers that "sliding_window" is for, unless "layer_types" lists them. */
@@ -52,7 +54,7 @@ struct arch_family {
     bool has_experts;
     bool expert_bias; /* router and experts have biases */
     bool clamped;     /* clamped SwiGLU in the experts */
-    bool sigmoid;     /* the router's score; else softmax */
+    bool sigmoid;     /* the router's score, with a bias for the choice; else softmax */
     /* its own code drops the scale where "norm_topk_prob" is true, others keep it or never read the
        field; no published config has it */
     bool never_renormalised;
@@ -61,7 +63,7 @@ struct arch_family {
     bool own_expert_width; /* "moe_intermediate_size" of an expert; else intermediate_size */
     bool own_shared_width; /* "shared_expert_intermediate_size" of what all tokens pass */
     bool counts_shared;    /* the same as "n_shared_experts" experts' widths */
-    struct arch_names moe;
+    const struct arch_names *names; /* of the experts' tensors; NULL: there are none */
 };
 
 struct arch {
@@ -73,7 +75,9 @@ struct arch {
     uint32_t kv_lora;   /* latent attention, where kv_lora + rotary is Hd, cached once for a token;
                            0: the model has none */
     uint32_t q_lora;    /* latent attention with q made in two steps; 0: in one */
-    bool rope_pairs, qk_norm;
+    bool rope_pairs;
+    bool qk_norm, qk_norm_whole; /* RMSNorm of each head of q and k; of all of q and all of k */
+    bool sinks;
     uint32_t ffn;                             /* F of dense layers */
     uint32_t n_experts, n_chosen, expert_ffn; /* E, K, F of an expert; 0: dense */
     uint32_t shared_ffn;     /* F of what all tokens pass in MoE layers; 0: nothing */
@@ -84,8 +88,11 @@ struct arch {
     double rope_theta;
     bool tied;
     bool qkv_bias, o_bias, ffn_bias;
-    float clip_qkv;                                  /* q, k and v stay within it; 0: no limit */
-    float attention_scale;                           /* of q.k */
+    bool expert_bias;      /* router and experts have biases */
+    bool select_bias;      /* of the choice of experts alone */
+    bool shared_mix;       /* the shared output is times a sigmoid of its own */
+    float clip_qkv;        /* q, k and v stay within it; 0: no limit */
+    float attention_scale; /* of q.k */
     float embed_scale, residual_scale, logits_scale; /* of rows; 1: none */
     float swiglu_alpha, swiglu_limit;                /* of clamped SwiGLU; limit 0: the plain one */
     struct router_rule router;

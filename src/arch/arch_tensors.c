@@ -9,7 +9,7 @@
 #define VECTOR(role_, part_, name_, cols_)                                                         \
     .role = (role_), .part = (part_), .name = (name_), .rows = DIM_ONE, .cols = (cols_),           \
     .is_vector = true
-#define OF(member) .prefix = offsetof(struct arch_family, moe.member)
+#define OF(member) .is_named = true, .prefix = offsetof(struct arch_names, member)
 
 static const struct arch_tensor tensors[] = {
     {MATRIX(WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
@@ -48,26 +48,26 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_UP_BIAS, PART_FFN_BIAS, "mlp.up_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_DOWN_BIAS, PART_FFN_BIAS, "mlp.down_proj.bias", DIM_D)},
     /* experts, and what all tokens pass beside them */
-    {MATRIX(WEIGHT_ROUTER, PART_MOE, "", DIM_E, DIM_D), OF(router)},
-    {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(bias)},
+    {MATRIX(WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
+    {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(select_bias)},
     {MATRIX(WEIGHT_SHARED_GATE, PART_SHARED, "gate_proj.weight", DIM_SHARED_F, DIM_D), OF(shared)},
     {MATRIX(WEIGHT_SHARED_UP, PART_SHARED, "up_proj.weight", DIM_SHARED_F, DIM_D), OF(shared)},
     {MATRIX(WEIGHT_SHARED_DOWN, PART_SHARED, "down_proj.weight", DIM_D, DIM_SHARED_F), OF(shared),
      .has_leaves = true},
-    {MATRIX(WEIGHT_SHARED_MIX, PART_SHARED_MIX, "", DIM_ONE, DIM_D), OF(shared_gate)},
-    {VECTOR(WEIGHT_ROUTER_BIAS, PART_EXPERT_BIAS, "mlp.router.bias", DIM_E)},
-    {VECTOR(WEIGHT_EXPERT_GATE_BIAS, PART_EXPERT_BIAS, "mlp.experts.gate_proj.bias", DIM_EXPERT_F),
+    {MATRIX(WEIGHT_SHARED_MIX, PART_SHARED_MIX, "", DIM_ONE, DIM_D), OF(shared_mix)},
+    {VECTOR(WEIGHT_ROUTER_BIAS, PART_EXPERT_BIAS, ".bias", DIM_E), OF(router)},
+    {VECTOR(WEIGHT_EXPERT_GATE_BIAS, PART_EXPERT_BIAS, ".bias", DIM_EXPERT_F), OF(gate),
      .is_expert = true},
-    {VECTOR(WEIGHT_EXPERT_UP_BIAS, PART_EXPERT_BIAS, "mlp.experts.up_proj.bias", DIM_EXPERT_F),
+    {VECTOR(WEIGHT_EXPERT_UP_BIAS, PART_EXPERT_BIAS, ".bias", DIM_EXPERT_F), OF(up),
      .is_expert = true},
-    {VECTOR(WEIGHT_EXPERT_DOWN_BIAS, PART_EXPERT_BIAS, "mlp.experts.down_proj.bias", DIM_D),
+    {VECTOR(WEIGHT_EXPERT_DOWN_BIAS, PART_EXPERT_BIAS, ".bias", DIM_D), OF(down),
      .is_expert = true},
-    {MATRIX(WEIGHT_EXPERT_GATE, PART_MOE, "", DIM_EXPERT_F, DIM_D), OF(gate), .is_expert = true,
-     .beside = DIM_EXPERT_F},
-    {MATRIX(WEIGHT_EXPERT_UP, PART_MOE, "", DIM_EXPERT_F, DIM_D), OF(up), .is_expert = true,
+    {MATRIX(WEIGHT_EXPERT_GATE, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(gate),
+     .is_expert = true, .beside = DIM_EXPERT_F},
+    {MATRIX(WEIGHT_EXPERT_UP, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(up), .is_expert = true,
      .beside = DIM_EXPERT_F, .is_second = true},
-    {MATRIX(WEIGHT_EXPERT_DOWN, PART_MOE, "", DIM_D, DIM_EXPERT_F), OF(down), .is_expert = true,
-     .has_leaves = true},
+    {MATRIX(WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
+     .is_expert = true, .has_leaves = true},
     /* behind the last layer */
     {VECTOR(WEIGHT_FINAL_NORM, PART_FINAL, "model.norm.weight", DIM_D)},
     {MATRIX(WEIGHT_HEAD, PART_HEAD, "lm_head.weight", DIM_V, DIM_D)},
@@ -82,16 +82,20 @@ const struct arch_tensor *arch_tensor_at(size_t i)
 /* The family's part of the name; NULL: the family has no such tensor. */
 static const char *prefix_of(const struct arch_tensor *t, const struct arch_family *family)
 {
-    const char *prefix = "";
-    if (t->prefix > 0) memcpy(&prefix, (const char *)family + t->prefix, sizeof prefix);
+    const char *prefix = NULL;
+    if (!t->is_named) return "";
+    if (family->names != NULL)
+        memcpy(&prefix, (const char *)family->names + t->prefix, sizeof prefix);
     return prefix;
 }
 
-void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, char *out,
-                      size_t n)
+void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, uint32_t layer,
+                      char *out, size_t n)
 {
     const char *prefix = prefix_of(t, family);
-    snprintf(out, n, "%s%s", prefix == NULL ? "" : prefix, t->name);
+    char place[32] = "";
+    if ((t->part & PARTS_OUTSIDE) == 0) snprintf(place, sizeof place, "model.layers.%u.", layer);
+    snprintf(out, n, "%s%s%s", place, prefix == NULL ? "" : prefix, t->name);
 }
 
 /* Takes `end` off the end of the first *n characters of name; false where they end otherwise. */
@@ -127,7 +131,7 @@ const struct arch_tensor *arch_tensor_find(const char *name)
 bool arch_tensor_is_halved(const struct arch_tensor *t, const struct arch_family *family)
 {
     if (t->beside == DIM_NONE) return false;
-    return !t->is_expert || strcmp(family->moe.gate, family->moe.up) == 0;
+    return !t->is_expert || strcmp(family->names->gate, family->names->up) == 0;
 }
 
 enum arch_axis arch_dim_axis(enum arch_dim dim)
@@ -185,16 +189,15 @@ static uint32_t attention_parts(const struct arch *m)
 {
     if (m->kv_lora > 0) return PART_LATENT | (m->q_lora > 0 ? PART_Q_STEPS : PART_Q_STEP);
     return PART_HEADS | (m->qkv_bias ? PART_QKV_BIAS : 0) | (m->o_bias ? PART_O_BIAS : 0) |
-           (m->qk_norm ? PART_QK_NORM : 0) | (m->family->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
-           (m->family->sinks ? PART_SINKS : 0);
+           (m->qk_norm ? PART_QK_NORM : 0) | (m->qk_norm_whole ? PART_QK_NORM_WHOLE : 0) |
+           (m->sinks ? PART_SINKS : 0);
 }
 
 static uint32_t moe_parts(const struct arch *m)
 {
-    const struct arch_names *names = &m->family->moe;
-    const uint32_t shared = PART_SHARED | (names->shared_gate != NULL ? PART_SHARED_MIX : 0);
-    return PART_MOE | (names->bias != NULL ? PART_SELECT_BIAS : 0) |
-           (m->shared_ffn > 0 ? shared : 0) | (m->family->expert_bias ? PART_EXPERT_BIAS : 0);
+    return PART_MOE | (m->select_bias ? PART_SELECT_BIAS : 0) |
+           (m->shared_ffn > 0 ? PART_SHARED : 0) | (m->shared_mix ? PART_SHARED_MIX : 0) |
+           (m->expert_bias ? PART_EXPERT_BIAS : 0);
 }
 
 uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)

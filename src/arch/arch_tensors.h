@@ -108,6 +108,7 @@ enum arch_part {
     PART_FINAL = 1 << 18,
     PART_HEAD = 1 << 19,
     PART_HEAD_TIED = 1 << 20, /* the embedding as the head */
+    PARTS_OUTSIDE = PART_EMBED | PART_FINAL | PART_HEAD | PART_HEAD_TIED, /* of all layers */
 };
 
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */
@@ -115,7 +116,8 @@ struct arch_tensor {
     enum weight_role role;
     enum arch_part part;
     const char *name; /* behind "model.layers.N." in a layer, and behind the family's prefix */
-    size_t prefix;    /* in struct arch_family, a const char *; 0: none */
+    bool is_named;    /* the family names it: */
+    size_t prefix;    /* in struct arch_names, a const char * */
     enum arch_dim rows, cols;
     bool is_vector, is_expert;
     bool has_leaves; /* row-parallel: cut along cols into K-blocks (tensor/leaf.h); else along rows
@@ -129,9 +131,9 @@ struct arch_tensor {
 /* Local. The i-th row; NULL behind the last. */
 const struct arch_tensor *arch_tensor_at(size_t i);
 
-/* Local. The tensor's name in a checkpoint of the family, without "model.layers.N.". */
-void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, char *out,
-                      size_t n);
+/* Local. The tensor's name in a checkpoint of the family; layer: of a tensor inside layers. */
+void arch_tensor_name(const struct arch_tensor *t, const struct arch_family *family, uint32_t layer,
+                      char *out, size_t n);
 
 /* Local. A row of any family whose name is the end of a published name; NULL: there is none. */
 const struct arch_tensor *arch_tensor_find(const char *name);

@@ -59,7 +59,7 @@ static bool may_scale(struct calib *c, const struct calib_unit *u)
     if (after_norm(u)) return all_quantized(u);
     if (c->o->method == CALIBRATE_SMOOTHQUANT || maker == NULL) return false;
     if (u->site == TAP_O && (m->qkv_bias || m->clip_qkv > 0)) return false; /* not of v alone */
-    if (u->site == TAP_EXPERT_DOWN && m->family->expert_bias) return false; /* nor of up */
+    if (u->site == TAP_EXPERT_DOWN && m->expert_bias) return false; /* nor of up */
     if (u->site == TAP_DOWN && m->ffn_bias) return false;
     return all_quantized(u) && maker->format.kind != QUANT_NONE;
 }

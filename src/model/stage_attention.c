@@ -102,7 +102,7 @@ static void attend_heads(struct stage *s, const struct layer *layer, const struc
     const struct column qkv[] = {
         {&w->q, s->q, w->q_bias}, {&w->k, s->k, w->k_bias}, {&w->v, s->v, w->v_bias}};
     stage_columns(s, qkv, 3, in);
-    const bool whole = s->o.model->family->qk_norm_whole;
+    const bool whole = s->o.model->qk_norm_whole;
     if (whole) norm_whole(s, w, n_rows);
     if (s->o.model->clip_qkv > 0) clip(s, n_rows);
     const struct attention_work work = {.q = s->q,

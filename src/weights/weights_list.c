@@ -2,8 +2,6 @@
  * (arch/arch_tensors.h) and the layout. */
 #include "weights/weights.h"
 
-#include <stdio.h>
-
 /* The state of the walk over a place's tensors. */
 struct walk {
     const struct arch *m;
@@ -109,18 +107,15 @@ static bool weights_list_is_empty(const struct weight_spec *s)
     return range_count(s->outer) == 0 || range_count(s->rows) == 0 || range_count(s->cols) == 0;
 }
 
-/* Emits the tensors of these parts; layer -1: outside the layers. */
-static struct status walk_parts(const struct walk *w, uint32_t parts, int64_t layer)
+/* Emits the tensors of these parts; layer 0: outside the layers. */
+static struct status walk_parts(const struct walk *w, uint32_t parts, uint32_t layer)
 {
     const struct arch_tensor *t;
     for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
         if ((t->part & parts) == 0) continue;
         struct weight_spec s = spec_of(w, t);
-        char name[96];
-        arch_tensor_name(t, w->m->family, name, sizeof name);
-        s.layer = layer < 0 ? 0 : (uint32_t)layer;
-        if (layer < 0) snprintf(s.name, sizeof s.name, "%s", name);
-        if (layer >= 0) snprintf(s.name, sizeof s.name, "model.layers.%u.%s", s.layer, name);
+        arch_tensor_name(t, w->m->family, layer, s.name, sizeof s.name);
+        s.layer = layer;
         if (!weights_list_is_empty(&s)) TRY(w->emit(w->ctx, &s));
     }
     return status_ok();
@@ -130,7 +125,7 @@ struct status weights_list(const struct arch *m, const struct layout *l, struct 
                            weight_emit *emit, void *ctx)
 {
     const struct walk w = {.m = m, .l = l, .place = place, .emit = emit, .ctx = ctx};
-    if (place.pp == 0) TRY(walk_parts(&w, PART_EMBED, -1));
+    if (place.pp == 0) TRY(walk_parts(&w, PART_EMBED, 0));
     const struct range layers = layout_layers(l, place.pp);
     for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
         TRY(walk_parts(&w, arch_layer_parts(m, layer), layer));
@@ -138,5 +133,5 @@ struct status weights_list(const struct arch *m, const struct layout *l, struct 
     if (place.pp + 1 < l->pp) return status_ok();
     /* with one stage a tied head is the embedding that is here already */
     const uint32_t tied = l->pp == 1 ? 0 : PART_HEAD_TIED;
-    return walk_parts(&w, PART_FINAL | (m->tied ? tied : PART_HEAD), -1);
+    return walk_parts(&w, PART_FINAL | (m->tied ? tied : PART_HEAD), 0);
 }

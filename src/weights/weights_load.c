@@ -454,18 +454,20 @@ static struct status take_piece(void *ctx, const struct slab_piece *piece)
     return device_status(ld->w->kern->device);
 }
 
-/* A rank without K-blocks of a down projection still rounds the sums of the others, so it needs the
- * tensor's grid. */
+/* A rank without K-blocks of a row-parallel linear still rounds the sums of the others, so it needs
+ * the tensor's grid. */
 static void fill_grids(struct loading *ld, const struct arch *m)
 {
-    const struct weights *w = ld->w;
-    for (uint32_t layer = w->layers.begin; layer < w->layers.end; layer++) {
-        struct layer *lw = &w->stage_layers[layer - w->layers.begin];
-        const char *prefix = lw->is_moe ? m->family->moe.shared : "mlp.";
-        char name[96];
-        if (lw->is_moe && m->shared_ffn == 0) continue;
-        snprintf(name, sizeof name, "model.layers.%u.%sdown_proj.weight", layer, prefix);
-        lw->ffn.down.grid_bits = ckpt_find(ld->c, name)->grid_bits;
+    const struct range layers = ld->w->layers;
+    const struct arch_tensor *t;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if (!t->has_leaves || t->is_expert) continue;
+        for (uint32_t layer = layers.begin; layer < layers.end; layer++) {
+            struct weight_spec s = {.role = t->role, .layer = layer};
+            if ((t->part & arch_layer_parts(m, layer)) == 0) continue;
+            arch_tensor_name(t, m->family, layer, s.name, sizeof s.name);
+            matrix_of(ld->w, &s)->grid_bits = ckpt_find(ld->c, s.name)->grid_bits;
+        }
     }
 }
 

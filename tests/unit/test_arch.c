@@ -164,7 +164,7 @@ static void minimax_fields_are_read(void)
              fields);
     CU_ASSERT_EQUAL(parse(body).code, STATUS_OK);
     CU_ASSERT(m.rotary == 64 && m.head_dim == 128 && m.expert_ffn == 1536 && !m.qk_norm);
-    CU_ASSERT(m.family->qk_norm_whole && m.router.kind == ROUTER_SIGMOID_RENORM);
+    CU_ASSERT(m.qk_norm_whole && m.router.kind == ROUTER_SIGMOID_RENORM);
     snprintf(body, sizeof body, "%s,\"attn_type_list\":[1,0]", fields);
     refuse(body, "attn_type_list");
     snprintf(body, sizeof body, "%s,\"attn_type_list\":0", fields);

@@ -156,9 +156,9 @@ static bool stage_is_right(struct model_tensors *all, const struct arch *m, cons
                            uint32_t stage)
 {
     const bool follows_heads =
-        s->role == WEIGHT_Q_BIAS || (s->role == WEIGHT_Q_NORM && m->family->qk_norm_whole);
+        s->role == WEIGHT_Q_BIAS || (s->role == WEIGHT_Q_NORM && m->qk_norm_whole);
     if (s->role == WEIGHT_K_BIAS || s->role == WEIGHT_V_BIAS ||
-        (s->role == WEIGHT_K_NORM && m->family->qk_norm_whole)) {
+        (s->role == WEIGHT_K_NORM && m->qk_norm_whole)) {
         return kv_is_right(all, m, l, s, row, holders, stage);
     }
     if (s->role == WEIGHT_EXPERT_DOWN_BIAS) {

@@ -33,10 +33,10 @@ void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_
     out->vocab = m->vocab;
     out->tied = m->tied;
     out->qk_norm = m->qk_norm;
-    out->qk_norm_whole = m->family->qk_norm_whole;
+    out->qk_norm_whole = m->qk_norm_whole;
     out->attention_bias = m->qkv_bias;
     out->ffn_bias = m->ffn_bias;
-    out->expert_bias = m->family->expert_bias;
+    out->expert_bias = m->expert_bias;
     out->weight_bytes = weight_bytes;
     out->context = m->context;
 }
