@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "calibrate/tensor_rows.h"
+#include "checkpoint/file/ckpt_room.h"
 #include "quant/quantize.h"
 
 #include <math.h>
@@ -153,15 +154,6 @@ done:
     return st;
 }
 
-static uint64_t quantize_file_bytes_of(const struct ckpt_tensor_spec *s, uint64_t n_rows,
-                                       uint64_t n_cols)
-{
-    if (s->quant.kind == QUANT_NONE) return n_rows * n_cols * dtype_bytes(s->dtype);
-    const uint64_t n_groups = quant_groups(s->quant, n_cols);
-    return n_rows * (quant_code_bytes(s->quant.kind, n_cols) +
-                     n_groups * (dtype_bytes(quant_scale_dtype(s->quant)) + s->quant.has_zeros));
-}
-
 struct status quantize_tensor(struct quantize_file *q, size_t i)
 {
     const struct ckpt_tensor *t = ckpt_tensor_at(q->c, i);
@@ -185,10 +177,26 @@ struct status quantize_tensor(struct quantize_file *q, size_t i)
         q->result.n_again += choice->again;
     }
     q->result.n_elems += t->n_rows * t->n_cols;
-    q->result.n_bytes += quantize_file_bytes_of(&spec, t->n_rows, t->n_cols);
+    q->result.n_bytes += ckpt_spec_bytes(&spec);
 done:
     tensor_rows_fini(&r);
     return st;
+}
+
+uint64_t quantize_file_needed(const struct quantize_file *q)
+{
+    uint64_t n_needed = 0;
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) {
+        size_t n = 0;
+        (void)ckpt_text(q->c, (enum ckpt_text)i, &n);
+        n_needed += n;
+    }
+    for (size_t i = 0; i < ckpt_tensor_count(q->c); i++) {
+        const struct ckpt_tensor_spec spec =
+            quantize_spec(ckpt_tensor_at(q->c, i), &q->choices[i], "rtn");
+        n_needed += ckpt_room_needed(&spec, 1, 0);
+    }
+    return n_needed;
 }
 
 struct status quantize_rest(struct quantize_file *q, const bool *skip)

@@ -31,6 +31,9 @@ struct quantize_file {
     struct quantize_result result;
 };
 
+/* Local. Bytes of the file that the choices make, as ckpt_room_needed counts them. */
+uint64_t quantize_file_needed(const struct quantize_file *q);
+
 /* Local. Copies config and the other texts. Errors: STATUS_INPUT, STATUS_IO. */
 struct status quantize_texts(struct quantize_file *q);
 

@@ -268,3 +268,23 @@ struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,
     memcpy(spec.dims, t->dims, sizeof spec.dims);
     return spec;
 }
+
+struct status quantize_specs(struct ckpt *list, const struct quantize_policy *policy,
+                             struct ckpt_tensor_spec *specs)
+{
+    struct arch m;
+    struct quantize_choice *choices = NULL;
+    size_t n;
+    const char *config = ckpt_config_json(list, &n);
+    TRY(status_wrap(arch_parse(config, n, "config.json", &m), "%s", ckpt_path(list)));
+    TRY(quantize_choose(list, &m, policy, &choices));
+    for (size_t i = 0; i < ckpt_tensor_count(list); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(list, i);
+        const struct ckpt_tensor_spec old = specs[i];
+        specs[i] = quantize_spec(t, &choices[i], "rtn");
+        specs[i].name = old.name; /* the list's does not live as long */
+        if (choices[i].keep) specs[i].method = old.method;
+    }
+    mem_free(&choices);
+    return status_ok();
+}

@@ -73,6 +73,13 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
 struct status quantize_leaves(const struct ckpt *c, const struct arch *m,
                               struct quantize_choice *choices);
 
+/* Local. Gives each tensor of `list` the format, leaves and method that the policy chooses by
+ * rounding to nearest: specs [ckpt_tensor_count] keep name and shape. The config of `list` says
+ * which model it is. Errors: as quantize_choose; STATUS_INPUT for a config that shoal does not run.
+ */
+struct status quantize_specs(struct ckpt *list, const struct quantize_policy *policy,
+                             struct ckpt_tensor_spec *specs);
+
 /* Local. The writer's description of a tensor with this choice. `method` is that of new codes; kept
  * codes keep theirs. */
 struct ckpt_tensor_spec quantize_spec(const struct ckpt_tensor *t,

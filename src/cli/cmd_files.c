@@ -1,7 +1,9 @@
 /* shoal convert, by as many ranks as a launcher starts, and shoal inspect, by one. */
 #include "base/log.h"
+#include "calibrate/quantize_plan.h"
 #include "checkpoint/convert/convert.h"
 #include "cli/cmd.h"
+#include "cli/cmd_team.h"
 #include "job/job_paths.h"
 #include "options/flags.h"
 #include "parallel/comm/comm.h"
@@ -26,6 +28,14 @@
                  "Q8_0, Q5_0, Q4_0, IQ4_NL, IQ4_XS, MXFP4; a Hugging Face folder's GPTQ without "  \
                  "act-order, AWQ, compressed-tensors, fp8, MXFP4), others become floats; "         \
                  "dequantize: all of them become floats")                                          \
+    FLAG(const char *, format, "format", OF_TEXT("F"),                                             \
+         .help = "round tensors to a format of shoal quantize (int8, int4, ..., mxfp4), the same " \
+                 "file as convert and then quantize make; left out: as the source has them")       \
+    FLAG(const char *, policy, "policy", OF_TEXT("C=F,..."),                                       \
+         .help = "with --format: other formats, or keep, for embedding, attention, ffn, experts, " \
+                 "router, head")                                                                   \
+    FLAG(uint32_t, threads, "threads", OF_COUNT(1, 4096, "N"),                                     \
+         .help = "with --format: threads a rank that round (default: its share of the cores)")     \
     FLAG(bool, quiet, "quiet", OF_SWITCH, .help = "no progress")
 
 struct convert_flags {
@@ -54,6 +64,12 @@ static const char convert_text[] =
     "and what stands beside them) or one .gguf file. DST.h5 appears only when all went well. The "
     "same source makes the same bytes, from one rank or, under mpirun, from many, which share the "
     "work. Memory stays bounded whatever the model's size.\n"
+    "--format rounds while it converts, block by block: an fp8 checkpoint becomes int4 without a "
+    "file "
+    "in between. Formats and policies are those of shoal quantize (its help says what each class "
+    "of "
+    "tensor gets); tensors that are quantized in the source are rounded a second time, which is "
+    "warned of with the error that it adds.\n"
     "Quantized tensors are stored as their own codes where shoal has the format; a line for each "
     "format says how many, and one how many became floats.";
 
@@ -75,8 +91,14 @@ static void files_show_progress(void *ctx, const char *tensor, uint64_t done_byt
     if (done_bytes >= total_bytes) fprintf(stderr, "\n");
 }
 
+static struct status convert_choose_formats(void *policy, struct ckpt *list,
+                                            struct ckpt_tensor_spec *specs)
+{
+    return quantize_specs(list, policy, specs);
+}
+
 static struct status convert_check(const struct convert_flags *f, const struct flags_parsed *parsed,
-                                   struct convert_options *o)
+                                   struct quantize_policy *policy, struct convert_options *o)
 {
     const struct positionals *paths = &parsed->positionals;
     if (paths->n != 2) {
@@ -87,6 +109,11 @@ static struct status convert_check(const struct convert_flags *f, const struct f
     o->keep_codes = f->keep != 0;
     o->source = paths->values[0];
     o->path = paths->values[1];
+    if (f->format == NULL && (f->policy != NULL || f->threads > 0)) {
+        return status_make(STATUS_USAGE, "--%s: needs --format",
+                           f->policy != NULL ? "policy" : "threads");
+    }
+    if (f->format != NULL) TRY(quantize_policy_parse(f->format, f->policy, policy));
     return job_paths_check_copy(o->source, o->path, NULL);
 }
 
@@ -96,6 +123,8 @@ static void convert_say(const struct convert_options *o, const struct convert_re
     static const char *const ways[CONVERT_WAY_COUNT] = {
         [CONVERT_KEPT] = "kept quantized, code for code, in",
         [CONVERT_WIDENED] = "dequantized to",
+        [CONVERT_ROUNDED] = "rounded to",
+        [CONVERT_AGAIN] = "dequantized and rounded to",
     };
     printf("%s: %llu tensors, %.1f MB in %.2f s\n", o->path, (unsigned long long)r->n_tensors,
            (double)r->n_bytes / 1e6, r->seconds);
@@ -104,22 +133,44 @@ static void convert_say(const struct convert_options *o, const struct convert_re
         printf("  %s %s: %llu, the first is %s\n", ways[c->way], c->format,
                (unsigned long long)c->n_tensors, c->first);
     }
+    if (r->loss.n_rows > 0) {
+        log_line(LOG_WARN,
+                 "tensors that were quantized already were rounded again from the values of their "
+                 "codes, which adds an error of %.3g %% (relative, root mean square)",
+                 100 * quant_loss_rms(&r->loss));
+    }
     if (r->n_overflowed > 0) {
         fprintf(stderr, "shoal convert: %llu values became infinite in the narrower type\n",
                 (unsigned long long)r->n_overflowed);
     }
 }
 
+/* Converts with the threads that rounding needs. */
+static struct status convert_with_team(struct convert_options *o, uint32_t n_threads,
+                                       struct config env, struct comm *comm,
+                                       struct convert_result *result)
+{
+    struct team *team = NULL;
+    struct status st = status_ok();
+    if (o->choose != NULL) st = cmd_team_create(n_threads, env, comm, &team);
+    if (comm != NULL) st = comm_agree(comm, st);
+    o->team = team;
+    if (!status_failed(&st)) st = convert_run(o, comm, result);
+    team_destroy(&team);
+    return st;
+}
+
 /* The ranks that the launcher started share the work; without one MPI stays out of it. */
-static struct status convert_shared(const struct convert_options *o, struct config env, int *argc,
-                                    char ***argv, struct convert_result *result)
+static struct status convert_shared(struct convert_options *o, uint32_t n_threads,
+                                    struct config env, int *argc, char ***argv,
+                                    struct convert_result *result)
 {
     struct comm *comm = NULL;
-    if (env.launcher_size <= 1) return convert_run(o, NULL, result);
+    if (env.launcher_size <= 1) return convert_with_team(o, n_threads, env, NULL, result);
     TRY(comm_start(argc, argv, &comm));
     const int rank = comm_rank(comm, COMM_WORLD);
     log_init(rank, rank == 0 ? LOG_INFO : LOG_ERROR, false);
-    const struct status st = convert_run(o, comm, result);
+    const struct status st = convert_with_team(o, n_threads, env, comm, result);
     comm_stop(&comm);
     return st;
 }
@@ -139,11 +190,14 @@ int cmd_convert(struct config env, int argc, char **argv)
         if (is_lead) flags_print(&page, parsed.ask, stdout);
         return 0;
     }
+    struct quantize_policy policy;
     struct convert_options o = {
+        .choose = flags.format != NULL ? convert_choose_formats : NULL,
+        .choose_ctx = &policy,
         .progress = flags.quiet || !isatty(STDERR_FILENO) ? NULL : files_show_progress};
     struct convert_result result;
-    if (!status_failed(&st)) st = convert_check(&flags, &parsed, &o);
-    if (!status_failed(&st)) st = convert_shared(&o, env, &argc, &argv, &result);
+    if (!status_failed(&st)) st = convert_check(&flags, &parsed, &policy, &o);
+    if (!status_failed(&st)) st = convert_shared(&o, flags.threads, env, &argc, &argv, &result);
     /* a launcher ends the job at the first other status, maybe before the voice is heard */
     if (!is_lead) return 0;
     if (status_failed(&st)) return files_fail("convert", &st);

@@ -3,11 +3,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "calibrate/quantize_file.h"
+#include "checkpoint/file/ckpt_room.h"
 #include "cli/cmd.h"
+#include "cli/cmd_team.h"
 #include "job/job_paths.h"
 #include "job/quantize_job.h"
 #include "options/flags.h"
-#include "parallel/topology/topo.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -61,21 +62,6 @@ struct quantize_job {
     struct team *team;
 };
 
-static struct status quantize_start_threads(struct quantize_job *j, struct config env)
-{
-    struct topo_self self;
-    struct topo *topo = NULL;
-    TRY(topo_self_read(&self));
-    TRY(topo_join(&self, 1, &topo));
-    const uint32_t n = j->flags->threads > 0 ? j->flags->threads
-                       : env.n_threads > 0   ? env.n_threads
-                                             : topo_threads(topo, 0);
-    const struct status st = team_create(n, &j->team);
-    if (!status_failed(&st)) topo_bind_threads(topo, 0, j->team);
-    topo_destroy(&topo);
-    return st;
-}
-
 static struct status open_source(struct quantize_job *j)
 {
     size_t n;
@@ -88,8 +74,11 @@ static struct status open_source(struct quantize_job *j)
 
 static struct status quantize_write_all(struct quantize_job *j, struct quantize_result *result)
 {
+    uint64_t n_free;
     struct quantize_file q = {.c = j->ckpt, .choices = j->choices, .team = j->team};
     if (!j->flags->quiet && isatty(STDERR_FILENO)) q.progress = quantize_show_progress;
+    TRY(ckpt_room_free(j->to, &n_free));
+    TRY(ckpt_room_check(j->to, quantize_file_needed(&q), n_free));
     TRY(ckpt_writer_create(j->to, ckpt_source(j->ckpt), &j->writer));
     q.writer = j->writer;
     TRY(quantize_rest(&q, NULL));
@@ -104,7 +93,7 @@ static struct status quantize_run(const struct quantize_flags *flags,
     struct quantize_result r;
     const uint64_t start_ns = clock_ns();
     struct status st = open_source(&j);
-    if (!status_failed(&st)) st = quantize_start_threads(&j, env);
+    if (!status_failed(&st)) st = cmd_team_create(flags->threads, env, NULL, &j.team);
     if (!status_failed(&st)) st = quantize_write_all(&j, &r);
     team_destroy(&j.team);
     ckpt_writer_destroy(&j.writer);

@@ -8,6 +8,7 @@ leaves nothing under the final name, and the next one succeeds.
 """
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -33,6 +34,14 @@ KEPT = {
         "code for code, in int4-g32: 7, the first is lm_head.weight",
         "dequantized to f16: 1, the first is model.layers.0.block_sparse_moe.experts.w2.weight"],
 }
+# sources, flags of convert, formats: one with a policy, two from codes
+ROUNDED = [(GOLDENS / "deepseek-v3-fp8" / "hf", [], (["int4-g32"], ["int8"])),
+           (GOLDENS / "deepseek-v3-fp8" / "hf", FLOATS, (["int4-g32"],)),
+           (GOLDENS / "qwen3-moe-mixed" / "hf", ["--dtype", "f16"],
+            (["mxfp4", "--policy", "attention=int8-asym-g64,head=keep,router=f32"], ["bf16"])),
+           (GOLDENS / "gpt-oss-mxfp4" / "hf", [], (["int4-asym-g32"], ["mxfp4"]))]
+EMBEDDING = "model.embed_tokens.weight"
+BIG_VOCAB = 800000
 BIG_ROWS, BIG_COLS = 24576, 2048  # 200 MB in f32: some seconds to be killed in
 
 
@@ -65,6 +74,29 @@ class ConvertTest:
             expect(all(line in done["default"] for line in lines), f"{source}: {done}")
             expect("code for code" not in done["dequantize"], f"{source}: {done}")
         print(f"  {len(KEPT)} quantized sources: codes kept by default, and said")
+
+    def check_format(self):
+        """One pass makes the bytes of convert and quantize, from 1 and 4 ranks, and says what was lost."""
+        kept, want, found = (self.work / f"{name}.h5" for name in ("kept", "want", "found"))
+        for source, flags, formats in ROUNDED:
+            self.shoal.must("convert", source, kept, *flags)
+            for form in formats:
+                two = self.shoal.must("quantize", kept, want, "--format", *form, "--quiet")
+                for ranks, threads in ((0, 3), (4, 1)):
+                    one = self.shoal.must("convert", source, found, *flags, "--format", *form,
+                                          "--threads", threads, ranks=ranks)
+                    expect(found.read_bytes() == want.read_bytes(),
+                           f"{source} {flags} {form}: {ranks} ranks: not the file of two steps")
+                    lost = [re.findall(r"an error of (\S+) %", done.err) for done in (two, one)]
+                    expect(lost[0] == lost[1] and len(lost[0]) == (not flags and form != ["mxfp4"]),
+                           f"{source} {form}: {two.err} {one.err}")
+        for argv, status, word in ((["--format", "int3"], 2, "int3"),
+                                   (["--policy", "ffn=int4"], 2, "--format"),
+                                   (["--format", "int4", "--policy", "norms=int4"], 2, "norms")):
+            found.unlink(missing_ok=True)
+            done = self.shoal("convert", ROUNDED[0][0], found, *argv)
+            expect(done.status == status and word in done.err and not found.exists(), f"{argv}: {done}")
+        print(f"  {len(ROUNDED)} sources in other formats: the bytes of convert and quantize")
 
     def check_refusals(self):
         target = self.work / "no.h5"
@@ -120,12 +152,38 @@ class ConvertTest:
             file.truncate(8 + len(header) + n)
         return folder
 
+    def big_model(self):
+        """A model whose embedding, all zeros, takes a while; its 77 million values are rounded."""
+        plain, folder = GOLDENS / "smollm-tied" / "hf", self.work / "big-model"
+        shutil.copytree(plain, folder)
+        config = json.loads((plain / "config.json").read_text())
+        data = (plain / "model.safetensors").read_bytes()
+        n = struct.unpack("<Q", data[:8])[0]
+        header, values = json.loads(data[8:8 + n]), b""
+        for name, tensor in header.items():
+            if name in ("__metadata__", EMBEDDING):
+                continue
+            begin, end = tensor["data_offsets"]
+            tensor["data_offsets"] = [len(values), len(values) + end - begin]
+            values += data[8 + n + begin:8 + n + end]
+        config["vocab_size"] = BIG_VOCAB
+        (folder / "config.json").write_text(json.dumps(config))
+        end = len(values) + BIG_VOCAB * config["hidden_size"] * 2
+        header[EMBEDDING] = {"dtype": "F16", "shape": [BIG_VOCAB, config["hidden_size"]],
+                             "data_offsets": [len(values), end]}
+        text = json.dumps(header).encode()
+        with open(folder / "model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + values)
+            file.truncate(8 + len(text) + end)
+        return folder
+
     def check_killed(self):
-        folder, target = self.big_source(), self.work / "killed.h5"
-        for ranks in (1, 3):
+        target = self.work / "killed.h5"
+        folder, model = self.big_source(), self.big_model()
+        for ranks, source, flags in ((1, folder, ["--dtype", "f32"]), (3, folder, ["--dtype", "f32"]),
+                                     (1, model, ["--format", "int8"]), (3, model, ["--format", "int8"])):
             argv = [TESTS / "mpirun.sh", ranks] if ranks > 1 else []
-            argv = [str(a) for a in (*argv, self.shoal.path, "convert", folder, target,
-                                     "--dtype", "f32")]
+            argv = [str(a) for a in (*argv, self.shoal.path, "convert", source, target, *flags)]
             before = set(self.work.iterdir())
             with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                   start_new_session=True) as process:
@@ -140,11 +198,14 @@ class ConvertTest:
         done = self.shoal.must("convert", folder, target, "--dtype", "f32", ranks=2)
         expect("1 tensors" in done.out and target.stat().st_size > BIG_ROWS * BIG_COLS * 4,
                f"after the kills: {done}")
+        done = self.shoal.must("convert", model, target, "--format", "int8", ranks=2)
+        expect("rounded to int8-g32" in done.out, f"after the kills: {done}")
         print("  killed: nothing under the final name; the next one succeeds")
 
     def main(self):
         self.check_same_bytes()
         self.check_kept()
+        self.check_format()
         self.check_refusals()
         self.check_unused()
         self.check_killed()

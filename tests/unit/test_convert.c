@@ -3,9 +3,11 @@
  */
 #include "base/json.h"
 #include "base/mem.h"
+#include "calibrate/quantize_plan.h"
 #include "checkpoint/convert/convert.h"
 #include "checkpoint/convert/safetensors.h"
 #include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/ckpt_room.h"
 #include "unit/util_ckpt.h"
 
 #include <CUnit/CUnit.h>
@@ -20,6 +22,7 @@
 
 static const char *const archs[] = {"llama", "mixtral", "qwen3moe", "llama3",
                                     "qwen2", "qwen3",   "gpt-oss"};
+enum { CKPT_ROOM_SLACK = 6144 }; /* of HDF5's own bytes for each dataset */
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
 
 static struct status convert(const char *source, const char *path, const char *dtype)
@@ -346,6 +349,42 @@ static void inspect_says_what_is_there_and_finds_damage(void)
     scratch_clear();
 }
 
+static struct status choose_formats(void *policy, struct ckpt *list, struct ckpt_tensor_spec *specs)
+{
+    return quantize_specs(list, policy, specs);
+}
+
+static struct status convert_int4(void)
+{
+    struct quantize_policy policy;
+    TRY(quantize_policy_parse("int4", NULL, &policy));
+    const struct convert_options o = {.source = SOURCE_DIR "/tests/golden/models/gpt-oss-mxfp4/hf",
+                                      .path = scratch("a.h5"),
+                                      .keep_dtype = true,
+                                      .keep_codes = true,
+                                      .choose = choose_formats,
+                                      .choose_ctx = &policy};
+    return convert_run(&o, NULL, NULL);
+}
+
+static void every_failed_allocation_while_rounding_is_a_status(void)
+{
+    mem_fail_after(0);
+    CU_ASSERT_EQUAL(convert_int4().code, STATUS_OK);
+    const uint64_t n = mem_fail_after(0);
+    unlink(scratch("a.h5"));
+    CU_ASSERT(n > 50);
+    unsigned n_wrong = 0;
+    for (uint64_t i = 1; i <= n; i += 1 + i / 16) {
+        mem_fail_after(i);
+        const struct status st = convert_int4();
+        mem_fail_after(0);
+        n_wrong += st.code != STATUS_MEMORY || access(scratch("a.h5"), F_OK) == 0;
+    }
+    CU_ASSERT_EQUAL(n_wrong, 0);
+    scratch_clear();
+}
+
 static void every_failed_allocation_is_a_status(void)
 {
     mem_fail_after(0);
@@ -365,9 +404,77 @@ static void every_failed_allocation_is_a_status(void)
     scratch_clear();
 }
 
+/* ---- disk ---- */
+
+static struct status ten_kilobytes(const char *path, uint64_t *n_free)
+{
+    (void)path;
+    *n_free = 10000;
+    return status_ok();
+}
+
+static uint64_t room_of_file(const struct ckpt *c, uint64_t *n_datasets)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) {
+        size_t n_text = 0;
+        (void)ckpt_text(c, (enum ckpt_text)i, &n_text);
+        n += n_text;
+    }
+    *n_datasets = 0;
+    for (size_t i = 0; i < ckpt_tensor_count(c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor_at(c, i);
+        struct ckpt_tensor_spec spec = {.dtype = t->dtype, .n_dims = t->n_dims, .quant = t->quant};
+        memcpy(spec.dims, t->dims, sizeof spec.dims);
+        CU_ASSERT_EQUAL(ckpt_spec_bytes(&spec), t->n_bytes);
+        n += ckpt_room_needed(&spec, 1, 0);
+        *n_datasets += t->quant.kind == QUANT_NONE ? 1u : 2u + t->quant.has_zeros;
+    }
+    return n;
+}
+
+/* The bytes counted before are those of the file but for names and attributes, of floats and of
+ * every kind of codes; a file system without them is refused before anything is written. */
+static void room_is_counted_before(void)
+{
+    static const char *const sources[] = {"models/deepseek-v3-fp8/hf", "models/mixtral/hf",
+                                          "imports/ct-int8-asym/hf", "models/gpt-oss-mxfp4/hf"};
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        char source[256];
+        struct ckpt *c = NULL;
+        uint64_t n_datasets;
+        snprintf(source, sizeof source, SOURCE_DIR "/tests/golden/%s", sources[i]);
+        struct convert_options o = {
+            .source = source, .path = scratch("room.h5"), .keep_dtype = true, .keep_codes = true};
+        o.free_bytes = ten_kilobytes;
+        const struct status st = convert_run(&o, NULL, NULL);
+        CU_ASSERT_EQUAL(st.code, STATUS_IO);
+        CU_ASSERT_PTR_NOT_NULL(strstr(st.text, "has 0.01 MB free"));
+        CU_ASSERT_NOT_EQUAL(access(o.path, F_OK), 0);
+        o.free_bytes = NULL;
+        CU_ASSERT_EQUAL_FATAL(convert_run(&o, NULL, NULL).code, STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(ckpt_open(o.path, &c).code, STATUS_OK);
+        const uint64_t n_needed = room_of_file(c, &n_datasets), n_file = ckpt_file_bytes(c);
+        CU_ASSERT_TRUE(n_needed < n_file + CKPT_ROOM_SLACK * n_datasets);
+        CU_ASSERT_TRUE(n_file < n_needed + CKPT_ROOM_SLACK * n_datasets);
+        ckpt_close(&c);
+        scratch_clear();
+    }
+    uint64_t n_free;
+    CU_ASSERT_EQUAL(ckpt_room_free("/nowhere/at/all.h5", &n_free).code, STATUS_OK);
+    CU_ASSERT_TRUE(n_free == UINT64_MAX);
+    CU_ASSERT_EQUAL(ckpt_room_free(SOURCE_DIR "/new.h5", &n_free).code, STATUS_OK);
+    CU_ASSERT_TRUE(n_free < UINT64_MAX);
+    CU_ASSERT_EQUAL(ckpt_room_check("a.h5", 5, 5).code, STATUS_OK);
+    CU_ASSERT_EQUAL(ckpt_room_check("a.h5", 6, 5).code, STATUS_IO);
+}
+
 void suite_convert(CU_pSuite suite);
 void suite_convert(CU_pSuite suite)
 {
+    CU_add_test(suite, "room is counted before", room_is_counted_before);
+    CU_add_test(suite, "every failed allocation while rounding is a status",
+                every_failed_allocation_while_rounding_is_a_status);
     CU_add_test(suite, "a directory and a GGUF give the same model",
                 a_directory_and_a_gguf_give_the_same_model);
     CU_add_test(suite, "experts are merged in their order", experts_are_merged_in_their_order);

@@ -5,9 +5,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "checkpoint/convert/convert_private.h"
+#include "checkpoint/file/ckpt_list.h"
+#include "checkpoint/file/ckpt_room.h"
 #include "tensor/leaf.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,7 @@ static struct status parts_list(struct convert *c)
 
 static bool same_format(struct quant_format a, struct quant_format b)
 {
+    if (a.kind == QUANT_NONE && b.kind == QUANT_NONE) return true;
     return a.kind == b.kind && a.has_zeros == b.has_zeros && a.scale_dtype == b.scale_dtype &&
            a.group == b.group;
 }
@@ -221,7 +223,7 @@ static struct status spec_make(const struct convert *c, size_t first, size_t n,
     return status_ok();
 }
 
-/* Counts a tensor that is quantized in the source. */
+/* Counts a tensor that is quantized in the source or in the file. */
 static void count_add(struct convert_result *r, enum convert_way way,
                       const struct ckpt_tensor_spec *spec)
 {
@@ -231,7 +233,7 @@ static void count_add(struct convert_result *r, enum convert_way way,
     size_t i = 0;
     while (i < r->n_counts && (r->counts[i].way != way || strcmp(r->counts[i].format, format) != 0))
         i++;
-    assert(i < CONVERT_COUNTS_MAX);
+    if (i == CONVERT_COUNTS_MAX) return;
     struct convert_count *c = &r->counts[i];
     if (i == r->n_counts) {
         *c = (struct convert_count){.way = way};
@@ -258,13 +260,55 @@ static struct status tensors_list(struct convert *c)
         TRY(group_check(c, first, &n));
         t->first = first;
         t->n_parts = n;
-        TRY(spec_make(c, first, n, &t->spec));
-        const struct source_tensor *from = source_at(c->source, c->parts[first].source);
-        if (from->method == NULL) continue;
-        count_add(&c->result, t->spec.quant.kind != QUANT_NONE ? CONVERT_KEPT : CONVERT_WIDENED,
-                  &t->spec);
+        TRY(spec_make(c, first, n, &t->taken));
+        t->spec = t->taken;
     }
     return status_ok();
+}
+
+/* Lets the caller choose other formats. */
+static struct status specs_choose(struct convert *c)
+{
+    const struct strbuf *config = source_text(c->source, CKPT_TEXT_CONFIG);
+    struct ckpt_tensor_spec *specs = NULL;
+    struct ckpt *ckpt = NULL;
+    struct status st;
+    if (c->options->choose == NULL) return status_ok();
+    TRY_GOTO(st, mem_alloc(&specs, c->n_tensors, sizeof specs[0], "the list of tensors"), out);
+    for (size_t i = 0; i < c->n_tensors; i++) specs[i] = c->tensors[i].taken;
+    const struct ckpt_list list = {.path = c->options->source,
+                                   .config = config->data,
+                                   .n_config = config->n,
+                                   .specs = specs,
+                                   .n_specs = c->n_tensors};
+    TRY_GOTO(st, ckpt_list_create(&list, &ckpt), out);
+    TRY_GOTO(st, c->options->choose(c->options->choose_ctx, ckpt, specs), out);
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        struct convert_tensor *t = &c->tensors[i];
+        t->spec = specs[i];
+        t->is_made = !same_format(t->spec.quant, t->taken.quant) ||
+                     (t->spec.quant.kind == QUANT_NONE && t->spec.dtype != t->taken.dtype);
+    }
+out:
+    ckpt_close(&ckpt);
+    mem_free(&specs);
+    return st;
+}
+
+static void tensors_count(struct convert *c)
+{
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        const struct convert_tensor *t = &c->tensors[i];
+        const bool was = source_at(c->source, c->parts[t->first].source)->method != NULL;
+        const bool is = t->spec.quant.kind != QUANT_NONE;
+        if (!was && !is) continue;
+        count_add(&c->result,
+                  !is          ? CONVERT_WIDENED
+                  : !was       ? CONVERT_ROUNDED
+                  : t->is_made ? CONVERT_AGAIN
+                               : CONVERT_KEPT,
+                  &t->spec);
+    }
 }
 
 static struct status texts_write(struct convert *c)
@@ -280,6 +324,21 @@ static struct status texts_write(struct convert *c)
     return status_ok();
 }
 
+/* Says how much disk the file takes, and refuses if it is not there. */
+static struct status room_check(const struct convert *c)
+{
+    const struct convert_options *o = c->options;
+    uint64_t n_needed = 0, n_free;
+    for (int i = 0; i < CKPT_TEXT_COUNT; i++) {
+        n_needed += source_text(c->source, (enum ckpt_text)i)->n;
+    }
+    for (size_t i = 0; i < c->n_tensors; i++) {
+        n_needed += ckpt_room_needed(&c->tensors[i].spec, 1, 0);
+    }
+    TRY((o->free_bytes != NULL ? o->free_bytes : ckpt_room_free)(o->path, &n_free));
+    return ckpt_room_check(o->path, n_needed, n_free);
+}
+
 /* The part of a conversion that each rank does alone before rows are read. */
 static struct status convert_begin(struct convert *c)
 {
@@ -287,7 +346,10 @@ static struct status convert_begin(struct convert *c)
     head_dim_find(c);
     TRY(status_wrap(parts_list(c), "%s", c->options->source));
     TRY(status_wrap(tensors_list(c), "%s", c->options->source));
+    TRY(specs_choose(c));
+    tensors_count(c);
     if (c->rank != 0) return status_ok();
+    TRY(room_check(c));
     TRY(ckpt_writer_create(c->options->path, source_kind(c->source), &c->writer));
     return status_wrap(texts_write(c), "%s", c->options->source);
 }
@@ -308,7 +370,7 @@ struct status convert_run(const struct convert_options *options, struct comm *co
         c.n_ranks = comm_size(comm, COMM_WORLD);
     }
     TRY_GOTO(st, convert_agree(&c, convert_begin(&c)), out);
-    TRY_GOTO(st, convert_rows(&c), out);
+    TRY_GOTO(st, convert_all_rows(&c), out);
     st = convert_agree(&c, c.rank == 0 ? ckpt_writer_finish(&c.writer) : status_ok());
     c.result.n_tensors = c.n_tensors;
     c.result.n_bytes = c.done_bytes;
@@ -320,5 +382,7 @@ out:
     mem_free(&c.parts);
     mem_free(&c.tensors);
     mem_free(&c.scratch);
+    mem_free(&c.taken);
+    mem_free(&c.values);
     return st;
 }

@@ -4,7 +4,8 @@
 #define SHOAL_CHECKPOINT_CONVERT_CONVERT_H
 
 #include "base/status.h"
-#include "checkpoint/file/ckpt.h"
+#include "checkpoint/file/ckpt_writer.h"
+#include "quant/quantize.h"
 #include "tensor/dtype.h"
 
 #include <stdbool.h>
@@ -12,6 +13,13 @@
 #include <stdio.h>
 
 struct comm; /* parallel/comm/comm.h */
+struct team; /* base/team.h */
+
+/* Local. Changes formats (QUANT_NONE and a dtype: floats), leaves and methods of the tensors that
+ * are to be written, specs [ckpt_tensor_count(list)]; names and shapes stay. `list` describes the
+ * same tensors as they would be written without this call; it has a config, and no bytes can be
+ * read from it. It must choose alike on all ranks. */
+typedef struct status convert_choose(void *ctx, struct ckpt *list, struct ckpt_tensor_spec *specs);
 
 struct convert_options {
     const char *source; /* a Hugging Face directory or a .gguf file */
@@ -20,15 +28,25 @@ struct convert_options {
     enum dtype dtype;   /* used without keep_dtype: tensors stored as floats are of this type */
     bool keep_codes;    /* quantized tensors whose format shoal has are kept unchanged, except
                            the one that latent attention splits */
+    /* May be NULL. A tensor whose format or dtype it changes is made, rows at a time, from the
+     * values that the file would hold without it, rounding to nearest: the bytes are those of a
+     * file made without it and quantized by the same choice. */
+    convert_choose *choose;
+    void *choose_ctx;
+    struct team *team; /* dequantizes and rounds; NULL: the calling thread */
+    /* Free bytes of the file system that `path` is on; NULL: asks it. For tests. */
+    struct status (*free_bytes)(const char *path, uint64_t *n_free);
     /* Called after each block of rows; may be NULL. */
     void (*progress)(void *ctx, const char *tensor, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
 };
 
-/* How a quantized tensor of the source is stored. */
+/* How a tensor is stored that is quantized in the source or in the file. */
 enum convert_way {
     CONVERT_KEPT,    /* as the source's codes */
-    CONVERT_WIDENED, /* as floats */
+    CONVERT_WIDENED, /* codes became floats */
+    CONVERT_ROUNDED, /* floats became codes */
+    CONVERT_AGAIN,   /* codes became codes of another format */
     CONVERT_WAY_COUNT
 };
 
@@ -40,22 +58,26 @@ struct convert_count {
     char first[CKPT_NAME_MAX]; /* the name of the first of them */
 };
 
-enum { CONVERT_COUNTS_MAX = 32 }; /* more than there are formats and float types */
+enum { CONVERT_COUNTS_MAX = 64 }; /* further ones are not counted */
 
 struct convert_result {
     uint64_t n_tensors; /* written */
-    /* those of them that are quantized in the source, in the order in which they first occur */
+    /* those of them that are quantized in the source or the file, in the order in which each way
+     * and format first occurs */
     struct convert_count counts[CONVERT_COUNTS_MAX];
     size_t n_counts;
-    uint64_t n_bytes;      /* of weights written */
-    uint64_t n_overflowed; /* finite values that became infinite in a narrower type */
+    uint64_t n_bytes;       /* of weights written */
+    struct quant_loss loss; /* of the tensors that are CONVERT_AGAIN */
+    uint64_t n_overflowed;  /* finite values that became infinite in a narrower type */
     double seconds;
 };
 
 /* **Collective (world)**. The ranks share the reading and converting of rows; rank 0 writes. The
  * bytes do not depend on the number of ranks. comm NULL: one rank, without MPI. options->path is
- * created only on success. Only rank 0 fills `result`, which may be NULL, and calls progress.
- * Errors: STATUS_INPUT (the source), STATUS_IO (the destination), STATUS_MEMORY, on all ranks. */
+ * created only on success. Rank 0 logs the disk that the file takes before it begins. Only rank 0
+ * fills `result`, which may be NULL, and calls progress. Errors: STATUS_INPUT (the source),
+ * STATUS_IO (the destination; a file system with less room than the file takes), STATUS_MEMORY, on
+ * all ranks. */
 struct status convert_run(const struct convert_options *options, struct comm *comm,
                           struct convert_result *result);
 

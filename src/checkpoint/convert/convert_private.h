@@ -18,7 +18,9 @@ struct convert_part {
 /* A tensor to be written: parts [first, first + n_parts) stacked. */
 struct convert_tensor {
     size_t first, n_parts;
-    struct ckpt_tensor_spec spec; /* its name is borrowed from the first part */
+    struct ckpt_tensor_spec spec;  /* as written; its name is borrowed from the first part */
+    struct ckpt_tensor_spec taken; /* as taken from the source */
+    bool is_made;                  /* spec's elements are made from the values of taken's */
 };
 
 struct convert {
@@ -33,14 +35,38 @@ struct convert {
     size_t n_tensors;
     uint32_t head_dim; /* 0: unknown */
     uint32_t group;    /* the largest group of kept codes, in inputs; 0: no codes are kept */
-    char *scratch;     /* owned */
+    char *scratch;     /* owned; what source_rows needs */
     size_t n_scratch_bytes;
+    char *taken; /* owned; rows as taken from the source, before values are made of them */
+    size_t n_taken_bytes;
+    float *values; /* owned; their values */
+    size_t n_values_bytes;
     uint64_t done_bytes, total_bytes; /* rank 0's */
     struct convert_result result;
 };
 
 /* **Collective (world)**. Writes all tensors' rows; rank 0 has begun the file. Errors, the same on
  * all ranks: STATUS_INPUT (a source that cannot be read), STATUS_IO, STATUS_MEMORY. */
-struct status convert_rows(struct convert *c);
+struct status convert_all_rows(struct convert *c);
+
+/* The rows of a tensor in memory: each dataset begins at a cache line, behind the one before it. */
+struct convert_rows {
+    const struct ckpt_tensor_spec *spec;
+    uint64_t n_rows;
+    char *bytes; /* [convert_rows_bytes] */
+};
+
+/* Local. Their bytes, and their datasets (only codes for a plain tensor). */
+uint64_t convert_rows_bytes(const struct ckpt_tensor_spec *spec, uint64_t n_rows);
+struct quant_block convert_rows_block(const struct convert_rows *r);
+
+/* Local. Grows *buffer to n_wanted bytes; its content is lost. Errors: STATUS_MEMORY. */
+struct status convert_reserve(void *buffer, size_t *n_bytes, size_t n_wanted);
+
+/* Local. Makes rows `to` from the values of rows `from`, a change of format or type; to->bytes is
+ * the caller's. Adds to c->result's loss and overflows. `row0` is for messages. Errors:
+ * STATUS_INPUT (values that are not finite cannot be rounded), STATUS_MEMORY. */
+struct status convert_make(struct convert *c, const struct convert_rows *from, uint64_t row0,
+                           const struct convert_rows *to);
 
 #endif

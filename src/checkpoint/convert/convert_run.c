@@ -58,72 +58,54 @@ static struct chunk chunk_next(const struct convert *c, struct cursor *at)
     return k;
 }
 
-/* The bytes of the chunk in each dataset, in the order in which they are sent; a plain tensor has
- * only the first dataset. Returns their sum. */
-static uint64_t chunk_bytes(const struct chunk *k, uint64_t n_bytes[CKPT_PART_COUNT])
+static uint64_t chunk_bytes(const struct chunk *k)
 {
-    const struct ckpt_tensor_spec *s = &k->tensor->spec;
-    const uint64_t n_cols = s->dims[s->n_dims - 1];
-    uint64_t n_all = 0;
-    for (int i = 0; i < CKPT_PART_COUNT; i++) {
-        const enum ckpt_part part = (enum ckpt_part)i;
-        uint64_t n = 0;
-        if (s->quant.kind == QUANT_NONE) {
-            if (part == CKPT_CODES) n = n_cols * dtype_bytes(s->dtype);
-        } else if (part != CKPT_ZEROS || s->quant.has_zeros) {
-            n = ckpt_part_columns(part, s->quant, n_cols) *
-                dtype_bytes(ckpt_part_dtype(part, s->quant));
-        }
-        n_bytes[i] = (n * k->n_rows + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN;
-        n_all += n_bytes[i];
-    }
-    return n_all;
+    return convert_rows_bytes(&k->tensor->spec, k->n_rows);
 }
 
-static struct quant_block convert_run_block_of(const struct chunk *k, char *bytes)
+static struct convert_rows chunk_rows_of(const struct chunk *k, char *bytes)
 {
-    uint64_t n_bytes[CKPT_PART_COUNT];
-    chunk_bytes(k, n_bytes);
-    char *scales = bytes + n_bytes[CKPT_CODES], *zeros = scales + n_bytes[CKPT_SCALES];
-    return (struct quant_block){.codes = bytes,
-                                .scales = scales,
-                                .zeros = k->tensor->spec.quant.has_zeros ? (uint8_t *)zeros : NULL};
+    return (struct convert_rows){.spec = &k->tensor->spec, .n_rows = k->n_rows, .bytes = bytes};
 }
 
-static struct status scratch_reserve(struct convert *c, size_t n_wanted)
+/* Reads the chunk as the source has it, or as floats of a type. */
+static struct status chunk_take(struct convert *c, const struct chunk *k,
+                                const struct convert_rows *out)
 {
-    if (n_wanted <= c->n_scratch_bytes) return status_ok();
-    mem_free(&c->scratch);
-    c->n_scratch_bytes = 0;
-    TRY(mem_alloc(&c->scratch, n_wanted, 1, "rows of the source"));
-    c->n_scratch_bytes = n_wanted;
-    return status_ok();
-}
-
-static struct status chunk_make(struct convert *c, const struct chunk *k, char *out)
-{
-    const struct ckpt_tensor_spec *s = &k->tensor->spec;
-    TRY(scratch_reserve(c, source_scratch_bytes(c->source, k->source, k->n_rows)));
+    const struct ckpt_tensor_spec *s = out->spec;
+    TRY(convert_reserve(&c->scratch, &c->n_scratch_bytes,
+                        source_scratch_bytes(c->source, k->source, k->n_rows)));
     if (s->quant.kind == QUANT_NONE) {
-        return source_rows(c->source, k->source, k->row, k->n_rows, s->dtype, c->scratch, out,
-                           &c->result.n_overflowed);
+        return source_rows(c->source, k->source, k->row, k->n_rows, s->dtype, c->scratch,
+                           out->bytes, &c->result.n_overflowed);
     }
-    const struct quant_block block = convert_run_block_of(k, out);
+    const struct quant_block block = convert_rows_block(out);
     return source_codes(c->source, k->source, s->quant, k->row, k->n_rows, c->scratch, &block);
+}
+
+static struct status chunk_make(struct convert *c, const struct chunk *k, char *bytes)
+{
+    const struct convert_rows out = chunk_rows_of(k, bytes);
+    if (!k->tensor->is_made) return chunk_take(c, k, &out);
+    const uint64_t n_taken = convert_rows_bytes(&k->tensor->taken, k->n_rows);
+    TRY(convert_reserve(&c->taken, &c->n_taken_bytes, n_taken));
+    const struct convert_rows taken = {&k->tensor->taken, k->n_rows, c->taken};
+    TRY(chunk_take(c, k, &taken));
+    return convert_make(c, &taken, k->row, &out);
 }
 
 static struct status chunk_write(struct convert *c, const struct chunk *k, char *bytes)
 {
     const struct ckpt_tensor_spec *s = &k->tensor->spec;
-    uint64_t n_bytes[CKPT_PART_COUNT];
     if (k->part == 0 && k->row == 0) TRY(ckpt_writer_tensor(c->writer, s));
     if (s->quant.kind == QUANT_NONE) {
         TRY(ckpt_writer_rows(c->writer, bytes, k->n_rows));
     } else {
-        const struct quant_block block = convert_run_block_of(k, bytes);
+        const struct convert_rows rows = chunk_rows_of(k, bytes);
+        const struct quant_block block = convert_rows_block(&rows);
         TRY(ckpt_writer_quant_rows(c->writer, &block, k->n_rows));
     }
-    c->done_bytes += chunk_bytes(k, n_bytes);
+    c->done_bytes += chunk_bytes(k);
     if (c->options->progress != NULL) {
         c->options->progress(c->options->progress_ctx, s->name, c->done_bytes, c->total_bytes);
     }
@@ -140,10 +122,10 @@ static struct status convert_run_agree(const struct convert *c, struct status mi
 /* Allocates memory for the largest chunk, and counts all bytes for the progress. */
 static struct status round_init(struct convert *c, struct round *r)
 {
-    uint64_t n_most = 1, n_bytes[CKPT_PART_COUNT];
+    uint64_t n_most = 1;
     for (struct cursor at = {0}; at.tensor < c->n_tensors;) {
         const struct chunk k = chunk_next(c, &at);
-        const uint64_t n = chunk_bytes(&k, n_bytes);
+        const uint64_t n = chunk_bytes(&k);
         c->total_bytes += n;
         if (n > n_most) n_most = n;
     }
@@ -178,10 +160,9 @@ static struct status round_write(struct convert *c, struct round *r, struct curs
     struct status st = status_ok();
     for (int rank = 0; rank < c->n_ranks && at.tensor < c->n_tensors; rank++) {
         const struct chunk k = chunk_next(c, &at);
-        uint64_t n_bytes[CKPT_PART_COUNT];
         char *bytes = rank == 0 ? r->own[0] : r->received;
         if (rank > 0) {
-            MPI_Recv(bytes, (int)chunk_bytes(&k, n_bytes), MPI_BYTE, rank, TAG_CHUNK,
+            MPI_Recv(bytes, (int)chunk_bytes(&k), MPI_BYTE, rank, TAG_CHUNK,
                      comm_handle(c->comm, COMM_WORLD), MPI_STATUS_IGNORE);
         }
         if (!status_failed(&st)) st = chunk_write(c, &k, bytes);
@@ -192,9 +173,8 @@ static struct status round_write(struct convert *c, struct round *r, struct curs
 static void chunk_send(const struct convert *c, const struct chunk *k, char *bytes,
                        MPI_Request *request)
 {
-    uint64_t n_bytes[CKPT_PART_COUNT];
-    MPI_Isend(bytes, (int)chunk_bytes(k, n_bytes), MPI_BYTE, 0, TAG_CHUNK,
-              comm_handle(c->comm, COMM_WORLD), request);
+    MPI_Isend(bytes, (int)chunk_bytes(k), MPI_BYTE, 0, TAG_CHUNK, comm_handle(c->comm, COMM_WORLD),
+              request);
 }
 
 static struct status convert_rounds_run(struct convert *c, struct round *r)
@@ -220,16 +200,28 @@ static struct status convert_rounds_run(struct convert *c, struct round *r)
     return convert_run_agree(c, mine);
 }
 
-struct status convert_rows(struct convert *c)
+/* Adds what the ranks counted; rank 0 has the sums. */
+static void results_add(struct convert *c)
+{
+    const MPI_Comm world = comm_handle(c->comm, COMM_WORLD);
+    const uint64_t counts[2] = {c->result.n_overflowed, c->result.loss.n_rows};
+    const double sums[2] = {c->result.loss.error, c->result.loss.energy};
+    uint64_t all_counts[2] = {0};
+    double all_sums[2] = {0};
+    MPI_Reduce(counts, all_counts, 2, MPI_UINT64_T, MPI_SUM, 0, world);
+    MPI_Reduce(sums, all_sums, 2, MPI_DOUBLE, MPI_SUM, 0, world);
+    c->result.n_overflowed = all_counts[0];
+    c->result.loss = (struct quant_loss){all_sums[0], all_sums[1], all_counts[1]};
+}
+
+struct status convert_all_rows(struct convert *c)
 {
     struct round r = {.received = NULL};
     struct status st = convert_run_agree(c, round_init(c, &r));
     if (!status_failed(&st)) st = convert_rounds_run(c, &r);
     if (c->comm != NULL) {
         MPI_Waitall(N_BUFFERS, r.sent, MPI_STATUSES_IGNORE);
-        uint64_t n = c->result.n_overflowed;
-        MPI_Reduce(&n, &c->result.n_overflowed, 1, MPI_UINT64_T, MPI_SUM, 0,
-                   comm_handle(c->comm, COMM_WORLD));
+        results_add(c);
     }
     round_fini(&r);
     return status_wrap(st, "%s", c->options->source);

@@ -18,8 +18,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ALIGN_BYTES = 4096 }; /* alignment of large datasets in the file */
-
 static struct status temporary_create(struct ckpt_writer *w)
 {
     struct strbuf name;
@@ -52,7 +50,7 @@ static struct status file_create(struct ckpt_writer *w)
         H5Pset_layout(w->dataset_plist, H5D_CONTIGUOUS) < 0 ||
         H5Pset_alloc_time(w->dataset_plist, H5D_ALLOC_TIME_EARLY) < 0 ||
         H5Pset_fill_time(w->dataset_plist, H5D_FILL_TIME_NEVER) < 0 ||
-        H5Pset_alignment(access, ALIGN_BYTES, ALIGN_BYTES) < 0 ||
+        H5Pset_alignment(access, CKPT_ALIGN_BYTES, CKPT_ALIGN_BYTES) < 0 ||
         (w->file = H5Fcreate(w->temporary, H5F_ACC_TRUNC, create, access)) < 0) {
         st = h5_error(STATUS_IO, w->temporary, "cannot be created");
     }

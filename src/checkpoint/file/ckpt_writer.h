@@ -56,6 +56,11 @@ struct status ckpt_writer_finish(struct ckpt_writer **w);
 /* Local. Closes and removes the temporary file. Accepts NULL. */
 void ckpt_writer_destroy(struct ckpt_writer **w);
 
+/* Local. The bytes of weights that a tensor takes: of a row of one of its datasets (a plain tensor
+ * has only the first; 0 for a dataset that the format lacks), and of all datasets together. */
+uint64_t ckpt_spec_row_bytes(const struct ckpt_tensor_spec *spec, enum ckpt_part part);
+uint64_t ckpt_spec_bytes(const struct ckpt_tensor_spec *spec);
+
 /* Local. Rows of a block for a tensor of this shape: at most about 8 MiB, so that the ranks of a
  * host can hold one each; experts [E, out, in] are cut so that no block spans two of them where
  * `out` has a fitting divisor. */

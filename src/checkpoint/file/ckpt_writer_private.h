@@ -7,7 +7,10 @@
 #include "checkpoint/file/ckpt_writer.h"
 #include "checkpoint/file/seal.h"
 
-enum { CKPT_STREAMS_MAX = CKPT_PART_COUNT };
+enum {
+    CKPT_STREAMS_MAX = CKPT_PART_COUNT,
+    CKPT_ALIGN_BYTES = 4096, /* alignment of large datasets in the file */
+};
 
 /* A dataset that is being written. */
 struct ckpt_stream {
@@ -38,6 +41,10 @@ struct ckpt_writer {
 
 /* Errors of all functions below: STATUS_IO names the file and the object; STATUS_INPUT when the
  * caller's rows or names do not fit. */
+
+/* Local. Fills everything of t but its name, blocks and format. Errors: STATUS_INPUT for a shape
+ * that cannot be stored. */
+struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_tensor *t);
 
 /* Local. Creates a dataset (*out: the caller closes it) and the groups above it. HDF5 could create
  * groups itself, but not without times. */

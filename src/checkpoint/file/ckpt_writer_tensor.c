@@ -25,9 +25,7 @@ void ckpt_streams_close(struct ckpt_writer *w)
     w->n_streams = 0;
 }
 
-/* Fills everything of t but its blocks and name; refuses shapes that cannot be stored. */
-static struct status ckpt_writer_tensor_shape_of(const struct ckpt_tensor_spec *spec,
-                                                 struct ckpt_tensor *t)
+struct status ckpt_spec_shape(const struct ckpt_tensor_spec *spec, struct ckpt_tensor *t)
 {
     uint64_t n_elems = 1;
     bool good = spec->n_dims >= 1 && spec->n_dims <= CKPT_DIMS_MAX;
@@ -76,6 +74,26 @@ uint64_t ckpt_rows_per_block(const struct ckpt_tensor_spec *spec)
         if (rows == out || rows * row_bytes >= BLOCK_LOW_BYTES) return rows;
     }
     return fit < n_rows ? fit : n_rows;
+}
+
+uint64_t ckpt_spec_row_bytes(const struct ckpt_tensor_spec *spec, enum ckpt_part part)
+{
+    const uint64_t n_cols = spec->dims[spec->n_dims - 1];
+    if (spec->quant.kind == QUANT_NONE) {
+        return part == CKPT_CODES ? n_cols * dtype_bytes(spec->dtype) : 0;
+    }
+    if (part == CKPT_ZEROS && !spec->quant.has_zeros) return 0;
+    return ckpt_part_columns(part, spec->quant, n_cols) *
+           dtype_bytes(ckpt_part_dtype(part, spec->quant));
+}
+
+uint64_t ckpt_spec_bytes(const struct ckpt_tensor_spec *spec)
+{
+    uint64_t n_rows = 1, row_bytes = 0;
+    for (uint32_t d = 0; d + 1 < spec->n_dims; d++) n_rows *= spec->dims[d];
+    for (int i = 0; i < CKPT_PART_COUNT; i++)
+        row_bytes += ckpt_spec_row_bytes(spec, (enum ckpt_part)i);
+    return n_rows * row_bytes;
 }
 
 static struct status name_check(const char *name)
@@ -153,7 +171,7 @@ static struct status stream_create(struct ckpt_writer *w, const struct ckpt_tens
 {
     struct ckpt_stream *s = &w->streams[w->n_streams++];
     struct ckpt_tensor t = {0};
-    TRY(ckpt_writer_tensor_shape_of(spec, &t));
+    TRY(ckpt_spec_shape(spec, &t));
     t.rows_per_block = ckpt_rows_per_block(spec);
     t.n_blocks = t.n_rows / t.rows_per_block + (t.n_rows % t.rows_per_block != 0);
     TRY(block_reserve(s, (size_t)(t.rows_per_block * (t.n_bytes / t.n_rows))));
@@ -199,7 +217,7 @@ out:
 static struct status quant_check(const struct ckpt_tensor_spec *spec)
 {
     struct ckpt_tensor t = {0};
-    TRY(ckpt_writer_tensor_shape_of(spec, &t));
+    TRY(ckpt_spec_shape(spec, &t));
     if (spec->n_dims < 2 || spec->method == NULL ||
         spec->leaf_elems % quant_kernel_group(spec->quant) != 0) {
         return status_make(

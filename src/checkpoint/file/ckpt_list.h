@@ -1,0 +1,22 @@
+/* A checkpoint that is a list of tensors and a config, without a file: for deciding about the
+ * tensors of a checkpoint before it is written. Called by convert. */
+#ifndef SHOAL_CHECKPOINT_FILE_CKPT_LIST_H
+#define SHOAL_CHECKPOINT_FILE_CKPT_LIST_H
+
+#include "checkpoint/file/ckpt_writer.h"
+
+/* The checkpoint to be listed; everything is borrowed until the call returns. */
+struct ckpt_list {
+    const char *path; /* for messages */
+    const char *config;
+    size_t n_config; /* bytes */
+    const struct ckpt_tensor_spec *specs;
+    size_t n_specs; /* in the byte order of their names */
+};
+
+/* Local. Tensor i of *out is specs[i], as ckpt_open would find it in the file made of them. *out
+ * has no parts, blocks, checksums or texts but the config, and nothing can be read from it. *out:
+ * ckpt_close. Errors: STATUS_INPUT (a bad shape), STATUS_MEMORY. */
+struct status ckpt_list_create(const struct ckpt_list *list, struct ckpt **out);
+
+#endif
