@@ -1,4 +1,4 @@
-/* Asks the CPU and the system for AMX. */
+/* Asks the CPU and the system whether AMX can be used. */
 #include "kernels/amx_permission.h"
 
 #include <cpuid.h>

@@ -1,4 +1,4 @@
-/* The router's choice of experts, shared by every instruction set and the device. */
+/* The router's choice of experts, shared by all instruction sets and the device. */
 #ifndef SHOAL_KERNELS_CHOOSE_BODY_H
 #define SHOAL_KERNELS_CHOOSE_BODY_H
 
@@ -7,7 +7,8 @@
 
 #include <stdbool.h>
 
-/* ids[0..n) holds the best n so far, best first; puts `id` in its place and drops the last. */
+/* Inserts `id` into ids[0..n), which is ordered by key, best first. A list that has n_max ids drops
+ * its last one. */
 DEVICE_INLINE void kern_router_insert(const float *keys, int32_t *ids, uint32_t n, uint32_t n_max,
                                       uint32_t id)
 {
@@ -44,7 +45,7 @@ DEVICE_INLINE float kern_sigmoid(float x)
     return 1.0f / (1.0f + el_exp_body(-x));
 }
 
-/* The key of a run of n experts. */
+/* The key of a group of n experts: the largest key, or with `two` the sum of the two largest. */
 DEVICE_INLINE float kern_router_group_key(const float *keys, uint32_t n, bool two)
 {
     float best = -INFINITY, second = -INFINITY;
@@ -59,7 +60,7 @@ DEVICE_INLINE float kern_router_group_key(const float *keys, uint32_t n, bool tw
     return two && n > 1 ? best + second : best;
 }
 
-/* Experts outside the best runs get the key -infinity. */
+/* Sets the keys of experts outside the best groups to -infinity. */
 DEVICE_INLINE void kern_router_limit(const struct router_args *a, float *keys)
 {
     const uint32_t n = a->n_experts / a->rule.n_groups;
@@ -77,7 +78,7 @@ DEVICE_INLINE void kern_router_limit(const struct router_args *a, float *keys)
     }
 }
 
-/* The keys of all experts: the logits themselves, or `own` [E] filled. */
+/* The keys of all experts: the logits themselves, or own [E] after filling it. */
 DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const float *logits,
                                             float *own)
 {
@@ -91,14 +92,15 @@ DEVICE_INLINE const float *kern_router_keys(const struct router_args *a, const f
     return own;
 }
 
-/* ids[n_chosen] of one row. */
+/* ids[n_chosen] = the experts of one row, ascending. */
 DEVICE_INLINE void kern_router_ids(const struct router_args *a, const float *logits, int32_t *ids)
 {
     float own[ROUTER_EXPERTS_MAX];
     kern_router_choose(kern_router_keys(a, logits, own), a->n_experts, a->n_chosen, ids);
 }
 
-/* The chosen ones' scores, renormalised and scaled. max and sum are those of the exponentials. */
+/* The weights of the chosen experts: their scores, renormalised and scaled as the rule says. max
+ * and sum are those of all experts' exponentials. */
 DEVICE_INLINE void kern_router_weights(const struct router_args *a, const float *logits,
                                        const int32_t *ids, float max, float sum, float *weights)
 {

@@ -1,4 +1,4 @@
-/* Asks the CPU and the system for the instruction sets, and the environment for what to hide. */
+/* Asks the CPU and the system for the instruction sets, and SHOAL_CPU which of them to hide. */
 #include "kernels/cpu.h"
 
 #include "base/config.h"
@@ -14,7 +14,7 @@ const char *cpu_set_name(enum cpu_set set)
     return names[set];
 }
 
-/* The set that SHOAL_CPU names; the best where it is not set; CPU_SET_COUNT: it names none. */
+/* The set that SHOAL_CPU names; the best set if it is not set; CPU_SET_COUNT if it names none. */
 static enum cpu_set best_of_view(const char *view)
 {
     if (view == NULL) return CPU_AMX;
@@ -24,7 +24,7 @@ static enum cpu_set best_of_view(const char *view)
     return CPU_SET_COUNT;
 }
 
-/* SHOAL_CPU; what else is wrong with the environment is main's to say. */
+/* The value of SHOAL_CPU. main reports other errors in the environment. */
 static const char *cpu_view(void)
 {
     struct config env;
@@ -46,8 +46,8 @@ bool cpu_hides(enum cpu_set set)
     return set > best_of_view(cpu_view());
 }
 
-/* Not every compiler knows "f16c" by name; that the system saves the registers follows from avx2.
- */
+/* Asks CPUID, because not every compiler knows the name "f16c". AVX2 implies that the system saves
+ * the registers. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

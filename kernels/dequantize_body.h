@@ -1,21 +1,22 @@
-/* Quantized values of a packed tile as floats: what linears with float activations multiply with.
- * The same for every instruction set. An output's quad of inputs is a lane of 32 bits, so no byte
+/* Quantized values of a packed tile as floats, for linears with float activations; shared by the
+ * instruction sets. The four neighbouring inputs of an output are one 32-bit lane, so no byte
  * crosses lanes.
  *
  * The including file defines LANES_AT_ONCE (outputs of a vector, 8 or 16), the types lanes_int and
  * lanes_f32, and
- *     lanes_load(codes)      LANES_AT_ONCE quads of quantized values
- *     lanes_down(v, bits)    each lane shifted right
- *     lanes_value(kind, v, zero, scale)  the quantized value in a lane's lowest bits, as a weight
- *     lanes_zeros(zeros)     LANES_AT_ONCE zero points; lanes_set(x): one for all
+ *     lanes_load(codes)                  a vector of quantized values, four inputs in each lane
+ *     lanes_down(v, bits)                each lane shifted right
+ *     lanes_value(kind, v, zero, scale)  the weight whose quantized value is in a lane's lowest
+ * bits lanes_zeros(zeros), lanes_set(x)   LANES_AT_ONCE zero points; x in each lane
  *     lanes_scales(format, scales, i)    scales [i, i + LANES_AT_ONCE)
- *     lanes_put(to, v)       an aligned store */
+ *     lanes_put(to, v)                   an aligned store */
 #ifndef SHOAL_KERNELS_DEQUANTIZE_BODY_H
 #define SHOAL_KERNELS_DEQUANTIZE_BODY_H
 
 #include "kernels/quant_body.h"
 
-/* Inputs [k, k + n_k) of a packed tile: where their floats go, inputs `stride` floats apart. */
+/* Inputs [k, k + n_k) of a packed tile, and where their floats go, `stride` floats from input to
+ * input. */
 struct dequantized {
     const struct packed *w;
     size_t panel, k, n_k, stride;
@@ -28,7 +29,7 @@ struct lanes_group {
     lanes_f32 scale;
 };
 
-/* n inputs of one group, whole vectors of quantized values. */
+/* Converts n inputs of one group; n is whole vectors of quantized values. */
 ALWAYS_INLINE void dequantize_run(enum quant_kind kind, const uint8_t *codes, size_t n,
                                   const struct lanes_group *g, size_t stride, float *out)
 {
@@ -71,8 +72,8 @@ ALWAYS_INLINE void dequantize_as(enum quant_kind kind, const struct dequantized 
     }
 }
 
-/* out[n_k, rounded up to 8][stride] = 16 outputs of inputs [k, k + n_k) of a packed tile; k is a
- * multiple of 8. */
+/* out[n_k, rounded up to 8][stride] = the 16 outputs of inputs [k, k + n_k) of a packed tile. k is
+ * a multiple of 8. */
 static void dequantize(const struct packed *w, size_t panel, size_t k, size_t n_k, size_t stride,
                        float *out)
 {

@@ -1,11 +1,12 @@
-/* The largest model dimensions that a device's kernels take: known without a device, so that a
- * model is refused before one is opened. */
+/* The largest model dimensions that a device's kernels accept. They are constants, so that a model
+ * is refused before a device is opened. */
 #ifndef SHOAL_KERNELS_DEVICE_LIMITS_H
 #define SHOAL_KERNELS_DEVICE_LIMITS_H
 
 enum {
     DEVICE_HEADS_MAX = 1024,    /* query heads of a rank */
-    DEVICE_HEAD_DIM_MAX = 1024, /* elements of a head; of a latent together with its rotated part */
+    DEVICE_HEAD_DIM_MAX = 1024, /* elements of a head; for latent attention, the latent with its
+                                   rotated part */
     DEVICE_EXPERTS_MAX = 4096,
 };
 

@@ -1,5 +1,5 @@
-/* The elementary functions as functions, and the double ones: sin, cos and log.
- * Series instead of tables: the arguments are reduced until few terms suffice. */
+/* Exports the elementary functions, and defines log. They use series instead of tables: the
+ * argument is reduced until a few terms suffice. */
 #include "kernels/elementary.h"
 
 #include "kernels/elementary_body.h"
@@ -14,9 +14,9 @@ void el_sincosf(float x, float *sin, float *cos)
     el_sincos_body(x, sin, cos);
 }
 
-/* x = m * 2^e with m in [sqrt(1/2), sqrt(2)); with f = m - 1 and s = f / (2 + f),
+/* x = m * 2^e with m in [sqrt(1/2), sqrt(2)). With f = m - 1 and s = f / (2 + f)
  *     log m = 2 atanh(s) = f - s * (f - r),  r = 2 (s^2/3 + s^4/5 + ...)
- * whose only rounded large term is f, and f is exact. */
+ * f is exact, and the other terms are small, so their rounding errors are too. */
 double el_log(double x)
 {
     if (!(x > 0.0)) return el_f64_from_bits(x == 0.0 ? 0xFFF0000000000000u : 0x7FF8000000000000u);

@@ -1,6 +1,6 @@
-/* The bodies of the elementary functions, as inline functions: elementary.c exports them, and the
- * kernels of every instruction set use them for single elements. Compiled with and without FMA
- * instructions; fma is correctly rounded, so the bits are the same. */
+/* The elementary functions as inline functions. elementary.c exports them, and the kernels of every
+ * instruction set use them for single elements. They are compiled with and without FMA
+ * instructions; fma is correctly rounded either way, so the bits are the same. */
 #ifndef SHOAL_KERNELS_ELEMENTARY_BODY_H
 #define SHOAL_KERNELS_ELEMENTARY_BODY_H
 

@@ -1,6 +1,7 @@
-/* Known answers: every entry of a table on fixed inputs, hashed. A compiler flag, a library or a
- * CPU that changes one bit is noticed before the first request. When a contract in kern.h changes,
- * the new constant is the hash that the reference gives, which the error names. */
+/* Known answers: runs every entry of a table on fixed inputs and hashes the results. A compiler
+ * flag, a library or a CPU that changes one bit is noticed before the first request. When a
+ * contract in kern.h changes, the new constant is the reference's hash; the error message prints
+ * it. */
 #include "kernels/kat.h"
 
 #include "kernels/elementary.h"
@@ -25,10 +26,12 @@ enum {
     HEAD_DIM = 32,
     BLOCKS = 2,
     FIRST_POS = 70,
-    QUANT_INS = 203,    /* inputs of quantized weights: the last group is short in all sizes */
-    QUANT_FEW_ROWS = 7, /* of these, and the others at once: two tiles of 16 and one more row */
+    QUANT_INS = 203,    /* inputs of quantized weights: the last group is short for every group
+                           size */
+    QUANT_FEW_ROWS = 7, /* rows run first; the rest run together: two tiles of 16 and one row
+                           more */
     QUANT_ROWS = QUANT_FEW_ROWS + 33,
-    QUANT_MAX_GROUPS = 8, /* of 32 inputs, or less of more */
+    QUANT_MAX_GROUPS = 8, /* groups of 32 inputs; larger groups are fewer */
     CACHE = BLOCKS * 2 * KV_BLOCK_TOKENS * HEAD_DIM,
 };
 static_assert(CACHE >= OUTS_PADDED * INS, "the packed weight fits");
@@ -63,7 +66,7 @@ static void fill(uint64_t seed, float *x, size_t n, float magnitude)
     }
 }
 
-/* The linear of one type, for one row and for all. */
+/* The linear of one type: one row, then all rows. */
 static uint64_t linear(struct bench *b, enum dtype t, uint32_t leaf)
 {
     uint64_t h = hash_start;
@@ -104,15 +107,14 @@ static uint64_t kat_linear_leaf(struct bench *b, enum dtype t)
     return linear(b, t, LEAF);
 }
 
-/* The formats of the quantized answers. */
+/* The formats of quantized weights to check. */
 static const struct quant_format quant_formats[] = {
     {QUANT_INT8, false, DTYPE_F16, 0},   {QUANT_INT8, true, DTYPE_F32, 32},
     {QUANT_INT4, false, DTYPE_F16, 32},  {QUANT_INT4, true, DTYPE_F16, 64},
     {QUANT_MXFP4, false, DTYPE_F16, 32}, {QUANT_FP8, false, DTYPE_F32, 128},
 };
 
-/* A weight in any format: codes are bytes of a generator, so is what its scales and zeros are made
- * of. */
+/* Fills a weight of any format with pseudo-random quantized values, scales and zero points. */
 static void quant_weight(struct bench *b, struct quant_format f, void *scales, uint8_t *zeros)
 {
     const size_t n = OUTS_PADDED * kern_quant_groups(f, QUANT_INS);
@@ -128,7 +130,8 @@ static void quant_weight(struct bench *b, struct quant_format f, void *scales, u
 typedef void quant_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
                          size_t row0, size_t row1);
 
-/* Quantized weights of one format: codes and floats as activations, whole and in leaves. */
+/* Linears with quantized weights of one format, for int8 and for float activations, with and
+ * without leaves. */
 static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
 {
     const struct quant_format f = quant_formats[which];
@@ -177,7 +180,7 @@ static uint64_t kat_linear_quant(struct bench *b, enum dtype which)
     return h;
 }
 
-/* The cache's values, token by token, as elements of type t. */
+/* Fills the cache with values of type t, token by token. */
 static void fill_cache(struct bench *b, enum dtype t)
 {
     const struct kv_view kv = {b->data, t, 1, HEAD_DIM, false};
@@ -189,7 +192,7 @@ static void fill_cache(struct bench *b, enum dtype t)
     }
 }
 
-/* All types: rounding into the cache, then reading it back, with and without a window. */
+/* Attention over a cache of type t, with and without a window; includes storing into the cache. */
 static uint64_t kat_attention(struct bench *b, enum dtype t)
 {
     static const uint8_t kv_of_head[HEADS] = {0, 0};
@@ -218,7 +221,7 @@ static uint64_t kat_attention(struct bench *b, enum dtype t)
     return h;
 }
 
-/* Sinks below and above the scores. */
+/* Attention with sinks below and above the scores. */
 static uint64_t kat_sinks(struct bench *b, enum dtype t)
 {
     static const uint8_t kv_of_head[HEADS] = {0, 0};
@@ -372,7 +375,7 @@ static uint64_t kat_log(struct bench *b, enum dtype t)
 
 static uint64_t kat_pack(struct bench *b, enum dtype t)
 {
-    enum { STRIDE = 160, HALVES = 45, WORDS = 39 }; /* with tails in every set */
+    enum { STRIDE = 160, HALVES = 45, WORDS = 39 }; /* every instruction set has a tail to handle */
     (void)t;
     fill(22, b->w, PANEL_COLUMNS * STRIDE / sizeof(float), 1.0f);
     b->t->pack_halves(b->w, STRIDE, HALVES, b->data);

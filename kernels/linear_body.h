@@ -1,22 +1,29 @@
 /* The float linear, shared by the instruction sets. Vector lanes run across the 16 outputs of a
  * panel (packed tile), so each output keeps its own chain over k.
- *   Few rows (bound by memory): weights are converted in registers and prefetched. The panels of a
- * register tile stand far apart in memory; each is part of a stream that the next tile continues.
- *   Many rows: K-slices of panels are converted once into a scratch that all rows read; the next
- * slice is converted while tiles of this one are multiplied.
- *   Quantized weights with float activations always go through the scratch.
  *
- * The including file defines TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS, PIECE and SHORT_PIECE
- * (inputs of a K-slice); struct v16 with v16_zero, v16_fma, v16_store_aligned; dequantize;
- * load_weights, which may order the lanes freely, and store_outputs and output_lanes, which know
- * that order; struct grid and struct sums16 with grid_of, grid_add, store_sums, store_rounded. */
+ * Few rows (limited by memory): weights are prefetched and converted in registers. The panels of a
+ * register tile are far apart in memory; each is part of a stream that the next tile continues.
+ *
+ * Many rows: K-slices of panels are converted once into scratch memory that all rows read. While
+ * the tiles of one slice are multiplied, the next slice is converted.
+ *
+ * Quantized weights with float activations always go through the scratch memory.
+ *
+ * The including file defines
+ *     TILE, FEW_PANELS, SOME_PANELS, MANY_PANELS    sizes of register tiles
+ *     PIECE, SHORT_PIECE                             inputs of a K-slice
+ *     struct v16, v16_zero, v16_fma, v16_store_aligned
+ *     dequantize                                     see dequantize_body.h
+ *     load_weights, store_outputs, output_lanes      load_weights may permute the lanes; the
+ *                                                    other two know the permutation
+ *     struct grid, struct sums16, grid_of, grid_add, store_sums, store_rounded */
 #ifndef SHOAL_KERNELS_LINEAR_BODY_H
 #define SHOAL_KERNELS_LINEAR_BODY_H
 
 #include "kernels/body.h"
 
 /* Unrolls the constant loops over a register tile, so that the tile stays in registers. Not with
- * AddressSanitizer, which checks every access to a tile: it took ten minutes to compile. */
+ * AddressSanitizer: it checks every access to a tile, and compiling took ten minutes. */
 #define UNROLL_WORDS(words) _Pragma(#words)
 #ifdef __SANITIZE_ADDRESS__
 #define UNROLL(n)
@@ -26,14 +33,15 @@
 
 enum {
     BLOCK_ROWS = 256,   /* rows that share a converted K-slice */
-    FEW_ROWS = 6,       /* most rows for which weights are converted in registers */
-    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains, and
-                           memory delivers two streams faster than one or four */
-    AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter with more streams */
-    MANY_ROWS = 40,     /* least rows for long K-slices; with fewer rows a tile converts more */
-    MOST_ROWS = 12,     /* of a register tile */
-    LINE_FLOATS = 16,   /* of a cache line */
-    LINE_BYTES = 64,    /* of a cache line */
+    FEW_ROWS = 6,       /* most rows whose weights are converted in registers */
+    FEW_STREAMS = 2,    /* panels side by side for one or two rows: enough independent chains,
+                           and memory delivers two streams faster than one or four */
+    AHEAD_BYTES = 6144, /* prefetch distance of a stream; shorter if a tile has more streams */
+    MANY_ROWS = 40,     /* least rows for long K-slices; with fewer rows each tile has to convert
+                           more */
+    MOST_ROWS = 12,     /* most rows of a register tile */
+    LINE_FLOATS = 16,   /* floats of a cache line */
+    LINE_BYTES = 64,    /* bytes of a cache line */
 };
 
 /* Bytes of 16 weights: one input of a panel. */
@@ -49,10 +57,10 @@ struct slice {
     const struct packed *w;
     const float *x; /* of the first row */
     size_t x_stride;
-    float *y;                 /* of the first row; or */
-    size_t y_stride, y_panel; /* y begins with this panel */
-    int64_t *sums;            /* of the first row; NULL, with leaves: their values go to y, */
-    int32_t *bad;             /* their counters here */
+    float *y;                 /* of the first row; unless sums is given */
+    size_t y_stride, y_panel; /* y_panel: the panel with which y begins */
+    int64_t *sums;            /* of the first row; NULL with leaves: y gets the sums as floats, */
+    int32_t *bad;             /* and bad the counters */
     size_t n_rows;
 };
 
@@ -60,12 +68,12 @@ struct slice {
 struct operands {
     const float *x; /* [n_rows, x_stride] from the first input */
     size_t x_stride;
-    const char *w; /* the first input's weights of the first panel, */
-    size_t apart;  /* so many bytes to the next panel's */
+    const char *w; /* weights of the first input and the first panel */
+    size_t apart;  /* bytes from panel to panel */
     size_t n_k;
 };
 
-/* Input k of every chain. */
+/* Continues every chain by input k. */
 ALWAYS_INLINE void chain_step(enum dtype t, size_t n_rows, size_t n_panels,
                               const struct operands *o, size_t k, struct v16 *a)
 {
@@ -82,7 +90,8 @@ ALWAYS_INLINE void chain_step(enum dtype t, size_t n_rows, size_t n_panels,
     }
 }
 
-/* c[row][panel] = the chain continued over n_k inputs; n_rows * n_panels <= TILE, all constant. */
+/* c[row][panel] = the chains continued over n_k inputs. n_rows * n_panels <= TILE; both are
+ * constant. */
 ALWAYS_INLINE void chains(enum dtype t, size_t n_rows, size_t n_panels, const struct operands *o,
                           struct v16 *c)
 {
@@ -109,7 +118,7 @@ static size_t leaf_length(const struct packed *w, bool leafy)
     return leafy ? w->leaf : w->n_in;
 }
 
-/* Outputs of `panel` that exist. */
+/* The number of outputs of `panel` that exist; the last panel may be padded. */
 static size_t outputs_of(const struct packed *w, size_t panel)
 {
     const size_t left = w->n_out - panel * PANEL_COLUMNS;
@@ -121,7 +130,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Address of row r's outputs of a panel. */
+/* The address of row r's outputs in a panel. */
 ALWAYS_INLINE float *y_at(const struct slice *s, size_t r, size_t panel)
 {
     return s->y + r * s->y_stride + (panel - s->y_panel) * PANEL_COLUMNS;
@@ -132,7 +141,7 @@ ALWAYS_INLINE int64_t *sums_at(const struct slice *s, size_t r, size_t panel)
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
 }
 
-/* The result of a row, once all its leaves are summed. */
+/* Stores a row's result, once all its leaves are summed. */
 ALWAYS_INLINE void store_leaves(enum dtype t, const struct slice *s, size_t r, size_t panel,
                                 const struct grid *g, size_t n_leaves, const struct sums16 *sums)
 {
@@ -151,8 +160,8 @@ static void count_bad(const struct slice *s, size_t r, int64_t n_bad)
         kern_mark_bad(&s->bad[r], n_bad);
 }
 
-/* Ends a leaf: its partial goes from *c to the grid, the next one starts at +0. Returns how many
- * of the panel's outputs do not fit. */
+/* Ends a leaf: adds its partial sums *c to the integer sums and sets *c to +0. Returns the number
+ * of outputs whose partial does not fit the grid. */
 ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, const struct grid *g,
                            struct v16 *c, struct sums16 *sums)
 {
@@ -161,8 +170,8 @@ ALWAYS_INLINE int end_leaf(enum dtype t, const struct slice *s, size_t panel, co
     return bad == 0 ? 0 : __builtin_popcount(bad & output_lanes(t, outputs_of(s->w, panel)));
 }
 
-/* n_rows rows (all of the slice) times n_panels panels, both constant: `panel` and each that stands
- * `apart` panels behind the one before. */
+/* Computes all rows of the slice (n_rows) in n_panels panels: `panel` and then every `apart`-th
+ * panel. n_rows and n_panels are constant. */
 ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_panels,
                             const struct slice *s, size_t panel, size_t apart)
 {
@@ -199,7 +208,8 @@ ALWAYS_INLINE void few_tile(enum dtype t, bool leafy, size_t n_rows, size_t n_pa
     for (size_t r = 0; leafy && r < n_rows; r++) count_bad(s, r, n_bad[r]);
 }
 
-/* A constant number of rows over panels [p, p1), cut into as many streams as a tile has panels. */
+/* Computes a constant number of rows in panels [p, p1), divided into as many streams as a tile has
+ * panels. */
 ALWAYS_INLINE void few_rows(enum dtype t, bool leafy, size_t n_rows, const struct slice *s,
                             size_t p, size_t p1)
 {
@@ -237,17 +247,19 @@ ALWAYS_INLINE void few(enum dtype t, bool leafy, const struct slice *s, size_t p
     }
 }
 
-/* Inputs of a piece: with many rows as many floats of n_panels panels as the scratch holds. */
+/* The inputs of a K-slice of n_panels panels; the scratch memory holds MANY_PANELS * PIECE inputs.
+ */
 ALWAYS_INLINE size_t piece_length(size_t n_panels, size_t n_rows)
 {
     const bool is_short = n_rows > FEW_ROWS && n_rows < MANY_ROWS;
     return (size_t)(is_short ? SHORT_PIECE : PIECE) * MANY_PANELS / n_panels;
 }
 
-/* Inputs [k, k + n_k) of the panels from `panel` on. Pieces end where leaves do. */
+/* A K-slice: inputs [k, k + n_k) of the panels from `panel` on. A K-slice never crosses the end of
+ * a leaf. */
 struct piece {
     size_t panel, k, n_k;
-    bool begins, ends; /* a leaf */
+    bool begins, ends; /* the leaf begins, ends with it */
 };
 
 ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_panels,
@@ -261,7 +273,7 @@ ALWAYS_INLINE struct piece piece_at(const struct slice *s, bool leafy, size_t n_
     return (struct piece){panel, k, n_k, at == 0, n_k == left};
 }
 
-/* The piece behind p, of these panels or of the next ones; an empty one where there is none. */
+/* The K-slice after p: of the same panels, or of the next ones. After the last it is empty. */
 ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t n_panels,
                                        size_t panel1, const struct piece *p)
 {
@@ -272,7 +284,7 @@ ALWAYS_INLINE struct piece piece_after(const struct slice *s, bool leafy, size_t
     return piece_at(s, leafy, n_panels, next, 0);
 }
 
-/* The way of a piece's inputs into a scratch. */
+/* The conversion of a K-slice into `scratch`. */
 ALWAYS_INLINE struct conversion conversion_of(enum dtype t, const struct slice *s,
                                               const struct piece *p, float *scratch)
 {
@@ -285,23 +297,24 @@ ALWAYS_INLINE struct conversion conversion_of(enum dtype t, const struct slice *
                                .n_left = p->n_k};
 }
 
-/* Vectors of 16 sums. They are copied one by one: a compiler's copy of the whole in smaller pieces
- * stalls the loads that follow. */
+/* The number of vectors in struct sums16. The vectors are copied one by one: a compiler copies the
+ * whole struct in smaller pieces, and loads that follow would stall. */
 #define SUMS_VECTORS (sizeof(struct sums16) / sizeof(((struct sums16 *)NULL)->s[0]))
 
-/* Memory of `many`: the chains of its rows, and the K-slices that are used and converted. */
+/* The memory of `many`: the chains of its rows and their integer sums. */
 struct block {
     enum dtype t;
     bool quantized, leafy;
     size_t n_panels;
     const struct slice *s;
     struct grid grid;
-    struct v16 *c;       /* [n_rows, n_panels] chains, those of a tile together */
-    struct sums16 *sums; /* as c */
+    struct v16 *c;       /* [n_rows, n_panels] chains */
+    struct sums16 *sums; /* [n_rows, n_panels] */
     int64_t *n_bad;      /* [n_rows] */
 };
 
-/* The floats of the first piece, or of a quantized one: none are converted meanwhile. */
+/* Converts a whole K-slice at once: the first one, and each one of quantized weights, which are not
+ * converted while tiles are multiplied. */
 ALWAYS_INLINE void piece_whole(const struct block *b, const struct piece *p, float *scratch)
 {
     const size_t stride = b->n_panels * PANEL_COLUMNS;
@@ -321,7 +334,8 @@ ALWAYS_INLINE struct sums16 sums_so_far(const struct block *b, size_t at, bool f
     return sums;
 }
 
-/* Adds the leaf of chains [at, end) to their sums. Returns the lanes of any that do not fit. */
+/* Adds the partial sums of chains [at, end) to their integer sums. Returns a bit for each lane in
+ * which any of them does not fit. */
 ALWAYS_INLINE unsigned add_leaf(const struct block *b, bool first, size_t at, size_t end)
 {
     unsigned bad = 0;
@@ -334,7 +348,7 @@ ALWAYS_INLINE unsigned add_leaf(const struct block *b, bool first, size_t at, si
     return bad;
 }
 
-/* The same for the last leaf of rows [r, end): what the sums are is stored. */
+/* The same for the last leaf of rows [r, end): stores the result. */
 ALWAYS_INLINE unsigned add_last_leaf(const struct block *b, const struct piece *p, bool first,
                                      size_t r, size_t end)
 {
@@ -361,7 +375,8 @@ static void store_rows(const struct block *b, const struct piece *p, size_t r, s
                           y_at(b->s, r, p->panel + j));
 }
 
-/* Ends n chains of a tile from row r on at the end of a leaf (without leaves: at the end). */
+/* Ends the chains of n rows from row r on, at the end of a leaf; without leaves, at the end of K.
+ */
 ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
     const struct packed *w = b->s->w;
@@ -383,7 +398,7 @@ ALWAYS_INLINE void tile_ends(const struct block *b, const struct piece *p, size_
     }
 }
 
-/* Fetches where a tile's outputs go, long before. */
+/* Prefetches the cache lines of a tile's outputs, long before they are written. */
 ALWAYS_INLINE void fetch_outputs(const struct block *b, const struct piece *p, size_t r, size_t n)
 {
     const bool summed = b->s->sums != NULL;
@@ -395,7 +410,8 @@ ALWAYS_INLINE void fetch_outputs(const struct block *b, const struct piece *p, s
     }
 }
 
-/* A piece's work for its first tile. Each of n_tiles tiles fetches its share of `behind`. */
+/* The work of the first tile of a K-slice. Each of n_fetches steps prefetches its share of the
+ * weights of `behind`, the K-slice after the next. */
 ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct piece *p,
                                           const struct piece *behind, const float *now,
                                           size_t n_fetches)
@@ -416,9 +432,9 @@ ALWAYS_INLINE struct tile_work piece_work(const struct block *b, const struct pi
     return o;
 }
 
-/* Multiplies a piece by all rows, in register tiles as even as can be. Each tile fetches the next
- * one's inputs (the rows of a block are more than a second-level cache holds) and converts its
- * share of the next piece. */
+/* Multiplies all rows by a K-slice, in register tiles of about equal size. Each tile prefetches the
+ * next tile's inputs (the rows of a block exceed a second-level cache), converts its share of
+ * `next` into `then`, and prefetches its share of the weights of `behind`. */
 ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
                               const struct piece *next, const struct piece *behind,
                               const float *now, float *then)
@@ -451,8 +467,8 @@ ALWAYS_INLINE void piece_rows(const struct block *b, const struct piece *p,
     }
 }
 
-/* Panels [panel, panel1), n_panels (constant) at a time, as many as there are; at most BLOCK_ROWS
- * rows. Returns the first panel that is left. */
+/* Computes panels [panel, panel1) in steps of n_panels (constant), as far as whole steps go, for at
+ * most BLOCK_ROWS rows. Returns the first panel that is left. */
 ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_panels,
                           const struct slice *s, size_t panel, size_t panel1)
 {
@@ -481,7 +497,7 @@ ALWAYS_INLINE size_t many(enum dtype t, bool quantized, bool leafy, size_t n_pan
     return panel;
 }
 
-/* Rows [row0, row1) of a group as slices of a block of rows. */
+/* Computes rows [row0, row1) of a group, in slices of at most BLOCK_ROWS rows. */
 ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct linear_args *a,
                           size_t group, size_t panel0, size_t panel1, size_t row0, size_t row1)
 {
@@ -505,7 +521,7 @@ ALWAYS_INLINE void linear(enum dtype t, bool quantized, bool leafy, const struct
             few(t, leafy, &s, panel0, panel1);
             continue;
         }
-        if (s.n_rows <= FEW_ROWS) /* so many chains side by side */
+        if (s.n_rows <= FEW_ROWS) /* quantized: enough independent chains */
             p = many(t, quantized, leafy, FEW_PANELS, &s, p, panel1);
         else
             p = many(t, quantized, leafy, MANY_PANELS, &s, p, panel1);

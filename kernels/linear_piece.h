@@ -1,17 +1,17 @@
-/* Register tiles over a K-slice of weights that was converted into a scratch: the arithmetic of
- * many rows. Meanwhile the tiles prefetch inputs and weights and convert the next K-slice. Included
- * by linear_body.h only, which lists what its includer defines. */
+/* Register tiles over a K-slice of converted weights, for many rows. While a tile multiplies, it
+ * prefetches inputs and weights and converts a part of the next K-slice. Included only by
+ * linear_body.h, which lists what its includer defines. */
 #ifndef SHOAL_KERNELS_LINEAR_PIECE_H
 #define SHOAL_KERNELS_LINEAR_PIECE_H
 
 #include "kernels/body.h"
 
 enum {
-    ROWS_TOGETHER = 3, /* rows whose inputs one address and the stride reach */
+    ROWS_TOGETHER = 3, /* rows that one address register and the stride can reach */
     STEPS = 4,         /* inputs of an unrolled loop; divides LINE_FLOATS */
 };
 
-/* A K-slice that is being converted from the weights to a scratch [n][n_panels][16]. */
+/* The conversion of a K-slice from the packed weights to scratch memory [n][n_panels][16]. */
 struct conversion {
     enum dtype t;
     const char *from; /* the next input of the first panel */
@@ -20,17 +20,18 @@ struct conversion {
     size_t n_left, n_each; /* inputs left; inputs of one call of convert */
 };
 
-/* The input of a register tile of a K-slice, and what the tile prefetches and converts meanwhile.
+/* The input of a register tile over a K-slice, and what the tile prefetches and converts meanwhile.
  */
 struct tile_work {
-    const float *x; /* [n_rows, x_stride] from the piece's first input */
+    const float *x; /* [n_rows, x_stride] from the K-slice's first input */
     size_t x_stride;
     const float *w; /* [n_k][n_panels][16] */
     size_t n_k;
-    bool begins;       /* chains from +0 instead of from c */
-    const float *next; /* inputs to fetch meanwhile, laid out like x; any address will do */
-    const char *ahead; /* weights to fetch meanwhile; any address, */
-    size_t panel_bytes, n_ahead; /* from panel to panel; lines of each per LINE_FLOATS inputs */
+    bool begins;                 /* chains start at +0 instead of c */
+    const float *next;           /* inputs to prefetch, laid out like x; any address is allowed */
+    const char *ahead;           /* weights to prefetch; any address is allowed */
+    size_t panel_bytes, n_ahead; /* bytes from panel to panel; cache lines of each panel to
+                                    prefetch per LINE_FLOATS inputs */
     struct conversion *conversion;
 };
 
@@ -63,7 +64,7 @@ ALWAYS_INLINE void convert(size_t n_panels, struct conversion *c)
         convert_as(DTYPE_F32, n_panels, c);
 }
 
-/* The prefetches and the conversion that go along with inputs [k, k + LINE_FLOATS) of a K-slice. */
+/* The prefetches and the conversion that accompany inputs [k, k + LINE_FLOATS) of a K-slice. */
 ALWAYS_INLINE void meanwhile(size_t n_rows, size_t n_panels, const struct tile_work *o, size_t k)
 {
     UNROLL(16)
@@ -77,7 +78,7 @@ ALWAYS_INLINE void meanwhile(size_t n_rows, size_t n_panels, const struct tile_w
     convert(n_panels, o->conversion);
 }
 
-/* a[row][panel] continued by n (constant) inputs; x: every third row. */
+/* Continues a[row][panel] by n (constant) inputs. x[i] points to row i * ROWS_TOGETHER. */
 ALWAYS_INLINE void multiply(size_t n_rows, size_t n_panels, size_t n, const float *const *x,
                             size_t x_stride, const float *w, struct v16 *a)
 {
@@ -105,7 +106,8 @@ ALWAYS_INLINE void advance(size_t n_rows, size_t n_panels, size_t n, const float
     for (size_t i = 0; i * ROWS_TOGETHER < n_rows; i++) x[i] += n;
 }
 
-/* c[row][panel] = the chains continued over a piece; n_rows * n_panels <= TILE, both constant. */
+/* Continues the chains c[row][panel] over a K-slice. n_rows * n_panels <= TILE; both are constant.
+ */
 ALWAYS_INLINE void tile_chains(size_t n_rows, size_t n_panels, const struct tile_work *o,
                                struct v16 *c)
 {
@@ -133,7 +135,7 @@ ALWAYS_INLINE void tile_chains(size_t n_rows, size_t n_panels, const struct tile
     for (size_t i = 0; i < n_rows * n_panels; i++) c[i] = a[i];
 }
 
-/* A register tile of n rows (1 to TILE / n_panels, at most MOST_ROWS) over a piece. */
+/* Multiplies n rows by a K-slice: 1 to TILE / n_panels rows, at most MOST_ROWS. */
 ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, const struct tile_work *o, struct v16 *c)
 {
 #define PIECE_TILE(rows)                                                                           \
@@ -159,7 +161,7 @@ ALWAYS_INLINE void piece_tile(size_t n, size_t n_panels, const struct tile_work 
 #undef PIECE_TILE
 }
 
-/* The same for each number of panels that is used, compiled once for all types of weights. */
+/* piece_tile for each number of panels, compiled once for all types of weights. */
 typedef void piece_tile_fn(size_t n, const struct tile_work *o, struct v16 *c);
 
 #define PIECE_TILES(name, n_panels)                                                                \

@@ -1,5 +1,5 @@
-/* Linears with quantized weights and int8 activations, for many rows and for every instruction set.
- * Few rows: linear_quant_few.h. The loops, from the outside in:
+/* Linears with quantized weights and int8 activations, for many rows, shared by the instruction
+ * sets. (For few rows see linear_quant_few.h.) The loops, from the outside in:
  *
  *     block of up to 256 rows                     quant_linear_many
  *       two panels (packed tiles of 16 outputs)   quant_panels, quant_panels_leaf
@@ -7,8 +7,8 @@
  *           K-slice of up to 512 inputs           quant_piece: unpacks weights, prepares scales
  *             register tile of some rows          set_tile
  *
- * Nothing here knows a vector: the file of an instruction set defines the functions set_* and the
- * constants SET_* that are declared below, and then includes this one. */
+ * This file contains no vector code. The file of an instruction set includes it and defines the
+ * functions set_* and the constants SET_* that are declared below. */
 #ifndef SHOAL_KERNELS_LINEAR_QUANT_BODY_H
 #define SHOAL_KERNELS_LINEAR_QUANT_BODY_H
 
@@ -18,8 +18,8 @@
 #include <math.h>
 #include <string.h>
 
-/* How quantized weights stand in memory: as bytes; as nibbles that were unpacked to bytes (int4 up
- * to 15, mxfp4 up to 24), which register tiles read; or as packed nibbles, which few rows read. */
+/* The form of quantized weights in memory: bytes; nibbles unpacked to bytes (int4 up to 15, mxfp4
+ * up to 24), as register tiles read them; packed nibbles, as few rows read them. */
 enum quant_source {
     SOURCE_BYTES,
     SOURCE_UNPACKED_INT4,
@@ -34,7 +34,7 @@ enum {
     QUANT_PANELS = 2,       /* panels of a register tile */
     QUANT_PIECE_GROUPS = QUANT_PIECE / QUANT_CODE_ALIGN,
     QUANT_LINE = 64,
-    QUANT_MANY_ROWS = 64, /* from here on outputs do not fit a cache and are fetched before use */
+    QUANT_MANY_ROWS = 64, /* from this many rows on, outputs exceed a cache and are prefetched */
 };
 
 /* The input of a register tile: n_rows rows and n_panels panels, whole groups of a K-slice. */
@@ -42,37 +42,40 @@ struct quant_tile {
     enum quant_source source;
     bool has_zeros;
     size_t n_rows, n_panels, n_groups, group;
-    const int8_t *x; /* codes of the first row's first group */
+    const int8_t *x; /* quantized values of the first row's first group */
     size_t x_stride;
     const float *x_scales; /* [row][group], q_stride apart */
     size_t q_stride;
-    const int32_t *start; /* [row][group], start_stride apart: -bias * sum; with zeros: sum;
-                             NULL with SET_SIGNED and no zeros */
+    const int32_t *start; /* [row][group], start_stride apart: with what the integer sums start:
+                             -bias * sum. With zero points: the sum itself. NULL with SET_SIGNED
+                             and no zero points */
     size_t start_stride;
-    const uint8_t *w; /* the first panel's codes, w_stride bytes to the next panel's */
+    const uint8_t *w; /* the first panel's quantized values; w_stride bytes to the next panel */
     size_t w_stride;
     const float (*scales)[QUANT_PIECE_GROUPS][PANEL_COLUMNS];  /* [panel][group] */
-    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero, 16 bits */
-    const uint8_t *ahead; /* codes to fetch meanwhile, ahead_stride bytes to the next panel's, */
+    const int32_t (*zeros)[QUANT_PIECE_GROUPS][PANEL_COLUMNS]; /* the same: bias - zero point, in
+                                                                  16 bits */
+    const uint8_t *ahead; /* quantized values to prefetch meanwhile: ahead_stride bytes to the
+                             next panel, */
     size_t ahead_stride, ahead_step; /* ahead_step bytes in each group */
-    bool begins;                     /* with SET_ENDS: chains begin with this K-slice, from +0 */
-    const struct quant_end *end;     /* with SET_ENDS: where chains go that end with this K-slice;
-                                        NULL: they go on */
+    bool begins;                     /* with SET_ENDS: the chains begin with this K-slice, at +0 */
+    const struct quant_end *end;     /* with SET_ENDS: where to store the chains if they end with
+                                        this K-slice; else NULL */
 };
 
-/* Defined by the instruction set, as are these constants:
+/* The instruction set also defines these constants:
  *   SET_TILE_ROWS   most rows of a register tile over unpacked nibbles
  *   SET_BYTES_ROWS  the same over SOURCE_BYTES
  *   SET_SIGNED      1: tiles multiply signed bytes. set_unpack then copies SOURCE_BYTES too, and
  *                   subtracts the bias (quant_bias), with zero points as well
- *   SET_ENDS        1: a tile does not fit the first-level cache, so set_tile begins chains itself
- *                   and hands the chains that end to quant_chains_end */
+ *   SET_ENDS        1: a tile exceeds the first-level cache, so set_tile itself starts chains at
+ *                   +0 and calls quant_chains_end when they end */
 
 /* Continues the chains acc[row][panel][16] over the tile's groups. */
 static void set_tile(const struct quant_tile *t, float (*acc)[QUANT_PANELS][PANEL_COLUMNS]);
 
 /* Reads n_vectors vectors of 64 bytes. From packed nibbles it writes two vectors of bytes for each
- * (mxfp4: doubled and biased); from SOURCE_BYTES one. */
+ * (mxfp4: doubled and biased), from SOURCE_BYTES one. */
 static void set_unpack(enum quant_source source, const uint8_t *in, size_t n_vectors, uint8_t *out);
 
 /* out[n] = scales [i, i + n) of the array `in`, in f32; n is a multiple of 16. */
@@ -87,26 +90,26 @@ static void set_starts(const int32_t *sums, size_t n, int32_t factor, int32_t *o
 /* Whether all n partials of a leaf fit the grid; n is a multiple of 16. */
 ALWAYS_INLINE bool set_grid_fits(const float *p, size_t n, uint32_t grid_bits);
 
-/* to[16] = from[16] + p[16] in units of the grid. p fits the grid. Each p is added to a large
- * constant as a double, so that its last bits count units of the grid; that constant stays in the
- * sum, and quant_leaf_start has taken it out before. */
+/* to[16] = from[16] + p[16] on the integer grid. p fits the grid. Each p is added, as a double, to
+ * a constant so large that the last bits of the sum count grid steps. The constant's bits stay in
+ * `to`; quant_leaf_start has subtracted them beforehand. */
 ALWAYS_INLINE void set_grid_add(const float *p, uint32_t grid_bits, const int64_t *from,
                                 int64_t *to);
 
-/* y[n] = the values of sums [n] in units of the grid; n is a multiple of 16. */
+/* y[n] = the integer sums as floats; n is a multiple of 16. */
 ALWAYS_INLINE void set_grid_round(const int64_t *sums, size_t n, uint32_t grid_bits, float *y);
 
-/* The leaf that a slice's rows are at. */
+/* The current leaf (K-block) of a slice. */
 struct quant_leaf {
-    /* the sums of the first leaf begin here: minus the constants that all leaves will add
-       (set_grid_add) */
+    /* where the sums of the first leaf start: minus the constants that all leaves will add
+     * (set_grid_add) */
     int64_t start[PANEL_COLUMNS] __attribute__((aligned(64)));
-    size_t g, n_groups; /* its first group, and how many */
+    size_t g, n_groups; /* its first group, and the number of its groups */
     bool is_first, is_last;
 };
 
-/* The destination of chains that end, of a slice's rows and of panels from `panel` on: outputs, or
- * the partials of a leaf. */
+/* Where the chains of a slice's rows and of the panels from `panel` on are stored when they end: as
+ * outputs, or as partial sums of a leaf. */
 struct quant_end {
     const struct quant_slice *slice;
     size_t panel;
@@ -120,14 +123,14 @@ struct quant_slice {
     const struct packed *w;
     const struct quant_rows *xq;
     size_t row, n_rows; /* rows of xq */
-    /* of the first row: outputs; with leaves these and counters, or sums */
+    /* of the first row. Without leaves y; with leaves y and bad, or sums */
     float *y;
-    size_t y_stride, y_panel; /* y begins with this panel */
+    size_t y_stride, y_panel; /* the panel with which y begins */
     int32_t *bad;
     int64_t *sums;
 };
 
-/* Memory of a block of rows: their chains, and the prepared weights that they share. */
+/* Memory for a block of rows: their chains, and the prepared weights that they share. */
 struct quant_work {
     float acc[QUANT_BLOCK_ROWS][QUANT_PANELS][PANEL_COLUMNS] __attribute__((aligned(64)));
     uint8_t bytes[QUANT_PANELS][QUANT_PIECE * PANEL_COLUMNS] __attribute__((aligned(64)));
@@ -156,7 +159,7 @@ static enum quant_source quant_source_of(enum quant_kind kind)
     return kind == QUANT_INT8 ? SOURCE_BYTES : kind == QUANT_INT4 ? SOURCE_INT4 : SOURCE_MXFP4;
 }
 
-/* The quantized value that means 0 where a weight has no zero points. */
+/* The stored value that means 0 if a weight has no zero points. */
 ALWAYS_INLINE int32_t quant_bias(enum quant_source source)
 {
     return source == SOURCE_BYTES  ? QUANT_INT8_BIAS
@@ -164,7 +167,8 @@ ALWAYS_INLINE int32_t quant_bias(enum quant_source source)
                                    : QUANT_MXFP4_BIAS;
 }
 
-/* Scales, zeros and starts of the groups [g, g + t->n_groups); sets them in t. */
+/* Prepares scales, zero points and starts of the groups [g, g + t->n_groups), and sets them in t.
+ */
 static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, struct quant_tile *t,
                           struct quant_work *m)
 {
@@ -193,8 +197,8 @@ static void quant_prepare(const struct quant_slice *s, size_t panel, size_t g, s
     t->start_stride = QUANT_PIECE_GROUPS;
 }
 
-/* The weights to prefetch after the groups [.., g) of n panels: the next groups, or the next
- * panels, or at the end these again. */
+/* The weights to prefetch while the groups before g of n_panels panels are multiplied: the
+ * following groups, or the next panels, or, at the weight's end, the same panels again. */
 static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n_panels, size_t g,
                                   size_t n_groups, size_t panel_bytes)
 {
@@ -204,13 +208,14 @@ static const uint8_t *quant_after(const struct packed *w, size_t panel, size_t n
     return (const uint8_t *)w->data + next * panel_bytes;
 }
 
-/* memcpy of n_outputs elements, without a call for a whole panel, which is nearly every one. */
+/* memcpy of n_outputs elements. For a whole panel, the usual case, the compiler knows the size and
+ * makes no call. */
 #define QUANT_PUT(to, from, n_outputs)                                                             \
     ((n_outputs) == PANEL_COLUMNS ? memcpy(to, from, PANEL_COLUMNS * sizeof *(from))               \
                                   : memcpy(to, from, (n_outputs) * sizeof *(from)))
 
-/* Sets the partials of a panel that do not fit the grid to +0. Returns how many of the n_outputs
- * did not fit. */
+/* Sets the partial sums of a panel that do not fit the grid to +0. Returns how many of the
+ * n_outputs did not fit. */
 static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
 {
     int64_t n_bad = 0;
@@ -222,7 +227,7 @@ static inline int64_t quant_drop(float *p, size_t n_outputs, uint32_t grid_bits)
     return n_bad;
 }
 
-/* The sums, and the outputs, of row r and one panel. */
+/* The addresses of row r's sums, and of its outputs, in a panel. */
 static inline int64_t *quant_sums_at(const struct quant_slice *s, size_t r, size_t panel)
 {
     return s->sums + r * ((size_t)s->w->n_out + 1) + panel * PANEL_COLUMNS;
@@ -233,7 +238,7 @@ static inline float *quant_y_at(const struct quant_slice *s, size_t r, size_t pa
     return s->y + r * s->y_stride + (panel - s->y_panel) * PANEL_COLUMNS;
 }
 
-/* y [n_outputs] = sums [n_panels][16] (constant) in units of the grid. */
+/* y [n_outputs] = sums [n_panels][16] as floats; n_panels is constant. */
 ALWAYS_INLINE void quant_put_rounded(const int64_t *sums, size_t n_panels, size_t n_outputs,
                                      uint32_t grid_bits, float *y)
 {
@@ -243,10 +248,10 @@ ALWAYS_INLINE void quant_put_rounded(const int64_t *sums, size_t n_panels, size_
     if (!is_whole) memcpy(y, all, n_outputs * sizeof *y);
 }
 
-/* Ends a leaf of all rows and of n_panels (constant) panels, which stand side by side in acc: adds
- * their partials to sums, and after the last leaf writes the result to its destination. acc_row and
- * sums_row are the elements from row to row. Values that all rows share stand in locals, because
- * the compiler cannot know that stores through pointers leave the structures alone. */
+/* Ends a leaf for all rows and n_panels (constant) neighbouring panels: adds the partial sums acc
+ * to `sums`, and after the last leaf writes the result to its destination. acc_row and sums_row are
+ * the elements from row to row. Values shared by all rows are copied to locals, because the
+ * compiler must assume that the stores change the structs. */
 ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
                                   size_t panel, size_t n_panels, float *acc, size_t acc_row,
                                   int64_t *sums, size_t sums_row, int64_t *n_bad)
@@ -280,8 +285,8 @@ ALWAYS_INLINE void quant_leaf_end(const struct quant_slice *s, const struct quan
         memcpy(quant_sums_at(s, r, panel), sums + r * sums_row, n * sizeof *sums);
 }
 
-/* Ends chains [n_rows][16], acc_row numbers from row to row, of the slice's rows from `row` on and
- * of n_panels (constant) panels from the p-th on. */
+/* Ends the chains of n_rows of the slice's rows from `row` on and of n_panels (constant) panels
+ * from the p-th on. chains is [n_rows][16 n_panels], acc_row elements from row to row. */
 ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
                                     size_t n_panels, float *chains, size_t acc_row)
 {
@@ -301,7 +306,7 @@ ALWAYS_INLINE void quant_chains_end(const struct quant_end *e, size_t row, size_
                       quant_outputs_of(s.w, panel + i));
 }
 
-/* Ends a leaf of one or two panels, whose chains are QUANT_PANELS panels from row to row. */
+/* Ends a leaf of one or two panels; rows of acc are QUANT_PANELS panels apart. */
 static inline void quant_panels_leaf_end(const struct quant_slice *s, const struct quant_leaf *l,
                                          size_t panel, size_t n_panels, float *acc, int64_t *sums,
                                          size_t sums_row, int64_t *n_bad)
@@ -313,7 +318,7 @@ static inline void quant_panels_leaf_end(const struct quant_slice *s, const stru
         quant_leaf_end(s, l, panel, 1, acc, acc_row, sums, sums_row, n_bad);
 }
 
-/* Ends the chains of a register tile, of one or two panels, while the cache holds them. */
+/* Ends the chains of a register tile of one or two panels, while the cache holds them. */
 static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows, size_t n_panels,
                            float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
@@ -326,17 +331,17 @@ static void quant_tile_end(const struct quant_end *e, size_t row, size_t n_rows,
 
 static inline void quant_tile_begin(size_t n_rows, float (*acc)[QUANT_PANELS][PANEL_COLUMNS])
 {
-    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* no call */
+    for (size_t r = 0; r < n_rows; r++) memset(acc[r], 0, sizeof acc[r]); /* inlined, not a call */
 }
 
-/* Fetches a cache line that will be written. */
+/* Prefetches a cache line that will be written. */
 static inline void quant_fetch_own(const void *line)
 {
     __asm__ volatile("prefetchw (%0)" : : "r"(line));
 }
 
-/* Fetches the cache lines that the chains of n_rows rows from `row` on and of n_panels panels from
- * the p-th on will be written to; else the stores would wait for memory. */
+/* Prefetches the cache lines to which the chains of n_rows rows and n_panels panels will be
+ * written, so that the stores do not wait for memory. */
 static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_t n_rows, size_t p,
                                     size_t n_panels)
 {
@@ -354,8 +359,8 @@ static inline void quant_fetch_ends(const struct quant_end *e, size_t row, size_
     }
 }
 
-/* Continues all rows' chains over the groups [g, g + n_groups) of n_panels panels; begins, end: as
- * in struct quant_tile. */
+/* Continues the chains of all rows over the groups [g, g + n_groups) of n_panels panels. For begins
+ * and end see struct quant_tile. */
 static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g,
                         size_t n_groups, bool begins, const struct quant_end *end,
                         struct quant_work *m)
@@ -410,7 +415,7 @@ static void quant_piece(const struct quant_slice *s, size_t panel, size_t n_pane
     }
 }
 
-/* The chains of a leaf's groups [g0, g1), from +0 to `end`. */
+/* Computes the chains of a leaf's groups [g0, g1), from +0, and stores them at `end`. */
 static void quant_chains(const struct quant_slice *s, size_t panel, size_t n_panels, size_t g0,
                          size_t g1, const struct quant_end *end, struct quant_work *m)
 {
@@ -433,7 +438,7 @@ static void quant_panels(const struct quant_slice *s, size_t panel, size_t n_pan
     quant_chains(s, panel, n_panels, 0, s->xq->n_groups, &end, &m);
 }
 
-/* The first leaf; a weight without inputs has one, too, of zeros. */
+/* The first leaf. A weight without inputs has one leaf too, of zeros. */
 static inline struct quant_leaf quant_leaf_start(const struct quant_slice *s)
 {
     const size_t leaf_groups = s->w->leaf / s->xq->group, n_groups = s->xq->n_groups;
@@ -481,10 +486,10 @@ static void quant_panels_leaf(const struct quant_slice *s, size_t panel, size_t 
     quant_count_bad(s, l.n_bad);
 }
 
-/* Panels [panel, panel + n_panels) for a block of rows. */
+/* Computes panels [panel, panel + n_panels) for a block of rows. */
 typedef void quant_panels_fn(const struct quant_slice *s, size_t panel, size_t n_panels);
 
-/* Rows [row, row + n_rows) of a group. */
+/* The slice of rows [row, row + n_rows) of a group. */
 static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_args *a,
                                                 const struct linear_group *g, size_t row,
                                                 size_t n_rows)
@@ -502,8 +507,8 @@ static inline struct quant_slice quant_slice_of(bool leafy, const struct linear_
     return s;
 }
 
-/* Many rows [row0, row1), in blocks that share what a call of `panels` makes of n_at_once panels.
- */
+/* Computes many rows [row0, row1) in blocks of about equal size; each call of `panels` takes
+ * n_at_once panels. */
 static inline void quant_linear_many(quant_panels_fn *panels, size_t n_at_once, bool leafy,
                                      const struct linear_args *a, const struct linear_group *g,
                                      size_t panel0, size_t panel1, size_t row0, size_t row1)

@@ -1,38 +1,38 @@
-/* Linears with quantized weights and int8 activations, for few rows: panel (packed tile) after
- * panel, straight from the packed weights. Also chooses between few rows and many
- * (linear_quant_body.h). The instruction set defines set_few as it defines the functions of that
- * file. */
+/* Linears with quantized weights and int8 activations, for few rows: one panel (packed tile) after
+ * the other, read from the packed weights without unpacking them to memory. Also chooses between
+ * few and many rows (linear_quant_body.h). The instruction set defines set_few, like the functions
+ * of that file. */
 #ifndef SHOAL_KERNELS_LINEAR_QUANT_FEW_H
 #define SHOAL_KERNELS_LINEAR_QUANT_FEW_H
 
 #include "kernels/linear_quant_body.h"
 
 enum {
-    QUANT_CODES_AHEAD = 3072, /* bytes of quantized weights to prefetch: as many as a core can have
-                                 in flight and a first-level cache holds */
+    QUANT_CODES_AHEAD = 3072, /* bytes of quantized weights to prefetch: as many as a core can
+                                 have in flight and its first-level cache holds */
     QUANT_SCALES_AHEAD = 512, /* bytes of scales to prefetch */
 };
 
-/* The input of the chains of a few rows and one panel, straight from the packed weight. */
+/* The input of the chains of a few rows and one panel. */
 struct quant_few {
     struct quant_format format;
     size_t n_rows, n_groups, group;
-    const int8_t *x; /* codes, scales and sums of the first row's first group */
+    const int8_t *x; /* x, x_scales, sums: of the first row's first group */
     size_t x_stride;
-    const float *x_scales; /* q_stride to the next row's, as sums */
+    const float *x_scales; /* q_stride to the next row, for sums too */
     const int32_t *sums;
     size_t q_stride;
     const uint8_t *w;
     const void *scales;
-    size_t scale; /* index of the first group's in scales and zeros */
+    size_t scale; /* index of the first group's scales in scales and zeros */
     const uint8_t *zeros;
-    const char *scales_ahead; /* to fetch meanwhile, scales_step bytes in each group */
+    const char *scales_ahead; /* scales to prefetch meanwhile, scales_step bytes in each group */
     size_t scales_step;
 };
 
-/* Defined by the instruction set: acc[row][16] = the chains of n_rows rows, from +0; n_rows is
- * constant and at most SET_FEW_ROWS. Up to SET_FEW_MOST rows are multiplied this way, with
- * SOURCE_BYTES up to SET_FEW_BYTES_MOST, which is the larger one. */
+/* Defined by the instruction set: acc[row][16] = the chains of n_rows rows, from +0. n_rows is
+ * constant and at most SET_FEW_ROWS. Up to SET_FEW_MOST rows (SOURCE_BYTES: SET_FEW_BYTES_MOST,
+ * which is larger) are multiplied this way, in several passes. */
 ALWAYS_INLINE void set_few(enum quant_source source, bool has_zeros, size_t n_rows,
                            const struct quant_few *t, float (*acc)[PANEL_COLUMNS]);
 
@@ -66,7 +66,7 @@ static inline struct quant_few quant_few_of(const struct quant_slice *s, size_t 
             (const char *)w->scales + scale / PANEL_COLUMNS * scales_step + QUANT_SCALES_AHEAD};
 }
 
-/* One set of instructions for each number of rows; those beyond the set's most are no code. */
+/* One function for each number of rows; cases beyond SET_FEW_ROWS compile to nothing. */
 #define QUANT_FEW(name, source, has_zeros)                                                         \
     static void quant_few_##name(const struct quant_few *t, float(*acc)[PANEL_COLUMNS])            \
     {                                                                                              \
@@ -102,8 +102,8 @@ static quant_few_fn *quant_few_for(struct quant_format f)
     return f.has_zeros ? quant_few_bytes_zeros : quant_few_bytes;
 }
 
-/* Few rows, one panel after the other: codes and scales are two streams from end to end, and memory
- * is all that limits. */
+/* Computes few rows of one panel. Quantized values and scales are two streams through memory, whose
+ * speed is the limit. */
 static void quant_few_panel(const struct quant_slice *s, size_t panel)
 {
     const size_t n_outputs = quant_outputs_of(s->w, panel);
@@ -114,7 +114,7 @@ static void quant_few_panel(const struct quant_slice *s, size_t panel)
     for (size_t r = 0; r < s->n_rows; r++) QUANT_PUT(quant_y_at(s, r, panel), acc[r], n_outputs);
 }
 
-/* Puts the sums of all leaves of few rows and a panel where they are wanted. */
+/* Writes the sums of all leaves of a panel to their destination. */
 static inline void quant_few_put(const struct quant_slice *s, size_t panel,
                                  const struct quant_few_sums *l)
 {
@@ -128,7 +128,8 @@ static inline void quant_few_put(const struct quant_slice *s, size_t panel,
     quant_count_bad(s, l->n_bad);
 }
 
-/* Leaves may be as short as 128 inputs: what one row does between two of them counts. */
+/* Computes few rows of one panel of a weight with leaves. Leaves may be as short as 128 inputs, so
+ * the work between two leaves matters. */
 static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
 {
     const struct packed *w = s->w;
@@ -165,7 +166,8 @@ static void quant_few_panel_leaf(const struct quant_slice *s, size_t panel)
     quant_few_put(s, panel, &l);
 }
 
-/* Few rows [row0, row1): a panel's later passes find its codes in a cache. */
+/* Computes few rows [row0, row1), SET_FEW_ROWS at a time; later passes over a panel find it in a
+ * cache. */
 static inline void quant_linear_few(bool leafy, const struct linear_args *a,
                                     const struct linear_group *g, size_t panel0, size_t panel1,
                                     size_t row0, size_t row1)
@@ -180,7 +182,7 @@ static inline void quant_linear_few(bool leafy, const struct linear_args *a,
         for (size_t i = 0; i < n; i++) (leafy ? quant_few_panel_leaf : quant_few_panel)(&s[i], p);
 }
 
-/* Rows [row0, row1) of a group, panels [panel0, panel1). */
+/* Computes rows [row0, row1) of a group in panels [panel0, panel1). */
 static inline void quant_linear(bool leafy, const struct linear_args *a, size_t group,
                                 size_t panel0, size_t panel1, size_t row0, size_t row1)
 {

@@ -1,5 +1,5 @@
 /* How linears are divided among threads: strips of rows, units of panels (packed tiles), and the
- * cost of a unit. For the ops_*.c files. */
+ * cost of a unit. Used by the ops_*.c files. */
 #ifndef SHOAL_KERNELS_LINEAR_STRIPS_H
 #define SHOAL_KERNELS_LINEAR_STRIPS_H
 
@@ -7,21 +7,22 @@
 #include "kernels/part.h"
 
 enum {
-    LINEAR_ROWS = 256,    /* rows of one strip: they share converted weights */
-    LINEAR_LOAD_COST = 4, /* fetching a weight costs as much as this many multiply-adds */
-    QUANT_SPEED = 4,      /* int8 multiply-adds that cost as much as one of f32 */
-    TILE_PANELS = 4,      /* panels that the widest register tile takes; with more than one row */
+    LINEAR_ROWS = 256,    /* rows of one strip; they share converted weights */
+    LINEAR_LOAD_COST = 4, /* loading a weight costs as much as this many multiply-adds */
+    QUANT_SPEED = 4,      /* int8 multiply-adds in the time of one f32 multiply-add */
+    TILE_PANELS = 4,      /* panels of the widest register tile */
     PAIRED_PANELS = 2,    /* panels of float weights that one row multiplies at a time */
-    TILES_WORTH = 16,     /* tiles from which cutting between them leaves enough to cut */
+    TILES_WORTH = 16,     /* with this many tiles, whole tiles can be divided evenly enough */
 };
 
 typedef void linear_slice(const struct linear_args *a, size_t group, size_t panel0, size_t panel1,
                           size_t row0, size_t row1);
 
-/* Rows of a group and all panels, cut into units of `unit` panels; the last unit may have fewer. */
+/* A strip: some rows of a group and all panels, divided into units of `unit` panels; the last unit
+ * may have fewer. */
 struct strip {
     size_t n_panels, unit, n_units, n_rows;
-    uint64_t unit_cost; /* in multiply-adds; never 0, so that a weight without inputs is cut too */
+    uint64_t unit_cost; /* in multiply-adds; never 0, also for a weight without inputs */
 };
 
 static inline linear_slice *slice_of(const struct kern_table *k, const struct packed *w, bool leafy)
@@ -48,7 +49,7 @@ static inline struct strip strip_of(const struct linear_args *a, const struct li
     return s;
 }
 
-/* A thread's panels [*panel0, *panel1) of the strip; false when none. */
+/* The panels [*panel0, *panel1) of the strip that fall to a thread. False: none. */
 static inline bool strip_take(struct part *part, const struct strip *s, size_t *panel0,
                               size_t *panel1)
 {

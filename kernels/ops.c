@@ -1,5 +1,5 @@
-/* The ops. Each goes to the device that has one, or is divided over the threads of the team; here
- * stand the units into which each op is divided, and the cost of a unit. */
+/* The ops: each runs on the device if the table has one, else on the threads of the team. This file
+ * says into which units each op is divided, and what a unit costs. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"

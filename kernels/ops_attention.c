@@ -1,5 +1,6 @@
-/* Attention cut among threads: runs of rows by kv head, and where these are few for the threads,
- * single rows by tiles as well, whose parts are then folded in their order. */
+/* Divides attention among threads: a unit is a run of rows with one kv head. If there are too few
+ * units for the threads and each sequence has a single row, tiles are divided as well, and their
+ * parts are folded in order. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -7,20 +8,20 @@
 #include "kernels/part.h"
 
 enum {
-    RUN_QUERIES = 256,    /* rows by heads that share what is read */
-    SHORT_QUERIES = 128,  /* where longer runs would be too few for the threads */
-    RUNS_PER_THREAD = 16, /* with so many they are not */
-    LOAD_COST = 8,        /* of a key and a value, in queries that use them */
-    EXP_COST = 8,         /* of an exp, in multiply-adds */
-    UNITS_PER_THREAD = 4, /* with so many units rows are not cut by tiles */
-    WORTH_TILES = 4,      /* nor rows that see fewer tiles */
+    RUN_QUERIES = 256,    /* queries of a run (rows times heads); they share loads */
+    SHORT_QUERIES = 128,  /* queries of a run if long runs are too few for the threads */
+    RUNS_PER_THREAD = 16, /* runs for each thread that are enough */
+    LOAD_COST = 8,        /* cost of loading a key and value, in queries that use them */
+    EXP_COST = 8,         /* cost of an exp, in multiply-adds */
+    UNITS_PER_THREAD = 4, /* with this many units per thread, tiles are not divided */
+    WORTH_TILES = 4,      /* fewest tiles of a row worth dividing */
 };
 
 struct attention_job {
     const struct kern_table *k;
     const struct attn_args *a;
-    size_t n_kv, run_rows, n_heads; /* kv heads; rows of a run; heads of a kv head */
-    size_t tiles;                   /* of every row in a round, when rows are cut by tiles */
+    size_t n_kv, run_rows, n_heads; /* kv heads; rows of a run; query heads of a kv head */
+    size_t tiles;                   /* of every row in a round, when tiles are divided */
     size_t round;
     float *states; /* [n_seqs, H, 2] */
 };
@@ -30,7 +31,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Rows of a run of so many queries: whole passes of four. */
+/* The rows of a run of n_queries queries: a multiple of four, or 1. */
 static size_t rows_of_run(const struct attention_job *job, size_t n_queries)
 {
     const size_t n = n_queries / job->n_heads / 4 * 4;
@@ -57,7 +58,7 @@ static struct attention_job job_of(const struct kern_table *k, const struct attn
     return job;
 }
 
-/* The heads of kv head g, which stand together. */
+/* Sets the query heads of kv head g, which are neighbours. */
 static void set_heads(const struct attention_job *job, size_t g, struct attn_slice *s)
 {
     const struct attn_args *a = job->a;
@@ -67,13 +68,13 @@ static void set_heads(const struct attention_job *job, size_t g, struct attn_sli
     while (s->head1 < a->n_heads && a->kv_of_head[s->head1] == g) s->head1++;
 }
 
-/* Cost in multiply-adds of the queries of one kv head in n rows that see `seen` positions. */
+/* The cost, in multiply-adds, of one kv head's queries in n rows that see `seen` positions. */
 static uint64_t queries_cost(const struct attention_job *job, size_t n, size_t seen)
 {
     return (uint64_t)(seen + EXP_COST) * (n * job->n_heads + LOAD_COST) * job->a->kv.head_dim * 2;
 }
 
-/* One kv head of rows [i, i + n) of a sequence. */
+/* The cost of one kv head in rows [i, i + n) of a sequence. */
 static uint64_t run_cost(const struct attention_job *job, const struct seq_rows *seq, size_t i,
                          size_t n)
 {
@@ -111,8 +112,8 @@ static void attend_runs(const struct attention_job *job)
     part_run(job->k->team, cost, runs_part, job);
 }
 
-/* The tiles that a sequence's one row sees, counted from the first of them: [*tile0, *tile1) are
- * those of the job's round, in positions of the sequence. */
+/* Finds the tiles [*tile0, *tile1) of sequence s that belong to the job's round, and returns their
+ * number. Rounds count from the first tile that the sequence's row sees. */
 static size_t round_tiles(const struct attention_job *job, size_t s, size_t *tile0, size_t *tile1)
 {
     const size_t p = job->a->seqs[s].pos0, last = p / KV_BLOCK_TOKENS + 1;
@@ -122,7 +123,7 @@ static size_t round_tiles(const struct attention_job *job, size_t s, size_t *til
     return *tile1 - *tile0;
 }
 
-/* One row's slice of the round, without heads and tiles. */
+/* The slice of sequence s in this round; the caller sets heads and tiles. */
 static struct attn_slice round_slice(const struct attention_job *job, size_t s)
 {
     const struct attn_args *a = job->a;
@@ -165,7 +166,8 @@ static void fold_part(const void *job_, struct part part)
     }
 }
 
-/* Tiles of every row that the parts have room for; 0: they are not worth cutting, or cannot be. */
+/* The number of tiles per row and round for which the parts' memory suffices; 0: do not divide
+ * tiles. */
 static size_t tiles_of_round(const struct attention_job *job)
 {
     const struct attn_args *a = job->a;

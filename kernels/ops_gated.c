@@ -1,5 +1,5 @@
-/* The first half of a gated FFN as one op: a thread that has some columns of gate and up also makes
- * their product, and its codes, so that nobody waits for one thread between two linears. */
+/* The first half of a gated FFN as one op. The thread that computes some columns of gate and up
+ * also computes their SwiGLU and quantizes it, so that no thread waits between the steps. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"
@@ -8,27 +8,28 @@
 #include <assert.h>
 
 enum {
-    CODED_PANELS = 4,   /* most panels of a unit: longer groups leave too little to cut */
-    SCRATCH_PANELS = 8, /* whole units: twice 128 KiB for all rows of a strip */
-    SCRATCH_ROWS = 16,  /* fewer wait for weights, whose streams a scratch would cut */
+    CODED_PANELS = 4,   /* most panels of a unit; larger groups are quantized afterwards, because
+                           large units divide badly */
+    SCRATCH_PANELS = 8, /* panels in scratch memory: twice 128 KiB for all rows of a strip */
+    SCRATCH_ROWS = 16,  /* least rows for scratch memory; fewer are limited by reading weights,
+                           whose streams it would cut */
 };
 
 struct gated_job {
     const struct kern_table *k;
     const struct linear_args *gate, *up;
-    const struct quant_rows *codes; /* NULL: none are made here */
+    const struct quant_rows *codes; /* NULL: do not quantize here */
     size_t unit;
-    bool codes_alone; /* which are made here */
+    bool codes_alone; /* only the quantized values are kept */
 };
 
-/* Some panels of a strip's rows, read by nobody but who makes their codes, while a cache holds
- * them. */
+/* Some panels of a strip's rows, which only the quantization reads while the cache holds them. */
 struct scratch {
     float gate[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
     float up[LINEAR_ROWS][SCRATCH_PANELS * PANEL_COLUMNS] __attribute__((aligned(64)));
 };
 
-/* Gate and up of a group's rows [row0, row1) and panels [panel0, panel1). */
+/* The gate and up columns of panels [panel0, panel1) for rows [row0, row1) of a group. */
 struct gated_piece {
     size_t group, panel0, panel1, row0, row1;
 };
@@ -40,7 +41,7 @@ static void run_linear(const struct gated_job *job, const struct linear_args *a,
                                                    p->row1);
 }
 
-/* The codes of n columns of a row, from `column0` on. */
+/* Quantizes n columns of a row, from column0 on. */
 static void put_codes(const struct gated_job *job, const float *gate, size_t n, size_t row,
                       size_t column0)
 {
@@ -53,7 +54,7 @@ static void put_codes(const struct gated_job *job, const float *gate, size_t n, 
     job->k->quantize_row(gate, n, &part, 0);
 }
 
-/* The product of gate and up, where their y stand, and its codes. */
+/* Computes gate and up, their SwiGLU in gate's y, and its quantized values. */
 static void run_piece(const struct gated_job *job, const struct linear_args *gate,
                       const struct linear_args *up, const struct gated_piece *p)
 {
@@ -70,7 +71,7 @@ static void run_piece(const struct gated_job *job, const struct linear_args *gat
     }
 }
 
-/* The same, a few panels at a time, of which codes alone are kept. */
+/* The same for a few panels at a time in scratch memory; only the quantized values are kept. */
 static void run_in_scratch(const struct gated_job *job, const struct gated_piece *whole)
 {
     struct scratch s;

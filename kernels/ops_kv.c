@@ -1,5 +1,5 @@
-/* The ops that bring a step's keys and values into the cache: row by row, so that what is normed
- * and rotated is stored while a core's first cache holds it. */
+/* The ops that write a step's keys and values into the cache, row by row, so that a row that was
+ * normed and rotated is stored while the core's first-level cache holds it. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -14,7 +14,7 @@ struct kv_job {
     size_t n_seqs;
 };
 
-/* One row's keys (what = 0) or values (what = 1) into its slot. */
+/* Writes one row's keys (what = 0) or values (what = 1) into its slot. */
 static void kv_put(const struct kv_job *job, const float *x, size_t row, int what, int32_t block,
                    size_t slot)
 {
@@ -28,7 +28,7 @@ static void kv_put(const struct kv_job *job, const float *x, size_t row, int wha
     }
 }
 
-/* Row i of a sequence. */
+/* Writes row i of a sequence. */
 static void kv_put_row(const struct kv_job *job, const struct seq_rows *seq, size_t i)
 {
     const size_t p = seq->pos0 + i, slot = p % KV_BLOCK_TOKENS;
@@ -73,7 +73,7 @@ static uint64_t rope_kv_cost(const struct rope_kv_args *a)
     return ((uint64_t)a->n_heads + 3 * (uint64_t)a->kv.n_kv_heads) * a->kv.head_dim + 1;
 }
 
-/* The heads of one row in place. */
+/* Norms and rotates the heads of one row in place. */
 static void rope_heads(const struct rope_kv_job *job, float *x, const float *norm, size_t n_heads,
                        size_t row)
 {

@@ -1,5 +1,5 @@
-/* The ops that find and move rows: embedding, gathering, permuting; not threaded on the CPU. And
- * those that only a device has. */
+/* Embedding, gathering and permuting rows, which are not threaded on the CPU; and the ops that only
+ * a device has. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"

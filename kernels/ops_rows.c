@@ -1,5 +1,5 @@
-/* The threaded ops that work on whole rows: moved and mixed between tokens and experts, normed over
- * ranks, gated. */
+/* The threaded ops on whole rows: moving and combining rows of tokens and experts, norms over heads
+ * of several ranks, gates. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CLAMPED_COST = 10 /* of one value of a clamped SwiGLU, in multiply-adds */ };
+enum { CLAMPED_COST = 10 /* cost of a value of a clamped SwiGLU, in multiply-adds */ };
 
 static void scatter_part(const void *job, struct part part)
 {

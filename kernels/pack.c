@@ -1,4 +1,4 @@
-/* Packed weights: their size, filling them from row-major memory, reading one output back. */
+/* Packed weights: their size, packing from row-major memory, reading one output back. */
 #include "kernels/ops.h"
 
 #include "kernels/body.h"
@@ -15,7 +15,7 @@ size_t packed_bytes(enum dtype t, size_t n_out, size_t n_in)
     return n;
 }
 
-/* Elements of n_bytes, 2 or 4 and a constant, of outputs [lane0, lane1) of one panel. */
+/* Packs elements of n_bytes (2 or 4, constant) of the outputs [lane0, lane1) of one panel. */
 static inline void put_lanes(size_t n_bytes, char *panel, size_t n_in, size_t lane0, size_t lane1,
                              const char *rows, size_t row_stride_bytes)
 {

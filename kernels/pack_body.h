@@ -1,11 +1,11 @@
-/* The table's pack_words for every instruction set: chooses the kind of words once, outside the
- * loops. Included by pack_*.c of each instruction set. */
+/* Makes a table entry pack_words from one inlined function: chooses the kind of words once, outside
+ * the loops. Included by the pack_*.c of each instruction set. */
 #ifndef SHOAL_KERNELS_PACK_BODY_H
 #define SHOAL_KERNELS_PACK_BODY_H
 
 #include "kernels/kern.h"
 
-/* put: as pack_words of struct kern_table, inlined for a constant kind. */
+/* put: the arguments of pack_words of struct kern_table; inlined for each constant kind. */
 #define PACK_WORDS(name, put)                                                                      \
     void name(enum pack_words_kind kind, const void *rows, size_t row_stride_bytes, size_t n,      \
               void *panel)                                                                         \

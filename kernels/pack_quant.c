@@ -1,5 +1,5 @@
-/* Packed quantized weights: their sizes, filling them from the checkpoint's rows, reading one
- * element back. */
+/* Packed quantized weights: their sizes, packing from the checkpoint's rows, reading one element
+ * back. */
 #include "kernels/ops.h"
 
 #include "kernels/device_ops.h"
@@ -31,8 +31,8 @@ static enum pack_words_kind words_kind(struct quant_format f)
     return f.kind == QUANT_INT8 && !f.has_zeros ? PACK_WORDS_SIGNED : PACK_WORDS_PLAIN;
 }
 
-/* One output's codes from byte i on, its place in the panel at `lane`: a word for each of the
- * panel's vectors. */
+/* Packs one output's quantized values from byte i on, one word of four bytes at a time. `lane` is
+ * the output's place in the panel. */
 static void put_row(enum pack_words_kind kind, uint8_t *lane, const uint8_t *row, size_t i,
                     size_t n_bytes)
 {
@@ -65,9 +65,8 @@ static void put_codes(const struct kern_table *k, const struct packed *w, size_t
     }
 }
 
-/* One element of `size` bytes, a constant, for each of the panel's outputs, repeated for each
- * group.
- */
+/* Writes per-channel scales or zero points, elements of `size` (constant) bytes: one for each
+ * output of the panel, repeated for each group. */
 static inline void put_channels(size_t size, char *panel, size_t n_groups, const char *rows,
                                 size_t row_stride_bytes)
 {
@@ -84,7 +83,8 @@ static inline void put_elements(size_t size, const struct packed *w, char *out, 
                                 size_t n_rows, const char *rows, size_t row_stride_bytes)
 {
     const size_t n_groups = kern_quant_groups(w->quant, w->n_in);
-    const size_t step = w->quant.group == 0 ? 0 : size; /* a channel's one is every group's */
+    const size_t step = w->quant.group == 0 ? 0 : size; /* a per-channel element serves every
+                                                           group */
     for (size_t i = 0, count; i < n_rows; i += count) {
         const size_t n = row0 + i, lane = n % PANEL_COLUMNS, room = PANEL_COLUMNS - lane;
         const char *from = rows + i * row_stride_bytes;
@@ -107,7 +107,7 @@ static void put_scales(const struct kern_table *k, const struct packed *w, size_
     const size_t size = kern_quant_scale_bytes(w->quant);
     char *out = (char *)(uintptr_t)w->scales;
     if (size > 1 && w->quant.group != 0) {
-        /* as a matrix of as many inputs as there are groups */
+        /* as a plain matrix whose inputs are the groups */
         const struct packed as = {.dtype = size == 2 ? DTYPE_F16 : DTYPE_F32,
                                   .n_in = (uint32_t)kern_quant_groups(w->quant, w->n_in),
                                   .data = out};

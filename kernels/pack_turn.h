@@ -1,10 +1,10 @@
-/* Rows turned in registers, in each lane of 128 bits. Included by <set>/pack_*.c, which define
- * ALWAYS_INLINE, the type vec and UNPACK(part, bits, a, b): the low (lo) or high (hi) elements of a
- * and b in turn, lane by lane. */
+/* Transposes rows in registers, inside each lane of 128 bits. Included by the pack_*.c of an
+ * instruction set, which defines ALWAYS_INLINE, the type vec and UNPACK(part, bits, a, b):
+ * interleaves the low (lo) or high (hi) elements of a and b in each lane. */
 #ifndef SHOAL_KERNELS_PACK_TURN_H
 #define SHOAL_KERNELS_PACK_TURN_H
 
-/* Four rows of words: lane i of out[j] has word 4i + j of each. */
+/* Transposes four rows of words: lane i of out[j] = word 4i + j of each row. */
 ALWAYS_INLINE void turn_four(const vec r[4], vec out[4])
 {
     const vec a = UNPACK(lo, 32, r[0], r[1]), b = UNPACK(hi, 32, r[0], r[1]);
@@ -15,7 +15,7 @@ ALWAYS_INLINE void turn_four(const vec r[4], vec out[4])
     out[3] = UNPACK(hi, 64, b, d);
 }
 
-/* Eight rows of elements of two bytes: lane i of out[j] has element 8i + j of each. */
+/* Transposes eight rows of two-byte elements: lane i of out[j] = element 8i + j of each row. */
 ALWAYS_INLINE void turn_eight(const vec r[8], vec out[8])
 {
     vec low[4], high[4];

@@ -4,10 +4,11 @@
 #include "kernels/fpenv.h"
 
 enum {
-    /* Waking the team costs a microsecond or two: about this many multiply-adds of one thread. */
+    /* Waking the team costs a microsecond or two, about as long as this many multiply-adds of one
+     * thread. */
     PART_WORTH_TELLING = 1 << 16,
-    /* In multiply-adds. A thread's share is cut into at most PIECES_MOST pieces of at least
-     * PART_PIECE, which idle threads may take over. Smaller pieces shorten the wait at the end:
+    /* A thread's share is cut into at most PIECES_MOST pieces of at least PART_PIECE (in
+     * multiply-adds), which idle threads may take over. Smaller pieces shorten the wait at the end:
      * PART_SMALL_PIECE, at most SMALL_PIECES_MOST. They are used when the team is calm
      * (team_is_calm) and SMALL_PIECES_MOST pieces of this share are each shorter than
      * PART_LONG_PIECE. */
@@ -18,7 +19,7 @@ enum {
     PART_LONG_PIECE = 1 << 21,
 };
 
-/* First unit of cost of share i of n. */
+/* The cost at which share i of n begins. */
 static uint64_t share_begin(uint64_t cost, uint32_t i, uint32_t n)
 {
     const uint64_t each = cost / n, rest = cost % n;

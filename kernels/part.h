@@ -1,6 +1,6 @@
 /* Divides an op's work among threads by cost. The work is a list of strips; a strip is a number of
  * units of equal cost. Each thread walks the whole list and takes the units whose cost begins
- * inside its own share. So no list is stored, and work of any shape is balanced.
+ * inside its own share. So no list is stored, and uneven work is balanced too.
  *
  *     cost   0        share 0       |      share 1       |      share 2
  *     strips [u u u u u u][u   u   u   u][uuuuuuuuuuuuuuuuu][u     u     u]
@@ -20,7 +20,7 @@ struct part {
     uint64_t begin, end, at;
 };
 
-/* Local. This thread's units [*unit0, *unit1) of the next strip; false where it has none. */
+/* Local. The units [*unit0, *unit1) of the next strip that fall to this thread. False: none. */
 static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost, size_t *unit0,
                              size_t *unit1)
 {
@@ -37,8 +37,8 @@ static inline bool part_take(struct part *p, size_t n_units, uint64_t unit_cost,
 /* Does an op's work on one thread's share. */
 typedef void part_fn(const void *job, struct part part);
 
-/* Local. Cuts `cost` (in about multiply-adds) into shares and runs fn on each: on all threads of
- * the team where the work is worth waking them, else on the calling thread. Sets the floating-point
+/* Local. Cuts `cost` (roughly in multiply-adds) into shares and runs fn on each: on all threads of
+ * the team if the cost is worth waking them, else on the calling thread. Sets the floating-point
  * environment of each thread. */
 void part_run(struct team *team, uint64_t cost, part_fn *fn, const void *job);
 

@@ -1,4 +1,4 @@
-/* Runs the loops of the machine's peaks on all threads. */
+/* Runs the measuring loops for the machine's peaks on all threads. */
 #include "kernels/peak.h"
 
 #include "kernels/amx_permission.h"
@@ -34,7 +34,7 @@ static bool cpu_has_amx(void)
     return !cpu_hides(CPU_AMX) && amx_is_there() && amx_ask_permission();
 }
 
-/* ops: of one round of all chains. */
+/* ops: operations of one round of all chains. */
 static const struct {
     float (*run)(void);
     bool (*supported)(void);
@@ -68,7 +68,7 @@ const char *peak_title(enum peak_kind kind)
     return titles[kind];
 }
 
-/* The results are looked at, or the loops would be left out. */
+/* Uses the result, so that the compiler keeps the loops. */
 static void look_at(float total)
 {
     __asm__ volatile("" : : "x"(total));
@@ -87,11 +87,11 @@ double peak_run(struct team *team, enum peak_kind kind)
     return kinds[kind].ops * PEAK_ROUNDS * team_size(team);
 }
 
-/* All threads get equal numbers of bytes, in pieces, so that other threads take over the pieces of
- * a thread that has lost its core, as in the ops. */
+/* All threads get the same number of bytes in pieces, so that other threads take over the pieces of
+ * a thread that has lost its core, as the ops do. */
 struct read_job {
     char *base;
-    size_t n; /* of a piece */
+    size_t n; /* bytes of a piece */
     float (*read)(const char *from, size_t n);
 };
 
@@ -108,7 +108,7 @@ static struct read_job read_job_of(const struct peak_memory *m, const struct tea
                              .n = m->n_bytes / n_pieces / SLICE_BYTES * SLICE_BYTES};
 }
 
-/* All that one thread is to read. */
+/* The bytes that one thread touches first. */
 struct touch_job {
     char *base;
     size_t n;

@@ -1,14 +1,15 @@
-/* Quantized weights, one element at a time: the places of codes (quantized values), scales and zero
- * points in a packed weight, and their values. Used by the reference, packing and tests; the
- * kernels of instruction sets read whole vectors of the same layout. */
+/* Quantized weights, one element at a time: where a packed weight holds an element's quantized
+ * value, scale and zero point, and the element's value. Used by the reference, packing and tests;
+ * the kernels of instruction sets read whole vectors of the same layout. */
 #ifndef SHOAL_KERNELS_QUANT_BODY_H
 #define SHOAL_KERNELS_QUANT_BODY_H
 
 #include "kernels/body.h"
 
 enum {
-    QUANT_QUAD = 4,        /* inputs of an output that stand side by side */
-    QUANT_INT8_BIAS = 128, /* zero point of packed int8 codes (u8) of weights without zero points */
+    QUANT_QUAD = 4,        /* neighbouring inputs of one output */
+    QUANT_INT8_BIAS = 128, /* zero point of packed int8 values (u8), for weights without zero
+                              points */
     QUANT_MXFP4_BIAS = 12, /* added to doubled E2M1 numbers to make them unsigned */
 };
 

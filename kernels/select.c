@@ -1,4 +1,5 @@
-/* Chooses the kernels once, at start: the reference overridden by the best set of this CPU. */
+/* Chooses the kernels once, at start: fills the table with the reference, then overrides entries up
+ * to the best instruction set of this CPU. */
 #include "kernels/kern.h"
 
 #include "kernels/cpu.h"
@@ -6,7 +7,7 @@
 
 #include <string.h>
 
-/* Each overrides entries of a complete table. */
+/* Each function overrides entries of a complete table. */
 static void (*const fill[CPU_SET_COUNT])(struct kern_table *t) = {
     [CPU_REF] = kern_fill_ref,
     [CPU_AVX2] = kern_fill_avx2,

@@ -1,5 +1,5 @@
-/* Attention, one row, one head and one tile at a time, as kern.h writes it down. O lives in the
- * row's output until the last tile is folded in. */
+/* Attention as kern.h defines it, one row, one head and one tile at a time. O is accumulated in the
+ * row's output. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"
@@ -7,8 +7,7 @@
 
 #include <math.h>
 
-/* The visible part [j0, j1) of a tile (slots counted from its start), its keys and values, and one
- * query row. */
+/* One query, the slots [j0, j1) of a tile that it sees, and the tile's keys and values. */
 struct tile {
     const float *q;
     const void *keys, *values; /* of slot 0 */
@@ -16,7 +15,7 @@ struct tile {
     float scale;
 };
 
-/* A row's running state: M, L; O is in the output row. */
+/* A row's running maximum M and sum L. */
 struct state {
     float max, sum;
 };
@@ -63,7 +62,7 @@ REF_INLINE float weighted_value(enum dtype t, const struct tile *tile, const flo
     return o;
 }
 
-/* The factors of the old output (a) and of the tile's (b) in a fold. */
+/* The factors in a fold: `a` for the old output, `b` for the tile's. */
 struct factors {
     float a, b;
 };
@@ -76,7 +75,7 @@ REF_INLINE struct factors fold_state(struct state part, struct state *total)
     return f;
 }
 
-/* Folds a tile into the row's state; the first one is taken as it is. */
+/* Folds a tile into the row's state; the first tile is copied. */
 REF_INLINE void fold(enum dtype t, const struct tile *tile, bool first, struct state *total,
                      float *out)
 {
@@ -102,7 +101,7 @@ static float *part_at(const struct attn_args *a, const struct attn_slice *s, siz
     return s->parts + ((n - s->tile0) * a->n_heads + head) * kern_part_floats(a->kv.head_dim);
 }
 
-/* The positions of tile n that position p sees, for a head's query. */
+/* The slots of tile n that position p sees, for one head's query. */
 REF_INLINE struct tile seen_tile(const struct attn_args *a, const struct seq_rows *seq, size_t head,
                                  size_t p, size_t n)
 {
@@ -137,7 +136,7 @@ REF_INLINE void row(enum dtype t, const struct attn_args *a, const struct attn_s
     divide(a, head, total, out);
 }
 
-/* The slice's tiles of its row. */
+/* Stores the parts of the slice's tiles for its row. */
 REF_INLINE void row_parts(enum dtype t, const struct attn_args *a, const struct attn_slice *s,
                           size_t head)
 {

@@ -1,4 +1,4 @@
-/* Reference kernels of the ops that choose: the router, the masses of the sampler, the argmax. */
+/* Reference kernels of the router, the sampler's masses and the argmax. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/choose_body.h"

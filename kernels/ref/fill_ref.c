@@ -7,7 +7,8 @@ void kern_fill_ref(struct kern_table *t)
     fill_linear_ref(t);
     fill_linear_quant_ref(t);
     fill_attention_ref(t);
-    t->attention_fold = k_attention_fold_ref; /* GCC 12 warns of it in the kernel's own file */
+    t->attention_fold = k_attention_fold_ref; /* set here, because GCC 12 warns about it in the
+                                                 kernel's own file */
     fill_row_ref(t);
     fill_choose_ref(t);
     fill_pack_ref(t);

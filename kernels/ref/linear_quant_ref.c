@@ -1,4 +1,4 @@
-/* The linear op with quantized weights in its plainest form, one element at a time, and the
+/* The linear with quantized weights in its simplest form, one element at a time, and the
  * quantization of activations. */
 #include "kernels/ref/ref.h"
 
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* One output's chain over the groups [g0, g1) with integer sums. */
+/* One output's chain over the groups [g0, g1), with integer sums. */
 REF_INLINE float quant_chain(const struct linear_args *a, const struct packed *w, size_t row,
                              size_t n, size_t g0, size_t g1)
 {
@@ -24,7 +24,7 @@ REF_INLINE float quant_chain(const struct linear_args *a, const struct packed *w
     return acc;
 }
 
-/* One output's chain over inputs [k0, k1) with weights as floats. */
+/* One output's chain over the inputs [k0, k1), with weights as floats. */
 REF_INLINE float float_chain(const struct linear_args *a, const struct packed *w, size_t row,
                              size_t n, size_t k0, size_t k1)
 {
@@ -89,7 +89,7 @@ REF_CLONES void k_linear_quant_leaf_ref(const struct linear_args *a, size_t grou
     }
 }
 
-/* One group's codes; returns its scale. */
+/* Quantizes one group; returns its scale. */
 static float quantize_group(const float *x, size_t n, int8_t *codes, int32_t *sum)
 {
     uint32_t max = 0;

@@ -1,6 +1,6 @@
-/* The linear op in its plainest form: the chains that every other kernel must reproduce. The
- * sixteen outputs of a panel run side by side because they stand side by side in memory; each is
- * its own chain. Where the CPU has FMA the compiler may use it: fmaf is correctly rounded either
+/* The linear in its simplest form: the chains that every other kernel must reproduce. The sixteen
+ * outputs of a panel (packed tile) are computed together because they are neighbours in memory;
+ * each has its own chain. The compiler may use FMA instructions: fmaf is correctly rounded either
  * way. */
 #include "kernels/ref/ref.h"
 
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* A panel's chains over inputs [k0, k1), each from +0; x points at the row's inputs. */
+/* A panel's chains over the inputs [k0, k1), each from +0; x is the row's first input. */
 REF_INLINE void chains(enum dtype t, const struct packed *w, size_t panel, const float *x,
                        size_t k0, size_t k1, float acc[PANEL_COLUMNS])
 {
@@ -21,7 +21,7 @@ REF_INLINE void chains(enum dtype t, const struct packed *w, size_t panel, const
     }
 }
 
-/* How many outputs of a panel are the weight's own; the rest is padding. */
+/* The number of outputs of a panel that exist; the last panel may be padded. */
 static inline size_t outputs_of(const struct packed *w, size_t panel)
 {
     const size_t left = w->n_out - panel * PANEL_COLUMNS;
@@ -42,7 +42,8 @@ REF_INLINE void linear(enum dtype t, const struct linear_args *a, size_t group, 
     }
 }
 
-/* Adds the grid values of one leaf's partials; returns how many of the weight's own did not fit. */
+/* Adds one leaf's partial sums to the integer sums. Returns how many real outputs did not fit the
+ * grid. */
 static inline int64_t add_leaf(const struct packed *w, size_t panel, const float acc[PANEL_COLUMNS],
                                int64_t *sums)
 {
@@ -58,7 +59,7 @@ static inline int64_t add_leaf(const struct packed *w, size_t panel, const float
     return n_bad;
 }
 
-/* The sums of one panel's leaves; returns how many partials did not fit. */
+/* Sums the leaves of one panel. Returns how many partial sums did not fit the grid. */
 REF_INLINE int64_t add_leaves(enum dtype t, const struct packed *w, size_t panel, const float *x,
                               int64_t *sums)
 {

@@ -1,4 +1,4 @@
-/* Packing a whole panel, by vectors that every CPU has. */
+/* Packs a whole panel with vectors that every CPU has. */
 #include "kernels/pack_body.h"
 #include "kernels/ref/ref.h"
 
@@ -8,8 +8,8 @@
 
 typedef uint16_t u16x8 __attribute__((vector_size(16)));
 
-/* Transposes 8 x 8: element j of row i becomes element i of row j. Unrolled, or the compiler keeps
- * the rows in memory. */
+/* Transposes 8 x 8: element j of row i becomes element i of row j. Unrolled by hand, or the
+ * compiler would keep the rows in memory. */
 static inline void turn_eight(u16x8 r[8])
 {
     u16x8 a[8], b[8];
@@ -30,7 +30,7 @@ static inline void turn_eight(u16x8 r[8])
     }
 }
 
-/* Eight rows of n halves, the first one's place in the panel at `lane`. */
+/* Packs eight rows of n two-byte elements; `lane` is the first row's place in the panel. */
 static void put_eight(const char *rows, size_t stride, size_t n, char *lane)
 {
     const size_t line = PANEL_COLUMNS * sizeof(uint16_t);
@@ -60,11 +60,11 @@ void k_pack_halves_ref(const void *rows, size_t row_stride_bytes, size_t n, void
 
 typedef uint32_t u32x4 __attribute__((vector_size(16)));
 
-/* Eight nibbles in the checkpoint's order (even input low) to the kernels': input j low, 4 + j
- * high, of byte j; in each word. */
+/* Reorders the eight nibbles of each word from the checkpoint's order (even input in the low half)
+ * to the kernels': byte j has input j in its low half and input 4 + j in its high half. */
 static inline u32x4 split_nibbles(u32x4 v)
 {
-    const u32x4 first = v & 0xFFFFu, last = v >> 16; /* inputs 0..3 and 4..7 */
+    const u32x4 first = v & 0xFFFFu, last = v >> 16; /* inputs 0 to 3 and 4 to 7 */
     const u32x4 low =
         (first & 0xFu) | (first & 0xF0u) << 4 | (first & 0xF00u) << 8 | (first & 0xF000u) << 12;
     const u32x4 high =
@@ -83,7 +83,7 @@ uint32_t k_pack_word_ref(enum pack_words_kind kind, uint32_t word)
     return recode(kind, (u32x4){word})[0];
 }
 
-/* Words of four consecutive outputs, from four places each: [output][place] to [place][output]. */
+/* Transposes 4 x 4 words: [output][place] to [place][output]. */
 static inline void turn(u32x4 v[4])
 {
     const u32x4 a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
@@ -96,7 +96,7 @@ static inline void turn(u32x4 v[4])
     v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 
-/* Four rows of n words, the first one's place in the panel at `lane`. */
+/* Packs four rows of n words; `lane` is the first row's place in the panel. */
 static inline void put_four(enum pack_words_kind kind, const char *rows, size_t stride, size_t n,
                             char *lane)
 {

@@ -1,13 +1,12 @@
-/* The reference kernels: plain C, one element at a time, in the order that kern.h writes down. The
- * kernels of every instruction set must give their bits. */
+/* The reference kernels: plain C, one element at a time, in the order that kern.h defines. The
+ * kernels of every instruction set must give the same bits. */
 #ifndef SHOAL_KERNELS_REF_H
 #define SHOAL_KERNELS_REF_H
 
 #include "kernels/kern.h"
 
-/* The same plain C, compiled once for any CPU and once for CPUs with FMA, where fmaf is an
- * instruction instead of a call. It is correctly rounded either way; tests become five times
- * faster. */
+/* Compiles a function twice: for any CPU, and for CPUs with FMA, where fmaf is an instruction
+ * instead of a call. The result is the same, and tests are five times faster. */
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&                \
     !defined(__SANITIZE_THREAD__)
 #define REF_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
@@ -16,7 +15,7 @@
 #endif
 #define REF_INLINE static inline __attribute__((always_inline))
 
-/* Each file sets the entries of its kernels. */
+/* Each function fills the table's entries of one file. */
 void fill_attention_ref(struct kern_table *t);
 void fill_choose_ref(struct kern_table *t);
 void fill_linear_ref(struct kern_table *t);
@@ -47,7 +46,7 @@ REF_ATTENTION(k_attention_fp8_ref);
 REF_ATTENTION(k_attention_fold_ref);
 #undef REF_ATTENTION
 
-/* Kernels that others call beside the table. */
+/* Reference kernels that are also called directly. */
 void k_quantize_row_ref(const float *x, size_t n, const struct quant_rows *out, size_t row);
 void k_pack_halves_ref(const void *rows, size_t row_stride_bytes, size_t n, void *panel);
 uint32_t k_pack_word_ref(enum pack_words_kind kind, uint32_t word);

@@ -1,4 +1,5 @@
-/* The ops on one row of f32 values: grid, norm, rope, the cache's rounding, SwiGLU, sums. */
+/* Reference kernels on one row of f32 values: grid, norm, RoPE, storing into the cache, SwiGLU,
+ * sums. */
 #include "kernels/ref/ref.h"
 
 #include "kernels/body.h"
