@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Fails where a page names or links a file that is not there, docs/tour.md names a function that its file
-lacks, or the table in docs/models.md names a test that does not exist.
+"""Fails if a page names or links a missing file, docs/tour.md names a function that its file does
+not define, or the table in docs/models.md names a test that does not exist.
 
-usage: check_docs.py [ROOT]; check_docs.py --self-test proves that it can fail.
+usage: check_docs.py [ROOT]
+       check_docs.py --self-test   proves that the check can fail
 """
 import re
 import sys
@@ -10,21 +11,23 @@ import tempfile
 from pathlib import Path
 
 PAGES = ["README.md", "*/README.md", "docs/*.md", "src/*/README.md"]
-MODELS = "docs/models.md"  # what runs, and the tests that hold it
+MODELS = "docs/models.md"  # the models that run, and the tests for each
 SUFFIXES = "c|h|cu|py|sh|md|sbatch|cmake|json|txt|h5|jsonl"
 FILE = re.compile(rf"`((?![A-Z]+/)(?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))`")  # OUT/... is the reader's
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # of files, not of sites
-TESTED = re.compile(r"^\| [\w ]+ \| .* \| (.*`.*) \|$", re.MULTILINE)  # name, what, tests
+TESTED = re.compile(r"^\| [\w ]+ \| .* \| (.*`.*) \|$", re.MULTILINE)  # a row of the table: name, description, tests
 STOP = re.compile(r"^`([^`]+\.[ch])`: (`.*`)", re.MULTILINE)
 
 
 def stands(root, page, name):
-    """A path may count from the root, from src/, or from the page's own folder."""
+    """Whether the path exists, counted from the root, from src/ or from the page's own folder."""
     return any((base / name).exists() for base in (root, root / "src", page.parent))
 
 
 def is_test(root, name):
-    """`unit NAME`, `kernels NAME`, a NAME that goes on such a list, `e2e.NAME`, ctest's labels."""
+    """Whether `name` is a test: `unit NAME`, `kernels NAME`, a NAME that continues such a list,
+    `e2e.NAME` or a label of ctest.
+    """
     if " -L " in f" {name}":
         return True
     if not name.startswith("e2e."):

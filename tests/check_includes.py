@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Fails where an #include breaks the dependency law of src/rooms.txt, or a file is too long.
+"""Fails if an #include breaks the dependency law of src/rooms.txt, or if a file is too long.
 
 usage: check_includes.py [ROOT]
        check_includes.py --table [ROOT]   prints the drawing of the rooms for src/README.md
        check_includes.py --self-test      proves that the check can fail
 
-Checked: each line of the law names rooms that stand above it, so there are no circles between rooms; each
-include names a file of a room that the line allows, and each allowed room is used; a library's header is
-included only where the line names the library; NAME_private.h is included inside its own room only; inside a
-room files include each other in circles only where one of their headers says why, behind the word "Circle:"
-(NAME.c, NAME.h and NAME_private.h count as one file); src/README.md holds the drawing of today's law.
+What it checks:
+  - Each line of the law names only rooms above it, so rooms do not include each other in a circle.
+  - Each include names a file of a room that the line allows, and each allowed room is used.
+  - A library's header is included only by rooms whose line names the library.
+  - NAME_private.h is included only inside its own room.
+  - Files of a room include each other in a circle only if one of their headers explains it after the word
+    "Circle:" (NAME.c, NAME.h and NAME_private.h count as one file).
+  - src/README.md has the drawing of the current law.
 """
 import re
 import sys
@@ -25,7 +28,7 @@ BEGIN, END = "<!-- rooms: tests/check_includes.py --table -->\n", "<!-- end of r
 
 
 class Law:
-    """The lines of src/rooms.txt: room -> the rooms that it may include, and its libraries."""
+    """The lines of src/rooms.txt: for each room, the rooms that it may include and its libraries."""
 
     def __init__(self, root):
         self.rooms, self.libraries, self.found = {}, {}, []
@@ -40,7 +43,7 @@ class Law:
         self.rooms[room], self.libraries[room] = below, libraries
 
     def reaches(self, room):
-        """All rooms below a room, through others too."""
+        """All rooms that a room includes, directly or through others."""
         seen = set(self.rooms[room])
         return seen.union(*(self.reaches(other) for other in seen if other in self.rooms))
 
@@ -49,7 +52,7 @@ class Law:
         return {room for room, names in self.libraries.items() if library in names}
 
     def levels(self):
-        """The rooms in floors: each stands on the highest room that it includes."""
+        """The rooms by level: each room is one level above the highest room that it includes."""
         floor = {}
         for room, below in self.rooms.items():
             floor[room] = 1 + max((floor.get(other, 0) for other in below), default=0)
@@ -58,7 +61,7 @@ class Law:
 
 
 def table(law):
-    """The floors, the top one first."""
+    """The drawing of the levels, top first."""
     floors = law.levels()
     lines = [f"{n:>2}  " + "  ".join(rooms) for n, rooms in enumerate(floors, 1)]
     return "```\n" + "\n".join(["    main.c", *reversed(lines)]) + "\n```\n"
@@ -72,7 +75,7 @@ def room_of(path, root):
 
 
 def module_of(path):
-    """NAME.c, NAME.h and NAME_private.h are one."""
+    """The module of a file: NAME.c, NAME.h and NAME_private.h are one module."""
     return str(path.with_suffix("")).removesuffix("_private")
 
 
@@ -84,7 +87,7 @@ class Tree:
             for path in sorted((root / folder).rglob("*")):
                 if path.suffix in (".c", ".h", ".cu", ".inc"):
                     self.files[path] = path.read_text(encoding="utf-8")
-        self.edges = {}  # module -> modules of the same room that it includes
+        self.edges = {}  # module -> the modules of the same room that it includes
 
     def allows(self, room, other):
         return room in ("main", other) or other in self.law.rooms[room]
@@ -125,7 +128,9 @@ class Tree:
                            self.include(path, where, room, match[2]))
 
     def circles(self):
-        """Sets of files of one room that include each other, unless a header of theirs says why."""
+        """Sets of modules of one room that include each other, unless one of their headers
+        explains it.
+        """
         reach = {}
 
         def reaches(module):
@@ -162,7 +167,7 @@ class Tree:
                 f"{LAW}; put there what `tests/check_includes.py --table` prints"]
 
     def check(self):
-        """All violations as sentences."""
+        """All violations, as sentences."""
         for path, text in self.files.items():
             self.check_file(path, text)
         return self.found + list(self.circles()) + self.unused() + self.drawing()
@@ -171,15 +176,15 @@ class Tree:
 BROKEN = {
     LAW: "base | - | jansson\nplan | base late | -\nlate | base | -\nserve/a | plan base | mpi\n"
          "serve/b | serve/a | -\n",
-    "src/base/a.h": '#include "plan/p.h"\n',  # a room above
+    "src/base/a.h": '#include "plan/p.h"\n',  # a room above its own
     "src/plan/p.h": '#include <mpi.h>\n#include "base/a.h"\n',  # a library that its line does not name
     "src/plan/p_private.h": "\n",
-    "src/late/l.h": '#include "base/gone.h"\n#include "base/a.h"\n',  # a file that is not there
+    "src/late/l.h": '#include "base/gone.h"\n#include "base/a.h"\n',  # a missing file
     "src/serve/a/s.h": '#include "plan/p_private.h"\n#include "serve/a/t.h"\n#include <mpi.h>\n',
     "src/serve/a/t.h": '#include "serve/a/s.h"\n#include "late/l.h"\n',
     "src/serve/b/x.h": '#include "serve/b/y.h"\n#include "serve/a/s.h"\n',
     "src/serve/b/y.h": '/* Circle: a reason. */\n#include "serve/b/x.h"\n',
-    "src/lost/z.h": "\n",  # no room
+    "src/lost/z.h": "\n",  # in no room
     "src/main.c": '#include "serve/b/x.h"\n' + "\n" * LINES_MAX,
 }
 # 'late' above plan; base -> plan; <mpi.h> in plan; base/gone.h; p_private.h; serve/a -> late; no room lost; main.c

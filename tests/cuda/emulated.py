@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""The CUDA backend's whole path on the tests' driver, which runs the kernels' source on the CPU.
+"""Tests the whole CUDA backend on an emulated driver, which runs the kernels' source on the CPU.
+This proves the host side and the arithmetic, but nothing about a real GPU.
 
 usage: emulated.py SHOAL_EMULATED WORK_FOLDER CASE
-law: rows of --device cuda --exact-across-devices are those of --device cpu, byte for byte, for a dense
-and a MoE model, float and quantized, each type of cache, over layouts and chunks, with ranks that
-share one device. families: so are those of every family's arithmetic. draws: so are sampled tokens.
-library: with the driver's library for products rows are the same bytes over layouts and chunks, and
-not the CPU's; an algorithm whose bits depend on the rows is not taken, nor one that depends on the
-outputs; where none is left, or no library is there, rows are own kernels'. cores: what tensor cores
-multiply gives the same bytes over layouts, chunks and batches, and not the CPU's. replays: a long
-greedy answer replays its steps and has the same bytes with graphs, without, and where none can be
-made; other bytes where a graph keeps stale arguments. errors: what goes wrong with a device ends in
-one sentence and the contract's status. No GPU is touched: this proves the host side and the
-arithmetic, and nothing about a GPU.
+  law       with --device cuda --exact-across-devices the rows are, byte for byte, those of --device cpu: a dense and
+            a MoE model, float and quantized, each cache type, several layouts and chunks, ranks that share a device
+  families  the same for every model family
+  draws     the same for sampled tokens
+  library   with a library for matrix products, rows do not depend on layout and chunk, and differ from the CPU's.
+            An algorithm whose bits depend on rows or outputs is not used. If none is left, or there is no
+            library, own kernels compute the rows
+  cores     on tensor cores, rows do not depend on layout, chunk and batch, and differ from the CPU's
+  replays   a long greedy answer replays its steps as CUDA graphs and has the same bytes as without graphs, and as
+            where graphs cannot be made. A graph that kept stale arguments would give other bytes
+  errors    every failure of a device ends in one sentence and the contract's exit status
 """
 import re
 import sys
@@ -26,7 +27,7 @@ from program import (  # noqa: E402
 CUDA = ["--device", "cuda"]
 EXACT = [*CUDA, "--exact-across-devices"]
 PLAIN = ""
-# model: {format: [(arithmetic, for the CPU too), (layout, ranks)]}
+# model: {format: [(flags, which the run on the CPU gets too, [(layout flags, ranks)])]}
 ONE = ([], [([], 0)])
 MODELS = {
     "smollm-tied": {
@@ -35,7 +36,8 @@ MODELS = {
         "int8-asym-g32": [ONE, (["--activations", "f32"], [([], 0)])], "mxfp4": [ONE]},
     "qwen3-moe-mixed": {
         PLAIN: [ONE, ([], [(["--ep", "2"], 2)]), (["--kv-dtype", "fp8"], [([], 0)]),
-                # a capacity depends on the batch, so no clock may change a step's rows
+                # A capacity factor depends on the batch, so the clock must not change which rows a
+                # step has.
                 (["--capacity-factor", "1.0", "--max-batch", "2", "--order", "input", "--step-ms",
                   "0"], [([], 0)]),
                 (["--capacity-factor", "0.5", "--capacity-policy", "next", "--max-batch", "1",
@@ -70,7 +72,7 @@ class EmulatedTest:
         fresh_folder(self.work)
 
     def rows(self, model, source, flags, ranks=0, env=None):
-        """What generate and score write, as bytes."""
+        """The bytes that generate and score write."""
         found = b""
         for command, lines, more in (("generate", "prompts.jsonl", ["--max-tokens", "4"]),
                                      ("score", "sequences.jsonl", [])):
@@ -107,7 +109,9 @@ class EmulatedTest:
                 self.check_model(name)
 
     def draws(self):
-        """Tokens drawn on the device, and lines that go to the host, are those of the CPU."""
+        """Tokens drawn on the device equal those of the CPU; so do lines that must be sampled on
+        the host.
+        """
         kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=11), dict(),
                  dict(temperature=1.0, top_p=0.8), dict(temperature=1.3, min_p=0.02, seed=2**62),
                  dict(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, seed=0, n=2),
@@ -169,7 +173,9 @@ class EmulatedTest:
         self.attention()
 
     def attention(self):
-        """Rows of attention on tensor cores: over layouts and chunks the same, and not the CPU's."""
+        """Attention on tensor cores: rows do not depend on layout and chunk, and differ from the
+        CPU's.
+        """
         alone = {"SHOAL_EMULATED": "no_gemm=1"}
         for name, flags, layout, ranks in (
                 ("smollm-tied", [], ["--pp", "2", "--chunk", "3"], 2),
@@ -184,7 +190,9 @@ class EmulatedTest:
             print(f"  {name} {' '.join(flags + layout)}: the same bytes, attention on tensor cores")
 
     def decode(self, model, *flags, ranks=0, env=""):
-        """Rows, and (works in graphs, graphs launched, graphs made, changed) of rank 0's GPU."""
+        """The rows, and for rank 0's GPU (launches in graphs, graphs launched, graphs made,
+        launches changed).
+        """
         output = self.work / "rows.jsonl"
         done = self.shoal.must("generate", "--model", model, "--input", self.work / "long.jsonl",
                                "--output", output, "--log-level", "debug", *flags, ranks=ranks,
@@ -238,7 +246,7 @@ class EmulatedTest:
                 print(f"  {model.name} {' '.join(flags + layout)}: the same bytes")
 
     def check_journal(self, model, source):
-        """Rows of different sums do not meet in one output."""
+        """A job does not resume a journal whose rows were computed with other sums."""
         argv = ["score", "--model", model, "--input", source / "sequences.jsonl", "--output",
                 self.work / "kept.jsonl", "--quiet"]
         self.shoal.must(*argv, *CUDA, journal=True)
@@ -275,7 +283,7 @@ class EmulatedTest:
         self.refused("devices=2", 0, ["; shared by 2 ranks"], "--dp", "3", ranks=3)
 
     def one_of_two(self):
-        """One rank's GPU fails, the other's is well: none is left waiting."""
+        """One rank's GPU fails and the other's works: neither rank hangs."""
         tp2, nccl, staged = ["--tp", "2"], ["--device-comm", "nccl"], ["--device-comm", "staged"]
         for fault, status, words, flags in (
                 ("launch_error=3", 2, ["no kernel image"], tp2),
@@ -290,7 +298,7 @@ class EmulatedTest:
             self.refused(f"devices=2 faults_from=1 {fault}", status, words, *flags, ranks=2)
 
     def unlike(self):
-        """Ranks whose GPUs add in other orders do not compute together."""
+        """Ranks whose GPUs add in different orders refuse to compute together."""
         for env, layout, words in (
                 ("another_from=1", "--tp",
                  ["rank 1 on", "with emulated, another, emulated library 1", "rank 0 on"]),

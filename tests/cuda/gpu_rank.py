@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""jobs/gpu-rank with an nvidia-smi and a PCI folder of the test: which GPU and which CPUs a local rank
-gets, and what it says where there is nothing to get.
+"""Tests jobs/gpu-rank with a faked nvidia-smi and PCI folder: which GPU and which CPUs a local
+rank gets, and the error messages when it cannot get any.
 
 usage: gpu_rank.py WORK_FOLDER
 """
@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "e2e"))
 from program import REPO, expect, main_of, run  # noqa: E402
 
-# two GPUs, listed as nvidia-smi does: index, bus id
+# Two GPUs as nvidia-smi lists them: index, bus id.
 SMI = """#!/bin/sh
 case "$*" in
 *query-gpu=index*) [ -z "$NO_GPUS" ] || { echo No devices were found; exit 6; }; printf '0\\n1\\n' ;;

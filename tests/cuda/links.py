@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Communication between GPUs on the tests' driver and the tests' NCCL, which work on the CPU.
+"""Tests communication between GPUs on an emulated driver and an emulated NCCL, which work on the
+CPU. This proves nothing about NCCL itself or a GPU.
 
 usage: links.py SHOAL_EMULATED WORK_FOLDER CASE
-overlap: so are they when steps go in halves and sums as parts, and while a half's sums travel the other's
-kernels have been launched. law: rows of ranks with a GPU each, over NCCL and staged, are one rank's on the CPU, byte for byte.
-ways: which way is taken is chosen from who shares a GPU, can be asked for, and is said. faults: no
-NCCL, an NCCL that does not start, a rank that does nothing any more or hangs up: one sentence, the
-contract's status, no hang. It says nothing about NCCL itself or a GPU.
+  law      ranks with a GPU each, over NCCL or staged through host memory, write the rows of one rank on the CPU
+  overlap  so do steps that run in halves with their sums in parts; one half's kernels are launched while the sums
+           of the other half travel
+  ways     NCCL or staging is chosen by which ranks share a GPU, can be requested by a flag, and is reported
+  faults   a missing NCCL, one that does not start, a rank that hangs or disconnects: one sentence, the contract's
+           exit status, no hang
 """
 import sys
 from pathlib import Path
@@ -38,7 +40,7 @@ class LinksTest:
         return model
 
     def run(self, model, flags, ranks=0, machine="", record=None):
-        """A run of generate; its rows' bytes are in .rows where it ended well."""
+        """Runs generate. If it succeeds, .rows has the output's bytes."""
         output = self.work / "rows.jsonl"
         done = self.shoal("generate", "--model", model, "--input", self.input, "--output", output,
                           *flags, ranks=ranks,
@@ -58,7 +60,7 @@ class LinksTest:
                 print(f"  {name} {' '.join(layout)}: the same bytes over NCCL, {ranks} ranks")
 
     def overlap(self):
-        """Every step of two rows and more goes in halves; every sum as parts."""
+        """Every step of two or more rows runs in halves, and every sum in parts."""
         halves = [*EXACT, "--device-overlap", "2", "--device-parts", "1"]
         for name, layout, ranks in OVERLAPS:
             model = self.convert(name)
@@ -81,8 +83,9 @@ class LinksTest:
 
     @staticmethod
     def sums_beside(record):
-        """Sums on a stream beside the compute stream; those behind whose start, and before whose
-        end was awaited, the compute stream was given a leaf's products or attention."""
+        """The number of sums that ran beside the compute stream: between such a sum's start and
+        the wait for its end, the compute stream was given a leaf's products or attention.
+        """
         n = beside = 0
         for path in record.iterdir():
             lines = [line.split() for line in path.read_text().splitlines()]
@@ -132,10 +135,10 @@ class LinksTest:
         for error in ("id", "open"):
             self.refused(dense, tp2, f"devices=2 nccl_{error}_error=2", 2,
                          ["opening a communicator over tp with rank 1", "unhandled system error"])
-        # a rank whose host comes no further: the other names it
+        # A rank whose host stops: the other rank names it.
         self.refused(dense, [*tp2, *soon], "devices=2 nccl_rank=1 nccl_stuck=20", 76,
                      ["all-reduce over tp with rank 1 on", "no answer for"])
-        # one whose GPU does nothing: whose deadline is over first ends it for both
+        # A rank whose GPU stops: the deadline that ends first ends both ranks.
         self.refused(dense, [*tp2, *soon], "devices=2 nccl_rank=1 nccl_silent=20", 76,
                      ["all-reduce over tp with rank"])
         self.refused(dense, tp2, "devices=2 nccl_rank=1 nccl_gone=20", 76,

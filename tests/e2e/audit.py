@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""--audit: rows of an output computed again on another layout; what was changed is found.
+"""Tests --audit: it recomputes rows of an output on another layout and finds those that were
+changed.
 
-usage: audit.py SHOAL WORK_FOLDER
-A job on one rank of the demo model, audited on one rank and on four; then with one byte of a row
-changed, other flags, a changed line, a shorter input, no journal, and by a job of scores.
+usage: audit.py SHOAL WORK_FOLDER Runs a job on one rank and audits it on one rank and on four.
+Then audits it with one byte of a row changed, with other flags, with a changed line, with a
+shorter input and without a journal; and audits a job of scores.
 """
 import json
 import sys
@@ -24,7 +25,7 @@ class AuditTest:
         self.lines[3] = {"prompt": "Twice", "n": 2, "max_tokens": 6, "logprobs": 2}
         self.lines[4] = {"prompt": "Bad", "temperature": -1}
         self.lines[5] = {"prompt": "Again", "custom_id": "1"}  # line 1's own number
-        self.lines[6]["custom_id"] = "9"  # so line 9, which has none, takes another name
+        self.lines[6]["custom_id"] = "9"  # so line 9, which has no id, gets another name
         write_lines(self.input, self.lines)
 
     def job(self, *flags, command="generate", ranks=0, given=None, output=None):

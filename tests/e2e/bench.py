@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`shoal bench`: what it counts is what was run; its JSON, its table, its turns, the drawing of it.
+"""Tests `shoal bench`: its counts match the work, and its JSON, table, turns and drawing are
+right.
 
-usage: bench.py SHOAL WORK_FOLDER
-No speed is judged: a test machine is shared.
+usage: bench.py SHOAL WORK_FOLDER Judges no speed, because test machines are shared.
 """
 import json
 import subprocess
@@ -33,7 +33,7 @@ def check_latency(name, seen, n):
 
 
 def check_case(case, n_requests):
-    """Tokens and latencies of one case; n_requests of a repetition."""
+    """Checks tokens and latencies of one case; a repetition has n_requests."""
     prompt, output = case["prompt"], case["output"]
     name = f"prompt {prompt}, output {output}, {case['concurrency']} at a time"
     expect(len(case["repetitions"]) == REPETITIONS, f"{name}: {len(case['repetitions'])} repetitions")
@@ -90,14 +90,16 @@ class BenchTest:
         print("throughput: 7 requests a repetition")
 
     def check_parts(self, found, n, what):
-        """A part for each step, their median and its interval."""
+        """`found` has one part per step, their median and its interval."""
         expect(len(found["parts"]) == n, f"{what}: {n} steps, {len(found['parts'])} parts")
         said = [found[key] for key in ("median", "low", "high")]
         expect(all(abs(x - y) < 1e-4 for x, y in zip(interval(found["parts"]), said)), f"{what}: {found}")
         expect(0 < found["low"] <= found["high"] < 10, f"{what}: {found}")
 
     def paired(self):
-        """Decoding in turns with reads, prompts with arithmetic; else as without."""
+        """With --paired, decoding alternates with memory reads and prompts with arithmetic; the
+        rest is as without.
+        """
         for case in self.bench("--paired-peaks", "--threads", 2)["cases"]:
             check_case(case, case["concurrency"])
             if case["concurrency"] > 1:
@@ -121,7 +123,7 @@ class BenchTest:
         print("paired: a part of reads or arithmetic for each step of one sequence, its median and interval")
 
     def in_turns(self):
-        """bench/turns.py: one rank and two take turns, and who waits is stopped."""
+        """bench/turns.py: one rank and two ranks take turns, and the one that waits is stopped."""
         flags = [self.shoal.path, "bench", "--turns", "--quiet", "--model", DEMO, "--threads", 1]
         workers = {"one": Worker(flags), "two": Worker([TESTS / "mpirun.sh", 2, *flags])}
         turns = Turns(workers, pairs=3, turn_seconds=0, max_wait=0, again=0)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The pipeline's bubble in decode, from a job's own timeline.
+"""Measures the pipeline bubble in decoding, from a job's own trace.
 
 usage: bubble.py SHOAL TOOL_BUBBLE WORK_FOLDER [--most PERCENT] [--pp N] [--rows N] [--tokens N]
-Makes a dense random model with balanced stages (16 layers, a small vocabulary), decodes N rows a step
-with one thread a rank, and prints what each stage waited, as recorded and as simulated on a core for
-each rank. With --most, fails when a recorded stage waits longer: only on a machine that is otherwise
-idle and has a core for each rank.
+Makes a dense random model with balanced stages (16 layers, a small vocabulary), decodes N rows
+per step with one thread per rank, and prints how long each stage waited: as recorded, and as
+simulated with a core for each rank. With --most it fails if a recorded stage waited longer; use
+that only on an idle machine with a core for each rank.
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ PROMPT = 8
 
 
 def tensors():
-    """Names and shapes of a Llama checkpoint."""
+    """The names and shapes of a Llama checkpoint's tensors."""
     head_dim = WIDTH // HEADS
     yield "model.embed_tokens.weight", (VOCAB, WIDTH)
     for layer in range(LAYERS):
@@ -40,7 +40,7 @@ def tensors():
 
 
 def random_bf16(draw, n):
-    """n numbers of either sign with sizes from 2^-7 to 2^-5, little-endian bf16."""
+    """n random bf16 numbers of either sign, with magnitudes from 2^-7 to 2^-5, little-endian."""
     high = bytes((0x3C if byte < 128 else 0xBC) for byte in range(256))
     out = bytearray(2 * n)
     out[0::2] = draw.randbytes(n)

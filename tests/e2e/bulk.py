@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The main job at some size: 500 prompts of mixed length, 8 ranks against 1, and bounded memory.
+"""A large job: 500 prompts of mixed length on 8 ranks against 1 rank, and bounded memory.
 
-usage: bulk.py SHOAL WORK_FOLDER
-tp 2 x pp 2 x dp 2 must write the bytes that one rank writes, say how far it is on stderr, and a
-prompt file of many times the length must not need more memory than the window allows.
+usage: bulk.py SHOAL WORK_FOLDER tp 2 x pp 2 x dp 2 must write the bytes of one rank and report
+progress on stderr. An input file many times as long must not need more memory than the
+look-ahead window allows.
 """
 import json
 import random
@@ -30,7 +30,7 @@ def bulk_lines(n):
 
 
 def many_lines(n):
-    """Long lines that are error rows or one token: the file is large, the work is little."""
+    """Lines that are error rows or answer one token: a large file with little work."""
     return [dict(custom_id=f"m{i}", prompt="word " * 300 if i % 16 else "word", max_tokens=1,
                  top_p=2 if i % 16 else 1) for i in range(n)]
 
@@ -50,7 +50,9 @@ class BulkTest:
         return output, done
 
     def peak_kib(self, name, n):
-        """The largest resident set of a one-rank run over n lines (read by a child python)."""
+        """The peak resident memory of a one-rank run over n lines, in KiB, read by a child Python
+        process.
+        """
         write_lines(self.work / f"{name}-in.jsonl", many_lines(n))
         code = ("import resource, subprocess, sys; "
                 "status = subprocess.run(sys.argv[1:], stderr=subprocess.DEVNULL).returncode; "

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""shoal convert by several ranks.
+"""Tests shoal convert on several ranks.
 
-usage: convert.py SHOAL WORK_FOLDER
-The same bytes from 1, 2 and 4 ranks, of floats, kept codes and GGUF; one sentence and the right
-status when the source is wrong, whatever the number of ranks; a convert that is killed in the middle
-leaves nothing under the final name, and the next one succeeds.
+usage: convert.py SHOAL WORK_FOLDER The file has the same bytes from 1, 2 and 4 ranks: for
+floats, kept quantized values and GGUF. A wrong source gives one sentence and the right status
+on any number of ranks. A convert that is killed leaves nothing under the final name, and the
+next one succeeds.
 """
 import json
 import os
@@ -24,7 +24,7 @@ SOURCES = [(GOLDENS / "mixtral" / "hf", []), (GOLDENS / "llama-gqa" / "hf", ["--
            (GGUF / "qwen3moe" / "model.gguf", []),
            (GGUF / "quantized" / "mixed.gguf", []),
            (IMPORTS / "awq" / "hf", FLOATS), (IMPORTS / "ct-int8" / "hf", [])]
-# what convert says of a source's quantized tensors
+# What convert prints about a source's quantized tensors.
 KEPT = {
     GOLDENS / "deepseek-v3-fp8" / "hf": [
         "code for code, in fp8-g32: 5, the first is model.layers.0.mlp.down_proj.weight",
@@ -34,7 +34,7 @@ KEPT = {
         "code for code, in int4-g32: 7, the first is lm_head.weight",
         "dequantized to f16: 1, the first is model.layers.0.block_sparse_moe.experts.w2.weight"],
 }
-# sources, flags of convert, formats: one with a policy, two from codes
+# Sources, flags of convert, formats: one with a policy, two from quantized sources.
 ROUNDED = [(GOLDENS / "deepseek-v3-fp8" / "hf", [], (["int4-g32"], ["int8"])),
            (GOLDENS / "deepseek-v3-fp8" / "hf", FLOATS, (["int4-g32"],)),
            (GOLDENS / "qwen3-moe-mixed" / "hf", ["--dtype", "f16"],
@@ -42,7 +42,7 @@ ROUNDED = [(GOLDENS / "deepseek-v3-fp8" / "hf", [], (["int4-g32"], ["int8"])),
            (GOLDENS / "gpt-oss-mxfp4" / "hf", [], (["int4-asym-g32"], ["mxfp4"]))]
 EMBEDDING = "model.embed_tokens.weight"
 BIG_VOCAB = 800000
-BIG_ROWS, BIG_COLS = 24576, 2048  # 200 MB in f32: some seconds to be killed in
+BIG_ROWS, BIG_COLS = 24576, 2048  # 200 MB in f32: takes seconds, so that it can be killed
 
 
 class ConvertTest:
@@ -117,7 +117,7 @@ class ConvertTest:
         print("  refusals: one sentence from one rank and from three")
 
     def check_unused(self):
-        """Layers behind the model's own, for multi-token prediction, and indexers: named, and left out."""
+        """Layers for multi-token prediction and indexers are named and left out."""
         plain, folder = GOLDENS / "deepseek-v3" / "hf", self.work / "more"
         shutil.copytree(plain, folder)
         data = (plain / "model.safetensors").read_bytes()
@@ -140,7 +140,7 @@ class ConvertTest:
         print("  prediction layers and indexers: named, left out, the same file")
 
     def big_source(self):
-        """A folder whose one tensor takes a while."""
+        """A model folder with one tensor that takes some seconds to convert."""
         folder = self.work / "big"
         folder.mkdir()
         (folder / "config.json").write_text('{"hidden_size": 64, "num_attention_heads": 4}')

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Wrong flags and inputs: a sentence, the contract's exit status, and all ranks leave together.
+"""Tests wrong flags and wrong inputs: each gives a sentence and the contract's exit status, and
+all ranks end together.
 
-usage: errors.py SHOAL WORK_FOLDER
-Each case runs on 1 rank and on 4; a rank that stays behind is a failure (the run's time limit).
+usage: errors.py SHOAL WORK_FOLDER Each case runs on 1 rank and on 4. A rank that stays behind
+is caught by the run's time limit.
 """
 import bz2
 import gzip
@@ -36,7 +37,9 @@ class ErrorsTest:
                           limit_s=LIMIT_S)
 
     def fails(self, status, words, done):
-        """The run left with this status and said a sentence that holds all words."""
+        """Expects the run to have ended with this status and to have printed all words in one
+        sentence.
+        """
         self.n_cases += 1
         expect(done.status == status, f"status {status} expected: {done}")
         said = (done.err + done.out).lower()
@@ -60,7 +63,7 @@ class ErrorsTest:
                "shoal help merge")
 
     def wrong_layouts(self, ranks):
-        # 9 and 5 are beyond 8 and 4 query heads; 7 divides no number of ranks used here
+        # 9 and 5 exceed 8 and 4 query heads; 7 divides no number of ranks used here.
         self.fails(2, ["tp"], self.generate(ranks, "--tp", "7"))
         self.fails(2, ["pp"], self.generate(ranks, "--pp", "5"))
         self.fails(2, ["ep"], self.generate(ranks, "--ep", "2", "--tp", "2"))
@@ -82,7 +85,9 @@ class ErrorsTest:
         self.fails(3, ["flipped.h5"], self.generate(ranks, model=path))
 
     def no_lines_at_all(self, ranks):
-        """Compressed or in another encoding: one sentence, not a million error rows."""
+        """A compressed input, or one in another encoding, gives one sentence instead of a million
+        error rows.
+        """
         good = json.dumps(PROMPT).encode() + b"\n"
         path = self.work / "in.jsonl.gz"
         for data, words in ((gzip.compress(good), ["gzip", "zcat"]), (lzma.compress(good), ["xz"]),
@@ -94,7 +99,7 @@ class ErrorsTest:
         expect(not self.output.exists(), "an output was made")
 
     def error_rows(self, ranks):
-        """Bad lines are rows, the good ones around them are served."""
+        """Bad lines become error rows; the good lines around them are answered."""
         good = json.dumps(PROMPT)
         lines = [good, "{not json", "", json.dumps({**PROMPT, "custom_id": "long",
                  "prompt_token_ids": [1] * 600}),
@@ -108,7 +113,7 @@ class ErrorsTest:
         rows = [json.loads(line) for line in self.output.read_bytes().splitlines()]
         errors = ["error" in row for row in rows]
         wanted = [False, True, True, True, True, True, True, True, False]
-        if len(errors) == len(wanted) - 1:  # a blank line may be no request line
+        if len(errors) == len(wanted) - 1:  # a blank line is not a request
             del wanted[2]
         expect(errors == wanted, f"error rows {errors}, wanted {wanted}: {rows}")
         for row, error in zip(rows, errors):
@@ -127,8 +132,9 @@ class ErrorsTest:
         write_lines(self.input, [PROMPT])
 
     def hostile_lines(self):
-        """Every kind of line that must become an error row, between lines that must be served; and
-        line ends, a byte order mark and a last line without an end, which are no errors."""
+        """Every kind of line that must become an error row, between lines that must be answered;
+        and line ends, a byte order mark and a last line without a newline, which are no errors.
+        """
         good = json.dumps(PROMPT).encode()
 
         def with_field(text):
@@ -169,7 +175,9 @@ class ErrorsTest:
         write_lines(self.input, [PROMPT])
 
     def reader_that_left(self):
-        """Behind `| head` nobody wants the rest: no failure of a file, and no crash by SIGPIPE."""
+        """A reader such as `| head` closes the pipe early: no error about a file, and no crash by
+        SIGPIPE.
+        """
         for flags in ([], ["--dry-run"]):
             theirs, ours = os.pipe()
             os.close(theirs)
@@ -182,8 +190,10 @@ class ErrorsTest:
                    f"status 75 expected: {done}")
 
     def streams(self):
-        """Closed ones take no file's place; what does not arrive on stdout is said; a file at its limit is an
-        error of writing, and what stands in the journal then is resumed."""
+        """Closed standard streams do not take the number of a file that is opened; a failed write
+        to stdout is reported; a file that reaches its size limit is a write error, and the job
+        resumes from its journal.
+        """
         def shell(line, *args):
             return run(["bash", "-c", line, *args], LIMIT_S)
 
@@ -206,7 +216,7 @@ class ErrorsTest:
         write_lines(self.input, [PROMPT])
 
     def tp_beyond_heads(self):
-        """Eight and five ranks on models of four heads (Mixtral)."""
+        """Eight and five ranks on models with four heads (Mixtral)."""
         for ranks, flags in ((8, ["--tp", "8"]), (5, ["--tp", "5", "--ep", "1"])):
             done = self.generate(ranks, *flags, model=self.moe)
             self.fails(2, ["tp", "4", "head"], done)
@@ -215,7 +225,7 @@ class ErrorsTest:
                                                  model=self.moe))
 
     def ranks_that_differ(self):
-        """A rank with another build, other flags, or another file behind the same name."""
+        """A rank with another build, other flags, or another file under the same name is refused."""
         other = self.work / "shoal-other"
         shutil.copy(self.shoal.path, other)
         with other.open("ab") as program:
@@ -257,7 +267,7 @@ class ErrorsTest:
             self.refused_somewhere(source, words)
 
     def refused_somewhere(self, source, words):
-        """Either convert refuses a config, or generate does before it runs."""
+        """Either convert refuses the config, or generate refuses the model before it runs."""
         path = self.work / "odd.h5"
         path.unlink(missing_ok=True)
         done = self.shoal("convert", source, path, limit_s=LIMIT_S)
@@ -267,7 +277,7 @@ class ErrorsTest:
         self.fails(done.status, words, done)
 
     def hours_for_nothing(self):
-        """A file that cannot be written at the end is said before the work."""
+        """An output that cannot be written at the end is refused before the work starts."""
         for argv in (["quantize", self.model, self.work, "--format", "int8"],
                      ["convert", GOLDENS / "llama-gqa" / "hf", self.work]):
             self.fails(3, ["found a folder"], self.shoal(*argv))
@@ -281,7 +291,7 @@ class ErrorsTest:
                               self.work / "x.h5"))
 
     def copies_over_sources(self):
-        """A model is not overwritten by what is made of it."""
+        """A command does not overwrite the model that it reads."""
         whole = self.model.read_bytes()
         self.fails(2, ["another file"], self.shoal("quantize", self.model, self.model, "--format",
                                                    "int8"))
@@ -291,7 +301,7 @@ class ErrorsTest:
         expect(self.model.read_bytes() == whole, "the model was overwritten")
 
     def links_and_devices(self):
-        """A finished file goes where a symlink leads; a device is left alone."""
+        """Output through a symlink goes to its target; a device node is not replaced."""
         source = GOLDENS / "llama-gqa" / "hf"
         folder, link, device = self.work / "elsewhere", self.work / "link.h5", self.work / "full"
         folder.mkdir()
@@ -307,7 +317,7 @@ class ErrorsTest:
         expect(device.is_symlink(), "the link to a device was replaced")
 
     def flags_without_use(self):
-        """A flag that a method does not look at is no wish fulfilled."""
+        """A flag that the chosen method ignores is refused."""
         for flags, needs in ((["--damping", "0.02"], "--method gptq"), (["--no-act-order"], "--method gptq"),
                              (["--method", "awq", "--damping", "0.02"], "--method gptq"),
                              (["--alpha", "0.25"], "--method smoothquant"), (["--memory", "64"], "--calibration"),
@@ -316,7 +326,7 @@ class ErrorsTest:
                        self.shoal("quantize", self.model, self.work / "x.h5", "--format", "int4", *flags))
 
     def silent_launcher(self):
-        """Open MPI's mpirun can end with 1 and no word; whoever started the job is told all the same."""
+        """Open MPI's mpirun may end with status 1 and no message; shoal still prints one."""
         launcher = self.work / "mpirun"
         launcher.write_text("#!/bin/sh\nexit 1\n")
         launcher.chmod(0o755)
@@ -326,7 +336,7 @@ class ErrorsTest:
         expect("(nothing on stderr)" in str(run([launcher], LIMIT_S)), "a test's own report")
 
     def wrong_environment(self):
-        """A number of threads that is none is refused, also where --threads is given."""
+        """A thread count that is not a number is refused, even if --threads is given."""
         for text in ("abc", "0", "-2", "4x", "5000"):
             for command in (["generate", "--threads", 1], ["status", self.output]):
                 self.fails(2, ["OMP_NUM_THREADS: expected", f'found "{text}"'],
@@ -343,7 +353,7 @@ class ErrorsTest:
             expect(self.generate(0, "--time-limit", text).status == 0, f"--time-limit {text}")
 
     def plans(self):
-        """A plan says which memory it assumed, and ends with 2 where no layout fits."""
+        """plan says which memory it assumed, and ends with status 2 if no layout fits."""
         def plan(topology, *flags):
             return self.shoal("plan", "--model", self.model, "--topology", topology, *flags)
         done = plan("pack:2 numa:1 core:4 pu:1")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""--expert-load: experts stand where an earlier job's loads put them; every byte stays, files that do not fit are refused.
+"""Tests --expert-load: experts are placed by the loads of an earlier job, the output's bytes stay
+the same, and files that do not match are refused.
 
-usage: expert_load.py SHOAL WORK_FOLDER
-Models with a bias of each expert, with dense layers between, quantized; their loads are those of a
-run of one rank, exchanged for steep ones where the experts of a real run would hardly move.
+usage: expert_load.py SHOAL WORK_FOLDER Models with a bias per expert, with dense layers, and
+quantized. Loads come from a run on one rank; where the experts of a real run would hardly move,
+they are replaced by steep ones.
 """
 import json
 import random
@@ -45,7 +46,7 @@ class Case:
         return done, output.read_bytes() if output.exists() else None
 
     def loads(self, model):
-        """The rows of one rank, what its metrics say, and a file of steep loads by that."""
+        """The rows of one rank, its metrics, and a file of steep loads made from them."""
         found = self.work / f"{model}.metrics.json"
         _, rows = self.generate(model, f"{model}.one", ["--metrics", found])
         metrics = json.loads(found.read_text())
@@ -70,7 +71,7 @@ class Case:
                         [*flags, "--expert-load", load, "--metrics", again], ranks)
                     expect(placed == rows, f"{model}, {layout}, {load.name}: other bytes")
                     expect("experts stand by the load" in done.err, str(done))
-                    # an expert keeps its name wherever it stands
+                    # an expert keeps its id wherever it is placed
                     expect(json.loads(again.read_text())["expert_load"] ==
                            json.loads(found.read_text())["expert_load"], f"{model}, {layout}: load")
 
@@ -107,7 +108,9 @@ class Case:
         self.refuses(2, ["dense"], "llama-gqa", lambda m: None)
 
     def plan(self):
-        """A steep load is more even by load than by id, and shown for each part."""
+        """With a steep load, placing by load is more even than placing by id, and plan shows it
+        for each group of ranks.
+        """
         done = self.shoal.must("plan", "--model", self.model("mixtral"), "--ranks", "2", "--ep",
                                "2", "--expert-load", self.work / "mixtral.metrics.json")
         lines = [line.split() for line in done.out.splitlines()]

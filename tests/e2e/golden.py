@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""shoal against transformers on one tiny random checkpoint of tests/golden/models.
+"""Compares shoal with transformers on one tiny random checkpoint of tests/golden/models.
 
-usage: golden.py SHOAL COMPARE_LOGITS WORK_FOLDER MODEL
-Every logit of prefill and decode within 1e-4 of the largest one, greedy tokens equal, on one rank
-and in several layouts, whole prompts and one token a step; and the same comparison must fail when
-one weight of the checkpoint is changed.
+usage: golden.py SHOAL COMPARE_LOGITS WORK_FOLDER MODEL Every logit of prefill and decode must
+be within 1e-4 of the largest one, and greedy tokens must be equal: on one rank and in several
+layouts, with whole prompts and with one token per step. The comparison must fail when one
+weight of the checkpoint is changed.
 """
 import json
 import shutil
@@ -18,10 +18,10 @@ BOUND = "1e-4"
 DENSE_LAYOUTS = [["--tp", "2"], ["--tp", "3"], ["--pp", "2"], ["--dp", "2", "--tp", "2"]]
 MOE_LAYOUTS = [["--ep", "2"], ["--tp", "2", "--ep", "1"], ["--pp", "2"],
                ["--dp", "2", "--tp", "2", "--ep", "4"]]
-# the models of two prompts; the law's test has their layouts
+# Layouts for models that have two prompts; law.py has more layouts for them.
 LIGHT_LAYOUTS = {False: [["--tp", "3"], ["--pp", "2"]],
                  True: [["--tp", "2", "--ep", "1"], ["--dp", "2", "--tp", "2", "--ep", "4"]]}
-# by model or type; the element (row 3, column 5) of these is given the other sign and thrice its size
+# By model or type: the tensor whose element (row 3, column 5) is multiplied by -3.
 MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "gpt_oss": "model.layers.1.self_attn.v_proj.weight",
            "mistral": "model.layers.1.self_attn.v_proj.weight",
@@ -35,7 +35,7 @@ MUTATED = {"llama": "model.layers.1.self_attn.k_proj.weight",
            "deepseek_v2": "model.layers.1.self_attn.kv_b_proj.weight",
            "deepseek_v3": "model.layers.1.self_attn.kv_a_proj_with_mqa.weight",
            "qwen3-moe-window": "model.layers.2.mlp.experts.5.up_proj.weight",
-           "deepseek-v3-fp8": "model.layers.1.input_layernorm.weight",  # one that is not in fp8
+           "deepseek-v3-fp8": "model.layers.1.input_layernorm.weight",  # a tensor that is not in fp8
            "kimi_k2": "model.layers.1.self_attn.kv_b_proj.weight",
            "minimax_m2": "model.layers.1.block_sparse_moe.experts.3.w2.weight",
            "minimax-m2-fp8": "model.layers.1.self_attn.q_norm.weight",
@@ -45,7 +45,7 @@ FORMATS = {"F32": ("<f", 4), "F16": ("<e", 2)}
 
 
 def n_ranks(layout):
-    """The ranks that a list of layout flags asks for; ep spreads over tp when alone."""
+    """The number of ranks that a list of layout flags needs. With ep alone, tp is the same number."""
     flags = dict(zip(layout[::2], map(int, layout[1::2])))
     n = flags.get("--tp", 1) * flags.get("--pp", 1) * flags.get("--dp", 1)
     return n if n > 1 else flags.get("--ep", 1)
@@ -68,7 +68,7 @@ class GoldenTest:
         return self.convert(source, name, "--quantized", "dequantize")
 
     def score(self, model, flags, ranks):
-        """compare_logits' finished run over the logits of one scoring run."""
+        """Scores with shoal and runs compare_logits on the result."""
         logits = self.work / "logits.h5"
         self.shoal.must("score", "--model", model, "--input", self.golden / "sequences.jsonl",
                         "--output", self.work / "scores.jsonl", "--logits", logits,
@@ -94,7 +94,7 @@ class GoldenTest:
         print(f"  generate {' '.join(flags) or '(one rank)'}: greedy tokens equal")
 
     def check_text(self, model):
-        """A prompt in words has the ids that the golden's tokenizer gives it."""
+        """A prompt given as text has the ids that the golden's tokenizer gives."""
         text, lines, output = self.facts["text"], self.work / "text.jsonl", self.work / "out.jsonl"
         write_lines(lines, [dict(custom_id="w", prompt=text["prompt"], temperature=0, max_tokens=8),
                             dict(custom_id="i", prompt_token_ids=text["ids"], temperature=0,
@@ -105,7 +105,7 @@ class GoldenTest:
             expect(rows["w"][key] == rows["i"][key], f"{key} of a text and of its ids: {rows}")
 
     def mutate(self):
-        """A copy of the checkpoint directory with one weight changed."""
+        """A copy of the checkpoint folder with one weight changed."""
         copy = self.work / "mutated"
         shutil.copytree(self.golden / "hf", copy)
         wanted = MUTATED.get(self.name) or MUTATED[self.config["model_type"]]
@@ -146,7 +146,9 @@ class GoldenTest:
 
 
 def change(data, dtype, start, index):
-    """Element `index` of the tensor at byte `start`: times -3; a value near 0 becomes 1."""
+    """Multiplies element `index` of the tensor that starts at byte `start` by -3; a value near 0
+    becomes 1.
+    """
     if dtype == "BF16":
         at = start + 2 * index
         (value,) = struct.unpack("<f", b"\0\0" + data[at:at + 2])

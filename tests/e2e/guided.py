@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Answers of a given form, or of given tokens: every one has it, and its bytes are the same in every layout.
+"""Tests guided answers (patterns, choices, JSON) and restricted tokens: every answer fits, with
+the same bytes in every layout.
 
-usage: guided.py SHOAL WORK_FOLDER
-The demo model, which would rather write plays. Patterns are held against Python's `re`, JSON against
-its schema by a small checker here. A second run goes on from a drained one, a third computes rows
-again by --audit.
+usage: guided.py SHOAL WORK_FOLDER Uses the demo model, which otherwise writes plays. Patterns
+are checked with Python's `re`, JSON with a small schema checker below. A second run resumes a
+drained one; a third recomputes rows by --audit.
 """
 import json
 import re
@@ -28,12 +28,12 @@ PERSON = {"type": "object", "title": "Person", "required": ["name", "age", "mood
 SCHEMAS = [PERSON, {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
            {"anyOf": [{"type": "integer", "minimum": -5, "maximum": 5}, {"const": None}]},
            {"type": "string", "pattern": "^[A-Z]{2,3}$"}]
-# each asks for more than a grammar may: the bound that its error row names
+# Each exceeds one limit of grammars; its error row names that limit.
 TOO_LARGE = {"edges": {"guided_json": {"enum": [f"value {i}" for i in range(200000)]}},
              "states": {"guided_regex": "(a|b)*a(a|b){18}"},
              "steps": {"guided_json": {"type": "array", "maxItems": 40000, "items": {
                  "type": "string", "enum": ["x"], "pattern": "(a|b)*a(a|b){8}"}}}}
-LARGE = "(a|b)*a(a|b){14}"  # 32,769 states: half as many as a grammar may have
+LARGE = "(a|b)*a(a|b){14}"  # 32,769 states: half of the limit
 ALLOWED = [11, *range(300, 700, 3)]
 LAYOUTS = {"tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2"], 2),
            "dp 2, blocks in want": (["--dp", "2", "--kv-blocks", "10", "--chunk", "3"], 2),
@@ -57,7 +57,7 @@ def make_lines():
 
 
 def fits(value, schema, root):
-    """JSON Schema, as far as these go."""
+    """A JSON Schema checker for the schemas used here."""
     if "$ref" in schema:
         return fits(value, root["$defs"][schema["$ref"].split("/")[-1]], root)
     if "enum" in schema or "const" in schema:
@@ -81,7 +81,7 @@ def fits(value, schema, root):
 
 
 def check_answer(line, answer):
-    """True when it ended, and has the form."""
+    """Checks that an answer fits its grammar. True: it ended (finish_reason stop)."""
     text = answer["text"]
     if "allowed_token_ids" in line:
         expect(set(answer["token_ids"]) <= set(ALLOWED), f"other tokens: {answer}")
@@ -125,7 +125,7 @@ class GuidedTest:
             for answer in row.get("choices", [row]):
                 n_answers += 1
                 n_ended += check_answer(line, answer)
-        # what is not bounded (any object) may run into max_tokens
+        # An answer without a bound (any object) may reach max_tokens first.
         expect(n_ended >= n_answers - 10, f"only {n_ended} of {n_answers} answers ended")
 
     def run(self):
@@ -143,7 +143,9 @@ class GuidedTest:
         self.resume()
 
     def beside_too_large(self, whole):
-        """Lines that ask for too much are error rows, and the others are as without them."""
+        """Lines whose grammars are too large become error rows; the other lines' rows do not
+        change.
+        """
         hostile = [dict(custom_id=unit, prompt="Who", **form) for unit, form in TOO_LARGE.items()]
         write_lines(self.work / "mixed.jsonl", [*hostile, *self.lines, *hostile[:1]])
         done, output = self.generate("beside", lines="mixed")
@@ -156,9 +158,11 @@ class GuidedTest:
                    f" {unit}\"" in row.decode(), f"{unit}: {row[:400]}")
 
     def stop_among_large(self):
-        """TERM and USR1 while large grammars are compiled, one for each line: seen between two lines,
-        not after all that are read ahead. Each line is a row once its grammar is compiled, for its
-        prompt is bad, so the rows count the lines."""
+        """TERM and USR1 while large grammars are compiled, one per line, take effect between two
+        lines and not after all lines that were read ahead. The prompts are bad, so each line
+        becomes a row when its grammar is compiled, and the number of rows is the number of
+        compiled lines.
+        """
         write_lines(self.work / "large.jsonl", [
             dict(custom_id=f"{i}", prompt_token_ids=[-1], guided_regex=f"{LARGE}|{i}")
             for i in range(1000)])
@@ -176,8 +180,10 @@ class GuidedTest:
             expect(int(drained[1]) < 500, f"{number}: only after {drained[1]} large grammars")
 
     def resume(self):
-        """Killed again and again with tokens of unfinished rows in the journal: a longer job, for it
-        commits five times a second, and after more steps each time, so that it ends anywhere."""
+        """Kills the job several times while its journal holds tokens of unfinished rows. The job
+        is longer, because it commits five times a second; each kill comes some steps later, so
+        the job ends at different places.
+        """
         write_lines(self.work / "long.jsonl",
                     [dict(line, custom_id=f"{line['custom_id']} {k}", prompt=f"{line['prompt']} {k}")
                      for k in range(12) for line in self.lines])

@@ -1,6 +1,8 @@
-"""Two hosts on this machine: network namespaces with host names of their own, joined by one link.
+"""Two emulated hosts on this machine: network namespaces with their own host names, joined by one
+link.
 
-Imported by lost_rank.py and two_hosts.py. Needs root, iproute2 and unshare; standard library only.
+Imported by lost_rank.py and two_hosts.py. Needs root, iproute2 and unshare; standard library
+only.
 """
 import os
 import shutil
@@ -11,7 +13,7 @@ from program import run
 
 
 class TwoHosts:
-    """Two network namespaces with host names of their own, joined by one link."""
+    """Two network namespaces with their own host names, joined by one link."""
 
     def __init__(self, work):
         self.work, self.tag = work, f"{os.getpid() % 100000}"
@@ -22,7 +24,7 @@ class TwoHosts:
         return subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
 
     def up(self):
-        """None, or why there cannot be two hosts here."""
+        """Starts both hosts. Returns None, or why there cannot be two hosts here."""
         if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
             return "two hosts need root, iproute2 and unshare"
         steps = [["netns", "add", s] for s in self.spaces]
@@ -45,7 +47,7 @@ class TwoHosts:
         return None
 
     def launcher(self, ranks):
-        """mpirun with ranks // 2 ranks on each host, seen from hA."""
+        """The command line of mpirun with ranks // 2 ranks on each host, started on hA."""
         net = "10.77.0.0/24"
         mca = [("plm", "rsh"), ("plm_rsh_agent", self.work / "rsh.sh"),
                ("plm_rsh_no_tree_spawn", 1), ("pml", "ob1"), ("btl", "tcp,self,vader"),
@@ -59,7 +61,9 @@ class TwoHosts:
                 f"10.77.0.1:{ranks // 2},10.77.0.2:{ranks // 2}", "-n", ranks]
 
     def limit(self, rate):
-        """Either direction of the link carries at most rate, e.g. "100mbit"; why not, or None."""
+        """Limits both directions of the link to `rate`, e.g. "100mbit". Returns None, or why it
+        cannot.
+        """
         for space, link in zip(self.spaces, self.links):
             done = run(["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", link, "root", "tbf",
                         "rate", rate, "burst", "64kb", "latency", "400ms"])

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checkpoints that others quantized (tests/golden/imports), as whole jobs.
+"""Tests whole jobs on checkpoints that other tools quantized (tests/golden/imports).
 
 usage: imports.py SHOAL COMPARE_LOGITS WORK_FOLDER
-Every logit of the converted model within 1e-4 of what transformers makes of the weights that the
-layout's own library dequantizes. Of kept codes (the default) the rows of --activations f32 are those of
-the same file turned into f32, digit for digit, on one rank and on two; with int8 activations near.
+Every logit of the converted model must be within 1e-4 of transformers' logits for the weights that
+the tool's own library dequantizes. If convert kept the quantized values (the default), the rows of
+--activations f32 must equal, digit for digit, those of the same file converted to f32, on one rank
+and on two; with int8 activations they must be near.
 """
 import sys
 from pathlib import Path

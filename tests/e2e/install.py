@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What `cmake --install` leaves works: the program, its manual pages, the libraries by pkg-config.
+"""Tests what `cmake --install` installs: the program, its manual pages, and the libraries through
+pkg-config.
 
 usage: install.py BUILD_FOLDER WORK_FOLDER
 """
@@ -41,7 +42,7 @@ def check_manual(shoal, page, command):
 
 
 def check_modulefile(prefix):
-    """Every folder that it names is there, below the prefix of this installation."""
+    """Every folder that the module file names exists below this installation's prefix."""
     pages = list((prefix / "share" / "shoal" / "modulefiles" / "shoal").glob("*.lua"))
     expect(len(pages) == 1, f"{len(pages)} modulefiles")
     text = pages[0].read_text()
@@ -64,7 +65,7 @@ def test():
     check_modulefile(prefix)
     found = list(prefix.rglob("shoal.pc"))
     expect(len(found) == 1, f"{len(found)} shoal.pc files")
-    # the build was configured for another prefix; pkg-config is told of this one
+    # The build was configured for another prefix, so pkg-config is told this one.
     env = {"PKG_CONFIG_PATH": str(found[0].parent)}
     flags = check(["pkg-config", f"--define-variable=prefix={prefix.resolve()}", "--cflags",
                    "--libs", "shoal"], env={**os.environ, **env}).split()

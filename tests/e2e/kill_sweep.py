@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Jobs that are ended anywhere and resumed elsewhere: always the uninterrupted run's bytes.
+"""Kills jobs at random places and resumes them on other layouts: the output always has the
+uninterrupted run's bytes.
 
 usage: kill_sweep.py SHOAL WORK_FOLDER CASE [--runs N] [--seed N]
-  sweep    N jobs; each is killed (a random rank or the launcher at a random moment, or itself at a
+  sweep    N jobs; each is killed several times (a random rank or the launcher at a random moment, or itself at a
            failpoint) and resumed on another layout until it is done: one SHA-256, no row twice
-  drain    USR1, TERM, HUP without a launcher and a time limit, given or Slurm's: 75 in time, and the same bytes afterwards
-  faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing lost
-  refusals changed inputs, flags and files, a job that still runs: refused by name, nothing touched
-Prints what was killed where. Needs no network; the full disk needs root (else it is left out).
+  drain    USR1, TERM, HUP without a launcher, and a time limit, given or Slurm's: exit status 75 in time, and the
+           same bytes after resuming
+  faults   a full disk, EIO and failed fsyncs of output and journal: a sentence, and nothing is lost
+  refusals changed inputs, flags and files, and a job that still runs: refused by name, and nothing is changed
+Prints which processes were killed where. Needs no network. The full disk needs root, else it is
+left out.
 """
 import argparse
 import collections
@@ -30,25 +33,27 @@ LAYOUTS = {"one": ([], 0), "tp2": (["--tp", "2"], 2), "pp2": (["--pp", "2"], 2),
            "dp2": (["--dp", "2"], 2), "pp3": (["--pp", "3"], 3), "tp3": (["--tp", "3"], 3),
            "tp2-pp2": (["--tp", "2", "--pp", "2"], 4), "dp2-pp2": (["--dp", "2", "--pp", "2"], 4),
            "ep4": (["--ep", "4"], 4)}
-# up to which pass each may strike, so that most do
+# For each failpoint, up to which pass it may strike, so that most strikes happen.
 FAILPOINTS = {"load": 1, "journal_write": 6, "journal_fsync": 6, "journal_rename": 1,
               "output_write": 3, "output_fsync": 1, "resume": N_LINES, "step": 40, "drain": 1,
               "finish": 1}
 SPECIAL = {3: dict(n=3, temperature=0.8), 9: dict(logprobs=2), 14: dict(num_beams=3, n=2, max_tokens=60),
            22: dict(n=2, logprobs=1, prompt_logprobs=1, temperature=1), 28: dict(logprobs=0),
            35: dict(num_beams=2, max_tokens=90), 42: dict(n=4, max_tokens=150, temperature=0.9)}
-KILLS_MAX = 4  # of one job; then it may finish
-SLOW = ["--max-batch", 2]  # so that there is a middle to kill a job in
+KILLS_MAX = 4  # of one job; afterwards it may finish
+SLOW = ["--max-batch", 2]  # slow enough to be killed in the middle
 LIMIT_S = 120
-HANGS_S = 30  # a launcher alone, behind its ranks
-LEAVES_S = 15  # with a time limit of 3: a busy machine starts and ends slowly, and the status is 75
+HANGS_S = 30  # a launcher that is left without ranks
+LEAVES_S = 15  # with a time limit of 3 s: a busy machine starts and ends slowly; the status is 75
 PHASES = (("rows: ", "behind the last row"), ("loaded ", "steps"), ("journal ", "resuming"),
           ("sampling: ", "loading"))
 
 
 def job_lines(special=True):
-    """Prompts of the demo model: greedy, seeded and unseeded, several answers, searches and
-    log-probabilities (special), error rows, a duplicate, some requests twice and some urgent."""
+    """Prompts of the demo model: greedy, seeded and unseeded; with `special` also several answers,
+    beam searches and log-probabilities; error rows, a duplicate, repeated requests, and some
+    with priority.
+    """
     draw = random.Random(4)
     text = " ".join(json.loads(line)["prompt"] for line in
                     (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines())
@@ -72,7 +77,7 @@ def job_lines(special=True):
 
 
 def processes_with(text):
-    """Ids of the processes whose command line holds text."""
+    """The ids of processes whose command line contains text."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -84,7 +89,7 @@ def processes_with(text):
 
 
 def ranks_of(shoal, output):
-    """Ids of the job's ranks, without its launcher."""
+    """The ids of the job's ranks, without its launcher."""
     found = []
     for pid in processes_with(str(output)):
         try:
@@ -103,7 +108,7 @@ def kill(pid, number=signal.SIGKILL):
 
 
 class Started:
-    """A running job; its stderr goes to a file."""
+    """A running job. Its stderr goes to a file."""
 
     def __init__(self, test, layout, *flags, env=None):
         layout_flags, self.ranks = LAYOUTS[layout]
@@ -125,13 +130,15 @@ class Started:
         return next((name for word, name in PHASES if word in text), "before any word")
 
     def launcher_hangs(self):
-        """Only mpirun is left, and has said that a rank was killed. It may hang so for good when a rank
-        dies inside MPI_Init: for a lock of its own PMIx server. With a rank left it is our failure."""
+        """Whether only mpirun is left, after reporting a killed rank. mpirun may hang forever when
+        a rank dies inside MPI_Init, because of a lock in its own PMIx server. If a rank is left
+        too, the failure is shoal's.
+        """
         return (self.ranks > 0 and "exited on signal 9" in self.text() and
                 processes_with(str(self.test.output)) == [self.process.pid])
 
     def wait(self, limit_s=LIMIT_S):
-        """The exit status, as a shell has it; a launcher that hangs behind a killed rank is ended."""
+        """The exit status as a shell reports it. Ends a launcher that hangs after a killed rank."""
         since = hangs_since = time.monotonic()
         while (status := self.process.poll()) is None:
             now = time.monotonic()
@@ -155,7 +162,7 @@ class Started:
             time.sleep(0.005)
 
     def end(self):
-        """No process of the job is left."""
+        """Expects that no process of the job is left."""
         kill(self.process.pid)
         self.process.wait()
         since = time.monotonic()
@@ -203,7 +210,7 @@ class JournalTest:
         expect(found == self.sha, f"{what}: sha256 {found}, {self.sha} expected")
 
     def n_rows(self):
-        """Rows in the journal, as shoal status has it."""
+        """The number of rows in the journal, from shoal status."""
         if not self.journal.exists():
             return 0
         return json.loads(self.shoal.must("status", self.journal, "--json").out)["rows"]
@@ -226,7 +233,7 @@ class JournalTest:
 
 
 class Sweep(JournalTest):
-    """Kills of all kinds, counted."""
+    """Runs the sweep and counts the kinds of kills."""
 
     def __init__(self, args):
         super().__init__(args)
@@ -243,7 +250,7 @@ class Sweep(JournalTest):
                 kill(pid, signal.SIGUSR1)
         status = job.wait()
         job.end()
-        # a job may be done, or drained, before the point is passed often enough
+        # The job may be done, or drained, before it reaches the failpoint often enough.
         expect(status in (0, 75, 137), f"{name}: status {status}: {job.text()[-3000:]}")
         if status == 137:
             self.struck[name] += 1
@@ -267,13 +274,14 @@ class Sweep(JournalTest):
         return status, f"{which} of {layout} in: {phase}", job
 
     def one(self, number):
-        """One job until it is done; its first kill is at a failpoint, in turn: in the first round where
-        it surely strikes."""
+        """Runs one job until it is done. Its first kill is at a failpoint; the failpoints take
+        turns, and in the first round the failpoint is chosen so that it surely strikes.
+        """
         self.begin()
         names = list(FAILPOINTS)
         first = [names[number % len(names)]]
         if first == ["resume"]:
-            first.insert(0, "output_write")  # then there are rows to take over
+            first.insert(0, "output_write")  # then the resumed job takes over rows
         for attempt in range(1, 50):
             at_point = attempt <= len(first)
             if attempt > KILLS_MAX:
@@ -312,7 +320,7 @@ class Sweep(JournalTest):
 
 
 class Drain(JournalTest):
-    copies = 12  # so that a signal finds the job at work on fast machines, too
+    copies = 12  # so that a signal finds the job running, on fast machines too
 
     def drained(self, what, job, limit_s):
         since = time.monotonic()
@@ -363,7 +371,7 @@ class Drain(JournalTest):
 
 
 class Faults(JournalTest):
-    copies = 12  # so that the small disk below takes some commits and not all
+    copies = 12  # so that the small disk below holds some commits but not all
 
     def failed(self, what, job, words):
         status = job.wait()
@@ -407,13 +415,13 @@ class Faults(JournalTest):
                 subprocess.run(["umount", disk], check=True)
 
     def full_of_hdf5(self, disk):
-        """HDF5 cannot close a file that it could not write; the status is shoal's all the same."""
+        """HDF5 cannot close a file that it could not write; the exit status is still shoal's."""
         score = ["score", "--model", DEMO, "--input", self.input, "--output", self.output, "--restart",
                  "--max-model-len", 256, "--logits", disk / "logits.h5"]
         convert = ["convert", GOLDENS / "llama-gqa" / "hf", disk / "model.h5"]
         for ranks, argv, file in ((0, score, "logits.h5"), (2, score, "logits.h5"),
                                   (0, convert, "model.h5"), (2, convert, "model.h5")):
-            for left in disk.iterdir():  # a disk cannot shrink below what it holds
+            for left in disk.iterdir():  # a disk cannot shrink below its content
                 left.unlink()
             subprocess.run(["mount", "-o", "remount,size=64k", disk], check=True)
             done = self.shoal(*argv, ranks=ranks, journal=argv is score)
@@ -456,7 +464,7 @@ class Refusals(JournalTest):
         self.refused(2, ["--stop"], "--stop", "the")
         self.refused(2, ["--kv-dtype was f16"], "--kv-dtype", "f32")
         lines = self.input.read_bytes()
-        self.input.write_bytes(lines.replace(b"k0\"", b"K0\"", 1))  # its row was the first written
+        self.input.write_bytes(lines.replace(b"k0\"", b"K0\"", 1))  # the line of the first row that was written
         self.refused(3, ["line 1: it changed"])
         self.input.write_bytes(lines)
         with self.journal.open() as held:
