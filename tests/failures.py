@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Names each test that failed, with the first line of its output that says so.
+"""Lists each failed test with the first line of its output that shows the failure.
 
-usage: failures.py FOLDER...    build folders in which ctest ran; FOLDER/tests.log is what it printed
-       failures.py --self-test  tries itself on a small project of tests that end in every way
-Prints nothing when no test failed. Reads logs only; tests/run.sh prints the list before ctest's summary.
+usage: failures.py FOLDER...    build folders in which ctest ran; FOLDER/tests.log is what ctest
+printed
+       failures.py --self-test  tries itself on a small project with tests that end in every way
+Prints nothing when no test failed. Only reads logs; tests/run.sh prints the list before ctest's
+summary.
 """
 import re
 import shutil
@@ -12,16 +14,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-LINE_MOST = 300  # characters that are shown of a line
-# Lines that say what failed, in the order of the tests' own ways: drivers, CUnit, sanitizers, others.
+LINE_MOST = 300  # characters of a line that are shown
+# Lines that show a failure, in order: those of the drivers, of CUnit, of sanitizers, others.
 SAYS_SO = re.compile(r"FAILED|^\s*\d+\. .*:\d+\s+- |Sanitizer|runtime error:|Traceback|Assertion|"
                      r"\berror\b|\bfatal\b|\babort|Segmentation", re.IGNORECASE)
-# The line behind one of these says more than the line itself.
+# After one of these, the next line says more than the line itself.
 GOES_ON = re.compile(r"\.\.\.\s*FAILED\s*$|FAILED:\s*\$ |^=+$")
 
 
 def failed_tests(console):
-    """[(name, why)] from the list at the end of what ctest printed."""
+    """[(name, reason)] from the list at the end of ctest's output."""
     _, _, said = console.rpartition("The following tests FAILED:")
     if said == console:
         return []
@@ -29,7 +31,9 @@ def failed_tests(console):
 
 
 def outputs(log):
-    """{test: its output} from ctest's LastTest.log, which holds them whole and one after another."""
+    """{test: its output} from ctest's LastTest.log, which has the complete outputs one after
+    another.
+    """
     found = {}
     for part in re.split(r"^\d+/\d+ Testing: ", log, flags=re.MULTILINE)[1:]:
         name, _, rest = part.partition("\n")
@@ -46,7 +50,7 @@ def first_failing_line(output):
     if at is None:
         return f"its last line: {lines[-1].strip()}"[:LINE_MOST]
     line = lines[at].strip()
-    if line.startswith("Traceback"):  # the exception stands behind it, not indented
+    if line.startswith("Traceback"):  # the exception follows it, not indented
         line = next((text for text in lines[at + 1:] if not text.startswith(" ")), line)
     elif GOES_ON.search(line) and at + 1 < len(lines):
         line += " | " + lines[at + 1].strip()
@@ -62,7 +66,7 @@ def failures(folder):
             for name, why in names]
 
 
-# name: (command, the line that is expected behind the test's name)
+# name: (command, the line that must follow the test's name)
 TRIED = {
     "passes": ("echo error: none; true", None),
     "skips": ("echo skipped: no need; exit 77", None),
@@ -85,7 +89,7 @@ TRIED = {
 
 
 def run_tried(folder, names):
-    """Runs the tests of these names with ctest, in parallel as tests/run.sh does."""
+    """Runs the named tests with ctest, in parallel like tests/run.sh."""
     text = ""
     for name in names:
         script = folder / f"{name}.sh"

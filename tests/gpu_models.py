@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Random weights for speed on a GPU, as Hugging Face folders that shoal convert reads: nothing but Python.
+"""Writes models with random weights, for measuring speed on a GPU, as Hugging Face folders for
+shoal convert. Needs only Python.
 
 usage: gpu_models.py FOLDER SHAPE...
        gpu_models.py --ratio decode|prefill BENCH.json PEAKS.json
        gpu_models.py --sdpa ROWS HEADS HEAD_DIM
-A shape is one of SHAPES; FOLDER/SHAPE is written unless it exists. --ratio prints what shoal bench read
-or computed a second in its first case beside what the GPU gives at most (tests/cuda/peaks.cu). --sdpa prints
-the seconds of torch's attention.
+A shape is one of SHAPES; FOLDER/SHAPE is written unless it exists. --ratio prints the rate at
+which shoal bench's first case read or computed, beside the GPU's peak (tests/cuda/peaks.cu).
+--sdpa prints the seconds of torch's attention.
 """
 import json
 import random
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 GOLDENS = Path(__file__).resolve().parent / "golden" / "models"
-# golden whose config and tokenizer serve, and what differs
+# The golden model whose config and tokenizer are used, and the changed fields.
 SHAPES = {
     "tiny": ("llama-gqa", dict(num_hidden_layers=2)),
     "1b": ("llama-gqa", dict(hidden_size=2048, num_hidden_layers=22, num_attention_heads=32,
@@ -29,7 +30,7 @@ SHAPES = {
                               num_local_experts=64, num_experts_per_tok=8, vocab_size=32000,
                               max_position_embeddings=8192)),
 }
-# an odd byte of a bf16 is its sign and exponent: numbers of 2^-7 to 2^-6, either sign
+# The odd bytes of a bf16 hold sign and exponent: magnitudes from 2^-7 to 2^-6, either sign.
 HIGH = bytes(0x3C if b % 2 == 0 else 0xBC for b in range(256))
 
 
@@ -88,7 +89,7 @@ def write(folder, shape):
         for entry in header.values():
             begin, end = entry["data_offsets"]
             out.write(values(draw, (end - begin) // 2))
-    (folder / "config.json").write_text(json.dumps(config))  # last: a folder with it is whole
+    (folder / "config.json").write_text(json.dumps(config))  # last: marks a complete folder
     print(f"{folder}: {at / 1e9:.2f} GB")
 
 
@@ -107,7 +108,7 @@ def ratio(what, bench, peaks):
 
 
 def sdpa(rows, heads, head_dim):
-    """Seconds of torch's causal attention in f16, one sequence; fails where there is no torch."""
+    """Seconds of torch's causal attention in f16 over one sequence; fails without torch."""
     import torch
     q, k, v = (torch.randn(1, heads, rows, head_dim, device="cuda", dtype=torch.float16)
                for _ in range(3))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# mpirun.sh RANKS COMMAND...: the launcher line all tests share. Works as root and with more ranks than
-# cores, where threads and ranks that wait must not spin. Each launcher has a session folder of its own:
-# two that start and end together race for Open MPI's common one ("mkdir: File exists").
+# mpirun.sh RANKS COMMAND...: the launcher line that all tests share. Works as root and with more
+# ranks than cores, where waiting threads and ranks must not spin. Each launcher gets its own
+# session folder, because two that start and end at the same time race for Open MPI's common one
+# ("mkdir: File exists").
 set -eu
 ranks=$1
 shift

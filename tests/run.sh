@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh [--long] [--allow-skips] [--no-sanitizers]: installs, builds and runs every test.
-# A test that skips and is not in expected_skips.txt fails the run, which says why, unless --allow-skips (a machine
-# without a network, say). --long adds the label long. All that is printed stands in build/tests.log, too. At the
-# end: each failed test of every phase with its first failing line (failures.py), then ctest's own summary.
+# run.sh [--long] [--allow-skips] [--no-sanitizers]: installs dependencies, builds, and runs every
+# test. A skipped test that is not in expected_skips.txt fails the run, which prints the reason,
+# unless --allow-skips is given (on a machine without a network, for example). --long adds the tests
+# labelled long. All output also goes to build/tests.log. At the end: each failed test of every
+# phase with its first failing line (failures.py), then ctest's own summary.
 set -eu
 cd "$(dirname "$0")/.."
 long=no allow_skips=no sanitizers=yes status=0 gpu=unknown gpu_log= phases=()
@@ -39,7 +40,8 @@ build()
     cmake --build --preset "$preset" -- "$@"
 }
 
-# tests PRESET ARGUMENTS...: ctest in that build folder; prints, keeps its own log there, notes a failure
+# tests PRESET ARGUMENTS...: runs ctest in that build folder; prints its output, keeps it in a log
+# there, notes a failure
 tests()
 {
     local folder=build/$1
@@ -49,13 +51,14 @@ tests()
     [ "${PIPESTATUS[0]}" = 0 ] || status=1
 }
 
-# skipped LOG...: names of the tests that ctest's logs say were skipped, sorted
+# skipped LOG...: the names of the tests that ctest's logs report as skipped, sorted
 skipped()
 {
     sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: +([^ ]+) .*\*\*\*(Skipped|Not Run).*/\1/p' "$@" | sort
 }
 
-# What the file says of this machine. Tests on a GPU are not even built without the toolkit.
+# The tests that the file expects to be skipped on this machine. GPU tests are not even built
+# without the toolkit.
 expected_skips()
 {
     local name feature
@@ -66,14 +69,14 @@ expected_skips()
     done | sort
 }
 
-# reason TEST: what a skipped test said, from ctest's logs, which its summary leaves out
+# reason TEST: the message of a skipped test, from ctest's logs; ctest's summary leaves it out
 reason()
 {
     awk -v name="$1" '/ Testing: / { here = $NF == name } here && sub(/^skipped: */, "") { print; exit }' \
         build/{release,cuda}/Testing/Temporary/LastTest.log 2>/dev/null
 }
 
-# Prints how the skipped tests differ from the expected ones, and why; fails when they do.
+# Prints how the skipped tests differ from the expected ones, and why; fails when they differ.
 check_skips()
 {
     local expected found name why
@@ -95,7 +98,7 @@ jobs/install_deps.sh --tests
 if [ $sanitizers = yes ]; then
     step "unit and kernel tests, mutated inputs and two ranks under AddressSanitizer and UBSan"
     build asan-ubsan unit kernels fuzz shoal
-    # a small quarantine: tests of bounded memory count freed bytes that ASan still holds
+    # a small quarantine: tests of bounded memory would count freed bytes that ASan still holds
     ASAN_OPTIONS=quarantine_size_mb=4 \
         LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" \
         tests asan-ubsan -L '^(unit|kernels|fuzz|sanitized)$' -LE '^long$' -j2

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""The law's test: the same rows on 1 rank and on many, in any batch, chunk, order and kernel set.
+"""The test of the numerics law: the rows are the same on 1 rank and on many, in any batch, chunk,
+order and kernel set.
 
 usage: law.py SHOAL WORK_FOLDER [--runs N] [--full] [--jobs N] [--models A,B]
-                [--only TEXT] [--row ROW] [--list]
-About 500 runs chosen pairwise, the same on every machine; with --full the whole product, resumable:
-finished runs stand in WORK_FOLDER/state.json and are not repeated while the binary stays the same.
-One SHA-256 per model: that of its first run. A run fails when its hash differs, or when what it was
-asked to exercise (layout, kernels, preemption, ...) is not what its own report says it did. A kernel
-set that this CPU lacks is run by the best one that it has below it; the run and the last lines say so.
+              [--only TEXT] [--row ROW] [--list]
+About 500 runs, chosen so that every pair of options occurs; the choice is the same on every
+machine. --full runs every combination and can be resumed: finished runs are kept in
+WORK_FOLDER/state.json and not repeated while the binary stays the same.
+
+Each model has one expected SHA-256, that of its first run. A run fails when its hash differs,
+or when its own report shows that it did not exercise what it should (layout, kernels,
+preemption, ...). If this CPU lacks a run's kernel set, the best set below it runs instead; the
+run and the last lines say so.
 """
 import argparse
 import hashlib
@@ -44,10 +48,10 @@ N_TOKENS = 24
 # kernel sets led to its choice.
 GROWERS = [1, 2, 3, 4, 5, 6, 8, 9]
 GROWER_TOKENS = 20  # at least
-N_REPEATS = 3  # r14 repeats a line, and two of the greedy answers to one line the first
+N_REPEATS = 3  # r14 repeats a line; two others repeat the first greedy line
 FAILURES_MAX = 5
 
-# flags, ranks, and the layout that must come of them; "dense" has no ep
+# flags, ranks, and the layout that must result; "dense": for models without ep
 LAYOUTS = {
     "1": (["--tp", "1"], 1, dict(tp=1, pp=1, dp=1, ep=1, etp=1)),
     "tp2": (["--tp", "2", "--ep", "1"], 2, dict(tp=2, pp=1, dp=1, ep=1, etp=2)),
@@ -75,18 +79,19 @@ DIMENSIONS = {
     "batch": [0, 1, 5],  # 0: as many as fit
     "chunk": [0, 7, 64],  # 0: whole prompts
     "threads": [1, 2],
-    "kernels": cpu.SETS,  # whatever this CPU has: the rows must not depend on the machine
+    "kernels": cpu.SETS,  # not only those of this CPU: the rows must not depend on the machine
     "blocks": ["plenty", "tight"],
     "order": ["given", "shuffled"],
-    "cache": ["off", "on"],  # of prefixes, and of results
+    "cache": ["off", "on"],  # the prefix cache and the result cache
     "schedule": ["input", "auto", "prefix"],  # --order
     "drafts": ["off", "auto", "7"],  # --speculate
 }
-# the other families, each with all pairs of fewer values: what they add is inside a layer
+# The other families. Each has all pairs of fewer values, because families differ inside a layer
+# only.
 FAMILIES = ["llama-yarn", "mistral-short", "qwen2-window", "qwen3-bias", "qwen2-moe", "olmoe-clip",
             "granite-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "kimi-k2",
             "glm4-moe", "minimax-m2", "minimax-m2-fp8", "llama-bias"]
-FAMILY_RUNS = 9  # each
+FAMILY_RUNS = 9  # of each family
 FAMILY_DIMENSIONS = {
     **DIMENSIONS, "model": FAMILIES, "batch": [0, 5], "chunk": [0, 7],
     "schedule": ["input", "prefix"],
@@ -95,15 +100,15 @@ FAMILY_DIMENSIONS = {
 SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "mixtral": GOLDENS / "mixtral" / "hf",
            **{name: GOLDENS / name / "hf" for name in FAMILIES}}
 DEMO = REPO / "models" / "demo" / "demo.h5"
-# quantized from the model before the dash; codes meet int8 activations
+# Quantized from the model named before the dash; activations are int8.
 QUANTIZED = {"demo-int8": "int8", "demo-int4": "int4", "dense-int4": "int4-asym-g32",
              "mixtral-int8": "int8"}
-# the model before the dash with another type of cache, in as many runs as a family
+# The model named before the dash with another cache type, in as many runs as a family.
 KV_TYPES = {"demo-kv8": "int8", "dense-kv8": "int8", "dense-fp8": "fp8"}
 
 
 def source_of(name):
-    """The model that a quantized one was made of; others are their own."""
+    """The model from which a quantized model is made; for others, the model itself."""
     return name.split("-")[0] if name in QUANTIZED or name in KV_TYPES else name
 
 
@@ -118,7 +123,9 @@ HAS_EXPERTS = {name: has_experts(name) for name in
 
 
 def allowed(row):
-    """Dense models refuse ep; one sequence at a time never runs out of blocks."""
+    """Whether a combination makes sense: dense models refuse ep, and one sequence at a time never
+    runs out of blocks.
+    """
     if not HAS_EXPERTS[row["model"]] and "ep" in row["layout"]:
         return False
     if row["model"] == "mixtral-int8" and row["layout"] == "tp3":
@@ -127,7 +134,9 @@ def allowed(row):
 
 
 def sampling(i):
-    """Greedy, seeded and unseeded lines, every sampler, mixed in each input."""
+    """Sampling fields for line i, so that each input mixes greedy, seeded and unseeded lines and
+    all samplers.
+    """
     kinds = [dict(temperature=0), dict(temperature=0.9, top_k=20, seed=11),
              dict(temperature=1.0, top_p=0.8), dict(temperature=1.3, min_p=0.02, seed=2**62 + 5),
              dict(), dict(temperature=0.7, top_k=50, top_p=0.9, min_p=0.01, seed=0)]
@@ -135,30 +144,35 @@ def sampling(i):
 
 
 def with_growers(lines):
-    """The lines with those of GROWERS made to run first and to sample GROWER_TOKENS at least."""
+    """The lines, with the GROWERS changed to run first and to sample at least GROWER_TOKENS
+    tokens.
+    """
     first = dict(priority=-1, min_tokens=GROWER_TOKENS)
     return [{**line, **first} if i in GROWERS else line for i, line in enumerate(lines)]
 
 
 def check_growers(name, rows):
-    """That the growers of a model's base run begin in one block and end in a second one."""
+    """Checks that in the model's base run the growers begin in one block and end in a second one."""
     for i in GROWERS:
         usage = rows[f"r{i:02d}"]["usage"]
         n_prompt, n = usage["prompt_tokens"], usage["completion_tokens"]
-        # the last token is sampled and never computed
+        # The last token is sampled but never computed.
         expect(n_prompt <= BLOCK < n_prompt + n - 1,
                f"{name}: r{i:02d} has {n_prompt} prompt tokens and {n} more: no grower")
 
 
 def with_repeats(lines, key, n_shared):
-    """And one line that begins like another and goes on like a third, and one that repeats a greedy
-    one."""
+    """The lines, and one that begins like a second line and continues like a third, and repeats of
+    a greedy one.
+    """
     begins = {**lines[11], "custom_id": "r13", key: lines[11][key][:n_shared] + lines[3][key]}
     return lines + [begins, {**lines[6], "custom_id": "r14"}]
 
 
 def with_answers(lines, key):
-    """And lines with several answers, beams, penalties and log-probabilities; short ones."""
+    """The lines, and short ones with several answers, beam search, penalties and
+    log-probabilities.
+    """
     kinds = [dict(n=2, seed=3, logprobs=2), dict(num_beams=3, n=2, max_tokens=5),
              dict(temperature=0, repetition_penalty=1.3, logit_bias={"7": 4.5, "9": -100}),
              dict(frequency_penalty=0.5, presence_penalty=-0.5, logprobs=1, prompt_logprobs=2),
@@ -168,7 +182,9 @@ def with_answers(lines, key):
 
 
 def token_lines(n_vocab):
-    """Twelve prompts of ids around one tile of 64, one across two, one across four, one too long."""
+    """Twelve prompts of token ids around one tile of 64 positions, one across two tiles, one
+    across four, one too long.
+    """
     draw = random.Random(20)
     lengths = [3, 47, 52, 57, 61, 63, 64, 65, 48, 58, 110, 215, MODEL_LEN + 9]
     key = "prompt_token_ids"
@@ -178,7 +194,7 @@ def token_lines(n_vocab):
 
 
 def text_lines():
-    """The same in words, for the model that knows some."""
+    """The same as text, for a model that has words."""
     words = [json.loads(line)["prompt"] for line in
              (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines()]
     text = " ".join(words) * 20
@@ -193,7 +209,7 @@ def name_of(row):
 
 
 def row_of(name):
-    """The row that has this name."""
+    """The row with this name."""
     words = dict(word.split("=", 1) for word in name.split())
     known = {key: {str(value): value for value in values} for key, values in DIMENSIONS.items()}
     known["model"] = {model: model for model in HAS_EXPERTS}
@@ -218,7 +234,7 @@ class Law:
         self.saving = threading.Lock()
 
     def load_state(self):
-        """Hashes of finished runs of this binary, by the run's name."""
+        """Hashes of the finished runs of this binary, by the run's name."""
         if self.args.full and self.state_path.exists():
             state = json.loads(self.state_path.read_text())
             if state["binary"] == self.binary:
@@ -226,7 +242,7 @@ class Law:
         return {"binary": self.binary, "done": {}}
 
     def dimensions(self):
-        """What is covered: the chosen models in all layouts, the families in some."""
+        """The dimensions to cover: the chosen models in all layouts, the families in some."""
         chosen = self.args.models.split(",") if self.args.models else None
         return [{**d, "model": [m for m in d["model"] if chosen is None or m in chosen]}
                 for d in (DIMENSIONS, FAMILY_DIMENSIONS)]
@@ -250,7 +266,7 @@ class Law:
         self.shoal.must("convert", SOURCES[source], self.model(source), "--quantized", "dequantize")
 
     def prepare(self, name):
-        """The model and its two inputs, and the hash that all its runs must have."""
+        """Makes the model and its two inputs, and computes the hash that all its runs must have."""
         source = source_of(name)
         if name in QUANTIZED:
             self.shoal.must("quantize", self.model(source), self.model(name), "--format",
@@ -266,11 +282,11 @@ class Law:
         self.make_base(name)
 
     def kernels_of(self, row):
-        """The set that runs the row here."""
+        """The kernel set that runs the row on this machine."""
         return cpu.stand_in(row["kernels"], self.sets)
 
     def run(self, row, tag):
-        """One run's hash, report and rows."""
+        """Runs a row. Returns its hash, report and rows."""
         flags, ranks, _ = LAYOUTS[row["layout"]]
         output, report = self.work / f"{tag}.jsonl", self.work / f"{tag}.report.json"
         for path in (output, report):
@@ -288,7 +304,7 @@ class Law:
             argv += ["--max-batch", row["batch"]]
         if row["chunk"]:
             argv += ["--chunk", row["chunk"]]
-        # more threads than cores: they must wait asleep, not spinning
+        # More threads than cores: waiting threads must sleep, not spin.
         env = {"SHOAL_KERNELS": self.kernels_of(row), "OMP_WAIT_POLICY": "passive"}
         self.shoal.must(*argv, ranks=ranks, limit_s=180, env=env)
         found = hash_rows(output), json.loads(report.read_text()), read_rows(output)
@@ -297,7 +313,7 @@ class Law:
         return found
 
     def check_report(self, row, report):
-        """What was asked for was exercised."""
+        """Checks that the run exercised what its row asks for."""
         asked = dict(LAYOUTS[row["layout"]][2])
         if not HAS_EXPERTS[row["model"]]:
             del asked["ep"], asked["etp"]
@@ -320,7 +336,7 @@ class Law:
                f"{n} preemptions with {report['kv_blocks']} blocks in {n_replicas} replicas")
 
     def make_base(self, name):
-        """The hash that all others must have: one rank, reference kernels, nothing special."""
+        """The hash that all other runs must have: one rank, reference kernels, default options."""
         row = {key: values[0] for key, values in DIMENSIONS.items()} | {"model": name}
         self.base[name], report, rows = self.run(row, f"base-{name}")
         self.check_report(row, report)
@@ -410,7 +426,7 @@ def parse(argv=None):
     parser.add_argument("work")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--full", action="store_true")
-    # half of a run's time is launchers and ranks that wait for each other
+    # Half of a run's time is spent waiting, by launchers and by ranks for each other.
     parser.add_argument("--jobs", type=int, default=2 * len(os.sched_getaffinity(0)))
     parser.add_argument("--models", help="fewer models, by name, with commas")
     parser.add_argument("--only", default="", help="only runs whose name holds this")

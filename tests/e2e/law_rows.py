@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""That law.py chooses the same runs on every machine, and what runs a kernel set that a CPU lacks.
+"""Tests that law.py chooses the same runs on every machine, and which set runs in place of one
+that a CPU lacks.
 
 usage: law_rows.py WORK_FOLDER
 """
@@ -15,7 +16,7 @@ import cpu
 import law
 from program import Failure, expect, fresh_folder, main_of, run
 
-# machines: their features, and the sets that can run there
+# Machines: their CPU features, and the kernel sets that can run there.
 BASIC = "flags : fpu sse sse2 sse4_2"
 AVX2 = f"{BASIC} avx avx2 fma f16c"
 SKYLAKE = f"{AVX2} avx512f avx512bw avx512vl avx512dq"  # no VNNI
@@ -23,7 +24,7 @@ AVX512 = f"{SKYLAKE} avx512_vnni avx512_bf16"
 AMX = f"{AVX512} amx_bf16 amx_tile amx_int8"
 MACHINES = [(BASIC, ["ref"]), (f"{BASIC} avx2", ["ref"]), (AVX2, ["ref", "avx2"]),
             (SKYLAKE, ["ref", "avx2"]), (AVX512, ["ref", "avx2", "avx512"]), (AMX, cpu.SETS)]
-# (asked, the sets of the machine): the set that runs it
+# (set asked for, sets of the machine): the set that runs instead
 STAND_INS = {
     ("ref", ("ref", "avx2", "avx512", "amx")): "ref", ("amx", ("ref", "avx2", "avx512", "amx")): "amx",
     ("ref", ("ref",)): "ref", ("avx2", ("ref",)): "ref", ("amx", ("ref",)): "ref",
@@ -34,17 +35,17 @@ STAND_INS = {
 
 
 def print_rows(sets, n_cores):
-    """The runs that law.py chooses on a machine with these sets and so many cores."""
+    """Prints the runs that law.py chooses on a machine with these kernel sets and this many cores."""
     cpu.sets = lambda: sets
     os.sched_getaffinity = lambda _: set(range(n_cores))
-    importlib.reload(law)  # a choice that looks at the machine when it is loaded sees the faked one, too
+    importlib.reload(law)  # law.py may look at the machine when it is loaded, so load it again with the faked one
     chosen = law.Law(law.parse([sys.executable, sys.argv[1]]))
     expect(chosen.sets == sets and chosen.args.jobs == 2 * n_cores, "the machine is not the faked one")
     print("\n".join(law.name_of(row) for row in chosen.rows()))
 
 
 def rows_of_machines(work):
-    """Each machine's rows, as text; two machines at a time, each with its own seed for hashes."""
+    """The rows of each machine, as text. Two processes run at a time, each with its own hash seed."""
     names, texts = [",".join(sets) for _, sets in MACHINES[2:] + MACHINES[:1]], []
     for pair in (names[0::2], names[1::2]):
         started = [subprocess.Popen([sys.executable, __file__, work, sets, str(1 + 7 * i)],

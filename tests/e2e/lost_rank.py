@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""A rank that stops, dies or is cut off, at any time, under a short --watchdog.
+"""Tests that a rank that stops, dies or is cut off at any time is noticed, with a short
+--watchdog.
 
 usage: lost_rank.py SHOAL MPI_UNIT WORK_FOLDER CASE
-  stopped   SIGSTOP in the middle: all others name it and leave with 76 within the deadline
-  loading   the same before the first step
-  killed    SIGKILL: the job ends at once with the launcher's status
-  slow      the main thread alone is held for two deadlines: not lost, and the same bytes
-  suspended all ranks are stopped for two deadlines and continued: nobody lost, the same bytes
-  words     what the lead registered to say before it leaves is said, but not waited for for ever
-  starved   a rank's watching thread gets no CPU: it is said, and after ten times the patience it is lost
-  hosts     two hosts (network namespaces, needs root): the link goes down, both sides name the other
-Each rank's stderr and exit status are kept in files of its own, so that no launcher stands between.
+  stopped    SIGSTOP in the middle: all other ranks name it and leave with 76 within the deadline
+  loading    the same before the first step
+  killed     SIGKILL: the job ends at once with the launcher's status
+  slow       the main thread alone is stopped for two deadlines: the rank is not lost, and the bytes are the same
+  suspended  all ranks are stopped for two deadlines and continued: no rank is lost, and the bytes are the same
+  words      the lead prints its registered last message before it leaves, but does not wait for it forever
+  starved    a rank's watchdog thread gets no CPU: this is reported, and after ten deadlines the rank is lost
+  hosts      two hosts (network namespaces, needs root): the link goes down, and each side names the other
+Each rank's stderr and exit status go to files of their own, so that no launcher stands between.
 """
 import ctypes
 import json
@@ -26,7 +27,7 @@ from hosts import TwoHosts
 from program import FAILED, GOLDENS, SKIPPED, TESTS, Shoal, expect, fresh_folder, main_of, run
 
 DEADLINE_S = 4
-START_S = 90  # a busy machine
+START_S = 90  # a busy machine starts slowly
 MODEL = "mixtral"
 LAYOUT = ["--tp", "2", "--pp", "2", "--threads", "1"]
 RANKS = 4
@@ -38,7 +39,7 @@ EVENT = re.compile(r"(all-reduce|all-gather|all-to-all|broadcast|barrier|send|re
 
 
 def wait_for(what, sentence, limit_s=START_S):
-    """what()'s first true value."""
+    """Waits until what() is true, and returns its value."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         value = what()
@@ -49,7 +50,7 @@ def wait_for(what, sentence, limit_s=START_S):
 
 
 class Job:
-    """A running job with a folder for its output and its ranks' stderr and statuses."""
+    """A running job with a folder for its output and for its ranks' stderr and exit statuses."""
 
     def __init__(self, shoal, work, name, launcher, model, prompts, *flags):
         self.folder = work / name
@@ -82,7 +83,7 @@ class Job:
             os.kill(self.pid(rank), number)
 
     def wait_until_watched(self):
-        """Every rank has its watching thread."""
+        """Waits until every rank has its watchdog thread."""
         for rank in range(RANKS):
             tasks = Path(f"/proc/{self.pid(rank)}/task")
             wait_for(lambda: any(t.read_text() == "watchdog\n" for t in tasks.glob("*/comm")),
@@ -96,7 +97,7 @@ class Job:
                  limit_s)
 
     def end(self):
-        """Ends what still runs; the launcher's status."""
+        """Ends the processes that still run. Returns the launcher's status."""
         for rank in range(RANKS):
             pid = self.text("pid", rank).strip()
             if pid and self.status(rank) is None:
@@ -137,12 +138,12 @@ class LostRankTest:
         return path
 
     def job(self, name, prompts, *flags, launcher=ONE_HOST):
-        # without the result cache: the prompts repeat, and the job must last
+        # Without the result cache: the prompts repeat, and the job must last.
         return Job(self.shoal, self.work, name, launcher, self.model, prompts, "--watchdog",
                    DEADLINE_S, "--result-cache", "off", *flags)
 
     def expect_named(self, job, rank, victims, host=None):
-        """The rank's own stderr names one of the victims, its host and its last communication."""
+        """The rank's stderr names one of the victims, its host and its last communication."""
         found = LOST.search(job.text("err", rank))
         expect(found, f"rank {rank} named nobody\n{job}")
         expect(int(found[1]) in victims, f"rank {rank} named rank {found[1]}, not {victims}\n{job}")
@@ -151,7 +152,7 @@ class LostRankTest:
         return found[5]
 
     def lose(self, job, victim, needle):
-        """Stops a rank of a running job; the others must leave in time."""
+        """Stops a rank of a running job; the other ranks must leave in time."""
         since = time.monotonic()
         job.signal([victim], signal.SIGSTOP)
         others = [r for r in range(RANKS) if r != victim]
@@ -165,7 +166,9 @@ class LostRankTest:
         print(f"rank {victim} stopped: all others left with 76 after {took_s:.2f} s; {last}")
 
     def expect_timelines(self, trace, victim):
-        """Each survivor left a file of its own, with what it did, on one clock; nobody else did."""
+        """Each survivor wrote its own trace file of its steps, with a common clock; the victim
+        wrote none.
+        """
         ends = []
         for rank in range(RANKS):
             path = Path(f"{trace}.rank{rank}")
@@ -193,7 +196,8 @@ class LostRankTest:
                 self.expect_timelines(trace, victim)
             finally:
                 job.end()
-        # as launchers are by default: the first exit ends all, and is the launcher's status
+        # Launchers' default: the first rank that exits ends all others, and its status is the
+        # launcher's.
         job = self.job("launcher", prompts, launcher=[TESTS / "mpirun.sh", RANKS])
         try:
             job.wait_for_rows()
@@ -208,7 +212,7 @@ class LostRankTest:
 
     def loading(self):
         prompts = self.work / "pipe"
-        os.mkfifo(prompts)  # the lead waits for a writer, the others for the lead
+        os.mkfifo(prompts)  # the lead waits for a writer, the other ranks for the lead
         job = self.job("loading", prompts)
         try:
             job.wait_until_watched()
@@ -230,7 +234,9 @@ class LostRankTest:
         expect(status == 137, f"launcher: {status}, not 137\n{job}")
 
     def held(self, hold):
-        """A job during which hold(job) happens: status 0 and an undisturbed run's bytes."""
+        """Runs a job during which hold(job) stops processes: status 0 and the bytes of an
+        undisturbed run.
+        """
         prompts = self.prompts(1500)
         expected = self.work / "expected.jsonl"
         self.shoal.must("generate", "--model", self.model, "--input", prompts, "--output", expected,
@@ -295,7 +301,8 @@ class LostRankTest:
         done = run([TESTS / "mpirun.sh", 3, self.mpi_unit, "watchdog"], 60, {"SHOAL_TEST_STARVE": "1"})
         took_s = time.monotonic() - since
         expect(done.status == 76, f"{done}")
-        # by one of two watchers in each of two tests; a busy machine may truly starve another rank
+        # One of two watchers reports it in each of two tests; on a busy machine another rank may
+        # really starve.
         told = len(re.findall("rank 2 on host .* has been waiting for a CPU", done.err))
         expect(2 <= told <= 4, f"said {told} times, not once for each watch\n{done}")
         silent = [float(m[4]) for m in LOST.finditer(done.err) if m[1] == "2"]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What a job says of itself: --metrics adds up, --trace is a well-nested timeline, neither changes a byte.
+"""Tests what a job reports about itself: --metrics adds up, --trace is a well-nested timeline, and
+neither changes a byte.
 
-usage: metrics.py SHOAL WORK_FOLDER
-One rank, tp 2, pp 2 and dp 2 on the demo model.
+usage: metrics.py SHOAL WORK_FOLDER On the demo model with one rank, tp 2, pp 2 and dp 2.
 """
 import json
 import random
@@ -19,7 +19,7 @@ QUANTILES = ["min", "p50", "p90", "p95", "p99", "max"]
 
 
 def check_latencies(found, n_ok, n_generated):
-    """n_ok requests without error generated n_generated tokens."""
+    """n_ok requests ended without error and generated n_generated tokens."""
     wanted = {"ttft": n_ok, "tpot": n_ok, "itl": n_generated - n_ok, "e2e": n_ok}
     expect(set(found) == set(wanted), f"latencies: {sorted(found)}")
     for name, n in wanted.items():
@@ -31,7 +31,7 @@ def check_latencies(found, n_ok, n_generated):
 
 
 def check_times(found, n_rows):
-    """The parts of each rank's time, and the stages' means of them."""
+    """The parts of each rank's time add up, and the stages have the means of their ranks."""
     layout = found["layout"]
     expect(len(found["ranks"]) == layout["ranks"] and len(found["stages"]) == layout["pp"], "ranks")
     for part in found["ranks"] + found["stages"]:
@@ -49,7 +49,7 @@ def check_times(found, n_rows):
 
 
 def check_metrics(found, rows):
-    """found: the JSON; rows: the output's, by custom_id."""
+    """found: the metrics JSON; rows: the output's rows by custom_id."""
     bad = [r for r in rows.values() if "error" in r]
     good = [r for r in rows.values() if "error" not in r]
     n_prompt = sum(r["usage"]["prompt_tokens"] for r in good)
@@ -65,12 +65,12 @@ def check_metrics(found, rows):
     expect(0 < blocks["mean_used"] <= blocks["peak_used"] <= blocks["total"], blocks)
     expect(0 <= found["prefix_hit_rate"] <= 1, "hit rate")
     check_latencies(found["latency_s"], len(good), n_generated)
-    # the last token of a request is never computed, nor are rows that the cache had
+    # Not computed: the last token of a request, and tokens that the prefix cache had.
     check_times(found, n_prompt + n_generated - len(good) - found["prefix_hit_tokens"])
 
 
 def check_nesting(spans, what):
-    """Spans of one rank lie inside each other or apart; times in whole ns."""
+    """Spans of one rank are nested or disjoint; times are whole ns."""
     open_ends = []
     for begin, end, name in sorted((b, -e, n) for b, e, n in spans):
         end = -end

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Journals that an earlier version of shoal wrote still resume, and still refuse other flags.
+"""Tests that journals written by an earlier version of shoal still resume, and are still refused
+with other flags.
 
-usage: old_journals.py SHOAL WORK_FOLDER
-The journals of tests/golden/journals were written at commit 0067aa1, by `shoal generate` and `shoal score` over
-in.jsonl there, with the flags in JOBS:
+usage: old_journals.py SHOAL WORK_FOLDER The journals of tests/golden/journals were written at
+commit 0067aa1, by `shoal generate` and `shoal score` over in.jsonl there, with the flags in
+JOBS:
   drained    ended by SIGUSR1 with 3 of 14 rows done, 1 row half done and nothing in the output
   scored     complete; a part of the input, with a capacity factor
   quantized  complete; a part of the input, with int8 weights, f32 activations and an int8 KV cache
-Each job goes on with the same flags and comes to the same rows as a run without a journal. With one flag changed
-it is refused and the flag is named.
+Each job resumes with the same flags and gives the rows of a run without a journal. With one
+changed flag it is refused, and the flag is named.
 """
 import shutil
 import sys
@@ -17,7 +18,7 @@ from program import REPO, TESTS, Shoal, expect, fresh_folder, main_of
 
 DEMO = REPO / "models" / "demo" / "demo.h5"
 JOURNALS = TESTS / "golden" / "journals"
-# name: command, flags, a flag that differs, the sentence that refuses it
+# name: command, flags, a changed flag, the sentence that refuses it
 JOBS = {
     "drained": ("generate",
                 ["--kv-dtype", "f32", "--temperature", 0.7, "--top-k", 40, "--seed", 3, "--stop", "THE", "--stop",
@@ -42,7 +43,7 @@ class OldJournalsTest:
                           *flags, *more, journal=journal)
 
     def take(self, name, output):
-        """The journal, and the output as far as it was written."""
+        """Copies the journal, and the output as far as it was written."""
         shutil.copyfile(JOURNALS / f"{name}.journal", f"{output}.journal")
         written = JOURNALS / f"{name}.jsonl"
         output.write_bytes(written.read_bytes() if written.exists() else b"")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes an OpenAI batch file: 1,000 lines, of which 50 are broken, in 20 ways.
+"""Makes an OpenAI batch file: 1,000 lines, of which 50 are broken in 20 ways.
 
-usage: openai_lines.py FILE      (a program; requests.py imports it)
-For the tiny checkpoint llama-gqa: 320 token ids, a context of 512. Every broken line comes with the
-code and the words that its error row must have.
+usage: openai_lines.py FILE      (requests.py imports it too) For the tiny checkpoint llama-gqa:
+320 token ids, a context of 512. Each broken line comes with the code and the words that its
+error row must have.
 """
 import json
 import random
@@ -26,7 +26,7 @@ def completion(name, text, **fields):
     return envelope(name, "/v1/completions", {"prompt": text, **fields})
 
 
-# what is wrong, the error row's code, words of its sentence
+# the broken line, the error row's code, words of its message
 BROKEN = [
     (lambda n, t: '{"custom_id":"%s","method":"POST","url":"/v1/comp' % n, "invalid_json", ["JSON"]),
     (lambda n, t: "", "invalid_json", ["blank"]),
@@ -56,7 +56,7 @@ BROKEN = [
 
 
 def good(draw, name, text):
-    """Any of the fields that change an answer, few tokens each."""
+    """A good line, with random fields that change the answer and few tokens."""
     fields = draw.choice([
         {}, {"temperature": 0}, {"seed": draw.randrange(100)}, {"top_p": 0.8, "user": "u"},
         {"stop": ["e", "ab"]}, {"stop": "the"}, {"presence_penalty": 1.5},
@@ -74,7 +74,7 @@ def good(draw, name, text):
 
 
 def make():
-    """Lines as bytes; and what each is: None, or (code, words) of its error row."""
+    """The lines as bytes; and for each line None, or (code, words) of its error row."""
     draw = random.Random(11)
     broken = sorted(draw.sample(range(1, N_LINES), N_BROKEN))
     lines, kinds = [], []

@@ -1,18 +1,20 @@
-"""Deterministic covering arrays: few rows in which every pair (and chosen triples) of values occurs.
+"""Deterministic covering arrays: a few rows in which every pair (and chosen triples) of values
+occurs.
 
-Imported by law.py. Greedy, without randomness, so that the same dimensions give the same rows.
+Imported by law.py. Greedy and without randomness, so that the same dimensions always give the
+same rows.
 """
 import heapq
 import zlib
 from itertools import combinations, product
 
-CANDIDATES_MOST = 16000  # about so many rows are chosen from: all their triples are held at once
+CANDIDATES_MOST = 16000  # about this many rows are candidates, because all their triples are held in memory at once
 
 
 def tuples_of(codes, n_codes):
-    """All pairs and all triples of a row's values, as sets of numbers. codes: the row's values in the
-    order of the dimensions, each a number in 1..n_codes - 1 that stands for one value of one dimension;
-    without 0, no pair has a triple's number.
+    """All pairs and triples of a row's values, as sets of numbers. codes: the row's values in the
+    order of the dimensions. Each is a number in 1..n_codes - 1 that stands for one value of one
+    dimension. 0 is not used, so that no pair has the number of a triple.
     """
     pairs = {a * n_codes + b for a, b in combinations(codes, 2)}
     triples = {(a * n_codes + b) * n_codes + c for a, b, c in combinations(codes, 3)}
@@ -26,7 +28,7 @@ def all_rows(dimensions, allowed):
 
 
 def pairs_of(dimensions, allowed, code):
-    """The pairs of values that some allowed row of the whole product holds, as tuples_of has them."""
+    """The pairs of values that occur in any allowed row, in the form of tuples_of."""
     pairs = set()
     for a, b in combinations(dimensions, 2):
         for x, y in product(dimensions[a], dimensions[b]):
@@ -37,9 +39,10 @@ def pairs_of(dimensions, allowed, code):
 
 
 def take_all(gains, missing, taken, enough):
-    """Takes the row with most missing tuples until enough(missing) holds; returns their indices.
+    """Takes the row with the most missing tuples until enough(missing) is true. Returns the rows'
+    indices.
 
-    Gains only shrink, so a stale gain is an upper bound and one heap serves (lazy greedy).
+    Gains only shrink, so a stale gain is an upper bound and one heap suffices (lazy greedy).
     """
     heap = [(-len(gains[i] & missing), i) for i in range(len(gains)) if i not in taken]
     heapq.heapify(heap)
@@ -56,10 +59,11 @@ def take_all(gains, missing, taken, enough):
 
 
 def cover(dimensions, allowed, fixed, n_least):
-    """Rows so that every pair of values that an allowed row can hold occurs, and every triple that
-    includes a value of each of the two `fixed` dimensions (None: no triples); then, up to n_least
-    rows, those that add most triples. Ties: the earlier row of the full product. Of a product of
-    many more rows than CANDIDATES_MOST a part that looks random stands for the whole.
+    """Chooses rows in which every pair of values of an allowed row occurs, and every triple that
+    includes a value of each of the two `fixed` dimensions (None: no triples); then, up to
+    n_least rows, those that add most triples. Among equals the earlier row of the full product
+    wins. If the product has many more rows than CANDIDATES_MOST, a pseudo-random part
+    represents it.
     """
     values = [(name, value) for name in dimensions for value in dimensions[name]]
     code = {value: i for i, value in enumerate(values, 1)}

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Job arrays: the merged parts of a hostile input are byte for byte the file of one job over it.
+"""Tests job arrays: the merged parts of a hostile input are, byte for byte, the output of one job
+over it.
 
-usage: parts.py SHOAL WORK_FOLDER
-A byte order mark, CRLF, blank lines, no newline at the end, lines longer than a part, and custom_ids
-that repeat across parts: of good lines, of lines that are errors at once, and of lines that would
-only fail while they run, which the one job never lets run.
+usage: parts.py SHOAL WORK_FOLDER The input has a byte order mark, CRLF, blank lines, no newline
+at the end and lines longer than a part. custom_ids repeat across parts: of good lines, of lines
+that fail at once, and of lines that would fail only while they run, which the single job
+therefore never runs.
 """
 import json
 import sys
@@ -17,7 +18,9 @@ N_PARTS = 7
 
 
 def make_input(one_token):
-    """one_token: a word of one token, the only one allowed, which then may not come twice."""
+    """one_token: a token and its text. Some lines allow this token only and forbid that it comes
+    twice.
+    """
     dead_end = {"prompt": "x", "allowed_token_ids": one_token["ids"], "max_tokens": 4,
                 "bad_words": [one_token["text"] * 2], "temperature": 0}
     lines = [{"custom_id": "a", "prompt": "First", "max_tokens": 3},
@@ -52,7 +55,7 @@ class PartsTest:
         return output
 
     def find_token(self):
-        """A token whose text, twice, is the token twice."""
+        """Finds a token whose text, repeated, is tokenized as the token twice."""
         self.input.write_text(json.dumps({"prompt": "KING", "max_tokens": 12, "temperature": 0}))
         ids = json.loads(self.generate("probe").read_text())["token_ids"]
         for i in sorted(set(ids)):
@@ -88,7 +91,7 @@ class PartsTest:
         self.merge_refuses(parts, whole)
 
     def merge_refuses(self, parts, whole):
-        """Wrong parts are named in a sentence; through a link the merge goes to its target."""
+        """Wrong parts are named in a sentence. Through a symlink the merge goes to its target."""
         one_of_two = self.generate("half", "--input-part", "1/2")
         copy = self.work / "copy.jsonl"
         for end in ("", ".journal"):

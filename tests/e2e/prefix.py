@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Prompts that begin alike: the same bytes with the prefix cache on and off, and less work.
+"""Tests prompts with common prefixes: the same bytes with the prefix cache on and off, and less
+work with it.
 
-usage: prefix.py SHOAL WORK_FOLDER
-One rank, tp 2, pp 2 and dp 2 on the demo model, with blocks in plenty and hardly any (preemptions),
-whole prompts and chunks. What a run says in its report is held against a trie of the prompts.
+usage: prefix.py SHOAL WORK_FOLDER On the demo model with one rank, tp 2, pp 2 and dp 2; with
+plenty of blocks and with hardly any (preemptions); with whole prompts and chunks. The tokens
+that a run reports as saved are compared with a trie of the prompts.
 """
 import json
 import random
@@ -21,8 +22,10 @@ LAYOUTS = {"one rank": ([], 0), "tp 2": (["--tp", "2"], 2), "pp 2": (["--pp", "2
 
 
 def lines_and_bound(n_vocab):
-    """Lines over shared headers of token ids, some cut short, two of them equal; and how many
-    tokens a cache of whole blocks without limits could save, the last of a prompt never."""
+    """Lines over shared prefixes of token ids, some cut short, two of them equal; and the number
+    of tokens that a cache of whole blocks without limits could save. The last token of a prompt
+    is never saved.
+    """
     draw = random.Random(33)
     headers = [[draw.randrange(n_vocab) for _ in range(280 + 40 * h)] for h in range(N_HEADERS)]
     prompts = [headers[draw.randrange(N_HEADERS)][:draw.choice([400, 400, 400, 100])] +
@@ -47,7 +50,7 @@ class PrefixTest:
         write_lines(self.work / "in.jsonl", self.lines)
 
     def run(self, cache, flags, ranks):
-        """The output's bytes and the report."""
+        """The output's bytes and the job's report."""
         output, report = self.work / "out.jsonl", self.work / "report.json"
         for path in (output, report):
             path.unlink(missing_ok=True)
@@ -85,7 +88,9 @@ class PrefixTest:
         return base
 
     def check_refusals(self):
-        """Off where a row may not serve another request, whatever the flag says."""
+        """The cache is off, whatever the flag says, if a row's values may not serve another
+        request.
+        """
         _, found = self.run("on", ["--capacity-factor", "1.0"], 0)
         expect(found["prefix_hit_tokens"] == 0 and not found["prefix_cache"], "capacity factor")
         done = self.shoal("generate", "--model", DEMO, "--input", self.work / "in.jsonl",

@@ -1,6 +1,6 @@
-"""Starting shoal from tests: one rank or many, with a time limit, and what it wrote.
+"""Starts shoal from tests, on one rank or many, with a time limit, and returns its outputs.
 
-Imported by the drivers beside it. Standard library only.
+Imported by the drivers in this folder. Standard library only.
 """
 import hashlib
 import json
@@ -20,7 +20,7 @@ FAILED = 1
 
 
 class Run:
-    """One finished run: argv, exit status (None: it was still running at the limit), outputs."""
+    """A finished run: argv, exit status (None: it exceeded the time limit) and outputs."""
 
     def __init__(self, argv, status, out, err):
         self.argv, self.status, self.out, self.err = argv, status, out, err
@@ -32,7 +32,7 @@ class Run:
 
 
 def run(argv, limit_s=120, env=None):
-    """Runs argv in a process group of its own, which is ended as a whole at the limit."""
+    """Runs argv in its own process group; at the time limit the whole group is killed."""
     argv = [str(a) for a in argv]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, errors="replace",
@@ -48,21 +48,22 @@ def run(argv, limit_s=120, env=None):
 
 
 class Shoal:
-    """The binary under test. Jobs keep no journal unless a test asks for it: a second run of a
-    finished job would do nothing, and prove nothing of the layout that it was given."""
+    """The binary under test. Jobs keep no journal unless a test asks for one: a second run of a
+    finished job would do nothing, and so would not test the layout that it was given.
+    """
 
     def __init__(self, path):
         self.path = str(Path(path).resolve())
 
     def __call__(self, *args, ranks=0, limit_s=120, env=None, journal=False):
-        """ranks 0: the binary alone, without a launcher."""
+        """Runs shoal. ranks 0: the binary alone, without a launcher."""
         launcher = [TESTS / "mpirun.sh", ranks] if ranks else []
         flags = ["--no-journal"] if args[0] in ("generate", "score") and not journal else []
         argv = [*launcher, self.path, *args, *flags]
         if not ranks:
             return run(argv, limit_s, env)
-        # Open MPI's session folders lie in TMPDIR, and two launchers that start and end together
-        # can take them from each other
+        # Open MPI keeps session folders in TMPDIR. Two launchers that start and end at the same
+        # time can delete each other's.
         with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as folder:
             return run(argv, limit_s, {"TMPDIR": folder, **(env or {})})
 
@@ -74,7 +75,7 @@ class Shoal:
 
 
 class Failure(Exception):
-    """A test's sentence."""
+    """A test's failure; its text is printed."""
 
 
 def expect(condition, sentence):
@@ -83,7 +84,7 @@ def expect(condition, sentence):
 
 
 def read_rows(path):
-    """The result lines of a file, by custom_id."""
+    """The rows of an output file, by custom_id."""
     rows = {}
     for line in Path(path).read_bytes().splitlines():
         row = json.loads(line)
@@ -93,14 +94,16 @@ def read_rows(path):
 
 
 def hash_rows(path):
-    """SHA-256 over a result file's lines, sorted by custom_id: the order of the input is no part."""
+    """SHA-256 over an output file's lines, sorted by custom_id, so that their order does not
+    matter.
+    """
     lines = Path(path).read_bytes().splitlines(keepends=True)
     lines.sort(key=lambda line: json.loads(line)["custom_id"])
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
 def fresh_folder(path):
-    """An empty folder at path, whatever stood there."""
+    """Makes path an empty folder, whatever was there."""
     shutil.rmtree(path, ignore_errors=True)
     Path(path).mkdir(parents=True)
     return Path(path)
@@ -112,7 +115,7 @@ def write_lines(path, rows):
 
 
 def main_of(test):
-    """Runs test(); a Failure is printed and becomes the exit status."""
+    """Runs test(). A Failure is printed and becomes exit status 1."""
     sys.stdout.reconfigure(line_buffering=True)
     try:
         sys.exit(test() or 0)

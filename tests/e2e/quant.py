@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""shoal quantize, and running what it makes.
+"""Tests shoal quantize, and running the files that it writes.
 
-usage: quant.py SHOAL WORK_FOLDER MODEL
-MODEL: demo, or one of tests/golden/models. For every kind of format: the file is the same from any
-number of ranks and threads; its checksums are right; with --activations f32 its rows are those of
-the same file turned into f32, digit for digit; with int8 activations they are near. int8's
-groups keep them nearer than a scale for each output. The journal refuses to mix both. Codes are
-not quantized twice.
+usage: quant.py SHOAL WORK_FOLDER MODEL MODEL: demo, or one of tests/golden/models. For every
+quantized format: the file is the same from any number of ranks and threads, and its checksums
+are right. With --activations f32 its rows equal, digit for digit, those of the same file
+converted to f32; with int8 activations they are near. int8 with groups is nearer than with one
+scale per output. A journal refuses to mix the two. Quantized values are not quantized again.
 """
 import json
 import re
@@ -21,8 +20,8 @@ FORMATS = {form: ["--format", form]
 FORMATS["int8-channels"] = ["--format", "int8", "--policy",
                             "embedding=int8,head=int8,attention=int8,ffn=int8,experts=int8"]
 DEMO = REPO / "models" / "demo"
-# mean difference of a token's log-probability that int8 activations may make: random networks have
-# logits of tens, where nothing averages errors out, and experts that flip
+# The largest mean difference of a token's log-probability that int8 activations may cause. Random
+# networks have logits of tens, where errors do not average out, and experts that flip.
 BOUND = {"demo": 0.025, "llama-gqa": 0.1, "smollm-tied": 0.25, "mixtral": 0.2,
          "qwen3-moe-mixed": 0.15}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""shoal quantize with calibration: the same file from any number of ranks, files that generate, and
-a sentence for what cannot be. Of the other families: with 8-bit codes every method stays near the source, so
-scales were folded where they may be.
+"""Tests shoal quantize with calibration: the same file from any number of ranks, files that
+generate, and a sentence for each error. For the other families: with 8 bits every method stays
+near the source, so scales were folded only where that is allowed.
 
 usage: quantize.py SHOAL WORK_FOLDER methods|families|errors
 """
@@ -15,7 +15,8 @@ from program import GOLDENS, REPO, Shoal, expect, fresh_folder, main_of, read_ro
 LIMIT_S = 120
 DEMO = REPO / "models" / "demo"
 SOURCES = {"dense": GOLDENS / "llama-gqa" / "hf", "moe": GOLDENS / "qwen3-moe" / "hf"}
-# with latent attention, shared experts, dense layers, biases, clipping, multipliers, fused experts
+# Families with latent attention, shared experts, dense layers, biases, clipping, multipliers, fused
+# experts.
 FAMILIES = ["deepseek-v2", "deepseek-v3", "qwen2-moe", "glm4-moe", "granite-moe", "olmoe-clip",
             "gpt-oss", "mixtral", "qwen2"]
 METHODS = {"gptq": "int4-g32", "awq": "int4-g32", "smoothquant": "int8"}
@@ -35,7 +36,7 @@ class QuantizeTest:
         self.shoal.must("convert", source, self.work / f"{name}.h5")
         n_vocab = json.loads((source / "config.json").read_text())["vocab_size"]
         draw = random.Random(5)
-        # seven texts: four ranks have unequal shares of them
+        # Seven texts, so that four ranks have unequal shares.
         write_lines(self.set, [dict(custom_id=str(i), prompt_token_ids=[
             draw.randrange(n_vocab) for _ in range(length)])
             for i, length in enumerate([40, 7, 60, 33, 64, 21, 50])])
@@ -49,7 +50,7 @@ class QuantizeTest:
         expect(row.get("error") is None, f"{model}: {row}")
 
     def same_file(self, name, label, *flags):
-        """From 1 and 4 ranks, and not what rounding to nearest makes."""
+        """The same file from 1 and 4 ranks, different from rounding to nearest."""
         files = {}
         for ranks in (1, 4):
             to = self.work / f"{name}-{label}-{ranks}.h5"
@@ -69,7 +70,7 @@ class QuantizeTest:
         made["damping"] = self.same_file(name, "damping", "--method", "gptq", "--format",
                                          "int4-g32", "--damping", "0.05")
         expect(len(made["order"]) == len(made["gptq"]), f"{name}: an order that needs room")
-        # one MiB holds few second moments: several passes, the same bytes
+        # 1 MiB holds few second moments: several passes must give the same bytes.
         passes = self.same_file(name, "passes", "--method", "gptq", "--format", "int4-g32",
                                 "--memory", "1")
         expect(passes == made["gptq"], f"{name}: --memory changed the file")
@@ -84,7 +85,7 @@ class QuantizeTest:
         return [x for _, row in sorted(read_rows(out).items()) for x in row["logprobs"][1:]]
 
     def family(self, name):
-        """Each method stays as near to the source as rounding to nearest does."""
+        """Each method stays as near to the source as rounding to nearest."""
         self.prepare(name)
         want = self.scores(self.work / f"{name}.h5")
         given, away = ("--calibration", self.set, "--min-tokens", "4"), {}
@@ -104,7 +105,7 @@ class QuantizeTest:
         print(f"  {name}: " + ", ".join(f"{m} {x:.4f}" for m, x in away.items()))
 
     def errors(self):
-        """What rounding adds to the outputs of the demo model's linears, by each method."""
+        """The error that each method adds to the outputs of the demo model's linears."""
         text = " ".join(json.loads(line)["prompt"] for line in
                         (DEMO / "prompts.jsonl").read_text().splitlines())
         write_lines(self.set, [dict(custom_id=str(i), prompt=text[400 * i:400 * i + 400])

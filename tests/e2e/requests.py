@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Request fields, whole program: against transformers, and an OpenAI batch file with broken lines.
+"""Tests request fields through the whole program: against transformers, and with an OpenAI batch
+file that has broken lines.
 
 usage: requests.py SHOAL WORK_FOLDER golden|openai
 """
@@ -74,7 +75,7 @@ class RequestsTest:
         expect(set(seen) == set(golden["kept"]), f"{set(seen)} were drawn of {golden['kept']}")
 
     def check_choices(self, rows):
-        """The i-th answer is the same for every n, and another one than the others."""
+        """The i-th answer is the same for every n, and differs from the others."""
         answers = [c["token_ids"] for c in rows["n3"]["choices"]]
         expect(len({tuple(a) for a in answers}) == 3, f"answers: {answers}")
         expect([c["token_ids"] for c in rows["n2"]["choices"]] == answers[:2] and

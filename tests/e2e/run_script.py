@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tests/run.sh itself: in a folder of its own, with a cmake that builds nothing and a ctest that prints what a
-run with these failures prints.
+"""Tests tests/run.sh itself: in its own folder, with a fake cmake that builds nothing and a fake
+ctest that prints given failures.
 
 usage: run_script.py WORK_FOLDER
 """

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Two ranks of a program that was compiled with sanitizers: every axis once, no finding.
+"""Runs a program compiled with sanitizers on two ranks, once for each parallel axis, and expects
+no finding.
 
 usage: sanitized.py SHOAL WORK_FOLDER
 """

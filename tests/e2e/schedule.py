@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What the scheduler promises of whole jobs.
+"""Tests the scheduler with whole jobs.
 
 usage: schedule.py SHOAL WORK_FOLDER CASE
-  headers   700 prompts over 7 headers: at least 90 % of the tokens that a trie says could be
-            saved are saved; any order, caches on or off, preemption and killed runs: the same bytes
-  headers_long the same of 2,000 prompts over 20 headers
-  dry_run   --dry-run on 20,000 and 220,000 lines: the same memory; rows that depend on nothing but
-            their lines; a killed dry run goes on
-  replicas  replicas that run out of work one after the other, and some that never have any: no run
-            hangs, the same bytes
-Prints what was saved, how fast, and how much memory was used.
+  headers       700 prompts over 7 shared prefixes: at least 90 % of the tokens that a trie shows to be common
+                are saved; the bytes are the same in any order, with caches on or off, with preemption and kills
+  headers_long  the same with 2,000 prompts over 20 prefixes
+  dry_run       --dry-run on 20,000 and 220,000 lines: the same memory; rows depend on nothing but their lines; a
+                killed dry run resumes
+  replicas      replicas that run out of work one after the other, and some that never have any: no run hangs,
+                the same bytes
+Prints the tokens saved, the speed, and the memory used.
 """
 import json
 import random
@@ -24,12 +24,14 @@ N_VOCAB = 2000
 N_HEADERS, PER_HEADER = 7, 100
 N_HEADERS_LONG = 20
 SAVED_LEAST = 0.90
-GROWTH_MAX_KIB = 8 * 1024  # from 20,000 to 220,000 lines without ids (test_id_spill has those)
+GROWTH_MAX_KIB = 8 * 1024  # from 20,000 to 220,000 lines without ids (test_id_spill has lines with ids)
 CACHE_MAX_KIB = 80 * 1024
 
 
 def header_lines(n_headers):
-    """Prompts over shared headers of 550 to 850 tokens, in random order; greedy, seeded, unseeded."""
+    """Prompts over shared prefixes of 550 to 850 tokens, in random order; greedy, seeded and
+    unseeded.
+    """
     draw = random.Random(66)
     headers = [[draw.randrange(N_VOCAB) for _ in range(draw.randrange(550, 850))]
                for _ in range(n_headers)]
@@ -41,8 +43,9 @@ def header_lines(n_headers):
 
 
 def trie_bound(lines):
-    """Tokens that stood in an earlier prompt, from the first on; the last of a prompt is always
-    computed. This counts single tokens, while the cache shares blocks of 64."""
+    """The number of tokens that begin an earlier prompt too. The last token of a prompt is always
+    computed. This counts single tokens, while the cache shares blocks of 64.
+    """
     root, bound = {}, 0
     for line in lines:
         at = root
@@ -69,8 +72,9 @@ class ScheduleTest:
         return self.output.read_bytes(), json.loads(self.report.read_text())
 
     def interrupted(self, *flags):
-        """A run that is killed twice, with every token in the journal, and resumed; in tokens that
-        were taken over."""
+        """Kills a run twice and resumes it, with every token in the journal, so that it resumes in
+        the middle of answers.
+        """
         journal = self.output.with_name(self.output.name + ".journal")
         for path in (self.output, journal):
             path.unlink(missing_ok=True)
@@ -119,7 +123,7 @@ class ScheduleTest:
               "tokens were taken over")
 
     def dry(self, name, *flags):
-        """The largest resident set of a dry run, and its seconds."""
+        """The peak resident memory of a dry run, and its seconds."""
         output = self.work / f"{name}.out"
         for path in (output, self.work / f"{name}.out.journal"):
             path.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Guessed tokens: the same bytes with --speculate off, auto, 1 and 7, and fewer steps.
+"""Tests speculative decoding: the same bytes with --speculate off, auto, 1 and 7, and fewer steps.
 
-usage: speculate.py SHOAL WORK_FOLDER
-One rank, tp 2, pp 2 and dp 2 on the demo model, KV types, blocks in plenty and hardly any, a killed
-and resumed job, and an audit of its file. Prompts repeat themselves, lines ask for all that hangs on
-a draw: temperature, penalties, forms, stop strings, log-probabilities, several answers, beams.
+usage: speculate.py SHOAL WORK_FOLDER On the demo model with one rank, tp 2, pp 2 and dp 2,
+several KV types, plenty of blocks and hardly any, a killed and resumed job, and an audit of its
+file. Prompts repeat themselves. Lines use everything that affects a draw: temperature,
+penalties, grammar constraints, stop strings, log-probabilities, several answers, beam search.
 """
 import json
 import random
@@ -55,7 +55,7 @@ class SpeculateTest:
                 *flags]
 
     def run(self, speculate, flags, ranks):
-        """The output's bytes and the report."""
+        """The output's bytes and the job's report."""
         done = self.shoal.must(*self.argv(speculate, *flags, "--restart"), ranks=ranks,
                                env={"OMP_WAIT_POLICY": "passive"})
         found = json.loads(self.report.read_text())
@@ -63,7 +63,9 @@ class SpeculateTest:
         return self.output.read_bytes(), found
 
     def check(self, name, flags, ranks, base, ways):
-        """All ways give base, and where few run together, with fewer steps than off."""
+        """Every value of --speculate gives the bytes `base`, and values other than off take fewer
+        steps.
+        """
         n_steps = None
         for way in ways:
             got, found = self.run(way, flags, ranks)
@@ -80,7 +82,9 @@ class SpeculateTest:
         return base
 
     def killed_and_resumed(self, first, then, commit):
-        """Killed within that commit, begun again; None: the default way to guess. The report."""
+        """Kills the job within the given commit and resumes it. None: the default of --speculate.
+        Returns the report.
+        """
         few = ["--max-batch", "3", "--checkpoint-tokens", "5"]
         done = self.shoal(*self.argv(first, *few, "--restart", "--failpoint",
                                      f"journal_write:{commit}"), journal=True)
@@ -89,8 +93,10 @@ class SpeculateTest:
         return json.loads(self.report.read_text())
 
     def check_resume(self, base, first, then):
-        """Commits go by the clock: a slow machine's first ones hold no answers yet, a fast one makes
-        few. So the first that leaves something to resume, and something to guess."""
+        """Resumes after a kill. Commits go by the clock: on a slow machine the first commits hold
+        no answers yet, and a fast machine makes few. So it takes the first commit that leaves
+        something to resume and to guess.
+        """
         for commit in range(2, 30):
             found = self.killed_and_resumed(first, then, commit)
             expect(self.output.read_bytes() == base, "other bytes after a kill")

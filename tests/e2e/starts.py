@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Starts and ends that MPI or a launcher could spoil.
+"""Tests starts and ends of jobs that MPI or a launcher could spoil.
 
-usage: starts.py SHOAL STOPPED_LAUNCHER WORK_FOLDER [--starts N] [--side-by-side N]
-Many processes without a launcher start and end together: none may need what another removes. Open MPI
-gives all of a user's on a host one session folder, and one that ends removed it between another's two
-mkdirs: 30 of 1500 starts, 16 side by side, on two busy cores. So few as CI starts catch that only often;
-what catches it always are TMPDIRs where no folder can be made.
-A launcher that has no time for its ranks' goodbyes does not fail the job (STOPPED_LAUNCHER is a library
-that stops it just then).
-A launcher that hangs behind its ranks, as mpirun may, is ended by jobs/shoal-job, and no other one.
-Prints how many started. Needs no network.
+usage: starts.py SHOAL STOPPED_LAUNCHER WORK_FOLDER [--starts N] [--side-by-side N] Many
+processes without a launcher start and end at the same time. None may need a folder that another
+removes: Open MPI uses one session folder per user and host, and a process that ended removed it
+between another's two mkdirs (30 of 1500 starts, 16 at a time, on two busy cores). The few
+starts in CI catch that only sometimes; TMPDIRs in which no folder can be made catch it always.
+
+A launcher that is too slow for its ranks' last messages must not fail the job (STOPPED_LAUNCHER
+is a library that stops the launcher at that moment). A launcher that hangs after its ranks have
+ended, as mpirun may, is killed by jobs/shoal-job, and no other launcher is.
+
+Prints the number of starts. Needs no network.
 """
 import argparse
 import collections
@@ -37,7 +39,7 @@ class Starts:
         return output
 
     def without_folders(self):
-        """Where TMPDIR is long, or cannot hold anything: as anywhere else."""
+        """A long TMPDIR, or one that cannot hold anything, changes nothing."""
         no_folder = self.work / "file"
         no_folder.touch()
         long = self.work / ("x" * 200) / ("y" * 200)  # longer than a socket's path may be
@@ -48,7 +50,7 @@ class Starts:
         expect(not os.listdir(long), f"left in TMPDIR: {os.listdir(long)}")
 
     def one_of_many(self, _):
-        """Starts MPI and ends at once: the output's folder is not there."""
+        """Starts MPI and ends at once, because the output's folder does not exist."""
         return run([self.shoal.path, "generate", "--model", DEMO, "--input", self.input, "--output",
                     self.work / "nowhere" / "out.jsonl", "--no-journal", "--threads", 1],
                    env={"TMPDIR": str(self.tmp)})
@@ -66,7 +68,9 @@ class Starts:
         print(f"{len(done)} of {len(done)} started, {self.args.side_by_side} side by side")
 
     def launcher_that_is_slow(self):
-        """The job ended with status 1, "exiting improperly", in each of 5 runs before ranks waited for it."""
+        """Before ranks waited for the launcher, the job ended with status 1, "exiting improperly",
+        in each of 5 runs.
+        """
         output = self.work / "slow.jsonl"
         done = run([REPO / "tests" / "mpirun.sh", 3, "-x", f"LD_PRELOAD={self.args.stopped_launcher}",
                     self.shoal.path, "generate", "--model", DEMO, "--input", self.input, "--output",
@@ -83,7 +87,9 @@ class Starts:
                    {"SLURM_JOB_ID": "", "SHOAL_LOOK_S": "0.3", "SHOAL_RESTART_WAIT_S": "0"})
 
     def launcher_that_hangs(self):
-        """What becomes a sleep keeps the ended child, and never asks after it."""
+        """The script becomes a sleep that keeps its ended child unreaped, like a launcher that
+        hangs.
+        """
         again = self.work / "again"
         done = self.under_shoal_job(f"[ -e {again} ] && exit 0\ntouch {again}\ntrue &\nexec sleep 1000")
         expect(done.status == 0 and "the launcher hangs: killed" in done.err and

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The run of docs/tour.md calls every function that the page names.
+"""Tests that the example of docs/tour.md calls every function that the page names.
 
-usage: tour.py SHOAL GCOV OBJECTS WORK_FOLDER; tour.py --skip REASON; tour.py --self-test proves that it can fail.
-SHOAL is a program whose files that the page names were compiled with --coverage (CMakeLists.txt beside this
-file); OBJECTS the folder of their objects, where a run leaves its counts. The page's own request and command are
-run: the request on line 7, among prompts of the demo; the command with this program and files of WORK_FOLDER.
+usage: tour.py SHOAL GCOV OBJECTS WORK_FOLDER; tour.py --skip REASON; tour.py --self-test proves
+that it can fail. SHOAL is a program in which the files that the page names were compiled with
+--coverage (see CMakeLists.txt beside this file). OBJECTS is the folder of their objects, where
+a run leaves its counts. The test runs the page's own command, with this program and files of
+WORK_FOLDER, over prompts of the demo; the page's request is line 7 of them.
 """
 import json
 import re
@@ -19,7 +20,7 @@ PAGE = REPO / "docs" / "tour.md"
 STOP = re.compile(r"^`([^`]+\.c)`: (`.*`)", re.MULTILINE)
 REQUEST = re.compile(r"^\{\"custom_id\".*\}$", re.MULTILINE)
 COMMAND = re.compile(r"^(\S+=\S+ )*mpirun -n (\d+) shoal (.*)$", re.MULTILINE)
-LINE = 7  # of the request
+LINE = 7  # the request's line
 N_LINES, N_TOKENS = 12, 8  # of the input; of the other lines' answers
 
 
@@ -30,7 +31,7 @@ def named(page):
 
 
 def body_lines(source, function):
-    """The numbers of the lines of a function's body; none where the file does not define it."""
+    """The line numbers of a function's body; none if the file does not define it."""
     lines = source.splitlines()
     start = re.compile(rf"\S.*\b{function}\(")
     for first, line in enumerate(lines, 1):
@@ -40,7 +41,9 @@ def body_lines(source, function):
 
 
 def times(name, function, calls):
-    """How often a function was called; of one that is always inlined: how often its lines ran. None: unknown."""
+    """How often a function was called; for an always-inlined function, how often its lines ran.
+    None: unknown.
+    """
     if (name, function) in calls:
         return calls[name, function]
     path = REPO / name
@@ -50,7 +53,9 @@ def times(name, function, calls):
 
 
 def uncalled(page, calls):
-    """Sentences about what the page names; calls: {(file, function or line): times}."""
+    """Sentences about functions that the page names but the run did not call. calls: {(file,
+    function or line): times}.
+    """
     for name, function in named(page):
         n = times(name, function, calls)
         if not n:
@@ -58,7 +63,9 @@ def uncalled(page, calls):
 
 
 def add_counts(report, calls):
-    """Adds a gcov report's functions and lines; clones of a function, name.clone, count as that function."""
+    """Adds a gcov report's counts of functions and lines. Clones of a function (name.clone) count
+    as the function.
+    """
     for source in report["files"]:
         path = (Path(report["current_working_directory"]) / source["file"]).resolve()
         name = str(path.relative_to(REPO) if path.is_relative_to(REPO) else path)

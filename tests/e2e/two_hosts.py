@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Jobs on two hosts: every kind of parallelism across the link, and a link that is slow.
+"""Tests jobs on two hosts: every kind of parallelism across the link, and a slow link.
 
 usage: two_hosts.py SHOAL WORK_FOLDER CASE
-  same       tp, pp, ep and dp across the link: the bytes of one rank
-  slow_link  a link of 100 Mbit/s: the layout that is chosen when none is given is ahead of the worst
-             one; prints what every layout of four ranks does
-The hosts are network namespaces (hosts.py): needs root, else skipped. A lost link is lost_rank.py's.
+  same       tp, pp, ep and dp across the link give the bytes of one rank
+  slow_link  a link of 100 Mbit/s: the layout chosen by default is faster than the worst one; prints the speed of
+             every layout of four ranks
+The hosts are network namespaces (hosts.py), which need root; without it the test is skipped.
+lost_rank.py tests a lost link.
 """
 import json
 import re
@@ -35,7 +36,9 @@ class TwoHostsTest:
         self.hosts = TwoHosts(self.work)
 
     def generate(self, model, prompts, *flags):
-        """On four ranks of two hosts; the output, what was said, and the job's own figures."""
+        """Runs on four ranks of two hosts. Returns the output, the messages, and the job's own
+        metrics.
+        """
         output, metrics = self.work / "out.jsonl", self.work / "metrics.json"
         output.unlink(missing_ok=True)
         done = run([*self.hosts.launcher(RANKS), self.shoal.path, "generate", "--model", model, "--input",

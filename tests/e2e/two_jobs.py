@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two jobs on one output: the second is refused, whatever way it came; the first one's bytes stand.
+"""Tests two jobs on one output: the second is refused, whatever path it uses, and the first one's
+bytes stay.
 
-usage: two_jobs.py SHOAL WORK_FOLDER
-Also: what a killed job leaves behind keeps nobody from resuming it, nor does an old lease of another
-host; one that is renewed does.
+usage: two_jobs.py SHOAL WORK_FOLDER Also: files that a killed job leaves behind do not prevent
+its resume, nor does an old lease of another host; a lease that is still renewed does.
 """
 import argparse
 import os
@@ -28,7 +28,7 @@ class TwoJobs(JournalTest):
         self.output.touch()
         job = Started(self, layout, *SLOW, "--watchdog", 0, *flags, env={"SLURM_JOB_ID": "4711"})
         job.wait_for("loaded ")
-        self.halt(signal.SIGSTOP)  # so that every second job finds it at work
+        self.halt(signal.SIGSTOP)  # so that every second job finds it running
         return job
 
     def halt(self, number):
@@ -75,7 +75,7 @@ class TwoJobs(JournalTest):
         self.ends("without a journal", job)
 
     def other_files(self):
-        """Every file that a job writes counts."""
+        """Every other file that a job writes is protected too."""
         report, other = self.work / "m.json", self.work / "other.jsonl"
         job = self.first("--metrics", report)
         self.refused("--metrics", ["--metrics"], other, "--metrics", report)
@@ -90,7 +90,7 @@ class TwoJobs(JournalTest):
         expect("waiting up to" not in text, text)
         job = self.first(layout="tp2")
         self.halt(signal.SIGCONT)
-        kill(job.process.pid)  # its ranks take a moment to see it
+        kill(job.process.pid)  # its ranks take a moment to notice
         job.wait()
         self.finish("resumed behind its launcher's SIGKILL")
         expect(not self.lease.exists(), "the lease was not given back")
@@ -133,7 +133,7 @@ class TwoJobs(JournalTest):
             self.other_hosts()
             self.status_of_no_job()
         finally:
-            self.halt(signal.SIGKILL)  # a failed test leaves no stopped job behind
+            self.halt(signal.SIGKILL)  # so that a failed test leaves no stopped job behind
 
 
 if __name__ == "__main__":

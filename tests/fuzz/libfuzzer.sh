@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# libfuzzer.sh PROGRAM SECONDS FOLDER [TARGET...]: libFuzzer over each target for so long; without
-# targets, over all. FOLDER keeps what was found: FOLDER/TARGET the inputs that reach new paths,
-# FOLDER/TARGET-crash-* (-leak-, -timeout-, -oom-) what must become a file of fuzz/regress/TARGET.
+# libfuzzer.sh PROGRAM SECONDS FOLDER [TARGET...]: runs libFuzzer on each target for that many
+# seconds; without targets, on all. FOLDER/TARGET keeps the inputs that reach new paths;
+# FOLDER/TARGET-crash-* (-leak-, -timeout-, -oom-) are inputs that failed and should become files of
+# fuzz/regress/TARGET.
 set -u
 program=$1 seconds=$2 folder=$3
 shift 3

@@ -1,7 +1,9 @@
-"""A Slurm of eight virtual nodes on this machine, in namespaces of its own: processes, mounts, network.
-Whatever happens to the test, nothing of it is left when its first process ends.
+"""A Slurm cluster of eight virtual nodes on this machine, in its own namespaces (processes,
+mounts, network). However the test ends, nothing of the cluster is left when its first process
+ends.
 
-Imported by slurm_test.py. Needs root, Debian's slurm-wlm, munge and iproute2; standard library only.
+Imported by slurm_test.py. Needs root, Debian's slurm-wlm, munge and iproute2; standard library
+only.
 """
 import os
 import re
@@ -24,7 +26,7 @@ OWN_NAMESPACES = ["unshare", "--mount", "--uts", "--pid", "--net", "--fork", "--
 DONE_STATES = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY",
                "BOOT_FAIL", "DEADLINE"}
 
-# OverTimeLimit: shoal aims at the limit itself; the minute behind it is for machines that stand still
+# OverTimeLimit: shoal aims at the limit itself; the extra minute is for machines that stand still.
 CONFIG = """ClusterName=shoal
 SlurmctldHost=localhost(127.0.0.1)
 SlurmUser=root
@@ -78,13 +80,13 @@ def missing():
 
 
 def in_namespaces(argv):
-    """Runs argv there; a shell as first process takes in what daemons leave behind."""
+    """Runs argv in new namespaces, with a shell as first process that reaps orphaned daemons."""
     return subprocess.run([*OWN_NAMESPACES, "bash", "-c", '"$@" & wait $!; exit $?', "bash", *argv],
                           check=False).returncode
 
 
 def steps_of(job_id):
-    """Ids of the daemons that run a job's steps."""
+    """The ids of the daemons that run a job's steps."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -96,11 +98,11 @@ def steps_of(job_id):
 
 
 class Cluster:
-    """folder: for configuration and state; a short path (sockets lie in it)."""
+    """folder: for configuration and state. Its path must be short, because it holds sockets."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        self.held = {}  # requeued jobs: since when
+        self.held = {}  # requeued jobs: since when they are held
         self.lost = set()  # nodes that were killed
         os.environ["SLURM_CONF"] = str(self.folder / "slurm.conf")
 
@@ -137,7 +139,7 @@ class Cluster:
             time.sleep(0.5)
 
     def start_node(self, node):
-        """slurmd in a mount and host name of its own, as on a machine that was just booted."""
+        """Starts slurmd with its own mounts and host name, as on a machine that was just booted."""
         shutil.rmtree(self.folder / "tmp" / node)  # PMIx would trip over a killed step's files
         (self.folder / "tmp" / node).mkdir()
         self._must("unshare", "--mount", "--uts", "sh", "-c",
@@ -147,7 +149,7 @@ class Cluster:
         self.lost.discard(node)
 
     def kill_node(self, node):
-        """SIGKILL to slurmd, its steps and their ranks. Returns how many processes that were."""
+        """Sends SIGKILL to slurmd, its steps and their ranks. Returns the number of processes."""
         pid = int((self.folder / "run" / f"slurmd.{node}.pid").read_text())
         host = os.readlink(f"/proc/{pid}/ns/uts")
         self.lost.add(node)
@@ -180,9 +182,10 @@ class Cluster:
             time.sleep(0.3)
 
     def let_go(self):
-        """Starts requeued jobs, which Slurm holds back for two minutes; not before nothing of the
-        old start is left, or Slurm would take the new one for it, and not while a node is lost: in two
-        minutes Slurm would have noticed, a start on it hangs."""
+        """Starts requeued jobs, which Slurm holds back for two minutes. Waits until nothing of the
+        old start is left, or Slurm would mistake it for the new one; and while a node is lost,
+        because a start on it hangs (after two minutes Slurm would have noticed).
+        """
         if self.lost:
             return
         out = run(["squeue", "--noheader", "--array", "--states=PENDING", "--format=%i %A %r"]).out
@@ -193,7 +196,7 @@ class Cluster:
                 run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
 
     def submit(self, name, script, *args, flags=(), env=None):
-        """sbatch of one of jobs/'s scripts."""
+        """Submits one of the scripts of jobs/ with sbatch."""
         log = self.folder / "log" / f"{name}.job"
         done = run(["sbatch", "--parsable", f"--job-name={name}", f"--output={log}", *flags,
                     REPO / "jobs" / script, *args], 60, env)
@@ -215,7 +218,7 @@ class Job:
         self.cluster, self.name, self.id, self.log = cluster, name, job_id, log
 
     def info(self):
-        """What scontrol says, as a dictionary."""
+        """The fields that scontrol shows, as a dictionary."""
         out = run(["scontrol", "--oneliner", "show", "job", self.id]).out
         return dict(re.findall(r"(\w+)=(\S+)", out.splitlines()[0])) if out else {}
 

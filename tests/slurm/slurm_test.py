@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The job scripts of jobs/ on a real Slurm: whatever ends a job, it comes back by itself and the file
-is the uninterrupted run's.
+"""Tests the job scripts of jobs/ on a real Slurm: however a job ends, it restarts by itself, and
+the output is that of an uninterrupted run.
 
-usage: slurm_test.py SHOAL WORK_FOLDER
-Starts a cluster of eight virtual nodes (cluster.py) and stops it. Cases run side by side, as nodes get
-free; most of the time is the minute of Slurm's shortest time limit. The first session of a job that shall be
-hit is slowed: once its journal is there, its ranks stand still for most of every second. Later sessions run as
-they can. A start that crashed inside MPI is no failure: shoal-job starts it again, and the count is printed.
+usage: slurm_test.py SHOAL WORK_FOLDER Starts a cluster of eight virtual nodes (cluster.py) and
+stops it. Cases run at the same time, as nodes get free; most of the time is the minute of
+Slurm's shortest time limit. In the first session of a job that is to be interrupted, the ranks
+stand still for most of every second once the journal exists; later sessions run at full speed.
+A start that crashes inside MPI is not a failure: shoal-job starts it again, and the count is
+printed.
 """
 import ctypes
 import hashlib
@@ -28,8 +29,8 @@ from program import SKIPPED, Failure, Shoal, fresh_folder, main_of, write_lines
 DEMO = REPO / "models" / "demo" / "demo.h5"
 N_LINES = 160
 SLOW = """#!/usr/bin/env bash
-# shoal, with small batches and, once its journal is there, standing still for most of every second as long as
-# no earlier session has left rows (of an array: its second task)
+# Runs shoal with small batches. Once its journal exists, the ranks stand still for most of every
+# second, unless an earlier session has left rows (of an array: of its second task).
 for ((i = 1; i < $#; i++)); do
     next=$((i + 1))
     [ "${!i}" != --output ] || output=${!next}
@@ -58,7 +59,7 @@ exec "$SHOAL_REAL" "$@"
 def late_fence():
     """A rank of an MPI job: prints when it came to a fence of all ranks, and when it left it. Rank 0 is late."""
     pmix = ctypes.CDLL("libpmix.so.2")
-    me = ctypes.create_string_buffer(260)  # struct pmix_proc: 256 bytes of name space, the rank
+    me = ctypes.create_string_buffer(260)  # struct pmix_proc: 256 bytes of name space, then the rank
     expect(pmix.PMIx_Init(me, None, 0) == 0, "PMIx_Init")
     expect(pmix.PMIx_Fence(None, 0, None, 0) == 0, "PMIx_Fence")
     if int.from_bytes(me[256:260], sys.byteorder) == 0:
@@ -70,7 +71,9 @@ def late_fence():
 
 
 def crashes_in(text):
-    """Of a job's log: how many starts crashed inside MPI, before shoal said a word. Fails at other crashes."""
+    """The number of starts that crashed inside MPI, before shoal printed anything, from a job's
+    log. Fails at other crashes.
+    """
     n_crashes = 0
     for session in re.split(r"shoal-job: status \d+: requeued", text):
         if "shoal-job: a rank crashed" in session:
@@ -81,7 +84,7 @@ def crashes_in(text):
 
 
 def request_lines():
-    """Prompts of the demo model; every third without an id of its own, two ids twice, one error."""
+    """Prompts of the demo model: every third without an id, two ids twice, one error."""
     draw = random.Random(11)
     text = " ".join(json.loads(line)["prompt"] for line in
                     (REPO / "models" / "demo" / "prompts.jsonl").read_text().splitlines())
@@ -91,12 +94,12 @@ def request_lines():
         line = dict(prompt=text[at:at + draw.randrange(5, 120)], max_tokens=draw.randrange(20, 240),
                     temperature=draw.choice([0, 0.8, 1]))
         if i % 8 == 5:
-            line["max_tokens"] = 2  # rows that a slow session finishes
+            line["max_tokens"] = 2  # rows that even a slow session finishes
         if i % 3:
             line["custom_id"] = f"s{i}"
         lines.append(line)
     lines[50]["top_p"] = 3
-    lines[90]["custom_id"] = "s1"  # of another part of the array
+    lines[90]["custom_id"] = "s1"  # an id from another part of the array
     lines[120]["custom_id"] = "13"  # line 13's own number
     return lines
 
@@ -154,7 +157,7 @@ class SlurmTest:
         expect(found == self.sha, f"{name}: sha256 {found}, {self.sha} expected")
 
     def finished(self, job, why, n_restarts=1):
-        """The job ends by itself, after restarts, with the uninterrupted run's bytes."""
+        """The job ended by itself, after restarts, with the bytes of the uninterrupted run."""
         info = job.must_complete()
         n_restarts += crashes_in(job.text())
         expect(int(info["Restarts"]) >= n_restarts,
@@ -165,15 +168,17 @@ class SlurmTest:
         self.say(f"{job.name}: {why[0]}; requeued {info['Restarts']} times, completed, same sha256")
 
     def requeue_after(self, job, event):
-        """event(): ends the session that has rows. Waits until Slurm has put the job back because of it."""
-        before = job.restarts()  # starts that crashed
+        """Calls event(), which ends a session that has rows, and waits until Slurm has requeued
+        the job because of it.
+        """
+        before = job.restarts()  # earlier ones: starts that crashed inside MPI
         event()
         self.cluster.wait_for(f"requeue of {job.name}",
                               lambda: job.restarts() > before or job.has_ended())
         expect(job.restarts() > before, f"{job.name} was not requeued: {job.info()}\n{job.text()}")
 
     def fence(self):
-        """No rank leaves a fence before the last has come, or MPI_Init would crash."""
+        """No rank leaves a fence before the last rank has come to it, or MPI_Init would crash."""
         done = run([REPO / "jobs" / "shoal-job", "srun", "--mpi=pmix", "--nodes=2",
                     "--ntasks-per-node=2", sys.executable, __file__, "--late-fence"])
         times = [json.loads(line) for line in done.out.splitlines()]
@@ -189,8 +194,10 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(the time limit\\)", "status 75: requeued"])
 
     def warned(self):
-        """The script is told of the time limit by Slurm's signal, 120 s before it and up to 30 s earlier.
-        The limit comes that near only when there are rows; shoal itself has asked for it before."""
+        """Slurm's signal tells the script of the time limit, 120 s before it and up to 30 s
+        earlier. The test lowers the limit only when there are rows; shoal itself asked for the
+        limit before.
+        """
         job = self.submit("warned", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"])
         self.wait_at_work(job)
         minutes, _ = job.info()["RunTime"].rsplit(":", 1)
@@ -200,14 +207,18 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(SIGUSR1\\)", "status 75: requeued"])
 
     def too_early(self):
-        """The signal comes before anything could take it: nothing is lost, and the job comes back."""
+        """The signal comes before any process can handle it: nothing is lost, and the job
+        restarts.
+        """
         job = self.submit("early", "one_node.sbatch", 1, "mpirun", more=["--pp", "2"],
                           flags=["--time=1"])
         self.finished(job, ["the signal came before|drained .* \\(SIGUSR1\\)", "status 75: requeued"])
 
     def usr1(self, launcher):
-        """scancel --signal=USR1: the nodes back, the job later. Of mpirun Slurm knows the daemons only, so
-        the script is told, with --batch; srun's ranks are told either way."""
+        """scancel --signal=USR1: the nodes are free at once, and the job restarts later. Slurm
+        knows only the daemons of mpirun, so with mpirun the script is signalled (--batch);
+        srun's ranks are signalled in either case.
+        """
         job = self.submit(f"usr1-{launcher}", launcher=launcher)
         self.wait_at_work(job)
         whom = ["--batch"] if launcher == "mpirun" else []
@@ -216,7 +227,7 @@ class SlurmTest:
         self.finished(job, ["drained after \\d+ rows \\(SIGUSR1\\)", "status 75: requeued"])
 
     def cancel(self):
-        """scancel: ends for good; the same line goes on another day."""
+        """scancel ends the job for good; the same command resumes it another day."""
         job = self.submit("cancel", nodes=1)
         self.wait_at_work(job)
         run(["scancel", job.id])
@@ -229,7 +240,7 @@ class SlurmTest:
         self.say(f"scancel: CANCELLED after {n_rows} rows, not requeued; resumed, same sha256")
 
     def array(self):
-        """Five tasks over one input, one of them drained on the way, and their merge."""
+        """Five tasks over one input, one of them drained meanwhile, and their merge."""
         output = self.output("array")
         sizes = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--time=10"]
         array = self.cluster.submit("array", "array.sbatch", DEMO, self.input, output,
@@ -253,7 +264,7 @@ class SlurmTest:
         expect(again.status == 3 and part in again.err, f"a part is missing: {again}")
 
     def lost_node(self, launcher):
-        """A node's slurmd, steps and ranks are killed."""
+        """Kills a node's slurmd, steps and ranks."""
         job = self.submit(f"lost-{launcher}", launcher=launcher)
         self.wait_at_work(job)
         nodes = run(["scontrol", "show", "hostnames", job.info()["NodeList"]]).out.split()
@@ -263,7 +274,7 @@ class SlurmTest:
         self.finished(job, ["earlier runs: [1-9]\\d* rows"])
 
     def preempted(self):
-        """A job of a better partition takes the nodes."""
+        """A job of a higher partition takes the nodes."""
         job = self.submit("preempted", "preemptible.sbatch")
         self.wait_at_work(job)
         flags = [f"--nodelist={job.info()['NodeList']}"]
@@ -274,7 +285,7 @@ class SlurmTest:
         self.finished(job, ["DUE TO PREEMPTION", "earlier runs: [1-9]\\d* rows"])
 
     def refused(self):
-        """A bad checkpoint, and GPUs that would idle: said first, and the status is shoal's."""
+        """A bad checkpoint, and GPUs that would be idle: reported first, with shoal's exit status."""
         bad = self.work / "bad.h5"
         data = bytearray(DEMO.read_bytes())
         data[len(data) // 2] ^= 1
@@ -298,7 +309,7 @@ class SlurmTest:
 
     def main(self):
         with tempfile.TemporaryDirectory(prefix="shoal-slurm-") as folder:
-            os.chmod(folder, 0o755)  # munged wants its socket in reach
+            os.chmod(folder, 0o755)  # munged requires access to its socket's folder
             self.cluster = Cluster(folder)
             self.cluster.start()
             self.say("the nodes are idle")
@@ -319,14 +330,14 @@ class SlurmTest:
             running = []
             for case in cases:
                 running.append(pool.submit(case))
-                time.sleep(0.5)  # Slurm takes them in this order
+                time.sleep(0.5)  # so that Slurm takes them in this order
             for done in as_completed(running):
                 try:
                     done.result()
                 except Failure as failure:
                     print(f"FAILED: {failure}", flush=True)
                     shutil.rmtree(self.cluster.folder, ignore_errors=True)
-                    os._exit(1)  # no case is waited for
+                    os._exit(1)  # without waiting for other cases
 
 
 def main():
