@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Lists each failed test with the first line of its output that shows the failure.
 
-usage: failures.py FOLDER...    build folders in which ctest ran; FOLDER/tests.log is what ctest
-printed
+usage: failures.py FOLDER...    build folders in which ctest ran; FOLDER/tests.log is ctest's output
        failures.py --self-test  tries itself on a small project with tests that end in every way
 Prints nothing when no test failed. Only reads logs; tests/run.sh prints the list before ctest's
 summary.

@@ -2,9 +2,10 @@
 """Tests --audit: it recomputes rows of an output on another layout and finds those that were
 changed.
 
-usage: audit.py SHOAL WORK_FOLDER Runs a job on one rank and audits it on one rank and on four.
-Then audits it with one byte of a row changed, with other flags, with a changed line, with a
-shorter input and without a journal; and audits a job of scores.
+usage: audit.py SHOAL WORK_FOLDER
+Runs a job on one rank and audits it on one rank and on four. Then audits it with one byte of a row
+changed, with other flags, with a changed line, with a shorter input and without a journal; and
+audits a job of scores.
 """
 import json
 import sys

@@ -2,7 +2,8 @@
 """Tests `shoal bench`: its counts match the work, and its JSON, table, turns and drawing are
 right.
 
-usage: bench.py SHOAL WORK_FOLDER Judges no speed, because test machines are shared.
+usage: bench.py SHOAL WORK_FOLDER
+Judges no speed, because test machines are shared.
 """
 import json
 import subprocess

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A large job: 500 prompts of mixed length on 8 ranks against 1 rank, and bounded memory.
 
-usage: bulk.py SHOAL WORK_FOLDER tp 2 x pp 2 x dp 2 must write the bytes of one rank and report
-progress on stderr. An input file many times as long must not need more memory than the
-look-ahead window allows.
+usage: bulk.py SHOAL WORK_FOLDER
+tp 2 x pp 2 x dp 2 must write the bytes of one rank and report progress on stderr. An input file
+many times as long must not need more memory than the look-ahead window allows.
 """
 import json
 import random

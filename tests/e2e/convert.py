@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tests shoal convert on several ranks.
 
-usage: convert.py SHOAL WORK_FOLDER The file has the same bytes from 1, 2 and 4 ranks: for
-floats, kept quantized values and GGUF. A wrong source gives one sentence and the right status
-on any number of ranks. A convert that is killed leaves nothing under the final name, and the
-next one succeeds.
+usage: convert.py SHOAL WORK_FOLDER
+The file has the same bytes from 1, 2 and 4 ranks: for floats, kept quantized values and GGUF. A
+wrong source gives one sentence and the right status on any number of ranks. A convert that is
+killed leaves nothing under the final name, and the next one succeeds.
 """
 import json
 import os

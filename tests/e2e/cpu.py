@@ -2,9 +2,9 @@
 """The instruction sets that tests may expect on this machine: those of /proc/cpuinfo minus those
 that SHOAL_CPU hides.
 
-usage: cpu.py FEATURE    status 0: the feature (a name of /proc/cpuinfo) can be used; 1: it
-cannot Imported by the drivers in this folder and run by tests/run.sh. It does not share code
-with kernels/cpu.c on purpose.
+usage: cpu.py FEATURE    status 0: the feature (a name of /proc/cpuinfo) can be used; 1: it cannot
+Imported by the drivers in this folder and run by tests/run.sh. It does not share code with
+kernels/cpu.c on purpose.
 """
 import ctypes
 import os

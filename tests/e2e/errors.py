@@ -2,8 +2,8 @@
 """Tests wrong flags and wrong inputs: each gives a sentence and the contract's exit status, and
 all ranks end together.
 
-usage: errors.py SHOAL WORK_FOLDER Each case runs on 1 rank and on 4. A rank that stays behind
-is caught by the run's time limit.
+usage: errors.py SHOAL WORK_FOLDER
+Each case runs on 1 rank and on 4. A rank that stays behind is caught by the run's time limit.
 """
 import bz2
 import gzip

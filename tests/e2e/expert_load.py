@@ -2,9 +2,9 @@
 """Tests --expert-load: experts are placed by the loads of an earlier job, the output's bytes stay
 the same, and files that do not match are refused.
 
-usage: expert_load.py SHOAL WORK_FOLDER Models with a bias per expert, with dense layers, and
-quantized. Loads come from a run on one rank; where the experts of a real run would hardly move,
-they are replaced by steep ones.
+usage: expert_load.py SHOAL WORK_FOLDER
+Models with a bias per expert, with dense layers, and quantized. Loads come from a run on one rank;
+where the experts of a real run would hardly move, they are replaced by steep ones.
 """
 import json
 import random

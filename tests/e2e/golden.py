@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compares shoal with transformers on one tiny random checkpoint of tests/golden/models.
 
-usage: golden.py SHOAL COMPARE_LOGITS WORK_FOLDER MODEL Every logit of prefill and decode must
-be within 1e-4 of the largest one, and greedy tokens must be equal: on one rank and in several
-layouts, with whole prompts and with one token per step. The comparison must fail when one
-weight of the checkpoint is changed.
+usage: golden.py SHOAL COMPARE_LOGITS WORK_FOLDER MODEL
+Every logit of prefill and decode must be within 1e-4 of the largest one, and greedy tokens must be
+equal: on one rank and in several layouts, with whole prompts and with one token per step. The
+comparison must fail when one weight of the checkpoint is changed.
 """
 import json
 import shutil

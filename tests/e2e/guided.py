@@ -2,9 +2,10 @@
 """Tests guided answers (patterns, choices, JSON) and restricted tokens: every answer fits, with
 the same bytes in every layout.
 
-usage: guided.py SHOAL WORK_FOLDER Uses the demo model, which otherwise writes plays. Patterns
-are checked with Python's `re`, JSON with a small schema checker below. A second run resumes a
-drained one; a third recomputes rows by --audit.
+usage: guided.py SHOAL WORK_FOLDER
+Uses the demo model, which otherwise writes plays. Patterns are checked with Python's `re`, JSON
+with a small schema checker below. A second run resumes a drained one; a third recomputes rows by
+--audit.
 """
 import json
 import re

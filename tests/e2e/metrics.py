@@ -2,7 +2,8 @@
 """Tests what a job reports about itself: --metrics adds up, --trace is a well-nested timeline, and
 neither changes a byte.
 
-usage: metrics.py SHOAL WORK_FOLDER On the demo model with one rank, tp 2, pp 2 and dp 2.
+usage: metrics.py SHOAL WORK_FOLDER
+On the demo model with one rank, tp 2, pp 2 and dp 2.
 """
 import json
 import random

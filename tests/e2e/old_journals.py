@@ -2,9 +2,9 @@
 """Tests that journals written by an earlier version of shoal still resume, and are still refused
 with other flags.
 
-usage: old_journals.py SHOAL WORK_FOLDER The journals of tests/golden/journals were written at
-commit 0067aa1, by `shoal generate` and `shoal score` over in.jsonl there, with the flags in
-JOBS:
+usage: old_journals.py SHOAL WORK_FOLDER
+The journals of tests/golden/journals were written at commit 0067aa1, by `shoal generate` and `shoal
+score` over in.jsonl there, with the flags in JOBS:
   drained    ended by SIGUSR1 with 3 of 14 rows done, 1 row half done and nothing in the output
   scored     complete; a part of the input, with a capacity factor
   quantized  complete; a part of the input, with int8 weights, f32 activations and an int8 KV cache

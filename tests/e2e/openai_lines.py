@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes an OpenAI batch file: 1,000 lines, of which 50 are broken in 20 ways.
 
-usage: openai_lines.py FILE      (requests.py imports it too) For the tiny checkpoint llama-gqa:
-320 token ids, a context of 512. Each broken line comes with the code and the words that its
-error row must have.
+usage: openai_lines.py FILE      (requests.py imports it too)
+For the tiny checkpoint llama-gqa: 320 token ids, a context of 512. Each broken line comes with the
+code and the words that its error row must have.
 """
 import json
 import random

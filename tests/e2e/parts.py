@@ -2,10 +2,10 @@
 """Tests job arrays: the merged parts of a hostile input are, byte for byte, the output of one job
 over it.
 
-usage: parts.py SHOAL WORK_FOLDER The input has a byte order mark, CRLF, blank lines, no newline
-at the end and lines longer than a part. custom_ids repeat across parts: of good lines, of lines
-that fail at once, and of lines that would fail only while they run, which the single job
-therefore never runs.
+usage: parts.py SHOAL WORK_FOLDER
+The input has a byte order mark, CRLF, blank lines, no newline at the end and lines longer than a
+part. custom_ids repeat across parts: of good lines, of lines that fail at once, and of lines that
+would fail only while they run, which the single job therefore never runs.
 """
 import json
 import sys

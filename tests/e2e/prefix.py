@@ -2,9 +2,10 @@
 """Tests prompts with common prefixes: the same bytes with the prefix cache on and off, and less
 work with it.
 
-usage: prefix.py SHOAL WORK_FOLDER On the demo model with one rank, tp 2, pp 2 and dp 2; with
-plenty of blocks and with hardly any (preemptions); with whole prompts and chunks. The tokens
-that a run reports as saved are compared with a trie of the prompts.
+usage: prefix.py SHOAL WORK_FOLDER
+On the demo model with one rank, tp 2, pp 2 and dp 2; with plenty of blocks and with hardly any
+(preemptions); with whole prompts and chunks. The tokens that a run reports as saved are compared
+with a trie of the prompts.
 """
 import json
 import random

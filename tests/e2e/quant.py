@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Tests shoal quantize, and running the files that it writes.
 
-usage: quant.py SHOAL WORK_FOLDER MODEL MODEL: demo, or one of tests/golden/models. For every
-quantized format: the file is the same from any number of ranks and threads, and its checksums
-are right. With --activations f32 its rows equal, digit for digit, those of the same file
-converted to f32; with int8 activations they are near. int8 with groups is nearer than with one
-scale per output. A journal refuses to mix the two. Quantized values are not quantized again.
+usage: quant.py SHOAL WORK_FOLDER MODEL
+MODEL: demo, or one of tests/golden/models. For every quantized format: the file is the same from
+any number of ranks and threads, and its checksums are right. With --activations f32 its rows equal,
+digit for digit, those of the same file converted to f32; with int8 activations they are near. int8
+with groups is nearer than with one scale per output. A journal refuses to mix the two. Quantized
+values are not quantized again.
 """
 import json
 import re

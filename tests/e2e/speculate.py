@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Tests speculative decoding: the same bytes with --speculate off, auto, 1 and 7, and fewer steps.
 
-usage: speculate.py SHOAL WORK_FOLDER On the demo model with one rank, tp 2, pp 2 and dp 2,
-several KV types, plenty of blocks and hardly any, a killed and resumed job, and an audit of its
-file. Prompts repeat themselves. Lines use everything that affects a draw: temperature,
-penalties, grammar constraints, stop strings, log-probabilities, several answers, beam search.
+usage: speculate.py SHOAL WORK_FOLDER
+On the demo model with one rank, tp 2, pp 2 and dp 2, several KV types, plenty of blocks and hardly
+any, a killed and resumed job, and an audit of its file. Prompts repeat themselves. Lines use
+everything that affects a draw: temperature, penalties, grammar constraints, stop strings,
+log-probabilities, several answers, beam search.
 """
 import json
 import random

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Tests starts and ends of jobs that MPI or a launcher could spoil.
 
-usage: starts.py SHOAL STOPPED_LAUNCHER WORK_FOLDER [--starts N] [--side-by-side N] Many
-processes without a launcher start and end at the same time. None may need a folder that another
-removes: Open MPI uses one session folder per user and host, and a process that ended removed it
-between another's two mkdirs (30 of 1500 starts, 16 at a time, on two busy cores). The few
-starts in CI catch that only sometimes; TMPDIRs in which no folder can be made catch it always.
+usage: starts.py SHOAL STOPPED_LAUNCHER WORK_FOLDER [--starts N] [--side-by-side N]
+Many processes without a launcher start and end at the same time. None may need a folder that
+another removes: Open MPI uses one session folder per user and host, and a process that ended
+removed it between another's two mkdirs (30 of 1500 starts, 16 at a time, on two busy cores). The
+few starts in CI catch that only sometimes; TMPDIRs in which no folder can be made catch it always.
 
 A launcher that is too slow for its ranks' last messages must not fail the job (STOPPED_LAUNCHER
 is a library that stops the launcher at that moment). A launcher that hangs after its ranks have

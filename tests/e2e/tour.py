@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Tests that the example of docs/tour.md calls every function that the page names.
 
-usage: tour.py SHOAL GCOV OBJECTS WORK_FOLDER; tour.py --skip REASON; tour.py --self-test proves
-that it can fail. SHOAL is a program in which the files that the page names were compiled with
---coverage (see CMakeLists.txt beside this file). OBJECTS is the folder of their objects, where
-a run leaves its counts. The test runs the page's own command, with this program and files of
-WORK_FOLDER, over prompts of the demo; the page's request is line 7 of them.
+usage: tour.py SHOAL GCOV OBJECTS WORK_FOLDER; tour.py --skip REASON; tour.py --self-test proves that it can fail.
+SHOAL is a program in which the files that the page names were compiled with --coverage (see
+CMakeLists.txt beside this file). OBJECTS is the folder of their objects, where a run leaves its
+counts. The test runs the page's own command, with this program and files of WORK_FOLDER, over
+prompts of the demo; the page's request is line 7 of them.
 """
 import json
 import re

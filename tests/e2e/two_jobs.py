@@ -2,8 +2,9 @@
 """Tests two jobs on one output: the second is refused, whatever path it uses, and the first one's
 bytes stay.
 
-usage: two_jobs.py SHOAL WORK_FOLDER Also: files that a killed job leaves behind do not prevent
-its resume, nor does an old lease of another host; a lease that is still renewed does.
+usage: two_jobs.py SHOAL WORK_FOLDER
+Also: files that a killed job leaves behind do not prevent its resume, nor does an old lease of
+another host; a lease that is still renewed does.
 """
 import argparse
 import os

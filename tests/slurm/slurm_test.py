@@ -2,12 +2,12 @@
 """Tests the job scripts of jobs/ on a real Slurm: however a job ends, it restarts by itself, and
 the output is that of an uninterrupted run.
 
-usage: slurm_test.py SHOAL WORK_FOLDER Starts a cluster of eight virtual nodes (cluster.py) and
-stops it. Cases run at the same time, as nodes get free; most of the time is the minute of
-Slurm's shortest time limit. In the first session of a job that is to be interrupted, the ranks
-stand still for most of every second once the journal exists; later sessions run at full speed.
-A start that crashes inside MPI is not a failure: shoal-job starts it again, and the count is
-printed.
+usage: slurm_test.py SHOAL WORK_FOLDER
+Starts a cluster of eight virtual nodes (cluster.py) and stops it. Cases run at the same time, as
+nodes get free; most of the time is the minute of Slurm's shortest time limit. In the first session
+of a job that is to be interrupted, the ranks stand still for most of every second once the journal
+exists; later sessions run at full speed. A start that crashes inside MPI is not a failure:
+shoal-job starts it again, and the count is printed.
 """
 import ctypes
 import hashlib
