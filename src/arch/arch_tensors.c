@@ -4,20 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MATRIX(role_, part_, name_, rows_, cols_)                                                  \
-    .role = (role_), .part = (part_), .name = (name_), .rows = (rows_), .cols = (cols_)
+#define MATRIX(class_, role_, part_, name_, rows_, cols_)                                          \
+    .class = (class_), .role = (role_), .part = (part_), .name = (name_), .rows = (rows_),         \
+    .cols = (cols_)
 #define VECTOR(role_, part_, name_, cols_)                                                         \
     .role = (role_), .part = (part_), .name = (name_), .rows = DIM_ONE, .cols = (cols_),           \
     .is_vector = true
 #define OF(member) .is_named = true, .prefix = offsetof(struct arch_names, member)
 
 static const struct arch_tensor tensors[] = {
-    {MATRIX(WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
+    {MATRIX(CLASS_EMBED, WEIGHT_EMBED, PART_EMBED, "model.embed_tokens.weight", DIM_V, DIM_D)},
     /* attention */
     {VECTOR(WEIGHT_ATTN_NORM, PART_LAYER, "input_layernorm.weight", DIM_D)},
-    {MATRIX(WEIGHT_Q, PART_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
-    {MATRIX(WEIGHT_K, PART_HEADS, "self_attn.k_proj.weight", DIM_KV, DIM_D)},
-    {MATRIX(WEIGHT_V, PART_HEADS, "self_attn.v_proj.weight", DIM_KV, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_HEADS, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_K, PART_HEADS, "self_attn.k_proj.weight", DIM_KV, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_V, PART_HEADS, "self_attn.v_proj.weight", DIM_KV, DIM_D)},
     {VECTOR(WEIGHT_Q_BIAS, PART_QKV_BIAS, "self_attn.q_proj.bias", DIM_Q)},
     {VECTOR(WEIGHT_K_BIAS, PART_QKV_BIAS, "self_attn.k_proj.bias", DIM_KV)},
     {VECTOR(WEIGHT_V_BIAS, PART_QKV_BIAS, "self_attn.v_proj.bias", DIM_KV)},
@@ -28,33 +29,42 @@ static const struct arch_tensor tensors[] = {
     {VECTOR(WEIGHT_Q_NORM, PART_QK_NORM, "self_attn.q_norm.weight", DIM_HD)},
     {VECTOR(WEIGHT_K_NORM, PART_QK_NORM, "self_attn.k_norm.weight", DIM_HD)},
     /* latent attention */
-    {MATRIX(WEIGHT_Q_A, PART_Q_STEPS, "self_attn.q_a_proj.weight", DIM_Q_LORA, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q_A, PART_Q_STEPS, "self_attn.q_a_proj.weight", DIM_Q_LORA,
+            DIM_D)},
     {VECTOR(WEIGHT_Q_A_NORM, PART_Q_STEPS, "self_attn.q_a_layernorm.weight", DIM_Q_LORA)},
-    {MATRIX(WEIGHT_Q, PART_Q_STEPS, "self_attn.q_b_proj.weight", DIM_Q, DIM_Q_LORA)},
-    {MATRIX(WEIGHT_Q, PART_Q_STEP, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
-    {MATRIX(WEIGHT_KV_A, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight", DIM_KV_LORA, DIM_D),
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_Q_STEPS, "self_attn.q_b_proj.weight", DIM_Q,
+            DIM_Q_LORA)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_Q, PART_Q_STEP, "self_attn.q_proj.weight", DIM_Q, DIM_D)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_KV_A, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight",
+            DIM_KV_LORA, DIM_D),
      .beside = DIM_ROTARY},
-    {MATRIX(WEIGHT_K_ROPE, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight", DIM_ROTARY, DIM_D),
+    {MATRIX(CLASS_ATTENTION, WEIGHT_K_ROPE, PART_LATENT, "self_attn.kv_a_proj_with_mqa.weight",
+            DIM_ROTARY, DIM_D),
      .beside = DIM_KV_LORA, .is_second = true},
     {VECTOR(WEIGHT_KV_A_NORM, PART_LATENT, "self_attn.kv_a_layernorm.weight", DIM_KV_LORA)},
-    {MATRIX(WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B, DIM_KV_LORA)},
-    {MATRIX(WEIGHT_O, PART_LAYER, "self_attn.o_proj.weight", DIM_D, DIM_O), .has_leaves = true},
+    {MATRIX(CLASS_LATENT, WEIGHT_KV_B, PART_LATENT, "self_attn.kv_b_proj.weight", DIM_KV_B,
+            DIM_KV_LORA)},
+    {MATRIX(CLASS_ATTENTION, WEIGHT_O, PART_LAYER, "self_attn.o_proj.weight", DIM_D, DIM_O),
+     .has_leaves = true},
     /* a dense FFN */
     {VECTOR(WEIGHT_FFN_NORM, PART_LAYER, "post_attention_layernorm.weight", DIM_D)},
-    {MATRIX(WEIGHT_GATE, PART_DENSE, "mlp.gate_proj.weight", DIM_F, DIM_D)},
-    {MATRIX(WEIGHT_UP, PART_DENSE, "mlp.up_proj.weight", DIM_F, DIM_D)},
-    {MATRIX(WEIGHT_DOWN, PART_DENSE, "mlp.down_proj.weight", DIM_D, DIM_F), .has_leaves = true},
+    {MATRIX(CLASS_FFN, WEIGHT_GATE, PART_DENSE, "mlp.gate_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_UP, PART_DENSE, "mlp.up_proj.weight", DIM_F, DIM_D)},
+    {MATRIX(CLASS_FFN, WEIGHT_DOWN, PART_DENSE, "mlp.down_proj.weight", DIM_D, DIM_F),
+     .has_leaves = true},
     {VECTOR(WEIGHT_GATE_BIAS, PART_FFN_BIAS, "mlp.gate_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_UP_BIAS, PART_FFN_BIAS, "mlp.up_proj.bias", DIM_F)},
     {VECTOR(WEIGHT_DOWN_BIAS, PART_FFN_BIAS, "mlp.down_proj.bias", DIM_D)},
     /* experts, and what all tokens pass beside them */
-    {MATRIX(WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
+    {MATRIX(CLASS_ROUTER, WEIGHT_ROUTER, PART_MOE, ".weight", DIM_E, DIM_D), OF(router)},
     {VECTOR(WEIGHT_SELECT_BIAS, PART_SELECT_BIAS, "", DIM_E), OF(select_bias)},
-    {MATRIX(WEIGHT_SHARED_GATE, PART_SHARED, "gate_proj.weight", DIM_SHARED_F, DIM_D), OF(shared)},
-    {MATRIX(WEIGHT_SHARED_UP, PART_SHARED, "up_proj.weight", DIM_SHARED_F, DIM_D), OF(shared)},
-    {MATRIX(WEIGHT_SHARED_DOWN, PART_SHARED, "down_proj.weight", DIM_D, DIM_SHARED_F), OF(shared),
-     .has_leaves = true},
-    {MATRIX(WEIGHT_SHARED_MIX, PART_SHARED_MIX, "", DIM_ONE, DIM_D), OF(shared_mix)},
+    {MATRIX(CLASS_FFN, WEIGHT_SHARED_GATE, PART_SHARED, "gate_proj.weight", DIM_SHARED_F, DIM_D),
+     OF(shared)},
+    {MATRIX(CLASS_FFN, WEIGHT_SHARED_UP, PART_SHARED, "up_proj.weight", DIM_SHARED_F, DIM_D),
+     OF(shared)},
+    {MATRIX(CLASS_FFN, WEIGHT_SHARED_DOWN, PART_SHARED, "down_proj.weight", DIM_D, DIM_SHARED_F),
+     OF(shared), .has_leaves = true},
+    {MATRIX(CLASS_ROUTER, WEIGHT_SHARED_MIX, PART_SHARED_MIX, "", DIM_ONE, DIM_D), OF(shared_mix)},
     {VECTOR(WEIGHT_ROUTER_BIAS, PART_EXPERT_BIAS, ".bias", DIM_E), OF(router)},
     {VECTOR(WEIGHT_EXPERT_GATE_BIAS, PART_EXPERT_BIAS, ".bias", DIM_EXPERT_F), OF(gate),
      .is_expert = true},
@@ -62,16 +72,16 @@ static const struct arch_tensor tensors[] = {
      .is_expert = true},
     {VECTOR(WEIGHT_EXPERT_DOWN_BIAS, PART_EXPERT_BIAS, ".bias", DIM_D), OF(down),
      .is_expert = true},
-    {MATRIX(WEIGHT_EXPERT_GATE, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(gate),
+    {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_GATE, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(gate),
      .is_expert = true, .beside = DIM_EXPERT_F},
-    {MATRIX(WEIGHT_EXPERT_UP, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(up), .is_expert = true,
-     .beside = DIM_EXPERT_F, .is_second = true},
-    {MATRIX(WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
+    {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_UP, PART_MOE, ".weight", DIM_EXPERT_F, DIM_D), OF(up),
+     .is_expert = true, .beside = DIM_EXPERT_F, .is_second = true},
+    {MATRIX(CLASS_EXPERTS, WEIGHT_EXPERT_DOWN, PART_MOE, ".weight", DIM_D, DIM_EXPERT_F), OF(down),
      .is_expert = true, .has_leaves = true},
     /* behind the last layer */
     {VECTOR(WEIGHT_FINAL_NORM, PART_FINAL, "model.norm.weight", DIM_D)},
-    {MATRIX(WEIGHT_HEAD, PART_HEAD, "lm_head.weight", DIM_V, DIM_D)},
-    {MATRIX(WEIGHT_HEAD, PART_HEAD_TIED, "model.embed_tokens.weight", DIM_V, DIM_D)},
+    {MATRIX(CLASS_HEAD, WEIGHT_HEAD, PART_HEAD, "lm_head.weight", DIM_V, DIM_D)},
+    {MATRIX(CLASS_HEAD, WEIGHT_HEAD, PART_HEAD_TIED, "model.embed_tokens.weight", DIM_V, DIM_D)},
 };
 
 const struct arch_tensor *arch_tensor_at(size_t i)
@@ -206,34 +216,51 @@ uint32_t arch_layer_parts(const struct arch *m, uint32_t layer)
     return PART_LAYER | attention_parts(m) | (m->layer_is_moe[layer] ? moe_parts(m) : dense);
 }
 
-/* Elements of the tensors of these parts; of experts, n_experts count. */
-static uint64_t elements_of(const struct arch *m, uint32_t parts, uint32_t n_experts,
-                            bool has_vectors)
+/* Elements of a tensor; of experts, n_experts count. */
+static uint64_t elements_of(const struct arch *m, const struct arch_tensor *t, uint32_t n_experts)
+{
+    return (uint64_t)arch_dim_size(m, t->rows) * arch_dim_size(m, t->cols) *
+           (t->is_expert ? n_experts : 1);
+}
+
+static uint64_t all_elements(const struct arch *m, uint32_t parts)
 {
     uint64_t n = 0;
     for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
-        const struct arch_tensor *t = arch_tensor_at(i);
-        if ((t->part & parts) == 0 || (t->is_vector && !has_vectors)) continue;
-        n += (uint64_t)arch_dim_size(m, t->rows) * arch_dim_size(m, t->cols) *
-             (t->is_expert ? n_experts : 1);
+        if ((tensors[i].part & parts) != 0) n += elements_of(m, &tensors[i], m->n_experts);
     }
     return n;
 }
 
 uint64_t arch_params(const struct arch *m)
 {
-    uint64_t n = elements_of(m, PART_EMBED | PART_FINAL | (m->tied ? 0 : PART_HEAD), 0, true);
+    uint64_t n = all_elements(m, PART_EMBED | PART_FINAL | (m->tied ? 0 : PART_HEAD));
+    for (uint32_t l = 0; l < m->n_layers; l++) n += all_elements(m, arch_layer_parts(m, l));
+    return n;
+}
+
+/* Elements of the layers' matrices that one token is multiplied with: those of experts alone, or
+ * all. */
+static uint64_t token_elements(const struct arch *m, bool of_experts)
+{
+    uint64_t n = 0;
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        n += elements_of(m, arch_layer_parts(m, l), m->n_experts, true);
+        const uint32_t parts = arch_layer_parts(m, l);
+        for (size_t i = 0; arch_tensor_at(i) != NULL; i++) {
+            const struct arch_tensor *t = &tensors[i];
+            const bool counts = !t->is_vector && (t->is_expert || !of_experts);
+            if ((t->part & parts) != 0 && counts) n += elements_of(m, t, m->n_chosen);
+        }
     }
     return n;
 }
 
 uint64_t arch_token_params(const struct arch *m)
 {
-    uint64_t n = 0;
-    for (uint32_t l = 0; l < m->n_layers; l++) {
-        n += elements_of(m, arch_layer_parts(m, l), m->n_chosen, false);
-    }
-    return n;
+    return token_elements(m, false);
+}
+
+uint64_t arch_token_expert_params(const struct arch *m)
+{
+    return token_elements(m, true);
 }

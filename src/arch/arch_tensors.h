@@ -52,6 +52,19 @@ enum weight_role {
     WEIGHT_ROLE_COUNT
 };
 
+/* The tensors of a class are stored in one format, unless a file differs. */
+enum arch_class {
+    CLASS_VECTOR, /* norms and biases: f32 in memory */
+    CLASS_ATTENTION,
+    CLASS_LATENT, /* KV_B: plain, whatever the rest of attention is */
+    CLASS_FFN,    /* of a dense layer, and what all tokens pass beside the experts */
+    CLASS_EXPERTS,
+    CLASS_ROUTER,
+    CLASS_EMBED,
+    CLASS_HEAD,
+    CLASS_COUNT
+};
+
 /* The dimension of a tensor that ranks divide. */
 enum arch_axis {
     AXIS_NONE, /* nothing: every rank that holds the tensor holds all of this dimension */
@@ -61,6 +74,7 @@ enum arch_axis {
     AXIS_SHARED_FFN,
     AXIS_EXPERT_FFN,
     AXIS_VOCAB,
+    AXIS_COUNT
 };
 
 /* A dimension of a tensor: its size and its axis. */
@@ -114,6 +128,7 @@ enum arch_part {
 /* One row of the table: a tensor [rows, cols], a vector [cols], or either once for each expert. */
 struct arch_tensor {
     enum weight_role role;
+    enum arch_class class;
     enum arch_part part;
     const char *name; /* behind "model.layers.N." in a layer, and behind the family's prefix */
     bool is_named;    /* the family names it: */
@@ -149,9 +164,10 @@ uint32_t arch_dim_unit(const struct arch *m, enum arch_dim dim);
 /* Local. Parameters of the model: elements of all its tensors. */
 uint64_t arch_params(const struct arch *m);
 
-/* Local. Elements of the matrices of all layers that one token is multiplied with: of the experts
- * those that it chooses. */
+/* Local. Elements of the matrices of all layers that one token is multiplied with, of the experts
+ * those that it chooses; and the part of them that is in experts. */
 uint64_t arch_token_params(const struct arch *m);
+uint64_t arch_token_expert_params(const struct arch *m);
 
 /* Local. The parts of a layer. */
 uint32_t arch_layer_parts(const struct arch *m, uint32_t layer);

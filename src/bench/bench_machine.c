@@ -124,6 +124,7 @@ static void measure_sum(struct comm *c, int64_t *buf, struct sum_latency *out)
 struct machine_report {
     struct comm *comm;
     struct topo *topo;
+    struct arch arch; /* the layout's */
     struct layout layout;
     uint32_t *order; /* [ranks] */
     uint32_t n_threads;
@@ -138,18 +139,18 @@ struct machine_report {
 static struct status bench_machine_split(struct machine_report *r)
 {
     const uint32_t n_ranks = (uint32_t)comm_size(r->comm, COMM_WORLD);
-    const struct layout_model model = {.name = "none",
-                                       .n_layers = 1,
-                                       .width = 64,
-                                       .n_heads = n_ranks,
-                                       .n_kv_heads = n_ranks,
-                                       .head_dim = 64,
-                                       .o_leaf = 64,
-                                       .ffn = 64,
-                                       .ffn_leaf = 64,
-                                       .vocab = 64,
-                                       .weight_bytes = 4,
-                                       .context = 64};
+    r->arch = (struct arch){.n_layers = 1,
+                            .width = 64,
+                            .n_heads = n_ranks,
+                            .n_kv_heads = n_ranks,
+                            .head_dim = 64,
+                            .query_dim = 64,
+                            .value_dim = 64,
+                            .ffn = 64,
+                            .vocab = 64,
+                            .context = 64};
+    const struct layout_model model = {
+        .arch = &r->arch, .name = "none", .o_leaf = 64, .ffn_leaf = 64, .weight_bytes = 4};
     const struct layout_flags flags = {.tp = n_ranks, .pp = 1, .dp = 1};
     TRY(layout_build(&model, n_ranks, &flags, &r->layout));
     TRY(mem_alloc(&r->order, n_ranks, sizeof *r->order, "rank order"));

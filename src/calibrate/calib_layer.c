@@ -144,7 +144,7 @@ static struct status add_units(struct calib *c, struct layout_place place)
     struct finder f = {.ckpt = c->o->ckpt};
     TRY(mem_alloc(&c->members, MEMBERS + 3 * n_experts, sizeof *c->members, "a layer's matrices"));
     TRY(mem_alloc(&c->units, UNITS + 2 * n_experts, sizeof *c->units, "a layer's linears"));
-    TRY(weights_list(c->o->model, c->layout, place, find_one, &f));
+    TRY(weights_list(c->layout, place, find_one, &f));
     for (int site = 0; site < TAP_SITE_COUNT; site++) c->unit_of[site] = CALIB_NO_UNIT;
     add_attention(c, &f, w);
     add_ffn(c, &f, w);

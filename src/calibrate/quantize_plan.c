@@ -100,23 +100,12 @@ struct status quantize_policy_parse(const char *format, const char *policy,
 
 static enum quantize_class quantize_plan_class_of(const struct weight_spec *s)
 {
-    if (s->is_vector || s->role == WEIGHT_KV_B) return QUANTIZE_OTHER;
-    if (weight_role_is_ffn(s->role)) return QUANTIZE_FFN;
-    switch (s->role) {
-    case WEIGHT_EMBED:
-        return QUANTIZE_EMBEDDING;
-    case WEIGHT_HEAD:
-        return QUANTIZE_HEAD;
-    case WEIGHT_ROUTER:
-    case WEIGHT_SHARED_MIX:
-        return QUANTIZE_ROUTER;
-    case WEIGHT_EXPERT_GATE:
-    case WEIGHT_EXPERT_UP:
-    case WEIGHT_EXPERT_DOWN:
-        return QUANTIZE_EXPERTS;
-    default:
-        return QUANTIZE_ATTENTION;
-    }
+    static const enum quantize_class classes[CLASS_COUNT] = {
+        [CLASS_VECTOR] = QUANTIZE_OTHER,    [CLASS_ATTENTION] = QUANTIZE_ATTENTION,
+        [CLASS_LATENT] = QUANTIZE_OTHER,    [CLASS_FFN] = QUANTIZE_FFN,
+        [CLASS_EXPERTS] = QUANTIZE_EXPERTS, [CLASS_ROUTER] = QUANTIZE_ROUTER,
+        [CLASS_EMBED] = QUANTIZE_EMBEDDING, [CLASS_HEAD] = QUANTIZE_HEAD};
+    return classes[s->class];
 }
 
 static bool is_row_parallel(enum weight_role role)
@@ -195,7 +184,7 @@ struct status quantize_choose(const struct ckpt *c, const struct arch *m,
     }
     const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     TRY_GOTO(st, layout_build(&model, 1, &one_rank, l), done);
-    TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), choose_one, &k), done);
+    TRY_GOTO(st, weights_list(l, layout_place_of(l, 0), choose_one, &k), done);
     TRY_GOTO(st, quantize_leaves(c, m, k.choices), done);
 done:
     mem_free(&l);

@@ -108,7 +108,7 @@ static struct status cmd_plan_report(const struct plan_options *o, const struct 
     struct strbuf text;
     strbuf_init(&text);
     const struct layout_flags *flags = &o->job.layout;
-    const uint32_t asked = o->job.model.max_model_len, context = asked > 0 ? asked : m->context;
+    const uint32_t asked = o->job.model.max_model_len, context = asked > 0 ? asked : m->arch->context;
     const struct layout_budget budget = {.kv = kv_layout(o->job.model.kv_dtype),
                                          .step_tokens = (uint32_t)o->job.schedule.step_tokens,
                                          .min_kv_blocks = (context + 63) / 64};

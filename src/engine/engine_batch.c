@@ -21,7 +21,7 @@ struct status engine_open_batch(struct engine *e, const struct step_plan *plan, 
     const size_t first = (size_t)plan->replica_begin[e->place.dp];
     const size_t last = (size_t)plan->replica_begin[e->place.dp + 1];
     size_t token = 0, block = 0, adjust = 0, allowed = 0;
-    const size_t n_allowed_words = (e->o.layout->model.vocab + 31) / 32;
+    const size_t n_allowed_words = (e->o.layout->model.arch->vocab + 31) / 32;
     for (size_t i = 0; i < first; i++) {
         token += (size_t)plan->seqs[i].n_rows;
         block += (size_t)plan->seqs[i].n_blocks;

@@ -153,6 +153,7 @@ static struct status dry_run_read_model(struct job *j)
     if (j->o->files.model != NULL) return job_read_model(j);
     j->model.vocab = STUB_VOCAB;
     j->model.context = j->o->model.max_model_len > 0 ? j->o->model.max_model_len : STUB_CONTEXT;
+    j->layout_model.arch = &j->model;
     snprintf(j->layout_model.name, sizeof j->layout_model.name, "no model");
     return job_read_limits(j);
 }

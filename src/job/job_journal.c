@@ -60,7 +60,7 @@ static const char *command_name(const struct job_options *o)
 
 static bool job_journal_is_quantized(const struct layout_model *m)
 {
-    for (int c = 0; c < LAYOUT_CLASS_COUNT; c++) {
+    for (int c = 0; c < CLASS_COUNT; c++) {
         if (m->weights[c].group > 1) return true;
     }
     return false;

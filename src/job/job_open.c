@@ -50,17 +50,11 @@ struct status job_check_options(struct job *j)
     return settle_capacity(j);
 }
 
-/* The part in experts of the weights that a row is multiplied with. */
-static float experts_part(const struct layout_model *m)
+/* The part in experts of the weights that a row is multiplied with, the head among them. */
+static float experts_part(const struct arch *m)
 {
-    const double width = m->width, heads = m->n_heads + m->n_kv_heads;
-    double all = width * m->vocab, experts = 0;
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        all += 2 * width * heads * m->head_dim;
-        all += 3 * width * (m->layer_is_moe[i] ? m->shared_ffn : m->ffn);
-        if (m->layer_is_moe[i]) experts += 3 * width * m->n_chosen * m->expert_ffn;
-    }
-    return (float)(experts / (all + experts));
+    const double all = (double)arch_token_params(m) + (double)m->width * m->vocab;
+    return (float)((double)arch_token_expert_params(m) / all);
 }
 
 /* The cost of a step by its rows, from measurements on two cores (bench/README.md, "Guessed
@@ -68,11 +62,12 @@ static float experts_part(const struct layout_model *m)
  * weights. */
 static struct drafting_cost draft_cost(const struct layout_model *m)
 {
-    if (m->n_experts > 0)
+    const struct arch *a = m->arch;
+    if (a->n_experts > 0)
         return (struct drafting_cost){.row = 0.2f,
-                                      .experts = experts_part(m),
-                                      .chosen = (float)m->n_chosen / (float)m->n_experts};
-    const bool is_float = layout_weight_bytes(m, LAYOUT_FFN) >= 2;
+                                      .experts = experts_part(a),
+                                      .chosen = (float)a->n_chosen / (float)a->n_experts};
+    const bool is_float = layout_weight_bytes(m, CLASS_FFN) >= 2;
     return is_float ? (struct drafting_cost){.row = 0.15f}
                     : (struct drafting_cost){.row = 0.3f, .full_rows = 8};
 }

@@ -27,8 +27,8 @@ void job_report_start(const struct job *j)
     const struct layout *l = j->layout;
     log_line(LOG_INFO, "%s: %u ranks = dp %u x pp %u x tp %u%s, kernels %s, %u threads a rank",
              j->layout_model.name, l->n_ranks, l->dp, l->pp, l->tp,
-             l->model.n_experts > 0 ? "" : " (dense)", j->kern.name, j->n_threads);
-    if (l->model.n_experts > 0) {
+             l->model.arch->n_experts > 0 ? "" : " (dense)", j->kern.name, j->n_threads);
+    if (l->model.arch->n_experts > 0) {
         log_line(LOG_INFO, "experts: ep %u x etp %u, %u replicas%s", l->ep, l->etp,
                  l->n_expert_replicas, l->lends_experts ? ", ranks help each other" : "");
     }

@@ -28,7 +28,7 @@ struct draw_device {
 static struct status make_arrays(struct draw_device *d)
 {
     const struct kern_table *k = d->kern;
-    const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.vocab;
+    const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.arch->vocab;
     TRY(mem_ops_alloc(k, &d->keys_device, N_MAX, sizeof *d->keys_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->n_bad_device, N_MAX, sizeof *d->n_bad_device, "sampler"));
     TRY(mem_ops_alloc(k, &d->tokens_device, N_MAX, sizeof *d->tokens_device, "sampler"));
@@ -168,7 +168,7 @@ static struct status draw_device_adjust(struct draw_device *d, float *logits,
 static const float *draw_device_move_rows(struct draw_device *d, const float *logits,
                                           const int32_t *rows, size_t n, size_t *n_own)
 {
-    const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.vocab;
+    const size_t width = range_count(d->shards->mine), vocab = d->shards->layout->model.arch->vocab;
     size_t order[N_MAX];
     int32_t in_order[N_MAX];
     struct comm_exchange x;
@@ -216,7 +216,7 @@ static void device_draw(struct draw_device *d, const float *logits, const int32_
                                      .best = draw_device_best_of(d, i),
                                      .random = pick_random(o)};
     }
-    const struct pick_args a = {whole, picks, n_own, d->shards->layout->model.vocab,
+    const struct pick_args a = {whole, picks, n_own, d->shards->layout->model.arch->vocab,
                                 d->tokens_device};
     op_pick_rows(d->kern, &a);
     mem_ops_get(d->kern, tokens, d->tokens_device, n_own * sizeof *tokens);

@@ -42,7 +42,7 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     v->kern = kern;
     /* logits rows all go to rank 0, so it may own a whole batch */
     v->n_own_max = VOCAB_ROWS_AT_ONCE;
-    const size_t n = VOCAB_ROWS_AT_ONCE, vocab = layout->model.vocab;
+    const size_t n = VOCAB_ROWS_AT_ONCE, vocab = layout->model.arch->vocab;
     struct status st;
     TRY_GOTO(st, shards_init(&v->shards, comm, layout), fail);
     const size_t width = range_count(v->shards.mine);
@@ -59,10 +59,10 @@ struct status vocab_parallel_create(const struct kern_table *kern, struct comm *
     TRY_GOTO(st, mem_alloc(&v->scratch.mass, vocab, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->scratch.keys, vocab, sizeof(uint64_t), "sampler"), fail);
     if (head_reads_codes) {
-        TRY_GOTO(
-            st,
-            mem_ops_alloc(kern, &v->codes, act_codes_bytes(n, layout->model.width), 1, "sampler"),
-            fail);
+        TRY_GOTO(st,
+                 mem_ops_alloc(kern, &v->codes, act_codes_bytes(n, layout->model.arch->width), 1,
+                               "sampler"),
+                 fail);
     }
     TRY_GOTO(st, mem_alloc(&v->keys, 3 * n, sizeof(uint64_t), "sampler"), fail);
     TRY_GOTO(st, mem_alloc(&v->n_bad, n, sizeof(int64_t), "sampler"), fail);
@@ -320,7 +320,7 @@ static void vocab_parallel_draw(struct vocab_parallel *v, const struct vocab_wan
         const size_t j = v->shards.rank + k * v->shards.n_ranks;
         join_row(v, k, n_own);
         v->tokens[j] = (uint64_t)pick_token(v->kern, &wants[rows[j]].pick, v->row,
-                                            v->shards.layout->model.vocab,
+                                            v->shards.layout->model.arch->vocab,
                                             vocab_parallel_row_max(v, rows[j]), &v->scratch);
     }
     comm_max_u64(v->shards.comm, COMM_TP, v->tokens, n);
@@ -385,7 +385,8 @@ struct status vocab_parallel_run(struct vocab_parallel *v, const struct packed *
 {
     for (size_t i = 0; i < n_rows; i += VOCAB_ROWS_AT_ONCE) {
         const size_t n = n_rows - i < VOCAB_ROWS_AT_ONCE ? n_rows - i : VOCAB_ROWS_AT_ONCE;
-        TRY(run_batch(v, head, x + i * v->shards.layout->model.width, wants + i, n, got + i, out));
+        TRY(run_batch(v, head, x + i * v->shards.layout->model.arch->width, wants + i, n, got + i,
+                      out));
     }
     return device_status(v->kern->device);
 }

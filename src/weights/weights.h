@@ -1,42 +1,17 @@
-/* A rank's weights: which slabs of which tensors a place in the layout holds, and their memory as
- * packed for the kernels. The list is pure; loading fills it from a checkpoint. */
+/* A rank's weights: the slabs that its place holds (parallel/layout/weights_list.h), packed for the
+ * kernels and filled from a checkpoint. */
 #ifndef SHOAL_WEIGHTS_WEIGHTS_H
 #define SHOAL_WEIGHTS_WEIGHTS_H
 
-#include "arch/arch.h"
 #include "arch/arch_tensors.h"
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/load/loader.h"
 #include "parallel/comm/comm.h"
-#include "parallel/layout/layout.h"
+#include "parallel/layout/weights_list.h"
 #include "weights/layer.h"
 
-/* One slab: of the whole tensor [n_outer, n_rows, n_cols], the ranges that a place holds. */
-struct weight_spec {
-    char name[128];
-    enum weight_role role;
-    uint32_t layer; /* absolute; 0 for roles outside layers */
-    bool is_vector; /* a norm or a bias: kept in f32; the tensor is [n_cols] */
-    bool is_expert; /* the tensor is [E, out, in]; outer is the range of places of experts. With
-                       is_vector it is [E, n_cols], rows is that range */
-    uint32_t n_outer, n_rows, n_cols;
-    struct range outer, rows, cols;
-};
-
-/* Local. Whether a role is a matrix of an FFN that all tokens pass: a dense layer's, or what is
- * shared beside the experts. */
-bool weight_role_is_ffn(enum weight_role role);
-
-/* Takes one slab; ctx is weights_list's. */
-typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
-
-/* Local. Calls emit for each slab of the place, in a fixed order, until one fails. Empty slabs are
- * left out. A tied head is emitted where the embedding is not already held. Errors: emit's. */
-struct status weights_list(const struct arch *m, const struct layout *l, struct layout_place place,
-                           weight_emit *emit, void *ctx);
-
-/* Local. Completes the layout's model with the K-blocks that the checkpoint stores, and its weight
- * type. Errors: STATUS_INPUT when a tensor the model needs is missing, has another shape, or when
+/* Local. The layout's model of m, with the K-blocks and formats that the checkpoint stores; borrows
+ * m. Errors: STATUS_INPUT when a tensor the model needs is missing, has another shape, or when
  * the file has a tensor that the model does not know (a bias, say): nothing is ignored. */
 struct status weights_check(const struct arch *m, const struct ckpt *c, struct layout_model *out);
 

@@ -60,32 +60,11 @@ static struct status take_leaf(const struct checking *k, const struct weight_spe
             "%s: tensor %s: leaf of %u elements on grid 2^-%u, expected %u and 1 to 48",
             ckpt_path(k->c), s->name, t->leaf_elems, t->grid_bits, *leaf);
     }
-    if (s->role == WEIGHT_O && *leaf % k->out->head_dim != 0) {
+    if (s->role == WEIGHT_O && *leaf % k->out->arch->value_dim != 0) {
         return status_make(STATUS_INPUT, "%s: tensor %s: leaf of %u is not whole heads of %u",
-                           ckpt_path(k->c), s->name, *leaf, k->out->head_dim);
+                           ckpt_path(k->c), s->name, *leaf, k->out->arch->value_dim);
     }
     return status_ok();
-}
-
-static enum layout_class weights_check_class_of(enum weight_role role)
-{
-    if (weight_role_is_ffn(role)) return LAYOUT_FFN;
-    switch (role) {
-    case WEIGHT_EMBED:
-        return LAYOUT_EMBED;
-    case WEIGHT_HEAD:
-        return LAYOUT_HEAD;
-    case WEIGHT_ROUTER:
-    case WEIGHT_SHARED_MIX:
-    case WEIGHT_KV_B: /* plain, whatever the rest of attention is */
-        return LAYOUT_ROUTER;
-    case WEIGHT_EXPERT_GATE:
-    case WEIGHT_EXPERT_UP:
-    case WEIGHT_EXPERT_DOWN:
-        return LAYOUT_EXPERTS;
-    default:
-        return LAYOUT_ATTENTION;
-    }
 }
 
 /* The packed bytes of a group of inputs: codes, scale and zero point; of a plain tensor one
@@ -117,7 +96,7 @@ static struct status take_weight(const struct checking *k, const struct weight_s
     }
     if (s->is_vector) return status_ok();
     const struct layout_weight found = weight_of(t);
-    struct layout_weight *held = &k->out->weights[weights_check_class_of(s->role)];
+    struct layout_weight *held = &k->out->weights[s->class];
     /* group_bytes / group, the larger one */
     if (held->group == 0 ||
         (uint64_t)found.group_bytes * held->group > (uint64_t)held->group_bytes * found.group) {
@@ -170,9 +149,9 @@ struct status weights_check(const struct arch *m, const struct ckpt *c, struct l
     const struct layout_flags one_rank = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     TRY_GOTO(st, layout_build(out, 1, &one_rank, l), done);
     out->o_leaf = out->ffn_leaf = out->expert_leaf = out->shared_leaf = out->inner_unit = 0;
-    TRY_GOTO(st, weights_list(m, l, layout_place_of(l, 0), check_one, &k), done);
+    TRY_GOTO(st, weights_list(l, layout_place_of(l, 0), check_one, &k), done);
     TRY_GOTO(st, check_unknown(m, &k), done);
-    if (m->tied) out->weights[LAYOUT_HEAD] = out->weights[LAYOUT_EMBED];
+    if (m->tied) out->weights[CLASS_HEAD] = out->weights[CLASS_EMBED];
     const struct ckpt_tensor *o = ckpt_find(c, "model.layers.0.self_attn.o_proj.weight");
     if (o->quant.kind == QUANT_NONE) out->weight_bytes = (uint32_t)dtype_bytes(o->dtype);
 done:

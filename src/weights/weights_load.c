@@ -230,9 +230,9 @@ static struct status weights_load_make_plain(struct weights *w, keep_fn *keep_in
 
 /* The linears of all tokens, which a library may multiply with. A router's choices are of the
  * runtime's own arithmetic everywhere. */
-static bool is_dense(enum weight_role role)
+static bool is_dense(const struct weight_spec *s)
 {
-    switch (role) {
+    switch (s->role) {
     case WEIGHT_EMBED: /* may be the head, too */
     case WEIGHT_HEAD:
     case WEIGHT_Q:
@@ -241,7 +241,7 @@ static bool is_dense(enum weight_role role)
     case WEIGHT_O:
         return true;
     default:
-        return weight_role_is_ffn(role);
+        return s->class == CLASS_FFN;
     }
 }
 
@@ -258,7 +258,7 @@ static struct status make_packed(struct weights *w, const struct target *t, uint
     }
     keep_fn *keep_in = t->spec.is_expert ? keep_experts : keep_array;
     if (t->tensor->quant.kind != QUANT_NONE) return make_quantized(w, keep_in, n_packed, out);
-    if (is_dense(t->spec.role)) op_place_weight(w->kern, &out[0]);
+    if (is_dense(&t->spec)) op_place_weight(w->kern, &out[0]);
     return weights_load_make_plain(w, keep_in, n_packed, out);
 }
 
@@ -508,7 +508,7 @@ static struct status weights_load_prepare(struct loading *ld, const struct arch 
     w->rope_factors = ckpt_rope_factors(ld->c);
     if (m->kv_lora == 0)
         w->rope_factors.softmax = 1; /* YaRN's mscale_all_dim is of latents alone */
-    TRY(weights_list(m, l, w->place, add_target, ld));
+    TRY(weights_list(l, w->place, add_target, ld));
     fill_grids(ld, m);
     return status_ok();
 }

@@ -141,18 +141,18 @@ static struct status start(struct bench *b, int *argc, char ***argv)
     TRY(comm_start(argc, argv, &b->c));
     const uint32_t n = (uint32_t)comm_size(b->c, COMM_WORLD);
     if (n > 256) return status_make(STATUS_USAGE, "bench_comm: at most 256 ranks");
-    const struct layout_model model = {.name = "bench",
-                                       .n_layers = 1,
-                                       .width = 64,
-                                       .n_heads = 1,
-                                       .n_kv_heads = 1,
-                                       .head_dim = 64,
-                                       .o_leaf = 64,
-                                       .ffn = 64,
-                                       .ffn_leaf = 64,
-                                       .vocab = 64,
-                                       .weight_bytes = 4,
-                                       .context = 64};
+    static const struct arch arch = {.n_layers = 1,
+                                     .width = 64,
+                                     .n_heads = 1,
+                                     .n_kv_heads = 1,
+                                     .head_dim = 64,
+                                     .query_dim = 64,
+                                     .value_dim = 64,
+                                     .ffn = 64,
+                                     .vocab = 64,
+                                     .context = 64};
+    static const struct layout_model model = {
+        .name = "bench", .arch = &arch, .o_leaf = 64, .ffn_leaf = 64, .weight_bytes = 4};
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = n, .ep = 1};
     static struct layout l;
     static uint32_t order[256];

@@ -11,7 +11,8 @@ static const struct util_shape shape = {
 /* A communicator of all ranks as replicas; `turn` as in util_comm. */
 static struct comm *flat(uint32_t turn)
 {
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = util_n_ranks(), .ep = 1};
     struct layout *l = malloc(sizeof *l);
     CU_ASSERT_EQUAL_FATAL(layout_build(&model, util_n_ranks(), &flags, l).code, STATUS_OK);
@@ -81,7 +82,8 @@ static void check_axes(const struct layout *l, void *ctx)
 
 static void axes_are_what_the_layout_says(void)
 {
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     for (uint32_t turn = 0; turn < util_n_ranks(); turn++) {
         CU_ASSERT(util_each_layout(&model, check_axes, &turn) >= util_n_ranks());
     }
@@ -89,7 +91,8 @@ static void axes_are_what_the_layout_says(void)
 
 static void a_layout_of_other_ranks_is_a_bug(void)
 {
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     const uint32_t n = util_n_ranks() + 1;
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = n, .ep = 1};
     const uint32_t order[8] = {0, 1, 2, 3, 4, 5, 6, 7};

@@ -22,7 +22,8 @@ static struct comm *flat(void)
                                      .expert_ffn = 64,
                                      .expert_leaf = 16,
                                      .vocab = 64};
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     const struct layout_flags flags = {.tp = 1, .pp = 1, .dp = util_n_ranks(), .ep = 1};
     struct layout *l = malloc(sizeof *l);
     CU_ASSERT_EQUAL_FATAL(layout_build(&model, util_n_ranks(), &flags, l).code, STATUS_OK);

@@ -380,7 +380,8 @@ static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_p
 {
     static struct model m;
     static struct answer want;
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     struct trial t = {.c = c, .m = &m, .want = &want};
     make_model(c, &m);
     answer(c, &m, &want);

@@ -274,7 +274,8 @@ static size_t try_vocab(struct model *m, uint32_t vocab, size_t n_rows)
                                      .expert_ffn = 64,
                                      .expert_leaf = 16,
                                      .vocab = vocab};
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     struct trial t = {.m = m};
     make_model(m, vocab, n_rows);
     CU_ASSERT(util_each_layout(&model, check_layout, &t) >= util_n_ranks());

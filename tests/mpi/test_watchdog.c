@@ -39,18 +39,18 @@ int poll(struct pollfd *fds, nfds_t n, int ms)
 /* A comm whose axes exist: all ranks in one tensor parallel group. */
 static struct comm *make_comm(void)
 {
-    static const struct layout_model model = {.name = "test",
-                                              .n_layers = 1,
-                                              .width = 64,
-                                              .n_heads = 64,
-                                              .n_kv_heads = 64,
-                                              .head_dim = 1,
-                                              .o_leaf = 1,
-                                              .ffn = 64,
-                                              .ffn_leaf = 1,
-                                              .vocab = 64,
-                                              .weight_bytes = 2,
-                                              .context = 64};
+    static const struct arch arch = {.n_layers = 1,
+                                     .width = 64,
+                                     .n_heads = 64,
+                                     .n_kv_heads = 64,
+                                     .head_dim = 1,
+                                     .query_dim = 1,
+                                     .value_dim = 1,
+                                     .ffn = 64,
+                                     .vocab = 64,
+                                     .context = 64};
+    static const struct layout_model model = {
+        .name = "test", .arch = &arch, .o_leaf = 1, .ffn_leaf = 1, .weight_bytes = 2};
     struct comm *c = NULL;
     CU_ASSERT_EQUAL_FATAL(comm_start(NULL, NULL, &c).code, STATUS_OK);
     const uint32_t n = (uint32_t)comm_size(c, COMM_WORLD);

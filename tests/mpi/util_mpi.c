@@ -18,24 +18,26 @@ uint32_t util_rank(void)
     return (uint32_t)r;
 }
 
-struct layout_model util_layout_model(const struct util_shape *s)
+struct layout_model util_layout_model(const struct util_shape *s, struct arch *arch)
 {
-    struct layout_model m = {.name = "test",
-                             .n_layers = 4,
-                             .width = s->width,
-                             .n_heads = 8,
-                             .n_kv_heads = 4,
-                             .head_dim = 16,
-                             .o_leaf = 16,
-                             .n_experts = s->n_experts,
-                             .n_chosen = s->n_chosen,
-                             .expert_ffn = s->expert_ffn,
-                             .expert_leaf = s->expert_leaf,
-                             .vocab = s->vocab,
-                             .weight_bytes = 4,
-                             .context = 1024};
-    for (uint32_t i = 0; i < m.n_layers; i++) m.layer_is_moe[i] = true;
-    return m;
+    *arch = (struct arch){.n_layers = 4,
+                          .width = s->width,
+                          .n_heads = 8,
+                          .n_kv_heads = 4,
+                          .head_dim = 16,
+                          .query_dim = 16,
+                          .value_dim = 16,
+                          .n_experts = s->n_experts,
+                          .n_chosen = s->n_chosen,
+                          .expert_ffn = s->expert_ffn,
+                          .vocab = s->vocab,
+                          .context = 1024};
+    for (uint32_t i = 0; i < arch->n_layers; i++) arch->layer_is_moe[i] = true;
+    return (struct layout_model){.name = "test",
+                                 .arch = arch,
+                                 .o_leaf = 16,
+                                 .expert_leaf = s->expert_leaf,
+                                 .weight_bytes = 4};
 }
 
 struct comm *util_comm(const struct layout *l, uint32_t turn)

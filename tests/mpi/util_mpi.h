@@ -13,11 +13,11 @@
 uint32_t util_n_ranks(void);
 uint32_t util_rank(void);
 
-/* Local. A MoE model of one layer with these sizes; leaves of 16 elements. */
+/* Local. A MoE model with these sizes, and leaves of 16 elements; its description goes to *arch. */
 struct util_shape {
     uint32_t width, n_experts, n_chosen, expert_ffn, expert_leaf, vocab;
 };
-struct layout_model util_layout_model(const struct util_shape *shape);
+struct layout_model util_layout_model(const struct util_shape *shape, struct arch *arch);
 
 /* **Collective (world)**. A communicator split for the layout, with an order that turns the
  * launcher's ranks by `turn`. Ends the test when it cannot. */

@@ -12,21 +12,18 @@
 
 enum { E_MAX = 64, LAYERS = 2 };
 
-static struct layout make_layout(uint32_t n_experts, uint32_t ep)
+static struct layout make_layout(struct arch *arch, uint32_t n_experts, uint32_t ep)
 {
-    return (struct layout){.ep = ep,
-                           .etp = 1,
-                           .model = {.name = "test",
-                                     .n_layers = LAYERS,
-                                     .n_experts = n_experts,
-                                     .layer_is_moe = {false, true}}};
+    *arch =
+        (struct arch){.n_layers = LAYERS, .n_experts = n_experts, .layer_is_moe = {false, true}};
+    return (struct layout){.ep = ep, .etp = 1, .model = {.name = "test", .arch = arch}};
 }
 
 /* Deals load [E] in layer 1 of two; layer 0 has none. Returns the fullest part's. */
 static int64_t deal(const struct layout *l, const int64_t *load, int64_t *of_part,
                     uint32_t place[E_MAX])
 {
-    const uint32_t n = l->model.n_experts;
+    const uint32_t n = l->model.arch->n_experts;
     int64_t all[LAYERS * E_MAX] = {0}, most = 0;
     struct expert_places *p = NULL;
     memcpy(all + n, load, n * sizeof *load);
@@ -58,7 +55,8 @@ static void known_loads_are_dealt_as_by_hand(void)
 {
     int64_t of_part[8];
     uint32_t place[E_MAX];
-    const struct layout l = make_layout(4, 2);
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 4, 2);
     /* the two heavy ones stand together by id: 90 and 10 */
     CU_ASSERT_EQUAL(deal(&l, (const int64_t[]){50, 40, 6, 4}, of_part, place), 54);
     CU_ASSERT_EQUAL(of_part[0], 54);
@@ -67,7 +65,8 @@ static void known_loads_are_dealt_as_by_hand(void)
     /* 8 and 7 first, 6 to 7, 5 to 8: each has two, 13 */
     CU_ASSERT_EQUAL(deal(&l, (const int64_t[]){5, 6, 7, 8}, of_part, place), 13);
     /* one expert more in the first part; the second has room for two only */
-    const struct layout odd = make_layout(5, 2);
+    struct arch other;
+    const struct layout odd = make_layout(&other, 5, 2);
     CU_ASSERT_EQUAL(deal(&odd, (const int64_t[]){100, 0, 0, 1, 1}, of_part, place), 100);
     CU_ASSERT_EQUAL(of_part[0] + of_part[1], 102);
 }
@@ -77,7 +76,8 @@ static void swaps_mend_what_greed_left(void)
 {
     int64_t of_part[8];
     uint32_t place[E_MAX];
-    const struct layout l = make_layout(6, 2);
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 6, 2);
     CU_ASSERT_EQUAL(deal(&l, (const int64_t[]){17, 15, 14, 12, 11, 1}, of_part, place), 37);
     CU_ASSERT_EQUAL(of_part[1], 33);
     CU_ASSERT(place[0] >= 3 && place[2] < 3);
@@ -86,7 +86,8 @@ static void swaps_mend_what_greed_left(void)
 /* One heavy expert a layer, of as many as parts: another part has it each time. */
 static void uneven_layers_take_turns(void)
 {
-    const struct layout l = make_layout(2, 2);
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 2, 2);
     const int64_t load[] = {9, 1, 9, 1};
     struct expert_places *p = NULL;
     CU_ASSERT_EQUAL_FATAL(expert_places_create(&l, load, &p).code, STATUS_OK);
@@ -101,7 +102,8 @@ static void random_loads_never_get_less_even(void)
     uint32_t n_better = 0, n = 0;
     for (uint32_t ep = 1; ep <= 8; ep++) {
         for (uint32_t n_experts = ep; n_experts <= E_MAX; n_experts += 7) {
-            const struct layout l = make_layout(n_experts, ep);
+            struct arch arch;
+            const struct layout l = make_layout(&arch, n_experts, ep);
             int64_t load[E_MAX], of_part[8], sum = 0, all[LAYERS * E_MAX] = {0}, by_id = 0;
             uint32_t place[E_MAX], again[E_MAX];
             for (uint32_t e = 0; e < n_experts; e++) {
@@ -128,7 +130,8 @@ static void random_loads_never_get_less_even(void)
 
 static void evenness_is_the_fullest_by_the_mean(void)
 {
-    const struct layout l = make_layout(4, 2);
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 4, 2);
     const int64_t load[] = {0, 0, 0, 0, 3, 1, 2, 2};
     struct expert_evenness even;
     CU_ASSERT_EQUAL_FATAL(expert_evenness_of(&l, NULL, load, &even).code, STATUS_OK);
@@ -145,7 +148,8 @@ static void evenness_is_the_fullest_by_the_mean(void)
 static struct status read_text(const char *text, int64_t *out)
 {
     char path[] = "/tmp/shoal-loads-XXXXXX";
-    const struct layout l = make_layout(3, 1);
+    struct arch arch;
+    const struct layout l = make_layout(&arch, 3, 1);
     const int fd = mkstemp(path);
     int64_t *load = NULL;
     CU_ASSERT_FATAL(fd >= 0);
@@ -196,7 +200,8 @@ static void files_are_read_and_refused(void)
 
 static void dense_models_have_no_load(void)
 {
-    struct layout_model m = {.name = "dense", .n_layers = 2};
+    const struct arch arch = {.n_layers = 2};
+    struct layout_model m = {.name = "dense", .arch = &arch};
     int64_t *load = NULL;
     const struct status st = expert_load_read("/nowhere", &m, &load);
     CU_ASSERT(st.code == STATUS_USAGE && load == NULL && strstr(st.text, "dense") != NULL);

@@ -75,10 +75,10 @@ static bool layer_axis_is(const struct layout *l, uint32_t layer, range_of *of, 
 /* A rank holds a kv head exactly when it holds one of the query heads that read it. */
 static bool kv_heads_serve_their_queries(const struct layout *l)
 {
-    const uint32_t group = l->model.n_heads / l->model.n_kv_heads;
+    const uint32_t group = l->model.arch->n_heads / l->model.arch->n_kv_heads;
     for (uint32_t tp = 0; tp < l->tp; tp++) {
         const struct range q = layout_heads(l, tp), kv = layout_kv_heads(l, tp);
-        for (uint32_t g = 0; g < l->model.n_kv_heads; g++) {
+        for (uint32_t g = 0; g < l->model.arch->n_kv_heads; g++) {
             bool needed = false;
             for (uint32_t h = g * group; h < (g + 1) * group; h++) needed |= holds(q, h);
             if (needed != holds(kv, g)) return false;
@@ -101,15 +101,15 @@ static uint32_t most_kv_heads(const struct layout *l)
 static bool experts_are_held(const struct layout *l, uint32_t layer)
 {
     const struct layout_model *m = &l->model;
-    const uint32_t n_leaves = (m->expert_ffn + m->expert_leaf - 1) / m->expert_leaf;
+    const uint32_t n_leaves = (m->arch->expert_ffn + m->expert_leaf - 1) / m->expert_leaf;
     static uint8_t n[RANKS_MAX][128][64];
     memset(n, 0, sizeof n);
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
         if (!holds(layout_layers(l, p.pp), layer)) continue;
         const struct range e = layout_experts(l, p.ep), f = layout_expert_ffn(l, p.etp);
-        if (f.begin % m->expert_leaf != 0 && f.begin != m->expert_ffn) return false;
-        if (f.end % m->expert_leaf != 0 && f.end != m->expert_ffn) return false;
+        if (f.begin % m->expert_leaf != 0 && f.begin != m->arch->expert_ffn) return false;
+        if (f.end % m->expert_leaf != 0 && f.end != m->arch->expert_ffn) return false;
         for (uint32_t i = e.begin; i < e.end; i++) {
             for (uint32_t k = 0; k < n_leaves; k++) {
                 n[p.expert_replica][i][k] += holds(f, k * m->expert_leaf);
@@ -117,7 +117,7 @@ static bool experts_are_held(const struct layout *l, uint32_t layer)
         }
     }
     for (uint32_t replica = 0; replica < l->n_expert_replicas; replica++) {
-        for (uint32_t i = 0; i < m->n_experts; i++) {
+        for (uint32_t i = 0; i < m->arch->n_experts; i++) {
             for (uint32_t k = 0; k < n_leaves; k++) {
                 if (n[replica][i][k] != 1) return false;
             }
@@ -129,10 +129,11 @@ static bool experts_are_held(const struct layout *l, uint32_t layer)
 static bool vocab_is_held(const struct layout *l, uint32_t stage)
 {
     static struct count c;
-    count_start(&c, l->model.vocab, PANEL_COLUMNS);
+    count_start(&c, l->model.arch->vocab, PANEL_COLUMNS);
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
-        if (p.pp == stage) count_add(&c, layout_vocab(l, p.tp), l->model.vocab, PANEL_COLUMNS);
+        if (p.pp == stage)
+            count_add(&c, layout_vocab(l, p.tp), l->model.arch->vocab, PANEL_COLUMNS);
     }
     return count_is(&c, l->dp);
 }
@@ -143,14 +144,14 @@ static bool places_are_a_bijection(const struct layout *l)
 {
     static uint8_t expert_seen[RANKS_MAX][RANKS_MAX];
     memset(expert_seen, 0, sizeof expert_seen);
-    if (l->ep * l->etp * l->n_expert_replicas != l->dp * l->tp && l->model.n_experts > 0) {
+    if (l->ep * l->etp * l->n_expert_replicas != l->dp * l->tp && l->model.arch->n_experts > 0) {
         return false;
     }
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         const struct layout_place p = layout_place_of(l, r);
         if (layout_rank_of(l, p.dp, p.pp, p.tp) != r) return false;
         if (p.dp >= l->dp || p.pp >= l->pp || p.tp >= l->tp) return false;
-        if (l->model.n_experts == 0) continue;
+        if (l->model.arch->n_experts == 0) continue;
         if (p.ep >= l->ep || p.etp >= l->etp || p.expert_replica >= l->n_expert_replicas) {
             return false;
         }
@@ -166,24 +167,25 @@ static bool places_are_a_bijection(const struct layout *l)
 static void check_layout(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
-    const uint32_t leaf_heads = m->o_leaf / m->head_dim, group = m->n_heads / m->n_kv_heads;
+    const uint32_t leaf_heads = m->o_leaf / m->arch->head_dim,
+                   group = m->arch->n_heads / m->arch->n_kv_heads;
     CU_ASSERT(places_are_a_bijection(l));
     CU_ASSERT(kv_heads_serve_their_queries(l));
     CU_ASSERT(vocab_is_held(l, 0));
     CU_ASSERT(vocab_is_held(l, l->pp - 1));
     CU_ASSERT_EQUAL(l->stage_begin[0], 0);
-    CU_ASSERT_EQUAL(l->stage_begin[l->pp], m->n_layers);
+    CU_ASSERT_EQUAL(l->stage_begin[l->pp], m->arch->n_layers);
     for (uint32_t s = 0; s < l->pp; s++) CU_ASSERT(l->stage_begin[s] < l->stage_begin[s + 1]);
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        CU_ASSERT(layer_axis_is(l, i, heads_at, m->n_heads, leaf_heads, l->dp));
+    for (uint32_t i = 0; i < m->arch->n_layers; i++) {
+        CU_ASSERT(layer_axis_is(l, i, heads_at, m->arch->n_heads, leaf_heads, l->dp));
         /* enough kv heads: nobody holds more than their share */
-        if (l->tp <= m->n_kv_heads && group % leaf_heads == 0) {
-            CU_ASSERT(most_kv_heads(l) == (m->n_kv_heads + l->tp - 1) / l->tp);
+        if (l->tp <= m->arch->n_kv_heads && group % leaf_heads == 0) {
+            CU_ASSERT(most_kv_heads(l) == (m->arch->n_kv_heads + l->tp - 1) / l->tp);
         }
-        if (m->layer_is_moe[i]) {
+        if (m->arch->layer_is_moe[i]) {
             CU_ASSERT(experts_are_held(l, i));
         } else {
-            CU_ASSERT(layer_axis_is(l, i, ffn_at, m->ffn, m->ffn_leaf, l->dp));
+            CU_ASSERT(layer_axis_is(l, i, ffn_at, m->arch->ffn, m->ffn_leaf, l->dp));
         }
     }
 }
@@ -197,8 +199,8 @@ static uint32_t check_product(const struct layout_model *m, uint32_t n, uint32_t
         const struct layout_flags flags = {.tp = tp, .pp = pp, .dp = dp, .ep = ep};
         struct layout l;
         const struct status st = layout_build(m, n, &flags, &l);
-        const bool possible = tp <= layout_tp_max(m) && pp <= m->n_layers &&
-                              (m->n_experts == 0 ? ep == 1 : ep <= m->n_experts) &&
+        const bool possible = tp <= layout_tp_max(m) && pp <= m->arch->n_layers &&
+                              (m->arch->n_experts == 0 ? ep == 1 : ep <= m->arch->n_experts) &&
                               dp * tp % ep == 0;
         CU_ASSERT_EQUAL(status_failed(&st), !possible);
         if (!possible) {
@@ -248,16 +250,16 @@ static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32
 {
     uint64_t n = 0;
     for (uint32_t i = begin; i < end; i++) {
-        n += (uint64_t)m->n_heads * m->head_dim * m->width * 2;
-        n += (uint64_t)m->n_kv_heads * m->head_dim * m->width * 2;
-        if (m->layer_is_moe[i]) {
-            n += (uint64_t)m->n_chosen * m->expert_ffn * m->width * 3;
-            n += (uint64_t)m->n_experts * m->width;
+        n += (uint64_t)m->arch->n_heads * m->arch->head_dim * m->arch->width * 2;
+        n += (uint64_t)m->arch->n_kv_heads * m->arch->head_dim * m->arch->width * 2;
+        if (m->arch->layer_is_moe[i]) {
+            n += (uint64_t)m->arch->n_chosen * m->arch->expert_ffn * m->arch->width * 3;
+            n += (uint64_t)m->arch->n_experts * m->arch->width;
         } else {
-            n += (uint64_t)m->ffn * m->width * 3;
+            n += (uint64_t)m->arch->ffn * m->arch->width * 3;
         }
     }
-    if (end == m->n_layers) n += (uint64_t)m->vocab * m->width;
+    if (end == m->arch->n_layers) n += (uint64_t)m->arch->vocab * m->arch->width;
     return n * m->weight_bytes;
 }
 
@@ -265,9 +267,9 @@ static uint64_t stage_bytes(const struct layout_model *m, uint32_t begin, uint32
 static uint64_t optimum(const struct layout_model *m, uint32_t pp)
 {
     static uint64_t best[17][129];
-    for (uint32_t end = 1; end <= m->n_layers; end++) best[1][end] = stage_bytes(m, 0, end);
+    for (uint32_t end = 1; end <= m->arch->n_layers; end++) best[1][end] = stage_bytes(m, 0, end);
     for (uint32_t s = 2; s <= pp; s++) {
-        for (uint32_t end = s; end <= m->n_layers; end++) {
+        for (uint32_t end = s; end <= m->arch->n_layers; end++) {
             best[s][end] = UINT64_MAX;
             for (uint32_t cut = s - 1; cut < end; cut++) {
                 const uint64_t last = stage_bytes(m, cut, end);
@@ -276,14 +278,14 @@ static uint64_t optimum(const struct layout_model *m, uint32_t pp)
             }
         }
     }
-    return best[pp][m->n_layers];
+    return best[pp][m->arch->n_layers];
 }
 
 static void stages_are_balanced_optimally(void)
 {
     for (int which = 0; which < MODEL_COUNT; which++) {
         const struct layout_model m = util_model(which);
-        for (uint32_t pp = 1; pp <= 16 && pp <= m.n_layers; pp++) {
+        for (uint32_t pp = 1; pp <= 16 && pp <= m.arch->n_layers; pp++) {
             struct layout l;
             const struct status st = layout_build(&m, pp, &(struct layout_flags){.pp = pp}, &l);
             CU_ASSERT_FATAL(!status_failed(&st));
@@ -385,8 +387,10 @@ static void workspace_grows_with_rows_and_received_tokens(void)
     const uint64_t always = 2 * 576 + 64, ffn = 2 * 1536, logits = 4ull * 64 * 49152;
     CU_ASSERT_EQUAL(memory_at(&one, 0).workspace_bytes, 4 * 512 * (always + ffn) + logits);
     /* a cosine and a sine for each pair that is rotated, of heads of 64 here a quarter */
+    struct arch quarter = *dense.arch;
     struct layout_model partial = dense;
-    partial.rotary = 16;
+    quarter.rotary = 16;
+    partial.arch = &quarter;
     const struct layout few = built(&partial, 1, (struct layout_flags){0});
     CU_ASSERT_EQUAL(memory_at(&few, 0).workspace_bytes, 4 * 512 * (always - 48 + ffn) + logits);
     /* four replicas' tokens may all choose one rank's experts */
@@ -521,32 +525,42 @@ static void expect_bad_model(const struct layout_model *m, const char *sentence)
     CU_ASSERT_STRING_EQUAL(st.text, sentence);
 }
 
+/* A model whose description may be changed. */
+static struct layout_model bad_model(enum util_model which, struct arch *arch)
+{
+    struct layout_model m = util_model(which);
+    *arch = *m.arch;
+    m.arch = arch;
+    return m;
+}
+
 static void impossible_models_are_refused(void)
 {
-    struct layout_model m = util_model(MODEL_DEMO);
-    m.n_heads = 0;
+    struct arch arch;
+    struct layout_model m = bad_model(MODEL_DEMO, &arch);
+    arch.n_heads = 0;
     expect_bad_model(&m, "demo: 0 query heads and 4 kv heads, expected a positive multiple");
-    m = util_model(MODEL_DEMO);
-    m.n_kv_heads = 3;
+    m = bad_model(MODEL_DEMO, &arch);
+    arch.n_kv_heads = 3;
     expect_bad_model(&m, "demo: 8 query heads and 3 kv heads, expected a positive multiple");
-    m = util_model(MODEL_DEMO);
-    m.n_chosen = 9;
+    m = bad_model(MODEL_DEMO, &arch);
+    arch.n_chosen = 9;
     expect_bad_model(&m, "demo: 9 experts chosen per token, expected 1 to 8");
-    m = util_model(MODEL_DEMO);
-    m.n_layers = ARCH_LAYERS_MAX + 1;
+    m = bad_model(MODEL_DEMO, &arch);
+    arch.n_layers = ARCH_LAYERS_MAX + 1;
     expect_bad_model(&m, "demo: 513 layers, expected 1 to 512");
-    m = util_model(MODEL_DEMO);
+    m = bad_model(MODEL_DEMO, &arch);
     m.o_leaf = 48;
     expect_bad_model(&m, "demo: leaves of o_proj have 48 elements, expected a multiple of the head "
                          "dimension 32");
-    m = util_model(MODEL_DEMO);
-    m.n_experts = 0;
+    m = bad_model(MODEL_DEMO, &arch);
+    arch.n_experts = 0;
     expect_bad_model(&m, "demo: MoE layers need experts, found 0 of width 192");
-    m = util_model(MODEL_SMOLLM2);
-    m.ffn = 0;
+    m = bad_model(MODEL_SMOLLM2, &arch);
+    arch.ffn = 0;
     expect_bad_model(&m, "SmolLM2-135M: dense layers need an FFN width, found 0");
-    m = util_model(MODEL_DEMO);
-    m.vocab = 0;
+    m = bad_model(MODEL_DEMO, &arch);
+    arch.vocab = 0;
     expect_bad_model(&m, "demo: head dimension 32, width 128, vocabulary 0, 4 bytes per weight: "
                          "expected none to be 0");
 }

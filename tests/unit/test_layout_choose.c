@@ -31,7 +31,7 @@ static void choice_init(struct choice *c, enum util_model model, const char *spe
 {
     memset(c, 0, sizeof *c);
     c->model = util_model(model);
-    c->budget = (struct layout_budget){{2, 0}, 512, (c->model.context + 63) / 64};
+    c->budget = (struct layout_budget){{2, 0}, 512, (c->model.arch->context + 63) / 64};
     c->st = topo_describe(spec, n_ranks, 0, 0, &c->t);
     CU_ASSERT_STRING_EQUAL_FATAL(c->st.text, "");
     c->st = mem_alloc(&c->order, c->t->n_ranks, sizeof *c->order, "order");
@@ -324,22 +324,25 @@ static void unbound_ranks_keep_the_launchers_order(void)
 /* --- failures ----------------------------------------------------------------------------- */
 
 /* 9 heads in leaves of two, 7 leaves of an FFN: uneven halves, unless outputs are cut instead. */
-static struct layout_model uneven_model(void)
+static struct layout_model uneven_model(struct arch *a)
 {
     struct layout_model m = util_model(MODEL_SMOLLM2);
-    m.o_leaf = 2 * m.head_dim;
-    m.ffn = m.shared_ffn = m.expert_ffn = 7 * 512;
+    *a = *m.arch;
+    m.arch = a;
+    m.o_leaf = 2 * a->head_dim;
+    a->ffn = a->shared_ffn = a->expert_ffn = 7 * 512;
     m.ffn_leaf = m.shared_leaf = m.expert_leaf = 512;
     m.inner_unit = 32;
-    m.n_experts = 8;
-    m.n_chosen = 2;
-    for (uint32_t i = 0; i < m.n_layers; i++) m.layer_is_moe[i] = i % 2 == 1;
+    a->n_experts = 8;
+    a->n_chosen = 2;
+    for (uint32_t i = 0; i < a->n_layers; i++) a->layer_is_moe[i] = i % 2 == 1;
     return m;
 }
 
 static void cuts_of_outputs_cut_inputs_in_groups(void)
 {
-    const struct layout_model m = uneven_model();
+    struct arch arch;
+    const struct layout_model m = uneven_model(&arch);
     struct layout l;
     const struct status st = layout_build(&m, 2, &(struct layout_flags){.tp = 2, .ep = 1}, &l);
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
@@ -363,9 +366,11 @@ static void cuts_of_outputs_cut_inputs_in_groups(void)
 static void finer_heads_cost_no_kv_heads(void)
 {
     struct layout_model m = util_model(MODEL_SMOLLM2);
-    m.n_heads = 25;
-    m.n_kv_heads = 5;
-    m.o_leaf = m.head_dim;
+    struct arch arch = *m.arch;
+    arch.n_heads = 25;
+    arch.n_kv_heads = 5;
+    m.arch = &arch;
+    m.o_leaf = arch.head_dim;
     struct layout l;
     const struct status st = layout_build(&m, 3, &(struct layout_flags){.tp = 3}, &l);
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
@@ -377,7 +382,8 @@ static void finer_heads_cost_no_kv_heads(void)
 /* Ranks of one host cut outputs; those of two do not. */
 static void plans_expect_cuts_inside_hosts(void)
 {
-    const struct layout_model m = uneven_model();
+    struct arch arch;
+    const struct layout_model m = uneven_model(&arch);
     const char *const machines[] = {"1x\"pack:1 core:2 pu:1\"", "2x\"pack:1 core:2 pu:1\""};
     for (uint32_t i = 0; i < 2; i++) {
         struct topo *t = NULL;

@@ -212,7 +212,7 @@ static void check_layout(struct model_tensors *all, const struct arch *m, const 
         memset(t->holders, 0, element_count(&t->spec) * sizeof *t->holders);
     }
     for (all->rank = 0; all->rank < l->n_ranks; all->rank++) {
-        const struct status st = weights_list(m, l, layout_place_of(l, all->rank), mark_held, all);
+        const struct status st = weights_list(l, layout_place_of(l, all->rank), mark_held, all);
         CU_ASSERT_EQUAL(st.code, STATUS_OK);
     }
     for (size_t i = 0; i < all->n; i++)
@@ -232,7 +232,7 @@ static void check_model(const char *config)
     layout_describe(&m, 2, &lm);
     const struct layout_flags one = {.tp = 1, .pp = 1, .ep = 1, .dp = 1};
     CU_ASSERT_EQUAL_FATAL(layout_build(&lm, 1, &one, &l).code, STATUS_OK);
-    CU_ASSERT_EQUAL(weights_list(&m, &l, layout_place_of(&l, 0), add_tensor, &all).code, STATUS_OK);
+    CU_ASSERT_EQUAL(weights_list(&l, layout_place_of(&l, 0), add_tensor, &all).code, STATUS_OK);
     for (uint32_t tp = 1; tp <= RANKS_MAX; tp++) {
         for (uint32_t pp = 1; tp * pp <= RANKS_MAX; pp++) {
             for (uint32_t dp = 1; tp * pp * dp <= RANKS_MAX; dp++) {

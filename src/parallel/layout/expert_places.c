@@ -47,7 +47,7 @@ static uint32_t lightest_with_room(const struct deal *d)
 
 static void deal_greedily(struct deal *d)
 {
-    const uint32_t n = d->l->model.n_experts;
+    const uint32_t n = d->l->model.arch->n_experts;
     for (uint32_t i = 0; i < d->l->ep; i++) {
         d->of_part[i] = 0;
         d->n_in_part[i] = 0;
@@ -66,7 +66,7 @@ static void deal_greedily(struct deal *d)
  * full; false when none makes it less full than it was. */
 static bool swap_one(struct deal *d)
 {
-    const uint32_t n = d->l->model.n_experts;
+    const uint32_t n = d->l->model.arch->n_experts;
     uint32_t full = 0, give = n, take = n;
     for (uint32_t i = 1; i < d->l->ep; i++)
         if (d->of_part[i] > d->of_part[full]) full = i;
@@ -97,7 +97,7 @@ static void expert_take_places(const struct deal *d, uint32_t *place, uint32_t *
 {
     uint32_t at = 0;
     for (uint32_t i = 0; i < d->l->ep; i++) {
-        for (uint32_t e = 0; e < d->l->model.n_experts; e++) {
+        for (uint32_t e = 0; e < d->l->model.arch->n_experts; e++) {
             if (d->part[e] != i) continue;
             place[e] = at;
             expert[at++] = e;
@@ -107,13 +107,13 @@ static void expert_take_places(const struct deal *d, uint32_t *place, uint32_t *
 
 static struct status deal_all(struct deal *d, const int64_t *load, struct expert_places *p)
 {
-    const size_t n = d->l->model.n_experts;
+    const size_t n = d->l->model.arch->n_experts;
     TRY(mem_alloc(&d->part, n, sizeof *d->part, "experts' places"));
     TRY(mem_alloc(&d->order, n, sizeof *d->order, "experts' places"));
     TRY(mem_alloc(&d->of_part, d->l->ep, sizeof *d->of_part, "experts' places"));
     TRY(mem_alloc(&d->before, d->l->ep, sizeof *d->before, "experts' places"));
     TRY(mem_alloc(&d->n_in_part, d->l->ep, sizeof *d->n_in_part, "experts' places"));
-    for (uint32_t layer = 0; layer < d->l->model.n_layers; layer++) {
+    for (uint32_t layer = 0; layer < d->l->model.arch->n_layers; layer++) {
         d->load = load + layer * n;
         deal_greedily(d);
         for (size_t i = 0; i < n && swap_one(d); i++) {
@@ -131,9 +131,9 @@ struct status expert_places_create(const struct layout *l, const int64_t *load,
     struct deal d = {.l = l};
     struct status st;
     *out = NULL;
-    const size_t n = (size_t)l->model.n_layers * l->model.n_experts;
+    const size_t n = (size_t)l->model.arch->n_layers * l->model.arch->n_experts;
     TRY(mem_alloc(&p, 1, sizeof *p, "experts' places"));
-    p->n_experts = l->model.n_experts;
+    p->n_experts = l->model.arch->n_experts;
     TRY_GOTO(st, mem_alloc(&p->place, n, sizeof *p->place, "experts' places"), done);
     TRY_GOTO(st, mem_alloc(&p->expert, n, sizeof *p->expert, "experts' places"), done);
     st = deal_all(&d, load, p);
@@ -159,7 +159,7 @@ void expert_places_destroy(struct expert_places **p)
 void expert_part_loads(const struct layout *l, const struct expert_places *p, const int64_t *load,
                        uint32_t layer, int64_t *of_part)
 {
-    const size_t first = (size_t)layer * l->model.n_experts;
+    const size_t first = (size_t)layer * l->model.arch->n_experts;
     for (uint32_t i = 0; i < l->ep; i++) {
         const struct range held = layout_experts(l, i);
         of_part[i] = 0;
@@ -175,7 +175,7 @@ struct status expert_evenness_of(const struct layout *l, const struct expert_pla
     uint32_t n = 0;
     *out = (struct expert_evenness){0};
     TRY(mem_alloc(&of_part, l->ep, sizeof *of_part, "experts' load"));
-    for (uint32_t layer = 0; layer < l->model.n_layers; layer++) {
+    for (uint32_t layer = 0; layer < l->model.arch->n_layers; layer++) {
         int64_t sum = 0, most = 0;
         expert_part_loads(l, p, load, layer, of_part);
         for (uint32_t i = 0; i < l->ep; i++) {

@@ -43,7 +43,7 @@ struct range layout_split(uint32_t total, uint32_t unit, uint32_t n_parts, uint3
 /* Heads of one o_proj leaf: no rank may hold less, for a leaf's sum must not be split. */
 static uint32_t leaf_heads(const struct layout_model *m)
 {
-    return m->o_leaf / m->head_dim;
+    return m->o_leaf / m->arch->value_dim;
 }
 
 /* The unit in which inputs of a row-parallel linear are cut: leaves, whose sums must not be split;
@@ -57,12 +57,12 @@ static uint32_t inner_unit(const struct layout *l, bool cuts_outputs, uint32_t l
 static struct range split_heads(const struct layout_model *m, uint32_t unit, uint32_t tp,
                                 uint32_t i)
 {
-    return layout_split(m->n_heads, unit, tp, i);
+    return layout_split(m->arch->n_heads, unit, tp, i);
 }
 
 static struct range kv_heads_of(const struct layout_model *m, struct range heads)
 {
-    const uint32_t group = m->n_heads / m->n_kv_heads;
+    const uint32_t group = m->arch->n_heads / m->arch->n_kv_heads;
     if (heads.begin == heads.end) return (struct range){heads.begin / group, heads.begin / group};
     return (struct range){heads.begin / group, ceil_div(heads.end, group)};
 }
@@ -84,12 +84,13 @@ static uint32_t most_kv_heads(const struct layout_model *m, uint32_t unit, uint3
 static uint32_t head_unit(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
-    const uint32_t leaf = leaf_heads(m), group = m->n_heads / m->n_kv_heads;
+    const struct arch *a = m->arch;
+    const uint32_t leaf = leaf_heads(m), group = a->n_heads / a->n_kv_heads;
     const uint32_t least = inner_unit(l, l->cuts_outputs, m->o_leaf);
-    const uint32_t grouped = least / gcd(least, m->head_dim);
+    const uint32_t grouped = least / gcd(least, a->value_dim);
     const uint32_t smallest = grouped < leaf ? grouped : leaf;
     const uint32_t both = leaf / gcd(leaf, group) * group;
-    if (l->tp > ceil_div(m->n_heads, both)) return smallest;
+    if (l->tp > ceil_div(a->n_heads, both)) return smallest;
     const uint32_t fewest = range_count(split_heads(m, smallest, l->tp, 0));
     const bool is_even = fewest >= range_count(split_heads(m, both, l->tp, 0));
     return is_even || most_kv_heads(m, smallest, l->tp) > most_kv_heads(m, both, l->tp) ? both
@@ -98,7 +99,7 @@ static uint32_t head_unit(const struct layout *l)
 
 uint32_t layout_tp_max(const struct layout_model *m)
 {
-    return ceil_div(m->n_heads, leaf_heads(m));
+    return ceil_div(m->arch->n_heads, leaf_heads(m));
 }
 
 struct range layout_heads(const struct layout *l, uint32_t tp)
@@ -118,63 +119,65 @@ struct range layout_layers(const struct layout *l, uint32_t pp)
 
 struct range layout_ffn(const struct layout *l, uint32_t tp)
 {
-    if (l->model.ffn == 0) return (struct range){0, 0};
-    return layout_split(l->model.ffn, inner_unit(l, l->cuts_outputs, l->model.ffn_leaf), l->tp, tp);
+    if (l->model.arch->ffn == 0) return (struct range){0, 0};
+    return layout_split(l->model.arch->ffn, inner_unit(l, l->cuts_outputs, l->model.ffn_leaf),
+                        l->tp, tp);
 }
 
 struct range layout_vocab(const struct layout *l, uint32_t tp)
 {
-    return layout_split(l->model.vocab, PANEL_COLUMNS, l->tp, tp);
+    return layout_split(l->model.arch->vocab, PANEL_COLUMNS, l->tp, tp);
 }
 
 struct range layout_experts(const struct layout *l, uint32_t ep)
 {
-    return layout_split(l->model.n_experts, 1, l->ep, ep);
+    return layout_split(l->model.arch->n_experts, 1, l->ep, ep);
 }
 
 struct range layout_expert_ffn(const struct layout *l, uint32_t etp)
 {
-    if (l->model.n_experts == 0) return (struct range){0, 0};
-    return layout_split(l->model.expert_ffn,
+    if (l->model.arch->n_experts == 0) return (struct range){0, 0};
+    return layout_split(l->model.arch->expert_ffn,
                         inner_unit(l, l->cuts_expert_outputs, l->model.expert_leaf), l->etp, etp);
 }
 
 struct range layout_shared_ffn(const struct layout *l, uint32_t tp)
 {
-    if (l->model.shared_ffn == 0) return (struct range){0, 0};
-    return layout_split(l->model.shared_ffn, inner_unit(l, l->cuts_outputs, l->model.shared_leaf),
-                        l->tp, tp);
+    if (l->model.arch->shared_ffn == 0) return (struct range){0, 0};
+    return layout_split(l->model.arch->shared_ffn,
+                        inner_unit(l, l->cuts_outputs, l->model.shared_leaf), l->tp, tp);
 }
 
 struct range layout_outputs(const struct layout *l, uint32_t tp)
 {
-    if (!l->cuts_outputs) return (struct range){0, l->model.width};
-    return layout_split(l->model.width, PANEL_COLUMNS, l->tp, tp);
+    if (!l->cuts_outputs) return (struct range){0, l->model.arch->width};
+    return layout_split(l->model.arch->width, PANEL_COLUMNS, l->tp, tp);
 }
 
 struct range layout_expert_outputs(const struct layout *l, uint32_t etp)
 {
-    if (!l->cuts_expert_outputs) return (struct range){0, l->model.width};
-    return layout_split(l->model.width, PANEL_COLUMNS, l->etp, etp);
+    if (!l->cuts_expert_outputs) return (struct range){0, l->model.arch->width};
+    return layout_split(l->model.arch->width, PANEL_COLUMNS, l->etp, etp);
 }
 
 bool layout_may_cut_outputs(const struct layout *l)
 {
-    return l->tp > 1 && l->model.width / PANEL_COLUMNS >= l->tp;
+    return l->tp > 1 && l->model.arch->width / PANEL_COLUMNS >= l->tp;
 }
 
 bool layout_may_cut_expert_outputs(const struct layout *l)
 {
     const struct layout_model *m = &l->model;
-    if (m->n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || m->expert_bias) return false;
-    const uint32_t n_units = ceil_div(m->expert_ffn, inner_unit(l, true, m->expert_leaf));
-    return m->width / PANEL_COLUMNS >= l->etp && n_units >= l->etp;
+    const struct arch *a = m->arch;
+    if (a->n_experts == 0 || l->etp == 1 || l->ep * l->etp != l->tp || a->expert_bias) return false;
+    const uint32_t n_units = ceil_div(a->expert_ffn, inner_unit(l, true, m->expert_leaf));
+    return a->width / PANEL_COLUMNS >= l->etp && n_units >= l->etp;
 }
 
 bool layout_may_lend_experts(const struct layout *l)
 {
-    return l->ep > 1 && l->ep * l->etp == l->tp && l->model.n_experts >= l->ep &&
-           !l->model.expert_bias;
+    return l->ep > 1 && l->ep * l->etp == l->tp && l->model.arch->n_experts >= l->ep &&
+           !l->model.arch->expert_bias;
 }
 
 /* --- places ------------------------------------------------------------------------------- */
@@ -202,30 +205,19 @@ uint32_t layout_rank_of(const struct layout *l, uint32_t dp, uint32_t pp, uint32
 
 /* --- stages ------------------------------------------------------------------------------- */
 
-static uint64_t latent_layer_cost(const struct layout_model *m)
-{
-    const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width, h = m->n_heads;
-    const uint64_t from_width = m->q_lora + m->kv_lora + m->rotary + h * m->head_dim;
-    const uint64_t absorbed = m->query_dim - m->rotary + m->head_dim;
-    return from_width * layout_row_bytes(m, LAYOUT_ATTENTION, m->width) +
-           h * m->query_dim * layout_row_bytes(m, LAYOUT_ATTENTION, q_in) +
-           h * absorbed * layout_row_bytes(m, LAYOUT_ROUTER, m->kv_lora);
-}
-
 /* Weight bytes that one token reads in a layer; the head counts with the last layer. */
 static uint64_t layer_cost(const struct layout_model *m, uint32_t layer)
 {
-    const uint64_t heads = 2ull * m->n_heads + 2ull * m->n_kv_heads;
-    uint64_t bytes = heads * m->head_dim * layout_row_bytes(m, LAYOUT_ATTENTION, m->width);
-    if (m->kv_lora > 0) bytes = latent_layer_cost(m);
-    if (m->layer_is_moe[layer]) {
-        bytes += 3ull * m->n_chosen * m->expert_ffn * layout_row_bytes(m, LAYOUT_EXPERTS, m->width);
-        bytes += m->n_experts * layout_row_bytes(m, LAYOUT_ROUTER, m->width);
-        bytes += 3ull * m->shared_ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
-    } else {
-        bytes += 3ull * m->ffn * layout_row_bytes(m, LAYOUT_FFN, m->width);
+    const struct arch *a = m->arch;
+    const bool is_last = layer == a->n_layers - 1;
+    const uint32_t parts = arch_layer_parts(a, layer) | (is_last ? PART_HEAD : 0);
+    const struct arch_tensor *t;
+    uint64_t bytes = 0;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if ((t->part & parts) == 0 || t->is_vector) continue;
+        const uint64_t row = layout_row_bytes(m, t->class, arch_dim_size(a, t->cols));
+        bytes += row * arch_dim_size(a, t->rows) * (t->is_expert ? a->n_chosen : 1);
     }
-    if (layer == m->n_layers - 1) bytes += m->vocab * layout_row_bytes(m, LAYOUT_HEAD, m->width);
     return bytes;
 }
 
@@ -295,15 +287,16 @@ static void partition(const uint64_t *cost, uint32_t n_layers, uint32_t pp, uint
 static struct status split_layers(struct layout *l)
 {
     const struct layout_model *m = &l->model;
+    const struct arch *a = m->arch;
     uint64_t cost[ARCH_LAYERS_MAX];
-    for (uint32_t i = 0; i < m->n_layers; i++) cost[i] = layer_cost(m, i);
-    const size_t n = (size_t)(l->pp + 1) * (m->n_layers + 1);
+    for (uint32_t i = 0; i < a->n_layers; i++) cost[i] = layer_cost(m, i);
+    const size_t n = (size_t)(l->pp + 1) * (a->n_layers + 1);
     uint64_t *best = NULL;
     uint16_t *from = NULL;
     struct status st;
     TRY_GOTO(st, mem_alloc(&best, n, sizeof *best, "stage costs"), done);
     TRY_GOTO(st, mem_alloc(&from, n, sizeof *from, "stage begins"), free_best);
-    partition(cost, m->n_layers, l->pp, smallest_cap(cost, m->n_layers, l->pp), best, from,
+    partition(cost, a->n_layers, l->pp, smallest_cap(cost, a->n_layers, l->pp), best, from,
               l->stage_begin);
     mem_free(&from);
 free_best:
@@ -316,48 +309,50 @@ done:
 
 static struct status check_moe(const struct layout_model *m)
 {
+    const struct arch *a = m->arch;
     bool any_moe = false, any_dense = false;
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        any_moe |= m->layer_is_moe[i];
-        any_dense |= !m->layer_is_moe[i];
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        any_moe |= a->layer_is_moe[i];
+        any_dense |= !a->layer_is_moe[i];
     }
-    if (any_moe && (m->n_experts == 0 || m->expert_ffn == 0 || m->expert_leaf == 0)) {
+    if (any_moe && (a->n_experts == 0 || a->expert_ffn == 0 || m->expert_leaf == 0)) {
         return status_make(STATUS_INPUT, "%s: MoE layers need experts, found %u of width %u",
-                           m->name, m->n_experts, m->expert_ffn);
+                           m->name, a->n_experts, a->expert_ffn);
     }
-    if (any_moe && (m->n_chosen == 0 || m->n_chosen > m->n_experts)) {
+    if (any_moe && (a->n_chosen == 0 || a->n_chosen > a->n_experts)) {
         return status_make(STATUS_INPUT, "%s: %u experts chosen per token, expected 1 to %u",
-                           m->name, m->n_chosen, m->n_experts);
+                           m->name, a->n_chosen, a->n_experts);
     }
-    if (any_dense && (m->ffn == 0 || m->ffn_leaf == 0)) {
+    if (any_dense && (a->ffn == 0 || m->ffn_leaf == 0)) {
         return status_make(STATUS_INPUT, "%s: dense layers need an FFN width, found %u", m->name,
-                           m->ffn);
+                           a->ffn);
     }
     return status_ok();
 }
 
 static struct status layout_check_model(const struct layout_model *m)
 {
-    if (m->n_layers == 0 || m->n_layers > ARCH_LAYERS_MAX) {
-        return status_make(STATUS_INPUT, "%s: %u layers, expected 1 to %d", m->name, m->n_layers,
+    const struct arch *a = m->arch;
+    if (a->n_layers == 0 || a->n_layers > ARCH_LAYERS_MAX) {
+        return status_make(STATUS_INPUT, "%s: %u layers, expected 1 to %d", m->name, a->n_layers,
                            ARCH_LAYERS_MAX);
     }
-    if (m->n_heads == 0 || m->n_kv_heads == 0 || m->n_heads % m->n_kv_heads != 0) {
+    if (a->n_heads == 0 || a->n_kv_heads == 0 || a->n_heads % a->n_kv_heads != 0) {
         return status_make(STATUS_INPUT,
                            "%s: %u query heads and %u kv heads, expected a positive multiple",
-                           m->name, m->n_heads, m->n_kv_heads);
+                           m->name, a->n_heads, a->n_kv_heads);
     }
-    if (m->head_dim == 0 || m->width == 0 || m->vocab == 0 || m->weight_bytes == 0) {
+    if (a->value_dim == 0 || a->width == 0 || a->vocab == 0 || m->weight_bytes == 0) {
         return status_make(STATUS_INPUT,
                            "%s: head dimension %u, width %u, vocabulary %u, %u bytes per weight: "
                            "expected none to be 0",
-                           m->name, m->head_dim, m->width, m->vocab, m->weight_bytes);
+                           m->name, a->value_dim, a->width, a->vocab, m->weight_bytes);
     }
-    if (m->o_leaf == 0 || m->o_leaf % m->head_dim != 0) {
+    if (m->o_leaf == 0 || m->o_leaf % a->value_dim != 0) {
         return status_make(STATUS_INPUT,
                            "%s: leaves of o_proj have %u elements, expected a multiple "
                            "of the head dimension %u",
-                           m->name, m->o_leaf, m->head_dim);
+                           m->name, m->o_leaf, a->value_dim);
     }
     return check_moe(m);
 }
@@ -365,29 +360,30 @@ static struct status layout_check_model(const struct layout_model *m)
 static struct status check_limits(const struct layout *l, const struct layout_flags *f)
 {
     const struct layout_model *m = &l->model;
+    const struct arch *a = m->arch;
     const uint32_t tp_max = layout_tp_max(m), leaf = leaf_heads(m);
     if (f->tp > tp_max && leaf == 1) {
         return status_make(STATUS_USAGE, "--tp %u: %s has %u query heads; tp may be at most %u",
-                           f->tp, m->name, m->n_heads, tp_max);
+                           f->tp, m->name, a->n_heads, tp_max);
     }
     if (f->tp > tp_max) {
         return status_make(STATUS_USAGE,
                            "--tp %u: %s has %u query heads in %u units of %u (o_proj's leaves have "
                            "%u elements); tp may be at most %u",
-                           f->tp, m->name, m->n_heads, tp_max, leaf, m->o_leaf, tp_max);
+                           f->tp, m->name, a->n_heads, tp_max, leaf, m->o_leaf, tp_max);
     }
-    if (f->pp > m->n_layers) {
+    if (f->pp > a->n_layers) {
         return status_make(STATUS_USAGE, "--pp %u: %s has %u layers; pp may be at most %u", f->pp,
-                           m->name, m->n_layers, m->n_layers);
+                           m->name, a->n_layers, a->n_layers);
     }
-    if (f->ep > 1 && m->n_experts == 0) {
+    if (f->ep > 1 && a->n_experts == 0) {
         return status_make(STATUS_USAGE,
                            "--ep %u: %s is dense, it has no experts; ep may only be 1", f->ep,
                            m->name);
     }
-    if (f->ep > m->n_experts && m->n_experts > 0) {
+    if (f->ep > a->n_experts && a->n_experts > 0) {
         return status_make(STATUS_USAGE, "--ep %u: %s has %u experts; ep may be at most %u", f->ep,
-                           m->name, m->n_experts, m->n_experts);
+                           m->name, a->n_experts, a->n_experts);
     }
     return status_ok();
 }
@@ -444,7 +440,8 @@ static struct status derive_experts(struct layout *l, uint32_t ep)
 {
     const uint32_t stage_ranks = l->dp * l->tp;
     if (ep == 0) {
-        ep = l->model.n_experts == 0 ? 1 : largest_divisor(stage_ranks, l->model.n_experts);
+        ep = l->model.arch->n_experts == 0 ? 1
+                                           : largest_divisor(stage_ranks, l->model.arch->n_experts);
     }
     if (stage_ranks % ep != 0) {
         return status_make(STATUS_USAGE,
@@ -453,7 +450,7 @@ static struct status derive_experts(struct layout *l, uint32_t ep)
                            ep, stage_ranks, l->dp, l->tp);
     }
     const uint32_t rest = stage_ranks / ep;
-    const bool moe = l->model.n_experts > 0;
+    const bool moe = l->model.arch->n_experts > 0;
     l->ep = ep;
     l->etp = moe ? gcd(rest, l->tp) : 1;
     l->n_expert_replicas = rest / l->etp;

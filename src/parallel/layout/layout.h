@@ -8,7 +8,7 @@
 #ifndef SHOAL_PARALLEL_LAYOUT_LAYOUT_H
 #define SHOAL_PARALLEL_LAYOUT_LAYOUT_H
 
-#include "arch/arch.h"
+#include "arch/arch_tensors.h"
 #include "base/status.h"
 #include "parallel/layout/layout_flags.h"
 
@@ -28,55 +28,28 @@ enum {
     LAYOUT_RANKS_MAX = 65536,
 };
 
-/* Classes of weights; each may have a format of its own in memory. */
-enum layout_class {
-    LAYOUT_ATTENTION,
-    LAYOUT_FFN,
-    LAYOUT_EXPERTS,
-    LAYOUT_ROUTER,
-    LAYOUT_EMBED,
-    LAYOUT_HEAD,
-    LAYOUT_CLASS_COUNT
-};
-
-/* Each output of a class has ceil(inputs / group) groups of group_bytes, scales and zeros included;
- * group 1: plain elements; group 0: not said, elements of weight_bytes. */
+/* How the weights of a class stand in memory. Each output has ceil(inputs / group) groups of
+ * group_bytes, scales and zeros included; group 1: plain elements; group 0: not said, elements of
+ * weight_bytes. */
 struct layout_weight {
     uint32_t group, group_bytes;
 };
 
-/* The model as far as a layout cares. Leaves are in elements (tensor/leaf.h). */
+/* The model that is laid out: its description, and how a checkpoint stores it. Leaves are in
+ * elements (tensor/leaf.h). */
 struct layout_model {
+    const struct arch *arch; /* borrowed; outlives the layout */
     char name[64];
-    uint32_t n_layers;
-    uint32_t width;               /* D */
-    uint32_t n_heads, n_kv_heads; /* H, G */
-    uint32_t head_dim;            /* Hd */
-    uint32_t query_dim, rotary;   /* elements of a head of q; those of a head that are rotated */
-    /* Latent attention (kv_lora 0: no): heads of o's input are Hd; a token's latent of kv_lora +
-     * rotary elements stands on every tp rank; q_lora 0: q in one step. */
-    uint32_t q_lora, kv_lora;
-    uint32_t o_leaf;                  /* a multiple of Hd */
-    uint32_t ffn, ffn_leaf;           /* F of the dense layers (0: there are none) */
-    uint32_t n_experts, n_chosen;     /* E, K; 0: dense */
-    uint32_t expert_ffn, expert_leaf; /* F of one expert */
-    uint32_t shared_ffn, shared_leaf; /* F of what all tokens pass in MoE layers; 0: nothing */
+    uint32_t o_leaf; /* a multiple of value_dim */
+    uint32_t ffn_leaf, expert_leaf, shared_leaf;
     /* unit in which the inputs of o_proj and the down projections are cut where outputs are cut:
      * the longest quantization group; 0: leaves */
     uint32_t inner_unit;
-    bool layer_is_moe[ARCH_LAYERS_MAX];
-    uint32_t vocab; /* V */
-    bool tied;      /* the head is the embedding */
-    bool qk_norm, attention_bias;
-    bool qk_norm_whole;    /* RMSNorm of all of q and all of k */
-    bool ffn_bias;         /* the dense FFN has biases */
-    bool expert_bias;      /* router and experts have biases */
     uint32_t weight_bytes; /* bytes of one weight element in memory, where not said otherwise */
-    struct layout_weight weights[LAYOUT_CLASS_COUNT];
-    uint32_t context; /* longest context the model allows */
+    struct layout_weight weights[CLASS_COUNT];
 };
 
-/* Local. The layout's view of m, with leaves chosen as convert does. weight_bytes: of one weight
+/* Local. The model m with leaves chosen as convert does; borrows m. weight_bytes: of one weight
  * element in memory. */
 void layout_describe(const struct arch *m, uint32_t weight_bytes, struct layout_model *out);
 
@@ -172,8 +145,8 @@ struct layout_budget {
 };
 
 /* Local. Bytes of the k inputs of one output; and of one weight on average, over whole groups. */
-uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k);
-double layout_weight_bytes(const struct layout_model *m, enum layout_class c);
+uint64_t layout_row_bytes(const struct layout_model *m, enum arch_class c, uint64_t k);
+double layout_weight_bytes(const struct layout_model *m, enum arch_class c);
 
 /* Local. step_tokens: rows of the largest step. */
 struct layout_memory layout_memory_of(const struct layout *l, struct layout_place place,

@@ -2,6 +2,7 @@
  * Only additions, products and quotients of doubles, so that every host computes the same. */
 #include "parallel/layout/layout_cost.h"
 
+#include "parallel/layout/weights_list.h"
 #include "tensor/dims.h"
 
 /* Round numbers of current CPU clusters. Only their ratios matter. */
@@ -123,49 +124,58 @@ struct stage_load {
     uint32_t kv_bytes;
 };
 
+/* Seconds of the linears of these parts that all rows pass, one after the other. */
+static double linears_s(const struct stage_load *s, const struct weights_cut *cut, uint32_t parts,
+                        double rows)
+{
+    double seconds = 0;
+    const struct arch_tensor *t;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if ((t->part & parts) == 0 || t->is_vector || t->is_expert) continue;
+        const struct weight_spec held = weights_slab(cut, t);
+        const double params = (double)range_count(held.rows) * range_count(held.cols);
+        seconds +=
+            linear_s(&s->rates, rows, params, params, layout_weight_bytes(&s->l->model, t->class));
+    }
+    return seconds;
+}
+
+/* Reading the cache, and o_proj's sum over ranks. */
 static double attention_s(const struct stage_load *s, struct layout_place place)
 {
-    const struct layout_model *m = &s->l->model;
-    const double q = range_count(layout_heads(s->l, place.tp));
+    const struct arch *m = s->l->model.arch;
     const double kv = range_count(layout_kv_heads(s->l, place.tp));
-    double params = 2.0 * (q + kv) * m->head_dim * m->width, token = 2.0 * kv * m->head_dim;
-    if (m->kv_lora > 0) {
-        const double q_in = m->q_lora > 0 ? m->q_lora : m->width;
-        token = m->kv_lora + m->rotary;
-        params = (double)m->width * (m->q_lora + token + q * m->head_dim) +
-                 q * (m->query_dim * q_in +
-                      (double)m->kv_lora * (m->query_dim - m->rotary + m->head_dim));
-    }
+    const double token = kv * m->head_dim * (m->kv_lora > 0 ? 1 : 2);
     const double cached = s->rows / rows_per_slot * MEAN_CONTEXT * token;
-    return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_ATTENTION)) +
-           cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
+    return cached * s->kv_bytes / s->rates.bytes + sum_s(&s->tp, s->rows, m->width);
 }
 
-static double ffn_s(const struct stage_load *s, struct layout_place place)
+/* Seconds of the chosen experts' linears: `chosen` rows, through `touched` experts. */
+static double experts_s(const struct stage_load *s, const struct weights_cut *cut, double chosen,
+                        double touched)
 {
-    const struct layout_model *m = &s->l->model;
-    const double params = 3.0 * m->width * range_count(layout_ffn(s->l, place.tp));
-    return linear_s(&s->rates, s->rows, params, params, layout_weight_bytes(m, LAYOUT_FFN)) +
-           sum_s(&s->tp, s->rows, m->width);
+    double seconds = 0;
+    const struct arch_tensor *t;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if (!t->is_expert || t->is_vector) continue;
+        const struct weight_spec held = weights_slab(cut, t);
+        const double one = (double)range_count(held.rows) * range_count(held.cols);
+        seconds += linear_s(&s->rates, chosen, one, touched * one,
+                            layout_weight_bytes(&s->l->model, t->class));
+    }
+    return seconds;
 }
 
-static double moe_s(const struct stage_load *s, struct layout_place place)
+/* Experts, and the exchange of rows with their ranks. */
+static double moe_s(const struct stage_load *s, const struct weights_cut *cut)
 {
     const struct layout *l = s->l;
-    const struct layout_model *m = &l->model;
-    const double n_local = range_count(layout_experts(l, place.ep));
-    const double one = 3.0 * m->width * range_count(layout_expert_ffn(l, place.etp));
+    const struct arch *m = l->model.arch;
+    const double n_local = range_count(cut->experts);
     const double n_batches = s->experts.n / l->tp;
     const double chosen = s->rows * n_batches * m->n_chosen * n_local / m->n_experts;
-    const double touched = chosen < n_local ? chosen : n_local;
-    double seconds =
-        linear_s(&s->rates, chosen, one, touched * one, layout_weight_bytes(m, LAYOUT_EXPERTS));
-    const double shared = 3.0 * m->width * range_count(layout_shared_ffn(l, place.tp));
-    if (shared > 0) {
-        seconds +=
-            linear_s(&s->rates, s->rows, shared, shared, layout_weight_bytes(m, LAYOUT_FFN)) +
-            sum_s(&s->tp, s->rows, m->width);
-    }
+    double seconds = experts_s(s, cut, chosen, chosen < n_local ? chosen : n_local);
+    if (m->shared_ffn > 0) seconds += sum_s(&s->tp, s->rows, m->width);
     if (s->experts.n < 2) return seconds;
     /* to every part of the chosen experts and back: f32 there, int64 sums back when split */
     const double row = m->width * (l->etp > 1 ? 12.0 : 8.0);
@@ -180,19 +190,21 @@ static double moe_s(const struct stage_load *s, struct layout_place place)
 static double stage_s(const struct stage_load *s, uint32_t pp, double hop_bytes_s)
 {
     const struct layout *l = s->l;
-    const struct layout_model *m = &l->model;
+    const struct arch *m = l->model.arch;
     const struct layout_place place = layout_place_of(l, layout_rank_of(l, 0, pp, 0));
+    const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, pp);
-    const double dense = ffn_s(s, place), moe = m->n_experts > 0 ? moe_s(s, place) : 0;
-    double seconds = range_count(layers) * attention_s(s, place);
+    const double moe = m->n_experts > 0 ? moe_s(s, &cut) : 0;
+    const double sum = sum_s(&s->tp, s->rows, m->width);
+    double seconds = range_count(layers) * attention_s(s, place), one = 0;
+    uint32_t counted = 0; /* the parts whose seconds are `one` */
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        seconds += m->layer_is_moe[i] ? moe : dense;
+        const uint32_t parts = arch_layer_parts(m, i);
+        if (parts != counted) one = linears_s(s, &cut, parts, s->rows);
+        counted = parts;
+        seconds += one + (m->layer_is_moe[i] ? moe : sum);
     }
-    if (pp == l->pp - 1) {
-        const double head = (double)range_count(layout_vocab(l, place.tp)) * m->width;
-        seconds += linear_s(&s->rates, s->rows / rows_per_slot, head, head,
-                            layout_weight_bytes(m, LAYOUT_HEAD));
-    }
+    if (pp == l->pp - 1) seconds += linears_s(s, &cut, PART_HEAD, s->rows / rows_per_slot);
     if (l->pp > 1) seconds += s->rows * m->width * 4.0 / hop_bytes_s;
     return seconds;
 }

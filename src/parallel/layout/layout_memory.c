@@ -1,102 +1,74 @@
 /* The memory that a rank needs: packed weights, KV blocks, workspace, exchange buffers. */
 #include "parallel/layout/layout.h"
 
+#include "parallel/layout/weights_list.h"
 #include "parallel/layout/workspace.h"
 #include "tensor/dims.h"
 
-uint64_t layout_row_bytes(const struct layout_model *m, enum layout_class c, uint64_t k)
+uint64_t layout_row_bytes(const struct layout_model *m, enum arch_class c, uint64_t k)
 {
     const struct layout_weight w = m->weights[c];
     if (w.group == 0) return k * m->weight_bytes;
     return (k + w.group - 1) / w.group * w.group_bytes;
 }
 
-double layout_weight_bytes(const struct layout_model *m, enum layout_class c)
+double layout_weight_bytes(const struct layout_model *m, enum arch_class c)
 {
     const struct layout_weight w = m->weights[c];
     return w.group == 0 ? m->weight_bytes : (double)w.group_bytes / w.group;
 }
 
 /* A weight [n_out, k] as packed for the kernels: panels of 16 outputs. */
-static uint64_t layout_memory_packed_bytes(const struct layout_model *m, enum layout_class c,
+static uint64_t layout_memory_packed_bytes(const struct layout_model *m, enum arch_class c,
                                            uint64_t n_out, uint64_t k)
 {
     return (n_out + PANEL_COLUMNS - 1) / PANEL_COLUMNS * PANEL_COLUMNS * layout_row_bytes(m, c, k);
 }
 
-/* Latent attention: the weights that make latents are on every tp rank, the others follow the
- * heads. */
-static uint64_t latent_bytes(const struct layout *l, struct layout_place place)
+/* A tensor's slab as the loader packs it. Latent attention turns KV_B into two matrices of each
+ * head. */
+static uint64_t slab_bytes(const struct layout_model *m, const struct weight_spec *s)
 {
-    const struct layout_model *m = &l->model;
-    const enum layout_class c = LAYOUT_ATTENTION;
-    const uint64_t h = range_count(layout_heads(l, place.tp)), own = m->query_dim - m->rotary;
-    const uint64_t q_in = m->q_lora > 0 ? m->q_lora : m->width;
-    const uint64_t absorbed = layout_memory_packed_bytes(m, LAYOUT_ROUTER, m->kv_lora, own) +
-                              layout_memory_packed_bytes(m, LAYOUT_ROUTER, m->head_dim, m->kv_lora);
-    return layout_memory_packed_bytes(m, c, m->q_lora, m->width) +
-           layout_memory_packed_bytes(m, c, h * m->query_dim, q_in) +
-           layout_memory_packed_bytes(m, c, m->kv_lora, m->width) +
-           layout_memory_packed_bytes(m, c, m->rotary, m->width) + h * absorbed +
-           layout_memory_packed_bytes(m, c, m->width, h * m->head_dim) +
-           4 * (2ull * m->width + m->q_lora + m->kv_lora);
+    const uint64_t n_rows = range_count(s->rows), n_cols = range_count(s->cols);
+    if (s->is_vector) return sizeof(float) * n_rows * n_cols;
+    if (s->role != WEIGHT_KV_B)
+        return range_count(s->outer) * layout_memory_packed_bytes(m, s->class, n_rows, n_cols);
+    const struct arch *a = m->arch;
+    return n_rows / arch_dim_unit(a, DIM_KV_B) *
+           (layout_memory_packed_bytes(m, s->class, a->kv_lora, a->query_dim - a->rotary) +
+            layout_memory_packed_bytes(m, s->class, a->value_dim, a->kv_lora));
 }
 
-static uint64_t attention_bytes(const struct layout *l, struct layout_place place)
+static uint64_t parts_bytes(const struct weights_cut *cut, uint32_t parts)
 {
-    if (l->model.kv_lora > 0) return latent_bytes(l, place);
-    const struct layout_model *m = &l->model;
-    const uint64_t q = (uint64_t)range_count(layout_heads(l, place.tp)) * m->head_dim;
-    const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
-    uint64_t n_f32 = 2ull * m->width; /* two norms */
-    if (m->qk_norm) n_f32 += 2ull * m->head_dim;
-    if (m->attention_bias) n_f32 += q + 2 * kv + m->width;
-    return layout_memory_packed_bytes(m, LAYOUT_ATTENTION, q, m->width) +
-           2 * layout_memory_packed_bytes(m, LAYOUT_ATTENTION, kv, m->width) +
-           layout_memory_packed_bytes(m, LAYOUT_ATTENTION, m->width, q) + 4 * n_f32;
-}
-
-/* Gate, up and down of one FFN with f columns here. */
-static uint64_t ffn_bytes(const struct layout_model *m, enum layout_class c, uint64_t f)
-{
-    return 2 * layout_memory_packed_bytes(m, c, f, m->width) +
-           layout_memory_packed_bytes(m, c, m->width, f);
-}
-
-static uint64_t experts_bytes(const struct layout *l, struct layout_place place)
-{
-    const struct layout_model *m = &l->model;
-    const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
-    uint64_t one = ffn_bytes(m, LAYOUT_EXPERTS, f);
-    if (m->expert_bias) one += 4 * (2 * f + m->width);
-    return range_count(layout_experts(l, place.ep)) * one +
-           layout_memory_packed_bytes(m, LAYOUT_ROUTER, m->n_experts, m->width) +
-           (m->expert_bias ? 4ull * m->n_experts : 0);
+    uint64_t bytes = 0;
+    const struct arch_tensor *t;
+    for (size_t i = 0; (t = arch_tensor_at(i)) != NULL; i++) {
+        if ((t->part & parts) == 0) continue;
+        const struct weight_spec s = weights_slab(cut, t);
+        bytes += slab_bytes(&cut->l->model, &s);
+    }
+    return bytes;
 }
 
 static uint64_t weights_bytes(const struct layout *l, struct layout_place place)
 {
-    const struct layout_model *m = &l->model;
+    const struct weights_cut cut = weights_cut_of(l, place);
     const struct range layers = layout_layers(l, place.pp);
-    const uint64_t f = range_count(layout_ffn(l, place.tp));
-    const uint64_t biases = m->ffn_bias ? 4 * (2 * f + m->width) : 0;
-    const uint64_t dense = ffn_bytes(m, LAYOUT_FFN, f) + biases;
-    const uint64_t shared = ffn_bytes(m, LAYOUT_FFN, range_count(layout_shared_ffn(l, place.tp)));
-    const uint64_t moe = m->n_experts > 0 ? experts_bytes(l, place) + shared : 0;
-    const uint64_t v = range_count(layout_vocab(l, place.tp));
-    const bool first = place.pp == 0, last = place.pp == l->pp - 1;
-    uint64_t bytes = range_count(layers) * attention_bytes(l, place);
+    uint64_t bytes = parts_bytes(&cut, weights_outer_parts(l, place)), one = 0;
+    uint32_t counted = 0; /* the parts whose bytes are `one`: most layers are like the one before */
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        bytes += m->layer_is_moe[i] ? moe : dense;
+        const uint32_t parts = arch_layer_parts(l->model.arch, i);
+        if (parts != counted) one = parts_bytes(&cut, parts);
+        counted = parts;
+        bytes += one;
     }
-    if (first && !(last && m->tied)) bytes += v * layout_row_bytes(m, LAYOUT_EMBED, m->width);
-    if (last) bytes += layout_memory_packed_bytes(m, LAYOUT_HEAD, v, m->width) + 4ull * m->width;
     return bytes;
 }
 
 /* Words of a row of k activations as codes with a scale and a sum per group, for a quantized class.
  */
-static uint64_t code_words(const struct layout_model *m, enum layout_class c, uint64_t k)
+static uint64_t code_words(const struct layout_model *m, enum arch_class c, uint64_t k)
 {
     const uint32_t group = m->weights[c].group;
     if (group <= 1) return 0;
@@ -118,12 +90,11 @@ static uint64_t dense_columns(const struct layout *l, struct layout_place place)
 struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_place place,
                                           uint64_t n_rows)
 {
-    const struct layout_model *m = &l->model;
+    const struct arch *m = l->model.arch;
     const bool latent = m->kv_lora > 0;
     const uint64_t d = m->width, f = dense_columns(l, place);
-    const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->head_dim;
-    const uint64_t cached = latent ? m->kv_lora + m->rotary : m->head_dim;
-    const uint64_t kv = range_count(layout_kv_heads(l, place.tp)) * cached;
+    const uint64_t h = range_count(layout_heads(l, place.tp)), n_o = h * m->value_dim;
+    const uint64_t kv = (uint64_t)range_count(layout_kv_heads(l, place.tp)) * m->head_dim;
     return (struct workspace_shape){
         .n_rows = n_rows,
         .bytes = {[WORKSPACE_TILE_PARTS] = WORKSPACE_TILE_PARTS_BYTES},
@@ -138,8 +109,8 @@ struct workspace_shape workspace_shape_of(const struct layout *l, struct layout_
                     [WORKSPACE_HEAD_SUMS] = m->qk_norm_whole ? m->n_heads + m->n_kv_heads : 0,
                     [WORKSPACE_Q_LOW] = latent ? m->q_lora : 0,
                     [WORKSPACE_K_ROPE] = latent ? m->rotary : 0,
-                    [WORKSPACE_Q_LATENT] = latent ? h * cached : 0,
-                    [WORKSPACE_O_LATENT] = latent ? h * cached : 0,
+                    [WORKSPACE_Q_LATENT] = latent ? h * m->head_dim : 0,
+                    [WORKSPACE_O_LATENT] = latent ? h * m->head_dim : 0,
                     [WORKSPACE_ATTENDED] = n_o,
                     [WORKSPACE_GATE] = f,
                     [WORKSPACE_UP] = f,
@@ -153,10 +124,10 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
 {
     const struct layout_model *m = &l->model;
     struct workspace_shape shape = workspace_shape_of(l, place, step_tokens);
-    shape.per_row[WORKSPACE_CODES] = max_u64(code_words(m, LAYOUT_ATTENTION, shape.code_inputs),
-                                             code_words(m, LAYOUT_FFN, m->width));
-    shape.per_row[WORKSPACE_INNER_CODES] = code_words(m, LAYOUT_FFN, shape.inner_code_inputs);
-    uint64_t n = step_tokens * m->width;
+    shape.per_row[WORKSPACE_CODES] = max_u64(code_words(m, CLASS_ATTENTION, shape.code_inputs),
+                                             code_words(m, CLASS_FFN, m->arch->width));
+    shape.per_row[WORKSPACE_INNER_CODES] = code_words(m, CLASS_FFN, shape.inner_code_inputs);
+    uint64_t n = step_tokens * m->arch->width;
     if (place.pp == l->pp - 1) n += 64ull * range_count(layout_vocab(l, place.tp));
     return workspace_place(&shape).n_bytes + 4 * n;
 }
@@ -165,13 +136,13 @@ static uint64_t workspace_bytes(const struct layout *l, struct layout_place plac
  * depends on the hosts. */
 static uint64_t row_sum_elements(const struct layout *l)
 {
-    const struct layout_model *m = &l->model;
+    const struct arch *m = l->model.arch;
     const uint64_t by_inputs = 2 * ((uint64_t)m->width + 1);
     if (l->tp == 1) return by_inputs;
-    const uint64_t n_o = (uint64_t)m->n_heads * m->head_dim;
+    const uint64_t n_o = (uint64_t)m->n_heads * m->value_dim;
     const uint64_t inputs = max_u64(n_o, max_u64(m->ffn, m->shared_ffn));
-    const uint64_t normed = m->width + max_u64(code_words(m, LAYOUT_ATTENTION, m->width),
-                                               code_words(m, LAYOUT_FFN, m->width));
+    const uint64_t normed = m->width + max_u64(code_words(&l->model, CLASS_ATTENTION, m->width),
+                                               code_words(&l->model, CLASS_FFN, m->width));
     const uint64_t shared = (inputs + normed + l->tp - 1) / l->tp;
     const uint64_t by_outputs = m->width / l->tp + PANEL_COLUMNS + shared;
     return max_u64(by_inputs, by_outputs);
@@ -189,7 +160,7 @@ static uint64_t row_sum_elements(const struct layout *l)
 static uint64_t exchange_bytes(const struct layout *l, struct layout_place place,
                                uint64_t step_tokens)
 {
-    const struct layout_model *m = &l->model;
+    const struct arch *m = l->model.arch;
     const uint64_t d = m->width;
     uint64_t per_row = d + row_sum_elements(l), n = 0;
     if (m->n_experts > 0) {
@@ -200,7 +171,7 @@ static uint64_t exchange_bytes(const struct layout *l, struct layout_place place
         const uint64_t f = range_count(layout_expert_ffn(l, place.etp));
         per_row += m->n_experts + 2ull * m->n_chosen * d;
         n += step_tokens * batches * chosen *
-             (2 * d + 2 * f + code_words(m, LAYOUT_EXPERTS, max_u64(d, f)));
+             (2 * d + 2 * f + code_words(&l->model, CLASS_EXPERTS, max_u64(d, f)));
     }
     return 4 * (n + step_tokens * per_row);
 }
@@ -215,10 +186,9 @@ struct layout_memory layout_memory_of(const struct layout *l, struct layout_plac
 {
     const uint64_t kv_rows = (uint64_t)range_count(layout_layers(l, place.pp)) *
                              range_count(layout_kv_heads(l, place.tp));
-    const struct layout_model *m = &l->model;
-    const bool latent = m->kv_lora > 0;
-    const uint64_t n_elements = latent ? m->kv_lora + m->rotary : 2ull * m->head_dim;
-    const uint64_t per_head = n_elements * kv.element_bytes + (latent ? 1 : 2) * kv.scale_bytes;
+    const struct arch *m = l->model.arch;
+    const uint64_t n_arrays = m->kv_lora > 0 ? 1 : 2; /* latents, or keys and values */
+    const uint64_t per_head = n_arrays * (m->head_dim * kv.element_bytes + kv.scale_bytes);
     return (struct layout_memory){
         .weights_bytes = weights_bytes(l, place),
         .kv_block_bytes = kv_rows * KV_BLOCK_TOKENS * per_head,

@@ -49,7 +49,7 @@ static void add_wrapped(struct strbuf *out, const char *text)
 
 static bool plan_report_is_quantized(const struct layout_model *m)
 {
-    for (int c = 0; c < LAYOUT_CLASS_COUNT; c++) {
+    for (int c = 0; c < CLASS_COUNT; c++) {
         if (m->weights[c].group > 1) return true;
     }
     return false;
@@ -86,6 +86,7 @@ static struct status add_weight_size(const struct layout_model *m, uint64_t all_
 
 static struct status add_model(const struct layout_model *m, struct strbuf *out)
 {
+    const struct arch *a = m->arch;
     struct layout whole;
     TRY(layout_build(m, 1, &(struct layout_flags){0}, &whole));
     char weights[CELL_BYTES];
@@ -96,19 +97,19 @@ static struct status add_model(const struct layout_model *m, struct strbuf *out)
     struct strbuf line;
     strbuf_init(&line);
     strbuf_printf(&line, "%s: %u layers of width %u, %u query and %u kv heads of %u", m->name,
-                  m->n_layers, m->width, m->n_heads, m->n_kv_heads, m->head_dim);
-    if (m->kv_lora > 0) {
+                  a->n_layers, a->width, a->n_heads, a->n_kv_heads, a->value_dim);
+    if (a->kv_lora > 0) {
         strbuf_printf(&line,
                       ", latent attention: %u + %u elements cached of a token, on each tp rank",
-                      m->kv_lora, m->rotary);
+                      a->kv_lora, a->rotary);
     }
-    if (m->n_experts > 0) {
-        strbuf_printf(&line, ", %u experts of %u columns (%u per token)", m->n_experts,
-                      m->expert_ffn, m->n_chosen);
+    if (a->n_experts > 0) {
+        strbuf_printf(&line, ", %u experts of %u columns (%u per token)", a->n_experts,
+                      a->expert_ffn, a->n_chosen);
     }
-    if (m->ffn > 0) strbuf_printf(&line, ", FFN of %u columns", m->ffn);
-    if (m->shared_ffn > 0) strbuf_printf(&line, ", %u columns that all tokens pass", m->shared_ffn);
-    strbuf_printf(&line, ", vocabulary %u; %s of weights at ", m->vocab, weights);
+    if (a->ffn > 0) strbuf_printf(&line, ", FFN of %u columns", a->ffn);
+    if (a->shared_ffn > 0) strbuf_printf(&line, ", %u columns that all tokens pass", a->shared_ffn);
+    strbuf_printf(&line, ", vocabulary %u; %s of weights at ", a->vocab, weights);
     struct status st = add_weight_size(m, all, &line);
     if (!status_failed(&st)) st = strbuf_status(&line);
     if (!status_failed(&st)) {
@@ -171,7 +172,7 @@ static void add_machine(const struct topo *t, struct strbuf *out)
 static void add_layout(const struct layout *l, struct strbuf *out)
 {
     strbuf_printf(out, "%-*sdp %u x pp %u x tp %u", INDENT, "Layout", l->dp, l->pp, l->tp);
-    if (l->model.n_experts > 0) {
+    if (l->model.arch->n_experts > 0) {
         strbuf_printf(out, ", ep %u", l->ep);
         if (l->etp > 1) strbuf_printf(out, " x etp %u", l->etp);
         if (l->n_expert_replicas > 1) {
@@ -243,8 +244,8 @@ static struct holding holding_of(const struct layout *l, uint32_t rank, bool cou
     bool moe = false, dense = false;
     const struct range layers = layout_layers(l, p.pp), none = {0, 0};
     for (uint32_t i = layers.begin; i < layers.end; i++) {
-        moe |= l->model.layer_is_moe[i];
-        dense |= !l->model.layer_is_moe[i];
+        moe |= l->model.arch->layer_is_moe[i];
+        dense |= !l->model.arch->layer_is_moe[i];
     }
     return (struct holding){
         .stage = p.pp,
@@ -507,7 +508,7 @@ static void plan_report_add_parts(const struct layout *l, const struct expert_pl
 {
     double sum = 0;
     for (uint32_t i = 0; i < l->ep; i++) of_all[i] = 0;
-    for (uint32_t layer = 0; layer < l->model.n_layers; layer++) {
+    for (uint32_t layer = 0; layer < l->model.arch->n_layers; layer++) {
         expert_part_loads(l, p, load, layer, of_layer);
         for (uint32_t i = 0; i < l->ep; i++) {
             of_all[i] += (double)of_layer[i];

@@ -36,7 +36,8 @@ static struct bench start(size_t parts_from)
                                      .expert_ffn = 96,
                                      .expert_leaf = 16,
                                      .vocab = 96};
-    const struct layout_model model = util_layout_model(&shape);
+    static struct arch arch;
+    const struct layout_model model = util_layout_model(&shape, &arch);
     const uint32_t n = util_n_ranks();
     const struct layout_flags flags = {.tp = n, .pp = 1, .dp = 1, .ep = n};
     struct layout *l = malloc(sizeof *l);

@@ -1,0 +1,47 @@
+/* Which slabs of which tensors a place holds, by the table of tensors (arch/arch_tensors.h) and the
+ * layout. Pure functions: the loader reads by them, `shoal plan` counts by them. */
+#ifndef SHOAL_PARALLEL_LAYOUT_WEIGHTS_LIST_H
+#define SHOAL_PARALLEL_LAYOUT_WEIGHTS_LIST_H
+
+#include "parallel/layout/layout.h"
+
+/* One slab: of the whole tensor [n_outer, n_rows, n_cols], the ranges that a place holds. */
+struct weight_spec {
+    char name[128];
+    enum weight_role role;
+    enum arch_class class;
+    uint32_t layer; /* absolute; 0 for roles outside layers */
+    bool is_vector; /* a norm or a bias: kept in f32; the tensor is [n_cols] */
+    bool is_expert; /* the tensor is [E, out, in]; outer is the range of places of experts. With
+                       is_vector it is [E, n_cols], rows is that range */
+    uint32_t n_outer, n_rows, n_cols;
+    struct range outer, rows, cols;
+};
+
+/* What a place holds of each axis; computed once for all of its tensors. */
+struct weights_cut {
+    const struct layout *l; /* borrowed */
+    struct layout_place place;
+    struct range axis[AXIS_COUNT], experts;
+};
+
+/* Local. */
+struct weights_cut weights_cut_of(const struct layout *l, struct layout_place place);
+
+/* Local. The slab of a tensor, without its name and layer. A place that holds nothing of the tensor
+ * gets an empty range. */
+struct weight_spec weights_slab(const struct weights_cut *cut, const struct arch_tensor *t);
+
+/* Local. The parts (enum arch_part) outside the layers that a place holds. A tied head is one where
+ * the embedding is not already held. */
+uint32_t weights_outer_parts(const struct layout *l, struct layout_place place);
+
+/* Takes one slab; ctx is weights_list's. */
+typedef struct status weight_emit(void *ctx, const struct weight_spec *spec);
+
+/* Local. Calls emit for each slab of the place, in the order of the table, until one fails. Empty
+ * slabs are left out. Errors: emit's. */
+struct status weights_list(const struct layout *l, struct layout_place place, weight_emit *emit,
+                           void *ctx);
+
+#endif

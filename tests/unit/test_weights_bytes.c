@@ -1,0 +1,150 @@
+/* The weight bytes that a plan counts for a rank are the packed bytes of the tensors that the rank
+ * loads: for a model of every family, dense and over ranks, in plain and in quantized formats. */
+#include "kernels/ops.h"
+#include "unit/util_ckpt.h"
+#include "weights/weights.h"
+
+#include <CUnit/CUnit.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const models[] = {
+    "llama-gqa",
+    "llama-bias",
+    "smollm-tied",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3-bias",
+    "mixtral",
+    "gpt-oss",
+    "qwen3-moe-mixed",
+    "qwen2-moe-mixed",
+    "qwen2-moe-unbiased",
+    "olmoe",
+    "granite-moe",
+    "granite-moe-untied",
+    "deepseek-v2",
+    "deepseek-v3",
+    "deepseek-v2-lite",
+    "kimi-k2",
+    "deepseek-v3-unshared",
+    "glm4-moe",
+    "glm4-moe-plain",
+    "minimax-m2",
+};
+
+/* The formats of a file: quantized values of the linears, floats of everything else. */
+static const struct quant_format int4 = {
+    .kind = QUANT_INT4, .group = 32, .has_zeros = true, .scale_dtype = DTYPE_F16};
+static const struct layout_weight int4_weight = {.group = 32, .group_bytes = 16 + 2 + 1};
+
+struct adding {
+    const struct arch *m;
+    bool is_quantized;
+    uint64_t n_bytes;
+};
+
+static bool is_int4(const struct adding *a, const struct weight_spec *s)
+{
+    if (!a->is_quantized) return false;
+    return s->class == CLASS_FFN || s->role == WEIGHT_EXPERT_GATE || s->role == WEIGHT_EXPERT_UP ||
+           s->role == WEIGHT_EXPERT_DOWN;
+}
+
+static uint64_t matrix_bytes(const struct adding *a, const struct weight_spec *s)
+{
+    const uint32_t n_out = range_count(s->rows), n_in = range_count(s->cols);
+    if (!is_int4(a, s)) return packed_bytes(DTYPE_BF16, n_out, n_in);
+    const struct packed_quant_sizes n = packed_quant_bytes(int4, n_out, n_in);
+    return n.data + n.scales + n.zeros;
+}
+
+/* Latent attention keeps the heads' keys and values as two matrices of each head. */
+static uint64_t latent_bytes(const struct arch *m, const struct weight_spec *s)
+{
+    const uint32_t own = m->query_dim - m->rotary;
+    const uint32_t n_heads = range_count(s->rows) / (own + m->value_dim);
+    return n_heads * (packed_bytes(DTYPE_BF16, m->kv_lora, own) +
+                      packed_bytes(DTYPE_BF16, m->value_dim, m->kv_lora));
+}
+
+static struct status add_bytes(void *ctx, const struct weight_spec *s)
+{
+    struct adding *a = ctx;
+    if (s->is_vector) {
+        a->n_bytes += sizeof(float) * range_count(s->rows) * range_count(s->cols);
+    } else if (s->role == WEIGHT_KV_B) {
+        a->n_bytes += latent_bytes(a->m, s);
+    } else {
+        a->n_bytes += range_count(s->outer) * matrix_bytes(a, s);
+    }
+    return status_ok();
+}
+
+static size_t count_differing_ranks(const struct arch *m, const struct layout *l, bool is_quantized)
+{
+    size_t n = 0;
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        const struct layout_place place = layout_place_of(l, r);
+        struct adding a = {.m = m, .is_quantized = is_quantized};
+        const struct status st = weights_list(l, place, add_bytes, &a);
+        CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
+        n += layout_memory_of(l, place, (struct layout_kv){2, 0}, 64).weights_bytes != a.n_bytes;
+    }
+    return n;
+}
+
+static void check_layouts(const struct arch *m, bool is_quantized)
+{
+    static struct layout_model lm;
+    static struct layout l;
+    layout_describe(m, 2, &lm);
+    if (is_quantized) lm.weights[CLASS_FFN] = lm.weights[CLASS_EXPERTS] = int4_weight;
+    for (uint32_t tp = 1; tp <= 2; tp++) {
+        for (uint32_t pp = 1; pp <= 2; pp++) {
+            for (uint32_t ep = 1; ep <= 2; ep++) {
+                const struct layout_flags f = {.tp = tp, .pp = pp, .ep = ep, .dp = ep};
+                if (layout_build(&lm, tp * pp * ep, &f, &l).code != STATUS_OK) continue;
+                for (int cuts = 0; cuts < 2; cuts++) {
+                    l.cuts_outputs = cuts == 1 && layout_may_cut_outputs(&l);
+                    l.cuts_expert_outputs = cuts == 1 && layout_may_cut_expert_outputs(&l);
+                    CU_ASSERT_EQUAL(count_differing_ranks(m, &l, is_quantized), 0);
+                }
+            }
+        }
+    }
+}
+
+/* The golden model's description; its family is one more that was seen. */
+static void read_model(const char *name, struct arch *m, bool *seen)
+{
+    char path[512];
+    size_t n;
+    snprintf(path, sizeof path, "%s/golden/models/%s/hf/config.json", TEST_DATA_DIR, name);
+    char *config = get_file(path, &n);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(config);
+    CU_ASSERT_EQUAL_FATAL(arch_parse(config, n, name, m).code, STATUS_OK);
+    free(config);
+    for (size_t i = 0; arch_family_at(i) != NULL; i++) {
+        seen[i] = seen[i] || arch_family_at(i) == m->family;
+    }
+}
+
+static void a_plan_counts_what_a_rank_loads(void)
+{
+    static struct arch m;
+    bool seen[64] = {false};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        read_model(models[i], &m, seen);
+        check_layouts(&m, false);
+        check_layouts(&m, true);
+    }
+    for (size_t i = 0; arch_family_at(i) != NULL; i++) CU_ASSERT(seen[i]);
+}
+
+void suite_weights_bytes(CU_pSuite suite);
+void suite_weights_bytes(CU_pSuite suite)
+{
+    CU_add_test(suite, "a plan counts what a rank loads", a_plan_counts_what_a_rank_loads);
+}
