@@ -1,5 +1,6 @@
-/* Latencies of the collectives of one step, through a host's shared memory and through MPI, in
- * turn. mpirun -n RANKS bench_comm; prints the slowest rank's least and median microseconds. */
+/* Measures the latencies of the collectives of one step, alternately through a host's shared memory
+ * and through MPI. usage: mpirun -n RANKS bench_comm. Prints the least and the median time of the
+ * slowest rank, in microseconds. */
 #include "base/clock.h"
 #include "parallel/comm/comm.h"
 
@@ -11,9 +12,9 @@ enum { N_MAX = 1 << 20, REPEATS = 400 };
 
 struct bench {
     struct comm *c;
-    int64_t *sums;  /* [N_MAX], in a lane where there is one */
+    int64_t *sums;  /* [N_MAX], in a shared segment if there is one */
     float *out;     /* [N_MAX] */
-    uint32_t *rows; /* [N_MAX], in a lane where there is one */
+    uint32_t *rows; /* [N_MAX], in a shared segment if there is one */
     int n_ranks, rank;
 };
 
@@ -94,7 +95,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Each repetition's time is that of its slowest rank. */
+/* Times repetitions of `run`; the time of each is that of its slowest rank. */
 static void measure(struct bench *b, void (*run)(struct bench *b, size_t n_bytes), size_t n_bytes,
                     double *least_us, double *median_us)
 {

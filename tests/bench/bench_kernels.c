@@ -1,9 +1,10 @@
-/* Times the kernels beside what this machine can do: read bandwidth of a large array, and the peak
- * of independent chains of fma (kernels/peak.h). Each kernel's bits are compared with the
- * reference's before it is timed. Not a test of speed: prints tables.
+/* Times the kernels and prints the times in tables beside this machine's limits: the read bandwidth
+ * of a large array, and the peak of independent fma chains (kernels/peak.h). Each kernel's bits are
+ * compared with the reference's before it is timed. No test: nothing fails for speed.
  *
  * usage: bench_kernels [linear] [law] [attention] [quant] [sgemm=LIBRARY]
- * All but the last when nothing is named; that takes turns with cblas_sgemm of a BLAS library. */
+ * Without arguments it runs all but the last, which alternates with cblas_sgemm of a BLAS library.
+ */
 #include "bench_quant.h"
 
 #include "base/clock.h"
@@ -90,7 +91,7 @@ static struct machine measure(const struct kern_table *k)
     return m;
 }
 
-/* One linear on several copies of its weight, so that none is found in a cache. */
+/* One linear with several copies of its weight, so that no copy is in a cache. */
 struct linear_bench {
     const struct kern_table *k;
     struct packed w[512];
@@ -186,7 +187,7 @@ static void linear_check(const struct linear_bench *b)
     mem_free(&sums);
 }
 
-/* Microseconds of one call. */
+/* The time of one call, in microseconds. */
 static double linear_time(struct linear_bench *b, size_t n_rows, uint32_t leaf)
 {
     const size_t all = b->n_copies;
@@ -233,8 +234,8 @@ static void bench_linear(const struct kern_table *k, struct machine m)
     }
 }
 
-/* One row of a linear with sums in any order: weights row by row, four times eight partial sums per
- * output, reduced at the end. A bound for what the numerics law costs in decode. */
+/* One row of a linear that adds in any order: weights row by row, four times eight partial sums per
+ * output, reduced at the end. Shows the most that the numerics law can cost in decoding. */
 struct any_order {
     const struct linear_bench *b;
 };
@@ -278,13 +279,13 @@ static void any_order_run(const void *job)
 {
     const struct linear_bench *b = ((const struct any_order *)job)->b;
     for (size_t i = 0; i < b->n_copies; i++) {
-        const uint16_t *w = b->w[i].data; /* read as if row-major: the bytes do not matter */
+        const uint16_t *w = b->w[i].data; /* read as if row-major: only the speed matters */
         struct any_order_part part = {b, w, team_size(b->k->team)};
         team_run_each(b->k->team, any_order_thread, &part);
     }
 }
 
-/* Row-parallel weights: leaves of several sizes beside one chain over all inputs. */
+/* Row-parallel weights: leaves (K-blocks) of several sizes beside one chain over all inputs. */
 static void bench_law(const struct kern_table *k)
 {
     static const size_t rows[] = {1, 4, 16, 64, 256};
@@ -296,7 +297,8 @@ static void bench_law(const struct kern_table *k)
         linear_init(&b, k, DTYPE_F16, shapes[s].n_out, shapes[s].n_in);
         for (size_t i = 0; i < 5; i++) {
             double us[5] = {0};
-            for (int again = 0; again < 5; again++) { /* in turn, so that noise hits all alike */
+            for (int again = 0; again < 5; again++) { /* alternately, so that noise affects all
+                                                         sizes alike */
                 for (size_t l = 0; l < 5; l++) {
                     const double t = linear_time(&b, rows[i], leaves[l]);
                     us[l] = again == 0 || t < us[l] ? t : us[l];
@@ -325,7 +327,7 @@ static void attention_run(const void *job)
     op_attention(b->k, &b->args);
 }
 
-/* n_seqs sequences of n_rows rows at pos0 each. */
+/* n_seqs sequences of n_rows rows each, at position pos0. */
 struct attention_case {
     const char *name;
     uint32_t n_heads, n_kv, head_dim;
@@ -336,7 +338,7 @@ struct attention_case {
 
 enum { PART_FLOATS = 1 << 18 };
 
-/* Random keys and values in n_halves halves of blocks. */
+/* Fills n_halves half blocks (keys or values) with random elements. */
 static void fill_cache(const struct kern_table *k, const struct kv_view *kv, size_t n_halves)
 {
     const size_t hd = kv->head_dim, n_codes = KV_BLOCK_TOKENS * hd;
@@ -352,7 +354,7 @@ static void fill_cache(const struct kern_table *k, const struct kv_view *kv, siz
     mem_free(&x);
 }
 
-/* One head of the first sequence is compared with the reference. */
+/* Compares one head of the first sequence with the reference. */
 static void attention_check(struct attention_bench *b, const struct attention_case *c, float *check)
 {
     const size_t n = (size_t)c->n_heads * c->head_dim;
@@ -454,9 +456,9 @@ static void bench_attention(const struct kern_table *k, struct machine m)
 typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                       const float *a, int lda, const float *b, int ldb, float beta, float *c,
                       int ldc);
-enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of CBLAS */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* constants of CBLAS */
 
-/* The same product by the library: f32 weights as PyTorch keeps them, [n_out, n_in]. */
+/* The same product by a BLAS library: f32 weights as PyTorch keeps them, [n_out, n_in]. */
 struct sgemm_bench {
     sgemm_fn *run;
     const struct linear_bench *l;
@@ -464,7 +466,7 @@ struct sgemm_bench {
     size_t n_copies;
 };
 
-/* A BLAS library that starts as many threads as the team has; ends the program without one. */
+/* Loads a BLAS library that starts as many threads as the team has. Exits without one. */
 static sgemm_fn *sgemm_open(const char *library, uint32_t n_threads)
 {
     static const char *const setters[] = {"openblas_set_num_threads", "MKL_Set_Num_Threads"};
@@ -490,7 +492,8 @@ static void sgemm_run(const struct sgemm_bench *b, size_t i)
 
 enum contender { CONTENDER_FMA, CONTENDER_SGEMM, CONTENDER_SHOAL, CONTENDERS };
 
-/* Operations a second over half a second of one contender: clocks have settled by then. */
+/* The operations per second of one contender, over half a second, in which clock frequencies
+ * settle. */
 static double contend(enum contender c, const struct sgemm_bench *b)
 {
     const struct linear_bench *l = b->l;
@@ -533,7 +536,7 @@ static void sgemm_turns(const struct sgemm_bench *b)
     printf(" %7.2f (%.2f .. %.2f)\n", ratios[TURNS / 2], ratios[0], ratios[TURNS - 1]);
 }
 
-/* bf16 with exact sums of leaves of 256, beside f32 in any order, both from memory. */
+/* bf16 with exact sums of leaves of 256, beside f32 added in any order, both read from memory. */
 static void bench_sgemm(const struct kern_table *k, const char *library)
 {
     static const struct {

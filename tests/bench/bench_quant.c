@@ -1,6 +1,6 @@
-/* Times linears with quantized weights and int8 activations: one row beside the reads of this
- * machine, many rows beside its int8 peak, many small groups (experts). Every time is the fastest
- * of several; the bits of each case are compared with the reference's first. */
+/* Times linears with quantized weights and int8 activations: one row beside this machine's read
+ * bandwidth, many rows beside its int8 peak, and many small groups (experts). Each time is the
+ * fastest of several. The bits of each case are first compared with the reference's. */
 #include "bench_quant.h"
 
 #include "base/clock.h"
@@ -85,7 +85,7 @@ static size_t total_bytes(const struct bench *b)
     return s.data + s.scales + s.zeros;
 }
 
-/* As many copies as no cache holds. */
+/* Makes so many copies of the weight that no cache holds them. */
 static struct bench *bench_make(const struct kern_table *k, struct quant_format f, size_t n_out,
                                 size_t n_in)
 {
@@ -143,7 +143,7 @@ static void run(const struct bench *b)
     (b->w[0].leaf > 0 ? op_linear_leaf : op_linear)(b->k, &a);
 }
 
-/* The first panels of the first group beside the reference. */
+/* Compares the first panels of the first group with the reference. */
 static void check(struct bench *b)
 {
     struct kern_table ref;
@@ -170,7 +170,7 @@ static void check(struct bench *b)
     mem_free(&a.sums);
 }
 
-/* Seconds for all copies once, each with n_rows rows; the fastest of several. */
+/* Seconds for all copies once, each with n_rows rows; the fastest of several runs. */
 static double time_copies(struct bench *b, size_t n_rows, size_t n_copies)
 {
     uint64_t best = UINT64_MAX, total = 0;
@@ -233,7 +233,8 @@ static void bench_rows(struct bench *b, struct peaks m, const char *name)
     }
 }
 
-/* 64 experts, 8 of them for each of n_tokens rows, unevenly: expert e gets about 1 / (e + 4). */
+/* 64 experts, 8 of them for each of n_tokens rows, unevenly: expert e gets a share of about 1 / (e
+ * + 4). */
 static void bench_experts(const struct kern_table *k, struct peaks m, const char *name,
                           struct quant_format f)
 {
@@ -253,7 +254,7 @@ static void bench_experts(const struct kern_table *k, struct peaks m, const char
         check(b);
         uint64_t best = UINT64_MAX;
         for (int t = 0; t < 60; t++) {
-            for (size_t e = 0; e < EXPERTS; e++) /* weights that no cache holds */
+            for (size_t e = 0; e < EXPERTS; e++) /* so many weights that no cache holds them */
                 b->groups[e].w = &b->w[((size_t)t * EXPERTS + e) % b->n_copies];
             const uint64_t start = clock_ns();
             run(b);

@@ -4,8 +4,8 @@
 
 #include "kernels/kern.h"
 
-/* Times quantized linears with the table's team beside the machine's reads and int8
- * peak, both measured here. */
+/* Times quantized linears with the table's team and prints them beside the machine's read bandwidth
+ * and int8 peak, which it measures. */
 void bench_quant(const struct kern_table *k);
 
 #endif

@@ -1,10 +1,10 @@
-/* A cuda_driver that runs the kernels' own source on the CPU, one block after the other. Work waits
- * in its stream's queue until somebody asks for an event, so that host memory which is reused too
- * early shows, and work of one stream that should have waited for another's does not find it done;
- * device memory can be touched by that work alone, so that host code which dereferences an array of
- * the device ends at once; shared memory starts as garbage and its end is watched. Calls of the
- * emulated NCCL (and what stands before them) run at once, on a thread, since other ranks wait for
- * them. It says nothing about a real GPU. */
+/* A cuda_driver that runs the kernels' own source on the CPU, one block after the other. It is
+ * built to expose errors of the host code; it says nothing about a real GPU. Work waits in its
+ * stream's queue until an event is queried, so host memory that is reused too early shows, and work
+ * that should have waited for another stream does not find that stream's work done. Only queued
+ * work can access device memory; host code that dereferences a device array crashes. Shared memory
+ * starts as garbage, and writes past its end are noticed. Calls of the emulated NCCL, with the work
+ * before them, run at once on a thread, because other ranks wait for them. */
 #include "state_emulated.h"
 
 #include "nccl_emulated.h"
@@ -84,7 +84,7 @@ static void read_environment(void)
                               .faults_from = word(text, "faults_from=")};
 }
 
-/* Only the pages of p: to open all memory takes a while. */
+/* Makes only the pages of p accessible, because changing all memory takes long. */
 static void open_pages(const void *p, size_t n_bytes, bool on)
 {
     const uintptr_t begin = (uintptr_t)p / 4096 * 4096, end = (uintptr_t)p + n_bytes;
@@ -157,7 +157,8 @@ static int emu_memory(struct cuda_memory *out)
     return 0;
 }
 
-/* Freed memory is not used again, so a use after free touches forbidden memory or old values. */
+/* Freed memory is never handed out again, so a use after free touches inaccessible memory or old
+ * values. */
 static int emu_alloc(void **out, size_t n_bytes, void *stream)
 {
     (void)stream;
@@ -180,7 +181,7 @@ static int emu_release(void *p, void *stream)
     (void)p;
     (void)stream;
     if (--all.n_arrays > 0) return 0;
-    pthread_mutex_lock(&emulated_lock); /* of the last device: all begins anew */
+    pthread_mutex_lock(&emulated_lock); /* the last device was closed: everything starts anew */
     if (emulated_run_streams()) {
         (void)madvise(all.region, region_bytes, MADV_DONTNEED);
         all.used = 0;

@@ -8,46 +8,49 @@
 enum {
     EMULATED_NO_DEVICE = 1,
     EMULATED_OLD_DRIVER,
-    EMULATED_NO_IMAGE, /* an architecture that was not built */
+    EMULATED_NO_IMAGE, /* no code for this architecture was built */
     EMULATED_MEMORY,
     EMULATED_LOST, /* the GPU is gone */
     EMULATED_NO_LIBRARY,
     EMULATED_NO_GRAPHS,
 };
 
-/* The emulated machine; all zero: one working device of capability 9.0. Also read from
- * SHOAL_EMULATED: words like "devices=2 major=7 lost=100 memory=1000000 hangs=1". */
+/* The emulated machine. All zero: one working device of capability 9.0. The environment variable
+ * SHOAL_EMULATED sets it too, with words like "devices=2 major=7 lost=100 memory=1000000 hangs=1".
+ */
 struct emulated {
-    uint64_t devices;      /* 0: one; a number above: that many */
-    uint64_t count_error;  /* of asking for devices */
-    uint64_t major;        /* 0: 9 */
-    uint64_t another_from; /* devices from this one on are of another type; 0: none */
+    uint64_t devices;      /* number of devices; 0: one */
+    uint64_t count_error;  /* error of counting devices */
+    uint64_t major;        /* compute capability; 0: 9 */
+    uint64_t another_from; /* devices from this number on are of another type; 0: none */
     uint64_t memory_bytes; /* 0: 8 GiB */
-    uint64_t launch_error; /* of every launch */
+    uint64_t launch_error; /* error of every launch */
     uint64_t lost_after;   /* calls until the device is gone; 0: never */
     uint64_t hangs_after;  /* launches until nothing ends any more; 0: never */
-    uint64_t dry;          /* not 0: launches are checked, nothing is run */
-    uint64_t copies;       /* beside the compute stream run 1: at once, 2: late, 0: in turn */
-    uint64_t no_graphs;    /* none can be made */
-    uint64_t stale_graphs; /* a graph's launches keep their first arguments: what shall show */
+    uint64_t dry;          /* not 0: launches are checked but not run */
+    uint64_t copies;       /* copies beside the compute stream run 1: at once, 2: as late as
+                              possible, 0: alternately */
+    uint64_t no_graphs;    /* graphs cannot be made */
+    uint64_t stale_graphs; /* a fault: a graph's launches keep their first arguments */
     uint64_t no_gemm;      /* there is no library for products */
-    uint64_t gemm_varies;  /* so many of its algorithms depend on the rows */
+    uint64_t gemm_varies;  /* the first so many algorithms of the library depend on the rows */
     uint64_t gemm_wide;    /* products of more outputs than this add in another order; 0: none */
-    uint64_t faults_from;  /* memory, launch_error, lost_after, hangs_after and gemm_varies are
-                              those of devices from this one on */
+    uint64_t faults_from;  /* memory, launch_error, lost_after, hangs_after and gemm_varies apply
+                              to devices from this number on */
 };
 void emulated_set(struct emulated e);
 
 struct cuda_gemm;
 
-/* gemm_emulated.c: a library's product, in an order of additions of its own, and in another one
- * where e says that it varies. */
+/* gemm_emulated.c: a product of the library, in its own order of additions, or in another order
+ * where `e` says that it varies. */
 void emulated_gemm(const struct cuda_gemm *g, const struct emulated *e);
 
-/* Kernels run since the start: a test that expected some to run says so. */
+/* Kernels run since the start; a test checks that it ran some. */
 uint64_t emulated_launches(void);
 
-/* Dry launches beyond what every device takes; others end the process. */
+/* Dry launches that exceed the limits of every device. (Launches that are not dry end the process.)
+ */
 uint64_t emulated_bad_launches(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* The emulated library for products: each sum in four chains, which is not the law's order, and
- * their sums in another order where it was told to vary. */
+/* The emulated library for products. It adds each sum in four chains, which is not the order of the
+ * numerics law, and adds these chains in another order if it is told to vary. */
 #include "driver_emulated.h"
 
 #include "kernels/cuda/driver.h"

@@ -1,5 +1,5 @@
-/* Graphs of the emulated driver: work is recorded, changed and launched again. A graph is a list of
- * work; its nodes count from 1. Called by the driver. */
+/* Graphs of the emulated driver: records work, changes it and launches it again. A graph is a list
+ * of work; its nodes are numbered from 1. Called by the driver. */
 #include "state_emulated.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@ int emulated_graph_destroy(void *graph)
 {
     struct queue *g = graph;
     const struct stream *s = g->launched.stream;
-    if (s != NULL && s->n_done < g->launched.at) abort(); /* it may run */
+    if (s != NULL && s->n_done < g->launched.at) abort(); /* the graph may still be running */
     free(g->work);
     free(g);
     return 0;

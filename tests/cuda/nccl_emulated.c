@@ -1,11 +1,14 @@
-/* An NCCL that works between processes of one host over sockets, on the emulated driver's stream:
- * what a rank's device sends goes out without its host, a receive waits for its peer, a peer that
- * ends is an error of the communicator, one that does nothing is waited for until an abort. Faults
- * come from SHOAL_EMULATED: nccl_missing=1 (no library), nccl_id_error=, nccl_open_error= (the
- * call's error), and for one rank (nccl_rank=) nccl_silent=, nccl_gone=, nccl_stuck= and
- * nccl_dies=: operations until its GPU does nothing any more, it hangs up, its host comes no
- * further, its GPU is gone just when one is asked for. nccl_late= is the milliseconds that each
- * operation takes at least, for those who do not wait for it. It says nothing about NCCL itself. */
+/* An NCCL between processes of one host, over sockets, on the emulated driver's stream. A rank's
+ * data is sent without its host thread; a receive waits for its peer. A peer that exits is an error
+ * of the communicator; one that hangs is waited for until an abort. It says nothing about NCCL
+ * itself. SHOAL_EMULATED sets faults:
+ *
+ *   nccl_missing=1                     there is no library
+ *   nccl_id_error=, nccl_open_error=   the error of that call
+ *   nccl_rank=                         the rank that the next four affect, after N operations:
+ *   nccl_silent=N, nccl_gone=N         its GPU hangs; it disconnects
+ *   nccl_stuck=N, nccl_dies=N          its host hangs; its GPU is lost
+ *   nccl_late=                         the least milliseconds of each operation */
 #include "nccl_emulated.h"
 
 #include "kernels/cuda/nccl_table.h"
@@ -29,7 +32,7 @@ enum { GROUP_MAX = 256, RANKS_MAX = 64, STILL_MS = 2 };
 struct emulated_comm {
     int n_ranks, rank, listener;
     char id[NCCL_ID_BYTES];
-    int sockets[RANKS_MAX]; /* -1: not yet */
+    int sockets[RANKS_MAX]; /* -1: not connected yet */
     uint64_t n_ops, n_asked;
     _Atomic bool aborted;
     _Atomic int error;
@@ -50,14 +53,14 @@ struct call {
     struct emulated_comm *comm;
     void *stream;
     enum operation op;
-    const void *sources[GROUP_MAX]; /* device memory of sends */
+    const void *sources[GROUP_MAX]; /* device memory to send */
     struct piece pieces[GROUP_MAX];
     int n_pieces;
-    void *buf; /* of reductions */
+    void *buf; /* the array of a reduction */
     size_t n_bytes;
 };
 
-static struct call *group; /* being gathered */
+static struct call *group; /* the group that is being gathered */
 
 /* --- sockets ------------------------------------------------------------------------------- */
 
@@ -128,7 +131,7 @@ static int emu_open(void **comm, int n_ranks, const char id[NCCL_ID_BYTES], int 
     return 0;
 }
 
-/* True on the rank that is to fail; ranks are numbered as by the launcher. */
+/* Whether this rank is the one that fails. Ranks have the launcher's numbers. */
 static bool is_faulty_rank(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -177,7 +180,7 @@ static int emu_destroy(void *comm)
     return 0;
 }
 
-/* The memory stays: a call may still look at it. */
+/* Keeps the memory, because a call may still use it. */
 static int emu_abort(void *comm)
 {
     struct emulated_comm *c = comm;
@@ -188,7 +191,7 @@ static int emu_abort(void *comm)
 
 /* --- what runs on the stream ----------------------------------------------------------------- */
 
-/* Moves what can be moved; false after a failure of the peer. */
+/* Moves as many bytes as possible. False: the peer failed. */
 static bool advance(const struct emulated_comm *c, struct piece *p)
 {
     if (p->at == p->n) return true;
@@ -199,7 +202,7 @@ static bool advance(const struct emulated_comm *c, struct piece *p)
     return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/* Only the first piece of each direction with a peer may move: they share a socket. */
+/* Whether piece i may move: only the first piece of each direction, since pieces share a socket. */
 static bool is_next(const struct call *call, int i)
 {
     for (int k = 0; k < i; k++) {
@@ -209,7 +212,7 @@ static bool is_next(const struct call *call, int i)
     return true;
 }
 
-/* A device whose peer is lost spins until it is aborted. */
+/* Spins until an abort, as a device does whose peer is lost. */
 static void spin(const struct emulated_comm *c)
 {
     while (!c->aborted) nanosleep(&(struct timespec){.tv_nsec = STILL_MS * 1000000}, NULL);
@@ -255,7 +258,7 @@ static void reduce(const struct call *call)
             words[k] = words[k] > other[k] ? words[k] : other[k];
     }
     emulated_write(call->buf, sums, call->n_bytes);
-    memset(sums, 0x5A, call->n_bytes); /* the others' parts are not to be read any more */
+    memset(sums, 0x5A, call->n_bytes); /* the other parts must not be read any more */
     for (int i = 0; call->op == OP_SUM_PART && i < call->n_pieces; i++) {
         if (call->pieces[i].is_send) emulated_write((void *)call->sources[i], sums, call->n_bytes);
     }
@@ -353,7 +356,7 @@ static int emu_receive(void *buf, size_t n_bytes, int from, void *comm, void *st
     return group != NULL ? 0 : submit(call);
 }
 
-/* Everybody's to everybody. */
+/* Sends everything to all ranks and receives everything from them. */
 static int reduction(void *buf, size_t n_bytes, struct emulated_comm *c, enum operation op,
                      void *stream)
 {

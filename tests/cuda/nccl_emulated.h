@@ -5,18 +5,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Puts a call on the stream. As on a device, everything up to it runs by itself from now on, on a
- * thread of its own; `arg` is the callee's. */
+/* Queues a call on the stream. As on a device, everything up to the call then runs by itself, on a
+ * thread. `arg` belongs to the call. */
 int emulated_call(void *stream, void (*run)(void *arg), void *arg);
 
-/* From now on the device is gone. */
+/* From now on the device is lost. */
 void emulated_lose(void);
 
-/* For calls: bytes of device memory out and in. */
+/* For calls: copy bytes from and to device memory. */
 void emulated_read(void *to, const void *from, size_t n_bytes);
 void emulated_write(void *to, const void *from, size_t n_bytes);
 
-/* The number behind a word of SHOAL_EMULATED ("nccl_silent="); 0 where there is none. */
+/* The number after a word of SHOAL_EMULATED ("nccl_silent="); 0 if it is missing. */
 uint64_t emulated_word(const char *name);
 
 #endif

@@ -1,6 +1,6 @@
-/* Measures the peaks of this GPU, which tests/gpu.sh compares shoal with: copy bandwidth, and the
- * products of a model's linears as a plain chain of cuBLAS calls. One line of JSON. usage: peaks
- * ROWS SHAPE..., a shape is OUTPUTSxINPUTS. Exit status: 77 no GPU, 1 a failure. */
+/* Measures this GPU's peaks for tests/gpu.sh: copy bandwidth, and the products of a model's linears
+ * as plain cuBLAS calls. Prints one line of JSON. usage: peaks ROWS SHAPE..., where a shape is
+ * OUTPUTSxINPUTS. Exit status: 77 no GPU, 1 a failure. */
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -35,7 +35,7 @@ template <typename Run> static double least_s(Run run)
     return least;
 }
 
-/* Bytes read and written a second. */
+/* Bytes read and written per second. */
 static double copy_gbs(void)
 {
     const size_t n = (size_t)1 << 30;
@@ -57,7 +57,8 @@ static double product_s(cublasHandle_t handle, long rows, long outputs, long inp
         failed(cudaMalloc(&w, outputs * inputs * sizeof *w), "memory") ||
         failed(cudaMalloc(&y, rows * outputs * sizeof *y), "memory"))
         return 0;
-    cudaMemset(x, 0x3c, rows * inputs * sizeof *x); /* small numbers, not zeros: power counts */
+    cudaMemset(x, 0x3c, rows * inputs * sizeof *x); /* small numbers instead of zeros, because
+                                                       power use depends on them */
     cudaMemset(w, 0x3c, outputs * inputs * sizeof *w);
     const double s = least_s([&] {
         return failed(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)outputs, (int)rows,

@@ -1,5 +1,5 @@
-/* Shared by the files of the emulated driver: its streams, its device memory, what is recorded.
- * Included by driver_emulated.c, streams_emulated.c and graphs_emulated.c alone. */
+/* Shared by the files of the emulated driver: its streams, its device memory and its record of
+ * work. Included only by driver_emulated.c, streams_emulated.c and graphs_emulated.c. */
 #ifndef SHOAL_TESTS_STATE_EMULATED_H
 #define SHOAL_TESTS_STATE_EMULATED_H
 
@@ -15,15 +15,15 @@ struct cuda_block {
 
 typedef void run_block(const void *a, struct cuda_block b, void *shared);
 
-/* By enum cuda_kernel: a block of it, and its arguments' bytes. */
+/* By enum cuda_kernel: the function of one block, and the size of its arguments. */
 extern run_block *const emulated_kernels[CUDA_KERNEL_COUNT];
 extern const size_t emulated_args_bytes[CUDA_KERNEL_COUNT];
 
 struct stream;
 
-/* Work of a stream up to its at-th piece. */
+/* A point in a stream: after its at-th piece of work. */
 struct event {
-    struct stream *stream; /* NULL: nothing */
+    struct stream *stream; /* NULL: nothing to wait for */
     uint64_t at;
 };
 
@@ -45,69 +45,70 @@ struct work {
 
 struct queue {
     struct work *work;
-    size_t head, n, capacity; /* [head, n) is still to be run */
-    struct event launched;    /* of a graph: the end of its last launch */
+    size_t head, n, capacity; /* [head, n) has not run yet */
+    struct event launched;    /* for a graph: the end of its last launch */
 };
 
-/* Copies to the device on another stream than the first run at once (unless it has something to do
- * before), or only when somebody waits for them: emulated.copies. A missing wait shows one way or
- * the other. */
+/* A stream. Copies to the device on other streams than the first run at once (unless they must
+ * wait), or only when an event is queried, as emulated.copies says. So a missing wait shows in one
+ * of the two ways. */
 struct stream {
     struct queue q;
-    uint64_t n_done; /* pieces run so far; with those in q, pieces put */
-    size_t n_calls;  /* among these: its thread's, with what stands before them */
+    uint64_t n_done; /* pieces run so far; with those in q: pieces queued */
+    size_t n_calls;  /* of these: calls of NCCL, which its thread runs with the work before them */
     bool has_thread, is_side;
-    unsigned number; /* in the order of making, for the record */
+    unsigned number; /* in the order of creation, for the record */
     struct stream *next;
 };
 
 struct emulated_state {
     struct emulated e;
-    bool is_read, is_open; /* open: device memory, to the work that runs */
+    bool is_read, is_open; /* open: accessible to the work that runs */
     char *region;
-    size_t used, n_arrays; /* n_arrays were given out and not taken back */
-    const void *fresh;     /* given out last and not touched: zeros, whose pages cost nothing */
+    size_t used, n_arrays; /* n_arrays are allocated and not released */
+    const void *fresh;     /* the latest array while untouched: zero pages cost nothing */
     uint64_t n_calls, n_launches, n_bad_launches, n_side;
-    struct stream *streams; /* all */
-    unsigned n_streams;     /* made so far */
-    struct queue *graph;    /* NULL, or what is recorded now */
-    FILE *record;           /* of what was put where; NULL: nobody asked */
+    struct stream *streams; /* all streams */
+    unsigned n_streams;     /* streams created so far */
+    struct queue *graph;    /* the graph that is being recorded, or NULL */
+    FILE *record;           /* lists which work was queued where; NULL: not requested */
 };
 extern struct emulated_state all;
 
 extern pthread_mutex_t emulated_lock; /* of the streams and of device memory */
 
-/* Counts a call of the driver: 0, or that the device is gone. */
+/* Counts a call of the driver. Returns 0, or the error that the device is lost. */
 int emulated_called(void);
 
-/* A grid that every device takes. */
+/* Whether every device accepts the grid. */
 bool emulated_fits(struct cuda_grid grid);
 
-/* Ends the process while a stream is recorded: what a real device refuses then. */
+/* Ends the process if a stream is being recorded: a real device refuses such calls then. */
 void emulated_not_recording(void);
 
-/* Puts work at a stream's end, under the lock; into q without one. */
+/* Appends work to a stream, or to q if that is given. Holds the lock. */
 void emulated_put(struct stream *s, const struct work *w);
 void emulated_append(struct queue *q, const struct work *w);
 
-/* The same with all that comes with a call of the driver: it takes the lock, and what is recorded
- * goes into the graph. Returns its error. */
+/* Appends work for a call of the driver: takes the lock; while a graph is recorded, the work goes
+ * into it. Returns the driver's error. */
 int emulated_enqueue(void *stream, const struct work *w);
 
-/* Runs what stands before the event, in other streams too where something awaits it, under the
- * lock; false when a thread has something to do first. */
+/* Runs all work before the event, and the work of other streams that it waits for. Holds the lock.
+ * False: a thread must do something first. */
 bool emulated_run_until(struct event e);
 
-/* The same for all there is, and the end of running. */
+/* The same for all work of all streams. */
 bool emulated_run_streams(void);
 
-/* The end of what a stream has now. */
+/* The end of the work that a stream has now. */
 struct event emulated_all_of(struct stream *s);
 
-/* Called by the thread that ran something, before it gives up the lock. */
+/* Makes device memory inaccessible again. Called by the thread that ran work, before it releases
+ * the lock. */
 void emulated_close_region(void);
 
-/* The driver's functions of these names. */
+/* The driver's entries of these names. */
 int emulated_stream_create(void **out);
 int emulated_stream_destroy(void *stream);
 int emulated_stream_await(void *stream, void *event);

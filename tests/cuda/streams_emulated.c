@@ -1,5 +1,5 @@
-/* Streams and events of the emulated driver: work waits in its stream's queue until somebody asks
- * for an event; calls of the emulated NCCL run on their stream's thread. Called by the driver. */
+/* Streams and events of the emulated driver. Work waits in its stream's queue until an event is
+ * queried; calls of the emulated NCCL run on their stream's thread. Called by the driver. */
 #include "nccl_emulated.h"
 #include "state_emulated.h"
 
@@ -14,7 +14,7 @@ enum { GARBAGE = 0xA5, CANARY_BYTES = 64 };
 struct emulated_state all;
 
 pthread_mutex_t emulated_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a call was put, or a call ended */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a call was queued, or a call ended */
 
 int emulated_called(void)
 {
@@ -34,8 +34,8 @@ static void open_region(bool on)
     if (n > 0 && mprotect(all.region, n, on ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
 }
 
-/* SHOAL_EMULATED_RECORD, a folder: a file of each process with a line for each piece of work in the
- * order of asking, "STREAM launch KERNEL", "STREAM call", "STREAM await STREAM". */
+/* Writes to a file per process in the folder SHOAL_EMULATED_RECORD: a line for each piece of work
+ * in the order of queueing, "STREAM launch KERNEL", "STREAM call" or "STREAM await STREAM". */
 static void record(const struct stream *s, const struct work *w)
 {
     static const char *const kernel_names[] = {
@@ -69,7 +69,7 @@ void emulated_append(struct queue *q, const struct work *w)
     q->work[q->n++] = *w;
 }
 
-/* Calls that a real device refuses while a stream is recorded. */
+/* A real device refuses these calls while a stream is recorded. */
 void emulated_not_recording(void)
 {
     if (all.graph != NULL) abort();
@@ -139,8 +139,8 @@ static void step(struct stream *s)
     if (++s->q.head == s->q.n) s->q.head = s->q.n = 0;
 }
 
-/* Runs what stands before the event, in other streams too where something awaits it, under the
- * lock; false when a thread has something to do first. */
+/* Runs all work before the event, and the work of other streams that it waits for. Holds the lock.
+ * False: a thread must do something first. */
 bool emulated_run_until(struct event e)
 {
     struct stream *s = e.stream;
@@ -168,7 +168,7 @@ bool emulated_run_streams(void)
     return done;
 }
 
-/* A stream's thread: its calls, and what stands before them. */
+/* A stream's thread: runs its calls, and the work before them. */
 static void *run_calls(void *arg)
 {
     struct stream *s = arg;
@@ -222,7 +222,7 @@ int emulated_stream_create(void **out)
     return emulated_called();
 }
 
-/* Runs the rest of the work now; a thread keeps it. */
+/* Runs the stream's remaining work now; calls are left to its thread. */
 int emulated_stream_destroy(void *stream)
 {
     struct stream *s = stream, **at = &all.streams;

@@ -1,5 +1,5 @@
-/* Loaded into ranks by LD_PRELOAD (starts.py): just before rank 1 tells the launcher, its parent,
- * that it ends, the launcher stops, for longer than OpenPMIx's clients wait for an answer. */
+/* Loaded into ranks by LD_PRELOAD (starts.py). Just before rank 1 tells the launcher, its parent,
+ * that it ends, this stops the launcher for longer than OpenPMIx's clients wait for an answer. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ static void stop_for_a_while(pid_t launcher)
     fprintf(stderr, "the launcher is stopped\n");
     if (fork() != 0) return;
     setsid();
-    close(STDOUT_FILENO); /* whoever reads the job's output shall not wait for this process */
+    close(STDOUT_FILENO); /* readers of the job's output must not wait for this process */
     close(STDERR_FILENO);
     sleep(STOPPED_S);
     kill(launcher, SIGCONT);

@@ -1,6 +1,6 @@
-/* Fuzzing shoal's readers of outside bytes: what a target is, and what mutates its inputs.
- * A target takes any bytes and must neither crash nor hang: it refuses them with a sentence, or
- * takes them and what it made of them holds. fuzz_main.c runs targets over mutated seeds;
+/* Fuzzing of shoal's parsers of outside data: what a target is, and the mutation of inputs. A
+ * target takes any bytes and must neither crash nor hang: it refuses them with a sentence, or
+ * accepts them and its results are consistent. fuzz_main.c runs targets over mutated seeds;
  * fuzz_libfuzzer.c gives the same targets to libFuzzer. */
 #ifndef SHOAL_TESTS_FUZZ_H
 #define SHOAL_TESTS_FUZZ_H
@@ -14,11 +14,11 @@
 enum { FUZZ_BYTES_MAX = 1 << 20, FUZZ_SEEDS_MAX = 64 };
 
 struct fuzz_bytes {
-    char *bytes; /* owned by malloc */
+    char *bytes; /* owned, from malloc */
     size_t n;
 };
 
-/* Inputs that a target takes gladly, from which all others are made. */
+/* Good inputs of a target, from which all others are made. */
 struct fuzz_seeds {
     struct fuzz_bytes items[FUZZ_SEEDS_MAX];
     size_t n;
@@ -26,10 +26,10 @@ struct fuzz_seeds {
 
 struct fuzz_target {
     const char *name;
-    const char *const *words; /* of the format, NULL-terminated */
-    /* Adds the seeds, and makes ready whatever `run` needs. Runs once. */
+    const char *const *words; /* words of the format, NULL-terminated */
+    /* Adds the seeds and prepares what `run` needs. Runs once. */
     void (*begin)(struct fuzz_seeds *seeds);
-    /* One input. True when it was taken, false when it was refused with a sentence. */
+    /* Runs one input. True: accepted. False: refused with a sentence. */
     bool (*run)(const char *bytes, size_t n);
 };
 
@@ -37,7 +37,7 @@ struct fuzz_target {
 extern const struct fuzz_target *const fuzz_targets[];
 const struct fuzz_target *fuzz_target_find(const char *name);
 
-/* A failed expectation of a target: prints the sentence and aborts. */
+/* Checks an expectation of a target; if it fails, prints the sentence and aborts. */
 #define FUZZ_CHECK(condition, ...)                                                                 \
     do {                                                                                           \
         if (!(condition)) fuzz_fail(__FILE__, __LINE__, #condition, __VA_ARGS__);                  \
@@ -45,23 +45,23 @@ const struct fuzz_target *fuzz_target_find(const char *name);
 _Noreturn void fuzz_fail(const char *file, int line, const char *condition, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* A refusal must have a code for outside bytes and a sentence. Returns false. With `verbose`
- * (inputs named on the command line) it is printed. */
+/* Checks that a refusal has a status code for outside data and a sentence. Returns false. With
+ * `verbose` (inputs named on the command line) it prints the refusal. */
 bool fuzz_refused(const struct status *st);
 void fuzz_set_verbose(void);
 
-/* Adds a copy of the bytes; a file below tests/. */
+/* Add a copy of the bytes, or a file below tests/, as a seed. */
 void fuzz_seed_add(struct fuzz_seeds *seeds, const char *bytes, size_t n);
 void fuzz_seed_file(struct fuzz_seeds *seeds, const char *path);
-/* malloc'ed bytes of a file below tests/, with a NUL behind them. */
+/* The bytes of a file below tests/, from malloc, with a NUL after them. */
 struct fuzz_bytes fuzz_read(const char *path);
 
-/* A path in this process's scratch folder; lives until the next 8 calls. Writing a file there. */
+/* A path in this process's scratch folder, valid until 8 further calls; writing a file there. */
 const char *fuzz_scratch(const char *name);
 void fuzz_write(const char *path, const char *bytes, size_t n);
 void fuzz_scratch_clear(void);
 
-/* FNV-1a over what a reader gave, to be compared. */
+/* FNV-1a over a parser's results, for comparison. */
 uint64_t fuzz_mix(uint64_t sum, const void *bytes, size_t n);
 enum { FUZZ_MIX_START = 0x811c9dc5 };
 
@@ -70,10 +70,10 @@ struct fuzz_random {
     uint64_t state;
 };
 uint64_t fuzz_next(struct fuzz_random *r);
-/* In [0, n); n > 0. */
+/* A number in [0, n); n > 0. */
 size_t fuzz_below(struct fuzz_random *r, size_t n);
 
-/* The input of one case: it depends on target, seed and number alone. */
+/* The input of one case. It depends only on target, seed and number. */
 struct fuzz_bytes fuzz_case(const struct fuzz_target *t, const struct fuzz_seeds *seeds,
                             uint64_t seed, uint64_t number);
 

@@ -1,6 +1,6 @@
-/* The same targets under libFuzzer, which looks for new paths by itself:
+/* The same targets under libFuzzer, which searches for new paths:
  *   fuzz_libfuzzer --target=NAME --corpus=FOLDER [libFuzzer's flags] FOLDER
- * --corpus writes the target's seeds to FOLDER first. Preset libfuzzer; run by hand or by
+ * --corpus first writes the target's seeds to FOLDER. Preset libfuzzer; run by hand or by
  * tests/fuzz/libfuzzer.sh. */
 #include "base/log.h"
 #include "fuzz/fuzz.h"

@@ -1,7 +1,10 @@
 /* fuzz TARGET [--seed S] [--first K] [--cases N] [--seconds T] [--case-seconds T] [--out DIR]
- *   first every file of tests/fuzz/regress/TARGET, then cases K..K+N of seed S (or as many as fit
- *   into T seconds), in children of this process; a crash, a hang or a leak becomes a file in DIR.
- * fuzz TARGET FILE...   those inputs alone, in this process (for gdb). fuzz --list: the targets. */
+ *
+ * Runs every file of tests/fuzz/regress/TARGET, then the cases K..K+N of seed S (or as many as fit
+ * into T seconds), in child processes. A crash, a hang or a leak becomes a file in DIR.
+ *
+ * fuzz TARGET FILE...   runs only those inputs, in this process (for gdb)
+ * fuzz --list           lists the targets */
 #include "base/log.h"
 #include "fuzz/fuzz.h"
 
@@ -17,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Its shadow needs more address space than a limit would leave. */
+/* ASan's shadow memory needs more address space than a limit would allow. */
 #ifdef __SANITIZE_ADDRESS__
 #define HAS_ASAN
 #elif defined(__has_feature)
@@ -30,7 +33,7 @@ enum { BATCH = 512, LEAK_STATUS = 23, BAD_MAX = 20, MEMORY_MIB = 3072 };
 
 /* Progress of the child process, in memory that its parent sees. */
 struct shared {
-    uint64_t number; /* of the case that runs */
+    uint64_t number; /* number of the running case */
     uint64_t n_taken, n_refused;
     size_t n;
     char bytes[FUZZ_BYTES_MAX];
@@ -65,7 +68,7 @@ static void try_one(struct run *r, const char *bytes, size_t n)
     r->shared->n_refused += !taken;
 }
 
-/* Before the leak check of the process's end. */
+/* Frees everything, before the leak check at the process's end. */
 static void give_back(struct run *r)
 {
     fuzz_scratch_clear();
@@ -89,7 +92,7 @@ static void run_cases(struct run *r, uint64_t first, uint64_t end)
     }
 }
 
-/* A child's end: 0 when it is sound, else what happened in *what. */
+/* Waits for a child. Returns 0 if it ended well; else *what says what happened. */
 static int child_wait(pid_t pid, const char **what)
 {
     int status = 0;
@@ -128,7 +131,7 @@ static void keep_bad(struct run *r, const char *what)
             f != NULL ? path : "nothing");
 }
 
-/* Cases [first, end) leaked, or some child ended after its last case: halves until it is one. */
+/* Cases [first, end) leaked, or a child failed after its last case: bisects to a single case. */
 static void bisect(struct run *r, uint64_t first, uint64_t end)
 {
     const char *what;
@@ -153,7 +156,8 @@ static void bisect(struct run *r, uint64_t first, uint64_t end)
     keep_bad(r, "leak");
 }
 
-/* Runs a batch in children; a child that ends early is followed by one behind the bad case. */
+/* Runs a batch in child processes. If a child ends early, the next one continues after the bad
+ * case. */
 static void run_batch(struct run *r, uint64_t first, uint64_t end)
 {
     while (first < end && r->n_bad < BAD_MAX) {
@@ -166,7 +170,7 @@ static void run_batch(struct run *r, uint64_t first, uint64_t end)
         }
         if (child_wait(pid, &what) == 0) return;
         const uint64_t n_done = r->shared->n_taken + r->shared->n_refused - n_before;
-        if (n_done == end - first) { /* all were well, the end was not */
+        if (n_done == end - first) { /* all cases were good, but the end of the process was not */
             bisect(r, first, end);
             return;
         }
@@ -231,7 +235,8 @@ static int run_all(struct run *r)
     return r->n_bad > 0;
 }
 
-/* A target's seeds must be good, or nothing behind its first check is ever reached. */
+/* Checks a target's seeds: if they are not accepted, nothing after the parser's first check is
+ * reached. */
 static void check_seeds(struct run *r)
 {
     for (size_t i = 0; i < r->seeds.n; i++) {

@@ -1,4 +1,4 @@
-/* Mutations: of bits, bytes, integers, ranges; of words of the format and what stands beside them;
+/* Mutations: of bits, bytes, integers and ranges; of the format's words and the bytes beside them;
  * of the tokens of texts; and splices of two seeds. */
 #include "fuzz/fuzz.h"
 
@@ -88,7 +88,7 @@ static const char *const numbers[] = {"0",
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-/* bytes [at, at + n_old) become `with`; nothing when there is no room. */
+/* Replaces bytes [at, at + n_old) by `with`; does nothing if there is no room. */
 static void replace(struct mutant *m, size_t at, size_t n_old, const char *with, size_t n_with)
 {
     if (m->n - n_old + n_with > FUZZ_BYTES_MAX) return;
@@ -102,7 +102,7 @@ static size_t somewhere(struct mutant *m)
     return fuzz_below(&m->random, m->n + 1);
 }
 
-/* Mostly short. */
+/* A length up to `most`, usually short. */
 static size_t some_length(struct mutant *m, size_t most)
 {
     const size_t bound = (size_t)1 << fuzz_below(&m->random, 13);
@@ -143,7 +143,7 @@ static void set_integer_at(struct mutant *m, size_t at)
 
 static void set_integer(struct mutant *m)
 {
-    /* fields of binary formats are mostly aligned */
+    /* fields of binary formats are usually aligned */
     const size_t at = somewhere(m);
     set_integer_at(m, fuzz_below(&m->random, 2) == 0 ? at : at & ~(size_t)7);
 }
@@ -197,7 +197,7 @@ static void put_word(struct mutant *m)
     replace(m, at, n_over < m->n - at ? n_over : m->n - at, word, n);
 }
 
-/* Position of a word of the format, searched from a random place on; m->n when there is none. */
+/* The position of a word of the format, searched from a random place on; m->n if there is none. */
 static size_t find_word(struct mutant *m, const char *word)
 {
     const size_t n = strlen(word);
@@ -207,7 +207,7 @@ static size_t find_word(struct mutant *m, const char *word)
     return at == NULL ? m->n : (size_t)(at - m->bytes);
 }
 
-/* Changes bytes beside a key: its length before it, or its type and value behind it. */
+/* Changes bytes beside a key: its length before it, or its type and value after it. */
 static void change_beside_word(struct mutant *m)
 {
     const char *word = some_word(m);
@@ -239,7 +239,8 @@ static int kind_of(char c)
     return c == ' ' || c == '\n' ? 3 : 0; /* 0: punctuation, one token each */
 }
 
-/* A token at or behind a random place: a string with its quotes, a number, a word, a mark. */
+/* Finds a token at or after a random place: a string with its quotes, a number, a word, a
+ * punctuation mark. */
 static size_t some_token(struct mutant *m, size_t *n)
 {
     size_t at = somewhere(m);
@@ -278,7 +279,7 @@ static void delete_token(struct mutant *m)
     replace(m, at, n, "", 0);
 }
 
-/* Replaces a number, the next one from a random place on, by one that is more likely to do harm. */
+/* Replaces a number, the first after a random place, by one that is more likely to do harm. */
 static void change_number(struct mutant *m)
 {
     size_t at = somewhere(m), n = 0;
@@ -296,7 +297,7 @@ static void splice(struct mutant *m)
     if (other->n == 0) return;
     const size_t from = fuzz_below(&m->random, other->n);
     const size_t at = somewhere(m);
-    if (fuzz_below(&m->random, 2) == 0) { /* this head and that tail */
+    if (fuzz_below(&m->random, 2) == 0) { /* the head of one seed and the tail of another */
         replace(m, at, m->n - at, other->bytes + from, other->n - from);
         return;
     }
@@ -327,7 +328,7 @@ struct fuzz_bytes fuzz_case(const struct fuzz_target *t, const struct fuzz_seeds
     for (size_t i = 0; i < n_changes; i++) {
         mutations[fuzz_below(&m.random, COUNT(mutations))](&m);
     }
-    /* no byte behind the input may be read unseen */
+    /* exact size, so that reading past the input's end is noticed */
     char *exact = malloc(m.n > 0 ? m.n : 1);
     memcpy(exact, m.bytes, m.n);
     free(m.bytes);

@@ -1,5 +1,5 @@
-/* Targets: a checkpoint file as it lies on a disk, seal and all; and the HDF5 part alone, which is
- * sealed anew, so that what reaches the structure's checks and HDF5 itself is damaged. */
+/* Targets: a whole checkpoint file with its seal; and the HDF5 part alone, which is sealed again,
+ * so that damage reaches the structure's checks and HDF5 itself. */
 #include "checkpoint/file/ckpt.h"
 #include "checkpoint/file/seal.h"
 #include "fuzz/fuzz.h"
@@ -36,8 +36,7 @@ static const char *const words[] = {"\x89HDF\r\n\x1a\n",
                                     "\xff\xff\xff\xff\xff\xff\xff\xff",
                                     NULL};
 
-/* Hashes of the contents of sound files, to find a mutant that is accepted and holds something
- * else. */
+/* Hashes of the contents of good files, to find an accepted mutant with other contents. */
 static uint64_t contents[FUZZ_SEEDS_MAX];
 static size_t n_contents;
 

@@ -1,4 +1,4 @@
-/* Target: a file of experts' loads; what is taken is dealt to three parts. */
+/* Target: a file of expert loads; an accepted one is dealt to three ranks. */
 #include "fuzz/fuzz.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Target: a GGUF file: its metadata, its tensors' values, and what it means as a model. */
+/* Target: a GGUF file: its metadata, its tensors' values and its interpretation as a model. */
 #include "base/mem.h"
 #include "checkpoint/convert/gguf.h"
 #include "checkpoint/convert/gguf_model.h"
@@ -35,7 +35,7 @@ static const char *const words[] = {"GGUF",
                                     "output.weight",
                                     NULL};
 
-/* Rows are inside the file and can be read and dequantized. */
+/* Checks that rows lie inside the file and can be read and dequantized. */
 static void read_tensors(const struct gguf *g, size_t n_file)
 {
     for (size_t i = 0; i < gguf_count(g); i++) {
@@ -59,7 +59,7 @@ static void read_tensors(const struct gguf *g, size_t n_file)
 
 static void read_metadata(const struct gguf *g)
 {
-    volatile uint64_t sum = 0; /* every byte that is handed out is touched */
+    volatile uint64_t sum = 0; /* touches every byte that is handed out */
     for (size_t i = 0; i < gguf_key_count(g); i++) {
         const char *key = gguf_key_at(g, i);
         enum gguf_type type;

@@ -1,5 +1,5 @@
-/* Targets: a journal as it lies on a disk, torn or damaged; and one whose records' checksums are
- * right whatever they say, so that what is behind the checksums is reached. */
+/* Targets: a journal as found on a disk, torn or damaged; and one whose records have right
+ * checksums whatever they contain, so that the code after the checksums is reached. */
 #include "base/strbuf.h"
 #include "fuzz/fuzz.h"
 #include "serve/journal/journal.h"
@@ -16,7 +16,7 @@ static const char *const words[] = {JOURNAL_MAGIC, "checkpoint=1\n", "--seed=5\n
 
 enum { N_LINES = 24, RECORDS_MAX = 256 };
 
-/* Rows and partial tokens that the seeds hold, by line. */
+/* By line: the rows and partial tokens that the seeds hold. */
 static uint64_t known[RECORDS_MAX];
 static size_t n_known;
 
@@ -51,7 +51,7 @@ static void add_line(struct journal *j, uint64_t line, uint32_t seed)
         r.type = JOURNAL_PARTIAL;
         r.bytes = (const char *)tokens;
         r.n_bytes = sizeof tokens;
-        r.values[2] = seed & 1; /* of two answers */
+        r.values[2] = seed & 1; /* one of two answers */
         r.values[3] = seed == 3 ? sizeof tokens / 2 : sizeof *tokens;
     } else {
         const struct journal_row row = {.id_low = line * seed,
@@ -112,7 +112,7 @@ static void begin(struct fuzz_seeds *seeds)
     make_seed(seeds, 3);
 }
 
-/* All that the journal holds; every row is one that was written. */
+/* Reads everything that the journal holds; each row must be one that was written. */
 static void read_lines(struct journal *j, bool is_strict)
 {
     for (uint64_t line = 1; line <= N_LINES + 8; line++) {
@@ -130,7 +130,7 @@ static void read_lines(struct journal *j, bool is_strict)
     }
 }
 
-/* A record that is added to an accepted journal is there when the journal is opened again. */
+/* A record that is added to an accepted journal must be there when the journal is opened again. */
 static void go_on(const char *path, struct journal **j)
 {
     const uint64_t line = N_LINES + 100;
@@ -165,7 +165,7 @@ static bool open_and_read(const char *bytes, size_t n, bool is_strict)
     go_on(path, &j);
     journal_destroy(&j);
     struct journal_options again = o;
-    again.retry_errors = true; /* rewrites the file */
+    again.retry_errors = true; /* makes it rewrite the file */
     const struct status rewritten = journal_open(&again, &j);
     if (status_failed(&rewritten)) {
         (void)fuzz_refused(&rewritten);
@@ -182,7 +182,7 @@ static bool run_file(const char *bytes, size_t n)
     return open_and_read(bytes, n, true);
 }
 
-/* Writes every record anew with a right checksum, as far as lengths go. */
+/* Gives every record a right checksum, as far as the lengths allow. */
 static bool run_summed(const char *bytes, size_t n)
 {
     struct strbuf out;

@@ -1,4 +1,4 @@
-/* Target: the lines of an input file, read, parsed and answered by result rows. */
+/* Target: lines of an input file, which are read, parsed and answered by result rows. */
 #include "base/json.h"
 #include "base/mem.h"
 #include "fuzz/fuzz.h"
@@ -86,7 +86,7 @@ static void check_request(const struct request *r)
     FUZZ_CHECK(r->ask->top_k >= 0, "top_k %d", r->ask->top_k);
 }
 
-/* The token from `token` on, round the vocabulary, that r may draw next. */
+/* A token that r may draw next: the first allowed one from `token` on, cyclically. */
 static int32_t allowed_from(struct request *r, int32_t token)
 {
     uint32_t allowed[(VOCAB + 31) / 32];
@@ -99,7 +99,7 @@ static int32_t allowed_from(struct request *r, int32_t token)
     return token;
 }
 
-/* A line is served, some tokens long, or is an error row; both are one line of JSON. */
+/* Serves a line for some tokens, or makes its error row; either is one line of JSON. */
 static bool serve_line(const struct line *line)
 {
     struct request *r = NULL;
@@ -112,7 +112,7 @@ static bool serve_line(const struct line *line)
     const bool served = r->error_code == NULL;
     if (served &&
         (r->ask->n_choices > 1 || r->ask->beam.width > 0 || r->ask->n_prompt_logprobs >= 0)) {
-        request_destroy(&r); /* the scheduler gives it what its row needs */
+        request_destroy(&r); /* the scheduler fills in what its row needs */
         return true;
     }
     for (int32_t i = 0; served && r->finish == REQUEST_UNFINISHED && i < 40; i++) {
@@ -131,7 +131,7 @@ static bool serve_line(const struct line *line)
     FUZZ_CHECK(memchr(row.data, '\n', row.n) == row.data + row.n - 1, "a row of several lines");
     st = js_parse(row.data, row.n, "row", &doc);
     FUZZ_CHECK(!status_failed(&st), "%s in %s", st.text, row.data);
-    const bool failed = r->error_code != NULL; /* words may leave a form no token */
+    const bool failed = r->error_code != NULL; /* bad words may leave a grammar without a token */
     FUZZ_CHECK((js_type(js_get(js_root(doc), "error")) == JS_OBJECT) == failed, "%s", row.data);
     js_destroy(&doc);
     strbuf_fini(&row);

@@ -1,5 +1,5 @@
-/* Targets: a whole safetensors file; its JSON header alone, with a right length before it and bytes
- * behind it; the index of shards. */
+/* Targets: a whole safetensors file; its JSON header alone, between a right length and some data;
+ * the index of shards. */
 #include "checkpoint/convert/safetensors.h"
 #include "fuzz/fuzz.h"
 
@@ -31,8 +31,8 @@ static const char *const words[] = {"{\"",
                                     "}}",
                                     NULL};
 
-/* Every tensor lies inside its file, none of its bytes is another's, and reading gives the file's
- * own bytes. */
+/* Checks that every tensor lies inside its file, that tensors do not overlap, and that reading
+ * gives the file's bytes. */
 static bool check_tensors(struct safetensors *s, const char *bytes, size_t n)
 {
     uint64_t sum = 0;
@@ -68,7 +68,7 @@ static bool run_file(const char *bytes, size_t n)
 
 enum { DATA_BYTES = 400 };
 
-/* "length, header, data" of a header. */
+/* Puts a header's length before it and data after it. */
 static char *with_header(const char *header, size_t n_header, size_t *n)
 {
     *n = 8 + n_header + DATA_BYTES;
@@ -131,7 +131,7 @@ static bool run_index(const char *bytes, size_t n)
     fuzz_write(fuzz_scratch("model.safetensors.index.json"), bytes, n);
     const struct status st = safetensors_open(fuzz_scratch(""), &s);
     const bool taken = status_failed(&st) ? fuzz_refused(&st) : true;
-    /* an index that is taken names exactly what the shards hold */
+    /* an accepted index names exactly the tensors of the shards */
     FUZZ_CHECK(!taken || safetensors_count(s) >= 1, "an empty index");
     for (size_t i = 0; taken && i < safetensors_count(s); i++) {
         char out[DATA_BYTES];

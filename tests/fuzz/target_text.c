@@ -56,7 +56,8 @@ static const char *const texts[] = {
     "                                                        a",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"};
 
-/* Ids are in the vocabulary, the same twice, and can be read back. */
+/* Checks that ids are in the vocabulary, that encoding twice gives the same ids, and that they
+ * decode. */
 static void encode_text(struct tokenizer *t, const char *text, unsigned flags)
 {
     const size_t n = strlen(text);
@@ -110,8 +111,8 @@ static bool run_tokenizer(const char *bytes, size_t n)
     return true;
 }
 
-/* Characters instead of bytes: every normalizer, Metaspace, byte fallback, the chain of decoders.
- */
+/* A vocabulary of characters instead of bytes: every normalizer, Metaspace, byte fallback, a chain
+ * of decoders. */
 static const char SMALL_CHARS[] =
     "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":0,\"content\":\"<unk>\",\"special\":true},"
     "{\"id\":9,\"content\":\"E\xCC\x81x\",\"normalized\":true,\"lstrip\":true,\"special\":false}],"
@@ -147,7 +148,7 @@ static const char SMALL_UNIGRAM[] =
 
 static void begin_tokenizer(struct fuzz_seeds *seeds)
 {
-    /* small ones weigh more: a change of a large one mostly changes its vocabulary */
+    /* small seeds get more weight: a change of a large one mostly changes its vocabulary */
     for (int i = 0; i < 3; i++) {
         fuzz_seed_add(seeds, SMALL_TOKENIZER, sizeof SMALL_TOKENIZER - 1);
         fuzz_seed_add(seeds, SMALL_CHARS, sizeof SMALL_CHARS - 1);
@@ -192,7 +193,7 @@ static void begin_tiktoken(struct fuzz_seeds *seeds)
     free(config.bytes);
     struct fuzz_bytes ranks = fuzz_read("golden/tokenizer/tiktoken/tiktoken.model");
     size_t n_lines = 0, n = 0;
-    while (n_lines < 270) n_lines += ranks.bytes[n++] == '\n'; /* the bytes and a few more */
+    while (n_lines < 270) n_lines += ranks.bytes[n++] == '\n'; /* the 256 bytes and a few more */
     for (int i = 0; i < 3; i++) fuzz_seed_add(seeds, ranks.bytes, n);
     fuzz_seed_add(seeds, ranks.bytes, ranks.n);
     free(ranks.bytes);
@@ -253,7 +254,7 @@ static const char *const chat_words[] = {"{%- if ",
 
 static struct js_doc *conversations[3];
 
-/* U+E000 stands in the conversations alone: wherever it comes out, it is a user's. */
+/* U+E000 occurs only in the conversations; in the output it marks text of users. */
 #define MARK "\xEE\x80\x80"
 static const char *const conversation_texts[] = {
     "{\"messages\":[{\"role\":\"system\",\"content\":\" Be " MARK ". \"},{\"role\":\"user\","
@@ -288,7 +289,7 @@ static bool run_chat(const char *bytes, size_t n)
     struct chat *chat = NULL;
     const struct status st = chat_create(bytes, n, NULL, "chat template", &chat);
     if (status_failed(&st)) return fuzz_refused(&st);
-    /* a template may make the mark itself */
+    /* the template may contain the mark itself */
     const bool has_mark =
         n > 0 && (memchr(bytes, 0xEE, n) != NULL || memchr(bytes, '\\', n) != NULL);
     for (size_t i = 0; i < sizeof conversations / sizeof conversations[0]; i++) {
@@ -327,7 +328,7 @@ static void begin_chat(struct fuzz_seeds *seeds)
         FUZZ_CHECK(!status_failed(&st), "%s", st.text);
     }
     free(features.bytes);
-    /* expressions of all kinds, a line each */
+    /* expressions of all kinds, one per line */
     struct fuzz_bytes lines = fuzz_read("golden/chat/features.jsonl");
     for (char *line = strtok(lines.bytes, "\n"); line != NULL && seeds->n < FUZZ_SEEDS_MAX / 2;
          line = strtok(NULL, "\n")) {

@@ -1,4 +1,4 @@
-/* Seeds, scratch files and sentences, for the driver and the targets. */
+/* Seeds, scratch files and sentences for the driver and the targets. */
 #include "fuzz/fuzz.h"
 
 #include <dirent.h>
@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Compiled with AddressSanitizer: how it behaves unless the environment says otherwise. Outside
- * bytes may ask for any amount of memory, and must be answered by a status. */
+/* AddressSanitizer's options unless the environment sets them. Outside data may request any amount
+ * of memory and must then get a status. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -24,7 +24,7 @@ const char *__lsan_default_options(void)
     return "print_suppressions=0";
 }
 
-/* HDF5 loses memory of its own where it refuses a damaged file. */
+/* HDF5 itself leaks memory when it refuses a damaged file. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -123,7 +123,7 @@ void fuzz_seed_file(struct fuzz_seeds *seeds, const char *path)
     free(read.bytes);
 }
 
-/* One per process: children that are ended must not leave their files to each other. */
+/* One folder per process, so that a child that is killed leaves no files to another. */
 static char folder[64];
 static pid_t folder_of;
 

@@ -1,7 +1,7 @@
-/* Cache and attention, on the device and the reference: every type of cache, windows, sinks,
- * latents, few rows (a tile a block) and many (rows walk their tiles). In the CPU's arithmetic bit
- * for bit; on tensor cores within attention_mma.cu's bound, and the same bits for a row however
- * rows, chunks, heads and tiles are cut. */
+/* Tests cache and attention on the device against the reference: each cache type, windows, sinks,
+ * latents, few rows (a tile per block) and many (rows walk their tiles). The CPU's arithmetic must
+ * agree bit for bit. On tensor cores the error must stay within attention_mma.cu's bound, and a
+ * row's bits must not depend on how rows, chunks, heads and tiles are divided. */
 #include "util_device.h"
 
 #include "kernels/body.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { SEQS = 3 };
-#define WORST_SHARE 0.1 /* of the allowed error: most cases stay below 0.03 */
+#define WORST_SHARE 0.1 /* of the allowed error; most cases stay below 0.03 */
 
 struct shape {
     uint32_t head_dim, n_kv, n_heads, window;
@@ -21,7 +21,8 @@ struct shape {
     bool latent, sinks;
 };
 
-/* Sequences of different lengths over blocks in disorder; returns the blocks of the pool. */
+/* Makes sequences of different lengths over blocks in random order. Returns the number of blocks.
+ */
 static size_t make_sequences(struct both *b, const struct shape *s, struct seq_rows *seqs,
                              int32_t *blocks, size_t *n_rows)
 {
@@ -43,7 +44,7 @@ static size_t make_sequences(struct both *b, const struct shape *s, struct seq_r
     return n_blocks;
 }
 
-/* Fills the cache: all positions of each sequence, then the step's rows alone again. */
+/* Fills the cache: all positions of each sequence, then the step's rows again by themselves. */
 static void fill_cache(struct both *b, const struct shape *s, const struct seq_rows *seqs,
                        size_t n_rows, size_t specials, struct kv_view *cpu, struct kv_view *gpu)
 {
@@ -118,7 +119,7 @@ static void few_rows(void)
     both_close(&b);
 }
 
-/* So many rows that each block walks a few of them. */
+/* So many rows that each block walks several of them. */
 static void many_rows(void)
 {
     static const struct shape shapes[] = {{16, 16, 32, 0, 75, 90, false, true},
@@ -134,7 +135,7 @@ static void many_rows(void)
 
 /* --- on tensor cores ------------------------------------------------------------------------- */
 
-/* A step: rows and cache on both sides; what no row ever wrote is NaN in every type. */
+/* A step: rows and cache on both sides. Slots that no row has written are NaN in every type. */
 struct step {
     const struct shape *s;
     enum dtype t;
@@ -217,7 +218,7 @@ static float *run_chunks(struct both *b, const struct step *x, size_t at_once)
     return twin_found(b, &x->out);
 }
 
-/* Elements of heads [h0, h1) of rows [T, H, Hd], packed. */
+/* The elements of heads [h0, h1) of rows [T, H, Hd], without gaps. */
 static float *heads_of(const struct step *x, const float *rows, uint32_t h0, uint32_t h1)
 {
     const size_t hd = x->s->head_dim, n = (h1 - h0) * hd;
@@ -227,7 +228,7 @@ static float *heads_of(const struct step *x, const float *rows, uint32_t h0, uin
     return out;
 }
 
-/* A rank with heads [h0, h1) alone, as it may begin and end within a kv head. */
+/* Checks a rank that has only heads [h0, h1), which may begin and end inside a kv head. */
 static void check_heads(struct both *b, const struct step *x, const float *want, uint32_t h0,
                         uint32_t h1)
 {
@@ -254,8 +255,8 @@ static void check_heads(struct both *b, const struct step *x, const float *want,
     free(expected);
 }
 
-/* Values of every second position as large as f16 has them, the others tiny: what a row does not
- * see is the largest there is. */
+/* Makes the values of every second position as large as f16 allows and the others tiny, so that
+ * values which a row does not see are the largest. */
 static void make_values_huge(struct both *b, struct step *x)
 {
     const size_t half = KV_BLOCK_TOKENS * x->s->head_dim;
@@ -291,7 +292,7 @@ static void check_law(struct both *b, const struct shape *s, enum dtype t, size_
     step_close(b, &x);
 }
 
-/* The error of a row that attention_mma.cu allows. */
+/* The error that attention_mma.cu allows for a row. */
 static double allowed(const struct step *x, size_t seq, size_t r, uint32_t head)
 {
     const size_t hd = x->s->head_dim, p = x->seqs[seq].pos0 + r;
@@ -339,7 +340,7 @@ static void check_close(struct both *b, const struct shape *s, enum dtype t)
         printf("\n  heads of %u, %s: %.3f of the allowed error\n", s->head_dim, dtype_name(t),
                worst);
     CU_ASSERT_TRUE(worst <= WORST_SHARE);
-    CU_ASSERT_TRUE(s->past == 0 || n_same < at / 2); /* it is not the CPU's arithmetic */
+    CU_ASSERT_TRUE(s->past == 0 || n_same < at / 2); /* it is really not the CPU's arithmetic */
     free(found);
     step_close(b, &x);
 }
@@ -369,7 +370,7 @@ static void on_tensor_cores(void)
     both_close(&b);
 }
 
-/* Also where keys and values are not finite: a row's bits depend on what it sees alone. */
+/* Also with keys and values that are not finite: a row's bits depend only on what the row sees. */
 static void law_on_tensor_cores(void)
 {
     struct both b = both_open_as(34, DEVICE_LAW);
@@ -382,7 +383,7 @@ static void law_on_tensor_cores(void)
     both_close(&b);
 }
 
-/* A context of more tiles than a pass has states for. */
+/* A context with more tiles than a pass has states for. */
 static void passes_of_tiles(void)
 {
     static const struct shape s = {16, 1, 2, 0, 1, 66000, false, true};

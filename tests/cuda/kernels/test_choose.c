@@ -1,4 +1,4 @@
-/* The router of every kind and the sampler, on the device and the reference. */
+/* Tests every kind of router, and the sampler, on the device against the reference. */
 #include "util_device.h"
 
 #include "kernels/logit_body.h"
@@ -53,7 +53,7 @@ static void routers(void)
     both_close(&b);
 }
 
-/* Equal keys everywhere: the smallest ids win. */
+/* Equal keys: the smallest ids win. */
 static void ties(void)
 {
     struct both b = both_open(12);
@@ -79,7 +79,7 @@ static void ties(void)
     both_close(&b);
 }
 
-/* Rows of logits with runs of equal ones and far tails; every third row is nearly flat. */
+/* Rows of logits with runs of equal values and long tails; every third row is nearly flat. */
 static struct twin logits_of(struct both *b, size_t rows, size_t n)
 {
     struct twin t = twin_floats(b, rows * n, 12.0f, 0);
@@ -118,7 +118,7 @@ static void argmaxima(void)
     both_close(&b);
 }
 
-/* Masses under maxima of other shards too, targets of this one and of others. */
+/* Masses with maxima of other shards too, and targets of this shard and of others. */
 static void scores(void)
 {
     static const size_t sizes[] = {1, 127, 4096, 4097, 50000};
@@ -190,7 +190,7 @@ static struct pick_options random_options(struct rng *r, size_t n)
                                  .position = (uint32_t)rng_below(r, 1000)};
 }
 
-/* Tokens of the sampler's own pick. */
+/* The device draws the tokens of the sampler's own pick_token. */
 static void draws(void)
 {
     static const size_t sizes[] = {1, 2, 130, 1000, 20000};

@@ -1,6 +1,7 @@
-/* Steps replayed as graphs, and copies beside them: the bytes of launches one by one, for arguments
- * that stay, change a little and come in turn; more shapes than are kept; uploads and rows of steps
- * that nobody waits for. On the emulated driver also with SHOAL_EMULATED=copies=1 and 2. */
+/* Tests steps that are replayed as graphs, and copies beside them: the bytes must be those of
+ * launches one by one, for arguments that stay, change a little or alternate, for more shapes than
+ * are kept, and for uploads and rows of steps that nobody waits for. On the emulated driver also
+ * with SHOAL_EMULATED=copies=1 and 2. */
 #include "util_device.h"
 
 #include "kernels/cuda/device_state.h"
@@ -26,7 +27,7 @@ static void begin_step(const struct kern_table *k, size_t n_rows, size_t pos0)
     op_step_begin(k, &seq, 1, n_rows);
 }
 
-/* A step of WORKS works, the last of which has an argument of its own. */
+/* Runs a step of WORKS launches, the last of which has its own argument w. */
 static void run_step(const struct kern_table *k, float *h, const float *x, float w)
 {
     begin_step(k, 1, 0);
@@ -35,7 +36,7 @@ static void run_step(const struct kern_table *k, float *h, const float *x, float
     op_axpy(k, w, x, N, h);
 }
 
-/* Steps whose argument is another one each `every` steps. Returns how many arrays were right. */
+/* Runs n steps whose argument changes every `every` steps. Returns how many results were right. */
 static size_t run_steps(struct both *b, size_t n, size_t every)
 {
     struct twin h = twin_floats(b, N, 3.0f, 0), x = twin_floats(b, N, 1.0f, 0);
@@ -58,7 +59,7 @@ static void steps_are_replayed(void)
     struct both b = both_open(51);
     CU_ASSERT_EQUAL(run_steps(&b, 20, 100), 20);
     const struct graphs_count n = close_counted(&b);
-    CU_ASSERT_EQUAL(n.n_replayed, 19); /* the first is only seen */
+    CU_ASSERT_EQUAL(n.n_replayed, 19); /* the first step is launched without a graph */
     CU_ASSERT_EQUAL(n.n_changed, 0);
     CU_ASSERT_EQUAL(n.n_made, 1);
 }
@@ -94,8 +95,8 @@ static void arrays_come_in_turn(void)
     CU_ASSERT_TRUE(n.n_replayed >= 8 * ARRAYS - 2);
 }
 
-/* Steps of shapes whose graphs would have twice the nodes that are kept, while nobody waits; an old
- * one comes back. */
+/* Runs steps of so many shapes that their graphs would have twice the nodes that are kept, without
+ * waiting; then an old shape comes back. */
 static void old_graphs_go(void)
 {
     enum { LONG = 1024, SHAPES = 2 * GRAPH_NODES_MAX / LONG };
@@ -120,7 +121,7 @@ static void old_graphs_go(void)
     CU_ASSERT_EQUAL(n.n_in_graphs, (SHAPES + 1) * LONG);
 }
 
-/* Lists that fill the ring of calls several times, while nobody waits. */
+/* Fills the ring of arguments several times without waiting. */
 static void calls_come_round(void)
 {
     enum { ROWS = 100000, CALLS = 24 };
@@ -128,7 +129,7 @@ static void calls_come_round(void)
     struct twin x = twin_floats(&b, ROWS, 1.0f, 0), to[CALLS];
     int32_t *rows = malloc(ROWS * sizeof *rows);
     for (size_t i = 0; i < CALLS; i++) to[i] = twin_zeros(&b, ROWS * sizeof(float));
-    device_wait(b.gpu.device); /* and no more */
+    device_wait(b.gpu.device); /* the only wait */
     for (size_t i = 0; i < CALLS; i++) {
         for (size_t r = 0; r < ROWS; r++) rows[r] = (int32_t)((r * (2 * i + 3) + i) % ROWS);
         struct gather_args a = {x.host, rows, ROWS, 1, to[i].host};
@@ -146,7 +147,7 @@ static void calls_come_round(void)
     (void)close_counted(&b);
 }
 
-/* Steps that begin while those before still compute: each has its own positions. */
+/* Steps that begin while earlier steps still compute: each has its own positions. */
 static void steps_overlap(void)
 {
     enum { STEPS = 9, ROWS = 5, HALF = 4 };
@@ -159,7 +160,8 @@ static void steps_overlap(void)
     device_wait(b.gpu.device);
     for (size_t i = 0; i < STEPS; i++) {
         int32_t positions[ROWS];
-        const size_t pos0 = 100 * i + (i == 6 ? 2048 : 0); /* more blocks than there was room for */
+        const size_t pos0 = 100 * i + (i == 6 ? 2048 : 0); /* more blocks than the memory had
+                                                              room for */
         for (size_t r = 0; r < ROWS; r++) positions[r] = (int32_t)(pos0 + r);
         begin_step(&b.gpu, ROWS, pos0);
         op_rope_table(&b.cpu, &(struct rope_table_args){.positions = positions,

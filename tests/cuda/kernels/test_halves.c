@@ -1,6 +1,7 @@
-/* Linears on tensor cores, as a device that is not told to be exact has them: near the exact sums
- * as kern.h says, each code the number that it is, and the same bits for every number of rows,
- * place of a tile, list of experts and cut of outputs or leaves. */
+/* Tests linears on tensor cores, which a device uses unless it must be exact: results are near the
+ * exact sums as kern.h says, each quantized value has its exact value, and the bits do not depend
+ * on the number of rows, the place in a tile, the list of experts or how outputs and leaves are
+ * divided. */
 #include "util_device.h"
 
 #include "kernels/quant_body.h"
@@ -20,7 +21,7 @@ struct weight {
     struct weight_twin twin;
 };
 
-/* Codes of a byte behind the last input, of every output: NaN in E4M3, and nobody's. */
+/* Sets the bytes behind the last input of every output to NaN (in E4M3); no result may use them. */
 static void spoil_padding(struct packed *w)
 {
     const size_t panel_bytes = kern_quant_panel_bytes(w->quant, w->n_in);
@@ -72,7 +73,7 @@ static double rounded(const struct packed *w, float x)
     return is_f16 ? f32_from_f16(f16_from_f32(x)) : f32_from_bf16(bf16_from_f32(x));
 }
 
-/* A product: rows of x, cut into n_groups groups of rows[g] rows, times the weight w (device
+/* A product: rows of x, divided into n_groups groups of rows[g] rows, times the weight w (in device
  * memory). */
 struct product {
     const struct packed *w;
@@ -114,7 +115,8 @@ static void *multiply(struct both *b, const struct product *p)
 }
 
 static const struct {
-    size_t n_out, n_in, leaf_runs; /* leaves of so many times 32 or, of codes, groups */
+    size_t n_out, n_in, leaf_runs; /* a leaf has this many times 32 inputs or, with quantized
+                                      weights, groups */
 } shapes[] = {{1, 1, 1}, {17, 65, 1}, {130, 96, 2}, {129, 333, 1}, {40, 700, 3}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -127,7 +129,7 @@ static size_t leaf_of(size_t kind, size_t shape)
 
 /* --- against exact sums ---------------------------------------------------------------------- */
 
-/* Whether one output of one row is as near as the contract says. */
+/* Whether one output of one row is as near to the exact sum as the contract says. */
 static bool is_near(const struct weight *w, const float *x, size_t n, double found)
 {
     const size_t n_in = w->w.n_in, leaf = w->w.leaf > 0 ? w->w.leaf : n_in;
@@ -185,7 +187,7 @@ static void near_the_exact(void)
     both_close(&b);
 }
 
-/* Rows of one 1 each: an output is one weight, as the CPU has it; NaN codes too. */
+/* Rows that have a single 1: each output must be one weight with the CPU's value, NaN included. */
 static void single_weights(void)
 {
     enum { N = 50, K = 261 };
@@ -224,7 +226,7 @@ static void single_weights(void)
 
 enum { ROWS = 150 }; /* more than any block has */
 
-/* Words of 4 bytes that differ; a NaN equals every NaN. */
+/* The number of 4-byte words that differ; a NaN equals every NaN. */
 static void same_words(const void *a, const void *b, size_t n_bytes, const char *what, size_t kind)
 {
     const size_t n = count_different(a, b, n_bytes / sizeof(float));
@@ -232,7 +234,7 @@ static void same_words(const void *a, const void *b, size_t n_bytes, const char 
     CU_ASSERT_EQUAL(n, 0);
 }
 
-/* Rows [row0, ...) cut into groups, as they are among all ROWS. */
+/* Computes rows [row0, ...) in groups and compares them with the same rows among all ROWS. */
 static void same_rows(struct both *b, const struct product *all, const char *want, size_t row0,
                       const struct product *some, size_t kind)
 {
@@ -272,7 +274,7 @@ static void rows_and_experts(void)
     both_close(&b);
 }
 
-/* Outputs [16 * panel, ...) of a weight alone, for few rows and many. */
+/* Computes outputs [16 * panel, ...) of a weight by themselves, for few rows and many. */
 static void cuts_of_outputs(void)
 {
     enum { N = 200, PANEL = 3, CUT = N - PANEL * PANEL_COLUMNS };
@@ -305,7 +307,7 @@ static void cuts_of_outputs(void)
     both_close(&b);
 }
 
-/* The inputs of leaves [first, first + n) as a rank has them. */
+/* The part of a weight that a rank with leaves [first, first + n) has. */
 static struct packed take_leaves(struct both *b, const struct weight *w, size_t first, size_t n,
                                  struct weight_twin *twin)
 {
@@ -345,7 +347,7 @@ static struct packed take_leaves(struct both *b, const struct weight *w, size_t 
     return part;
 }
 
-/* Sums of two ranks' leaves are those of all leaves. */
+/* The sums of two ranks' leaves equal those of all leaves. */
 static void cuts_of_leaves(void)
 {
     enum { N_ROWS = 40 };

@@ -1,5 +1,6 @@
-/* Launches of extreme shapes, checked and not run: every grid within what a device takes, no more
- * shared memory than every architecture has, nothing of size zero. On the emulated driver alone. */
+/* Checks launches of extreme shapes without running them: every grid is within a device's limits,
+ * no kernel has more shared memory than every architecture offers, and nothing has size zero. Only
+ * on the emulated driver. */
 #include "util_device.h"
 
 #include "cuda/driver_emulated.h"
@@ -115,7 +116,7 @@ static void linears_of_all_sizes(void)
     linears_as(DEVICE_LAW);
 }
 
-/* One token, a context of four million, thousands of rows; the most heads and the widest. */
+/* One token, a context of four million, thousands of rows; the most heads and the widest ones. */
 static void attention_of_heads(struct both *b, uint32_t n_heads, uint32_t n_kv, uint32_t head_dim)
 {
     static const struct {

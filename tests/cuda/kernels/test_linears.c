@@ -1,5 +1,6 @@
-/* Linears, packing, codes and embeddings, on the device and the reference: every element type and
- * format, with and without leaves, one row and many, groups of experts of which some have none. */
+/* Tests linears, packing, quantization and embeddings on the device against the reference: every
+ * element type and format, with and without leaves, one row and many, groups of experts of which
+ * some have no rows. */
 #include "util_device.h"
 
 #include "kernels/act.h"
@@ -15,8 +16,8 @@ struct job {
     size_t rows[GROUPS_MAX];
     size_t n_groups;
     struct packed *w; /* [n_groups], host */
-    bool codes;       /* activations are codes */
-    size_t every;     /* special values */
+    bool codes;       /* activations are quantized */
+    size_t every;     /* NaN, infinities and so on in about one of `every` elements */
 };
 
 static struct twin codes_of(struct both *b, const struct packed *w, size_t rows,
@@ -37,7 +38,7 @@ static void check(struct both *b, const struct job *j)
 {
     const struct packed *first = &j->w[0];
     const bool leafy = first->leaf > 0;
-    size_t rows = 3; /* before the first group's */
+    size_t rows = 3; /* rows before those of the first group */
     struct weight_twin weights[GROUPS_MAX];
     struct linear_group cpu[GROUPS_MAX], gpu[GROUPS_MAX];
     for (size_t g = 0; g < j->n_groups; g++) {
@@ -122,7 +123,8 @@ static void quantized_linears(void)
     both_close(&b);
 }
 
-/* Experts of one to many rows; an empty one is never listed, as moe_experts.c leaves it out. */
+/* Experts with one to many rows. Experts without rows are not listed, as moe_experts.c leaves them
+ * out. */
 static void grouped_linears(void)
 {
     static const size_t rows[2][GROUPS_MAX] = {{1, 9, 8, 1, 40}, {3, 1, 66, 17, 2}};
@@ -215,7 +217,7 @@ static void embeddings(void)
     both_close(&b);
 }
 
-/* Rows as the checkpoint has them, in pieces; and transposed. */
+/* Packs rows in the checkpoint's form, some at a time, and transposed. */
 static void packing(void)
 {
     enum { N = 45, K = 70 };
@@ -243,7 +245,7 @@ static void packing(void)
     both_close(&b);
 }
 
-/* Codes of all inputs; those behind the last one do not matter. */
+/* Compares the quantized values of all inputs; padding behind the last input may differ. */
 static void same_codes(const struct both *b, const struct packed *like, const struct twin *data)
 {
     void *found = test_memory(data->n_bytes);

@@ -1,4 +1,5 @@
-/* Ops on rows, on the device and the reference: norms, rotation, gates, sums, rows moved. */
+/* Tests ops on rows on the device against the reference: norms, rotation, gates, sums, moved rows.
+ */
 #include "util_device.h"
 
 #include <CUnit/CUnit.h>
@@ -35,7 +36,7 @@ static void norms(void)
     both_close(&b);
 }
 
-/* Heads of several ranks: more entries in the sums than heads here. */
+/* Heads of several ranks: the sums have more entries than this rank has heads. */
 static void norms_over_all_heads(void)
 {
     static const size_t n_heads[] = {1, 3, 8, 9, 40};
@@ -139,7 +140,7 @@ static void rotations(void)
     both_close(&b);
 }
 
-/* One op after another on the same rows, so that a wrong one shows in all that follow. */
+/* Runs ops one after another on the same rows, so that a wrong result shows in all that follow. */
 static void elements(void)
 {
     struct both b = both_open(4);
@@ -251,7 +252,7 @@ static void rows_moved(void)
     both_close(&b);
 }
 
-/* Tokens to experts and back; every fourth choice was dropped. */
+/* Moves tokens to experts and back; every fourth choice was dropped. */
 static void rows_to_experts_and_back(void)
 {
     enum { ROWS = 13, K = 3, WIDTH = 70, SLOTS = ROWS * K };

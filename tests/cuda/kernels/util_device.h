@@ -1,5 +1,6 @@
-/* Helpers of the device's kernel tests: one op, once on the reference and once on the device, whose
- * bytes must be equal. The device is the emulated one or, in a build with the toolkit, a GPU. */
+/* Helpers of the device's kernel tests: an op runs once on the reference and once on the device,
+ * and the bytes must be equal. The device is the emulated one or, in a build with the toolkit, a
+ * GPU. */
 #ifndef SHOAL_TESTS_CUDA_UTIL_DEVICE_H
 #define SHOAL_TESTS_CUDA_UTIL_DEVICE_H
 
@@ -9,8 +10,8 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-/* The reference, and a table whose ops run on the device. Ends the process with 77 where none is.
- * Each test opens one and closes it, which fails the test if the device failed. */
+/* The reference, and a table whose ops run on the device. Ends the process with 77 if there is no
+ * device. Each test opens one and closes it; closing fails the test if the device failed. */
 struct both {
     struct kern_table cpu, gpu;
     struct rng rng;
@@ -19,7 +20,7 @@ struct both both_open(uint64_t seed); /* in the CPU's arithmetic, */
 struct both both_open_as(uint64_t seed, enum device_arithmetic arithmetic);
 void both_close(struct both *b);
 
-/* An array twice: what stands on the host is copied to the device when made. */
+/* An array on the host and its copy on the device. */
 struct twin {
     void *host, *device;
     size_t n_bytes;
@@ -27,7 +28,7 @@ struct twin {
 struct twin twin_of(const struct both *b, const void *from, size_t n_bytes); /* copies `from` */
 struct twin twin_floats(struct both *b, size_t n, float magnitude, size_t every);
 struct twin twin_zeros(const struct both *b, size_t n_bytes);
-void *twin_found(const struct both *b, const struct twin *t); /* the device's; free it */
+void *twin_found(const struct both *b, const struct twin *t); /* the device's content; free it */
 void twin_free(const struct both *b, struct twin *t);
 
 static inline float *twin_host(const struct twin *t)
@@ -40,7 +41,7 @@ static inline float *twin_device(const struct twin *t)
     return t->device;
 }
 
-/* Asserts that both hold the same; twin_same_floats lets a NaN equal every NaN. */
+/* Assert that both have the same content; twin_same_floats lets a NaN equal every NaN. */
 void twin_same(const struct both *b, const struct twin *t, const char *what);
 void twin_same_floats(const struct both *b, const struct twin *t, const char *what);
 

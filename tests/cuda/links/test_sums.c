@@ -1,5 +1,6 @@
-/* Row-parallel sums over the emulated NCCL: the bits of the CPU's sums, as parts and as one
- * all-reduce, of sizes that do not divide by the ranks, one after the other and two at a time. */
+/* Tests row-parallel sums over the emulated NCCL: the bits must be those of the CPU's sums, in
+ * parts and as one all-reduce, for sizes that do not divide by the ranks, one after the other and
+ * two at a time. */
 #include "../driver_emulated.h"
 #include "collective/device_comm.h"
 #include "collective/grid_sum.h"
@@ -14,7 +15,7 @@
 
 enum { N_PAIRS = 2 };
 
-/* One sum: random values and counters, what the CPU makes of them, what the device does. */
+/* One sum: random values and counters, the CPU's result and the device's. */
 struct sample {
     size_t n_rows, n_out;
     int64_t *sums; /* [T, N + 1] of this rank */
@@ -106,7 +107,7 @@ static struct sample make(const struct bench *b, size_t n_rows, size_t n_out, ui
     return s;
 }
 
-/* The sample on its way to the device: sums that start too early do not find it there. */
+/* Queues the sample's copy to the device; a sum that starts too early does not find it there. */
 static void put(const struct bench *b, const struct sample *s)
 {
     const struct grid_sum *to = &s->on_device;
@@ -115,7 +116,7 @@ static void put(const struct bench *b, const struct sample *s)
     mem_ops_put(&b->gpu, to->sums, s->sums, s->n_rows * (s->n_out + 1) * sizeof *s->sums);
 }
 
-/* Compares the result of the device with that of the CPU for the same sums. */
+/* Compares the device's result with the CPU's for the same sums. */
 static void check(const struct bench *b, struct sample *s, bool adds)
 {
     const size_t n_y = s->n_rows * s->n_out * sizeof *s->y, n_bad = s->n_rows * sizeof *s->bad;
@@ -167,9 +168,9 @@ static void sums_are_the_cpus(size_t parts_from)
         uint32_t *words = on_device(&b, 8);
         for (int k = 0; k < N_PAIRS; k++) put(&b, &pair[k]);
         for (int k = 0; k < N_PAIRS; k++) grid_sum_start(&pair[k].on_device, b.c, COMM_TP, k);
-        /* on the same communicator, while both may be under way */
+        /* on the same communicator, while both may be running */
         if (i % 2 == 0) device_or_u32(&b.gpu, b.c, COMM_TP, words, 2);
-        if (i % 2 != 0) usleep(20000); /* time for what does not wait to do harm */
+        if (i % 2 != 0) usleep(20000); /* time for operations that do not wait to do harm */
         grid_sum_finish_add(&pair[0].on_device, b.c, COMM_TP, 0);
         grid_sum_finish_to_f32(&pair[1].on_device, b.c, COMM_TP, 1);
         check(&b, &pair[0], true);
