@@ -1,6 +1,6 @@
-/* Runs one suite by name, or all of them, in this process (so that gdb sees the failing test).
- * The suites come from the folder's test_*.c files; CMake writes their list. A suite that this
- * machine cannot run says "skipped: why", adds no test, and is reported as skipped. */
+/* Runs one suite by name, or all, in this process, so that gdb sees a failing test. The suites come
+ * from the folder's test_*.c files; CMake writes the list. A suite that this machine cannot run
+ * prints "skipped: " with the reason, adds no test and is reported as skipped. */
 #include <CUnit/Basic.h>
 #include <CUnit/CUnit.h>
 #include <stdio.h>

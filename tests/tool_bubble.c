@@ -1,8 +1,7 @@
-/* How much of a pipeline's time is waiting: reads a job's --trace, finds its longest run of steps
- * that only decode, and prints each stage's times in them; then what the same steps would give on
- * cores of their own, by simulation (parallel/layout/pipe_replay.h). Run by hand and by e2e tests.
- *
- * usage: tool_bubble FILE.trace [MESSAGE_US] */
+/* Measures how long a pipeline waits. Reads a job's --trace, finds its longest run of steps that
+ * only decode, and prints each stage's times in them; then simulates the same steps with a core for
+ * each rank (parallel/layout/pipe_replay.h). Run by hand and by e2e tests. usage: tool_bubble
+ * FILE.trace [MESSAGE_US] */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -17,16 +16,17 @@ enum { STAGES_MAX = 64 };
 /* One step of one stage; times in ns. */
 struct cell {
     uint64_t begin, end, cpu, rows, seqs;
-    uint64_t waiting, lead, lead_cpu; /* between the end of the stage's step before and this end */
+    uint64_t waiting, lead, lead_cpu; /* from the end of the stage's previous step to the end of
+                                         this one */
 };
 
 struct bubble {
     struct js_doc *doc;
     uint32_t pp;
     int64_t rank_of[STAGES_MAX]; /* of replica 0 */
-    int64_t step0, n_steps;      /* steps that the trace has */
+    int64_t step0, n_steps;      /* the steps of the trace */
     struct cell *cells;          /* [n_steps, pp]; end 0: not in the trace */
-    int64_t first, last;         /* the steps that are looked at, from step0 on */
+    int64_t first, last;         /* the steps that are evaluated, counted from step0 */
 };
 
 static uint64_t ns_of(const struct js_node *node)
@@ -49,7 +49,7 @@ static const char *text_of(const struct js_node *node)
     return text != NULL ? text : "";
 }
 
-/* "stage 1, dp 0, tp 0" names a rank. */
+/* Takes the rank's place from the name of its process ("stage 1, dp 0, tp 0"). */
 static void take_name(struct bubble *b, const struct js_node *e)
 {
     unsigned stage, dp, tp;
@@ -71,8 +71,8 @@ static struct cell *cell_at(const struct bubble *b, int64_t step, uint32_t stage
     return &b->cells[(size_t)step * b->pp + stage];
 }
 
-/* Adds one event of the trace to what happened on a stage since its last step; a rank's events are
- * ordered by their ends. */
+/* Adds one event of the trace to what happened on its stage since the last step. A rank's events
+ * are ordered by their ends. */
 static void take_span(struct bubble *b, const struct js_node *e, uint32_t stage, struct cell *since)
 {
     const struct js_node *args = js_get(e, "args");
@@ -133,7 +133,7 @@ static struct status read_trace(struct bubble *b, const char *path)
     return take_spans(b, events);
 }
 
-/* Steps that every stage ran, with one row a sequence. */
+/* Whether every stage ran the step, with one row per sequence and at least `least` of them. */
 static bool decodes(const struct bubble *b, int64_t step, uint64_t least)
 {
     for (uint32_t p = 0; p < b->pp; p++) {
@@ -143,8 +143,8 @@ static bool decodes(const struct bubble *b, int64_t step, uint64_t least)
     return true;
 }
 
-/* The longest run of decoding steps that have at least half as many sequences as any; without its
- * first ones, which still meet prompts in later stages. */
+/* Finds the longest run of decoding steps that have at least half of the most sequences. Leaves out
+ * its first steps, which still meet prompts in later stages. */
 static struct status find_decode(struct bubble *b)
 {
     uint64_t most = 0;
@@ -163,8 +163,8 @@ static struct status find_decode(struct bubble *b)
     return status_make(STATUS_INPUT, "fewer than %u steps in a row that only decode", 6 * b->pp);
 }
 
-/* True when the ranks did not lose their cores to other processes: in this step and the pp steps
- * before it, no stage's computing took a twentieth longer than its processor time. */
+/* Whether the ranks kept their cores: in this step and the pp steps before it, no stage's computing
+ * took a twentieth longer than its processor time. */
 static bool is_undisturbed(const struct bubble *b, int64_t step)
 {
     for (int64_t s = step - (int64_t)b->pp; s <= step; s++) {
@@ -239,7 +239,7 @@ static void print_replay(const struct pipe_replay *r)
     }
 }
 
-/* Every step takes its stage's mean. */
+/* Gives every step its stage's mean time. */
 static void smooth(const struct pipe_replay *r, uint64_t *stage_ns)
 {
     for (uint32_t p = 0; p < r->pp; p++) {

@@ -1,6 +1,7 @@
-/* Runs a chat template over conversations, one JSON object a line: messages, and perhaps tools,
- * documents, extra, prompt, bos_token, eos_token. Prints {"text"} or {"error"} a line, or with
- * --user the users' parts in [[ and ]]. Called by make_chat_goldens.py --try, and by hand. */
+/* Runs a chat template over conversations. Input: one JSON object per line with messages and
+ * optionally tools, documents, extra, prompt, bos_token, eos_token. Prints {"text"} or {"error"}
+ * per line, or with --user the text in which users' parts are enclosed in [[ and ]]. Called by
+ * make_chat_goldens.py --try, and by hand. */
 #include "base/strbuf.h"
 #include "text/chat/chat.h"
 

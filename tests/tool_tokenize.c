@@ -1,8 +1,7 @@
-/* Tokenizes with any tokenizer.json, or a folder with a tiktoken.model: against a golden file, as
- * ids, or against the clock.
- *   check TOKENIZER.json LINES GOLDEN   exit 1 when any line differs
+/* Tokenizes with any tokenizer.json, or a folder with a tiktoken.model:
+ *   check TOKENIZER.json LINES GOLDEN   exit status 1 if any line differs from the golden
  *   ids TOKENIZER.json LINES            prints the ids of each line
- *   speed TOKENIZER.json TEXT [BYTES]   prints MB/s, of texts of so many bytes each */
+ *   speed TOKENIZER.json TEXT [BYTES]   prints MB/s, over texts of that many bytes */
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,5 +1,5 @@
-/* Tests that the instruction set amx is chosen where it can be, and that its linears really use
- * tiles: their bits are those of AVX-512, so no other test would notice if they never did. */
+/* Tests that the instruction set amx is chosen where possible, and that its linears really use
+ * tiles. Their bits are those of AVX-512, so no other test would notice if they never did. */
 #include "util_quant.h"
 
 #include <CUnit/CUnit.h>
@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The operand of LDTILECFG and STTILECFG: one tile of one row of four bytes, which no kernel
- * has use for. */
+/* The operand of LDTILECFG and STTILECFG: one tile of one row of four bytes, a configuration that
+ * no kernel uses. */
 struct tile_mark {
     uint8_t bytes[64];
 };
@@ -21,8 +21,8 @@ static void tiles_mark(void)
     __asm__ volatile("ldtilecfg %0" : : "m"(mark));
 }
 
-/* True when tiles were used on this thread since tiles_mark: they are then configured otherwise, or
- * not at all. Releases the tiles. */
+/* Whether this thread used tiles since tiles_mark: then they are configured differently, or not at
+ * all. Releases the tiles. */
 static bool tiles_were_used(void)
 {
     struct tile_mark found;
@@ -68,7 +68,7 @@ static bool linear_uses_tiles(const struct kern_table *k, struct rng *r, struct 
     return used;
 }
 
-/* Through the op, as the forward pass calls it, on this thread. Few rows are AVX-512's. */
+/* Calls the op, as the forward pass does, on this thread. Few rows run on AVX-512. */
 static void many_rows_of_codes_go_through_tiles(void)
 {
     static const size_t rows[] = {16, 32, 64, 256};

@@ -1,5 +1,6 @@
-/* Attention over the paged cache: the reference against softmax in double, every other set against
- * the reference, slices and threads, stale slots never read. */
+/* Tests attention over the paged cache: the reference against a softmax in double, all other
+ * instruction sets against the reference, division into slices and among threads, and that stale
+ * slots are never read. */
 #include "util_kernels.h"
 
 #include "kernels/ops.h"
@@ -20,8 +21,8 @@ struct world {
     struct seq_rows seqs[MAX_SEQS];
     int32_t *blocks[MAX_SEQS];
     uint8_t kv_of_head[8];
-    float sinks[8];                  /* of every other world's heads */
-    float *q, *out[2], *key, *value; /* key, value: of the rows */
+    float sinks[8];                  /* used in every other world */
+    float *q, *out[2], *key, *value; /* key, value: of the step's rows */
 };
 
 /* Latents instead of keys and values. */
@@ -33,14 +34,14 @@ static void world_blocks(struct world *w)
         struct seq_rows *seq = &w->seqs[s];
         const size_t n = (seq->pos0 + seq->n_rows + 63) / 64;
         w->blocks[s] = test_memory(n * sizeof(int32_t));
-        /* from both ends, so that tables are neither ascending nor dense */
+        /* from both ends, so that block tables are neither ascending nor dense */
         for (size_t i = 0; i < n; i++, next++)
             w->blocks[s][i] = (int32_t)(next % 2 ? next : w->n_blocks - 1 - next);
         seq->blocks = w->blocks[s];
     }
 }
 
-/* Puts random keys and values at every visible position that is not one of the rows. */
+/* Stores random keys and values at every visible position that is not one of the step's rows. */
 static void world_past(struct rng *r, struct world *w, const struct kern_table *k)
 {
     const struct kv_view *kv = &w->args.kv;
@@ -108,7 +109,7 @@ static void world_free(struct world *w)
     free(w);
 }
 
-/* Some heads of one kv head, from head h on: slice->head0, head1. */
+/* Chooses some heads of one kv head, from head h on: sets slice->head0 and head1. */
 static void some_heads(struct rng *r, const struct world *w, size_t h, struct attn_slice *slice)
 {
     size_t end = h + 1;
@@ -117,7 +118,7 @@ static void some_heads(struct rng *r, const struct world *w, size_t h, struct at
     slice->head1 = h + 1 + rng_below(r, end - h);
 }
 
-/* Every head and row through the table's entries, rows and heads cut at random places. */
+/* Computes all heads and rows through the table's entries, divided at random places. */
 static void run_slices(struct rng *r, const struct kern_table *k, struct world *w, int which)
 {
     w->args.out = w->out[which];
@@ -133,7 +134,7 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct world *
     }
 }
 
-/* Row i of a sequence by tiles: rounds and slices of random lengths. */
+/* Computes row i of a sequence by tiles, in rounds and slices of random lengths. */
 static void run_row_by_tiles(struct rng *r, const struct kern_table *k, struct world *w, size_t s,
                              size_t i, float *parts)
 {
@@ -174,7 +175,7 @@ static void run_tiles(struct rng *r, const struct kern_table *k, struct world *w
     free(parts);
 }
 
-/* Element d of the key (what = 0) or value at a position. */
+/* Element d of the key (what = 0) or the value (1) at a position. */
 static double cached(const struct world *w, size_t s, size_t p, int what, size_t g, size_t d)
 {
     const struct kv_view *kv = &w->args.kv;
@@ -204,7 +205,7 @@ static double softmax_error(const struct world *w, size_t s, size_t i, size_t h)
     for (size_t j = lo; j <= p; j++) {
         double dot = 0;
         for (size_t d = 0; d < hd; d++) dot += (double)w->q[at + d] * cached(w, s, j, 0, g, d);
-        const double e = exp(dot * 0.3 - 20); /* any constant: it cancels */
+        const double e = exp(dot * 0.3 - 20); /* any constant would do: it cancels */
         total += e;
         for (size_t d = 0; d < hd; d++) sum[d] += e * cached(w, s, j, 1, g, d);
     }
@@ -250,7 +251,7 @@ static void sets_agree(void)
     }
 }
 
-/* Rows cut by tiles in every way that chance finds, against rows that are not. */
+/* Rows divided by tiles in random ways against rows that are not. */
 static void tiles_do_not_change_bits(void)
 {
     static const uint32_t dims[] = {16, 64, 80, latent_dim};
@@ -267,7 +268,7 @@ static void tiles_do_not_change_bits(void)
     }
 }
 
-/* Single rows by one thread, and by more with room for any number of parts. */
+/* Single rows on one thread, and on several threads with room for any number of parts. */
 static void room_for_parts_does_not_change_bits(void)
 {
     struct kern_table best = table_best();

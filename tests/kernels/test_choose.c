@@ -1,4 +1,4 @@
-/* The ops that choose: router, masses, argmax. */
+/* Tests the router, the sampler's masses and the argmax. */
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>
@@ -33,7 +33,7 @@ static void masses_agree(void)
         float *l = test_floats(n);
         uint64_t *a = test_memory(n * 8), *b = test_memory(n * 8);
         rng_floats(&r, l, n, 30.0f);
-        if (n > 0) l[n / 2] = 30.0f; /* the maximum itself: 2^32 */
+        if (n > 0) l[n / 2] = 30.0f; /* the maximum itself has mass 2^32 */
         if (n % 2) rng_specials(&r, l, n, 5);
         const float inv_t = n % 3 ? 1.0f : 1e6f;
         const uint64_t sum = ref.mass(l, n, 30.0f, inv_t, a);
@@ -58,7 +58,7 @@ static void argmax_takes_the_first_of_equals(void)
         CU_ASSERT_EQUAL((uint32_t)~key, 513);
         CU_ASSERT_EQUAL(kern_from_ordered_bits((uint32_t)(key >> 32)), 2.5f);
         CU_ASSERT_EQUAL(n_bad, 0);
-        /* -0 is +0: the smaller id wins */
+        /* -0 equals +0: the smaller id wins */
         for (size_t i = 0; i < 40; i++) l[i] = -1.0f;
         l[5] = -0.0f;
         l[9] = 0.0f;
@@ -80,7 +80,7 @@ static void argmax_agrees(void)
         const size_t n = i % 100;
         float *l = test_floats(n);
         uint64_t bad[2];
-        /* few distinct values, so that ties are frequent; all negative at times */
+        /* few distinct values, so that ties are frequent; sometimes all negative */
         for (size_t j = 0; j < n; j++) l[j] = (float)rng_below(&r, 9) - (i % 2 ? 20.0f : 4.0f);
         if (i % 3 == 0) rng_specials(&r, l, n, 7);
         CU_ASSERT_EQUAL(ref.argmax(l, n, 77, &bad[0]), best.argmax(l, n, 77, &bad[1]));
@@ -89,7 +89,7 @@ static void argmax_agrees(void)
     }
 }
 
-/* The choice by sorting, in double. */
+/* Compares the router with a choice by sorting, in double. */
 static void check_router(const struct kern_table *k, const float *l, uint32_t n_experts,
                          uint32_t n_chosen, enum router_kind kind)
 {
@@ -135,7 +135,7 @@ static double score_of(float l, bool sigmoid, double max, double sum)
     return sigmoid ? 1 / (1 + exp(-(double)l)) : exp((double)l - max) / sum;
 }
 
-/* The places before e when all are sorted by key, in double. */
+/* The number of keys that sort before e, in double. */
 static uint32_t rank_of(const double *keys, uint32_t n, uint32_t e)
 {
     uint32_t n_better = 0;
@@ -143,7 +143,7 @@ static uint32_t rank_of(const double *keys, uint32_t n, uint32_t e)
     return n_better;
 }
 
-/* keys[GROUPED], those outside the best groups at -infinity. */
+/* Sets the keys [GROUPED] outside the best groups to -infinity. */
 static void limit_keys(double *keys, const struct router_rule *rule, bool sigmoid)
 {
     const uint32_t n = GROUPED / rule->n_groups;

@@ -1,5 +1,5 @@
-/* exp over every float, sin and cos over the angles of RoPE, log over many doubles, against the C
- * library in long double. */
+/* Compares exp over a seventh of all floats, sin and cos over the angles of RoPE, and log over many
+ * doubles with the C library. */
 #include "kernels/elementary.h"
 
 #include "util_kernels.h"
@@ -7,7 +7,7 @@
 #include <CUnit/CUnit.h>
 #include <math.h>
 
-/* |got - want| in units in the last place of a float of want's size. */
+/* |got - want| in units of the last place of a float of want's size. */
 static double ulps(float got, long double want)
 {
     int e;
@@ -19,11 +19,11 @@ static void exp_is_within_one_ulp_over_all_floats(void)
 {
     double worst = 0;
     uint32_t worst_at = 0;
-    /* both signs, every magnitude up to the cutoffs; every seventh float */
+    /* every seventh float of both signs, up to the cutoffs */
     for (uint64_t u = 0; u < 0x100000000u; u += 7) {
         const float x = f32_from_bits((uint32_t)u);
         if (!(x >= -87.0f && x <= 88.0f)) continue;
-        /* the double exp is within 2^-52: 2^-28 of a float's ulp */
+        /* the C library's exp in double is within 2^-52, which is 2^-28 of a float's ulp */
         const double e = ulps(el_expf(x), (long double)exp((double)x));
         if (e > worst) {
             worst = e;
@@ -48,7 +48,7 @@ static void exp_has_exact_ends(void)
     CU_ASSERT(isnan(el_expf(NAN)));
 }
 
-/* exp never falls where x grows: masses keep the order of logits. */
+/* exp never decreases as x grows, so masses keep the order of logits. */
 static void exp_is_monotonic(void)
 {
     unsigned n_falls = 0;
@@ -81,7 +81,7 @@ static void sin_and_cos_round_right_over_rope_angles(void)
     struct rng r = {1};
     for (int i = 0; i < 300000; i++) check_angle(rng_float(&r, 0x1p24f), &worst);
     for (int i = 0; i < 100000; i++) check_angle(rng_float(&r, 1e-3f), &worst);
-    check_angle(0x1.921fb6p+0f, &worst); /* the float nearest pi / 2 */
+    check_angle(0x1.921fb6p+0f, &worst); /* the float nearest to pi / 2 */
     check_angle(0x1.921fb6p+1f, &worst);
     printf("sin, cos: at most %.5f ulp ", worst);
     CU_ASSERT(worst < 0.5001);

@@ -1,5 +1,5 @@
-/* The gated half of an FFN as one op: the bits of the ops that it stands for, with one thread and
- * three, over formats, groups, odd shapes and numbers of rows. */
+/* Tests the gated half of an FFN as one op: its bits are those of the separate ops, with one thread
+ * and three, over formats, groups, odd shapes and numbers of rows. */
 #include "util_quant.h"
 
 #include <CUnit/CUnit.h>
@@ -7,7 +7,7 @@
 
 enum { GROUPS = 3, K = 160, ROWS_MOST = 300 };
 
-/* Gate and up of a few experts with rows for each; a float format has kind QUANT_NONE. */
+/* Gate and up of a few experts with some rows each. A float format has kind QUANT_NONE. */
 struct problem {
     struct quant_weight q[2][GROUPS];
     struct packed w[2][GROUPS];
@@ -25,7 +25,7 @@ struct result {
     bool codes_alone; /* y is undefined */
 };
 
-/* In place: its groups point to its own weights. */
+/* Fills p where it is, because its groups point to its own weights. */
 static void problem_init(struct problem *p, struct rng *r, struct quant_format f, size_t n_each,
                          size_t n)
 {

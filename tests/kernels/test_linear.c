@@ -1,5 +1,5 @@
-/* The linear op: the reference against independent arithmetic, every other set against the
- * reference, bit for bit, over odd shapes, special values, slices and threads. */
+/* Tests the float linear: the reference against independent arithmetic, and all other instruction
+ * sets against the reference, bit for bit, over odd shapes, special values, slices and threads. */
 #include "util_kernels.h"
 
 #include "kernels/ops.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* One linear with its arrays; outputs of two runs to compare. */
+/* One linear with its arrays, and the outputs of two runs. */
 struct problem {
     struct packed w;
     struct linear_group group;
@@ -55,7 +55,7 @@ static struct linear_args problem_args(struct problem *p, int which)
                                 .sums = p->sums[which]};
 }
 
-/* Runs through the table's entries, rows and panels cut at random places. */
+/* Calls the table's entries on rows and panels divided at random places. */
 static void run_slices(struct rng *r, const struct kern_table *k, struct problem *p, int which)
 {
     const struct linear_args a = problem_args(p, which);
@@ -141,7 +141,7 @@ static void reference_is_a_dot_product(void)
     }
 }
 
-/* 2^24 + 1 - 2^24 + 1 is 1 when added from the left in f32 and something else otherwise. */
+/* 2^24 + 1 - 2^24 + 1 is 1 if it is added from the left in f32, and something else otherwise. */
 static void chain_runs_in_ascending_order(void)
 {
     const struct kern_table tables[] = {table_ref(), table_best()};
@@ -188,7 +188,7 @@ static void chain_runs_in_ascending_order(void)
 static void grid_counts_what_does_not_fit(void)
 {
     const struct kern_table tables[] = {table_ref(), table_best()};
-    /* |p| < 2^19 fits with g = 32; each input is a leaf of its own */
+    /* |p| < 2^19 fits the grid of 2^-32; each input is a leaf of its own */
     const float x[8] = {0x1.fffffep18f, 0x1p19f,    -0x1p19f,    NAN,
                         INFINITY,       0x1.8p-33f, -0x1.8p-32f, 1.0f};
     float one[8];
@@ -228,7 +228,7 @@ static void grid_counts_what_does_not_fit(void)
     }
 }
 
-/* Without sums: their values in f32, and the counters added to what a row has. */
+/* Without `sums`: y gets the sums as floats, and the counters are added to those that a row has. */
 static void leaves_round_at_once(void)
 {
     static const size_t rows[] = {1, 3, 6, 7, 29, 64, 258};
@@ -260,7 +260,7 @@ static void leaves_round_at_once(void)
     }
 }
 
-/* Groups of unlike row counts (experts), among them empty ones: 1 and 2 threads, both sets. */
+/* Groups (experts) with different numbers of rows, some empty: 1 and 2 threads, both tables. */
 static void threads_and_groups_do_not_change_bits(void)
 {
     enum { N_GROUPS = 5, N_ROWS = 150, N_OUT = 200, N_IN = 320 };
@@ -303,7 +303,7 @@ static void threads_and_groups_do_not_change_bits(void)
     team_destroy(&team);
 }
 
-/* Leaf sums of a shard that holds some of the leaves add up to the whole's. */
+/* The leaf sums of shards add up to those of the whole weight. */
 static void shards_of_whole_leaves_add_up(void)
 {
     const struct kern_table best = table_best();

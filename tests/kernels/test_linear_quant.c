@@ -1,12 +1,13 @@
-/* Linears with quantized weights: the reference against the stored form in double, every other set
- * against the reference, bit for bit, over odd shapes, strange scales, slices and threads. */
+/* Tests linears with quantized weights: the reference against the stored form in double, and all
+ * other instruction sets against the reference, bit for bit, over odd shapes, unusual scales,
+ * slices and threads. */
 #include "util_quant.h"
 
 #include <CUnit/CUnit.h>
 #include <math.h>
 #include <stdlib.h>
 
-/* One linear with its arrays; outputs of two runs to compare. */
+/* One linear with its arrays, and the outputs of two runs. */
 struct problem {
     struct quant_weight q;
     struct quant_rows xq;
@@ -59,7 +60,7 @@ static struct linear_args problem_args(struct problem *p, int which)
                                 .sums = p->sums[which]};
 }
 
-/* Runs through the table's entries, rows and panels cut at random places. */
+/* Calls the table's entries on rows and panels divided at random places. */
 static void run_args(struct rng *r, const struct kern_table *k, const struct problem *p,
                      const struct linear_args *args)
 {
@@ -88,7 +89,7 @@ static void run_slices(struct rng *r, const struct kern_table *k, struct problem
     run_args(r, k, p, &a);
 }
 
-/* Without sums: the values of sums[0] in f32, and its counters added to what a row has. */
+/* Without `sums`: y gets sums[0] as floats, and its counters are added to those that a row has. */
 static void check_rounded(struct rng *r, const struct kern_table *k, struct problem *p)
 {
     const struct kern_table ref = table_ref();
@@ -171,7 +172,8 @@ static void sets_agree_on_special_values(void)
     compare_sets(4, 3);
 }
 
-/* So many codes that sets cut the rows; 97 leave less than a tile for the last of three parts. */
+/* So many inputs that instruction sets divide the rows; 97 rows leave less than a tile for the last
+ * of three parts. */
 static void sets_agree_on_many_long_rows(void)
 {
     struct rng r = {12};
@@ -185,7 +187,7 @@ static void sets_agree_on_many_long_rows(void)
     }
 }
 
-/* The largest sums there are: every product of a group is the extreme one, where 16 bits or a
+/* The largest possible sums: every product of a group is extreme, so an overflow of 16 bits or a
  * saturating pair would show. */
 static void sets_agree_on_extreme_codes(void)
 {
@@ -207,7 +209,7 @@ static void sets_agree_on_extreme_codes(void)
     }
 }
 
-/* |y - dot| against a bound made of the terms' sizes. */
+/* Compares |y - dot| with a bound made from the sizes of the terms. */
 static void check_dot(const struct problem *p, size_t row, size_t n)
 {
     const struct packed *w = &p->q.w;
@@ -242,7 +244,7 @@ static void reference_is_a_dot_product(void)
     }
 }
 
-/* Codes are the nearest multiples of the scale, and the sums are theirs. */
+/* Quantized values are the nearest multiples of the scale, and sums are theirs. */
 static void rows_are_quantized(void)
 {
     const struct kern_table ref = table_ref();
@@ -275,7 +277,7 @@ static void strange_groups_are_zeros_or_errors(void)
 {
     struct kern_table tables[1 + FAST_SETS] = {table_ref()};
     const size_t n_tables = 1 + tables_fast(tables + 1);
-    /* halves round to even: 127 is the largest, so x itself is the code */
+    /* halves round to even: the largest is 127, so x itself is the quantized value */
     float x[7 * 32] = {127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -126.5f};
     x[32] = 0x1p-121f;
     x[64] = 0x1p-120f;
@@ -386,7 +388,7 @@ static void threads_and_groups_do_not_change_bits(void)
     team_destroy(&team);
 }
 
-/* Every packed element is the stored one, and a row is read back as floats. */
+/* Every packed element equals the stored one, and a row is read back as floats. */
 static void elements_are_read_back(void)
 {
     struct rng r = {8};

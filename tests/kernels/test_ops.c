@@ -1,5 +1,5 @@
-/* The threaded ops that are not linear or attention: 1 and 2 threads give the same bytes, strides
- * and tables are right, the floating-point environment of every thread is set. */
+/* Tests the threaded ops other than linears and attention: 1 and 2 threads give the same bytes,
+ * strides and tables are right, and the floating-point environment of every thread is set. */
 #include "util_kernels.h"
 #include "util_quant.h"
 
@@ -14,7 +14,7 @@
 
 enum { ROWS = 61, N = 2000 };
 
-/* Shares of any number of threads take every unit of every strip once. */
+/* The shares of any number of threads take every unit of every strip exactly once. */
 static void parts_cover_all_units_once(void)
 {
     static const size_t units[] = {1, 7, 0, 1000, 3};
@@ -36,8 +36,8 @@ static void parts_cover_all_units_once(void)
     }
 }
 
-/* Rows of y as q with 32 heads of 48 of which 40 are rotated, and as k and v of 4; behind q the
- * bytes of the cache. */
+/* Runs op_rope_kv on rows of y: q with 32 heads of 48 elements of which 40 are rotated, k and v
+ * with 4 heads. The cache's bytes follow q. */
 static float *run_rope_kv(const struct kern_table *k, const float *w, float *y)
 {
     enum { HD = 48, HEADS = 32, KV_HEADS = 4, BLOCKS = 2 };
@@ -64,7 +64,7 @@ static float *run_rope_kv(const struct kern_table *k, const float *w, float *y)
     return (float *)((char *)a.kv.base + n_cache);
 }
 
-/* Runs every remaining op on a team; the results follow each other in out. */
+/* Runs every remaining op with a team; appends the results to out. */
 static size_t run_all(struct team *team, float *out)
 {
     struct kern_table k = table_best();
@@ -112,7 +112,8 @@ static size_t run_all(struct team *team, float *out)
     return (size_t)(y - out);
 }
 
-/* op_rmsnorm with codes beside the two ops after each other: floats, codes, scales and sums. */
+/* Compares op_rmsnorm with quantization to the two separate ops: floats, quantized values, scales
+ * and sums. */
 static void check_norm_codes(struct kern_table *k, struct team *team, size_t n,
                              struct quant_format f)
 {
@@ -169,7 +170,7 @@ static void threads_do_not_change_bits(void)
     free(out[1]);
 }
 
-/* A library may have set flush-to-zero in this thread; an op undoes it. */
+/* If a library has set flush-to-zero in this thread, an op undoes it. */
 static void subnormals_survive_a_changed_environment(void)
 {
     const struct kern_table k = table_best();

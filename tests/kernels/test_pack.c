@@ -1,4 +1,5 @@
-/* Packing: every element where kern.h says, in any pieces; rows read back; sizes. */
+/* Tests packing: every element is where kern.h says, however the rows are divided; rows read back;
+ * sizes. */
 #include "util_kernels.h"
 
 #include "kernels/ops.h"
@@ -6,7 +7,7 @@
 #include <CUnit/CUnit.h>
 #include <stdlib.h>
 
-/* Rows of 2 or 4 byte elements that are their own index, packed in random pieces. */
+/* Elements of 2 or 4 bytes whose value is their own index, packed in random pieces. */
 static void elements_stand_where_the_contract_says(void)
 {
     enum { N_OUT = 53, N_IN = 37, STRIDE = N_IN + 4 };
@@ -60,7 +61,7 @@ static void sizes_that_overflow_are_the_largest(void)
     CU_ASSERT_EQUAL(packed_bytes(DTYPE_F16, 1, 0), 0);
 }
 
-/* Column by column from the transposed matrix gives the bytes that row by row gives. */
+/* Packing columns of the transposed matrix gives the same bytes as packing rows. */
 static void columns_pack_like_rows(void)
 {
     enum { OUT = 37, IN = 11 };
@@ -87,8 +88,8 @@ static uint8_t wanted_byte(enum pack_words_kind kind, const uint8_t *row, size_t
     return (uint8_t)(stored_nibble(row, b) | stored_nibble(row, 4 + b) << 4);
 }
 
-/* One panel of n elements of 2 (kind < 0) or 4 bytes; how many bytes are wrong, and those behind.
- */
+/* Packs one panel of n elements of 2 bytes (kind < 0) or 4 bytes. Returns the number of wrong
+ * bytes, including changed bytes after the panel. */
 static size_t wrong_in_panel(const struct kern_table *k, struct rng *r, int kind, size_t n)
 {
     enum { BEHIND = 64 };

@@ -1,5 +1,5 @@
-/* The ops on rows: the reference against straightforward double arithmetic, every other set against
- * the reference bit for bit, over all lengths and special values. */
+/* Tests ops on rows: the reference against straightforward arithmetic in double, and all other
+ * instruction sets against the reference, bit for bit, over all lengths and special values. */
 #include "util_kernels.h"
 
 #include <CUnit/CUnit.h>
@@ -32,7 +32,7 @@ static void arrays_free(struct arrays *a)
     for (int i = 0; i < 2; i++) free(a->out[i]);
 }
 
-/* An op of one table on the arrays, result in out[which]. */
+/* Runs an op of a table on the arrays; the result goes to out[which]. */
 typedef void row_op(const struct kern_table *k, const struct arrays *a, int which);
 
 static void compare(row_op *op, float magnitude, size_t even)
@@ -51,7 +51,7 @@ static void compare(row_op *op, float magnitude, size_t even)
 
 static void run_rmsnorm(const struct kern_table *k, const struct arrays *a, int which)
 {
-    /* in place, as callers may */
+    /* in place, as callers are allowed to */
     memcpy(a->out[which], a->in[0], a->n * sizeof(float));
     k->rmsnorm(a->out[which], a->in[1], a->n, 1e-5f, a->out[which]);
 }
@@ -128,7 +128,8 @@ static void sets_agree(void)
     compare(run_bf16, 3.0f, 1);
 }
 
-/* Every f32 that rounding to f16 or bf16 treats in its own way: strided over all bits. */
+/* Floats of every kind that rounding to f16 or bf16 treats differently: a stride over all bit
+ * patterns. */
 static void rounding_agrees_over_all_floats(void)
 {
     const struct kern_table ref = table_ref(), best = table_best();

@@ -1,4 +1,5 @@
-/* Rows between tokens and experts, and several linears in one op, against plain loops. */
+/* Tests moving rows between tokens and experts, and several linears in one op, against plain loops.
+ */
 #include "kernels/ops.h"
 #include "util_kernels.h"
 
@@ -9,7 +10,7 @@
 
 enum { N_TOKENS = 70, N_CHOSEN = 3, WIDTH = 517, N_SLOTS = N_TOKENS * N_CHOSEN };
 
-/* A permutation of the slots with every seventh choice dropped. */
+/* A permutation of slots in which every seventh choice is dropped. */
 static size_t make_slots(struct rng *r, int32_t *slots)
 {
     size_t n = 0;
@@ -83,7 +84,7 @@ static void combine_is_a_chain_of_fma(void)
     free(out);
 }
 
-/* Three weights of unlike widths and types, one of them without outputs, at 1 to 3 threads. */
+/* Three weights of different widths and types, one without outputs, on 1 to 3 threads. */
 static void linears_together_equal_linears_alone(void)
 {
     enum { N_IN = 300, N_ROWS = 101, N = 3 };

@@ -1,4 +1,4 @@
-/* Selection and the known-answer check. */
+/* Tests the choice of an instruction set and the known-answer check. */
 #include "kernels/cpu.h"
 #include "kernels/kat.h"
 
@@ -55,7 +55,7 @@ static void every_set_gives_the_known_answers(void)
     for (size_t i = 0; i < 5; i++) {
         struct kern_table t;
         const struct status st = kern_select(names[i], &t);
-        if (st.code == STATUS_USAGE && i > 0) continue; /* a CPU without it */
+        if (st.code == STATUS_USAGE && i > 0) continue; /* the CPU lacks this set */
         CU_ASSERT_EQUAL(st.code, STATUS_OK);
         if (status_failed(&st)) printf("%s\n", st.text);
         if (names[i] != NULL) CU_ASSERT_STRING_EQUAL(t.name, names[i]);

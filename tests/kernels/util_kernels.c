@@ -126,7 +126,8 @@ struct kern_table table_best(void)
     return t;
 }
 
-/* Features of better sets than SHOAL_CPU names; their names begin with the set's. */
+/* Whether a feature belongs to a better set than SHOAL_CPU names; a feature's name begins with its
+ * set's. */
 static bool is_hidden(const char *feature)
 {
     const bool is_amx = strncmp(feature, "amx", 3) == 0;

@@ -1,11 +1,11 @@
-/* Helpers of the kernel tests: reproducible random arrays with special values among them, packed
- * random weights, comparison of bits, the tables to compare. */
+/* Helpers of the kernel tests: reproducible random arrays that contain special values, packed
+ * random weights, comparison of bits, and the tables to compare. */
 #ifndef SHOAL_TESTS_UTIL_KERNELS_H
 #define SHOAL_TESTS_UTIL_KERNELS_H
 
 #include "kernels/kern.h"
 
-/* Weyl sequence through a mixer; any start is good. */
+/* A Weyl sequence through a mixer; any start value is good. */
 struct rng {
     uint64_t state;
 };
@@ -17,14 +17,16 @@ void rng_floats(struct rng *r, float *x, size_t n, float magnitude);
 /* Overwrites about one in `every` elements with NaN, infinities, zeros, subnormals, huge values. */
 void rng_specials(struct rng *r, float *x, size_t n, size_t every);
 
-/* Memory of exactly n bytes (so that a sanitizer sees every step beyond), freed with free. */
+/* Memory of exactly n bytes, so that a sanitizer notices every access past its end; freed with
+ * free. */
 void *test_memory(size_t n_bytes);
 float *test_floats(size_t n);
 
-/* Elements whose bits differ; a NaN equals every NaN (its payload is outside the law). */
+/* The number of elements whose bits differ. A NaN equals every NaN, because its payload is outside
+ * the numerics law. */
 size_t count_different(const float *a, const float *b, size_t n);
 
-/* A random packed weight; `every` > 0 sprinkles special values. Free packed_memory(w). */
+/* A random packed weight; `every` > 0 adds special values. Free it with packed_memory(w). */
 struct packed random_packed(struct rng *r, enum dtype t, size_t n_out, size_t n_in, size_t leaf,
                             uint32_t grid_bits, size_t every);
 void *packed_memory(const struct packed *w);
@@ -34,17 +36,17 @@ float packed_at(const struct packed *w, size_t n, size_t k);
 /* A team of n threads; free it with team_destroy. */
 struct team *test_team(uint32_t n);
 
-/* The reference, and the best set of this CPU (the reference again where there is nothing else). */
+/* The reference, and the best instruction set of this CPU (or again the reference). */
 struct kern_table table_ref(void);
 struct kern_table table_best(void);
 
-/* Whether the system lists a feature of the CPU ("avx2") and SHOAL_CPU does not hide it: by
- * /proc/cpuinfo and not by CPUID, which is what the selection asks. */
+/* Whether the system lists a feature of the CPU ("avx2") and SHOAL_CPU does not hide it. Reads
+ * /proc/cpuinfo, because kern_select uses CPUID. */
 bool system_has(const char *feature);
-/* Asserts that a set can be selected by its name. */
+/* Asserts that an instruction set can be selected by name. */
 void check_selected(const char *set);
 
-/* The fast sets of this CPU in turn. */
+/* This CPU's instruction sets other than the reference, cyclically. */
 struct kern_table table_in_turn(size_t i);
 
 #endif

@@ -1,5 +1,5 @@
 /* Helpers of the tests of quantized kernels: random weights in the checkpoint's form and packed,
- * random activations as codes, every set that this CPU has. */
+ * random quantized activations, and all instruction sets of this CPU. */
 #ifndef SHOAL_TESTS_UTIL_QUANT_H
 #define SHOAL_TESTS_UTIL_QUANT_H
 
@@ -7,22 +7,22 @@
 
 #include "kernels/ops.h"
 
-/* A weight as it is stored, and packed from that. */
+/* A weight in the checkpoint's form, and packed from it. */
 struct quant_weight {
     struct packed w;
-    uint8_t *codes, *scales, *zeros; /* owned; rows as the checkpoint has them */
+    uint8_t *codes, *scales, *zeros; /* owned; rows as the checkpoint stores them */
     void *data, *packed_scales, *packed_zeros;
 };
 
-/* `every` > 0 sprinkles strange scales and, in fp8, NaN codes. */
+/* `every` > 0 adds unusual scales and, in fp8, NaN. */
 struct quant_weight quant_weight_make(struct rng *r, struct quant_format f, size_t n_out,
                                       size_t n_in, size_t leaf, size_t every);
 void quant_weight_free(struct quant_weight *q);
 
-/* Weight (n, k) from the stored form, in double, exact. */
+/* Weight (n, k) from the stored form, exact in double. */
 double quant_weight_at(const struct quant_weight *q, size_t n, size_t k);
 
-/* Memory for the codes of n_rows rows of n inputs. */
+/* Memory for n_rows quantized rows of n inputs. */
 struct quant_rows quant_rows_make(size_t n_rows, size_t n, struct quant_format f);
 void quant_rows_free(struct quant_rows *q);
 
@@ -30,7 +30,7 @@ void quant_rows_free(struct quant_rows *q);
 enum { QUANT_TEST_FORMATS = 18 };
 struct quant_format quant_test_format(size_t i);
 
-/* The sets other than the reference that this CPU has; returns how many. */
+/* Lists the instruction sets of this CPU other than the reference, and returns their number. */
 enum { FAST_SETS = 3 };
 size_t tables_fast(struct kern_table out[FAST_SETS]);
 

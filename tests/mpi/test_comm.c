@@ -1,4 +1,4 @@
-/* Axes and collectives against plain expectations, on every layout of these ranks. */
+/* Tests axes and collectives against simple expectations, on every layout of these ranks. */
 #include "mpi/util_mpi.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 static const struct util_shape shape = {
     .width = 64, .n_experts = 8, .n_chosen = 2, .expert_ffn = 64, .expert_leaf = 16, .vocab = 64};
 
-/* A communicator of all ranks as replicas; `turn` as in util_comm. */
+/* A communicator of all ranks as replicas; for `turn` see util_comm. */
 static struct comm *flat(uint32_t turn)
 {
     static struct arch arch;
@@ -21,7 +21,7 @@ static struct comm *flat(uint32_t turn)
     return c;
 }
 
-/* The world ranks of this rank's axis, in the axis's order; for the expectations below. */
+/* Lists the world ranks of a rank's axis, in the axis's order, for the expectations below. */
 static uint32_t members(const struct layout *l, enum comm_axis axis, uint32_t rank, uint32_t *out)
 {
     const struct layout_place me = layout_place_of(l, rank);
@@ -41,7 +41,7 @@ static uint32_t members(const struct layout *l, enum comm_axis axis, uint32_t ra
     return n;
 }
 
-/* A world rank's index on an axis, by the layout. */
+/* A world rank's index on an axis, computed from the layout. */
 static uint32_t index_in(const struct layout *l, enum comm_axis axis, uint32_t rank)
 {
     const struct layout_place p = layout_place_of(l, rank);
@@ -76,7 +76,7 @@ static void check_axes(const struct layout *l, void *ctx)
             CU_ASSERT_EQUAL(ranks[index_in(l, (enum comm_axis)axis, who[i])], who[i]);
         }
     }
-    CU_ASSERT_EQUAL((uint32_t)comm_size(c, COMM_HOST), n); /* the tests' machine */
+    CU_ASSERT_EQUAL((uint32_t)comm_size(c, COMM_HOST), n); /* the tests run on one machine */
     comm_stop(&c);
 }
 
@@ -148,7 +148,7 @@ static void gathers_take_uneven_parts(void)
     for (int r = 0; r < n; r++) {
         counts[r] = r * 3 % 4;
         displs[r] = at;
-        at += counts[r] + 1; /* a gap behind each */
+        at += counts[r] + 1; /* a gap after each part */
     }
     for (int i = 0; i < counts[rank]; i++) all[displs[rank] + i] = (uint32_t)(100 * rank + i);
     comm_gather_words(c, COMM_WORLD, all, counts, displs);
@@ -178,7 +178,7 @@ static void gathered_bytes_stand_in_rank_order(void)
     comm_stop(&c);
 }
 
-/* Rows that go from rank a to rank b. */
+/* The number of rows that go from rank a to rank b. */
 static int rows_of(int a, int b, int round)
 {
     return round == 0 ? 0 : (a * 5 + b * 3 + round) % 4;
@@ -255,7 +255,8 @@ static void every_root_broadcasts(void)
     comm_stop(&c);
 }
 
-/* The worst code wins; among equals the lowest rank; a rank that is not the lead is named. */
+/* The worst status code wins; among equals the lowest rank's; a rank other than the lead is named.
+ */
 static void the_worst_status_wins(void)
 {
     struct comm *c = flat(util_n_ranks() / 2);
@@ -281,7 +282,7 @@ static void the_worst_status_wins(void)
     comm_stop(&c);
 }
 
-/* Around the ring, this rank to itself included, two in flight at once. */
+/* Messages around a ring, also from this rank to itself, two in flight at once. */
 static void messages_go_around(void)
 {
     struct comm *c = flat(0);
@@ -326,7 +327,7 @@ static void a_probe_tells_the_size(void)
     comm_stop(&c);
 }
 
-/* A receive that nothing matches is given up, and takes nothing from the next one. */
+/* A receive that no message matches can be cancelled, and takes no later message. */
 static void a_receive_can_be_given_up(void)
 {
     struct comm *c = flat(0);
@@ -364,7 +365,7 @@ static void time_and_bytes_are_counted(void)
     int64_t one[16] = {0};
     const struct comm_stats before = comm_stats_of(c, COMM_WORLD);
     comm_sum_i64(c, COMM_WORLD, one, 16);
-    comm_sum_i64(c, COMM_TP, one, 16); /* one rank: costs nothing */
+    comm_sum_i64(c, COMM_TP, one, 16); /* one rank: does nothing */
     const struct comm_stats after = comm_stats_of(c, COMM_WORLD);
     const uint64_t n = util_n_ranks() > 1 ? 1 : 0;
     CU_ASSERT_EQUAL(after.n_calls - before.n_calls, n);

@@ -1,6 +1,6 @@
-/* Steps through real stages: tiny random models over every layout of these ranks, with idle
- * replicas, empty plans and pp steps in flight. Greedy tokens are the committed goldens'; scores
- * have the same bits in every layout, named here by their hash. */
+/* Tests steps through real stages: tiny random models over every layout of these ranks, with idle
+ * replicas, empty plans and pp steps in flight. Greedy tokens must be those of the committed
+ * goldens. Scores must have the same bits in every layout; a hash below names them. */
 #include "mpi/util_mpi.h"
 
 #include "base/file.h"
@@ -19,12 +19,12 @@
 
 enum { N_SEQS = 6, N_GOLDEN = 3, TOKENS_MAX = 192, DECODED = 32, BLOCKS = 3, CHUNK = 9 };
 
-/* A sequence on its way. */
+/* A sequence that is being computed. */
 struct seq {
-    const int32_t *tokens; /* prompt, then what greedy decoding must yield */
+    const int32_t *tokens; /* the prompt, then the tokens that greedy decoding must give */
     int32_t n_tokens, pos;
     int32_t blocks[BLOCKS];
-    float scores[TOKENS_MAX]; /* [i]: of token i + 1 */
+    float scores[TOKENS_MAX]; /* [i]: score of token i + 1 */
     int32_t n_scores;
     uint64_t n_bad;
 };
@@ -36,11 +36,11 @@ struct model {
     int32_t tokens[N_GOLDEN][TOKENS_MAX];
     int32_t n_tokens[N_GOLDEN];
     size_t n_golden;
-    uint64_t hash;   /* of the scores, or the counts; 0: not known yet */
-    float last_norm; /* factor of what the last layer's FFN reads; 1: as it is */
+    uint64_t hash;   /* of the scores or the counts; 0: not known yet */
+    float last_norm; /* factor on the input of the last layer's FFN; 1: unchanged */
     size_t n_layouts, n_dp_layouts, n_cut_by_outputs, n_experts_cut_by_outputs;
-    const struct refusal *refusal; /* NULL: what ranks share is not refused */
-    size_t n_lent, n_kept;         /* layers of experts, of all runs of this rank */
+    const struct refusal *refusal; /* NULL: no shared memory is refused */
+    size_t n_lent, n_kept;         /* layers of experts, over all runs of this rank */
 };
 
 static void read_tokens(struct model *m, const char *dir)
@@ -71,7 +71,7 @@ static void read_tokens(struct model *m, const char *dir)
     mem_free(&text);
 }
 
-/* Rank 0 converts, everyone opens; the file is gone afterwards. */
+/* Rank 0 converts the model and all ranks open it; the file is deleted afterwards. */
 static void open_model(struct model *m, const char *name)
 {
     char dir[400], source[480], path[64];
@@ -104,11 +104,11 @@ static void close_model(struct model *m)
 struct lead {
     struct engine *engine;
     const struct layout *l;
-    bool counts_bad; /* what leaves the grid, instead of looking at tokens and scores */
+    bool counts_bad; /* count values that leave the grid, instead of checking tokens and scores */
     struct seq seqs[N_SEQS];
     struct step_plan plan;
     struct step_result result;
-    uint64_t submitted[64];                 /* [pp] step in flight of each group */
+    uint64_t submitted[64];                 /* [pp] the step in flight of each group */
     int32_t ids[64][N_SEQS], n_ids[64][64]; /* of the plan: ids in order, count per replica */
     bool in_flight[64];
     size_t n_empty_plans, n_idle_replicas, n_most_in_flight;
@@ -116,14 +116,14 @@ struct lead {
 
 static void start_seqs(struct lead *d, const struct model *m)
 {
-    /* no half of a step's rows is like the other: ranks may each hold one */
+    /* both halves of a step's rows differ, because two ranks may hold one each */
     static const size_t order[N_SEQS] = {0, 1, 2, 1, 2, 0};
     for (int32_t i = 0; i < N_SEQS; i++) {
         struct seq *s = &d->seqs[i];
         const size_t golden = order[i] % m->n_golden;
         s->tokens = m->tokens[golden];
         s->n_tokens = m->n_tokens[golden];
-        /* no block where one would expect it */
+        /* blocks in an unexpected order */
         for (int32_t b = 0; b < BLOCKS; b++) s->blocks[b] = (b * N_SEQS + i * 5 % N_SEQS);
     }
 }
@@ -150,7 +150,7 @@ static void add_seq(struct lead *d, int32_t i, int32_t replica)
         STATUS_OK);
 }
 
-/* Sequence i belongs to replica i mod dp and to group i / dp mod pp. */
+/* Makes a plan. Sequence i belongs to replica i mod dp and to group i / dp mod pp. */
 static void make_plan(struct lead *d, uint32_t group, uint64_t step)
 {
     step_plan_clear(&d->plan, PLAN_RUN, step);
@@ -170,7 +170,7 @@ static void make_plan(struct lead *d, uint32_t group, uint64_t step)
     d->n_empty_plans += n == 0;
 }
 
-/* Checks a sequence's part of a result, which begins at *score and *logit. */
+/* Checks a sequence's part of a result; its scores and logits begin at *score and *logit. */
 static void take_seq(struct lead *d, const struct result_seq *got, size_t *score, size_t *logit)
 {
     struct seq *s = &d->seqs[got->id];
@@ -245,7 +245,7 @@ static uint64_t hash_scores(const struct lead *d)
     return hash;
 }
 
-/* Until all sequences are through, and some empty plans more. */
+/* Runs until all sequences are done, then some more empty plans. */
 static uint64_t lead_run(struct engine *engine, const struct layout *l, const struct model *m)
 {
     struct lead *d = calloc(1, sizeof *d);
@@ -287,19 +287,19 @@ static uint64_t lead_run(struct engine *engine, const struct layout *l, const st
 
 /* --- a system that refuses ------------------------------------------------------------------ */
 
-/* Resources for shared experts that the system refuses to some ranks. */
+/* Resources for lent experts that the system refuses to some ranks. */
 struct refusal {
     bool huge_pages;
-    uint64_t room; /* of bytes in steps of 64 KiB, as memory is asked for */
-    int rank;      /* whose; EVERY_RANK */
+    uint64_t room; /* bytes that may be allocated, in steps of 64 KiB */
+    int rank;      /* the rank, or EVERY_RANK */
 };
 enum { EVERY_RANK = -1 };
 
-static uint64_t room = UINT64_MAX;         /* in the lane of experts, */
+static uint64_t room = UINT64_MAX;         /* bytes left in the shared segment of experts, */
 static off_t last_backed, lane_of_experts; /* which begins here in its file */
 enum { LANE_LEAST = 1 << 30 };
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int posix_fallocate(int fd, off_t at, off_t n_bytes)
 {
     const bool counts =
@@ -310,7 +310,7 @@ int posix_fallocate(int fd, off_t at, off_t n_bytes)
     return fallocate(fd, 0, at, n_bytes) == 0 ? 0 : errno;
 }
 
-/* From now on the experts of this rank find room for so many bytes. */
+/* From now on this rank's experts find room for n_bytes. */
 static void leave_room(struct comm *c, uint64_t n_bytes)
 {
     comm_release_lane(c, COMM_EP, COMM_LANE_EXPERTS);
@@ -326,7 +326,7 @@ static bool is_refused(const struct model *m, uint32_t rank)
     return r != NULL && (r->rank == EVERY_RANK || r->rank == (int)rank);
 }
 
-/* Runs stage_choose_cuts on this rank, with the resources that it is refused. */
+/* Calls stage_choose_cuts on this rank, with the resources that it is refused. */
 static void choose_cuts(const struct model *m, const struct kern_table *kern, struct comm *c,
                         uint32_t rank, struct layout *l)
 {
@@ -357,10 +357,11 @@ static void scale_last_norm(const struct model *m, const struct layout *l, struc
     for (uint32_t i = 0; i < m->config.width; i++) norm[i] *= m->last_norm;
 }
 
-/* One run; linears with leaves cut by inputs, or, in a host's memory, by outputs, experts lent. */
+/* One run. Linears with leaves are cut by inputs; with in_memory, by outputs, and experts are lent.
+ */
 static void run_cut(const struct layout *whole, struct model *m, struct layout *l, bool in_memory)
 {
-    struct comm *c = util_comm(whole, 1); /* never in the launcher's order */
+    struct comm *c = util_comm(whole, 1); /* always another order than the launcher's */
     struct weights *weights = NULL;
     struct engine *engine = NULL;
     struct kern_table kern;
@@ -455,7 +456,7 @@ static void run_refused(const struct layout *l, void *ctx)
     free(copy);
 }
 
-/* The layers of experts that were lent and kept, over all ranks. */
+/* Counts the layers of experts that were lent and kept, over all ranks. */
 static void try_refusal(struct model *m, const struct refusal *r, uint64_t n[2])
 {
     m->refusal = r;
@@ -466,8 +467,8 @@ static void try_refusal(struct model *m, const struct refusal *r, uint64_t n[2])
     MPI_Allreduce(MPI_IN_PLACE, n, 2, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* Experts that find no room beside the others', or no huge pages, stay with their rank: no bit
- * changes. Where the system makes no huge pages of shared memory at all, all do. */
+/* If there is no room for a rank's experts in shared memory, or no huge pages, they stay with their
+ * rank, and no bit changes. Without huge pages for shared memory, all experts stay. */
 static void experts_that_cannot_be_lent_stay(void)
 {
     const int last = (int)util_n_ranks() - 1;
@@ -508,7 +509,7 @@ static void what_leaves_the_grid_is_counted_alike_in_every_layout(void)
     try_model("qwen3-moe-mixed", 1e12f, 0xfd73caeef225813d);
 }
 
-/* Engines that never run a step: a start-up that fails elsewhere ends here. */
+/* Engines that never run a step, as after a start-up that failed elsewhere. */
 static void an_engine_may_end_before_its_first_step(void)
 {
     struct model *m = malloc(sizeof *m);
@@ -543,7 +544,7 @@ static void an_engine_may_end_before_its_first_step(void)
     CU_ASSERT_EQUAL(engine_create(&o, &engine).code, STATUS_OK);
     engine_destroy(&engine);
     CU_ASSERT_PTR_NULL(engine);
-    /* every allocation may fail, and nothing is left behind */
+    /* any allocation may fail, and everything is released */
     uint64_t n_failed = 0;
     for (uint64_t at = 1; at < 1000; at++) {
         mem_fail_after(at);

@@ -1,4 +1,5 @@
-/* The flight recorder: order, wraparound, readers beside a writer, and what comm puts into it. */
+/* Tests the flight recorder: order, wraparound, readers beside a writer, and the events that comm
+ * records. */
 #include "base/clock.h"
 #include "parallel/comm/collective_check.h"
 #include "parallel/comm/comm.h"
@@ -55,7 +56,7 @@ static void *write_many(void *ring)
     return NULL;
 }
 
-/* A reader never gets words of two events. */
+/* A reader never sees a mix of two events. */
 static void test_reader_beside_writer(void)
 {
     struct flight *f = aligned_alloc(64, sizeof *f);
@@ -71,7 +72,7 @@ static void test_reader_beside_writer(void)
         n_read++;
         n_torn += e.count != last * 5 || e.begin_ns != last * 7 || e.step != last ||
                   (e.end_ns != 0 && e.end_ns != last * 11);
-        /* the oldest slots are those being overwritten */
+        /* the oldest slots may be overwritten at this moment */
         struct flight_event old;
         if (last <= FLIGHT_EVENTS || !flight_read(f, last - FLIGHT_EVENTS + 1, &old)) continue;
         n_torn += old.count != old.number * 5 || old.begin_ns != old.number * 7;
@@ -93,7 +94,7 @@ static void test_printing(void)
     e.step = FLIGHT_NO_STEP;
     e.layer = FLIGHT_NO_LAYER;
     e.end_ns = 2;
-    e.op = (enum flight_op)250; /* as damaged memory would have it */
+    e.op = (enum flight_op)250; /* as damaged memory might contain */
     flight_print(&e, comm_axis_name(99), text, sizeof text);
     CU_ASSERT_STRING_EQUAL(
         text, "unknown over an unknown axis, count 12, before the first step (event 9, done)");
@@ -117,8 +118,8 @@ static void test_time_of_an_event(void)
     free(f);
 }
 
-/* Operations of comm are recorded in the ring with their step and layer, also after the ring moved
- * to other memory. */
+/* comm records its operations in the ring with step and layer, also after the ring has moved to
+ * other memory. */
 static void test_comm_records(void)
 {
     struct comm *c = NULL;
@@ -147,7 +148,8 @@ static void test_comm_records(void)
     free(moved);
 }
 
-/* Ranks that agree pass; one rank elsewhere, or with another count, is named with its place. */
+/* Ranks that agree pass. A rank at another place of the program, or with another count, is named
+ * with its place. */
 static void test_differing_collectives(void)
 {
     int rank, size;

@@ -1,5 +1,6 @@
-/* Collectives through a host's shared memory: the bytes of MPI's, for odd sizes, rows in lanes and
- * elsewhere, ranks that come late, and operations that follow each other without a pause. */
+/* Tests collectives through a host's shared memory: the bytes are MPI's, for odd sizes, rows in
+ * shared segments and elsewhere, ranks that come late, and operations without a pause between them.
+ */
 #include "base/clock.h"
 #include "mpi/util_mpi.h"
 
@@ -13,7 +14,7 @@ enum { N_MAX = 40000, ROUNDS = 60 };
 static const size_t sizes[] = {0, 1, 2, 7, 8, 63, 64, 577, 1023, 1025, 2051, 8191, 16384, 39999};
 enum { N_SIZES = sizeof sizes / sizeof *sizes };
 
-/* All ranks as replicas of one stage: COMM_STAGE holds them all. */
+/* All ranks as replicas of one stage, so that COMM_STAGE has them all. */
 static struct comm *flat(void)
 {
     const struct util_shape shape = {.width = 64,
@@ -33,7 +34,7 @@ static struct comm *flat(void)
     return c;
 }
 
-/* Now and then a rank comes late, so that the others spin, sleep, and run ahead. */
+/* Sometimes makes this rank late, so that the others spin, sleep and run ahead. */
 static void dawdle(struct comm *c, uint64_t round)
 {
     const uint64_t n = (uint64_t)comm_size(c, COMM_STAGE), me = (uint64_t)comm_rank(c, COMM_STAGE);
@@ -90,7 +91,7 @@ static void reductions_equal_mpi(void)
     comm_stop(&c);
 }
 
-/* Words that depend on the element's place, so that pieces that are mixed up are noticed. */
+/* Words that depend on the element's index, so that mixed-up parts are noticed. */
 static void convert(const void *ctx, const int64_t *sums, size_t first, size_t n, uint32_t *words)
 {
     (void)ctx;
@@ -102,7 +103,7 @@ static void convert(const void *ctx, const int64_t *sums, size_t first, size_t n
 static void take(const void *ctx, const uint32_t *words, size_t first, size_t n)
 {
     uint32_t *const *taken = ctx;
-    for (size_t i = 0; i < n; i++) (*taken)[first + i] += words[i]; /* once each */
+    for (size_t i = 0; i < n; i++) (*taken)[first + i] += words[i]; /* exactly once each */
 }
 
 static void sum_words(struct comm *c, int64_t *sums, size_t n, uint32_t *taken)
@@ -113,7 +114,8 @@ static void sum_words(struct comm *c, int64_t *sums, size_t n, uint32_t *taken)
     comm_sum_words(c, COMM_STAGE, &s);
 }
 
-/* mixed: only even ranks have their sums in a lane, as when one had no memory for it. */
+/* mixed: only even ranks have their sums in a shared segment, as if the others had no memory for
+ * one. */
 static void sums_become_words(bool in_lane, bool mixed)
 {
     static int64_t elsewhere[N_MAX + 1], theirs[N_MAX + 1];
@@ -128,7 +130,7 @@ static void sums_become_words(bool in_lane, bool mixed)
         for (size_t i = 0; i <= n; i++) ours[i] = theirs[i] = (int64_t)noise(c, round, i);
         dawdle(c, round);
         sum_words(c, ours, n, ours_taken);
-        memset(ours, 0x5A, (n + 1) * sizeof *ours); /* at once free for the next sums */
+        memset(ours, 0x5A, (n + 1) * sizeof *ours); /* the sums may be reused at once */
         comm_use_memory(c, COMM_STAGE, false);
         sum_words(c, theirs, n, theirs_taken);
         comm_use_memory(c, COMM_STAGE, true);
@@ -153,7 +155,7 @@ static void sums_become_words_from_both(void)
     sums_become_words(true, true);
 }
 
-/* Uneven parts, some empty, in an order of their own with gaps between. */
+/* Uneven parts, some empty, in another order and with gaps. */
 static void gathers_equal_mpi(void)
 {
     static uint32_t ours[N_MAX * 2], theirs[N_MAX * 2];
@@ -189,7 +191,7 @@ static int rows_of(int a, int b, int round)
     return round % 6 == 0 ? 0 : (a * 5 + b * 3 + round) % (round < 30 ? 4 : 40);
 }
 
-/* Rows from a lane or from elsewhere; what is received must be the same. */
+/* Rows from a shared segment or from elsewhere: the received bytes must be the same. */
 static void exchanges_equal_mpi(void)
 {
     enum { AT_MOST = 40, WORDS = 33, N = 64 };
@@ -237,7 +239,7 @@ static void exchanges_equal_mpi(void)
     free(theirs);
 }
 
-/* Small operations of all kinds, one right after the other, roots and late ranks in turn. */
+/* Small operations of all kinds without pauses, with changing roots and late ranks. */
 static void operations_follow_each_other(void)
 {
     enum { MANY = 3000 };
@@ -268,7 +270,7 @@ static void operations_follow_each_other(void)
     comm_stop(&c);
 }
 
-/* A rank that waits in shared memory lets MPI move: here rank 0's large message can only leave
+/* A rank that waits in shared memory makes MPI progress: rank 0's large message can only be sent
  * while rank 1, its receiver, waits for rank 0 in a barrier. */
 static void messages_move_while_others_wait(void)
 {
@@ -290,7 +292,7 @@ static void messages_move_while_others_wait(void)
     free(buf);
 }
 
-/* A lane stays where it is and keeps its content. */
+/* A shared segment that grows keeps its address and its content. */
 static void a_lane_grows_in_place(void)
 {
     struct comm *c = flat();
@@ -308,7 +310,8 @@ static void a_lane_grows_in_place(void)
     comm_stop(&c);
 }
 
-/* A released segment holds zeros when it is asked for again, and readers see its new content. */
+/* A segment that was released and is requested again holds zeros, and readers see its new content.
+ */
 static void a_lane_given_back_begins_anew(void)
 {
     enum { BYTES = 5 << 20 };

@@ -1,5 +1,6 @@
-/* The parallel loader over a random file with random overlapping slabs: everyone gets exactly its
- * elements, each block is read once per host, and a failure anywhere ends all ranks together. */
+/* Tests the parallel loader with a random file and random overlapping slabs: each rank gets exactly
+ * its elements, each block is read once per host, and a failure anywhere ends all ranks together.
+ */
 #include "base/mem.h"
 #include "checkpoint/file/ckpt_writer.h"
 #include "checkpoint/load/loader.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_TENSORS = 6, N_WANTS = 24, ROWS_MAX = 4096 /* of a want */ };
+enum { N_TENSORS = 6, N_WANTS = 24, ROWS_MAX = 4096 /* rows of a want */ };
 
 static const struct ckpt_tensor_spec specs[N_TENSORS] = {
     {.name = "a.experts.w", .dtype = DTYPE_F16, .n_dims = 3, .dims = {5, 300, 4096}},
@@ -75,15 +76,15 @@ static void file_write(const char *path)
     CU_ASSERT_EQUAL_FATAL(st.code, STATUS_OK);
 }
 
-/* The file as each test has it. */
+/* The file, the ranks and the wants of a test. */
 struct place {
     int rank, n_ranks; /* of the world */
     char path[256];
     struct ckpt *c;
-    struct slab_want whole[N_TENSORS]; /* wants all of every tensor */
+    struct slab_want whole[N_TENSORS]; /* wants for all of every tensor */
 };
 
-/* Rank 0 writes, everyone opens. */
+/* Rank 0 writes the file and all ranks open it. */
 static void place_open(struct place *p)
 {
     *p = (struct place){.rank = 0};
@@ -123,13 +124,12 @@ static struct slab_want want_random(const struct ckpt *c, uint32_t *state)
     return want;
 }
 
-/* The pieces that the sink expects and the counts of those that came; threads deliver them
- * concurrently. */
+/* The pieces that the sink expects, and how often each came; threads deliver them concurrently. */
 struct expectation {
     const struct slab_want *wants;
     _Atomic unsigned char came[N_WANTS][ROWS_MAX]; /* rows of each want, over its outer range */
     _Atomic uint64_t n_wrong;
-    int fail_at; /* the sink fails at this piece; -1 never */
+    int fail_at; /* the piece at which the sink fails; -1: never */
     _Atomic int n_pieces;
     bool is_serial;
     pthread_t caller;
@@ -158,7 +158,7 @@ static struct status piece_check(void *ctx, const struct slab_piece *p)
     return status_ok();
 }
 
-/* Blocks that any rank's wants touch, counted from all wants, which all ranks can draw alike. */
+/* The number of blocks that any rank's wants touch. All ranks can compute all wants. */
 static uint64_t blocks_expected(const struct slab_want *all, size_t n)
 {
     uint64_t n_expected = 0;
@@ -178,7 +178,7 @@ static uint64_t blocks_expected(const struct slab_want *all, size_t n)
     return n_expected;
 }
 
-/* All ranks of the world together, with a team of n_threads each; 0: none. */
+/* Loads on all ranks, with a team of n_threads each; 0: without a team. */
 static struct status load(struct ckpt *c, uint32_t n_threads, const struct slab_want *wants,
                           size_t n_wants, struct expectation *x, struct loader_stats *stats)
 {
@@ -198,7 +198,7 @@ static struct status load(struct ckpt *c, uint32_t n_threads, const struct slab_
     return st;
 }
 
-/* Rows of a want that came, and none of them twice. */
+/* The number of rows of a want that came; none may come twice. */
 static uint64_t rows_that_came(const struct expectation *x, size_t want)
 {
     uint64_t n = 0;
@@ -226,9 +226,9 @@ static void random_slabs_arrive_and_blocks_are_read_once(void)
         struct expectation *x = expectation_new(all + (size_t)p.rank * N_WANTS);
         const size_t n_mine = round == 5 && p.rank == 0 ? 0 : N_WANTS;
         struct loader_stats stats;
-        /* one more on the last rank: as many lanes as the smallest team */
+        /* one thread more on the last rank: the smallest team decides the number of lanes */
         const uint32_t n_lanes = round % 3 + 1, more = p.rank + 1 == p.n_ranks ? 1 : 0;
-        x->is_serial = round == 4 && p.rank == 0; /* beside ranks whose sinks are not */
+        x->is_serial = round == 4 && p.rank == 0; /* other ranks' sinks are not serial */
         const struct status st =
             load(p.c, round == 3 ? 0 : n_lanes + more, x->wants, n_mine, x, &stats);
         CU_ASSERT_EQUAL(st.code, STATUS_OK);
@@ -260,7 +260,8 @@ static void nothing_wanted_is_nothing_read(void)
     place_close(&p);
 }
 
-/* One rank's sink fails at its first, a middle, its last piece: all ranks say the same. */
+/* One rank's sink fails at its first, a middle or its last piece: all ranks return the same
+ * sentence. */
 static void a_failing_sink_ends_all_ranks_together(void)
 {
     struct place p;
@@ -283,7 +284,7 @@ static void a_failing_sink_ends_all_ranks_together(void)
     place_close(&p);
 }
 
-/* Rank 0 turns a bit of one byte over, or back. */
+/* Rank 0 flips a bit of one byte, or flips it back. */
 static void byte_flip(const char *path, int rank, uint64_t at)
 {
     unsigned char byte;
@@ -298,8 +299,8 @@ static void byte_flip(const char *path, int rank, uint64_t at)
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* A flipped byte in the last row of any block is found by whichever thread of whichever rank reads
- * it, whether all ranks want the block or only one, and all ranks name the tensor and the block. */
+/* A flipped byte in the last row of a block is found by whichever thread of whichever rank reads
+ * the block, whether all ranks want it or only one; all ranks name the tensor and the block. */
 static void a_damaged_block_is_named_by_all_ranks(void)
 {
     struct place p;
@@ -324,7 +325,7 @@ static void a_damaged_block_is_named_by_all_ranks(void)
     place_close(&p);
 }
 
-/* The last rank has another file behind the same name: all ranks name it, and nobody else. */
+/* The last rank has another file under the same name: all ranks name that rank and no other. */
 static void ranks_with_different_files_are_named(void)
 {
     struct place p;
@@ -357,7 +358,7 @@ static struct status piece_drop(void *ctx, const struct slab_piece *p)
     return status_ok();
 }
 
-/* The peak counts from now on, where the system lets a process say so. */
+/* Resets the peak of the process's memory, if the system allows it. */
 static void peak_reset(void)
 {
     const int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);

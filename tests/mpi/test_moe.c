@@ -1,5 +1,5 @@
-/* The MoE block on every layout of these ranks against one process that computes each token on its
- * own, by the numerics law: bit-equal outputs, counters, drops and loads. */
+/* Tests the MoE block on every layout of these ranks against one process that computes each token
+ * by itself, by the numerics law: outputs, counters, drops and loads must be equal, bit for bit. */
 #include "mpi/util_mpi.h"
 
 #include "base/mem.h"
@@ -17,7 +17,7 @@ enum { D = 48, E = 6, K = 2, F = 40, LEAF = 16, GRID = 32, N_MAX = 80 };
 static const struct util_shape shape = {
     .width = D, .n_experts = E, .n_chosen = K, .expert_ffn = F, .expert_leaf = LEAF, .vocab = 64};
 
-/* How the tokens come and what is done to them. */
+/* The tokens of a case, and its options. */
 struct moe_case {
     uint32_t n_tokens; /* of all replicas */
     bool first_replica_idle;
@@ -28,7 +28,7 @@ struct moe_case {
     float residual_scale;
     enum capacity_policy policy;
     double capacity_factor;
-    bool placed; /* experts do not stand by their ids */
+    bool placed; /* experts are not placed by their ids */
 };
 
 /* The placement when `placed` is set: places[expert], experts_at[place]. */
@@ -63,7 +63,7 @@ static void make_model(const struct moe_case *c, struct model *m)
     fill(m->bias, E, 0.3f, &state);
     for (size_t t = 0; t < N_MAX && c->one_expert; t++) m->x[t][0] = 1;
     for (size_t e = 0; e < E && c->one_expert; e++) m->router[e][0] = e == 2 || e == 3 ? 60 : 0;
-    /* some outputs of some leaves only, so that the counts differ from token to token */
+    /* only some outputs of some leaves, so that the counts differ from token to token */
     for (size_t n = 0; n < D && c->huge; n += 5) m->down[3][n][17] = 3e5f;
 }
 
@@ -95,7 +95,7 @@ static float scale_of(const struct moe_case *c)
     return c->residual_scale != 0 ? c->residual_scale : 1;
 }
 
-/* The rows of the router itself are tests/kernels' matter. */
+/* The router itself is tested in tests/kernels. */
 static void route_sigmoid(const struct moe_case *c, const struct model *m, struct answer *a,
                           size_t t)
 {
@@ -136,7 +136,7 @@ static void route_token(const struct moe_case *c, const struct model *m, struct 
     for (size_t k = 0; k < K && c->router == ROUTER_SOFTMAX_RENORM; k++) a->weights[t][k] /= kept;
 }
 
-/* y = expert e of x; returns the leaves that left the grid. */
+/* y = expert e of x. Returns the number of leaves that left the grid. */
 static int32_t run_expert(const struct model *m, size_t e, const float *x, float *y)
 {
     float mid[F];
@@ -203,7 +203,7 @@ static void answer(const struct moe_case *c, const struct model *m, struct answe
 
 /* --- the block under test ----------------------------------------------------------------- */
 
-/* One rank's slices of the weights. */
+/* The slices of the weights that one rank has. */
 struct held {
     struct packed gate[E], up[E], down[E];
     float bias[E];
@@ -226,7 +226,8 @@ static struct packed pack(struct held *h, const float *w, size_t n_out, size_t n
                            .data = data};
 }
 
-/* As weights_load does it: what is empty is absent; where experts are lent, all stand here. */
+/* Holds weights as weights_load does: empty slices are absent; if experts are lent, all are here.
+ */
 static struct layer hold(const struct layout *l, struct layout_place p, const struct model *m,
                          bool placed, struct held *h)
 {
@@ -259,7 +260,7 @@ static struct layer hold(const struct layout *l, struct layout_place p, const st
     return layer;
 }
 
-/* The tokens of a replica; with an idle first one the others share. */
+/* The tokens of a replica. If the first replica is idle, the others share the tokens. */
 static struct range tokens_of(const struct layout *l, const struct moe_case *c, uint32_t dp)
 {
     if (!c->first_replica_idle || l->dp == 1) return layout_split(c->n_tokens, 1, l->dp, dp);
@@ -270,11 +271,11 @@ struct trial {
     const struct moe_case *c;
     const struct model *m;
     const struct answer *want;
-    size_t n_layouts, n_empty_parts; /* layouts seen; ranks without a leaf */
+    size_t n_layouts, n_empty_parts; /* layouts tested; ranks without a leaf */
     size_t n_cut_by_outputs, n_lent, n_slices;
 };
 
-/* Those that this rank holds, `own` of tokens r; others keep what they were. */
+/* Checks the tokens that this rank has: `own` of the tokens r. The others must be unchanged. */
 static void check_tokens(const struct trial *t, struct range r, struct range own, float h[][D],
                          const int32_t *bad, const int32_t *dropped)
 {
@@ -283,14 +284,14 @@ static void check_tokens(const struct trial *t, struct range r, struct range own
         const float *want = holds ? t->want->h[r.begin + i] : t->m->h[r.begin + i];
         CU_ASSERT_EQUAL(memcmp(h[i], want, sizeof h[0]), 0);
         if (!holds) continue;
-        /* both are added to what stood there */
+        /* both are added to earlier counts */
         CU_ASSERT_EQUAL(bad[i], 100 + t->want->bad[r.begin + i]);
         CU_ASSERT_EQUAL(dropped[i], 200 + t->want->dropped[r.begin + i]);
     }
 }
 
-/* in_memory: what can be done with the host's memory is: the experts' down projections cut by
- * outputs, experts lent. */
+/* in_memory: uses the host's shared memory: the experts' down projections are cut by outputs, and
+ * experts are lent. */
 static void check_cut(const struct layout *whole, struct trial *t, struct layout *l, bool in_memory)
 {
     static float h[N_MAX][D];
@@ -304,7 +305,7 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
     CU_ASSERT_EQUAL_FATAL(kern_select(NULL, &kern).code, STATUS_OK);
     *l = *whole;
     if (in_memory) stage_choose_cuts(&kern, c, t->c->policy, l);
-    /* also without huge pages, which the weights of this test do not need */
+    /* without requiring huge pages, which the weights of this test do not need */
     l->lends_experts = in_memory && layout_may_lend_experts(l) &&
                        t->c->policy == CAPACITY_DROPLESS && comm_shares_memory(c, COMM_EP);
     if (in_memory && !l->cuts_expert_outputs && !l->lends_experts) {
@@ -328,8 +329,9 @@ static void check_cut(const struct layout *whole, struct trial *t, struct layout
                                   .policy = t->c->policy,
                                   .capacity_factor = t->c->capacity_factor};
     const struct range r = tokens_of(l, t->c, p.dp);
-    /* again: the second pass finds the buffers of the first and holds a slice of the tokens where
-     * that is taken, the third is of a block that sends what the others of this host could read */
+    /* The second pass reuses the first one's buffers and, where supported, holds only a slice of
+     * the tokens. The third is of a block that sends rows even where the ranks of a host could read
+     * them. */
     for (int pass = 0; pass < (in_memory ? 2 : 3); pass++) {
         uint64_t mine[E] = {0};
         comm_use_memory(c, COMM_EP, pass < 2);
@@ -375,7 +377,7 @@ static void check_layout(const struct layout *l, void *ctx)
     free(copy);
 }
 
-/* Runs a case on every layout; returns what one process says. */
+/* Runs a case on every layout. Returns the answer of a single process. */
 static const struct answer *try_case(const struct moe_case *c, size_t *n_empty_parts)
 {
     static struct model m;
@@ -434,7 +436,7 @@ static void an_idle_replica_takes_part(void)
     try_case(&c, NULL);
 }
 
-/* So many rows of two experts that the ranks without them take some. */
+/* So many rows of two experts that ranks without these experts take some of them. */
 static void rows_of_few_experts_are_shared(void)
 {
     const struct moe_case c = {.n_tokens = N_MAX, .one_expert = true, .has_shared = true};
@@ -457,7 +459,7 @@ static void ranks_without_a_leaf_take_part(void)
     try_case(&c, &n_empty);
     int64_t sum = 0, mine = (int64_t)n_empty;
     MPI_Allreduce(&mine, &sum, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
-    CU_ASSERT_EQUAL(sum > 0, util_n_ranks() == 4); /* 3 leaves, etp 4 */
+    CU_ASSERT_EQUAL(sum > 0, util_n_ranks() == 4); /* 3 leaves on etp 4 */
 }
 
 static void leaves_beyond_the_grid_are_counted_in_their_rows(void)

@@ -1,5 +1,5 @@
-/* A stage's workspace takes the bytes that the plan prints for it, on every layout of these ranks.
- */
+/* Tests that a stage's workspace takes the bytes that the plan prints, on every layout of these
+ * ranks. */
 #include "model/stage_private.h"
 #include "mpi/util_mpi.h"
 
@@ -8,8 +8,8 @@
 
 enum { ROWS = 37, HEAD_ROWS = 64 };
 
-/* Configs with the sizes of models/demo; the third has norms over all of q and all of k, whose sums
- * it keeps. */
+/* Configs with the sizes of models/demo. The third has norms over all of q and of k, whose sums
+ * need memory too. */
 static const char *const configs[] = {
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"intermediate_size\":320,"
     "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
@@ -25,8 +25,8 @@ static const char *const configs[] = {
     "\"rms_norm_eps\":1e-5}",
 };
 
-/* The plan's workspace holds the hidden rows and the head's logits, too; the stage's its sums,
- * which the plan counts as exchanged. */
+/* The plan's workspace also counts the hidden rows and the logits of the head; the stage's also
+ * counts the sums, which the plan lists as exchanged. */
 static void compare(const struct layout *l, void *ctx)
 {
     const struct arch *m = ctx;
@@ -52,7 +52,7 @@ static void compare(const struct layout *l, void *ctx)
     CU_ASSERT_EQUAL_FATAL(stage_create(&o, &s).code, STATUS_OK);
     const struct layout_memory plan = layout_memory_of(l, at, (struct layout_kv){4, 0}, ROWS);
     const uint64_t d = m->width, room = grid_sum_room(0, d, c, COMM_TP);
-    const bool has_sums = comm_size(c, COMM_TP) > 1; /* else they are rounded at once */
+    const bool has_sums = comm_size(c, COMM_TP) > 1; /* otherwise they are rounded at once */
     const uint64_t sums = has_sums ? 8 * (ROWS * (d + 1) + STAGE_PARTS * room) : 0;
     const uint64_t n_head = at.pp + 1 == l->pp ? range_count(layout_vocab(l, at.tp)) : 0;
     CU_ASSERT_EQUAL(stage_workspace_bytes(s) - sums,

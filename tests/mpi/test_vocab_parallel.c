@@ -1,5 +1,5 @@
-/* Tokens, scores and logits over a vocabulary cut in every way, against one process with all of it:
- * bit for bit. */
+/* Tests tokens, scores and logits over a vocabulary divided in every way against one process that
+ * has all of it, bit for bit. */
 #include "mpi/util_mpi.h"
 
 #include "base/mem.h"
@@ -12,7 +12,7 @@
 
 enum { D = 32, V_MAX = 307, ROWS = 150, TOPS = 9, ADJUSTS = 40 };
 
-/* The model, what each row wants, and the answer of one process that holds the whole vocabulary. */
+/* The model, the requests of the rows, and the answers of a process with the whole vocabulary. */
 struct model {
     uint32_t vocab;
     struct kern_table kern;
@@ -50,7 +50,7 @@ static struct vocab_want want_of(uint64_t *state, uint32_t vocab, size_t row)
     return w;
 }
 
-/* Some entries, ids ascending: biases, tokens of prompt and answer, forbidden ones. */
+/* Adds some entries with ascending ids: biases, tokens of prompt and answer, forbidden tokens. */
 static void add_adjusts(struct model *m, size_t row, uint64_t *state)
 {
     struct adjust *a = &m->wants[row].adjust;
@@ -71,7 +71,7 @@ static void add_adjusts(struct model *m, size_t row, uint64_t *state)
     if (row % 11 == 3) m->adjusts[row][a->n - 1].bias = 3e38f;
 }
 
-/* Lets every third row draw only some tokens, at least one. */
+/* Restricts every third row to some tokens, at least one. */
 static void add_allowed(struct model *m, size_t row, uint64_t *state)
 {
     if (row % 3 != 2 || (m->wants[row].want & PLAN_SAMPLE) == 0) return;
@@ -83,7 +83,7 @@ static void add_allowed(struct model *m, size_t row, uint64_t *state)
     m->n_masked++;
 }
 
-/* The row as it is drawn from. */
+/* The row's logits after bias and penalties. */
 static void expect_adjusted(const struct model *m, size_t row, float *logits)
 {
     const struct adjust *a = &m->wants[row].adjust;
@@ -107,7 +107,7 @@ static void expect_adjusted(const struct model *m, size_t row, float *logits)
         if ((a->allowed[v / 32] >> (v % 32) & 1) == 0) logits[v] = -3.402823466e38f;
 }
 
-/* By looking for the best one that was not taken yet, again and again. */
+/* Finds the most likely tokens one by one: each time the best that was not taken yet. */
 static void expect_tops(struct model *m, size_t row, float max, uint64_t total)
 {
     bool taken[V_MAX] = {false};
@@ -175,7 +175,7 @@ static void make_model(struct model *m, uint32_t vocab, size_t n_rows)
     for (size_t v = 0; v < vocab; v++) {
         for (size_t d = 0; d < D; d++) m->head[v][d] = util_uniform(&state);
     }
-    /* equal logits far apart: the smaller id wins, whoever holds it */
+    /* equal logits far apart: the smaller id wins, whichever rank has it */
     memcpy(m->head[vocab - 1], m->head[3], sizeof m->head[0]);
     for (size_t i = 0; i < n_rows; i++) {
         for (size_t d = 0; d < D; d++) m->x[i][d] = util_uniform(&state) * 2;
@@ -198,7 +198,7 @@ static void make_model(struct model *m, uint32_t vocab, size_t n_rows)
 
 struct trial {
     const struct model *m;
-    size_t n_empty; /* ranks seen without a part of the vocabulary */
+    size_t n_empty; /* ranks without a part of the vocabulary */
 };
 
 static void check_logits(const struct model *m, const struct step_result *r)
@@ -286,7 +286,7 @@ static void an_uneven_vocabulary_never_shows(void)
 {
     struct model *m = malloc(sizeof *m);
     try_vocab(m, V_MAX, ROWS);
-    /* the case is what it says */
+    /* the case really contains rows of each kind */
     CU_ASSERT(m->n_greedy > 5 && m->n_drawn > 20 && m->n_scored > 20);
     CU_ASSERT(m->n_adjusted > 20 && m->n_topped > 20 && m->n_masked > 10);
     CU_ASSERT(m->n_logits > 20 && m->n_bad >= 6);
@@ -306,7 +306,7 @@ static void batches_of_rows_have_edges(void)
     free(m);
 }
 
-/* Rows split in panels of 16: of 20 rows two ranks of four have none. */
+/* Rows are cut in panels of 16: with 20 rows, two of four ranks have none. */
 static void ranks_without_vocabulary_take_part(void)
 {
     struct model *m = malloc(sizeof *m);

@@ -1,7 +1,7 @@
-/* The watchdog in peace: nobody is taken for lost who is only slow, and its parts by themselves.
- * How it ends processes is seen from outside: tests/e2e/lost_rank.py runs this suite with
- * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then a test of the last ones does
- * not return. */
+/* Tests that the watchdog does not report a rank that is only slow, and tests its parts.
+ * tests/e2e/lost_rank.py tests how it ends processes: it runs this suite with
+ * SHOAL_TEST_LEAVE=FOLDER:WORDS_MS or SHOAL_TEST_STARVE=1, and then one of the last tests does not
+ * return. */
 #include "base/clock.h"
 #include "base/proc_thread.h"
 #include "parallel/watch/watchdog.h"
@@ -24,11 +24,11 @@
 
 enum { DEADLINE_S = 1 };
 
-/* Until then this process's watching thread, the only one that waits for two descriptors, wants to
- * run all the time but does not get on, as if it had no CPU. */
+/* Until this time the process's watchdog thread (the only one that polls two descriptors) is ready
+ * to run but does not advance, as if it got no CPU. */
 static _Atomic uint64_t starved_until_ns;
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int poll(struct pollfd *fds, nfds_t n, int ms)
 {
     const struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
@@ -36,7 +36,7 @@ int poll(struct pollfd *fds, nfds_t n, int ms)
     return ppoll(fds, n, ms < 0 ? NULL : &t, NULL);
 }
 
-/* A comm whose axes exist: all ranks in one tensor parallel group. */
+/* A comm in which all ranks are one tensor parallel group. */
 static struct comm *make_comm(void)
 {
     static const struct arch arch = {.n_layers = 1,
@@ -65,7 +65,7 @@ static struct comm *make_comm(void)
     return c;
 }
 
-/* One rank is away for two deadlines while the others wait in a barrier; then all go on. */
+/* One rank is busy for two deadlines while the others wait in a barrier; then all continue. */
 static void test_slow_is_not_lost(void)
 {
     struct comm *c = make_comm();
@@ -83,7 +83,7 @@ static void test_slow_is_not_lost(void)
     CU_ASSERT_PTR_NULL(w);
 }
 
-/* One rank's watching thread gets no CPU for two deadlines. */
+/* One rank's watchdog thread gets no CPU for two deadlines. */
 static void test_starved_is_not_lost(void)
 {
     struct comm *c = make_comm();
@@ -106,7 +106,7 @@ static void wait_for_thread(const struct board_slot *s)
         ppoll(NULL, 0, &(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* A process that ends with this one, and runs or sleeps until then. */
+/* A child process that runs or sleeps, and ends with this one. */
 static pid_t start_child(struct board_slot *s, bool sleeps)
 {
     const pid_t child = fork();
@@ -124,7 +124,7 @@ static void end_child(pid_t child)
     CU_ASSERT_EQUAL(waitpid(child, NULL, 0), child);
 }
 
-/* A process that sleeps; one that runs, then is stopped, dead, gone. */
+/* A sleeping process; and one that runs, is then stopped, then killed, then reaped. */
 static void test_waits_for_cpu(void)
 {
     struct board_slot *s =
@@ -213,7 +213,7 @@ static void test_board(void)
     comm_stop(&c);
 }
 
-/* Packets of this job come through on every address; others are skipped. */
+/* This job's packets arrive on every address; others are ignored. */
 static void test_packets(void)
 {
     const int lead = link_open(), other = link_open();
@@ -224,7 +224,7 @@ static void test_packets(void)
     struct link_packet p, got;
     struct sockaddr_in from;
     memset(&p, 0, sizeof p);
-    memset(p.loss.host, 'x', sizeof p.loss.host); /* without an end */
+    memset(p.loss.host, 'x', sizeof p.loss.host); /* without a terminating NUL */
     p.rank = 3;
     p.key = home.key + 1;
     link_send_home(other, &home, &p);
@@ -249,7 +249,7 @@ static void test_packets(void)
     close(other);
 }
 
-/* The last words of a rank that leaves: it writes one file after `ms` milliseconds. */
+/* The last words of a leaving rank: writes a file after `ms` milliseconds. */
 struct words {
     char path[512];
     int ms;
@@ -263,7 +263,7 @@ static void say(void *user)
     if (fd >= 0) close(fd);
 }
 
-/* The last rank stops itself; the others wait for it in a barrier and never come back. */
+/* The last rank stops itself; the others wait for it in a barrier and never return. */
 static void test_leaving(void)
 {
     const char *asked = getenv("SHOAL_TEST_LEAVE");
@@ -280,7 +280,7 @@ static void test_leaving(void)
     comm_barrier(c, COMM_WORLD);
 }
 
-/* The last rank's watching thread never gets a CPU again; nobody waits for ever. */
+/* The last rank's watchdog thread never gets a CPU again; the others do not wait forever. */
 static void test_starving(void)
 {
     if (getenv("SHOAL_TEST_STARVE") == NULL) return;

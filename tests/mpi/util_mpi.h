@@ -1,5 +1,4 @@
-/* Shared by the MPI suites: a communicator split for a layout, random numbers, one small model.
- * Called by the suites of tests/mpi alone. */
+/* Shared by the MPI suites: a communicator split for a layout, random numbers, one small model. */
 #ifndef SHOAL_TESTS_UTIL_MPI_H
 #define SHOAL_TESTS_UTIL_MPI_H
 
@@ -19,8 +18,8 @@ struct util_shape {
 };
 struct layout_model util_layout_model(const struct util_shape *shape, struct arch *arch);
 
-/* **Collective (world)**. A communicator split for the layout, with an order that turns the
- * launcher's ranks by `turn`. Ends the test when it cannot. */
+/* **Collective (world)**. A communicator split for the layout, in which the launcher's ranks are
+ * rotated by `turn`. Ends the test if it cannot be made. */
 struct comm *util_comm(const struct layout *l, uint32_t turn);
 
 /* Local. Calls use(layout, ctx) for every (tp, pp, dp, ep) whose product is the number of ranks and
@@ -32,7 +31,7 @@ size_t util_each_layout(const struct layout_model *model, util_layout_use *use, 
 uint32_t util_next(uint64_t *state);
 float util_uniform(uint64_t *state); /* [-1, 1) */
 
-/* **Collective (world)**. True on all ranks when it is on all. */
+/* **Collective (world)**. True on all ranks if it is true on each. */
 bool util_all(struct comm *c, bool mine);
 
 #endif
