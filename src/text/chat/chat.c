@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Special tokens that templates may name. */
+/* The special tokens that a template can use by name. */
 static const char *const TOKENS[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                      "pad_token", "cls_token", "mask_token"};
 
@@ -71,7 +71,7 @@ void chat_destroy(struct chat **c)
     mem_free(c);
 }
 
-/* Whether the text has this shape; 0 stands for any digit. */
+/* Whether the text has this shape, in which 0 stands for any digit. */
 static bool is_shaped(const char *text, const char *shape)
 {
     for (; *shape != '\0'; text++, shape++) {
@@ -103,7 +103,7 @@ struct status chat_date_parse(const char *text, struct jinja_date *out)
     return status_ok();
 }
 
-/* Refuses a node that is no array of objects; optional: it may be null. */
+/* Refuses a node that is not an array of objects; with `optional` it may also be null. */
 static struct status check_objects(const struct js_node *node, const char *name, bool optional)
 {
     if (optional && js_type(node) == JS_NULL) return status_ok();
@@ -132,8 +132,8 @@ static void add_json(struct vars *vars, const char *name, const struct js_node *
     };
 }
 
-/* Adds the user's variables. Of equal names the last one added counts, so the model's come later.
- */
+/* Adds the user's variables. If names are equal the last one wins, so the model's variables come
+ * after these. */
 static struct status add_extra(struct vars *vars, const struct js_node *extra)
 {
     const void *it = NULL;

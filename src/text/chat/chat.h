@@ -57,9 +57,9 @@ struct status chat_render(const struct chat *c, const struct js_node *messages,
                           const struct chat_options *options, struct chat_text *out);
 void chat_text_fini(struct chat_text *t);
 
-/* Local. *takes: a message's content may be a list of OpenAI's text parts, because the template
- * makes the same of one part as of its text as a string. Runs the template twice over one message.
- * Errors: STATUS_MEMORY. */
+/* Local. *takes: whether a message's content may stay a list of OpenAI's text parts, because the
+ * template writes a list of one part exactly as it writes that part's text as a string. Runs the
+ * template on one message in both forms. Errors: STATUS_MEMORY. */
 struct status chat_takes_parts(const struct chat *c, bool *takes);
 
 /* Local. Appends the ids of a rendered conversation. Special tokens are found only in bytes of the

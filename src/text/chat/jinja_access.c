@@ -1,4 +1,4 @@
-/* Attributes, subscripts and slices, as the sandbox of Jinja lets templates have them. */
+/* Attributes, subscripts and slices, as far as Jinja's sandbox allows them. */
 #include "text/chat/jinja_value.h"
 
 #include <stdlib.h>
@@ -79,7 +79,7 @@ static const struct jfunction *method_of(const struct jvalue *v, const struct jt
     return jfunction_find(JINJA_METHODS, name->p, name->n, type);
 }
 
-/* A method of v as a value; false when it has none of this name, or on failure. */
+/* Makes a method of v a value. False: v has no method of this name, or a failure. */
 static bool bind_method(struct jrun *r, const struct jvalue *v, const struct jtext *name,
                         struct jvalue *out)
 {
@@ -106,7 +106,7 @@ bool jattr(struct jrun *r, const struct jvalue *v, const struct jtext *name, str
     return !status_failed(&r->st);
 }
 
-/* An index from the end when negative; false when out of [0, n). */
+/* The position of index i, where negative indexes count from the end. False: outside [0, n). */
 static bool place(int64_t i, size_t n, size_t *out)
 {
     if (i < 0) i += (int64_t)n;

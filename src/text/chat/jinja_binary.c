@@ -24,7 +24,7 @@ static bool int_power(struct jrun *r, int64_t x, int64_t y, int64_t *out)
 static bool int_divide(struct jrun *r, int op, int64_t x, int64_t y, int64_t *out)
 {
     if (y == 0) return jfail(r, "a division by zero");
-    if (y == -1) { /* the one quotient that overflows */
+    if (y == -1) { /* the only quotient that overflows */
         if (op == '%') {
             *out = 0;
             return true;
@@ -32,7 +32,7 @@ static bool int_divide(struct jrun *r, int op, int64_t x, int64_t y, int64_t *ou
         return !__builtin_sub_overflow((int64_t)0, x, out) || overflow(r);
     }
     int64_t quotient = x / y, rest = x % y;
-    if (rest != 0 && (rest < 0) != (y < 0)) { /* towards minus infinity */
+    if (rest != 0 && (rest < 0) != (y < 0)) { /* rounds towards minus infinity */
         quotient--;
         rest += y;
     }
@@ -104,7 +104,7 @@ static bool number_binary(struct jrun *r, int op, const struct jvalue *a, const 
     return true;
 }
 
-/* Appends the text with its characters of HTML escaped, unless it is marked safe. */
+/* Appends the text with HTML's special characters escaped, unless the value is marked safe. */
 static bool add_escaped(struct jbuild *b, const struct jvalue *v, bool safe)
 {
     const struct jtext *t = v->u.text;
@@ -172,9 +172,9 @@ static bool repeatable(const struct jvalue *v)
     return v->type == JV_TEXT || v->type == JV_LIST || v->type == JV_TUPLE;
 }
 
-/* Fails for operands whose types do not fit the operator; always false. For '+' the sentence names
- * the request's field that an operand came from; the operand that is not a string is looked at
- * first. */
+/* Always false: fails because the operands' types do not fit the operator. For '+' the sentence
+ * names the field of the request that an operand came from; it prefers the operand that is not a
+ * string. */
 static bool fail_types(struct jrun *r, const char *op, const struct jvalue *a,
                        const struct jvalue *b)
 {

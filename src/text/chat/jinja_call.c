@@ -1,4 +1,4 @@
-/* Calling filters, tests, methods, global functions and macros; the global functions. */
+/* Calls filters, tests, methods, global functions and macros; defines the global functions. */
 #include "text/chat/jinja_run.h"
 
 #include <stdio.h>
@@ -102,7 +102,7 @@ static bool global_range(struct jrun *r, const struct jvalue *self, const struct
     return true;
 }
 
-/* dict(...) and namespace(...): pairs of a mapping, then named ones. */
+/* dict(...) and namespace(...): the pairs of a mapping, then the named arguments. */
 static bool jinja_call_fill(struct jrun *r, const struct jargs *args, enum jvalue_type type,
                             struct jvalue *out)
 {
@@ -161,7 +161,7 @@ static int day_of_year(const struct jinja_date *d)
     return BEFORE[d->month - 1] + d->day + (leap && d->month > 2);
 }
 
-/* A name, cut to three letters for the short form. */
+/* The name of the month or weekday, cut to three letters for the short form. */
 static bool date_name(char letter, const struct jinja_date *d, char out[16])
 {
     static const char *const DAYS[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
@@ -234,14 +234,14 @@ static bool date_part(char letter, bool bare, const struct jinja_date *d, char o
 
 static bool add_formatted(struct jbuild *b, const struct jtext *format);
 
-/* Directives that stand for several others. */
+/* Directives that are abbreviations of other directives. */
 static bool add_expanded(struct jbuild *b, const char *format)
 {
     struct jvalue text;
     return jtext_literal(b->r, format, &text) && add_formatted(b, text.u.text);
 }
 
-/* One directive; '\0': the format ends behind its %. */
+/* One directive. letter '\0': the format ends after its %. */
 static bool add_directive(struct jbuild *b, char letter, bool bare, bool user)
 {
     char part[16] = "";

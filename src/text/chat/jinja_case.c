@@ -1,4 +1,4 @@
-/* Case over utf8proc's simple mappings, with the longer ones of SpecialCasing.txt beside them. */
+/* Maps case with utf8proc's one-to-one mappings, plus the longer ones of SpecialCasing.txt. */
 #include "text/chat/jinja_case.h"
 
 #include <utf8proc.h>
@@ -152,7 +152,8 @@ size_t jinja_case_map(uint32_t c, enum jinja_case how, uint32_t to[JINJA_CASE_MA
     return n;
 }
 
-/* Other_Lowercase and Other_Uppercase: letters by use, not by category. */
+/* Unicode's Other_Lowercase and Other_Uppercase: cased characters that are not in the letter
+ * categories. */
 static bool is_other_cased(uint32_t c)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Upper, lower and title case as Python's strings have them: full mappings, one character to up to
- * three. Called by the template engine's strings. */
+/* Upper, lower and title case like Python's str methods: full mappings, from one character to as
+ * many as three. Called by the template engine's strings. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_CASE_H
 #define SHOAL_TEXT_CHAT_JINJA_CASE_H
 

@@ -65,7 +65,7 @@ static bool eval_call(struct jrun *r, struct jscope *s, const struct jnode *n, s
     return jcall(r, &callee, &args, out);
 }
 
-/* Filters and tests. */
+/* Applies a filter or a test. */
 static bool eval_applied(struct jrun *r, struct jscope *s, const struct jnode *n,
                          struct jvalue *out)
 {

@@ -1,6 +1,6 @@
-/* Naming the field of a request from which a template's value came. Values carry the number that
- * jfrom_json gave them; only after a failure the JSON is walked again, in the same order, to find
- * the path of that number. */
+/* Finds the field of a request from which a template's value came. Each value carries the number
+ * that jfrom_json gave it. Only after a failure the JSON is walked again, in the same order, to
+ * find the path of that number. */
 #include "text/chat/jinja_run.h"
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@ struct walk {
     size_t n;
 };
 
-/* Appends to the path, as far as there is room. */
+/* Appends to the path, as long as there is room. */
 static void append(struct walk *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void append(struct walk *w, const char *format, ...)
 {
@@ -27,7 +27,7 @@ static void append(struct walk *w, const char *format, ...)
     if (n > 0) w->n += (size_t)n < left ? (size_t)n : left - 1;
 }
 
-/* True when the wanted value is this one or in it; w->path then is its path. */
+/* Whether the wanted value is this one or inside it; w->path is then its path. */
 static bool jinja_field_find(struct walk *w, const struct js_node *node)
 {
     const size_t n = w->n;
@@ -61,7 +61,7 @@ static bool find_in_vars(const struct jrun *r, struct walk *w)
     return false;
 }
 
-/* The JSON word for a value's type; NULL for a value that JSON does not have. */
+/* The name of a value's type in JSON; NULL if JSON has no such type. */
 static const char *json_type(const struct jvalue *v)
 {
     switch ((enum jvalue_type)v->type) {

@@ -135,7 +135,7 @@ FILTER(filter_default)
     return a[0].type != JV_ABSENT || jtext_literal(r, "", out);
 }
 
-/* The text without blanks around it and underscores between digits; false when too long. */
+/* Removes surrounding blanks and underscores between digits. False: the text is too long. */
 static bool number_text(struct jrun *r, const struct jtext *t, char out[128])
 {
     struct jvalue bare;
@@ -249,7 +249,7 @@ FILTER(filter_round)
     return true;
 }
 
-/* The lines of a text, all but the first (when asked) and the empty ones indented. */
+/* Indents all lines but empty ones and, unless requested, the first. */
 FILTER(filter_indent)
 {
     static const char BLANKS[] = "                                                                ";

@@ -1,4 +1,4 @@
-/* Filters on sequences and mappings. Where Jinja gives a generator, so do these. */
+/* Filters on sequences and mappings. They return iterators where Jinja returns generators. */
 #include "text/chat/jinja_value.h"
 
 #include <string.h>
@@ -125,7 +125,8 @@ FILTER(filter_items)
     return true;
 }
 
-/* How map changes each item: by a filter with its arguments, or to an attribute with a default. */
+/* How map changes each item: by a filter with arguments, or to one of its attributes, with a
+ * default. */
 struct mapping {
     const struct jfunction *filter; /* NULL: the attribute */
     struct jargs rest;
@@ -164,7 +165,9 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     struct jvalue *to;
     size_t n;
     struct mapping m;
-    if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out); /* whatever it is */
+    if (!jtruth(self))
+        return jseq_new(r, JV_ITERATOR, 0, &to, out); /* false values of any type
+                                                         give an empty iterator */
     if (!mapping_read(r, args, &m)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
     for (size_t i = 0; i < n; i++) {
@@ -175,7 +178,7 @@ static bool filter_map(struct jrun *r, const struct jvalue *self, const struct j
     return true;
 }
 
-/* The verdict on an item (or its attribute): a test's, or its own truth. */
+/* How to decide on an item (or its attribute): by a test, or by its truth. */
 struct verdict {
     const struct jvalue *attribute; /* NULL: the item itself */
     const struct jfunction *test;   /* NULL: truth */
@@ -213,7 +216,8 @@ static bool verdict_on(struct jrun *r, const struct verdict *k, const struct jva
     return true;
 }
 
-/* select, reject and their attr forms: keeps what the test says, or the truth without one. */
+/* select, reject, selectattr and rejectattr: keep or drop the items for which the test, or without
+ * one their truth, is true. */
 static bool jinja_filter_seq_choose(struct jrun *r, const struct jvalue *self,
                                     const struct jargs *args, bool attr, bool keep,
                                     struct jvalue *out)
@@ -222,7 +226,9 @@ static bool jinja_filter_seq_choose(struct jrun *r, const struct jvalue *self,
     struct jvalue *to;
     size_t n, n_kept = 0;
     struct verdict k;
-    if (!jtruth(self)) return jseq_new(r, JV_ITERATOR, 0, &to, out); /* whatever it is */
+    if (!jtruth(self))
+        return jseq_new(r, JV_ITERATOR, 0, &to, out); /* false values of any type
+                                                         give an empty iterator */
     if (!verdict_read(r, args, attr, &k)) return false;
     if (!jiterate(r, self, &v, &n) || !jseq_new(r, JV_ITERATOR, n, &to, out)) return false;
     for (size_t i = 0; i < n; i++) {
@@ -268,7 +274,7 @@ static bool merge_keyed(struct jrun *r, const struct keyed *from, struct keyed *
     return true;
 }
 
-/* Stable; `turn` is -1 for the reverse order. */
+/* A stable sort; turn -1 reverses the order. */
 static bool sort_keyed(struct jrun *r, struct keyed *k, size_t n, int turn)
 {
     struct keyed *from = k, *to = jget(r, n, sizeof *to);
@@ -294,7 +300,7 @@ static bool jinja_filter_seq_fold(struct jrun *r, const struct jvalue *case_sens
     return jcased(r, v->u.text, JCASE_LOWER, v);
 }
 
-/* The items with the keys that sort, unique, min and max go by. */
+/* The items with the keys by which sort, unique, min and max compare them. */
 static bool keyed_items(struct jrun *r, const struct jvalue *self, const struct jvalue *attribute,
                         const struct jvalue *case_sensitive, struct keyed **out, size_t *n)
 {

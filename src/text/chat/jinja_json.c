@@ -1,4 +1,5 @@
-/* JSON into values, every byte marked as a user's; and the tojson filter's way back. */
+/* Converts JSON into values, with every byte marked as a user's, and values back into JSON (the
+ * tojson filter). */
 #include "text/chat/jinja_json.h"
 
 #include "base/utf8.h"
@@ -32,7 +33,7 @@ static bool from_object(struct jrun *r, const struct js_node *node, struct jvalu
     const size_t n = js_count(node);
     if (!jdict_new(r, n, JV_DICT, out) || !jsteps(r, n)) return false;
     struct jdict *d = out->u.dict;
-    while (js_next(node, &it, &key, &value)) { /* the parser has refused keys that come twice */
+    while (js_next(node, &it, &key, &value)) { /* the parser has already refused duplicate keys */
         struct jpair *p = &d->pairs[d->n++];
         if (!from_string(r, key, strlen(key), &p->key)) return false;
         if (!jfrom_json(r, value, &p->value)) return false;
@@ -88,14 +89,14 @@ bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out)
 struct dump {
     struct jbuild b;
     bool ascii, sorted, lines;
-    const struct jtext *indent; /* of one level, with `lines` */
+    const struct jtext *indent; /* of one level; used with `lines` */
     const struct jtext *comma, *colon;
     int level;
 };
 
 static bool dump_value(struct dump *d, const struct jvalue *v);
 
-/* The escape of c, or empty when it stands for itself. */
+/* The escape of c; empty if c needs none. */
 static void json_escape(uint32_t c, bool ascii, char out[16])
 {
     out[0] = '\0';
@@ -154,14 +155,14 @@ static bool dump_key(struct dump *d, const struct jvalue *key)
     return jbuild_puts(&d->b, "\"", false) && dump_value(d, key) && jbuild_puts(&d->b, "\"", false);
 }
 
-/* The pairs in the order of their keys. */
+/* The pairs sorted by key. */
 static bool sorted_pairs(struct jrun *r, const struct jdict *from, const struct jpair **out)
 {
     struct jpair *p = jget(r, from->n, sizeof *p);
     if (p == NULL) return false;
     for (size_t i = 0; i < from->n; i++) {
         size_t at = i;
-        for (; at > 0; at--) { /* objects are small */
+        for (; at > 0; at--) { /* insertion sort: objects are small */
             int order;
             if (!jsteps(r, 1) || !jcompare(r, &from->pairs[i].key, &p[at - 1].key, &order)) {
                 return false;

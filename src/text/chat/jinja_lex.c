@@ -1,4 +1,5 @@
-/* A template's text into tokens: delimiters, the blanks they take away, literals and operators. */
+/* Splits a template's text into tokens: delimiters and the blanks that they remove, literals and
+ * operators. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/utf8.h"
@@ -10,9 +11,9 @@ struct lexer {
     struct jparse *p;
     const char *s; /* [n] */
     size_t n, at;
-    size_t line_at; /* `line` counts the line ends before it */
+    size_t line_at; /* `line` counts the line ends before this position */
     int line;
-    bool line_starting; /* what came before ended with a line end */
+    bool line_starting; /* the text before ended with a line end */
     size_t capacity;
     char open[256]; /* brackets that are open in this tag */
     size_t n_open;
@@ -29,7 +30,7 @@ static bool fail_at(struct lexer *x, size_t at, const char *sentence)
     return jparse_fail(x->p, jinja_lex_line_of(x, at), "%s", sentence);
 }
 
-/* A new token, or NULL. */
+/* Appends a token. NULL: a failure. */
 static struct jtoken *jinja_lex_emit(struct lexer *x, enum jtoken_type type, size_t at)
 {
     struct jparse *p = x->p;
@@ -62,14 +63,14 @@ static size_t skip_space(const struct lexer *x, size_t at)
     return at;
 }
 
-/* The sign behind an opening delimiter; *at goes past it. */
+/* Reads the whitespace sign (+ or -) after an opening delimiter and moves *at past it. */
 static char sign_at(const struct lexer *x, size_t *at)
 {
     if (*at < x->n && (x->s[*at] == '-' || x->s[*at] == '+')) return x->s[(*at)++];
     return '\0';
 }
 
-/* Data up to `end`, which an opening delimiter with this sign follows. */
+/* Emits the data up to `end`, where an opening delimiter with this sign begins. */
 static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
 {
     size_t to = end;
@@ -93,7 +94,7 @@ static bool emit_data(struct lexer *x, size_t end, char sign, bool variable)
     return true;
 }
 
-/* Past a closing delimiter that ends at `at`: what follows it goes with it. */
+/* Moves past a closing delimiter that ends at `at`, and past the whitespace that it removes. */
 static void close_tag(struct lexer *x, size_t at, char sign, bool trims)
 {
     if (sign == '-') {
@@ -105,7 +106,7 @@ static void close_tag(struct lexer *x, size_t at, char sign, bool trims)
     x->line_starting = at > 0 && x->s[at - 1] == '\n';
 }
 
-/* True when a closing delimiter, perhaps signed, stands at `at`. */
+/* Whether a closing delimiter, possibly with a sign, is at `at`. */
 static bool closes(const struct lexer *x, size_t at, const char *mark, bool plus, char *sign)
 {
     *sign = '\0';
@@ -126,7 +127,7 @@ static bool lex_comment(struct lexer *x, size_t at)
     return fail_at(x, at, "a comment that does not end");
 }
 
-/* When `{% name %}` stands at `at`: where it ends before its own trimming; else 0. */
+/* If `{% name %}` is at `at`, returns where it ends, before its own trimming; else 0. */
 static size_t word_tag(const struct lexer *x, size_t at, const char *name, char *open, char *close)
 {
     if (!starts(x, at, "{%")) return 0;
@@ -176,7 +177,7 @@ static size_t skip_digits(const struct lexer *x, size_t at)
     return at;
 }
 
-/* End of the float that starts at x->at; x->at when there is none. */
+/* The end of the float that starts at x->at; x->at if there is none. */
 static size_t float_end(const struct lexer *x)
 {
     if (x->at > 0 && x->s[x->at - 1] == '.') return x->at;
@@ -297,7 +298,7 @@ static bool lex_token(struct lexer *x)
     return true;
 }
 
-/* The inside of a tag and its end. */
+/* Splits the inside of a tag and reads its end. */
 static bool lex_tag(struct lexer *x, bool variable)
 {
     const size_t begin = x->at;
@@ -327,7 +328,7 @@ static size_t find_tag(const struct lexer *x)
     return x->n;
 }
 
-/* Data, and the tag behind it. */
+/* Emits data and then the tag after it. */
 static bool lex_part(struct lexer *x)
 {
     const size_t at = find_tag(x);
@@ -354,7 +355,7 @@ static bool lex_part(struct lexer *x)
     return lex_tag(x, kind == '{');
 }
 
-/* Line ends become \n; one at the very end goes. */
+/* Converts line ends to \n and removes one at the very end. */
 static bool normalize(struct jparse *p, const char *source, size_t n)
 {
     struct jinja *t = p->t;

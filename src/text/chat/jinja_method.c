@@ -1,4 +1,4 @@
-/* Methods of strings, mappings and lists: those that the sandbox lets templates call. */
+/* The methods of strings, mappings and lists that Jinja's sandbox allows. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -15,7 +15,7 @@ static bool given(const struct jvalue *a)
     return a->type != JV_ABSENT && a->type != JV_NONE;
 }
 
-/* An argument that must be a string; *out NULL when it is not given. */
+/* Takes an argument that must be a string. *out is NULL if it was not given. */
 static bool text_arg(struct jrun *r, const char *method, const struct jvalue *a,
                      const struct jtext **out)
 {
@@ -138,7 +138,7 @@ METHOD(text_removesuffix)
     return jtext_cut(r, t, 0, has ? t->n - part->n : t->n, out);
 }
 
-/* The characters before a byte offset. */
+/* The number of characters before a byte offset. */
 static int64_t chars_before(const struct jtext *t, size_t at)
 {
     const struct jtext head = {.p = t->p, .n = at};
@@ -234,7 +234,7 @@ static bool end_pieces(struct pieces *p, bool backwards, struct jvalue *out)
     return true;
 }
 
-/* Past the blanks (or the others) from `at`. */
+/* Moves from `at` past blanks, or past other characters. */
 static size_t run_end(const struct jtext *t, size_t at, bool blanks)
 {
     size_t step;
@@ -258,7 +258,7 @@ static bool split_words(struct pieces *p, const struct jtext *t, int64_t max, bo
     size_t at = back ? run_start(t, t->n, true) : run_end(t, 0, true);
     while (back ? at > 0 : at < t->n) {
         size_t from = at, to = at;
-        if (max == 0) { /* what is left over keeps its blanks, those at the far end too */
+        if (max == 0) { /* the rest keeps its blanks, also at the far end */
             return jinja_method_add_piece(p, t, back ? 0 : at, back ? at : t->n);
         }
         if (back) {
@@ -350,7 +350,8 @@ METHOD(text_join)
     return jbuild_end(&b, out);
 }
 
-/* Whether all characters, and at least one, have one of these categories or are blanks. */
+/* Whether there is at least one character, and all are blanks (if allowed) or in the given
+ * categories. */
 static bool all_chars(struct jrun *r, const struct jtext *t, unsigned categories, bool blanks,
                       struct jvalue *out)
 {
@@ -433,7 +434,7 @@ METHOD(value_copy)
 {
     (void)r;
     (void)a;
-    *out = *self; /* values never change */
+    *out = *self; /* no copy: values never change */
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* Statements of a template, and what the whole parser shares. */
+/* Parses the statements of a template; also has the functions that the whole parser shares. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/mem.h"
@@ -163,7 +163,7 @@ void jlist_add(struct jlist *l, struct jnode *node)
 
 static bool body(struct jparse *p, const char *const ends[], struct jnode **out);
 
-/* A body up to a tag that opens with `end`, which is read to its close. */
+/* Parses a body up to the tag that begins with `end`, and reads that tag. */
 static bool body_to(struct jparse *p, const char *end, struct jnode **out)
 {
     const char *const ends[] = {end, NULL};
@@ -291,7 +291,8 @@ static bool parse_filter_block(struct jparse *p, struct jnode *node)
 static bool parse_generation(struct jparse *p, struct jnode *node)
 {
     const int loops = p->loops;
-    p->loops = 0; /* the body is a function of its own in the reference */
+    p->loops = 0; /* loops outside the macro do not count: Jinja compiles its body as a separate
+                     function */
     const bool ok = body_to(p, "endgeneration", &node->list);
     p->loops = loops;
     return ok;
@@ -340,7 +341,7 @@ static struct jnode *statement(struct jparse *p)
     return NULL;
 }
 
-/* One node of a body: text, a print or a statement. */
+/* Parses one node of a body: text, a print or a statement. */
 static struct jnode *body_part(struct jparse *p)
 {
     const struct jtoken *t = jtok(p);
@@ -364,7 +365,7 @@ static struct jnode *body_part(struct jparse *p)
     return node;
 }
 
-/* Parses until a tag of one of these names, whose name is then the token in work; without names,
+/* Parses until a tag with one of these names; the current token is then that name. Without names,
  * until the end. */
 static bool body(struct jparse *p, const char *const ends[], struct jnode **out)
 {

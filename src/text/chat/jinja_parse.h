@@ -1,6 +1,7 @@
-/* Tokens and nodes of a template. Nobody outside jinja*.c includes this. Everything lies in the
- * template's arena and is constant once parsed. All Local. Functions return false (NULL) after a
- * failure; jparse.st keeps the first: STATUS_INPUT names template and line, or STATUS_MEMORY. */
+/* Tokens and nodes of a template. Included only by jinja*.c. Everything is allocated in the
+ * template's arena and constant once parsed. All functions are Local. They return false (or NULL)
+ * after a failure; jparse.st keeps the first one: STATUS_INPUT names template and line, or
+ * STATUS_MEMORY. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_PARSE_H
 #define SHOAL_TEXT_CHAT_JINJA_PARSE_H
 
@@ -32,7 +33,7 @@ struct jtoken {
 };
 
 struct jname {
-    struct jtext text; /* one object per spelling: compare pointers */
+    struct jtext text; /* one object per spelling, so compare pointers */
     char *z;           /* the same, NUL-terminated */
     struct jname *next;
 };
@@ -61,7 +62,7 @@ enum jnode_kind {
     JN_CONCAT,  /* list */
     JN_COMPARE, /* a, then list of JN_OPERAND op a */
     JN_OPERAND,
-    JN_CAPTURED, /* what a block set or filter block caught */
+    JN_CAPTURED, /* the output captured by a block set or filter block */
 
     JN_DATA,         /* value */
     JN_PRINT,        /* a */
@@ -108,23 +109,23 @@ struct jparse {
     struct jinja *t;
     const char *what;
     struct status st;
-    struct jarena scratch; /* the tokens' */
+    struct jarena scratch; /* for the tokens */
     struct jtoken *tokens; /* [n_tokens], the last is JT_EOF */
     size_t n_tokens;
-    size_t at; /* the token in work */
+    size_t at; /* the current token */
     int depth;
-    int loops; /* how many loops are open in this function body */
+    int loops; /* loops that are open in this function body */
 };
 
-/* Local. Keeps the first failure. Always false. */
+/* Local. Records the first failure. Always returns false. */
 bool jparse_fail(struct jparse *p, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void *jparse_get(struct jparse *p, size_t n, size_t elem_bytes);
 
-/* Local. The source into tokens. */
+/* Local. Splits the source into tokens. */
 bool jinja_lex(struct jparse *p, const char *source, size_t n);
 
-/* Local. Reads the value of a string between its quotes. */
+/* Local. Reads the value of a string literal from the text between its quotes. */
 bool jinja_unescape(struct jparse *p, int line, const char *s, size_t n, struct jtext *out);
 
 /* ---- parser ---- */
@@ -156,7 +157,7 @@ struct jnode *jparse_expression(struct jparse *p);
 /* An expression or a tuple without parentheses; `cond` allows `x if y`. */
 struct jnode *jparse_tuple(struct jparse *p, bool cond);
 struct jnode *jparse_target(struct jparse *p, bool with_attr);
-/* The filters behind a `|`, over node. `first` takes a filter without the bar. */
+/* Parses the filters after a `|` and applies them to node. `first`: the first filter has no bar. */
 struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first);
 
 #endif

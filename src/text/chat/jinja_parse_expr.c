@@ -1,4 +1,4 @@
-/* Expressions of a template: the precedence of Jinja 3.1's own parser, level by level. */
+/* Parses expressions with the precedence levels of Jinja 3.1's own parser. */
 #include "text/chat/jinja_parse.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static struct jnode *constant(struct jparse *p, struct jvalue value)
     return n;
 }
 
-/* `op` over two nodes, on the line of the first. */
+/* A node `op` with two operands, on the line of the first. */
 static struct jnode *pair(struct jparse *p, enum jnode_kind kind, int op, struct jnode *a,
                           struct jnode *b)
 {
@@ -102,7 +102,7 @@ static bool is_tuple_end(const struct jparse *p)
     return type == JT_VARIABLE_END || type == JT_BLOCK_END || jtok_is_op(p, ')');
 }
 
-/* Elements with commas between them, each by `parse`; NULL when there is none. */
+/* Parses elements with commas between them, each by `parse`. NULL if there is none. */
 static struct jnode *elements(struct jparse *p, struct jnode *(*parse)(struct jparse *p, bool flag),
                               bool flag, bool may_be_empty)
 {
@@ -187,7 +187,7 @@ static struct jnode *parse_primary(struct jparse *p)
     return NULL;
 }
 
-/* The arguments of a call, from its parenthesis to the other. */
+/* Parses the arguments of a call, both parentheses included. */
 static bool parse_args(struct jparse *p, struct jnode **out)
 {
     struct jlist list = {0};
@@ -301,7 +301,7 @@ struct jnode *jparse_filters(struct jparse *p, struct jnode *node, bool first)
     return node;
 }
 
-/* A test takes one argument without parentheses when something that can be one follows. */
+/* Whether a token follows that can be a test's single argument without parentheses. */
 static bool argument_follows(const struct jparse *p)
 {
     const enum jtoken_type type = jtok(p)->type;
@@ -414,7 +414,7 @@ static struct jnode *parse_sum(struct jparse *p)
     return n;
 }
 
-/* The comparison that starts here, past it; 0 when there is none. */
+/* Reads the comparison operator at the current token; 0 if there is none. */
 static int comparison(struct jparse *p)
 {
     const struct jtoken *t = jtok(p);

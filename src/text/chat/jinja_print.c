@@ -9,8 +9,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The digits of the shortest decimal that reads back as f > 0, without the point; *exponent is the
- * power of ten of the first. */
+/* The digits of the shortest decimal that reads back as f > 0, without the point. *exponent is the
+ * power of ten of the first digit. */
 static void shortest_digits(double f, char digits[24], int *exponent)
 {
     char text[40];
@@ -208,7 +208,7 @@ static bool jinja_print_read_number(const struct jtext *f, size_t *at, int *out)
     return any && *out < 10000;
 }
 
-/* Reads a conversion after its '%'. */
+/* Reads a conversion, after its '%'. */
 static bool read_conversion(struct jrun *r, const struct jtext *f, size_t *at,
                             struct conversion *out)
 {

@@ -73,7 +73,7 @@ static bool jinja_run_assign(struct jrun *r, struct jscope *s, const struct jnod
     return ok;
 }
 
-/* Runs a list with its output caught as a text. */
+/* Runs a list of nodes and captures its output as a text. */
 static enum flow capture(struct jrun *r, struct jscope *s, const struct jnode *first,
                          struct jvalue *out)
 {
@@ -86,7 +86,7 @@ static enum flow capture(struct jrun *r, struct jscope *s, const struct jnode *f
     return flow;
 }
 
-/* The filters of a block, over what the block printed. */
+/* Applies a block's filters to what the block printed. */
 static bool filter_captured(struct jrun *r, struct jscope *s, const struct jnode *filters,
                             const struct jvalue *caught, struct jvalue *out)
 {
@@ -151,7 +151,7 @@ static enum flow run_for(struct jrun *r, struct jscope *s, const struct jnode *n
     *loop = (struct jloop){.v = items, .n = n_items};
     const struct jvalue handle = {.type = JV_LOOP, .u.loop = loop};
     const struct jname *name = jname_find(r->tpl, "loop", 4);
-    bool completed = false; /* some pass came to the end of the body: `else` goes by that */
+    bool completed = false; /* true once the body has run to its end; decides whether `else` runs */
     for (; loop->index0 < n_items; loop->index0++) {
         struct jscope *inner = jscope_new(r, s);
         if (inner == NULL || !jsteps(r, 1)) return FLOW_FAILED;
@@ -238,7 +238,8 @@ static enum flow run_list(struct jrun *r, struct jscope *s, const struct jnode *
     return flow;
 }
 
-/* The value of a macro's parameter: by place, by name, by default, or undefined. */
+/* The value of a macro's parameter: given by position or by name, else the default, else undefined.
+ */
 static bool bind_param(struct jrun *r, struct jscope *s, const struct jnode *param, size_t i,
                        const struct jargs *args, size_t *n_named)
 {
@@ -280,7 +281,7 @@ static bool set_vars(struct jrun *r, struct jscope *s)
     for (size_t i = 0; i < r->n_vars; i++) {
         const struct jinja_var *v = &r->vars[i];
         const struct jname *name = jname_find(r->tpl, v->name, strlen(v->name));
-        if (name == NULL) continue; /* the template never asks for it */
+        if (name == NULL) continue; /* the template never reads this variable */
         struct jvalue value = jnone();
         const struct jtext text = {.p = v->text, .n = v->n_text};
         bool ok = true;

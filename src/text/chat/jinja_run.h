@@ -1,4 +1,4 @@
-/* Scopes, and running the nodes of a template. Only jinja*.c includes this. Failures as in
+/* Scopes, and running the nodes of a template. Included only by jinja*.c. Failures as in
  * jinja_value.h. */
 #ifndef SHOAL_TEXT_CHAT_JINJA_RUN_H
 #define SHOAL_TEXT_CHAT_JINJA_RUN_H

@@ -1,5 +1,5 @@
-/* Python's string operations: characters, case, blanks, finding, replacing. They keep the marks of
- * bytes. */
+/* Python's string operations: characters, case, blanks, finding, replacing. Each keeps the mark
+ * that says which bytes a user made. */
 #include "text/chat/jinja_value.h"
 
 #include "base/utf8.h"
@@ -55,8 +55,8 @@ static bool add_case(struct jbuild *b, uint32_t c, enum jcase how, bool user)
     return jbuild_add(b, bytes, user ? ONES : NULL, at);
 }
 
-/* A sigma is final when a cased letter stands before it and none behind it, case-ignorable
- * characters left out (Unicode, table 3-17). Nothing before `low` counts. */
+/* A sigma is final if a cased letter comes before it and none after it; case-ignorable characters
+ * are skipped (Unicode, table 3-17). Characters before `low` do not count. */
 static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end)
 {
     size_t step, i = at;
@@ -77,7 +77,7 @@ static bool final_sigma(const struct jtext *t, size_t low, size_t at, size_t end
     return true;
 }
 
-/* True where a word begins for the `title` filter: after one of -, blanks, ( { [ <. */
+/* Whether the `title` filter begins a new word after c: one of - ( { [ < or a blank. */
 static bool breaks_word(uint32_t c)
 {
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jspace(c);
@@ -87,8 +87,8 @@ bool jcased(struct jrun *r, const struct jtext *t, enum jcase how, struct jvalue
 {
     struct jbuild b;
     jbuild_init(&b, r);
-    bool start = true; /* the next character begins what gets a capital */
-    size_t low = 0;    /* where what is lowered as one begins */
+    bool start = true; /* the next character becomes a capital */
+    size_t low = 0;    /* start of the part whose case is mapped together */
     size_t step;
     if (!jsteps(r, t->n / 4)) return false;
     for (size_t i = 0; i < t->n; i += step) {
@@ -135,7 +135,7 @@ bool jstrip(struct jrun *r, const struct jtext *t, const struct jtext *chars, bo
     return jtext_cut(r, t, from, to, out);
 }
 
-/* An empty `old` stands before every character and at the end. */
+/* An empty `old` matches before every character and at the end. */
 static bool weave(struct jbuild *b, const struct jtext *t, const struct jtext *new, int64_t count)
 {
     size_t at = 0;
@@ -169,7 +169,7 @@ bool jreplace(struct jrun *r, const struct jtext *t, const struct jtext *old,
     return jbuild_cut(&b, t, at, t->n) && jbuild_end(&b, out);
 }
 
-/* Length of the line end at `at`, 0 when there is none. */
+/* The length of the line end at `at`; 0 if there is none. */
 static size_t line_end(const struct jtext *t, size_t at)
 {
     size_t step;
@@ -184,7 +184,7 @@ bool jsplit_lines(struct jrun *r, const struct jtext *t, bool keep_ends, struct 
 {
     size_t n = 0, start = 0;
     struct jvalue *v = NULL;
-    for (int pass = 0; pass < 2; pass++) { /* counts, then cuts */
+    for (int pass = 0; pass < 2; pass++) { /* the first pass counts, the second cuts */
         n = start = 0;
         for (size_t i = 0; i < t->n;) {
             const size_t end = line_end(t, i);

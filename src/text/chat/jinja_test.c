@@ -87,7 +87,8 @@ TEST(test_ne)
     return true;
 }
 
-/* Ordered with at least one of the bits that `wanted` has: 1 less, 2 equal, 4 greater. */
+/* Whether the order of both values is one of `wanted`, a set of bits: 1 less, 2 equal, 4 greater.
+ */
 static bool ordered(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
                     unsigned wanted, struct jvalue *out)
 {
@@ -138,7 +139,7 @@ TEST(test_sameas)
     return true;
 }
 
-/* str.islower and str.isupper: some cased character, and none of the other case. */
+/* str.islower and str.isupper: at least one cased character, and none of the other case. */
 static bool all_of_case(struct jrun *r, const struct jvalue *self, enum jinja_case how,
                         struct jvalue *out)
 {

@@ -1,11 +1,11 @@
-/* The escapes of a string in a template: Python's, but for \N. */
+/* The escapes of string literals in a template: those of Python except \N. */
 #include "text/chat/jinja_parse.h"
 
 #include "base/utf8.h"
 
 #include <string.h>
 
-/* Up to `max` digits of the base at s; *value is what they say. Returns how many there are. */
+/* Reads up to `max` digits of the base at s into *value. Returns the number of digits. */
 static size_t digits(const char *s, size_t n, size_t max, unsigned base, uint32_t *value)
 {
     size_t i = 0;
@@ -29,7 +29,7 @@ static char simple_escape(char c)
     return p == NULL ? '\0' : TO[p - FROM];
 }
 
-/* Decodes the escape at s (a backslash and more) into out; returns the length of the escape, 0 on
+/* Decodes the escape at s (a backslash and more) into out. Returns the escape's length; 0: a
  * failure. */
 static size_t unescape_one(const char *s, size_t n, char out[4], size_t *n_out)
 {
@@ -51,7 +51,7 @@ static size_t unescape_one(const char *s, size_t n, char out[4], size_t *n_out)
     } else if (c == 'N' || n < 2) {
         return 0;
     } else {
-        out[(*n_out)++] = '\\'; /* an unknown escape stands for itself */
+        out[(*n_out)++] = '\\'; /* an unknown escape is kept as it is */
         return 1;
     }
     if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return 0;

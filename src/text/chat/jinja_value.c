@@ -12,8 +12,8 @@ enum { CHUNK_BYTES = 1 << 16 };
 
 struct jchunk {
     struct jchunk *next;
-    size_t at, n; /* bytes used of, and behind this head */
-    char pad[40]; /* the bytes behind start on a cache line */
+    size_t at, n; /* bytes used and available after this header */
+    char pad[40]; /* makes the bytes after it start on a cache line */
 };
 
 _Static_assert(sizeof(struct jchunk) % 16 == 0, "arena memory is aligned");
@@ -29,7 +29,8 @@ void *jarena_get(struct jarena *a, size_t n_bytes)
         const struct status st = mem_alloc(&fresh, 1, sizeof *fresh + n, "template values");
         if (status_failed(&st)) return NULL;
         fresh->n = n;
-        const bool alone = c != NULL && n == want; /* keep filling the old one */
+        const bool alone = c != NULL && n == want; /* a chunk of its own for one large value;
+                                                      keep filling the old chunk */
         fresh->next = alone ? c->next : c;
         if (alone) {
             c->next = fresh;
@@ -253,7 +254,7 @@ bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jv
     return true;
 }
 
-/* The pair of a key, or NULL. Failures count as NULL and show in the run. */
+/* The pair of a key, or NULL. NULL also after a failure, which the run records. */
 static struct jpair *jinja_value_pair_of(struct jrun *r, const struct jdict *d,
                                          const struct jvalue *key)
 {
@@ -418,7 +419,7 @@ bool jequal(struct jrun *r, const struct jvalue *a, const struct jvalue *b, bool
         return ok;
     default:
         *out = a->u.seq == b->u.seq;
-        return true; /* the same thing */
+        return true; /* the same object */
     }
 }
 

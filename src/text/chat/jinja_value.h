@@ -1,4 +1,4 @@
-/* Values of a running template, their memory and operations. Only jinja*.c includes this. Values
+/* The values of a running template, their memory and operations. Included only by jinja*.c. Values
  * live in the arena of the run and never change, except namespaces and iterators. All functions are
  * Local. They return false (or NULL) after a failure, and run->st keeps the first one:
  * STATUS_REQUEST for a mistake of the template or a limit, STATUS_MEMORY. */
@@ -45,7 +45,7 @@ enum jvalue_type {
 
 struct jtext {
     const char *p;             /* borrowed or in the arena */
-    const unsigned char *user; /* [n]: 1 where a user made the byte; NULL: none */
+    const unsigned char *user; /* [n]: 1 for a byte made by a user; NULL: none is */
     size_t n;
 };
 
@@ -53,8 +53,8 @@ struct jvalue {
     uint8_t type;  /* enum jvalue_type */
     bool user;     /* NONE, BOOL, INT, FLOAT: came from a user */
     bool markup;   /* TEXT: marked safe; + escapes what is added to it */
-    uint32_t json; /* which JSON value of the request it is (jfrom_json), or, UNDEFINED, which one
-                      lacks the member; 0: none */
+    uint32_t json; /* the number of the request's JSON value (jfrom_json) from which this came
+                      or, for UNDEFINED, that lacks the member; 0: none */
     union {
         bool b;
         int64_t i;
@@ -73,7 +73,7 @@ struct jvalue {
 struct jseq {
     const struct jvalue *v; /* [n] */
     size_t n;
-    size_t at; /* ITERATOR: how many have been taken */
+    size_t at; /* ITERATOR: items already taken */
 };
 
 struct jpair {
@@ -101,8 +101,8 @@ struct jrun;
 
 enum { JFUNCTION_PARAMS = 5 };
 
-/* A filter, test, method or global function. Parameters are bound by place or name; `raw` ones take
- * the arguments as they come. */
+/* A filter, test, method or global function. Arguments are bound to parameters by position or name;
+ * a `raw` function gets them unbound. */
 struct jfunction {
     const char *name;
     bool (*fn)(struct jrun *r, const struct jvalue *self, const struct jvalue *a,
@@ -140,7 +140,7 @@ struct jrun {
     const struct jinja_date *now;
     uint64_t steps;
     unsigned depth;
-    int line;                     /* of the node in work */
+    int line;                     /* line of the current node */
     const struct jinja_var *vars; /* [n_vars], borrowed */
     size_t n_vars;
     uint32_t n_json; /* JSON values read so far */
@@ -151,15 +151,17 @@ struct jrun {
 
 /* ---- jinja_value.c ---- */
 
-/* Local. Keeps the first failure; with the line for templates' mistakes. Always false. */
+/* Local. Records the first failure; for a template's mistake, with the line. Always returns false.
+ */
 bool jfail(struct jrun *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Local. Arena memory or NULL, then with the failure kept. */
+/* Local. Memory of the arena. NULL after a failure, which is recorded. */
 void *jget(struct jrun *r, size_t n, size_t elem_bytes);
 
-/* Local. Counts work; false when the limit is met. */
+/* Local. Counts work. False: the limit is reached. */
 bool jsteps(struct jrun *r, size_t n);
-/* Local. Goes one level down; false at the limit. Every true needs a jleave. */
+/* Local. Enters a nested evaluation. False: the limit is reached. After true the caller must call
+ * jleave. */
 bool jenter(struct jrun *r);
 static inline void jleave(struct jrun *r)
 {
@@ -177,14 +179,15 @@ bool jtext_literal(struct jrun *r, const char *text, struct jvalue *out);
 bool jtext_cut(struct jrun *r, const struct jtext *t, size_t from, size_t to, struct jvalue *out);
 bool jtext_is(const struct jvalue *v, const char *text);
 bool jtext_same(const struct jtext *a, const struct jtext *b);
-/* n ones, for texts that a user made; NULL on failure. */
+/* n ones, for texts made by a user; NULL after a failure. */
 const unsigned char *jones(struct jrun *r, size_t n);
 static inline bool jtext_user(const struct jtext *t, size_t i)
 {
     return t->user != NULL && t->user[i] != 0;
 }
 
-/* Local. Building texts; failures stick in the run, jbuild_end tells. `user` [n] or NULL. */
+/* Local. Builds texts. Failures are recorded in the run, and jbuild_end reports them. `user` is [n]
+ * or NULL. */
 void jbuild_init(struct jbuild *b, struct jrun *r);
 bool jbuild_add(struct jbuild *b, const char *p, const unsigned char *user, size_t n);
 bool jbuild_puts(struct jbuild *b, const char *text, bool user);
@@ -200,7 +203,8 @@ static inline bool jis_seq(const struct jvalue *v)
     return v->type == JV_LIST || v->type == JV_TUPLE || v->type == JV_RANGE;
 }
 
-/* Local. Dictionaries; put replaces. get gives NULL when there is none. */
+/* Local. Dictionaries. jdict_put replaces an existing value; jdict_get returns NULL if there is
+ * none. */
 bool jdict_new(struct jrun *r, size_t capacity, enum jvalue_type type, struct jvalue *out);
 bool jdict_put(struct jrun *r, struct jdict *d, const struct jvalue *key,
                const struct jvalue *value);
@@ -234,14 +238,14 @@ bool jformat(struct jrun *r, const struct jtext *format, const struct jvalue *v,
 
 /* ---- jinja_json.c ---- */
 
-/* Local. The value of a JSON node. It and the values in it are numbered in the order of the text.
- */
+/* Local. The value of a JSON node. It and the values inside it are numbered in the order of the
+ * text. */
 bool jfrom_json(struct jrun *r, const struct js_node *node, struct jvalue *out);
 
 /* ---- jinja_field.c ---- */
 
-/* Local. Fails for v, which came with the request, where the template needs a value like `other`:
- * the sentence names the field. False without a failure when v is no such value. */
+/* Local. Fails if v came with the request and is not the kind of value that the template needs
+ * (like `other`); the sentence names v's field. False without a failure if v is no such value. */
 bool jfail_field(struct jrun *r, const struct jvalue *v, const struct jvalue *other);
 
 /* Local. Whether the template has a variable of this name. */

@@ -23,7 +23,7 @@ struct builder {
     uint32_t accept;
     struct nfa_edge *sorted; /* by `from`; low and high are classes of bytes */
     size_t *edges_of; /* [n_states + 1]: the edges of s are sorted[edges_of[s], edges_of[s + 1]) */
-    bool *lives;      /* [n_states] the end can be reached from it */
+    bool *lives;      /* [n_states] the end can be reached from the state */
     uint32_t *seen;   /* [n_states] the last round in which the state was met */
     uint32_t *stack;  /* [n_states] */
     uint32_t round;
@@ -60,7 +60,7 @@ static void sort_edges(const struct nfa *n, bool by_from, const bool *lives, siz
     starts[n->n_states] = n_sorted;
 }
 
-/* Finds the states that reach the end, by going backwards from it. */
+/* Finds the states from which the end can be reached, going backwards from the end. */
 static void find_living(struct builder *b)
 {
     size_t n_stack = 0;
@@ -131,7 +131,7 @@ static struct status automaton_reserve(struct builder *b)
     return status_ok();
 }
 
-/* Sorts the set. Many are in order as they are. */
+/* Sorts the set. Many sets are sorted already. */
 static void sort_set(struct builder *b)
 {
     size_t n_ordered = 1, n_levels = 1;
@@ -143,7 +143,8 @@ static void sort_set(struct builder *b)
     nfa_spend(b->n, b->n_set * n_levels);
 }
 
-/* *out = the state of the set, which is not empty; made now if there is none. */
+/* *out = the automaton's state for the set, which is not empty. Makes the state if there is none.
+ */
 static struct status state_of_set(struct builder *b, uint16_t *out)
 {
     struct dfa *d = b->d;

@@ -31,8 +31,8 @@ size_t added_set_init(struct added_set *s, struct added_token *tokens, size_t n_
     return n_tokens;
 }
 
-/* The first token in [low, high) whose byte at `depth` is at least `byte`; all share what is before
- * depth, and those that end there come first. */
+/* The first token in [low, high) whose byte at `depth` is at least `byte`. All of these tokens
+ * share the bytes before depth, and tokens that end at depth come first. */
 static size_t lower_bound(const struct added_set *s, size_t low, size_t high, size_t depth,
                           int byte)
 {
@@ -57,9 +57,10 @@ static size_t n_user(const unsigned char *user, size_t n)
     return count;
 }
 
-/* The longest token that starts at `at`, or NULL. A special token partly made by a user leaves its
- * place to the next shorter one, so that no user takes a token from the text around; one wholly
- * made by a user is returned, for it hides what it covers wherever special tokens are plain. */
+/* The longest token that starts at `at`, or NULL. If a special token was made partly by a user, the
+ * next shorter token is tried, so that a user's text cannot consume text of the template. A special
+ * token made wholly by a user is returned: where special tokens are plain text, it hides the tokens
+ * inside it. */
 static const struct added_token *longest_at(const struct added_set *s, const struct added_walk *w,
                                             size_t at)
 {
@@ -122,8 +123,8 @@ void added_walk_init(struct added_walk *w, const char *text, size_t n, bool pars
     *w = (struct added_walk){.text = text, .n = n, .token_id = -1, .parse_special = parse_special};
 }
 
-/* The next token that counts; false at the end. As in the reference, a token that does not count
- * still hides the tokens inside it. */
+/* Finds the next token that counts. False: there is none. As in the reference library, a token that
+ * does not count still hides the tokens inside it. */
 static bool added_find(const struct added_set *s, struct added_walk *w,
                        const struct added_token **token, size_t *start, size_t *end)
 {
@@ -170,7 +171,7 @@ bool added_next(const struct added_set *s, struct added_walk *w, struct added_pi
         if (!found) return false;
     }
     *out = (struct added_piece){.id = w->token_id};
-    w->emitted = w->token_end; /* may go back, into blanks that a token before swallowed */
+    w->emitted = w->token_end; /* may go back into blanks that an earlier token included */
     w->token_id = -1;
     return true;
 }

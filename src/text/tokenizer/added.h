@@ -19,7 +19,7 @@ struct added_token {
     bool normalized;  /* its normalized content is searched for in the normalized text */
 };
 
-/* Tokens that are searched for together. */
+/* Tokens that are searched for at the same time. */
 struct added_set {
     struct added_token *tokens; /* borrowed, sorted by content, no two alike */
     size_t n_tokens;
@@ -45,15 +45,15 @@ struct added_walk {
     size_t token_end;          /* where the waiting token ends */
     int32_t token_id;          /* the piece to return next, after the plain one; -1: none */
     bool parse_special;
-    const unsigned char *user; /* borrowed, [n], set after init: a special token that touches a
-                                * byte marked 1 is plain text; NULL: no byte is marked */
+    const unsigned char *user; /* borrowed, [n], set after init: a special token that contains a
+                                  byte marked 1 is plain text; NULL: no byte is marked */
 };
 
 /* Local. Starts a walk over n bytes. parse_special false: special tokens are plain text. */
 void added_walk_init(struct added_walk *w, const char *text, size_t n, bool parse_special);
 
-/* Local. The next piece in the order of the text, never empty; false at the end. Of the tokens that
- * are found the leftmost comes first, and of those the longest. */
+/* Local. The next piece in the order of the text, never empty; false at the end. The leftmost token
+ * wins, and of several there the longest. */
 bool added_next(const struct added_set *s, struct added_walk *w, struct added_piece *out);
 
 #endif

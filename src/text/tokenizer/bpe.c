@@ -69,7 +69,7 @@ void bpe_add_merge(struct bpe *b, int32_t left, int32_t right, int32_t result)
     b->n_merges++;
 }
 
-/* The id that the merge of this rank makes. */
+/* The id that the merge of this rank gives. */
 static int32_t result_of(const struct bpe *b, uint32_t rank)
 {
     return b->by_result ? (int32_t)rank : b->merged[rank];
@@ -118,7 +118,7 @@ static uint64_t heap_pop(uint64_t *heap, size_t *n)
     return top;
 }
 
-/* Puts the pair that begins at `at` on the heap when it can merge. */
+/* Pushes the pair that begins at `at` onto the heap if it can merge. */
 static void bpe_push_pair(const struct bpe *b, size_t *n_heap, int32_t at)
 {
     const int32_t next = b->symbols[at].next;
@@ -128,7 +128,7 @@ static void bpe_push_pair(const struct bpe *b, size_t *n_heap, int32_t at)
     heap_push(b->heap, n_heap, (uint64_t)m->rank << 32 | (uint32_t)at);
 }
 
-/* Fills b->symbols with the ids of the bytes; returns how many. */
+/* Fills b->symbols with the ids of the bytes; returns their number. */
 static size_t byte_symbols(const struct bpe *b, const char *piece, size_t n)
 {
     size_t n_symbols = 0;
@@ -154,9 +154,9 @@ static bool fall_back(const struct bpe *b, const char *character, size_t n, stru
     return true;
 }
 
-/* Fills b->symbols with the ids of the characters; returns how many. The id of an unknown character
- * is put once the next character is known, and, as in the reference, after characters that became
- * bytes. */
+/* Fills b->symbols with the ids of the characters; returns their number. The id of an unknown
+ * character is added only when the next character is known and, as in the reference library, after
+ * characters that became bytes. */
 static size_t char_symbols(const struct bpe *b, const char *piece, size_t n)
 {
     size_t n_symbols = 0, step;
@@ -188,8 +188,9 @@ static size_t first_symbols(const struct bpe *b, const char *piece, size_t n)
     return n_symbols;
 }
 
-/* Merges pairs in the order of the heap. An entry may be stale: as in the reference it still counts
- * if the pair that is now at its position makes the same token, even by a merge of another rank. */
+/* Merges pairs in the order of the heap. An entry may be stale: as in the reference library it
+ * still counts if the pair now at its position gives the same token, even by a merge of another
+ * rank. */
 static void merge_all(const struct bpe *b, size_t n_symbols)
 {
     size_t n_heap = 0;

@@ -1,5 +1,6 @@
-/* The 256 printable characters that stand for bytes in byte-level vocabularies (GPT-2's table):
- * printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on. */
+/* The 256 printable characters that represent bytes in byte-level vocabularies (GPT-2's table):
+ * printable Latin-1 characters represent themselves, and the other 68 bytes are U+0100 and the
+ * characters after it. */
 #ifndef SHOAL_TEXT_TOKENIZER_BYTE_ALPHABET_H
 #define SHOAL_TEXT_TOKENIZER_BYTE_ALPHABET_H
 

@@ -1,4 +1,4 @@
-/* tokenizer.json's "decoder" into rules, and the rules for single tokens. */
+/* Reads tokenizer.json's "decoder" into rules, and applies the rules for single tokens. */
 #include "text/tokenizer/decoder.h"
 
 #include "text/grammar/json_read.h"
@@ -167,17 +167,17 @@ static int decoder_hex_digit(char c)
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-/* The byte that "<0xE9>" is, or -1. */
+/* The byte that a token like "<0xE9>" means, or -1. */
 static int fallback_byte(const char *token, size_t n)
 {
     if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
     const int high =
-        token[3] == '+' ? 0 : decoder_hex_digit(token[3]); /* as the reference reads it */
+        token[3] == '+' ? 0 : decoder_hex_digit(token[3]); /* as the reference library reads it */
     const int low = decoder_hex_digit(token[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* One step from `in` to the end of `out`. */
+/* Applies one step to `in` and appends the result to out. */
 static struct status decoder_run_step(struct decoder_step *s, const char *in, size_t n,
                                       struct strbuf *out)
 {
@@ -193,7 +193,7 @@ struct status decoder_token(struct decoder *d, const char *token, size_t n, stru
 {
     static const struct replacer NONE;
     struct replacer blank = NONE;
-    if (d->kind == DECODER_METASPACE) { /* not owned here: nothing to free */
+    if (d->kind == DECODER_METASPACE) { /* belongs to the tokenizer: nothing to free */
         char space[] = " ";
         blank = (struct replacer){
             .find = d->blank, .n_find = d->n_blank, .content = space, .n_content = 1};

@@ -14,7 +14,7 @@
 
 enum decoder_kind {
     DECODER_BYTE_LEVEL, /* printable characters stand for bytes */
-    DECODER_METASPACE,  /* one character stands for the blank; the first token loses its blank */
+    DECODER_METASPACE,  /* one character represents the blank; the first token loses its blank */
     DECODER_CHAIN,      /* Replace and Strip on tokens, ByteFallback, Fuse, Strip on the text */
 };
 
@@ -36,12 +36,12 @@ struct decoder {
     enum decoder_kind kind;
     struct decoder_step steps[DECODER_STEPS_MAX]; /* on each token by itself */
     size_t n_steps;
-    bool byte_fallback; /* <0xE9> is a byte; a run of them is text, or one U+FFFD each */
+    bool byte_fallback; /* <0xE9> is a byte; a run of such tokens is text, or one U+FFFD each */
     bool fused;
     struct decoder_strip front; /* of the whole text */
     char blank[4];              /* METASPACE: the character, [n_blank] */
     size_t n_blank;
-    bool keeps_first; /* METASPACE: the first token has no blank put there by the encoder */
+    bool keeps_first; /* METASPACE: the encoder adds no blank before the first token */
 };
 
 /* Local. Reads the JSON node; `what` names the file. Errors: STATUS_INPUT names the rule that is
@@ -49,13 +49,13 @@ struct decoder {
 struct status decoder_init(struct decoder *d, const struct js_node *node, const char *what);
 void decoder_fini(struct decoder *d);
 
-/* Local. Appends the text of a token of n bytes by itself; not for BYTE_LEVEL. *byte: the byte that
- * it means to ByteFallback, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
+/* Local. Appends the text of a single token of n bytes; not for BYTE_LEVEL. *byte: the byte that
+ * ByteFallback reads in the token, or -1. Errors: STATUS_MEMORY, STATUS_REQUEST. */
 struct status decoder_token(struct decoder *d, const char *token, size_t n, struct strbuf *out,
                             int *byte);
 
-/* Local. How many of the n bytes the strip removes from the front, given that it has removed *taken
- * characters; *taken then counts these, too. */
+/* Local. The number of the n bytes that the strip removes from the front, after it has removed
+ * *taken characters before; adds the characters removed now to *taken. */
 size_t decoder_strip_front(const struct decoder_strip *s, const char *text, size_t n,
                            size_t *taken);
 

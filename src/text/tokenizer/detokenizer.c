@@ -1,4 +1,4 @@
-/* Bytes of tokens into whole UTF-8 sequences. */
+/* Turns the bytes of tokens into whole UTF-8 sequences. */
 #include "text/tokenizer/detokenizer.h"
 
 #include "base/utf8.h"
@@ -19,7 +19,8 @@ void detokenizer_fini(struct detokenizer *d)
     strbuf_fini(&d->run);
 }
 
-/* One more byte: the sequence held so far ends, goes on, or breaks off before it. */
+/* Takes one more byte: it completes or continues the sequence held so far, or the sequence breaks
+ * off before it. */
 static void feed_byte(struct detokenizer *d, char byte, struct strbuf *out)
 {
     d->held[d->n_held++] = byte;
@@ -37,7 +38,7 @@ static void feed_byte(struct detokenizer *d, char byte, struct strbuf *out)
     }
 }
 
-/* Appends text, less what the decoder takes from the front. */
+/* Appends text without the part that the decoder strips from the front. */
 static void detokenizer_put(struct detokenizer *d, const struct tokenizer *t, const char *text,
                             size_t n, struct strbuf *out)
 {
@@ -46,7 +47,7 @@ static void detokenizer_put(struct detokenizer *d, const struct tokenizer *t, co
     strbuf_add(out, text + from, n - from);
 }
 
-/* Ends the run of bytes. */
+/* Ends a run of byte-fallback tokens. */
 static void put_run(struct detokenizer *d, const struct tokenizer *t, struct strbuf *out)
 {
     const struct strbuf *run = &d->run;
@@ -76,7 +77,7 @@ static struct status feed_run(struct detokenizer *d, char byte)
     return status_ok();
 }
 
-/* The first token of a Metaspace decoder: the blanks that the encoder put there go. */
+/* Appends the first token of a Metaspace decoder without the blanks that the encoder added. */
 static void put_first(const struct tokenizer *t, const struct token_info *info, struct strbuf *out)
 {
     size_t step;
@@ -129,7 +130,9 @@ const char *detokenizer_pending(const struct detokenizer *d, const struct tokeni
 struct status detokenizer_flush(struct detokenizer *d, const struct tokenizer *t,
                                 struct strbuf *out)
 {
-    if (d->n_held > 0) strbuf_puts(out, REPLACEMENT); /* a beginning of one sequence: one part */
+    if (d->n_held > 0)
+        strbuf_puts(out, REPLACEMENT); /* the held bytes begin one sequence: one
+                                          U+FFFD */
     put_run(d, t, out);
     d->n_held = 0;
     d->n_stripped = 0;

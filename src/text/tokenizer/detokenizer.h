@@ -1,6 +1,6 @@
-/* Token ids to text, piece by piece, in whole UTF-8 sequences. All pieces joined are the text that
- * the tokenizers library decodes from the same ids without special tokens. Called by the lead for
- * every running request. */
+/* Turns token ids into text, piece by piece, in whole UTF-8 sequences. All pieces joined are the
+ * text that the tokenizers library decodes from the same ids without special tokens. Called by the
+ * lead for every running request. */
 #ifndef SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 #define SHOAL_TEXT_TOKENIZER_DETOKENIZER_H
 
@@ -15,7 +15,7 @@ struct detokenizer {
     bool begun;           /* a token with text has been fed */
     bool run_broken;      /* the run is no UTF-8, whatever follows */
     unsigned char n_held; /* byte level: 0..3 bytes that may still become a UTF-8 sequence */
-    char held[4];         /* [n_held]; an ill-formed maximal part becomes one U+FFFD */
+    char held[4];         /* [n_held]; each ill-formed maximal part becomes one U+FFFD */
     size_t n_stripped;    /* characters taken from the front of the text */
     struct strbuf run;    /* owned: bytes of byte-fallback tokens: text, or one U+FFFD each */
     size_t n_run_valid;   /* how many of its first bytes are whole sequences */
@@ -30,9 +30,9 @@ void detokenizer_fini(struct detokenizer *d);
 struct status detokenizer_feed(struct detokenizer *d, const struct tokenizer *t, int32_t id,
                                struct strbuf *out);
 
-/* Local. The whole UTF-8 sequences [*n] that a flush would append now, borrowed. Only later tokens
- * decide whether they are text, but a stop string may end in them. While tokens are fed that
- * complete no text, each result begins with the one before. */
+/* Local. The whole UTF-8 sequences [*n] that a flush would append now; borrowed. Whether they are
+ * text is decided only by later tokens, but a stop string may already end in them. While the tokens
+ * fed complete no text, each result begins with the result before. */
 const char *detokenizer_pending(const struct detokenizer *d, const struct tokenizer *t, size_t *n);
 
 /* Local. Ends the text: appends the bytes that were held back, as text or U+FFFD. The state is then

@@ -1,4 +1,4 @@
-/* Running the steps, one after the other over the whole text. */
+/* Runs the steps, one after the other, each over the whole text. */
 #include "text/tokenizer/normalizer.h"
 
 #include "base/mem.h"
@@ -43,10 +43,10 @@ static bool any_user(const struct work *w, size_t start, size_t end)
     return w->in->user != NULL && end > start && memchr(w->in->user + start, 1, end - start);
 }
 
-/* The end of the piece that starts at `from`: a run of ASCII before ASCII, or one ASCII character
- * and the other characters after it, which may compose with it. An ASCII character composes with
- * nothing before it, so pieces are normalized one by one. Without marks of users a piece may be
- * long. */
+/* The end of the piece that starts at `from`: a run of ASCII that ends before another ASCII
+ * character, or one ASCII character and the other characters after it, which may compose with it.
+ * An ASCII character composes with nothing before it, so pieces can be normalized separately.
+ * Without users' marks a piece may be long. */
 static size_t form_piece(const struct normal_text *in, size_t from)
 {
     size_t to = from;

@@ -42,7 +42,7 @@ struct normal_text {
     const char *bytes;         /* borrowed: the caller's, then the normalizer's scratch */
     const unsigned char *user; /* [n]: 1 where a user made the byte; NULL: not asked for */
     size_t n;
-    bool at_start; /* its first character comes from the first of the whole text */
+    bool at_start; /* its first character comes from the first character of the whole text */
 };
 
 /* Local. Reads the JSON node (NULL or null: no steps); `what` names the file. Errors: STATUS_INPUT
@@ -50,9 +50,9 @@ struct normal_text {
 struct status normalizer_init(struct normalizer *z, const struct js_node *node, const char *what);
 void normalizer_fini(struct normalizer *z);
 
-/* Local. Normalizes well-formed UTF-8 as the tokenizers library does. Characters that a step makes
- * of the template's and a user's bytes count as the user's. The result is valid until the next
- * call. Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is hit. */
+/* Local. Normalizes well-formed UTF-8 as the tokenizers library does. A character made from bytes
+ * of both the template and a user counts as the user's. The result is valid until the next call.
+ * Errors: STATUS_MEMORY; STATUS_REQUEST when a pattern's match limit is hit. */
 struct status normalizer_run(struct normalizer *z, struct normal_text *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer.json's "normalizer" into steps. */
+/* Reads tokenizer.json's "normalizer" into steps. */
 #include "text/tokenizer/normalizer.h"
 
 #include "base/mem.h"

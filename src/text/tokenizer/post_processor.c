@@ -1,4 +1,4 @@
-/* tokenizer.json's "post_processor": which ids stand before and behind a text. */
+/* Reads tokenizer.json's "post_processor": the ids that are put before and after a text. */
 #include "text/tokenizer/tokenizer_private.h"
 
 #include "base/mem.h"
@@ -21,7 +21,7 @@ static struct status post_processor_push(struct token_list *l, int32_t id)
     return status_ok();
 }
 
-/* Appends the ids that a template's {"SpecialToken": {"id": name}} stands for. */
+/* Appends the ids that {"SpecialToken": {"id": name}} of a template means. */
 static struct status special_ids(const struct tokenizer *t, const struct js_node *template,
                                  const struct js_node *piece, struct token_list *out)
 {
@@ -45,7 +45,7 @@ static struct status special_ids(const struct tokenizer *t, const struct js_node
     return status_ok();
 }
 
-/* Nests the templates: prefix goes before the prefix that is there, suffix behind the suffix. */
+/* Nests templates: `prefix` goes before the existing prefix, `suffix` after the existing suffix. */
 static struct status wrap(struct tokenizer *t, const struct token_list *prefix,
                           const struct token_list *suffix)
 {

@@ -1,4 +1,4 @@
-/* Running the steps: every step turns a list of spans into a finer one. */
+/* Runs the steps: each turns a list of spans into a finer list. */
 #include "text/tokenizer/pretokenizer.h"
 
 #include "base/mem.h"
@@ -17,7 +17,7 @@ static struct status span_add(struct span_list *l, size_t start, size_t end)
     return status_ok();
 }
 
-/* The part of a split that is not put into the list yet. */
+/* A split in progress: the last piece is not in the list yet, because it may grow. */
 struct splitting {
     struct span_list *out;
     enum split_behavior behavior;
@@ -33,7 +33,7 @@ static struct status close_piece(struct splitting *s)
     return status_ok();
 }
 
-/* True when the next part belongs to the open piece. */
+/* Whether the next part joins the open piece. */
 static bool joins(const struct splitting *s, bool delimiter)
 {
     switch (s->behavior) {
@@ -83,7 +83,7 @@ static struct status split_span(struct pretoken_step *step, const char *text, st
     return close_piece(&s);
 }
 
-/* Copies a span, its blanks replaced. */
+/* Copies a span with its blanks replaced. */
 static void replace_blanks(const char *text, size_t n, const struct json_metaspace *m,
                            struct strbuf *to)
 {
@@ -96,7 +96,7 @@ static void replace_blanks(const char *text, size_t n, const struct json_metaspa
     }
 }
 
-/* True when a blank is put before a span of n bytes. */
+/* Whether a blank is added before a span of n bytes. */
 static bool prepends(const struct pretoken_step *step, const char *text, size_t n, bool first)
 {
     if (text[0] == ' ') return false;
@@ -106,7 +106,7 @@ static bool prepends(const struct pretoken_step *step, const char *text, size_t 
     return m->prepend == JSON_PREPEND_ALWAYS || (m->prepend == JSON_PREPEND_FIRST && first);
 }
 
-/* Copies the spans into one text, blanks put in or replaced. */
+/* Copies the spans into one text, with blanks added or replaced. */
 static struct status rewrite(const struct pretoken_step *step, const char *text, bool at_start,
                              const struct span_list *in, struct strbuf *to, struct span_list *out)
 {
@@ -140,7 +140,7 @@ struct status pretokenizer_cut(struct pretokenizer *p, const char *text, size_t 
         p->spans = p->before;
         p->before = in;
         p->spans.n = 0;
-        if (p->steps[i].kind != PRETOKEN_SPLIT) { /* there is one such step at most */
+        if (p->steps[i].kind != PRETOKEN_SPLIT) { /* at most one step is of this kind */
             strbuf_clear(&p->text);
             TRY(rewrite(&p->steps[i], *cut, at_start, &in, &p->text, &p->spans));
             *cut = p->text.data != NULL ? p->text.data : text;

@@ -1,4 +1,4 @@
-/* tokenizer.json's "pre_tokenizer" into steps. */
+/* Reads tokenizer.json's "pre_tokenizer" into steps. */
 #include "text/tokenizer/pretokenizer.h"
 
 #include "text/grammar/json_read.h"

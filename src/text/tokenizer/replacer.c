@@ -1,4 +1,4 @@
-/* Literal texts by memmem, patterns by the pattern's own walk. */
+/* Finds literal texts by memmem, and patterns by the pattern's own walk. */
 #include "text/tokenizer/replacer.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* Knuth-Morris-Pratt for every stop string side by side. */
+/* Runs Knuth-Morris-Pratt for every stop string at the same time. */
 #include "text/tokenizer/stop.h"
 
 #include "base/mem.h"
@@ -10,8 +10,8 @@ struct stop_string {
     char *bytes;       /* owned */
     uint32_t *borders; /* owned, [n]: length of the longest proper border of bytes[0..i] */
     size_t n;
-    size_t matched; /* how many bytes of it the text ends with */
-    size_t peeked;  /* the same, with the peeked bytes after the text */
+    size_t matched; /* the number of its first bytes with which the text ends */
+    size_t peeked;  /* the same for the text with the peeked bytes after it */
 };
 
 struct stop_matcher {
@@ -91,15 +91,16 @@ void stop_destroy(struct stop_matcher **m)
     mem_free(m);
 }
 
-/* With how many first bytes of s the text ends after one more byte; before it was `matched`. */
+/* The number of first bytes of s with which the text ends after one more byte; `matched` is the
+ * number before it. */
 static size_t match_next(const struct stop_string *s, size_t matched, char byte)
 {
     while (matched > 0 && s->bytes[matched] != byte) matched = s->borders[matched - 1];
     return s->bytes[matched] == byte ? matched + 1 : matched;
 }
 
-/* Moves every string on by one byte of text. Returns the length of the longest one that ends here
- * (0: none); *n_keep is how many bytes at the text's end may begin a stop string. */
+/* Advances every string by one byte of text. Returns the length of the longest string that ends
+ * here (0: none). *n_keep: the bytes at the text's end that may begin a stop string. */
 static size_t stop_advance(struct stop_matcher *m, char byte, size_t *n_keep)
 {
     size_t n_match = 0;

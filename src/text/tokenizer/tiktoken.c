@@ -17,7 +17,7 @@ static int base64_digit(char c)
     return at != NULL ? (int)(at - DIGITS) : -1;
 }
 
-/* Appends the bytes that n characters of base64 mean; false when they mean none. */
+/* Decodes n characters of base64 and appends the bytes. False: they are not base64. */
 static bool base64_decode(const char *text, size_t n, struct strbuf *out)
 {
     if (n == 0 || n % 4 != 0) return false;
@@ -84,7 +84,8 @@ static struct status next_rank(struct rank_walk *w, uint64_t *rank, bool *found)
     return strbuf_status(&w->bytes);
 }
 
-/* The vocabulary, an object {token: rank}; *n_ranks of them, from 0 on. */
+/* Writes the vocabulary, an object {token: rank}, and sets *n_ranks. Ranks must count from 0
+ * without gaps. */
 static struct status tiktoken_put_ranks(struct rank_walk *w, struct strbuf *key, struct strbuf *out,
                                         uint64_t *n_ranks)
 {
@@ -132,7 +133,7 @@ static void put_special(const struct js_node *named, uint64_t id, bool first, st
                   special ? "true" : "false");
 }
 
-/* Refuses a tokenizer class of a family whose pre-tokenizer is not known. */
+/* Refuses the tokenizer class of a family whose pre-tokenizer is unknown. */
 static struct status check_class(const struct js_node *config)
 {
     const char *name = js_string(js_get(config, "tokenizer_class"), NULL);
