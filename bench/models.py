@@ -1,177 +1,142 @@
 #!/usr/bin/env python3
-"""Writes the models of the benchmark: random weights as GGUF files, which shoal and llama.cpp both read.
+"""Writes the models of the benchmark: random weights in files that shoal reads, and llama.cpp where it can.
 
 usage: models.py FOLDER [--shapes A,B,C,D] [--types F16,Q8_0,Q4_0]
 
-Writes FOLDER/<shape>.<type>.gguf (C in F16 takes 2.7 GB). A file that exists is kept. Weights are normal, with
-a spread that keeps activations near 1; the same weights are rounded to each type. Matrices have the
-file's type, embedding and head included; norms and routers are F32, as llama.cpp keeps them.
-The tokenizer is a vocabulary of the right size and nothing more. Needs numpy and gguf.
+Writes FOLDER/<shape>.<type>.gguf; for the types fp8 and int4 a Hugging Face folder FOLDER/<shape>.<type>. What exists is
+kept. Shapes A to D take F16, Q8_0, Q4_0, E Q8_0 and Q4_0, G MXFP4, F and H fp8, int4 and Q4_0 (F in fp8 takes 13 GB, H
+18 GB). Weights are normal with mean 0, with a spread that keeps activations near 1; the same weights are rounded to
+each type. In GGUF matrices have the file's type, embedding and head included; norms and routers are F32, as llama.cpp
+keeps them; with MXFP4 all but experts, in F and H embedding and head are BF16, as they are published.
+GGUF's tokenizer is a vocabulary of the right size and nothing more. Memory stays below 300 MB. Needs numpy and gguf.
 """
 import argparse
+import math
 import pathlib
+import shutil
 
-import gguf
-import numpy as np
+import models_gguf
+import models_hf
+from models_weights import Tensor
 
-# A SmolLM2-135M, B TinyLlama-1.1B, C like Qwen3-MoE, D like Mixtral
+LATENT = dict(arch="deepseek2", layers=2, dense_layers=1, width=7168, head_dim=128, rotary=64, q_rank=1536,
+              kv_rank=512, ffn=18432, expert_ffn=2048, chosen=8, vocab=32000, tied=False, embed=1.0)
+# A SmolLM2-135M, B TinyLlama-1.1B, C like Qwen3-MoE, D like Mixtral; layers as wide as those of E Qwen3-235B,
+# F DeepSeek-V3, G gpt-oss-120b, H Kimi-K2
 SHAPES = {
     "A": dict(arch="llama", layers=30, width=576, heads=9, kv_heads=3, head_dim=64, ffn=1536, vocab=49152,
               tied=True, rope=1e5),
     "B": dict(arch="llama", layers=22, width=2048, heads=32, kv_heads=4, head_dim=64, ffn=5632, vocab=32000,
               tied=False, rope=1e4),
-    "C": dict(arch="qwen3moe", layers=16, width=1024, heads=16, kv_heads=4, head_dim=64, ffn=384, vocab=32000,
-              tied=False, rope=1e6, experts=64, chosen=8),
-    "D": dict(arch="llama", layers=12, width=1024, heads=16, kv_heads=4, head_dim=64, ffn=3584, vocab=32000,
-              tied=False, rope=1e6, experts=8, chosen=2),
+    "C": dict(arch="qwen3moe", layers=16, width=1024, heads=16, kv_heads=4, head_dim=64, ffn=384, expert_ffn=384,
+              vocab=32000, tied=False, rope=1e6, experts=64, chosen=8),
+    "D": dict(arch="llama", layers=12, width=1024, heads=16, kv_heads=4, head_dim=64, ffn=3584, expert_ffn=3584,
+              vocab=32000, tied=False, rope=1e6, experts=8, chosen=2),
+    "E": dict(arch="qwen3moe", layers=3, width=4096, heads=64, kv_heads=4, head_dim=128, ffn=1536, expert_ffn=1536,
+              vocab=32000, tied=False, rope=1e6, experts=128, chosen=8, embed=1.0),
+    "F": dict(**LATENT, heads=128, experts=256, groups=8, groups_chosen=4, routed_scale=2.5, rope=1e4),
+    "G": dict(arch="gpt-oss", layers=4, width=2880, heads=64, kv_heads=8, head_dim=64, ffn=2880, expert_ffn=2880,
+              vocab=32000, tied=False, rope=150000.0, experts=128, chosen=4, window=128, embed=1.0),
+    "H": dict(**LATENT, heads=64, experts=384, groups=1, groups_chosen=1, routed_scale=2.827, rope=5e4),
 }
-CONTEXT = 2048
-TYPES = {"F16": gguf.GGMLQuantizationType.F16, "Q8_0": gguf.GGMLQuantizationType.Q8_0,
-         "Q4_0": gguf.GGMLQuantizationType.Q4_0}
-BLOCK = 32  # elements that share a scale in Q8_0 and Q4_0
+NORM, BIAS = 0.1, 0.02  # spread of norms around 1 and of biases around 0
 
 
-def as_f16(x):
-    return x.astype(np.float16).view(np.uint8)
+def matrix(name, dims, gain=1.0, role="matrix"):
+    return Tensor(name + ".weight", dims, role, gain / math.sqrt(dims[-1]))
 
 
-def as_q8_0(x):
-    """Blocks of an f16 scale and 32 signed codes; the largest magnitude becomes 127."""
-    blocks = x.reshape(-1, BLOCK)
-    scale = np.abs(blocks).max(axis=1) / 127
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-    out = np.empty((len(blocks), 2 + BLOCK), np.uint8)
-    out[:, :2] = scale.astype(np.float16).view(np.uint8).reshape(-1, 2)
-    out[:, 2:] = np.rint(blocks * inverse[:, None]).astype(np.int8).view(np.uint8)
-    return out.reshape(*x.shape[:-1], -1)
+def norm(name, n):
+    return Tensor(name + ".weight", (n,), "vector", NORM, 1.0)
 
 
-def as_q4_0(x):
-    """Blocks of an f16 scale and 32 codes of 4 bits with the offset 8: byte i holds element i in its low half
-    and element i + 16 in its high half. The element of largest magnitude becomes -8."""
-    blocks = x.reshape(-1, BLOCK)
-    peak = blocks[np.arange(len(blocks)), np.abs(blocks).argmax(axis=1)]
-    scale = peak / -8
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
-    codes = np.clip(np.floor(blocks * inverse[:, None] + 8.5), 0, 15).astype(np.uint8)
-    out = np.empty((len(blocks), 2 + BLOCK // 2), np.uint8)
-    out[:, :2] = scale.astype(np.float16).view(np.uint8).reshape(-1, 2)
-    out[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
-    return out.reshape(*x.shape[:-1], -1)
+def bias(name, *dims):
+    return Tensor(name + ".bias", dims, "vector", BIAS)
 
 
-ENCODE = {"F16": as_f16, "Q8_0": as_q8_0, "Q4_0": as_q4_0}
+def attention(s, p, into):
+    """The heads, and their way back to the residual stream with the gain `into`."""
+    d, hd = s["width"], s["head_dim"]
+    q, kv = s["heads"] * hd, s["kv_heads"] * hd
+    has_bias = s["arch"] == "gpt-oss"
+    for name, n in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
+        yield matrix(p + name, (n, d))
+        if has_bias:
+            yield bias(p + name, n)
+    if s["arch"] == "qwen3moe":
+        yield norm(p + "attn_q_norm", hd)
+        yield norm(p + "attn_k_norm", hd)
+    yield matrix(p + "attn_output", (d, q), into)
+    if has_bias:
+        yield bias(p + "attn_output", d)
+        yield Tensor(p + "attn_sinks.weight", (s["heads"],), "vector", 1.0)
+
+
+def latent_attention(s, p, into):
+    d, hd, heads = s["width"], s["head_dim"], s["heads"]
+    yield matrix(p + "attn_q_a", (s["q_rank"], d))
+    yield norm(p + "attn_q_a_norm", s["q_rank"])
+    yield matrix(p + "attn_q_b", (heads * (hd + s["rotary"]), s["q_rank"]))
+    yield matrix(p + "attn_kv_a_mqa", (s["kv_rank"] + s["rotary"], d))
+    yield norm(p + "attn_kv_a_norm", s["kv_rank"])
+    yield matrix(p + "attn_kv_b", (heads * 2 * hd, s["kv_rank"]))
+    yield matrix(p + "attn_output", (d, heads * hd), into)
+
+
+def dense_ffn(s, p, into):
+    d, f = s["width"], s["ffn"]
+    yield matrix(p + "ffn_gate", (f, d))
+    yield matrix(p + "ffn_up", (f, d))
+    yield matrix(p + "ffn_down", (d, f), into)
+
+
+def experts(s, p, into):
+    d, e, f = s["width"], s["experts"], s["expert_ffn"]
+    has_bias = s["arch"] == "gpt-oss"
+    yield matrix(p + "ffn_gate_inp", (e, d), 1.0, "router")
+    if has_bias:
+        yield bias(p + "ffn_gate_inp", e)
+    for name, dims, gain in (("ffn_gate_exps", (e, f, d), 1.0), ("ffn_up_exps", (e, f, d), 1.0),
+                             ("ffn_down_exps", (e, d, f), into)):
+        yield matrix(p + name, dims, gain, "expert")
+        if has_bias:
+            yield bias(p + name, e, dims[1])
+    if s["arch"] == "deepseek2":
+        yield bias(p + "exp_probs_b", e)
+        yield matrix(p + "ffn_gate_shexp", (f, d))
+        yield matrix(p + "ffn_up_shexp", (f, d))
+        yield matrix(p + "ffn_down_shexp", (d, f), into)
 
 
 def tensors(s):
-    """(name, shape, kind): kind is None for norms and routers, else the matrix's fan-in scale."""
-    d, hd, n_layers = s["width"], s["head_dim"], s["layers"]
-    q, kv, f = s["heads"] * hd, s["kv_heads"] * hd, s["ffn"]
-    into = 1 / np.sqrt(2 * n_layers)  # of what is added to the residual stream
-    yield "token_embd.weight", (s["vocab"], d), 1
-    for i in range(n_layers):
+    """The model's tensors with GGUF's names."""
+    d, into = s["width"], 1 / math.sqrt(2 * s["layers"])
+    vocab = (s["vocab"], d)
+    yield Tensor("token_embd.weight", vocab, "embed", s.get("embed", 1 / math.sqrt(d)))
+    for i in range(s["layers"]):
         p = f"blk.{i}."
-        yield p + "attn_norm.weight", (d,), None
-        yield p + "attn_q.weight", (q, d), 1
-        yield p + "attn_k.weight", (kv, d), 1
-        yield p + "attn_v.weight", (kv, d), 1
-        if s["arch"] == "qwen3moe":
-            yield p + "attn_q_norm.weight", (hd,), None
-            yield p + "attn_k_norm.weight", (hd,), None
-        yield p + "attn_output.weight", (d, q), into
-        yield p + "ffn_norm.weight", (d,), None
-        if "experts" in s:
-            e = s["experts"]
-            yield p + "ffn_gate_inp.weight", (e, d), None
-            yield p + "ffn_gate_exps.weight", (e, f, d), 1
-            yield p + "ffn_up_exps.weight", (e, f, d), 1
-            yield p + "ffn_down_exps.weight", (e, d, f), into
-        else:
-            yield p + "ffn_gate.weight", (f, d), 1
-            yield p + "ffn_up.weight", (f, d), 1
-            yield p + "ffn_down.weight", (d, f), into
-    yield "output_norm.weight", (d,), None
+        yield norm(p + "attn_norm", d)
+        yield from (latent_attention if s["arch"] == "deepseek2" else attention)(s, p, into)
+        yield norm(p + ("post_attention_norm" if s["arch"] == "gpt-oss" else "ffn_norm"), d)
+        yield from (experts if "experts" in s and i >= s.get("dense_layers", 0) else dense_ffn)(s, p, into)
+    yield norm("output_norm", d)
     if not s["tied"]:
-        yield "output.weight", (s["vocab"], d), 1
+        yield matrix("output", vocab, 1.0, "embed")
 
 
-def values(seed, index, shape, scale):
-    rng = np.random.default_rng([seed, index])
-    if scale is None and len(shape) == 1:
-        return 1 + 0.1 * rng.standard_normal(shape, dtype=np.float32)
-    if scale is None:
-        return rng.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
-    x = rng.standard_normal(shape, dtype=np.float32)
-    x *= np.float32(scale / np.sqrt(shape[-1]))
-    return x
-
-
-def add_header(w, s):
-    w.add_context_length(CONTEXT)
-    w.add_embedding_length(s["width"])
-    w.add_block_count(s["layers"])
-    w.add_feed_forward_length(s["ffn"])
-    w.add_head_count(s["heads"])
-    w.add_head_count_kv(s["kv_heads"])
-    w.add_key_length(s["head_dim"])
-    w.add_value_length(s["head_dim"])
-    w.add_rope_dimension_count(s["head_dim"])
-    w.add_rope_freq_base(s["rope"])
-    w.add_layer_norm_rms_eps(1e-5)
-    w.add_vocab_size(s["vocab"])
-    if "experts" in s:
-        w.add_expert_count(s["experts"])
-        w.add_expert_used_count(s["chosen"])
-    if s["arch"] == "qwen3moe":
-        w.add_expert_feed_forward_length(s["ffn"])
-
-
-def byte_alphabet():
-    """Byte-level BPE's letter for each byte: itself where it prints, else one from 256 on."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (b for b in range(256) if b not in plain)
-    letters = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
-    return [letters[b] for b in range(256)]
-
-
-def add_tokenizer(w, n):
-    """An end token, the bytes, and as many pairs of bytes as the vocabulary has room for."""
-    letters = byte_alphabet()
-    pairs = [(a, b) for a in letters for b in letters][:n - 257]
-    tokens = ["<end>", *letters, *(a + b for a, b in pairs)]
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("gpt-2")
-    w.add_token_list(tokens)
-    w.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (n - 1))
-    w.add_token_merges([f"{a} {b}" for a, b in pairs])
-    w.add_bos_token_id(0)
-    w.add_eos_token_id(0)
-    w.add_add_bos_token(False)
-
-
-def write(path, shape, kind):
+def write(folder, shape, kind):
+    """Returns the path. Nothing stands there until all is written."""
+    is_folder = kind in models_hf.QUANTIZATION
+    path = folder / (f"{shape}.{kind}" if is_folder else f"{shape}.{kind}.gguf")
+    part = path.with_name(path.name + ".part")
+    if path.exists():
+        return path
+    if part.is_dir():
+        shutil.rmtree(part)
     s = SHAPES[shape]
-    part = path.with_suffix(".part")
-    w = gguf.GGUFWriter(part, s["arch"])
-    add_header(w, s)
-    add_tokenizer(w, s["vocab"])
-    plan = list(tensors(s))
-    for name, dims, scale in plan:
-        raw = gguf.GGMLQuantizationType.F32 if scale is None else TYPES[kind]
-        elems, n_bytes = gguf.GGML_QUANT_SIZES[raw]
-        size = int(np.prod(dims)) // elems * n_bytes
-        if scale is None:
-            w.add_tensor_info(name, dims, np.dtype(np.float32), size)
-        else:
-            w.add_tensor_info(name, (*dims[:-1], dims[-1] // elems * n_bytes), np.dtype(np.uint8), size, raw)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_ti_data_to_file()
-    for index, (_, dims, scale) in enumerate(plan):
-        x = values(ord(shape), index, dims, scale)
-        w.write_tensor_data(x if scale is None else ENCODE[kind](x))
-    w.close()
+    (models_hf if is_folder else models_gguf).write(part, s, list(tensors(s)), kind, ord(shape))
     part.rename(path)
+    return path
 
 
 def main():
@@ -183,10 +148,9 @@ def main():
     a.folder.mkdir(parents=True, exist_ok=True)
     for shape in a.shapes.split(","):
         for kind in a.types.split(","):
-            path = a.folder / f"{shape}.{kind}.gguf"
-            if not path.exists():
-                write(path, shape, kind)
-            print(f"{path}: {path.stat().st_size / 1e9:.3f} GB", flush=True)
+            path = write(a.folder, shape, kind)
+            files = path.iterdir() if path.is_dir() else [path]
+            print(f"{path}: {sum(f.stat().st_size for f in files) / 1e9:.3f} GB", flush=True)
 
 
 if __name__ == "__main__":

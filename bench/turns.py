@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Two programs take turns with the same work, so that both meet the same minutes of the machine.
 
-usage: turns.py [--work decode1,prefill512,...] [--pairs 11] [--turn-seconds 1] [--max-wait 60] [--again 3]
-                [--json FILE] FIRST SECOND
+usage: turns.py [--work decode1,decode8,decode32,decode128,decode512,prefill512,prefill4096]
+                [--pairs 11] [--turn-seconds 1] [--max-wait 60] [--again 3] [--json FILE] FIRST SECOND
 
 FIRST and SECOND are commands that answer lines as `shoal bench --turns` does: two builds, two files, or
     "shoal bench --turns --quiet --model M.h5 --threads 2 --max-model-len 1024"
@@ -30,11 +30,21 @@ from quiet import Quiet  # noqa: E402
 # prompt, output (0: as many as make a turn long enough), concurrency; the phase whose rate counts
 WORK = {
     "decode1": (16, 0, 1, "decode"),
+    "decode8": (16, 0, 8, "decode"),
     "decode32": (16, 0, 32, "decode"),
+    "decode128": (1, 4, 128, "decode"),
+    "decode512": (1, 4, 512, "decode"),
     "prefill512": (512, 1, 1, "prefill"),
+    "prefill4096": (4096, 1, 1, "prefill"),
 }
+USUAL_WORK = ["decode1", "decode32", "prefill512"]
 OUTPUT_LEAST, OUTPUT_MOST, CALIBRATION = 5, 400, 9
-CONTEXT = 512 + OUTPUT_MOST
+
+
+def longest(work):
+    """Tokens of the longest sequence of a work."""
+    prompt, output, _, _ = WORK[work]
+    return prompt + (output or OUTPUT_MOST)
 
 
 def children(pid):
@@ -174,7 +184,7 @@ def words(text):
 
 
 def add_arguments(parser):
-    parser.add_argument("--work", type=words, default=list(WORK))
+    parser.add_argument("--work", type=words, default=USUAL_WORK)
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--turn-seconds", type=float, default=1.0)
     parser.add_argument("--max-wait", type=float, default=60.0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """llama.cpp's side of a comparison: answers lines of stdin as `shoal bench --turns` does.
 
-usage: llama_turns.py MODEL.gguf --threads N [--context N]
+usage: llama_turns.py MODEL.gguf --threads N [--step-tokens N]
 
     PROMPT OUTPUT CONCURRENCY   one repetition; a line of JSON with seconds, tokens and steps of its prefill and of
                                 its decoding
@@ -22,9 +22,6 @@ import time
 import llama_cpp
 import llama_cpp.llama_cpp as ll
 
-STEP_TOKENS = 512  # rows of one llama_decode, as shoal's default
-
-
 def token(i, position, vocab):
     """As bench_token of shoal bench."""
     m = 0xFFFFFFFF
@@ -35,7 +32,7 @@ def token(i, position, vocab):
 
 
 class Peer:
-    def __init__(self, path, n_threads, context):
+    def __init__(self, path, n_threads, step_tokens):
         self.quiet = ll.llama_log_callback(lambda level, text, user: None)
         ll.llama_log_set(self.quiet, None)
         ll.llama_backend_init()
@@ -45,24 +42,26 @@ class Peer:
         if not self.model:
             sys.exit(f"{path}: llama.cpp cannot load it")
         self.vocab = ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(self.model))
-        self.n_threads, self.context = n_threads, context
-        self.contexts = {}
-        self.batch = ll.llama_batch_init(STEP_TOKENS, 0, 1)
+        self.n_threads, self.step_tokens = n_threads, step_tokens
+        self.room, self.context = (0, 0), None
+        self.batch = ll.llama_batch_init(step_tokens, 0, 1)
 
-    def context_for(self, n_seqs):
-        """One context for each concurrency, with room for `context` tokens in every sequence."""
-        if n_seqs not in self.contexts:
+    def context_for(self, n_seqs, length):
+        """A context for so many sequences with room for `length` tokens each. There is one at a time: it is kept
+        while the concurrency stays and its room is enough."""
+        if self.room[0] != n_seqs or self.room[1] < length:
+            if self.context is not None:
+                ll.llama_free(self.context)
             p = ll.llama_context_default_params()
-            p.n_ctx = self.context * n_seqs
-            p.n_batch = p.n_ubatch = STEP_TOKENS
+            p.n_ctx = length * n_seqs
+            p.n_batch = p.n_ubatch = self.step_tokens
             p.n_seq_max = n_seqs
             p.n_threads = p.n_threads_batch = self.n_threads
             p.no_perf = True
-            ctx = ll.llama_init_from_model(self.model, p)
-            if not ctx:
-                sys.exit(f"llama.cpp cannot make a context for {n_seqs} sequences of {self.context} tokens")
-            self.contexts[n_seqs] = ctx
-        return self.contexts[n_seqs]
+            self.room, self.context = (n_seqs, length), ll.llama_init_from_model(self.model, p)
+            if not self.context:
+                sys.exit(f"llama.cpp cannot make a context for {n_seqs} sequences of {length} tokens")
+        return self.context
 
     def decode(self, ctx, rows):
         """rows: (token, position, sequence, wants logits)."""
@@ -79,19 +78,20 @@ class Peer:
                 ll.llama_get_logits_ith(ctx, i)[0]  # waits until they are there
 
     def repeat(self, prompt, output, n_seqs):
-        ctx = self.context_for(n_seqs)
+        ctx = self.context_for(n_seqs, prompt + output)
         ll.llama_memory_clear(ll.llama_get_memory(ctx), False)
         rows = [(token(s, t, self.vocab), t, s, t + 1 == prompt) for s in range(n_seqs) for t in range(prompt)]
         steps = [[(token(s, prompt + t, self.vocab), prompt + t, s, True) for s in range(n_seqs)]
                  for t in range(output - 1)]
         since, cpu_since = time.perf_counter(), time.process_time()
-        for at in range(0, len(rows), STEP_TOKENS):
-            self.decode(ctx, rows[at:at + STEP_TOKENS])
+        for at in range(0, len(rows), self.step_tokens):
+            self.decode(ctx, rows[at:at + self.step_tokens])
         middle, cpu_middle = time.perf_counter(), time.process_time()
         for step in steps:
-            self.decode(ctx, step)
+            for at in range(0, n_seqs, self.step_tokens):
+                self.decode(ctx, step[at:at + self.step_tokens])
         end, cpu_end = time.perf_counter(), time.process_time()
-        n_steps = (len(rows) + STEP_TOKENS - 1) // STEP_TOKENS
+        n_steps = -(-len(rows) // self.step_tokens)
         return {"prompt": prompt, "output": output, "concurrency": n_seqs, "repetition": {
             "wall_s": end - since, "requests": n_seqs, "output_tokens": n_seqs * output,
             "prefill": {"seconds": middle - since, "cpu_seconds": cpu_middle - cpu_since, "steps": n_steps,
@@ -100,7 +100,7 @@ class Peer:
                        "tokens": n_seqs * len(steps)}}}
 
     def score(self, ids):
-        ctx = self.context_for(1)
+        ctx = self.context_for(1, len(ids))
         ll.llama_memory_clear(ll.llama_get_memory(ctx), False)
         self.decode(ctx, [(t, i, 0, True) for i, t in enumerate(ids)])
         out = []
@@ -121,17 +121,17 @@ class Peer:
         p = ll.llama_context_default_params()
         return {"llama_cpp_python": llama_cpp.__version__, "llama_cpp_commit": commit,
                 "system": ll.llama_print_system_info().decode().strip(), "threads": self.n_threads,
-                "n_batch": STEP_TOKENS, "n_ubatch": STEP_TOKENS, "type_k": p.type_k, "type_v": p.type_v,
-                "flash_attn_type": p.flash_attn_type, "context_per_sequence": self.context}
+                "n_batch": self.step_tokens, "n_ubatch": self.step_tokens, "type_k": p.type_k, "type_v": p.type_v,
+                "flash_attn_type": p.flash_attn_type}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("--threads", type=int, required=True)
-    p.add_argument("--context", type=int, default=1024)
+    p.add_argument("--step-tokens", type=int, default=512, help="rows of one llama_decode, as of shoal's steps")
     a = p.parse_args()
-    peer = Peer(a.model, a.threads, a.context)
+    peer = Peer(a.model, a.threads, a.step_tokens)
     for line in sys.stdin:
         words = line.split()
         if words[0] == "about":

@@ -2,12 +2,13 @@
 """Runs shoal and llama.cpp turn by turn on the same models and the same work, and prints ratios.
 
 usage: peers.py --shoal build/release/shoal --python VENV/bin/python --models FOLDER --out FOLDER
-                [--shapes A,B,C,D] [--formats f16,...] [--threads 1,2] [--work decode1,decode32,prefill512]
+                [--shapes A,B,C,D] [--formats f16,...] [--threads 1,2] [--work decode1,decode32,prefill512,...]
                 [--pairs 11] [--paired-turns 3] [--turn-seconds 1] [--max-wait 60] [--again 3]
                 [--kernels avx2]
        peers.py --table FOLDER/peers.json
 
 FOLDER holds the files of models.py; checkpoints that are missing are made beside them. VENV has llama-cpp-python.
+Prompts are one step, and one llama_decode, however long; works are the rows of WORK in turns.py.
 Both programs hold their model and wait; each turn is one repetition, every pair in the other order than the one
 before. Before each turn a quiet machine is waited for (--max-wait seconds), and a turn that others disturbed
 is done again (--again times, then it stays and is marked). Rates are tokens a second of wall time; for one
@@ -30,7 +31,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 from quiet import Quiet  # noqa: E402
-from turns import CONTEXT, OUTPUT_MOST, WORK, Worker, add_arguments, interval, turns_of, words  # noqa: E402
+from turns import WORK, Worker, add_arguments, interval, longest, turns_of, words  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 
@@ -40,8 +41,9 @@ HERE = pathlib.Path(__file__).parent
 FORMATS = {
     "f16": {"gguf": "F16", "file": "f16", "make": ["convert", "{gguf}", "{out}"]},
     "bf16": {"gguf": "F16", "file": "bf16", "make": ["convert", "--dtype", "bf16", "{gguf}", "{out}"]},
-    "int8": {"gguf": "Q8_0", "file": "int8.keep", "make": ["convert", "--quantized", "keep", "{gguf}", "{out}"]},
-    "int4": {"gguf": "Q4_0", "file": "int4.keep", "make": ["convert", "--quantized", "keep", "{gguf}", "{out}"]},
+    "int8": {"gguf": "Q8_0", "file": "int8.keep", "make": ["convert", "{gguf}", "{out}"]},
+    "int4": {"gguf": "Q4_0", "file": "int4.keep", "make": ["convert", "{gguf}", "{out}"]},
+    "mxfp4": {"gguf": "MXFP4", "file": "mxfp4.keep", "make": ["convert", "{gguf}", "{out}"]},
     "int8-policy": {"gguf": "Q8_0", "file": "int8", "from": "f16",
                     "make": ["quantize", "{source}", "{out}", "--format", "int8"]},
     "int4-policy": {"gguf": "Q4_0", "file": "int4", "from": "f16",
@@ -63,6 +65,18 @@ def machine(shoal, n_threads):
     run = subprocess.run([shoal, "bench", "--machine", "--threads", str(n_threads), "--json", "-"], check=True,
                          capture_output=True, text=True)
     return json.loads(run.stdout)["machine"][-1]
+
+
+def room(works):
+    """shoal's flags: sequences, the longest one, and KV blocks of 64 tokens for the work that needs most of them."""
+    blocks = max(WORK[w][2] * -(-longest(w) // 64) for w in works)
+    return ["--concurrency", max(WORK[w][2] for w in works), "--max-model-len", max(longest(w) for w in works),
+            "--kv-blocks", blocks]
+
+
+def step_tokens(works):
+    """Rows of a step: shoal's default of 512, or more where a longer prompt is to be one step."""
+    return max(512, *(WORK[w][0] for w in works))
 
 
 class Comparison:
@@ -108,12 +122,11 @@ class Comparison:
     def run_row(self, shape, name, n_threads):
         gguf, h5 = self.checkpoint(shape, name)
         row = {"shape": shape, "format": name, "threads": n_threads, "work": {}}
-        most = max(WORK[w][2] for w in self.a.work)
         workers = {
             "shoal": Worker([self.a.shoal, "bench", "--turns", "--quiet", "--model", h5, "--threads", n_threads,
-                             "--prompt-lengths", 512, "--output-lengths", OUTPUT_MOST, "--concurrency", most]),
-            "peer": Worker([self.a.python, HERE / "llama_turns.py", gguf, "--threads", n_threads, "--context",
-                            CONTEXT]),
+                             *room(self.a.work), "--step-tokens", step_tokens(self.a.work)]),
+            "peer": Worker([self.a.python, HERE / "llama_turns.py", gguf, "--threads", n_threads, "--step-tokens",
+                            step_tokens(self.a.work)]),
         }
         row["commands"] = {k: w.command for k, w in workers.items()}
         row["peer"] = workers["peer"].ask("about")
