@@ -14,7 +14,7 @@ enum { READ_BYTES = 1 << 20 };
 
 #define SETTING "--input-part="
 
-/* Parses digits up to `end_char` and moves *text behind it. */
+/* Parses digits up to `end_char` and moves *text past it. */
 static bool parse_count(const char **text, char end_char, uint32_t *out)
 {
     uint32_t value = 0;
@@ -52,7 +52,7 @@ struct scan {
     uint64_t n_lines;
 };
 
-/* Reads the next buffer once this one is used up; s->n is 0 at the end of the file. */
+/* Reads the next buffer when this one is used up. s->n is 0 at the end of the file. */
 static struct status input_part_fill(struct scan *s)
 {
     if (s->at < s->n) return status_ok();
@@ -69,7 +69,7 @@ static struct status input_part_fill(struct scan *s)
     return status_ok();
 }
 
-/* Moves to the first line start at or behind byte `cut` and counts the line ends on the way. */
+/* Moves to the first line start at or after byte `cut`, and counts the line ends on the way. */
 static struct status go_to_line(struct scan *s, uint64_t cut)
 {
     while (s->offset + 1 < cut) { /* line ends before byte cut - 1 */
@@ -97,7 +97,7 @@ static struct status go_to_line(struct scan *s, uint64_t cut)
     }
 }
 
-/* A long line may move the part's start behind the cut of its end: the part is empty then. */
+/* A long line may move the part's start past the cut of its end; the part is then empty. */
 static struct status find(struct scan *s, struct input_part *part)
 {
     const uint64_t first = input_part_cut(part->size, part->index, part->n);

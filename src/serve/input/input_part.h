@@ -27,7 +27,7 @@ struct input_part {
  */
 bool input_part_parse(const char *text, struct input_part *out);
 
-/* Local. Sets the other members; reads the file up to `end` to count lines. Errors: STATUS_USAGE
+/* Local. Fills the other members; reads the file up to `end` to count lines. Errors: STATUS_USAGE
  * (not a regular file), STATUS_INPUT, STATUS_IO, STATUS_MEMORY. */
 struct status input_part_find(const char *path, struct input_part *part);
 
@@ -35,8 +35,8 @@ struct status input_part_find(const char *path, struct input_part *part);
  * from 1; n + 1 gives the end of the last part. */
 uint64_t input_part_cut(uint64_t size, uint32_t index, uint32_t n);
 
-/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. It has the byte
- * range too, so that no job resumes over another cut. */
+/* Local. Appends the journal's setting of a part, "--input-part=K/N ...", to `out`. It contains the
+ * byte range too, so that no job resumes with another cut. */
 void input_part_setting(const struct input_part *part, struct strbuf *out);
 
 /* Local. Reads the part back from a journal's settings; false when they have none. *at, *n_bytes:

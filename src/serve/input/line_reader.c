@@ -147,7 +147,7 @@ static struct status line_reader_make_room(struct line_reader *r)
     return status_ok();
 }
 
-/* Reads some bytes behind `end`. *waiting: none can be read now. */
+/* Reads some bytes after `end`. *waiting: nothing can be read now. */
 static struct status line_reader_fill(struct line_reader *r, bool may_block, bool *waiting)
 {
     *waiting = false;
@@ -214,7 +214,8 @@ static void skip_byte_order_mark(struct line_reader *r)
     r->offset += 3;
 }
 
-/* An endless line from a device or a pipe must not keep the caller from draining. */
+/* Whether skipping has taken long: an endless line from a device or a pipe must not keep the caller
+ * from draining. */
 static bool skips_for_long(const struct line_reader *r, uint64_t since)
 {
     return !r->is_regular && r->skipping && r->offset - since > SKIPPED_MAX;

@@ -50,7 +50,7 @@ struct status line_reader_check(const struct line_reader *r);
 /* Local. Bytes read so far, from the start of the part. */
 uint64_t line_reader_offset(const struct line_reader *r);
 
-/* Local. Size of the input, or of its part, in bytes; 0 when it is not a regular file. */
+/* Local. Size of the input, or of its part, in bytes; 0 if it is not a regular file. */
 uint64_t line_reader_size(const struct line_reader *r);
 
 /* Local. True when opening the path again reads the same lines from the start: a regular file, but

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The largest table beside a file: 16 MiB. */
+/* The largest table in memory once a file may be used: 16 MiB. */
 enum { SLOTS_MAX = 1 << 20 };
 
 static bool is_free(struct id_hash h)
@@ -105,7 +105,7 @@ static struct status id_set_enter(struct id_set *s, struct id_hash h, bool *fres
     return status_ok();
 }
 
-/* The line whose own number the id is, or 0: decimal digits as printf writes them. */
+/* The line number that the id is, in decimal digits as printf writes them; else 0. */
 static uint64_t number_of(const char *id, size_t n)
 {
     uint64_t number = 0;

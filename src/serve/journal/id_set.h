@@ -8,7 +8,7 @@
 
 #include "serve/journal/id_spill.h"
 
-/* A hash table with open addressing and linear probing. All zero: an empty set. */
+/* A hash table with open addressing and linear probing. All zeros: an empty set. */
 struct id_set {
     struct id_hash *slots; /* [n_slots], a power of two; owned */
     size_t n_slots, n;
@@ -19,8 +19,8 @@ struct id_set {
     struct id_spill *spill; /* owned; NULL: nothing was spilled yet */
 };
 
-/* Local. Names the place of the file for many ids: it is made without a name beside `path`, which
- * is borrowed. Call it before the first id. Where the file cannot be written, ids stay in memory
+/* Local. Sets the place of the file for many ids: a file without a name is made beside `path`,
+ * which is borrowed. Call it before the first id. If the file cannot be written, ids stay in memory
  * and a warning says so. */
 void id_set_spill_beside(struct id_set *s, const char *path);
 
@@ -37,7 +37,7 @@ enum { ID_NAME_MAX = 48 };
  * id_set_add. */
 struct status id_set_add_line(struct id_set *s, char name[ID_NAME_MAX]);
 
-/* Local. True when id_set_add_line could name line `line` so. */
+/* Local. Whether id_set_add_line might give line `line` this name. */
 bool id_set_may_name(uint64_t line, const char *id, size_t n);
 
 /* Local. The hash of an id; never ID_HASH_NONE. */

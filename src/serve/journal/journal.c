@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* COMMIT_SHARE: commits take at most one part in so many of the time. */
+/* COMMIT_SHARE: commits take at most this fraction (1 / COMMIT_SHARE) of the time. */
 enum {
     COMMIT_BYTES = 1 << 20,
     COMMIT_MS = 200,
@@ -30,14 +30,14 @@ enum {
 };
 
 struct journal {
-    pthread_mutex_t
-        mutex; /* for the members behind `index`: the watchdog's thread may commit, too */
+    pthread_mutex_t mutex; /* protects the members after `index`, because the watchdog's thread may
+                              commit too */
     int fd;
     char *path;                  /* as given, for sentences; owned */
-    char *target;                /* the file that it leads to; owned */
+    char *target;                /* the file to which it leads; owned */
     struct journal_facts facts;  /* when it was opened */
     struct journal_index *index; /* of the bytes that were there then */
-    struct strbuf gathered;      /* records that wait for their commit */
+    struct strbuf gathered;      /* records waiting for their commit */
     uint64_t end, durable;       /* bytes of the file; bytes that a commit made durable */
     uint64_t last_commit_ns, commit_ns, n_commits;
     uint64_t n_read, n_read_bytes; /* when last committed */
@@ -46,12 +46,12 @@ struct journal {
     struct failpoint *failpoint;
 };
 
-/* A new file that will take the journal's place. */
+/* A new file that will replace the journal. */
 struct journal_rewrite {
     int fd;
     char *path;
     uint64_t end;
-    struct strbuf rows, rest; /* rest: records that stand behind all rows */
+    struct strbuf rows, rest; /* rest: records that come after all rows */
     uint64_t n_partials;
 };
 
@@ -147,7 +147,7 @@ static struct status keep_part(struct journal_rewrite *r, uint64_t line,
     return strbuf_status(&r->rest);
 }
 
-/* Copies what the journal has of a line, unless it is an error row. */
+/* Copies the journal's records of a line, unless the line's row is an error row. */
 static struct status rewrite_line(struct journal *j, struct journal_rewrite *r, uint64_t line,
                                   const struct journal_hit *hit)
 {
@@ -176,7 +176,7 @@ static struct status add_partials(struct journal_rewrite *r)
     return status_ok();
 }
 
-/* Makes the new file durable and renames it to the journal's place. */
+/* Makes the new file durable and renames it to the journal. */
 static struct status rewrite_end(struct journal *j, struct journal_rewrite *r)
 {
     TRY(add_partials(r));
@@ -201,7 +201,8 @@ static void rewrite_fini(struct journal_rewrite *r)
 
 /* ---- opening ---- */
 
-/* Tries for a moment: `shoal status` locks a journal too, to see whether its job runs. */
+/* Locks the journal; tries for a moment, because `shoal status` locks a journal too, to see whether
+ * its job runs. */
 static struct status journal_lock(const struct journal *j)
 {
     const struct timespec pause = {.tv_nsec = 20000000};
@@ -247,7 +248,7 @@ static struct status begin_new(struct journal *j, const struct journal_options *
     return st;
 }
 
-/* Reads an existing journal and cuts off the bytes behind its last whole record. */
+/* Reads an existing journal and cuts off the bytes after its last whole record. */
 static struct status read_existing(struct journal *j)
 {
     TRY(journal_facts_read(j->fd, j->path, &j->facts));
@@ -414,7 +415,7 @@ static struct status commit(struct journal *j, uint64_t n_read, uint64_t n_read_
     j->commit_ns = took_ns > j->commit_ns ? took_ns : j->commit_ns - j->commit_ns / 16;
     j->n_commits++;
     if (status_failed(&st)) {
-        /* a later run must not take these bytes for durable ones */
+        /* a later run must not regard these bytes as durable */
         j->failed = true;
         if (ftruncate(j->fd, (off_t)j->durable) != 0) {
             log_line(LOG_WARN, "journal %s: cannot be cut back to %llu bytes: %s", j->path,

@@ -1,11 +1,12 @@
-/* The journal beside an output file records what of a job is done, so that the same command resumes
- * after any end. It is append-only: records are gathered and made durable together (group commit),
- * and a torn tail is cut off when the file is opened again. Knows lines, rows and tokens as bytes
- * and numbers, not what they mean. Called by the lead. File format: serve/journal/journal_format.h.
+/* The journal beside an output file records how much of a job is done, so that the same command
+ * resumes after any end. It is append-only: records are gathered and made durable together (group
+ * commit), and a torn tail is cut off when the file is opened again. Knows lines, rows and tokens
+ * as bytes and numbers, not their meaning. Called by the lead. File format:
+ * serve/journal/journal_format.h.
  *
- * A resumed output equals that of an uninterrupted run, because a row depends only on its line and
- * on the settings, both are compared here, and an output file is always a prefix of the rows in
- * order. */
+ * A resumed output equals that of an uninterrupted run, for three reasons: a row depends only on
+ * its line and on the settings; both are compared with the journal; an output file is always a
+ * prefix of the rows in order. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_H
 
@@ -19,21 +20,21 @@ struct journal_options {
     const char *path;
     const char *settings;        /* all that changes a row's bytes, as "name=value\n" lines */
     const char *session;         /* describes this run, for `shoal status` */
-    uint64_t input_bytes;        /* of the input file; 0: not known */
+    uint64_t input_bytes;        /* of the input file; 0: unknown */
     bool restart;                /* begin anew: an existing journal is replaced */
-    bool retry_errors;           /* forget the error rows */
+    bool retry_errors;           /* forget the error rows, so that they run again */
     size_t commit_bytes;         /* a commit is due once so many bytes are gathered; 0: 1 MiB */
     struct failpoint *failpoint; /* NULL: none */
 };
 
 /* Local. Opens or makes the journal and locks it; tries the lock for half a second. A new journal,
- * and one without its error rows, is written under another name and renamed to the file that `path`
- * leads to. Errors: STATUS_USAGE (a setting has changed, and is named; another process has the
- * journal; retry_errors without a journal; no regular file stands there), STATUS_INPUT (another
+ * or one whose error rows are removed, is written under another name and renamed to the file that
+ * `path` leads to. Errors: STATUS_USAGE (a setting has changed, and is named; another process has
+ * the journal; retry_errors without a journal; a file that is not regular), STATUS_INPUT (another
  * checkpoint; not a journal of this version), STATUS_IO, STATUS_MEMORY. */
 struct status journal_open(const struct journal_options *options, struct journal **out);
 
-/* Local. Unlocks and closes; gathered records are not written. NULL is accepted. */
+/* Local. Unlocks and closes; gathered records are not written. Accepts NULL. */
 void journal_destroy(struct journal **j);
 
 /* Local. The records that the journal held of a line when it was opened; see journal_index_find. */
@@ -57,7 +58,7 @@ struct status journal_line_changed(const char *input_path, uint64_t line);
 /* Local. Gathers a record. Errors: STATUS_MEMORY. */
 struct status journal_add(struct journal *j, const struct journal_record *r);
 
-/* Local. True when records are gathered. */
+/* Local. Whether records are waiting for a commit. */
 bool journal_is_dirty(const struct journal *j);
 
 /* Local. True when it is time to commit: commit_bytes are gathered, or 200 ms have passed since the

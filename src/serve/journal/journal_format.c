@@ -1,4 +1,4 @@
-/* Record bytes and their checksums; one pass over a journal; settings that differ. */
+/* The bytes of records and their checksums; one pass over a journal; comparing settings. */
 #include "serve/journal/journal_format.h"
 
 #include "base/mem.h"
@@ -52,7 +52,7 @@ struct journal_row journal_row_unpack(const uint64_t values[5])
     return row;
 }
 
-/* The checksum of a frame whose field `checksum` is 0, and of the bytes behind it. */
+/* The checksum of a frame whose field `checksum` is 0, and of the bytes after it. */
 static uint64_t checksum_of(const struct frame *f, const char *bytes, uint64_t offset)
 {
     const uint64_t head = XXH3_64bits_withSeed(f, sizeof *f, offset);
@@ -249,7 +249,7 @@ void journal_facts_fini(struct journal_facts *f)
 
 enum { SHOWN_BYTES = 80 };
 
-/* A name or a value inside the settings; at NULL: not found. */
+/* A name or a value in the settings; at NULL: not found. */
 struct part {
     const char *at;
     size_t n;
@@ -279,7 +279,8 @@ static struct part shown(struct part p)
     return (struct part){p.at, p.n < SHOWN_BYTES ? p.n : SHOWN_BYTES};
 }
 
-/* The first line of `was` whose name `is` lacks; where it lacks none, the order differs. */
+/* The first line of `was` whose name is missing in `is`. If none is missing, only the order
+ * differs. */
 static struct part first_without(const char *was, const char *is)
 {
     for (const char *at = was; *at != '\0';) {

@@ -10,10 +10,11 @@
 #include <assert.h>
 #include <string.h>
 
-/* Slots at first; lines of neighbouring records that are further apart than SPAN_MAX are damage. */
+/* Slots at first. If neighbouring records are more than SPAN_MAX lines apart, the journal is
+ * damaged. */
 enum { SLOTS_FIRST = 1024, SPAN_MAX = 1 << 22 };
 
-/* A line that was not asked for yet; free when line is 0. */
+/* A line that was not requested yet; free if line is 0. */
 struct slot {
     uint64_t line;
     uint64_t row_at; /* offset of its row's record; 0: none */
@@ -28,7 +29,7 @@ struct journal_index {
     bool base_has;
     struct slot *slots; /* [n_slots], a power of two; line l stands in slots[l % n_slots] */
     size_t n_slots;
-    uint64_t line; /* asked for last; lower lines are gone */
+    uint64_t line; /* requested last; lower lines are gone */
     struct journal_hit hit;
 };
 
@@ -87,7 +88,8 @@ static struct status journal_index_grow(struct journal_index *x)
     return status_ok();
 }
 
-/* The slot of a line at or above x->line: lines in [x->line, x->line + n_slots) never collide. */
+/* The slot of line, which is at least x->line. Lines in [x->line, x->line + n_slots) never collide.
+ */
 static struct status journal_index_slot_of(struct journal_index *x, uint64_t line,
                                            struct slot **out)
 {
@@ -104,8 +106,8 @@ static struct status journal_index_slot_of(struct journal_index *x, uint64_t lin
     return status_ok();
 }
 
-/* *out: the answer that a record belongs to; NULL when the record continues one that never began.
- */
+/* *out: the answer to which a record belongs. NULL: the record continues an answer that never
+ * began. */
 static struct status journal_index_part_of(struct slot *s, size_t number, bool begins,
                                            struct journal_part **out)
 {

@@ -1,7 +1,7 @@
-/* Finds what a journal has of each line. Lines are asked for in ascending order, and rows finish
- * nearly in that order, so one pass and the memory of about one window are enough. Sees the bytes
- * that were there when it was made, not those appended later. Called by the lead when a job
- * resumes, by audit and merge, and by journal.c to rewrite a journal. */
+/* Finds the journal's records of each line. Lines are requested in ascending order, and rows finish
+ * nearly in that order, so one pass and the memory of about one window suffice. Sees the bytes that
+ * were there when it was made, not those appended later. Called by the lead when a job resumes, by
+ * audit and merge, and by journal.c to rewrite a journal. */
 #ifndef SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 #define SHOAL_SERVE_JOURNAL_JOURNAL_INDEX_H
 
@@ -36,9 +36,9 @@ struct status journal_index_create(int fd, const char *path, const struct journa
                                    struct journal_index **out);
 void journal_index_destroy(struct journal_index **x);
 
-/* Local. *hit tells what the journal has of line `line`: its row, the saved tokens of its answers,
- * or nothing. Of several rows of a line the first counts. `line` must not be below the line of the
- * last call (assert); the same line may be asked for again. Errors: STATUS_IO, STATUS_MEMORY,
+/* Local. *hit: the journal's records of line `line`: its row, the saved tokens of its answers, or
+ * nothing. Of several rows of a line the first counts. `line` must not be below the line of the
+ * last call (assert); the same line may be requested again. Errors: STATUS_IO, STATUS_MEMORY,
  * STATUS_INPUT when records are more than 4,194,304 lines out of order (damage). */
 struct status journal_index_find(struct journal_index *x, uint64_t line, struct journal_hit *hit);
 

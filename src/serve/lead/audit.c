@@ -1,4 +1,4 @@
-/* Chooses rows, and compares them. */
+/* Chooses random rows of an output and compares them with rows that are computed again. */
 #include "serve/lead/audit.h"
 
 #include "base/log.h"
@@ -47,8 +47,8 @@ static bool repeats_an_id(const struct line *row)
     return memmem(row->text, row->n, code, sizeof code - 1) != NULL;
 }
 
-/* The place in the sample for candidate k, from 0: a new one while the sample is not full, then a
- * random one or NULL. */
+/* The place in the sample for candidate k, from 0: a new place while the sample is not full, later
+ * a random place, or NULL. */
 static struct audit_row *audit_place_of(struct audit *a, uint64_t k)
 {
     if (a->result.n_chosen < a->o.n_rows) return &a->rows[a->result.n_chosen];

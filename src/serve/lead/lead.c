@@ -50,7 +50,7 @@ static struct status count_row(struct lead *l, const struct request *r)
     return strbuf_status(s);
 }
 
-/* When no row of the run is of use, mostly for one reason, says it on stderr too. */
+/* If no row of the run is of use, says on stderr what the first errors were. */
 static void say_all_failed(const struct lead *l)
 {
     const struct lead_rows *rows = &l->rows;
@@ -101,7 +101,7 @@ struct status lead_flush(struct lead *l, bool now)
     return st;
 }
 
-/* Refuses an output that has bytes but no journal to resume from. */
+/* Refuses an output that has bytes but no journal. */
 static struct status refuse_strange_output(const struct lead_options *o)
 {
     struct stat info;

@@ -29,7 +29,7 @@ struct lead_options {
     struct tokenizer *tokenizer;
     const struct chat *chat;  /* the model's chat template; NULL: `messages` are error rows, */
     const char *chat_missing; /* and this sentence says why */
-    struct jinja_date date;   /* what templates take for now */
+    struct jinja_date date;   /* the time that templates see */
     struct request_defaults defaults; /* flags over generation_config.json */
     const int32_t *end_ids;           /* [n_end_ids] tokens that end a sequence with "stop" */
     size_t n_end_ids;
@@ -37,8 +37,8 @@ struct lead_options {
     int32_t max_model_len; /* tokens of a full context */
     int32_t n_replicas;    /* dp */
     int32_t n_groups;      /* pp: microbatch groups in flight */
-    int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks); 0: not known yet,
-                              lead_start says */
+    int32_t n_blocks;      /* KV blocks of each replica's pool, ids [0, n_blocks); 0: unknown
+                              until lead_start */
     struct schedule_flags schedule; /* as serve/schedule/scheduler.h wants them */
     struct lead_flags flags; /* result_cache: never when scoring; off where a row depends on the
                                 batch */
@@ -50,7 +50,7 @@ struct lead_options {
     const char *model_name; /* "model" of OpenAI batch results; NULL: the request's own */
     logits_sink_fn *logits; /* score only; NULL: none are asked for */
     void *logits_user;
-    bool is_dry_run; /* tokens are made up: every row but error rows says so */
+    bool is_dry_run; /* tokens are made up, and every row except error rows says so */
 
     /* the journal (serve/journal/journal.h); journal_path NULL: none, the output is truncated */
     const char *journal_path;
@@ -58,7 +58,8 @@ struct lead_options {
     const char *session;         /* who runs, for `shoal status` */
     size_t commit_bytes;         /* gathered before a commit is due at once; 0: 1 MiB */
     struct failpoint *failpoint; /* tests only; NULL: none */
-    struct file_claims *claims;  /* on the files; once one is lost nothing is written. NULL: none */
+    struct file_claims *claims;  /* claims of the files; once one is lost nothing is written.
+                                    NULL: none */
 
     /* An audit: only the lines that it chose are run, and their rows are compared instead of
      * written. output_path and journal_path are then read by the audit itself. NULL: a job. */
@@ -91,9 +92,9 @@ struct status lead_start(struct lead *lead, int32_t n_blocks);
 struct status lead_next(struct lead *lead, int32_t group, uint64_t step, struct step_plan *plan,
                         bool *done);
 
-/* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas;
- * for an empty plan or an idle replica a result without sequences is accepted, but not needed.
- * Errors: STATUS_BUG when it does not answer the plan, STATUS_IO, STATUS_MEMORY. */
+/* Local. Takes the result of one replica for the last plan of `group`, in any order of replicas.
+ * For an empty plan or an idle replica a result without sequences is accepted, but not required.
+ * Errors: STATUS_BUG when the result does not match the plan, STATUS_IO, STATUS_MEMORY. */
 struct status lead_commit(struct lead *lead, int32_t group, const struct step_result *result);
 
 /* Local. Saves the sampled tokens of unfinished requests in the journal, because the run ends

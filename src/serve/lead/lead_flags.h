@@ -1,4 +1,4 @@
-/* The flags of the lead: what it keeps, resumes and shows (options/flags.h says how a row is read).
+/* The flags of the lead about journals, resuming and display (options/flags.h explains the rows).
  * None changes a byte. */
 #ifndef SHOAL_SERVE_LEAD_LEAD_FLAGS_H
 #define SHOAL_SERVE_LEAD_LEAD_FLAGS_H

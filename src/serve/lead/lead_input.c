@@ -26,7 +26,7 @@ static struct status lead_input_make_request(struct lead *l, const struct line *
     return request_create(&l->rules, line->number, line->text, line->n, out);
 }
 
-/* Puts a row that an earlier run finished. */
+/* Writes a row that an earlier run finished. */
 static struct status lead_input_take_row(struct lead *l, const struct journal_hit *hit)
 {
     const struct id_hash id = {hit->row.id_low, hit->row.id_high};

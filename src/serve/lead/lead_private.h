@@ -1,4 +1,4 @@
-/* The lead's inside, shared by lead.c (rows, journal, results), lead_input.c (lines),
+/* The lead's internals, shared by lead.c (rows, journal, results), lead_input.c (lines),
  * lead_choices.c (several answers to one line) and lead_partial.c (unfinished rows). */
 #ifndef SHOAL_SERVE_LEAD_LEAD_PRIVATE_H
 #define SHOAL_SERVE_LEAD_LEAD_PRIVATE_H
@@ -37,7 +37,8 @@ struct lead {
     struct scheduler *scheduler;
     struct order_window window;
     struct result_cache *results; /* NULL: off */
-    struct request_list parents;  /* lines with several answers, until all are there; owned */
+    struct request_list parents;  /* lines with several answers, until all answers are there;
+                                     owned */
     struct id_set ids;
     struct strbuf row; /* scratch */
     struct progress progress;

@@ -1,4 +1,5 @@
-/* First pass: each part's journal says which part it is. Second pass: all parts, line by line. */
+/* Joins the outputs of a job array. The first pass finds each part's number in its journal; the
+ * second reads all parts line by line. */
 #include "serve/lead/merge.h"
 
 #include "base/file.h"
@@ -96,7 +97,7 @@ static struct status compare_settings(const struct part *a, const struct part *b
     return status_ok();
 }
 
-/* The path of the first part that was given. There must be one. */
+/* The path of the first part that was given. At least one must be there. */
 static const char *first_path(const struct merge *m)
 {
     uint32_t i = 0;
@@ -104,7 +105,8 @@ static const char *first_path(const struct merge *m)
     return m->parts[i].path;
 }
 
-/* The place of the part that a journal's settings name. The first part says how many there are. */
+/* The place of the part that a journal's settings name. The first part determines the number of
+ * parts. */
 static struct status merge_place_of(struct merge *m, const char *path, const char *settings,
                                     struct part **out)
 {
@@ -187,7 +189,7 @@ static void close_part(struct merge *m)
     m->rows = NULL;
 }
 
-/* Refuses a part with rows or bytes that belong to no line, and closes it. */
+/* Refuses a part with left-over rows or bytes that belong to no line, and closes it. */
 static struct status end_part(struct merge *m)
 {
     if (m->at == 0) return status_ok();

@@ -1,4 +1,4 @@
-/* The progress display. */
+/* Shows how far a job is. */
 #include "serve/output/progress.h"
 
 #include "base/clock.h"
@@ -98,7 +98,7 @@ void progress_update(struct progress *p, const struct progress_view *v)
 void progress_end(struct progress *p, const struct progress_view *v)
 {
     if (p->quiet) return;
-    /* The last view's rates are those of the whole run. */
+    /* the last view shows the rates of the whole run */
     p->last_ns = p->start_ns;
     p->last_prompt = p->last_generated = 0;
     progress_show(p, v, clock_ns());

@@ -11,7 +11,8 @@
 /* ENTRY_BYTES: memory of an entry without its tokens, the allocator's included. */
 enum { MAX_BYTES = 64 << 20, BUCKETS_FIRST = 256, ENTRY_BYTES = 512 };
 
-/* All that a request's tokens depend on, except the prompt. Hashed as bytes, so without padding. */
+/* Everything that determines a request's tokens, except the prompt. Hashed as bytes, so it has no
+ * padding. */
 struct sampling {
     float temperature, top_p, min_p;
     int32_t top_k;
@@ -84,7 +85,7 @@ static size_t entry_bytes(const struct result_entry *e)
     return ENTRY_BYTES + e->n_tokens * sizeof *e->tokens;
 }
 
-/* Entries without a leader stand in a list by last use; it counts their memory. */
+/* Entries without a leader are in a list by last use; this list counts their memory. */
 static void link_youngest(struct result_cache *c, struct result_entry *e)
 {
     e->older = c->youngest;

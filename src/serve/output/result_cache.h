@@ -33,7 +33,8 @@ struct status result_cache_ask(struct result_cache *c, const struct request_rule
  * Releases the requests that waited for it. Errors: STATUS_MEMORY. */
 struct status result_cache_end(struct result_cache *c, struct request *r);
 
-/* Local. Returns a released request, in the order of asking, or NULL. The caller owns it. */
+/* Local. Returns a released request, in the order of asking, or NULL if there is none. The caller
+ * owns it. */
 struct request *result_cache_take(struct result_cache *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* Log-probabilities in three shapes. */
+/* Log-probabilities in three JSON forms. */
 #include "serve/output/result_logprobs.h"
 
 #include "base/utf8.h"
@@ -142,7 +142,7 @@ static size_t string_characters(const struct request_rules *rules, int32_t id)
     return n_characters;
 }
 
-/* True when an earlier id of tops has the same bytes: JSON keys should differ. */
+/* Whether an earlier id of tops has the same bytes: keys of a JSON object should differ. */
 static bool repeats(const struct request_rules *rules, const struct plan_top *tops, size_t k,
                     int32_t id)
 {

@@ -1,4 +1,4 @@
-/* Result lines, in the forms of docs/requests.md. */
+/* Writes result lines in the forms of docs/requests.md. */
 #include "serve/output/result_row.h"
 
 #include "base/json.h"
@@ -73,7 +73,7 @@ size_t result_row_n_generated(const struct request *r)
     size_t n = 0;
     for (int32_t i = 0; i < r->ask->n_choices; i++) {
         const struct request *c = result_row_choice(r, i);
-        if (c == NULL) continue; /* an error row has none */
+        if (c == NULL) continue; /* an error row has no answers */
         n += c->n_tokens - c->n_prompt;
     }
     return n;
@@ -294,7 +294,7 @@ struct status result_row_id(const char *text, size_t n, char **id, size_t *n_id)
     return st;
 }
 
-/* Copies `start` from *text [*n] where it stands there; false where it does not. */
+/* Copies `start` from *text [*n] and moves past it. False: the text does not begin with it. */
 static bool copy_start(const char **text, size_t *n, const char *start, struct strbuf *out)
 {
     if (!starts_with(*text, *n, start)) return false;

@@ -23,7 +23,7 @@ bool result_row_is_batch(const char *text, size_t n);
 struct status result_row_rename(const char *text, size_t n, const char *id, struct strbuf *out);
 
 /* Local. The sum of a scored request's log-probabilities, added in order of position; *n_scored:
- * how many. */
+ * their number. */
 double result_row_sum(const struct request *r, uint64_t *n_scored);
 
 /* Local. Answer i of a finished request, borrowed. */

@@ -1,4 +1,4 @@
-/* The window of open rows, and writing. */
+/* The window of open rows, and writing them in order. */
 #include "serve/output/result_writer.h"
 
 #include "base/mem.h"
@@ -32,7 +32,7 @@ struct result_writer {
     struct strbuf buffer;
     uint64_t offset; /* bytes written */
     bool holds;      /* rows wait for result_writer_flush */
-    bool compares;   /* the file has more bytes behind `offset`, perhaps the same */
+    bool compares;   /* the file has more bytes after `offset`, perhaps the same ones */
     bool differed;   /* the file had other bytes than the rows */
     struct failpoint *failpoint;
     struct result_totals totals;
@@ -86,7 +86,7 @@ struct status result_writer_create(const char *path, size_t window_rows, size_t 
 {
     TRY(create(path, O_WRONLY, window_rows, window_bytes, out));
     if (strcmp(path, "-") == 0 || ftruncate((*out)->fd, 0) == 0 || errno == EINVAL) {
-        return status_ok(); /* EINVAL: a pipe or a device */
+        return status_ok(); /* EINVAL: a pipe or a device, which cannot be emptied */
     }
     const struct status st =
         status_make(STATUS_IO, "output %s: cannot be emptied: %s", path, strerror(errno));

@@ -1,4 +1,5 @@
-/* Hypotheses as token lists. They are copied at each step, which costs nothing beside the model. */
+/* Keeps hypotheses as token lists. They are copied at each step, which costs little beside the
+ * model. */
 #include "serve/request/beam.h"
 
 #include "base/mem.h"
@@ -9,7 +10,7 @@
 #include <string.h>
 
 struct hypothesis {
-    int32_t *tokens; /* [n] sampled; owned */
+    int32_t *tokens; /* [n] sampled tokens; owned */
     size_t n;
     double score; /* running: the sum of log-probabilities; ended: that over length^penalty */
 };
@@ -84,7 +85,8 @@ int32_t beam_n_running(const struct beam_search *b)
     return b->n_running;
 }
 
-/* The values of a probe: greedy, one token, as many of the most likely ones as a step must know. */
+/* The sampling values of a probe: greedy, one token, and as many of the most likely tokens as a
+ * step needs. */
 static struct request_ask probe_ask(const struct beam_search *b)
 {
     struct request_ask ask = *b->r->ask;
@@ -124,7 +126,7 @@ size_t beam_n_steps(const struct beam_search *b)
     return b->n_running > 0 ? b->running[0].n : 0;
 }
 
-/* Before a hypothesis's tokens. */
+/* Precedes the tokens of a packed hypothesis. */
 struct packed_hypothesis {
     double score;
     uint64_t n;
@@ -147,7 +149,7 @@ void beam_pack(const struct beam_search *b, struct strbuf *out)
     pack(b->ended, b->n_ended, out);
 }
 
-/* Takes the next n bytes; false: fewer are left. */
+/* Takes the next n bytes. False: fewer are left. */
 static bool take_bytes(const char **at, const char *end, void *out, size_t n)
 {
     if ((size_t)(end - *at) < n) return false;
@@ -211,7 +213,7 @@ static int compare_candidates(const void *x, const void *y)
     return a->from - b->from;
 }
 
-/* All that may come next, the best first. */
+/* Lists all candidates for the next step, the best first. */
 static size_t list_candidates(struct beam_search *b, struct request *const *probes)
 {
     const bool may_end = b->running[0].n >= (size_t)b->r->ask->min_tokens;
@@ -229,8 +231,8 @@ static size_t list_candidates(struct beam_search *b, struct request *const *prob
     return n;
 }
 
-/* length^penalty out of multiplications and square roots, which IEEE 754 rounds the same
- * everywhere; exact for a penalty of 1. A fraction of the penalty counts to its 24th bit. */
+/* length^penalty, from multiplications and square roots, which IEEE 754 rounds the same everywhere;
+ * exact for a penalty of 1. A fraction of the penalty is used up to its 24th bit. */
 static double length_factor(size_t length, double penalty)
 {
     const double size = fabs(penalty);
@@ -256,7 +258,7 @@ static struct status beam_extend(const struct hypothesis *h, int32_t token, stru
     return status_ok();
 }
 
-/* Keeps an ended hypothesis when it is among the best `width`; of equal ones the earlier. */
+/* Keeps an ended hypothesis if it is among the best `width`; among equal ones the earlier wins. */
 static struct status beam_end(struct beam_search *b, const struct candidate *c)
 {
     const struct hypothesis *from = &b->running[c->from];
@@ -313,7 +315,7 @@ struct status beam_make_answer(const struct beam_search *b, int32_t i, struct re
     TRY(request_create_choice(b->r, (uint32_t)i, out));
     struct request *a = *out;
     struct status st = status_ok();
-    /* a vocabulary with fewer ways on than answers asked for: the last one repeats */
+    /* if the vocabulary allows fewer answers than requested, the last one repeats */
     const struct hypothesis *h = &b->ended[i < b->n_ended ? i : b->n_ended - 1];
     for (size_t k = 0; b->n_ended > 0 && k < h->n && a->finish == REQUEST_UNFINISHED; k++) {
         st = request_take_token(a, b->rules, h->tokens[k]);

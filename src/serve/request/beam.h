@@ -20,14 +20,14 @@ struct status beam_create(struct request *r, const struct request_rules *rules,
                           struct beam_search **out);
 void beam_destroy(struct beam_search **b);
 
-/* Local. How many of the most likely tokens a step must know, at most PLAN_TOPS_MAX: as many as go
- * on, and all that end. */
+/* Local. The number of most likely tokens that a step needs, at most PLAN_TOPS_MAX: enough for all
+ * that continue, plus all end tokens. */
 int64_t beam_n_tops(const struct request *r, const struct request_rules *rules);
 
-/* Local. How many hypotheses run: each needs a probe. 0: the search has ended. */
+/* Local. The number of running hypotheses; each needs a probe. 0: the search has ended. */
 int32_t beam_n_running(const struct beam_search *b);
 
-/* Local. The request that finds the most likely tokens behind hypothesis i. Owner of *out: the
+/* Local. The request that finds the most likely tokens after hypothesis i. Owner of *out: the
  * caller. Errors: STATUS_MEMORY. */
 struct status beam_make_probe(const struct beam_search *b, int32_t i, struct request **out);
 
@@ -35,7 +35,8 @@ struct status beam_make_probe(const struct beam_search *b, int32_t i, struct req
  * STATUS_MEMORY. */
 struct status beam_advance(struct beam_search *b, struct request *const *probes);
 
-/* Local. How many steps the search has made: sampled tokens of each running hypothesis. */
+/* Local. The number of steps so far, which is the number of sampled tokens of each running
+ * hypothesis. */
 size_t beam_n_steps(const struct beam_search *b);
 
 /* Local. Appends the search's state between two steps, at least one made, and takes it back into a

@@ -1,5 +1,5 @@
-/* A list of guides, the last used first. Guides without users are dropped when they are too many or
- * take too much memory. */
+/* A list of guides, the most recently used first. Guides without users are dropped when they are
+ * too many or use too much memory. */
 #include "serve/request/guide.h"
 
 #include "base/mem.h"
@@ -192,13 +192,14 @@ static void trim(struct guides *g)
     }
 }
 
-/* Compiles p's spec. Why it cannot be compiled is kept, too, for the next line that asks for it. */
+/* Compiles p's spec. If it cannot be compiled, the error is kept for later lines with the same
+ * grammar. */
 static struct status guide_fill(struct guide *p)
 {
     struct grammar_work work = {.n_bytes = p->spec.n_key - 1};
     const struct status st = guide_compile(&p->spec, &work, &p->dfa);
     p->owner->n_steps += work.n_steps;
-    p->spec.node = NULL; /* it goes with its line */
+    p->spec.node = NULL; /* it is freed with its line */
     if (st.code == STATUS_REQUEST) return mem_strndup(&p->error, st.text, strlen(st.text));
     TRY(st);
     return mem_alloc(&p->masks, p->dfa->n_states, sizeof *p->masks, "guide");

@@ -25,7 +25,7 @@ void guides_destroy(struct guides **guides);
 
 /* Local. *out = the guide of a pattern (node is a string), a choice (a list of strings), any JSON
  * object (node is not read) or a schema. Release it with guide_release. Errors: STATUS_REQUEST
- * names what is not supported, or the bound that the grammar exceeds; STATUS_MEMORY. */
+ * names the unsupported keyword, or the bound that the grammar exceeds; STATUS_MEMORY. */
 struct status guides_get(struct guides *g, enum guide_kind kind, const struct js_node *node,
                          struct guide **out);
 
@@ -33,8 +33,8 @@ struct status guides_get(struct guides *g, enum guide_kind kind, const struct js
  * one step for each token. */
 uint64_t guides_steps(const struct guides *g);
 
-/* Local. guide_share counts one user more and returns the guide. guide_release counts one less and
- * sets the pointer to NULL. Both accept NULL. */
+/* Local. guide_share adds a user and returns the guide. guide_release removes a user and sets the
+ * pointer to NULL. Both accept NULL. */
 struct guide *guide_share(struct guide *guide);
 void guide_release(struct guide **guide);
 
@@ -49,13 +49,13 @@ uint64_t guide_hash(const struct guide *guide);
 enum { GUIDE_START = 1, GUIDE_LOST = 0 };
 uint16_t guide_next(const struct guide *guide, uint16_t state, int32_t token, bool begins);
 
-/* Local. Whether the text may end in this state, and whether it may go on. */
+/* Local. Whether the text may end in this state; whether it may continue. */
 bool guide_accepts(const struct guide *guide, uint16_t state);
 bool guide_goes_on(const struct guide *guide, uint16_t state);
 
-/* Local. *mask [ceil(vocab_size / 32)] = the tokens that the grammar allows next, a bit each;
- * borrowed until the next call for any guide. *n_tokens: how many they are. Errors: STATUS_MEMORY.
- */
+/* Local. *mask [ceil(vocab_size / 32)] = a bit for each token that the grammar allows next;
+ * borrowed until the next call for any guide. *n_tokens: the number of these tokens. Errors:
+ * STATUS_MEMORY. */
 struct status guide_mask(struct guide *guide, uint16_t state, bool begins, const uint32_t **mask,
                          size_t *n_tokens);
 

@@ -1,5 +1,5 @@
-/* Defaults, memory, keys and errors of requests. Lines are read in request_parse.c, tokens are
- * taken in request_answer.c. */
+/* Defaults, memory, keys and errors of requests. request_parse.c reads lines; request_answer.c
+ * takes tokens. */
 #include "serve/request/request.h"
 
 #include "base/mem.h"

@@ -65,14 +65,15 @@ struct request_rules {
     bool score;                        /* prompts are scored, nothing is generated */
     bool is_dry_run;                   /* tokens are made up, and result rows say so */
     struct guides *guides;             /* NULL: lines with a grammar constraint are error rows */
-    struct request_warnings *warnings; /* NULL: nobody is warned */
+    struct request_warnings *warnings; /* NULL: no warnings */
 };
 
 /* allowed_token_ids and bad_words (request_answer.h). */
 struct request_words {
     uint32_t *kept; /* [n_kept_words], a bit each: allowed_token_ids; NULL: all */
     size_t n_kept_words;
-    int32_t *banned; /* [n_banned]: of each of bad_words how many tokens, and those */
+    int32_t *banned; /* [n_banned]: for each of bad_words the number of its tokens, then the
+                        tokens */
     size_t n_banned, banned_capacity;
 };
 
@@ -109,7 +110,7 @@ struct request_ask {
     float temperature, top_p, min_p;
     int32_t top_k;
     uint32_t key[2];
-    bool is_seeded; /* by its line; else no other line has its key */
+    bool is_seeded; /* the line has a seed; otherwise no other line has its key */
     struct plan_penalties penalties;
     struct plan_adjust *biases; /* [n_biases], owned: logit_bias, ids ascending */
     size_t n_biases;
@@ -118,14 +119,15 @@ struct request_ask {
 
     /* the end */
     int32_t max_tokens;
-    int32_t min_tokens; /* before which it neither ends nor stops */
+    int32_t min_tokens; /* before this many tokens no end token and no stop string ends the
+                           answer */
     bool ignore_eos;    /* the model's end tokens do not end it */
     int32_t *stop_ids;  /* [n_stop_ids], owned: more end tokens */
     size_t n_stop_ids;
 
     /* the row */
     int32_t n_logprobs;        /* alternatives to each sampled token; -1: no log-probabilities */
-    int32_t n_prompt_logprobs; /* the same of each prompt token */
+    int32_t n_prompt_logprobs; /* the same for each prompt token */
     int32_t n_choices;         /* answers */
     struct request_beam beam;
 };
@@ -134,13 +136,13 @@ struct request_ask {
 struct request {
     uint64_t line;                  /* number, from 1 */
     uint64_t index;                 /* order of reading, from 0 */
-    uint64_t order;                 /* of running within its priority; no two have the same */
+    uint64_t order;                 /* order of running within its priority; unique */
     uint64_t line_digest[2];        /* the journal's */
-    struct request_bytes custom_id; /* until request_rename the line's number where it gives none */
+    struct request_bytes custom_id; /* if the line gives none, its number until request_rename */
     bool is_named;                  /* the line gives a custom_id */
-    const struct request_ask *ask;  /* owned, but for the lists of an answer's */
-    struct request *parent;         /* the line whose answer it is, and whose lists its ask borrows;
-                                       NULL: it is the line's own */
+    const struct request_ask *ask;  /* owned, except the lists of an answer's ask */
+    struct request *parent;         /* the line to which this is an answer, and whose lists its
+                                       ask borrows; NULL: this is the line itself */
     uint32_t choice;                /* which of the answers it is */
 
     /* tokens and text; owned */
@@ -149,7 +151,7 @@ struct request {
     struct detokenizer detokenizer;
     struct stop_matcher *stop; /* NULL: no stop strings */
     struct strbuf text;
-    uint16_t guide_state; /* behind the tokens, where the ask has a guide */
+    uint16_t guide_state; /* state after the tokens, if the ask has a guide */
     uint32_t *allowed;    /* [ceil(vocab_size / 32)] scratch of request_take_token */
 
     /* log-probabilities, natural; owned */
@@ -172,18 +174,18 @@ struct request {
     struct request **choices; /* [choices_capacity], owned, each NULL until it is finished; the
                                  answers are the first n_choices. NULL: r is its own only answer */
     size_t choices_capacity;
-    int32_t n_open;             /* of them: not finished */
+    int32_t n_open;             /* answers that are not finished */
     struct beam_search *search; /* the lead's (lead_choices.c); NULL: none */
 
     struct result_entry *shared; /* the result cache's, while equal requests wait for r */
     struct request *prev, *next; /* in the list that it is in (request_list.h) */
 };
 
-/* Draft tokens behind a request's own, as if it had drawn them. */
+/* Draft tokens after a request's own tokens, as if it had drawn them. */
 struct request_ahead {
     const int32_t *tokens; /* [n] */
     size_t n;              /* above 0 */
-    uint16_t guide_state;  /* behind them, where the request has a guide */
+    uint16_t guide_state;  /* state after them, if the request has a guide */
 };
 
 /* request_parse.c. Local. The request of one line (n bytes, borrowed for the call). A line that
@@ -202,7 +204,7 @@ struct status request_create_failed(uint64_t line_number, const char *code, cons
 struct status request_create_bare(uint64_t line_number, struct request **out,
                                   struct request_ask **ask);
 
-/* Local. Accepts NULL. The search of a beam search is not its own. */
+/* Local. Accepts NULL. Does not destroy the search of a beam search. */
 void request_destroy(struct request **r);
 
 /* The error row of a line that repeats a custom_id; merge.c writes it, too. */

@@ -1,4 +1,4 @@
-/* The tokens that may come next, and the answer token by token. */
+/* Which tokens may come next, and taking the answer's tokens one by one. */
 #include "serve/request/request_answer.h"
 
 #include "base/mem.h"
@@ -27,13 +27,13 @@ static void forbid(const struct request_rules *rules, int32_t id, uint32_t *allo
     if (id >= 0 && id < rules->vocab_size) allowed[id / 32] &= ~((uint32_t)1 << (id % 32));
 }
 
-/* Token i of r's, and of the drafts behind them. */
+/* Token i of r's tokens, followed by the drafts. */
 static int32_t token_at(const struct request *r, const struct request_ahead *ahead, size_t i)
 {
     return i < r->n_tokens ? r->tokens[i] : ahead->tokens[i - r->n_tokens];
 }
 
-/* True when the n tokens of `word` stand before token `end`. */
+/* Whether the n tokens of `word` come directly before token `end`. */
 static bool stands_before(const struct request *r, const struct request_ahead *ahead, size_t end,
                           const int32_t *word, size_t n)
 {
@@ -55,7 +55,7 @@ static void request_answer_narrow(const struct request *r, const struct request_
         if (n_before > n_sampled || !stands_before(r, ahead, n_tokens, word, n_before)) continue;
         forbid(rules, word[n_before], allowed);
     }
-    if (n_sampled >= (size_t)r->ask->min_tokens) return; /* end tokens may not come yet */
+    if (n_sampled >= (size_t)r->ask->min_tokens) return; /* end tokens are still forbidden */
     for (size_t i = 0; i < rules->n_end_ids; i++) forbid(rules, rules->end_ids[i], allowed);
     for (size_t i = 0; i < r->ask->n_stop_ids; i++) forbid(rules, r->ask->stop_ids[i], allowed);
 }
@@ -80,8 +80,8 @@ struct status request_allow(const struct request *r, const struct request_rules 
     return status_ok();
 }
 
-/* After a token that did not end r: where no token may follow, sets *is_done if r's guide accepts
- * the text, else r becomes an error row. */
+/* Called after a token that did not end r. If no token may follow, sets *is_done if r's guide
+ * accepts the text; otherwise r becomes an error row. */
 static struct status check_left(struct request *r, const struct request_rules *rules, bool *is_done)
 {
     *is_done = false;
@@ -129,7 +129,7 @@ static bool stops_ahead(struct request *r, const struct request_rules *rules)
     return n > 0 && stop_peek(r->stop, text, n);
 }
 
-/* Feeds one token, or with last set ends the text. */
+/* Feeds one token; with `last` it ends the text. */
 static struct status feed_text(struct request *r, const struct request_rules *rules, int32_t token,
                                bool last, bool *stopped)
 {

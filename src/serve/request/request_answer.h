@@ -1,7 +1,7 @@
 /* The tokens that a request may draw next, limited by its guide (grammar constraint), its
- * allowed_token_ids and its bad_words. They follow from the line and the tokens so far alone.
- * Called by request parsing, the scheduler and the result cache. request_take_token stands in the
- * same file. */
+ * allowed_token_ids and its bad_words. They depend only on the line and the tokens so far. Called
+ * by request parsing, the scheduler and the result cache. request_answer.c also has
+ * request_take_token. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 #define SHOAL_SERVE_REQUEST_REQUEST_ANSWER_H
 

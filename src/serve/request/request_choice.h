@@ -10,13 +10,13 @@
 
 #include "serve/request/request.h"
 
-/* Local. Answer `choice` to r, which outlives it and lends it its lists; its random draws are its
- * own. Answer 0 alone has the log-probabilities of the prompt. Owner of *out: the caller. Errors:
+/* Local. Answer `choice` to r. r outlives it and lends it its lists; its random draws are its own.
+ * Only answer 0 has the log-probabilities of the prompt. Owner of *out: the caller. Errors:
  * STATUS_MEMORY. */
 struct status request_create_choice(struct request *r, uint32_t choice, struct request **out);
 
-/* Local. The same with values of its own: `ask` is a copy of r's with some changed, and is copied.
- * Errors: STATUS_MEMORY. */
+/* Local. The same with values of its own: `ask` is a changed copy of r's, and is copied. Errors:
+ * STATUS_MEMORY. */
 struct status request_create_variant(struct request *r, uint32_t choice,
                                      const struct request_ask *ask, struct request **out);
 

@@ -12,7 +12,7 @@
 /* A field that would change the output and is not implemented. */
 struct refused_field {
     const char *key;
-    double neutral;  /* the value that changes nothing; NAN: none but null */
+    double neutral;  /* the value that changes nothing; NAN: only null does */
     const char *use; /* what to use instead; NULL: nothing here does the same */
 };
 
@@ -44,7 +44,7 @@ static const struct refused_field not_implemented[] = {
     {"continue_final_message", 0, "prompt, with the template applied"},
 };
 
-/* The same, in the body of a batch line alone: a plain line may carry any other field as a note. */
+/* Refused only in the body of a batch line; in a plain line such a field is a note. */
 static const struct refused_field not_in_body[] = {
     {"stream", 0, NULL},
     {"tools", 0, NULL},
@@ -55,7 +55,7 @@ static const struct refused_field not_in_body[] = {
     {"web_search_options", NAN, NULL},
 };
 
-/* Fields that are read, on plain lines and in bodies. */
+/* Fields that are supported, on plain lines and in bodies. */
 static const char *const known[] = {
     "add_generation_prompt",
     "allowed_token_ids",
@@ -170,9 +170,9 @@ static size_t request_fields_least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Insertions, deletions, substitutions and swaps of neighbours that make b [m] of a [n]: the
- * restricted Damerau-Levenshtein distance. Row i of the table is the distance of a's first i bytes.
- */
+/* The number of insertions, deletions, substitutions and swaps of neighbours that turn a [n] into b
+ * [m]: the restricted Damerau-Levenshtein distance. Row i of the table is the distance of a's first
+ * i bytes. */
 static size_t edits(const char *a, size_t n, const char *b, size_t m)
 {
     size_t table[NAME_MAX_BYTES + 1][NAME_MAX_BYTES + 1];
@@ -190,8 +190,8 @@ static size_t edits(const char *a, size_t n, const char *b, size_t m)
     return table[n][m];
 }
 
-/* True when `key` is `name` but for case and '_', or for a slip or two in a name that is long
- * enough for that. */
+/* Whether `key` equals `name` except for case and '_', or differs by one or two slips if the name
+ * is long enough. */
 static bool is_close(const char *key, const char *name)
 {
     char a[NAME_MAX_BYTES], b[NAME_MAX_BYTES];
@@ -215,7 +215,7 @@ const char *request_field_meant(const char *key)
     return is_close(key, "custom_id") ? "custom_id" : NULL;
 }
 
-/* Warns once for each name: `problem` says what is wrong with it, `field` what to write. */
+/* Warns once for each name: `problem` says what is wrong, `field` what to write instead. */
 static void warn(const struct request_parser *p, const char *key, const char *problem,
                  const char *field)
 {
@@ -241,7 +241,7 @@ static bool is_neutral(const struct js_node *node, double neutral)
     return js_count(node) == 0;
 }
 
-/* Errors: an error row that names the field and the one to use. */
+/* An error row that names the field and the one to use instead. */
 static struct status request_fields_refuse(struct request_parser *p, const struct js_node *fields,
                                            const struct refused_field *f)
 {
@@ -259,7 +259,7 @@ static bool is_string(const struct js_node *node, const char *text)
     return found != NULL && strcmp(found, text) == 0;
 }
 
-/* A body may ask for neither tool calls, which are not parsed from a text, nor other modalities
+/* A body may request neither tool calls, which are not parsed from a text, nor modalities other
  * than text. */
 static struct status check_choices(struct request_parser *p, const struct js_node *fields)
 {
@@ -302,7 +302,7 @@ static struct status check_body(struct request_parser *p, const struct js_node *
     return status_ok();
 }
 
-/* Unknown fields of a plain line are notes. Warns of those whose name is close to a field's. */
+/* Unknown fields of a plain line are notes. Warns of notes whose name is close to a field's. */
 static void warn_of_notes(const struct request_parser *p, const struct js_node *fields)
 {
     const void *it = NULL;

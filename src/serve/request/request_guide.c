@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* The constraint that a line asks for. `node` may belong to `doc`. */
+/* The grammar constraint of a line. `node` may belong to `doc`. */
 struct asked {
-    const char *name; /* of the field; NULL: nothing is asked for */
+    const char *name; /* of the field; NULL: no constraint */
     enum guide_kind kind;
     const struct js_node *node;
     struct js_doc *doc; /* owned: a schema that was given as a string */
@@ -158,7 +158,9 @@ struct status request_guide_allow(const struct request *r, const struct request_
     const size_t n_ends = r->ask->ignore_eos ? 0 : rules->n_end_ids;
     for (size_t i = 0; i < n_ends + r->ask->n_stop_ids; i++) {
         const int32_t id = i < n_ends ? rules->end_ids[i] : r->ask->stop_ids[i - n_ends];
-        if (id < 0 || id >= rules->vocab_size) continue; /* a tokenizer may know more ids */
+        if (id < 0 || id >= rules->vocab_size)
+            continue; /* a tokenizer may have ids beyond the
+                         model's vocabulary */
         const uint32_t bit = (uint32_t)1 << (id % 32);
         allowed[id / 32] = may_end ? allowed[id / 32] | bit : allowed[id / 32] & ~bit;
     }

@@ -1,5 +1,5 @@
-/* A request with a guide (guide.h): its next tokens, and the guide's state behind its answer.
- * Called by request_answer.c. */
+/* A request with a guide (guide.h): its next tokens, and the guide's state after its answer. Called
+ * by request_answer.c. */
 #ifndef SHOAL_SERVE_REQUEST_REQUEST_GUIDE_H
 #define SHOAL_SERVE_REQUEST_REQUEST_GUIDE_H
 

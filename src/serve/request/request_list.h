@@ -28,7 +28,7 @@ static inline void request_list_put(struct request_list *l, struct request *r, s
     l->n++;
 }
 
-/* Local. Takes r out. */
+/* Local. Removes r from the list. */
 static inline void request_list_take(struct request_list *l, struct request *r)
 {
     *(r->prev != NULL ? &r->prev->next : &l->head) = r->next;
@@ -47,7 +47,7 @@ static inline void request_list_clear(struct request_list *l)
     }
 }
 
-/* Local. Puts r where it belongs; looks from the head or from the tail. */
+/* Local. Inserts r at its place; searches from the head, or from the tail. */
 static inline void request_list_put_from_head(struct request_list *l, struct request *r)
 {
     struct request *next = l->head;

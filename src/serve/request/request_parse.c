@@ -1,4 +1,5 @@
-/* A JSON line to a checked request. Errors name the field, the expected and the found value. */
+/* Turns a JSON line into a checked request. Errors name the field, the expected and the found
+ * value. */
 #include "serve/request/request_parse.h"
 
 #include "base/mem.h"
@@ -134,7 +135,7 @@ static struct status read_custom_id(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* A batch line's envelope; *fields becomes its body. */
+/* Reads a batch line's envelope; *fields becomes its body. */
 static struct status read_envelope(struct request_parser *p, const struct js_node *root,
                                    const struct js_node **fields)
 {

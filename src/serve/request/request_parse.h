@@ -17,7 +17,7 @@
 /* A line that is being read. */
 struct request_parser {
     struct request *r;
-    struct request_ask *ask; /* r's, which is const from here on for all others */
+    struct request_ask *ask; /* r's; const for all other code */
     const struct request_rules *rules;
 };
 
@@ -28,14 +28,14 @@ struct request_parser {
  * body of a batch line also unknown fields. Warns of likely misspellings (p->rules->warnings). */
 struct status request_check_fields(struct request_parser *p, const struct js_node *fields);
 
-/* request_fields.c: the field that an unknown name is likely to stand for ("temprature", or another
- * library's name for it); NULL: none. */
+/* request_fields.c: the field that an unknown name probably means ("temprature", or another
+ * library's name); NULL: none. */
 const char *request_field_meant(const char *key);
 
 /* request_prompt.c: the tokens of prompt, prompt_token_ids or messages. */
 struct status request_read_prompt(struct request_parser *p, const struct js_node *fields);
 
-/* request_sampling.c: everything about how tokens are drawn and when a text ends. */
+/* request_sampling.c: how tokens are drawn, and when a text ends. */
 struct status request_read_sampling(struct request_parser *p, const struct js_node *fields);
 
 /* request_guide.c: response_format, guided_regex, guided_choice, guided_json, structured_outputs.
@@ -56,7 +56,7 @@ struct status request_bad(struct request_parser *p, const char *code, const char
 /* The type of a found value as sentences name it: "a boolean", "a number beyond 64 bits". */
 const char *request_type_name(const struct js_node *node);
 
-/* A token id of the list `key`; and whether a number of it is one. */
+/* Reads a token id of the list `key`; checks that a number is a token id. */
 struct status request_read_id(struct request_parser *p, const char *key, const struct js_node *node,
                               int32_t *id);
 struct status request_check_id(struct request_parser *p, const char *key, int64_t id);

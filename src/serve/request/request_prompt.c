@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Generating needs room for one token more; scoring does not. */
+/* Generating needs room for one more token; scoring does not. */
 static struct status check_length(struct request_parser *p, size_t n)
 {
     if (n == 0) {
@@ -82,12 +82,12 @@ static struct status read_text(struct request_parser *p, const struct js_node *p
     return st;
 }
 
-/* The text of content part i of message m. Errors: STATUS_REQUEST for a part that is no text. */
+/* The text of content part i of message m. Errors: STATUS_REQUEST for a part that is not text. */
 static struct status part_text(struct request_parser *p, const struct js_node *part, size_t m,
                                size_t i, const char **text, size_t *n)
 {
     const char *type = js_string(js_get(part, "type"), NULL);
-    *text = js_string(part, n); /* a bare string is a text, too */
+    *text = js_string(part, n); /* a plain string is a text part too */
     if (*text != NULL) return status_ok();
     if (type == NULL) {
         return request_bad(
@@ -163,8 +163,8 @@ static bool has_parts(const struct js_node *messages)
     return false;
 }
 
-/* The same messages with each list of parts as one string, for a template that takes strings alone.
- * *doc owns them. */
+/* The same messages with each list of parts joined to one string, for a template that accepts only
+ * strings. *doc owns them. */
 static struct status join_parts(struct request_parser *p, const struct js_node *messages,
                                 struct js_doc **doc)
 {
@@ -184,8 +184,8 @@ static struct status join_parts(struct request_parser *p, const struct js_node *
     return st;
 }
 
-/* Contents that are lists of parts, as OpenAI writes them: *messages stays where the template takes
- * lists itself, else it becomes *doc's. */
+/* Handles contents that are lists of parts, as OpenAI writes them: *messages stays if the template
+ * accepts lists; else it becomes *doc's. */
 static struct status take_parts(struct request_parser *p, const struct js_node **messages,
                                 struct js_doc **doc)
 {
@@ -220,8 +220,8 @@ static struct status check_messages(struct request_parser *p, const struct js_no
     return status_ok();
 }
 
-/* A conversation through the model's chat template, which gets nothing more around it. Special
- * tokens are those that the template wrote; text of users makes none. */
+/* Encodes a conversation through the model's chat template; nothing else is put around it. Special
+ * tokens are those that the template wrote; text of users becomes none. */
 static struct status encode_messages(struct request_parser *p, const struct js_node *messages,
                                      const struct chat_options *options)
 {

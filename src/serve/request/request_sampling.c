@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A lower temperature is greedy: the most likely token has all the probability, and 1 / temperature
- * overflows. */
+/* A lower temperature counts as greedy: the most likely token would have all the probability, and 1
+ * / temperature would overflow. */
 #define TEMPERATURE_MIN 1e-5
 
 static struct status read_draw(struct request_parser *p, const struct js_node *fields)
@@ -268,7 +268,7 @@ static struct status check_object(struct request_parser *p, const struct js_node
     return status_ok();
 }
 
-/* The width by whatever name; 0: none is asked for. */
+/* The width under any of its names; 0: no beam search. */
 static struct status read_width(struct request_parser *p, const struct js_node *fields,
                                 int64_t *width)
 {
@@ -341,7 +341,7 @@ static struct status read_beam(struct request_parser *p, const struct js_node *f
     return check_beam(p, fields);
 }
 
-/* Fields of a beam search in a line without one: only values that change nothing are allowed. */
+/* Fields of a beam search in a line without one: allowed only with values that change nothing. */
 static struct status check_no_beam(struct request_parser *p, const struct js_node *fields)
 {
     double penalty = 1;
@@ -366,7 +366,7 @@ static struct status read_choices(struct request_parser *p, const struct js_node
     TRY(read_width(p, fields, &width));
     TRY(width > 0 ? read_beam(p, fields, width) : check_no_beam(p, fields));
     if (!p->rules->score) return status_ok();
-    p->ask->n_choices = 1; /* a prompt that is scored has no answer */
+    p->ask->n_choices = 1; /* a scored prompt has no answer */
     p->ask->n_logprobs = p->ask->n_prompt_logprobs = -1;
     p->ask->beam.width = 0;
     return status_ok();

@@ -1,4 +1,4 @@
-/* allowed_token_ids and bad_words of a line. */
+/* Reads allowed_token_ids and bad_words of a line. */
 #include "base/mem.h"
 #include "serve/request/request_answer.h"
 #include "serve/request/request_parse.h"
@@ -42,8 +42,9 @@ static struct status add_tokens(struct request_parser *p, const struct token_lis
     return status_ok();
 }
 
-/* Adds the word, and the word with a blank before it if that has as many tokens and another first
- * one: then it is the same word inside a text. Otherwise the blank is a token of its own. */
+/* Adds the word. Also adds the word with a blank before it, if that has the same number of tokens
+ * and another first token: then it is the same word inside a text. Otherwise the blank is a token
+ * of its own. */
 static struct status add_word(struct request_parser *p, const char *text, size_t n)
 {
     char spaced[REQUEST_STOP_BYTES_MAX + 1] = " ";
@@ -85,7 +86,7 @@ static struct status read_banned(struct request_parser *p, const struct js_node 
         }
         while (n_blank < n && text[n_blank] != '\0' && strchr(" \t\r\n", text[n_blank]) != NULL)
             n_blank++;
-        if (n_blank == n) n_blank = 0; /* blanks alone are the word */
+        if (n_blank == n) n_blank = 0; /* the word consists of blanks */
         TRY(add_word(p, text + n_blank, n - n_blank));
     }
     return status_ok();

@@ -31,7 +31,7 @@ static int compare_ids(const void *left, const void *right)
     return (a->id > b->id) - (a->id < b->id);
 }
 
-/* Sorts, and makes one entry of those with the same id. */
+/* Sorts the entries and merges those with the same id. */
 static void merge(struct adjusts *a)
 {
     struct plan_adjust *e = a->entries;
@@ -40,7 +40,7 @@ static void merge(struct adjusts *a)
     for (size_t i = 0; i < a->n; i++) {
         if (n > 0 && e[n - 1].id == e[i].id) {
             e[n - 1].flags |= e[i].flags;
-            e[n - 1].bias += e[i].bias; /* one of them has none */
+            e[n - 1].bias += e[i].bias; /* only one of them has a bias */
         } else {
             e[n++] = e[i];
         }
@@ -60,7 +60,9 @@ static struct status adjusts_begin(struct adjusts *a, const struct request *r,
     for (size_t i = 0; i < n_ends; i++) {
         const int32_t id =
             i < rules->n_end_ids ? rules->end_ids[i] : r->ask->stop_ids[i - rules->n_end_ids];
-        if (id < 0 || id >= rules->vocab_size) continue; /* a tokenizer may know more ids */
+        if (id < 0 || id >= rules->vocab_size)
+            continue; /* a tokenizer may have ids beyond the
+                         model's vocabulary */
         a->entries[a->n++] = (struct plan_adjust){.id = id, .flags = PLAN_FORBIDDEN};
     }
     if (r->ask->n_biases > 0) {
@@ -73,7 +75,7 @@ static struct status adjusts_begin(struct adjusts *a, const struct request *r,
     return status_ok();
 }
 
-/* Counts a sampled token in its entry, which is made where there is none. */
+/* Counts a sampled token in its entry; makes the entry if there is none. */
 static struct status adjusts_count(struct adjusts *a, int32_t id)
 {
     size_t low = 0, high = a->n;

@@ -10,8 +10,8 @@
 struct adjusts {
     struct plan_adjust *entries; /* [n] of capacity, one for each id, ids ascending; owned */
     size_t n, capacity;
-    size_t n_counted; /* tokens that are in them, the prompt's too; 0: none were counted yet */
-    bool forbids;     /* end tokens are among them */
+    size_t n_counted; /* tokens counted in them, the prompt's included; 0: none yet */
+    bool forbids;     /* the entries forbid end tokens */
 };
 
 /* Local. Counts r's tokens that were not counted yet. A token costs a binary search, and when it is
@@ -19,11 +19,11 @@ struct adjusts {
 struct status adjusts_update(struct adjusts *a, const struct request *r,
                              const struct request_rules *rules);
 
-/* Local. Counts one more sampled token, which r need not have yet. Errors: STATUS_MEMORY. */
+/* Local. Counts one more sampled token, even if r does not have it yet. Errors: STATUS_MEMORY. */
 struct status adjusts_add(struct adjusts *a, const struct request *r, int32_t token);
 
-/* Local. *to becomes equal to `from` and keeps its memory. Errors: STATUS_MEMORY, and *to is as it
- * was. */
+/* Local. Makes *to equal to `from`; *to keeps its memory. Errors: STATUS_MEMORY; *to is then
+ * unchanged. */
 struct status adjusts_copy(const struct adjusts *from, struct adjusts *to);
 void adjusts_fini(struct adjusts *a);
 

@@ -20,8 +20,8 @@ void block_pool_fini(struct block_pool *p);
 /* Local. Takes a block; -1 when none is free. The block freed last comes first. */
 int32_t block_pool_take(struct block_pool *p);
 
-/* Local. Gives n blocks back, the last one first, so that a table given back is handed out again in
- * its order. Each must be taken (assert). */
+/* Local. Gives n blocks back, the last one first, so that a returned table is handed out again in
+ * its order. Each block must be taken (assert). */
 void block_pool_give(struct block_pool *p, const int32_t *ids, int32_t n);
 
 #endif

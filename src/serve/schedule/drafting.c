@@ -10,9 +10,9 @@ enum { SLOTS_LEAST = 256, SLOTS_MOST = 1 << 18 };
 
 static const size_t lengths[DRAFTING_LENGTHS] = {2, 4, 8};
 
-/* The odds before the first trial. A draft token that gets no row is a trial, too, and costs
- * nothing. FIRST_WEIGHT: the trials that first_odds count as; MOST_WEIGHT: the most that all trials
- * count as. */
+/* The odds before the first trial. A draft token that gets no row is a trial too, and costs
+ * nothing. first_odds count as FIRST_WEIGHT trials; all trials together count as at most
+ * MOST_WEIGHT. */
 static const float first_odds[DRAFTING_LENGTHS] = {0.125f, 0.25f, 0.5f};
 enum { FIRST_WEIGHT = 4, MOST_WEIGHT = 16 };
 
@@ -47,7 +47,7 @@ void drafting_fini(struct drafting *d)
     *d = (struct drafting){0};
 }
 
-/* A larger table, for which the text is read again. */
+/* Makes a larger table and reads the text again. */
 static struct status drafting_grow(struct drafting *d, size_t n_slots)
 {
     int32_t *followers = NULL;
@@ -84,7 +84,7 @@ struct status drafting_look(struct drafting *d, const int32_t *tokens, size_t n)
     return status_ok();
 }
 
-/* The index of the odds of a token behind a match of n_same tokens. */
+/* The index of the odds for a token after a match of n_same tokens. */
 static size_t odds_of(size_t n_same)
 {
     size_t i = 0;
@@ -94,7 +94,7 @@ static size_t odds_of(size_t n_same)
 
 void drafting_times(const struct drafting_cost *cost, float *times)
 {
-    float not_met = 1; /* part of all experts that no row goes to */
+    float not_met = 1; /* part of the experts that no row goes to */
     times[0] = 0;
     for (int32_t n = 1; n <= DRAFTING_ROWS; n++) {
         times[n] = cost->row > 0 ? 1 + cost->row * (float)(n - 1) : 0;

@@ -1,4 +1,4 @@
-/* Buckets, and percentiles from them. */
+/* The buckets of the histogram, and percentiles from them. */
 #include "serve/schedule/latency.h"
 
 const int latency_quantiles[LATENCY_QUANTILE_COUNT] = {50, 90, 95, 99};

@@ -1,4 +1,4 @@
-/* Sorting and mixing. */
+/* Sorts and mixes requests. */
 #include "serve/schedule/order.h"
 
 #include "base/mem.h"
@@ -28,7 +28,7 @@ static int compare_read(const void *left, const void *right)
     return c != 0 ? c : compare_numbers(a->order, b->order);
 }
 
-/* By the bytes of the tokens: any fixed order that brings common prefixes together will do. */
+/* Compares the tokens' bytes: any fixed order that brings common prefixes together would do. */
 static int compare_tokens(const void *left, const void *right)
 {
     const struct request *a = *(struct request *const *)left, *b = *(struct request *const *)right;
@@ -60,7 +60,7 @@ static int compare_sizes(const void *left, const void *right)
     return compare_numbers(a->order, b->order);
 }
 
-/* Full blocks at the start of both that r could take from the prefix cache. */
+/* The number of full blocks at the start of both that r could take from the prefix cache. */
 static size_t n_shared_blocks(const struct request *before, const struct request *r)
 {
     const size_t n_least = before->n_tokens < r->n_tokens ? before->n_tokens : r->n_tokens;
@@ -86,7 +86,7 @@ struct mix {
 };
 
 /* The number of different blocks that two or more requests of the window share. In order of tokens,
- * each rise of n_shared adds its blocks. */
+ * each increase of n_shared adds its blocks. */
 static size_t count_shared(struct mix *m)
 {
     size_t sum = 0;
@@ -112,7 +112,7 @@ static void make_units(struct mix *m, bool single)
     }
 }
 
-/* One kind of units, [from, to): the largest and the smallest are dealt in turn. */
+/* Units [from, to) of one kind; the largest and the smallest are dealt alternately. */
 struct deck {
     const struct unit *from, *to;
     bool small;
@@ -124,8 +124,8 @@ static const struct unit *deal(struct deck *d)
     return d->small ? d->from++ : --d->to;
 }
 
-/* Moves the prefill-heavy ones of n units to the front; returns how many they are. Both kinds stay
- * sorted. */
+/* Moves those of n units that are mostly prefill to the front and returns their number. Both kinds
+ * stay sorted. */
 static size_t order_split(struct unit *units, size_t n, double prefill, double decode,
                           struct unit *scratch)
 {
@@ -161,7 +161,7 @@ static void mix_units(struct mix *m, struct unit *units, size_t n, size_t *at)
     }
 }
 
-/* Requests of one priority. */
+/* Orders the requests of one priority. */
 static void order_mix(struct mix *m, int32_t n_blocks)
 {
     const bool fits = count_shared(m) <= (size_t)n_blocks / 4;
@@ -176,7 +176,7 @@ static void order_mix(struct mix *m, int32_t n_blocks)
     memcpy(m->requests, m->sorted, m->n * sizeof(struct request *));
 }
 
-/* Each priority on its own. */
+/* Orders each priority separately. */
 static struct status mix_all(struct request **requests, size_t n, int32_t n_blocks)
 {
     struct mix m = {0};

@@ -1,5 +1,4 @@
-/* The flags of the scheduler (options/flags.h says how a row is read). None of them
- * may change the bytes of a row. */
+/* The flags of the scheduler (options/flags.h explains the rows). None changes a byte of a row. */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULE_FLAGS_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULE_FLAGS_H
 

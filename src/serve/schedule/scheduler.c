@@ -1,6 +1,6 @@
-/* Planning. Sequences have one order everywhere (sequence_is_before); "older" means earlier in it.
- * The oldest of a replica is never preempted, and the pool holds a full context, so it always gets
- * on. */
+/* Plans steps. All sequences have one order (sequence_is_before); "older" means earlier in it. The
+ * oldest sequence of a replica is never preempted, and the pool holds a full context, so the oldest
+ * always advances. */
 #include "serve/schedule/scheduler.h"
 
 #include "base/clock.h"
@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-/* A preemption keeps 1/KEPT_PART of the pool more free; after CALM_PLANS plans without one, an
- * eighth less is kept. */
+/* A preemption makes the scheduler keep 1/KEPT_PART of the pool more free. After CALM_PLANS plans
+ * without one it keeps an eighth less. */
 enum { KEPT_PART = 64, CALM_PLANS = 32 };
 
 static struct status check_options(const struct scheduler_options *o)
@@ -108,7 +108,7 @@ struct status scheduler_submit(struct scheduler *s, struct request *r)
 
 bool scheduler_wants_more(const struct scheduler *s)
 {
-    /* Enough to fill the next steps; not so many that reading holds a step up for long. */
+    /* enough to fill the next steps, and few enough that reading does not delay a step */
     const size_t n_ahead = 64;
     return s->waiting.n < n_ahead + s->n_running;
 }
@@ -174,9 +174,9 @@ void scheduler_leave(struct scheduler *s, struct sequence *q)
     s->n_running--;
 }
 
-/* Sends a sequence back to wait. It may be in flight in another group: that step was planned before
- * whatever is planned next with its blocks, so every rank has used them by then, and its token is
- * still good. */
+/* Makes a sequence wait again. It may be in flight in another group. That is safe: its step was
+ * planned before any plan that reuses its blocks, so every rank has used the blocks by then, and
+ * its token is still good. */
 static void preempt(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -222,8 +222,8 @@ struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, siz
     return status_ok();
 }
 
-/* Blocks for all tokens of a running request, preempting younger ones. When q itself is the
- * youngest, it is q that waits again (q->state tells). */
+/* Gets blocks for all tokens of a running request by preempting younger ones. If q itself is the
+ * youngest, q waits again (q->state tells). */
 static struct status hold_blocks(struct scheduler *s, struct sequence *q)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -236,7 +236,7 @@ static struct status hold_blocks(struct scheduler *s, struct sequence *q)
     return scheduler_take_blocks(s, q, n_needed);
 }
 
-/* Rows for q's tokens that are not computed yet, within the chunk and the step's budget. */
+/* Gives q rows for its tokens that are not computed yet, within the chunk and the step's budget. */
 static void give_rows(const struct scheduler *s, struct microbatch *m, struct sequence *q)
 {
     size_t n = q->r->n_tokens - q->n_computed;
@@ -247,7 +247,7 @@ static void give_rows(const struct scheduler *s, struct microbatch *m, struct se
     m->n_rows += (int32_t)n;
 }
 
-/* Decode rows first, oldest first; prefill chunks get the rest of the budget. */
+/* Plans decode rows first, the oldest first; prefill chunks get the rest of the budget. */
 static struct status plan_running(struct scheduler *s, struct microbatch *m)
 {
     m->n_rows = 0;
@@ -259,7 +259,7 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
             TRY(hold_blocks(s, q));
             if (q->state == SEQUENCE_RUNNING) give_rows(s, m, q);
         }
-        /* Only q and younger ones can have been preempted. */
+        /* only q and younger sequences can have been preempted */
         if (q->state == SEQUENCE_RUNNING)
             q = q->next;
         else
@@ -273,8 +273,8 @@ static struct status plan_running(struct scheduler *s, struct microbatch *m)
     return status_ok();
 }
 
-/* How many sequences a group of a replica may run: an even share of all that there are, so that
- * every group in flight has work, and of the batch limit. */
+/* The number of sequences that a group of a replica may run: an even share of all sequences, so
+ * that every group in flight has work, and of the batch limit. */
 static size_t group_share(const struct scheduler *s)
 {
     const size_t n_groups = (size_t)s->o.n_groups;
@@ -287,10 +287,10 @@ static size_t group_share(const struct scheduler *s)
     return share;
 }
 
-/* True when q can start in this group of this replica. Blocks for all its tokens but those that it
- * shares must be free, and for those that run a hundredth of the pool and what preemptions taught
- * to keep; and a group takes no more than its part of the pool. Neither holds back the only
- * sequence of a replica or group. */
+/* Whether q can start in this group of this replica. There must be free blocks for all its tokens
+ * except those it shares, plus a hundredth of the pool and the blocks kept because of preemptions;
+ * and a group uses at most its part of the pool. Neither rule holds back the only sequence of a
+ * replica or group. */
 static bool fits(const struct scheduler *s, const struct replica *replica,
                  const struct microbatch *m, const struct sequence *q,
                  const struct prefix_match *match)
@@ -308,7 +308,7 @@ static bool fits(const struct scheduler *s, const struct replica *replica,
 
 /* Chooses among the replicas where q fits: the one that has or computes most of its prefix, then
  * the one with the least work. Each replica takes at most an even share, so that a common prefix
- * leaves none idle. */
+ * does not leave replicas idle. */
 static struct replica *choose_replica(struct scheduler *s, int32_t group, const struct sequence *q)
 {
     struct replica *best = NULL;
@@ -329,7 +329,8 @@ static struct replica *choose_replica(struct scheduler *s, int32_t group, const 
     return best;
 }
 
-/* Starts waiting requests in order. One that was preempted in flight waits for its token first. */
+/* Starts waiting requests in order. A request that was preempted in flight first waits for its
+ * token. */
 static struct status admit(struct scheduler *s, int32_t group)
 {
     for (;;) {
@@ -366,7 +367,7 @@ static void calm_down(struct replica *replica)
     replica->n_calm = 0;
 }
 
-/* Changes to the logits of a draw, by the tokens of its sequence and the drafts before it. */
+/* The changes to the logits of a draw, from the tokens of its sequence and the drafts before it. */
 struct draw {
     const struct adjusts *adjusts;
     const uint32_t *allowed;
@@ -402,7 +403,7 @@ static struct status make_draw(struct scheduler *s, const struct request *r,
     return status_ok();
 }
 
-/* The entry of q's rows behind n_computed. */
+/* Adds the plan's entry for q's rows after n_computed. */
 static struct status emit_rows(struct scheduler *s, struct step_plan *plan, struct sequence *q)
 {
     const struct request *r = q->r;
@@ -437,8 +438,8 @@ static struct status emit_rows(struct scheduler *s, struct step_plan *plan, stru
     return step_plan_add(plan, q->replica, &seq, &lists);
 }
 
-/* The entry of draft i: one row, as if q had drawn the drafts up to it. `ahead` has those before.
- */
+/* Adds the plan's entry for draft i: one row, as if q had drawn the drafts before it, which `ahead`
+ * has. */
 static struct status emit_draft(struct scheduler *s, struct step_plan *plan,
                                 const struct sequence *q, struct request_ahead *ahead)
 {

@@ -1,11 +1,11 @@
-/* Results: tokens, scores and logits go to their requests; finished requests leave. */
+/* Takes results: gives tokens, scores and logits to their requests; finished requests leave. */
 #include "base/clock.h"
 #include "serve/schedule/scheduler_private.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The place of the next sequence's scores and logits in a result. */
+/* Where the next sequence's scores and logits are in a result. */
 struct cursor {
     const struct step_result *result;
     size_t score, logit_row, top;
@@ -156,15 +156,15 @@ static struct status scheduler_commit_check_id(const struct microbatch *m, const
                        (unsigned long long)m->step, q->id, seq->id);
 }
 
-/* Takes the results of q's entry and of its drafts, seqs [1 + n_drafts]. The result behind a draft
- * counts while all drafts before it equal the sampled tokens. */
+/* Takes the results of q's entry and of its drafts, seqs [1 + n_drafts]. The result after a draft
+ * counts as long as all drafts before it equal the sampled tokens. */
 static struct status take_entries(struct scheduler *s, struct microbatch *m, struct sequence *q,
                                   const struct result_seq *seqs, struct cursor *c)
 {
     const int32_t n_drafts = q->n_drafts;
     int32_t n_right = 0, n_tried = n_drafts;
     bool is_right = true;
-    if (n_drafts == 0 && q->drafting.n_same > 0) { /* a draft that got no row */
+    if (n_drafts == 0 && q->drafting.n_same > 0) { /* the draft got no row */
         n_tried = 1;
         n_right = seqs[0].token == q->r->tokens[q->drafting.from];
     }
@@ -186,7 +186,7 @@ static struct status take_entries(struct scheduler *s, struct microbatch *m, str
     return status_ok();
 }
 
-/* The budget follows how long the step took from its plan to its result. */
+/* Adapts the budget of rows to the time that the step took from its plan to its result. */
 static void adapt_budget(struct scheduler *s, const struct microbatch *m)
 {
     const uint64_t target = s->o.flags.step_ns;
@@ -196,7 +196,7 @@ static void adapt_budget(struct scheduler *s, const struct microbatch *m)
     const uint64_t took = clock_ns() - m->plan_ns;
     int32_t rows = s->step_rows;
     if (took > target && m->n_rows > least) {
-        /* at most by half at once: one slow step is no rule */
+        /* at most halved at once, because one slow step proves little */
         const double part = took > 2 * target ? 0.5 : (double)target / (double)took;
         if (rows > (int32_t)(part * m->n_rows)) rows = (int32_t)(part * m->n_rows);
     } else if (took < target / 2 && m->n_rows >= s->step_rows) {

@@ -23,8 +23,8 @@ static int32_t n_usable(const struct scheduler *s, const struct sequence *q)
     return n > 0 ? (int32_t)n : 0;
 }
 
-/* n, or fewer: the rows for which q has blocks or could take free ones that are not kept for
- * others. */
+/* n, or fewer: the number of rows for which q has blocks, or can take free blocks that are not kept
+ * for others. */
 static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int32_t n)
 {
     const struct replica *replica = &s->replicas[q->replica];
@@ -35,7 +35,7 @@ static int32_t n_placed(const struct scheduler *s, const struct sequence *q, int
     return n < most ? n : (int32_t)most;
 }
 
-/* How many of q's n drafts its guide allows. Ends before a draft behind which no token can follow.
+/* How many of q's n drafts its guide allows. Ends before a draft after which no token can follow.
  */
 static int32_t n_fitting(const struct sequence *q, int32_t n)
 {
@@ -50,7 +50,7 @@ static int32_t n_fitting(const struct sequence *q, int32_t n)
     return n;
 }
 
-/* Writes q's draft tokens; *n is how many. */
+/* Writes q's draft tokens; *n is their number. */
 static struct status make_drafts(struct scheduler *s, struct drafting_step *step,
                                  struct sequence *q, int32_t n_rows, int32_t n_most, int32_t *n)
 {
@@ -63,7 +63,7 @@ static struct status make_drafts(struct scheduler *s, struct drafting_step *step
     TRY(drafting_look(d, r->tokens, r->n_tokens));
     *n = drafting_worth(d, step, n_rows, n_most);
     for (int32_t i = 0; i < *n; i++) {
-        const size_t at = d->from + (size_t)i; /* may run into the drafts themselves */
+        const size_t at = d->from + (size_t)i; /* may continue into the drafts themselves */
         q->drafts[i] = at < r->n_tokens ? r->tokens[at] : q->drafts[at - r->n_tokens];
     }
     return status_ok();

@@ -24,7 +24,7 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
     return status_ok();
 }
 
-/* Block b of q in the cache, behind block `parent`; -1: it is not there. */
+/* Block b of q in the cache, after block `parent`; -1: it is not there. */
 static int32_t scheduler_prefix_find(const struct replica *replica, const struct sequence *q,
                                      size_t b, int32_t parent)
 {
@@ -32,15 +32,16 @@ static int32_t scheduler_prefix_find(const struct replica *replica, const struct
                              q->r->tokens + b * block_tokens);
 }
 
-/* Blocks that q may take from others: none of a prompt whose log-probabilities are asked for; never
- * that of the last token, whose row must be computed to draw the next one. */
+/* The number of blocks that q may take from others: none of a prompt whose log-probabilities are
+ * requested; never the block of the last token, whose row must be computed to draw the next token.
+ */
 static size_t n_sharable(const struct sequence *q)
 {
     if (q->r->ask->n_prompt_logprobs >= 0) return 0;
     return (q->r->n_tokens - 1) / block_tokens;
 }
 
-/* True when other computes, or is going to, block b of q: they are the same up to its end. */
+/* Whether `other` computes, or will compute, block b of q: both are equal up to its end. */
 static bool will_have(const struct sequence *other, const struct sequence *q, size_t b)
 {
     return other != q && b < other->n_block_keys && other->n_computed < (b + 1) * block_tokens &&
@@ -84,7 +85,7 @@ bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence
     return false;
 }
 
-/* Block b of q becomes cached block `id`, which q holds from here on. */
+/* Block b of q becomes the cached block `id`, which q holds from now on. */
 static void scheduler_prefix_exchange(struct scheduler *s, struct sequence *q, size_t b, int32_t id)
 {
     struct replica *replica = &s->replicas[q->replica];
@@ -130,7 +131,7 @@ struct status scheduler_prefix_publish(struct scheduler *s, struct sequence *q)
         const size_t b = q->n_cached;
         const int32_t parent = b > 0 ? q->blocks[b - 1] : -1;
         const int32_t id = scheduler_prefix_find(replica, q, b, parent);
-        if (id >= 0) { /* another sequence was first: one copy is enough */
+        if (id >= 0) { /* another sequence was faster; one copy suffices */
             scheduler_prefix_exchange(s, q, b, id);
         } else {
             prefix_cache_add(&replica->cache, q->blocks[b], parent, q->block_keys[b],

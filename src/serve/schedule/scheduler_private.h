@@ -1,5 +1,5 @@
-/* The scheduler's inside, shared by scheduler.c (planning), scheduler_commit.c (results),
- * scheduler_prefix.c (blocks that requests share) and scheduler_drafts.c (guessed tokens). */
+/* The scheduler's internals, shared by scheduler.c (planning), scheduler_commit.c (results),
+ * scheduler_prefix.c (blocks that requests share) and scheduler_drafts.c (draft tokens). */
 #ifndef SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 #define SHOAL_SERVE_SCHEDULE_SCHEDULER_PRIVATE_H
 
@@ -11,13 +11,14 @@
 /* The sequences of one group in one replica. */
 struct microbatch {
     struct sequence_list running; /* oldest first */
-    int32_t n_blocks;             /* that they took from the pool */
+    int32_t n_blocks;             /* blocks that they took from the pool */
     int32_t n_rows;               /* planned so far in the step being planned, or in flight */
     uint64_t step, plan_ns;       /* of the last plan: its number and its time */
     struct sequence **flight;     /* [n_flight], owned memory: the last plan's sequences in order; a
                                     preempted one stays until its result comes */
     size_t n_flight, flight_capacity;
-    size_t n_entries; /* of the plan: theirs, and one for each of their drafts */
+    size_t n_entries; /* entries of the plan: one for each of these, and one for each of their
+                         drafts */
 };
 
 struct replica {
@@ -38,8 +39,10 @@ struct scheduler {
     size_t n_running;
     uint64_t n_submitted;
     int32_t step_rows;            /* the budget of a replica in one step: step_tokens, or less */
-    struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while these are planned */
-    uint32_t *allowed; /* [ceil(vocab_size / 32)] tokens that the draw being planned may give */
+    struct adjusts draft_adjusts; /* of a sequence and its drafts so far, while drafts are
+                                     planned */
+    uint32_t *allowed; /* [ceil(vocab_size / 32)] a bit for each token that the draw being
+                          planned may give */
 };
 
 static inline int64_t scheduler_blocks_for(size_t n_tokens)
@@ -53,24 +56,24 @@ static inline int32_t replica_n_free(const struct replica *r)
     return r->pool.n_free + r->cache.n_idle;
 }
 
-/* Local. Takes a running request out of its group and gives its blocks back; those that are cached
- * stay so until others need them. */
+/* Local. Removes a running request from its group and returns its blocks; cached blocks stay cached
+ * until others need them. */
 void scheduler_leave(struct scheduler *s, struct sequence *q);
 
-/* Local. Takes blocks until q's table has n_needed; its replica must have them. Cached ones that
- * nobody holds go when no others are left. Errors: STATUS_MEMORY. */
+/* Local. Takes blocks until q's table has n_needed; its replica must have them. Cached blocks
+ * without a holder are taken when no others are left. Errors: STATUS_MEMORY. */
 struct status scheduler_take_blocks(struct scheduler *s, struct sequence *q, size_t n_needed);
 
 /* scheduler_drafts.c. Local. Gives the group's decoding requests in all replicas drafts, and blocks
- * for them, where they are worth their rows: after all other rows of its step were given. Errors:
- * STATUS_MEMORY. */
+ * for them, if they are worth their rows. Called after all other rows of the step were given.
+ * Errors: STATUS_MEMORY. */
 struct status scheduler_give_drafts(struct scheduler *s, int32_t group);
 
 /* How many of a sequence's first blocks a replica has. */
 struct prefix_match {
     size_t n_blocks; /* in its cache */
     size_t n_idle;   /* of these: without a holder */
-    size_t n_coming; /* n_blocks, and those behind them that a running request computes */
+    size_t n_coming; /* n_blocks, plus the next ones that a running request computes */
 };
 
 /* scheduler_prefix.c; all Local, and all do nothing when the prefix cache is off. */
@@ -80,12 +83,12 @@ struct status scheduler_prefix_keys(const struct scheduler *s, struct sequence *
 struct prefix_match scheduler_prefix_match(const struct scheduler *s, const struct replica *replica,
                                            const struct sequence *q);
 
-/* True when an older running request computes the next block of running q: to wait for it is
+/* Whether an older running request computes the next block of running q, so that waiting is
  * cheaper. The oldest never waits. */
 bool scheduler_prefix_is_coming(const struct scheduler *s, const struct sequence *q);
 
-/* Running q, not in flight, with room in its table, goes on behind the cached blocks that come
- * next; blocks of its own in their place go back to the pool. */
+/* Running q, not in flight, with room in its table, continues after the cached blocks that come
+ * next; its own blocks in their place return to the pool. */
 void scheduler_prefix_adopt(struct scheduler *s, struct sequence *q);
 
 /* The full blocks that running q has computed enter the cache, or are exchanged for their equals

@@ -1,6 +1,6 @@
 /* A request while the scheduler has it: where it runs, which of its tokens are computed, which KV
- * blocks hold them, and the draft tokens of its step in flight. The request itself (what was asked,
- * what was answered) is changed by results alone, never by planning. Called by scheduler*.c. */
+ * blocks hold them, and the draft tokens of its step in flight. The request itself (its values and
+ * its answer) is changed only by results, never by planning. Called by scheduler*.c. */
 #ifndef SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 #define SHOAL_SERVE_SCHEDULE_SEQUENCE_H
 
@@ -9,7 +9,7 @@
 #include "serve/schedule/adjusts.h"
 #include "serve/schedule/drafting.h"
 
-enum { SEQUENCE_DRAFTS_MAX = 31 }; /* of a sequence in one step */
+enum { SEQUENCE_DRAFTS_MAX = 31 }; /* most drafts of a sequence in one step */
 
 enum sequence_state { SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE_FINISHED };
 
@@ -20,8 +20,8 @@ struct sequence {
     int32_t replica, group; /* where it runs, or ran last */
 
     /* its tokens, those of r */
-    size_t n_computed; /* the KV rows of these stand in its blocks */
-    size_t n_high;     /* the most that n_computed ever was */
+    size_t n_computed; /* tokens whose KV rows are in its blocks */
+    size_t n_high;     /* the largest value that n_computed had */
     size_t pos0;       /* the step being planned, or in flight: rows [pos0, pos0 + n_rows) */
     int32_t n_rows;
     bool in_flight; /* a planned step of it has not been committed */
@@ -31,7 +31,7 @@ struct sequence {
     int32_t *blocks; /* [n_blocks], owned memory */
     size_t n_blocks, blocks_capacity;
     size_t n_cached;
-    int32_t n_own;        /* of n_blocks: taken from the pool for it */
+    int32_t n_own;        /* of n_blocks: taken from the pool for this sequence */
     uint64_t *block_keys; /* [n_block_keys] of its full blocks (prefix_cache.h); owned */
     size_t n_block_keys, block_keys_capacity;
 
@@ -50,7 +50,7 @@ struct sequence {
  * caller's). */
 struct status sequence_create(struct request *r, struct sequence **out);
 
-/* Local. Destroys its request, too, unless that was taken (r NULL). Accepts NULL. */
+/* Local. Also destroys its request, unless that was taken (r NULL). Accepts NULL. */
 void sequence_destroy(struct sequence **q);
 
 /* Local. True when a runs before b. */
@@ -69,7 +69,7 @@ struct sequence_list {
 void sequence_list_put(struct sequence_list *l, struct sequence *q, struct sequence *next);
 void sequence_list_take(struct sequence_list *l, struct sequence *q);
 
-/* Local. Puts q where it belongs; looks from the head or from the tail. */
+/* Local. Inserts q at its place; searches from the head, or from the tail. */
 void sequence_list_put_from_head(struct sequence_list *l, struct sequence *q);
 void sequence_list_put_from_tail(struct sequence_list *l, struct sequence *q);
 

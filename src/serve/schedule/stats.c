@@ -1,4 +1,4 @@
-/* The summary's text. */
+/* Prints the summary. */
 #include "serve/schedule/stats.h"
 
 static void stats_print_latency(const struct latency *l, const char *name, const char *what,

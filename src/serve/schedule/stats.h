@@ -1,5 +1,5 @@
 /* The measurements of a job: counts, rates, and latencies in bounded memory. Fed by the lead;
- * printed at the end, and written by --metrics. Timing stands here and on stderr, never in a result
+ * printed at the end, and written by --metrics. Times appear here and on stderr, never in a result
  * line. */
 #ifndef SHOAL_SERVE_SCHEDULE_STATS_H
 #define SHOAL_SERVE_SCHEDULE_STATS_H
@@ -15,11 +15,11 @@ struct serve_summary {
     uint64_t n_resumed_rows;      /* of n_rows: taken over from the journal */
     uint64_t n_resumed_tokens;    /* sampled tokens of unfinished requests taken over from it */
     uint64_t n_commits;           /* of the journal */
-    double commit_s;              /* the longest of its last ones */
+    double commit_s;              /* the longest of the recent commits */
     uint64_t n_prompt_tokens;     /* of requests that ran; each counted once, cached or computed */
     uint64_t n_generated_tokens;  /* sampled tokens kept */
     uint64_t n_recomputed_tokens; /* rows computed again after preemptions */
-    uint64_t n_prefix_hits;       /* times that a request went on behind cached blocks */
+    uint64_t n_prefix_hits;       /* times that a request continued after cached blocks */
     uint64_t n_prefix_hit_tokens; /* rows not computed for that reason, after preemptions too */
     uint64_t n_prompt_rows;       /* of prompts, that were computed, after preemptions too */
     uint64_t n_admissions;        /* times that a request began to run, after preemptions too */

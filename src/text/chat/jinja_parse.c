@@ -291,8 +291,8 @@ static bool parse_filter_block(struct jparse *p, struct jnode *node)
 static bool parse_generation(struct jparse *p, struct jnode *node)
 {
     const int loops = p->loops;
-    p->loops = 0; /* loops outside the macro do not count: Jinja compiles its body as a separate
-                     function */
+    p->loops = 0; /* loops around the block do not count: transformers compiles its body as a
+                     separate function */
     const bool ok = body_to(p, "endgeneration", &node->list);
     p->loops = loops;
     return ok;
